@@ -1,0 +1,179 @@
+package ag
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Epoch is the fencing number of the group: it grows by one at every change of leadership and never goes back (S2).
+// It is not the timeline.
+type Epoch uint64
+
+// Phase is how far the leadership of an epoch has come. Only LEAD gives rights (safety specification 1.1).
+type Phase string
+
+// The phases of an epoch: SEAL (a candidate gathers seals), PROMOTE (the best copy is being promoted), LEAD (writes open).
+const (
+	PhaseSeal    Phase = "SEAL"
+	PhasePromote Phase = "PROMOTE"
+	PhaseLead    Phase = "LEAD"
+)
+
+// Timeline is PostgreSQL's timeline id.
+type Timeline uint32
+
+// LSN is a byte position in PostgreSQL's write-ahead log.
+type LSN uint64
+
+// String prints the LSN as PostgreSQL does, as in 0/15C05B0.
+func (l LSN) String() string { return fmt.Sprintf("%X/%X", uint32(l>>32), uint32(l)) }
+
+// ParseLSN reads PostgreSQL's text form of an LSN.
+func ParseLSN(s string) (LSN, error) {
+	hi, lo, ok := strings.Cut(s, "/")
+	h, err1 := strconv.ParseUint(hi, 16, 32)
+	l, err2 := strconv.ParseUint(lo, 16, 32)
+	if !ok || err1 != nil || err2 != nil {
+		return 0, fmt.Errorf("%q is not a WAL position such as 0/15C05B0", s)
+	}
+	return LSN(h<<32 | l), nil
+}
+
+// Position is a place in the history of the data: comparable only along one history.
+type Position struct {
+	Timeline Timeline `json:"tli"`
+	LSN      LSN      `json:"lsn"`
+}
+
+// String prints the position as timeline:LSN, as in 3:0/15C05B0.
+func (p Position) String() string { return fmt.Sprintf("%d:%s", p.Timeline, p.LSN) }
+
+// Compare orders positions by timeline, then LSN. The caller must know that both lie on one history.
+func (p Position) Compare(q Position) int {
+	switch {
+	case p.Timeline != q.Timeline && p.Timeline < q.Timeline:
+		return -1
+	case p.Timeline != q.Timeline:
+		return 1
+	case p.LSN < q.LSN:
+		return -1
+	case p.LSN > q.LSN:
+		return 1
+	}
+	return 0
+}
+
+// Member is an entry of V: a replica together with the copy it held when it was admitted.
+type Member struct {
+	ID   ReplicaID `json:"id"`
+	Copy CopyID    `json:"copy"`
+}
+
+// TimelineEntry allots one timeline id to one epoch (safety specification 1.3).
+type TimelineEntry struct {
+	TLI    Timeline `json:"tli"`
+	Parent Timeline `json:"parent"`
+	Switch LSN      `json:"switch_lsn"` // where it leaves its parent
+	Epoch  Epoch    `json:"epoch"`
+}
+
+// EpochRecord is the value of the store's /epoch key: who is (or tries to be) in charge.
+type EpochRecord struct {
+	Epoch  Epoch     `json:"epoch"`
+	Phase  Phase     `json:"phase"`
+	Leader ReplicaID `json:"leader"`           // the candidate during SEAL, the chosen replica from PROMOTE on
+	TLI    Timeline  `json:"tli,omitempty"`    // from PROMOTE on: the timeline id of this epoch
+	From   Position  `json:"from,omitzero"`    // from PROMOTE on: where the epoch's timeline leaves its parent, as expected
+	Forced bool      `json:"forced,omitempty"` // an operator accepted the loss
+	Reason string    `json:"reason,omitempty"`
+}
+
+// State is the value of the store's /state key. Its meaning: every commit acknowledged so far is on at least K members of
+// V, beside the leader. K = 0: only the leader named here may lead. Only a leader in LEAD writes it.
+type State struct {
+	Epoch     Epoch           `json:"epoch"`
+	Leader    ReplicaID       `json:"leader"`
+	Copy      CopyID          `json:"copy"` // the leader's own copy
+	V         []Member        `json:"v"`
+	K         int             `json:"k"`
+	Basis     Position        `json:"basis"` // end of recovery of the epoch: where its own history begins
+	Timelines []TimelineEntry `json:"timelines"`
+	MaxTLI    Timeline        `json:"max_tli"` // the highest timeline id ever allotted, those of failed promotions included
+	Seq       uint64          `json:"seq"`     // grows by one with every write of /state
+}
+
+// Lead is the value of the store's /lead key: the heartbeat of the holder (of LEAD), and the progress of a candidate.
+// Observers time its revisions on their own clock; the value is never compared with a clock.
+type Lead struct {
+	Epoch       Epoch     `json:"epoch"`
+	Holder      ReplicaID `json:"holder"`
+	Incarnation string    `json:"incarnation"` // of the agent that writes
+	Released    bool      `json:"released,omitempty"`
+	Restarting  bool      `json:"restarting,omitempty"` // announced restart of the agent in place
+	Progress    string    `json:"progress,omitempty"`
+}
+
+// Record is the agreed state of the group with the store revisions it was read at; every change is a compare-and-swap on them.
+type Record struct {
+	Epoch EpochRecord `json:"epoch"`
+	State State       `json:"state"`
+	Lead  Lead        `json:"lead"`
+	Revs  Revisions   `json:"revisions"`
+}
+
+// Revisions are the store's modification revisions of the three keys of a Record; zero means the key is absent.
+type Revisions struct {
+	Epoch int64 `json:"epoch"`
+	State int64 `json:"state"`
+	Lead  int64 `json:"lead"`
+}
+
+// InV returns V's entry for the replica.
+func (s State) InV(id ReplicaID) (Member, bool) {
+	i := slices.IndexFunc(s.V, func(m Member) bool { return m.ID == id })
+	if i < 0 {
+		return Member{}, false
+	}
+	return s.V[i], true
+}
+
+// Clone returns a copy that shares no memory with s.
+func (s State) Clone() State {
+	s.V, s.Timelines = slices.Clone(s.V), slices.Clone(s.Timelines)
+	return s
+}
+
+// Profile is a lease profile: the timing of renewal, expiry and takeover. See Validate for how they must relate.
+type Profile struct {
+	Name     string        `json:"name"`
+	Heart    time.Duration `json:"heartbeat"` // H: how often the leader renews
+	Request  time.Duration `json:"request"`   // R: time limit of one store call
+	Lease    time.Duration `json:"lease"`     // L: the holder may act for this long after it sent a successful renewal
+	Fence    time.Duration `json:"fence"`     // F: worst time from the deadline until the last effect is impossible
+	Observer time.Duration `json:"observer"`  // O: silence after which an observer may take over
+}
+
+// Rho bounds how much the rate of any two clocks of the group may differ.
+const Rho = 0.01
+
+// Profiles are the lease profiles of the design, by name.
+var Profiles = map[string]Profile{
+	"default": {"default", 750 * time.Millisecond, time.Second, 5 * time.Second, time.Second, 6500 * time.Millisecond},
+	"fast":    {"fast", 300 * time.Millisecond, 500 * time.Millisecond, 2200 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second},
+	"wan":     {"wan", 2 * time.Second, 4 * time.Second, 15 * time.Second, time.Second, 17 * time.Second},
+}
+
+// Validate refuses a profile whose observers could take over while its holder may still act:
+// O/(1+rho) >= L/(1-rho) + F (reliability notes, "The inequality").
+func (p Profile) Validate() error {
+	left := float64(p.Observer) / (1 + Rho)
+	right := float64(p.Lease)/(1-Rho) + float64(p.Fence)
+	if left < right {
+		return fmt.Errorf("lease profile %q is unsafe: O/(1+rho) = %v is less than L/(1-rho)+F = %v (O %v, L %v, F %v, rho %v); raise O or lower L",
+			p.Name, time.Duration(left).Round(time.Millisecond), time.Duration(right).Round(time.Millisecond), p.Observer, p.Lease, p.Fence, Rho)
+	}
+	return nil
+}
