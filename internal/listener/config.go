@@ -1,0 +1,125 @@
+package listener
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// BackendHello says for whom a connection to a replica's PostgreSQL is opened. The session's own startup packet follows on
+// the connection; nothing of the hello has to be sent.
+type BackendHello struct {
+	User       string    // empty for a cancel request
+	Database   string    // without any @ro suffix
+	ClientAddr string    // host:port of the client, or "local"
+	Intent     ag.Intent // what the client asked for
+	Epoch      ag.Epoch  // of the routes by which the replica was chosen
+	Cancel     bool      // the connection carries one CancelRequest packet and nothing else
+}
+
+// Role is what the node that will run a session knows about the role that wants to log in.
+type Role struct {
+	Found       bool
+	Password    string    // pg_authid.rolpassword; empty if none is set
+	CanLogin    bool      // rolcanlogin
+	ValidUntil  time.Time // rolvaliduntil; zero = no limit
+	Super       bool      // rolsuper
+	Replication bool      // rolreplication
+}
+
+// Limits bound what a client may take before and after it has proved who it is. A zero field means its default.
+type Limits struct {
+	PreAuthTime      time.Duration // the client's own time until it is authenticated, all of it; default 10 s
+	StartupPacket    int           // bytes; default 10,000, as PostgreSQL
+	Connections      int           // sessions in all; default 2,000
+	PerAddress       int           // sessions per client address; default no limit of its own
+	PreAuth          int           // connections that are not authenticated yet and not waiting for a primary; default 200
+	WrongCancels     int           // wrong cancel requests per second and address; default 10
+	FailureDelay     time.Duration // before the first "authentication failed" to an address; doubles up to 32 times; default 50 ms
+	BackendHandshake time.Duration // from dialling a replica's PostgreSQL to its ReadyForQuery; default 15 s
+	ShutdownMessage  time.Duration // for writing the last error to a client that does not read; default 1 s
+}
+
+// Config is what a Server needs. Functions are called from many goroutines at once.
+type Config struct {
+	// ReadWrite and ReadOnly are the listen addresses, several separated by commas; an address beginning with "/" is the path
+	// of a Unix socket. Empty = off.
+	ReadWrite, ReadOnly string
+	// Certificate returns the certificate in use, nil for none; a nil function means no TLS. Its signature decides whether
+	// SCRAM-SHA-256-PLUS can be offered (ECDSA or RSA with SHA-2, not Ed25519).
+	Certificate func() *tls.Certificate
+	// ClientCAs returns the authorities of client certificates; nil means that the cert method matches nobody.
+	ClientCAs func() *x509.CertPool
+	// Routes returns the current immutable snapshot; nil while there is none.
+	Routes func() *ag.Routes
+	// Changed returns a channel that is closed at the next change of Routes. It is read before Routes. Nil = Routes is polled.
+	Changed func() <-chan struct{}
+	// Backend opens a raw connection to the private socket of that replica's PostgreSQL.
+	Backend func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error)
+	// Verifier returns role facts from the node that will run the session. An unknown role is Found false, not an error.
+	Verifier func(ctx context.Context, id ag.ReplicaID, user string) (Role, error)
+	// Node is this node's number in minted cancel keys, 0 to 15, different on each node of the group.
+	Node uint8
+	// ForwardCancel hands a cancel request minted by another node to that node, which calls Server.Cancel. Nil = dropped.
+	ForwardCancel func(ctx context.Context, node uint8, key CancelKey) error
+	// Gate returns the instant of CLOCK_BOOTTIME until which bytes of the local PostgreSQL as primary may be passed;
+	// 0 = no limit (it is a secondary). Nil = never a limit.
+	Gate func() time.Duration
+	// GateHold is how long a session waits for an expired gate to move before it is closed; default 8 s.
+	GateHold time.Duration
+	// ConnectWait is how long a client waits at login while nothing serves its intent; default 30 s, negative = not at all.
+	ConnectWait time.Duration
+	// Rules decide who may log in and how; nil = DefaultRules(false). Server.SetRules replaces them.
+	Rules []Rule
+	// MockSecret makes the salt of unknown users stable; give every node the same 32 bytes. Nil = random per process.
+	MockSecret []byte
+	// AllowPlainMD5 permits the md5 method without TLS from other hosts.
+	AllowPlainMD5 bool
+	Limits        Limits
+	Logger        *slog.Logger // nil = discard
+}
+
+func (c *Config) withDefaults() (Config, error) {
+	d := *c
+	if d.Routes == nil || d.Backend == nil || d.Verifier == nil {
+		return d, errors.New("listener: Routes, Backend and Verifier are required")
+	}
+	if d.Node > 15 {
+		return d, errors.New("listener: Node is a number from 0 to 15")
+	}
+	if d.Rules == nil {
+		d.Rules = DefaultRules(false)
+	}
+	if d.MockSecret == nil {
+		d.MockSecret = make([]byte, 32)
+		_, _ = rand.Read(d.MockSecret) // never fails
+	}
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	setDefault(&d.GateHold, 8*time.Second)
+	setDefault(&d.ConnectWait, 30*time.Second)
+	setDefault(&d.Limits.PreAuthTime, 10*time.Second)
+	setDefault(&d.Limits.StartupPacket, 10_000)
+	setDefault(&d.Limits.Connections, 2_000)
+	setDefault(&d.Limits.PreAuth, 200)
+	setDefault(&d.Limits.WrongCancels, 10)
+	setDefault(&d.Limits.FailureDelay, 50*time.Millisecond)
+	setDefault(&d.Limits.BackendHandshake, 15*time.Second)
+	setDefault(&d.Limits.ShutdownMessage, time.Second)
+	return d, nil
+}
+
+func setDefault[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
