@@ -1,0 +1,111 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// Sentinel errors. Test with errors.Is; what is wrapped around them says which key or member.
+var (
+	// ErrNoRecord: the store answers, and holds no record of this group.
+	ErrNoRecord = errors.New("the quorum store holds no record of this group")
+	// ErrConflict: a guarded key was changed by somebody else. The change was not made, or (Commit says so in words) it was
+	// made and has already been overtaken by a later epoch.
+	ErrConflict = errors.New("the record was changed by another member")
+	// ErrUnknown: the call ended before its outcome was known. The change may or may not have been made: read again.
+	ErrUnknown = errors.New("the outcome of the change is unknown")
+	// ErrCorrupt: a key holds something this version cannot accept.
+	ErrCorrupt = errors.New("the quorum store holds an unreadable value")
+	// ErrTooLarge: a value exceeds the size limit of its key.
+	ErrTooLarge = errors.New("the value is too large for the quorum store")
+	// ErrNoQuorum: no endpoint answered in time. It wraps the error of each endpoint that was tried.
+	ErrNoQuorum = errors.New("no quorum member answered in time")
+	// ErrNoSpace: the store has reached its quota and refuses writes.
+	ErrNoSpace = errors.New("the quorum store is out of space")
+	// ErrClosed: the store or member was closed.
+	ErrClosed = errors.New("the quorum store is closed")
+
+	// ErrTokenUnknown, ErrTokenUsed and ErrTokenExpired: a join token is refused.
+	ErrTokenUnknown = errors.New("no such join token")
+	ErrTokenUsed    = errors.New("the join token was used already")
+	ErrTokenExpired = errors.New("the join token has expired")
+
+	// ErrMemberLost: the member's directory is empty although the member was started before. Starting it again under its old
+	// id could lose what it had voted for.
+	ErrMemberLost = errors.New("the quorum member has lost its directory")
+	// ErrMemberRemoved: the quorum has removed this member.
+	ErrMemberRemoved = errors.New("the quorum member was removed from the group")
+	// ErrNotLeader: MoveLeader was asked of a member that does not lead the quorum.
+	ErrNotLeader = errors.New("this member does not lead the quorum")
+	// ErrNotReady: a learner did not catch up in time.
+	ErrNotReady = errors.New("the new quorum member has not caught up")
+)
+
+// StoreConfig says how to reach the quorum store and for which group.
+type StoreConfig struct {
+	// Group is the group whose record this is; every key lies below its prefix.
+	Group ag.GroupID
+	// Dial opens a connection to an endpoint's etcd client port. Endpoint names are the ones of Endpoints.
+	Dial func(ctx context.Context, endpoint string) (net.Conn, error)
+	// Endpoints are the voters in order of preference. Names are opaque, such as "n1".
+	Endpoints []string
+	// CallTimeout bounds every call, whatever the caller's context allows. Default one second.
+	CallTimeout time.Duration
+	// Replica owns the attempt key of this store: one per replica, so that a new incarnation's first change makes void
+	// whatever an older one still has under way. Default: Attempt.
+	Replica ag.ReplicaID
+	// Attempt is the incarnation of the writer; it is part of every attempt id.
+	Attempt string
+	// Logger gets endpoint failures at debug level and surprises at warn. Default: discard.
+	Logger *slog.Logger
+	// Now is the wall clock, for the expiry of join tokens only. Default time.Now.
+	Now func() time.Time
+}
+
+// Snapshot is everything below the group's prefix that its members act on, as of one revision.
+type Snapshot struct {
+	Record   ag.Record
+	Group    ag.Group
+	GroupRev int64
+	Op       json.RawMessage // the operator's request, nil when there is none
+	OpRev    int64
+	StoreRev int64
+	Statuses map[ag.ReplicaID]json.RawMessage
+}
+
+// Change names the keys of the record that a Commit writes; nil leaves a key alone.
+type Change struct {
+	Epoch *ag.EpochRecord
+	State *ag.State
+	Lead  *ag.Lead
+}
+
+// Event says what kind of key changed. It is a hint to read again, never a fact to act on.
+type Event struct {
+	Record bool // epoch, state or lead
+	Group  bool // the configuration
+	Op     bool // the operator's request
+	Status bool // a status report
+}
+
+// Token is a join token: who made it decides what Value says; the store decides that it is consumed once.
+type Token struct {
+	ID      string          `json:"id"`
+	Value   json.RawMessage `json:"value,omitempty"`
+	Expires time.Time       `json:"expires"`
+	Used    bool            `json:"used,omitempty"`
+}
+
+// MemberInfo is a member of the quorum as the quorum lists it.
+type MemberInfo struct {
+	ID       uint64
+	Name     string // empty until the member has started once
+	PeerURLs []string
+	Learner  bool
+}
