@@ -1,0 +1,79 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Outcome is what a client may conclude about a transaction.
+type Outcome uint8
+
+// The outcomes. There is no fourth: a client that is not told is in doubt.
+const (
+	OK      Outcome = iota // the server acknowledged the commit
+	Fail                   // the server said that it rolled back, or nothing was ever sent
+	Unknown                // the connection broke, or the time was up, after the commit may have been sent
+)
+
+// String returns the word that reports use.
+func (o Outcome) String() string {
+	switch o {
+	case OK:
+		return "ok"
+	case Fail:
+		return "fail"
+	case Unknown:
+		return "unknown"
+	}
+	return "outcome?"
+}
+
+// Classify says what err means for a statement that is a transaction of its own, and the SQLSTATE, or for an error that did
+// not come from a server a word in its place (timeout, reset, eof, refused, not-sent, client).
+//
+// Only an ERROR proves a rollback. FATAL does not: a backend that is told to end while its commit waits for a synchronous
+// secondary has already committed locally. Nor do class 08 and 40003, which say in so many words that the fate is not known.
+func Classify(err error) (Outcome, string) {
+	if err == nil {
+		return OK, "00000"
+	}
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		if severity(pg) != "ERROR" || strings.HasPrefix(pg.Code, "08") || pg.Code == "40003" {
+			return Unknown, pg.Code
+		}
+		return Fail, pg.Code
+	}
+	if pgconn.SafeToRetry(err) {
+		return Fail, "not-sent"
+	}
+	return Unknown, word(err)
+}
+
+func severity(e *pgconn.PgError) string {
+	if e.SeverityUnlocalized != "" {
+		return e.SeverityUnlocalized
+	}
+	return e.Severity // servers before 9.6
+}
+
+func word(err error) string {
+	var ne net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "refused"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "reset"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "eof"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &ne) && ne.Timeout():
+		return "timeout"
+	}
+	return "client"
+}

@@ -1,0 +1,234 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Bounds of one client's patience.
+const (
+	DefaultTimeout = 5 * time.Second // of an operation
+	perHost        = 2 * time.Second // of one attempt to connect to one host
+	firstPause     = 10 * time.Millisecond
+	longestPause   = 250 * time.Millisecond // short, so that the outage measured is the server's and not the client's
+)
+
+// Options says where a Session connects.
+type Options struct {
+	DSN     string        // libpq URI or keyword string; several hosts are tried in turn
+	Start   int           // index of the host to begin with, modulo their number: clients spread themselves with it
+	Timeout time.Duration // of one operation; default DefaultTimeout
+	Name    string        // application_name, unless the DSN sets one
+}
+
+// Session is one client. It is not safe for concurrent use.
+type Session struct {
+	hosts    []*pgx.ConnConfig
+	next     int // index of the host to try next
+	at       int // index of the host connected to
+	timeout  time.Duration
+	conn     *pgx.Conn
+	wire     *wire
+	connects int
+}
+
+// New reads o; it does not connect.
+func New(o Options) (*Session, error) {
+	hosts, err := split(o.DSN, o.Name)
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{hosts: hosts, next: o.Start % len(hosts), timeout: o.Timeout}
+	if s.timeout <= 0 {
+		s.timeout = DefaultTimeout
+	}
+	return s, nil
+}
+
+// split makes one configuration per host, keeping the TLS alternatives of each.
+func split(dsn, name string) ([]*pgx.ConnConfig, error) {
+	all, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("read connection string: %w", err)
+	}
+	if all.RuntimeParams["application_name"] == "" && name != "" {
+		all.RuntimeParams["application_name"] = name
+	}
+	if all.ConnectTimeout <= 0 || all.ConnectTimeout > perHost {
+		all.ConnectTimeout = perHost
+	}
+	tries := append([]*pgconn.FallbackConfig{{Host: all.Host, Port: all.Port, TLSConfig: all.TLSConfig}}, all.Fallbacks...)
+	var hosts []*pgx.ConnConfig
+	for _, t := range tries {
+		if n := len(hosts); n > 0 && hosts[n-1].Host == t.Host && hosts[n-1].Port == t.Port {
+			hosts[n-1].Fallbacks = append(hosts[n-1].Fallbacks, t)
+			continue
+		}
+		one := all.Copy()
+		one.Host, one.Port, one.TLSConfig, one.Fallbacks = t.Host, t.Port, t.TLSConfig, nil
+		hosts = append(hosts, one)
+	}
+	return hosts, nil
+}
+
+// Conn returns the connection, or nil.
+func (s *Session) Conn() *pgx.Conn { return s.conn }
+
+// Connects returns how many connections were made so far.
+func (s *Session) Connects() int { return s.connects }
+
+// Host returns the address of the host that the session is, or was last, connected to.
+func (s *Session) Host() string {
+	c := s.hosts[s.at]
+	if strings.HasPrefix(c.Host, "/") {
+		return c.Host
+	}
+	return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
+}
+
+// Connect connects to the first host that lets it in, for as long as ctx lives. It gives up at once only on an answer that
+// waiting cannot change, and only while the session never had a connection: a wrong password, a database that is not there.
+func (s *Session) Connect(ctx context.Context) error {
+	pause := firstPause
+	for {
+		var last error
+		for range s.hosts {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			err := s.dial(ctx)
+			if err == nil {
+				return nil
+			}
+			if s.connects == 0 && hopeless(err) {
+				return err
+			}
+			last = err
+		}
+		if err := sleep(ctx, jitter(pause)); err != nil {
+			return fmt.Errorf("%w; last answer: %w", err, last)
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+func (s *Session) dial(ctx context.Context) error {
+	i := s.next
+	s.next = (i + 1) % len(s.hosts) // whatever happens next, this host has had its turn
+	cfg := s.hosts[i].Copy()
+	w := &wire{dial: cfg.DialFunc}
+	cfg.DialFunc = w.open
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	w.taken.Store(true)
+	s.at, s.conn, s.wire = i, conn, w
+	s.connects++
+	return nil
+}
+
+// hopeless tells the answers that an operator must act upon.
+func hopeless(err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return false
+	}
+	return strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000" || pg.Code == "42501"
+}
+
+// Do runs op with the session's deadline and says what it came to. op must be one transaction. The deadline is the
+// operation's own, and ending ctx does not cut op short: that would only turn an answer that is on its way into a doubt.
+// After any doubt the connection is given up; the caller calls Connect again.
+func (s *Session) Do(ctx context.Context, op func(context.Context, *pgx.Conn) error) (Outcome, string, error) {
+	if s.conn == nil {
+		return Fail, "not-sent", errors.New("no connection")
+	}
+	octx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
+	defer cancel()
+	err := op(octx, s.conn)
+	outcome, state := Classify(err)
+	// A server that has become read-only keeps answering; the primary is elsewhere.
+	if outcome == Unknown || s.conn.IsClosed() || state == "25006" {
+		s.Drop()
+	}
+	return outcome, state, err
+}
+
+// Drop gives the connection up without a word to the server.
+func (s *Session) Drop() {
+	if s.conn == nil {
+		return
+	}
+	s.wire.cut()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = s.conn.Close(ctx) // releases pgx's own state; the wire is cut already
+	select {
+	case <-s.conn.PgConn().CleanupDone():
+	case <-ctx.Done():
+	}
+	s.conn, s.wire = nil, nil
+}
+
+// Close ends the session politely.
+func (s *Session) Close() {
+	if s.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = s.conn.Close(ctx)
+	s.wire.cut()
+	s.conn, s.wire = nil, nil
+}
+
+// wire is the socket under a connection. Once a connection is made it dials no more, which is how cancel requests, that
+// pgx would send for a statement whose time is up, are kept from changing the outcome that is being measured.
+type wire struct {
+	dial  pgconn.DialFunc
+	taken atomic.Bool
+	conn  net.Conn // the last one dialled; written before taken is set
+}
+
+var errNoCancel = errors.New("cancel requests are not sent")
+
+func (w *wire) open(ctx context.Context, network, addr string) (net.Conn, error) {
+	if w.taken.Load() {
+		return nil, errNoCancel
+	}
+	c, err := w.dial(ctx, network, addr)
+	w.conn = c
+	return c, err
+}
+
+func (w *wire) cut() {
+	if w.conn != nil {
+		_ = w.conn.Close()
+	}
+}
+
+func jitter(d time.Duration) time.Duration {
+	return d/2 + rand.N(d) //nolint:gosec // spreads clients, guards nothing
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}
