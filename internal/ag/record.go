@@ -86,6 +86,7 @@ type EpochRecord struct {
 	Phase  Phase     `json:"phase"`
 	Leader ReplicaID `json:"leader"`           // the candidate during SEAL, the chosen replica from PROMOTE on
 	TLI    Timeline  `json:"tli,omitempty"`    // from PROMOTE on: the timeline id of this epoch
+	MaxTLI Timeline  `json:"max_tli"`          // the highest timeline id ever allotted, carried from epoch to epoch so that none is used twice
 	From   Position  `json:"from,omitzero"`    // from PROMOTE on: where the epoch's timeline leaves its parent, as expected
 	Forced bool      `json:"forced,omitempty"` // an operator accepted the loss
 	Reason string    `json:"reason,omitempty"`
@@ -101,8 +102,7 @@ type State struct {
 	K         int             `json:"k"`
 	Basis     Position        `json:"basis"` // end of recovery of the epoch: where its own history begins
 	Timelines []TimelineEntry `json:"timelines"`
-	MaxTLI    Timeline        `json:"max_tli"` // the highest timeline id ever allotted, those of failed promotions included
-	Seq       uint64          `json:"seq"`     // grows by one with every write of /state
+	Seq       uint64          `json:"seq"` // grows by one with every write of /state
 }
 
 // Lead is the value of the store's /lead key: the heartbeat of the holder (of LEAD), and the progress of a candidate.

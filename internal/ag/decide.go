@@ -1,0 +1,413 @@
+package ag
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Timing of takeover that does not depend on the lease profile.
+const (
+	// ProgressTimeout is how long a candidate or a promotion may show no progress before it may be outbid
+	// (safety specification 1.1).
+	ProgressTimeout = 1500 * time.Millisecond
+	// SealGrace is how long a candidate with enough seals waits for the rest, to choose among more copies.
+	SealGrace = 150 * time.Millisecond
+	// ReleaseGrace is how long a leader that released because its server crashed leaves the field to others.
+	ReleaseGrace = 3 * time.Second
+)
+
+// Decide returns what replica v.Self should do next. It is a pure function of v, the same for every node.
+//
+// The order matters: what could lose or contradict data comes first. A failover reads claim → seal → choose → promote → lead;
+// its safety argument is in quorum.go and in section 2 of the safety specification.
+func Decide(v View) Plan {
+	switch {
+	case v.Local.Server == ServerWritable && v.deposed():
+		return v.fence(RuleFenceDeposed, v.whyDeposed())
+	case v.Local.Server == ServerWritable && !v.leaseHeld():
+		return v.fence(RuleFenceExpired, "the lease was not renewed in time")
+	case v.Local.Server == ServerWritable && v.Quorum && v.contradicts():
+		return v.fence(RuleFenceForeign, v.whyContradicts())
+	case !v.Quorum:
+		return v.awaitQuorum()
+	case !v.me().HasData():
+		return Plan{Rule: RuleWitness, Because: "this member votes and holds no data"}
+	case v.mustHold():
+		return Plan{Rule: RuleHoldSealed, Because: fmt.Sprintf("epoch %d is being formed", v.epoch()), Actions: []Action{Hold{}}}
+	case v.Busy != "":
+		return Plan{Rule: RuleBusy, Because: v.Busy, Open: v.open()}
+	case v.forced():
+		return v.force()
+	case v.mayClaim():
+		return v.claim(RuleClaim, v.whyClaim())
+	case v.mayRetake():
+		return v.claim(RuleRetake, "this copy led last and nobody has led since")
+	case v.mayOutbid():
+		return v.claim(RuleOutbid, fmt.Sprintf("%s by %s made no progress for %v", v.Record.Epoch.Phase, v.Record.Epoch.Leader, ProgressTimeout))
+	case v.is(PhaseSeal):
+		return v.sealOrChoose()
+	case v.is(PhasePromote):
+		return v.promoteOrLead()
+	case v.is(PhaseLead):
+		return v.lead()
+	default:
+		return v.follow()
+	}
+}
+
+func (v View) epoch() Epoch { return v.Record.Epoch.Epoch }
+
+// is reports whether this node holds the record's epoch in that phase.
+func (v View) is(p Phase) bool { return v.Record.Epoch.Leader == v.Self && v.Record.Epoch.Phase == p }
+
+// deposed reports whether a writable server has no right to be so: the record names somebody else, or another epoch than the
+// one the keeper is armed for. Without quorum the record is what was read last; the lease bounds how long that may go on.
+func (v View) deposed() bool {
+	return v.Record.Epoch.Leader != v.Self || v.Record.Epoch.Phase == PhaseSeal || v.Local.Armed != v.epoch()
+}
+
+func (v View) whyDeposed() string {
+	e := v.Record.Epoch
+	return fmt.Sprintf("writable in epoch %d, but the record says %s of epoch %d by %s", v.Local.Armed, e.Phase, e.Epoch, e.Leader)
+}
+
+func (v View) leaseHeld() bool { return v.Lease.Valid && v.Lease.Epoch == v.epoch() }
+
+// contradicts reports whether the setting PostgreSQL has could acknowledge what the record does not cover.
+func (v View) contradicts() bool {
+	return v.is(PhaseLead) && v.Record.State.Epoch == v.epoch() && (v.Local.Foreign != "" || !v.Record.State.Holds(v.Local.Sync))
+}
+
+func (v View) whyContradicts() string {
+	if v.Local.Foreign != "" {
+		return "a reserved setting was changed behind the agent: " + v.Local.Foreign
+	}
+	return fmt.Sprintf("waiting for %d of %v does not keep (V %v, k %d) true", v.Local.Sync.N, v.Local.Sync.P, v.Record.State.V, v.Record.State.K)
+}
+
+func (v View) fence(r Rule, why string) Plan {
+	return Plan{Rule: r, Because: why, Actions: []Action{Fence{Reason: why}}}
+}
+
+// awaitQuorum keeps what needs no decision going: a leader within its lease serves, a standby that is down starts.
+func (v View) awaitQuorum() Plan {
+	p := Plan{Rule: RuleAwaitQuorum, Because: "no majority of the quorum answers", Open: v.open()}
+	if v.Busy == "" && v.Local.Server == ServerDown && v.Local.Data == DataPresent && v.me().HasData() {
+		p.Actions = []Action{Start{}}
+	}
+	return p
+}
+
+// mustHold reports whether this node still takes WAL of an epoch that a later one is about to replace.
+func (v View) mustHold() bool {
+	return v.Local.Source != "" && v.Local.SourceEp < v.epoch() && v.Record.Epoch.Phase != PhaseLead
+}
+
+// forced reports whether an operator asked this node to lead at once, accepting loss.
+func (v View) forced() bool {
+	return v.Op.Kind == OpForced && v.Op.To == v.Self && v.Op.Epoch == v.epoch() && v.Local.Data == DataPresent &&
+		v.Record.Epoch.Leader != v.Self
+}
+
+func (v View) force() Plan {
+	tli := v.Record.Epoch.MaxTLI + 1
+	e := EpochRecord{Epoch: v.epoch() + 1, Phase: PhasePromote, Leader: v.Self, TLI: tli, MaxTLI: tli, From: v.Local.Position, Forced: true,
+		Reason: "forced by an operator who accepted data loss"}
+	return Plan{Rule: RuleForce, Because: e.Reason, Commit: &Commit{Guard: v.Record.Revs, Epoch: &e}}
+}
+
+// electable reports whether this copy may be promoted without a person: it is counted in V, so that it is one of those that
+// may hold every acknowledged commit, and its replica is configured for it.
+func (v View) electable() bool {
+	m, in := v.Record.State.InV(v.Self)
+	r := v.me()
+	return in && m.Copy == v.Local.Copy && v.Local.Data == DataPresent && !r.Suspended &&
+		r.AvailabilityMode == SynchronousCommit && r.FailoverMode == Automatic
+}
+
+// ledLast reports whether this copy is the one the last LEAD named: it may lead again with nobody's seal but its own.
+func (v View) ledLast() bool {
+	s := v.Record.State
+	return s.Leader == v.Self && s.Copy == v.Local.Copy && v.Local.Data == DataPresent
+}
+
+// quorumInReach reports whether enough members of V answer for a seal to succeed; a leader is not deposed in vain.
+func (v View) quorumInReach() bool {
+	n := 0
+	for _, m := range v.Record.State.V {
+		if v.reaches(m.ID) {
+			n++
+		}
+	}
+	return n >= v.Record.State.SealsNeeded()
+}
+
+func (v View) silent() bool {
+	released := v.Record.Lead.Released && v.Record.Lead.Epoch == v.epoch()
+	return released || v.Silence >= v.Profile.Observer
+}
+
+func (v View) mayClaim() bool {
+	return v.Record.Epoch.Phase == PhaseLead && v.Record.Epoch.Leader != v.Self && v.Record.State.K >= 1 &&
+		v.silent() && v.electable() && v.quorumInReach()
+}
+
+func (v View) whyClaim() string {
+	if v.Record.Lead.Released && v.Record.Lead.Epoch == v.epoch() {
+		return fmt.Sprintf("%s released the leadership", v.Record.Epoch.Leader)
+	}
+	return fmt.Sprintf("%s has been silent for %v", v.Record.Epoch.Leader, v.Silence.Round(10*time.Millisecond))
+}
+
+// mayRetake: the record names this node, its server does not lead (it was restarted), and it does not leave the field to others
+// after having released.
+func (v View) mayRetake() bool {
+	released := v.Record.Lead.Released && v.Record.Lead.Epoch == v.epoch()
+	return v.is(PhaseLead) && v.ledLast() && v.Local.Server == ServerRecovery && (!released || v.Silence >= ReleaseGrace)
+}
+
+func (v View) mayOutbid() bool {
+	e := v.Record.Epoch
+	if e.Phase == PhaseLead || v.Silence < ProgressTimeout || v.Local.Server == ServerWritable {
+		return false
+	}
+	if v.ledLast() && v.Local.Server == ServerRecovery {
+		return true
+	}
+	return v.Record.State.K >= 1 && v.electable() && v.quorumInReach() && e.Leader != v.Self
+}
+
+// claim raises the epoch. The transaction compares all three keys, so that the (V, k) it returns is the last one the old leader
+// could write (safety specification 1.2).
+func (v View) claim(r Rule, why string) Plan {
+	e := EpochRecord{Epoch: v.epoch() + 1, Phase: PhaseSeal, Leader: v.Self, MaxTLI: max(v.Record.Epoch.MaxTLI, v.Record.Epoch.TLI), Reason: why}
+	return Plan{Rule: r, Because: why, Commit: &Commit{Guard: v.Record.Revs, Epoch: &e}}
+}
+
+// sealOrChoose gathers seals and, with enough of them, names the best copy.
+func (v View) sealOrChoose() Plan {
+	best, enough := v.best()
+	st := v.Record.State
+	if !enough || v.Sealed < SealGrace && len(v.Seals) < len(v.askable()) {
+		return Plan{Rule: RuleSeal, Because: fmt.Sprintf("%d of %d seals needed", len(v.Seals), st.SealsNeeded()),
+			Actions: []Action{AskSeals{Epoch: v.epoch(), Members: v.askable()}}}
+	}
+	e := v.Record.Epoch
+	e.Phase, e.Leader, e.MaxTLI = PhasePromote, best.Member, e.MaxTLI+1
+	e.TLI, e.From = e.MaxTLI, best.Position
+	e.Reason = fmt.Sprintf("%s: sealed at %s, the furthest of %d", v.Record.Epoch.Reason, best.Position, len(v.Seals))
+	return Plan{Rule: RuleChoose, Because: e.Reason, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e}}
+}
+
+// askable lists whom to ask for a seal: every member of V and every synchronous replica in reach, this node, and the last leader.
+func (v View) askable() []ReplicaID {
+	ids := []ReplicaID{v.Self}
+	for _, m := range v.Record.State.V {
+		if !slices.Contains(ids, m.ID) {
+			ids = append(ids, m.ID)
+		}
+	}
+	for _, id := range append(v.Group.syncSecondaries(v.Self), v.Record.State.Leader) {
+		if !slices.Contains(ids, id) && v.reaches(id) && id != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// best returns the furthest promotable copy among the seals that count, and whether there are enough of them. A seal counts
+// when its copy is the one in V, or is the last leader's own, which alone suffices.
+func (v View) best() (SealReport, bool) {
+	var best SealReport
+	counted, leaderIn := 0, false
+	for _, s := range v.Seals {
+		m, in := v.Record.State.InV(s.Member)
+		in = in && m.Copy == s.Copy
+		last := s.Member == v.Record.State.Leader && s.Copy == v.Record.State.Copy
+		if s.Epoch != v.epoch() || !in && !last {
+			continue
+		}
+		if in {
+			counted++
+		}
+		leaderIn = leaderIn || last
+		if best.Member == "" || s.better(best, v.Self) {
+			best = s
+		}
+	}
+	enough := leaderIn || v.Record.State.K >= 1 && counted >= v.Record.State.SealsNeeded()
+	return best, enough && best.Promotable
+}
+
+// better prefers the longer log; among equals one that can be promoted, and this node, which needs no word sent to it.
+func (s SealReport) better(t SealReport, self ReplicaID) bool {
+	if c := s.Position.Compare(t.Position); c != 0 {
+		return c > 0
+	}
+	if s.Promotable != t.Promotable {
+		return s.Promotable
+	}
+	return s.Member == self
+}
+
+// promoteOrLead promotes this node's server and, once it is seen writable on the timeline of the epoch, takes the rights.
+func (v View) promoteOrLead() Plan {
+	e := v.Record.Epoch
+	if v.Local.Server != ServerWritable || v.Local.EndOfRec == 0 {
+		if v.Local.Server == ServerDown {
+			return Plan{Rule: RuleStart, Because: "to be promoted", Actions: []Action{Start{}}}
+		}
+		return Plan{Rule: RulePromote, Because: fmt.Sprintf("chosen for epoch %d at %s", e.Epoch, e.From),
+			Actions: []Action{Promote{Epoch: e.Epoch, TLI: e.TLI, Sync: v.firstSync()}}}
+	}
+	e.Phase = PhaseLead
+	st := State{Epoch: e.Epoch, Leader: v.Self, Copy: v.Local.Copy, V: []Member{}, K: 0,
+		Basis: Position{e.TLI, v.Local.EndOfRec}, Timelines: v.history(), Seq: v.Record.State.Seq + 1}
+	return Plan{Rule: RuleLead, Because: fmt.Sprintf("promoted to timeline %d at %s", e.TLI, v.Local.EndOfRec),
+		Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e, State: &st}}
+}
+
+// history tags the timelines of the promoted copy with the epochs the record knows them by.
+func (v View) history() []TimelineEntry {
+	h := slices.Clone(v.Local.History)
+	for i := range h {
+		for _, old := range v.Record.State.Timelines {
+			if old.TLI == h[i].TLI {
+				h[i].Epoch = old.Epoch
+			}
+		}
+		if h[i].TLI == v.Record.Epoch.TLI {
+			h[i].Epoch = v.epoch()
+		}
+	}
+	return h
+}
+
+// firstSync is the setting a new primary starts with, in force before promotion: it is protected from its first commit
+// (safety specification 2.3).
+func (v View) firstSync() Sync {
+	eligible := v.Group.syncSecondaries(v.Self)
+	_, required := v.Group.CommitTarget(len(eligible))
+	var p []ReplicaID
+	for _, id := range eligible {
+		if v.reaches(id) || slices.ContainsFunc(v.Seals, func(s SealReport) bool { return s.Member == id }) {
+			p = append(p, id)
+		}
+	}
+	if len(p) < required {
+		p = eligible
+	}
+	slices.Sort(p)
+	return Sync{P: p, N: min(max(1, required), len(p))}
+}
+
+// lead is a leader's turn in LEAD: serve, keep the bookkeeping, hand over when asked, let go when the server is gone.
+func (v View) lead() Plan {
+	if v.Local.Server != ServerWritable {
+		released := v.Record.Lead.Released && v.Record.Lead.Epoch == v.epoch()
+		switch {
+		case !released && v.Record.State.K >= 1 && v.leaseHeld():
+			l := v.Record.Lead
+			l.Epoch, l.Holder, l.Released = v.epoch(), v.Self, true
+			return Plan{Rule: RuleRelease, Because: "the server ended; a synchronized secondary takes over without waiting",
+				Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, -1, -1}, Lead: &l}}
+		case v.Local.Data != DataPresent:
+			return Plan{Rule: RuleStandBy, Because: "the record names this replica but its data directory is " + string(v.Local.Data)}
+		case v.Local.Server == ServerDown:
+			return Plan{Rule: RuleStart, Because: "to lead again", Actions: []Action{Start{}}}
+		default:
+			return Plan{Rule: RuleStandBy, Because: "waiting for the server, or for somebody to take over"}
+		}
+	}
+	if v.Op.Kind == OpPlanned && v.Op.Epoch == v.epoch() && v.Op.To != v.Self {
+		return Plan{Rule: RuleHandOver, Because: "planned failover to " + string(v.Op.To), Open: v.open(),
+			Actions: []Action{HandOver{To: v.Op.To, Op: v.Op.ID}}}
+	}
+	step := NextSync(v)
+	p := Plan{Rule: RuleSync, Because: step.Because, Open: v.open()}
+	switch {
+	case step.State != nil:
+		step.State.Seq++
+		p.Commit = &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, State: step.State}
+	case step.Set != nil:
+		p.Actions = []Action{SetSync{Sync: *step.Set}}
+	case step.Prove:
+		p.Actions = []Action{ProveSync{}}
+	case step.Because == "":
+		p.Rule, p.Because = RuleServe, fmt.Sprintf("leads epoch %d", v.epoch())
+	}
+	return p
+}
+
+// open reports whether this node may take writes from clients: it leads, its lease holds, and what it recovered is replicated as
+// the commit rule asks, or the group is recorded as degraded (S6).
+func (v View) open() bool {
+	if !v.is(PhaseLead) || v.Local.Server != ServerWritable || !v.leaseHeld() || v.Local.Armed != v.epoch() {
+		return false
+	}
+	return v.Local.Opened == v.epoch() || v.Record.State.K >= 1 || v.Record.State.Epoch == v.epoch() && v.Local.Sync.N == 0
+}
+
+// follow is everybody else's turn.
+func (v View) follow() Plan {
+	leader := v.Record.Epoch.Leader
+	leading := v.Record.Epoch.Phase == PhaseLead
+	diverged := leading && (v.Local.Refused || v.Diverged())
+	stays, counted := v.counted()
+	switch {
+	case v.me().Suspended:
+		return Plan{Rule: RuleSuspended, Because: "data movement is suspended; coterie resume continues it", Actions: v.start(Hold{})}
+	case v.Local.Data != DataPresent && leading && !counted && v.reaches(leader):
+		return Plan{Rule: RuleSeed, Because: "the data directory is " + string(v.Local.Data), Actions: []Action{Seed{Source: leader}}}
+	case v.Local.Data != DataPresent && !counted:
+		return Plan{Rule: RuleStandBy, Because: "waiting for a leader to be seeded from"}
+	case (v.Local.Data != DataPresent || diverged) && counted:
+		return Plan{Rule: RuleAwaitDrop, Because: stays, Actions: []Action{Hold{}}}
+	case diverged && !v.reaches(leader):
+		return Plan{Rule: RuleStandBy, Because: "diverged; waiting for the leader to answer"}
+	case diverged && v.Local.NoRewind:
+		return Plan{Rule: RuleReseed, Because: "diverged at " + v.Local.Position.String() + " and not to be rewound", Actions: []Action{Seed{Source: leader}}}
+	case diverged:
+		return Plan{Rule: RuleRewind, Because: "diverged at " + v.Local.Position.String(), Actions: []Action{Rewind{Source: leader}}}
+	case v.Local.Server == ServerDown:
+		return Plan{Rule: RuleStart, Because: "a secondary is started as standby", Actions: []Action{Start{}}}
+	case leading && (v.Local.Source != leader || v.Local.SourceEp != v.epoch()):
+		return Plan{Rule: RuleFollow, Because: fmt.Sprintf("%s leads epoch %d", leader, v.epoch()), Actions: []Action{Follow{Leader: leader, Epoch: v.epoch()}}}
+	}
+	return Plan{Rule: RuleStandBy, Because: "nothing to change"}
+}
+
+// start adds a Start to the action when the server is down.
+func (v View) start(a Action) []Action {
+	if v.Local.Server == ServerDown && v.Local.Data == DataPresent {
+		return []Action{a, Start{}}
+	}
+	return []Action{a}
+}
+
+// counted reports whether this node's copy is in V: then acknowledged commits may rest on it alone, and it must not be touched.
+func (v View) counted() (why string, in bool) {
+	m, in := v.Record.State.InV(v.Self)
+	if !in || v.Local.Copy != "" && m.Copy != v.Local.Copy {
+		return "", false
+	}
+	return "the record still counts this copy; waiting for the leader to drop it", true
+}
+
+// Diverged reports whether this copy holds WAL that is not in the leader's history: its timeline is not one the leader's passed
+// through, or it went on after the leader's history left it (S7). Timeline ids are never allotted twice, so this is exact; the
+// checksum of the stream handshake guards against the rest.
+func (v View) Diverged() bool {
+	tls, at := v.Record.State.Timelines, v.Local.Position
+	i := slices.IndexFunc(tls, func(t TimelineEntry) bool { return t.TLI == at.Timeline })
+	if i < 0 {
+		return len(tls) > 0 && at.Timeline != 0
+	}
+	for _, t := range tls[i+1:] {
+		if t.Parent == at.Timeline {
+			return at.LSN > t.Switch
+		}
+	}
+	return false
+}

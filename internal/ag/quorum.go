@@ -1,0 +1,236 @@
+package ag
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// This file is the arithmetic of who must acknowledge a commit and who may lead.
+//
+// The record says (V, k): every commit acknowledged so far is on at least k members of V, beside the leader.
+// PostgreSQL says (P, n): a commit is acknowledged when n members of P have flushed it.
+// A candidate that sealed |V| - k + 1 members of V has met at least one holder of every acknowledged commit.
+//
+// Three moves keep the meaning of (V, k) true, and every transition below is made of them:
+//
+//	shed     (V - x, k - 1)           what is on k of V is on k - 1 of the rest
+//	weaken   (V + x, k), (V, k - 1)   a larger set, a smaller number
+//	publish  (V', k')                 if (P, n) is proven in force with barrier B, k' <= n - |P \ V'|, and k' members of V'
+//	                                  have flushed B: commits from before B are on those, later ones on n of P
+//
+// and PostgreSQL may be given (P', n') whenever k <= n' - |P' \ V|: then every commit it acknowledges keeps (V, k) true,
+// whether a backend still uses the old setting or already the new one (reliability notes 4.1 and 4.2, safety specification 3).
+
+// SealsNeeded returns how many members of V a candidate must seal before it may choose whom to promote.
+func (s State) SealsNeeded() int { return len(s.V) - s.K + 1 }
+
+// Holds reports whether acknowledgements under the setting keep the state's (V, k) true: k <= n - |P \ V|.
+func (s State) Holds(c Sync) bool {
+	if s.K == 0 {
+		return true
+	}
+	outside := 0
+	for _, p := range c.P {
+		if _, in := s.InV(p); !in {
+			outside++
+		}
+	}
+	return s.K <= c.N-outside
+}
+
+// CommitTarget returns how many synchronous secondaries a commit should wait for (n) and below how many it must not fall
+// (required), by the table of safety specification 7. secondaries counts the synchronous replicas beside the primary.
+func (g Group) CommitTarget(secondaries int) (n, required int) {
+	if secondaries == 0 {
+		return 0, 0
+	}
+	f := (g.Voters() - 1) / 2
+	required = max(0, min(f, secondaries-f))
+	if g.Required != nil {
+		required = min(*g.Required, secondaries)
+	}
+	n = max(1, min(f, secondaries))
+	if g.CommitRule == RuleAll {
+		n = secondaries
+	}
+	return max(n, required), required
+}
+
+// syncSecondaries returns the members whose acknowledgement counts when primary leads.
+func (g Group) syncSecondaries(primary ReplicaID) []ReplicaID {
+	var ids []ReplicaID
+	for _, r := range g.Replicas {
+		if r.ID != primary && r.AvailabilityMode == SynchronousCommit && !r.Suspended {
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids
+}
+
+// SyncStep is the next step of bringing PostgreSQL's setting and the record's (V, k) to what the group wants.
+// At most one of its fields is set; none: there is nothing to do, or something to wait for, which Because says.
+type SyncStep struct {
+	Set     *Sync
+	Prove   bool
+	State   *State
+	Because string
+}
+
+// NextSync decides that step for a leader. It is level-triggered and safe to lose after any step: each record it yields is true
+// of all acknowledgements possible under the setting in force and the one before it.
+func NextSync(v View) SyncStep {
+	st, cur := v.Record.State, v.Local.Sync
+	want := wantedSync(v)
+	if !sameSet(cur.P, want.P) || cur.N != want.N {
+		return approach(v, st, want)
+	}
+	if m, changed := changedCopy(v); changed {
+		next := st.Clone()
+		next.V = slices.DeleteFunc(next.V, func(x Member) bool { return x == m })
+		next.K = max(0, next.K-1)
+		return SyncStep{State: &next, Because: fmt.Sprintf("%s holds another copy now", m.ID)}
+	}
+	if !cur.Proven {
+		return SyncStep{Prove: true, Because: "the setting is not yet proven to be in force"}
+	}
+	next := st.Clone()
+	next.V, next.K = membersOf(v, want.P), min(want.N, flushedBy(v, want.P, cur.Barrier))
+	switch {
+	case sameMembers(next.V, st.V) && next.K == st.K:
+		if next.K < want.N {
+			return SyncStep{Because: fmt.Sprintf("waiting for %d of %v to flush %s", want.N, want.P, cur.Barrier)}
+		}
+		return SyncStep{}
+	case next.K < max(min(st.K, want.N), min(1, want.N)):
+		return SyncStep{Because: fmt.Sprintf("waiting for %d of %v to flush %s before the record changes", want.N, want.P, cur.Barrier)}
+	}
+	return SyncStep{State: &next, Because: fmt.Sprintf("V = %v, k = %d: flushed up to barrier %s", want.P, next.K, cur.Barrier)}
+}
+
+// changedCopy finds a member of V that streams with another copy than the one V names: what was acknowledged by the old copy
+// says nothing about the new one (safety specification 1.4).
+func changedCopy(v View) (Member, bool) {
+	for _, m := range v.Record.State.V {
+		if s, ok := v.stream(m.ID); ok && s.Open && s.Copy != m.Copy {
+			return m, true
+		}
+	}
+	return Member{}, false
+}
+
+// approach yields the record write, if one must come first, or the setting itself.
+func approach(v View, st State, want Sync) SyncStep {
+	if st.Holds(want) {
+		return SyncStep{Set: &want, Because: fmt.Sprintf("commits shall wait for %d of %v", want.N, want.P)}
+	}
+	next := st.Clone()
+	for _, m := range st.V {
+		if !slices.Contains(want.P, m.ID) && next.K > want.N {
+			next.V = slices.DeleteFunc(next.V, func(x Member) bool { return x.ID == m.ID })
+			next.K--
+		}
+	}
+	if len(next.V) == len(st.V) {
+		for _, m := range membersOf(v, want.P) {
+			if _, in := next.InV(m.ID); !in {
+				next.V = append(next.V, m)
+			}
+		}
+		next.K = min(next.K, want.N)
+	}
+	return SyncStep{State: &next, Because: fmt.Sprintf("recorded before PostgreSQL is told to wait for %d of %v", want.N, want.P)}
+}
+
+// wantedSync returns the setting the group should have now: members that stream closely enough, those already waited for
+// unless they are lost, and as many acknowledgements as the commit rule asks and the members allow, never below REQUIRED.
+func wantedSync(v View) Sync {
+	eligible := v.Group.syncSecondaries(v.Self)
+	n, required := v.Group.CommitTarget(len(eligible))
+	var p []ReplicaID
+	for _, id := range eligible {
+		s, known := v.stream(id)
+		was := slices.Contains(v.Local.Sync.P, id)
+		if known && s.Open && (s.Close || was) || was && !v.lost(id) {
+			p = append(p, id)
+		}
+	}
+	for _, id := range slices.Concat(v.Local.Sync.P, eligible) { // rather wait for somebody than acknowledge below REQUIRED
+		if len(p) < required && slices.Contains(eligible, id) && !slices.Contains(p, id) {
+			p = append(p, id)
+		}
+	}
+	slices.Sort(p)
+	return Sync{P: p, N: min(max(n, required), len(p))}
+}
+
+// RefusedTimeout is how long a member is given whose streams were reset and whose endpoint refuses connections.
+const RefusedTimeout = time.Second
+
+// lost reports whether a member no longer counts: silent for SESSION_TIMEOUT, or gone for a second with its endpoint refusing
+// connections (safety specification 3.4). Being wrong costs a re-admission, never data.
+func (v View) lost(id ReplicaID) bool {
+	s, known := v.stream(id)
+	if r, ok := v.Group.Replica(id); !ok || r.Suspended || !known {
+		return true
+	}
+	return s.Silent >= v.Group.SessionTimeout || !s.Open && s.Refused && s.Silent >= RefusedTimeout
+}
+
+func (v View) stream(id ReplicaID) (Stream, bool) {
+	i := slices.IndexFunc(v.Streams, func(s Stream) bool { return s.Member == id })
+	if i < 0 {
+		return Stream{}, false
+	}
+	return v.Streams[i], true
+}
+
+// flushedBy counts the members of p whose stream of this epoch has flushed up to the barrier.
+func flushedBy(v View, p []ReplicaID, barrier LSN) int {
+	n := 0
+	for _, id := range p {
+		if s, ok := v.stream(id); ok && s.Open && s.Flush >= barrier {
+			n++
+		}
+	}
+	return n
+}
+
+// membersOf pairs the members with the copies their streams announced, or that the record already holds.
+func membersOf(v View, p []ReplicaID) []Member {
+	ms := make([]Member, 0, len(p))
+	for _, id := range p {
+		m := Member{ID: id}
+		if s, ok := v.stream(id); ok && s.Copy != "" {
+			m.Copy = s.Copy
+		} else if old, ok := v.Record.State.InV(id); ok {
+			m.Copy = old.Copy
+		}
+		ms = append(ms, m)
+	}
+	return ms
+}
+
+func sameSet(a, b []ReplicaID) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for _, x := range a {
+		if !slices.Contains(b, x) {
+			return false
+		}
+	}
+	return true
+}
+
+func sameMembers(a, b []Member) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for _, x := range a {
+		if !slices.Contains(b, x) {
+			return false
+		}
+	}
+	return true
+}
