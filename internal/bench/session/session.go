@@ -232,3 +232,20 @@ func sleep(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 }
+
+// openFor bounds how long Open looks for a server: longer than any failover should take.
+const openFor = time.Minute
+
+// Open returns a bare connection to the first host that lets it in. Its operations have no deadline but that of ctx.
+func Open(ctx context.Context, dsn, name string) (*pgx.Conn, error) {
+	s, err := New(Options{DSN: dsn, Name: name})
+	if err != nil {
+		return nil, err
+	}
+	cctx, cancel := context.WithTimeoutCause(ctx, openFor, fmt.Errorf("no server let us in for %v", openFor))
+	defer cancel()
+	if err := s.Connect(cctx); err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return s.conn, nil
+}

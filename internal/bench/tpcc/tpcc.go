@@ -8,19 +8,6 @@ import (
 
 var errNotReady = errors.New("not built yet")
 
-// LoadOptions says what Load loads.
-type LoadOptions struct {
-	Warehouses int                     // default 1
-	Seed       uint64                  // the same seed gives byte-identical rows
-	Parallel   int                     // COPY streams; default 2
-	Progress   func(done, total int64) // rows; called a few times a second, never concurrently
-}
-
-// Load creates schema tpcc and fills it.
-func Load(ctx context.Context, dsn string, o LoadOptions) (rows int64, err error) {
-	return 0, errNotReady
-}
-
 // RunOptions says what Run runs.
 type RunOptions struct {
 	DSN        string         // libpq URI of the read-write address; several hosts are tried in turn
