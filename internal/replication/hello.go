@@ -34,10 +34,10 @@ const (
 )
 
 const (
-	maxHello      = 4 << 10         // bytes of a Hello or Answer frame
-	helloTimeout  = 5 * time.Second // for a peer to send its Hello
-	maxTimelines  = 16              // entries of Hello.Timelines that are sent, newest last
-	answerTimeout = 20 * time.Second
+	maxHello      = 4 << 10          // bytes of a Hello or Answer frame
+	helloTimeout  = 5 * time.Second  // for a peer to send its Hello
+	maxTimelines  = 16               // entries of Hello.Timelines that are sent, newest last
+	answerTimeout = 30 * time.Second // for the other node to verify, to end an old stream, and to connect
 )
 
 // Hello is the first frame a secondary's agent sends on a stream: who asks, in which epoch, with what data.

@@ -1,0 +1,158 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// passUp writes a message of the walreceiver to the walsender, or keeps it back while feedback is held.
+func (st *stream) passUp(f frame) error {
+	if err := st.toServer.take(context.Background(), st.closing); err != nil {
+		return err
+	}
+	defer st.toServer.give()
+	feedback := f.isStatus() || f.isHotStandby()
+	if feedback && st.holding.Load() {
+		st.hold(f)
+		return nil
+	}
+	switch f.kind {
+	case 'c':
+		// A walsender ends with an error if a status update follows the end of the streaming.
+		st.held, st.heldXmin, st.copyDone = nil, nil, true
+	case 'Q':
+		st.copyDone = false
+	}
+	if feedback {
+		if err := st.release(); err != nil {
+			return err
+		}
+	}
+	if f.isStatus() {
+		return st.writeStatus(f.head, nil)
+	}
+	return st.writeServer(f.head)
+}
+
+// hold keeps the newest feedback of each kind: positions are cumulative, so nothing older is needed, and memory is bounded
+// however long it lasts. toServer is held.
+func (st *stream) hold(f frame) {
+	if !f.isStatus() {
+		st.heldXmin = append(st.heldXmin[:0], f.head...)
+		return
+	}
+	wanted := f.replyWanted() || st.held != nil && st.held[statusLen-1] != 0
+	st.held = append(st.held[:0], f.head...)
+	if wanted {
+		st.held[statusLen-1] = 1
+	}
+}
+
+// release passes on what was held; toServer is held.
+func (st *stream) release() error {
+	xmin, held := st.heldXmin, st.held
+	st.heldXmin, st.held = nil, nil
+	if xmin != nil {
+		if err := st.writeServer(xmin); err != nil {
+			return err
+		}
+	}
+	if held != nil {
+		return st.writeStatus(held, nil)
+	}
+	return nil
+}
+
+// writeStatus sends a status update to the walsender and books the reply it owes for it; toServer is held.
+func (st *stream) writeStatus(b []byte, reply chan bool) error {
+	f := frame{kind: b[0], head: b, size: len(b)}
+	if f.replyWanted() {
+		st.mu.Lock()
+		st.owed = append(st.owed, reply)
+		n := len(st.owed)
+		st.mu.Unlock()
+		if n > maxOwed {
+			return fmt.Errorf("%d replies asked for without an answer", n)
+		}
+	}
+	st.passed = f.status()
+	return st.writeServer(b)
+}
+
+func (st *stream) writeServer(b []byte) error {
+	_ = st.server.SetWriteDeadline(time.Now().Add(writeTimeout))
+	if _, err := st.server.Write(b); err != nil {
+		return serverFailed(err)
+	}
+	return nil
+}
+
+// settle returns when no feedback that was on its way when holding changed is still on its way, and passes on what was
+// held if it is held no longer.
+func (st *stream) settle() {
+	if st.toServer.take(context.Background(), st.closing) != nil {
+		return
+	}
+	defer st.toServer.give()
+	if st.holding.Load() {
+		return
+	}
+	if err := st.release(); err != nil {
+		st.close(err)
+	}
+}
+
+// prove returns when the walsender has answered two status updates, one after the other. A walsender re-reads its settings
+// at the top of its loop and then reads all the messages there are; one may arrive while it is already reading, so the
+// first reply proves nothing. It is sent only after that reading, though, so what is sent after the first reply is read
+// in a later round, behind a re-read of every setting that was signalled before the call.
+func (st *stream) prove(ctx context.Context) error {
+	select {
+	case <-st.started:
+	case <-st.closing:
+		return errEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for range 2 {
+		reply, err := st.ask(ctx)
+		if err != nil {
+			return err
+		}
+		select {
+		case answered := <-reply:
+			if !answered {
+				return errNotStreaming
+			}
+		case <-st.closing:
+			return errEnded
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	st.mu.Lock()
+	st.proven++
+	st.mu.Unlock()
+	return nil
+}
+
+// ask puts a status update with unchanged positions into the stream, and returns where its reply will be told.
+func (st *stream) ask(ctx context.Context) (<-chan bool, error) {
+	if err := st.toServer.take(ctx, st.closing); err != nil {
+		return nil, err
+	}
+	defer st.toServer.give()
+	st.mu.Lock()
+	streaming := st.streaming
+	st.mu.Unlock()
+	if !streaming || st.copyDone {
+		return nil, errNotStreaming
+	}
+	reply := make(chan bool, 1)
+	if err := st.writeStatus(statusUpdate(st.passed), reply); err != nil {
+		st.close(err)
+		return nil, err
+	}
+	return reply, nil
+}
