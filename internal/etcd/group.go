@@ -1,0 +1,255 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// UpdateGroup replaces the configuration if it is still at revision rev, and returns its new revision.
+func (s *Store) UpdateGroup(ctx context.Context, rev int64, g ag.Group) (int64, error) {
+	b, err := encode(g, maxConfigBytes)
+	if err = errors.Join(checkGroup(g, s.cfg.Group), err); err != nil {
+		return 0, fmt.Errorf("change the configuration: %w", err)
+	}
+	if rev <= 0 {
+		return 0, errors.New("change the configuration: no revision to guard it")
+	}
+	newRev, err := s.swap(ctx, []guard{{s.keys.config, rev}}, put(s.keys.config, b))
+	if err != nil {
+		return 0, fmt.Errorf("change the configuration: %w", err)
+	}
+	return newRev, nil
+}
+
+// PutOp writes the operator's request if it is at revision rev (0: absent, -1: not compared) and the epoch is at epochRev
+// (-1: not compared). It returns the request's new revision.
+func (s *Store) PutOp(ctx context.Context, rev, epochRev int64, request json.RawMessage) (int64, error) {
+	if err := raw(request, maxOpBytes); err != nil {
+		return 0, fmt.Errorf("write the operator's request: %w", err)
+	}
+	newRev, err := s.swap(ctx, s.opGuards(rev, epochRev), put(s.keys.op, request))
+	if err != nil {
+		return 0, fmt.Errorf("write the operator's request: %w", err)
+	}
+	return newRev, nil
+}
+
+// DeleteOp removes the operator's request, guarded as PutOp.
+func (s *Store) DeleteOp(ctx context.Context, rev, epochRev int64) error {
+	if _, err := s.swap(ctx, s.opGuards(rev, epochRev), del(s.keys.op)); err != nil {
+		return fmt.Errorf("close the operator's request: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) opGuards(rev, epochRev int64) []guard {
+	var g []guard
+	if rev >= 0 {
+		g = append(g, guard{s.keys.op, rev})
+	}
+	if epochRev >= 0 {
+		g = append(g, guard{s.keys.epoch, epochRev})
+	}
+	return g
+}
+
+// swap makes a change of one operation and returns the revision that made it.
+func (s *Store) swap(ctx context.Context, guards []guard, o op) (int64, error) {
+	out, err := s.change(ctx, write{guards: guards, ops: []op{o}})
+	if err != nil {
+		return 0, err
+	}
+	if !out.made {
+		return 0, ErrConflict
+	}
+	return out.rev, nil
+}
+
+// PutStatus publishes a replica's status report. It is not guarded: reports are for people and for hints, and one that was
+// delayed may for a moment replace a newer one.
+func (s *Store) PutStatus(ctx context.Context, id ag.ReplicaID, status json.RawMessage) error {
+	if err := errors.Join(checkID(id, false), raw(status, maxStatusBytes)); err != nil {
+		return fmt.Errorf("publish the status: %w", err)
+	}
+	if err := s.blind(ctx, put(s.keys.status+string(id), status)); err != nil {
+		return fmt.Errorf("publish the status: %w", err)
+	}
+	return nil
+}
+
+// DeleteStatus removes the status report of a replica that has left.
+func (s *Store) DeleteStatus(ctx context.Context, id ag.ReplicaID) error {
+	if err := checkID(id, false); err != nil {
+		return fmt.Errorf("remove the status: %w", err)
+	}
+	if err := s.blind(ctx, del(s.keys.status+string(id))); err != nil {
+		return fmt.Errorf("remove the status: %w", err)
+	}
+	return nil
+}
+
+// blind makes an unguarded change.
+func (s *Store) blind(ctx context.Context, o op) error {
+	ctx, cancel := s.bounded(ctx, s.cfg.CallTimeout)
+	defer cancel()
+	_, err := s.each(ctx, func(ctx context.Context, endpoint string) error {
+		_, err := s.back.txn(ctx, endpoint, txn{Then: []op{o}})
+		return err
+	})
+	return err
+}
+
+// BumpIncarnation registers a new incarnation of a replica's agent and returns its number, from 1. Whoever holds a lower
+// number is a process that was replaced, or a clone of the node.
+func (s *Store) BumpIncarnation(ctx context.Context, id ag.ReplicaID) (uint64, error) {
+	if err := checkID(id, false); err != nil {
+		return 0, fmt.Errorf("register the incarnation: %w", err)
+	}
+	key := s.keys.incarnation + string(id)
+	for range 8 {
+		n, rev, err := s.incarnation(ctx, key)
+		if err == nil {
+			_, err = s.swap(ctx, []guard{{key, rev}}, put(key, strconv.AppendUint(nil, n+1, 10)))
+		}
+		if err == nil {
+			return n + 1, nil
+		}
+		if !errors.Is(err, ErrConflict) {
+			return 0, fmt.Errorf("register the incarnation: %w", err)
+		}
+	}
+	return 0, fmt.Errorf("register the incarnation: %w: replica %s is registered again and again; is its node running twice?", ErrConflict, id)
+}
+
+// Incarnation returns the number of the newest incarnation of a replica's agent, 0 if there was none.
+func (s *Store) Incarnation(ctx context.Context, id ag.ReplicaID) (uint64, error) {
+	if err := checkID(id, false); err != nil {
+		return 0, fmt.Errorf("read the incarnation: %w", err)
+	}
+	n, _, err := s.incarnation(ctx, s.keys.incarnation+string(id))
+	if err != nil {
+		return 0, fmt.Errorf("read the incarnation: %w", err)
+	}
+	return n, nil
+}
+
+func (s *Store) incarnation(ctx context.Context, key string) (n uint64, rev int64, err error) {
+	res, err := s.read(ctx, get(key))
+	if err != nil {
+		return 0, 0, err
+	}
+	k := res.one(0)
+	if k.rev == 0 {
+		return 0, 0, nil
+	}
+	if n, err = strconv.ParseUint(string(k.value), 10, 63); err != nil {
+		return 0, 0, fmt.Errorf("%w: %s: not a number", ErrCorrupt, key)
+	}
+	return n, k.rev, nil
+}
+
+// PutToken stores a new join token. Tokens that expired a day ago or more are removed on the way.
+func (s *Store) PutToken(ctx context.Context, t Token) error {
+	if !namePattern.MatchString(t.ID) {
+		return errors.New("store the join token: its id must be 1 to 64 letters, digits, dots, dashes or underscores")
+	}
+	b, err := encode(t, maxTokenBytes)
+	if err != nil {
+		return fmt.Errorf("store the join token: %w", err)
+	}
+	if err := s.pruneTokens(ctx); err != nil {
+		return fmt.Errorf("store the join token: %w", err)
+	}
+	key := s.keys.token + t.ID
+	if _, err := s.swap(ctx, []guard{{key, 0}}, put(key, b)); err != nil {
+		return fmt.Errorf("store the join token: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) pruneTokens(ctx context.Context) error {
+	res, err := s.read(ctx, list(s.keys.token, maxTokens+1))
+	if err != nil {
+		return err
+	}
+	kept := 0
+	for _, k := range res.reads[0] {
+		var t Token
+		if err := decode(k, maxTokenBytes, &t); err == nil && s.cfg.Now().Before(t.Expires.Add(24*time.Hour)) {
+			kept++
+			continue
+		}
+		if _, err := s.swap(ctx, []guard{{k.key, k.rev}}, del(k.key)); err != nil && !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	if kept >= maxTokens {
+		return fmt.Errorf("there are %d join tokens that are younger than a day; wait until some have expired", kept)
+	}
+	return nil
+}
+
+// Token returns a join token that can still be used: ErrTokenUnknown, ErrTokenUsed or ErrTokenExpired otherwise (the last
+// two with the token).
+func (s *Store) Token(ctx context.Context, id string) (Token, error) {
+	t, _, err := s.token(ctx, id)
+	if err != nil {
+		return t, fmt.Errorf("join token: %w", err)
+	}
+	return t, nil
+}
+
+func (s *Store) token(ctx context.Context, id string) (Token, int64, error) {
+	if !namePattern.MatchString(id) {
+		return Token{}, 0, ErrTokenUnknown
+	}
+	res, err := s.read(ctx, get(s.keys.token+id))
+	if err != nil {
+		return Token{}, 0, err
+	}
+	k := res.one(0)
+	if k.rev == 0 {
+		return Token{}, 0, ErrTokenUnknown
+	}
+	var t Token
+	if err := decode(k, maxTokenBytes, &t); err != nil {
+		return Token{}, 0, err
+	}
+	switch {
+	case t.ID != id:
+		return Token{}, 0, fmt.Errorf("%w: %s: of another token", ErrCorrupt, k.key)
+	case t.Used:
+		return t, k.rev, ErrTokenUsed
+	case !s.cfg.Now().Before(t.Expires):
+		return t, k.rev, ErrTokenExpired
+	}
+	return t, k.rev, nil
+}
+
+// ConsumeToken marks a join token as used and returns it. Of all calls for one token at most one succeeds.
+func (s *Store) ConsumeToken(ctx context.Context, id string) (Token, error) {
+	t, rev, err := s.token(ctx, id)
+	if err != nil {
+		return t, fmt.Errorf("use the join token: %w", err)
+	}
+	t.Used = true
+	b, err := encode(t, maxTokenBytes)
+	if err != nil {
+		return Token{}, fmt.Errorf("use the join token: %w", err)
+	}
+	key := s.keys.token + id
+	_, err = s.swap(ctx, []guard{{key, rev}}, put(key, b))
+	if errors.Is(err, ErrConflict) {
+		return t, fmt.Errorf("use the join token: %w", ErrTokenUsed) // the only change a token knows
+	}
+	if err != nil {
+		return Token{}, fmt.Errorf("use the join token: %w", err)
+	}
+	return t, nil
+}

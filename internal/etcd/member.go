@@ -1,0 +1,341 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"google.golang.org/grpc"
+)
+
+// MemberConfig describes the embedded member of one node.
+type MemberConfig struct {
+	// Name is the member's name, unique in the group: the replica's id.
+	Name string
+	// Dir is etcd's directory. It may be on a device of its own.
+	Dir string
+	// PeerSocket and ClientSocket are the unix sockets to listen on. The endpoint relays peer traffic and class quorum to
+	// them; nothing else should be able to open them.
+	PeerSocket, ClientSocket string
+	// AdvertisePeer is the address at which the other members reach this one, as in https://host:5022. etcd dials it itself,
+	// with CertFile, verifies the server by CAFile and ServerName, and sends no ALPN.
+	AdvertisePeer string
+	// Initial maps the names of the first members (New) or of the present ones (join) to their peer URLs. Needed for the
+	// first start only. The member adds itself.
+	Initial map[string]string
+	// New says that the members of Initial found the quorum together; otherwise this member joins one that has added it.
+	New bool
+	// Token keeps quorums apart that were founded with the same names and addresses: the group's id.
+	Token string
+	// CertFile, KeyFile and CAFile are read again for each new connection (CAFile at start only).
+	CertFile, KeyFile, CAFile string
+	// ServerName is the DNS name that every member's certificate carries. Empty: the host of its peer URL must be in it.
+	ServerName string
+	// MarkFile remembers, outside Dir, that this member was started.
+	MarkFile string
+	// Logger gets etcd's warnings. Default: discard.
+	Logger *slog.Logger
+	// HeartbeatMS and ElectionMS are raft's timing. Default 100 and 1000.
+	HeartbeatMS, ElectionMS int
+}
+
+// Sizes of the embedded member. A group's record is a few kilobytes and changes a few times per second: etcd's defaults are
+// for a store a thousand times as large.
+const (
+	walSegmentBytes   = 4 << 20 // preallocated, two of them at any time
+	quotaBytes        = 64 << 20
+	snapshotEntries   = 2000
+	catchUpEntries    = 500
+	maxRequestBytes   = 1 << 20
+	maxClientStreams  = 256
+	compactionPeriod  = "5m"
+	maxSocketPath     = 107
+	leaderMoveTimeout = time.Second
+	closeTimeout      = 10 * time.Second
+)
+
+// Member is the embedded etcd member of this node.
+type Member struct {
+	etcd    *embed.Etcd
+	server  *etcdserver.EtcdServer
+	removed *atomic.Bool
+	grpc    atomic.Pointer[grpc.Server] // set once it serves clients
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// StartMember starts the embedded member and returns when it runs, which is before it has found a quorum (see Ready). It
+// refuses with ErrMemberLost when the directory is empty though the member was started before.
+func StartMember(ctx context.Context, c MemberConfig) (*Member, error) {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	m := &Member{removed: &atomic.Bool{}}
+	cfg, err := m.config(c)
+	if err != nil {
+		return nil, fmt.Errorf("start the quorum member: %w", err)
+	}
+	was, err := checkMark(c)
+	if err != nil {
+		return nil, fmt.Errorf("start the quorum member: %w", err)
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("start the quorum member: %w", err)
+	}
+	if err := m.start(ctx, cfg); err != nil {
+		return nil, fmt.Errorf("start the quorum member: %w", err)
+	}
+	if was.MemberID != 0 && was.MemberID != m.ID() {
+		err = fmt.Errorf("%w: %s holds member %x, %s says that this node is member %x; %s",
+			ErrMemberLost, c.Dir, m.ID(), c.MarkFile, was.MemberID, lostFix)
+	} else if was != (mark{MemberID: m.ID(), Started: true}) {
+		err = writeMark(c.MarkFile, mark{MemberID: m.ID(), Started: true})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("start the quorum member: %w", errors.Join(err, m.Close()))
+	}
+	return m, nil
+}
+
+const lostFix = "put the directory back if it still exists elsewhere (an unmounted device?); if it is gone for good, remove " +
+	"this node from the group and add it again, so that it gets a new quorum id (the copy of the data stays)"
+
+// checkMark refuses to start without the log of what the member has voted for.
+func checkMark(c MemberConfig) (mark, error) {
+	was, err := readMark(c.MarkFile)
+	if err != nil {
+		return mark{}, err
+	}
+	if was.Started && !wal.Exist(filepath.Join(c.Dir, "member", "wal")) {
+		return mark{}, fmt.Errorf("%w: %s is empty, and %s says that member %x was started from it. Its votes are lost with it, "+
+			"so it must not come back under the same id: %s", ErrMemberLost, c.Dir, c.MarkFile, was.MemberID, lostFix)
+	}
+	return was, nil
+}
+
+func (m *Member) config(c MemberConfig) (*embed.Config, error) {
+	if !namePattern.MatchString(c.Name) || c.Name == embed.DefaultName {
+		return nil, fmt.Errorf("name %q is not usable", c.Name)
+	}
+	if c.Dir == "" || c.MarkFile == "" {
+		return nil, errors.New("a directory and a mark file are needed")
+	}
+	for _, p := range []string{c.PeerSocket, c.ClientSocket} {
+		if p == "" || len(p) > maxSocketPath {
+			return nil, fmt.Errorf("socket path %q must have 1 to %d bytes", p, maxSocketPath)
+		}
+	}
+	if err := checkPeerURL(c.AdvertisePeer); err != nil {
+		return nil, err
+	}
+	advertise, err := url.Parse(c.AdvertisePeer)
+	if err != nil {
+		return nil, err
+	}
+	setSegmentSize()
+	cfg := embed.NewConfig()
+	cfg.Name, cfg.Dir = c.Name, c.Dir
+	cfg.ListenPeerUrls = []url.URL{unixURL(c.PeerSocket)}
+	cfg.ListenClientUrls = []url.URL{unixURL(c.ClientSocket)}
+	cfg.AdvertisePeerUrls = []url.URL{*advertise}
+	cfg.AdvertiseClientUrls = []url.URL{*advertise} // must be something; nobody uses it
+	cfg.PeerTLSInfo = transport.TLSInfo{CertFile: c.CertFile, KeyFile: c.KeyFile, TrustedCAFile: c.CAFile, ServerName: c.ServerName}
+	cfg.TlsMinVersion = "TLS1.3"
+	cfg.InitialClusterToken = "coterie-" + c.Token
+	cfg.InitialCluster = initialCluster(c)
+	cfg.ClusterState = embed.ClusterStateFlagExisting
+	if c.New {
+		cfg.ClusterState = embed.ClusterStateFlagNew
+	}
+	if c.HeartbeatMS > 0 {
+		cfg.TickMs = uint(c.HeartbeatMS)
+	}
+	if c.ElectionMS > 0 {
+		cfg.ElectionMs = uint(c.ElectionMS)
+	}
+	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries
+	cfg.QuotaBackendBytes, cfg.MaxRequestBytes, cfg.MaxConcurrentStreams = quotaBytes, maxRequestBytes, maxClientStreams
+	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModePeriodic, compactionPeriod
+	cfg.EnableGRPCGateway = false
+	cfg.ServiceRegister = func(g *grpc.Server) { m.grpc.Store(g) }
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(c.Logger, m.removed))
+	return cfg, nil
+}
+
+// setSegmentSize is the one setting of etcd that is a variable of its package.
+var setSegmentSize = sync.OnceFunc(func() { wal.SegmentSizeBytes = walSegmentBytes })
+
+// unixURL puts the whole path into the host, where etcd's peer listener looks for it.
+func unixURL(path string) url.URL { return url.URL{Scheme: "unix", Host: path} }
+
+func checkPeerURL(s string) error {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.Path != "" {
+		return fmt.Errorf("peer address %q must be of the form https://host:port", s)
+	}
+	return nil
+}
+
+func initialCluster(c MemberConfig) string {
+	out := c.Name + "=" + c.AdvertisePeer
+	for name, peerURL := range c.Initial {
+		if name != c.Name {
+			out += "," + name + "=" + peerURL
+		}
+	}
+	return out
+}
+
+// start runs etcd's own start, which knows no context and can wait for ever (for a lock on its file, say).
+func (m *Member) start(ctx context.Context, cfg *embed.Config) error {
+	type result struct {
+		etcd *embed.Etcd
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		e, err := startEtcd(cfg)
+		done <- result{e, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return r.err
+		}
+		m.etcd, m.server = r.etcd, r.etcd.Server
+		return nil
+	case <-ctx.Done():
+		// Nothing can stop it, so let it come up and be closed then.
+		go func() {
+			if r := <-done; r.err == nil {
+				m.etcd, m.server = r.etcd, r.etcd.Server
+				_ = m.Close()
+			}
+		}()
+		return fmt.Errorf("etcd did not start in time: %w", ctx.Err())
+	}
+}
+
+// startEtcd turns the panics of a start that failed (etcd's Fatal) into an error.
+func startEtcd(cfg *embed.Config) (e *embed.Etcd, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("etcd gave up: %v", p)
+		}
+	}()
+	return embed.StartEtcd(cfg)
+}
+
+// ID is the member's id in the quorum.
+func (m *Member) ID() uint64 { return uint64(m.server.MemberID()) }
+
+// LeaderID is the id of the member that leads the quorum as far as this one knows, 0 if it knows none.
+func (m *Member) LeaderID() uint64 { return m.server.Lead() }
+
+// IsLeader reports whether this member leads the quorum, as far as it knows.
+func (m *Member) IsLeader() bool { return m.LeaderID() == m.ID() }
+
+// MoveLeader hands the lead of the quorum, which this member must have, to another voter.
+func (m *Member) MoveLeader(ctx context.Context, to uint64) error {
+	if to == m.ID() {
+		return nil
+	}
+	if !m.IsLeader() {
+		return fmt.Errorf("move the quorum's lead to %x: %w", to, ErrNotLeader)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := m.server.MoveLeader(ctx, m.ID(), to); err != nil {
+		return fmt.Errorf("move the quorum's lead to %x: %w", to, err)
+	}
+	return nil
+}
+
+// Ready waits until the member has found a quorum and serves clients.
+func (m *Member) Ready(ctx context.Context) error {
+	select {
+	case <-m.server.ReadyNotify():
+		return nil
+	case <-m.server.StopNotify():
+		return fmt.Errorf("the quorum member has stopped: %w", m.Err())
+	case <-ctx.Done():
+		return fmt.Errorf("the quorum member waits for the others: %w", ctx.Err())
+	}
+}
+
+// Done is closed when the member has stopped, by Close or by itself (see Err).
+func (m *Member) Done() <-chan struct{} { return m.server.StopNotify() }
+
+// Err says why the member has stopped: ErrMemberRemoved if the quorum removed it, else ErrClosed; nil while it runs.
+func (m *Member) Err() error {
+	select {
+	case <-m.server.StopNotify():
+	default:
+		return nil
+	}
+	if m.removed.Load() {
+		return ErrMemberRemoved
+	}
+	return ErrClosed
+}
+
+// Close stops the member, handing the lead of the quorum to another voter first if it has it. It returns after 10 seconds at
+// the latest.
+func (m *Member) Close() error {
+	m.closeOnce.Do(func() {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			m.stop()
+		}()
+		select {
+		case <-done:
+		case <-time.After(closeTimeout):
+			m.closeErr = errors.New("close the quorum member: etcd did not stop in time")
+		}
+	})
+	return m.closeErr
+}
+
+// stop goes around two waits of etcd's own Close: for clients' watches to end, and, if it was never ready, for its serving
+// goroutines, which wait for it to be ready.
+func (m *Member) stop() {
+	if g := m.grpc.Load(); g != nil {
+		g.Stop()
+	}
+	m.passLead()
+	m.server.HardStop()
+	m.etcd.Server = nil // it would try to pass the lead once more, for seconds
+	m.etcd.Close()
+}
+
+func (m *Member) passLead() {
+	if !m.IsLeader() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaderMoveTimeout)
+	defer cancel()
+	for _, other := range m.server.Cluster().Members() {
+		if uint64(other.ID) == m.ID() || other.IsLearner {
+			continue
+		}
+		share, cancelShare := context.WithTimeout(ctx, leaderMoveTimeout/2)
+		err := m.server.MoveLeader(share, m.ID(), uint64(other.ID))
+		cancelShare()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// Read returns all that the group's members act on, as of one revision, by one linearizable transaction. It fails with
+// ErrNoRecord when the group does not exist in this store, and with ErrCorrupt when it exists in part.
+func (s *Store) Read(ctx context.Context) (Snapshot, error) {
+	res, err := s.read(ctx, get(s.keys.epoch), get(s.keys.state), get(s.keys.lead), get(s.keys.config), get(s.keys.op),
+		list(s.keys.status, maxStatuses))
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("read the record: %w", err)
+	}
+	epoch, state, config, op := res.one(0), res.one(1), res.one(3), res.one(4)
+	if epoch.rev == 0 && state.rev == 0 && config.rev == 0 {
+		return Snapshot{}, fmt.Errorf("group %s: %w", s.cfg.Group, ErrNoRecord)
+	}
+	if epoch.rev == 0 || state.rev == 0 || config.rev == 0 {
+		return Snapshot{}, fmt.Errorf("%w: group %s: epoch at revision %d, state at %d, config at %d; all must exist",
+			ErrCorrupt, s.cfg.Group, epoch.rev, state.rev, config.rev)
+	}
+	snap := Snapshot{GroupRev: config.rev, OpRev: op.rev, StoreRev: res.rev}
+	if snap.Record, err = decodeRecord(epoch, state, res.one(2)); err != nil {
+		return Snapshot{}, err
+	}
+	if err := decode(config, maxConfigBytes, &snap.Group); err != nil {
+		return Snapshot{}, err
+	}
+	if err := checkGroup(snap.Group, s.cfg.Group); err != nil {
+		return Snapshot{}, fmt.Errorf("%w: %s: %w", ErrCorrupt, config.key, err)
+	}
+	if op.rev != 0 {
+		if snap.Op, err = readRaw(op, maxOpBytes); err != nil {
+			return Snapshot{}, err
+		}
+	}
+	var bad []error
+	snap.Statuses, bad = decodeStatuses(s.keys.status, res.reads[5])
+	if len(bad) > 0 {
+		s.log.Warn("unreadable status reports", "error", errors.Join(bad...))
+	}
+	return snap, nil
+}
+
+// Commit changes the record if it is still at the guard's revisions: 0 means that the key must be absent, -1 that it is not
+// compared. The epoch is always compared. It returns the record as its own transaction left it, which is all that a takeover
+// may act on (safety specification 1.2).
+//
+// ErrConflict comes with the record as it is now. Any other error except ErrUnknown means that the change was not made and
+// will not be; ErrUnknown means that this could not be found out in time.
+func (s *Store) Commit(ctx context.Context, guards ag.Revisions, c Change) (ag.Record, error) {
+	w, err := s.recordWrite(guards, c)
+	if err != nil {
+		return ag.Record{}, fmt.Errorf("change the record: %w", err)
+	}
+	out, err := s.change(ctx, w)
+	if err != nil {
+		return ag.Record{}, fmt.Errorf("change the record: %w", err)
+	}
+	rec, err := decodeRecord(out.reads.one(0), out.reads.one(1), out.reads.one(2))
+	if err != nil {
+		return ag.Record{}, fmt.Errorf("change the record (made: %t): %w", out.made, err)
+	}
+	if !out.made {
+		return rec, fmt.Errorf("change the record: %w: guarded by revisions %+v, found %+v", ErrConflict, guards, rec.Revs)
+	}
+	epochRev := guards.Epoch
+	if c.Epoch != nil {
+		epochRev = out.rev
+	}
+	if rec.Revs.Epoch != epochRev {
+		return rec, fmt.Errorf("change the record: %w: the change was made, then overtaken by epoch %d of %s",
+			ErrConflict, rec.Epoch.Epoch, rec.Epoch.Leader)
+	}
+	return rec, nil
+}
+
+func (s *Store) recordWrite(g ag.Revisions, c Change) (write, error) {
+	if g.Epoch < 0 {
+		return write{}, errors.New("every change is guarded by the revision of the epoch")
+	}
+	w := write{
+		guards: []guard{{s.keys.epoch, g.Epoch}},
+		reads:  []op{get(s.keys.epoch), get(s.keys.state), get(s.keys.lead)},
+	}
+	if g.State >= 0 {
+		w.guards = append(w.guards, guard{s.keys.state, g.State})
+	}
+	if g.Lead >= 0 {
+		w.guards = append(w.guards, guard{s.keys.lead, g.Lead})
+	}
+	add := func(key string, v any, invalid error) error {
+		if invalid != nil {
+			return invalid
+		}
+		b, err := encode(v, maxRecordBytes)
+		w.ops = append(w.ops, put(key, b))
+		return err
+	}
+	var err error
+	if c.Epoch != nil {
+		err = errors.Join(err, add(s.keys.epoch, c.Epoch, checkEpoch(*c.Epoch)))
+	}
+	if c.State != nil {
+		err = errors.Join(err, add(s.keys.state, c.State, checkState(*c.State)))
+	}
+	if c.Lead != nil {
+		err = errors.Join(err, add(s.keys.lead, c.Lead, checkLead(*c.Lead)))
+	}
+	if err == nil && len(w.ops) == 0 {
+		err = errors.New("nothing to change")
+	}
+	return w, err
+}
+
+// renewal is the state of a Store's renewals.
+type renewal struct {
+	turn chan struct{} // holds one token while a renewal is being made
+	rev  int64         // the lead key's revision as last seen
+}
+
+// renewals bounds how often one renewal starts over because /lead was not at the expected revision.
+const renewals = 4
+
+// Renew writes /lead if /epoch is still at epochRev, and returns the revision of /lead. Success means that a transaction
+// sent after the call began was applied: a caller that took its clock before the call may count its lease from there.
+//
+// It does not wait for changes under way. It compares /lead with the last revision it saw, so that a renewal whose answer was
+// lost can never be applied after a later one: a released lease must not come back, nor one in force be released by an echo.
+func (s *Store) Renew(ctx context.Context, epochRev int64, lead ag.Lead) (int64, error) {
+	b, err := encode(lead, maxRecordBytes)
+	if err = errors.Join(checkLead(lead), err); err != nil {
+		return 0, fmt.Errorf("renew the lease: %w", err)
+	}
+	if epochRev <= 0 {
+		return 0, errors.New("renew the lease: no revision of the epoch to guard it")
+	}
+	ctx, cancel := s.bounded(ctx, s.cfg.CallTimeout)
+	defer cancel()
+	select {
+	case s.renewal.turn <- struct{}{}:
+		defer func() { <-s.renewal.turn }()
+	case <-ctx.Done():
+		return 0, fmt.Errorf("renew the lease: %w: an earlier renewal is still under way", ErrNoQuorum)
+	}
+	for range renewals {
+		var res txnResult
+		_, err := s.each(ctx, func(ctx context.Context, endpoint string) (err error) {
+			res, err = s.back.txn(ctx, endpoint, txn{
+				If:   []guard{{s.keys.epoch, epochRev}, {s.keys.lead, s.renewal.rev}},
+				Then: []op{put(s.keys.lead, b)},
+				Else: []op{get(s.keys.epoch), get(s.keys.lead)},
+			})
+			return err
+		})
+		if err != nil {
+			return 0, fmt.Errorf("renew the lease: %w", err)
+		}
+		if res.ok {
+			s.renewal.rev = res.rev
+			return res.rev, nil
+		}
+		if found := res.one(0).rev; found != epochRev {
+			return 0, fmt.Errorf("renew the lease: %w: the epoch is at revision %d, not %d", ErrConflict, found, epochRev)
+		}
+		s.renewal.rev = res.one(1).rev
+	}
+	return 0, fmt.Errorf("renew the lease: %w: /lead keeps changing", ErrConflict)
+}
+
+// Bootstrap writes the first configuration and record of a group. It fails with ErrConflict if there is any.
+func (s *Store) Bootstrap(ctx context.Context, g ag.Group, e ag.EpochRecord, st ag.State) error {
+	config, err1 := encode(g, maxConfigBytes)
+	epoch, err2 := encode(e, maxRecordBytes)
+	state, err3 := encode(st, maxRecordBytes)
+	if err := errors.Join(checkGroup(g, s.cfg.Group), checkEpoch(e), checkState(st), err1, err2, err3); err != nil {
+		return fmt.Errorf("create the group's record: %w", err)
+	}
+	out, err := s.change(ctx, write{
+		guards: []guard{{s.keys.config, 0}, {s.keys.epoch, 0}, {s.keys.state, 0}, {s.keys.lead, 0}},
+		ops:    []op{put(s.keys.config, config), put(s.keys.epoch, epoch), put(s.keys.state, state)},
+	})
+	if err == nil && !out.made {
+		err = fmt.Errorf("%w: group %s exists already", ErrConflict, s.cfg.Group)
+	}
+	if err != nil {
+		return fmt.Errorf("create the group's record: %w", err)
+	}
+	return nil
+}

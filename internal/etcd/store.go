@@ -1,0 +1,246 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+const (
+	defaultCallTimeout = time.Second
+	// penalty is how long an endpoint that failed is tried after the others.
+	penalty = 2 * time.Second
+	// roundPause separates two rounds over all endpoints when each failed at once, as during an election.
+	roundPause = 25 * time.Millisecond
+)
+
+var (
+	groupPattern = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+	namePattern  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+)
+
+// Store reads and changes the record of one group. Reads are linearizable. All methods may be called concurrently; changes
+// of one Store are made one after the other, except Renew, which never waits for them.
+type Store struct {
+	cfg  StoreConfig
+	keys keys
+	back backend
+	log  *slog.Logger
+
+	mu        sync.Mutex
+	endpoints []string
+	failed    map[string]time.Time      // when an endpoint failed last
+	watches   map[*watchStream]struct{} // streams to move away from an endpoint that fails
+	closed    context.Context
+	close     context.CancelFunc
+	wg        sync.WaitGroup
+
+	attempts attempts
+	renewal  renewal
+}
+
+// OpenStore prepares a store client; it makes no connection yet.
+func OpenStore(c StoreConfig) (*Store, error) {
+	if c.Dial == nil {
+		return nil, errors.New("open quorum store: no dialer")
+	}
+	return openStore(c, newWire(c.Dial))
+}
+
+func openStore(c StoreConfig, back backend) (*Store, error) {
+	if !groupPattern.MatchString(string(c.Group)) {
+		return nil, fmt.Errorf("open quorum store: group %q is not a UUID in lower case", c.Group)
+	}
+	if len(c.Endpoints) == 0 {
+		return nil, errors.New("open quorum store: no endpoints")
+	}
+	if !namePattern.MatchString(c.Attempt) {
+		return nil, fmt.Errorf("open quorum store: incarnation %q is not usable in a key", c.Attempt)
+	}
+	owner := string(c.Replica)
+	if owner == "" {
+		owner = c.Attempt
+	}
+	if !namePattern.MatchString(owner) {
+		return nil, fmt.Errorf("open quorum store: replica %q is not usable in a key", owner)
+	}
+	if c.CallTimeout <= 0 {
+		c.CallTimeout = defaultCallTimeout
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Store{
+		cfg: c, keys: newKeys(c.Group, owner), back: back, log: c.Logger,
+		endpoints: slices.Clone(c.Endpoints), failed: map[string]time.Time{}, watches: map[*watchStream]struct{}{},
+		closed: ctx, close: cancel,
+		attempts: attempts{turn: make(chan struct{}, 1)}, renewal: renewal{turn: make(chan struct{}, 1)},
+	}
+	return s, nil
+}
+
+// SetEndpoints replaces the endpoints and their order of preference. A PRIMARY puts its own member last: its disk is the
+// one that is busy.
+func (s *Store) SetEndpoints(endpoints []string) {
+	if len(endpoints) == 0 {
+		return
+	}
+	s.mu.Lock()
+	s.endpoints = slices.Clone(endpoints)
+	for w := range s.watches {
+		if !slices.Contains(endpoints, w.endpoint) {
+			w.cancel()
+		}
+	}
+	for name := range s.failed {
+		if !slices.Contains(endpoints, name) {
+			delete(s.failed, name)
+		}
+	}
+	s.mu.Unlock()
+	s.back.keep(endpoints)
+}
+
+// Close ends every call and watch under way and waits for the watches' goroutines.
+func (s *Store) Close() error {
+	s.close()
+	s.back.close()
+	s.wg.Wait()
+	return nil
+}
+
+// order returns the endpoints, preferred ones first, those that failed lately last (the longest ago first).
+func (s *Store) order() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := slices.Clone(s.endpoints)
+	now := time.Now()
+	bad := func(name string) time.Time {
+		if t, ok := s.failed[name]; ok && now.Sub(t) < penalty {
+			return t
+		}
+		return time.Time{}
+	}
+	slices.SortStableFunc(out, func(a, b string) int { return bad(a).Compare(bad(b)) })
+	return out
+}
+
+func (s *Store) succeeded(endpoint string) {
+	s.mu.Lock()
+	delete(s.failed, endpoint)
+	s.mu.Unlock()
+}
+
+// fell notes that an endpoint failed. A watch there may be as dead without knowing, so it moves on.
+func (s *Store) fell(endpoint string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Contains(s.endpoints, endpoint) {
+		s.failed[endpoint] = time.Now()
+	}
+	for w := range s.watches {
+		if w.endpoint == endpoint && len(s.endpoints) > 1 {
+			w.cancel()
+		}
+	}
+}
+
+// bounded returns ctx with the deadline of one call, ended also by Close.
+func (s *Store) bounded(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	stop := context.AfterFunc(s.closed, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// each tries one endpoint after the other until one answers, the answer is final, or ctx ends. ctx must have a deadline.
+// Every endpoint but the last gets half of the time that is left, so that a dead one costs little. maySent reports whether a
+// try that failed could have reached a member: then a change has an unknown outcome.
+func (s *Store) each(ctx context.Context, try func(ctx context.Context, endpoint string) error) (maySent bool, err error) {
+	var tried []error
+	for {
+		endpoints := s.order()
+		tried = tried[:0]
+		for i, name := range endpoints {
+			err := s.tryOne(ctx, name, i == len(endpoints)-1, try)
+			if err == nil {
+				return maySent, nil
+			}
+			var final finalError
+			if errors.As(err, &final) {
+				return maySent, err
+			}
+			var unsent notSentError
+			if !errors.As(err, &unsent) {
+				maySent = true
+			}
+			if s.closed.Err() != nil {
+				return maySent, ErrClosed
+			}
+			tried = append(tried, err)
+			if ctx.Err() != nil {
+				return maySent, fmt.Errorf("%w: %w", ErrNoQuorum, errors.Join(tried...))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return maySent, fmt.Errorf("%w: %w", ErrNoQuorum, errors.Join(tried...))
+		case <-time.After(roundPause):
+		}
+	}
+}
+
+func (s *Store) tryOne(ctx context.Context, name string, last bool, try func(ctx context.Context, endpoint string) error) error {
+	deadline, _ := ctx.Deadline()
+	slice := time.Until(deadline)
+	if !last {
+		slice /= 2
+	}
+	tctx, cancel := context.WithTimeout(ctx, slice)
+	defer cancel()
+	err := try(tctx, name)
+	var final finalError
+	switch {
+	case err == nil || errors.As(err, &final):
+		s.succeeded(name)
+	case !errors.Is(ctx.Err(), context.Canceled): // a caller that gave up says nothing about the endpoint
+		s.fell(name)
+		s.log.Debug("quorum endpoint failed", "endpoint", name, "error", err)
+	}
+	return err
+}
+
+// read runs a transaction that changes nothing.
+func (s *Store) read(ctx context.Context, ops ...op) (txnResult, error) {
+	ctx, cancel := s.bounded(ctx, s.cfg.CallTimeout)
+	defer cancel()
+	var res txnResult
+	_, err := s.each(ctx, func(ctx context.Context, endpoint string) (err error) {
+		res, err = s.back.txn(ctx, endpoint, txn{Then: ops})
+		return err
+	})
+	return res, err
+}
+
+// keys are the keys of one group. Two groups never share a prefix: it ends in '/' and a UUID has a fixed length.
+type keys struct {
+	prefix, epoch, state, lead, config, op, status, token, incarnation, attempt string
+}
+
+func newKeys(group ag.GroupID, owner string) keys {
+	p := "/coterie/v1/" + string(group) + "/"
+	return keys{
+		prefix: p, epoch: p + "epoch", state: p + "state", lead: p + "lead", config: p + "config", op: p + "op",
+		status: p + "status/", token: p + "token/", incarnation: p + "incarnation/", attempt: p + "attempt/" + owner,
+	}
+}

@@ -1,0 +1,134 @@
+package etcd
+
+import (
+	"context"
+	"strings"
+	"time"
+)
+
+// watchStream is a watch at one endpoint, to be cancelled when that endpoint fails.
+type watchStream struct {
+	endpoint string
+	cancel   context.CancelFunc
+}
+
+const (
+	watchPauseMin = 50 * time.Millisecond
+	watchPauseMax = time.Second
+	// watchSteady is how long a stream must live for its end not to count as a failure of the endpoint.
+	watchSteady = 5 * time.Second
+)
+
+// Watch sends an Event when something below the group's prefix may have changed: merged while the receiver is busy, and with
+// everything set after each (re)connection. It is a hint only: events can be late, repeated, and missing for as long as a
+// dead connection stays unnoticed. The channel closes when ctx ends or the Store is closed.
+func (s *Store) Watch(ctx context.Context) <-chan Event {
+	out := make(chan Event)
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.closed, cancel)
+	hints := make(chan Event, 64)
+	s.wg.Add(2)
+	go func() {
+		defer s.wg.Done()
+		defer stop()
+		defer cancel()
+		defer close(hints)
+		s.follow(ctx, hints)
+	}()
+	go func() {
+		defer s.wg.Done()
+		defer close(out)
+		merge(ctx, hints, out)
+	}()
+	return out
+}
+
+// merge passes hints on, one Event at a time, adding up what comes while the receiver is busy. It reads hints until they are
+// closed, so that the sender never blocks.
+func merge(ctx context.Context, hints <-chan Event, out chan<- Event) {
+	var pending Event
+	for {
+		var send chan<- Event
+		if pending != (Event{}) && ctx.Err() == nil {
+			send = out
+		}
+		select {
+		case e, ok := <-hints:
+			if !ok {
+				return
+			}
+			pending.Record = pending.Record || e.Record
+			pending.Group = pending.Group || e.Group
+			pending.Op = pending.Op || e.Op
+			pending.Status = pending.Status || e.Status
+		case send <- pending:
+			pending = Event{}
+		}
+	}
+}
+
+// follow keeps one stream open, at the best endpoint it can find, until ctx ends.
+func (s *Store) follow(ctx context.Context, hints chan<- Event) {
+	pause := watchPauseMin
+	for ctx.Err() == nil {
+		endpoint := s.order()[0]
+		began := time.Now()
+		err := s.watchAt(ctx, endpoint, hints)
+		if ctx.Err() != nil {
+			return
+		}
+		s.log.Debug("watch ended", "endpoint", endpoint, "error", err)
+		if time.Since(began) >= watchSteady {
+			pause = watchPauseMin
+		} else {
+			s.fell(endpoint)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, watchPauseMax)
+	}
+}
+
+func (s *Store) watchAt(ctx context.Context, endpoint string, hints chan<- Event) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w := &watchStream{endpoint: endpoint, cancel: cancel}
+	s.mu.Lock()
+	s.watches[w] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.watches, w)
+		s.mu.Unlock()
+	}()
+	// A stream that is not established in time is one to a black hole.
+	unconnected := time.AfterFunc(maxDialTime, cancel)
+	defer unconnected.Stop()
+	connected := func() {
+		unconnected.Stop()
+		hints <- Event{Record: true, Group: true, Op: true, Status: true}
+	}
+	return s.back.watch(ctx, endpoint, s.keys.prefix, connected, func(changed []string) {
+		if e := s.keys.event(changed); e != (Event{}) {
+			hints <- e
+		}
+	})
+}
+
+func (k keys) event(changed []string) (e Event) {
+	for _, key := range changed {
+		switch key {
+		case k.epoch, k.state, k.lead:
+			e.Record = true
+		case k.config:
+			e.Group = true
+		case k.op:
+			e.Op = true
+		default:
+			e.Status = e.Status || strings.HasPrefix(key, k.status)
+		}
+	}
+	return e
+}
