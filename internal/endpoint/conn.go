@@ -1,0 +1,137 @@
+package endpoint
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// keepAlive notices a dead peer of a silent connection within about ten seconds.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interval: 2 * time.Second, Count: 3}
+
+// closeGrace bounds the farewell of a Close: TLS may have to wait for a full send buffer.
+const closeGrace = time.Second
+
+// Conn is one authenticated stream between two nodes, as Dial returns it and as handlers get it.
+type Conn struct {
+	*tls.Conn
+	raw     net.Conn
+	e       *Endpoint
+	peer    Identity
+	pin     string
+	class   Class
+	inbound bool
+	since   time.Time
+	key     countKey
+	cancel  context.CancelFunc // ends the handler's context; nil on dialled connections
+	once    sync.Once
+}
+
+// Peer returns who is at the other end; zero for class join.
+func (c *Conn) Peer() Identity { return c.peer }
+
+// Pin returns the pin of the peer's key.
+func (c *Conn) Pin() string { return c.pin }
+
+// Class returns the stream's class.
+func (c *Conn) Class() Class { return c.class }
+
+// Close says farewell and closes, within a second even when the peer reads nothing.
+func (c *Conn) Close() error {
+	c.release()
+	t := time.AfterFunc(closeGrace, func() { _ = c.raw.Close() })
+	defer t.Stop()
+	return c.Conn.Close()
+}
+
+// abort cuts the connection without a farewell. It never blocks.
+func (c *Conn) abort() {
+	_ = c.raw.Close()
+	c.release()
+}
+
+func (c *Conn) release() {
+	c.once.Do(func() {
+		c.e.forget(c)
+		if c.cancel != nil {
+			c.cancel()
+		}
+	})
+}
+
+// tune sets the socket options of a class.
+func tune(raw net.Conn, class Class) error {
+	tcp, ok := raw.(*net.TCPConn)
+	if !ok {
+		return nil
+	}
+	if err := errors.Join(tcp.SetNoDelay(true), tcp.SetKeepAliveConfig(keepAlive)); err != nil {
+		return fmt.Errorf("set socket options: %w", err)
+	}
+	sc, err := tcp.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("set socket options: %w", err)
+	}
+	var serr error
+	err = sc.Control(func(fd uintptr) {
+		serr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(class.userTimeout().Milliseconds()))
+	})
+	if err := errors.Join(err, serr); err != nil {
+		return fmt.Errorf("set socket options: %w", err)
+	}
+	return nil
+}
+
+// Each stream but those of the classes join and etcd-peer begins with the accepting side's verdict, so that a Dial that
+// returned without error was allowed: one byte, and after a refusal its text with a two-byte length.
+const (
+	verdictRefused  = 0
+	verdictAccepted = 1
+	maxVerdict      = 1024
+)
+
+func writeVerdict(w io.Writer, refusal error) error {
+	if refusal == nil {
+		_, err := w.Write([]byte{verdictAccepted})
+		return err
+	}
+	text := refusal.Error()
+	text = text[:min(len(text), maxVerdict)]
+	buf := binary.BigEndian.AppendUint16([]byte{verdictRefused}, uint16(len(text)))
+	_, err := w.Write(append(buf, text...))
+	return err
+}
+
+// readVerdict returns the refusal's text, or "" when the stream was accepted.
+func readVerdict(r io.Reader) (refusal string, err error) {
+	var head [3]byte
+	if _, err := io.ReadFull(r, head[:1]); err != nil {
+		return "", err
+	}
+	if head[0] == verdictAccepted {
+		return "", nil
+	}
+	if _, err := io.ReadFull(r, head[1:]); err != nil {
+		return "", err
+	}
+	n := int(binary.BigEndian.Uint16(head[1:]))
+	if head[0] != verdictRefused || n > maxVerdict {
+		return "", errors.New("the peer does not speak this version of the protocol")
+	}
+	text := make([]byte, n)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return "", err
+	}
+	if n == 0 {
+		return "no reason given", nil
+	}
+	return string(text), nil
+}

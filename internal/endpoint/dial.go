@@ -1,0 +1,101 @@
+package endpoint
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// Dial opens a stream of that class to the node want at addr, and returns once that node has allowed it. It fails when the
+// node at addr is another one (ErrIdentity), is not of this group, or refuses (*RefusedError). An empty want takes any member.
+// Without an earlier deadline in ctx it gives up after twice the handshake timeout. The connection is a *Conn.
+func (e *Endpoint) Dial(ctx context.Context, addr string, class Class, want ag.ReplicaID) (net.Conn, error) {
+	if class == ClassJoin || class == ClassEtcdPeer || !slices.Contains(ordered, class) {
+		return nil, fmt.Errorf("class %q is not dialled", class)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*e.cfg.HandshakeTimeout)
+	defer cancel()
+	c, err := e.dial(ctx, addr, class, want)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", addr, err)
+	}
+	return c, nil
+}
+
+func (e *Endpoint) dial(ctx context.Context, addr string, class Class, want ag.ReplicaID) (*Conn, error) {
+	d := net.Dialer{KeepAliveConfig: keepAlive}
+	raw, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{raw: raw, e: e, class: class, since: time.Now()}
+	c.Conn = tls.Client(raw, e.clientTLS(c, want))
+	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
+	err = e.greet(ctx, c)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		c.abort()
+		if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+			err = errors.Join(ctx.Err(), err)
+		}
+		return nil, err
+	}
+	return c, nil
+}
+
+// greet shakes hands, has the peer judged here and this node judged there.
+func (e *Endpoint) greet(ctx context.Context, c *Conn) error {
+	if err := tune(c.raw, c.class); err != nil {
+		return err
+	}
+	if err := c.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	if err := e.track(c); err != nil {
+		return err
+	}
+	if err := e.permit(c); err != nil {
+		return fmt.Errorf("%s is not trusted: %w", c.peer.ID, err)
+	}
+	refusal, err := readVerdict(c.Conn)
+	if err != nil {
+		return fmt.Errorf("wait for %s to allow a %s stream: %w", c.peer.ID, c.class, err)
+	}
+	if refusal != "" {
+		return &RefusedError{Peer: c.peer, Class: c.class, Message: refusal}
+	}
+	return nil
+}
+
+// clientTLS verifies the peer by its identity in place of a host name, which is what InsecureSkipVerify turns off.
+func (e *Endpoint) clientTLS(c *Conn, want ag.ReplicaID) *tls.Config {
+	config := e.baseTLS()
+	config.NextProtos = []string{c.class.proto()}
+	config.InsecureSkipVerify = true //nolint:gosec // VerifyConnection below verifies chain, group and identity
+	config.VerifyConnection = func(cs tls.ConnectionState) error {
+		if len(cs.PeerCertificates) == 0 {
+			return errors.New("the peer shows no certificate")
+		}
+		id, err := e.cfg.Node.verify(cs.PeerCertificates[0], certForServer)
+		if err != nil {
+			return err
+		}
+		if want != "" && id.ID != want {
+			return fmt.Errorf("%w: it is %s, wanted was %s", ErrIdentity, id.ID, want)
+		}
+		if cs.NegotiatedProtocol != c.class.proto() {
+			return fmt.Errorf("%s does not serve class %s", id.ID, c.class)
+		}
+		c.peer, c.pin = id, KeyPin(cs.PeerCertificates[0])
+		return nil
+	}
+	return config
+}

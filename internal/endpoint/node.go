@@ -1,0 +1,243 @@
+package endpoint
+
+import (
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// The files of a node's pki directory.
+const (
+	fileCACert       = "ca.crt"
+	fileCAKey        = "ca.key"
+	fileNodeCert     = "node.crt"
+	fileNodeKey      = "node.key"
+	fileListenerCert = "listener.crt"
+	fileListenerKey  = "listener.key"
+)
+
+// Node is this node's identity with the key that proves it.
+type Node struct {
+	Identity Identity
+	Pin      string    // of the node's key, as the record carries it
+	NotAfter time.Time // when the certificate expires
+
+	cert tls.Certificate
+	ca   *x509.Certificate
+	pool *x509.CertPool
+}
+
+// CreateNode makes this node's key, has ca sign its certificate and writes node.key, node.crt and ca.crt into pkiDir.
+func CreateNode(pkiDir string, ca *CA, id Identity, hosts []string) (*Node, error) {
+	key, err := NewKey()
+	if err != nil {
+		return nil, fmt.Errorf("create the node's identity: %w", err)
+	}
+	chain, err := ca.IssueNode(id, key.Public(), hosts)
+	if err != nil {
+		return nil, fmt.Errorf("create the node's identity: %w", err)
+	}
+	return saveNode(pkiDir, chain, ca.CertPEM, key)
+}
+
+// InstallNode writes what a join granted into pkiDir: node.key, node.crt, ca.crt and, for a replica, ca.key.
+func InstallNode(pkiDir string, grant JoinGrant, key *ecdsa.PrivateKey) (*Node, error) {
+	if len(grant.CAKeyPEM) > 0 {
+		ca, err := ParseCA(grant.CACertPEM, grant.CAKeyPEM)
+		if err != nil {
+			return nil, fmt.Errorf("install the granted identity: %w", err)
+		}
+		if err := ca.Save(pkiDir); err != nil {
+			return nil, err
+		}
+	}
+	return saveNode(pkiDir, grant.CertPEM, grant.CACertPEM, key)
+}
+
+// saveNode writes the certificate last: a directory with node.crt in it is complete.
+func saveNode(pkiDir string, chain, caPEM []byte, key *ecdsa.PrivateKey) (*Node, error) {
+	keyPEM, err := pemKey(key)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range []struct {
+		name string
+		data []byte
+		mode fs.FileMode
+	}{
+		{fileCACert, caPEM, 0o644},
+		{fileNodeKey, keyPEM, 0o600},
+		{fileNodeCert, chain, 0o644},
+	} {
+		if err := writeFile(pkiDir, f.name, f.data, f.mode); err != nil {
+			return nil, fmt.Errorf("save the node's identity: %w", err)
+		}
+	}
+	return LoadNode(pkiDir)
+}
+
+// LoadNode reads this node's identity from pkiDir and checks that it would be accepted by the group's other nodes.
+func LoadNode(pkiDir string) (*Node, error) {
+	n, err := loadNode(pkiDir)
+	if err != nil {
+		return nil, fmt.Errorf("load the node's identity from %s: %w", pkiDir, err)
+	}
+	return n, nil
+}
+
+func loadNode(pkiDir string) (*Node, error) {
+	caPEM, err := os.ReadFile(filepath.Join(pkiDir, fileCACert))
+	if err != nil {
+		return nil, err
+	}
+	chain, err := os.ReadFile(filepath.Join(pkiDir, fileNodeCert))
+	if err != nil {
+		return nil, err
+	}
+	keyPEM, err := readPrivate(filepath.Join(pkiDir, fileNodeKey))
+	if err != nil {
+		return nil, err
+	}
+	return parseNode(chain, keyPEM, caPEM, time.Now())
+}
+
+func parseNode(chain, keyPEM, caPEM []byte, now time.Time) (*Node, error) {
+	block, _ := pem.Decode(caPEM)
+	if block == nil {
+		return nil, fmt.Errorf("%s holds no PEM certificate", fileCACert)
+	}
+	ca, err := parseCACert(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(chain, keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	leaf := pair.Leaf
+	if now.After(leaf.NotAfter) {
+		return nil, fmt.Errorf("the node's certificate expired on %s: join the node again with a new token", leaf.NotAfter.Format(time.DateTime))
+	}
+	if now.Before(leaf.NotBefore) {
+		return nil, fmt.Errorf("the node's certificate is valid from %s on, and this machine's clock says %s: set the clock",
+			leaf.NotBefore.Format(time.DateTime), now.Format(time.DateTime))
+	}
+	n := &Node{Pin: KeyPin(leaf), NotAfter: leaf.NotAfter, cert: pair, ca: ca, pool: x509.NewCertPool()}
+	n.pool.AddCert(ca)
+	if n.Identity, err = n.verify(leaf, x509.ExtKeyUsageServerAuth); err != nil {
+		return nil, err
+	}
+	// The authority goes along in every handshake: a joiner that knows only its pin must see it.
+	n.cert.Certificate = [][]byte{leaf.Raw, ca.Raw}
+	return n, nil
+}
+
+// verify checks that a certificate belongs to a node of this node's group and returns that node's identity.
+func (n *Node) verify(leaf *x509.Certificate, usage x509.ExtKeyUsage) (Identity, error) {
+	opts := x509.VerifyOptions{Roots: n.pool, KeyUsages: []x509.ExtKeyUsage{usage}}
+	if _, err := leaf.Verify(opts); err != nil {
+		return Identity{}, fmt.Errorf("the certificate is not of this group: %w", err)
+	}
+	id, err := identityOf(leaf)
+	if err != nil {
+		return Identity{}, err
+	}
+	if group := n.ca.URIs[0].Host; string(id.Group) != group {
+		return Identity{}, fmt.Errorf("the certificate is of group %s, not of %s", id.Group, group)
+	}
+	return id, nil
+}
+
+// SaveListener writes listener.key and listener.crt into pkiDir.
+func SaveListener(pkiDir string, certPEM, keyPEM []byte) error {
+	if err := writeFile(pkiDir, fileListenerKey, keyPEM, 0o600); err != nil {
+		return fmt.Errorf("save the listener's certificate: %w", err)
+	}
+	if err := writeFile(pkiDir, fileListenerCert, certPEM, 0o644); err != nil {
+		return fmt.Errorf("save the listener's certificate: %w", err)
+	}
+	return nil
+}
+
+// ListenerFiles names the files SaveListener writes.
+func ListenerFiles(pkiDir string) (cert, key string) {
+	return filepath.Join(pkiDir, fileListenerCert), filepath.Join(pkiDir, fileListenerKey)
+}
+
+// TLSFiles names the node's certificate, its key and the authority's certificate, for those who present this node's
+// identity by themselves.
+func TLSFiles(pkiDir string) (cert, key, ca string) {
+	return filepath.Join(pkiDir, fileNodeCert), filepath.Join(pkiDir, fileNodeKey), filepath.Join(pkiDir, fileCACert)
+}
+
+func pemCert(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func pemKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode a private key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+func parseKey(keyPEM []byte) (*ecdsa.PrivateKey, error) {
+	block, _ := pem.Decode(keyPEM)
+	if block == nil || block.Type != "PRIVATE KEY" {
+		return nil, errors.New("no PEM private key found")
+	}
+	k, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	key, ok := k.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("the key is %T: only ECDSA P-256 keys are used", k)
+	}
+	return key, requireP256(key.Public())
+}
+
+// readPrivate reads a private key and refuses one that others may read.
+func readPrivate(path string) ([]byte, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s may be read by others (mode %04o): run chmod 600 %s, and consider the key stolen", path, st.Mode().Perm(), path)
+	}
+	return os.ReadFile(path)
+}
+
+// writeFile replaces dir/name in one step and returns when it is on disk.
+func writeFile(dir, name string, data []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(dir, "."+name+".*")
+	if err != nil {
+		return err
+	}
+	_, werr := f.Write(data)
+	err = errors.Join(werr, f.Chmod(mode), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(dir, name))
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,335 @@
+package endpoint
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// The kinds of node an Identity names.
+const (
+	KindReplica = "replica"
+	KindWitness = "witness"
+)
+
+const (
+	caLifetime   = 10 * 365 * 24 * time.Hour
+	leafLifetime = 365 * 24 * time.Hour
+	clockSkew    = time.Hour // certificates begin this early, so that a node whose clock is behind accepts them
+	maxHosts     = 32
+	dnsLabel     = `[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?`
+)
+
+var (
+	groupPattern   = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	replicaPattern = regexp.MustCompile(`^[a-z][a-z0-9_]{0,29}$`)
+	dnsPattern     = regexp.MustCompile(`^` + dnsLabel + `(\.` + dnsLabel + `)*$`)
+)
+
+// Identity is who a node is: the URI coterie://<group>/<kind>/<id> in its certificate.
+type Identity struct {
+	Group ag.GroupID
+	Kind  string // KindReplica or KindWitness
+	ID    ag.ReplicaID
+}
+
+// String returns the identity as the URI its certificate carries.
+func (id Identity) String() string {
+	return "coterie://" + string(id.Group) + "/" + id.Kind + "/" + string(id.ID)
+}
+
+// Validate refuses an identity that no certificate may carry.
+func (id Identity) Validate() error {
+	switch {
+	case !groupPattern.MatchString(string(id.Group)):
+		return fmt.Errorf("%q is not a group id (a UUID in lower case)", id.Group)
+	case id.Kind != KindReplica && id.Kind != KindWitness:
+		return fmt.Errorf("%q is not a kind of node: replica or witness", id.Kind)
+	case !replicaPattern.MatchString(string(id.ID)):
+		return fmt.Errorf("%q is not a node name: a lower-case letter, then at most 29 of a-z, 0-9 and _", id.ID)
+	}
+	return nil
+}
+
+// identityOf reads the identity from a certificate. Exactly one URI, well-formed: a certificate that could be read in two
+// ways is nobody's.
+func identityOf(cert *x509.Certificate) (Identity, error) {
+	if len(cert.URIs) != 1 {
+		return Identity{}, errors.New("the certificate names no node of a group")
+	}
+	u := cert.URIs[0]
+	parts := strings.Split(u.Path, "/")
+	if u.Scheme != "coterie" || len(parts) != 3 || parts[0] != "" {
+		return Identity{}, errors.New("the certificate names no node of a group")
+	}
+	id := Identity{Group: ag.GroupID(u.Host), Kind: parts[1], ID: ag.ReplicaID(parts[2])}
+	if err := id.Validate(); err != nil || id.String() != u.String() {
+		return Identity{}, errors.New("the certificate names no node of a group")
+	}
+	return id, nil
+}
+
+// KeyPin returns the hex SHA-256 of the certificate's public key (its SubjectPublicKeyInfo), by which the record and the
+// join tokens know a key.
+func KeyPin(cert *x509.Certificate) string {
+	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+	return hex.EncodeToString(sum[:])
+}
+
+// NewKey makes a private key for a node or a listener: ECDSA P-256.
+func NewKey() (*ecdsa.PrivateKey, error) {
+	return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+}
+
+// CSRKey checks a certificate request's signature and returns the key it asks for, with the key's pin.
+func CSRKey(der []byte) (crypto.PublicKey, string, error) {
+	csr, err := x509.ParseCertificateRequest(der)
+	if err != nil {
+		return nil, "", fmt.Errorf("read the certificate request: %w", err)
+	}
+	if err := csr.CheckSignature(); err != nil {
+		return nil, "", fmt.Errorf("check the certificate request: %w", err)
+	}
+	if err := requireP256(csr.PublicKey); err != nil {
+		return nil, "", err
+	}
+	sum := sha256.Sum256(csr.RawSubjectPublicKeyInfo)
+	return csr.PublicKey, hex.EncodeToString(sum[:]), nil
+}
+
+// requireP256 holds every key to ECDSA P-256: with Ed25519 stock libpq fails as soon as channel binding is offered.
+func requireP256(pub crypto.PublicKey) error {
+	if k, ok := pub.(*ecdsa.PublicKey); !ok || k.Curve != elliptic.P256() {
+		return fmt.Errorf("the key is %T: only ECDSA P-256 keys are used", pub)
+	}
+	return nil
+}
+
+// CA is a group's certificate authority: ECDSA P-256 with SHA-256, ten years. Replicas hold its key, the witness does not.
+type CA struct {
+	CertPEM []byte
+	Cert    *x509.Certificate
+	Group   ag.GroupID
+
+	key *ecdsa.PrivateKey
+}
+
+// NewCA makes the authority of a new group.
+func NewCA(group ag.GroupID, name string) (*CA, error) {
+	if !groupPattern.MatchString(string(group)) {
+		return nil, fmt.Errorf("%q is not a group id (a UUID in lower case)", group)
+	}
+	key, err := NewKey()
+	if err != nil {
+		return nil, fmt.Errorf("make the authority's key: %w", err)
+	}
+	tmpl, err := template(caLifetime, "Coterie group "+name)
+	if err != nil {
+		return nil, err
+	}
+	tmpl.URIs = []*url.URL{{Scheme: "coterie", Host: string(group)}}
+	tmpl.IsCA, tmpl.BasicConstraintsValid, tmpl.MaxPathLenZero = true, true, true
+	tmpl.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("sign the authority's certificate: %w", err)
+	}
+	return newCA(der, key)
+}
+
+func newCA(der []byte, key *ecdsa.PrivateKey) (*CA, error) {
+	cert, err := parseCACert(der)
+	if err != nil {
+		return nil, err
+	}
+	if !key.PublicKey.Equal(cert.PublicKey) {
+		return nil, errors.New("the authority's key does not belong to its certificate")
+	}
+	ca := &CA{CertPEM: pemCert(der), Cert: cert, Group: ag.GroupID(cert.URIs[0].Host), key: key}
+	return ca, nil
+}
+
+// parseCACert reads a certificate and insists that it is a group's authority.
+func parseCACert(der []byte) (*x509.Certificate, error) {
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("read the authority's certificate: %w", err)
+	}
+	if !cert.IsCA || !cert.BasicConstraintsValid || len(cert.URIs) != 1 || cert.URIs[0].Scheme != "coterie" ||
+		!groupPattern.MatchString(cert.URIs[0].Host) || cert.URIs[0].Path != "" {
+		return nil, errors.New("the certificate is not that of a group's authority")
+	}
+	return cert, requireP256(cert.PublicKey)
+}
+
+// ParseCA reads an authority from its certificate and key in PEM.
+func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
+	block, _ := pem.Decode(certPEM)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, errors.New("read the authority's certificate: no PEM certificate found")
+	}
+	key, err := parseKey(keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("read the authority's key: %w", err)
+	}
+	return newCA(block.Bytes, key)
+}
+
+// LoadCA reads ca.crt and ca.key of dir.
+func LoadCA(dir string) (*CA, error) {
+	cert, err := os.ReadFile(filepath.Join(dir, fileCACert))
+	if err != nil {
+		return nil, fmt.Errorf("load the group's authority: %w", err)
+	}
+	key, err := readPrivate(filepath.Join(dir, fileCAKey))
+	if err != nil {
+		return nil, fmt.Errorf("load the group's authority: %w", err)
+	}
+	ca, err := ParseCA(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("load the group's authority from %s: %w", dir, err)
+	}
+	return ca, nil
+}
+
+// Save writes ca.key and ca.crt into dir, durably.
+func (ca *CA) Save(dir string) error {
+	key, err := ca.KeyPEM()
+	if err != nil {
+		return err
+	}
+	if err := writeFile(dir, fileCAKey, key, 0o600); err != nil {
+		return fmt.Errorf("save the group's authority: %w", err)
+	}
+	if err := writeFile(dir, fileCACert, ca.CertPEM, 0o644); err != nil {
+		return fmt.Errorf("save the group's authority: %w", err)
+	}
+	return nil
+}
+
+// KeyPEM returns the authority's private key. Who holds it can admit nodes.
+func (ca *CA) KeyPEM() ([]byte, error) { return pemKey(ca.key) }
+
+// Pin returns the pin of the authority's key, as join tokens carry it.
+func (ca *CA) Pin() string { return KeyPin(ca.Cert) }
+
+// Name returns the group's name as it was when the authority was made.
+func (ca *CA) Name() string { return strings.TrimPrefix(ca.Cert.Subject.CommonName, "Coterie group ") }
+
+// IssueNode signs the certificate of a node, valid for one year as client and as server under the addresses of hosts and of
+// the machine itself. It returns the chain in PEM: the node's certificate, then the authority's.
+func (ca *CA) IssueNode(id Identity, pub crypto.PublicKey, hosts []string) ([]byte, error) {
+	if err := id.Validate(); err != nil {
+		return nil, fmt.Errorf("issue a node certificate: %w", err)
+	}
+	if id.Group != ca.Group {
+		return nil, fmt.Errorf("issue a node certificate: this is the authority of group %s, not of %s", ca.Group, id.Group)
+	}
+	uri, err := url.Parse(id.String())
+	if err != nil {
+		return nil, fmt.Errorf("issue a node certificate: %w", err)
+	}
+	usage := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
+	return ca.issue(pub, string(id.ID), uri, hosts, usage)
+}
+
+// IssueListener makes a key and a certificate for a node's client port. It carries no identity and cannot be used as a
+// client, so that it opens nothing between nodes.
+func (ca *CA) IssueListener(hosts []string) (certPEM, keyPEM []byte, err error) {
+	key, err := NewKey()
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the listener's key: %w", err)
+	}
+	certPEM, err = ca.issue(key.Public(), "Coterie listener", nil, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth})
+	if err != nil {
+		return nil, nil, err
+	}
+	keyPEM, err = pemKey(key)
+	return certPEM, keyPEM, err
+}
+
+func (ca *CA) issue(pub crypto.PublicKey, cn string, uri *url.URL, hosts []string, usage []x509.ExtKeyUsage) ([]byte, error) {
+	if err := requireP256(pub); err != nil {
+		return nil, fmt.Errorf("issue a certificate: %w", err)
+	}
+	tmpl, err := template(leafLifetime, cn)
+	if err != nil {
+		return nil, err
+	}
+	if err := addHosts(tmpl, hosts); err != nil {
+		return nil, fmt.Errorf("issue a certificate: %w", err)
+	}
+	if uri != nil {
+		tmpl.URIs = []*url.URL{uri}
+	}
+	tmpl.KeyUsage, tmpl.ExtKeyUsage = x509.KeyUsageDigitalSignature, usage
+	tmpl.BasicConstraintsValid = true
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.Cert, pub, ca.key)
+	if err != nil {
+		return nil, fmt.Errorf("issue a certificate: %w", err)
+	}
+	return slices.Concat(pemCert(der), ca.CertPEM), nil
+}
+
+func template(life time.Duration, cn string) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("make a serial number: %w", err)
+	}
+	now := time.Now()
+	return &x509.Certificate{
+		SerialNumber:       serial.Add(serial, big.NewInt(1)),
+		Subject:            pkix.Name{CommonName: cn},
+		NotBefore:          now.Add(-clockSkew),
+		NotAfter:           now.Add(life),
+		SignatureAlgorithm: x509.ECDSAWithSHA256,
+	}, nil
+}
+
+// addHosts fills the subject alternative names; the machine's own loopback names are always among them.
+func addHosts(tmpl *x509.Certificate, hosts []string) error {
+	if err := validateHosts(hosts); err != nil {
+		return err
+	}
+	for _, h := range slices.Concat([]string{"localhost", "127.0.0.1", "::1"}, hosts) {
+		if ip := net.ParseIP(h); ip != nil {
+			if !slices.ContainsFunc(tmpl.IPAddresses, ip.Equal) {
+				tmpl.IPAddresses = append(tmpl.IPAddresses, ip)
+			}
+		} else if !slices.Contains(tmpl.DNSNames, h) {
+			tmpl.DNSNames = append(tmpl.DNSNames, h)
+		}
+	}
+	return nil
+}
+
+func validateHosts(hosts []string) error {
+	if len(hosts) > maxHosts {
+		return fmt.Errorf("%d host names are more than a certificate may carry (%d)", len(hosts), maxHosts)
+	}
+	for _, h := range hosts {
+		if net.ParseIP(h) == nil && (len(h) > 253 || !dnsPattern.MatchString(h)) {
+			return fmt.Errorf("%q is neither an IP address nor a host name (no port, no brackets)", h)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,160 @@
+package endpoint
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+const (
+	certForClient = x509.ExtKeyUsageClientAuth
+	certForServer = x509.ExtKeyUsageServerAuth
+)
+
+// Serve accepts streams until ctx is done, then closes every live connection, dialled ones included, and returns when all
+// handlers have. It can be called once.
+func (e *Endpoint) Serve(ctx context.Context) error {
+	if err := e.Listen(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer e.shutdown()
+	defer cancel()
+	defer func() { _ = e.listener.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = e.listener.Close() })()
+
+	config := e.serverTLS()
+	e.log.Info("endpoint open", "address", e.listener.Addr().String())
+	for {
+		raw, err := e.accept(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("accept on the endpoint's port: %w", err)
+		}
+		hs := e.handshakes.admit(ctx, raw)
+		if hs == nil {
+			_ = raw.Close()
+			return nil
+		}
+		wg.Go(func() { e.serveConn(ctx, raw, hs, config) })
+	}
+}
+
+// accept waits out passing errors, such as too many open files.
+func (e *Endpoint) accept(ctx context.Context) (net.Conn, error) {
+	delay := 5 * time.Millisecond
+	for {
+		raw, err := e.listener.Accept()
+		if err == nil || errors.Is(err, net.ErrClosed) || ctx.Err() != nil {
+			return raw, err
+		}
+		e.log.Warn("the endpoint could not accept a connection", "error", err, "retry_in", delay)
+		select {
+		case <-time.After(delay):
+			delay = min(2*delay, time.Second)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// serveConn authenticates one connection and hands it to its class. One goroutine per connection.
+func (e *Endpoint) serveConn(ctx context.Context, raw net.Conn, hs *handshake, config *tls.Config) {
+	defer func() { _ = raw.Close() }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c := &Conn{Conn: tls.Server(raw, config), raw: raw, e: e, inbound: true, since: time.Now(), cancel: cancel}
+
+	err := e.authenticate(ctx, c)
+	e.handshakes.done(hs)
+	if err != nil {
+		e.log.Debug("connection refused", "remote", raw.RemoteAddr().String(), "reason", err)
+		return
+	}
+	if c.class == ClassJoin {
+		e.serveJoin(ctx, c)
+		return
+	}
+	// Tracked before it is authorised: a change of the record in between then finds it among the live ones.
+	err = e.track(c)
+	defer c.release()
+	if err == nil {
+		err = e.permit(c)
+	}
+	if c.class != ClassEtcdPeer {
+		if werr := writeVerdict(c.Conn, err); werr != nil && err == nil {
+			return
+		}
+	}
+	if err != nil {
+		e.logRefusal(c, err)
+		_ = c.Close()
+		return
+	}
+	if err := raw.SetDeadline(time.Time{}); err != nil {
+		return
+	}
+	defer func() { _ = c.Close() }()
+	defer recovered(e.log, c)
+	e.handlers[c.class](ctx, c.peer, c)
+}
+
+// authenticate runs the handshake under a deadline that also covers the verdict, and learns peer and class.
+func (e *Endpoint) authenticate(ctx context.Context, c *Conn) error {
+	if err := c.raw.SetDeadline(time.Now().Add(e.cfg.HandshakeTimeout)); err != nil {
+		return err
+	}
+	if err := c.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	cs := c.ConnectionState()
+	c.class = classOf(cs.NegotiatedProtocol)
+	if err := tune(c.raw, c.class); err != nil {
+		return err
+	}
+	if c.class == ClassJoin {
+		c.key = countKey{ClassJoin, hostOf(c.raw.RemoteAddr())}
+		return nil
+	}
+	if e.handlers[c.class] == nil {
+		return fmt.Errorf("class %q is not served here", c.class)
+	}
+	if len(cs.PeerCertificates) == 0 {
+		return errors.New("no certificate") // the handshake demanded one; say so should that ever change
+	}
+	var err error
+	c.peer, err = e.cfg.Node.verify(cs.PeerCertificates[0], certForClient)
+	c.pin = KeyPin(cs.PeerCertificates[0])
+	c.key = countKey{c.class, c.peer.String()}
+	return err
+}
+
+// logRefusal warns once in ten seconds per peer and class: a removed member tries again and again.
+func (e *Endpoint) logRefusal(c *Conn, reason error) {
+	level := slog.LevelDebug
+	e.mu.Lock()
+	if last, ok := e.refused[c.key]; !ok || time.Since(last) > 10*time.Second {
+		level = slog.LevelWarn
+		e.refused[c.key] = time.Now()
+	}
+	e.mu.Unlock()
+	e.log.Log(context.Background(), level, "stream refused", "peer", c.peer.ID, "class", c.class, "reason", reason)
+}
+
+// recovered keeps one stream's bug from taking all the others down.
+func recovered(log *slog.Logger, c *Conn) {
+	if p := recover(); p != nil {
+		log.Error("a stream's handler panicked", "peer", c.peer.ID, "class", c.class, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	}
+}
