@@ -232,6 +232,9 @@ func (v View) best() (SealReport, bool) {
 			counted++
 		}
 		leaderIn = leaderIn || last
+		if r, ok := v.Group.Replica(s.Member); !last && (!ok || r.FailoverMode != Automatic || r.Suspended) {
+			s.Promotable = false
+		}
 		if best.Member == "" || s.better(best, v.Self) {
 			best = s
 		}
@@ -356,6 +359,8 @@ func (v View) follow() Plan {
 	diverged := leading && (v.Local.Refused || v.Diverged())
 	stays, counted := v.counted()
 	switch {
+	case v.Local.Data == DataForeign:
+		return Plan{Rule: RuleStandBy, Because: "the data directory does not hold the copy this node was given; nothing touches it (S5)"}
 	case v.me().Suspended:
 		return Plan{Rule: RuleSuspended, Because: "data movement is suspended; coterie resume continues it", Actions: v.start(Hold{})}
 	case v.Local.Data != DataPresent && leading && !counted && v.reaches(leader):

@@ -13,6 +13,7 @@ const (
 	DataEmpty   DataState = "EMPTY"
 	DataPartial DataState = "PARTIAL"
 	DataPresent DataState = "PRESENT"
+	DataForeign DataState = "FOREIGN" // not the copy this node's marks name: nothing touches it until a person has looked
 )
 
 // ServerState says what a replica's PostgreSQL is doing.
@@ -199,4 +200,31 @@ func (v View) reaches(id ReplicaID) bool { return id == v.Self || slices.Contain
 func (v View) me() Replica {
 	r, _ := v.Group.Replica(v.Self)
 	return r
+}
+
+// Role returns what the viewing replica is at this moment.
+func (v View) Role() Role {
+	switch {
+	case v.is(PhaseLead) && v.Local.Server == ServerWritable:
+		return RolePrimary
+	case v.Record.Epoch.Phase == PhaseLead && v.Record.Epoch.Leader != v.Self && v.Local.Data == DataPresent && v.Local.Server == ServerRecovery:
+		return RoleSecondary
+	}
+	return RoleResolving
+}
+
+// ForkPoint returns where this copy's WAL leaves the leader's history; its own position where it does not, and the start of its
+// timeline where nothing is known of that.
+func (v View) ForkPoint() Position {
+	tls, at := v.Record.State.Timelines, v.Local.Position
+	i := slices.IndexFunc(tls, func(t TimelineEntry) bool { return t.TLI == at.Timeline })
+	if i < 0 {
+		return Position{Timeline: at.Timeline}
+	}
+	for _, t := range tls[i+1:] {
+		if t.Parent == at.Timeline && t.Switch < at.LSN {
+			return Position{at.Timeline, t.Switch}
+		}
+	}
+	return at
 }

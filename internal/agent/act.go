@@ -1,0 +1,271 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+// Budgets of the long actions. A promotion replays what it received first, hence the length of its own.
+const (
+	startBudget   = 5 * time.Second
+	fenceBudget   = 10 * time.Second
+	promoteBudget = 10 * time.Minute
+	syncBudget    = 10 * time.Second
+	rewindBudget  = 30 * time.Minute
+	seedBudget    = 24 * time.Hour
+	startBackoff  = 2 * time.Second
+)
+
+// act performs one action of a plan. Short ones are done here; long ones become the worker's.
+func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
+	switch act := act.(type) {
+	case ag.Fence:
+		a.fence(act.Reason, v.Record.Epoch.Epoch)
+	case ag.Start:
+		a.start(ctx)
+	case ag.AskSeals:
+		a.askSeals(ctx, v, act)
+	case ag.Follow:
+		a.follow(ctx, v, act)
+	case ag.Hold:
+		a.cfg.Upstream.Hold()
+	case ag.Promote:
+		a.work(ctx, "promote", act.Epoch, promoteBudget, func(ctx context.Context) (func(), error) { return a.promote(ctx, act) })
+	case ag.SetSync:
+		a.work(ctx, "sync", v.Record.Epoch.Epoch, syncBudget, func(ctx context.Context) (func(), error) { return a.setSync(ctx, v, act.Sync) })
+	case ag.ProveSync:
+		a.work(ctx, "sync", v.Record.Epoch.Epoch, syncBudget, func(ctx context.Context) (func(), error) { return a.proveSync(ctx, v) })
+	case ag.Rewind:
+		a.work(ctx, "rewind", v.Record.Epoch.Epoch, rewindBudget, func(ctx context.Context) (func(), error) { return a.rewind(ctx, v, act.Source) })
+	case ag.Seed:
+		a.work(ctx, "seed", v.Record.Epoch.Epoch, seedBudget, func(ctx context.Context) (func(), error) { return a.reseed(ctx, v, act.Source) })
+	case ag.HandOver:
+		a.work(ctx, "hand-over", v.Record.Epoch.Epoch, handOverBudget, func(ctx context.Context) (func(), error) { return a.handOver(ctx, v, act) })
+	}
+}
+
+// fence makes writes impossible here: the gate first, since it takes no time, then the server.
+func (a *Agent) fence(reason string, now ag.Epoch) {
+	a.cancelTask("fenced")
+	a.lease.void()
+	a.publishClosed(reason)
+	ctx, cancel := context.WithTimeout(context.Background(), fenceBudget)
+	defer cancel()
+	if err := a.cfg.Keeper.Fence(ctx, reason); err != nil {
+		a.log.Error("fence not confirmed; the keeper's deadline still holds", "err", err)
+		return
+	}
+	a.lease.armed.Store(0)
+	a.log.Warn("fenced", "reason", reason, "epoch", now)
+}
+
+// start starts the server as a standby, not more often than every startBackoff.
+func (a *Agent) start(ctx context.Context) {
+	now := boottime.Now()
+	if now < a.startRetry {
+		return
+	}
+	a.startRetry = now + startBackoff
+	ctx, cancel := context.WithTimeout(ctx, startBudget)
+	defer cancel()
+	a.generation++
+	if err := a.cfg.Keeper.Start(ctx, a.generation); err != nil {
+		a.log.Error("server not started", "err", err)
+		return
+	}
+	a.Wake()
+}
+
+func (a *Agent) follow(ctx context.Context, v ag.View, act ag.Follow) {
+	leader, ok := v.Group.Replica(act.Leader)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := a.seal.follow(ctx, leader, act.Epoch); err != nil {
+		a.log.Info("not following yet", "leader", act.Leader, "err", err)
+		return
+	}
+	a.Wake()
+}
+
+type sealAnswer struct {
+	member ag.ReplicaID
+	epoch  ag.Epoch
+	report ag.SealReport
+	err    error
+}
+
+// askSeals asks each member that has not answered and is not being asked. This node's own seal takes the same path.
+func (a *Agent) askSeals(ctx context.Context, v ag.View, act ag.AskSeals) {
+	for _, id := range act.Members {
+		if _, have := a.seals[id]; have || a.sealing[id] {
+			continue
+		}
+		r, ok := v.Group.Replica(id)
+		if !ok {
+			continue
+		}
+		a.sealing[id] = true
+		a.children.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, SealTimeout)
+			defer cancel()
+			req := SealRequest{Epoch: act.Epoch, Candidate: a.cfg.Self}
+			ans := sealAnswer{member: id, epoch: act.Epoch}
+			if id == a.cfg.Self {
+				ans.report, ans.err = a.seal.Seal(ctx, req)
+			} else {
+				ans.report, ans.err = a.cfg.Peers.Seal(ctx, r, req)
+			}
+			a.reports <- ans
+		})
+	}
+}
+
+func (a *Agent) sealAnswered(ans sealAnswer) {
+	delete(a.sealing, ans.member)
+	if ans.err != nil {
+		a.log.Info("no seal", "member", ans.member, "epoch", ans.epoch, "err", ans.err)
+		return
+	}
+	a.log.Info("sealed", "member", ans.member, "epoch", ans.epoch, "position", ans.report.Position.String())
+	a.seals[ans.member] = ans.report
+}
+
+// promote protects the new primary before it exists, arms the keeper, marks the promotion and promotes.
+func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
+	if err := a.seal.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer a.seal.leave()
+	promised, err := a.cfg.Marks.Promised()
+	if err != nil {
+		return nil, err
+	}
+	if promised > act.Epoch {
+		return nil, fmt.Errorf("epoch %d was promised since", promised)
+	}
+	if err := a.cfg.Marks.SetPromised(act.Epoch); err != nil {
+		return nil, err
+	}
+	if err := a.cfg.Upstream.Seal(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.cfg.Instance.SetSync(ctx, act.Sync.P, act.Sync.N, act.Epoch); err != nil {
+		return nil, fmt.Errorf("put the synchronous setting in force before promotion: %w", err)
+	}
+	if err := a.arm(ctx, act.Epoch); err != nil {
+		return nil, err
+	}
+	if err := a.cfg.Marks.SetPromoting(PromotingMark{act.Epoch, act.TLI}); err != nil {
+		return nil, err
+	}
+	end, err := a.cfg.Instance.Promote(ctx, act.TLI)
+	if err != nil {
+		return nil, fmt.Errorf("promote to timeline %d: %w", act.TLI, err)
+	}
+	h, err := a.cfg.Instance.History(ctx, act.TLI)
+	if err != nil {
+		return nil, fmt.Errorf("read the history of timeline %d: %w", act.TLI, err)
+	}
+	if err := a.cfg.Instance.RestoreConflicts(ctx); err != nil {
+		a.log.Warn("conflict delays not restored", "err", err)
+	}
+	return func() {
+		a.endOfRec, a.timelines = end, h
+		a.sync = ag.Sync{P: act.Sync.P, N: act.Sync.N}
+	}, nil
+}
+
+// arm waits for a lease of the epoch and gives its deadline to the keeper.
+func (a *Agent) arm(ctx context.Context, e ag.Epoch) error {
+	for {
+		if l := a.lease.state(); l.Valid && l.Epoch == e {
+			if err := a.cfg.Keeper.Arm(ctx, e, a.lease.until()); err != nil {
+				return fmt.Errorf("arm the keeper: %w", err)
+			}
+			a.lease.armed.Store(uint64(e))
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no lease of epoch %d: %w", e, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func (a *Agent) setSync(ctx context.Context, v ag.View, s ag.Sync) (func(), error) {
+	err := a.cfg.Instance.SetSync(ctx, s.P, s.N, v.Record.Epoch.Epoch)
+	if err != nil {
+		return nil, err
+	}
+	return func() { a.sync = ag.Sync{P: s.P, N: s.N} }, nil
+}
+
+// proveSync establishes that no backend and no walsender works by an older setting, then samples the barrier: every commit that an
+// older setting could have acknowledged ends before it (safety specification 3.3).
+func (a *Agent) proveSync(ctx context.Context, v ag.View) (func(), error) {
+	s := v.Local.Sync
+	if s.N > 0 {
+		streaming := slices.DeleteFunc(slices.Clone(s.P), func(id ag.ReplicaID) bool {
+			return !slices.ContainsFunc(v.Streams, func(st ag.Stream) bool { return st.Member == id && st.Open })
+		})
+		if len(streaming) == 0 {
+			return nil, fmt.Errorf("none of %v streams yet", s.P)
+		}
+		if err := a.proveWaiting(ctx); err != nil {
+			return nil, err
+		}
+		if err := a.cfg.Downstream.Prove(ctx, streaming); err != nil {
+			return nil, fmt.Errorf("a walsender did not take the setting over: %w", err)
+		}
+	}
+	barrier, err := a.cfg.Instance.FlushLSN(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		if a.sync.N == s.N && sameMembers(a.sync.P, s.P) {
+			a.sync.Proven, a.sync.Barrier = true, barrier
+		}
+	}, nil
+}
+
+// proveWaiting sees a probe commit wait while the members' feedback is held back, which shows that commits wait at all: the
+// shared flag that makes them do so is set by the checkpointer, at its own time.
+func (a *Agent) proveWaiting(ctx context.Context) error {
+	a.cfg.Downstream.HoldFeedback(true)
+	defer a.cfg.Downstream.HoldFeedback(false)
+	for {
+		done, waiting, err := a.cfg.Instance.ProbeCommit(ctx)
+		if err != nil {
+			return fmt.Errorf("probe commit: %w", err)
+		}
+		for range 400 {
+			if waiting(ctx) {
+				return nil
+			}
+			select {
+			case err := <-done:
+				if err != nil {
+					return fmt.Errorf("probe commit: %w", err)
+				}
+			case <-ctx.Done():
+				return fmt.Errorf("probe commit: %w", ctx.Err())
+			case <-time.After(5 * time.Millisecond):
+				continue
+			}
+			break // it went through without waiting: the setting is not in force yet
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("commits do not wait for the members yet: %w", err)
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+// Config is everything an agent is joined to. All fields are required, but those a witness has no use for: Instance, Keeper,
+// Upstream, Downstream and Seeder are nil there.
+type Config struct {
+	Self        ag.ReplicaID
+	Incarnation string
+	Marks       *Marks
+	Store       Store
+	Instance    Instance
+	Keeper      Keeper
+	Upstream    Upstream
+	Downstream  Downstream
+	Peers       Peers
+	Sessions    Sessions
+	Seeder      Seeder
+	Logger      *slog.Logger
+	// OnGroup is called by the loop with each new configuration of the group, before it is decided upon.
+	OnGroup func(ag.Group)
+}
+
+// Agent runs one node. Make it with New, run it with Run.
+type Agent struct {
+	cfg   Config
+	log   *slog.Logger
+	lease *lease
+	seal  *sealer
+	wake  chan struct{}
+
+	// Published by the loop for others to read.
+	snapshot atomic.Pointer[Snapshot]
+	view     atomic.Pointer[ag.View]
+	plan     atomic.Pointer[ag.Plan]
+	routes   atomic.Pointer[ag.Routes]
+	reach    atomic.Pointer[reachability]
+	progress atomic.Pointer[string] // of the worker's action
+	history  *decisions
+
+	// Owned by the loop.
+	seen       ag.Revisions
+	seenAt     time.Duration
+	observed   Observation
+	up         bool // the server answered in this turn
+	server     ag.ServerState
+	generation uint64
+	armedWas   ag.Epoch
+	sync       ag.Sync
+	streams    map[ag.ReplicaID]*streamFacts
+	seals      map[ag.ReplicaID]ag.SealReport
+	sealing    map[ag.ReplicaID]bool
+	sealedAt   time.Duration
+	endOfRec   ag.LSN
+	timelines  []ag.TimelineEntry
+	opened     ag.Epoch
+	noRewind   ag.CopyID
+	leadingAt  ag.Epoch
+	refused    bool
+	task       *task
+	reports    chan sealAnswer
+	done       chan taskResult
+	children   sync.WaitGroup
+	statusAt   time.Duration
+	statusWas  string
+	startedAt  time.Duration
+	startRetry time.Duration
+}
+
+// streamFacts remembers a member's stream beyond its end.
+type streamFacts struct {
+	open     bool
+	session  uint64
+	copy     ag.CopyID
+	flush    ag.LSN
+	apply    ag.LSN
+	feedback time.Duration // boottime of the last sign of life
+}
+
+// New returns an agent that does nothing until Run.
+func New(c Config) (*Agent, error) {
+	a := &Agent{cfg: c, log: c.Logger, wake: make(chan struct{}, 1), reports: make(chan sealAnswer, 16), done: make(chan taskResult, 1),
+		streams: map[ag.ReplicaID]*streamFacts{}, seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]bool{},
+		history: newDecisions(), server: ag.ServerDown}
+	if c.Store == nil || c.Peers == nil || c.Sessions == nil || c.Marks == nil {
+		return nil, errors.New("agent: Store, Peers, Sessions and Marks are required")
+	}
+	a.lease = &lease{store: c.Store, keeper: c.Keeper, profile: a.profile, log: c.Logger, lost: a.Wake, kick: make(chan struct{}, 1)}
+	a.seal = &sealer{self: c.Self, marks: c.Marks, instance: c.Instance, keeper: c.Keeper, upstream: c.Upstream, lease: a.lease,
+		log: c.Logger, turn: make(chan struct{}, 1)}
+	a.seal.turn <- struct{}{}
+	a.seenAt = boottime.Now()
+	a.reach.Store(&reachability{})
+	return a, nil
+}
+
+// Wake makes the loop look again at once. Any goroutine may call it; it never blocks.
+func (a *Agent) Wake() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Seal answers a candidate's request; the endpoint calls it.
+func (a *Agent) Seal(ctx context.Context, req SealRequest) (ag.SealReport, error) {
+	if a.cfg.Instance == nil {
+		return ag.SealReport{}, errors.New("a witness holds no data to seal")
+	}
+	defer a.Wake()
+	return a.seal.Seal(ctx, req)
+}
+
+// Position answers how far this node's copy is; the endpoint calls it.
+func (a *Agent) Position(ctx context.Context) (Positions, error) {
+	if a.cfg.Instance == nil {
+		return Positions{}, errors.New("a witness holds no data")
+	}
+	o, err := a.cfg.Instance.Observe(ctx)
+	return Positions{Flush: o.Position, Replay: o.Replay}, err
+}
+
+// Gate returns the instant until which bytes of the local primary may reach clients; 0 sets no limit, because the local server
+// is no primary (S3).
+func (a *Agent) Gate() time.Duration {
+	if r := a.routes.Load(); r == nil || r.Primary != a.cfg.Self {
+		return 0
+	}
+	return max(a.lease.until(), 1)
+}
+
+// Facts are what a primary's side of a stream handshake needs.
+type Facts struct {
+	Leading   bool
+	Epoch     ag.Epoch
+	Timelines []ag.TimelineEntry
+}
+
+// Facts returns them from the last turn.
+func (a *Agent) Facts() Facts {
+	v := a.view.Load()
+	if v == nil {
+		return Facts{}
+	}
+	leading := v.Record.Epoch.Leader == v.Self && v.Record.Epoch.Phase == ag.PhaseLead && v.Local.Server == ag.ServerWritable
+	return Facts{Leading: leading, Epoch: v.Record.Epoch.Epoch, Timelines: v.Record.State.Timelines}
+}
+
+// View returns the last view, nil before the first turn. It is shared: do not change it.
+func (a *Agent) View() *ag.View { return a.view.Load() }
+
+// Snapshot returns what the store said last, nil before the first read. It is shared: do not change it.
+func (a *Agent) Snapshot() *Snapshot { return a.snapshot.Load() }
+
+func (a *Agent) profile() ag.Profile {
+	if s := a.snapshot.Load(); s != nil {
+		if p, ok := ag.Profiles[s.Group.Profile]; ok {
+			return p
+		}
+	}
+	return ag.Profiles["default"]
+}
+
+// Run runs the node until ctx is done, then fences or stops what it owns. It returns nil after an orderly end.
+func (a *Agent) Run(ctx context.Context) error {
+	a.startedAt = boottime.Now()
+	background, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { a.ping(background) })
+	if a.cfg.Instance != nil {
+		wg.Go(func() { a.lease.run(background) })
+		wg.Go(func() { a.chores(background) })
+	}
+	err := a.loop(ctx)
+	stop()
+	wg.Wait()
+	if a.cfg.Instance != nil {
+		err = errors.Join(err, a.shutdown())
+	}
+	a.children.Wait()
+	return err
+}
+
+// shutdown releases the leadership, if it is held, and stops the server in order: the others need not wait for silence.
+func (a *Agent) shutdown() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	a.cfg.Upstream.Hold()
+	e := ag.Epoch(a.lease.armed.Load())
+	if e != 0 {
+		a.publishClosed("this node is shutting down")
+		defer a.release(ctx, e)
+	}
+	if _, err := a.cfg.Keeper.Stop(ctx, 5*time.Second); err != nil {
+		return fmt.Errorf("stop the server: %w", err)
+	}
+	if e != 0 {
+		a.cfg.Downstream.Lead(e, false)
+		return a.cfg.Keeper.Disarm(ctx, e)
+	}
+	return nil
+}
+
+// release tells the group that the leadership is free.
+func (a *Agent) release(ctx context.Context, e ag.Epoch) {
+	snap := a.snapshot.Load()
+	if snap == nil || snap.Record.Epoch.Epoch != e || snap.Record.Epoch.Leader != a.cfg.Self {
+		return
+	}
+	a.lease.void()
+	l := ag.Lead{Epoch: e, Holder: a.cfg.Self, Incarnation: a.cfg.Incarnation, Released: true}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := a.cfg.Store.Renew(ctx, snap.Record.Revs.Epoch, l); err != nil {
+		a.log.Warn("the leadership was not released; the others wait for silence", "err", err)
+	}
+}

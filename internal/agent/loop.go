@@ -1,0 +1,252 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+// idleTurn is how often the loop looks when nothing wakes it.
+const idleTurn = 500 * time.Millisecond
+
+// loop observes, decides and acts until ctx is done.
+func (a *Agent) loop(ctx context.Context) error {
+	watch := a.cfg.Store.Watch(ctx)
+	var exits <-chan string
+	var moved <-chan struct{}
+	if a.cfg.Instance != nil {
+		exits, moved = a.cfg.Keeper.Exits(), a.cfg.Downstream.Changed()
+	}
+	for {
+		again := a.turn(ctx)
+		wait := idleTurn
+		if again {
+			wait = 20 * time.Millisecond
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			a.cancelTask("the agent ends")
+			return nil
+		case why, ok := <-exits:
+			if !ok {
+				return errors.New("the keeper is gone; without it this node may not run a server: coterie agent must be started again")
+			}
+			a.log.Warn("server ended", "exit", why)
+		case <-watch:
+		case <-moved:
+			moved = a.calm(ctx)
+		case <-a.wake:
+		case r := <-a.reports:
+			a.sealAnswered(r)
+		case r := <-a.done:
+			a.taskEnded(r)
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// calm keeps a busy stream from turning the loop at every flush: while nothing waits for flush positions, the next look is the
+// timer's.
+func (a *Agent) calm(context.Context) <-chan struct{} { return a.cfg.Downstream.Changed() }
+
+// turn is one look and one plan. It returns true when another should follow soon.
+func (a *Agent) turn(ctx context.Context) (again bool) {
+	v := a.observe(ctx)
+	a.view.Store(&v)
+	a.housekeep(ctx, v)
+	p := ag.Decide(v)
+	a.plan.Store(&p)
+	if a.history.note(v, p) {
+		a.log.Info("decided", "rule", p.Rule, "because", p.Because, "epoch", v.Record.Epoch.Epoch, "phase", v.Record.Epoch.Phase,
+			"server", v.Local.Server, "position", v.Local.Position.String())
+	}
+	a.publish(ctx, v, p)
+	if p.Commit != nil {
+		if !a.commit(ctx, v, p) {
+			return true
+		}
+		again = true
+	}
+	for _, act := range p.Actions {
+		a.act(ctx, v, act)
+	}
+	a.report(ctx, v, p)
+	return again || p.Rule == ag.RuleSeal || v.Record.Epoch.Phase != ag.PhaseLead
+}
+
+// commit makes the plan's transaction; false means that the record moved and the actions are void.
+func (a *Agent) commit(ctx context.Context, v ag.View, p ag.Plan) bool {
+	ctx, cancel := context.WithTimeout(ctx, v.Profile.Request)
+	defer cancel()
+	c := *p.Commit
+	if c.Lead != nil {
+		l := *c.Lead
+		l.Incarnation = a.cfg.Incarnation
+		c.Lead = &l
+		if l.Released {
+			a.lease.void()
+		}
+	}
+	err := a.cfg.Store.Commit(ctx, c)
+	if err != nil {
+		a.log.Info("record not changed", "rule", p.Rule, "err", err)
+		return false
+	}
+	a.Wake()
+	return true
+}
+
+// housekeep follows what the view shows: it drops seals and tasks of another epoch, keeps the lease renewed exactly while it may be
+// held, and opens or closes the streams of the members.
+func (a *Agent) housekeep(ctx context.Context, v ag.View) {
+	e := v.Record.Epoch
+	for id, s := range a.seals {
+		if s.Epoch != e.Epoch {
+			delete(a.seals, id)
+		}
+	}
+	if a.task != nil && a.task.epoch != 0 && v.Quorum && a.task.epoch != e.Epoch {
+		a.cancelTask("the epoch moved on")
+	}
+	if a.cfg.Instance == nil {
+		return
+	}
+	a.holdLease(v)
+	leading := v.Quorum && e.Leader == v.Self && e.Phase == ag.PhaseLead && v.Local.Server == ag.ServerWritable && v.Local.Armed == e.Epoch
+	if leading && a.leadingAt != e.Epoch {
+		a.leadingAt = e.Epoch
+		a.cfg.Downstream.Lead(e.Epoch, true)
+		if err := a.cfg.Marks.ClearPromoting(); err != nil {
+			a.log.Warn("promotion mark not cleared", "err", err)
+		}
+	}
+	if a.leadingAt != 0 && v.Quorum && (e.Leader != v.Self || e.Epoch != a.leadingAt || v.Local.Server != ag.ServerWritable) && !a.handingOver() {
+		a.cfg.Downstream.Lead(a.leadingAt, false)
+		a.leadingAt = 0
+		a.streams = map[ag.ReplicaID]*streamFacts{}
+	}
+	a.cfg.Store.Prefer(e.Leader)
+}
+
+// holdLease renews while this node is the epoch's holder: as a candidate, while its promotion is under way, and in LEAD while the server
+// is writable or being handed over.
+func (a *Agent) holdLease(v ag.View) {
+	e := v.Record.Epoch
+	if !v.Quorum {
+		return // renewals go on: they are guarded by the revision of /epoch
+	}
+	released := v.Record.Lead.Released && v.Record.Lead.Epoch == e.Epoch
+	alive := v.Local.Server == ag.ServerWritable || e.Phase != ag.PhaseLead || a.handingOver()
+	if e.Leader != v.Self || released || !alive {
+		a.lease.hold(nil)
+		return
+	}
+	a.lease.hold(&holding{epoch: e.Epoch, epochRev: v.Record.Revs.Epoch,
+		lead: ag.Lead{Epoch: e.Epoch, Holder: v.Self, Incarnation: a.cfg.Incarnation}})
+}
+
+// publish gives the listener its routes.
+func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
+	if p.Open && a.opened != v.Record.Epoch.Epoch {
+		a.opened = v.Record.Epoch.Epoch
+		a.log.Info("open for writes", "epoch", a.opened)
+	}
+	r := a.makeRoutes(v, p)
+	old := a.routes.Load()
+	if old != nil && sameRoutes(old, r) {
+		return
+	}
+	a.routes.Store(r)
+	a.cfg.Sessions.Publish(r)
+	switch {
+	case r.Primary != v.Self:
+		a.cfg.Sessions.CloseWriters(r.Epoch+1, "this node is not the primary any more")
+	case old == nil || old.Epoch != r.Epoch:
+		a.cfg.Sessions.CloseWriters(r.Epoch, "the primary has changed")
+	}
+}
+
+// publishClosed takes this node out of the routes at once.
+func (a *Agent) publishClosed(why string) {
+	old := a.routes.Load()
+	if old == nil {
+		return
+	}
+	r := *old
+	r.Primary, r.WriteOpen = "", false
+	a.routes.Store(&r)
+	a.cfg.Sessions.Publish(&r)
+	a.cfg.Sessions.CloseWriters(r.Epoch+1, why)
+}
+
+func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
+	e := v.Record.Epoch
+	r := &ag.Routes{Epoch: e.Epoch, Self: v.Self}
+	statuses := map[ag.ReplicaID]Status{}
+	if s := a.snapshot.Load(); s != nil {
+		statuses = s.Statuses
+	}
+	var readers []ag.ReplicaID
+	for _, rep := range v.Group.Replicas {
+		if !rep.HasData() {
+			continue
+		}
+		st := statuses[rep.ID]
+		t := ag.Target{ID: rep.ID, Local: rep.ID == v.Self, Healthy: rep.ID == v.Self || slices.Contains(v.Reach, rep.ID)}
+		if t.Local {
+			t.Readable = v.Local.Server == ag.ServerRecovery && v.Local.Data == ag.DataPresent && v.Busy == ""
+			t.Healthy = t.Readable || v.Local.Server == ag.ServerWritable
+		} else {
+			t.Readable = st.Readable
+		}
+		t.Readable = t.Readable && rep.Allow != ag.AllowNo && !rep.Suspended
+		r.Targets = append(r.Targets, t)
+		if rep.ID != e.Leader {
+			readers = append(readers, rep.ID)
+		}
+	}
+	if e.Phase == ag.PhaseLead {
+		if e.Leader == v.Self {
+			r.WriteOpen = p.Open && !a.handingOver()
+			r.Primary = v.Self
+			if v.Local.Server != ag.ServerWritable || !v.Lease.Valid {
+				r.Primary, r.WriteOpen = "", false
+			}
+		} else if st := statuses[e.Leader]; st.Open && st.Epoch == e.Epoch {
+			r.Primary, r.WriteOpen = e.Leader, true
+		}
+	}
+	r.ReadList = [][]ag.ReplicaID{readers, {e.Leader}}
+	return r
+}
+
+func sameRoutes(x, y *ag.Routes) bool {
+	bx, _ := json.Marshal(x)
+	by, _ := json.Marshal(y)
+	return string(bx) == string(by)
+}
+
+// report publishes this node's status: at once when it says something new, else as a sign of life.
+func (a *Agent) report(ctx context.Context, v ag.View, p ag.Plan) {
+	s := a.status(v, p)
+	key := s.key()
+	now := boottime.Now()
+	if !v.Quorum || key == a.statusWas && now-a.statusAt < 2*time.Second {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, v.Profile.Request)
+	defer cancel()
+	if err := a.cfg.Store.PutStatus(ctx, v.Self, s); err != nil {
+		a.log.Debug("status not published", "err", err)
+		return
+	}
+	a.statusAt, a.statusWas = now, key
+}

@@ -1,0 +1,120 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// Marks are the durable facts of a node outside its data directory: what it promised, which copy it holds, and a promotion it
+// began. Each is one small file, replaced by rename after fsync, so that a crash leaves the old one or the new one.
+type Marks struct{ dir string }
+
+// OpenMarks returns the marks kept in dir, which must exist.
+func OpenMarks(dir string) *Marks { return &Marks{dir} }
+
+// CopyMark names the copy in the data directory with the last record it saw.
+type CopyMark struct {
+	Copy  ag.CopyID `json:"copy"`
+	Epoch ag.Epoch  `json:"epoch"`
+	Seq   uint64    `json:"state_sequence"`
+}
+
+// PromotingMark says that this node began a promotion; it is removed when the epoch's LEAD is in the record.
+type PromotingMark struct {
+	Epoch ag.Epoch    `json:"epoch"`
+	TLI   ag.Timeline `json:"tli"`
+}
+
+type promiseMark struct {
+	Epoch ag.Epoch `json:"epoch"`
+}
+
+// Copy returns the copy mark; the zero value when there is none.
+func (m *Marks) Copy() (CopyMark, error) { return readMark[CopyMark](m, "copy.json") }
+
+// SetCopy stores the copy mark.
+func (m *Marks) SetCopy(c CopyMark) error { return m.write("copy.json", c) }
+
+// Promised returns the highest epoch this node promised.
+func (m *Marks) Promised() (ag.Epoch, error) {
+	p, err := readMark[promiseMark](m, "promise.json")
+	return p.Epoch, err
+}
+
+// SetPromised stores a promise. It must be on disk before the promise is given.
+func (m *Marks) SetPromised(e ag.Epoch) error { return m.write("promise.json", promiseMark{e}) }
+
+// Promoting returns the promotion under way; the zero value when there is none.
+func (m *Marks) Promoting() (PromotingMark, error) {
+	return readMark[PromotingMark](m, "promoting.json")
+}
+
+// SetPromoting stores it, before PostgreSQL is asked to promote.
+func (m *Marks) SetPromoting(p PromotingMark) error { return m.write("promoting.json", p) }
+
+// ClearPromoting removes it.
+func (m *Marks) ClearPromoting() error {
+	if err := os.Remove(filepath.Join(m.dir, "promoting.json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("clear promotion mark: %w", err)
+	}
+	return syncDir(m.dir)
+}
+
+func readMark[T any](m *Marks, name string) (T, error) {
+	var v T
+	b, err := os.ReadFile(filepath.Join(m.dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return v, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &v)
+	}
+	if err != nil {
+		return v, fmt.Errorf("read mark %s: %w", name, err)
+	}
+	return v, nil
+}
+
+func (m *Marks) write(name string, v any) error {
+	b, err := json.Marshal(v)
+	if err == nil {
+		err = writeDurably(filepath.Join(m.dir, name), b)
+	}
+	if err != nil {
+		return fmt.Errorf("write mark %s: %w", name, err)
+	}
+	return nil
+}
+
+func writeDurably(path string, b []byte) error {
+	tmp := path + ".tmp"
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,219 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+// closeLag is how near a member's flush position must be for commits to be made to wait for it.
+const closeLag = 16 << 20
+
+// observe builds the view of this turn: the store and the server are asked at the same time.
+func (a *Agent) observe(ctx context.Context) ag.View {
+	v := ag.View{Self: a.cfg.Self}
+	var snap Snapshot
+	var readErr error
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, a.profile().Request)
+		defer cancel()
+		snap, readErr = a.cfg.Store.Read(ctx)
+	})
+	var local ag.Local
+	if a.cfg.Instance != nil {
+		local = a.observeLocal(ctx)
+	}
+	wg.Wait()
+	if readErr == nil {
+		a.noteSnapshot(snap)
+	} else {
+		a.log.Debug("quorum not readable", "err", readErr)
+		if old := a.snapshot.Load(); old != nil {
+			snap = *old
+		}
+	}
+	v.Quorum = readErr == nil
+	v.Record, v.Group, v.Op = snap.Record, snap.Group, snap.Op
+	if v.Group.SessionTimeout == 0 {
+		v.Group.SessionTimeout = 10 * time.Second
+	}
+	v.Profile = a.profile()
+	v.Silence = boottime.Now() - a.seenAt
+	v.Lease = a.lease.state()
+	v.Reach = a.reach.Load().members()
+	for _, s := range a.seals {
+		if s.Epoch == v.Record.Epoch.Epoch {
+			v.Seals = append(v.Seals, s)
+		}
+	}
+	slices.SortFunc(v.Seals, func(x, y ag.SealReport) int { return compare(x.Member, y.Member) })
+	if len(v.Seals) > 0 && len(v.Seals) >= v.Record.State.SealsNeeded() {
+		if a.sealedAt == 0 {
+			a.sealedAt = boottime.Now()
+		}
+		v.Sealed = boottime.Now() - a.sealedAt
+	} else {
+		a.sealedAt = 0
+	}
+	if a.cfg.Instance != nil {
+		local.Armed = ag.Epoch(a.lease.armed.Load())
+		v.Local = local
+		v.Streams = a.observeStreams(v)
+	}
+	if a.task != nil {
+		v.Busy = a.task.name
+	}
+	return v
+}
+
+// noteSnapshot restarts the stopwatch when /lead or /epoch moved: only what this node saw itself counts.
+func (a *Agent) noteSnapshot(s Snapshot) {
+	if s.Record.Revs.Lead != a.seen.Lead || s.Record.Revs.Epoch != a.seen.Epoch {
+		a.seen, a.seenAt = s.Record.Revs, boottime.Now()
+	}
+	if old := a.snapshot.Load(); a.cfg.OnGroup != nil && (old == nil || !sameGroup(old.Group, s.Group)) {
+		a.cfg.OnGroup(s.Group)
+	}
+	a.snapshot.Store(&s)
+}
+
+func (a *Agent) observeLocal(ctx context.Context) ag.Local {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	l := ag.Local{Data: a.cfg.Instance.Data(), Server: ag.ServerDown, Sync: a.sync, Opened: a.opened, EndOfRec: a.endOfRec, History: a.timelines}
+	mark, err := a.cfg.Marks.Copy()
+	if err != nil {
+		a.log.Error("copy mark unreadable", "err", err)
+	}
+	l.Copy = mark.Copy
+	l.NoRewind = a.noRewind != "" && a.noRewind == mark.Copy
+	l.Promised, _ = a.cfg.Marks.Promised()
+	if l.Data == ag.DataPresent && !a.busyWith("seed", "rewind") {
+		if inside, err := a.cfg.Instance.InsideCopy(); err != nil || inside != mark.Copy {
+			l.Data = ag.DataForeign
+		}
+	}
+	up := a.cfg.Upstream.Status()
+	l.Source, l.SourceEp, l.Refused = up.Source, up.Epoch, up.Diverged
+	ks, err := a.cfg.Keeper.Status(ctx)
+	if err != nil {
+		a.log.Warn("keeper does not answer", "err", err)
+		return l
+	}
+	a.generation = max(a.generation, ks.Generation)
+	if ks.Armed == 0 && ag.Epoch(a.lease.armed.Load()) != 0 && ks.ServerPID == 0 {
+		a.lease.armed.Store(0) // the keeper fenced
+		a.lease.void()
+	}
+	a.observeServer(ctx, &l, ks)
+	return l
+}
+
+// observeServer asks the server, or reads its files when it is down.
+func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) {
+	wasUp := a.up
+	a.up = false
+	if ks.ServerPID == 0 {
+		if wasUp || a.observed.Position.LSN == 0 {
+			if pos, err := a.cfg.Instance.EndOfWAL(ctx); err == nil {
+				a.observed = Observation{Position: pos}
+			} else if l.Data == ag.DataPresent {
+				a.log.Debug("end of WAL not readable", "err", err)
+			}
+		}
+		l.Position = a.observed.Position
+		a.sync, a.endOfRec, a.timelines = ag.Sync{}, 0, nil
+		l.Sync, l.EndOfRec, l.History = ag.Sync{}, 0, nil
+		return
+	}
+	o, err := a.cfg.Instance.Observe(ctx)
+	if err != nil {
+		l.Server, l.Position = ag.ServerStarting, a.observed.Position
+		if wasUp && ag.Epoch(a.lease.armed.Load()) != 0 {
+			l.Server = ag.ServerWritable // it was, and nothing says that it ended
+		}
+		a.up = wasUp && l.Server == ag.ServerWritable
+		return
+	}
+	a.up, a.observed = true, o
+	l.Position = o.Position
+	l.Server = ag.ServerRecovery
+	if !o.InRecovery {
+		l.Server = ag.ServerWritable
+		l.Foreign = a.foreign(o)
+	}
+}
+
+// foreign reports a synchronous setting that is not the one this agent made last.
+func (a *Agent) foreign(o Observation) string {
+	if a.task != nil || a.leadingAt == 0 {
+		return ""
+	}
+	if o.N != a.sync.N || !sameMembers(o.P, a.sync.P) {
+		return "synchronous_standby_names"
+	}
+	return ""
+}
+
+// observeStreams describes every other replica's stream, open or not.
+func (a *Agent) observeStreams(v ag.View) []ag.Stream {
+	if a.leadingAt == 0 {
+		return nil
+	}
+	now := boottime.Now()
+	open := map[ag.ReplicaID]Stream{}
+	for _, s := range a.cfg.Downstream.Streams() {
+		open[s.Member] = s
+	}
+	reach := a.reach.Load()
+	var out []ag.Stream
+	for _, r := range v.Group.Replicas {
+		if r.ID == v.Self || !r.HasData() {
+			continue
+		}
+		f := a.streams[r.ID]
+		if f == nil {
+			f = &streamFacts{feedback: now}
+			a.streams[r.ID] = f
+		}
+		s, isOpen := open[r.ID]
+		if isOpen {
+			if f.copy != "" && f.copy != s.Copy {
+				a.sync.Proven = false // what the old copy flushed says nothing about this one
+			}
+			f.open, f.session, f.copy, f.flush, f.apply = true, s.Session, s.Copy, s.Flush, s.Apply
+			f.feedback = max(f.feedback, s.LastFeedback)
+		} else {
+			f.open = false
+		}
+		out = append(out, ag.Stream{Member: r.ID, Copy: f.copy, Open: f.open, Flush: f.flush, Silent: now - f.feedback,
+			Close: f.open && f.flush != 0 && f.flush+closeLag >= v.Local.Position.LSN, Refused: !f.open && reach.refused(r.ID)})
+	}
+	return out
+}
+
+func (a *Agent) busyWith(names ...string) bool {
+	return a.task != nil && slices.Contains(names, a.task.name)
+}
+
+func (a *Agent) handingOver() bool { return a.busyWith("hand-over") }
+
+func compare(x, y ag.ReplicaID) int {
+	switch {
+	case x < y:
+		return -1
+	case x > y:
+		return 1
+	}
+	return 0
+}
+
+func sameMembers(x, y []ag.ReplicaID) bool {
+	x, y = slices.Sorted(slices.Values(x)), slices.Sorted(slices.Values(y))
+	return slices.Equal(x, y)
+}

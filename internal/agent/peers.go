@@ -1,0 +1,106 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+const (
+	pingEvery   = 250 * time.Millisecond
+	pingTimeout = time.Second
+)
+
+// reachability is what the last pings said.
+type reachability struct {
+	reached []ag.ReplicaID
+	refuses []ag.ReplicaID
+}
+
+func (r *reachability) members() []ag.ReplicaID      { return r.reached }
+func (r *reachability) refused(id ag.ReplicaID) bool { return slices.Contains(r.refuses, id) }
+
+// ping asks every other member for a sign of life until ctx is done. The answers decide nothing that needs proof: they keep a
+// candidate from deposing a leader in vain, and a primary from waiting for a member that is provably gone.
+func (a *Agent) ping(ctx context.Context) {
+	for {
+		a.pingOnce(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pingEvery):
+		}
+	}
+}
+
+func (a *Agent) pingOnce(ctx context.Context) {
+	snap := a.snapshot.Load()
+	if snap == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	next := &reachability{}
+	var mu sync.Mutex // guards next
+	var wg sync.WaitGroup
+	for _, r := range snap.Group.Replicas {
+		if r.ID == a.cfg.Self {
+			continue
+		}
+		wg.Go(func() {
+			err := a.cfg.Peers.Ping(ctx, r)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				next.reached = append(next.reached, r.ID)
+			case errors.Is(err, ErrRefused):
+				next.refuses = append(next.refuses, r.ID)
+			}
+		})
+	}
+	wg.Wait()
+	slices.Sort(next.reached)
+	slices.Sort(next.refuses)
+	old := a.reach.Swap(next)
+	if !slices.Equal(old.reached, next.reached) || !slices.Equal(old.refuses, next.refuses) {
+		a.Wake()
+	}
+}
+
+// chores are what must be done now and then and decides nothing: replication slots for every other member, so that any can follow any
+// after a failover, and the quorum's leadership away from the primary.
+func (a *Agent) chores(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(3 * time.Second):
+		}
+		v, snap := a.view.Load(), a.snapshot.Load()
+		if v == nil || snap == nil || !v.Quorum {
+			continue
+		}
+		if v.Record.Epoch.Leader == v.Self {
+			a.cfg.Store.Yield(ctx)
+		}
+		if v.Local.Data != ag.DataPresent || v.Busy != "" || v.Local.Server != ag.ServerRecovery && v.Local.Server != ag.ServerWritable {
+			continue
+		}
+		at := map[ag.ReplicaID]ag.LSN{}
+		for _, r := range snap.Group.Replicas {
+			if r.ID != v.Self && r.HasData() {
+				at[r.ID] = snap.Statuses[r.ID].Position.LSN
+			}
+		}
+		c, cancel := context.WithTimeout(ctx, 5*time.Second)
+		if err := a.cfg.Instance.EnsureSlots(c, at); err != nil && ctx.Err() == nil {
+			a.log.Warn("replication slots not as they should be", "err", err)
+		}
+		cancel()
+	}
+}

@@ -1,0 +1,184 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// ErrConflict is what a Store answers when a guarded key has changed: look again.
+var ErrConflict = errors.New("the record was changed by another member")
+
+// Snapshot is what one linearizable read of the store returned.
+type Snapshot struct {
+	Record   ag.Record
+	Group    ag.Group
+	Op       ag.Op // zero: none
+	OpRev    int64
+	Statuses map[ag.ReplicaID]Status
+}
+
+// Store is the group's record in the quorum.
+type Store interface {
+	// Read returns everything at one revision, linearizably.
+	Read(ctx context.Context) (Snapshot, error)
+	// Commit makes the guarded transaction or returns ErrConflict.
+	Commit(ctx context.Context, c ag.Commit) error
+	// Renew writes /lead if /epoch is still at that revision, or returns ErrConflict.
+	Renew(ctx context.Context, epochRev int64, l ag.Lead) error
+	// Watch hints that something changed.
+	Watch(ctx context.Context) <-chan struct{}
+	// PutStatus publishes what this node reports about itself.
+	PutStatus(ctx context.Context, id ag.ReplicaID, s Status) error
+	// CloseOp removes the operator's request of that revision.
+	CloseOp(ctx context.Context, opRev int64) error
+	// Prefer orders the members to ask: this node's own last while it is the primary.
+	Prefer(primary ag.ReplicaID)
+	// Yield moves the quorum's leadership away from this node, if it has it and another can take it.
+	Yield(ctx context.Context)
+}
+
+// Observation is what the running server says about itself.
+type Observation struct {
+	InRecovery bool
+	Position   ag.Position // end of WAL held durably here
+	Replay     ag.LSN
+	Receiving  bool // a walreceiver is alive
+	P          []ag.ReplicaID
+	N          int
+	Waiters    int // sessions waiting for synchronous replication
+}
+
+// Instance is this node's PostgreSQL: its files and, while it runs, its server.
+type Instance interface {
+	// Data says what is in the data directory, the marks of an unfinished seeding or rewind included.
+	Data() ag.DataState
+	// InsideCopy reads the copy id kept inside the data directory; WriteCopy puts it there, durably.
+	InsideCopy() (ag.CopyID, error)
+	WriteCopy(id ag.CopyID) error
+	// Observe asks the server; an error means that it does not answer.
+	Observe(ctx context.Context) (Observation, error)
+	// EndOfWAL reads the end of WAL, from the files when the server is down.
+	EndOfWAL(ctx context.Context) (ag.Position, error)
+	// History returns the timelines that lead to tli, oldest first, tli last.
+	History(ctx context.Context, tli ag.Timeline) ([]ag.TimelineEntry, error)
+	// Promote leaves recovery on exactly that timeline and returns the flushed end of recovery.
+	Promote(ctx context.Context, tli ag.Timeline) (ag.LSN, error)
+	// SetSync puts the setting before PostgreSQL and waits until a new session sees it. The names carry the epoch.
+	SetSync(ctx context.Context, p []ag.ReplicaID, n int, e ag.Epoch) error
+	FlushLSN(ctx context.Context) (ag.LSN, error)
+	Checkpoint(ctx context.Context) error
+	// EndConflicts lets replay win over readers at the start of a seal; RestoreConflicts undoes it.
+	EndConflicts(ctx context.Context) error
+	RestoreConflicts(ctx context.Context) error
+	// ProbeCommit commits something tiny that must wait for synchronous replication. waiting reports whether it does.
+	ProbeCommit(ctx context.Context) (done <-chan error, waiting func(context.Context) bool, err error)
+	// EnsureSlots keeps one physical slot per member, advanced to where that member is on a server in recovery.
+	EnsureSlots(ctx context.Context, at map[ag.ReplicaID]ag.LSN) error
+	// KeepFork copies WAL from the fork on, history files and control file aside before they are rewound or replaced (S5).
+	KeepFork(ctx context.Context, from ag.Position) (dir string, err error)
+	// Rewind brings the stopped copy back to the history of the server behind the upstream socket.
+	Rewind(ctx context.Context, progress func(string)) error
+}
+
+// Keeper is the parent of the server.
+type Keeper interface {
+	// Start starts the server as a standby and returns once the process exists.
+	Start(ctx context.Context, generation uint64) error
+	Arm(ctx context.Context, e ag.Epoch, deadline time.Duration) error
+	Extend(ctx context.Context, e ag.Epoch, deadline time.Duration) error
+	Disarm(ctx context.Context, e ag.Epoch) error
+	// Fence returns when nothing of the server is left alive.
+	Fence(ctx context.Context, reason string) error
+	// Stop stops the server within the budget, harder at its end; clean says whether it shut down in order.
+	Stop(ctx context.Context, budget time.Duration) (clean bool, err error)
+	Status(ctx context.Context) (KeeperState, error)
+	// Exits yields each end of the server; closed when the keeper is lost.
+	Exits() <-chan string
+}
+
+// KeeperState is what the keeper says.
+type KeeperState struct {
+	KeeperPID, ServerPID int
+	Generation           uint64
+	Armed                ag.Epoch // 0: not armed
+}
+
+// Upstream is where this node's walreceiver connects.
+type Upstream interface {
+	Follow(leader ag.Replica, e ag.Epoch)
+	// Hold closes what there is and keeps new connections waiting.
+	Hold()
+	// Seal is Hold that returns when nothing is left.
+	Seal(ctx context.Context) error
+	Status() UpstreamStatus
+}
+
+// UpstreamStatus is what the upstream saw.
+type UpstreamStatus struct {
+	Connected bool
+	Source    ag.ReplicaID
+	Epoch     ag.Epoch
+	Diverged  bool // the source in force refused the stream because of this copy's history
+	Detail    string
+}
+
+// Downstream feeds the members from this node's server.
+type Downstream interface {
+	// Lead opens for members in that epoch, or closes everything when leading is false; returns when older streams are closed.
+	Lead(e ag.Epoch, leading bool)
+	Streams() []Stream
+	Changed() <-chan struct{}
+	Prove(ctx context.Context, members []ag.ReplicaID) error
+	HoldFeedback(hold bool)
+}
+
+// Stream is a member's open WAL stream.
+type Stream struct {
+	Member       ag.ReplicaID
+	Copy         ag.CopyID
+	Flush, Apply ag.LSN
+	Session      uint64
+	LastFeedback time.Duration // boottime
+}
+
+// Peers reaches the other members' agents.
+type Peers interface {
+	// Ping returns ErrRefused when the member's endpoint refuses connections.
+	Ping(ctx context.Context, r ag.Replica) error
+	Seal(ctx context.Context, r ag.Replica, req SealRequest) (ag.SealReport, error)
+	// Position asks a member how far its copy is.
+	Position(ctx context.Context, r ag.Replica) (Positions, error)
+}
+
+// ErrRefused says that a member's endpoint actively refused a connection: nothing listens there.
+var ErrRefused = errors.New("connection refused")
+
+// SealRequest asks for a promise never again to take WAL of an epoch before Epoch.
+type SealRequest struct {
+	Epoch     ag.Epoch     `json:"epoch"`
+	Candidate ag.ReplicaID `json:"candidate"`
+}
+
+// Positions is how far a copy is: flushed, and replayed.
+type Positions struct {
+	Flush  ag.Position `json:"flush"`
+	Replay ag.LSN      `json:"replay"`
+}
+
+// Sessions is the clients' side.
+type Sessions interface {
+	// Publish makes a snapshot the one in force.
+	Publish(r *ag.Routes)
+	// CloseWriters ends the read-write sessions opened before epoch e.
+	CloseWriters(e ag.Epoch, why string)
+	// Hold keeps new connections waiting during a planned failover.
+	Hold(on bool)
+}
+
+// Seeder fills this node's data directory from another replica.
+type Seeder interface {
+	Seed(ctx context.Context, from ag.Replica, e ag.Epoch, progress func(string)) (ag.CopyID, error)
+}
