@@ -77,3 +77,9 @@ var (
 	ErrRefused    = errors.New("keeper refused")
 	ErrClosed     = errors.New("connection to the keeper has ended")
 )
+
+// codes name the sentinels on the wire.
+var codes = map[string]error{
+	"stale_epoch": ErrStaleEpoch, "deadline": ErrDeadline, "not_armed": ErrNotArmed, "busy": ErrBusy,
+	"leading": ErrLeading, "observer": ErrObserver, "refused": ErrRefused,
+}

@@ -1,0 +1,183 @@
+package keeper
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// remembered is the keeper's state file: what the next keeper has to clean up after.
+type remembered struct {
+	PGData     string   `json:"pgdata"`
+	Postgres   string   `json:"postgres"`
+	Generation uint64   `json:"generation"`
+	Epoch      ag.Epoch `json:"epoch"`
+}
+
+// putStandbySignal makes sure that standby.signal exists and will exist after a power loss. With it, a start that nobody
+// planned comes up in recovery.
+func putStandbySignal(pgdata string) error {
+	f, err := os.OpenFile(filepath.Join(pgdata, "standby.signal"), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("create standby.signal: %w", err)
+	}
+	if err := errors.Join(f.Sync(), f.Close(), syncDir(pgdata)); err != nil {
+		return fmt.Errorf("create standby.signal: %w", err)
+	}
+	return nil
+}
+
+func hasStandbySignal(pgdata string) bool {
+	_, err := os.Lstat(filepath.Join(pgdata, "standby.signal"))
+	return err == nil
+}
+
+func dropStandbySignal(pgdata string) error {
+	if err := os.Remove(filepath.Join(pgdata, "standby.signal")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove standby.signal: %w", err)
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// writeJSON replaces a file durably.
+func writeJSON(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	f, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.Write(append(b, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(path+".tmp", path)
+	}
+	if err = errors.Join(err, syncDir(filepath.Dir(path))); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// readJSON reads a small file; found is false when there is none.
+func readJSON(path string, v any) (found bool, err error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	if err == nil {
+		err = json.Unmarshal(b, v)
+	}
+	if err != nil {
+		return false, fmt.Errorf("read %s: %w", path, err)
+	}
+	return true, nil
+}
+
+// pidFile is what postmaster.pid says. Inode and time tell a file of this start from one that a crash left behind, even
+// when both name the same pid, as happens in containers.
+type pidFile struct {
+	pid    int
+	status string // "starting", "stopping", "ready" (accepts writes) or "standby"
+	inode  uint64
+	mtime  int64
+}
+
+func readPidFile(pgdata string) pidFile {
+	f, err := os.Open(filepath.Join(pgdata, "postmaster.pid"))
+	if err != nil {
+		return pidFile{}
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return pidFile{}
+	}
+	b, err := io.ReadAll(io.LimitReader(f, 8192))
+	if err != nil {
+		return pidFile{}
+	}
+	p := pidFile{mtime: info.ModTime().UnixNano()}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		p.inode = st.Ino
+	}
+	lines := strings.Split(string(b), "\n")
+	if p.pid, err = strconv.Atoi(strings.TrimSpace(lines[0])); err != nil || p.pid < 0 {
+		p.pid = 0 // single-user servers write a negative number
+	}
+	if len(lines) >= 8 {
+		p.status = strings.TrimSpace(lines[7])
+	}
+	return p
+}
+
+// The values of DBState in pg_control that matter here; unchanged from PostgreSQL 9.0 to 18.
+const (
+	dbShutdown           = 1
+	dbShutdownInRecovery = 2
+	dbInArchiveRecovery  = 5
+)
+
+// inRecovery reports whether the running server of pgdata is certainly still a standby: pg_control says so (PostgreSQL
+// rewrites it under the same lock under which it opens itself for writes) and no promotion has been asked for.
+func inRecovery(pgdata string) bool {
+	if _, err := os.Lstat(filepath.Join(pgdata, "promote")); err == nil {
+		return false
+	}
+	state, err := controlState(pgdata)
+	return err == nil && (state == dbShutdownInRecovery || state == dbInArchiveRecovery)
+}
+
+// shutDown reports whether the last server of pgdata wrote its shutdown checkpoint. Its exit status does not tell: an
+// immediate shutdown by somebody else's signal is 0 as well.
+func shutDown(pgdata string) bool {
+	state, err := controlState(pgdata)
+	return err == nil && (state == dbShutdown || state == dbShutdownInRecovery)
+}
+
+func controlState(pgdata string) (uint32, error) {
+	f, err := os.Open(filepath.Join(pgdata, "global", "pg_control"))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }()
+	// system_identifier uint64, pg_control_version uint32, catalog_version_no uint32, state int32
+	var b [20]byte
+	if _, err := io.ReadFull(f, b[:]); err != nil {
+		return 0, err
+	}
+	return binary.NativeEndian.Uint32(b[16:]), nil
+}
+
+// sealData puts standby.signal into a data directory that has been initialised. An empty one is left empty, for initdb.
+func sealData(pgdata string) error {
+	if pgdata == "" {
+		return nil
+	}
+	if _, err := os.Lstat(filepath.Join(pgdata, "PG_VERSION")); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return putStandbySignal(pgdata)
+}

@@ -1,0 +1,88 @@
+package keeper
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// MeasureFence measures how long this host takes to fence a server of so many backends in the worst case: none of them
+// obeys SIGQUIT, each has a session of its own. The running executable must dispatch the word keeper to Main.
+func MeasureFence(ctx context.Context, children int) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "keeper", "--measure", strconv.Itoa(max(children, 1)))
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return 0, fmt.Errorf("measure the time to fence: %w: %s", err, bytes.TrimSpace(errs.Bytes()))
+	}
+	d, err := time.ParseDuration(strings.TrimSpace(out.String()))
+	if err != nil {
+		return 0, fmt.Errorf("measure the time to fence: %w", err)
+	}
+	return d, nil
+}
+
+// measureHere is the process that MeasureFence starts: it forks a stand-in for a server, fences it and prints how long
+// that took.
+func measureHere(children int, out, errs io.Writer) int {
+	d, err := measure(children)
+	if err != nil {
+		fmt.Fprintln(errs, err)
+		return exitError
+	}
+	fmt.Fprintln(out, d)
+	return exitOK
+}
+
+func measure(children int) (time.Duration, error) {
+	if err := becomeReaper(); err != nil {
+		return 0, err
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = null.Close() }()
+	f := startForker()
+	files := []uintptr{null.Fd(), null.Fd(), null.Fd()}
+	// The first one stands for the postmaster. Half of the others are its children, half are orphans of ours.
+	script := `trap "" QUIT; i=0; while [ $i -lt ` + strconv.Itoa(children/2) + ` ]; do sleep 60 & i=$((i+1)); done; wait`
+	postmaster, err := f.fork("/bin/sh", []string{"sh", "-c", script}, os.Environ(), files)
+	if err != nil {
+		return 0, err
+	}
+	defer killDescendants()
+	for range children - children/2 {
+		if _, err := f.fork("/bin/sh", []string{"sh", "-c", "trap '' QUIT; exec sleep 60"}, os.Environ(), files); err != nil {
+			return 0, err
+		}
+	}
+	for limit := time.Now().Add(20 * time.Second); len(descendants(os.Getpid())) < children+1; {
+		if time.Now().After(limit) {
+			return 0, fmt.Errorf("starting %d processes takes longer than 20 s", children)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	began := time.Now()
+	_ = syscall.Kill(postmaster, syscall.SIGQUIT)
+	time.Sleep(KillAfter)
+	for {
+		killDescendants()
+		if reap(func(int, syscall.WaitStatus) {}) {
+			return time.Since(began), nil
+		}
+		if time.Since(began) > 30*time.Second {
+			return 0, fmt.Errorf("processes %v survive SIGKILL", descendants(os.Getpid()))
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

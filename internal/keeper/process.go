@@ -1,0 +1,202 @@
+package keeper
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// becomeReaper makes orphaned descendants children of this process instead of init's: backends call setsid, so neither a
+// process group nor the postmaster's own children name them all once the postmaster is dead.
+func becomeReaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become subreaper: %w", err)
+	}
+	return nil
+}
+
+// forker starts processes from one thread that never ends. The parent-death signal belongs to the forking thread, not to
+// the process (golang/go#27505): from an ordinary goroutine the postmaster would be killed when the runtime drops a thread.
+type forker chan forkRequest
+
+type forkRequest struct {
+	path  string
+	argv  []string
+	attr  *syscall.ProcAttr
+	reply chan forkReply
+}
+
+type forkReply struct {
+	pid int
+	err error
+}
+
+// startForker starts the thread. It is never stopped: its end is the end of the process, and the signal to the postmaster.
+func startForker() forker {
+	f := make(forker)
+	go func() {
+		runtime.LockOSThread()
+		for r := range f {
+			pid, err := syscall.ForkExec(r.path, r.argv, r.attr)
+			r.reply <- forkReply{pid, err}
+		}
+		select {}
+	}()
+	return f
+}
+
+// fork starts path in a session of its own, so that a Ctrl-C on the agent's terminal does not reach it. It must not run
+// while another goroutine reaps: ForkExec itself waits for a child whose exec failed.
+func (f forker) fork(path string, argv, env []string, files []uintptr) (int, error) {
+	attr := &syscall.ProcAttr{
+		Dir: "/", Env: env, Files: files,
+		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGQUIT},
+	}
+	r := forkRequest{path: path, argv: argv, attr: attr, reply: make(chan forkReply, 1)}
+	f <- r
+	reply := <-r.reply
+	if reply.err != nil {
+		return 0, fmt.Errorf("start %s: %w", path, reply.err)
+	}
+	return reply.pid, nil
+}
+
+// reap collects every dead child. none means that no child is left, dead or alive. Since orphans become our children
+// before their parent can be collected, that proves that no descendant is left.
+func reap(died func(pid int, ws syscall.WaitStatus)) (none bool) {
+	for {
+		var ws syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG|unix.WALL, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.ECHILD):
+			return true
+		case err != nil || pid == 0:
+			return false
+		default:
+			died(pid, ws)
+		}
+	}
+}
+
+// describe words a wait status as package os does.
+func describe(ws syscall.WaitStatus) string {
+	switch {
+	case ws.Signaled() && ws.CoreDump():
+		return fmt.Sprintf("signal: %s (core dumped)", ws.Signal())
+	case ws.Signaled():
+		return fmt.Sprintf("signal: %s", ws.Signal())
+	}
+	return fmt.Sprintf("exit status %d", ws.ExitStatus())
+}
+
+// descendants lists all processes below pid, nearest first. It is a snapshot: the list of children may miss some while
+// others exit, so whoever kills by it repeats until reap says none.
+func descendants(pid int) []int {
+	var all []int
+	seen := map[int]bool{pid: true}
+	for queue := []int{pid}; len(queue) > 0; queue = queue[1:] {
+		for _, c := range children(queue[0]) {
+			if !seen[c] {
+				seen[c] = true
+				all = append(all, c)
+				queue = append(queue, c)
+			}
+		}
+	}
+	return all
+}
+
+func children(pid int) []int {
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil || len(lists) == 0 {
+		return childrenByStat(pid)
+	}
+	var all []int
+	for _, l := range lists {
+		b, err := os.ReadFile(l)
+		if err != nil {
+			continue // the thread has ended; its children went to another one
+		}
+		for _, f := range strings.Fields(string(b)) {
+			if c, err := strconv.Atoi(f); err == nil {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+// childrenByStat finds children on kernels without CONFIG_PROC_CHILDREN.
+func childrenByStat(pid int) []int {
+	if _, err := os.Stat("/proc/self/task/" + strconv.Itoa(unix.Gettid()) + "/children"); err == nil {
+		return nil // the kernel has lists; this process has just ended
+	}
+	var all []int
+	for _, p := range processes() {
+		if st, err := readStat(p); err == nil && st.parent == pid {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// killDescendants sends SIGKILL to everything below this process and returns how many it found.
+func killDescendants() int {
+	all := descendants(os.Getpid())
+	for _, p := range all {
+		// Only we can collect a child of ours, and we do it on this goroutine: a direct child's pid cannot have been reused.
+		// A grandchild's could, if its parent collected it since the listing; its new owner would have to be forked in
+		// these microseconds after the whole pid space went around.
+		_ = syscall.Kill(p, syscall.SIGKILL)
+	}
+	return len(all)
+}
+
+// stat is what we need of /proc/<pid>/stat.
+type stat struct {
+	state  byte
+	parent int
+	start  uint64 // in ticks since boot: with the pid, the identity of a process
+}
+
+func readStat(pid int) (stat, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return stat{}, err
+	}
+	// The name, in parentheses, may contain anything; the fields start after the last one.
+	_, rest, ok := bytes.Cut(b[max(0, bytes.LastIndexByte(b, ')')):], []byte(") "))
+	f := strings.Fields(string(rest))
+	if !ok || len(f) < 20 {
+		return stat{}, fmt.Errorf("read /proc/%d/stat: unknown format", pid)
+	}
+	parent, err1 := strconv.Atoi(f[1])
+	start, err2 := strconv.ParseUint(f[19], 10, 64)
+	return stat{f[0][0], parent, start}, errors.Join(err1, err2)
+}
+
+// processes lists all process ids that /proc shows.
+func processes() []int {
+	d, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = d.Close() }()
+	names, _ := d.Readdirnames(-1)
+	var all []int
+	for _, n := range names {
+		if p, err := strconv.Atoi(n); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}

@@ -1,0 +1,85 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// Spawn makes sure that a keeper serves runDir: if none answers it starts `exe keeper` for nodeDir in a session of its own,
+// with NODE/log/keeper.log for what it says, and waits until its socket answers. The keeper outlives the caller; a goroutine
+// collects it if it ends before.
+func Spawn(ctx context.Context, exe, nodeDir, runDir string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	socket := filepath.Join(runDir, SocketName)
+	if answers(ctx, socket) == nil {
+		return nil
+	}
+	ended, err := spawn(exe, nodeDir, runDir)
+	if err != nil {
+		return fmt.Errorf("start the keeper: %w", err)
+	}
+	for {
+		err := answers(ctx, socket)
+		if err == nil {
+			return nil
+		}
+		select {
+		case exit := <-ended:
+			// Another agent's Spawn may have been faster; then that keeper holds the lock and ours has given way.
+			if exit == exitRefused && answers(ctx, socket) == nil {
+				return nil
+			}
+			if exit == exitRefused && ctx.Err() == nil {
+				ended = nil // the other one is still cleaning up
+				continue
+			}
+			return fmt.Errorf("the keeper ended with exit status %d; see %s", exit, filepath.Join(nodeDir, "log", "keeper.log"))
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the keeper: %w", errors.Join(ctx.Err(), err))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func answers(ctx context.Context, socket string) error {
+	c, _, err := Dial(ctx, socket, "")
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+func spawn(exe, nodeDir, runDir string) (<-chan int, error) {
+	exe, err1 := filepath.Abs(exe)
+	nodeDir, err2 := filepath.Abs(nodeDir)
+	runDir, err3 := filepath.Abs(runDir)
+	if err := errors.Join(err1, err2, err3, os.MkdirAll(filepath.Join(nodeDir, "log"), 0o700)); err != nil {
+		return nil, err
+	}
+	log, err := os.OpenFile(filepath.Join(nodeDir, "log", "keeper.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	// Not bound to a context: it must outlive every one of ours.
+	cmd := exec.Command(exe, "keeper", "--dir", nodeDir, "--run", runDir)
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan int, 1)
+	go func() {
+		_ = cmd.Wait()
+		ended <- cmd.ProcessState.ExitCode()
+	}()
+	return ended, nil
+}

@@ -1,0 +1,129 @@
+package keeper
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// maxLine bounds a message: arguments and environment of a server fit many times.
+const maxLine = 1 << 20
+
+// The operations, as on the wire.
+const (
+	opHello       = "HELLO"
+	opStart       = "START"
+	opArm         = "ARM"
+	opExtend      = "EXTEND"
+	opDisarm      = "DISARM"
+	opFence       = "FENCE"
+	opStop        = "STOP"
+	opDetach      = "DETACH"
+	opStatus      = "STATUS"
+	opClearFenced = "CLEAR_FENCED"
+	opShutdown    = "SHUTDOWN"
+)
+
+// request is one line from the agent. Requests may overlap: a FENCE does not wait for a STOP.
+type request struct {
+	ID          uint64        `json:"id"`
+	Op          string        `json:"op"`
+	Version     int           `json:"version,omitempty"`
+	Incarnation string        `json:"incarnation,omitempty"`
+	Start       *StartRequest `json:"start,omitempty"`
+	Epoch       ag.Epoch      `json:"epoch,omitempty"`
+	Deadline    time.Duration `json:"deadline,omitempty"` // ARM, EXTEND, DETACH: absolute BOOTTIME
+	Reason      string        `json:"reason,omitempty"`
+	Mode        string        `json:"mode,omitempty"`
+	Budget      time.Duration `json:"budget,omitempty"`
+}
+
+// message is one line from the keeper: the reply to request ID, or an exit (ID 0).
+type message struct {
+	ID    uint64 `json:"id,omitempty"`
+	Error string `json:"error,omitempty"`
+	Code  string `json:"code,omitempty"`
+	PID   int    `json:"pid,omitempty"`
+	Clean bool   `json:"clean,omitempty"`
+	State *State `json:"state,omitempty"`
+	Exit  *Exit  `json:"exit,omitempty"`
+}
+
+func (m *message) setError(err error) {
+	if err == nil {
+		return
+	}
+	m.Error, m.Code = err.Error(), "refused"
+	for code, sentinel := range codes {
+		if errors.Is(err, sentinel) {
+			m.Code = code
+		}
+	}
+}
+
+// err rebuilds what the keeper refused, for errors.Is.
+func (m *message) err() error {
+	if m.Error == "" {
+		return nil
+	}
+	sentinel, ok := codes[m.Code]
+	if !ok {
+		sentinel = ErrRefused
+	}
+	return &refusal{m.Error, sentinel}
+}
+
+type refusal struct {
+	text string
+	kind error
+}
+
+func (r *refusal) Error() string { return r.text }
+func (r *refusal) Unwrap() error { return r.kind }
+
+// refuse words a refusal of that kind.
+func refuse(kind error, format string, args ...any) error {
+	return &refusal{fmt.Sprintf(format, args...), kind}
+}
+
+// lines reads JSON lines of bounded length.
+type lines struct{ s *bufio.Scanner }
+
+func newLines(r io.Reader) lines {
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, 0, 4096), maxLine)
+	return lines{s}
+}
+
+func (l lines) next(v any) error {
+	if !l.s.Scan() {
+		if err := l.s.Err(); err != nil {
+			return err
+		}
+		return io.EOF
+	}
+	return json.Unmarshal(l.s.Bytes(), v)
+}
+
+// peerUID returns the user at the other end of a Unix socket, as the kernel noted it when it connected.
+func peerUID(nc *net.UnixConn) (uint32, error) {
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return 0, fmt.Errorf("read peer credentials: %w", err)
+	}
+	var cred *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = errors.Join(err, credErr); err != nil {
+		return 0, fmt.Errorf("read peer credentials: %w", err)
+	}
+	return cred.Uid, nil
+}
