@@ -104,7 +104,7 @@ func (s *Server) Start() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Close() }() // the child has its own
+	defer func() { _ = log.Close() }()                                                  // the child has its own
 	s.cmd = exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.data(), "-k", s.dir, //nolint:noctx // Stop and Kill end it
 		"-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=128MB", "-c", "max_wal_size=2GB",
 		"-c", "cluster_name=only", "-c", "autovacuum_naptime=5s")

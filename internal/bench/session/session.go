@@ -249,3 +249,6 @@ func Open(ctx context.Context, dsn, name string) (*pgx.Conn, error) {
 	}
 	return s.conn, nil
 }
+
+// Pause waits for a moment of the kind that separates two attempts, or until ctx ends.
+func Pause(ctx context.Context) { _ = sleep(ctx, jitter(2*firstPause)) }

@@ -1,0 +1,197 @@
+package tpcc
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/bench/session"
+)
+
+// mustHold fails the test for every condition that is broken.
+func mustHold(t *testing.T, dsn string) {
+	t.Helper()
+	start := time.Now()
+	found, err := Check(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) != 12 {
+		t.Fatalf("%d conditions, want 12", len(found))
+	}
+	for i, c := range found {
+		if c.Number != i+1 || c.Violations != 0 {
+			t.Errorf("condition %d (%s): %d violations, such as %s", c.Number, c.Name, c.Violations, c.Sample)
+		}
+	}
+	t.Logf("checked in %v", time.Since(start))
+}
+
+func connect(t *testing.T, dsn string) *pgx.Conn {
+	t.Helper()
+	conn, err := session.Open(t.Context(), dsn, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeConn(conn) })
+	return conn
+}
+
+// TestLoadRunCheck is the life of a benchmark: what was loaded holds, and still does after a run.
+func TestLoadRunCheck(t *testing.T) {
+	dsn := loaded(t)
+	mustHold(t, dsn)
+	before := digest(t, dsn)
+	if again := digest(t, dsn); again != before {
+		t.Errorf("digest changed from %s to %s while nothing was written", before, again)
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), 2200*time.Millisecond)
+	defer cancel()
+	var ticks []Interval
+	res, err := Run(ctx, RunOptions{DSN: dsn, ReadDSN: dsn, Clients: 8, Seed: 1, Tick: func(i Interval) { ticks = append(ticks, i) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%.0f tx/s, %.0f NOPM, errors %v, reads %v", res.TPS, res.NOPM, res.Errors, res.Reads)
+	for _, k := range res.Types {
+		t.Logf("%-12s ok %d rolled back %d p50 %v p95 %v p99 %v max %v", k.Name, k.OK, k.RolledBack, k.P50, k.P95, k.P99, k.Max)
+		if k.OK == 0 {
+			t.Errorf("no %s in the mix", k.Name)
+		}
+	}
+	if res.Fail != 0 || res.Unknown != 0 || res.RolledBack == 0 {
+		t.Errorf("fail %d, unknown %d, rolled back %d; errors %v", res.Fail, res.Unknown, res.RolledBack, res.Errors)
+	}
+	if len(ticks) != 2 || ticks[0].TPS == 0 || ticks[0].P99 == 0 || ticks[0].Reads["only"] == 0 {
+		t.Errorf("ticks %+v", ticks)
+	}
+	if res.Reads["only"] == 0 || len(res.Clients) != 8 || res.Clients[0].LongestGap == 0 || res.Clients[0].Reconnects != 0 {
+		t.Errorf("reads %v, clients %+v", res.Reads, res.Clients)
+	}
+	mustHold(t, dsn)
+	if after := digest(t, dsn); after == before {
+		t.Error("digest did not change in a run")
+	}
+}
+
+func digest(t *testing.T, dsn string) string {
+	t.Helper()
+	start := time.Now()
+	d, err := Digest(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("digest in %v", time.Since(start))
+	return d
+}
+
+// breakages breaks each condition in one way that it, and no other instrument, has to notice.
+var breakages = [12][]string{
+	{`update tpcc.district set d_ytd = d_ytd + 0.01 where d_w_id = 1 and d_id = 3`, `delete from tpcc.district where d_id = 4`},
+	{`update tpcc.district set d_next_o_id = d_next_o_id + 1 where d_w_id = 1 and d_id = 3`,
+		`delete from tpcc.new_order where no_d_id = 3 and no_o_id = (select max(no_o_id) from tpcc.new_order where no_d_id = 3)`},
+	{`delete from tpcc.new_order where no_d_id = 3 and no_o_id = (select min(no_o_id) + 5 from tpcc.new_order where no_d_id = 3)`},
+	{`delete from tpcc.order_line where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`,
+		`update tpcc.orders set o_ol_cnt = o_ol_cnt + 1 where o_d_id = 3 and o_id = 17`},
+	{`update tpcc.orders set o_carrier_id = null where o_d_id = 3 and o_id = 17`,
+		`update tpcc.orders set o_carrier_id = 1 where o_d_id = 3 and o_id = 2999`,
+		`insert into tpcc.new_order values (1, 3, 17)`,
+		`delete from tpcc.orders where o_d_id = 3 and o_id = 2999`},
+	{`delete from tpcc.order_line where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`,
+		`update tpcc.order_line set ol_o_id = 18, ol_number = 99 where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`,
+		`delete from tpcc.orders where o_d_id = 3 and o_id = 17`},
+	{`update tpcc.order_line set ol_delivery_d = null where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`,
+		`update tpcc.order_line set ol_delivery_d = now() where ol_d_id = 3 and ol_o_id = 2999 and ol_number = 2`},
+	{`delete from tpcc.history where ctid = (select min(ctid) from tpcc.history)`,
+		`update tpcc.warehouse set w_ytd = w_ytd + 0.01`},
+	{`delete from tpcc.history where ctid = (select min(ctid) from tpcc.history)`,
+		`update tpcc.district set d_ytd = d_ytd + 0.01 where d_id = 3`},
+	{`update tpcc.customer set c_balance = c_balance + 0.01 where c_d_id = 3 and c_id = 17`,
+		`update tpcc.history set h_amount = h_amount + 1 where ctid = (select min(ctid) from tpcc.history)`},
+	{`delete from tpcc.new_order where no_d_id = 3 and no_o_id = (select min(no_o_id) from tpcc.new_order where no_d_id = 3)`,
+		`update tpcc.customer set c_delivery_cnt = c_delivery_cnt + 1 where c_d_id = 3 and c_id = 17`},
+	{`update tpcc.customer set c_ytd_payment = c_ytd_payment + 0.01 where c_d_id = 3 and c_id = 17`,
+		`update tpcc.order_line set ol_amount = 1 where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`},
+}
+
+// TestEachConditionCanFail breaks each condition inside a transaction that is rolled back.
+func TestEachConditionCanFail(t *testing.T) {
+	conn := connect(t, loaded(t))
+	for i, statements := range breakages {
+		for _, sql := range statements {
+			tx, err := conn.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			tag, err := tx.Exec(t.Context(), sql)
+			if err != nil || tag.RowsAffected() == 0 {
+				t.Fatalf("%s: %d rows, %v", sql, tag.RowsAffected(), err)
+			}
+			got, err := conditions[i].check(t.Context(), tx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Violations == 0 || got.Sample == "" {
+				t.Errorf("condition %d (%s) did not notice: %s", got.Number, got.Name, sql)
+			}
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestLoadLeavesForeignSchemasAlone(t *testing.T) {
+	dsn := loaded(t)
+	conn := connect(t, dsn)
+	for _, sql := range []string{"create database other", "create database again"} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := "postgres://postgres@/other?host=" + shared.server.Dir()
+	oc := connect(t, other)
+	if _, err := oc.Exec(t.Context(), "create schema tpcc; create table tpcc.precious (i int)"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(t.Context(), other, LoadOptions{}); !errors.Is(err, ErrNotOurs) {
+		t.Errorf("load over a foreign schema: %v, want ErrNotOurs", err)
+	}
+	if _, err := oc.Exec(t.Context(), "table tpcc.precious"); err != nil {
+		t.Errorf("the foreign table is gone: %v", err)
+	}
+	if _, err := Run(t.Context(), RunOptions{DSN: other}); err == nil {
+		t.Error("run without a load succeeded")
+	}
+}
+
+// TestReloadGivesTheSameDigest loads over an earlier load, with another number of connections.
+func TestReloadGivesTheSameDigest(t *testing.T) {
+	loaded(t)
+	conn := connect(t, shared.server.DSN())
+	if _, err := conn.Exec(t.Context(), "create database reload"); err != nil {
+		t.Fatal(err)
+	}
+	dsn := "postgres://postgres@/reload?host=" + shared.server.Dir()
+	var digests [3]string
+	for i, o := range []LoadOptions{{Seed: 3, Parallel: 1}, {Seed: 3, Parallel: 4}, {Seed: 4}} {
+		if _, err := Load(t.Context(), dsn, o); err != nil {
+			t.Fatal(err)
+		}
+		rc := connect(t, dsn)
+		if _, err := rc.Exec(t.Context(), "update tpcc.coterie_bench set loaded_at = '2026-01-01', seed = 0"); err != nil {
+			t.Fatal(err)
+		}
+		digests[i] = digest(t, dsn)
+	}
+	if digests[0] != digests[1] {
+		t.Error("two loads of one seed differ")
+	}
+	if digests[0] == digests[2] {
+		t.Error("two loads of two seeds do not differ")
+	}
+}

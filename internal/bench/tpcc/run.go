@@ -1,0 +1,148 @@
+package tpcc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/bench/session"
+)
+
+// RunOptions says what Run runs.
+type RunOptions struct {
+	DSN        string         // libpq URI of the read-write address; several hosts are tried in turn
+	ReadDSN    string         // where Order-Status and Stock-Level go; default: where everything goes
+	Clients    int            // terminals; default 8
+	Seed       uint64         // of the terminals' inputs
+	Warehouses int            // default: as many as are loaded
+	Timeout    time.Duration  // after which an operation's outcome is unknown; default 5 s
+	Tick       func(Interval) // called about every second by one goroutine, if set
+}
+
+// Interval is what happened between two ticks.
+type Interval struct {
+	At       time.Duration    // since the start of the run, at the interval's end
+	Length   time.Duration    // about one second
+	TPS      float64          // acknowledged transactions per second
+	P50, P99 time.Duration    // of acknowledged transactions; zero if there were none
+	Errors   map[string]int64 // by SQLSTATE, or the session's word where no server spoke
+	Unknown  int64            // of Errors, those whose outcome is not known
+	Reads    map[string]int64 // read-only transactions by the server that answered
+}
+
+// Result is what happened in a run.
+type Result struct {
+	Elapsed           time.Duration
+	TPS               float64 // acknowledged transactions per second
+	NOPM              float64 // acknowledged New-Orders per minute; not tpmC
+	OK, Fail, Unknown int64
+	RolledBack        int64 // New-Orders that had to roll back and did; in none of the other counts
+	Types             []TypeResult
+	Errors            map[string]int64 // by SQLSTATE, or the session's word where no server spoke
+	Reads             map[string]int64 // read-only transactions by the server that answered
+	SkippedDeliveries int64            // districts that had no new order
+	Clients           []ClientResult
+}
+
+// TypeResult is the share of one of the five transactions.
+type TypeResult struct {
+	Name                          string
+	OK, Fail, Unknown, RolledBack int64
+	P50, P95, P99, Max            time.Duration // of acknowledged ones
+}
+
+// ClientResult is what one terminal lived through.
+type ClientResult struct {
+	Host       string        // its read-write session's last address
+	Reconnects int           // of all its sessions
+	LongestGap time.Duration // between two acknowledged read-write transactions
+}
+
+// Run runs the mix until ctx ends; that is not an error. A transaction that is under way then is let finish. Nothing is ever
+// sent twice, and a terminal that loses its server looks for another until the end.
+func Run(ctx context.Context, o RunOptions) (Result, error) {
+	if o.Clients <= 0 {
+		o.Clients = 8
+	}
+	loaded, cLast, err := readMark(ctx, o.DSN)
+	if err != nil {
+		return Result{}, err
+	}
+	if o.Warehouses <= 0 {
+		o.Warehouses = loaded
+	}
+	if o.Warehouses > loaded {
+		return Result{}, fmt.Errorf("%d warehouses asked for, %d loaded", o.Warehouses, loaded)
+	}
+	c := runConstants(o.Seed, cLast)
+	terminals := make([]*terminal, o.Clients)
+	for i := range terminals {
+		if terminals[i], err = newTerminal(o, c, i); err != nil {
+			return Result{}, err
+		}
+	}
+	rec := newRecorder()
+	rctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for _, t := range terminals {
+		wg.Go(func() {
+			if err := t.run(rctx, rec); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	stop := rec.every(time.Second, o.Tick)
+	wg.Wait()
+	stop()
+	res := rec.result()
+	for _, t := range terminals {
+		res.Clients = append(res.Clients, ClientResult{Host: t.write.Host(), Reconnects: t.reconnects(), LongestGap: t.gap})
+	}
+	if err := context.Cause(rctx); err != nil && ctx.Err() == nil {
+		return res, err
+	}
+	return res, nil
+}
+
+// every calls tick once per period until the function it returns is called.
+func (r *recorder) every(period time.Duration, tick func(Interval)) (stop func()) {
+	if tick == nil {
+		return func() {}
+	}
+	quit := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		t := time.NewTicker(period)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				tick(r.tick())
+			case <-quit:
+				return
+			}
+		}
+	})
+	return func() { close(quit); wg.Wait() }
+}
+
+// readMark reads what Load left for a run.
+func readMark(ctx context.Context, dsn string) (warehouses, cLast int, err error) {
+	conn, err := session.Open(ctx, dsn, appName)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer closeConn(conn)
+	var complete bool
+	const look = `select warehouses, c_last, loaded_at is not null from tpcc.coterie_bench`
+	if err := conn.QueryRow(ctx, look).Scan(&warehouses, &cLast, &complete); err != nil {
+		return 0, 0, fmt.Errorf("read what is loaded: %w", err)
+	}
+	if !complete {
+		return 0, 0, errors.New("the load of schema tpcc did not end: load it again")
+	}
+	return warehouses, cLast, nil
+}
