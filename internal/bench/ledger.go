@@ -1,60 +1,192 @@
 package bench
 
 import (
-	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/bench/session"
+	"github.com/coteriedb/coterie/internal/boottime"
 )
 
-// ErrNotReady is what an instrument answers that is not built yet.
-var ErrNotReady = errors.New("not built yet")
+// Ledger is the client-side account of every row that writers sent and of what the server said about each. An
+// acknowledgement counts once it is on the client's own disk; what a server is asked for afterwards is exactly that list.
+//
+// Times inside are those of CLOCK_BOOTTIME: one clock for all writers of a machine. Its methods are safe for concurrent use.
+type Ledger struct {
+	run     string // names this ledger's rows in the table
+	epoch   clock
+	journal *journal
 
-// Ledger is the client-side account of every row that was written and of what the server said about it.
-type Ledger struct{}
-
-// WriterOptions says how Ledger.Write writes.
-type WriterOptions struct {
-	DSN     string        // libpq URI; several hosts are tried in turn
-	Clients int           // writers; default 1
-	Every   time.Duration // pause between two rows of one writer; default 5 ms
-	Timeout time.Duration // after which an operation's outcome is unknown; default 5 s
+	mu       sync.Mutex
+	clients  map[int]*account
+	segments []segment // one per Write, in order
+	counts   [3]int64  // by outcome
+	lastAck  time.Duration
+	writing  bool // the last segment is being written by this process
 }
 
-// Verdict is what became of the ledger's rows on one server.
-type Verdict struct {
-	Acknowledged, Lost, Unknown, UnknownPresent, Failed, FailedPresent, Duplicates int64
-	LostIDs                                                                        []string // the first 20
-	TwoServers                                                                     bool
+// account is what one writer did, in order.
+type account struct {
+	entries  []entry // entries[i] has sequence number i+1
+	connects []time.Duration
 }
 
-// Outage is what the writers saw of an interruption.
-type Outage struct {
-	Longest                                  time.Duration
-	Start, End                               time.Time
-	PerClientP50, PerClientP95, PerClientMax time.Duration
-	Reconnects                               int
-	TimeTo90                                 time.Duration
+// entry is one row.
+type entry struct {
+	sent, done time.Duration
+	concluded  bool // false: the writer's process ended before it knew
+	outcome    session.Outcome
+	state      string // SQLSTATE of what was not acknowledged
+	server     server // that acknowledged
+	lsn        string // no later than the row's commit
 }
 
-// OpenLedger opens or creates the ledger in dir.
-func OpenLedger(dir string) (*Ledger, error) { return &Ledger{}, nil }
-
-// Close closes the ledger's file.
-func (l *Ledger) Close() error { return nil }
-
-// Prepare creates the ledger's table.
-func (l *Ledger) Prepare(ctx context.Context, dsn string) error { return ErrNotReady }
-
-// Write runs the writers until ctx ends.
-func (l *Ledger) Write(ctx context.Context, o WriterOptions) error { return ErrNotReady }
-
-// Verify compares the ledger with the rows that a server has.
-func (l *Ledger) Verify(ctx context.Context, dsn string) (Verdict, error) {
-	return Verdict{}, ErrNotReady
+// verdict is the outcome, where no conclusion is a doubt like any other.
+func (e entry) verdict() session.Outcome {
+	if !e.concluded {
+		return session.Unknown
+	}
+	return e.outcome
 }
 
-// Outage returns the longest interruption of all that was written.
-func (l *Ledger) Outage() Outage { return Outage{} }
+// server is one start of one postmaster on one timeline. A member that was demoted was restarted, so it comes back as another.
+type server struct {
+	timeline uint32
+	started  int64 // microseconds since 1970 by its own clock
+}
 
-// OutageBetween is Outage for the acknowledgements between two instants.
-func (l *Ledger) OutageBetween(from, to time.Time) Outage { return Outage{} }
+// segment is the time in which one Write ran. end is zero while it runs, or if its process died.
+type segment struct{ start, end time.Duration }
+
+// clock relates CLOCK_BOOTTIME to the wall clock, once, so that a step of the latter moves no entry.
+type clock struct {
+	boot time.Duration
+	wall time.Time
+}
+
+func (c clock) time(t time.Duration) time.Time { return c.wall.Add(t - c.boot) }
+func (c clock) boottime(t time.Time) time.Duration {
+	return c.boot + t.Round(0).Sub(c.wall.Round(0))
+}
+
+// OpenLedger opens the ledger in dir, or begins one. What an earlier process wrote is part of it. Only one process may have
+// it open.
+func OpenLedger(dir string) (*Ledger, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	l := &Ledger{clients: map[int]*account{}}
+	j, err := openJournal(filepath.Join(dir, "ledger.log"), l.replay)
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	l.journal = j
+	if l.run != "" {
+		return l, nil
+	}
+	var id [12]byte
+	_, _ = rand.Read(id[:]) // never fails, says its documentation
+	l.run, l.epoch = hex.EncodeToString(id[:]), clock{boottime.Now(), time.Now()}
+	if err := j.sync(j.add(formatHeader(l.run, l.epoch))); err != nil {
+		return nil, errors.Join(fmt.Errorf("begin ledger: %w", err), j.close())
+	}
+	return l, nil
+}
+
+// Close closes the ledger's file. No Write may be running.
+func (l *Ledger) Close() error { return l.journal.close() }
+
+// Progress is the ledger so far.
+type Progress struct {
+	Acknowledged, Failed, Unknown int64
+	LastAck                       time.Time // zero before the first
+}
+
+// Progress returns what the ledger holds so far; it is cheap.
+func (l *Ledger) Progress() Progress {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := Progress{Acknowledged: l.counts[session.OK], Failed: l.counts[session.Fail], Unknown: l.counts[session.Unknown]}
+	if l.lastAck != 0 {
+		p.LastAck = l.epoch.time(l.lastAck)
+	}
+	return p
+}
+
+// replay takes one line of the journal of an earlier process.
+func (l *Ledger) replay(line string) error {
+	if l.run == "" {
+		var err error
+		l.run, l.epoch, err = parseHeader(line)
+		return err
+	}
+	r, err := parseRecord(line)
+	if err != nil {
+		return err
+	}
+	return l.apply(r)
+}
+
+// apply makes a record part of the ledger. The caller has seen to it that it is on disk where that matters.
+func (l *Ledger) apply(r record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch r.op {
+	case opBegin:
+		l.segments = append(l.segments, segment{start: r.at})
+		return nil
+	case opEnd:
+		if n := len(l.segments); n > 0 {
+			l.segments[n-1].end = r.at
+		}
+		return nil
+	case opConnect, opIntend, opOK, opFail, opUnknown:
+	}
+	a := l.clients[r.client]
+	if a == nil {
+		a = &account{}
+		l.clients[r.client] = a
+	}
+	switch r.op {
+	case opConnect:
+		a.connects = append(a.connects, r.at)
+	case opIntend:
+		if r.seq != int64(len(a.entries))+1 {
+			return fmt.Errorf("client %d goes from row %d to %d", r.client, len(a.entries), r.seq)
+		}
+		a.entries = append(a.entries, entry{sent: r.at})
+	case opOK, opFail, opUnknown:
+		return l.conclude(a, r)
+	case opBegin, opEnd:
+	}
+	return nil
+}
+
+func (l *Ledger) conclude(a *account, r record) error {
+	if r.seq < 1 || r.seq > int64(len(a.entries)) || a.entries[r.seq-1].concluded {
+		return fmt.Errorf("client %d: row %d ends without having begun", r.client, r.seq)
+	}
+	e := &a.entries[r.seq-1]
+	e.concluded, e.done, e.outcome, e.state, e.server, e.lsn = true, r.at, r.op.outcome(), r.state, r.server, r.lsn
+	l.counts[e.outcome]++
+	if e.outcome == session.OK {
+		l.lastAck = max(l.lastAck, e.done)
+	}
+	return nil
+}
+
+// nextSeq returns the sequence number of a client's next row.
+func (l *Ledger) nextSeq(client int) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a := l.clients[client]; a != nil {
+		return int64(len(a.entries)) + 1
+	}
+	return 1
+}
