@@ -61,7 +61,8 @@ type Config struct {
 	Routes func() *ag.Routes
 	// Changed returns a channel that is closed at the next change of Routes. It is read before Routes. Nil = Routes is polled.
 	Changed func() <-chan struct{}
-	// Backend opens a raw connection to the private socket of that replica's PostgreSQL.
+	// Backend opens a raw connection to the private socket of that replica's PostgreSQL. The context bounds the opening only:
+	// the connection outlives it. It has to honour SetDeadline.
 	Backend func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error)
 	// Verifier returns role facts from the node that will run the session. An unknown role is Found false, not an error.
 	Verifier func(ctx context.Context, id ag.ReplicaID, user string) (Role, error)

@@ -1,12 +1,330 @@
 package listener
 
-import "io"
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// maxRules is the size of a rules file that is still read.
+const maxRules = 1 << 20
+
+// ConnType is the first field of a rule.
+type ConnType string
+
+// The connection types of pg_hba.conf. No client is ever GSS-encrypted here.
+const (
+	TypeLocal        ConnType = "local"
+	TypeHost         ConnType = "host"
+	TypeHostSSL      ConnType = "hostssl"
+	TypeHostNoSSL    ConnType = "hostnossl"
+	TypeHostGSSEnc   ConnType = "hostgssenc"
+	TypeHostNoGSSEnc ConnType = "hostnogssenc"
+)
+
+// Method is how a rule lets a client in.
+type Method string
+
+// The methods that the listener can check.
+const (
+	MethodSCRAM  Method = "scram-sha-256"
+	MethodMD5    Method = "md5"
+	MethodCert   Method = "cert"
+	MethodTrust  Method = "trust"
+	MethodReject Method = "reject"
+	MethodPeer   Method = "peer"
+)
+
+// Name is a database or user field of a rule. A quoted keyword is a plain name.
+type Name struct {
+	Text   string
+	Quoted bool
+}
+
+func (n Name) keyword(word string) bool { return !n.Quoted && n.Text == word }
 
 // Rule is one line of pg_hba.conf.
-type Rule struct{ Type string }
+type Rule struct {
+	Line       int // in the file it was read from; 0 for a default
+	Type       ConnType
+	Databases  []Name
+	Users      []Name
+	Address    netip.Prefix // of a host rule; the zero value with AnyAddress or a keyword
+	AnyAddress bool         // all
+	SameHost   bool         // an address of this machine
+	SameNet    bool         // a network this machine is in
+	Method     Method
+	ClientCert string // "", "verify-ca" or "verify-full": asked in addition to the method
+}
 
 // DefaultRules admit every role to every database by scram-sha-256 from anywhere; with tlsOnly, over TLS only.
-func DefaultRules(tlsOnly bool) []Rule { return nil }
+func DefaultRules(tlsOnly bool) []Rule {
+	r := Rule{Type: TypeHost, Databases: []Name{{Text: "all"}}, Users: []Name{{Text: "all"}}, AnyAddress: true, Method: MethodSCRAM}
+	if tlsOnly {
+		r.Type = TypeHostSSL
+	}
+	return []Rule{r}
+}
 
-// ParseHBA reads rules in pg_hba.conf syntax.
-func ParseHBA(r io.Reader) ([]Rule, error) { return nil, nil }
+// ParseHBA reads rules in the newest grammar of pg_hba.conf. Every line that the listener cannot honour exactly is an error
+// that names the line; no line is skipped. The error joins those of all lines.
+func ParseHBA(r io.Reader) ([]Rule, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxRules+1))
+	if err != nil {
+		return nil, fmt.Errorf("read rules: %w", err)
+	}
+	if len(text) > maxRules {
+		return nil, fmt.Errorf("read rules: more than %d bytes", maxRules)
+	}
+	var rules []Rule
+	var bad []error
+	lines := strings.Split(string(text), "\n")
+	for i := 0; i < len(lines); i++ {
+		number, line := i+1, strings.TrimSuffix(lines[i], "\r")
+		for strings.HasSuffix(line, "\\") && i+1 < len(lines) {
+			i++
+			line = strings.TrimSuffix(line, "\\") + strings.TrimSuffix(lines[i], "\r")
+		}
+		fields, err := hbaFields(line)
+		if err == nil && len(fields) > 0 {
+			var rule Rule
+			if rule, err = parseRule(fields); err == nil {
+				rule.Line = number
+				rules = append(rules, rule)
+			}
+		}
+		if err != nil {
+			bad = append(bad, fmt.Errorf("line %d: %w", number, err))
+		}
+	}
+	if len(bad) > 0 {
+		return nil, errors.Join(bad...)
+	}
+	return rules, nil
+}
+
+// hbaFields splits a line into fields, and a field at its commas. Quotes keep white space, commas and # literal.
+func hbaFields(line string) ([][]Name, error) {
+	var fields [][]Name
+	var list []Name
+	for i := 0; ; {
+		for i < len(line) && (line[i] == ' ' || line[i] == '\t') {
+			i++
+		}
+		if i == len(line) || line[i] == '#' {
+			if list != nil {
+				return nil, errors.New("the line ends after a comma")
+			}
+			return fields, nil
+		}
+		name, next, err := hbaToken(line, i)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, name)
+		i = next
+		if i < len(line) && line[i] == ',' {
+			i++
+			continue
+		}
+		fields = append(fields, list)
+		list = nil
+	}
+}
+
+// hbaToken reads the token that begins at i and returns where it ends: at white space, a comma, # or the end.
+func hbaToken(line string, i int) (Name, int, error) {
+	var text []byte
+	start, quoted, inside := i, line[i] == '"', false
+	for i < len(line) && (inside || !strings.ContainsRune(" \t,#", rune(line[i]))) {
+		if line[i] != '"' {
+			text = append(text, line[i])
+			i++
+			continue
+		}
+		if inside && i+1 < len(line) && line[i+1] == '"' {
+			text = append(text, '"')
+			i += 2
+			continue
+		}
+		inside = !inside
+		i++
+	}
+	if inside {
+		return Name{}, i, errors.New("a quote is not closed")
+	}
+	if i == start {
+		return Name{}, i, errors.New("a name is missing before a comma")
+	}
+	return Name{string(text), quoted}, i, nil
+}
+
+func parseRule(fields [][]Name) (Rule, error) {
+	var r Rule
+	if first := fields[0][0]; strings.HasPrefix(first.Text, "include") && !first.Quoted {
+		return r, fmt.Errorf("%s is not supported: put the rules of that file here", first.Text)
+	}
+	kind, err := single(fields, 0, "connection type")
+	if err != nil {
+		return r, err
+	}
+	r.Type = ConnType(kind)
+	switch r.Type {
+	case TypeLocal, TypeHost, TypeHostSSL, TypeHostNoSSL, TypeHostGSSEnc, TypeHostNoGSSEnc:
+	default:
+		return r, fmt.Errorf("unknown connection type %q", kind)
+	}
+	if len(fields) < 3 {
+		return r, errors.New("a rule needs type, database, user, address (except local) and method")
+	}
+	if r.Databases, err = nameList(fields[1], "database"); err != nil {
+		return r, err
+	}
+	if r.Users, err = nameList(fields[2], "user"); err != nil {
+		return r, err
+	}
+	next := 3
+	if r.Type != TypeLocal {
+		if next, err = r.parseAddress(fields, next); err != nil {
+			return r, err
+		}
+	}
+	method, err := single(fields, next, "method")
+	if err != nil {
+		return r, err
+	}
+	if err := r.setMethod(method); err != nil {
+		return r, err
+	}
+	return r, r.parseOptions(fields[next+1:])
+}
+
+// single returns a field that may not be a list.
+func single(fields [][]Name, i int, what string) (string, error) {
+	if i >= len(fields) {
+		return "", fmt.Errorf("the %s is missing", what)
+	}
+	if len(fields[i]) != 1 {
+		return "", fmt.Errorf("the %s may not be a list", what)
+	}
+	return fields[i][0].Text, nil
+}
+
+func nameList(names []Name, what string) ([]Name, error) {
+	for _, n := range names {
+		switch {
+		case n.Text == "":
+			return nil, fmt.Errorf("empty %s name", what)
+		case n.Quoted:
+		case strings.HasPrefix(n.Text, "+"):
+			return nil, fmt.Errorf("%s %s: membership in a role is not supported here: list the roles", what, n.Text)
+		case strings.HasPrefix(n.Text, "@"):
+			return nil, fmt.Errorf("%s %s: lists in files are not supported here: write the names", what, n.Text)
+		case strings.HasPrefix(n.Text, "/"):
+			return nil, fmt.Errorf("%s %s: regular expressions are not supported here: list the names", what, n.Text)
+		case what == "database" && (n.Text == "samerole" || n.Text == "samegroup"):
+			return nil, fmt.Errorf("database %s: membership in a role is not supported here: list the databases", n.Text)
+		}
+	}
+	return names, nil
+}
+
+// parseAddress reads the address field, and the mask if it has one of its own; it returns the index of the next field.
+func (r *Rule) parseAddress(fields [][]Name, i int) (int, error) {
+	text, err := single(fields, i, "address")
+	if err != nil {
+		return i, err
+	}
+	switch {
+	case fields[i][0].keyword("all"):
+		r.AnyAddress = true
+		return i + 1, nil
+	case fields[i][0].keyword("samehost"):
+		r.SameHost = true
+		return i + 1, nil
+	case fields[i][0].keyword("samenet"):
+		r.SameNet = true
+		return i + 1, nil
+	}
+	if strings.Contains(text, "/") {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return i, fmt.Errorf("address %q: not of the form address/bits", text)
+		}
+		r.Address = p.Masked()
+		return i + 1, nil
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return i, fmt.Errorf("address %q: host names are not supported here: write the address", text)
+	}
+	mask, err := single(fields, i+1, "mask")
+	if err != nil {
+		return i, err
+	}
+	bits, ok := maskBits(mask, addr.BitLen())
+	if !ok {
+		return i, fmt.Errorf("mask %q does not fit the address %s, or is not a run of ones", mask, addr)
+	}
+	r.Address = netip.PrefixFrom(addr, bits).Masked()
+	return i + 2, nil
+}
+
+func maskBits(mask string, length int) (int, bool) {
+	addr, err := netip.ParseAddr(mask)
+	if err != nil || addr.BitLen() != length {
+		return 0, false
+	}
+	ones, size := net.IPMask(addr.AsSlice()).Size()
+	return ones, size != 0
+}
+
+func (r *Rule) setMethod(method string) error {
+	r.Method = Method(method)
+	switch r.Method {
+	case MethodSCRAM, MethodMD5, MethodTrust, MethodReject:
+		return nil
+	case MethodCert:
+		if r.Type != TypeHostSSL {
+			return errors.New("cert authentication is only supported on hostssl connections")
+		}
+		r.ClientCert = "verify-full"
+		return nil
+	case MethodPeer, "ident":
+		if r.Type != TypeLocal {
+			return fmt.Errorf("%s cannot be checked over the network: use scram-sha-256", method)
+		}
+		r.Method = MethodPeer // as PostgreSQL reads ident on a local line
+		return nil
+	case "gss", "sspi", "ldap", "pam", "radius", "bsd", "oauth", "password":
+		return fmt.Errorf("method %s cannot be checked by the listener: use scram-sha-256 or cert", method)
+	}
+	return fmt.Errorf("unknown method %q", method)
+}
+
+func (r *Rule) parseOptions(fields [][]Name) error {
+	for _, f := range fields {
+		if len(f) != 1 {
+			return errors.New("an option may not be a list")
+		}
+		name, value, _ := strings.Cut(f[0].Text, "=")
+		if name != "clientcert" {
+			return fmt.Errorf("option %q is not supported here", f[0].Text)
+		}
+		if r.Type != TypeHostSSL {
+			return errors.New("clientcert can only be configured for hostssl rows")
+		}
+		if value != "verify-ca" && value != "verify-full" {
+			return fmt.Errorf("clientcert=%s: only verify-ca and verify-full are known", value)
+		}
+		if r.Method != MethodCert {
+			r.ClientCert = value
+		} else if value != "verify-full" {
+			return errors.New("the cert method always verifies in full")
+		}
+	}
+	return nil
+}

@@ -2,93 +2,259 @@ package listener
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// CancelKey is what a client sends to cancel a query: the process id and the secret of BackendKeyData.
-type CancelKey struct {
-	PID    uint32
-	Secret uint32
-}
-
-// SessionInfo is one session as status and views show it.
-type SessionInfo struct {
-	ID         uint64       `json:"id"`
-	User       string       `json:"user"`
-	Database   string       `json:"database"`
-	ClientAddr string       `json:"client_addr"`
-	TLS        string       `json:"tls,omitempty"` // version, empty without TLS
-	Intent     ag.Intent    `json:"intent"`
-	Replica    ag.ReplicaID `json:"replica"`
-	Epoch      ag.Epoch     `json:"epoch"`
-	PID        uint32       `json:"pid"`   // of the backend
-	State      string       `json:"state"` // connecting, idle, active, in transaction
-	Since      time.Time    `json:"since"`
-	Relayed    bool         `json:"relayed"` // the client is at another node's listener
-	BytesIn    uint64       `json:"bytes_in"`
-	BytesOut   uint64       `json:"bytes_out"`
-}
-
-// RoutedKey counts sessions by replica and intent.
-type RoutedKey struct {
-	Replica ag.ReplicaID
-	Intent  ag.Intent
-}
-
-// Stats are counters since the start.
-type Stats struct {
-	Accepted  uint64
-	Rejected  map[string]uint64 // by reason
-	Cancels   uint64            // delivered to a replica
-	Routed    map[RoutedKey]uint64
-	FellBack  uint64        // read-only sessions sent to the primary for want of a readable secondary
-	Gated     uint64        // times an answer was held by the gate
-	GatedTime time.Duration // in all
-	Cut       map[string]uint64
-	Open      int // sessions now
-	PreAuth   int // connections not yet authenticated now
-	Waiting   int // logins that wait for a replica now
-}
-
 // Server is the listener of one node.
-type Server struct{ cfg Config }
+type Server struct {
+	cfg      Config
+	log      *slog.Logger
+	rules    atomic.Pointer[[]Rule]
+	ports    []port
+	turn     atomic.Uint64 // round robin over readable replicas
+	failures failures
+	wrong    rate // cancel requests that hit nothing
+	counts   counters
+
+	life context.Context // ends when the server must stop at once
+	stop context.CancelCauseFunc
+	wg   sync.WaitGroup // accept loops, clients, relayed sessions
+
+	mu         sync.Mutex
+	closing    bool                   // guarded by mu, as all below
+	lastID     uint64                 //
+	sessions   map[uint64]*session    // that relay
+	attempts   map[*attempt]struct{}  // to open a session on a replica
+	keys       map[CancelKey]*session // minted keys
+	perAddress map[string]int
+	preAuth    int
+	waiting    int
+	open       int           // clients past their startup packet
+	minEpoch   ag.Epoch      // nothing read-write opens under an older epoch
+	held       chan struct{} // not nil while HoldNew; closed at its end
+	closed     chan struct{} // closed when closing begins
+}
+
+// port is one listen address.
+type port struct {
+	net.Listener
+	readOnly bool
+}
 
 // New opens the listen addresses; Serve accepts on them.
-func New(cfg Config) (*Server, error) { d, err := cfg.withDefaults(); return &Server{cfg: d}, err }
+func New(cfg Config) (*Server, error) {
+	full, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg:        full,
+		log:        full.Logger,
+		sessions:   make(map[uint64]*session),
+		attempts:   make(map[*attempt]struct{}),
+		keys:       make(map[CancelKey]*session),
+		perAddress: make(map[string]int),
+		closed:     make(chan struct{}),
+	}
+	s.SetRules(full.Rules)
+	s.life, s.stop = context.WithCancelCause(context.Background())
+	if err := errors.Join(s.listen(full.ReadWrite, false), s.listen(full.ReadOnly, true)); err != nil {
+		s.closePorts()
+		return nil, err
+	}
+	return s, nil
+}
 
-// Serve accepts clients until ctx is done or Shutdown is called, then ends what is open and returns when nothing runs any more.
-func (s *Server) Serve(ctx context.Context) error { <-ctx.Done(); return nil }
+func (s *Server) listen(addresses string, readOnly bool) error {
+	for a := range strings.SplitSeq(addresses, ",") {
+		a = strings.TrimSpace(a)
+		if a == "" {
+			continue
+		}
+		network := "tcp"
+		if strings.HasPrefix(a, "/") {
+			network = "unix"
+			if err := removeStale(a); err != nil {
+				return err
+			}
+		}
+		l, err := (&net.ListenConfig{}).Listen(s.life, network, a)
+		if err != nil {
+			return fmt.Errorf("listen for clients: %w", err)
+		}
+		s.ports = append(s.ports, port{l, readOnly})
+		if network == "unix" {
+			// As PostgreSQL's own socket: everybody may knock, the rules decide.
+			if err := os.Chmod(a, 0o777); err != nil { //nolint:gosec // see above
+				return fmt.Errorf("listen for clients: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// removeStale removes a socket that nobody listens on any more.
+func removeStale(path string) error {
+	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
+		return nil //nolint:nilerr // nothing to remove; Listen reports what stands in the way
+	}
+	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = conn.Close()
+		return fmt.Errorf("listen for clients: another program listens on %s", path)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("listen for clients: %w", err)
+	}
+	return nil
+}
 
 // Addrs are the addresses in use; with port 0 in the configuration, the real ones.
-func (s *Server) Addrs() (readWrite, readOnly []net.Addr) { return nil, nil }
+func (s *Server) Addrs() (readWrite, readOnly []net.Addr) {
+	for _, p := range s.ports {
+		if p.readOnly {
+			readOnly = append(readOnly, p.Addr())
+		} else {
+			readWrite = append(readWrite, p.Addr())
+		}
+	}
+	return readWrite, readOnly
+}
+
+// Serve accepts clients until ctx is done or Shutdown is called, then ends what is open and returns when nothing runs any more.
+func (s *Server) Serve(ctx context.Context) error {
+	if !s.enter() {
+		return errors.New("listener: Serve after Shutdown")
+	}
+	for _, p := range s.ports {
+		s.wg.Go(func() { s.accept(p) })
+	}
+	s.wg.Done()
+	select {
+	case <-ctx.Done():
+		s.stopNow(context.Cause(ctx))
+	case <-s.closed:
+	}
+	s.wg.Wait()
+	return nil
+}
+
+// enter adds the caller to those the end waits for, unless the end has begun.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closing {
+		s.wg.Add(1)
+	}
+	return !s.closing
+}
 
 // Shutdown stops accepting, ends idle sessions at once and the others as they become idle, all of them when ctx is done.
-func (s *Server) Shutdown(ctx context.Context) {}
+func (s *Server) Shutdown(ctx context.Context) {
+	s.beginClosing()
+	gone := make(chan struct{})
+	go func() { defer close(gone); s.wg.Wait() }()
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for {
+		s.endWhere(stopping, func(x *session) bool { return x.idle() })
+		select {
+		case <-gone:
+			s.stopNow(context.Canceled)
+			return
+		case <-ctx.Done():
+			s.stopNow(context.Cause(ctx))
+			<-gone
+			return
+		case <-t.C:
+		}
+	}
+}
+
+var stopping = ending{"stopping", "the listener of this node is stopping"}
+
+func (s *Server) beginClosing() {
+	s.mu.Lock()
+	first := !s.closing
+	s.closing = true
+	if first {
+		close(s.closed)
+	}
+	s.mu.Unlock()
+	s.closePorts()
+}
+
+func (s *Server) closePorts() {
+	for _, p := range s.ports {
+		_ = p.Close()
+	}
+}
+
+func (s *Server) stopNow(why error) {
+	s.beginClosing()
+	s.endWhere(stopping, func(*session) bool { return true })
+	s.stop(why)
+}
+
+// accept runs until its port is closed.
+func (s *Server) accept(p port) {
+	pause := 5 * time.Millisecond
+	for {
+		conn, err := p.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors, or the client was gone already
+			s.log.Warn("accept a client", "error", err)
+			select {
+			case <-s.closed:
+				return
+			case <-time.After(pause):
+			}
+			pause = min(2*pause, time.Second)
+			continue
+		}
+		pause = 5 * time.Millisecond
+		s.counts.accepted.Add(1)
+		if !s.enter() {
+			_ = conn.Close()
+			return
+		}
+		go func() {
+			defer s.wg.Done()
+			s.serveClient(conn, p.readOnly)
+		}()
+	}
+}
 
 // SetRules replaces the rules for logins from now on.
-func (s *Server) SetRules(rules []Rule) {}
-
-// CloseEpoch ends read-write sessions that were opened under an epoch before that one, and returns how many.
-func (s *Server) CloseEpoch(before ag.Epoch, why string) int { return 0 }
-
-// CloseReplica ends the sessions on that replica; an empty intent means both intents. It returns how many.
-func (s *Server) CloseReplica(id ag.ReplicaID, intent ag.Intent, why string) int { return 0 }
+func (s *Server) SetRules(rules []Rule) { s.rules.Store(&rules) }
 
 // HoldNew makes new read-write logins wait (bounded by ConnectWait) until it is called with false.
-func (s *Server) HoldNew(hold bool) {}
+func (s *Server) HoldNew(hold bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case hold && s.held == nil:
+		s.held = make(chan struct{})
+	case !hold && s.held != nil:
+		close(s.held)
+		s.held = nil
+	}
+}
 
-// Sessions lists the open sessions.
-func (s *Server) Sessions() []SessionInfo { return nil }
-
-// Stats returns the counters.
-func (s *Server) Stats() Stats { return Stats{} }
-
-// Cancel delivers a cancel request whose key this node minted; false if no such session exists.
-func (s *Server) Cancel(ctx context.Context, key CancelKey) bool { return false }
-
-// ServeBackend relays a session that arrived from another node's listener to the local PostgreSQL in socketDir, checking the
-// gate after each read from PostgreSQL. It returns when the session has ended and conn is closed.
-func (s *Server) ServeBackend(ctx context.Context, conn net.Conn, socketDir string) { _ = conn.Close() }
+// holding returns a channel that is closed when new read-write logins may go on; nil if they may now.
+func (s *Server) holding() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held
+}

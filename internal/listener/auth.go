@@ -1,0 +1,236 @@
+package listener
+
+import (
+	"context"
+	"crypto/md5" //nolint:gosec // the md5 method of PostgreSQL, only where a rule and a verifier ask for it
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"net"
+	"strings"
+	"time"
+)
+
+// Kinds of authentication request.
+const (
+	authOK        = 0
+	authMD5       = 5
+	authSASL      = 10
+	authSASLMore  = 11
+	authSASLFinal = 12
+)
+
+// passwordFailure is the one answer to every failed login; which part failed goes to the log only.
+func passwordFailure(user string) *pgError {
+	return fatal("password", stateInvalidPassword, "password authentication failed for user %q", user)
+}
+
+// needsRole says that the method is decided by role facts.
+func (r *Rule) needsRole() bool { return r.Method == MethodSCRAM || r.Method == MethodMD5 }
+
+// authenticate runs the rule's method with the client. Role facts are those of the node that will run the session; for
+// methods that need none they may be empty. It does not send AuthenticationOk.
+func (c *client) authenticate(rule Rule, role Role) error {
+	if bad := c.checkCertificate(rule); bad != nil {
+		return bad
+	}
+	switch rule.Method {
+	case MethodTrust, MethodCert:
+		return nil
+	case MethodPeer:
+		return c.checkPeer()
+	case MethodSCRAM, MethodMD5:
+		why := c.checkPassword(rule.Method, role)
+		if why == nil {
+			return nil
+		}
+		if _, ok := asFatal(why); ok {
+			return why
+		}
+		if !errors.Is(why, errBadProof) {
+			return why
+		}
+		c.log.Info("login failed", "user", c.start.user, "database", c.start.database, "reason", why.Error())
+		return passwordFailure(c.start.user)
+	}
+	return fatal("rule", stateInvalidAuth, "authentication method %q is not available", string(rule.Method))
+}
+
+// checkPassword lets the client prove that it knows the password. A role without a usable verifier goes through the whole
+// exchange too.
+func (c *client) checkPassword(method Method, role Role) error {
+	if method == MethodMD5 && strings.HasPrefix(role.Password, "md5") && len(role.Password) == 35 {
+		if c.tlsState == nil && !c.near() && !c.srv.cfg.AllowPlainMD5 {
+			c.log.Warn("md5 login refused: it needs TLS", "user", c.start.user)
+		} else {
+			return c.checkMD5(role)
+		}
+	}
+	verifier, ok := parseVerifier(role.Password)
+	if !ok || !role.Found || !role.CanLogin {
+		verifier = mockVerifier(c.srv.cfg.MockSecret, c.start.user)
+	}
+	return c.exchangeSCRAM(verifier, role)
+}
+
+func checkValidUntil(role Role) error {
+	if !role.ValidUntil.IsZero() && time.Now().After(role.ValidUntil) {
+		return errExpired
+	}
+	return nil
+}
+
+// errExpired is a failed proof for the client and its own reason in the log.
+var errExpired = &expiredError{}
+
+type expiredError struct{}
+
+func (*expiredError) Error() string        { return "the password is no longer valid (VALID UNTIL)" }
+func (*expiredError) Is(target error) bool { return target == errBadProof }
+
+func (c *client) exchangeSCRAM(verifier scramVerifier, role Role) error {
+	s := &scram{verifier: verifier, binding: c.binding}
+	mechanisms := appendCString(nil, mechanismSCRAM)
+	if s.binding != nil {
+		mechanisms = append(appendCString(nil, mechanismSCRAMPlus), mechanisms...)
+	}
+	if err := c.send(appendAuth(nil, authSASL, append(mechanisms, 0))); err != nil {
+		return err
+	}
+	body, err := c.response()
+	if err != nil {
+		return err
+	}
+	mechanism, message, ok := splitInitial(body)
+	switch {
+	case ok && mechanism == mechanismSCRAM:
+	case ok && mechanism == mechanismSCRAMPlus && s.binding != nil:
+		s.plus = true
+	default:
+		return fatal("protocol", stateProtocolViolation, "client selected an invalid SASL authentication mechanism")
+	}
+	reply, err := s.first(message)
+	if err != nil {
+		return malformed(err)
+	}
+	if err := c.send(appendAuth(nil, authSASLMore, []byte(reply))); err != nil {
+		return err
+	}
+	if body, err = c.response(); err != nil {
+		return err
+	}
+	if reply, err = s.final(string(body)); err != nil {
+		if verifier.mock && errors.Is(err, errBadProof) {
+			return &mockError{}
+		}
+		return malformed(err)
+	}
+	if err := checkValidUntil(role); err != nil {
+		return err
+	}
+	return c.send(appendAuth(nil, authSASLFinal, []byte(reply)))
+}
+
+// mockError is a failed proof whose cause is the role and not the password.
+type mockError struct{}
+
+func (*mockError) Error() string {
+	return "the role is unknown, has no usable password or may not log in"
+}
+func (*mockError) Is(target error) bool { return target == errBadProof }
+
+// malformed turns a violation of the exchange into what the client is told; a bad proof stays what it is.
+func malformed(err error) error {
+	if errors.Is(err, errMalformedSCRAM) {
+		return fatal("protocol", stateProtocolViolation, "%s", err.Error())
+	}
+	return err
+}
+
+// splitInitial reads a SASLInitialResponse: mechanism, length, message.
+func splitInitial(body []byte) (mechanism, message string, ok bool) {
+	mechanism, rest, found := strings.Cut(string(body), "\x00")
+	if !found || len(rest) < 4 {
+		return "", "", false
+	}
+	if n := binary.BigEndian.Uint32([]byte(rest)); n != uint32(len(rest)-4) {
+		return "", "", false
+	}
+	return mechanism, rest[4:], true
+}
+
+func (c *client) checkMD5(role Role) error {
+	var salt [4]byte
+	_, _ = rand.Read(salt[:]) // never fails
+	if err := c.send(appendAuth(nil, authMD5, salt[:])); err != nil {
+		return err
+	}
+	body, err := c.response()
+	if err != nil {
+		return err
+	}
+	sum := md5.Sum(append([]byte(role.Password[3:]), salt[:]...)) //nolint:gosec // as above
+	want := "md5" + hex.EncodeToString(sum[:]) + "\x00"
+	if subtle.ConstantTimeCompare([]byte(want), body) != 1 {
+		return errBadProof
+	}
+	if !role.CanLogin {
+		return &mockError{}
+	}
+	return checkValidUntil(role)
+}
+
+// response reads the client's next authentication message. Anything else is refused: a second startup packet most of all.
+func (c *client) response() ([]byte, error) {
+	typ, body, err := readMessage(c.conn, maxResponse)
+	if errors.Is(err, errProtocol) {
+		return nil, fatal("protocol", stateProtocolViolation, "invalid authentication message")
+	}
+	if err != nil {
+		return nil, err
+	}
+	if typ != 'p' {
+		return nil, fatal("protocol", stateProtocolViolation, "expected an authentication message, got message type %d", typ)
+	}
+	return body, nil
+}
+
+// checkCertificate verifies what the rule asks of the client's certificate. The chain was verified in the handshake.
+func (c *client) checkCertificate(rule Rule) *pgError {
+	if rule.ClientCert == "" {
+		return nil
+	}
+	if c.tlsState == nil || len(c.tlsState.VerifiedChains) == 0 {
+		return fatal("certificate", stateInvalidAuth, "connection requires a valid client certificate")
+	}
+	name := c.tlsState.PeerCertificates[0].Subject.CommonName
+	if rule.ClientCert == "verify-full" && name != c.start.user {
+		c.log.Info("login failed", "user", c.start.user, "reason", "the certificate is for another name", "name", clip(name))
+		return fatal("certificate", stateInvalidAuth, "certificate authentication failed for user %q", c.start.user)
+	}
+	return nil
+}
+
+// near says that the client's packets do not cross a network.
+func (c *client) near() bool { return c.login.local || c.login.addr.IsLoopback() }
+
+// delayFailure makes guessing slow: each failure of an address doubles its wait, up to 32 times the first.
+func (s *Server) delayFailure(ctx context.Context, key string) {
+	d := s.failures.next(key, time.Now(), s.cfg.Limits.FailureDelay)
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// hostOf is the address by which a client is counted and limited.
+func hostOf(addr net.Addr) string {
+	if t, ok := addr.(*net.TCPAddr); ok {
+		return t.AddrPort().Addr().Unmap().WithZone("").String()
+	}
+	return "local"
+}

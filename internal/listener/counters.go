@@ -1,0 +1,116 @@
+package listener
+
+import (
+	"maps"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// SessionInfo is one session as status and views show it.
+type SessionInfo struct {
+	ID         uint64       `json:"id"`
+	User       string       `json:"user"`
+	Database   string       `json:"database"`
+	ClientAddr string       `json:"client_addr"`
+	TLS        string       `json:"tls,omitempty"` // version, empty without TLS
+	Intent     ag.Intent    `json:"intent"`
+	Replica    ag.ReplicaID `json:"replica"`
+	Epoch      ag.Epoch     `json:"epoch"`
+	PID        uint32       `json:"pid"`   // of the backend; 0 if relayed
+	State      string       `json:"state"` // idle, active, idle in transaction
+	Since      time.Time    `json:"since"`
+	Relayed    bool         `json:"relayed"` // the client is at another node's listener
+	BytesIn    uint64       `json:"bytes_in"`
+	BytesOut   uint64       `json:"bytes_out"`
+}
+
+// RoutedKey counts sessions by replica and intent.
+type RoutedKey struct {
+	Replica ag.ReplicaID
+	Intent  ag.Intent
+}
+
+// Stats are counters since the start, and what is open now.
+type Stats struct {
+	Accepted  uint64
+	Rejected  map[string]uint64 // clients that never got a session, by reason
+	Cancels   uint64            // delivered to a replica
+	Routed    map[RoutedKey]uint64
+	FellBack  uint64            // read-only sessions sent to the primary for want of a readable secondary
+	Gated     uint64            // times an answer was held by the gate
+	GatedTime time.Duration     // in all
+	Cut       map[string]uint64 // sessions ended from here, by reason
+	Open      int               // sessions now
+	PreAuth   int               // connections not yet authenticated and not waiting now
+	Waiting   int               // logins that wait for a replica now
+}
+
+// counters are Stats while they grow.
+type counters struct {
+	accepted, cancels, fellBack, gated atomic.Uint64
+	gatedTime                          atomic.Int64
+
+	mu       sync.Mutex
+	rejected map[string]uint64    // guarded by mu
+	cut      map[string]uint64    // guarded by mu
+	routed   map[RoutedKey]uint64 // guarded by mu
+}
+
+func (c *counters) reject(reason string) { c.add(&c.rejected, reason) }
+func (c *counters) end(reason string)    { c.add(&c.cut, reason) }
+
+func (c *counters) add(m *map[string]uint64, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if *m == nil {
+		*m = make(map[string]uint64)
+	}
+	(*m)[reason]++
+}
+
+func (c *counters) route(k RoutedKey, fellBack bool) {
+	if fellBack {
+		c.fellBack.Add(1)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.routed == nil {
+		c.routed = make(map[RoutedKey]uint64)
+	}
+	c.routed[k]++
+}
+
+// Stats returns the counters.
+func (s *Server) Stats() Stats {
+	c := &s.counts
+	st := Stats{
+		Accepted:  c.accepted.Load(),
+		Cancels:   c.cancels.Load(),
+		FellBack:  c.fellBack.Load(),
+		Gated:     c.gated.Load(),
+		GatedTime: time.Duration(c.gatedTime.Load()),
+	}
+	c.mu.Lock()
+	st.Rejected, st.Cut, st.Routed = maps.Clone(c.rejected), maps.Clone(c.cut), maps.Clone(c.routed)
+	c.mu.Unlock()
+	s.mu.Lock()
+	st.Open, st.PreAuth, st.Waiting = len(s.sessions), s.preAuth, s.waiting
+	s.mu.Unlock()
+	return st
+}
+
+// Sessions lists the open sessions, the oldest first.
+func (s *Server) Sessions() []SessionInfo {
+	s.mu.Lock()
+	list := make([]SessionInfo, 0, len(s.sessions))
+	for _, x := range s.sessions {
+		list = append(list, x.info())
+	}
+	s.mu.Unlock()
+	sort.Slice(list, func(i, j int) bool { return list[i].ID < list[j].ID })
+	return list
+}

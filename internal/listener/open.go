@@ -1,0 +1,221 @@
+package listener
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// open authenticates the client, opens its session on a replica and relays until its end. Tries that fail for a reason that
+// may pass are repeated: the client sees latency.
+func (c *client) open(ctx context.Context, rule Rule) error {
+	p := c.newPatience()
+	var judge ag.ReplicaID // whose role facts were used
+	var role Role
+	authenticated := false
+	logical := c.start.replication == replicationLogical
+	if logical && c.intent == ag.ReadOnly {
+		return fatal("replication", stateNotSupported, "logical replication runs on the primary: connect with READ_WRITE intent")
+	}
+	for {
+		r, err := c.route(ctx, p)
+		if err != nil {
+			return err
+		}
+		if (rule.needsRole() || logical) && r.ID != judge {
+			fresh, err := c.roleFacts(ctx, r.ID)
+			if err != nil {
+				if err := c.retry(ctx, p, err); err != nil {
+					return err
+				}
+				continue
+			}
+			if authenticated && !sameLogin(role, fresh) {
+				return fatal("role changed", stateCannotConnect, "the role changed while the session was being opened")
+			}
+			role, judge = fresh, r.ID
+		}
+		if !authenticated {
+			if err := c.admit(ctx, rule, role); err != nil {
+				return err
+			}
+			authenticated = true
+		}
+		if logical && !role.Replication && !role.Super {
+			return fatal("replication", "42501", "must be superuser or replication role to start walsender")
+		}
+		x, err := c.connect(ctx, r)
+		if err == nil {
+			c.unhook() // from here on the session is ended by its own means
+			x.relay()
+			return nil
+		}
+		if _, final := asFatal(err); final || errors.Is(err, errClient) {
+			return err
+		}
+		if err := c.retry(ctx, p, err); err != nil {
+			return err
+		}
+	}
+}
+
+// admit authenticates and tells the client so.
+func (c *client) admit(ctx context.Context, rule Rule, role Role) error {
+	c.arm(ctx)
+	if err := c.authenticate(rule, role); err != nil {
+		return err
+	}
+	if err := c.send(appendAuth(nil, authOK, nil)); err != nil {
+		return err
+	}
+	c.leavePreAuth()
+	_ = c.raw.SetDeadline(time.Time{})
+	return nil
+}
+
+func (c *client) roleFacts(ctx context.Context, id ag.ReplicaID) (Role, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.srv.cfg.Limits.BackendHandshake)
+	defer cancel()
+	began := time.Now()
+	defer func() { c.until = c.until.Add(time.Since(began)) }() // not the client's doing
+	role, err := c.srv.cfg.Verifier(ctx, id, c.start.user)
+	if err != nil {
+		return role, fmt.Errorf("ask replica %s about the role: %w", id, err)
+	}
+	return role, nil
+}
+
+// sameLogin says that what was proved against one node's role facts holds for another's.
+func sameLogin(was, is Role) bool {
+	return is.Found && is.CanLogin && is.Password == was.Password && checkValidUntil(is) == nil
+}
+
+// errClient is a failure of the client's side while its session was being opened.
+var errClient = errors.New("client lost")
+
+// connect opens the session on the replica of the route and tells the client that it is ready. An error that is neither a
+// pgError nor errClient may pass, and the client knows nothing of it.
+func (c *client) connect(ctx context.Context, r route) (*session, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	a := &attempt{route: r, intent: c.intent, cancel: cancel}
+	defer c.srv.abandon(a)
+	if !c.srv.begin(a) {
+		return nil, errMoved
+	}
+	ctx, stopTimer := context.WithTimeout(ctx, c.srv.cfg.Limits.BackendHandshake)
+	defer stopTimer()
+	conn, err := c.srv.cfg.Backend(ctx, r.ID, BackendHello{
+		User: c.start.user, Database: c.start.database, ClientAddr: c.address(), Intent: c.intent, Epoch: r.epoch,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reach replica %s: %w", r.ID, err)
+	}
+	x := c.newSession(r, conn, ctx.Done())
+	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	greeting, err := c.handshake(x)
+	if err != nil || !unhook() {
+		_ = conn.Close()
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return nil, err
+	}
+	if !c.srv.activate(a, x) {
+		_ = conn.Close()
+		return nil, errMoved
+	}
+	if _, err := c.conn.Write(x.mint(greeting)); err != nil {
+		x.close()
+		return nil, errClient
+	}
+	c.log.Info("session opened", "session", x.id, "user", x.user, "database", x.database, "client", x.addr,
+		"tls", x.tls, "intent", x.intent, "replica", x.replica, "epoch", x.epoch, "pid", x.pid, "fell_back", r.fellBack)
+	return x, nil
+}
+
+// greeting is what PostgreSQL says between AuthenticationOk and the first ReadyForQuery, with the place of its key.
+type greeting struct {
+	bytes []byte
+	keyAt int // offset of pid and secret in bytes
+}
+
+// handshake sends the session's startup packet and reads up to ReadyForQuery.
+func (c *client) handshake(x *session) (greeting, error) {
+	var g greeting
+	packet := c.start.packet(
+		setting{"coterie.client_addr", x.addr}, setting{"coterie.tls", x.tls}, setting{"coterie.intent", string(x.intent)})
+	if len(packet) > 10_000 {
+		return g, fatal("malformed", stateProtocolViolation, "the startup packet is too long")
+	}
+	if _, err := x.backend.Write(packet); err != nil {
+		return g, fmt.Errorf("start a session on replica %s: %w", x.replica, err)
+	}
+	for len(g.bytes) < maxControl {
+		typ, body, err := readMessage(x.in, maxControl)
+		if err != nil {
+			return g, fmt.Errorf("start a session on replica %s: %w", x.replica, err)
+		}
+		switch typ {
+		case 'R':
+			if len(body) < 4 || binary.BigEndian.Uint32(body) != authOK {
+				return g, fmt.Errorf("start a session on replica %s: its private socket asks for a password", x.replica)
+			}
+			continue
+		case 'E':
+			return g, backendRefusal(x.replica, body)
+		case 'K':
+			if len(body) != 8 {
+				return g, fmt.Errorf("start a session on replica %s: cancel key of %d bytes", x.replica, len(body))
+			}
+			x.pid = binary.BigEndian.Uint32(body)
+			copy(x.realKey[:], body)
+			g.keyAt = len(g.bytes) + 5
+		}
+		g.bytes = appendMessage(g.bytes, typ, body)
+		if typ == 'Z' {
+			if g.keyAt == 0 {
+				return g, fmt.Errorf("start a session on replica %s: no cancel key", x.replica)
+			}
+			return g, nil
+		}
+	}
+	return g, fmt.Errorf("start a session on replica %s: the greeting is too long", x.replica)
+}
+
+// backendRefusal is PostgreSQL's own refusal, passed on as it is.
+func backendRefusal(id ag.ReplicaID, body []byte) error {
+	code := errorField(body, 'C')
+	if code == stateCannotConnect { // starting up, shutting down, in recovery: may pass
+		return fmt.Errorf("start a session on replica %s: %s", id, errorField(body, 'M'))
+	}
+	return &pgError{
+		reason: "postgresql", code: code, message: errorField(body, 'M'),
+		detail: errorField(body, 'D'), hint: errorField(body, 'H'),
+	}
+}
+
+// address is the client as coterie.client_addr and the log name it.
+func (c *client) address() string {
+	if c.login.local {
+		return "local"
+	}
+	return c.raw.RemoteAddr().String()
+}
+
+func (c *client) newSession(r route, backend net.Conn, done <-chan struct{}) *session {
+	x := &session{
+		srv: c.srv, user: c.start.user, database: c.start.database, addr: c.address(), intent: c.intent,
+		replica: r.ID, epoch: r.epoch, since: time.Now(), client: c.conn, raw: c.raw, backend: backend,
+		onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, cut: make(chan struct{}),
+	}
+	if c.tlsState != nil {
+		x.tls = tlsName(c.tlsState.Version)
+	}
+	x.setInput(r.Local, done)
+	return x
+}

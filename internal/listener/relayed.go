@@ -1,0 +1,132 @@
+package listener
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// socketName is the file name of PostgreSQL's private socket: its port is always 5432.
+const socketName = ".s.PGSQL.5432"
+
+// ServeBackend relays a session that arrived from another node's listener to the local PostgreSQL in socketDir, checking the
+// gate after each read from PostgreSQL. It returns when the session has ended and conn is closed. The caller has
+// authenticated the node; its listener has authenticated the client.
+func (s *Server) ServeBackend(ctx context.Context, conn net.Conn, socketDir string) {
+	if !s.enter() {
+		_ = conn.Close()
+		return
+	}
+	defer s.wg.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	unhook := context.AfterFunc(s.life, cancel)
+	defer unhook()
+	x := &session{srv: s, relayed: true, since: time.Now(), client: conn, raw: conn, cut: make(chan struct{})}
+	defer func() { _ = conn.Close() }()
+	defer x.rescue("relayed")
+	if bad := x.serveRelayed(ctx, socketDir); bad != nil {
+		s.counts.reject(bad.reason)
+		_ = conn.SetDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
+		_, _ = conn.Write(bad.encode())
+	}
+}
+
+func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgError {
+	s := x.srv
+	unhook := context.AfterFunc(ctx, func() { _ = x.client.SetDeadline(time.Unix(1, 0)) })
+	defer unhook()
+	_ = x.client.SetDeadline(time.Now().Add(s.cfg.Limits.PreAuthTime))
+	packet, err := readPacket(x.client, s.cfg.Limits.StartupPacket)
+	if err != nil {
+		return fatal("malformed", stateProtocolViolation, "no startup packet")
+	}
+	cancel := binary.BigEndian.Uint32(packet) == codeCancel
+	if !cancel {
+		if bad := x.readHello(packet); bad != nil {
+			return bad
+		}
+	}
+	backend, err := (&net.Dialer{Timeout: s.cfg.Limits.BackendHandshake}).DialContext(ctx, "unix", filepath.Join(socketDir, socketName))
+	if err != nil {
+		return fatal("postgresql down", stateCannotConnect, "PostgreSQL of this replica cannot be reached")
+	}
+	x.backend = backend
+	defer func() { _ = backend.Close() }()
+	whole := append(binary.BigEndian.AppendUint32(nil, uint32(len(packet)+4)), packet...)
+	_ = backend.SetDeadline(time.Now().Add(s.cfg.Limits.BackendHandshake))
+	if _, err := backend.Write(whole); err != nil {
+		return fatal("postgresql down", stateCannotConnect, "PostgreSQL of this replica cannot be reached")
+	}
+	if cancel {
+		_, _ = io.CopyN(io.Discard, backend, 64)
+		s.counts.cancels.Add(1)
+		return nil
+	}
+	x.setInput(true, x.cut)
+	_ = backend.SetDeadline(time.Time{})
+	_ = x.client.SetDeadline(time.Time{})
+	if !s.activate(nil, x) {
+		return fatal("moved", stateCannotConnect, "the group has moved on")
+	}
+	stop := context.AfterFunc(ctx, func() { x.end(stopping) })
+	defer stop()
+	unhook()
+	x.relay()
+	return nil
+}
+
+// readHello reads from the startup packet what the session is. Only the packet of a listener has this shape.
+func (x *session) readHello(packet []byte) *pgError {
+	if binary.BigEndian.Uint32(packet) != protocol3 {
+		return fatal("malformed", stateProtocolViolation, "not a session of a listener")
+	}
+	params, bad := splitParameters(packet[4:])
+	if bad != nil {
+		return bad
+	}
+	seen := make(map[string]bool)
+	for _, p := range params {
+		name := strings.ToLower(p.name)
+		if seen[name] || name == "options" || name == "replication" && p.value != "database" {
+			return fatal("malformed", stateProtocolViolation, "not a session of a listener")
+		}
+		seen[name] = true
+		switch name {
+		case "user":
+			x.user = p.value
+		case "database":
+			x.database = p.value
+		case "coterie.client_addr":
+			x.addr = p.value
+		case "coterie.tls":
+			x.tls = p.value
+		case "coterie.intent":
+			x.intent = ag.Intent(p.value)
+		}
+	}
+	if x.user == "" || x.intent != ag.ReadWrite && x.intent != ag.ReadOnly {
+		return fatal("malformed", stateProtocolViolation, "not a session of a listener")
+	}
+	return x.place()
+}
+
+// place checks the session against this node's own routes: the other node's may be older.
+func (x *session) place() *pgError {
+	routes := x.srv.cfg.Routes()
+	if routes == nil {
+		return fatal("moved", stateCannotConnect, "this replica takes no sessions yet")
+	}
+	x.replica, x.epoch = routes.Self, routes.Epoch
+	x.onPrimary = routes.Primary == routes.Self && routes.Self != ""
+	if x.intent == ag.ReadWrite && !(x.onPrimary && routes.WriteOpen) {
+		return fatal("moved", stateCannotConnect, "this replica does not take READ_WRITE sessions")
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// goneCheck is how often a waiting login looks whether its client is still there, and the pause where routes are polled.
+const goneCheck = 500 * time.Millisecond
+
+var errMoved = errors.New("the group moved while the session was being opened")
+
+// route is where a session is opened: a target, and the epoch of the routes that named it.
+type route struct {
+	ag.Target
+	epoch    ag.Epoch
+	fellBack bool
+}
+
+// attempt is the opening of a session on a replica. The end of that replica's role ends the attempt, not the login.
+type attempt struct {
+	route
+	intent ag.Intent
+	cancel context.CancelCauseFunc
+}
+
+// patience is how long a login may wait for a replica that serves it, over all its tries.
+type patience struct {
+	until time.Time
+	pause time.Duration // before the next try after one that failed
+	last  error
+}
+
+func (c *client) newPatience() *patience {
+	return &patience{until: time.Now().Add(max(0, c.srv.cfg.ConnectWait)), pause: 50 * time.Millisecond}
+}
+
+// pick returns where a session of that intent goes now. next is closed when asking again makes sense; nil means to poll.
+func (s *Server) pick(intent ag.Intent) (r route, next <-chan struct{}, ok bool) {
+	if intent == ag.ReadWrite {
+		if held := s.holding(); held != nil {
+			return route{}, held, false
+		}
+	}
+	if s.cfg.Changed != nil {
+		next = s.cfg.Changed() // before Routes, or a change between the two would be slept over
+	}
+	routes := s.cfg.Routes()
+	t, fellBack, ok := routes.Pick(intent, s.turn.Add(1)-1)
+	if !ok {
+		return route{}, next, false
+	}
+	return route{Target: t, epoch: routes.Epoch, fellBack: fellBack}, next, true
+}
+
+// route waits until a replica serves the client's intent, as long as the patience lasts.
+func (c *client) route(ctx context.Context, p *patience) (route, error) {
+	r, next, ok := c.srv.pick(c.intent)
+	if ok {
+		return r, nil
+	}
+	began, unproved := time.Now(), c.preAuth
+	c.leavePreAuth()
+	c.srv.addWaiting(1)
+	defer func() {
+		c.srv.addWaiting(-1)
+		c.until = c.until.Add(time.Since(began)) // the wait is not the client's doing
+		if unproved {
+			c.enterPreAuth(false)
+		}
+	}()
+	for !ok {
+		if err := c.sleep(ctx, p, next, goneCheck); err != nil {
+			return route{}, err
+		}
+		r, next, ok = c.srv.pick(c.intent)
+	}
+	return r, nil
+}
+
+func (s *Server) addWaiting(n int) {
+	s.mu.Lock()
+	s.waiting += n
+	s.mu.Unlock()
+}
+
+// retry pauses after a try that failed for a reason that may pass.
+func (c *client) retry(ctx context.Context, p *patience, err error) error {
+	p.last = err
+	c.log.Debug("session not opened yet", "user", c.start.user, "intent", c.intent, "error", err)
+	var next <-chan struct{}
+	if c.srv.cfg.Changed != nil {
+		next = c.srv.cfg.Changed()
+	}
+	began := time.Now()
+	bad := c.sleep(ctx, p, next, p.pause)
+	c.until = c.until.Add(time.Since(began)) // not the client's doing
+	p.pause = min(2*p.pause, time.Second)
+	return bad
+}
+
+// sleep waits for next, at most d, and ends the login when patience, server or client have ended.
+func (c *client) sleep(ctx context.Context, p *patience, next <-chan struct{}, d time.Duration) error {
+	left := time.Until(p.until)
+	if left <= 0 {
+		return c.noReplica(p)
+	}
+	t := time.NewTimer(min(d, left))
+	defer t.Stop()
+	select {
+	case <-next:
+	case <-t.C:
+	case <-ctx.Done():
+		return fatal("stopping", stateAdminShutdown, "the listener of this node is stopping")
+	}
+	if _, gone := peek(c.raw); gone {
+		return io.EOF
+	}
+	return nil
+}
+
+func (c *client) noReplica(p *patience) *pgError {
+	bad := fatal("no replica", stateCannotConnect, "no replica of the group accepts %s sessions at present", c.intent)
+	bad.hint = "Try again in a moment; \"coterie status\" shows the state of the group."
+	if p.last != nil {
+		bad.detail = "A replica was named but its PostgreSQL could not be reached."
+		c.log.Warn("session not opened", "user", c.start.user, "intent", c.intent, "error", p.last)
+	}
+	return bad
+}
+
+// begin registers an attempt, so that CloseEpoch and CloseReplica can end it. It is false if the route is of the past.
+func (s *Server) begin(a *attempt) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a.intent == ag.ReadWrite && a.epoch < s.minEpoch {
+		return false
+	}
+	s.attempts[a] = struct{}{}
+	return true
+}
+
+func (s *Server) abandon(a *attempt) {
+	s.mu.Lock()
+	delete(s.attempts, a)
+	s.mu.Unlock()
+	a.cancel(nil)
+}
+
+// CloseEpoch ends read-write sessions that were opened under an epoch before that one, and returns how many. Publish the
+// routes of the new epoch first: a login that still sees the old ones waits for newer ones.
+func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
+	old := func(intent ag.Intent, epoch ag.Epoch) bool { return intent == ag.ReadWrite && epoch < before }
+	s.mu.Lock()
+	s.minEpoch = max(s.minEpoch, before)
+	for a := range s.attempts {
+		if old(a.intent, a.epoch) {
+			a.cancel(errMoved)
+		}
+	}
+	s.mu.Unlock()
+	return s.endWhere(ending{"epoch", why}, func(x *session) bool { return old(x.intent, x.epoch) || x.onPrimary && x.epoch < before })
+}
+
+// CloseReplica ends the sessions on that replica; an empty intent means both intents. It returns how many.
+func (s *Server) CloseReplica(id ag.ReplicaID, intent ag.Intent, why string) int {
+	match := func(i ag.Intent, on ag.ReplicaID) bool { return on == id && (intent == "" || i == intent) }
+	s.mu.Lock()
+	for a := range s.attempts {
+		if match(a.intent, a.ID) {
+			a.cancel(errMoved)
+		}
+	}
+	s.mu.Unlock()
+	return s.endWhere(ending{"replica", why}, func(x *session) bool { return match(x.intent, x.replica) })
+}
+
+// endWhere ends the sessions that match, and returns how many were still open.
+func (s *Server) endWhere(e ending, match func(*session) bool) int {
+	s.mu.Lock()
+	var list []*session
+	for _, x := range s.sessions {
+		if match(x) {
+			list = append(list, x)
+		}
+	}
+	s.mu.Unlock()
+	n := 0
+	for _, x := range list {
+		if x.end(e) {
+			n++
+		}
+	}
+	return n
+}

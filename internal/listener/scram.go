@@ -1,0 +1,199 @@
+package listener
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/sha512"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Names of the SASL mechanisms.
+const (
+	mechanismSCRAM     = "SCRAM-SHA-256"
+	mechanismSCRAMPlus = "SCRAM-SHA-256-PLUS"
+)
+
+const (
+	scramSaltLen    = 16
+	scramIterations = 4096
+	scramNonceLen   = 18
+)
+
+// scramVerifier is what PostgreSQL stores of a password.
+type scramVerifier struct {
+	iterations           int
+	salt                 []byte
+	storedKey, serverKey [sha256.Size]byte
+	mock                 bool // of a role that cannot log in: the exchange runs to its end and fails
+}
+
+// parseVerifier reads SCRAM-SHA-256$iterations:salt$stored:server.
+func parseVerifier(s string) (scramVerifier, bool) {
+	var v scramVerifier
+	rest, found := strings.CutPrefix(s, "SCRAM-SHA-256$")
+	head, keys, ok := strings.Cut(rest, "$")
+	iterations, salt, ok2 := strings.Cut(head, ":")
+	stored, server, ok3 := strings.Cut(keys, ":")
+	if !found || !ok || !ok2 || !ok3 {
+		return v, false
+	}
+	n, err := strconv.Atoi(iterations)
+	if err != nil || n < 1 {
+		return v, false
+	}
+	v.iterations = n
+	if v.salt, err = base64.StdEncoding.DecodeString(salt); err != nil || len(v.salt) == 0 {
+		return v, false
+	}
+	return v, decodeKey(v.storedKey[:], stored) && decodeKey(v.serverKey[:], server)
+}
+
+func decodeKey(dst []byte, s string) bool {
+	b, err := base64.StdEncoding.DecodeString(s)
+	return err == nil && copy(dst, b) == len(dst) && len(b) == len(dst)
+}
+
+// mockVerifier is the verifier of a role that has none: its salt is the same at each try, so that it tells nothing.
+func mockVerifier(secret []byte, user string) scramVerifier {
+	m := hmac.New(sha256.New, secret)
+	m.Write([]byte(user))
+	return scramVerifier{iterations: scramIterations, salt: m.Sum(nil)[:scramSaltLen], mock: true}
+}
+
+var (
+	errMalformedSCRAM = errors.New("malformed SCRAM message")
+	errBadProof       = errors.New("the proof does not match")
+)
+
+// scram is the server's side of one exchange (RFC 5802, 7677). The name in the messages is ignored, as PostgreSQL does: the
+// role is that of the startup packet.
+type scram struct {
+	verifier  scramVerifier
+	binding   []byte // tls-server-end-point data; nil = not offered
+	plus      bool   // the client chose the -PLUS mechanism
+	gs2       string
+	nonce     string
+	authInput string // client-first-bare , server-first
+}
+
+// first reads client-first-message and returns server-first-message.
+func (s *scram) first(message string) (string, error) {
+	flag, rest, ok := strings.Cut(message, ",")
+	authzid, bare, ok2 := strings.Cut(rest, ",")
+	if !ok || !ok2 {
+		return "", errMalformedSCRAM
+	}
+	switch {
+	case authzid != "":
+		return "", fmt.Errorf("%w: client uses authorization identity, but it is not supported", errMalformedSCRAM)
+	case flag == "n" && !s.plus:
+	case flag == "y" && !s.plus:
+		if s.binding != nil {
+			return "", fmt.Errorf("%w: SCRAM channel binding negotiation error", errMalformedSCRAM)
+		}
+	case flag == "p=tls-server-end-point" && s.plus:
+	default:
+		return "", fmt.Errorf("%w: unexpected channel binding flag", errMalformedSCRAM)
+	}
+	s.gs2 = flag + ",,"
+	fields := strings.Split(bare, ",")
+	if len(fields) < 2 || !strings.HasPrefix(fields[0], "n=") || !strings.HasPrefix(fields[1], "r=") {
+		return "", errMalformedSCRAM
+	}
+	clientNonce := fields[1][2:]
+	if clientNonce == "" || !printable(clientNonce) {
+		return "", fmt.Errorf("%w: non-printable characters in nonce", errMalformedSCRAM)
+	}
+	random := make([]byte, scramNonceLen)
+	_, _ = rand.Read(random) // never fails
+	s.nonce = clientNonce + base64.StdEncoding.EncodeToString(random)
+	reply := "r=" + s.nonce + ",s=" + base64.StdEncoding.EncodeToString(s.verifier.salt) + ",i=" + strconv.Itoa(s.verifier.iterations)
+	s.authInput = bare + "," + reply
+	return reply, nil
+}
+
+// final reads client-final-message, checks the proof and returns server-final-message.
+func (s *scram) final(message string) (string, error) {
+	i := strings.LastIndex(message, ",p=")
+	if i < 0 {
+		return "", errMalformedSCRAM
+	}
+	without := message[:i]
+	fields := strings.Split(without, ",")
+	if len(fields) < 2 || !strings.HasPrefix(fields[0], "c=") || !strings.HasPrefix(fields[1], "r=") {
+		return "", errMalformedSCRAM
+	}
+	var proof [sha256.Size]byte
+	if !decodeKey(proof[:], message[i+3:]) {
+		return "", errMalformedSCRAM
+	}
+	want := []byte(s.gs2)
+	if s.plus {
+		want = append(want, s.binding...)
+	}
+	if fields[0][2:] != base64.StdEncoding.EncodeToString(want) {
+		return "", fmt.Errorf("%w: SCRAM channel binding check failed", errMalformedSCRAM)
+	}
+	if fields[1][2:] != s.nonce {
+		return "", fmt.Errorf("%w: nonce does not match", errMalformedSCRAM)
+	}
+	auth := []byte(s.authInput + "," + without)
+	key := hmacSHA256(s.verifier.storedKey[:], auth)
+	for i := range proof {
+		proof[i] ^= key[i]
+	}
+	stored := sha256.Sum256(proof[:])
+	if subtle.ConstantTimeCompare(stored[:], s.verifier.storedKey[:]) != 1 || s.verifier.mock {
+		return "", errBadProof
+	}
+	return "v=" + base64.StdEncoding.EncodeToString(hmacSHA256(s.verifier.serverKey[:], auth)), nil
+}
+
+func hmacSHA256(key, data []byte) []byte {
+	m := hmac.New(sha256.New, key)
+	m.Write(data)
+	return m.Sum(nil)
+}
+
+// printable says that s has only the characters RFC 5802 allows in a nonce.
+func printable(s string) bool {
+	for i := range len(s) {
+		if s[i] < 0x21 || s[i] > 0x7e || s[i] == ',' {
+			return false
+		}
+	}
+	return true
+}
+
+// channelBinding returns the tls-server-end-point data of a certificate: its hash by the hash of its signature (RFC 5929).
+// It is nil where that is undefined, as for Ed25519, and then -PLUS is not offered.
+func channelBinding(cert *tls.Certificate) []byte {
+	if cert == nil || len(cert.Certificate) == 0 {
+		return nil
+	}
+	leaf, err := x509.ParseCertificate(cert.Certificate[0])
+	if err != nil {
+		return nil
+	}
+	switch leaf.SignatureAlgorithm {
+	case x509.SHA256WithRSA, x509.ECDSAWithSHA256, x509.SHA1WithRSA, x509.ECDSAWithSHA1, x509.MD5WithRSA:
+		sum := sha256.Sum256(leaf.Raw)
+		return sum[:]
+	case x509.SHA384WithRSA, x509.ECDSAWithSHA384:
+		sum := sha512.Sum384(leaf.Raw)
+		return sum[:]
+	case x509.SHA512WithRSA, x509.ECDSAWithSHA512:
+		sum := sha512.Sum512(leaf.Raw)
+		return sum[:]
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,292 @@
+package listener
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// client is one connection from accept to the end of its session. Its life: negotiate, parse, match a rule, wait for a
+// replica, authenticate, connect there, relay.
+type client struct {
+	srv      *Server
+	log      *slog.Logger
+	raw      net.Conn // as accepted
+	conn     net.Conn // raw, or TLS over it
+	tlsState *tls.ConnectionState
+	binding  []byte // for SCRAM-SHA-256-PLUS
+	readOnly bool   // came by the read-only port
+	host     string // by which it is counted
+	start    *startup
+	login    login
+	intent   ag.Intent
+	until    time.Time // the client's own time is over
+	preAuth  bool      // counted as such
+	counted  bool      // counted as a session of its address
+	unhook   func() bool
+}
+
+func (s *Server) serveClient(raw net.Conn, readOnly bool) {
+	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr())}
+	c.until = time.Now().Add(s.cfg.Limits.PreAuthTime)
+	c.login.local = raw.RemoteAddr().Network() == "unix"
+	if t, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
+		c.login.addr = t.AddrPort().Addr().Unmap().WithZone("")
+	}
+	ctx, cancel := context.WithCancel(s.life)
+	defer cancel()
+	defer func() {
+		if r := recover(); r != nil {
+			s.log.Error("session panicked", "panic", r, "stack", string(debug.Stack()))
+			s.counts.reject("panic")
+		}
+		c.release()
+		_ = raw.Close()
+	}()
+	// The end of the server ends every read and write of a client that is not relayed yet.
+	c.unhook = context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	defer c.unhook()
+	if err := c.run(ctx); err != nil {
+		c.refuse(ctx, err)
+	}
+}
+
+// run takes the client through its life. An error means that it got no session; it is sent to the client if it is a pgError.
+func (c *client) run(ctx context.Context) error {
+	if !c.enterPreAuth(true) {
+		return fatal("pre-auth limit", stateTooMany, "too many connections are being opened")
+	}
+	c.arm(ctx)
+	packet, err := c.negotiate(ctx)
+	if err != nil || packet == nil {
+		return err
+	}
+	start, bad := parseStartup(packet)
+	if bad != nil {
+		return bad
+	}
+	c.start = start
+	c.login.user, c.login.database, c.login.replication = start.user, start.database, start.replication
+	c.login.tls = c.tlsState != nil
+	c.intent = ag.ReadWrite
+	if c.readOnly || start.intent == ag.ReadOnly {
+		c.intent = ag.ReadOnly
+	}
+	if start.minor > 0 || len(start.unknown) > 0 {
+		if err := c.send(negotiateVersion(start)); err != nil {
+			return err
+		}
+	}
+	if start.replication == replicationPhysical {
+		bad := fatal("replication", stateInvalidAuth, "physical replication does not pass the listener")
+		bad.hint = "Replicas of the group are added with \"coterie join\"."
+		return bad
+	}
+	rule, ok := matchRule(*c.srv.rules.Load(), c.login)
+	if !ok || rule.Method == MethodReject {
+		return c.noRule(ok)
+	}
+	if bad := c.count(); bad != nil {
+		return bad
+	}
+	return c.open(ctx, rule)
+}
+
+// noRule is the usual text of PostgreSQL for a login that no rule admits, or that a rule rejects.
+func (c *client) noRule(rejected bool) *pgError {
+	from, encryption := "local", "no encryption"
+	if !c.login.local {
+		from = c.login.addr.String()
+	}
+	if c.login.tls {
+		encryption = "SSL encryption"
+	}
+	text := "no pg_hba.conf entry for host %q, user %q, database %q, %s"
+	if rejected {
+		text = "pg_hba.conf rejects connection for host %q, user %q, database %q, %s"
+	}
+	return fatal("rule", stateInvalidAuth, text, from, c.start.user, c.start.database, encryption)
+}
+
+// negotiate answers the requests that may come before the StartupMessage and returns that message without its length. It
+// returns nil if the connection brought a cancel request instead. Nothing is ever read past the packet at hand, so no byte
+// that came before a change of layer can be taken for one that came after it.
+func (c *client) negotiate(ctx context.Context) ([]byte, error) {
+	var first [1]byte
+	if _, err := io.ReadFull(c.raw, first[:]); err != nil {
+		return nil, err
+	}
+	var in io.Reader = &prefixConn{Conn: c.raw, prefix: first[:]}
+	ssl, gss := false, false
+	if cert := c.certificate(); first[0] == firstTLS && cert != nil {
+		if err := c.startTLS(ctx, &prefixConn{Conn: c.raw, prefix: first[:]}, cert, true); err != nil {
+			return nil, err
+		}
+		ssl, in = true, c.conn
+	}
+	for {
+		packet, err := readPacket(in, c.srv.cfg.Limits.StartupPacket)
+		if err != nil {
+			return nil, err
+		}
+		in = c.conn
+		switch code := binary.BigEndian.Uint32(packet); {
+		case code == codeCancel:
+			c.cancelRequest(ctx, packet[4:])
+			return nil, nil
+		case code == codeSSL && !ssl && len(packet) == 4:
+			ssl = true
+			if err := c.answerSSL(ctx); err != nil {
+				return nil, err
+			}
+			in = c.conn
+		case code == codeGSSENC && !gss && len(packet) == 4:
+			gss = true
+			if err := c.send([]byte{'N'}); err != nil {
+				return nil, err
+			}
+		default:
+			return packet, nil
+		}
+	}
+}
+
+func (c *client) certificate() *tls.Certificate {
+	if c.srv.cfg.Certificate == nil || c.login.local {
+		return nil
+	}
+	return c.srv.cfg.Certificate()
+}
+
+func (c *client) answerSSL(ctx context.Context) error {
+	cert := c.certificate()
+	if cert == nil {
+		return c.send([]byte{'N'})
+	}
+	if waiting, _ := peek(c.raw); waiting {
+		return fatal("protocol", stateProtocolViolation, "received unencrypted data after SSL request")
+	}
+	if err := c.send([]byte{'S'}); err != nil {
+		return err
+	}
+	return c.startTLS(ctx, c.raw, cert, false)
+}
+
+func (c *client) startTLS(ctx context.Context, under net.Conn, cert *tls.Certificate, direct bool) error {
+	cfg := &tls.Config{
+		Certificates:           []tls.Certificate{*cert},
+		MinVersion:             tls.VersionTLS12,
+		NextProtos:             []string{"postgresql"},
+		SessionTicketsDisabled: true,
+	}
+	if c.srv.cfg.ClientCAs != nil {
+		if cfg.ClientCAs = c.srv.cfg.ClientCAs(); cfg.ClientCAs != nil {
+			cfg.ClientAuth = tls.VerifyClientCertIfGiven
+		}
+	}
+	conn := tls.Server(under, cfg)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	state := conn.ConnectionState()
+	if direct && state.NegotiatedProtocol != "postgresql" {
+		return errors.New("direct TLS without ALPN protocol \"postgresql\"")
+	}
+	c.conn, c.tlsState, c.binding = conn, &state, channelBinding(cert)
+	return nil
+}
+
+// negotiateVersion says that 3.0 is spoken and that no protocol option is known.
+func negotiateVersion(start *startup) []byte {
+	b := binary.BigEndian.AppendUint32(nil, protocol3)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(start.unknown)))
+	for _, name := range start.unknown {
+		b = appendCString(b, name)
+	}
+	return appendMessage(nil, 'v', b)
+}
+
+// send writes to the client.
+func (c *client) send(b []byte) error {
+	_, err := c.conn.Write(b)
+	return err
+}
+
+// arm sets the deadline of everything the client has to do before it is authenticated.
+func (c *client) arm(ctx context.Context) {
+	_ = c.raw.SetDeadline(c.until)
+	if ctx.Err() != nil {
+		_ = c.raw.SetDeadline(time.Unix(1, 0))
+	}
+}
+
+// refuse tells the client why it gets no session, if there is somebody to tell.
+func (c *client) refuse(ctx context.Context, err error) {
+	bad, ok := asFatal(err)
+	if !ok {
+		reason := "gone"
+		if errors.Is(err, errProtocol) {
+			reason = "malformed"
+		} else if errors.Is(err, os.ErrDeadlineExceeded) {
+			reason = "timeout"
+		} else if !errors.Is(err, io.EOF) {
+			c.log.Debug("client lost before its session", "client", c.host, "error", err)
+		}
+		c.srv.counts.reject(reason)
+		return
+	}
+	c.srv.counts.reject(bad.reason)
+	c.log.Debug("client refused", "client", c.host, "sqlstate", bad.code, "error", bad.message)
+	if bad.reason == "password" {
+		c.srv.delayFailure(ctx, c.host)
+	}
+	_ = c.raw.SetDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))
+	if err := c.send(bad.encode()); err != nil {
+		return
+	}
+	if bad.reason == "pre-auth limit" {
+		return // a flood is not waited for
+	}
+	halfClose(c.conn)
+	drain(c.raw)
+}
+
+// drain reads what a client has still sent, for a moment: closing a socket with unread bytes resets it, and the client
+// would lose the error.
+func drain(conn net.Conn) {
+	_ = conn.SetReadDeadline(time.Now().Add(linger))
+	_, _ = io.CopyN(io.Discard, conn, 64<<10)
+}
+
+// halfClose says that nothing more will be written.
+func halfClose(conn net.Conn) {
+	if h, ok := conn.(interface{ CloseWrite() error }); ok {
+		_ = h.CloseWrite()
+		return
+	}
+	_ = conn.Close()
+}
+
+// prefixConn returns bytes that were read already before those of the connection.
+type prefixConn struct {
+	net.Conn
+	prefix []byte
+}
+
+func (p *prefixConn) Read(b []byte) (int, error) {
+	if len(p.prefix) > 0 {
+		n := copy(b, p.prefix)
+		p.prefix = p.prefix[n:]
+		return n, nil
+	}
+	return p.Conn.Read(b)
+}
