@@ -31,7 +31,7 @@ type Instance struct {
 	log  *slog.Logger
 	main *session // observation and settings
 	auth *session // Verifier, so that a login never waits behind an observation
-	repl *replSession
+	repl *session // IDENTIFY_SYSTEM
 }
 
 // New returns the instance described by c. It touches nothing.

@@ -2,9 +2,11 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/jackc/pgx/v5"
 )
 
 // Observation is what a running server says about itself at one moment.
@@ -27,7 +29,7 @@ type Observation struct {
 	SyncRepWaiters  int // sessions whose commit waits for synchronous replication
 }
 
-// WalReceiver is the row of pg_stat_wal_receiver.
+// WalReceiver is the row of pg_stat_wal_receiver. There is none while the receiver still waits for its connection.
 type WalReceiver struct {
 	PID         int
 	Status      string
@@ -39,7 +41,7 @@ type WalReceiver struct {
 	LastMessage time.Time
 }
 
-// Walsender is one row of pg_stat_replication.
+// Walsender is one row of pg_stat_replication. The instance's own session is not among them.
 type Walsender struct {
 	PID         int
 	Application string
@@ -63,5 +65,153 @@ type Slot struct {
 	Temporary bool
 }
 
-// Observe asks the server about itself through the instance's permanent session, within two seconds.
-func (i *Instance) Observe(ctx context.Context) (Observation, error) { return Observation{}, errTODO }
+const serverQuery = `
+SELECT r.yes,
+       pg_last_wal_receive_lsn()::text,
+       pg_last_wal_replay_lsn()::text,
+       CASE WHEN NOT r.yes THEN pg_current_wal_insert_lsn()::text END,
+       CASE WHEN NOT r.yes THEN pg_current_wal_flush_lsn()::text END,
+       CASE WHEN r.yes THEN pg_is_wal_replay_paused() ELSE false END,
+       s.setting, coalesce(s.sourcefile, ''),
+       pg_conf_load_time(), pg_postmaster_start_time(),
+       current_setting('server_version_num')::int,
+       (SELECT count(*)::int FROM pg_stat_activity WHERE wait_event_type = 'IPC' AND wait_event = 'SyncRep')
+FROM pg_settings s, (SELECT pg_is_in_recovery() AS yes) r
+WHERE s.name = 'synchronous_standby_names'`
+
+const walReceiverQuery = `
+SELECT coalesce(pid, 0), coalesce(status, ''), coalesce(received_tli, 0), written_lsn::text, flushed_lsn::text,
+       latest_end_lsn::text, coalesce(slot_name, ''), last_msg_receipt_time
+FROM pg_stat_wal_receiver`
+
+const walsendersQuery = `
+SELECT pid, coalesce(application_name, ''), coalesce(state, ''), coalesce(sync_state, ''), sent_lsn::text, write_lsn::text,
+       flush_lsn::text, replay_lsn::text, reply_time
+FROM pg_stat_replication WHERE application_name IS DISTINCT FROM $1 ORDER BY application_name, pid`
+
+const slotsQuery = `
+SELECT slot_name, slot_type, active, coalesce(active_pid, 0), restart_lsn::text, coalesce(wal_status, ''), temporary
+FROM pg_replication_slots ORDER BY slot_name`
+
+// Observe asks the server about itself through the instance's permanent sessions, within two seconds.
+func (i *Instance) Observe(ctx context.Context) (Observation, error) {
+	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+	defer cancel()
+	var o Observation
+	err := i.main.do(ctx, func(c *pgx.Conn) error {
+		o = Observation{}
+		b := &pgx.Batch{}
+		b.Queue(serverQuery).QueryRow(o.scanServer)
+		b.Queue(walReceiverQuery).Query(o.scanWalReceiver)
+		b.Queue(walsendersQuery, SessionName).Query(o.scanWalsenders)
+		b.Queue(slotsQuery).Query(o.scanSlots)
+		return c.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return Observation{}, fmt.Errorf("observe PostgreSQL: %w", err)
+	}
+	p, err := i.identify(ctx)
+	if err != nil {
+		return Observation{}, fmt.Errorf("observe PostgreSQL: %w", err)
+	}
+	o.Timeline = p.Timeline
+	if o.InRecovery {
+		o.Flush = max(o.Receive, o.Replay)
+	}
+	return o, nil
+}
+
+func (o *Observation) scanServer(row pgx.Row) error {
+	return row.Scan(&o.InRecovery, lsn(&o.Receive), lsn(&o.Replay), lsn(&o.Insert), lsn(&o.Flush), &o.ReplayPaused,
+		&o.SyncNames, &o.SyncSource, &o.ConfLoadTime, &o.PostmasterStart, &o.ServerVersion, &o.SyncRepWaiters)
+}
+
+func (o *Observation) scanWalReceiver(rows pgx.Rows) error {
+	for rows.Next() {
+		w, last := &WalReceiver{}, (*time.Time)(nil)
+		if err := rows.Scan(&w.PID, &w.Status, &w.ReceivedTLI, lsn(&w.Written), lsn(&w.Flushed), lsn(&w.LatestEnd), &w.Slot, &last); err != nil {
+			return err
+		}
+		if last != nil {
+			w.LastMessage = *last
+		}
+		if w.PID != 0 {
+			o.WalReceiver = w
+		}
+	}
+	return rows.Err()
+}
+
+func (o *Observation) scanWalsenders(rows pgx.Rows) error {
+	for rows.Next() {
+		w, reply := Walsender{}, (*time.Time)(nil)
+		if err := rows.Scan(&w.PID, &w.Application, &w.State, &w.SyncState, lsn(&w.Sent), lsn(&w.Write), lsn(&w.Flush), lsn(&w.Replay), &reply); err != nil {
+			return err
+		}
+		if reply != nil {
+			w.ReplyTime = *reply
+		}
+		o.Replication = append(o.Replication, w)
+	}
+	return rows.Err()
+}
+
+func (o *Observation) scanSlots(rows pgx.Rows) error {
+	for rows.Next() {
+		s := Slot{}
+		if err := rows.Scan(&s.Name, &s.Type, &s.Active, &s.ActivePID, lsn(&s.Restart), &s.WALStatus, &s.Temporary); err != nil {
+			return err
+		}
+		o.Slots = append(o.Slots, s)
+	}
+	return rows.Err()
+}
+
+// lsnScanner reads the text form of a pg_lsn; NULL is 0.
+type lsnScanner struct{ to *ag.LSN }
+
+func lsn(to *ag.LSN) *lsnScanner { return &lsnScanner{to} }
+
+// Scan implements sql.Scanner.
+func (s *lsnScanner) Scan(src any) error {
+	switch v := src.(type) {
+	case nil:
+		*s.to = 0
+		return nil
+	case string:
+		l, err := ag.ParseLSN(v)
+		*s.to = l
+		return err
+	}
+	return fmt.Errorf("%T is not the text of a WAL position", src)
+}
+
+// FlushLSN returns how far WAL is durable here: as primary what it flushed, in recovery the highest of received and
+// replayed.
+func (i *Instance) FlushLSN(ctx context.Context) (ag.LSN, error) {
+	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+	defer cancel()
+	var l ag.LSN
+	err := i.main.do(ctx, func(c *pgx.Conn) error {
+		return c.QueryRow(ctx, `SELECT (CASE WHEN pg_is_in_recovery()
+			THEN greatest(coalesce(pg_last_wal_receive_lsn(), '0/0'), coalesce(pg_last_wal_replay_lsn(), '0/0'))
+			ELSE pg_current_wal_flush_lsn() END)::text`).Scan(lsn(&l))
+	})
+	if err != nil {
+		return 0, fmt.Errorf("ask for the flushed position: %w", err)
+	}
+	return l, nil
+}
+
+// Checkpoint performs a checkpoint, or a restartpoint in recovery, as fast as it can. It has no time limit of its own.
+func (i *Instance) Checkpoint(ctx context.Context) error {
+	// Not in the main session: a checkpoint may take a minute, and observation must go on.
+	err := i.fresh(ctx, func(c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "CHECKPOINT")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Port is the port number in the name of every private socket.
+const Port = 5432
+
+// The floors of Args: room for the members' slots and streams, seeding windows and backup tools; and enough WAL kept that
+// a briefly absent copy without a slot can still be rewound.
+const (
+	minWalSenders = 20
+	minSlots      = 20
+	minWalKeepMB  = 256
+)
+
+// Args returns the arguments (without the program's name, see Binary) with which the server must be started. What is said
+// here wins over every file and over ALTER SYSTEM (POSTGRES 1.1), so it holds only what must never differ. Limits are
+// raised to what the group needs and never lowered below what the instance's own files say.
+//
+// synchronous_standby_names, max_standby_*_delay and hot_standby_feedback are absent on purpose: the agent changes them in
+// a running server.
+func (i *Instance) Args() []string {
+	set := maps.Clone(i.cfg.Extra)
+	if set == nil {
+		set = map[string]string{}
+	}
+	i.raise(set)
+	maps.Copy(set, i.constants())
+	args := []string{"-D", i.cfg.PGData}
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		args = append(args, "-c", name+"="+set[name])
+	}
+	return args
+}
+
+func (i *Instance) constants() map[string]string {
+	c := map[string]string{
+		"data_directory":          i.cfg.PGData,
+		"config_file":             i.configFile(),
+		"hba_file":                i.cfg.HBAFile,
+		"ident_file":              i.identFile(),
+		"listen_addresses":        "",
+		"port":                    strconv.Itoa(Port),
+		"unix_socket_directories": quoteList(i.cfg.SocketDir),
+		"unix_socket_permissions": "0700",
+		"unix_socket_group":       "",
+
+		"primary_conninfo":              i.primaryConninfo(),
+		"primary_slot_name":             i.cfg.Slot,
+		"wal_retrieve_retry_interval":   "100ms", // the default costs seconds from the second reconnect on (POSTGRES 1.4)
+		"restore_command":               "",      // an archive would bring WAL past the seal (SAFETY 2.1)
+		"archive_cleanup_command":       "",
+		"recovery_end_command":          "",
+		"recovery_min_apply_delay":      "0",
+		"recovery_target":               "",
+		"recovery_target_lsn":           "",
+		"recovery_target_name":          "",
+		"recovery_target_time":          "",
+		"recovery_target_xid":           "",
+		"recovery_target_timeline":      "latest",
+		"restart_after_crash":           "off", // only the keeper starts servers (SAFETY 2.4)
+		"hot_standby":                   "on",
+		"full_page_writes":              "on",
+		"fsync":                         "on",
+		"data_sync_retry":               "off",
+		"ignore_invalid_pages":          "off",
+		"zero_damaged_pages":            "off",
+		"idle_replication_slot_timeout": "0",
+		"promote_trigger_file":          "",
+	}
+	if i.cfg.Install.Major >= 16 {
+		delete(c, "promote_trigger_file")
+	}
+	if i.cfg.Install.Major < 18 {
+		delete(c, "idle_replication_slot_timeout")
+	}
+	if runtime.GOOS == "linux" {
+		c["client_connection_check_interval"] = "1s" // a backend whose listener died must not go on computing
+	}
+	return c
+}
+
+// raise adds the settings that have a floor, where the instance's own value is below it.
+func (i *Instance) raise(set map[string]string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	floors := map[string]int{"max_wal_senders": minWalSenders, "max_replication_slots": minSlots, "wal_keep_size": minWalKeepMB}
+	if c, err := i.Control(ctx); err == nil {
+		// A standby below the primary's value of one of these pauses replay or does not start.
+		for name, n := range c.Settings {
+			floors[name] = max(floors[name], n)
+		}
+		if !c.DataChecksums {
+			set["wal_log_hints"] = "on" // else this copy could never be rewound
+		}
+	} else {
+		i.log.Warn("pg_control not readable, limits are not compared with it", "error", err)
+	}
+	for name, floor := range floors {
+		own, err := i.fileSetting(ctx, name)
+		n, nerr := strconv.Atoi(cmp.Or(set[name], own))
+		if err != nil || nerr != nil || n < floor {
+			set[name] = strconv.Itoa(max(n, floor))
+			if name == "wal_keep_size" {
+				set[name] += "MB"
+			}
+		}
+	}
+	if level, err := i.fileSetting(ctx, "wal_level"); err == nil && level == "minimal" {
+		set["wal_level"] = "replica"
+	}
+}
+
+// fileSetting returns the value a setting would have from the instance's files alone, in the setting's base unit.
+func (i *Instance) fileSetting(ctx context.Context, name string) (string, error) {
+	cmd := exec.CommandContext(ctx, i.Binary(), "-C", name, "-D", i.cfg.PGData,
+		"-c", "config_file="+i.configFile(), "-c", "data_directory="+i.cfg.PGData)
+	cmd.Env = toolEnv()
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("read setting %s: %w", name, withStderr(err))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+func (i *Instance) configFile() string {
+	return cmp.Or(i.cfg.ConfigFile, i.path("postgresql.conf"))
+}
+
+func (i *Instance) identFile() string {
+	return filepath.Join(filepath.Dir(i.cfg.HBAFile), "pg_ident.conf")
+}
+
+// primaryConninfo is constant for the life of the node: the agent serves the socket and decides where the stream comes
+// from, so a change of primary is never a change of setting. The primary-side agent puts the member's name into the
+// walsender's startup packet (SAFETY 3.2).
+func (i *Instance) primaryConninfo() string {
+	return fmt.Sprintf("host=%s port=%d user=%s application_name=coterie",
+		QuoteConninfo(i.cfg.UpstreamDir), Port, QuoteConninfo(i.cfg.Superuser))
+}
+
+// QuoteConninfo quotes a value for a libpq connection string where it needs it.
+func QuoteConninfo(s string) string {
+	if s != "" && !strings.ContainsAny(s, " \t\r\n\v\f'\\=") {
+		return s
+	}
+	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + "'"
+}
+
+// quoteList quotes one element of a comma-separated setting.
+func quoteList(s string) string {
+	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
+}
+
+// WriteHBA writes the private pg_hba.conf and pg_ident.conf. The socket directory admits only the server's own user, so
+// whoever reaches the socket is the agent; it logs in as whom it has authenticated (POSTGRES 4.5).
+func (i *Instance) WriteHBA() error {
+	hba, ident := "local all all trust\nlocal replication all trust\n", ""
+	if i.cfg.Install.Major >= 16 { // "all" as a name in a map exists from 16 on
+		name, err := i.osUser()
+		if err != nil {
+			return fmt.Errorf("write pg_ident.conf: %w", err)
+		}
+		hba = "local all all peer map=coterie\nlocal replication all peer map=coterie\n"
+		ident = fmt.Sprintf("coterie %s all\n", quoteList(name))
+	}
+	const header = "# Written by coterie at every start. The listener's rules decide who may connect, not this file.\n"
+	if err := writeDurably(i.cfg.HBAFile, []byte(header+hba), 0o600); err != nil {
+		return fmt.Errorf("write pg_hba.conf: %w", err)
+	}
+	if err := writeDurably(i.identFile(), []byte(header+ident), 0o600); err != nil {
+		return fmt.Errorf("write pg_ident.conf: %w", err)
+	}
+	return nil
+}
+
+func (i *Instance) osUser() (string, error) {
+	if i.cfg.OSUser != "" {
+		return i.cfg.OSUser, nil
+	}
+	u, err := user.LookupId(strconv.Itoa(os.Geteuid()))
+	if err != nil {
+		return "", err
+	}
+	return u.Username, nil
+}

@@ -1,0 +1,148 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The settings that decide how long a local reader may hold up replay.
+var conflictSettings = []string{"max_standby_streaming_delay", "max_standby_archive_delay"}
+
+// conflictBudget bounds how long PauseConflicts looks for sessions that hold up replay.
+const conflictBudget = 2 * time.Second
+
+// PauseConflicts lets replay win over local sessions until RestoreConflicts: new conflicts end the session at once, and
+// those that hold up replay now are ended (POSTGRES 1.5; one long read would hold up a promotion without bound). The
+// administrator's own values are kept in StateDir.
+func (i *Instance) PauseConflicts(ctx context.Context) error {
+	if err := i.rememberConflicts(); err != nil {
+		return fmt.Errorf("let replay win: %w", err)
+	}
+	for _, name := range conflictSettings {
+		if err := i.alterSystem(ctx, name, "0"); err != nil {
+			return fmt.Errorf("let replay win: %w", err)
+		}
+	}
+	if err := i.exec(ctx, "SELECT pg_reload_conf()"); err != nil {
+		return fmt.Errorf("let replay win: %w", err)
+	}
+	if err := i.endBlockers(ctx); err != nil {
+		return fmt.Errorf("let replay win: %w", err)
+	}
+	return nil
+}
+
+// RestoreConflicts puts the administrator's values back. Without a PauseConflicts before it does nothing.
+func (i *Instance) RestoreConflicts(ctx context.Context) error {
+	content, err := os.ReadFile(i.conflictsFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	own := map[string]*string{}
+	if err == nil {
+		err = json.Unmarshal(content, &own)
+	}
+	if err != nil {
+		return fmt.Errorf("restore max_standby_*_delay: %w", err)
+	}
+	for _, name := range conflictSettings {
+		if v := own[name]; v != nil {
+			err = i.alterSystem(ctx, name, *v)
+		} else {
+			err = i.exec(ctx, "ALTER SYSTEM RESET "+name)
+		}
+		if err != nil {
+			return fmt.Errorf("restore %s: %w", name, err)
+		}
+	}
+	if err := i.exec(ctx, "SELECT pg_reload_conf()"); err != nil {
+		return fmt.Errorf("restore max_standby_*_delay: %w", err)
+	}
+	return removeDurably(i.conflictsFile())
+}
+
+func (i *Instance) conflictsFile() string { return filepath.Join(i.cfg.StateDir, "conflicts.json") }
+
+// rememberConflicts saves what postgresql.auto.conf says of the settings; a file from before holds the right values still.
+func (i *Instance) rememberConflicts() error {
+	if exists(i.conflictsFile()) {
+		return nil
+	}
+	content, err := os.ReadFile(i.autoConf())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	own := map[string]*string{}
+	for _, name := range conflictSettings {
+		if v, ok := autoConfValue(string(content), name); ok {
+			own[name] = &v
+		}
+	}
+	b, err := json.Marshal(own)
+	if err != nil {
+		return err
+	}
+	return writeDurably(i.conflictsFile(), b, 0o600)
+}
+
+// The startup process says what kind of thing it waits for, not always for whom: a snapshot, tablespace or buffer-pin
+// conflict is with some session that holds a snapshot, a lock conflict with those that block it.
+const blockersQuery = `
+SELECT b.pid, coalesce(b.usename::text, ''), coalesce(b.datname::text, '')
+FROM pg_stat_activity s JOIN pg_stat_activity b ON b.backend_type = 'client backend' AND b.application_name <> $1
+WHERE s.backend_type = 'startup'
+  AND (s.wait_event LIKE 'RecoveryConflict%' AND b.backend_xmin IS NOT NULL
+    OR s.wait_event_type = 'BufferPin' AND b.state <> 'idle'
+    OR s.wait_event_type = 'Lock' AND b.pid = ANY (pg_blocking_pids(s.pid)))`
+
+// endBlockers ends the sessions that hold up replay now, until none does in three looks in a row.
+func (i *Instance) endBlockers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, conflictBudget)
+	defer cancel()
+	for quiet := 0; quiet < 3; quiet++ {
+		n, err := i.endBlockersOnce(ctx)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			quiet = -1
+		}
+		if err := sleep(ctx, 2*pollInterval); err != nil {
+			return fmt.Errorf("sessions still hold up replay: %w", err)
+		}
+	}
+	return nil
+}
+
+func (i *Instance) endBlockersOnce(ctx context.Context) (n int, err error) {
+	err = i.main.do(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, blockersQuery, SessionName)
+		if err != nil {
+			return err
+		}
+		type blocker struct {
+			PID            int
+			User, Database string
+		}
+		found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[blocker])
+		if err != nil {
+			return err
+		}
+		n = len(found)
+		for _, b := range found {
+			i.log.Warn("ended a session that held up replay", "pid", b.PID, "user", b.User, "database", b.Database)
+			if _, err := c.Exec(ctx, "SELECT pg_terminate_backend($1)", b.PID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return n, err
+}

@@ -1,0 +1,116 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrTimeline says that a promotion did not, or could not, take the timeline id that was asked for. If the server has left
+// recovery it must be fenced: its timeline belongs to nobody.
+var ErrTimeline = errors.New("timeline id not available")
+
+// maxSkip bounds the ids one promotion may skip: more is a corrupt record rather than a history of failed promotions.
+const maxSkip = 100_000
+
+// Promote ends recovery on exactly the timeline tli and returns how far WAL is flushed then: at or just behind the end of
+// recovery, so who has flushed that much has the whole change of timeline (SAFETY 1.3, 2.3).
+//
+// PostgreSQL takes the id after the newest timeline it has a history file of; so an empty history file is made for every id
+// that is skipped. They stay, since secondaries ask for the file of every id below the newest.
+//
+// An error other than ErrTimeline leaves it open whether the server was or will be promoted: fence, then look. Promoting
+// again to the timeline that the server already writes succeeds.
+func (i *Instance) Promote(ctx context.Context, tli ag.Timeline, budget time.Duration) (endOfRecovery ag.LSN, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, budget, fmt.Errorf("not out of recovery after %v", budget))
+	defer cancel()
+	o, err := i.Observe(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("promote: %w", err)
+	}
+	if o.InRecovery {
+		if err := i.skipTo(o.Timeline, tli); err != nil {
+			return 0, fmt.Errorf("promote to timeline %d: %w", tli, err)
+		}
+		if err := i.leaveRecovery(ctx); err != nil {
+			return 0, fmt.Errorf("promote to timeline %d: %w", tli, err)
+		}
+	}
+	p, err := i.identify(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("promote to timeline %d: %w", tli, err)
+	}
+	if p.Timeline != tli {
+		return 0, fmt.Errorf("promote to timeline %d: the server writes timeline %d: %w", tli, p.Timeline, ErrTimeline)
+	}
+	if _, err := i.History(ctx, tli); err != nil {
+		return 0, fmt.Errorf("promote to timeline %d: %w: %w", tli, err, ErrTimeline)
+	}
+	return p.LSN, nil
+}
+
+// skipTo makes tli the next id PostgreSQL will choose.
+func (i *Instance) skipTo(current, tli ag.Timeline) error {
+	if tli <= current || tli-current > maxSkip {
+		return fmt.Errorf("the server replays timeline %d: %w", current, ErrTimeline)
+	}
+	if err := i.removeTrailingSkips(); err != nil {
+		return err
+	}
+	files, err := i.historyFiles()
+	if err != nil {
+		return err
+	}
+	for known := range files {
+		if known >= tli {
+			return fmt.Errorf("timeline %d has a history file here already: %w", known, ErrTimeline)
+		}
+	}
+	for id := current + 1; id < tli; id++ {
+		if _, ok := files[id]; ok {
+			continue
+		}
+		if err := createEmpty(i.historyPath(id)); err != nil {
+			return fmt.Errorf("mark timeline %d as skipped: %w", id, err)
+		}
+	}
+	return syncPath(i.path("pg_wal"))
+}
+
+func createEmpty(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	return errors.Join(err, f.Close())
+}
+
+// leaveRecovery asks for promotion and waits for its end. pg_promote's own wait is not used: it polls ten times a second.
+func (i *Instance) leaveRecovery(ctx context.Context) error {
+	return i.main.do(ctx, func(c *pgx.Conn) error {
+		sent, recovery := false, true
+		if err := c.QueryRow(ctx, "SELECT pg_promote(false)").Scan(&sent); err != nil {
+			return err
+		}
+		if !sent {
+			return errors.New("the postmaster could not be told")
+		}
+		for {
+			if err := c.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&recovery); err != nil {
+				return err
+			}
+			if !recovery {
+				return nil
+			}
+			if err := sleep(ctx, pollInterval); err != nil {
+				return err
+			}
+		}
+	})
+}

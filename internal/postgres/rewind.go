@@ -1,0 +1,357 @@
+package postgres
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/jackc/pgx/v5"
+)
+
+// RewindOptions says from where to rewind.
+type RewindOptions struct {
+	SourceConninfo string       // of the primary, as a superuser; no password in it
+	ForkDir        string       // where the diverged tail is kept first (KeepFork); "" if the caller has kept it
+	Progress       func(string) // called with each line pg_rewind prints; may be nil
+}
+
+// ErrRewind says that this copy cannot be rewound: the caller seeds it again.
+var ErrRewind = errors.New("rewind not possible")
+
+// ErrInterrupted says that a rewind of the copy was begun and not finished, so that it must not be started.
+var ErrInterrupted = errors.New("a rewind of this copy is unfinished; rewind it again, or seed it again")
+
+// rewindMark is StateDir/rewinding.json: from its creation to its removal the server must not be started.
+type rewindMark struct {
+	Phase    string    `json:"phase"`
+	AutoConf *string   `json:"auto_conf"` // the node's own postgresql.auto.conf, which pg_rewind replaces by the source's
+	Since    time.Time `json:"since"`
+}
+
+// The phases of a rewind. Only the middle one, in which pg_rewind writes, cannot be begun again.
+const (
+	phaseRecover = "recover"
+	phaseRewind  = "rewind"
+	phaseFinish  = "finish"
+)
+
+func (i *Instance) rewindMarkFile() string { return filepath.Join(i.cfg.StateDir, "rewinding.json") }
+
+// Interrupted reports whether a rewind was begun and not finished. The server must not be started then.
+func (i *Instance) Interrupted() bool { return exists(i.rewindMarkFile()) }
+
+// ForgetRewind removes the mark of an unfinished rewind. Only for who has replaced the copy by another since.
+func (i *Instance) ForgetRewind() error { return removeDurably(i.rewindMarkFile()) }
+
+// Rewind brings the stopped, diverged copy back to the history of the source with pg_rewind (POSTGRES 1.7). A server that
+// was not shut down in order is recovered first. Between the mark it sets and the end the copy cannot be started (see
+// Interrupted). Afterwards it is a standby that needs the source's WAL.
+//
+// ErrRewind wraps every reason for which only a reseed helps.
+func (i *Instance) Rewind(ctx context.Context, o RewindOptions) error {
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
+	mark, err := i.readRewindMark()
+	if err != nil {
+		return fmt.Errorf("rewind: %w", err)
+	}
+	if mark == nil || mark.Phase == phaseRecover {
+		if mark, err = i.beginRewind(ctx, o, mark); err != nil {
+			return fmt.Errorf("rewind: %w", err)
+		}
+	} else if mark.Phase == phaseRewind {
+		return fmt.Errorf("rewind: pg_rewind was interrupted at %s and may have left a mixture of two histories: %w", mark.Since.Format(time.RFC3339), ErrRewind)
+	}
+	if mark.Phase == phaseRecover {
+		if err := i.runRewind(ctx, o, mark); err != nil {
+			return fmt.Errorf("rewind: %w", err)
+		}
+	}
+	if err := i.finishRewind(mark); err != nil {
+		return fmt.Errorf("rewind: %w", err)
+	}
+	return nil
+}
+
+// beginRewind checks what can be checked, keeps the tail, sets the mark, and ends with a copy in order at its own end.
+func (i *Instance) beginRewind(ctx context.Context, o RewindOptions, mark *rewindMark) (*rewindMark, error) {
+	c, err := i.Control(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !i.cfg.Install.Rewind {
+		return nil, fmt.Errorf("%s has no pg_rewind (some distributions package it apart): %w", i.cfg.Install.BinDir, ErrRewind)
+	}
+	if !c.DataChecksums && !c.WalLogHints {
+		return nil, fmt.Errorf("the copy has neither data checksums nor wal_log_hints: %w", ErrRewind)
+	}
+	fork, err := i.prepareSource(ctx, o.SourceConninfo, c.SystemID)
+	if err != nil {
+		return nil, fmt.Errorf("source: %w", err)
+	}
+	if o.ForkDir != "" {
+		if err := i.KeepFork(ctx, fork, o.ForkDir); err != nil {
+			return nil, err
+		}
+	}
+	if mark == nil {
+		mark = &rewindMark{Phase: phaseRecover, Since: time.Now().UTC()}
+		own, err := os.ReadFile(i.autoConf())
+		if err == nil {
+			s := string(own)
+			mark.AutoConf = &s
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		if err := i.writeRewindMark(mark); err != nil {
+			return nil, err
+		}
+	}
+	if c.Clean() {
+		return mark, nil
+	}
+	o.Progress("recovering the copy up to its own end")
+	return mark, i.recover(ctx)
+}
+
+// prepareSource checks that the source is a primary of the same cluster, has its timeline in pg_control (before 16,
+// pg_rewind reads it from the last checkpoint, which a server just promoted has not made on its timeline), and returns
+// where this copy's history leaves the source's.
+func (i *Instance) prepareSource(ctx context.Context, conninfo, systemID string) (fork ag.Position, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // the checkpoint
+	defer cancel()
+	config, err := pgx.ParseConfig(conninfo)
+	if err != nil {
+		return fork, err
+	}
+	config.RuntimeParams = i.sessionParams()
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return fork, err
+	}
+	defer closeConn(conn)
+	var id string
+	var recovery bool
+	if err := conn.QueryRow(ctx, "SELECT system_identifier::text, pg_is_in_recovery() FROM pg_control_system()").Scan(&id, &recovery); err != nil {
+		return fork, err
+	}
+	if id != systemID {
+		return fork, fmt.Errorf("its system identifier is %s, this copy's is %s: they are different clusters: %w", id, systemID, ErrRewind)
+	}
+	if recovery {
+		return fork, errors.New("it is in recovery: rewind from the primary")
+	}
+	if _, err := conn.Exec(ctx, "CHECKPOINT"); err != nil {
+		return fork, err
+	}
+	return i.forkFrom(ctx, conn)
+}
+
+// forkFrom finds the last position that this copy and the source have in common.
+func (i *Instance) forkFrom(ctx context.Context, source *pgx.Conn) (fork ag.Position, err error) {
+	var tli ag.Timeline
+	if err := source.QueryRow(ctx, "SELECT timeline_id FROM pg_control_checkpoint()").Scan(&tli); err != nil {
+		return fork, err
+	}
+	var entries []ag.TimelineEntry
+	if tli > 1 {
+		var content string
+		if err := source.QueryRow(ctx, "SELECT pg_read_file('pg_wal/' || $1)", fmt.Sprintf("%08X.history", uint32(tli))).Scan(&content); err != nil {
+			return fork, err
+		}
+		if entries, err = parseHistory(content, tli); err != nil {
+			return fork, err
+		}
+	}
+	c, err := i.Control(ctx)
+	if err != nil {
+		return fork, err
+	}
+	own, err := i.lineage(ctx, max(c.Timeline, c.MinRecoveryTLI))
+	if err != nil {
+		return fork, err
+	}
+	return commonAncestor(own, newLineage(tli, entries))
+}
+
+// commonAncestor returns where two lineages part.
+func commonAncestor(a, b lineage) (ag.Position, error) {
+	fork := ag.Position{}
+	for k := range min(len(a), len(b)) {
+		if a[k].tli != b[k].tli || a[k].begin != b[k].begin {
+			break
+		}
+		fork = ag.Position{Timeline: a[k].tli, LSN: min(a[k].end, b[k].end)}
+		if a[k].end != b[k].end {
+			break
+		}
+	}
+	if fork.Timeline == 0 {
+		return fork, fmt.Errorf("the histories have no timeline in common: %w", ErrRewind)
+	}
+	return fork, nil
+}
+
+// recover performs crash recovery in single-user mode. pg_rewind would do the same, but before 15 without the configuration
+// file of a Debian cluster, and with the WAL removed that it needs afterwards.
+func (i *Instance) recover(ctx context.Context) error {
+	if err := removeDurably(i.path("standby.signal")); err != nil { // single-user mode refuses to be a standby
+		return err
+	}
+	cmd := exec.CommandContext(ctx, i.Binary(), "--single", "-D", i.cfg.PGData,
+		"-c", "config_file="+i.configFile(), "-c", "data_directory="+i.cfg.PGData,
+		"-c", "hba_file="+i.cfg.HBAFile, "-c", "ident_file="+i.identFile(),
+		"-c", "restore_command=", "-c", "archive_mode=off", "-c", "synchronous_standby_names=",
+		"-c", "wal_keep_size=1TB", "-c", "max_slot_wal_keep_size=-1", "template1")
+	cmd.Env = toolEnv()
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.CombinedOutput() // standard input is /dev/null: it recovers and leaves
+	i.keepLog("recovery", out)
+	if err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("recover the copy: %w", context.Cause(ctx))
+		}
+		return fmt.Errorf("recover the copy: %w: %s: %w", err, lastText(out), ErrRewind)
+	}
+	return nil
+}
+
+func (i *Instance) runRewind(ctx context.Context, o RewindOptions, mark *rewindMark) error {
+	mark.Phase, mark.Since = phaseRewind, time.Now().UTC()
+	if err := i.writeRewindMark(mark); err != nil {
+		return err
+	}
+	args := []string{"--target-pgdata", i.cfg.PGData, "--source-server", o.SourceConninfo, "--progress"}
+	if i.cfg.Install.Major >= 15 {
+		args = append(args, "--config-file", i.configFile())
+	}
+	out, err := runLines(ctx, i.bin("pg_rewind"), args, o.Progress)
+	i.keepLog("rewind", out)
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("pg_rewind: %w: %s: %w", err, lastText(out), ErrRewind)
+	}
+	if err != nil {
+		return err
+	}
+	mark.Phase = phaseFinish
+	return i.writeRewindMark(mark)
+}
+
+// finishRewind puts back what is this node's own and removes the mark.
+func (i *Instance) finishRewind(mark *rewindMark) error {
+	own := autoConfHeader
+	if mark.AutoConf != nil {
+		own = *mark.AutoConf
+	}
+	edited, err := editAutoConf(own, nil)
+	if err != nil {
+		return err
+	}
+	if err := writeDurably(i.autoConf(), []byte(edited), 0o600); err != nil {
+		return err
+	}
+	if err := i.createStandbySignal(); err != nil {
+		return err
+	}
+	return i.ForgetRewind()
+}
+
+func (i *Instance) readRewindMark() (*rewindMark, error) {
+	b, err := os.ReadFile(i.rewindMarkFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var m rewindMark
+	if err := json.Unmarshal(b, &m); err != nil {
+		return nil, fmt.Errorf("read %s: %w: %w", i.rewindMarkFile(), err, ErrRewind)
+	}
+	return &m, nil
+}
+
+func (i *Instance) writeRewindMark(m *rewindMark) error {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return writeDurably(i.rewindMarkFile(), b, 0o600)
+}
+
+// keepLog appends a tool's output to a file of LogDir. Losing it is no reason to fail.
+func (i *Instance) keepLog(name string, out []byte) {
+	if i.cfg.LogDir == "" {
+		return
+	}
+	f, err := os.OpenFile(filepath.Join(i.cfg.LogDir, name+".log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err == nil {
+		_, err = fmt.Fprintf(f, "--- %s\n%s\n", time.Now().UTC().Format(time.RFC3339), out)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		i.log.Warn("output of a tool not kept", "tool", name, "error", err)
+	}
+}
+
+// maxToolOutput bounds what is kept of a tool's output.
+const maxToolOutput = 64 << 10
+
+// runLines runs a tool and calls each with every line it prints; pg_rewind ends those of its progress with a carriage
+// return. It returns the end of the output.
+func runLines(ctx context.Context, name string, args []string, each func(string)) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = toolEnv()
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	r, w := io.Pipe()
+	cmd.Stdout, cmd.Stderr = w, w
+	var kept []byte
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		lines := bufio.NewScanner(r)
+		lines.Buffer(nil, maxToolOutput)
+		lines.Split(splitLines)
+		for lines.Scan() {
+			line := strings.TrimSpace(lines.Text())
+			if line == "" {
+				continue
+			}
+			each(line)
+			kept = append(append(kept, line...), '\n')
+			kept = kept[max(0, len(kept)-maxToolOutput):]
+		}
+		_, _ = io.Copy(io.Discard, r) // a line too long for the scanner must not block the tool
+	}()
+	err := cmd.Run()
+	_ = w.Close() // of a pipe: never fails
+	<-read
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return kept, err
+}
+
+// splitLines is bufio.ScanLines for lines that end with \n or \r.
+func splitLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
+	if k := bytes.IndexAny(data, "\r\n"); k >= 0 {
+		return k + 1, data[:k], nil
+	}
+	if atEOF && len(data) > 0 {
+		return len(data), data, nil
+	}
+	return 0, nil, nil
+}

@@ -1,0 +1,65 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Role is what authentication needs to know of a role.
+type Role struct {
+	Name        string
+	Password    string // the verifier (SCRAM-SHA-256$... or md5...), never the password itself; "" for none
+	CanLogin    bool
+	ValidUntil  *time.Time // nil for no limit
+	Super       bool
+	Replication bool
+	ConnLimit   int      // -1 for none
+	MemberOf    []string // direct and indirect memberships as granted, itself not included
+}
+
+// LogValue keeps the verifier out of logs.
+func (r Role) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("name", r.Name), slog.Bool("login", r.CanLogin), slog.Bool("super", r.Super),
+		slog.Bool("password", r.Password != ""))
+}
+
+// ErrNoRole says that there is no such role.
+var ErrNoRole = errors.New("no such role")
+
+// pg_hba's +role counts a superuser as a member only of what it was granted, so pg_has_role would be wrong here.
+const roleQuery = `
+WITH RECURSIVE granted(oid) AS (
+    SELECT m.roleid FROM pg_auth_members m JOIN pg_authid a ON a.oid = m.member WHERE a.rolname = $1
+    UNION
+    SELECT m.roleid FROM pg_auth_members m JOIN granted g ON m.member = g.oid)
+SELECT rolname, coalesce(rolpassword, ''), rolcanlogin,
+       CASE WHEN isfinite(rolvaliduntil) THEN rolvaliduntil END, coalesce(rolvaliduntil = '-infinity', false),
+       rolsuper, rolreplication, rolconnlimit,
+       ARRAY(SELECT a.rolname::text FROM granted g JOIN pg_authid a ON a.oid = g.oid ORDER BY 1)
+FROM pg_authid WHERE rolname = $1`
+
+// Verifier returns the role of that name, or ErrNoRole. It is read anew at each call, in a session used for nothing else.
+func (i *Instance) Verifier(ctx context.Context, user string) (Role, error) {
+	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+	defer cancel()
+	var r Role
+	var never bool
+	err := i.auth.do(ctx, func(c *pgx.Conn) error {
+		return c.QueryRow(ctx, roleQuery, user).Scan(&r.Name, &r.Password, &r.CanLogin, &r.ValidUntil, &never,
+			&r.Super, &r.Replication, &r.ConnLimit, &r.MemberOf)
+	})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return Role{}, ErrNoRole
+	case err != nil:
+		return Role{}, fmt.Errorf("read the role: %w", err)
+	case never:
+		r.ValidUntil = &time.Time{}
+	}
+	return r, nil
+}

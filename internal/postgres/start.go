@@ -1,0 +1,87 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// PrepareStart makes the files of the stopped server ready for a start in either role: private authentication files, no
+// reserved setting in postgresql.auto.conf, standby.signal, and no timeline file that an interrupted promotion left behind
+// (with one, the server would take the skipped id for the newest timeline and refuse to start). It refuses while a rewind
+// is unfinished. The keeper removes standby.signal for the moment of starting a primary.
+func (i *Instance) PrepareStart(ctx context.Context) error {
+	if i.Interrupted() {
+		return fmt.Errorf("start PostgreSQL: %w", ErrInterrupted)
+	}
+	if err := i.WriteHBA(); err != nil {
+		return err
+	}
+	if err := i.removeTrailingSkips(); err != nil {
+		return fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	keep, err := i.ownSync()
+	if err == nil {
+		err = i.WriteAutoConf(keep)
+	}
+	if err != nil {
+		return fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	return i.createStandbySignal()
+}
+
+// removeTrailingSkips removes the empty history files above the newest timeline that exists here. Those below it must
+// stay: a secondary asks for the history file of every id up to the newest.
+func (i *Instance) removeTrailingSkips() error {
+	files, err := i.historyFiles()
+	if err != nil {
+		return err
+	}
+	tlis := make([]ag.Timeline, 0, len(files))
+	for tli := range files {
+		tlis = append(tlis, tli)
+	}
+	slices.Sort(tlis)
+	removed := false
+	for _, tli := range slices.Backward(tlis) {
+		if files[tli] > 0 {
+			break
+		}
+		if err := os.Remove(i.historyPath(tli)); err != nil {
+			return fmt.Errorf("remove the mark of a skipped timeline: %w", err)
+		}
+		removed = true
+		i.log.Info("removed the mark of a timeline that was never begun", "timeline", tli)
+	}
+	if !removed {
+		return nil
+	}
+	return syncPath(i.path("pg_wal"))
+}
+
+// ownSync returns the synchronous_standby_names of postgresql.auto.conf if the agent wrote it. It is kept over a restart:
+// commits of a primary that comes back wait rather than not, until the agent has set what the record says.
+func (i *Instance) ownSync() (map[string]*string, error) {
+	content, err := os.ReadFile(i.autoConf())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	value, ok := autoConfValue(string(content), "synchronous_standby_names")
+	s, err := ParseSync(value)
+	if !ok || err != nil {
+		return nil, nil // not ours
+	}
+	for _, name := range s.Names {
+		if _, _, ours := ParseApplication(name); !ours {
+			return nil, nil
+		}
+	}
+	return map[string]*string{"synchronous_standby_names": &value}, nil
+}
