@@ -100,14 +100,14 @@ func entryName(h *tar.Header) (string, error) {
 	if h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir {
 		return "", fmt.Errorf("archive entry %.80q is neither a file nor a directory (type %q)", h.Name, h.Typeflag)
 	}
-	name := h.Name
+	name := strings.TrimPrefix(h.Name, "./") // PostgreSQL's spelling of ./pg_wal/archive_status
 	if h.Typeflag == tar.TypeDir {
 		name = strings.TrimSuffix(name, "/")
 	}
 	if len(name) > maxEntryName || len(h.PAXRecords) > 0 {
 		return "", fmt.Errorf("archive entry %.80q… has a name or attributes that PostgreSQL does not send", name)
 	}
-	if name == "." || !filepath.IsLocal(name) || path.Clean(name) != name {
+	if name == "." || name == "" || !filepath.IsLocal(name) || path.Clean(name) != name {
 		return "", fmt.Errorf("archive entry %q would lie outside the data directory", name)
 	}
 	return name, nil

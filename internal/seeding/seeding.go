@@ -21,7 +21,9 @@ type Options struct {
 	// Conn is a raw byte stream that behaves like a fresh connection to the source's private PostgreSQL socket. Run sends the
 	// startup packet itself and closes the connection before it returns.
 	Conn net.Conn
-	User string // a role that may replicate; the server must not ask it for a password on this connection
+	// Joined says that the source's side has sent the startup packet already: the first bytes on Conn are the server's answer.
+	Joined bool
+	User   string // a role that may replicate; the server must not ask it for a password on this connection
 	// Slot is the physical replication slot that keeps the source's WAL from the backup's redo position on. It is created if
 	// it is missing, before the backup begins, and is the caller's to drop. Streaming fetches the WAL itself.
 	Slot string
@@ -76,6 +78,7 @@ type Result struct {
 func Run(ctx context.Context, o Options) (Result, error) {
 	stop := context.AfterFunc(ctx, func() { _ = o.Conn.Close() }) // ends whatever read or write is under way
 	defer stop()
+	defer func() { _ = o.Conn.Close() }()
 	r, err := run(ctx, o)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause // the closed connection is only how it showed
@@ -89,16 +92,13 @@ func Run(ctx context.Context, o Options) (Result, error) {
 func run(ctx context.Context, o Options) (Result, error) {
 	target, err := checkPlaces(o.Target, o.StateDir)
 	if err != nil {
-		_ = o.Conn.Close()
 		return Result{}, err
 	}
 	o.Target = target
 	s, err := connect(ctx, o)
 	if err != nil {
-		_ = o.Conn.Close()
 		return Result{}, fmt.Errorf("connect: %w", err)
 	}
-	defer s.close()
 	src, err := s.identify()
 	if err != nil {
 		return Result{}, err
@@ -143,6 +143,7 @@ func fill(ctx context.Context, o Options, src source, b *backup, t *tree, watch 
 	if err != nil {
 		return Result{}, fmt.Errorf("end backup: %w", err)
 	}
+	b.s.goodbye()
 	watch.enter(PhaseVerify)
 	if err := in.check(m, src, end); err != nil {
 		return Result{}, err

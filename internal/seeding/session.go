@@ -59,17 +59,19 @@ func connect(ctx context.Context, o Options) (*session, error) {
 	w := &wire{ctx: ctx, conn: o.Conn, rate: o.MaxRate, idle: startupTimeout}
 	s := &session{front: pgproto3.NewFrontend(w, w), wire: w}
 	s.front.SetMaxBodyLen(maxMessage)
-	s.front.Send(&pgproto3.StartupMessage{
-		ProtocolVersion: pgproto3.ProtocolVersion30,
-		Parameters: map[string]string{
-			"user": o.User, "replication": "true", "application_name": "coterie_seed",
-			// A backup outlasts every timeout that an administrator may have set for sessions.
-			"statement_timeout": "0", "lock_timeout": "0",
-			"idle_session_timeout": "0", "idle_in_transaction_session_timeout": "0",
-		},
-	})
-	if err := s.front.Flush(); err != nil {
-		return nil, err
+	if !o.Joined {
+		s.front.Send(&pgproto3.StartupMessage{
+			ProtocolVersion: pgproto3.ProtocolVersion30,
+			Parameters: map[string]string{
+				"user": o.User, "replication": "true", "application_name": "coterie_seed",
+				// A backup outlasts every timeout that an administrator may have set for sessions.
+				"statement_timeout": "0", "lock_timeout": "0",
+				"idle_session_timeout": "0", "idle_in_transaction_session_timeout": "0",
+			},
+		})
+		if err := s.front.Flush(); err != nil {
+			return nil, err
+		}
 	}
 	for {
 		msg, err := s.read()
@@ -210,12 +212,11 @@ func (s *session) ask(command string, n int) ([][]byte, error) {
 	return row, s.ready()
 }
 
-// close ends the session; the source notices even when the goodbye cannot be sent.
-func (s *session) close() {
+// goodbye ends a session that has nothing under way, so that the source logs no lost connection. Run closes the connection.
+func (s *session) goodbye() {
 	s.wire.idle = time.Second
 	s.front.Send(&pgproto3.Terminate{})
-	_ = s.front.Flush() // a courtesy; closing the connection says the same
-	_ = s.wire.conn.Close()
+	_ = s.front.Flush() // a courtesy: closing the connection says the same
 }
 
 // wire is the connection with its clock: every read and write has a deadline, bytes are counted, and reading is slowed down
