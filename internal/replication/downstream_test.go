@@ -1,0 +1,561 @@
+package replication
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// walsender is the server's end of one connection, played by the test.
+type walsender struct {
+	t       *testing.T
+	conn    net.Conn
+	r       *bufio.Reader
+	startup startup
+}
+
+// fakeServer accepts connections as PostgreSQL does, and hands them to the test.
+type fakeServer struct {
+	dir   string
+	conns chan *walsender
+}
+
+func newFakeServer(t *testing.T) *fakeServer {
+	dir := shortDir(t)
+	l, err := net.Listen("unix", filepath.Join(dir, socketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fakeServer{dir: dir, conns: make(chan *walsender, 16)}
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			f.conns <- &walsender{t: t, conn: conn, r: bufio.NewReader(conn)}
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		accepting.Wait()
+		close(f.conns)
+		for w := range f.conns {
+			_ = w.conn.Close()
+		}
+	})
+	return f
+}
+
+// next returns the next connection with its startup packet read.
+func (f *fakeServer) next(t *testing.T) *walsender {
+	t.Helper()
+	select {
+	case w := <-f.conns:
+		t.Cleanup(func() { _ = w.conn.Close() })
+		_ = w.conn.SetDeadline(time.Now().Add(20 * time.Second))
+		s, err := readStartup(struct {
+			io.Reader
+			io.Writer
+		}{w.r, w.conn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.startup = s
+		return w
+	case <-time.After(20 * time.Second):
+		t.Fatal("no connection to the server")
+		return nil
+	}
+}
+
+// read returns the next message.
+func (w *walsender) read() (frame, error) { return readMessage(w.r) }
+
+func readMessage(r *bufio.Reader) (frame, error) {
+	var head [headerLen]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return frame{}, err
+	}
+	b := append(head[:], make([]byte, binary.BigEndian.Uint32(head[1:])-4)...)
+	_, err := io.ReadFull(r, b[headerLen:])
+	return frame{kind: b[0], head: b, size: len(b)}, err
+}
+
+func (w *walsender) mustRead() frame {
+	w.t.Helper()
+	f, err := w.read()
+	if err != nil {
+		w.t.Fatalf("server reads: %v", err)
+	}
+	return f
+}
+
+func (w *walsender) write(msgs ...[]byte) {
+	w.t.Helper()
+	if _, err := w.conn.Write(bytes.Join(msgs, nil)); err != nil {
+		w.t.Fatalf("server writes: %v", err)
+	}
+}
+
+// silent reports that nothing arrives for a moment.
+func (w *walsender) silent() bool {
+	_ = w.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	_, err := w.r.Peek(1)
+	_ = w.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// ended reports that the connection is closed.
+func ended(conn net.Conn, r *bufio.Reader) bool {
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_, err := io.Copy(io.Discard, r)
+	var timeout net.Error
+	return !errors.As(err, &timeout) || !timeout.Timeout()
+}
+
+// peer is the secondary's end of a stream, played by the test.
+type peer struct {
+	t    *testing.T
+	conn net.Conn
+	r    *bufio.Reader
+}
+
+func (p *peer) write(b []byte) {
+	p.t.Helper()
+	if _, err := p.conn.Write(b); err != nil {
+		p.t.Fatalf("peer writes: %v", err)
+	}
+}
+
+func (p *peer) mustRead() frame {
+	p.t.Helper()
+	f, err := readMessage(p.r)
+	if err != nil {
+		p.t.Fatalf("peer reads: %v", err)
+	}
+	return f
+}
+
+// bench is a Downstream in front of a fake server.
+type bench struct {
+	t      *testing.T
+	server *fakeServer
+	d      *Downstream
+	wire   string
+	facts  PrimaryFacts
+	as     ag.ReplicaID // the certificate's identity
+}
+
+func newBench(t *testing.T, change func(*DownstreamConfig)) *bench {
+	b := &bench{t: t, server: newFakeServer(t), facts: PrimaryFacts{Leading: true, Epoch: 3, TLI: 2, Switch: 0x1000}, as: "s1"}
+	cfg := DownstreamConfig{
+		SocketDir: b.server.dir, Superuser: func() string { return "admin" }, Self: func() PrimaryFacts { return b.facts },
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	b.d = NewDownstream(cfg)
+	b.d.SetEpoch(3, true)
+	b.wire = filepath.Join(b.server.dir, "wire")
+	l, err := net.Listen("unix", b.wire)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var handling sync.WaitGroup
+	handling.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			handling.Go(func() { b.d.Handle(context.Background(), b.as, conn) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		b.d.Close()
+		handling.Wait()
+	})
+	return b
+}
+
+func (b *bench) dial() *peer {
+	b.t.Helper()
+	conn, err := net.Dial("unix", b.wire)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = conn.Close() })
+	return &peer{t: b.t, conn: conn, r: bufio.NewReader(conn)}
+}
+
+// open opens a stream up to the OK.
+func (b *bench) open(h Hello) (*peer, *walsender) {
+	b.t.Helper()
+	p := b.dial()
+	a, err := Open(b.t.Context(), p.conn, h)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if !a.OK || a.Epoch != 3 || a.TLI != 2 || a.Switch != 0x1000 {
+		b.t.Errorf("answer = %+v", a)
+	}
+	_ = p.conn.SetDeadline(time.Now().Add(20 * time.Second))
+	return p, b.server.next(b.t)
+}
+
+var walHello = Hello{Kind: KindWAL, Member: "s1", Epoch: 3, Copy: "c1"}
+
+// stream opens a WAL stream up to streaming mode.
+func (b *bench) stream() (*peer, *walsender) {
+	b.t.Helper()
+	p, w := b.open(walHello)
+	p.write(message('Q', "START_REPLICATION 0/1000\x00"))
+	if f := w.mustRead(); f.kind != 'Q' {
+		b.t.Fatalf("server got %q", f.kind)
+	}
+	w.write(message('W', "\x00\x00\x00"))
+	if f := p.mustRead(); f.kind != 'W' {
+		b.t.Fatalf("peer got %q", f.kind)
+	}
+	return p, w
+}
+
+// plainStatus is a status update that wants no reply.
+func plainStatus(s status) []byte {
+	b := statusUpdate(s)
+	b[statusLen-1] = 0
+	return b
+}
+
+func TestStreamStartup(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	for _, tc := range []struct{ kind, name, replication, database string }{
+		{KindWAL, "cot_s1_3", "true", ""}, {KindBackup, "cot_seed_s1", "true", ""}, {KindQuery, "cot_query_s1", "", "postgres"},
+	} {
+		_, w := b.open(Hello{Kind: tc.kind, Member: "s1", Epoch: 3})
+		got := w.startup.params
+		if got["user"] != "admin" || got["application_name"] != tc.name || got["replication"] != tc.replication || got["database"] != tc.database {
+			t.Errorf("startup of kind %s: %v", tc.kind, got)
+		}
+	}
+	if n := len(b.d.Streams()); n != 3 {
+		t.Errorf("%d streams, want 3", n)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(c *DownstreamConfig) {
+		c.Verify = func(_ context.Context, h Hello) Answer {
+			if h.CRC == 13 {
+				return Answer{Code: CodeDiverged, Message: "other bytes"}
+			}
+			return Answer{OK: true}
+		}
+	})
+	for _, tc := range []struct {
+		name  string
+		hello Hello
+		code  string
+	}{
+		{"another member", Hello{Kind: KindWAL, Member: "s2", Epoch: 3}, CodeUnauthorised},
+		{"unknown kind", Hello{Kind: "sql", Member: "s1", Epoch: 3}, CodeUnauthorised},
+		{"old epoch", Hello{Kind: KindWAL, Member: "s1", Epoch: 2}, CodeEpoch},
+		{"later epoch", Hello{Kind: KindQuery, Member: "s1", Epoch: 4}, CodeEpoch},
+		{"diverged", Hello{Kind: KindWAL, Member: "s1", Epoch: 3, CRC: 13}, CodeDiverged},
+	} {
+		var refused *RefusedError
+		if _, err := Open(t.Context(), b.dial().conn, tc.hello); !errors.As(err, &refused) || refused.Answer.Code != tc.code {
+			t.Errorf("%s: %v, want code %s", tc.name, err, tc.code)
+		}
+	}
+	b.d.SetEpoch(4, false)
+	var refused *RefusedError
+	if _, err := Open(t.Context(), b.dial().conn, Hello{Kind: KindWAL, Member: "s1", Epoch: 4}); !errors.As(err, &refused) || refused.Answer.Code != CodeNotPrimary {
+		t.Errorf("not leading: %v", err)
+	}
+	b.d.SetEpoch(3, true) // may not go back
+	if _, err := Open(t.Context(), b.dial().conn, walHello); err == nil {
+		t.Error("the epoch went back")
+	}
+	if len(b.server.conns) != 0 {
+		t.Error("a refused stream reached the server")
+	}
+}
+
+func TestBadHello(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	for _, bytes := range []string{"\xff\xff\xff\xff", "\x00\x00\x10\x01" + strings.Repeat(" ", 4097), "\x00\x00\x00\x04none"} {
+		p := b.dial()
+		p.write([]byte(bytes))
+		if !ended(p.conn, p.r) {
+			t.Errorf("a stream that begins with %.10q stays open", bytes)
+		}
+	}
+	if _, err := Open(t.Context(), b.dial().conn, Hello{Member: ag.ReplicaID(strings.Repeat("x", maxHello))}); err == nil {
+		t.Error("a hello of more than 4 KiB was sent")
+	}
+	slow := b.dial()
+	slow.write([]byte("\x00\x00"))
+	began := time.Now()
+	if !ended(slow.conn, slow.r) || time.Since(began) < helloTimeout/2 {
+		t.Errorf("a slow hello ended after %v", time.Since(began))
+	}
+}
+
+func TestHoldFeedback(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	p, w := b.stream()
+	p.write(plainStatus(status{1, 1, 1}))
+	if f := w.mustRead(); f.status() != (status{1, 1, 1}) {
+		t.Fatalf("server got %+v", f.status())
+	}
+	b.d.HoldFeedback(true)
+	p.write(statusUpdate(status{2, 2, 2}))
+	p.write(message('d', "h\x00\x00"))
+	for i := range 1000 {
+		p.write(plainStatus(status{ag.LSN(i + 3), ag.LSN(i + 3), 2}))
+	}
+	waitFor(t, "the held position to be known", func() bool { return b.d.Streams()[0].Flush == 1002 })
+	if !w.silent() {
+		t.Fatal("feedback reached the server while it was held")
+	}
+	b.d.HoldFeedback(false)
+	if f := w.mustRead(); !f.isHotStandby() {
+		t.Errorf("server got %+v, want the xmin", f)
+	}
+	if f := w.mustRead(); !f.isStatus() || f.status() != (status{1002, 1002, 2}) || !f.replyWanted() {
+		t.Errorf("server got %+v, want the newest status and the wish for a reply", f)
+	}
+	p.write(plainStatus(status{2000, 2000, 2000}))
+	if f := w.mustRead(); f.status().flush != 2000 {
+		t.Errorf("server got %+v", f.status())
+	}
+}
+
+// TestProve checks the order of the proof: two requests, the second after the first reply, among replies that the
+// secondary asked for itself, and that the secondary sees only its own.
+func TestProve(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	p, w := b.stream()
+	p.write(statusUpdate(status{5, 4, 3}))
+	if f := w.mustRead(); f.status() != (status{5, 4, 3}) {
+		t.Fatalf("server got %+v", f.status())
+	}
+	proved := make(chan error, 1)
+	go func() { proved <- b.d.Prove(context.Background(), []ag.ReplicaID{"s1"}) }()
+	if f := w.mustRead(); !f.isStatus() || f.status() != (status{5, 4, 3}) || !f.replyWanted() {
+		t.Fatalf("injected %+v", f)
+	}
+	w.write(keepalive(9)) // of its own accord, as an idle walsender does
+	w.write(reply())      // to the secondary's
+	if !w.silent() {
+		t.Fatal("the second request came before the first reply")
+	}
+	w.write(reply(), walMessage(0x3000, 500))
+	if f := w.mustRead(); !f.isStatus() || !f.replyWanted() {
+		t.Fatalf("injected %+v", f)
+	}
+	if len(proved) > 0 {
+		t.Fatal("proved by one reply")
+	}
+	w.write(reply())
+	if err := <-proved; err != nil {
+		t.Fatal(err)
+	}
+	w.write(message('c', ""))
+	var got string
+	for _, want := range []byte{'k', 'k', 'w', 0} {
+		f := p.mustRead()
+		got += string(f.kind)
+		if f.sub() != want {
+			t.Errorf("peer got %q/%q, want %q", f.kind, f.sub(), want)
+		}
+	}
+	if got != "dddc" {
+		t.Errorf("peer got %q, want dddc", got)
+	}
+	if s := b.d.Streams()[0]; s.Proven != 1 || s.Streaming {
+		t.Errorf("stream = %+v", s)
+	}
+	if err := b.d.Prove(context.Background(), []ag.ReplicaID{"s1"}); !errors.Is(err, errNotStreaming) {
+		t.Errorf("prove after the end of streaming: %v", err)
+	}
+}
+
+func TestProveFails(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	if err := b.d.Prove(t.Context(), []ag.ReplicaID{"s1"}); err == nil {
+		t.Error("proved without a stream")
+	}
+	_, w := b.stream()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := b.d.Prove(ctx, []ag.ReplicaID{"s1"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("no reply: %v", err)
+	}
+	proved := make(chan error, 1)
+	go func() { proved <- b.d.Prove(context.Background(), []ag.ReplicaID{"s1"}) }()
+	w.mustRead()
+	w.mustRead()
+	b.d.Drop("s1", "test")
+	if err := <-proved; !errors.Is(err, errEnded) {
+		t.Errorf("dropped: %v", err)
+	}
+}
+
+// TestOneWalsender checks that a new stream of a member waits for the old one's end and row.
+func TestOneWalsender(t *testing.T) {
+	t.Parallel()
+	row := make(chan struct{}, 1)
+	row <- struct{}{}
+	b := newBench(t, func(c *DownstreamConfig) {
+		c.OldRowGone = func(ctx context.Context, m ag.ReplicaID) error {
+			select {
+			case <-row:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
+	p1, w1 := b.stream()
+	p2 := b.dial()
+	opened := make(chan error, 1)
+	go func() {
+		_, err := Open(context.Background(), p2.conn, walHello)
+		opened <- err
+	}()
+	if !ended(w1.conn, w1.r) || !ended(p1.conn, p1.r) {
+		t.Fatal("the old stream stays open")
+	}
+	select {
+	case <-opened:
+		t.Fatal("joined while the old row was there")
+	case <-b.server.conns:
+		t.Fatal("connected while the old row was there")
+	case <-time.After(100 * time.Millisecond):
+	}
+	row <- struct{}{}
+	if err := <-opened; err != nil {
+		t.Fatal(err)
+	}
+	if s := b.d.Streams(); len(s) != 1 || s[0].Session != 2 {
+		t.Errorf("streams = %+v", s)
+	}
+}
+
+func TestSetEpochCloses(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	_, w := b.stream()
+	_, q := b.open(Hello{Kind: KindQuery, Member: "s1", Epoch: 3})
+	b.d.SetEpoch(3, true)
+	if n := len(b.d.Streams()); n != 2 {
+		t.Fatalf("%d streams after the same epoch again", n)
+	}
+	b.facts.Epoch = 4
+	b.d.SetEpoch(4, true)
+	if n := len(b.d.Streams()); n != 0 {
+		t.Errorf("%d streams of the old epoch", n)
+	}
+	if !ended(w.conn, w.r) || !ended(q.conn, q.r) {
+		t.Error("the server still has a connection")
+	}
+}
+
+// TestEpochMovesDuringVerify checks that a stream judged in an epoch is not joined in the next.
+func TestEpochMovesDuringVerify(t *testing.T) {
+	t.Parallel()
+	var b *bench
+	b = newBench(t, func(c *DownstreamConfig) {
+		c.Verify = func(context.Context, Hello) Answer {
+			b.d.SetEpoch(4, true)
+			return Answer{OK: true}
+		}
+	})
+	if _, err := Open(t.Context(), b.dial().conn, walHello); err == nil {
+		t.Error("joined a stream of an old epoch")
+	}
+}
+
+// TestLiveness checks that an idle stream is probed in both directions, and that a silent peer is given up.
+func TestLiveness(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(c *DownstreamConfig) { c.ProbeAfter, c.DeadAfter = 150*time.Millisecond, 450*time.Millisecond })
+	p, w := b.stream()
+	w.write(walMessage(0x5000, 200))
+	if f := p.mustRead(); f.sub() != 'w' {
+		t.Fatalf("peer got %q", f.sub())
+	}
+	for range 6 { // longer than DeadAfter, answered
+		f := p.mustRead()
+		if end, ok := f.walEnd(); !f.isKeepalive() || !f.replyWanted() || !ok || end != 0x5000 {
+			t.Fatalf("peer got %+v, want a probe", f)
+		}
+		p.write(plainStatus(status{1, 1, 1}))
+		w.mustRead()
+	}
+	if !ended(p.conn, p.r) || !ended(w.conn, w.r) {
+		t.Error("a silent peer keeps its stream")
+	}
+}
+
+// TestServerEnds checks that the peer gets all of the walsender's last words, with bytes of its own on the way.
+func TestServerEnds(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	p, w := b.stream()
+	w.write(walMessage(1<<20, 100<<10), message('C', "COPY 0\x00"))
+	_ = w.conn.Close()
+	_, _ = p.conn.Write(plainStatus(status{1, 1, 1})) // on its way when the server ends
+	for _, want := range []byte{'d', 'C'} {
+		if f := p.mustRead(); f.kind != want {
+			t.Errorf("peer got %q, want %q", f.kind, want)
+		}
+	}
+	if !ended(p.conn, p.r) {
+		t.Error("the stream stays open")
+	}
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	_, w := b.stream()
+	early := b.dial() // has not even said hello
+	waitFor(t, "both connections to be taken", func() bool {
+		b.d.mu.Lock()
+		defer b.d.mu.Unlock()
+		return len(b.d.streams) == 2
+	})
+	b.d.Close()
+	if !ended(w.conn, w.r) || !ended(early.conn, early.r) {
+		t.Error("a stream outlives Close")
+	}
+	select {
+	case <-b.d.Changed():
+	default:
+		t.Error("nobody was told")
+	}
+}
