@@ -66,8 +66,9 @@ func (c Class) userTimeout() time.Duration {
 	return 10 * time.Second
 }
 
-// Handler serves one accepted stream. ctx ends when the connection is closed, by either side, by CloseUnauthorised or by the
-// end of Serve. The endpoint closes conn when the handler returns, and Serve waits for that.
+// Handler serves one accepted stream, a *Conn. ctx ends when the connection is closed on this side: by the handler, by
+// CloseUnauthorised, ClosePeer or the end of Serve (that the peer closed it is seen by reading). The endpoint closes conn when
+// the handler returns, and Serve waits for that.
 type Handler func(ctx context.Context, peer Identity, conn net.Conn)
 
 // Config is what an endpoint needs. Zero limits mean their defaults.

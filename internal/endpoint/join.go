@@ -169,9 +169,8 @@ func joinExporter(cs tls.ConnectionState) ([]byte, error) {
 // *RemoteError. Repeating it with the same key after a lost answer is safe: the token then still belongs to that key.
 func Join(ctx context.Context, t Token, req JoinRequest, key *ecdsa.PrivateKey) (JoinGrant, error) {
 	var err error
-	req.CSR, err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{SignatureAlgorithm: x509.ECDSAWithSHA256}, key)
-	if err != nil {
-		return JoinGrant{}, fmt.Errorf("make a certificate request: %w", err)
+	if req.CSR, err = newCSR(key); err != nil {
+		return JoinGrant{}, err
 	}
 	if err := req.validate(); err != nil {
 		return JoinGrant{}, fmt.Errorf("join group %s: %w", t.Name, err)
@@ -195,6 +194,15 @@ func Join(ctx context.Context, t Token, req JoinRequest, key *ecdsa.PrivateKey) 
 		}
 	}
 	return JoinGrant{}, fmt.Errorf("join group %s: no member of it admitted this node: %w", t.Name, errors.Join(tried...))
+}
+
+// newCSR asks for a certificate for the key; names are the authority's business.
+func newCSR(key *ecdsa.PrivateKey) ([]byte, error) {
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{SignatureAlgorithm: x509.ECDSAWithSHA256}, key)
+	if err != nil {
+		return nil, fmt.Errorf("make a certificate request: %w", err)
+	}
+	return csr, nil
 }
 
 func joinAt(ctx context.Context, addr string, t Token, req JoinRequest) (JoinGrant, error) {

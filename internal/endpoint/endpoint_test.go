@@ -1,0 +1,500 @@
+package endpoint
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestStreamBetweenMembers(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	b := newTestNode(t, ca, "b")
+	var seen atomic.Value
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{
+		ClassWAL: func(ctx context.Context, peer Identity, conn net.Conn) {
+			seen.Store(peer)
+			if c := conn.(*Conn); c.Pin() != b.Pin || c.Class() != ClassWAL || c.Peer() != peer {
+				t.Errorf("conn says %v %s %s", c.Peer(), c.Class(), c.Pin())
+			}
+			echo(ctx, peer, conn)
+		},
+	}})
+	from := client(b)
+	conn := mustDial(t, from, e, ClassWAL, "a")
+	roundTrip(t, conn)
+	if seen.Load() != b.Identity {
+		t.Errorf("the handler saw %v", seen.Load())
+	}
+	if c := conn.(*Conn); c.Peer().ID != "a" || c.Pin() != e.cfg.Node.Pin || c.ConnectionState().Version != tls.VersionTLS13 {
+		t.Errorf("dialled %v", c.Peer())
+	}
+	in, out := e.Peers(), from.Peers()
+	if len(in) != 1 || !in[0].Inbound || in[0].Identity.ID != "b" || len(out) != 1 || out[0].Inbound || out[0].Class != ClassWAL {
+		t.Errorf("peers: %v, %v", in, out)
+	}
+	if any := mustDial(t, from, e, ClassWAL, ""); any.(*Conn).Peer().ID != "a" {
+		t.Error("a dial for any member found nobody")
+	}
+	if n := e.ClosePeer("b"); n != 2 {
+		t.Errorf("%d closed", n)
+	}
+	isCut(t, conn)
+}
+
+func TestForeignGroupIsRefused(t *testing.T) {
+	never := func(context.Context, Identity, net.Conn) { t.Error("the handler was called") }
+	e := start(t, Config{Node: newTestNode(t, newTestCA(t, groupA), "a"), Handlers: map[Class]Handler{ClassWAL: never, ClassEtcdPeer: never}})
+	foreign := newTestNode(t, newTestCA(t, groupB), "b")
+	if _, err := dial(t, client(foreign), e, ClassWAL, "a"); err == nil || !strings.Contains(err.Error(), "not of this group") {
+		t.Errorf("the dialling side took a foreign group: %v", err)
+	}
+	// A dialling side that checks nothing, and whose authority pretends to be the group's.
+	for _, n := range []*Node{foreign, newTestNode(t, newTestCA(t, groupA), "b")} {
+		for _, protos := range [][]string{{ClassWAL.proto()}, {protoHTTP}, nil} {
+			raw, err := net.Dial("tcp", e.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: protos,
+				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &n.cert, nil }})
+			isCut(t, c)
+			_ = c.Close()
+		}
+	}
+}
+
+func TestWrongIdentity(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{ClassWAL: echo}})
+	_, err := dial(t, client(newTestNode(t, ca, "b")), e, ClassWAL, "c")
+	if !errors.Is(err, ErrIdentity) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestRefusedByTheRecord(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	var rules allow
+	rules.refuse("b")
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), Authorize: rules.authorize, Handlers: map[Class]Handler{ClassWAL: echo}})
+	_, err := dial(t, client(newTestNode(t, ca, "b")), e, ClassWAL, "a")
+	var refused *RefusedError
+	if !errors.As(err, &refused) || refused.Peer.ID != "a" || refused.Class != ClassWAL || !strings.Contains(refused.Message, "not a member") {
+		t.Fatalf("got %v", err)
+	}
+	waitFor(t, "the refused stream to go", func() bool { return len(e.Peers()) == 0 })
+}
+
+func TestRemovalCutsLiveStreams(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	var rules allow
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), Authorize: rules.authorize, Handlers: map[Class]Handler{ClassWAL: echo, ClassSQL: echo}})
+	var trustA atomic.Bool
+	trustA.Store(true)
+	b := New(Config{Node: newTestNode(t, ca, "b"), Trust: func(peer Identity, pin string) error {
+		if !trustA.Load() || pin != e.cfg.Node.Pin {
+			return fmt.Errorf("%s was removed", peer.ID)
+		}
+		return nil
+	}})
+	c := client(newTestNode(t, ca, "c"))
+	wal, sql, keep := mustDial(t, b, e, ClassWAL, "a"), mustDial(t, b, e, ClassSQL, "a"), mustDial(t, c, e, ClassWAL, "a")
+	if n := e.CloseUnauthorised(); n != 0 {
+		t.Fatalf("%d closed without a reason", n)
+	}
+	rules.refuse("b")
+	if n := e.CloseUnauthorised(); n != 2 {
+		t.Fatalf("%d closed", n)
+	}
+	isCut(t, wal)
+	isCut(t, sql)
+	roundTrip(t, keep)
+
+	// The same from the dialling side.
+	rules.pardon("b")
+	again := mustDial(t, b, e, ClassWAL, "a")
+	trustA.Store(false)
+	if n := b.CloseUnauthorised(); n != 3 { // the two that the other side cut have not been closed here
+		t.Fatalf("%d closed", n)
+	}
+	isCut(t, again)
+	if _, err := dial(t, b, e, ClassWAL, "a"); err == nil || !strings.Contains(err.Error(), "not trusted") {
+		t.Fatalf("got %v", err)
+	}
+}
+
+// TestStrangersLearnNothing: without a certificate no protocol but join leads anywhere, and nothing but TLS is answered.
+func TestStrangersLearnNothing(t *testing.T) {
+	never := func(context.Context, Identity, net.Conn) { t.Error("the handler was called") }
+	ca := newTestCA(t, groupA)
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{ClassWAL: never, ClassControl: never, ClassEtcdPeer: never},
+		Join: func(context.Context, string, func([]byte) bool, JoinRequest) (JoinGrant, error) {
+			t.Error("a join was served")
+			return JoinGrant{}, nil
+		}})
+	for _, protos := range [][]string{
+		{ClassWAL.proto()}, {ClassControl.proto()}, {protoHTTP}, nil, {"h2"}, {"coterie-wal/2"}, {"none"},
+		{ClassJoin.proto(), ClassControl.proto()}, {ClassControl.proto(), ClassJoin.proto()}, {ClassJoin.proto(), protoHTTP},
+	} {
+		raw, err := net.Dial("tcp", e.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: protos})
+		_, _ = c.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
+		isCut(t, c)
+		_ = c.Close()
+	}
+	raw, err := net.Dial("tcp", e.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = raw.Close() }()
+	_, _ = raw.Write([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+	_ = raw.SetDeadline(time.Now().Add(patience))
+	if got, _ := io.ReadAll(raw); len(got) > 7 || len(got) > 0 && got[0] != 0x15 { // at most a TLS alert
+		t.Errorf("plain text was answered with %q", got)
+	}
+}
+
+func TestMemberMeetsUnknownProtocol(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{ClassWAL: echo}})
+	b := newTestNode(t, ca, "b")
+	if _, err := dial(t, client(b), e, ClassSeed, "a"); err == nil {
+		t.Error("a class without handler was served")
+	}
+	for _, class := range []Class{ClassJoin, ClassEtcdPeer, "", "none", "wal2"} {
+		if _, err := dial(t, client(b), e, class, "a"); err == nil {
+			t.Errorf("class %q was dialled", class)
+		}
+	}
+	for _, protos := range [][]string{{"coterie-wal/2"}, {"h2"}, {protoHTTP}, {ClassJoin.proto()}, nil} {
+		raw, err := net.Dial("tcp", e.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: protos, Certificates: []tls.Certificate{b.cert}})
+		isCut(t, c)
+		_ = c.Close()
+	}
+}
+
+// TestEtcdPeerTraffic: an HTTP client that knows only the certificate files reaches the server behind the unix socket.
+func TestEtcdPeerTraffic(t *testing.T) {
+	ca, dir := newTestCA(t, groupA), t.TempDir()
+	if _, err := CreateNode(dir, ca, Identity{groupA, KindReplica, "b"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(shortDir(t), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(w, r.Body)
+	})}
+	go func() { _ = srv.Serve(l) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	var rules allow
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), Authorize: rules.authorize}, func(e *Endpoint) {
+		e.handlers[ClassEtcdPeer] = RelayTo(socket, e.log)
+	})
+
+	certFile, keyFile, caFile := TLSFiles(dir)
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	caPEM, err := os.ReadFile(caFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(caPEM)
+	post := func(protos []string, h2 bool, certs ...tls.Certificate) error {
+		tr := &http.Transport{TLSClientConfig: &tls.Config{Certificates: certs, RootCAs: pool, NextProtos: protos}, ForceAttemptHTTP2: h2}
+		defer tr.CloseIdleConnections()
+		c := &http.Client{Transport: tr, Timeout: patience}
+		for range 3 {
+			resp, err := c.Post("https://"+e.Addr().String()+"/raft", "text/plain", strings.NewReader("entry"))
+			if err != nil {
+				return err
+			}
+			body, err := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if err != nil || string(body) != "entry" {
+				return fmt.Errorf("got %q, %w", body, err)
+			}
+		}
+		return nil
+	}
+	for name, err := range map[string]error{
+		"no protocol":     post(nil, false, pair),
+		"http/1.1":        post([]string{protoHTTP}, false, pair),
+		"h2 and http/1.1": post(nil, true, pair),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := post(nil, false); err == nil {
+		t.Error("a peer without certificate was served")
+	}
+	rules.refuse("b")
+	if err := post(nil, false, pair); err == nil {
+		t.Error("a removed member was served")
+	}
+}
+
+// shortDir is a directory whose sockets have short paths.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func TestSlowHandshakeIsCut(t *testing.T) {
+	e := start(t, Config{Node: newTestNode(t, newTestCA(t, groupA), "a"), HandshakeTimeout: 200 * time.Millisecond,
+		Handlers: map[Class]Handler{ClassWAL: echo}})
+	raw, err := net.Dial("tcp", e.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = raw.Close() }()
+	began := time.Now()
+	// A drip of bytes must not extend the time: the first four of a record's header, then nothing.
+	_, _ = raw.Write([]byte{0x16, 3, 1, 2})
+	isCut(t, raw)
+	if took := time.Since(began); took < 150*time.Millisecond {
+		t.Errorf("cut after %v already", took)
+	}
+	waitFor(t, "the place to be free", func() bool { return e.handshakes.len() == 0 })
+}
+
+// TestHandshakeFlood: silent connections hold a bounded number of places and do not keep members out.
+func TestHandshakeFlood(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	const limit = 4
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), MaxHandshakes: limit, HandshakeTimeout: patience, Handlers: map[Class]Handler{ClassWAL: echo}})
+	for range 3 * limit {
+		raw, err := net.Dial("tcp", e.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = raw.Close() }()
+	}
+	done := make(chan int)
+	stop := make(chan struct{})
+	go func() {
+		most := 0
+		for {
+			select {
+			case <-stop:
+				done <- most
+				return
+			case <-time.After(time.Millisecond):
+				most = max(most, e.handshakes.len())
+			}
+		}
+	}()
+	conn := mustDial(t, client(newTestNode(t, ca, "b")), e, ClassWAL, "a")
+	roundTrip(t, conn)
+	close(stop)
+	if most := <-done; most == 0 || most > limit {
+		t.Errorf("%d handshakes at once", most)
+	}
+}
+
+func TestVictimIsTheBusiestAddress(t *testing.T) {
+	h := newHandshakes(3)
+	now := time.Now()
+	for i, host := range []string{"x", "y", "y"} {
+		h.live[&handshake{host: host, began: now.Add(time.Duration(i) * time.Second)}] = struct{}{}
+	}
+	if v := h.victim(); v.host != "y" || !v.began.Equal(now.Add(time.Second)) {
+		t.Errorf("chose %+v", v)
+	}
+	for addr, want := range map[string]string{"10.0.0.1:5": "10.0.0.1", "[2001:db8::1:2:3:4]:5": "2001:db8::/64", "[::ffff:10.0.0.1]:5": "10.0.0.1"} {
+		a, err := net.ResolveTCPAddr("tcp", addr)
+		if err != nil || hostOf(a) != want {
+			t.Errorf("%s counts for %s", addr, hostOf(a))
+		}
+	}
+}
+
+func TestStreamsPerPeerAreLimited(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), MaxConns: map[Class]int{ClassWAL: 2}, Handlers: map[Class]Handler{ClassWAL: echo, ClassSeed: echo}})
+	b, c := client(newTestNode(t, ca, "b")), client(newTestNode(t, ca, "c"))
+	first := mustDial(t, b, e, ClassWAL, "a")
+	mustDial(t, b, e, ClassWAL, "a")
+	var refused *RefusedError
+	if _, err := dial(t, b, e, ClassWAL, "a"); !errors.As(err, &refused) || !strings.Contains(refused.Message, "open already") {
+		t.Fatalf("got %v", err)
+	}
+	mustDial(t, b, e, ClassSeed, "a")
+	mustDial(t, c, e, ClassWAL, "a")
+	_ = first.Close()
+	waitFor(t, "a place", func() bool {
+		_, err := dial(t, b, e, ClassWAL, "a")
+		return err == nil
+	})
+}
+
+func TestPanicEndsOneStream(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{
+		ClassWAL:  echo,
+		ClassSeed: func(context.Context, Identity, net.Conn) { panic("a bug") },
+	}})
+	b := client(newTestNode(t, ca, "b"))
+	wal := mustDial(t, b, e, ClassWAL, "a")
+	isCut(t, mustDial(t, b, e, ClassSeed, "a"))
+	roundTrip(t, wal)
+}
+
+func TestEndOfServe(t *testing.T) {
+	noLeaks(t)
+	ca := newTestCA(t, groupA)
+	other := start(t, Config{Node: newTestNode(t, ca, "b"), Handlers: map[Class]Handler{ClassWAL: echo}})
+	entered, left := make(chan struct{}), make(chan struct{})
+	e := New(Config{Node: newTestNode(t, ca, "a"), Listen: "127.0.0.1:0", Authorize: new(allow).authorize, Handlers: map[Class]Handler{
+		ClassWAL: func(ctx context.Context, _ Identity, _ net.Conn) { close(entered); <-ctx.Done(); close(left) },
+	}})
+	if err := e.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	taken := New(Config{Node: e.cfg.Node, Listen: e.Addr().String()})
+	if err := taken.Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("a taken port was opened: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- e.Serve(ctx) }()
+	in, out := mustDial(t, other, e, ClassWAL, "a"), mustDial(t, e, other, ClassWAL, "b")
+	roundTrip(t, out)
+	<-entered
+	cancel()
+	if err := <-served; err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-left:
+	default:
+		t.Error("Serve returned before its handler")
+	}
+	isCut(t, in)
+	isCut(t, out)
+	if _, err := dial(t, e, other, ClassWAL, "b"); !errors.Is(err, ErrClosed) {
+		t.Errorf("a closed endpoint dialled: %v", err)
+	}
+}
+
+// TestDialKeepsItsTime: a peer that shakes hands and then says nothing, and one that says nothing at all.
+func TestDialKeepsItsTime(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	a, b := newTestNode(t, ca, "a"), client(newTestNode(t, ca, "b"))
+	for name, greet := range map[string]func(net.Conn){
+		"silent": func(net.Conn) {},
+		"no verdict": func(c net.Conn) {
+			_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{a.cert}, NextProtos: []string{ClassWAL.proto()}}).Handshake()
+		},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns := make(chan net.Conn, 1)
+		go func() {
+			c, err := l.Accept()
+			if err == nil {
+				greet(c)
+			}
+			conns <- c
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		_, err = b.Dial(ctx, l.Addr().String(), ClassWAL, "a")
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = (<-conns).Close()
+		_ = l.Close()
+	}
+	if n := len(b.Peers()); n != 0 {
+		t.Errorf("%d connections are still counted", n)
+	}
+}
+
+func TestRelayPassesHalfClose(t *testing.T) {
+	noLeaks(t)
+	ca := newTestCA(t, groupA)
+	socket := filepath.Join(shortDir(t), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	served := make(chan error, 1)
+	go func() { // answers only when it has seen the end of the question
+		conn, err := l.Accept()
+		if err != nil {
+			served <- err
+			return
+		}
+		question, err := io.ReadAll(conn)
+		if err == nil {
+			_, err = fmt.Fprintf(conn, "%d bytes", len(question))
+		}
+		served <- errors.Join(err, conn.Close())
+	}()
+	e := start(t, Config{Node: newTestNode(t, ca, "a")}, func(e *Endpoint) { e.handlers[ClassSQL] = RelayTo(socket, e.log) })
+	conn := mustDial(t, client(newTestNode(t, ca, "b")), e, ClassSQL, "a")
+	if _, err := conn.Write(make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.(*Conn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil || string(answer) != "1048576 bytes" {
+		t.Fatalf("got %q, %v", answer, err)
+	}
+	if err := <-served; err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the relay to end", func() bool { return len(e.Peers()) == 0 })
+}
+
+func TestRelayEndsWithEitherSide(t *testing.T) {
+	noLeaks(t)
+	for i := range 2 {
+		a1, a2 := net.Pipe()
+		b1, b2 := net.Pipe()
+		done := make(chan struct{})
+		go func() { Relay(a2, b1); close(done) }()
+		_ = []net.Conn{a1, b2}[i].Close()
+		select {
+		case <-done:
+		case <-time.After(patience):
+			t.Fatal("the relay does not end")
+		}
+		_, _ = a1.Close(), b2.Close()
+	}
+}

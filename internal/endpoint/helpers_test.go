@@ -1,0 +1,190 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+const (
+	groupA = ag.GroupID("6f1c2f3e-0c55-4a0e-9a51-6a4d3c5a7b01")
+	groupB = ag.GroupID("0b7e4c62-9f0d-4f6e-8a3c-1d2e3f405162")
+)
+
+// patience is for what happens at once on an idle machine.
+const patience = 15 * time.Second
+
+func newTestCA(t *testing.T, group ag.GroupID) *CA {
+	t.Helper()
+	ca, err := NewCA(group, "sales")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+func newTestNode(t *testing.T, ca *CA, id ag.ReplicaID) *Node {
+	t.Helper()
+	n, err := CreateNode(t.TempDir(), ca, Identity{ca.Group, KindReplica, id}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// allow is an Authorize whose refusals can be changed.
+type allow struct {
+	mu      sync.Mutex
+	refused map[ag.ReplicaID]bool
+}
+
+func (a *allow) authorize(peer Identity, _ string, _ Class) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.refused[peer.ID] {
+		return errors.New("not a member of the group any more")
+	}
+	return nil
+}
+
+func (a *allow) refuse(id ag.ReplicaID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.refused == nil {
+		a.refused = make(map[ag.ReplicaID]bool)
+	}
+	a.refused[id] = true
+}
+
+func (a *allow) pardon(id ag.ReplicaID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.refused, id)
+}
+
+// start serves an endpoint until the test ends; the test fails if anything of it is left then.
+func start(t *testing.T, c Config, prepare ...func(*Endpoint)) *Endpoint {
+	t.Helper()
+	noLeaks(t)
+	c.Listen = "127.0.0.1:0"
+	c.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if c.Authorize == nil {
+		c.Authorize = new(allow).authorize
+	}
+	e := New(c)
+	for _, f := range prepare {
+		f(e)
+	}
+	if err := e.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- e.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-served:
+			if err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+		case <-time.After(patience):
+			t.Error("Serve does not return")
+		}
+		if peers := e.Peers(); len(peers) > 0 {
+			t.Errorf("connections left: %v", peers)
+		}
+	})
+	return e
+}
+
+// client returns an endpoint that only dials.
+func client(n *Node) *Endpoint { return New(Config{Node: n}) }
+
+// noLeaks fails the test if more goroutines run at its end than now.
+func noLeaks(t *testing.T) {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	t.Cleanup(func() {
+		deadline := time.Now().Add(patience)
+		for runtime.NumGoroutine() > before {
+			if time.Now().After(deadline) {
+				buf := make([]byte, 1<<20)
+				t.Errorf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+}
+
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func echo(_ context.Context, _ Identity, conn net.Conn) { _, _ = io.Copy(conn, conn) }
+
+// dial opens a stream that is closed at the test's end.
+func dial(t *testing.T, from, to *Endpoint, class Class, want ag.ReplicaID) (net.Conn, error) {
+	t.Helper()
+	conn, err := from.Dial(within(t), to.Addr().String(), class, want)
+	if err == nil {
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	return conn, err
+}
+
+func mustDial(t *testing.T, from, to *Endpoint, class Class, want ag.ReplicaID) net.Conn {
+	t.Helper()
+	conn, err := dial(t, from, to, class, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// roundTrip shows that an echoing stream lives.
+func roundTrip(t *testing.T, conn net.Conn) {
+	t.Helper()
+	if _, err := conn.Write([]byte("ping")); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 4)
+	if _, err := io.ReadFull(conn, buf); err != nil || string(buf) != "ping" {
+		t.Fatalf("got %q, %v", buf, err)
+	}
+}
+
+// isCut waits until the stream is dead.
+func isCut(t *testing.T, conn net.Conn) {
+	t.Helper()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	_, err := conn.Read(make([]byte, 1))
+	var ne net.Error
+	if err == nil || errors.As(err, &ne) && ne.Timeout() {
+		t.Fatalf("the stream lives on: %v", err)
+	}
+}

@@ -1,0 +1,112 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTokenRoundTrip(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	addrs := []string{"10.0.0.1:5022", "[fd00::1]:5022", "db1.example.org:5022"}
+	text, stored, err := NewToken(ca, KindWitness, addrs, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ParseToken("  " + text + "\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Group != groupA || got.Name != "sales" || got.CAPin != ca.Pin() || got.ID != stored.ID || got.Role != KindWitness ||
+		!reflect.DeepEqual(got.Addresses, addrs) || !got.Expires.Equal(stored.Expires) {
+		t.Errorf("got %#v", got)
+	}
+	if len(text) > 320 {
+		t.Errorf("a token of %d characters: %s", len(text), text)
+	}
+	if s := fmt.Sprintf("%v %+v %#v", got, got, got); strings.Contains(s, fmt.Sprint(got.Secret[0], got.Secret[1])) {
+		t.Errorf("printing shows the secret: %s", s)
+	}
+}
+
+func TestTokenErrors(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	text, _, err := NewToken(ca, KindReplica, []string{"10.0.0.1:5022"}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mistyped := []byte(text)
+	mistyped[40] ^= 1
+	for name, bad := range map[string]string{
+		"empty": "", "prefix only": tokenPrefix, "no prefix": text[len(tokenPrefix):], "other version": "coterie2" + text[len("coterie1"):],
+		"cut": text[:len(text)-1], "cut more": text[:len(text)-9], "longer": text + "AAAA", "mistyped": string(mistyped),
+		"foreign character": text[:20] + "!" + text[21:], "huge": tokenPrefix + strings.Repeat("A", 1<<20),
+	} {
+		if _, err := ParseToken(bad); !errors.Is(err, ErrTokenMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	old, _, err := NewToken(ca, KindReplica, []string{"10.0.0.1:5022"}, -time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tok, err := ParseToken(old); !errors.Is(err, ErrTokenExpired) || tok.Group != groupA {
+		t.Errorf("got %v, %v", tok, err)
+	}
+	for _, bad := range [][]string{nil, {"10.0.0.1"}, {":5022"}, {"a b:1"}, make([]string, 17)} {
+		if _, _, err := NewToken(ca, KindReplica, bad, time.Hour); err == nil {
+			t.Errorf("a token for %q was made", bad)
+		}
+	}
+	if _, _, err := NewToken(ca, "admin", []string{"10.0.0.1:5022"}, time.Hour); err == nil {
+		t.Error("a token of an unknown role was made")
+	}
+}
+
+// FuzzParseToken: no text makes it panic, and every token it takes is the one text of that token.
+func FuzzParseToken(f *testing.F) {
+	ca, err := NewCA(groupA, "sales")
+	if err != nil {
+		f.Fatal(err)
+	}
+	text, _, err := NewToken(ca, KindReplica, []string{"10.0.0.1:5022", "[fd00::1]:5022"}, time.Hour)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, s := range []string{text, text[:50], "", tokenPrefix, "coterie1.AAAA", tokenPrefix + strings.Repeat("A", 200)} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		tok, err := ParseToken(s)
+		if err != nil && !errors.Is(err, ErrTokenExpired) {
+			return
+		}
+		if again, err := tok.encode(); err != nil || again != strings.TrimSpace(s) {
+			t.Errorf("%q is %q again, %v", s, again, err)
+		}
+	})
+}
+
+// FuzzDecodeToken gets past the checksum.
+func FuzzDecodeToken(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(make([]byte, 96))
+	f.Add(append(make([]byte, 96), "\x07replica\x05sales\x01\x0d10.0.0.1:5022"...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		tok, err := decodeToken(b)
+		if err != nil {
+			return
+		}
+		text, err := tok.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := ParseToken(text)
+		if err != nil && !errors.Is(err, ErrTokenExpired) || !reflect.DeepEqual(again, tok) {
+			t.Errorf("%#v became %#v, %v", tok, again, err)
+		}
+	})
+}
