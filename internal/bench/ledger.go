@@ -64,7 +64,8 @@ type server struct {
 // segment is the time in which one Write ran. end is zero while it runs, or if its process died.
 type segment struct{ start, end time.Duration }
 
-// clock relates CLOCK_BOOTTIME to the wall clock, once, so that a step of the latter moves no entry.
+// clock relates CLOCK_BOOTTIME to the wall clock, once, so that a step of the latter moves no entry. wall has no monotonic
+// reading.
 type clock struct {
 	boot time.Duration
 	wall time.Time
@@ -72,7 +73,7 @@ type clock struct {
 
 func (c clock) time(t time.Duration) time.Time { return c.wall.Add(t - c.boot) }
 func (c clock) boottime(t time.Time) time.Duration {
-	return c.boot + t.Round(0).Sub(c.wall.Round(0))
+	return c.boot + t.Sub(c.wall)
 }
 
 // OpenLedger opens the ledger in dir, or begins one. What an earlier process wrote is part of it. Only one process may have
@@ -92,7 +93,7 @@ func OpenLedger(dir string) (*Ledger, error) {
 	}
 	var id [12]byte
 	_, _ = rand.Read(id[:]) // never fails, says its documentation
-	l.run, l.epoch = hex.EncodeToString(id[:]), clock{boottime.Now(), time.Now()}
+	l.run, l.epoch = hex.EncodeToString(id[:]), clock{boottime.Now(), time.Now().Round(0)}
 	if err := j.sync(j.add(formatHeader(l.run, l.epoch))); err != nil {
 		return nil, errors.Join(fmt.Errorf("begin ledger: %w", err), j.close())
 	}

@@ -49,10 +49,17 @@ func TestLoadRunCheck(t *testing.T) {
 		t.Errorf("digest changed from %s to %s while nothing was written", before, again)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 2200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var ticks []Interval
-	res, err := Run(ctx, RunOptions{DSN: dsn, ReadDSN: dsn, Clients: 8, Seed: 1, Tick: func(i Interval) { ticks = append(ticks, i) }})
+	var done float64
+	res, err := Run(ctx, RunOptions{DSN: dsn, ReadDSN: dsn, Clients: 8, Seed: 1, Tick: func(i Interval) {
+		ticks = append(ticks, i)
+		done += i.TPS * i.Length.Seconds()
+		if len(ticks) >= 2 && done > 2000 { // two seconds, or as long as a busy machine takes for every kind to have its turn
+			cancel()
+		}
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +73,7 @@ func TestLoadRunCheck(t *testing.T) {
 	if res.Fail != 0 || res.Unknown != 0 || res.RolledBack == 0 {
 		t.Errorf("fail %d, unknown %d, rolled back %d; errors %v", res.Fail, res.Unknown, res.RolledBack, res.Errors)
 	}
-	if len(ticks) != 2 || ticks[0].TPS == 0 || ticks[0].P99 == 0 || ticks[0].Reads["only"] == 0 {
+	if len(ticks) < 2 || ticks[0].TPS == 0 || ticks[0].P99 == 0 || ticks[0].Reads["only"] == 0 {
 		t.Errorf("ticks %+v", ticks)
 	}
 	if res.Reads["only"] == 0 || len(res.Clients) != 8 || res.Clients[0].LongestGap == 0 || res.Clients[0].Reconnects != 0 {
