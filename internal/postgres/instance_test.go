@@ -1,0 +1,480 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+)
+
+func newPrimary(t *testing.T) *server {
+	t.Helper()
+	p := newServer(t, nil, "")
+	if err := p.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.start(true)
+	return p
+}
+
+func TestPrimary(t *testing.T) {
+	p := newPrimary(t)
+	t.Run("init refuses a directory in use", func(t *testing.T) {
+		if err := p.Init(t.Context()); err == nil || !strings.Contains(err.Error(), "not empty") {
+			t.Errorf("Init of a cluster: %v", err)
+		}
+	})
+	t.Run("observation", func(t *testing.T) {
+		o, c := p.observe(), control(t, p)
+		if o.InRecovery || o.Timeline != 1 || o.Flush == 0 || o.Insert < o.Flush || o.WalReceiver != nil || len(o.Replication) > 0 ||
+			o.SyncNames != "" || o.ServerVersion != p.cfg.Install.Num || time.Since(o.PostmasterStart) > time.Hour {
+			t.Errorf("observation of a new primary: %+v", o)
+		}
+		if !c.DataChecksums || c.Timeline != 1 || c.State != "in production" || c.SystemID == "" {
+			t.Errorf("pg_control of a new primary: %+v", c)
+		}
+	})
+	sub(t, "sync", func(t *testing.T) { testSync(t, p) }, p)
+	sub(t, "slots", func(t *testing.T) { testSlots(t, p) }, p)
+	sub(t, "roles", func(t *testing.T) { testRoles(t, p) }, p)
+	sub(t, "end of WAL after a crash", func(t *testing.T) { testEndOfWAL(t, p) }, p)
+	sub(t, "foreign ALTER SYSTEM", func(t *testing.T) { testForeignSettings(t, p) }, p)
+}
+
+func control(t *testing.T, s *server) Control {
+	t.Helper()
+	c, err := s.Control(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func testSync(t *testing.T, p *server) {
+	ctx := t.Context()
+	want := Sync{Names: []string{Application("n2", 7), Application("n3", 7)}, Num: 1}
+	if err := p.SetSync(ctx, want); err != nil {
+		t.Fatal(err)
+	}
+	got, source, err := p.SyncInForce(ctx)
+	if err != nil || !got.Equal(want) || source != p.autoConf() {
+		t.Errorf("in force: %v from %s, %v; want %v", got, source, err, want)
+	}
+	done, pid, err := p.ProbeCommit(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("the probe to wait", func(ctx context.Context) error {
+		if p.WaitingInSyncRep(ctx, pid) && p.observe().SyncRepWaiters == 1 {
+			return nil
+		}
+		return errors.New("it does not wait")
+	})
+	if err := p.SetSync(ctx, Sync{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("the probe was released and says %v", err)
+	}
+	if p.WaitingInSyncRep(ctx, pid) {
+		t.Error("a session that ended waits")
+	}
+
+	// A cancelled wait is no confirmation, although the server reports the commit as done.
+	if err := p.SetSync(ctx, want); err != nil {
+		t.Fatal(err)
+	}
+	if done, pid, err = p.ProbeCommit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("the probe to be cancelled", func(ctx context.Context) error {
+		p.sql(fmt.Sprintf("SELECT pg_cancel_backend(%d)", pid))
+		select {
+		case err := <-done:
+			if err == nil {
+				t.Error("a cancelled probe counts as confirmed")
+			}
+			return nil
+		default:
+			return errors.New("it still waits")
+		}
+	})
+	if err := p.SetSync(ctx, Sync{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func testSlots(t *testing.T, p *server) {
+	ctx := t.Context()
+	p.sql("SELECT pg_create_physical_replication_slot('cot_seed_1', true), pg_create_physical_replication_slot('mine')")
+	names := func() (names []string) {
+		for _, s := range p.observe().Slots {
+			names = append(names, s.Name)
+		}
+		return names
+	}
+	for _, want := range [][]string{{"cot_n2", "cot_n3"}, {"cot_n3"}, nil} {
+		for range 2 {
+			if err := p.EnsureSlots(ctx, want, nil); err != nil {
+				t.Fatal(err)
+			}
+			all := append([]string{"cot_seed_1", "mine"}, want...)
+			slices.Sort(all)
+			if diff := cmp.Diff(all, names()); diff != "" {
+				t.Errorf("slots after wanting %v (-want +got):\n%s", want, diff)
+			}
+		}
+	}
+	p.sql("SELECT pg_drop_replication_slot('cot_seed_1'), pg_drop_replication_slot('mine')")
+}
+
+func testRoles(t *testing.T, p *server) {
+	p.sql("CREATE ROLE staff", "CREATE ROLE ops IN ROLE staff",
+		"CREATE ROLE alice LOGIN REPLICATION PASSWORD 'x' VALID UNTIL '2001-02-03 04:05:06+00' CONNECTION LIMIT 3 IN ROLE ops",
+		"CREATE ROLE bob LOGIN VALID UNTIL 'infinity'", "CREATE ROLE carol VALID UNTIL '-infinity'")
+	a, err := p.Verifier(t.Context(), "alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(a.Password, "SCRAM-SHA-256$") {
+		t.Errorf("alice's verifier is %q", a.Password)
+	}
+	until := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
+	if a.ValidUntil == nil || !a.ValidUntil.Equal(until) {
+		t.Errorf("alice is valid until %v, want %v", a.ValidUntil, until)
+	}
+	a.Password, a.ValidUntil = "", nil
+	if diff := cmp.Diff(Role{Name: "alice", CanLogin: true, Replication: true, ConnLimit: 3, MemberOf: []string{"ops", "staff"}}, a); diff != "" {
+		t.Errorf("alice (-want +got):\n%s", diff)
+	}
+	if b, err := p.Verifier(t.Context(), "bob"); err != nil || b.ValidUntil != nil || b.Password != "" {
+		t.Errorf("bob: %+v, %v", b, err)
+	}
+	if c, err := p.Verifier(t.Context(), "carol"); err != nil || c.ValidUntil == nil || c.CanLogin {
+		t.Errorf("carol: %+v, %v", c, err)
+	}
+	if _, err := p.Verifier(t.Context(), "nobody; DROP ROLE alice"); !errors.Is(err, ErrNoRole) {
+		t.Errorf("a role that is not there: %v", err)
+	}
+}
+
+// testEndOfWAL crashes the server at several kinds of ends and compares what the files say with what it had flushed.
+func testEndOfWAL(t *testing.T, p *server) {
+	for _, c := range []struct{ name, sql string }{
+		{"rows", "CREATE TABLE t AS SELECT g, repeat('x', 300) AS pad FROM generate_series(1, 3000) g"},
+		{"a record over many pages", "SELECT pg_logical_emit_message(true, 'test', repeat('y', 300000))"},
+		{"an ended segment", "SELECT pg_switch_wal()"},
+		{"a checkpoint", "CHECKPOINT"},
+	} {
+		p.sql(c.sql)
+		var flushed ag.LSN
+		p.waitFor("WAL to be flushed", func(context.Context) error {
+			o := p.observe()
+			if flushed = o.Flush; o.Insert != o.Flush {
+				return fmt.Errorf("%s inserted, %s flushed", o.Insert, o.Flush)
+			}
+			return nil
+		})
+		p.kill(syscall.SIGQUIT)
+		end, err := p.EndOfWAL(t.Context())
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		// Behind an ended segment the server counts the next page's header as inserted already.
+		if want := (ag.Position{Timeline: 1, LSN: flushed}); end != want && (c.name != "an ended segment" || end.LSN > flushed || flushed-end.LSN > 40) {
+			t.Errorf("%s: the files end at %s, the server had flushed %s", c.name, end, want)
+		}
+		p.start(true)
+		if now, err := p.EndOfWAL(t.Context()); err != nil || now.LSN < end.LSN {
+			t.Errorf("%s: running, WAL ends at %s, %v", c.name, now, err)
+		}
+	}
+}
+
+func testForeignSettings(t *testing.T, p *server) {
+	p.sql("ALTER SYSTEM SET work_mem = '7MB'", "ALTER SYSTEM SET primary_conninfo = 'host=elsewhere'",
+		"ALTER SYSTEM SET recovery_min_apply_delay = '1h'", "ALTER SYSTEM SET port = 6000", "ALTER SYSTEM SET synchronous_standby_names = 'x'")
+	p.kill(syscall.SIGINT)
+	p.start(true)
+	if got := p.value("SHOW port"); got != "5432" {
+		t.Errorf("port %s: a file won over the command line", got)
+	}
+	if got := p.value("SHOW work_mem"); got != "7MB" {
+		t.Errorf("work_mem %s: the administrator's setting was lost", got)
+	}
+	if got := p.value("SHOW synchronous_standby_names"); got != "" {
+		t.Errorf("synchronous_standby_names %q survived the start", got)
+	}
+	b, err := os.ReadFile(p.autoConf())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, gone := range []string{"primary_conninfo", "recovery_min_apply_delay", "synchronous_standby_names"} {
+		if strings.Contains(string(b), gone) {
+			t.Errorf("postgresql.auto.conf still has %s:\n%s", gone, b)
+		}
+	}
+	// What the agent itself wrote is kept over a restart.
+	own := Sync{Names: []string{Application("n2", 9)}, Num: 1}
+	if err := p.SetSync(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	p.kill(syscall.SIGINT)
+	p.start(true)
+	if got, _, err := p.SyncInForce(t.Context()); err != nil || !got.Equal(own) {
+		t.Errorf("after a restart %v is in force, %v; want %v", got, err, own)
+	}
+}
+
+// streams waits until the secondary has everything the primary flushed.
+func (s *server) streams(from *server) {
+	s.t.Helper()
+	target := from.observe().Flush
+	s.waitFor("the secondary to catch up", func(ctx context.Context) error {
+		o, err := s.Observe(ctx)
+		if err == nil && (o.WalReceiver == nil || o.Receive < target || o.Replay < target) {
+			err = fmt.Errorf("at %s of %s, receiver %+v", o.Replay, target, o.WalReceiver)
+		}
+		return err
+	})
+}
+
+// TestFailover is the life of a group of three in small: a secondary is promoted to a chosen timeline, the third follows it,
+// the old primary has diverged and is rewound.
+func TestFailover(t *testing.T) {
+	ctx := t.Context()
+	p := newPrimary(t)
+	p.sql("CREATE TABLE t (v int)", "INSERT INTO t VALUES (1)", "CREATE TABLE big AS SELECT g FROM generate_series(1, 20000) g")
+	if err := p.EnsureSlots(ctx, []string{"cot_n2", "cot_n3"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	s, third := p.clone("cot_n2"), p.clone("cot_n3")
+	s.start(false)
+	third.start(false)
+	s.streams(p)
+	third.streams(p)
+	sub(t, "secondary", func(t *testing.T) { testSecondary(t, p, s) }, p, s)
+	sub(t, "conflicts", func(t *testing.T) { testConflicts(t, p, s) }, p, s)
+	s.streams(p)
+	third.streams(p)
+	third.kill(syscall.SIGQUIT)
+	common := p.observe().Flush
+
+	end, err := s.Promote(ctx, 5, 30*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := s.observe(); o.InRecovery || o.Timeline != 5 || end <= common || o.Flush < end {
+		t.Fatalf("promoted at %s: %+v", end, o)
+	}
+	if again, err := s.Promote(ctx, 5, 30*time.Second); err != nil || again < end {
+		t.Errorf("promoting again: %s, %v", again, err)
+	}
+	if _, err := s.Promote(ctx, 6, 30*time.Second); !errors.Is(err, ErrTimeline) {
+		t.Errorf("promoting a primary to another timeline: %v", err)
+	}
+	h, err := s.History(ctx, 5)
+	if diff := cmp.Diff([]ag.TimelineEntry{{TLI: 5, Parent: 1, Switch: h[0].Switch}}, h); err != nil || diff != "" || h[0].Switch < common {
+		t.Errorf("history of timeline 5: %v, %v", h, err)
+	}
+	s.sql("INSERT INTO t VALUES (2)")
+	p.sql("INSERT INTO t VALUES (-1)", "UPDATE big SET g = -g", "SELECT pg_switch_wal()", "INSERT INTO t VALUES (-2)")
+	p.kill(syscall.SIGQUIT)
+	sub(t, "checksums", func(t *testing.T) { testChecksums(t, p, s, h[0].Switch) }, p, s)
+	sub(t, "follow the new timeline", func(t *testing.T) { testFollow(t, s, third) }, s, third)
+	sub(t, "rewind", func(t *testing.T) { testRewind(t, p, s, h[0].Switch) }, p, s)
+}
+
+func testSecondary(t *testing.T, p, s *server) {
+	o := s.observe()
+	if !o.InRecovery || o.Timeline != 1 || o.WalReceiver == nil || o.WalReceiver.Status != "streaming" || o.WalReceiver.Slot != "cot_n2" {
+		t.Errorf("observation of a secondary: %+v, receiver %+v", o, o.WalReceiver)
+	}
+	po := p.observe()
+	if len(po.Replication) != 2 || po.Replication[0].Application != "coterie" || po.Replication[0].State != "streaming" || po.Replication[0].Flush == 0 {
+		t.Errorf("walsenders: %+v", po.Replication)
+	}
+	if err := s.SetSync(t.Context(), Sync{Names: []string{Application("n1", 2)}, Num: 1}); err != nil {
+		t.Errorf("set synchronous_standby_names in recovery: %v", err)
+	}
+	if err := s.SetSync(t.Context(), Sync{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.EnsureSlots(t.Context(), []string{"cot_n1", "cot_n3"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.EnsureSlots(t.Context(), []string{"cot_n1", "cot_n3"}, map[string]ag.LSN{"cot_n1": o.Replay}); err != nil {
+		t.Fatal(err)
+	}
+	for _, slot := range s.observe().Slots {
+		if slot.Name == "cot_n1" && slot.Restart != o.Replay {
+			t.Errorf("slot not advanced to %s: %+v", o.Replay, slot)
+		}
+	}
+	if err := p.TerminateWalsender(t.Context(), "coterie"); err != nil {
+		t.Fatal(err)
+	}
+	s.streams(p)
+	// What a secondary has received is found again after a crash, when its own functions no longer know.
+	before, err := s.EndOfWAL(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.kill(syscall.SIGQUIT)
+	after, err := s.EndOfWAL(t.Context())
+	if err != nil || after.Compare(before) < 0 {
+		t.Errorf("crashed at %s: the files end at %s, %v", before, after, err)
+	}
+	s.start(false)
+}
+
+// testConflicts: a long read on the secondary holds up replay, until it does not.
+func testConflicts(t *testing.T, p, s *server) {
+	ctx := t.Context()
+	s.sql("ALTER SYSTEM SET max_standby_streaming_delay = '-1'", "SELECT pg_reload_conf()")
+	c, err := s.connConfig("postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.RuntimeParams["application_name"] = "reader"
+	reader, err := pgx.ConnectConfig(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeConn(reader)
+	if _, err := reader.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM public.t"); err != nil {
+		t.Fatal(err)
+	}
+	p.sql("DELETE FROM t WHERE v = 1", "INSERT INTO t VALUES (1)", "VACUUM t")
+	target := p.observe().Flush
+	s.waitFor("replay to be held up", func(context.Context) error {
+		if n := s.value("SELECT count(*)::text FROM pg_stat_activity WHERE wait_event LIKE 'RecoveryConflict%'"); n != "1" {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	if err := s.PauseConflicts(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.waitFor("replay to go on", func(context.Context) error {
+		if o := s.observe(); o.Replay < target {
+			return fmt.Errorf("at %s of %s", o.Replay, target)
+		}
+		return nil
+	})
+	if err := reader.Ping(ctx); err == nil {
+		t.Error("the reader is still there")
+	}
+	if err := s.RestoreConflicts(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if v, _ := autoConfValue(read(t, s.autoConf()), "max_standby_streaming_delay"); v != "-1" {
+		t.Errorf("max_standby_streaming_delay is %q, the administrator had set -1", v)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func testChecksums(t *testing.T, p, s *server, fork ag.LSN) {
+	const n = 16 << 10
+	sum := func(i *server, pos ag.Position) uint32 {
+		t.Helper()
+		crc, ok, err := i.WALChecksum(t.Context(), pos, n)
+		if err != nil || !ok {
+			t.Fatalf("checksum at %s: ok %v, %v", pos, ok, err)
+		}
+		return crc
+	}
+	at := ag.Position{Timeline: 1, LSN: fork}
+	if a, b := sum(p, at), sum(s, at); a != b {
+		t.Errorf("before the fork: %08x and %08x", a, b)
+	}
+	if a, b := sum(p, at), sum(s, ag.Position{Timeline: 5, LSN: fork}); a != b {
+		t.Errorf("at the fork, along the new timeline: %08x and %08x", a, b)
+	}
+	end, err := p.EndOfWAL(t.Context())
+	if err != nil || end.Timeline != 1 || end.LSN <= fork {
+		t.Fatalf("the diverged copy ends at %s, %v", end, err)
+	}
+	behind := fork + 512
+	if a, b := sum(p, ag.Position{Timeline: 1, LSN: behind}), sum(s, ag.Position{Timeline: 5, LSN: behind}); a == b {
+		t.Errorf("behind the fork both are %08x", a)
+	}
+	if _, ok, err := p.WALChecksum(t.Context(), ag.Position{Timeline: 5, LSN: behind}, n); ok || err != nil {
+		t.Errorf("a timeline that is not here: ok %v, %v", ok, err)
+	}
+	if _, ok, err := p.WALChecksum(t.Context(), ag.Position{Timeline: 1, LSN: end.LSN + 64<<20}, n); ok || err != nil {
+		t.Errorf("WAL that is not here: ok %v, %v", ok, err)
+	}
+}
+
+func testFollow(t *testing.T, s, third *server) {
+	third.Instance.cfg.UpstreamDir = s.cfg.SocketDir
+	third.start(false)
+	third.streams(s)
+	if o := third.observe(); o.Timeline != 5 {
+		t.Errorf("the third replays timeline %d", o.Timeline)
+	}
+	if got := third.value("SELECT string_agg(v::text, ',' ORDER BY v) FROM t"); got != "1,2" {
+		t.Errorf("the third has rows %s", got)
+	}
+	third.kill(syscall.SIGQUIT)
+	if end, err := third.EndOfWAL(t.Context()); err != nil || end.Timeline != 5 || end.LSN < s.observe().Flush {
+		t.Errorf("the third's files end at %s, %v", end, err)
+	}
+}
+
+func testRewind(t *testing.T, p, s *server, fork ag.LSN) {
+	auto := "custom.of_this_node = 'kept'"
+	if err := os.WriteFile(p.autoConf(), []byte(auto+"\nprimary_conninfo = 'host=elsewhere'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	forkDir := filepath.Join(p.dir, "forked")
+	err := p.Rewind(t.Context(), RewindOptions{
+		SourceConninfo: fmt.Sprintf("host=%s port=%d user=postgres dbname=postgres", s.cfg.SocketDir, Port),
+		ForkDir:        forkDir,
+		Progress:       func(line string) { said = append(said, line) },
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, strings.Join(said, "\n"))
+	}
+	if p.Interrupted() || len(said) == 0 {
+		t.Errorf("after the rewind: interrupted %v, progress %q", p.Interrupted(), said)
+	}
+	if got := read(t, p.autoConf()); got != auto+"\n" {
+		t.Errorf("postgresql.auto.conf is now %q", got)
+	}
+	kept, err := os.ReadDir(filepath.Join(forkDir, "pg_wal"))
+	if err != nil || len(kept) < 2 || !strings.Contains(read(t, filepath.Join(forkDir, "summary.json")), fork.String()) && !exists(filepath.Join(forkDir, "pg_control")) {
+		t.Errorf("kept of the fork: %v, %v", kept, err)
+	}
+	p.Instance.cfg.UpstreamDir = s.cfg.SocketDir
+	p.Instance.cfg.Slot = "cot_n1"
+	p.start(false)
+	s.sql("INSERT INTO t VALUES (3)")
+	p.streams(s)
+	if got := p.value("SELECT string_agg(v::text, ',' ORDER BY v) FROM t"); got != "1,2,3" {
+		t.Errorf("the rewound copy has rows %s", got)
+	}
+	if o := p.observe(); o.Timeline != 5 {
+		t.Errorf("the rewound copy replays timeline %d", o.Timeline)
+	}
+}
