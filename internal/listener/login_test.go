@@ -1,0 +1,254 @@
+package listener
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+func sqlstate(err error) string {
+	var e *pgconn.PgError
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+func TestLogin(t *testing.T) {
+	g := newGroup(t, func(c *Config) { c.Limits.FailureDelay = time.Millisecond })
+	g.role("alice", "login password 'secret'")
+	g.role("nologin", "nologin password 'secret'")
+	g.role("expired", "login password 'secret' valid until '2001-01-01'")
+	g.role("later", "login password 'secret' valid until '2101-01-01'")
+	g.role("nopassword", "login")
+	cases := []struct{ user, password, state string }{
+		{"alice", "secret", ""},
+		{"later", "secret", ""},
+		{"alice", "wrong", "28P01"},
+		{"nobody", "secret", "28P01"},
+		{"nologin", "secret", "28P01"},
+		{"expired", "secret", "28P01"},
+		{"expired", "wrong", "28P01"},
+		{"nopassword", "secret", "28P01"},
+	}
+	for _, c := range cases {
+		t.Run(c.user+" "+c.password, func(t *testing.T) {
+			conn, err := g.dial(g.rw, "user="+c.user+" password="+c.password)
+			if c.state == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = conn.Close(context.Background()) }()
+				if got := value[string](t, conn, "select session_user::text"); got != c.user {
+					t.Errorf("session_user is %s", got)
+				}
+				return
+			}
+			if sqlstate(err) != c.state || !strings.Contains(err.Error(), `password authentication failed for user "`+c.user) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	if n := g.srv.Stats().Rejected["password"]; n != 6 {
+		t.Errorf("%d failures counted", n)
+	}
+	if _, err := g.dial(g.rw, "user=alice password=secret dbname=nowhere"); sqlstate(err) != "3D000" {
+		t.Errorf("PostgreSQL's own refusal: got %v", err)
+	}
+}
+
+func TestIdentityAndParameters(t *testing.T) {
+	g := newGroup(t, nil)
+	g.role("alice", "login password 'secret'")
+	conn := g.mustDial(g.rw, "user=alice password=secret application_name=app options='-c my.tenant=4\\\\ 2 -c coterie.client_addr=spoofed'")
+	if got := value[string](t, conn, "select current_setting('coterie.client_addr')"); got != conn.PgConn().Conn().LocalAddr().String() {
+		t.Errorf("client_addr %s", got)
+	}
+	if got := value[string](t, conn, "select current_setting('my.tenant')||current_setting('application_name')||current_setting('coterie.intent')"); got != "4 2appREAD_WRITE" {
+		t.Errorf("settings %s", got)
+	}
+	if _, err := conn.Exec(t.Context(), "discard all"); err != nil {
+		t.Fatal(err)
+	}
+	if got := value[string](t, conn, "select current_setting('coterie.intent')"); got != "READ_WRITE" {
+		t.Errorf("after DISCARD ALL %q", got)
+	}
+	if got := value[int32](t, conn, "select pg_backend_pid()"); uint32(got) != conn.PgConn().PID() {
+		t.Errorf("pid %d, key has %d", got, conn.PgConn().PID())
+	}
+	list := g.srv.Sessions()
+	if len(list) != 1 || list[0].User != "alice" || list[0].State != "idle" || list[0].Replica != "a" || list[0].PID != conn.PgConn().PID() {
+		t.Errorf("sessions %+v", list)
+	}
+}
+
+func TestMD5(t *testing.T) {
+	g := newGroup(t, func(c *Config) {
+		c.Limits.FailureDelay = time.Millisecond
+		c.Rules = []Rule{{Type: TypeHost, Databases: []Name{{Text: "all"}}, Users: []Name{{Text: "all"}}, AnyAddress: true, Method: MethodMD5}}
+	})
+	// md5 of "secret" followed by the name
+	g.role("oldie", "login password 'md5"+md5Hex("secretoldie")+"'")
+	g.role("alice", "login password 'secret'")
+	for _, user := range []string{"oldie", "alice"} {
+		conn, err := g.dial(g.rw, "user="+user+" password=secret")
+		if err != nil {
+			t.Fatalf("%s: %v", user, err)
+		}
+		_ = conn.Close(t.Context())
+		if _, err := g.dial(g.rw, "user="+user+" password=wrong"); sqlstate(err) != "28P01" {
+			t.Errorf("%s: %v", user, err)
+		}
+	}
+	g.srv.SetRules(DefaultRules(false))
+	if _, err := g.dial(g.rw, "user=oldie password=secret"); sqlstate(err) != "28P01" {
+		t.Errorf("md5 verifier under a scram rule: %v", err)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	cert, pool := certificate(t)
+	g := newGroup(t, func(c *Config) {
+		c.Certificate = func() *tls.Certificate { return cert }
+		c.Rules = DefaultRules(true)
+	})
+	g.role("alice", "login password 'secret'")
+	if _, err := g.dial(g.rw, "user=alice password=secret"); sqlstate(err) != "28000" || !strings.Contains(err.Error(), "no pg_hba.conf entry") {
+		t.Errorf("without TLS: %v", err)
+	}
+	cfg, err := pgx.ParseConfig(dsn(g.rw, "user=alice password=secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.TLSConfig = &tls.Config{RootCAs: pool, ServerName: "localhost"}
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	if got := value[string](t, conn, "select current_setting('coterie.tls')"); got != "TLSv1.3" {
+		t.Errorf("coterie.tls %s", got)
+	}
+	// direct TLS
+	raw, err := tls.Dial("tcp", g.rw, &tls.Config{RootCAs: pool, ServerName: "localhost", NextProtos: []string{"postgresql"}})
+	if err != nil {
+		t.Fatalf("direct TLS: %v", err)
+	}
+	start := &startup{user: "alice", database: "postgres"}
+	_, _ = raw.Write(start.packet())
+	if typ, _, err := readMessage(raw, 1000); err != nil || typ != 'R' {
+		t.Errorf("direct TLS answered %q, %v", typ, err)
+	}
+	_ = raw.Close()
+	raw, err = tls.Dial("tcp", g.rw, &tls.Config{RootCAs: pool, ServerName: "localhost"})
+	if err == nil {
+		_, _ = raw.Write(start.packet())
+		if typ, _, err := readMessage(raw, 1000); err == nil {
+			t.Errorf("direct TLS without ALPN answered %q", typ)
+		}
+		_ = raw.Close()
+	}
+}
+
+func TestChannelBindingPsql(t *testing.T) {
+	psql, err := exec.LookPath("psql")
+	if err != nil {
+		t.Skip("psql not found")
+	}
+	cert, _ := certificate(t)
+	g := newGroup(t, func(c *Config) { c.Certificate = func() *tls.Certificate { return cert } })
+	g.role("alice", "login password 'secret'")
+	host, port, _ := net.SplitHostPort(g.rw)
+	run := func(rest string) (string, error) {
+		cmd := exec.Command(psql, "-XAtc", "select 40 + 2", "host="+host+" port="+port+" dbname=postgres user=alice "+rest)
+		cmd.Env = append(os.Environ(), "PGPASSWORD=secret", "HOME=/nonexistent")
+		out, err := cmd.CombinedOutput()
+		return strings.TrimSpace(string(out)), err
+	}
+	if out, err := run("sslmode=require channel_binding=require"); err != nil || out != "42" {
+		t.Errorf("channel_binding=require: %s, %v", out, err)
+	}
+	if out, err := run("sslmode=require channel_binding=disable"); err != nil || out != "42" {
+		t.Errorf("channel_binding=disable: %s, %v", out, err)
+	}
+	if out, err := run("sslmode=disable channel_binding=require"); err == nil {
+		t.Errorf("channel binding without TLS succeeded: %s", out)
+	}
+}
+
+func TestPeerAndLocalSocket(t *testing.T) {
+	dir, err := os.MkdirTemp("/tmp", "cotls")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	rules, err := ParseHBA(strings.NewReader("local all postgres trust\nlocal all all peer\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGroup(t, func(c *Config) { c.ReadWrite, c.Rules = dir+"/.s.PGSQL.5432", rules })
+	for _, c := range []struct{ user, state string }{{"postgres", ""}, {"somebody", "28000"}} {
+		conn, err := pgx.Connect(t.Context(), "host="+dir+" user="+c.user+" dbname=postgres")
+		if sqlstate(err) != c.state {
+			t.Fatalf("%s: %v", c.user, err)
+		}
+		if err == nil {
+			if got := value[string](t, conn, "select current_setting('coterie.client_addr')"); got != "local" {
+				t.Errorf("client_addr %s", got)
+			}
+			_ = conn.Close(t.Context())
+		}
+	}
+	_ = g
+}
+
+func TestRoleMovesWithTheReplica(t *testing.T) {
+	g := newGroup(t, nil)
+	g.role("alice", "login password 'secret'") // a salt of its own on each server
+	r := fullRoutes(2)
+	r.Primary, r.Targets[1].Local = "b", false
+	g.publish(r)
+	conn := g.mustDial(g.rw, "user=alice password=secret")
+	if got := value[string](t, conn, "show cluster_name"); got != "b" {
+		t.Errorf("judged by b, ran on %s", got)
+	}
+	if h := <-g.hellos; h.User != "alice" || h.Database != "postgres" || h.Intent != ag.ReadWrite || h.Epoch != 2 {
+		t.Errorf("hello %+v", h)
+	}
+}
+
+func TestReplication(t *testing.T) {
+	g := newGroup(t, nil)
+	g.role("alice", "login password 'secret'")
+	g.role("cdc", "login replication password 'secret'")
+	for _, spelling := range []string{"true", "t", "TR", "on", "yes", "y", "1"} {
+		if _, err := g.dial(g.rw, "user=cdc password=secret replication="+spelling); sqlstate(err) != "28000" {
+			t.Errorf("replication=%s: %v", spelling, err)
+		}
+	}
+	if _, err := g.dial(g.rw, "user=alice password=secret replication=database"); sqlstate(err) != "42501" {
+		t.Errorf("without the attribute: %v", err)
+	}
+	if _, err := g.dial(g.ro, "user=cdc password=secret replication=database"); sqlstate(err) != "0A000" {
+		t.Errorf("read-only: %v", err)
+	}
+	conn, err := g.dial(g.rw, "user=cdc password=secret replication=database")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	if _, err := conn.PgConn().Exec(t.Context(), "IDENTIFY_SYSTEM").ReadAll(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,279 @@
+package listener
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+var trustAll = []Rule{{Type: TypeHost, Databases: []Name{{Text: "all"}}, Users: []Name{{Text: "all"}}, AnyAddress: true, Method: MethodTrust}}
+
+func trusting(c *Config) { c.Rules = trustAll }
+
+func TestIntentCarriers(t *testing.T) {
+	g := newGroup(t, trusting)
+	where := func(address, rest string) string {
+		conn, err := g.dial(address, "user=postgres "+rest)
+		if err != nil {
+			t.Fatalf("%s: %v", rest, err)
+		}
+		defer func() { _ = conn.Close(context.Background()) }()
+		return value[string](t, conn, "show cluster_name")
+	}
+	for _, c := range []struct {
+		rest     string
+		readOnly bool
+	}{
+		{"", false},
+		{"coterie.intent=READ_ONLY", true},
+		{"coterie.intent=read_only", true},
+		{"coterie.intent=ReadOnly", true},
+		{"ApplicationIntent=ReadOnly", true},
+		{"applicationintent=read_only", true},
+		{"ApplicationIntent=ReadWrite", false},
+		{"options='-c coterie.intent=READ_ONLY'", true},
+		{"options='-c ApplicationIntent=ReadOnly'", true},
+		{"options='--coterie.intent=read-only'", true},
+		{"options='-ccoterie.intent=READ_ONLY'", true},
+		{"default_transaction_read_only=on", true},
+		{"options='-c default-transaction-read-only=t'", true},
+		{"default_transaction_read_only=on coterie.intent=READ_WRITE", false},
+		{"dbname=postgres@ro", true},
+		{"dbname=postgres@ro coterie.intent=READ_WRITE", false},
+		{"options='-c coterie.intent=READ_WRITE' coterie.intent=READ_ONLY", true},
+	} {
+		if got := where(g.rw, c.rest); (got != "a") != c.readOnly {
+			t.Errorf("%q went to %s", c.rest, got)
+		}
+	}
+	if got := where(g.ro, "coterie.intent=READ_WRITE"); got == "a" {
+		t.Error("the read-only port led to the primary")
+	}
+	if _, err := g.dial(g.rw, "user=postgres coterie.intent=maybe"); sqlstate(err) != "22023" {
+		t.Errorf("unknown intent: %v", err)
+	}
+}
+
+func TestRoundRobinAndFallback(t *testing.T) {
+	g := newGroup(t, trusting)
+	count := func(n int) map[string]int {
+		seen := make(map[string]int)
+		for range n {
+			conn := g.mustDial(g.ro, "user=postgres")
+			seen[value[string](t, conn, "show cluster_name")]++
+			_ = conn.Close(t.Context())
+		}
+		return seen
+	}
+	if seen := count(8); seen["b"] != 4 || seen["c"] != 4 {
+		t.Errorf("round robin: %v", seen)
+	}
+	r := fullRoutes(1)
+	r.Targets[1].Healthy, r.Targets[2].Readable = false, false
+	g.publish(r)
+	if seen := count(3); seen["a"] != 3 {
+		t.Errorf("fallback: %v", seen)
+	}
+	st := g.srv.Stats()
+	if st.FellBack != 3 || st.Routed[RoutedKey{"a", ag.ReadOnly}] != 3 || st.Routed[RoutedKey{"b", ag.ReadOnly}] != 4 {
+		t.Errorf("stats %+v", st)
+	}
+	r = fullRoutes(1)
+	r.Primary = ""
+	g.publish(r)
+	if seen := count(2); seen["b"] != 1 || seen["c"] != 1 {
+		t.Errorf("without a primary: %v", seen)
+	}
+}
+
+func TestWaitForPrimary(t *testing.T) {
+	g := newGroup(t, func(c *Config) {
+		c.ConnectWait = 15 * time.Second
+		c.Limits.PreAuth = 3
+		c.Limits.PreAuthTime = 2 * time.Second
+	})
+	g.role("alice", "login password 'secret'")
+	none := fullRoutes(1)
+	none.Primary, none.WriteOpen = "", false
+	g.publish(none)
+	const clients = 8 // more than may be unauthenticated at once: those who wait do not count
+	errs := make(chan error, clients)
+	for i := range clients {
+		go func() {
+			conn, err := g.dial(g.rw, "user=alice password=secret")
+			if err == nil {
+				err = conn.Close(context.Background())
+			}
+			errs <- err
+		}()
+		waitFor(t, "the login waits", func() bool { return g.srv.Stats().Waiting == i+1 })
+	}
+	time.Sleep(2200 * time.Millisecond) // longer than the client's own time
+	select {
+	case err := <-errs:
+		t.Fatalf("a login did not wait: %v", err)
+	default:
+	}
+	g.publish(fullRoutes(2))
+	for range clients {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestWaitIsBounded(t *testing.T) {
+	g := newGroup(t, func(c *Config) { c.Rules, c.ConnectWait = trustAll, 200*time.Millisecond })
+	g.publish(&ag.Routes{Epoch: 1, Self: "a"})
+	began := time.Now()
+	_, err := g.dial(g.rw, "user=postgres")
+	if sqlstate(err) != "57P03" || time.Since(began) < 200*time.Millisecond {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+	// a client that gives up frees its place
+	g.srv.cfg.ConnectWait = time.Minute
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, _ = pgxConnect(ctx, dsn(g.rw, "user=postgres"))
+	waitFor(t, "the abandoned login is gone", func() bool { st := g.srv.Stats(); return st.Waiting == 0 && st.PreAuth == 0 })
+}
+
+func TestHoldNew(t *testing.T) {
+	g := newGroup(t, trusting)
+	g.srv.HoldNew(true)
+	done := make(chan error, 1)
+	go func() {
+		conn, err := g.dial(g.rw, "user=postgres")
+		if err == nil {
+			err = conn.Close(context.Background())
+		}
+		done <- err
+	}()
+	waitFor(t, "the login is held", func() bool { return g.srv.Stats().Waiting == 1 })
+	g.mustDial(g.ro, "user=postgres") // reads go on
+	g.srv.HoldNew(false)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCloseEpoch(t *testing.T) {
+	g := newGroup(t, trusting)
+	idle := g.mustDial(g.rw, "user=postgres")
+	open := g.mustDial(g.rw, "user=postgres")
+	busy := g.mustDial(g.rw, "user=postgres")
+	reader := g.mustDial(g.ro, "user=postgres")
+	if _, err := open.Exec(t.Context(), "begin; create temp table x()"); err != nil {
+		t.Fatal(err)
+	}
+	slow := make(chan error, 1)
+	go func() { _, err := busy.Exec(context.Background(), "select pg_sleep(30)"); slow <- err }()
+	waitFor(t, "the query runs", func() bool {
+		for _, x := range g.srv.Sessions() {
+			if x.State == "active" {
+				return true
+			}
+		}
+		return false
+	})
+	r := fullRoutes(2)
+	r.Primary, r.Targets[0].Local = "b", false
+	g.publish(r)
+	if n := g.srv.CloseEpoch(2, "the group has a new primary"); n != 3 {
+		t.Errorf("%d sessions cut", n)
+	}
+	if err := <-slow; sqlstate(err) != "08007" {
+		t.Errorf("in flight: %v", err)
+	}
+	if _, err := idle.Exec(t.Context(), "select 1"); sqlstate(err) != "57P01" || !strings.Contains(err.Error(), "new primary") {
+		t.Errorf("idle: %v", err)
+	}
+	if _, err := open.Exec(t.Context(), "commit"); sqlstate(err) != "57P01" {
+		t.Errorf("open transaction, no commit sent: %v", err)
+	}
+	value[string](t, reader, "show cluster_name")
+	if n := g.srv.CloseEpoch(2, "again"); n != 0 {
+		t.Errorf("%d cut again", n)
+	}
+	fresh := g.mustDial(g.rw, "user=postgres")
+	if got := value[string](t, fresh, "show cluster_name"); got != "b" {
+		t.Errorf("new session on %s", got)
+	}
+	if n := g.srv.CloseReplica("b", ag.ReadWrite, "fenced"); n != 1 {
+		t.Errorf("%d cut by replica", n)
+	}
+	waitFor(t, "sessions are gone", func() bool { return g.srv.Stats().Open <= 1 })
+}
+
+// Routes of the past open nothing once an epoch was closed, even if the agent is late to publish the new ones.
+func TestOldRoutesOpenNothing(t *testing.T) {
+	g := newGroup(t, func(c *Config) { c.Rules, c.ConnectWait = trustAll, 300*time.Millisecond })
+	g.srv.CloseEpoch(2, "the group has a new primary")
+	if _, err := g.dial(g.rw, "user=postgres"); sqlstate(err) != "57P03" {
+		t.Errorf("old routes: %v", err)
+	}
+	g.publish(fullRoutes(2))
+	g.mustDial(g.rw, "user=postgres")
+}
+
+func TestThroughAnotherNode(t *testing.T) {
+	// node b: its PostgreSQL is b; primary of epoch 2
+	nodeB := newGroup(t, trusting)
+	routesB := fullRoutes(2)
+	routesB.Self, routesB.Primary = "b", "b"
+	routesB.Targets[0].Local, routesB.Targets[1].Local = false, true
+	nodeB.publish(routesB)
+	nodeB.gate.Store(openGate())
+
+	g := newGroup(t, nil)
+	g.role("alice", "login password 'secret'")
+	g.remote["b"] = nodeB.srv
+	routes := fullRoutes(2)
+	routes.Primary, routes.Targets[0].Local = "b", false
+	g.publish(routes)
+
+	conn := g.mustDial(g.rw, "user=alice password=secret")
+	if got := value[string](t, conn, "show cluster_name"); got != "b" {
+		t.Fatalf("ran on %s", got)
+	}
+	relayed := nodeB.srv.Sessions()
+	if len(relayed) != 1 || !relayed[0].Relayed || relayed[0].User != "alice" || relayed[0].Intent != ag.ReadWrite || relayed[0].Epoch != 2 {
+		t.Errorf("sessions of b: %+v", relayed)
+	}
+	// cancel crosses the nodes
+	done := make(chan error, 1)
+	go func() { _, err := conn.Exec(context.Background(), "select pg_sleep(30)"); done <- err }()
+	waitFor(t, "the query runs", func() bool { return nodeB.srv.Sessions()[0].State == "active" })
+	if err := conn.PgConn().CancelRequest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; sqlstate(err) != "57014" {
+		t.Errorf("cancelled: %v", err)
+	}
+	// the gate of the node that runs the session holds
+	nodeB.gate.Store(closedGate())
+	go func() { _, err := conn.Exec(context.Background(), "select 1"); done <- err }()
+	waitFor(t, "the answer is held", func() bool { return nodeB.srv.Stats().Gated > 0 })
+	nodeB.gate.Store(openGate())
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	// its epoch cuts, and the client hears why
+	if n := nodeB.srv.CloseEpoch(3, "the group has a new primary"); n != 1 {
+		t.Errorf("%d cut", n)
+	}
+	if _, err := conn.Exec(t.Context(), "select 1"); sqlstate(err) != "57P01" || !strings.Contains(err.Error(), "new primary") {
+		t.Errorf("after the cut: %v", err)
+	}
+	// a node that is not primary by its own routes takes no read-write session
+	g.srv.cfg.ConnectWait = 200 * time.Millisecond
+	routesB = fullRoutes(3)
+	routesB.Self = "b"
+	nodeB.publish(routesB)
+	if _, err := g.dial(g.rw, "user=alice password=secret"); sqlstate(err) != "57P03" {
+		t.Errorf("sent to a secondary: %v", err)
+	}
+}
