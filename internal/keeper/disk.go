@@ -100,7 +100,7 @@ func readJSON(path string, v any) (found bool, err error) {
 // when both name the same pid, as happens in containers.
 type pidFile struct {
 	pid    int
-	status string // "starting", "stopping", "ready" (accepts writes) or "standby"
+	status string // "starting", "stopping", "ready" (a primary or a hot standby) or "standby"
 	inode  uint64
 	mtime  int64
 }
@@ -138,7 +138,20 @@ const (
 	dbShutdown           = 1
 	dbShutdownInRecovery = 2
 	dbInArchiveRecovery  = 5
+	dbInProduction       = 6
 )
+
+// acceptsWrites reports whether the server with that pid, before whose start postmaster.pid was as told, is a primary. A
+// crashed primary leaves "in production" in pg_control, so that is believed only once postmaster.pid says that this server
+// is ready: by then it has written there what it is itself.
+func acceptsWrites(pgdata string, pid int, before pidFile) bool {
+	p := readPidFile(pgdata)
+	if p.pid != pid || p.status != "ready" || (p.inode == before.inode && p.mtime == before.mtime) {
+		return false
+	}
+	state, err := controlState(pgdata)
+	return err == nil && state == dbInProduction
+}
 
 // inRecovery reports whether the running server of pgdata is certainly still a standby: pg_control says so (PostgreSQL
 // rewrites it under the same lock under which it opens itself for writes) and no promotion has been asked for.

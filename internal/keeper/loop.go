@@ -1,16 +1,12 @@
 package keeper
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/boottime"
@@ -19,8 +15,8 @@ import (
 // How often the loop looks at things nobody tells it about.
 const (
 	killEvery    = 5 * time.Millisecond   // while killing: new orphans keep arriving
-	watchClosely = 100 * time.Millisecond // postmaster.pid, while a server is becoming primary
-	watchIdly    = time.Second            // postmaster.pid, else
+	watchClosely = 100 * time.Millisecond // at postmaster.pid, while a server is becoming primary
+	watchIdly    = time.Second            // at postmaster.pid, else
 	leftTime     = 300 * time.Millisecond // for the log collector to write what a clean postmaster left it
 	idleExit     = time.Minute            // without server and agent; the next agent starts a new keeper
 	never        = time.Duration(1<<63 - 1)
@@ -34,7 +30,7 @@ type keeper struct {
 	fork  forker
 	alarm *alarm
 	disk  chan diskJob
-	inbox chan func() // what other goroutines want done here
+	inbox chan func()   // what other goroutines want done here
 	gone  chan struct{} // closed when the loop has ended
 
 	attached *conn // the agent; nil: none
@@ -65,7 +61,7 @@ type server struct {
 	pid      int // 0: none
 	req      StartRequest
 	before   pidFile // what postmaster.pid was before it started
-	ready    bool    // accepts writes: its startup process has ended, not as a standby
+	ready    bool    // accepts writes
 	covered  bool    // and standby.signal is back in place
 	watching bool    // a look at postmaster.pid is under way
 	next     time.Duration
@@ -93,8 +89,11 @@ type diskJob struct {
 func (k *keeper) run(sigchld, term <-chan os.Signal) {
 	defer close(k.gone)
 	k.lonely = boottime.Now()
-	for !k.stopped {
+	for {
 		k.alarm.set(k.step())
+		if k.stopped {
+			return
+		}
 		select {
 		case f := <-k.inbox:
 			// Time first: after a pause of this process, the deadline counts before anything that was said meanwhile.
@@ -288,8 +287,8 @@ func (k *keeper) settled() {
 	k.lonely = boottime.Now()
 }
 
-// watch looks at postmaster.pid from time to time. PostgreSQL itself removes standby.signal when it is promoted, and the
-// keeper does before it starts a primary: once the server has said "ready" the file has been read and can come back.
+// watch looks from time to time whether the server has become primary. PostgreSQL itself removes standby.signal when it is
+// promoted, and the keeper does before it starts a primary: once it accepts writes the file can come back.
 func (k *keeper) watch() (next time.Duration) {
 	s := &k.server
 	if s.pid == 0 || s.watching || k.end != nil {
@@ -307,8 +306,7 @@ func (k *keeper) watch() (next time.Duration) {
 	pid, pgdata, before := s.pid, s.req.PGData, s.before
 	var ready bool
 	k.onDisk(func() error {
-		p := readPidFile(pgdata)
-		ready = p.pid == pid && p.status == "ready" && (p.inode != before.inode || p.mtime != before.mtime)
+		ready = acceptsWrites(pgdata, pid, before)
 		if ready && !hasStandbySignal(pgdata) {
 			return putStandbySignal(pgdata)
 		}
@@ -403,54 +401,4 @@ func (k *keeper) stateDeadline() time.Duration {
 
 func (k *keeper) leading() bool {
 	return k.server.pid != 0 && (k.server.req.Leader || k.server.ready)
-}
-
-// alarm rings on CLOCK_BOOTTIME: unlike a Go timer it is on time after the machine was suspended.
-type alarm struct {
-	file  *os.File
-	at    time.Duration
-	rings chan struct{}
-}
-
-func newAlarm() (*alarm, error) {
-	fd, err := unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("create timer: %w", err)
-	}
-	return &alarm{file: os.NewFile(uintptr(fd), "timer"), rings: make(chan struct{}, 1)}, nil
-}
-
-// serve passes the rings on until the alarm is closed.
-func (a *alarm) serve() {
-	var b [8]byte
-	for {
-		if _, err := a.file.Read(b[:]); err != nil {
-			return
-		}
-		select {
-		case a.rings <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// set makes it ring at that time, or soon when it has passed.
-func (a *alarm) set(at time.Duration) {
-	if at == never {
-		at = boottime.Now() + time.Hour
-	}
-	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(max(at, 1)))}
-	var setErr error
-	raw, err := a.file.SyscallConn()
-	if err == nil {
-		err = raw.Control(func(fd uintptr) { setErr = unix.TimerfdSettime(int(fd), unix.TFD_TIMER_ABSTIME, &spec, nil) })
-	}
-	if err = errors.Join(err, setErr); err != nil {
-		panic(fmt.Sprintf("set timer: %v", err)) // without a timer there is no deadline: die, and let PDEATHSIG fence
-	}
-}
-
-// shortly bounds the wait for processes that an earlier keeper left behind.
-func shortly() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), 10*time.Second)
 }

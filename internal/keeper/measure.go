@@ -55,14 +55,14 @@ func measure(children int) (time.Duration, error) {
 	f := startForker()
 	files := []uintptr{null.Fd(), null.Fd(), null.Fd()}
 	// The first one stands for the postmaster. Half of the others are its children, half are orphans of ours.
-	script := `trap "" QUIT; i=0; while [ $i -lt ` + strconv.Itoa(children/2) + ` ]; do sleep 60 & i=$((i+1)); done; wait`
+	script := `trap "" QUIT; i=0; while [ $i -lt ` + strconv.Itoa(children/2) + ` ]; do sleep 40 & i=$((i+1)); done; wait`
 	postmaster, err := f.fork("/bin/sh", []string{"sh", "-c", script}, os.Environ(), files)
 	if err != nil {
 		return 0, err
 	}
 	defer killDescendants()
 	for range children - children/2 {
-		if _, err := f.fork("/bin/sh", []string{"sh", "-c", "trap '' QUIT; exec sleep 60"}, os.Environ(), files); err != nil {
+		if _, err := f.fork("/bin/sh", []string{"sh", "-c", "trap '' QUIT; exec sleep 40"}, os.Environ(), files); err != nil {
 			return 0, err
 		}
 	}

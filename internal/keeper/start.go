@@ -1,10 +1,12 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -173,11 +175,14 @@ func (k *keeper) exec(s *starting) (int, error) {
 // serverEnv takes our service manager's socket away from the server, and lets its backends be the first to go when memory
 // runs out: the score we give the postmaster is inherited otherwise.
 func serverEnv(env []string) []string {
+	drop := map[string]bool{
+		"NOTIFY_SOCKET": true, "WATCHDOG_PID": true, "WATCHDOG_USEC": true,
+		"PG_OOM_ADJUST_FILE": true, "PG_OOM_ADJUST_VALUE": true,
+	}
 	out := make([]string, 0, len(env)+2)
-	for _, e := range env {
-		switch name, _, _ := strings.Cut(e, "="); name {
-		case "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "PG_OOM_ADJUST_FILE", "PG_OOM_ADJUST_VALUE":
-		default:
+	for _, e := range slices.Backward(env) { // the last of equal names wins, as in os/exec; getenv would take the first
+		if name, _, _ := strings.Cut(e, "="); !drop[name] {
+			drop[name] = true
 			out = append(out, e)
 		}
 	}
@@ -250,4 +255,9 @@ func (k *keeper) cleanUp() {
 		k.log.Error("clean up after the last keeper", "err", err)
 	}
 	k.log.Info("looked for what the last keeper left behind", "pgdata", m.PGData, "took", time.Since(began).Round(time.Millisecond))
+}
+
+// shortly bounds the wait for processes that an earlier keeper left behind.
+func shortly() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), 10*time.Second)
 }
