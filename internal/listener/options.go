@@ -67,8 +67,9 @@ func parseOptions(options string) ([]setting, *pgError) {
 	return out, nil
 }
 
-// reserved says that the name means something else in a startup packet than it would as a setting.
+// reserved says that the name, in some spelling, means something else in a startup packet than it would as a setting.
 func reserved(name string) bool {
+	name = strings.ToLower(name)
 	switch name {
 	case "user", "database", "options", "replication":
 		return true

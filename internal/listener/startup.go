@@ -87,6 +87,9 @@ func parseStartup(packet []byte) (*startup, *pgError) {
 			replication = p.value
 		case strings.HasPrefix(p.name, "_pq_."):
 			s.unknown = append(s.unknown, p.name)
+		case reserved(p.name):
+			// In other letters it is a setting to PostgreSQL, and there is none of that name.
+			return nil, fatal("malformed", stateUndefinedObject, "unrecognized configuration parameter %q", p.name)
 		default:
 			direct = append(direct, p)
 		}

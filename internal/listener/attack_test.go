@@ -1,0 +1,252 @@
+package listener
+
+import (
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// rawDial connects without any library between.
+func (g *group) rawDial(address string) net.Conn {
+	g.t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	_ = conn.SetDeadline(time.Now().Add(15 * time.Second))
+	g.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// fate says how the listener ended a connection: the SQLSTATE of its error, "closed", or "open" if it answered otherwise.
+func fate(t *testing.T, conn net.Conn) string {
+	t.Helper()
+	typ, body, err := readMessage(conn, 1<<20)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		t.Fatal("neither answered nor closed")
+	case err != nil:
+		return "closed"
+	case typ == 'E':
+		return errorField(body, 'C')
+	}
+	return "open"
+}
+
+func packet(code uint32, rest ...byte) []byte {
+	b := binary.BigEndian.AppendUint32(nil, uint32(8+len(rest)))
+	return append(binary.BigEndian.AppendUint32(b, code), rest...)
+}
+
+func TestAttacksBeforeLogin(t *testing.T) {
+	cert, _ := certificate(t)
+	g := newGroup(t, func(c *Config) { c.Certificate = func() *tls.Certificate { return cert } })
+	ssl, gss := packet(codeSSL), packet(codeGSSENC)
+	cases := []struct {
+		name string
+		send []byte
+		want string
+	}{
+		{"length zero", []byte{0, 0, 0, 0}, "closed"},
+		{"length seven", []byte{0, 0, 0, 7, 0, 3, 0}, "closed"},
+		{"length over the limit", []byte{0, 0, 0x27, 0x11, 0, 3, 0, 0}, "closed"},
+		{"length over 2^31", []byte{0x80, 0, 0, 8, 0, 3, 0, 0}, "closed"},
+		{"length all ones", []byte{0xff, 0xff, 0xff, 0xff, 0, 3, 0, 0}, "closed"},
+		{"HTTP", []byte("GET / HTTP/1.1\r\n\r\n"), "closed"},
+		{"NUL in the middle", packet(protocol3, []byte("user\x00u\x00\x00database\x00d\x00\x00")...), "08P01"},
+		{"no user", packet(protocol3, 0), "28000"},
+		{"protocol 4", packet(4<<16, []byte("user\x00u\x00\x00")...), "0A000"},
+		{"empty option name", packet(protocol3, []byte("user\x00u\x00options\x00-c=\x00\x00")...), "42601"},
+		{"short cancel", packet(codeCancel), "closed"},
+		{"cancel with a key of 256 bytes", packet(codeCancel, make([]byte, 260)...), "closed"},
+		{"SSLRequest with bytes behind it", append(ssl[:8:8], packet(protocol3, []byte("user\x00postgres\x00\x00")...)...), "08P01"},
+		{"TLS record that is none", []byte{firstTLS, 3, 1, 0, 5, 1, 2, 3, 4, 5}, "closed"},
+		{"long SSLRequest", packet(codeSSL, 0, 0, 0, 0), "0A000"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			conn := g.rawDial(g.rw)
+			_, _ = conn.Write(c.send)
+			if c.want == "closed" {
+				_ = conn.(*net.TCPConn).CloseWrite()
+			}
+			if got := fate(t, conn); got != c.want && !(c.want == "closed" && strings.HasPrefix(c.name, "TLS")) {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+	t.Run("GSSENCRequest again and again", func(t *testing.T) {
+		conn := g.rawDial(g.rw)
+		_, _ = conn.Write(append(gss[:8:8], gss...))
+		var b [1]byte
+		if _, err := io.ReadFull(conn, b[:]); err != nil || b[0] != 'N' {
+			t.Fatalf("answered %q, %v", b, err)
+		}
+		if got := fate(t, conn); got != "0A000" {
+			t.Error(got)
+		}
+	})
+	waitFor(t, "nothing is left behind", func() bool { st := g.srv.Stats(); return st.PreAuth == 0 && st.Open == 0 })
+}
+
+func TestSSLRequestWithoutCertificate(t *testing.T) {
+	g := newGroup(t, nil)
+	conn := g.rawDial(g.rw)
+	_, _ = conn.Write(append(packet(codeSSL), packet(codeSSL)...))
+	var b [1]byte
+	if _, err := io.ReadFull(conn, b[:]); err != nil || b[0] != 'N' {
+		t.Fatalf("answered %q, %v", b, err)
+	}
+	if got := fate(t, conn); got != "0A000" {
+		t.Errorf("second SSLRequest: %s", got)
+	}
+}
+
+// beginSCRAM logs in as alice up to AuthenticationSASL.
+func (g *group) beginSCRAM() net.Conn {
+	g.t.Helper()
+	conn := g.rawDial(g.rw)
+	_, _ = conn.Write((&startup{user: "alice", database: "postgres"}).packet())
+	if body := readUntil(g.t, conn, 'R'); binary.BigEndian.Uint32(body) != authSASL {
+		g.t.Fatalf("request %v", body)
+	}
+	return conn
+}
+
+func TestAttacksDuringLogin(t *testing.T) {
+	g := newGroup(t, func(c *Config) { c.Limits.FailureDelay = time.Millisecond })
+	g.role("alice", "login password 'secret'")
+	initial := func(mechanism, message string) []byte {
+		b := appendCString(nil, mechanism)
+		b = binary.BigEndian.AppendUint32(b, uint32(len(message)))
+		return appendMessage(nil, 'p', append(b, message...))
+	}
+	cases := []struct {
+		name string
+		send []byte
+		want string
+	}{
+		{"second StartupMessage", (&startup{user: "postgres", database: "postgres"}).packet(), "08P01"},
+		{"a query", appendMessage(nil, 'Q', appendCString(nil, "select 1")), "08P01"},
+		{"unknown mechanism", initial("PLAIN", "x"), "08P01"},
+		{"PLUS without TLS", initial(mechanismSCRAMPlus, "p=tls-server-end-point,,n=,r=a"), "08P01"},
+		{"length lies", []byte{'p', 0x7f, 0xff, 0xff, 0xff}, "08P01"},
+		{"length of 3", []byte{'p', 0, 0, 0, 3}, "08P01"},
+		{"inner length lies", appendMessage(nil, 'p', append(appendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xff, 'n')), "08P01"},
+		{"empty", appendMessage(nil, 'p', nil), "08P01"},
+		{"no nonce", initial(mechanismSCRAM, "n,,n=,r="), "08P01"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			conn := g.beginSCRAM()
+			_, _ = conn.Write(c.send)
+			if got := fate(t, conn); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestLengthLiesInASession(t *testing.T) {
+	g := newGroup(t, trusting)
+	for _, lie := range [][]byte{{'Q', 0, 0, 0, 3}, {'Q', 0xff, 0xff, 0xff, 0xff}, {'P', 0x80, 0, 0, 0}} {
+		conn := g.rawDial(g.rw)
+		_, _ = conn.Write((&startup{user: "postgres", database: "postgres"}).packet())
+		readUntil(t, conn, 'Z')
+		_, _ = conn.Write(lie)
+		if got := fate(t, conn); got != "57P01" {
+			t.Errorf("% x: %s", lie, got)
+		}
+	}
+	waitFor(t, "sessions are gone", func() bool { return g.srv.Stats().Open == 0 })
+}
+
+func TestPreAuthTimeIsTotal(t *testing.T) {
+	g := newGroup(t, func(c *Config) { c.Limits.PreAuthTime = 300 * time.Millisecond })
+	conn := g.rawDial(g.rw)
+	began := time.Now()
+	for i, b := range (&startup{user: "alice", database: "postgres"}).packet() {
+		time.Sleep(20 * time.Millisecond) // never idle, never done
+		if _, err := conn.Write([]byte{b}); err != nil {
+			break
+		}
+		if i > 100 {
+			t.Fatal("still accepted")
+		}
+	}
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("closed after %v", d)
+	}
+	waitFor(t, "counted", func() bool { return g.srv.Stats().Rejected["timeout"] == 1 })
+}
+
+func TestLimits(t *testing.T) {
+	g := newGroup(t, func(c *Config) {
+		c.Rules, c.Limits.PreAuth, c.Limits.Connections, c.Limits.PerAddress = trustAll, 3, 4, 2
+	})
+	a := g.mustDial(g.rw, "user=postgres")
+	g.mustDial(g.rw, "user=postgres")
+	if _, err := g.dial(g.rw, "user=postgres"); sqlstate(err) != "53300" {
+		t.Errorf("third from an address: %v", err)
+	}
+	_ = a.Close(t.Context())
+	waitFor(t, "the place is free", func() bool { return len(g.srv.Sessions()) == 1 })
+	g.mustDial(g.rw, "user=postgres")
+	for range 3 {
+		g.rawDial(g.rw)
+	}
+	waitFor(t, "three say nothing", func() bool { return g.srv.Stats().PreAuth == 3 })
+	if got := fate(t, g.rawDial(g.rw)); got != "53300" {
+		t.Errorf("fourth: %s", got)
+	}
+	if n := g.srv.Stats().Rejected["pre-auth limit"]; n != 1 {
+		t.Errorf("%d rejected", n)
+	}
+}
+
+func TestNegotiateProtocolVersion(t *testing.T) {
+	g := newGroup(t, trusting)
+	conn := g.rawDial(g.rw)
+	_, _ = conn.Write(packet(protocol3|2, []byte("user\x00postgres\x00_pq_.fancy\x001\x00\x00")...))
+	body := readUntil(t, conn, 'v')
+	if binary.BigEndian.Uint32(body) != protocol3 || string(body[8:]) != "_pq_.fancy\x00" {
+		t.Errorf("answered %q", body)
+	}
+	if key := readUntil(t, conn, 'K'); len(key) != 8 {
+		t.Errorf("key of %d bytes", len(key))
+	}
+	readUntil(t, conn, 'Z')
+}
+
+// What another node's ServeBackend accepts is the packet of a listener and nothing else.
+func TestServeBackendIsStrict(t *testing.T) {
+	g := newGroup(t, trusting)
+	ok := "user\x00postgres\x00database\x00postgres\x00coterie.intent\x00READ_WRITE\x00"
+	for name, c := range map[string]struct{ params, want string }{
+		"as a listener":        {ok, "open"},
+		"physical replication": {ok + "replication\x00true\x00", "08P01"},
+		"options":              {ok + "options\x00-c a=b\x00", "08P01"},
+		"duplicate":            {ok + "User\x00other\x00", "08P01"},
+		"no intent":            {"user\x00postgres\x00", "08P01"},
+		"not a listener":       {"user\x00postgres\x00coterie.intent\x00maybe\x00", "08P01"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := throughNode(t.Context(), t, g.srv, g.servers["a"].dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			_ = conn.SetDeadline(time.Now().Add(15 * time.Second))
+			_, _ = conn.Write(packet(protocol3, []byte(c.params+"\x00")...))
+			if got := fate(t, conn); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,160 @@
+package listener
+
+import (
+	"crypto/pbkdf2"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// verifierOf is what PostgreSQL would store of the password.
+func verifierOf(password string, iterations int) string {
+	salt := []byte("sixteen bytes ok")
+	salted, _ := pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)
+	clientKey := hmacSHA256(salted, []byte("Client Key"))
+	stored := sha256.Sum256(clientKey)
+	b64 := base64.StdEncoding.EncodeToString
+	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", iterations, b64(salt), b64(stored[:]), b64(hmacSHA256(salted, []byte("Server Key"))))
+}
+
+// proof answers a server-first-message as a client that knows the password.
+func proof(password, gs2, binding, bare, serverFirst string) string {
+	fields := strings.Split(serverFirst, ",")
+	salt, _ := base64.StdEncoding.DecodeString(fields[1][2:])
+	var iterations int
+	_, _ = fmt.Sscan(fields[2][2:], &iterations)
+	salted, _ := pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)
+	clientKey := hmacSHA256(salted, []byte("Client Key"))
+	stored := sha256.Sum256(clientKey)
+	without := "c=" + base64.StdEncoding.EncodeToString([]byte(gs2+binding)) + "," + fields[0]
+	signature := hmacSHA256(stored[:], []byte(bare+","+serverFirst+","+without))
+	for i := range clientKey {
+		clientKey[i] ^= signature[i]
+	}
+	return without + ",p=" + base64.StdEncoding.EncodeToString(clientKey)
+}
+
+func TestSCRAM(t *testing.T) {
+	v, ok := parseVerifier(verifierOf("secret", 4096))
+	if !ok {
+		t.Fatal("verifier not read")
+	}
+	run := func(s *scram, password, gs2, binding string) error {
+		bare := "n=,r=clientnonce"
+		reply, err := s.first(gs2 + bare)
+		if err != nil {
+			return err
+		}
+		last, err := s.final(proof(password, gs2, binding, bare, reply))
+		if err == nil && !strings.HasPrefix(last, "v=") {
+			return errors.New("no server signature")
+		}
+		return err
+	}
+	cases := []struct {
+		name          string
+		s             scram
+		password, gs2 string
+		binding       string
+		want          error
+	}{
+		{"plain", scram{verifier: v}, "secret", "n,,", "", nil},
+		{"client supports binding, we do not", scram{verifier: v}, "secret", "y,,", "", nil},
+		{"plus", scram{verifier: v, binding: []byte("hash"), plus: true}, "secret", "p=tls-server-end-point,,", "hash", nil},
+		{"binding offered, not chosen", scram{verifier: v, binding: []byte("hash")}, "secret", "n,,", "", nil},
+		{"wrong password", scram{verifier: v}, "Secret", "n,,", "", errBadProof},
+		{"downgrade", scram{verifier: v, binding: []byte("hash")}, "secret", "y,,", "", errMalformedSCRAM},
+		{"other certificate", scram{verifier: v, binding: []byte("hash"), plus: true}, "secret", "p=tls-server-end-point,,", "evil", errMalformedSCRAM},
+		{"other binding type", scram{verifier: v, binding: []byte("hash"), plus: true}, "secret", "p=tls-unique,,", "hash", errMalformedSCRAM},
+		{"plus without p", scram{verifier: v, binding: []byte("hash"), plus: true}, "secret", "n,,", "", errMalformedSCRAM},
+		{"p without plus", scram{verifier: v}, "secret", "p=tls-server-end-point,,", "hash", errMalformedSCRAM},
+		{"authorization identity", scram{verifier: v}, "secret", "n,a=x,", "", errMalformedSCRAM},
+		{"mock", scram{verifier: mockVerifier([]byte("k"), "u")}, "secret", "n,,", "", errBadProof},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			if err := run(&c.s, c.password, c.gs2, c.binding); !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+		})
+	}
+}
+
+func TestMockSaltIsStable(t *testing.T) {
+	a, b := mockVerifier([]byte("k"), "u"), mockVerifier([]byte("k"), "u")
+	other := mockVerifier([]byte("k"), "v")
+	if string(a.salt) != string(b.salt) || string(a.salt) == string(other.salt) || len(a.salt) != 16 || a.iterations != 4096 {
+		t.Error("a mock salt must be the same for a name and differ between names")
+	}
+}
+
+func TestParseVerifierRefuses(t *testing.T) {
+	good := verifierOf("x", 10)
+	for _, s := range []string{
+		"", "md5abc", "SCRAM-SHA-256$", "SCRAM-SHA-256$0:QQ==$QQ==:QQ==", good[:len(good)-4], good + "AAAA",
+		strings.Replace(good, "$10:", "$x:", 1), strings.Replace(good, "$10:", "$-1:", 1), strings.Replace(good, ":", "", 1),
+	} {
+		if _, ok := parseVerifier(s); ok {
+			t.Errorf("%q was read", s)
+		}
+	}
+}
+
+func FuzzSCRAM(f *testing.F) {
+	f.Add("n,,n=,r=abc", "c=biws,r=abc,p=AAAA", false)
+	f.Add("p=tls-server-end-point,,n=x,r=%", "c=,r=,p=", true)
+	f.Add("y,,m=1,n=,r=a,x", ",p=", false)
+	v, _ := parseVerifier(verifierOf("secret", 1))
+	f.Fuzz(func(t *testing.T, first, final string, plus bool) {
+		s := &scram{verifier: v, plus: plus}
+		if plus {
+			s.binding = []byte("hash")
+		}
+		if _, err := s.first(first); err != nil {
+			return
+		}
+		if _, err := s.final(final); err == nil {
+			t.Fatalf("%q, %q logged in", first, final)
+		}
+		if _, err := s.final(strings.Replace(final, "r=", "r="+s.nonce, 1)); err == nil {
+			t.Fatalf("%q, %q logged in", first, final)
+		}
+	})
+}
+
+func TestFailureDelayGrowsAndIsForgotten(t *testing.T) {
+	var f failures
+	now := time.Unix(1000, 0)
+	var got []time.Duration
+	for range 7 {
+		got = append(got, f.next("1.2.3.4", now, time.Millisecond))
+	}
+	if got[0] != time.Millisecond || got[1] != 2*time.Millisecond || got[6] != 32*time.Millisecond {
+		t.Errorf("delays %v", got)
+	}
+	if d := f.next("5.6.7.8", now, time.Millisecond); d != time.Millisecond {
+		t.Errorf("another address waits %v", d)
+	}
+	if d := f.next("1.2.3.4", now.Add(2*forgetFailure), time.Millisecond); d != time.Millisecond {
+		t.Errorf("after a while %v", d)
+	}
+	for i := range 2 * maxAddresses {
+		f.next(fmt.Sprint(i), now, time.Millisecond)
+	}
+	if len(f.seen) > maxAddresses {
+		t.Errorf("%d addresses remembered", len(f.seen))
+	}
+}
+
+func TestErrorFieldTakesAnything(t *testing.T) {
+	for _, b := range [][]byte{nil, {0}, {'C'}, []byte("C57P01"), []byte("SFATAL"), {'C', 0}, []byte("\x00C1\x00")} {
+		_ = errorField(b, 'M')
+	}
+	if got := errorField([]byte("SFATAL\x00VFATAL\x00C57P01\x00Mx\x00\x00"), 'C'); got != "57P01" {
+		t.Errorf("code %q", got)
+	}
+}
