@@ -126,11 +126,14 @@ func begun(t *testing.T, w world) (*Store, ag.Record) {
 	return s, snap.Record
 }
 
-func want(t *testing.T, err, target error) {
+func want(t *testing.T, err error, targets ...error) {
 	t.Helper()
-	if !errors.Is(err, target) {
-		t.Fatalf("got error %v, want %v", err, target)
+	for _, target := range targets {
+		if errors.Is(err, target) {
+			return
+		}
 	}
+	t.Fatalf("got error %v, want %v", err, targets)
 }
 
 func ok(t *testing.T, err error) {

@@ -309,20 +309,19 @@ func (m *Member) Close() error {
 	return m.closeErr
 }
 
-// stop goes around two waits of etcd's own Close: for clients' watches to end, and, if it was never ready, for its serving
-// goroutines, which wait for it to be ready.
+// stop goes around three waits of etcd's own Close: for clients' watches to end, for a lead that nobody takes, and, if it was
+// never ready, for its serving goroutines, which wait for it to be ready.
 func (m *Member) stop() {
 	if g := m.grpc.Load(); g != nil {
 		g.Stop()
 	}
 	m.passLead()
 	m.server.HardStop()
-	m.etcd.Server = nil // it would try to pass the lead once more, for seconds
 	m.etcd.Close()
 }
 
 func (m *Member) passLead() {
-	if !m.IsLeader() {
+	if !m.IsLeader() || m.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), leaderMoveTimeout)

@@ -25,8 +25,37 @@ func (s *Store) Members(ctx context.Context) ([]MemberInfo, error) {
 	return out, nil
 }
 
+// membershipTimeout bounds a change of the quorum's members, whatever the caller's context allows.
+const membershipTimeout = 30 * time.Second
+
+// reconfigurePause separates two tries of a membership change that was not possible yet.
+const reconfigurePause = 100 * time.Millisecond
+
+// reconfigure repeats a change of the quorum's members until it is made, refused, or ctx ends. again says which errors pass
+// by themselves: etcd refuses changes until all members have been connected for 5 seconds, for one.
+func (s *Store) reconfigure(ctx context.Context, again func(error) bool, try func(ctx context.Context, endpoint string) error) error {
+	ctx, cancel := s.bounded(ctx, membershipTimeout)
+	defer cancel()
+	for {
+		call, cancelCall := s.bounded(ctx, s.cfg.CallTimeout)
+		_, err := s.each(call, try)
+		cancelCall()
+		if err == nil || !again(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(reconfigurePause):
+		}
+	}
+}
+
+func notYet(err error) bool { return errors.Is(err, errUnhealthy) || errors.Is(err, ErrNoQuorum) }
+
 // AddLearner adds a non-voting member that is about to start at peerURL. initial holds the members that it must know
-// (MemberConfig.Initial; it adds itself). Calling it again for the same URL returns the learner that is there.
+// (MemberConfig.Initial; it adds itself). Calling it again for the same URL returns the learner that is there. It can take
+// some seconds after another member has come or gone, and waits for them (ctx, 30 s at most).
 func (s *Store) AddLearner(ctx context.Context, peerURL string) (id uint64, initial map[string]string, err error) {
 	if err := checkPeerURL(peerURL); err != nil {
 		return 0, nil, fmt.Errorf("add a quorum member: %w", err)
@@ -62,51 +91,30 @@ func (s *Store) AddLearner(ctx context.Context, peerURL string) (id uint64, init
 }
 
 func (s *Store) addLearner(ctx context.Context, peerURL string) (id uint64, err error) {
-	ctx, cancel := s.bounded(ctx, s.cfg.CallTimeout)
-	defer cancel()
-	_, err = s.each(ctx, func(ctx context.Context, endpoint string) (err error) {
+	err = s.reconfigure(ctx, notYet, func(ctx context.Context, endpoint string) (err error) {
 		id, err = s.back.addLearner(ctx, endpoint, peerURL)
 		return err
 	})
 	return id, err
 }
 
-// promotePause separates two tries to promote a learner that has not caught up.
-const promotePause = 100 * time.Millisecond
-
 // PromoteLearner makes a learner a voter, waiting until it has caught up or ctx ends (30 s at most): then ErrNotReady. It is
 // idempotent.
 func (s *Store) PromoteLearner(ctx context.Context, id uint64) error {
-	ctx, cancel := s.bounded(ctx, 30*time.Second)
-	defer cancel()
-	for {
-		err := s.promoteOnce(ctx, id)
-		switch {
-		case err == nil || errors.Is(err, errNotLearner):
-			return nil
-		case errors.Is(err, errMemberNotFound):
-			return fmt.Errorf("promote the quorum member %x: %w", id, err)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("promote the quorum member %x: %w: %w", id, ErrNotReady, err)
-		case <-time.After(promotePause):
-		}
+	again := func(err error) bool { return errors.Is(err, errLearnerNotReady) || notYet(err) }
+	err := s.reconfigure(ctx, again, func(ctx context.Context, endpoint string) error { return s.back.promote(ctx, endpoint, id) })
+	switch {
+	case err == nil || errors.Is(err, errNotLearner):
+		return nil
+	case again(err):
+		return fmt.Errorf("promote the quorum member %x: %w: %w", id, ErrNotReady, err)
 	}
-}
-
-func (s *Store) promoteOnce(ctx context.Context, id uint64) error {
-	ctx, cancel := s.bounded(ctx, s.cfg.CallTimeout)
-	defer cancel()
-	_, err := s.each(ctx, func(ctx context.Context, endpoint string) error { return s.back.promote(ctx, endpoint, id) })
-	return err
+	return fmt.Errorf("promote the quorum member %x: %w", id, err)
 }
 
 // RemoveMember removes a member of the quorum for ever; its id is never used again. It is idempotent.
 func (s *Store) RemoveMember(ctx context.Context, id uint64) error {
-	ctx, cancel := s.bounded(ctx, s.cfg.CallTimeout)
-	defer cancel()
-	_, err := s.each(ctx, func(ctx context.Context, endpoint string) error { return s.back.remove(ctx, endpoint, id) })
+	err := s.reconfigure(ctx, notYet, func(ctx context.Context, endpoint string) error { return s.back.remove(ctx, endpoint, id) })
 	if err != nil && !errors.Is(err, errMemberNotFound) {
 		return fmt.Errorf("remove the quorum member %x: %w", id, err)
 	}

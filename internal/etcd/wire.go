@@ -110,6 +110,7 @@ var (
 	errNotLearner      = errors.New("not a learner")
 	errMemberNotFound  = errors.New("no such member")
 	errPeerURLExists   = errors.New("peer URL already in use")
+	errUnhealthy       = errors.New("the quorum's members have not all been connected for 5 seconds")
 )
 
 const (
@@ -209,6 +210,7 @@ func sorted(err error) error {
 		status.Convert(rpctypes.ErrGRPCLearnerNotReady).Message():  errLearnerNotReady,
 		status.Convert(rpctypes.ErrGRPCMemberExist).Message():      errPeerURLExists,
 		status.Convert(rpctypes.ErrGRPCPeerURLExist).Message():     errPeerURLExists,
+		status.Convert(rpctypes.ErrGRPCUnhealthy).Message():        errUnhealthy,
 	}
 	s := status.Convert(err)
 	if e, ok := known[s.Message()]; ok {
