@@ -117,3 +117,12 @@ func parseVersion(s string) (Install, error) {
 	minor, _ := strconv.Atoi(m[3]) // "" of a beta: 0
 	return Install{Major: major, Version: m[1], Num: major*10000 + minor}, nil
 }
+
+// Inspect returns the installation in dir, or says what is wrong with it.
+func Inspect(ctx context.Context, dir string) (Install, error) {
+	in, err := inspect(ctx, dir)
+	if err == nil && (in.Major < MinMajor || in.Major > MaxMajor) {
+		err = fmt.Errorf("%s has PostgreSQL %s; supported are %d to %d", dir, in.Version, MinMajor, MaxMajor)
+	}
+	return in, err
+}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -269,6 +270,7 @@ func TestFailover(t *testing.T) {
 	third.streams(p)
 	third.kill(syscall.SIGQUIT)
 	common := p.observe().Flush
+	interruptPromotion(t, s)
 
 	end, err := s.Promote(ctx, 5, 30*time.Second)
 	if err != nil {
@@ -287,12 +289,33 @@ func TestFailover(t *testing.T) {
 	if diff := cmp.Diff([]ag.TimelineEntry{{TLI: 5, Parent: 1, Switch: h[0].Switch}}, h); err != nil || diff != "" || h[0].Switch < common {
 		t.Errorf("history of timeline 5: %v, %v", h, err)
 	}
+	s.kill(syscall.SIGQUIT)
+	if got, err := s.EndOfWAL(ctx); err != nil || got.Timeline != 5 || got.LSN < end {
+		t.Errorf("crashed before the first checkpoint on its timeline: the files end at %s, %v", got, err)
+	}
+	s.start(true)
 	s.sql("INSERT INTO t VALUES (2)")
 	p.sql("INSERT INTO t VALUES (-1)", "UPDATE big SET g = -g", "SELECT pg_switch_wal()", "INSERT INTO t VALUES (-2)")
 	p.kill(syscall.SIGQUIT)
 	sub(t, "checksums", func(t *testing.T) { testChecksums(t, p, s, h[0].Switch) }, p, s)
 	sub(t, "follow the new timeline", func(t *testing.T) { testFollow(t, s, third) }, s, third)
 	sub(t, "rewind", func(t *testing.T) { testRewind(t, p, s, h[0].Switch) }, p, s)
+}
+
+// interruptPromotion leaves what an agent leaves that died between marking skipped timelines and promoting.
+func interruptPromotion(t *testing.T, s *server) {
+	t.Helper()
+	if err := s.skipTo(1, 9); err != nil {
+		t.Fatal(err)
+	}
+	s.kill(syscall.SIGINT)
+	if !exists(s.historyPath(8)) {
+		t.Fatal("timeline 8 is not marked as skipped")
+	}
+	s.start(false)
+	if exists(s.historyPath(2)) {
+		t.Error("the mark of timeline 2 is still there")
+	}
 }
 
 func testSecondary(t *testing.T, p, s *server) {
@@ -462,9 +485,17 @@ func testRewind(t *testing.T, p, s *server, fork ag.LSN) {
 	if got := read(t, p.autoConf()); got != auto+"\n" {
 		t.Errorf("postgresql.auto.conf is now %q", got)
 	}
-	kept, err := os.ReadDir(filepath.Join(forkDir, "pg_wal"))
-	if err != nil || len(kept) < 2 || !strings.Contains(read(t, filepath.Join(forkDir, "summary.json")), fork.String()) && !exists(filepath.Join(forkDir, "pg_control")) {
-		t.Errorf("kept of the fork: %v, %v", kept, err)
+	var kept ForkSummary
+	if err := json.Unmarshal([]byte(read(t, filepath.Join(forkDir, "summary.json"))), &kept); err != nil {
+		t.Fatal(err)
+	}
+	if want := (ag.Position{Timeline: 1, LSN: fork}); kept.Fork != want || kept.End.Compare(want) <= 0 {
+		t.Errorf("kept from %s to %s, the fork is at %s", kept.Fork, kept.End, want)
+	}
+	for _, name := range []string{"pg_control", "pg_wal/" + segmentName(1, fork>>24, 16<<20), "pg_wal/" + segmentName(1, fork>>24+1, 16<<20)} {
+		if !exists(filepath.Join(forkDir, name)) {
+			t.Errorf("of the fork %s is not kept: %+v", name, kept)
+		}
 	}
 	p.Instance.cfg.UpstreamDir = s.cfg.SocketDir
 	p.Instance.cfg.Slot = "cot_n1"

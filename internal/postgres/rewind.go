@@ -179,6 +179,9 @@ func (i *Instance) forkFrom(ctx context.Context, source *pgx.Conn) (fork ag.Posi
 		return fork, err
 	}
 	own, err := i.lineage(ctx, max(c.Timeline, c.MinRecoveryTLI))
+	if errors.Is(err, os.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", err, ErrRewind)
+	}
 	if err != nil {
 		return fork, err
 	}

@@ -1,0 +1,197 @@
+package postgres
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// walBuilder writes WAL as a server would, into segments of 1 MiB.
+type walBuilder struct {
+	t    *testing.T
+	dir  string
+	tli  ag.Timeline
+	data []byte // from position 1 MiB (segment 1) on
+	prev ag.LSN
+}
+
+var testControl = Control{WalSegmentSize: 1 << 20, WalBlockSize: 8192}
+
+const testStart = ag.LSN(1<<20 + longPageHeader)
+
+// end is where the next byte goes.
+func (b *walBuilder) end() ag.LSN { return 1<<20 + ag.LSN(len(b.data)) }
+
+// header begins a page. remain counts the bytes of an unfinished record on it and behind it.
+func (b *walBuilder) header(flags uint16, remain int) {
+	size, at := shortPageHeader, b.end()
+	if at%(1<<20) == 0 {
+		size, flags = longPageHeader, flags|pageLongHeader
+	}
+	if remain > 0 {
+		flags |= pageFirstIsContRecord
+	}
+	h := make([]byte, size)
+	binary.LittleEndian.PutUint16(h, 0xD110)
+	binary.LittleEndian.PutUint16(h[2:], flags)
+	binary.LittleEndian.PutUint32(h[4:], uint32(b.tli))
+	binary.LittleEndian.PutUint64(h[8:], uint64(at))
+	binary.LittleEndian.PutUint32(h[16:], uint32(remain))
+	if size == longPageHeader {
+		binary.LittleEndian.PutUint32(h[32:], 1<<20)
+		binary.LittleEndian.PutUint32(h[36:], 8192)
+	}
+	b.data = append(b.data, h...)
+}
+
+// record appends a record with n bytes of data; cut leaves that many bytes of it unwritten, as a crash does.
+func (b *walBuilder) record(n, cut int, flags uint16) (start ag.LSN) {
+	if b.end()%8192 == 0 {
+		b.header(flags, 0)
+	}
+	start = b.end()
+	rec := make([]byte, recordHeader+n)
+	for k := range n {
+		rec[recordHeader+k] = byte(k)
+	}
+	binary.LittleEndian.PutUint32(rec, uint32(len(rec)))
+	binary.LittleEndian.PutUint64(rec[8:], uint64(b.prev))
+	crc := crc32.Update(crc32.Checksum(rec[recordHeader:], castagnoli), castagnoli, rec[:20])
+	binary.LittleEndian.PutUint32(rec[20:], crc)
+	for left := rec; len(left) > cut; {
+		if b.end()%8192 == 0 {
+			b.header(0, len(left))
+		}
+		k := min(len(left)-cut, int(8192-b.end()%8192))
+		b.data = append(b.data, left[:k]...)
+		left = left[k:]
+	}
+	if cut == 0 {
+		b.data = append(b.data, make([]byte, (8-len(b.data)%8)%8)...)
+		b.prev = start
+	}
+	return start
+}
+
+func (b *walBuilder) padPage() {
+	b.data = append(b.data, make([]byte, (8192-len(b.data)%8192)%8192)...)
+}
+
+// write writes all segments out, each filled with zeros.
+func (b *walBuilder) write() {
+	for k := 0; k*(1<<20) < len(b.data); k++ {
+		seg := make([]byte, 1<<20)
+		copy(seg, b.data[k*(1<<20):])
+		name := filepath.Join(b.dir, segmentName(b.tli, ag.LSN(k+1), 1<<20))
+		if err := os.WriteFile(name, seg, 0o600); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+func newWAL(t *testing.T) *walBuilder {
+	b := &walBuilder{t: t, dir: t.TempDir(), tli: 1}
+	return b
+}
+
+func (b *walBuilder) wantEnd(name string, want ag.LSN) {
+	b.t.Helper()
+	b.write()
+	w := newWALFiles(b.dir, testControl, newLineage(b.tli, nil))
+	defer w.close()
+	end, found, err := walEnd(b.t.Context(), w, testStart)
+	if err != nil || !found || end != (ag.Position{Timeline: b.tli, LSN: want}) {
+		b.t.Errorf("%s: WAL ends at %s, found %v, %v; want %s", name, end, found, err, want)
+	}
+}
+
+func TestWALEnd(t *testing.T) {
+	t.Run("records of every length", func(t *testing.T) {
+		b := newWAL(t)
+		for n := range 3000 {
+			b.record(n%2100, 0, 0)
+		}
+		b.wantEnd("3000 records", b.end())
+	})
+	t.Run("a record over segments", func(t *testing.T) {
+		b := newWAL(t)
+		b.record(10, 0, 0)
+		b.record(3<<20, 0, 0)
+		b.wantEnd("whole", b.end())
+	})
+	t.Run("torn", func(t *testing.T) {
+		for _, cut := range []int{1, 30, 9000, 20000} {
+			b := newWAL(t)
+			b.record(500, 0, 0)
+			want := b.end()
+			b.record(20000, cut, 0)
+			b.wantEnd("the last record lacks bytes", want)
+		}
+	})
+	t.Run("damaged", func(t *testing.T) {
+		b := newWAL(t)
+		b.record(500, 0, 0)
+		want := b.end()
+		b.record(500, 0, 0)
+		b.record(500, 0, 0)
+		b.data[want-1<<20+100] ^= 1
+		b.wantEnd("the CRC of the second record is wrong", want)
+	})
+	t.Run("recycled", func(t *testing.T) {
+		b := newWAL(t)
+		for b.end() < 1<<20+8192*3 {
+			b.record(400, 0, 0)
+		}
+		old := len(b.data)
+		b.data = b.data[:0]
+		b.prev = 0
+		b.record(400, 0, 0)
+		b.record(350, 0, 0)
+		want := b.end()
+		b.prev = 8 // what follows has another past
+		b.record(100, 0, 0)
+		b.data = append(b.data, make([]byte, old)...)
+		b.wantEnd("what follows is of a former life", want)
+	})
+	t.Run("overwritten", func(t *testing.T) {
+		b := newWAL(t)
+		b.record(500, 0, 0)
+		b.record(20000, 15000, 0)
+		b.padPage()
+		b.record(64, 0, pageFirstIsOverwriteContRecord)
+		b.record(64, 0, 0)
+		b.wantEnd("after a record that a crash cut short", b.end())
+	})
+	t.Run("nothing", func(t *testing.T) {
+		w := newWALFiles(t.TempDir(), testControl, newLineage(1, nil))
+		if end, found, err := walEnd(t.Context(), w, testStart); found || err != nil {
+			t.Errorf("an empty directory: %s, %v, %v", end, found, err)
+		}
+	})
+}
+
+// FuzzWALEnd: whatever is in the files, reading them ends, and does not panic.
+func FuzzWALEnd(f *testing.F) {
+	b := &walBuilder{tli: 1}
+	b.record(100, 0, 0)
+	b.record(20000, 0, 0)
+	f.Add(b.data)
+	f.Add(b.data[:9000])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, segmentName(1, 1, 1<<20)), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w := newWALFiles(dir, testControl, newLineage(1, nil))
+		defer w.close()
+		end, found, err := walEnd(t.Context(), w, testStart)
+		if err != nil || found && (end.LSN <= testStart || end.LSN > 2<<20) {
+			t.Errorf("%s, %v, %v", end, found, err)
+		}
+	})
+}
