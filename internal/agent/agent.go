@@ -160,6 +160,12 @@ func (a *Agent) Facts() Facts {
 // View returns the last view, nil before the first turn. It is shared: do not change it.
 func (a *Agent) View() *ag.View { return a.view.Load() }
 
+// Plan returns the last plan, nil before the first turn. It is shared: do not change it.
+func (a *Agent) Plan() *ag.Plan { return a.plan.Load() }
+
+// LeaseUntil returns the BOOTTIME until which this node may act as primary; past when it may not.
+func (a *Agent) LeaseUntil() time.Duration { return a.lease.until() }
+
 // Snapshot returns what the store said last, nil before the first read. It is shared: do not change it.
 func (a *Agent) Snapshot() *Snapshot { return a.snapshot.Load() }
 

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/config"
+)
+
+// serverUser runs agent, keeper and servers where the administrator is root: PostgreSQL refuses to run as root.
+const serverUser = "postgres"
+
+func agentCommand() *cobra.Command {
+	var verbose bool
+	c := &cobra.Command{
+		Use:     "agent",
+		GroupID: "node",
+		Short:   "Run this node (what a service unit starts)",
+		Long: `Runs the node of a node directory made by coterie init, join or witness: its part of the quorum, its PostgreSQL, its ports.
+It logs to DIR/log/agent.log and, on a terminal, to the screen. SIGTERM or Ctrl-C hands over what it leads, stops the server in order
+and ends. Started as root it becomes user ` + serverUser + ` first.`,
+		Args: args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			dir, _ := c.Flags().GetString("node")
+			if err := becomeServerUser(dir); err != nil {
+				return err
+			}
+			return runAgent(c, dir, verbose)
+		},
+	}
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "log debug messages too")
+	return c
+}
+
+func runAgent(c *cobra.Command, dir string, verbose bool) error {
+	if _, err := config.Load(dir); err != nil {
+		return err
+	}
+	log, closeLog, err := openLog(dir, verbose)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	err = runNode(c.Context(), dir, log)
+	if err != nil {
+		log.Error("agent ended", "err", err)
+	} else {
+		log.Info("agent ended")
+	}
+	return err
+}
+
+func openLog(dir string, verbose bool) (*slog.Logger, func(), error) {
+	logDir := filepath.Join(dir, "log")
+	if err := os.MkdirAll(logDir, 0o700); err != nil {
+		return nil, nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(logDir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the log: %w", err)
+	}
+	level := slog.LevelInfo
+	if verbose || os.Getenv("COTERIE_DEBUG") != "" {
+		level = slog.LevelDebug
+	}
+	w := io.Writer(f)
+	if st, err := os.Stderr.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
+		w = io.MultiWriter(f, os.Stderr)
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), func() { _ = f.Close() }, nil
+}
+
+// becomeServerUser gives the node directory to the user that runs servers and becomes that user, if this process is root. It does
+// not return then: the program is executed again, which also makes its own files in /proc readable to itself.
+func becomeServerUser(dir string) error {
+	if os.Getuid() != 0 {
+		return nil
+	}
+	u, err := user.Lookup(serverUser)
+	if err != nil {
+		return fmt.Errorf("there is no user %s, and PostgreSQL refuses to run as root: install PostgreSQL, or run this as an ordinary user", serverUser)
+	}
+	uid, _ := strconv.Atoi(u.Uid)
+	gid, _ := strconv.Atoi(u.Gid)
+	if err := prepareFor(dir, uid, gid); err != nil {
+		return err
+	}
+	exe, err := reachableExe(uid)
+	if err != nil {
+		return err
+	}
+	groups, err := u.GroupIds()
+	if err != nil {
+		return err
+	}
+	var gids []int
+	for _, g := range groups {
+		if id, err := strconv.Atoi(g); err == nil {
+			gids = append(gids, id)
+		}
+	}
+	if err := errors.Join(syscall.Setgroups(gids), syscall.Setgid(gid), syscall.Setuid(uid)); err != nil {
+		return fmt.Errorf("become user %s: %w", serverUser, err)
+	}
+	var env []string
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "HOME=") && !strings.HasPrefix(e, "USER=") && !strings.HasPrefix(e, "XDG_") {
+			env = append(env, e)
+		}
+	}
+	env = append(env, "HOME="+u.HomeDir, "USER="+serverUser)
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	return fmt.Errorf("run %s again as user %s: %w", exe, serverUser, syscall.Exec(exe, os.Args, env))
+}
+
+// prepareFor makes the node directory and the parent of run directories the user's own, and refuses a path that the user could not
+// enter.
+func prepareFor(dir string, uid, gid int) error {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	for parent := filepath.Dir(abs); ; parent = filepath.Dir(parent) {
+		st, err := os.Stat(parent)
+		if err == nil && !mayEnter(st, uid, gid) {
+			return refused("user %s cannot enter %s, which %s is in: run chmod o+x %s, or choose another --node directory", serverUser, parent, abs, parent)
+		}
+		if parent == "/" {
+			break
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(abs), 0o755); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(abs, 0o700); err != nil {
+		return err
+	}
+	if err := os.Lchown(abs, uid, gid); err != nil {
+		return fmt.Errorf("give %s to user %s: %w", abs, serverUser, err)
+	}
+	run := "/run/coterie"
+	if err := os.MkdirAll(run, 0o755); err != nil {
+		return nil //nolint:nilerr // no /run: the run directory goes to /tmp
+	}
+	return os.Lchown(run, uid, gid)
+}
+
+func mayEnter(st os.FileInfo, uid, gid int) bool {
+	owner := st.Sys().(*syscall.Stat_t)
+	mode := st.Mode().Perm()
+	switch {
+	case int(owner.Uid) == uid:
+		return mode&0o100 != 0
+	case int(owner.Gid) == gid:
+		return mode&0o010 != 0
+	}
+	return mode&0o001 != 0
+}
+
+// reachableExe returns this program's path if the user can execute it there, and refuses with the fix if not.
+func reachableExe(uid int) (string, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	for p := filepath.Dir(exe); p != "/"; p = filepath.Dir(p) {
+		st, err := os.Stat(p)
+		if err != nil || !mayEnter(st, uid, -1) {
+			return "", refused("user %s cannot enter %s, where this program is: install it with: install -m 755 %s /usr/local/bin/coterie", serverUser, p, exe)
+		}
+	}
+	return exe, nil
+}

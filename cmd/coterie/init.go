@@ -1,0 +1,439 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/postgres"
+)
+
+// nodeFlags are what init, join and witness have in common.
+type nodeFlags struct {
+	name, address, endpoint, readWrite, readOnly, http, binDir string
+	noStart                                                    bool
+	major                                                      int
+}
+
+func (f *nodeFlags) add(c *cobra.Command) {
+	host, _ := os.Hostname()
+	fl := c.Flags()
+	fl.StringVar(&f.name, "name", sanitizeName(host), "this node's name in the group")
+	fl.StringVar(&f.address, "address", "", "host or IP address at which the other nodes and the clients reach this node (default: the address of the default route's interface, or the host name)")
+	fl.StringVar(&f.endpoint, "endpoint", ":5022", "port between nodes, host:port to bind")
+	fl.StringVar(&f.readWrite, "read-write", ":5432", "port for clients that write; empty: none")
+	fl.StringVar(&f.readOnly, "read-only", ":5433", "port for clients that only read; empty: none")
+	fl.StringVar(&f.http, "http", ":8008", "port for health checks and metrics; empty: none")
+	fl.StringVar(&f.binDir, "pg-bindir", "", "directory of the PostgreSQL binaries (default: the newest supported version found)")
+	fl.IntVar(&f.major, "pg-major", 0, "PostgreSQL major version to use (default: the newest found)")
+	fl.BoolVar(&f.noStart, "no-start", false, "make the node directory only; start it later with coterie agent")
+}
+
+func sanitizeName(host string) string {
+	host, _, _ = strings.Cut(strings.ToLower(host), ".")
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, host)
+	name = strings.TrimLeft(name, "_0123456789")
+	if name == "" {
+		name = "n1"
+	}
+	return name[:min(len(name), 30)]
+}
+
+// config fills a node's configuration from the flags.
+func (f *nodeFlags) config(kind string) (config.Config, error) {
+	c := config.Config{Node: f.name, Kind: kind}
+	if err := config.CheckName(f.name); err != nil {
+		return c, usage("%w; choose one with --name", err)
+	}
+	host := f.address
+	if host == "" {
+		host = ownAddress()
+	}
+	for _, p := range []struct {
+		flag string
+		in   string
+		out  *config.Address
+	}{{"endpoint", f.endpoint, &c.Endpoint}, {"read-write", f.readWrite, &c.ReadWrite}, {"read-only", f.readOnly, &c.ReadOnly}, {"http", f.http, &c.HTTP}} {
+		if p.in == "" {
+			continue
+		}
+		bind, port, err := net.SplitHostPort(p.in)
+		if err != nil {
+			return c, usage("--%s %q: %w", p.flag, p.in, err)
+		}
+		if bind != "" && bind != "0.0.0.0" && bind != "::" && f.address == "" {
+			host = bind
+		}
+		if err := portFree(p.in); err != nil {
+			return c, fmt.Errorf("--%s %s cannot be used: %w; stop the program that uses it or choose another port", p.flag, p.in, err)
+		}
+		*p.out = config.Address{Listen: p.in, Advertise: net.JoinHostPort(host, port)}
+	}
+	return c, nil
+}
+
+func portFree(addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// ownAddress guesses how other machines reach this one: the address a packet to the outside would carry.
+func ownAddress() string {
+	if c, err := net.Dial("udp", "192.0.2.1:9"); err == nil { // nothing is sent
+		defer func() { _ = c.Close() }()
+		if a, ok := c.LocalAddr().(*net.UDPAddr); ok && !a.IP.IsLoopback() {
+			return a.IP.String()
+		}
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "127.0.0.1"
+	}
+	return host
+}
+
+// install finds the PostgreSQL to use.
+func (f *nodeFlags) install(ctx context.Context) (postgres.Install, error) {
+	if f.binDir != "" {
+		return postgres.Inspect(ctx, f.binDir)
+	}
+	found, err := postgres.Find(ctx)
+	if err != nil {
+		return postgres.Install{}, err
+	}
+	var have []string
+	for _, in := range found {
+		if f.major == 0 || in.Major == f.major {
+			return in, nil
+		}
+		have = append(have, in.Version)
+	}
+	if len(have) > 0 {
+		return postgres.Install{}, fmt.Errorf("PostgreSQL %d is not installed here; found %s", f.major, strings.Join(have, ", "))
+	}
+	return postgres.Install{}, errors.New("no PostgreSQL server (14 to 18) found; install it, as with apt-get install postgresql, or name its directory with --pg-bindir")
+}
+
+func initCommand() *cobra.Command {
+	var f nodeFlags
+	var group, profile string
+	c := &cobra.Command{
+		Use:     "init",
+		GroupID: "node",
+		Short:   "Found a group: make its first node here",
+		Long: `Makes this machine the first node of a new availability group: a new database cluster with data checksums, the group's certificate
+authority, and the record. It ends with the agent running in the foreground (--no-start: ready to be started) and prints the command
+with which the next node joins.`,
+		Example: `  coterie init --group orders                        # on the first machine
+  coterie init --node /tmp/n1 --endpoint 127.0.0.1:7022 --read-write 127.0.0.1:7432 --read-only 127.0.0.1:7433 --http 127.0.0.1:7008`,
+		Args: args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			dir, _ := c.Flags().GetString("node")
+			if _, ok := ag.Profiles[profile]; !ok {
+				return usage("--profile %q: default, fast or wan", profile)
+			}
+			if err := becomeServerUser(dir); err != nil {
+				return err
+			}
+			if err := initNode(c, dir, &f, group, profile); err != nil {
+				return err
+			}
+			return startOrSay(c, dir, f.noStart)
+		},
+	}
+	f.add(c)
+	c.Flags().StringVar(&group, "group", "coterie", "what people call the group")
+	c.Flags().StringVar(&profile, "profile", "default", "lease profile: default, fast or wan")
+	return c
+}
+
+// freshDir refuses a node directory that holds anything.
+func freshDir(dir string) (config.Layout, error) {
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return l, err
+	}
+	entries, err := os.ReadDir(l.Dir)
+	if err == nil && len(entries) > 0 {
+		return l, refused("%s is not empty; nothing was changed: choose another --node directory, or start what is there with coterie agent", l.Dir)
+	}
+	if err := l.Make(); err != nil {
+		return l, err
+	}
+	return config.NewLayout(dir)
+}
+
+func initNode(c *cobra.Command, dir string, f *nodeFlags, group, profile string) (err error) {
+	ctx := c.Context()
+	cfg, err := f.config("replica")
+	if err != nil {
+		return err
+	}
+	in, err := f.install(ctx)
+	if err != nil {
+		return err
+	}
+	l, err := freshDir(dir)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			emptyDir(l.Dir)
+		}
+	}()
+	cfg.Group, cfg.GroupName = uuid.NewString(), group
+	cfg.PostgreSQL = &config.PostgreSQL{BinDir: in.BinDir, Data: l.Data(), Superuser: "postgres"}
+	say(c, "PostgreSQL %s in %s: making the database cluster in %s", in.Version, in.BinDir, l.Data())
+	pg, err := newInstance(cfg, l, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = pg.Close() }()
+	if err := pg.Init(ctx); err != nil {
+		return err
+	}
+	return found(ctx, l, cfg, pg, in, profile)
+}
+
+// found writes what the first node needs to start: identity, configuration and the record to be.
+func found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres.Instance, in postgres.Install, profile string) error {
+	ctl, err := pg.Control(ctx)
+	if err != nil {
+		return err
+	}
+	ca, err := endpoint.NewCA(ag.GroupID(cfg.Group), cfg.GroupName)
+	if err != nil {
+		return err
+	}
+	if err := ca.Save(l.PKI()); err != nil {
+		return err
+	}
+	hosts := certHosts(cfg)
+	id := endpoint.Identity{Group: ag.GroupID(cfg.Group), Kind: "replica", ID: ag.ReplicaID(cfg.Node)}
+	node, err := endpoint.CreateNode(l.PKI(), ca, id, hosts)
+	if err != nil {
+		return err
+	}
+	if err := issueListener(l, ca, hosts); err != nil {
+		return err
+	}
+	cp := agent.NewCopyID()
+	if err := (&instance{pg: pg, layout: l}).WriteCopy(cp); err != nil {
+		return err
+	}
+	if err := agent.OpenMarks(l.State()).SetCopy(agent.CopyMark{Copy: cp}); err != nil {
+		return err
+	}
+	self := ag.ReplicaID(cfg.Node)
+	tli := ctl.Timeline
+	f := founding{
+		Group: ag.Group{ID: ag.GroupID(cfg.Group), Name: cfg.GroupName, SystemID: ctl.SystemID, CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second,
+			Profile: profile, Replicas: []ag.Replica{{ID: self, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic,
+				Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise, ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise,
+				KeyPin: node.Pin, Voter: true, Major: in.Major, Allow: ag.AllowReadOnly}}},
+		Epoch: ag.EpochRecord{Epoch: 1, Phase: ag.PhasePromote, Leader: self, TLI: tli + 1, MaxTLI: tli + 1, Reason: "founded"},
+		State: ag.State{Leader: self, Copy: cp, V: []ag.Member{}, Timelines: []ag.TimelineEntry{{TLI: tli}}},
+	}
+	b, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(l.State(), "founding.json"), b, 0o600); err != nil {
+		return err
+	}
+	if err := saveGroup(filepath.Join(l.State(), "group.json"), f.Group); err != nil {
+		return err
+	}
+	return cfg.Save(l.Dir)
+}
+
+func issueListener(l config.Layout, ca *endpoint.CA, hosts []string) error {
+	cert, key, err := ca.IssueListener(hosts)
+	if err != nil {
+		return err
+	}
+	return endpoint.SaveListener(l.PKI(), cert, key)
+}
+
+// certHosts lists the names and addresses under which a node may be reached.
+func certHosts(cfg config.Config) []string {
+	var hosts []string
+	for _, a := range []config.Address{cfg.Endpoint, cfg.ReadWrite, cfg.ReadOnly} {
+		for _, hp := range []string{a.Advertise, a.Listen} {
+			if h, _, err := net.SplitHostPort(hp); err == nil && h != "" && h != "0.0.0.0" && h != "::" && !slices.Contains(hosts, h) {
+				hosts = append(hosts, h)
+			}
+		}
+	}
+	if h, err := os.Hostname(); err == nil && !slices.Contains(hosts, h) {
+		hosts = append(hosts, h)
+	}
+	return hosts
+}
+
+// emptyDir takes back what a failed init or join wrote.
+func emptyDir(dir string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+	}
+}
+
+func joinCommand(witness bool) *cobra.Command {
+	var f nodeFlags
+	kind, use, short := "replica", "join TOKEN", "Join a group: make a replica here"
+	long := `Makes this machine a replica of the group whose token is given: its identity, its part in the quorum, and a copy of the data, seeded from
+the primary. It ends with the agent running in the foreground (--no-start: ready to be started). A token works once and expires; make one
+on any replica with: coterie token create`
+	if witness {
+		kind, use, short = "witness", "witness TOKEN", "Join a group as a witness: a vote without data"
+		long = `Makes this machine a witness of the group whose token is given: it votes in the quorum and holds no data, so that two replicas can tell
+which of them may lead. It needs no PostgreSQL. Make the token on a replica with: coterie token create --role witness`
+	}
+	c := &cobra.Command{
+		Use: use, GroupID: "node", Short: short, Long: long, Args: args(1, "a join token"),
+		RunE: func(c *cobra.Command, a []string) error {
+			dir, _ := c.Flags().GetString("node")
+			if err := becomeServerUser(dir); err != nil {
+				return err
+			}
+			if err := joinNode(c, dir, &f, kind, a[0]); err != nil {
+				return err
+			}
+			return startOrSay(c, dir, f.noStart)
+		},
+	}
+	f.add(c)
+	return c
+}
+
+func joinNode(c *cobra.Command, dir string, f *nodeFlags, kind, text string) (err error) {
+	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
+	defer cancel()
+	t, err := endpoint.ParseToken(strings.TrimSpace(text))
+	if err != nil {
+		return usage("%w", err)
+	}
+	if t.Role != kind {
+		return usage("this token admits a %s; use coterie %s", t.Role, map[string]string{"replica": "join", "witness": "witness"}[t.Role])
+	}
+	cfg, err := f.config(kind)
+	if err != nil {
+		return err
+	}
+	cfg.Group, cfg.GroupName = string(t.Group), t.Name
+	req := endpoint.JoinRequest{ID: ag.ReplicaID(cfg.Node), Kind: kind, Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise,
+		ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise, Hosts: certHosts(cfg)}
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return err
+	}
+	if kind == "replica" {
+		in, err := f.install(ctx)
+		if err != nil {
+			return err
+		}
+		req.Major = in.Major
+		cfg.PostgreSQL = &config.PostgreSQL{BinDir: in.BinDir, Data: l.Data(), Superuser: "postgres"}
+	}
+	if l, err = freshDir(dir); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			emptyDir(l.Dir)
+		}
+	}()
+	key, err := endpoint.NewKey()
+	if err != nil {
+		return err
+	}
+	say(c, "asking group %s to admit %s", t.Name, cfg.Node)
+	grant, err := endpoint.Join(ctx, t, req, key)
+	if err != nil {
+		return fmt.Errorf("join group %s: %w", t.Name, err)
+	}
+	return settle(l, cfg, grant, func() (*endpoint.Node, error) { return endpoint.InstallNode(l.PKI(), grant, key) })
+}
+
+// settle writes what an admitted node needs to start.
+func settle(l config.Layout, cfg config.Config, grant endpoint.JoinGrant, install func() (*endpoint.Node, error)) error {
+	if _, err := install(); err != nil {
+		return err
+	}
+	if cfg.Kind == "replica" {
+		ca, err := endpoint.LoadCA(l.PKI())
+		if err != nil {
+			return err
+		}
+		if err := issueListener(l, ca, certHosts(cfg)); err != nil {
+			return err
+		}
+	} else {
+		cfg.ReadWrite, cfg.ReadOnly = config.Address{}, config.Address{}
+	}
+	if err := saveGroup(filepath.Join(l.State(), "group.json"), grant.Group); err != nil {
+		return err
+	}
+	return cfg.Save(l.Dir)
+}
+
+// startOrSay ends init and join: with the agent in the foreground, or with the command that starts it.
+func startOrSay(c *cobra.Command, dir string, noStart bool) error {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if noStart {
+		say(c, "made %s; start it with: coterie agent --node %s", abs, abs)
+		return nil
+	}
+	say(c, "starting the agent; the next node joins with what this prints:  coterie token create --node %s", abs)
+	return runAgent(c, dir, false)
+}
+
+// say tells the person what is going on; data goes to standard output, talk to standard error.
+func say(c *cobra.Command, format string, a ...any) {
+	_, _ = fmt.Fprintf(c.ErrOrStderr(), format+"\n", a...)
+}
+
+func configCommand() *cobra.Command {
+	c := &cobra.Command{Use: "config", GroupID: "node", Short: "Look at this node's configuration file"}
+	c.AddCommand(&cobra.Command{
+		Use: "check", Short: "Check coterie.yaml: unknown keys, wrong values, by line", Args: args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			dir, _ := c.Flags().GetString("node")
+			cfg, err := config.Load(dir)
+			if err != nil {
+				return exitCode{exitUsage, err}
+			}
+			say(c, "%s is good: node %s of group %s", filepath.Join(dir, config.File), strconv.Quote(cfg.Node), strconv.Quote(cfg.GroupName))
+			return nil
+		},
+	})
+	return c
+}

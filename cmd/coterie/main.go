@@ -1,0 +1,115 @@
+// Command coterie gives PostgreSQL availability groups: this one binary is the agent of a node, the parent of its server, and the
+// tool that administrators use.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/keeper"
+)
+
+// version is set by the build.
+var version = "development"
+
+// Exit codes, the same for every command.
+const (
+	exitOK        = 0
+	exitError     = 1
+	exitUsage     = 2
+	exitUnhealthy = 3
+	exitRefused   = 4
+)
+
+// exitCode carries an exit code with an error.
+type exitCode struct {
+	code int
+	error
+}
+
+func (e exitCode) Unwrap() error { return e.error }
+
+func usage(format string, a ...any) error   { return exitCode{exitUsage, fmt.Errorf(format, a...)} }
+func refused(format string, a ...any) error { return exitCode{exitRefused, fmt.Errorf(format, a...)} }
+func unhealthy(format string, a ...any) error {
+	return exitCode{exitUnhealthy, fmt.Errorf(format, a...)}
+}
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "keeper" { // before anything else: the keeper links nothing it does not need to run
+		os.Exit(keeper.Main(os.Args[2:]))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := newRoot().ExecuteContext(ctx)
+	stop()
+	os.Exit(report(err))
+}
+
+func report(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	code := exitError
+	var known exitCode
+	var remote *api.Error
+	switch {
+	case errors.As(err, &known):
+		code = known.code
+	case errors.As(err, &remote):
+		code = map[string]int{"refused": exitRefused, "unhealthy": exitUnhealthy, "usage": exitUsage}[remote.Kind]
+		if code == 0 {
+			code = exitError
+		}
+	case errors.Is(err, api.ErrNoAgent):
+		code = exitUnhealthy
+	}
+	if msg := err.Error(); msg != "" {
+		fmt.Fprintln(os.Stderr, "coterie: "+msg)
+	}
+	return code
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "coterie",
+		Short: "Availability groups for unmodified PostgreSQL",
+		Long: `Coterie gives PostgreSQL a primary and up to eight secondaries, automatic failover without lost commits, one address with
+read-only routing, and an authenticated replication link.
+
+To see it work on this machine:      coterie demo
+To form a group on three machines:   coterie init            (on the first; it prints the next command)
+                                     coterie join TOKEN      (on each other)
+
+Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety.`,
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usage("%w; see %s --help", err, c.CommandPath())
+	})
+	root.PersistentFlags().String("node", "/var/lib/coterie", "the node directory")
+	root.AddGroup(&cobra.Group{ID: "node", Title: "A node:"}, &cobra.Group{ID: "group", Title: "The group:"}, &cobra.Group{ID: "try", Title: "To try it:"})
+	root.AddCommand(initCommand(), joinCommand(false), joinCommand(true), agentCommand(), configCommand(),
+		statusCommand(), failoverCommand(), tokenCommand(), removeCommand(), resumeCommand(), explainCommand())
+	root.AddCommand(labCommands()...)
+	root.AddCommand(demoCommands()...)
+	return root
+}
+
+// oneArg accepts exactly one argument and calls a wrong number a usage error.
+func args(n int, what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, a []string) error {
+		if len(a) != n {
+			return usage("%s needs %s; see %s --help", c.CommandPath(), what, c.CommandPath())
+		}
+		return nil
+	}
+}

@@ -1,0 +1,317 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/etcd"
+)
+
+type netConn = net.Conn
+
+// founding is what init leaves for the first start of the first node: the record it is to create.
+type founding struct {
+	Group ag.Group       `json:"group"`
+	Epoch ag.EpochRecord `json:"epoch"`
+	State ag.State       `json:"state"`
+}
+
+func (n *node) foundingFile() string { return filepath.Join(n.layout.State(), "founding.json") }
+
+// openStore opens the client of the quorum and, on a voter, its member.
+func (n *node) openStore(ctx context.Context) error {
+	n.ports = &groupStore{self: n.self, member: n.member.Load, voters: n.voters}
+	store, err := etcd.OpenStore(etcd.StoreConfig{Group: ag.GroupID(n.cfg.Group), Dial: n.dialQuorum, Replica: n.self, Attempt: n.incarnation,
+		Endpoints: []string{string(n.self)}, Logger: n.log.With("part", "quorum")})
+	if err != nil {
+		return fmt.Errorf("quorum: %w", err)
+	}
+	n.store, n.ports.store = store, store
+	founder := n.foundingFile()
+	if _, err := os.Stat(founder); err == nil {
+		if err := n.startMember(ctx, true, nil); err != nil {
+			return err
+		}
+		if err := n.found(ctx, founder); err != nil {
+			return err
+		}
+	} else if _, err := os.Stat(n.memberMark()); err == nil {
+		if err := n.startMember(ctx, false, nil); err != nil {
+			return err
+		}
+	}
+	n.ports.refresh()
+	return nil
+}
+
+func (n *node) memberMark() string { return filepath.Join(n.layout.State(), "quorum.json") }
+
+func (n *node) closeStore() {
+	_ = n.store.Close()
+	if m := n.member.Load(); m != nil {
+		if err := m.Close(); err != nil {
+			n.log.Warn("quorum member", "err", err)
+		}
+	}
+}
+
+// found writes the first record; it may run again after a crash.
+func (n *node) found(ctx context.Context, path string) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var f founding
+	if err := json.Unmarshal(b, &f); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := n.member.Load().Ready(ctx); err != nil {
+		return fmt.Errorf("quorum: %w", err)
+	}
+	f.Group.Replicas[0].EtcdID = n.member.Load().ID()
+	n.ports.refresh()
+	err = n.store.Bootstrap(ctx, f.Group, f.Epoch, f.State)
+	if _, readErr := n.store.Read(ctx); readErr != nil {
+		return errors.Join(err, readErr)
+	}
+	return os.Remove(path)
+}
+
+func (n *node) startMember(ctx context.Context, founding bool, initial map[string]string) error {
+	cert, key, ca := endpoint.TLSFiles(n.layout.PKI())
+	advertise := n.cfg.Endpoint.Advertise
+	m, err := etcd.StartMember(ctx, etcd.MemberConfig{Name: string(n.self), Dir: n.layout.Etcd(), PeerSocket: n.layout.EtcdPeer(),
+		ClientSocket: n.layout.EtcdClient(), AdvertisePeer: "https://" + advertise, Initial: initial, New: founding, Token: n.cfg.Group,
+		CertFile: cert, KeyFile: key, CAFile: ca, ServerName: "localhost", MarkFile: n.memberMark(), Logger: n.log.With("part", "quorum")})
+	if err != nil {
+		return fmt.Errorf("quorum member: %w", err)
+	}
+	n.member.Store(m)
+	return nil
+}
+
+// dialQuorum reaches a voter: this node's own member by its socket, others through the endpoint.
+func (n *node) dialQuorum(ctx context.Context, name string) (net.Conn, error) {
+	if name == string(n.self) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", n.layout.EtcdClient())
+	}
+	r, ok := n.replica(ag.ReplicaID(name))
+	if !ok {
+		return nil, fmt.Errorf("the group has no member %s", name)
+	}
+	return n.endpoint.Dial(ctx, r.Endpoint, endpoint.ClassQuorum, r.ID)
+}
+
+func (n *node) voters() []ag.Replica {
+	g := n.group.Load()
+	if g == nil {
+		return nil
+	}
+	var out []ag.Replica
+	for _, r := range g.Replicas {
+		if r.Voter && r.EtcdID != 0 {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// keepMembership makes this node's part in the quorum what the group's configuration says: it joins as a learner and becomes a voter,
+// or leaves.
+func (n *node) keepMembership(ctx context.Context) error {
+	for {
+		if err := n.membershipTurn(ctx); err != nil && ctx.Err() == nil {
+			n.log.Warn("quorum membership not settled yet", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+func (n *node) membershipTurn(ctx context.Context) error {
+	snap := n.agent.Snapshot()
+	if snap == nil {
+		return nil
+	}
+	me, ok := snap.Group.Replica(n.self)
+	m := n.member.Load()
+	switch {
+	case ok && me.Voter && (m == nil || me.EtcdID == 0):
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
+		return n.becomeVoter(ctx)
+	case (!ok || !me.Voter) && m != nil && len(snap.Group.Replicas) > 0:
+		return n.stopVoting(m)
+	}
+	return nil
+}
+
+// becomeVoter adds this node to the quorum as a learner, starts its member, and has it promoted once it has caught up. Every step
+// can be repeated.
+func (n *node) becomeVoter(ctx context.Context) error {
+	url := "https://" + n.cfg.Endpoint.Advertise
+	id, initial, err := n.store.AddLearner(ctx, url)
+	if err != nil {
+		return err
+	}
+	if n.member.Load() == nil {
+		if err := n.startMember(ctx, false, initial); err != nil {
+			return err
+		}
+	}
+	if err := n.store.PromoteLearner(ctx, id); err != nil {
+		return err
+	}
+	n.log.Info("this node votes in the quorum now", "member", fmt.Sprintf("%x", id))
+	return n.updateGroup(ctx, func(g *ag.Group) error {
+		for i := range g.Replicas {
+			if g.Replicas[i].ID == n.self {
+				g.Replicas[i].EtcdID = id
+			}
+		}
+		return nil
+	})
+}
+
+// stopVoting closes a member that the group has removed, and forgets its log, which may never be used again.
+func (n *node) stopVoting(m *etcd.Member) error {
+	n.member.Store(nil)
+	n.ports.refresh()
+	err := m.Close()
+	n.log.Info("this node does not vote in the quorum any more")
+	return errors.Join(err, os.RemoveAll(n.layout.Etcd()), os.Remove(n.memberMark()))
+}
+
+// updateGroup changes the configuration by compare-and-swap, reading again when somebody else was quicker.
+func (n *node) updateGroup(ctx context.Context, change func(*ag.Group) error) error {
+	for {
+		x, err := n.store.Read(ctx)
+		if err != nil {
+			return err
+		}
+		if err := change(&x.Group); err != nil {
+			return err
+		}
+		_, err = n.store.UpdateGroup(ctx, x.GroupRev, x.Group)
+		if !errors.Is(err, etcd.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// assignVotes marks who votes: all members if their number is odd, else all but the newest replica, at most five (safety
+// specification 4.2). Who votes already goes on voting, and a witness is there to vote.
+func assignVotes(g *ag.Group) {
+	want := min(len(g.Replicas), 5)
+	if want%2 == 0 {
+		want--
+	}
+	order := make([]int, 0, len(g.Replicas))
+	for _, pass := range []func(ag.Replica) bool{
+		func(r ag.Replica) bool { return r.EtcdID != 0 },
+		func(r ag.Replica) bool { return r.EtcdID == 0 && !r.HasData() },
+		func(r ag.Replica) bool { return r.EtcdID == 0 && r.HasData() },
+	} {
+		for i, r := range g.Replicas {
+			if pass(r) {
+				order = append(order, i)
+			}
+		}
+	}
+	for rank, i := range order {
+		g.Replicas[i].Voter = rank < want
+	}
+}
+
+// admit is the group's side of coterie join: the token is checked and consumed, the member written into the configuration, its
+// certificate issued. Repeating it with the same key after a lost answer gives the same answer.
+func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bool, req endpoint.JoinRequest) (endpoint.JoinGrant, error) {
+	var none endpoint.JoinGrant
+	stored, err := n.store.Token(ctx, tokenID)
+	if err != nil && !errors.Is(err, etcd.ErrTokenUnknown) {
+		return none, &endpoint.RemoteError{Code: "unavailable", Message: "the quorum does not answer; try again"}
+	}
+	var t endpoint.StoredToken
+	if err == nil {
+		if err := json.Unmarshal(stored.Value, &t); err != nil {
+			return none, err
+		}
+	}
+	pin, err := req.KeyPin()
+	if err != nil {
+		return none, err
+	}
+	if err := t.Check(verify, req.Kind, pin, time.Now()); err != nil {
+		return none, err
+	}
+	if stored.Used {
+		return none, &endpoint.RemoteError{Code: "token_used", Message: "this join token was used already; make another with coterie token create"}
+	}
+	grant, err := n.ca.Admit(req)
+	if err != nil {
+		return none, err
+	}
+	x, err := n.store.Read(ctx)
+	if err != nil {
+		return none, err
+	}
+	if err := enlist(&x.Group, req, pin); err != nil { // refused before the token is spent
+		return none, err
+	}
+	if _, err := n.store.ConsumeToken(ctx, tokenID); err != nil {
+		return none, &endpoint.RemoteError{Code: "token_used", Message: err.Error()}
+	}
+	if err := n.updateGroup(ctx, func(g *ag.Group) error { return enlist(g, req, pin) }); err != nil {
+		return none, err
+	}
+	if x, err = n.store.Read(ctx); err != nil {
+		return none, err
+	}
+	grant.Group = x.Group
+	n.groupChanged(x.Group)
+	n.log.Info("member admitted", "member", req.ID, "kind", req.Kind, "endpoint", req.Endpoint)
+	return grant, nil
+}
+
+// enlist adds the joiner to the configuration, or says why it cannot be added.
+func enlist(g *ag.Group, req endpoint.JoinRequest, pin string) error {
+	r := ag.Replica{ID: req.ID, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Endpoint: req.Endpoint, Listener: req.Listener,
+		ReadOnly: req.ReadOnly, HTTP: req.HTTP, KeyPin: pin, Major: req.Major, Allow: ag.AllowReadOnly}
+	if req.Kind == "witness" {
+		r.AvailabilityMode, r.FailoverMode, r.Allow, r.Major = ag.ConfigurationOnly, ag.Manual, "", 0
+	}
+	if old, ok := g.Replica(req.ID); ok {
+		if old.KeyPin == pin {
+			return nil
+		}
+		return &endpoint.RemoteError{Code: "name_taken", Message: fmt.Sprintf("the group already has a member %s; join under another --name", req.ID)}
+	}
+	if len(g.Replicas) >= 10 {
+		return &endpoint.RemoteError{Code: "refused", Message: "the group has its primary, eight secondaries and a witness; remove a member first"}
+	}
+	for _, other := range g.Replicas {
+		if other.HasData() && r.HasData() && other.Major != r.Major {
+			return &endpoint.RemoteError{Code: "version_mismatch",
+				Message: fmt.Sprintf("this node has PostgreSQL %d and the group has %d; install PostgreSQL %d and join again", r.Major, other.Major, other.Major)}
+		}
+		if other.Endpoint == r.Endpoint {
+			return &endpoint.RemoteError{Code: "name_taken", Message: fmt.Sprintf("%s is the endpoint of %s already; give this node another --endpoint", r.Endpoint, other.ID)}
+		}
+	}
+	g.Replicas = append(g.Replicas, r)
+	assignVotes(g)
+	return nil
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/postgres"
+)
+
+// sessions is the listener as the agent wants it, and the routes as the listener wants them.
+type sessions struct {
+	routes  atomic.Pointer[ag.Routes]
+	mu      sync.Mutex // guards changed
+	changed chan struct{}
+	server  *listener.Server
+}
+
+func newSessions() *sessions { return &sessions{changed: make(chan struct{})} }
+
+func (s *sessions) Publish(r *ag.Routes) {
+	s.routes.Store(r)
+	s.mu.Lock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+	s.mu.Unlock()
+}
+
+func (s *sessions) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+func (s *sessions) CloseWriters(e ag.Epoch, why string) {
+	if s.server != nil {
+		s.server.CloseEpoch(e, why)
+	}
+}
+
+func (s *sessions) Hold(on bool) {
+	if s.server != nil {
+		s.server.HoldNew(on)
+	}
+}
+
+// newListener makes the client ports of this node.
+func (n *node) newListener() (*listener.Server, error) {
+	rules := listener.DefaultRules(n.cfg.TLSOnly)
+	if n.cfg.HBA != "" {
+		f, err := os.Open(n.cfg.HBA)
+		if err != nil {
+			return nil, fmt.Errorf("listener rules: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		if rules, err = listener.ParseHBA(f); err != nil {
+			return nil, fmt.Errorf("listener rules in %s: %w", n.cfg.HBA, err)
+		}
+	}
+	cert, err := tls.LoadX509KeyPair(endpoint.ListenerFiles(n.layout.PKI()))
+	if err != nil {
+		return nil, fmt.Errorf("listener certificate: %w", err)
+	}
+	c := listener.Config{ReadWrite: n.cfg.ReadWrite.Listen, ReadOnly: n.cfg.ReadOnly.Listen, Rules: rules, Logger: n.log.With("part", "listener"),
+		Certificate: func() *tls.Certificate { return &cert }, Routes: n.sessions.routes.Load, Changed: n.sessions.Changed,
+		Backend: n.backend, Verifier: n.verifier, Gate: n.agent.Gate, Node: nodeNumber(n.self), ForwardCancel: n.forwardCancel,
+		MockSecret: n.mockSecret()}
+	return listener.New(c)
+}
+
+// nodeNumber is the node's number in cancel keys: any four bits, as long as they are usually different; a wrong node refuses.
+func nodeNumber(id ag.ReplicaID) uint8 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(id))
+	return uint8(h.Sum32() % 16)
+}
+
+// mockSecret gives every node of the group the same invented salts for unknown users.
+func (n *node) mockSecret() []byte {
+	h := fnv.New128a()
+	_, _ = h.Write([]byte(n.cfg.Group + "\x00mock"))
+	key, err := os.ReadFile(filepath.Join(n.layout.PKI(), "ca.crt"))
+	if err == nil {
+		_, _ = h.Write(key)
+	}
+	return slices.Concat(h.Sum(nil), h.Sum([]byte("2"))[:16])
+}
+
+// backend opens a connection to a replica's PostgreSQL: by the private socket here, through the endpoint elsewhere.
+func (n *node) backend(ctx context.Context, id ag.ReplicaID, _ listener.BackendHello) (net.Conn, error) {
+	if id == n.self {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.layout.Sockets(), ".s.PGSQL.5432"))
+	}
+	r, ok := n.replica(id)
+	if !ok {
+		return nil, fmt.Errorf("the group has no replica %s", id)
+	}
+	return n.endpoint.Dial(ctx, r.Endpoint, endpoint.ClassSQL, id)
+}
+
+// verifier asks the node that will run the session about the role.
+func (n *node) verifier(ctx context.Context, id ag.ReplicaID, user string) (listener.Role, error) {
+	var role postgres.Role
+	var err error
+	if id == n.self {
+		role, err = n.pg.Verifier(ctx, user)
+	} else {
+		r, ok := n.replica(id)
+		if !ok {
+			return listener.Role{}, fmt.Errorf("the group has no replica %s", id)
+		}
+		err = n.control.Call(ctx, r.Endpoint, id, "role", user, &role)
+	}
+	var remote *endpoint.RemoteError
+	if errors.Is(err, postgres.ErrNoRole) || errors.As(err, &remote) && remote.Message == postgres.ErrNoRole.Error() {
+		return listener.Role{}, nil
+	}
+	if err != nil {
+		return listener.Role{}, err
+	}
+	out := listener.Role{Found: true, Password: role.Password, CanLogin: role.CanLogin, Super: role.Super, Replication: role.Replication}
+	if role.ValidUntil != nil {
+		out.ValidUntil = *role.ValidUntil
+	}
+	return out, nil
+}
+
+// forwardCancel hands a cancel request to the node that minted its key.
+func (n *node) forwardCancel(ctx context.Context, number uint8, key listener.CancelKey) error {
+	for _, r := range n.group.Load().Replicas {
+		if nodeNumber(r.ID) == number && r.ID != n.self {
+			if err := n.control.Call(ctx, r.Endpoint, r.ID, "cancel", key, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (n *node) cancelHere(ctx context.Context, body json.RawMessage) (any, error) {
+	var key listener.CancelKey
+	if err := json.Unmarshal(body, &key); err != nil {
+		return nil, err
+	}
+	if n.sessions.server == nil || !n.sessions.server.Cancel(ctx, key) {
+		return nil, errors.New("no session has that key")
+	}
+	return nil, nil
+}

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/keeper"
+	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/replication"
+	"github.com/coteriedb/coterie/internal/seeding"
+)
+
+// copyFile keeps the copy id inside the data directory; pg_rewind and backups overwrite it, which is how a copy that was
+// changed behind the agent is told from the one it made.
+const copyFile = "coterie.copy"
+
+// instance is the PostgreSQL server as the agent wants it.
+type instance struct {
+	pg     *postgres.Instance
+	layout config.Layout
+	self   ag.ReplicaID
+}
+
+func (i *instance) data() string { return i.pg.Config().PGData }
+
+func (i *instance) Data() ag.DataState {
+	if seeding.HalfSeeded(i.data(), i.layout.State()) || i.pg.Interrupted() {
+		return ag.DataPartial
+	}
+	if _, err := os.Stat(filepath.Join(i.data(), "global", "pg_control")); err == nil {
+		return ag.DataPresent
+	}
+	entries, err := os.ReadDir(i.data())
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return ag.DataEmpty
+	}
+	return ag.DataForeign // something is there that is not ours to remove
+}
+
+func (i *instance) InsideCopy() (ag.CopyID, error) {
+	b, err := os.ReadFile(filepath.Join(i.data(), copyFile))
+	return ag.CopyID(strings.TrimSpace(string(b))), err
+}
+
+func (i *instance) WriteCopy(id ag.CopyID) error {
+	f, err := os.OpenFile(filepath.Join(i.data(), copyFile), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(string(id) + "\n")
+	return errors.Join(err, f.Sync(), f.Close(), syncDir(i.data()))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func (i *instance) Observe(ctx context.Context) (agent.Observation, error) {
+	o, err := i.pg.Observe(ctx)
+	if err != nil {
+		return agent.Observation{}, err
+	}
+	out := agent.Observation{InRecovery: o.InRecovery, Position: ag.Position{Timeline: o.Timeline, LSN: o.Flush}, Replay: o.Replay,
+		Receiving: o.WalReceiver != nil, Waiters: o.SyncRepWaiters}
+	if o.WalReceiver != nil && o.WalReceiver.ReceivedTLI > out.Position.Timeline {
+		out.Position.Timeline = o.WalReceiver.ReceivedTLI
+	}
+	s, err := postgres.ParseSync(o.SyncNames)
+	if err != nil {
+		out.N = -1 // not ours, whatever it is
+		return out, nil
+	}
+	out.N = s.Num
+	for _, name := range s.Names {
+		if m, _, ok := postgres.ParseApplication(name); ok {
+			out.P = append(out.P, m)
+		} else {
+			out.P = append(out.P, ag.ReplicaID(name))
+		}
+	}
+	return out, nil
+}
+
+func (i *instance) EndOfWAL(ctx context.Context) (ag.Position, error) { return i.pg.EndOfWAL(ctx) }
+
+func (i *instance) History(ctx context.Context, tli ag.Timeline) ([]ag.TimelineEntry, error) {
+	return i.pg.History(ctx, tli)
+}
+
+func (i *instance) Promote(ctx context.Context, tli ag.Timeline) (ag.LSN, error) {
+	return i.pg.Promote(ctx, tli, 5*time.Minute)
+}
+
+func (i *instance) SetSync(ctx context.Context, p []ag.ReplicaID, n int, e ag.Epoch) error {
+	s := postgres.Sync{Num: n}
+	for _, id := range p {
+		s.Names = append(s.Names, postgres.Application(id, e))
+	}
+	if n == 0 {
+		s.Names = nil
+	}
+	return i.pg.SetSync(ctx, s)
+}
+
+func (i *instance) FlushLSN(ctx context.Context) (ag.LSN, error)        { return i.pg.FlushLSN(ctx) }
+func (i *instance) Checkpoint(ctx context.Context) error                { return i.pg.Checkpoint(ctx) }
+func (i *instance) EndConflicts(ctx context.Context) error              { return i.pg.PauseConflicts(ctx) }
+func (i *instance) RestoreConflicts(ctx context.Context) error          { return i.pg.RestoreConflicts(ctx) }
+func (i *instance) Rewind(ctx context.Context, note func(string)) error { return i.rewind(ctx, note) }
+
+func (i *instance) ProbeCommit(ctx context.Context) (<-chan error, func(context.Context) bool, error) {
+	done, pid, err := i.pg.ProbeCommit(ctx)
+	return done, func(ctx context.Context) bool { return i.pg.WaitingInSyncRep(ctx, pid) }, err
+}
+
+func (i *instance) EnsureSlots(ctx context.Context, at map[ag.ReplicaID]ag.LSN) error {
+	var want []string
+	lsn := map[string]ag.LSN{}
+	for id, l := range at {
+		want = append(want, postgres.SlotName(id))
+		lsn[postgres.SlotName(id)] = l
+	}
+	return i.pg.EnsureSlots(ctx, want, lsn)
+}
+
+func (i *instance) KeepFork(ctx context.Context, from ag.Position) (string, error) {
+	dir := filepath.Join(i.layout.Forked(), time.Now().UTC().Format("20060102T150405.000Z"))
+	return dir, i.pg.KeepFork(ctx, from, dir)
+}
+
+func (i *instance) rewind(ctx context.Context, note func(string)) error {
+	if err := i.pg.WriteHBA(); err != nil {
+		return err
+	}
+	c := i.pg.Config()
+	return i.pg.Rewind(ctx, postgres.RewindOptions{Progress: note,
+		SourceConninfo: fmt.Sprintf("host=%s port=5432 user=%s dbname=postgres", postgres.QuoteConninfo(i.layout.Upstream()), postgres.QuoteConninfo(c.Superuser))})
+}
+
+// server is the keeper as the agent wants it.
+type server struct {
+	client *keeper.Client
+	pg     *postgres.Instance
+	layout config.Layout
+	exits  chan string
+}
+
+func newServer(c *keeper.Client, pg *postgres.Instance, l config.Layout) *server {
+	s := &server{client: c, pg: pg, layout: l, exits: make(chan string, 4)}
+	go func() { // ends when the keeper's connection does
+		defer close(s.exits)
+		for e := range c.Exits() {
+			s.exits <- e.Status
+		}
+	}()
+	return s
+}
+
+func (s *server) Start(ctx context.Context, generation uint64) error {
+	if err := s.pg.WriteHBA(); err != nil {
+		return err
+	}
+	if err := s.pg.PrepareStart(ctx); err != nil {
+		return err
+	}
+	_, err := s.client.Start(ctx, keeper.StartRequest{Generation: generation, Postgres: s.pg.Binary(), PGData: s.pg.Config().PGData,
+		Args: s.pg.Args(), LogFile: filepath.Join(s.layout.Log(), "postgres.log"), Env: serverEnv()})
+	return err
+}
+
+// serverEnv is the environment of the server: nothing of the administrator's shell but the time zone and where programs are.
+func serverEnv() []string {
+	env := []string{"LC_ALL=C.UTF-8"}
+	for _, k := range []string{"PATH", "TZ", "LD_LIBRARY_PATH", "HOME"} {
+		if v, ok := os.LookupEnv(k); ok {
+			env = append(env, k+"="+v)
+		}
+	}
+	return env
+}
+
+func (s *server) Arm(ctx context.Context, e ag.Epoch, d time.Duration) error {
+	return s.client.Arm(ctx, e, d)
+}
+
+func (s *server) Extend(ctx context.Context, e ag.Epoch, d time.Duration) error {
+	return s.client.Extend(ctx, e, d)
+}
+
+func (s *server) Disarm(ctx context.Context, e ag.Epoch) error   { return s.client.Disarm(ctx, e) }
+func (s *server) Fence(ctx context.Context, reason string) error { return s.client.Fence(ctx, reason) }
+func (s *server) Exits() <-chan string                           { return s.exits }
+func (s *server) Stop(ctx context.Context, budget time.Duration) (bool, error) {
+	return s.client.Stop(ctx, "fast", budget)
+}
+
+func (s *server) Status(ctx context.Context) (agent.KeeperState, error) {
+	st, err := s.client.Status(ctx)
+	out := agent.KeeperState{KeeperPID: st.KeeperPID, ServerPID: st.Postmaster, Generation: st.Generation}
+	if st.Armed {
+		out.Armed = st.Epoch
+	}
+	return out, err
+}
+
+// seeder fills the data directory through a backup stream from another replica.
+type seeder struct {
+	dial   func(ctx context.Context, from ag.Replica, h replication.Hello) (net.Conn, error)
+	pg     *postgres.Instance
+	layout config.Layout
+	self   ag.ReplicaID
+}
+
+func (s *seeder) Seed(ctx context.Context, from ag.Replica, e ag.Epoch, note func(string)) (ag.CopyID, error) {
+	conn, err := s.dial(ctx, from, replication.Hello{Kind: replication.KindBackup, Member: s.self, Epoch: e})
+	if err != nil {
+		return "", err
+	}
+	r, err := seeding.Run(ctx, seeding.Options{Conn: conn, Joined: true, User: s.pg.Config().Superuser, Slot: postgres.SlotName(s.self), Target: s.pg.Config().PGData,
+		StateDir: s.layout.State(), Fast: true, Progress: func(p seeding.Progress) { note(seedProgress(p)) }})
+	return r.Copy, err
+}
+
+func seedProgress(p seeding.Progress) string {
+	if p.Total == 0 {
+		return p.Phase
+	}
+	return fmt.Sprintf("%s %d of %d MiB", p.Phase, p.Done>>20, p.Total>>20)
+}

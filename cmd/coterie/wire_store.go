@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/etcd"
+)
+
+// groupStore is the embedded quorum store as the agent wants it.
+type groupStore struct {
+	store  *etcd.Store
+	self   ag.ReplicaID
+	member func() *etcd.Member // nil while this node does not vote
+	voters func() []ag.Replica
+
+	primary atomic.Pointer[ag.ReplicaID]
+	yielded atomic.Int64 // unix nanoseconds of the last move of the quorum's leadership
+}
+
+func (s *groupStore) Read(ctx context.Context) (agent.Snapshot, error) {
+	x, err := s.store.Read(ctx)
+	if err != nil {
+		return agent.Snapshot{}, err
+	}
+	out := agent.Snapshot{Record: x.Record, Group: x.Group, OpRev: x.OpRev, Statuses: make(map[ag.ReplicaID]agent.Status, len(x.Statuses))}
+	if x.Op != nil {
+		if err := json.Unmarshal(x.Op, &out.Op); err != nil {
+			out.Op = ag.Op{} // void: somebody else's format
+		}
+	}
+	for id, raw := range x.Statuses {
+		var st agent.Status
+		if json.Unmarshal(raw, &st) == nil {
+			out.Statuses[id] = st
+		}
+	}
+	return out, nil
+}
+
+func (s *groupStore) Commit(ctx context.Context, c ag.Commit) error {
+	_, err := s.store.Commit(ctx, c.Guard, etcd.Change{Epoch: c.Epoch, State: c.State, Lead: c.Lead})
+	return conflict(err)
+}
+
+func (s *groupStore) Renew(ctx context.Context, epochRev int64, l ag.Lead) error {
+	_, err := s.store.Renew(ctx, epochRev, l)
+	return conflict(err)
+}
+
+func conflict(err error) error {
+	if errors.Is(err, etcd.ErrConflict) {
+		return errors.Join(agent.ErrConflict, err)
+	}
+	return err
+}
+
+func (s *groupStore) Watch(ctx context.Context) <-chan struct{} {
+	events, hints := s.store.Watch(ctx), make(chan struct{}, 1)
+	go func() { // ends with the watch, which ends with ctx
+		defer close(hints)
+		for range events {
+			select {
+			case hints <- struct{}{}:
+			default:
+			}
+		}
+		<-ctx.Done()
+	}()
+	return hints
+}
+
+func (s *groupStore) PutStatus(ctx context.Context, id ag.ReplicaID, st agent.Status) error {
+	b, err := json.Marshal(st)
+	if err != nil {
+		return err
+	}
+	return s.store.PutStatus(ctx, id, b)
+}
+
+func (s *groupStore) CloseOp(ctx context.Context, opRev int64) error {
+	return s.store.DeleteOp(ctx, opRev, -1)
+}
+
+// Prefer asks this node's own member first, because it is nearest, but last while this node is the primary: then a call never
+// hangs on the member whose disk the database is writing to.
+func (s *groupStore) Prefer(primary ag.ReplicaID) {
+	if old := s.primary.Load(); old != nil && *old == primary {
+		return
+	}
+	s.primary.Store(&primary)
+	s.store.SetEndpoints(s.endpoints(primary))
+}
+
+func (s *groupStore) endpoints(primary ag.ReplicaID) []string {
+	var names []string
+	own := false
+	for _, r := range s.voters() {
+		if r.ID == s.self {
+			own = s.member() != nil
+			continue
+		}
+		names = append(names, string(r.ID))
+	}
+	slices.Sort(names)
+	switch {
+	case own && primary == s.self:
+		names = append(names, string(s.self))
+	case own:
+		names = append([]string{string(s.self)}, names...)
+	}
+	return names
+}
+
+// refresh is called when the voters may have changed.
+func (s *groupStore) refresh() {
+	var primary ag.ReplicaID
+	if p := s.primary.Load(); p != nil {
+		primary = *p
+	}
+	s.store.SetEndpoints(s.endpoints(primary))
+}
+
+// yieldEvery bounds how often the quorum's leadership is moved (safety specification 4.3).
+const yieldEvery = 10 * time.Second
+
+// Yield moves the quorum's leadership away from this node: to the witness, or else to any other voter.
+func (s *groupStore) Yield(ctx context.Context) {
+	m := s.member()
+	now := time.Now().UnixNano()
+	if m == nil || !m.IsLeader() || now-s.yielded.Load() < int64(yieldEvery) {
+		return
+	}
+	var to uint64
+	for _, r := range s.voters() {
+		if r.ID != s.self && r.EtcdID != 0 && (to == 0 || !r.HasData()) {
+			to = r.EtcdID
+		}
+	}
+	if to == 0 {
+		return
+	}
+	s.yielded.Store(now)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	_ = m.MoveLeader(ctx, to) // a convenience: another turn tries again
+}

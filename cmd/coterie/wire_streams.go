@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/replication"
+)
+
+// checkedWAL is how much WAL before the start of a stream both ends compare by checksum (safety specification 1.3).
+const checkedWAL = 16 << 10
+
+// upstream is where the local walreceiver connects, as the agent wants it.
+type upstream struct {
+	up       *replication.Upstream
+	endpoint *endpoint.Endpoint
+}
+
+func (u *upstream) Follow(leader ag.Replica, e ag.Epoch) {
+	u.up.SetSource(&replication.Source{Epoch: e, Replica: leader.ID, Dial: func(ctx context.Context) (net.Conn, error) {
+		return u.endpoint.Dial(ctx, leader.Endpoint, endpoint.ClassWAL, leader.ID)
+	}})
+}
+
+func (u *upstream) Hold()                          { u.up.SetSource(nil) }
+func (u *upstream) Seal(ctx context.Context) error { return u.up.Seal(ctx) }
+
+func (u *upstream) Status() agent.UpstreamStatus {
+	s := u.up.Status()
+	refused := s.AnswerAt != 0 && s.AnswerEpoch == s.Epoch && s.AnswerFrom == s.Replica && s.Answer.Code == replication.CodeDiverged
+	return agent.UpstreamStatus{Connected: s.Connected, Source: s.Replica, Epoch: s.Epoch, Diverged: refused, Detail: s.Err}
+}
+
+// downstream feeds the members, as the agent wants it.
+type downstream struct{ down *replication.Downstream }
+
+func (d *downstream) Lead(e ag.Epoch, leading bool) { d.down.SetEpoch(e, leading) }
+func (d *downstream) Changed() <-chan struct{}      { return d.down.Changed() }
+func (d *downstream) HoldFeedback(hold bool)        { d.down.HoldFeedback(hold) }
+
+func (d *downstream) Prove(ctx context.Context, members []ag.ReplicaID) error {
+	return d.down.Prove(ctx, members)
+}
+
+func (d *downstream) Streams() []agent.Stream {
+	var out []agent.Stream
+	for _, s := range d.down.Streams() {
+		if s.Kind == replication.KindWAL && s.Streaming {
+			out = append(out, agent.Stream{Member: s.Member, Copy: s.Copy, Flush: s.Flush, Apply: s.Apply, Session: s.Session,
+				LastFeedback: max(s.LastFeedback, s.Since)})
+		}
+	}
+	return out
+}
+
+// hello describes this node's copy to the primary it wants to stream from.
+func (n *node) hello() replication.Hello {
+	h := replication.Hello{Member: n.self, Incarnation: n.incarnation}
+	if v := n.agent.View(); v != nil {
+		h.Copy, h.Position = v.Local.Copy, v.Local.Position
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if pos, err := n.pg.EndOfWAL(ctx); err == nil {
+		h.Position = pos
+	}
+	if crc, ok, err := n.pg.WALChecksum(ctx, h.Position, checkedWAL); err == nil && ok {
+		h.CRC, h.CRCLen = crc, checkedWAL
+	}
+	return h
+}
+
+// facts are this node's as a source.
+func (n *node) facts() replication.PrimaryFacts {
+	f := n.agent.Facts()
+	out := replication.PrimaryFacts{Leading: f.Leading, Epoch: f.Epoch, Timelines: f.Timelines}
+	if len(f.Timelines) > 0 {
+		last := f.Timelines[len(f.Timelines)-1]
+		out.TLI, out.Switch = last.TLI, last.Switch
+	}
+	return out
+}
+
+// verifyHello refuses a copy that is not a prefix of this primary's history, by its timeline and by the checksum of its last WAL.
+func (n *node) verifyHello(ctx context.Context, h replication.Hello) replication.Answer {
+	f := n.agent.Facts()
+	theirs := ag.View{Local: ag.Local{Position: h.Position}, Record: ag.Record{State: ag.State{Timelines: f.Timelines}}}
+	if theirs.Diverged() {
+		return replication.Answer{Code: replication.CodeDiverged, Message: fmt.Sprintf("its WAL ends at %s, which is not on this primary's history", h.Position)}
+	}
+	if h.CRCLen == checkedWAL {
+		crc, ok, err := n.pg.WALChecksum(ctx, h.Position, checkedWAL)
+		if err == nil && ok && crc != h.CRC {
+			return replication.Answer{Code: replication.CodeDiverged, Message: fmt.Sprintf("the WAL before %s differs", h.Position)}
+		}
+	}
+	return replication.Answer{OK: true}
+}
+
+// oldRowGone waits until no walsender of the member is left: PostgreSQL counts every row of a name as an acknowledgement.
+func (n *node) oldRowGone(ctx context.Context, member ag.ReplicaID) error {
+	for {
+		rows, err := n.pg.WalsenderRows(ctx, string(member))
+		if err == nil && rows == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("the old walsender of %s is still there", member), ctx.Err(), err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// dialSeed opens a backup stream.
+func (n *node) dialSeed(ctx context.Context, from ag.Replica, h replication.Hello) (net.Conn, error) {
+	conn, err := n.endpoint.Dial(ctx, from.Endpoint, endpoint.ClassSeed, from.ID)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := replication.Open(ctx, conn, h); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// peers reaches the other agents over the control stream.
+type peers struct{ control *endpoint.Control }
+
+func (p *peers) Ping(ctx context.Context, r ag.Replica) error {
+	err := p.control.Call(ctx, r.Endpoint, r.ID, "ping", nil, nil)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return errors.Join(agent.ErrRefused, err)
+	}
+	return err
+}
+
+func (p *peers) Seal(ctx context.Context, r ag.Replica, req agent.SealRequest) (ag.SealReport, error) {
+	var out ag.SealReport
+	return out, p.control.Call(ctx, r.Endpoint, r.ID, "seal", req, &out)
+}
+
+func (p *peers) Position(ctx context.Context, r ag.Replica) (agent.Positions, error) {
+	var out agent.Positions
+	return out, p.control.Call(ctx, r.Endpoint, r.ID, "position", nil, &out)
+}
+
+// serveControl offers this node's methods to the other nodes.
+func (n *node) serveControl() {
+	n.control.Handle("ping", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) {
+		return map[string]time.Duration{"boottime": boottime.Now()}, nil
+	})
+	n.control.Handle("seal", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+		var req agent.SealRequest
+		if err := json.Unmarshal(body, &req); err != nil {
+			return nil, err
+		}
+		if req.Candidate != peer.ID {
+			return nil, fmt.Errorf("%s asks for a seal in the name of %s", peer.ID, req.Candidate)
+		}
+		return n.agent.Seal(ctx, req)
+	})
+	n.control.Handle("position", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
+		return n.agent.Position(ctx)
+	})
+	n.control.Handle("role", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
+		var user string
+		if err := json.Unmarshal(body, &user); err != nil {
+			return nil, err
+		}
+		if n.pg == nil {
+			return nil, errors.New("this node runs no PostgreSQL")
+		}
+		return n.pg.Verifier(ctx, user)
+	})
+	n.control.Handle("cancel", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
+		return n.cancelHere(ctx, body)
+	})
+}

@@ -1,0 +1,98 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// ErrNoAgent says that no agent serves the node directory.
+var ErrNoAgent = errors.New("no agent is running")
+
+// Client talks to the agent of one node through its private socket.
+type Client struct{ http http.Client }
+
+// NewClient returns a client of the socket; nothing is opened yet.
+func NewClient(socket string) *Client {
+	return &Client{http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		}}}}
+}
+
+// Status asks for the group's status as this node knows it.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	var s Status
+	return s, c.call(ctx, "GET", "status", nil, &s)
+}
+
+// Decisions asks for the node's last decisions, as raw JSON.
+func (c *Client) Decisions(ctx context.Context) (json.RawMessage, error) {
+	var raw json.RawMessage
+	return raw, c.call(ctx, "GET", "decisions", nil, &raw)
+}
+
+// Failover asks for a failover and waits until it is over.
+func (c *Client) Failover(ctx context.Context, r FailoverRequest) (FailoverResult, error) {
+	var out FailoverResult
+	return out, c.call(ctx, "POST", "failover", r, &out)
+}
+
+// CreateToken asks for a join token.
+func (c *Client) CreateToken(ctx context.Context, r TokenRequest) (TokenResult, error) {
+	var out TokenResult
+	return out, c.call(ctx, "POST", "token", r, &out)
+}
+
+// Remove takes a member out of the group.
+func (c *Client) Remove(ctx context.Context, id ag.ReplicaID) error {
+	return c.call(ctx, "POST", "remove", id, nil)
+}
+
+// Resume continues a suspended replica.
+func (c *Client) Resume(ctx context.Context, id ag.ReplicaID) error {
+	return c.call(ctx, "POST", "resume", id, nil)
+}
+
+func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://agent/api/v1/"+path, body)
+	if err != nil {
+		return err
+	}
+	resp, err := c.http.Do(req)
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
+		return ErrNoAgent
+	}
+	if err != nil {
+		return fmt.Errorf("ask the agent: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	dec := json.NewDecoder(io.LimitReader(resp.Body, 16<<20))
+	if resp.StatusCode != http.StatusOK {
+		var e Error
+		if err := dec.Decode(&e); err != nil || e.Message == "" {
+			return fmt.Errorf("the agent answered %s", resp.Status)
+		}
+		return &e
+	}
+	if out == nil {
+		return nil
+	}
+	return dec.Decode(out)
+}

@@ -1,0 +1,185 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// maxBody bounds a request.
+const maxBody = 64 << 10
+
+// Server serves a Manager.
+type Server struct {
+	m   Manager
+	log *slog.Logger
+}
+
+// NewServer returns a server; ServeAdmin and ServeHTTP run it.
+func NewServer(m Manager, log *slog.Logger) *Server { return &Server{m, log} }
+
+// ServeAdmin serves everything on a private Unix socket until ctx is done. Who may open the socket may administer: it is made
+// with mode 0600, and the peer's user must be this process's, or root.
+func (s *Server) ServeAdmin(ctx context.Context, path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	mux := http.NewServeMux()
+	s.readPaths(mux)
+	handle(mux, "POST /api/v1/failover", func(ctx context.Context, r FailoverRequest) (any, error) { return s.m.Failover(ctx, r) })
+	handle(mux, "POST /api/v1/token", func(ctx context.Context, r TokenRequest) (any, error) { return s.m.CreateToken(ctx, r) })
+	handle(mux, "POST /api/v1/remove", func(ctx context.Context, id ag.ReplicaID) (any, error) { return nil, s.m.Remove(ctx, id) })
+	handle(mux, "POST /api/v1/resume", func(ctx context.Context, id ag.ReplicaID) (any, error) { return nil, s.m.Resume(ctx, id) })
+	return s.serve(ctx, ownUser{l}, mux)
+}
+
+// ServeHTTP serves health checks, metrics and status, nothing that changes anything, until ctx is done.
+func (s *Server) ServeHTTP(ctx context.Context, addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	s.readPaths(mux)
+	return s.serve(ctx, l, mux)
+}
+
+func (s *Server) serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx }}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (s *Server) readPaths(mux *http.ServeMux) {
+	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Status()) })
+	mux.HandleFunc("GET /api/v1/decisions", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Decisions()) })
+	mux.HandleFunc("GET /metrics", s.metrics)
+	for path, healthy := range checks {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			st := s.m.Status()
+			code := http.StatusServiceUnavailable
+			if healthy(st, st.self()) {
+				code = http.StatusOK
+			}
+			write(w, code, st.self())
+		})
+	}
+}
+
+// checks are the health checks that load balancers and orchestrators know from Patroni; /primary is true only when writes are open.
+var checks = map[string]func(Status, Replica) bool{
+	"/primary":      func(s Status, r Replica) bool { return s.Primary == r.Name && s.WriteOpen },
+	"/read-write":   func(s Status, r Replica) bool { return s.Primary == r.Name && s.WriteOpen },
+	"/replica":      func(_ Status, r Replica) bool { return r.Role == ag.RoleSecondary && r.Server == ag.ServerRecovery },
+	"/read-only":    func(_ Status, r Replica) bool { return r.Role != ag.RoleResolving },
+	"/synchronous":  func(_ Status, r Replica) bool { return r.Role == ag.RoleSecondary && r.Sync == ag.Synchronized },
+	"/asynchronous": func(_ Status, r Replica) bool { return r.Role == ag.RoleSecondary && r.Sync != ag.Synchronized },
+	"/health": func(_ Status, r Replica) bool {
+		return r.Mode == ag.ConfigurationOnly || r.Server == ag.ServerRecovery || r.Server == ag.ServerWritable
+	},
+	"/liveness":  func(Status, Replica) bool { return true },
+	"/readiness": func(_ Status, r Replica) bool { return r.Role != ag.RoleResolving || r.Mode == ag.ConfigurationOnly },
+}
+
+func (s Status) self() Replica {
+	i := slices.IndexFunc(s.Replicas, func(r Replica) bool { return r.Name == s.Node })
+	if i < 0 {
+		return Replica{Name: s.Node, Role: ag.RoleResolving}
+	}
+	return s.Replicas[i]
+}
+
+func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+	m := s.m.Metrics()
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		_, _ = fmt.Fprintf(w, "%s %g\n", name, m[name])
+	}
+}
+
+func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T) (any, error)) {
+	mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		var in T
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&in); err != nil {
+			write(w, http.StatusBadRequest, &Error{"usage", err.Error()})
+			return
+		}
+		out, err := f(r.Context(), in)
+		var known *Error
+		switch {
+		case err == nil:
+			write(w, http.StatusOK, out)
+		case errors.As(err, &known):
+			write(w, http.StatusConflict, known)
+		default:
+			write(w, http.StatusInternalServerError, &Error{"error", err.Error()})
+		}
+	})
+}
+
+func write(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(v) // the client is gone when this fails
+}
+
+// ownUser accepts connections of this process's user and of root only.
+type ownUser struct{ net.Listener }
+
+func (l ownUser) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if uid, err := peerUser(c); err == nil && (uid == 0 || uid == os.Getuid()) {
+			return c, nil
+		}
+		_ = c.Close()
+	}
+}
+
+func peerUser(c net.Conn) (int, error) {
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *syscall.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	}); err != nil {
+		return 0, err
+	}
+	if credErr != nil {
+		return 0, credErr
+	}
+	return int(cred.Uid), nil
+}

@@ -1,0 +1,146 @@
+// Package config is a node's own file, coterie.yaml: where this node listens, what it calls itself, which PostgreSQL it runs.
+//
+// It owns the file's format and its checks. Nothing about the group is in it (that is the record's), and nothing secret: keys
+// are files beside it. Start reading at Config.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+)
+
+// File is the name of the configuration file in the node directory.
+const File = "coterie.yaml"
+
+// Config holds the node-local facts. Init and join write it; every field may be edited while the agent is stopped.
+type Config struct {
+	// Node is this member's name in the group: a-z, 0-9 and _, beginning with a letter, at most 30.
+	Node string `yaml:"node"`
+	// Kind is "replica" or "witness".
+	Kind string `yaml:"kind"`
+	// Group is the group's UUID, and GroupName what people call it.
+	Group     string `yaml:"group"`
+	GroupName string `yaml:"group_name"`
+	// Endpoint is the one port for everything between nodes.
+	Endpoint Address `yaml:"endpoint"`
+	// ReadWrite and ReadOnly are the client ports. Advertise is what other nodes and `coterie status` print.
+	ReadWrite Address `yaml:"read_write"`
+	ReadOnly  Address `yaml:"read_only"`
+	// HTTP is the port of health checks, metrics and the read-only API.
+	HTTP Address `yaml:"http"`
+	// PostgreSQL is absent on a witness.
+	PostgreSQL *PostgreSQL `yaml:"postgresql,omitempty"`
+	// HBA is the file with the listener's rules in pg_hba.conf syntax; empty: scram-sha-256 for everybody.
+	HBA string `yaml:"hba,omitempty"`
+	// TLSOnly refuses clients without TLS.
+	TLSOnly bool `yaml:"tls_only,omitempty"`
+}
+
+// Address is a port this node serves.
+type Address struct {
+	Listen    string `yaml:"listen"`              // host:port to bind; ":5022" binds every address
+	Advertise string `yaml:"advertise,omitempty"` // host:port as others reach it
+}
+
+// PostgreSQL says which server this node runs.
+type PostgreSQL struct {
+	BinDir     string `yaml:"bin_dir"`               // of initdb, postgres, pg_rewind, ...
+	Data       string `yaml:"data"`                  // the data directory
+	ConfigFile string `yaml:"config_file,omitempty"` // where it is outside the data directory, as Debian has it
+	Superuser  string `yaml:"superuser"`             // the bootstrap superuser of the cluster
+}
+
+var nodeName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,29}$`)
+
+// CheckName refuses a node name the group could not use in slots, application names and certificates.
+func CheckName(name string) error {
+	if !nodeName.MatchString(name) {
+		return fmt.Errorf("node name %q: use a-z, 0-9 and _, beginning with a letter, at most 30 characters", name)
+	}
+	return nil
+}
+
+// Load reads and checks dir's configuration. An unknown key is an error that names its line.
+func Load(dir string) (Config, error) {
+	path := filepath.Join(dir, File)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return Config{}, fmt.Errorf("%s is not a node directory: it has no %s; make one with coterie init, or coterie join TOKEN, or name another with --node DIR", dir, File)
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	c, err := Parse(b)
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Parse reads and checks a configuration.
+func Parse(b []byte) (Config, error) {
+	var c Config
+	if err := yaml.UnmarshalWithOptions(b, &c, yaml.Strict(), yaml.DisallowUnknownField()); err != nil {
+		return c, errors.New(strings.TrimSpace(yaml.FormatError(err, false, true)))
+	}
+	return c, c.Validate()
+}
+
+// Validate checks the fields and how they relate.
+func (c Config) Validate() error {
+	var errs []error
+	if err := CheckName(c.Node); err != nil {
+		errs = append(errs, err)
+	}
+	switch c.Kind {
+	case "replica":
+		if c.PostgreSQL == nil || c.PostgreSQL.Data == "" || c.PostgreSQL.BinDir == "" {
+			errs = append(errs, errors.New("postgresql: a replica needs bin_dir and data"))
+		}
+	case "witness":
+		if c.PostgreSQL != nil {
+			errs = append(errs, errors.New("postgresql: a witness has none"))
+		}
+	default:
+		errs = append(errs, fmt.Errorf("kind %q: replica or witness", c.Kind))
+	}
+	if c.Group == "" {
+		errs = append(errs, errors.New("group is missing"))
+	}
+	for name, a := range map[string]Address{"endpoint": c.Endpoint, "read_write": c.ReadWrite, "read_only": c.ReadOnly, "http": c.HTTP} {
+		if a.Listen == "" {
+			if name == "endpoint" {
+				errs = append(errs, errors.New("endpoint.listen is missing"))
+			}
+			continue
+		}
+		if _, _, err := net.SplitHostPort(a.Listen); err != nil {
+			errs = append(errs, fmt.Errorf("%s.listen: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Save writes the configuration into dir, durably.
+func (c Config) Save(dir string) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	b, err := yaml.MarshalWithOptions(c, yaml.Indent(2))
+	if err != nil {
+		return fmt.Errorf("encode configuration: %w", err)
+	}
+	head := "# This node's own facts. Everything about the group is in its record: see coterie status.\n# Check an edit with: coterie config check --node " + dir + "\n"
+	path := filepath.Join(dir, File)
+	if err := os.WriteFile(path+".tmp", append([]byte(head), b...), 0o600); err != nil {
+		return fmt.Errorf("write configuration: %w", err)
+	}
+	return os.Rename(path+".tmp", path)
+}
