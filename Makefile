@@ -1,0 +1,87 @@
+# Everything that CI does is a target here. `make help` lists them.
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+GOLANGCI_LINT := v2.15.0
+GOVULNCHECK := v1.1.4
+ARGS ?=
+SEED ?=
+FUZZTIME ?= 30s
+
+# Whether stdout is a terminal or a log, nothing here is silent for more than three seconds.
+beat := scripts/with-heartbeat
+
+# Where go.dev says to unpack Go, for shells that do not have it in PATH yet.
+export PATH := $(PATH):/usr/local/go/bin
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## check Go, install what is missing (PostgreSQL) where root or sudo is there, download the modules
+	@scripts/setup
+	@$(beat) "downloading modules" go mod download
+
+.PHONY: build
+build: ## bin/coterie
+	@CGO_ENABLED=0 $(beat) "building coterie $(VERSION)" go build -trimpath -ldflags '$(LDFLAGS)' -o bin/coterie ./cmd/coterie
+
+.PHONY: demo
+demo: setup build ## three servers here; kills the primary under load; shows what was lost (ARGS=--keep leaves them running)
+	@bin/coterie demo $(ARGS)
+
+.PHONY: demo-broken
+demo-broken: setup build ## the same with protection switched off: it must lose commits, which shows that the demo can fail
+	@scripts/demo-broken $(ARGS)
+
+.PHONY: test
+test: setup ## the quick proof, at most 15 minutes on 2 cores
+	@go run ./scripts/gotest -timeout 15m ./... $(ARGS)
+
+.PHONY: test-long
+test-long: setup ## what is longer, at most 40 minutes; the result goes to docs/results/test-long.txt
+	@COTERIE_LONG=1 go run ./scripts/gotest -record docs/results/test-long.txt -timeout 40m ./... $(ARGS)
+
+.PHONY: test-majors
+test-majors: setup ## the end-to-end tests on every PostgreSQL from 14 to 18 that is installed
+	@scripts/test-majors $(ARGS)
+
+.PHONY: race
+race: setup ## the quick proof under the race detector (needs a C compiler)
+	@CGO_ENABLED=1 go run ./scripts/gotest -timeout 40m -race ./... $(ARGS)
+
+.PHONY: explore
+explore: ## walk every interleaving of the decision core that the bounds allow; prints the shortest counter-example
+	@go run ./scripts/gotest -timeout 40m -count=1 -v -run 'Explore' ./internal/agsim $(ARGS)
+
+.PHONY: sim
+sim: ## seeded simulation of the decision core (SEED=n repeats one run)
+	@COTERIE_SEED='$(SEED)' go run ./scripts/gotest -timeout 40m -count=1 -v -run 'Sim|Run' ./internal/agsim $(ARGS)
+
+.PHONY: fuzz
+fuzz: ## every fuzz target in turn, FUZZTIME each
+	@scripts/fuzz $(FUZZTIME)
+
+.PHONY: bench-failover
+bench-failover: setup build ## outage and losses of unplanned and planned failover (ARGS=--with-peers beside Patroni)
+	@bin/coterie bench failover $(ARGS)
+
+.PHONY: lint
+lint: ## golangci-lint, pinned, with the rules of .golangci.yml
+	@scripts/lint $(GOLANGCI_LINT) $(ARGS)
+
+.PHONY: vuln
+vuln: ## known vulnerabilities in what is linked
+	@scripts/vuln $(GOVULNCHECK)
+
+.PHONY: check
+check: ## what CI runs
+	@.ci/run
+
+.PHONY: clean
+clean: ## remove what was built
+	@rm -rf bin
+	@go clean -testcache

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// event is a line of `go test -json` (go doc test2json).
+type event struct {
+	Action     string
+	Package    string
+	ImportPath string // of build output
+	Test       string
+	Output     string
+	Elapsed    float64
+}
+
+// test is a test or, with an empty name, a package.
+type test struct {
+	pkg, name string
+}
+
+type running struct {
+	since  time.Time
+	output []string
+}
+
+// report turns events into what is worth reading.
+type report struct {
+	out     io.Writer
+	began   time.Time
+	spoke   time.Time // when something was last printed
+	prefix  string    // common to all packages, not worth repeating
+	open    map[test]*running
+	passed  int
+	failed  int
+	skipped map[string][]test // by reason
+	took    map[string]float64
+}
+
+func newReport(out io.Writer, began time.Time) *report {
+	return &report{
+		out: out, began: began, spoke: began, prefix: "github.com/coteriedb/coterie/",
+		open: map[test]*running{}, skipped: map[string][]test{}, took: map[string]float64{},
+	}
+}
+
+func (r *report) print(s string) {
+	r.spoke = time.Now()
+	_, _ = io.WriteString(r.out, s) // a log that cannot be written ends go test by its own closed pipe
+}
+
+// line takes one line of go test; what is no event (a message of the go command) is passed on.
+func (r *report) line(line []byte) {
+	var e event
+	if err := json.Unmarshal(line, &e); err != nil || e.Action == "" {
+		r.print(string(line))
+		return
+	}
+	t := test{e.Package, e.Test}
+	switch e.Action {
+	case "start", "run":
+		r.open[t] = &running{since: time.Now()}
+	case "build-output":
+		r.print(e.Output)
+	case "output":
+		r.output(t, e.Output)
+	case "pass", "fail", "skip":
+		r.end(t, e)
+	}
+}
+
+// output keeps a test's words until it is known whether they matter. A package's own lines are its result.
+func (r *report) output(t test, text string) {
+	if t.name == "" {
+		if text != "PASS\n" && !strings.HasSuffix(text, "[no test files]\n") {
+			r.print(text)
+		}
+		return
+	}
+	o, ok := r.open[t]
+	if !ok {
+		o = &running{since: time.Now()}
+		r.open[t] = o
+	}
+	o.output = append(o.output, text)
+}
+
+func (r *report) end(t test, e event) {
+	o := r.open[t]
+	delete(r.open, t)
+	if t.name == "" {
+		r.took[t.pkg] = e.Elapsed
+		if e.Action == "fail" {
+			r.failed++ // a package also fails by not building, or by a panic between tests
+			r.abandoned(t.pkg)
+		}
+		return
+	}
+	switch e.Action {
+	case "pass":
+		r.passed++
+	case "skip":
+		why := reason(o)
+		r.skipped[why] = append(r.skipped[why], t)
+	case "fail":
+		r.failed++
+		r.print(fmt.Sprintf("--- in %s\n", r.short(t.pkg)))
+		r.dump(o)
+	}
+}
+
+// abandoned shows the tests that a package left unfinished: whom a panic or a timeout hit.
+func (r *report) abandoned(pkg string) {
+	for t, o := range r.open {
+		if t.pkg == pkg {
+			r.print(fmt.Sprintf("--- unfinished: %s %s\n", r.short(pkg), t.name))
+			r.dump(o)
+			delete(r.open, t)
+		}
+	}
+}
+
+func (r *report) dump(o *running) {
+	if o != nil {
+		r.print(strings.Join(o.output, ""))
+	}
+}
+
+// reason is what a test said when it skipped itself, without go test's own lines and the place in the source.
+func reason(o *running) string {
+	if o == nil {
+		return "no reason given"
+	}
+	var said []string
+	for _, l := range o.output {
+		l = strings.TrimSpace(l)
+		if l == "" || strings.HasPrefix(l, "=== ") || strings.HasPrefix(l, "--- ") {
+			continue
+		}
+		if place, rest, ok := strings.Cut(l, ": "); ok && strings.Contains(place, ".go:") {
+			l = rest
+		}
+		said = append(said, l)
+	}
+	if len(said) == 0 {
+		return "no reason given"
+	}
+	return strings.Join(said, " ")
+}
+
+// beat says what runs when nothing has been printed for a while.
+func (r *report) beat(now time.Time, quiet time.Duration) {
+	if now.Sub(r.spoke) < quiet {
+		return
+	}
+	var tests []test
+	for t := range r.open {
+		if t.name != "" && !strings.Contains(t.name, "/") {
+			tests = append(tests, t)
+		}
+	}
+	slices.SortFunc(tests, func(a, b test) int { return r.open[a].since.Compare(r.open[b].since) })
+	at := "building"
+	if len(tests) > 0 {
+		t := tests[0]
+		at = fmt.Sprintf("%s %s for %s", r.short(t.pkg), t.name, now.Sub(r.open[t].since).Round(time.Second))
+		if len(tests) > 1 {
+			at += fmt.Sprintf(" and %d more", len(tests)-1)
+		}
+	}
+	r.print(fmt.Sprintf("... %s: %s\n", now.Sub(r.began).Round(time.Second), at))
+}
+
+// complete reports whether everything that began has ended.
+func (r *report) complete() bool { return len(r.open) == 0 }
+
+func (r *report) short(pkg string) string { return strings.TrimPrefix(pkg, r.prefix) }
+
+// summary is the end of the log: the counts, the slowest packages, and everything that was skipped.
+func (r *report) summary(w io.Writer, took time.Duration) {
+	skipped := 0
+	for _, list := range r.skipped {
+		skipped += len(list)
+	}
+	_, _ = fmt.Fprintf(w, "\ntests: %d passed, %d failed, %d skipped in %s\n", r.passed, r.failed, skipped, took.Round(time.Second))
+	slow := make([]string, 0, len(r.took))
+	for pkg := range r.took {
+		slow = append(slow, pkg)
+	}
+	slices.SortFunc(slow, func(a, b string) int { return cmp.Or(-cmp.Compare(r.took[a], r.took[b]), cmp.Compare(a, b)) })
+	for _, pkg := range slow[:min(5, len(slow))] {
+		_, _ = fmt.Fprintf(w, "slowest: %s %.1f s\n", r.short(pkg), r.took[pkg])
+	}
+	reasons := make([]string, 0, len(r.skipped))
+	for why := range r.skipped {
+		reasons = append(reasons, why)
+	}
+	slices.Sort(reasons)
+	for _, why := range reasons {
+		_, _ = fmt.Fprintf(w, "skipped: %s\n", why)
+		slices.SortFunc(r.skipped[why], func(a, b test) int { return cmp.Or(cmp.Compare(a.pkg, b.pkg), cmp.Compare(a.name, b.name)) })
+		for _, t := range r.skipped[why] {
+			_, _ = fmt.Fprintf(w, "skipped:   %s %s\n", r.short(t.pkg), t.name)
+		}
+	}
+	if skipped == 0 {
+		_, _ = fmt.Fprintln(w, "skipped: nothing")
+	}
+}
