@@ -49,6 +49,9 @@ func relayOneWay(dst, src net.Conn) {
 
 // RelayTo returns a handler that relays a stream to the server behind a unix socket.
 func RelayTo(socket string, logger *slog.Logger) Handler {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
 	return func(ctx context.Context, peer Identity, conn net.Conn) {
 		dctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()

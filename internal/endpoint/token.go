@@ -88,15 +88,14 @@ func (s StoredToken) Check(verify func(secretHash []byte) bool, role, keyPin str
 	return nil
 }
 
-// ParseToken reads a token's text. After ErrTokenExpired, which goes by this machine's clock, the token is returned as well.
+// ParseToken reads a token's text; it may have been wrapped into several lines. After ErrTokenExpired, which goes by this machine's clock, the token is returned as well.
 func ParseToken(text string) (Token, error) {
-	text = strings.TrimSpace(text)
-	body, ok := strings.CutPrefix(text, tokenPrefix)
+	if len(text) > maxToken {
+		return Token{}, fmt.Errorf("%w: it is too long", ErrTokenMalformed)
+	}
+	body, ok := strings.CutPrefix(strings.Join(strings.Fields(text), ""), tokenPrefix)
 	if !ok {
 		return Token{}, fmt.Errorf("%w: it does not begin with %q", ErrTokenMalformed, tokenPrefix)
-	}
-	if len(body) > maxToken {
-		return Token{}, fmt.Errorf("%w: it is too long", ErrTokenMalformed)
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(body)
 	if err != nil {

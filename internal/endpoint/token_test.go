@@ -16,7 +16,7 @@ func TestTokenRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := ParseToken("  " + text + "\n")
+	got, err := ParseToken("  " + text[:70] + "\r\n" + text[70:] + "\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func FuzzParseToken(f *testing.F) {
 		if err != nil && !errors.Is(err, ErrTokenExpired) {
 			return
 		}
-		if again, err := tok.encode(); err != nil || again != strings.TrimSpace(s) {
+		if again, err := tok.encode(); err != nil || again != strings.Join(strings.Fields(s), "") {
 			t.Errorf("%q is %q again, %v", s, again, err)
 		}
 	})
