@@ -480,6 +480,12 @@ func TestKeeperKilled(t *testing.T) {
 	req := n.dummy(3)
 	req.Leader, req.Epoch = true, 4
 	pid := n.startDummy(c, req, 3)
+	must(t, c.Arm(t.Context(), 5, in(16*time.Second)))
+	n.wait("the epoch to be remembered", func() bool {
+		var m remembered
+		_, err := readJSON(filepath.Join(n.dir, "keeper", "state"), &m)
+		return err == nil && m.Epoch == 5
+	})
 	n.killKeeper()
 	n.wait0("the postmaster to die", func() bool { return !alive(pid) })
 
@@ -495,7 +501,7 @@ func TestKeeperKilled(t *testing.T) {
 		t.Error("no standby.signal")
 	}
 	c, s := n.dial("b")
-	if s.Epoch != 4 || s.Generation != 1 || s.Armed {
+	if s.Epoch != 5 || s.Generation != 1 || s.Armed {
 		t.Errorf("state of the next keeper %+v", s)
 	}
 	n.startDummy(c, n.dummy(0), 0)

@@ -43,6 +43,7 @@ type keeper struct {
 	until    time.Duration // after DETACH: an earlier deadline; 0: none
 
 	server     server
+	memory     remembered // what the state file says, or will soon
 	generation uint64
 	starting   *starting
 	end        *ending

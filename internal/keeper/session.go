@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/boottime"
 )
 
@@ -259,11 +260,23 @@ func (k *keeper) arm(c *conn, r request) error {
 	}
 	if !k.armed || r.Epoch != k.epoch {
 		k.log.Info("armed", "epoch", r.Epoch, "for", r.Deadline-boottime.Now())
+		k.rememberEpoch(r.Epoch)
 	}
 	k.armed, k.epoch, k.deadline, k.until = true, r.Epoch, r.Deadline, 0
 	c.detached = false
 	k.server.next = 0 // look for a promotion soon
 	return nil
+}
+
+// rememberEpoch lets the next keeper refuse lower epochs, too. Best effort: it is the record that decides who leads.
+func (k *keeper) rememberEpoch(e ag.Epoch) {
+	k.memory.Epoch = e
+	memory, file := k.memory, filepath.Join(k.dir, "state")
+	k.onDisk(func() error { return writeJSON(file, memory) }, func(err error) {
+		if err != nil {
+			k.log.Error("remember the epoch", "epoch", e, "err", err)
+		}
+	})
 }
 
 func (k *keeper) extend(c *conn, r request) error {

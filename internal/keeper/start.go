@@ -39,7 +39,8 @@ func (k *keeper) start(req StartRequest, reply func(int, error)) {
 	req.Generation = k.generation
 	s := &starting{req: req, reply: reply}
 	k.starting = s
-	memory := remembered{PGData: req.PGData, Postgres: req.Postgres, Generation: k.generation, Epoch: k.epoch}
+	k.memory = remembered{PGData: req.PGData, Postgres: req.Postgres, Generation: k.generation, Epoch: k.epoch}
+	memory := k.memory
 	k.onDisk(func() error { return k.prepare(s, memory) }, func(err error) {
 		k.starting = nil
 		pid := 0
@@ -240,7 +241,7 @@ func (k *keeper) cleanUp() {
 		}
 		return
 	}
-	k.epoch, k.generation = max(k.epoch, m.Epoch), m.Generation
+	k.memory, k.epoch, k.generation = m, max(k.epoch, m.Epoch), m.Generation
 	k.server.req.PGData = m.PGData
 	if err := k.claim(m.PGData); err != nil {
 		k.log.Warn("the data directory of the last start is not ours", "err", err)
