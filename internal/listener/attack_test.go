@@ -160,7 +160,7 @@ func TestLengthLiesInASession(t *testing.T) {
 		_, _ = conn.Write((&startup{user: "postgres", database: "postgres"}).packet())
 		readUntil(t, conn, 'Z')
 		_, _ = conn.Write(lie)
-		if got := fate(t, conn); got != "57P01" {
+		if got := fate(t, conn); got != "08P01" {
 			t.Errorf("% x: %s", lie, got)
 		}
 	}

@@ -41,7 +41,7 @@ func (x *session) relay() {
 func (x *session) rescue(direction string) {
 	if r := recover(); r != nil {
 		x.srv.log.Error("session panicked", "session", x.id, "direction", direction, "panic", r, "stack", string(debug.Stack()))
-		x.end(ending{"panic", "internal error of the listener"})
+		x.end(ending{reason: "panic", why: "internal error of the listener"})
 		_ = x.backend.Close()
 		_ = x.raw.Close()
 	}
@@ -59,7 +59,7 @@ func (x *session) downstream() {
 		if n > 0 {
 			if bad := passed.scan(buf[:n], x.observeAnswer); bad != nil {
 				x.srv.log.Error("PostgreSQL sent what is no message", "session", x.id, "error", bad)
-				x.end(ending{"protocol", "protocol error"})
+				x.end(ending{reason: "postgresql protocol", why: "protocol error"})
 				return
 			}
 			if _, werr := x.client.Write(buf[:n]); werr != nil {
@@ -82,11 +82,11 @@ func (x *session) sayWhy(err error, atBoundary bool) {
 		why = e.why
 	case errors.Is(err, errGate):
 		why = "its answers could not be confirmed in time"
-		x.end(ending{"gate", why})
+		x.end(ending{reason: "gate", why: why})
 	case x.terminated.Load() || x.fatalSent.Load():
 		return
 	default:
-		x.end(ending{"backend lost", why})
+		x.end(ending{reason: "backend lost", why: why})
 	}
 	x.srv.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "in_doubt", x.inDoubt())
 	if !atBoundary || x.fatalSent.Load() || x.terminated.Load() {
@@ -105,7 +105,7 @@ func (x *session) upstream() {
 		if n > 0 && x.ended.Load() == nil {
 			x.bytesIn.Add(uint64(n))
 			if bad := seen.scan(buf[:n], x.observeRequest); bad != nil {
-				x.end(ending{"protocol", "the client sent what is no message"})
+				x.end(ending{"protocol", "invalid message length", true})
 			} else if _, werr := x.backend.Write(buf[:n]); werr != nil && x.ended.Load() == nil {
 				// downstream reads what PostgreSQL still had to say, then its end
 				_, _ = io.Copy(io.Discard, x.client)

@@ -163,7 +163,7 @@ func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 		}
 	}
 	s.mu.Unlock()
-	return s.endWhere(ending{"epoch", why}, func(x *session) bool { return old(x.intent, x.epoch) || x.onPrimary && x.epoch < before })
+	return s.endWhere(ending{reason: "epoch", why: why}, func(x *session) bool { return old(x.intent, x.epoch) || x.onPrimary && x.epoch < before })
 }
 
 // CloseReplica ends the sessions on that replica; an empty intent means both intents. It returns how many.
@@ -176,7 +176,7 @@ func (s *Server) CloseReplica(id ag.ReplicaID, intent ag.Intent, why string) int
 		}
 	}
 	s.mu.Unlock()
-	return s.endWhere(ending{"replica", why}, func(x *session) bool { return match(x.intent, x.replica) })
+	return s.endWhere(ending{reason: "replica", why: why}, func(x *session) bool { return match(x.intent, x.replica) })
 }
 
 // endWhere ends the sessions that match, and returns how many were still open.

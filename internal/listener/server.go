@@ -180,7 +180,7 @@ func (s *Server) Shutdown(ctx context.Context) {
 	}
 }
 
-var stopping = ending{"stopping", "the listener of this node is stopping"}
+var stopping = ending{reason: "stopping", why: "the listener of this node is stopping"}
 
 func (s *Server) beginClosing() {
 	s.mu.Lock()

@@ -53,6 +53,7 @@ type session struct {
 type ending struct {
 	reason string // counted under this name
 	why    string // for the client
+	broken bool   // it was the client that broke the protocol
 }
 
 // setInput reads the backend through the gate where there is one. Until the session is open, done ends a wait at it.
@@ -144,6 +145,9 @@ func (x *session) inDoubt() bool { return x.onPrimary && (x.owed.Load() > 0 || x
 
 // farewell is the last error of a session that did not end by itself.
 func (x *session) farewell(why string) *pgError {
+	if e := x.ended.Load(); e != nil && e.broken {
+		return fatal("", stateProtocolViolation, "terminating connection: %s", why)
+	}
 	if !x.inDoubt() {
 		bad := fatal("", stateAdminShutdown, "terminating connection: %s", why)
 		bad.hint = "Reconnect; the listener finds the replica that serves the session."
