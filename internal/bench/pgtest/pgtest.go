@@ -136,14 +136,10 @@ func (s *Server) await() error {
 	}
 }
 
-// Signal sends sig to the postmaster.
-func (s *Server) Signal(sig syscall.Signal) error { return s.cmd.Process.Signal(sig) }
-
 // Crash stops the server at once, without a checkpoint, and waits for its end.
 func (s *Server) Crash() error { return s.end(syscall.SIGQUIT) }
 
 func (s *Server) end(sig syscall.Signal) error {
-	_ = s.cmd.Process.Signal(syscall.SIGCONT)
 	if err := s.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}

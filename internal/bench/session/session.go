@@ -96,12 +96,13 @@ func (s *Session) Host() string {
 	return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
 }
 
-// Connect connects to the first host that lets it in, for as long as ctx lives. It gives up at once only on an answer that
-// waiting cannot change, and only while the session never had a connection: a wrong password, a database that is not there.
+// Connect connects to the first host that lets it in, for as long as ctx lives. It gives up only if every host gives an answer
+// that waiting cannot change, and only while the session never had a connection: a wrong password, a database that is not there.
 func (s *Session) Connect(ctx context.Context) error {
 	pause := firstPause
 	for {
 		var last error
+		vain := s.connects == 0
 		for range s.hosts {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -110,10 +111,11 @@ func (s *Session) Connect(ctx context.Context) error {
 			if err == nil {
 				return nil
 			}
-			if s.connects == 0 && hopeless(err) {
-				return err
-			}
+			vain = vain && hopeless(err)
 			last = err
+		}
+		if vain {
+			return last
 		}
 		if err := sleep(ctx, jitter(pause)); err != nil {
 			return fmt.Errorf("%w; last answer: %w", err, last)
