@@ -24,6 +24,9 @@ import (
 func serverDir(t *testing.T) string {
 	t.Helper()
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+	for _, dir := range filepath.SplitList(os.Getenv("COTERIE_PG_BINDIRS")) {
+		found = slices.Insert(found, 0, filepath.Join(dir, "postgres"))
+	}
 	if p, err := exec.LookPath("postgres"); err == nil {
 		found = append(found, p)
 	}

@@ -145,7 +145,7 @@ func makeDir(target string) error {
 	case !st.IsDir():
 		return errors.New("is not a directory")
 	case st.Mode().Perm() != 0o700 && st.Mode().Perm() != 0o750:
-		return os.Chmod(target, 0o700)
+		return os.Chmod(target, 0o700) //nolint:gosec // a directory
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, out io.Writer) (int, error) {
 		if errors.As(err, &exit) && exit.ExitCode() > 0 {
 			code = exit.ExitCode()
 		} else {
-			fmt.Fprintln(out, "go test:", err)
+			r.print(fmt.Sprintf("go test: %v\n", err))
 		}
 	}
 	if code == 0 && (r.failed > 0 || !r.complete()) {
