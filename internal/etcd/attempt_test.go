@@ -306,7 +306,7 @@ func TestLostAnswerOverTheWire(t *testing.T) {
 		}
 		return &mutedConn{Conn: conn, muted: &muted, closed: make(chan struct{})}, nil
 	}
-	s := openTest(t, StoreConfig{Group: testGroup, Dial: dial, Endpoints: []string{"bad", "good"}, Replica: "n1", Attempt: "n1-1", CallTimeout: 4 * time.Second})
+	s := openTest(t, StoreConfig{Group: testGroup, Dial: dial, Endpoints: []string{"bad", "good"}, Replica: "n1", Attempt: "n1-1", CallTimeout: 2 * time.Second})
 	ctx := testContext(t)
 	ok(t, s.Bootstrap(ctx, firstGroup(testGroup), firstEpoch, firstState))
 	snap, err := s.Read(ctx)

@@ -14,13 +14,13 @@ import (
 
 // Size limits of the values, in bytes, both when writing and when reading.
 const (
-	maxRecordBytes = 64 << 10  // epoch, state, lead: each
-	maxConfigBytes = 256 << 10 //
-	maxOpBytes     = 64 << 10  //
-	maxStatusBytes = 64 << 10  // per replica
-	maxTokenBytes  = 16 << 10  //
-	maxStatuses    = 64        // replicas with a status report
-	maxTokens      = 256       // join tokens kept, used ones included
+	maxRecordBytes = 64 << 10 // epoch, state, lead: each
+	maxConfigBytes = 256 << 10
+	maxOpBytes     = 64 << 10
+	maxStatusBytes = 32 << 10 // per replica
+	maxTokenBytes  = 16 << 10
+	maxStatuses    = 64  // replicas with a status report
+	maxTokens      = 256 // join tokens kept, used ones included
 	maxReplicas    = 64
 )
 

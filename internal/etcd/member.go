@@ -53,16 +53,16 @@ type MemberConfig struct {
 // Sizes of the embedded member. A group's record is a few kilobytes and changes a few times per second: etcd's defaults are
 // for a store a thousand times as large.
 const (
-	walSegmentBytes   = 4 << 20 // preallocated, two of them at any time
-	quotaBytes        = 64 << 20
-	snapshotEntries   = 2000
-	catchUpEntries    = 500
-	maxRequestBytes   = 1 << 20
-	maxClientStreams  = 256
-	compactionPeriod  = "5m"
-	maxSocketPath     = 107
-	leaderMoveTimeout = time.Second
-	closeTimeout      = 10 * time.Second
+	walSegmentBytes  = 4 << 20   // preallocated, two of them at any time
+	quotaBytes       = 256 << 20 // reaching it stops the group, so it is far above what a minute's history takes
+	snapshotEntries  = 2000
+	catchUpEntries   = 500
+	maxRequestBytes  = 1 << 20
+	maxClientStreams = 256
+	compactionPeriod = "1m"
+	defragMegabytes  = 16 // at start, if at least that much comes free
+	maxSocketPath    = 107
+	closeTimeout     = 10 * time.Second
 )
 
 // Member is the embedded etcd member of this node.
@@ -91,8 +91,10 @@ func StartMember(ctx context.Context, c MemberConfig) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the quorum member: %w", err)
 	}
-	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("start the quorum member: %w", err)
+	for _, dir := range []string{c.Dir, filepath.Dir(c.MarkFile)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("start the quorum member: %w", err)
+		}
 	}
 	if err := m.start(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("start the quorum member: %w", err)
@@ -101,6 +103,8 @@ func StartMember(ctx context.Context, c MemberConfig) (*Member, error) {
 		err = fmt.Errorf("%w: %s holds member %x, %s says that this node is member %x; %s",
 			ErrMemberLost, c.Dir, m.ID(), c.MarkFile, was.MemberID, lostFix)
 	} else if was != (mark{MemberID: m.ID(), Started: true}) {
+		// After the start, so that a start that failed can be repeated. What is lost by a crash in between is the mark, not
+		// the directory; losing both at once is beyond us.
 		err = writeMark(c.MarkFile, mark{MemberID: m.ID(), Started: true})
 	}
 	if err != nil {
@@ -144,7 +148,7 @@ func (m *Member) config(c MemberConfig) (*embed.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	setSegmentSize()
+	prepareProcess()
 	cfg := embed.NewConfig()
 	cfg.Name, cfg.Dir = c.Name, c.Dir
 	cfg.ListenPeerUrls = []url.URL{unixURL(c.PeerSocket)}
@@ -168,14 +172,21 @@ func (m *Member) config(c MemberConfig) (*embed.Config, error) {
 	cfg.SnapshotCount, cfg.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries
 	cfg.QuotaBackendBytes, cfg.MaxRequestBytes, cfg.MaxConcurrentStreams = quotaBytes, maxRequestBytes, maxClientStreams
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModePeriodic, compactionPeriod
+	cfg.BootstrapDefragThresholdMegabytes = defragMegabytes
 	cfg.EnableGRPCGateway = false
 	cfg.ServiceRegister = func(g *grpc.Server) { m.grpc.Store(g) }
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(c.Logger, m.removed))
 	return cfg, nil
 }
 
-// setSegmentSize is the one setting of etcd that is a variable of its package.
-var setSegmentSize = sync.OnceFunc(func() { wal.SegmentSizeBytes = walSegmentBytes })
+// prepareProcess makes the two settings that etcd takes from the process: a variable of its package, and the proxy that its
+// peer traffic would go through if the environment named one. Nothing between nodes goes through a web proxy.
+var prepareProcess = sync.OnceFunc(func() {
+	wal.SegmentSizeBytes = walSegmentBytes
+	for _, name := range []string{"HTTPS_PROXY", "https_proxy"} {
+		_ = os.Unsetenv(name) // fails for names that no system accepts only
+	}
+})
 
 // unixURL puts the whole path into the host, where etcd's peer listener looks for it.
 func unixURL(path string) url.URL { return url.URL{Scheme: "unix", Host: path} }
@@ -309,32 +320,16 @@ func (m *Member) Close() error {
 	return m.closeErr
 }
 
-// stop goes around three waits of etcd's own Close: for clients' watches to end, for a lead that nobody takes, and, if it was
-// never ready, for its serving goroutines, which wait for it to be ready.
+// stop goes around two waits of etcd's own Close: for clients' watches to end, and, if it was never ready, for its serving
+// goroutines, which wait for it to be ready.
 func (m *Member) stop() {
 	if g := m.grpc.Load(); g != nil {
 		g.Stop()
 	}
-	m.passLead()
-	m.server.HardStop()
+	select {
+	case <-m.server.ReadyNotify():
+	default:
+		m.server.HardStop()
+	}
 	m.etcd.Close()
-}
-
-func (m *Member) passLead() {
-	if !m.IsLeader() || m.Err() != nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), leaderMoveTimeout)
-	defer cancel()
-	for _, other := range m.server.Cluster().Members() {
-		if uint64(other.ID) == m.ID() || other.IsLearner {
-			continue
-		}
-		share, cancelShare := context.WithTimeout(ctx, leaderMoveTimeout/2)
-		err := m.server.MoveLeader(share, m.ID(), uint64(other.ID))
-		cancelShare()
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-	}
 }

@@ -98,7 +98,9 @@ func TestQuorumOfThree(t *testing.T) {
 	t.Run("no quorum, no change", func(t *testing.T) {
 		c.nodes["n2"].stop()
 		c.nodes["n3"].stop()
-		snap, err := c.store("n1-4", "n1").Read(ctx)
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		snap, err := c.store("n1-4", "n1").Read(short)
 		if err == nil {
 			t.Fatalf("a member alone answered a linearizable read: %+v", snap)
 		}

@@ -114,7 +114,9 @@ func (s *Store) SetEndpoints(endpoints []string) {
 
 // Close ends every call and watch under way and waits for the watches' goroutines.
 func (s *Store) Close() error {
+	s.mu.Lock()
 	s.close()
+	s.mu.Unlock()
 	s.back.close()
 	s.wg.Wait()
 	return nil
@@ -189,15 +191,19 @@ func (s *Store) each(ctx context.Context, try func(ctx context.Context, endpoint
 			}
 			tried = append(tried, err)
 			if ctx.Err() != nil {
-				return maySent, fmt.Errorf("%w: %w", ErrNoQuorum, errors.Join(tried...))
+				return maySent, noQuorum(ctx, tried)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return maySent, fmt.Errorf("%w: %w", ErrNoQuorum, errors.Join(tried...))
+			return maySent, noQuorum(ctx, tried)
 		case <-time.After(roundPause):
 		}
 	}
+}
+
+func noQuorum(ctx context.Context, tried []error) error {
+	return fmt.Errorf("%w: %w: %w", ErrNoQuorum, ctx.Err(), errors.Join(tried...))
 }
 
 func (s *Store) tryOne(ctx context.Context, name string, last bool, try func(ctx context.Context, endpoint string) error) error {

@@ -24,10 +24,16 @@ const (
 // dead connection stays unnoticed. The channel closes when ctx ends or the Store is closed.
 func (s *Store) Watch(ctx context.Context) <-chan Event {
 	out := make(chan Event)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Err() != nil {
+		close(out)
+		return out
+	}
+	s.wg.Add(2)
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.closed, cancel)
 	hints := make(chan Event, 64)
-	s.wg.Add(2)
 	go func() {
 		defer s.wg.Done()
 		defer stop()
