@@ -73,6 +73,10 @@ bench-failover: setup build ## outage and losses of unplanned and planned failov
 lint: ## golangci-lint, pinned, with the rules of .golangci.yml
 	@scripts/lint $(GOLANGCI_LINT) $(ARGS)
 
+.PHONY: fmt
+fmt: ## format as lint wants it: gofumpt, and the imports in two groups
+	@scripts/lint $(GOLANGCI_LINT) -fmt
+
 .PHONY: vuln
 vuln: ## known vulnerabilities in what is linked
 	@scripts/vuln $(GOVULNCHECK)
