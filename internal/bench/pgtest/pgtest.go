@@ -26,6 +26,7 @@ var ErrNoServer = errors.New("no PostgreSQL server binaries found in /usr/lib/po
 // Server is a PostgreSQL server that only this process uses.
 type Server struct {
 	bin, dir string
+	name     string // its cluster_name
 	cmd      *exec.Cmd
 	exited   chan struct{}
 }
@@ -41,9 +42,25 @@ func New() (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{bin: filepath.Dir(bins[len(bins)-1]), dir: dir}
-	if err := s.create(); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+	s := &Server{bin: filepath.Dir(bins[len(bins)-1]), dir: dir, name: "only"}
+	return s.make("initdb", "--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--pgdata="+s.data())
+}
+
+// Replica makes a streaming replica of s, with cluster_name copy, and starts it.
+func (s *Server) Replica() (*Server, error) {
+	dir, err := os.MkdirTemp("/tmp", "cb")
+	if err != nil {
+		return nil, err
+	}
+	r := &Server{bin: s.bin, dir: dir, name: "copy"}
+	return r.make("pg_basebackup", "--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--username=postgres",
+		"--host="+s.dir, "--pgdata="+r.data())
+}
+
+// make fills the data directory by a command and starts the server.
+func (s *Server) make(command string, args ...string) (*Server, error) {
+	if err := s.fill(command, args...); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(s.dir))
 	}
 	if err := s.Start(); err != nil {
 		return nil, errors.Join(err, s.Remove())
@@ -51,7 +68,7 @@ func New() (*Server, error) {
 	return s, nil
 }
 
-func (s *Server) create() error {
+func (s *Server) fill(command string, args ...string) error {
 	attr, err := s.as()
 	if err != nil {
 		return err
@@ -61,11 +78,10 @@ func (s *Server) create() error {
 			return err
 		}
 	}
-	cmd := exec.Command(filepath.Join(s.bin, "initdb"), "--no-sync", "--auth=trust", "--username=postgres", //nolint:noctx // ends by itself
-		"--encoding=UTF8", "--locale=C", "--pgdata="+s.data())
+	cmd := exec.Command(filepath.Join(s.bin, command), args...) //nolint:noctx,gosec // ends by itself; named above
 	cmd.Dir, cmd.SysProcAttr = s.dir, attr
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w\n%s", err, out)
+		return fmt.Errorf("%s: %w\n%s", command, err, out)
 	}
 	return nil
 }
@@ -107,7 +123,7 @@ func (s *Server) Start() error {
 	defer func() { _ = log.Close() }()                                                  // the child has its own
 	s.cmd = exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.data(), "-k", s.dir, //nolint:noctx // Stop and Kill end it
 		"-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=128MB", "-c", "max_wal_size=2GB",
-		"-c", "cluster_name=only", "-c", "autovacuum_naptime=5s")
+		"-c", "cluster_name="+s.name, "-c", "autovacuum_naptime=5s")
 	s.cmd.Dir, s.cmd.SysProcAttr, s.cmd.Stdout, s.cmd.Stderr = s.dir, attr, log, log
 	if err := s.cmd.Start(); err != nil {
 		return err

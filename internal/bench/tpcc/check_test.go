@@ -196,3 +196,70 @@ func TestReloadGivesTheSameDigest(t *testing.T) {
 		t.Error("two loads of one seed differ")
 	}
 }
+
+// TestReplica points everything that only reads at a streaming replica, while the primary is written.
+func TestReplica(t *testing.T) {
+	dsn := loaded(t)
+	replica, err := shared.server.Replica()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := replica.Remove(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var reads int64
+	var busy []Condition // seen while replay goes on
+	var busyErr error
+	res, err := Run(ctx, RunOptions{DSN: dsn, ReadDSN: replica.DSN(), Clients: 4, Seed: 2, Tick: func(i Interval) {
+		if reads += i.Reads["copy"]; reads > 0 && busy == nil {
+			busy, busyErr = Check(t.Context(), replica.DSN())
+			cancel()
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if busyErr != nil || len(busy) != 12 {
+		t.Errorf("%d conditions checked on a busy replica, %v", len(busy), busyErr)
+	}
+	for _, c := range busy {
+		if c.Violations != 0 {
+			t.Errorf("on a busy replica, condition %d (%s): %d violations, such as %s", c.Number, c.Name, c.Violations, c.Sample)
+		}
+	}
+	if res.Reads["copy"] == 0 || res.Reads["only"] != 0 || res.OK == 0 {
+		t.Errorf("reads %v, %d acknowledged", res.Reads, res.OK)
+	}
+	var end string
+	if err := connect(t, dsn).QueryRow(t.Context(), "select pg_current_wal_insert_lsn()::text").Scan(&end); err != nil {
+		t.Fatal(err)
+	}
+	rc := connect(t, replica.DSN())
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		var there bool
+		if err := rc.QueryRow(t.Context(), "select pg_last_wal_replay_lsn() >= $1::text::pg_lsn", end).Scan(&there); err != nil {
+			t.Fatal(err)
+		}
+		if there {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("waited a minute for the replica")
+		}
+	}
+	if p, r := digest(t, dsn), digest(t, replica.DSN()); p != r {
+		t.Errorf("primary %s, replica %s", p, r)
+	}
+	mustHold(t, replica.DSN())
+	// A write to a replica fails, and is not in doubt.
+	short, stop := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer stop()
+	res, err = Run(short, RunOptions{DSN: replica.DSN(), Clients: 1})
+	if err != nil || res.Errors["25006"] == 0 || res.Unknown != 0 {
+		t.Errorf("writing to a replica: %v, errors %v", err, res.Errors)
+	}
+}
