@@ -254,9 +254,7 @@ func TestStreamStartup(t *testing.T) {
 			t.Errorf("startup of kind %s: %v", tc.kind, got)
 		}
 	}
-	if n := len(b.d.Streams()); n != 3 {
-		t.Errorf("%d streams, want 3", n)
-	}
+	waitFor(t, "three streams", func() bool { return len(b.d.Streams()) == 3 })
 }
 
 func TestRefusals(t *testing.T) {
@@ -460,9 +458,10 @@ func TestOneWalsender(t *testing.T) {
 	if err := <-opened; err != nil {
 		t.Fatal(err)
 	}
-	if s := b.d.Streams(); len(s) != 1 || s[0].Session != 2 {
-		t.Errorf("streams = %+v", s)
-	}
+	waitFor(t, "the new session", func() bool {
+		s := b.d.Streams()
+		return len(s) == 1 && s[0].Session == 2
+	})
 }
 
 func TestSetEpochCloses(t *testing.T) {
@@ -471,9 +470,7 @@ func TestSetEpochCloses(t *testing.T) {
 	_, w := b.stream()
 	_, q := b.open(Hello{Kind: KindQuery, Member: "s1", Epoch: 3})
 	b.d.SetEpoch(3, true)
-	if n := len(b.d.Streams()); n != 2 {
-		t.Fatalf("%d streams after the same epoch again", n)
-	}
+	waitFor(t, "both streams to outlive the same epoch", func() bool { return len(b.d.Streams()) == 2 })
 	b.facts.Epoch = 4
 	b.d.SetEpoch(4, true)
 	if n := len(b.d.Streams()); n != 0 {

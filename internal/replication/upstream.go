@@ -418,6 +418,9 @@ func (u *Upstream) noteAnswer(src *Source, a Answer) {
 	defer u.mu.Unlock()
 	old := u.status.Answer
 	u.status.Answer, u.status.AnswerFrom, u.status.AnswerEpoch, u.status.AnswerAt = a, src.Replica, src.Epoch, boottime.Now()
+	if !a.OK {
+		u.status.Err = (&RefusedError{a}).Error()
+	}
 	if !a.OK && (old.OK || old.Code != a.Code || old.Message != a.Message) {
 		u.log.Warn("source refuses", "source", src.Replica, "epoch", src.Epoch, "code", a.Code, "reason", a.Message)
 	}
