@@ -74,7 +74,7 @@ lint: ## golangci-lint, pinned, with the rules of .golangci.yml
 	@scripts/lint $(GOLANGCI_LINT) $(ARGS)
 
 .PHONY: fmt
-fmt: ## format as lint wants it: gofumpt, and the imports in two groups
+fmt: ## format as lint wants it: gofumpt, and imports in three groups (standard, others, ours)
 	@scripts/lint $(GOLANGCI_LINT) -fmt
 
 .PHONY: vuln

@@ -9,8 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // source is what the server says of itself before the backup.

@@ -12,8 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/google/uuid"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // Options says from where, into what and how fast a copy is made.

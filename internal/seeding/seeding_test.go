@@ -13,8 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 func TestRunInEveryDialect(t *testing.T) {
