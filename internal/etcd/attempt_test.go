@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -140,7 +141,9 @@ func TestNothingIsAppliedLate(t *testing.T) {
 		m.Hold(1)
 		_, err = m.PutOp(testContext(t), 0, -1, json.RawMessage(`{"second":1}`))
 		want(t, err, ErrConflict)
-		ok(t, m.DeleteOp(testContext(t), rev, -1))
+		other, err := m.Open(StoreConfig{Group: testGroup, Replica: "n2", Attempt: "n2-1"})
+		ok(t, err)
+		ok(t, other.DeleteOp(testContext(t), rev, -1))
 		m.Deliver()
 		snap, err := m.Read(testContext(t))
 		ok(t, err)
@@ -269,6 +272,39 @@ func TestOutcomesAreTrue(t *testing.T) {
 		ok(t, err)
 		if n := snap.Record.State.Seq - 1; n < made || n > made+unknown {
 			t.Fatalf("seed %d round %d: %d changes are there, %d were reported made and %d unknown", seed, round, n, made, unknown)
+		}
+	}
+}
+
+// TestTokenIsConsumedOnce lets many try for each of many tokens at once.
+func TestTokenIsConsumedOnce(t *testing.T) {
+	m, _ := begunMemory(t)
+	var stores []*Store
+	for _, id := range []ag.ReplicaID{"n1", "n2", "n3", "n4"} {
+		s, err := m.Open(StoreConfig{Group: testGroup, Replica: id, Attempt: string(id)})
+		ok(t, err)
+		stores = append(stores, s)
+	}
+	for i := range 100 {
+		id := fmt.Sprint("t", i)
+		ok(t, m.PutToken(testContext(t), Token{ID: id, Expires: time.Now().Add(time.Hour)}))
+		var wins atomic.Int64
+		var wg sync.WaitGroup
+		start := make(chan struct{})
+		for _, s := range stores {
+			wg.Go(func() {
+				<-start
+				if _, err := s.ConsumeToken(testContext(t), id); err == nil {
+					wins.Add(1)
+				} else if !errors.Is(err, ErrTokenUsed) {
+					t.Error(err)
+				}
+			})
+		}
+		close(start)
+		wg.Wait()
+		if wins.Load() != 1 {
+			t.Fatalf("%d consumed token %s", wins.Load(), id)
 		}
 	}
 }
