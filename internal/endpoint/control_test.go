@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,6 +143,42 @@ func TestServeEndsRunningCalls(t *testing.T) {
 	if err := <-failed; err == nil {
 		t.Fatal("a cut call succeeded")
 	}
+}
+
+// TestServeWaitsForMethods: a method that is slow to end has ended when Serve returns.
+func TestServeWaitsForMethods(t *testing.T) {
+	noLeaks(t)
+	ca := newTestCA(t, groupA)
+	a := New(Config{Node: newTestNode(t, ca, "a"), Listen: "127.0.0.1:0", Authorize: new(allow).authorize})
+	var entered, left atomic.Bool
+	NewControl(a).Handle("linger", func(ctx context.Context, _ Identity, _ json.RawMessage) (any, error) {
+		entered.Store(true)
+		<-ctx.Done()
+		time.Sleep(100 * time.Millisecond)
+		left.Store(true)
+		return nil, nil
+	})
+	if err := a.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	serving, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := a.Serve(serving); err != nil || !left.Load() {
+			t.Errorf("Serve returned %v, before the method: %v", err, !left.Load())
+		}
+	})
+	b := NewControl(client(newTestNode(t, ca, "b")))
+	ctx := within(t)
+	wg.Go(func() {
+		if err := b.Call(ctx, a.Addr().String(), "a", "linger", nil, nil); err == nil {
+			t.Error("a cut call succeeded")
+		}
+	})
+	waitFor(t, "the method", entered.Load)
+	stop()
+	wg.Wait()
+	b.Close()
 }
 
 // rawRequest sends a request that Call would not send.

@@ -339,9 +339,6 @@ func (e *Endpoint) serverTLS() *tls.Config {
 			member.NextProtos = append(member.NextProtos, class.proto())
 		}
 	}
-	if len(member.NextProtos) == 0 {
-		member.NextProtos = []string{"none"} // with no list at all every offer would be accepted
-	}
 	join := e.baseTLS()
 	join.NextProtos = []string{ClassJoin.proto()}
 	base := e.baseTLS()

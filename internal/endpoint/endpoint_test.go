@@ -291,13 +291,15 @@ func TestSlowHandshakeIsCut(t *testing.T) {
 func TestHandshakeFlood(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	const limit = 4
-	e := start(t, Config{Node: newTestNode(t, ca, "a"), MaxHandshakes: limit, HandshakeTimeout: patience, Handlers: map[Class]Handler{ClassWAL: echo}})
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), MaxHandshakes: limit, HandshakeTimeout: 2 * patience, Handlers: map[Class]Handler{ClassWAL: echo}})
+	var flood []net.Conn
 	for range 3 * limit {
 		raw, err := net.Dial("tcp", e.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = raw.Close() }()
+		flood = append(flood, raw)
 	}
 	done := make(chan int)
 	stop := make(chan struct{})
@@ -319,6 +321,7 @@ func TestHandshakeFlood(t *testing.T) {
 	if most := <-done; most == 0 || most > limit {
 		t.Errorf("%d handshakes at once", most)
 	}
+	isCut(t, flood[0])
 }
 
 func TestVictimIsTheBusiestAddress(t *testing.T) {
@@ -404,6 +407,29 @@ func TestEndOfServe(t *testing.T) {
 	if _, err := dial(t, e, other, ClassWAL, "b"); !errors.Is(err, ErrClosed) {
 		t.Errorf("a closed endpoint dialled: %v", err)
 	}
+}
+
+// TestDialWantsItsProtocol: a member that negotiates nothing is not taken for one that serves the class.
+func TestDialWantsItsProtocol(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	a, b := newTestNode(t, ca, "a"), client(newTestNode(t, ca, "b"))
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{a.cert}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if conn, err := l.Accept(); err == nil {
+			_ = writeVerdict(conn, nil)
+			_ = conn.Close()
+		}
+	}()
+	if _, err := b.Dial(within(t), l.Addr().String(), ClassWAL, "a"); err == nil || !strings.Contains(err.Error(), "does not serve class wal") {
+		t.Errorf("got %v", err)
+	}
+	<-served
 }
 
 // TestDialKeepsItsTime: a peer that shakes hands and then says nothing, and one that says nothing at all.

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"encoding/json"
 	"errors"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -300,6 +301,19 @@ func TestGrantIsChecked(t *testing.T) {
 			!strings.Contains(err.Error(), "not usable") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestFrameLimit(t *testing.T) {
+	var v any
+	if err := readFrame(strings.NewReader("\xff\xff\xff\xff{}"), &v, 100); err == nil || !strings.Contains(err.Error(), "announced") {
+		t.Errorf("got %v", err)
+	}
+	if err := readFrame(strings.NewReader("\x00\x00\x00\x02{}"), &v, 2); err != nil {
+		t.Error(err)
+	}
+	if err := writeFrame(io.Discard, strings.Repeat("x", 100), 100); err == nil {
+		t.Error("a message above the limit was sent")
 	}
 }
 
