@@ -112,7 +112,7 @@ func (i *Instance) raise(set map[string]string) {
 	}
 	for name, floor := range floors {
 		own, err := i.fileSetting(ctx, name)
-		n, nerr := strconv.Atoi(cmp.Or(set[name], own))
+		n, nerr := strconv.Atoi(own)
 		if err != nil || nerr != nil || n < floor {
 			set[name] = strconv.Itoa(max(n, floor))
 			if name == "wal_keep_size" {
@@ -125,10 +125,13 @@ func (i *Instance) raise(set map[string]string) {
 	}
 }
 
-// fileSetting returns the value a setting would have from the instance's files alone, in the setting's base unit.
+// fileSetting returns the value a setting would have from the instance's files and Extra, in the setting's base unit.
 func (i *Instance) fileSetting(ctx context.Context, name string) (string, error) {
-	cmd := exec.CommandContext(ctx, i.Binary(), "-C", name, "-D", i.cfg.PGData,
-		"-c", "config_file="+i.configFile(), "-c", "data_directory="+i.cfg.PGData)
+	args := []string{"-C", name, "-D", i.cfg.PGData, "-c", "config_file=" + i.configFile(), "-c", "data_directory=" + i.cfg.PGData}
+	for extra, value := range i.cfg.Extra {
+		args = append(args, "-c", extra+"="+value)
+	}
+	cmd := exec.CommandContext(ctx, i.Binary(), args...)
 	cmd.Env = toolEnv()
 	out, err := cmd.Output()
 	if err != nil {

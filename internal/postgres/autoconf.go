@@ -30,7 +30,7 @@ func (i *Instance) WriteAutoConf(set map[string]*string) error {
 	if err != nil {
 		return fmt.Errorf("edit postgresql.auto.conf: %w", err)
 	}
-	if edited == string(old) && err == nil && exists(i.autoConf()) {
+	if edited == string(old) && exists(i.autoConf()) {
 		return nil
 	}
 	if err := writeDurably(i.autoConf(), []byte(edited), 0o600); err != nil {

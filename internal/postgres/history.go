@@ -15,6 +15,9 @@ import (
 // left its parent up to tli itself, each with its parent and the LSN where it leaves it. Timeline 1 has no file and an
 // empty history. Epoch is not known to PostgreSQL and left zero. The error wraps os.ErrNotExist if the file is not here.
 func (i *Instance) History(ctx context.Context, tli ag.Timeline) ([]ag.TimelineEntry, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("read the history of timeline %d: %w", tli, err)
+	}
 	if tli <= 1 {
 		return nil, nil
 	}

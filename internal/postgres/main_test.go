@@ -128,7 +128,7 @@ func newServer(t *testing.T, upstream *server, slot string) *server {
 		Install: in, PGData: filepath.Join(dir, "d"), SocketDir: filepath.Join(dir, "s"), UpstreamDir: filepath.Join(dir, "u"),
 		StateDir: filepath.Join(dir, "state"), LogDir: filepath.Join(dir, "log"), Slot: slot,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Extra:  map[string]string{"shared_buffers": "16MB", "wal_keep_size": "256MB", "max_wal_size": "128MB"},
+		Extra:  map[string]string{"recovery_init_sync_method": "syncfs", "shared_buffers": "16MB", "wal_keep_size": "256MB", "max_wal_size": "128MB"},
 	}
 	for _, d := range []string{c.SocketDir, c.UpstreamDir, c.StateDir, c.LogDir} {
 		if err := os.Mkdir(d, 0o700); err != nil {
@@ -208,11 +208,11 @@ func (s *server) kill(sig syscall.Signal) {
 	}
 	_ = s.cmd.Process.Signal(sig)
 	select {
-	case <-s.done:
+	case err := <-s.done:
+		s.t.Logf("postgres ended by %v: %v", sig, err)
 	case <-time.After(30 * time.Second):
 		_ = s.cmd.Process.Kill()
-		<-s.done
-		s.t.Errorf("postgres did not end by %v", sig)
+		s.t.Errorf("postgres did not end by %v: %v", sig, <-s.done)
 	}
 	s.cmd = nil
 }
@@ -222,10 +222,16 @@ func (s *server) clone(slot string) *server {
 	s.t.Helper()
 	c := newServer(s.t, s, slot)
 	cmd := exec.CommandContext(s.t.Context(), s.bin("pg_basebackup"), "-h", s.cfg.SocketDir, "-p", strconv.Itoa(Port), "-U", "postgres",
-		"-D", c.cfg.PGData, "-X", "stream", "-c", "fast")
+		"-D", c.cfg.PGData, "-X", "stream", "-c", "fast", "--no-sync")
 	cmd.Env = toolEnv()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		s.t.Fatalf("pg_basebackup: %v: %s", err, out)
+	}
+	if s.cfg.ConfigFile != "" {
+		c.cfg.ConfigFile = filepath.Join(c.dir, "postgresql.conf")
+		if _, err := copyDurably(s.cfg.ConfigFile, c.cfg.ConfigFile); err != nil {
+			s.t.Fatal(err)
+		}
 	}
 	return c
 }

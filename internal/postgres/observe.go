@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // Observation is what a running server says about itself at one moment.

@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 func TestParseVersion(t *testing.T) {
@@ -135,8 +136,14 @@ func TestParseHistory(t *testing.T) {
 			t.Errorf("%s is on timeline %d, want %d", lsn, l.at(lsn), tli)
 		}
 	}
-	for p, want := range map[ag.Position]bool{{Timeline: 1, LSN: 0x3000000}: true, {Timeline: 1, LSN: 0x3000001}: false, {Timeline: 4, LSN: 0x3000000}: true,
-		{Timeline: 4, LSN: 1}: false, {Timeline: 2, LSN: 1}: false, {Timeline: 9, LSN: maxLSN}: true} {
+	for p, want := range map[ag.Position]bool{
+		{Timeline: 1, LSN: 0x3000000}: true,
+		{Timeline: 1, LSN: 0x3000001}: false,
+		{Timeline: 4, LSN: 0x3000000}: true,
+		{Timeline: 4, LSN: 1}:         false,
+		{Timeline: 2, LSN: 1}:         false,
+		{Timeline: 9, LSN: maxLSN}:    true,
+	} {
 		if l.contains(p) != want {
 			t.Errorf("the lineage contains %s: %v", p, !want)
 		}
@@ -248,14 +255,18 @@ var controldata string
 
 func TestParseControl(t *testing.T) {
 	c, err := parseControl(controldata)
-	want := Control{SystemID: "7000000000000000001", State: "in archive recovery", Timeline: 4, PrevTimeline: 1, CheckPoint: 0x15C05B0, Redo: 0x15C0578,
+	want := Control{
+		SystemID: "7000000000000000001", State: "in archive recovery", Timeline: 4, PrevTimeline: 1, CheckPoint: 0x15C05B0, Redo: 0x15C0578,
 		MinRecoveryEnd: 0x15C0628, MinRecoveryTLI: 5, DataChecksums: true, BlockSize: 8192, WalBlockSize: 8192, WalSegmentSize: 16 << 20, CatalogVersion: "202209061",
-		Settings: map[string]int{"max_connections": 100, "max_worker_processes": 8, "max_wal_senders": 10, "max_prepared_transactions": 0, "max_locks_per_transaction": 64}}
+		Settings: map[string]int{"max_connections": 100, "max_worker_processes": 8, "max_wal_senders": 10, "max_prepared_transactions": 0, "max_locks_per_transaction": 64},
+	}
 	if diff := cmp.Diff(want, c); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	for _, bad := range []string{"", "WARNING: Calculated CRC checksum does not match\n" + controldata, strings.Replace(controldata, "16777216", "16777217", 1),
-		strings.Replace(controldata, "0/15C05B0", "here", 1), controldata[:len(controldata)/2]} {
+	for _, bad := range []string{
+		"", "WARNING: Calculated CRC checksum does not match\n" + controldata, strings.Replace(controldata, "16777216", "16777217", 1),
+		strings.Replace(controldata, "0/15C05B0", "here", 1), controldata[:len(controldata)/2],
+	} {
 		if c, err := parseControl(bad); err == nil {
 			t.Errorf("%.60q... was read as %+v", bad, c)
 		}

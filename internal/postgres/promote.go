@@ -7,8 +7,9 @@ import (
 	"os"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // ErrTimeline says that a promotion did not, or could not, take the timeline id that was asked for. If the server has left

@@ -14,8 +14,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // RewindOptions says from where to rewind.
@@ -222,6 +223,9 @@ func (i *Instance) recover(ctx context.Context) error {
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput() // standard input is /dev/null: it recovers and leaves
 	i.keepLog("recovery", out)
+	if serr := i.createStandbySignal(); serr != nil {
+		return serr
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return fmt.Errorf("recover the copy: %w", context.Cause(ctx))

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // SessionName is the application_name of the agent's own sessions.

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // SlotName is the name of the physical slot of a member.

@@ -15,6 +15,9 @@ import (
 // (with one, the server would take the skipped id for the newest timeline and refuse to start). It refuses while a rewind
 // is unfinished. The keeper removes standby.signal for the moment of starting a primary.
 func (i *Instance) PrepareStart(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("start PostgreSQL: %w", err)
+	}
 	if i.Interrupted() {
 		return fmt.Errorf("start PostgreSQL: %w", ErrInterrupted)
 	}

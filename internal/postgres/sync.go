@@ -9,9 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // Sync is a value of synchronous_standby_names. The zero value means that commits wait for nobody.
@@ -115,6 +116,9 @@ type syncToken struct {
 func (t syncToken) is(p string) bool { return t.punct && t.text == p }
 
 func syncTokens(s string) ([]syncToken, error) {
+	if strings.IndexByte(s, 0) >= 0 {
+		return nil, errors.New("a setting has no zero bytes")
+	}
 	var tokens []syncToken
 	for k := 0; k < len(s); {
 		switch c := s[k]; {

@@ -11,8 +11,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // EndOfWAL returns the position behind the last WAL that this instance has, and has on disk.
@@ -124,7 +125,8 @@ func (i *Instance) tips(ctx context.Context, c Control) ([]lineage, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.contains(ag.Position{Timeline: c.Timeline, LSN: c.CheckPoint}) && l.contains(ag.Position{Timeline: base, LSN: c.MinRecoveryEnd}) {
+		recovered := c.MinRecoveryEnd == 0 || l.contains(ag.Position{Timeline: base, LSN: c.MinRecoveryEnd}) // 0: was a primary
+		if recovered && l.contains(ag.Position{Timeline: c.Timeline, LSN: c.CheckPoint}) {
 			tips = append(tips, l)
 		}
 	}
