@@ -63,6 +63,11 @@ func TestQuorumOfThree(t *testing.T) {
 			eventually(t, name+" leads", n.member.IsLeader)
 			from = n
 		}
+		ok(t, from.member.Yield())
+		if from.member.IsLeader() {
+			t.Fatal("it leads on after yielding")
+		}
+		ok(t, from.member.Yield())
 		commitWithin(t, s, patience)
 	})
 	t.Run("a follower dies and returns", func(t *testing.T) {

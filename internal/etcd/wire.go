@@ -152,7 +152,7 @@ func (w *wire) conn(endpoint string) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithNoProxy(),
 		grpc.WithIdleTimeout(0), // reconnecting in the middle of a takeover is what an idle connection would cost
-		grpc.WithReadBufferSize(8<<10), grpc.WithWriteBufferSize(8<<10), grpc.WithSharedWriteBuffer(true),
+		grpc.WithReadBufferSize(8<<10), grpc.WithWriteBufferSize(8<<10),
 	)
 	if err != nil {
 		return nil, finalError{fmt.Errorf("quorum connection to %s: %w", endpoint, err)}
