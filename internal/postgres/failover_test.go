@@ -250,10 +250,19 @@ func testRewind(t *testing.T, p, s *server, fork ag.LSN) {
 	if err := os.WriteFile(p.autoConf(), []byte(auto+"\nprimary_conninfo = 'host=elsewhere'\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	source := fmt.Sprintf("host=%s port=%d user=postgres dbname=postgres", s.cfg.SocketDir, Port)
+	without := p.Config()
+	without.Install.Rewind = false
+	if err := New(without).Rewind(t.Context(), RewindOptions{SourceConninfo: source}); !errors.Is(err, ErrRewind) || p.Interrupted() {
+		t.Errorf("rewind without pg_rewind: %v, interrupted %v", err, p.Interrupted())
+	}
+	if err := p.Rewind(t.Context(), RewindOptions{SourceConninfo: "host=" + t.TempDir()}); err == nil || errors.Is(err, ErrRewind) || p.Interrupted() {
+		t.Errorf("rewind from nowhere: %v, interrupted %v", err, p.Interrupted())
+	}
 	var said []string
 	forkDir := filepath.Join(p.dir, "forked")
 	err := p.Rewind(t.Context(), RewindOptions{
-		SourceConninfo: fmt.Sprintf("host=%s port=%d user=postgres dbname=postgres", s.cfg.SocketDir, Port),
+		SourceConninfo: source,
 		ForkDir:        forkDir,
 		Progress:       func(line string) { said = append(said, line) },
 	})
