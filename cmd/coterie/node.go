@@ -66,7 +66,7 @@ func runNode(ctx context.Context, dir string, log *slog.Logger) (err error) {
 	}
 	defer unlock()
 	n := &node{cfg: cfg, layout: layout, self: ag.ReplicaID(cfg.Node), log: log.With("node", cfg.Node),
-		incarnation: fmt.Sprintf("%s-%d-%d", cfg.Node, os.Getpid(), time.Now().UnixNano()), sessions: newSessions()}
+		incarnation: fmt.Sprintf("%s-%d-%d", cfg.Node, os.Getpid(), time.Now().UnixNano()), sessions: newSessions(ag.ReplicaID(cfg.Node))}
 	life, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var running sync.WaitGroup
@@ -135,7 +135,7 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 		}
 	}
 	log := n.log.With("part", "endpoint")
-	c := endpoint.Config{Node: id, Listen: n.cfg.Endpoint.Listen, Authorize: n.authorize, Logger: log,
+	c := endpoint.Config{Node: id, Listen: n.cfg.Endpoint.Listen, Authorize: n.authorize, Trust: n.trust, Logger: log,
 		Handlers: map[endpoint.Class]endpoint.Handler{
 			endpoint.ClassQuorum:   endpoint.RelayTo(n.layout.EtcdClient(), log),
 			endpoint.ClassEtcdPeer: endpoint.RelayTo(n.layout.EtcdPeer(), log),
@@ -268,6 +268,14 @@ func (n *node) replica(id ag.ReplicaID) (ag.Replica, bool) {
 		return g.Replica(id)
 	}
 	return ag.Replica{}, false
+}
+
+// trust decides whether a dialled member is who the configuration says it is: a certificate alone is not enough.
+func (n *node) trust(peer endpoint.Identity, pin string) error {
+	if r, ok := n.replica(peer.ID); !ok || r.KeyPin != pin {
+		return fmt.Errorf("%s answers with a key that the group does not know", peer.ID)
+	}
+	return nil
 }
 
 // groupFile keeps the last configuration seen, so that a starting node knows whom to talk to and whom to believe.

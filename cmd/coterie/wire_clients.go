@@ -26,9 +26,12 @@ type sessions struct {
 	mu      sync.Mutex // guards changed
 	changed chan struct{}
 	server  *listener.Server
+	self    ag.ReplicaID
 }
 
-func newSessions() *sessions { return &sessions{changed: make(chan struct{})} }
+func newSessions(self ag.ReplicaID) *sessions {
+	return &sessions{self: self, changed: make(chan struct{})}
+}
 
 func (s *sessions) Publish(r *ag.Routes) {
 	s.routes.Store(r)
@@ -44,9 +47,15 @@ func (s *sessions) Changed() <-chan struct{} {
 	return s.changed
 }
 
-func (s *sessions) CloseWriters(e ag.Epoch, why string) {
+func (s *sessions) CloseOlder(e ag.Epoch, why string) {
 	if s.server != nil {
 		s.server.CloseEpoch(e, why)
+	}
+}
+
+func (s *sessions) CloseLocal(why string) {
+	if s.server != nil {
+		s.server.CloseReplica(s.self, ag.ReadWrite, why)
 	}
 }
 

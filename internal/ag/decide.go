@@ -258,8 +258,11 @@ func (s SealReport) better(t SealReport, self ReplicaID) bool {
 func (v View) promoteOrLead() Plan {
 	e := v.Record.Epoch
 	if v.Local.Server != ServerWritable || v.Local.EndOfRec == 0 {
-		if v.Local.Server == ServerDown {
+		switch v.Local.Server {
+		case ServerDown:
 			return Plan{Rule: RuleStart, Because: "to be promoted", Actions: []Action{Start{}}}
+		case ServerStarting:
+			return Plan{Rule: RuleStart, Because: "starting, to be promoted"}
 		}
 		return Plan{Rule: RulePromote, Because: fmt.Sprintf("chosen for epoch %d at %s", e.Epoch, e.From),
 			Actions: []Action{Promote{Epoch: e.Epoch, TLI: e.TLI, Sync: v.firstSync()}}}

@@ -69,6 +69,7 @@ type Agent struct {
 	leadingAt  ag.Epoch
 	refused    bool
 	task       *task
+	failed     map[string]time.Duration // boottime before which the action of that name is not tried again
 	reports    chan sealAnswer
 	done       chan taskResult
 	children   sync.WaitGroup
@@ -92,7 +93,7 @@ type streamFacts struct {
 func New(c Config) (*Agent, error) {
 	a := &Agent{cfg: c, log: c.Logger, wake: make(chan struct{}, 1), reports: make(chan sealAnswer, 16), done: make(chan taskResult, 1),
 		streams: map[ag.ReplicaID]*streamFacts{}, seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]bool{},
-		history: newDecisions(), server: ag.ServerDown}
+		failed: map[string]time.Duration{}, history: newDecisions(), server: ag.ServerDown}
 	if c.Store == nil || c.Peers == nil || c.Sessions == nil || c.Marks == nil {
 		return nil, errors.New("agent: Store, Peers, Sessions and Marks are required")
 	}
@@ -134,7 +135,7 @@ func (a *Agent) Position(ctx context.Context) (Positions, error) {
 // Gate returns the instant until which bytes of the local primary may reach clients; 0 sets no limit, because the local server
 // is no primary (S3).
 func (a *Agent) Gate() time.Duration {
-	if r := a.routes.Load(); r == nil || r.Primary != a.cfg.Self {
+	if a.lease.armed.Load() == 0 {
 		return 0
 	}
 	return max(a.lease.until(), 1)

@@ -27,7 +27,7 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, act ag.HandOver) (func(
 	a.showProgress("gate shut, sessions closed")
 	a.cfg.Sessions.Hold(true)
 	defer a.cfg.Sessions.Hold(false)
-	a.cfg.Sessions.CloseWriters(v.Record.Epoch.Epoch+1, "planned failover to "+string(act.To))
+	a.cfg.Sessions.CloseLocal("planned failover to " + string(act.To))
 	x, err := a.quiet(ctx, to)
 	if err != nil {
 		return nil, fmt.Errorf("planned failover to %s abandoned: %w", act.To, err)

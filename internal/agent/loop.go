@@ -166,11 +166,11 @@ func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
 	}
 	a.routes.Store(r)
 	a.cfg.Sessions.Publish(r)
-	switch {
-	case r.Primary != v.Self:
-		a.cfg.Sessions.CloseWriters(r.Epoch+1, "this node is not the primary any more")
-	case old == nil || old.Epoch != r.Epoch:
-		a.cfg.Sessions.CloseWriters(r.Epoch, "the primary has changed")
+	if old != nil && old.Primary == v.Self && r.Primary != v.Self {
+		a.cfg.Sessions.CloseLocal("this node is not the primary any more")
+	}
+	if old != nil && old.Epoch != r.Epoch {
+		a.cfg.Sessions.CloseOlder(r.Epoch, "the primary has changed")
 	}
 }
 
@@ -184,7 +184,7 @@ func (a *Agent) publishClosed(why string) {
 	r.Primary, r.WriteOpen = "", false
 	a.routes.Store(&r)
 	a.cfg.Sessions.Publish(&r)
-	a.cfg.Sessions.CloseWriters(r.Epoch+1, why)
+	a.cfg.Sessions.CloseLocal(why)
 }
 
 func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {

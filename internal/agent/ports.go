@@ -172,8 +172,10 @@ type Positions struct {
 type Sessions interface {
 	// Publish makes a snapshot the one in force.
 	Publish(r *ag.Routes)
-	// CloseWriters ends the read-write sessions opened before epoch e.
-	CloseWriters(e ag.Epoch, why string)
+	// CloseOlder ends the read-write sessions opened before epoch e, wherever they run.
+	CloseOlder(e ag.Epoch, why string)
+	// CloseLocal ends the read-write sessions that run on this node's server.
+	CloseLocal(why string)
 	// Hold keeps new connections waiting during a planned failover.
 	Hold(on bool)
 }

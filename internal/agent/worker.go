@@ -10,6 +10,9 @@ import (
 	"github.com/coteriedb/coterie/internal/boottime"
 )
 
+// retryPause keeps an action that failed from being tried again at every turn.
+const retryPause = 300 * time.Millisecond
+
 // task is the one long action under way.
 type task struct {
 	name   string
@@ -27,7 +30,7 @@ type taskResult struct {
 // work starts a long action unless one is under way. f runs outside the loop; what it returns is run by the loop when it ends
 // without error.
 func (a *Agent) work(ctx context.Context, name string, e ag.Epoch, budget time.Duration, f func(context.Context) (func(), error)) {
-	if a.task != nil {
+	if a.task != nil || a.failed[name] > boottime.Now() {
 		return
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -56,9 +59,7 @@ func (a *Agent) taskEnded(r taskResult) {
 	a.progress.Store(nil)
 	if r.err != nil {
 		a.log.Warn("action failed", "action", r.name, "after", took.Round(time.Millisecond), "err", r.err)
-		if r.name != "sync" {
-			a.startRetry = max(a.startRetry, boottime.Now())
-		}
+		a.failed[r.name] = boottime.Now() + retryPause
 	} else if r.name != "sync" {
 		a.log.Info("action done", "action", r.name, "took", took.Round(time.Millisecond))
 	}
