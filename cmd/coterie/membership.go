@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/etcd"
 )
@@ -292,6 +293,9 @@ func enlist(g *ag.Group, req endpoint.JoinRequest, pin string) error {
 		ReadOnly: req.ReadOnly, HTTP: req.HTTP, KeyPin: pin, Major: req.Major, Allow: ag.AllowReadOnly}
 	if req.Kind == "witness" {
 		r.AvailabilityMode, r.FailoverMode, r.Allow, r.Major = ag.ConfigurationOnly, ag.Manual, "", 0
+	}
+	if err := config.CheckName(string(req.ID)); err != nil {
+		return &endpoint.RemoteError{Code: "refused", Message: err.Error()}
 	}
 	if old, ok := g.Replica(req.ID); ok {
 		if old.KeyPin == pin {

@@ -232,7 +232,10 @@ func (s *seeder) Seed(ctx context.Context, from ag.Replica, e ag.Epoch, note fun
 	}
 	r, err := seeding.Run(ctx, seeding.Options{Conn: conn, Joined: true, User: s.pg.Config().Superuser, Slot: postgres.SlotName(s.self), Target: s.pg.Config().PGData,
 		StateDir: s.layout.State(), Fast: true, Progress: func(p seeding.Progress) { note(seedProgress(p)) }})
-	return r.Copy, err
+	if err != nil {
+		return "", err
+	}
+	return r.Copy, s.pg.ForgetRewind() // a rewind that failed before is history now
 }
 
 func seedProgress(p seeding.Progress) string {

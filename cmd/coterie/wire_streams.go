@@ -37,7 +37,7 @@ func (u *upstream) Seal(ctx context.Context) error { return u.up.Seal(ctx) }
 func (u *upstream) Status() agent.UpstreamStatus {
 	s := u.up.Status()
 	refused := s.AnswerAt != 0 && s.AnswerEpoch == s.Epoch && s.AnswerFrom == s.Replica && s.Answer.Code == replication.CodeDiverged
-	return agent.UpstreamStatus{Connected: s.Connected, Source: s.Replica, Epoch: s.Epoch, Diverged: refused, Detail: s.Err}
+	return agent.UpstreamStatus{Connected: s.Connected, Source: s.Replica, Epoch: s.Epoch, Diverged: refused, At: s.AnswerAt, Detail: s.Err}
 }
 
 // downstream feeds the members, as the agent wants it.

@@ -66,6 +66,7 @@ type Agent struct {
 	timelines  []ag.TimelineEntry
 	opened     ag.Epoch
 	noRewind   ag.CopyID
+	repairedAt time.Duration // boottime of the last rewind or seeding; refusals before it are history
 	leadingAt  ag.Epoch
 	refused    bool
 	task       *task

@@ -121,7 +121,8 @@ type UpstreamStatus struct {
 	Connected bool
 	Source    ag.ReplicaID
 	Epoch     ag.Epoch
-	Diverged  bool // the source in force refused the stream because of this copy's history
+	Diverged  bool          // the source in force refused the stream because of this copy's history
+	At        time.Duration // boottime of its answer
 	Detail    string
 }
 

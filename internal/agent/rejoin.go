@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
 )
 
 const stopBudget = 10 * time.Second
@@ -25,7 +26,12 @@ func (a *Agent) rewind(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 	if err := a.cfg.Instance.Rewind(ctx, a.showProgress); err != nil {
 		return failed, fmt.Errorf("rewind: %w; this copy will be made anew from %s", err, source)
 	}
-	return nil, a.newCopy("", v)
+	return a.repaired(boottime.Now()), a.newCopy("", v)
+}
+
+// repaired forgets what was known of the copy before: where it ended, and that a source refused it.
+func (a *Agent) repaired(at time.Duration) func() {
+	return func() { a.noRewind, a.observed, a.repairedAt = "", Observation{}, at }
 }
 
 // reseed makes a new copy from the source.
@@ -46,7 +52,7 @@ func (a *Agent) reseed(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 	if err != nil {
 		return nil, fmt.Errorf("seed from %s: %w", source, err)
 	}
-	return func() { a.noRewind, a.observed = "", Observation{} }, a.newCopy(id, v)
+	return a.repaired(boottime.Now()), a.newCopy(id, v)
 }
 
 // stopForRepair stops the server and points the upstream at the source, through which the repair reads.

@@ -61,6 +61,9 @@ var nodeName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,29}$`)
 
 // CheckName refuses a node name the group could not use in slots, application names and certificates.
 func CheckName(name string) error {
+	if strings.HasPrefix(name, "seed_") || strings.HasPrefix(name, "query_") {
+		return fmt.Errorf("node name %q: seed_ and query_ begin the names of sessions of the group's own", name)
+	}
 	if !nodeName.MatchString(name) {
 		return fmt.Errorf("node name %q: use a-z, 0-9 and _, beginning with a letter, at most 30 characters", name)
 	}
