@@ -3,7 +3,7 @@
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 GOLANGCI_LINT := v2.15.0
-GOVULNCHECK := v1.1.4
+GOVULNCHECK := v1.8.0
 ARGS ?=
 SEED ?=
 FUZZTIME ?= 30s

@@ -75,10 +75,13 @@ func (r *report) line(line []byte) {
 	}
 }
 
+// dull are the lines of a package that say nothing happened.
+var dull = []string{"PASS\n", "[no test files]\n", "no tests to run\n", "[no tests to run]\n"}
+
 // output keeps a test's words until it is known whether they matter. A package's own lines are its result.
 func (r *report) output(t test, text string) {
 	if t.name == "" {
-		if text != "PASS\n" && !strings.HasSuffix(text, "[no test files]\n") {
+		if !slices.ContainsFunc(dull, func(end string) bool { return strings.HasSuffix(text, end) }) {
 			r.print(text)
 		}
 		return
