@@ -66,6 +66,7 @@ type Agent struct {
 	timelines  []ag.TimelineEntry
 	opened     ag.Epoch
 	noRewind   ag.CopyID
+	rewoundIn  ag.Epoch      // the epoch of the last rewind that ended well; refused again in it, the copy is made anew
 	repairedAt time.Duration // boottime of the last rewind or seeding; refusals before it are history
 	leadingAt  ag.Epoch
 	refused    bool

@@ -100,6 +100,7 @@ func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 	}
 	up := a.cfg.Upstream.Status()
 	l.Source, l.SourceEp, l.Refused = up.Source, up.Epoch, up.Diverged && up.At > a.repairedAt
+	l.NoRewind = l.NoRewind || l.Refused && up.Epoch == a.rewoundIn
 	ks, err := a.cfg.Keeper.Status(ctx)
 	if err != nil {
 		a.log.Warn("keeper does not answer", "err", err)

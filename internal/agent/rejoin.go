@@ -26,7 +26,8 @@ func (a *Agent) rewind(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 	if err := a.cfg.Instance.Rewind(ctx, a.showProgress); err != nil {
 		return failed, fmt.Errorf("rewind: %w; this copy will be made anew from %s", err, source)
 	}
-	return a.repaired(boottime.Now()), a.newCopy("", v)
+	fresh := a.repaired(boottime.Now())
+	return func() { fresh(); a.rewoundIn = v.Record.Epoch.Epoch }, a.newCopy("", v)
 }
 
 // repaired forgets what was known of the copy before: where it ended, and that a source refused it.
