@@ -189,3 +189,26 @@ func listing(t *testing.T, dir string) string {
 	}
 	return b.String()
 }
+
+// TestPrepareDisablesFirst lets Prepare fail right before it removes anything: the copy is whole, and cannot be started.
+func TestPrepareDisablesFirst(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target, state := filepath.Join(dir, "pgdata"), filepath.Join(dir, "state")
+	writeCluster(t, target)
+	if err := os.MkdirAll(filepath.Join(state, markName+".tmp"), 0o700); err != nil { // in the way of the mark
+		t.Fatal(err)
+	}
+	if err := Prepare(target, state); err == nil {
+		t.Fatal("Prepare went on without its mark")
+	}
+	if exists(filepath.Join(target, controlName)) || !exists(filepath.Join(target, controlOld)) {
+		t.Error("the copy can still be started")
+	}
+	if !exists(filepath.Join(target, "base/1/1259")) {
+		t.Error("something was removed before the mark was written")
+	}
+	if !HalfSeeded(target, state) {
+		t.Error("it does not count as half seeded")
+	}
+}
