@@ -223,6 +223,26 @@ func TestRetryStartsClean(t *testing.T) {
 	}
 }
 
+// TestJoined hands over a connection whose startup packet somebody else has sent.
+func TestJoined(t *testing.T) {
+	t.Parallel()
+	o := (&fakeSource{major: 15, entries: cluster()}).options(t)
+	packet, err := (&pgproto3.StartupMessage{
+		ProtocolVersion: pgproto3.ProtocolVersion30,
+		Parameters:      map[string]string{"user": "somebody", "replication": "true"},
+	}).Encode(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Conn.Write(packet); err != nil {
+		t.Fatal(err)
+	}
+	o.Joined = true
+	if _, err := Run(t.Context(), o); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRunRefusesAnotherCluster(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, target string){
