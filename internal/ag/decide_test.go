@@ -1,0 +1,316 @@
+package ag
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// three is a group of synchronous, automatic replicas a, b and c that all vote.
+func three() Group {
+	g := Group{SessionTimeout: 10 * time.Second, CommitRule: RuleQuorum}
+	for _, id := range []ReplicaID{"a", "b", "c"} {
+		g.Replicas = append(g.Replicas, Replica{ID: id, AvailabilityMode: SynchronousCommit, FailoverMode: Automatic, Voter: true})
+	}
+	return g
+}
+
+// leading is what a sees in the third epoch, which it leads without anything left to do.
+func leading() View {
+	return View{
+		Self: "a", Group: three(), Profile: Profiles["default"], Quorum: true, Reach: []ReplicaID{"b", "c"},
+		Record: Record{
+			Epoch: EpochRecord{Epoch: 3, Phase: PhaseLead, Leader: "a", TLI: 4, MaxTLI: 4},
+			State: State{Epoch: 3, Leader: "a", Copy: "A", V: []Member{{"b", "B"}, {"c", "C"}}, K: 1, Seq: 7,
+				Timelines: []TimelineEntry{{TLI: 1}, {TLI: 4, Parent: 1, Switch: 100, Epoch: 3}}},
+			Lead: Lead{Epoch: 3, Holder: "a"},
+			Revs: Revisions{Epoch: 10, State: 20, Lead: 30},
+		},
+		Lease: Lease{Epoch: 3, Valid: true},
+		Local: Local{Data: DataPresent, Server: ServerWritable, Copy: "A", Position: Position{4, 200}, Promised: 3, Armed: 3, Opened: 3,
+			EndOfRec: 110, Sync: Sync{P: []ReplicaID{"b", "c"}, N: 1, Proven: true, Barrier: 150}},
+		Streams: []Stream{{Member: "b", Copy: "B", Open: true, Close: true, Flush: 200}, {Member: "c", Copy: "C", Open: true, Close: true, Flush: 190}},
+	}
+}
+
+// following is what b sees of the same epoch.
+func following() View {
+	v := leading()
+	v.Self, v.Reach, v.Lease, v.Streams = "b", []ReplicaID{"a", "c"}, Lease{}, nil
+	v.Local = Local{Data: DataPresent, Server: ServerRecovery, Copy: "B", Position: Position{4, 200}, Promised: 3, Source: "a", SourceEp: 3}
+	return v
+}
+
+// sealing is what b sees as the candidate of the fourth epoch, with the seals of b and c.
+func sealing() View {
+	v := following()
+	v.Record.Epoch = EpochRecord{Epoch: 4, Phase: PhaseSeal, Leader: "b", MaxTLI: 4}
+	v.Local.Promised, v.Local.Source, v.Local.SourceEp = 4, "", 0
+	v.Reach = []ReplicaID{"c"}
+	v.Seals = []SealReport{
+		{Member: "b", Copy: "B", Epoch: 4, Position: Position{4, 200}, Promotable: true},
+		{Member: "c", Copy: "C", Epoch: 4, Position: Position{4, 190}, Promotable: true},
+	}
+	v.Sealed = SealGrace
+	return v
+}
+
+// promoting is what b sees once it was chosen.
+func promoting() View {
+	v := sealing()
+	v.Record.Epoch = EpochRecord{Epoch: 4, Phase: PhasePromote, Leader: "b", TLI: 5, MaxTLI: 5, From: Position{4, 200}}
+	return v
+}
+
+func TestDecide(t *testing.T) {
+	tests := []struct {
+		name string
+		view View
+		edit func(*View)
+		want Rule
+	}{
+		{"a leader with nothing to do serves", leading(), func(*View) {}, RuleServe},
+		{"writable while another leads", leading(), func(v *View) { v.Record.Epoch.Leader = "b" }, RuleFenceDeposed},
+		{"writable while a seal of its own is gathered", leading(), func(v *View) { v.Record.Epoch.Phase = PhaseSeal }, RuleFenceDeposed},
+		{"writable and armed for an older epoch", leading(), func(v *View) { v.Local.Armed = 2 }, RuleFenceDeposed},
+		{"deposed is fenced without quorum as well", leading(), func(v *View) { v.Quorum, v.Record.Epoch.Leader = false, "b" }, RuleFenceDeposed},
+		{"deposed is fenced while busy as well", leading(), func(v *View) { v.Busy, v.Local.Armed = "sync", 0 }, RuleFenceDeposed},
+		{"writable, lease run out", leading(), func(v *View) { v.Lease.Valid = false }, RuleFenceExpired},
+		{"writable, lease of another epoch", leading(), func(v *View) { v.Lease.Epoch = 2 }, RuleFenceExpired},
+		{"lease run out without quorum", leading(), func(v *View) { v.Quorum, v.Lease.Valid = false, false }, RuleFenceExpired},
+		{"a foreign setting", leading(), func(v *View) { v.Local.Foreign = "synchronous_standby_names" }, RuleFenceForeign},
+		{"waits for nobody while k is 1", leading(), func(v *View) { v.Local.Sync = Sync{} }, RuleFenceForeign},
+		{"waits for one outside V", leading(), func(v *View) { v.Local.Sync.P = []ReplicaID{"b", "d"} }, RuleFenceForeign},
+		{"leader without quorum within its lease", leading(), func(v *View) { v.Quorum = false }, RuleAwaitQuorum},
+		{"standby without quorum starts", following(), func(v *View) { v.Quorum, v.Local.Server = false, ServerDown }, RuleAwaitQuorum},
+		{"a witness", following(), func(v *View) { v.Group.Replicas[1].AvailabilityMode = ConfigurationOnly }, RuleWitness},
+		{"streams from an epoch that is being replaced", following(), func(v *View) { v.Record.Epoch.Epoch, v.Record.Epoch.Phase = 4, PhaseSeal }, RuleHoldSealed},
+		{"holds even while busy", following(), func(v *View) { v.Busy, v.Record.Epoch.Epoch, v.Record.Epoch.Phase = "rewind", 4, PhaseSeal }, RuleHoldSealed},
+		{"busy", following(), func(v *View) { v.Busy = "rewind" }, RuleBusy},
+		{"forced by an operator", following(), func(v *View) { v.Op = Op{Kind: OpForced, To: "b", Epoch: 3} }, RuleForce},
+		{"forced in an older epoch is void", following(), func(v *View) { v.Op = Op{Kind: OpForced, To: "b", Epoch: 2} }, RuleStandBy},
+		{"the leader is silent", following(), func(v *View) { v.Silence = v.Profile.Observer }, RuleClaim},
+		{"the leader released", following(), func(v *View) { v.Record.Lead.Released = true }, RuleClaim},
+		{"a release of an older epoch says nothing", following(), func(v *View) { v.Record.Lead = Lead{Epoch: 2, Released: true} }, RuleStandBy},
+		{"almost silent", following(), func(v *View) { v.Silence = v.Profile.Observer - 1 }, RuleStandBy},
+		{"silent, but k is 0", following(), func(v *View) { v.Silence, v.Record.State.K = time.Hour, 0 }, RuleStandBy},
+		{"silent, but this copy is another", following(), func(v *View) { v.Silence, v.Local.Copy = time.Hour, "B2" }, RuleStandBy},
+		{"silent, but not in V", following(), func(v *View) { v.Silence, v.Record.State.V = time.Hour, []Member{{"c", "C"}} }, RuleStandBy},
+		{"silent, but suspended", following(), func(v *View) { v.Silence, v.Group.Replicas[1].Suspended = time.Hour, true }, RuleSuspended},
+		{"silent, but manual", following(), func(v *View) { v.Silence, v.Group.Replicas[1].FailoverMode = time.Hour, Manual }, RuleStandBy},
+		{"silent, but too few answer", following(), func(v *View) { v.Silence, v.Reach = time.Hour, nil }, RuleStandBy},
+		{"the leader of the record was restarted", leading(), func(v *View) { v.Local.Server, v.Lease.Valid = ServerRecovery, false }, RuleRetake},
+		{"the leader of the record has another copy", leading(), func(v *View) { v.Local.Server, v.Local.Copy, v.Lease.Valid = ServerRecovery, "A2", false }, RuleStandBy},
+		{"having released it waits", leading(), func(v *View) { v.Local.Server, v.Lease.Valid, v.Record.Lead.Released = ServerRecovery, false, true }, RuleStandBy},
+		{"having released it waits no longer", leading(), func(v *View) {
+			v.Local.Server, v.Lease.Valid, v.Record.Lead.Released, v.Silence = ServerRecovery, false, true, ReleaseGrace
+		}, RuleRetake},
+		{"a candidate makes no progress", sealing(), func(v *View) { v.Record.Epoch.Leader, v.Silence = "c", ProgressTimeout }, RuleOutbid},
+		{"a candidate makes progress", sealing(), func(v *View) { v.Record.Epoch.Leader = "c" }, RuleStandBy},
+		{"the last leader outbids with k of 0", sealing(), func(v *View) {
+			v.Record.Epoch.Leader, v.Silence, v.Record.State = "c", ProgressTimeout, State{Leader: "b", Copy: "B", V: []Member{}}
+		}, RuleOutbid},
+		{"seals are missing", sealing(), func(v *View) { v.Seals = v.Seals[:1] }, RuleSeal},
+		{"a seal of another copy does not count", sealing(), func(v *View) { v.Seals[1].Copy = "C2" }, RuleSeal},
+		{"a seal of another epoch does not count", sealing(), func(v *View) { v.Seals[1].Epoch = 3 }, RuleSeal},
+		{"a seal of a stranger does not count", sealing(), func(v *View) { v.Seals[1].Member = "d" }, RuleSeal},
+		{"enough seals, and the last leader may still answer", sealing(), func(v *View) { v.Sealed, v.Reach = 0, []ReplicaID{"a", "c"} }, RuleSeal},
+		{"enough seals, and everybody asked has answered", sealing(), func(v *View) { v.Sealed = 0 }, RuleChoose},
+		{"enough seals", sealing(), func(*View) {}, RuleChoose},
+		{"the last leader's own seal suffices", sealing(), func(v *View) { v.Seals[1] = SealReport{"a", "A", 4, Position{4, 220}, true} }, RuleChoose},
+		{"with k of 0 members cannot suffice", sealing(), func(v *View) { v.Record.State.K = 0 }, RuleSeal},
+		{"chosen", promoting(), func(*View) {}, RulePromote},
+		{"chosen and down", promoting(), func(v *View) { v.Local.Server = ServerDown }, RuleStart},
+		{"promoted", promoting(), func(v *View) { promoted(v) }, RuleLead},
+		{"the server crashed", leading(), func(v *View) { v.Local.Server = ServerDown }, RuleRelease},
+		{"the server crashed and nobody could take over", leading(), func(v *View) { v.Local.Server, v.Record.State.K = ServerDown, 0 }, RuleStart},
+		{"the leader's data is gone", leading(), func(v *View) { v.Local.Server, v.Local.Data, v.Lease.Valid = ServerDown, DataEmpty, false }, RuleStandBy},
+		{"planned failover", leading(), func(v *View) { v.Op = Op{Kind: OpPlanned, To: "b", Epoch: 3} }, RuleHandOver},
+		{"planned failover to itself", leading(), func(v *View) { v.Op = Op{Kind: OpPlanned, To: "a", Epoch: 3} }, RuleServe},
+		{"a member is lost", leading(), func(v *View) { v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: 10 * time.Second} }, RuleSync},
+		{"suspended and down", following(), func(v *View) { v.Group.Replicas[1].Suspended, v.Local.Server = true, ServerDown }, RuleSuspended},
+		{"empty and not counted", following(), func(v *View) { v.Local.Data, v.Local.Copy = DataEmpty, ""; v.Record.State.V = nil }, RuleSeed},
+		{"a copy that is not its own", following(), func(v *View) { v.Local.Data = DataForeign }, RuleStandBy},
+		{"diverged and not to be rewound", following(), func(v *View) { diverge(v); v.Local.NoRewind = true }, RuleReseed},
+		{"diverged", following(), diverge, RuleRewind},
+		{"refused by the source", following(), func(v *View) { diverge(v); v.Local.Position, v.Local.Refused = Position{4, 200}, true }, RuleRewind},
+		{"diverged, the leader does not answer", following(), func(v *View) { diverge(v); v.Reach = nil }, RuleStandBy},
+		{"diverged and counted", following(), func(v *View) { v.Local.Position = Position{2, 90} }, RuleAwaitDrop},
+		{"a secondary is down", following(), func(v *View) { v.Local.Server = ServerDown }, RuleStart},
+		{"a new leader", following(), func(v *View) { v.Local.Source = "c" }, RuleFollow},
+		{"a new epoch of the same leader", following(), func(v *View) { v.Local.SourceEp = 2 }, RuleFollow},
+		{"streaming", following(), func(*View) {}, RuleStandBy},
+	}
+	seen := map[Rule]bool{}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := tt.view
+			tt.edit(&v)
+			p := Decide(v)
+			seen[p.Rule] = true
+			if p.Rule != tt.want {
+				t.Fatalf("Decide = %s (%s), want %s", p.Rule, p.Because, tt.want)
+			}
+			if p.Because == "" {
+				t.Errorf("%s gives no reason", p.Rule)
+			}
+			if slices.ContainsFunc(p.Actions, func(a Action) bool { _, ok := a.(Fence); return ok }) && (p.Commit != nil || p.Open) {
+				t.Errorf("a fence must need no record and open nothing: %+v", p)
+			}
+			if c := p.Commit; c != nil && (c.Guard.Epoch < 0 || c.Guard.Epoch == 0) {
+				t.Errorf("every change of the record is guarded by /epoch: %+v", c.Guard)
+			}
+		})
+	}
+	for _, r := range Rules {
+		if !seen[r] {
+			t.Errorf("no case fires rule %s", r)
+		}
+	}
+}
+
+func promoted(v *View) {
+	v.Local.Server, v.Local.Armed, v.Local.EndOfRec, v.Lease = ServerWritable, 4, 210, Lease{Epoch: 4, Valid: true}
+	v.Local.History = []TimelineEntry{{TLI: 1}, {TLI: 4, Parent: 1, Switch: 100}, {TLI: 5, Parent: 4, Switch: 200}}
+}
+
+// diverge puts b on a timeline the leader never passed through, with a copy that V does not count.
+func diverge(v *View) {
+	v.Local.Position, v.Local.Copy = Position{2, 90}, "B2"
+	v.Record.State.V = []Member{{"c", "C"}}
+}
+
+func TestClaimComparesAllThreeKeys(t *testing.T) {
+	v := following()
+	v.Silence = time.Hour
+	c := Decide(v).Commit
+	if c.Guard != v.Record.Revs {
+		t.Errorf("guard %+v, want %+v: else the leader may change (V, k) under the candidate", c.Guard, v.Record.Revs)
+	}
+	if e := c.Epoch; e.Epoch != 4 || e.Phase != PhaseSeal || e.Leader != "b" || e.MaxTLI != 4 || c.State != nil {
+		t.Errorf("claim = %+v", e)
+	}
+}
+
+func TestChooseTakesTheLongestLog(t *testing.T) {
+	v := sealing()
+	v.Seals[1].Position.LSN = 210
+	e := Decide(v).Commit.Epoch
+	if e.Leader != "c" || e.Phase != PhasePromote || e.TLI != 5 || e.MaxTLI != 5 || e.From != (Position{4, 210}) || e.Epoch != 4 {
+		t.Errorf("choose = %+v", e)
+	}
+	v.Group.Replicas[2].FailoverMode = Manual
+	if p := Decide(v); p.Rule != RuleSeal {
+		t.Errorf("a manual replica with the longest log: %s, want to wait", p.Rule)
+	}
+	v.Seals[1].Position.LSN = 200
+	if e := Decide(v).Commit.Epoch; e.Leader != "b" {
+		t.Errorf("of two equal logs %s was chosen, want the one that may be promoted", e.Leader)
+	}
+}
+
+func TestLeadStartsWithNothingPromised(t *testing.T) {
+	v := promoting()
+	promoted(&v)
+	c := Decide(v).Commit
+	s := c.State
+	if c.Epoch.Phase != PhaseLead || s.Epoch != 4 || s.Leader != "b" || s.Copy != "B" || len(s.V) != 0 || s.K != 0 || s.Seq != 8 {
+		t.Errorf("lead = %+v", s)
+	}
+	want := []TimelineEntry{{TLI: 1}, {TLI: 4, Parent: 1, Switch: 100, Epoch: 3}, {TLI: 5, Parent: 4, Switch: 200, Epoch: 4}}
+	if !slices.Equal(s.Timelines, want) {
+		t.Errorf("timelines = %v, want %v", s.Timelines, want)
+	}
+	if c.Guard.State != v.Record.Revs.State || c.Guard.Epoch != v.Record.Revs.Epoch {
+		t.Errorf("guard %+v", c.Guard)
+	}
+}
+
+func TestPromoteIsProtectedFromTheFirstCommit(t *testing.T) {
+	p := Decide(promoting()).Actions[0].(Promote)
+	if p.TLI != 5 || p.Epoch != 4 || p.Sync.N != 1 || !slices.Equal(p.Sync.P, []ReplicaID{"c"}) {
+		t.Errorf("promote = %+v", p)
+	}
+	v := promoting()
+	v.Reach, v.Seals = nil, nil
+	if p := Decide(v).Actions[0].(Promote); p.Sync.N != 1 || len(p.Sync.P) != 2 {
+		t.Errorf("with nobody in reach and one required: %+v, want to wait for anybody", p.Sync)
+	}
+}
+
+func TestForceNeedsNobody(t *testing.T) {
+	v := following()
+	v.Op = Op{Kind: OpForced, To: "b", Epoch: 3}
+	c := Decide(v).Commit
+	if e := c.Epoch; !e.Forced || e.Epoch != 4 || e.Phase != PhasePromote || e.TLI != 5 || e.MaxTLI != 5 || c.Guard != v.Record.Revs {
+		t.Errorf("force = %+v guarded by %+v", e, c.Guard)
+	}
+}
+
+func TestOpen(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		edit func(*View)
+		want bool
+	}{
+		{"opened before", func(v *View) { v.Record.State.K = 0 }, true},
+		{"first time with k of 1", func(v *View) { v.Local.Opened = 0 }, true},
+		{"first time with k of 0", func(v *View) { v.Local.Opened, v.Record.State.K = 0, 0 }, false},
+		{"first time, recorded as degraded", func(v *View) {
+			v.Local.Opened, v.Record.State.K, v.Local.Sync = 0, 0, Sync{Proven: true}
+		}, true},
+		{"no quorum, but within the lease", func(v *View) { v.Quorum = false }, true},
+		{"lease run out", func(v *View) { v.Lease.Valid = false }, false},
+		{"keeper not armed", func(v *View) { v.Local.Armed = 0 }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			v := leading()
+			tt.edit(&v)
+			if got := Decide(v).Open; got != tt.want {
+				t.Errorf("open = %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestDivergedAndForkPoint(t *testing.T) {
+	// The leader's history: 1 until 100, 4 until 150, then 5.
+	tls := []TimelineEntry{{TLI: 1}, {TLI: 4, Parent: 1, Switch: 100}, {TLI: 5, Parent: 4, Switch: 150}}
+	for _, tt := range []struct {
+		at   Position
+		want bool
+		fork Position
+	}{
+		{Position{1, 100}, false, Position{1, 100}},
+		{Position{1, 101}, true, Position{1, 100}},
+		{Position{4, 150}, false, Position{4, 150}},
+		{Position{4, 170}, true, Position{4, 150}},
+		{Position{5, 999}, false, Position{5, 999}},
+		{Position{3, 90}, true, Position{3, 0}},
+		{Position{}, false, Position{}},
+	} {
+		v := View{Record: Record{State: State{Timelines: tls}}, Local: Local{Position: tt.at}}
+		if got := v.Diverged(); got != tt.want {
+			t.Errorf("%s diverged = %v, want %v", tt.at, got, tt.want)
+		}
+		if got := v.ForkPoint(); got != tt.fork {
+			t.Errorf("%s forks at %s, want %s", tt.at, got, tt.fork)
+		}
+	}
+	if (View{Local: Local{Position: Position{3, 9}}}).Diverged() {
+		t.Error("diverged from a history nobody has written yet")
+	}
+}
+
+func TestRole(t *testing.T) {
+	down := leading()
+	down.Local.Server = ServerDown
+	for _, tt := range []struct {
+		view View
+		want Role
+	}{{leading(), RolePrimary}, {following(), RoleSecondary}, {sealing(), RoleResolving}, {down, RoleResolving}} {
+		if got := tt.view.Role(); got != tt.want {
+			t.Errorf("role of %s in %s = %s, want %s", tt.view.Self, tt.view.Record.Epoch.Phase, got, tt.want)
+		}
+	}
+}

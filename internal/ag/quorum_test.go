@@ -1,0 +1,211 @@
+package ag
+
+import (
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// group has n synchronous replicas and, if wanted, a witness; all vote, except in a pair, where only the primary does.
+func group(n int, witness bool, rule CommitRule) Group {
+	g := Group{CommitRule: rule, SessionTimeout: 10 * time.Second}
+	for i := range n {
+		g.Replicas = append(g.Replicas, Replica{ID: name(i), AvailabilityMode: SynchronousCommit, FailoverMode: Automatic, Voter: n != 2 || witness || i == 0})
+	}
+	if witness {
+		g.Replicas = append(g.Replicas, Replica{ID: "w", AvailabilityMode: ConfigurationOnly, Voter: true})
+	}
+	return g
+}
+
+func name(i int) ReplicaID { return ReplicaID(rune('a' + i)) }
+
+// TestCommitTarget follows the table of safety specification 7.
+func TestCommitTarget(t *testing.T) {
+	two := 2
+	for _, tt := range []struct {
+		name                     string
+		group                    Group
+		secondaries, n, required int
+		seals                    int // with every secondary in V and k = n
+	}{
+		{"2, no witness", group(2, false, RuleQuorum), 1, 1, 0, 1},
+		{"2 + witness", group(2, true, RuleQuorum), 1, 1, 0, 1},
+		{"3", group(3, false, RuleQuorum), 2, 1, 1, 2},
+		{"3, ALL", group(3, false, RuleAll), 2, 2, 1, 1},
+		{"4 + witness", group(4, true, RuleQuorum), 3, 2, 1, 2},
+		{"5", group(5, false, RuleQuorum), 4, 2, 2, 3},
+		{"nobody", group(1, false, RuleQuorum), 0, 0, 0, 1},
+		{"3, two required", Group{Replicas: three().Replicas, Required: &two}, 2, 2, 2, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n, required := tt.group.CommitTarget(tt.secondaries)
+			if n != tt.n || required != tt.required {
+				t.Errorf("CommitTarget(%d) = %d, %d, want %d, %d", tt.secondaries, n, required, tt.n, tt.required)
+			}
+			s := State{K: n}
+			for i := range tt.secondaries {
+				s.V = append(s.V, Member{ID: name(i + 1)})
+			}
+			if got := s.SealsNeeded(); got != tt.seals {
+				t.Errorf("seals needed = %d, want %d", got, tt.seals)
+			}
+		})
+	}
+}
+
+// TestHoldsAgainstEnumeration compares the arithmetic with a dumb look at every set: Holds is true exactly when each
+// acknowledging set has k members of V, and then each sealing set meets each acknowledging set.
+func TestHoldsAgainstEnumeration(t *testing.T) {
+	const members = 4
+	for v := range uint(1 << members) {
+		for p := range uint(1 << members) {
+			for k := 0; k <= bits.OnesCount(v); k++ {
+				for n := 0; n <= bits.OnesCount(p); n++ {
+					s := State{K: k}
+					for _, id := range ids(v) {
+						s.V = append(s.V, Member{ID: id})
+					}
+					want, meets := true, true
+					for ack := range uint(1 << members) {
+						if ack&^p != 0 || bits.OnesCount(ack) < n {
+							continue
+						}
+						want = want && bits.OnesCount(ack&v) >= k
+						for seal := range uint(1 << members) {
+							if seal&^v == 0 && bits.OnesCount(seal) >= s.SealsNeeded() {
+								meets = meets && seal&ack != 0
+							}
+						}
+					}
+					got := s.Holds(Sync{P: ids(p), N: n})
+					if got != want {
+						t.Fatalf("V %v k %d, waiting for %d of %v: Holds = %v, enumeration says %v", s.V, k, n, ids(p), got, want)
+					}
+					if got && k >= 1 && !meets {
+						t.Fatalf("V %v k %d, waiting for %d of %v: a seal of %d misses an acknowledged commit", s.V, k, n, ids(p), s.SealsNeeded())
+					}
+				}
+			}
+		}
+	}
+}
+
+func ids(set uint) (out []ReplicaID) {
+	for i := range 8 {
+		if set>>i&1 == 1 {
+			out = append(out, name(i))
+		}
+	}
+	return out
+}
+
+// TestNextSyncStepsAreTrue takes random situations and checks each step against its meaning: a setting is given only when the record
+// covers it; a record written while a setting is unproven follows from the old record alone; a published one has flushed the barrier.
+func TestNextSyncStepsAreTrue(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200_000 {
+		v := randomLeader(r)
+		step := NextSync(v)
+		st, cur := v.Record.State, v.Local.Sync
+		switch {
+		case step.Set != nil:
+			if !st.Holds(*step.Set) {
+				t.Fatalf("%+v set although the record says V %v k %d", *step.Set, st.V, st.K)
+			}
+		case step.State != nil && !follows(st, *step.State):
+			flushed := 0
+			for _, m := range step.State.V {
+				s, ok := v.stream(m.ID)
+				if ok && s.Open && s.Copy == m.Copy && s.Flush >= cur.Barrier {
+					flushed++
+				}
+			}
+			if !cur.Proven || !step.State.Holds(cur) || flushed < step.State.K {
+				t.Fatalf("published V %v k %d from V %v k %d under %+v with %d flushed: %s", step.State.V, step.State.K, st.V, st.K, cur, flushed, step.Because)
+			}
+		}
+	}
+}
+
+// follows reports whether the new (V, k) is a consequence of the old: k less one for every copy that is no longer counted.
+func follows(old, next State) bool {
+	shed := 0
+	for _, m := range old.V {
+		if !slices.Contains(next.V, m) {
+			shed++
+		}
+	}
+	return next.K <= max(0, old.K-shed)
+}
+
+func randomLeader(r *rand.Rand) View {
+	v := leading()
+	v.Group = group(4, r.IntN(2) == 0, []CommitRule{RuleQuorum, RuleAll}[r.IntN(2)])
+	v.Record.State.V = nil
+	for _, id := range ids(uint(r.IntN(8) << 1)) {
+		v.Record.State.V = append(v.Record.State.V, Member{id, CopyID(fmt.Sprint(id, r.IntN(4)/3))})
+	}
+	v.Record.State.K = r.IntN(len(v.Record.State.V) + 1)
+	p := ids(uint(r.IntN(8) << 1))
+	v.Local.Sync = Sync{P: p, N: r.IntN(len(p) + 1), Proven: r.IntN(2) == 0, Barrier: LSN(100 + r.IntN(50))}
+	v.Streams = nil
+	for _, id := range ids(uint(r.IntN(8) << 1)) {
+		v.Streams = append(v.Streams, Stream{Member: id, Copy: CopyID(fmt.Sprint(id, r.IntN(4)/3)), Open: r.IntN(4) > 0, Close: r.IntN(4) > 0,
+			Flush: LSN(90 + r.IntN(70)), Silent: time.Duration(r.IntN(20)) * time.Second, Refused: r.IntN(4) == 0})
+	}
+	return v
+}
+
+func TestNextSync(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		edit  func(*View)
+		check func(SyncStep) bool
+	}{
+		{"nothing to do", func(*View) {}, func(s SyncStep) bool { return s == SyncStep{} }},
+		{"an unproven setting is proven", func(v *View) { v.Local.Sync.Proven = false }, func(s SyncStep) bool { return s.Prove }},
+		{"after promotion one member past the barrier raises k", func(v *View) { v.Record.State.V, v.Record.State.K = nil, 0 },
+			func(s SyncStep) bool { return s.State != nil && s.State.K == 1 && len(s.State.V) == 2 }},
+		{"nobody is past the barrier", func(v *View) { v.Record.State.V, v.Record.State.K, v.Local.Sync.Barrier = nil, 0, 900 },
+			func(s SyncStep) bool { return s.State == nil && s.Because != "" }},
+		{"a lost member leaves the setting first while enough remain", func(v *View) { v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour} },
+			func(s SyncStep) bool { return s.Set != nil && slices.Equal(s.Set.P, []ReplicaID{"c"}) && s.Set.N == 1 }},
+		{"then the record waits for the rest to flush the barrier", func(v *View) {
+			v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour}
+			v.Local.Sync = Sync{P: []ReplicaID{"c"}, N: 1, Proven: true, Barrier: 195}
+		}, func(s SyncStep) bool { return s.State == nil && s.Set == nil && s.Because != "" }},
+		{"and drops it", func(v *View) {
+			v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour}
+			v.Local.Sync = Sync{P: []ReplicaID{"c"}, N: 1, Proven: true, Barrier: 190}
+		}, func(s SyncStep) bool { return s.State != nil && len(s.State.V) == 1 && s.State.K == 1 }},
+		{"a refused endpoint is enough after a second", func(v *View) {
+			v.Streams[0] = Stream{Member: "b", Copy: "B", Refused: true, Silent: RefusedTimeout}
+		}, func(s SyncStep) bool { return s.Set != nil && len(s.Set.P) == 1 }},
+		{"joint drop: the record first when every member is waited for", func(v *View) {
+			v.Group.CommitRule, v.Record.State.K, v.Local.Sync.N = RuleAll, 2, 2
+			v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour}
+			v.Group.Required = new(int)
+		}, func(s SyncStep) bool {
+			return s.State != nil && s.State.K == 1 && slices.Equal(s.State.V, []Member{{"c", "C"}})
+		}},
+		{"a required member is waited for although it is lost", func(v *View) {
+			v.Streams = []Stream{{Member: "b", Copy: "B", Silent: time.Hour}, {Member: "c", Copy: "C", Silent: time.Hour}}
+		}, func(s SyncStep) bool { return s.Set != nil && s.Set.N == 1 }},
+		{"another copy counts for nothing", func(v *View) { v.Streams[0].Copy = "B2" },
+			func(s SyncStep) bool {
+				return s.State != nil && s.State.K == 0 && slices.Equal(s.State.V, []Member{{"c", "C"}})
+			}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			v := leading()
+			tt.edit(&v)
+			if s := NextSync(v); !tt.check(s) {
+				t.Errorf("NextSync = %+v (state %+v)", s, s.State)
+			}
+		})
+	}
+}
