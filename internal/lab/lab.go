@@ -1,0 +1,323 @@
+package lab
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/config"
+)
+
+// serverUser runs the nodes where the lab's user is root; the commands become it by themselves.
+const serverUser = "postgres"
+
+// role is the superuser that the lab's connection strings name.
+const role = "lab"
+
+// file describes the lab, in its directory; it holds the password of the role.
+const file = "lab.json"
+
+// maxReplicas is a primary and eight secondaries.
+const maxReplicas = 9
+
+// connectTimeout lets a client turn to the next address when a node is paused: such a node accepts connections and says nothing.
+const connectTimeout = 5
+
+// Options say what a lab is to be. The zero value is a lab of three replicas in the default place.
+type Options struct {
+	Dir      string        // default: DefaultDir
+	Replicas int           // the primary counts; default 3
+	Witness  bool          // with a witness, too
+	NoGroup  bool          // make the empty lab only; the reader forms the group by hand
+	Port     int           // of the first node's read-write listener; default 6432
+	Profile  string        // lease profile: default, fast or wan
+	Keep     bool          // leave what there is when Up fails
+	Exe      string        // the coterie program; default: this one
+	Timeout  time.Duration // of Up; default 3 min
+	Progress func(string)  // is told what goes on, at least every three seconds; one call at a time; may be nil
+}
+
+// Node is a member of a lab.
+type Node struct {
+	Name    string
+	Dir     string // an ordinary node directory
+	Witness bool
+	port    int
+}
+
+// The addresses of a node. A witness has no listeners.
+func (n Node) readWrite() string { return n.address(0) }
+func (n Node) readOnly() string  { return n.address(1) }
+func (n Node) endpoint() string  { return n.address(2) }
+func (n Node) http() string      { return n.address(3) }
+
+func (n Node) address(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port+i)) }
+
+// Lab is a group of nodes in one directory. Its methods may be called from several goroutines.
+type Lab struct {
+	dir      string
+	d        description
+	progress *progress
+	agents   sync.WaitGroup // collects the agents that this process started
+}
+
+// description is what lab.json holds.
+type description struct {
+	Replicas int    `json:"replicas"`
+	Witness  bool   `json:"witness"`
+	Port     int    `json:"port"`
+	Profile  string `json:"profile"`
+	Exe      string `json:"exe"`
+	Password string `json:"password"`
+}
+
+// DefaultDir is where a lab is when nobody says otherwise: in /var/tmp for root, whose home the user of the servers cannot enter.
+func DefaultDir() string {
+	if os.Getuid() == 0 {
+		return "/var/tmp/coterie-lab"
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return filepath.Join(os.TempDir(), fmt.Sprintf("coterie-lab-%d", os.Getuid()))
+	}
+	return filepath.Join(home, ".local", "state", "coterie-lab")
+}
+
+// Open finds the lab that Up made in dir.
+func Open(dir string) (*Lab, error) {
+	if dir == "" {
+		dir = DefaultDir()
+	}
+	dir, err := realPath(dir)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, file)
+	b, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, usage("there is no lab in %s; make one with coterie lab up, or name its directory with --dir", dir)
+	case errors.Is(err, os.ErrPermission):
+		return nil, usage("the lab in %s belongs to another user; run this as its owner", dir)
+	case err != nil:
+		return nil, fmt.Errorf("open the lab: %w", err)
+	}
+	if err := ownedByUs(path); err != nil {
+		return nil, err
+	}
+	l := &Lab{dir: dir, progress: newProgress(nil)}
+	if err := json.Unmarshal(b, &l.d); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := l.d.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return l, nil
+}
+
+// create makes the lab's directory and its description. Nothing is made if a port is taken.
+func create(o Options) (*Lab, error) {
+	exe := o.Exe
+	if exe == "" {
+		var err error
+		if exe, err = os.Executable(); err != nil {
+			return nil, err
+		}
+	}
+	exe, err := filepath.Abs(exe)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lab{d: description{Replicas: o.Replicas, Witness: o.Witness, Port: o.Port, Profile: o.Profile, Exe: exe, Password: rand.Text()}}
+	if err := l.d.check(); err != nil {
+		return nil, err
+	}
+	if l.dir, err = filepath.Abs(o.Dir); err != nil {
+		return nil, err
+	}
+	if entries, err := os.ReadDir(l.dir); err == nil && len(entries) > 0 {
+		return nil, api.Refused(fmt.Sprintf("%s is not empty and holds no lab; choose another directory with --dir", l.dir))
+	}
+	if err := l.portsFree(); err != nil {
+		return nil, err
+	}
+	if err := makeDir(l.dir); err != nil {
+		return nil, fmt.Errorf("make the lab's directory: %w", err)
+	}
+	if l.dir, err = realPath(l.dir); err != nil {
+		return nil, err
+	}
+	b, err := json.MarshalIndent(l.d, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return l, os.WriteFile(filepath.Join(l.dir, file), b, 0o600)
+}
+
+func (d description) check() error {
+	if d.Replicas < 1 || d.Replicas > maxReplicas {
+		return usage("%d replicas: a group has 1 to %d", d.Replicas, maxReplicas)
+	}
+	if last := d.Port + 10*(maxReplicas+1); d.Port < 1 || last > 65535 {
+		return usage("port %d: choose one from 1 to %d", d.Port, 65535-10*(maxReplicas+1))
+	}
+	if _, ok := ag.Profiles[d.Profile]; !ok {
+		return usage("profile %q: default, fast or wan", d.Profile)
+	}
+	return nil
+}
+
+func usage(format string, a ...any) error {
+	return &api.Error{Kind: "usage", Message: fmt.Sprintf(format, a...)}
+}
+
+// makeDir makes dir so that the user of the servers can enter it, whatever the umask. It belongs to the lab's user: root trusts
+// what lab.json says, so nobody else may write it.
+func makeDir(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return ownedByUs(dir)
+	}
+	if parent := filepath.Dir(dir); parent != dir {
+		if _, err := os.Stat(parent); errors.Is(err, os.ErrNotExist) {
+			if err := makeDir(parent); err != nil {
+				return err
+			}
+		}
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // another user's servers are in it; what is secret in it is 0600
+		return err
+	}
+	return os.Chmod(dir, 0o755) //nolint:gosec // the same
+}
+
+func ownedByUs(path string) error {
+	st, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if owner := int(st.Sys().(*syscall.Stat_t).Uid); owner != os.Getuid() {
+		return api.Refused(fmt.Sprintf("%s belongs to user %d and not to you; run this as its owner, or choose another directory with --dir", path, owner))
+	}
+	return nil
+}
+
+func realPath(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if real, err := filepath.EvalSymlinks(abs); err == nil {
+		return real, nil
+	}
+	return abs, nil
+}
+
+// nodeUser is the user that runs the nodes.
+func nodeUser() (uid, gid int, err error) {
+	if os.Getuid() != 0 {
+		return os.Getuid(), os.Getgid(), nil
+	}
+	u, err := user.Lookup(serverUser)
+	if err != nil {
+		return 0, 0, fmt.Errorf("there is no user %s, and PostgreSQL refuses to run as root: install PostgreSQL, or run this as an ordinary user", serverUser)
+	}
+	uid, err1 := strconv.Atoi(u.Uid)
+	gid, err2 := strconv.Atoi(u.Gid)
+	return uid, gid, errors.Join(err1, err2)
+}
+
+// portsFree names every port of the lab that something else uses.
+func (l *Lab) portsFree() error {
+	var taken []string
+	for _, n := range l.Nodes() {
+		for i := range 4 {
+			if n.Witness && i < 2 {
+				continue
+			}
+			s, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", n.address(i))
+			if err != nil {
+				taken = append(taken, strconv.Itoa(n.port+i))
+				continue
+			}
+			_ = s.Close()
+		}
+	}
+	if len(taken) == 0 {
+		return nil
+	}
+	return api.Refused(fmt.Sprintf("ports of 127.0.0.1 are in use: %s; nothing was made: stop what uses them, or choose other ports with --port", strings.Join(taken, ", ")))
+}
+
+// Dir is the lab's directory.
+func (l *Lab) Dir() string { return l.dir }
+
+// Nodes lists the replicas n1, n2, ... and then the witness w.
+func (l *Lab) Nodes() []Node {
+	var out []Node
+	for i := range l.d.Replicas {
+		name := fmt.Sprintf("n%d", i+1)
+		out = append(out, Node{Name: name, Dir: filepath.Join(l.dir, name), port: l.d.Port + 10*i})
+	}
+	if l.d.Witness {
+		out = append(out, Node{Name: "w", Dir: filepath.Join(l.dir, "w"), Witness: true, port: l.d.Port + 10*l.d.Replicas})
+	}
+	return out
+}
+
+func (l *Lab) node(name string) (Node, error) {
+	var names []string
+	for _, n := range l.Nodes() {
+		if n.Name == name {
+			return n, nil
+		}
+		names = append(names, n.Name)
+	}
+	return Node{}, usage("the lab has no node %s; it has %s", name, strings.Join(names, ", "))
+}
+
+// made tells whether the node's directory has been made by init, join or witness.
+func (n Node) made() bool {
+	_, err := os.Stat(filepath.Join(n.Dir, config.File))
+	return err == nil
+}
+
+// ReadWrite is the connection string of the primary: it lists every node's listener, so it outlives any of them.
+func (l *Lab) ReadWrite() string { return l.uri(Node.readWrite, l.Nodes()...) }
+
+// ReadOnly is the connection string of a readable secondary, through any node's listener.
+func (l *Lab) ReadOnly() string { return l.uri(Node.readOnly, l.Nodes()...) }
+
+// DSN is the read-write connection string of one node's own listener; empty for a node without one.
+func (l *Lab) DSN(node string) string {
+	n, err := l.node(node)
+	if err != nil || n.Witness {
+		return ""
+	}
+	return l.uri(Node.readWrite, n)
+}
+
+func (l *Lab) uri(address func(Node) string, nodes ...Node) string {
+	var hosts []string
+	for _, n := range nodes {
+		if !n.Witness {
+			hosts = append(hosts, address(n))
+		}
+	}
+	u := url.URL{Scheme: "postgresql", User: url.UserPassword(role, l.d.Password), Host: strings.Join(hosts, ","), Path: "/postgres",
+		RawQuery: fmt.Sprintf("connect_timeout=%d", connectTimeout)}
+	return u.String()
+}

@@ -1,0 +1,250 @@
+package lab
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is one process as /proc shows it. Its start time tells it from a later one with the same number.
+type process struct {
+	pid, ppid int
+	start     string
+	state     byte
+	comm      string
+	uid       int
+	argv      []string
+}
+
+func (p process) stopped() bool { return p.state == 'T' || p.state == 't' }
+
+// processes reads what runs on this machine, without what is dead already.
+func processes() ([]process, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var out []process
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if p, ok := readProcess(pid); ok {
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}
+
+// readProcess reads one process; it is not ok when the process is gone or a zombie.
+func readProcess(pid int) (process, bool) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	b, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return process{}, false
+	}
+	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
+	if open < 0 || end < open {
+		return process{}, false
+	}
+	f := strings.Fields(string(b[end+1:]))
+	if len(f) < 20 || f[0] == "Z" || f[0] == "X" {
+		return process{}, false
+	}
+	p := process{pid: pid, state: f[0][0], start: f[19], comm: string(b[open+1 : end])}
+	p.ppid, _ = strconv.Atoi(f[1]) // the kernel wrote it
+	st, err := os.Stat(dir)
+	if err != nil {
+		return process{}, false
+	}
+	p.uid = int(st.Sys().(*syscall.Stat_t).Uid)
+	if line, err := os.ReadFile(filepath.Join(dir, "cmdline")); err == nil {
+		p.argv = strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+	}
+	return p, true
+}
+
+// alive tells whether this very process still runs.
+func (p process) alive() bool {
+	now, ok := readProcess(p.pid)
+	return ok && now.start == p.start
+}
+
+// signal signals this very process and never a later one with its number. A process that is gone is no error.
+func (p process) signal(sig syscall.Signal) error {
+	fd, err := unix.PidfdOpen(p.pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil { // a kernel before 5.3
+		if !p.alive() {
+			return nil
+		}
+		return ignoreGone(syscall.Kill(p.pid, sig))
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if !p.alive() { // the descriptor may be that of a successor; from here on it is of this one
+		return nil
+	}
+	return ignoreGone(unix.PidfdSendSignal(fd, sig, nil, 0))
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// tree is every process of one node.
+type tree struct {
+	agent, keeper, postgres *process
+	all                     []process
+}
+
+func (t tree) running() bool { return len(t.all) > 0 }
+
+// paused tells whether every process of the node is stopped.
+func (t tree) paused() bool {
+	return t.running() && !slices.ContainsFunc(t.all, func(p process) bool { return !p.stopped() })
+}
+
+// treeOf finds the processes of a node: its agent and its keeper by what they were started with, its servers by their data directory,
+// and everything these started. Processes of other users do not count, whatever they say they are.
+func treeOf(ps []process, n Node, uid int) tree {
+	var t tree
+	in := map[int]bool{}
+	data := filepath.Join(n.Dir, "pgdata")
+	for i, p := range ps {
+		if p.pid == os.Getpid() || p.uid != uid && p.uid != os.Getuid() {
+			continue
+		}
+		switch {
+		case isAgent(p, n.Dir):
+			t.agent, in[p.pid] = &ps[i], true
+		case slices.Contains(p.argv, "keeper") && hasOption(p.argv, "--dir", n.Dir):
+			t.keeper, in[p.pid] = &ps[i], true
+		case isSetup(p, n.Dir), p.comm == "postgres" && (hasOption(p.argv, "-D", data) || runsIn(p, data)):
+			in[p.pid] = true
+		}
+	}
+	for grown := true; grown; {
+		grown = false
+		for _, p := range ps {
+			if in[p.ppid] && !in[p.pid] && p.pid != os.Getpid() {
+				in[p.pid], grown = true, true
+			}
+		}
+	}
+	for i, p := range ps {
+		if !in[p.pid] {
+			continue
+		}
+		t.all = append(t.all, p)
+		// A backend just forked looks like the postmaster, but its parent is one of the servers.
+		parent := slices.IndexFunc(ps, func(q process) bool { return q.pid == p.ppid })
+		if p.comm == "postgres" && hasOption(p.argv, "-D", data) && (parent < 0 || ps[parent].comm != "postgres") {
+			t.postgres = &ps[i]
+		}
+	}
+	return t
+}
+
+// isAgent recognizes what runs an agent of the node directory: coterie agent, or a coterie init or join that went on as one.
+func isAgent(p process, dir string) bool {
+	return isCommand(p.argv, dir, "agent", "init", "join", "witness") && !slices.Contains(p.argv, "--no-start")
+}
+
+// isSetup recognizes a command that is making the node directory.
+func isSetup(p process, dir string) bool {
+	return isCommand(p.argv, dir, "init", "join", "witness") && slices.Contains(p.argv, "--no-start")
+}
+
+func isCommand(argv []string, dir string, names ...string) bool {
+	return hasOption(argv, "--node", dir) && slices.ContainsFunc(names, func(s string) bool { return slices.Contains(argv, s) })
+}
+
+func hasOption(argv []string, name, value string) bool {
+	for i, a := range argv {
+		if a == name+"="+value || a == name && i+1 < len(argv) && filepath.Clean(argv[i+1]) == value {
+			return true
+		}
+	}
+	return false
+}
+
+// runsIn tells whether the process works in dir, as every process of a server does in its data directory.
+func runsIn(p process, dir string) bool {
+	cwd, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(p.pid), "cwd"))
+	return err == nil && cwd == dir
+}
+
+// find reads the processes of a node.
+func (l *Lab) find(n Node) (tree, error) {
+	ps, err := processes()
+	if err != nil {
+		return tree{}, err
+	}
+	uid, _, err := nodeUser()
+	if err != nil {
+		return tree{}, err
+	}
+	return treeOf(ps, n, uid), nil
+}
+
+// freeze stops every process of a node. It is over when two looks in a row found the same processes, all of them stopped: then none
+// of them can have started another unseen.
+func (l *Lab) freeze(n Node) (tree, error) {
+	deadline := time.Now().Add(5 * time.Second)
+	still := 0
+	for size := -1; ; {
+		t, err := l.find(n)
+		if err != nil {
+			return t, err
+		}
+		if t.running() && !t.paused() || len(t.all) != size {
+			still = 0
+		}
+		size = len(t.all)
+		if still++; still > 2 || !t.running() {
+			return t, nil
+		}
+		var errs []error
+		for _, p := range t.all {
+			if !p.stopped() {
+				errs = append(errs, p.signal(syscall.SIGSTOP))
+			}
+		}
+		if err := errors.Join(errs...); err != nil {
+			return t, fmt.Errorf("stop the processes of %s: %w", n.Name, err)
+		}
+		if time.Now().After(deadline) {
+			return t, fmt.Errorf("the processes of %s did not all stop within 5 s", n.Name)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// awaitGone waits until the processes have ended.
+func awaitGone(ps []process, budget time.Duration) error {
+	deadline := time.Now().Add(budget)
+	for _, p := range ps {
+		for p.alive() {
+			if time.Now().After(deadline) {
+				return fmt.Errorf("process %d (%s) has not ended after %v", p.pid, p.comm, budget)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+package lab
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/config"
+)
+
+// askTimeout bounds the wait for one agent, so that a status is there within a second whatever is dead.
+const askTimeout = 600 * time.Millisecond
+
+// Listener holds connection strings of clients: complete libpq URIs.
+type Listener struct {
+	ReadWrite string `json:"read_write"`
+	ReadOnly  string `json:"read_only"`
+}
+
+// PIDs are the processes of a node; null: it has none. A witness has only an agent.
+type PIDs struct {
+	Agent    *int `json:"agent"`
+	Keeper   *int `json:"keeper"`
+	Postgres *int `json:"postgres"`
+}
+
+// Replica is one node in a Status.
+type Replica struct {
+	Name         string       `json:"name"`
+	Role         ag.Role      `json:"role"`
+	Sync         ag.SyncState `json:"synchronization_state"`
+	Connected    string       `json:"connected_state"`
+	State        string       `json:"state"` // not made, down, running or paused
+	AgentAnswers bool         `json:"agent_answers"`
+	Position     string       `json:"position"`
+	LagBytes     *int64       `json:"lag_bytes"` // behind the primary; null while not known
+	Now          string       `json:"now"`       // what it does or waits for
+	Dir          string       `json:"dir"`
+	HTTP         string       `json:"http"`
+	Endpoint     string       `json:"endpoint"`
+	Listener     *Listener    `json:"listener,omitempty"` // its own; a witness has none
+	PIDs         PIDs         `json:"pids"`
+}
+
+// Status is a lab as its nodes and the system's process table show it.
+type Status struct {
+	Dir       string    `json:"dir"`
+	Listener  Listener  `json:"listener"`
+	Group     string    `json:"group"`
+	Primary   *string   `json:"primary"` // who takes writes now; null: nobody
+	Epoch     ag.Epoch  `json:"epoch"`
+	Voters    int       `json:"voters"`
+	WaitsFor  string    `json:"commits_wait_for"`
+	Failover  string    `json:"automatic_failover"` // ready, or why not
+	Replicas  []Replica `json:"replicas"`
+	Witnesses []Replica `json:"witnesses"`
+}
+
+// Replica finds a replica or witness by its name.
+func (s Status) Replica(name string) (Replica, bool) {
+	for _, list := range [][]Replica{s.Replicas, s.Witnesses} {
+		for _, r := range list {
+			if r.Name == name {
+				return r, true
+			}
+		}
+	}
+	return Replica{}, false
+}
+
+// Ready tells whether the group takes writes and every replica is SYNCHRONIZED, every witness connected.
+func (s Status) Ready() bool {
+	for _, r := range s.Replicas {
+		if r.Sync != ag.Synchronized || r.Connected != connected {
+			return false
+		}
+	}
+	for _, w := range s.Witnesses {
+		if w.Connected != connected {
+			return false
+		}
+	}
+	return s.Primary != nil
+}
+
+const (
+	connected    = "CONNECTED"
+	disconnected = "DISCONNECTED"
+)
+
+// ask asks the node's agent.
+func ask(ctx context.Context, n Node) (api.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	l, err := config.NewLayout(n.Dir)
+	if err != nil {
+		return api.Status{}, err
+	}
+	return api.NewClient(l.AgentSock()).Status(ctx)
+}
+
+// Status asks every node at once and answers within a second, whatever is dead.
+func (l *Lab) Status(ctx context.Context) (Status, error) {
+	nodes := l.Nodes()
+	answers := make([]*api.Status, len(nodes))
+	var wg sync.WaitGroup
+	for i, n := range nodes {
+		wg.Go(func() {
+			if s, err := ask(ctx, n); err == nil {
+				answers[i] = &s
+			}
+		})
+	}
+	wg.Wait()
+	ps, err := processes()
+	if err != nil {
+		return Status{}, err
+	}
+	uid, _, err := nodeUser()
+	if err != nil {
+		return Status{}, err
+	}
+	s := Status{Dir: l.dir, Listener: Listener{l.ReadWrite(), l.ReadOnly()}, Replicas: []Replica{}, Witnesses: []Replica{}}
+	best := bestAnswer(answers)
+	if best != nil {
+		s.Group, s.Epoch, s.Voters, s.WaitsFor, s.Failover = best.Group, best.Epoch, best.Voters, best.WaitsFor, best.FailoverReady
+		if leads(best) {
+			name := string(best.Primary)
+			s.Primary = &name
+		}
+	}
+	for i, n := range nodes {
+		r := l.replica(n, answers[i], best)
+		r.addProcesses(treeOf(ps, n, uid), n)
+		if n.Witness {
+			s.Witnesses = append(s.Witnesses, r)
+		} else {
+			s.Replicas = append(s.Replicas, r)
+		}
+	}
+	return s, nil
+}
+
+// leads tells whether the answer is that of a primary that takes writes.
+func leads(s *api.Status) bool { return s.WriteOpen && s.Primary == s.Node }
+
+// bestAnswer is whom to believe about the group: the primary's answer if there is one, else that of a node with a quorum, and of
+// several the one with the highest epoch.
+func bestAnswer(answers []*api.Status) *api.Status {
+	rank := func(s *api.Status) int {
+		switch {
+		case leads(s):
+			return 2
+		case s.Quorum:
+			return 1
+		}
+		return 0
+	}
+	var best *api.Status
+	for _, s := range answers {
+		switch {
+		case s == nil:
+		case best == nil, rank(s) > rank(best), rank(s) == rank(best) && s.Epoch > best.Epoch:
+			best = s
+		}
+	}
+	return best
+}
+
+// replica joins what a node says of itself and what the group says of it.
+func (l *Lab) replica(n Node, own, group *api.Status) Replica {
+	r := Replica{Name: n.Name, Role: ag.RoleResolving, Sync: ag.NotSynchronizing, Connected: disconnected, Dir: n.Dir, HTTP: "http://" + n.http(),
+		Endpoint: n.endpoint(), Now: "does not answer"}
+	if !n.Witness {
+		r.Listener = &Listener{l.uri(Node.readWrite, n), l.uri(Node.readOnly, n)}
+	}
+	if own == nil {
+		return r
+	}
+	self, _ := entry(own, n.Name)
+	r.AgentAnswers, r.Connected, r.Position, r.Now = true, connected, self.Position.String(), self.Because
+	if self.Role != "" {
+		r.Role = self.Role
+	}
+	if self.Progress != "" {
+		r.Now = self.Progress
+	}
+	if seen, ok := entry(group, n.Name); ok {
+		r.Sync, r.LagBytes, r.Connected = seen.Sync, seen.LagBytes, seen.Connected
+	} else if group != own {
+		r.Connected = disconnected
+	}
+	return r
+}
+
+func entry(s *api.Status, name string) (api.Replica, bool) {
+	for _, r := range s.Replicas {
+		if string(r.Name) == name {
+			return r, true
+		}
+	}
+	return api.Replica{}, false
+}
+
+func (r *Replica) addProcesses(t tree, n Node) {
+	pid := func(p *process) *int {
+		if p == nil {
+			return nil
+		}
+		return &p.pid
+	}
+	r.PIDs = PIDs{pid(t.agent), pid(t.keeper), pid(t.postgres)}
+	switch {
+	case !n.made():
+		r.State = "not made"
+	case t.paused():
+		r.State = "paused"
+	case t.running():
+		r.State = "running"
+	default:
+		r.State = "down"
+	}
+}

@@ -1,0 +1,318 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/api"
+)
+
+// Up makes the lab, or starts what is down of the one that is there, and returns when every replica is SYNCHRONIZED. If that
+// fails, it takes everything down again, unless Options.Keep.
+func Up(ctx context.Context, o Options) (*Lab, error) {
+	o.setDefaults()
+	l, fresh, err := openOrCreate(o)
+	if err != nil {
+		return nil, err
+	}
+	l.progress = newProgress(o.Progress)
+	unlock, err := l.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if o.NoGroup {
+		return l, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("the lab was not up within %v", o.Timeout))
+	defer cancel()
+	stop := l.progress.keepTalking()
+	defer stop()
+	if err := l.form(ctx); err != nil {
+		err = l.explain(err)
+		if fresh && !o.Keep {
+			err = errors.Join(err, l.takeDown(context.WithoutCancel(ctx), false))
+		}
+		return nil, err
+	}
+	return l, nil
+}
+
+func (o *Options) setDefaults() {
+	if o.Dir == "" {
+		o.Dir = DefaultDir()
+	}
+	if o.Replicas == 0 {
+		o.Replicas = 3
+	}
+	if o.Port == 0 {
+		o.Port = 6432
+	}
+	if o.Profile == "" {
+		o.Profile = "default"
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 3 * time.Minute
+	}
+}
+
+func openOrCreate(o Options) (l *Lab, fresh bool, err error) {
+	if _, err := os.Lstat(filepath.Join(o.Dir, file)); errors.Is(err, os.ErrNotExist) {
+		l, err = create(o)
+		return l, true, err
+	}
+	l, err = Open(o.Dir)
+	if err == nil && o.Exe != "" {
+		l.d.Exe, err = filepath.Abs(o.Exe)
+	}
+	return l, false, err
+}
+
+// lock makes sure that one command at a time changes what the lab consists of.
+func (l *Lab) lock() (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(l.dir, ".lock"), os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the lab: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, api.Unhealthy(fmt.Sprintf("another command works on the lab in %s; wait for its end, or end it", l.dir))
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// form makes and starts what is missing, in the order in which a group is formed by hand: found it, then have the others join.
+func (l *Lab) form(ctx context.Context) error {
+	nodes := l.Nodes()
+	if !nodes[0].made() {
+		if err := l.found(ctx, nodes[0]); err != nil {
+			return err
+		}
+	}
+	g, part := errgroup.WithContext(ctx)
+	for _, n := range nodes {
+		if n.made() {
+			g.Go(func() error { return l.startAgain(part, n) })
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	primary, err := l.awaitPrimary(ctx)
+	if err != nil {
+		return err
+	}
+	l.progress.line(primary.Name + " is the primary and takes writes")
+	g, part = errgroup.WithContext(ctx)
+	g.Go(func() error { return l.makeRole(part, primary) })
+	for _, n := range nodes {
+		if !n.made() && !n.Witness {
+			g.Go(func() error { return l.join(part, n, primary) })
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if w := nodes[len(nodes)-1]; w.Witness && !w.made() {
+		if err := l.join(ctx, w, primary); err != nil {
+			return err
+		}
+	}
+	return l.awaitReady(ctx)
+}
+
+// startAgain starts a node that is down and continues one that is paused.
+func (l *Lab) startAgain(ctx context.Context, n Node) error {
+	t, err := l.find(n)
+	if err != nil {
+		return err
+	}
+	switch {
+	case t.paused():
+		l.progress.line("continuing " + n.Name)
+		return thaw(t)
+	case t.agent == nil:
+		l.progress.line("starting " + n.Name)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("no answer within %v", startTimeout))
+	defer cancel()
+	return l.start(ctx, n)
+}
+
+func (l *Lab) found(ctx context.Context, n Node) error {
+	l.progress.line(fmt.Sprintf("making %s, the first node (a new database cluster)", n.Name))
+	_, err := l.run(ctx, n, append(l.initArgs(n), "--no-start")...)
+	return err
+}
+
+func (l *Lab) initArgs(n Node) []string {
+	args := append([]string{"init", "--group", "lab"}, n.flags()...)
+	if l.d.Profile != "default" {
+		args = append(args, "--profile", l.d.Profile)
+	}
+	return args
+}
+
+// flags are what init, join and witness need to know about the node.
+func (n Node) flags() []string {
+	rw, ro := n.readWrite(), n.readOnly()
+	if n.Witness {
+		rw, ro = "", ""
+	}
+	return []string{"--node", n.Dir, "--name", n.Name, "--endpoint", n.endpoint(), "--read-write", rw, "--read-only", ro, "--http", n.http()}
+}
+
+// join has a replica or witness admitted, and starts it.
+func (l *Lab) join(ctx context.Context, n, by Node) error {
+	kind, verb := "replica", "join"
+	if n.Witness {
+		kind, verb = "witness", "witness"
+	}
+	l.progress.line(fmt.Sprintf("%s joins as a %s", n.Name, kind))
+	out, err := l.run(ctx, by, "token", "create", "--node", by.Dir, "--role", kind, "--json")
+	if err != nil {
+		return err
+	}
+	var t api.TokenResult
+	if err := json.Unmarshal(out, &t); err != nil {
+		return fmt.Errorf("read the token: %w", err)
+	}
+	if _, err := l.run(ctx, n, append([]string{verb, t.Token, "--no-start"}, n.flags()...)...); err != nil {
+		return err
+	}
+	return l.start(ctx, n)
+}
+
+// run runs a command about a node to its end and returns what it wrote to standard output.
+func (l *Lab) run(ctx context.Context, n Node, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, l.d.Exe, args...)
+	cmd.Dir = "/"
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Run(); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return nil, nodeError{n.Name, fmt.Errorf("coterie %s of %s: %w: %s", args[0], n.Name, err, bytes.TrimSpace(said.Bytes()))}
+	}
+	return out.Bytes(), nil
+}
+
+func (l *Lab) awaitPrimary(ctx context.Context) (Node, error) {
+	l.progress.doing("waiting for a primary that takes writes")
+	for {
+		s, err := l.look(ctx)
+		if err != nil {
+			return Node{}, err
+		}
+		if s.Primary != nil {
+			return l.node(*s.Primary)
+		}
+		if err := pause(ctx); err != nil {
+			return Node{}, nodeError{l.Nodes()[0].Name, fmt.Errorf("no primary takes writes: %w", err)}
+		}
+	}
+}
+
+// awaitReady waits until every replica is SYNCHRONIZED and everyone who is to vote does: before that, the group would not survive
+// its primary.
+func (l *Lab) awaitReady(ctx context.Context) error {
+	seen := map[string]ag.SyncState{}
+	for {
+		s, err := l.look(ctx)
+		if err != nil {
+			return err
+		}
+		var waiting, lagging []string
+		for _, r := range s.Replicas {
+			if r.Sync == ag.Synchronized && seen[r.Name] != r.Sync {
+				l.progress.line(fmt.Sprintf("%s is %s and SYNCHRONIZED", r.Name, r.Role))
+			}
+			seen[r.Name] = r.Sync
+			if r.Sync != ag.Synchronized {
+				waiting, lagging = append(waiting, strings.TrimSpace(fmt.Sprintf("%s: %s %s", r.Name, r.Sync, r.Now))), append(lagging, r.Name)
+			}
+		}
+		if s.Ready() && s.Voters >= l.votes() {
+			return nil
+		}
+		if len(waiting) == 0 {
+			waiting, lagging = []string{fmt.Sprintf("%d of %d votes", s.Voters, l.votes())}, []string{l.Nodes()[len(l.Nodes())-1].Name}
+		}
+		l.progress.doing("waiting: " + strings.Join(waiting, "; "))
+		if err := pause(ctx); err != nil {
+			return nodeError{lagging[0], fmt.Errorf("not every replica is SYNCHRONIZED: %s: %w", strings.Join(waiting, "; "), err)}
+		}
+	}
+}
+
+// votes is how many members of the group vote: all, if that is an odd number, and at most five.
+func (l *Lab) votes() int {
+	n := min(len(l.Nodes()), 5)
+	if n%2 == 0 {
+		n--
+	}
+	return n
+}
+
+// look reads the status and fails if a node that was started has died.
+func (l *Lab) look(ctx context.Context) (Status, error) {
+	s, err := l.Status(ctx)
+	if err != nil {
+		return s, err
+	}
+	for _, r := range append(s.Replicas, s.Witnesses...) {
+		if r.State == "down" {
+			return s, nodeError{r.Name, fmt.Errorf("%s ended while the lab was waiting for it", r.Name)}
+		}
+	}
+	return s, nil
+}
+
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(100 * time.Millisecond):
+		return nil
+	}
+}
+
+// ByHand are the commands that form the group of an empty lab, for a reader to type: each node's in a terminal of its own.
+func (l *Lab) ByHand() []string {
+	quote := func(args []string) string {
+		for i, a := range args {
+			if a == "" || strings.ContainsAny(a, " '\"$`\\*?&;|<>()") {
+				args[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+			}
+		}
+		return strings.Join(args, " ")
+	}
+	nodes := l.Nodes()
+	out := []string{quote(append([]string{l.d.Exe}, l.initArgs(nodes[0])...))}
+	for _, n := range nodes[1:] {
+		kind, verb := "replica", "join"
+		if n.Witness {
+			kind, verb = "witness", "witness"
+		}
+		out = append(out, quote([]string{l.d.Exe, "token", "create", "--role", kind, "--node", nodes[0].Dir}),
+			quote([]string{l.d.Exe, verb})+" TOKEN "+quote(n.flags()))
+	}
+	return out
+}

@@ -1,0 +1,284 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/config"
+)
+
+// What Kill can kill.
+const (
+	WhatNode     = "node"
+	WhatAgent    = "agent"
+	WhatKeeper   = "keeper"
+	WhatPostgres = "postgres"
+)
+
+// startTimeout is how long an agent may take from its start to its first answer.
+const startTimeout = 60 * time.Second
+
+func notRunning(node, what string) error {
+	return api.Unhealthy(fmt.Sprintf("%s has no running %s; coterie lab status shows what runs", node, what))
+}
+
+// Kill ends a node, or one of its processes, by SIGKILL. All processes of a node are stopped first, so that they die at one instant
+// and none sees another's death.
+func (l *Lab) Kill(node, what string) error {
+	n, err := l.node(node)
+	if err != nil {
+		return err
+	}
+	if what == "" || what == WhatNode {
+		return l.killNode(n)
+	}
+	t, err := l.find(n)
+	if err != nil {
+		return err
+	}
+	one, ok := map[string]*process{WhatAgent: t.agent, WhatKeeper: t.keeper, WhatPostgres: t.postgres}[what]
+	switch {
+	case !ok:
+		return usage("what to kill: node, agent, keeper or postgres, and not %q", what)
+	case one == nil:
+		return notRunning(node, what)
+	}
+	if err := one.signal(syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill the %s of %s: %w", what, node, err)
+	}
+	return awaitGone([]process{*one}, 5*time.Second)
+}
+
+func (l *Lab) killNode(n Node) error {
+	t, frozen := l.freeze(n) // what could not be stopped is killed all the same
+	if len(t.all) == 0 {
+		return errors.Join(frozen, notRunning(n.Name, "process"))
+	}
+	var errs []error
+	for _, p := range t.all {
+		errs = append(errs, p.signal(syscall.SIGKILL))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("kill %s: %w", n.Name, err)
+	}
+	return errors.Join(frozen, awaitGone(t.all, 10*time.Second))
+}
+
+// Pause stops every process of a node, as a machine that hangs does.
+func (l *Lab) Pause(node string) error {
+	n, err := l.node(node)
+	if err != nil {
+		return err
+	}
+	t, err := l.freeze(n)
+	if err == nil && !t.running() {
+		return notRunning(node, "process")
+	}
+	return err
+}
+
+// Resume continues every process of a paused node.
+func (l *Lab) Resume(node string) error {
+	n, err := l.node(node)
+	if err != nil {
+		return err
+	}
+	t, err := l.find(n)
+	if err != nil {
+		return err
+	}
+	if !t.running() {
+		return notRunning(node, "process")
+	}
+	return thaw(t)
+}
+
+func thaw(t tree) error {
+	var errs []error
+	for _, p := range t.all {
+		if p.stopped() {
+			errs = append(errs, p.signal(syscall.SIGCONT))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Start starts the agent of a node, which starts the rest, and returns when it answers. A node that runs is left as it is.
+func (l *Lab) Start(node string) error {
+	n, err := l.node(node)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	return l.start(ctx, n)
+}
+
+func (l *Lab) start(ctx context.Context, n Node) error {
+	if !n.made() {
+		return api.Unhealthy(fmt.Sprintf("%s is not made yet: coterie lab up does it", n.Name))
+	}
+	t, err := l.find(n)
+	if err != nil {
+		return err
+	}
+	if t.paused() {
+		return api.Unhealthy(fmt.Sprintf("%s is paused; continue it with coterie lab resume %s", n.Name, n.Name))
+	}
+	var ended <-chan error
+	if t.agent == nil {
+		if ended, err = l.startAgent(n); err != nil {
+			return nodeError{n.Name, fmt.Errorf("start the agent of %s: %w", n.Name, err)}
+		}
+	}
+	return l.awaitAgent(ctx, n, ended)
+}
+
+// startAgent starts the agent in a session of its own: it outlives this process.
+func (l *Lab) startAgent(n Node) (<-chan error, error) {
+	out, err := agentOut(n)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = out.Close() }()
+	cmd := exec.Command(l.d.Exe, "agent", "--node", n.Dir) //nolint:noctx // not bound to a context: it outlives every one of ours
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	l.agents.Go(func() { ended <- cmd.Wait() })
+	return ended, nil
+}
+
+// agentOut opens the file for what an agent says outside its log. The directory is another user's when this is root, who must not
+// be led out of it by a link.
+func agentOut(n Node) (*os.File, error) {
+	uid, gid, err := nodeUser()
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(n.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	f, err := root.OpenFile(filepath.Join("log", "agent.out"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return f, f.Chown(uid, gid)
+}
+
+func (l *Lab) awaitAgent(ctx context.Context, n Node, ended <-chan error) error {
+	for {
+		if _, err := ask(ctx, n); err == nil {
+			return nil
+		}
+		select {
+		case err := <-ended:
+			return nodeError{n.Name, fmt.Errorf("the agent of %s ended at once: %w", n.Name, err)}
+		case <-ctx.Done():
+			return nodeError{n.Name, fmt.Errorf("the agent of %s does not answer: %w", n.Name, context.Cause(ctx))}
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// Down stops the lab and removes it.
+func (l *Lab) Down(ctx context.Context) error { return l.down(ctx, false) }
+
+// Stop stops every node in order and keeps the lab's directory: Up starts it again.
+func (l *Lab) Stop(ctx context.Context) error { return l.down(ctx, true) }
+
+func (l *Lab) down(ctx context.Context, keep bool) error {
+	unlock, err := l.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return l.takeDown(ctx, keep)
+}
+
+// takeDown asks every agent to end, waits, and kills what is left.
+func (l *Lab) takeDown(ctx context.Context, keep bool) error {
+	budget := 10 * time.Second
+	if keep { // data that is used again deserves a shutdown in order
+		budget = 40 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	l.progress.line("stopping the nodes")
+	var errs []error
+	for _, n := range l.Nodes() {
+		errs = append(errs, l.terminate(n))
+	}
+	for _, n := range l.Nodes() {
+		errs = append(errs, l.awaitEnd(ctx, n))
+	}
+	l.agents.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, n := range l.Nodes() {
+		errs = append(errs, removeRunDir(n))
+	}
+	if !keep {
+		errs = append(errs, os.RemoveAll(l.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// terminate asks a node to end: its agent, which ends the rest, or what there is without one.
+func (l *Lab) terminate(n Node) error {
+	t, err := l.find(n)
+	if err != nil {
+		return err
+	}
+	errs := []error{thaw(t)}
+	switch {
+	case t.agent != nil:
+		errs = append(errs, t.agent.signal(syscall.SIGTERM))
+	case t.keeper != nil:
+		errs = append(errs, t.keeper.signal(syscall.SIGTERM))
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Lab) awaitEnd(ctx context.Context, n Node) error {
+	for {
+		t, err := l.find(n)
+		if err != nil || !t.running() {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			l.progress.line(n.Name + " has not ended by itself; killing it")
+			return l.killNode(n)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// removeRunDir removes the private directory of the node's sockets, and its parent when that was the last.
+func removeRunDir(n Node) error {
+	layout, err := config.NewLayout(n.Dir)
+	if err != nil {
+		return err
+	}
+	err = os.RemoveAll(layout.Run)
+	if parent := filepath.Dir(layout.Run); strings.HasPrefix(parent, "/tmp/") {
+		_ = os.Remove(parent) // stays while other nodes use it
+	}
+	return err
+}
