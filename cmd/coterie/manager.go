@@ -32,7 +32,7 @@ func (m *manager) Status() api.Status {
 		}
 	}
 	e, st := v.Record.Epoch, v.Record.State
-	s.Epoch, s.Phase, s.Quorum, s.Voters, s.Profile = e.Epoch, e.Phase, v.Quorum, v.Group.Voters(), v.Group.Profile
+	s.Epoch, s.Phase, s.Quorum, s.Voters, s.Profile = e.Epoch, e.Phase, v.Quorum, voting(v.Group), v.Group.Profile
 	s.CommitRule, s.SyncMembers, s.SyncCount, s.Timeline = v.Group.CommitRule, st.V, st.K, st.Basis.Timeline
 	_, s.Required = v.Group.CommitTarget(countSync(v.Group, st.Leader))
 	if v.Op.Epoch == e.Epoch && v.Op.ID != "" {
@@ -68,13 +68,26 @@ func countSync(g ag.Group, leader ag.ReplicaID) int {
 	return k
 }
 
+// votes tells whether a member votes by now: until its learner is promoted, it only is to vote.
+func votes(r ag.Replica) bool { return r.Voter && r.EtcdID != 0 }
+
+func voting(g ag.Group) int {
+	n := 0
+	for _, r := range g.Replicas {
+		if votes(r) {
+			n++
+		}
+	}
+	return n
+}
+
 func failoverReady(v ag.View) string {
 	switch {
 	case !v.Quorum:
 		return "not ready: no majority of the quorum answers"
 	case v.Record.State.K == 0:
 		return "not ready: no secondary is synchronized"
-	case v.Group.Voters() < 3:
+	case voting(v.Group) < 3:
 		return "not ready: two nodes cannot tell a dead primary from a cut link; add a witness or a third replica"
 	}
 	return "ready"
@@ -82,7 +95,7 @@ func failoverReady(v ag.View) string {
 
 func (m *manager) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag.Position) api.Replica {
 	st, mine := snap.Statuses[r.ID], r.ID == m.n.self
-	out := api.Replica{Name: r.ID, Role: st.Role, Mode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: r.Voter, Suspended: r.Suspended,
+	out := api.Replica{Name: r.ID, Role: st.Role, Mode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: votes(r), Suspended: r.Suspended,
 		Endpoint: r.Endpoint, Listener: r.Listener, ReadOnly: r.ReadOnly, HTTP: r.HTTP, Position: st.Position, Server: st.Server, Data: st.Data,
 		Busy: st.Busy, Progress: st.Progress, Because: st.Because, Connected: "CONNECTED", Sync: ag.NotSynchronizing}
 	if mine {
