@@ -130,8 +130,10 @@ func (n *node) voters() []ag.Replica {
 // keepMembership makes this node's part in the quorum what the group's configuration says: it joins as a learner and becomes a voter,
 // or leaves.
 func (n *node) keepMembership(ctx context.Context) error {
+	said := ""
 	for {
-		if err := n.membershipTurn(ctx); err != nil && ctx.Err() == nil {
+		if err := n.membershipTurn(ctx); err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
 			n.log.Warn("quorum membership not settled yet", "err", err)
 		}
 		select {
@@ -151,6 +153,9 @@ func (n *node) membershipTurn(ctx context.Context) error {
 	m := n.member.Load()
 	switch {
 	case ok && me.Voter && (m == nil || me.EtcdID == 0):
+		if before := waitsFor(snap.Group, n.self); before != "" {
+			return fmt.Errorf("%s is to vote first; start it, or take it out with coterie remove %s", before, before)
+		}
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
 		return n.becomeVoter(ctx)
@@ -158,6 +163,20 @@ func (n *node) membershipTurn(ctx context.Context) error {
 		return n.stopVoting(m)
 	}
 	return nil
+}
+
+// waitsFor returns the member that is to become a voter before this one: one at a time, in the order of the configuration. The quorum
+// takes one learner at a time, and a second that it rejects stays behind in its members' connections for ever.
+func waitsFor(g ag.Group, self ag.ReplicaID) ag.ReplicaID {
+	for _, r := range g.Replicas {
+		if r.ID == self {
+			return ""
+		}
+		if r.Voter && r.EtcdID == 0 {
+			return r.ID
+		}
+	}
+	return ""
 }
 
 // becomeVoter adds this node to the quorum as a learner, starts its member, and has it promoted once it has caught up. Every step

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"os"
 	"slices"
 	"syscall"
@@ -47,6 +48,8 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	handle(mux, "POST /api/v1/token", func(ctx context.Context, r TokenRequest) (any, error) { return s.m.CreateToken(ctx, r) })
 	handle(mux, "POST /api/v1/remove", func(ctx context.Context, id ag.ReplicaID) (any, error) { return nil, s.m.Remove(ctx, id) })
 	handle(mux, "POST /api/v1/resume", func(ctx context.Context, id ag.ReplicaID) (any, error) { return nil, s.m.Resume(ctx, id) })
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile) // where time goes, for whoever may administer
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	return s.serve(ctx, ownUser{l}, mux)
 }
 
