@@ -34,7 +34,7 @@ type Replica struct {
 	Connected    string       `json:"connected_state"`
 	State        string       `json:"state"` // not made, down, running or paused
 	AgentAnswers bool         `json:"agent_answers"`
-	Position     string       `json:"position"`
+	Position     string       `json:"position"`  // timeline:LSN; empty while not known
 	LagBytes     *int64       `json:"lag_bytes"` // behind the primary; null while not known
 	Now          string       `json:"now"`       // what it does or waits for
 	Dir          string       `json:"dir"`
@@ -180,7 +180,10 @@ func (l *Lab) replica(n Node, own, group *api.Status) Replica {
 		return r
 	}
 	self, _ := entry(own, n.Name)
-	r.AgentAnswers, r.Connected, r.Position, r.Now = true, connected, self.Position.String(), self.Because
+	r.AgentAnswers, r.Connected, r.Now = true, connected, self.Because
+	if self.Position.LSN != 0 {
+		r.Position = self.Position.String()
+	}
 	if self.Role != "" {
 		r.Role = self.Role
 	}
