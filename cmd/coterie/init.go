@@ -139,6 +139,7 @@ func (f *nodeFlags) install(ctx context.Context) (postgres.Install, error) {
 
 func initCommand() *cobra.Command {
 	var f nodeFlags
+	var a adoptFlags
 	var group, profile string
 	c := &cobra.Command{
 		Use:     "init",
@@ -146,7 +147,10 @@ func initCommand() *cobra.Command {
 		Short:   "Found a group: make its first node here",
 		Long: `Makes this machine the first node of a new availability group: a new database cluster with data checksums, the group's certificate
 authority, and the record. It ends with the agent running in the foreground (--no-start: ready to be started) and prints the command
-with which the next node joins.`,
+with which the next node joins.
+
+With --adopt it takes an existing, cleanly stopped cluster under management in place instead; it first prints what it found and
+changes nothing until --yes is given. coterie release gives the cluster back.`,
 		Example: `  coterie init --group orders                        # on the first machine
   coterie init --node /tmp/n1 --endpoint 127.0.0.1:7022 --read-write 127.0.0.1:7432 --read-only 127.0.0.1:7433 --http 127.0.0.1:7008`,
 		Args: args(0, "no arguments"),
@@ -154,6 +158,9 @@ with which the next node joins.`,
 			dir, _ := c.Flags().GetString("node")
 			if _, ok := ag.Profiles[profile]; !ok {
 				return usage("--profile %q: default, fast or wan", profile)
+			}
+			if a.target != "" {
+				return adoptNode(c, dir, &f, &a, group, profile)
 			}
 			if err := becomeServerUser(dir); err != nil {
 				return err
@@ -165,6 +172,7 @@ with which the next node joins.`,
 		},
 	}
 	f.add(c)
+	a.add(c)
 	c.Flags().StringVar(&group, "group", "coterie", "what people call the group")
 	c.Flags().StringVar(&profile, "profile", "default", "lease profile: default, fast or wan")
 	return c

@@ -1,0 +1,111 @@
+package adopt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Start is who starts the cluster at boot.
+type Start struct {
+	Conf    string `json:"conf,omitempty"`    // Debian's start.conf
+	Content string `json:"content,omitempty"` // what was in it
+	Absent  bool   `json:"absent,omitempty"`  // it did not exist
+	Value   string `json:"value,omitempty"`   // auto, manual or disabled
+	Unit    string `json:"unit,omitempty"`    // of systemd
+	Systemd bool   `json:"systemd,omitempty"` // systemd runs here
+	Masked  bool   `json:"masked,omitempty"`  // by the adoption
+}
+
+func (x *inspection) checkStart() {
+	x.Start = FindStart(x.Cluster)
+	s := x.Start
+	if s.Conf == "" {
+		return
+	}
+	target := s.Conf
+	if s.Absent {
+		target = filepath.Dir(s.Conf)
+	}
+	if syscall.Access(target, 2) != nil {
+		x.refuse(fmt.Sprintf("%s cannot be written, so the distribution would start the cluster behind the agent's back", target),
+			"let its owner be the owner of the cluster: chown %d %s", os.Geteuid(), target)
+	}
+}
+
+// FindStart finds what starts the cluster.
+func FindStart(c Cluster) Start {
+	var s Start
+	if c.Name != "" {
+		s.Conf = filepath.Join(filepath.Dir(c.ConfigFile), "start.conf")
+		b, err := os.ReadFile(s.Conf)
+		s.Content, s.Absent, s.Value = string(b), errors.Is(err, fs.ErrNotExist), "auto"
+		for line := range strings.Lines(s.Content) {
+			if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+				s.Value = line
+			}
+		}
+	}
+	_, err := os.Stat(filepath.Join(c.Root, "/run/systemd/system"))
+	s.Systemd = err == nil
+	s.Unit = findUnit(c)
+	return s
+}
+
+// findUnit returns systemd's unit of the cluster: an instance of Debian's template, or the one that names the data directory.
+func findUnit(c Cluster) string {
+	for _, dir := range []string{"/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system"} {
+		dir = filepath.Join(c.Root, dir)
+		if c.Name != "" && exists(filepath.Join(dir, "postgresql@.service")) {
+			return "postgresql@" + strings.Replace(c.Name, "/", "-", 1) + ".service"
+		}
+		units, _ := filepath.Glob(filepath.Join(dir, "postgres*.service"))
+		for _, u := range units {
+			b, err := os.ReadFile(u)
+			if err == nil && namesDirectory(string(b), c.Data) {
+				return filepath.Base(u)
+			}
+		}
+	}
+	return ""
+}
+
+func namesDirectory(unit, data string) bool {
+	for _, w := range strings.FieldsFunc(unit, func(r rune) bool { return strings.ContainsRune(" \t\n=\"'", r) }) {
+		if filepath.IsAbs(w) && filepath.Clean(w) == data {
+			return true
+		}
+	}
+	return false
+}
+
+// disabledConf is start.conf with its value replaced and its comments kept.
+func disabledConf(content string) string {
+	var b strings.Builder
+	for line := range strings.Lines(content) {
+		if t := strings.TrimSpace(line); t == "" || t[0] == '#' {
+			b.WriteString(line)
+		}
+	}
+	return b.String() + "disabled\n"
+}
+
+// Mask keeps systemd from starting the unit; Unmask undoes it. Both need root.
+func Mask(ctx context.Context, unit string) error   { return systemctl(ctx, "mask", unit) }
+func Unmask(ctx context.Context, unit string) error { return systemctl(ctx, "unmask", unit) }
+
+func systemctl(ctx context.Context, verb, unit string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, "systemctl", verb, unit).CombinedOutput(); err != nil {
+		return fmt.Errorf("systemctl %s %s: %w: %s", verb, unit, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

@@ -1,0 +1,246 @@
+package adopt
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// RecordFile is the name of the adoption's record in the node's state directory.
+const RecordFile = "adopted.json"
+
+// Adopted is the record of an adoption: what was changed outside the node directory, and what the cluster was like. It is on
+// disk before the first change, so that Undo works however far the adoption came.
+type Adopted struct {
+	Cluster
+	SystemID  string    `json:"system_id"`
+	BinDir    string    `json:"bin_dir"`
+	Start     Start     `json:"start"`
+	AutoConf  string    `json:"auto_conf"`               // postgresql.auto.conf as it was
+	Removed   []string  `json:"removed,omitempty"`       // its lines that the group reserves
+	Generated bool      `json:"generated,omitempty"`     // a postgresql.conf for joining nodes was put into the data directory
+	Dropped   []string  `json:"dropped_slots,omitempty"` // physical slots
+	Settings  []Setting `json:"settings"`                // what the files set
+	SyncNames string    `json:"synchronous_standby_names,omitempty"`
+}
+
+// Load reads the record of an adoption from a node's state directory.
+func Load(stateDir string) (*Adopted, error) {
+	b, err := os.ReadFile(filepath.Join(stateDir, RecordFile))
+	if err != nil {
+		return nil, err
+	}
+	var a Adopted
+	if err := json.Unmarshal(b, &a); err != nil {
+		return nil, fmt.Errorf("%s: %w", RecordFile, err)
+	}
+	return &a, nil
+}
+
+func (a *Adopted) save(stateDir string) error {
+	b, err := json.MarshalIndent(a, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeDurably(filepath.Join(stateDir, RecordFile), b, 0o600)
+}
+
+// Take takes over what r describes, which must have no refusals. clean removes the reserved settings from
+// postgresql.auto.conf. The caller undoes what was done when an error is returned, and when it fails later.
+func Take(r *Report, binDir, stateDir string, clean func() error) (*Adopted, error) {
+	if len(r.Refusals) > 0 {
+		return nil, r.Refusals[0]
+	}
+	auto, err := os.ReadFile(r.autoConf())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	a := &Adopted{Cluster: r.Cluster, SystemID: r.SystemID, BinDir: binDir, Start: r.Start, AutoConf: string(auto), Settings: r.Settings, SyncNames: r.SyncNames,
+		Generated: r.Apart() && !exists(filepath.Join(r.Data, "postgresql.conf"))}
+	for _, s := range r.Slots {
+		if s.Physical {
+			a.Dropped = append(a.Dropped, s.Name)
+		}
+	}
+	if err := a.save(stateDir); err != nil {
+		return a, fmt.Errorf("record the adoption: %w", err)
+	}
+	return a, a.change(r, stateDir, clean)
+}
+
+func (a *Adopted) change(r *Report, stateDir string, clean func() error) error {
+	// From here an accidental start is a standby's, which writes nothing.
+	if err := writeDurably(filepath.Join(a.Data, "standby.signal"), nil, 0o600); err != nil {
+		return fmt.Errorf("create standby.signal: %w", err)
+	}
+	if a.Start.Conf != "" {
+		if err := writeInPlace(a.Start.Conf, disabledConf(a.Start.Content)); err != nil {
+			return fmt.Errorf("take over the start: %w", err)
+		}
+	}
+	if err := clean(); err != nil {
+		return err
+	}
+	now, err := os.ReadFile(a.autoConf())
+	if err != nil {
+		return err
+	}
+	kept := slices.Collect(strings.Lines(string(now)))
+	for line := range strings.Lines(a.AutoConf) {
+		if !slices.Contains(kept, line) {
+			a.Removed = append(a.Removed, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	if err := a.save(stateDir); err != nil {
+		return fmt.Errorf("record the adoption: %w", err)
+	}
+	for _, name := range a.Dropped {
+		if err := os.RemoveAll(filepath.Join(a.Data, "pg_replslot", name)); err != nil {
+			return fmt.Errorf("drop slot %s: %w", name, err)
+		}
+	}
+	if a.Generated {
+		if err := writeDurably(filepath.Join(a.Data, "postgresql.conf"), []byte(generatedConf(r.Settings, a.autoConf())), 0o600); err != nil {
+			return fmt.Errorf("write the configuration of joining nodes: %w", err)
+		}
+	}
+	return nil
+}
+
+// nodeLocal are settings that mean something on one machine only.
+var nodeLocal = []string{"data_directory", "hba_file", "ident_file", "external_pid_file", "port", "listen_addresses", "unix_socket_directories",
+	"ssl", "ssl_cert_file", "ssl_key_file", "ssl_ca_file", "ssl_crl_file", "ssl_crl_dir", "ssl_dh_params_file", "stats_temp_directory", "log_directory", "krb_server_keyfile",
+	"cluster_name", "synchronous_standby_names"}
+
+// generatedConf is the configuration that nodes which copy the data get with it. This node keeps its own, outside.
+func generatedConf(settings []Setting, autoConf string) string {
+	var b strings.Builder
+	b.WriteString("# The group's settings, taken from the cluster that was adopted. The adopted node itself does not read this file.\n")
+	for _, s := range settings {
+		if s.File != autoConf && !s.Ours && !slices.Contains(nodeLocal, s.Name) {
+			fmt.Fprintf(&b, "%s = %s\n", s.Name, quoteConf(s.Value))
+		}
+	}
+	return b.String()
+}
+
+// agentSettings are what the agent itself writes with ALTER SYSTEM in a running server.
+var agentSettings = []string{"synchronous_standby_names", "max_standby_streaming_delay", "max_standby_archive_delay", "hot_standby_feedback"}
+
+// Undo gives the cluster back as it was found, as far as it is not as it was already. The server must be stopped. clean is as for
+// Take. What the administrator set with ALTER SYSTEM in the meantime stays; dropped slots do not come back.
+func (a *Adopted) Undo(clean func() error) error {
+	var errs []error
+	step := func(what string, err error) {
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("%s: %w", what, err))
+		}
+	}
+	step("restore postgresql.auto.conf", a.restoreAutoConf(clean))
+	if a.Generated {
+		step("remove the generated configuration", os.Remove(filepath.Join(a.Data, "postgresql.conf")))
+	}
+	step("remove the members' slots", removeMemberSlots(a.Data))
+	step("remove the copy's mark", os.Remove(filepath.Join(a.Data, "coterie.copy")))
+	if a.Start.Conf != "" && a.Start.Absent {
+		step("restore start.conf", os.Remove(a.Start.Conf))
+	} else if a.Start.Conf != "" {
+		step("restore start.conf", writeInPlace(a.Start.Conf, a.Start.Content))
+	}
+	if len(errs) == 0 { // last: while it is there, a start by accident does no harm
+		step("remove standby.signal", os.Remove(filepath.Join(a.Data, "standby.signal")))
+		step("flush the data directory", syncPath(a.Data))
+	}
+	return errors.Join(errs...)
+}
+
+func (a *Adopted) restoreAutoConf(clean func() error) error {
+	if err := clean(); err != nil {
+		return err
+	}
+	b, err := os.ReadFile(a.autoConf())
+	if err != nil {
+		return err
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(b)) {
+		if name, _, ok := confLine(line); !ok || !slices.Contains(agentSettings, name) {
+			out.WriteString(line)
+		}
+	}
+	restored := slices.Clone(a.Removed)
+	for line := range strings.Lines(a.AutoConf) {
+		line = strings.TrimSuffix(line, "\n")
+		if name, _, ok := confLine(line); ok && slices.Contains(agentSettings, name) && !slices.Contains(restored, line) {
+			restored = append(restored, line)
+		}
+	}
+	for _, line := range restored {
+		out.WriteString(line + "\n")
+	}
+	return writeDurably(a.autoConf(), []byte(out.String()), 0o600)
+}
+
+// removeMemberSlots removes the group's slots of a stopped server: nobody would ever advance them again.
+func removeMemberSlots(data string) error {
+	dirs, err := filepath.Glob(filepath.Join(data, "pg_replslot", "cot_*"))
+	for _, d := range dirs {
+		err = errors.Join(err, os.RemoveAll(d))
+	}
+	return err
+}
+
+// Releasable says why the cluster cannot be given back now; nil when it can.
+func (a *Adopted) Releasable(state string) error {
+	if pid, live := livePostmaster(a.Data); live {
+		return refuse(fmt.Sprintf("the server is running, as process %d", pid), "stop the agent (SIGTERM) and wait for its end")
+	}
+	switch state {
+	case "shut down":
+		return nil
+	case "shut down in recovery":
+		return refuse("this copy was a secondary when it was stopped", "start the agent and make this node the primary: coterie failover --to its name; then stop it and release it")
+	}
+	return refuse(fmt.Sprintf("the server was not cleanly shut down (its state is %q)", state), "start the agent, wait until it is healthy, and stop it in order")
+}
+
+// writeDurably replaces a file, so that after a power loss there is either the old or the new one.
+func writeDurably(path string, content []byte, mode os.FileMode) error {
+	tmp := path + ".coterie-tmp"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp)
+		return err
+	}
+	return syncPath(filepath.Dir(path))
+}
+
+// writeInPlace keeps owner and mode of a file in a directory that may belong to somebody else.
+func writeInPlace(path, content string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644) //nolint:gosec // start.conf is read by everybody
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
