@@ -1,0 +1,435 @@
+package agtest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+)
+
+// Node models one node: its data directory, its server, its keeper and its ends of the WAL streams. The agent's ports are
+// its methods Instance, Keeper, Upstream, Downstream, Peers, Sessions and Seeder.
+type Node struct {
+	ID    ag.ReplicaID
+	Store *Store
+
+	w     *World
+	agent Agent
+
+	// The data directory.
+	data   ag.DataState
+	inside ag.CopyID
+	log    []Entry
+	tls    []ag.TimelineEntry
+	forks  []ag.Position
+	seeds  int
+	rewind int
+
+	// The server.
+	pid       int
+	recovery  bool
+	hung      bool // answers nothing, but lives
+	lingering bool // its walreceiver does not go away
+	syncP     []ag.ReplicaID
+	syncN     int
+	waits     []*waiting
+	pids      int
+
+	// The keeper.
+	armed      ag.Epoch
+	seenEpoch  ag.Epoch
+	deadline   time.Duration
+	timer      *time.Timer
+	generation uint64
+	starts     int
+	fences     []string
+	exits      chan string
+
+	// The streams.
+	source   ag.ReplicaID
+	sourceEp ag.Epoch
+	leading  ag.Epoch // downstream is open for that epoch; 0: closed
+	held     bool     // feedback is held back
+	changed  chan struct{}
+
+	// The clients.
+	events []string
+	routes *ag.Routes
+
+	fail map[string]error
+	hook map[string]func()
+}
+
+// waiting is a commit that waits for its acknowledgement.
+type waiting struct {
+	at   ag.LSN
+	done chan error
+}
+
+func (n *Node) locked(do func()) {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	do()
+	n.w.settle()
+}
+
+// Fail makes every call of that name fail with err, until err is nil: "start", "promote", "rewind", "seed", "set-sync",
+// "fence", "stop", "checkpoint", "history", "extend".
+func (n *Node) Fail(call string, err error) {
+	n.locked(func() {
+		if n.fail == nil {
+			n.fail = map[string]error{}
+		}
+		n.fail[call] = err
+	})
+}
+
+// Before runs do once, before the next call of that name: the names of Fail.
+func (n *Node) Before(call string, do func()) {
+	n.locked(func() {
+		if n.hook == nil {
+			n.hook = map[string]func(){}
+		}
+		n.hook[call] = do
+	})
+}
+
+func (n *Node) begin(call string) error {
+	n.w.mu.Lock()
+	do, err := n.hook[call], n.fail[call]
+	delete(n.hook, call)
+	n.w.mu.Unlock()
+	if do != nil {
+		do()
+	}
+	return err
+}
+
+// Crash kills the server as a bug would.
+func (n *Node) Crash() { n.locked(func() { n.stopped("killed by signal 9") }) }
+
+// Hang makes the server answer nothing, or answer again.
+func (n *Node) Hang(on bool) { n.locked(func() { n.hung = on }) }
+
+// Linger keeps the walreceiver alive after its source has gone, or lets it go.
+func (n *Node) Linger(on bool) { n.locked(func() { n.lingering = on }) }
+
+// SetSyncByHand changes the synchronous setting as a superuser would.
+func (n *Node) SetSyncByHand(p []ag.ReplicaID, k int) { n.locked(func() { n.syncP, n.syncN = p, k }) }
+
+// State is what a test may look at.
+type State struct {
+	Running, Recovery, Receiving bool
+	Data                         ag.DataState
+	Copy                         ag.CopyID
+	Position                     ag.Position
+	Armed                        ag.Epoch
+	Deadline                     time.Duration
+	Starts, Seeds, Rewinds       int
+	Forks                        []ag.Position
+	Fences, Events               []string
+	Source                       ag.ReplicaID
+	SourceEp                     ag.Epoch
+	SyncP                        []ag.ReplicaID
+	SyncN                        int
+	Routes                       *ag.Routes
+}
+
+// State returns it.
+func (n *Node) State() State {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	return State{Running: n.pid != 0, Recovery: n.recovery, Receiving: n.receiving(), Data: n.data, Copy: n.inside, Position: n.position(), Armed: n.armed,
+		Deadline: n.deadline, Starts: n.starts, Seeds: n.seeds, Rewinds: n.rewind, Forks: slices.Clone(n.forks), Fences: slices.Clone(n.fences),
+		Events: slices.Clone(n.events), Source: n.source, SourceEp: n.sourceEp, SyncP: slices.Clone(n.syncP), SyncN: n.syncN, Routes: n.routes}
+}
+
+func (n *Node) end() ag.LSN {
+	if len(n.log) == 0 {
+		return 0x1000
+	}
+	return n.log[len(n.log)-1].LSN
+}
+
+func (n *Node) position() ag.Position {
+	if len(n.tls) == 0 {
+		return ag.Position{}
+	}
+	return ag.Position{Timeline: n.tls[len(n.tls)-1].TLI, LSN: n.end()}
+}
+
+func (n *Node) gate() time.Duration {
+	n.w.mu.Lock()
+	a := n.agent
+	n.w.mu.Unlock()
+	if a == nil {
+		return 1
+	}
+	return a.Gate()
+}
+
+// up returns the node this one streams from, nil when it does not.
+func (n *Node) up() *Node {
+	p := n.w.nodes[n.source]
+	if p == nil || n.pid == 0 || n.hung || !n.recovery || n.agent == nil || p.agent == nil || p.pid == 0 || p.recovery || p.leading != n.sourceEp ||
+		n.w.cuts[[2]ag.ReplicaID{n.ID, p.ID}] {
+		return nil
+	}
+	return p
+}
+
+// prefix reports whether this copy is a beginning of p's.
+func (n *Node) prefix(p *Node) bool {
+	k := len(n.log)
+	return k <= len(p.log) && (k == 0 || n.log[k-1] == p.log[k-1])
+}
+
+func (n *Node) receiving() bool {
+	p := n.up()
+	return n.lingering || p != nil && n.prefix(p)
+}
+
+func (n *Node) receive() {
+	if p := n.up(); p != nil && n.prefix(p) && (len(n.log) < len(p.log) || len(n.tls) != len(p.tls)) {
+		n.log, n.tls = slices.Clone(p.log), slices.Clone(p.tls)
+	}
+}
+
+// streamers are the nodes that stream from this one.
+func (n *Node) streamers() []*Node {
+	var out []*Node
+	for _, s := range n.w.nodes {
+		if s.up() == n && s.prefix(n) {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, func(x, y *Node) int { return cmp.Compare(x.ID, y.ID) })
+	return out
+}
+
+// commit writes a commit and returns where its acknowledgement will come.
+func (n *Node) commit() (Entry, <-chan error) {
+	c := n.w.append(n)
+	x := &waiting{at: c.LSN, done: make(chan error, 1)}
+	n.waits = append(n.waits, x)
+	n.w.settle()
+	return c, x.done
+}
+
+func (n *Node) acknowledge() {
+	if n.pid == 0 || n.recovery {
+		return
+	}
+	n.waits = slices.DeleteFunc(n.waits, func(x *waiting) bool {
+		have := 0
+		if !n.held {
+			for _, s := range n.streamers() {
+				if slices.Contains(n.syncP, s.ID) && s.end() >= x.at {
+					have++
+				}
+			}
+		}
+		if have < n.syncN {
+			return false
+		}
+		x.done <- nil
+		return true
+	})
+}
+
+var errServerEnded = errors.New("the server ended")
+
+// stopped ends the server: nothing of it is left alive.
+func (n *Node) stopped(how string) {
+	if n.pid == 0 {
+		return
+	}
+	n.pid, n.hung = 0, false
+	for _, x := range n.waits {
+		x.done <- errServerEnded
+	}
+	n.waits = nil
+	n.exits <- how
+}
+
+// Instance returns the node's agent.Instance.
+func (n *Node) Instance() agent.Instance { return (*instance)(n) }
+
+type instance Node
+
+func (i *instance) n() *Node { return (*Node)(i) }
+
+func (i *instance) Data() (d ag.DataState) {
+	i.n().locked(func() { d = i.data })
+	return d
+}
+
+func (i *instance) InsideCopy() (c ag.CopyID, err error) {
+	i.n().locked(func() { c = i.inside })
+	return c, nil
+}
+
+func (i *instance) WriteCopy(id ag.CopyID) error {
+	if err := i.n().begin("write-copy"); err != nil {
+		return err
+	}
+	i.n().locked(func() { i.inside = id })
+	return nil
+}
+
+func (i *instance) running(ctx context.Context) error {
+	i.w.mu.Lock()
+	pid, hung := i.pid, i.hung
+	i.w.mu.Unlock()
+	switch {
+	case pid == 0:
+		return errors.New("no server answers")
+	case hung:
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+		return errors.New("the server does not answer")
+	}
+	return ctx.Err()
+}
+
+func (i *instance) Observe(ctx context.Context) (o agent.Observation, err error) {
+	if err := i.running(ctx); err != nil {
+		return o, err
+	}
+	i.n().locked(func() {
+		o = agent.Observation{InRecovery: i.recovery, Position: i.n().position(), Replay: i.n().end(), Receiving: i.n().receiving(),
+			P: slices.Clone(i.syncP), N: i.syncN, Waiters: len(i.waits)}
+	})
+	return o, nil
+}
+
+func (i *instance) EndOfWAL(ctx context.Context) (p ag.Position, err error) {
+	i.n().locked(func() { p = i.n().position() })
+	if p.Timeline == 0 {
+		err = errors.New("no WAL here")
+	}
+	return p, errors.Join(err, ctx.Err())
+}
+
+func (i *instance) History(_ context.Context, tli ag.Timeline) (h []ag.TimelineEntry, err error) {
+	if err := i.n().begin("history"); err != nil {
+		return nil, err
+	}
+	i.n().locked(func() { h = slices.Clone(i.tls) })
+	if len(h) == 0 || h[len(h)-1].TLI != tli {
+		return nil, fmt.Errorf("no history of timeline %d", tli)
+	}
+	return h, nil
+}
+
+func (i *instance) Promote(ctx context.Context, tli ag.Timeline) (end ag.LSN, err error) {
+	if err := i.n().begin("promote"); err != nil {
+		return 0, err
+	}
+	if err := i.running(ctx); err != nil {
+		return 0, err
+	}
+	i.n().locked(func() {
+		at := i.n().position()
+		switch {
+		case !i.recovery && at.Timeline == tli:
+			end = i.n().end() // already done
+		case !i.recovery:
+			err = errors.New("the server is not in recovery")
+		case at.Timeline >= tli:
+			err = fmt.Errorf("timeline %d is not above %d", tli, at.Timeline)
+		default:
+			i.tls = append(i.tls, ag.TimelineEntry{TLI: tli, Parent: at.Timeline, Switch: at.LSN})
+			i.recovery = false
+			end = i.w.append(i.n()).LSN
+		}
+	})
+	return end, err
+}
+
+func (i *instance) SetSync(ctx context.Context, p []ag.ReplicaID, k int, _ ag.Epoch) error {
+	if err := i.running(ctx); err != nil {
+		return err
+	}
+	err := i.n().begin("set-sync")
+	if err != nil && !errors.Is(err, ErrAfterEffect) {
+		return err
+	}
+	i.n().locked(func() {
+		i.syncP, i.syncN = slices.Clone(p), k
+		if k == 0 {
+			i.syncP = nil
+		}
+	})
+	return err
+}
+
+// ErrAfterEffect is an error to Fail with that leaves the effect in place.
+var ErrAfterEffect = errors.New("no answer after the effect")
+
+func (i *instance) FlushLSN(ctx context.Context) (l ag.LSN, err error) {
+	i.n().locked(func() { l = i.n().end() })
+	return l, i.running(ctx)
+}
+
+func (i *instance) Checkpoint(ctx context.Context) error {
+	return errors.Join(i.n().begin("checkpoint"), i.running(ctx))
+}
+func (i *instance) EndConflicts(context.Context) error     { return nil }
+func (i *instance) RestoreConflicts(context.Context) error { return nil }
+
+func (i *instance) ProbeCommit(ctx context.Context) (<-chan error, func(context.Context) bool, error) {
+	if err := i.running(ctx); err != nil {
+		return nil, nil, err
+	}
+	var done <-chan error
+	var at ag.LSN
+	i.n().locked(func() {
+		var c Entry
+		c, done = i.n().commit()
+		at = c.LSN
+	})
+	return done, func(context.Context) (waits bool) {
+		i.n().locked(func() { waits = slices.ContainsFunc(i.waits, func(x *waiting) bool { return x.at == at }) })
+		return waits
+	}, nil
+}
+
+func (i *instance) EnsureSlots(context.Context, map[ag.ReplicaID]ag.LSN) error { return nil }
+
+func (i *instance) KeepFork(_ context.Context, from ag.Position) (string, error) {
+	i.n().locked(func() { i.forks = append(i.forks, from) })
+	return "forked", nil
+}
+
+func (i *instance) Rewind(ctx context.Context, progress func(string)) error {
+	i.n().locked(func() { i.rewind++ })
+	if err := i.n().begin("rewind"); err != nil {
+		return err
+	}
+	progress("copying")
+	return i.n().copyFrom(ctx, i.source)
+}
+
+// copyFrom makes this copy what the source is.
+func (n *Node) copyFrom(ctx context.Context, source ag.ReplicaID) (err error) {
+	if _, err := n.w.reach(ctx, n.ID, source); err != nil {
+		return err
+	}
+	n.locked(func() {
+		p := n.w.nodes[source]
+		if n.pid != 0 || p == nil || p.pid == 0 {
+			err = errors.New("the target runs or the source does not")
+			return
+		}
+		n.log, n.tls, n.inside, n.data = slices.Clone(p.log), slices.Clone(p.tls), p.inside, ag.DataPresent
+	})
+	return err
+}
