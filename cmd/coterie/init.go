@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/api"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/postgres"
@@ -420,8 +423,73 @@ func startOrSay(c *cobra.Command, dir string, noStart bool) error {
 		say(c, "made %s; start it with: coterie agent --node %s", abs, abs)
 		return nil
 	}
-	say(c, "starting the agent; the next node joins with what this prints:  coterie token create --node %s", abs)
-	return runAgent(c, dir, false)
+	if startUnit(c, abs) {
+		return awaitNext(c.Context(), c, abs)
+	}
+	say(c, "starting the agent in the foreground; Ctrl-C stops it in order, coterie agent --node %s starts it again", abs)
+	ctx, cancel := context.WithCancel(c.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := awaitNext(ctx, c, abs); err != nil && ctx.Err() == nil {
+			say(c, "%v", err)
+		}
+	})
+	err = runAgent(c, dir, false)
+	cancel()
+	wg.Wait()
+	return err
+}
+
+// startUnit starts the node through its service unit, if one is installed for this node directory.
+func startUnit(c *cobra.Command, abs string) bool {
+	if abs != defaultNode || os.Geteuid() != 0 {
+		return false
+	}
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return false
+	}
+	if err := exec.CommandContext(c.Context(), "systemctl", "cat", "coterie.service").Run(); err != nil {
+		return false
+	}
+	if out, err := exec.CommandContext(c.Context(), "systemctl", "enable", "--now", "coterie.service").CombinedOutput(); err != nil {
+		say(c, "coterie.service did not start: %s", strings.TrimSpace(string(out)))
+		return false
+	}
+	return true
+}
+
+// awaitNext waits until the agent serves a group that takes writes and prints the command with which the next node joins it.
+func awaitNext(ctx context.Context, c *cobra.Command, abs string) error {
+	l, err := config.NewLayout(abs)
+	if err != nil {
+		return err
+	}
+	cl := api.NewClient(l.AgentSock())
+	said := time.Now()
+	for {
+		st, err := cl.Status(ctx)
+		if err == nil && st.WriteOpen {
+			break
+		}
+		if time.Since(said) > 3*time.Second {
+			said = time.Now()
+			say(c, "waiting for the group: %s", st.Because)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	say(c, "this node is up: coterie status --node %s", abs)
+	r, err := cl.CreateToken(ctx, api.TokenRequest{Role: "replica", TTL: 15 * time.Minute})
+	if err != nil {
+		say(c, "to admit the next node, run on a replica: coterie token create")
+		return nil //nolint:nilerr // a witness cannot make tokens, and says where to
+	}
+	say(c, "the next node joins, until %s, with:", r.Expires.Local().Format("15:04"))
+	_, err = fmt.Fprintln(c.OutOrStdout(), r.Command)
+	return err
 }
 
 // say tells the person what is going on; data goes to standard output, talk to standard error.

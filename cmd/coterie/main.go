@@ -28,6 +28,9 @@ const (
 	exitRefused   = 4
 )
 
+// defaultNode is where a node is when nobody says otherwise.
+const defaultNode = "/var/lib/coterie"
+
 // exitCode carries an exit code with an error.
 type exitCode struct {
 	code int
@@ -95,10 +98,10 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage("%w; see %s --help", err, c.CommandPath())
 	})
-	root.PersistentFlags().String("node", "/var/lib/coterie", "the node directory")
+	root.PersistentFlags().String("node", defaultNode, "the node directory")
 	root.AddGroup(&cobra.Group{ID: "node", Title: "A node:"}, &cobra.Group{ID: "group", Title: "The group:"}, &cobra.Group{ID: "try", Title: "To try it:"})
 	root.AddCommand(initCommand(), joinCommand(false), joinCommand(true), agentCommand(), configCommand(), releaseCommand(),
-		statusCommand(), failoverCommand(), tokenCommand(), removeCommand(), resumeCommand(), explainCommand())
+		statusCommand(), failoverCommand(), tokenCommand(), removeCommand(), resumeCommand(), setCommand(), explainCommand())
 	root.AddCommand(labCommands()...)
 	root.AddCommand(demoCommands()...)
 	return root

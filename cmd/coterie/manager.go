@@ -395,3 +395,43 @@ func setSuspended(g *ag.Group, id ag.ReplicaID, on bool) error {
 func (m *manager) Resume(ctx context.Context, id ag.ReplicaID) error {
 	return m.n.updateGroup(ctx, func(g *ag.Group) error { return setSuspended(g, id, false) })
 }
+
+// Set changes settings; what cannot be is refused before anything is written.
+func (m *manager) Set(ctx context.Context, req api.SettingsRequest) error {
+	return m.n.updateGroup(ctx, func(g *ag.Group) error {
+		if r := req.CommitRule; r != nil {
+			if *r != ag.RuleQuorum && *r != ag.RuleAll {
+				return &api.Error{Kind: "usage", Message: fmt.Sprintf("commit rule %q: QUORUM or ALL", *r)}
+			}
+			g.CommitRule = *r
+		}
+		if p := req.Profile; p != nil {
+			if _, ok := ag.Profiles[*p]; !ok {
+				return &api.Error{Kind: "usage", Message: fmt.Sprintf("profile %q: default, fast or wan", *p)}
+			}
+			g.Profile = *p
+		}
+		if t := req.SessionTimeout; t != nil {
+			if *t < 2*time.Second || *t > 10*time.Minute {
+				return &api.Error{Kind: "usage", Message: "the session timeout must be between 2 s and 10 min"}
+			}
+			g.SessionTimeout = *t
+		}
+		return setRequired(g, req.Required)
+	})
+}
+
+func setRequired(g *ag.Group, required *int) error {
+	if required == nil {
+		return nil
+	}
+	if *required < 0 {
+		g.Required = nil
+		return nil
+	}
+	if most := countSync(*g, "") - 1; *required > most {
+		return api.Refused(fmt.Sprintf("the group has %d synchronous secondaries; requiring %d would stop every commit", most, *required))
+	}
+	g.Required = required
+	return nil
+}

@@ -383,7 +383,10 @@ func (v View) follow() Plan {
 	case leading && (v.Local.Source != leader || v.Local.SourceEp != v.epoch()):
 		return Plan{Rule: RuleFollow, Because: fmt.Sprintf("%s leads epoch %d", leader, v.epoch()), Actions: []Action{Follow{Leader: leader, Epoch: v.epoch()}}}
 	}
-	return Plan{Rule: RuleStandBy, Because: "nothing to change"}
+	if v.Local.Source != "" {
+		return Plan{Rule: RuleStandBy, Because: fmt.Sprintf("follows %s in epoch %d", v.Local.Source, v.Local.SourceEp)}
+	}
+	return Plan{Rule: RuleStandBy, Because: fmt.Sprintf("waiting for %s to lead epoch %d", leader, v.epoch())}
 }
 
 // start adds a Start to the action when the server is down.

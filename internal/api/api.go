@@ -26,6 +26,8 @@ type Manager interface {
 	Remove(ctx context.Context, id ag.ReplicaID) error
 	// Resume continues the data movement of a suspended replica.
 	Resume(ctx context.Context, id ag.ReplicaID) error
+	// Set changes settings of the group.
+	Set(ctx context.Context, req SettingsRequest) error
 	// Metrics writes the Prometheus text form.
 	Metrics() map[string]float64
 }
@@ -62,6 +64,14 @@ type FailoverResult struct {
 type TokenRequest struct {
 	Role string        `json:"role"` // replica or witness
 	TTL  time.Duration `json:"ttl_ns"`
+}
+
+// SettingsRequest changes the settings that are not nil. Required below zero means: by the table of the commit rule.
+type SettingsRequest struct {
+	CommitRule     *ag.CommitRule `json:"commit_rule,omitempty"`
+	Profile        *string        `json:"profile,omitempty"`
+	Required       *int           `json:"required,omitempty"`
+	SessionTimeout *time.Duration `json:"session_timeout_ns,omitempty"`
 }
 
 // TokenResult is the token and the commands that use it.

@@ -62,6 +62,11 @@ func (c *Client) Resume(ctx context.Context, id ag.ReplicaID) error {
 	return c.call(ctx, "POST", "resume", id, nil)
 }
 
+// Set changes settings of the group.
+func (c *Client) Set(ctx context.Context, r SettingsRequest) error {
+	return c.call(ctx, "POST", "settings", r, nil)
+}
+
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
