@@ -13,7 +13,7 @@ type progress struct {
 	mu   sync.Mutex
 	say  func(string)
 	last time.Time
-	doin string // what goes on, said again after a silence
+	now  string // what goes on, said again after a silence
 }
 
 func newProgress(say func(string)) *progress {
@@ -27,21 +27,20 @@ func (p *progress) line(s string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.say(s)
-	p.doin, p.last = "", time.Now()
+	p.now, p.last = s, time.Now()
 }
 
 // doing notes what goes on, for the next silence.
 func (p *progress) doing(s string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.doin = s
+	p.now = s
 }
 
 // keepTalking breaks every silence until the returned function is called.
 func (p *progress) keepTalking() (stop func()) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
-	start := time.Now()
 	wg.Go(func() {
 		t := time.NewTicker(200 * time.Millisecond)
 		defer t.Stop()
@@ -50,23 +49,19 @@ func (p *progress) keepTalking() (stop func()) {
 			case <-done:
 				return
 			case <-t.C:
-				p.tick(time.Since(start))
+				p.tick()
 			}
 		}
 	})
 	return func() { close(done); wg.Wait() }
 }
 
-func (p *progress) tick(elapsed time.Duration) {
+func (p *progress) tick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Since(p.last) < silence {
 		return
 	}
-	what := p.doin
-	if what == "" {
-		what = "still at it"
-	}
-	p.say(what + ", " + elapsed.Round(time.Second).String() + " so far")
+	p.say("... " + p.now)
 	p.last = time.Now()
 }

@@ -255,11 +255,22 @@ func (l *Lab) terminate(n Node) error {
 	return errors.Join(errs...)
 }
 
+// awaitEnd waits for the end of a node. A keeper whose agent ended without it is asked to end, too.
 func (l *Lab) awaitEnd(ctx context.Context, n Node) error {
+	alone := 0
 	for {
 		t, err := l.find(n)
 		if err != nil || !t.running() {
 			return err
+		}
+		if t.agent == nil && t.keeper != nil {
+			alone++
+		}
+		if alone == 50 && t.keeper != nil {
+			l.progress.line("the agent of " + n.Name + " ended and left its keeper; ending that")
+			if err := t.keeper.signal(syscall.SIGTERM); err != nil {
+				return err
+			}
 		}
 		select {
 		case <-ctx.Done():
