@@ -272,7 +272,7 @@ back by rewinding it or copying it anew; what only it had is kept in its forked/
 }
 
 func setCommand() *cobra.Command {
-	var rule, profile string
+	var rule string
 	var required int
 	var timeout time.Duration
 	c := &cobra.Command{
@@ -294,9 +294,6 @@ func setCommand() *cobra.Command {
 				r := ag.CommitRule(strings.ToUpper(rule))
 				req.CommitRule = &r
 			}
-			if f.Changed("profile") {
-				req.Profile = &profile
-			}
 			if f.Changed("required") {
 				req.Required = &required
 			}
@@ -314,7 +311,6 @@ func setCommand() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&rule, "commit-rule", "", "QUORUM or ALL")
-	c.Flags().StringVar(&profile, "profile", "", "lease profile: default, fast or wan")
 	c.Flags().IntVar(&required, "required", -1, "fewest secondaries a commit waits for")
 	c.Flags().DurationVar(&timeout, "session-timeout", 0, "silence after which a secondary is not waited for any more")
 	return c

@@ -405,12 +405,6 @@ func (m *manager) Set(ctx context.Context, req api.SettingsRequest) error {
 			}
 			g.CommitRule = *r
 		}
-		if p := req.Profile; p != nil {
-			if _, ok := ag.Profiles[*p]; !ok {
-				return &api.Error{Kind: "usage", Message: fmt.Sprintf("profile %q: default, fast or wan", *p)}
-			}
-			g.Profile = *p
-		}
 		if t := req.SessionTimeout; t != nil {
 			if *t < 2*time.Second || *t > 10*time.Minute {
 				return &api.Error{Kind: "usage", Message: "the session timeout must be between 2 s and 10 min"}

@@ -69,7 +69,6 @@ type TokenRequest struct {
 // SettingsRequest changes the settings that are not nil. Required below zero means: by the table of the commit rule.
 type SettingsRequest struct {
 	CommitRule     *ag.CommitRule `json:"commit_rule,omitempty"`
-	Profile        *string        `json:"profile,omitempty"`
 	Required       *int           `json:"required,omitempty"`
 	SessionTimeout *time.Duration `json:"session_timeout_ns,omitempty"`
 }
