@@ -52,7 +52,7 @@ func pages(t *testing.T) map[string]string {
 }
 
 // soon are parts of the program that the documentation may speak of before they are there.
-var soon = []string{"lab", "demo", "bench", "agsim", "adopt"}
+var soon = []string{"lab", "demo", "bench", "agsim", "adopt", "e2e"}
 
 // build compiles the program once.
 var build = sync.OnceValues(func() (string, error) {
