@@ -243,6 +243,12 @@ func (v View) best() (SealReport, bool) {
 	return best, enough && best.Promotable
 }
 
+// SealsSuffice reports whether the seals so far allow to choose whom to promote. View.Sealed is measured from that moment.
+func (v View) SealsSuffice() bool {
+	_, enough := v.best()
+	return enough
+}
+
 // better prefers the longer log; among equals one that can be promoted, and this node, which needs no word sent to it.
 func (s SealReport) better(t SealReport, self ReplicaID) bool {
 	if c := s.Position.Compare(t.Position); c != 0 {

@@ -1,0 +1,403 @@
+package agsim
+
+import (
+	"fmt"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// This file is what the agent, the server and the store do. Where package agent does something with a plan, it is done here.
+
+// look is the part of an agent's turn before the decision: it takes up what the record says of this node.
+func (m *Model) look(w *World, i int, e env) {
+	n := &w.nodes[i]
+	if e.noQuorum {
+		return
+	}
+	if n.sealEp != e.epoch.epoch {
+		n.seals, n.sealEp = 0, e.epoch.epoch
+		n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
+	}
+	holds := e.epoch.leader == uint8(i+1) && e.epoch.phase == lead
+	if holds && n.server == writable && n.armed == e.epoch.epoch {
+		n.leading = e.epoch.epoch
+	}
+	if n.leading != 0 && (!holds || n.leading != e.epoch.epoch || n.server != writable) && n.busy.kind != handing {
+		w.stopLeading(i)
+	}
+}
+
+// turn decides for node i and begins what the plan says. Short actions are done at once; commits and long actions become pending.
+func (m *Model) turn(w *World, i int, e env) ag.Plan {
+	m.look(w, i, e)
+	p := m.decide(m.view(w, i, e))
+	m.fired[p.Rule]++
+	m.begin(w, i, e, p)
+	return p
+}
+
+func (m *Model) begin(w *World, i int, e env, p ag.Plan) {
+	n := &w.nodes[i]
+	if p.Open {
+		n.opened = e.epoch.epoch
+	}
+	if p.Commit != nil {
+		n.busy = m.commitOf(n, e, *p.Commit)
+		return
+	}
+	for _, a := range p.Actions {
+		b := pending{at: e.epoch.epoch}
+		switch a := a.(type) {
+		case ag.Fence:
+			w.fence(i)
+		case ag.Start:
+			if n.server == down && n.data == present {
+				n.server = recovery
+			}
+		case ag.Follow:
+			m.follow(w, i, index(a.Leader), uint16(a.Epoch))
+		case ag.Hold:
+			w.hold(i)
+		case ag.Promote:
+			b.kind, b.tli, b.sync = promoting, uint16(a.TLI), setting{setOf(a.Sync.P), uint8(a.Sync.N)}
+		case ag.SetSync:
+			b.kind, b.sync = setting1, setting{setOf(a.Sync.P), uint8(a.Sync.N)}
+		case ag.ProveSync:
+			b.kind, b.sync = proving, n.sync
+		case ag.Rewind:
+			b.kind, b.other = rewinding, uint8(index(a.Source)+1)
+		case ag.Seed:
+			b.kind, b.other = seeding, uint8(index(a.Source)+1)
+		case ag.HandOver:
+			b.kind, b.other = handing, uint8(index(a.To)+1)
+		}
+		if b.kind != idle && n.busy.kind == idle {
+			n.busy = b
+			if b.kind == rewinding || b.kind == seeding {
+				m.beginRepair(w, i)
+			}
+		}
+	}
+}
+
+// beginRepair stops the server and touches the data directory.
+func (m *Model) beginRepair(w *World, i int) {
+	n := &w.nodes[i]
+	w.stop(i)
+	if n.promised > n.busy.at {
+		n.busy = pending{}
+		return
+	}
+	n.promised = n.busy.at
+	m.checkRepair(w, i)
+	n.data = partial
+}
+
+func (m *Model) commitOf(n *node, e env, c ag.Commit) pending {
+	b := pending{kind: committing, at: e.epoch.epoch, guardState: c.Guard.State >= 0, guardLead: c.Guard.Lead >= 0}
+	if c.Lead != nil && c.Lead.Released {
+		b.release = true
+		n.lease = 0
+	}
+	if c.Epoch != nil {
+		b.hasEpoch = true
+		b.epoch = epochRec{epoch: uint16(c.Epoch.Epoch), phase: phaseOf(c.Epoch.Phase), leader: uint8(index(c.Epoch.Leader) + 1),
+			tli: uint16(c.Epoch.TLI), maxTLI: uint16(c.Epoch.MaxTLI), forced: c.Epoch.Forced}
+	}
+	if c.State != nil {
+		b.hasState = true
+		b.state = stateRec{epoch: uint16(c.State.Epoch), leader: uint8(index(c.State.Leader) + 1), copy: copyOf(c.State.Copy),
+			k: uint8(c.State.K), basis: e.state.basis}
+		if b.state.epoch != e.state.epoch {
+			b.state.basis = m.logs.at(n.log, n.endOfRec)
+		}
+		for _, x := range c.State.V {
+			b.state.v[index(x.ID)] = copyOf(x.Copy)
+		}
+		if c.State.Seq != 2 { // a view always shows 1
+			fail("the sequence of /state went from 1 to %d", c.State.Seq)
+		}
+	}
+	return b
+}
+
+// perform brings what node i is in the middle of to its end.
+func (m *Model) perform(w *World, i int) {
+	n := &w.nodes[i]
+	b := n.busy
+	if b.kind != handing {
+		n.busy = pending{}
+	}
+	switch b.kind {
+	case committing:
+		m.commit(w, i, b)
+	case promoting:
+		m.promote(w, i, b)
+	case setting1:
+		m.setSync(n, b.sync)
+	case proving:
+		if n.server == writable && n.sync == b.sync && (b.sync.n == 0 || n.streams&b.sync.p != 0) {
+			n.olders, n.older = 0, [3]setting{}
+			n.proven, n.barrier = true, m.logs.depth(n.log)
+		}
+	case rewinding, seeding:
+		m.endRepair(w, i, b)
+	case handing:
+		m.handOver(w, i)
+	}
+}
+
+func (m *Model) commit(w *World, i int, b pending) bool {
+	if b.staleEpoch || b.guardState && b.staleState || b.guardLead && b.staleLead {
+		return false
+	}
+	m.checkCommit(w, b)
+	for j := range m.n {
+		o := &w.nodes[j].busy
+		o.staleEpoch = o.staleEpoch || b.hasEpoch && o.kind != idle
+		o.staleState = o.staleState || b.hasState && o.kind != idle
+		o.staleLead = o.staleLead || b.release && o.kind != idle
+	}
+	if b.release {
+		w.released = true
+	}
+	if b.hasState {
+		w.state = b.state
+	}
+	if b.hasEpoch {
+		if b.epoch.epoch != w.epoch.epoch {
+			w.released = false
+		}
+		w.epoch = b.epoch
+		if b.hasState {
+			m.checkLead(w, i)
+		}
+	}
+	return true
+}
+
+func (m *Model) promote(w *World, i int, b pending) {
+	n := &w.nodes[i]
+	if n.promised > b.at || n.lease != b.at || n.server != recovery || n.data != present || m.logs.tli(n.log) >= b.tli {
+		return
+	}
+	n.promised = b.at
+	w.hold(i)
+	m.checkTimeline(w, b.tli)
+	n.log = m.logs.append(n.log, b.tli, m.writer(i, b.at))
+	n.server, n.armed, n.endOfRec = writable, b.at, m.logs.depth(n.log)
+	n.sync, n.older, n.olders, n.proven, n.barrier = b.sync, [3]setting{}, 0, false, 0
+}
+
+// setSync puts a setting in force for some; what was in force before may be so for others until the new one is proven.
+func (m *Model) setSync(n *node, s setting) {
+	if n.server != writable || n.sync == s {
+		return
+	}
+	if int(n.olders) == len(n.older) { // reloads do happen, if late
+		copy(n.older[:], n.older[1:])
+		n.olders--
+	}
+	n.older[n.olders] = n.sync
+	n.olders++
+	n.sync, n.proven, n.barrier = s, false, 0
+}
+
+func (m *Model) endRepair(w *World, i int, b pending) {
+	n, s := &w.nodes[i], &w.nodes[b.other-1]
+	if n.promised > b.at || s.leading != b.at || s.server != writable {
+		return
+	}
+	w.copies++
+	n.copy, n.data, n.log, n.noRewind, n.refused = w.copies, present, s.log, false, false
+}
+
+// handOver runs a planned failover in two steps: stop with nothing left to send, then name the successor.
+func (m *Model) handOver(w *World, i int) {
+	n := &w.nodes[i]
+	to := int(n.busy.other) - 1
+	if n.server == writable {
+		if w.state.v[to] == 0 || !n.streams.has(to) || n.gotCopy[to] != w.nodes[to].copy || n.got[to] != m.logs.depth(n.log) {
+			n.busy, w.op = pending{}, ""
+			return
+		}
+		b := n.busy
+		w.stop(i)
+		n.busy = b
+		return
+	}
+	b := n.busy
+	n.busy, w.op = pending{}, ""
+	e := w.epoch
+	e.epoch, e.phase, e.leader, e.maxTLI, e.forced = e.epoch+1, promote, uint8(to+1), e.maxTLI+1, false
+	e.tli = e.maxTLI
+	if m.commit(w, i, pending{kind: committing, staleEpoch: b.staleEpoch, hasEpoch: true, epoch: e}) {
+		n.lease, n.armed = 0, 0
+	}
+}
+
+func (m *Model) follow(w *World, i, leader int, epoch uint16) {
+	n := &w.nodes[i]
+	if epoch < n.promised && m.flaw != flawPromise {
+		return
+	}
+	n.promised = max(n.promised, epoch)
+	w.hold(i)
+	n.source, n.sourceEp, n.refused = uint8(leader+1), epoch, false
+}
+
+// mayStream reports whether node j could draw WAL from its source now, and from whom.
+func (m *Model) mayStream(w *World, j int) (src int, ok bool) {
+	n := &w.nodes[j]
+	if !n.up || n.source == 0 || n.server != recovery || n.data != present || n.refused {
+		return 0, false
+	}
+	s := &w.nodes[n.source-1]
+	if !s.up || s.server != writable || s.leading != n.sourceEp || s.leading == 0 {
+		return 0, false
+	}
+	src = int(n.source) - 1
+	return src, !s.streams.has(j) || m.logs.depth(n.log) < m.logs.depth(s.log)
+}
+
+// stream opens j's stream, or carries one record over it and the report of its flush back.
+func (m *Model) stream(w *World, j, src int) {
+	n, s := &w.nodes[j], &w.nodes[src]
+	depth := m.logs.depth(n.log)
+	if !s.streams.has(j) {
+		if depth > m.logs.depth(s.log) || m.logs.tli(m.logs.at(s.log, depth)) != m.logs.tli(n.log) {
+			n.refused = true // histories differ
+			return
+		}
+		if s.gotCopy[j] != 0 && s.gotCopy[j] != n.copy && m.flaw != flawKeepProof {
+			s.proven, s.barrier = false, 0
+		}
+		s.streams |= one(j)
+		s.gotCopy[j] = n.copy
+	} else {
+		r := m.logs.of(m.logs.at(s.log, depth+1))
+		n.log = m.logs.append(n.log, r.tli, r.writer)
+	}
+	s.got[j] = m.logs.depth(n.log)
+}
+
+// seal asks member j for its seal on behalf of candidate i.
+func (m *Model) seal(w *World, i, j int) {
+	c, n := &w.nodes[i], &w.nodes[j]
+	e := c.sealEp
+	if n.promised > e {
+		return
+	}
+	n.promised = e
+	if m.flaw != flawSealOpen {
+		w.hold(j)
+	}
+	if n.armed != 0 && n.armed < e && m.flaw != flawNoFence {
+		w.fence(j)
+	}
+	if n.data != present || n.server == writable && m.flaw != flawNoFence {
+		return
+	}
+	c.seals |= one(j)
+	c.sealLog[j], c.sealCpy[j] = n.log, n.copy
+}
+
+// mayAck returns the furthest commit that a server could report to its client as committed now.
+func (m *Model) mayAck(w *World, i int) (wal, bool) {
+	n := &w.nodes[i]
+	if n.server != writable || n.opened != n.armed || n.armed == 0 {
+		return 0, false
+	}
+	best := uint16(0)
+	for s := range int(n.olders) + 1 {
+		c := n.sync
+		if s < int(n.olders) {
+			c = n.older[s]
+		}
+		for d := m.logs.depth(n.log); d > best; d-- {
+			have := 0
+			for j := range m.n {
+				if c.p.has(j) && n.streams.has(j) && n.got[j] >= d {
+					have++
+				}
+			}
+			if have >= int(c.n) {
+				best = d
+				break
+			}
+		}
+	}
+	return m.logs.at(n.log, best), best > n.endOfRec
+}
+
+// write makes a commit record on a server that is open for clients.
+func (m *Model) write(w *World, i int) bool {
+	n := &w.nodes[i]
+	if n.server != writable || n.opened != n.armed || n.armed == 0 {
+		return false
+	}
+	n.log = m.logs.append(n.log, m.logs.tli(n.log), m.writer(i, n.armed))
+	return true
+}
+
+// hold points the upstream of node i at nobody.
+func (w *World) hold(i int) {
+	n := &w.nodes[i]
+	n.source, n.sourceEp, n.refused = 0, 0, false
+	w.dropStreams(i)
+}
+
+func (w *World) dropStreams(i int) {
+	for j := range w.nodes {
+		w.nodes[j].streams &^= one(i)
+	}
+}
+
+func (w *World) stopLeading(i int) {
+	n := &w.nodes[i]
+	n.leading, n.streams = 0, 0
+	n.got, n.gotCopy = [maxMembers]uint16{}, [maxMembers]copyID{}
+}
+
+// stop ends the server of node i, which keeps its log.
+func (w *World) stop(i int) {
+	n := &w.nodes[i]
+	w.stopLeading(i)
+	w.dropStreams(i)
+	n.server, n.endOfRec, n.proven, n.barrier = down, 0, false, 0
+	n.sync, n.older, n.olders = setting{}, [3]setting{}, 0
+}
+
+// fence makes writes impossible on node i and ends what it was doing.
+func (w *World) fence(i int) {
+	n := &w.nodes[i]
+	if n.server == writable {
+		w.stop(i)
+	}
+	n.armed, n.lease = 0, 0
+	if n.busy.kind != committing {
+		n.busy = pending{}
+	}
+}
+
+// crash ends everything of node i but its disk; its agent starts again.
+func (w *World) crash(i int) {
+	n := &w.nodes[i]
+	w.stop(i)
+	w.hold(i)
+	n.busy, n.armed, n.lease, n.opened = pending{}, 0, 0, 0
+	n.seals, n.sealEp = 0, 0
+	n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
+	n.noRewind = false
+}
+
+// wipe loses the disk's data of node i, but for the marks.
+func (w *World) wipe(i int) {
+	w.crash(i)
+	w.nodes[i].data, w.nodes[i].log = empty, 0
+}
+
+// violation is a broken invariant.
+type violation string
+
+func fail(format string, args ...any) { panic(violation(fmt.Sprintf(format, args...))) }

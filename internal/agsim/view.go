@@ -1,0 +1,204 @@
+package agsim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// Model is a group and the rules of its world.
+type Model struct {
+	logs   *logs
+	group  ag.Group
+	groups map[set]ag.Group // the group with these members suspended
+	n      int
+	decide func(ag.View) ag.Plan
+	fired  map[ag.Rule]int
+	flaw   flaw
+}
+
+// flaw is a deliberate mistake in what performs the plans. Mistakes in the decisions are made by wrapping Decide.
+type flaw uint8
+
+const (
+	noFlaw        flaw = iota
+	flawKeepProof      // a stream that comes back with another copy leaves the setting proven
+	flawPromise        // WAL of an epoch older than the promise is taken
+	flawNoFence        // a seal does not fence the old leader it is asked of
+	flawSealOpen       // a seal leaves older streams open
+)
+
+// NewModel returns a model of that group, whose replicas must be called a, b, c, ... in order.
+func NewModel(g ag.Group) *Model {
+	return &Model{logs: newLogs(), group: g, groups: map[set]ag.Group{}, n: len(g.Replicas), decide: ag.Decide, fired: map[ag.Rule]int{}}
+}
+
+// NewGroup returns a group of synchronous replicas that fail over automatically, the last one a witness if that is wanted.
+func NewGroup(replicas int, witness bool, rule ag.CommitRule) ag.Group {
+	g := ag.Group{CommitRule: rule, SessionTimeout: 10 * time.Second, Profile: "default"}
+	for i := range replicas {
+		g.Replicas = append(g.Replicas, ag.Replica{ID: names[i], AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Voter: true})
+	}
+	if witness {
+		g.Replicas = append(g.Replicas, ag.Replica{ID: names[replicas], AvailabilityMode: ag.ConfigurationOnly, Voter: true})
+	}
+	return g
+}
+
+// steady is a group in which a has led the first epoch for a while and everybody streams.
+func (m *Model) steady() World {
+	w := m.born()
+	w.epoch.phase = lead
+	w.state.epoch = 1
+	a := &w.nodes[0]
+	a.server, a.armed, a.lease, a.leading, a.opened, a.endOfRec, a.proven, a.barrier = writable, 1, 1, 1, 1, 2, true, 2
+	log := m.logs.append(a.log, 2, m.writer(0, 1))
+	w.state.basis, a.log, w.used = log, log, 1<<1|1<<2
+	n, _ := m.group.CommitTarget(m.withData() - 1)
+	for i := range m.n {
+		if !m.group.Replicas[i].HasData() {
+			continue
+		}
+		x := &w.nodes[i]
+		x.log, x.server, x.promised = log, max(x.server, recovery), 1
+		if i == 0 {
+			continue
+		}
+		x.source, x.sourceEp = 1, 1
+		a.streams |= one(i)
+		a.got[i], a.gotCopy[i] = m.logs.depth(log), x.copy
+		w.state.v[i] = x.copy
+	}
+	w.state.k = uint8(n)
+	a.sync = setting{a.streams, uint8(n)}
+	w.acked = log
+	return w
+}
+
+// born is a group that was just founded: a is to be promoted, the others are copies of it.
+func (m *Model) born() World {
+	w := World{epoch: epochRec{epoch: 1, phase: promote, leader: 1, tli: 2, maxTLI: 2}, used: 1 << 1}
+	log := m.logs.append(0, 1, 0)
+	w.state.leader = 1
+	w.state.basis = log
+	for i := range m.n {
+		w.nodes[i].up = true
+		if m.group.Replicas[i].HasData() {
+			w.copies++
+			w.nodes[i].data, w.nodes[i].log, w.nodes[i].copy = present, log, w.copies
+		}
+	}
+	w.state.copy = w.nodes[0].copy
+	return w
+}
+
+func (m *Model) withData() (n int) {
+	for _, r := range m.group.Replicas {
+		if r.HasData() {
+			n++
+		}
+	}
+	return n
+}
+
+// writer tells apart what different promotions wrote, even on a timeline id allotted twice.
+func (m *Model) writer(i int, epoch uint16) uint32 { return uint32(epoch)<<8 | uint32(i+1) }
+
+func (m *Model) groupWith(suspended set) ag.Group {
+	if suspended == 0 {
+		return m.group
+	}
+	g, ok := m.groups[suspended]
+	if !ok {
+		g = m.group
+		g.Replicas = slices.Clone(g.Replicas)
+		for i := range g.Replicas {
+			g.Replicas[i].Suspended = suspended.has(i)
+		}
+		m.groups[suspended] = g
+	}
+	return g
+}
+
+// env is what a node's clocks and network tell it: in the explorer an adversary's choice, in the simulator true.
+type env struct {
+	noQuorum bool
+	epoch    epochRec // the record as last read
+	state    stateRec
+	released bool
+	silence  time.Duration
+	sealed   time.Duration
+	reach    set
+	silent   [maxMembers]time.Duration // streams
+	refused  set
+}
+
+// view is what node i sees.
+func (m *Model) view(w *World, i int, e env) ag.View {
+	n := &w.nodes[i]
+	v := ag.View{Self: names[i], Group: m.groupWith(w.suspended), Profile: ag.Profiles["default"], Quorum: !e.noQuorum,
+		Record: m.record(e), Silence: e.silence, Lease: ag.Lease{Epoch: ag.Epoch(n.lease), Valid: n.lease != 0}, Reach: e.reach.ids()}
+	v.Local = ag.Local{Data: dataStates[n.data], Server: serverStates[n.server], Copy: n.copy.id(), Position: m.logs.position(n.log),
+		Promised: ag.Epoch(n.promised), Armed: ag.Epoch(n.armed), SourceEp: ag.Epoch(n.sourceEp), Refused: n.refused, NoRewind: n.noRewind,
+		Opened: ag.Epoch(n.opened)}
+	if n.data != present {
+		v.Local.Position = ag.Position{}
+	}
+	if n.source != 0 {
+		v.Local.Source = names[n.source-1]
+	}
+	if n.busy.kind != idle {
+		v.Busy = kinds[n.busy.kind]
+	}
+	if w.op != "" {
+		v.Op = ag.Op{ID: "op", Kind: w.op, To: names[w.opTo-1], Epoch: ag.Epoch(w.opEpoch)}
+	}
+	if n.server == writable {
+		v.Local.Sync = ag.Sync{P: n.sync.p.ids(), N: int(n.sync.n), Proven: n.proven, Barrier: ag.LSN(n.barrier)}
+		v.Local.EndOfRec = ag.LSN(n.endOfRec)
+		v.Local.History = m.logs.timelines(m.logs.at(n.log, max(n.endOfRec, 1)))
+	}
+	if n.sealEp == e.epoch.epoch {
+		for j := range m.n {
+			if n.seals.has(j) {
+				v.Seals = append(v.Seals, ag.SealReport{Member: names[j], Copy: n.sealCpy[j].id(), Epoch: ag.Epoch(n.sealEp),
+					Position: m.logs.position(n.sealLog[j]), Promotable: true})
+			}
+		}
+		if v.SealsSuffice() {
+			v.Sealed = e.sealed
+		}
+	}
+	if n.leading != 0 {
+		m.addStreams(&v, n, e)
+	}
+	return v
+}
+
+func (m *Model) addStreams(v *ag.View, n *node, e env) {
+	for j := range m.n {
+		if names[j] == v.Self || !m.group.Replicas[j].HasData() {
+			continue
+		}
+		open := n.streams.has(j)
+		v.Streams = append(v.Streams, ag.Stream{Member: names[j], Copy: n.gotCopy[j].id(), Open: open, Flush: ag.LSN(n.got[j]),
+			Close: open && n.got[j] != 0, Silent: e.silent[j], Refused: !open && e.refused.has(j)})
+	}
+}
+
+// record is the record as the node read it. The revisions are all 1: what became of a key since the view is in the pending plan.
+func (m *Model) record(e env) ag.Record {
+	r := ag.Record{Revs: ag.Revisions{Epoch: 1, State: 1, Lead: 1}}
+	r.Epoch = ag.EpochRecord{Epoch: ag.Epoch(e.epoch.epoch), Phase: phases[e.epoch.phase], TLI: ag.Timeline(e.epoch.tli),
+		MaxTLI: ag.Timeline(e.epoch.maxTLI), Forced: e.epoch.forced, Leader: names[e.epoch.leader-1]}
+	r.State = ag.State{Epoch: ag.Epoch(e.state.epoch), Copy: e.state.copy.id(), K: int(e.state.k), V: []ag.Member{},
+		Timelines: m.logs.timelines(e.state.basis), Seq: 1, Leader: names[e.state.leader-1]}
+	for j, c := range e.state.v {
+		if c != 0 {
+			r.State.V = append(r.State.V, ag.Member{ID: names[j], Copy: c.id()})
+		}
+	}
+	r.Lead = ag.Lead{Epoch: r.Epoch.Epoch, Holder: r.Epoch.Leader, Released: e.released}
+	return r
+}

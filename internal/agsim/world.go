@@ -1,0 +1,315 @@
+package agsim
+
+import (
+	"fmt"
+	"math/bits"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// maxMembers bounds the group, so that a World is a value of fixed size that can be a key of a map.
+const maxMembers = 5
+
+// set is a set of members, by their index.
+type set uint8
+
+func (s set) has(i int) bool { return s>>i&1 == 1 }
+func one(i int) set          { return 1 << i }
+func (s set) len() int       { return bits.OnesCount8(uint8(s)) }
+
+func (s set) String() string {
+	var b strings.Builder
+	for i := range maxMembers {
+		if s.has(i) {
+			b.WriteString(string(names[i]))
+		}
+	}
+	return "{" + b.String() + "}"
+}
+
+var names = [maxMembers]ag.ReplicaID{"a", "b", "c", "d", "e"}
+
+func index(id ag.ReplicaID) int {
+	if id == "" {
+		return -1
+	}
+	return int(id[0] - 'a')
+}
+
+func setOf(ids []ag.ReplicaID) (s set) {
+	for _, id := range ids {
+		s |= one(index(id))
+	}
+	return s
+}
+
+func (s set) ids() (ids []ag.ReplicaID) {
+	for i := range maxMembers {
+		if s.has(i) {
+			ids = append(ids, names[i])
+		}
+	}
+	return ids
+}
+
+// copyID names a copy; 0 is none, and unknownCopy an entry of V whose copy the leader did not know.
+type copyID uint16
+
+const unknownCopy copyID = 1<<16 - 1
+
+func (c copyID) id() ag.CopyID {
+	if c == 0 || c == unknownCopy {
+		return ""
+	}
+	return ag.CopyID(fmt.Sprintf("copy%d", c))
+}
+
+func copyOf(id ag.CopyID) copyID {
+	if id == "" {
+		return unknownCopy
+	}
+	var c copyID
+	_, _ = fmt.Sscanf(string(id), "copy%d", &c)
+	return c
+}
+
+// phase is ag.Phase as a small number.
+type phase uint8
+
+const (
+	seal phase = iota
+	promote
+	lead
+)
+
+var phases = [...]ag.Phase{ag.PhaseSeal, ag.PhasePromote, ag.PhaseLead}
+
+func phaseOf(p ag.Phase) phase {
+	for i, q := range phases {
+		if p == q {
+			return phase(i)
+		}
+	}
+	panic("no phase " + p)
+}
+
+// epochRec is /epoch. leader counts from 1.
+type epochRec struct {
+	epoch  uint16
+	phase  phase
+	leader uint8
+	tli    uint16
+	maxTLI uint16
+	forced bool
+}
+
+// stateRec is /state. v holds the copy of each member of V, 0 for those outside.
+type stateRec struct {
+	epoch  uint16
+	leader uint8
+	copy   copyID
+	v      [maxMembers]copyID
+	k      uint8
+	basis  wal // the log at the end of recovery: the timelines are those on its path
+}
+
+func (s stateRec) size() (n int) {
+	for _, c := range s.v {
+		if c != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// setting is a synchronous setting: n of p.
+type setting struct {
+	p set
+	n uint8
+}
+
+type dataState uint8
+
+const (
+	empty dataState = iota
+	partial
+	present
+)
+
+var dataStates = [...]ag.DataState{ag.DataEmpty, ag.DataPartial, ag.DataPresent}
+
+type serverState uint8
+
+const (
+	down serverState = iota
+	recovery
+	writable
+)
+
+var serverStates = [...]ag.ServerState{ag.ServerDown, ag.ServerRecovery, ag.ServerWritable}
+
+// kind is what a node is in the middle of: a plan between its decision and its effect.
+type kind uint8
+
+const (
+	idle kind = iota
+	committing
+	promoting
+	setting1 // SetSync
+	proving
+	seeding
+	rewinding
+	handing
+)
+
+var kinds = [...]string{"", "commit", "promote", "sync", "sync", "seed", "rewind", "hand-over"}
+
+// pending is a decided plan that has had no effect yet.
+type pending struct {
+	kind               kind
+	guardState         bool
+	guardLead          bool
+	staleEpoch         bool // the key was changed since the view
+	staleState         bool
+	staleLead          bool
+	hasEpoch, hasState bool
+	release            bool
+	epoch              epochRec
+	state              stateRec
+	at                 uint16 // epoch it was decided in
+	tli                uint16
+	sync               setting
+	other              uint8 // source or target
+}
+
+// node is one member: its server, its durable marks and its agent.
+type node struct {
+	up       bool // the agent runs
+	data     dataState
+	server   serverState
+	log      wal
+	copy     copyID
+	promised uint16
+	armed    uint16
+	lease    uint16 // epoch of a valid lease
+	source   uint8
+	sourceEp uint16
+	refused  bool
+	noRewind bool
+	busy     pending
+
+	leading  uint16 // the epoch in which its downstream takes members
+	sync     setting
+	older    [3]setting // settings that a backend or walsender may still work by
+	olders   uint8
+	proven   bool
+	barrier  uint16
+	endOfRec uint16
+	opened   uint16
+
+	streams set // members whose streams are open
+	got     [maxMembers]uint16
+	gotCopy [maxMembers]copyID
+
+	seals   set // who answered, as a candidate of the epoch in sealEp
+	sealEp  uint16
+	sealLog [maxMembers]wal
+	sealCpy [maxMembers]copyID
+}
+
+// World is everything at one moment.
+type World struct {
+	epoch    epochRec
+	state    stateRec
+	released bool
+	op       ag.OpKind
+	opTo     uint8
+	opEpoch  uint16
+
+	nodes     [maxMembers]node
+	suspended set
+	copies    copyID
+
+	// Ghosts: what the checks remember and no node knows.
+	acked    wal    // the last acknowledged commit; every earlier one is on its path
+	ackEpoch uint16 // forced epochs forgive acknowledgements of epochs before
+	used     uint64 // timeline ids promoted onto
+
+	// What is left of the faults and events the explorer may spend.
+	faults, writes, ops, wipes uint8
+}
+
+// wal is a write-ahead log: a node of the tree of all logs, the path from the root being its records.
+type wal uint32
+
+type record struct {
+	parent wal
+	depth  uint16
+	tli    uint16
+	writer uint32 // who wrote it and in which epoch: tells records apart that carry the same position
+}
+
+// logs is the tree of all logs. Equal logs are equal numbers.
+type logs struct {
+	records []record
+	next    map[record]wal
+}
+
+func newLogs() *logs {
+	return &logs{records: []record{{}}, next: map[record]wal{}}
+}
+
+func (l *logs) append(w wal, tli uint16, writer uint32) wal {
+	r := record{w, l.records[w].depth + 1, tli, writer}
+	if n, ok := l.next[r]; ok {
+		return n
+	}
+	n := wal(len(l.records))
+	l.records = append(l.records, r)
+	l.next[r] = n
+	return n
+}
+
+func (l *logs) depth(w wal) uint16 { return l.records[w].depth }
+func (l *logs) tli(w wal) uint16   { return l.records[w].tli }
+func (l *logs) of(w wal) record    { return l.records[w] }
+func (l *logs) in(c, w wal) bool   { return l.at(w, l.depth(c)) == c }
+func (l *logs) position(w wal) ag.Position {
+	return ag.Position{Timeline: ag.Timeline(l.tli(w)), LSN: ag.LSN(l.depth(w))}
+}
+
+// at returns the log cut to that many records.
+func (l *logs) at(w wal, depth uint16) wal {
+	for l.depth(w) > depth {
+		w = l.records[w].parent
+	}
+	return w
+}
+
+// common returns the longest log both begin with.
+func (l *logs) common(x, y wal) wal {
+	x, y = l.at(x, l.depth(y)), l.at(y, l.depth(x))
+	for x != y {
+		x, y = l.records[x].parent, l.records[y].parent
+	}
+	return x
+}
+
+// timelines returns the history a log's path tells, oldest first.
+func (l *logs) timelines(w wal) []ag.TimelineEntry {
+	var h []ag.TimelineEntry
+	for x := w; x != 0; x = l.records[x].parent {
+		r := l.records[x]
+		p := l.records[r.parent]
+		if r.parent == 0 {
+			h = append(h, ag.TimelineEntry{TLI: ag.Timeline(r.tli)})
+		} else if p.tli != r.tli {
+			h = append(h, ag.TimelineEntry{TLI: ag.Timeline(r.tli), Parent: ag.Timeline(p.tli), Switch: ag.LSN(p.depth)})
+		}
+	}
+	for i, j := 0, len(h)-1; i < j; i, j = i+1, j-1 {
+		h[i], h[j] = h[j], h[i]
+	}
+	return h
+}
