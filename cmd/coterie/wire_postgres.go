@@ -204,9 +204,23 @@ func (s *server) Extend(ctx context.Context, e ag.Epoch, d time.Duration) error 
 func (s *server) Disarm(ctx context.Context, e ag.Epoch) error   { return s.client.Disarm(ctx, e) }
 func (s *server) Fence(ctx context.Context, reason string) error { return s.client.Fence(ctx, reason) }
 func (s *server) Exits() <-chan string                           { return s.exits }
+
+// Stop waits while a server is starting, which the keeper does not interrupt: an agent that gave up then would end and leave the
+// server behind.
 func (s *server) Stop(ctx context.Context, budget time.Duration) (bool, error) {
-	return s.client.Stop(ctx, "fast", budget)
+	for {
+		clean, err := s.client.Stop(ctx, "fast", budget)
+		if !errors.Is(err, keeper.ErrBusy) {
+			return clean, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, errors.Join(ctx.Err(), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
+
 
 func (s *server) Status(ctx context.Context) (agent.KeeperState, error) {
 	st, err := s.client.Status(ctx)
