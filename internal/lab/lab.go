@@ -161,7 +161,7 @@ func create(o Options) (*Lab, error) {
 	if l.dir, err = realPath(l.dir); err != nil {
 		return nil, err
 	}
-	b, err := json.MarshalIndent(l.d, "", "  ")
+	b, err := json.MarshalIndent(l.d, "", "  ") //nolint:gosec // the password goes into a file of mode 0600
 	if err != nil {
 		return nil, err
 	}
@@ -317,7 +317,9 @@ func (l *Lab) uri(address func(Node) string, nodes ...Node) string {
 			hosts = append(hosts, address(n))
 		}
 	}
-	u := url.URL{Scheme: "postgresql", User: url.UserPassword(role, l.d.Password), Host: strings.Join(hosts, ","), Path: "/postgres",
-		RawQuery: fmt.Sprintf("connect_timeout=%d", connectTimeout)}
+	u := url.URL{
+		Scheme: "postgresql", User: url.UserPassword(role, l.d.Password), Host: strings.Join(hosts, ","), Path: "/postgres",
+		RawQuery: fmt.Sprintf("connect_timeout=%d", connectTimeout),
+	}
 	return u.String()
 }

@@ -169,10 +169,17 @@ func TestLab(t *testing.T) {
 		t.Errorf("through n1: %q", got)
 	}
 	pauseAndResume(t, l, "n1")
+	before, err := l.find(l.Nodes()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := l.Kill("n1", WhatPostgres); err != nil {
 		t.Fatal(err)
 	}
-	await(t, l, "n1 back", Status.Ready)
+	await(t, l, "another server of n1", func(s Status) bool {
+		n1, _ := s.Replica("n1")
+		return s.Ready() && n1.PIDs.Postgres != nil && *n1.PIDs.Postgres != before.postgres.pid
+	})
 	down(t, l)
 }
 

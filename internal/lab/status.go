@@ -171,8 +171,10 @@ func bestAnswer(answers []*api.Status) *api.Status {
 
 // replica joins what a node says of itself and what the group says of it.
 func (l *Lab) replica(n Node, own, group *api.Status) Replica {
-	r := Replica{Name: n.Name, Role: ag.RoleResolving, Sync: ag.NotSynchronizing, Connected: disconnected, Dir: n.Dir, HTTP: "http://" + n.http(),
-		Endpoint: n.endpoint(), Now: "does not answer"}
+	r := Replica{
+		Name: n.Name, Role: ag.RoleResolving, Sync: ag.NotSynchronizing, Connected: disconnected, Dir: n.Dir, HTTP: "http://" + n.http(),
+		Endpoint: n.endpoint(), Now: "does not answer",
+	}
 	if !n.Witness {
 		r.Listener = &Listener{l.uri(Node.readWrite, n), l.uri(Node.readOnly, n)}
 	}

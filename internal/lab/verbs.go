@@ -257,24 +257,27 @@ func (l *Lab) terminate(n Node) error {
 
 // awaitEnd waits for the end of a node. A keeper whose agent ended without it is asked to end, too.
 func (l *Lab) awaitEnd(ctx context.Context, n Node) error {
-	alone := 0
+	var alone time.Time
 	for {
 		t, err := l.find(n)
-		if err != nil || !t.running() {
+		switch {
+		case err != nil || !t.running():
 			return err
-		}
-		if t.agent == nil && t.keeper != nil {
-			alone++
-		}
-		if alone == 50 && t.keeper != nil {
+		case t.agent != nil || t.keeper == nil || alone.IsZero():
+			alone = time.Now()
+		case time.Since(alone) > time.Second:
 			l.progress.line("the agent of " + n.Name + " ended and left its keeper; ending that")
 			if err := t.keeper.signal(syscall.SIGTERM); err != nil {
 				return err
 			}
+			alone = time.Now().Add(time.Minute) // once is enough
 		}
 		select {
 		case <-ctx.Done():
-			l.progress.line(n.Name + " has not ended by itself; killing it")
+			l.progress.line(n.Name + " has not ended by itself; killing it. What it logged last:")
+			for _, line := range (&tail{node: n, file: "agent.log"}).lastLines(5) {
+				l.progress.line(line)
+			}
 			return l.killNode(n)
 		case <-time.After(20 * time.Millisecond):
 		}
