@@ -225,7 +225,7 @@ func (x *adoption) take(c *cobra.Command, profile string) (err error) {
 				return
 			}
 		}
-		emptyDir(l.Dir)
+		takeBack(l)
 	}()
 	rules, err := os.ReadFile(x.report.HBAFile)
 	if err != nil {

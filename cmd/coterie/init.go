@@ -165,6 +165,9 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 			if a.target != "" {
 				return adoptNode(c, dir, &f, &a, group, profile)
 			}
+			if err := f.check(c.Context(), "replica", dir); err != nil {
+				return err
+			}
 			if err := becomeServerUser(dir); err != nil {
 				return err
 			}
@@ -181,15 +184,38 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 	return c
 }
 
-// freshDir refuses a node directory that holds anything.
-func freshDir(dir string) (config.Layout, error) {
+// check finds what is wrong with a node to be before root makes its directory and gives it away: a refusal leaves no trace. The user
+// that runs the node looks again, with its own eyes.
+func (f *nodeFlags) check(ctx context.Context, kind, dir string) error {
+	if _, err := f.config(kind); err != nil {
+		return err
+	}
+	if kind == "replica" {
+		if _, err := f.install(ctx); err != nil {
+			return err
+		}
+	}
+	_, err := emptyLayout(dir)
+	return err
+}
+
+// emptyLayout refuses a node directory that holds anything.
+func emptyLayout(dir string) (config.Layout, error) {
 	l, err := config.NewLayout(dir)
 	if err != nil {
 		return l, err
 	}
-	entries, err := os.ReadDir(l.Dir)
-	if err == nil && len(entries) > 0 {
+	if entries, err := os.ReadDir(l.Dir); err == nil && len(entries) > 0 {
 		return l, refused("%s is not empty; nothing was changed: choose another --node directory, or start what is there with coterie agent", l.Dir)
+	}
+	return l, nil
+}
+
+// freshDir makes a node directory where there is none, or an empty one.
+func freshDir(dir string) (config.Layout, error) {
+	l, err := emptyLayout(dir)
+	if err != nil {
+		return l, err
 	}
 	if err := l.Make(); err != nil {
 		return l, err
@@ -213,7 +239,7 @@ func initNode(c *cobra.Command, dir string, f *nodeFlags, group, profile string)
 	}
 	defer func() {
 		if err != nil {
-			emptyDir(l.Dir)
+			takeBack(l)
 		}
 	}()
 	cfg.Group, cfg.GroupName = uuid.NewString(), group
@@ -306,11 +332,12 @@ func certHosts(cfg config.Config) []string {
 	return hosts
 }
 
-// emptyDir takes back what a failed init or join wrote.
-func emptyDir(dir string) {
-	entries, _ := os.ReadDir(dir)
+// takeBack removes what a failed init or join wrote. The directory itself stays where its parent is another user's.
+func takeBack(l config.Layout) {
+	_ = os.RemoveAll(l.Run)
+	entries, _ := os.ReadDir(l.Dir)
 	for _, e := range entries {
-		_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+		_ = os.RemoveAll(filepath.Join(l.Dir, e.Name()))
 	}
 }
 
@@ -329,6 +356,12 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 		Use: use, GroupID: "node", Short: short, Long: long, Args: args(1, "a join token"),
 		RunE: func(c *cobra.Command, a []string) error {
 			dir, _ := c.Flags().GetString("node")
+			if _, err := readToken(kind, a[0]); err != nil {
+				return err
+			}
+			if err := f.check(c.Context(), kind, dir); err != nil {
+				return err
+			}
 			if err := becomeServerUser(dir); err != nil {
 				return err
 			}
@@ -345,12 +378,9 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 func joinNode(c *cobra.Command, dir string, f *nodeFlags, kind, text string) (err error) {
 	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 	defer cancel()
-	t, err := endpoint.ParseToken(strings.TrimSpace(text))
+	t, err := readToken(kind, text)
 	if err != nil {
-		return usage("%w", err)
-	}
-	if t.Role != kind {
-		return usage("this token admits a %s; use coterie %s", t.Role, map[string]string{"replica": "join", "witness": "witness"}[t.Role])
+		return err
 	}
 	cfg, err := f.config(kind)
 	if err != nil {
@@ -376,7 +406,7 @@ func joinNode(c *cobra.Command, dir string, f *nodeFlags, kind, text string) (er
 	}
 	defer func() {
 		if err != nil {
-			emptyDir(l.Dir)
+			takeBack(l)
 		}
 	}()
 	key, err := endpoint.NewKey()
@@ -386,9 +416,40 @@ func joinNode(c *cobra.Command, dir string, f *nodeFlags, kind, text string) (er
 	say(c, "asking group %s to admit %s", t.Name, cfg.Node)
 	grant, err := endpoint.Join(ctx, t, req, key)
 	if err != nil {
-		return fmt.Errorf("join group %s: %w", t.Name, err)
+		return joinRefused(err)
 	}
 	return settle(l, cfg, grant, func() (*endpoint.Node, error) { return endpoint.InstallNode(l.PKI(), grant, key) })
+}
+
+func readToken(kind, text string) (endpoint.Token, error) {
+	t, err := endpoint.ParseToken(strings.TrimSpace(text))
+	if err != nil {
+		return t, usage("%w", err)
+	}
+	if t.Role != kind {
+		return t, usage("this token admits a %s; use coterie %s", t.Role, map[string]string{"replica": "join", "witness": "witness"}[t.Role])
+	}
+	return t, nil
+}
+
+// joinRefused gives the group's answer its exit code.
+func joinRefused(err error) error {
+	if errors.Is(err, endpoint.ErrWrongGroup) {
+		return exitCode{exitUsage, err}
+	}
+	var answer *endpoint.RemoteError
+	if !errors.As(err, &answer) {
+		return err
+	}
+	switch answer.Code {
+	case endpoint.CodeTokenUnknown, endpoint.CodeTokenUsed, endpoint.CodeTokenExpired, endpoint.CodeNameTaken, endpoint.CodeMalformed:
+		return exitCode{exitUsage, err}
+	case endpoint.CodeRefused, endpoint.CodeVersionMismatch, endpoint.CodeGroupMismatch:
+		return exitCode{exitRefused, err}
+	case endpoint.CodeUnavailable:
+		return exitCode{exitUnhealthy, err}
+	}
+	return err
 }
 
 // settle writes what an admitted node needs to start.

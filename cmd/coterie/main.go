@@ -104,7 +104,25 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety.`,
 		statusCommand(), failoverCommand(), tokenCommand(), removeCommand(), resumeCommand(), setCommand(), explainCommand())
 	root.AddCommand(labCommands()...)
 	root.AddCommand(demoCommands()...)
+	needCommand(root)
 	return root
+}
+
+// needCommand makes a usage error of a command that a group of commands does not have; without one the group shows its help.
+func needCommand(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		needCommand(sub)
+	}
+	if !c.HasSubCommands() || c.Runnable() {
+		return
+	}
+	c.Args = func(c *cobra.Command, a []string) error {
+		if len(a) > 0 {
+			return usage("unknown command %q; see %s --help", a[0], c.CommandPath())
+		}
+		return nil
+	}
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 }
 
 // oneArg accepts exactly one argument and calls a wrong number a usage error.
