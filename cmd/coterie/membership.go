@@ -261,11 +261,12 @@ func assignVotes(g *ag.Group) {
 func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bool, req endpoint.JoinRequest) (endpoint.JoinGrant, error) {
 	var none endpoint.JoinGrant
 	stored, err := n.store.Token(ctx, tokenID)
-	if err != nil && !errors.Is(err, etcd.ErrTokenUnknown) {
+	known := err == nil || errors.Is(err, etcd.ErrTokenUsed) || errors.Is(err, etcd.ErrTokenExpired)
+	if !known && !errors.Is(err, etcd.ErrTokenUnknown) {
 		return none, &endpoint.RemoteError{Code: "unavailable", Message: "the quorum does not answer; try again"}
 	}
 	var t endpoint.StoredToken
-	if err == nil {
+	if known {
 		if err := json.Unmarshal(stored.Value, &t); err != nil {
 			return none, err
 		}
@@ -277,9 +278,6 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 	if err := t.Check(verify, req.Kind, pin, time.Now()); err != nil {
 		return none, err
 	}
-	if stored.Used {
-		return none, &endpoint.RemoteError{Code: "token_used", Message: "this join token was used already; make another with coterie token create"}
-	}
 	grant, err := n.ca.Admit(req)
 	if err != nil {
 		return none, err
@@ -288,11 +286,18 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 	if err != nil {
 		return none, err
 	}
+	old, there := x.Group.Replica(req.ID)
+	again := there && old.KeyPin == pin // its first answer got lost
+	if stored.Used && !again {
+		return none, &endpoint.RemoteError{Code: "token_used", Message: "this join token was used already; make another with coterie token create"}
+	}
 	if err := enlist(&x.Group, req, pin); err != nil { // refused before the token is spent
 		return none, err
 	}
-	if _, err := n.store.ConsumeToken(ctx, tokenID); err != nil {
-		return none, &endpoint.RemoteError{Code: "token_used", Message: err.Error()}
+	if !stored.Used {
+		if _, err := n.store.ConsumeToken(ctx, tokenID); err != nil {
+			return none, &endpoint.RemoteError{Code: "token_used", Message: err.Error()}
+		}
 	}
 	if err := n.updateGroup(ctx, func(g *ag.Group) error { return enlist(g, req, pin) }); err != nil {
 		return none, err
