@@ -1,0 +1,482 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/bench/tpcc"
+)
+
+const stages = 6
+
+// Deadlines. A slow machine is not a failure, so they are far from what is expected.
+const (
+	failoverBudget = 90 * time.Second
+	rejoinBudget   = 2 * time.Minute
+	downBudget     = 30 * time.Second
+)
+
+// Options says what Run runs.
+type Options struct {
+	Up       func(ctx context.Context, progress func(string)) (Lab, error)
+	Out      io.Writer     // of the story
+	Terminal bool          // Out is one: the live view may redraw a line
+	Dir      string        // of the ledger and of the lab's nodes
+	Version  string        // of this program
+	Server   string        // which PostgreSQL
+	Broken   bool          // take the protection away before the kill: the demo must then report a loss
+	Keep     bool          // leave the group running, if the story came to its end
+	Clients  int           // default 8
+	Before   time.Duration // of load before the kill; default 10 s
+	Settle   time.Duration // of load after each failover; default 4 s
+}
+
+// demo is one run.
+type demo struct {
+	Options
+	screen *Screen
+	lab    Lab
+	ledger *bench.Ledger
+	meter  *meter
+	report Report
+}
+
+// Run tells the story and returns its verdict. An error says that it did not come to its end; what was lost is in the report, not
+// in the error. Everything it started is gone when it returns, unless Keep was asked for and the story came to its end.
+func Run(ctx context.Context, o Options) (report Report, err error) {
+	if o.Clients <= 0 {
+		o.Clients = 8
+	}
+	if o.Before <= 0 {
+		o.Before = 10 * time.Second
+	}
+	if o.Settle <= 0 {
+		o.Settle = 4 * time.Second
+	}
+	d := &demo{Options: o, screen: NewScreen(o.Out, o.Terminal), meter: newMeter(), report: Report{Version: o.Version, PostgreSQL: o.Server, CPUs: runtime.NumCPU()}}
+	defer d.screen.Close()
+	start := time.Now()
+	defer func() {
+		err = d.end(err)
+		report = d.report
+	}()
+	d.screen.Stage(1, "coterie %s   PostgreSQL %s   %d processors", o.Version, o.Server, runtime.NumCPU())
+	for _, step := range []func(context.Context) error{d.up, d.load, d.nodeDeath, d.comeBack, d.verify} {
+		if err := step(ctx); err != nil {
+			if ctx.Err() != nil {
+				err = errors.New("interrupted")
+			}
+			return d.report, err
+		}
+	}
+	d.report.Seconds = time.Since(start).Seconds()
+	d.report.judge()
+	d.screen.Doing(nil)
+	d.tell()
+	return d.report, nil
+}
+
+// end takes the lab down, whatever happened.
+func (d *demo) end(err error) error {
+	if d.ledger != nil {
+		err = errors.Join(err, d.ledger.Close())
+	}
+	if d.lab == nil {
+		return err
+	}
+	if err == nil && d.Keep {
+		d.report.Kept = true
+		d.tellKept()
+		return nil
+	}
+	d.screen.Busy("stopping the group")
+	ctx, cancel := context.WithTimeout(context.Background(), downBudget)
+	defer cancel()
+	unsound := err == nil && !d.report.Sound && !d.Broken
+	if unsound {
+		d.screen.Say("the servers are stopped; their files are left for a look in %s (remove them with: coterie lab down --dir %s)", d.Dir, d.Dir)
+	}
+	if derr := d.lab.Down(ctx, unsound); derr != nil {
+		err = errors.Join(err, fmt.Errorf("stop the group: %w; to see what is left: coterie lab status --dir %s", derr, d.Dir))
+	}
+	return err
+}
+
+func (d *demo) up(ctx context.Context) error {
+	start := time.Now()
+	var mu sync.Mutex
+	now := "starting"
+	d.screen.Doing(func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return fmt.Sprintf("lab up: %s … %.0f s", now, time.Since(start).Seconds())
+	})
+	l, err := d.Up(ctx, func(what string) {
+		mu.Lock()
+		defer mu.Unlock()
+		now = what
+	})
+	if err != nil {
+		return fmt.Errorf("lab up: %w", err)
+	}
+	d.lab = l
+	s, err := primary(ctx, l)
+	if err != nil {
+		return err
+	}
+	d.report.UpSeconds = time.Since(start).Seconds()
+	var parts []string
+	for _, r := range s.Replicas {
+		parts = append(parts, describe(r))
+	}
+	d.screen.Stage(2, "lab up: %s   %.1f s", strings.Join(parts, "   "), d.report.UpSeconds)
+	d.screen.Say("read-write %s", l.ReadWrite())
+	d.screen.Say("read-only  %s", l.ReadOnly())
+	return nil
+}
+
+func describe(r api.Replica) string {
+	if r.Role == ag.RolePrimary {
+		return fmt.Sprintf("%s PRIMARY", r.Name)
+	}
+	return fmt.Sprintf("%s %s %s", r.Name, r.Role, r.Sync)
+}
+
+func (d *demo) load(ctx context.Context) error {
+	start := time.Now()
+	var mu sync.Mutex
+	var done, total int64
+	d.screen.Doing(func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return fmt.Sprintf("loading 1 warehouse through the listener: %s of %s rows", thousands(done), thousands(total))
+	})
+	rows, err := tpcc.Load(ctx, d.lab.ReadWrite(), tpcc.LoadOptions{Warehouses: 1, Seed: 1, Progress: func(n, of int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		done, total = n, of
+	}})
+	if err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	d.screen.Busy("checking the 12 consistency conditions on every replica")
+	leader, err := primary(ctx, d.lab)
+	if err != nil {
+		return err
+	}
+	if _, err := caughtUp(ctx, d.lab, string(leader.Primary)); err != nil {
+		return err
+	}
+	found, err := inspect(ctx, d.lab, false)
+	if err != nil {
+		return err
+	}
+	d.report.Rows = rows
+	d.meter.learn(ctx, d.lab)
+	d.screen.Stage(3, "load: 1 warehouse, %s rows; %s   %.1f s", thousands(rows), tellConditions(found), time.Since(start).Seconds())
+	if v := violated(found); v != "" {
+		return fmt.Errorf("the database as loaded is not consistent: %s", v)
+	}
+	d.ledger, err = bench.OpenLedger(filepath.Join(d.Dir, "ledger"))
+	if err != nil {
+		return err
+	}
+	return d.ledger.Prepare(ctx, d.lab.ReadWrite())
+}
+
+// clients are the TPC-C clients and the ledger's writer of one part of the story.
+type clients struct {
+	load   *load
+	cancel context.CancelFunc
+	wrote  chan error
+}
+
+func (d *demo) work(ctx context.Context, seed uint64) *clients {
+	wctx, cancel := context.WithCancel(ctx)
+	c := &clients{cancel: cancel, wrote: make(chan error, 1)}
+	go func() {
+		c.wrote <- d.ledger.Write(wctx, bench.WriterOptions{DSN: d.lab.ReadWrite(), Every: 5 * time.Millisecond})
+	}()
+	c.load = startLoad(ctx, d.lab, d.Clients, seed, d.meter.tick)
+	d.screen.Doing(func() string { return d.meter.line(d.screen.Since(), d.ledger.Progress().Acknowledged) })
+	return c
+}
+
+func (c *clients) stop() (tpcc.Result, error) {
+	res, err := c.load.stop()
+	c.cancel()
+	return res, errors.Join(err, <-c.wrote)
+}
+
+func pause(ctx context.Context, t time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(t):
+		return nil
+	}
+}
+
+// nodeDeath kills the primary's node under load and waits until writes go on.
+func (d *demo) nodeDeath(ctx context.Context) (err error) {
+	d.screen.Stage(4, "%d clients and a ledger writer (a row every 5 ms, fsynced here per acknowledgement) through the listener", d.Clients)
+	d.screen.Begin()
+	c := d.work(ctx, 1)
+	stopped := false
+	defer func() {
+		if !stopped {
+			_, serr := c.stop()
+			err = errors.Join(err, serr)
+		}
+	}()
+	s, err := primary(ctx, d.lab)
+	if err != nil {
+		return err
+	}
+	old := string(s.Primary)
+	d.meter.in("while " + old + " led")
+	if err := pause(ctx, d.Before); err != nil {
+		return err
+	}
+	w := watch(ctx, d.lab, d.screen)
+	defer w.stop()
+	before, err := status(ctx, d.lab, old)
+	if err != nil {
+		return err
+	}
+	if err := d.sabotage(ctx, before); err != nil {
+		return err
+	}
+	killed, err := d.kill(ctx, before)
+	if err != nil {
+		return err
+	}
+	leader, err := d.awaitWrites(ctx, old, killed)
+	if err != nil {
+		return err
+	}
+	d.meter.learn(ctx, d.lab)
+	d.meter.in("while " + leader + " led")
+	if err := pause(ctx, d.Settle); err != nil {
+		return err
+	}
+	stopped = true
+	res, err := c.stop()
+	if err != nil {
+		return err
+	}
+	d.meter.in("")
+	o := d.ledger.OutageBetween(killed, time.Now())
+	d.report.Killed, d.report.Promoted, d.report.OutageMS = old, leader, o.Longest.Milliseconds()
+	d.report.TPS = res.TPS
+	d.report.Death = connections(res)
+	for _, n := range []string{old, leader} {
+		stage := "while " + n + " led"
+		d.report.Reads = append(d.report.Reads, Reads{Stage: stage, ByNode: d.meter.byNode(stage)})
+	}
+	return nil
+}
+
+func (d *demo) sabotage(ctx context.Context, s api.Status) error {
+	if !d.Broken {
+		return nil
+	}
+	self := own(s)
+	if self.Local == nil {
+		return errors.New("the primary's agent does not name its processes")
+	}
+	rows, err := breakProtection(ctx, d.lab.DSN(string(s.Node)), self.Local.Postgres, d.ledger)
+	if err != nil {
+		return err
+	}
+	d.screen.At(time.Now(), "BROKEN ON PURPOSE: synchronous_standby_names emptied on %s, its walsenders stopped: %d rows acknowledged that nobody else has", s.Node, rows)
+	return nil
+}
+
+func own(s api.Status) api.Replica {
+	i := slices.IndexFunc(s.Replicas, func(r api.Replica) bool { return r.Name == s.Node })
+	if i < 0 {
+		return api.Replica{}
+	}
+	return s.Replicas[i]
+}
+
+// kill ends everything of the node at once and says what that was.
+func (d *demo) kill(ctx context.Context, s api.Status) (at time.Time, err error) {
+	what := ""
+	if p := own(s).Local; p != nil {
+		what = fmt.Sprintf(": agent %d keeper %d postmaster %d + %d backends", p.Agent, p.Keeper, p.Postgres, len(children(p.Postgres, "")))
+	}
+	at = time.Now()
+	if err := d.lab.Kill(ctx, string(s.Node)); err != nil {
+		return at, fmt.Errorf("kill %s: %w", s.Node, err)
+	}
+	var at2 []string
+	for _, r := range s.Replicas {
+		at2 = append(at2, fmt.Sprintf("%s %s", r.Name, r.Position))
+	}
+	d.screen.At(at, "kill -9 %s%s   (positions: %s)", s.Node, what, strings.Join(at2, ", "))
+	return at, nil
+}
+
+// awaitWrites waits until another node leads and a row was acknowledged by it.
+func (d *demo) awaitWrites(ctx context.Context, old string, since time.Time) (leader string, err error) {
+	var opened time.Time
+	err = await(ctx, failoverBudget, "another replica to take writes", func(ctx context.Context) (bool, error) {
+		s, err := primary(ctx, d.lab)
+		if err != nil || string(s.Primary) == old {
+			return false, err
+		}
+		leader, opened = string(s.Primary), time.Now()
+		return true, nil
+	})
+	if err != nil {
+		return "", err
+	}
+	// A row that the dead node acknowledged was noted long ago; one noted about now comes from the new one.
+	err = await(ctx, failoverBudget, "an acknowledged write", func(context.Context) (bool, error) {
+		return d.ledger.Progress().LastAck.After(opened.Add(-pollEvery)), nil
+	})
+	if err != nil {
+		return leader, err
+	}
+	o := d.ledger.OutageBetween(since, time.Now())
+	d.screen.At(o.End, "%s acknowledges writes: outage %s", leader, millis(o.Longest))
+	return leader, nil
+}
+
+// comeBack starts the dead node again and then moves the leadership as planned, both under load.
+func (d *demo) comeBack(ctx context.Context) (err error) {
+	back := d.report.Killed
+	d.screen.Stage(5, "%s starts again, under load", back)
+	c := d.work(ctx, 2)
+	stopped := false
+	defer func() {
+		if !stopped {
+			_, serr := c.stop()
+			err = errors.Join(err, serr)
+		}
+	}()
+	w := watch(ctx, d.lab, d.screen)
+	defer w.stop()
+	start := time.Now()
+	if err := d.lab.Start(ctx, back); err != nil {
+		return fmt.Errorf("start %s: %w", back, err)
+	}
+	all := len(d.lab.Nodes())
+	if err := await(ctx, rejoinBudget, back+" to be SYNCHRONIZED", func(ctx context.Context) (bool, error) {
+		return synchronized(ctx, d.lab, all, back)
+	}); err != nil {
+		return err
+	}
+	d.report.Rejoin = rejoin(d.lab.Dir(back), w.rules(back), time.Since(start))
+	d.screen.At(time.Now(), "%s: %s", back, d.report.Rejoin)
+	if err := d.planned(ctx); err != nil {
+		return err
+	}
+	d.meter.learn(ctx, d.lab)
+	stage := "while " + d.report.Planned.To + " led"
+	d.meter.in(stage)
+	if err := pause(ctx, d.Settle); err != nil {
+		return err
+	}
+	stopped = true
+	res, err := c.stop()
+	if err != nil {
+		return err
+	}
+	d.meter.learn(ctx, d.lab)
+	d.report.Reads = append(d.report.Reads, Reads{Stage: stage, ByNode: d.meter.byNode(stage)})
+	d.report.Handover = connections(res)
+	return nil
+}
+
+// rejoin says how the old primary came back.
+func rejoin(dir string, fired map[ag.Rule]int, took time.Duration) Rejoin {
+	r := Rejoin{How: "followed", Seconds: took.Seconds()}
+	switch {
+	case fired[ag.RuleSeed]+fired[ag.RuleReseed] > 0:
+		r.How = "reseeded"
+	case fired[ag.RuleRewind] > 0:
+		r.How = "rewound"
+	}
+	entries, err := os.ReadDir(filepath.Join(dir, "forked"))
+	if err == nil && len(entries) > 0 {
+		r.Forked = filepath.Join(dir, "forked", entries[len(entries)-1].Name())
+	}
+	return r
+}
+
+// planned moves the leadership to a synchronized secondary that was not killed.
+func (d *demo) planned(ctx context.Context) error {
+	s, err := primary(ctx, d.lab)
+	if err != nil {
+		return err
+	}
+	to := target(s, d.report.Killed)
+	d.screen.At(time.Now(), "coterie failover --to %s", to)
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, failoverBudget)
+	defer cancel()
+	res, err := d.lab.Agent(string(s.Node)).Failover(ctx, api.FailoverRequest{To: to})
+	if err != nil {
+		return fmt.Errorf("planned failover to %s: %w", to, err)
+	}
+	if err := await(ctx, failoverBudget, "an acknowledged write", func(context.Context) (bool, error) {
+		return d.ledger.Progress().LastAck.After(start.Add(res.Took)), nil
+	}); err != nil {
+		return err
+	}
+	o := d.ledger.OutageBetween(start, time.Now())
+	d.report.Planned = Planned{From: string(res.From), To: string(res.To), TookMS: res.Took.Milliseconds(), OutageMS: o.Longest.Milliseconds(), Refused: failures(o.Errors)}
+	d.screen.At(o.End, "planned failover %s→%s: %s, longest interruption of the writer %s", res.From, res.To, millis(res.Took), millis(o.Longest))
+	return nil
+}
+
+func failures(by map[string]int64) (n int64) {
+	for _, k := range by {
+		n += k
+	}
+	return n
+}
+
+// verify compares what was promised with what every replica has.
+func (d *demo) verify(ctx context.Context) error {
+	d.screen.Busy("comparing ledger, conditions and contents on every replica")
+	s, err := primary(ctx, d.lab)
+	if err != nil {
+		return err
+	}
+	if err := await(ctx, rejoinBudget, "all replicas to be SYNCHRONIZED", func(ctx context.Context) (bool, error) {
+		return synchronized(ctx, d.lab, len(d.lab.Nodes()), "")
+	}); err != nil {
+		return err
+	}
+	if d.report.LSN, err = caughtUp(ctx, d.lab, string(s.Node)); err != nil {
+		return err
+	}
+	found, err := inspect(ctx, d.lab, true)
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		v, err := d.ledger.Verify(ctx, d.lab.DSN(f.node))
+		if err != nil {
+			return fmt.Errorf("ledger on %s: %w", f.node, err)
+		}
+		d.report.Replicas = append(d.report.Replicas, replica(f, v))
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/api"
+)
+
+// Lab is a running group on this machine.
+type Lab interface {
+	Nodes() []string                             // names of the replicas, the first primary first
+	Dir(node string) string                      // of the node
+	Agent(node string) Agent                     // of the node, dead or alive
+	ReadWrite() string                           // libpq URI that lists every node's listener
+	ReadOnly() string                            // the same for reading
+	DSN(node string) string                      // the node's own server, past the listener
+	Kill(ctx context.Context, node string) error // everything of the node, at one instant
+	Start(ctx context.Context, node string) error
+	// Down ends every process, and removes the files unless they are to be looked at.
+	Down(ctx context.Context, keepFiles bool) error
+}
+
+// Agent is the management interface of one node; api.Client is one.
+type Agent interface {
+	Status(ctx context.Context) (api.Status, error)
+	Decisions(ctx context.Context) (json.RawMessage, error)
+	Failover(ctx context.Context, r api.FailoverRequest) (api.FailoverResult, error)
+}
+
+// askFor bounds one question to an agent that may be dead.
+const askFor = time.Second
+
+func status(ctx context.Context, l Lab, node string) (api.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	return l.Agent(node).Status(ctx)
+}
+
+// primary returns the status of the node that takes writes, as that node itself sees it.
+func primary(ctx context.Context, l Lab) (api.Status, error) {
+	last := errors.New("no replica leads")
+	for _, n := range l.Nodes() {
+		s, err := status(ctx, l, n)
+		if err != nil {
+			last = err
+			continue
+		}
+		if string(s.Primary) == n && s.WriteOpen {
+			slices.SortFunc(s.Replicas, func(a, b api.Replica) int { return strings.Compare(string(a.Name), string(b.Name)) })
+			return s, nil
+		}
+	}
+	return api.Status{}, fmt.Errorf("find the primary: %w", last)
+}
+
+// await polls until ok or the deadline; what names the condition in the error.
+func await(ctx context.Context, budget time.Duration, what string, ok func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, budget, fmt.Errorf("waited %v for %s", budget, what))
+	defer cancel()
+	var last error
+	for {
+		done, err := ok(ctx)
+		if done {
+			return nil
+		}
+		if err != nil && ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			if last != nil {
+				return fmt.Errorf("%w; last seen: %w", context.Cause(ctx), last)
+			}
+			return context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// synchronized reports whether the primary counts so many replicas as synchronized, itself included, and whether node, if not
+// empty, is one of them.
+func synchronized(ctx context.Context, l Lab, n int, node string) (bool, error) {
+	s, err := primary(ctx, l)
+	if err != nil {
+		return false, err
+	}
+	var names, waiting []string
+	for _, r := range s.Replicas {
+		counted := slices.ContainsFunc(s.SyncMembers, func(m ag.Member) bool { return m.ID == r.Name })
+		// The role, too: a node that was just started is still what it last said it was.
+		if r.Name == s.Node || counted && r.Role == ag.RoleSecondary && r.Sync == ag.Synchronized {
+			names = append(names, string(r.Name))
+		} else {
+			waiting = append(waiting, fmt.Sprintf("%s is %s and %s", r.Name, r.Role, r.Sync))
+		}
+	}
+	if len(names) >= n && (node == "" || slices.Contains(names, node)) {
+		return true, nil
+	}
+	return false, errors.New(strings.Join(waiting, ", "))
+}

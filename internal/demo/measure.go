@@ -1,0 +1,450 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/bench"
+)
+
+// Lengths of the parts of a measured run.
+const (
+	warmUp   = 2 * time.Second // of writing before a fault
+	coolDown = time.Second     // of writing after it
+	idleFor  = 20 * time.Second
+	settleIn = 5 * time.Second // before idle is measured
+)
+
+// MeasureOptions says what Measure measures.
+type MeasureOptions struct {
+	Up      func(ctx context.Context, progress func(string)) (Lab, error) // three replicas
+	Witness func(ctx context.Context, progress func(string)) (Lab, error) // two replicas and a witness; nil: not measured
+	Screen  *Screen
+	Dir     string // of the ledgers
+	Runs    int    // node deaths, each followed by a planned failover
+	Version string
+	Server  string
+}
+
+// Samples are the raw measurements, as kept in the JSON file.
+type Samples struct {
+	At         time.Time `json:"at"`
+	Version    string    `json:"version"`
+	PostgreSQL string    `json:"postgresql"`
+	CPUs       int       `json:"cpus"`
+	Settings   string    `json:"settings"`
+	UpSeconds  float64   `json:"lab_up_seconds"`
+	Idle       []Idle    `json:"idle"`
+	Witness    *Idle     `json:"witness"`
+	Deaths     []Sample  `json:"node_death"`
+	Planned    []Sample  `json:"planned"`
+}
+
+// Sample is one failover under one writer.
+type Sample struct {
+	From     string           `json:"from"`
+	To       string           `json:"to"`
+	OutageMS float64          `json:"outage_ms"`
+	Verdict  bench.Verdict    `json:"ledger"`
+	Errors   map[string]int64 `json:"errors"`
+	Rejoin   *Rejoin          `json:"rejoin,omitempty"`
+}
+
+// Idle is what an agent needs while nobody asks anything.
+type Idle struct {
+	Node      string  `json:"node"`
+	Seconds   float64 `json:"seconds"`
+	CPU       float64 `json:"cpu_percent"`
+	RssAnonMB float64 `json:"rss_anon_mb"`
+}
+
+// Measure repeats failovers under one writer that sends a row every 5 ms, and measures what an idle agent needs. What was measured
+// before an error is returned with it.
+func Measure(ctx context.Context, o MeasureOptions) (s Samples, err error) {
+	s = Samples{At: time.Now(), Version: o.Version, PostgreSQL: o.Server, CPUs: runtime.NumCPU(),
+		Settings: "default profile, commit rule QUORUM, three replicas on one machine, one writer, a row every 5 ms"}
+	m := &measurement{o, nil}
+	if err := m.group(ctx, &s); err != nil {
+		return s, err
+	}
+	if o.Witness == nil {
+		return s, nil
+	}
+	w, err := m.witness(ctx)
+	if err != nil {
+		return s, fmt.Errorf("witness: %w", err)
+	}
+	s.Witness = &w
+	return s, nil
+}
+
+type measurement struct {
+	MeasureOptions
+	lab Lab
+}
+
+func (m *measurement) down(l Lab, err error) error {
+	m.Screen.Busy("stopping the group")
+	ctx, cancel := context.WithTimeout(context.Background(), downBudget)
+	defer cancel()
+	if derr := l.Down(ctx, false); derr != nil {
+		err = errors.Join(err, fmt.Errorf("stop the group: %w", derr))
+	}
+	return err
+}
+
+// group measures all that needs the three replicas.
+func (m *measurement) group(ctx context.Context, s *Samples) (err error) {
+	start := time.Now()
+	m.Screen.Busy("lab up")
+	m.lab, err = m.Up(ctx, func(string) {})
+	if err != nil {
+		return fmt.Errorf("lab up: %w", err)
+	}
+	defer func() { err = m.down(m.lab, err) }()
+	s.UpSeconds = time.Since(start).Seconds()
+	m.Screen.Say("lab up with %d replicas: %.1f s", len(m.lab.Nodes()), s.UpSeconds)
+	pids := map[string]int{}
+	for _, n := range m.lab.Nodes() {
+		if pids[n], err = agentPID(ctx, m.lab, n); err != nil {
+			return err
+		}
+	}
+	if s.Idle, err = m.idle(ctx, pids); err != nil {
+		return err
+	}
+	for i := range m.Runs {
+		death, err := m.death(ctx, i+1)
+		if err != nil {
+			return fmt.Errorf("run %d: %w", i+1, err)
+		}
+		s.Deaths = append(s.Deaths, death)
+		planned, err := m.planned(ctx, i+1)
+		if err != nil {
+			return fmt.Errorf("run %d, planned: %w", i+1, err)
+		}
+		s.Planned = append(s.Planned, planned)
+		m.Screen.Say("run %d/%d: %s killed, outage %.0f ms, lost %d, %s came back %s after %.1f s   planned %s→%s: outage %.0f ms, lost %d", i+1, m.Runs,
+			death.From, death.OutageMS, death.Verdict.Lost, death.From, death.Rejoin.How, death.Rejoin.Seconds, planned.From, planned.To, planned.OutageMS, planned.Verdict.Lost)
+	}
+	return nil
+}
+
+func agentPID(ctx context.Context, l Lab, node string) (int, error) {
+	st, err := status(ctx, l, node)
+	if err != nil {
+		return 0, fmt.Errorf("ask %s: %w", node, err)
+	}
+	p := own(st).Local
+	if p == nil {
+		return 0, fmt.Errorf("%s does not name its process", node)
+	}
+	return p.Agent, nil
+}
+
+// writer runs one ledger's writer around fault and judges what it was promised.
+func (m *measurement) writer(ctx context.Context, name string, fault func(context.Context, *bench.Ledger) (Sample, error)) (s Sample, err error) {
+	l, err := bench.OpenLedger(filepath.Join(m.Dir, name))
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	if err := l.Prepare(ctx, m.lab.ReadWrite()); err != nil {
+		return s, err
+	}
+	wctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wrote := make(chan error, 1)
+	go func() {
+		wrote <- l.Write(wctx, bench.WriterOptions{DSN: m.lab.ReadWrite(), Every: 5 * time.Millisecond})
+	}()
+	s, err = func() (Sample, error) {
+		if err := pause(ctx, warmUp); err != nil {
+			return Sample{}, err
+		}
+		start := time.Now()
+		s, err := fault(ctx, l)
+		if err != nil {
+			return s, err
+		}
+		if err := pause(ctx, coolDown); err != nil {
+			return s, err
+		}
+		o := l.OutageBetween(start, time.Now())
+		s.OutageMS, s.Errors = float64(o.Longest.Microseconds())/1000, o.Errors
+		return s, nil
+	}()
+	cancel()
+	if err := errors.Join(err, <-wrote); err != nil {
+		return s, err
+	}
+	s.Verdict, err = l.Verify(ctx, m.lab.DSN(s.To))
+	return s, err
+}
+
+// death kills the primary's node and has it come back.
+func (m *measurement) death(ctx context.Context, run int) (Sample, error) {
+	m.Screen.Busy("run %d of %d: node death", run, m.Runs)
+	s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-death", run), func(ctx context.Context, l *bench.Ledger) (Sample, error) {
+		st, err := primary(ctx, m.lab)
+		if err != nil {
+			return Sample{}, err
+		}
+		s := Sample{From: string(st.Node)}
+		if err := m.lab.Kill(ctx, s.From); err != nil {
+			return s, fmt.Errorf("kill %s: %w", s.From, err)
+		}
+		s.To, err = m.writesGoOn(ctx, l, s.From)
+		return s, err
+	})
+	if err != nil {
+		return s, err
+	}
+	m.Screen.Busy("run %d of %d: %s comes back", run, m.Runs, s.From)
+	w := watch(ctx, m.lab, NewScreenless())
+	defer w.stop()
+	start := time.Now()
+	if err := m.lab.Start(ctx, s.From); err != nil {
+		return s, fmt.Errorf("start %s: %w", s.From, err)
+	}
+	if err := m.all(ctx); err != nil {
+		return s, err
+	}
+	r := rejoin(m.lab.Dir(s.From), w.rules(s.From), time.Since(start))
+	s.Rejoin = &r
+	return s, nil
+}
+
+func (m *measurement) all(ctx context.Context) error {
+	return await(ctx, rejoinBudget, "all replicas to be SYNCHRONIZED", func(ctx context.Context) (bool, error) {
+		return synchronized(ctx, m.lab, len(m.lab.Nodes()), "")
+	})
+}
+
+// writesGoOn waits for another primary and for a row that it acknowledged.
+func (m *measurement) writesGoOn(ctx context.Context, l *bench.Ledger, old string) (leader string, err error) {
+	var since time.Time
+	err = await(ctx, failoverBudget, "another replica to take writes", func(ctx context.Context) (bool, error) {
+		st, err := primary(ctx, m.lab)
+		if err != nil || string(st.Node) == old {
+			return false, err
+		}
+		leader, since = string(st.Node), time.Now()
+		return true, nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return leader, await(ctx, failoverBudget, "an acknowledged write", func(context.Context) (bool, error) {
+		return l.Progress().LastAck.After(since), nil
+	})
+}
+
+// planned moves the leadership to a synchronized secondary.
+func (m *measurement) planned(ctx context.Context, run int) (Sample, error) {
+	m.Screen.Busy("run %d of %d: planned failover", run, m.Runs)
+	s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-planned", run), func(ctx context.Context, l *bench.Ledger) (Sample, error) {
+		st, err := primary(ctx, m.lab)
+		if err != nil {
+			return Sample{}, err
+		}
+		to := target(st, "")
+		c, cancel := context.WithTimeout(ctx, failoverBudget)
+		defer cancel()
+		res, err := m.lab.Agent(string(st.Node)).Failover(c, api.FailoverRequest{To: to})
+		if err != nil {
+			return Sample{}, fmt.Errorf("failover to %s: %w", to, err)
+		}
+		s := Sample{From: string(res.From), To: string(res.To)}
+		_, err = m.writesGoOn(ctx, l, s.From)
+		return s, err
+	})
+	if err != nil {
+		return s, err
+	}
+	return s, m.all(ctx)
+}
+
+// target chooses a synchronized secondary, another than avoid if there is one.
+func target(s api.Status, avoid string) ag.ReplicaID {
+	var to ag.ReplicaID
+	for _, r := range s.Replicas {
+		if r.Name != s.Node && r.Sync == ag.Synchronized && (to == "" || string(to) == avoid) {
+			to = r.Name
+		}
+	}
+	return to
+}
+
+// idle measures processes that have nothing to do.
+func (m *measurement) idle(ctx context.Context, pids map[string]int) ([]Idle, error) {
+	m.Screen.Busy("idle agents, %v", settleIn+idleFor)
+	if err := pause(ctx, settleIn); err != nil {
+		return nil, err
+	}
+	start, before := time.Now(), map[string]time.Duration{}
+	for n, pid := range pids {
+		t, err := cpuTime(pid)
+		if err != nil {
+			return nil, err
+		}
+		before[n] = t
+	}
+	if err := pause(ctx, idleFor); err != nil {
+		return nil, err
+	}
+	var out []Idle
+	for n, pid := range pids {
+		t, err := cpuTime(pid)
+		if err != nil {
+			return nil, err
+		}
+		anon, err := rssAnon(pid)
+		if err != nil {
+			return nil, err
+		}
+		took := time.Since(start)
+		one := Idle{Node: n, Seconds: took.Seconds(), CPU: 100 * float64(t-before[n]) / float64(took), RssAnonMB: anon}
+		m.Screen.Say("%s idle: %.2f %% of a core, %.1f MB anonymous memory", n, one.CPU, one.RssAnonMB)
+		out = append(out, one)
+	}
+	slices.SortFunc(out, func(a, b Idle) int { return strings.Compare(a.Node, b.Node) })
+	return out, nil
+}
+
+func (m *measurement) witness(ctx context.Context) (w Idle, err error) {
+	m.Screen.Busy("lab up with a witness")
+	l, err := m.Witness(ctx, func(string) {})
+	if err != nil {
+		return w, err
+	}
+	defer func() { err = m.down(l, err) }()
+	for _, n := range l.Nodes() {
+		st, err := status(ctx, l, n)
+		if err != nil || own(st).Mode != ag.ConfigurationOnly || own(st).Local == nil {
+			continue
+		}
+		found, err := m.idle(ctx, map[string]int{n: own(st).Local.Agent})
+		if err != nil {
+			return w, err
+		}
+		return found[0], nil
+	}
+	return w, errors.New("the lab has none")
+}
+
+// ticks is the unit of processor times in /proc, which Linux fixes for programs.
+const ticks = 100
+
+func cpuTime(pid int) (time.Duration, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/%d/stat: too short", pid)
+	}
+	user, err1 := strconv.ParseInt(fields[11], 10, 64)
+	system, err2 := strconv.ParseInt(fields[12], 10, 64)
+	return time.Duration(user+system) * time.Second / ticks, errors.Join(err1, err2)
+}
+
+func rssAnon(pid int) (mb float64, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
+			kb, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 64)
+			return kb * 1024 / 1e6, err
+		}
+	}
+	return 0, fmt.Errorf("/proc/%d/status has no RssAnon", pid)
+}
+
+// Save writes the raw samples.
+func (s Samples) Save(path string) error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(b, '\n'), 0o644)
+}
+
+// Figures are the samples as figures of the two benches; why says why something is missing.
+func (s Samples) Figures(why string) (failover, footprint []bench.Figure) {
+	lost := func(list []Sample) (n float64) {
+		for _, one := range list {
+			n += float64(one.Verdict.Lost)
+		}
+		return n
+	}
+	seconds := func(list []Sample) (out []float64) {
+		for _, one := range list {
+			out = append(out, one.OutageMS/1000)
+		}
+		return out
+	}
+	figure := func(name string, measured float64, n int) bench.Figure {
+		if n == 0 {
+			return bench.Figure{Name: name, NotRun: why}
+		}
+		return bench.Figure{Name: name, Measured: measured}
+	}
+	failover = []bench.Figure{
+		figure("node-death-rows-lost", lost(s.Deaths), len(s.Deaths)),
+		{Name: "node-death-runs", Measured: float64(len(s.Deaths))},
+		median("node-death-outage-p50", seconds(s.Deaths), why),
+		figure("planned-rows-lost", lost(s.Planned), len(s.Planned)),
+		median("planned-outage-p50", seconds(s.Planned), why),
+	}
+	var cpu, mem float64
+	for _, i := range s.Idle {
+		cpu, mem = max(cpu, i.CPU), max(mem, i.RssAnonMB)
+	}
+	up := 0
+	if s.UpSeconds > 0 {
+		up = 1
+	}
+	footprint = []bench.Figure{
+		figure("lab-up-three-replicas", round(s.UpSeconds), up),
+		figure("idle-agent-cpu", round(cpu), len(s.Idle)),
+		figure("idle-agent-memory", round(mem), len(s.Idle)),
+	}
+	if s.Witness != nil {
+		return failover, append(footprint, bench.Figure{Name: "witness-memory", Measured: round(s.Witness.RssAnonMB)})
+	}
+	return failover, append(footprint, bench.Figure{Name: "witness-memory", NotRun: why})
+}
+
+func round(v float64) float64 { return math.Round(v*100) / 100 }
+
+// median gives the middle with its 95 % interval by order statistics; of fewer than six samples, the range.
+func median(name string, v []float64, why string) bench.Figure {
+	n := len(v)
+	if n == 0 {
+		return bench.Figure{Name: name, NotRun: why}
+	}
+	v = slices.Sorted(slices.Values(v))
+	half := 0.98 * math.Sqrt(float64(n))
+	low, high := int(math.Floor(float64(n)/2-half)), int(math.Ceil(float64(n)/2+half))
+	if n < 6 {
+		low, high = 0, n-1
+	}
+	return bench.Figure{Name: name, Measured: v[(n-1)/2], Low: v[max(low, 0)], High: v[min(high, n-1)], HasInterval: true}
+}
