@@ -29,15 +29,14 @@ const maskedEnv = "COTERIE_MASKED_UNIT"
 
 // adoptFlags are the flags of init that take over a cluster instead of making one.
 type adoptFlags struct {
-	target, configFile, superuser, root string
-	yes, dryRun, dropStandbys           bool
+	target, configFile, root  string
+	yes, dryRun, dropStandbys bool
 }
 
 func (a *adoptFlags) add(c *cobra.Command) {
 	fl := c.Flags()
 	fl.StringVar(&a.target, "adopt", "", "take over a stopped cluster: its data directory, or VERSION/NAME as in pg_lsclusters; prints a report and changes nothing without --yes")
 	fl.StringVar(&a.configFile, "config-file", "", "with --adopt: postgresql.conf, where it is neither in the data directory nor in /etc/postgresql")
-	fl.StringVar(&a.superuser, "superuser", "", "with --adopt: the bootstrap superuser (default: the one found in the cluster)")
 	fl.BoolVar(&a.yes, "yes", false, "with --adopt: go ahead")
 	fl.BoolVar(&a.dryRun, "dry-run", false, "with --adopt: print the report only, also with --yes")
 	fl.BoolVar(&a.dropStandbys, "drop-standbys", false, "with --adopt: drop physical replication slots; standbys of the cluster are cut off")
@@ -74,6 +73,9 @@ func adoptNode(c *cobra.Command, dir string, f *nodeFlags, a *adoptFlags, group,
 	}
 	defer func() { _ = x.pg.Close() }()
 	x.report.Print(c.OutOrStdout(), strings.Split(x.cfg.ReadWrite.Listen, ","))
+	if su := x.cfg.PostgreSQL.Superuser; su != "postgres" {
+		say(c, "\nThe bootstrap superuser is %s: give the other nodes --superuser %s when they join.", su, su)
+	}
 	switch {
 	case len(x.report.Refusals) > 0:
 		return refused("%s cannot be adopted, for %d reason(s) named above; nothing was changed", x.report.Data, len(x.report.Refusals))
@@ -113,7 +115,7 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 		return err
 	}
 	x.cfg.Group, x.cfg.GroupName = uuid.NewString(), group
-	x.cfg.PostgreSQL = &config.PostgreSQL{BinDir: x.install.BinDir, Data: cluster.Data, Superuser: x.superuser}
+	x.cfg.PostgreSQL = &config.PostgreSQL{BinDir: x.install.BinDir, Data: cluster.Data, Superuser: x.node.superuser}
 	if cluster.Apart() {
 		x.cfg.PostgreSQL.ConfigFile = cluster.ConfigFile
 	}
@@ -140,7 +142,7 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 
 // settleSuperuser makes the instance again once the name of the bootstrap superuser is known: it is on the server's command line.
 func (x *adoption) settleSuperuser() error {
-	if x.superuser == "" {
+	if x.node.superuser == "" {
 		x.cfg.PostgreSQL.Superuser = "postgres"
 		if found := x.report.Roles.Superuser; found != "" {
 			x.cfg.PostgreSQL.Superuser = found

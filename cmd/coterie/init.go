@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,7 @@ import (
 // nodeFlags are what init, join and witness have in common.
 type nodeFlags struct {
 	name, address, endpoint, readWrite, readOnly, http, binDir string
+	superuser                                                  string
 	noStart                                                    bool
 	major                                                      int
 }
@@ -44,6 +46,7 @@ func (f *nodeFlags) add(c *cobra.Command) {
 	fl.StringVar(&f.http, "http", ":8008", "port for health checks and metrics; empty: none")
 	fl.StringVar(&f.binDir, "pg-bindir", "", "directory of the PostgreSQL binaries (default: the newest supported version found)")
 	fl.IntVar(&f.major, "pg-major", 0, "PostgreSQL major version to use (default: the newest found)")
+	fl.StringVar(&f.superuser, "superuser", "", "the bootstrap superuser of a cluster that was adopted (default: with --adopt the one found, else postgres)")
 	fl.BoolVar(&f.noStart, "no-start", false, "make the node directory only; start it later with coterie agent")
 }
 
@@ -399,7 +402,7 @@ func joinNode(c *cobra.Command, dir string, f *nodeFlags, kind, text string) (er
 			return err
 		}
 		req.Major = in.Major
-		cfg.PostgreSQL = &config.PostgreSQL{BinDir: in.BinDir, Data: l.Data(), Superuser: "postgres"}
+		cfg.PostgreSQL = &config.PostgreSQL{BinDir: in.BinDir, Data: l.Data(), Superuser: cmp.Or(f.superuser, "postgres")}
 	}
 	if l, err = freshDir(dir); err != nil {
 		return err
