@@ -365,7 +365,7 @@ func (v View) open() bool {
 func (v View) follow() Plan {
 	leader := v.Record.Epoch.Leader
 	leading := v.Record.Epoch.Phase == PhaseLead
-	diverged := leading && (v.Local.Refused || v.Diverged())
+	diverged := leading && (v.Diverged() || v.Local.Refused && v.Local.Source == leader && v.Local.SourceEp == v.epoch())
 	stays, counted := v.counted()
 	switch {
 	case v.Local.Data == DataForeign:

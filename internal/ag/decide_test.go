@@ -134,6 +134,10 @@ func TestDecide(t *testing.T) {
 		{"diverged and not to be rewound", following(), func(v *View) { diverge(v); v.Local.NoRewind = true }, RuleReseed},
 		{"diverged", following(), diverge, RuleRewind},
 		{"refused by the source", following(), func(v *View) { diverge(v); v.Local.Position, v.Local.Refused = Position{4, 200}, true }, RuleRewind},
+		{"refused by a source that leads no more", following(), func(v *View) {
+			diverge(v)
+			v.Local.Position, v.Local.Refused, v.Local.Source = Position{4, 200}, true, "c"
+		}, RuleFollow},
 		{"diverged, the leader does not answer", following(), func(v *View) { diverge(v); v.Reach = nil }, RuleStandBy},
 		{"diverged and counted", following(), func(v *View) { v.Local.Position = Position{2, 90} }, RuleAwaitDrop},
 		{"a secondary is down", following(), func(v *View) { v.Local.Server = ServerDown }, RuleStart},

@@ -21,6 +21,9 @@ type Bounds struct {
 	Forced bool   // let Ops be forced failovers as well
 }
 
+// spareCopies is how many copies may be made anew in one history.
+const spareCopies = 3
+
 // Report is what an exploration found.
 type Report struct {
 	States  int
@@ -84,7 +87,8 @@ func (m *Model) Explore(b Bounds) (r Report) {
 			evs = m.events(&p.world, b, evs[:0])
 			for _, ev := range evs {
 				w := p.world
-				if flaw := m.try(&w, ev); flaw != "" {
+				flaw := m.try(&w, ev)
+				if flaw != "" {
 					path := []event{ev}
 					for at := p.step; at > 0; at = steps[at].from {
 						path = append([]event{steps[at].ev}, path...)
@@ -93,7 +97,7 @@ func (m *Model) Explore(b Bounds) (r Report) {
 					return r
 				}
 				h := maphash.Comparable(seed, w)
-				if _, old := seen[h]; old || w.epoch.epoch > b.Epochs {
+				if _, old := seen[h]; old || w.epoch.epoch > b.Epochs || int(w.copies) > m.n+spareCopies {
 					continue
 				}
 				seen[h] = struct{}{}

@@ -88,7 +88,8 @@ func (m *Model) beginRepair(w *World, i int) {
 		n.busy = pending{}
 		return
 	}
-	n.promised = n.busy.at
+	b := n.busy
+	m.follow(w, i, int(b.other)-1, b.at)
 	m.checkRepair(w, i)
 	n.data = partial
 }
@@ -102,7 +103,7 @@ func (m *Model) commitOf(n *node, e env, c ag.Commit) pending {
 	if c.Epoch != nil {
 		b.hasEpoch = true
 		b.epoch = epochRec{epoch: uint16(c.Epoch.Epoch), phase: phaseOf(c.Epoch.Phase), leader: uint8(index(c.Epoch.Leader) + 1),
-			tli: uint16(c.Epoch.TLI), maxTLI: uint16(c.Epoch.MaxTLI), forced: c.Epoch.Forced}
+			tli: uint16(c.Epoch.TLI), fromTLI: uint16(c.Epoch.From.Timeline), fromLSN: uint16(c.Epoch.From.LSN), maxTLI: uint16(c.Epoch.MaxTLI), forced: c.Epoch.Forced}
 	}
 	if c.State != nil {
 		b.hasState = true
@@ -231,6 +232,7 @@ func (m *Model) handOver(w *World, i int) {
 	e := w.epoch
 	e.epoch, e.phase, e.leader, e.maxTLI, e.forced = e.epoch+1, promote, uint8(to+1), e.maxTLI+1, false
 	e.tli = e.maxTLI
+	e.fromTLI, e.fromLSN = m.logs.tli(n.log), m.logs.depth(n.log)
 	if m.commit(w, i, pending{kind: committing, staleEpoch: b.staleEpoch, hasEpoch: true, epoch: e}) {
 		n.lease, n.armed = 0, 0
 	}

@@ -102,6 +102,8 @@ type epochRec struct {
 	tli    uint16
 	maxTLI uint16
 	forced bool
+
+	fromTLI, fromLSN uint16
 }
 
 // stateRec is /state. v holds the copy of each member of V, 0 for those outside.
