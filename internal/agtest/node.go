@@ -56,6 +56,7 @@ type Node struct {
 	leading  ag.Epoch // downstream is open for that epoch; 0: closed
 	held     bool     // feedback is held back
 	changed  chan struct{}
+	told     string // the streams at the last signal of changed
 
 	// The clients.
 	events []string

@@ -111,7 +111,14 @@ func (w *World) settle() {
 	}
 	for _, n := range w.nodes {
 		n.acknowledge()
-		signal(n.changed)
+		now := ""
+		for _, s := range n.streamers() {
+			now += fmt.Sprint(s.ID, s.inside, s.end(), ";")
+		}
+		if now != n.told {
+			n.told = now
+			signal(n.changed)
+		}
 	}
 }
 
