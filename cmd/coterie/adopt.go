@@ -44,6 +44,11 @@ func (a *adoptFlags) add(c *cobra.Command) {
 	_ = fl.MarkHidden("adopt-root")
 }
 
+// given reports whether a flag was given that means nothing without --adopt.
+func (a *adoptFlags) given() bool {
+	return a.configFile != "" || a.yes || a.dryRun || a.dropStandbys
+}
+
 // adoption is one run of init --adopt.
 type adoption struct {
 	*adoptFlags

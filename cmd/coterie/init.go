@@ -168,6 +168,9 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 			if a.target != "" {
 				return adoptNode(c, dir, &f, &a, group, profile)
 			}
+			if a.given() {
+				return usage("--config-file, --yes, --dry-run and --drop-standbys belong to --adopt; see coterie init --help")
+			}
 			if err := f.check(c.Context(), "replica", dir); err != nil {
 				return err
 			}
