@@ -157,7 +157,9 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 	if n.server == writable {
 		v.Local.Sync = ag.Sync{P: n.sync.p.ids(), N: int(n.sync.n), Proven: n.proven, Barrier: ag.LSN(n.barrier)}
 		v.Local.EndOfRec = ag.LSN(n.endOfRec)
-		v.Local.History = m.logs.timelines(m.logs.at(n.log, max(n.endOfRec, 1)))
+		if e.epoch.phase == promote {
+			v.Local.History = m.logs.timelines(m.logs.at(n.log, max(n.endOfRec, 1)))
+		}
 	}
 	if n.sealEp == e.epoch.epoch {
 		for j := range m.n {

@@ -256,10 +256,11 @@ type record struct {
 type logs struct {
 	records []record
 	next    map[record]wal
+	history map[wal][]ag.TimelineEntry
 }
 
 func newLogs() *logs {
-	return &logs{records: []record{{}}, next: map[record]wal{}}
+	return &logs{records: []record{{}}, next: map[record]wal{}, history: map[wal][]ag.TimelineEntry{}}
 }
 
 func (l *logs) append(w wal, tli uint16, writer uint32) wal {
@@ -298,8 +299,11 @@ func (l *logs) common(x, y wal) wal {
 	return x
 }
 
-// timelines returns the history a log's path tells, oldest first.
+// timelines returns the history a log's path tells, oldest first. The result is shared.
 func (l *logs) timelines(w wal) []ag.TimelineEntry {
+	if h, ok := l.history[w]; ok {
+		return h
+	}
 	var h []ag.TimelineEntry
 	for x := w; x != 0; x = l.records[x].parent {
 		r := l.records[x]
@@ -313,5 +317,6 @@ func (l *logs) timelines(w wal) []ag.TimelineEntry {
 	for i, j := 0, len(h)-1; i < j; i, j = i+1, j-1 {
 		h[i], h[j] = h[j], h[i]
 	}
+	l.history[w] = h
 	return h
 }
