@@ -57,7 +57,8 @@ func newGroup(t *testing.T, o lab.Options) *group {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	g := &group{}
+	g := &group{end: func() {}, ended: make(chan error)}
+	close(g.ended)
 	o.Dir, o.Exe, o.Port = filepath.Join(dir, "lab"), exe, freePorts(t)
 	began := time.Now()
 	if g.Lab, err = lab.Up(t.Context(), o); err != nil {
@@ -80,7 +81,9 @@ func newGroup(t *testing.T, o lab.Options) *group {
 func (g *group) destroy(t *testing.T) {
 	g.end()
 	<-g.ended
-	_ = g.ledger.Close()
+	if g.ledger != nil {
+		_ = g.ledger.Close()
+	}
 	if _, err := os.Stat(g.Dir()); err == nil {
 		if t.Failed() {
 			g.showLogs(t)

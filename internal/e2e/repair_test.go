@@ -1,0 +1,136 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lab"
+)
+
+// TestEndToEndRepair brings back a primary that wrote what nobody else has: by a rewind where there is pg_rewind, else by a new
+// copy, and its diverged tail is kept in both cases.
+func TestEndToEndRepair(t *testing.T) {
+	long(t)
+	g := newGroup(t, lab.Options{})
+	sql(t, g.ReadWrite(), "create table alone (id int)")
+	bin := config.PostgreSQL{}
+	t.Run("by a rewind", func(t *testing.T) {
+		old, mark := g.diverge(t)
+		c, err := config.Load(g.node(old))
+		if err != nil {
+			t.Fatal(err)
+		}
+		bin = *c.PostgreSQL
+		if _, err := os.Stat(filepath.Join(bin.BinDir, "pg_rewind")); err != nil {
+			g.repaired(t, old, mark, "seed", "rewind") // an installation without pg_rewind, as some packages are
+			return
+		}
+		g.repaired(t, old, mark, "rewind", "seed")
+	})
+	if t.Failed() {
+		return
+	}
+	t.Run("by a new copy", func(t *testing.T) {
+		old, mark := g.diverge(t)
+		g.hideRewind(t, old, bin.BinDir)
+		g.repaired(t, old, mark, "seed", "rewind")
+	})
+	if !t.Failed() {
+		g.down(t)
+	}
+}
+
+// diverge has the primary commit what no secondary gets, and die. It returns when another leads.
+func (g *group) diverge(t *testing.T) (old string, mark int) {
+	t.Helper()
+	was := g.ready(t)
+	old = *was.Primary
+	mark = len(g.log(old, "agent.log"))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, g.DSN(old))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
+	for _, n := range secondaries(was) {
+		if err := g.Pause(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Exec(ctx, "begin; set local synchronous_commit = local; insert into alone values (1); commit"); err != nil {
+		t.Fatalf("a commit that waits for nobody: %v", err)
+	}
+	if err := g.Kill(old, lab.WhatNode); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range secondaries(was) {
+		if err := g.Resume(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.newPrimary(t, was)
+	g.acknowledged(t, 20)
+	return old, mark
+}
+
+// hideRewind gives the node an installation that lacks pg_rewind.
+func (g *group) hideRewind(t *testing.T, node, binDir string) {
+	t.Helper()
+	dir := filepath.Join(filepath.Dir(g.Dir()), "bin")
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // another user runs what is in it
+		t.Fatal(err)
+	}
+	programs, err := os.ReadDir(binDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range programs {
+		if p.Name() == "pg_rewind" {
+			continue
+		}
+		if err := os.Symlink(filepath.Join(binDir, p.Name()), filepath.Join(dir, p.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(g.node(node), config.File)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := strings.Replace(string(b), "bin_dir: "+binDir, "bin_dir: "+dir, 1)
+	if changed == string(b) {
+		t.Fatalf("no bin_dir in %s", b)
+	}
+	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// repaired starts the diverged node and looks at how it came back.
+func (g *group) repaired(t *testing.T, old string, mark int, by, notBy string) {
+	t.Helper()
+	forks := len(g.forks(old))
+	if err := g.Start(old); err != nil {
+		t.Fatal(err)
+	}
+	s := g.ready(t)
+	log := g.log(old, "agent.log")[mark:]
+	if !strings.Contains(log, `msg="action done" action=`+by) || strings.Contains(log, `msg="action done" action=`+notBy) {
+		t.Errorf("%s was not brought back by a %s", old, by)
+	}
+	if n := len(g.forks(old)); n != forks+1 {
+		t.Errorf("%s keeps %d diverged tails, had %d", old, n, forks)
+	}
+	if got := sql(t, g.ReadWrite(), "select count(*) from alone"); got != "0" {
+		t.Errorf("what %s wrote alone is in the group of %s: %s rows", old, *s.Primary, got)
+	}
+	g.judgeAndGoOn(t)
+}
