@@ -105,7 +105,7 @@ func (m *manager) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag
 		out.Role, out.Connected, out.Server, out.Busy, out.Progress, out.Because = ag.RoleResolving, "DISCONNECTED", "", "", "", "does not answer"
 		return out
 	}
-	if out.Role == "" {
+	if out.Role == "" || out.Role == ag.RolePrimary && r.ID != v.Record.Epoch.Leader { // it said so before it hung or died
 		out.Role = ag.RoleResolving
 	}
 	if !r.HasData() {
@@ -139,7 +139,7 @@ func syncState(v ag.View, st agent.Status, r api.Replica) ag.SyncState {
 }
 
 func (m *manager) process() *api.Process {
-	p := &api.Process{Dir: m.n.layout.Dir, Agent: os.Getpid(), Uptime: m.n.agent.Uptime()}
+	p := &api.Process{Dir: m.n.layout.Dir, Sockets: m.n.layout.Sockets(), Agent: os.Getpid(), Uptime: m.n.agent.Uptime()}
 	if m.n.keeper != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		defer cancel()
@@ -194,6 +194,9 @@ func (m *manager) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	if err != nil {
 		return api.FailoverResult{}, err
 	}
+	if x.Op != nil && opEpoch(x.Op) == x.Record.Epoch.Epoch {
+		return api.FailoverResult{}, api.Unhealthy("another failover is under way; see coterie status")
+	}
 	op := ag.Op{ID: string(agent.NewCopyID()), Kind: ag.OpPlanned, To: to, Epoch: x.Record.Epoch.Epoch}
 	if req.AllowDataLoss {
 		op.Kind = ag.OpForced
@@ -205,11 +208,7 @@ func (m *manager) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	if err != nil {
 		return api.FailoverResult{}, err
 	}
-	rev := x.OpRev
-	if x.Op != nil && opEpoch(x.Op) == x.Record.Epoch.Epoch {
-		return api.FailoverResult{}, api.Unhealthy("another failover is under way; see coterie status")
-	}
-	if _, err := m.n.store.PutOp(ctx, rev, x.Record.Revs.Epoch, b); err != nil {
+	if _, err := m.n.store.PutOp(ctx, x.OpRev, x.Record.Revs.Epoch, b); err != nil {
 		return api.FailoverResult{}, fmt.Errorf("ask for the failover: %w", err)
 	}
 	m.n.agent.Wake()
