@@ -183,4 +183,3 @@ func (g *group) awaitQuorum(t *testing.T, node string) {
 		return err == nil && s.Quorum
 	})
 }
-
