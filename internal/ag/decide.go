@@ -269,6 +269,10 @@ func (v View) promoteOrLead() Plan {
 			return Plan{Rule: RuleStart, Because: "to be promoted", Actions: []Action{Start{}}}
 		case ServerStarting:
 			return Plan{Rule: RuleStart, Because: "starting, to be promoted"}
+		case ServerRecovery:
+			if v.Local.Position.Timeline >= e.TLI {
+				return v.promoteAgain()
+			}
 		}
 		return Plan{Rule: RulePromote, Because: fmt.Sprintf("chosen for epoch %d at %s", e.Epoch, e.From),
 			Actions: []Action{Promote{Epoch: e.Epoch, TLI: e.TLI, Sync: v.firstSync()}}}
@@ -278,6 +282,17 @@ func (v View) promoteOrLead() Plan {
 		Basis: Position{e.TLI, v.Local.EndOfRec}, Timelines: v.history(), Seq: v.Record.State.Seq + 1}
 	return Plan{Rule: RuleLead, Because: fmt.Sprintf("promoted to timeline %d at %s", e.TLI, v.Local.EndOfRec),
 		Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e, State: &st}}
+}
+
+// promoteAgain gives this copy another epoch and timeline id: its promotion ended, but it went down before it led, and no timeline id
+// is used twice. No new seals are needed: nobody led since it was chosen, those who sealed kept their promise, and its log passed
+// through the timeline that was allotted to the choice, hence is the log that was chosen.
+func (v View) promoteAgain() Plan {
+	e := v.Record.Epoch
+	e.Epoch, e.MaxTLI, e.From = e.Epoch+1, e.MaxTLI+1, v.Local.Position
+	e.TLI = e.MaxTLI
+	e.Reason = fmt.Sprintf("the promotion to timeline %d was interrupted", v.Record.Epoch.TLI)
+	return Plan{Rule: RulePromoteAgain, Because: e.Reason, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e}}
 }
 
 // history tags the timelines of the promoted copy with the epochs the record knows them by.

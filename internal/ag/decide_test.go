@@ -121,6 +121,7 @@ func TestDecide(t *testing.T) {
 		{"with k of 0 members cannot suffice", sealing(), func(v *View) { v.Record.State.K = 0 }, RuleSeal},
 		{"chosen", promoting(), func(*View) {}, RulePromote},
 		{"chosen and down", promoting(), func(v *View) { v.Local.Server = ServerDown }, RuleStart},
+		{"promoted, and down before it led", promoting(), func(v *View) { v.Local.Position.Timeline = 5 }, RulePromoteAgain},
 		{"promoted", promoting(), func(v *View) { promoted(v) }, RuleLead},
 		{"the server crashed", leading(), func(v *View) { v.Local.Server = ServerDown }, RuleRelease},
 		{"the server crashed and nobody could take over", leading(), func(v *View) { v.Local.Server, v.Record.State.K = ServerDown, 0 }, RuleStart},

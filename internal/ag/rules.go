@@ -19,6 +19,7 @@ const (
 	RuleSeal         Rule = "seal"          // ask the members for promise and position
 	RuleChoose       Rule = "choose"        // enough seals: the best copy is to be promoted
 	RulePromote      Rule = "promote"       // this copy was chosen
+	RulePromoteAgain Rule = "promote-again" // its promotion was interrupted before it led
 	RuleLead         Rule = "lead"          // promoted: take the rights (the point of no return)
 	RuleRelease      Rule = "release"       // the server crashed: let others take over at once
 	RuleHandOver     Rule = "hand-over"     // planned failover
@@ -37,6 +38,6 @@ const (
 // Rules lists every rule, for tests that each is exercised and for metrics that start at zero.
 var Rules = []Rule{
 	RuleFenceDeposed, RuleFenceExpired, RuleFenceForeign, RuleAwaitQuorum, RuleBusy, RuleWitness, RuleHoldSealed, RuleForce,
-	RuleClaim, RuleRetake, RuleOutbid, RuleSeal, RuleChoose, RulePromote, RuleLead, RuleRelease, RuleHandOver, RuleSync, RuleServe,
+	RuleClaim, RuleRetake, RuleOutbid, RuleSeal, RuleChoose, RulePromote, RulePromoteAgain, RuleLead, RuleRelease, RuleHandOver, RuleSync, RuleServe,
 	RuleSuspended, RuleSeed, RuleReseed, RuleRewind, RuleAwaitDrop, RuleStart, RuleFollow, RuleStandBy,
 }
