@@ -160,7 +160,7 @@ func (d decision) tell() string {
 	case ag.RuleHandOver:
 		return "hands over: " + d.Because
 	case ag.RuleFenceDeposed, ag.RuleFenceExpired, ag.RuleFenceForeign:
-		return "FENCES itself: " + d.Because
+		return "fences its server: " + d.Because
 	case ag.RuleRewind:
 		return "rewinds: " + d.Because
 	case ag.RuleSeed, ag.RuleReseed:
