@@ -134,6 +134,7 @@ type Replica struct {
 // Process names the operating-system side of the answering node.
 type Process struct {
 	Dir      string        `json:"dir"`
+	Sockets  string        `json:"sockets"` // directory of PostgreSQL's private socket, for the server's own user
 	Agent    int           `json:"agent"`
 	Keeper   int           `json:"keeper,omitempty"`
 	Postgres int           `json:"postgres,omitempty"`
