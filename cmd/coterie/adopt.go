@@ -161,7 +161,7 @@ func (x *adoption) settleSuperuser() error {
 }
 
 func asRefusal(err error) error {
-	var r adopt.Refusal
+	var r adopt.RefusedError
 	if errors.As(err, &r) {
 		return refused("%w; nothing was changed", err)
 	}
@@ -242,7 +242,7 @@ func (x *adoption) take(c *cobra.Command, profile string) (err error) {
 		return fmt.Errorf("%s changed while it was looked at: %w", x.report.HBAFile, err)
 	}
 	x.cfg.HBA = filepath.Join(l.Dir, "pg_hba.conf")
-	if err := os.WriteFile(x.cfg.HBA, rules, 0o600); err != nil {
+	if err := os.WriteFile(x.cfg.HBA, rules, 0o600); err != nil { //nolint:gosec // the node directory is the administrator's choice
 		return err
 	}
 	x.report.Start.Masked = x.report.Start.Unit != "" && os.Getenv(maskedEnv) == x.report.Start.Unit

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,7 +28,7 @@ func agentCommand() *cobra.Command {
 		GroupID: "node",
 		Short:   "Run this node (what a service unit starts)",
 		Long: `Runs the node of a node directory made by coterie init, join or witness: its part of the quorum, its PostgreSQL, its ports.
-It logs to DIR/log/agent.log and, on a terminal, to the screen. SIGTERM or Ctrl-C hands over what it leads, stops the server in order
+It logs to DIR/log/agent.log and, on a terminal, to the screen. SIGTERM or Ctrl-C stops the server in order, releases the leadership
 and ends. Started as root it becomes user ` + serverUser + ` first.`,
 		Args: args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -122,10 +123,17 @@ func becomeServerUser(dir string) error {
 		}
 	}
 	env = append(env, "HOME="+u.HomeDir, "USER="+serverUser)
-	if err := os.Chdir("/"); err != nil {
+	if _, err := os.ReadDir("."); err != nil { // where the administrator stands may be closed to the server's user
+		if err := os.Chdir("/"); err != nil {
+			return err
+		}
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
 		return err
 	}
-	return fmt.Errorf("run %s again as user %s: %w", exe, serverUser, syscall.Exec(exe, os.Args, env))
+	argv := append(slices.Clone(os.Args), "--node", abs) // the last one wins, and it means the same from anywhere
+	return fmt.Errorf("run %s again as user %s: %w", exe, serverUser, syscall.Exec(exe, argv, env))
 }
 
 // prepareFor makes the node directory and the parent of run directories the user's own, and refuses a path that the user could not

@@ -174,6 +174,11 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 			if err := f.check(c.Context(), "replica", dir); err != nil {
 				return err
 			}
+			if !f.noStart {
+				if done, err := throughUnit(c, dir); done {
+					return err
+				}
+			}
 			if err := becomeServerUser(dir); err != nil {
 				return err
 			}
@@ -368,6 +373,11 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 			if err := f.check(c.Context(), kind, dir); err != nil {
 				return err
 			}
+			if !f.noStart {
+				if done, err := throughUnit(c, dir); done {
+					return err
+				}
+			}
 			if err := becomeServerUser(dir); err != nil {
 				return err
 			}
@@ -490,9 +500,6 @@ func startOrSay(c *cobra.Command, dir string, noStart bool) error {
 		say(c, "made %s; start it with: coterie agent --node %s", abs, abs)
 		return nil
 	}
-	if startUnit(c, abs) {
-		return awaitNext(c.Context(), c, abs)
-	}
 	say(c, "starting the agent in the foreground; Ctrl-C stops it in order, coterie agent --node %s starts it again", abs)
 	ctx, cancel := context.WithCancel(c.Context())
 	var wg sync.WaitGroup
@@ -507,22 +514,35 @@ func startOrSay(c *cobra.Command, dir string, noStart bool) error {
 	return err
 }
 
-// startUnit starts the node through its service unit, if one is installed for this node directory.
-func startUnit(c *cobra.Command, abs string) bool {
-	if abs != defaultNode || os.Geteuid() != 0 {
-		return false
+// throughUnit makes the node by running this command again with --no-start, starts it through its service unit, and ends as the
+// foreground would. It reports false where no unit is installed for this node directory, or root is not here to start it.
+func throughUnit(c *cobra.Command, dir string) (bool, error) {
+	if dir != defaultNode || os.Geteuid() != 0 {
+		return false, nil
 	}
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
-		return false
+		return false, nil //nolint:nilerr // no systemd runs here
 	}
 	if err := exec.CommandContext(c.Context(), "systemctl", "cat", "coterie.service").Run(); err != nil {
-		return false
+		return false, nil //nolint:nilerr // no unit is installed
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return true, err
+	}
+	made := exec.CommandContext(c.Context(), exe, append(slices.Clone(os.Args[1:]), "--no-start")...)
+	made.Stdout, made.Stderr = c.OutOrStdout(), c.ErrOrStderr()
+	if err := made.Run(); err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			return true, exitCode{exit.ExitCode(), errors.New("")} // it has said why
+		}
+		return true, err
 	}
 	if out, err := exec.CommandContext(c.Context(), "systemctl", "enable", "--now", "coterie.service").CombinedOutput(); err != nil {
-		say(c, "coterie.service did not start: %s", strings.TrimSpace(string(out)))
-		return false
+		return true, fmt.Errorf("coterie.service did not start: %s; see journalctl -u coterie", strings.TrimSpace(string(out)))
 	}
-	return true
+	return true, awaitNext(c.Context(), c, dir)
 }
 
 // awaitNext waits until the agent serves a group that takes writes and prints the command with which the next node joins it.

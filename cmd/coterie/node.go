@@ -257,8 +257,8 @@ func (n *node) authorize(peer endpoint.Identity, pin string, class endpoint.Clas
 	if !ok || r.KeyPin != pin {
 		return fmt.Errorf("%s is not a member of this group", peer.ID)
 	}
-	if !r.HasData() && (class == endpoint.ClassWAL || class == endpoint.ClassSeed) {
-		return fmt.Errorf("%s is a witness and holds no data", peer.ID)
+	if !r.HasData() && (class == endpoint.ClassWAL || class == endpoint.ClassSeed || class == endpoint.ClassSQL) {
+		return fmt.Errorf("%s is a witness: it votes, and has no business with data", peer.ID)
 	}
 	return nil
 }

@@ -150,12 +150,12 @@ func (n *node) verifier(ctx context.Context, id ag.ReplicaID, user string) (list
 func (n *node) forwardCancel(ctx context.Context, number uint8, key listener.CancelKey) error {
 	for _, r := range n.group.Load().Replicas {
 		if nodeNumber(r.ID) == number && r.ID != n.self {
-			if err := n.control.Call(ctx, r.Endpoint, r.ID, "cancel", key, nil); err != nil {
-				return err
+			if err := n.control.Call(ctx, r.Endpoint, r.ID, "cancel", key, nil); err == nil {
+				return nil
 			}
 		}
 	}
-	return nil
+	return errors.New("no node knows the key") // two nodes may share a number: each was asked
 }
 
 func (n *node) cancelHere(ctx context.Context, body json.RawMessage) (any, error) {

@@ -221,7 +221,6 @@ func (s *server) Stop(ctx context.Context, budget time.Duration) (bool, error) {
 	}
 }
 
-
 func (s *server) Status(ctx context.Context) (agent.KeeperState, error) {
 	st, err := s.client.Status(ctx)
 	out := agent.KeeperState{KeeperPID: st.KeeperPID, ServerPID: st.Postmaster, Generation: st.Generation}

@@ -172,7 +172,10 @@ func (n *node) serveControl() {
 	n.control.Handle("position", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
 		return n.agent.Position(ctx)
 	})
-	n.control.Handle("role", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
+	n.control.Handle("role", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+		if peer.Kind != endpoint.KindReplica {
+			return nil, errors.New("a witness serves no clients and is told no verifiers")
+		}
 		var user string
 		if err := json.Unmarshal(body, &user); err != nil {
 			return nil, err

@@ -33,6 +33,9 @@ type keeper struct {
 	inbox chan func()   // what other goroutines want done here
 	gone  chan struct{} // closed when the loop has ended
 
+	counted   int           // processes below this one, as last counted
+	countedAt time.Duration // boottime of that
+
 	attached *conn // the agent; nil: none
 	lonely   time.Duration
 	fenced   *Fenced
@@ -383,12 +386,21 @@ func (k *keeper) post(f func()) bool {
 	}
 }
 
+// population counts the processes below the keeper, anew every two seconds at most: an agent asks for the state several times a
+// second, and walking /proc is most of the cost of an answer.
+func (k *keeper) population() int {
+	if now := boottime.Now(); now-k.countedAt > 2*time.Second {
+		k.counted, k.countedAt = len(descendants(os.Getpid())), now
+	}
+	return k.counted
+}
+
 // state is the answer to STATUS.
 func (k *keeper) state() *State {
 	return &State{
 		Version: Version, KeeperPID: os.Getpid(), Postmaster: k.server.pid, Generation: k.generation,
 		Armed: k.armed, Epoch: k.epoch, Deadline: k.stateDeadline(), Leader: k.leading(), Fenced: k.fenced,
-		LastExit: k.lastExit, ExitCount: k.exitCount, Descendants: len(descendants(os.Getpid())),
+		LastExit: k.lastExit, ExitCount: k.exitCount, Descendants: k.population(),
 		Ending: k.end != nil, PGData: k.server.req.PGData,
 	}
 }
