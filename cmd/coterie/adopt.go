@@ -127,9 +127,11 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 	if x.pg, err = newInstance(x.cfg, x.layout, nil); err != nil {
 		return err
 	}
-	x.report, err = adopt.Inspect(ctx, cluster, adopt.Options{BinDir: x.install.BinDir, NodeDir: x.layout.Dir, DropStandbys: x.dropStandbys,
+	x.report, err = adopt.Inspect(ctx, cluster, adopt.Options{
+		BinDir: x.install.BinDir, NodeDir: x.layout.Dir, DropStandbys: x.dropStandbys,
 		CheckRule: func(line string) error { _, err := listener.ParseHBA(strings.NewReader(line)); return err },
-		Overrides: func() map[string]string { return commandLine(x.pg.Args()) }})
+		Overrides: func() map[string]string { return commandLine(x.pg.Args()) },
+	})
 	if err != nil {
 		return err
 	}

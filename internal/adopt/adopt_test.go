@@ -82,8 +82,12 @@ func newBench() (b *bench, err error) {
 func (b *bench) template() string { return filepath.Join(b.dir, "template") }
 
 func (b *bench) makeTemplate() error {
-	if out, code := b.server("initdb", "-D", b.template(), "-U", "dba", "--no-sync", "--auth-local=trust", "--auth-host=scram-sha-256"); code != 0 {
+	if out, code := b.server("initdb", "-D", b.template(), "-U", "dba", "--no-sync", "--wal-segsize=1", "--auth-local=trust", "--auth-host=scram-sha-256"); code != 0 {
 		return errors.New(out)
+	}
+	// Few settings: the server's program is run for each.
+	if err := os.WriteFile(filepath.Join(b.template(), "postgresql.conf"), []byte("max_connections = 30\nshared_buffers = 16MB\n"), 0o600); err != nil {
+		return err
 	}
 	return b.startAnd(b.template(), `CREATE ROLE app LOGIN PASSWORD 'old secret'; CREATE ROLE mute LOGIN;
 SET password_encryption = md5; CREATE ROLE ancient LOGIN PASSWORD 'x'; CREATE TABLE t AS SELECT g FROM generate_series(1, 1000) g; GRANT ALL ON t TO app;`,
@@ -216,7 +220,7 @@ func tree(t *testing.T, dir string) string {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintln(h, path, st.Mode(), st.Size(), st.ModTime().UnixNano(), st.Sys().(*syscall.Stat_t).Uid)
+		_, _ = fmt.Fprintln(h, path, st.Mode(), st.Size(), st.ModTime().UnixNano(), st.Sys().(*syscall.Stat_t).Uid)
 		return nil
 	})
 	if err != nil {
@@ -261,45 +265,46 @@ func TestRefusals(t *testing.T) {
 		name    string
 		prepare func(t *testing.T, data string)
 		flags   []string
-		want    string
+		want    []string
 	}{
-		{"running", file("postmaster.pid", fmt.Sprintf("%d\n", os.Getpid())), nil, "the cluster is running"},
+		{"running", file("postmaster.pid", fmt.Sprintf("%d\n", os.Getpid())), nil, []string{"the cluster is running"}},
 		{"crashed", func(t *testing.T, data string) {
 			opts := "-c listen_addresses='' -c unix_socket_directories=" + b.dir
 			if out, code := b.server("pg_ctl", "start", "-w", "-D", data, "-l", data+".log", "-o", opts); code != 0 {
 				t.Fatal(out)
 			}
 			b.server("pg_ctl", "stop", "-w", "-m", "immediate", "-D", data)
-		}, nil, "not cleanly shut down"},
-		{"standby", file("standby.signal", ""), nil, "there is standby.signal"},
-		{"restored", file("recovery.signal", ""), nil, "there is recovery.signal"},
-		{"backup", file("backup_label", "x"), nil, "never started"},
-		{"in a group", file("coterie.copy", "x"), nil, "already belongs to a group"},
-		{"minimal", conf("wal_level = minimal\nmax_wal_senders = 0\n"), nil, "wal_level=minimal"},
+		}, nil, []string{"not cleanly shut down"}},
+		{"many reasons", func(t *testing.T, data string) {
+			for _, f := range []string{"standby.signal", "recovery.signal", "backup_label", "coterie.copy"} {
+				file(f, "x")(t, data)
+			}
+			conf("wal_level = minimal\nmax_wal_senders = 0\nfsync = off\nrecovery_target_name = 'x'\n")(t, data)
+			file("pg_hba.conf", "host all all 10.0.0.0/8 ldap ldapserver=x\nlocal all all peer map=m\nhost all +admins \\\n all md5\n")(t, data)
+			b.write(t, filepath.Join(data, "../node/x"), "")
+		}, nil, []string{
+			"there is standby.signal", "there is recovery.signal", "never started", "already belongs to a group", "says wal_level=minimal", "fsync=off",
+			"recovery target is set: recovery_target_name", "method ldap cannot be checked", `option "map=m" is not supported`, "membership in a role", "is not empty",
+		}},
 		{"ran minimal", func(t *testing.T, data string) {
 			conf("wal_level = minimal\nmax_wal_senders = 0\n")(t, data)
 			sql("SELECT 1")(t, data)
 			conf("wal_level = replica\n")(t, data)
-		}, nil, "ran with wal_level=minimal"},
-		{"fsync", conf("fsync = off\n"), nil, "fsync=off"},
-		{"target", conf("recovery_target_name = 'x'\n"), nil, "recovery target is set: recovery_target_name"},
-		{"unreadable", conf("nonsense = 1\n"), nil, "configuration cannot be read"},
-		{"elsewhere", conf("data_directory = '/elsewhere'\n"), nil, "configuration"},
-		{"ldap", file("pg_hba.conf", "host all all 10.0.0.0/8 ldap ldapserver=x\n"), nil, "method ldap cannot be checked"},
-		{"map", file("pg_hba.conf", "local all all peer map=m\n"), nil, `option "map=m" is not supported`},
-		{"slot", sql("SELECT pg_create_physical_replication_slot('old', true)"), nil, "physical replication slots, so standbys or backup tools stream from this cluster: old"},
-		{"database", sql("SELECT pg_create_physical_replication_slot('old', true)", "CREATE DATABASE coterie"), []string{"--drop-standbys"}, "a database named coterie"},
-		{"node directory in use", func(t *testing.T, data string) { b.write(t, filepath.Join(data, "../node/x"), "") }, nil, "is not empty"},
+		}, nil, []string{"ran with wal_level=minimal"}},
+		{"unreadable", conf("nonsense = 1\n"), nil, []string{"configuration cannot be read"}},
+		{"elsewhere", conf("data_directory = '/elsewhere'\n"), nil, []string{"configuration"}},
+		{"slot", sql("SELECT pg_create_physical_replication_slot('old', true)"), nil, []string{"physical replication slots, so standbys or backup tools stream from this cluster: old"}},
+		{"database", sql("SELECT pg_create_physical_replication_slot('old', true)", "CREATE DATABASE coterie"), []string{"--drop-standbys"}, []string{"a database named coterie"}},
 		{"no cluster", func(t *testing.T, data string) {
 			if err := os.Remove(filepath.Join(data, "PG_VERSION")); err != nil {
 				t.Fatal(err)
 			}
-		}, nil, "not the data directory of a cluster"},
+		}, nil, []string{"not the data directory of a cluster"}},
 		{"too old", func(t *testing.T, data string) {
 			if err := os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("12\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, nil, "supported are 14 to 18"},
+		}, nil, []string{"supported are 14 to 18"}},
 		{"foreign owner", func(t *testing.T, data string) {
 			if os.Getuid() != 0 {
 				t.Skip("needs root")
@@ -307,7 +312,7 @@ func TestRefusals(t *testing.T) {
 			if err := os.Chown(data, 1, 1); err != nil {
 				t.Fatal(err)
 			}
-		}, nil, "belongs to user 1"},
+		}, nil, []string{"belongs to user 1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := b.cluster(t, false)
@@ -316,8 +321,10 @@ func TestRefusals(t *testing.T) {
 			before := tree(t, dir)
 			args := append([]string{"init", "--node", filepath.Join(dir, "node"), "--adopt", data, "--yes", "--read-write", fmt.Sprintf("127.0.0.1:%d", freePort(t))}, ports(t)...)
 			out, code := b.run(false, append(args, c.flags...)...)
-			if code != 4 || !strings.Contains(out, c.want) {
-				t.Errorf("exit %d, want 4 and %q:\n%s", code, c.want, out)
+			for _, want := range c.want {
+				if code != 4 || !strings.Contains(out, want) {
+					t.Errorf("exit %d, want 4 and %q:\n%s", code, want, out)
+				}
 			}
 			if after := tree(t, dir); after != before {
 				t.Error("a refusal changed something")
@@ -338,9 +345,11 @@ func TestReport(t *testing.T) {
 			if code != 0 {
 				t.Fatalf("exit %d:\n%s", code, out)
 			}
-			for _, want := range []string{"known as       " + b.name(), filepath.Join(dir, "data"), "shut down", "start.conf: auto -> disabled", "local all all trust",
+			for _, want := range []string{
+				"known as       " + b.name(), filepath.Join(dir, "data"), "shut down", "start.conf: auto -> disabled", "local all all trust",
 				"mute has no password", "ancient has an md5 password", "1 with a scram-sha-256 password", "restore_command = 'cp /archive/%f %p' -> ''",
-				"synchronous_standby_names = elsewhere: recorded", ".s.PGSQL.", "Nothing was changed"} {
+				"synchronous_standby_names = elsewhere: recorded", ".s.PGSQL.", "Nothing was changed",
+			} {
 				if !strings.Contains(out, want) {
 					t.Errorf("the report on %s lacks %q:\n%s", target, want, out)
 				}
@@ -545,8 +554,8 @@ func (b *bench) agent(t *testing.T, ordinary bool, outFile string, args ...strin
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
+	done := make(chan struct{})
+	go func() { defer close(done); _ = cmd.Wait() }()
 	stopped := false
 	stop = func() {
 		if stopped {
@@ -555,7 +564,7 @@ func (b *bench) agent(t *testing.T, ordinary bool, outFile string, args ...strin
 		stopped = true
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		select {
-		case <-done:
+		case <-done: // its exit code after a signal says nothing
 		case <-time.After(60 * time.Second):
 			_ = cmd.Process.Kill()
 			t.Error("the agent did not end")
@@ -595,8 +604,10 @@ func checkRunning(t *testing.T, b *bench, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for sql, want := range map[string]string{"SELECT count(*)::text FROM t WHERE g > 0": "1000", "SHOW work_mem": "7MB", "SHOW maintenance_work_mem": "77MB",
-			"SHOW restore_command": "", "SHOW synchronous_standby_names": "", "SELECT session_user::text": "app", "SELECT pg_is_in_recovery()::text": "false"} {
+		for sql, want := range map[string]string{
+			"SELECT count(*)::text FROM t WHERE g > 0": "1000", "SHOW work_mem": "7MB", "SHOW maintenance_work_mem": "77MB",
+			"SHOW restore_command": "", "SHOW synchronous_standby_names": "", "SELECT session_user::text": "app", "SELECT pg_is_in_recovery()::text": "false",
+		} {
 			var got string
 			if err := conn.QueryRow(ctx, sql).Scan(&got); err != nil || got != want {
 				t.Errorf("%s through %s: %q, %v; want %q", sql, host, got, err, want)

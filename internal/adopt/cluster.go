@@ -12,15 +12,17 @@ import (
 	"syscall"
 )
 
-// Refusal is a reason not to adopt a cluster and what to do about it.
-type Refusal struct {
+// RefusedError is a reason not to adopt a cluster and what to do about it.
+type RefusedError struct {
 	Reason string `json:"reason"`
 	Fix    string `json:"fix"`
 }
 
-func (r Refusal) Error() string { return r.Reason + ": " + r.Fix }
+func (r RefusedError) Error() string { return r.Reason + ": " + r.Fix }
 
-func refuse(reason, fix string, a ...any) Refusal { return Refusal{reason, fmt.Sprintf(fix, a...)} }
+func refuse(reason, fix string, a ...any) RefusedError {
+	return RefusedError{reason, fmt.Sprintf(fix, a...)}
+}
 
 // Cluster is where a cluster's parts are.
 type Cluster struct {

@@ -44,7 +44,7 @@ type Report struct {
 	ArchiveCommand, ArchiveMode        string
 	SyncNames                          string
 	Start                              Start
-	Refusals                           []Refusal
+	Refusals                           []RefusedError
 }
 
 // Slot is a replication slot of the stopped cluster.

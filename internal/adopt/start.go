@@ -97,8 +97,10 @@ func disabledConf(content string) string {
 	return b.String() + "disabled\n"
 }
 
-// Mask keeps systemd from starting the unit; Unmask undoes it. Both need root.
-func Mask(ctx context.Context, unit string) error   { return systemctl(ctx, "mask", unit) }
+// Mask keeps systemd from starting the unit. It needs root.
+func Mask(ctx context.Context, unit string) error { return systemctl(ctx, "mask", unit) }
+
+// Unmask undoes Mask.
 func Unmask(ctx context.Context, unit string) error { return systemctl(ctx, "unmask", unit) }
 
 func systemctl(ctx context.Context, verb, unit string) error {

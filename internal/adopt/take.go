@@ -59,8 +59,10 @@ func Take(r *Report, binDir, stateDir string, clean func() error) (*Adopted, err
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	a := &Adopted{Cluster: r.Cluster, SystemID: r.SystemID, BinDir: binDir, Start: r.Start, AutoConf: string(auto), Settings: r.Settings, SyncNames: r.SyncNames,
-		Generated: r.Apart() && !exists(filepath.Join(r.Data, "postgresql.conf"))}
+	a := &Adopted{
+		Cluster: r.Cluster, SystemID: r.SystemID, BinDir: binDir, Start: r.Start, AutoConf: string(auto), Settings: r.Settings, SyncNames: r.SyncNames,
+		Generated: r.Apart() && !exists(filepath.Join(r.Data, "postgresql.conf")),
+	}
 	for _, s := range r.Slots {
 		if s.Physical {
 			a.Dropped = append(a.Dropped, s.Name)
@@ -112,9 +114,11 @@ func (a *Adopted) change(r *Report, stateDir string, clean func() error) error {
 }
 
 // nodeLocal are settings that mean something on one machine only.
-var nodeLocal = []string{"data_directory", "hba_file", "ident_file", "external_pid_file", "port", "listen_addresses", "unix_socket_directories",
+var nodeLocal = []string{
+	"data_directory", "hba_file", "ident_file", "external_pid_file", "port", "listen_addresses", "unix_socket_directories",
 	"ssl", "ssl_cert_file", "ssl_key_file", "ssl_ca_file", "ssl_crl_file", "ssl_crl_dir", "ssl_dh_params_file", "stats_temp_directory", "log_directory", "krb_server_keyfile",
-	"cluster_name", "synchronous_standby_names"}
+	"cluster_name", "synchronous_standby_names",
+}
 
 // generatedConf is the configuration that nodes which copy the data get with it. This node keeps its own, outside.
 func generatedConf(settings []Setting, autoConf string) string {
@@ -189,7 +193,7 @@ func (a *Adopted) restoreAutoConf(clean func() error) error {
 func removeMemberSlots(data string) error {
 	dirs, err := filepath.Glob(filepath.Join(data, "pg_replslot", "cot_*"))
 	for _, d := range dirs {
-		err = errors.Join(err, os.RemoveAll(d))
+		err = errors.Join(err, os.RemoveAll(d)) //nolint:gosec // of the recorded data directory
 	}
 	return err
 }
@@ -237,7 +241,7 @@ func writeInPlace(path, content string) error {
 }
 
 func syncPath(path string) error {
-	f, err := os.Open(path)
+	f, err := os.Open(path) //nolint:gosec // of the recorded data directory
 	if err != nil {
 		return err
 	}
