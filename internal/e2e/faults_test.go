@@ -34,7 +34,10 @@ func (g *group) killOne(t *testing.T, on, what string) {
 	if err := g.Kill(victim, what); err != nil {
 		t.Fatal(err)
 	}
-	if on == "primary" {
+	switch {
+	case on == "primary" && what == lab.WhatPostgres:
+		g.nextEpoch(t, was)
+	case on == "primary":
 		g.newPrimary(t, was)
 	}
 	g.acknowledged(t, 50)

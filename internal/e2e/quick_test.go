@@ -51,14 +51,24 @@ func primaryNodeDies(t *testing.T, g *group) {
 func (g *group) cameBack(t *testing.T, node string, mark, forks int) {
 	t.Helper()
 	log := g.log(node, "agent.log")[mark:]
-	rewound, kept := strings.Contains(log, `msg="action done" action=rewind`), len(g.forks(node)) > forks
-	if strings.Contains(log, "action=seed") {
+	rewound, kept := done(log, "rewind"), len(g.forks(node)) > forks
+	if done(log, "seed") {
 		t.Errorf("%s was made anew although it could be rewound", node)
 	}
 	if strings.Contains(log, "rule=rewind") && !(rewound && kept) {
 		t.Errorf("%s had diverged: rewound %v, tail kept %v", node, rewound, kept)
 	}
 	t.Logf("%s: rewound %v, diverged tail kept %v", node, rewound, kept)
+}
+
+// done looks for the end of an action in an agent's log.
+func done(log, action string) bool {
+	for line := range strings.Lines(log) {
+		if strings.Contains(line, `msg="action done"`) && strings.Contains(line, " action="+action+" ") {
+			return true
+		}
+	}
+	return false
 }
 
 func primaryServerDies(t *testing.T, g *group) {
@@ -68,7 +78,7 @@ func primaryServerDies(t *testing.T, g *group) {
 	if err := g.Kill(old, lab.WhatPostgres); err != nil {
 		t.Fatal(err)
 	}
-	g.newPrimary(t, was)
+	g.nextEpoch(t, was)
 	g.acknowledged(t, 20)
 	g.ready(t) // by itself
 	g.cameBack(t, old, mark, before)

@@ -123,7 +123,7 @@ func (g *group) repaired(t *testing.T, old string, mark int, by, notBy string) {
 	}
 	s := g.ready(t)
 	log := g.log(old, "agent.log")[mark:]
-	if !strings.Contains(log, `msg="action done" action=`+by) || strings.Contains(log, `msg="action done" action=`+notBy) {
+	if !done(log, by) || done(log, notBy) {
 		t.Errorf("%s was not brought back by a %s", old, by)
 	}
 	if n := len(g.forks(old)); n != forks+1 {
