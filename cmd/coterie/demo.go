@@ -137,6 +137,8 @@ func (g *labGroup) DSN(node string) string {
 func (g *labGroup) Kill(_ context.Context, node string) error  { return g.Lab.Kill(node, "node") }
 func (g *labGroup) Start(_ context.Context, node string) error { return g.Lab.Start(node) }
 
+func (g *labGroup) Leave() { g.doors.close() }
+
 func (g *labGroup) Down(ctx context.Context, keepFiles bool) error {
 	g.doors.close()
 	if keepFiles {

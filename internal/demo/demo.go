@@ -73,7 +73,7 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 		report = d.report
 	}()
 	d.screen.Stage(1, "coterie %s   PostgreSQL %s   %d processors", o.Version, o.Server, runtime.NumCPU())
-	for _, step := range []func(context.Context) error{d.up, d.load, d.nodeDeath, d.comeBack, d.verify} {
+	for _, step := range []func(context.Context) error{d.up, d.load, d.nodeDeath, d.comeBack, d.handOver, d.verify} {
 		if err := step(ctx); err != nil {
 			if ctx.Err() != nil {
 				err = errors.New("interrupted")
@@ -98,6 +98,7 @@ func (d *demo) end(err error) error {
 	}
 	if err == nil && d.Keep {
 		d.report.Kept = true
+		d.lab.Leave()
 		d.tellKept()
 		return nil
 	}
@@ -233,33 +234,35 @@ func pause(ctx context.Context, t time.Duration) error {
 func (d *demo) nodeDeath(ctx context.Context) (err error) {
 	d.screen.Stage(4, "%d clients and a ledger writer (a row every 5 ms, fsynced here per acknowledgement) through the listener", d.Clients)
 	d.screen.Begin()
-	c := d.work(ctx, 1)
-	stopped := false
-	defer func() {
-		if !stopped {
-			_, serr := c.stop()
-			err = errors.Join(err, serr)
-		}
-	}()
+	d.report.Death, d.report.TPS, err = d.underLoad(ctx, 1, d.death)
+	return err
+}
+
+func (d *demo) death(ctx context.Context) error {
 	s, err := primary(ctx, d.lab)
 	if err != nil {
 		return err
 	}
-	old := string(s.Primary)
-	d.meter.in("while " + old + " led")
+	old := string(s.Node)
+	stage := "while " + old + " led"
+	d.meter.in(stage)
 	if err := pause(ctx, d.Before); err != nil {
 		return err
 	}
+	d.report.Reads = append(d.report.Reads, Reads{Stage: stage, ByNode: d.meter.byNode(stage)})
+	d.meter.in("")
 	w := watch(ctx, d.lab, d.screen)
 	defer w.stop()
-	before, err := status(ctx, d.lab, old)
-	if err != nil {
+	if s, err = primary(ctx, d.lab); err != nil {
 		return err
 	}
-	if err := d.sabotage(ctx, before); err != nil {
+	if string(s.Node) != old {
+		return fmt.Errorf("%s took over from %s although nothing was done to it; see coterie explain", s.Node, old)
+	}
+	if err := d.sabotage(ctx, s); err != nil {
 		return err
 	}
-	killed, err := d.kill(ctx, before)
+	killed, err := d.kill(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -267,26 +270,9 @@ func (d *demo) nodeDeath(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	d.meter.learn(ctx, d.lab)
-	d.meter.in("while " + leader + " led")
-	if err := pause(ctx, d.Settle); err != nil {
-		return err
-	}
-	stopped = true
-	res, err := c.stop()
-	if err != nil {
-		return err
-	}
-	d.meter.in("")
-	o := d.ledger.OutageBetween(killed, time.Now())
-	d.report.Killed, d.report.Promoted, d.report.OutageMS = old, leader, o.Longest.Milliseconds()
-	d.report.TPS = res.TPS
-	d.report.Death = connections(res)
-	for _, n := range []string{old, leader} {
-		stage := "while " + n + " led"
-		d.report.Reads = append(d.report.Reads, Reads{Stage: stage, ByNode: d.meter.byNode(stage)})
-	}
-	return nil
+	d.report.Killed, d.report.Promoted = old, leader
+	d.report.OutageMS = d.ledger.OutageBetween(killed, time.Now()).Longest.Milliseconds()
+	return d.settle(ctx, leader)
 }
 
 func (d *demo) sabotage(ctx context.Context, s api.Status) error {
@@ -323,11 +309,11 @@ func (d *demo) kill(ctx context.Context, s api.Status) (at time.Time, err error)
 	if err := d.lab.Kill(ctx, string(s.Node)); err != nil {
 		return at, fmt.Errorf("kill %s: %w", s.Node, err)
 	}
-	var at2 []string
+	var positions []string
 	for _, r := range s.Replicas {
-		at2 = append(at2, fmt.Sprintf("%s %s", r.Name, r.Position))
+		positions = append(positions, fmt.Sprintf("%s %s", r.Name, r.Position))
 	}
-	d.screen.At(at, "kill -9 %s%s   (positions: %s)", s.Node, what, strings.Join(at2, ", "))
+	d.screen.At(at, "kill -9 %s%s   (positions: %s)", s.Node, what, strings.Join(positions, ", "))
 	return at, nil
 }
 
@@ -357,49 +343,66 @@ func (d *demo) awaitWrites(ctx context.Context, old string, since time.Time) (le
 	return leader, nil
 }
 
-// comeBack starts the dead node again and then moves the leadership as planned, both under load.
-func (d *demo) comeBack(ctx context.Context) (err error) {
+// underLoad runs part with clients at work and returns what they lived through.
+func (d *demo) underLoad(ctx context.Context, seed uint64, part func(context.Context) error) (c Connections, tps float64, err error) {
+	w := d.work(ctx, seed)
+	err = part(ctx)
+	res, serr := w.stop()
+	d.meter.in("")
+	return connections(res), res.TPS, errors.Join(err, serr)
+}
+
+// comeBack starts the dead node again, under load.
+func (d *demo) comeBack(ctx context.Context) error {
 	back := d.report.Killed
 	d.screen.Stage(5, "%s starts again, under load", back)
-	c := d.work(ctx, 2)
-	stopped := false
-	defer func() {
-		if !stopped {
-			_, serr := c.stop()
-			err = errors.Join(err, serr)
+	_, _, err := d.underLoad(ctx, 2, func(ctx context.Context) error {
+		w := watch(ctx, d.lab, d.screen)
+		defer w.stop()
+		start := time.Now()
+		if err := d.lab.Start(ctx, back); err != nil {
+			return fmt.Errorf("start %s: %w", back, err)
 		}
-	}()
-	w := watch(ctx, d.lab, d.screen)
-	defer w.stop()
-	start := time.Now()
-	if err := d.lab.Start(ctx, back); err != nil {
-		return fmt.Errorf("start %s: %w", back, err)
-	}
-	all := len(d.lab.Nodes())
-	if err := await(ctx, rejoinBudget, back+" to be SYNCHRONIZED", func(ctx context.Context) (bool, error) {
-		return synchronized(ctx, d.lab, all, back)
-	}); err != nil {
-		return err
-	}
-	d.report.Rejoin = rejoin(d.lab.Dir(back), w.rules(back), time.Since(start))
-	d.screen.At(time.Now(), "%s: %s", back, d.report.Rejoin)
-	if err := d.planned(ctx); err != nil {
-		return err
-	}
+		if err := await(ctx, rejoinBudget, back+" to be SYNCHRONIZED", func(ctx context.Context) (bool, error) {
+			return synchronized(ctx, d.lab, len(d.lab.Nodes()), back)
+		}); err != nil {
+			return err
+		}
+		d.report.Rejoin = rejoin(d.lab.Dir(back), w.rules(back), time.Since(start))
+		d.screen.At(time.Now(), "%s: %s", back, d.report.Rejoin)
+		return nil
+	})
+	return err
+}
+
+// handOver moves the leadership as planned, under load.
+func (d *demo) handOver(ctx context.Context) (err error) {
 	d.meter.learn(ctx, d.lab)
-	stage := "while " + d.report.Planned.To + " led"
+	d.report.Handover, _, err = d.underLoad(ctx, 3, func(ctx context.Context) error {
+		if err := pause(ctx, d.Settle); err != nil {
+			return err
+		}
+		w := watch(ctx, d.lab, d.screen)
+		defer w.stop()
+		if err := d.planned(ctx); err != nil {
+			return err
+		}
+		return d.settle(ctx, d.report.Planned.To)
+	})
+	return err
+}
+
+// settle has the clients go on for a while, and counts where they read.
+func (d *demo) settle(ctx context.Context, leader string) error {
+	stage := "while " + leader + " led"
+	d.meter.learn(ctx, d.lab)
 	d.meter.in(stage)
 	if err := pause(ctx, d.Settle); err != nil {
 		return err
 	}
-	stopped = true
-	res, err := c.stop()
-	if err != nil {
-		return err
-	}
-	d.meter.learn(ctx, d.lab)
+	d.meter.in("")
+	d.meter.learn(ctx, d.lab) // the old primary may have come back as a secondary only now
 	d.report.Reads = append(d.report.Reads, Reads{Stage: stage, ByNode: d.meter.byNode(stage)})
-	d.report.Handover = connections(res)
 	return nil
 }
 

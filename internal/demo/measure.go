@@ -73,8 +73,10 @@ type Idle struct {
 // Measure repeats failovers under one writer that sends a row every 5 ms, and measures what an idle agent needs. What was measured
 // before an error is returned with it.
 func Measure(ctx context.Context, o MeasureOptions) (s Samples, err error) {
-	s = Samples{At: time.Now(), Version: o.Version, PostgreSQL: o.Server, CPUs: runtime.NumCPU(),
-		Settings: "default profile, commit rule QUORUM, three replicas on one machine, one writer, a row every 5 ms"}
+	s = Samples{
+		At: time.Now(), Version: o.Version, PostgreSQL: o.Server, CPUs: runtime.NumCPU(),
+		Settings: "default profile, commit rule QUORUM, three replicas on one machine, one writer, a row every 5 ms",
+	}
 	m := &measurement{o, nil}
 	if err := m.group(ctx, &s); err != nil {
 		return s, err
@@ -383,7 +385,7 @@ func (s Samples) Save(path string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(b, '\n'), 0o644)
+	return os.WriteFile(path, append(b, '\n'), 0o600)
 }
 
 // Figures are the samples as figures of the two benches; why says why something is missing.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -138,37 +139,28 @@ func (w *watcher) rules(node string) map[ag.Rule]int {
 	return m
 }
 
-// tell says what a decision means to somebody who watches a failover; nothing for the everyday ones.
+// told says what a decision means to somebody who watches a failover. The everyday ones are not in it.
+var told = map[ag.Rule]string{
+	ag.RuleClaim:        "claims epoch NEXT: WHY",
+	ag.RuleRetake:       "claims epoch NEXT again: WHY",
+	ag.RuleOutbid:       "claims epoch NEXT: WHY",
+	ag.RuleSeal:         "epoch NOW SEAL: asks the others to stop taking the old primary's WAL",
+	ag.RuleHoldSealed:   "epoch NOW: takes no more WAL of the old primary",
+	ag.RuleChoose:       "epoch NOW PROMOTE: WHY",
+	ag.RulePromote:      "epoch NOW: promotes its server, WHY",
+	ag.RuleLead:         "epoch NOW LEAD: WHY",
+	ag.RuleRelease:      "releases the leadership: WHY",
+	ag.RuleHandOver:     "hands over: WHY",
+	ag.RuleFenceDeposed: "fences its server: WHY",
+	ag.RuleFenceExpired: "fences its server: WHY",
+	ag.RuleFenceForeign: "fences its server: WHY",
+	ag.RuleRewind:       "rewinds: WHY",
+	ag.RuleSeed:         "is copied anew: WHY",
+	ag.RuleReseed:       "is copied anew: WHY",
+	ag.RuleAwaitDrop:    "waits: WHY",
+	ag.RuleFollow:       "follows: WHY",
+}
+
 func (d decision) tell() string {
-	switch d.Rule {
-	case ag.RuleClaim:
-		return fmt.Sprintf("claims epoch %d: %s", d.Epoch+1, d.Because)
-	case ag.RuleRetake, ag.RuleOutbid:
-		return fmt.Sprintf("claims epoch %d (%s): %s", d.Epoch+1, d.Rule, d.Because)
-	case ag.RuleSeal:
-		return fmt.Sprintf("epoch %d SEAL: asks the others to stop taking the old primary's WAL", d.Epoch)
-	case ag.RuleHoldSealed:
-		return fmt.Sprintf("epoch %d: takes no more WAL of the old primary", d.Epoch)
-	case ag.RuleChoose:
-		return fmt.Sprintf("epoch %d PROMOTE: %s", d.Epoch, d.Because)
-	case ag.RulePromote:
-		return fmt.Sprintf("epoch %d: promotes its server, %s", d.Epoch, d.Because)
-	case ag.RuleLead:
-		return fmt.Sprintf("epoch %d LEAD: %s", d.Epoch, d.Because)
-	case ag.RuleRelease:
-		return "releases the leadership: " + d.Because
-	case ag.RuleHandOver:
-		return "hands over: " + d.Because
-	case ag.RuleFenceDeposed, ag.RuleFenceExpired, ag.RuleFenceForeign:
-		return "fences its server: " + d.Because
-	case ag.RuleRewind:
-		return "rewinds: " + d.Because
-	case ag.RuleSeed, ag.RuleReseed:
-		return "is copied anew: " + d.Because
-	case ag.RuleAwaitDrop:
-		return "waits: " + d.Because
-	case ag.RuleFollow:
-		return "follows: " + d.Because
-	}
-	return ""
+	return strings.NewReplacer("NOW", fmt.Sprint(d.Epoch), "NEXT", fmt.Sprint(d.Epoch+1), "WHY", d.Because).Replace(told[d.Rule])
 }
