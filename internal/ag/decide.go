@@ -144,8 +144,17 @@ func (v View) quorumInReach() bool {
 }
 
 func (v View) silent() bool {
-	released := v.Record.Lead.Released && v.Record.Lead.Epoch == v.epoch()
-	return released || v.Silence >= v.Profile.Observer
+	return v.released() || v.Silence >= v.Profile.Observer
+}
+
+// released reports whether the holder of the present epoch has let go of it.
+func (v View) released() bool { return v.Record.Lead.Released && v.Record.Lead.Epoch == v.epoch() }
+
+// release lets go of the epoch: this node renews it no longer.
+func (v View) release(why string) Plan {
+	l := v.Record.Lead
+	l.Epoch, l.Holder, l.Released = v.epoch(), v.Self, true
+	return Plan{Rule: RuleRelease, Because: why, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, -1, -1}, Lead: &l}}
 }
 
 func (v View) mayClaim() bool {
@@ -154,7 +163,7 @@ func (v View) mayClaim() bool {
 }
 
 func (v View) whyClaim() string {
-	if v.Record.Lead.Released && v.Record.Lead.Epoch == v.epoch() {
+	if v.released() {
 		return fmt.Sprintf("%s released the leadership", v.Record.Epoch.Leader)
 	}
 	return fmt.Sprintf("%s has been silent for %v", v.Record.Epoch.Leader, v.Silence.Round(10*time.Millisecond))
@@ -163,8 +172,7 @@ func (v View) whyClaim() string {
 // mayRetake: the record names this node, its server does not lead (it was restarted), and it does not leave the field to others
 // after having released.
 func (v View) mayRetake() bool {
-	released := v.Record.Lead.Released && v.Record.Lead.Epoch == v.epoch()
-	return v.is(PhaseLead) && v.ledLast() && v.Local.Server == ServerRecovery && (!released || v.Silence >= ReleaseGrace)
+	return v.is(PhaseLead) && v.ledLast() && v.Local.Server == ServerRecovery && (!v.released() || v.Silence >= ReleaseGrace)
 }
 
 func (v View) mayOutbid() bool {
@@ -266,6 +274,9 @@ func (v View) promoteOrLead() Plan {
 	if v.Local.Server != ServerWritable || v.Local.EndOfRec == 0 {
 		switch v.Local.Server {
 		case ServerDown:
+			if v.Local.Data != DataPresent {
+				return v.giveUp()
+			}
 			return Plan{Rule: RuleStart, Because: "to be promoted", Actions: []Action{Start{}}}
 		case ServerStarting:
 			return Plan{Rule: RuleStart, Because: "starting, to be promoted"}
@@ -282,6 +293,15 @@ func (v View) promoteOrLead() Plan {
 		Basis: Position{e.TLI, v.Local.EndOfRec}, Timelines: v.history(), Seq: v.Record.State.Seq + 1}
 	return Plan{Rule: RuleLead, Because: fmt.Sprintf("promoted to timeline %d at %s", e.TLI, v.Local.EndOfRec),
 		Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e, State: &st}}
+}
+
+// giveUp ends the renewals of a chosen replica that has nothing to promote any more, so that others may outbid it.
+func (v View) giveUp() Plan {
+	why := "chosen, but the data directory is " + string(v.Local.Data)
+	if v.released() {
+		return Plan{Rule: RuleStandBy, Because: why}
+	}
+	return v.release(why)
 }
 
 // promoteAgain gives this copy another epoch and timeline id: its promotion ended, but it went down before it led, and no timeline id
@@ -332,13 +352,9 @@ func (v View) firstSync() Sync {
 // lead is a leader's turn in LEAD: serve, keep the bookkeeping, hand over when asked, let go when the server is gone.
 func (v View) lead() Plan {
 	if v.Local.Server != ServerWritable {
-		released := v.Record.Lead.Released && v.Record.Lead.Epoch == v.epoch()
 		switch {
-		case !released && v.Record.State.K >= 1 && v.leaseHeld():
-			l := v.Record.Lead
-			l.Epoch, l.Holder, l.Released = v.epoch(), v.Self, true
-			return Plan{Rule: RuleRelease, Because: "the server ended; a synchronized secondary takes over without waiting",
-				Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, -1, -1}, Lead: &l}}
+		case !v.released() && v.Record.State.K >= 1 && v.leaseHeld():
+			return v.release("the server ended; a synchronized secondary takes over without waiting")
 		case v.Local.Data != DataPresent:
 			return Plan{Rule: RuleStandBy, Because: "the record names this replica but its data directory is " + string(v.Local.Data)}
 		case v.Local.Server == ServerDown:

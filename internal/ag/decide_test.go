@@ -121,6 +121,10 @@ func TestDecide(t *testing.T) {
 		{"with k of 0 members cannot suffice", sealing(), func(v *View) { v.Record.State.K = 0 }, RuleSeal},
 		{"chosen", promoting(), func(*View) {}, RulePromote},
 		{"chosen and down", promoting(), func(v *View) { v.Local.Server = ServerDown }, RuleStart},
+		{"chosen, and its data are gone", promoting(), func(v *View) { v.Local.Server, v.Local.Data = ServerDown, DataEmpty }, RuleRelease},
+		{"chosen, its data are gone, and released", promoting(), func(v *View) {
+			v.Local.Server, v.Local.Data, v.Record.Lead = ServerDown, DataEmpty, Lead{Epoch: 4, Released: true}
+		}, RuleStandBy},
 		{"promoted, and down before it led", promoting(), func(v *View) { v.Local.Position.Timeline = 5 }, RulePromoteAgain},
 		{"promoted", promoting(), func(v *View) { promoted(v) }, RuleLead},
 		{"the server crashed", leading(), func(v *View) { v.Local.Server = ServerDown }, RuleRelease},

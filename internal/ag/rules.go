@@ -21,7 +21,7 @@ const (
 	RulePromote      Rule = "promote"       // this copy was chosen
 	RulePromoteAgain Rule = "promote-again" // its promotion was interrupted before it led
 	RuleLead         Rule = "lead"          // promoted: take the rights (the point of no return)
-	RuleRelease      Rule = "release"       // the server crashed: let others take over at once
+	RuleRelease      Rule = "release"       // the server crashed, or the chosen copy is gone: let others take over
 	RuleHandOver     Rule = "hand-over"     // planned failover
 	RuleSync         Rule = "sync"          // bring setting and record to what the group wants
 	RuleServe        Rule = "serve"         // lead, nothing to change
