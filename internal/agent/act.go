@@ -39,19 +39,32 @@ func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
 	case ag.SetSync:
 		a.work(ctx, "sync", v.Record.Epoch.Epoch, syncBudget, func(ctx context.Context) (func(), error) { return a.setSync(ctx, v, act.Sync) })
 	case ag.ProveSync:
-		a.work(ctx, "sync", v.Record.Epoch.Epoch, syncBudget, func(ctx context.Context) (func(), error) { return a.proveSync(ctx, v) })
+		unsure, copies := a.tried != nil, a.copyChanges
+		a.work(ctx, "sync", v.Record.Epoch.Epoch, syncBudget, func(ctx context.Context) (func(), error) {
+			if unsure { // what would be proven is whatever PostgreSQL has
+				if applied, err := a.setSync(ctx, v, v.Local.Sync); err != nil {
+					return applied, err
+				}
+			}
+			return a.proveSync(ctx, v, copies)
+		})
 	case ag.Rewind:
 		a.work(ctx, "rewind", v.Record.Epoch.Epoch, rewindBudget, func(ctx context.Context) (func(), error) { return a.rewind(ctx, v, act.Source) })
 	case ag.Seed:
 		a.work(ctx, "seed", v.Record.Epoch.Epoch, seedBudget, func(ctx context.Context) (func(), error) { return a.reseed(ctx, v, act.Source) })
 	case ag.HandOver:
-		a.work(ctx, "hand-over", v.Record.Epoch.Epoch, handOverBudget, func(ctx context.Context) (func(), error) { return a.handOver(ctx, v, act) })
+		rev := a.snapshot.Load().OpRev
+		a.work(ctx, "hand-over", v.Record.Epoch.Epoch, handOverBudget, func(ctx context.Context) (func(), error) {
+			defer a.closeOp(rev)
+			return a.handOver(ctx, v, act)
+		})
 	}
 }
 
 // fence makes writes impossible here: the gate first, since it takes no time, then the server.
 func (a *Agent) fence(reason string, now ag.Epoch) {
 	a.cancelTask("fenced")
+	a.fencing = true // until nothing of the server is left: no renewal may open the gate again
 	a.lease.void()
 	a.publishClosed(reason)
 	ctx, cancel := context.WithTimeout(context.Background(), fenceBudget)
@@ -60,6 +73,7 @@ func (a *Agent) fence(reason string, now ag.Epoch) {
 		a.log.Error("fence not confirmed; the keeper's deadline still holds", "err", err)
 		return
 	}
+	a.fencing = false
 	a.lease.armed.Store(0)
 	a.log.Warn("fenced", "reason", reason, "epoch", now)
 }
@@ -105,31 +119,39 @@ type sealAnswer struct {
 // askSeals asks each member that has not answered and is not being asked. This node's own seal takes the same path.
 func (a *Agent) askSeals(ctx context.Context, v ag.View, act ag.AskSeals) {
 	for _, id := range act.Members {
-		if _, have := a.seals[id]; have || a.sealing[id] {
+		if _, have := a.seals[id]; have || a.sealing[id] == act.Epoch {
 			continue
 		}
 		r, ok := v.Group.Replica(id)
 		if !ok {
 			continue
 		}
-		a.sealing[id] = true
+		a.sealing[id] = act.Epoch
 		a.children.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, SealTimeout)
+			call, cancel := context.WithTimeout(ctx, SealTimeout)
 			defer cancel()
 			req := SealRequest{Epoch: act.Epoch, Candidate: a.cfg.Self}
 			ans := sealAnswer{member: id, epoch: act.Epoch}
 			if id == a.cfg.Self {
-				ans.report, ans.err = a.seal.Seal(ctx, req)
+				ans.report, ans.err = a.seal.Seal(call, req)
 			} else {
-				ans.report, ans.err = a.cfg.Peers.Seal(ctx, r, req)
+				ans.report, ans.err = a.cfg.Peers.Seal(call, r, req)
 			}
-			a.reports <- ans
+			if ans.err == nil && (ans.report.Member != id || ans.report.Epoch != act.Epoch) {
+				ans.err = fmt.Errorf("it answered for %s in epoch %d", ans.report.Member, ans.report.Epoch)
+			}
+			select {
+			case a.reports <- ans:
+			case <-ctx.Done(): // nobody reads them any more
+			}
 		})
 	}
 }
 
 func (a *Agent) sealAnswered(ans sealAnswer) {
-	delete(a.sealing, ans.member)
+	if a.sealing[ans.member] == ans.epoch {
+		delete(a.sealing, ans.member)
+	}
 	if ans.err != nil {
 		a.log.Info("no seal", "member", ans.member, "epoch", ans.epoch, "err", ans.err)
 		return
@@ -179,7 +201,7 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
 	}
 	return func() {
 		a.endOfRec, a.timelines = end, h
-		a.sync = ag.Sync{P: act.Sync.P, N: act.Sync.N}
+		a.sync, a.tried = ag.Sync{P: act.Sync.P, N: act.Sync.N}, nil
 	}, nil
 }
 
@@ -201,17 +223,19 @@ func (a *Agent) arm(ctx context.Context, e ag.Epoch) error {
 	}
 }
 
+// setSync puts a setting before PostgreSQL. When that fails, the setting may be in force or not: until one is put there for sure, the old
+// one and this one both count as ours, and nothing is proven.
 func (a *Agent) setSync(ctx context.Context, v ag.View, s ag.Sync) (func(), error) {
 	err := a.cfg.Instance.SetSync(ctx, s.P, s.N, v.Record.Epoch.Epoch)
 	if err != nil {
-		return nil, err
+		return func() { a.sync.Proven, a.tried = false, &s }, err
 	}
-	return func() { a.sync = ag.Sync{P: s.P, N: s.N} }, nil
+	return func() { a.sync, a.tried = ag.Sync{P: s.P, N: s.N}, nil }, nil
 }
 
 // proveSync establishes that no backend and no walsender works by an older setting, then samples the barrier: every commit that an
 // older setting could have acknowledged ends before it (safety specification 3.3).
-func (a *Agent) proveSync(ctx context.Context, v ag.View) (func(), error) {
+func (a *Agent) proveSync(ctx context.Context, v ag.View, copies uint64) (func(), error) {
 	s := v.Local.Sync
 	if s.N > 0 {
 		streaming := slices.DeleteFunc(slices.Clone(s.P), func(id ag.ReplicaID) bool {
@@ -232,8 +256,8 @@ func (a *Agent) proveSync(ctx context.Context, v ag.View) (func(), error) {
 		return nil, err
 	}
 	return func() {
-		if a.sync.N == s.N && sameMembers(a.sync.P, s.P) {
-			a.sync.Proven, a.sync.Barrier = true, barrier
+		if a.sync.N == s.N && sameMembers(a.sync.P, s.P) && a.copyChanges == copies {
+			a.sync.Proven, a.sync.Barrier, a.tried = true, barrier, nil
 		}
 	}, nil
 }

@@ -48,19 +48,21 @@ type Agent struct {
 	reach    atomic.Pointer[reachability]
 	progress atomic.Pointer[string] // of the worker's action
 	history  *decisions
+	shut     atomic.Bool // set by the worker: the gate is shut for a planned failover
 
 	// Owned by the loop.
 	seen       ag.Revisions
 	seenAt     time.Duration
 	observed   Observation
-	up         bool // the server answered in this turn
+	up         bool          // the server answered in this turn
+	upAt       time.Duration // boottime of its last answer
 	server     ag.ServerState
 	generation uint64
 	armedWas   ag.Epoch
 	sync       ag.Sync
 	streams    map[ag.ReplicaID]*streamFacts
 	seals      map[ag.ReplicaID]ag.SealReport
-	sealing    map[ag.ReplicaID]bool
+	sealing    map[ag.ReplicaID]ag.Epoch // asked, and not answered yet
 	sealedAt   time.Duration
 	endOfRec   ag.LSN
 	timelines  []ag.TimelineEntry
@@ -69,7 +71,6 @@ type Agent struct {
 	rewoundIn  ag.Epoch      // the epoch of the last rewind that ended well; refused again in it, the copy is made anew
 	repairedAt time.Duration // boottime of the last rewind or seeding; refusals before it are history
 	leadingAt  ag.Epoch
-	refused    bool
 	task       *task
 	failed     map[string]time.Duration // boottime before which the action of that name is not tried again
 	reports    chan sealAnswer
@@ -79,6 +80,11 @@ type Agent struct {
 	statusWas  string
 	startedAt  time.Duration
 	startRetry time.Duration
+
+	tried       *ag.Sync // a setting that may be in force as well; nil: none
+	copyChanges uint64   // streams that came back with another copy
+	fencing     bool     // a fence is not confirmed yet
+	refusal     refusal  // the last one
 }
 
 // streamFacts remembers a member's stream beyond its end.
@@ -94,7 +100,7 @@ type streamFacts struct {
 // New returns an agent that does nothing until Run.
 func New(c Config) (*Agent, error) {
 	a := &Agent{cfg: c, log: c.Logger, wake: make(chan struct{}, 1), reports: make(chan sealAnswer, 16), done: make(chan taskResult, 1),
-		streams: map[ag.ReplicaID]*streamFacts{}, seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]bool{},
+		streams: map[ag.ReplicaID]*streamFacts{}, seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{},
 		failed: map[string]time.Duration{}, history: newDecisions(), server: ag.ServerDown}
 	if c.Store == nil || c.Peers == nil || c.Sessions == nil || c.Marks == nil {
 		return nil, errors.New("agent: Store, Peers, Sessions and Marks are required")
@@ -137,8 +143,11 @@ func (a *Agent) Position(ctx context.Context) (Positions, error) {
 // Gate returns the instant until which bytes of the local primary may reach clients; 0 sets no limit, because the local server
 // is no primary (S3).
 func (a *Agent) Gate() time.Duration {
-	if a.lease.armed.Load() == 0 {
+	switch {
+	case a.lease.armed.Load() == 0:
 		return 0
+	case a.shut.Load():
+		return 1
 	}
 	return max(a.lease.until(), 1)
 }
@@ -194,10 +203,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	err := a.loop(ctx)
 	stop()
 	wg.Wait()
+	a.children.Wait() // a promotion or a hand-over must not go on behind the shutdown's back
 	if a.cfg.Instance != nil {
 		err = errors.Join(err, a.shutdown())
 	}
-	a.children.Wait()
 	return err
 }
 

@@ -19,7 +19,6 @@ const (
 // handOver moves the leadership to act.To without a loss. Every step before the commit can be abandoned: then this node goes on, or
 // starts again, in the same epoch.
 func (a *Agent) handOver(ctx context.Context, v ag.View, act ag.HandOver) (func(), error) {
-	defer a.closeOp(a.snapshot.Load().OpRev)
 	to, err := a.prepareHandOver(ctx, v, act.To)
 	if err != nil {
 		return nil, fmt.Errorf("planned failover to %s not begun: %w", act.To, err)
@@ -27,6 +26,8 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, act ag.HandOver) (func(
 	a.showProgress("gate shut, sessions closed")
 	a.cfg.Sessions.Hold(true)
 	defer a.cfg.Sessions.Hold(false)
+	a.shut.Store(true) // from here on no client is told of a commit that quiet does not see
+	defer a.shut.Store(false)
 	a.cfg.Sessions.CloseLocal("planned failover to " + string(act.To))
 	x, err := a.quiet(ctx, to)
 	if err != nil {
@@ -119,7 +120,7 @@ func (a *Agent) commitHandOver(ctx context.Context, v ag.View, to ag.ReplicaID, 
 	e.Reason = fmt.Sprintf("planned failover from %s", a.cfg.Self)
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if err := a.cfg.Store.Commit(ctx, ag.Commit{Guard: ag.Revisions{Epoch: v.Record.Revs.Epoch, State: -1, Lead: -1}, Epoch: &e}); err != nil {
+	if err := a.cfg.Store.Commit(ctx, ag.Commit{Guard: ag.Revisions{Epoch: v.Record.Revs.Epoch, State: v.Record.Revs.State, Lead: -1}, Epoch: &e}); err != nil {
 		return fmt.Errorf("hand over to %s: %w", to, err)
 	}
 	a.lease.void()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,7 +28,10 @@ type lease struct {
 	log     *slog.Logger
 	lost    func() // called when the epoch turns out to have moved on
 
-	want     atomic.Pointer[holding] // written by the loop; nil: do not renew
+	// change makes "still wanted" and "counts from now on" one step: a renewal that was on its way when the lease was voided
+	// must not bring it back.
+	change   sync.Mutex
+	want     atomic.Pointer[holding] // nil: do not renew
 	epoch    atomic.Uint64           // of the last successful renewal
 	deadline atomic.Int64            // boottime nanoseconds
 	armed    atomic.Uint64           // epoch the keeper is armed for; 0: none
@@ -36,7 +40,9 @@ type lease struct {
 
 // hold makes the renewer renew h from now on; nil stops it.
 func (l *lease) hold(h *holding) {
+	l.change.Lock()
 	old := l.want.Swap(h)
+	l.change.Unlock()
 	if h != nil && (old == nil || *old != *h) {
 		select {
 		case l.kick <- struct{}{}:
@@ -54,6 +60,8 @@ func (l *lease) until() time.Duration { return time.Duration(l.deadline.Load()) 
 
 // void ends the lease at once: nothing may be answered under it.
 func (l *lease) void() {
+	l.change.Lock()
+	defer l.change.Unlock()
 	l.want.Store(nil)
 	l.deadline.Store(0)
 }
@@ -87,7 +95,7 @@ func (l *lease) renew(ctx context.Context, h holding) bool {
 	err := l.store.Renew(ctx, h.epochRev, h.lead)
 	switch {
 	case errors.Is(err, ErrConflict):
-		if now := l.want.Load(); now != nil && *now == h {
+		if l.wants(h) { // not a renewal that this node's own change of the epoch overtook
 			l.void()
 			l.log.Warn("lease lost: the epoch moved on", "epoch", h.epoch)
 		}
@@ -98,8 +106,10 @@ func (l *lease) renew(ctx context.Context, h holding) bool {
 		return false
 	}
 	deadline := t0 + p.Lease
-	first := ag.Epoch(l.epoch.Swap(uint64(h.epoch))) != h.epoch
-	l.deadline.Store(int64(deadline))
+	first, counts := l.renewed(h, deadline)
+	if !counts {
+		return true
+	}
 	if e := ag.Epoch(l.armed.Load()); e == h.epoch {
 		if err := l.keeper.Extend(ctx, e, deadline); err != nil {
 			l.log.Warn("keeper did not take the new deadline", "epoch", e, "err", err)
@@ -109,4 +119,24 @@ func (l *lease) renew(ctx context.Context, h holding) bool {
 		l.lost() // a fresh lease is news for the loop as well
 	}
 	return true
+}
+
+func (l *lease) wants(h holding) bool {
+	now := l.want.Load()
+	return now != nil && *now == h
+}
+
+// renewed takes the new deadline over, unless the lease was voided or is of another epoch by now.
+func (l *lease) renewed(h holding, deadline time.Duration) (first, counts bool) {
+	l.change.Lock()
+	defer l.change.Unlock()
+	if !l.wants(h) {
+		return false, false
+	}
+	if first = ag.Epoch(l.epoch.Load()) != h.epoch; first {
+		l.deadline.Store(0) // the old epoch's does not become the new one's
+		l.epoch.Store(uint64(h.epoch))
+	}
+	l.deadline.Store(int64(deadline))
+	return first, true
 }

@@ -22,6 +22,7 @@ func (a *Agent) loop(ctx context.Context) error {
 	if a.cfg.Instance != nil {
 		exits, moved = a.cfg.Keeper.Exits(), a.cfg.Downstream.Changed()
 	}
+	var calm <-chan time.Time // set: flush positions are not looked at until it fires
 	for {
 		again := a.turn(ctx)
 		wait := idleTurn
@@ -41,7 +42,9 @@ func (a *Agent) loop(ctx context.Context) error {
 			a.log.Warn("server ended", "exit", why)
 		case <-watch:
 		case <-moved:
-			moved = a.calm(ctx)
+			moved, calm = nil, time.After(a.calm())
+		case <-calm:
+			moved, calm = a.cfg.Downstream.Changed(), nil
 		case <-a.wake:
 		case r := <-a.reports:
 			a.sealAnswered(r)
@@ -53,13 +56,21 @@ func (a *Agent) loop(ctx context.Context) error {
 	}
 }
 
-// calm keeps a busy stream from turning the loop at every flush: while nothing waits for flush positions, the next look is the
-// timer's.
-func (a *Agent) calm(context.Context) <-chan struct{} { return a.cfg.Downstream.Changed() }
+// calm is for how long flush positions that move shall not turn the loop again: a busy stream moves them a thousand times a second.
+// While the bookkeeping waits for one it is looked at often.
+func (a *Agent) calm() time.Duration {
+	if p := a.plan.Load(); p != nil && p.Rule == ag.RuleSync {
+		return 5 * time.Millisecond
+	}
+	return idleTurn
+}
 
 // turn is one look and one plan. It returns true when another should follow soon.
 func (a *Agent) turn(ctx context.Context) (again bool) {
 	v := a.observe(ctx)
+	if ctx.Err() != nil {
+		return false // what was observed under a cancelled context says nothing
+	}
 	a.view.Store(&v)
 	a.housekeep(ctx, v)
 	p := ag.Decide(v)
@@ -95,6 +106,9 @@ func (a *Agent) commit(ctx context.Context, v ag.View, p ag.Plan) bool {
 			a.lease.void()
 		}
 	}
+	if c.Epoch != nil {
+		a.lease.hold(nil) // a renewal guarded by the revision that is about to change would look like a lost lease
+	}
 	err := a.cfg.Store.Commit(ctx, c)
 	if err != nil {
 		a.log.Info("record not changed", "rule", p.Rule, "err", err)
@@ -120,6 +134,7 @@ func (a *Agent) housekeep(ctx context.Context, v ag.View) {
 		return
 	}
 	a.holdLease(v)
+	a.disarm(ctx, v)
 	leading := v.Quorum && e.Leader == v.Self && e.Phase == ag.PhaseLead && v.Local.Server == ag.ServerWritable && v.Local.Armed == e.Epoch
 	if leading && a.leadingAt != e.Epoch {
 		a.leadingAt = e.Epoch
@@ -140,6 +155,10 @@ func (a *Agent) housekeep(ctx context.Context, v ag.View) {
 // is writable or being handed over.
 func (a *Agent) holdLease(v ag.View) {
 	e := v.Record.Epoch
+	if a.fencing {
+		a.lease.hold(nil)
+		return
+	}
 	if !v.Quorum {
 		return // renewals go on: they are guarded by the revision of /epoch
 	}
@@ -151,6 +170,20 @@ func (a *Agent) holdLease(v ag.View) {
 	}
 	a.lease.hold(&holding{epoch: e.Epoch, epochRev: v.Record.Revs.Epoch,
 		lead: ag.Lead{Epoch: e.Epoch, Holder: v.Self, Incarnation: a.cfg.Incarnation}})
+}
+
+// disarm takes the deadline off a server that is down: it would end the standby that is started next.
+func (a *Agent) disarm(ctx context.Context, v ag.View) {
+	if v.Local.Server != ag.ServerDown || v.Local.Armed == 0 || a.task != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := a.cfg.Keeper.Disarm(ctx, v.Local.Armed); err != nil {
+		a.log.Warn("keeper not disarmed", "epoch", v.Local.Armed, "err", err)
+		return
+	}
+	a.lease.armed.CompareAndSwap(uint64(v.Local.Armed), 0)
 }
 
 // publish gives the listener its routes.

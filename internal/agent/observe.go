@@ -10,6 +10,9 @@ import (
 	"github.com/coteriedb/coterie/internal/boottime"
 )
 
+// slowAnswer is how long a standby that answered before may take to answer again until it counts as not ready.
+const slowAnswer = 10 * time.Second
+
 // closeLag is how near a member's flush position must be for commits to be made to wait for it.
 const closeLag = 16 << 20
 
@@ -63,7 +66,9 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 	if a.cfg.Instance != nil {
 		local.Armed = ag.Epoch(a.lease.armed.Load())
 		v.Local = local
+		a.noteRefusal(&v)
 		v.Streams = a.observeStreams(v)
+		v.Local.Sync = a.sync // a stream of another copy voids the proof
 	}
 	if a.task != nil {
 		v.Busy = a.task.name
@@ -80,6 +85,25 @@ func (a *Agent) noteSnapshot(s Snapshot) {
 		a.cfg.OnGroup(s.Group)
 	}
 	a.snapshot.Store(&s)
+}
+
+// refusal is what a source said of a copy: it stands for as long as that source leads, also while nothing is asked of it.
+type refusal struct {
+	copy   ag.CopyID
+	source ag.ReplicaID
+	epoch  ag.Epoch
+}
+
+func (a *Agent) noteRefusal(v *ag.View) {
+	l := &v.Local
+	if l.Refused {
+		a.refusal = refusal{l.Copy, l.Source, l.SourceEp}
+	}
+	l.Refused = a.refusal == refusal{l.Copy, v.Record.Epoch.Leader, v.Record.Epoch.Epoch} && l.Copy != ""
+	l.NoRewind = l.NoRewind || l.Refused && a.refusal.epoch == a.rewoundIn
+	if l.Refused && l.Source == "" { // held since: without this, holding would undo its own reason
+		l.Source, l.SourceEp = a.refusal.source, a.refusal.epoch
+	}
 }
 
 func (a *Agent) observeLocal(ctx context.Context) ag.Local {
@@ -100,11 +124,17 @@ func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 	}
 	up := a.cfg.Upstream.Status()
 	l.Source, l.SourceEp, l.Refused = up.Source, up.Epoch, up.Diverged && up.At > a.repairedAt
-	l.NoRewind = l.NoRewind || l.Refused && up.Epoch == a.rewoundIn
 	ks, err := a.cfg.Keeper.Status(ctx)
 	if err != nil {
 		a.log.Warn("keeper does not answer", "err", err)
+		l.Server, l.Position = ag.ServerStarting, a.observed.Position // not known to be down
+		if a.up && a.lease.armed.Load() != 0 {
+			l.Server = ag.ServerWritable
+		}
 		return l
+	}
+	if ks.ServerPID == 0 {
+		a.fencing = false
 	}
 	a.generation = max(a.generation, ks.Generation)
 	if ks.Armed == 0 && ag.Epoch(a.lease.armed.Load()) != 0 && ks.ServerPID == 0 {
@@ -128,20 +158,22 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 			}
 		}
 		l.Position = a.observed.Position
-		a.sync, a.endOfRec, a.timelines = ag.Sync{}, 0, nil
+		a.sync, a.tried, a.endOfRec, a.timelines = ag.Sync{}, nil, 0, nil
 		l.Sync, l.EndOfRec, l.History = ag.Sync{}, 0, nil
 		return
 	}
 	o, err := a.cfg.Instance.Observe(ctx)
 	if err != nil {
 		l.Server, l.Position = ag.ServerStarting, a.observed.Position
-		if wasUp && ag.Epoch(a.lease.armed.Load()) != 0 {
-			l.Server = ag.ServerWritable // it was, and nothing says that it ended
+		switch {
+		case wasUp && ag.Epoch(a.lease.armed.Load()) != 0:
+			l.Server, a.up = ag.ServerWritable, true // it was, and nothing says that it ended
+		case wasUp && a.observed.InRecovery && boottime.Now()-a.upAt < slowAnswer:
+			l.Server, a.up = ag.ServerRecovery, true // busy, not gone
 		}
-		a.up = wasUp && l.Server == ag.ServerWritable
 		return
 	}
-	a.up, a.observed = true, o
+	a.up, a.upAt, a.observed = true, boottime.Now(), o
 	l.Position = o.Position
 	l.Server = ag.ServerRecovery
 	if !o.InRecovery {
@@ -155,10 +187,11 @@ func (a *Agent) foreign(o Observation) string {
 	if a.task != nil || a.leadingAt == 0 {
 		return ""
 	}
-	if o.N != a.sync.N || !sameMembers(o.P, a.sync.P) {
-		return "synchronous_standby_names"
+	is := func(s ag.Sync) bool { return o.N == s.N && sameMembers(o.P, s.P) }
+	if is(a.sync) || a.tried != nil && is(*a.tried) {
+		return ""
 	}
-	return ""
+	return "synchronous_standby_names"
 }
 
 // observeStreams describes every other replica's stream, open or not.
@@ -186,6 +219,7 @@ func (a *Agent) observeStreams(v ag.View) []ag.Stream {
 		if isOpen {
 			if f.copy != "" && f.copy != s.Copy {
 				a.sync.Proven = false // what the old copy flushed says nothing about this one
+				a.copyChanges++
 			}
 			f.open, f.session, f.copy, f.flush, f.apply = true, s.Session, s.Copy, s.Flush, s.Apply
 			f.feedback = max(f.feedback, s.LastFeedback)

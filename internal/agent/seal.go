@@ -84,10 +84,10 @@ func (s *sealer) Seal(ctx context.Context, req SealRequest) (ag.SealReport, erro
 		return ag.SealReport{}, fmt.Errorf("close older streams: %w", err)
 	}
 	if armed := ag.Epoch(s.lease.armed.Load()); armed != 0 && armed < req.Epoch {
+		s.lease.void() // the gate first: it takes no time
 		if err := s.keeper.Fence(ctx, fmt.Sprintf("%s seals epoch %d", req.Candidate, req.Epoch)); err != nil {
 			return ag.SealReport{}, fmt.Errorf("fence before sealing: %w", err)
 		}
-		s.lease.void()
 		s.lease.armed.Store(0)
 	}
 	return s.report(ctx, req)

@@ -27,8 +27,8 @@ type taskResult struct {
 	err     error
 }
 
-// work starts a long action unless one is under way. f runs outside the loop; what it returns is run by the loop when it ends
-// without error.
+// work starts a long action unless one is under way. f runs outside the loop; what it returns, with or without an error, is run by
+// the loop when it has ended.
 func (a *Agent) work(ctx context.Context, name string, e ag.Epoch, budget time.Duration, f func(context.Context) (func(), error)) {
 	if a.task != nil || a.failed[name] > boottime.Now() {
 		return

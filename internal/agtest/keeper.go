@@ -19,7 +19,7 @@ type keeper Node
 func (k *keeper) n() *Node { return (*Node)(k) }
 
 func (k *keeper) Start(_ context.Context, generation uint64) (err error) {
-	if err := k.n().begin("start"); err != nil {
+	if err := k.n().begin(context.Background(), "start"); err != nil {
 		return err
 	}
 	k.n().locked(func() {
@@ -62,7 +62,7 @@ func (k *keeper) Arm(ctx context.Context, e ag.Epoch, deadline time.Duration) (e
 }
 
 func (k *keeper) Extend(ctx context.Context, e ag.Epoch, deadline time.Duration) (err error) {
-	if err := k.n().begin("extend"); err != nil {
+	if err := k.n().begin(ctx, "extend"); err != nil {
 		return err
 	}
 	k.n().locked(func() {
@@ -92,7 +92,9 @@ func (k *keeper) until(deadline time.Duration) {
 }
 
 func (k *keeper) fence(reason string) {
-	k.fences = append(k.fences, reason)
+	if k.pid != 0 {
+		k.fences = append(k.fences, reason)
+	}
 	k.armed = 0
 	if k.timer != nil {
 		k.timer.Stop()
@@ -118,7 +120,7 @@ func (k *keeper) Disarm(_ context.Context, e ag.Epoch) (err error) {
 }
 
 func (k *keeper) Fence(ctx context.Context, reason string) error {
-	if err := k.n().begin("fence"); err != nil {
+	if err := k.n().begin(ctx, "fence"); err != nil {
 		return err
 	}
 	k.n().locked(func() { k.fence(reason) })
@@ -126,7 +128,7 @@ func (k *keeper) Fence(ctx context.Context, reason string) error {
 }
 
 func (k *keeper) Stop(ctx context.Context, _ time.Duration) (clean bool, err error) {
-	err = k.n().begin("stop")
+	err = k.n().begin(ctx, "stop")
 	if err != nil && !errors.Is(err, ErrAfterEffect) {
 		return false, err
 	}

@@ -64,6 +64,7 @@ type Node struct {
 
 	fail map[string]error
 	hook map[string]func()
+	jam  map[string]bool
 }
 
 // waiting is a commit that waits for its acknowledgement.
@@ -100,15 +101,38 @@ func (n *Node) Before(call string, do func()) {
 	})
 }
 
-func (n *Node) begin(call string) error {
+// Stall makes calls of that name ("seed", "rewind", "promote") hang until they are cancelled, or no more.
+func (n *Node) Stall(call string, on bool) {
+	n.locked(func() {
+		if n.jam == nil {
+			n.jam = map[string]bool{}
+		}
+		n.jam[call] = on
+	})
+}
+
+func (n *Node) begin(ctx context.Context, call string) error {
 	n.w.mu.Lock()
-	do, err := n.hook[call], n.fail[call]
+	do, err, jam := n.hook[call], n.fail[call], n.jam[call]
 	delete(n.hook, call)
 	n.w.mu.Unlock()
 	if do != nil {
 		do()
 	}
+	if jam {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	return err
+}
+
+// Tamper changes the last WAL record of this copy, as a disk or a copied data directory might.
+func (n *Node) Tamper() {
+	n.locked(func() {
+		n.w.last++
+		n.log = slices.Clone(n.log)
+		n.log[len(n.log)-1].ID = n.w.last
+	})
 }
 
 // Crash kills the server as a bug would.
@@ -276,7 +300,7 @@ func (i *instance) InsideCopy() (c ag.CopyID, err error) {
 }
 
 func (i *instance) WriteCopy(id ag.CopyID) error {
-	if err := i.n().begin("write-copy"); err != nil {
+	if err := i.n().begin(context.Background(), "write-copy"); err != nil {
 		return err
 	}
 	i.n().locked(func() { i.inside = id })
@@ -320,7 +344,7 @@ func (i *instance) EndOfWAL(ctx context.Context) (p ag.Position, err error) {
 }
 
 func (i *instance) History(_ context.Context, tli ag.Timeline) (h []ag.TimelineEntry, err error) {
-	if err := i.n().begin("history"); err != nil {
+	if err := i.n().begin(context.Background(), "history"); err != nil {
 		return nil, err
 	}
 	i.n().locked(func() { h = slices.Clone(i.tls) })
@@ -331,7 +355,7 @@ func (i *instance) History(_ context.Context, tli ag.Timeline) (h []ag.TimelineE
 }
 
 func (i *instance) Promote(ctx context.Context, tli ag.Timeline) (end ag.LSN, err error) {
-	if err := i.n().begin("promote"); err != nil {
+	if err := i.n().begin(ctx, "promote"); err != nil {
 		return 0, err
 	}
 	if err := i.running(ctx); err != nil {
@@ -359,7 +383,7 @@ func (i *instance) SetSync(ctx context.Context, p []ag.ReplicaID, k int, _ ag.Ep
 	if err := i.running(ctx); err != nil {
 		return err
 	}
-	err := i.n().begin("set-sync")
+	err := i.n().begin(ctx, "set-sync")
 	if err != nil && !errors.Is(err, ErrAfterEffect) {
 		return err
 	}
@@ -381,7 +405,7 @@ func (i *instance) FlushLSN(ctx context.Context) (l ag.LSN, err error) {
 }
 
 func (i *instance) Checkpoint(ctx context.Context) error {
-	return errors.Join(i.n().begin("checkpoint"), i.running(ctx))
+	return errors.Join(i.n().begin(ctx, "checkpoint"), i.running(ctx))
 }
 func (i *instance) EndConflicts(context.Context) error     { return nil }
 func (i *instance) RestoreConflicts(context.Context) error { return nil }
@@ -412,7 +436,7 @@ func (i *instance) KeepFork(_ context.Context, from ag.Position) (string, error)
 
 func (i *instance) Rewind(ctx context.Context, progress func(string)) error {
 	i.n().locked(func() { i.rewind++ })
-	if err := i.n().begin("rewind"); err != nil {
+	if err := i.n().begin(ctx, "rewind"); err != nil {
 		return err
 	}
 	progress("copying")

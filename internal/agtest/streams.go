@@ -34,7 +34,7 @@ func (u *upstream) Status() (s agent.UpstreamStatus) {
 	u.n().locked(func() {
 		p := u.n().up()
 		ok := p != nil && u.n().prefix(p)
-		s = agent.UpstreamStatus{Connected: ok, Source: u.source, Epoch: u.sourceEp, Diverged: p != nil && !ok}
+		s = agent.UpstreamStatus{Connected: ok, Source: u.source, Epoch: u.sourceEp, Diverged: p != nil && !ok, At: boottime.Now()}
 	})
 	return s
 }
@@ -136,7 +136,7 @@ type seeder Node
 func (s *seeder) Seed(ctx context.Context, from ag.Replica, _ ag.Epoch, progress func(string)) (ag.CopyID, error) {
 	n := (*Node)(s)
 	n.locked(func() { n.seeds++ })
-	if err := n.begin("seed"); err != nil {
+	if err := n.begin(ctx, "seed"); err != nil {
 		return "", err
 	}
 	progress("copying")

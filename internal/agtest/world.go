@@ -28,6 +28,7 @@ type World struct {
 	cuts  map[[2]ag.ReplicaID]bool
 	last  int // the last ID given
 	acked []int
+	stale []string
 }
 
 // NewWorld returns a world of the group's replicas. first leads epoch 1 in the record; every other data directory is empty.
@@ -75,6 +76,13 @@ func (w *World) Acked() []int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]int{}, w.acked...)
+}
+
+// Stale tells of every commit that was acknowledged by a node while the record named another as leader with all rights.
+func (w *World) Stale() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]string{}, w.stale...)
 }
 
 // Lost returns the acknowledged commits that the node's copy lacks.
@@ -146,9 +154,13 @@ func (w *World) Write(ctx context.Context, id ag.ReplicaID) (int, error) {
 	if gate := n.gate(); gate != 0 && boottime.Now() >= gate || gate == 0 {
 		return c.ID, fmt.Errorf("the gate is shut: %w", ErrNoAnswer)
 	}
+	e := w.Record.Snapshot().Record.Epoch
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.acked = append(w.acked, c.ID)
+	if e.Leader != id && e.Phase == ag.PhaseLead {
+		w.stale = append(w.stale, fmt.Sprintf("%s acknowledged a commit while %s led epoch %d", id, e.Leader, e.Epoch))
+	}
 	return c.ID, nil
 }
 

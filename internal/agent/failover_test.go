@@ -1,0 +1,224 @@
+package agent_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agtest"
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+func TestGroupForms(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		for _, id := range []ag.ReplicaID{"b", "c"} {
+			if s := l.Node(id).State(); s.Seeds != 1 || !s.Receiving || s.Position != l.Node("a").State().Position {
+				t.Errorf("%s: %+v", id, s)
+			}
+		}
+		if f := l.Node("a").State().Fences; len(f) > 1 {
+			t.Errorf("fenced while forming: %v", f)
+		}
+	})
+}
+
+func TestSilentPrimaryIsReplaced(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		cut := boottime.Now()
+		l.Isolate("a", true)
+		next := l.leader(15*time.Second, "a")
+		if took := boottime.Now() - cut; took < ag.Profiles["default"].Lease {
+			t.Errorf("replaced after %v, within the lease", took)
+		}
+		if s := l.Node("a").State(); s.Running && !s.Recovery {
+			t.Error("the old primary still takes writes")
+		}
+		l.write(next)
+		l.Isolate("a", false)
+		l.wait("a streams again", time.Minute, func() bool { return l.Node("a").State().Receiving })
+		l.formed(next, time.Minute)
+		l.write(next)
+	})
+}
+
+func TestGateShutsAtTheDeadline(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		a := l.agents["a"]
+		l.Node("a").Store.Cut(true)
+		time.Sleep(2 * time.Second) // what was on its way has ended
+		deadline := a.LeaseUntil()
+		time.Sleep(boottime.Until(deadline) - time.Millisecond)
+		l.write("a")
+		if g := a.Gate(); g != deadline {
+			t.Errorf("the gate is open until %v, the lease until %v", g, deadline)
+		}
+		time.Sleep(time.Millisecond)
+		if boottime.Now() < a.Gate() {
+			t.Error("the gate is open past the deadline")
+		}
+		if s := l.Node("a").State(); s.Running && !s.Recovery {
+			time.Sleep(time.Millisecond)
+			if s := l.Node("a").State(); s.Running && !s.Recovery {
+				t.Error("the keeper let the server live past the deadline")
+			}
+		}
+		l.leader(15*time.Second, "a")
+	})
+}
+
+func TestStoreAnswersLateOrNever(t *testing.T) {
+	late, lost := agtest.Fault{Late: 700 * time.Millisecond}, agtest.Fault{LoseReply: true}
+	inBubble(t, func(l *lab) {
+		s := l.Node("a").Store
+		s.Inject("renew", late, lost, late, late, lost)
+		s.Inject("read", late, lost, late)
+		s.Inject("status", lost, lost)
+		for range 20 {
+			l.write("a")
+			time.Sleep(500 * time.Millisecond)
+		}
+		if f := l.Node("a").State().Fences; len(f) != 0 {
+			t.Errorf("fenced: %v", f)
+		}
+		for _, id := range []ag.ReplicaID{"b", "c"} { // claim, choice and lead
+			l.Node(id).Store.Inject("commit", lost, late, lost, lost)
+			l.Node(id).Store.Inject("renew", lost, late)
+		}
+		l.Isolate("a", true)
+		l.write(l.leader(30*time.Second, "a"))
+	})
+}
+
+func TestCrashedServerIsReplacedWithoutSilence(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		at := boottime.Now()
+		l.Node("a").Crash()
+		next := l.leader(10*time.Second, "a")
+		if took := boottime.Now() - at; took > 2*time.Second {
+			t.Errorf("%s took %v", next, took)
+		}
+		l.write(next)
+		l.formed(next, time.Minute)
+		for _, f := range l.Node("a").State().Fences {
+			t.Errorf("the standby was fenced: %s", f)
+		}
+	})
+}
+
+func TestForcedFailoverDeposesAPrimaryWithinItsLease(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpForced, To: "b", Epoch: l.epoch()})
+		l.wait("a is fenced", time.Second, func() bool { return len(l.Node("a").State().Fences) > 0 })
+		if g := l.agents["a"].Gate(); g > boottime.Now() {
+			t.Error("the gate of the deposed primary is open")
+		}
+		l.leader(5*time.Second, "a", "c")
+		l.formed("b", time.Minute)
+	})
+}
+
+func TestForeignSettingFences(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		n := l.Node("a")
+		n.Fail("fence", errors.New("the keeper is busy"))
+		n.SetSyncByHand(nil, 0)
+		l.wait("the gate shuts", time.Second, func() bool { return l.agents["a"].Gate() <= boottime.Now() })
+		shut := boottime.Now()
+		for n.State().Armed != 0 {
+			if l.agents["a"].Gate() > boottime.Now() {
+				t.Fatal("the gate of a server that is being fenced opened again")
+			}
+			if boottime.Now()-shut > ag.Profiles["default"].Lease {
+				t.Fatal("the deadline of a server that is being fenced moved on")
+			}
+			time.Sleep(time.Millisecond)
+		}
+		n.Fail("fence", nil)
+		l.write(l.leader(20 * time.Second))
+	})
+}
+
+// A setting whose outcome is not known is not somebody else's: the primary lives on, and nothing is recorded on the strength of it.
+func TestSettingOfUnknownOutcome(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		n := l.Node("a")
+		n.Fail("set-sync", agtest.ErrAfterEffect)
+		l.Cut("a", "c", true)
+		for range 40 {
+			time.Sleep(time.Second)
+			_ = l.WriteWithin("a", 100*time.Millisecond)
+			if s := l.Record.Snapshot().Record.State; s.K > 1 {
+				t.Fatalf("recorded %+v", s)
+			}
+		}
+		n.Fail("set-sync", nil)
+		l.Cut("a", "c", false)
+		l.formed("a", time.Minute)
+		l.write("a")
+		if f := n.State().Fences; len(f) != 0 {
+			t.Errorf("fenced: %v", f)
+		}
+	})
+}
+
+func TestShutdownReleases(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		at := boottime.Now()
+		l.stop("a")
+		if s := l.Node("a").State(); s.Running || len(s.Fences) != 0 {
+			t.Errorf("%+v", s)
+		}
+		next := l.leader(10*time.Second, "a")
+		if took := boottime.Now() - at; took > 2*time.Second {
+			t.Errorf("%s took %v", next, took)
+		}
+		l.write(next)
+		l.start("a")
+		l.formed(next, time.Minute)
+		if s := l.Node("a").State(); s.Rewinds+s.Seeds != 0 {
+			t.Errorf("a clean stop needs no repair: %+v", s)
+		}
+	})
+}
+
+func TestWholeGroupRestarts(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		for _, id := range []ag.ReplicaID{"b", "c", "a"} {
+			l.stop(id)
+		}
+		for _, id := range l.ids {
+			l.start(id)
+		}
+		next := l.leader(30 * time.Second)
+		l.formed(next, time.Minute)
+		l.write(next)
+	})
+}
+
+func TestTaskEndsWithItsEpoch(t *testing.T) {
+	inBubbleUnformed(t, func(l *lab) {
+		l.Node("c").Stall("seed", true)
+		for _, id := range l.ids {
+			l.start(id)
+		}
+		l.wait("b is synchronized and c is being seeded", time.Minute, func() bool {
+			s := l.Record.Snapshot().Record.State
+			return len(s.V) == 1 && s.K == 1 && l.Node("c").State().Seeds == 1 && l.leads("a")
+		})
+		l.Isolate("a", true)
+		l.wait("b has the rights", 20*time.Second, func() bool {
+			e := l.Record.Snapshot().Record.Epoch
+			return e.Leader == "b" && e.Phase == ag.PhaseLead
+		})
+		l.wait("c seeds from the new primary", 5*time.Second, func() bool { return l.Node("c").State().Seeds > 1 })
+		l.Node("c").Stall("seed", false)
+		l.Isolate("a", false)
+		l.formed("b", time.Hour*25)
+	})
+}

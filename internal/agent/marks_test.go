@@ -1,0 +1,98 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestMarksAreKept(t *testing.T) {
+	dir := t.TempDir()
+	m := OpenMarks(dir)
+	if e, err := m.Promised(); e != 0 || err != nil {
+		t.Errorf("%d, %v", e, err)
+	}
+	if err := m.ClearPromoting(); err != nil {
+		t.Errorf("clear what is not there: %v", err)
+	}
+	c := CopyMark{Copy: "c", Epoch: 4, Seq: 9}
+	p := PromotingMark{Epoch: 4, TLI: 3}
+	for _, err := range []error{m.SetPromised(7), m.SetCopy(c), m.SetPromoting(p)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	m = OpenMarks(dir)
+	if e, err := m.Promised(); e != 7 || err != nil {
+		t.Errorf("%d, %v", e, err)
+	}
+	if got, err := m.Copy(); got != c || err != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := m.Promoting(); got != p || err != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if err := m.ClearPromoting(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := m.Promoting(); got != (PromotingMark{}) || err != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.tmp")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// A crash between the temporary file and the rename leaves the old mark; whatever is in the temporary file is overwritten.
+func TestMarkSurvivesACrashBeforeTheRename(t *testing.T) {
+	dir := t.TempDir()
+	m := OpenMarks(dir)
+	if err := m.SetPromised(7); err != nil {
+		t.Fatal(err)
+	}
+	for _, half := range []string{`{"epoch":9}`, `{"ep`, ""} {
+		if err := os.WriteFile(filepath.Join(dir, "promise.json.tmp"), []byte(half), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if e, err := OpenMarks(dir).Promised(); e != 7 || err != nil {
+			t.Errorf("%q: %d, %v", half, e, err)
+		}
+	}
+	if err := m.SetPromised(8); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := m.Promised(); e != 8 || err != nil {
+		t.Errorf("%d, %v", e, err)
+	}
+}
+
+// A mark that cannot be read is not "no mark": nothing may be promised or followed on the strength of it.
+func TestUnreadableMarkIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	m := OpenMarks(dir)
+	for _, bad := range []string{"", "{", `{"epoch":-1}`} {
+		if err := os.WriteFile(filepath.Join(dir, "promise.json"), []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if e, err := m.Promised(); err == nil {
+			t.Errorf("%q read as %d", bad, e)
+		}
+	}
+}
+
+func TestMarkThatCannotBeWrittenLeavesTheOldOne(t *testing.T) {
+	dir := t.TempDir()
+	m := OpenMarks(dir)
+	if err := m.SetPromised(7); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "promise.json.tmp"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.SetPromised(8); err == nil {
+		t.Error("no error")
+	}
+	if e, err := m.Promised(); e != 7 || err != nil {
+		t.Errorf("%d, %v", e, err)
+	}
+}

@@ -1,0 +1,110 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+func (l *lab) seal(id ag.ReplicaID, e ag.Epoch) (ag.SealReport, error) {
+	return l.agents[id].Seal(context.Background(), agent.SealRequest{Epoch: e, Candidate: "c"})
+}
+
+func TestPromiseHoldsAndSurvives(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		e := l.epoch()
+		r, err := l.seal("b", e+3)
+		s := l.Node("b").State()
+		if err != nil || r.Member != "b" || r.Epoch != e+3 || r.Position != s.Position || r.Copy != s.Copy || !r.Promotable {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		obeys := func() {
+			t.Helper()
+			if r, err := l.seal("b", e+2); err == nil {
+				t.Errorf("a lower epoch was promised after: %+v", r)
+			}
+			if again, err := l.seal("b", e+3); err != nil || again.Position != r.Position {
+				t.Errorf("asked again: %+v, %v", again, err)
+			}
+			l.write("a") // c acknowledges
+			time.Sleep(3 * time.Second)
+			if s := l.Node("b").State(); s.Source != "" || s.Receiving || s.Position != r.Position {
+				t.Errorf("WAL of epoch %d was taken after the promise of %d: %+v", e, e+3, s)
+			}
+		}
+		obeys()
+		l.stop("b")
+		l.start("b")
+		time.Sleep(time.Second)
+		obeys()
+	})
+}
+
+func TestSealWaitsForTheWalreceiver(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		e := l.epoch()
+		l.Node("b").Linger(true)
+		if r, err := l.seal("b", e+1); err == nil {
+			t.Errorf("sealed with a living walreceiver: %+v", r)
+		}
+		l.Node("b").Linger(false)
+		if _, err := l.seal("b", e+1); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestSealOfAMemberWhoseServerIsDown(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.Node("b").Fail("start", errors.New("no"))
+		l.Node("b").Crash()
+		r, err := l.seal("b", l.epoch()+1)
+		if err != nil || r.Position != l.Node("b").State().Position {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+func TestSealFencesAnOlderPrimary(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.Node("a").Before("fence", func() {
+			if g := l.agents["a"].Gate(); g > boottime.Now() {
+				t.Error("the gate is open while the fence is under way")
+			}
+		})
+		r, err := l.seal("a", l.epoch()+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := l.Node("a").State(); len(s.Fences) != 1 || s.Running && !s.Recovery || r.Position != s.Position {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestWitnessSealsNothing(t *testing.T) {
+	l := &lab{T: t}
+	a, err := agent.New(agent.Config{Self: "w", Marks: agent.OpenMarks(t.TempDir()), Store: none{}, Peers: none{}, Sessions: none{}, Logger: l.logger("w")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Seal(t.Context(), agent.SealRequest{Epoch: 1}); err == nil {
+		t.Error("a witness sealed")
+	}
+	if g := a.Gate(); g != 0 {
+		t.Errorf("gate %v", g)
+	}
+}
+
+// none stands for ports that are not used.
+type none struct {
+	agent.Store
+	agent.Peers
+	agent.Sessions
+}

@@ -1,0 +1,85 @@
+package agent_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agtest"
+)
+
+// TestSwarm lets seeded faults loose on a group under writes, then heals everything: no acknowledged commit may be missing,
+// and the group must be whole again.
+func TestSwarm(t *testing.T) {
+	seeds := uint64(12)
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			inBubble(t, func(l *lab) { l.swarm(rand.New(rand.NewPCG(seed, 1))) })
+		})
+	}
+}
+
+func (l *lab) swarm(r *rand.Rand) {
+	for range 25 {
+		id := l.ids[r.IntN(len(l.ids))]
+		n := l.Node(id)
+		switch r.IntN(11) {
+		case 0, 1:
+			l.Isolate(id, true)
+		case 2, 3:
+			l.Isolate(id, false)
+		case 4:
+			n.Crash()
+		case 5:
+			if l.ends[id] != nil {
+				l.stop(id)
+			}
+		case 6, 7:
+			if l.ends[id] == nil {
+				l.start(id)
+			}
+		case 8:
+			n.Store.Inject([]string{"commit", "renew", "read"}[r.IntN(3)], agtest.Fault{LoseReply: true}, agtest.Fault{Late: 800 * time.Millisecond})
+		case 9:
+			l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpPlanned, To: id, Epoch: l.epoch()})
+		case 10:
+			n.Hang(r.IntN(2) == 0)
+		}
+		for range r.IntN(20) {
+			_ = l.WriteWithin(l.ids[r.IntN(len(l.ids))], time.Duration(1+r.IntN(300))*time.Millisecond)
+			time.Sleep(time.Duration(r.IntN(700)) * time.Millisecond)
+		}
+	}
+	for _, id := range l.ids {
+		l.Node(id).Hang(false)
+		l.Isolate(id, false)
+		if l.ends[id] == nil {
+			l.start(id)
+		}
+	}
+	next := l.leader(2 * time.Minute)
+	l.wait("the group is whole", 5*time.Minute, func() bool {
+		s := l.Record.Snapshot().Record.State
+		return len(s.V) == 2 && s.K >= 1 && l.leads(next) || l.moved(&next)
+	})
+	l.wait("all are alike", time.Minute, func() bool {
+		for _, id := range l.ids {
+			if l.Node(id).State().Position != l.Node(next).State().Position {
+				return false
+			}
+		}
+		return true
+	})
+	l.write(next)
+}
+
+// moved follows a change of leadership during the convergence; it never ends a wait.
+func (l *lab) moved(next *ag.ReplicaID) bool {
+	*next = l.Record.Snapshot().Record.Epoch.Leader
+	return false
+}
