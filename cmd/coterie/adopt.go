@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/adopt"
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/postgres"
@@ -346,6 +348,25 @@ directory is kept, with its configuration renamed, so that no agent can start it
 	return c
 }
 
+// lastOfGroup refuses to give the data back while other replicas hold it too: they would go on as a group, and there would be two
+// primaries with one past.
+func lastOfGroup(l config.Layout, self string) error {
+	b, err := os.ReadFile(filepath.Join(l.State(), "group.json"))
+	if err != nil {
+		return err
+	}
+	var g ag.Group
+	if err := json.Unmarshal(b, &g); err != nil {
+		return fmt.Errorf("the group as last seen: %w", err)
+	}
+	for _, r := range g.Replicas {
+		if string(r.ID) != self && r.HasData() {
+			return refused("replica %s has the data too, and the group would go on without this node; start the agent, run coterie remove %s and then release again; nothing was changed", r.ID, r.ID)
+		}
+	}
+	return nil
+}
+
 func release(c *cobra.Command, dir string) error {
 	l, err := config.NewLayout(dir)
 	if err != nil {
@@ -376,6 +397,9 @@ func release(c *cobra.Command, dir string) error {
 		return refused("%w; stop it first", err)
 	}
 	defer unlock()
+	if err := lastOfGroup(l, cfg.Node); err != nil {
+		return err
+	}
 	pg, err := newInstance(cfg, l, nil)
 	if err != nil {
 		return err

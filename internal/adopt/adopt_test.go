@@ -122,7 +122,7 @@ func (b *bench) run(ordinary bool, args ...string) (string, int) {
 }
 
 func (b *bench) as(ordinary bool, name string, args ...string) (string, int) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	cmd := b.command(ctx, ordinary, name, args...)
 	// Output goes through a file: a server that is started would hold a pipe open.
@@ -471,6 +471,17 @@ func testAdopt(t *testing.T, b *bench, ordinary bool) {
 				t.Errorf("release beside a running agent: exit %d:\n%s", code, out)
 			}
 			stop()
+			if !ordinary { // another replica is still in the group
+				if out, code := b.run(ordinary, c...); code != 4 || !strings.Contains(out, "coterie remove n2") {
+					t.Errorf("release beside another replica: exit %d:\n%s", code, out)
+				}
+				stop = b.agent(t, ordinary, filepath.Join(dir, "out"), "agent", "--node", node)
+				b.waitPrimary(t, ordinary, node)
+				if out, code := b.run(ordinary, "remove", "n2", "--node", node); code != 0 {
+					t.Fatalf("remove: exit %d:\n%s", code, out)
+				}
+				stop()
+			}
 			if out, code := b.run(ordinary, c...); code != 0 || !strings.Contains(out, "pg_ctlcluster "+strings.Replace(b.name(), "/", " ", 1)+" start") {
 				t.Fatalf("%v: exit %d:\n%s", c, code, out)
 			}
@@ -524,7 +535,7 @@ func checkJoin(t *testing.T, b *bench, dir string) {
 	defer stop()
 	var got string
 	err := errors.New("not tried")
-	for end := time.Now().Add(60 * time.Second); err != nil && time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); err != nil && time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		var conn *pgx.Conn
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		if conn, err = pgx.Connect(ctx, fmt.Sprintf("postgres://app:old%%20secret@%s/postgres", readOnly)); err == nil {
@@ -583,13 +594,13 @@ func (b *bench) agent(t *testing.T, ordinary bool, outFile string, args ...strin
 func (b *bench) waitPrimary(t *testing.T, ordinary bool, node string) {
 	t.Helper()
 	var out string
-	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		var code int
 		if out, code = b.run(ordinary, "status", "--node", node); code == 0 {
 			return
 		}
 	}
-	t.Fatalf("no primary after a minute:\n%s", out)
+	t.Fatalf("no primary after two minutes:\n%s", out)
 }
 
 // checkRunning logs in through the listener with an old password, and looks at what survived.
