@@ -42,7 +42,8 @@ func (m *manager) Status() api.Status {
 		s.Rule, s.Because = p.Rule, p.Because
 	}
 	if r := n.sessions.routes.Load(); r != nil {
-		s.Primary, s.WriteOpen = r.Primary, r.WriteOpen
+		answers := r.Primary == n.self || slices.Contains(v.Reach, r.Primary)
+		s.Primary, s.WriteOpen = r.Primary, r.WriteOpen && answers // a primary that died has said that it is open
 	}
 	head := snap.Statuses[e.Leader].Position
 	if e.Leader == n.self {
