@@ -88,9 +88,12 @@ func degraded(t *testing.T, g *group) {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(12 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-		if s, err := g.status(t, secondary); err == nil && (s.Primary == ag.ReplicaID(secondary) || s.WriteOpen) {
+		if s, err := g.status(t, secondary); err == nil && s.Primary == ag.ReplicaID(secondary) {
 			t.Fatalf("%s took over although it may lack acknowledged commits: %+v", secondary, s)
 		}
+	}
+	if a := coterie(t, "status", "--node", g.node(secondary)); a.code != exitUnhealthy {
+		t.Errorf("status without a primary: exit code %d: %s%s", a.code, a.out, a.err)
 	}
 	if err := g.Start(primary); err != nil {
 		t.Fatal(err)
