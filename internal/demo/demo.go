@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -50,6 +51,7 @@ type demo struct {
 	lab    Lab
 	ledger *bench.Ledger
 	meter  *meter
+	now    atomic.Pointer[string] // what is waited for, beside the load
 	report Report
 }
 
@@ -211,7 +213,13 @@ func (d *demo) work(ctx context.Context, seed uint64) *clients {
 		c.wrote <- d.ledger.Write(wctx, bench.WriterOptions{DSN: d.lab.ReadWrite(), Every: 5 * time.Millisecond})
 	}()
 	c.load = startLoad(ctx, d.lab, d.Clients, seed, d.meter.tick)
-	d.screen.Doing(func() string { return d.meter.line(d.screen.Since(), d.ledger.Progress().Acknowledged) })
+	d.screen.Doing(func() string {
+		line := d.meter.line(d.screen.Since(), d.ledger.Progress().Acknowledged)
+		if now := d.now.Load(); now != nil {
+			line += "   " + *now
+		}
+		return line
+	})
 	return c
 }
 
@@ -364,10 +372,16 @@ func (d *demo) comeBack(ctx context.Context) error {
 			return fmt.Errorf("start %s: %w", back, err)
 		}
 		if err := await(ctx, rejoinBudget, back+" to be SYNCHRONIZED", func(ctx context.Context) (bool, error) {
-			return synchronized(ctx, d.lab, len(d.lab.Nodes()), back)
+			done, err := synchronized(ctx, d.lab, len(d.lab.Nodes()), back)
+			if err != nil {
+				now := err.Error()
+				d.now.Store(&now)
+			}
+			return done, err
 		}); err != nil {
 			return err
 		}
+		d.now.Store(nil)
 		d.report.Rejoin = rejoin(d.lab.Dir(back), w.rules(back), time.Since(start))
 		d.screen.At(time.Now(), "%s: %s", back, d.report.Rejoin)
 		return nil

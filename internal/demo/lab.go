@@ -100,7 +100,11 @@ func synchronized(ctx context.Context, l Lab, n int, node string) (bool, error) 
 		if r.Name == s.Node || counted && r.Role == ag.RoleSecondary && r.Sync == ag.Synchronized {
 			names = append(names, string(r.Name))
 		} else {
-			waiting = append(waiting, fmt.Sprintf("%s is %s and %s", r.Name, r.Role, r.Sync))
+			w := fmt.Sprintf("%s is %s and %s", r.Name, r.Role, r.Sync)
+			if r.Progress != "" {
+				w += " (" + r.Progress + ")"
+			}
+			waiting = append(waiting, w)
 		}
 	}
 	if len(names) >= n && (node == "" || slices.Contains(names, node)) {
