@@ -480,6 +480,7 @@ func testAdopt(t *testing.T, b *bench, ordinary bool) {
 				if out, code := b.run(ordinary, "remove", "n2", "--node", node); code != 0 {
 					t.Fatalf("remove: exit %d:\n%s", code, out)
 				}
+				waitForgotten(t, filepath.Join(node, "state", "group.json"), `"n2"`)
 				stop()
 			}
 			if out, code := b.run(ordinary, c...); code != 0 || !strings.Contains(out, "pg_ctlcluster "+strings.Replace(b.name(), "/", " ", 1)+" start") {
@@ -498,6 +499,17 @@ func testAdopt(t *testing.T, b *bench, ordinary bool) {
 			t.Errorf("systemctl was called with %q", got)
 		}
 	}
+}
+
+// waitForgotten waits until the agent has written down that the group is smaller.
+func waitForgotten(t *testing.T, file, name string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if b, err := os.ReadFile(file); err == nil && !strings.Contains(string(b), name) {
+			return
+		}
+	}
+	t.Fatalf("%s still names %s", file, name)
 }
 
 // fakeSystemd makes dir look as if systemd ran there, and returns the file that tells what was asked of it.
