@@ -290,7 +290,7 @@ func (v View) promoteOrLead() Plan {
 	}
 	e.Phase = PhaseLead
 	st := State{Epoch: e.Epoch, Leader: v.Self, Copy: v.Local.Copy, V: []Member{}, K: 0,
-		Basis: Position{e.TLI, v.Local.EndOfRec}, Timelines: v.history(), Seq: v.Record.State.Seq + 1}
+		Basis: Position{e.TLI, v.Local.EndOfRec}, Timelines: v.history(), Setting: v.Local.Sync.Setting(), Seq: v.Record.State.Seq + 1}
 	return Plan{Rule: RuleLead, Because: fmt.Sprintf("promoted to timeline %d at %s", e.TLI, v.Local.EndOfRec),
 		Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e, State: &st}}
 }
@@ -403,11 +403,11 @@ func (v View) follow() Plan {
 		return Plan{Rule: RuleStandBy, Because: "the data directory does not hold the copy this node was given; nothing touches it (S5)"}
 	case v.me().Suspended:
 		return Plan{Rule: RuleSuspended, Because: "data movement is suspended; coterie resume continues it", Actions: v.start(Hold{})}
-	case v.Local.Data != DataPresent && leading && !counted && v.reaches(leader):
+	case v.Local.Data != DataPresent && leading && v.reaches(leader): // counted or not: there is nothing left to protect
 		return Plan{Rule: RuleSeed, Because: "the data directory is " + string(v.Local.Data), Actions: []Action{Seed{Source: leader}}}
-	case v.Local.Data != DataPresent && !counted:
+	case v.Local.Data != DataPresent:
 		return Plan{Rule: RuleStandBy, Because: "waiting for a leader to be seeded from"}
-	case (v.Local.Data != DataPresent || diverged) && counted:
+	case diverged && counted:
 		return Plan{Rule: RuleAwaitDrop, Because: stays, Actions: []Action{Hold{}}}
 	case diverged && !v.reaches(leader):
 		return Plan{Rule: RuleStandBy, Because: "diverged; waiting for the leader to answer"}

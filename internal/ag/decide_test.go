@@ -21,7 +21,7 @@ func leading() View {
 		Self: "a", Group: three(), Profile: Profiles["default"], Quorum: true, Reach: []ReplicaID{"b", "c"},
 		Record: Record{
 			Epoch: EpochRecord{Epoch: 3, Phase: PhaseLead, Leader: "a", TLI: 4, MaxTLI: 4},
-			State: State{Epoch: 3, Leader: "a", Copy: "A", V: []Member{{"b", "B"}, {"c", "C"}}, K: 1, Seq: 7,
+			State: State{Epoch: 3, Leader: "a", Copy: "A", V: []Member{{"b", "B"}, {"c", "C"}}, K: 1, Setting: Setting{[]ReplicaID{"b", "c"}, 1}, Seq: 7,
 				Timelines: []TimelineEntry{{TLI: 1}, {TLI: 4, Parent: 1, Switch: 100, Epoch: 3}}},
 			Lead: Lead{Epoch: 3, Holder: "a"},
 			Revs: Revisions{Epoch: 10, State: 20, Lead: 30},
@@ -135,6 +135,7 @@ func TestDecide(t *testing.T) {
 		{"a member is lost", leading(), func(v *View) { v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: 10 * time.Second} }, RuleSync},
 		{"suspended and down", following(), func(v *View) { v.Group.Replicas[1].Suspended, v.Local.Server = true, ServerDown }, RuleSuspended},
 		{"empty and not counted", following(), func(v *View) { v.Local.Data, v.Local.Copy = DataEmpty, ""; v.Record.State.V = nil }, RuleSeed},
+		{"empty and counted: nothing is left to protect", following(), func(v *View) { v.Local.Data = DataEmpty }, RuleSeed},
 		{"a copy that is not its own", following(), func(v *View) { v.Local.Data = DataForeign }, RuleStandBy},
 		{"diverged and not to be rewound", following(), func(v *View) { diverge(v); v.Local.NoRewind = true }, RuleReseed},
 		{"diverged", following(), diverge, RuleRewind},

@@ -79,11 +79,18 @@ type SyncStep struct {
 
 // NextSync decides that step for a leader. It is level-triggered and safe to lose after any step: each record it yields is true
 // of all acknowledgements possible under the setting in force and the one before it.
+//
+// A write of the record whose answer was lost may still take effect, until some other write of it does. So a setting is announced
+// in the record before it is given: what was decided under another setting, and claims what only that one kept true, then comes
+// too late.
 func NextSync(v View) SyncStep {
 	st, cur := v.Record.State, v.Local.Sync
 	want := wantedSync(v)
-	if !sameSet(cur.P, want.P) || cur.N != want.N {
-		return approach(v, st, want)
+	switch {
+	case !st.Holds(want) || !st.Setting.Same(want.Setting()):
+		return announce(v, st, want)
+	case !cur.Setting().Same(want.Setting()):
+		return SyncStep{Set: &want, Because: fmt.Sprintf("commits shall wait for %d of %v", want.N, want.P)}
 	}
 	if m, changed := changedCopy(v); changed {
 		next := st.Clone()
@@ -119,12 +126,13 @@ func changedCopy(v View) (Member, bool) {
 	return Member{}, false
 }
 
-// approach yields the record write, if one must come first, or the setting itself.
-func approach(v View, st State, want Sync) SyncStep {
-	if st.Holds(want) {
-		return SyncStep{Set: &want, Because: fmt.Sprintf("commits shall wait for %d of %v", want.N, want.P)}
-	}
+// announce writes the setting into the record, with the (V, k) that it keeps true.
+func announce(v View, st State, want Sync) SyncStep {
 	next := st.Clone()
+	next.Setting = want.Setting()
+	if st.Holds(want) {
+		return SyncStep{State: &next, Because: fmt.Sprintf("recorded before PostgreSQL is told to wait for %d of %v", want.N, want.P)}
+	}
 	for _, m := range st.V {
 		if !slices.Contains(want.P, m.ID) && next.K > want.N {
 			next.V = slices.DeleteFunc(next.V, func(x Member) bool { return x.ID == m.ID })

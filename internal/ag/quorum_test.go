@@ -113,8 +113,8 @@ func TestNextSyncStepsAreTrue(t *testing.T) {
 		st, cur := v.Record.State, v.Local.Sync
 		switch {
 		case step.Set != nil:
-			if !st.Holds(*step.Set) {
-				t.Fatalf("%+v set although the record says V %v k %d", *step.Set, st.V, st.K)
+			if !st.Holds(*step.Set) || !st.Setting.Same(step.Set.Setting()) {
+				t.Fatalf("%+v set although the record says V %v k %d and announces %v", *step.Set, st.V, st.K, st.Setting)
 			}
 		case step.State != nil && !follows(st, *step.State):
 			flushed := 0
@@ -152,6 +152,11 @@ func randomLeader(r *rand.Rand) View {
 	v.Record.State.K = r.IntN(len(v.Record.State.V) + 1)
 	p := ids(uint(r.IntN(8) << 1))
 	v.Local.Sync = Sync{P: p, N: r.IntN(len(p) + 1), Proven: r.IntN(2) == 0, Barrier: LSN(100 + r.IntN(50))}
+	v.Record.State.Setting = v.Local.Sync.Setting()
+	if r.IntN(2) == 0 {
+		p := ids(uint(r.IntN(8) << 1))
+		v.Record.State.Setting = Setting{p, min(len(p), 1+r.IntN(2))}
+	}
 	v.Streams = nil
 	for _, id := range ids(uint(r.IntN(8) << 1)) {
 		v.Streams = append(v.Streams, Stream{Member: id, Copy: CopyID(fmt.Sprint(id, r.IntN(4)/3)), Open: r.IntN(4) > 0, Close: r.IntN(4) > 0,
@@ -172,19 +177,32 @@ func TestNextSync(t *testing.T) {
 			func(s SyncStep) bool { return s.State != nil && s.State.K == 1 && len(s.State.V) == 2 }},
 		{"nobody is past the barrier", func(v *View) { v.Record.State.V, v.Record.State.K, v.Local.Sync.Barrier = nil, 0, 900 },
 			func(s SyncStep) bool { return s.State == nil && s.Because != "" }},
-		{"a lost member leaves the setting first while enough remain", func(v *View) { v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour} },
-			func(s SyncStep) bool { return s.Set != nil && slices.Equal(s.Set.P, []ReplicaID{"c"}) && s.Set.N == 1 }},
+		{"a lost member leaves the setting first while enough remain, announced", func(v *View) { v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour} },
+			func(s SyncStep) bool {
+				return s.State != nil && s.State.Setting.Same(Setting{[]ReplicaID{"c"}, 1}) && len(s.State.V) == 2 && s.State.K == 1
+			}},
+		{"then given", func(v *View) {
+			v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour}
+			v.Record.State.Setting = Setting{[]ReplicaID{"c"}, 1}
+		}, func(s SyncStep) bool { return s.Set != nil && slices.Equal(s.Set.P, []ReplicaID{"c"}) && s.Set.N == 1 }},
 		{"then the record waits for the rest to flush the barrier", func(v *View) {
 			v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour}
 			v.Local.Sync = Sync{P: []ReplicaID{"c"}, N: 1, Proven: true, Barrier: 195}
+			v.Record.State.Setting = v.Local.Sync.Setting()
 		}, func(s SyncStep) bool { return s.State == nil && s.Set == nil && s.Because != "" }},
 		{"and drops it", func(v *View) {
 			v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour}
 			v.Local.Sync = Sync{P: []ReplicaID{"c"}, N: 1, Proven: true, Barrier: 190}
+			v.Record.State.Setting = v.Local.Sync.Setting()
 		}, func(s SyncStep) bool { return s.State != nil && len(s.State.V) == 1 && s.State.K == 1 }},
+		{"an announcement that was not followed is taken back before anything is published", func(v *View) {
+			v.Record.State.Setting, v.Record.State.V, v.Record.State.K = Setting{[]ReplicaID{"c"}, 1}, nil, 0
+		}, func(s SyncStep) bool {
+			return s.State != nil && s.State.K == 0 && s.State.Setting.Same(Setting{[]ReplicaID{"b", "c"}, 1})
+		}},
 		{"a refused endpoint is enough after a second", func(v *View) {
 			v.Streams[0] = Stream{Member: "b", Copy: "B", Refused: true, Silent: RefusedTimeout}
-		}, func(s SyncStep) bool { return s.Set != nil && len(s.Set.P) == 1 }},
+		}, func(s SyncStep) bool { return s.State != nil && len(s.State.Setting.P) == 1 }},
 		{"joint drop: the record first when every member is waited for", func(v *View) {
 			v.Group.CommitRule, v.Record.State.K, v.Local.Sync.N = RuleAll, 2, 2
 			v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour}
@@ -194,7 +212,7 @@ func TestNextSync(t *testing.T) {
 		}},
 		{"a required member is waited for although it is lost", func(v *View) {
 			v.Streams = []Stream{{Member: "b", Copy: "B", Silent: time.Hour}, {Member: "c", Copy: "C", Silent: time.Hour}}
-		}, func(s SyncStep) bool { return s.Set != nil && s.Set.N == 1 }},
+		}, func(s SyncStep) bool { return s.State != nil && s.State.Setting.N == 1 && s.State.K == 1 }},
 		{"another copy counts for nothing", func(v *View) { v.Streams[0].Copy = "B2" },
 			func(s SyncStep) bool {
 				return s.State != nil && s.State.K == 0 && slices.Equal(s.State.V, []Member{{"c", "C"}})

@@ -100,10 +100,20 @@ type State struct {
 	Copy      CopyID          `json:"copy"` // the leader's own copy
 	V         []Member        `json:"v"`
 	K         int             `json:"k"`
-	Basis     Position        `json:"basis"` // end of recovery of the epoch: where its own history begins
+	Setting   Setting         `json:"setting"` // what PostgreSQL is given, written here first: see NextSync
+	Basis     Position        `json:"basis"`   // end of recovery of the epoch: where its own history begins
 	Timelines []TimelineEntry `json:"timelines"`
 	Seq       uint64          `json:"seq"` // grows by one with every write of /state
 }
+
+// Setting is a synchronous setting: a commit waits for N of the members P.
+type Setting struct {
+	P []ReplicaID `json:"p"`
+	N int         `json:"n"`
+}
+
+// Same reports whether two settings ask for the same.
+func (s Setting) Same(t Setting) bool { return s.N == t.N && sameSet(s.P, t.P) }
 
 // Lead is the value of the store's /lead key: the heartbeat of the holder (of LEAD), and the progress of a candidate.
 // Observers time its revisions on their own clock; the value is never compared with a clock.
@@ -142,7 +152,7 @@ func (s State) InV(id ReplicaID) (Member, bool) {
 
 // Clone returns a copy that shares no memory with s.
 func (s State) Clone() State {
-	s.V, s.Timelines = slices.Clone(s.V), slices.Clone(s.Timelines)
+	s.V, s.Timelines, s.Setting.P = slices.Clone(s.V), slices.Clone(s.Timelines), slices.Clone(s.Setting.P)
 	return s
 }
 

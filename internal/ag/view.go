@@ -36,6 +36,9 @@ type Sync struct {
 	Barrier LSN         `json:"barrier"` // sampled after the proof: commits acknowledged under any earlier setting end before it
 }
 
+// Setting returns what the setting asks for.
+func (s Sync) Setting() Setting { return Setting{s.P, s.N} }
+
 // Local is what a node knows of its own PostgreSQL and of its own durable marks.
 type Local struct {
 	Data     DataState       `json:"data"`

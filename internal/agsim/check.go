@@ -26,7 +26,7 @@ func (m *Model) checkLead(w *World, i int) {
 	if w.epoch.phase != lead {
 		return
 	}
-	log := w.nodes[i].log
+	log := w.state.basis
 	if w.epoch.forced {
 		w.acked = m.logs.common(w.acked, log)
 		w.ackEpoch = w.epoch.epoch

@@ -16,6 +16,7 @@ type Bounds struct {
 	Faults uint8  // crashes of nodes and servers, expired leases
 	Ops    uint8  // planned and forced failovers
 	Wipes  uint8  // lost disks
+	Losses uint8  // transactions whose answer is lost and that may take effect later
 	States int    // give up after so many worlds; 0: never
 	Born   bool   // begin with the founding of the group instead of with a group that is well
 	Forced bool   // let Ops be forced failovers as well
@@ -55,6 +56,8 @@ const (
 	doWipe
 	doPlanned // an operator asks for j
 	doForced
+	doLose // node i gives up waiting for its transaction
+	doLate // which takes effect now
 )
 
 // The ways a turn may find the world, as bits of event.j.
@@ -122,6 +125,7 @@ func (m *Model) first(b Bounds) World {
 		w = m.born()
 	}
 	w.faults, w.writes, w.ops, w.wipes = b.Faults, b.Writes, b.Ops, b.Wipes
+	w.losses = b.Losses
 	return w
 }
 
@@ -155,6 +159,9 @@ func (m *Model) tidy(w *World) {
 
 // events lists what may happen next.
 func (m *Model) events(w *World, b Bounds, evs []event) []event {
+	if w.late.kind != idle {
+		evs = append(evs, event{doLate, w.lateBy, 0})
+	}
 	for i := range m.n {
 		if !m.group.Replicas[i].HasData() {
 			continue
@@ -175,6 +182,9 @@ func (m *Model) events(w *World, b Bounds, evs []event) []event {
 					evs = append(evs, event{doSeal, x, uint8(j)})
 				}
 			}
+		}
+		if n.busy.kind == committing && w.losses > 0 && w.late.kind == idle {
+			evs = append(evs, event{doLose, x, 0})
 		}
 		if src, ok := m.mayStream(w, i); ok {
 			evs = append(evs, event{doStream, uint8(src), x})
@@ -251,6 +261,13 @@ func (m *Model) apply(w *World, ev event) (p ag.Plan) {
 	case doWipe:
 		w.wipes--
 		w.wipe(i)
+	case doLose:
+		w.losses--
+		w.late, w.lateBy, n.busy = n.busy, ev.i, pending{}
+	case doLate:
+		b := w.late
+		w.late, w.lateBy = pending{}, 0
+		m.commit(w, i, b)
 	case doPlanned, doForced:
 		w.ops--
 		w.op, w.opTo, w.opEpoch = ag.OpPlanned, ev.i+1, w.epoch.epoch
@@ -313,9 +330,11 @@ func (m *Model) tell(w *World, ev event) (line string) {
 	case doAck:
 		c, _ := m.mayAck(w, int(ev.i))
 		line = fmt.Sprintf("%s  acknowledges %s", i, m.logs.position(c))
+	case doLate:
+		line = fmt.Sprintf("what %s gave up takes effect", i)
 	default:
 		line = [...]string{doCrash: "%s  crashes", doServerCrash: "%s  loses its server", doWipe: "%s  loses its disk", doPlanned: "an operator plans a failover to %s",
-			doForced: "an operator forces a failover to %s"}[ev.what]
+			doForced: "an operator forces a failover to %s", doLose: "%s  gets no answer from the store"}[ev.what]
 		line = fmt.Sprintf(line, i)
 	}
 	p := m.apply(w, ev)
@@ -331,6 +350,8 @@ func (m *Model) tell(w *World, ev event) (line string) {
 		} else {
 			line += " up to " + m.logs.position(w.nodes[ev.j].log).String()
 		}
+	case doLate:
+		line += ": " + m.recordLine(w)
 	case doPerform:
 		if before.epoch != w.epoch || before.state != w.state {
 			line = fmt.Sprintf("%s  commits: %s", i, m.recordLine(w))

@@ -148,7 +148,7 @@ func (s *Sim) trouble() {
 		s.cut[j] = s.cut[j]&^one(i) | s.cut[i]>>j&1<<i
 	case s.chance(o.storeDown):
 		s.storeDown = s.now + long
-	case s.chance(o.wipe) && data && int(s.w.state.leader) != i+1 && n.data == present:
+	case s.chance(o.wipe) && data && n.data == present && s.spare(i):
 		s.say("%s loses its disk", names[i])
 		s.crash(i, long)
 		s.w.wipe(i)
@@ -161,6 +161,13 @@ func (s *Sim) trouble() {
 	case s.chance(o.suspend) && data:
 		s.w.suspended ^= one(i)
 	}
+}
+
+// spare reports whether the group can do without the disk of node i and without a person. It cannot while the record names its copy
+// alone, which it does from the moment of a promotion until others have caught up.
+func (s *Sim) spare(i int) bool {
+	w := &s.w
+	return int(w.state.leader) != i+1 && (int(w.epoch.leader) != i+1 || w.epoch.phase == promote && w.nodes[i].server != writable)
 }
 
 func (s *Sim) crash(i, long int) {

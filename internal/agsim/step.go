@@ -108,7 +108,7 @@ func (m *Model) commitOf(n *node, e env, c ag.Commit) pending {
 	if c.State != nil {
 		b.hasState = true
 		b.state = stateRec{epoch: uint16(c.State.Epoch), leader: uint8(index(c.State.Leader) + 1), copy: copyOf(c.State.Copy),
-			k: uint8(c.State.K), basis: e.state.basis}
+			k: uint8(c.State.K), basis: e.state.basis, set: setting{setOf(c.State.Setting.P), uint8(c.State.Setting.N)}}
 		if b.state.epoch != e.state.epoch {
 			b.state.basis = m.logs.at(n.log, n.endOfRec)
 		}
@@ -153,11 +153,9 @@ func (m *Model) commit(w *World, i int, b pending) bool {
 		return false
 	}
 	m.checkCommit(w, b)
+	w.late.outdate(b)
 	for j := range m.n {
-		o := &w.nodes[j].busy
-		o.staleEpoch = o.staleEpoch || b.hasEpoch && o.kind != idle
-		o.staleState = o.staleState || b.hasState && o.kind != idle
-		o.staleLead = o.staleLead || b.release && o.kind != idle
+		w.nodes[j].busy.outdate(b)
 	}
 	if b.release {
 		w.released = true
@@ -175,6 +173,15 @@ func (m *Model) commit(w *World, i int, b pending) bool {
 		}
 	}
 	return true
+}
+
+// outdate notes which keys another transaction changed since the view this plan was made from.
+func (b *pending) outdate(by pending) {
+	if b.kind != idle {
+		b.staleEpoch = b.staleEpoch || by.hasEpoch
+		b.staleState = b.staleState || by.hasState
+		b.staleLead = b.staleLead || by.release
+	}
 }
 
 func (m *Model) promote(w *World, i int, b pending) {

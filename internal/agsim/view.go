@@ -72,7 +72,7 @@ func (m *Model) steady() World {
 	}
 	w.state.k = uint8(n)
 	a.sync = setting{a.streams, uint8(n)}
-	w.acked = log
+	w.acked, w.state.set = log, a.sync
 	return w
 }
 
@@ -196,7 +196,8 @@ func (m *Model) record(e env) ag.Record {
 		MaxTLI: ag.Timeline(e.epoch.maxTLI), Forced: e.epoch.forced, Leader: names[e.epoch.leader-1], Reason: "claimed",
 		From: ag.Position{Timeline: ag.Timeline(e.epoch.fromTLI), LSN: ag.LSN(e.epoch.fromLSN)}}
 	r.State = ag.State{Epoch: ag.Epoch(e.state.epoch), Copy: e.state.copy.id(), K: int(e.state.k), V: []ag.Member{},
-		Timelines: m.logs.timelines(e.state.basis), Seq: 1, Leader: names[e.state.leader-1]}
+		Timelines: m.logs.timelines(e.state.basis), Seq: 1, Leader: names[e.state.leader-1],
+		Setting: ag.Setting{P: e.state.set.p.ids(), N: int(e.state.set.n)}}
 	for j, c := range e.state.v {
 		if c != 0 {
 			r.State.V = append(r.State.V, ag.Member{ID: names[j], Copy: c.id()})

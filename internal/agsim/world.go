@@ -113,6 +113,7 @@ type stateRec struct {
 	copy   copyID
 	v      [maxMembers]copyID
 	k      uint8
+	set    setting
 	basis  wal // the log at the end of recovery: the timelines are those on its path
 }
 
@@ -233,13 +234,16 @@ type World struct {
 	suspended set
 	copies    copyID
 
+	late   pending // a transaction whose author gave up waiting for the answer: it may still take effect
+	lateBy uint8
+
 	// Ghosts: what the checks remember and no node knows.
 	acked    wal    // the last acknowledged commit; every earlier one is on its path
 	ackEpoch uint16 // forced epochs forgive acknowledgements of epochs before
 	used     uint64 // timeline ids promoted onto
 
 	// What is left of the faults and events the explorer may spend.
-	faults, writes, ops, wipes uint8
+	faults, writes, ops, wipes, losses uint8
 }
 
 // wal is a write-ahead log: a node of the tree of all logs, the path from the root being its records.
