@@ -19,6 +19,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/postgres"
 )
 
@@ -162,7 +163,14 @@ func (b *bench) cluster(t *testing.T, debian bool) (dir string) {
 	if err := errors.Join(os.Chown(dir, b.uid, b.gid), os.Chmod(dir, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		for _, node := range []string{"node", "joiner/node"} { // the directories of their sockets are elsewhere
+			if l, err := config.NewLayout(filepath.Join(dir, node)); err == nil {
+				_ = os.RemoveAll(l.Run)
+			}
+		}
+		_ = os.RemoveAll(dir)
+	})
 	data := filepath.Join(dir, "data")
 	if out, err := exec.Command("cp", "-a", b.template(), data).CombinedOutput(); err != nil {
 		t.Fatal(string(out))
