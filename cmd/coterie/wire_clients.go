@@ -59,6 +59,12 @@ func (s *sessions) CloseLocal(why string) {
 	}
 }
 
+func (s *sessions) CloseReaders(why string) {
+	if s.server != nil {
+		s.server.CloseReplica(s.self, ag.ReadOnly, why)
+	}
+}
+
 func (s *sessions) Hold(on bool) {
 	if s.server != nil {
 		s.server.HoldNew(on)

@@ -98,6 +98,9 @@ func NextSync(v View) SyncStep {
 		next.K = max(0, next.K-1)
 		return SyncStep{State: &next, Because: fmt.Sprintf("%s holds another copy now", m.ID)}
 	}
+	if !cur.Proven && want.N > 0 && !slices.ContainsFunc(v.Streams, func(s Stream) bool { return s.Open && slices.Contains(want.P, s.Member) }) {
+		return SyncStep{Because: fmt.Sprintf("waiting for one of %v to stream", want.P)}
+	}
 	if !cur.Proven {
 		return SyncStep{Prove: true, Because: "the setting is not yet proven to be in force"}
 	}

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -202,6 +201,9 @@ func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
 	if old != nil && old.Primary == v.Self && r.Primary != v.Self {
 		a.cfg.Sessions.CloseLocal("this node is not the primary any more")
 	}
+	if old != nil && old.Primary != v.Self && r.Primary == v.Self {
+		a.cfg.Sessions.CloseReaders("this replica has become the primary; the readers' place is on a secondary")
+	}
 	if old != nil && old.Epoch != r.Epoch {
 		a.cfg.Sessions.CloseOlder(r.Epoch, "the primary has changed")
 	}
@@ -262,17 +264,19 @@ func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 }
 
 func sameRoutes(x, y *ag.Routes) bool {
-	bx, _ := json.Marshal(x)
-	by, _ := json.Marshal(y)
-	return string(bx) == string(by)
+	return x.Epoch == y.Epoch && x.Self == y.Self && x.Primary == y.Primary && x.WriteOpen == y.WriteOpen &&
+		slices.Equal(x.Targets, y.Targets) && slices.EqualFunc(x.ReadList, y.ReadList, slices.Equal[[]ag.ReplicaID])
 }
+
+// statusEvery is how often a status that says nothing new is published: it carries the positions by which slots are advanced.
+const statusEvery = 5 * time.Second
 
 // report publishes this node's status: at once when it says something new, else as a sign of life.
 func (a *Agent) report(ctx context.Context, v ag.View, p ag.Plan) {
 	s := a.status(v, p)
 	key := s.key()
 	now := boottime.Now()
-	if !v.Quorum || key == a.statusWas && now-a.statusAt < 2*time.Second {
+	if !v.Quorum || key == a.statusWas && now-a.statusAt < statusEvery {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, v.Profile.Request)

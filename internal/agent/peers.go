@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	pingEvery   = 250 * time.Millisecond
+	pingEvery   = 400 * time.Millisecond
 	pingTimeout = time.Second
 )
 

@@ -177,6 +177,8 @@ type Sessions interface {
 	CloseOlder(e ag.Epoch, why string)
 	// CloseLocal ends the read-write sessions that run on this node's server.
 	CloseLocal(why string)
+	// CloseReaders ends the read-only sessions that run on this node's server, which they did not choose as a primary.
+	CloseReaders(why string)
 	// Hold keeps new connections waiting during a planned failover.
 	Hold(on bool)
 }

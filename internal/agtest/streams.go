@@ -126,6 +126,7 @@ func (s *sessions) note(format string, args ...any) {
 func (s *sessions) Publish(r *ag.Routes)              { (*Node)(s).locked(func() { s.routes = r }) }
 func (s *sessions) CloseOlder(e ag.Epoch, why string) { s.note("close older than %d: %s", e, why) }
 func (s *sessions) CloseLocal(why string)             { s.note("close local: %s", why) }
+func (s *sessions) CloseReaders(why string)           { s.note("close readers: %s", why) }
 func (s *sessions) Hold(on bool)                      { s.note("hold %v", on) }
 
 // Seeder returns the node's agent.Seeder.
