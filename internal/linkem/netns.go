@@ -1,0 +1,182 @@
+package linkem
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// namespaces is where ip netns keeps its names: a file each, over which the namespace is mounted.
+const namespaces = "/run/netns"
+
+// Enter calls f on a thread inside the named network namespace. Sockets that f makes stay there, whoever uses them later; so do
+// processes that f starts. Goroutines that f starts do not.
+func Enter(namespace string, f func() error) error {
+	ns, err := os.Open(filepath.Join(namespaces, namespace))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("no network namespace %s: is the lab's network up?", namespace)
+	}
+	if err != nil {
+		return err
+	}
+	defer ns.Close() //nolint:errcheck // was only read
+	return away(func() error {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace %s: %w", namespace, err)
+		}
+		return f()
+	})
+}
+
+// away calls f, which may change its thread's network namespace, and brings the thread home.
+func away(f func() error) error {
+	done := make(chan error, 1)
+	go func() { // of its own, so that a thread that cannot come home ends with it
+		runtime.LockOSThread()
+		home, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			done <- err
+			return
+		}
+		defer home.Close() //nolint:errcheck // was only read
+		err = f()
+		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// create makes a named network namespace, as ip netns add does.
+func create(name string) error {
+	file := filepath.Join(namespaces, name)
+	f, err := os.OpenFile(file, os.O_RDONLY|os.O_CREATE|os.O_EXCL, 0o444) //nolint:gosec // what ip netns makes
+	if err != nil {
+		return err
+	}
+	err = errors.Join(f.Close(), away(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("new network namespace: %w", err)
+		}
+		if err := unix.Mount("/proc/thread-self/ns/net", file, "none", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("name network namespace %s: %w", name, err)
+		}
+		return nil
+	}))
+	if err != nil {
+		return errors.Join(err, remove(name))
+	}
+	return nil
+}
+
+// remove takes the name from a network namespace, which ends when the last process and socket in it do.
+func remove(name string) error {
+	file := filepath.Join(namespaces, name)
+	err := unix.Unmount(file, unix.MNT_DETACH)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // not mounted, not there
+		return fmt.Errorf("unmount %s: %w", file, err)
+	}
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// lock prepares the folder of names as ip netns does, shared with other mount namespaces so that a name removed here is removed
+// everywhere, and keeps other labs from choosing addresses at the same time.
+func lock() (unlock func(), err error) {
+	if err := os.MkdirAll(namespaces, 0o755); err != nil { //nolint:gosec // what ip netns makes
+		return nil, err
+	}
+	d, err := os.Open(namespaces)
+	if err != nil {
+		return nil, err
+	}
+	unlock = func() { _ = d.Close() } // which also unlocks
+	if err := flock(d, 10*time.Second); err != nil {
+		unlock()
+		return nil, err
+	}
+	err = unix.Mount("", namespaces, "none", unix.MS_SHARED|unix.MS_REC, "")
+	if errors.Is(err, unix.EINVAL) { // not a mount point yet
+		if err = unix.Mount(namespaces, namespaces, "none", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+			err = unix.Mount("", namespaces, "none", unix.MS_SHARED|unix.MS_REC, "")
+		}
+	}
+	if err != nil {
+		unlock()
+		return nil, fmt.Errorf("share %s: %w", namespaces, err)
+	}
+	return unlock, nil
+}
+
+func flock(f *os.File, patience time.Duration) error {
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%s has been locked for %v: is another lab's network stuck while it starts?", f.Name(), patience)
+		}
+	}
+}
+
+// ErrRunning says that the process which runs the lab's network is alive.
+var ErrRunning = errors.New("the lab's network is running")
+
+// Sweep removes what the network of a lab left behind when its process was killed: the namespaces' names. The devices are gone
+// with the process. Namespaces in which processes still run end when those do. It returns ErrRunning if the network's process
+// lives, and nil when there is nothing to remove.
+func Sweep(lab string) error {
+	if err := checkName("lab", lab, maxLab); err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return ErrNotRoot
+	}
+	if _, err := os.Stat(namespaces); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	unlock, err := lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return sweep(lab)
+}
+
+// sweep is Sweep under the lock. The host's device lives exactly as long as the process that made it.
+func sweep(lab string) error {
+	for end := time.Now().Add(3 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		_, err := netlink.LinkByName(device(lab))
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("look for device %s: %w", device(lab), err)
+		}
+		if time.Now().After(end) { // a killed process is gone by then
+			return fmt.Errorf("lab %s: %w", lab, ErrRunning)
+		}
+	}
+	entries, err := os.ReadDir(namespaces)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), namespace(lab, "")) {
+			err = errors.Join(err, remove(e.Name()))
+		}
+	}
+	return err
+}

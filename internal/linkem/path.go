@@ -1,0 +1,166 @@
+package linkem
+
+import (
+	"hash/fnv"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
+
+// nanos is a point in time, or a span, on the clock of the port; path has no clock of its own.
+type nanos int64
+
+// maxUnderWay bounds the packets that one direction holds, whatever its shape.
+const maxUnderWay = 1 << 16
+
+// path is one direction of a link: the model of what happens to its packets. Only the thread of the sending port uses it;
+// want and the counters are for everybody.
+type path struct {
+	to   *port
+	want atomic.Pointer[Shape] // what was asked for last
+	used *Shape                // what is in force: want, as soon as the thread has seen it
+	rand *rand.Rand
+	loss lossModel
+
+	free     nanos // when the last bit of all that was accepted so far has left
+	last     nanos // arrival of the latest packet, which no later one overtakes unless reordering is asked for
+	underWay int   // packets in the port's heap
+
+	count counters
+}
+
+// newPath returns a path with randomness of its own, so that the fate of the n-th packet from one node to another depends on
+// the seed alone.
+func newPath(seed uint64, from, to string, s Shape) *path {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(from + ">" + to))                  // never fails
+	p := &path{rand: rand.New(rand.NewPCG(seed, h.Sum64()))} //nolint:gosec // an emulator's dice are to be repeatable
+	p.want.Store(&s)
+	p.adopt()
+	return p
+}
+
+// adopt puts want into force.
+func (p *path) adopt() {
+	p.used = p.want.Load()
+	p.loss.set(p.used.Loss, p.used.Burst)
+}
+
+// verdict is what becomes of a packet that a node sent.
+type verdict uint8
+
+const (
+	deliver   verdict = iota
+	lost              // on the wire: it has used the rate
+	queueFull         // it never got there
+	blocked           // by a cut
+	rejected          // by a cut that answers
+)
+
+// fate is the verdict on a packet, and how and when it arrives.
+type fate struct {
+	verdict
+	left    nanos // when its last bit has been sent
+	due     nanos // when it arrives
+	twice   bool
+	flip    int // the bit to be corrupted, or -1
+	ordered bool
+}
+
+// admit decides what becomes of a packet of size bytes that was sent now. Later calls have later times.
+func (p *path) admit(now nanos, size int) fate {
+	s := p.used
+	switch {
+	case s.Reject:
+		p.count.rejected.Add(1)
+		return fate{verdict: rejected}
+	case s.Cut:
+		p.count.blocked.Add(1)
+		return fate{verdict: blocked}
+	case p.underWay >= maxUnderWay || p.free > now && p.waiting(now)+int64(size) > s.queue():
+		p.count.queueDrops.Add(1)
+		return fate{verdict: queueFull}
+	}
+	p.free = max(p.free, now) + s.sending(size)
+	p.count.free.Store(int64(p.free))
+	if p.loss.lose(p.rand) {
+		p.count.lost.Add(1)
+		return fate{verdict: lost}
+	}
+	f := fate{left: p.free, flip: -1, ordered: true}
+	f.due = f.left + nanos(s.Delay)
+	if s.Jitter > 0 {
+		f.due += nanos(p.rand.Int64N(2*int64(s.Jitter)+1)) - nanos(s.Jitter)
+	}
+	if p.chance(s.Reorder) {
+		p.count.reordered.Add(1)
+		f.due, f.ordered = max(f.due, p.last)+s.hold(), false
+	} else {
+		f.due = max(f.due, p.last)
+		p.last = f.due
+	}
+	if p.chance(s.Duplicate) {
+		p.count.duplicated.Add(1)
+		f.twice = true
+	}
+	if p.chance(s.Corrupt) {
+		p.count.corrupted.Add(1)
+		f.flip = p.rand.IntN(size * 8)
+	}
+	return f
+}
+
+func (p *path) chance(share float64) bool { return share > 0 && p.rand.Float64() < share }
+
+// waiting returns the bytes that have been accepted and not been sent.
+func (p *path) waiting(now nanos) int64 { return p.used.waiting(p.free - now) }
+
+// waiting returns how many bytes leave in span.
+func (s *Shape) waiting(span nanos) int64 {
+	if span <= 0 {
+		return 0
+	}
+	return int64(float64(span) * float64(s.RateBits) / 8e9)
+}
+
+// sending returns how long a packet of size bytes keeps the line busy.
+func (s *Shape) sending(size int) nanos {
+	if s.RateBits == 0 {
+		return 0
+	}
+	return nanos(int64(size) * 8e9 / s.RateBits)
+}
+
+// hold is for how long a reordered packet is kept back.
+func (s *Shape) hold() nanos { return nanos(max(2*time.Millisecond, s.Delay/4)) }
+
+// reshape puts want into force at now. Of under, the packets that are under way on this path in the order in which they were
+// sent, those that still waited are sent at the new rate and delayed by the new delay; what is on the wire arrives as it would
+// have. It returns false when none of them arrives at all.
+func (p *path) reshape(now nanos, under []*packet) bool {
+	p.adopt()
+	s := p.used
+	if s.Cut || s.Reject {
+		p.count.blocked.Add(uint64(len(under)))
+		p.free, p.last, p.underWay = now, now, 0
+		p.count.free.Store(int64(now))
+		return false
+	}
+	free, last := now, now
+	for i, q := range under {
+		if q.left > now { // not on the wire yet
+			left := free + s.sending(q.size)
+			if i == 0 || under[i-1].left <= now { // but this one partly is
+				left = min(left, q.left)
+			}
+			free, q.left = left, left
+			q.due = max(left+nanos(s.Delay), last)
+		}
+		if q.ordered {
+			last = max(last, q.due)
+		}
+	}
+	p.free, p.last = free, last
+	p.count.free.Store(int64(free))
+	return true
+}

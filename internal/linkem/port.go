@@ -1,0 +1,229 @@
+package linkem
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// port is one node's end of all its links: its TUN device, and the thread that reads what the node sends and writes it to the
+// devices of the others when its time has come. Everything about a packet happens on the thread of the port that sent it.
+type port struct {
+	node  string
+	octet byte // last of its address
+	tun   int
+	wake  int // eventfd: look at quit and asked
+	clock func() nanos
+	log   *slog.Logger
+
+	paths   [256]atomic.Pointer[path] // by last octet of the receiver's address
+	asked   atomic.Uint64             // how often paths were given new shapes
+	adopted atomic.Uint64             // up to which asked these are in force
+	quit    atomic.Bool
+
+	// Of the thread alone:
+	subnet [3]byte
+	agenda agenda
+	pool   pool
+	next   *packet // to be read into
+	order  uint64
+	reply  []byte
+}
+
+// batch is how many packets are read before those that are due are looked after.
+const batch = 32
+
+// late is when a delivery counts as late.
+const late = nanos(time.Millisecond)
+
+// run moves packets until quit. It keeps its thread, at real-time priority where that is allowed: a network that waits for a
+// processor is slower than its links say.
+func (p *port) run() {
+	runtime.LockOSThread() // and never unlocked: the thread ends with its priority
+	if err := urgent(); err != nil {
+		p.log.Warn("links are late when processors are busy: no real-time priority", "node", p.node, "err", err)
+	}
+	p.next = p.pool.get()
+	fds := []unix.PollFd{{Fd: int32(p.tun), Events: unix.POLLIN}, {Fd: int32(p.wake), Events: unix.POLLIN}} //nolint:gosec // descriptors fit
+	for !p.quit.Load() {
+		if asked := p.asked.Load(); asked != p.adopted.Load() {
+			p.reshape()
+			p.adopted.Store(asked)
+		}
+		n := p.receive()
+		p.deliver()
+		if n == batch {
+			continue
+		}
+		if err := p.sleep(fds); err != nil {
+			p.log.Error("a node has lost its network", "node", p.node, "err", err)
+			return
+		}
+	}
+}
+
+// urgent gives this thread real-time priority, else a better share, and exact timers.
+func urgent() error {
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // without it timers are 50 µs late, which is a smaller evil
+	err := unix.SchedSetAttr(0, &unix.SchedAttr{
+		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
+	}, 0)
+	if err != nil {
+		return errors.Join(err, unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20))
+	}
+	return nil
+}
+
+// sleep returns when there is something to read, something due, or something new to know.
+func (p *port) sleep(fds []unix.PollFd) error {
+	var timeout *unix.Timespec
+	if len(p.agenda) > 0 {
+		t := unix.NsecToTimespec(int64(max(0, p.agenda[0].due-p.clock())))
+		timeout = &t
+	}
+	_, err := unix.Ppoll(fds, timeout, nil)
+	if err != nil && !errors.Is(err, unix.EINTR) {
+		return fmt.Errorf("ppoll: %w", err)
+	}
+	if fds[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0 {
+		return errors.New("the TUN device is gone")
+	}
+	if fds[1].Revents&unix.POLLIN != 0 {
+		var b [8]byte
+		_, _ = unix.Read(p.wake, b[:]) // only to reset it
+	}
+	return nil
+}
+
+// receive reads at most one batch and returns how many packets it was.
+func (p *port) receive() int {
+	for n := range batch {
+		size, err := unix.Read(p.tun, p.next.slot)
+		if err != nil || size == 0 {
+			return n // EAGAIN: no more; a lasting error shows in sleep
+		}
+		p.forward(size)
+	}
+	return batch
+}
+
+// forward decides on the packet in p.next.
+func (p *port) forward(size int) {
+	b := p.next.slot[:size]
+	if size < ipHeader || b[0]>>4 != 4 || [3]byte(b[16:19]) != p.subnet {
+		return // IPv6 and multicast have no links here
+	}
+	path := p.paths[b[19]].Load()
+	if path == nil {
+		return
+	}
+	now := p.clock()
+	f := path.admit(now, size)
+	if f.verdict == rejected {
+		if p.reply = refusal(p.reply, b); p.reply != nil {
+			_, _ = unix.Write(p.tun, p.reply) // a refusal that gets lost is a cut
+		}
+	}
+	if f.verdict != deliver {
+		return
+	}
+	if f.flip >= 0 {
+		b[f.flip/8] ^= 1 << (f.flip % 8)
+	}
+	if f.due <= now && path.underWay == 0 { // nothing to wait for, nobody to overtake
+		path.write(b)
+		if f.twice {
+			path.write(b)
+		}
+		return
+	}
+	q := p.next
+	p.next = p.pool.get()
+	p.later(q, path, f, size)
+	if f.twice {
+		double := p.pool.get()
+		copy(double.slot, b)
+		p.later(double, path, f, size)
+	}
+}
+
+// later puts q on the agenda.
+func (p *port) later(q *packet, path *path, f fate, size int) {
+	p.order++
+	q.due, q.left, q.ordered, q.order, q.path, q.size = f.due, f.left, f.ordered, p.order, path, size
+	path.underWay++
+	path.count.underWay.Store(int64(path.underWay))
+	p.agenda.push(q)
+}
+
+// deliver writes what is due.
+func (p *port) deliver() {
+	for len(p.agenda) > 0 {
+		now := p.clock()
+		if p.agenda[0].due > now {
+			return
+		}
+		q := p.agenda.pop()
+		if now-q.due > late {
+			q.path.count.late.Add(1)
+		}
+		q.path.write(q.slot[:q.size])
+		p.drop(q)
+	}
+}
+
+// drop ends q, which is off the agenda.
+func (p *port) drop(q *packet) {
+	q.path.underWay--
+	q.path.count.underWay.Store(int64(q.path.underWay))
+	p.pool.put(q)
+}
+
+// write hands a packet to the receiver's device, which takes it at once.
+func (p *path) write(b []byte) {
+	if _, err := unix.Write(p.to.tun, b); err != nil {
+		p.count.failed.Add(1)
+		return
+	}
+	p.count.packets.Add(1)
+	p.count.bytes.Add(uint64(len(b)))
+}
+
+// reshape puts new shapes into force.
+func (p *port) reshape() {
+	now := p.clock()
+	for i := range p.paths {
+		path := p.paths[i].Load()
+		if path == nil || path.want.Load() == path.used {
+			continue
+		}
+		var under []*packet
+		for _, q := range p.agenda {
+			if q.path == path {
+				under = append(under, q)
+			}
+		}
+		slices.SortFunc(under, func(a, b *packet) int { return int(int64(a.order) - int64(b.order)) }) //nolint:gosec // counts from 0
+		if !path.reshape(now, under) {
+			p.agenda = slices.DeleteFunc(p.agenda, func(q *packet) bool { return q.path == path })
+			for _, q := range under {
+				p.pool.put(q)
+			}
+		}
+		p.agenda.heal()
+	}
+}
+
+// nudge makes the thread look at quit and asked.
+func (p *port) nudge() {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	_, _ = unix.Write(p.wake, one[:]) // fails only when it is set already
+}
