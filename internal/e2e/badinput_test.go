@@ -19,6 +19,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/postgres"
 )
@@ -68,14 +69,12 @@ func newDesk(t *testing.T, g *group, primary string) *desk {
 	t.Helper()
 	d := &desk{g: g, primary: g.node(primary), dir: filepath.Join(filepath.Dir(g.Dir()), "desk")}
 	d.node = filepath.Join(d.dir, "new")
-	if err := os.Mkdir(d.dir, 0o755); err != nil { //nolint:gosec // another user's nodes are to be in it
-		t.Fatal(err)
-	}
+	mkdir(t, d.dir)
 	port := freePorts(t)
 	for i, flag := range []string{"--endpoint", "--read-write", "--read-only", "--http"} {
 		d.ports = append(d.ports, flag, net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i)))
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +134,28 @@ func picture(t *testing.T, dir string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, name := range []string{"new", "other"} {
+		b.WriteString(strings.Join(runDirsOf(t, filepath.Join(dir, name)), "\n"))
+	}
 	return b.String()
+}
+
+// runDirsOf finds the private directory that a node directory has elsewhere, whoever runs it.
+func runDirsOf(t *testing.T, node string) []string {
+	t.Helper()
+	l, err := config.NewLayout(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, parent := range []string{"/run/coterie", "/tmp/coterie-*"} {
+		found, err := filepath.Glob(filepath.Join(parent, filepath.Base(l.Run)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, found...)
+	}
+	return out
 }
 
 func difference(before, after string) string {
@@ -223,10 +243,8 @@ func (d *desk) tokens(t *testing.T) []mistake {
 func (d *desk) nodes(t *testing.T) []mistake {
 	t.Helper()
 	full := filepath.Join(d.dir, "full")
-	if err := os.Mkdir(full, 0o755); err != nil { //nolint:gosec // somebody's
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(full, "file"), []byte("somebody's"), 0o644); err != nil { //nolint:gosec // the same
+	mkdir(t, full)
+	if err := os.WriteFile(filepath.Join(full, "file"), []byte("somebody's"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	installed, err := postgres.Find(t.Context())
@@ -262,11 +280,9 @@ func (d *desk) files(t *testing.T) []mistake {
 		t.Fatal(err)
 	}
 	edited := filepath.Join(d.dir, "edited")
-	if err := os.Mkdir(edited, 0o755); err != nil { //nolint:gosec // the agent's user is to read it
-		t.Fatal(err)
-	}
+	mkdir(t, edited)
 	line := strings.Count(string(good), "\n") + 1
-	if err := os.WriteFile(filepath.Join(edited, "coterie.yaml"), append(good, "replicas: 3\n"...), 0o644); err != nil { //nolint:gosec // the same
+	if err := os.WriteFile(filepath.Join(edited, "coterie.yaml"), append(good, "replicas: 3\n"...), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	where := fmt.Sprintf("[%d:", line)
@@ -300,6 +316,9 @@ func (d *desk) admitted(t *testing.T) {
 	token := d.token(t).Token
 	must(t, d.new("join", token)...)
 	defer func() {
+		for _, run := range runDirsOf(t, d.node) { // the directory of a node is its owner's to remove
+			_ = os.RemoveAll(run)
+		}
 		must(t, "remove", "n9", "--node", d.primary)
 		if a := coterie(t, "failover", "--to", "n9", "--node", d.primary); a.code != exitRefused {
 			t.Errorf("failover to a member that was removed: %d %s", a.code, a.err)

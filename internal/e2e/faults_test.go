@@ -59,11 +59,11 @@ func (g *group) stopOne(t *testing.T, on, what string) {
 	}
 	forks, mark := len(g.forks(victim)), len(g.log(victim, "agent.log"))
 	g.pause(t, was, victim, what, func() {
-		// Whose keeper or postmaster alone is stopped may go on to lead: its sessions live.
 		if on == "primary" && (what == lab.WhatAgent || what == lab.WhatNode) {
 			g.newPrimary(t, was)
 		}
-		g.acknowledged(t, 200)
+		// Whose keeper or postmaster alone is stopped may go on to lead: its sessions live. That takes longer than its lease.
+		g.acknowledged(t, 1500)
 	})
 	now := g.revive(t, victim)
 	if on == "primary" {

@@ -36,6 +36,17 @@ type group struct {
 	ended  chan error
 }
 
+// mkdir makes a directory that every user may enter, whatever the umask.
+func mkdir(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // long skips a test that is not quick.
 func long(t *testing.T) {
 	t.Helper()
@@ -80,7 +91,7 @@ func newGroup(t *testing.T, o lab.Options) *group {
 // destroy ends a group whose test failed, having shown what its nodes logged. After down there is nothing left to do.
 func (g *group) destroy(t *testing.T) {
 	g.end()
-	<-g.ended
+	_ = <-g.ended // judged already, or of no interest now
 	if g.ledger != nil {
 		_ = g.ledger.Close()
 	}
@@ -137,7 +148,7 @@ func freePorts(t *testing.T) int {
 	for port := 17432; port < 32000; port += 200 {
 		free := true
 		for i := 0; i < 60 && free; i++ {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+i)) //nolint:noctx // at once
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+i))
 			if free = err == nil; free {
 				_ = l.Close()
 			}

@@ -41,7 +41,7 @@ func run(m *testing.M) (code int, err error) {
 	if root, err = os.MkdirTemp("/tmp", "cote2e"); err != nil {
 		return 1, err
 	}
-	if err := os.Chmod(root, 0o755); err != nil { //nolint:gosec // another user's servers are in it
+	if err := os.Chmod(root, 0o755); err != nil {
 		return 1, err
 	}
 	end, err := hireUndertaker(root)
@@ -52,7 +52,7 @@ func run(m *testing.M) (code int, err error) {
 	exe = os.Getenv("COTERIE_TEST_EXE")
 	if exe == "" {
 		exe = filepath.Join(root, "coterie")
-		if out, err := exec.Command("go", "build", "-o", exe, "../../cmd/coterie").CombinedOutput(); err != nil { //nolint:noctx // go test has a deadline
+		if out, err := exec.Command("go", "build", "-o", exe, "../../cmd/coterie").CombinedOutput(); err != nil {
 			return 1, fmt.Errorf("build: %w\n%s", err, out)
 		}
 	}
@@ -65,7 +65,7 @@ func hireUndertaker(dir string) (end func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self) //nolint:noctx // it is to outlive everything
+	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), undertaker+"="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	in, err := cmd.StdinPipe()
@@ -88,9 +88,11 @@ func bury(dir string) {
 		if len(left) == 0 {
 			break
 		}
-		for pid := range left {
-			if pid != os.Getpid() {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
+		for pid, line := range left {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			if _, run, ok := strings.Cut(line, " --run "); ok { // a keeper's; the agent's sockets are there, too
+				run, _, _ = strings.Cut(run, " ")
+				defer func() { _ = os.RemoveAll(run) }()
 			}
 		}
 	}

@@ -93,9 +93,7 @@ func (g *group) walsenders(node string) []int {
 func (g *group) hideRewind(t *testing.T, node, binDir string) {
 	t.Helper()
 	dir := filepath.Join(filepath.Dir(g.Dir()), "bin")
-	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // another user runs what is in it
-		t.Fatal(err)
-	}
+	mkdir(t, dir)
 	programs, err := os.ReadDir(binDir)
 	if err != nil {
 		t.Fatal(err)
