@@ -211,14 +211,50 @@ func TestTaskEndsWithItsEpoch(t *testing.T) {
 			s := l.Record.Snapshot().Record.State
 			return len(s.V) == 1 && s.K == 1 && l.Node("c").State().Seeds == 1 && l.leads("a")
 		})
+		l.Node("c").Stall("seed", false) // the one under way hangs on
 		l.Isolate("a", true)
 		l.wait("b has the rights", 20*time.Second, func() bool {
 			e := l.Record.Snapshot().Record.Epoch
 			return e.Leader == "b" && e.Phase == ag.PhaseLead
 		})
 		l.wait("c seeds from the new primary", 5*time.Second, func() bool { return l.Node("c").State().Seeds > 1 })
-		l.Node("c").Stall("seed", false)
 		l.Isolate("a", false)
-		l.formed("b", time.Hour*25)
+		l.formed("b", time.Minute)
+	})
+}
+
+// The renewal that is on its way when the new primary takes its rights is refused, because the epoch's key has changed: by the
+// node itself, which is no reason to fence.
+func TestTakingTheRightsOvertakesARenewal(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		for _, id := range []ag.ReplicaID{"b", "c"} {
+			n := l.Node(id)
+			n.Before("history", func() {
+				n.Store.Inject("renew", agtest.Fault{Late: 5 * time.Millisecond})
+				for was := n.Store.Calls("renew"); n.Store.Calls("renew") == was; {
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+		l.Node("a").Crash()
+		next := l.leader(20*time.Second, "a")
+		time.Sleep(time.Second)
+		if f := l.Node(next).State().Fences; len(f) != 0 {
+			t.Errorf("fenced: %v", f)
+		}
+	})
+}
+
+func TestSilentKeeperIsNoDeadServer(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		was := l.epoch()
+		l.Node("a").Fail("status", errors.New("no answer"))
+		time.Sleep(3 * time.Second)
+		l.write("a")
+		l.Node("a").Fail("status", nil)
+		time.Sleep(3 * time.Second)
+		if s := l.Node("a").State(); l.epoch() != was || len(s.Fences) != 0 {
+			t.Errorf("epoch %d after %d, %+v", l.epoch(), was, s)
+		}
 	})
 }

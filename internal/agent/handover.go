@@ -13,6 +13,7 @@ const (
 	handOverBudget = 30 * time.Second
 	quietBudget    = 2 * time.Second
 	finishBudget   = time.Second
+	askBudget      = 2 * time.Second
 	maxReplayLag   = 16 << 20
 )
 
@@ -28,6 +29,7 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, act ag.HandOver) (func(
 	defer a.cfg.Sessions.Hold(false)
 	a.shut.Store(true) // from here on no client is told of a commit that quiet does not see
 	defer a.shut.Store(false)
+	a.Wake() // the others' routes
 	a.cfg.Sessions.CloseLocal("planned failover to " + string(act.To))
 	x, err := a.quiet(ctx, to)
 	if err != nil {
@@ -65,7 +67,9 @@ func (a *Agent) prepareHandOver(ctx context.Context, v ag.View, id ag.ReplicaID)
 	if err := a.cfg.Instance.Checkpoint(ctx); err != nil {
 		return to, err
 	}
-	pos, err := a.cfg.Peers.Position(ctx, to)
+	ask, cancel := context.WithTimeout(ctx, askBudget)
+	defer cancel()
+	pos, err := a.cfg.Peers.Position(ask, to)
 	if err != nil {
 		return to, fmt.Errorf("%s does not answer: %w", id, err)
 	}

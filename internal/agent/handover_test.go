@@ -66,8 +66,12 @@ func TestPlannedFailoverAbandonedBeforeTheStop(t *testing.T) {
 			inBubble(t, func(l *lab) {
 				was, starts := l.epoch(), l.Node("a").State().Starts
 				spoil(l)
+				at := boottime.Now()
 				l.plan("c")
-				l.wait("a serves again", 15*time.Second, func() bool { return l.WriteWithin("a", time.Second) == nil })
+				if took := boottime.Now() - at; took > 5*time.Second {
+					t.Errorf("took %v", took)
+				}
+				l.wait("a serves again", 15*time.Second, func() bool { return l.WriteWithin("a", time.Second) == nil && l.Node("a").State().Routes.WriteOpen })
 				if e, s := l.epoch(), l.Node("a").State(); e != was || s.Starts != starts || len(s.Fences) != 0 {
 					t.Errorf("epoch %d after %d, %+v", e, was, s)
 				}
@@ -143,5 +147,22 @@ func TestPlannedFailoverShutsTheGate(t *testing.T) {
 		})
 		l.plan("c")
 		l.formed(l.leader(30*time.Second), time.Minute)
+	})
+}
+
+// Until the gate is shut the primary serves as before, however long the checkpoint takes.
+func TestPlannedFailoverServesWhileItPrepares(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.Node("a").Before("checkpoint", func() {
+			for range 20 {
+				l.write("a")
+				if r := l.Node("a").State().Routes; !r.WriteOpen {
+					t.Error("closed during the checkpoint")
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		})
+		l.plan("c")
+		l.leader(5*time.Second, "a", "b")
 	})
 }

@@ -250,7 +250,7 @@ func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 	}
 	if e.Phase == ag.PhaseLead {
 		if e.Leader == v.Self {
-			r.WriteOpen = p.Open && !a.handingOver()
+			r.WriteOpen = p.Open && !a.shut.Load()
 			r.Primary = v.Self
 			if v.Local.Server != ag.ServerWritable || !v.Lease.Valid {
 				r.Primary, r.WriteOpen = "", false

@@ -147,6 +147,9 @@ func (k *keeper) Stop(ctx context.Context, _ time.Duration) (clean bool, err err
 }
 
 func (k *keeper) Status(ctx context.Context) (s agent.KeeperState, err error) {
+	if err := k.n().begin(ctx, "status"); err != nil {
+		return s, err
+	}
 	k.n().locked(func() {
 		s = agent.KeeperState{KeeperPID: 1, ServerPID: k.pid, Generation: k.generation, Armed: k.armed}
 	})

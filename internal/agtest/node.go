@@ -81,7 +81,7 @@ func (n *Node) locked(do func()) {
 }
 
 // Fail makes every call of that name fail with err, until err is nil: "start", "promote", "rewind", "seed", "set-sync",
-// "fence", "stop", "checkpoint", "history", "extend".
+// "fence", "stop", "status", "checkpoint", "history", "extend".
 func (n *Node) Fail(call string, err error) {
 	n.locked(func() {
 		if n.fail == nil {
