@@ -104,6 +104,11 @@ func NextSync(v View) SyncStep {
 	if !cur.Proven {
 		return SyncStep{Prove: true, Because: "the setting is not yet proven to be in force"}
 	}
+	for _, id := range want.P {
+		if !v.copyKnown(id) { // nobody could seal it: it cannot be told which copy was counted
+			return SyncStep{Because: fmt.Sprintf("waiting for %s to stream", id)}
+		}
+	}
 	next := st.Clone()
 	next.V, next.K = membersOf(v, want.P), min(want.N, flushedBy(v, want.P, cur.Barrier))
 	switch {
@@ -162,7 +167,7 @@ func wantedSync(v View) Sync {
 	for _, id := range eligible {
 		s, known := v.stream(id)
 		was := slices.Contains(v.Local.Sync.P, id)
-		if known && s.Open && (s.Close || was) || was && !v.lost(id) {
+		if known && s.Open && (s.Close || was) || was && !v.lost(id) && (v.copyKnown(id) || s.Silent < FirstStreamTimeout) {
 			p = append(p, id)
 		}
 	}
@@ -174,6 +179,17 @@ func wantedSync(v View) Sync {
 	slices.Sort(p)
 	return Sync{P: p, N: min(max(n, required), len(p))}
 }
+
+// copyKnown reports whether it is known which copy a member holds: its stream said so, or the record does.
+func (v View) copyKnown(id ReplicaID) bool {
+	s, _ := v.stream(id)
+	_, in := v.Record.State.InV(id)
+	return s.Copy != "" || in
+}
+
+// FirstStreamTimeout is how long a new leader waits for the streams of the members it was promoted with, before it goes on with those
+// that came: who comes later is admitted then.
+const FirstStreamTimeout = 500 * time.Millisecond
 
 // RefusedTimeout is how long a member is given whose streams were reset and whose endpoint refuses connections.
 const RefusedTimeout = time.Second
