@@ -91,7 +91,9 @@ func newGroup(t *testing.T, o lab.Options) *group {
 // destroy ends a group whose test failed, having shown what its nodes logged. After down there is nothing left to do.
 func (g *group) destroy(t *testing.T) {
 	g.end()
-	_ = <-g.ended // judged already, or of no interest now
+	if err := <-g.ended; err != nil {
+		t.Logf("writer: %v", err)
+	}
 	if g.ledger != nil {
 		_ = g.ledger.Close()
 	}
