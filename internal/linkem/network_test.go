@@ -1,14 +1,456 @@
 package linkem
 
-import "testing"
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
 
-func TestSmoke(t *testing.T) {
-	n, err := Start(Options{Lab: "smoke", Nodes: []string{"n1", "n2"}, Shape: Profiles["wan-good"]})
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/linkem/probe"
+)
+
+// ownerEnv makes the test binary a process that owns the network of the lab it names, to be killed.
+const ownerEnv = "COTERIE_LINKEM_OWNER"
+
+// labName is this test process's own, so that test runs at the same time do not meet.
+func labName(suffix string) string { return "t" + strconv.FormatInt(int64(os.Getpid()), 36) + suffix }
+
+func TestMain(m *testing.M) {
+	if lab := os.Getenv(ownerEnv); lab != "" {
+		os.Exit(own(lab))
+	}
+	code := m.Run()
+	if left := remains(labName("")); len(left) > 0 {
+		fmt.Fprintln(os.Stderr, "left behind:", left)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func own(lab string) int {
+	_, err := Start(Options{Lab: lab, Nodes: []string{"n1", "n2"}})
+	fmt.Println("started:", err)
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test is gone
+	return 3
+}
+
+// remains lists namespaces and devices whose names begin like those of the lab.
+func remains(lab string) (left []string) {
+	left, _ = filepath.Glob(filepath.Join(namespaces, "cot-"+lab+"*"))
+	links, _ := netlink.LinkList()
+	for _, l := range links {
+		if strings.HasPrefix(l.Attrs().Name, device(lab)) {
+			left = append(left, l.Attrs().Name)
+		}
+	}
+	return left
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("NOT RUN: this test makes network namespaces and TUN devices, and needs root")
+	}
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		t.Skipf("NOT RUN: no TUN devices here: %v", err)
+	}
+}
+
+func start(t *testing.T, s Shape, nodes ...string) *Network {
+	t.Helper()
+	needRoot(t)
+	lab := labName("x")
+	n, err := Start(Options{Lab: lab, Nodes: nodes, Shape: s, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Log(n.Subnet(), n.Addr("n1"), n.Stats())
-	if err := n.Close(); err != nil {
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+		if left := remains(lab); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
+		}
+	})
+	return n
+}
+
+func in(n *Network, node string) probe.In {
+	return func(f func() error) error { return n.Do(node, f) }
+}
+
+func mustSet(t *testing.T, n *Network, from, to string, s Shape) {
+	t.Helper()
+	if err := n.Set(from, to, s); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func stats(n *Network, from, to string) Stats {
+	for _, s := range n.Stats() {
+		if s.From == from && s.To == to {
+			return s
+		}
+	}
+	return Stats{}
+}
+
+// median pings, again if the machine was busy, until the median round trip is within tolerance of want; it fails after a while.
+func median(t *testing.T, n *Network, from, to string, want, tolerance time.Duration) {
+	t.Helper()
+	var got time.Duration
+	for range 5 {
+		p, err := probe.Ping(in(n, from), n.Addr(to), 20, 10*time.Millisecond, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.RoundTrips) > 0 {
+			slices.Sort(p.RoundTrips)
+			if got = p.RoundTrips[len(p.RoundTrips)/2]; (got - want).Abs() <= tolerance {
+				return
+			}
+		}
+	}
+	t.Errorf("%s to %s: median round trip %v, want %v ± %v", from, to, got, want, tolerance)
+}
+
+func TestRoundTrip(t *testing.T) {
+	n := start(t, Shape{}, "n1", "n2")
+	for _, delay := range []time.Duration{0, 2500 * time.Microsecond, 30 * time.Millisecond} {
+		mustSet(t, n, Any, Any, Shape{Delay: delay})
+		median(t, n, "n1", "n2", 2*delay, 500*time.Microsecond)
+		median(t, n, Client, "n1", 2*delay, 500*time.Microsecond)
+	}
+	mustSet(t, n, "n1", "n2", Shape{Delay: 5 * time.Millisecond}) // one way, while it runs
+	median(t, n, "n1", "n2", 35*time.Millisecond, 500*time.Microsecond)
+	if err := n.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	median(t, n, "n1", "n2", 0, 500*time.Microsecond)
+}
+
+// datagrams sends 10,000 a second from n1 to n2.
+func datagrams(t *testing.T, n *Network, b probe.Burst) probe.Heard {
+	t.Helper()
+	b.Size, b.PerSecond = 100, 10_000
+	h, err := probe.Datagrams(in(n, "n1"), in(n, "n2"), n.Addr("n2"), b, 300*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestLossIsCounted(t *testing.T) {
+	n := start(t, Shape{}, "n1", "n2")
+	const count = 5000
+	mustSet(t, n, "n1", "n2", Shape{Delay: time.Millisecond, Loss: 0.1})
+	h := datagrams(t, n, probe.Burst{Count: count})
+	s := stats(n, "n1", "n2")
+	if got := h.Received(); uint64(got)+s.Lost != count || s.Packets != uint64(got) { //nolint:gosec // few
+		t.Errorf("%d received, %d delivered, %d lost of %d", got, s.Packets, s.Lost, count)
+	}
+	if s.Lost < count/10-100 || s.Lost > count/10+100 {
+		t.Errorf("%d lost of %d at 10 %%", s.Lost, count)
+	}
+	mustSet(t, n, "n1", "n2", Shape{Delay: time.Millisecond, Loss: 0.2, Burst: 10})
+	h = datagrams(t, n, probe.Burst{Count: count})
+	bursts, lost := 0, 0
+	for i, c := range h.Copies {
+		if c == 0 {
+			lost++
+			if i == 0 || h.Copies[i-1] > 0 {
+				bursts++
+			}
+		}
+	}
+	if mean := float64(lost) / float64(bursts); mean < 7 || mean > 13 {
+		t.Errorf("%d lost in %d bursts: %.1f each, want 10", lost, bursts, mean)
+	}
+}
+
+func TestDuplicateReorderCorrupt(t *testing.T) {
+	n := start(t, Shape{}, "n1", "n2")
+	const count = 3000
+	mustSet(t, n, "n1", "n2", Shape{Duplicate: 0.1})
+	h := datagrams(t, n, probe.Burst{Count: count})
+	twice := uint64(0)
+	for _, c := range h.Copies {
+		if c == 2 {
+			twice++
+		}
+	}
+	if s := stats(n, "n1", "n2"); twice != s.Duplicated || twice < 200 || twice > 400 {
+		t.Errorf("%d arrived twice, %d counted, of %d at 10 %%", twice, s.Duplicated, count)
+	}
+	mustSet(t, n, "n1", "n2", Shape{Delay: 4 * time.Millisecond, Reorder: 0.1})
+	h = datagrams(t, n, probe.Burst{Count: count})
+	overtaken, high := 0, uint32(0)
+	for _, i := range h.Order {
+		if i < high {
+			overtaken++
+		}
+		high = max(high, i)
+	}
+	if s := stats(n, "n1", "n2"); h.Received() != count || overtaken < 100 || uint64(overtaken) > s.Reordered {
+		t.Errorf("%d received, %d overtaken, %d held back, of %d at 10 %%", h.Received(), overtaken, s.Reordered, count)
+	}
+	mustSet(t, n, "n1", "n2", Shape{Delay: time.Millisecond, Corrupt: 0.1})
+	h = datagrams(t, n, probe.Burst{Count: count, Unchecked: true})
+	s := stats(n, "n1", "n2")
+	if missing := count - h.Received(); uint64(missing) > s.Corrupted || h.Corrupted < 100 || h.Corrupted > missing { //nolint:gosec // few
+		t.Errorf("%d corrupted of %d: %d arrived changed, %d not at all", s.Corrupted, count, h.Corrupted, missing-h.Corrupted)
+	}
+}
+
+func TestRate(t *testing.T) {
+	n := start(t, Shape{}, "n1", "n2")
+	const rate = 50_000_000
+	mustSet(t, n, Any, Any, Shape{Delay: time.Millisecond, RateBits: rate})
+	rates, err := probe.Rates(t.Context(), in(n, "n1"), in(n, "n2"), n.Addr("n2"), probe.TCP{
+		Flows: 2, Warmup: 500 * time.Millisecond, Duration: 2 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := rates[0] + rates[1]; got < 0.9*rate || got > rate {
+		t.Errorf("%.1f Mbit/s of payload over a link of 50", got/1e6)
+	}
+	s := stats(n, "n1", "n2")
+	if s.Bytes == 0 || s.Lost != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// dial connects from n1 to an address in n2.
+func dial(n *Network, network, addr string, timeout time.Duration) (c net.Conn, err error) {
+	err = n.Do("n1", func() (err error) {
+		d := net.Dialer{Timeout: timeout}
+		c, err = d.Dial(network, addr) //nolint:noctx // has a timeout
+		return err
+	})
+	return c, err
+}
+
+func listen(t *testing.T, n *Network, node string) net.Listener {
+	t.Helper()
+	var l net.Listener
+	err := n.Do(node, func() (err error) {
+		l, err = net.Listen("tcp4", n.Addr(node).String()+":0") //nolint:noctx // returns at once
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func TestCutAndReject(t *testing.T) {
+	n := start(t, Shape{Delay: 2 * time.Millisecond}, "n1", "n2", "n3")
+	l := listen(t, n, "n2")
+	addr := l.Addr().String()
+	open, err := dial(n, "tcp4", addr, 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close() //nolint:errcheck // a test
+
+	mustSet(t, n, "n1", "n2", Shape{Cut: true})
+	if c, err := dial(n, "tcp4", addr, 300*time.Millisecond); !timedOut(err) {
+		t.Errorf("cut: %v, %v, want a timeout", c, err)
+	}
+	median(t, n, "n1", "n3", 4*time.Millisecond, time.Millisecond) // other links live
+	if s := stats(n, "n1", "n2"); s.Blocked == 0 || stats(n, "n2", "n1").Blocked != 0 {
+		t.Errorf("counters of the cut: %+v", s)
+	}
+
+	mustSet(t, n, "n1", "n2", Shape{Delay: 2 * time.Millisecond, Reject: true})
+	began := time.Now()
+	if c, err := dial(n, "tcp4", addr, 5*time.Second); !errors.Is(err, unix.ECONNREFUSED) || time.Since(began) > 2*time.Second {
+		t.Errorf("reject: %v, %v after %v, want refused at once", c, err, time.Since(began))
+	}
+	_, _ = open.Write([]byte("x"))
+	_ = open.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := open.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("reject, open connection: %v, want reset", err)
+	}
+	udp, err := dial(n, "udp4", addr, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close() //nolint:errcheck // a test
+	_, _ = udp.Write([]byte("x"))
+	_ = udp.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := udp.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("reject, UDP: %v, want refused", err)
+	}
+	if err := n.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	healed, err := dial(n, "tcp4", addr, 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = healed.Close()
+}
+
+func timedOut(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
+}
+
+// TestCutOneWay: what n2 sends arrives, what n1 sends does not.
+func TestCutOneWay(t *testing.T) {
+	n := start(t, Shape{}, "n1", "n2")
+	mustSet(t, n, "n2", "n1", Shape{Cut: true})
+	if h := datagrams(t, n, probe.Burst{Count: 100}); h.Received() != 100 {
+		t.Errorf("%d of 100 arrived against the direction that is cut", h.Received())
+	}
+	mustSet(t, n, "n2", "n1", Shape{})
+	mustSet(t, n, "n1", Any, Shape{Cut: true})
+	if h := datagrams(t, n, probe.Burst{Count: 100}); h.Received() != 0 {
+		t.Errorf("%d of 100 arrived in the direction that is cut", h.Received())
+	}
+	if s, err := n.Shape("n1", Client); err != nil || !s.Cut {
+		t.Errorf("n1 to the client: %v, %v", s, err)
+	}
+}
+
+func TestAddWhileRunning(t *testing.T) {
+	n := start(t, Shape{Delay: time.Millisecond}, "n1")
+	if err := n.Add("n1"); err == nil {
+		t.Error("added n1 twice")
+	}
+	if err := n.Add("n2"); err != nil {
+		t.Fatal(err)
+	}
+	median(t, n, "n2", "n1", 2*time.Millisecond, 500*time.Microsecond)
+	median(t, n, Client, "n2", 2*time.Millisecond, 500*time.Microsecond)
+	for _, bad := range [][2]string{{"n1", "n3"}, {"n3", Any}, {"n1", "n1"}} {
+		if err := n.Set(bad[0], bad[1], Shape{}); err == nil {
+			t.Errorf("set a link from %s to %s", bad[0], bad[1])
+		}
+	}
+	if err := n.Set("n1", "n2", Shape{Loss: 2}); err == nil {
+		t.Error("set a loss of 200 %")
+	}
+	out := t.TempDir() + "/addr" // as ip netns exec would: a program inside
+	if err := n.Do("n2", func() error {
+		return exec.Command("/bin/sh", "-c", "cat /proc/net/fib_trie > "+out).Run() //nolint:noctx,gosec // a test's
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(out); err != nil || !strings.Contains(string(text), n.Addr("n2").String()) || strings.Contains(string(text), n.Addr("n1").String()) {
+		t.Errorf("a process of n2 does not see n2's address alone: %v\n%s", err, text)
+	}
+}
+
+func TestKilledOwnerLeavesNothing(t *testing.T) {
+	needRoot(t)
+	lab := labName("k")
+	owner := startOwner(t, lab)
+	if err := Sweep(lab); !errors.Is(err, ErrRunning) {
+		t.Errorf("sweep under a living owner: %v", err)
+	}
+	if _, err := Start(Options{Lab: lab}); !errors.Is(err, ErrRunning) {
+		t.Errorf("a second network of one lab: %v", err)
+	}
+	if got := len(remains(lab)); got != 3 {
+		t.Errorf("the owner has %d names, want two namespaces and a device: %v", got, remains(lab))
+	}
+	if err := owner.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = owner.Wait()
+	if err := Sweep(lab); err != nil {
+		t.Fatal(err)
+	}
+	if left := remains(lab); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if err := Sweep(lab); err != nil {
+		t.Errorf("sweep of nothing: %v", err)
+	}
+
+	owner = startOwner(t, lab) // and without Sweep, the next start does it
+	_ = owner.Process.Kill()
+	_ = owner.Wait()
+	n, err := Start(Options{Lab: lab, Nodes: []string{"n1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(remains(lab)); got != 2 {
+		t.Errorf("%d names, want a namespace and a device: %v", got, remains(lab))
+	}
+	if err := errors.Join(n.Close(), n.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func startOwner(t *testing.T, lab string) *exec.Cmd {
+	t.Helper()
+	c := exec.Command(os.Args[0]) //nolint:noctx,gosec // killed below
+	c.Env = append(os.Environ(), ownerEnv+"="+lab)
+	c.Stderr = os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdin, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		_ = c.Process.Kill()
+		_ = c.Wait()
+		_ = Sweep(lab)
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil || line != "started: <nil>\n" {
+		t.Fatalf("owner: %q, %v", line, err)
+	}
+	return c
+}
+
+func TestStartRefuses(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if _, err := Start(Options{Lab: "x"}); !errors.Is(err, ErrNotRoot) {
+			t.Errorf("without root: %v", err)
+		}
+		if err := Sweep("x"); !errors.Is(err, ErrNotRoot) {
+			t.Errorf("sweep without root: %v", err)
+		}
+	}
+	for name, o := range map[string]Options{
+		"no name":      {},
+		"a dash":       {Lab: "a-b"},
+		"too long":     {Lab: "abcdefghijk"},
+		"client":       {Lab: "a", Nodes: []string{Client}},
+		"twice":        {Lab: "a", Nodes: []string{"n1", "n1"}},
+		"a path":       {Lab: "a", Nodes: []string{"../n1"}},
+		"tiny packets": {Lab: "a", MTU: 68},
+		"bad shape":    {Lab: "a", Shape: Shape{Loss: 2}},
+	} {
+		if n, err := Start(o); err == nil || errors.Is(err, ErrNotRoot) {
+			t.Errorf("%s: %v, %v", name, n, err)
+		}
 	}
 }

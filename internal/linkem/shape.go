@@ -59,7 +59,7 @@ func (s Shape) Validate() error {
 		return fmt.Errorf("jitter %v: choose 0 to the delay, %v", s.Jitter, s.Delay)
 	case math.IsNaN(s.Burst) || s.Burst != 0 && (s.Burst < 1 || s.Burst > 1e6):
 		return fmt.Errorf("burst %v: choose a mean run of 1 packet or more", s.Burst)
-	case s.Burst > 1 && s.Loss < 1 && s.Loss/(1-s.Loss) > s.Burst:
+	case s.Burst > 1 && s.Loss < 1 && s.Loss/(1-s.Loss) > s.Burst*(1+1e-9):
 		return fmt.Errorf("loss %s in bursts of %v: so much loss needs bursts of at least %.3g packets", percent(s.Loss), s.Burst, s.Loss/(1-s.Loss))
 	case s.RateBits != 0 && (s.RateBits < minRate || s.RateBits > maxRate):
 		return fmt.Errorf("rate %d bit/s: choose 1kbit to 100gbit, or 0 for no limit", s.RateBits)
