@@ -230,10 +230,12 @@ func TestTakingTheRightsOvertakesARenewal(t *testing.T) {
 		for _, id := range []ag.ReplicaID{"b", "c"} {
 			n := l.Node(id)
 			n.Before("history", func() {
-				n.Store.Inject("renew", agtest.Fault{Late: 5 * time.Millisecond})
+				late := agtest.Fault{Late: 20 * time.Millisecond} // the commit falls between two reads, the renewal into the second
+				n.Store.Inject("renew", agtest.Fault{Late: 30 * time.Millisecond})
 				for was := n.Store.Calls("renew"); n.Store.Calls("renew") == was; {
 					time.Sleep(time.Millisecond)
 				}
+				n.Store.Inject("read", late, late, late, late)
 			})
 		}
 		l.Node("a").Crash()

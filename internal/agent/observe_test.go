@@ -1,0 +1,67 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// node is a primary that b streams from.
+type node struct {
+	Store
+	Downstream
+	copy ag.CopyID
+}
+
+type nodeOthers struct { // not used
+	Peers
+	Sessions
+}
+
+type nodeUpstream struct{ Upstream }
+
+func (nodeUpstream) Status() UpstreamStatus { return UpstreamStatus{} }
+
+type nodeKeeper struct{ Keeper }
+
+func (nodeKeeper) Status(context.Context) (KeeperState, error) { return KeeperState{ServerPID: 1}, nil }
+
+type nodeInstance struct{ Instance }
+
+func (nodeInstance) Data() ag.DataState             { return ag.DataPresent }
+func (nodeInstance) InsideCopy() (ag.CopyID, error) { return "", nil }
+func (nodeInstance) Observe(context.Context) (Observation, error) {
+	return Observation{P: []ag.ReplicaID{"b"}, N: 1}, nil
+}
+
+func (n *node) Read(context.Context) (Snapshot, error) {
+	return Snapshot{Group: ag.Group{Replicas: []ag.Replica{{ID: "a"}, {ID: "b"}}}}, nil
+}
+
+func (n *node) Streams() []Stream { return []Stream{{Member: "b", Copy: n.copy, Flush: 100}} }
+
+// What a member's old copy flushed says nothing about the new one: the proof of the setting is void in the very view that
+// shows the new copy, and a proof that is under way counts no more.
+func TestAnotherCopyVoidsTheProofAtOnce(t *testing.T) {
+	n := &node{copy: "old"}
+	a, err := New(Config{Self: "a", Marks: OpenMarks(t.TempDir()), Store: n, Instance: nodeInstance{}, Keeper: nodeKeeper{}, Upstream: nodeUpstream{},
+		Downstream: n, Peers: nodeOthers{}, Sessions: nodeOthers{}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.leadingAt = 1
+	a.sync = ag.Sync{P: []ag.ReplicaID{"b"}, N: 1, Proven: true, Barrier: 50}
+	if v := a.observe(t.Context()); !v.Local.Sync.Proven || len(v.Streams) != 1 {
+		t.Fatalf("%+v", v)
+	}
+	before := a.copyChanges
+	n.copy = "new"
+	if v := a.observe(t.Context()); v.Local.Sync.Proven || v.Streams[0].Copy != "new" {
+		t.Errorf("%+v, %+v", v.Local.Sync, v.Streams)
+	}
+	if a.copyChanges == before {
+		t.Error("a proof under way would count")
+	}
+}
