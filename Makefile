@@ -69,6 +69,10 @@ fuzz: ## every fuzz target in turn, FUZZTIME each
 bench-failover: setup build ## outage and losses of unplanned and planned failover (ARGS=--with-peers beside Patroni)
 	@bin/coterie bench failover $(ARGS)
 
+.PHONY: bench-linkem
+bench-linkem: build ## how true the lab's links are: round trips, loss, TCP against theory, throughput (root; ARGS=--json)
+	@bin/coterie bench linkem $(ARGS)
+
 .PHONY: lint
 lint: ## golangci-lint, pinned, with the rules of .golangci.yml
 	@scripts/lint $(GOLANGCI_LINT) $(ARGS)

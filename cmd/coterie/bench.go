@@ -16,7 +16,7 @@ import (
 
 func benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", GroupID: "try", Short: "Measure, and compare with the goals"}
-	c.AddCommand(benchFailover())
+	c.AddCommand(benchFailover(), benchLinkemCommand())
 	return c
 }
 

@@ -131,9 +131,10 @@ type Burst struct {
 
 // Heard is what became of a Burst.
 type Heard struct {
-	Order     []uint32 // numbers as they arrived
-	Copies    []uint8  // how often each arrived
-	Corrupted int      // arrived changed; not in the others
+	Order     []uint32      // numbers as they arrived
+	Copies    []uint8       // how often each arrived
+	Corrupted int           // arrived changed; not in the others
+	Span      time.Duration // from the first to the last arrival
 }
 
 // Received returns how many of the datagrams arrived.
@@ -194,6 +195,7 @@ func send(w *net.UDPConn, b Burst) error {
 func hear(r *net.UDPConn, b Burst, sent <-chan struct{}, wait time.Duration) (h Heard) {
 	h.Copies = make([]uint8, b.Count)
 	buf := make([]byte, 65536)
+	var first time.Time
 	for {
 		_ = r.SetReadDeadline(time.Now().Add(wait))
 		n, err := r.Read(buf)
@@ -205,6 +207,11 @@ func hear(r *net.UDPConn, b Burst, sent <-chan struct{}, wait time.Duration) (h 
 				continue
 			}
 		}
+		now := time.Now()
+		if first.IsZero() {
+			first = now
+		}
+		h.Span = now.Sub(first)
 		i := binary.BigEndian.Uint32(buf)
 		if n != max(4, b.Size) || int(i) >= b.Count || !zero(buf[4:n]) {
 			h.Corrupted++
