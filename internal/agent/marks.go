@@ -59,9 +59,24 @@ func (m *Marks) Promoting() (PromotingMark, error) {
 func (m *Marks) SetPromoting(p PromotingMark) error { return m.write("promoting.json", p) }
 
 // ClearPromoting removes it.
-func (m *Marks) ClearPromoting() error {
-	if err := os.Remove(filepath.Join(m.dir, "promoting.json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("clear promotion mark: %w", err)
+func (m *Marks) ClearPromoting() error { return m.clear("promoting.json") }
+
+// Repairing reports whether a rewind or seeding of this copy began and did not end: what is in the data directory then is no copy
+// of anything, whatever its own mark says.
+func (m *Marks) Repairing() bool {
+	_, err := os.Lstat(filepath.Join(m.dir, "repairing.json"))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// SetRepairing stores that, before the first byte is changed; ClearRepairing removes it once the copy has its new mark.
+func (m *Marks) SetRepairing(from ag.ReplicaID) error { return m.write("repairing.json", from) }
+
+// ClearRepairing removes it.
+func (m *Marks) ClearRepairing() error { return m.clear("repairing.json") }
+
+func (m *Marks) clear(name string) error {
+	if err := os.Remove(filepath.Join(m.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("clear mark %s: %w", name, err)
 	}
 	return syncDir(m.dir)
 }

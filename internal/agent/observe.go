@@ -118,7 +118,11 @@ func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 	l.NoRewind = a.noRewind != "" && a.noRewind == mark.Copy
 	l.Promised, _ = a.cfg.Marks.Promised()
 	if l.Data == ag.DataPresent && !a.busyWith("seed", "rewind") {
-		if inside, err := a.cfg.Instance.InsideCopy(); err != nil || inside != mark.Copy {
+		inside, err := a.cfg.Instance.InsideCopy()
+		switch {
+		case a.cfg.Marks.Repairing():
+			l.Data = ag.DataPartial // a crash cut a rewind or seeding short: made anew, whatever it looks like
+		case err != nil || inside != mark.Copy:
 			l.Data = ag.DataForeign
 		}
 	}

@@ -23,6 +23,9 @@ func (a *Agent) rewind(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 		return nil, err
 	}
 	a.showProgress("rewinding")
+	if err := a.cfg.Marks.SetRepairing(source); err != nil {
+		return nil, err
+	}
 	if err := a.cfg.Instance.Rewind(ctx, a.showProgress); err != nil {
 		return failed, fmt.Errorf("rewind: %w; this copy will be made anew from %s", err, source)
 	}
@@ -48,6 +51,9 @@ func (a *Agent) reseed(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 		if err := a.keepFork(ctx, v); err != nil {
 			return nil, err
 		}
+	}
+	if err := a.cfg.Marks.SetRepairing(source); err != nil {
+		return nil, err
 	}
 	id, err := a.cfg.Seeder.Seed(ctx, from, v.Record.Epoch.Epoch, a.showProgress)
 	if err != nil {
@@ -86,7 +92,10 @@ func (a *Agent) newCopy(id ag.CopyID, v ag.View) error {
 	if err := a.cfg.Instance.WriteCopy(id); err != nil {
 		return fmt.Errorf("mark the copy: %w", err)
 	}
-	return a.cfg.Marks.SetCopy(CopyMark{Copy: id, Epoch: v.Record.Epoch.Epoch, Seq: v.Record.State.Seq})
+	if err := a.cfg.Marks.SetCopy(CopyMark{Copy: id, Epoch: v.Record.Epoch.Epoch, Seq: v.Record.State.Seq}); err != nil {
+		return err
+	}
+	return a.cfg.Marks.ClearRepairing()
 }
 
 // NewCopyID makes the identity of a new copy: a random UUID.
