@@ -35,13 +35,20 @@ type port struct {
 	next   *packet // to be read into
 	order  uint64
 	reply  []byte
+	waking nanos // what it takes, averaged
+	woken  bool  // by a packet, not read yet
+	stamp  nanos // of the last packet
 }
 
 // batch is how many packets are read before those that are due are looked after.
 const batch = 32
 
-// lead is how much too early a packet is delivered, about what waking up for it takes, so that round trips are right on average.
-const lead = nanos(20 * time.Microsecond)
+// A thread that sleeps takes a while to wake up. How long is measured at every timer, and taken off both ends: timers are set
+// that much earlier, and a packet that woke the thread is stamped as that much older. Round trips are right on average then.
+const (
+	firstWaking = nanos(20 * time.Microsecond)
+	mostWaking  = nanos(60 * time.Microsecond) // more is a busy machine, which is not the rule
+)
 
 // late is when a delivery counts as late.
 const late = nanos(time.Millisecond)
@@ -53,7 +60,7 @@ func (p *port) run() {
 	if err := urgent(); err != nil {
 		p.log.Warn("links are late when processors are busy: no real-time priority", "node", p.node, "err", err)
 	}
-	p.next = p.pool.get()
+	p.next, p.waking = p.pool.get(), firstWaking
 	fds := []unix.PollFd{{Fd: int32(p.tun), Events: unix.POLLIN}, {Fd: int32(p.wake), Events: unix.POLLIN}} //nolint:gosec // descriptors fit
 	for !p.quit.Load() {
 		if asked := p.asked.Load(); asked != p.adopted.Load() {
@@ -87,17 +94,28 @@ func urgent() error {
 // sleep returns when there is something to read, something due, or something new to know.
 func (p *port) sleep(fds []unix.PollFd) error {
 	var timeout *unix.Timespec
+	var target nanos
 	if len(p.agenda) > 0 {
-		t := unix.NsecToTimespec(int64(max(0, p.agenda[0].due-lead-p.clock())))
+		target = p.agenda[0].due - p.waking
+		left := target - p.clock()
+		if left <= 0 {
+			return nil
+		}
+		t := unix.NsecToTimespec(int64(left))
 		timeout = &t
 	}
-	_, err := unix.Ppoll(fds, timeout, nil)
+	n, err := unix.Ppoll(fds, timeout, nil)
+	if n == 0 && err == nil {
+		p.waking += (min(p.clock()-target, mostWaking) - p.waking) / 16
+		return nil
+	}
 	if err != nil && !errors.Is(err, unix.EINTR) {
 		return fmt.Errorf("ppoll: %w", err)
 	}
 	if fds[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0 {
 		return errors.New("the TUN device is gone")
 	}
+	p.woken = n > 0 && fds[0].Revents&unix.POLLIN != 0
 	if fds[1].Revents&unix.POLLIN != 0 {
 		var b [8]byte
 		_, _ = unix.Read(p.wake, b[:]) // only to reset it
@@ -127,7 +145,7 @@ func (p *port) forward(size int) {
 	if path == nil {
 		return
 	}
-	now := p.clock()
+	now := p.arrival()
 	f := path.admit(now, size)
 	if f.verdict == rejected {
 		if p.reply = refusal(p.reply, b); p.reply != nil {
@@ -157,6 +175,17 @@ func (p *port) forward(size int) {
 	}
 }
 
+// arrival returns when the packet just read was sent.
+func (p *port) arrival() nanos {
+	now := p.clock()
+	if p.woken {
+		now -= p.waking
+		p.woken = false
+	}
+	p.stamp = max(p.stamp, now)
+	return p.stamp
+}
+
 // later puts q on the agenda.
 func (p *port) later(q *packet, path *path, f fate, size int) {
 	p.order++
@@ -170,7 +199,7 @@ func (p *port) later(q *packet, path *path, f fate, size int) {
 func (p *port) deliver() {
 	for len(p.agenda) > 0 {
 		now := p.clock()
-		if p.agenda[0].due-lead > now {
+		if p.agenda[0].due-p.waking > now {
 			return
 		}
 		q := p.agenda.pop()
