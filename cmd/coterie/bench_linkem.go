@@ -68,7 +68,8 @@ type linkSamples struct {
 	Pings      []pingSample       `json:"pings"`
 	Loss       *lossSample        `json:"loss,omitempty"`
 	Flows      map[string]flowSet `json:"flows"`
-	Links      []linkem.Stats     `json:"links"` // the counters at the end
+	Links      []linkem.Stats     `json:"links"`   // the counters at the end
+	Overrun    map[string]uint64  `json:"overrun"` // packets per node that were sent faster than this machine passes them on
 	Figures    []bench.Figure     `json:"figures"`
 }
 
@@ -149,7 +150,12 @@ func measureLinks(ctx context.Context, seed uint64, progress io.Writer) linkSamp
 		}
 	}
 	if network != nil {
-		b.Links = network.Stats()
+		b.Links, b.Overrun = network.Stats(), map[string]uint64{}
+		for _, node := range []string{"n1", "n2", "n3"} {
+			if lost, err := network.Overruns(node); err == nil {
+				b.Overrun[node] = lost
+			}
+		}
 		if err := network.Close(); err != nil {
 			_, _ = fmt.Fprintf(progress, "close the network: %v\n", err)
 		}

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ringLength is how many packets a device keeps while its port's thread waits for a processor; what exceeds it is lost unseen.
+// ringLength is how many packets a device keeps while its port's thread waits for a processor; what exceeds it is lost, and
+// counted by Overruns.
 const ringLength = 8192
 
 // openDevice makes a TUN device in the calling thread's network namespace. It goes with the descriptor.
@@ -87,7 +88,7 @@ func freeSubnet(lab string) (netip.Prefix, error) {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(lab)) // never fails
 	for i := range uint32(256) {
-		candidate := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 213, byte((h.Sum32() + i) & 0xff), 0}), 24) //nolint:gosec // masked
+		candidate := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 213, byte((h.Sum32() + i) & 0xff), 0}), 24)
 		if free(candidate, routes) {
 			return candidate, nil
 		}

@@ -27,7 +27,7 @@ func Enter(namespace string, f func() error) error {
 	if err != nil {
 		return err
 	}
-	defer ns.Close() //nolint:errcheck // was only read
+	defer ns.Close()
 	return away(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("enter network namespace %s: %w", namespace, err)
@@ -46,7 +46,7 @@ func away(f func() error) error {
 			done <- err
 			return
 		}
-		defer home.Close() //nolint:errcheck // was only read
+		defer home.Close()
 		err = f()
 		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()

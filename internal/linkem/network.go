@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -148,7 +149,7 @@ func (n *Network) add(node string) error {
 		octet = 1
 	}
 	base := n.subnet.Addr().As4()
-	p := &port{node: node, octet: byte(octet), tun: -1, wake: -1, clock: n.now, log: n.o.Log, subnet: [3]byte(base[:3])} //nolint:gosec // checked
+	p := &port{node: node, octet: byte(octet), tun: -1, wake: -1, clock: n.now, log: n.o.Log, subnet: [3]byte(base[:3])}
 	p.pool.mtu = n.o.MTU
 	if err := n.connect(p); err != nil {
 		return errors.Join(err, n.disconnect(p))
@@ -312,6 +313,22 @@ func (n *Network) Stats() []Stats {
 		}
 	}
 	return all
+}
+
+// Overruns returns how many packets of a node were lost before any link saw them, since it sent faster than this machine can
+// pass them on. A measurement during which it grows is one of the machine.
+func (n *Network) Overruns(node string) (lost uint64, err error) {
+	err = n.Do(node, func() error {
+		link, err := netlink.LinkByName(device(n.o.Lab))
+		if err != nil {
+			return fmt.Errorf("device of %s: %w", node, err)
+		}
+		if s := link.Attrs().Statistics; s != nil {
+			lost = s.TxDropped
+		}
+		return nil
+	})
+	return lost, err
 }
 
 // Subnet returns the lab's addresses.

@@ -159,13 +159,16 @@ func TestLossIsCounted(t *testing.T) {
 	mustSet(t, n, "n1", "n2", Shape{Delay: time.Millisecond, Loss: 0.1})
 	h := datagrams(t, n, probe.Burst{Count: count})
 	s := stats(n, "n1", "n2")
-	if got := h.Received(); uint64(got)+s.Lost != count || s.Packets != uint64(got) { //nolint:gosec // few
+	if got := h.Received(); uint64(got)+s.Lost != count || s.Packets != uint64(got) {
 		t.Errorf("%d received, %d delivered, %d lost of %d", got, s.Packets, s.Lost, count)
 	}
 	if s.Lost < count/10-100 || s.Lost > count/10+100 {
 		t.Errorf("%d lost of %d at 10 %%", s.Lost, count)
 	}
 	mustSet(t, n, "n1", "n2", Shape{Delay: time.Millisecond, Loss: 0.2, Burst: 10})
+	if lost, err := n.Overruns("n1"); err != nil || lost != 0 {
+		t.Errorf("%d packets overran the device, %v", lost, err)
+	}
 	h = datagrams(t, n, probe.Burst{Count: count})
 	bursts, lost := 0, 0
 	for i, c := range h.Copies {
@@ -210,7 +213,7 @@ func TestDuplicateReorderCorrupt(t *testing.T) {
 	mustSet(t, n, "n1", "n2", Shape{Delay: time.Millisecond, Corrupt: 0.1})
 	h = datagrams(t, n, probe.Burst{Count: count, Unchecked: true})
 	s := stats(n, "n1", "n2")
-	if missing := count - h.Received(); uint64(missing) > s.Corrupted || h.Corrupted < 100 || h.Corrupted > missing { //nolint:gosec // few
+	if missing := count - h.Received(); uint64(missing) > s.Corrupted || h.Corrupted < 100 || h.Corrupted > missing {
 		t.Errorf("%d corrupted of %d: %d arrived changed, %d not at all", s.Corrupted, count, h.Corrupted, missing-h.Corrupted)
 	}
 }
@@ -238,7 +241,7 @@ func TestRate(t *testing.T) {
 func dial(n *Network, network, addr string, timeout time.Duration) (c net.Conn, err error) {
 	err = n.Do("n1", func() (err error) {
 		d := net.Dialer{Timeout: timeout}
-		c, err = d.Dial(network, addr) //nolint:noctx // has a timeout
+		c, err = d.Dial(network, addr)
 		return err
 	})
 	return c, err
@@ -248,7 +251,7 @@ func listen(t *testing.T, n *Network, node string) net.Listener {
 	t.Helper()
 	var l net.Listener
 	err := n.Do(node, func() (err error) {
-		l, err = net.Listen("tcp4", n.Addr(node).String()+":0") //nolint:noctx // returns at once
+		l, err = net.Listen("tcp4", n.Addr(node).String()+":0")
 		return err
 	})
 	if err != nil {
@@ -266,7 +269,7 @@ func TestCutAndReject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer open.Close() //nolint:errcheck // a test
+	defer open.Close()
 
 	mustSet(t, n, "n1", "n2", Shape{Cut: true})
 	if c, err := dial(n, "tcp4", addr, 300*time.Millisecond); !timedOut(err) {
@@ -291,7 +294,7 @@ func TestCutAndReject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer udp.Close() //nolint:errcheck // a test
+	defer udp.Close()
 	_, _ = udp.Write([]byte("x"))
 	_ = udp.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if _, err := udp.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
@@ -349,7 +352,7 @@ func TestAddWhileRunning(t *testing.T) {
 	}
 	out := t.TempDir() + "/addr" // as ip netns exec would: a program inside
 	if err := n.Do("n2", func() error {
-		return exec.Command("/bin/sh", "-c", "cat /proc/net/fib_trie > "+out).Run() //nolint:noctx,gosec // a test's
+		return exec.Command("/bin/sh", "-c", "cat /proc/net/fib_trie > "+out).Run()
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -402,7 +405,7 @@ func TestKilledOwnerLeavesNothing(t *testing.T) {
 
 func startOwner(t *testing.T, lab string) *exec.Cmd {
 	t.Helper()
-	c := exec.Command(os.Args[0]) //nolint:noctx,gosec // killed below
+	c := exec.Command(os.Args[0])
 	c.Env = append(os.Environ(), ownerEnv+"="+lab)
 	c.Stderr = os.Stderr
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

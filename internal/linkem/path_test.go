@@ -127,7 +127,7 @@ func under(p *path, n int) (all []*packet) {
 	for i := range n {
 		f := p.admit(0, 1500)
 		p.underWay++
-		all = append(all, &packet{due: f.due, left: f.left, order: uint64(i), path: p, size: 1500, ordered: f.ordered}) //nolint:gosec // few
+		all = append(all, &packet{due: f.due, left: f.left, order: uint64(i), path: p, size: 1500, ordered: f.ordered})
 	}
 	return all
 }
@@ -193,7 +193,7 @@ func TestAgendaIsInOrder(t *testing.T) {
 		return 1
 	}
 	for i := range 2000 {
-		q := &packet{due: nanos(r.IntN(200)), order: uint64(i)} //nolint:gosec // few
+		q := &packet{due: nanos(r.IntN(200)), order: uint64(i)}
 		a.push(q)
 		want = append(want, q)
 		if r.IntN(3) == 0 {

@@ -61,7 +61,7 @@ func (p *port) run() {
 		p.log.Warn("links are late when processors are busy: no real-time priority", "node", p.node, "err", err)
 	}
 	p.next, p.waking = p.pool.get(), firstWaking
-	fds := []unix.PollFd{{Fd: int32(p.tun), Events: unix.POLLIN}, {Fd: int32(p.wake), Events: unix.POLLIN}} //nolint:gosec // descriptors fit
+	fds := []unix.PollFd{{Fd: int32(p.tun), Events: unix.POLLIN}, {Fd: int32(p.wake), Events: unix.POLLIN}}
 	for !p.quit.Load() {
 		if asked := p.asked.Load(); asked != p.adopted.Load() {
 			p.reshape()
@@ -242,7 +242,7 @@ func (p *port) reshape() {
 				under = append(under, q)
 			}
 		}
-		slices.SortFunc(under, func(a, b *packet) int { return int(int64(a.order) - int64(b.order)) }) //nolint:gosec // counts from 0
+		slices.SortFunc(under, func(a, b *packet) int { return int(int64(a.order) - int64(b.order)) })
 		if !path.reshape(now, under) {
 			p.agenda = slices.DeleteFunc(p.agenda, func(q *packet) bool { return q.path == path })
 			for _, q := range under {

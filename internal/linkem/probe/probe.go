@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/net/ipv4"
@@ -43,14 +44,14 @@ func ping(to netip.Addr, count int, interval, wait time.Duration) (p Pings, err 
 	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1), unix.Connect(fd, dst)); err != nil {
 		return p, err
 	}
-	id := uint16(os.Getpid()) ^ uint16(fd) //nolint:gosec // any number will do
+	id := uint16(os.Getpid()) ^ uint16(fd)
 	sent, answered := make([]time.Time, 0, count), make([]time.Duration, count)
 	next := time.Now()
 	for end := next.Add(time.Duration(count)*interval + wait); time.Now().Before(end) && len(p.RoundTrips) < count; {
 		if len(sent) < count && !time.Now().Before(next) {
 			next = next.Add(interval)
 			sent = append(sent, time.Now())
-			if _, err := unix.Write(fd, echo(id, uint16(len(sent)-1))); err != nil { //nolint:gosec // few
+			if _, err := unix.Write(fd, echo(id, uint16(len(sent)-1))); err != nil {
 				return p, fmt.Errorf("send echo request to %s: %w", to, err)
 			}
 		}
@@ -78,7 +79,7 @@ func ping(to netip.Addr, count int, interval, wait time.Duration) (p Pings, err 
 
 func awaitReadable(fd int, d time.Duration) error {
 	t := unix.NsecToTimespec(int64(max(0, d)))
-	_, err := unix.Ppoll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, &t, nil) //nolint:gosec // a descriptor fits
+	_, err := unix.Ppoll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, &t, nil)
 	if errors.Is(err, unix.EINTR) {
 		return nil
 	}
@@ -94,7 +95,7 @@ func echo(id, seq uint16) []byte {
 	sum := uint32(b[0])<<8 + uint32(id) + uint32(seq)
 	sum = sum>>16 + sum&0xffff
 	sum += sum >> 16
-	binary.BigEndian.PutUint16(b[2:], ^uint16(sum)) //nolint:gosec // folded
+	binary.BigEndian.PutUint16(b[2:], ^uint16(sum))
 	return b
 }
 
@@ -111,7 +112,7 @@ func echoReply(fd int, id uint16) (seq uint16, at time.Time, ok bool) {
 		if messages, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil {
 			for _, m := range messages {
 				if m.Header.Type == unix.SCM_TIMESTAMPNS && len(m.Data) >= 16 {
-					at = time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:]))) //nolint:gosec // a clock's
+					at = time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:])))
 				}
 			}
 		}
@@ -156,15 +157,15 @@ func Datagrams(from, to In, addr netip.Addr, b Burst, wait time.Duration) (h Hea
 	if err != nil {
 		return h, err
 	}
-	defer r.Close() //nolint:errcheck // was only read
+	defer r.Close()
 	err = from(func() (err error) {
-		w, err = net.DialUDP("udp4", nil, r.LocalAddr().(*net.UDPAddr)) //nolint:forcetypeassert,errcheck // of a UDP socket
+		w, err = net.DialUDP("udp4", nil, r.LocalAddr().(*net.UDPAddr)) //nolint:forcetypeassert // of a UDP socket
 		return err
 	})
 	if err != nil {
 		return h, err
 	}
-	defer w.Close() //nolint:errcheck // nothing is lost with it
+	defer w.Close()
 	if err := errors.Join(force(r, unix.SO_RCVBUFFORCE, 64<<20), set(w, unix.SO_NO_CHECK, b.Unchecked)); err != nil {
 		return h, err
 	}
@@ -195,7 +196,7 @@ func send(w *net.UDPConn, b Burst) error {
 		}
 		n := min(most, b.Count-sent)
 		for i := range n {
-			binary.BigEndian.PutUint32(messages[i].Buffers[0], uint32(sent+i)) //nolint:gosec // few
+			binary.BigEndian.PutUint32(messages[i].Buffers[0], uint32(sent+i))
 		}
 		done, err := c.WriteBatch(messages[:n], 0)
 		switch {
@@ -301,14 +302,16 @@ func Rates(ctx context.Context, from, to In, addr netip.Addr, o TCP) ([]float64,
 	if err != nil {
 		return nil, err
 	}
-	defer l.Close() //nolint:errcheck // nothing is lost with it
+	defer l.Close()
 	ctx, cancel := context.WithTimeout(ctx, o.Warmup+o.Duration+30*time.Second)
 	defer cancel()
 	rates, errs := make([]float64, o.Flows), make(chan error, o.Flows)
+	var measuring sync.WaitGroup
+	measuring.Add(o.Flows)
 	for i := range o.Flows {
 		go func() {
 			var err error
-			rates[i], err = flow(ctx, from, l, o)
+			rates[i], err = flow(ctx, from, l, o, &measuring)
 			errs <- err
 		}()
 	}
@@ -318,8 +321,10 @@ func Rates(ctx context.Context, from, to In, addr netip.Addr, o TCP) ([]float64,
 	return rates, err
 }
 
-// flow runs one connection; which of the accepted ones a goroutine measures does not matter.
-func flow(ctx context.Context, from In, l net.Listener, o TCP) (float64, error) {
+// flow runs one connection. It may measure one that another flow dialled, so none is closed before all are done measuring.
+func flow(ctx context.Context, from In, l net.Listener, o TCP, measuring *sync.WaitGroup) (float64, error) {
+	done := sync.OnceFunc(measuring.Done)
+	defer done()
 	var w net.Conn
 	err := from(func() (err error) {
 		d := net.Dialer{Timeout: 10 * time.Second}
@@ -329,7 +334,7 @@ func flow(ctx context.Context, from In, l net.Listener, o TCP) (float64, error) 
 	if err != nil {
 		return 0, err
 	}
-	defer w.Close() //nolint:errcheck // nothing is lost with it
+	defer w.Close()
 	if err := congestion(w, o.Congestion); err != nil {
 		return 0, err
 	}
@@ -337,7 +342,7 @@ func flow(ctx context.Context, from In, l net.Listener, o TCP) (float64, error) 
 	if err != nil {
 		return 0, err
 	}
-	defer r.Close() //nolint:errcheck // was only read
+	defer r.Close()
 	stop := context.AfterFunc(ctx, func() { _ = r.SetDeadline(time.Now()) })
 	defer stop()
 	written := make(chan struct{})
@@ -350,6 +355,8 @@ func flow(ctx context.Context, from In, l net.Listener, o TCP) (float64, error) 
 		}
 	}()
 	rate, err := drain(r, o)
+	done()
+	measuring.Wait()
 	_ = errors.Join(w.Close(), r.Close())
 	<-written
 	return rate, err
@@ -382,7 +389,7 @@ func congestion(c net.Conn, name string) error {
 	if name == "" {
 		return nil
 	}
-	raw, err := c.(*net.TCPConn).SyscallConn() //nolint:forcetypeassert,errcheck // dialled as TCP
+	raw, err := c.(*net.TCPConn).SyscallConn() //nolint:forcetypeassert // dialled as TCP
 	if err != nil {
 		return err
 	}
