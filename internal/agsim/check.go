@@ -3,7 +3,7 @@ package agsim
 // This file is what must hold in every world. S1 and its like are the properties of the safety specification.
 
 // checkAck is called when a server reports a commit to its client.
-func (m *Model) checkAck(w *World, i int, c wal) {
+func (m *Model) checkAck(w *World, i int, c wal, by setting) {
 	n := &w.nodes[i]
 	if n.armed < w.ackEpoch {
 		return // a failover was forced since: losing this one was accepted
@@ -11,6 +11,9 @@ func (m *Model) checkAck(w *World, i int, c wal) {
 	if n.armed < w.state.epoch && !m.logs.in(c, w.state.basis) {
 		fail("%s of epoch %d acknowledged %s after %s led epoch %d without it (S4)", names[i], n.armed, m.logs.position(c),
 			names[w.state.leader-1], w.state.epoch)
+	}
+	if _, required := m.group.CommitTarget(m.withData() - 1); int(by.n) < required && !m.loose {
+		fail("%s acknowledged %s waiting for %d where REQUIRED is %d", names[i], m.logs.position(c), by.n, required)
 	}
 	if m.logs.in(c, w.acked) {
 		return

@@ -15,7 +15,7 @@ type Bounds struct {
 	Writes uint8  // commits
 	Faults uint8  // crashes of nodes and servers, expired leases
 	Ops    uint8  // planned and forced failovers
-	Wipes  uint8  // lost disks
+	Wipes  uint8  // lost disks, and disks restored to an earlier moment
 	Losses uint8  // transactions whose answer is lost and that may take effect later
 	States int    // give up after so many worlds; 0: never
 	Born   bool   // begin with the founding of the group instead of with a group that is well
@@ -54,6 +54,7 @@ const (
 	doServerCrash // its PostgreSQL only
 	doExpire      // the lease runs out, and the agent notices
 	doWipe
+	doRestore // from a backup that lacks the last record
 	doPlanned // an operator asks for j
 	doForced
 	doLose // node i gives up waiting for its transaction
@@ -197,6 +198,9 @@ func (m *Model) events(w *World, b Bounds, evs []event) []event {
 		}
 		if w.wipes > 0 && n.data == present {
 			evs = append(evs, event{doWipe, x, 0})
+			if m.logs.depth(n.log) > 1 {
+				evs = append(evs, event{doRestore, x, 0})
+			}
 		}
 		if w.ops > 0 && w.op == "" && int(w.epoch.leader) != i+1 && w.epoch.phase == lead {
 			evs = append(evs, event{doPlanned, x, 0})
@@ -213,7 +217,7 @@ func (m *Model) serving(w *World, i int, evs []event) []event {
 	if n := &w.nodes[i]; w.writes > 0 && n.opened == n.armed {
 		evs = append(evs, event{doWrite, x, 0})
 	}
-	if c, ok := m.mayAck(w, i); ok && !m.logs.in(c, w.acked) {
+	if c, _, ok := m.mayAck(w, i); ok && !m.logs.in(c, w.acked) {
 		evs = append(evs, event{doAck, x, 0})
 	}
 	if w.faults > 0 {
@@ -247,8 +251,8 @@ func (m *Model) apply(w *World, ev event) (p ag.Plan) {
 		w.writes--
 		m.write(w, i)
 	case doAck:
-		c, _ := m.mayAck(w, i)
-		m.checkAck(w, i, c)
+		c, by, _ := m.mayAck(w, i)
+		m.checkAck(w, i, c, by)
 	case doCrash:
 		w.faults--
 		w.crash(i)
@@ -261,6 +265,9 @@ func (m *Model) apply(w *World, ev event) (p ag.Plan) {
 	case doWipe:
 		w.wipes--
 		w.wipe(i)
+	case doRestore:
+		w.wipes--
+		m.restore(w, i, m.logs.depth(n.log)-1)
 	case doLose:
 		w.losses--
 		w.late, w.lateBy, n.busy = n.busy, ev.i, pending{}
@@ -328,12 +335,12 @@ func (m *Model) tell(w *World, ev event) (line string) {
 	case doWrite:
 		line = fmt.Sprintf("%s  writes", i)
 	case doAck:
-		c, _ := m.mayAck(w, int(ev.i))
+		c, _, _ := m.mayAck(w, int(ev.i))
 		line = fmt.Sprintf("%s  acknowledges %s", i, m.logs.position(c))
 	case doLate:
 		line = fmt.Sprintf("what %s gave up takes effect", i)
 	default:
-		line = [...]string{doCrash: "%s  crashes", doServerCrash: "%s  loses its server", doWipe: "%s  loses its disk", doPlanned: "an operator plans a failover to %s",
+		line = [...]string{doCrash: "%s  crashes", doServerCrash: "%s  loses its server", doWipe: "%s  loses its disk", doRestore: "%s  is restored to an earlier moment", doPlanned: "an operator plans a failover to %s",
 			doForced: "an operator forces a failover to %s", doLose: "%s  gets no answer from the store"}[ev.what]
 		line = fmt.Sprintf(line, i)
 	}

@@ -22,7 +22,7 @@ func ticks(d time.Duration) int { return int(d / tick) }
 // odds are the chances per tick, in 1/10000, of what may go wrong. Each run draws its own, most of them zero: histories of few
 // kinds of faults go further than histories of all (swarm testing).
 type odds struct {
-	crash, serverCrash, pause, cutStore, cutPeer, storeDown, wipe, planned, forced, suspend, lostAnswer, badRewind, release int
+	crash, serverCrash, pause, cutStore, cutPeer, storeDown, wipe, planned, forced, suspend, lostAnswer, badRewind int
 }
 
 // Sim is one run.
@@ -76,6 +76,7 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 		s.w = m.born()
 	}
 	s.draw()
+	m.loose = s.odds.suspend > 0
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
@@ -149,9 +150,15 @@ func (s *Sim) trouble() {
 	case s.chance(o.storeDown):
 		s.storeDown = s.now + long
 	case s.chance(o.wipe) && data && n.data == present && s.spare(i):
-		s.say("%s loses its disk", names[i])
 		s.crash(i, long)
-		s.w.wipe(i)
+		if depth := m.logs.depth(n.log); s.chance(5000) && depth > 1 {
+			s.say("%s's disk is restored to an earlier moment", names[i])
+			m.restore(&s.w, i, depth-uint16(s.rng.IntN(min(20, int(depth)))))
+		} else {
+			s.say("%s loses its disk", names[i])
+			s.w.wipe(i)
+		}
+		n.up = false
 	case s.chance(o.planned) && s.w.op == "" && data && s.w.epoch.phase == lead:
 		s.say("an operator plans a failover to %s", names[i])
 		s.w.op, s.w.opTo, s.w.opEpoch = ag.OpPlanned, uint8(i+1), s.w.epoch.epoch
@@ -241,6 +248,9 @@ func (s *Sim) linked(i, j int) bool {
 func (s *Sim) timers(i int) {
 	n, t := &s.w.nodes[i], &s.nodes[i]
 	p := ag.Profiles["default"]
+	if s.m.flaw == flawLongLease && n.lease != 0 {
+		t.deadline = s.now + 1
+	}
 	if n.lease != 0 && s.now >= t.deadline {
 		n.lease = 0
 	}
@@ -404,9 +414,9 @@ func (s *Sim) clients(i int) {
 	if s.nodes[i].open && s.chance(3000) {
 		s.m.write(&s.w, i)
 	}
-	if c, ok := s.m.mayAck(&s.w, i); ok && s.chance(7000) {
+	if c, by, ok := s.m.mayAck(&s.w, i); ok && s.chance(7000) {
 		if n.lease != 0 || s.w.epoch.epoch != n.armed || s.chance(2000) {
-			s.m.checkAck(&s.w, i, c)
+			s.m.checkAck(&s.w, i, c, by)
 		}
 	}
 }

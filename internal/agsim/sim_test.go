@@ -46,3 +46,38 @@ func TestSim(t *testing.T) {
 	}
 	t.Logf("%d histories, %.0f a second", seeds, float64(seeds)/time.Since(begin).Seconds())
 }
+
+// unseen are the rules that neither explorer nor simulator fires, with the reason. The tables of package ag fire every rule.
+var unseen = map[ag.Rule]string{
+	ag.RuleFenceForeign: "nobody here changes a reserved setting behind the agent's back",
+	ag.RuleAwaitDrop:    "a second wall: nobody becomes a member of V of an epoch without having streamed from its leader, hence with its history",
+}
+
+// TestSimExercisesEveryRule fails when a rule is dead, or when the model lacks what would fire it.
+func TestSimExercisesEveryRule(t *testing.T) {
+	fired := map[ag.Rule]int{}
+	add := func(m *Model) {
+		for r, n := range m.fired {
+			fired[r] += n
+		}
+	}
+	for seed := uint64(0); seed < 1000 && len(fired)+len(unseen) < len(ag.Rules); seed++ {
+		m := NewModel(shapeOf(seed))
+		if err := m.Run(seed, nil); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		add(m)
+	}
+	m := NewModel(shapes[0])
+	m.Explore(Bounds{Epochs: 2, Writes: 1, States: 5_000})
+	add(m)
+	for _, r := range ag.Rules {
+		reason, excused := unseen[r]
+		switch {
+		case fired[r] == 0 && !excused:
+			t.Errorf("rule %s never fired", r)
+		case fired[r] > 0 && excused:
+			t.Errorf("rule %s fired, although: %s", r, reason)
+		}
+	}
+}

@@ -278,7 +278,7 @@ func (m *Model) stream(w *World, j, src int) {
 			n.refused = true // histories differ
 			return
 		}
-		if s.gotCopy[j] != 0 && s.gotCopy[j] != n.copy && m.flaw != flawKeepProof {
+		if s.gotCopy[j] != 0 && s.gotCopy[j] != n.copy {
 			s.proven, s.barrier = false, 0
 		}
 		s.streams |= one(j)
@@ -311,11 +311,11 @@ func (m *Model) seal(w *World, i, j int) {
 	c.sealLog[j], c.sealCpy[j] = n.log, n.copy
 }
 
-// mayAck returns the furthest commit that a server could report to its client as committed now.
-func (m *Model) mayAck(w *World, i int) (wal, bool) {
+// mayAck returns the furthest commit that a server could report to its client as committed now, and the setting that allows it.
+func (m *Model) mayAck(w *World, i int) (c wal, by setting, ok bool) {
 	n := &w.nodes[i]
 	if n.server != writable || n.opened != n.armed || n.armed == 0 {
-		return 0, false
+		return 0, by, false
 	}
 	best := uint16(0)
 	for s := range int(n.olders) + 1 {
@@ -331,12 +331,12 @@ func (m *Model) mayAck(w *World, i int) (wal, bool) {
 				}
 			}
 			if have >= int(c.n) {
-				best = d
+				best, by = d, c
 				break
 			}
 		}
 	}
-	return m.logs.at(n.log, best), best > n.endOfRec
+	return m.logs.at(n.log, best), by, best > n.endOfRec
 }
 
 // write makes a commit record on a server that is open for clients.
@@ -404,6 +404,13 @@ func (w *World) crash(i int) {
 func (w *World) wipe(i int) {
 	w.crash(i)
 	w.nodes[i].data, w.nodes[i].log = empty, 0
+}
+
+// restore replaces the data of node i by those of an earlier moment, which are another copy.
+func (m *Model) restore(w *World, i int, depth uint16) {
+	w.crash(i)
+	w.copies++
+	w.nodes[i].log, w.nodes[i].copy = m.logs.at(w.nodes[i].log, depth), w.copies
 }
 
 // violation is a broken invariant.

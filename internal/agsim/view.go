@@ -16,6 +16,7 @@ type Model struct {
 	decide func(ag.View) ag.Plan
 	fired  map[ag.Rule]int
 	flaw   flaw
+	loose  bool // what REQUIRED is changes while the group runs: not checked
 }
 
 // flaw is a deliberate mistake in what performs the plans. Mistakes in the decisions are made by wrapping Decide.
@@ -23,10 +24,10 @@ type flaw uint8
 
 const (
 	noFlaw        flaw = iota
-	flawKeepProof      // a stream that comes back with another copy leaves the setting proven
 	flawPromise        // WAL of an epoch older than the promise is taken
 	flawNoFence        // a seal does not fence the old leader it is asked of
 	flawSealOpen       // a seal leaves older streams open
+	flawLongLease      // a lease is counted from when its answer came and does not end
 )
 
 // NewModel returns a model of that group, whose replicas must be called a, b, c, ... in order.
