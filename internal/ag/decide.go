@@ -226,8 +226,11 @@ func (v View) askable() []ReplicaID {
 
 // best returns the furthest promotable copy among the seals that count, and whether there are enough of them. A seal counts
 // when its copy is the one in V, or is the last leader's own, which alone suffices.
+//
+// While the members of V suffice, another candidate leaves the last leader's copy aside: it may be the furthest, but only by what was
+// never acknowledged, and its server has just gone down or fallen silent.
 func (v View) best() (SealReport, bool) {
-	var best SealReport
+	var best, ofV SealReport
 	counted, leaderIn := 0, false
 	for _, s := range v.Seals {
 		m, in := v.Record.State.InV(s.Member)
@@ -236,9 +239,6 @@ func (v View) best() (SealReport, bool) {
 		if s.Epoch != v.epoch() || !in && !last {
 			continue
 		}
-		if in {
-			counted++
-		}
 		leaderIn = leaderIn || last
 		if r, ok := v.Group.Replica(s.Member); !last && (!ok || r.FailoverMode != Automatic || r.Suspended) {
 			s.Promotable = false
@@ -246,9 +246,18 @@ func (v View) best() (SealReport, bool) {
 		if best.Member == "" || s.better(best, v.Self) {
 			best = s
 		}
+		if in {
+			counted++
+			if ofV.Member == "" || s.better(ofV, v.Self) {
+				ofV = s
+			}
+		}
 	}
-	enough := leaderIn || v.Record.State.K >= 1 && counted >= v.Record.State.SealsNeeded()
-	return best, enough && best.Promotable
+	sealed := v.Record.State.K >= 1 && counted >= v.Record.State.SealsNeeded()
+	if sealed && ofV.Promotable && v.Self != v.Record.State.Leader {
+		return ofV, true
+	}
+	return best, (sealed || leaderIn) && best.Promotable
 }
 
 // SealsSuffice reports whether the seals so far allow to choose whom to promote. View.Sealed is measured from that moment.
