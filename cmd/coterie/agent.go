@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,6 +56,9 @@ func runAgent(c *cobra.Command, dir string, verbose bool) error {
 		return err
 	}
 	defer closeLog()
+	// A quiet agent holds some 20 MB; letting the heap grow fourfold, within a limit, halves what it spends on collecting garbage.
+	debug.SetGCPercent(400)
+	debug.SetMemoryLimit(100 << 20)
 	err = runNode(c.Context(), dir, log)
 	if err != nil {
 		log.Error("agent ended", "err", err)

@@ -93,7 +93,7 @@ func (n *node) startMember(ctx context.Context, founding bool, initial map[strin
 	advertise := n.cfg.Endpoint.Advertise
 	m, err := etcd.StartMember(ctx, etcd.MemberConfig{Name: string(n.self), Dir: n.layout.Etcd(), PeerSocket: n.layout.EtcdPeer(),
 		ClientSocket: n.layout.EtcdClient(), AdvertisePeer: "https://" + advertise, Initial: initial, New: founding, Token: n.cfg.Group,
-		CertFile: cert, KeyFile: key, CAFile: ca, ServerName: "localhost", MarkFile: n.memberMark(), Logger: n.log.With("part", "quorum")})
+		CertFile: cert, KeyFile: key, CAFile: ca, ServerName: "localhost", MarkFile: n.memberMark(), HeartbeatMS: 200, ElectionMS: 1000, Logger: n.log.With("part", "quorum")})
 	if err != nil {
 		return fmt.Errorf("quorum member: %w", err)
 	}

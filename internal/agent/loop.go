@@ -11,7 +11,7 @@ import (
 )
 
 // idleTurn is how often the loop looks when nothing wakes it.
-const idleTurn = 500 * time.Millisecond
+const idleTurn = time.Second
 
 // loop observes, decides and acts until ctx is done.
 func (a *Agent) loop(ctx context.Context) error {
@@ -24,7 +24,7 @@ func (a *Agent) loop(ctx context.Context) error {
 	var calm <-chan time.Time // set: flush positions are not looked at until it fires
 	for {
 		again := a.turn(ctx)
-		wait := idleTurn
+		wait := a.untilSilence()
 		if again {
 			wait = 20 * time.Millisecond
 		}
@@ -53,6 +53,15 @@ func (a *Agent) loop(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
+}
+
+// untilSilence is how long nothing can happen that only this node's stopwatch would tell: the leader's silence becoming long enough.
+func (a *Agent) untilSilence() time.Duration {
+	v := a.view.Load()
+	if v == nil || v.Silence >= v.Profile.Observer {
+		return idleTurn
+	}
+	return min(idleTurn, v.Profile.Observer-v.Silence+time.Millisecond)
 }
 
 // calm is for how long flush positions that move shall not turn the loop again: a busy stream moves them a thousand times a second.
