@@ -171,13 +171,15 @@ func wantedSync(v View) Sync {
 			p = append(p, id)
 		}
 	}
-	for _, id := range slices.Concat(v.Local.Sync.P, eligible) { // rather wait for somebody than acknowledge below REQUIRED
-		if len(p) < required && slices.Contains(eligible, id) && !slices.Contains(p, id) {
+	alive := len(p)
+	for _, id := range slices.Concat(v.Local.Sync.P, eligible) { // rather wait for anybody than acknowledge below REQUIRED
+		was := alive < required && slices.Contains(v.Local.Sync.P, id)
+		if (was || len(p) < required) && slices.Contains(eligible, id) && !slices.Contains(p, id) {
 			p = append(p, id)
 		}
 	}
 	slices.Sort(p)
-	return Sync{P: p, N: min(max(n, required), len(p))}
+	return Sync{P: p, N: min(max(n, required), max(alive, required), len(p))}
 }
 
 // copyKnown reports whether it is known which copy a member holds: its stream said so, or the record does.
