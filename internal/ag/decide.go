@@ -112,7 +112,7 @@ func (v View) forced() bool {
 
 func (v View) force() Plan {
 	tli := v.Record.Epoch.MaxTLI + 1
-	e := EpochRecord{Epoch: v.epoch() + 1, Phase: PhasePromote, Leader: v.Self, TLI: tli, MaxTLI: tli, From: v.Local.Position, Forced: true,
+	e := EpochRecord{Epoch: v.epoch() + 1, Phase: PhasePromote, Leader: v.Self, TLI: tli, MaxTLI: tli, From: v.Local.Position, Copy: v.Local.Copy, Forced: true,
 		Reason: "forced by an operator who accepted data loss"}
 	return Plan{Rule: RuleForce, Because: e.Reason, Commit: &Commit{Guard: v.Record.Revs, Epoch: &e}}
 }
@@ -203,7 +203,7 @@ func (v View) sealOrChoose() Plan {
 	}
 	e := v.Record.Epoch
 	e.Phase, e.Leader, e.MaxTLI = PhasePromote, best.Member, e.MaxTLI+1
-	e.TLI, e.From = e.MaxTLI, best.Position
+	e.TLI, e.From, e.Copy = e.MaxTLI, best.Position, best.Copy
 	e.Reason = fmt.Sprintf("%s: sealed at %s, the furthest of %d", v.Record.Epoch.Reason, best.Position, len(v.Seals))
 	return Plan{Rule: RuleChoose, Because: e.Reason, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e}}
 }
@@ -281,10 +281,13 @@ func (s SealReport) better(t SealReport, self ReplicaID) bool {
 func (v View) promoteOrLead() Plan {
 	e := v.Record.Epoch
 	if v.Local.Server != ServerWritable || v.Local.EndOfRec == 0 {
+		if e.Copy != "" && e.Copy != v.Local.Copy {
+			return v.giveUp("chosen with another copy than the one that is here now")
+		}
 		switch v.Local.Server {
 		case ServerDown:
 			if v.Local.Data != DataPresent {
-				return v.giveUp()
+				return v.giveUp("chosen, but the data directory is " + string(v.Local.Data))
 			}
 			return Plan{Rule: RuleStart, Because: "to be promoted", Actions: []Action{Start{}}}
 		case ServerStarting:
@@ -297,16 +300,15 @@ func (v View) promoteOrLead() Plan {
 		return Plan{Rule: RulePromote, Because: fmt.Sprintf("chosen for epoch %d at %s", e.Epoch, e.From),
 			Actions: []Action{Promote{Epoch: e.Epoch, TLI: e.TLI, Sync: v.firstSync()}}}
 	}
-	e.Phase = PhaseLead
+	e.Phase, e.Copy = PhaseLead, ""
 	st := State{Epoch: e.Epoch, Leader: v.Self, Copy: v.Local.Copy, V: []Member{}, K: 0,
 		Basis: Position{e.TLI, v.Local.EndOfRec}, Timelines: v.history(), Setting: v.Local.Sync.Setting(), Seq: v.Record.State.Seq + 1}
 	return Plan{Rule: RuleLead, Because: fmt.Sprintf("promoted to timeline %d at %s", e.TLI, v.Local.EndOfRec),
 		Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e, State: &st}}
 }
 
-// giveUp ends the renewals of a chosen replica that has nothing to promote any more, so that others may outbid it.
-func (v View) giveUp() Plan {
-	why := "chosen, but the data directory is " + string(v.Local.Data)
+// giveUp ends the renewals of a chosen replica that no longer has what was chosen, so that others may outbid it.
+func (v View) giveUp(why string) Plan {
 	if v.released() {
 		return Plan{Rule: RuleStandBy, Because: why}
 	}

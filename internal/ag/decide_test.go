@@ -58,7 +58,7 @@ func sealing() View {
 // promoting is what b sees once it was chosen.
 func promoting() View {
 	v := sealing()
-	v.Record.Epoch = EpochRecord{Epoch: 4, Phase: PhasePromote, Leader: "b", TLI: 5, MaxTLI: 5, From: Position{4, 200}}
+	v.Record.Epoch = EpochRecord{Epoch: 4, Phase: PhasePromote, Leader: "b", TLI: 5, MaxTLI: 5, From: Position{4, 200}, Copy: "B"}
 	return v
 }
 
@@ -121,6 +121,7 @@ func TestDecide(t *testing.T) {
 		{"with k of 0 members cannot suffice", sealing(), func(v *View) { v.Record.State.K = 0 }, RuleSeal},
 		{"chosen", promoting(), func(*View) {}, RulePromote},
 		{"chosen and down", promoting(), func(v *View) { v.Local.Server = ServerDown }, RuleStart},
+		{"chosen, and restored since", promoting(), func(v *View) { v.Local.Copy = "B2" }, RuleRelease},
 		{"chosen, and its data are gone", promoting(), func(v *View) { v.Local.Server, v.Local.Data = ServerDown, DataEmpty }, RuleRelease},
 		{"chosen, its data are gone, and released", promoting(), func(v *View) {
 			v.Local.Server, v.Local.Data, v.Record.Lead = ServerDown, DataEmpty, Lead{Epoch: 4, Released: true}
@@ -206,7 +207,7 @@ func TestChooseTakesTheLongestLog(t *testing.T) {
 	v := sealing()
 	v.Seals[1].Position.LSN = 210
 	e := Decide(v).Commit.Epoch
-	if e.Leader != "c" || e.Phase != PhasePromote || e.TLI != 5 || e.MaxTLI != 5 || e.From != (Position{4, 210}) || e.Epoch != 4 {
+	if e.Leader != "c" || e.Phase != PhasePromote || e.TLI != 5 || e.MaxTLI != 5 || e.From != (Position{4, 210}) || e.Copy != "C" || e.Epoch != 4 {
 		t.Errorf("choose = %+v", e)
 	}
 	v.Group.Replicas[2].FailoverMode = Manual

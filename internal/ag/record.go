@@ -88,6 +88,7 @@ type EpochRecord struct {
 	TLI    Timeline  `json:"tli,omitempty"`    // from PROMOTE on: the timeline id of this epoch
 	MaxTLI Timeline  `json:"max_tli"`          // the highest timeline id ever allotted, carried from epoch to epoch so that none is used twice
 	From   Position  `json:"from,omitzero"`    // from PROMOTE on: where the epoch's timeline leaves its parent, as expected
+	Copy   CopyID    `json:"copy,omitempty"`   // during PROMOTE: the copy that was chosen, if it is known; no other may be promoted
 	Forced bool      `json:"forced,omitempty"` // an operator accepted the loss
 	Reason string    `json:"reason,omitempty"`
 }

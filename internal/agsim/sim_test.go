@@ -34,9 +34,9 @@ func TestSim(t *testing.T) {
 		}
 		return
 	}
-	seeds := uint64(150)
+	seeds := uint64(600)
 	if os.Getenv("DEEP") != "" {
-		seeds = 20_000
+		seeds = 50_000
 	}
 	begin := time.Now()
 	for seed := range seeds {

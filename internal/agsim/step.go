@@ -104,6 +104,9 @@ func (m *Model) commitOf(n *node, e env, c ag.Commit) pending {
 		b.hasEpoch = true
 		b.epoch = epochRec{epoch: uint16(c.Epoch.Epoch), phase: phaseOf(c.Epoch.Phase), leader: uint8(index(c.Epoch.Leader) + 1),
 			tli: uint16(c.Epoch.TLI), fromTLI: uint16(c.Epoch.From.Timeline), fromLSN: uint16(c.Epoch.From.LSN), maxTLI: uint16(c.Epoch.MaxTLI), forced: c.Epoch.Forced}
+		if c.Epoch.Copy != "" {
+			b.epoch.copy = copyOf(c.Epoch.Copy)
+		}
 	}
 	if c.State != nil {
 		b.hasState = true
@@ -238,7 +241,7 @@ func (m *Model) handOver(w *World, i int) {
 	n.busy, w.op = pending{}, ""
 	e := w.epoch
 	e.epoch, e.phase, e.leader, e.maxTLI, e.forced = e.epoch+1, promote, uint8(to+1), e.maxTLI+1, false
-	e.tli = e.maxTLI
+	e.tli, e.copy = e.maxTLI, 0
 	e.fromTLI, e.fromLSN = m.logs.tli(n.log), m.logs.depth(n.log)
 	if m.commit(w, i, pending{kind: committing, staleEpoch: b.staleEpoch, hasEpoch: true, epoch: e}) {
 		n.lease, n.armed = 0, 0

@@ -194,7 +194,7 @@ func (m *Model) addStreams(v *ag.View, n *node, e env) {
 func (m *Model) record(e env) ag.Record {
 	r := ag.Record{Revs: ag.Revisions{Epoch: 1, State: 1, Lead: 1}}
 	r.Epoch = ag.EpochRecord{Epoch: ag.Epoch(e.epoch.epoch), Phase: phases[e.epoch.phase], TLI: ag.Timeline(e.epoch.tli),
-		MaxTLI: ag.Timeline(e.epoch.maxTLI), Forced: e.epoch.forced, Leader: names[e.epoch.leader-1], Reason: "claimed",
+		MaxTLI: ag.Timeline(e.epoch.maxTLI), Forced: e.epoch.forced, Copy: e.epoch.copy.id(), Leader: names[e.epoch.leader-1], Reason: "claimed",
 		From: ag.Position{Timeline: ag.Timeline(e.epoch.fromTLI), LSN: ag.LSN(e.epoch.fromLSN)}}
 	r.State = ag.State{Epoch: ag.Epoch(e.state.epoch), Copy: e.state.copy.id(), K: int(e.state.k), V: []ag.Member{},
 		Timelines: m.logs.timelines(e.state.basis), Seq: 1, Leader: names[e.state.leader-1],

@@ -104,6 +104,7 @@ type epochRec struct {
 	forced bool
 
 	fromTLI, fromLSN uint16
+	copy             copyID
 }
 
 // stateRec is /state. v holds the copy of each member of V, 0 for those outside.
