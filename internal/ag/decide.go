@@ -8,8 +8,8 @@ import (
 
 // Timing of takeover that does not depend on the lease profile.
 const (
-	// ProgressTimeout is how long a candidate or a promotion may show no progress before it may be outbid
-	// (safety specification 1.1).
+	// ProgressTimeout is how long a candidate or a promotion may show no progress before it may be outbid, at least
+	// (safety specification 1.1, Profile.Progress).
 	ProgressTimeout = 1500 * time.Millisecond
 	// SealGrace is how long a candidate with enough seals waits for the rest, to choose among more copies.
 	SealGrace = 150 * time.Millisecond
@@ -44,7 +44,7 @@ func Decide(v View) Plan {
 	case v.mayRetake():
 		return v.claim(RuleRetake, "this copy led last and nobody has led since")
 	case v.mayOutbid():
-		return v.claim(RuleOutbid, fmt.Sprintf("%s by %s made no progress for %v", v.Record.Epoch.Phase, v.Record.Epoch.Leader, ProgressTimeout))
+		return v.claim(RuleOutbid, fmt.Sprintf("%s by %s made no progress for %v", v.Record.Epoch.Phase, v.Record.Epoch.Leader, v.Profile.Progress()))
 	case v.is(PhaseSeal):
 		return v.sealOrChoose()
 	case v.is(PhasePromote):
@@ -177,7 +177,7 @@ func (v View) mayRetake() bool {
 
 func (v View) mayOutbid() bool {
 	e := v.Record.Epoch
-	if e.Phase == PhaseLead || v.Silence < ProgressTimeout || v.Local.Server == ServerWritable {
+	if e.Phase == PhaseLead || v.Silence < v.Profile.Progress() || v.Local.Server == ServerWritable {
 		return false
 	}
 	if v.ledLast() && v.Local.Server == ServerRecovery {

@@ -106,6 +106,9 @@ func TestDecide(t *testing.T) {
 			v.Local.Server, v.Lease.Valid, v.Record.Lead.Released, v.Silence = ServerRecovery, false, true, ReleaseGrace
 		}, RuleRetake},
 		{"a candidate makes no progress", sealing(), func(v *View) { v.Record.Epoch.Leader, v.Silence = "c", ProgressTimeout }, RuleOutbid},
+		{"a candidate of a slow profile renews seldom", sealing(), func(v *View) {
+			v.Profile, v.Record.Epoch.Leader, v.Silence = Profiles["wan"], "c", ProgressTimeout
+		}, RuleStandBy},
 		{"a candidate makes progress", sealing(), func(v *View) { v.Record.Epoch.Leader = "c" }, RuleStandBy},
 		{"the last leader outbids with k of 0", sealing(), func(v *View) {
 			v.Record.Epoch.Leader, v.Silence, v.Record.State = "c", ProgressTimeout, State{Leader: "b", Copy: "B", V: []Member{}}

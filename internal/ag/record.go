@@ -177,6 +177,9 @@ var Profiles = map[string]Profile{
 	"wan":     {"wan", 2 * time.Second, 4 * time.Second, 15 * time.Second, time.Second, 17 * time.Second},
 }
 
+// Progress is how long a candidate or a promotion may be silent before it may be outbid: it renews no more often than the profile says.
+func (p Profile) Progress() time.Duration { return max(ProgressTimeout, 2*p.Heart) }
+
 // Validate refuses a profile whose observers could take over while its holder may still act:
 // O/(1+rho) >= L/(1-rho) + F (reliability notes, "The inequality").
 func (p Profile) Validate() error {
