@@ -42,7 +42,7 @@ func (m *Model) checkLead(w *World, i int) {
 
 // checkCommit is called before a change of the record: nothing goes back (S2).
 func (m *Model) checkCommit(w *World, b pending) {
-	if b.hasState && b.guardState == false {
+	if b.hasState && !b.guardState {
 		fail("/state was written without being compared")
 	}
 	if !b.hasEpoch {

@@ -289,7 +289,7 @@ func (m *Model) apply(w *World, ev event) (p ag.Plan) {
 func (m *Model) env(w *World, i int, saw uint8) env {
 	e := env{epoch: w.epoch, state: w.state, released: w.released, sealed: time.Hour}
 	if saw&sawNobody == 0 {
-		e.reach = 1<<m.n - 1&^one(i)
+		e.reach = (1<<m.n - 1) &^ one(i)
 	}
 	if saw&sawSilence != 0 {
 		e.silence = time.Hour
