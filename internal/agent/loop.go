@@ -55,10 +55,16 @@ func (a *Agent) loop(ctx context.Context) error {
 	}
 }
 
-// untilSilence is how long nothing can happen that only this node's stopwatch would tell: the leader's silence becoming long enough.
+// untilSilence is how long the loop may wait for something to happen: not beyond the moment at which the leader's silence becomes long
+// enough, which only this node's stopwatch tells.
 func (a *Agent) untilSilence() time.Duration {
-	v := a.view.Load()
-	if v == nil || v.Silence >= v.Profile.Observer {
+	v, p := a.view.Load(), a.plan.Load()
+	switch {
+	case v == nil || p == nil:
+		return idleTurn
+	case p.Rule == ag.RuleSync:
+		return idleTurn / 20 // the gate may be waiting for it
+	case v.Silence >= v.Profile.Observer:
 		return idleTurn
 	}
 	return min(idleTurn, v.Profile.Observer-v.Silence+time.Millisecond)

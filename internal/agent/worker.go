@@ -59,7 +59,11 @@ func (a *Agent) taskEnded(r taskResult) {
 	a.progress.Store(nil)
 	if r.err != nil {
 		a.log.Warn("action failed", "action", r.name, "after", took.Round(time.Millisecond), "err", r.err)
-		a.failed[r.name] = boottime.Now() + retryPause
+		pause := retryPause
+		if r.name == "sync" { // a stream that has just begun is not ready to prove anything; clients wait for it
+			pause = retryPause / 10
+		}
+		a.failed[r.name] = boottime.Now() + pause
 	} else if r.name != "sync" {
 		a.log.Info("action done", "action", r.name, "took", took.Round(time.Millisecond))
 	}
