@@ -67,7 +67,7 @@ type Network struct {
 }
 
 // Start makes the namespaces, devices and links of a lab. What a killed process of the same lab left behind is removed first.
-// It raises GOMAXPROCS, so that the thread of a port need not wait for another goroutine.
+// It raises GOMAXPROCS: the thread of a port keeps a processor of Go's also while it sleeps.
 func Start(o Options) (*Network, error) {
 	o.MTU = cmp.Or(o.MTU, 1500)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
@@ -159,7 +159,7 @@ func (n *Network) add(node string) error {
 		other.join(p, n.o)
 	}
 	n.ports = append(n.ports, p)
-	if procs := len(n.ports) + 2; runtime.GOMAXPROCS(0) < procs {
+	if procs := len(n.ports) + 4; runtime.GOMAXPROCS(0) < procs {
 		runtime.GOMAXPROCS(procs)
 	}
 	n.threads.Go(p.run)
@@ -317,9 +317,15 @@ func (n *Network) Stats() []Stats {
 
 // Overruns returns how many packets of a node were lost before any link saw them, since it sent faster than this machine can
 // pass them on. A measurement during which it grows is one of the machine.
-func (n *Network) Overruns(node string) (lost uint64, err error) {
-	err = n.Do(node, func() error {
-		link, err := netlink.LinkByName(device(n.o.Lab))
+func (n *Network) Overruns(node string) (lost uint64, err error) { return overruns(n.o.Lab, node) }
+
+func overruns(lab, node string) (lost uint64, err error) {
+	ns := ""
+	if node != Client {
+		ns = namespace(lab, node)
+	}
+	err = do(ns, func() error {
+		link, err := netlink.LinkByName(device(lab))
 		if err != nil {
 			return fmt.Errorf("device of %s: %w", node, err)
 		}
@@ -353,11 +359,13 @@ func (n *Network) Namespace(node string) string {
 }
 
 // Do calls f on a thread that is in the node's network; see Enter.
-func (n *Network) Do(node string, f func() error) error {
-	if node == Client {
+func (n *Network) Do(node string, f func() error) error { return do(n.Namespace(node), f) }
+
+func do(namespace string, f func() error) error {
+	if namespace == "" {
 		return f()
 	}
-	return Enter(n.Namespace(node), f)
+	return Enter(namespace, f)
 }
 
 // find needs the mutex.

@@ -50,6 +50,9 @@ const (
 	mostWaking  = nanos(60 * time.Microsecond) // more is a busy machine, which is not the rule
 )
 
+// longestSleep bounds how long the collector of garbage has to wait for a thread that misses its signal.
+const longestSleep = nanos(100 * time.Millisecond)
+
 // late is when a delivery counts as late.
 const late = nanos(time.Millisecond)
 
@@ -61,7 +64,7 @@ func (p *port) run() {
 		p.log.Warn("links are late when processors are busy: no real-time priority", "node", p.node, "err", err)
 	}
 	p.next, p.waking = p.pool.get(), firstWaking
-	fds := []unix.PollFd{{Fd: int32(p.tun), Events: unix.POLLIN}, {Fd: int32(p.wake), Events: unix.POLLIN}}
+	fds := &[2]unix.PollFd{{Fd: int32(p.tun), Events: unix.POLLIN}, {Fd: int32(p.wake), Events: unix.POLLIN}}
 	for !p.quit.Load() {
 		if asked := p.asked.Load(); asked != p.adopted.Load() {
 			p.reshape()
@@ -92,25 +95,27 @@ func urgent() error {
 }
 
 // sleep returns when there is something to read, something due, or something new to know.
-func (p *port) sleep(fds []unix.PollFd) error {
-	var timeout *unix.Timespec
+func (p *port) sleep(fds *[2]unix.PollFd) error {
 	var target nanos
+	left, timed := longestSleep, false
 	if len(p.agenda) > 0 {
 		target = p.agenda[0].due - p.waking
-		left := target - p.clock()
-		if left <= 0 {
+		if due := target - p.clock(); due <= 0 {
 			return nil
+		} else if due < left {
+			left, timed = due, true
 		}
-		t := unix.NsecToTimespec(int64(left))
-		timeout = &t
 	}
-	n, err := unix.Ppoll(fds, timeout, nil)
-	if n == 0 && err == nil {
-		p.waking += (min(p.clock()-target, mostWaking) - p.waking) / 16
+	timeout := unix.NsecToTimespec(int64(left))
+	n, errno := rawPoll(fds, &timeout)
+	if n == 0 && errno == 0 {
+		if timed {
+			p.waking += (min(p.clock()-target, mostWaking) - p.waking) / 16
+		}
 		return nil
 	}
-	if err != nil && !errors.Is(err, unix.EINTR) {
-		return fmt.Errorf("ppoll: %w", err)
+	if errno != 0 && errno != unix.EINTR {
+		return fmt.Errorf("ppoll: %w", errno)
 	}
 	if fds[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0 {
 		return errors.New("the TUN device is gone")
@@ -126,8 +131,8 @@ func (p *port) sleep(fds []unix.PollFd) error {
 // receive reads at most one batch and returns how many packets it was.
 func (p *port) receive() int {
 	for n := range batch {
-		size, err := unix.Read(p.tun, p.next.slot)
-		if err != nil || size == 0 {
+		size, errno := rawRead(p.tun, p.next.slot)
+		if errno != 0 || size == 0 {
 			return n // EAGAIN: no more; a lasting error shows in sleep
 		}
 		p.forward(size)
@@ -149,7 +154,7 @@ func (p *port) forward(size int) {
 	f := path.admit(now, size)
 	if f.verdict == rejected {
 		if p.reply = refusal(p.reply, b); p.reply != nil {
-			_, _ = unix.Write(p.tun, p.reply) // a refusal that gets lost is a cut
+			_ = rawWrite(p.tun, p.reply) // a refusal that gets lost is a cut
 		}
 	}
 	if f.verdict != deliver {
@@ -220,7 +225,7 @@ func (p *port) drop(q *packet) {
 
 // write hands a packet to the receiver's device, which takes it at once.
 func (p *path) write(b []byte) {
-	if _, err := unix.Write(p.to.tun, b); err != nil {
+	if rawWrite(p.to.tun, b) != 0 {
 		p.count.failed.Add(1)
 		return
 	}
