@@ -299,10 +299,14 @@ func found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	self := ag.ReplicaID(cfg.Node)
 	tli := ctl.Timeline
 	f := founding{
-		Group: ag.Group{ID: ag.GroupID(cfg.Group), Name: cfg.GroupName, SystemID: ctl.SystemID, CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second,
-			Profile: profile, Replicas: []ag.Replica{{ID: self, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic,
+		Group: ag.Group{
+			ID: ag.GroupID(cfg.Group), Name: cfg.GroupName, SystemID: ctl.SystemID, CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second,
+			Profile: profile, Replicas: []ag.Replica{{
+				ID: self, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic,
 				Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise, ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise,
-				KeyPin: node.Pin, Voter: true, Major: in.Major, Allow: ag.AllowReadOnly}}},
+				KeyPin: node.Pin, Voter: true, Major: in.Major, Allow: ag.AllowReadOnly,
+			}},
+		},
 		Epoch: ag.EpochRecord{Epoch: 1, Phase: ag.PhasePromote, Leader: self, TLI: tli + 1, MaxTLI: tli + 1, Reason: "founded"},
 		State: ag.State{Leader: self, Copy: cp, V: []ag.Member{}, Timelines: []ag.TimelineEntry{{TLI: tli}}},
 	}
@@ -403,8 +407,10 @@ func joinNode(c *cobra.Command, dir string, f *nodeFlags, kind, text string) (er
 		return err
 	}
 	cfg.Group, cfg.GroupName = string(t.Group), t.Name
-	req := endpoint.JoinRequest{ID: ag.ReplicaID(cfg.Node), Kind: kind, Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise,
-		ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise, Hosts: certHosts(cfg)}
+	req := endpoint.JoinRequest{
+		ID: ag.ReplicaID(cfg.Node), Kind: kind, Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise,
+		ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise, Hosts: certHosts(cfg),
+	}
 	l, err := config.NewLayout(dir)
 	if err != nil {
 		return err

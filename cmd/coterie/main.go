@@ -41,6 +41,7 @@ func (e exitCode) Unwrap() error { return e.error }
 
 func usage(format string, a ...any) error   { return exitCode{exitUsage, fmt.Errorf(format, a...)} }
 func refused(format string, a ...any) error { return exitCode{exitRefused, fmt.Errorf(format, a...)} }
+
 func unhealthy(format string, a ...any) error {
 	return exitCode{exitUnhealthy, fmt.Errorf(format, a...)}
 }

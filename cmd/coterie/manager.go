@@ -96,9 +96,11 @@ func failoverReady(v ag.View) string {
 
 func (m *manager) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag.Position) api.Replica {
 	st, mine := snap.Statuses[r.ID], r.ID == m.n.self
-	out := api.Replica{Name: r.ID, Role: st.Role, Mode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: votes(r), Suspended: r.Suspended,
+	out := api.Replica{
+		Name: r.ID, Role: st.Role, Mode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: votes(r), Suspended: r.Suspended,
 		Endpoint: r.Endpoint, Listener: r.Listener, ReadOnly: r.ReadOnly, HTTP: r.HTTP, Position: st.Position, Server: st.Server, Data: st.Data,
-		Busy: st.Busy, Progress: st.Progress, Because: st.Because, Connected: "CONNECTED", Sync: ag.NotSynchronizing}
+		Busy: st.Busy, Progress: st.Progress, Because: st.Because, Connected: "CONNECTED", Sync: ag.NotSynchronizing,
+	}
 	if mine {
 		out.Role, out.Position, out.Server, out.Data, out.Busy = v.Role(), v.Local.Position, v.Local.Server, v.Local.Data, v.Busy
 		out.Local = m.process()

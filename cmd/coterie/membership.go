@@ -30,8 +30,10 @@ func (n *node) foundingFile() string { return filepath.Join(n.layout.State(), "f
 // openStore opens the client of the quorum and, on a voter, its member.
 func (n *node) openStore(ctx context.Context) error {
 	n.ports = &groupStore{self: n.self, member: n.member.Load, voters: n.voters}
-	store, err := etcd.OpenStore(etcd.StoreConfig{Group: ag.GroupID(n.cfg.Group), Dial: n.dialQuorum, Replica: n.self, Attempt: n.incarnation,
-		Endpoints: []string{string(n.self)}, Logger: n.log.With("part", "quorum")})
+	store, err := etcd.OpenStore(etcd.StoreConfig{
+		Group: ag.GroupID(n.cfg.Group), Dial: n.dialQuorum, Replica: n.self, Attempt: n.incarnation,
+		Endpoints: []string{string(n.self)}, Logger: n.log.With("part", "quorum"),
+	})
 	if err != nil {
 		return fmt.Errorf("quorum: %w", err)
 	}
@@ -91,9 +93,11 @@ func (n *node) found(ctx context.Context, path string) error {
 func (n *node) startMember(ctx context.Context, founding bool, initial map[string]string) error {
 	cert, key, ca := endpoint.TLSFiles(n.layout.PKI())
 	advertise := n.cfg.Endpoint.Advertise
-	m, err := etcd.StartMember(ctx, etcd.MemberConfig{Name: string(n.self), Dir: n.layout.Etcd(), PeerSocket: n.layout.EtcdPeer(),
+	m, err := etcd.StartMember(ctx, etcd.MemberConfig{
+		Name: string(n.self), Dir: n.layout.Etcd(), PeerSocket: n.layout.EtcdPeer(),
 		ClientSocket: n.layout.EtcdClient(), AdvertisePeer: "https://" + advertise, Initial: initial, New: founding, Token: n.cfg.Group,
-		CertFile: cert, KeyFile: key, CAFile: ca, ServerName: "localhost", MarkFile: n.memberMark(), HeartbeatMS: 200, ElectionMS: 1000, Logger: n.log.With("part", "quorum")})
+		CertFile: cert, KeyFile: key, CAFile: ca, ServerName: "localhost", MarkFile: n.memberMark(), HeartbeatMS: 200, ElectionMS: 1000, Logger: n.log.With("part", "quorum"),
+	})
 	if err != nil {
 		return fmt.Errorf("quorum member: %w", err)
 	}
@@ -313,8 +317,10 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 
 // enlist adds the joiner to the configuration, or says why it cannot be added.
 func enlist(g *ag.Group, req endpoint.JoinRequest, pin string) error {
-	r := ag.Replica{ID: req.ID, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Endpoint: req.Endpoint, Listener: req.Listener,
-		ReadOnly: req.ReadOnly, HTTP: req.HTTP, KeyPin: pin, Major: req.Major, Allow: ag.AllowReadOnly}
+	r := ag.Replica{
+		ID: req.ID, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Endpoint: req.Endpoint, Listener: req.Listener,
+		ReadOnly: req.ReadOnly, HTTP: req.HTTP, KeyPin: pin, Major: req.Major, Allow: ag.AllowReadOnly,
+	}
 	if req.Kind == "witness" {
 		r.AvailabilityMode, r.FailoverMode, r.Allow, r.Major = ag.ConfigurationOnly, ag.Manual, "", 0
 	}
@@ -332,8 +338,10 @@ func enlist(g *ag.Group, req endpoint.JoinRequest, pin string) error {
 	}
 	for _, other := range g.Replicas {
 		if other.HasData() && r.HasData() && other.Major != r.Major {
-			return &endpoint.RemoteError{Code: "version_mismatch",
-				Message: fmt.Sprintf("this node has PostgreSQL %d and the group has %d; install PostgreSQL %d and join again", r.Major, other.Major, other.Major)}
+			return &endpoint.RemoteError{
+				Code:    "version_mismatch",
+				Message: fmt.Sprintf("this node has PostgreSQL %d and the group has %d; install PostgreSQL %d and join again", r.Major, other.Major, other.Major),
+			}
 		}
 		if other.Endpoint == r.Endpoint {
 			return &endpoint.RemoteError{Code: "name_taken", Message: fmt.Sprintf("%s is the endpoint of %s already; give this node another --endpoint", r.Endpoint, other.ID)}

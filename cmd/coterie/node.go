@@ -65,8 +65,10 @@ func runNode(ctx context.Context, dir string, log *slog.Logger) (err error) {
 		return err
 	}
 	defer unlock()
-	n := &node{cfg: cfg, layout: layout, self: ag.ReplicaID(cfg.Node), log: log.With("node", cfg.Node),
-		incarnation: fmt.Sprintf("%s-%d-%d", cfg.Node, os.Getpid(), time.Now().UnixNano()), sessions: newSessions(ag.ReplicaID(cfg.Node))}
+	n := &node{
+		cfg: cfg, layout: layout, self: ag.ReplicaID(cfg.Node), log: log.With("node", cfg.Node),
+		incarnation: fmt.Sprintf("%s-%d-%d", cfg.Node, os.Getpid(), time.Now().UnixNano()), sessions: newSessions(ag.ReplicaID(cfg.Node)),
+	}
 	life, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var running sync.WaitGroup
@@ -135,11 +137,13 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 		}
 	}
 	log := n.log.With("part", "endpoint")
-	c := endpoint.Config{Node: id, Listen: n.cfg.Endpoint.Listen, Authorize: n.authorize, Trust: n.trust, Logger: log,
+	c := endpoint.Config{
+		Node: id, Listen: n.cfg.Endpoint.Listen, Authorize: n.authorize, Trust: n.trust, Logger: log,
 		Handlers: map[endpoint.Class]endpoint.Handler{
 			endpoint.ClassQuorum:   endpoint.RelayTo(n.layout.EtcdClient(), log),
 			endpoint.ClassEtcdPeer: endpoint.RelayTo(n.layout.EtcdPeer(), log),
-		}}
+		},
+	}
 	if n.ca != nil {
 		c.Join = n.admit
 		c.Handlers[endpoint.ClassWAL] = n.serveStream
@@ -178,8 +182,10 @@ func (n *node) openServer(ctx context.Context, run func(string, func(context.Con
 	}
 	log := n.log.With("part", "replication")
 	n.up = replication.NewUpstream(replication.UpstreamConfig{Dir: n.layout.Upstream(), Hello: n.hello, Logger: log})
-	n.down = replication.NewDownstream(replication.DownstreamConfig{SocketDir: n.layout.Sockets(), Superuser: func() string { return n.cfg.PostgreSQL.Superuser },
-		Self: n.facts, Verify: n.verifyHello, OldRowGone: n.oldRowGone, Logger: log})
+	n.down = replication.NewDownstream(replication.DownstreamConfig{
+		SocketDir: n.layout.Sockets(), Superuser: func() string { return n.cfg.PostgreSQL.Superuser },
+		Self: n.facts, Verify: n.verifyHello, OldRowGone: n.oldRowGone, Logger: log,
+	})
 	run("upstream", n.up.Serve)
 	return nil
 }
@@ -190,9 +196,11 @@ func newInstance(cfg config.Config, l config.Layout, log *slog.Logger) (*postgre
 	if err != nil {
 		return nil, fmt.Errorf("PostgreSQL in %s: %w; correct postgresql.bin_dir in %s", cfg.PostgreSQL.BinDir, err, filepath.Join(l.Dir, config.File))
 	}
-	return postgres.New(postgres.Config{Install: found, PGData: cfg.PostgreSQL.Data, ConfigFile: cfg.PostgreSQL.ConfigFile, SocketDir: l.Sockets(),
+	return postgres.New(postgres.Config{
+		Install: found, PGData: cfg.PostgreSQL.Data, ConfigFile: cfg.PostgreSQL.ConfigFile, SocketDir: l.Sockets(),
 		UpstreamDir: l.Upstream(), StateDir: l.State(), LogDir: l.Log(), Superuser: cfg.PostgreSQL.Superuser,
-		Slot: postgres.SlotName(ag.ReplicaID(cfg.Node)), Logger: log}), nil
+		Slot: postgres.SlotName(ag.ReplicaID(cfg.Node)), Logger: log,
+	}), nil
 }
 
 func (n *node) closeServer() {
@@ -207,8 +215,10 @@ func (n *node) closeServer() {
 }
 
 func (n *node) openAgent() error {
-	c := agent.Config{Self: n.self, Incarnation: n.incarnation, Marks: agent.OpenMarks(n.layout.State()), Store: n.ports, Peers: &peers{n.control},
-		Sessions: n.sessions, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged}
+	c := agent.Config{
+		Self: n.self, Incarnation: n.incarnation, Marks: agent.OpenMarks(n.layout.State()), Store: n.ports, Peers: &peers{n.control},
+		Sessions: n.sessions, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged,
+	}
 	if n.pg != nil {
 		c.Instance = &instance{n.pg, n.layout, n.self}
 		c.Keeper = newServer(n.keeper, n.pg, n.layout)

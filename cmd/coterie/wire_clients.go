@@ -88,10 +88,12 @@ func (n *node) newListener() (*listener.Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listener certificate: %w", err)
 	}
-	c := listener.Config{ReadWrite: n.cfg.ReadWrite.Listen, ReadOnly: n.cfg.ReadOnly.Listen, Rules: rules, Logger: n.log.With("part", "listener"),
+	c := listener.Config{
+		ReadWrite: n.cfg.ReadWrite.Listen, ReadOnly: n.cfg.ReadOnly.Listen, Rules: rules, Logger: n.log.With("part", "listener"),
 		Certificate: func() *tls.Certificate { return &cert }, Routes: n.sessions.routes.Load, Changed: n.sessions.Changed,
 		Backend: n.backend, Verifier: n.verifier, Gate: n.agent.Gate, Node: nodeNumber(n.self), ForwardCancel: n.forwardCancel,
-		MockSecret: n.mockSecret()}
+		MockSecret: n.mockSecret(),
+	}
 	return listener.New(c)
 }
 

@@ -74,8 +74,10 @@ func (i *instance) Observe(ctx context.Context) (agent.Observation, error) {
 	if err != nil {
 		return agent.Observation{}, err
 	}
-	out := agent.Observation{InRecovery: o.InRecovery, Position: ag.Position{Timeline: o.Timeline, LSN: o.Flush}, Replay: o.Replay,
-		Receiving: o.WalReceiver != nil, Waiters: o.SyncRepWaiters}
+	out := agent.Observation{
+		InRecovery: o.InRecovery, Position: ag.Position{Timeline: o.Timeline, LSN: o.Flush}, Replay: o.Replay,
+		Receiving: o.WalReceiver != nil, Waiters: o.SyncRepWaiters,
+	}
 	if o.WalReceiver != nil && o.WalReceiver.ReceivedTLI > out.Position.Timeline {
 		out.Position.Timeline = o.WalReceiver.ReceivedTLI
 	}
@@ -116,10 +118,14 @@ func (i *instance) SetSync(ctx context.Context, p []ag.ReplicaID, n int, e ag.Ep
 	return i.pg.SetSync(ctx, s)
 }
 
-func (i *instance) FlushLSN(ctx context.Context) (ag.LSN, error)        { return i.pg.FlushLSN(ctx) }
-func (i *instance) Checkpoint(ctx context.Context) error                { return i.pg.Checkpoint(ctx) }
-func (i *instance) EndConflicts(ctx context.Context) error              { return i.pg.PauseConflicts(ctx) }
-func (i *instance) RestoreConflicts(ctx context.Context) error          { return i.pg.RestoreConflicts(ctx) }
+func (i *instance) FlushLSN(ctx context.Context) (ag.LSN, error) { return i.pg.FlushLSN(ctx) }
+
+func (i *instance) Checkpoint(ctx context.Context) error { return i.pg.Checkpoint(ctx) }
+
+func (i *instance) EndConflicts(ctx context.Context) error { return i.pg.PauseConflicts(ctx) }
+
+func (i *instance) RestoreConflicts(ctx context.Context) error { return i.pg.RestoreConflicts(ctx) }
+
 func (i *instance) Rewind(ctx context.Context, note func(string)) error { return i.rewind(ctx, note) }
 
 func (i *instance) ProbeCommit(ctx context.Context) (<-chan error, func(context.Context) bool, error) {
@@ -147,8 +153,10 @@ func (i *instance) rewind(ctx context.Context, note func(string)) error {
 		return err
 	}
 	c := i.pg.Config()
-	return i.pg.Rewind(ctx, postgres.RewindOptions{Progress: note,
-		SourceConninfo: fmt.Sprintf("host=%s port=5432 user=%s dbname=postgres", postgres.QuoteConninfo(i.layout.Upstream()), postgres.QuoteConninfo(c.Superuser))})
+	return i.pg.Rewind(ctx, postgres.RewindOptions{
+		Progress:       note,
+		SourceConninfo: fmt.Sprintf("host=%s port=5432 user=%s dbname=postgres", postgres.QuoteConninfo(i.layout.Upstream()), postgres.QuoteConninfo(c.Superuser)),
+	})
 }
 
 // server is the keeper as the agent wants it.
@@ -177,8 +185,10 @@ func (s *server) Start(ctx context.Context, generation uint64) error {
 	if err := s.pg.PrepareStart(ctx); err != nil {
 		return err
 	}
-	_, err := s.client.Start(ctx, keeper.StartRequest{Generation: generation, Postgres: s.pg.Binary(), PGData: s.pg.Config().PGData,
-		Args: s.pg.Args(), LogFile: filepath.Join(s.layout.Log(), "postgres.log"), Env: serverEnv()})
+	_, err := s.client.Start(ctx, keeper.StartRequest{
+		Generation: generation, Postgres: s.pg.Binary(), PGData: s.pg.Config().PGData,
+		Args: s.pg.Args(), LogFile: filepath.Join(s.layout.Log(), "postgres.log"), Env: serverEnv(),
+	})
 	return err
 }
 
@@ -243,8 +253,10 @@ func (s *seeder) Seed(ctx context.Context, from ag.Replica, e ag.Epoch, note fun
 	if err != nil {
 		return "", err
 	}
-	r, err := seeding.Run(ctx, seeding.Options{Conn: conn, Joined: true, User: s.pg.Config().Superuser, Slot: postgres.SlotName(s.self), Target: s.pg.Config().PGData,
-		StateDir: s.layout.State(), Fast: true, Progress: func(p seeding.Progress) { note(seedProgress(p)) }})
+	r, err := seeding.Run(ctx, seeding.Options{
+		Conn: conn, Joined: true, User: s.pg.Config().Superuser, Slot: postgres.SlotName(s.self), Target: s.pg.Config().PGData,
+		StateDir: s.layout.State(), Fast: true, Progress: func(p seeding.Progress) { note(seedProgress(p)) },
+	})
 	if err != nil {
 		return "", err
 	}

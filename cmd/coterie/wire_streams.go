@@ -55,8 +55,10 @@ func (d *downstream) Streams() []agent.Stream {
 	var out []agent.Stream
 	for _, s := range d.down.Streams() {
 		if s.Kind == replication.KindWAL && s.Streaming {
-			out = append(out, agent.Stream{Member: s.Member, Copy: s.Copy, Flush: s.Flush, Apply: s.Apply, Session: s.Session,
-				LastFeedback: max(s.LastFeedback, s.Since)})
+			out = append(out, agent.Stream{
+				Member: s.Member, Copy: s.Copy, Flush: s.Flush, Apply: s.Apply, Session: s.Session,
+				LastFeedback: max(s.LastFeedback, s.Since),
+			})
 		}
 	}
 	return out

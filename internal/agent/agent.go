@@ -99,15 +99,19 @@ type streamFacts struct {
 
 // New returns an agent that does nothing until Run.
 func New(c Config) (*Agent, error) {
-	a := &Agent{cfg: c, log: c.Logger, wake: make(chan struct{}, 1), reports: make(chan sealAnswer, 16), done: make(chan taskResult, 1),
+	a := &Agent{
+		cfg: c, log: c.Logger, wake: make(chan struct{}, 1), reports: make(chan sealAnswer, 16), done: make(chan taskResult, 1),
 		streams: map[ag.ReplicaID]*streamFacts{}, seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{},
-		failed: map[string]time.Duration{}, history: newDecisions(), server: ag.ServerDown}
+		failed: map[string]time.Duration{}, history: newDecisions(), server: ag.ServerDown,
+	}
 	if c.Store == nil || c.Peers == nil || c.Sessions == nil || c.Marks == nil {
 		return nil, errors.New("agent: Store, Peers, Sessions and Marks are required")
 	}
 	a.lease = &lease{store: c.Store, keeper: c.Keeper, profile: a.profile, log: c.Logger, lost: a.Wake, kick: make(chan struct{}, 1)}
-	a.seal = &sealer{self: c.Self, marks: c.Marks, instance: c.Instance, keeper: c.Keeper, upstream: c.Upstream, lease: a.lease,
-		log: c.Logger, turn: make(chan struct{}, 1)}
+	a.seal = &sealer{
+		self: c.Self, marks: c.Marks, instance: c.Instance, keeper: c.Keeper, upstream: c.Upstream, lease: a.lease,
+		log: c.Logger, turn: make(chan struct{}, 1),
+	}
 	a.seal.turn <- struct{}{}
 	a.seenAt = boottime.Now()
 	a.reach.Store(&reachability{})

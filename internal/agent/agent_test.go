@@ -57,8 +57,10 @@ func inBubble(t *testing.T, test func(l *lab)) {
 func inBubbleUnformed(t *testing.T, test func(l *lab)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := &lab{T: t, World: agtest.NewWorld(group("a", "b", "c"), "a"), ids: []ag.ReplicaID{"a", "b", "c"},
-			dirs: map[ag.ReplicaID]string{}, agents: map[ag.ReplicaID]*agent.Agent{}, ends: map[ag.ReplicaID]func(){}}
+		l := &lab{
+			T: t, World: agtest.NewWorld(group("a", "b", "c"), "a"), ids: []ag.ReplicaID{"a", "b", "c"},
+			dirs: map[ag.ReplicaID]string{}, agents: map[ag.ReplicaID]*agent.Agent{}, ends: map[ag.ReplicaID]func(){},
+		}
 		for _, id := range l.ids {
 			l.dirs[id] = t.TempDir()
 		}
@@ -89,9 +91,11 @@ func (l *lab) start(id ag.ReplicaID) *agent.Agent {
 	l.Helper()
 	n := l.Node(id)
 	l.born++
-	a, err := agent.New(agent.Config{Self: id, Incarnation: fmt.Sprintf("%s-%d", id, l.born), Marks: agent.OpenMarks(l.dirs[id]), Store: n.Store,
+	a, err := agent.New(agent.Config{
+		Self: id, Incarnation: fmt.Sprintf("%s-%d", id, l.born), Marks: agent.OpenMarks(l.dirs[id]), Store: n.Store,
 		Instance: n.Instance(), Keeper: n.Keeper(), Upstream: n.Upstream(), Downstream: n.Downstream(), Peers: n.Peers(),
-		Sessions: n.Sessions(), Seeder: n.Seeder(), Logger: l.logger(id)})
+		Sessions: n.Sessions(), Seeder: n.Seeder(), Logger: l.logger(id),
+	})
 	if err != nil {
 		l.Fatal(err)
 	}

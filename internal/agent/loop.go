@@ -182,8 +182,10 @@ func (a *Agent) holdLease(v ag.View) {
 		a.lease.hold(nil)
 		return
 	}
-	a.lease.hold(&holding{epoch: e.Epoch, epochRev: v.Record.Revs.Epoch,
-		lead: ag.Lead{Epoch: e.Epoch, Holder: v.Self, Incarnation: a.cfg.Incarnation}})
+	a.lease.hold(&holding{
+		epoch: e.Epoch, epochRev: v.Record.Revs.Epoch,
+		lead: ag.Lead{Epoch: e.Epoch, Holder: v.Self, Incarnation: a.cfg.Incarnation},
+	})
 }
 
 // disarm takes the deadline off a server that is down: it would end the standby that is started next.

@@ -230,8 +230,10 @@ func (a *Agent) observeStreams(v ag.View) []ag.Stream {
 		} else {
 			f.open = false
 		}
-		out = append(out, ag.Stream{Member: r.ID, Copy: f.copy, Open: f.open, Flush: f.flush, Silent: now - f.feedback,
-			Close: f.open && f.flush != 0 && f.flush+closeLag >= v.Local.Position.LSN, Refused: !f.open && reach.refused(r.ID)})
+		out = append(out, ag.Stream{
+			Member: r.ID, Copy: f.copy, Open: f.open, Flush: f.flush, Silent: now - f.feedback,
+			Close: f.open && f.flush != 0 && f.flush+closeLag >= v.Local.Position.LSN, Refused: !f.open && reach.refused(r.ID),
+		})
 	}
 	return out
 }

@@ -46,8 +46,10 @@ func (n *node) Streams() []Stream { return []Stream{{Member: "b", Copy: n.copy, 
 // shows the new copy, and a proof that is under way counts no more.
 func TestAnotherCopyVoidsTheProofAtOnce(t *testing.T) {
 	n := &node{copy: "old"}
-	a, err := New(Config{Self: "a", Marks: OpenMarks(t.TempDir()), Store: n, Instance: nodeInstance{}, Keeper: nodeKeeper{}, Upstream: nodeUpstream{},
-		Downstream: n, Peers: nodeOthers{}, Sessions: nodeOthers{}, Logger: slog.New(slog.DiscardHandler)})
+	a, err := New(Config{
+		Self: "a", Marks: OpenMarks(t.TempDir()), Store: n, Instance: nodeInstance{}, Keeper: nodeKeeper{}, Upstream: nodeUpstream{},
+		Downstream: n, Peers: nodeOthers{}, Sessions: nodeOthers{}, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,8 +37,10 @@ func (s Status) key() string {
 }
 
 func (a *Agent) status(v ag.View, p ag.Plan) Status {
-	s := Status{Epoch: v.Record.Epoch.Epoch, Rule: p.Rule, Because: p.Because, Role: v.Role(), Data: v.Local.Data, Server: v.Local.Server,
-		Copy: v.Local.Copy, Position: v.Local.Position, Open: p.Open && !a.shut.Load(), Busy: v.Busy}
+	s := Status{
+		Epoch: v.Record.Epoch.Epoch, Rule: p.Rule, Because: p.Because, Role: v.Role(), Data: v.Local.Data, Server: v.Local.Server,
+		Copy: v.Local.Copy, Position: v.Local.Position, Open: p.Open && !a.shut.Load(), Busy: v.Busy,
+	}
 	if pr := a.progress.Load(); pr != nil {
 		s.Progress = *pr
 	}

@@ -169,9 +169,11 @@ type State struct {
 func (n *Node) State() State {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
-	return State{Running: n.pid != 0, Recovery: n.recovery, Receiving: n.receiving(), Data: n.data, Copy: n.inside, Position: n.position(), Armed: n.armed,
+	return State{
+		Running: n.pid != 0, Recovery: n.recovery, Receiving: n.receiving(), Data: n.data, Copy: n.inside, Position: n.position(), Armed: n.armed,
 		Deadline: n.deadline, Starts: n.starts, Seeds: n.seeds, Rewinds: n.rewind, Forks: slices.Clone(n.forks), Fences: slices.Clone(n.fences),
-		Events: slices.Clone(n.events), Source: n.source, SourceEp: n.sourceEp, SyncP: slices.Clone(n.syncP), SyncN: n.syncN, Routes: n.routes}
+		Events: slices.Clone(n.events), Source: n.source, SourceEp: n.sourceEp, SyncP: slices.Clone(n.syncP), SyncN: n.syncN, Routes: n.routes,
+	}
 }
 
 func (n *Node) end() ag.LSN {
@@ -329,8 +331,10 @@ func (i *instance) Observe(ctx context.Context) (o agent.Observation, err error)
 		return o, err
 	}
 	i.n().locked(func() {
-		o = agent.Observation{InRecovery: i.recovery, Position: i.n().position(), Replay: i.n().end(), Receiving: i.n().receiving(),
-			P: slices.Clone(i.syncP), N: i.syncN, Waiters: len(i.waits)}
+		o = agent.Observation{
+			InRecovery: i.recovery, Position: i.n().position(), Replay: i.n().end(), Receiving: i.n().receiving(),
+			P: slices.Clone(i.syncP), N: i.syncN, Waiters: len(i.waits),
+		}
 	})
 	return o, nil
 }

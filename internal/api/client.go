@@ -22,10 +22,12 @@ type Client struct{ http http.Client }
 
 // NewClient returns a client of the socket; nothing is opened yet.
 func NewClient(socket string) *Client {
-	return &Client{http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+	return &Client{http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		}}}}
+		},
+	}}}
 }
 
 // Status asks for the group's status as this node knows it.

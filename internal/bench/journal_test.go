@@ -40,7 +40,8 @@ func put(t *testing.T, l *Ledger, client int, sent, done time.Duration, o op, s 
 func TestRecordsSurviveTheFile(t *testing.T) {
 	t.Parallel()
 	for _, r := range []record{
-		{op: opBegin, at: 1}, {op: opEnd, at: 2},
+		{op: opBegin, at: 1},
+		{op: opEnd, at: 2},
 		{op: opConnect, at: 3, client: 4, host: "127.0.0.1:5432"},
 		{op: opIntend, at: 5, client: 6, seq: 7},
 		{op: opOK, at: 8, client: 9, seq: 10, server: server{3, 1767225600000000}, lsn: "0/3A4F"},

@@ -66,8 +66,10 @@ func TestForeignGroupIsRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: protos,
-				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &n.cert, nil }})
+			c := tls.Client(raw, &tls.Config{
+				InsecureSkipVerify: true, NextProtos: protos,
+				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &n.cert, nil },
+			})
 			isCut(t, c)
 			_ = c.Close()
 		}
@@ -138,14 +140,24 @@ func TestRemovalCutsLiveStreams(t *testing.T) {
 func TestStrangersLearnNothing(t *testing.T) {
 	never := func(context.Context, Identity, net.Conn) { t.Error("the handler was called") }
 	ca := newTestCA(t, groupA)
-	e := start(t, Config{Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{ClassWAL: never, ClassControl: never, ClassEtcdPeer: never},
+	e := start(t, Config{
+		Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{ClassWAL: never, ClassControl: never, ClassEtcdPeer: never},
 		Join: func(context.Context, string, func([]byte) bool, JoinRequest) (JoinGrant, error) {
 			t.Error("a join was served")
 			return JoinGrant{}, nil
-		}})
+		},
+	})
 	for _, protos := range [][]string{
-		{ClassWAL.proto()}, {ClassControl.proto()}, {protoHTTP}, nil, {"h2"}, {"coterie-wal/2"}, {"none"},
-		{ClassJoin.proto(), ClassControl.proto()}, {ClassControl.proto(), ClassJoin.proto()}, {ClassJoin.proto(), protoHTTP},
+		{ClassWAL.proto()},
+		{ClassControl.proto()},
+		{protoHTTP},
+		nil,
+		{"h2"},
+		{"coterie-wal/2"},
+		{"none"},
+		{ClassJoin.proto(), ClassControl.proto()},
+		{ClassControl.proto(), ClassJoin.proto()},
+		{ClassJoin.proto(), protoHTTP},
 	} {
 		raw, err := net.Dial("tcp", e.Addr().String())
 		if err != nil {
@@ -270,8 +282,10 @@ func shortDir(t *testing.T) string {
 }
 
 func TestSlowHandshakeIsCut(t *testing.T) {
-	e := start(t, Config{Node: newTestNode(t, newTestCA(t, groupA), "a"), HandshakeTimeout: 200 * time.Millisecond,
-		Handlers: map[Class]Handler{ClassWAL: echo}})
+	e := start(t, Config{
+		Node: newTestNode(t, newTestCA(t, groupA), "a"), HandshakeTimeout: 200 * time.Millisecond,
+		Handlers: map[Class]Handler{ClassWAL: echo},
+	})
 	raw, err := net.Dial("tcp", e.Addr().String())
 	if err != nil {
 		t.Fatal(err)

@@ -280,12 +280,14 @@ func TestGrantIsChecked(t *testing.T) {
 	ca, other := newTestCA(t, groupA), newTestCA(t, groupA)
 	var spoil func(*JoinGrant, JoinRequest)
 	r := &registry{ca: ca, tokens: make(map[string]StoredToken)}
-	e := start(t, Config{Node: newTestNode(t, ca, "a"), MaxConns: map[Class]int{ClassJoin: 8},
+	e := start(t, Config{
+		Node: newTestNode(t, ca, "a"), MaxConns: map[Class]int{ClassJoin: 8},
 		Join: func(ctx context.Context, id string, verify func([]byte) bool, req JoinRequest) (JoinGrant, error) {
 			g, err := r.join(ctx, id, verify, req)
 			spoil(&g, req)
 			return g, err
-		}})
+		},
+	})
 	for name, f := range map[string]func(*JoinGrant, JoinRequest){
 		"another name": func(g *JoinGrant, q JoinRequest) {
 			q.ID = "c"

@@ -53,8 +53,10 @@ type StoredToken struct {
 
 // NewToken makes a token for a node of that role, and what the group stores of it.
 func NewToken(ca *CA, role string, addresses []string, ttl time.Duration) (string, StoredToken, error) {
-	t := Token{Group: ca.Group, Name: ca.Name(), CAPin: ca.Pin(), Role: role, Addresses: addresses,
-		Expires: time.Now().Add(ttl).UTC().Truncate(time.Second)}
+	t := Token{
+		Group: ca.Group, Name: ca.Name(), CAPin: ca.Pin(), Role: role, Addresses: addresses,
+		Expires: time.Now().Add(ttl).UTC().Truncate(time.Second),
+	}
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return "", StoredToken{}, fmt.Errorf("make a token: %w", err)

@@ -87,8 +87,10 @@ func etcdWorld(t *testing.T, c *cluster) world {
 	}
 	return world{
 		open: func(t *testing.T, group ag.GroupID, replica ag.ReplicaID, attempt string) *Store {
-			return openTest(t, StoreConfig{Group: group, Dial: c.dial, Endpoints: []string{"n1"}, Replica: replica, Attempt: attempt,
-				CallTimeout: 5 * time.Second, Logger: testLogger(t)})
+			return openTest(t, StoreConfig{
+				Group: group, Dial: c.dial, Endpoints: []string{"n1"}, Replica: replica, Attempt: attempt,
+				CallTimeout: 5 * time.Second, Logger: testLogger(t),
+			})
 		},
 		put: func(t *testing.T, key, value string) { force(t, put(raw.keys.prefix+key, []byte(value))) },
 	}

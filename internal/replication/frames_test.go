@@ -194,10 +194,25 @@ func TestReadStartup(t *testing.T) {
 func TestKind(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ replication, name, want string }{
-		{"true", "x", KindWAL}, {"TRUE", "x", KindWAL}, {"t", "", KindWAL}, {"tr", "", KindWAL}, {"y", "", KindWAL},
-		{"YES", "", KindWAL}, {"on", "", KindWAL}, {"1", "", KindWAL}, {"true", "pg_basebackup", KindBackup},
-		{"database", "", KindBackup}, {"f", "", KindQuery}, {"no", "", KindQuery}, {"of", "", KindQuery}, {"0", "", KindQuery},
-		{"o", "", ""}, {"", "", ""}, {"truely", "", ""}, {"2", "", ""}, {"DATABASE", "", ""},
+		{"true", "x", KindWAL},
+		{"TRUE", "x", KindWAL},
+		{"t", "", KindWAL},
+		{"tr", "", KindWAL},
+		{"y", "", KindWAL},
+		{"YES", "", KindWAL},
+		{"on", "", KindWAL},
+		{"1", "", KindWAL},
+		{"true", "pg_basebackup", KindBackup},
+		{"database", "", KindBackup},
+		{"f", "", KindQuery},
+		{"no", "", KindQuery},
+		{"of", "", KindQuery},
+		{"0", "", KindQuery},
+		{"o", "", ""},
+		{"", "", ""},
+		{"truely", "", ""},
+		{"2", "", ""},
+		{"DATABASE", "", ""},
 	} {
 		s := startup{params: map[string]string{"replication": tc.replication, "application_name": tc.name}}
 		if got, err := s.kind(); got != tc.want || (err != nil) != (tc.want == "") {

@@ -99,30 +99,50 @@ func digest(t *testing.T, dsn string) string {
 // breakages breaks each condition in one way that it, and no other instrument, has to notice.
 var breakages = [12][]string{
 	{`update tpcc.district set d_ytd = d_ytd + 0.01 where d_w_id = 1 and d_id = 3`, `delete from tpcc.district where d_id = 4`},
-	{`update tpcc.district set d_next_o_id = d_next_o_id + 1 where d_w_id = 1 and d_id = 3`,
-		`delete from tpcc.new_order where no_d_id = 3 and no_o_id = (select max(no_o_id) from tpcc.new_order where no_d_id = 3)`},
+	{
+		`update tpcc.district set d_next_o_id = d_next_o_id + 1 where d_w_id = 1 and d_id = 3`,
+		`delete from tpcc.new_order where no_d_id = 3 and no_o_id = (select max(no_o_id) from tpcc.new_order where no_d_id = 3)`,
+	},
 	{`delete from tpcc.new_order where no_d_id = 3 and no_o_id = (select min(no_o_id) + 5 from tpcc.new_order where no_d_id = 3)`},
-	{`delete from tpcc.order_line where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`,
-		`update tpcc.orders set o_ol_cnt = o_ol_cnt + 1 where o_d_id = 3 and o_id = 17`},
-	{`update tpcc.orders set o_carrier_id = null where o_d_id = 3 and o_id = 17`,
+	{
+		`delete from tpcc.order_line where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`,
+		`update tpcc.orders set o_ol_cnt = o_ol_cnt + 1 where o_d_id = 3 and o_id = 17`,
+	},
+	{
+		`update tpcc.orders set o_carrier_id = null where o_d_id = 3 and o_id = 17`,
 		`update tpcc.orders set o_carrier_id = 1 where o_d_id = 3 and o_id = 2999`,
 		`insert into tpcc.new_order values (1, 3, 17)`,
-		`delete from tpcc.orders where o_d_id = 3 and o_id = 2999`},
-	{`delete from tpcc.order_line where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`,
+		`delete from tpcc.orders where o_d_id = 3 and o_id = 2999`,
+	},
+	{
+		`delete from tpcc.order_line where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`,
 		`update tpcc.order_line set ol_o_id = 18, ol_number = 99 where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`,
-		`delete from tpcc.orders where o_d_id = 3 and o_id = 17`},
-	{`update tpcc.order_line set ol_delivery_d = null where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`,
-		`update tpcc.order_line set ol_delivery_d = now() where ol_d_id = 3 and ol_o_id = 2999 and ol_number = 2`},
-	{`delete from tpcc.history where ctid = (select min(ctid) from tpcc.history)`,
-		`update tpcc.warehouse set w_ytd = w_ytd + 0.01`},
-	{`delete from tpcc.history where ctid = (select min(ctid) from tpcc.history)`,
-		`update tpcc.district set d_ytd = d_ytd + 0.01 where d_id = 3`},
-	{`update tpcc.customer set c_balance = c_balance + 0.01 where c_d_id = 3 and c_id = 17`,
-		`update tpcc.history set h_amount = h_amount + 1 where ctid = (select min(ctid) from tpcc.history)`},
-	{`delete from tpcc.new_order where no_d_id = 3 and no_o_id = (select min(no_o_id) from tpcc.new_order where no_d_id = 3)`,
-		`update tpcc.customer set c_delivery_cnt = c_delivery_cnt + 1 where c_d_id = 3 and c_id = 17`},
-	{`update tpcc.customer set c_ytd_payment = c_ytd_payment + 0.01 where c_d_id = 3 and c_id = 17`,
-		`update tpcc.order_line set ol_amount = 1 where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`},
+		`delete from tpcc.orders where o_d_id = 3 and o_id = 17`,
+	},
+	{
+		`update tpcc.order_line set ol_delivery_d = null where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`,
+		`update tpcc.order_line set ol_delivery_d = now() where ol_d_id = 3 and ol_o_id = 2999 and ol_number = 2`,
+	},
+	{
+		`delete from tpcc.history where ctid = (select min(ctid) from tpcc.history)`,
+		`update tpcc.warehouse set w_ytd = w_ytd + 0.01`,
+	},
+	{
+		`delete from tpcc.history where ctid = (select min(ctid) from tpcc.history)`,
+		`update tpcc.district set d_ytd = d_ytd + 0.01 where d_id = 3`,
+	},
+	{
+		`update tpcc.customer set c_balance = c_balance + 0.01 where c_d_id = 3 and c_id = 17`,
+		`update tpcc.history set h_amount = h_amount + 1 where ctid = (select min(ctid) from tpcc.history)`,
+	},
+	{
+		`delete from tpcc.new_order where no_d_id = 3 and no_o_id = (select min(no_o_id) from tpcc.new_order where no_d_id = 3)`,
+		`update tpcc.customer set c_delivery_cnt = c_delivery_cnt + 1 where c_d_id = 3 and c_id = 17`,
+	},
+	{
+		`update tpcc.customer set c_ytd_payment = c_ytd_payment + 0.01 where c_d_id = 3 and c_id = 17`,
+		`update tpcc.order_line set ol_amount = 1 where ol_d_id = 3 and ol_o_id = 17 and ol_number = 2`,
+	},
 }
 
 // TestEachConditionCanFail breaks each condition inside a transaction that is rolled back.
