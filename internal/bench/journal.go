@@ -30,12 +30,12 @@ type journal struct {
 
 // openJournal opens or creates path and hands every line in it to each. A last line that was cut short by a crash is removed.
 func openJournal(path string, each func(line string) error) (*journal, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600) //nolint:gosec // the caller names the directory
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	j := &journal{f: f}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { //nolint:gosec // a descriptor fits an int
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: another process has it open: %w", path, err), f.Close())
 	}
 	if err := j.read(each); err != nil {

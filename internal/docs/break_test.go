@@ -146,17 +146,17 @@ func newReader(t *testing.T) *reader {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // user postgres runs servers below it
+	if err := os.Chmod(dir, 0o755); err != nil { // user postgres runs servers below it
 		t.Fatal(err)
 	}
 	lab := filepath.Join(dir, "lab")
 	wrapper := fmt.Sprintf("#!/bin/sh\ncase \"$1 $2\" in\n\"lab up\") shift 2; exec %[1]s lab up --dir %[2]s --port %[3]d \"$@\" ;;\n"+
 		"\"lab \"*) shift; exec %[1]s lab \"$@\" --dir %[2]s ;;\nesac\nexec %[1]s \"$@\"\n", bin, lab, freePorts(t))
 	path := filepath.Join(dir, "path")
-	if err := os.MkdirAll(path, 0o755); err != nil { //nolint:gosec // the same
+	if err := os.MkdirAll(path, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(path, "coterie"), []byte(wrapper), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(path, "coterie"), []byte(wrapper), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -230,7 +230,7 @@ func (r *reader) awaitAcknowledged(than int) int {
 func freePorts(t *testing.T) int {
 	t.Helper()
 	for range 100 {
-		port := 20000 + 10*rand.IntN(1000) //nolint:gosec // any will do
+		port := 20000 + 10*rand.IntN(1000)
 		free := true
 		for i := range 30 {
 			l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i)))

@@ -60,7 +60,7 @@ var build = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // user postgres executes what is in it
+	if err := os.Chmod(dir, 0o755); err != nil { // user postgres executes what is in it
 		return "", err
 	}
 	bin := filepath.Join(dir, "coterie")

@@ -78,7 +78,7 @@ func (s *Server) fill(command string, args ...string) error {
 			return err
 		}
 	}
-	cmd := exec.Command(filepath.Join(s.bin, command), args...) //nolint:noctx,gosec // ends by itself; named above
+	cmd := exec.Command(filepath.Join(s.bin, command), args...) //nolint:noctx // ends by itself
 	cmd.Dir, cmd.SysProcAttr = s.dir, attr
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", command, err, out)

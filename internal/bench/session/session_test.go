@@ -74,8 +74,8 @@ func deaf(t *testing.T) (dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })                        // nothing depends on it
-	ln, err := net.Listen("unix", filepath.Join(dir, ".s.PGSQL.5432")) //nolint:noctx // a test's
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // nothing depends on it
+	ln, err := net.Listen("unix", filepath.Join(dir, ".s.PGSQL.5432"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,8 +33,8 @@ func newStream(seed uint64, table string, at ...int) stream {
 
 // in draws uniformly from [lo, hi]. The bias of a 64-bit multiply over these ranges is below 1 in 10^14.
 func (s stream) in(lo, hi int) int {
-	v, _ := bits.Mul64(s.pcg.Uint64(), uint64(hi-lo+1)) //nolint:gosec // hi >= lo
-	return lo + int(v)                                  //nolint:gosec // v < hi-lo+1
+	v, _ := bits.Mul64(s.pcg.Uint64(), uint64(hi-lo+1))
+	return lo + int(v)
 }
 
 // chance is true in n of d draws.

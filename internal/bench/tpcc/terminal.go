@@ -131,7 +131,7 @@ func (t *terminal) draw() kind {
 		t.drawn = 0
 	}
 	t.drawn++
-	return kind(t.cards[t.drawn-1]) //nolint:gosec // below kinds
+	return kind(t.cards[t.drawn-1])
 }
 
 // transaction draws the inputs of one transaction. The same inputs are never sent twice.
