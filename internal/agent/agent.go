@@ -58,7 +58,6 @@ type Agent struct {
 	upAt       time.Duration // boottime of its last answer
 	server     ag.ServerState
 	generation uint64
-	armedWas   ag.Epoch
 	sync       ag.Sync
 	streams    map[ag.ReplicaID]*streamFacts
 	seals      map[ag.ReplicaID]ag.SealReport

@@ -119,6 +119,9 @@ func (a *Agent) commitHandOver(ctx context.Context, v ag.View, to ag.ReplicaID, 
 	e := v.Record.Epoch
 	e.Epoch++
 	e.Phase, e.Leader, e.From = ag.PhasePromote, to, final
+	if m, in := v.Record.State.InV(to); in {
+		e.Copy = m.Copy // no other copy than the one that was counted may be promoted
+	}
 	e.MaxTLI++
 	e.TLI, e.Forced = e.MaxTLI, false
 	e.Reason = fmt.Sprintf("planned failover from %s", a.cfg.Self)

@@ -55,7 +55,7 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 		}
 	}
 	slices.SortFunc(v.Seals, func(x, y ag.SealReport) int { return compare(x.Member, y.Member) })
-	if len(v.Seals) > 0 && len(v.Seals) >= v.Record.State.SealsNeeded() {
+	if len(v.Seals) > 0 && v.SealsSuffice() {
 		if a.sealedAt == 0 {
 			a.sealedAt = boottime.Now()
 		}

@@ -14,7 +14,6 @@ import (
 // alarm rings on CLOCK_BOOTTIME: unlike a Go timer it is on time after the machine was suspended.
 type alarm struct {
 	file  *os.File
-	at    time.Duration
 	rings chan struct{}
 }
 

@@ -386,10 +386,10 @@ func (k *keeper) post(f func()) bool {
 	}
 }
 
-// population counts the processes below the keeper, anew every two seconds at most: an agent asks for the state several times a
-// second, and walking /proc is most of the cost of an answer.
+// population counts the processes below the keeper, beside a running server anew every two seconds at most: an agent asks for the
+// state several times a second, and walking /proc is most of the cost of an answer.
 func (k *keeper) population() int {
-	if now := boottime.Now(); now-k.countedAt > 2*time.Second {
+	if now := boottime.Now(); k.server.pid == 0 || now-k.countedAt > 2*time.Second {
 		k.counted, k.countedAt = len(descendants(os.Getpid())), now
 	}
 	return k.counted

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -161,7 +162,9 @@ func settleIn(log *slog.Logger) error {
 
 // listen opens the socket, replacing that of a keeper which is gone.
 func listen(path string) (*net.UnixListener, error) {
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if c, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
 		_ = c.Close()
 		return nil, refuse(ErrBusy, "%s is served by the keeper of another node directory", path)
 	}

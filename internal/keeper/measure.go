@@ -36,10 +36,10 @@ func MeasureFence(ctx context.Context, children int) (time.Duration, error) {
 func measureHere(children int, out, errs io.Writer) int {
 	d, err := measure(children)
 	if err != nil {
-		fmt.Fprintln(errs, err)
+		_, _ = fmt.Fprintln(errs, err)
 		return exitError
 	}
-	fmt.Fprintln(out, d)
+	_, _ = fmt.Fprintln(out, d)
 	return exitOK
 }
 

@@ -68,8 +68,7 @@ func spawn(exe, nodeDir, runDir string) (<-chan int, error) {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
-	// Not bound to a context: it must outlive every one of ours.
-	cmd := exec.Command(exe, "keeper", "--dir", nodeDir, "--run", runDir)
+	cmd := exec.Command(exe, "keeper", "--dir", nodeDir, "--run", runDir) //nolint:noctx // it must outlive every context of ours
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
