@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -52,10 +56,76 @@ TCP under loss with Mathis' formula, and how much passes through one link. It ta
 			return err
 		},
 	}
+	c.AddCommand(benchLinkemNetwork())
 	c.Flags().Uint64Var(&seed, "seed", 1, "of the links' randomness")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the samples instead of the figures")
 	c.Flags().StringVar(&out, "out", "bench-linkem.json", "file for the samples")
 	return c
+}
+
+// benchLinkemNetwork is the process that passes the packets, as a lab has it.
+func benchLinkemNetwork() *cobra.Command {
+	var seed uint64
+	c := &cobra.Command{
+		Use: "network", Hidden: true, Args: args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			signal.Ignore(os.Interrupt) // the end of the pipe is the end
+			log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
+			if err := linkem.Dedicate(); err != nil {
+				log.Warn("links are late when processors are busy", "err", err)
+			}
+			n, err := linkem.Start(linkem.Options{Lab: "bench", Nodes: benchNodes, Seed: seed, Log: log})
+			if err != nil {
+				return err
+			}
+			return errors.Join(n.Serve(pipe{c.InOrStdin(), c.OutOrStdout()}), n.Close())
+		},
+	}
+	c.Flags().Uint64Var(&seed, "seed", 1, "of the links' randomness")
+	return c
+}
+
+var benchNodes = []string{"n1", "n2", "n3"}
+
+type pipe struct {
+	io.Reader
+	io.Writer
+}
+
+// startBenchNetwork starts that process; stop ends it and returns what went wrong in it.
+func startBenchNetwork(seed uint64) (r *linkem.Remote, stop func() error, err error) {
+	if os.Geteuid() != 0 {
+		return nil, nil, linkem.ErrNotRoot
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	var said strings.Builder
+	child := exec.Command(self, "bench", "linkem", "network", "--seed", strconv.FormatUint(seed, 10)) //nolint:gosec,noctx // itself; ends with its pipe
+	child.Stderr = &said
+	in, err := child.StdinPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := child.StdoutPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := child.Start(); err != nil {
+		return nil, nil, err
+	}
+	stop = func() error {
+		err := errors.Join(in.Close(), child.Wait())
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
+		}
+		return err
+	}
+	if r, err = linkem.Connect(pipe{out, in}); err != nil {
+		return nil, nil, errors.Join(err, stop())
+	}
+	return r, stop, nil
 }
 
 // linkSamples is all that a run found.
@@ -93,9 +163,9 @@ type flowSet struct {
 	PacketsPS  float64      `json:"packets_per_s,omitempty"`
 }
 
-// linkBench is a network with the nodes n1 to n3, and what was found in it.
+// linkBench is a network of benchNodes, and what was found in it.
 type linkBench struct {
-	*linkem.Network
+	*linkem.Remote
 	linkSamples
 	mu sync.Mutex // guards Flows and Figures
 }
@@ -132,8 +202,9 @@ func measureLinks(ctx context.Context, seed uint64, progress io.Writer) linkSamp
 		{"throughput", []string{"link-throughput"}, b.throughput},
 		{"packets", []string{"link-packets"}, b.packets},
 	}
-	network, startErr := linkem.Start(linkem.Options{Lab: "bench", Nodes: []string{"n1", "n2", "n3"}, Seed: seed})
-	b.Network = network
+	var stop func() error
+	var startErr error
+	b.Remote, stop, startErr = startBenchNetwork(seed)
 	for _, step := range steps {
 		err := startErr
 		if err == nil {
@@ -149,18 +220,26 @@ func measureLinks(ctx context.Context, seed uint64, progress io.Writer) linkSamp
 			}
 		}
 	}
-	if network != nil {
-		b.Links, b.Overrun = network.Stats(), map[string]uint64{}
-		for _, node := range []string{"n1", "n2", "n3"} {
-			if lost, err := network.Overruns(node); err == nil {
-				b.Overrun[node] = lost
-			}
-		}
-		if err := network.Close(); err != nil {
-			_, _ = fmt.Fprintf(progress, "close the network: %v\n", err)
-		}
+	if startErr != nil {
+		return b.linkSamples
+	}
+	if err := errors.Join(b.counters(), stop()); err != nil {
+		_, _ = fmt.Fprintf(progress, "the network's process: %v\n", err)
 	}
 	return b.linkSamples
+}
+
+// counters keeps what the links counted.
+func (b *linkBench) counters() (err error) {
+	if b.Links, err = b.Stats(); err != nil {
+		return err
+	}
+	b.Overrun = map[string]uint64{}
+	for _, node := range benchNodes {
+		lost, e := b.Overruns(node)
+		b.Overrun[node], err = lost, errors.Join(err, e)
+	}
+	return err
 }
 
 // notRun gives the reason unless there is a figure.

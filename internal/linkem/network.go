@@ -24,7 +24,7 @@ const Client = "client"
 const Any = "*"
 
 // ErrNotRoot says that a lab's network needs what ordinary users may not do.
-var ErrNotRoot = errors.New("network namespaces and TUN devices need root: run it with sudo, or use --net loopback, which has no links to shape")
+var ErrNotRoot = errors.New("network namespaces and TUN devices need root")
 
 // Options are what a network starts with.
 type Options struct {

@@ -26,7 +26,9 @@ import (
 const ownerEnv = "COTERIE_LINKEM_OWNER"
 
 // labName is this test process's own, so that test runs at the same time do not meet.
-func labName(suffix string) string { return "t" + strconv.FormatInt(int64(os.Getpid()), 36) + suffix }
+func labName(suffix string) string {
+	return fmt.Sprintf("t%05s", strconv.FormatInt(int64(os.Getpid()), 36)) + suffix
+}
 
 func TestMain(m *testing.M) {
 	if lab := os.Getenv(ownerEnv); lab != "" {
@@ -454,7 +456,7 @@ func TestRemote(t *testing.T) {
 	if _, err := r.Overruns("n3"); err != nil {
 		t.Error(err)
 	}
-	_ = pipe.Writer.(io.Closer).Close() //nolint:errcheck,forcetypeassert // a pipe
+	_ = pipe.Writer.(io.Closer).Close() //nolint:forcetypeassert // a pipe
 	if err := owner.Wait(); err != nil {
 		t.Errorf("the owner at the end of its pipe: %v", err)
 	}

@@ -82,18 +82,6 @@ func (p *port) run() {
 	}
 }
 
-// urgent gives this thread real-time priority, else a better share, and exact timers.
-func urgent() error {
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // without it timers are 50 µs late, which is a smaller evil
-	err := unix.SchedSetAttr(0, &unix.SchedAttr{
-		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
-	}, 0)
-	if err != nil {
-		return errors.Join(err, unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20))
-	}
-	return nil
-}
-
 // sleep returns when there is something to read, something due, or something new to know.
 func (p *port) sleep(fds *[2]unix.PollFd) error {
 	var target nanos

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -44,6 +45,7 @@ func ping(to netip.Addr, count int, interval, wait time.Duration) (p Pings, err 
 	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1), unix.Connect(fd, dst)); err != nil {
 		return p, err
 	}
+	defer onTime()()
 	id := uint16(os.Getpid()) ^ uint16(fd)
 	sent, answered := make([]time.Time, 0, count), make([]time.Duration, count)
 	next := time.Now()
@@ -75,6 +77,23 @@ func ping(to netip.Addr, count int, interval, wait time.Duration) (p Pings, err 
 	}
 	p.Lost = count - len(p.RoundTrips)
 	return p, nil
+}
+
+// onTime gives this thread real-time priority until the returned function is called, where that is allowed: on a busy machine
+// it would otherwise be its own waiting for a processor that is measured.
+func onTime() (back func()) {
+	runtime.LockOSThread()
+	priority := func(policy, priority uint32) error {
+		return unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: policy, Priority: priority}, 0)
+	}
+	if err := priority(unix.SCHED_FIFO, 1); err != nil {
+		return runtime.UnlockOSThread
+	}
+	return func() {
+		if priority(unix.SCHED_NORMAL, 0) == nil { // else the thread ends with its goroutine
+			runtime.UnlockOSThread()
+		}
+	}
 }
 
 func awaitReadable(fd int, d time.Duration) error {
