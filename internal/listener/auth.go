@@ -54,8 +54,9 @@ func (c *client) authenticate(rule Rule, role Role) error {
 		}
 		c.log.Info("login failed", "user", c.start.user, "database", c.start.database, "reason", why.Error())
 		return passwordFailure(c.start.user)
+	default:
+		return fatal("rule", stateInvalidAuth, "authentication method %q is not available", string(rule.Method))
 	}
-	return fatal("rule", stateInvalidAuth, "authentication method %q is not available", string(rule.Method))
 }
 
 // checkPassword lets the client prove that it knows the password. A role without a usable verifier goes through the whole

@@ -15,11 +15,8 @@ import (
 // may pass are repeated: the client sees latency.
 func (c *client) open(ctx context.Context, rule Rule) error {
 	p := c.newPatience()
-	var judge ag.ReplicaID // whose role facts were used
-	var role Role
-	authenticated := false
-	logical := c.start.replication == replicationLogical
-	if logical && c.intent == ag.ReadOnly {
+	l := proven{rule: rule, logical: c.start.replication == replicationLogical}
+	if l.logical && c.intent == ag.ReadOnly {
 		return fatal("replication", stateNotSupported, "logical replication runs on the primary: connect with READ_WRITE intent")
 	}
 	for {
@@ -27,41 +24,55 @@ func (c *client) open(ctx context.Context, rule Rule) error {
 		if err != nil {
 			return err
 		}
-		if (rule.needsRole() || logical) && r.ID != judge {
-			fresh, err := c.roleFacts(ctx, r.ID)
-			if err != nil {
-				if err := c.retry(ctx, p, err); err != nil {
-					return err
-				}
-				continue
-			}
-			if authenticated && !sameLogin(role, fresh) {
-				return fatal("role changed", stateCannotConnect, "the role changed while the session was being opened")
-			}
-			role, judge = fresh, r.ID
-		}
-		if !authenticated {
-			if err := c.admit(ctx, rule, role); err != nil {
-				return err
-			}
-			authenticated = true
-		}
-		if logical && !role.Replication && !role.Super {
-			return fatal("replication", "42501", "must be superuser or replication role to start walsender")
-		}
-		x, err := c.connect(ctx, r)
-		if err == nil {
-			c.unhook() // from here on the session is ended by its own means
-			x.relay()
-			return nil
-		}
-		if _, final := asFatal(err); final || errors.Is(err, errClient) {
+		again, err := c.openOn(ctx, r, &l)
+		if !again {
 			return err
 		}
 		if err := c.retry(ctx, p, err); err != nil {
 			return err
 		}
 	}
+}
+
+// proven is what a client has proved since it asked for its session, however many tries that takes.
+type proven struct {
+	rule          Rule
+	logical       bool         // it wants logical replication
+	judge         ag.ReplicaID // whose role facts were used
+	role          Role
+	authenticated bool
+}
+
+// openOn is one try, on the replica of the route; it returns when the session has ended, or with an error. Again says that the
+// error may pass.
+func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, err error) {
+	if (l.rule.needsRole() || l.logical) && r.ID != l.judge {
+		fresh, err := c.roleFacts(ctx, r.ID)
+		if err != nil {
+			return true, err
+		}
+		if l.authenticated && !sameLogin(l.role, fresh) {
+			return false, fatal("role changed", stateCannotConnect, "the role changed while the session was being opened")
+		}
+		l.role, l.judge = fresh, r.ID
+	}
+	if !l.authenticated {
+		if err := c.admit(ctx, l.rule, l.role); err != nil {
+			return false, err
+		}
+		l.authenticated = true
+	}
+	if l.logical && !l.role.Replication && !l.role.Super {
+		return false, fatal("replication", "42501", "must be superuser or replication role to start walsender")
+	}
+	x, err := c.connect(ctx, r)
+	if err != nil {
+		_, final := asFatal(err)
+		return !final && !errors.Is(err, errClient), err
+	}
+	c.unhook() // from here on the session is ended by its own means
+	x.relay()
+	return false, nil
 }
 
 // admit authenticates and tells the client so.

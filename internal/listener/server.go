@@ -84,7 +84,7 @@ func (s *Server) listen(addresses string, readOnly bool) error {
 		network := "tcp"
 		if strings.HasPrefix(a, "/") {
 			network = "unix"
-			if err := removeStale(a); err != nil {
+			if err := removeStale(s.life, a); err != nil {
 				return err
 			}
 		}
@@ -104,11 +104,11 @@ func (s *Server) listen(addresses string, readOnly bool) error {
 }
 
 // removeStale removes a socket that nobody listens on any more.
-func removeStale(path string) error {
+func removeStale(ctx context.Context, path string) error {
 	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
 		return nil //nolint:nilerr // nothing to remove; Listen reports what stands in the way
 	}
-	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
+	if conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path); err == nil {
 		_ = conn.Close()
 		return fmt.Errorf("listen for clients: another program listens on %s", path)
 	}
