@@ -59,16 +59,38 @@ func (l Layout) Make() error {
 	return nil
 }
 
-// The places of a node.
-func (l Layout) PKI() string        { return filepath.Join(l.Dir, "pki") }
-func (l Layout) State() string      { return filepath.Join(l.Dir, "state") }
-func (l Layout) Log() string        { return filepath.Join(l.Dir, "log") }
-func (l Layout) Etcd() string       { return filepath.Join(l.Dir, "etcd") }
-func (l Layout) Forked() string     { return filepath.Join(l.Dir, "forked") }
-func (l Layout) Data() string       { return filepath.Join(l.Dir, "pgdata") }
-func (l Layout) Sockets() string    { return filepath.Join(l.Run, "pg") }
-func (l Layout) Upstream() string   { return filepath.Join(l.Run, "up") }
-func (l Layout) AgentSock() string  { return filepath.Join(l.Run, "agent.sock") }
+// PKI is where its certificates and keys are.
+func (l Layout) PKI() string { return filepath.Join(l.Dir, "pki") }
+
+// State is where the agent's marks are.
+func (l Layout) State() string { return filepath.Join(l.Dir, "state") }
+
+// Log is where the logs are.
+func (l Layout) Log() string { return filepath.Join(l.Dir, "log") }
+
+// Etcd is where the quorum's member keeps its data.
+func (l Layout) Etcd() string { return filepath.Join(l.Dir, "etcd") }
+
+// Forked is where data that left the history is kept.
+func (l Layout) Forked() string { return filepath.Join(l.Dir, "forked") }
+
+// Data is where PostgreSQL's data is, unless it was adopted elsewhere.
+func (l Layout) Data() string { return filepath.Join(l.Dir, "pgdata") }
+
+// Sockets is the directory of PostgreSQL's private socket.
+func (l Layout) Sockets() string { return filepath.Join(l.Run, "pg") }
+
+// Upstream is the directory of the socket that leads a walreceiver to the primary.
+func (l Layout) Upstream() string { return filepath.Join(l.Run, "up") }
+
+// AgentSock is where the agent serves administrators.
+func (l Layout) AgentSock() string { return filepath.Join(l.Run, "agent.sock") }
+
+// KeeperSock is where the keeper serves the agent.
 func (l Layout) KeeperSock() string { return filepath.Join(l.Run, "keeper.sock") }
-func (l Layout) EtcdPeer() string   { return filepath.Join(l.Run, "etcd-peer.sock") }
+
+// EtcdPeer is where the quorum's member serves other members.
+func (l Layout) EtcdPeer() string { return filepath.Join(l.Run, "etcd-peer.sock") }
+
+// EtcdClient is where the quorum's member serves clients.
 func (l Layout) EtcdClient() string { return filepath.Join(l.Run, "etcd-client.sock") }
