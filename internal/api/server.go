@@ -35,7 +35,7 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	l, err := net.Listen("unix", path)
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 
 // ServeHTTP serves health checks, metrics and status, nothing that changes anything, until ctx is done.
 func (s *Server) ServeHTTP(ctx context.Context, addr string) error {
-	l, err := net.Listen("tcp", addr)
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
