@@ -169,17 +169,22 @@ func (m *memory) apply(t txn) txnResult {
 	}
 	if len(changed) > 0 {
 		m.rev = next
-		for w := range m.watchers {
-			select {
-			case w <- changed:
-			default: // as etcd does with a receiver that is too slow: the stream ends
-				close(w)
-				delete(m.watchers, w)
-			}
-		}
+		m.tell(changed)
 	}
 	res.rev = m.rev
 	return res
+}
+
+// tell passes the changed keys to the watchers.
+func (m *memory) tell(changed []string) {
+	for w := range m.watchers {
+		select {
+		case w <- changed:
+		default: // as etcd does with a receiver that is too slow: the stream ends
+			close(w)
+			delete(m.watchers, w)
+		}
+	}
 }
 
 func (m *memory) watch(ctx context.Context, _, prefix string, connected func(), seen func(keys []string)) error {

@@ -220,8 +220,9 @@ func sorted(err error) error {
 	case codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange, codes.NotFound, codes.AlreadyExists,
 		codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
 		return finalError{err}
+	default: // may pass
+		return err
 	}
-	return err
 }
 
 func (w *wire) txn(ctx context.Context, endpoint string, t txn) (txnResult, error) {
