@@ -128,7 +128,7 @@ func (d *Downstream) Handle(ctx context.Context, peer ag.ReplicaID, conn net.Con
 	})
 	if answer := d.prepare(ctx, peer, st); !answer.OK {
 		d.log.Info("stream refused", "peer", peer, "kind", st.hello.Kind, "code", answer.Code, "reason", answer.Message)
-		d.answer(st, answer)
+		_ = d.answer(st, answer) // the reason is in the log, too
 		st.close(errors.New(answer.Message))
 		return
 	}

@@ -448,8 +448,8 @@ func TestOneWalsender(t *testing.T) {
 		t.Fatal("the old stream stays open")
 	}
 	select {
-	case <-opened:
-		t.Fatal("joined while the old row was there")
+	case err := <-opened:
+		t.Fatalf("joined while the old row was there (%v)", err)
 	case <-b.server.conns:
 		t.Fatal("connected while the old row was there")
 	case <-time.After(100 * time.Millisecond):
