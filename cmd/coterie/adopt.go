@@ -80,9 +80,6 @@ func adoptNode(c *cobra.Command, dir string, f *nodeFlags, a *adoptFlags, group,
 	}
 	defer func() { _ = x.pg.Close() }()
 	x.report.Print(c.OutOrStdout(), strings.Split(x.cfg.ReadWrite.Listen, ","))
-	if su := x.cfg.PostgreSQL.Superuser; su != "postgres" {
-		say(c, "\nThe bootstrap superuser is %s: give the other nodes --superuser %s when they join.", su, su)
-	}
 	switch {
 	case len(x.report.Refusals) > 0:
 		return refused("%s cannot be adopted, for %d reason(s) named above; nothing was changed", x.report.Data, len(x.report.Refusals))
@@ -118,7 +115,7 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 	if takeOver {
 		x.node.readWrite = "" // settled when the cluster's own port is known
 	}
-	if x.cfg, err = x.node.config("replica"); err != nil {
+	if x.cfg, err = x.node.config(ctx, "replica"); err != nil {
 		return err
 	}
 	x.cfg.Group, x.cfg.GroupName = uuid.NewString(), group
@@ -141,10 +138,10 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 		readWrite = takenOverPort(x.report)
 	}
 	if readWrite != "" {
-		if err := portFree(readWrite); err != nil && len(x.report.Refusals) == 0 {
+		if err := portFree(ctx, readWrite); err != nil && len(x.report.Refusals) == 0 {
 			return fmt.Errorf("the port of the clients, %s, cannot be used: %w; stop the program that uses it, or choose another with --read-write", readWrite, err)
 		}
-		x.cfg.ReadWrite = x.clientAddress(readWrite)
+		x.cfg.ReadWrite = x.clientAddress(ctx, readWrite)
 	}
 	return x.settleSuperuser()
 }
@@ -201,11 +198,11 @@ func takenOverPort(r *adopt.Report) string {
 }
 
 // clientAddress adds the cluster's local sockets to a port.
-func (x *adoption) clientAddress(listen string) config.Address {
+func (x *adoption) clientAddress(ctx context.Context, listen string) config.Address {
 	host, port, _ := net.SplitHostPort(listen)
 	if host == "" || host == "0.0.0.0" || host == "::" {
 		if host = x.node.address; host == "" {
-			host = ownAddress()
+			host = ownAddress(ctx)
 		}
 	}
 	a := config.Address{Listen: listen, Advertise: net.JoinHostPort(host, port)}
@@ -328,7 +325,7 @@ func asServerUser(ctx context.Context, out, errOut io.Writer, args []string) err
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return exitCode{exit.ExitCode(), errors.New("")} // it has said why itself
+		return codedError{exit.ExitCode(), errors.New("")} // it has said why itself
 	}
 	return err
 }

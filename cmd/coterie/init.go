@@ -66,14 +66,14 @@ func sanitizeName(host string) string {
 }
 
 // config fills a node's configuration from the flags.
-func (f *nodeFlags) config(kind string) (config.Config, error) {
+func (f *nodeFlags) config(ctx context.Context, kind string) (config.Config, error) {
 	c := config.Config{Node: f.name, Kind: kind}
 	if err := config.CheckName(f.name); err != nil {
 		return c, usage("%w; choose one with --name", err)
 	}
 	host := f.address
 	if host == "" {
-		host = ownAddress()
+		host = ownAddress(ctx)
 	}
 	for _, p := range []struct {
 		flag string
@@ -90,7 +90,7 @@ func (f *nodeFlags) config(kind string) (config.Config, error) {
 		if bind != "" && bind != "0.0.0.0" && bind != "::" && f.address == "" {
 			host = bind
 		}
-		if err := portFree(p.in); err != nil {
+		if err := portFree(ctx, p.in); err != nil {
 			return c, fmt.Errorf("--%s %s cannot be used: %w; stop the program that uses it or choose another port", p.flag, p.in, err)
 		}
 		*p.out = config.Address{Listen: p.in, Advertise: net.JoinHostPort(host, port)}
@@ -98,8 +98,8 @@ func (f *nodeFlags) config(kind string) (config.Config, error) {
 	return c, nil
 }
 
-func portFree(addr string) error {
-	l, err := net.Listen("tcp", addr)
+func portFree(ctx context.Context, addr string) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
@@ -107,8 +107,8 @@ func portFree(addr string) error {
 }
 
 // ownAddress guesses how other machines reach this one: the address a packet to the outside would carry.
-func ownAddress() string {
-	if c, err := net.Dial("udp", "192.0.2.1:9"); err == nil { // nothing is sent
+func ownAddress(ctx context.Context) string {
+	if c, err := (&net.Dialer{}).DialContext(ctx, "udp", "192.0.2.1:9"); err == nil { // nothing is sent
 		defer func() { _ = c.Close() }()
 		if a, ok := c.LocalAddr().(*net.UDPAddr); ok && !a.IP.IsLoopback() {
 			return a.IP.String()
@@ -198,7 +198,7 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 // check finds what is wrong with a node to be before root makes its directory and gives it away: a refusal leaves no trace. The user
 // that runs the node looks again, with its own eyes.
 func (f *nodeFlags) check(ctx context.Context, kind, dir string) error {
-	if _, err := f.config(kind); err != nil {
+	if _, err := f.config(ctx, kind); err != nil {
 		return err
 	}
 	if kind == "replica" {
@@ -236,7 +236,7 @@ func freshDir(dir string) (config.Layout, error) {
 
 func initNode(c *cobra.Command, dir string, f *nodeFlags, group, profile string) (err error) {
 	ctx := c.Context()
-	cfg, err := f.config("replica")
+	cfg, err := f.config(ctx, "replica")
 	if err != nil {
 		return err
 	}
@@ -289,6 +289,10 @@ func found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	if err := issueListener(l, ca, hosts); err != nil {
 		return err
 	}
+	rules, err := ownRules(cfg)
+	if err != nil {
+		return err
+	}
 	cp := agent.NewCopyID()
 	if err := (&instance{pg: pg, layout: l}).WriteCopy(cp); err != nil {
 		return err
@@ -301,7 +305,7 @@ func found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	f := founding{
 		Group: ag.Group{
 			ID: ag.GroupID(cfg.Group), Name: cfg.GroupName, SystemID: ctl.SystemID, CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second,
-			Profile: profile, Replicas: []ag.Replica{{
+			Profile: profile, HBA: rules, Superuser: cfg.PostgreSQL.Superuser, Replicas: []ag.Replica{{
 				ID: self, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic,
 				Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise, ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise,
 				KeyPin: node.Pin, Voter: true, Major: in.Major, Allow: ag.AllowReadOnly,
@@ -321,6 +325,15 @@ func found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 		return err
 	}
 	return cfg.Save(l.Dir)
+}
+
+// ownRules reads the listener rules that an adopted cluster brings: they become the group's, so that no node that joins is more open.
+func ownRules(cfg config.Config) (string, error) {
+	if cfg.HBA == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(cfg.HBA)
+	return string(b), err
 }
 
 func issueListener(l config.Layout, ca *endpoint.CA, hosts []string) error {
@@ -402,7 +415,7 @@ func joinNode(c *cobra.Command, dir string, f *nodeFlags, kind, text string) (er
 	if err != nil {
 		return err
 	}
-	cfg, err := f.config(kind)
+	cfg, err := f.config(ctx, kind)
 	if err != nil {
 		return err
 	}
@@ -440,6 +453,9 @@ func joinNode(c *cobra.Command, dir string, f *nodeFlags, kind, text string) (er
 	if err != nil {
 		return joinRefused(err)
 	}
+	if cfg.PostgreSQL != nil {
+		cfg.PostgreSQL.Superuser = cmp.Or(f.superuser, grant.Group.Superuser, "postgres")
+	}
 	return settle(l, cfg, grant, func() (*endpoint.Node, error) { return endpoint.InstallNode(l.PKI(), grant, key) })
 }
 
@@ -457,7 +473,7 @@ func readToken(kind, text string) (endpoint.Token, error) {
 // joinRefused gives the group's answer its exit code.
 func joinRefused(err error) error {
 	if errors.Is(err, endpoint.ErrWrongGroup) {
-		return exitCode{exitUsage, err}
+		return codedError{exitUsage, err}
 	}
 	var answer *endpoint.RemoteError
 	if !errors.As(err, &answer) {
@@ -465,11 +481,11 @@ func joinRefused(err error) error {
 	}
 	switch answer.Code {
 	case endpoint.CodeTokenUnknown, endpoint.CodeTokenUsed, endpoint.CodeTokenExpired, endpoint.CodeNameTaken, endpoint.CodeMalformed:
-		return exitCode{exitUsage, err}
+		return codedError{exitUsage, err}
 	case endpoint.CodeRefused, endpoint.CodeVersionMismatch, endpoint.CodeGroupMismatch:
-		return exitCode{exitRefused, err}
+		return codedError{exitRefused, err}
 	case endpoint.CodeUnavailable:
-		return exitCode{exitUnhealthy, err}
+		return codedError{exitUnhealthy, err}
 	}
 	return err
 }
@@ -541,7 +557,7 @@ func throughUnit(c *cobra.Command, dir string) (bool, error) {
 	if err := made.Run(); err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			return true, exitCode{exit.ExitCode(), errors.New("")} // it has said why
+			return true, codedError{exit.ExitCode(), errors.New("")} // it has said why
 		}
 		return true, err
 	}
@@ -598,7 +614,7 @@ func configCommand() *cobra.Command {
 			dir, _ := c.Flags().GetString("node")
 			cfg, err := config.Load(dir)
 			if err != nil {
-				return exitCode{exitUsage, err}
+				return codedError{exitUsage, err}
 			}
 			say(c, "%s is good: node %s of group %s", filepath.Join(dir, config.File), strconv.Quote(cfg.Node), strconv.Quote(cfg.GroupName))
 			return nil

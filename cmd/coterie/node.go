@@ -313,6 +313,13 @@ func (n *node) groupChanged(g ag.Group) {
 	if err := saveGroup(n.groupFile(), g); err != nil {
 		n.log.Warn("the group's configuration was not saved", "err", err)
 	}
+	if s := n.sessions.server; s != nil {
+		if rules, err := n.rules(); err == nil {
+			s.SetRules(rules)
+		} else {
+			n.log.Error("the listener keeps its rules", "err", err)
+		}
+	}
 	n.endpoint.CloseUnauthorised()
 	n.ports.refresh()
 }

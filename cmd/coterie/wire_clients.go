@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -73,16 +74,9 @@ func (s *sessions) Hold(on bool) {
 
 // newListener makes the client ports of this node.
 func (n *node) newListener() (*listener.Server, error) {
-	rules := listener.DefaultRules(n.cfg.TLSOnly)
-	if n.cfg.HBA != "" {
-		f, err := os.Open(n.cfg.HBA)
-		if err != nil {
-			return nil, fmt.Errorf("listener rules: %w", err)
-		}
-		defer func() { _ = f.Close() }()
-		if rules, err = listener.ParseHBA(f); err != nil {
-			return nil, fmt.Errorf("listener rules in %s: %w", n.cfg.HBA, err)
-		}
+	rules, err := n.rules()
+	if err != nil {
+		return nil, err
 	}
 	cert, err := tls.LoadX509KeyPair(endpoint.ListenerFiles(n.layout.PKI()))
 	if err != nil {
@@ -95,6 +89,29 @@ func (n *node) newListener() (*listener.Server, error) {
 		MockSecret: n.mockSecret(),
 	}
 	return listener.New(c)
+}
+
+// rules are the listener's: this node's own file if it names one, else the group's, else scram-sha-256 for everybody.
+func (n *node) rules() ([]listener.Rule, error) {
+	text, from := "", "the group's record"
+	if g := n.group.Load(); g != nil {
+		text = g.HBA
+	}
+	if n.cfg.HBA != "" {
+		b, err := os.ReadFile(n.cfg.HBA)
+		if err != nil {
+			return nil, fmt.Errorf("listener rules: %w", err)
+		}
+		text, from = string(b), n.cfg.HBA
+	}
+	if text == "" {
+		return listener.DefaultRules(n.cfg.TLSOnly), nil
+	}
+	rules, err := listener.ParseHBA(strings.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("listener rules in %s: %w", from, err)
+	}
+	return rules, nil
 }
 
 // nodeNumber is the node's number in cancel keys: any four bits, as long as they are usually different; a wrong node refuses.

@@ -105,6 +105,8 @@ type Group struct {
 	Required       *int          `json:"required_synchronized_secondaries,omitempty"` // nil: by the table of safety specification 7
 	SessionTimeout time.Duration `json:"session_timeout"`                             // a silent member is dropped after this; default 10 s
 	Profile        string        `json:"profile"`                                     // lease profile: default, fast, wan
+	HBA            string        `json:"hba,omitempty"`                               // listener rules of the group, pg_hba.conf syntax; "": the default
+	Superuser      string        `json:"superuser,omitempty"`                         // bootstrap superuser of the cluster; "": postgres
 }
 
 // Replica returns the configured replica of that id.

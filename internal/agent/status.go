@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -125,5 +126,5 @@ func (a *Agent) Fired() map[ag.Rule]uint64 {
 func (a *Agent) Uptime() time.Duration { return boottime.Now() - a.startedAt }
 
 func sameGroup(x, y ag.Group) bool {
-	return fmt.Sprint(x) == fmt.Sprint(y)
+	return reflect.DeepEqual(x, y)
 }
