@@ -35,7 +35,7 @@ and ends. Started as root it becomes user ` + serverUser + ` first.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir, _ := c.Flags().GetString("node")
 			if _, err := config.Load(dir); err != nil { // before the directory changes hands
-				return exitCode{exitUsage, err}
+				return codedError{exitUsage, err}
 			}
 			if err := becomeServerUser(dir); err != nil {
 				return err

@@ -70,7 +70,7 @@ It answers from this node's memory, whatever else is dead. Exit code 3 when the 
 				err = printStatus(c, s)
 			}
 			if err == nil && !s.WriteOpen {
-				err = exitCode{exitUnhealthy, errors.New("")}
+				err = codedError{exitUnhealthy, errors.New("")}
 			}
 			return err
 		},

@@ -59,7 +59,7 @@ the agent's back. What the primary acknowledges then is on no other node: the de
 				err = printJSON(c, r)
 			}
 			if err == nil && !r.Sound {
-				err = exitCode{exitError, errors.New("the group did not keep what it promised")}
+				err = codedError{exitError, errors.New("the group did not keep what it promised")}
 			}
 			return err
 		},

@@ -31,19 +31,19 @@ const (
 // defaultNode is where a node is when nobody says otherwise.
 const defaultNode = "/var/lib/coterie"
 
-// exitCode carries an exit code with an error.
-type exitCode struct {
+// codedError carries an exit code with an error.
+type codedError struct {
 	code int
 	error
 }
 
-func (e exitCode) Unwrap() error { return e.error }
+func (e codedError) Unwrap() error { return e.error }
 
-func usage(format string, a ...any) error   { return exitCode{exitUsage, fmt.Errorf(format, a...)} }
-func refused(format string, a ...any) error { return exitCode{exitRefused, fmt.Errorf(format, a...)} }
+func usage(format string, a ...any) error   { return codedError{exitUsage, fmt.Errorf(format, a...)} }
+func refused(format string, a ...any) error { return codedError{exitRefused, fmt.Errorf(format, a...)} }
 
 func unhealthy(format string, a ...any) error {
-	return exitCode{exitUnhealthy, fmt.Errorf(format, a...)}
+	return codedError{exitUnhealthy, fmt.Errorf(format, a...)}
 }
 
 func main() {
@@ -61,7 +61,7 @@ func report(err error) int {
 		return exitOK
 	}
 	code := exitError
-	var known exitCode
+	var known codedError
 	var remote *api.Error
 	switch {
 	case errors.As(err, &known):
