@@ -102,7 +102,7 @@ func startBenchNetwork(seed uint64) (r *linkem.Remote, stop func() error, err er
 		return nil, nil, err
 	}
 	var said strings.Builder
-	child := exec.Command(self, "bench", "linkem", "network", "--seed", strconv.FormatUint(seed, 10)) //nolint:gosec,noctx // itself; ends with its pipe
+	child := exec.Command(self, "bench", "linkem", "network", "--seed", strconv.FormatUint(seed, 10)) //nolint:noctx // ends with its pipe
 	child.Stderr = &said
 	in, err := child.StdinPipe()
 	if err != nil {

@@ -1,10 +1,8 @@
 package linkem
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -12,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -40,27 +37,6 @@ func TestMain(m *testing.M) {
 		code = 1
 	}
 	os.Exit(code)
-}
-
-func own(lab string) int {
-	n, err := Start(Options{Lab: lab, Nodes: []string{"n1", "n2"}})
-	fmt.Println("started:", err)
-	if err != nil {
-		return 1
-	}
-	if err := n.Serve(stdio{os.Stdin, os.Stdout}); err != nil { // until the test is gone
-		fmt.Fprintln(os.Stderr, err)
-	}
-	if err := n.Close(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
-
-type stdio struct {
-	io.Reader
-	io.Writer
 }
 
 // remains lists namespaces and devices whose names begin like those of the lab.
@@ -124,8 +100,9 @@ func stats(n *Network, from, to string) Stats {
 	return Stats{}
 }
 
-// median pings, again if the machine was busy, until the median round trip is within tolerance of want; it fails after a while.
-func median(t *testing.T, n *Network, from, to string, want, tolerance time.Duration) {
+// roundTrip fails unless the fastest of some pings is within tolerance of want. The fastest: a link is never faster than told,
+// and on a busy machine the others are those of the machine.
+func roundTrip(t *testing.T, n *Network, from, to string, want, tolerance time.Duration) {
 	t.Helper()
 	var got time.Duration
 	for range 5 {
@@ -134,28 +111,27 @@ func median(t *testing.T, n *Network, from, to string, want, tolerance time.Dura
 			t.Fatal(err)
 		}
 		if len(p.RoundTrips) > 0 {
-			slices.Sort(p.RoundTrips)
-			if got = p.RoundTrips[len(p.RoundTrips)/2]; (got - want).Abs() <= tolerance {
+			if got = slices.Min(p.RoundTrips); (got - want).Abs() <= tolerance {
 				return
 			}
 		}
 	}
-	t.Errorf("%s to %s: median round trip %v, want %v ± %v", from, to, got, want, tolerance)
+	t.Errorf("%s to %s: fastest round trip %v, want %v ± %v", from, to, got, want, tolerance)
 }
 
 func TestRoundTrip(t *testing.T) {
 	n := start(t, Shape{}, "n1", "n2")
 	for _, delay := range []time.Duration{0, 2500 * time.Microsecond, 30 * time.Millisecond} {
 		mustSet(t, n, Any, Any, Shape{Delay: delay})
-		median(t, n, "n1", "n2", 2*delay, 500*time.Microsecond)
-		median(t, n, Client, "n1", 2*delay, 500*time.Microsecond)
+		roundTrip(t, n, "n1", "n2", 2*delay, 500*time.Microsecond)
+		roundTrip(t, n, Client, "n1", 2*delay, 500*time.Microsecond)
 	}
 	mustSet(t, n, "n1", "n2", Shape{Delay: 5 * time.Millisecond}) // one way, while it runs
-	median(t, n, "n1", "n2", 35*time.Millisecond, 500*time.Microsecond)
+	roundTrip(t, n, "n1", "n2", 35*time.Millisecond, 500*time.Microsecond)
 	if err := n.Heal(); err != nil {
 		t.Fatal(err)
 	}
-	median(t, n, "n1", "n2", 0, 500*time.Microsecond)
+	roundTrip(t, n, "n1", "n2", 0, 500*time.Microsecond)
 }
 
 // datagrams sends 10,000 a second from n1 to n2.
@@ -291,7 +267,7 @@ func TestCutAndReject(t *testing.T) {
 	if c, err := dial(n, "tcp4", addr, 300*time.Millisecond); !timedOut(err) {
 		t.Errorf("cut: %v, %v, want a timeout", c, err)
 	}
-	median(t, n, "n1", "n3", 4*time.Millisecond, time.Millisecond) // other links live
+	roundTrip(t, n, "n1", "n3", 4*time.Millisecond, time.Millisecond) // other links live
 	if s := stats(n, "n1", "n2"); s.Blocked == 0 || stats(n, "n2", "n1").Blocked != 0 {
 		t.Errorf("counters of the cut: %+v", s)
 	}
@@ -356,8 +332,8 @@ func TestAddWhileRunning(t *testing.T) {
 	if err := n.Add("n2"); err != nil {
 		t.Fatal(err)
 	}
-	median(t, n, "n2", "n1", 2*time.Millisecond, 500*time.Microsecond)
-	median(t, n, Client, "n2", 2*time.Millisecond, 500*time.Microsecond)
+	roundTrip(t, n, "n2", "n1", 2*time.Millisecond, 500*time.Microsecond)
+	roundTrip(t, n, Client, "n2", 2*time.Millisecond, 500*time.Microsecond)
 	for _, bad := range [][2]string{{"n1", "n3"}, {"n3", Any}, {"n1", "n1"}} {
 		if err := n.Set(bad[0], bad[1], Shape{}); err == nil {
 			t.Errorf("set a link from %s to %s", bad[0], bad[1])
@@ -375,125 +351,6 @@ func TestAddWhileRunning(t *testing.T) {
 	if text, err := os.ReadFile(out); err != nil || !strings.Contains(string(text), n.Addr("n2").String()) || strings.Contains(string(text), n.Addr("n1").String()) {
 		t.Errorf("a process of n2 does not see n2's address alone: %v\n%s", err, text)
 	}
-}
-
-func TestKilledOwnerLeavesNothing(t *testing.T) {
-	needRoot(t)
-	lab := labName("k")
-	owner, _ := startOwner(t, lab)
-	if err := Sweep(lab); !errors.Is(err, ErrRunning) {
-		t.Errorf("sweep under a living owner: %v", err)
-	}
-	if _, err := Start(Options{Lab: lab}); !errors.Is(err, ErrRunning) {
-		t.Errorf("a second network of one lab: %v", err)
-	}
-	if got := len(remains(lab)); got != 3 {
-		t.Errorf("the owner has %d names, want two namespaces and a device: %v", got, remains(lab))
-	}
-	if err := owner.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = owner.Wait()
-	if err := Sweep(lab); err != nil {
-		t.Fatal(err)
-	}
-	if left := remains(lab); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
-	if err := Sweep(lab); err != nil {
-		t.Errorf("sweep of nothing: %v", err)
-	}
-
-	owner, _ = startOwner(t, lab) // and without Sweep, the next start does it
-	_ = owner.Process.Kill()
-	_ = owner.Wait()
-	n, err := Start(Options{Lab: lab, Nodes: []string{"n1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := len(remains(lab)); got != 2 {
-		t.Errorf("%d names, want a namespace and a device: %v", got, remains(lab))
-	}
-	if err := errors.Join(n.Close(), n.Close()); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestRemote shapes the links of another process, which cleans up when its pipe ends.
-func TestRemote(t *testing.T) {
-	needRoot(t)
-	lab := labName("r")
-	owner, pipe := startOwner(t, lab)
-	r, err := Connect(pipe)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Set("n1", "n2", Shape{Delay: 20 * time.Millisecond}); err != nil {
-		t.Fatal(err)
-	}
-	ping := func() time.Duration {
-		p, err := probe.Ping(func(f func() error) error { return r.Do("n1", f) }, r.Addr("n2"), 5, 10*time.Millisecond, time.Second)
-		if err != nil || len(p.RoundTrips) == 0 {
-			t.Fatalf("%+v, %v", p, err)
-		}
-		return slices.Min(p.RoundTrips)
-	}
-	if got := ping(); got < 19*time.Millisecond || got > 25*time.Millisecond {
-		t.Errorf("round trip %v, want 20 ms", got)
-	}
-	if err := r.Heal(); err != nil || ping() > 5*time.Millisecond {
-		t.Errorf("healed: %v, round trip %v", err, ping())
-	}
-	if err := r.Set("n1", "n9", Shape{}); err == nil || !strings.Contains(err.Error(), "n9") {
-		t.Errorf("no such node: %v", err)
-	}
-	if err := r.Add("n3"); err != nil || !r.Addr("n3").IsValid() {
-		t.Errorf("add: %v, %v", err, r.Addr("n3"))
-	}
-	if s, err := r.Stats(); err != nil || len(s) != 12 {
-		t.Errorf("counters of %d directions, %v; want 12", len(s), err)
-	}
-	if _, err := r.Overruns("n3"); err != nil {
-		t.Error(err)
-	}
-	_ = pipe.Writer.(io.Closer).Close() //nolint:forcetypeassert // a pipe
-	if err := owner.Wait(); err != nil {
-		t.Errorf("the owner at the end of its pipe: %v", err)
-	}
-	if left := remains(lab); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
-}
-
-func startOwner(t *testing.T, lab string) (*exec.Cmd, stdio) {
-	t.Helper()
-	c := exec.Command(os.Args[0])
-	c.Env = append(os.Environ(), ownerEnv+"="+lab)
-	c.Stderr = os.Stderr
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	stdin, err := c.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = stdin.Close()
-		_ = c.Process.Kill()
-		_ = c.Wait()
-		_ = Sweep(lab)
-	})
-	r := bufio.NewReader(stdout)
-	line, err := r.ReadString('\n')
-	if err != nil || line != "started: <nil>\n" {
-		t.Fatalf("owner: %q, %v", line, err)
-	}
-	return c, stdio{r, stdin}
 }
 
 func TestStartRefuses(t *testing.T) {
