@@ -156,7 +156,7 @@ func prepareFor(dir string, uid, gid int) error {
 			break
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(abs), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(abs), 0o755); err != nil { //nolint:gosec // the user must get through it
 		return err
 	}
 	if err := os.MkdirAll(abs, 0o700); err != nil {
@@ -166,7 +166,7 @@ func prepareFor(dir string, uid, gid int) error {
 		return fmt.Errorf("give %s to user %s: %w", abs, serverUser, err)
 	}
 	run := "/run/coterie"
-	if err := os.MkdirAll(run, 0o755); err != nil {
+	if err := os.MkdirAll(run, 0o755); err != nil { //nolint:gosec // what is private lies in directories below it
 		return nil //nolint:nilerr // no /run: the run directory goes to /tmp
 	}
 	return os.Lchown(run, uid, gid)

@@ -39,7 +39,8 @@ type codedError struct {
 
 func (e codedError) Unwrap() error { return e.error }
 
-func usage(format string, a ...any) error   { return codedError{exitUsage, fmt.Errorf(format, a...)} }
+func usage(format string, a ...any) error { return codedError{exitUsage, fmt.Errorf(format, a...)} }
+
 func refused(format string, a ...any) error { return codedError{exitRefused, fmt.Errorf(format, a...)} }
 
 func unhealthy(format string, a ...any) error {
