@@ -85,7 +85,7 @@ func (n *node) newListener() (*listener.Server, error) {
 	c := listener.Config{
 		ReadWrite: n.cfg.ReadWrite.Listen, ReadOnly: n.cfg.ReadOnly.Listen, Rules: rules, Logger: n.log.With("part", "listener"),
 		Certificate: func() *tls.Certificate { return &cert }, Routes: n.sessions.routes.Load, Changed: n.sessions.Changed,
-		Backend: n.backend, Verifier: n.verifier, Gate: n.agent.Gate, Node: nodeNumber(n.self), ForwardCancel: n.forwardCancel,
+		Backend: n.backend, Verifier: n.verifier, Gate: n.agent.Gate, Node: n.nodeNumber(), ForwardCancel: n.forwardCancel,
 		MockSecret: n.mockSecret(),
 	}
 	return listener.New(c)
@@ -114,11 +114,15 @@ func (n *node) rules() ([]listener.Rule, error) {
 	return rules, nil
 }
 
-// nodeNumber is the node's number in cancel keys: any four bits, as long as they are usually different; a wrong node refuses.
-func nodeNumber(id ag.ReplicaID) uint8 {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(id))
-	return uint8(h.Sum32() % 16)
+// nodeNumber is this node's number in cancel keys: its place among the members, which differ. Should two ever share one after members
+// came and went, a cancel request that arrives at the wrong one of them is dropped, as any with a wrong key.
+func (n *node) nodeNumber() uint8 {
+	for i, r := range n.group.Load().Replicas {
+		if r.ID == n.self {
+			return uint8(i % 16)
+		}
+	}
+	return 15
 }
 
 // mockSecret gives every node of the group the same invented salts for unknown users.
@@ -171,16 +175,17 @@ func (n *node) verifier(ctx context.Context, id ag.ReplicaID, user string) (list
 	return out, nil
 }
 
-// forwardCancel hands a cancel request to the node that minted its key.
-func (n *node) forwardCancel(ctx context.Context, number uint8, key listener.CancelKey) error {
+// forwardCancel asks the other nodes, one after the other, which of them minted the key: there are at most nine.
+func (n *node) forwardCancel(ctx context.Context, _ uint8, key listener.CancelKey) error {
 	for _, r := range n.group.Load().Replicas {
-		if nodeNumber(r.ID) == number && r.ID != n.self {
-			if err := n.control.Call(ctx, r.Endpoint, r.ID, "cancel", key, nil); err == nil {
-				return nil
-			}
+		if r.ID == n.self || !r.HasData() {
+			continue
+		}
+		if err := n.control.Call(ctx, r.Endpoint, r.ID, "cancel", key, nil); err == nil {
+			return nil
 		}
 	}
-	return errors.New("no node knows the key") // two nodes may share a number: each was asked
+	return errors.New("no node knows the key")
 }
 
 func (n *node) cancelHere(ctx context.Context, body json.RawMessage) (any, error) {
