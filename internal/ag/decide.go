@@ -112,8 +112,10 @@ func (v View) forced() bool {
 
 func (v View) force() Plan {
 	tli := v.Record.Epoch.MaxTLI + 1
-	e := EpochRecord{Epoch: v.epoch() + 1, Phase: PhasePromote, Leader: v.Self, TLI: tli, MaxTLI: tli, From: v.Local.Position, Copy: v.Local.Copy, Forced: true,
-		Reason: "forced by an operator who accepted data loss"}
+	e := EpochRecord{
+		Epoch: v.epoch() + 1, Phase: PhasePromote, Leader: v.Self, TLI: tli, MaxTLI: tli, From: v.Local.Position, Copy: v.Local.Copy, Forced: true,
+		Reason: "forced by an operator who accepted data loss",
+	}
 	return Plan{Rule: RuleForce, Because: e.Reason, Commit: &Commit{Guard: v.Record.Revs, Epoch: &e}}
 }
 
@@ -198,8 +200,10 @@ func (v View) sealOrChoose() Plan {
 	best, enough := v.best()
 	st := v.Record.State
 	if !enough || v.Sealed < SealGrace && len(v.Seals) < len(v.askable()) {
-		return Plan{Rule: RuleSeal, Because: fmt.Sprintf("%d of %d seals needed", len(v.Seals), st.SealsNeeded()),
-			Actions: []Action{AskSeals{Epoch: v.epoch(), Members: v.askable()}}}
+		return Plan{
+			Rule: RuleSeal, Because: fmt.Sprintf("%d of %d seals needed", len(v.Seals), st.SealsNeeded()),
+			Actions: []Action{AskSeals{Epoch: v.epoch(), Members: v.askable()}},
+		}
 	}
 	e := v.Record.Epoch
 	e.Phase, e.Leader, e.MaxTLI = PhasePromote, best.Member, e.MaxTLI+1
@@ -240,9 +244,7 @@ func (v View) best() (SealReport, bool) {
 			continue
 		}
 		leaderIn = leaderIn || last
-		if r, ok := v.Group.Replica(s.Member); !last && (!ok || r.FailoverMode != Automatic || r.Suspended) {
-			s.Promotable = false
-		}
+		s.Promotable = s.Promotable && (last || v.mayLead(s.Member))
 		if best.Member == "" || s.better(best, v.Self) {
 			best = s
 		}
@@ -258,6 +260,12 @@ func (v View) best() (SealReport, bool) {
 		return ofV, true
 	}
 	return best, (sealed || leaderIn) && best.Promotable
+}
+
+// mayLead reports whether the agents may promote the member of their own accord.
+func (v View) mayLead(id ReplicaID) bool {
+	r, ok := v.Group.Replica(id)
+	return ok && r.FailoverMode == Automatic && !r.Suspended
 }
 
 // SealsSuffice reports whether the seals so far allow to choose whom to promote. View.Sealed is measured from that moment.
@@ -296,15 +304,22 @@ func (v View) promoteOrLead() Plan {
 			if v.Local.Position.Timeline >= e.TLI {
 				return v.promoteAgain()
 			}
+		case ServerWritable: // where its recovery ended is not known yet
 		}
-		return Plan{Rule: RulePromote, Because: fmt.Sprintf("chosen for epoch %d at %s", e.Epoch, e.From),
-			Actions: []Action{Promote{Epoch: e.Epoch, TLI: e.TLI, Sync: v.firstSync()}}}
+		return Plan{
+			Rule: RulePromote, Because: fmt.Sprintf("chosen for epoch %d at %s", e.Epoch, e.From),
+			Actions: []Action{Promote{Epoch: e.Epoch, TLI: e.TLI, Sync: v.firstSync()}},
+		}
 	}
 	e.Phase, e.Copy = PhaseLead, ""
-	st := State{Epoch: e.Epoch, Leader: v.Self, Copy: v.Local.Copy, V: []Member{}, K: 0,
-		Basis: Position{e.TLI, v.Local.EndOfRec}, Timelines: v.history(), Setting: v.Local.Sync.Setting(), Seq: v.Record.State.Seq + 1}
-	return Plan{Rule: RuleLead, Because: fmt.Sprintf("promoted to timeline %d at %s", e.TLI, v.Local.EndOfRec),
-		Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e, State: &st}}
+	st := State{
+		Epoch: e.Epoch, Leader: v.Self, Copy: v.Local.Copy, V: []Member{}, K: 0,
+		Basis: Position{e.TLI, v.Local.EndOfRec}, Timelines: v.history(), Setting: v.Local.Sync.Setting(), Seq: v.Record.State.Seq + 1,
+	}
+	return Plan{
+		Rule: RuleLead, Because: fmt.Sprintf("promoted to timeline %d at %s", e.TLI, v.Local.EndOfRec),
+		Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e, State: &st},
+	}
 }
 
 // giveUp ends the renewals of a chosen replica that no longer has what was chosen, so that others may outbid it.
@@ -375,8 +390,10 @@ func (v View) lead() Plan {
 		}
 	}
 	if v.Op.Kind == OpPlanned && v.Op.Epoch == v.epoch() && v.Op.To != v.Self {
-		return Plan{Rule: RuleHandOver, Because: "planned failover to " + string(v.Op.To), Open: v.open(),
-			Actions: []Action{HandOver{To: v.Op.To, Op: v.Op.ID}}}
+		return Plan{
+			Rule: RuleHandOver, Because: "planned failover to " + string(v.Op.To), Open: v.open(),
+			Actions: []Action{HandOver{To: v.Op.To, Op: v.Op.ID}},
+		}
 	}
 	step := NextSync(v)
 	p := Plan{Rule: RuleSync, Because: step.Because, Open: v.open()}

@@ -21,14 +21,18 @@ func leading() View {
 		Self: "a", Group: three(), Profile: Profiles["default"], Quorum: true, Reach: []ReplicaID{"b", "c"},
 		Record: Record{
 			Epoch: EpochRecord{Epoch: 3, Phase: PhaseLead, Leader: "a", TLI: 4, MaxTLI: 4},
-			State: State{Epoch: 3, Leader: "a", Copy: "A", V: []Member{{"b", "B"}, {"c", "C"}}, K: 1, Setting: Setting{[]ReplicaID{"b", "c"}, 1}, Seq: 7,
-				Timelines: []TimelineEntry{{TLI: 1}, {TLI: 4, Parent: 1, Switch: 100, Epoch: 3}}},
+			State: State{
+				Epoch: 3, Leader: "a", Copy: "A", V: []Member{{"b", "B"}, {"c", "C"}}, K: 1, Setting: Setting{[]ReplicaID{"b", "c"}, 1}, Seq: 7,
+				Timelines: []TimelineEntry{{TLI: 1}, {TLI: 4, Parent: 1, Switch: 100, Epoch: 3}},
+			},
 			Lead: Lead{Epoch: 3, Holder: "a"},
 			Revs: Revisions{Epoch: 10, State: 20, Lead: 30},
 		},
 		Lease: Lease{Epoch: 3, Valid: true},
-		Local: Local{Data: DataPresent, Server: ServerWritable, Copy: "A", Position: Position{4, 200}, Promised: 3, Armed: 3, Opened: 3,
-			EndOfRec: 110, Sync: Sync{P: []ReplicaID{"b", "c"}, N: 1, Proven: true, Barrier: 150}},
+		Local: Local{
+			Data: DataPresent, Server: ServerWritable, Copy: "A", Position: Position{4, 200}, Promised: 3, Armed: 3, Opened: 3,
+			EndOfRec: 110, Sync: Sync{P: []ReplicaID{"b", "c"}, N: 1, Proven: true, Barrier: 150},
+		},
 		Streams: []Stream{{Member: "b", Copy: "B", Open: true, Close: true, Flush: 200}, {Member: "c", Copy: "C", Open: true, Close: true, Flush: 190}},
 	}
 }

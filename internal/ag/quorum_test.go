@@ -159,8 +159,10 @@ func randomLeader(r *rand.Rand) View {
 	}
 	v.Streams = nil
 	for _, id := range ids(uint(r.IntN(8) << 1)) {
-		v.Streams = append(v.Streams, Stream{Member: id, Copy: CopyID(fmt.Sprint(id, r.IntN(4)/3)), Open: r.IntN(4) > 0, Close: r.IntN(4) > 0,
-			Flush: LSN(90 + r.IntN(70)), Silent: time.Duration(r.IntN(20)) * time.Second, Refused: r.IntN(4) == 0})
+		v.Streams = append(v.Streams, Stream{
+			Member: id, Copy: CopyID(fmt.Sprint(id, r.IntN(4)/3)), Open: r.IntN(4) > 0, Close: r.IntN(4) > 0,
+			Flush: LSN(90 + r.IntN(70)), Silent: time.Duration(r.IntN(20)) * time.Second, Refused: r.IntN(4) == 0,
+		})
 	}
 	return v
 }
@@ -173,14 +175,20 @@ func TestNextSync(t *testing.T) {
 	}{
 		{"nothing to do", func(*View) {}, func(s SyncStep) bool { return s == SyncStep{} }},
 		{"an unproven setting is proven", func(v *View) { v.Local.Sync.Proven = false }, func(s SyncStep) bool { return s.Prove }},
-		{"after promotion one member past the barrier raises k", func(v *View) { v.Record.State.V, v.Record.State.K = nil, 0 },
-			func(s SyncStep) bool { return s.State != nil && s.State.K == 1 && len(s.State.V) == 2 }},
-		{"nobody is past the barrier", func(v *View) { v.Record.State.V, v.Record.State.K, v.Local.Sync.Barrier = nil, 0, 900 },
-			func(s SyncStep) bool { return s.State == nil && s.Because != "" }},
-		{"a lost member leaves the setting first while enough remain, announced", func(v *View) { v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour} },
+		{
+			"after promotion one member past the barrier raises k", func(v *View) { v.Record.State.V, v.Record.State.K = nil, 0 },
+			func(s SyncStep) bool { return s.State != nil && s.State.K == 1 && len(s.State.V) == 2 },
+		},
+		{
+			"nobody is past the barrier", func(v *View) { v.Record.State.V, v.Record.State.K, v.Local.Sync.Barrier = nil, 0, 900 },
+			func(s SyncStep) bool { return s.State == nil && s.Because != "" },
+		},
+		{
+			"a lost member leaves the setting first while enough remain, announced", func(v *View) { v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour} },
 			func(s SyncStep) bool {
 				return s.State != nil && s.State.Setting.Same(Setting{[]ReplicaID{"c"}, 1}) && len(s.State.V) == 2 && s.State.K == 1
-			}},
+			},
+		},
 		{"then given", func(v *View) {
 			v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour}
 			v.Record.State.Setting = Setting{[]ReplicaID{"c"}, 1}
@@ -213,10 +221,12 @@ func TestNextSync(t *testing.T) {
 		{"when all are lost and one is required, whoever comes back first will do", func(v *View) {
 			v.Streams = []Stream{{Member: "b", Copy: "B", Silent: time.Hour}, {Member: "c", Copy: "C", Silent: time.Hour}}
 		}, func(s SyncStep) bool { return s.State == nil && s.Set == nil && s.Because != "" }},
-		{"another copy counts for nothing", func(v *View) { v.Streams[0].Copy = "B2" },
+		{
+			"another copy counts for nothing", func(v *View) { v.Streams[0].Copy = "B2" },
 			func(s SyncStep) bool {
 				return s.State != nil && s.State.K == 0 && slices.Equal(s.State.V, []Member{{"c", "C"}})
-			}},
+			},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			v := leading()
