@@ -340,8 +340,10 @@ func (m *Model) tell(w *World, ev event) (line string) {
 	case doLate:
 		line = fmt.Sprintf("what %s gave up takes effect", i)
 	default:
-		line = [...]string{doCrash: "%s  crashes", doServerCrash: "%s  loses its server", doWipe: "%s  loses its disk", doRestore: "%s  is restored to an earlier moment", doPlanned: "an operator plans a failover to %s",
-			doForced: "an operator forces a failover to %s", doLose: "%s  gets no answer from the store"}[ev.what]
+		line = [...]string{
+			doCrash: "%s  crashes", doServerCrash: "%s  loses its server", doWipe: "%s  loses its disk", doRestore: "%s  is restored to an earlier moment", doPlanned: "an operator plans a failover to %s",
+			doForced: "an operator forces a failover to %s", doLose: "%s  gets no answer from the store",
+		}[ev.what]
 		line = fmt.Sprintf(line, i)
 	}
 	p := m.apply(w, ev)
@@ -367,6 +369,7 @@ func (m *Model) tell(w *World, ev event) (line string) {
 		} else {
 			line = fmt.Sprintf("%s  ends its %s: %s", i, kinds[busy.kind], m.nodeLine(w, int(ev.i)))
 		}
+	default: // said above, before it happened
 	}
 	m.tidy(w)
 	m.check(w)

@@ -55,7 +55,6 @@ type simNode struct {
 	sealedAt               int
 	heard                  [maxMembers]int // last feedback of a member's stream
 	performAt              int
-	startAt                int
 	line                   string
 	open                   bool
 }
@@ -110,8 +109,18 @@ func (s *Sim) draw() {
 		p   *int
 		max int
 	}{
-		{&s.odds.crash, 40}, {&s.odds.serverCrash, 40}, {&s.odds.pause, 40}, {&s.odds.cutStore, 40}, {&s.odds.cutPeer, 60}, {&s.odds.storeDown, 20},
-		{&s.odds.wipe, 10}, {&s.odds.planned, 80}, {&s.odds.forced, 10}, {&s.odds.suspend, 20}, {&s.odds.lostAnswer, 3000}, {&s.odds.badRewind, 3000},
+		{&s.odds.crash, 40},
+		{&s.odds.serverCrash, 40},
+		{&s.odds.pause, 40},
+		{&s.odds.cutStore, 40},
+		{&s.odds.cutPeer, 60},
+		{&s.odds.storeDown, 20},
+		{&s.odds.wipe, 10},
+		{&s.odds.planned, 80},
+		{&s.odds.forced, 10},
+		{&s.odds.suspend, 20},
+		{&s.odds.lostAnswer, 3000},
+		{&s.odds.badRewind, 3000},
 	} {
 		if s.chance(5000) {
 			*o.p = 1 + s.rng.IntN(o.max)

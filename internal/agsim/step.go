@@ -48,6 +48,7 @@ func (m *Model) begin(w *World, i int, e env, p ag.Plan) {
 	for _, a := range p.Actions {
 		b := pending{at: e.epoch.epoch}
 		switch a := a.(type) {
+		case ag.AskSeals: // the answers are events of their own
 		case ag.Fence:
 			w.fence(i)
 		case ag.Start:
@@ -102,16 +103,20 @@ func (m *Model) commitOf(n *node, e env, c ag.Commit) pending {
 	}
 	if c.Epoch != nil {
 		b.hasEpoch = true
-		b.epoch = epochRec{epoch: uint16(c.Epoch.Epoch), phase: phaseOf(c.Epoch.Phase), leader: uint8(index(c.Epoch.Leader) + 1),
-			tli: uint16(c.Epoch.TLI), fromTLI: uint16(c.Epoch.From.Timeline), fromLSN: uint16(c.Epoch.From.LSN), maxTLI: uint16(c.Epoch.MaxTLI), forced: c.Epoch.Forced}
+		b.epoch = epochRec{
+			epoch: uint16(c.Epoch.Epoch), phase: phaseOf(c.Epoch.Phase), leader: uint8(index(c.Epoch.Leader) + 1),
+			tli: uint16(c.Epoch.TLI), fromTLI: uint16(c.Epoch.From.Timeline), fromLSN: uint16(c.Epoch.From.LSN), maxTLI: uint16(c.Epoch.MaxTLI), forced: c.Epoch.Forced,
+		}
 		if c.Epoch.Copy != "" {
 			b.epoch.copy = copyOf(c.Epoch.Copy)
 		}
 	}
 	if c.State != nil {
 		b.hasState = true
-		b.state = stateRec{epoch: uint16(c.State.Epoch), leader: uint8(index(c.State.Leader) + 1), copy: copyOf(c.State.Copy),
-			k: uint8(c.State.K), basis: e.state.basis, set: setting{setOf(c.State.Setting.P), uint8(c.State.Setting.N)}}
+		b.state = stateRec{
+			epoch: uint16(c.State.Epoch), leader: uint8(index(c.State.Leader) + 1), copy: copyOf(c.State.Copy),
+			k: uint8(c.State.K), basis: e.state.basis, set: setting{setOf(c.State.Setting.P), uint8(c.State.Setting.N)},
+		}
 		if b.state.epoch != e.state.epoch {
 			b.state.basis = m.logs.at(n.log, n.endOfRec)
 		}
@@ -133,6 +138,7 @@ func (m *Model) perform(w *World, i int) {
 		n.busy = pending{}
 	}
 	switch b.kind {
+	case idle:
 	case committing:
 		m.commit(w, i, b)
 	case promoting:

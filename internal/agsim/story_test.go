@@ -60,7 +60,7 @@ func replay(t *testing.T, script string) string {
 		}
 		var who []uint8
 		for _, name := range words[1:] {
-			who = append(who, uint8(name[0]-'a'))
+			who = append(who, name[0]-'a')
 		}
 		switch words[0] {
 		case "write":

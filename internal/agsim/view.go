@@ -138,11 +138,15 @@ type env struct {
 // view is what node i sees.
 func (m *Model) view(w *World, i int, e env) ag.View {
 	n := &w.nodes[i]
-	v := ag.View{Self: names[i], Group: m.groupWith(w.suspended), Profile: ag.Profiles["default"], Quorum: !e.noQuorum,
-		Record: m.record(e), Silence: e.silence, Lease: ag.Lease{Epoch: ag.Epoch(n.lease), Valid: n.lease != 0}, Reach: e.reach.ids()}
-	v.Local = ag.Local{Data: dataStates[n.data], Server: serverStates[n.server], Copy: n.copy.id(), Position: m.logs.position(n.log),
+	v := ag.View{
+		Self: names[i], Group: m.groupWith(w.suspended), Profile: ag.Profiles["default"], Quorum: !e.noQuorum,
+		Record: m.record(e), Silence: e.silence, Lease: ag.Lease{Epoch: ag.Epoch(n.lease), Valid: n.lease != 0}, Reach: e.reach.ids(),
+	}
+	v.Local = ag.Local{
+		Data: dataStates[n.data], Server: serverStates[n.server], Copy: n.copy.id(), Position: m.logs.position(n.log),
 		Promised: ag.Epoch(n.promised), Armed: ag.Epoch(n.armed), SourceEp: ag.Epoch(n.sourceEp), Refused: n.refused, NoRewind: n.noRewind,
-		Opened: ag.Epoch(n.opened)}
+		Opened: ag.Epoch(n.opened),
+	}
 	if n.data != present {
 		v.Local.Position = ag.Position{}
 	}
@@ -165,8 +169,10 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 	if n.sealEp == e.epoch.epoch {
 		for j := range m.n {
 			if n.seals.has(j) {
-				v.Seals = append(v.Seals, ag.SealReport{Member: names[j], Copy: n.sealCpy[j].id(), Epoch: ag.Epoch(n.sealEp),
-					Position: m.logs.position(n.sealLog[j]), Promotable: true})
+				v.Seals = append(v.Seals, ag.SealReport{
+					Member: names[j], Copy: n.sealCpy[j].id(), Epoch: ag.Epoch(n.sealEp),
+					Position: m.logs.position(n.sealLog[j]), Promotable: true,
+				})
 			}
 		}
 		if v.SealsSuffice() {
@@ -185,20 +191,26 @@ func (m *Model) addStreams(v *ag.View, n *node, e env) {
 			continue
 		}
 		open := n.streams.has(j)
-		v.Streams = append(v.Streams, ag.Stream{Member: names[j], Copy: n.gotCopy[j].id(), Open: open, Flush: ag.LSN(n.got[j]),
-			Close: open && n.got[j] != 0, Silent: e.silent[j], Refused: !open && e.refused.has(j)})
+		v.Streams = append(v.Streams, ag.Stream{
+			Member: names[j], Copy: n.gotCopy[j].id(), Open: open, Flush: ag.LSN(n.got[j]),
+			Close: open && n.got[j] != 0, Silent: e.silent[j], Refused: !open && e.refused.has(j),
+		})
 	}
 }
 
 // record is the record as the node read it. The revisions are all 1: what became of a key since the view is in the pending plan.
 func (m *Model) record(e env) ag.Record {
 	r := ag.Record{Revs: ag.Revisions{Epoch: 1, State: 1, Lead: 1}}
-	r.Epoch = ag.EpochRecord{Epoch: ag.Epoch(e.epoch.epoch), Phase: phases[e.epoch.phase], TLI: ag.Timeline(e.epoch.tli),
+	r.Epoch = ag.EpochRecord{
+		Epoch: ag.Epoch(e.epoch.epoch), Phase: phases[e.epoch.phase], TLI: ag.Timeline(e.epoch.tli),
 		MaxTLI: ag.Timeline(e.epoch.maxTLI), Forced: e.epoch.forced, Copy: e.epoch.copy.id(), Leader: names[e.epoch.leader-1], Reason: "claimed",
-		From: ag.Position{Timeline: ag.Timeline(e.epoch.fromTLI), LSN: ag.LSN(e.epoch.fromLSN)}}
-	r.State = ag.State{Epoch: ag.Epoch(e.state.epoch), Copy: e.state.copy.id(), K: int(e.state.k), V: []ag.Member{},
+		From: ag.Position{Timeline: ag.Timeline(e.epoch.fromTLI), LSN: ag.LSN(e.epoch.fromLSN)},
+	}
+	r.State = ag.State{
+		Epoch: ag.Epoch(e.state.epoch), Copy: e.state.copy.id(), K: int(e.state.k), V: []ag.Member{},
 		Timelines: m.logs.timelines(e.state.basis), Seq: 1, Leader: names[e.state.leader-1],
-		Setting: ag.Setting{P: e.state.set.p.ids(), N: int(e.state.set.n)}}
+		Setting: ag.Setting{P: e.state.set.p.ids(), N: int(e.state.set.n)},
+	}
 	for j, c := range e.state.v {
 		if c != 0 {
 			r.State.V = append(r.State.V, ag.Member{ID: names[j], Copy: c.id()})

@@ -2,7 +2,6 @@ package agsim
 
 import (
 	"fmt"
-	"math/bits"
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -16,7 +15,6 @@ type set uint8
 
 func (s set) has(i int) bool { return s>>i&1 == 1 }
 func one(i int) set          { return 1 << i }
-func (s set) len() int       { return bits.OnesCount8(uint8(s)) }
 
 func (s set) String() string {
 	var b strings.Builder
