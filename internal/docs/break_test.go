@@ -113,6 +113,7 @@ func TestBreakItYourself(t *testing.T) {
 		case "client":
 			r.prelude = lookup.FindString(b.text)
 			r.background(b.text)
+			told = r.awaitAcknowledged(told) // a reader would see its first rows before he breaks anything
 			continue
 		case "check":
 			continue
