@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	pingEvery   = 400 * time.Millisecond
+	pingEvery   = 700 * time.Millisecond
 	pingTimeout = time.Second
 )
 
