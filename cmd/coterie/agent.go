@@ -184,17 +184,54 @@ func mayEnter(st os.FileInfo, uid, gid int) bool {
 	return mode&0o001 != 0
 }
 
-// reachableExe returns this program's path if the user can execute it there, and refuses with the fix if not.
+// exeCache is where root keeps copies of this program for the server's user, when it lies where that user cannot go.
+const exeCache = "/var/cache/coterie"
+
+// reachableExe returns a path at which the user can execute this program: its own, or a copy that root makes where everybody may read.
 func reachableExe(uid int) (string, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return "", err
 	}
 	for p := filepath.Dir(exe); p != "/"; p = filepath.Dir(p) {
-		st, err := os.Stat(p)
-		if err != nil || !mayEnter(st, uid, -1) {
-			return "", refused("user %s cannot enter %s, where this program is: install it with: install -m 755 %s /usr/local/bin/coterie", serverUser, p, exe)
+		if st, err := os.Stat(p); err != nil || !mayEnter(st, uid, -1) {
+			to, err := copyExe(exe)
+			if err != nil {
+				return "", refused("user %s cannot enter %s, where this program is, and no copy could be made (%w): install it with: install -m 755 %s /usr/local/bin/coterie",
+					serverUser, p, err, exe)
+			}
+			return to, nil
 		}
 	}
 	return exe, nil
+}
+
+// copyExe copies the program to exeCache under a name that only this very file has, and returns the copy's path.
+func copyExe(exe string) (string, error) {
+	in, err := os.Open(exe) //nolint:gosec // this program itself
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = in.Close() }()
+	st, err := in.Stat()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(exeCache, fmt.Sprintf("%x-%x", st.ModTime().UnixNano(), st.Sys().(*syscall.Stat_t).Ino))
+	to := filepath.Join(dir, "coterie")
+	if have, err := os.Stat(to); err == nil && have.Size() == st.Size() {
+		return to, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the server's user reads here
+		return "", err
+	}
+	out, err := os.CreateTemp(dir, "new")
+	if err != nil {
+		return "", err
+	}
+	_, err = io.Copy(out, in)
+	if err := errors.Join(err, out.Chmod(0o755), out.Close()); err != nil {
+		return "", errors.Join(err, os.Remove(out.Name()))
+	}
+	return to, os.Rename(out.Name(), to)
 }
