@@ -100,7 +100,7 @@ type labGroup struct {
 
 func upLab(ctx context.Context, o lab.Options, progress func(string)) (demo.Lab, error) {
 	o.Progress = progress
-	l, err := lab.Up(ctx, o)
+	l, err := raiseLab(ctx, o)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"os/user"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -63,7 +65,7 @@ Node i has four ports: clients that write at port + 10(i-1), clients that read a
 			}
 			start := time.Now()
 			o.Progress = func(s string) { say(c, "%5.1f s  %s", time.Since(start).Seconds(), s) }
-			l, err := lab.Up(c.Context(), o)
+			l, err := raiseLab(c.Context(), o)
 			if err != nil {
 				return err
 			}
@@ -275,4 +277,22 @@ func labMakeRole() *cobra.Command {
 			return lab.MakeRole(context.WithoutCancel(c.Context()), a[0], c.InOrStdin())
 		},
 	}
+}
+
+// raiseLab is lab.Up with a program that the servers' user can execute, wherever this one lies.
+func raiseLab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
+	if os.Geteuid() == 0 {
+		u, err := user.Lookup(serverUser)
+		if err != nil {
+			return nil, fmt.Errorf("there is no user %s, and PostgreSQL refuses to run as root: install PostgreSQL, or run this as an ordinary user", serverUser)
+		}
+		uid, err := strconv.Atoi(u.Uid)
+		if err != nil {
+			return nil, err
+		}
+		if o.Exe, err = reachableExe(uid); err != nil {
+			return nil, err
+		}
+	}
+	return lab.Up(ctx, o)
 }
