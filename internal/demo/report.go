@@ -171,9 +171,6 @@ func (r *Report) lines() []string {
 	for _, s := range r.Reads {
 		out = append(out, fmt.Sprintf("reads %s: %s", s.Stage, shares(s.ByNode)))
 	}
-	if len(r.Reads) > 1 {
-		out = append(out, "      (a session that reads stays on its server when that becomes the primary)")
-	}
 	var held []string
 	for _, one := range r.Replicas {
 		held = append(held, fmt.Sprintf("%s %d/%d", one.Name, one.Conditions, one.Conditions+len(one.Violated)))
