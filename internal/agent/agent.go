@@ -56,7 +56,6 @@ type Agent struct {
 	observed   Observation
 	up         bool          // the server answered in this turn
 	upAt       time.Duration // boottime of its last answer
-	server     ag.ServerState
 	generation uint64
 	sync       ag.Sync
 	streams    map[ag.ReplicaID]*streamFacts
@@ -101,7 +100,7 @@ func New(c Config) (*Agent, error) {
 	a := &Agent{
 		cfg: c, log: c.Logger, wake: make(chan struct{}, 1), reports: make(chan sealAnswer, 16), done: make(chan taskResult, 1),
 		streams: map[ag.ReplicaID]*streamFacts{}, seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{},
-		failed: map[string]time.Duration{}, history: newDecisions(), server: ag.ServerDown,
+		failed: map[string]time.Duration{}, history: newDecisions(),
 	}
 	if c.Store == nil || c.Peers == nil || c.Sessions == nil || c.Marks == nil {
 		return nil, errors.New("agent: Store, Peers, Sessions and Marks are required")
