@@ -1,0 +1,129 @@
+package codec
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Setting is a codec with its level.
+type Setting struct {
+	Codec ID
+	Level int // of zstd, 1 to 22; 0: 1
+}
+
+func (s Setting) level() int { return max(s.Level, 1) }
+
+// String spells the setting as LOG_COMPRESSION does.
+func (s Setting) String() string {
+	if s.Codec == Zstd {
+		return fmt.Sprintf("ZSTD:%d", s.level())
+	}
+	return s.Codec.String()
+}
+
+// Wish is what an administrator wants of a compression: a replica's LOG_COMPRESSION, or SEED_COMPRESSION.
+type Wish struct {
+	Auto    bool
+	Setting Setting // if not Auto
+}
+
+// Parse reads the value of an option of a replica, whose name errors carry: AUTO (also ""), OFF, LZ4, ZSTD, which is ZSTD:1, or
+// ZSTD:level, in any case.
+func Parse(option, text string) (Wish, error) {
+	name, level, leveled := strings.Cut(strings.ToUpper(strings.TrimSpace(text)), ":")
+	w := Wish{Auto: name == "" || name == "AUTO"}
+	switch {
+	case name == "ZSTD":
+		w.Setting = Setting{Codec: Zstd, Level: 1}
+		if leveled {
+			n, err := strconv.Atoi(level)
+			if err != nil || n < 1 || n > 22 {
+				return Wish{}, fmt.Errorf("%s %q: the level of ZSTD is 1 to 22", option, text)
+			}
+			w.Setting.Level = n
+		}
+		return w, nil
+	case name == "LZ4":
+		w.Setting = Setting{Codec: LZ4}
+	case name == "OFF", w.Auto:
+	default:
+		return Wish{}, fmt.Errorf("%s %q: choose AUTO, OFF, LZ4, ZSTD or ZSTD:level", option, text)
+	}
+	if leveled {
+		return Wish{}, fmt.Errorf("%s %q: only ZSTD has a level", option, text)
+	}
+	return w, nil
+}
+
+// The limits of AUTO. A link's round trip must leave the range between the two by one side or the other to change anything.
+const (
+	nearRTT = 1500 * time.Microsecond // at most: a local network, where a codec costs more time than it saves
+	farRTT  = 2 * time.Millisecond    // at least: compress
+	slow    = 50_000_000              // bits per second below which a higher level pays
+)
+
+// Choose returns what to encode with: the wish, or for AUTO what suits the round trip and the rate of the link (bits per second, 0:
+// unknown), given what is in use. A codec that the other side does not know is never chosen.
+func Choose(w Wish, known []ID, now Setting, rtt time.Duration, rate int64) Setting {
+	s := w.Setting
+	if w.Auto {
+		s = Setting{}
+		switch {
+		case rtt >= farRTT && rate > 0 && rate < slow:
+			s = Setting{Codec: Zstd, Level: 3}
+		case rtt >= farRTT:
+			s = Setting{Codec: Zstd, Level: 1}
+		case rtt > nearRTT:
+			s = now
+		}
+		if s.Codec == Zstd && now.Codec == Zstd {
+			s = now // a new level begins the stream anew, which costs more than it brings
+		}
+	}
+	for _, id := range known {
+		if id == s.Codec {
+			return s
+		}
+	}
+	return Setting{}
+}
+
+// Known lists the codecs of this version, as the hello of a link carries them.
+func Known() []ID { return []ID{Raw, LZ4, Zstd} }
+
+// idle stops encoding for a while where it does not help: encrypted or already compressed data costs processor time for nothing.
+type idle struct {
+	raw, coded int // in the sample under way
+	rest       int // bytes still to be sent as they are
+}
+
+const (
+	sample  = 512 << 10
+	restFor = 4 << 20
+)
+
+func (i *idle) skip(n int) bool {
+	if i.rest <= 0 {
+		return false
+	}
+	i.rest -= n
+	return true
+}
+
+// note counts a block; coded is 0 for one that did not shrink.
+func (i *idle) note(raw, coded int) {
+	if coded == 0 {
+		coded = raw
+	}
+	i.raw += raw
+	i.coded += coded
+	if i.raw < sample {
+		return
+	}
+	if i.coded > i.raw-i.raw/20 {
+		i.rest = restFor
+	}
+	i.raw, i.coded = 0, 0
+}

@@ -1,0 +1,224 @@
+package link
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/codec"
+)
+
+// TestOrder gives a link its frames in any order, some of them many times, as two legs and an attacker who replays may: every byte is
+// passed on once and in order.
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		var e codec.Encoder
+		if err := e.Use([]codec.Setting{{}, {Codec: codec.Zstd}, {Codec: codec.LZ4}}[r.IntN(3)]); err != nil {
+			t.Fatal(err)
+		}
+		type sent struct {
+			header
+			body []byte
+		}
+		var frames []sent
+		var want []byte
+		for i := range 1 + r.IntN(60) {
+			src := bytes.Repeat([]byte{byte(i), byte(r.Uint32())}, 1+r.IntN(2000))
+			want = append(want, src...)
+			b, err := e.Encode(src)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := header{kind: typeData, codec: b.Codec, first: b.First, length: len(b.Body), number: uint64(i), size: b.Size, crc: b.CRC}
+			frames = append(frames, sent{h, bytes.Clone(b.Body)})
+		}
+		order := slices.Clone(frames)
+		for range r.IntN(100) { // replays
+			order = append(order, frames[r.IntN(len(frames))])
+		}
+		r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		c := newConn("0123456789abcdef", "p", Config{})
+		var got []byte
+		c.in.sink = func(b []byte) error { got = append(got, b...); return nil }
+		for _, f := range order {
+			if err := c.receive(f.header, bytes.Clone(f.body)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !bytes.Equal(got, want) || c.in.waiting != 0 || len(c.in.parked) != 0 {
+			t.Fatalf("seed %d: %d bytes instead of %d, %d parked", seed, len(got), len(want), len(c.in.parked))
+		}
+		if n := int(c.in.doubles.Load()); n != len(order)-len(frames) {
+			t.Errorf("seed %d: %d doubles, want %d", seed, n, len(order)-len(frames))
+		}
+	}
+}
+
+// TestFlood gives a link frames that no window allows.
+func TestFlood(t *testing.T) {
+	t.Parallel()
+	c := newConn("0123456789abcdef", "p", Config{})
+	body := make([]byte, codec.MaxRaw)
+	var err error
+	for i := uint64(1); err == nil && i < 1000; i++ { // 0 never comes
+		err = c.receive(header{kind: typeData, length: len(body), size: len(body), number: i}, body)
+	}
+	if !errors.Is(err, errOrder) || c.in.waiting > window+2*maxPayload {
+		t.Errorf("%d bytes parked, %v", c.in.waiting, err)
+	}
+}
+
+func TestChoose(t *testing.T) {
+	t.Parallel()
+	type step struct {
+		m     measure
+		main  string
+		hedge bool
+		say   string
+	}
+	lan := measure{trip: 200 * time.Microsecond, sent: 5000}
+	far := measure{trip: 30 * time.Millisecond, sent: 5000}
+	bad := measure{trip: 60 * time.Millisecond, sent: 500, lost: 9}
+	one := measure{trip: 30 * time.Millisecond, sent: 200, lost: 1}
+	blocked := bad
+	blocked.udp = udpBlocked
+	for _, c := range []struct {
+		name   string
+		prefer Preference
+		steps  []step
+	}{
+		{"local network", PreferAuto, []step{{lan, TCP, false, "local network"}}},
+		{"to lossy and back", PreferAuto, []step{
+			{lan, TCP, false, ""}, {bad, QUIC, true, "lossy"}, {far, QUIC, true, ""}, {far, TCP, false, "not lossy"}, {lan, TCP, false, "local"},
+		}},
+		{"one loss is chance", PreferAuto, []step{{far, TCP, false, ""}, {one, TCP, false, ""}}},
+		{"some loss keeps it", PreferAuto, []step{{bad, QUIC, true, ""}, {one, QUIC, true, ""}, {one, QUIC, true, ""}}},
+		{"no UDP", PreferAuto, []step{{blocked, TCP, true, "UDP does not get through"}}},
+		{"TCP asked for", PreferTCP, []step{{lan, TCP, false, "asked for"}, {bad, TCP, true, ""}}},
+		{"QUIC asked for", PreferQUIC, []step{{lan, QUIC, false, "asked for"}, {blocked, TCP, false, "does not get through"}}},
+	} {
+		ch := chooser{prefer: c.prefer, calm: time.Second}
+		for i, s := range c.steps {
+			got := ch.next(time.Duration(1+i)*time.Second, s.m)
+			if got.Main != s.main || got.Hedge != s.hedge || !strings.Contains(got.Reason, s.say) || !slices.Contains(got.Legs, got.Main) {
+				t.Errorf("%s, step %d: %+v", c.name, i, got)
+			}
+		}
+	}
+}
+
+// TestWavering moves a link around each limit: nothing changes between the two sides of a gap.
+func TestWavering(t *testing.T) {
+	t.Parallel()
+	ch := chooser{prefer: PreferAuto, calm: 10 * time.Second}
+	r := rand.New(rand.NewPCG(3, 3))
+	var last choice
+	changes := 0
+	for i := range 1000 {
+		m := measure{trip: 1600*time.Microsecond + time.Duration(r.IntN(350))*time.Microsecond, sent: 1000, lost: uint64(r.IntN(3))}
+		got := ch.next(time.Duration(i)*time.Second, m)
+		if i > 0 && !got.same(last) {
+			changes++
+		}
+		last = got
+	}
+	if changes != 0 {
+		t.Errorf("%d changes between the limits", changes)
+	}
+}
+
+// FuzzHeader reads headers that nobody wrote: what is accepted is bounded, and written the same way again.
+func FuzzHeader(f *testing.F) {
+	f.Add(header{kind: typeData, codec: codec.Zstd, first: true, length: 10, number: 5, ack: 6, size: 600, crc: 1}.append(nil))
+	f.Add(header{kind: typePing, length: pingLen}.append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < headerLen {
+			return
+		}
+		h, err := parseHeader(b)
+		if err != nil {
+			return
+		}
+		if h.length > maxPayload {
+			t.Fatalf("%d bytes accepted", h.length)
+		}
+		if again := h.append(nil); !bytes.Equal(again, b[:headerLen]) {
+			t.Fatalf("%x became %x", b[:headerLen], again)
+		}
+	})
+}
+
+// FuzzLeg plays a peer that sends anything on a leg: nothing of it may panic, block or be passed on unless it is a whole frame.
+func FuzzLeg(f *testing.F) {
+	ok := header{kind: typeData, length: 3, size: 3}.append(nil)
+	f.Add(append(ok, "abc"...))
+	f.Add(append(header{kind: typePing, length: pingLen}.append(nil), make([]byte, pingLen)...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c := newConn("0123456789abcdef", "p", Config{})
+		var got int
+		c.in.sink = func(p []byte) error { got += len(p); return nil }
+		l := newLeg(c, &canned{r: bytes.NewReader(b)})
+		c.legs, c.main = []*leg{l}, l
+		if err := l.read(); err == nil {
+			t.Fatal("no end")
+		}
+		if got > 64*len(b)*1024 {
+			t.Fatalf("%d bytes of %d", got, len(b))
+		}
+	})
+}
+
+// TestParity loses one frame of each burst, and sometimes two: one is made again exactly, of two nothing is.
+func TestParity(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(5, 5))
+	for round := range 500 {
+		var list []*frame
+		count := 2 + r.IntN(parityMost-1)
+		first := r.Uint64N(1 << 40)
+		var cache recent
+		lost := r.IntN(count)
+		second := -1
+		if r.IntN(3) == 0 {
+			second = r.IntN(count)
+		}
+		for i := range count {
+			body := make([]byte, 1+r.IntN(900))
+			for j := range body {
+				body[j] = byte(r.Uint32())
+			}
+			f := newFrame(headerLen + len(body))
+			h := header{kind: typeData, length: len(body), size: len(body), number: first + uint64(i)}
+			f.number, f.buf = h.number, append(h.append(f.buf), body...)
+			list = append(list, f)
+			if i != lost && i != second {
+				cache.put(h, body)
+			}
+		}
+		p := parity(list, 0)
+		h, err := parseHeader(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := cache.recover(h, p[headerLen:])
+		if second >= 0 && second != lost {
+			if got != nil {
+				t.Fatalf("round %d: two frames were lost, and one came back", round)
+			}
+			continue
+		}
+		if !bytes.Equal(got, list[lost].buf) {
+			t.Fatalf("round %d: %d bytes instead of %d", round, len(got), len(list[lost].buf))
+		}
+		p[headerLen+parityHead*count+r.IntN(len(p)-headerLen-parityHead*count)] ^= 1
+		if damaged := cache.recover(h, p[headerLen:]); damaged != nil && !bytes.Equal(damaged, list[lost].buf) {
+			t.Fatalf("round %d: a damaged parity made a frame", round)
+		}
+	}
+}
