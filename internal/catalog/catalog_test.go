@@ -1,0 +1,293 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// demo are facts of a healthy group of three replicas and a witness, as node a, the primary, knows them.
+func demo() Facts {
+	replica := func(id ag.ReplicaID) ag.Replica {
+		return ag.Replica{
+			ID: id, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Endpoint: string(id) + ":5022", Listener: string(id) + ":5432",
+			ReadOnly: string(id) + ":5433", HTTP: string(id) + ":8008", Voter: true, EtcdID: 1, Allow: ag.AllowReadOnly,
+		}
+	}
+	w := replica("w")
+	w.AvailabilityMode, w.FailoverMode, w.Listener, w.ReadOnly = ag.ConfigurationOnly, ag.Manual, "", ""
+	commit := noon.Add(-time.Second)
+	dbs := []Database{{5, "postgres"}, {16384, "shop"}}
+	secondary := func(l ag.LSN) Node {
+		return Node{
+			Connected: true, Role: ag.RoleSecondary, Data: ag.DataPresent, Server: ag.ServerRecovery, Position: ag.Position{Timeline: 2, LSN: l}, Replay: l - 0x400,
+			Streaming: true, Databases: dbs, Uptime: time.Hour, Commit: &commit, LogRate: 1 << 20,
+		}
+	}
+	return Facts{
+		Now: noon, Self: "a", Primary: "a", WriteOpen: true, Quorum: true, Version: "15.18", Profile: "default",
+		Group: ag.Group{
+			ID: "0d9c6d8e-7e47-4b8a-8a4e-0123456789ab", Name: "DemoAG", CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second,
+			Replicas: []ag.Replica{replica("a"), replica("b"), replica("c"), w},
+		},
+		Record: ag.Record{
+			Epoch: ag.EpochRecord{Epoch: 7, Phase: ag.PhaseLead, Leader: "a", TLI: 2},
+			State: ag.State{Leader: "a", V: []ag.Member{{ID: "b"}, {ID: "c"}}, K: 1, Seq: 9, Basis: ag.Position{Timeline: 2}, Timelines: []ag.TimelineEntry{{TLI: 1}, {TLI: 2, Parent: 1, Switch: 64, Epoch: 7}}},
+		},
+		Nodes: map[ag.ReplicaID]Node{
+			"a": {
+				Connected: true, Role: ag.RolePrimary, Data: ag.DataPresent, Server: ag.ServerWritable, Position: ag.Position{Timeline: 2, LSN: 0x5000}, Open: true,
+				Databases: dbs, Uptime: time.Hour, Commit: &commit, LogRate: 1 << 20,
+				Streams: []Stream{
+					{Member: "b", Open: true, Sent: 0x5000, Flush: 0x5000, Apply: 0x5000, Rate: 4096},
+					{Member: "c", Open: true, Sent: 0x4800, Flush: 0x4000, Apply: 0x3000, Silent: time.Second, Idle: 2 * time.Second},
+				},
+				Links:    []Link{{Peer: "b", Transport: "tcp", Codec: "lz4", RTT: 0.5, Sent: 1000, Encoded: 400, Received: 10, Resent: 1}},
+				Commits:  &Commits{Waits: 7, Waited: 21 * time.Millisecond, Max: 9 * time.Millisecond, Mean: 3 * time.Millisecond, P50: 2 * time.Millisecond, P95: 8 * time.Millisecond, P99: 9 * time.Millisecond},
+				Sessions: []Session{{ID: 1, User: "app", Database: "shop", Client: "10.0.0.1:5", Intent: ag.ReadWrite, Replica: "a", State: "idle", Since: noon}},
+				Routes:   &ag.Routes{Epoch: 7, Self: "a", Primary: "a", WriteOpen: true, ReadList: [][]ag.ReplicaID{{"b", "c"}, {"a"}}, Targets: []ag.Target{{ID: "a", Healthy: true}, {ID: "b", Healthy: true, Readable: true}}},
+			},
+			"b": secondary(0x5000), "c": secondary(0x4000), "w": {Connected: true, Role: ag.RoleResolving},
+		},
+		Journals: func() map[ag.ReplicaID]Journal {
+			return map[ag.ReplicaID]Journal{
+				"a": {Decisions: []Decision{{noon, "serve", "leads epoch 7", 7, 40}}, Events: []Event{{noon, 7, "statement", "ALTER AVAILABILITY GROUP", "by me"}}},
+				"c": {Decisions: []Decision{{noon, "follow", "streams from a", 7, 40}}},
+			}
+		},
+	}
+}
+
+func open(t *testing.T, f *Facts) *Catalog {
+	t.Helper()
+	c := New(func(context.Context) Facts { return *f })
+	t.Cleanup(c.Close)
+	return c
+}
+
+// ask returns the answer as lines of values joined by |.
+func ask(t *testing.T, c *Catalog, query string, args ...any) string {
+	t.Helper()
+	_, rows, err := c.Query(t.Context(), "me", query, args)
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	var lines []string
+	for _, r := range rows {
+		var values []string
+		for _, v := range r {
+			values = append(values, fmt.Sprint(v))
+		}
+		lines = append(lines, strings.Join(values, "|"))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestEveryViewAnswers(t *testing.T) {
+	f := demo()
+	f.Group.Options.Listeners = []ag.Listener{{Name: "l", Addresses: []string{"10.0.0.9/24"}}}
+	f.Nodes["c"] = Node{Connected: true, Busy: "seed", Seedings: []Seeding{{ID: "7a0e7f0e-4c1c-4d4e-9a63-0a9f3f6c1f11", Started: noon, State: "SEEDING", Text: "3 of 9 MiB", Source: "a", Attempts: 1}}}
+	c := open(t, &f)
+	for _, v := range views {
+		columns, rows, err := c.Query(t.Context(), "me", "SELECT * FROM "+v.full(), nil)
+		if err != nil {
+			t.Errorf("%s: %v", v.full(), err)
+			continue
+		}
+		if len(columns) != len(v.columns) {
+			t.Errorf("%s: %d columns, want %d", v.full(), len(columns), len(v.columns))
+		}
+		if len(rows) == 0 && v.schema != "pg_catalog" && v.name != "dm_hadr_auto_page_repair" {
+			t.Errorf("%s is empty", v.full())
+		}
+		for i, column := range v.columns {
+			if columns[i].Type != column.typ.oid {
+				t.Errorf("%s.%s is of type %d, want %d", v.full(), column.name, columns[i].Type, column.typ.oid)
+			}
+			for _, row := range rows {
+				if column.absent != "" && row[i] != nil {
+					t.Errorf("%s.%s is %v, and is said to be absent: %s", v.full(), column.name, row[i], column.absent)
+				}
+				if !fits(row[i], column.typ) {
+					t.Errorf("%s.%s is %T", v.full(), column.name, row[i])
+				}
+			}
+		}
+	}
+}
+
+func fits(v any, t columnType) bool {
+	switch v.(type) {
+	case nil:
+		return true
+	case bool:
+		return t == typeBool
+	case int64:
+		return t == typeInt4 || t == typeInt8 || t == typeOID
+	case float64:
+		return t == typeFloat
+	case time.Time:
+		return t == typeTime
+	case string:
+		return t == typeText || t == typeUUID
+	}
+	return false
+}
+
+func TestAnswers(t *testing.T) {
+	f := demo()
+	c := open(t, &f)
+	for _, tt := range []struct{ query, want string }{
+		{"select name, failure_condition_level, automated_backup_preference_desc, required_synchronized_secondaries_to_commit from sys.availability_groups", "DemoAG|3|SECONDARY|1"},
+		{"SELECT ar.replica_server_name, ars.role_desc, ars.synchronization_health_desc FROM sys.dm_hadr_availability_replica_states ars JOIN sys.availability_replicas AS ar ON ar.replica_id = ars.replica_id ORDER BY 1", "a|PRIMARY|HEALTHY\nb|SECONDARY|HEALTHY\nc|SECONDARY|HEALTHY\nw|RESOLVING|HEALTHY"},
+		{"SELECT TOP (2) [replica_server_name] FROM [master].[sys].[availability_replicas] WITH (NOLOCK) WHERE replica_server_name <> N'a' ORDER BY replica_server_name DESC", "w\nc"},
+		{"select count(*) from sys.dm_hadr_database_replica_states where synchronization_state_desc = 'SYNCHRONIZED'", "6"},
+		{"select log_send_queue_size, redo_queue_size, redo_rate from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'c' and database_id = 5", "2|1|1024"},
+		{"select unhardened_queue_size, last_sent_lsn, last_received_lsn, recovery_lsn, truncation_lsn, log_send_rate, datediff(second, last_sent_time, now()), datediff(second, last_received_time, now()) from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'c' and database_id = 5", "4|18432|16384|64|16384|0|2|1"},
+		{"select wait_type, waiting_tasks_count, wait_time_ms, max_wait_time_ms, node from sys.dm_os_wait_stats", "HADR_SYNC_COMMIT|7|21|9|a"},
+		{"select a.cntr_value, b.cntr_value from sys.dm_os_performance_counters a join sys.dm_os_performance_counters b using (instance_name) where a.counter_name = 'Bytes Sent to Replica/sec' and b.counter_name = 'Bytes Sent to Transport/sec'", "1000|400"},
+		{"select max(case when counter_name = 'Transaction Delay' then cntr_value end) * 1.0 / max(case when counter_name = 'Mirrored Write Transactions/sec' then cntr_value end) from sys.dm_os_performance_counters where instance_name = 'shop'", "3"},
+		{"select counter_name, cntr_value from sys.dm_os_performance_counters where object_name like '%Sync Commit' order by 2", "Delay p50 (us)|2000\nDelay mean (us)|3000\nDelay p95 (us)|8000\nDelay p99 (us)|9000"},
+		{"select node, rule, revision from coterie.decisions order by 1", "a|serve|40\nc|follow|40"},
+		{"select node, kind, what, because from coterie.events", "a|statement|ALTER AVAILABILITY GROUP|by me"},
+		{"select member, transport, codec, replica_bytes, transport_bytes from coterie.streams order by 1", "b|tcp|lz4|1000|400\nc|<nil>|<nil>|<nil>|<nil>"},
+		{"select name, estimated_data_loss_by_rate, estimated_recovery from coterie.replicas where name = 'c'", "c|0.00390625|0.0009765625"},
+		{"select string_agg(x, ',') from (select r.replica_server_name || '>' || o.replica_server_name || ':' || routing_priority as x from sys.availability_read_only_routing_lists l join sys.availability_replicas r on r.replica_id = l.replica_id join sys.availability_replicas o on o.replica_id = read_only_replica_id where r.replica_server_name = 'a' order by routing_priority, 1)", "a>b:1,a>c:1,a>a:2"},
+		{"select sys.fn_hadr_is_primary_replica('shop'), sys.fn_hadr_backup_is_preferred_replica(N'shop')", "1|0"},
+		{"select current_setting('server_version_num')::int/100 as v", "1500"},
+		{"select extract(epoch from now())::bigint, date_trunc('hour', now())", "1795262400|2026-11-21 12:00:00 +0000 UTC"},
+		{"select (extract(epoch from since)/300)::bigint*300 from coterie.sessions", "1795262400"},
+		{"select current_user, current_database(), @@SERVERNAME, 1::text || 'x', '1'::int4 + 1, cast('2' as nvarchar(max))", "me|coterie|a|1x|2|2"},
+		{"select n.nspname from pg_catalog.pg_namespace n where n.nspname = any (array['sys', 'x']) and n.nspname !~ '^pg_' and nspname operator(pg_catalog.~) '^(sys)$' collate pg_catalog.default", "sys"},
+		{"select name from sys.availability_groups where name ilike 'demo%' and name ~* 'AG$'", "DemoAG"},
+		{"select policy, ok from coterie.policies where not ok", ""},
+		{"with recursive n(i) as (select 1 union all select i + 1 from n where i < 3) select sum(i) from n", "6"},
+		{"table coterie.timelines", "1|<nil>|0/0|0\n2|1|0/40|7"},
+		{"select value from coterie.options where option = 'READ_ONLY_ROUTING_LIST' and replica = $1", "all others in turn, then the primary"},
+		{"select 1; drop table x", "error: "},
+		{"select * from nowhere", "error: no such table: nowhere"},
+		{"select nosuch from sys.databases", "error: no such column: nosuch"},
+		{"select unnest(array[1,2])", "error: UNNEST is not there in the console"},
+		{"select 'unclosed", "error: unterminated quoted string"},
+		{"select ((1)", "error: incomplete input"},
+		{"with x as (select 1) delete from sys.databases", "error: "},
+		{"select zeroblob(100000000)", "error: string or blob too big"},
+	} {
+		var args []any
+		if strings.Contains(tt.query, "$1") {
+			args = []any{"b"}
+		}
+		got := ask(t, c, tt.query, args...)
+		if got != tt.want && (tt.want != "error: " || !strings.HasPrefix(got, tt.want)) {
+			t.Errorf("%s\n got %s\nwant %s", tt.query, got, tt.want)
+		}
+	}
+}
+
+// changes are facts that move columns.
+var changes = []struct {
+	name   string
+	change func(*Facts)
+	query  string
+	want   string
+}{
+	{"a secondary is cut off", func(f *Facts) { n := f.Nodes["c"]; n.Connected = false; f.Nodes["c"] = n }, "select role, connected_state, synchronization_health, last_connect_error_description from sys.dm_hadr_availability_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'c'", "0|0|0|does not answer"},
+	{"the group is as ill as its illest replica", func(f *Facts) { n := f.Nodes["c"]; n.Streaming = false; f.Nodes["c"] = n }, "select synchronization_health_desc from sys.dm_hadr_availability_group_states", "NOT_HEALTHY"},
+	{"a synchronous copy that only follows", func(f *Facts) { f.Record.State.V = f.Record.State.V[:1] }, "select synchronization_state, synchronization_health, is_commit_participant from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'c' and database_id = 5", "1|1|false"},
+	{"the primary does not know its last commit, and a copy has it", func(f *Facts) {
+		n := f.Nodes["a"]
+		n.Commit = nil
+		f.Nodes["a"] = n
+		n = f.Nodes["c"]
+		old := noon.Add(-4 * time.Second)
+		n.Commit = &old
+		f.Nodes["c"] = n
+	}, "select secondary_lag_seconds, (select datediff(second, last_commit_time, now()) from sys.dm_hadr_database_replica_states where is_primary_replica and database_id = 5) from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'c' and database_id = 5", "3|1"},
+	{"an asynchronous copy that follows is healthy", func(f *Facts) {
+		f.Record.State.V = f.Record.State.V[:1]
+		f.Group.Replicas[2].AvailabilityMode = ag.AsynchronousCommit
+	}, "select synchronization_state, synchronization_health, availability_mode from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'c' and database_id = 5", "1|2|0"},
+	{"suspended by a forced failover", func(f *Facts) { r := &f.Group.Replicas[1]; r.Suspended, r.SuspendedBy = true, ag.SuspendPartner }, "select is_suspended, suspend_reason, suspend_reason_desc, synchronization_state from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'b' and database_id = 5", "true|1|SUSPEND_FROM_PARTNER|0"},
+	{"being seeded", func(f *Facts) { f.Nodes["b"] = Node{Connected: true, Busy: "seed"} }, "select synchronization_state_desc, database_state_desc from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'b' and database_id = 5", "INITIALIZING|RESTORING"},
+	{"being rewound", func(f *Facts) { n := f.Nodes["b"]; n.Busy = "rewind"; f.Nodes["b"] = n }, "select synchronization_state, database_state from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'b' and database_id = 5", "3|2"},
+	{"only registered databases are shown", func(f *Facts) { f.Group.Options.Databases = []string{"shop"} }, "select database_name from sys.availability_databases_cluster", "shop"},
+	{"no majority", func(f *Facts) { f.Quorum = false }, "select quorum_state_desc, operational_state_desc from sys.dm_hadr_cluster, sys.dm_hadr_availability_replica_states where is_local", "UNKNOWN_QUORUM_STATE|FAILED_NO_QUORUM"},
+	{"no primary", func(f *Facts) { f.Primary, f.WriteOpen = "", false }, "select primary_replica, synchronization_health from sys.dm_hadr_availability_group_states", "|0"},
+	{"backups on the primary", func(f *Facts) { f.Group.Options.BackupPreference = ag.BackupPrimary }, "select fn_hadr_backup_is_preferred_replica('shop')", "1"},
+	{"no secondary may back up", func(f *Facts) {
+		zero := 0
+		f.Group.Replicas[1].Options.BackupPriority, f.Group.Replicas[2].Options.BackupPriority = &zero, &zero
+	}, "select fn_hadr_backup_is_preferred_replica('shop')", "1"},
+	{"a database of nobody's is backed up here", func(*Facts) {}, "select fn_hadr_backup_is_preferred_replica('tmp')", "1"},
+	{"policies see it", func(f *Facts) { n := f.Nodes["c"]; n.Connected = false; f.Nodes["c"] = n }, "select count(*), sum(severity = 'Critical') from coterie.policies where not ok", "9|2"},
+	{"no automatic target", func(f *Facts) { f.Record.State.K = 0 }, "select finding from coterie.policies where policy like '%failover readiness'", "failover is automatic, and no automatic target is synchronized"},
+	{"an added replica has not joined", func(f *Facts) { r := &f.Group.Replicas[2]; r.Join, r.Suspended = ag.NotJoined, true }, "select join_state, join_state_desc from sys.dm_hadr_availability_replica_cluster_states where replica_server_name = 'c'", "0|NOT_JOINED"},
+	{"a removed one is a node and no replica", func(f *Facts) { f.Group.Replicas[2].Join = ag.Detached }, "select (select count(*) from sys.availability_replicas), (select count(*) from sys.dm_hadr_cluster_members)", "3|4"},
+	{"no group", func(f *Facts) { f.Group.Draft = true }, "select (select count(*) from sys.availability_groups), (select count(*) from sys.availability_replicas), (select count(*) from sys.dm_hadr_cluster_members)", "0|0|4"},
+	{"the primary alone is asynchronous", func(f *Facts) {
+		f.Group.Replicas[0].AvailabilityMode = ag.AsynchronousCommit
+		f.Record.State.V, f.Record.State.K = nil, 0
+	}, "select replica_server_name, synchronization_health_desc from sys.dm_hadr_availability_replica_states s join sys.availability_replicas r using (replica_id) order by 1", "a|HEALTHY\nb|PARTIALLY_HEALTHY\nc|PARTIALLY_HEALTHY\nw|HEALTHY"},
+}
+
+func TestColumnsMove(t *testing.T) {
+	for _, tt := range changes {
+		f := demo()
+		c := open(t, &f)
+		before := ask(t, c, tt.query)
+		tt.change(&f)
+		if got := ask(t, c, tt.query); got != tt.want {
+			t.Errorf("%s: got %s (before %s), want %s", tt.name, got, before, tt.want)
+		}
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	f := demo()
+	c := open(t, &f)
+	columns, params, err := c.Describe(t.Context(), "select replica_id, role, count(*) over () as n, is_local, now() from sys.dm_hadr_availability_replica_states where role_desc = $1 and role > $2 limit $3", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Column{{"replica_id", 2950}, {"role", 23}, {"n", 25}, {"is_local", 16}, {"now()", 25}}
+	if diff := cmp.Diff(want[:2], columns[:2]); diff != "" || columns[3] != want[3] {
+		t.Errorf("columns %v", columns)
+	}
+	if diff := cmp.Diff([]uint32{25, 23, 20}, params); diff != "" {
+		t.Error(diff)
+	}
+	if _, params, err = c.Describe(t.Context(), "select 1 limit $1", []uint32{21}); err != nil || params[0] != 21 { // as psycopg names them
+		t.Errorf("params %v, %v", params, err)
+	}
+}
+
+// FuzzQuery asks whatever comes: an error is well, a panic or a change of the views is not.
+func FuzzQuery(f *testing.F) {
+	f.Add("select 1")
+	f.Add("select [a]::int[] from x where a = any('{1,2}') and extract(epoch from b) > cast(c as numeric(3,2)) limit all")
+	f.Add("with x as (select top 3 * from sys.databases) select * from x fetch first 1 rows only")
+	facts := demo()
+	c := New(func(context.Context) Facts { return facts })
+	f.Cleanup(c.Close)
+	f.Fuzz(func(t *testing.T, query string) {
+		if _, err := rewrite(query); err != nil {
+			var known *Error
+			if !errors.As(err, &known) || known.State == "" {
+				t.Fatalf("%q: %v", query, err)
+			}
+			return
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		_, _, _ = c.Describe(ctx, query, nil)
+	})
+}

@@ -1,0 +1,194 @@
+package catalog
+
+import (
+	"slices"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// code is a number that tools key on, with its word.
+type code struct {
+	n    int64
+	desc string
+}
+
+var (
+	roles = map[ag.Role]code{ag.RoleResolving: {0, "RESOLVING"}, ag.RolePrimary: {1, "PRIMARY"}, ag.RoleSecondary: {2, "SECONDARY"}}
+
+	syncStates = map[ag.SyncState]code{
+		ag.NotSynchronizing: {0, "NOT SYNCHRONIZING"}, ag.Synchronizing: {1, "SYNCHRONIZING"}, ag.Synchronized: {2, "SYNCHRONIZED"},
+		ag.Reverting: {3, "REVERTING"}, ag.Initializing: {4, "INITIALIZING"},
+	}
+	availabilityModes = map[ag.AvailabilityMode]code{
+		ag.AsynchronousCommit: {0, "ASYNCHRONOUS_COMMIT"}, ag.SynchronousCommit: {1, "SYNCHRONOUS_COMMIT"}, ag.ConfigurationOnly: {4, "CONFIGURATION_ONLY"},
+	}
+	failoverModes     = map[ag.FailoverMode]code{ag.Automatic: {0, "AUTOMATIC"}, ag.Manual: {1, "MANUAL"}}
+	secondaryAllows   = map[ag.AllowConnections]code{ag.AllowNo: {0, "NO"}, ag.AllowReadOnly: {1, "READ_ONLY"}, ag.AllowAll: {2, "ALL"}}
+	primaryAllows     = map[ag.PrimaryAllow]code{ag.PrimaryAllowAll: {2, "ALL"}, ag.PrimaryAllowReadWrite: {3, "READ_WRITE"}}
+	backupPreferences = map[ag.BackupPreference]code{
+		ag.BackupPrimary: {0, "PRIMARY"}, ag.BackupSecondaryOnly: {1, "SECONDARY_ONLY"}, ag.BackupSecondary: {2, "SECONDARY"}, ag.BackupNone: {3, "NONE"},
+	}
+)
+
+func secondaryAllow(r ag.Replica) code {
+	if r.Allow == "" {
+		return secondaryAllows[ag.AllowReadOnly]
+	}
+	return secondaryAllows[r.Allow]
+}
+
+func primaryAllow(r ag.Replica) code {
+	if r.Options.PrimaryAllow == "" {
+		return primaryAllows[ag.PrimaryAllowAll]
+	}
+	return primaryAllows[r.Options.PrimaryAllow]
+}
+
+func backupPreference(g ag.Group) ag.BackupPreference {
+	if g.Options.BackupPreference == "" {
+		return ag.BackupSecondary
+	}
+	return g.Options.BackupPreference
+}
+
+// Health is a level of the roll-up: the worst of what is below.
+type Health int64
+
+// The levels of health, as the views number them.
+const (
+	NotHealthy Health = iota
+	PartiallyHealthy
+	Healthy
+)
+
+func (h Health) code() code {
+	return code{int64(h), []string{"NOT_HEALTHY", "PARTIALLY_HEALTHY", "HEALTHY"}[h]}
+}
+
+// DatabaseHealth is a copy's health by its replica's mode and its state.
+func DatabaseHealth(mode ag.AvailabilityMode, s ag.SyncState) Health {
+	switch {
+	case mode == ag.SynchronousCommit && s == ag.Synchronized, mode == ag.AsynchronousCommit && (s == ag.Synchronizing || s == ag.Synchronized):
+		return Healthy
+	case mode == ag.SynchronousCommit && s == ag.Synchronizing:
+		return PartiallyHealthy
+	}
+	return NotHealthy
+}
+
+// replicaHealth is the least health of the replica's databases; all of them are in one instance, hence in one state. A witness has none.
+func (f Facts) replicaHealth(r ag.Replica) Health {
+	switch {
+	case !r.HasData():
+		if f.Nodes[r.ID].Connected {
+			return Healthy
+		}
+		return NotHealthy
+	case r.Join != "":
+		return NotHealthy
+	}
+	return DatabaseHealth(r.AvailabilityMode, f.syncState(r))
+}
+
+func (f Facts) groupHealth() Health {
+	h := Healthy
+	for _, r := range f.members() {
+		h = min(h, f.replicaHealth(r))
+	}
+	if f.Primary == "" {
+		return NotHealthy
+	}
+	return h
+}
+
+// role is what a replica is now: one that does not answer, or whose word is of another time, is resolving.
+func (f Facts) role(r ag.Replica) ag.Role {
+	n := f.Nodes[r.ID]
+	switch {
+	case !n.Connected || n.Role == "", n.Role == ag.RolePrimary && r.ID != f.Record.Epoch.Leader:
+		return ag.RoleResolving
+	}
+	return n.Role
+}
+
+// syncState is a copy's state; that of the primary is SYNCHRONIZED where a secondary's is, or where there is none to wait for.
+func (f Facts) syncState(r ag.Replica) ag.SyncState {
+	n := f.Nodes[r.ID]
+	_, counted := f.Record.State.InV(r.ID)
+	role := f.role(r)
+	switch {
+	case n.Busy == "seed":
+		return ag.Initializing
+	case n.Busy == "rewind":
+		return ag.Reverting
+	case role == ag.RolePrimary:
+		return ag.Synchronized
+	case role != ag.RoleSecondary || r.Suspended || !n.Streaming:
+		return ag.NotSynchronizing
+	case counted && f.Record.State.K > 0:
+		return ag.Synchronized
+	}
+	return ag.Synchronizing
+}
+
+// operational is the state of the local replica; of others nobody knows it.
+func (f Facts) operational(r ag.Replica) code {
+	role := f.role(r)
+	switch {
+	case !f.Quorum:
+		return code{5, "FAILED_NO_QUORUM"}
+	case f.Nodes[r.ID].Busy == "promote" || f.Nodes[r.ID].Busy == "hand-over":
+		return code{0, "PENDING_FAILOVER"}
+	case role == ag.RolePrimary && !f.Nodes[r.ID].Open:
+		return code{1, "PENDING"}
+	case role == ag.RoleResolving && r.HasData():
+		return code{3, "OFFLINE"}
+	}
+	return code{2, "ONLINE"}
+}
+
+// failoverReady reports whether the copy has every acknowledged commit for certain: the record counts it.
+func (f Facts) failoverReady(r ag.Replica) bool {
+	if r.ID == f.Record.Epoch.Leader {
+		return true
+	}
+	_, counted := f.Record.State.InV(r.ID)
+	return counted && f.Record.State.K > 0 && r.HasData() && !r.Suspended
+}
+
+// PreferredForBackup reports whether a backup job should run on that replica.
+func (f Facts) PreferredForBackup(id ag.ReplicaID) bool {
+	pref := backupPreference(f.Group)
+	leader := f.Record.Epoch.Leader
+	if pref == ag.BackupPrimary {
+		return id == leader
+	}
+	var best []ag.ReplicaID
+	top := -1
+	for _, r := range f.members() {
+		p := priority(r)
+		n := f.Nodes[r.ID]
+		usable := r.HasData() && p > 0 && (r.ID == f.Self || n.Connected) && f.role(r) != ag.RoleResolving && !r.Suspended && r.Join == ""
+		if !usable || r.ID == leader && pref != ag.BackupNone {
+			continue
+		}
+		if p > top {
+			best, top = nil, p
+		}
+		if p == top {
+			best = append(best, r.ID)
+		}
+	}
+	if len(best) == 0 {
+		return pref == ag.BackupSecondary && id == leader // no secondary can: better there than nowhere
+	}
+	slices.Sort(best) // the same one on every node
+	return best[0] == id
+}
+
+func priority(r ag.Replica) int {
+	if r.Options.BackupPriority == nil {
+		return 50
+	}
+	return *r.Options.BackupPriority
+}

@@ -1,0 +1,225 @@
+package catalog
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// Facts are what one node knows of the group at one moment.
+type Facts struct {
+	Now       time.Time
+	Self      ag.ReplicaID
+	Group     ag.Group
+	Record    ag.Record
+	Primary   ag.ReplicaID // that accepts sessions; "": none
+	WriteOpen bool
+	Quorum    bool
+	Nodes     map[ag.ReplicaID]Node
+	Journals  func() map[ag.ReplicaID]Journal // of every node that answers; nil: nobody was asked
+	Version   string                          // of PostgreSQL, as 15.18
+	User      string                          // who asks
+	Profile   string
+}
+
+// Node is what one node reports of itself.
+type Node struct {
+	Connected bool           `json:"-"` // it answers; what follows is of this moment, else the last known
+	Role      ag.Role        `json:"role"`
+	Sync      ag.SyncState   `json:"synchronization_state"`
+	Data      ag.DataState   `json:"data"`
+	Server    ag.ServerState `json:"server"`
+	Position  ag.Position    `json:"position"` // end of WAL held durably
+	Replay    ag.LSN         `json:"replay"`
+	Open      bool           `json:"open"`
+	Streaming bool           `json:"streaming"` // from the leader
+	Busy      string         `json:"busy,omitempty"`
+	Progress  string         `json:"progress,omitempty"`
+	Because   string         `json:"because,omitempty"`
+	Streams   []Stream       `json:"streams,omitempty"` // of others, as primary
+	Databases []Database     `json:"databases,omitempty"`
+	Sessions  []Session      `json:"sessions,omitempty"`
+	Routes    *ag.Routes     `json:"routes,omitempty"`
+	FellBack  uint64         `json:"fell_back"` // readers sent to the primary since the node started
+	Uptime    time.Duration  `json:"uptime_ns"`
+	Lease     time.Duration  `json:"lease_ns,omitempty"`    // left, as primary
+	Commit    *time.Time     `json:"last_commit,omitempty"` // of the last transaction committed, or replayed, here
+	LogRate   float64        `json:"log_rate"`              // bytes per second: written as primary, replayed as secondary
+	Links     []Link         `json:"links,omitempty"`       // that carry WAL
+	Commits   *Commits       `json:"commits,omitempty"`     // what synchronous commits cost here
+	Seedings  []Seeding      `json:"seedings,omitempty"`    // copies to this node, oldest first
+}
+
+// Stream is a secondary's log stream as the primary sees it.
+type Stream struct {
+	Member ag.ReplicaID  `json:"member"`
+	Open   bool          `json:"open"`
+	Sent   ag.LSN        `json:"sent"`
+	Flush  ag.LSN        `json:"flush"`
+	Apply  ag.LSN        `json:"apply"`
+	Silent time.Duration `json:"silent_ns"`         // since its last sign of life
+	Idle   time.Duration `json:"idle_ns,omitempty"` // since WAL was sent last; 0: not known
+	Rate   float64       `json:"rate"`              // bytes of WAL per second, lately
+}
+
+// Database is a database of the instance.
+type Database struct {
+	OID  uint32 `json:"oid"`
+	Name string `json:"name"`
+}
+
+// Session is a client's session at a node's listener.
+type Session struct {
+	ID       uint64       `json:"id"`
+	User     string       `json:"user"`
+	Database string       `json:"database"`
+	Client   string       `json:"client"`
+	TLS      string       `json:"tls"`
+	Intent   ag.Intent    `json:"intent"`
+	Replica  ag.ReplicaID `json:"replica"`
+	State    string       `json:"state"`
+	Since    time.Time    `json:"since"`
+	In       uint64       `json:"bytes_in"`
+	Out      uint64       `json:"bytes_out"`
+	PID      uint32       `json:"pid"`
+	Path     string       `json:"path"` // of the bytes at that node's listener: loop or goroutines
+}
+
+// Seeding is a copy to the node that reports it, over all attempts.
+type Seeding struct {
+	ID       string        `json:"id"`
+	Source   ag.ReplicaID  `json:"source,omitempty"`
+	State    string        `json:"state"` // PENDING, SEEDING, RETRYING, COMPLETED, FAILED, CANCELLED
+	Started  time.Time     `json:"started"`
+	Ended    time.Time     `json:"ended,omitzero"`
+	Attempts int           `json:"attempts"`
+	Code     int           `json:"failure_code,omitempty"` // of the last attempt that failed: 1.. on the source, 2.. on the target
+	Failure  string        `json:"failure,omitempty"`
+	Errno    int           `json:"errno,omitempty"`
+	FailedAt time.Time     `json:"failed_at,omitzero"`
+	Text     string        `json:"text"` // how far it is, for people
+	Done     int64         `json:"done_bytes"`
+	Total    int64         `json:"total_bytes"`
+	Wire     int64         `json:"wire_bytes"`
+	Rate     float64       `json:"rate"` // bytes of files per second, lately
+	Left     time.Duration `json:"left_ns"`
+	Disk     time.Duration `json:"disk_wait_ns"`
+	Net      time.Duration `json:"network_wait_ns"`
+	Packed   bool          `json:"packed"` // what travels is compressed
+}
+
+// ended reports whether nothing more comes of the copy.
+func (s Seeding) ended() bool {
+	return s.State == "COMPLETED" || s.State == "FAILED" || s.State == "CANCELLED"
+}
+
+// Link is what carries WAL between the node that reports it and a peer.
+type Link struct {
+	Peer      ag.ReplicaID `json:"peer"`
+	Transport string       `json:"transport"`
+	Codec     string       `json:"codec"`
+	RTT       float64      `json:"round_trip_ms"`
+	Sent      uint64       `json:"sent"`     // bytes before encoding
+	Encoded   uint64       `json:"encoded"`  // and after it
+	Received  uint64       `json:"received"` // bytes after decoding
+	Resent    uint64       `json:"resent"`   // bytes
+}
+
+// Commits is what commits waited for the acknowledgement of secondaries: one wait per block of WAL.
+type Commits struct {
+	Waits  uint64        `json:"waits"` // since the agent started, as the next two
+	Waited time.Duration `json:"waited_ns"`
+	Max    time.Duration `json:"max_ns"`
+	Mean   time.Duration `json:"mean_ns"` // of the last minute or two, as the rest
+	P50    time.Duration `json:"p50_ns"`
+	P95    time.Duration `json:"p95_ns"`
+	P99    time.Duration `json:"p99_ns"`
+}
+
+// Journal is what a node remembers of its decisions and of what happened to it, each oldest first.
+type Journal struct {
+	Decisions []Decision `json:"decisions,omitempty"`
+	Events    []Event    `json:"events,omitempty"`
+}
+
+// Decision is a rule that fired.
+type Decision struct {
+	At       time.Time `json:"at"` // by the clock of the node
+	Rule     string    `json:"rule"`
+	Because  string    `json:"because"`
+	Epoch    ag.Epoch  `json:"epoch"`
+	Revision int64     `json:"revision"` // of the record that was seen: orders decisions of several nodes
+}
+
+// Event is something that happened: a decision out of the ordinary, a change of a link, a statement.
+type Event struct {
+	At      time.Time `json:"at"`
+	Epoch   ag.Epoch  `json:"epoch,omitempty"`
+	Kind    string    `json:"kind"`
+	What    string    `json:"what"`
+	Because string    `json:"because,omitempty"`
+}
+
+// namespace keeps ids of this package apart from others made of the same words.
+var namespace = uuid.MustParse("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
+
+// ReplicaUUID is the id by which views name a replica: always the same for the same replica of the same group.
+func ReplicaUUID(g ag.GroupID, r ag.ReplicaID) string {
+	return uuid.NewSHA1(namespace, []byte("coterie replica "+string(g)+" "+string(r))).String()
+}
+
+// DatabaseUUID is the id by which views name a database of the group.
+func DatabaseUUID(g ag.GroupID, name string) string {
+	return uuid.NewSHA1(namespace, []byte("coterie database "+string(g)+" "+name)).String()
+}
+
+// members are the replicas of the group; none while there is no group.
+func (f Facts) members() []ag.Replica {
+	var out []ag.Replica
+	for _, r := range f.Group.Replicas {
+		if r.Part() && !f.Group.Draft {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// leader is the replica that the record names, whether it serves or not; ok is false outside of LEAD.
+func (f Facts) leader() (ag.Replica, bool) {
+	r, ok := f.Group.Replica(f.Record.Epoch.Leader)
+	return r, ok && f.Record.Epoch.Phase == ag.PhaseLead
+}
+
+// databases are those registered; where none is, all of the primary's.
+func (f Facts) databases() []Database {
+	var found []Database
+	for _, id := range append([]ag.ReplicaID{f.Record.Epoch.Leader, f.Self}, ids(f.Group)...) {
+		if found = f.Nodes[id].Databases; len(found) > 0 {
+			break
+		}
+	}
+	if len(f.Group.Options.Databases) == 0 {
+		return found
+	}
+	var out []Database
+	for _, name := range f.Group.Options.Databases {
+		d := Database{Name: name}
+		for _, x := range found {
+			if x.Name == name {
+				d = x
+			}
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+func ids(g ag.Group) []ag.ReplicaID {
+	var out []ag.ReplicaID
+	for _, r := range g.Replicas {
+		out = append(out, r.ID)
+	}
+	return out
+}

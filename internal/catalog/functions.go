@@ -1,0 +1,365 @@
+package catalog
+
+import (
+	"database/sql/driver"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"modernc.org/sqlite"
+)
+
+// maxPattern bounds a regular expression.
+const maxPattern = 1000
+
+type scalar = func(args []driver.Value) (driver.Value, error)
+
+func text(v driver.Value) string {
+	switch x := v.(type) {
+	case nil:
+		return ""
+	case string:
+		return x
+	case []byte:
+		return string(x)
+	}
+	return fmt.Sprint(v)
+}
+
+func constant(v driver.Value) scalar {
+	return func([]driver.Value) (driver.Value, error) { return v, nil }
+}
+
+// pure are functions that need no facts: by name, with how many arguments they take (-1: any).
+var pure = map[string]struct {
+	args int32
+	f    scalar
+}{
+	"regexp":                          {2, regexpMatch},
+	"extract_field":                   {2, extractField},
+	"date_part":                       {2, extractField},
+	"date_trunc":                      {2, dateTrunc},
+	"to_timestamp":                    {1, toTimestamp},
+	"datediff":                        {3, dateDiff},
+	"pg_table_is_visible":             {1, constant(int64(1))},
+	"pg_type_is_visible":              {1, constant(int64(1))},
+	"pg_function_is_visible":          {1, constant(int64(1))},
+	"pg_get_userbyid":                 {1, constant("coterie")},
+	"pg_get_expr":                     {-1, constant(nil)},
+	"pg_get_viewdef":                  {-1, constant("")},
+	"pg_get_indexdef":                 {-1, constant("")},
+	"pg_get_constraintdef":            {-1, constant("")},
+	"pg_get_statisticsobjdef_columns": {-1, constant("")},
+	"pg_relation_is_publishable":      {1, constant(int64(0))},
+	"obj_description":                 {-1, constant(nil)},
+	"col_description":                 {2, constant(nil)},
+	"shobj_description":               {2, constant(nil)},
+	"has_table_privilege":             {-1, constant(int64(1))},
+	"has_schema_privilege":            {-1, constant(int64(1))},
+	"has_database_privilege":          {-1, constant(int64(1))},
+	"has_any_column_privilege":        {-1, constant(int64(1))},
+	"pg_is_in_recovery":               {0, constant(int64(0))},
+	"pg_backend_pid":                  {0, constant(int64(0))},
+	"pg_relation_size":                {-1, constant(int64(0))},
+	"pg_table_size":                   {-1, constant(int64(0))},
+	"pg_total_relation_size":          {-1, constant(int64(0))},
+	"pg_database_size":                {-1, constant(int64(0))},
+	"pg_size_pretty":                  {1, func(a []driver.Value) (driver.Value, error) { return text(a[0]) + " bytes", nil }},
+	"pg_encoding_to_char":             {1, constant("UTF8")},
+	"pg_tablespace_location":          {1, constant("")},
+	"array_to_string":                 {-1, func(a []driver.Value) (driver.Value, error) { return a[0], nil }},
+	"quote_ident":                     {1, quoteIdent},
+	"quote_literal": {1, func(a []driver.Value) (driver.Value, error) {
+		return "'" + strings.ReplaceAll(text(a[0]), "'", "''") + "'", nil
+	}},
+	"format_type":      {2, formatType},
+	"to_regclass":      {1, toRegclass},
+	"current_database": {0, constant("coterie")},
+	"current_catalog":  {0, constant("coterie")},
+	"current_schema":   {0, constant("sys")},
+	"db_name":          {-1, constant("coterie")},
+	"isnull": {2, func(a []driver.Value) (driver.Value, error) {
+		if a[0] == nil {
+			return a[1], nil
+		}
+		return a[0], nil
+	}},
+	"len":               {1, func(a []driver.Value) (driver.Value, error) { return int64(len([]rune(text(a[0])))), nil }},
+	"split_part":        {3, splitPart},
+	"btrim":             {1, func(a []driver.Value) (driver.Value, error) { return strings.TrimSpace(text(a[0])), nil }},
+	"txid_current":      {0, constant(int64(0))},
+	"pg_get_partkeydef": {1, constant(nil)},
+	"inet_server_addr":  {0, constant(nil)},
+	"inet_server_port":  {0, constant(nil)},
+}
+
+func integer(v driver.Value) int64 {
+	switch x := v.(type) {
+	case int64:
+		return x
+	case float64:
+		return int64(x)
+	}
+	n, _ := strconv.ParseInt(text(v), 10, 64)
+	return n
+}
+
+// registerPure gives the functions to a driver.
+func registerPure(d *sqlite.Driver) error {
+	for name, fn := range pure {
+		f := fn.f
+		err := d.RegisterFunction(name, &sqlite.FunctionImpl{
+			NArgs: fn.args, Deterministic: true,
+			Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) { return f(args) },
+		})
+		if err != nil {
+			return fmt.Errorf("function %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func regexpMatch(a []driver.Value) (driver.Value, error) {
+	if a[0] == nil || a[1] == nil {
+		return nil, nil
+	}
+	pattern := text(a[0])
+	if len(pattern) > maxPattern {
+		return nil, fmt.Errorf("a regular expression of %d bytes; at most %d are taken", len(pattern), maxPattern)
+	}
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, fmt.Errorf("regular expression: %w", err)
+	}
+	return bit(re.MatchString(text(a[1]))), nil
+}
+
+func parseTime(v driver.Value) (time.Time, bool) {
+	if t, ok := v.(time.Time); ok {
+		return t, true
+	}
+	for _, layout := range []string{"2006-01-02 15:04:05.999999-07", "2006-01-02 15:04:05.999999-07:00", "2006-01-02T15:04:05.999999Z07:00", "2006-01-02 15:04:05.999999", "2006-01-02"} {
+		if t, err := time.Parse(layout, text(v)); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// extractField is extract(field from x): of an interval, which is a number of seconds here, and of a time.
+func extractField(a []driver.Value) (driver.Value, error) {
+	if a[1] == nil {
+		return nil, nil
+	}
+	t, ok := parseTime(a[1])
+	if !ok {
+		if _, err := strconv.ParseFloat(text(a[1]), 64); err == nil && text(a[0]) == "epoch" {
+			return a[1], nil
+		}
+		return nil, fmt.Errorf("%q is no time", text(a[1]))
+	}
+	t = t.UTC()
+	switch text(a[0]) {
+	case "epoch":
+		return float64(t.UnixMicro()) / 1e6, nil
+	case "year":
+		return int64(t.Year()), nil
+	case "month":
+		return int64(t.Month()), nil
+	case "day":
+		return int64(t.Day()), nil
+	case "hour":
+		return int64(t.Hour()), nil
+	case "minute":
+		return int64(t.Minute()), nil
+	case "second":
+		return float64(t.Second()) + float64(t.Nanosecond())/1e9, nil
+	}
+	return nil, fmt.Errorf("unit %q is not known", text(a[0]))
+}
+
+func dateTrunc(a []driver.Value) (driver.Value, error) {
+	t, ok := parseTime(a[1])
+	if !ok {
+		return nil, nil
+	}
+	t = t.UTC()
+	y, m, d := t.Date()
+	switch text(a[0]) {
+	case "year":
+		t = time.Date(y, 1, 1, 0, 0, 0, 0, time.UTC)
+	case "month":
+		t = time.Date(y, m, 1, 0, 0, 0, 0, time.UTC)
+	case "day":
+		t = time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+	case "hour":
+		t = t.Truncate(time.Hour)
+	case "minute":
+		t = t.Truncate(time.Minute)
+	case "second":
+		t = t.Truncate(time.Second)
+	default:
+		return nil, fmt.Errorf("unit %q is not known", text(a[0]))
+	}
+	return timeText(t), nil
+}
+
+func toTimestamp(a []driver.Value) (driver.Value, error) {
+	if a[0] == nil {
+		return nil, nil
+	}
+	f, err := strconv.ParseFloat(text(a[0]), 64)
+	if err != nil || math.Abs(f) > 1e11 {
+		return nil, fmt.Errorf("%q is no number of seconds", text(a[0]))
+	}
+	return timeText(time.UnixMicro(int64(f * 1e6))), nil
+}
+
+func dateDiff(a []driver.Value) (driver.Value, error) {
+	from, ok1 := parseTime(a[1])
+	to, ok2 := parseTime(a[2])
+	if !ok1 || !ok2 {
+		return nil, nil
+	}
+	unit, ok := map[string]time.Duration{
+		"millisecond": time.Millisecond, "ms": time.Millisecond, "second": time.Second, "ss": time.Second, "s": time.Second, "minute": time.Minute, "mi": time.Minute,
+		"hour": time.Hour, "hh": time.Hour, "day": 24 * time.Hour, "dd": 24 * time.Hour,
+	}[text(a[0])]
+	if !ok {
+		return nil, fmt.Errorf("unit %q is not known", text(a[0]))
+	}
+	return int64(to.Sub(from) / unit), nil
+}
+
+func formatType(a []driver.Value) (driver.Value, error) {
+	for _, t := range columnTypes {
+		if int64(t.oid) == integer(a[0]) {
+			return t.name, nil
+		}
+	}
+	return "???", nil
+}
+
+func toRegclass(a []driver.Value) (driver.Value, error) {
+	name := strings.ToLower(strings.ReplaceAll(text(a[0]), `"`, ""))
+	for _, v := range views {
+		if name == v.full() || name == v.name || strconv.FormatInt(v.oid, 10) == name {
+			return v.oid, nil
+		}
+	}
+	return nil, nil
+}
+
+func splitPart(a []driver.Value) (driver.Value, error) {
+	parts := strings.Split(text(a[0]), text(a[1]))
+	if n := integer(a[2]); n >= 1 && int(n) <= len(parts) {
+		return parts[n-1], nil
+	}
+	return "", nil
+}
+
+// answers are functions of the facts: by name, with how many arguments they take.
+var answers = map[string]struct {
+	args int32
+	f    func(Facts, []driver.Value) (driver.Value, error)
+}{
+	"now":             {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return timeText(f.Now), nil }},
+	"getdate":         {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return timeText(f.Now), nil }},
+	"sysdatetime":     {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return timeText(f.Now), nil }},
+	"getutcdate":      {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return timeText(f.Now), nil }},
+	"clock_timestamp": {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return timeText(f.Now), nil }},
+	"pg_postmaster_start_time": {0, func(f Facts, _ []driver.Value) (driver.Value, error) {
+		return timeText(f.Now.Add(-f.Nodes[f.Self].Uptime)), nil
+	}},
+	"version": {-1, func(f Facts, _ []driver.Value) (driver.Value, error) {
+		return "PostgreSQL " + f.Version + " (the console of an availability group)", nil
+	}},
+	"servername":                          {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return string(f.Self), nil }},
+	"current_user":                        {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return f.User, nil }},
+	"session_user":                        {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return f.User, nil }},
+	"current_role":                        {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return f.User, nil }},
+	"user":                                {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return f.User, nil }},
+	"suser_sname":                         {-1, func(f Facts, _ []driver.Value) (driver.Value, error) { return f.User, nil }},
+	"serverproperty":                      {1, serverProperty},
+	"current_setting":                     {-1, currentSetting},
+	"backup_is_preferred_replica":         {-1, preferred},
+	"fn_hadr_backup_is_preferred_replica": {1, preferred},
+	"fn_hadr_is_primary_replica":          {1, isPrimary},
+}
+
+func preferred(f Facts, a []driver.Value) (driver.Value, error) {
+	if len(a) > 0 && !f.has(text(a[0])) {
+		return int64(1), nil // a database outside of the group is backed up where it is
+	}
+	return bit(f.PreferredForBackup(f.Self)), nil
+}
+
+func isPrimary(f Facts, a []driver.Value) (driver.Value, error) {
+	if !f.has(text(a[0])) {
+		return nil, nil
+	}
+	return bit(f.Primary == f.Self && f.WriteOpen), nil
+}
+
+func (f Facts) has(database string) bool {
+	for _, d := range f.databases() {
+		if d.Name == database {
+			return true
+		}
+	}
+	return false
+}
+
+func serverProperty(f Facts, a []driver.Value) (driver.Value, error) {
+	switch strings.ToLower(text(a[0])) {
+	case "servername", "machinename", "computernamephysicalnetbios":
+		return string(f.Self), nil
+	case "ishadrenabled":
+		return int64(1), nil
+	case "hadrmanagerstatus":
+		return int64(1), nil
+	case "productversion":
+		return f.Version, nil
+	case "edition":
+		return "PostgreSQL", nil
+	}
+	return nil, nil
+}
+
+func currentSetting(f Facts, a []driver.Value) (driver.Value, error) {
+	if len(a) == 0 {
+		return nil, fmt.Errorf("current_setting needs a name")
+	}
+	switch strings.ToLower(text(a[0])) {
+	case "server_version_num":
+		major, minor, _ := strings.Cut(f.Version, ".")
+		m, _ := strconv.Atoi(major)
+		n, _ := strconv.Atoi(minor)
+		return strconv.Itoa(m*10000 + n), nil
+	case "server_version":
+		return f.Version, nil
+	case "search_path":
+		return "sys, coterie", nil
+	case "timezone":
+		return "UTC", nil
+	case "is_superuser":
+		return "off", nil
+	}
+	if len(a) > 1 {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("unrecognized configuration parameter %q", text(a[0]))
+}
+
+var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
+
+func quoteIdent(a []driver.Value) (driver.Value, error) {
+	name := text(a[0])
+	if plainName.MatchString(name) {
+		return name, nil
+	}
+	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`, nil
+}

@@ -1,0 +1,211 @@
+package catalog
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+type tokenKind int
+
+const (
+	tokWord   tokenKind = iota // a bare name or keyword
+	tokName                    // "quoted"
+	tokString                  // 'text'
+	tokNumber
+	tokParam // $1
+	tokSign  // an operator or a bracket
+)
+
+// token is a piece of SQL. text is what the engine is given.
+type token struct {
+	kind tokenKind
+	text string
+}
+
+func (t token) is(w string) bool { return t.kind == tokWord && strings.EqualFold(t.text, w) }
+
+func (t token) sign(s string) bool { return t.kind == tokSign && t.text == s }
+
+// signs are operators of more than one character, longest first.
+var signs = []string{"!~~*", "!~*", "!~~", "~~*", "::", "!~", "~*", "~~", "<>", "!=", "<=", ">=", "||", "@@", "->>", "->", "@>", "<@"}
+
+// scan cuts SQL into tokens, as PostgreSQL and SQL Server clients write it; comments and white space are dropped.
+func scan(sql string) ([]token, error) {
+	var out []token
+	for i := 0; i < len(sql); {
+		r, n := utf8.DecodeRuneInString(sql[i:])
+		rest := sql[i:]
+		switch {
+		case unicode.IsSpace(r):
+			i += n
+		case strings.HasPrefix(rest, "--"):
+			i += lineEnd(rest)
+		case strings.HasPrefix(rest, "/*"):
+			i += commentEnd(rest)
+		case r == '\'' || (r == 'N' || r == 'n' || r == 'E' || r == 'e') && strings.HasPrefix(rest[1:], "'"):
+			t, used, err := stringToken(rest)
+			if err != nil {
+				return nil, err
+			}
+			out, i = append(out, t), i+used
+		case r == '"' || r == '[' && bracketName(sql, i, out):
+			t, used, err := nameToken(rest, r)
+			if err != nil {
+				return nil, err
+			}
+			out, i = append(out, t), i+used
+		default:
+			t, used := plainToken(rest, r, n)
+			out, i = append(out, t), i+used
+		}
+	}
+	return out, nil
+}
+
+func lineEnd(s string) int {
+	if i := strings.IndexByte(s, '\n'); i >= 0 {
+		return i + 1
+	}
+	return len(s)
+}
+
+func commentEnd(s string) int {
+	depth := 0
+	for i := 0; i < len(s); i++ {
+		switch {
+		case strings.HasPrefix(s[i:], "/*"):
+			depth++
+			i++
+		case strings.HasPrefix(s[i:], "*/"):
+			i++
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return len(s)
+}
+
+// bracketName reports whether a [ begins a name, as in SQL Server, and not an array or its subscript, as in PostgreSQL: a name stands
+// apart from what is before it, and is one.
+func bracketName(sql string, i int, before []token) bool {
+	content, _, closed := strings.Cut(sql[i+1:], "]")
+	if !closed || len(before) > 0 && before[len(before)-1].is("ARRAY") {
+		return false
+	}
+	for k, r := range content {
+		if !wordRune(r) && (k == 0 || !strings.ContainsRune(" .-", r)) || k == 0 && unicode.IsDigit(r) {
+			return false
+		}
+	}
+	if i == 0 {
+		return content != ""
+	}
+	last, _ := utf8.DecodeLastRuneInString(sql[:i])
+	return content != "" && !wordRune(last) && last != ']' && last != ')'
+}
+
+func stringToken(s string) (token, int, error) {
+	escapes := s[0] == 'E' || s[0] == 'e'
+	i := 1
+	if s[0] != '\'' {
+		i = 2
+	}
+	var b strings.Builder
+	for i < len(s) {
+		switch c := s[i]; {
+		case c == '\\' && escapes && i+1 < len(s):
+			b.WriteString(unescape(s[i+1]))
+			i += 2
+		case c == '\'' && i+1 < len(s) && s[i+1] == '\'':
+			b.WriteByte('\'')
+			i += 2
+		case c == '\'':
+			return token{tokString, "'" + strings.ReplaceAll(b.String(), "'", "''") + "'"}, i + 1, nil
+		default:
+			b.WriteByte(c)
+			i++
+		}
+	}
+	return token{}, 0, &Error{State: "42601", Message: "unterminated quoted string"}
+}
+
+func unescape(c byte) string {
+	switch c {
+	case 'n':
+		return "\n"
+	case 't':
+		return "\t"
+	case 'r':
+		return "\r"
+	}
+	return string(rune(c))
+}
+
+func nameToken(s string, open rune) (token, int, error) {
+	closing := byte('"')
+	if open == '[' {
+		closing = ']'
+	}
+	var b strings.Builder
+	for i := 1; i < len(s); i++ {
+		if s[i] != closing {
+			b.WriteByte(s[i])
+			continue
+		}
+		if i+1 < len(s) && s[i+1] == closing {
+			b.WriteByte(closing)
+			i++
+			continue
+		}
+		return token{tokName, `"` + strings.ReplaceAll(b.String(), `"`, `""`) + `"`}, i + 1, nil
+	}
+	return token{}, 0, &Error{State: "42601", Message: "unterminated quoted identifier"}
+}
+
+func wordRune(r rune) bool {
+	return r == '_' || r == '#' || r == '$' || unicode.IsLetter(r) || unicode.IsDigit(r)
+}
+
+func plainToken(s string, r rune, n int) (token, int) {
+	run := func(in func(rune) bool) string {
+		i := strings.IndexFunc(s[n:], func(r rune) bool { return !in(r) })
+		if i < 0 {
+			return s
+		}
+		return s[:n+i]
+	}
+	switch {
+	case r == '$' && len(s) > 1 && s[1] >= '0' && s[1] <= '9':
+		t := run(unicode.IsDigit)
+		return token{tokParam, t}, len(t)
+	case r == '_' || r == '#' || unicode.IsLetter(r):
+		t := run(wordRune)
+		return token{tokWord, t}, len(t)
+	case r >= '0' && r <= '9':
+		t := run(func(r rune) bool { return r >= '0' && r <= '9' || r == '.' || r == 'e' || r == 'E' })
+		return token{tokNumber, t}, len(t)
+	}
+	for _, op := range signs {
+		if strings.HasPrefix(s, op) {
+			return token{tokSign, op}, len(op)
+		}
+	}
+	return token{tokSign, s[:n]}, n
+}
+
+// join writes tokens as SQL again.
+func join(tokens []token) string {
+	var b strings.Builder
+	for i, t := range tokens {
+		if i > 0 && !t.sign(".") && !tokens[i-1].sign(".") && !t.sign("(") {
+			b.WriteByte(' ')
+		}
+		if i > 0 && t.sign("(") && tokens[i-1].kind != tokWord {
+			b.WriteByte(' ')
+		}
+		b.WriteString(t.text)
+	}
+	return b.String()
+}

@@ -1,0 +1,248 @@
+package catalog
+
+import (
+	"math"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// copies are the views of the data on each replica.
+var copyViews = []view{
+	{
+		schema: "sys", name: "dm_hadr_database_replica_states", about: "How each copy of each database is. LSNs are positions in bytes; coterie.replicas prints them as PostgreSQL does.",
+		columns: cols("database_id i8, group_id u, replica_id u, group_database_id u, is_local b, is_primary_replica b, synchronization_state i4, " +
+			"synchronization_state_desc t, is_commit_participant b, synchronization_health i4, synchronization_health_desc t, database_state i4, " +
+			"database_state_desc t, is_suspended b, suspend_reason i4, suspend_reason_desc t, recovery_lsn i8, truncation_lsn i8, last_sent_lsn i8, " +
+			"last_sent_time ts, last_received_lsn i8, last_received_time ts, last_hardened_lsn i8, last_hardened_time ts, last_redone_lsn i8, " +
+			"last_redone_time ts!, log_send_queue_size i8, log_send_rate i8, redo_queue_size i8, redo_rate i8, filestream_send_rate i8!, end_of_log_lsn i8, " +
+			"last_commit_lsn i8!, last_commit_time ts, low_water_mark_for_ghosts i8!, secondary_lag_seconds i8, quorum_commit_lsn i8!, quorum_commit_time ts!, " +
+			"unhardened_queue_size i8"),
+		rows: func(f Facts) [][]any { return perCopy(f, f.copyState) },
+	},
+	{
+		schema: "sys", name: "dm_hadr_database_replica_cluster_states", about: "Whether each copy has all acknowledged commits, as the record says.",
+		columns: cols("replica_id u, group_database_id u, database_name t, is_failover_ready b, is_pending_secondary_suspend b, is_database_joined b, " +
+			"recovery_lsn i8, truncation_lsn i8"),
+		rows: func(f Facts) [][]any {
+			return perCopy(f, func(r ag.Replica, d Database) []any {
+				return []any{
+					ReplicaUUID(f.Group.ID, r.ID), DatabaseUUID(f.Group.ID, d.Name), d.Name, bit(f.failoverReady(r)), int64(0),
+					bit(r.Join == "" && f.Nodes[r.ID].Data != ag.DataEmpty), lsn(f.recovered()), lsn(f.kept()),
+				}
+			})
+		},
+	},
+	{
+		schema: "sys", name: "dm_hadr_automatic_seeding",
+		about: "Copies made, tried and under way, of the whole instance each, as the nodes remember them. One row per copy, seen from the node that is asked: the other side is the remote replica.",
+		columns: cols("start_time ts, completion_time ts, ag_id u, ag_db_id u!, ag_remote_replica_id u, operation_id u, is_source b, current_state t, " +
+			"performed_seeding b, failure_state i4, failure_state_desc t, error_code i4, number_of_attempts i4"),
+		rows: func(f Facts) [][]any { return f.perSeeding(f.automaticSeeding) },
+	},
+	{
+		schema: "sys", name: "dm_hadr_physical_seeding_stats",
+		about: "Progress of the latest copy to each replica, also when it failed or is over. Rates and sizes are of files; waits are the destination's, over all its connections.",
+		columns: cols("local_physical_seeding_id u, remote_physical_seeding_id u, local_database_id i8!, local_database_name t, remote_machine_name t, role_desc t, " +
+			"internal_state_desc t, transfer_rate_bytes_per_second i8, transferred_size_bytes i8, database_size_bytes i8, start_time_utc ts, end_time_utc ts, " +
+			"estimate_time_complete_utc ts, total_disk_io_wait_time_ms i8, total_network_wait_time_ms i8, failure_code i4, failure_message t, " +
+			"failure_time_utc ts, is_compression_enabled b"),
+		rows: func(f Facts) [][]any { return f.perSeeding(f.physicalSeeding) },
+	},
+}
+
+func perCopy(f Facts, row func(ag.Replica, Database) []any) [][]any {
+	var out [][]any
+	for _, r := range f.members() {
+		if !r.HasData() {
+			continue
+		}
+		for _, d := range f.databases() {
+			out = append(out, row(r, d))
+		}
+	}
+	return out
+}
+
+// positions are how far a copy is.
+type positions struct {
+	sent, flushed, replayed, end ag.LSN
+	silent                       time.Duration // since its last report
+	idle                         time.Duration // since WAL was sent to it; 0: not known
+	rate                         float64       // of what is sent, bytes per second
+	known                        bool
+}
+
+// positionsOf takes a secondary's from the primary's stream, which is fresher than the secondary's own word of some moment.
+func (f Facts) positionsOf(r ag.Replica) positions {
+	n := f.Nodes[r.ID]
+	p := positions{flushed: n.Position.LSN, replayed: n.Replay, end: n.Position.LSN, sent: n.Position.LSN, known: n.Position.LSN != 0}
+	for _, s := range f.Nodes[f.Record.Epoch.Leader].Streams {
+		if s.Member == r.ID && s.Open {
+			p.flushed, p.replayed = max(p.flushed, s.Flush), max(p.replayed, s.Apply)
+			p.sent, p.silent, p.idle, p.rate = max(p.flushed, s.Sent), s.Silent, s.Idle, s.Rate
+		}
+	}
+	return p
+}
+
+// head is the end of the primary's log.
+func (f Facts) head() ag.LSN { return f.Nodes[f.Record.Epoch.Leader].Position.LSN }
+
+// recovered is where the history that everybody follows began: a copy that has more of the one before must go back.
+func (f Facts) recovered() ag.LSN {
+	if t := f.Record.State.Timelines; len(t) > 0 {
+		return t[len(t)-1].Switch
+	}
+	return 0
+}
+
+// kept is up to where every copy has the log: nobody needs what is before.
+func (f Facts) kept() ag.LSN {
+	var least ag.LSN
+	for _, r := range f.members() {
+		if p := f.positionsOf(r); r.HasData() && p.known && (least == 0 || p.flushed < least) {
+			least = p.flushed
+		}
+	}
+	return least
+}
+
+func lsn(l ag.LSN) any { return orNull(int64(l)) }
+
+// behind is a distance in KiB, at least one where there is any.
+func behind(from, to ag.LSN) int64 {
+	if to >= from {
+		return 0
+	}
+	return int64(math.Ceil(float64(from-to) / 1024))
+}
+
+func (f Facts) copyState(r ag.Replica, d Database) []any {
+	n, p := f.Nodes[r.ID], f.positionsOf(r)
+	primary := r.ID == f.Record.Epoch.Leader
+	state := syncStates[f.syncState(r)]
+	health := DatabaseHealth(r.AvailabilityMode, f.syncState(r)).code()
+	db := databaseState(n, f.role(r))
+	_, participant := f.Record.State.InV(r.ID)
+	suspended := r.Suspended
+	var reason, reasonDesc any
+	if suspended {
+		reason, reasonDesc = int64(0), "SUSPEND_FROM_USER"
+		if r.SuspendedBy == ag.SuspendPartner {
+			reason, reasonDesc = int64(1), "SUSPEND_FROM_PARTNER"
+		}
+	}
+	var sent, sentTime, received, redone, sendQueue, sendRate, redoQueue, redoRate, hardenedTime, lag, unhardened any
+	if !primary && p.known {
+		sent, received, redone = lsn(p.sent), lsn(p.flushed), lsn(p.replayed)
+		redoQueue = behind(p.flushed, p.replayed)
+		if n.LogRate > 0 {
+			redoRate = int64(n.LogRate / 1024)
+		}
+		if head := f.head(); head != 0 {
+			sendQueue, unhardened = behind(head, p.sent), behind(head, p.flushed)
+		}
+		if n.Streaming {
+			hardenedTime = timeText(f.Now.Add(-p.silent))
+			sendRate = int64(p.rate / 1024)
+		}
+		if p.idle > 0 {
+			sentTime = timeText(f.Now.Add(-p.idle))
+		}
+		lag = f.lag(n)
+	}
+	var commit any
+	last := n.Commit
+	if primary {
+		last = f.lastCommit()
+	}
+	if last != nil {
+		commit = timeText(*last)
+	}
+	return []any{
+		orNull(int64(d.OID)), string(f.Group.ID), ReplicaUUID(f.Group.ID, r.ID), DatabaseUUID(f.Group.ID, d.Name), bit(r.ID == f.Self), bit(primary),
+		state.n, state.desc, bit(participant), health.n, health.desc, db.n, db.desc, bit(suspended), reason, reasonDesc, lsn(f.recovered()), lsn(f.kept()),
+		sent, sentTime, received, hardenedTime, lsn(p.flushed), hardenedTime, redone, nil, sendQueue, sendRate, redoQueue, redoRate, nil, lsn(p.end), nil, commit, nil, lag, nil, nil, unhardened,
+	}
+}
+
+func databaseState(n Node, role ag.Role) code {
+	switch {
+	case n.Busy == "seed":
+		return code{1, "RESTORING"}
+	case n.Busy == "rewind" || n.Server == ag.ServerStarting:
+		return code{2, "RECOVERING"}
+	case !n.Connected || n.Server == ag.ServerDown || n.Server == "":
+		return code{6, "OFFLINE"}
+	case role == ag.RoleResolving:
+		return code{3, "RECOVERY_PENDING"}
+	}
+	return code{0, "ONLINE"}
+}
+
+// lastCommit is when the primary committed last, by its clock. It knows that itself with track_commit_timestamp only; commits carry
+// the time, so the copy that has replayed furthest knows, too.
+func (f Facts) lastCommit() *time.Time {
+	last := f.Nodes[f.Record.Epoch.Leader].Commit
+	if last != nil {
+		return last
+	}
+	for _, r := range f.members() {
+		if c := f.Nodes[r.ID].Commit; c != nil && (last == nil || c.After(*last)) {
+			last = c
+		}
+	}
+	return last
+}
+
+// lag is by how much a copy's last commit is older than the primary's; NULL where one of them is not known.
+func (f Facts) lag(n Node) any {
+	at := f.lastCommit()
+	if at == nil || n.Commit == nil {
+		return nil
+	}
+	return max(int64(at.Sub(*n.Commit).Seconds()), 0)
+}
+
+// dataLoss is what the dashboard estimates in seconds: none where the copy is ready, else the difference of the last commits.
+func (f Facts) dataLoss(r ag.Replica) any {
+	if f.failoverReady(r) {
+		return float64(0)
+	}
+	at, here := f.lastCommit(), f.Nodes[r.ID].Commit
+	if at == nil || here == nil || here.After(*at) {
+		return nil
+	}
+	return at.Sub(*here).Seconds()
+}
+
+// dataLossByRate is what the theory says: what was not sent, by the rate at which it is made.
+func (f Facts) dataLossByRate(r ag.Replica) any {
+	p, rate := f.positionsOf(r), f.Nodes[f.Record.Epoch.Leader].LogRate
+	queue := behind(f.head(), p.flushed)
+	switch {
+	case f.head() == 0 || !p.known:
+		return nil
+	case queue == 0:
+		return float64(0)
+	case rate <= 0:
+		return nil
+	}
+	return float64(queue) * 1024 / rate
+}
+
+// recovery is how long a promotion would replay, in seconds.
+func (f Facts) recovery(r ag.Replica) any {
+	p, rate := f.positionsOf(r), f.Nodes[r.ID].LogRate
+	queue := behind(p.flushed, p.replayed)
+	switch {
+	case r.ID == f.Record.Epoch.Leader || !p.known:
+		return nil
+	case queue == 0:
+		return float64(0)
+	case rate <= 0:
+		return nil
+	}
+	return float64(queue) * 1024 / rate
+}

@@ -1,0 +1,347 @@
+package ddl
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// Context is where a statement runs.
+type Context struct {
+	Self    ag.ReplicaID // the node that was asked
+	Primary ag.ReplicaID // "" while there is none
+
+	announce  bool // say what would be said once
+	modeGiven bool // FAILOVER_MODE stands beside AVAILABILITY_MODE
+}
+
+// Notice tells the client something that is no error.
+type Notice struct {
+	Number  int // of the availability-group message that says the same; 0: there is none
+	Message string
+}
+
+func (c *change) notice(format string, a ...any) {
+	*c.notices = append(*c.notices, Notice{Message: fmt.Sprintf(format, a...)})
+}
+
+// ReplicaID turns a server's name as typed into that of a member: host names are folded as coterie init folds them, so that
+// N'SRV153.contoso.com' and N'SRV153' are the node srv153.
+func ReplicaID(server string) ag.ReplicaID {
+	host, _, _ := strings.Cut(strings.ToLower(server), ".")
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, host)
+	return ag.ReplicaID(name)
+}
+
+// node finds a node of the quorum by a server's name.
+func node(g ag.Group, server string) (*ag.Replica, bool) {
+	for _, id := range []ag.ReplicaID{ag.ReplicaID(strings.ToLower(server)), ReplicaID(server)} {
+		for i := range g.Replicas {
+			if g.Replicas[i].ID == id {
+				return &g.Replicas[i], true
+			}
+		}
+	}
+	return nil, false
+}
+
+// member finds a replica of the group by a server's name.
+func member(g ag.Group, server string) (*ag.Replica, bool) {
+	r, ok := node(g, server)
+	return r, ok && r.Part()
+}
+
+func memberNames(g ag.Group) string {
+	var out []string
+	for _, r := range g.Replicas {
+		if r.Part() {
+			out = append(out, string(r.ID))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// Clone returns a configuration that shares no memory with g.
+func Clone(g ag.Group) ag.Group {
+	g.Replicas = slices.Clone(g.Replicas)
+	for i := range g.Replicas {
+		o := &g.Replicas[i].Options
+		o.RoutingList = slices.Clone(o.RoutingList)
+		for k := range o.RoutingList {
+			o.RoutingList[k] = slices.Clone(o.RoutingList[k])
+		}
+		if o.BackupPriority != nil {
+			n := *o.BackupPriority
+			o.BackupPriority = &n
+		}
+	}
+	if g.Required != nil {
+		n := *g.Required
+		g.Required = &n
+	}
+	g.Options.Databases = slices.Clone(g.Options.Databases)
+	g.Options.Listeners = slices.Clone(g.Options.Listeners)
+	for i := range g.Options.Listeners {
+		g.Options.Listeners[i].Addresses = slices.Clone(g.Options.Listeners[i].Addresses)
+	}
+	g.Options.Recorded = maps.Clone(g.Options.Recorded)
+	return g
+}
+
+// Change returns the configuration as the statement makes it, and what is to be told. It is a pure function: on an error, which is
+// an *Error, nothing is to be written, and what it returns shares no memory with g. Statements that are no change (Kind) return g.
+func (s Statement) Change(g ag.Group, where Context) (ag.Group, []Notice, error) {
+	next := Clone(g)
+	if bad := s.check(g, where); bad != nil {
+		return g, nil, bad
+	}
+	var notices []Notice
+	where.announce = true
+	c := &change{group: &next, context: where, notices: &notices, pos: s.Pos}
+	if bad := c.apply(s); bad != nil {
+		return g, nil, bad
+	}
+	return next, notices, nil
+}
+
+// Check says whether the statement may run here at all: that the group exists and is meant, and that WITH STRICT does not forbid it.
+// Change does it too; who carries out an operation or a report calls it.
+func (s Statement) Check(g ag.Group, where Context) error {
+	if bad := s.check(g, where); bad != nil {
+		return bad
+	}
+	return nil
+}
+
+func (s Statement) check(g ag.Group, where Context) *Error {
+	if _, creating := s.Action.(Create); creating {
+		return nil
+	}
+	if g.Draft || s.Group != "" && !strings.EqualFold(s.Group, g.Name) {
+		if s.Group == "" && s.Kind() == KindReport {
+			return nil
+		}
+		bad := at(s.Pos, 15151, StateUndefined, "cannot alter the availability group %s, because it does not exist", quote(clip(s.Group)))
+		if g.Draft {
+			return bad.WithHint("these nodes have no group yet: CREATE AVAILABILITY GROUP makes it")
+		}
+		return bad.WithHint("the group of these nodes is %s", bracket(g.Name))
+	}
+	if s.Strict && s.onPrimary() && where.Self != where.Primary {
+		return at(s.Pos, 41140, StateWrongState, "availability group %s cannot process the command here: the local replica is not the primary", quote(g.Name)).
+			WithHint("connect to %s and run it again, or leave WITH STRICT away", orNobody(where.Primary))
+	}
+	return nil
+}
+
+func orNobody(id ag.ReplicaID) string {
+	if id == "" {
+		return "the primary, of which there is none at present,"
+	}
+	return string(id)
+}
+
+func (c *change) apply(s Statement) *Error {
+	switch a := s.Action.(type) {
+	case Create:
+		return c.create(s.Group, a)
+	case Drop:
+		return c.drop()
+	case Set:
+		return c.settings(a.Options, nil)
+	case AddDatabase:
+		return c.addDatabase(a.Name)
+	case RemoveDatabase:
+		return c.removeDatabase(a.Name)
+	case AddReplica:
+		return c.addReplica(a.Replica)
+	case ModifyReplica:
+		return c.modifyReplica(a.Replica)
+	case RemoveReplica:
+		return c.removeReplica(a.Server)
+	case Join:
+		return c.join(a.Server)
+	case Consent:
+		return c.consent(a.Deny)
+	case AddListener:
+		return c.addListener(a.Listener)
+	case ModifyListener:
+		return c.modifyListener(a.Listener)
+	case RemoveListener:
+		return c.removeListener(a.Name)
+	case Suspend:
+		return c.suspend(a.Server, a.Database, true)
+	case Resume:
+		return c.suspend(a.Server, a.Database, false)
+	case JoinDatabase:
+		return c.joinDatabase(a.Database)
+	case LeaveDatabase:
+		return c.leaveDatabase(a.Database)
+	case TraceFlags:
+		return c.traceFlags(a)
+	case SetSecondary:
+		return at(c.pos, 0, StateNotSupported, "SET (ROLE = SECONDARY) is refused: it would leave the group without a primary").
+			WithHint("ALTER AVAILABILITY GROUP %s FAILOVER, on the replica that is to lead", bracket(c.group.Name))
+	case Offline:
+		return at(c.pos, 0, StateNotSupported, "OFFLINE is refused: there is no way back from it").
+			WithHint("ALTER AVAILABILITY GROUP %s SUSPEND stops data movement", bracket(c.group.Name))
+	default:
+		return nil
+	}
+}
+
+// settings applies options to the group, or to one replica. A mode comes before what depends on it, whatever the order of typing.
+func (c *change) settings(list []Setting, place func(Setting) Place) *Error {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b Setting) int { return order(a) - order(b) })
+	c.context.modeGiven = slices.ContainsFunc(list, func(s Setting) bool { return s.Name == "FAILOVER_MODE" })
+	for _, s := range list {
+		in := InGroup
+		if place != nil {
+			in = place(s)
+		}
+		o, ok := findOption(in, s.Name)
+		if !ok || o.Verdict == Refused {
+			return refusal(s.pos, o)
+		}
+		c.pos = s.pos
+		if bad := o.set(c, s.Value); bad != nil {
+			return bad
+		}
+		switch o.Verdict {
+		case NotYet:
+			c.notice("%s: recorded, not yet in effect", o.Name)
+		case NoEffect:
+			c.notice("%s: accepted, without effect: %s", o.Name, o.Why)
+		default:
+		}
+	}
+	return nil
+}
+
+func order(s Setting) int {
+	if s.Name == "AVAILABILITY_MODE" || s.Name == "COMMIT_RULE" {
+		return 0
+	}
+	return 1
+}
+
+// replicaSettings applies the options of all three places.
+func (c *change) replicaSettings(r Replica) *Error {
+	for _, part := range []struct {
+		place Place
+		list  []Setting
+	}{{InReplica, r.Options}, {InSecondary, r.Secondary}, {InPrimary, r.Primary}} {
+		if bad := c.settings(part.list, func(Setting) Place { return part.place }); bad != nil {
+			return bad
+		}
+	}
+	return nil
+}
+
+func (c *change) modifyReplica(r Replica) *Error {
+	m, ok := member(*c.group, r.Server)
+	if !ok {
+		return c.noReplica(41167, r.Server, r.pos)
+	}
+	c.replica = m
+	return c.replicaSettings(r)
+}
+
+func (c *change) noReplica(number int, server string, pos Pos) *Error {
+	return at(pos, number, StateUndefined, "availability replica %s is not in availability group %s", quote(clip(server)), quote(c.group.Name)).
+		WithHint("its replicas are %s", memberNames(*c.group))
+}
+
+func (c *change) addReplica(r Replica) *Error {
+	m, ok := node(*c.group, r.Server)
+	switch {
+	case !ok:
+		return at(r.pos, 41167, StateUndefined, "no node %s has joined", quote(clip(r.Server))).
+			WithHint("coterie token create here, then coterie join TOKEN --name %s there", ReplicaID(r.Server))
+	case m.Part():
+		return at(r.pos, 35282, StateDuplicate, "availability replica %s is in availability group %s already", quote(string(m.ID)), quote(c.group.Name)).
+			WithHint("MODIFY REPLICA ON changes its options")
+	}
+	m.Join, c.replica = ag.NotJoined, m
+	m.Options = ag.ReplicaOptions{}
+	m.Suspended, m.SuspendedBy, m.Allow = true, "", ag.AllowReadOnly
+	if m.HasData() {
+		m.AvailabilityMode, m.FailoverMode = ag.SynchronousCommit, ag.Automatic
+	} else { // a witness holds nothing to be joined
+		m.Join, m.Suspended = "", false
+	}
+	return c.replicaSettings(r)
+}
+
+func (c *change) removeReplica(server string) *Error {
+	m, ok := member(*c.group, server)
+	switch {
+	case !ok:
+		return c.noReplica(35283, server, c.pos)
+	case m.ID == c.context.Primary:
+		return at(c.pos, 35284, StateWrongState, "availability replica %s cannot be removed: it is the primary", quote(string(m.ID))).WithHint("fail over first")
+	case !m.HasData():
+		return at(c.pos, 0, StateWrongState, "%s is the witness: its vote would stay", m.ID).WithHint("coterie remove %s takes the node out", m.ID)
+	}
+	detach(m)
+	for i := range c.group.Replicas {
+		o := &c.group.Replicas[i].Options
+		had := len(o.RoutingList) > 0
+		for k := range o.RoutingList {
+			o.RoutingList[k] = slices.DeleteFunc(o.RoutingList[k], func(id ag.ReplicaID) bool { return id == m.ID })
+		}
+		o.RoutingList = slices.DeleteFunc(o.RoutingList, func(set []ag.ReplicaID) bool { return len(set) == 0 })
+		if had && len(o.RoutingList) == 0 {
+			o.RoutingList = nil
+		}
+	}
+	if n := max(syncReplicas(*c.group)-1, 0); c.group.Required != nil && *c.group.Required > n {
+		return at(c.pos, 0, StateInvalid, "REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT is %d and %d synchronous secondaries would be left", *c.group.Required, n).
+			WithHint("lower it first")
+	}
+	c.notice("%s stays a node of the quorum and keeps its copy as it is; coterie remove %s takes it out for good", m.ID, m.ID)
+	return nil
+}
+
+// detach leaves a node with its vote and its copy, and with no part in the group.
+func detach(r *ag.Replica) {
+	r.Join, r.Suspended, r.SuspendedBy, r.Options = ag.Detached, true, "", ag.ReplicaOptions{}
+}
+
+func (c *change) join(server string) *Error {
+	who := "the local replica"
+	if server == "" {
+		server = string(c.context.Self)
+	} else {
+		who = "replica " + quote(clip(server))
+	}
+	m, ok := node(*c.group, server)
+	switch {
+	case !ok || m.Join == ag.Detached:
+		return at(c.pos, 41158, StateWrongState, "%s cannot join availability group %s: it was not added to it", who, quote(c.group.Name)).
+			WithHint("ALTER AVAILABILITY GROUP %s ADD REPLICA ON %s first, on any node", bracket(c.group.Name), quote(clip(server)))
+	case m.Join == "":
+		c.notice("%s has joined already", m.ID)
+		return nil
+	}
+	m.Join, m.Suspended, m.SuspendedBy = "", false, ""
+	return nil
+}
+
+func (c *change) consent(deny bool) *Error {
+	m, ok := member(*c.group, string(c.context.Self))
+	if !ok {
+		return c.noReplica(41167, string(c.context.Self), c.pos)
+	}
+	m.Options.NoSeeding = deny
+	return nil
+}

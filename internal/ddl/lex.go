@@ -1,0 +1,225 @@
+package ddl
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxText is the longest text that is parsed, in bytes.
+const MaxText = 256 << 10
+
+type tokenKind int
+
+const (
+	tokEnd    tokenKind = iota
+	tokWord             // bare: a keyword or a name
+	tokName             // [bracketed] or "quoted": always a name
+	tokString           // 'text' or N'text'
+	tokNumber           // digits, perhaps with a fraction
+	tokSign             // one character
+)
+
+type token struct {
+	kind tokenKind
+	text string // without quotes, doubled quotes undone
+	pos  Pos
+	from int // byte offset of its first byte
+	end  int // and behind its last
+}
+
+// what names the token in an error.
+func (t token) what() string {
+	switch t.kind {
+	case tokEnd:
+		return "the end"
+	case tokString:
+		return quote(clip(t.text))
+	case tokName:
+		return bracket(clip(t.text))
+	default:
+		return "'" + clip(t.text) + "'"
+	}
+}
+
+func clip(s string) string {
+	if utf8.RuneCountInString(s) <= 40 {
+		return s
+	}
+	return string([]rune(s)[:40]) + "…"
+}
+
+// is reports whether the token is that keyword, in any case of letters.
+func (t token) is(word string) bool { return t.kind == tokWord && strings.EqualFold(t.text, word) }
+
+func (t token) isSign(c string) bool { return t.kind == tokSign && t.text == c }
+
+// lexer cuts a text into tokens.
+type lexer struct {
+	text string
+	at   int
+	pos  Pos
+}
+
+func lex(text string) ([]token, *Error) {
+	if len(text) > MaxText {
+		return nil, Errorf(0, "54000", "the text has %d bytes; at most %d are parsed", len(text), MaxText)
+	}
+	if i := invalidUTF8(text); i >= 0 {
+		return nil, Errorf(0, "22021", "the text is not valid UTF-8 from byte %d on", i)
+	}
+	l := &lexer{text: text, pos: Pos{1, 1, 0}}
+	var out []token
+	for {
+		if bad := l.blank(); bad != nil {
+			return nil, bad
+		}
+		from := l.at
+		t, bad := l.next()
+		if bad != nil {
+			return nil, bad
+		}
+		t.from, t.end = from, l.at
+		out = append(out, t)
+		if t.kind == tokEnd {
+			return out, nil
+		}
+	}
+}
+
+func invalidUTF8(s string) int {
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		if r == utf8.RuneError && n <= 1 || r == 0 {
+			return i
+		}
+		i += n
+	}
+	return -1
+}
+
+func (l *lexer) peek() rune {
+	r, _ := utf8.DecodeRuneInString(l.text[l.at:])
+	return r
+}
+
+func (l *lexer) left(prefix string) bool { return strings.HasPrefix(l.text[l.at:], prefix) }
+
+func (l *lexer) step() rune {
+	r, n := utf8.DecodeRuneInString(l.text[l.at:])
+	l.at += n
+	l.pos.Offset++
+	l.pos.Column++
+	if r == '\n' {
+		l.pos.Line, l.pos.Column = l.pos.Line+1, 1
+	}
+	return r
+}
+
+func (l *lexer) done() bool { return l.at >= len(l.text) }
+
+// blank passes white space and comments; block comments nest.
+func (l *lexer) blank() *Error {
+	for !l.done() {
+		switch {
+		case unicode.IsSpace(l.peek()) || l.peek() == '\ufeff':
+			l.step()
+		case l.left("--"):
+			for !l.done() && l.peek() != '\n' {
+				l.step()
+			}
+		case l.left("/*"):
+			if bad := l.blockComment(); bad != nil {
+				return bad
+			}
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+func (l *lexer) blockComment() *Error {
+	start, depth := l.pos, 0
+	for !l.done() {
+		switch {
+		case l.left("/*"):
+			l.step()
+			l.step()
+			depth++
+		case l.left("*/"):
+			l.step()
+			l.step()
+			if depth--; depth == 0 {
+				return nil
+			}
+		default:
+			l.step()
+		}
+	}
+	return at(start, 113, StateSyntax, "missing end comment mark '*/'")
+}
+
+func (l *lexer) next() (token, *Error) {
+	if l.done() {
+		return token{kind: tokEnd, pos: l.pos}, nil
+	}
+	start := l.pos
+	switch r := l.peek(); {
+	case r == '\'':
+		return l.quoted(tokString, '\'')
+	case (r == 'N' || r == 'n') && strings.HasPrefix(l.text[l.at+1:], "'"):
+		l.step()
+		t, bad := l.quoted(tokString, '\'')
+		t.pos = start
+		return t, bad
+	case r == '[':
+		return l.quoted(tokName, ']')
+	case r == '"':
+		return l.quoted(tokName, '"')
+	case r == '_' || r == '@' || r == '#' || unicode.IsLetter(r):
+		return l.run(tokWord, func(r rune) bool {
+			return r == '_' || r == '@' || r == '#' || r == '$' || unicode.IsLetter(r) || unicode.IsDigit(r)
+		}), nil
+	case r >= '0' && r <= '9':
+		return l.run(tokNumber, func(r rune) bool { return r >= '0' && r <= '9' || r == '.' }), nil
+	default:
+		return token{kind: tokSign, text: string(l.step()), pos: start}, nil
+	}
+}
+
+func (l *lexer) run(kind tokenKind, in func(rune) bool) token {
+	start, from := l.pos, l.at
+	for !l.done() && in(l.peek()) {
+		l.step()
+	}
+	return token{kind: kind, text: l.text[from:l.at], pos: start}
+}
+
+// quoted reads up to the closing mark; the mark doubled stands for itself.
+func (l *lexer) quoted(kind tokenKind, closing rune) (token, *Error) {
+	start := l.pos
+	l.step()
+	var b strings.Builder
+	for !l.done() {
+		r := l.step()
+		if r != closing {
+			b.WriteRune(r)
+			continue
+		}
+		if l.done() || l.peek() != closing {
+			if kind == tokName && b.Len() == 0 {
+				return token{}, at(start, 1038, StateSyntax, "a name must not be empty")
+			}
+			return token{kind: kind, text: b.String(), pos: start}, nil
+		}
+		b.WriteRune(l.step())
+	}
+	return token{}, at(start, 105, StateSyntax, "unclosed quotation mark, expected %c", closing)
+}
+
+// quote prints a string of the language.
+func quote(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// bracket prints a name of the language.
+func bracket(s string) string { return "[" + strings.ReplaceAll(s, "]", "]]") + "]" }

@@ -1,0 +1,543 @@
+package ddl
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Limits of a statement.
+const (
+	maxName    = 63 // characters of a group's, database's or listener's name, as PostgreSQL's identifiers
+	maxServer  = 255
+	maxEntries = 64 // of any list
+)
+
+// Owns reports whether a statement that begins with these words is of this language, whatever follows.
+func Owns(text string) bool {
+	tokens, bad := lex(text)
+	if bad != nil {
+		return false
+	}
+	p := parser{tokens: tokens}
+	switch {
+	case p.tok().is("DBCC"), p.tok().is("SCRIPT"):
+		return true
+	case p.tok().is("VERIFY"), p.tok().is("SEED"), p.tok().is("CANCEL"), p.tok().is("SUSPEND"), p.tok().is("RESUME"):
+		return true
+	case p.tok().is("EXPLAIN"):
+		return p.ahead(1).is("FAILOVER")
+	case p.tok().is("CREATE"), p.tok().is("DROP"):
+		return p.ahead(1).is("AVAILABILITY")
+	case p.tok().is("ALTER"):
+		return p.ahead(1).is("AVAILABILITY") || p.ahead(1).is("DATABASE")
+	}
+	return false
+}
+
+// Parse reads exactly one statement; a semicolon may end it. The error is an *Error.
+func Parse(text string) (Statement, error) {
+	tokens, bad := lex(text)
+	if bad != nil {
+		return Statement{}, bad
+	}
+	p := &parser{tokens: tokens}
+	s, bad := p.statement()
+	if bad != nil {
+		return Statement{}, bad
+	}
+	for p.tok().isSign(";") {
+		p.at++
+	}
+	if p.tok().kind != tokEnd {
+		return Statement{}, p.expected("the end of the statement")
+	}
+	return s, nil
+}
+
+type parser struct {
+	tokens []token
+	at     int
+}
+
+func (p *parser) tok() token { return p.tokens[p.at] }
+
+func (p *parser) ahead(n int) token { return p.tokens[min(p.at+n, len(p.tokens)-1)] }
+
+// expected is the error of a token that cannot stand where it does.
+func (p *parser) expected(what string) *Error {
+	return at(p.tok().pos, 102, StateSyntax, "incorrect syntax near %s: expected %s", p.tok().what(), what)
+}
+
+// take passes the keywords if they all follow.
+func (p *parser) take(words ...string) bool {
+	for i, w := range words {
+		if !p.ahead(i).is(w) {
+			return false
+		}
+	}
+	p.at += len(words)
+	return true
+}
+
+func (p *parser) takeSign(c string) bool {
+	if !p.tok().isSign(c) {
+		return false
+	}
+	p.at++
+	return true
+}
+
+func (p *parser) need(words ...string) *Error {
+	for _, w := range words {
+		if !p.take(w) {
+			return p.expected(strings.Join(words, " "))
+		}
+	}
+	return nil
+}
+
+func (p *parser) needSign(c string) *Error {
+	if !p.takeSign(c) {
+		return p.expected("'" + c + "'")
+	}
+	return nil
+}
+
+// name reads a name: bare, bracketed or in double quotes.
+func (p *parser) name(what string) (string, *Error) {
+	t := p.tok()
+	if t.kind != tokWord && t.kind != tokName {
+		return "", p.expected(what)
+	}
+	if n := len([]rune(t.text)); n > maxName {
+		return "", at(t.pos, 103, StateSyntax, "%s has %d characters; at most %d are allowed", what, n, maxName)
+	}
+	if bad := printable(t, what); bad != nil {
+		return "", bad
+	}
+	p.at++
+	return t.text, nil
+}
+
+// server reads a replica's name: a string, or a name where somebody left the quotes away.
+func (p *parser) server() (string, *Error) {
+	t := p.tok()
+	if t.kind != tokString && t.kind != tokWord && t.kind != tokName {
+		return "", p.expected("a replica's name, as N'SRV1'")
+	}
+	return p.short(t, "a replica's name", maxServer)
+}
+
+func (p *parser) short(t token, what string, most int) (string, *Error) {
+	if n := len([]rune(t.text)); n == 0 || n > most {
+		return "", at(t.pos, 0, StateInvalid, "%s must have 1 to %d characters", what, most)
+	}
+	if bad := printable(t, what); bad != nil {
+		return "", bad
+	}
+	p.at++
+	return t.text, nil
+}
+
+func printable(t token, what string) *Error {
+	for _, r := range t.text {
+		if r < ' ' || r == 0x7f || r == 0xfeff || r == 0x2028 || r == 0x2029 {
+			return at(t.pos, 0, StateInvalid, "%s must not have control characters in it", what)
+		}
+	}
+	return nil
+}
+
+func (p *parser) statement() (Statement, *Error) {
+	s := Statement{Pos: p.tok().pos}
+	var bad *Error
+	switch {
+	case p.take("CREATE"):
+		bad = p.create(&s)
+	case p.take("ALTER"):
+		bad = p.alter(&s)
+	case p.take("DROP"):
+		s.Action = Drop{}
+		if bad = p.need("AVAILABILITY", "GROUP"); bad == nil {
+			s.Group, bad = p.name("the group's name")
+		}
+	case p.take("DBCC"):
+		s.Action, bad = p.traceFlags()
+	case p.take("EXPLAIN"):
+		s.Action, bad = ExplainFailover{}, p.need("FAILOVER")
+	case p.take("VERIFY"):
+		s.Action, bad = VerifyRouting{}, p.need("ROUTING")
+	case p.take("SCRIPT"):
+		s.Action = Script{}
+		if p.take("AVAILABILITY", "GROUP") {
+			_, bad = p.name("the group's name")
+		}
+	case p.tok().is("SEED"), p.tok().is("CANCEL"), p.tok().is("SUSPEND"), p.tok().is("RESUME"):
+		s.Action, bad = p.movement()
+	default:
+		bad = p.expected("CREATE, ALTER or DROP AVAILABILITY GROUP, ALTER DATABASE, DBCC, EXPLAIN FAILOVER, VERIFY ROUTING or SCRIPT")
+	}
+	if bad == nil {
+		bad = p.manner(&s)
+	}
+	return s, bad
+}
+
+// manner reads WITH NOWAIT and WITH STRICT at the end of a statement.
+func (p *parser) manner(s *Statement) *Error {
+	if !p.take("WITH") {
+		return nil
+	}
+	open := p.takeSign("(")
+	for {
+		switch {
+		case p.take("NOWAIT"):
+			s.NoWait = true
+		case p.take("STRICT"):
+			s.Strict = true
+		default:
+			return p.expected("NOWAIT or STRICT")
+		}
+		if !p.takeSign(",") {
+			break
+		}
+	}
+	if open {
+		return p.needSign(")")
+	}
+	return nil
+}
+
+func (p *parser) create(s *Statement) (bad *Error) {
+	if bad = p.need("AVAILABILITY", "GROUP"); bad != nil {
+		return bad
+	}
+	if s.Group, bad = p.name("the group's name"); bad != nil {
+		return bad
+	}
+	var c Create
+	if p.take("WITH") {
+		if c.Options, bad = p.optionList(InGroup, true); bad != nil {
+			return bad
+		}
+	}
+	for _, o := range c.Options {
+		if o.Name == "DISTRIBUTED" {
+			return refusal(o.pos, mustOption(InGroup, "DISTRIBUTED"))
+		}
+	}
+	if p.tok().is("AVAILABILITY") {
+		return refusal(p.tok().pos, mustOption(InGroup, "DISTRIBUTED"))
+	}
+	if bad = p.need("FOR"); bad != nil {
+		return bad
+	}
+	if p.take("DATABASE") {
+		if c.Databases, bad = p.databases(); bad != nil {
+			return bad
+		}
+	}
+	if bad = p.need("REPLICA", "ON"); bad != nil {
+		return bad
+	}
+	if c.Replicas, bad = p.replicas(); bad != nil {
+		return bad
+	}
+	if p.take("LISTENER") {
+		l, bad := p.listener()
+		if bad != nil {
+			return bad
+		}
+		c.Listener = &l
+	}
+	s.Action = c
+	return nil
+}
+
+func (p *parser) databases() ([]string, *Error) {
+	var out []string
+	for {
+		db, bad := p.name("a database's name")
+		if bad != nil {
+			return nil, bad
+		}
+		if out = append(out, db); len(out) > maxEntries {
+			return nil, p.tooMany("databases")
+		}
+		if !p.takeSign(",") {
+			return out, nil
+		}
+	}
+}
+
+func (p *parser) replicas() ([]Replica, *Error) {
+	var out []Replica
+	for {
+		r, bad := p.replica(true)
+		if bad != nil {
+			return nil, bad
+		}
+		if out = append(out, r); len(out) > 10 {
+			return nil, at(r.pos, 35233, StateInvalid, "a group has at most its primary, eight secondaries and a witness")
+		}
+		if !p.takeSign(",") {
+			return out, nil
+		}
+	}
+}
+
+func (p *parser) tooMany(what string) *Error {
+	return at(p.tok().pos, 0, StateInvalid, "too many %s in one statement", what)
+}
+
+func (p *parser) alter(s *Statement) (bad *Error) {
+	if p.take("DATABASE") {
+		return p.setHADR(s)
+	}
+	if bad = p.need("AVAILABILITY", "GROUP"); bad != nil {
+		return bad
+	}
+	if s.Group, bad = p.name("the group's name"); bad != nil {
+		return bad
+	}
+	s.Action, bad = p.alteration()
+	return bad
+}
+
+const alterations = "SET, ADD, MODIFY, REMOVE, JOIN, GRANT, DENY, FAILOVER, FORCE_FAILOVER_ALLOW_DATA_LOSS, RESTART LISTENER, " +
+	"SEED REPLICA, CANCEL SEEDING, SUSPEND, RESUME or OFFLINE"
+
+func (p *parser) alteration() (Action, *Error) {
+	here := p.tok().pos
+	switch {
+	case p.take("SET"):
+		return p.setOptions()
+	case p.tok().is("ADD"), p.tok().is("MODIFY"), p.tok().is("REMOVE"):
+		return p.parts()
+	case p.take("JOIN"):
+		if p.tok().is("AVAILABILITY") {
+			return nil, refusal(here, mustOption(InGroup, "DISTRIBUTED"))
+		}
+		if !p.take("REPLICA") {
+			return Join{}, nil
+		}
+		if bad := p.need("ON"); bad != nil {
+			return nil, bad
+		}
+		server, bad := p.server()
+		return Join{Server: server}, bad
+	case p.take("GRANT"):
+		return Consent{}, p.need("CREATE", "ANY", "DATABASE")
+	case p.take("DENY"):
+		return Consent{Deny: true}, p.need("CREATE", "ANY", "DATABASE")
+	case p.take("FAILOVER"):
+		return p.failover(false)
+	case p.take("FORCE_FAILOVER_ALLOW_DATA_LOSS"):
+		return p.failover(true)
+	case p.take("RESTART", "LISTENER"):
+		name, bad := p.server()
+		return RestartListener{name}, bad
+	case p.take("OFFLINE"):
+		return Offline{}, nil
+	case p.tok().is("SEED"), p.tok().is("CANCEL"), p.tok().is("SUSPEND"), p.tok().is("RESUME"):
+		return p.movement()
+	}
+	return nil, p.expected(alterations)
+}
+
+func (p *parser) failover(force bool) (Action, *Error) {
+	if !p.take("TO") {
+		return Failover{Force: force}, nil
+	}
+	to, bad := p.server()
+	return Failover{To: to, Force: force}, bad
+}
+
+// movement reads SEED, CANCEL SEEDING, SUSPEND and RESUME.
+func (p *parser) movement() (Action, *Error) {
+	switch {
+	case p.take("SEED"):
+		if bad := p.need("REPLICA"); bad != nil {
+			return nil, bad
+		}
+		p.take("ON")
+		server, bad := p.server()
+		return Seed{server}, bad
+	case p.take("CANCEL"):
+		if bad := p.need("SEEDING"); bad != nil {
+			return nil, bad
+		}
+		p.take("ON")
+		server, bad := p.server()
+		return CancelSeeding{server}, bad
+	}
+	suspend := p.tok().is("SUSPEND")
+	p.at++
+	server := ""
+	if p.take("REPLICA") {
+		p.take("ON")
+		var bad *Error
+		if server, bad = p.server(); bad != nil {
+			return nil, bad
+		}
+	}
+	if suspend {
+		return Suspend{Server: server}, nil
+	}
+	return Resume{Server: server}, nil
+}
+
+func (p *parser) setOptions() (Action, *Error) {
+	if p.tok().isSign("(") && p.ahead(1).is("ROLE") {
+		p.at += 2
+		bad := p.needSign("=")
+		if bad == nil {
+			bad = p.need("SECONDARY")
+		}
+		if bad == nil {
+			bad = p.needSign(")")
+		}
+		return SetSecondary{}, bad
+	}
+	list, bad := p.optionList(InGroup, false)
+	return Set{list}, bad
+}
+
+// parts reads ADD, MODIFY and REMOVE of databases, replicas and listeners.
+func (p *parser) parts() (Action, *Error) {
+	verb := strings.ToUpper(p.tok().text)
+	p.at++
+	switch {
+	case verb != "MODIFY" && p.take("DATABASE"):
+		db, bad := p.name("a database's name")
+		if verb == "REMOVE" {
+			return RemoveDatabase{db}, bad
+		}
+		return AddDatabase{db}, bad
+	case p.take("REPLICA"):
+		return p.replicaPart(verb)
+	case p.take("LISTENER"):
+		return p.listenerPart(verb)
+	case p.tok().is("AVAILABILITY"):
+		return nil, refusal(p.tok().pos, mustOption(InGroup, "DISTRIBUTED"))
+	}
+	if verb == "MODIFY" {
+		return nil, p.expected("REPLICA ON or LISTENER")
+	}
+	return nil, p.expected("DATABASE, REPLICA ON or LISTENER")
+}
+
+func (p *parser) replicaPart(verb string) (Action, *Error) {
+	if bad := p.need("ON"); bad != nil {
+		return nil, bad
+	}
+	if verb == "REMOVE" {
+		server, bad := p.server()
+		return RemoveReplica{server}, bad
+	}
+	r, bad := p.replica(verb == "ADD")
+	if bad != nil {
+		return nil, bad
+	}
+	if verb == "ADD" {
+		return AddReplica{r}, nil
+	}
+	if len(r.Options)+len(r.Secondary)+len(r.Primary) == 0 {
+		return nil, p.expected("WITH and an option")
+	}
+	return ModifyReplica{r}, nil
+}
+
+func (p *parser) listenerPart(verb string) (Action, *Error) {
+	switch verb {
+	case "ADD":
+		l, bad := p.listener()
+		return AddListener{l}, bad
+	case "REMOVE":
+		name, bad := p.server()
+		return RemoveListener{name}, bad
+	}
+	l, bad := p.listenerChange()
+	return ModifyListener{l}, bad
+}
+
+func (p *parser) setHADR(s *Statement) *Error {
+	db, bad := p.name("a database's name")
+	if bad == nil {
+		bad = p.need("SET", "HADR")
+	}
+	if bad != nil {
+		return bad
+	}
+	switch {
+	case p.take("AVAILABILITY", "GROUP"):
+		if bad := p.needSign("="); bad != nil {
+			return bad
+		}
+		s.Action = JoinDatabase{db}
+		s.Group, bad = p.name("the group's name")
+		return bad
+	case p.take("OFF"):
+		s.Action = LeaveDatabase{db}
+	case p.take("SUSPEND"):
+		s.Action = Suspend{Database: db}
+	case p.take("RESUME"):
+		s.Action = Resume{Database: db}
+	default:
+		return p.expected("AVAILABILITY GROUP =, OFF, SUSPEND or RESUME")
+	}
+	return nil
+}
+
+// traceFlagNames are the flags that mean something, with the option each is another name of.
+var traceFlagNames = map[int]string{9567: "SEED_COMPRESSION", 9592: "LOG_COMPRESSION", 1462: "LOG_COMPRESSION"}
+
+func (p *parser) traceFlags() (Action, *Error) {
+	var f TraceFlags
+	switch {
+	case p.take("TRACEON"):
+		f.Verb = "ON"
+	case p.take("TRACEOFF"):
+		f.Verb = "OFF"
+	case p.take("TRACESTATUS"):
+		f.Verb = "STATUS"
+		if !p.tok().isSign("(") {
+			return f, nil
+		}
+	default:
+		return nil, p.expected("TRACEON, TRACEOFF or TRACESTATUS")
+	}
+	if bad := p.needSign("("); bad != nil {
+		return nil, bad
+	}
+	if f.Verb == "STATUS" && p.takeSign(")") {
+		return f, nil
+	}
+	for {
+		negative := p.takeSign("-")
+		t := p.tok()
+		n, err := strconv.Atoi(t.text)
+		if t.kind != tokNumber || err != nil {
+			return nil, p.expected("a trace flag's number")
+		}
+		p.at++
+		_, known := traceFlagNames[n]
+		switch {
+		case negative && n == 1:
+			f.Global = true
+		case negative || !known:
+			return nil, at(t.pos, 2520, StateInvalid, "trace flag %d means nothing here", n).
+				WithHint("9592 and 1462 are other names of LOG_COMPRESSION, 9567 of SEED_COMPRESSION")
+		case !slices.Contains(f.Flags, n):
+			f.Flags = append(f.Flags, n)
+		}
+		if !p.takeSign(",") {
+			break
+		}
+	}
+	if len(f.Flags) == 0 && f.Verb != "STATUS" {
+		return nil, p.expected("a trace flag's number")
+	}
+	return f, p.needSign(")")
+}

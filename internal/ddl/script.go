@@ -1,0 +1,110 @@
+package ddl
+
+import (
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// ScriptOf returns the statements that make the group from nodes without one: CREATE, run where the data is, and JOIN for each other
+// replica. Executed they give the same configuration.
+func ScriptOf(g ag.Group) []Statement {
+	c := Create{Databases: g.Options.Databases}
+	for _, o := range options {
+		if o.Place != InGroup || o.get == nil {
+			continue
+		}
+		if v, ok := o.get(g, ag.Replica{}); ok {
+			c.Options = append(c.Options, Setting{Name: o.Name, Value: v})
+		}
+	}
+	for _, r := range g.Replicas {
+		if r.Part() {
+			c.Replicas = append(c.Replicas, replicaOf(g, r))
+		}
+	}
+	for _, l := range g.Options.Listeners {
+		x := Listener{Name: l.Name, Port: l.Port}
+		for _, a := range l.Addresses {
+			x.Addresses = append(x.Addresses, address(a))
+		}
+		c.Listener = &x
+	}
+	return []Statement{{Group: g.Name, Action: c}}
+}
+
+// replicaOf returns a replica with every option that is not at its default.
+func replicaOf(g ag.Group, r ag.Replica) Replica {
+	out := Replica{Server: string(r.ID)}
+	for _, o := range options {
+		if o.Place == InGroup || o.get == nil {
+			continue
+		}
+		v, ok := o.get(g, r)
+		if !ok {
+			continue
+		}
+		s := Setting{Name: o.Name, Value: v}
+		switch o.Place {
+		case InSecondary:
+			out.Secondary = append(out.Secondary, s)
+		case InPrimary:
+			out.Primary = append(out.Primary, s)
+		default:
+			out.Options = append(out.Options, s)
+		}
+	}
+	if out.Options == nil {
+		out.Options = []Setting{{Name: "AVAILABILITY_MODE", Value: word(string(r.AvailabilityMode))}}
+	}
+	return out
+}
+
+// ScriptText prints the script of a group, with the statements each other replica runs as remarks.
+func ScriptText(g ag.Group) string {
+	var b strings.Builder
+	for _, s := range ScriptOf(g) {
+		b.WriteString(s.String() + ";\n")
+	}
+	for _, r := range g.Replicas {
+		if r.Part() && r.HasData() {
+			b.WriteString("-- on " + string(r.ID) + ", unless it runs the statement above: ALTER AVAILABILITY GROUP " + bracket(g.Name) + " JOIN;\n")
+			if r.Options.NoSeeding {
+				b.WriteString("-- on " + string(r.ID) + ": ALTER AVAILABILITY GROUP " + bracket(g.Name) + " DENY CREATE ANY DATABASE;\n")
+			}
+		}
+	}
+	return b.String()
+}
+
+// Shown is one option as it stands.
+type Shown struct {
+	Option string `json:"option"`
+	Place  Place  `json:"place"`
+	Value  string `json:"value"`
+	Set    bool   `json:"set"` // false: the default
+}
+
+// Show lists the options of the group, or of one of its replicas, with their values.
+func Show(g ag.Group, r *ag.Replica) []Shown {
+	var out []Shown
+	for _, o := range options {
+		if (o.Place == InGroup) != (r == nil) || o.get == nil {
+			continue
+		}
+		var of ag.Replica
+		if r != nil {
+			of = *r
+		}
+		v, set := o.get(g, of)
+		s := Shown{Option: o.Name, Place: o.Place, Value: o.Default, Set: set}
+		if set {
+			s.Value = v.String()
+			if v.Form == Text {
+				s.Value = v.Text
+			}
+		}
+		out = append(out, s)
+	}
+	return out
+}
