@@ -6,6 +6,8 @@ GOLANGCI_LINT := v2.15.0
 GOVULNCHECK := v1.8.0
 ARGS ?=
 SEED ?=
+SEEDS ?=
+MINUTES ?=
 FUZZTIME ?= 30s
 
 # Whether stdout is a terminal or a log, nothing here is silent for more than three seconds.
@@ -46,7 +48,7 @@ test-long: setup ## what is longer, at most 40 minutes; the result goes to docs/
 	@COTERIE_LONG=1 go run ./scripts/gotest -record docs/results/test-long.txt -timeout 40m ./... $(ARGS)
 
 .PHONY: test-majors
-test-majors: setup ## the end-to-end tests on every PostgreSQL from 14 to 18 that is installed
+test-majors: setup ## the end-to-end tests on every PostgreSQL from 14 to 18 that is installed or can be fetched (OFFLINE=1: installed only)
 	@scripts/test-majors $(ARGS)
 
 .PHONY: race
@@ -55,11 +57,24 @@ race: setup ## the quick proof under the race detector (needs a C compiler)
 
 .PHONY: explore
 explore: ## walk every interleaving of the decision core that the bounds allow; prints the shortest counter-example
-	@go run ./scripts/gotest -timeout 40m -count=1 -v -run 'Explore' ./internal/agsim $(ARGS)
+	@COTERIE_EXPLORE=1 go run ./scripts/gotest -timeout 40m -count=1 -v -run 'Explore' ./internal/agsim $(ARGS)
+
+.PHONY: mutants
+mutants: ## put mistakes into the decision core, one by one: each must be found; writes docs/mutants.md
+	@COTERIE_EXPLORE=1 go run ./scripts/gotest -timeout 40m -count=1 -v -run 'TestMutants$$|TestSlips$$' ./internal/agsim -update $(ARGS)
 
 .PHONY: sim
-sim: ## seeded simulation of the decision core (SEED=n repeats one run)
-	@COTERIE_SEED='$(SEED)' go run ./scripts/gotest -timeout 40m -count=1 -v -run 'Sim|Run' ./internal/agsim $(ARGS)
+sim: ## seeded simulation of the decision core (SEED=n repeats and tells one run, SEEDS=n plays so many)
+	@COTERIE_SEED='$(SEED)' COTERIE_SEEDS='$(SEEDS)' go run ./scripts/gotest -timeout 40m -count=1 -v -run 'Sim|Run' ./internal/agsim $(ARGS)
+
+.PHONY: chaos
+chaos: setup ## kill, stop, cut and cancel on real nodes for MINUTES, and judge what clients were told; writes docs/results/chaos.txt (root; SEED=n: the order)
+	@COTERIE_LONG=1 COTERIE_CHAOS_SEED='$(SEED)' COTERIE_CHAOS_MINUTES='$(MINUTES)' COTERIE_CHAOS_RECORD='$(CURDIR)/docs/results/chaos.txt' \
+		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndChaos$$' ./internal/e2e $(ARGS)
+
+.PHONY: test-drivers
+test-drivers: setup ## node-postgres, pgjdbc, SQLAlchemy, Django and psycopg 3, from their registries, through the listener
+	@scripts/test-drivers
 
 .PHONY: fuzz
 fuzz: ## every fuzz target in turn, FUZZTIME each
@@ -69,9 +84,25 @@ fuzz: ## every fuzz target in turn, FUZZTIME each
 bench-failover: setup build ## outage and losses of unplanned and planned failover (ARGS=--with-peers beside Patroni)
 	@bin/coterie bench failover $(ARGS)
 
+.PHONY: bench-seeding
+bench-seeding: setup build ## copies, resumed and mended ones beside pg_basebackup over the same link (root; ARGS='--size 256' is a scaled run)
+	@bin/coterie bench seeding $(ARGS)
+
 .PHONY: bench-linkem
 bench-linkem: build ## how true the lab's links are: round trips, loss, TCP against theory, throughput (root; ARGS=--json)
 	@bin/coterie bench linkem $(ARGS)
+
+.PHONY: bench-listener
+bench-listener: setup build ## the listener beside a direct connection, HAProxy and PgBouncer (ARGS='--only data')
+	@bin/coterie bench listener $(ARGS)
+
+.PHONY: bench-endpoint
+bench-endpoint: setup build ## the link between replicas beside plain TCP, over slow, lossy and short ways (root; ARGS='--only lan')
+	@bin/coterie bench endpoint $(ARGS)
+
+.PHONY: results
+results: setup build ## every question of coterie bench all, the reports go to docs/results/ (root; ARGS=--quick takes less than ten minutes)
+	@bin/coterie bench all --report docs/results/bench-all $(ARGS)
 
 .PHONY: lint
 lint: ## golangci-lint, pinned, with the rules of .golangci.yml

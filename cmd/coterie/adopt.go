@@ -250,7 +250,7 @@ func (x *adoption) take(c *cobra.Command, profile string) (err error) {
 	if taken, err = adopt.Take(x.report, x.install.BinDir, l.State(), x.cleanAutoConf); err != nil {
 		return fmt.Errorf("adopt %s: %w", x.report.Data, err)
 	}
-	if err := found(c.Context(), l, x.cfg, x.pg, x.install, profile); err != nil {
+	if err := found(c.Context(), l, x.cfg, x.pg, x.install, profile, false); err != nil {
 		return err
 	}
 	say(c, "\nadopted %s; coterie release --node %s gives it back", x.report.Data, l.Dir)

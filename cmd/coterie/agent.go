@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -38,6 +39,9 @@ and ends. Started as root it becomes user ` + serverUser + ` first.`,
 				return codedError{exitUsage, err}
 			}
 			if err := becomeServerUser(dir); err != nil {
+				return err
+			}
+			if err := takeSlack(); err != nil {
 				return err
 			}
 			return runAgent(c, dir, verbose)
@@ -85,7 +89,12 @@ func openLog(dir string, verbose bool) (*slog.Logger, func(), error) {
 	if st, err := os.Stderr.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
 		w = io.MultiWriter(f, os.Stderr)
 	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), func() { _ = f.Close() }, nil
+	log := newPatientLog(w)
+	end := func() {
+		log.Close()
+		_ = f.Close()
+	}
+	return slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level})), end, nil
 }
 
 // becomeServerUser gives the node directory to the user that runs servers and becomes that user, if this process is root. It does
@@ -137,7 +146,7 @@ func becomeServerUser(dir string) error {
 		return err
 	}
 	argv := append(slices.Clone(os.Args), "--node", abs) // the last one wins, and it means the same from anywhere
-	return fmt.Errorf("run %s again as user %s: %w", exe, serverUser, syscall.Exec(exe, argv, env))
+	return fmt.Errorf("as user %s: %w", serverUser, execAgain(exe, argv, env))
 }
 
 // prepareFor makes the node directory and the parent of run directories the user's own, and refuses a path that the user could not
@@ -206,6 +215,30 @@ func reachableExe(uid int) (string, error) {
 	return exe, nil
 }
 
+// copyLife is how long a copy of the program that nothing runs is kept after it was last asked for: a lab that is down names one.
+const copyLife = 24 * time.Hour
+
+// pruneExes removes the copies that nobody asked for since, and that no process runs. What cannot be removed stays.
+func pruneExes(cache string, since time.Time) {
+	copies, err := os.ReadDir(cache)
+	if err != nil {
+		return
+	}
+	running := map[string]bool{}
+	links, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, l := range links {
+		if exe, err := os.Readlink(l); err == nil {
+			running[filepath.Dir(exe)] = true
+		}
+	}
+	for _, c := range copies {
+		dir := filepath.Join(cache, c.Name())
+		if st, err := c.Info(); err == nil && st.IsDir() && st.ModTime().Before(since) && !running[dir] {
+			_ = os.RemoveAll(dir)
+		}
+	}
+}
+
 // copyExe copies the program to exeCache under a name that only this very file has, and returns the copy's path.
 func copyExe(exe string) (string, error) {
 	in, err := os.Open(exe)
@@ -220,8 +253,10 @@ func copyExe(exe string) (string, error) {
 	dir := filepath.Join(exeCache, fmt.Sprintf("%x-%x", st.ModTime().UnixNano(), st.Sys().(*syscall.Stat_t).Ino))
 	to := filepath.Join(dir, "coterie")
 	if have, err := os.Stat(to); err == nil && have.Size() == st.Size() {
-		return to, nil
+		now := time.Now()
+		return to, os.Chtimes(dir, now, now) // in use: it is not pruned
 	}
+	pruneExes(exeCache, time.Now().Add(-copyLife))
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the server's user reads here
 		return "", err
 	}

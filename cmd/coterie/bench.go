@@ -2,21 +2,27 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/bench/experiment"
 	"github.com/coteriedb/coterie/internal/demo"
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
 func benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", GroupID: "try", Short: "Measure, and compare with the goals"}
-	c.AddCommand(benchFailover(), benchLinkemCommand())
+	c.AddCommand(benchFailover(), benchLinkemCommand(), benchSeeding(), benchEndpointCommand(), benchListenerCommand())
+	c.AddCommand(experimentCommands()...)
 	return c
 }
 
@@ -24,41 +30,86 @@ func benchFailover() *cobra.Command {
 	var o demo.MeasureOptions
 	var lo lab.Options
 	var out string
+	var only, actions []string
 	var asJSON, peers bool
+	var page string
+	e := experiment.FailoverOptions{Every: 10 * time.Millisecond, Before: 3 * time.Second, After: 3 * time.Second}
 	c := &cobra.Command{
 		Use: "failover", Short: "Outage and losses of unplanned and planned failover, and what an idle agent needs",
 		Long: `Makes a group of three replicas on this machine and repeats: under one writer that sends a row every 5 ms, kill the primary's node, have it
-come back, and move the leadership as planned. It prints a line per figure with its goal, and keeps every sample in a JSON file.
-A repetition takes about half a minute.`,
+come back, move the leadership as planned, stop every process of the primary (a silent death), and kill a synchronous secondary and have it
+come back. Then it does the same to the witness of a group of two and to its only secondary, measures what that group costs beside plain
+PostgreSQL and beside relays that only copy bytes, and repeats the silent death at the lease profile fast. It prints a line per figure with
+its goal, and keeps every sample in a JSON file. A repetition takes about three minutes; --only runs some of it.
+
+With --with-peers the same writer and the same deaths go to Patroni with HAProxy and etcd, in turns with ours: once with the settings they
+have unless told otherwise, and once with the shortest times they accept. It needs the packages patroni, etcd-server and haproxy; a
+repetition then takes about three minutes. Their etcd is never killed, ours dies with the node.
+
+With --report it instead has --clients writers lose their primary by each of --actions, --runs times, and writes a page with the outage of each
+client and a chart of what was acknowledged every 100 ms.`,
 		Args: args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.Runs < 0 {
 				return usage("--runs %d: choose 0 or more", o.Runs)
 			}
+			if page != "" {
+				return reportOutages(c, e, o.Runs, actions, experimentFlags{report: page, preset: presetScaled, lab: lo, blocks: o.Runs, seed: 1, json: asJSON})
+			}
+			for _, name := range only {
+				if !slices.Contains(demo.Arms, demo.Arm(name)) {
+					return usage("--only %s: the arms are %v", name, demo.Arms)
+				}
+				o.Only = append(o.Only, demo.Arm(name))
+			}
 			var err error
 			if lo.Dir, err = demoDir(lo.Dir, "bench"); err != nil {
 				return err
 			}
-			s, measureErr := measure(c, o, lo)
+			s, measureErr := measure(c, o, lo, peers)
 			if err := s.Save(out); err != nil {
 				return errors.Join(measureErr, err)
 			}
 			if asJSON {
 				return errors.Join(measureErr, printJSON(c, s))
 			}
-			return errors.Join(measureErr, reportFigures(c, s, peers, measureErr, out))
+			return errors.Join(measureErr, reportFigures(c, s, measureErr, out))
 		},
 	}
 	c.Flags().IntVar(&o.Runs, "runs", 50, "how often")
+	c.Flags().StringSliceVar(&only, "only", nil, "arms to run: death, planned, silent, secondary, witness, last, cost, silent-fast (default all)")
+	c.Flags().StringVar(&page, "report", "", "write a report of the outage of each client into this directory")
+	c.Flags().StringSliceVar(&actions, "actions", []string{"kill", "planned"}, "with --report, what happens to the primary: kill, pause, cut (root), planned")
+	c.Flags().IntVar(&e.Clients, "clients", 8, "with --report, writers")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the samples instead of the figures")
-	c.Flags().BoolVar(&peers, "with-peers", false, "measure Patroni with HAProxy too, where installed")
+	c.Flags().BoolVar(&peers, "with-peers", false, "measure Patroni with HAProxy too, where installed, in turns with ours")
 	c.Flags().StringVar(&out, "out", "bench-failover.json", "file for the samples")
 	c.Flags().IntVar(&lo.Port, "port", 0, "of the first node's listener (default 6432)")
 	c.Flags().StringVar(&lo.Dir, "dir", "", "the lab's directory (default "+lab.DefaultDir()+"-bench)")
 	return c
 }
 
-func measure(c *cobra.Command, o demo.MeasureOptions, lo lab.Options) (s demo.Samples, err error) {
+func reportOutages(c *cobra.Command, e experiment.FailoverOptions, runs int, actions []string, f experimentFlags) error {
+	if runs < 1 || e.Clients < 1 {
+		return usage("--runs %d, --clients %d: choose 1 or more", runs, e.Clients)
+	}
+	var n need
+	for _, a := range actions {
+		action := experiment.Action(a)
+		if !slices.Contains(experiment.Actions, action) {
+			return usage("--actions %s: they are %v", a, experiment.Actions)
+		}
+		n.network = n.network || action == experiment.Cut
+		e.Actions = append(e.Actions, action)
+	}
+	if !c.Flags().Changed("runs") {
+		runs = 5
+	}
+	e.Runs = runs
+	return f.measureAll(c, "The outage", []stageOf{{n, []piece{outagePiece(e, "")}}})
+}
+
+func measure(c *cobra.Command, o demo.MeasureOptions, lo lab.Options, peers bool) (s demo.Samples, err error) {
 	var f nodeFlags
 	in, err := f.install(c.Context())
 	if err != nil {
@@ -70,6 +121,9 @@ func measure(c *cobra.Command, o demo.MeasureOptions, lo lab.Options) (s demo.Sa
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(ledgers)) }()
 	o.Dir, o.Version, o.Server = ledgers, version, in.Version
+	if peers {
+		withPeers(c.Context(), &o, lo.Dir+"-patroni", in.BinDir)
+	}
 	o.Screen = demo.NewScreen(c.ErrOrStderr(), isTerminal(c.ErrOrStderr()))
 	defer o.Screen.Close()
 	o.Up = func(ctx context.Context, progress func(string)) (demo.Lab, error) { return upLab(ctx, lo, progress) }
@@ -78,21 +132,21 @@ func measure(c *cobra.Command, o demo.MeasureOptions, lo lab.Options) (s demo.Sa
 		w.Replicas, w.Witness = 2, true
 		return upLab(ctx, w, progress)
 	}
+	o.Fast = func(ctx context.Context, progress func(string)) (demo.Lab, error) {
+		f := lo
+		f.Profile = "fast"
+		return upLab(ctx, f, progress)
+	}
 	return demo.Measure(c.Context(), o)
 }
 
 // reportFigures prints both benches that these samples serve.
-func reportFigures(c *cobra.Command, s demo.Samples, peers bool, failed error, out string) error {
+func reportFigures(c *cobra.Command, s demo.Samples, failed error, out string) error {
 	why := "--runs 0"
 	if failed != nil {
 		why = "an error ended the measurement"
 	}
 	failover, footprint := s.Figures(why)
-	patroni := "--with-peers was not given"
-	if peers {
-		patroni = "this build does not run Patroni yet"
-	}
-	failover = append(failover, bench.Figure{Name: "node-death-outage-to-patroni", NotRun: patroni})
 	w := c.OutOrStdout()
 	if _, err := bench.Report(w, "failover", failover); err != nil {
 		return err
@@ -104,5 +158,27 @@ func reportFigures(c *cobra.Command, s demo.Samples, peers bool, failed error, o
 		out = abs
 	}
 	_, err := fmt.Fprintf(w, "samples: %s\n", out)
+	return err
+}
+
+// handOver writes all that a measurement found to a file, and prints it, or what print makes of it.
+func handOver(c *cobra.Command, samples any, file string, asJSON bool, print func(io.Writer) error) error {
+	text, err := json.MarshalIndent(samples, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("keep the samples: %w", err)
+	}
+	if asJSON {
+		return printJSON(c, samples)
+	}
+	if err := print(c.OutOrStdout()); err != nil {
+		return err
+	}
+	if abs, err := filepath.Abs(file); err == nil {
+		file = abs
+	}
+	_, err = fmt.Fprintf(c.OutOrStdout(), "samples: %s\n", file)
 	return err
 }

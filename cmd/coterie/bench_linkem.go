@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -36,24 +35,10 @@ TCP under loss with Mathis' formula, and how much passes through one link. It ta
 		Args: args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			s := measureLinks(c.Context(), seed, c.ErrOrStderr())
-			text, err := json.MarshalIndent(s, "", "  ")
-			if err != nil {
+			return handOver(c, s, out, asJSON, func(w io.Writer) error {
+				_, err := bench.Report(w, "linkem", s.Figures)
 				return err
-			}
-			if err := os.WriteFile(out, append(text, '\n'), 0o600); err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(c, s)
-			}
-			if _, err := bench.Report(c.OutOrStdout(), "linkem", s.Figures); err != nil {
-				return err
-			}
-			if abs, err := filepath.Abs(out); err == nil {
-				out = abs
-			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "samples: %s\n", out)
-			return err
+			})
 		},
 	}
 	c.AddCommand(benchLinkemNetwork())

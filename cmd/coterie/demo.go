@@ -68,6 +68,7 @@ the agent's back. What the primary acknowledges then is on no other node: the de
 	c.Flags().BoolVar(&o.Broken, "broken", false, "take the protection away before the kill: the demo must find rows lost")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the verdict as JSON, and the story to standard error")
 	c.Flags().IntVar(&lo.Port, "port", 0, "of the first node's listener (default 6432)")
+	c.Flags().StringVar(&lo.Net, "net", "", "loopback (default), or netns: every node in a network namespace of its own (root)")
 	c.Flags().StringVar(&lo.Dir, "dir", "", "the lab's directory (default "+lab.DefaultDir()+"-demo)")
 	return c
 }
@@ -134,8 +135,12 @@ func (g *labGroup) DSN(node string) string {
 	return fmt.Sprintf("host=%s port=5432 user=postgres dbname=postgres sslmode=disable", g.doors.dir(node))
 }
 
-func (g *labGroup) Kill(_ context.Context, node string) error  { return g.Lab.Kill(node, "node") }
-func (g *labGroup) Start(_ context.Context, node string) error { return g.Lab.Start(node) }
+func (g *labGroup) Pause(_ context.Context, node string) error {
+	return g.Lab.Pause(node, lab.WhatNode)
+}
+func (g *labGroup) Resume(_ context.Context, node string) error { return g.Lab.Resume(node) }
+func (g *labGroup) Kill(_ context.Context, node string) error   { return g.Lab.Kill(node, "node") }
+func (g *labGroup) Start(_ context.Context, node string) error  { return g.Lab.Start(node) }
 
 func (g *labGroup) Leave() { g.doors.close() }
 

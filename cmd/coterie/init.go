@@ -146,6 +146,7 @@ func initCommand() *cobra.Command {
 	var f nodeFlags
 	var a adoptFlags
 	var group, profile string
+	var noGroup, interactive bool
 	c := &cobra.Command{
 		Use:     "init",
 		GroupID: "node",
@@ -153,6 +154,9 @@ func initCommand() *cobra.Command {
 		Long: `Makes this machine the first node of a new availability group: a new database cluster with data checksums, the group's certificate
 authority, and the record. It ends with the agent running in the foreground (--no-start: ready to be started) and prints the command
 with which the next node joins.
+
+With --interactive it asks, as the New Availability Group wizard does: name, health detection, databases, replicas and their modes,
+listener and seeding; then a validation page, a summary, and the choice to make the group or to write the script that makes it.
 
 With --adopt it takes an existing, cleanly stopped cluster under management in place instead; it first prints what it found and
 changes nothing until --yes is given. coterie release gives the cluster back.`,
@@ -166,6 +170,9 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 			}
 			if a.target != "" {
 				return adoptNode(c, dir, &f, &a, group, profile)
+			}
+			if interactive {
+				return initInteractive(c, dir, &f, profile)
 			}
 			if a.given() {
 				return usage("--config-file, --yes, --dry-run and --drop-standbys belong to --adopt; see coterie init --help")
@@ -181,7 +188,7 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 			if err := becomeServerUser(dir); err != nil {
 				return err
 			}
-			if err := initNode(c, dir, &f, group, profile); err != nil {
+			if err := initNode(c, dir, &f, group, profile, noGroup); err != nil {
 				return err
 			}
 			return startOrSay(c, dir, f.noStart)
@@ -191,6 +198,8 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 	a.add(c)
 	c.Flags().StringVar(&group, "group", "coterie", "what people call the group")
 	c.Flags().StringVar(&profile, "profile", "default", "lease profile: default, fast or wan")
+	c.Flags().BoolVar(&noGroup, "no-group", false, "make nodes that join each other, and no group yet: CREATE AVAILABILITY GROUP and JOIN make it (see docs/language.md)")
+	c.Flags().BoolVar(&interactive, "interactive", false, "ask for everything, validate it, and make the group once the other nodes have joined; or write the script that does")
 	return c
 }
 
@@ -233,7 +242,7 @@ func freshDir(dir string) (config.Layout, error) {
 	return config.NewLayout(dir)
 }
 
-func initNode(c *cobra.Command, dir string, f *nodeFlags, group, profile string) (err error) {
+func initNode(c *cobra.Command, dir string, f *nodeFlags, group, profile string, noGroup bool) (err error) {
 	ctx := c.Context()
 	cfg, err := f.config(ctx, "replica")
 	if err != nil {
@@ -263,11 +272,14 @@ func initNode(c *cobra.Command, dir string, f *nodeFlags, group, profile string)
 	if err := pg.Init(ctx); err != nil {
 		return err
 	}
-	return found(ctx, l, cfg, pg, in, profile)
+	return found(ctx, l, cfg, pg, in, profile, noGroup)
 }
 
 // found writes what the first node needs to start: identity, configuration and the record to be.
-func found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres.Instance, in postgres.Install, profile string) error {
+func found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres.Instance, in postgres.Install, profile string, noGroup bool) error {
+	if _, err := saveFence(ctx, l, profile); err != nil {
+		return err
+	}
 	ctl, err := pg.Control(ctx)
 	if err != nil {
 		return err
@@ -312,6 +324,9 @@ func found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 		},
 		Epoch: ag.EpochRecord{Epoch: 1, Phase: ag.PhasePromote, Leader: self, TLI: tli + 1, MaxTLI: tli + 1, Reason: "founded"},
 		State: ag.State{Leader: self, Copy: cp, V: []ag.Member{}, Timelines: []ag.TimelineEntry{{TLI: tli}}},
+	}
+	if noGroup {
+		f.Group.Draft, f.Group.Replicas[0].Join = true, ag.Detached
 	}
 	b, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
@@ -370,6 +385,11 @@ func takeBack(l config.Layout) {
 
 // startOrSay ends init and join: with the agent in the foreground, or with the command that starts it.
 func startOrSay(c *cobra.Command, dir string, noStart bool) error {
+	return startAnd(c, dir, noStart, awaitNext)
+}
+
+// startAnd does so, and meanwhile what is to be done once the agent runs.
+func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.Context, c *cobra.Command, abs string) error) error {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return err
@@ -382,7 +402,7 @@ func startOrSay(c *cobra.Command, dir string, noStart bool) error {
 	ctx, cancel := context.WithCancel(c.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := awaitNext(ctx, c, abs); err != nil && ctx.Err() == nil {
+		if err := then(ctx, c, abs); err != nil && ctx.Err() == nil {
 			say(c, "%v", err)
 		}
 	})

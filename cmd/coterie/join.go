@@ -90,6 +90,11 @@ func joinNode(c *cobra.Command, dir string, f *nodeFlags, kind, text string) (er
 			takeBack(l)
 		}
 	}()
+	if kind == "replica" {
+		if req.Fence, err = saveFence(ctx, l, "wan"); err != nil { // the group's own profile is the group's to check
+			return err
+		}
+	}
 	key, err := endpoint.NewKey()
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/linkem"
 )
 
 // labCommands are the verbs of a group on one machine.
@@ -22,19 +24,27 @@ func labCommands() []*cobra.Command {
 		Long: `Runs a whole group on this machine: ordinary nodes, made by coterie init, join and witness and run by coterie agent, each in a
 directory and on ports of its own. Everything a node does elsewhere it does here; kill, pause and start are there to see it.
 
+With --net netns (as root) every node has a network and an address of its own, and links that link, cut and heal make slow, lossy or
+dead while everything runs.
+
 As root the lab is in /var/tmp/coterie-lab and its servers run as user ` + serverUser + `, else it is in ~/.local/state/coterie-lab.`,
 		Example: `  coterie lab up
   psql "$(coterie lab status --json | jq -r .listener.read_write)"
   coterie lab kill n1 && coterie lab status
   coterie lab start n1
-  coterie lab down`,
+  coterie lab down
+
+  coterie lab up --net netns --links wan-good
+  coterie lab cut n1 nodes && coterie lab status
+  coterie lab heal`,
 	}
 	c.PersistentFlags().String("dir", "", "the lab's directory (default "+lab.DefaultDir()+")")
 	c.AddCommand(labUp(), labStatus(), labDown(), labLogs(), labKill(),
 		labVerb("start", "Start a node that is down", "%s runs", (*lab.Lab).Start),
-		labVerb("pause", "Stop every process of a node (SIGSTOP), as a machine that hangs does", "%s is paused; continue it with: coterie lab resume %[1]s", (*lab.Lab).Pause),
+		labPause(),
 		labVerb("resume", "Continue a paused node", "%s goes on", (*lab.Lab).Resume),
-		labMakeRole())
+		labLink(), labCut(), labHeal(), labExec(), labNetwork(), labMakeRole())
+	c.AddCommand(labFaultCommands()...)
 	return []*cobra.Command{c}
 }
 
@@ -45,23 +55,29 @@ func openLab(c *cobra.Command) (*lab.Lab, error) {
 
 func labUp() *cobra.Command {
 	var o lab.Options
-	var net string
+	var links string
+	var m machine
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "up", Short: "Make the lab, or start what is down in it", Args: args(0, "no arguments"),
-		Long: `Makes a lab and returns when every replica is SYNCHRONIZED. Of a lab that is there it starts what is down; number, ports and profile
-are then as they were made. If it fails, nothing stays but with --keep.
+		Long: `Makes a lab and returns when every replica is SYNCHRONIZED. Of a lab that is there it starts what is down; number, ports, profile,
+disks and limits are then as they were made. If it fails, nothing stays but with --keep.
 
-Node i has four ports: clients that write at port + 10(i-1), clients that read at the next, then the endpoint and http.`,
+On the loopback interface node i has four ports: clients that write at port + 10(i-1), clients that read at the next, then the
+endpoint and http. With --net netns every node has a network namespace and an address of its own, and the same ports: 5432, 5433, 5022
+and 8008; this host reaches them all. That needs root, and the program stays what it is: coterie init, join, witness and agent.`,
+
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.Dir, _ = c.Flags().GetString("dir")
-			switch {
-			case net == "netns":
-				return usage("--net netns is not there yet; use --net loopback")
-			case net != "loopback":
-				return usage("--net %q: loopback is the only network there is", net)
-			case o.Replicas < 1:
+			if o.Replicas < 1 {
 				return usage("--replicas %d: a group has 1 to 9", o.Replicas)
+			}
+			var err error
+			if o.Links, err = linkem.ParseShape(links); err != nil {
+				return usage("--links: %w", err)
+			}
+			if err := m.set(&o); err != nil {
+				return err
 			}
 			start := time.Now()
 			o.Progress = func(s string) { say(c, "%5.1f s  %s", time.Since(start).Seconds(), s) }
@@ -72,23 +88,35 @@ Node i has four ports: clients that write at port + 10(i-1), clients that read a
 			if asJSON {
 				return printLab(c, l, true)
 			}
-			if o.NoGroup {
+			if o.Empty {
 				return sayByHand(c, l)
 			}
-			say(c, "%5.1f s  every replica is SYNCHRONIZED\n", time.Since(start).Seconds())
+			sayUp(c, l, time.Since(start))
 			return printLab(c, l, false)
 		},
 	}
 	f := c.Flags()
 	f.IntVar(&o.Replicas, "replicas", 3, "number of replicas, the primary among them")
 	f.BoolVar(&o.Witness, "witness", false, "a witness, too")
-	f.BoolVar(&o.NoGroup, "no-group", false, "make an empty lab and print the commands that form its group by hand")
-	f.IntVar(&o.Port, "port", 6432, "first port of the first node")
-	f.StringVar(&net, "net", "loopback", "loopback: all nodes at 127.0.0.1")
+	f.BoolVar(&o.Empty, "empty", false, "make an empty lab and print the commands that form its group by hand")
+	f.BoolVar(&o.NoGroup, "no-group", false, "make nodes that have joined each other, and no group yet: CREATE AVAILABILITY GROUP makes it (see docs/language.md)")
+	f.IntVar(&o.Port, "port", 0, "first port of the first node, on the loopback interface (default 6432)")
+	f.StringVar(&o.Net, "net", "", "loopback: all nodes at 127.0.0.1 (default); netns: a network namespace for each (root)")
+	f.StringVar(&links, "links", "", "what links between nodes are like, with --net netns: "+shapeHelp)
 	f.StringVar(&o.Profile, "profile", "default", "lease profile: default, fast or wan")
 	f.BoolVar(&o.Keep, "keep", false, "leave what there is if it fails")
 	f.BoolVar(&asJSON, "json", false, "print the status as JSON")
+	m.flags(c)
 	return c
+}
+
+func sayUp(c *cobra.Command, l *lab.Lab, took time.Duration) {
+	s, err := l.Status(c.Context())
+	if err == nil && s.Draft && s.Primary != nil {
+		say(c, "%5.1f s  every node has joined, and there is no group yet; %s has the data. On it: coterie sql --node %s\n", took.Seconds(), *s.Primary, filepath.Join(l.Dir(), *s.Primary))
+		return
+	}
+	say(c, "%5.1f s  every replica is SYNCHRONIZED\n", took.Seconds())
 }
 
 func sayByHand(c *cobra.Command, l *lab.Lab) error {
@@ -132,7 +160,11 @@ func printLab(c *cobra.Command, l *lab.Lab, asJSON bool) error {
 		primary = *s.Primary
 	}
 	w := c.OutOrStdout()
-	_, _ = fmt.Fprintf(w, "primary %s   epoch %d   %d votes   commits wait for %s   automatic failover: %s\n\n", primary, s.Epoch, s.Voters, s.WaitsFor, s.Failover)
+	if s.Group == "" {
+		_, _ = fmt.Fprint(w, "no node answers\n\n")
+	} else {
+		_, _ = fmt.Fprintf(w, "primary %s   epoch %d   %d votes   commits wait for %s   automatic failover: %s\n\n", primary, s.Epoch, s.Voters, s.WaitsFor, s.Failover)
+	}
 	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
 	_, _ = fmt.Fprintln(t, "NODE\tROLE\tSYNCHRONIZATION\tCONNECTED\tPROCESSES\tAGENT\tKEEPER\tPOSTGRES\tNOW")
 	for _, r := range append(s.Replicas, s.Witnesses...) {
@@ -141,13 +173,13 @@ func printLab(c *cobra.Command, l *lab.Lab, asJSON bool) error {
 			sync, role = "-", "witness"
 		}
 		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, role, sync, r.Connected, r.State, pid(r.PIDs.Agent), pid(r.PIDs.Keeper),
-			pid(r.PIDs.Postgres), r.Now)
+			pid(r.PIDs.Postgres), r.Now+nodeFaults(r))
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "\nread-write  %s\nread-only   %s\nnodes are in %s\n", s.Listener.ReadWrite, s.Listener.ReadOnly, s.Dir)
-	return err
+	_, _ = fmt.Fprintf(w, "\nread-write  %s\nread-only   %s\nnodes are in %s\n", s.Listener.ReadWrite, s.Listener.ReadOnly, s.Dir)
+	return printNetwork(w, s)
 }
 
 func pid(p *int) string {
@@ -244,6 +276,33 @@ func labKill() *cobra.Command {
 				say(c, "%s is dead; start it again with: coterie lab start %s", a[0], a[0])
 			} else {
 				say(c, "the %s of %s is dead", what, a[0])
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&what, "what", lab.WhatNode, "node, agent, keeper or postgres")
+	return c
+}
+
+func labPause() *cobra.Command {
+	var what string
+	c := &cobra.Command{
+		Use: "pause NODE", Short: "Stop a node, or one of its processes (SIGSTOP)", Args: args(1, "the node's name"),
+		Long: `Stops every process of a node, as a machine that hangs does, or one part of it: with --what postgres its server and all backends. A
+secondary whose server is paused acknowledges nothing, and its node still votes.`,
+		Example: "  coterie lab pause n1\n  coterie lab pause n2 --what postgres",
+		RunE: func(c *cobra.Command, a []string) error {
+			l, err := openLab(c)
+			if err != nil {
+				return err
+			}
+			if err := l.Pause(a[0], what); err != nil {
+				return err
+			}
+			if what == lab.WhatNode {
+				say(c, "%s is paused; continue it with: coterie lab resume %[1]s", a[0])
+			} else {
+				say(c, "the %s of %s is paused; continue it with: coterie lab resume %[2]s", what, a[0])
 			}
 			return nil
 		},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -31,8 +32,12 @@ func (m *manager) Status() api.Status {
 			v.Group = *g
 		}
 	}
+	if v.Group.Name != "" {
+		s.Group = v.Group.Name // CREATE AVAILABILITY GROUP may have named it anew
+	}
+	s.Draft = v.Group.Draft
 	e, st := v.Record.Epoch, v.Record.State
-	s.Epoch, s.Phase, s.Quorum, s.Voters, s.Profile = e.Epoch, e.Phase, v.Quorum, voting(v.Group), v.Group.Profile
+	s.Epoch, s.Phase, s.Quorum, s.Voters, s.Profile = e.Epoch, e.Phase, v.Quorum, v.Group.Voting(), v.Group.Profile
 	s.CommitRule, s.SyncMembers, s.SyncCount, s.Timeline = v.Group.CommitRule, st.V, st.K, st.Basis.Timeline
 	_, s.Required = v.Group.CommitTarget(countSync(v.Group, st.Leader))
 	if v.Op.Epoch == e.Epoch && v.Op.ID != "" {
@@ -53,6 +58,9 @@ func (m *manager) Status() api.Status {
 	for _, r := range v.Group.Replicas {
 		s.Replicas = append(s.Replicas, m.replica(*v, snap, r, head))
 	}
+	if n.links != nil {
+		s.Links = n.links.describe()
+	}
 	leader := snap.Statuses[e.Leader]
 	s.WaitsFor = fmt.Sprintf("%d of %v", leader.SyncN, leader.SyncP)
 	s.FailoverReady = failoverReady(*v)
@@ -69,38 +77,36 @@ func countSync(g ag.Group, leader ag.ReplicaID) int {
 	return k
 }
 
-// votes tells whether a member votes by now: until its learner is promoted, it only is to vote.
-func votes(r ag.Replica) bool { return r.Voter && r.EtcdID != 0 }
-
-func voting(g ag.Group) int {
-	n := 0
-	for _, r := range g.Replicas {
-		if votes(r) {
-			n++
-		}
-	}
-	return n
-}
-
 func failoverReady(v ag.View) string {
 	switch {
+	case v.Untrusted != "":
+		return "not ready: " + v.Untrusted + "; a person must decide who leads"
 	case !v.Quorum:
 		return "not ready: no majority of the quorum answers"
 	case v.Record.State.K == 0:
 		return "not ready: no secondary is synchronized"
-	case voting(v.Group) < 3:
-		return "not ready: two nodes cannot tell a dead primary from a cut link; add a witness or a third replica"
+	case !v.Group.Survives(v.Record.Epoch.Leader):
+		return "not ready: the primary has the vote that decides, and two nodes cannot tell a dead primary from a cut link; add a witness or a third replica"
+	case !slices.ContainsFunc(v.Record.State.V, func(m ag.Member) bool { return takesOver(v.Group, m.ID) }):
+		return "not ready: no synchronized secondary may take over by itself (FAILOVER_MODE = MANUAL, or suspended)"
 	}
 	return "ready"
+}
+
+// takesOver reports whether a member's agent may claim the leadership of its own accord.
+func takesOver(g ag.Group, id ag.ReplicaID) bool {
+	r, ok := g.Replica(id)
+	return ok && r.FailoverMode == ag.Automatic && r.AvailabilityMode == ag.SynchronousCommit && !r.Suspended
 }
 
 func (m *manager) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag.Position) api.Replica {
 	st, mine := snap.Statuses[r.ID], r.ID == m.n.self
 	out := api.Replica{
-		Name: r.ID, Role: st.Role, Mode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: votes(r), Suspended: r.Suspended,
+		Name: r.ID, Role: st.Role, Mode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: r.Votes(), Suspended: r.Suspended, Join: r.Join,
 		Endpoint: r.Endpoint, Listener: r.Listener, ReadOnly: r.ReadOnly, HTTP: r.HTTP, Position: st.Position, Server: st.Server, Data: st.Data,
 		Busy: st.Busy, Progress: st.Progress, Because: st.Because, Connected: "CONNECTED", Sync: ag.NotSynchronizing,
 	}
+	out.Ill, out.Concern, out.Quarantine, out.StoodDown = st.Ill, st.Concern, st.Quarantine, st.StoodDown
 	if mine {
 		out.Role, out.Position, out.Server, out.Data, out.Busy = v.Role(), v.Local.Position, v.Local.Server, v.Local.Data, v.Busy
 		out.Local = m.process()
@@ -156,8 +162,6 @@ func (m *manager) process() *api.Process {
 	return p
 }
 
-func (m *manager) Decisions() any { return m.n.agent.Decisions() }
-
 // Metrics are few until the metrics issue names them all.
 func (m *manager) Metrics() map[string]float64 {
 	out := map[string]float64{"coterie_uptime_seconds": m.n.agent.Uptime().Seconds()}
@@ -175,6 +179,9 @@ func (m *manager) Metrics() map[string]float64 {
 		out["coterie_sessions_open"] = float64(st.Open)
 		out["coterie_answers_held_seconds_total"] = st.GatedTime.Seconds()
 		out["coterie_routing_fallbacks_total"] = float64(st.FellBack)
+	}
+	if m.n.links != nil {
+		m.n.links.metrics(out)
 	}
 	return out
 }
@@ -200,7 +207,9 @@ func (m *manager) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	if x.Op != nil && opEpoch(x.Op) == x.Record.Epoch.Epoch {
 		return api.FailoverResult{}, api.Unhealthy("another failover is under way; see coterie status")
 	}
-	op := ag.Op{ID: string(agent.NewCopyID()), Kind: ag.OpPlanned, To: to, Epoch: x.Record.Epoch.Epoch}
+	op := ag.Op{
+		ID: string(agent.NewCopyID()), Kind: ag.OpPlanned, To: to, Epoch: x.Record.Epoch.Epoch, Drain: req.Drain, Cut: req.Cut,
+	}
 	if req.AllowDataLoss {
 		op.Kind = ag.OpForced
 		if err := m.suspendOthers(ctx, to); err != nil {
@@ -211,11 +220,18 @@ func (m *manager) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	if err != nil {
 		return api.FailoverResult{}, err
 	}
-	if _, err := m.n.store.PutOp(ctx, x.OpRev, x.Record.Revs.Epoch, b); err != nil {
+	_, err = m.n.store.PutOp(ctx, x.OpRev, x.Record.Revs.Epoch, b)
+	switch {
+	case errors.Is(err, etcd.ErrConflict):
+		return api.FailoverResult{}, api.Unhealthy("somebody else has asked for a failover, or one has happened, at this very moment; see coterie status")
+	case err != nil:
 		return api.FailoverResult{}, fmt.Errorf("ask for the failover: %w", err)
 	}
 	m.n.agent.Wake()
-	return m.awaitFailover(ctx, start, x, to)
+	if req.NoWait {
+		return api.FailoverResult{From: x.Record.Epoch.Leader, To: to, Epoch: x.Record.Epoch.Epoch}, nil
+	}
+	return m.awaitFailover(ctx, start, x, op)
 }
 
 func opEpoch(raw json.RawMessage) ag.Epoch {
@@ -259,31 +275,63 @@ func (m *manager) suspendOthers(ctx context.Context, to ag.ReplicaID) error {
 	return m.n.updateGroup(ctx, func(g *ag.Group) error {
 		for i := range g.Replicas {
 			if g.Replicas[i].HasData() {
-				g.Replicas[i].Suspended = g.Replicas[i].ID != to
+				r := &g.Replicas[i]
+				r.Suspended, r.SuspendedBy = r.ID != to || r.Join != "", ""
+				if r.Suspended {
+					r.SuspendedBy = ag.SuspendPartner
+				}
 			}
 		}
 		return nil
 	})
 }
 
-func (m *manager) awaitFailover(ctx context.Context, start time.Time, was etcd.Snapshot, to ag.ReplicaID) (api.FailoverResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+// failoverBudget bounds the wait for a failover beside its drain: a checkpoint may take most of it.
+const failoverBudget = 12 * time.Minute
+
+// awaitFailover waits until the target leads, or the request was given up.
+func (m *manager) awaitFailover(ctx context.Context, start time.Time, was etcd.Snapshot, op ag.Op) (api.FailoverResult, error) {
+	budget := failoverBudget + op.Drain
+	if op.Kind == ag.OpForced {
+		budget = time.Minute
+	}
+	ctx, cancel := context.WithTimeout(ctx, budget)
 	defer cancel()
 	for {
 		x, err := m.n.store.Read(ctx)
 		e := x.Record.Epoch
 		switch {
-		case err == nil && e.Leader == to && e.Phase == ag.PhaseLead && e.Epoch > was.Record.Epoch.Epoch:
-			return api.FailoverResult{From: was.Record.Epoch.Leader, To: to, Epoch: e.Epoch, Took: time.Since(start)}, nil
+		case err == nil && e.Leader == op.To && e.Phase == ag.PhaseLead && e.Epoch > was.Record.Epoch.Epoch:
+			return api.FailoverResult{From: was.Record.Epoch.Leader, To: op.To, Epoch: e.Epoch, Took: time.Since(start)}, nil
 		case err == nil && e.Phase == ag.PhaseLead && (e.Epoch > was.Record.Epoch.Epoch || x.Op == nil):
-			return api.FailoverResult{}, api.Unhealthy(fmt.Sprintf("the failover to %s was given up and %s leads; coterie explain shows why", to, e.Leader))
+			return api.FailoverResult{}, m.givenUp(ctx, was.Record.Epoch.Leader, e.Leader, op)
 		}
 		select {
 		case <-ctx.Done():
-			return api.FailoverResult{}, api.Unhealthy(fmt.Sprintf("the failover to %s has not ended after a minute; see coterie status", to))
+			return api.FailoverResult{}, api.Unhealthy(fmt.Sprintf("the failover to %s has not ended after %v; see coterie status", op.To, budget))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// givenUp says why a failover did not take place: the primary that was to carry it out publishes that.
+func (m *manager) givenUp(ctx context.Context, primary, leader ag.ReplicaID, op ag.Op) error {
+	for range 40 {
+		x, err := m.n.store.Read(ctx)
+		var st agent.Status
+		if err == nil && json.Unmarshal(x.Statuses[primary], &st) == nil && st.HandOver != nil && st.HandOver.Op == op.ID {
+			text := fmt.Sprintf("planned failover to %s: %s", op.To, st.HandOver.Error)
+			if st.HandOver.Refused {
+				return api.Refused(text)
+			}
+			return api.Unhealthy(text)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return api.Unhealthy(fmt.Sprintf("the failover to %s was given up and %s leads; coterie explain shows why", op.To, leader))
 }
 
 // CreateToken makes a join token that any replica of the group honours once.
@@ -386,16 +434,17 @@ func (m *manager) awaitDropped(ctx context.Context, id ag.ReplicaID) error {
 func setSuspended(g *ag.Group, id ag.ReplicaID, on bool) error {
 	for i := range g.Replicas {
 		if g.Replicas[i].ID == id {
-			g.Replicas[i].Suspended = on
+			if !on && g.Replicas[i].Join != "" {
+				return api.Refused(fmt.Sprintf("%s is no replica of the group; on it run: coterie sql -c 'ALTER AVAILABILITY GROUP %s JOIN'", id, brackets(g.Name)))
+			}
+			g.Replicas[i].Suspended, g.Replicas[i].SuspendedBy = on, ""
+			if on {
+				g.Replicas[i].SuspendedBy = ag.SuspendUser
+			}
 			return nil
 		}
 	}
 	return api.Refused(fmt.Sprintf("the group has no member %s", id))
-}
-
-// Resume continues data movement.
-func (m *manager) Resume(ctx context.Context, id ag.ReplicaID) error {
-	return m.n.updateGroup(ctx, func(g *ag.Group) error { return setSuspended(g, id, false) })
 }
 
 // Set changes settings; what cannot be is refused before anything is written.

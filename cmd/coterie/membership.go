@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,8 @@ type founding struct {
 	Group ag.Group       `json:"group"`
 	Epoch ag.EpochRecord `json:"epoch"`
 	State ag.State       `json:"state"`
+	// Token keeps this quorum apart from an earlier one of the group; "": there was none.
+	Token string `json:"token,omitempty"`
 }
 
 func (n *node) foundingFile() string { return filepath.Join(n.layout.State(), "founding.json") }
@@ -40,14 +43,11 @@ func (n *node) openStore(ctx context.Context) error {
 	n.store, n.ports.store = store, store
 	founder := n.foundingFile()
 	if _, err := os.Stat(founder); err == nil {
-		if err := n.startMember(ctx, true, nil); err != nil {
-			return err
-		}
 		if err := n.found(ctx, founder); err != nil {
 			return err
 		}
 	} else if _, err := os.Stat(n.memberMark()); err == nil {
-		if err := n.startMember(ctx, false, nil); err != nil {
+		if err := n.startMember(ctx, n.cfg.Group, false, nil); err != nil {
 			return err
 		}
 	}
@@ -66,7 +66,7 @@ func (n *node) closeStore() {
 	}
 }
 
-// found writes the first record; it may run again after a crash.
+// found starts the first member and writes the first record; it may run again after a crash.
 func (n *node) found(ctx context.Context, path string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -76,12 +76,19 @@ func (n *node) found(ctx context.Context, path string) error {
 	if err := json.Unmarshal(b, &f); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	if err := n.startMember(ctx, cmp.Or(f.Token, n.cfg.Group), true, nil); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	if err := n.member.Load().Ready(ctx); err != nil {
 		return fmt.Errorf("quorum: %w", err)
 	}
-	f.Group.Replicas[0].EtcdID = n.member.Load().ID()
+	for i := range f.Group.Replicas {
+		if f.Group.Replicas[i].ID == n.self {
+			f.Group.Replicas[i].EtcdID = n.member.Load().ID()
+		}
+	}
 	n.ports.refresh()
 	err = n.store.Bootstrap(ctx, f.Group, f.Epoch, f.State)
 	if _, readErr := n.store.Read(ctx); readErr != nil {
@@ -90,12 +97,12 @@ func (n *node) found(ctx context.Context, path string) error {
 	return os.Remove(path)
 }
 
-func (n *node) startMember(ctx context.Context, founding bool, initial map[string]string) error {
+func (n *node) startMember(ctx context.Context, token string, founding bool, initial map[string]string) error {
 	cert, key, ca := endpoint.TLSFiles(n.layout.PKI())
 	advertise := n.cfg.Endpoint.Advertise
 	m, err := etcd.StartMember(ctx, etcd.MemberConfig{
-		Name: string(n.self), Dir: n.layout.Etcd(), PeerSocket: n.layout.EtcdPeer(),
-		ClientSocket: n.layout.EtcdClient(), AdvertisePeer: "https://" + advertise, Initial: initial, New: founding, Token: n.cfg.Group,
+		Name: string(n.self), Dir: n.layout.Etcd(),
+		ClientSocket: n.layout.EtcdClient(), AdvertisePeer: "https://" + advertise, Initial: initial, New: founding, Token: token,
 		CertFile: cert, KeyFile: key, CAFile: ca, ServerName: "localhost", MarkFile: n.memberMark(), HeartbeatMS: 200, ElectionMS: 1000, Logger: n.log.With("part", "quorum"),
 	})
 	if err != nil {
@@ -105,16 +112,34 @@ func (n *node) startMember(ctx context.Context, founding bool, initial map[strin
 	return nil
 }
 
-// dialQuorum reaches a voter: this node's own member by its socket, others through the endpoint.
+// dialQuorum reaches a voter: this node's own member directly, others through the endpoint.
 func (n *node) dialQuorum(ctx context.Context, name string) (net.Conn, error) {
 	if name == string(n.self) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", n.layout.EtcdClient())
+		m := n.member.Load()
+		if m == nil {
+			return nil, errors.New("this node's quorum member does not run")
+		}
+		return m.DialClient(ctx)
 	}
 	r, ok := n.replica(ag.ReplicaID(name))
 	if !ok {
 		return nil, fmt.Errorf("the group has no member %s", name)
 	}
 	return n.endpoint.Dial(ctx, r.Endpoint, endpoint.ClassQuorum, r.ID)
+}
+
+// serveQuorum serves another node's client of the quorum store, serveEtcdPeer another node's member of it. A node whose own member
+// does not run hangs up, and is asked again.
+func (n *node) serveQuorum(ctx context.Context, _ endpoint.Identity, conn net.Conn) {
+	if m := n.member.Load(); m != nil {
+		m.ServeClient(ctx, conn)
+	}
+}
+
+func (n *node) serveEtcdPeer(ctx context.Context, _ endpoint.Identity, conn net.Conn) {
+	if m := n.member.Load(); m != nil {
+		m.ServePeer(ctx, conn)
+	}
 }
 
 func (n *node) voters() []ag.Replica {
@@ -124,7 +149,7 @@ func (n *node) voters() []ag.Replica {
 	}
 	var out []ag.Replica
 	for _, r := range g.Replicas {
-		if r.Voter && r.EtcdID != 0 {
+		if r.Votes() {
 			out = append(out, r)
 		}
 	}
@@ -155,6 +180,12 @@ func (n *node) membershipTurn(ctx context.Context) error {
 	}
 	me, ok := snap.Group.Replica(n.self)
 	m := n.member.Load()
+	if ok && n.comesBack() {
+		if err := n.updateGroup(ctx, func(g *ag.Group) error { assignVotes(g); return nil }); err != nil {
+			return err
+		}
+		return os.Remove(n.comebackFile())
+	}
 	switch {
 	case ok && me.Voter && (m == nil || me.EtcdID == 0):
 		if before := waitsFor(snap.Group, n.self); before != "" {
@@ -167,6 +198,14 @@ func (n *node) membershipTurn(ctx context.Context) error {
 		return n.stopVoting(m)
 	}
 	return nil
+}
+
+// comebackFile says that this member's quorum was lost and another one founded: votes are dealt out anew when it comes.
+func (n *node) comebackFile() string { return filepath.Join(n.layout.State(), "comeback") }
+
+func (n *node) comesBack() bool {
+	_, err := os.Stat(n.comebackFile())
+	return err == nil
 }
 
 // waitsFor returns the member that is to become a voter before this one: one at a time, in the order of the configuration. The quorum
@@ -192,7 +231,7 @@ func (n *node) becomeVoter(ctx context.Context) error {
 		return err
 	}
 	if n.member.Load() == nil {
-		if err := n.startMember(ctx, false, initial); err != nil {
+		if err := n.startMember(ctx, n.cfg.Group, false, initial); err != nil {
 			return err
 		}
 	}
@@ -298,6 +337,9 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 	if err := enlist(&x.Group, req, pin); err != nil { // refused before the token is spent
 		return none, err
 	}
+	if err := holdsProfile(x.Group.Profile, req.Fence); err != nil {
+		return none, &endpoint.RemoteError{Code: endpoint.CodeRefused, Message: err.Error()}
+	}
 	if !stored.Used {
 		if _, err := n.store.ConsumeToken(ctx, tokenID); err != nil {
 			return none, &endpoint.RemoteError{Code: "token_used", Message: err.Error()}
@@ -323,6 +365,9 @@ func enlist(g *ag.Group, req endpoint.JoinRequest, pin string) error {
 	}
 	if req.Kind == "witness" {
 		r.AvailabilityMode, r.FailoverMode, r.Allow, r.Major = ag.ConfigurationOnly, ag.Manual, "", 0
+	}
+	if g.Draft && r.HasData() { // until CREATE and JOIN make it a replica
+		r.Join, r.Suspended = ag.Detached, true
 	}
 	if err := config.CheckName(string(req.ID)); err != nil {
 		return &endpoint.RemoteError{Code: "refused", Message: err.Error()}

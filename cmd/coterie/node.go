@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -20,8 +22,10 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/keeper"
+	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/replication"
+	"github.com/coteriedb/coterie/internal/seeding"
 )
 
 // node is one running agent process: every adapter, joined.
@@ -43,53 +47,77 @@ type node struct {
 	keeper   *keeper.Client
 	up       *replication.Upstream
 	down     *replication.Downstream
+	penalty  *replication.Penalty // nil on a witness
+	seeds    *seeding.Source
+	desk     *desk // nil on a witness
 	sessions *sessions
+	fence    time.Duration // how long this host takes to fence a server
+	probes   *probes
+	links    *links // nil on a witness
+	language *language
 	agent    *agent.Agent
+	ready    chan struct{} // closed once there is an agent
+}
+
+// openNode reads what the node in dir is, and makes sure that nobody else runs it.
+func openNode(dir string, log *slog.Logger) (n *node, unlock func(), err error) {
+	layout, err := config.NewLayout(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, err := config.Load(layout.Dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := layout.Make(); err != nil {
+		return nil, nil, err
+	}
+	if unlock, err = lockNode(layout); err != nil {
+		return nil, nil, err
+	}
+	return &node{
+		cfg: cfg, layout: layout, self: ag.ReplicaID(cfg.Node), log: log.With("node", cfg.Node),
+		incarnation: fmt.Sprintf("%s-%d-%d", cfg.Node, os.Getpid(), time.Now().UnixNano()), sessions: newSessions(ag.ReplicaID(cfg.Node)),
+		ready: make(chan struct{}),
+	}, unlock, nil
 }
 
 // runNode runs the node in dir until ctx is done.
 func runNode(ctx context.Context, dir string, log *slog.Logger) (err error) {
-	layout, err := config.NewLayout(dir)
-	if err != nil {
-		return err
-	}
-	cfg, err := config.Load(layout.Dir)
-	if err != nil {
-		return err
-	}
-	if err := layout.Make(); err != nil {
-		return err
-	}
-	unlock, err := lockNode(layout)
+	n, unlock, err := openNode(dir, log)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	n := &node{
-		cfg: cfg, layout: layout, self: ag.ReplicaID(cfg.Node), log: log.With("node", cfg.Node),
-		incarnation: fmt.Sprintf("%s-%d-%d", cfg.Node, os.Getpid(), time.Now().UnixNano()), sessions: newSessions(ag.ReplicaID(cfg.Node)),
-	}
+	n.language = newLanguage(n)
+	defer n.language.close() // last: nothing may ask it any more
 	life, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop(nil)
+	// The port between nodes outlives the agent: what it stops in order still goes out, its farewell and its release as well.
+	open, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer hangUp()
 	// run starts a part of the node; the end of any part ends all.
-	run := func(name string, f func(context.Context) error) {
-		running.Go(func() {
-			if err := f(life); err != nil && life.Err() == nil {
-				stop(fmt.Errorf("%s: %w", name, err))
-			}
-		})
+	part := func(ctx context.Context) func(string, func(context.Context) error) {
+		return func(name string, f func(context.Context) error) {
+			running.Go(func() {
+				if err := f(ctx); err != nil && life.Err() == nil {
+					stop(fmt.Errorf("%s: %w", name, err))
+				}
+			})
+		}
 	}
-	if err := n.openEndpoint(run); err != nil {
+	run := part(life)
+	if err := n.openEndpoint(part(open)); err != nil {
 		return err
 	}
 	if err := n.openStore(life); err != nil {
 		return err
 	}
 	defer n.closeStore()
-	if cfg.Kind == "replica" {
+	if n.cfg.Kind == "replica" {
 		if err := n.openServer(life, run); err != nil {
 			return err
 		}
@@ -98,16 +126,35 @@ func runNode(ctx context.Context, dir string, log *slog.Logger) (err error) {
 	if err := n.openAgent(); err != nil {
 		return err
 	}
+	if n.seeds != nil {
+		run("seeding source", n.seeds.Run)
+		run("seeding desk", n.desk.Run)
+	}
 	if err := n.openPorts(run); err != nil {
 		return err
 	}
-	run("quorum membership", n.keepMembership)
-	n.log.Info("agent started", "dir", layout.Dir, "pid", os.Getpid(), "endpoint", cfg.Endpoint.Listen)
+	n.startChores(run)
+	n.log.Info("agent started", "dir", n.layout.Dir, "pid", os.Getpid(), "endpoint", n.cfg.Endpoint.Listen)
 	err = n.agent.Run(life)
+	if errors.Is(err, agent.ErrRestart) {
+		stop(nil)
+		hangUp()
+		awaitBriefly(&running)
+		return n.succeed()
+	}
 	if cause := context.Cause(life); ctx.Err() == nil && cause != nil {
 		err = errors.Join(cause, err)
 	}
 	return err
+}
+
+// startChores starts what goes on beside the agent's loop.
+func (n *node) startChores(run func(string, func(context.Context) error)) {
+	if n.probes != nil {
+		run("health", n.probes.monitor.Run)
+	}
+	run("quorum membership", n.keepMembership)
+	run("console roles", n.language.keepRoles)
 }
 
 // lockNode makes sure that one agent runs a node directory.
@@ -140,17 +187,22 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 	c := endpoint.Config{
 		Node: id, Listen: n.cfg.Endpoint.Listen, Authorize: n.authorize, Trust: n.trust, Logger: log,
 		Handlers: map[endpoint.Class]endpoint.Handler{
-			endpoint.ClassQuorum:   endpoint.RelayTo(n.layout.EtcdClient(), log),
-			endpoint.ClassEtcdPeer: endpoint.RelayTo(n.layout.EtcdPeer(), log),
+			endpoint.ClassHeart:    n.serveHeart,
+			endpoint.ClassQuorum:   n.serveQuorum,
+			endpoint.ClassEtcdPeer: n.serveEtcdPeer,
 		},
 	}
 	if n.ca != nil {
 		c.Join = n.admit
-		c.Handlers[endpoint.ClassWAL] = n.serveStream
-		c.Handlers[endpoint.ClassSeed] = n.serveStream
+		n.links = newLinks(n.self, n.replicaOptions, n.log.With("part", "link"), n.serveLink)
+		c.Handlers[endpoint.ClassWAL] = n.links.serve
+		c.Handlers[endpoint.ClassSeed] = n.serveSeed
 		c.Handlers[endpoint.ClassSQL] = n.serveSession
 	}
 	n.endpoint = endpoint.New(c)
+	if n.links != nil {
+		n.links.endpoint = n.endpoint
+	}
 	n.control = endpoint.NewControl(n.endpoint)
 	n.serveControl()
 	if err := n.endpoint.Listen(); err != nil {
@@ -163,6 +215,10 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 
 // openServer starts or finds the keeper and makes the adapters of PostgreSQL and of replication.
 func (n *node) openServer(ctx context.Context, run func(string, func(context.Context) error)) error {
+	var err error
+	if n.fence, err = checkFence(ctx, n.layout, n.group.Load().Profile); err != nil {
+		return err
+	}
 	pg, err := newInstance(n.cfg, n.layout, n.log.With("part", "postgres"))
 	if err != nil {
 		return err
@@ -182,12 +238,15 @@ func (n *node) openServer(ctx context.Context, run func(string, func(context.Con
 	}
 	log := n.log.With("part", "replication")
 	n.up = replication.NewUpstream(replication.UpstreamConfig{Dir: n.layout.Upstream(), Hello: n.hello, Logger: log})
+	n.penalty = replication.NewPenalty(n.inForce)
 	n.down = replication.NewDownstream(replication.DownstreamConfig{
 		SocketDir: n.layout.Sockets(), Superuser: func() string { return n.cfg.PostgreSQL.Superuser },
-		Self: n.facts, Verify: n.verifyHello, OldRowGone: n.oldRowGone, Logger: log,
+		Self: n.facts, Verify: n.verifyHello, OldRowGone: n.oldRowGone, Penalty: n.penalty, Logger: log,
 	})
 	run("upstream", n.up.Serve)
-	return nil
+	n.seeds = n.newSource()
+	n.desk, err = openDesk(n)
+	return err
 }
 
 // newInstance makes the adapter of the configured server.
@@ -207,6 +266,7 @@ func (n *node) closeServer() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	n.down.Close()
+	n.links.close()
 	if err := n.keeper.Shutdown(ctx); err != nil {
 		n.log.Debug("keeper stays", "err", err)
 	}
@@ -216,18 +276,22 @@ func (n *node) closeServer() {
 
 func (n *node) openAgent() error {
 	c := agent.Config{
-		Self: n.self, Incarnation: n.incarnation, Marks: agent.OpenMarks(n.layout.State()), Store: n.ports, Peers: &peers{n.control},
+		Self: n.self, Incarnation: n.incarnation, Marks: agent.OpenMarks(n.layout.State()), Store: n.ports, Peers: &peers{n.control, n.endpoint},
 		Sessions: n.sessions, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged,
 	}
 	if n.pg != nil {
-		c.Instance = &instance{n.pg, n.layout, n.self}
+		c.Instance = &instance{pg: n.pg, layout: n.layout, self: n.self, systemID: n.systemID, log: n.log.With("part", "postgres")}
 		c.Keeper = newServer(n.keeper, n.pg, n.layout)
-		c.Upstream = &upstream{n.up, n.endpoint}
+		c.Upstream = &upstream{n.up, n.links}
 		c.Downstream = &downstream{n.down}
-		c.Seeder = &seeder{n.dialSeed, n.pg, n.layout, n.self}
+		c.Seeder, c.Wishes = &seeder{n}, n.desk
+		n.probes = n.newProbes()
+		c.Probes, c.Suspend, c.Fence = n.probes, n.suspendSelf, n.fence
 	}
 	var err error
-	n.agent, err = agent.New(c)
+	if n.agent, err = agent.New(c); err == nil {
+		close(n.ready)
+	}
 	return err
 }
 
@@ -239,6 +303,7 @@ func (n *node) openPorts(run func(string, func(context.Context) error)) error {
 			return err
 		}
 		n.sessions.server = s
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + listener.Loops()) // a loop that is busy keeps one
 		run("listener", s.Serve)
 	}
 	server := api.NewServer(&manager{n}, n.log.With("part", "api"))
@@ -249,13 +314,32 @@ func (n *node) openPorts(run func(string, func(context.Context) error)) error {
 	return nil
 }
 
-func (n *node) serveStream(ctx context.Context, peer endpoint.Identity, conn netConn) {
-	if n.down != nil {
-		n.down.Handle(ctx, peer.ID, conn)
+// awaitReady returns true once every part of the node that a stream may need is there.
+func (n *node) awaitReady(ctx context.Context) bool {
+	select {
+	case <-n.ready:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
+// serveLink serves an accepted link, until ctx is done at the latest.
+func (n *node) serveLink(ctx context.Context, peer ag.ReplicaID, conn net.Conn) {
+	if n.awaitReady(ctx) && n.down != nil {
+		n.down.Handle(ctx, peer, conn)
+	}
+}
+
+func (n *node) replicaOptions(id ag.ReplicaID) ag.ReplicaOptions {
+	r, _ := n.replica(id)
+	return r.Options
+}
+
 func (n *node) serveSession(ctx context.Context, _ endpoint.Identity, conn netConn) {
+	if !n.awaitReady(ctx) {
+		return
+	}
 	if s := n.sessions.server; s != nil {
 		s.ServeBackend(ctx, conn, n.layout.Sockets())
 	}
@@ -271,6 +355,14 @@ func (n *node) authorize(peer endpoint.Identity, pin string, class endpoint.Clas
 		return fmt.Errorf("%s is a witness: it votes, and has no business with data", peer.ID)
 	}
 	return nil
+}
+
+// systemID is the system identifier that every copy of the group carries; "" while the group is not known.
+func (n *node) systemID() string {
+	if g := n.group.Load(); g != nil {
+		return g.SystemID
+	}
+	return ""
 }
 
 func (n *node) replica(id ag.ReplicaID) (ag.Replica, bool) {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint"
@@ -27,6 +28,7 @@ type sessions struct {
 	mu      sync.Mutex // guards changed
 	changed chan struct{}
 	server  *listener.Server
+	cert    atomic.Pointer[tls.Certificate] // of the client ports
 	self    ag.ReplicaID
 }
 
@@ -72,44 +74,182 @@ func (s *sessions) Hold(on bool) {
 	}
 }
 
+func (s *sessions) Drain(on bool) {
+	if s.server != nil {
+		s.server.Drain(on)
+	}
+}
+
+func (s *sessions) Busy() int {
+	if s.server == nil {
+		return 0
+	}
+	return s.server.Busy()
+}
+
+func (s *sessions) CutBusy(why string) {
+	if s.server != nil {
+		s.server.CutBusy(why)
+	}
+}
+
+func (s *sessions) CloseServer(why string) {
+	if s.server != nil {
+		s.server.CloseServer(why)
+	}
+}
+
 // newListener makes the client ports of this node.
 func (n *node) newListener() (*listener.Server, error) {
 	rules, err := n.rules()
 	if err != nil {
 		return nil, err
 	}
-	cert, err := tls.LoadX509KeyPair(endpoint.ListenerFiles(n.layout.PKI()))
-	if err != nil {
-		return nil, fmt.Errorf("listener certificate: %w", err)
+	if err := n.loadListenerCertificate(); err != nil {
+		return nil, err
 	}
 	c := listener.Config{
 		ReadWrite: n.cfg.ReadWrite.Listen, ReadOnly: n.cfg.ReadOnly.Listen, Rules: rules, Logger: n.log.With("part", "listener"),
-		Certificate: func() *tls.Certificate { return &cert }, Routes: n.sessions.routes.Load, Changed: n.sessions.Changed,
+		Certificate: n.sessions.cert.Load, Routes: n.sessions.routes.Load, Changed: n.sessions.Changed,
 		Backend: n.backend, Verifier: n.verifier, Gate: n.agent.Gate, Node: n.nodeNumber(), ForwardCancel: n.forwardCancel,
-		MockSecret: n.mockSecret(),
+		MockSecret: n.mockSecret(), Console: n.language.serveConsole, ConsoleRole: n.language.role,
+	}
+	if n.pg != nil {
+		c.FlushLSN, c.Durable, c.Confirm, c.Strict = n.pg.CurrentFlush, n.durable, n.confirmLead, n.strict
+		c.Defaults = (&defaults{ask: n.pg.Defaults}).of
 	}
 	return listener.New(c)
 }
 
+func (n *node) loadListenerCertificate() error {
+	cert, err := tls.LoadX509KeyPair(endpoint.ListenerFiles(n.layout.PKI()))
+	if err != nil {
+		return fmt.Errorf("listener certificate: %w", err)
+	}
+	n.sessions.cert.Store(&cert)
+	return nil
+}
+
+// restartListener reads again what this node's client ports are made of: its certificate and its rules. Sessions go on.
+func (n *node) restartListener() error {
+	if n.sessions.server == nil {
+		return nil // it has none
+	}
+	rules, err := n.rules()
+	if err != nil {
+		return err
+	}
+	if err := n.loadListenerCertificate(); err != nil {
+		return err
+	}
+	n.sessions.server.SetRules(rules)
+	return nil
+}
+
+// durable returns when the members of the synchronous setting in force have flushed lsn. A secondary asks the primary.
+func (n *node) durable(ctx context.Context, lsn ag.LSN) error {
+	for {
+		moved := n.down.Moved() // before the positions, or a move between the two would be slept over
+		ok, err := n.acknowledged(lsn)
+		if errors.Is(err, ag.ErrNotLeading) {
+			ok, err = n.askDurable(ctx, lsn)
+		}
+		if ok {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-time.After(durablePoll): // record and setting move without the streams
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("WAL up to %s: %w", lsn, context.Cause(ctx)), err)
+		}
+	}
+}
+
+// askedDurable is a secondary's question: a position of the history that it streams from the primary in that epoch.
+type askedDurable struct {
+	Epoch ag.Epoch `json:"epoch"`
+	LSN   ag.LSN   `json:"lsn"`
+}
+
+// askDurable asks the primary for a secondary that replayed up to lsn. While no stream from it is open the copy may have diverged,
+// and then the position means something else there.
+func (n *node) askDurable(ctx context.Context, lsn ag.LSN) (bool, error) {
+	up := n.up.Status()
+	primary, ok := n.replica(up.Replica)
+	if !ok || !up.Connected || primary.ID == n.self {
+		return false, ag.ErrNotLeading
+	}
+	var durable bool
+	err := n.control.Call(ctx, primary.Endpoint, primary.ID, "durable", askedDurable{up.Epoch, lsn}, &durable)
+	return durable, err
+}
+
+func (n *node) durableHere(_ context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
+	var asked askedDurable
+	if err := json.Unmarshal(body, &asked); err != nil {
+		return nil, err
+	}
+	if view := n.agent.View(); n.pg == nil || view == nil || view.Record.Epoch.Epoch != asked.Epoch {
+		return nil, ag.ErrNotLeading
+	}
+	return n.acknowledged(asked.LSN)
+}
+
+// confirmLead returns nil if, by the quorum, this node leads the epoch whose sessions it serves.
+func (n *node) confirmLead(ctx context.Context) error {
+	routes := n.sessions.routes.Load()
+	snap, err := n.ports.Read(ctx)
+	if err != nil {
+		return fmt.Errorf("ask the quorum who leads: %w", err)
+	}
+	e := snap.Record.Epoch
+	if routes == nil || e.Epoch != routes.Epoch || e.Leader != n.self || e.Phase != ag.PhaseLead {
+		return fmt.Errorf("epoch %d is led by %q: %w", e.Epoch, e.Leader, ag.ErrNotLeading)
+	}
+	return nil
+}
+
+func (n *node) acknowledged(lsn ag.LSN) (bool, error) {
+	view := n.agent.View()
+	if view == nil {
+		return false, ag.ErrNotLeading
+	}
+	var streams []ag.Stream
+	for _, s := range (&downstream{n.down}).Streams() {
+		streams = append(streams, ag.Stream{Member: s.Member, Copy: s.Copy, Open: true, Flush: s.Flush})
+	}
+	return view.Acknowledged(lsn, streams)
+}
+
+// durablePoll is how often the setting in force is looked at again while an answer waits for it.
+const durablePoll = 50 * time.Millisecond
+
+// strict says whether the group wants every commit confirmed by the listener.
+func (n *node) strict() bool {
+	g := n.group.Load()
+	return g != nil && g.Options.CommitBarrier == ag.BarrierStrict
+}
+
 // rules are the listener's: this node's own file if it names one, else the group's, else scram-sha-256 for everybody.
 func (n *node) rules() ([]listener.Rule, error) {
-	text, from := "", "the group's record"
+	if n.cfg.HBA != "" {
+		rules, err := listener.ParseHBAFile(n.cfg.HBA)
+		if err != nil {
+			return nil, fmt.Errorf("listener rules in %s: %w", n.cfg.HBA, err)
+		}
+		return rules, nil
+	}
+	text := ""
 	if g := n.group.Load(); g != nil {
 		text = g.HBA
-	}
-	if n.cfg.HBA != "" {
-		b, err := os.ReadFile(n.cfg.HBA)
-		if err != nil {
-			return nil, fmt.Errorf("listener rules: %w", err)
-		}
-		text, from = string(b), n.cfg.HBA
 	}
 	if text == "" {
 		return listener.DefaultRules(n.cfg.TLSOnly), nil
 	}
 	rules, err := listener.ParseHBA(strings.NewReader(text))
 	if err != nil {
-		return nil, fmt.Errorf("listener rules in %s: %w", from, err)
+		return nil, fmt.Errorf("listener rules in the group's record: %w", err)
 	}
 	return rules, nil
 }
@@ -161,18 +301,27 @@ func (n *node) verifier(ctx context.Context, id ag.ReplicaID, user string) (list
 		}
 		err = n.control.Call(ctx, r.Endpoint, id, "role", user, &role)
 	}
-	var remote *endpoint.RemoteError
-	if errors.Is(err, postgres.ErrNoRole) || errors.As(err, &remote) && remote.Message == postgres.ErrNoRole.Error() {
+	if isNoRole(err) {
 		return listener.Role{}, nil
 	}
 	if err != nil {
 		return listener.Role{}, err
 	}
-	out := listener.Role{Found: true, Password: role.Password, CanLogin: role.CanLogin, Super: role.Super, Replication: role.Replication}
-	if role.ValidUntil != nil {
-		out.ValidUntil = *role.ValidUntil
+	return roleOf(role), nil
+}
+
+// isNoRole says that a node has looked, and there is no such role.
+func isNoRole(err error) bool {
+	var remote *endpoint.RemoteError
+	return errors.Is(err, postgres.ErrNoRole) || errors.As(err, &remote) && remote.Message == postgres.ErrNoRole.Error()
+}
+
+func roleOf(role postgres.Role) listener.Role {
+	out := listener.Role{Found: true, Password: role.Password, CanLogin: role.CanLogin, Super: role.Super, Replication: role.Replication, MemberOf: role.MemberOf}
+	if role.ValidUntil != nil { // long ago for '-infinity', which is the zero time here and no limit there
+		out.ValidUntil = time.Unix(max(role.ValidUntil.Unix(), 1), 0)
 	}
-	return out, nil
+	return out
 }
 
 // forwardCancel asks the other nodes, one after the other, which of them minted the key: there are at most nine.
@@ -197,4 +346,41 @@ func (n *node) cancelHere(ctx context.Context, body json.RawMessage) (any, error
 		return nil, errors.New("no session has that key")
 	}
 	return nil, nil
+}
+
+// defaultsAge is how old an answer about the defaults of a role may be.
+const defaultsAge = time.Second
+
+// defaults remembers what was set for roles and databases, so that a storm of logins asks once.
+type defaults struct {
+	ask   func(ctx context.Context, user, database string) (map[string]string, error)
+	mu    sync.Mutex
+	known map[[2]string]knownDefaults // guarded by mu
+}
+
+type knownDefaults struct {
+	set map[string]string
+	at  time.Time
+}
+
+func (d *defaults) of(ctx context.Context, user, database string) (map[string]string, error) {
+	key := [2]string{user, database}
+	d.mu.Lock()
+	k, ok := d.known[key]
+	d.mu.Unlock()
+	if ok && time.Since(k.at) < defaultsAge {
+		return k.set, nil
+	}
+	at := time.Now()
+	set, err := d.ask(ctx, user, database)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.known == nil || len(d.known) >= 1000 {
+		d.known = make(map[[2]string]knownDefaults)
+	}
+	d.known[key] = knownDefaults{set, at}
+	return set, nil
 }

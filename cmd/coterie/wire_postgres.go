@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -16,7 +17,6 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/keeper"
 	"github.com/coteriedb/coterie/internal/postgres"
-	"github.com/coteriedb/coterie/internal/replication"
 	"github.com/coteriedb/coterie/internal/seeding"
 )
 
@@ -29,6 +29,10 @@ type instance struct {
 	pg     *postgres.Instance
 	layout config.Layout
 	self   ag.ReplicaID
+
+	systemID func() string // of the group; nil: any will do
+	log      *slog.Logger
+	foreign  atomic.Pointer[string] // why the data directory is not this node's, when that was last said
 }
 
 func (i *instance) data() string { return i.pg.Config().PGData }
@@ -37,14 +41,32 @@ func (i *instance) Data() ag.DataState {
 	if seeding.HalfSeeded(i.data(), i.layout.State()) || i.pg.Interrupted() {
 		return ag.DataPartial
 	}
-	if _, err := os.Stat(filepath.Join(i.data(), "global", "pg_control")); err == nil {
+	id, err := i.pg.SystemID()
+	switch {
+	case err == nil && i.systemID != nil && i.systemID() != "" && id != i.systemID():
+		return i.isForeign(fmt.Sprintf("it holds a cluster with the system identifier %s; the group's is %s", id, i.systemID()))
+	case err == nil:
+		i.foreign.Store(nil)
 		return ag.DataPresent
+	case !errors.Is(err, fs.ErrNotExist):
+		return i.isForeign(err.Error())
+	}
+	if why := i.pg.MountLost(); why != "" {
+		return i.isForeign(why)
 	}
 	entries, err := os.ReadDir(i.data())
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
 		return ag.DataEmpty
 	}
-	return ag.DataForeign // something is there that is not ours to remove
+	return i.isForeign("there are files in it, and no database cluster")
+}
+
+// isForeign says once why nothing touches the data directory: it is not this node's to change.
+func (i *instance) isForeign(why string) ag.DataState {
+	if old := i.foreign.Swap(&why); i.log != nil && (old == nil || *old != why) {
+		i.log.Error("the data directory is left alone", "dir", i.data(), "because", why)
+	}
+	return ag.DataForeign
 }
 
 func (i *instance) InsideCopy() (ag.CopyID, error) {
@@ -58,7 +80,7 @@ func (i *instance) WriteCopy(id ag.CopyID) error {
 		return err
 	}
 	_, err = f.WriteString(string(id) + "\n")
-	return errors.Join(err, f.Sync(), f.Close(), syncDir(i.data()))
+	return errors.Join(err, f.Sync(), f.Close(), syncDir(i.data()), i.pg.RememberMount())
 }
 
 func syncDir(dir string) error {
@@ -76,8 +98,9 @@ func (i *instance) Observe(ctx context.Context) (agent.Observation, error) {
 	}
 	out := agent.Observation{
 		InRecovery: o.InRecovery, Position: ag.Position{Timeline: o.Timeline, LSN: o.Flush}, Replay: o.Replay,
-		Receiving: o.WalReceiver != nil, Waiters: o.SyncRepWaiters,
+		Receiving: o.WalReceiver != nil, Streamed: o.Receive != 0, Waiters: o.SyncRepWaiters,
 	}
+	out.Doubled = doubled(o.Replication)
 	if o.WalReceiver != nil && o.WalReceiver.ReceivedTLI > out.Position.Timeline {
 		out.Position.Timeline = o.WalReceiver.ReceivedTLI
 	}
@@ -87,14 +110,37 @@ func (i *instance) Observe(ctx context.Context) (agent.Observation, error) {
 		return out, nil
 	}
 	out.N = s.Num
-	for _, name := range s.Names {
-		if m, _, ok := postgres.ParseApplication(name); ok {
-			out.P = append(out.P, m)
-		} else {
-			out.P = append(out.P, ag.ReplicaID(name))
+	for k, name := range s.Names {
+		m, e, ok := postgres.ParseApplication(name)
+		switch {
+		case !ok:
+			m, e = ag.ReplicaID(name), 0
+		case k == 0:
+			out.SyncEpoch = e
 		}
+		if e != out.SyncEpoch {
+			out.SyncEpoch = 0
+		}
+		out.P = append(out.P, m)
 	}
 	return out, nil
+}
+
+// doubled finds the members for which more than one walsender of a name runs: PostgreSQL counts each of them.
+func doubled(senders []postgres.Walsender) (out []ag.ReplicaID) {
+	seen := map[string]int{}
+	for _, w := range senders {
+		if m, _, ok := postgres.ParseApplication(w.Application); ok {
+			if seen[w.Application]++; seen[w.Application] == 2 {
+				out = append(out, m)
+			}
+		}
+	}
+	return out
+}
+
+func (i *instance) EndWalsenders(ctx context.Context, member ag.ReplicaID) error {
+	return i.pg.EndWalsenders(ctx, string(member))
 }
 
 func (i *instance) EndOfWAL(ctx context.Context) (ag.Position, error) { return i.pg.EndOfWAL(ctx) }
@@ -121,6 +167,8 @@ func (i *instance) SetSync(ctx context.Context, p []ag.ReplicaID, n int, e ag.Ep
 func (i *instance) FlushLSN(ctx context.Context) (ag.LSN, error) { return i.pg.FlushLSN(ctx) }
 
 func (i *instance) Checkpoint(ctx context.Context) error { return i.pg.Checkpoint(ctx) }
+
+func (i *instance) EndWriters(ctx context.Context) error { return i.pg.EndWriters(ctx) }
 
 func (i *instance) EndConflicts(ctx context.Context) error { return i.pg.PauseConflicts(ctx) }
 
@@ -172,6 +220,9 @@ func newServer(c *keeper.Client, pg *postgres.Instance, l config.Layout) *server
 	go func() { // ends when the keeper's connection does
 		defer close(s.exits)
 		for e := range c.Exits() {
+			if e.Fenced {
+				e.Status = "fenced: " + e.Status
+			}
 			s.exits <- e.Status
 		}
 	}()
@@ -179,16 +230,24 @@ func newServer(c *keeper.Client, pg *postgres.Instance, l config.Layout) *server
 }
 
 func (s *server) Start(ctx context.Context, generation uint64) error {
+	return s.start(ctx, keeper.StartRequest{Generation: generation})
+}
+
+func (s *server) StartPrimary(ctx context.Context, generation uint64, e ag.Epoch) error {
+	return s.start(ctx, keeper.StartRequest{Generation: generation, Leader: true, Epoch: e})
+}
+
+func (s *server) start(ctx context.Context, r keeper.StartRequest) error {
 	if err := s.pg.WriteHBA(); err != nil {
 		return err
 	}
 	if err := s.pg.PrepareStart(ctx); err != nil {
 		return err
 	}
-	_, err := s.client.Start(ctx, keeper.StartRequest{
-		Generation: generation, Postgres: s.pg.Binary(), PGData: s.pg.Config().PGData,
-		Args: s.pg.Args(), LogFile: filepath.Join(s.layout.Log(), "postgres.log"), Env: serverEnv(),
-	})
+	r.Postgres, r.PGData, r.Args, r.Env = s.pg.Binary(), s.pg.Config().PGData, s.pg.Args(), serverEnv()
+	r.LogFile = filepath.Join(s.layout.Log(), "postgres.log")
+	s.pg.MarkLogs(r.LogFile)
+	_, err := s.client.Start(ctx, r)
 	return err
 }
 
@@ -211,7 +270,11 @@ func (s *server) Extend(ctx context.Context, e ag.Epoch, d time.Duration) error 
 	return s.client.Extend(ctx, e, d)
 }
 
-func (s *server) Disarm(ctx context.Context, e ag.Epoch) error   { return s.client.Disarm(ctx, e) }
+func (s *server) Disarm(ctx context.Context, e ag.Epoch) error { return s.client.Disarm(ctx, e) }
+func (s *server) Detach(ctx context.Context, e ag.Epoch, until time.Duration) error {
+	return s.client.Detach(ctx, e, until)
+}
+
 func (s *server) Fence(ctx context.Context, reason string) error { return s.client.Fence(ctx, reason) }
 func (s *server) Exits() <-chan string                           { return s.exits }
 
@@ -238,34 +301,4 @@ func (s *server) Status(ctx context.Context) (agent.KeeperState, error) {
 		out.Armed = st.Epoch
 	}
 	return out, err
-}
-
-// seeder fills the data directory through a backup stream from another replica.
-type seeder struct {
-	dial   func(ctx context.Context, from ag.Replica, h replication.Hello) (net.Conn, error)
-	pg     *postgres.Instance
-	layout config.Layout
-	self   ag.ReplicaID
-}
-
-func (s *seeder) Seed(ctx context.Context, from ag.Replica, e ag.Epoch, note func(string)) (ag.CopyID, error) {
-	conn, err := s.dial(ctx, from, replication.Hello{Kind: replication.KindBackup, Member: s.self, Epoch: e})
-	if err != nil {
-		return "", err
-	}
-	r, err := seeding.Run(ctx, seeding.Options{
-		Conn: conn, Joined: true, User: s.pg.Config().Superuser, Slot: postgres.SlotName(s.self), Target: s.pg.Config().PGData,
-		StateDir: s.layout.State(), Fast: true, Progress: func(p seeding.Progress) { note(seedProgress(p)) },
-	})
-	if err != nil {
-		return "", err
-	}
-	return r.Copy, s.pg.ForgetRewind() // a rewind that failed before is history now
-}
-
-func seedProgress(p seeding.Progress) string {
-	if p.Total == 0 {
-		return p.Phase
-	}
-	return fmt.Sprintf("%s %d of %d MiB", p.Phase, p.Done>>20, p.Total>>20)
 }

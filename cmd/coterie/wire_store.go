@@ -29,7 +29,7 @@ func (s *groupStore) Read(ctx context.Context) (agent.Snapshot, error) {
 	if err != nil {
 		return agent.Snapshot{}, err
 	}
-	out := agent.Snapshot{Record: x.Record, Group: x.Group, OpRev: x.OpRev, Statuses: make(map[ag.ReplicaID]agent.Status, len(x.Statuses))}
+	out := agent.Snapshot{Record: x.Record, Group: x.Group, GroupRev: x.GroupRev, OpRev: x.OpRev, Statuses: make(map[ag.ReplicaID]agent.Status, len(x.Statuses))}
 	if x.Op != nil {
 		if err := json.Unmarshal(x.Op, &out.Op); err != nil {
 			out.Op = ag.Op{} // void: somebody else's format
@@ -45,7 +45,7 @@ func (s *groupStore) Read(ctx context.Context) (agent.Snapshot, error) {
 }
 
 func (s *groupStore) Commit(ctx context.Context, c ag.Commit) error {
-	_, err := s.store.Commit(ctx, c.Guard, etcd.Change{Epoch: c.Epoch, State: c.State, Lead: c.Lead})
+	_, err := s.store.Commit(ctx, c.Guard, etcd.Change{Epoch: c.Epoch, State: c.State, Lead: c.Lead, Votes: c.Votes, Vote: c.Vote, Unvote: c.Unvote})
 	return conflict(err)
 }
 
@@ -55,25 +55,49 @@ func (s *groupStore) Renew(ctx context.Context, epochRev int64, l ag.Lead) error
 }
 
 func conflict(err error) error {
-	if errors.Is(err, etcd.ErrConflict) {
+	switch {
+	case errors.Is(err, etcd.ErrConflict):
 		return errors.Join(agent.ErrConflict, err)
+	case errors.Is(err, etcd.ErrUnknown):
+		return errors.Join(agent.ErrUnknown, err)
 	}
 	return err
 }
 
-func (s *groupStore) Watch(ctx context.Context) <-chan struct{} {
-	events, hints := s.store.Watch(ctx), make(chan struct{}, 1)
+// Watch passes the store's events on. A report that differs from the last of its replica only by how far that is is no news.
+func (s *groupStore) Watch(ctx context.Context) <-chan agent.Hint {
+	events, hints := s.store.Watch(ctx), make(chan agent.Hint)
 	go func() { // ends with the watch, which ends with ctx
-		defer close(hints)
-		for range events {
+		said := map[ag.ReplicaID]string{}
+		for e := range events {
+			h := hintOf(e, said)
+			if !h.Changed && h.LeadRev == 0 {
+				continue
+			}
 			select {
-			case hints <- struct{}{}:
-			default:
+			case hints <- h:
+			case <-ctx.Done():
 			}
 		}
-		<-ctx.Done()
 	}()
 	return hints
+}
+
+func hintOf(e etcd.Event, said map[ag.ReplicaID]string) agent.Hint {
+	h := agent.Hint{Changed: e.Record || e.Group || e.Op || e.Status}
+	if e.Renewal != nil {
+		h.Lead, h.LeadRev = e.Renewal.Lead, e.Renewal.Rev
+	}
+	for id, raw := range e.Reports {
+		var st agent.Status
+		if json.Unmarshal(raw, &st) != nil {
+			continue
+		}
+		if key := st.Key(); key != said[id] {
+			said[id], h.Changed = key, true
+		}
+	}
+	return h
 }
 
 func (s *groupStore) PutStatus(ctx context.Context, id ag.ReplicaID, st agent.Status) error {

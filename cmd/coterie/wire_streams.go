@@ -21,13 +21,13 @@ const checkedWAL = 16 << 10
 
 // upstream is where the local walreceiver connects, as the agent wants it.
 type upstream struct {
-	up       *replication.Upstream
-	endpoint *endpoint.Endpoint
+	up    *replication.Upstream
+	links *links
 }
 
 func (u *upstream) Follow(leader ag.Replica, e ag.Epoch) {
 	u.up.SetSource(&replication.Source{Epoch: e, Replica: leader.ID, Dial: func(ctx context.Context) (net.Conn, error) {
-		return u.endpoint.Dial(ctx, leader.Endpoint, endpoint.ClassWAL, leader.ID)
+		return u.links.dial(ctx, leader)
 	}})
 }
 
@@ -36,8 +36,11 @@ func (u *upstream) Seal(ctx context.Context) error { return u.up.Seal(ctx) }
 
 func (u *upstream) Status() agent.UpstreamStatus {
 	s := u.up.Status()
-	refused := s.AnswerAt != 0 && s.AnswerEpoch == s.Epoch && s.AnswerFrom == s.Replica && s.Answer.Code == replication.CodeDiverged
-	return agent.UpstreamStatus{Connected: s.Connected, Source: s.Replica, Epoch: s.Epoch, Diverged: refused, At: s.AnswerAt, Detail: s.Err}
+	answered := s.AnswerAt != 0 && s.AnswerEpoch == s.Epoch && s.AnswerFrom == s.Replica
+	return agent.UpstreamStatus{
+		Connected: s.Connected, Source: s.Replica, Epoch: s.Epoch, Diverged: answered && s.Answer.Code == replication.CodeDiverged,
+		Gone: answered && s.Answer.Code == replication.CodeGone, At: s.AnswerAt, Detail: s.Err,
+	}
 }
 
 // downstream feeds the members, as the agent wants it.
@@ -46,6 +49,8 @@ type downstream struct{ down *replication.Downstream }
 func (d *downstream) Lead(e ag.Epoch, leading bool) { d.down.SetEpoch(e, leading) }
 func (d *downstream) Changed() <-chan struct{}      { return d.down.Changed() }
 func (d *downstream) HoldFeedback(hold bool)        { d.down.HoldFeedback(hold) }
+
+func (d *downstream) Drop(member ag.ReplicaID, why string) { d.down.Drop(member, why) }
 
 func (d *downstream) Prove(ctx context.Context, members []ag.ReplicaID) error {
 	return d.down.Prove(ctx, members)
@@ -99,6 +104,9 @@ func (n *node) verifyHello(ctx context.Context, h replication.Hello) replication
 	if theirs.Diverged() {
 		return replication.Answer{Code: replication.CodeDiverged, Message: fmt.Sprintf("its WAL ends at %s, which is not on this primary's history", h.Position)}
 	}
+	if keeps, from, err := n.pg.Keeps(ctx, h.Position.LSN); err == nil && !keeps && h.Position.LSN != 0 && h.Kind == replication.KindWAL {
+		return replication.Answer{Code: replication.CodeGone, Message: fmt.Sprintf("WAL is kept from %s on; the WAL after %s is gone", from, h.Position)}
+	}
 	if h.CRCLen == checkedWAL {
 		crc, ok, err := n.pg.WALChecksum(ctx, h.Position, checkedWAL)
 		if err == nil && ok && crc != h.CRC {
@@ -123,20 +131,11 @@ func (n *node) oldRowGone(ctx context.Context, member ag.ReplicaID) error {
 	}
 }
 
-// dialSeed opens a backup stream.
-func (n *node) dialSeed(ctx context.Context, from ag.Replica, h replication.Hello) (net.Conn, error) {
-	conn, err := n.endpoint.Dial(ctx, from.Endpoint, endpoint.ClassSeed, from.ID)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := replication.Open(ctx, conn, h); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return conn, nil
-}
-
 // peers reaches the other agents over the control stream.
-type peers struct{ control *endpoint.Control }
+type peers struct {
+	control  *endpoint.Control
+	endpoint *endpoint.Endpoint
+}
 
 func (p *peers) Ping(ctx context.Context, r ag.Replica) error {
 	err := p.control.Call(ctx, r.Endpoint, r.ID, "ping", nil, nil)
@@ -154,6 +153,10 @@ func (p *peers) Seal(ctx context.Context, r ag.Replica, req agent.SealRequest) (
 func (p *peers) Position(ctx context.Context, r ag.Replica) (agent.Positions, error) {
 	var out agent.Positions
 	return out, p.control.Call(ctx, r.Endpoint, r.ID, "position", nil, &out)
+}
+
+func (p *peers) StandReady(ctx context.Context, r ag.Replica, req agent.ReadyRequest) error {
+	return p.control.Call(ctx, r.Endpoint, r.ID, "stand-ready", req, nil)
 }
 
 // serveControl offers this node's methods to the other nodes.
@@ -174,6 +177,24 @@ func (n *node) serveControl() {
 	n.control.Handle("position", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
 		return n.agent.Position(ctx)
 	})
+	n.control.Handle("stand-ready", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+		var req agent.ReadyRequest
+		if err := json.Unmarshal(body, &req); err != nil {
+			return nil, err
+		}
+		if req.From != peer.ID {
+			return nil, fmt.Errorf("%s asks in the name of %s", peer.ID, req.From)
+		}
+		return nil, n.agent.StandReady(ctx, req)
+	})
+	n.control.Handle("decisions", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) { return n.testify(), nil })
+	n.serveDesk()
+	n.control.Handle("trust", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
+		if n.pg == nil {
+			return nil, errors.New("a witness holds no data")
+		}
+		return n.agent.Trust(ctx)
+	})
 	n.control.Handle("role", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
 		if peer.Kind != endpoint.KindReplica {
 			return nil, errors.New("a witness serves no clients and is told no verifiers")
@@ -187,6 +208,8 @@ func (n *node) serveControl() {
 		}
 		return n.pg.Verifier(ctx, user)
 	})
+	n.control.Handle("durable", n.durableHere)
+	n.language.serveControl(n.control)
 	n.control.Handle("cancel", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
 		return n.cancelHere(ctx, body)
 	})

@@ -288,11 +288,11 @@ func TestRefusals(t *testing.T) {
 				file(f, "x")(t, data)
 			}
 			conf("wal_level = minimal\nmax_wal_senders = 0\nfsync = off\nrecovery_target_name = 'x'\n")(t, data)
-			file("pg_hba.conf", "host all all 10.0.0.0/8 ldap ldapserver=x\nlocal all all peer map=m\nhost all +admins \\\n all md5\n")(t, data)
+			file("pg_hba.conf", "host all all 10.0.0.0/8 ldap ldapserver=x\nlocal all all peer map=m\nhost all @admins \\\n all md5\n")(t, data)
 			b.write(t, filepath.Join(data, "../node/x"), "")
 		}, nil, []string{
 			"there is standby.signal", "there is recovery.signal", "never started", "already belongs to a group", "says wal_level=minimal", "fsync=off",
-			"recovery target is set: recovery_target_name", "method ldap cannot be checked", `option "map=m" is not supported`, "membership in a role", "is not empty",
+			"recovery target is set: recovery_target_name", "method ldap cannot be checked", `option "map=m" is not supported`, "lists in files", "is not empty",
 		}},
 		{"ran minimal", func(t *testing.T, data string) {
 			conf("wal_level = minimal\nmax_wal_senders = 0\n")(t, data)

@@ -26,15 +26,28 @@ func Decide(v View) Plan {
 	case v.Local.Server == ServerWritable && v.deposed():
 		return v.fence(RuleFenceDeposed, v.whyDeposed())
 	case v.Local.Server == ServerWritable && !v.leaseHeld():
-		return v.fence(RuleFenceExpired, "the lease was not renewed in time")
+		return v.fence(RuleFenceExpired, v.whyExpired())
 	case v.Local.Server == ServerWritable && v.Quorum && v.contradicts():
 		return v.fence(RuleFenceForeign, v.whyContradicts())
+	case v.is(PhaseLead) && v.Local.Server == ServerWritable && len(v.Local.Doubled) > 0:
+		return Plan{
+			Rule: RuleDoubled, Because: fmt.Sprintf("two walsenders of %v run: what they acknowledge counts twice", v.Local.Doubled), Open: v.open(),
+			Actions: []Action{EndStreams{Members: v.Local.Doubled}},
+		}
 	case !v.Quorum:
 		return v.awaitQuorum()
+	case v.mayVote():
+		return v.vote()
+	case v.mayAcknowledge():
+		return v.acknowledge()
 	case !v.me().HasData():
 		return Plan{Rule: RuleWitness, Because: "this member votes and holds no data"}
 	case v.mustHold():
 		return Plan{Rule: RuleHoldSealed, Because: fmt.Sprintf("epoch %d is being formed", v.epoch()), Actions: []Action{Hold{}}}
+	case v.mustStepDown():
+		return v.stepDown()
+	case v.Local.Quarantine != "" && v.Local.Server != ServerWritable && v.Busy == "":
+		return v.quarantined()
 	case v.Busy != "":
 		return Plan{Rule: RuleBusy, Because: v.Busy, Open: v.open()}
 	case v.forced():
@@ -72,6 +85,13 @@ func (v View) whyDeposed() string {
 	return fmt.Sprintf("writable in epoch %d, but the record says %s of epoch %d by %s", v.Local.Armed, e.Phase, e.Epoch, e.Leader)
 }
 
+func (v View) whyExpired() string {
+	if v.is(PhaseLead) && v.released() {
+		return "this node released the leadership while its server was still writable"
+	}
+	return "the lease was not renewed in time"
+}
+
 func (v View) leaseHeld() bool { return v.Lease.Valid && v.Lease.Epoch == v.epoch() }
 
 // contradicts reports whether the setting PostgreSQL has could acknowledge what the record does not cover.
@@ -93,15 +113,18 @@ func (v View) fence(r Rule, why string) Plan {
 // awaitQuorum keeps what needs no decision going: a leader within its lease serves, a standby that is down starts.
 func (v View) awaitQuorum() Plan {
 	p := Plan{Rule: RuleAwaitQuorum, Because: "no majority of the quorum answers", Open: v.open()}
+	if v.Untrusted != "" {
+		p.Because = v.Untrusted
+	}
 	if v.Busy == "" && v.Local.Server == ServerDown && v.Local.Data == DataPresent && v.me().HasData() {
 		p.Actions = []Action{Start{}}
 	}
 	return p
 }
 
-// mustHold reports whether this node still takes WAL of an epoch that a later one is about to replace.
+// mustHold reports whether this node still takes WAL of an epoch that a later one is about to replace. A candidate's own seal ends that.
 func (v View) mustHold() bool {
-	return v.Local.Source != "" && v.Local.SourceEp < v.epoch() && v.Record.Epoch.Phase != PhaseLead
+	return !v.is(PhaseSeal) && v.Local.Source != "" && v.Local.SourceEp < v.epoch() && v.Record.Epoch.Phase != PhaseLead
 }
 
 // forced reports whether an operator asked this node to lead at once, accepting loss.
@@ -124,14 +147,14 @@ func (v View) force() Plan {
 func (v View) electable() bool {
 	m, in := v.Record.State.InV(v.Self)
 	r := v.me()
-	return in && m.Copy == v.Local.Copy && v.Local.Data == DataPresent && !r.Suspended &&
+	return in && m.Copy == v.Local.Copy && v.sound() && !r.Suspended &&
 		r.AvailabilityMode == SynchronousCommit && r.FailoverMode == Automatic
 }
 
 // ledLast reports whether this copy is the one the last LEAD named: it may lead again with nobody's seal but its own.
 func (v View) ledLast() bool {
 	s := v.Record.State
-	return s.Leader == v.Self && s.Copy == v.Local.Copy && v.Local.Data == DataPresent
+	return s.Leader == v.Self && s.Copy == v.Local.Copy && v.sound()
 }
 
 // quorumInReach reports whether enough members of V answer for a seal to succeed; a leader is not deposed in vain.
@@ -146,7 +169,16 @@ func (v View) quorumInReach() bool {
 }
 
 func (v View) silent() bool {
-	return v.released() || v.Silence >= v.Profile.Observer
+	return v.released() || v.Silence >= v.Patience()
+}
+
+// Patience returns how long the holder of the present epoch must have been silent before another may claim it: what it declared itself with
+// the renewal that the silence is counted from. The profile of the configuration may have been changed since, and it may not know yet.
+func (v View) Patience() time.Duration {
+	if l := v.Record.Lead; l.Epoch == v.epoch() && l.Observer > 0 {
+		return l.Observer
+	}
+	return v.Profile.Observer
 }
 
 // released reports whether the holder of the present epoch has let go of it.
@@ -161,12 +193,15 @@ func (v View) release(why string) Plan {
 
 func (v View) mayClaim() bool {
 	return v.Record.Epoch.Phase == PhaseLead && v.Record.Epoch.Leader != v.Self && v.Record.State.K >= 1 &&
-		v.silent() && v.electable() && v.quorumInReach()
+		(v.silent() || v.votes() != nil) && v.electable() && v.quorumInReach() && !v.yields() && !v.defers()
 }
 
 func (v View) whyClaim() string {
 	if v.released() {
 		return fmt.Sprintf("%s released the leadership", v.Record.Epoch.Leader)
+	}
+	if n := len(v.votes()); n > 0 && !v.silent() {
+		return fmt.Sprintf("%d of %d voters saw %s die", n, len(v.Record.Lead.Answer.Voters), v.Record.Epoch.Leader)
 	}
 	return fmt.Sprintf("%s has been silent for %v", v.Record.Epoch.Leader, v.Silence.Round(10*time.Millisecond))
 }
@@ -174,7 +209,7 @@ func (v View) whyClaim() string {
 // mayRetake: the record names this node, its server does not lead (it was restarted), and it does not leave the field to others
 // after having released.
 func (v View) mayRetake() bool {
-	return v.is(PhaseLead) && v.ledLast() && v.Local.Server == ServerRecovery && (!v.released() || v.Silence >= ReleaseGrace)
+	return v.is(PhaseLead) && v.ledLast() && v.Local.Server == ServerRecovery && (!v.released() || v.Silence >= ReleaseGrace && !v.yields())
 }
 
 func (v View) mayOutbid() bool {
@@ -189,10 +224,14 @@ func (v View) mayOutbid() bool {
 }
 
 // claim raises the epoch. The transaction compares all three keys, so that the (V, k) it returns is the last one the old leader
-// could write (safety specification 1.2).
+// could write (safety specification 1.2). Where the leader has not been silent for long, the transaction compares the votes as well.
 func (v View) claim(r Rule, why string) Plan {
 	e := EpochRecord{Epoch: v.epoch() + 1, Phase: PhaseSeal, Leader: v.Self, MaxTLI: max(v.Record.Epoch.MaxTLI, v.Record.Epoch.TLI), Reason: why}
-	return Plan{Rule: r, Because: why, Commit: &Commit{Guard: v.Record.Revs, Epoch: &e}}
+	c := &Commit{Guard: v.Record.Revs, Epoch: &e}
+	if r == RuleClaim && !v.silent() {
+		c.Votes = v.votes()
+	}
+	return Plan{Rule: r, Because: why, Commit: c}
 }
 
 // sealOrChoose gathers seals and, with enough of them, names the best copy.
@@ -308,13 +347,16 @@ func (v View) promoteOrLead() Plan {
 		}
 		return Plan{
 			Rule: RulePromote, Because: fmt.Sprintf("chosen for epoch %d at %s", e.Epoch, e.From),
-			Actions: []Action{Promote{Epoch: e.Epoch, TLI: e.TLI, Sync: v.firstSync()}},
+			Actions: []Action{Promote{Epoch: e.Epoch, TLI: e.TLI, Sync: v.FirstSync()}},
 		}
 	}
 	e.Phase, e.Copy = PhaseLead, ""
 	st := State{
 		Epoch: e.Epoch, Leader: v.Self, Copy: v.Local.Copy, V: []Member{}, K: 0,
 		Basis: Position{e.TLI, v.Local.EndOfRec}, Timelines: v.history(), Setting: v.Local.Sync.Setting(), Seq: v.Record.State.Seq + 1,
+	}
+	if last := v.Record.State; last.Leader != v.Self && v.reaches(last.Leader) {
+		st.Former = Member{last.Leader, last.Copy}
 	}
 	return Plan{
 		Rule: RuleLead, Because: fmt.Sprintf("promoted to timeline %d at %s", e.TLI, v.Local.EndOfRec),
@@ -357,9 +399,9 @@ func (v View) history() []TimelineEntry {
 	return h
 }
 
-// firstSync is the setting a new primary starts with, in force before promotion: it is protected from its first commit
+// FirstSync is the setting a new primary starts with, in force before promotion: it is protected from its first commit
 // (safety specification 2.3).
-func (v View) firstSync() Sync {
+func (v View) FirstSync() Sync {
 	eligible := v.Group.syncSecondaries(v.Self)
 	_, required := v.Group.CommitTarget(len(eligible))
 	var p []ReplicaID
@@ -379,7 +421,7 @@ func (v View) firstSync() Sync {
 func (v View) lead() Plan {
 	if v.Local.Server != ServerWritable {
 		switch {
-		case !v.released() && v.Record.State.K >= 1 && v.leaseHeld():
+		case !v.released() && v.leaseHeld() && v.relief():
 			return v.release("the server ended; a synchronized secondary takes over without waiting")
 		case v.Local.Data != DataPresent:
 			return Plan{Rule: RuleStandBy, Because: "the record names this replica but its data directory is " + string(v.Local.Data)}
@@ -389,11 +431,9 @@ func (v View) lead() Plan {
 			return Plan{Rule: RuleStandBy, Because: "waiting for the server, or for somebody to take over"}
 		}
 	}
-	if v.Op.Kind == OpPlanned && v.Op.Epoch == v.epoch() && v.Op.To != v.Self {
-		return Plan{
-			Rule: RuleHandOver, Because: "planned failover to " + string(v.Op.To), Open: v.open(),
-			Actions: []Action{HandOver{To: v.Op.To, Op: v.Op.ID}},
-		}
+	planned := v.Op.Kind == OpPlanned && v.Op.Epoch == v.epoch() && v.Op.To != v.Self
+	if planned && v.Ready == v.Op.ID {
+		return Plan{Rule: RuleHandOver, Because: "planned failover to " + string(v.Op.To), Open: v.open(), Actions: []Action{HandOver{v.Op}}}
 	}
 	step := NextSync(v)
 	p := Plan{Rule: RuleSync, Because: step.Because, Open: v.open()}
@@ -408,6 +448,9 @@ func (v View) lead() Plan {
 	case step.Because == "":
 		p.Rule, p.Because = RuleServe, fmt.Sprintf("leads epoch %d", v.epoch())
 	}
+	if planned { // serving goes on, and so does the bookkeeping, however long a checkpoint takes
+		p.Actions = append(p.Actions, Prepare{v.Op})
+	}
 	return p
 }
 
@@ -417,7 +460,25 @@ func (v View) open() bool {
 	if !v.is(PhaseLead) || v.Local.Server != ServerWritable || !v.leaseHeld() || v.Local.Armed != v.epoch() {
 		return false
 	}
+	if v.Local.Attached && !v.Local.Sync.Proven {
+		return false
+	}
+	if v.Local.Restart != 0 && !v.replicated(v.Local.Restart) {
+		return false
+	}
 	return v.Local.Opened == v.epoch() || v.Record.State.K >= 1 || v.Record.State.Epoch == v.epoch() && v.Local.Sync.N == 0
+}
+
+// replicated reports whether as many members of V as the record promises have flushed what this server had when it was started again,
+// or the group is recorded as degraded: before that nobody may read it (S6).
+func (v View) replicated(at LSN) bool {
+	st, have := v.Record.State, 0
+	for _, m := range st.V {
+		if s, ok := v.stream(m.ID); ok && s.Open && s.Copy == m.Copy && s.Flush >= at {
+			have++
+		}
+	}
+	return have >= max(st.K, 1) || st.K == 0 && v.Local.Sync.N == 0
 }
 
 // follow is everybody else's turn.
@@ -430,13 +491,23 @@ func (v View) follow() Plan {
 	case v.Local.Data == DataForeign:
 		return Plan{Rule: RuleStandBy, Because: "the data directory does not hold the copy this node was given; nothing touches it (S5)"}
 	case v.me().Suspended:
-		return Plan{Rule: RuleSuspended, Because: "data movement is suspended; coterie resume continues it", Actions: v.start(Hold{})}
+		because := "data movement is suspended; coterie resume continues it"
+		if v.me().Join != "" {
+			because = "no replica of a group: ALTER AVAILABILITY GROUP ADD REPLICA and JOIN make it one"
+		}
+		return Plan{Rule: RuleSuspended, Because: because, Actions: v.start(Hold{})}
+	case v.Local.Data == DataEmpty && (v.me().Options.NoSeeding || v.me().Options.ManualSeeding && v.Local.Renew == ""):
+		return Plan{Rule: RuleStandBy, Because: "holds no copy, and may not be given one: SEEDING_MODE is MANUAL (coterie seed asks for one), or CREATE ANY DATABASE is denied"}
+	case v.Local.Withheld != "" && (v.Local.Data != DataPresent || v.Local.Renew != "" || diverged && v.Local.NoRewind):
+		return Plan{Rule: RuleStandBy, Because: v.Local.Withheld}
 	case v.Local.Data != DataPresent && leading && v.reaches(leader): // counted or not: there is nothing left to protect
 		return Plan{Rule: RuleSeed, Because: "the data directory is " + string(v.Local.Data), Actions: []Action{Seed{Source: leader}}}
 	case v.Local.Data != DataPresent:
 		return Plan{Rule: RuleStandBy, Because: "waiting for a leader to be seeded from"}
-	case diverged && counted:
+	case (diverged || v.Local.Renew != "") && counted:
 		return Plan{Rule: RuleAwaitDrop, Because: stays, Actions: []Action{Hold{}}}
+	case v.Local.Renew != "" && leading && v.reaches(leader):
+		return Plan{Rule: RuleReseed, Because: v.Local.Renew, Actions: []Action{Seed{Source: leader}}}
 	case diverged && !v.reaches(leader):
 		return Plan{Rule: RuleStandBy, Because: "diverged; waiting for the leader to answer"}
 	case diverged && v.Local.NoRewind:
@@ -473,7 +544,8 @@ func (v View) counted() (why string, in bool) {
 
 // Diverged reports whether this copy holds WAL that is not in the leader's history: its timeline is not one the leader's passed
 // through, or it went on after the leader's history left it (S7). Timeline ids are never allotted twice, so this is exact; the
-// checksum of the stream handshake guards against the rest.
+// checksum of the stream handshake guards against the rest. A promotion that was begun here and did not come to lead counts as well,
+// whatever the files say of it: it may have written (safety specification 1.3).
 func (v View) Diverged() bool {
 	tls, at := v.Record.State.Timelines, v.Local.Position
 	i := slices.IndexFunc(tls, func(t TimelineEntry) bool { return t.TLI == at.Timeline })
@@ -481,9 +553,10 @@ func (v View) Diverged() bool {
 		return len(tls) > 0 && at.Timeline != 0
 	}
 	for _, t := range tls[i+1:] {
-		if t.Parent == at.Timeline {
-			return at.LSN > t.Switch
+		if t.Parent == at.Timeline && at.LSN > t.Switch {
+			return true
 		}
 	}
-	return false
+	began := v.Local.Began
+	return began != 0 && !slices.ContainsFunc(tls, func(t TimelineEntry) bool { return t.TLI == began })
 }

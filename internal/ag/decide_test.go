@@ -93,9 +93,19 @@ func TestDecide(t *testing.T) {
 		{"busy", following(), func(v *View) { v.Busy = "rewind" }, RuleBusy},
 		{"forced by an operator", following(), func(v *View) { v.Op = Op{Kind: OpForced, To: "b", Epoch: 3} }, RuleForce},
 		{"forced in an older epoch is void", following(), func(v *View) { v.Op = Op{Kind: OpForced, To: "b", Epoch: 2} }, RuleStandBy},
+		{"a member acknowledges twice", leading(), func(v *View) { v.Local.Doubled = []ReplicaID{"b"} }, RuleDoubled},
+		{"a member acknowledges twice, without quorum", leading(), func(v *View) { v.Quorum, v.Local.Doubled = false, []ReplicaID{"b"} }, RuleDoubled},
+		{"the leader is seen to be dead", suspicious(), func(*View) {}, RuleVote},
+		{"this agent has just begun", following(), func(v *View) { v.Voting.Fresh = true }, RuleAcknowledge},
 		{"the leader is silent", following(), func(v *View) { v.Silence = v.Profile.Observer }, RuleClaim},
 		{"the leader released", following(), func(v *View) { v.Record.Lead.Released = true }, RuleClaim},
 		{"a release of an older epoch says nothing", following(), func(v *View) { v.Record.Lead = Lead{Epoch: 2, Released: true} }, RuleStandBy},
+		{"silent for what the configured profile says, not for what the leader declared", following(), func(v *View) {
+			v.Silence, v.Record.Lead.Observer = v.Profile.Observer, 17*time.Second
+		}, RuleStandBy},
+		{"silent for what the leader declared", following(), func(v *View) {
+			v.Silence, v.Record.Lead.Observer = 3*time.Second, 3*time.Second
+		}, RuleClaim},
 		{"almost silent", following(), func(v *View) { v.Silence = v.Profile.Observer - 1 }, RuleStandBy},
 		{"silent, but k is 0", following(), func(v *View) { v.Silence, v.Record.State.K = time.Hour, 0 }, RuleStandBy},
 		{"silent, but this copy is another", following(), func(v *View) { v.Silence, v.Local.Copy = time.Hour, "B2" }, RuleStandBy},
@@ -158,6 +168,9 @@ func TestDecide(t *testing.T) {
 		{"a new leader", following(), func(v *View) { v.Local.Source = "c" }, RuleFollow},
 		{"a new epoch of the same leader", following(), func(v *View) { v.Local.SourceEp = 2 }, RuleFollow},
 		{"streaming", following(), func(*View) {}, RuleStandBy},
+		{"ill", leading(), sick, RuleStepDown}, // more of these in TestDecideOnHealth
+		{"ill and alone", leading(), func(v *View) { sick(v); v.Record.State.K = 0 }, RuleRestart},
+		{"not trusted", following(), func(v *View) { v.Local.Quarantine = "fsync" }, RuleQuarantined},
 	}
 	seen := map[Rule]bool{}
 	for _, tt := range tests {
@@ -313,6 +326,12 @@ func TestDivergedAndForkPoint(t *testing.T) {
 		}
 		if got := v.ForkPoint(); got != tt.fork {
 			t.Errorf("%s forks at %s, want %s", tt.at, got, tt.fork)
+		}
+	}
+	for began, want := range map[Timeline]bool{0: false, 4: false, 5: false, 3: true, 6: true} {
+		v := View{Record: Record{State: State{Timelines: tls}}, Local: Local{Position: Position{1, 100}, Began: began}}
+		if got := v.Diverged(); got != want {
+			t.Errorf("a promotion to timeline %d was begun: diverged = %v, want %v", began, got, want)
 		}
 	}
 	if (View{Local: Local{Position: Position{3, 9}}}).Diverged() {

@@ -77,12 +77,39 @@ type Replica struct {
 	Voter            bool             `json:"voter"`               // a voting member of the quorum
 	EtcdID           uint64           `json:"etcd_id,omitempty"`   // its member id in the embedded store
 	Suspended        bool             `json:"suspended,omitempty"` // data movement suspended until RESUME
-	Major            int              `json:"major,omitempty"`     // PostgreSQL major version, 0 for the witness
+	SuspendedBy      SuspendReason    `json:"suspended_by,omitempty"`
+	Join             JoinState        `json:"join_state,omitempty"` // beside "", it is suspended too
+	Major            int              `json:"major,omitempty"`      // PostgreSQL major version, 0 for the witness
 	Allow            AllowConnections `json:"secondary_allow,omitempty"`
+	Options          ReplicaOptions   `json:"options,omitzero"`
 }
+
+// JoinState is how far a node of the quorum has become a replica of the group: "" it is one.
+type JoinState string
+
+// The join states of a node that is no replica yet, or no more. ADD REPLICA and then JOIN on the node itself make it one.
+const (
+	NotJoined JoinState = "NOT_JOINED" // added, and to be joined
+	Detached  JoinState = "DETACHED"   // a node of the quorum only
+)
+
+// SuspendReason is who suspended a replica's data movement: "" and USER a person, PARTNER a forced failover.
+type SuspendReason string
+
+// The reasons of a suspension.
+const (
+	SuspendUser    SuspendReason = "USER"
+	SuspendPartner SuspendReason = "PARTNER"
+)
+
+// Part reports whether the replica was made one of the group's, joined or not.
+func (r Replica) Part() bool { return r.Join != Detached }
 
 // HasData reports whether the replica holds a copy of the database; a witness does not.
 func (r Replica) HasData() bool { return r.AvailabilityMode != ConfigurationOnly }
+
+// Votes reports whether the member votes by now: until its learner is promoted, it only is to vote.
+func (r Replica) Votes() bool { return r.Voter && r.EtcdID != 0 }
 
 // AllowConnections is a secondary's answer to clients: NO, READ_ONLY (the default, also for "") or ALL.
 type AllowConnections string
@@ -107,6 +134,9 @@ type Group struct {
 	Profile        string        `json:"profile"`                                     // lease profile: default, fast, wan
 	HBA            string        `json:"hba,omitempty"`                               // listener rules of the group, pg_hba.conf syntax; "": the default
 	Superuser      string        `json:"superuser,omitempty"`                         // bootstrap superuser of the cluster; "": postgres
+	Options        Options       `json:"options,omitzero"`
+	// Draft says that there is no group yet, or no more: nodes with a quorum, one of which has the data. CREATE makes it a group.
+	Draft bool `json:"draft,omitempty"`
 }
 
 // Replica returns the configured replica of that id.
@@ -119,7 +149,26 @@ func (g Group) Replica(id ReplicaID) (Replica, bool) {
 	return Replica{}, false
 }
 
-// Voters returns how many members vote in the quorum.
+// Voting returns how many members vote by now.
+func (g Group) Voting() (n int) {
+	for _, r := range g.Replicas {
+		if r.Votes() {
+			n++
+		}
+	}
+	return n
+}
+
+// Survives reports whether the quorum keeps its majority without a member.
+func (g Group) Survives(id ReplicaID) bool {
+	left := g.Voting()
+	if r, ok := g.Replica(id); ok && r.Votes() {
+		left--
+	}
+	return left > g.Voting()/2
+}
+
+// Voters returns how many members vote in the quorum, or will when they have joined it.
 func (g Group) Voters() int {
 	n := 0
 	for _, r := range g.Replicas {

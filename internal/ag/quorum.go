@@ -85,8 +85,15 @@ type SyncStep struct {
 // too late.
 func NextSync(v View) SyncStep {
 	st, cur := v.Record.State, v.Local.Sync
+	streams := func(p []ReplicaID) bool {
+		return slices.ContainsFunc(v.Streams, func(s Stream) bool { return s.Open && slices.Contains(p, s.Member) })
+	}
 	want := wantedSync(v)
 	switch {
+	case v.Local.Attached && !cur.Proven && (cur.N == 0 || streams(cur.P)):
+		return SyncStep{Prove: true, Because: "left by another agent: what is in force is proven before anything is recorded"}
+	case v.Local.Attached && !cur.Proven && slices.ContainsFunc(cur.P, func(id ReplicaID) bool { return !v.lost(id) }):
+		return SyncStep{Because: fmt.Sprintf("left by another agent: waiting for one of %v to stream, to prove what is in force", cur.P)}
 	case !st.Holds(want) || !st.Setting.Same(want.Setting()):
 		return announce(v, st, want)
 	case !cur.Setting().Same(want.Setting()):
@@ -98,14 +105,14 @@ func NextSync(v View) SyncStep {
 		next.K = max(0, next.K-1)
 		return SyncStep{State: &next, Because: fmt.Sprintf("%s holds another copy now", m.ID)}
 	}
-	if !cur.Proven && want.N > 0 && !slices.ContainsFunc(v.Streams, func(s Stream) bool { return s.Open && slices.Contains(want.P, s.Member) }) {
+	if !cur.Proven && want.N > 0 && !streams(want.P) {
 		return SyncStep{Because: fmt.Sprintf("waiting for one of %v to stream", want.P)}
 	}
 	if !cur.Proven {
 		return SyncStep{Prove: true, Because: "the setting is not yet proven to be in force"}
 	}
 	for _, id := range want.P {
-		if !v.copyKnown(id) { // nobody could seal it: it cannot be told which copy was counted
+		if !v.copyKnown(id) && v.Record.State.Former.ID != id { // nobody could seal it: it cannot be told which copy was counted
 			return SyncStep{Because: fmt.Sprintf("waiting for %s to stream", id)}
 		}
 	}
@@ -167,7 +174,7 @@ func wantedSync(v View) Sync {
 	for _, id := range eligible {
 		s, known := v.stream(id)
 		was := slices.Contains(v.Local.Sync.P, id)
-		if known && s.Open && (s.Close || was) || was && !v.lost(id) && (v.copyKnown(id) || s.Silent < FirstStreamTimeout) {
+		if known && s.Open && (s.Close || was) || was && !v.lost(id) && (v.copyKnown(id) || s.Silent < v.firstStream()) {
 			p = append(p, id)
 		}
 	}
@@ -193,6 +200,20 @@ func (v View) copyKnown(id ReplicaID) bool {
 // that came: who comes later is admitted then.
 const FirstStreamTimeout = 500 * time.Millisecond
 
+// FirstMemberTimeout is how long it waits while none of them has come: then the group is recorded as degraded, if REQUIRED allows it
+// (safety specification 9.7).
+const FirstMemberTimeout = 3 * time.Second
+
+// firstStream is how long a member that commits wait for, and that has not streamed in this epoch, still has for it.
+func (v View) firstStream() time.Duration {
+	for _, id := range v.Local.Sync.P {
+		if s, ok := v.stream(id); ok && s.Open {
+			return FirstStreamTimeout
+		}
+	}
+	return FirstMemberTimeout
+}
+
 // RefusedTimeout is how long a member is given whose streams were reset and whose endpoint refuses connections.
 const RefusedTimeout = time.Second
 
@@ -200,10 +221,15 @@ const RefusedTimeout = time.Second
 // connections (safety specification 3.4). Being wrong costs a re-admission, never data.
 func (v View) lost(id ReplicaID) bool {
 	s, known := v.stream(id)
-	if r, ok := v.Group.Replica(id); !ok || r.Suspended || !known {
+	r, ok := v.Group.Replica(id)
+	if !ok || r.Suspended || !known {
 		return true
 	}
-	return s.Silent >= v.Group.SessionTimeout || !s.Open && s.Refused && s.Silent >= RefusedTimeout
+	timeout := v.Group.SessionTimeout
+	if r.Options.SessionTimeout > 0 {
+		timeout = r.Options.SessionTimeout
+	}
+	return s.Silent >= timeout || !s.Open && s.Refused && s.Silent >= RefusedTimeout
 }
 
 func (v View) stream(id ReplicaID) (Stream, bool) {
@@ -233,6 +259,8 @@ func membersOf(v View, p []ReplicaID) []Member {
 		if s, ok := v.stream(id); ok && s.Copy != "" {
 			m.Copy = s.Copy
 		} else if old, ok := v.Record.State.InV(id); ok {
+			m.Copy = old.Copy
+		} else if old := v.Record.State.Former; old.ID == id {
 			m.Copy = old.Copy
 		}
 		ms = append(ms, m)

@@ -167,6 +167,14 @@ func randomLeader(r *rand.Rand) View {
 	return v
 }
 
+// promotedAlone: leads since then, nothing is promised yet, and none of the members that commits wait for has streamed.
+func promotedAlone(v *View, since time.Duration) {
+	v.Group.Required = new(int)
+	v.Record.State.V, v.Record.State.K = nil, 0
+	v.Local.Sync.Proven = false
+	v.Streams = []Stream{{Member: "b", Silent: since}, {Member: "c", Silent: since}}
+}
+
 func TestNextSync(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -221,6 +229,35 @@ func TestNextSync(t *testing.T) {
 		{"when all are lost and one is required, whoever comes back first will do", func(v *View) {
 			v.Streams = []Stream{{Member: "b", Copy: "B", Silent: time.Hour}, {Member: "c", Copy: "C", Silent: time.Hour}}
 		}, func(s SyncStep) bool { return s.State == nil && s.Set == nil && s.Because != "" }},
+		{"of a new primary's members none has come yet", func(v *View) { promotedAlone(v, FirstMemberTimeout-1) }, func(s SyncStep) bool {
+			return s.State == nil && s.Set == nil && s.Because != ""
+		}},
+		{"none has come within 3 s: degraded, on the record first", func(v *View) { promotedAlone(v, FirstMemberTimeout) }, func(s SyncStep) bool {
+			return s.Set == nil && s.State != nil && s.State.K == 0 && s.State.Setting.N == 0
+		}},
+		{"and not while one is required", func(v *View) {
+			promotedAlone(v, time.Hour)
+			one := 1
+			v.Group.Required = &one
+		}, func(s SyncStep) bool { return s.State == nil && s.Set == nil }},
+		{"one has come: the other is given half a second", func(v *View) {
+			promotedAlone(v, FirstStreamTimeout)
+			v.Streams[1] = Stream{Member: "c", Copy: "C", Open: true, Close: true, Flush: 200}
+		}, func(s SyncStep) bool { return s.State != nil && s.State.Setting.Same(Setting{[]ReplicaID{"c"}, 1}) }},
+		{"an agent that took a primary over records nothing before the proof", func(v *View) {
+			v.Local.Attached, v.Local.Sync.Proven = true, false
+			v.Record.State.Setting = Setting{[]ReplicaID{"c"}, 1}
+		}, func(s SyncStep) bool { return s.Prove }},
+		{"nor while nobody streams with whom to prove it", func(v *View) {
+			v.Local.Attached, v.Local.Sync.Proven = true, false
+			v.Record.State.Setting = Setting{[]ReplicaID{"c"}, 1}
+			v.Streams = []Stream{{Member: "b", Copy: "B"}, {Member: "c", Copy: "C"}}
+		}, func(s SyncStep) bool { return s.State == nil && s.Set == nil && !s.Prove && s.Because != "" }},
+		{"but degrades when all are lost", func(v *View) {
+			v.Local.Attached, v.Local.Sync.Proven = true, false
+			v.Group.Required = new(int)
+			v.Streams = []Stream{{Member: "b", Copy: "B", Silent: time.Hour}, {Member: "c", Copy: "C", Silent: time.Hour}}
+		}, func(s SyncStep) bool { return s.State != nil && s.State.K == 0 && s.State.Setting.N == 0 }},
 		{
 			"another copy counts for nothing", func(v *View) { v.Streams[0].Copy = "B2" },
 			func(s SyncStep) bool {

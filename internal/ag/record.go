@@ -104,7 +104,10 @@ type State struct {
 	Setting   Setting         `json:"setting"` // what PostgreSQL is given, written here first: see NextSync
 	Basis     Position        `json:"basis"`   // end of recovery of the epoch: where its own history begins
 	Timelines []TimelineEntry `json:"timelines"`
-	Seq       uint64          `json:"seq"` // grows by one with every write of /state
+	// Former is who led before, with its copy, when it was there to see the new leader: it will stream with that copy, and the leader
+	// need not wait for it to say so.
+	Former Member `json:"former,omitzero"`
+	Seq    uint64 `json:"seq"` // grows by one with every write of /state
 }
 
 // Setting is a synchronous setting: a commit waits for N of the members P.
@@ -124,7 +127,16 @@ type Lead struct {
 	Incarnation string    `json:"incarnation"` // of the agent that writes
 	Released    bool      `json:"released,omitempty"`
 	Restarting  bool      `json:"restarting,omitempty"` // announced restart of the agent in place
-	Progress    string    `json:"progress,omitempty"`
+	Progress    string    `json:"progress,omitempty"`   // of a candidate or a promotion: it is renewed when this changes
+	Answer      Answer    `json:"answer,omitzero"`      // the answer lease its holder keeps to
+	// Observer is for how long its holder must be silent from then on before another may claim its epoch; 0: as the configured profile says.
+	Observer time.Duration `json:"observer,omitempty"`
+}
+
+// Same reports whether two heartbeats say the same: then the newer one only renews the older.
+func (l Lead) Same(m Lead) bool {
+	return l.Epoch == m.Epoch && l.Holder == m.Holder && l.Incarnation == m.Incarnation && l.Released == m.Released &&
+		l.Restarting == m.Restarting && l.Progress == m.Progress && l.Answer.Same(m.Answer) && l.Observer == m.Observer
 }
 
 // Record is the agreed state of the group with the store revisions it was read at; every change is a compare-and-swap on them.
@@ -133,6 +145,7 @@ type Record struct {
 	State State       `json:"state"`
 	Lead  Lead        `json:"lead"`
 	Revs  Revisions   `json:"revisions"`
+	Votes []Vote      `json:"votes,omitempty"`
 }
 
 // Revisions are the store's modification revisions of the three keys of a Record; zero means the key is absent.
@@ -165,6 +178,8 @@ type Profile struct {
 	Lease    time.Duration `json:"lease"`     // L: the holder may act for this long after it sent a successful renewal
 	Fence    time.Duration `json:"fence"`     // F: worst time from the deadline until the last effect is impossible
 	Observer time.Duration `json:"observer"`  // O: silence after which an observer may take over
+	Beat     time.Duration `json:"beat"`      // HB: how often the leader sends a heartbeat to every voter, at least
+	Answer   time.Duration `json:"answer"`    // G: the answer lease, counted from a heartbeat that a majority acknowledged
 }
 
 // Rho bounds how much the rate of any two clocks of the group may differ.
@@ -172,13 +187,33 @@ const Rho = 0.01
 
 // Profiles are the lease profiles of the design, by name.
 var Profiles = map[string]Profile{
-	"default": {"default", 750 * time.Millisecond, time.Second, 5 * time.Second, time.Second, 6500 * time.Millisecond},
-	"fast":    {"fast", 300 * time.Millisecond, 500 * time.Millisecond, 2200 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second},
-	"wan":     {"wan", 2 * time.Second, 4 * time.Second, 15 * time.Second, time.Second, 17 * time.Second},
+	"default": {
+		"default", 750 * time.Millisecond, time.Second, 5 * time.Second, time.Second, 6500 * time.Millisecond,
+		100 * time.Millisecond, 400 * time.Millisecond,
+	},
+	"fast": {
+		"fast", 300 * time.Millisecond, 500 * time.Millisecond, 2200 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second,
+		50 * time.Millisecond, 200 * time.Millisecond,
+	},
+	"wan": {"wan", 2 * time.Second, 4 * time.Second, 15 * time.Second, time.Second, 17 * time.Second, 500 * time.Millisecond, 2 * time.Second},
 }
 
 // Progress is how long a candidate or a promotion may be silent before it may be outbid: it renews no more often than the profile says.
 func (p Profile) Progress() time.Duration { return max(ProgressTimeout, 2*p.Heart) }
+
+// Declared returns the O that a holder declares with a renewal: the profile's, or what is left of a longer lease that it was granted before
+// it went over to this profile asks for, by the same inequality. So the profile can be changed while the group runs: whoever claims an epoch
+// has waited for what its holder declared last.
+func (p Profile) Declared(left time.Duration) time.Duration {
+	need := (float64(left)/(1-Rho) + float64(p.Fence)) * (1 + Rho)
+	return max(p.Observer, time.Duration(need)+1)
+}
+
+// WithFence returns the profile with the time to fence that was measured on a host.
+func (p Profile) WithFence(f time.Duration) Profile {
+	p.Fence = f
+	return p
+}
 
 // Validate refuses a profile whose observers could take over while its holder may still act:
 // O/(1+rho) >= L/(1-rho) + F (reliability notes, "The inequality").

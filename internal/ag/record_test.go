@@ -103,6 +103,8 @@ func TestPick(t *testing.T) {
 		{"the next set when the first is empty", &Routes{Primary: "a", WriteOpen: true, Targets: without("b", "c"), ReadList: list}, ReadOnly, 1, "d", false},
 		{"the primary where it is listed", &Routes{Primary: "a", WriteOpen: true, Targets: without("b", "c", "d"), ReadList: list}, ReadOnly, 0, "a", true},
 		{"not the primary where it is not listed", &Routes{Primary: "a", WriteOpen: true, Targets: without("b", "c"), ReadList: list[:1]}, ReadOnly, 0, "", false},
+		{"the primary in turn where a set has it", &Routes{Primary: "a", WriteOpen: true, Targets: all, ReadList: [][]ReplicaID{{"b", "a"}}}, ReadOnly, 1, "a", true},
+		{"the others of that set while the primary is shut", &Routes{Primary: "a", Targets: all, ReadList: [][]ReplicaID{{"b", "a"}}}, ReadOnly, 1, "b", false},
 		{"not a primary that is shut", &Routes{Primary: "a", Targets: without("b", "c", "d"), ReadList: list}, ReadOnly, 0, "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -111,5 +113,31 @@ func TestPick(t *testing.T) {
 				t.Errorf("Pick = %q, fell back %v, ok %v; want %q, %v", got.ID, fellBack, ok, tt.want, tt.fellBack)
 			}
 		})
+	}
+}
+
+func TestReadList(t *testing.T) {
+	g := Group{Replicas: []Replica{
+		{ID: "a"}, {ID: "b"}, {ID: "c", Join: Detached}, {ID: "d"}, {ID: "w", AvailabilityMode: ConfigurationOnly},
+	}}
+	a := &g.Replicas[0].Options
+	for _, tt := range []struct {
+		name string
+		set  func()
+		want [][]ReplicaID
+	}{
+		{"all others, then the primary", func() {}, [][]ReplicaID{{"b", "d"}, {"a"}}},
+		{"the primary's list", func() { a.RoutingList = [][]ReplicaID{{"d"}, {"a", "b"}} }, [][]ReplicaID{{"d"}, {"a", "b"}}},
+		{"a primary that takes no readers", func() { a.PrimaryAllow = PrimaryAllowReadWrite }, [][]ReplicaID{{"d"}, {"b"}}},
+		{"no routing and no readers", func() { a.RoutingNone = true }, [][]ReplicaID{nil}},
+		{"no routing", func() { a.PrimaryAllow = PrimaryAllowAll }, [][]ReplicaID{{"a"}}},
+	} {
+		tt.set()
+		if got := g.ReadList("a"); !slices.EqualFunc(got, tt.want, slices.Equal[[]ReplicaID]) {
+			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
+		}
+	}
+	if got := g.ReadList("b"); len(got) != 2 || !slices.Equal(got[0], []ReplicaID{"a", "d"}) {
+		t.Errorf("another primary has a list of its own: got %v", got)
 	}
 }

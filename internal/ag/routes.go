@@ -1,5 +1,7 @@
 package ag
 
+import "slices"
+
 // Intent is what a client asked for when it connected.
 type Intent string
 
@@ -38,8 +40,42 @@ func (r *Routes) Target(id ReplicaID) (Target, bool) {
 	return Target{}, false
 }
 
+// ReadList returns where read-only sessions go while that replica is the primary: its READ_ONLY_ROUTING_LIST, or by default all other
+// replicas in turn and then the primary. The list NONE switches routing off: readers go to the primary. A primary with
+// ALLOW_CONNECTIONS = READ_WRITE takes none.
+func (g Group) ReadList(primary ReplicaID) [][]ReplicaID {
+	p, _ := g.Replica(primary)
+	var others []ReplicaID
+	for _, r := range g.Replicas {
+		if r.ID != primary && r.HasData() && r.Part() {
+			others = append(others, r.ID)
+		}
+	}
+	list := [][]ReplicaID{others, {primary}}
+	switch {
+	case p.Options.RoutingNone:
+		list = [][]ReplicaID{{primary}}
+	case len(p.Options.RoutingList) > 0:
+		list = p.Options.RoutingList
+	}
+	if p.Options.PrimaryAllow != PrimaryAllowReadWrite {
+		return list
+	}
+	var without [][]ReplicaID
+	for _, set := range list {
+		var kept []ReplicaID
+		for _, id := range set {
+			if id != primary {
+				kept = append(kept, id)
+			}
+		}
+		without = append(without, kept)
+	}
+	return without
+}
+
 // Pick chooses the target for a session of that intent. n is a counter the caller advances per session, for round robin.
-// fellBack reports that a read-only session was sent to the primary for want of a readable secondary. ok is false while
+// fellBack reports that a read-only session was sent to the primary, which only the list can ask for. ok is false while
 // nothing can serve the intent: the caller waits, bounded.
 func (r *Routes) Pick(intent Intent, n uint64) (t Target, fellBack, ok bool) {
 	if r == nil {
@@ -51,21 +87,40 @@ func (r *Routes) Pick(intent Intent, n uint64) (t Target, fellBack, ok bool) {
 	for _, set := range r.ReadList {
 		var usable []Target
 		for _, id := range set {
-			if t, found := r.Target(id); found && t.Healthy && t.Readable && id != r.Primary {
+			t, found := r.Target(id)
+			switch {
+			case id == r.Primary && found:
+				if _, _, open := r.primary(); open {
+					usable = append(usable, t)
+				}
+			case found && t.Healthy && t.Readable:
 				usable = append(usable, t)
 			}
 		}
 		if len(usable) > 0 {
-			return usable[n%uint64(len(usable))], false, true
-		}
-		for _, id := range set {
-			if id == r.Primary && id != "" {
-				t, _, ok := r.primary()
-				return t, true, ok
-			}
+			t := usable[n%uint64(len(usable))]
+			return t, t.ID == r.Primary, true
 		}
 	}
 	return Target{}, false, false
+}
+
+// TakesReaders says that the list in force names at least one replica: readers are taken, if not now.
+func (r *Routes) TakesReaders() bool {
+	if r == nil {
+		return true
+	}
+	for _, set := range r.ReadList {
+		if len(set) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Listed says whether that replica is in the list in force.
+func (r *Routes) Listed(id ReplicaID) bool {
+	return slices.ContainsFunc(r.ReadList, func(set []ReplicaID) bool { return slices.Contains(set, id) })
 }
 
 func (r *Routes) primary() (Target, bool, bool) {

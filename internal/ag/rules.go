@@ -8,7 +8,12 @@ const (
 	RuleFenceDeposed Rule = "fence-deposed" // writable without a right to be
 	RuleFenceExpired Rule = "fence-expired" // writable, and the lease ran out
 	RuleFenceForeign Rule = "fence-foreign" // acknowledgements no longer keep the record true
+	RuleStepDown     Rule = "step-down"     // the primary is ill and another can take over: release
+	RuleRestart      Rule = "restart"       // the primary is ill, nobody can take over, and a new start may help
+	RuleDoubled      Rule = "two-streams"   // one member acknowledges twice: hold answers, end both
 	RuleAwaitQuorum  Rule = "await-quorum"  // no majority of the quorum answers: nothing may be decided (S8)
+	RuleVote         Rule = "vote"          // the leader's death was seen: acknowledge it no longer, then say so
+	RuleAcknowledge  Rule = "acknowledge"   // it lives, or this agent has just begun: take the vote back, then acknowledge
 	RuleBusy         Rule = "busy"          // a long action is under way
 	RuleWitness      Rule = "witness"       // a vote without data
 	RuleHoldSealed   Rule = "hold-sealed"   // a later epoch is being formed: take no WAL of an older one (S4)
@@ -25,6 +30,7 @@ const (
 	RuleHandOver     Rule = "hand-over"     // planned failover
 	RuleSync         Rule = "sync"          // bring setting and record to what the group wants
 	RuleServe        Rule = "serve"         // lead, nothing to change
+	RuleQuarantined  Rule = "quarantined"   // the storage lost a write of this copy: not started until a person has decided
 	RuleSuspended    Rule = "suspended"     // data movement suspended until RESUME
 	RuleSeed         Rule = "seed"          // empty or unusable: make a copy
 	RuleReseed       Rule = "reseed"        // diverged and not to be rewound
@@ -37,7 +43,7 @@ const (
 
 // Rules lists every rule, for tests that each is exercised and for metrics that start at zero.
 var Rules = []Rule{
-	RuleFenceDeposed, RuleFenceExpired, RuleFenceForeign, RuleAwaitQuorum, RuleBusy, RuleWitness, RuleHoldSealed, RuleForce,
+	RuleFenceDeposed, RuleFenceExpired, RuleFenceForeign, RuleStepDown, RuleRestart, RuleDoubled, RuleAwaitQuorum, RuleVote, RuleAcknowledge, RuleBusy, RuleWitness, RuleHoldSealed, RuleForce,
 	RuleClaim, RuleRetake, RuleOutbid, RuleSeal, RuleChoose, RulePromote, RulePromoteAgain, RuleLead, RuleRelease, RuleHandOver, RuleSync, RuleServe,
-	RuleSuspended, RuleSeed, RuleReseed, RuleRewind, RuleAwaitDrop, RuleStart, RuleFollow, RuleStandBy,
+	RuleQuarantined, RuleSuspended, RuleSeed, RuleReseed, RuleRewind, RuleAwaitDrop, RuleStart, RuleFollow, RuleStandBy,
 }

@@ -46,16 +46,26 @@ type Local struct {
 	Copy     CopyID          `json:"copy"`
 	Position Position        `json:"position"`            // end of WAL here; of a running primary its flush position
 	Promised Epoch           `json:"promised"`            // the highest epoch promised to a candidate, on disk
+	Began    Timeline        `json:"began,omitempty"`     // the timeline of the last promotion that was begun here, on disk; 0: none
 	Armed    Epoch           `json:"armed"`               // the epoch the keeper holds a deadline for; 0: none
 	Source   ReplicaID       `json:"source,omitempty"`    // whom the upstream socket is pointed at
 	SourceEp Epoch           `json:"source_epoch"`        // and in which epoch
 	Refused  bool            `json:"refused,omitempty"`   // the source refused the stream because this copy diverged
 	NoRewind bool            `json:"no_rewind,omitempty"` // the last rewind of this copy failed or is impossible: reseed
 	Sync     Sync            `json:"sync"`
-	Foreign  string          `json:"foreign,omitempty"` // a reserved setting carries a value that is not ours
-	EndOfRec LSN             `json:"end_of_recovery"`   // where the promotion of this epoch ended
-	History  []TimelineEntry `json:"history,omitempty"` // the timelines of this copy, oldest first, known after promotion
-	Opened   Epoch           `json:"opened"`            // the epoch in which the gate was opened here
+	Foreign  string          `json:"foreign,omitempty"`  // a reserved setting carries a value that is not ours
+	EndOfRec LSN             `json:"end_of_recovery"`    // where the promotion of this epoch ended
+	History  []TimelineEntry `json:"history,omitempty"`  // the timelines of this copy, oldest first, known after promotion
+	Doubled  []ReplicaID     `json:"doubled,omitempty"`  // members for which two walsenders run: PostgreSQL counts both
+	Opened   Epoch           `json:"opened"`             // the epoch in which the gate was opened here
+	Attached bool            `json:"attached,omitempty"` // the server was left running by another agent, and what commits wait for is not proven yet
+	Restart  LSN             `json:"restart,omitempty"`  // the server was started again within the epoch: how far its WAL went then; 0: it was not
+
+	Renew      string `json:"renew,omitempty"`    // why the copy must be made anew although it has not diverged; "": it need not
+	Withheld   string `json:"withheld,omitempty"` // why no copy is made here for now although one is needed; "": one may be
+	Health     Health `json:"health,omitzero"`
+	Quarantine string `json:"quarantine,omitempty"` // why this copy is not trusted; "": it is
+	StoodDown  string `json:"stood_down,omitempty"` // when this node last gave up the leadership for its health or a crash, while that counts
 }
 
 // Stream is a replication stream that a secondary draws from this node, as seen by the primary's agent.
@@ -94,6 +104,10 @@ type Op struct {
 	Kind  OpKind    `json:"kind"`
 	To    ReplicaID `json:"to"`
 	Epoch Epoch     `json:"epoch"` // the epoch it was asked in; it is void in any other
+	// Drain is how long running transactions may take to end before a planned failover, 0: as usual. Cut ends them then, instead of
+	// giving up.
+	Drain time.Duration `json:"drain_ns,omitempty"`
+	Cut   bool          `json:"cut,omitempty"`
 }
 
 // Lease is this node's own hold on the leadership, as its renewals and its clock have it.
@@ -105,20 +119,24 @@ type Lease struct {
 // View is what one node can see at one moment: a value, without pointers to anything alive, that can be stored and decided
 // again. Durations are what this node's own stopwatch measured.
 type View struct {
-	Self    ReplicaID     `json:"self"`
-	Group   Group         `json:"group"`
-	Profile Profile       `json:"profile"`
-	Quorum  bool          `json:"quorum"` // Record is from a linearizable read of this turn
-	Record  Record        `json:"record"`
-	Silence time.Duration `json:"silence"` // since this node last saw /lead or /epoch change
-	Lease   Lease         `json:"lease"`
-	Local   Local         `json:"local"`
-	Reach   []ReplicaID   `json:"reach"` // members that answered on the control stream lately, self included
-	Seals   []SealReport  `json:"seals,omitempty"`
-	Sealed  time.Duration `json:"sealed"` // since enough seals were in; 0 if they are not
-	Streams []Stream      `json:"streams,omitempty"`
-	Op      Op            `json:"op,omitzero"`
-	Busy    string        `json:"busy,omitempty"` // the long action under way here
+	Self      ReplicaID     `json:"self"`
+	Group     Group         `json:"group"`
+	Profile   Profile       `json:"profile"`
+	Untrusted string        `json:"untrusted,omitempty"` // the store has gone back in time: why it is not believed; Quorum is false then
+	Quorum    bool          `json:"quorum"`              // Record is from a linearizable read of this turn
+	Record    Record        `json:"record"`
+	Silence   time.Duration `json:"silence"` // since this node last saw /lead or /epoch change
+	Lease     Lease         `json:"lease"`
+	Voting    Voting        `json:"voting,omitzero"`
+	Local     Local         `json:"local"`
+	Reach     []ReplicaID   `json:"reach"`           // members that answered on the control stream lately, self included
+	Unfit     []ReplicaID   `json:"unfit,omitempty"` // members that an ill primary should not leave the leadership to: by their own reports
+	Seals     []SealReport  `json:"seals,omitempty"`
+	Sealed    time.Duration `json:"sealed"` // since enough seals were in; 0 if they are not
+	Streams   []Stream      `json:"streams,omitempty"`
+	Op        Op            `json:"op,omitzero"`
+	Ready     string        `json:"ready,omitempty"` // the operator's request that this node is prepared for
+	Busy      string        `json:"busy,omitempty"`  // the long action under way here
 }
 
 // Plan is what the node should do now.
@@ -140,6 +158,10 @@ type Commit struct {
 	Epoch *EpochRecord `json:"epoch,omitempty"`
 	State *State       `json:"state,omitempty"`
 	Lead  *Lead        `json:"lead,omitempty"`
+
+	Votes  []Vote    `json:"votes,omitempty"`  // compared as well: each must still be there, unchanged
+	Vote   *Vote     `json:"vote,omitempty"`   // written
+	Unvote ReplicaID `json:"unvote,omitempty"` // whose vote is removed, if there is one
 }
 
 // Action is one thing an agent can do. The set is closed.
@@ -151,6 +173,10 @@ type Action interface{ action() }
 type (
 	// Fence makes writes impossible here, now, needing nobody.
 	Fence struct{ Reason string }
+	// Withhold acknowledges no heartbeat of the epoch any more.
+	Withhold struct{ Epoch Epoch }
+	// Acknowledge acknowledges heartbeats again.
+	Acknowledge struct{}
 	// Start starts PostgreSQL as a standby.
 	Start struct{}
 	// AskSeals asks the members for their promise to Epoch and their position; this node itself among them.
@@ -177,26 +203,31 @@ type (
 	Seed struct{ Source ReplicaID }
 	// SetSync puts a synchronous-replication setting before PostgreSQL.
 	SetSync struct{ Sync Sync }
+	// EndStreams holds every answer, ends all walsenders of the members, and lets answers go again once the setting is proven anew.
+	EndStreams struct{ Members []ReplicaID }
 	// ProveSync proves the present setting to be in force everywhere and samples the barrier.
 	ProveSync struct{}
-	// HandOver runs a planned failover to To.
-	HandOver struct {
-		To ReplicaID
-		Op string
-	}
+	// Prepare does what a planned failover needs beforehand, while this node goes on serving.
+	Prepare struct{ Op Op }
+	// HandOver runs a planned failover that is prepared.
+	HandOver struct{ Op Op }
 )
 
-func (Fence) action()     {}
-func (Start) action()     {}
-func (AskSeals) action()  {}
-func (Promote) action()   {}
-func (Follow) action()    {}
-func (Hold) action()      {}
-func (Rewind) action()    {}
-func (Seed) action()      {}
-func (SetSync) action()   {}
-func (ProveSync) action() {}
-func (HandOver) action()  {}
+func (Fence) action()       {}
+func (Withhold) action()    {}
+func (Acknowledge) action() {}
+func (Start) action()       {}
+func (AskSeals) action()    {}
+func (Promote) action()     {}
+func (Follow) action()      {}
+func (Hold) action()        {}
+func (Rewind) action()      {}
+func (Seed) action()        {}
+func (SetSync) action()     {}
+func (EndStreams) action()  {}
+func (ProveSync) action()   {}
+func (Prepare) action()     {}
+func (HandOver) action()    {}
 
 func (v View) reaches(id ReplicaID) bool { return id == v.Self || slices.Contains(v.Reach, id) }
 

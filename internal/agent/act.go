@@ -12,7 +12,7 @@ import (
 
 // Budgets of the long actions. A promotion replays what it received first, hence the length of its own.
 const (
-	startBudget   = 5 * time.Second
+	startBudget   = 30 * time.Second
 	fenceBudget   = 10 * time.Second
 	promoteBudget = 10 * time.Minute
 	syncBudget    = 10 * time.Second
@@ -26,6 +26,13 @@ func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
 	switch act := act.(type) {
 	case ag.Fence:
 		a.fence(act.Reason, v.Record.Epoch.Epoch)
+	case ag.EndStreams:
+		a.endStreams(ctx, act.Members)
+	case ag.Withhold:
+		a.voter.withhold(act.Epoch)
+		a.noteDead(v.Record.Epoch.Leader)
+	case ag.Acknowledge:
+		a.voter.resume()
 	case ag.Start:
 		a.start(ctx)
 	case ag.AskSeals:
@@ -52,11 +59,23 @@ func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
 		a.work(ctx, "rewind", v.Record.Epoch.Epoch, rewindBudget, func(ctx context.Context) (func(), error) { return a.rewind(ctx, v, act.Source) })
 	case ag.Seed:
 		a.work(ctx, "seed", v.Record.Epoch.Epoch, seedBudget, func(ctx context.Context) (func(), error) { return a.reseed(ctx, v, act.Source) })
+	case ag.Prepare:
+		a.prepare(ctx, v, act.Op)
 	case ag.HandOver:
-		rev := a.snapshot.Load().OpRev
+		rev, generation := a.snapshot.Load().OpRev, a.generation+1
 		a.work(ctx, "hand-over", v.Record.Epoch.Epoch, handOverBudget, func(ctx context.Context) (func(), error) {
-			defer a.closeOp(rev)
-			return a.handOver(ctx, v, act)
+			applied, err := a.handOver(ctx, v, act.Op, generation)
+			o := Outcome{Op: act.Op.ID}
+			if err != nil {
+				o.Error = err.Error()
+			}
+			a.children.Go(func() { a.endOp(rev, o) }) // this node has something better to do than to wait for it
+			return func() {
+				a.prep.ready = false // once is enough, however long it takes until the request is closed
+				if applied != nil {
+					applied()
+				}
+			}, err
 		})
 	}
 }
@@ -78,21 +97,21 @@ func (a *Agent) fence(reason string, now ag.Epoch) {
 	a.log.Warn("fenced", "reason", reason, "epoch", now)
 }
 
-// start starts the server as a standby, not more often than every startBackoff.
+// start starts the server as a standby, not more often than every startBackoff. It is the worker's: preparing a start reads files and runs
+// programs, which may take seconds, and the loop has a lease, a claim or a promotion to answer for meanwhile.
 func (a *Agent) start(ctx context.Context) {
 	now := boottime.Now()
-	if now < a.startRetry {
+	if now < a.startRetry || a.task != nil {
 		return
 	}
-	a.startRetry = now + startBackoff
-	ctx, cancel := context.WithTimeout(ctx, startBudget)
-	defer cancel()
+	a.startRetry = now + a.backoff()
+	if !a.mayStart() {
+		return
+	}
+	a.cond.liveFrom = now
 	a.generation++
-	if err := a.cfg.Keeper.Start(ctx, a.generation); err != nil {
-		a.log.Error("server not started", "err", err)
-		return
-	}
-	a.Wake()
+	generation := a.generation
+	a.work(ctx, "start", 0, startBudget, func(ctx context.Context) (func(), error) { return nil, a.cfg.Keeper.Start(ctx, generation) })
 }
 
 func (a *Agent) follow(ctx context.Context, v ag.View, act ag.Follow) {
@@ -107,6 +126,22 @@ func (a *Agent) follow(ctx context.Context, v ag.View, act ag.Follow) {
 		return
 	}
 	a.Wake()
+}
+
+// endStreams holds every answer from now on, and ends what acknowledged twice. Commits of the last moment may have been acknowledged by too
+// few, so the setting is proven anew, and its barrier flushed, before any answer leaves.
+func (a *Agent) endStreams(ctx context.Context, members []ag.ReplicaID) {
+	a.suspect.Store(true)
+	a.sync.Proven = false
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for _, id := range members {
+		a.log.Error("two walsenders run for one member; answers are held and both are ended", "member", id)
+		a.cfg.Downstream.Drop(id, "another walsender of its name runs")
+		if err := a.cfg.Instance.EndWalsenders(ctx, id); err != nil {
+			a.log.Error("walsenders not ended", "member", id, "err", err)
+		}
+	}
 }
 
 type sealAnswer struct {
@@ -173,31 +208,36 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
 	if promised > act.Epoch {
 		return nil, fmt.Errorf("epoch %d was promised since", promised)
 	}
-	if err := a.cfg.Marks.SetPromised(act.Epoch); err != nil {
-		return nil, err
+	if promised < act.Epoch {
+		if err := a.cfg.Marks.SetPromised(act.Epoch); err != nil {
+			return nil, err
+		}
 	}
 	if err := a.cfg.Upstream.Seal(ctx); err != nil {
 		return nil, err
 	}
-	if err := a.cfg.Instance.SetSync(ctx, act.Sync.P, act.Sync.N, act.Epoch); err != nil {
-		return nil, fmt.Errorf("put the synchronous setting in force before promotion: %w", err)
+	a.showProgress("protecting")
+	if !a.isPreset(ctx, act.Epoch, act.Sync) {
+		if err := a.cfg.Instance.SetSync(ctx, act.Sync.P, act.Sync.N, act.Epoch); err != nil {
+			return nil, fmt.Errorf("put the synchronous setting in force before promotion: %w", err)
+		}
 	}
+	a.showProgress("arming")
 	if err := a.arm(ctx, act.Epoch); err != nil {
 		return nil, err
 	}
 	if err := a.cfg.Marks.SetPromoting(PromotingMark{act.Epoch, act.TLI}); err != nil {
 		return nil, err
 	}
+	a.showProgress("promoting")
 	end, err := a.cfg.Instance.Promote(ctx, act.TLI)
 	if err != nil {
 		return nil, fmt.Errorf("promote to timeline %d: %w", act.TLI, err)
 	}
+	a.showProgress("promoted")
 	h, err := a.cfg.Instance.History(ctx, act.TLI)
 	if err != nil {
 		return nil, fmt.Errorf("read the history of timeline %d: %w", act.TLI, err)
-	}
-	if err := a.cfg.Instance.RestoreConflicts(ctx); err != nil {
-		a.log.Warn("conflict delays not restored", "err", err)
 	}
 	return func() {
 		a.endOfRec, a.timelines = end, h
@@ -257,7 +297,7 @@ func (a *Agent) proveSync(ctx context.Context, v ag.View, copies uint64) (func()
 	}
 	return func() {
 		if a.sync.N == s.N && sameMembers(a.sync.P, s.P) && a.copyChanges == copies {
-			a.sync.Proven, a.sync.Barrier, a.tried = true, barrier, nil
+			a.sync.Proven, a.sync.Barrier, a.tried, a.attached = true, barrier, nil, false
 		}
 	}, nil
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // Config is everything an agent is joined to. All fields are required, but those a witness has no use for: Instance, Keeper,
-// Upstream, Downstream and Seeder are nil there.
+// Upstream, Downstream and Seeder are nil there; and Wishes, Probes and Suspend, which may be nil.
 type Config struct {
 	Self        ag.ReplicaID
 	Incarnation string
@@ -27,9 +27,17 @@ type Config struct {
 	Peers       Peers
 	Sessions    Sessions
 	Seeder      Seeder
-	Logger      *slog.Logger
+	// Wishes are what operators want of this node's copy; nil: nothing.
+	Wishes Wishes
+	Logger *slog.Logger
 	// OnGroup is called by the loop with each new configuration of the group, before it is decided upon.
 	OnGroup func(ag.Group)
+	// Probes watches over the server and its disks; nil: nobody does, and the node is always well.
+	Probes Probes
+	// Fence is how long this host takes to fence a server, as measured; 0: not measured. The group's profile must allow for it.
+	Fence time.Duration
+	// Suspend suspends this node's data movement in the group's configuration, as an operator would; nil: nobody is told.
+	Suspend func(context.Context) error
 }
 
 // Agent runs one node. Make it with New, run it with Run.
@@ -38,6 +46,8 @@ type Agent struct {
 	log   *slog.Logger
 	lease *lease
 	seal  *sealer
+	voter *voter
+	heart *hearts
 	wake  chan struct{}
 
 	// Published by the loop for others to read.
@@ -48,7 +58,17 @@ type Agent struct {
 	reach    atomic.Pointer[reachability]
 	progress atomic.Pointer[string] // of the worker's action
 	history  *decisions
-	shut     atomic.Bool // set by the worker: the gate is shut for a planned failover
+	target   atomic.Pointer[ProbeTarget]
+	scribe   *scribe
+	trust    chan chan<- string // an operator's word that the copy may be trusted
+	turned   atomic.Int64       // boottime of the loop's last turn
+	suspect  atomic.Bool        // one member acknowledged twice: no answer leaves until the setting is proven anew
+	shut     atomic.Bool        // set by the worker: the gate is shut for a planned failover
+	outcome  atomic.Pointer[Outcome]
+	believed trust
+	preset   atomic.Pointer[preset]
+	// restarting is how far a restart in place is; set by the worker.
+	restarting atomic.Int32
 
 	// Owned by the loop.
 	seen       ag.Revisions
@@ -65,6 +85,12 @@ type Agent struct {
 	endOfRec   ag.LSN
 	timelines  []ag.TimelineEntry
 	opened     ag.Epoch
+	restart    ag.LSN // set: the server was started again in this epoch, and had written this much
+	prep       preparation
+	prepared   chan preparation
+	restarts   chan restartRequest
+	leave      bool // the loop shall end, for a successor
+	attached   bool // the server was left by the agent before, and what it waits for is not proven yet
 	noRewind   ag.CopyID
 	rewoundIn  ag.Epoch      // the epoch of the last rewind that ended well; refused again in it, the copy is made anew
 	repairedAt time.Duration // boottime of the last rewind or seeding; refusals before it are history
@@ -78,11 +104,20 @@ type Agent struct {
 	statusWas  string
 	startedAt  time.Duration
 	startRetry time.Duration
+	answeredAt time.Duration // boottime of the server's last answer while it was to be promoted
 
 	tried       *ag.Sync // a setting that may be in force as well; nil: none
 	copyChanges uint64   // streams that came back with another copy
 	fencing     bool     // a fence is not confirmed yet
 	refusal     refusal  // the last one
+
+	cond       condition
+	distrusted atomic.Bool // the copy is under quarantine
+	checked    atomic.Bool // the copy is as far as it was when this node was last heard of
+	seenSelf   bool        // what this agent published has been read back
+	autopsies  chan Autopsy
+	suspended  chan struct{}
+	pid        int // of the postmaster, 0: none
 }
 
 // streamFacts remembers a member's stream beyond its end.
@@ -99,16 +134,28 @@ type streamFacts struct {
 func New(c Config) (*Agent, error) {
 	a := &Agent{
 		cfg: c, log: c.Logger, wake: make(chan struct{}, 1), reports: make(chan sealAnswer, 16), done: make(chan taskResult, 1),
-		streams: map[ag.ReplicaID]*streamFacts{}, seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{},
-		failed: map[string]time.Duration{}, history: newDecisions(),
+		prepared: make(chan preparation, 1), restarts: make(chan restartRequest),
+		believed: trust{kick: make(chan struct{}, 1)},
+		streams:  map[ag.ReplicaID]*streamFacts{}, seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{},
+		failed: map[string]time.Duration{}, history: newDecisions(), scribe: newScribe(c.Logger),
+		trust: make(chan chan<- string), autopsies: make(chan Autopsy, 4), suspended: make(chan struct{}, 1),
 	}
 	if c.Store == nil || c.Peers == nil || c.Sessions == nil || c.Marks == nil {
 		return nil, errors.New("agent: Store, Peers, Sessions and Marks are required")
 	}
-	a.lease = &lease{store: c.Store, keeper: c.Keeper, profile: a.profile, log: c.Logger, lost: a.Wake, kick: make(chan struct{}, 1)}
+	gate := &answers{self: c.Self}
+	a.lease = &lease{
+		store: c.Store, keeper: c.Keeper, profile: a.profile, log: c.Logger, lost: a.Wake, kick: make(chan struct{}, 1), answers: gate,
+		alive: a.turns,
+	}
+	a.voter = newVoter(c.Self, c.Peers, a.Wake, c.Logger)
+	a.heart = &hearts{
+		self: c.Self, incarnation: c.Incarnation, peers: c.Peers, answers: gate, profile: a.profile, log: c.Logger, moved: make(chan struct{}, 1),
+		answered: newAnswered(),
+	}
 	a.seal = &sealer{
 		self: c.Self, marks: c.Marks, instance: c.Instance, keeper: c.Keeper, upstream: c.Upstream, lease: a.lease,
-		log: c.Logger, turn: make(chan struct{}, 1),
+		log: c.Logger, turn: make(chan struct{}, 1), distrusted: a.unpromotable, checked: a.checked.Load,
 	}
 	a.seal.turn <- struct{}{}
 	a.seenAt = boottime.Now()
@@ -142,16 +189,29 @@ func (a *Agent) Position(ctx context.Context) (Positions, error) {
 	return Positions{Flush: o.Position, Replay: o.Replay}, err
 }
 
-// Gate returns the instant until which bytes of the local primary may reach clients; 0 sets no limit, because the local server
-// is no primary (S3).
+// ServeHeart answers the heartbeats of another member's agent; the endpoint calls it for each stream. It returns when the stream has
+// ended, and where it ended as by a death, when that was found to be so or not.
+func (a *Agent) ServeHeart(ctx context.Context, from ag.ReplicaID, s Heart) {
+	if !a.voter.serve(from, s) {
+		return
+	}
+	if snap := a.snapshot.Load(); snap != nil {
+		if r, ok := snap.Group.Replica(from); ok {
+			a.voter.probe(ctx, r)
+		}
+	}
+}
+
+// Gate returns the instant until which bytes of the local primary may reach clients: the end of its lease, or of its answer lease where
+// that comes first. 0 sets no limit, because the local server is no primary (S3).
 func (a *Agent) Gate() time.Duration {
 	switch {
 	case a.lease.armed.Load() == 0:
 		return 0
-	case a.shut.Load():
+	case a.shut.Load(), a.suspect.Load():
 		return 1
 	}
-	return max(a.lease.until(), 1)
+	return max(min(a.lease.until(), a.lease.answers.until()), 1)
 }
 
 // Facts are what a primary's side of a stream handshake needs.
@@ -185,28 +245,56 @@ func (a *Agent) Snapshot() *Snapshot { return a.snapshot.Load() }
 
 func (a *Agent) profile() ag.Profile {
 	if s := a.snapshot.Load(); s != nil {
-		if p, ok := ag.Profiles[s.Group.Profile]; ok {
-			return p
-		}
+		return profileOf(s.Group)
 	}
 	return ag.Profiles["default"]
 }
 
-// Run runs the node until ctx is done, then fences or stops what it owns. It returns nil after an orderly end.
+func profileOf(g ag.Group) ag.Profile {
+	if p, ok := ag.Profiles[g.Profile]; ok {
+		return p
+	}
+	return ag.Profiles["default"]
+}
+
+// Run runs the node until ctx is done, then fences or stops what it owns. It returns nil after an orderly end, ErrRestart after one
+// that leaves the server to another agent.
 func (a *Agent) Run(ctx context.Context) error {
 	a.startedAt = boottime.Now()
+	a.turned.Store(int64(a.startedAt))
+	if err := a.loadCondition(); err != nil {
+		return err
+	}
+	var err error
+	if a.believed.seen, err = a.cfg.Marks.Seen(); err != nil {
+		return err
+	}
+	if err := a.history.open(a.cfg.Marks.dir); err != nil {
+		a.log.Warn("earlier decisions are not all known", "err", err)
+	}
+	a.scribe.start()
+	defer a.scribe.close()
 	background, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { a.ping(background) })
+	wg.Go(func() { a.rememberSeen(background) })
 	if a.cfg.Instance != nil {
 		wg.Go(func() { a.lease.run(background) })
+		wg.Go(func() { a.heart.run(background) })
 		wg.Go(func() { a.chores(background) })
 	}
-	err := a.loop(ctx)
+	if a.cfg.Probes != nil && a.cfg.Keeper != nil {
+		a.children.Go(func() { a.lastWords(background) })
+	}
+	if a.cfg.Instance != nil {
+		a.attach(ctx)
+	}
+	err = a.loop(ctx)
 	stop()
 	wg.Wait()
+	a.seal.readers.work.Wait()
 	a.children.Wait() // a promotion or a hand-over must not go on behind the shutdown's back
-	if a.cfg.Instance != nil {
+	if a.cfg.Instance != nil && !errors.Is(err, ErrRestart) {
 		err = errors.Join(err, a.shutdown())
 	}
 	return err

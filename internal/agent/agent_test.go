@@ -31,6 +31,7 @@ type lab struct {
 	agents map[ag.ReplicaID]*agent.Agent
 	ends   map[ag.ReplicaID]func()
 	born   int
+	probes map[ag.ReplicaID]*probes
 }
 
 // group is three synchronous, automatic replicas.
@@ -50,6 +51,7 @@ func inBubble(t *testing.T, test func(l *lab)) {
 			l.start(id)
 		}
 		l.formed("a", 30*time.Second)
+		time.Sleep(250 * time.Millisecond) // until heartbeats reach those as well that started after the first attempt
 		test(l)
 	})
 }
@@ -60,6 +62,7 @@ func inBubbleUnformed(t *testing.T, test func(l *lab)) {
 		l := &lab{
 			T: t, World: agtest.NewWorld(group("a", "b", "c"), "a"), ids: []ag.ReplicaID{"a", "b", "c"},
 			dirs: map[ag.ReplicaID]string{}, agents: map[ag.ReplicaID]*agent.Agent{}, ends: map[ag.ReplicaID]func(){},
+			probes: map[ag.ReplicaID]*probes{"a": {}, "b": {}, "c": {}},
 		}
 		for _, id := range l.ids {
 			l.dirs[id] = t.TempDir()
@@ -94,12 +97,14 @@ func (l *lab) start(id ag.ReplicaID) *agent.Agent {
 	a, err := agent.New(agent.Config{
 		Self: id, Incarnation: fmt.Sprintf("%s-%d", id, l.born), Marks: agent.OpenMarks(l.dirs[id]), Store: n.Store,
 		Instance: n.Instance(), Keeper: n.Keeper(), Upstream: n.Upstream(), Downstream: n.Downstream(), Peers: n.Peers(),
-		Sessions: n.Sessions(), Seeder: n.Seeder(), Logger: l.logger(id),
+		Sessions: n.Sessions(), Seeder: n.Seeder(), Logger: l.logger(id), Probes: l.probes[id],
+		Suspend: func(context.Context) error { l.suspend(id, true); return nil },
 	})
 	if err != nil {
 		l.Fatal(err)
 	}
 	l.agents[id] = a
+	n.Store.Kill(false)
 	l.Attach(id, a)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -123,6 +128,12 @@ func (l *lab) stop(id ag.ReplicaID) {
 		delete(l.ends, id)
 		end()
 	}
+}
+
+// kill ends an agent and its server as a power cut does.
+func (l *lab) kill(id ag.ReplicaID) {
+	l.Node(id).Kill()
+	l.stop(id)
 }
 
 // wait waits until cond holds.

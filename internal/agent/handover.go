@@ -2,147 +2,264 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
 )
 
-// Budgets of a planned failover (safety specification 9).
+// Budgets of a planned failover (safety specification 9). handOverBudget is above their sum and that of starting again.
 const (
-	handOverBudget = 30 * time.Second
+	handOverBudget = 15 * time.Minute
+	drainBudget    = 10 * time.Second
+	cutBudget      = time.Second
 	quietBudget    = 2 * time.Second
-	finishBudget   = time.Second
+	stopServer     = time.Second
+	flushBudget    = 2 * time.Second
 	askBudget      = 2 * time.Second
+	commitBudget   = 2 * time.Second
 	maxReplayLag   = 16 << 20
+	slowCheckpoint = 2 * time.Second // one that took longer has left too much to do for the shutdown's own
+	staleStream    = 500 * time.Millisecond
 )
 
-// handOver moves the leadership to act.To without a loss. Every step before the commit can be abandoned: then this node goes on, or
-// starts again, in the same epoch.
-func (a *Agent) handOver(ctx context.Context, v ag.View, act ag.HandOver) (func(), error) {
-	to, err := a.prepareHandOver(ctx, v, act.To)
-	if err != nil {
-		return nil, fmt.Errorf("planned failover to %s not begun: %w", act.To, err)
+// handover is one planned failover under way on the primary (safety specification 9): gate, quiet, stop, hand over. Until the server
+// is told to stop it can be abandoned without a trace, and from then until the commit by starting the server again.
+type handover struct {
+	a          *Agent
+	v          ag.View // as decided upon
+	op         ag.Op
+	to         ag.Replica
+	generation uint64 // of the next start
+}
+
+func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation uint64) (applied func(), err error) {
+	to, ok := v.Group.Replica(op.To)
+	if !ok {
+		return nil, fmt.Errorf("the group has no replica %s", op.To)
 	}
-	a.showProgress("gate shut, sessions closed")
+	h := &handover{a, v, op, to, generation}
 	a.cfg.Sessions.Hold(true)
 	defer a.cfg.Sessions.Hold(false)
+	a.cfg.Sessions.Drain(true)
+	defer a.cfg.Sessions.Drain(false)
+	reopen := func() { a.shut.Store(false) }
+	if err := h.drain(ctx); err != nil {
+		return reopen, fmt.Errorf("given up, %s serves on: %w", v.Self, err)
+	}
 	a.shut.Store(true) // from here on no client is told of a commit that quiet does not see
-	defer a.shut.Store(false)
-	a.Wake() // the others' routes
-	a.cfg.Sessions.CloseLocal("planned failover to " + string(act.To))
-	x, err := a.quiet(ctx, to)
+	a.Wake()           // the routes
+	x, err := h.quiet(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("planned failover to %s abandoned: %w", act.To, err)
+		return reopen, fmt.Errorf("given up, %s serves on: %w", v.Self, err)
 	}
-	a.showProgress("stopping the server")
-	clean, err := a.cfg.Keeper.Stop(ctx, finishBudget)
-	if err != nil {
-		return nil, fmt.Errorf("planned failover to %s abandoned while stopping: %w", act.To, err)
+	if err = h.finish(ctx, x); err == nil {
+		return reopen, nil
 	}
-	final, err := a.cfg.Instance.EndOfWAL(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("planned failover to %s abandoned: read the final position: %w", act.To, err)
+	unsure := func() { a.sync.Proven = false; reopen() }
+	if errors.Is(err, ErrUnknown) {
+		return unsure, fmt.Errorf("it is not known whether %s leads now; the record will tell: %w", op.To, err)
 	}
-	need := ag.Position{Timeline: final.Timeline, LSN: x}
-	if clean {
-		need = final
+	end, again := h.leadAgain(ctx)
+	if again != nil {
+		return unsure, fmt.Errorf("%w; %s could not go on either: %w", err, v.Self, again)
 	}
-	if err := a.awaitFlush(ctx, to, need, quietBudget); err != nil {
-		return nil, fmt.Errorf("planned failover to %s abandoned, this node leads again: %w", act.To, err)
-	}
-	return nil, a.commitHandOver(ctx, v, act.To, need)
+	return func() {
+		a.sync, a.tried = ag.Sync{P: v.Local.Sync.P, N: v.Local.Sync.N}, nil
+		a.restart = end // before the gate: nobody reads what is not replicated (S6)
+		reopen()
+	}, fmt.Errorf("given up, %s leads again in the same epoch: %w", v.Self, err)
 }
 
-// prepareHandOver refuses a target that could not take over at once.
-func (a *Agent) prepareHandOver(ctx context.Context, v ag.View, id ag.ReplicaID) (ag.Replica, error) {
-	to, ok := v.Group.Replica(id)
-	if !ok {
-		return to, fmt.Errorf("the group has no replica %s", id)
+// step tells whoever watches how far it is.
+func (h *handover) step(s string) {
+	h.a.log.Info("planned failover", "to", h.op.To, "step", s)
+	h.a.showProgress(s)
+	h.a.Wake()
+}
+
+// drain waits until no transaction runs on the server. New ones wait in the listener meanwhile.
+func (h *handover) drain(ctx context.Context) error {
+	budget := h.op.Drain
+	if budget <= 0 {
+		budget = drainBudget
 	}
-	if _, in := v.Record.State.InV(id); !in {
-		return to, fmt.Errorf("%s is not SYNCHRONIZED; wait for it, or force the failover and accept loss", id)
+	h.step("draining: new transactions wait, running ones end")
+	busy := h.awaitIdle(ctx, budget)
+	if busy > 0 && h.op.Cut && ctx.Err() == nil {
+		h.step("draining: ending what still runs")
+		h.a.cfg.Sessions.CutBusy("planned failover to " + string(h.op.To))
+		busy = h.awaitIdle(ctx, cutBudget)
 	}
-	a.showProgress("checkpoint")
-	if err := a.cfg.Instance.Checkpoint(ctx); err != nil {
-		return to, err
+	if busy > 0 {
+		return fmt.Errorf("%d transactions still run after %v; allow longer with --drain, or end them with --cut", busy, budget)
 	}
-	ask, cancel := context.WithTimeout(ctx, askBudget)
+	return nil
+}
+
+// awaitIdle returns how many sessions are busy at the end of the budget, or 0 as soon as none is.
+func (h *handover) awaitIdle(ctx context.Context, budget time.Duration) int {
+	ctx, cancel := context.WithTimeout(ctx, budget)
 	defer cancel()
-	pos, err := a.cfg.Peers.Position(ask, to)
-	if err != nil {
-		return to, fmt.Errorf("%s does not answer: %w", id, err)
+	for {
+		busy := h.a.cfg.Sessions.Busy()
+		if busy == 0 || ctx.Err() != nil {
+			return busy
+		}
+		pause(ctx, 2*time.Millisecond)
 	}
-	if lag := int64(pos.Flush.LSN) - int64(pos.Replay); lag > maxReplayLag {
-		return to, fmt.Errorf("%s has %d MiB left to replay", id, lag>>20)
-	}
-	return to, nil
 }
 
-// quiet waits until the target has flushed and replayed what this server has flushed.
-func (a *Agent) quiet(ctx context.Context, to ag.Replica) (ag.LSN, error) {
-	x, err := a.cfg.Instance.FlushLSN(ctx)
+// quiet ends whatever else writes here, and waits until the target has flushed and replayed what this server has flushed then.
+func (h *handover) quiet(ctx context.Context) (ag.LSN, error) {
+	h.step("waiting until " + string(h.op.To) + " has everything")
+	ctx, cancel := context.WithTimeout(ctx, quietBudget)
+	defer cancel()
+	if err := h.a.cfg.Instance.EndWriters(ctx); err != nil {
+		return 0, err
+	}
+	x, err := h.a.cfg.Instance.FlushLSN(ctx)
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, quietBudget)
-	defer cancel()
 	for {
-		pos, err := a.cfg.Peers.Position(ctx, to)
+		pos, err := h.a.cfg.Peers.Position(ctx, h.to)
 		if err == nil && pos.Flush.LSN >= x && pos.Replay >= x {
 			return x, nil
 		}
 		if ctx.Err() != nil {
-			return 0, fmt.Errorf("%s did not catch up to %s within %v", to.ID, x, quietBudget)
+			return 0, errors.Join(fmt.Errorf("%s has not flushed and replayed %s within %v", h.to.ID, x, quietBudget), err)
 		}
-		pause(ctx, 5*time.Millisecond)
+		pause(ctx, 2*time.Millisecond)
 	}
 }
 
-func (a *Agent) awaitFlush(ctx context.Context, to ag.Replica, need ag.Position, budget time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, budget)
+// finish stops the server and gives the leadership away. x is what every acknowledged commit ends before.
+func (h *handover) finish(ctx context.Context, x ag.LSN) error {
+	a := h.a
+	h.step("stopping the server")
+	a.cfg.Sessions.CloseServer("planned failover to " + string(h.op.To))
+	now := boottime.Now()
+	for _, s := range a.cfg.Downstream.Streams() { // a shutdown waits for every stream
+		if s.Member != h.op.To && s.Flush < x && now-s.LastFeedback > staleStream {
+			a.cfg.Downstream.Drop(s.Member, "it does not keep up with a planned failover")
+		}
+	}
+	clean, err := a.cfg.Keeper.Stop(ctx, stopServer)
+	if err != nil {
+		return fmt.Errorf("stop the server: %w", err)
+	}
+	final, err := a.cfg.Instance.EndOfWAL(ctx)
+	if err != nil {
+		return fmt.Errorf("read the final position: %w", err)
+	}
+	need := final
+	if !clean { // nothing is acknowledged beyond x; what lies there is rewound
+		need.LSN = x
+	}
+	if err := h.awaitFlush(ctx, need); err != nil {
+		return err
+	}
+	h.step("handing over to " + string(h.op.To))
+	return h.commit(ctx, need)
+}
+
+func (h *handover) awaitFlush(ctx context.Context, need ag.Position) error {
+	ctx, cancel := context.WithTimeout(ctx, flushBudget)
 	defer cancel()
 	for {
-		pos, err := a.cfg.Peers.Position(ctx, to)
+		pos, err := h.a.cfg.Peers.Position(ctx, h.to)
 		if err == nil && pos.Flush.LSN >= need.LSN {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%s has not flushed %s", to.ID, need)
+			return errors.Join(fmt.Errorf("%s has not flushed %s", h.to.ID, need), err)
 		}
-		pause(ctx, 5*time.Millisecond)
+		pause(ctx, 2*time.Millisecond)
 	}
 }
 
-// commitHandOver is the step after which the target leads: the writer itself has stopped and released, so no seal is needed.
-func (a *Agent) commitHandOver(ctx context.Context, v ag.View, to ag.ReplicaID, final ag.Position) error {
-	e := v.Record.Epoch
+// commit is the step after which the target leads: the writer itself has stopped and released, so no seal is needed.
+func (h *handover) commit(ctx context.Context, final ag.Position) error {
+	a, e := h.a, h.v.Record.Epoch
 	e.Epoch++
-	e.Phase, e.Leader, e.From = ag.PhasePromote, to, final
-	if m, in := v.Record.State.InV(to); in {
-		e.Copy = m.Copy // no other copy than the one that was counted may be promoted
+	e.Phase, e.Leader, e.From = ag.PhasePromote, h.op.To, final
+	m, in := h.v.Record.State.InV(h.op.To)
+	if !in {
+		return fmt.Errorf("%s is not SYNCHRONIZED", h.op.To)
 	}
+	e.Copy = m.Copy // no other copy than the one that was counted may be promoted
 	e.MaxTLI++
 	e.TLI, e.Forced = e.MaxTLI, false
 	e.Reason = fmt.Sprintf("planned failover from %s", a.cfg.Self)
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, commitBudget)
 	defer cancel()
-	if err := a.cfg.Store.Commit(ctx, ag.Commit{Guard: ag.Revisions{Epoch: v.Record.Revs.Epoch, State: v.Record.Revs.State, Lead: -1}, Epoch: &e}); err != nil {
-		return fmt.Errorf("hand over to %s: %w", to, err)
+	guard := ag.Revisions{Epoch: h.v.Record.Revs.Epoch, State: h.v.Record.Revs.State, Lead: -1}
+	if err := a.cfg.Store.Commit(ctx, ag.Commit{Guard: guard, Epoch: &e}); err != nil {
+		return fmt.Errorf("write that %s leads: %w", h.op.To, err)
 	}
 	a.lease.void()
-	if err := a.cfg.Keeper.Disarm(ctx, v.Record.Epoch.Epoch); err != nil {
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), commitBudget) // the new epoch ends this action
+	defer cancel()
+	if err := a.cfg.Keeper.Disarm(ctx, h.v.Record.Epoch.Epoch); err != nil {
 		a.log.Warn("keeper not disarmed", "err", err)
 	}
 	a.lease.armed.Store(0)
 	return nil
 }
 
-func (a *Agent) closeOp(rev int64) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	if err := a.cfg.Store.CloseOp(ctx, rev); err != nil {
-		a.log.Debug("request not closed", "err", err)
+// leadAgain starts the server where it stopped, in the same epoch and on the same timeline: nobody else has led, and nobody can
+// before this node's lease, which was renewed throughout, has run out. It returns how far WAL goes now: clients are let in again when
+// that is replicated (Local.Restart in package ag).
+func (h *handover) leadAgain(ctx context.Context) (end ag.LSN, err error) {
+	a, was := h.a, h.v.Local.Sync
+	h.step("given up; starting the server again")
+	if err := h.stillLeads(ctx); err != nil {
+		return 0, err
+	}
+	if err := a.cfg.Keeper.StartPrimary(ctx, h.generation, h.v.Record.Epoch.Epoch); err != nil {
+		return 0, fmt.Errorf("start the server again: %w", err)
+	}
+	for {
+		o, err := a.cfg.Instance.Observe(ctx)
+		if err == nil && o.InRecovery {
+			return 0, errors.New("the server came back in recovery")
+		}
+		if err == nil {
+			break
+		}
+		if st, serr := a.cfg.Keeper.Status(ctx); serr == nil && st.ServerPID == 0 {
+			return 0, errors.New("the server ended while it started; see its log")
+		}
+		if ctx.Err() != nil {
+			return 0, fmt.Errorf("the server does not answer: %w", err)
+		}
+		pause(ctx, 5*time.Millisecond)
+	}
+	if err := a.cfg.Instance.SetSync(ctx, was.P, was.N, h.v.Record.Epoch.Epoch); err != nil {
+		return 0, err
+	}
+	return a.cfg.Instance.FlushLSN(ctx)
+}
+
+// stillLeads asks the record, as long as the lease allows an answer to be of use.
+func (h *handover) stillLeads(ctx context.Context) error {
+	for {
+		c, cancel := context.WithTimeout(ctx, h.v.Profile.Request)
+		snap, err := h.a.cfg.Store.Read(c)
+		cancel()
+		lease := h.a.lease.state()
+		switch {
+		case !lease.Valid || lease.Epoch != h.v.Record.Epoch.Epoch:
+			return errors.Join(errors.New("the lease has run out"), err)
+		case err == nil && snap.Record.Revs.Epoch != h.v.Record.Revs.Epoch:
+			return fmt.Errorf("epoch %d of %s has begun", snap.Record.Epoch.Epoch, snap.Record.Epoch.Leader)
+		case err == nil:
+			return nil
+		}
+		pause(ctx, 20*time.Millisecond)
 	}
 }
 

@@ -3,6 +3,7 @@ package agent_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,8 +39,13 @@ func TestPlannedFailover(t *testing.T) {
 		if s.Rewinds+s.Seeds+len(s.Fences) != 0 || !s.Receiving || s.Armed != 0 {
 			t.Errorf("the old primary did not just change sides: %+v", s)
 		}
-		hold := slices.Index(s.Events, "hold true")
-		if hold < 0 || s.Events[hold+1] != "close local: planned failover to c" || slices.Index(s.Events, "hold false") < hold {
+		var told []string
+		for _, e := range s.Events[slices.Index(s.Events, "hold true"):] {
+			if !strings.HasPrefix(e, "close local") && !strings.HasPrefix(e, "close older") { // there is nobody left then
+				told = append(told, e)
+			}
+		}
+		if want := []string{"hold true", "drain true", "close server: planned failover to c", "drain false", "hold false"}; !slices.Equal(told, want) {
 			t.Errorf("sessions were told %q", s.Events)
 		}
 	})
@@ -83,14 +89,70 @@ func TestPlannedFailoverAbandonedBeforeTheStop(t *testing.T) {
 	}
 }
 
-// After the stop, whoever leads next has everything; the old primary is among the candidates.
+// After the stop the primary starts again where it stopped: same epoch, same timeline, no promotion; and it lets nobody read before
+// what it has is replicated.
 func TestPlannedFailoverAbandonedAfterTheStop(t *testing.T) {
 	for name, spoil := range map[string]func(l *lab){
-		"target cut off":  func(l *lab) { l.Cut("a", "c", true) },
-		"target dies":     func(l *lab) { l.stop("c") },
+		"target cut off":        func(l *lab) { l.Cut("a", "c", true) },
+		"target dies":           func(l *lab) { l.stop("c") },
+		"target's server hangs": func(l *lab) { l.Node("c").Hang(true) },
+		"commit refused": func(l *lab) {
+			l.Node("a").Store.Inject("commit", agtest.Fault{Err: agtest.ErrUnreachable})
+		},
 		"commit conflict": func(l *lab) { l.Node("a").Store.Inject("commit", agtest.Fault{Err: agent.ErrConflict}) },
-		"commit refused":  func(l *lab) { l.Node("a").Store.Inject("commit", agtest.Fault{Err: agtest.ErrUnreachable}) },
-		"quorum lost":     func(l *lab) { l.Node("a").Store.Cut(true) },
+		"server hard to stop, target cut off": func(l *lab) {
+			l.Node("a").Fail("stop", agtest.ErrAfterEffect)
+			l.Cut("a", "c", true)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(l *lab) {
+				l.write("a")
+				was, tli := l.epoch(), l.Node("a").State().Position.Timeline
+				l.Node("a").Before("stop", func() { spoil(l) })
+				l.plan("c")
+				l.wait("a leads again", 20*time.Second, func() bool { return l.leads("a") && l.Node("a").State().Routes.WriteOpen })
+				l.write("a")
+				s := l.Node("a").State()
+				if l.epoch() != was || s.Position.Timeline != tli || len(s.Fences) != 0 {
+					t.Errorf("epoch %d after %d, timeline %d, %+v", l.epoch(), was, tli, s)
+				}
+				if o := l.Record.Snapshot().Statuses["a"].HandOver; o == nil || o.Error == "" || o.Refused {
+					t.Errorf("the outcome is %+v", o)
+				}
+			})
+		})
+	}
+}
+
+// Started again, the primary stays shut until another has what it wrote.
+func TestPrimaryStartedAgainWaitsForReplicas(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Node("a").Before("stop", func() { l.Cut("a", "c", true) })
+		l.Node("a").Before("start-primary", func() { l.Cut("a", "b", true) })
+		l.plan("c")
+		end := time.Now().Add(3 * time.Second)
+		for time.Now().Before(end) {
+			if l.Node("a").State().Routes.WriteOpen {
+				t.Fatal("open, and nobody has what it wrote last")
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		l.Cut("a", "b", false)
+		l.wait("a is open", 20*time.Second, func() bool { return l.Node("a").State().Routes.WriteOpen })
+		l.write("a")
+	})
+}
+
+// What cannot start again, or may not because the record is out of reach, leaves the field to the others.
+func TestPlannedFailoverThatCannotBeUndone(t *testing.T) {
+	for name, spoil := range map[string]func(l *lab){
+		"server does not start": func(l *lab) {
+			l.Cut("a", "c", true)
+			l.Node("a").Fail("start-primary", errors.New("no memory"))
+		},
+		"quorum lost": func(l *lab) { l.Node("a").Store.Cut(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(l *lab) {
@@ -106,6 +168,81 @@ func TestPlannedFailoverAbandonedAfterTheStop(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Transactions have their time to end; then the failover is given up, with nothing changed, or they are ended.
+func TestPlannedFailoverDrains(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		n, was := l.Node("a"), l.epoch()
+		n.Busy(2)
+		at := time.Now()
+		l.plan("c")
+		if took := time.Since(at); took < 10*time.Second || took > 12*time.Second {
+			t.Errorf("given up after %v", took)
+		}
+		s := n.State()
+		if o := l.Record.Snapshot().Statuses["a"].HandOver; o == nil || !strings.Contains(o.Error, "2 transactions still run after 10s") {
+			t.Errorf("the outcome is %+v", o)
+		}
+		if l.epoch() != was || s.Starts != 1 || !s.Running || slices.ContainsFunc(s.Events, func(e string) bool { return strings.HasPrefix(e, "close server") }) {
+			t.Errorf("epoch %d after %d, %+v", l.epoch(), was, s)
+		}
+		l.write("a")
+		l.Record.SetOp(ag.Op{ID: "2", Kind: ag.OpPlanned, To: "c", Epoch: was, Drain: 2 * time.Second, Cut: true})
+		l.leader(10*time.Second, "a", "b")
+		if s := n.State(); !slices.Contains(s.Events, "cut busy: planned failover to c") {
+			t.Errorf("%q", s.Events)
+		}
+	})
+}
+
+// Workers that do not end let the primary go on.
+func TestPlannedFailoverWithAWriterThatStays(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		was := l.epoch()
+		l.Node("a").Fail("end-writers", errors.New("a background worker does not end"))
+		l.plan("c")
+		l.wait("a serves again", time.Second, func() bool { return l.Node("a").State().Routes.WriteOpen })
+		l.write("a")
+		if s := l.Node("a").State(); l.epoch() != was || s.Starts != 1 {
+			t.Errorf("epoch %d after %d, %+v", l.epoch(), was, s)
+		}
+	})
+}
+
+// The target dies after it was named and before it leads: the old primary takes the leadership back, or the third does.
+func TestTargetDiesBeforeItLeads(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		was := l.epoch()
+		l.Node("c").Stall("promote", true)
+		l.plan("c")
+		if e := l.Record.Snapshot().Record.Epoch; e.Leader != "c" || e.Phase != ag.PhasePromote {
+			t.Fatalf("%+v", e)
+		}
+		l.kill("c")
+		next := l.leader(15*time.Second, "c")
+		l.write(next)
+		if l.epoch() < was+2 {
+			t.Errorf("epoch %d after %d", l.epoch(), was)
+		}
+		l.Node("c").Stall("promote", false)
+		l.start("c")
+		l.formed(next, time.Minute)
+		l.write(next)
+	})
+}
+
+// The target dies once it leads: an ordinary failover.
+func TestTargetDiesOnceItLeads(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.plan("c")
+		l.formed("c", time.Minute)
+		l.write("c")
+		l.kill("c")
+		l.write(l.leader(20*time.Second, "c"))
+	})
 }
 
 func TestPlannedFailoverOfUnknownOutcome(t *testing.T) {

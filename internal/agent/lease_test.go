@@ -19,7 +19,7 @@ type slowStore struct {
 func (s slowStore) Renew(context.Context, int64, ag.Lead) error { return s.during() }
 
 func testLease(during func(l *lease) error) *lease {
-	l := &lease{profile: func() ag.Profile { return ag.Profiles["default"] }, log: slog.New(slog.DiscardHandler), lost: func() {}, kick: make(chan struct{}, 1)}
+	l := &lease{profile: func() ag.Profile { return ag.Profiles["default"] }, log: slog.New(slog.DiscardHandler), lost: func() {}, kick: make(chan struct{}, 1), answers: &answers{}}
 	l.store = slowStore{during: func() error { return during(l) }}
 	return l
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -10,8 +11,11 @@ import (
 	"github.com/coteriedb/coterie/internal/boottime"
 )
 
-// idleTurn is how often the loop looks when nothing wakes it.
-const idleTurn = time.Second
+// How often the loop looks when nothing wakes it: idleTurn as a rule, calmTurn where all that could happen is told.
+const (
+	idleTurn = time.Second
+	calmTurn = 3 * time.Second
+)
 
 // loop observes, decides and acts until ctx is done.
 func (a *Agent) loop(ctx context.Context) error {
@@ -22,13 +26,16 @@ func (a *Agent) loop(ctx context.Context) error {
 		exits, moved = a.cfg.Keeper.Exits(), a.cfg.Downstream.Changed()
 	}
 	var calm <-chan time.Time // set: flush positions are not looked at until it fires
+	var due time.Duration     // boottime of the next turn, if nothing happens; 0: now
 	for {
-		again := a.turn(ctx)
-		wait := a.untilSilence()
-		if again {
-			wait = 20 * time.Millisecond
+		if due == 0 {
+			due = boottime.Now() + a.idleFor(a.turn(ctx))
+			if a.displaced() {
+				return a.leaveToOther()
+			}
 		}
-		timer := time.NewTimer(wait)
+		timer := time.NewTimer(min(boottime.Until(due), a.untilSilence()))
+		next := time.Duration(0)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -39,7 +46,15 @@ func (a *Agent) loop(ctx context.Context) error {
 				return errors.New("the keeper is gone; without it this node may not run a server: coterie agent must be started again")
 			}
 			a.log.Warn("server ended", "exit", why)
-		case <-watch:
+			a.serverEnded(ctx, why)
+		case found := <-a.autopsies:
+			a.autopsied(found)
+		case answer := <-a.trust:
+			a.trusted(answer)
+		case h := <-watch:
+			if a.renewed(h) {
+				next = due // nothing is new but that the leader lives
+			}
 		case <-moved:
 			moved, calm = nil, time.After(a.calm())
 		case <-calm:
@@ -47,27 +62,69 @@ func (a *Agent) loop(ctx context.Context) error {
 		case <-a.wake:
 		case r := <-a.reports:
 			a.sealAnswered(r)
+		case r := <-a.restarts:
+			if a.beginRestart(ctx, r) {
+				timer.Stop()
+				return ErrRestart
+			}
+		case p := <-a.prepared:
+			a.notePrepared(p)
 		case r := <-a.done:
-			a.taskEnded(r)
+			if a.taskEnded(r); a.leave {
+				timer.Stop()
+				return ErrRestart
+			}
 		case <-timer.C:
 		}
 		timer.Stop()
+		due = next
 	}
 }
 
-// untilSilence is how long the loop may wait for something to happen: not beyond the moment at which the leader's silence becomes long
-// enough, which only this node's stopwatch tells.
-func (a *Agent) untilSilence() time.Duration {
+// renewed takes up a renewal of /lead that says nothing new, and reports whether the hint was no more than that: it starts the
+// stopwatch anew without a look at anything. Whether the leader is silent is still decided upon a record that was read.
+func (a *Agent) renewed(h Hint) bool {
+	v, snap := a.view.Load(), a.snapshot.Load()
+	if h.Changed || v == nil || snap == nil || !v.Quorum || v.Voting.Evidence != (ag.Evidence{}) || !h.Lead.Same(snap.Record.Lead) {
+		return false
+	}
+	if h.LeadRev > a.seen.Lead {
+		a.seen.Lead, a.seenAt = h.LeadRev, boottime.Now()
+	}
+	return true
+}
+
+// idleFor is how long the loop may wait for something to happen after a turn; again: it asked for another one soon.
+func (a *Agent) idleFor(again bool) time.Duration {
 	v, p := a.view.Load(), a.plan.Load()
 	switch {
+	case again:
+		return 20 * time.Millisecond
 	case v == nil || p == nil:
 		return idleTurn
 	case p.Rule == ag.RuleSync:
 		return idleTurn / 20 // the gate may be waiting for it
-	case v.Silence >= v.Profile.Observer:
+	}
+	if in, ok := v.VoteIn(); ok {
+		return in + time.Millisecond
+	}
+	if p.Rule == ag.RuleWitness || p.Rule == ag.RuleStandBy && a.cfg.Upstream.Status().Connected {
+		return calmTurn
+	}
+	return idleTurn
+}
+
+// untilSilence is how long the loop may wait at most: not beyond the moment at which the leader's silence becomes long enough, which
+// only this node's stopwatch tells.
+func (a *Agent) untilSilence() time.Duration {
+	v := a.view.Load()
+	if v == nil {
 		return idleTurn
 	}
-	return min(idleTurn, v.Profile.Observer-v.Silence+time.Millisecond)
+	if silence := boottime.Now() - a.seenAt; silence < v.Patience() {
+		return v.Patience() - silence + time.Millisecond
+	}
+	return idleTurn
 }
 
 // calm is for how long flush positions that move shall not turn the loop again: a busy stream moves them a thousand times a second.
@@ -85,26 +142,36 @@ func (a *Agent) turn(ctx context.Context) (again bool) {
 	if ctx.Err() != nil {
 		return false // what was observed under a cancelled context says nothing
 	}
+	a.turned.Store(int64(boottime.Now()))
 	a.view.Store(&v)
 	a.housekeep(ctx, v)
+	a.keepQuarantine(ctx, v)
+	a.checkPast(v)
 	p := ag.Decide(v)
 	a.plan.Store(&p)
-	if a.history.note(v, p) {
+	if made, isNew, keep := a.history.note(v, p); isNew {
+		if keep {
+			a.scribe.do(func() error { return a.history.write(made) })
+		}
 		a.log.Info("decided", "rule", p.Rule, "because", p.Because, "epoch", v.Record.Epoch.Epoch, "phase", v.Record.Epoch.Phase,
 			"server", v.Local.Server, "position", v.Local.Position.String())
+	}
+	if p.Rule == ag.RuleServe || v.Local.Server != ag.ServerWritable {
+		a.suspect.Store(false) // proven and flushed, or not a primary any more
 	}
 	a.publish(ctx, v, p)
 	if p.Commit != nil {
 		if !a.commit(ctx, v, p) {
 			return true
 		}
+		a.noteStandDown(v, p)
 		again = true
 	}
 	for _, act := range p.Actions {
 		a.act(ctx, v, act)
 	}
 	a.report(ctx, v, p)
-	return again || p.Rule == ag.RuleSeal || v.Record.Epoch.Phase != ag.PhaseLead
+	return again || p.Rule == ag.RuleSeal || p.Rule == ag.RuleDoubled || v.Record.Epoch.Phase != ag.PhaseLead
 }
 
 // commit makes the plan's transaction; false means that the record moved and the actions are void.
@@ -148,6 +215,7 @@ func (a *Agent) housekeep(ctx context.Context, v ag.View) {
 		return
 	}
 	a.holdLease(v)
+	a.beat(v)
 	a.disarm(ctx, v)
 	leading := v.Quorum && e.Leader == v.Self && e.Phase == ag.PhaseLead && v.Local.Server == ag.ServerWritable && v.Local.Armed == e.Epoch
 	if leading && a.leadingAt != e.Epoch {
@@ -169,7 +237,8 @@ func (a *Agent) housekeep(ctx context.Context, v ag.View) {
 // is writable or being handed over.
 func (a *Agent) holdLease(v ag.View) {
 	e := v.Record.Epoch
-	if a.fencing {
+	restarting := a.restarting.Load()
+	if a.fencing || restarting == restartDetached {
 		a.lease.hold(nil)
 		return
 	}
@@ -182,10 +251,57 @@ func (a *Agent) holdLease(v ag.View) {
 		a.lease.hold(nil)
 		return
 	}
-	a.lease.hold(&holding{
+	h := &holding{
 		epoch: e.Epoch, epochRev: v.Record.Revs.Epoch,
-		lead: ag.Lead{Epoch: e.Epoch, Holder: v.Self, Incarnation: a.cfg.Incarnation},
-	})
+		lead: ag.Lead{Epoch: e.Epoch, Holder: v.Self, Incarnation: a.cfg.Incarnation, Answer: v.Group.Answers(v.Profile)},
+	}
+	h.lead.Restarting = restarting == restartAnnounced || a.attached
+	if e.Phase != ag.PhaseLead {
+		h.byProgress, h.lead.Progress = true, a.progressOf(v)
+	}
+	a.lease.hold(h)
+}
+
+// startGrace is how long a server that starts counts as making progress: it says of itself neither that nor how far it is.
+const startGrace = time.Minute
+
+// progressOf describes how far a candidate or a promotion is. It renews its claim only when this changes, so that one that hangs is
+// outbid and a long replay is not (safety specification 1.1).
+func (a *Agent) progressOf(v ag.View) string {
+	if v.Record.Epoch.Phase == ag.PhaseSeal {
+		return fmt.Sprintf("%d seals", len(v.Seals))
+	}
+	step := ""
+	if p := a.progress.Load(); p != nil {
+		step = *p
+	}
+	now := boottime.Now()
+	switch since := max(a.answeredAt, a.cond.liveFrom); {
+	case v.Local.Server == ag.ServerRecovery || v.Local.Server == ag.ServerWritable:
+		a.answeredAt = now
+	case (v.Local.Server == ag.ServerStarting || a.busyWith("start")) && now-since < startGrace:
+		step = fmt.Sprintf("starting for %d s", int((now - since).Seconds()))
+	}
+	return fmt.Sprintf("%s, %s, replayed %s, %s", v.Local.Server, v.Local.Position, a.observed.Replay, step)
+}
+
+// beat sends heartbeats to the voters while this node is to lead, or leads.
+func (a *Agent) beat(v ag.View) {
+	if !v.Quorum {
+		return // they go on: what they extend is bounded by the lease
+	}
+	e := v.Record.Epoch
+	if e.Leader != v.Self || e.Phase == ag.PhaseSeal {
+		a.heart.want(0, nil)
+		return
+	}
+	var voters []ag.Replica
+	for _, r := range v.Group.Replicas {
+		if r.Voter && r.ID != v.Self {
+			voters = append(voters, r)
+		}
+	}
+	a.heart.want(e.Epoch, voters)
 }
 
 // disarm takes the deadline off a server that is down: it would end the standby that is started next.
@@ -204,6 +320,9 @@ func (a *Agent) disarm(ctx context.Context, v ag.View) {
 
 // publish gives the listener its routes.
 func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
+	if p.Open {
+		a.restart = 0
+	}
 	if p.Open && a.opened != v.Record.Epoch.Epoch {
 		a.opened = v.Record.Epoch.Epoch
 		a.log.Info("open for writes", "epoch", a.opened)
@@ -246,7 +365,6 @@ func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 	if s := a.snapshot.Load(); s != nil {
 		statuses = s.Statuses
 	}
-	var readers []ag.ReplicaID
 	for _, rep := range v.Group.Replicas {
 		if !rep.HasData() {
 			continue
@@ -261,9 +379,6 @@ func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 		}
 		t.Readable = t.Readable && rep.Allow != ag.AllowNo && !rep.Suspended
 		r.Targets = append(r.Targets, t)
-		if rep.ID != e.Leader {
-			readers = append(readers, rep.ID)
-		}
 	}
 	if e.Phase == ag.PhaseLead {
 		if e.Leader == v.Self {
@@ -276,7 +391,7 @@ func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 			r.Primary, r.WriteOpen = e.Leader, true
 		}
 	}
-	r.ReadList = [][]ag.ReplicaID{readers, {e.Leader}}
+	r.ReadList = v.Group.ReadList(e.Leader)
 	return r
 }
 
@@ -291,7 +406,7 @@ const statusEvery = 5 * time.Second
 // report publishes this node's status: at once when it says something new, else as a sign of life.
 func (a *Agent) report(ctx context.Context, v ag.View, p ag.Plan) {
 	s := a.status(v, p)
-	key := s.key()
+	key := s.Key()
 	now := boottime.Now()
 	if !v.Quorum || key == a.statusWas && now-a.statusAt < statusEvery {
 		return

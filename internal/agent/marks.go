@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -73,6 +74,45 @@ func (m *Marks) SetRepairing(from ag.ReplicaID) error { return m.write("repairin
 
 // ClearRepairing removes it.
 func (m *Marks) ClearRepairing() error { return m.clear("repairing.json") }
+
+// StandDown is one time that this node gave up the leadership for its health or because its server ended.
+type StandDown struct {
+	At     time.Time `json:"at"` // by this machine's clock
+	Health bool      `json:"health"`
+	Epoch  ag.Epoch  `json:"epoch"`
+	Why    string    `json:"why"`
+}
+
+// standDownsKept bounds how many are remembered.
+const standDownsKept = 16
+
+// StandDowns returns them, oldest first.
+func (m *Marks) StandDowns() ([]StandDown, error) {
+	return readMark[[]StandDown](m, "stood-down.json")
+}
+
+// SetStandDowns stores them.
+func (m *Marks) SetStandDowns(s []StandDown) error { return m.write("stood-down.json", s) }
+
+// QuarantineMark says that the copy is not trusted because its storage lost a write.
+type QuarantineMark struct {
+	Copy      ag.CopyID `json:"copy"`
+	Why       string    `json:"why"`
+	At        time.Time `json:"at"`        // by this machine's clock
+	Suspended bool      `json:"suspended"` // the group's configuration says so too
+	Renew     bool      `json:"renew"`     // and an operator has resumed it since: the copy is to be made anew
+}
+
+// Quarantine returns the mark; the zero value when the copy is trusted.
+func (m *Marks) Quarantine() (QuarantineMark, error) {
+	return readMark[QuarantineMark](m, "quarantine.json")
+}
+
+// SetQuarantine stores it.
+func (m *Marks) SetQuarantine(q QuarantineMark) error { return m.write("quarantine.json", q) }
+
+// ClearQuarantine removes it.
+func (m *Marks) ClearQuarantine() error { return m.clear("quarantine.json") }
 
 func (m *Marks) clear(name string) error {
 	if err := os.Remove(filepath.Join(m.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ const closeLag = 16 << 20
 // observe builds the view of this turn: the store and the server are asked at the same time.
 func (a *Agent) observe(ctx context.Context) ag.View {
 	v := ag.View{Self: a.cfg.Self}
+	asked := boottime.Now()
 	var snap Snapshot
 	var readErr error
 	var wg sync.WaitGroup
@@ -32,6 +34,12 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 		local = a.observeLocal(ctx)
 	}
 	wg.Wait()
+	if readErr == nil {
+		readErr = a.believed.judge(snap.Record)
+	}
+	if errors.Is(readErr, ErrUntrusted) {
+		v.Untrusted = readErr.Error()
+	}
 	if readErr == nil {
 		a.noteSnapshot(snap)
 	} else {
@@ -49,6 +57,7 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 	v.Silence = boottime.Now() - a.seenAt
 	v.Lease = a.lease.state()
 	v.Reach = a.reach.Load().members()
+	v.Voting = a.observeVoting(ctx, v, asked)
 	for _, s := range a.seals {
 		if s.Epoch == v.Record.Epoch.Epoch {
 			v.Seals = append(v.Seals, s)
@@ -73,7 +82,24 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 	if a.task != nil {
 		v.Busy = a.task.name
 	}
+	if a.cfg.Instance != nil {
+		a.observeHealth(&v)
+	}
+	v.Ready = a.ready()
 	return v
+}
+
+// observeVoting returns this node's part in fast takeover, and looks again at a leader that renewed since its death was seen: it may have
+// done so before it died.
+func (a *Agent) observeVoting(ctx context.Context, v ag.View, asked time.Duration) ag.Voting {
+	if !v.Quorum {
+		return ag.Voting{}
+	}
+	now, again := a.voter.look(v.Record, asked)
+	if r, ok := v.Group.Replica(again); ok {
+		a.children.Go(func() { a.voter.probe(ctx, r) })
+	}
+	return now
 }
 
 // noteSnapshot restarts the stopwatch when /lead or /epoch moved: only what this node saw itself counts.
@@ -100,7 +126,9 @@ func (a *Agent) noteRefusal(v *ag.View) {
 		a.refusal = refusal{l.Copy, l.Source, l.SourceEp}
 	}
 	l.Refused = a.refusal == refusal{l.Copy, v.Record.Epoch.Leader, v.Record.Epoch.Epoch} && l.Copy != ""
-	l.NoRewind = l.NoRewind || l.Refused && a.refusal.epoch == a.rewoundIn
+	// pg_rewind calls a copy whose WAL goes on beyond the fork without a checkpoint there one that needs no rewind, and leaves it as it is:
+	// who has diverged in the epoch in which it was rewound is made anew.
+	l.NoRewind = l.NoRewind || (l.Refused || v.Diverged()) && a.rewoundIn != 0 && a.rewoundIn == v.Record.Epoch.Epoch
 	if l.Refused && l.Source == "" { // held since: without this, holding would undo its own reason
 		l.Source, l.SourceEp = a.refusal.source, a.refusal.epoch
 	}
@@ -109,7 +137,7 @@ func (a *Agent) noteRefusal(v *ag.View) {
 func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	l := ag.Local{Data: a.cfg.Instance.Data(), Server: ag.ServerDown, Sync: a.sync, Opened: a.opened, EndOfRec: a.endOfRec, History: a.timelines}
+	l := ag.Local{Data: a.cfg.Instance.Data(), Server: ag.ServerDown, Sync: a.sync, Opened: a.opened, Restart: a.restart, Attached: a.attached, EndOfRec: a.endOfRec, History: a.timelines}
 	mark, err := a.cfg.Marks.Copy()
 	if err != nil {
 		a.log.Error("copy mark unreadable", "err", err)
@@ -117,6 +145,11 @@ func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 	l.Copy = mark.Copy
 	l.NoRewind = a.noRewind != "" && a.noRewind == mark.Copy
 	l.Promised, _ = a.cfg.Marks.Promised()
+	if began, err := a.cfg.Marks.Promoting(); err != nil {
+		a.log.Error("promotion mark unreadable", "err", err)
+	} else {
+		l.Began = began.TLI
+	}
 	if l.Data == ag.DataPresent && !a.busyWith("seed", "rewind") {
 		inside, err := a.cfg.Instance.InsideCopy()
 		switch {
@@ -137,6 +170,7 @@ func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 		}
 		return l
 	}
+	a.pid = ks.ServerPID
 	if ks.ServerPID == 0 {
 		a.fencing = false
 	}
@@ -162,7 +196,10 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 			}
 		}
 		l.Position = a.observed.Position
-		a.sync, a.tried, a.endOfRec, a.timelines = ag.Sync{}, nil, 0, nil
+		if !a.handingOver() { // which may start it again, with the same setting
+			a.sync, a.tried, a.restart, a.attached = ag.Sync{}, nil, 0, false
+		}
+		a.endOfRec, a.timelines = 0, nil
 		l.Sync, l.EndOfRec, l.History = ag.Sync{}, 0, nil
 		return
 	}
@@ -182,7 +219,7 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 	l.Server = ag.ServerRecovery
 	if !o.InRecovery {
 		l.Server = ag.ServerWritable
-		l.Foreign = a.foreign(o)
+		l.Foreign, l.Doubled = a.foreign(o), o.Doubled
 	}
 }
 

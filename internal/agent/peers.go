@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
 )
 
 const (
@@ -24,7 +25,43 @@ type reachability struct {
 func (r *reachability) members() []ag.ReplicaID      { return r.reached }
 func (r *reachability) refused(id ag.ReplicaID) bool { return slices.Contains(r.refuses, id) }
 
-// ping asks every other member for a sign of life until ctx is done. The answers decide nothing that needs proof: they keep a
+// answered is when members have answered heartbeats: those need not be pinged. Any goroutine may use it.
+type answered struct {
+	ended chan struct{} // a stream of heartbeats did: ping at once
+
+	mu   sync.Mutex                     // guards sent
+	sent map[ag.ReplicaID]time.Duration // boottime before the newest answered heartbeat was sent, while its stream is open
+}
+
+func newAnswered() *answered {
+	return &answered{ended: make(chan struct{}, 1), sent: map[ag.ReplicaID]time.Duration{}}
+}
+
+func (a *answered) note(id ag.ReplicaID, sent time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sent[id] = sent
+}
+
+func (a *answered) over(id ag.ReplicaID) {
+	a.mu.Lock()
+	delete(a.sent, id)
+	a.mu.Unlock()
+	select {
+	case a.ended <- struct{}{}:
+	default:
+	}
+}
+
+// lately reports whether the member has answered a heartbeat that was sent less than that long ago.
+func (a *answered) lately(id ag.ReplicaID, within time.Duration) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	sent, ok := a.sent[id]
+	return ok && boottime.Now()-sent < within
+}
+
+// ping asks every other member for a sign of life until ctx is done, unless it has just given one. The answers decide nothing that needs proof: they keep a
 // candidate from deposing a leader in vain, and a primary from waiting for a member that is provably gone.
 func (a *Agent) ping(ctx context.Context) {
 	for {
@@ -32,6 +69,7 @@ func (a *Agent) ping(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-a.heart.answered.ended:
 		case <-time.After(pingEvery):
 		}
 	}
@@ -45,6 +83,7 @@ func (a *Agent) pingOnce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	next := &reachability{}
+	lately := min(2*a.profile().Beat, pingEvery)
 	var mu sync.Mutex // guards next
 	var wg sync.WaitGroup
 	for _, r := range snap.Group.Replicas {
@@ -52,7 +91,10 @@ func (a *Agent) pingOnce(ctx context.Context) {
 			continue
 		}
 		wg.Go(func() {
-			err := a.cfg.Peers.Ping(ctx, r)
+			var err error
+			if !a.heart.answered.lately(r.ID, lately) {
+				err = a.cfg.Peers.Ping(ctx, r)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -70,6 +112,18 @@ func (a *Agent) pingOnce(ctx context.Context) {
 	if !slices.Equal(old.reached, next.reached) || !slices.Equal(old.refuses, next.refuses) {
 		a.Wake()
 	}
+}
+
+// noteDead takes a member that was seen to be dead out of reach before the next round of pings does.
+func (a *Agent) noteDead(id ag.ReplicaID) {
+	old := a.reach.Load()
+	next := &reachability{reached: slices.Clone(old.reached), refuses: slices.Clone(old.refuses)}
+	next.reached = slices.DeleteFunc(next.reached, func(x ag.ReplicaID) bool { return x == id })
+	if !slices.Contains(next.refuses, id) {
+		next.refuses = append(next.refuses, id)
+		slices.Sort(next.refuses)
+	}
+	a.reach.CompareAndSwap(old, next)
 }
 
 // chores are what must be done now and then and decides nothing: replication slots for every other member, so that any can follow any
@@ -90,6 +144,9 @@ func (a *Agent) chores(ctx context.Context) {
 		}
 		if v.Local.Data != ag.DataPresent || v.Busy != "" || v.Local.Server != ag.ServerRecovery && v.Local.Server != ag.ServerWritable {
 			continue
+		}
+		if v.Record.Epoch.Phase == ag.PhaseLead {
+			a.seal.readersLose(false)
 		}
 		at := map[ag.ReplicaID]ag.LSN{}
 		for _, r := range snap.Group.Replicas {

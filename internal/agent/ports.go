@@ -11,10 +11,15 @@ import (
 // ErrConflict is what a Store answers when a guarded key has changed: look again.
 var ErrConflict = errors.New("the record was changed by another member")
 
+// ErrUnknown is what a Store answers when it could not find out in time whether a change was made, or whether it will be. Any
+// other error says that it was not and will not be.
+var ErrUnknown = errors.New("it is not known whether the record was changed")
+
 // Snapshot is what one linearizable read of the store returned.
 type Snapshot struct {
 	Record   ag.Record
 	Group    ag.Group
+	GroupRev int64
 	Op       ag.Op // zero: none
 	OpRev    int64
 	Statuses map[ag.ReplicaID]Status
@@ -24,12 +29,12 @@ type Snapshot struct {
 type Store interface {
 	// Read returns everything at one revision, linearizably.
 	Read(ctx context.Context) (Snapshot, error)
-	// Commit makes the guarded transaction or returns ErrConflict.
+	// Commit makes the guarded transaction or returns ErrConflict; ErrUnknown leaves the outcome open.
 	Commit(ctx context.Context, c ag.Commit) error
 	// Renew writes /lead if /epoch is still at that revision, or returns ErrConflict.
 	Renew(ctx context.Context, epochRev int64, l ag.Lead) error
-	// Watch hints that something changed.
-	Watch(ctx context.Context) <-chan struct{}
+	// Watch tells that something changed. What it says may be late, repeated or missing.
+	Watch(ctx context.Context) <-chan Hint
 	// PutStatus publishes what this node reports about itself.
 	PutStatus(ctx context.Context, id ag.ReplicaID, s Status) error
 	// CloseOp removes the operator's request of that revision.
@@ -40,15 +45,25 @@ type Store interface {
 	Yield(ctx context.Context)
 }
 
+// Hint is what a watch saw.
+type Hint struct {
+	Changed bool    // something may have changed, other than by a renewal of /lead
+	Lead    ag.Lead // the newest renewal seen, at revision LeadRev; 0: none
+	LeadRev int64
+}
+
 // Observation is what the running server says about itself.
 type Observation struct {
 	InRecovery bool
 	Position   ag.Position // end of WAL held durably here
 	Replay     ag.LSN
 	Receiving  bool // a walreceiver is alive
+	Streamed   bool // one has received something since the server's start, before which it replayed all it had
 	P          []ag.ReplicaID
 	N          int
-	Waiters    int // sessions waiting for synchronous replication
+	Doubled    []ag.ReplicaID // members with more than one walsender
+	SyncEpoch  ag.Epoch       // of the names in it; 0: none, or of several
+	Waiters    int            // sessions waiting for synchronous replication
 }
 
 // Instance is this node's PostgreSQL: its files and, while it runs, its server.
@@ -69,7 +84,11 @@ type Instance interface {
 	// SetSync puts the setting before PostgreSQL and waits until a new session sees it. The names carry the epoch.
 	SetSync(ctx context.Context, p []ag.ReplicaID, n int, e ag.Epoch) error
 	FlushLSN(ctx context.Context) (ag.LSN, error)
+	// EndWalsenders ends every walsender of a member, whoever receives from it.
+	EndWalsenders(ctx context.Context, member ag.ReplicaID) error
 	Checkpoint(ctx context.Context) error
+	// EndWriters ends the background workers of users and the sessions that are in the middle of something.
+	EndWriters(ctx context.Context) error
 	// EndConflicts lets replay win over readers at the start of a seal; RestoreConflicts undoes it.
 	EndConflicts(ctx context.Context) error
 	RestoreConflicts(ctx context.Context) error
@@ -87,15 +106,19 @@ type Instance interface {
 type Keeper interface {
 	// Start starts the server as a standby and returns once the process exists.
 	Start(ctx context.Context, generation uint64) error
+	// StartPrimary starts a server that led when it stopped, to lead on in the epoch the keeper is armed for.
+	StartPrimary(ctx context.Context, generation uint64, e ag.Epoch) error
 	Arm(ctx context.Context, e ag.Epoch, deadline time.Duration) error
 	Extend(ctx context.Context, e ag.Epoch, deadline time.Duration) error
 	Disarm(ctx context.Context, e ag.Epoch) error
+	// Detach announces that this agent ends and another one will Extend before until, which is not beyond the deadline.
+	Detach(ctx context.Context, e ag.Epoch, until time.Duration) error
 	// Fence returns when nothing of the server is left alive.
 	Fence(ctx context.Context, reason string) error
 	// Stop stops the server within the budget, harder at its end; clean says whether it shut down in order.
 	Stop(ctx context.Context, budget time.Duration) (clean bool, err error)
 	Status(ctx context.Context) (KeeperState, error)
-	// Exits yields each end of the server; closed when the keeper is lost.
+	// Exits yields each end of the server, "fenced: …" if that was by a fence; closed when the keeper is lost.
 	Exits() <-chan string
 }
 
@@ -122,6 +145,7 @@ type UpstreamStatus struct {
 	Source    ag.ReplicaID
 	Epoch     ag.Epoch
 	Diverged  bool          // the source in force refused the stream because of this copy's history
+	Gone      bool          // it no longer keeps the WAL that this copy needs
 	At        time.Duration // boottime of its answer
 	Detail    string
 }
@@ -134,6 +158,8 @@ type Downstream interface {
 	Changed() <-chan struct{}
 	Prove(ctx context.Context, members []ag.ReplicaID) error
 	HoldFeedback(hold bool)
+	// Drop ends a member's stream; it may open another.
+	Drop(member ag.ReplicaID, why string)
 }
 
 // Stream is a member's open WAL stream.
@@ -152,6 +178,18 @@ type Peers interface {
 	Seal(ctx context.Context, r ag.Replica, req SealRequest) (ag.SealReport, error)
 	// Position asks a member how far its copy is.
 	Position(ctx context.Context, r ag.Replica) (Positions, error)
+	// Heart opens a stream of heartbeats to a member, whose agent serves it with ServeHeart.
+	Heart(ctx context.Context, r ag.Replica) (Heart, error)
+	// Probe makes a connection to the member's endpoint and drops it: ErrRefused where nothing listens.
+	Probe(ctx context.Context, r ag.Replica) error
+	// StandReady has the target of a planned failover do beforehand what it can.
+	StandReady(ctx context.Context, r ag.Replica, req ReadyRequest) error
+}
+
+// ReadyRequest asks the target of a planned failover to be ready to lead the next epoch, and for what speaks against it.
+type ReadyRequest struct {
+	Epoch ag.Epoch     `json:"epoch"` // in force; the target would lead the one after
+	From  ag.ReplicaID `json:"from"`
 }
 
 // ErrRefused says that a member's endpoint actively refused a connection: nothing listens there.
@@ -181,9 +219,25 @@ type Sessions interface {
 	CloseReaders(why string)
 	// Hold keeps new connections waiting during a planned failover.
 	Hold(on bool)
+	// Drain keeps the requests waiting that would begin a transaction on this node's server, whosever clients they come from.
+	Drain(on bool)
+	// Busy counts the sessions of this node's server that have a transaction or request under way.
+	Busy() int
+	// CutBusy ends those sessions.
+	CutBusy(why string)
+	// CloseServer ends all sessions of this node's server.
+	CloseServer(why string)
 }
 
 // Seeder fills this node's data directory from another replica.
 type Seeder interface {
 	Seed(ctx context.Context, from ag.Replica, e ag.Epoch, progress func(string)) (ag.CopyID, error)
+}
+
+// Wishes are what operators want of this node's copy. The loop asks at every turn: both answer from memory.
+type Wishes interface {
+	// Renew says why that copy is to be made anew; "": nobody wants it.
+	Renew(copy ag.CopyID) string
+	// Withheld says why no copy is to be made in that epoch for now; "": one may be.
+	Withheld(e ag.Epoch) string
 }

@@ -95,6 +95,9 @@ func (a *Agent) newCopy(id ag.CopyID, v ag.View) error {
 	if err := a.cfg.Marks.SetCopy(CopyMark{Copy: id, Epoch: v.Record.Epoch.Epoch, Seq: v.Record.State.Seq}); err != nil {
 		return err
 	}
+	if err := a.cfg.Marks.ClearPromoting(); err != nil {
+		return err
+	}
 	return a.cfg.Marks.ClearRepairing()
 }
 

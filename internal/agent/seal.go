@@ -4,13 +4,19 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
 )
 
 // SealTimeout bounds how long a member takes to answer a seal; a candidate asks again.
 const SealTimeout = 5 * time.Second
+
+// replayWait is how long a seal waits for the replay of the last WAL received, which saves reading all of it from the files.
+const replayWait = 50 * time.Millisecond
 
 // sealer is the only place where this node's promise and its source of WAL change, one at a time, so that no stream of an
 // older epoch can begin after a promise was given (S4).
@@ -22,7 +28,46 @@ type sealer struct {
 	upstream Upstream
 	lease    *lease
 	log      *slog.Logger
-	turn     chan struct{} // holds one token: whoever has it may change promise or source
+
+	checked    func() bool   // the copy is as far as it was when this node was last heard of
+	distrusted func() bool   // the copy may hold the longest log, but is not to be promoted
+	turn       chan struct{} // holds one token: whoever has it may change promise or source
+	readers    readers
+}
+
+// readers is whether replay wins over this node's readers: from the first seal of an epoch until somebody leads, for one long read would
+// hold up a promotion without bound. PostgreSQL is told so beside what goes on, which does not wait for it.
+type readers struct {
+	lose atomic.Bool // as it should be
+	mu   sync.Mutex  // guards told, and is held while PostgreSQL is told
+	told *bool       // as PostgreSQL was told by this agent; nil: not at all
+	work sync.WaitGroup
+}
+
+// readersLose changes it.
+func (s *sealer) readersLose(on bool) {
+	if s.readers.lose.Swap(on) == on && on {
+		return
+	}
+	s.readers.work.Go(func() {
+		s.readers.mu.Lock()
+		defer s.readers.mu.Unlock()
+		lose := s.readers.lose.Load() // what is wanted by now
+		if s.readers.told != nil && *s.readers.told == lose {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), SealTimeout)
+		defer cancel()
+		tell := s.instance.RestoreConflicts
+		if lose {
+			tell = s.instance.EndConflicts
+		}
+		if err := tell(ctx); err != nil {
+			s.log.Warn("replay and readers are not told who wins", "readers_lose", lose, "err", err)
+			return
+		}
+		s.readers.told = &lose
+	})
 }
 
 func (s *sealer) enter(ctx context.Context) error {
@@ -68,6 +113,9 @@ func (s *sealer) Seal(ctx context.Context, req SealRequest) (ag.SealReport, erro
 		return ag.SealReport{}, err
 	}
 	defer s.leave()
+	if !s.checked() {
+		return ag.SealReport{}, errNotChecked
+	}
 	promised, err := s.marks.Promised()
 	if err != nil {
 		return ag.SealReport{}, err
@@ -103,23 +151,28 @@ func (s *sealer) report(ctx context.Context, req SealRequest) (ag.SealReport, er
 	if s.instance.Data() != ag.DataPresent {
 		return r, fmt.Errorf("this node's data directory is %s", s.instance.Data())
 	}
+	begun, gone := boottime.Now(), false
 	for {
 		obs, err := s.instance.Observe(ctx)
+		was := gone
+		gone = err == nil && !obs.Receiving
 		switch {
 		case err != nil: // down, or not answering: the files say it
 			if r.Position, err = s.instance.EndOfWAL(ctx); err != nil {
 				return r, fmt.Errorf("read the end of WAL: %w", err)
 			}
-			r.Promotable = true // once it is started
+			r.Promotable = !s.distrusted() // once it is started
 			return r, nil
 		case !obs.InRecovery:
 			return r, fmt.Errorf("the server here is not in recovery")
-		case !obs.Receiving:
-			if err := s.instance.EndConflicts(ctx); err != nil {
-				s.log.Warn("readers may delay a promotion here", "err", err)
-			}
+		case gone && was && obs.Streamed && obs.Replay >= obs.Position.LSN: // asked for after the walreceiver had flushed its last
+			s.readersLose(true)
+			r.Position, r.Promotable = obs.Position, !s.distrusted() // all that is here was received since the server's start, and is replayed
+			return r, nil
+		case gone && (!obs.Streamed || boottime.Now() > begun+replayWait):
+			s.readersLose(true)
 			r.Position, err = s.instance.EndOfWAL(ctx)
-			r.Promotable = err == nil
+			r.Promotable = err == nil && !s.distrusted()
 			return r, err
 		}
 		select {

@@ -3,8 +3,6 @@ package agent
 import (
 	"fmt"
 	"reflect"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -30,24 +28,44 @@ type Status struct {
 	Flushed  map[ag.ReplicaID]ag.LSN `json:"flushed,omitempty"`
 	SyncP    []ag.ReplicaID          `json:"sync_members,omitempty"`
 	SyncN    int                     `json:"sync_count"`
+	Config   int64                   `json:"config_revision"`     // of the configuration this node acts on
+	HandOver *Outcome                `json:"hand_over,omitempty"` // of the last planned failover that was this node's to carry out
+
+	Wellness
+
+	Incarnation string        `json:"incarnation,omitempty"` // of the agent that says all this
+	Fence       time.Duration `json:"fence,omitempty"`       // how long its host takes to fence a server; 0: not measured
 }
 
-// key is what makes a status worth publishing at once.
-func (s Status) key() string {
-	return fmt.Sprint(s.Epoch, s.Rule, s.Role, s.Data, s.Server, s.Copy, s.Readable, s.Open, s.Stream, s.Busy, s.Members, s.SyncP, s.SyncN)
+// Key is what makes a status worth publishing, and worth looking at, at once: two with one key differ by how far they are.
+func (s Status) Key() string {
+	key := fmt.Sprint(s.Epoch, s.Rule, s.Role, s.Data, s.Server, s.Copy, s.Readable, s.Open, s.Stream, s.Busy, s.Members, s.SyncP, s.SyncN, s.Config)
+	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown)
+	if s.HandOver != nil {
+		key += s.HandOver.Op
+	}
+	if s.Busy == "hand-over" || s.Busy == "promote" || s.Busy == "" { // steps that somebody watches; a copy's percents are for later
+		key += s.Progress
+	}
+	return key
 }
 
 func (a *Agent) status(v ag.View, p ag.Plan) Status {
 	s := Status{
-		Epoch: v.Record.Epoch.Epoch, Rule: p.Rule, Because: p.Because, Role: v.Role(), Data: v.Local.Data, Server: v.Local.Server,
+		Incarnation: a.cfg.Incarnation, Epoch: v.Record.Epoch.Epoch, Rule: p.Rule, Because: p.Because, Role: v.Role(), Data: v.Local.Data, Server: v.Local.Server,
 		Copy: v.Local.Copy, Position: v.Local.Position, Open: p.Open && !a.shut.Load(), Busy: v.Busy,
 	}
 	if pr := a.progress.Load(); pr != nil {
 		s.Progress = *pr
 	}
+	s.HandOver = a.outcome.Load()
+	if snap := a.snapshot.Load(); snap != nil {
+		s.Config = snap.GroupRev
+	}
 	if a.cfg.Instance == nil {
 		return s
 	}
+	s.Wellness, s.Fence = a.wellness(v), a.cfg.Fence
 	s.Readable = v.Local.Server == ag.ServerRecovery && v.Local.Data == ag.DataPresent && v.Busy == ""
 	s.Stream = a.cfg.Upstream.Status().Connected && v.Local.Server == ag.ServerRecovery
 	if v.Local.Server == ag.ServerWritable {
@@ -61,54 +79,6 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 		}
 	}
 	return s
-}
-
-// Decision is one firing of a rule, kept for coterie explain.
-type Decision struct {
-	At      time.Time `json:"at"`
-	Rule    ag.Rule   `json:"rule"`
-	Because string    `json:"because"`
-	Epoch   ag.Epoch  `json:"epoch"`
-	View    ag.View   `json:"view"`
-}
-
-const decisionsKept = 256
-
-// decisions is the bounded memory of what was decided.
-type decisions struct {
-	mu    sync.Mutex // guards the fields below
-	kept  []Decision
-	count map[ag.Rule]uint64
-	last  string
-}
-
-func newDecisions() *decisions { return &decisions{count: map[ag.Rule]uint64{}} }
-
-// note remembers a decision that differs from the last one and reports whether it does.
-func (d *decisions) note(v ag.View, p ag.Plan) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.count[p.Rule]++
-	key := fmt.Sprint(p.Rule, v.Record.Epoch.Epoch, v.Record.Epoch.Phase, v.Local.Server, v.Quorum)
-	if p.Rule != ag.RuleSeal && p.Rule != ag.RuleBusy && p.Rule != ag.RuleSync {
-		key += p.Because
-	}
-	if key == d.last {
-		return false
-	}
-	d.last = key
-	d.kept = append(d.kept, Decision{time.Now(), p.Rule, p.Because, v.Record.Epoch.Epoch, v})
-	if len(d.kept) > decisionsKept {
-		d.kept = slices.Delete(d.kept, 0, len(d.kept)-decisionsKept)
-	}
-	return true
-}
-
-// Decisions returns the last decisions, oldest first.
-func (a *Agent) Decisions() []Decision {
-	a.history.mu.Lock()
-	defer a.history.mu.Unlock()
-	return slices.Clone(a.history.kept)
 }
 
 // Fired returns how often each rule fired since the agent started.

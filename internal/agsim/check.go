@@ -57,6 +57,41 @@ func (m *Model) checkCommit(w *World, b pending) {
 	}
 }
 
+// checkAnswers: once an epoch was claimed by votes, no primary of an earlier one passes answers on (S3).
+func (m *Model) checkAnswers(w *World) {
+	for i := range m.n {
+		n := &w.nodes[i]
+		if n.armed != 0 && n.armed < w.byVotes && n.server == writable && n.lease == n.armed && n.opened == n.armed && m.answers(w, i) {
+			fail("%s answers in epoch %d after epoch %d was claimed by votes (S3)", names[i], n.armed, w.byVotes)
+		}
+	}
+}
+
+// checkOpen is called when a server is about to be opened to clients, as the node that opens it sees the record: what they could read then
+// is not lost by the next failover (S6).
+func (m *Model) checkOpen(w *World, i int, e env) {
+	n := &w.nodes[i]
+	if n.opened == e.epoch.epoch && n.restart == 0 || e.state.k == 0 || e.epoch.forced || m.astray {
+		return
+	}
+	if lacking, size := m.lacking(w, e.state, n.log), e.state.size(); lacking > size-int(e.state.k) {
+		fail("%s opens at %s, which %d of the %d members of V lack, and k is %d (S6)", names[i], m.logs.position(n.log), lacking, size, e.state.k)
+	}
+}
+
+// checkSilent is called when an epoch is claimed because its leader was silent for long: no server of an earlier one is writable any more,
+// not even for what runs inside it (safety specification 8).
+func (m *Model) checkSilent(w *World, b pending) {
+	if !m.timed || !b.silent {
+		return
+	}
+	for i := range m.n {
+		if n := &w.nodes[i]; n.server == writable && n.armed < b.epoch.epoch {
+			fail("%s is still writable in epoch %d when epoch %d is claimed after silence", names[i], n.armed, b.epoch.epoch)
+		}
+	}
+}
+
 // checkTimeline is called when a server is promoted: no timeline id is used twice.
 func (m *Model) checkTimeline(w *World, tli uint16) {
 	if tli < 64 {
@@ -78,17 +113,24 @@ func (m *Model) checkRepair(w *World, i int) {
 // check holds in every world: whatever copies of V a candidate could seal, one of them has the last acknowledged commit, hence
 // every one. Equivalently, of the copies of V that still exist fewer than SealsNeeded lack it.
 func (m *Model) check(w *World) {
-	if w.state.k == 0 || w.ackEpoch > w.state.epoch {
+	if m.votes {
+		m.checkAnswers(w)
+	}
+	if w.state.k == 0 || w.ackEpoch > w.state.epoch || m.astray {
 		return
 	}
-	lacking := 0
-	for j, c := range w.state.v {
+	if lacking, size := m.lacking(w, w.state, w.acked), w.state.size(); lacking > size-int(w.state.k) {
+		fail("V has %d members and k is %d, but %d of them lack the acknowledged commit %s", size, w.state.k, lacking, m.logs.position(w.acked))
+	}
+}
+
+// lacking counts the members of V whose copy is there and does not have the commit.
+func (m *Model) lacking(w *World, st stateRec, c wal) (lacking int) {
+	for j, id := range st.v {
 		n := &w.nodes[j]
-		if c != 0 && n.copy == c && n.data == present && !m.logs.in(w.acked, n.log) {
+		if id != 0 && n.copy == id && n.data == present && !m.logs.in(c, n.log) {
 			lacking++
 		}
 	}
-	if size := w.state.size(); lacking > size-int(w.state.k) {
-		fail("V has %d members and k is %d, but %d of them lack the acknowledged commit %s", size, w.state.k, lacking, m.logs.position(w.acked))
-	}
+	return lacking
 }

@@ -1,9 +1,7 @@
 package agsim
 
 import (
-	"fmt"
 	"hash/maphash"
-	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -20,6 +18,10 @@ type Bounds struct {
 	States int    // give up after so many worlds; 0: never
 	Born   bool   // begin with the founding of the group instead of with a group that is well
 	Forced bool   // let Ops be forced failovers as well
+	Deaths uint8  // how often a member may see the leader die, or believe so; 0: there are no votes
+	Ills   uint8  // servers that fall ill, storages that lose a write, settings changed by others, second walsenders
+	// Restarts are those of a primary's agent while its server goes on.
+	Restarts uint8
 }
 
 // spareCopies is how many copies may be made anew in one history.
@@ -59,17 +61,33 @@ const (
 	doForced
 	doLose // node i gives up waiting for its transaction
 	doLate // which takes effect now
+	doBeat // j acknowledges a heartbeat of primary i
+
+	doIll     // j: 1 where a new start cures it
+	doRecover // by itself
+	doDistrust
+	doResume // by an operator; j: 1 where he trusts the copy as it is
+	doForeign
+	doTwice
+	doAnnounce
+	doDetach
+	doAttach
+	doGone   // the keeper waited long enough
+	doGiveUp // of a hand-over
 )
 
 // The ways a turn may find the world, as bits of event.j.
 const (
 	sawSilence = 1 << iota // of the leader, and of the members whose streams are closed
 	sawNobody              // no other node answers
+	sawDeath               // of the leader: evidence
+	sawQuiet               // it has acknowledged nothing for longer than any answer lease lasts
 )
 
 // Explore walks every history within the bounds, breadth first, and stops at the first world or event that breaks an invariant.
 func (m *Model) Explore(b Bounds) (r Report) {
 	begin := time.Now()
+	m.votes = b.Deaths > 0
 	defer func() { r.Elapsed = time.Since(begin) }()
 	first := m.first(b)
 	seed := maphash.MakeSeed()
@@ -126,7 +144,7 @@ func (m *Model) first(b Bounds) World {
 		w = m.born()
 	}
 	w.faults, w.writes, w.ops, w.wipes = b.Faults, b.Writes, b.Ops, b.Wipes
-	w.losses = b.Losses
+	w.losses, w.deaths, w.ills, w.restarts = b.Losses, b.Deaths, b.Ills, b.Restarts
 	return w
 }
 
@@ -153,77 +171,38 @@ func (m *Model) tidy(w *World) {
 			}
 		}
 		if n.sealEp != w.epoch.epoch {
-			n.seals, n.sealEp, n.sealLog, n.sealCpy = 0, 0, [maxMembers]wal{}, [maxMembers]copyID{}
+			n.seals, n.unfit, n.sealEp, n.sealLog, n.sealCpy = 0, 0, 0, [maxMembers]wal{}, [maxMembers]copyID{}
 		}
 	}
+	m.tidyVotes(w)
 }
 
-// events lists what may happen next.
-func (m *Model) events(w *World, b Bounds, evs []event) []event {
-	if w.late.kind != idle {
-		evs = append(evs, event{doLate, w.lateBy, 0})
+// tidyVotes forgets what was voted and acknowledged in epochs in which nobody has a server any more.
+func (m *Model) tidyVotes(w *World) {
+	older := false
+	for i := range m.n {
+		n := &w.nodes[i]
+		older = older || n.armed != 0 && n.armed < w.epoch.epoch
+		if n.armed == 0 || !m.votes {
+			n.answer, n.answerEp = 0, 0
+		}
 	}
 	for i := range m.n {
-		if !m.group.Replicas[i].HasData() {
-			continue
+		n := &w.nodes[i]
+		if w.votes[i] < w.epoch.epoch {
+			w.votes[i], w.against[i] = 0, 0
 		}
-		n, x := &w.nodes[i], uint8(i)
-		if n.busy.kind != committing {
-			evs = append(evs, event{doTurn, x, 0}, event{doTurn, x, sawSilence})
-			if w.epoch.phase == promote && int(w.epoch.leader) == i+1 {
-				evs = append(evs, event{doTurn, x, sawNobody})
-			}
+		if !older {
+			n.known = 0
 		}
-		if n.busy.kind != idle {
-			evs = append(evs, event{doPerform, x, 0})
+		if !older && n.withheld != w.epoch.epoch {
+			n.withheld = 0
 		}
-		if w.epoch.phase == seal && int(w.epoch.leader) == i+1 && n.sealEp == w.epoch.epoch && n.busy.kind != committing {
-			for j := range m.n {
-				if !n.seals.has(j) && m.group.Replicas[j].HasData() {
-					evs = append(evs, event{doSeal, x, uint8(j)})
-				}
-			}
-		}
-		if n.busy.kind == committing && w.losses > 0 && w.late.kind == idle {
-			evs = append(evs, event{doLose, x, 0})
-		}
-		if src, ok := m.mayStream(w, i); ok {
-			evs = append(evs, event{doStream, uint8(src), x})
-		}
-		if n.server == writable {
-			evs = m.serving(w, i, evs)
-		}
-		if w.faults > 0 {
-			evs = append(evs, event{doCrash, x, 0})
-		}
-		if w.wipes > 0 && n.data == present {
-			evs = append(evs, event{doWipe, x, 0})
-			if m.logs.depth(n.log) > 1 {
-				evs = append(evs, event{doRestore, x, 0})
-			}
-		}
-		if w.ops > 0 && w.op == "" && int(w.epoch.leader) != i+1 && w.epoch.phase == lead {
-			evs = append(evs, event{doPlanned, x, 0})
-			if b.Forced {
-				evs = append(evs, event{doForced, x, 0})
-			}
-		}
+		n.fresh = n.fresh && m.votes
 	}
-	return evs
-}
-
-func (m *Model) serving(w *World, i int, evs []event) []event {
-	x := uint8(i)
-	if n := &w.nodes[i]; w.writes > 0 && n.opened == n.armed {
-		evs = append(evs, event{doWrite, x, 0})
+	if !older {
+		w.byVotes = 0
 	}
-	if c, _, ok := m.mayAck(w, i); ok && !m.logs.in(c, w.acked) {
-		evs = append(evs, event{doAck, x, 0})
-	}
-	if w.faults > 0 {
-		evs = append(evs, event{doServerCrash, x, 0}, event{doExpire, x, 0})
-	}
-	return evs
 }
 
 // apply makes the event happen and returns the plan, if the event is a decision.
@@ -235,8 +214,22 @@ func (m *Model) apply(w *World, ev event) (p ag.Plan) {
 		e := m.env(w, i, ev.j)
 		if e.epoch.leader == ev.i+1 && (e.epoch.phase != lead || n.server == writable) && !w.released {
 			n.lease = e.epoch.epoch
+			if w.restarting && n.inPlace == settled && !n.attached {
+				w.renews(i, false)
+				e.restarting = false
+			}
 		}
-		return m.turn(w, i, e)
+		if e.quiet > 0 {
+			m.lapse(w, i)
+		}
+		was := n.withheld
+		p = m.turn(w, i, e)
+		if n.withheld != was && n.withheld != 0 {
+			w.deaths--
+		}
+		return p
+	case doBeat:
+		m.beat(w, i, j)
 	case doExpire:
 		w.faults--
 		n.lease = 0
@@ -256,8 +249,12 @@ func (m *Model) apply(w *World, ev event) (p ag.Plan) {
 	case doCrash:
 		w.faults--
 		w.crash(i)
+		if m.flaw == flawForgetPromise {
+			n.promised = 0
+		}
 	case doServerCrash:
 		w.faults--
+		n.halfPromoted()
 		w.stop(i)
 		if n.busy.kind != committing {
 			n.busy = pending{}
@@ -268,26 +265,84 @@ func (m *Model) apply(w *World, ev event) (p ag.Plan) {
 	case doRestore:
 		w.wipes--
 		m.restore(w, i, m.logs.depth(n.log)-1)
+	case doLose, doLate, doPlanned, doForced:
+		m.request(w, ev)
+	default:
+		m.odd(w, ev)
+	}
+	return p
+}
+
+// request is a transaction whose answer is lost, or an operator's wish.
+func (m *Model) request(w *World, ev event) {
+	i := int(ev.i)
+	n := &w.nodes[i]
+	switch ev.what {
 	case doLose:
 		w.losses--
-		w.late, w.lateBy, n.busy = n.busy, ev.i, pending{}
+		if w.lateBy = ev.i; n.busy.kind == handing {
+			w.late = m.lose(w, i)
+		} else {
+			w.late, n.busy = n.busy, pending{}
+		}
 	case doLate:
 		b := w.late
 		w.late, w.lateBy = pending{}, 0
 		m.commit(w, i, b)
-	case doPlanned, doForced:
+	default:
 		w.ops--
 		w.op, w.opTo, w.opEpoch = ag.OpPlanned, ev.i+1, w.epoch.epoch
 		if ev.what == doForced {
 			w.op = ag.OpForced
 		}
 	}
-	return p
+}
+
+// odd makes happen what oddities lists.
+func (m *Model) odd(w *World, ev event) {
+	i := int(ev.i)
+	n := &w.nodes[i]
+	switch ev.what {
+	case doIll, doDistrust, doForeign, doTwice:
+		w.ills--
+	case doAnnounce:
+		w.restarts--
+	default: // they follow from those
+	}
+	switch ev.what {
+	case doIll:
+		n.ill = ill + illness(ev.j)
+	case doRecover:
+		n.ill = healthy
+	case doDistrust:
+		w.distrust(i)
+	case doResume:
+		w.resume(i, ev.j == 1)
+	case doForeign:
+		n.foreign = true
+	case doTwice:
+		w.twice(i, int(ev.j))
+	case doAnnounce:
+		m.announce(w, i)
+	case doDetach:
+		m.detach(w, i)
+	case doAttach:
+		m.attach(w, i)
+	case doGone:
+		m.expire(w, i)
+	case doGiveUp:
+		m.giveUp(w, i)
+	default:
+	}
 }
 
 // env is what node i's turn finds, as the bits say.
 func (m *Model) env(w *World, i int, saw uint8) env {
-	e := env{epoch: w.epoch, state: w.state, released: w.released, sealed: time.Hour}
+	e := env{epoch: w.epoch, state: w.state, released: w.released, sealed: time.Hour, votes: w.votes, against: w.against, evidence: saw&sawDeath != 0}
+	e.restarting, e.incarnation = w.restarting, w.incarnation
+	if saw&sawQuiet != 0 {
+		e.quiet = time.Hour
+	}
 	if saw&sawNobody == 0 {
 		e.reach = (1<<m.n - 1) &^ one(i)
 	}
@@ -300,104 +355,4 @@ func (m *Model) env(w *World, i int, saw uint8) env {
 		}
 	}
 	return e
-}
-
-// story tells a history the way an incident is told.
-func (m *Model) story(b Bounds, path []event) string {
-	var s strings.Builder
-	w := m.first(b)
-	fmt.Fprintf(&s, "%d members, %s; %s\n", m.n, m.group.CommitRule, m.recordLine(&w))
-	for k, ev := range path {
-		fmt.Fprintf(&s, "%3d. %s\n", k+1, m.tell(&w, ev))
-	}
-	return s.String()
-}
-
-// tell makes the event happen and says what it was.
-func (m *Model) tell(w *World, ev event) (line string) {
-	i, j := names[ev.i], names[ev.j%maxMembers]
-	before := *w
-	defer func() {
-		if v, ok := recover().(violation); ok {
-			line += "   <- " + string(v)
-		}
-	}()
-	busy := before.nodes[ev.i].busy
-	switch ev.what {
-	case doTurn, doExpire:
-		line = fmt.Sprintf("%s decides", i)
-	case doPerform:
-		line = fmt.Sprintf("%s performs: %s", i, kinds[busy.kind])
-	case doSeal:
-		line = fmt.Sprintf("%s  answers %s for epoch %d at %s", j, i, w.epoch.epoch, m.logs.position(w.nodes[ev.j].log))
-	case doStream:
-		line = fmt.Sprintf("%s  draws from %s", j, i)
-	case doWrite:
-		line = fmt.Sprintf("%s  writes", i)
-	case doAck:
-		c, _, _ := m.mayAck(w, int(ev.i))
-		line = fmt.Sprintf("%s  acknowledges %s", i, m.logs.position(c))
-	case doLate:
-		line = fmt.Sprintf("what %s gave up takes effect", i)
-	default:
-		line = [...]string{
-			doCrash: "%s  crashes", doServerCrash: "%s  loses its server", doWipe: "%s  loses its disk", doRestore: "%s  is restored to an earlier moment", doPlanned: "an operator plans a failover to %s",
-			doForced: "an operator forces a failover to %s", doLose: "%s  gets no answer from the store",
-		}[ev.what]
-		line = fmt.Sprintf(line, i)
-	}
-	p := m.apply(w, ev)
-	switch ev.what {
-	case doTurn, doExpire:
-		line = fmt.Sprintf("%s  %s: %s", i, p.Rule, p.Because)
-		if ev.what == doExpire {
-			line = fmt.Sprintf("%s  loses its lease; %s", i, line)
-		}
-	case doStream:
-		if w.nodes[ev.j].refused {
-			line += ", which refuses it: the histories differ"
-		} else {
-			line += " up to " + m.logs.position(w.nodes[ev.j].log).String()
-		}
-	case doLate:
-		line += ": " + m.recordLine(w)
-	case doPerform:
-		if before.epoch != w.epoch || before.state != w.state {
-			line = fmt.Sprintf("%s  commits: %s", i, m.recordLine(w))
-		} else if busy.kind == committing && !busy.release {
-			line = fmt.Sprintf("%s  loses the comparison: the record has moved", i)
-		} else {
-			line = fmt.Sprintf("%s  ends its %s: %s", i, kinds[busy.kind], m.nodeLine(w, int(ev.i)))
-		}
-	default: // said above, before it happened
-	}
-	m.tidy(w)
-	m.check(w)
-	return line
-}
-
-func (m *Model) recordLine(w *World) string {
-	s := fmt.Sprintf("epoch %d %s %s", w.epoch.epoch, phases[w.epoch.phase], names[w.epoch.leader-1])
-	if w.epoch.phase != seal {
-		s += fmt.Sprintf(" on timeline %d", w.epoch.tli)
-	}
-	var v set
-	for j, c := range w.state.v {
-		if c != 0 {
-			v |= one(j)
-		}
-	}
-	return s + fmt.Sprintf(", V = %v, k = %d", v, w.state.k)
-}
-
-func (m *Model) nodeLine(w *World, i int) string {
-	n := &w.nodes[i]
-	s := fmt.Sprintf("%s at %s", serverStates[n.server], m.logs.position(n.log))
-	if n.server == writable {
-		s += fmt.Sprintf(", waits for %d of %v", n.sync.n, n.sync.p)
-		if n.proven {
-			s += fmt.Sprintf(", proven with barrier %v", ag.LSN(n.barrier))
-		}
-	}
-	return s
 }

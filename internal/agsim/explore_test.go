@@ -7,7 +7,10 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// TestExplore walks what small groups can do. DEEP=1 goes further.
+// quick bounds an exploration that is one test among many; make explore lifts it, so that what is complete is walked completely.
+const quick = 32_000
+
+// TestExplore walks what small groups can do. COTERIE_EXPLORE=1 walks it all, DEEP=1 goes further.
 func TestExplore(t *testing.T) {
 	deep := os.Getenv("DEEP") != ""
 	for _, tt := range []struct {
@@ -26,19 +29,32 @@ func TestExplore(t *testing.T) {
 			Bounds{Epochs: 1, Writes: 1, Faults: 1, Losses: 1, Born: true, States: 60_000},
 			Bounds{Epochs: 3, Writes: 2, Faults: 1, Losses: 1, Ops: 1, Forced: true, Born: true, States: 4_000_000},
 		},
-		{"three replicas", trio, Bounds{Epochs: 2, Writes: 1, States: 150_000}, Bounds{Epochs: 3, Writes: 2, States: 6_000_000}},
-		{"three replicas, one fault", trio, Bounds{Epochs: 2, Faults: 1, States: 250_000}, Bounds{Epochs: 3, Writes: 1, Faults: 2, Losses: 1, States: 6_000_000}},
+		{"three replicas", trio, Bounds{Epochs: 2, Writes: 1, States: 500_000}, Bounds{Epochs: 3, Writes: 2, States: 6_000_000}},
+		{"three replicas, votes", trio, Bounds{Epochs: 2, Deaths: 2, States: 400_000}, Bounds{Epochs: 2, Deaths: 4, Writes: 1, Faults: 1, Losses: 1, States: 6_000_000}},
+		{"pair and witness, votes", pair, Bounds{Epochs: 2, Deaths: 2, States: 400_000}, Bounds{Epochs: 2, Deaths: 4, Faults: 2, Losses: 1, States: 6_000_000}},
+		{"three replicas, one fault", trio, Bounds{Epochs: 2, Faults: 1, States: 600_000}, Bounds{Epochs: 3, Writes: 1, Faults: 2, Losses: 1, States: 6_000_000}},
 		{"three replicas, a lost disk", trio, Bounds{Epochs: 2, Writes: 1, Wipes: 1, States: 120_000}, Bounds{Epochs: 3, Writes: 1, Wipes: 1, Faults: 1, States: 6_000_000}},
 		{
 			"three replicas, ALL, an operator", trioAll,
 			Bounds{Epochs: 2, Writes: 1, Ops: 1, Forced: true, States: 120_000},
 			Bounds{Epochs: 3, Writes: 2, Ops: 2, Forced: true, Faults: 1, States: 6_000_000},
 		},
+		{"three replicas, an ill primary", trio, Bounds{Epochs: 2, Ills: 1, States: 300_000}, Bounds{Epochs: 3, Writes: 1, Ills: 2, Faults: 1, States: 6_000_000}},
+		{"pair and witness, an ill primary", pair, Bounds{Epochs: 2, Writes: 1, Ills: 1, States: 300_000}, Bounds{Epochs: 3, Writes: 1, Ills: 2, Faults: 1, States: 6_000_000}},
+		{"three replicas, an agent restarts in place", trio, Bounds{Epochs: 2, Restarts: 1, States: 300_000}, Bounds{Epochs: 3, Writes: 1, Restarts: 2, Faults: 1, Deaths: 2, States: 6_000_000}},
+		{"pair and witness, an agent restarts in place", pair, Bounds{Epochs: 2, Writes: 1, Restarts: 1, States: 300_000}, Bounds{Epochs: 2, Writes: 1, Restarts: 2, Faults: 1, Deaths: 2, Losses: 1, States: 6_000_000}},
+		{"pair and witness, a hand-over that is given up", pair, Bounds{Epochs: 2, Writes: 1, Ops: 1, Losses: 1, States: 300_000}, Bounds{Epochs: 3, Writes: 1, Ops: 2, Faults: 1, Losses: 1, States: 6_000_000}},
+		{"three replicas, a hand-over that is given up", trio, Bounds{Epochs: 2, Ops: 1, Losses: 1, States: 300_000}, Bounds{Epochs: 3, Writes: 1, Ops: 2, Losses: 1, States: 6_000_000}},
+		{"four replicas and witness", NewGroup(4, true, ag.RuleQuorum), Bounds{Epochs: 1, Writes: 1, States: 20_000}, Bounds{Epochs: 2, Writes: 1, States: 2_000_000}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			b := tt.bounds
-			if deep {
+			switch {
+			case deep:
 				b = tt.deep
+			case os.Getenv("COTERIE_EXPLORE") == "":
+				b.States = min(b.States, quick)
 			}
 			r := NewModel(tt.group).Explore(b)
 			t.Logf("%d states, %d events deep, all: %v, in %v", r.States, r.Depth, r.All, r.Elapsed)

@@ -3,6 +3,7 @@ package agsim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -19,12 +20,6 @@ const (
 
 func ticks(d time.Duration) int { return int(d / tick) }
 
-// odds are the chances per tick, in 1/10000, of what may go wrong. Each run draws its own, most of them zero: histories of few
-// kinds of faults go further than histories of all (swarm testing).
-type odds struct {
-	crash, serverCrash, pause, cutStore, cutPeer, storeDown, wipe, planned, forced, suspend, lostAnswer, badRewind int
-}
-
 // Sim is one run.
 type Sim struct {
 	m     *Model
@@ -39,9 +34,16 @@ type Sim struct {
 	late                        []lateCommit
 
 	nodes     [maxMembers]simNode
-	cut       [maxMembers]set // links between members that carry nothing
+	rate      [maxMembers]float64 // of the members' clocks
+	cut       [maxMembers]set     // links between members that carry nothing
+	reject    [maxMembers]set     // links on which connections are ended and refused, which looks like a death
 	cutStore  set
 	storeDown int // until
+
+	seq       int // of /state
+	past      []moment
+	backwards bool             // the store has gone back in time
+	seen      [maxMembers]mark // durable
 }
 
 // simNode is what clocks and timers know of a node.
@@ -51,12 +53,22 @@ type simNode struct {
 	seenEpoch, seenLead    int
 	last                   env
 	want                   uint16 // the epoch whose lease is being renewed
-	renewAt, deadline      int
+	renewAt, renewed       int    // the next renewal, and the last that succeeded
+	progress, lastProgress int    // of a candidate or promotion: renewed when it has changed
+	hung                   bool   // its promotion makes none
 	sealedAt               int
 	heard                  [maxMembers]int // last feedback of a member's stream
+	quietAt                int             // its last acknowledgement of a heartbeat, or its start
+	acked                  [maxMembers]int // as a primary: when the newest heartbeat was sent that each voter acknowledged
+	beatEp                 uint16          // the epoch of the last heartbeats heard
+	deathAt                int             // since when the member it heard them from looks dead; 0: it does not
+	deathLead              int             // revision of /lead when that was found
 	performAt              int
 	line                   string
 	open                   bool
+	illUntil, resumeAt     int
+	stoodAt                int
+	backAt, fenceAt        int // of an agent that restarts: when it is back, and for how long the keeper waits
 }
 
 // lateCommit is a transaction whose answer its author has given up on.
@@ -70,12 +82,15 @@ type lateCommit struct {
 // Run plays one history and returns what went wrong, nil if nothing did. Equal seeds are equal histories.
 func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 	s := &Sim{m: m, rng: rand.New(rand.NewPCG(seed, 0)), trace: trace}
+	m.votes, m.timed = true, true
 	s.w = m.steady()
 	if s.chance(3000) {
 		s.w = m.born()
 	}
-	s.draw()
-	m.loose = s.odds.suspend > 0
+	if s.draw(); m.only != (odds{}) {
+		s.odds = m.only
+	}
+	m.loose = s.odds.suspend > 0 || s.odds.distrust > 0
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
@@ -86,13 +101,16 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 		}
 	}()
 	for i := range m.n {
-		s.nodes[i].deadline = ticks(5 * time.Second)
+		s.rate[i] = 1 + (s.rng.Float64()*2-1)*ag.Rho
 	}
 	for s.now = 0; s.now < troubled; s.now++ {
 		s.trouble()
 		s.tick()
 	}
 	s.heal()
+	if s.backwards {
+		return nil
+	}
 	for end := s.now + patience; s.now < end; s.now++ {
 		s.tick()
 		if s.atRest() == "" {
@@ -102,109 +120,10 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 	return fmt.Errorf("healed for %v and not well: %s", patience*tick, s.atRest())
 }
 
-func (s *Sim) chance(of10000 int) bool { return s.rng.IntN(10000) < of10000 }
-
-func (s *Sim) draw() {
-	for _, o := range []struct {
-		p   *int
-		max int
-	}{
-		{&s.odds.crash, 40},
-		{&s.odds.serverCrash, 40},
-		{&s.odds.pause, 40},
-		{&s.odds.cutStore, 40},
-		{&s.odds.cutPeer, 60},
-		{&s.odds.storeDown, 20},
-		{&s.odds.wipe, 10},
-		{&s.odds.planned, 80},
-		{&s.odds.forced, 10},
-		{&s.odds.suspend, 20},
-		{&s.odds.lostAnswer, 3000},
-		{&s.odds.badRewind, 3000},
-	} {
-		if s.chance(5000) {
-			*o.p = 1 + s.rng.IntN(o.max)
-		}
-	}
-	if s.chance(5000) {
-		s.odds.forced = 0
-	}
-}
-
-// trouble draws this tick's faults.
-func (s *Sim) trouble() {
-	m, o := s.m, s.odds
-	i, j := s.rng.IntN(m.n), s.rng.IntN(m.n)
-	long := 1 + s.rng.IntN(300)
-	n := &s.w.nodes[i]
-	data := m.group.Replicas[i].HasData()
-	switch {
-	case s.chance(o.crash):
-		s.say("%s crashes", names[i])
-		s.crash(i, long)
-	case s.chance(o.serverCrash) && n.server != down:
-		s.say("%s loses its server", names[i])
-		s.w.stop(i)
-		if n.busy.kind != committing {
-			n.busy = pending{}
-		}
-	case s.chance(o.pause):
-		s.say("%s's agent hangs", names[i])
-		s.nodes[i].pausedUntil = s.now + long
-	case s.chance(o.cutStore):
-		s.cutStore ^= one(i)
-	case s.chance(o.cutPeer):
-		s.cut[i] ^= one(j)
-		s.cut[j] = s.cut[j]&^one(i) | s.cut[i]>>j&1<<i
-	case s.chance(o.storeDown):
-		s.storeDown = s.now + long
-	case s.chance(o.wipe) && data && n.data == present && s.spare(i):
-		s.crash(i, long)
-		if depth := m.logs.depth(n.log); s.chance(5000) && depth > 1 {
-			s.say("%s's disk is restored to an earlier moment", names[i])
-			m.restore(&s.w, i, depth-uint16(s.rng.IntN(min(20, int(depth)))))
-		} else {
-			s.say("%s loses its disk", names[i])
-			s.w.wipe(i)
-		}
-		n.up = false
-	case s.chance(o.planned) && s.w.op == "" && data && s.w.epoch.phase == lead:
-		s.say("an operator plans a failover to %s", names[i])
-		s.w.op, s.w.opTo, s.w.opEpoch = ag.OpPlanned, uint8(i+1), s.w.epoch.epoch
-	case s.chance(o.forced) && data && n.data == present:
-		s.say("an operator forces a failover to %s", names[i])
-		s.w.op, s.w.opTo, s.w.opEpoch = ag.OpForced, uint8(i+1), s.w.epoch.epoch
-	case s.chance(o.suspend) && data:
-		s.w.suspended ^= one(i)
-	}
-}
-
-// spare reports whether the group can do without the disk of node i and without a person. It cannot while the record names its copy
-// alone, which it does from the moment of a promotion until others have caught up.
-func (s *Sim) spare(i int) bool {
-	w := &s.w
-	return int(w.state.leader) != i+1 && (int(w.epoch.leader) != i+1 || w.epoch.phase == promote && w.nodes[i].server != writable)
-}
-
-func (s *Sim) crash(i, long int) {
-	s.w.crash(i)
-	s.w.nodes[i].up = false
-	line := s.nodes[i].line
-	s.nodes[i] = simNode{downUntil: s.now + long, line: line}
-}
-
-func (s *Sim) heal() {
-	s.say("healed")
-	s.well = true
-	s.cutStore, s.cut, s.storeDown, s.w.suspended, s.w.op = 0, [maxMembers]set{}, 0, 0, ""
-	for i := range s.m.n {
-		s.nodes[i].pausedUntil, s.nodes[i].downUntil = 0, min(s.nodes[i].downUntil, s.now)
-	}
-}
-
 // tick lets a tenth of a second pass.
 func (s *Sim) tick() {
 	m := s.m
+	s.remember()
 	for k := 0; k < len(s.late); k++ {
 		if l := s.late[k]; l.at <= s.now {
 			s.late = append(s.late[:k], s.late[k+1:]...)
@@ -215,17 +134,23 @@ func (s *Sim) tick() {
 	}
 	for _, i := range s.rng.Perm(m.n) {
 		n, t := &s.w.nodes[i], &s.nodes[i]
+		s.person(i)
+		s.inPlace(i)
+		if n.inPlace == away {
+			continue
+		}
 		if !n.up {
 			if t.downUntil > s.now {
 				continue
 			}
 			n.up = true
-			t.seenAt = s.now
+			t.seenAt, t.quietAt = s.now, s.now
 		}
 		s.timers(i)
 		if t.pausedUntil <= s.now {
 			s.agent(i)
 		}
+		s.beats(i)
 		s.clients(i)
 		m.check(&s.w)
 	}
@@ -250,7 +175,47 @@ func (s *Sim) tick() {
 }
 
 func (s *Sim) linked(i, j int) bool {
-	return i == j || s.w.nodes[i].up && s.w.nodes[j].up && !s.cut[i].has(j)
+	return i == j || s.w.nodes[i].up && s.w.nodes[j].up && !s.cut[i].has(j) && !s.reject[i].has(j)
+}
+
+// elapsed is what node i's clock has measured since a moment.
+func (s *Sim) elapsed(i, since int) time.Duration {
+	return time.Duration(float64(time.Duration(s.now-since)*tick) * s.rate[i])
+}
+
+// beats are the heartbeats of node i that are acknowledged in this tick, and the end of those that were.
+func (s *Sim) beats(i int) {
+	n, t, m := &s.w.nodes[i], &s.nodes[i], s.m
+	if n.answerEp != n.armed {
+		n.answerEp, n.answer = n.armed, 0
+	}
+	for j := range m.n {
+		o := &s.nodes[j]
+		if n.armed != 0 && j != i && m.voters.has(j) && s.linked(i, j) && t.pausedUntil <= s.now && o.pausedUntil <= s.now {
+			o.beatEp = n.armed
+			if m.acknowledges(&s.w, j, n.armed) {
+				o.quietAt, t.acked[j] = s.now, s.now
+				m.beat(&s.w, i, j)
+			}
+		}
+		if n.answer.has(j) && s.elapsed(i, t.acked[j]) >= m.answer.Lease {
+			n.answer &^= one(j)
+		}
+	}
+}
+
+// death reports whether node i has evidence against the leader of the epoch: it heard its heartbeats, and its connections are ended and
+// refused, twice, without a renewal since.
+func (s *Sim) death(i int, e env) bool {
+	t, p := &s.nodes[i], int(e.epoch.leader)-1
+	dead := t.beatEp == e.epoch.epoch && p != i && !s.cut[i].has(p) && (!s.w.nodes[p].up || s.reject[i].has(p))
+	switch {
+	case !dead:
+		t.deathAt = 0
+	case t.deathAt == 0 || t.deathLead != s.leadRev:
+		t.deathAt, t.deathLead = s.now, s.leadRev
+	}
+	return dead && t.deathAt < s.now
 }
 
 // timers are the keeper's deadline, the lease, and its renewal, which goes on beside the loop.
@@ -258,17 +223,23 @@ func (s *Sim) timers(i int) {
 	n, t := &s.w.nodes[i], &s.nodes[i]
 	p := ag.Profiles["default"]
 	if s.m.flaw == flawLongLease && n.lease != 0 {
-		t.deadline = s.now + 1
+		t.renewed = s.now
 	}
-	if n.lease != 0 && s.now >= t.deadline {
+	if n.lease != 0 && s.elapsed(i, t.renewed) >= p.Lease {
 		n.lease = 0
 	}
-	if n.armed != 0 && n.server == writable && s.now >= t.deadline+ticks(p.Fence)-1 {
+	if n.armed != 0 && n.server == writable && s.elapsed(i, t.renewed) >= p.Lease+p.Fence-tick {
 		s.say("%s's keeper fences", names[i])
 		s.w.fence(i)
 	}
 	if t.want == 0 || t.pausedUntil > s.now || t.renewAt > s.now || !s.quorum(i) {
 		return
+	}
+	if s.w.epoch.phase != lead { // by progress, not by being alive
+		if t.progress == t.lastProgress && n.lease == t.want {
+			return
+		}
+		t.lastProgress = t.progress
 	}
 	t.renewAt = s.now + ticks(p.Heart)
 	if s.w.epoch.epoch != t.want || int(s.w.epoch.leader) != i+1 || s.w.released {
@@ -276,8 +247,9 @@ func (s *Sim) timers(i int) {
 		return
 	}
 	n.lease = t.want
-	t.deadline = s.now + ticks(p.Lease) - s.rng.IntN(3)
+	t.renewed = s.now - s.rng.IntN(3)
 	s.leadRev++
+	s.w.restarting = n.inPlace == announced || n.attached
 	for j := range s.m.n {
 		o := &s.w.nodes[j].busy
 		o.staleLead = o.staleLead || o.kind != idle
@@ -289,6 +261,9 @@ func (s *Sim) quorum(i int) bool { return !s.cutStore.has(i) && s.storeDown <= s
 // agent is what the agent of node i does in this tick, if anything.
 func (s *Sim) agent(i int) {
 	n, t := &s.w.nodes[i], &s.nodes[i]
+	if !t.hung {
+		t.progress++ // whatever it does goes on
+	}
 	if n.busy.kind != idle && t.performAt <= s.now {
 		s.perform(i)
 	}
@@ -305,7 +280,11 @@ func (s *Sim) agent(i int) {
 		s.say("%s", line)
 	}
 	if n.busy.kind != was && n.busy.kind != idle {
-		t.performAt = s.now + s.rng.IntN(4)
+		t.performAt, t.hung = s.now+s.rng.IntN(4), false
+		if n.busy.kind == promoting && s.chance(s.odds.hang) && !s.well {
+			s.say("%s's promotion hangs", names[i])
+			t.performAt, t.hung = s.now+s.rng.IntN(300), true
+		}
 		if n.busy.kind != committing {
 			t.performAt += s.rng.IntN(20)
 		}
@@ -339,10 +318,21 @@ func (s *Sim) perform(i int) {
 	case (b.kind == rewinding || b.kind == seeding) && !s.linked(i, int(b.other)-1):
 		n.busy = pending{}
 		return
+	case b.kind == handing && s.chance(s.odds.giveUp) && !s.well:
+		s.say("%s gives the planned failover up", names[i])
+		s.m.giveUp(&s.w, i)
+		return
+	case b.kind == handing && n.server == down && s.chance(s.odds.lostAnswer) && !s.well:
+		s.late = append(s.late, lateCommit{i, s.now + s.rng.IntN(30), s.m.lose(&s.w, i), s.epochRev, s.stateRev, s.leadRev})
+		return
 	}
 	st := s.w.state
 	s.m.perform(&s.w, i)
 	s.bump(before, st)
+	s.void(i, b)
+	if b.release {
+		s.leadRev++
+	}
 	if s.w.epoch != before {
 		s.say("%s  commits: %s", names[i], s.m.recordLine(&s.w))
 	}
@@ -352,7 +342,16 @@ func (s *Sim) commit(i int, b pending) {
 	before, st := s.w.epoch, s.w.state
 	if s.m.commit(&s.w, i, b) {
 		s.bump(before, st)
+		s.void(i, b)
 		s.say("%s  committed, late: %s", names[i], s.m.recordLine(&s.w))
+	}
+}
+
+// void drops the votes of node i that are still on their way once one was taken back: the store makes one change of a node after the
+// other, and a later one makes void what is under way of an earlier.
+func (s *Sim) void(i int, b pending) {
+	if b.unvote && s.w.votes[i] == 0 && s.m.flaw != flawLateVote {
+		s.late = slices.DeleteFunc(s.late, func(l lateCommit) bool { return l.who == i && l.b.vote })
 	}
 }
 
@@ -362,6 +361,7 @@ func (s *Sim) bump(e epochRec, st stateRec) {
 	}
 	if s.w.state != st {
 		s.stateRev++
+		s.seq++
 	}
 }
 
@@ -372,7 +372,7 @@ func (s *Sim) lease(i int, e env) {
 		return
 	}
 	alive := n.server == writable || e.epoch.phase != lead || n.busy.kind == handing
-	if int(e.epoch.leader) != i+1 || e.released || !alive {
+	if int(e.epoch.leader) != i+1 || e.released || !alive || n.inPlace == away {
 		t.want = 0
 		return
 	}
@@ -386,16 +386,26 @@ func (s *Sim) lease(i int, e env) {
 func (s *Sim) env(i int) env {
 	n, t := &s.w.nodes[i], &s.nodes[i]
 	e := t.last
-	if s.quorum(i) {
-		e = env{epoch: s.w.epoch, state: s.w.state, released: s.w.released}
-		if t.seenEpoch != s.epochRev || t.seenLead != s.leadRev {
-			t.seenEpoch, t.seenLead, t.seenAt = s.epochRev, s.leadRev, s.now
+	e.untrusted = s.quorum(i) && !s.judge(i)
+	switch {
+	case s.quorum(i) && !e.untrusted:
+		e = env{
+			epoch: s.w.epoch, state: s.w.state, released: s.w.released, votes: s.w.votes, against: s.w.against,
+			restarting: s.w.restarting, incarnation: s.w.incarnation,
 		}
-	} else if e.epoch.epoch == 0 { // nothing read yet since it started
-		e = env{epoch: epochRec{leader: 1}, state: stateRec{leader: 1}, noQuorum: true}
+		if t.seenEpoch != s.epochRev || t.seenLead != s.leadRev {
+			first := t.seenEpoch == 0 && t.seenLead == 0
+			t.seenEpoch, t.seenLead, t.seenAt = s.epochRev, s.leadRev, s.now
+			if first && s.m.flaw == flawEarlyWatch {
+				t.seenAt -= troubled
+			}
+		}
+	case e.epoch.epoch == 0: // nothing read yet since it started
+		e = env{epoch: epochRec{leader: 1}, state: stateRec{leader: 1}, untrusted: e.untrusted}
 	}
-	e.noQuorum = !s.quorum(i)
-	e.silence = time.Duration(s.now-t.seenAt) * tick
+	e.noQuorum = !s.quorum(i) || e.untrusted
+	e.silence, e.quiet = s.elapsed(i, t.seenAt), s.elapsed(i, t.quietAt)
+	e.evidence = s.death(i, e)
 	e.reach = 0
 	for j := range s.m.n {
 		if j == i {
@@ -405,7 +415,7 @@ func (s *Sim) env(i int) env {
 			e.reach |= one(j)
 		}
 		e.silent[j] = time.Duration(s.now-t.heard[j]) * tick
-		if !s.w.nodes[j].up {
+		if !s.w.nodes[j].up || s.reject[i].has(j) {
 			e.refused |= one(j)
 		}
 	}
@@ -438,7 +448,7 @@ func (s *Sim) exclusive() {
 	first := -1
 	for i := range s.m.n {
 		n := &s.w.nodes[i]
-		if n.server != writable || n.lease == 0 || n.opened != n.armed || n.armed < s.w.ackEpoch {
+		if n.server != writable || n.lease == 0 || n.opened != n.armed || n.armed < s.w.ackEpoch || !s.m.answers(&s.w, i) {
 			continue
 		}
 		if first >= 0 {
@@ -455,7 +465,7 @@ func (s *Sim) atRest() string {
 		return fmt.Sprintf("epoch %d is in %s", w.epoch.epoch, phases[w.epoch.phase])
 	}
 	p := int(w.epoch.leader) - 1
-	if n := &w.nodes[p]; n.server != writable || !s.nodes[p].open || n.lease != w.epoch.epoch {
+	if n := &w.nodes[p]; n.server != writable || !s.nodes[p].open || n.lease != w.epoch.epoch || !s.m.answers(w, p) {
 		return fmt.Sprintf("%s leads and is not open: %s", names[p], s.m.nodeLine(w, p))
 	}
 	for j := range s.m.n {

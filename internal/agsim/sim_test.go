@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,20 +39,30 @@ func TestSim(t *testing.T) {
 	if os.Getenv("DEEP") != "" {
 		seeds = 50_000
 	}
-	begin := time.Now()
+	if n, err := strconv.ParseUint(os.Getenv("COTERIE_SEEDS"), 10, 64); err == nil {
+		seeds = n
+	}
+	begin, worked := time.Now(), processorTime(t)
 	for seed := range seeds {
 		if err := NewModel(shapeOf(seed)).Run(seed, nil); err != nil {
 			t.Fatalf("seed %d (make sim SEED=%d tells it): %v", seed, seed, err)
 		}
 	}
-	t.Logf("%d histories, %.0f a second", seeds, float64(seeds)/time.Since(begin).Seconds())
+	t.Logf("%d histories in %v, %.0f a second of processor time", seeds, time.Since(begin).Round(time.Second), float64(seeds)/(processorTime(t)-worked).Seconds())
+}
+
+// processorTime is what this process has used: on a machine that has other work, too, the time of day says little.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // unseen are the rules that neither explorer nor simulator fires, with the reason. The tables of package ag fire every rule.
-var unseen = map[ag.Rule]string{
-	ag.RuleFenceForeign: "nobody here changes a reserved setting behind the agent's back",
-	ag.RuleAwaitDrop:    "a second wall: nobody becomes a member of V of an epoch without having streamed from its leader, hence with its history",
-}
+var unseen = map[ag.Rule]string{}
 
 // TestSimExercisesEveryRule fails when a rule is dead, or when the model lacks what would fire it.
 func TestSimExercisesEveryRule(t *testing.T) {

@@ -2,6 +2,8 @@ package agsim
 
 import (
 	"fmt"
+	"math/bits"
+	"slices"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -15,12 +17,13 @@ func (m *Model) look(w *World, i int, e env) {
 		return
 	}
 	if n.sealEp != e.epoch.epoch {
-		n.seals, n.sealEp = 0, e.epoch.epoch
+		n.seals, n.unfit, n.sealEp = 0, 0, e.epoch.epoch
 		n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
 	}
+	n.known = max(n.known, e.epoch.epoch)
 	holds := e.epoch.leader == uint8(i+1) && e.epoch.phase == lead
 	if holds && n.server == writable && n.armed == e.epoch.epoch {
-		n.leading = e.epoch.epoch
+		n.leading, n.began = e.epoch.epoch, 0
 	}
 	if n.leading != 0 && (!holds || n.leading != e.epoch.epoch || n.server != writable) && n.busy.kind != handing {
 		w.stopLeading(i)
@@ -39,21 +42,35 @@ func (m *Model) turn(w *World, i int, e env) ag.Plan {
 func (m *Model) begin(w *World, i int, e env, p ag.Plan) {
 	n := &w.nodes[i]
 	if p.Open {
-		n.opened = e.epoch.epoch
+		m.checkOpen(w, i, e)
+		n.opened, n.restart = e.epoch.epoch, 0
 	}
 	if p.Commit != nil {
 		n.busy = m.commitOf(n, e, *p.Commit)
+		n.busy.standsDown = p.Rule == ag.RuleStepDown || p.Rule == ag.RuleRelease && e.epoch.phase == lead
+		n.busy.silent = p.Rule == ag.RuleClaim && !e.released && len(p.Commit.Votes) == 0
+		n.busy.hasty = p.Rule == ag.RuleClaim && e.silence < ag.Profiles["default"].Observer && !e.released
+		n.busy.resumes = slices.Contains(p.Actions, ag.Action(ag.Acknowledge{}))
 		return
 	}
 	for _, a := range p.Actions {
 		b := pending{at: e.epoch.epoch}
 		switch a := a.(type) {
 		case ag.AskSeals: // the answers are events of their own
+		case ag.EndStreams:
+			w.endTwice(i, setOf(a.Members))
+		case ag.Withhold:
+			n.withheld = uint16(a.Epoch)
+		case ag.Acknowledge:
+			fail("%s acknowledges again without a commit", names[i])
 		case ag.Fence:
 			w.fence(i)
 		case ag.Start:
 			if n.server == down && n.data == present {
 				n.server = recovery
+				if n.ill == curable {
+					n.ill = healthy
+				}
 			}
 		case ag.Follow:
 			m.follow(w, i, index(a.Leader), uint16(a.Epoch))
@@ -69,8 +86,9 @@ func (m *Model) begin(w *World, i int, e env, p ag.Plan) {
 			b.kind, b.other = rewinding, uint8(index(a.Source)+1)
 		case ag.Seed:
 			b.kind, b.other = seeding, uint8(index(a.Source)+1)
+		case ag.Prepare: // the view says that it is done
 		case ag.HandOver:
-			b.kind, b.other = handing, uint8(index(a.To)+1)
+			b.kind, b.other, b.sync = handing, uint8(index(a.Op.To)+1), n.sync
 		}
 		if b.kind != idle && n.busy.kind == idle {
 			n.busy = b
@@ -101,6 +119,13 @@ func (m *Model) commitOf(n *node, e env, c ag.Commit) pending {
 		b.release = true
 		n.lease = 0
 	}
+	b.vote, b.unvote = c.Vote != nil, c.Unvote != ""
+	if b.vote {
+		b.against = e.incarnation
+	}
+	for _, v := range c.Votes {
+		b.votes |= one(index(v.Member))
+	}
 	if c.Epoch != nil {
 		b.hasEpoch = true
 		b.epoch = epochRec{
@@ -116,6 +141,9 @@ func (m *Model) commitOf(n *node, e env, c ag.Commit) pending {
 		b.state = stateRec{
 			epoch: uint16(c.State.Epoch), leader: uint8(index(c.State.Leader) + 1), copy: copyOf(c.State.Copy),
 			k: uint8(c.State.K), basis: e.state.basis, set: setting{setOf(c.State.Setting.P), uint8(c.State.Setting.N)},
+		}
+		if f := c.State.Former; f.ID != "" {
+			b.state.former, b.state.fcopy = uint8(index(f.ID)+1), copyOf(f.Copy)
 		}
 		if b.state.epoch != e.state.epoch {
 			b.state.basis = m.logs.at(n.log, n.endOfRec)
@@ -140,7 +168,9 @@ func (m *Model) perform(w *World, i int) {
 	switch b.kind {
 	case idle:
 	case committing:
-		m.commit(w, i, b)
+		if m.commit(w, i, b) && b.resumes {
+			n.fresh, n.withheld = false, 0
+		}
 	case promoting:
 		m.promote(w, i, b)
 	case setting1:
@@ -148,7 +178,7 @@ func (m *Model) perform(w *World, i int) {
 	case proving:
 		if n.server == writable && n.sync == b.sync && (b.sync.n == 0 || n.streams&b.sync.p != 0) {
 			n.olders, n.older = 0, [3]setting{}
-			n.proven, n.barrier = true, m.logs.depth(n.log)
+			n.proven, n.barrier, n.attached = true, m.logs.depth(n.log), false
 		}
 	case rewinding, seeding:
 		m.endRepair(w, i, b)
@@ -158,23 +188,26 @@ func (m *Model) perform(w *World, i int) {
 }
 
 func (m *Model) commit(w *World, i int, b pending) bool {
-	if b.staleEpoch || b.guardState && b.staleState || b.guardLead && b.staleLead {
+	if b.staleEpoch || b.guardState && b.staleState || b.guardLead && b.staleLead || b.staleVotes {
 		return false
 	}
 	m.checkCommit(w, b)
-	w.late.outdate(b)
+	m.checkSilent(w, b)
+	w.late.outdate(b, i)
 	for j := range m.n {
-		w.nodes[j].busy.outdate(b)
+		w.nodes[j].busy.outdate(b, i)
 	}
+	m.castVote(w, i, b)
 	if b.release {
 		w.released = true
+		w.nodes[i].stood = w.nodes[i].stood || b.standsDown
 	}
 	if b.hasState {
 		w.state = b.state
 	}
 	if b.hasEpoch {
 		if b.epoch.epoch != w.epoch.epoch {
-			w.released = false
+			w.released, w.restarting, w.incarnation = false, false, 0
 		}
 		w.epoch = b.epoch
 		if b.hasState {
@@ -184,9 +217,66 @@ func (m *Model) commit(w *World, i int, b pending) bool {
 	return true
 }
 
+// castVote is the part of a transaction that concerns votes. Taking one back makes void what is still on its way of it.
+func (m *Model) castVote(w *World, i int, b pending) {
+	switch {
+	case b.vote:
+		w.votes[i], w.against[i] = b.at, b.against
+	case b.unvote:
+		w.votes[i], w.against[i] = 0, 0
+		if w.late.vote && int(w.lateBy) == i && m.flaw != flawLateVote {
+			w.late, w.lateBy = pending{}, 0
+		}
+	case b.hasty:
+		w.byVotes = b.epoch.epoch
+	}
+}
+
+// acknowledges reports whether node j acknowledges a heartbeat of that epoch.
+func (m *Model) acknowledges(w *World, j int, epoch uint16) bool {
+	n := &w.nodes[j]
+	switch {
+	case !n.up || !m.voters.has(j):
+		return false
+	case n.fresh && m.flaw != flawForget, n.withheld == epoch && m.flaw != flawKeepAcking, n.known > epoch && m.flaw != flawAckOld:
+		return false
+	}
+	return true
+}
+
+// beat is a heartbeat of primary i that j acknowledges.
+func (m *Model) beat(w *World, i, j int) {
+	n := &w.nodes[i]
+	if n.answerEp != n.armed {
+		n.answerEp, n.answer = n.armed, 0
+	}
+	n.answer |= one(j)
+}
+
+// lapse is the time it takes until no answer rests on an acknowledgement of j.
+func (m *Model) lapse(w *World, j int) {
+	for i := range m.n {
+		w.nodes[i].answer &^= one(j)
+	}
+}
+
+// answers reports whether a primary's answer lease is in force.
+func (m *Model) answers(w *World, i int) bool {
+	n := &w.nodes[i]
+	if m.flaw == flawNoAnswers || len(m.answer.Voters) == 0 {
+		return true
+	}
+	have := n.answer & m.voters
+	if n.answerEp != n.armed {
+		have = 0
+	}
+	return bits.OnesCount8(uint8(have|one(i)&m.voters)) >= m.answer.Majority()
+}
+
 // outdate notes which keys another transaction changed since the view this plan was made from.
-func (b *pending) outdate(by pending) {
+func (b *pending) outdate(by pending, who int) {
 	if b.kind != idle {
+		b.staleVotes = b.staleVotes || (by.vote || by.unvote) && b.votes.has(who)
 		b.staleEpoch = b.staleEpoch || by.hasEpoch
 		b.staleState = b.staleState || by.hasState
 		b.staleLead = b.staleLead || by.release
@@ -198,7 +288,10 @@ func (m *Model) promote(w *World, i int, b pending) {
 	if n.promised > b.at || n.lease != b.at || n.server != recovery || n.data != present || m.logs.tli(n.log) >= b.tli {
 		return
 	}
-	n.promised = b.at
+	if n.quarantine {
+		fail("%s promotes a copy whose storage lost a write (F35)", names[i])
+	}
+	n.promised, n.began = b.at, b.tli
 	w.hold(i)
 	m.checkTimeline(w, b.tli)
 	n.log = m.logs.append(n.log, b.tli, m.writer(i, b.at))
@@ -226,32 +319,8 @@ func (m *Model) endRepair(w *World, i int, b pending) {
 		return
 	}
 	w.copies++
-	n.copy, n.data, n.log, n.noRewind, n.refused = w.copies, present, s.log, false, false
-}
-
-// handOver runs a planned failover in two steps: stop with nothing left to send, then name the successor.
-func (m *Model) handOver(w *World, i int) {
-	n := &w.nodes[i]
-	to := int(n.busy.other) - 1
-	if n.server == writable {
-		if w.state.v[to] == 0 || !n.streams.has(to) || n.gotCopy[to] != w.nodes[to].copy || n.got[to] != m.logs.depth(n.log) {
-			n.busy, w.op = pending{}, ""
-			return
-		}
-		b := n.busy
-		w.stop(i)
-		n.busy = b
-		return
-	}
-	b := n.busy
-	n.busy, w.op = pending{}, ""
-	e := w.epoch
-	e.epoch, e.phase, e.leader, e.maxTLI, e.forced = e.epoch+1, promote, uint8(to+1), e.maxTLI+1, false
-	e.tli, e.copy = e.maxTLI, 0
-	e.fromTLI, e.fromLSN = m.logs.tli(n.log), m.logs.depth(n.log)
-	if m.commit(w, i, pending{kind: committing, staleEpoch: b.staleEpoch, hasEpoch: true, epoch: e}) {
-		n.lease, n.armed = 0, 0
-	}
+	n.copy, n.data, n.log, n.noRewind, n.refused, n.began = w.copies, present, s.log, false, false, 0
+	n.renew = false
 }
 
 func (m *Model) follow(w *World, i, leader int, epoch uint16) {
@@ -317,13 +386,16 @@ func (m *Model) seal(w *World, i, j int) {
 		return
 	}
 	c.seals |= one(j)
+	if (n.quarantine || n.renew) && m.flaw != flawDistrusted {
+		c.unfit |= one(j)
+	}
 	c.sealLog[j], c.sealCpy[j] = n.log, n.copy
 }
 
 // mayAck returns the furthest commit that a server could report to its client as committed now, and the setting that allows it.
 func (m *Model) mayAck(w *World, i int) (c wal, by setting, ok bool) {
 	n := &w.nodes[i]
-	if n.server != writable || n.opened != n.armed || n.armed == 0 {
+	if !n.isOpen() {
 		return 0, by, false
 	}
 	best := uint16(0)
@@ -336,7 +408,7 @@ func (m *Model) mayAck(w *World, i int) (c wal, by setting, ok bool) {
 			have := 0
 			for j := range m.n {
 				if c.p.has(j) && n.streams.has(j) && n.got[j] >= d {
-					have++
+					have += m.walsenders(n, j)
 				}
 			}
 			if have >= int(c.n) {
@@ -348,10 +420,15 @@ func (m *Model) mayAck(w *World, i int) (c wal, by setting, ok bool) {
 	return m.logs.at(n.log, best), by, best > n.endOfRec
 }
 
+// isOpen reports whether the gate of a primary was opened, and not shut again for its server's restart.
+func (n *node) isOpen() bool {
+	return n.server == writable && n.armed != 0 && n.opened == n.armed && n.restart == 0
+}
+
 // write makes a commit record on a server that is open for clients.
 func (m *Model) write(w *World, i int) bool {
 	n := &w.nodes[i]
-	if n.server != writable || n.opened != n.armed || n.armed == 0 {
+	if !n.isOpen() {
 		return false
 	}
 	n.log = m.logs.append(n.log, m.logs.tli(n.log), m.writer(i, n.armed))
@@ -373,7 +450,7 @@ func (w *World) dropStreams(i int) {
 
 func (w *World) stopLeading(i int) {
 	n := &w.nodes[i]
-	n.leading, n.streams = 0, 0
+	n.leading, n.streams, n.doubled = 0, 0, 0
 	n.got, n.gotCopy = [maxMembers]uint16{}, [maxMembers]copyID{}
 }
 
@@ -384,6 +461,7 @@ func (w *World) stop(i int) {
 	w.dropStreams(i)
 	n.server, n.endOfRec, n.proven, n.barrier = down, 0, false, 0
 	n.sync, n.older, n.olders = setting{}, [3]setting{}, 0
+	n.foreign, n.attached, n.restart = false, false, 0
 }
 
 // fence makes writes impossible on node i and ends what it was doing.
@@ -401,18 +479,28 @@ func (w *World) fence(i int) {
 // crash ends everything of node i but its disk; its agent starts again.
 func (w *World) crash(i int) {
 	n := &w.nodes[i]
+	n.halfPromoted()
 	w.stop(i)
 	w.hold(i)
-	n.busy, n.armed, n.lease, n.opened = pending{}, 0, 0, 0
-	n.seals, n.sealEp = 0, 0
+	n.busy, n.armed, n.lease, n.opened, n.inPlace = pending{}, 0, 0, 0, settled
+	n.seals, n.unfit, n.sealEp = 0, 0, 0
 	n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
 	n.noRewind = false
+	n.withheld, n.known, n.fresh = 0, 0, true
+}
+
+// halfPromoted leaves the mark of a promotion that ends before it has done anything.
+func (n *node) halfPromoted() {
+	if n.busy.kind == promoting && n.promised <= n.busy.at && n.data == present {
+		n.began = n.busy.tli
+	}
 }
 
 // wipe loses the disk's data of node i, but for the marks.
 func (w *World) wipe(i int) {
 	w.crash(i)
 	w.nodes[i].data, w.nodes[i].log = empty, 0
+	w.nodes[i].quarantine, w.nodes[i].renew = false, false
 }
 
 // restore replaces the data of node i by those of an earlier moment, which are another copy.

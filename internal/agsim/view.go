@@ -16,6 +16,12 @@ type Model struct {
 	decide func(ag.View) ag.Plan
 	fired  map[ag.Rule]int
 	flaw   flaw
+	only   odds // if any is set: the faults of a run, in place of those it would draw
+	votes  bool // there are heartbeats and votes
+	answer ag.Answer
+	voters set
+	timed  bool // silence is measured by clocks, not chosen by an adversary
+	astray bool // the store has gone back in time, and what it says of V is not true any more
 	loose  bool // what REQUIRED is changes while the group runs: not checked
 }
 
@@ -23,16 +29,32 @@ type Model struct {
 type flaw uint8
 
 const (
-	noFlaw        flaw = iota
-	flawPromise        // WAL of an epoch older than the promise is taken
-	flawNoFence        // a seal does not fence the old leader it is asked of
-	flawSealOpen       // a seal leaves older streams open
-	flawLongLease      // a lease is counted from when its answer came and does not end
+	noFlaw            flaw = iota
+	flawPromise            // WAL of an epoch older than the promise is taken
+	flawNoFence            // a seal does not fence the old leader it is asked of
+	flawSealOpen           // a seal leaves older streams open
+	flawLongLease          // a lease is counted from when its answer came and does not end
+	flawLateVote           // a vote that was on its way when it was taken back takes effect after all
+	flawKeepAcking         // a voter that votes acknowledges on
+	flawAckOld             // heartbeats of an epoch that is known to be over are acknowledged
+	flawForget             // an agent that was started again acknowledges at once
+	flawForgetPromise      // a promise is not on disk when it is given
+	flawHandLag            // a planned failover does not wait for the target
+	flawEarlyWatch         // an observer's stopwatch runs before its first read
+	flawNoAnswers          // a primary passes answers on whatever its voters say
+	flawDoubled            // a second walsender of a member is admitted, and counted
+	flawDetached           // a keeper whose agent restarts in place minds no deadline
+	flawResume             // a hand-over whose answer was lost is given up like any other
+	flawBelieve            // a record that is older than one seen before is believed
+	flawDistrusted         // a candidate is not told that a copy is under quarantine
 )
 
 // NewModel returns a model of that group, whose replicas must be called a, b, c, ... in order.
 func NewModel(g ag.Group) *Model {
-	return &Model{logs: newLogs(), group: g, groups: map[set]ag.Group{}, n: len(g.Replicas), decide: ag.Decide, fired: map[ag.Rule]int{}}
+	m := &Model{logs: newLogs(), group: g, groups: map[set]ag.Group{}, n: len(g.Replicas), decide: ag.Decide, fired: map[ag.Rule]int{}}
+	m.answer = g.Answers(ag.Profiles["default"])
+	m.voters = setOf(m.answer.Voters)
+	return m
 }
 
 // NewGroup returns a group of synchronous replicas that fail over automatically, the last one a witness if that is wanted.
@@ -72,6 +94,7 @@ func (m *Model) steady() World {
 		w.state.v[i] = x.copy
 	}
 	w.state.k = uint8(n)
+	a.answerEp, a.answer = 1, m.voters&^one(0)
 	a.sync = setting{a.streams, uint8(n)}
 	w.acked, w.state.set = log, a.sync
 	return w
@@ -133,6 +156,14 @@ type env struct {
 	reach    set
 	silent   [maxMembers]time.Duration // streams
 	refused  set
+	votes    [maxMembers]uint16
+	against  [maxMembers]uint8
+	evidence bool
+
+	restarting  bool
+	incarnation uint8
+	untrusted   bool // the record read last is older than one seen before
+	quiet       time.Duration
 }
 
 // view is what node i sees.
@@ -144,8 +175,15 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 	}
 	v.Local = ag.Local{
 		Data: dataStates[n.data], Server: serverStates[n.server], Copy: n.copy.id(), Position: m.logs.position(n.log),
-		Promised: ag.Epoch(n.promised), Armed: ag.Epoch(n.armed), SourceEp: ag.Epoch(n.sourceEp), Refused: n.refused, NoRewind: n.noRewind,
-		Opened: ag.Epoch(n.opened),
+		Promised: ag.Epoch(n.promised), Began: ag.Timeline(n.began), Armed: ag.Epoch(n.armed), SourceEp: ag.Epoch(n.sourceEp), Refused: n.refused, NoRewind: n.noRewind,
+		Opened: ag.Epoch(n.opened), Attached: n.attached, Restart: ag.LSN(n.restart), Doubled: n.doubled.ids(),
+	}
+	m.addHealth(&v, w, i, e)
+	if m.votes {
+		v.Voting = ag.Voting{Withheld: ag.Epoch(n.withheld), Fresh: n.fresh, Quiet: e.quiet}
+		if e.evidence {
+			v.Voting.Evidence = ag.Evidence{Epoch: v.Record.Epoch.Epoch, Incarnation: v.Record.Lead.Incarnation}
+		}
 	}
 	if n.data != present {
 		v.Local.Position = ag.Position{}
@@ -157,6 +195,7 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 		v.Busy = kinds[n.busy.kind]
 	}
 	if w.op != "" {
+		v.Ready = "op" // a preparation changes nothing, so that it may be taken for done
 		v.Op = ag.Op{ID: "op", Kind: w.op, To: names[w.opTo-1], Epoch: ag.Epoch(w.opEpoch)}
 	}
 	if n.server == writable {
@@ -171,7 +210,7 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 			if n.seals.has(j) {
 				v.Seals = append(v.Seals, ag.SealReport{
 					Member: names[j], Copy: n.sealCpy[j].id(), Epoch: ag.Epoch(n.sealEp),
-					Position: m.logs.position(n.sealLog[j]), Promotable: true,
+					Position: m.logs.position(n.sealLog[j]), Promotable: !n.unfit.has(j),
 				})
 			}
 		}
@@ -198,6 +237,11 @@ func (m *Model) addStreams(v *ag.View, n *node, e env) {
 	}
 }
 
+// incarnation names the agents that led one epoch, one after the other. Only one that is restarted in place leads on.
+func incarnation(n uint8) string { return incarnations[min(int(n), len(incarnations)-1)] }
+
+var incarnations = [...]string{"first", "second", "third", "later"}
+
 // record is the record as the node read it. The revisions are all 1: what became of a key since the view is in the pending plan.
 func (m *Model) record(e env) ag.Record {
 	r := ag.Record{Revs: ag.Revisions{Epoch: 1, State: 1, Lead: 1}}
@@ -211,11 +255,24 @@ func (m *Model) record(e env) ag.Record {
 		Timelines: m.logs.timelines(e.state.basis), Seq: 1, Leader: names[e.state.leader-1],
 		Setting: ag.Setting{P: e.state.set.p.ids(), N: int(e.state.set.n)},
 	}
+	if e.state.former != 0 {
+		r.State.Former = ag.Member{ID: names[e.state.former-1], Copy: e.state.fcopy.id()}
+	}
 	for j, c := range e.state.v {
 		if c != 0 {
 			r.State.V = append(r.State.V, ag.Member{ID: names[j], Copy: c.id()})
 		}
 	}
-	r.Lead = ag.Lead{Epoch: r.Epoch.Epoch, Holder: r.Epoch.Leader, Released: e.released}
+	r.Lead = ag.Lead{
+		Epoch: r.Epoch.Epoch, Holder: r.Epoch.Leader, Incarnation: incarnation(e.incarnation), Released: e.released, Restarting: e.restarting,
+	}
+	if m.votes {
+		r.Lead.Answer = m.answer
+		for j, epoch := range e.votes {
+			if epoch != 0 {
+				r.Votes = append(r.Votes, ag.Vote{Member: names[j], Epoch: ag.Epoch(epoch), Incarnation: incarnation(e.against[j]), Waited: m.answer.Lease, Rev: 1})
+			}
+		}
+	}
 	return r
 }

@@ -1,7 +1,7 @@
 package agsim
 
 import (
-	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -57,19 +57,32 @@ type copyID uint16
 const unknownCopy copyID = 1<<16 - 1
 
 func (c copyID) id() ag.CopyID {
-	if c == 0 || c == unknownCopy {
+	switch {
+	case c == 0 || c == unknownCopy:
 		return ""
+	case int(c) < len(copyNames):
+		return copyNames[c]
 	}
-	return ag.CopyID(fmt.Sprintf("copy%d", c))
+	return ag.CopyID("copy" + strconv.Itoa(int(c)))
 }
+
+// copyNames are the names of the first copies: histories seldom have more.
+var copyNames = func() (n [256]ag.CopyID) {
+	for i := range n {
+		n[i] = ag.CopyID("copy" + strconv.Itoa(i))
+	}
+	return n
+}()
 
 func copyOf(id ag.CopyID) copyID {
 	if id == "" {
 		return unknownCopy
 	}
-	var c copyID
-	_, _ = fmt.Sscanf(string(id), "copy%d", &c)
-	return c
+	c, err := strconv.ParseUint(strings.TrimPrefix(string(id), "copy"), 10, 16)
+	if err != nil {
+		panic("no copy " + id)
+	}
+	return copyID(c)
 }
 
 // phase is ag.Phase as a small number.
@@ -113,6 +126,8 @@ type stateRec struct {
 	v      [maxMembers]copyID
 	k      uint8
 	set    setting
+	former uint8
+	fcopy  copyID
 	basis  wal // the log at the end of recovery: the timelines are those on its path
 }
 
@@ -167,6 +182,24 @@ const (
 
 var kinds = [...]string{"", "commit", "promote", "sync", "sync", "seed", "rewind", "hand-over"}
 
+// illness is what a node's probes say of its server.
+type illness uint8
+
+const (
+	healthy illness = iota
+	ill             // and no new start cures it
+	curable         // by a new start
+)
+
+// inPlace is how far the restart of an agent has come whose server goes on.
+type inPlace uint8
+
+const (
+	settled   inPlace = iota
+	announced         // /lead says so, and no client is there any more
+	away              // the keeper waits for the successor
+)
+
 // pending is a decided plan that has had no effect yet.
 type pending struct {
 	kind               kind
@@ -177,6 +210,14 @@ type pending struct {
 	staleLead          bool
 	hasEpoch, hasState bool
 	release            bool
+	votes              set   // compared, by whose they are
+	staleVotes         bool  // one of them was changed since the view
+	vote, unvote       bool  // this node's own
+	against            uint8 // the incarnation that the vote is against
+	resumes            bool  // acknowledges again once it is made
+	standsDown         bool  // gives the leadership up for its health or a crash
+	silent             bool  // claims from a leader that was silent for O
+	hasty              bool  // claims from a leader that was not silent for long
 	epoch              epochRec
 	state              stateRec
 	at                 uint16 // epoch it was decided in
@@ -193,6 +234,7 @@ type node struct {
 	log      wal
 	copy     copyID
 	promised uint16
+	began    uint16 // the timeline of the last promotion that was begun
 	armed    uint16
 	lease    uint16 // epoch of a valid lease
 	source   uint8
@@ -214,7 +256,26 @@ type node struct {
 	got     [maxMembers]uint16
 	gotCopy [maxMembers]copyID
 
+	// Fast takeover. Only models with votes use it.
+	withheld uint16 // the epoch whose heartbeats it does not acknowledge
+	fresh    bool   // it acknowledges nothing yet: what it voted before it was restarted is not undone
+	known    uint16 // the latest epoch it has read
+	answerEp uint16 // as a primary: the epoch in which
+	answer   set    // these acknowledged a heartbeat that its answers may still rest on
+
+	// Health, and what was left by the agent before (ill.go, handover.go).
+	ill        illness
+	stood      bool // it gave up the leadership for its health or a crash, and that counts still
+	quarantine bool // its storage lost a write
+	renew      bool // and an operator has resumed it since
+	foreign    bool // a reserved setting of its server was changed behind the agent's back
+	doubled    set  // members for which two walsenders run here
+	inPlace    inPlace
+	attached   bool   // the server was left running by the agent before, and its setting is not proven yet
+	restart    uint16 // the server was started again within its epoch: how far its log went then
+
 	seals   set // who answered, as a candidate of the epoch in sealEp
+	unfit   set // of them, those that may not be promoted
 	sealEp  uint16
 	sealLog [maxMembers]wal
 	sealCpy [maxMembers]copyID
@@ -229,6 +290,11 @@ type World struct {
 	opTo     uint8
 	opEpoch  uint16
 
+	restarting  bool               // /lead announces a restart in place
+	incarnation uint8              // of the agent that leads, by /lead
+	votes       [maxMembers]uint16 // the epoch each member voted in; 0: no vote
+	against     [maxMembers]uint8  // the incarnation it saw die
+
 	nodes     [maxMembers]node
 	suspended set
 	copies    copyID
@@ -240,9 +306,10 @@ type World struct {
 	acked    wal    // the last acknowledged commit; every earlier one is on its path
 	ackEpoch uint16 // forced epochs forgive acknowledgements of epochs before
 	used     uint64 // timeline ids promoted onto
+	byVotes  uint16 // the latest epoch that was claimed by votes
 
 	// What is left of the faults and events the explorer may spend.
-	faults, writes, ops, wipes, losses uint8
+	faults, writes, ops, wipes, losses, deaths, ills, restarts uint8
 }
 
 // wal is a write-ahead log: a node of the tree of all logs, the path from the root being its records.

@@ -33,7 +33,26 @@ func (k *keeper) Start(_ context.Context, generation uint64) (err error) {
 		default:
 			k.pids++
 			k.starts++
-			k.pid, k.generation, k.recovery, k.hung = 100+k.pids, generation, true, false
+			k.pid, k.generation, k.recovery, k.hung, k.streamed = 100+k.pids, generation, true, false, false
+		}
+	})
+	return err
+}
+
+func (k *keeper) StartPrimary(ctx context.Context, generation uint64, e ag.Epoch) (err error) {
+	if err := k.n().begin(ctx, "start-primary"); err != nil {
+		return err
+	}
+	k.n().locked(func() {
+		switch {
+		case k.pid != 0:
+			err = errors.New("a server runs already")
+		case k.armed != e || boottime.Now() >= k.deadline:
+			err = fmt.Errorf("not armed for epoch %d", e)
+		default:
+			k.pids++
+			k.starts++
+			k.pid, k.generation, k.recovery, k.hung = 100+k.pids, generation, false, false
 		}
 	})
 	return err
@@ -72,6 +91,7 @@ func (k *keeper) Extend(ctx context.Context, e ag.Epoch, deadline time.Duration)
 		}
 		if err == nil {
 			k.until(deadline)
+			k.detached = false
 		}
 	})
 	return err
@@ -100,6 +120,24 @@ func (k *keeper) fence(reason string) {
 		k.timer.Stop()
 	}
 	k.n().stopped("fenced: " + reason)
+}
+
+func (k *keeper) Detach(ctx context.Context, e ag.Epoch, until time.Duration) (err error) {
+	if err := k.n().begin(ctx, "detach"); err != nil {
+		return err
+	}
+	k.n().locked(func() {
+		switch {
+		case k.armed != e:
+			err = fmt.Errorf("not armed for epoch %d", e)
+		case until <= boottime.Now() || until > k.deadline:
+			err = errors.New("the end of the detachment is out of bounds")
+		default:
+			k.detached = true
+			k.until(until)
+		}
+	})
+	return err
 }
 
 func (k *keeper) Disarm(_ context.Context, e ag.Epoch) (err error) {
@@ -162,7 +200,9 @@ func (k *keeper) Exits() <-chan string { return k.exits }
 func (n *Node) Detached() {
 	n.locked(func() {
 		n.agent, n.source, n.sourceEp, n.leading, n.held = nil, "", 0, 0, false
-		if n.armed != 0 {
+		n.w.hangUp(n.ID)
+		n.ended()
+		if n.armed != 0 && !n.detached {
 			(*keeper)(n).fence("the agent is gone")
 		}
 		for len(n.exits) > 0 {

@@ -20,6 +20,8 @@ type Node struct {
 
 	w     *World
 	agent Agent
+	life  context.Context // of its process
+	ended context.CancelFunc
 
 	// The data directory.
 	data   ag.DataState
@@ -35,8 +37,11 @@ type Node struct {
 	recovery  bool
 	hung      bool // answers nothing, but lives
 	lingering bool // its walreceiver does not go away
+	streamed  bool // it has received something since its start
 	syncP     []ag.ReplicaID
 	syncN     int
+	syncEpoch ag.Epoch
+	doubled   []ag.ReplicaID // members that a stray receiver acknowledges for as well
 	waits     []*waiting
 	pids      int
 
@@ -48,6 +53,7 @@ type Node struct {
 	generation uint64
 	starts     int
 	fences     []string
+	detached   bool
 	exits      chan string
 
 	// The streams.
@@ -61,6 +67,7 @@ type Node struct {
 	// The clients.
 	events []string
 	routes *ag.Routes
+	busy   int // sessions in the middle of something
 
 	fail map[string]error
 	hook map[string]func()
@@ -81,7 +88,7 @@ func (n *Node) locked(do func()) {
 }
 
 // Fail makes every call of that name fail with err, until err is nil: "start", "promote", "rewind", "seed", "set-sync",
-// "fence", "stop", "status", "checkpoint", "history", "extend".
+// "fence", "stop", "detach", "status", "checkpoint", "history", "extend".
 func (n *Node) Fail(call string, err error) {
 	n.locked(func() {
 		if n.fail == nil {
@@ -140,6 +147,9 @@ func (n *Node) Crash() { n.locked(func() { n.stopped("killed by signal 9") }) }
 
 // Hang makes the server answer nothing, or answer again.
 func (n *Node) Hang(on bool) { n.locked(func() { n.hung = on }) }
+
+// Busy makes that many sessions of the server be in the middle of something.
+func (n *Node) Busy(sessions int) { n.locked(func() { n.busy = sessions }) }
 
 // Linger keeps the walreceiver alive after its source has gone, or lets it go.
 func (n *Node) Linger(on bool) { n.locked(func() { n.lingering = on }) }
@@ -222,7 +232,9 @@ func (n *Node) receiving() bool {
 }
 
 func (n *Node) receive() {
-	if p := n.up(); p != nil && n.prefix(p) && (len(n.log) < len(p.log) || len(n.tls) != len(p.tls)) {
+	p := n.up()
+	n.streamed = n.streamed || p != nil && n.prefix(p)
+	if p != nil && n.prefix(p) && (len(n.log) < len(p.log) || len(n.tls) != len(p.tls)) {
 		n.log, n.tls = slices.Clone(p.log), slices.Clone(p.tls)
 	}
 }
@@ -332,8 +344,8 @@ func (i *instance) Observe(ctx context.Context) (o agent.Observation, err error)
 	}
 	i.n().locked(func() {
 		o = agent.Observation{
-			InRecovery: i.recovery, Position: i.n().position(), Replay: i.n().end(), Receiving: i.n().receiving(),
-			P: slices.Clone(i.syncP), N: i.syncN, Waiters: len(i.waits),
+			InRecovery: i.recovery, Position: i.n().position(), Replay: i.n().end(), Receiving: i.n().receiving(), Streamed: i.recovery && i.streamed,
+			P: slices.Clone(i.syncP), N: i.syncN, SyncEpoch: i.syncEpoch, Doubled: slices.Clone(i.doubled), Waiters: len(i.waits),
 		}
 	})
 	return o, nil
@@ -383,7 +395,7 @@ func (i *instance) Promote(ctx context.Context, tli ag.Timeline) (end ag.LSN, er
 	return end, err
 }
 
-func (i *instance) SetSync(ctx context.Context, p []ag.ReplicaID, k int, _ ag.Epoch) error {
+func (i *instance) SetSync(ctx context.Context, p []ag.ReplicaID, k int, e ag.Epoch) error {
 	if err := i.running(ctx); err != nil {
 		return err
 	}
@@ -392,9 +404,9 @@ func (i *instance) SetSync(ctx context.Context, p []ag.ReplicaID, k int, _ ag.Ep
 		return err
 	}
 	i.n().locked(func() {
-		i.syncP, i.syncN = slices.Clone(p), k
+		i.syncP, i.syncN, i.syncEpoch = slices.Clone(p), k, e
 		if k == 0 {
-			i.syncP = nil
+			i.syncP, i.syncEpoch = nil, 0
 		}
 	})
 	return err
@@ -408,8 +420,25 @@ func (i *instance) FlushLSN(ctx context.Context) (l ag.LSN, err error) {
 	return l, i.running(ctx)
 }
 
+func (i *instance) EndWalsenders(ctx context.Context, member ag.ReplicaID) error {
+	if err := i.n().begin(ctx, "end-walsenders"); err != nil {
+		return err
+	}
+	i.n().locked(func() { i.doubled = slices.DeleteFunc(i.doubled, func(id ag.ReplicaID) bool { return id == member }) })
+	return nil
+}
+
+// Double lets a stray receiver of the member's name draw WAL from this node, and acknowledge.
+func (n *Node) Double(member ag.ReplicaID) {
+	n.locked(func() { n.doubled = append(n.doubled, member) })
+}
+
 func (i *instance) Checkpoint(ctx context.Context) error {
 	return errors.Join(i.n().begin(ctx, "checkpoint"), i.running(ctx))
+}
+
+func (i *instance) EndWriters(ctx context.Context) error {
+	return errors.Join(i.n().begin(ctx, "end-writers"), i.running(ctx))
 }
 func (i *instance) EndConflicts(context.Context) error     { return nil }
 func (i *instance) RestoreConflicts(context.Context) error { return nil }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,7 +33,7 @@ func NewRecord(g ag.Group, rec ag.Record) *Record {
 func (r *Record) Store(id ag.ReplicaID) *Store {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := &Store{id: id, record: r, hints: make(chan struct{}, 1)}
+	s := &Store{id: id, record: r, hints: make(chan agent.Hint, 1)}
 	r.stores = append(r.stores, s)
 	return s
 }
@@ -54,6 +55,17 @@ func (r *Record) Past() []ag.Record {
 	return append([]ag.Record{}, r.past...)
 }
 
+// Restore puts an earlier record in place of the present one, as a restored backup of the store does.
+func (r *Record) Restore(old ag.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rev++
+	old.Revs = ag.Revisions{Epoch: r.rev, State: r.rev, Lead: r.rev}
+	r.snap.Record = old
+	r.snap.Record.State = old.State.Clone()
+	r.changed()
+}
+
 // SetGroup replaces the configuration.
 func (r *Record) SetGroup(change func(*ag.Group)) {
 	r.mu.Lock()
@@ -73,8 +85,28 @@ func (r *Record) SetOp(op ag.Op) int64 {
 }
 
 func (r *Record) changed() {
+	r.hint(agent.Hint{Changed: true})
+}
+
+// hint adds to what each store has not taken yet.
+func (r *Record) hint(h agent.Hint) {
 	for _, s := range r.stores {
-		signal(s.hints)
+		s.mu.Lock()
+		deaf := s.deaf
+		s.mu.Unlock()
+		if deaf {
+			continue
+		}
+		x := h
+		select {
+		case old := <-s.hints:
+			x.Changed = x.Changed || old.Changed
+			if x.LeadRev == 0 {
+				x.Lead, x.LeadRev = old.Lead, old.LeadRev
+			}
+		default:
+		}
+		s.hints <- x
 	}
 }
 
@@ -86,7 +118,20 @@ func (r *Record) commit(c ag.Commit) error {
 	if differ(c.Guard.Epoch, rec.Revs.Epoch) || differ(c.Guard.State, rec.Revs.State) || differ(c.Guard.Lead, rec.Revs.Lead) {
 		return agent.ErrConflict
 	}
+	for _, x := range c.Votes {
+		if !slices.ContainsFunc(rec.Votes, func(o ag.Vote) bool { return o.Member == x.Member && o.Rev == x.Rev }) {
+			return agent.ErrConflict
+		}
+	}
 	r.rev++
+	if id := voteOf(c); id != "" {
+		rec.Votes = slices.DeleteFunc(slices.Clone(rec.Votes), func(o ag.Vote) bool { return o.Member == id })
+	}
+	if c.Vote != nil {
+		x := *c.Vote
+		x.Rev = r.rev
+		rec.Votes = append(rec.Votes, x)
+	}
 	if c.Epoch != nil {
 		rec.Epoch, rec.Revs.Epoch = *c.Epoch, r.rev
 	}
@@ -103,6 +148,14 @@ func (r *Record) commit(c ag.Commit) error {
 	return nil
 }
 
+// voteOf returns whose vote a commit changes.
+func voteOf(c ag.Commit) ag.ReplicaID {
+	if c.Vote != nil {
+		return c.Vote.Member
+	}
+	return c.Unvote
+}
+
 func (r *Record) renew(epochRev int64, l ag.Lead) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,9 +164,7 @@ func (r *Record) renew(epochRev int64, l ag.Lead) error {
 	}
 	r.rev++
 	r.snap.Record.Lead, r.snap.Record.Revs.Lead = l, r.rev
-	if l.Released {
-		r.changed()
-	}
+	r.hint(agent.Hint{Lead: l, LeadRev: r.rev})
 	return nil
 }
 
@@ -131,10 +182,12 @@ type Fault struct {
 type Store struct {
 	id     ag.ReplicaID
 	record *Record
-	hints  chan struct{}
+	hints  chan agent.Hint
 
 	mu     sync.Mutex // guards the fields below
 	cut    bool
+	killed bool
+	deaf   bool
 	faults map[string][]Fault
 	calls  map[string]int
 	yields int
@@ -145,6 +198,20 @@ func (s *Store) Cut(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cut = on
+}
+
+// Deafen makes the watch of this store tell nothing, or go on.
+func (s *Store) Deafen(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deaf = on
+}
+
+// Kill makes every call fail at once, or not any more.
+func (s *Store) Kill(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.killed = on
 }
 
 // Inject makes the next calls of that name ("read", "commit", "renew", "status", "close") meet the faults, one each.
@@ -171,12 +238,15 @@ func (s *Store) call(ctx context.Context, name string, do func() error) error {
 		s.calls = map[string]int{}
 	}
 	s.calls[name]++
-	cut := s.cut
+	cut, killed := s.cut, s.killed
 	var f Fault
 	if q := s.faults[name]; len(q) > 0 {
 		f, s.faults[name] = q[0], q[1:]
 	}
 	s.mu.Unlock()
+	if killed {
+		return ErrUnreachable
+	}
 	if cut {
 		<-ctx.Done()
 		return errors.Join(ErrUnreachable, ctx.Err())
@@ -197,7 +267,7 @@ func (s *Store) call(ctx context.Context, name string, do func() error) error {
 	err := do()
 	if f.LoseReply {
 		<-ctx.Done()
-		return errors.Join(ErrUnreachable, ctx.Err())
+		return errors.Join(ErrUnreachable, agent.ErrUnknown, ctx.Err())
 	}
 	return err
 }
@@ -219,15 +289,18 @@ func (s *Store) Renew(ctx context.Context, epochRev int64, l ag.Lead) error {
 }
 
 // Watch implements agent.Store.
-func (s *Store) Watch(context.Context) <-chan struct{} { return s.hints }
+func (s *Store) Watch(context.Context) <-chan agent.Hint { return s.hints }
 
 // PutStatus implements agent.Store.
 func (s *Store) PutStatus(ctx context.Context, id ag.ReplicaID, st agent.Status) error {
 	return s.call(ctx, "status", func() error {
 		s.record.mu.Lock()
 		defer s.record.mu.Unlock()
+		old, had := s.record.snap.Statuses[id]
 		s.record.snap.Statuses[id] = st
-		s.record.changed()
+		if !had || old.Key() != st.Key() {
+			s.record.changed()
+		}
 		return nil
 	})
 }

@@ -77,6 +77,10 @@ func (d *downstream) Prove(ctx context.Context, members []ag.ReplicaID) error {
 
 func (d *downstream) HoldFeedback(hold bool) { d.n().locked(func() { d.held = hold }) }
 
+func (d *downstream) Drop(member ag.ReplicaID, _ string) {
+	d.n().locked(func() { d.events = append(d.events, "drop "+string(member)) })
+}
+
 // Peers returns the node's agent.Peers.
 func (n *Node) Peers() agent.Peers { return (*peers)(n) }
 
@@ -114,6 +118,14 @@ func (p *peers) Position(ctx context.Context, r ag.Replica) (agent.Positions, er
 	return a.Position(ctx)
 }
 
+func (p *peers) StandReady(ctx context.Context, r ag.Replica, req agent.ReadyRequest) error {
+	a, err := p.reach(ctx, r)
+	if err != nil {
+		return err
+	}
+	return a.StandReady(ctx, req)
+}
+
 // Sessions returns the node's agent.Sessions, which records what it is told.
 func (n *Node) Sessions() agent.Sessions { return (*sessions)(n) }
 
@@ -128,6 +140,19 @@ func (s *sessions) CloseOlder(e ag.Epoch, why string) { s.note("close older than
 func (s *sessions) CloseLocal(why string)             { s.note("close local: %s", why) }
 func (s *sessions) CloseReaders(why string)           { s.note("close readers: %s", why) }
 func (s *sessions) Hold(on bool)                      { s.note("hold %v", on) }
+
+func (s *sessions) Drain(on bool)          { s.note("drain %v", on) }
+func (s *sessions) CloseServer(why string) { s.note("close server: %s", why) }
+
+func (s *sessions) Busy() (k int) {
+	(*Node)(s).locked(func() { k = s.busy })
+	return k
+}
+
+func (s *sessions) CutBusy(why string) {
+	s.note("cut busy: %s", why)
+	(*Node)(s).locked(func() { s.busy = 0 })
+}
 
 // Seeder returns the node's agent.Seeder.
 func (n *Node) Seeder() agent.Seeder { return (*seeder)(n) }

@@ -26,14 +26,17 @@ type World struct {
 	mu    sync.Mutex // guards everything below and every field of the nodes
 	nodes map[ag.ReplicaID]*Node
 	cuts  map[[2]ag.ReplicaID]bool
-	last  int // the last ID given
-	acked []int
-	stale []string
+	// refuses are links on which connections are refused; wires are the streams of heartbeats.
+	refuses map[[2]ag.ReplicaID]bool
+	wires   []*wire
+	last    int // the last ID given
+	acked   []int
+	stale   []string
 }
 
 // NewWorld returns a world of the group's replicas. first leads epoch 1 in the record; every other data directory is empty.
 func NewWorld(g ag.Group, first ag.ReplicaID) *World {
-	w := &World{nodes: map[ag.ReplicaID]*Node{}, cuts: map[[2]ag.ReplicaID]bool{}}
+	w := &World{nodes: map[ag.ReplicaID]*Node{}, cuts: map[[2]ag.ReplicaID]bool{}, refuses: map[[2]ag.ReplicaID]bool{}}
 	tls := []ag.TimelineEntry{{TLI: 1, Epoch: 1}}
 	w.Record = NewRecord(g, ag.Record{
 		Epoch: ag.EpochRecord{Epoch: 1, Phase: ag.PhaseLead, Leader: first, TLI: 1, MaxTLI: 1},
@@ -141,6 +144,7 @@ func (w *World) Write(ctx context.Context, id ag.ReplicaID) (int, error) {
 		w.mu.Unlock()
 		return 0, fmt.Errorf("%s takes no writes", id)
 	}
+	pid := n.pid
 	c, done := n.commit()
 	w.mu.Unlock()
 	select {
@@ -151,8 +155,8 @@ func (w *World) Write(ctx context.Context, id ag.ReplicaID) (int, error) {
 	case <-ctx.Done():
 		return c.ID, errors.Join(ErrNoAnswer, ctx.Err())
 	}
-	if gate := n.gate(); gate != 0 && boottime.Now() >= gate || gate == 0 {
-		return c.ID, fmt.Errorf("the gate is shut: %w", ErrNoAnswer)
+	if err := n.pass(ctx, pid); err != nil {
+		return c.ID, err
 	}
 	e := w.Record.Snapshot().Record.Epoch
 	w.mu.Lock()
@@ -162,6 +166,27 @@ func (w *World) Write(ctx context.Context, id ag.ReplicaID) (int, error) {
 		w.stale = append(w.stale, fmt.Sprintf("%s acknowledged a commit while %s led epoch %d", id, e.Leader, e.Epoch))
 	}
 	return c.ID, nil
+}
+
+// pass returns when the gate lets an answer of that server out, as the listener holds it until then.
+func (n *Node) pass(ctx context.Context, pid int) error {
+	for {
+		gate := n.gate()
+		n.w.mu.Lock()
+		lives := n.pid == pid
+		n.w.mu.Unlock()
+		switch {
+		case gate == 0 || !lives:
+			return fmt.Errorf("the session was closed: %w", ErrNoAnswer)
+		case boottime.Now() < gate:
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the gate is shut: %w", ErrNoAnswer)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
 }
 
 // WriteWithin is Write with a deadline.
@@ -177,21 +202,29 @@ type Agent interface {
 	Gate() time.Duration
 	Seal(ctx context.Context, req agent.SealRequest) (ag.SealReport, error)
 	Position(ctx context.Context) (agent.Positions, error)
+	ServeHeart(ctx context.Context, from ag.ReplicaID, s agent.Heart)
+	StandReady(ctx context.Context, req agent.ReadyRequest) error
 }
 
 // Attach gives the node its agent; nil: its process is not running.
 func (w *World) Attach(id ag.ReplicaID, a Agent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.nodes[id].agent = a
+	n := w.nodes[id]
+	n.agent = a
+	n.life, n.ended = context.WithCancel(context.Background())
 	w.settle()
 }
 
 // reach returns the agent of a node as another one sees it: an error when it refuses, a wait when the link is cut.
 func (w *World) reach(ctx context.Context, from, to ag.ReplicaID) (Agent, error) {
 	w.mu.Lock()
-	cut, a := w.cuts[[2]ag.ReplicaID{from, to}], w.nodes[to].agent
+	cut, a, dead := w.cuts[[2]ag.ReplicaID{from, to}], w.nodes[to].agent, w.nodes[from].agent == nil
+	rejects := w.refuses[[2]ag.ReplicaID{from, to}]
 	w.mu.Unlock()
+	if dead || rejects {
+		return nil, agent.ErrRefused
+	}
 	if cut {
 		<-ctx.Done()
 		return nil, ctx.Err()

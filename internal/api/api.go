@@ -7,6 +7,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -20,14 +21,26 @@ type Manager interface {
 	Decisions() any
 	// Failover makes another replica the primary: planned, or forced with the loss accepted.
 	Failover(ctx context.Context, req FailoverRequest) (FailoverResult, error)
+	// Restart replaces the agent by a new one while its server goes on.
+	Restart(ctx context.Context, req RestartRequest) error
 	// CreateToken makes a one-time join token.
 	CreateToken(ctx context.Context, req TokenRequest) (TokenResult, error)
 	// Remove takes a member out of the group.
 	Remove(ctx context.Context, id ag.ReplicaID) error
-	// Resume continues the data movement of a suspended replica.
+	// Resume continues the data movement of a suspended replica; a copy under quarantine is made anew.
 	Resume(ctx context.Context, id ag.ReplicaID) error
+	// Trust ends the quarantine of a replica's copy as it is, and returns what it was for; "" if there was none.
+	Trust(ctx context.Context, id ag.ReplicaID) (was string, err error)
+	// Seed has a replica's copy made anew, or verified where it is, and returns the operation as it stands.
+	Seed(ctx context.Context, req SeedRequest) (any, error)
+	// CancelSeeding ends what Seed began, or what the replica began by itself.
+	CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error)
+	// Seedings lists a replica's copies and verifications, oldest first.
+	Seedings(ctx context.Context, id ag.ReplicaID) (any, error)
 	// Set changes settings of the group.
 	Set(ctx context.Context, req SettingsRequest) error
+	// SQL runs one statement of the console as an administrator; it returns its result, or an error of the console.
+	SQL(ctx context.Context, text string) (any, error)
 	// Metrics writes the Prometheus text form.
 	Metrics() map[string]float64
 }
@@ -40,6 +53,12 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
+// SQLAnswer is the answer to a statement: a result of the console, or its error.
+type SQLAnswer struct {
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  json.RawMessage `json:"error,omitempty"`
+}
+
 // Refused is an operation that would not be safe.
 func Refused(message string) error { return &Error{"refused", message} }
 
@@ -50,6 +69,29 @@ func Unhealthy(message string) error { return &Error{"unhealthy", message} }
 type FailoverRequest struct {
 	To            ag.ReplicaID `json:"to"`
 	AllowDataLoss bool         `json:"allow_data_loss,omitempty"`
+	// Drain is how long running transactions may take to end before a planned failover is given up; 0: 10 s. With Cut they are ended
+	// then.
+	Drain time.Duration `json:"drain_ns,omitempty"`
+	Cut   bool          `json:"cut,omitempty"`
+	// NoWait returns when the request is accepted.
+	NoWait bool `json:"no_wait,omitempty"`
+}
+
+// RestartRequest asks for a restart of the agent in place; Drain and Cut are as for a failover.
+type RestartRequest struct {
+	Drain time.Duration `json:"drain_ns,omitempty"`
+	Cut   bool          `json:"cut,omitempty"`
+}
+
+// SeedRequest asks for a copy of the data on a replica.
+type SeedRequest struct {
+	Replica ag.ReplicaID `json:"replica"`
+	// Full replaces a copy that is whole: every byte is compared with the source, what differs is fetched.
+	Full bool `json:"full,omitempty"`
+	// From is a directory on the replica's machine with another copy, which is looked into before the source is asked.
+	From string `json:"from,omitempty"`
+	// Verify changes nothing: the checksums of the running server's pages are read.
+	Verify bool `json:"verify,omitempty"`
 }
 
 // FailoverResult says how it went.
@@ -84,6 +126,7 @@ type TokenResult struct {
 // Status is the group as one node knows it.
 type Status struct {
 	Group         string        `json:"group"`
+	Draft         bool          `json:"draft,omitempty"` // the nodes have joined each other, and there is no group yet
 	GroupID       ag.GroupID    `json:"group_id"`
 	Node          ag.ReplicaID  `json:"node"`
 	Epoch         ag.Epoch      `json:"epoch"`
@@ -105,6 +148,13 @@ type Status struct {
 	Operation     string        `json:"operation,omitempty"`
 	Replicas      []Replica     `json:"replicas"`
 	AnswersUntil  string        `json:"lease,omitempty"` // of this node, as primary
+	Links         []Link        `json:"links,omitempty"` // that carry WAL from or to this node
+}
+
+// Restarted reports whether the agent that answered was started less than that long ago.
+func (s Status) Restarted(ago time.Duration) bool {
+	p := s.self().Local
+	return p != nil && p.Uptime < ago
 }
 
 // Replica is one member in a Status.
@@ -124,11 +174,51 @@ type Replica struct {
 	Because      string              `json:"because,omitempty"`
 	Voter        bool                `json:"voter"`
 	Suspended    bool                `json:"suspended,omitempty"`
+	Join         ag.JoinState        `json:"join_state,omitempty"` // "": a replica of the group
+	Ill          string              `json:"ill,omitempty"`        // what counts as a failure at the group's FAILURE_CONDITION_LEVEL
+	Concern      string              `json:"concern,omitempty"`    // what would at a higher one
+	Quarantine   string              `json:"quarantine,omitempty"` // why its copy is not trusted
+	StoodDown    string              `json:"stood_down,omitempty"` // when it last gave up the leadership for its health or a crash
 	Endpoint     string              `json:"endpoint"`
 	Listener     string              `json:"listener,omitempty"`
 	ReadOnly     string              `json:"read_only,omitempty"`
 	HTTP         string              `json:"http,omitempty"`
 	Local        *Process            `json:"process,omitempty"` // of the answering node only
+}
+
+// Link is one link that carries WAL, as the answering node sees it.
+type Link struct {
+	Peer       ag.ReplicaID `json:"peer"`
+	Dialled    bool         `json:"dialled"`    // by this node
+	Transport  string       `json:"transport"`  // of the main leg: tcp or quic
+	Congestion string       `json:"congestion"` // the controller in force on it
+	Legs       []string     `json:"legs"`
+	Twice      bool         `json:"small_frames_twice"`
+	Reason     string       `json:"reason,omitempty"` // of that choice, at the node that dialled
+	RTT        float64      `json:"round_trip_ms"`
+	Packets    uint64       `json:"packets"` // of the last ten seconds, both directions
+	Lost       uint64       `json:"lost"`    // of those
+	Rate       int64        `json:"rate"`    // bytes per second that the main leg thinks possible, from its latest traffic; 0: unknown
+
+	Codec           string      `json:"codec"`           // of what this node sends
+	Sent            uint64      `json:"sent_bytes"`      // before encoding
+	SentEncoded     uint64      `json:"sent_encoded"`    // after it
+	Ratio           float64     `json:"ratio"`           // of the two
+	EncodeSeconds   float64     `json:"encode_seconds"`  // spent on it
+	Received        uint64      `json:"received_bytes"`  // after decoding
+	ReceivedEncoded uint64      `json:"received_coded"`  // before it
+	DecodeSeconds   float64     `json:"decode_seconds"`  // spent on it
+	SentTwice       uint64      `json:"sent_twice"`      // bytes of second copies
+	Resent          uint64      `json:"resent"`          // bytes sent again after a leg was lost
+	Doubles         uint64      `json:"doubles_dropped"` // frames that arrived more than once
+	Events          []LinkEvent `json:"events,omitempty"`
+}
+
+// LinkEvent is a change of a link, and why it came.
+type LinkEvent struct {
+	At     time.Time `json:"at"`
+	What   string    `json:"what"`
+	Reason string    `json:"reason"`
 }
 
 // Process names the operating-system side of the answering node.

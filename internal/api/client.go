@@ -48,6 +48,11 @@ func (c *Client) Failover(ctx context.Context, r FailoverRequest) (FailoverResul
 	return out, c.call(ctx, "POST", "failover", r, &out)
 }
 
+// Restart asks the agent to be replaced by a new one. The answer may get lost with the agent.
+func (c *Client) Restart(ctx context.Context, r RestartRequest) error {
+	return c.call(ctx, "POST", "restart", r, nil)
+}
+
 // CreateToken asks for a join token.
 func (c *Client) CreateToken(ctx context.Context, r TokenRequest) (TokenResult, error) {
 	var out TokenResult
@@ -64,9 +69,36 @@ func (c *Client) Resume(ctx context.Context, id ag.ReplicaID) error {
 	return c.call(ctx, "POST", "resume", id, nil)
 }
 
+// Trust ends the quarantine of a replica's copy as it is, and returns what it was for.
+func (c *Client) Trust(ctx context.Context, id ag.ReplicaID) (string, error) {
+	var was string
+	return was, c.call(ctx, "POST", "trust", id, &was)
+}
+
+// Seed has a replica's copy made anew or verified; out receives the operation.
+func (c *Client) Seed(ctx context.Context, r SeedRequest, out any) error {
+	return c.call(ctx, "POST", "seed", r, out)
+}
+
+// CancelSeeding ends a copy or a verification; out receives the operation.
+func (c *Client) CancelSeeding(ctx context.Context, id ag.ReplicaID, out any) error {
+	return c.call(ctx, "POST", "seed/cancel", id, out)
+}
+
+// Seedings asks for a replica's copies and verifications, oldest first.
+func (c *Client) Seedings(ctx context.Context, id ag.ReplicaID, out any) error {
+	return c.call(ctx, "POST", "seedings", id, out)
+}
+
 // Set changes settings of the group.
 func (c *Client) Set(ctx context.Context, r SettingsRequest) error {
 	return c.call(ctx, "POST", "settings", r, nil)
+}
+
+// SQL runs one statement of the console. The error is of the way there; that of the statement is in the answer.
+func (c *Client) SQL(ctx context.Context, text string) (SQLAnswer, error) {
+	var out SQLAnswer
+	return out, c.call(ctx, "POST", "sql", text, &out)
 }
 
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {

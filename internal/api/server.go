@@ -17,8 +17,11 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// maxBody bounds a request.
-const maxBody = 64 << 10
+// maxBody bounds a request, maxAnswer the time that an administrator's may take.
+const (
+	maxBody   = 64 << 10
+	maxAnswer = 30 * time.Minute
+)
 
 // Server serves a Manager.
 type Server struct {
@@ -45,10 +48,16 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	mux := http.NewServeMux()
 	s.readPaths(mux)
 	handle(mux, "POST /api/v1/failover", func(ctx context.Context, r FailoverRequest) (any, error) { return s.m.Failover(ctx, r) })
+	handle(mux, "POST /api/v1/restart", func(ctx context.Context, r RestartRequest) (any, error) { return nil, s.m.Restart(ctx, r) })
 	handle(mux, "POST /api/v1/token", func(ctx context.Context, r TokenRequest) (any, error) { return s.m.CreateToken(ctx, r) })
 	handle(mux, "POST /api/v1/remove", func(ctx context.Context, id ag.ReplicaID) (any, error) { return nil, s.m.Remove(ctx, id) })
 	handle(mux, "POST /api/v1/resume", func(ctx context.Context, id ag.ReplicaID) (any, error) { return nil, s.m.Resume(ctx, id) })
+	handle(mux, "POST /api/v1/trust", func(ctx context.Context, id ag.ReplicaID) (any, error) { return s.m.Trust(ctx, id) })
+	handle(mux, "POST /api/v1/seed", func(ctx context.Context, r SeedRequest) (any, error) { return s.m.Seed(ctx, r) })
+	handle(mux, "POST /api/v1/seed/cancel", func(ctx context.Context, id ag.ReplicaID) (any, error) { return s.m.CancelSeeding(ctx, id) })
+	handle(mux, "POST /api/v1/seedings", func(ctx context.Context, id ag.ReplicaID) (any, error) { return s.m.Seedings(ctx, id) })
 	handle(mux, "POST /api/v1/settings", func(ctx context.Context, r SettingsRequest) (any, error) { return nil, s.m.Set(ctx, r) })
+	handle(mux, "POST /api/v1/sql", func(ctx context.Context, text string) (any, error) { return s.m.SQL(ctx, text) })
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile) // where time goes, for whoever may administer
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	return s.serve(ctx, ownUser{l}, mux)
@@ -132,6 +141,12 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 
 func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T) (any, error)) {
 	mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		// What an administrator asks may take as long as a checkpoint; the socket is private.
+		rc := http.NewResponseController(w)
+		if err := errors.Join(rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Now().Add(maxAnswer))); err != nil {
+			write(w, http.StatusInternalServerError, &Error{"error", err.Error()})
+			return
+		}
 		var in T
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&in); err != nil {
 			write(w, http.StatusBadRequest, &Error{"usage", err.Error()})

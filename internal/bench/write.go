@@ -22,6 +22,7 @@ type WriterOptions struct {
 	Clients int           // writers; default 1
 	Every   time.Duration // from one row of a writer to its next; default 5 ms
 	Timeout time.Duration // after which an operation's outcome is unknown; default 5 s
+	PerHost time.Duration // for which one host is tried when connecting; default 2 s
 }
 
 const appName = "coterie ledger"
@@ -63,7 +64,7 @@ func (l *Ledger) Write(ctx context.Context, o WriterOptions) error {
 	}
 	defer l.setWriting(false)
 	for i := range writers {
-		s, err := session.New(session.Options{DSN: o.DSN, Start: i, Timeout: o.Timeout, Name: appName})
+		s, err := session.New(session.Options{DSN: o.DSN, Start: i, Timeout: o.Timeout, PerHost: o.PerHost, Name: appName})
 		if err != nil {
 			return err
 		}

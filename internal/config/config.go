@@ -41,6 +41,10 @@ type Config struct {
 	HBA string `yaml:"hba,omitempty"`
 	// TLSOnly refuses clients without TLS.
 	TLSOnly bool `yaml:"tls_only,omitempty"`
+	// Tablespaces says where a tablespace of another node is kept on this one, by its location there; others are at the same path.
+	Tablespaces map[string]string `yaml:"tablespaces,omitempty"`
+	// SeedingsAtOnce is how many heavy copies may be made of this node at a time; 0: one. Others wait for their turn.
+	SeedingsAtOnce int `yaml:"seedings_at_once,omitempty"`
 }
 
 // Address is a port this node serves.

@@ -1,12 +1,17 @@
 package config
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"syscall"
+	"time"
 )
 
 // Layout is where things are in a node directory and in its run directory.
@@ -56,7 +61,76 @@ func (l Layout) Make() error {
 			return fmt.Errorf("%s belongs to user %d, not to %d who runs this node; remove it or run as its owner", d, owner, os.Getuid())
 		}
 	}
+	pruneRuns(filepath.Dir(l.Run), time.Now().Add(-runLife))
+	if err := os.WriteFile(filepath.Join(l.Run, ownerFile), []byte(l.Dir), 0o600); err != nil {
+		return fmt.Errorf("make %s: %w", l.Run, err)
+	}
 	return nil
+}
+
+// ownerFile says in a run directory which node directory it belongs to.
+const ownerFile = "node"
+
+// runLife is how long a run directory that says nothing of its node is left alone: its node may be about to start.
+const runLife = time.Hour
+
+// pruneRuns removes the run directories whose node directories are gone, as after a forced removal, and those, made before since,
+// that hold no socket and do not say whose they are. One in which anything still listens stays, and so does what another user owns.
+func pruneRuns(parent string, since time.Time) {
+	runs, err := os.ReadDir(parent)
+	if err != nil {
+		return
+	}
+	for _, r := range runs {
+		dir := filepath.Join(parent, r.Name())
+		owner, err := os.ReadFile(filepath.Join(dir, ownerFile))
+		switch {
+		case !r.IsDir() || !runName.MatchString(r.Name()) || listening(dir):
+			continue
+		case err != nil:
+			st, err := r.Info()
+			if err != nil || st.ModTime().After(since) || holdsFiles(dir) {
+				continue
+			}
+		default:
+			if _, err := os.Lstat(string(owner)); !errors.Is(err, os.ErrNotExist) { //nolint:gosec // asks only whether it is there
+				continue
+			}
+		}
+		_ = os.RemoveAll(dir) // what cannot be removed stays
+	}
+}
+
+var runName = regexp.MustCompile(`^[0-9a-f]{8}$`)
+
+// listening tells whether a process answers at a socket of the run directory.
+func listening(dir string) bool {
+	for _, pattern := range []string{"*.sock", "*/.s.PGSQL.5432"} {
+		sockets, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return true
+		}
+		for _, s := range sockets {
+			c, err := (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "unix", s)
+			if err == nil {
+				_ = c.Close()
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// holdsFiles tells whether there is anything but empty directories.
+func holdsFiles(dir string) bool {
+	found := false
+	err := filepath.WalkDir(dir, func(_ string, e os.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			found = true
+		}
+		return err
+	})
+	return found || err != nil
 }
 
 // PKI is where its certificates and keys are.
@@ -89,8 +163,5 @@ func (l Layout) AgentSock() string { return filepath.Join(l.Run, "agent.sock") }
 // KeeperSock is where the keeper serves the agent.
 func (l Layout) KeeperSock() string { return filepath.Join(l.Run, "keeper.sock") }
 
-// EtcdPeer is where the quorum's member serves other members.
-func (l Layout) EtcdPeer() string { return filepath.Join(l.Run, "etcd-peer.sock") }
-
-// EtcdClient is where the quorum's member serves clients.
+// EtcdClient is where the quorum's member serves a person with etcdctl; the nodes need it not.
 func (l Layout) EtcdClient() string { return filepath.Join(l.Run, "etcd-client.sock") }

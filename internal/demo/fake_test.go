@@ -16,11 +16,15 @@ type fakeLab struct {
 	dir    string
 }
 
-func (l *fakeLab) Nodes() []string                    { return l.names }
-func (l *fakeLab) Dir(node string) string             { return l.dir + "/" + node }
-func (l *fakeLab) ReadWrite() string                  { return "postgresql://rw" }
-func (l *fakeLab) ReadOnly() string                   { return "postgresql://ro" }
-func (l *fakeLab) DSN(node string) string             { return "host=/nowhere/" + node }
+func (l *fakeLab) Nodes() []string                     { return l.names }
+func (l *fakeLab) Dir(node string) string              { return l.dir + "/" + node }
+func (l *fakeLab) ReadWrite() string                   { return "postgresql://rw" }
+func (l *fakeLab) ReadOnly() string                    { return "postgresql://ro" }
+func (l *fakeLab) DSN(node string) string              { return "host=/nowhere/" + node }
+func (l *fakeLab) Pause(context.Context, string) error { return nil }
+
+func (l *fakeLab) Resume(context.Context, string) error { return nil }
+
 func (l *fakeLab) Kill(context.Context, string) error { return nil }
 
 func (l *fakeLab) Leave()                              {}

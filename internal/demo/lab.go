@@ -23,6 +23,9 @@ type Lab interface {
 	DSN(node string) string                      // the node's own server, past the listener
 	Kill(ctx context.Context, node string) error // everything of the node, at one instant
 	Start(ctx context.Context, node string) error
+	// Pause stops every process of the node, as a machine that hangs does; Resume continues them.
+	Pause(ctx context.Context, node string) error
+	Resume(ctx context.Context, node string) error
 	// Leave lets go of the group and leaves it running.
 	Leave()
 	// Down ends every process, and removes the files unless they are to be looked at.

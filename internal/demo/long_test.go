@@ -33,6 +33,10 @@ func program(t *testing.T) (exe, dir string) {
 	if err := os.Chmod(root, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	tmp := filepath.Join(root, "tmp") // where the program's temporary files are its own
+	if err := errors.Join(os.Mkdir(tmp, 0o700), os.Chmod(tmp, os.ModeSticky|0o777)); err != nil {
+		t.Fatal(err)
+	}
 	exe = os.Getenv("COTERIE_TEST_EXE")
 	if exe == "" {
 		exe = filepath.Join(root, "coterie")
@@ -62,6 +66,9 @@ func port(t *testing.T) string {
 	return ""
 }
 
+// temporary is where a program with that lab has its temporary files.
+func temporary(lab string) string { return filepath.Join(filepath.Dir(lab), "tmp") }
+
 // nothingLeft fails if a process names the lab's directory, or if that is still there.
 func nothingLeft(t *testing.T, dir string) {
 	t.Helper()
@@ -74,8 +81,8 @@ func nothingLeft(t *testing.T, dir string) {
 	if _, err := os.Stat(dir); err == nil {
 		t.Errorf("%s was left behind", dir)
 	}
-	if doors, _ := filepath.Glob(filepath.Join(os.TempDir(), "coterie-doors-*")); len(doors) > 0 {
-		t.Errorf("sockets were left behind: %v", doors)
+	if left, err := os.ReadDir(temporary(dir)); err != nil || len(left) > 0 {
+		t.Errorf("left behind in %s: %v, %v", temporary(dir), left, err)
 	}
 }
 
@@ -85,6 +92,7 @@ func run(t *testing.T, exe, dir string, more ...string) (r demo.Report, code int
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, exe, append([]string{"demo", "--json", "--dir", dir, "--port", port(t)}, more...)...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+temporary(dir))
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = time.Minute
 	var out, story bytes.Buffer
@@ -140,6 +148,7 @@ func TestDemoInterrupted(t *testing.T) { //nolint:paralleltest // the same
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, exe, "demo", "--dir", dir, "--port", port(t))
+	cmd.Env = append(os.Environ(), "TMPDIR="+temporary(dir))
 	cmd.WaitDelay = time.Minute
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -21,35 +21,71 @@ import (
 
 // Lengths of the parts of a measured run.
 const (
-	warmUp   = 2 * time.Second // of writing before a fault
-	coolDown = time.Second     // of writing after it
-	idleFor  = 20 * time.Second
-	settleIn = 5 * time.Second // before idle is measured
+	warmUp     = 2 * time.Second // of writing before a fault
+	coolDown   = time.Second     // of writing after it
+	idleFor    = 20 * time.Second
+	settleIn   = 5 * time.Second // before idle is measured
+	peerBudget = 3 * time.Minute // for a peer to have another primary; its own default settings take half a minute
 )
 
 // MeasureOptions says what Measure measures.
 type MeasureOptions struct {
-	Up      func(ctx context.Context, progress func(string)) (Lab, error) // three replicas
-	Witness func(ctx context.Context, progress func(string)) (Lab, error) // two replicas and a witness; nil: not measured
-	Screen  *Screen
-	Dir     string // of the ledgers
-	Runs    int    // node deaths, each followed by a planned failover
-	Version string
-	Server  string
+	Up       func(ctx context.Context, progress func(string)) (Lab, error) // three replicas
+	Witness  func(ctx context.Context, progress func(string)) (Lab, error) // two replicas and a witness; nil: not measured
+	Fast     func(ctx context.Context, progress func(string)) (Lab, error) // three replicas at the profile fast; nil: not measured
+	Peers    func(ctx context.Context) ([]Peer, func() error, error)       // what else is measured, and its end; nil: nothing
+	PeersWhy string                                                        // why not
+	Screen   *Screen
+	Dir      string // of the ledgers
+	Runs     int    // repetitions of every arm
+	Only     []Arm  // those to run; none: all
+	Version  string
+	Server   string
 }
 
 // Samples are the raw measurements, as kept in the JSON file.
 type Samples struct {
-	At         time.Time `json:"at"`
-	Version    string    `json:"version"`
-	PostgreSQL string    `json:"postgresql"`
-	CPUs       int       `json:"cpus"`
-	Settings   string    `json:"settings"`
-	UpSeconds  float64   `json:"lab_up_seconds"`
-	Idle       []Idle    `json:"idle"`
-	Witness    *Idle     `json:"witness"`
-	Deaths     []Sample  `json:"node_death"`
-	Planned    []Sample  `json:"planned"`
+	At         time.Time     `json:"at"`
+	Version    string        `json:"version"`
+	PostgreSQL string        `json:"postgresql"`
+	CPUs       int           `json:"cpus"`
+	Settings   string        `json:"settings"`
+	UpSeconds  float64       `json:"lab_up_seconds"`
+	Idle       []Idle        `json:"idle"`
+	Witness    *Idle         `json:"witness"`
+	Deaths     []Sample      `json:"node_death"`
+	Planned    []Sample      `json:"planned"`
+	Silent     []Sample      `json:"node_silent"`
+	SilentFast []Sample      `json:"node_silent_fast"`
+	Secondary  []Sample      `json:"secondary_death"` // To is the secondary; an outage is the longest gap
+	Return     []Sample      `json:"secondary_return"`
+	Peers      []PeerSamples `json:"peers,omitempty"`
+	PeersWhy   string        `json:"peers_not_run,omitempty"`
+
+	WitnessDeath []Sample `json:"witness_death"`
+	LastDeath    []Sample `json:"last_secondary_death"` // of two replicas and a witness
+	LastReturn   []Sample `json:"last_secondary_return"`
+
+	Cost []CostRound `json:"cost"`
+}
+
+// Peer is another system, with one set of settings, that is measured beside ours: the same writer, the same kind of death.
+type Peer interface {
+	Name() string                     // of a goal, after "node-death-outage-to-"
+	About() map[string]string         // versions and settings
+	Settle(ctx context.Context) error // has the settings put in force, and waits until every replica is back
+	ReadWrite() string                // connection string of the primary, as clients have it
+	DSN(node string) string           // the node's own server
+	Primary(ctx context.Context) (string, error)
+	Kill(node string) error
+	Start(node string) error
+}
+
+// PeerSamples are the node deaths of one peer.
+type PeerSamples struct {
+	Name   string            `json:"name"`
+	About  map[string]string `json:"about"`
+	Deaths []Sample          `json:"node_death"`
 }
 
 // Sample is one failover under one writer.
@@ -78,17 +114,21 @@ func Measure(ctx context.Context, o MeasureOptions) (s Samples, err error) {
 		Settings: "default profile, commit rule QUORUM, three replicas on one machine, one writer, a row every 5 ms",
 	}
 	m := &measurement{o, nil}
-	if err := m.group(ctx, &s); err != nil {
-		return s, err
+	if len(o.Only) == 0 || slices.ContainsFunc([]Arm{ArmDeath, ArmPlanned, ArmSilent, ArmSecondary}, m.wants) {
+		if err := m.group(ctx, &s); err != nil {
+			return s, err
+		}
 	}
-	if o.Witness == nil {
-		return s, nil
+	if o.Witness != nil {
+		if err := m.witness(ctx, &s); err != nil {
+			return s, fmt.Errorf("witness: %w", err)
+		}
 	}
-	w, err := m.witness(ctx)
-	if err != nil {
-		return s, fmt.Errorf("witness: %w", err)
+	if o.Fast != nil && m.wants(ArmSilentFast) {
+		if err := m.fast(ctx, &s); err != nil {
+			return s, fmt.Errorf("profile fast: %w", err)
+		}
 	}
-	s.Witness = &w
 	return s, nil
 }
 
@@ -127,19 +167,23 @@ func (m *measurement) group(ctx context.Context, s *Samples) (err error) {
 	if s.Idle, err = m.idle(ctx, pids); err != nil {
 		return err
 	}
+	peers, endPeers, err := m.startPeers(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, endPeers()) }()
 	for i := range m.Runs {
-		death, err := m.death(ctx, i+1)
-		if err != nil {
-			return fmt.Errorf("run %d: %w", i+1, err)
+		if err := m.round(ctx, i+1, s); err != nil {
+			return err
 		}
-		s.Deaths = append(s.Deaths, death)
-		planned, err := m.planned(ctx, i+1)
-		if err != nil {
-			return fmt.Errorf("run %d, planned: %w", i+1, err)
+		for k, p := range peers {
+			one, err := m.peerDeath(ctx, i+1, p)
+			if err != nil {
+				return fmt.Errorf("run %d, %s: %w", i+1, p.Name(), err)
+			}
+			s.Peers[k].Deaths = append(s.Peers[k].Deaths, one)
+			m.Screen.Say("run %d/%d: %s: %s killed, outage %.0f ms, lost %d", i+1, m.Runs, p.Name(), one.From, one.OutageMS, one.Verdict.Lost)
 		}
-		s.Planned = append(s.Planned, planned)
-		m.Screen.Say("run %d/%d: %s killed, outage %.0f ms, lost %d, %s came back %s after %.1f s   planned %s→%s: outage %.0f ms, lost %d", i+1, m.Runs,
-			death.From, death.OutageMS, death.Verdict.Lost, death.From, death.Rejoin.How, death.Rejoin.Seconds, planned.From, planned.To, planned.OutageMS, planned.Verdict.Lost)
 	}
 	return nil
 }
@@ -156,21 +200,27 @@ func agentPID(ctx context.Context, l Lab, node string) (int, error) {
 	return p.Agent, nil
 }
 
-// writer runs one ledger's writer around fault and judges what it was promised.
-func (m *measurement) writer(ctx context.Context, name string, fault func(context.Context, *bench.Ledger) (Sample, error)) (s Sample, err error) {
+// writer runs one ledger's writer on our group around fault and judges what it was promised.
+func (m *measurement) writer(ctx context.Context, name string, fault func(context.Context, *bench.Ledger) (Sample, error)) (Sample, error) {
+	return m.writerOn(ctx, name, bench.WriterOptions{DSN: m.lab.ReadWrite()}, m.lab.DSN, fault)
+}
+
+// writerOn is writer for any system and any patience: o says where and how it writes, server gives where a node's rows are read.
+func (m *measurement) writerOn(ctx context.Context, name string, o bench.WriterOptions, server func(node string) string, fault func(context.Context, *bench.Ledger) (Sample, error)) (s Sample, err error) {
 	l, err := bench.OpenLedger(filepath.Join(m.Dir, name))
 	if err != nil {
 		return s, err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	if err := l.Prepare(ctx, m.lab.ReadWrite()); err != nil {
+	if err := l.Prepare(ctx, o.DSN); err != nil {
 		return s, err
 	}
 	wctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wrote := make(chan error, 1)
 	go func() {
-		wrote <- l.Write(wctx, bench.WriterOptions{DSN: m.lab.ReadWrite(), Every: 5 * time.Millisecond})
+		o.Every = 5 * time.Millisecond
+		wrote <- l.Write(wctx, o)
 	}()
 	s, err = func() (Sample, error) {
 		if err := pause(ctx, warmUp); err != nil {
@@ -192,7 +242,7 @@ func (m *measurement) writer(ctx context.Context, name string, fault func(contex
 	if err := errors.Join(err, <-wrote); err != nil {
 		return s, err
 	}
-	s.Verdict, err = l.Verify(ctx, m.lab.DSN(s.To))
+	s.Verdict, err = l.Verify(ctx, server(s.To))
 	return s, err
 }
 
@@ -229,9 +279,11 @@ func (m *measurement) death(ctx context.Context, run int) (Sample, error) {
 	return s, nil
 }
 
-func (m *measurement) all(ctx context.Context) error {
+func (m *measurement) all(ctx context.Context) error { return m.allOf(ctx, len(m.lab.Nodes())) }
+
+func (m *measurement) allOf(ctx context.Context, replicas int) error {
 	return await(ctx, rejoinBudget, "all replicas to be SYNCHRONIZED", func(ctx context.Context) (bool, error) {
-		return synchronized(ctx, m.lab, len(m.lab.Nodes()), "")
+		return synchronized(ctx, m.lab, replicas, "")
 	})
 }
 
@@ -326,25 +378,37 @@ func (m *measurement) idle(ctx context.Context, pids map[string]int) ([]Idle, er
 	return out, nil
 }
 
-func (m *measurement) witness(ctx context.Context) (w Idle, err error) {
+// witness measures what needs one.
+func (m *measurement) witness(ctx context.Context, s *Samples) (err error) {
 	m.Screen.Busy("lab up with a witness")
-	l, err := m.Witness(ctx, func(string) {})
+	m.lab, err = m.Witness(ctx, func(string) {})
 	if err != nil {
-		return w, err
+		return err
 	}
-	defer func() { err = m.down(l, err) }()
-	for _, n := range l.Nodes() {
-		st, err := status(ctx, l, n)
-		if err != nil || own(st).Mode != ag.ConfigurationOnly || own(st).Local == nil {
-			continue
-		}
-		found, err := m.idle(ctx, map[string]int{n: own(st).Local.Agent})
-		if err != nil {
-			return w, err
-		}
-		return found[0], nil
+	defer func() { err = m.down(m.lab, err) }()
+	name, err := witnessName(ctx, m.lab)
+	if err != nil {
+		return err
 	}
-	return w, errors.New("the lab has none")
+	pid, err := agentPID(ctx, m.lab, name)
+	if err != nil {
+		return err
+	}
+	found, err := m.idle(ctx, map[string]int{name: pid})
+	if err != nil {
+		return err
+	}
+	s.Witness = &found[0]
+	if s.WitnessDeath, err = m.witnessDeath(ctx, name); err != nil {
+		return err
+	}
+	if err := m.lastSecondary(ctx, s); err != nil {
+		return err
+	}
+	if err := m.cost(ctx, s); err != nil {
+		return fmt.Errorf("cost: %w", err)
+	}
+	return nil
 }
 
 // ticks is the unit of processor times in /proc, which Linux fixes for programs.
@@ -415,6 +479,9 @@ func (s Samples) Figures(why string) (failover, footprint []bench.Figure) {
 		figure("planned-rows-lost", lost(s.Planned), len(s.Planned)),
 		median("planned-outage-p50", seconds(s.Planned), why),
 	}
+	failover = append(failover, s.peerFigures(seconds(s.Deaths), why)...)
+	failover = append(failover, s.armFigures(why)...)
+	failover = append(failover, s.costFigures(why)...)
 	var cpu, mem float64
 	for _, i := range s.Idle {
 		cpu, mem = max(cpu, i.CPU), max(mem, i.RssAnonMB)

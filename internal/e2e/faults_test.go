@@ -78,7 +78,7 @@ func (g *group) stopOne(t *testing.T, on, what string) {
 func (g *group) pause(t *testing.T, s lab.Status, node, what string, f func()) {
 	t.Helper()
 	if what == lab.WhatNode {
-		if err := g.Pause(node); err != nil {
+		if err := g.Pause(node, lab.WhatNode); err != nil {
 			t.Fatal(err)
 		}
 		f()

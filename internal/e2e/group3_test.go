@@ -19,6 +19,7 @@ func TestEndToEndGroup(t *testing.T) {
 		name string
 		test func(*testing.T, *group)
 	}{
+		{"it listens nowhere else", onlyItsPorts},
 		{"two failovers in a row", twoFailovers},
 		{"planned failover there and back", thereAndBack},
 		{"the servers of both secondaries hang", secondariesHang},

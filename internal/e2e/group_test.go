@@ -23,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/postgres"
 )
 
 // patience is how long a state may take that takes seconds on an idle machine.
@@ -55,8 +56,23 @@ func long(t *testing.T) {
 	}
 }
 
-// newGroup forms a group, which the end of the test takes down.
+// newGroup forms a group with a writer, which the end of the test takes down.
 func newGroup(t *testing.T, o lab.Options) *group {
+	t.Helper()
+	g := raise(t, o)
+	var err error
+	if g.ledger, err = bench.OpenLedger(filepath.Join(filepath.Dir(g.Dir()), "ledger")); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.ledger.Prepare(t.Context(), g.ReadWrite()); err != nil {
+		t.Fatal(err)
+	}
+	g.write(t)
+	return g
+}
+
+// raise makes a lab without a writer, which the end of the test takes down.
+func raise(t *testing.T, o lab.Options) *group {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("runs real servers")
@@ -70,22 +86,46 @@ func newGroup(t *testing.T, o lab.Options) *group {
 	}
 	g := &group{end: func() {}, ended: make(chan error)}
 	close(g.ended)
-	o.Dir, o.Exe, o.Port = filepath.Join(dir, "lab"), exe, freePorts(t)
+	o.Dir, o.Exe = filepath.Join(dir, "lab"), exe
+	if o.Net != lab.NetNamespaces {
+		o.Port = freePorts(t)
+	}
 	began := time.Now()
 	if g.Lab, err = lab.Up(t.Context(), o); err != nil {
 		bury(dir)
 		t.Fatal(err)
 	}
 	t.Logf("up after %v", time.Since(began).Round(time.Millisecond))
+	g.runs(t, server(t).Version)
 	t.Cleanup(func() { g.destroy(t) })
-	if g.ledger, err = bench.OpenLedger(filepath.Join(dir, "ledger")); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.ledger.Prepare(t.Context(), g.ReadWrite()); err != nil {
-		t.Fatal(err)
-	}
-	g.write(t)
 	return g
+}
+
+// server is the installation that nodes take unless told otherwise.
+func server(t *testing.T) postgres.Install {
+	t.Helper()
+	found, err := postgres.Find(t.Context())
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no server: %v", err)
+	}
+	return found[0]
+}
+
+// runs makes sure that the group's servers are of the version that the test believes them to be.
+func (g *group) runs(t *testing.T, version string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), g.ReadWrite())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	var got string
+	if err := conn.QueryRow(t.Context(), "SHOW server_version").Scan(&got); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, _ = strings.Cut(got, " "); got != version {
+		t.Fatalf("the servers are %s; want %s", got, version)
+	}
 }
 
 // destroy ends a group whose test failed, having shown what its nodes logged. After down there is nothing left to do.
@@ -121,7 +161,9 @@ func (g *group) showLogs(t *testing.T) {
 // down takes the group down and looks for what it left behind.
 func (g *group) down(t *testing.T) {
 	t.Helper()
-	g.judge(t)
+	if g.ledger != nil {
+		g.judge(t)
+	}
 	dir, traces := g.Dir(), []string{g.Dir()}
 	for _, n := range g.Nodes() {
 		l, err := config.NewLayout(n.Dir)
@@ -356,7 +398,7 @@ func must(t *testing.T, args ...string) answer {
 // sql runs a statement and returns its values.
 func sql(t *testing.T, uri, statement string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c, err := pgx.Connect(ctx, uri)
 	if err != nil {

@@ -108,7 +108,7 @@ func degraded(t *testing.T, g *group) {
 func secondarySilent(t *testing.T, g *group) {
 	was := g.ready(t)
 	since := time.Now()
-	if err := g.Pause(secondaries(was)[0]); err != nil {
+	if err := g.Pause(secondaries(was)[0], lab.WhatNode); err != nil {
 		t.Fatal(err)
 	}
 	outage := g.unprotected(t, *was.Primary, since)

@@ -17,22 +17,25 @@ import (
 // keepAlive notices a dead peer of a silent connection within about ten seconds.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interval: 2 * time.Second, Count: 3}
 
+// notSent is how much of a WAL stream waits in the socket for its first transmission before writing blocks, in bytes.
+const notSent = 256 << 10
+
 // closeGrace bounds the farewell of a Close: TLS may have to wait for a full send buffer.
 const closeGrace = time.Second
 
 // Conn is one authenticated stream between two nodes, as Dial returns it and as handlers get it.
 type Conn struct {
-	*tls.Conn
-	raw     net.Conn
-	e       *Endpoint
-	peer    Identity
-	pin     string
-	class   Class
-	inbound bool
-	since   time.Time
-	key     countKey
-	cancel  context.CancelFunc // ends the handler's context; nil on dialled connections
-	once    sync.Once
+	net.Conn          // *tls.Conn over raw, or *quicStream
+	raw      net.Conn // closing it cuts the connection at once
+	e        *Endpoint
+	peer     Identity
+	pin      string
+	class    Class
+	inbound  bool
+	since    time.Time
+	key      countKey
+	cancel   context.CancelFunc // ends the handler's context; nil on dialled connections
+	once     sync.Once
 }
 
 // Peer returns who is at the other end; zero for class join.
@@ -67,6 +70,28 @@ func (c *Conn) release() {
 	})
 }
 
+// ConnectionState returns what TLS agreed on.
+func (c *Conn) ConnectionState() tls.ConnectionState {
+	switch s := c.Conn.(type) {
+	case *tls.Conn:
+		return s.ConnectionState()
+	case *quicStream:
+		return s.conn.ConnectionState().TLS
+	}
+	return tls.ConnectionState{}
+}
+
+// CloseWrite ends this direction.
+func (c *Conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+// Abort cuts the connection without a farewell. It never blocks.
+func (c *Conn) Abort() { c.abort() }
+
 // tune sets the socket options of a class.
 func tune(raw net.Conn, class Class) error {
 	tcp, ok := raw.(*net.TCPConn)
@@ -83,6 +108,10 @@ func tune(raw net.Conn, class Class) error {
 	var serr error
 	err = sc.Control(func(fd uintptr) {
 		serr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(class.userTimeout().Milliseconds()))
+		if class == ClassWAL {
+			// What waits in the socket cannot be overtaken, nor sent by another way.
+			serr = errors.Join(serr, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, notSent))
+		}
 	})
 	if err := errors.Join(err, serr); err != nil {
 		return fmt.Errorf("set socket options: %w", err)

@@ -19,25 +19,52 @@ func (e *Endpoint) Dial(ctx context.Context, addr string, class Class, want ag.R
 	if class == ClassJoin || class == ClassEtcdPeer || !slices.Contains(ordered, class) {
 		return nil, fmt.Errorf("class %q is not dialled", class)
 	}
+	c, err := e.DialBy(ctx, KindTCP, addr, class, want)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// DialBy is Dial by a transport of choice, KindTCP or KindQUIC. By QUIC only streams of class wal are served.
+func (e *Endpoint) DialBy(ctx context.Context, kind, addr string, class Class, want ag.ReplicaID) (*Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*e.cfg.HandshakeTimeout)
 	defer cancel()
-	c, err := e.dial(ctx, addr, class, want)
+	dial := e.dialTCP
+	if kind == KindQUIC {
+		dial = e.dialQUIC
+	}
+	c, err := dial(ctx, addr, class, want)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", addr, err)
 	}
 	return c, nil
 }
 
-func (e *Endpoint) dial(ctx context.Context, addr string, class Class, want ag.ReplicaID) (*Conn, error) {
+func (e *Endpoint) dialTCP(ctx context.Context, addr string, class Class, want ag.ReplicaID) (*Conn, error) {
 	d := net.Dialer{KeepAliveConfig: keepAlive}
 	raw, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
 	c := &Conn{raw: raw, e: e, class: class, since: time.Now()}
-	c.Conn = tls.Client(raw, e.clientTLS(c, want))
-	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
-	err = e.greet(ctx, c)
+	client := tls.Client(raw, e.clientTLS(c, want))
+	c.Conn = client
+	return c, e.conclude(ctx, c, func() error {
+		if err := tune(raw, class); err != nil {
+			return err
+		}
+		return client.HandshakeContext(ctx)
+	})
+}
+
+// conclude shakes hands, has the peer judged here and this node judged there, or cuts the connection.
+func (e *Endpoint) conclude(ctx context.Context, c *Conn, handshake func() error) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.raw.Close() })
+	err := handshake()
+	if err == nil {
+		err = e.greet(c)
+	}
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -46,19 +73,12 @@ func (e *Endpoint) dial(ctx context.Context, addr string, class Class, want ag.R
 		if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
 			err = errors.Join(ctx.Err(), err)
 		}
-		return nil, err
 	}
-	return c, nil
+	return err
 }
 
-// greet shakes hands, has the peer judged here and this node judged there.
-func (e *Endpoint) greet(ctx context.Context, c *Conn) error {
-	if err := tune(c.raw, c.class); err != nil {
-		return err
-	}
-	if err := c.HandshakeContext(ctx); err != nil {
-		return err
-	}
+// greet has the peer judged here and this node judged there.
+func (e *Endpoint) greet(c *Conn) error {
 	if err := e.track(c); err != nil {
 		return err
 	}

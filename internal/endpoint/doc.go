@@ -2,8 +2,8 @@
 // negotiated protocol (ALPN) chooses a class of stream.
 //
 // It owns the group's certificate authority and the nodes' certificates (pki.go, node.go), the listening and the dialling
-// side of every stream between nodes (endpoint.go, serve.go, dial.go), remote calls (control.go), the relay of raw bytes to
-// a unix socket (relay.go), and the one-time tokens with which a new node joins (token.go, join.go).
+// side of every stream between nodes (endpoint.go, serve.go, dial.go), remote calls (control.go), and the one-time tokens
+// with which a new node joins (token.go, join.go).
 //
 // It must not know what flows through a stream: no PostgreSQL, no etcd, no record. Who may open what is decided by the
 // Authorize callback, what is done with an accepted stream by the Handlers.

@@ -21,6 +21,7 @@ type Class string
 // The classes.
 const (
 	ClassControl  Class = "control"   // remote calls (Control)
+	ClassHeart    Class = "heart"     // heartbeats of a primary, and their echo
 	ClassWAL      Class = "wal"       // a replication stream
 	ClassSeed     Class = "seed"      // a copy of the data
 	ClassSQL      Class = "sql"       // a client session served by another node
@@ -32,7 +33,7 @@ const (
 const protoHTTP = "http/1.1"
 
 // ordered fixes the server's preference should a peer offer several protocols.
-var ordered = []Class{ClassControl, ClassWAL, ClassSeed, ClassSQL, ClassQuorum, ClassEtcdPeer}
+var ordered = []Class{ClassControl, ClassHeart, ClassWAL, ClassSeed, ClassSQL, ClassQuorum, ClassEtcdPeer}
 
 // proto returns the ALPN protocol of the class.
 func (c Class) proto() string {
@@ -100,7 +101,7 @@ type Config struct {
 }
 
 var defaultMaxConns = map[Class]int{
-	ClassControl: 64, ClassWAL: 16, ClassSeed: 64, ClassSQL: 4096, ClassQuorum: 64, ClassEtcdPeer: 64,
+	ClassControl: 64, ClassHeart: 8, ClassWAL: 16, ClassSeed: 64, ClassSQL: 4096, ClassQuorum: 64, ClassEtcdPeer: 64,
 	ClassJoin: 4, // of one network address
 }
 
@@ -137,6 +138,7 @@ type Endpoint struct {
 
 	mu       sync.Mutex
 	listener net.Listener
+	quic     *quicPort // nil: UDP could not be bound
 	closed   bool
 	conns    map[*Conn]struct{}
 	counts   map[countKey]int
@@ -191,6 +193,12 @@ func (e *Endpoint) Listen() error {
 		return fmt.Errorf("open the endpoint's port: %w", err)
 	}
 	e.listener = l
+	if e.handlers[ClassWAL] == nil {
+		return nil // nothing is served by QUIC here
+	}
+	if e.quic, err = e.listenQUIC(l.Addr()); err != nil {
+		e.log.Warn("UDP is not served: streams of WAL go by TCP only", "address", l.Addr().String(), "error", err)
+	}
 	return nil
 }
 
@@ -210,6 +218,7 @@ type Peer struct {
 	Pin      string
 	Class    Class
 	Inbound  bool
+	Kind     string // KindTCP or KindQUIC
 	Remote   string
 	Since    time.Time
 }
@@ -219,7 +228,7 @@ func (e *Endpoint) Peers() []Peer {
 	conns := e.live()
 	peers := make([]Peer, 0, len(conns))
 	for _, c := range conns {
-		peers = append(peers, Peer{c.peer, c.pin, c.class, c.inbound, c.raw.RemoteAddr().String(), c.since})
+		peers = append(peers, Peer{c.peer, c.pin, c.class, c.inbound, c.Kind(), c.raw.RemoteAddr().String(), c.since})
 	}
 	return peers
 }

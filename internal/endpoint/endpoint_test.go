@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -203,25 +202,28 @@ func TestMemberMeetsUnknownProtocol(t *testing.T) {
 	}
 }
 
-// TestEtcdPeerTraffic: an HTTP client that knows only the certificate files reaches the server behind the unix socket.
+// TestEtcdPeerTraffic: an HTTP client that knows only the certificate files, as etcd is, reaches what serves the class.
 func TestEtcdPeerTraffic(t *testing.T) {
 	ca, dir := newTestCA(t, groupA), t.TempDir()
 	if _, err := CreateNode(dir, ca, Identity{groupA, KindReplica, "b"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	socket := filepath.Join(shortDir(t), "s")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
+	srv := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }),
+		ConnState: func(conn net.Conn, state http.ConnState) {
+			if state == http.StateClosed {
+				close(conn.(*stream).closed)
+			}
+		},
 	}
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(w, r.Body)
-	})}
-	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(func() { _ = srv.Close() })
 	var rules allow
 	e := start(t, Config{Node: newTestNode(t, ca, "a"), Authorize: rules.authorize}, func(e *Endpoint) {
-		e.handlers[ClassEtcdPeer] = RelayTo(socket, e.log)
+		e.handlers[ClassEtcdPeer] = func(ctx context.Context, _ Identity, conn net.Conn) {
+			s := &stream{Conn: conn.(*Conn), closed: make(chan struct{})}
+			_ = srv.Serve(&oneStream{ctx: ctx, next: s})
+			<-s.closed
+		}
 	})
 
 	certFile, keyFile, caFile := TLSFiles(dir)
@@ -268,17 +270,6 @@ func TestEtcdPeerTraffic(t *testing.T) {
 	if err := post(nil, false, pair); err == nil {
 		t.Error("a removed member was served")
 	}
-}
-
-// shortDir is a directory whose sockets have short paths.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "cot")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
 }
 
 func TestSlowHandshakeIsCut(t *testing.T) {

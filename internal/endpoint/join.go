@@ -56,6 +56,8 @@ type JoinRequest struct {
 	HTTP     string       `json:"http,omitempty"`
 	Major    int          `json:"major,omitempty"`             // PostgreSQL's, 0 for a witness
 	SystemID string       `json:"system_identifier,omitempty"` // of data the node has already
+
+	Fence time.Duration `json:"fence,omitempty"` // how long the node's host takes to fence a server; 0: not measured
 }
 
 // JoinGrant is the group's answer to an admitted node; CA.Admit fills all but Group and Extra.

@@ -33,6 +33,10 @@ func (e *Endpoint) Serve(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = e.listener.Close() })()
 
 	config := e.serverTLS()
+	if e.quic != nil {
+		defer e.quic.close()
+		wg.Go(func() { e.serveQUIC(ctx, &wg) })
+	}
 	e.log.Info("endpoint open", "address", e.listener.Addr().String())
 	for {
 		raw, err := e.accept(ctx)
@@ -74,9 +78,10 @@ func (e *Endpoint) serveConn(ctx context.Context, raw net.Conn, hs *handshake, c
 	defer func() { _ = raw.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c := &Conn{Conn: tls.Server(raw, config), raw: raw, e: e, inbound: true, since: time.Now(), cancel: cancel}
+	server := tls.Server(raw, config)
+	c := &Conn{Conn: server, raw: raw, e: e, inbound: true, since: time.Now(), cancel: cancel}
 
-	err := e.authenticate(ctx, c)
+	err := e.authenticate(ctx, c, server)
 	e.handshakes.done(hs)
 	if err != nil {
 		e.log.Debug("connection refused", "remote", raw.RemoteAddr().String(), "reason", err)
@@ -86,8 +91,13 @@ func (e *Endpoint) serveConn(ctx context.Context, raw net.Conn, hs *handshake, c
 		e.serveJoin(ctx, c)
 		return
 	}
+	e.serveAuthenticated(ctx, c)
+}
+
+// serveAuthenticated authorises the connection of a known peer and hands it to its class.
+func (e *Endpoint) serveAuthenticated(ctx context.Context, c *Conn) {
 	// Tracked before it is authorised: a change of the record in between then finds it among the live ones.
-	err = e.track(c)
+	err := e.track(c)
 	defer c.release()
 	if err == nil {
 		err = e.permit(c)
@@ -102,7 +112,7 @@ func (e *Endpoint) serveConn(ctx context.Context, raw net.Conn, hs *handshake, c
 		_ = c.Close()
 		return
 	}
-	if err := raw.SetDeadline(time.Time{}); err != nil {
+	if err := c.SetDeadline(time.Time{}); err != nil {
 		return
 	}
 	defer func() { _ = c.Close() }()
@@ -111,14 +121,14 @@ func (e *Endpoint) serveConn(ctx context.Context, raw net.Conn, hs *handshake, c
 }
 
 // authenticate runs the handshake under a deadline that also covers the verdict, and learns peer and class.
-func (e *Endpoint) authenticate(ctx context.Context, c *Conn) error {
+func (e *Endpoint) authenticate(ctx context.Context, c *Conn, server *tls.Conn) error {
 	if err := c.raw.SetDeadline(time.Now().Add(e.cfg.HandshakeTimeout)); err != nil {
 		return err
 	}
-	if err := c.HandshakeContext(ctx); err != nil {
+	if err := server.HandshakeContext(ctx); err != nil {
 		return err
 	}
-	cs := c.ConnectionState()
+	cs := server.ConnectionState()
 	c.class = classOf(cs.NegotiatedProtocol)
 	if err := tune(c.raw, c.class); err != nil {
 		return err
@@ -127,6 +137,11 @@ func (e *Endpoint) authenticate(ctx context.Context, c *Conn) error {
 		c.key = countKey{ClassJoin, hostOf(c.raw.RemoteAddr())}
 		return nil
 	}
+	return e.identify(c, cs)
+}
+
+// identify learns who is at the other end of an accepted connection.
+func (e *Endpoint) identify(c *Conn, cs tls.ConnectionState) error {
 	if e.handlers[c.class] == nil {
 		return fmt.Errorf("class %q is not served here", c.class)
 	}

@@ -19,6 +19,7 @@ const (
 	maxOpBytes     = 64 << 10
 	maxStatusBytes = 32 << 10 // per replica
 	maxTokenBytes  = 16 << 10
+	maxVoteBytes   = 1 << 10
 	maxStatuses    = 64  // replicas with a status report
 	maxTokens      = 256 // join tokens kept, used ones included
 	maxReplicas    = 64
@@ -127,6 +128,34 @@ func checkState(s ag.State) error {
 		seen[m.ID] = true
 	}
 	return checkID(s.Leader, true)
+}
+
+func checkVote(v ag.Vote) error {
+	if v.Epoch == 0 || v.Waited <= 0 || v.Incarnation == "" {
+		return fmt.Errorf("a vote of %s that says nothing: %+v", v.Member, v)
+	}
+	return checkID(v.Member, false)
+}
+
+// decodeVotes reads the votes; one that is unreadable does not count.
+func decodeVotes(prefix string, kvs []kv) (votes []ag.Vote, bad []error) {
+	for _, k := range kvs {
+		var v ag.Vote
+		err := decode(k, maxVoteBytes, &v)
+		if err == nil {
+			err = checkVote(v)
+		}
+		if err == nil && prefix+string(v.Member) != k.key {
+			err = fmt.Errorf("%w: %s: the vote of %s", ErrCorrupt, k.key, v.Member)
+		}
+		if err != nil {
+			bad = append(bad, err)
+			continue
+		}
+		v.Rev = k.rev
+		votes = append(votes, v)
+	}
+	return votes, bad
 }
 
 func checkLead(l ag.Lead) error { return checkID(l.Holder, true) }

@@ -25,6 +25,7 @@ func TestContract(t *testing.T) {
 		"bootstrap":          testBootstrap,
 		"commit":             testCommit,
 		"takeover race":      testTakeoverRace,
+		"votes":              testVotes,
 		"renew":              testRenew,
 		"group and op":       testGroupAndOp,
 		"status":             testStatus,
@@ -230,6 +231,50 @@ func testTakeoverRace(t *testing.T, w world) {
 		snap, err := w.open(t, testGroup, "n1", "n1-2").Read(ctx)
 		ok(t, err)
 		r = snap.Record
+	}
+}
+
+func testVotes(t *testing.T, w world) {
+	ctx := testContext(t)
+	_, r := begun(t, w)
+	only := ag.Revisions{Epoch: r.Revs.Epoch, State: -1, Lead: -1}
+	vote := func(id ag.ReplicaID) *ag.Vote {
+		return &ag.Vote{Member: id, Epoch: 1, Incarnation: "n1-1", Waited: time.Second}
+	}
+	two, three := w.open(t, testGroup, "n2", "n2-1"), w.open(t, testGroup, "n3", "n3-1")
+	for id, s := range map[ag.ReplicaID]*Store{"n2": two, "n3": three} {
+		_, err := s.Commit(ctx, only, Change{Vote: vote(id)})
+		ok(t, err)
+	}
+	w.put(t, "vote/n4", `{"member":"n2","epoch":1,"incarnation":"n1-1","waited":1}`)
+	w.put(t, "vote/n5", "not json")
+	snap, err := two.Read(ctx)
+	ok(t, err)
+	votes := snap.Record.Votes
+	if len(votes) != 2 || votes[0].Member != "n2" || votes[0].Rev == 0 || votes[1].Member != "n3" || votes[1].Waited != time.Second {
+		t.Fatalf("votes: %+v", votes)
+	}
+	// a vote that was taken back, and one that was given again, are not the ones that were read
+	_, err = three.Commit(ctx, only, Change{Unvote: "n3"})
+	ok(t, err)
+	next := ag.EpochRecord{Epoch: 2, Phase: ag.PhaseSeal, Leader: "n2"}
+	_, err = two.Commit(ctx, snap.Record.Revs, Change{Epoch: &next, Votes: votes})
+	want(t, err, ErrConflict)
+	_, err = three.Commit(ctx, only, Change{Vote: vote("n3")})
+	ok(t, err)
+	_, err = two.Commit(ctx, snap.Record.Revs, Change{Epoch: &next, Votes: votes})
+	want(t, err, ErrConflict)
+	snap, err = two.Read(ctx)
+	ok(t, err)
+	_, err = two.Commit(ctx, snap.Record.Revs, Change{Epoch: &next, Votes: snap.Record.Votes})
+	ok(t, err)
+	// no vote is given or taken back in an epoch that is over
+	_, err = three.Commit(ctx, only, Change{Vote: vote("n3")})
+	want(t, err, ErrConflict)
+	_, err = three.Commit(ctx, only, Change{Unvote: "n3"})
+	want(t, err, ErrConflict)
+	if _, err = three.Commit(ctx, only, Change{Vote: &ag.Vote{Member: "n3", Epoch: 1}}); err == nil {
+		t.Fatal("a vote that names nobody was accepted")
 	}
 }
 
@@ -479,10 +524,17 @@ func testWatch(t *testing.T, w world) {
 	await(t, events, Event{Record: true, Group: true, Op: true, Status: true})
 	drain(events)
 	ok(t, s.PutStatus(ctx, "n2", json.RawMessage(`{}`)))
+	if got := await(t, events, Event{Reports: map[ag.ReplicaID]json.RawMessage{"n2": nil}}).Reports; string(got["n2"]) != "{}" {
+		t.Errorf("told of %q", got)
+	}
+	ok(t, s.DeleteStatus(ctx, "n2"))
 	await(t, events, Event{Status: true})
-	_, err := s.Renew(ctx, r.Revs.Epoch, ag.Lead{Holder: "n1"})
+	lead := ag.Lead{Epoch: 3, Holder: "n1", Incarnation: "n1-1"}
+	rev, err := s.Renew(ctx, r.Revs.Epoch, lead)
 	ok(t, err)
-	await(t, events, Event{Record: true})
+	if got := await(t, events, Event{Renewal: &Renewal{}}).Renewal; got.Rev != rev || !got.Lead.Same(lead) {
+		t.Errorf("told of %+v, written %+v at revision %d", got, lead, rev)
+	}
 	opRev, err := s.PutOp(ctx, 0, -1, json.RawMessage(`{}`))
 	ok(t, err)
 	await(t, events, Event{Op: true})
@@ -498,19 +550,19 @@ func testWatch(t *testing.T, w world) {
 	}
 }
 
-// await takes events until all of want were seen.
-func await(t *testing.T, events <-chan Event, want Event) {
+// await takes events until all of want were seen, and returns what was.
+func await(t *testing.T, events <-chan Event, want Event) (seen Event) {
 	t.Helper()
-	var seen Event
 	for {
 		select {
 		case e, open := <-events:
 			if !open {
 				t.Fatal("the watch ended")
 			}
-			seen.Record, seen.Group, seen.Op, seen.Status = seen.Record || e.Record, seen.Group || e.Group, seen.Op || e.Op, seen.Status || e.Status
-			if (seen.Record || !want.Record) && (seen.Group || !want.Group) && (seen.Op || !want.Op) && (seen.Status || !want.Status) {
-				return
+			seen.add(e)
+			if (seen.Record || !want.Record) && (seen.Group || !want.Group) && (seen.Op || !want.Op) && (seen.Status || !want.Status) &&
+				(seen.Renewal != nil || want.Renewal == nil) && len(seen.Reports) >= len(want.Reports) {
+				return seen
 			}
 		case <-time.After(patience):
 			t.Fatalf("saw %+v, want %+v", seen, want)

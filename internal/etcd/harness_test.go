@@ -11,13 +11,13 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -98,10 +98,10 @@ func newPKI(t testing.TB, dir string) pki {
 	return p
 }
 
-// relay is a small stand-in for the endpoint: it ends TLS with a client certificate and passes bytes to a unix socket.
+// relay is a small stand-in for the endpoint: it ends TLS with a client certificate and gives the connection to the member.
 type relay struct {
 	listener net.Listener
-	socket   string
+	member   func() *Member // nil: none runs
 	wg       sync.WaitGroup
 
 	mu     sync.Mutex
@@ -110,9 +110,9 @@ type relay struct {
 	cut    bool           // refuse, and drop what is open
 }
 
-func newRelay(t testing.TB, p pki, address, socket string) *relay {
+func newRelay(t testing.TB, p pki, address string, member func() *Member) *relay {
 	t.Helper()
-	r := &relay{socket: socket, conns: map[net.Conn]struct{}{}, offers: map[string]int{}}
+	r := &relay{member: member, conns: map[net.Conn]struct{}{}, offers: map[string]int{}}
 	config := p.config.Clone()
 	config.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
 		r.mu.Lock()
@@ -144,27 +144,17 @@ func (r *relay) pass(c net.Conn) {
 	if err := c.(*tls.Conn).Handshake(); err != nil {
 		return
 	}
-	u, err := net.Dial("unix", r.socket)
-	if err != nil {
-		return
-	}
-	defer func() { _ = u.Close() }()
 	r.mu.Lock()
-	if r.cut {
+	m := r.member()
+	if r.cut || m == nil {
 		r.mu.Unlock()
 		return
 	}
-	r.conns[c], r.conns[u] = struct{}{}, struct{}{}
+	r.conns[c] = struct{}{}
 	r.mu.Unlock()
-	done := make(chan struct{}, 2)
-	for _, way := range [][2]net.Conn{{c, u}, {u, c}} {
-		r.wg.Go(func() { _, _ = io.Copy(way[0], way[1]); _ = way[0].Close(); done <- struct{}{} })
-	}
-	<-done
-	<-done
+	m.ServePeer(context.Background(), c)
 	r.mu.Lock()
 	delete(r.conns, c)
-	delete(r.conns, u)
 	r.mu.Unlock()
 }
 
@@ -192,6 +182,8 @@ type node struct {
 	config MemberConfig
 	relay  *relay
 	member *Member
+	// running is member, for the relay.
+	running atomic.Pointer[Member]
 }
 
 // cluster is a quorum on this machine.
@@ -230,12 +222,12 @@ func (c *cluster) add(name string, isNew bool, initial map[string]string) *node 
 	}
 	n := &node{t: c.t, config: MemberConfig{
 		Name: name, Dir: filepath.Join(dir, "etcd"), MarkFile: filepath.Join(dir, "mark.json"),
-		PeerSocket: filepath.Join(dir, "p.sock"), ClientSocket: filepath.Join(dir, "c.sock"),
-		Initial: initial, New: isNew, Token: string(testGroup),
+		ClientSocket: filepath.Join(dir, "c.sock"),
+		Initial:      initial, New: isNew, Token: string(testGroup),
 		CertFile: c.pki.cert, KeyFile: c.pki.key, CAFile: c.pki.ca,
 		Logger: testLogger(c.t).With("node", name), HeartbeatMS: 50, ElectionMS: 500,
 	}}
-	n.relay = newRelay(c.t, c.pki, "127.0.0.1:0", n.config.PeerSocket)
+	n.relay = newRelay(c.t, c.pki, "127.0.0.1:0", n.running.Load)
 	n.config.AdvertisePeer = "https://" + n.relay.listener.Addr().String()
 	c.nodes[name] = n
 	return n
@@ -250,6 +242,7 @@ func (n *node) start() {
 		n.t.Fatal(err)
 	}
 	n.member = m
+	n.running.Store(m)
 	n.relay.setCut(false)
 	n.t.Cleanup(func() { _ = m.Close() })
 }
@@ -276,14 +269,13 @@ func (n *node) stop() {
 	}
 }
 
-// dial opens the client socket of the node that is named.
+// dial opens a connection to the node that is named.
 func (c *cluster) dial(ctx context.Context, endpoint string) (net.Conn, error) {
 	n := c.nodes[endpoint]
 	if n == nil {
 		return nil, errors.New("no such node")
 	}
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", n.config.ClientSocket)
+	return n.member.DialClient(ctx)
 }
 
 func (c *cluster) store(attempt string, endpoints ...string) *Store {

@@ -25,9 +25,9 @@ type MemberConfig struct {
 	Name string
 	// Dir is etcd's directory. It may be on a device of its own.
 	Dir string
-	// PeerSocket and ClientSocket are the unix sockets to listen on. The endpoint relays peer traffic and class quorum to
-	// them; nothing else should be able to open them.
-	PeerSocket, ClientSocket string
+	// ClientSocket is the unix socket that etcd listens on; nobody else should be able to open it. The node itself uses
+	// ServePeer, ServeClient and DialClient.
+	ClientSocket string
 	// AdvertisePeer is the address at which the other members reach this one, as in https://host:5022. etcd dials it itself,
 	// with CertFile, verifies the server by CAFile and ServerName, and sends no ALPN.
 	AdvertisePeer string
@@ -63,14 +63,19 @@ const (
 	defragMegabytes  = 16 // at start, if at least that much comes free
 	maxSocketPath    = 107
 	closeTimeout     = 10 * time.Second
+
+	// applyEvery is how often what was applied is written to etcd's database file. Nothing depends on it: the log is synced
+	// before any answer, and what is not in the file yet is applied from the log again at the next start.
+	applyEvery = time.Second
 )
 
 // Member is the embedded etcd member of this node.
 type Member struct {
-	etcd    *embed.Etcd
-	server  *etcdserver.EtcdServer
-	removed *atomic.Bool
-	grpc    atomic.Pointer[grpc.Server] // set once it serves clients
+	etcd     *embed.Etcd
+	server   *etcdserver.EtcdServer
+	removed  *atomic.Bool
+	grpc     atomic.Pointer[grpc.Server] // set once it serves clients
+	services *services
 
 	closeOnce sync.Once
 	closeErr  error
@@ -82,7 +87,7 @@ func StartMember(ctx context.Context, c MemberConfig) (*Member, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	m := &Member{removed: &atomic.Bool{}}
+	m := &Member{removed: &atomic.Bool{}, services: newServices()}
 	cfg, err := m.config(c)
 	if err != nil {
 		return nil, fmt.Errorf("start the quorum member: %w", err)
@@ -136,10 +141,8 @@ func (m *Member) config(c MemberConfig) (*embed.Config, error) {
 	if c.Dir == "" || c.MarkFile == "" {
 		return nil, errors.New("a directory and a mark file are needed")
 	}
-	for _, p := range []string{c.PeerSocket, c.ClientSocket} {
-		if p == "" || len(p) > maxSocketPath {
-			return nil, fmt.Errorf("socket path %q must have 1 to %d bytes", p, maxSocketPath)
-		}
+	if p := c.ClientSocket; p == "" || len(p) > maxSocketPath {
+		return nil, fmt.Errorf("socket path %q must have 1 to %d bytes", p, maxSocketPath)
 	}
 	if err := checkPeerURL(c.AdvertisePeer); err != nil {
 		return nil, err
@@ -151,7 +154,7 @@ func (m *Member) config(c MemberConfig) (*embed.Config, error) {
 	prepareProcess()
 	cfg := embed.NewConfig()
 	cfg.Name, cfg.Dir = c.Name, c.Dir
-	cfg.ListenPeerUrls = []url.URL{unixURL(c.PeerSocket)}
+	cfg.ListenPeerUrls = nil // see ServePeer
 	cfg.ListenClientUrls = []url.URL{unixURL(c.ClientSocket)}
 	cfg.AdvertisePeerUrls = []url.URL{*advertise}
 	cfg.AdvertiseClientUrls = []url.URL{*advertise} // must be something; nobody uses it
@@ -173,8 +176,10 @@ func (m *Member) config(c MemberConfig) (*embed.Config, error) {
 	cfg.QuotaBackendBytes, cfg.MaxRequestBytes, cfg.MaxConcurrentStreams = quotaBytes, maxRequestBytes, maxClientStreams
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModePeriodic, compactionPeriod
 	cfg.BootstrapDefragThresholdMegabytes = defragMegabytes
+	cfg.BackendBatchInterval = applyEvery
+	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.StaticStreamWindowSize(windowBytes), grpc.StaticConnWindowSize(windowBytes)}
 	cfg.EnableGRPCGateway = false
-	cfg.ServiceRegister = func(g *grpc.Server) { m.grpc.Store(g) }
+	cfg.ServiceRegister = m.serveClients
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(c.Logger, m.removed))
 	return cfg, nil
 }
@@ -188,7 +193,7 @@ var prepareProcess = sync.OnceFunc(func() {
 	}
 })
 
-// unixURL puts the whole path into the host, where etcd's peer listener looks for it.
+// unixURL puts the whole path into the host, where etcd looks for it.
 func unixURL(path string) url.URL { return url.URL{Scheme: "unix", Host: path} }
 
 func checkPeerURL(s string) error {
@@ -226,6 +231,7 @@ func (m *Member) start(ctx context.Context, cfg *embed.Config) error {
 			return r.err
 		}
 		m.etcd, m.server = r.etcd, r.etcd.Server
+		m.servePeers()
 		return nil
 	case <-ctx.Done():
 		// Nothing can stop it, so let it come up and be closed then.
@@ -341,4 +347,5 @@ func (m *Member) stop() {
 		m.server.HardStop()
 	}
 	m.etcd.Close()
+	m.services.close()
 }

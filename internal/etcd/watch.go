@@ -2,8 +2,11 @@ package etcd
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // watchStream is a watch at one endpoint, to be cancelled when that endpoint fails.
@@ -55,7 +58,7 @@ func merge(ctx context.Context, hints <-chan Event, out chan<- Event) {
 	var pending Event
 	for {
 		var send chan<- Event
-		if pending != (Event{}) && ctx.Err() == nil {
+		if !pending.Empty() && ctx.Err() == nil {
 			send = out
 		}
 		select {
@@ -63,10 +66,7 @@ func merge(ctx context.Context, hints <-chan Event, out chan<- Event) {
 			if !ok {
 				return
 			}
-			pending.Record = pending.Record || e.Record
-			pending.Group = pending.Group || e.Group
-			pending.Op = pending.Op || e.Op
-			pending.Status = pending.Status || e.Status
+			pending.add(e)
 		case send <- pending:
 			pending = Event{}
 		}
@@ -116,25 +116,52 @@ func (s *Store) watchAt(ctx context.Context, endpoint string, hints chan<- Event
 		unconnected.Stop()
 		hints <- Event{Record: true, Group: true, Op: true, Status: true}
 	}
-	return s.back.watch(ctx, endpoint, s.keys.prefix, connected, func(changed []string) {
-		if e := s.keys.event(changed); e != (Event{}) {
+	return s.back.watch(ctx, endpoint, s.keys.prefix, connected, func(changed []kv) {
+		if e := s.keys.event(changed); !e.Empty() {
 			hints <- e
 		}
 	})
 }
 
-func (k keys) event(changed []string) (e Event) {
-	for _, key := range changed {
-		switch key {
-		case k.epoch, k.state, k.lead:
+// event sorts changed keys; one without a value was deleted.
+func (k keys) event(changed []kv) (e Event) {
+	for _, c := range changed {
+		switch c.key {
+		case k.epoch, k.state:
 			e.Record = true
+		case k.lead:
+			e.renewal(c)
 		case k.config:
 			e.Group = true
 		case k.op:
 			e.Op = true
 		default:
-			e.Status = e.Status || strings.HasPrefix(key, k.status)
+			if id, ok := strings.CutPrefix(c.key, k.status); ok {
+				e.report(ag.ReplicaID(id), c)
+			}
+			e.Record = e.Record || strings.HasPrefix(c.key, k.vote)
 		}
 	}
 	return e
+}
+
+func (e *Event) renewal(c kv) {
+	r := Renewal{Rev: c.rev}
+	if c.value == nil || decode(c, maxRecordBytes, &r.Lead) != nil {
+		e.Record = true
+		return
+	}
+	e.Renewal = &r
+}
+
+func (e *Event) report(id ag.ReplicaID, c kv) {
+	value, err := readRaw(c, maxStatusBytes)
+	if c.value == nil || err != nil {
+		e.Status = true
+		return
+	}
+	if e.Reports == nil {
+		e.Reports = map[ag.ReplicaID]json.RawMessage{}
+	}
+	e.Reports[id] = value
 }

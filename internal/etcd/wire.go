@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -24,8 +25,8 @@ import (
 // backend is one way to reach the store's keys: etcd over gRPC (wire), or memory. It makes exactly one try at one endpoint.
 type backend interface {
 	txn(ctx context.Context, endpoint string, t txn) (txnResult, error)
-	// watch calls connected once, then seen with the keys of every change below prefix, until ctx or the stream ends.
-	watch(ctx context.Context, endpoint, prefix string, connected func(), seen func(keys []string)) error
+	// watch calls connected once, then seen with every change below prefix, until ctx or the stream ends.
+	watch(ctx context.Context, endpoint, prefix string, connected func(), seen func(changed []kv)) error
 	members(ctx context.Context, endpoint string) ([]MemberInfo, error)
 	addLearner(ctx context.Context, endpoint, peerURL string) (uint64, error)
 	promote(ctx context.Context, endpoint string, id uint64) error
@@ -116,6 +117,10 @@ var (
 const (
 	maxAnswerBytes = 8 << 20
 	maxDialTime    = 2 * time.Second
+
+	// windowBytes is the flow-control window on both sides. One of fixed size keeps gRPC from measuring the bandwidth, for which
+	// it answers every event of a watch with a ping: two more packets, each of which wakes both processes.
+	windowBytes = 1 << 20
 )
 
 // wire is the backend that speaks gRPC to etcd. It keeps one connection per endpoint, and leaves the choice of endpoint to
@@ -153,6 +158,7 @@ func (w *wire) conn(endpoint string) (*grpc.ClientConn, error) {
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithNoProxy(),
 		grpc.WithIdleTimeout(0), // reconnecting in the middle of a takeover is what an idle connection would cost
 		grpc.WithReadBufferSize(8<<10), grpc.WithWriteBufferSize(8<<10),
+		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(windowBytes),
 	)
 	if err != nil {
 		return nil, finalError{fmt.Errorf("quorum connection to %s: %w", endpoint, err)}
@@ -282,7 +288,7 @@ func prefixEnd(prefix string) []byte {
 	return end
 }
 
-func (w *wire) watch(ctx context.Context, endpoint, prefix string, connected func(), seen func(keys []string)) error {
+func (w *wire) watch(ctx context.Context, endpoint, prefix string, connected func(), seen func(changed []kv)) error {
 	c, err := w.conn(endpoint)
 	if err != nil {
 		return err
@@ -307,12 +313,16 @@ func (w *wire) watch(ctx context.Context, endpoint, prefix string, connected fun
 		if resp.GetCanceled() {
 			return fmt.Errorf("watch at quorum member %s was ended by it: %s", endpoint, resp.GetCancelReason())
 		}
-		var keys []string
+		var changed []kv
 		for _, e := range resp.GetEvents() {
-			keys = append(keys, string(e.GetKv().GetKey()))
+			k := kv{key: string(e.GetKv().GetKey()), rev: e.GetKv().GetModRevision()}
+			if e.GetType() == mvccpb.PUT {
+				k.value = e.GetKv().GetValue()
+			}
+			changed = append(changed, k)
 		}
-		if len(keys) > 0 {
-			seen(keys)
+		if len(changed) > 0 {
+			seen(changed)
 		}
 	}
 	return fmt.Errorf("watch at quorum member %s: %w", endpoint, err)

@@ -3,8 +3,10 @@ package keeper
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -217,15 +219,22 @@ func (c *Client) send(ctx context.Context, r request) error {
 	}
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	if err := ctx.Err(); err != nil { // the caller's time was over before it came here: that says nothing about the keeper
+		return err
+	}
 	deadline, _ := ctx.Deadline()
 	if err := c.nc.SetWriteDeadline(deadline); err != nil {
 		return fmt.Errorf("%w: %w", ErrClosed, err)
 	}
-	if _, err := c.nc.Write(append(b, '\n')); err != nil {
-		_ = c.nc.Close() // a line may be half written
-		return fmt.Errorf("%w: %w", ErrClosed, err)
+	n, err := c.nc.Write(append(b, '\n'))
+	switch {
+	case err == nil:
+		return nil
+	case n == 0 && errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("send to the keeper: %w", err)
 	}
-	return nil
+	_ = c.nc.Close() // a line may be half written
+	return fmt.Errorf("%w: %w", ErrClosed, err)
 }
 
 func wrap(doing string, err error) error {

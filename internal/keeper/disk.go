@@ -101,6 +101,7 @@ func readJSON(path string, v any) (found bool, err error) {
 type pidFile struct {
 	pid    int
 	status string // "starting", "stopping", "ready" (a primary or a hot standby) or "standby"
+	socket string // "": the server had none when it wrote the file last
 	inode  uint64
 	mtime  int64
 }
@@ -126,6 +127,11 @@ func readPidFile(pgdata string) pidFile {
 	lines := strings.Split(string(b), "\n")
 	if p.pid, err = strconv.Atoi(strings.TrimSpace(lines[0])); err != nil || p.pid < 0 {
 		p.pid = 0 // single-user servers write a negative number
+	}
+	if len(lines) >= 5 && filepath.IsAbs(lines[4]) {
+		if port, err := strconv.ParseUint(lines[3], 10, 16); err == nil {
+			p.socket = filepath.Join(lines[4], fmt.Sprintf(".s.PGSQL.%d", port))
+		}
 	}
 	if len(lines) >= 8 {
 		p.status = strings.TrimSpace(lines[7])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -153,6 +154,30 @@ func dropForeignPidFile(log *slog.Logger, pgdata string, lock pidFile) error {
 	log.Warn("removing a stale postmaster.pid that names a process of another program", "pgdata", pgdata, "pid", lock.pid, "program", exe)
 	if err := os.Remove(filepath.Join(pgdata, "postmaster.pid")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove stale postmaster.pid: %w", err)
+	}
+	return dropSocketLock(lock)
+}
+
+// dropSocketLock removes the lock of the socket that the same process had: PostgreSQL refuses to start for it all the same, as long as
+// init, which in a container may take its time, has not collected the dead.
+func dropSocketLock(of pidFile) error {
+	path := of.socket + ".lock"
+	if of.socket == "" {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil // there is none, or PostgreSQL will say what is wrong with it
+	}
+	b := make([]byte, 64)
+	n, _ := io.ReadFull(f, b)
+	_ = f.Close()
+	first, _, _ := strings.Cut(string(b[:n]), "\n")
+	if pid, err := strconv.Atoi(strings.TrimSpace(first)); err != nil || pid != of.pid {
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the stale lock of a socket: %w", err)
 	}
 	return nil
 }

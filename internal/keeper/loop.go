@@ -14,7 +14,8 @@ import (
 
 // How often the loop looks at things nobody tells it about.
 const (
-	killEvery    = 5 * time.Millisecond   // while killing: new orphans keep arriving
+	killEvery    = 5 * time.Millisecond   // while killing: new orphans keep arriving,
+	killSeldom   = time.Second            // less and less often where one is held by the kernel and cannot die
 	watchClosely = 100 * time.Millisecond // at postmaster.pid, while a server is becoming primary
 	watchIdly    = time.Second            // at postmaster.pid, else
 	leftTime     = 300 * time.Millisecond // for the log collector to write what a clean postmaster left it
@@ -73,15 +74,17 @@ type server struct {
 
 // ending is a stop, a fence or a crash on its way to "nothing is left alive".
 type ending struct {
-	fence    bool
-	reason   string
-	quitAt   time.Duration // when to send SIGQUIT to a postmaster that was asked to stop politely
-	killAt   time.Duration // from when on everything is killed
-	forced   bool          // by SIGQUIT or worse
-	warnAt   time.Duration
-	settling bool // all dead, being written down
-	exit     *Exit
-	waiters  []func(clean bool)
+	fence  bool
+	reason string
+	quitAt time.Duration // when to send SIGQUIT to a postmaster that was asked to stop politely
+	killAt time.Duration // from when on everything is killed
+	// killsFrom is when that began; 0: not yet.
+	killsFrom time.Duration
+	forced    bool // by SIGQUIT or worse
+	warnAt    time.Duration
+	settling  bool // all dead, being written down
+	exit      *Exit
+	waiters   []func(clean bool)
 }
 
 type diskJob struct {
@@ -230,13 +233,21 @@ func (k *keeper) advance(none bool) (next time.Duration) {
 	if now < e.killAt {
 		return min(e.killAt, e.quitAt)
 	}
+	if e.killsFrom == 0 {
+		e.killsFrom = now
+	}
 	killDescendants()
 	if now >= e.warnAt {
 		left := descendants(os.Getpid())
 		k.log.Error("processes survive SIGKILL; no server will be started until they are gone", "pids", left)
 		e.warnAt = now + 10*time.Second
 	}
-	return boottime.Now() + killEvery
+	return boottime.Now() + killAgain(now-e.killsFrom)
+}
+
+// killAgain is the pause between two rounds of kills that have gone on for that long. A death is noticed without them.
+func killAgain(lasted time.Duration) time.Duration {
+	return min(max(lasted/10, killEvery), killSeldom)
 }
 
 // settle writes down that everything is dead, then tells everybody.

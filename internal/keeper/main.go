@@ -12,11 +12,14 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/boottime"
 )
 
 // Exit codes of `coterie keeper`.
@@ -118,8 +121,7 @@ func lockNode(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the lock: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		holder, _ := io.ReadAll(io.LimitReader(f, 32))
+	if holder, err := lockFile(f); err != nil {
 		_ = f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, refuse(ErrBusy, "%s is locked: another keeper serves this node directory (process %.20s)", f.Name(), holder)
@@ -133,6 +135,26 @@ func lockNode(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("write %s: %w", f.Name(), err)
 	}
 	return f, nil
+}
+
+// dyingTime is how long a keeper that was killed may hold its lock: until the kernel has ended the last of its threads.
+const dyingTime = 10 * time.Second
+
+// lockFile locks the file, or says who holds it. Whoever is dying already is waited for.
+func lockFile(f *os.File) (holder string, err error) {
+	for end := boottime.Now() + dyingTime; ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) {
+			return "", err
+		}
+		b := make([]byte, 32)
+		n, _ := f.ReadAt(b, 0)
+		holder = string(b[:n])
+		pid, bad := strconv.Atoi(holder)
+		if st, gone := readStat(pid); bad != nil || boottime.Now() > end || gone == nil && st.state != 'Z' {
+			return holder, err
+		}
+	}
 }
 
 // settleIn makes this process fit to be the last one standing.

@@ -16,6 +16,9 @@ import (
 // bin finds PostgreSQL's programs.
 func bin(t *testing.T) string {
 	t.Helper()
+	if dirs := filepath.SplitList(os.Getenv("COTERIE_PG_BINDIRS")); len(dirs) > 0 { // the first listed is the one to test on
+		return dirs[0]
+	}
 	if dirs, _ := filepath.Glob("/usr/lib/postgresql/1[4-8]/bin"); len(dirs) > 0 {
 		return dirs[len(dirs)-1]
 	}

@@ -7,8 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Spawn makes sure that a keeper serves runDir: if none answers it starts `exe keeper` for nodeDir in a session of its own,
@@ -72,7 +75,7 @@ func spawn(exe, nodeDir, runDir string) (<-chan int, error) {
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	if err := startPunctually(cmd); err != nil {
 		return nil, err
 	}
 	ended := make(chan int, 1)
@@ -81,4 +84,21 @@ func spawn(exe, nodeDir, runDir string) (<-chan int, error) {
 		ended <- cmd.ProcessState.ExitCode()
 	}()
 	return ended, nil
+}
+
+// defaultSlack is the kernel's own timer slack.
+const defaultSlack = 50 * time.Microsecond
+
+// startPunctually starts a process whose timers, and those of the server it will start, keep the kernel's own slack, whatever the
+// caller allows its own: a process inherits that of the thread that makes it.
+func startPunctually(cmd *exec.Cmd) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err == nil && own > int(defaultSlack) {
+		if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(defaultSlack), 0, 0, 0); err == nil {
+			defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(own), 0, 0, 0) }()
+		}
+	}
+	return cmd.Start()
 }

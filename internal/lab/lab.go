@@ -1,12 +1,14 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"os/user"
@@ -19,7 +21,10 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/cgroup"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/faultfs"
+	"github.com/coteriedb/coterie/internal/linkem"
 )
 
 // serverUser runs the nodes where the lab's user is root; the commands become it by themselves.
@@ -30,6 +35,9 @@ const role = "lab"
 
 // file describes the lab, in its directory; it holds the password of the role.
 const file = "lab.json"
+
+// defaultPort is the first of the first node's.
+const defaultPort = 6432
 
 // maxReplicas is a primary and eight secondaries.
 const maxReplicas = 9
@@ -42,10 +50,15 @@ type Options struct {
 	Dir      string        // default: DefaultDir
 	Replicas int           // the primary counts; default 3
 	Witness  bool          // with a witness, too
-	NoGroup  bool          // make the empty lab only; the reader forms the group by hand
-	Port     int           // of the first node's read-write listener; default 6432
+	Empty    bool          // make the empty lab only; the reader forms the group by hand
+	NoGroup  bool          // nodes that have joined each other, and no group yet: CREATE AVAILABILITY GROUP makes it
+	Net      string        // NetLoopback, the default, or NetNamespaces; of a lab that is there, empty is what it has
+	Links    linkem.Shape  // of every link between two nodes at first; of NetNamespaces only
+	Port     int           // of the first node's read-write listener; default 6432; of NetLoopback only
 	Profile  string        // lease profile: default, fast or wan
 	Keep     bool          // leave what there is when Up fails
+	Disks    bool          // put every node on a disk of its own that can be full, slow, stalled or failing
+	Caps     cgroup.Limits // of every node
 	Exe      string        // the coterie program; default: this one
 	Timeout  time.Duration // of Up; default 3 min
 	Progress func(string)  // is told what goes on, at least every three seconds; one call at a time; may be nil
@@ -56,8 +69,14 @@ type Node struct {
 	Name    string
 	Dir     string // an ordinary node directory
 	Witness bool
-	port    int
+	host    string // its address; empty before the network was up
+	port    int    // of NetLoopback: its first
+	ports   [4]int // read-write, read-only, endpoint, http
+	disk    string // what is below the node's disk; empty: it has none of its own
 }
+
+// Address is the node's address.
+func (n Node) Address() string { return n.host }
 
 // The addresses of a node. A witness has no listeners.
 func (n Node) readWrite() string { return n.address(0) }
@@ -65,7 +84,7 @@ func (n Node) readOnly() string  { return n.address(1) }
 func (n Node) endpoint() string  { return n.address(2) }
 func (n Node) http() string      { return n.address(3) }
 
-func (n Node) address(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port+i)) }
+func (n Node) address(i int) string { return net.JoinHostPort(n.host, strconv.Itoa(n.ports[i])) }
 
 // Lab is a group of nodes in one directory. Its methods may be called from several goroutines.
 type Lab struct {
@@ -73,17 +92,26 @@ type Lab struct {
 	d        description
 	progress *progress
 	agents   sync.WaitGroup // collects the agents that this process started
+	servers  sync.WaitGroup // and what serves their disks and keeps their clocks
 }
 
 // description is what lab.json holds.
 type description struct {
-	Replicas int    `json:"replicas"`
-	Witness  bool   `json:"witness"`
-	Port     int    `json:"port"`
-	Profile  string `json:"profile"`
-	Exe      string `json:"exe"`
-	Password string `json:"password"`
+	Replicas   int           `json:"replicas"`
+	Witness    bool          `json:"witness"`
+	Net        string        `json:"net"`
+	Subnet     netip.Prefix  `json:"subnet,omitzero"` // of NetNamespaces, once the network was up: the nodes remember their addresses
+	Links      linkem.Shape  `json:"links,omitzero"`
+	Port       int           `json:"port,omitempty"`
+	Profile    string        `json:"profile"`
+	NoGroup    bool          `json:"no_group,omitempty"` // as it was made; whether there is one by now its nodes know
+	Exe        string        `json:"exe"`
+	Password   string        `json:"password"`
+	DiskFaults bool          `json:"disk_faults,omitempty"`
+	Caps       cgroup.Limits `json:"caps,omitzero"`
 }
+
+func (d description) write(dir string) error { return writeJSON(filepath.Join(dir, file), d) }
 
 // DefaultDir is where a lab is when nobody says otherwise: in /var/tmp for root, whose home the user of the servers cannot enter.
 func DefaultDir() string {
@@ -123,8 +151,14 @@ func Open(dir string) (*Lab, error) {
 	if err := json.Unmarshal(b, &l.d); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	l.d.Net = cmp.Or(l.d.Net, NetLoopback) // older labs had nothing else
 	if err := l.d.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if _, err := os.Stat(l.d.Exe); err != nil { // rebuilt elsewhere, or a copy that was pruned
+		if l.d.Exe, err = os.Executable(); err != nil {
+			return nil, err
+		}
 	}
 	return l, nil
 }
@@ -142,7 +176,13 @@ func create(o Options) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lab{d: description{Replicas: o.Replicas, Witness: o.Witness, Port: o.Port, Profile: o.Profile, Exe: exe, Password: rand.Text()}}
+	l := &Lab{d: description{
+		Replicas: o.Replicas, Witness: o.Witness, Net: cmp.Or(o.Net, NetLoopback), Links: o.Links, Port: o.Port, Profile: o.Profile, NoGroup: o.NoGroup, Exe: exe,
+		Password: rand.Text(), DiskFaults: o.Disks, Caps: o.Caps,
+	}}
+	if !l.namespaced() {
+		l.d.Port = cmp.Or(o.Port, defaultPort)
+	}
 	if err := l.d.check(); err != nil {
 		return nil, err
 	}
@@ -152,8 +192,18 @@ func create(o Options) (*Lab, error) {
 	if entries, err := os.ReadDir(l.dir); err == nil && len(entries) > 0 {
 		return nil, api.Refused(fmt.Sprintf("%s is not empty and holds no lab; choose another directory with --dir", l.dir))
 	}
-	if err := l.portsFree(); err != nil {
+	if l.namespaced() {
+		err = canNamespaces()
+	} else {
+		err = l.portsFree()
+	}
+	if err := errors.Join(err, l.tryCaps()); err != nil {
 		return nil, err
+	}
+	if o.Disks {
+		if err := faultfs.Possible(); err != nil {
+			return nil, api.Refused(err.Error() + "; nothing was made")
+		}
 	}
 	if err := makeDir(l.dir); err != nil {
 		return nil, fmt.Errorf("make the lab's directory: %w", err)
@@ -161,22 +211,41 @@ func create(o Options) (*Lab, error) {
 	if l.dir, err = realPath(l.dir); err != nil {
 		return nil, err
 	}
-	b, err := json.MarshalIndent(l.d, "", "  ") //nolint:gosec // the password goes into a file of mode 0600
-	if err != nil {
-		return nil, err
-	}
-	return l, os.WriteFile(filepath.Join(l.dir, file), b, 0o600)
+	return l, l.d.write(l.dir)
 }
 
 func (d description) check() error {
 	if d.Replicas < 1 || d.Replicas > maxReplicas {
 		return usage("%d replicas: a group has 1 to %d", d.Replicas, maxReplicas)
 	}
-	if last := d.Port + 10*(maxReplicas+1); d.Port < 1 || last > 65535 {
-		return usage("port %d: choose one from 1 to %d", d.Port, 65535-10*(maxReplicas+1))
+	if err := d.checkNet(); err != nil {
+		return err
 	}
 	if _, ok := ag.Profiles[d.Profile]; !ok {
 		return usage("profile %q: default, fast or wan", d.Profile)
+	}
+	return nil
+}
+
+func (d description) checkNet() error {
+	last := d.Port + 10*(maxReplicas+1)
+	switch d.Net {
+	case NetNamespaces:
+		if d.Port != 0 {
+			return usage("--port %d: with --net netns every node has an address of its own, and the ports 5432, 5433, 5022 and 8008", d.Port)
+		}
+		if err := d.Links.Validate(); err != nil {
+			return usage("%v", err)
+		}
+	case NetLoopback:
+		if d.Port < 1 || last > 65535 {
+			return usage("port %d: choose one from 1 to %d", d.Port, 65535-10*(maxReplicas+1))
+		}
+		if d.Links != (linkem.Shape{}) {
+			return usage("--links needs --net netns: on the loopback interface there are no links to shape")
+		}
+	default:
+		return usage("--net %q: %s or %s", d.Net, NetLoopback, NetNamespaces)
 	}
 	return nil
 }
@@ -250,7 +319,7 @@ func (l *Lab) portsFree() error {
 			}
 			s, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", n.address(i))
 			if err != nil {
-				taken = append(taken, strconv.Itoa(n.port+i))
+				taken = append(taken, strconv.Itoa(n.ports[i]))
 				continue
 			}
 			_ = s.Close()
@@ -275,6 +344,12 @@ func (l *Lab) Nodes() []Node {
 	if l.d.Witness {
 		out = append(out, Node{Name: "w", Dir: filepath.Join(l.dir, "w"), Witness: true, port: l.d.Port + 10*l.d.Replicas})
 	}
+	for i := range out {
+		l.place(&out[i], i)
+		if l.d.DiskFaults {
+			out[i].disk = filepath.Join(l.disksDir(), out[i].Name)
+		}
+	}
 	return out
 }
 
@@ -289,10 +364,18 @@ func (l *Lab) node(name string) (Node, error) {
 	return Node{}, usage("the lab has no node %s; it has %s", name, strings.Join(names, ", "))
 }
 
-// made tells whether the node's directory has been made by init, join or witness.
+// made tells whether the node's directory has been made by init, join or witness. It asks below the node's disk, which may be away.
 func (n Node) made() bool {
-	_, err := os.Stat(filepath.Join(n.Dir, config.File))
+	_, err := os.Stat(filepath.Join(n.files(), config.File))
 	return err == nil
+}
+
+// files is where the node's files are read without a wait for its disk.
+func (n Node) files() string {
+	if n.disk != "" {
+		return n.disk
+	}
+	return n.Dir
 }
 
 // ReadWrite is the connection string of the primary: it lists every node's listener, so it outlives any of them.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,25 +23,41 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 )
 
-// program builds the program where the user of the servers can execute it; COTERIE_TEST_EXE names one that is built.
+var programDir string // of the program, once it was built
+
+// built builds the program where the user of the servers can execute it; COTERIE_TEST_EXE names one that is there.
+var built = sync.OnceValues(func() (exe string, err error) {
+	if exe := os.Getenv("COTERIE_TEST_EXE"); exe != "" {
+		return exe, nil
+	}
+	if programDir, err = os.MkdirTemp("/tmp", "cotlabx"); err != nil {
+		return "", err
+	}
+	if err := os.Chmod(programDir, 0o755); err != nil {
+		return "", err
+	}
+	exe = filepath.Join(programDir, "coterie")
+	if out, err := exec.Command("go", "build", "-o", exe, "../../cmd/coterie").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return exe, nil
+})
+
 func program(t *testing.T) string {
 	t.Helper()
-	if exe := os.Getenv("COTERIE_TEST_EXE"); exe != "" {
-		return exe
-	}
-	dir, err := os.MkdirTemp("/tmp", "cotlabx")
+	exe, err := built()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	exe := filepath.Join(dir, "coterie")
-	if out, err := exec.Command("go", "build", "-o", exe, "../../cmd/coterie").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
 	return exe
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if programDir != "" {
+		_ = os.RemoveAll(programDir)
+	}
+	os.Exit(code)
 }
 
 // freePort finds a first port for a lab of four nodes.
@@ -247,7 +264,21 @@ func statusContract(t *testing.T, l *Lab) {
 
 func pauseAndResume(t *testing.T, l *Lab, name string) {
 	t.Helper()
-	if err := l.Pause(name); err != nil {
+	if err := l.Pause(name, WhatPostgres); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := l.Status(t.Context()); err != nil {
+		t.Error(err)
+	} else if r, _ := s.Replica(name); r.State != "partly paused" || r.Connected == disconnected {
+		t.Errorf("its server paused: %+v", r)
+	}
+	if err := l.Resume(name); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Pause(name, "engine"); err == nil {
+		t.Error("an engine was paused")
+	}
+	if err := l.Pause(name, WhatNode); err != nil {
 		t.Fatal(err)
 	}
 	s, err := l.Status(t.Context())
@@ -309,6 +340,9 @@ func destroy(t *testing.T, l *Lab) {
 		}
 		_ = removeRunDir(n)
 	}
+	if err := l.endNetwork(); err != nil {
+		t.Error(err)
+	}
 	_ = os.RemoveAll(l.Dir())
 }
 
@@ -339,8 +373,8 @@ func TestUpFails(t *testing.T) {
 	}
 }
 
-func TestNoGroup(t *testing.T) {
-	l, err := Up(t.Context(), Options{Dir: newDir(t), Port: freePort(t), Exe: "/bin/false", NoGroup: true, Witness: true, Replicas: 2})
+func TestEmpty(t *testing.T) {
+	l, err := Up(t.Context(), Options{Dir: newDir(t), Port: freePort(t), Exe: "/bin/false", Empty: true, Witness: true, Replicas: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,10 +386,10 @@ func TestNoGroup(t *testing.T) {
 	if err != nil || s.Primary != nil || len(s.Replicas) != 2 || len(s.Witnesses) != 1 || s.Replicas[0].State != "not made" {
 		t.Errorf("status of an empty lab: %+v %v", s, err)
 	}
-	if _, err := Up(t.Context(), Options{Dir: l.Dir(), NoGroup: true}); err != nil {
+	if _, err := Up(t.Context(), Options{Dir: l.Dir(), Empty: true}); err != nil {
 		t.Errorf("up again: %v", err)
 	}
-	for verb, err := range map[string]error{"kill": l.Kill("n1", WhatNode), "pause": l.Pause("n1"), "start": l.Start("n1"), "no such node": l.Kill("n9", "")} {
+	for verb, err := range map[string]error{"kill": l.Kill("n1", WhatNode), "pause": l.Pause("n1", WhatNode), "start": l.Start("n1"), "no such node": l.Kill("n9", "")} {
 		if err == nil {
 			t.Errorf("%s of a node that is not there succeeded", verb)
 		}

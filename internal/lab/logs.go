@@ -67,7 +67,7 @@ type tail struct {
 
 // open opens the log without being led out of the node's directory, which another user may own.
 func (t *tail) open() (*os.File, error) {
-	root, err := os.OpenRoot(t.node.Dir)
+	root, err := os.OpenRoot(t.node.files())
 	if err != nil {
 		return nil, err
 	}

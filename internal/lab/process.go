@@ -115,8 +115,25 @@ type tree struct {
 func (t tree) running() bool { return len(t.all) > 0 }
 
 // paused tells whether every process of the node is stopped.
-func (t tree) paused() bool {
-	return t.running() && !slices.ContainsFunc(t.all, func(p process) bool { return !p.stopped() })
+func (t tree) paused() bool { return t.running() && allStopped(t.all) }
+
+func allStopped(ps []process) bool {
+	return !slices.ContainsFunc(ps, func(p process) bool { return !p.stopped() })
+}
+
+// part returns the processes that what names: every one of the node, its agent, its keeper, or its server with all that it forked.
+func (t tree) part(what string) []process {
+	switch {
+	case what == WhatAgent && t.agent != nil:
+		return []process{*t.agent}
+	case what == WhatKeeper && t.keeper != nil:
+		return []process{*t.keeper}
+	case what == WhatPostgres:
+		return slices.DeleteFunc(slices.Clone(t.all), func(p process) bool { return p.comm != "postgres" })
+	case what == WhatNode:
+		return t.all
+	}
+	return nil
 }
 
 // treeOf finds the processes of a node: its agent and its keeper by what they were started with, its servers by their data directory,
@@ -202,34 +219,35 @@ func (l *Lab) find(n Node) (tree, error) {
 	return treeOf(ps, n, uid), nil
 }
 
-// freeze stops every process of a node. It is over when two looks in a row found the same processes, all of them stopped: then none
-// of them can have started another unseen.
-func (l *Lab) freeze(n Node) (tree, error) {
+// freeze stops what is named of a node and returns it. It is over when two looks in a row found the same processes, all of them
+// stopped: then none of them can have started another unseen.
+func (l *Lab) freeze(n Node, what string) ([]process, error) {
 	deadline := time.Now().Add(5 * time.Second)
 	still := 0
 	for size := -1; ; {
 		t, err := l.find(n)
 		if err != nil {
-			return t, err
+			return nil, err
 		}
-		if t.running() && !t.paused() || len(t.all) != size {
+		part := t.part(what)
+		if !allStopped(part) || len(part) != size {
 			still = 0
 		}
-		size = len(t.all)
-		if still++; still > 2 || !t.running() {
-			return t, nil
+		size = len(part)
+		if still++; still > 2 || size == 0 {
+			return part, nil
 		}
 		var errs []error
-		for _, p := range t.all {
+		for _, p := range part {
 			if !p.stopped() {
 				errs = append(errs, p.signal(syscall.SIGSTOP))
 			}
 		}
 		if err := errors.Join(errs...); err != nil {
-			return t, fmt.Errorf("stop the processes of %s: %w", n.Name, err)
+			return part, fmt.Errorf("stop the processes of %s: %w", n.Name, err)
 		}
 		if time.Now().After(deadline) {
-			return t, fmt.Errorf("the processes of %s did not all stop within 5 s", n.Name)
+			return part, fmt.Errorf("the processes of %s did not all stop within 5 s", n.Name)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}

@@ -2,12 +2,15 @@ package lab
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/api"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/linkem"
 )
 
 // askTimeout bounds the wait for one agent, so that a status is there within a second whatever is dead.
@@ -31,6 +34,7 @@ type Replica struct {
 	Name         string       `json:"name"`
 	Role         ag.Role      `json:"role"`
 	Sync         ag.SyncState `json:"synchronization_state"`
+	Join         ag.JoinState `json:"join_state,omitempty"` // empty: a replica of the group
 	Connected    string       `json:"connected_state"`
 	State        string       `json:"state"` // not made, down, running or paused
 	AgentAnswers bool         `json:"agent_answers"`
@@ -38,24 +42,32 @@ type Replica struct {
 	LagBytes     *int64       `json:"lag_bytes"` // behind the primary; null while not known
 	Now          string       `json:"now"`       // what it does or waits for
 	Dir          string       `json:"dir"`
+	Address      string       `json:"address"`
+	Namespace    string       `json:"namespace,omitempty"` // of its network; see ip netns
 	HTTP         string       `json:"http"`
 	Endpoint     string       `json:"endpoint"`
 	Listener     *Listener    `json:"listener,omitempty"` // its own; a witness has none
 	PIDs         PIDs         `json:"pids"`
+	Disk         *DiskStatus  `json:"disk,omitempty"`  // with coterie lab up --disk-faults
+	Clock        *ClockStatus `json:"clock,omitempty"` // once coterie lab clock was used
+	Caps         *CapStatus   `json:"caps,omitempty"`  // with coterie lab up --node-cpu or --node-memory
 }
 
 // Status is a lab as its nodes and the system's process table show it.
 type Status struct {
-	Dir       string    `json:"dir"`
-	Listener  Listener  `json:"listener"`
-	Group     string    `json:"group"`
-	Primary   *string   `json:"primary"` // who takes writes now; null: nobody
-	Epoch     ag.Epoch  `json:"epoch"`
-	Voters    int       `json:"voters"`
-	WaitsFor  string    `json:"commits_wait_for"`
-	Failover  string    `json:"automatic_failover"` // ready, or why not
-	Replicas  []Replica `json:"replicas"`
-	Witnesses []Replica `json:"witnesses"`
+	Dir       string         `json:"dir"`
+	Net       Network        `json:"net"`
+	Listener  Listener       `json:"listener"`
+	Group     string         `json:"group"`
+	Draft     bool           `json:"draft,omitempty"` // the nodes have joined each other, and there is no group
+	Primary   *string        `json:"primary"`         // who takes writes now; null: nobody
+	Epoch     ag.Epoch       `json:"epoch"`
+	Voters    int            `json:"voters"`
+	WaitsFor  string         `json:"commits_wait_for"`
+	Failover  string         `json:"automatic_failover"` // ready, or why not
+	Replicas  []Replica      `json:"replicas"`
+	Witnesses []Replica      `json:"witnesses"`
+	Links     []linkem.Stats `json:"links"` // every direction of every link; empty on the loopback interface
 }
 
 // Replica finds a replica or witness by its name.
@@ -70,10 +82,11 @@ func (s Status) Replica(name string) (Replica, bool) {
 	return Replica{}, false
 }
 
-// Ready tells whether the group takes writes and every replica is SYNCHRONIZED, every witness connected.
+// Ready tells whether the group takes writes, every replica of it is SYNCHRONIZED and every node connected.
 func (s Status) Ready() bool {
 	for _, r := range s.Replicas {
-		if r.Sync != ag.Synchronized || r.Connected != connected {
+		replica := !s.Draft && r.Join != ag.Detached
+		if replica && r.Sync != ag.Synchronized || r.Connected != connected {
 			return false
 		}
 	}
@@ -104,7 +117,7 @@ func ask(ctx context.Context, n Node) (api.Status, error) {
 // Status asks every node at once and answers within a second, whatever is dead.
 func (l *Lab) Status(ctx context.Context) (Status, error) {
 	nodes := l.Nodes()
-	answers := make([]*api.Status, len(nodes))
+	answers, disks := make([]*api.Status, len(nodes)), make([]*DiskStatus, len(nodes))
 	var wg sync.WaitGroup
 	for i, n := range nodes {
 		wg.Go(func() {
@@ -112,7 +125,11 @@ func (l *Lab) Status(ctx context.Context) (Status, error) {
 				answers[i] = &s
 			}
 		})
+		wg.Go(func() { disks[i] = l.diskStatus(ctx, n) })
 	}
+	var network Network
+	var links []linkem.Stats
+	wg.Go(func() { network, links = l.networkStatus() })
 	wg.Wait()
 	ps, err := processes()
 	if err != nil {
@@ -122,23 +139,38 @@ func (l *Lab) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	s := Status{Dir: l.dir, Listener: Listener{l.ReadWrite(), l.ReadOnly()}, Replicas: []Replica{}, Witnesses: []Replica{}}
+	clocks, err := l.clocks()
+	if err != nil {
+		return Status{}, err
+	}
+	s := Status{Dir: l.dir, Net: network, Links: links, Listener: Listener{l.ReadWrite(), l.ReadOnly()}, Replicas: []Replica{}, Witnesses: []Replica{}}
 	best := bestAnswer(answers)
 	if best != nil {
-		s.Group, s.Epoch, s.Voters, s.WaitsFor, s.Failover = best.Group, best.Epoch, best.Voters, best.WaitsFor, best.FailoverReady
+		s.Group, s.Draft, s.Epoch, s.Voters, s.WaitsFor, s.Failover = best.Group, best.Draft, best.Epoch, best.Voters, best.WaitsFor, best.FailoverReady
 		if leads(best) {
 			name := string(best.Primary)
 			s.Primary = &name
 		}
 	}
+	live := false
 	for i, n := range nodes {
 		r := l.replica(n, answers[i], best)
-		r.addProcesses(treeOf(ps, n, uid), n)
+		t := treeOf(ps, n, uid)
+		r.addProcesses(t, n)
+		r.Disk, r.Caps = disks[i], l.capStatus(n)
+		if offset, ok := clocks[n.Name]; ok {
+			c := clockOf(t, offset)
+			r.Clock = &c
+		}
+		live = live || r.State == "running" || strings.HasSuffix(r.State, "paused")
 		if n.Witness {
 			s.Witnesses = append(s.Witnesses, r)
 		} else {
 			s.Replicas = append(s.Replicas, r)
 		}
+	}
+	if !live && s.Net.PID == nil { // a lab that was stopped needs no network
+		s.Net.Finding = ""
 	}
 	return s, nil
 }
@@ -173,7 +205,7 @@ func bestAnswer(answers []*api.Status) *api.Status {
 func (l *Lab) replica(n Node, own, group *api.Status) Replica {
 	r := Replica{
 		Name: n.Name, Role: ag.RoleResolving, Sync: ag.NotSynchronizing, Connected: disconnected, Dir: n.Dir, HTTP: "http://" + n.http(),
-		Endpoint: n.endpoint(), Now: "does not answer",
+		Address: n.host, Namespace: l.namespace(n), Endpoint: n.endpoint(), Now: "does not answer",
 	}
 	if !n.Witness {
 		r.Listener = &Listener{l.uri(Node.readWrite, n), l.uri(Node.readOnly, n)}
@@ -193,7 +225,7 @@ func (l *Lab) replica(n Node, own, group *api.Status) Replica {
 		r.Now = self.Progress
 	}
 	if seen, ok := entry(group, n.Name); ok {
-		r.Sync, r.LagBytes, r.Connected = seen.Sync, seen.LagBytes, seen.Connected
+		r.Sync, r.LagBytes, r.Connected, r.Join = seen.Sync, seen.LagBytes, seen.Connected, seen.Join
 	} else if group != own {
 		r.Connected = disconnected
 	}
@@ -222,6 +254,8 @@ func (r *Replica) addProcesses(t tree, n Node) {
 		r.State = "not made"
 	case t.paused():
 		r.State = "paused"
+	case slices.ContainsFunc(t.all, process.stopped):
+		r.State = "partly paused"
 	case t.running():
 		r.State = "running"
 	default:

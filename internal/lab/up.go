@@ -33,14 +33,11 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		return nil, err
 	}
 	defer unlock()
-	if o.NoGroup {
-		return l, nil
-	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("the lab was not up within %v", o.Timeout))
 	defer cancel()
 	stop := l.progress.keepTalking()
 	defer stop()
-	if err := l.form(ctx); err != nil {
+	if err := l.raise(ctx, o.Empty); err != nil {
 		err = l.explain(err)
 		if fresh && !o.Keep {
 			err = errors.Join(err, l.takeDown(context.WithoutCancel(ctx), false))
@@ -50,15 +47,29 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	return l, nil
 }
 
+// raise starts the network and mounts the disks, where there are some, and starts the group.
+func (l *Lab) raise(ctx context.Context, empty bool) error {
+	if err := l.ensureNetwork(ctx); err != nil {
+		return err
+	}
+	if cuts := l.cuts(); cuts != "" {
+		l.progress.line(cuts)
+	}
+	if err := errors.Join(l.mountDisks(ctx), l.resumeClocks()); err != nil {
+		return err
+	}
+	if empty {
+		return nil
+	}
+	return l.form(ctx)
+}
+
 func (o *Options) setDefaults() {
 	if o.Dir == "" {
 		o.Dir = DefaultDir()
 	}
 	if o.Replicas == 0 {
 		o.Replicas = 3
-	}
-	if o.Port == 0 {
-		o.Port = 6432
 	}
 	if o.Profile == "" {
 		o.Profile = "default"
@@ -74,6 +85,9 @@ func openOrCreate(o Options) (l *Lab, fresh bool, err error) {
 		return l, true, err
 	}
 	l, err = Open(o.Dir)
+	if err == nil && o.Net != "" && o.Net != l.d.Net {
+		err = usage("the lab in %s was made with --net %s, which stays; remove it first with coterie lab down, or choose another directory with --dir", l.dir, l.d.Net)
+	}
 	if err == nil && o.Exe != "" {
 		l.d.Exe, err = filepath.Abs(o.Exe)
 	}
@@ -159,6 +173,9 @@ func (l *Lab) found(ctx context.Context, n Node) error {
 
 func (l *Lab) initArgs(n Node) []string {
 	args := append([]string{"init", "--group", "lab"}, n.flags()...)
+	if l.d.NoGroup {
+		args = append(args, "--no-group")
+	}
 	if l.d.Profile != "default" {
 		args = append(args, "--profile", l.d.Profile)
 	}
@@ -205,7 +222,11 @@ func (l *Lab) run(ctx context.Context, n Node, args ...string) ([]byte, error) {
 	cmd.WaitDelay = 10 * time.Second
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
-	if err := cmd.Run(); err != nil {
+	err := l.within(n, cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
@@ -241,6 +262,9 @@ func (l *Lab) awaitReady(ctx context.Context) error {
 		}
 		var waiting, lagging []string
 		for _, r := range s.Replicas {
+			if s.Draft || r.Join == ag.Detached {
+				continue // there is nothing to synchronize
+			}
 			if r.Sync == ag.Synchronized && seen[r.Name] != r.Sync {
 				l.progress.line(fmt.Sprintf("%s is %s and SYNCHRONIZED", r.Name, r.Role))
 			}
@@ -254,6 +278,9 @@ func (l *Lab) awaitReady(ctx context.Context) error {
 		}
 		if len(waiting) == 0 {
 			waiting, lagging = []string{fmt.Sprintf("%d of %d votes", s.Voters, l.votes())}, []string{l.Nodes()[len(l.Nodes())-1].Name}
+		}
+		if cuts := l.cuts(); cuts != "" {
+			waiting = append(waiting, cuts)
 		}
 		l.progress.doing("waiting: " + strings.Join(waiting, "; "))
 		if err := pause(ctx); err != nil {
@@ -304,15 +331,21 @@ func (l *Lab) ByHand() []string {
 		}
 		return strings.Join(args, " ")
 	}
+	at := func(n Node) []string { // where the node's commands run
+		if !l.namespaced() {
+			return []string{l.d.Exe}
+		}
+		return []string{l.d.Exe, "lab", "exec", n.Name, "--dir", l.dir, "--", l.d.Exe}
+	}
 	nodes := l.Nodes()
-	out := []string{quote(append([]string{l.d.Exe}, l.initArgs(nodes[0])...))}
+	out := []string{quote(append(at(nodes[0]), l.initArgs(nodes[0])...))}
 	for _, n := range nodes[1:] {
 		kind, verb := "replica", "join"
 		if n.Witness {
 			kind, verb = "witness", "witness"
 		}
 		out = append(out, quote([]string{l.d.Exe, "token", "create", "--role", kind, "--node", nodes[0].Dir}),
-			quote([]string{l.d.Exe, verb})+" TOKEN "+quote(n.flags()))
+			quote(append(at(n), verb))+" TOKEN "+quote(n.flags()))
 	}
 	return out
 }

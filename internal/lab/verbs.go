@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -15,7 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 )
 
-// What Kill can kill.
+// What Kill can kill and Pause can stop.
 const (
 	WhatNode     = "node"
 	WhatAgent    = "agent"
@@ -58,34 +59,37 @@ func (l *Lab) Kill(node, what string) error {
 }
 
 func (l *Lab) killNode(n Node) error {
-	t, frozen := l.freeze(n) // what could not be stopped is killed all the same
-	if len(t.all) == 0 {
+	all, frozen := l.freeze(n, WhatNode) // what could not be stopped is killed all the same
+	if len(all) == 0 {
 		return errors.Join(frozen, notRunning(n.Name, "process"))
 	}
 	var errs []error
-	for _, p := range t.all {
+	for _, p := range all {
 		errs = append(errs, p.signal(syscall.SIGKILL))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("kill %s: %w", n.Name, err)
 	}
-	return errors.Join(frozen, awaitGone(t.all, 10*time.Second))
+	return errors.Join(frozen, awaitGone(all, 10*time.Second))
 }
 
-// Pause stops every process of a node, as a machine that hangs does.
-func (l *Lab) Pause(node string) error {
+// Pause stops every process of a node, as a machine that hangs does, or one part of it.
+func (l *Lab) Pause(node, what string) error {
 	n, err := l.node(node)
 	if err != nil {
 		return err
 	}
-	t, err := l.freeze(n)
-	if err == nil && !t.running() {
-		return notRunning(node, "process")
+	if !slices.Contains([]string{WhatNode, WhatAgent, WhatKeeper, WhatPostgres}, what) {
+		return usage("what to pause: node, agent, keeper or postgres, and not %q", what)
+	}
+	part, err := l.freeze(n, what)
+	if err == nil && len(part) == 0 {
+		return notRunning(node, what)
 	}
 	return err
 }
 
-// Resume continues every process of a paused node.
+// Resume continues every process of a node that was paused, whole or in part.
 func (l *Lab) Resume(node string) error {
 	n, err := l.node(node)
 	if err != nil {
@@ -126,6 +130,9 @@ func (l *Lab) start(ctx context.Context, n Node) error {
 	if !n.made() {
 		return api.Unhealthy(fmt.Sprintf("%s is not made yet: coterie lab up does it", n.Name))
 	}
+	if err := errors.Join(l.mountDisk(ctx, n), l.resumeClocks()); err != nil {
+		return err
+	}
 	t, err := l.find(n)
 	if err != nil {
 		return err
@@ -135,6 +142,9 @@ func (l *Lab) start(ctx context.Context, n Node) error {
 	}
 	var ended <-chan error
 	if t.agent == nil {
+		if err := l.ensureNetwork(ctx); err != nil {
+			return err
+		}
 		if ended, err = l.startAgent(n); err != nil {
 			return nodeError{n.Name, fmt.Errorf("start the agent of %s: %w", n.Name, err)}
 		}
@@ -153,7 +163,7 @@ func (l *Lab) startAgent(n Node) (<-chan error, error) {
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	if err := l.within(n, func() error { return l.startCapped(n, cmd) }); err != nil {
 		return nil, err
 	}
 	ended := make(chan error, 1)
@@ -202,6 +212,9 @@ func (l *Lab) Down(ctx context.Context) error { return l.down(ctx, false) }
 func (l *Lab) Stop(ctx context.Context) error { return l.down(ctx, true) }
 
 func (l *Lab) down(ctx context.Context, keep bool) error {
+	if err := l.outside(); err != nil {
+		return err
+	}
 	unlock, err := l.lock()
 	if err != nil {
 		return err
@@ -218,16 +231,23 @@ func (l *Lab) takeDown(ctx context.Context, keep bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, budget)
 	defer cancel()
+	errs := []error{l.endClocks(), l.healDisks(ctx)}
+	if keep {
+		errs = append(errs, l.endCuts(ctx))
+	}
 	l.progress.line("stopping the nodes")
-	var errs []error
 	for _, n := range l.Nodes() {
 		errs = append(errs, l.terminate(n))
 	}
 	for _, n := range l.Nodes() {
 		errs = append(errs, l.awaitEnd(ctx, n))
 	}
+	errs = append(errs, l.endNetwork())
 	l.agents.Wait()
 	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := errors.Join(l.removeDisks(), l.removeCaps()); err != nil {
 		return err
 	}
 	for _, n := range l.Nodes() {

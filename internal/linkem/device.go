@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -78,18 +79,79 @@ func loopbackUp() error {
 	return h.LinkSetUp(lo)
 }
 
+// addresses returns the subnet that was asked for, or else a free one.
+func (o Options) addresses() (netip.Prefix, error) {
+	if o.Subnet == (netip.Prefix{}) {
+		return freeSubnet(o.Lab)
+	}
+	routes, err := allRoutes()
+	if err == nil && !free(o.Subnet, withoutGuards(routes, o.Lab)) {
+		err = fmt.Errorf("the lab's addresses, %v, are in use on this machine; ip route show %[1]v tells by what", o.Subnet)
+	}
+	return o.Subnet, err
+}
+
+// Guard keeps packets for a lab's subnet on this machine also while no network has it: without that they would leave by its default
+// route, with passwords in them, and strangers would answer. Sweep ends it.
+func Guard(lab string, subnet netip.Prefix) error {
+	dst := &net.IPNet{IP: subnet.Addr().AsSlice(), Mask: net.CIDRMask(subnet.Bits(), 32)}
+	err := netlink.RouteAdd(&netlink.Route{Dst: dst, Type: unix.RTN_UNREACHABLE, Priority: guardMetric(lab)})
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("keep %v on this machine: %w", subnet, err)
+	}
+	return nil
+}
+
+// guardMetric makes every other route for the same addresses the better one, and tells the guards of labs apart.
+func guardMetric(lab string) int { return 1<<30 | int(hash(lab)&0xffffff) }
+
+func withoutGuards(routes []netlink.Route, lab string) []netlink.Route {
+	return slices.DeleteFunc(slices.Clone(routes), func(r netlink.Route) bool { return isGuard(r, lab) })
+}
+
+func isGuard(r netlink.Route, lab string) bool {
+	return r.Type == unix.RTN_UNREACHABLE && r.Priority == guardMetric(lab)
+}
+
+// removeGuards undoes Guard for a lab, whatever its subnets were.
+func removeGuards(lab string) error {
+	routes, err := allRoutes()
+	for _, r := range routes {
+		if !isGuard(r, lab) {
+			continue
+		}
+		if e := netlink.RouteDel(&r); e != nil && !errors.Is(e, unix.ESRCH) {
+			err = errors.Join(err, fmt.Errorf("remove the route for %v: %w", r.Dst, e))
+		}
+	}
+	return err
+}
+
+func hash(text string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(text)) // never fails
+	return h.Sum32()
+}
+
+func allRoutes() ([]netlink.Route, error) {
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	return routes, nil
+}
+
 // freeSubnet returns a /24 that no route of this machine touches but a default one, tried in an order of the lab's own, so that
 // a lab keeps its addresses from start to start as a rule.
 func freeSubnet(lab string) (netip.Prefix, error) {
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	routes, err := allRoutes()
 	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("list routes: %w", err)
+		return netip.Prefix{}, err
 	}
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(lab)) // never fails
+	first := hash(lab)
 	for i := range uint32(256) {
-		candidate := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 213, byte((h.Sum32() + i) & 0xff), 0}), 24)
-		if free(candidate, routes) {
+		candidate := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 213, byte((first + i) & 0xff), 0}), 24)
+		if free(candidate, withoutGuards(routes, lab)) {
 			return candidate, nil
 		}
 	}

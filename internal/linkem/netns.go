@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -54,6 +55,48 @@ func away(f func() error) error {
 		done <- err
 	}()
 	return <-done
+}
+
+// Exists reports whether there is a network namespace of that name, and not only a file.
+func Exists(namespace string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(filepath.Join(namespaces, namespace), &st) == nil && st.Type == unix.NSFS_MAGIC
+}
+
+// Processes returns the ids of what runs in the named network namespace; nothing runs in one that is not there.
+func Processes(namespace string) ([]int, error) {
+	if !Exists(namespace) {
+		return nil, nil
+	}
+	ns, err := os.Stat(filepath.Join(namespaces, namespace))
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var ids []int
+	for _, e := range entries {
+		id, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if st, err := os.Stat(filepath.Join("/proc", e.Name(), "ns/net")); err == nil && os.SameFile(st, ns) { // else gone meanwhile
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// Inside reports whether the calling thread is in the named network namespace.
+func Inside(namespace string) bool {
+	own, err := os.Stat("/proc/thread-self/ns/net")
+	if err != nil || !Exists(namespace) {
+		return false
+	}
+	ns, err := os.Stat(filepath.Join(namespaces, namespace))
+	return err == nil && os.SameFile(own, ns)
 }
 
 // create makes a named network namespace, as ip netns add does.
@@ -134,9 +177,9 @@ func flock(f *os.File, patience time.Duration) error {
 // ErrRunning says that the process which runs the lab's network is alive.
 var ErrRunning = errors.New("the lab's network is running")
 
-// Sweep removes what the network of a lab left behind when its process was killed: the namespaces' names. The devices are gone
-// with the process. Namespaces in which processes still run end when those do. It returns ErrRunning if the network's process
-// lives, and nil when there is nothing to remove.
+// Sweep removes what the network of a lab left behind when its process was killed: the namespaces' names, and what Guard made. The
+// devices are gone with the process. Namespaces in which processes still run end when those do. It returns ErrRunning if the
+// network's process lives, and nil when there is nothing to remove.
 func Sweep(lab string) error {
 	if err := checkName("lab", lab, maxLab); err != nil {
 		return err
@@ -155,12 +198,30 @@ func Sweep(lab string) error {
 	return sweep(lab)
 }
 
-// sweep is Sweep under the lock. The host's device lives exactly as long as the process that made it.
+// sweep is Sweep under the lock.
 func sweep(lab string) error {
+	if err := awaitNoOwner(lab); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(namespaces)
+	if err != nil {
+		return err
+	}
+	err = removeGuards(lab)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), namespace(lab, "")) {
+			err = errors.Join(err, remove(e.Name()))
+		}
+	}
+	return err
+}
+
+// awaitNoOwner returns ErrRunning if a process runs the lab's network: the host's device lives exactly as long as that.
+func awaitNoOwner(lab string) error {
 	for end := time.Now().Add(3 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		_, err := netlink.LinkByName(device(lab))
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
-			break
+			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("look for device %s: %w", device(lab), err)
@@ -169,14 +230,4 @@ func sweep(lab string) error {
 			return fmt.Errorf("lab %s: %w", lab, ErrRunning)
 		}
 	}
-	entries, err := os.ReadDir(namespaces)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), namespace(lab, "")) {
-			err = errors.Join(err, remove(e.Name()))
-		}
-	}
-	return err
 }

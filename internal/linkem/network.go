@@ -32,8 +32,17 @@ type Options struct {
 	Nodes []string // 1 to 32 of a-z, 0-9, - and _ each; Client is always there
 	Shape Shape    // of every link at first
 	Seed  uint64   // of everything random
-	MTU   int      // 0: 1500
-	Log   *slog.Logger
+
+	// Subnet is the lab's addresses, a /24 that must be free; the zero value takes one that is. A lab whose nodes remember their
+	// addresses asks for the same again.
+	Subnet netip.Prefix
+
+	// KeepNamespaces leaves the namespaces when the network ends, and finds them when it starts, with what runs in them: only the
+	// devices and links go and come. Sweep removes them.
+	KeepNamespaces bool
+
+	MTU int // 0: 1500
+	Log *slog.Logger
 }
 
 // Limits of names: a device's has at most 15 bytes.
@@ -54,6 +63,14 @@ func checkName(what, name string, most int) error {
 func device(lab string) string          { return "cot-" + lab }
 func namespace(lab, node string) string { return "cot-" + lab + "-" + node }
 
+// Namespace returns the name of a node's network namespace in the network of a lab; "" for Client, which is this host.
+func Namespace(lab, node string) string {
+	if node == Client {
+		return ""
+	}
+	return namespace(lab, node)
+}
+
 // Network is the network of one lab: it lives in the process that started it, and ends with it.
 type Network struct {
 	o      Options
@@ -66,7 +83,8 @@ type Network struct {
 	closed  bool
 }
 
-// Start makes the namespaces, devices and links of a lab. What a killed process of the same lab left behind is removed first.
+// Start makes the namespaces, devices and links of a lab. What a killed process of the same lab left behind is removed first, but
+// for namespaces that Options.KeepNamespaces keeps.
 // It raises GOMAXPROCS: the thread of a port keeps a processor of Go's also while it sleeps.
 func Start(o Options) (*Network, error) {
 	o.MTU = cmp.Or(o.MTU, 1500)
@@ -82,11 +100,16 @@ func Start(o Options) (*Network, error) {
 		return nil, err
 	}
 	defer unlock()
-	if err := sweep(o.Lab); err != nil {
+	if o.KeepNamespaces {
+		err = awaitNoOwner(o.Lab)
+	} else {
+		err = sweep(o.Lab)
+	}
+	if err != nil {
 		return nil, err
 	}
 	n := &Network{o: o, began: time.Now()}
-	if n.subnet, err = freeSubnet(o.Lab); err != nil {
+	if n.subnet, err = o.addresses(); err != nil {
 		return nil, err
 	}
 	for _, node := range append([]string{Client}, o.Nodes...) {
@@ -108,6 +131,9 @@ func (o Options) validate() error {
 		if node == Client || slices.Contains(o.Nodes[:i], node) {
 			return fmt.Errorf("node name %q is taken", node)
 		}
+	}
+	if o.Subnet != (netip.Prefix{}) && (!o.Subnet.IsValid() || !o.Subnet.Addr().Is4() || o.Subnet.Bits() != 24 || o.Subnet != o.Subnet.Masked()) {
+		return fmt.Errorf("subnet %v: choose a /24 of IPv4", o.Subnet)
 	}
 	if o.MTU < 576 || o.MTU > 65535 {
 		return fmt.Errorf("MTU %d: choose 576 to 65535", o.MTU)
@@ -181,10 +207,13 @@ func (n *Network) connect(p *port) (err error) {
 		}
 		return err
 	}
-	if err := create(namespace(n.o.Lab, p.node)); err != nil {
-		return err
+	name := namespace(n.o.Lab, p.node)
+	if !n.o.KeepNamespaces || !Exists(name) {
+		if err := errors.Join(remove(name), create(name)); err != nil {
+			return err
+		}
 	}
-	return Enter(namespace(n.o.Lab, p.node), func() error { return errors.Join(loopbackUp(), open()) })
+	return Enter(name, func() error { return errors.Join(loopbackUp(), open()) })
 }
 
 // disconnect undoes what connect did.
@@ -194,7 +223,7 @@ func (n *Network) disconnect(p *port) (err error) {
 			err = errors.Join(err, unix.Close(fd))
 		}
 	}
-	if p.node != Client {
+	if p.node != Client && !n.o.KeepNamespaces {
 		err = errors.Join(err, remove(namespace(n.o.Lab, p.node)))
 	}
 	return err
@@ -206,7 +235,7 @@ func (p *port) join(to *port, o Options) {
 	p.paths[to.octet].Store(path)
 }
 
-// Close ends the links, and removes the devices and the namespaces' names.
+// Close ends the links, and removes the devices and, but with Options.KeepNamespaces, the namespaces' names.
 func (n *Network) Close() error {
 	unlock, err := lock()
 	if err != nil {
@@ -351,12 +380,7 @@ func (n *Network) Addr(node string) netip.Addr {
 }
 
 // Namespace returns the name of a node's network namespace, for Enter and ip netns exec; "" for Client, which is the host.
-func (n *Network) Namespace(node string) string {
-	if node == Client {
-		return ""
-	}
-	return namespace(n.o.Lab, node)
-}
+func (n *Network) Namespace(node string) string { return Namespace(n.o.Lab, node) }
 
 // Do calls f on a thread that is in the node's network; see Enter.
 func (n *Network) Do(node string, f func() error) error { return do(n.Namespace(node), f) }

@@ -156,10 +156,7 @@ func (r *Remote) Addr(node string) netip.Addr {
 func (r *Remote) Namespace(node string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if node == Client {
-		return ""
-	}
-	return namespace(r.last.Lab, node)
+	return Namespace(r.last.Lab, node)
 }
 
 // Do calls f on a thread that is in the node's network; see Enter.

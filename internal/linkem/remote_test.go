@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -98,11 +99,21 @@ func TestRemote(t *testing.T) {
 		}
 		return slices.Min(p.RoundTrips)
 	}
-	if got := ping(); got < 19*time.Millisecond || got > 25*time.Millisecond {
+	soon := func(most time.Duration) time.Duration { // a busy machine delays packets; it cannot do so for ever
+		got := ping()
+		for deadline := time.Now().Add(20 * time.Second); got > most && time.Now().Before(deadline); {
+			got = ping()
+		}
+		return got
+	}
+	if got := soon(25 * time.Millisecond); got < 19*time.Millisecond || got > 25*time.Millisecond {
 		t.Errorf("round trip %v, want 20 ms", got)
 	}
-	if err := r.Heal(); err != nil || ping() > 5*time.Millisecond {
-		t.Errorf("healed: %v, round trip %v", err, ping())
+	if err := r.Heal(); err != nil {
+		t.Error(err)
+	}
+	if got := soon(5 * time.Millisecond); got > 5*time.Millisecond {
+		t.Errorf("healed: round trip %v", got)
 	}
 	if err := r.Set("n1", "n9", Shape{}); err == nil || !strings.Contains(err.Error(), "n9") {
 		t.Errorf("no such node: %v", err)
@@ -154,4 +165,55 @@ func startOwner(t *testing.T, lab string) (*exec.Cmd, stdio) {
 		t.Fatalf("owner: %q, %v", line, err)
 	}
 	return c, stdio{r, stdin}
+}
+
+// TestNamespacesKept: a network that comes back finds its namespaces, with what runs and listens in them, at the same addresses.
+func TestNamespacesKept(t *testing.T) {
+	needRoot(t)
+	lab := labName("p")
+	o := Options{Lab: lab, Nodes: []string{"n1", "n2"}, KeepNamespaces: true}
+	n, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.Close(); _ = Sweep(lab) })
+	var s net.Listener
+	if err := n.Do("n1", func() (err error) {
+		s, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", n.Addr("n1").String()+":7")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(remains(lab)); got != 2 {
+		t.Errorf("%d names after the end, want two namespaces: %v", got, remains(lab))
+	}
+	o.Subnet = n.Subnet()
+	if err := Guard(lab, o.Subnet); err != nil || Guard(lab, o.Subnet) != nil {
+		t.Fatal(err)
+	}
+	if n, err = Start(o); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Do("n2", func() error {
+		c, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(t.Context(), "tcp", n.Addr("n1").String()+":7")
+		if err == nil {
+			_ = c.Close()
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	if _, err := Start(Options{Lab: labName("q"), Subnet: o.Subnet}); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("a subnet that another lab has: %v", err)
+	}
+	if err := errors.Join(n.Close(), Sweep(lab)); err != nil {
+		t.Fatal(err)
+	}
+	if left := remains(lab); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
 }

@@ -56,7 +56,7 @@ func (s Shape) Validate() error {
 	case s.Delay < 0 || s.Delay > maxDelay:
 		return fmt.Errorf("delay %v: choose 0 to %v", s.Delay, maxDelay)
 	case s.Jitter < 0 || s.Jitter > s.Delay:
-		return fmt.Errorf("jitter %v: choose 0 to the delay, %v", s.Jitter, s.Delay)
+		return fmt.Errorf("jitter %v: it can be at most the delay of one direction, %v", s.Jitter, s.Delay)
 	case math.IsNaN(s.Burst) || s.Burst != 0 && (s.Burst < 1 || s.Burst > 1e6):
 		return fmt.Errorf("burst %v: choose a mean run of 1 packet or more", s.Burst)
 	case s.Burst > 1 && s.Loss < 1 && s.Loss/(1-s.Loss) > s.Burst*(1+1e-9):
@@ -84,12 +84,12 @@ func (s Shape) queue() int64 {
 func (s *Shape) Set(key, value string) (err error) {
 	switch key {
 	case "rtt":
-		s.Delay, err = time.ParseDuration(value)
+		s.Delay, err = parseTime(value)
 		s.Delay /= 2
 	case "delay":
-		s.Delay, err = time.ParseDuration(value)
+		s.Delay, err = parseTime(value)
 	case "jitter":
-		s.Jitter, err = time.ParseDuration(value)
+		s.Jitter, err = parseTime(value)
 	case "loss":
 		s.Loss, err = ParseShare(value)
 	case "reorder":
@@ -169,12 +169,23 @@ func (s Shape) String() string {
 	return strings.Join(b, ",")
 }
 
-// ParseShare reads "1%", "0.5 %" or "0.01" as a share between 0 and 1.
+func parseTime(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(strings.TrimSpace(text))
+	if err != nil {
+		return 0, fmt.Errorf("not a time, like 60ms")
+	}
+	return d, nil
+}
+
+// ParseShare reads "1%", "0.5 %" or "0.01" as a share between 0 and 1. A plain 1 could mean either 1% or 100%, and is an error.
 func ParseShare(text string) (float64, error) {
 	number, isPercent := strings.CutSuffix(strings.TrimSpace(text), "%")
 	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 	if isPercent {
 		v /= 100
+	}
+	if err == nil && !isPercent && v >= 1 && v <= 100 {
+		return 0, fmt.Errorf("of what? Say %s%% for a share of the packets", strings.TrimSpace(number))
 	}
 	if err != nil || math.IsNaN(v) || v < 0 || v > 1 {
 		return 0, fmt.Errorf("not a share of the packets, like 1%%")

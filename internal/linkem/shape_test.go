@@ -36,7 +36,7 @@ func TestParseShape(t *testing.T) {
 	for text, want := range map[string]string{
 		"wan":              "lan, metro, satellite, wan-bad, wan-good",
 		"loss=1%,lan":      "comes first",
-		"delay=5":          "missing unit",
+		"delay=5":          "like 60ms",
 		"delay=-5ms":       "choose 0 to 10s",
 		"rtt=1h":           "choose 0 to 10s",
 		"jitter=1ms":       "jitter",

@@ -1,6 +1,8 @@
 package listener
 
 import (
+	"bytes"
+	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -213,15 +215,85 @@ func TestLimits(t *testing.T) {
 func TestNegotiateProtocolVersion(t *testing.T) {
 	g := newGroup(t, trusting)
 	conn := g.rawDial(g.rw)
-	_, _ = conn.Write(packet(protocol3|2, []byte("user\x00postgres\x00_pq_.fancy\x001\x00\x00")...))
+	_, _ = conn.Write(packet(protocol3|9999, []byte("user\x00postgres\x00_pq_.fancy\x001\x00\x00")...))
 	body := readUntil(t, conn, 'v')
-	if binary.BigEndian.Uint32(body) != protocol3 || string(body[8:]) != "_pq_.fancy\x00" {
+	if binary.BigEndian.Uint32(body) != protocol3|2 || string(body[8:]) != "_pq_.fancy\x00" {
 		t.Errorf("answered %q", body)
+	}
+	if key := readUntil(t, conn, 'K'); len(key) != 36 {
+		t.Errorf("key of %d bytes", len(key))
+	}
+	readUntil(t, conn, 'Z')
+	conn = g.rawDial(g.rw)
+	_, _ = conn.Write(packet(protocol3, []byte("user\x00postgres\x00_pq_.fancy\x001\x00\x00")...))
+	if body := readUntil(t, conn, 'v'); binary.BigEndian.Uint32(body) != protocol3 {
+		t.Errorf("a client of 3.0 was answered %q", body)
 	}
 	if key := readUntil(t, conn, 'K'); len(key) != 8 {
 		t.Errorf("key of %d bytes", len(key))
 	}
+}
+
+// A client of protocol 3.2 gets a key of 32 bytes, and only that whole key cancels. A key that no node made never leaves this one.
+func TestLongCancelKeys(t *testing.T) {
+	forwarded := make(chan CancelKey, 10)
+	g := newGroup(t, func(c *Config) {
+		c.Rules, c.Node = trustAll, 3
+		c.ForwardCancel = func(_ context.Context, _ uint8, k CancelKey) error { forwarded <- k; return nil }
+	})
+	conn := g.rawDial(g.rw)
+	_, _ = conn.Write(packet(protocol3|2, []byte("user\x00postgres\x00\x00")...))
+	key := readUntil(t, conn, 'K') // no NegotiateProtocolVersion: 3.2 it is
 	readUntil(t, conn, 'Z')
+	if len(key) != 36 {
+		t.Fatalf("key of %d bytes", len(key))
+	}
+	_, _ = conn.Write(appendMessage(nil, 'Q', appendCString(nil, "select pg_sleep(60)")))
+	watch := g.mustDial(g.rw, "user=postgres")
+	waitFor(t, "the query runs", func() bool {
+		return value[bool](t, watch, "select exists(select 1 from pg_stat_activity where state = 'active' and query = 'select pg_sleep(60)')")
+	})
+	cancel := func(key []byte) {
+		c := g.rawDial(g.rw)
+		_, _ = c.Write(packet(codeCancel, key...))
+		_, _ = io.Copy(io.Discard, c)
+	}
+	forged := bytes.Clone(key)
+	forged[35] ^= 1
+	cancel(forged)
+	cancel(key[:8])                                      // as a client of 3.0 would
+	cancel(append(key[:36:36], make([]byte, 256-32)...)) // as long as the protocol allows
+	cancel(append([]byte{0, 0, 0, 9}, forged[4:]...))    // of another session
+	if st := g.srv.Stats(); st.Cancels != 0 || st.Rejected["wrong cancel"] != 4 {
+		t.Errorf("wrong keys: %d delivered, %d rejected", st.Cancels, st.Rejected["wrong cancel"])
+	}
+	other, _ := New(Config{Node: 5, MockSecret: g.srv.cfg.MockSecret, Routes: g.routes.Load, Backend: g.backend, Verifier: g.verifier})
+	foreign := other.mintKey(7, true)
+	cancel(append(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, foreign.PID), foreign.Secret), foreign.Long[:]...))
+	if got := <-forwarded; got != foreign {
+		t.Errorf("forwarded %v, want %v", got, foreign)
+	}
+	if len(forwarded) > 0 {
+		t.Error("a forged key was forwarded")
+	}
+	cancel(key)
+	readUntilError(t, conn, "57014")
+}
+
+func readUntilError(t *testing.T, r io.Reader, want string) {
+	t.Helper()
+	for {
+		typ, body, err := readMessage(r, 1<<20)
+		if err != nil {
+			t.Fatalf("waiting for %s: %v", want, err)
+		}
+		if typ == 'E' {
+			if got := errorField(body, 'C'); got != want {
+				t.Errorf("error %s, want %s", got, want)
+			}
+			return
+		}
+	}
 }
 
 // What another node's ServeBackend accepts is the packet of a listener and nothing else.

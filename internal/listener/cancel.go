@@ -2,7 +2,9 @@ package listener
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"io"
 	"time"
@@ -12,20 +14,58 @@ import (
 const cancelTime = 5 * time.Second
 
 // CancelKey is what a client sends to cancel a query: the process id and the secret of BackendKeyData. The four highest bits
-// of the secret are the number of the node that minted it.
+// of the secret are the number of the node that minted it. At protocol 3.2 the secret has 32 bytes: these four and Long, a nonce and a
+// code over all of it, by which any node tells a key of the group from one that somebody made up.
 type CancelKey struct {
 	PID    uint32
 	Secret uint32
+	Long   [longKey]byte // zero at protocol 3.0
+}
+
+const (
+	longKey   = 28 // beyond the four bytes of Secret
+	longNonce = 12
+)
+
+// extend makes a key of 32 bytes of one of four.
+func (s *Server) extend(k CancelKey) CancelKey {
+	_, _ = rand.Read(k.Long[:longNonce]) // never fails
+	copy(k.Long[longNonce:], s.keyCode(k))
+	return k
+}
+
+func (s *Server) keyCode(k CancelKey) []byte {
+	m := hmac.New(sha256.New, s.cfg.MockSecret)
+	m.Write([]byte("cancel key\x00"))
+	m.Write(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, k.PID), k.Secret))
+	m.Write(k.Long[:longNonce])
+	return m.Sum(nil)[:longKey-longNonce]
+}
+
+// readKey reads the body of a CancelRequest. The request has no protocol version: its length tells. Keys of 256 bytes are legal, and
+// none of ours.
+func (s *Server) readKey(body []byte) (k CancelKey, ok bool) {
+	if len(body) != 8 && len(body) != 8+longKey {
+		return k, false
+	}
+	k.PID, k.Secret = binary.BigEndian.Uint32(body), binary.BigEndian.Uint32(body[4:])
+	if copy(k.Long[:], body[8:]) == 0 {
+		return k, true
+	}
+	return k, hmac.Equal(k.Long[longNonce:], s.keyCode(k))
 }
 
 func (k CancelKey) node() uint8 { return uint8(k.Secret >> 28) }
 
 // mintKey makes a key that no open session has. The caller holds s.mu.
-func (s *Server) mintKey(pid uint32) CancelKey {
+func (s *Server) mintKey(pid uint32, long bool) CancelKey {
 	for {
 		var b [4]byte
 		_, _ = rand.Read(b[:]) // never fails
-		k := CancelKey{pid, uint32(s.cfg.Node)<<28 | binary.BigEndian.Uint32(b[:])>>4}
+		k := CancelKey{PID: pid, Secret: uint32(s.cfg.Node)<<28 | binary.BigEndian.Uint32(b[:])>>4}
+		if long {
+			k = s.extend(k)
+		}
 		if _, taken := s.keys[k]; !taken {
 			return k
 		}
@@ -39,12 +79,12 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 		s.counts.reject("cancel limit")
 		return
 	}
-	if len(body) != 8 {
+	key, ok := s.readKey(body)
+	if !ok {
 		s.wrong.add(c.host, time.Now())
 		s.counts.reject("wrong cancel")
 		return
 	}
-	key := CancelKey{binary.BigEndian.Uint32(body), binary.BigEndian.Uint32(body[4:])}
 	ctx, cancel := context.WithTimeout(ctx, cancelTime)
 	defer cancel()
 	if s.Cancel(ctx, key) {
@@ -67,8 +107,9 @@ func (s *Server) Cancel(ctx context.Context, key CancelKey) bool {
 	x, ok := s.keys[key]
 	s.mu.Unlock()
 	if !ok {
-		return false
+		return s.consoles.cancel(CancelKey{PID: key.PID, Secret: key.Secret})
 	}
+	defer x.cancelBegins()()
 	conn, err := s.cfg.Backend(ctx, x.replica, BackendHello{ClientAddr: x.addr, Intent: x.intent, Epoch: x.epoch, Cancel: true})
 	if err != nil {
 		s.log.Warn("cancel request not delivered", "session", x.id, "replica", x.replica, "error", err)

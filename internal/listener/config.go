@@ -32,6 +32,7 @@ type Role struct {
 	ValidUntil  time.Time // rolvaliduntil; zero = no limit
 	Super       bool      // rolsuper
 	Replication bool      // rolreplication
+	MemberOf    []string  // roles it is a member of, directly or not
 }
 
 // Limits bound what a client may take before and after it has proved who it is. A zero field means its default.
@@ -66,6 +67,13 @@ type Config struct {
 	Backend func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error)
 	// Verifier returns role facts from the node that will run the session. An unknown role is Found false, not an error.
 	Verifier func(ctx context.Context, id ag.ReplicaID, user string) (Role, error)
+	// Defaults returns what was set for sessions of the role in the database, as far as it matters here: coterie.intent,
+	// default_transaction_read_only, client_min_messages. It may be a second old. Nil = nothing is.
+	Defaults func(ctx context.Context, user, database string) (map[string]string, error)
+	// Console serves the database ConsoleDatabase; nil = there is none. ConsoleRole returns the facts of a role that logs in there,
+	// from whichever node can tell; an unknown role is Found false, not an error.
+	Console     ConsoleFunc
+	ConsoleRole func(ctx context.Context, user string) (Role, error)
 	// Node is this node's number in minted cancel keys, 0 to 15, different on each node of the group.
 	Node uint8
 	// ForwardCancel hands a cancel request minted by another node to that node, which calls Server.Cancel. Nil = dropped.
@@ -73,8 +81,22 @@ type Config struct {
 	// Gate returns the instant of CLOCK_BOOTTIME until which bytes of the local PostgreSQL as primary may be passed;
 	// 0 = no limit (it is a secondary). Nil = never a limit.
 	Gate func() time.Duration
-	// GateHold is how long a session waits for an expired gate to move before it is closed; default 8 s.
+	// GateHold is how long an answer is held, by an expired gate or for want of confirmation, before it is discarded and its
+	// session closed; default 8 s.
 	GateHold time.Duration
+	// HoldMax is how long a request waits while a planned failover drains the server; default 8 s.
+	HoldMax time.Duration
+	// FlushLSN asks the local PostgreSQL how far it has flushed its WAL, or replayed it on a secondary: nothing that a session can
+	// see lies behind that, but for commits that waited for nothing. Durable returns when as many members of the synchronous
+	// setting in force as it asks for have flushed up to there, at once if it asks for none; it waits also while that cannot be
+	// known, as on a node that does not lead. Nil = commits are never confirmed here.
+	FlushLSN func(context.Context) (ag.LSN, error)
+	Durable  func(context.Context, ag.LSN) error
+	// Confirm returns nil if this node leads according to a majority that was asked after the call (reads = confirmed). Nil = such
+	// sessions are refused.
+	Confirm func(context.Context) error
+	// Strict says whether every commit is confirmed here before it is answered (COMMIT_BARRIER = STRICT). Nil = it is not.
+	Strict func() bool
 	// ConnectWait is how long a client waits at login while nothing serves its intent; default 30 s, negative = not at all.
 	ConnectWait time.Duration
 	// Rules decide who may log in and how; nil = DefaultRules(false). Server.SetRules replaces them.
@@ -83,14 +105,19 @@ type Config struct {
 	MockSecret []byte
 	// AllowPlainMD5 permits the md5 method without TLS from other hosts.
 	AllowPlainMD5 bool
-	Limits        Limits
-	Logger        *slog.Logger // nil = discard
+	// Loops is how many event loops carry plain sessions of the local server; 0 = Loops(), negative = none, goroutines carry all.
+	Loops  int
+	Limits Limits
+	Logger *slog.Logger // nil = discard
 }
 
 func (c *Config) withDefaults() (Config, error) {
 	d := *c
 	if d.Routes == nil || d.Backend == nil || d.Verifier == nil {
 		return d, errors.New("listener: Routes, Backend and Verifier are required")
+	}
+	if (d.FlushLSN == nil) != (d.Durable == nil) {
+		return d, errors.New("listener: FlushLSN and Durable belong together")
 	}
 	if d.Node > 15 {
 		return d, errors.New("listener: Node is a number from 0 to 15")
@@ -106,6 +133,7 @@ func (c *Config) withDefaults() (Config, error) {
 		d.Logger = slog.New(slog.DiscardHandler)
 	}
 	setDefault(&d.GateHold, 8*time.Second)
+	setDefault(&d.HoldMax, 8*time.Second)
 	setDefault(&d.ConnectWait, 30*time.Second)
 	setDefault(&d.Limits.PreAuthTime, 10*time.Second)
 	setDefault(&d.Limits.StartupPacket, 10_000)

@@ -26,7 +26,14 @@ type SessionInfo struct {
 	Relayed    bool         `json:"relayed"` // the client is at another node's listener
 	BytesIn    uint64       `json:"bytes_in"`
 	BytesOut   uint64       `json:"bytes_out"`
+	Path       string       `json:"path"` // PathLoop or PathGoroutines
 }
+
+// What carries a session's bytes: an event loop, or two goroutines of its own (from or to another node).
+const (
+	PathLoop       = "loop"
+	PathGoroutines = "goroutines"
+)
 
 // RoutedKey counts sessions by replica and intent.
 type RoutedKey struct {
@@ -40,19 +47,23 @@ type Stats struct {
 	Rejected  map[string]uint64 // clients that never got a session, by reason
 	Cancels   uint64            // delivered to a replica
 	Routed    map[RoutedKey]uint64
-	FellBack  uint64            // read-only sessions sent to the primary for want of a readable secondary
-	Gated     uint64            // times an answer was held by the gate
-	GatedTime time.Duration     // in all
-	Cut       map[string]uint64 // sessions ended from here, by reason
-	Open      int               // sessions now
-	PreAuth   int               // connections not yet authenticated and not waiting now
-	Waiting   int               // logins that wait for a replica now
+	FellBack  uint64        // read-only sessions sent to the primary for want of a readable secondary
+	Gated     uint64        // times an answer was held by the gate
+	GatedTime time.Duration // in all
+	Drained   uint64        // times a request was held back because a planned failover was under way
+	// Held counts answers held until their commit was confirmed, Unconfirmed those of them that were discarded.
+	Held, Unconfirmed uint64
+	HeldTime          time.Duration     // in all
+	Cut               map[string]uint64 // sessions ended from here, by reason
+	Open              int               // sessions now
+	PreAuth           int               // connections not yet authenticated and not waiting now
+	Waiting           int               // logins that wait for a replica now
 }
 
 // counters are Stats while they grow.
 type counters struct {
-	accepted, cancels, fellBack, gated atomic.Uint64
-	gatedTime                          atomic.Int64
+	accepted, cancels, fellBack, gated, drained, held, unconfirmed atomic.Uint64
+	gatedTime, heldTime                                            atomic.Int64
 
 	mu       sync.Mutex
 	rejected map[string]uint64    // guarded by mu
@@ -92,7 +103,9 @@ func (s *Server) Stats() Stats {
 		Cancels:   c.cancels.Load(),
 		FellBack:  c.fellBack.Load(),
 		Gated:     c.gated.Load(),
+		Drained:   c.drained.Load(),
 		GatedTime: time.Duration(c.gatedTime.Load()),
+		Held:      c.held.Load(), Unconfirmed: c.unconfirmed.Load(), HeldTime: time.Duration(c.heldTime.Load()),
 	}
 	c.mu.Lock()
 	st.Rejected, st.Cut, st.Routed = maps.Clone(c.rejected), maps.Clone(c.cut), maps.Clone(c.routed)

@@ -5,5 +5,6 @@
 // PostgreSQL produced as primary is passed after the gate's deadline). It must not know the quorum store, certificates
 // between nodes, or how a replica is reached: Config brings functions for those, and routes arrive as immutable ag.Routes.
 //
-// Start reading at serve.go (a connection's life), then session.go and relay.go.
+// Start reading at serve.go (a connection's life), then session.go and relay.go; loop.go and pump.go are the same relay for plain
+// sessions, many on one thread.
 package listener

@@ -9,6 +9,7 @@ import (
 const (
 	stateProtocolViolation = "08P01"
 	stateUnknownOutcome    = "08007"
+	stateSerialization     = "40001"
 	stateInvalidAuth       = "28000"
 	stateInvalidPassword   = "28P01"
 	stateAdminShutdown     = "57P01"

@@ -6,6 +6,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -42,9 +45,25 @@ const (
 type Name struct {
 	Text   string
 	Quoted bool
+	Match  *regexp.Regexp // of a name that begins with a slash
 }
 
 func (n Name) keyword(word string) bool { return !n.Quoted && n.Text == word }
+
+// role is the role of which +role asks for the members.
+func (n Name) role() (string, bool) {
+	if n.Quoted {
+		return "", false
+	}
+	return strings.CutPrefix(n.Text, "+")
+}
+
+func (n Name) is(text string) bool {
+	if n.Match != nil {
+		return n.Match.MatchString(text)
+	}
+	return n.Text == text
+}
 
 // Rule is one line of pg_hba.conf.
 type Rule struct {
@@ -70,8 +89,56 @@ func DefaultRules(tlsOnly bool) []Rule {
 }
 
 // ParseHBA reads rules in the newest grammar of pg_hba.conf. Every line that the listener cannot honour exactly is an error
-// that names the line; no line is skipped. The error joins those of all lines.
-func ParseHBA(r io.Reader) ([]Rule, error) {
+// that names the line; no line is skipped. The error joins those of all lines. Lists in files (@file) are an error.
+func ParseHBA(r io.Reader) ([]Rule, error) { return parseHBA(r, nil) }
+
+// ParseHBAFile is ParseHBA of a file, beside which lists in files are looked for.
+func ParseHBAFile(path string) ([]Rule, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read rules: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	return parseHBA(f, func(name string) ([]Name, error) {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(filepath.Dir(path), name)
+		}
+		return listFile(name)
+	})
+}
+
+// listFile reads names from a file, separated by white space, lines or commas. As in PostgreSQL a missing file matches nobody, but
+// here it is an error.
+func listFile(path string) ([]Name, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.LimitReader(f, maxRules+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxRules {
+		return nil, fmt.Errorf("more than %d bytes", maxRules)
+	}
+	var names []Name
+	for line := range strings.Lines(string(text)) {
+		fields, err := hbaFields(strings.TrimRight(strings.ReplaceAll(line, "\r", ""), "\n, "))
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range fields {
+			names = append(names, f...)
+		}
+	}
+	return names, nil
+}
+
+// listed reads the names of a list in a file; nil where there are none.
+type listed func(name string) ([]Name, error)
+
+func parseHBA(r io.Reader, files listed) ([]Rule, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxRules+1))
 	if err != nil {
 		return nil, fmt.Errorf("read rules: %w", err)
@@ -91,7 +158,7 @@ func ParseHBA(r io.Reader) ([]Rule, error) {
 		fields, err := hbaFields(line)
 		if err == nil && len(fields) > 0 {
 			var rule Rule
-			if rule, err = parseRule(fields); err == nil {
+			if rule, err = parseRule(fields, files); err == nil {
 				rule.Line = number
 				rules = append(rules, rule)
 			}
@@ -159,10 +226,10 @@ func hbaToken(line string, i int) (Name, int, error) {
 	if i == start {
 		return Name{}, i, errors.New("a name is missing before a comma")
 	}
-	return Name{string(text), quoted}, i, nil
+	return Name{Text: string(text), Quoted: quoted}, i, nil
 }
 
-func parseRule(fields [][]Name) (Rule, error) {
+func parseRule(fields [][]Name, files listed) (Rule, error) {
 	var r Rule
 	if first := fields[0][0]; strings.HasPrefix(first.Text, "include") && !first.Quoted {
 		return r, fmt.Errorf("%s is not supported: put the rules of that file here", first.Text)
@@ -180,10 +247,10 @@ func parseRule(fields [][]Name) (Rule, error) {
 	if len(fields) < 3 {
 		return r, errors.New("a rule needs type, database, user, address (except local) and method")
 	}
-	if r.Databases, err = nameList(fields[1], "database"); err != nil {
+	if r.Databases, err = nameList(fields[1], "database", files); err != nil {
 		return r, err
 	}
-	if r.Users, err = nameList(fields[2], "user"); err != nil {
+	if r.Users, err = nameList(fields[2], "user", files); err != nil {
 		return r, err
 	}
 	next := 3
@@ -213,23 +280,35 @@ func single(fields [][]Name, i int, what string) (string, error) {
 	return fields[i][0].Text, nil
 }
 
-func nameList(names []Name, what string) ([]Name, error) {
+// nameList checks the names of a field, and puts those of files in the place of the files.
+func nameList(names []Name, what string, files listed) (out []Name, err error) {
 	for _, n := range names {
+		file, isFile := strings.CutPrefix(n.Text, "@")
 		switch {
-		case n.Text == "":
+		case n.Text == "", n.Text == "+" && !n.Quoted:
 			return nil, fmt.Errorf("empty %s name", what)
-		case n.Quoted:
-		case strings.HasPrefix(n.Text, "+"):
-			return nil, fmt.Errorf("%s %s: membership in a role is not supported here: list the roles", what, n.Text)
-		case strings.HasPrefix(n.Text, "@"):
+		case isFile && !n.Quoted && files == nil:
 			return nil, fmt.Errorf("%s %s: lists in files are not supported here: write the names", what, n.Text)
-		case strings.HasPrefix(n.Text, "/"):
-			return nil, fmt.Errorf("%s %s: regular expressions are not supported here: list the names", what, n.Text)
-		case what == "database" && (n.Text == "samerole" || n.Text == "samegroup"):
-			return nil, fmt.Errorf("database %s: membership in a role is not supported here: list the databases", n.Text)
+		case isFile && !n.Quoted:
+			more, err := files(file)
+			if err == nil {
+				more, err = nameList(more, what, nil)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s %s: %w", what, n.Text, err)
+			}
+			out = append(out, more...)
+			continue
+		case strings.HasPrefix(n.Text, "/"): // quoted or not
+			if n.Match, err = regexp.Compile(n.Text[1:]); err != nil {
+				return nil, fmt.Errorf("%s %s: %w", what, n.Text, err)
+			}
+		case what == "database" && strings.HasPrefix(n.Text, "+") && !n.Quoted:
+			return nil, fmt.Errorf("database %s: roles have members, databases have none", n.Text)
 		}
+		out = append(out, n)
 	}
-	return names, nil
+	return out, nil
 }
 
 // parseAddress reads the address field, and the mask if it has one of its own; it returns the index of the next field.

@@ -2,6 +2,8 @@ package listener
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -39,10 +41,10 @@ func TestParseHBARefuses(t *testing.T) {
 		"host all all all ldap":                              "method ldap cannot be checked",
 		"host all all all gss include_realm=0":               "method gss cannot be checked",
 		"host all all all password":                          "use scram-sha-256",
-		"host all +admins all md5":                           "membership in a role",
-		"host samerole all all md5":                          "membership in a role",
+		"host +admins all all md5":                           "databases have none",
+		"host all + all md5":                                 "empty user",
 		"host @dbs all all md5":                              "lists in files",
-		"host /^a all all md5":                               "regular expressions",
+		"host /^(a all all md5":                              "missing closing",
 		"host all all example.org md5":                       "host names",
 		"host all all .example.org md5":                      "host names",
 		"host all all 10.0.0.0 md5":                          "mask",
@@ -117,6 +119,73 @@ host    all         gw      samenet     md5
 	}
 	if r, ok := matchRule(DefaultRules(true), login{addr: addr("9.9.9.9"), user: "u"}); ok {
 		t.Errorf("without TLS matched %+v", r)
+	}
+}
+
+// +role, samerole, regular expressions and lists in files, as PostgreSQL reads them.
+func TestNamesOfRules(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("dbs", "one, two\n# nothing\nthree \"four 4\"\n")
+	rules, err := ParseHBAFile(write("hba", "host @dbs all all trust\nhost all +admins all md5\nhost samerole all all scram-sha-256\nhost \"/^db\\d+$\" /^app_ all trust\nhost all \"+literal\" all reject\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !askMembers(rules) || askMembers(rules[3:]) {
+		t.Error("who is asked for memberships")
+	}
+	at := netip.MustParseAddr("9.9.9.9")
+	for _, c := range []struct {
+		l    login
+		line int
+	}{
+		{login{user: "u", database: "three"}, 1},
+		{login{user: "u", database: "four 4"}, 1},
+		{login{user: "u", database: "dbs"}, 0},
+		{login{user: "u", database: "x", memberOf: []string{"admins"}}, 2},
+		{login{user: "admins", database: "x"}, 2},
+		{login{user: "u", database: "team", memberOf: []string{"team"}}, 3},
+		{login{user: "u", database: "u"}, 3},
+		{login{user: "app_web", database: "db12"}, 4},
+		{login{user: "app_web", database: "db12x"}, 0},
+		{login{user: "my_app_", database: "db1"}, 0},
+		{login{user: "+literal", database: "x"}, 5},
+		{login{user: "u", database: "x", memberOf: []string{"literal"}}, 0},
+	} {
+		c.l.addr = at
+		r, ok := matchRule(rules, c.l)
+		if ok != (c.line != 0) || ok && r.Line != c.line {
+			t.Errorf("%+v matched line %d, want %d", c.l, r.Line, c.line)
+		}
+	}
+	if _, err := ParseHBAFile(write("hba", "host @missing all all md5\n")); err == nil || !strings.Contains(err.Error(), "@missing") {
+		t.Errorf("a list that is not there: %v", err)
+	}
+}
+
+// Memberships are those of the server that will run the session.
+func TestMembershipRule(t *testing.T) {
+	rules, err := ParseHBA(strings.NewReader("host all +staff all trust\nhost all all all reject\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGroup(t, func(c *Config) { c.Rules = rules })
+	g.role("staff", "nologin")
+	g.role("crew", "nologin in role staff")
+	g.role("ann", "login in role crew")
+	g.role("bob", "login")
+	if _, err := g.dial(g.rw, "user=bob"); sqlstate(err) != "28000" {
+		t.Errorf("bob: %v", err)
+	}
+	g.mustDial(g.rw, "user=ann")
+	if _, err := g.dial(g.rw, "user=postgres"); sqlstate(err) != "28000" {
+		t.Errorf("a superuser is a member of what was granted to it: %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"context"
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -21,11 +22,13 @@ func (s *startup) takeIntent() *pgError {
 			own, bad = parseIntent(p)
 		case name == "applicationintent", name == "coterie.applicationintent":
 			application, bad = parseIntent(p)
+		case name == "coterie.reads":
+			s.reads, bad = parseReads(p)
 		case strings.HasPrefix(name, "coterie."):
 			// client_addr, tls and whatever comes later are the listener's to say
 		default:
 			if name == "default_transaction_read_only" {
-				readOnlyDefault, _ = parseBool(p.value)
+				readOnlyDefault, s.saysReadOnly = parseBool(p.value)
 			}
 			kept = append(kept, p)
 		}
@@ -55,4 +58,36 @@ func parseIntent(p setting) (ag.Intent, *pgError) {
 	bad := fatal("intent", stateInvalidValue, "invalid value for parameter %q: %q", clip(p.name), clip(p.value))
 	bad.hint = "Available values: READ_ONLY, READ_WRITE."
 	return "", bad
+}
+
+// intentOf is the intent of a client whose startup packet says nothing of it: what was set for the role or the database, else
+// READ_WRITE.
+func (c *client) intentOf(ctx context.Context) ag.Intent {
+	switch {
+	case c.readOnly:
+		return ag.ReadOnly
+	case c.start.intent != "":
+		return c.start.intent
+	}
+	set := c.srv.defaults(ctx, c.start.user, c.start.database)
+	if own, bad := parseIntent(setting{"coterie.intent", set["coterie.intent"]}); bad == nil {
+		return own
+	}
+	if on, _ := parseBool(set["default_transaction_read_only"]); on && !c.start.saysReadOnly {
+		return ag.ReadOnly
+	}
+	return ag.ReadWrite
+}
+
+// defaults asks what was set for sessions of the role in the database. Where that cannot be known, warnings count as switched off.
+func (s *Server) defaults(ctx context.Context, user, database string) map[string]string {
+	if s.cfg.Defaults == nil {
+		return nil
+	}
+	set, err := s.cfg.Defaults(ctx, user, database)
+	if err != nil {
+		s.log.Debug("defaults of the role not known", "user", user, "error", err)
+		return map[string]string{mutingSetting: "unknown"}
+	}
+	return set
 }

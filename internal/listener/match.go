@@ -3,6 +3,7 @@ package listener
 import (
 	"net"
 	"net/netip"
+	"slices"
 )
 
 // login is what a rule is matched against.
@@ -13,12 +14,33 @@ type login struct {
 	user        string
 	database    string
 	replication replicationKind
+	memberOf    []string // roles of which the user is a member, where a rule asks for that
+}
+
+// member says that the user is that role, or a member of it, directly or not.
+func (l *login) member(role string) bool { return l.user == role || slices.Contains(l.memberOf, role) }
+
+// askMembers says that matching these rules needs the memberships of the user.
+func askMembers(rules []Rule) bool {
+	for _, r := range rules {
+		for _, n := range r.Users {
+			if _, ok := n.role(); ok {
+				return true
+			}
+		}
+		for _, n := range r.Databases {
+			if n.keyword("samerole") || n.keyword("samegroup") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // matchRule returns the first rule for that login.
 func matchRule(rules []Rule, l login) (Rule, bool) {
 	for _, r := range rules {
-		if r.matchesType(l) && r.matchesAddress(l.addr) && r.matchesDatabase(l) && r.matchesUser(l.user) {
+		if r.matchesType(l) && r.matchesAddress(l.addr) && r.matchesDatabase(l) && r.matchesUser(l) {
 			return r, true
 		}
 	}
@@ -82,17 +104,25 @@ func (r *Rule) matchesDatabase(l login) bool {
 			if l.user == l.database {
 				return true
 			}
+		case n.keyword("samerole"), n.keyword("samegroup"):
+			if l.member(l.database) {
+				return true
+			}
 		case n.keyword("replication"):
-		case n.Text == l.database:
+		case n.is(l.database):
 			return true
 		}
 	}
 	return false
 }
 
-func (r *Rule) matchesUser(user string) bool {
+func (r *Rule) matchesUser(l login) bool {
 	for _, n := range r.Users {
-		if n.keyword("all") || n.Text == user {
+		if role, ok := n.role(); ok {
+			if l.member(role) {
+				return true
+			}
+		} else if n.keyword("all") || n.is(l.user) {
 			return true
 		}
 	}

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
 )
 
 // open authenticates the client, opens its session on a replica and relays until its end. Tries that fail for a reason that
@@ -28,7 +30,7 @@ func (c *client) open(ctx context.Context, rule Rule) error {
 		if !again {
 			return err
 		}
-		if err := c.retry(ctx, p, err); err != nil {
+		if err := c.retry(ctx, p, r, err); err != nil {
 			return err
 		}
 	}
@@ -39,28 +41,37 @@ type proven struct {
 	rule          Rule
 	logical       bool         // it wants logical replication
 	judge         ag.ReplicaID // whose role facts were used
+	asked         time.Time    // when it was asked for them
 	role          Role
 	authenticated bool
 }
 
+// roleAge is how old the facts about a role may be when a session is handed out: a login may have waited long since it proved itself.
+const roleAge = time.Second
+
 // openOn is one try, on the replica of the route; it returns when the session has ended, or with an error. Again says that the
 // error may pass.
 func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, err error) {
-	if (l.rule.needsRole() || l.logical) && r.ID != l.judge {
-		fresh, err := c.roleFacts(ctx, r.ID)
+	needed := l.rule.needsRole() || l.logical
+	if needed && (r.ID != l.judge || l.authenticated && time.Since(l.asked) > roleAge) {
+		asked := time.Now()
+		fresh, err := c.judge(ctx, r)
 		if err != nil {
 			return true, err
 		}
 		if l.authenticated && !sameLogin(l.role, fresh) {
 			return false, fatal("role changed", stateCannotConnect, "the role changed while the session was being opened")
 		}
-		l.role, l.judge = fresh, r.ID
+		l.role, l.judge, l.asked = fresh, r.ID, asked
 	}
 	if !l.authenticated {
 		if err := c.admit(ctx, l.rule, l.role); err != nil {
 			return false, err
 		}
 		l.authenticated = true
+		if needed && time.Since(l.asked) > roleAge { // the client took its time
+			return c.openOn(ctx, r, l)
+		}
 	}
 	if l.logical && !l.role.Replication && !l.role.Super {
 		return false, fatal("replication", "42501", "must be superuser or replication role to start walsender")
@@ -71,7 +82,14 @@ func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, er
 		return !final && !errors.Is(err, errClient), err
 	}
 	c.unhook() // from here on the session is ended by its own means
-	x.relay()
+	c.srv.wg.Add(1)
+	finished := func() { c.release(); c.srv.wg.Done() }
+	if c.carried = true; !x.handOver(finished) {
+		go func() { // on a stack of its own: that of this goroutine has grown with the handshake
+			defer finished()
+			x.relay()
+		}()
+	}
 	return false, nil
 }
 
@@ -89,14 +107,74 @@ func (c *client) admit(ctx context.Context, rule Rule, role Role) error {
 	return nil
 }
 
-func (c *client) roleFacts(ctx context.Context, id ag.ReplicaID) (Role, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.srv.cfg.Limits.BackendHandshake)
-	defer cancel()
+// memberships asks the node that would run the session for the roles that the user is a member of. Nobody has proved anything
+// yet: it is told nobody.
+func (c *client) memberships(ctx context.Context) ([]string, error) {
+	p := c.newPatience()
+	for {
+		r, err := c.route(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		role, err := c.roleFacts(ctx, r)
+		if err == nil {
+			return role.MemberOf, nil
+		}
+		if err := c.retry(ctx, p, r, err); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// judge returns the role facts by which a login is judged: the primary's, whose ALTER ROLE a secondary may not have replayed yet; for a
+// reader the secondary's own where the primary does not answer soon.
+func (c *client) judge(ctx context.Context, r route) (Role, error) {
+	routes := c.srv.cfg.Routes()
+	if routes == nil || c.intent == ag.ReadWrite || r.ID == routes.Primary || !routes.WriteOpen || c.srv.primarySilent() {
+		return c.roleFacts(ctx, r)
+	}
+	primary, ok := routes.Target(routes.Primary)
+	if !ok {
+		return c.roleFacts(ctx, r)
+	}
+	soon, cancel := context.WithTimeout(ctx, primaryPatience)
+	role, err := c.roleFacts(soon, route{Target: primary, epoch: routes.Epoch, changed: r.changed})
+	cancel()
+	if err == nil || ctx.Err() != nil {
+		return role, err
+	}
+	c.srv.silentSince.Store(int64(boottime.Now()))
+	c.log.Info("a reader is judged by its replica: the primary does not answer", "replica", r.ID, "error", err)
+	return c.roleFacts(ctx, r)
+}
+
+// A reader's login waits for the primary this long, and for a while after it kept silent the others do not.
+const (
+	primaryPatience = time.Second
+	primaryAgain    = 5 * time.Second
+)
+
+func (s *Server) primarySilent() bool {
+	at := s.silentSince.Load()
+	return at != 0 && boottime.Now()-time.Duration(at) < primaryAgain
+}
+
+// roleFacts asks the route's replica about the role. As with opening a session there, the end of its leadership ends the question: one
+// that has fallen silent is not waited for any longer than the group itself does.
+func (c *client) roleFacts(ctx context.Context, r route) (Role, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	a := &attempt{route: r, intent: c.intent, cancel: cancel}
+	defer c.srv.abandon(a)
+	if !c.srv.begin(a) {
+		return Role{}, errMoved
+	}
+	ctx, stopTimer := context.WithTimeout(ctx, c.srv.cfg.Limits.BackendHandshake)
+	defer stopTimer()
 	began := time.Now()
 	defer func() { c.until = c.until.Add(time.Since(began)) }() // not the client's doing
-	role, err := c.srv.cfg.Verifier(ctx, id, c.start.user)
+	role, err := c.srv.cfg.Verifier(ctx, r.ID, c.start.user)
 	if err != nil {
-		return role, fmt.Errorf("ask replica %s about the role: %w", id, err)
+		return role, fmt.Errorf("ask replica %s about the role: %w", r.ID, err)
 	}
 	return role, nil
 }
@@ -127,6 +205,7 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 		return nil, fmt.Errorf("reach replica %s: %w", r.ID, err)
 	}
 	x := c.newSession(r, conn, ctx.Done())
+	x.noteMuting(ctx, c.start.settings)
 	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	greeting, err := c.handshake(x)
 	if err != nil || !unhook() {
@@ -159,7 +238,8 @@ type greeting struct {
 func (c *client) handshake(x *session) (greeting, error) {
 	var g greeting
 	packet := c.start.packet(
-		setting{"coterie.client_addr", x.addr}, setting{"coterie.tls", x.tls}, setting{"coterie.intent", string(x.intent)})
+		setting{"coterie.client_addr", x.addr}, setting{"coterie.tls", x.tls}, setting{"coterie.intent", string(x.intent)},
+		setting{"coterie.reads", string(cmp.Or(x.reads, readsLease))})
 	if len(packet) > 10_000 {
 		return g, fatal("malformed", stateProtocolViolation, "the startup packet is too long")
 	}
@@ -220,13 +300,14 @@ func (c *client) address() string {
 
 func (c *client) newSession(r route, backend net.Conn, done <-chan struct{}) *session {
 	x := &session{
-		srv: c.srv, user: c.start.user, database: c.start.database, addr: c.address(), intent: c.intent,
+		srv: c.srv, user: c.start.user, database: c.start.database, addr: c.address(), intent: c.intent, reads: c.start.reads,
 		replica: r.ID, epoch: r.epoch, since: time.Now(), client: c.conn, raw: c.raw, backend: backend,
 		onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, cut: make(chan struct{}),
 	}
 	if c.tlsState != nil {
 		x.tls = tlsName(c.tlsState.Version)
 	}
+	x.longKey = c.start.minor >= 2
 	x.setInput(r.Local, done)
 	return x
 }

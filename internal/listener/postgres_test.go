@@ -33,6 +33,7 @@ import (
 type server struct {
 	name, dir string // dir holds data/ and is the socket directory
 	cmd       *exec.Cmd
+	args      []string // further ones
 }
 
 // The three servers of the tests: independent copies of one cluster, told apart by cluster_name.
@@ -45,6 +46,9 @@ var servers struct {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+	if pairs.pair != nil {
+		pairs.pair.stop()
+	}
 	for _, s := range servers.list {
 		s.stop()
 	}
@@ -57,6 +61,9 @@ func TestMain(m *testing.M) {
 var errNoPostgres = errors.New("PostgreSQL server programs not found")
 
 func postgresBin() (string, error) {
+	if dirs := filepath.SplitList(os.Getenv("COTERIE_PG_BINDIRS")); len(dirs) > 0 { // the first listed is the one to test on
+		return dirs[0], nil
+	}
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if len(found) == 0 {
 		if p, err := exec.LookPath("initdb"); err == nil {
@@ -145,9 +152,11 @@ func startServers() error {
 }
 
 func (s *server) start(bin string) error {
-	s.cmd = exec.Command(filepath.Join(bin, "postgres"), "-D", s.dir+"/data", "-c", "listen_addresses=", "-c", "port=5432",
-		"-c", "unix_socket_directories="+s.dir, "-c", "unix_socket_permissions=0777", "-c", "fsync=off", "-c", "cluster_name="+s.name,
-		"-c", "shared_buffers=16MB", "-c", "max_connections=60", "-c", "logging_collector=off", "-c", "wal_level=logical")
+	s.cmd = exec.Command(filepath.Join(bin, "postgres"), append([]string{
+		"-D", s.dir + "/data", "-c", "listen_addresses=", "-c", "port=5432",
+		"-c", "unix_socket_directories=" + s.dir, "-c", "unix_socket_permissions=0777", "-c", "fsync=off", "-c", "cluster_name=" + s.name,
+		"-c", "shared_buffers=16MB", "-c", "max_connections=60", "-c", "logging_collector=off", "-c", "wal_level=logical",
+	}, s.args...)...)
 	if err := asServer(s.cmd); err != nil {
 		return err
 	}
@@ -207,6 +216,9 @@ type group struct {
 	hellos  chan BackendHello
 }
 
+// pathEnv chooses the data path of all groups: TestOnGoroutines runs the tests of what passes a session once more with it.
+const pathEnv = "COTERIE_LISTENER_TEST_PATH"
+
 func newGroup(t *testing.T, change func(*Config)) *group {
 	t.Helper()
 	servers.once.Do(func() { servers.err = startServers() })
@@ -223,6 +235,9 @@ func newGroup(t *testing.T, change func(*Config)) *group {
 		ReadWrite: "127.0.0.1:0", ReadOnly: "127.0.0.1:0",
 		Routes: g.routes.Load, Changed: g.change, Backend: g.backend, Verifier: g.verifier,
 		Gate: func() time.Duration { return time.Duration(g.gate.Load()) },
+	}
+	if os.Getenv(pathEnv) == PathGoroutines {
+		cfg.Loops = -1
 	}
 	if change != nil {
 		change(&cfg)
@@ -326,8 +341,12 @@ func (g *group) verifier(ctx context.Context, id ag.ReplicaID, name string) (Rol
 	defer func() { _ = conn.Close(context.Background()) }()
 	var r Role
 	var until *time.Time
-	err = conn.QueryRow(ctx, `select true, coalesce(rolpassword, ''), rolcanlogin, rolvaliduntil, rolsuper, rolreplication
-		from pg_authid where rolname = $1`, name).Scan(&r.Found, &r.Password, &r.CanLogin, &until, &r.Super, &r.Replication)
+	err = conn.QueryRow(ctx, `with recursive granted(oid) as (
+			select m.roleid from pg_auth_members m join pg_authid a on a.oid = m.member where a.rolname = $1
+			union select m.roleid from pg_auth_members m join granted g on m.member = g.oid)
+		select true, coalesce(rolpassword, ''), rolcanlogin, rolvaliduntil, rolsuper, rolreplication,
+			array(select a.rolname::text from granted g join pg_authid a on a.oid = g.oid)
+		from pg_authid where rolname = $1`, name).Scan(&r.Found, &r.Password, &r.CanLogin, &until, &r.Super, &r.Replication, &r.MemberOf)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Role{}, nil
 	}

@@ -4,11 +4,48 @@ import (
 	"errors"
 	"io"
 	"runtime/debug"
+	"sync"
 	"time"
 )
 
-// relayBuffer is the size of the one buffer of each direction: what a session holds at most.
-const relayBuffer = 16 << 10
+// A direction has one buffer, and a session holds no more than that. It is small while little passes.
+const (
+	relayBuffer = 16 << 10
+	smallBuffer = 1 << 10
+)
+
+// buffers are the large ones.
+var buffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
+
+// sized is the buffer of a direction.
+type sized struct {
+	b     []byte
+	large *[relayBuffer]byte // nil while it is small
+}
+
+// fit makes room for what comes next, after a read that took that many bytes altogether. The first kept bytes stay.
+func (s *sized) fit(took, kept int) {
+	switch {
+	case s.b == nil:
+		s.b = make([]byte, smallBuffer)
+	case s.large == nil && took == len(s.b):
+		s.large = buffers.Get().(*[relayBuffer]byte) //nolint:forcetypeassert // nothing else is in the pool
+		copy(s.large[:], s.b[:kept])
+		s.b = s.large[:]
+	case s.large != nil && took < smallBuffer/2:
+		small := make([]byte, smallBuffer)
+		copy(small, s.b[:kept])
+		s.free()
+		s.b = small
+	}
+}
+
+func (s *sized) free() {
+	if s.large != nil {
+		buffers.Put(s.large)
+		s.large, s.b = nil, nil
+	}
+}
 
 // linger is how long a client may take to read the last error while what it still sends is thrown away.
 const linger = 250 * time.Millisecond
@@ -27,7 +64,7 @@ func (x *session) relay() {
 		x.downstream()
 	}()
 	_ = x.backend.Close()
-	if x.ended.Load() != nil || !x.terminated.Load() {
+	if x.lingers() {
 		// Unread bytes would make the kernel reset the connection and lose the last error: upstream reads them away.
 		halfClose(x.client)
 		_ = x.raw.SetReadDeadline(time.Now().Add(linger))
@@ -49,33 +86,124 @@ func (x *session) rescue(direction string) {
 
 // downstream carries answers to the client. It is the only writer to the client.
 func (x *session) downstream() {
-	var passed framer // boundaries of what the client has received
-	buf := make([]byte, relayBuffer)
+	var buf sized
+	defer buf.free()
+	kept, took := 0, 0 // kept: bytes at the front of the buffer, an answer that is judged when it is whole
 	for {
-		n, err := x.in.Read(buf)
+		buf.fit(took, kept)
+		n, err := x.in.Read(buf.b[kept:])
+		took = kept + n
 		if x.ended.Load() != nil {
 			n = 0 // discarded: it may be of a primary that is none any more
 		}
 		if n > 0 {
-			if bad := passed.scan(buf[:n], x.observeAnswer); bad != nil {
-				x.srv.log.Error("PostgreSQL sent what is no message", "session", x.id, "error", bad)
-				x.end(ending{reason: "postgresql protocol", why: "protocol error"})
+			var bad error
+			if kept, bad = x.pass(buf.b[:kept+n], kept); bad != nil {
+				x.say(x.passFailed(bad))
 				return
 			}
-			if _, werr := x.client.Write(buf[:n]); werr != nil {
-				return
-			}
-			x.bytesOut.Add(uint64(n))
 		}
 		if err != nil || x.ended.Load() != nil {
-			x.sayWhy(err, passed.atBoundary())
+			x.say(x.lastWords(err))
 			return
 		}
 	}
 }
 
-// sayWhy ends the client's side with an error where PostgreSQL has not done so itself.
-func (x *session) sayWhy(err error, atBoundary bool) {
+// passing is a chunk of answers on its way to the client.
+type passing struct {
+	b      []byte
+	at     int  // what the framer has seen of it
+	from   int  // what was handed out to be written
+	begin  int  // where the message at hand begins
+	asked  bool // the question for what is at stake comes after the read, so one covers all of b
+	judged bool // the message at hand is whole, and was judged
+}
+
+// advance follows a chunk to its end, or to an answer that has to be confirmed before it is given: then something is at stake, and the
+// caller goes on here when it is. What it hands out is to be written first. Both data paths go through here and nowhere else.
+func (x *session) advance(p *passing) (out []byte, s stake, err error) {
+	for p.judged || p.at < len(p.b) {
+		if !p.judged {
+			used, whole, err := x.answers.next(p.b[p.at:])
+			if err != nil {
+				return nil, nothing, err
+			}
+			if p.at += used; !whole {
+				break
+			}
+		}
+		typ, body := x.answers.at(), x.answers.kept()
+		if s := x.doubtful(typ, body); !p.asked && s != nothing {
+			p.asked, p.judged = true, true
+			out, p.from = p.b[p.from:p.begin], p.begin
+			return out, s, nil
+		}
+		p.judged = false
+		x.observeAnswer(typ, body)
+		p.begin = p.at
+	}
+	end := len(p.b)
+	if p.begin < end && x.answers.holdsBack() {
+		end = p.begin
+	}
+	out, p.from = p.b[p.from:end], end
+	return out, nothing, nil
+}
+
+// kept is what the next chunk begins with: an answer that is judged when it is whole.
+func (p *passing) kept() []byte { return p.b[p.from:] }
+
+// pass writes what is in b to the client, of which the framer has seen the first bytes already, and holds the answer to a
+// commit until it may be given. It returns how many bytes, now at the front of b, it has kept.
+func (x *session) pass(b []byte, seen int) (kept int, err error) {
+	p := passing{b: b, at: seen}
+	for {
+		out, stake, err := x.advance(&p)
+		if err != nil {
+			return 0, err
+		}
+		if err := x.write(out); err != nil {
+			return 0, err
+		}
+		if stake == nothing {
+			x.midMessage = p.from > p.begin
+			return copy(b, p.kept()), nil
+		}
+		if err := x.confirm(stake); err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (x *session) write(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	if _, err := x.client.Write(b); err != nil {
+		return errClient
+	}
+	x.bytesOut.Add(uint64(len(b)))
+	x.midMessage = false // for whoever stops here; pass knows better
+	return nil
+}
+
+// passFailed ends a session whose answers cannot be passed on, and returns what its client is told; nil if nothing.
+func (x *session) passFailed(err error) *pgError {
+	switch {
+	case errors.Is(err, errClient):
+	case errors.Is(err, errUnconfirmed), errors.Is(err, errGate):
+		return x.lastWords(err)
+	default:
+		x.srv.log.Error("PostgreSQL sent what is no message", "session", x.id, "error", err)
+		x.end(ending{reason: "postgresql protocol", why: "protocol error"})
+	}
+	return nil
+}
+
+// lastWords ends the session, and returns the error that its client is told where PostgreSQL has not said one itself; nil if nothing
+// can be said.
+func (x *session) lastWords(err error) *pgError {
 	why := "the connection to PostgreSQL was lost"
 	switch e := x.ended.Load(); {
 	case e != nil:
@@ -83,30 +211,48 @@ func (x *session) sayWhy(err error, atBoundary bool) {
 	case errors.Is(err, errGate):
 		why = "its answers could not be confirmed in time"
 		x.end(ending{reason: "gate", why: why})
+	case errors.Is(err, errUnconfirmed):
+		why = "the synchronous secondaries did not confirm a commit in time"
+		x.end(ending{reason: endUnconfirmed, why: why})
 	case x.terminated.Load() || x.fatalSent.Load():
-		return
+		return nil
 	default:
 		x.end(ending{reason: "backend lost", why: why})
 	}
-	x.srv.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "in_doubt", x.inDoubt())
-	if !atBoundary || x.fatalSent.Load() || x.terminated.Load() {
+	last := x.farewell(why)
+	x.srv.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", last.code)
+	if x.midMessage || x.fatalSent.Load() || x.terminated.Load() {
+		return nil
+	}
+	return last
+}
+
+// say writes the last words.
+func (x *session) say(last *pgError) {
+	if last == nil {
 		return
 	}
 	_ = x.raw.SetWriteDeadline(time.Now().Add(x.srv.cfg.Limits.ShutdownMessage))
-	_, _ = x.client.Write(x.farewell(why).encode())
+	_, _ = x.client.Write(last.encode())
 }
+
+// lingers says that the client may still have something to read that a reset of its connection would take away.
+func (x *session) lingers() bool { return x.ended.Load() != nil || !x.terminated.Load() }
 
 // upstream carries requests to PostgreSQL.
 func (x *session) upstream() {
-	var seen framer
-	buf := make([]byte, relayBuffer)
-	for {
-		n, err := x.client.Read(buf)
+	var requests framer
+	var buf sized
+	defer buf.free()
+	for n := 0; ; {
+		buf.fit(n, 0)
+		var err error
+		n, err = x.client.Read(buf.b)
 		if n > 0 && x.ended.Load() == nil {
 			x.bytesIn.Add(uint64(n))
-			if bad := seen.scan(buf[:n], x.observeRequest); bad != nil {
+			if bad, werr := x.forward(&requests, buf.b[:n]); bad != nil {
 				x.end(ending{"protocol", "invalid message length", true})
-			} else if _, werr := x.backend.Write(buf[:n]); werr != nil && x.ended.Load() == nil {
+			} else if werr != nil && x.ended.Load() == nil {
 				// downstream reads what PostgreSQL still had to say, then its end
 				_, _ = io.Copy(io.Discard, x.client)
 				return
@@ -122,8 +268,31 @@ func (x *session) upstream() {
 	}
 }
 
+// follow takes note of the client's bytes up to the end of one message, and returns how many those are.
+func (x *session) follow(f *framer, b []byte) (used int, err error) {
+	head := f.headLeft()
+	used, whole, err := f.next(b)
+	if err != nil {
+		return used, err
+	}
+	if typ := f.at(); typ == 'Q' || typ == 'P' {
+		text := b[min(head, used):used]
+		if x.guarded {
+			x.observeText(text)
+		}
+		if typ == 'Q' {
+			x.requests.text(text)
+		}
+	}
+	if whole {
+		x.requests.forwarded(f.at(), f.kept())
+		x.observeRequest(f.at())
+	}
+	return used, nil
+}
+
 // observeRequest follows what the client has asked.
-func (x *session) observeRequest(typ byte, _ []byte) {
+func (x *session) observeRequest(typ byte) {
 	switch typ {
 	case 'Q', 'F':
 		x.bySync.Store(false)
@@ -136,6 +305,7 @@ func (x *session) observeRequest(typ byte, _ []byte) {
 		x.unsynced.Store(true)
 	case 'c', 'f':
 		if x.bySync.Load() {
+			x.requests.syncIgnored()
 			x.owed.Store(0) // PostgreSQL ignored that Sync: it came during COPY, and another one follows
 			x.unsynced.Store(true)
 		}
@@ -144,20 +314,40 @@ func (x *session) observeRequest(typ byte, _ []byte) {
 	}
 }
 
+// ready takes note of a ReadyForQuery.
+func (x *session) ready(status byte) {
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	x.status.Store(uint32(status))
+	for {
+		n := x.owed.Load()
+		if n <= 0 || x.owed.CompareAndSwap(n, n-1) {
+			break
+		}
+	}
+	x.requests.answered(status, x.owed.Load() <= 0)
+}
+
 // observeAnswer follows what PostgreSQL has answered.
 func (x *session) observeAnswer(typ byte, body []byte) {
 	switch typ {
 	case 'Z':
 		if len(body) > 0 {
-			x.status.Store(uint32(body[0]))
+			x.ready(body[0])
 		}
-		for {
-			n := x.owed.Load()
-			if n <= 0 || x.owed.CompareAndSwap(n, n-1) {
-				return
-			}
-		}
+		x.cycleEnded()
+	case 'W': // CopyBothResponse
+		x.streams()
+	case 'C':
+		x.commandEnded(body)
+	case 'V', 's':
+		x.doubt.stake = max(x.doubt.stake, reading)
+	case 'N':
+		x.observeNotice(body)
+	case 'K':
+		x.observeKey(body)
 	case 'E':
+		x.doubt.failed = true
 		if v := errorField(body, 'V'); v == "FATAL" || v == "PANIC" {
 			x.fatalSent.Store(true)
 		}

@@ -31,8 +31,11 @@ func TestCancel(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { _, err := conn.Exec(context.Background(), "select pg_sleep(30)"); done <- err }()
-	waitFor(t, "the query runs", func() bool { return g.srv.Sessions()[0].State == "active" })
-	time.Sleep(50 * time.Millisecond) // PostgreSQL has it too
+	watch := g.mustDial(g.rw, "user=postgres")
+	waitFor(t, "the query runs", func() bool { // in PostgreSQL, which forgets what it is sent before
+		return value[bool](t, watch, "select exists(select 1 from pg_stat_activity where wait_event = 'PgSleep' and query = 'select pg_sleep(30)')")
+	})
+	_ = watch.Close(t.Context())
 	began := time.Now()
 	if err := conn.PgConn().CancelRequest(t.Context()); err != nil {
 		t.Fatal(err)
@@ -73,7 +76,7 @@ func TestForwardedCancel(t *testing.T) {
 	defer func() { _ = raw.Close() }()
 	_, _ = raw.Write(cancelPacket([8]byte{0, 0, 0, 9, 0x30, 0, 0, 1}))
 	_, _ = io.ReadAll(raw)
-	if want := fmt.Sprint(3, CancelKey{9, 0x30000001}); got.Load() != want {
+	if want := fmt.Sprint(3, CancelKey{PID: 9, Secret: 0x30000001}); got.Load() != want {
 		t.Errorf("forwarded %v, want %v", got.Load(), want)
 	}
 }

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"io"
@@ -59,6 +60,9 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgError {
 	}
 	x.backend = backend
 	defer func() { _ = backend.Close() }()
+	if cancel {
+		defer s.cancelRelayed(packet[4:])()
+	}
 	whole := append(binary.BigEndian.AppendUint32(nil, uint32(len(packet)+4)), packet...)
 	_ = backend.SetDeadline(time.Now().Add(s.cfg.Limits.BackendHandshake))
 	if _, err := backend.Write(whole); err != nil {
@@ -70,6 +74,7 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgError {
 		return nil
 	}
 	x.setInput(true, x.cut)
+	x.noteMuting(ctx, x.settings)
 	_ = backend.SetDeadline(time.Time{})
 	_ = x.client.SetDeadline(time.Time{})
 	if !s.activate(nil, x) {
@@ -109,7 +114,13 @@ func (x *session) readHello(packet []byte) *pgError {
 			x.tls = p.value
 		case "coterie.intent":
 			x.intent = ag.Intent(p.value)
+		case "coterie.reads":
+			x.reads = reads(p.value)
 		}
+	}
+	x.settings = params
+	if bad := x.srv.checkReads(x.reads, x.intent); bad != nil {
+		return bad
 	}
 	if x.user == "" || x.intent != ag.ReadWrite && x.intent != ag.ReadOnly {
 		return fatal("malformed", stateProtocolViolation, "not a session of a listener")
@@ -129,4 +140,23 @@ func (x *session) place() *pgError {
 		return fatal("moved", stateCannotConnect, "this replica does not take READ_WRITE sessions")
 	}
 	return nil
+}
+
+// cancelRelayed finds the session that a relayed cancel request is for and makes it suspect; the function it returns is called
+// when the request was delivered.
+func (s *Server) cancelRelayed(key []byte) (delivered func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.sessions {
+		if known := x.backendKey.Load(); known != nil && bytes.Equal(*known, key) {
+			return x.cancelBegins()
+		}
+	}
+	return func() {}
+}
+
+// observeKey takes note of the backend's cancel key. Only a relayed session sees it here: others have it from the greeting.
+func (x *session) observeKey(body []byte) {
+	key := bytes.Clone(body)
+	x.backendKey.Store(&key)
 }

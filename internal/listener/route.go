@@ -19,6 +19,7 @@ type route struct {
 	ag.Target
 	epoch    ag.Epoch
 	fellBack bool
+	changed  <-chan struct{} // closed when the routes that named it are no longer in force; nil: not told
 }
 
 // attempt is the opening of a session on a replica. The end of that replica's role ends the attempt, not the login.
@@ -54,7 +55,7 @@ func (s *Server) pick(intent ag.Intent) (r route, next <-chan struct{}, ok bool)
 	if !ok {
 		return route{}, next, false
 	}
-	return route{Target: t, epoch: routes.Epoch, fellBack: fellBack}, next, true
+	return route{Target: t, epoch: routes.Epoch, fellBack: fellBack, changed: next}, next, true
 }
 
 // route waits until a replica serves the client's intent, as long as the patience lasts.
@@ -74,6 +75,9 @@ func (c *client) route(ctx context.Context, p *patience) (route, error) {
 		}
 	}()
 	for !ok {
+		if bad := c.neverServed(); bad != nil {
+			return route{}, bad
+		}
 		if err := c.sleep(ctx, p, next, goneCheck); err != nil {
 			return route{}, err
 		}
@@ -88,16 +92,13 @@ func (s *Server) addWaiting(n int) {
 	s.mu.Unlock()
 }
 
-// retry pauses after a try that failed for a reason that may pass.
-func (c *client) retry(ctx context.Context, p *patience, err error) error {
+// retry pauses after a try on r that failed for a reason that may pass: until the routes are others than those that named r, which they may
+// be already, or for a while.
+func (c *client) retry(ctx context.Context, p *patience, r route, err error) error {
 	p.last = err
 	c.log.Debug("session not opened yet", "user", c.start.user, "intent", c.intent, "error", err)
-	var next <-chan struct{}
-	if c.srv.cfg.Changed != nil {
-		next = c.srv.cfg.Changed()
-	}
 	began := time.Now()
-	bad := c.sleep(ctx, p, next, p.pause)
+	bad := c.sleep(ctx, p, r.changed, p.pause)
 	c.until = c.until.Add(time.Since(began)) // not the client's doing
 	p.pause = min(2*p.pause, time.Second)
 	return bad
@@ -123,8 +124,28 @@ func (c *client) sleep(ctx context.Context, p *patience, next <-chan struct{}, d
 	return nil
 }
 
+// neverServed refuses at once what no waiting would change: readers where the primary takes none, and sends them nowhere else.
+func (c *client) neverServed() *pgError {
+	if routes := c.srv.cfg.Routes(); c.intent != ag.ReadOnly || routes == nil || routes.Primary == "" || routes.TakesReaders() {
+		return nil
+	}
+	bad := fatal("no routing", stateInvalidAuth, "the primary accepts no READ_ONLY sessions, and its read-only routing list names no other replica (979)")
+	bad.hint = "Connect with READ_WRITE intent, or change READ_ONLY_ROUTING_LIST or ALLOW_CONNECTIONS of the primary."
+	return bad
+}
+
+// noReplica says why nothing serves the client's intent. The numbers are those under which administrators of availability groups know
+// these refusals.
 func (c *client) noReplica(p *patience) *pgError {
-	bad := fatal("no replica", stateCannotConnect, "no replica of the group accepts %s sessions at present", c.intent)
+	routes := c.srv.cfg.Routes()
+	number, detail := 983, "No primary takes sessions at present (983)."
+	switch {
+	case c.intent == ag.ReadWrite:
+	case routes.TakesReaders():
+		number, detail = 982, "No replica of the primary's read-only routing list takes readers at present (982)."
+	}
+	bad := fatal("no replica", stateCannotConnect, "no replica of the group accepts %s sessions at present (%d)", c.intent, number)
+	bad.detail = detail
 	bad.hint = "Try again in a moment; \"coterie status\" shows the state of the group."
 	if p.last != nil {
 		bad.detail = "A replica was named but its PostgreSQL could not be reached."

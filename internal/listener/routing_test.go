@@ -2,7 +2,10 @@ package listener
 
 import (
 	"context"
+	"errors"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,6 +57,33 @@ func TestIntentCarriers(t *testing.T) {
 	}
 	if _, err := g.dial(g.rw, "user=postgres coterie.intent=maybe"); sqlstate(err) != "22023" {
 		t.Errorf("unknown intent: %v", err)
+	}
+}
+
+// What was set for the role or the database decides where nothing in the packet does.
+func TestIntentByDefault(t *testing.T) {
+	g := newGroup(t, func(c *Config) {
+		c.Rules = trustAll
+		c.Defaults = func(_ context.Context, user, database string) (map[string]string, error) {
+			switch user + " " + database {
+			case "postgres postgres":
+				return map[string]string{"default_transaction_read_only": "on"}, nil
+			case "postgres template1":
+				return map[string]string{"default_transaction_read_only": "on", "coterie.intent": "READ_WRITE"}, nil
+			}
+			return nil, errors.New("not known")
+		}
+	})
+	for rest, primary := range map[string]bool{
+		"":                                  false,
+		"coterie.intent=READ_WRITE":         true,
+		"default_transaction_read_only=off": true,
+		"dbname=template1":                  true,
+	} {
+		conn := g.mustDial(g.rw, "user=postgres "+rest)
+		if got := value[string](t, conn, "show cluster_name"); (got == "a") != primary {
+			t.Errorf("%q went to %s", rest, got)
+		}
 	}
 }
 
@@ -141,6 +171,101 @@ func TestWaitIsBounded(t *testing.T) {
 	waitFor(t, "the abandoned login is gone", func() bool { st := g.srv.Stats(); return st.Waiting == 0 && st.PreAuth == 0 })
 }
 
+// A primary that fell silent, and that a login asks about the role, holds the login up no longer than the group itself.
+func TestLoginLeavesASilentPrimary(t *testing.T) {
+	asked := make(chan ag.ReplicaID, 10)
+	g := newGroup(t, func(c *Config) {
+		answers := c.Verifier
+		c.ConnectWait, c.Limits.BackendHandshake = 2*time.Minute, time.Minute
+		c.Verifier = func(ctx context.Context, id ag.ReplicaID, user string) (Role, error) {
+			asked <- id
+			if id == "b" {
+				<-ctx.Done()
+				return Role{}, ctx.Err()
+			}
+			return answers(ctx, id, user)
+		}
+	})
+	g.role("alice", "login password 'secret'")
+	silent := fullRoutes(1)
+	silent.Primary = "b"
+	g.publish(silent)
+	done := make(chan error, 1)
+	go func() {
+		conn, err := g.dial(g.rw, "user=alice password=secret")
+		if err == nil {
+			err = conn.Close(context.Background())
+		}
+		done <- err
+	}()
+	if id := <-asked; id != "b" {
+		t.Fatalf("%s was asked", id)
+	}
+	g.publish(fullRoutes(2))
+	g.srv.CloseEpoch(2, "the primary has changed")
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the login still waits for the silent primary")
+	}
+}
+
+// Who proved itself, and then waited for a session, is looked at again before it is given one: the password may have been changed, the role
+// locked or its time be up (safety specification 5).
+func TestRoleIsCheckedAgainAtHandOut(t *testing.T) {
+	for name, change := range map[string]string{
+		"password": "alter role alice password 'other'", "nologin": "alter role alice nologin", "expired": "alter role alice valid until '2001-01-01'",
+		"nothing": "alter role alice connection limit 100",
+	} {
+		t.Run(name, func(t *testing.T) {
+			var ready atomic.Bool
+			tried := make(chan struct{}, 100)
+			g := newGroup(t, func(c *Config) {
+				reach := c.Backend
+				c.ConnectWait = time.Minute
+				c.Backend = func(ctx context.Context, id ag.ReplicaID, h BackendHello) (net.Conn, error) {
+					select {
+					case tried <- struct{}{}:
+					default:
+					}
+					if !ready.Load() {
+						return nil, errors.New("not yet")
+					}
+					return reach(ctx, id, h)
+				}
+			})
+			g.role("alice", "login password 'secret'")
+			done := make(chan error, 1)
+			go func() {
+				conn, err := g.dial(g.rw, "user=alice password=secret")
+				if err == nil {
+					err = conn.Close(context.Background())
+				}
+				done <- err
+			}()
+			select {
+			case <-tried: // it has proved itself
+			case err := <-done:
+				t.Fatalf("login: %v", err)
+			}
+			g.servers["a"].sql(t, change)
+			time.Sleep(roleAge)
+			ready.Store(true)
+			select {
+			case err := <-done:
+				if (err == nil) != (name == "nothing") {
+					t.Errorf("login: %v", err)
+				}
+			case <-time.After(30 * time.Second):
+				t.Error("the login neither succeeded nor failed")
+			}
+		})
+	}
+}
+
 func TestHoldNew(t *testing.T) {
 	g := newGroup(t, trusting)
 	g.srv.HoldNew(true)
@@ -191,7 +316,7 @@ func TestCloseEpoch(t *testing.T) {
 	if _, err := idle.Exec(t.Context(), "select 1"); sqlstate(err) != "57P01" || !strings.Contains(err.Error(), "new primary") {
 		t.Errorf("idle: %v", err)
 	}
-	if _, err := open.Exec(t.Context(), "commit"); sqlstate(err) != "57P01" {
+	if _, err := open.Exec(t.Context(), "commit"); sqlstate(err) != "40001" {
 		t.Errorf("open transaction, no commit sent: %v", err)
 	}
 	value[string](t, reader, "show cluster_name")

@@ -33,6 +33,7 @@ type client struct {
 	preAuth  bool      // counted as such
 	counted  bool      // counted as a session of its address
 	unhook   func() bool
+	carried  bool // the session is open, and gives back at its end what the client was counted under
 }
 
 func (s *Server) serveClient(raw net.Conn, readOnly bool) {
@@ -49,8 +50,10 @@ func (s *Server) serveClient(raw net.Conn, readOnly bool) {
 			s.log.Error("session panicked", "panic", r, "stack", string(debug.Stack()))
 			s.counts.reject("panic")
 		}
-		c.release()
-		_ = raw.Close()
+		if !c.carried {
+			c.release()
+			_ = raw.Close()
+		}
 	}()
 	// The end of the server ends every read and write of a client that is not relayed yet.
 	c.unhook = context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
@@ -77,11 +80,11 @@ func (c *client) run(ctx context.Context) error {
 	c.start = start
 	c.login.user, c.login.database, c.login.replication = start.user, start.database, start.replication
 	c.login.tls = c.tlsState != nil
-	c.intent = ag.ReadWrite
-	if c.readOnly || start.intent == ag.ReadOnly {
-		c.intent = ag.ReadOnly
+	c.intent = c.intentOf(ctx)
+	if bad := c.srv.checkReads(start.reads, c.intent); bad != nil {
+		return bad
 	}
-	if start.minor > 0 || len(start.unknown) > 0 {
+	if start.minor > newestMinor || len(start.unknown) > 0 {
 		if err := c.send(negotiateVersion(start)); err != nil {
 			return err
 		}
@@ -91,12 +94,21 @@ func (c *client) run(ctx context.Context) error {
 		bad.hint = "Replicas of the group are added with \"coterie join\"."
 		return bad
 	}
-	rule, ok := matchRule(*c.srv.rules.Load(), c.login)
+	rules := *c.srv.rules.Load()
+	if askMembers(rules) {
+		if c.login.memberOf, err = c.memberships(ctx); err != nil {
+			return err
+		}
+	}
+	rule, ok := matchRule(rules, c.login)
 	if !ok || rule.Method == MethodReject {
 		return c.noRule(ok)
 	}
 	if bad := c.count(); bad != nil {
 		return bad
+	}
+	if c.wantsConsole() {
+		return c.console(ctx, rule)
 	}
 	return c.open(ctx, rule)
 }
@@ -181,19 +193,21 @@ func (c *client) answerSSL(ctx context.Context) error {
 	return c.startTLS(ctx, c.raw, cert, false)
 }
 
-func (c *client) startTLS(ctx context.Context, under net.Conn, cert *tls.Certificate, direct bool) error {
+func (c *client) startTLS(ctx context.Context, below net.Conn, cert *tls.Certificate, direct bool) error {
 	cfg := &tls.Config{
 		Certificates:           []tls.Certificate{*cert},
 		MinVersion:             tls.VersionTLS12,
 		NextProtos:             []string{"postgresql"},
 		SessionTicketsDisabled: true,
+		// Small first records help browsers that begin to draw; here they are system calls.
+		DynamicRecordSizingDisabled: true,
 	}
 	if c.srv.cfg.ClientCAs != nil {
 		if cfg.ClientCAs = c.srv.cfg.ClientCAs(); cfg.ClientCAs != nil {
 			cfg.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 	}
-	conn := tls.Server(under, cfg)
+	conn := tls.Server(&under{Conn: below}, cfg)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return err
 	}
@@ -205,9 +219,13 @@ func (c *client) startTLS(ctx context.Context, under net.Conn, cert *tls.Certifi
 	return nil
 }
 
-// negotiateVersion says that 3.0 is spoken and that no protocol option is known.
+// newestMinor is the newest version of the protocol that is spoken with clients: 3.2, which differs from 3.0 in the length of cancel
+// keys. With PostgreSQL 3.0 is spoken, whatever the client speaks.
+const newestMinor = 2
+
+// negotiateVersion says which version is spoken, and that no protocol option is known.
 func negotiateVersion(start *startup) []byte {
-	b := binary.BigEndian.AppendUint32(nil, protocol3)
+	b := binary.BigEndian.AppendUint32(nil, protocol3|uint32(min(start.minor, newestMinor)))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(start.unknown)))
 	for _, name := range start.unknown {
 		b = appendCString(b, name)

@@ -25,6 +25,13 @@ type Server struct {
 	failures failures
 	wrong    rate // cancel requests that hit nothing
 	counts   counters
+	consoles consoles
+	drain    atomic.Pointer[drainage] // nil: none
+	flushed  shared[ag.LSN]           // how far the local PostgreSQL has flushed
+	leads    shared[struct{}]         // whether this node still leads
+
+	silentSince atomic.Int64            // CLOCK_BOOTTIME at which the primary last did not answer about a role; 0: never
+	loops       atomic.Pointer[[]*loop] // nil: none, or not yet
 
 	life context.Context // ends when the server must stop at once
 	stop context.CancelCauseFunc
@@ -67,6 +74,9 @@ func New(cfg Config) (*Server, error) {
 		closed:     make(chan struct{}),
 	}
 	s.SetRules(full.Rules)
+	s.flushed.question, s.flushed.run = full.FlushLSN, s.wg.Go
+	s.leads.question = func(ctx context.Context) (struct{}, error) { return struct{}{}, full.Confirm(ctx) }
+	s.leads.run = s.wg.Go
 	s.life, s.stop = context.WithCancelCause(context.Background())
 	if err := errors.Join(s.listen(full.ReadWrite, false), s.listen(full.ReadOnly, true)); err != nil {
 		s.closePorts()
@@ -135,9 +145,17 @@ func (s *Server) Serve(ctx context.Context) error {
 	if !s.enter() {
 		return errors.New("listener: Serve after Shutdown")
 	}
+	stopLoops, err := s.startLoops()
+	if err != nil {
+		s.beginClosing()
+		s.wg.Done()
+		return err
+	}
+	defer stopLoops() // when they carry nothing any more
 	for _, p := range s.ports {
 		s.wg.Go(func() { s.accept(p) })
 	}
+	s.wg.Go(s.moveReaders)
 	s.wg.Done()
 	select {
 	case <-ctx.Done():

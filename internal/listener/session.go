@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ type session struct {
 	user, database string
 	addr, tls      string
 	intent         ag.Intent
+	reads          reads
 	replica        ag.ReplicaID
 	epoch          ag.Epoch
 	since          time.Time
@@ -27,14 +29,24 @@ type session struct {
 	onPrimary      bool // it can write
 	fellBack       bool
 	pid            uint32
-	realKey        [8]byte   // of the backend
-	key            CancelKey // minted, what the client has
+	realKey        [8]byte                // of the backend
+	backendKey     atomic.Pointer[[]byte] // the same, of a relayed session: pid and secret
+	key            CancelKey              // minted, what the client has
+	longKey        bool                   // of 32 bytes: it speaks protocol 3.2
 
-	client  net.Conn // raw or TLS; written by downstream only
-	raw     net.Conn // under client
-	backend net.Conn
-	gate    *gated        // nil where the backend is not local
-	in      *bufio.Reader // from the backend, through the gate
+	client   net.Conn // raw or TLS; written by downstream only
+	raw      net.Conn // under client
+	backend  net.Conn
+	gate     *gated        // nil where the backend is not local
+	in       *bufio.Reader // from the backend, through the gate
+	guarded  bool          // its backend is local and its answers may have to be confirmed
+	suspect  suspicion
+	settings []setting // of the startup packet, of a relayed session
+
+	// downstream's own
+	answers    framer
+	doubt      doubt
+	midMessage bool // the client has received half a message
 
 	// What the two directions saw. status is of the last ReadyForQuery; owed counts Query, Sync and FunctionCall without it;
 	// unsynced: extended messages were forwarded and no Sync after them; bySync: what is owed was counted by a Sync.
@@ -45,8 +57,11 @@ type session struct {
 	fatalSent          atomic.Bool // PostgreSQL said FATAL itself
 	bytesIn, bytesOut  atomic.Uint64
 	ended              atomic.Pointer[ending]
-	cut                chan struct{} // closed when ended is set
+	cut                chan struct{}        // closed when ended is set
+	pump               atomic.Pointer[pump] // nil: goroutines carry the session
 	registered, closed atomic.Bool
+	drained            draining
+	requests           requests // guarded by drained.mu
 }
 
 // ending is why a session was ended from here.
@@ -56,13 +71,22 @@ type ending struct {
 	broken bool   // it was the client that broke the protocol
 }
 
+// Reasons of endings that decide what the client is told: its last answer was discarded for want of confirmation; it took too long
+// for a planned failover.
+const (
+	endUnconfirmed = "unconfirmed"
+	endDrain       = "drain"
+)
+
 // setInput reads the backend through the gate where there is one. Until the session is open, done ends a wait at it.
 func (x *session) setInput(gate bool, done <-chan struct{}) {
 	var in io.Reader = x.backend
+	x.drained.local = gate
 	if gate && x.srv.cfg.Gate != nil {
 		x.gate = &gated{conn: x.backend, srv: x.srv, done: done}
 		in = x.gate
 	}
+	x.guarded = gate && x.srv.cfg.Durable != nil && (x.onPrimary || x.reads == readsDurable)
 	// The small buffer serves the greeting; reads of the relay are longer and go past it.
 	x.in = bufio.NewReaderSize(in, 4096)
 }
@@ -89,7 +113,7 @@ func (s *Server) activate(a *attempt, x *session) bool {
 	x.registered.Store(true)
 	s.sessions[x.id] = x
 	if !x.relayed {
-		x.key = s.mintKey(x.pid)
+		x.key = s.mintKey(x.pid, x.longKey)
 		s.keys[x.key] = x
 	}
 	s.counts.route(RoutedKey{x.replica, x.intent}, x.fellBack)
@@ -100,7 +124,11 @@ func (s *Server) activate(a *attempt, x *session) bool {
 func (x *session) mint(g greeting) []byte {
 	binary.BigEndian.PutUint32(g.bytes[g.keyAt:], x.key.PID)
 	binary.BigEndian.PutUint32(g.bytes[g.keyAt+4:], x.key.Secret)
-	return g.bytes
+	if !x.longKey {
+		return g.bytes
+	}
+	binary.BigEndian.PutUint32(g.bytes[g.keyAt-4:], 4+8+longKey) // the message's length
+	return slices.Insert(g.bytes, g.keyAt+8, x.key.Long[:]...)
 }
 
 // end ends the session from outside: what is held is discarded and the client is told why, if it stands between two
@@ -113,14 +141,14 @@ func (x *session) end(e ending) bool {
 	close(x.cut)
 	_ = x.raw.SetWriteDeadline(time.Now().Add(x.srv.cfg.Limits.ShutdownMessage))
 	_ = x.backend.SetReadDeadline(time.Unix(1, 0))
+	if p := x.pump.Load(); p != nil { // after ended is set: a loop that takes the session over now sees that
+		p.kick()
+	}
 	return true
 }
 
-// close takes the session off the lists and closes both connections.
-func (x *session) close() {
-	if x.closed.Swap(true) {
-		return
-	}
+// forget takes the session off the lists.
+func (x *session) forget() {
 	if x.registered.Load() {
 		x.srv.mu.Lock()
 		delete(x.srv.sessions, x.id)
@@ -129,33 +157,71 @@ func (x *session) close() {
 		}
 		x.srv.mu.Unlock()
 	}
+}
+
+// close takes the session off the lists and closes both connections.
+func (x *session) close() {
+	if x.closed.Swap(true) {
+		return
+	}
+	x.forget()
 	_ = x.backend.Close()
 	_ = x.client.SetDeadline(time.Now().Add(100 * time.Millisecond)) // for the close_notify of TLS
 	_ = x.client.Close()
 	_ = x.raw.Close()
 }
 
-// idle says that nothing is owed to the client and no transaction is open.
+// idle says that nothing is owed to the client and no transaction is open. status is looked at last: an answer changes it before it is
+// counted as delivered, so what is not owed any more has left its status behind.
 func (x *session) idle() bool {
-	return x.status.Load() == 'I' && x.owed.Load() <= 0 && !x.unsynced.Load()
+	return x.owed.Load() <= 0 && !x.unsynced.Load() && x.status.Load() == 'I'
 }
 
-// inDoubt says that a commit may have been forwarded whose outcome the client has not been told.
-func (x *session) inDoubt() bool { return x.onPrimary && (x.owed.Load() > 0 || x.unsynced.Load()) }
+// judge says what has become of the client's last request. From here on nothing is forwarded any more.
+func (x *session) judge() (v verdict, neverBegun bool) {
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	x.requests.sealed = true
+	if v = x.requests.verdict(); v == verdictIdle && x.drained.midway {
+		v = verdictLost
+	}
+	if !x.onPrimary {
+		v = verdictIdle
+	}
+	return v, x.drained.held && x.idle()
+}
 
 // farewell is the last error of a session that did not end by itself.
 func (x *session) farewell(why string) *pgError {
 	if e := x.ended.Load(); e != nil && e.broken {
 		return fatal("", stateProtocolViolation, "terminating connection: %s", why)
 	}
-	if !x.inDoubt() {
-		bad := fatal("", stateAdminShutdown, "terminating connection: %s", why)
-		bad.hint = "Reconnect; the listener finds the replica that serves the session."
+	v, neverBegun := x.judge()
+	switch e := x.ended.Load(); {
+	case e == nil:
+	case e.reason == endUnconfirmed:
+		v = verdictUnknown // whatever it was, PostgreSQL called it done
+	case e.reason == endDrain && v == verdictLost:
+		v = verdictIdle // who took too long for a planned failover is cut (safety specification 9.2)
+	}
+	switch {
+	case neverBegun:
+		bad := fatal("", stateSerialization, "terminating connection before the transaction was begun: %s", why)
+		bad.hint = "Nothing of it was executed: reconnect and run it again."
+		return bad
+	case v == verdictUnknown:
+		bad := fatal("", stateUnknownOutcome, "terminating connection with a request in flight: %s", why)
+		bad.detail = "If the request would have committed a transaction, it may or may not have been committed."
+		bad.hint = "Reconnect and check before running it again."
+		return bad
+	case v == verdictLost:
+		bad := fatal("", stateSerialization, "terminating connection with a transaction open: %s", why)
+		bad.detail = "It was not committed: no request that could have committed it was forwarded."
+		bad.hint = "Reconnect and run the transaction again."
 		return bad
 	}
-	bad := fatal("", stateUnknownOutcome, "terminating connection with a request in flight: %s", why)
-	bad.detail = "If the request would have committed a transaction, it may or may not have been committed."
-	bad.hint = "Reconnect and check before running it again."
+	bad := fatal("", stateAdminShutdown, "terminating connection: %s", why)
+	bad.hint = "Reconnect; the listener finds the replica that serves the session."
 	return bad
 }
 
@@ -173,8 +239,16 @@ func (x *session) info() SessionInfo {
 	return SessionInfo{
 		ID: x.id, User: x.user, Database: x.database, ClientAddr: x.addr, TLS: x.tls, Intent: x.intent, Replica: x.replica,
 		Epoch: x.epoch, PID: x.pid, State: x.state(), Since: x.since, Relayed: x.relayed,
-		BytesIn: x.bytesIn.Load(), BytesOut: x.bytesOut.Load(),
+		BytesIn: x.bytesIn.Load(), BytesOut: x.bytesOut.Load(), Path: x.path(),
 	}
+}
+
+// path is which of the data paths serves the session.
+func (x *session) path() string {
+	if x.pump.Load() != nil {
+		return PathLoop
+	}
+	return PathGoroutines
 }
 
 // tlsName is the version as PostgreSQL spells it.

@@ -29,6 +29,8 @@ type startup struct {
 	user, database string
 	replication    replicationKind
 	intent         ag.Intent // empty: nothing in the packet says
+	reads          reads     // empty: the default
+	saysReadOnly   bool      // default_transaction_read_only is among the settings
 	settings       []setting // for PostgreSQL, each name once
 	minor          uint16    // of the protocol version asked for
 	unknown        []string  // _pq_ options, none of which is known

@@ -70,7 +70,7 @@ func appendAuth(dst []byte, kind uint32, rest []byte) []byte {
 func appendCString(dst []byte, s string) []byte { return append(append(dst, s...), 0) }
 
 // framer follows message boundaries through a stream that is relayed in chunks, so that large messages are never held. It
-// keeps the first bytes of a body because the few messages that matter to a relay are decided by them.
+// keeps the first bytes of a body, of a notice the last, because the few messages that matter to a relay are decided by them.
 type framer struct {
 	head  [5]byte
 	nhead int
@@ -82,31 +82,74 @@ type framer struct {
 // atBoundary says that no message is half way through.
 func (f *framer) atBoundary() bool { return f.nhead == 0 }
 
-// scan passes chunk through the framer; done is called with type and the first bytes of the body of each message that ends
-// in it.
+// headLeft is how many of the next bytes are not of a body.
+func (f *framer) headLeft() int { return len(f.head) - f.nhead }
+
+// at is the type of the message at hand, or of the last one.
+func (f *framer) at() byte { return f.head[0] }
+
+// kept is what is kept of its body.
+func (f *framer) kept() []byte { return f.keep[:f.nkeep] }
+
+// holdsBack says that the message at hand is one of the few that are judged before they are passed on: they are short.
+func (f *framer) holdsBack() bool {
+	short := f.nhead < len(f.head) || f.left <= uint32(len(f.keep))
+	return f.nhead > 0 && short && (f.head[0] == 'C' || f.head[0] == 'Z')
+}
+
+// next takes bytes of chunk up to the end of the message at hand and returns how many; whole says that the message ended.
+func (f *framer) next(chunk []byte) (used int, whole bool, err error) {
+	if f.nhead < len(f.head) {
+		used = copy(f.head[f.nhead:], chunk)
+		f.nhead += used
+		if f.nhead < len(f.head) {
+			return used, false, nil
+		}
+		n := binary.BigEndian.Uint32(f.head[1:])
+		if n < 4 || n > 1<<31-1 {
+			return used, false, fmt.Errorf("%w: message %q of %d bytes", errProtocol, f.head[0], n)
+		}
+		f.left, f.nkeep = n-4, 0
+	}
+	n := int(min(uint64(len(chunk)-used), uint64(f.left)))
+	f.note(chunk[used : used+n])
+	f.left -= uint32(n)
+	used += n
+	if f.left == 0 {
+		f.nhead = 0
+	}
+	return used, f.left == 0, nil
+}
+
+func (f *framer) note(body []byte) {
+	if f.head[0] != 'N' {
+		f.nkeep += copy(f.keep[f.nkeep:], body)
+		return
+	}
+	body = body[max(0, len(body)-len(f.keep)):]
+	if over := f.nkeep + len(body) - len(f.keep); over > 0 {
+		f.nkeep = copy(f.keep[:], f.keep[over:f.nkeep])
+	}
+	f.nkeep += copy(f.keep[f.nkeep:], body)
+}
+
+// scan passes chunk through the framer; done is called with type and what is kept of the body of each message that ends in it.
 func (f *framer) scan(chunk []byte, done func(typ byte, body []byte)) error {
 	for len(chunk) > 0 {
-		if f.nhead < len(f.head) {
-			n := copy(f.head[f.nhead:], chunk)
-			f.nhead += n
-			chunk = chunk[n:]
-			if f.nhead < len(f.head) {
-				return nil
-			}
-			n32 := binary.BigEndian.Uint32(f.head[1:])
-			if n32 < 4 || n32 > 1<<31-1 {
-				return fmt.Errorf("%w: message %q of %d bytes", errProtocol, f.head[0], n32)
-			}
-			f.left, f.nkeep = n32-4, 0
+		used, err := f.scanOne(chunk, done)
+		if err != nil {
+			return err
 		}
-		n := min(uint64(len(chunk)), uint64(f.left))
-		f.nkeep += copy(f.keep[f.nkeep:], chunk[:n])
-		f.left -= uint32(n)
-		chunk = chunk[n:]
-		if f.left == 0 {
-			f.nhead = 0
-			done(f.head[0], f.keep[:f.nkeep])
-		}
+		chunk = chunk[used:]
 	}
 	return nil
+}
+
+// scanOne is scan up to the end of one message, or of the chunk; it returns how many bytes it took.
+func (f *framer) scanOne(chunk []byte, done func(typ byte, body []byte)) (used int, err error) {
+	used, whole, err := f.next(chunk)
+	if whole {
+		done(f.at(), f.kept())
+	}
+	return used, err
 }

@@ -110,6 +110,7 @@ func (i *Instance) raise(set map[string]string) {
 	} else {
 		i.log.Warn("pg_control not readable, limits are not compared with it", "error", err)
 	}
+	i.boundRetention(ctx, set, floors)
 	for name, floor := range floors {
 		own, err := i.fileSetting(ctx, name)
 		n, nerr := strconv.Atoi(own)

@@ -10,7 +10,8 @@ import (
 )
 
 // Init creates a new cluster in PGData: data checksums, UTF-8, C.UTF-8 where the system has it and else C. The directory
-// must be absent or empty. initdb flushes everything it writes. standby.signal is there afterwards, as in every state
+// must be absent or empty. initdb flushes everything it writes. Nobody but superusers and pg_signal_backend may cancel sessions
+// by SQL. standby.signal is there afterwards, as in every state
 // (POSTGRES 1.2): who starts the first primary removes it for that moment.
 func (i *Instance) Init(ctx context.Context) error {
 	entries, err := os.ReadDir(i.cfg.PGData)
@@ -29,6 +30,9 @@ func (i *Instance) Init(ctx context.Context) error {
 	}
 	if err != nil {
 		return fmt.Errorf("create the cluster: initdb: %w: %s", err, lastText(out))
+	}
+	if err := i.restrictCancel(ctx); err != nil {
+		return fmt.Errorf("create the cluster: %w", err)
 	}
 	return i.createStandbySignal()
 }

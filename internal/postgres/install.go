@@ -42,13 +42,15 @@ var binDirPatterns = []string{
 	"/usr/local/opt/postgresql@*/bin",
 }
 
-// Find returns the supported PostgreSQL installations of this machine, newest first and each once. It looks in
-// $COTERIE_PG_BINDIRS (a list like PATH), at pg_config, in PATH and where distributions keep them. An empty result is not
-// an error.
+// Find returns the supported PostgreSQL installations of this machine, each once: first those in $COTERIE_PG_BINDIRS (a list like
+// PATH), in its order, so that who takes the first gets what was asked for; then, newest first, what pg_config, PATH and the places
+// of distributions have. An empty result is not an error.
 func Find(ctx context.Context) ([]Install, error) {
 	var found []Install
 	seen := map[string]bool{}
-	for _, dir := range candidateDirs(ctx) {
+	asked := filepath.SplitList(os.Getenv("COTERIE_PG_BINDIRS"))
+	pinned := 0
+	for i, dir := range append(asked, candidateDirs(ctx)...) {
 		server, err := filepath.EvalSymlinks(filepath.Join(dir, "postgres"))
 		if err != nil || seen[server] {
 			continue
@@ -62,13 +64,16 @@ func Find(ctx context.Context) ([]Install, error) {
 			continue
 		}
 		found = append(found, in)
+		if i < len(asked) {
+			pinned++
+		}
 	}
-	slices.SortStableFunc(found, func(a, b Install) int { return cmp.Compare(b.Num, a.Num) })
+	slices.SortStableFunc(found[pinned:], func(a, b Install) int { return cmp.Compare(b.Num, a.Num) })
 	return found, nil
 }
 
 func candidateDirs(ctx context.Context) []string {
-	dirs := filepath.SplitList(os.Getenv("COTERIE_PG_BINDIRS"))
+	var dirs []string
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if out, err := exec.CommandContext(ctx, "pg_config", "--bindir").Output(); err == nil {

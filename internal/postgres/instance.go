@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 )
 
 // Config says where an instance lives. Everything in it is fixed for the life of an Instance.
@@ -32,6 +33,9 @@ type Instance struct {
 	main *session // observation and settings
 	auth *session // Verifier, so that a login never waits behind an observation
 	repl *session // IDENTIFY_SYSTEM
+	wal  *session // CurrentFlush, for which a client waits
+
+	logMarks atomic.Pointer[map[string]int64] // how long the logs were before the last start
 }
 
 // New returns the instance described by c. It touches nothing.
@@ -47,13 +51,13 @@ func New(c Config) *Instance {
 		log = slog.New(slog.DiscardHandler)
 	}
 	i := &Instance{cfg: c, log: log}
-	i.main, i.auth, i.repl = newSession(i), newSession(i), newReplSession(i)
+	i.main, i.auth, i.repl, i.wal = newSession(i), newSession(i), newReplSession(i), newSession(i)
 	return i
 }
 
 // Close ends the instance's permanent sessions. The server is not affected.
 func (i *Instance) Close() error {
-	return errors.Join(i.main.close(), i.auth.close(), i.repl.close())
+	return errors.Join(i.main.close(), i.auth.close(), i.repl.close(), i.wal.close())
 }
 
 // Config returns what New was given, with its defaults filled in.
@@ -69,6 +73,6 @@ func (i *Instance) path(elem ...string) string {
 }
 
 func exists(path string) bool {
-	_, err := os.Lstat(path)
+	_, err := os.Lstat(path) //nolint:gosec // the administrator says where PostgreSQL is
 	return err == nil
 }

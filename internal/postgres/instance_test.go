@@ -55,6 +55,9 @@ func TestPrimary(t *testing.T) {
 	sub(t, "sync", func(t *testing.T) { testSync(t, p) }, p)
 	sub(t, "slots", func(t *testing.T) { testSlots(t, p) }, p)
 	sub(t, "roles", func(t *testing.T) { testRoles(t, p) }, p)
+	sub(t, "cancelling by SQL", func(t *testing.T) { testRestrictCancel(t, p) }, p)
+	sub(t, "defaults of roles", func(t *testing.T) { testDefaults(t, p) }, p)
+	sub(t, "flushed now", func(t *testing.T) { testCurrentFlush(t, p) }, p)
 	sub(t, "end of WAL after a crash", func(t *testing.T) { testEndOfWAL(t, p) }, p)
 	sub(t, "foreign ALTER SYSTEM", func(t *testing.T) { testForeignSettings(t, p) }, p)
 }

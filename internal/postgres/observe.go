@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -185,6 +186,28 @@ func (s *lsnScanner) Scan(src any) error {
 		return err
 	}
 	return fmt.Errorf("%T is not the text of a WAL position", src)
+}
+
+// CurrentFlush returns how far a primary has flushed its WAL, or a standby replayed it, asked in a session that nothing else uses.
+func (i *Instance) CurrentFlush(ctx context.Context) (ag.LSN, error) {
+	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+	defer cancel()
+	var at ag.LSN
+	err := i.wal.do(ctx, func(c *pgx.Conn) error {
+		results, err := c.PgConn().Exec(ctx, "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END").ReadAll()
+		if err != nil {
+			return err
+		}
+		if len(results) != 1 || len(results[0].Rows) != 1 {
+			return errors.New("unexpected answer")
+		}
+		at, err = ag.ParseLSN(string(results[0].Rows[0][0]))
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("ask for the flushed position: %w", err)
+	}
+	return at, nil
 }
 
 // FlushLSN returns how far WAL is durable here: as primary what it flushed, in recovery the highest of received and

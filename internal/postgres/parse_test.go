@@ -61,6 +61,25 @@ func TestFindRefusesForeignPrograms(t *testing.T) {
 	}
 }
 
+// Who lists directories in COTERIE_PG_BINDIRS gets the first of them, whatever is newer elsewhere.
+func TestFindTakesTheFirstListed(t *testing.T) {
+	var dirs []string
+	for _, version := range []string{"14.7", "18.1", "16.2"} {
+		dir := t.TempDir()
+		for name, script := range map[string]string{"postgres": "echo 'postgres (PostgreSQL) " + version + "'", "initdb": "", "pg_controldata": ""} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		dirs = append(dirs, dir)
+	}
+	t.Setenv("COTERIE_PG_BINDIRS", strings.Join(dirs, string(filepath.ListSeparator)))
+	found, err := Find(t.Context())
+	if err != nil || len(found) < 3 || found[0].Version != "14.7" || found[1].Version != "18.1" || found[2].Version != "16.2" {
+		t.Errorf("%+v %v", found, err)
+	}
+}
+
 func TestParseSync(t *testing.T) {
 	for value, want := range map[string]Sync{
 		"":                                 {},

@@ -249,6 +249,10 @@ func (i *Instance) runRewind(ctx context.Context, o RewindOptions, mark *rewindM
 	if err != nil && ctx.Err() == nil {
 		err = fmt.Errorf("pg_rewind: %w: %s: %w", err, lastText(out), ErrRewind)
 	}
+	if err == nil && bytes.Contains(out, []byte("no rewind required")) {
+		// It judges by the last checkpoint: a copy whose WAL only goes on past the fork is left as it is, diverged.
+		err = fmt.Errorf("pg_rewind finds nothing to rewind, since this copy went on without a checkpoint after the fork (no rewind required): %w", ErrRewind)
+	}
 	if err != nil {
 		return err
 	}

@@ -63,3 +63,36 @@ func (i *Instance) Verifier(ctx context.Context, user string) (Role, error) {
 	}
 	return r, nil
 }
+
+// What was set for the pair wins over what was set for the role, for the database, for all, and in the configuration file.
+const defaultsQuery = `
+SELECT split_part(d.text, '=', 1), substr(d.text, strpos(d.text, '=') + 1)
+FROM (SELECT -1 AS rank, name || '=' || setting AS text FROM pg_file_settings WHERE applied AND name = 'client_min_messages'
+      UNION ALL
+      SELECT CASE WHEN setrole <> 0 AND setdatabase <> 0 THEN 3 WHEN setrole <> 0 THEN 2 WHEN setdatabase <> 0 THEN 1 ELSE 0 END, c
+      FROM pg_db_role_setting, unnest(setconfig) c
+      WHERE setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = $1))
+        AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = $2))) d
+WHERE split_part(d.text, '=', 1) IN ('client_min_messages', 'default_transaction_read_only', 'coterie.intent')
+ORDER BY d.rank`
+
+// Defaults returns those of client_min_messages, default_transaction_read_only and coterie.intent that are set for sessions of the
+// role in the database (ALTER ROLE, ALTER DATABASE), the first of them also if the configuration file says so.
+func (i *Instance) Defaults(ctx context.Context, user, database string) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+	defer cancel()
+	found := make(map[string]string)
+	err := i.auth.do(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, defaultsQuery, user, database)
+		if err != nil {
+			return err
+		}
+		var name, value string
+		_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error { found[name] = value; return nil })
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the defaults of the role: %w", err)
+	}
+	return found, nil
+}

@@ -72,6 +72,10 @@ func (i *Instance) connect(ctx context.Context, change func(*pgx.ConnConfig)) (*
 	panic("unreachable")
 }
 
+// Session opens a session of the superuser in a database that is always there, with the settings of the agent's own sessions. The
+// caller closes it.
+func (i *Instance) Session(ctx context.Context) (*pgx.Conn, error) { return i.connect(ctx, nil) }
+
 // fresh runs f in a new session, which sees the settings in force in the postmaster now.
 func (i *Instance) fresh(ctx context.Context, f func(*pgx.Conn) error) error {
 	conn, err := i.connect(ctx, nil)

@@ -81,6 +81,31 @@ func (i *Instance) TerminateWalsender(ctx context.Context, appName string) error
 	return nil
 }
 
+// EndWalsenders ends every walsender of a member, whatever its epoch and whoever receives from it.
+func (i *Instance) EndWalsenders(ctx context.Context, member string) error {
+	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+	defer cancel()
+	o, err := i.Observe(ctx)
+	if err != nil {
+		return fmt.Errorf("end the walsenders of %s: %w", member, err)
+	}
+	err = i.main.do(ctx, func(c *pgx.Conn) error {
+		for _, w := range o.Replication {
+			if m, _, ok := ParseApplication(w.Application); !ok || string(m) != member {
+				continue
+			}
+			if _, err := c.Exec(ctx, "SELECT pg_terminate_backend($1)", w.PID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("end the walsenders of %s: %w", member, err)
+	}
+	return nil
+}
+
 // WalsenderRows counts the walsenders of a member, whatever their epoch. A new stream of the member is admitted only when
 // there is none (SAFETY 3.2).
 func (i *Instance) WalsenderRows(ctx context.Context, member string) (int, error) {

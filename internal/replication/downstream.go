@@ -44,6 +44,7 @@ type DownstreamConfig struct {
 	// OldRowGone returns when pg_stat_replication has no row left of any epoch's name of the member (and an error when ctx
 	// is done first). It is called before each WAL stream of the member is joined to the server. A nil one does not wait.
 	OldRowGone func(context.Context, ag.ReplicaID) error
+	Penalty    *Penalty     // measures the waits of commits; nil: nobody does
 	Logger     *slog.Logger // nil: none
 
 	// ProbeAfter is the silence, in either direction, after which a WAL stream in streaming mode gets a keepalive that wants
@@ -60,6 +61,8 @@ type Stream struct {
 	Session      uint64 // unique in the life of the Downstream, growing
 	Kind         string
 	Streaming    bool          // the walsender is in streaming mode; WAL streams only
+	Sent         ag.LSN        // end of the WAL that the server handed over for the member
+	LastSent     time.Duration // boottime of that; 0: none yet
 	Write        ag.LSN        // the positions that the secondary reported last; those of held feedback count
 	Flush        ag.LSN        //
 	Apply        ag.LSN        //
@@ -75,6 +78,7 @@ type Downstream struct {
 	log     *slog.Logger
 	holding atomic.Bool
 	changed chan struct{}
+	moved   atomic.Pointer[chan struct{}] // closed at the next move; nil while nobody waits for one
 
 	mu      sync.Mutex
 	epoch   ag.Epoch
@@ -99,6 +103,9 @@ func NewDownstream(cfg DownstreamConfig) *Downstream {
 }
 
 func (d *Downstream) signal() {
+	if moved := d.moved.Swap(nil); moved != nil {
+		close(*moved)
+	}
 	select {
 	case d.changed <- struct{}{}:
 	default:
@@ -108,7 +115,7 @@ func (d *Downstream) signal() {
 // Handle serves one stream of peer, whose identity the endpoint has authenticated, on a connection it owns from now on.
 // It returns when the stream has ended, which it does at the latest when ctx is done.
 func (d *Downstream) Handle(ctx context.Context, peer ag.ReplicaID, conn net.Conn) {
-	st := newStream(conn, &d.holding, d.signal)
+	st := newStream(conn, &d.holding, d.signal, d.cfg.Penalty)
 	if !d.enter(st) {
 		_ = conn.Close()
 		return
@@ -320,6 +327,9 @@ func (d *Downstream) SetEpoch(e ag.Epoch, leading bool) {
 		d.log.Warn("epoch would go back", "epoch", e)
 		return
 	}
+	if e != d.epoch {
+		d.cfg.Penalty.forget()
+	}
 	d.epoch, d.leading = e, leading
 	d.mu.Unlock()
 	d.end(fmt.Errorf("epoch %d began", e), func(st *stream) bool {
@@ -364,6 +374,20 @@ func (d *Downstream) Streams() []Stream {
 // Changed returns a channel with room for one signal, which is there whenever a flush position has moved or a stream has
 // begun, begun to stream, or ended since the last receive. It is for one reader.
 func (d *Downstream) Changed() <-chan struct{} { return d.changed }
+
+// Moved returns a channel that is closed at the next of the moves that Changed tells of. It is for any number of readers; who
+// waits for a position takes the channel first and looks at Streams then.
+func (d *Downstream) Moved() <-chan struct{} {
+	next := make(chan struct{})
+	for {
+		if d.moved.CompareAndSwap(nil, &next) {
+			return next
+		}
+		if now := d.moved.Load(); now != nil {
+			return *now
+		}
+	}
+}
 
 // Prove returns when the walsender of each member has shown that it works with every setting whose reload was signalled
 // to the server's processes before the call (safety specification 3.3; see stream.prove). It works while feedback is held.

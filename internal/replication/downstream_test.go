@@ -556,3 +556,20 @@ func TestClose(t *testing.T) {
 		t.Error("nobody was told")
 	}
 }
+
+// Each of several readers hears of the next move, once.
+func TestMoved(t *testing.T) {
+	d := NewDownstream(DownstreamConfig{})
+	x, y := d.Moved(), d.Moved()
+	d.signal()
+	<-x
+	<-y
+	z := d.Moved()
+	select {
+	case <-z:
+		t.Error("heard of a move that was before")
+	default:
+	}
+	d.signal()
+	<-z
+}

@@ -58,6 +58,14 @@ func (f frame) walEnd() (ag.LSN, bool) {
 	return 0, false
 }
 
+// dataEnd returns where the WAL in a WAL message ends.
+func (f frame) dataEnd() (ag.LSN, bool) {
+	if f.sub() != 'w' || len(f.head) < walHeadLen || f.size < walHeadLen {
+		return 0, false
+	}
+	return ag.LSN(binary.BigEndian.Uint64(f.head[headerLen+1:])) + ag.LSN(f.size-walHeadLen), true
+}
+
 // status is what a secondary reports: how far its WAL is written, flushed and applied.
 type status struct{ write, flush, apply ag.LSN }
 

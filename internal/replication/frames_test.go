@@ -1,7 +1,6 @@
 package replication
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -82,7 +81,7 @@ func TestSplitterRefusesLengths(t *testing.T) {
 		if _, _, err := new(splitter).next(append(b, make([]byte, 100)...)); err == nil {
 			t.Errorf("a message with a length of %d was taken", length)
 		}
-		if _, err := readFrontend(bufio.NewReaderSize(bytes.NewReader(b), maxFrontend)); err == nil {
+		if err := new(frontend).feed(b, func(frame) error { return nil }); err == nil {
 			t.Errorf("a frontend message with a length of %d was taken", length)
 		}
 	}
@@ -92,9 +91,12 @@ func TestStatusFrame(t *testing.T) {
 	t.Parallel()
 	want := status{write: 0x1_0000_0003, flush: 2, apply: 1}
 	b := statusUpdate(want)
-	f, err := readFrontend(bufio.NewReaderSize(bytes.NewReader(b), maxFrontend))
-	if err != nil {
-		t.Fatal(err)
+	var f frame
+	var in frontend
+	for i := range b { // in the smallest pieces
+		if err := in.feed(b[i:i+1], func(got frame) error { f = got; return nil }); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if len(b) != statusLen || !f.isStatus() || !f.replyWanted() || f.status() != want {
 		t.Errorf("status update read as %+v, %+v", f, f.status())

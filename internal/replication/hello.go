@@ -29,6 +29,7 @@ const (
 	CodeDiverged     = "diverged"     // the secondary's WAL is not a prefix of the primary's
 	CodeNotPrimary   = "not-primary"  // the asked node does not lead
 	CodeCopy         = "copy"         // the copy is not one this primary may serve
+	CodeGone         = "gone"         // the WAL that the secondary needs next is no longer here
 	CodeBusy         = "busy"         // not now: try again
 	CodeUnauthorised = "unauthorised" // the peer may not open this stream
 )

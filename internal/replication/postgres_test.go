@@ -23,9 +23,12 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// pgBin returns the newest PostgreSQL's directory of programs, or skips the test.
+// pgBin returns the first that COTERIE_PG_BINDIRS lists, else the newest PostgreSQL's directory of programs, or skips the test.
 func pgBin(t *testing.T) string {
 	t.Helper()
+	if dirs := filepath.SplitList(os.Getenv("COTERIE_PG_BINDIRS")); len(dirs) > 0 { // the first listed is the one to test on
+		return dirs[0]
+	}
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
 	if len(found) == 0 {
 		if p, err := exec.LookPath("postgres"); err == nil {
@@ -268,7 +271,8 @@ func (p *pair) source() *Source {
 
 func rowsGone(ctx context.Context, c *pgconn.PgConn, m ag.ReplicaID) error {
 	for {
-		rows, err := query(ctx, c, fmt.Sprintf("SELECT pid FROM pg_stat_replication WHERE application_name ~ '^cot_%s_[0-9]+$'", m))
+		// A query that is cancelled would take the connection with it, which later streams need, too.
+		rows, err := query(context.WithoutCancel(ctx), c, fmt.Sprintf("SELECT pid FROM pg_stat_replication WHERE application_name ~ '^cot_%s_[0-9]+$'", m))
 		if err != nil || len(rows) == 0 {
 			return err
 		}

@@ -1,7 +1,7 @@
 package replication
 
 import (
-	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -69,6 +69,7 @@ type stream struct {
 	server  net.Conn     // nil until dialed; guarded by mu until running
 	holding *atomic.Bool // the Downstream's
 	signal  func()       // tells the Downstream's reader that something moved
+	penalty *Penalty     // may be nil
 
 	closing chan struct{} // closed when the end begins
 	done    chan struct{} // closed when nothing of the stream runs any more
@@ -91,15 +92,17 @@ type stream struct {
 	seen         status // the last positions the peer reported
 	lastFeedback time.Duration
 	walEnd       ag.LSN
+	sent         ag.LSN        // end of the WAL handed over
+	lastSent     time.Duration // boottime of that
 	streaming    bool
 	started      chan struct{} // closed when streaming begins for the first time
 	owed         []chan bool   // replies the walsender owes, in order; nil for one that the peer asked for
 	proven       uint64
 }
 
-func newStream(peer net.Conn, holding *atomic.Bool, signal func()) *stream {
+func newStream(peer net.Conn, holding *atomic.Bool, signal func(), penalty *Penalty) *stream {
 	st := &stream{
-		peer: peer, holding: holding, signal: signal, since: boottime.Now(),
+		peer: peer, holding: holding, signal: signal, penalty: penalty, since: boottime.Now(),
 		closing: make(chan struct{}), done: make(chan struct{}), started: make(chan struct{}),
 		toServer: newTurn(), toPeer: newTurn(),
 	}
@@ -270,6 +273,10 @@ func (st *stream) observeDown(f frame) bool {
 		if end, ok := f.walEnd(); ok {
 			st.walEnd = end
 		}
+		if end, ok := f.dataEnd(); ok {
+			st.sent, st.lastSent = end, boottime.Now()
+			st.penalty.sent(end)
+		}
 		// A physical walsender sends a keepalive that wants no reply only to answer a status update that wants one
 		// (walsender.c, ProcessStandbyReplyMessage), so the replies come in the order of the requests.
 		if f.isKeepalive() && !f.replyWanted() && len(st.owed) > 0 {
@@ -303,38 +310,71 @@ func (st *stream) startStreaming() {
 
 // upWAL passes on what the walreceiver sends, message by message, so that others can be put in between.
 func (st *stream) upWAL() error {
-	r := bufio.NewReaderSize(st.peer, maxFrontend)
-	for {
-		f, err := readFrontend(r)
-		if err != nil {
-			return peerFailed(err)
-		}
+	var in frontend
+	var failed error // of what is done with the messages, as opposed to the connection
+	err := receive(st.peer, maxFrontend, func(b []byte) error {
 		st.lastRead.Store(int64(boottime.Now()))
-		if f.isStatus() {
-			st.observeStatus(f.status())
-		}
-		if err := st.passUp(f); err != nil {
-			return err
-		}
-		if _, err := r.Discard(f.size); err != nil {
-			return err
-		}
+		failed = in.feed(b, func(f frame) error {
+			if f.isStatus() {
+				st.observeStatus(f.status())
+			}
+			return st.passUp(f)
+		})
+		return failed
+	})
+	if failed != nil && !errors.Is(failed, errLongFrontend) {
+		return failed
 	}
+	return peerFailed(err)
 }
 
-// readFrontend returns the next message without consuming it.
-func readFrontend(r *bufio.Reader) (frame, error) {
-	head, err := r.Peek(headerLen)
-	if err != nil {
-		return frame{}, err
+// frontend cuts what a walreceiver sends into messages.
+type frontend struct{ kept []byte } // the beginning of a message
+
+// feed calls f with each message that b completes. The messages are good until f returns.
+func (in *frontend) feed(b []byte, f func(frame) error) error {
+	if len(in.kept) > 0 {
+		in.kept = append(in.kept, b...)
+		b = in.kept
 	}
-	length := binary.BigEndian.Uint32(head[1:])
-	if length < 4 || length >= maxFrontend {
-		return frame{}, fmt.Errorf("%w: %q with a length of %d bytes", errLongFrontend, head[0], length)
+	for len(b) >= headerLen {
+		length := binary.BigEndian.Uint32(b[1:])
+		if length < 4 || length >= maxFrontend {
+			return fmt.Errorf("%w: %q with a length of %d bytes", errLongFrontend, b[0], length)
+		}
+		size := int(length) + 1
+		if len(b) < size {
+			break
+		}
+		if err := f(frame{kind: b[0], head: b[:size], size: size}); err != nil {
+			return err
+		}
+		b = b[size:]
 	}
-	size := int(length) + 1
-	msg, err := r.Peek(size)
-	return frame{kind: head[0], head: msg, size: size}, err
+	in.kept = append(in.kept[:0], b...)
+	return nil
+}
+
+// receive calls f with what comes from conn, in order, until the end, which is an error, too. A link hands its bytes over by itself,
+// which saves a thread from being woken up for them.
+func receive(conn net.Conn, size int, f func([]byte) error) error {
+	if r, ok := conn.(interface {
+		Receive(f func([]byte) error) error
+	}); ok {
+		return cmp.Or(r.Receive(f), io.EOF)
+	}
+	buf := make([]byte, size)
+	for {
+		n, err := conn.Read(buf)
+		if n > 0 {
+			if ferr := f(buf[:n]); ferr != nil {
+				return ferr
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 func (st *stream) observeStatus(s status) {
@@ -343,6 +383,9 @@ func (st *stream) observeStatus(s status) {
 	st.seen, st.lastFeedback = s, boottime.Now()
 	st.mu.Unlock()
 	if moved {
+		if st.hello.Kind == KindWAL {
+			st.penalty.acknowledged(st.hello.Member, s.flush)
+		}
 		st.signal()
 	}
 }
@@ -410,7 +453,7 @@ func (st *stream) report() Stream {
 	h := st.hello
 	return Stream{
 		Member: h.Member, Copy: h.Copy, Incarnation: h.Incarnation, Epoch: h.Epoch, Session: st.session, Kind: h.Kind,
-		Streaming: st.streaming, Write: st.seen.write, Flush: st.seen.flush, Apply: st.seen.apply,
+		Streaming: st.streaming, Sent: st.sent, LastSent: st.lastSent, Write: st.seen.write, Flush: st.seen.flush, Apply: st.seen.apply,
 		LastFeedback: st.lastFeedback, Since: st.since, Proven: st.proven,
 	}
 }

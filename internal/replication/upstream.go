@@ -25,7 +25,7 @@ const (
 	dialTimeout    = 10 * time.Second
 	maxLocal       = 64 // local connections at a time
 
-	retryFirst    = 50 * time.Millisecond  // after a source could not be reached or refused
+	retryFirst    = 5 * time.Millisecond   // half of the first wait after a source could not be reached or refused: it may lead in a moment
 	retryMost     = 500 * time.Millisecond // the longest wait for one that may be starting
 	retryRefused  = 2 * time.Second        // the longest wait for one that refuses this copy
 	queryPatience = 10 * time.Second       // how long a session that is not a walreceiver's is kept while dialing fails
@@ -454,25 +454,31 @@ func (u *Upstream) fromSource(c *localConn, remote net.Conn) error {
 			return fmt.Errorf("local: %w", err)
 		}
 	}
-	buf := make([]byte, downBuffer)
-	for {
-		if c.kind == KindWAL {
-			_ = remote.SetReadDeadline(time.Now().Add(u.cfg.DeadAfter))
-		}
-		n, err := remote.Read(buf)
-		if n > 0 {
-			u.received.Add(uint64(n))
-			if c.kind == KindWAL {
-				u.lastRead.Store(int64(boottime.Now()))
-			}
-			if _, werr := c.Write(buf[:n]); werr != nil {
-				return fmt.Errorf("local: %w", werr)
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("source: %w", err)
-		}
+	var dead atomic.Bool
+	watch := time.AfterFunc(u.cfg.DeadAfter, func() {
+		dead.Store(true)
+		_ = remote.Close()
+	})
+	defer watch.Stop()
+	if c.kind != KindWAL {
+		watch.Stop()
 	}
+	err := receive(remote, downBuffer, func(b []byte) error {
+		u.received.Add(uint64(len(b)))
+		if c.kind == KindWAL {
+			u.lastRead.Store(int64(boottime.Now()))
+			watch.Stop() // while the walreceiver is waited for
+			defer watch.Reset(u.cfg.DeadAfter)
+		}
+		if _, err := c.Write(b); err != nil {
+			return fmt.Errorf("local: %w", err)
+		}
+		return nil
+	})
+	if dead.Load() {
+		err = errors.Join(fmt.Errorf("no word for %v", u.cfg.DeadAfter), err)
+	}
+	return fmt.Errorf("source: %w", err)
 }
 
 func (u *Upstream) toSource(c *localConn, remote net.Conn) error {

@@ -7,7 +7,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -25,42 +24,49 @@ type tree struct {
 	disks   disks
 }
 
-// openTree opens the prepared target, creates the tablespaces' directories and makes sure that there is room.
-func openTree(target string, places map[uint32]string, sizes []tablespace, major int) (*tree, error) {
+// openTree opens the prepared target and creates the tablespaces' directories.
+func openTree(target string, places map[uint32]string, major int) (*tree, error) {
 	t := &tree{target: target, version: versionPrefix(major), places: places, spaces: map[uint32]*os.Root{}}
-	for _, s := range sizes {
-		dir := target
-		if s.oid != 0 {
-			dir = places[s.oid]
-			if err := os.MkdirAll(dir, 0o700); err != nil {
-				t.close()
-				return nil, err
-			}
+	var err error
+	if t.main, err = os.OpenRoot(target); err == nil {
+		err = t.disks.add(target)
+	}
+	for oid, dir := range places {
+		if err == nil {
+			err = os.MkdirAll(dir, 0o700)
 		}
-		root, err := os.OpenRoot(dir)
-		if err == nil && s.oid == 0 {
-			t.main = root
-		} else if err == nil {
-			t.spaces[s.oid] = root
+		if err == nil {
+			err = t.disks.add(dir)
 		}
-		if err = errors.Join(err, t.disks.add(dir), checkRoom(dir, s.size)); err != nil {
-			t.close()
-			return nil, err
+		if err == nil {
+			t.spaces[oid], err = os.OpenRoot(dir)
 		}
+	}
+	if err != nil {
+		t.close()
+		return nil, err
 	}
 	return t, nil
 }
 
-// checkRoom refuses what cannot fit, before hours of copying show it. It is a courtesy: sizes are estimates.
+var errNoRoom = errors.New("not enough room")
+
+// checkRoom refuses what cannot fit, before hours of copying show it.
 func checkRoom(dir string, need int64) error {
+	free, err := freeSpace(dir)
+	if err == nil && free < need {
+		err = fmt.Errorf("%s: %w: %d MiB more are needed and %d MiB are free; make room and run the seeding again", dir, errNoRoom, need>>20, free>>20)
+	}
+	return err
+}
+
+// freeSpace returns the bytes that an ordinary user may still fill.
+func freeSpace(dir string) (int64, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
-		return fmt.Errorf("ask for free space of %s: %w", dir, err)
+		return 0, fmt.Errorf("ask for free space of %s: %w", dir, err)
 	}
-	if free := int64(fs.Bavail) * fs.Bsize; free < need {
-		return fmt.Errorf("%s needs %d MiB and has %d MiB free; make room and run the seeding again", dir, need>>20, free>>20)
-	}
-	return nil
+	return int64(fs.Bavail) * fs.Bsize, nil
 }
 
 func (t *tree) close() {
@@ -80,55 +86,44 @@ func (t *tree) root(oid uint32) *os.Root {
 	return t.spaces[oid]
 }
 
-// mkdir creates a directory of an archive. One that exists is a mount point that Prepare left, or one sent twice.
+// mkdir makes sure that a listed directory exists. pg_wal and what is in it may be behind a link to another disk.
 func (t *tree) mkdir(oid uint32, name string) error {
+	dir := filepath.Join(t.place(oid), filepath.FromSlash(name))
 	if oid == 0 && (name == "pg_wal" || strings.HasPrefix(name, "pg_wal/")) {
-		return t.mkdirWAL(name)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		return t.disks.add(dir)
 	}
-	root := t.root(oid)
-	if err := root.Mkdir(name, 0o700); err == nil {
-		return nil
-	} else if !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	st, err := root.Lstat(name)
-	if err != nil {
-		return err
-	}
-	if !st.IsDir() {
-		return fmt.Errorf("%s is a directory at the source and something else here", name)
-	}
-	dir := t.target
-	if oid != 0 {
-		dir = t.places[oid]
-	}
-	return t.disks.add(filepath.Join(dir, name))
-}
-
-// mkdirWAL creates pg_wal and the two directories PostgreSQL keeps in it, behind a link if the node has WAL on another disk.
-// Nothing else is ever stored there.
-func (t *tree) mkdirWAL(name string) error {
-	if !slices.Contains([]string{"pg_wal", "pg_wal/archive_status", "pg_wal/summaries"}, name) {
-		return nil
-	}
-	dir := filepath.Join(t.target, name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := t.root(oid).Mkdir(name, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	return t.disks.add(dir)
 }
 
-// create creates a file that must not exist yet.
-func (t *tree) create(oid uint32, name string) (*os.File, error) {
-	return t.root(oid).OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+// place is where the files of the data directory (0) or of a tablespace are.
+func (t *tree) place(oid uint32) string {
+	if oid == 0 {
+		return t.target
+	}
+	return t.places[oid]
 }
 
-// write stores a file of this node, in place of whatever the source sent under that name.
+// open opens a listed file for comparison and change; it is made if it is missing.
+func (t *tree) open(f file) (*os.File, error) {
+	root := t.root(f.Space)
+	if root == nil {
+		return nil, fmt.Errorf("%s is in a tablespace that the source did not name", f.Name)
+	}
+	return root.OpenFile(f.Name, os.O_RDWR|os.O_CREATE, 0o600)
+}
+
+// write stores a file of this node, in place of whatever is there under that name.
 func (t *tree) write(name string, content []byte) error {
 	if err := ignoreMissing(t.main.Remove(name)); err != nil {
 		return err
 	}
-	f, err := t.create(0, name)
+	f, err := t.main.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -136,15 +131,21 @@ func (t *tree) write(name string, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// writeNodeFiles stores what does not come from the source: standby.signal, so that any start is a standby's, this node's
-// tablespace places, the source's ALTER SYSTEM settings without the node-bound ones, and the caller's files.
-func (t *tree) writeNodeFiles(autoConf []byte, files map[string][]byte) error {
-	all := map[string][]byte{"standby.signal": nil, autoConfName: stripAutoConf(autoConf)}
+// writeNodeFiles stores what does not come from the source as it is: the label of the backup, standby.signal, so that any
+// start is a standby's, this node's tablespace places, ALTER SYSTEM settings without those that are bound to a node, and the
+// caller's files.
+func (t *tree) writeNodeFiles(label []byte, files map[string][]byte) error {
+	autoConf, err := t.main.ReadFile(autoConfName)
+	if err = ignoreMissing(err); err != nil {
+		return err
+	}
+	all := map[string][]byte{"standby.signal": nil, "backup_label": label, autoConfName: stripAutoConf(autoConf)}
 	var tmap strings.Builder
 	for oid, place := range t.places {
 		id := strconv.FormatUint(uint64(oid), 10)
 		fmt.Fprintf(&tmap, "%s %s\n", id, mapEscapes.Replace(place))
-		if err := t.main.Symlink(place, path.Join("pg_tblspc", id)); err != nil {
+		link := path.Join("pg_tblspc", id)
+		if err := errors.Join(ignoreMissing(t.main.Remove(link)), t.main.Symlink(place, link)); err != nil {
 			return err
 		}
 	}
@@ -182,14 +183,20 @@ func stripAutoConf(text []byte) []byte {
 }
 
 // install makes the copy durable and then startable. The rename is the commit point.
-func (t *tree) install() error {
+func (t *tree) install(control []byte) error {
+	if err := t.write(controlNew, control); err != nil {
+		return err
+	}
 	if err := t.disks.sync(); err != nil {
 		return err
 	}
 	if err := t.main.Rename(controlNew, controlName); err != nil {
 		return err
 	}
-	return syncDir(filepath.Join(t.target, "global"))
+	if err := syncDir(filepath.Join(t.target, "global")); err != nil {
+		return err
+	}
+	return ignoreMissing(t.main.Remove(controlOld))
 }
 
 // disks are the file systems a copy lies on, each held open from before the first write: syncfs reports only the write errors

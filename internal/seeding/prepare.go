@@ -27,6 +27,7 @@ const (
 type mark struct {
 	Target      string           `json:"target"`
 	Started     time.Time        `json:"started"`
+	Fresh       bool             `json:"fresh,omitempty"` // nothing of an older copy was there
 	Tablespaces []markTablespace `json:"tablespaces,omitempty"`
 }
 
@@ -34,21 +35,6 @@ type mark struct {
 type markTablespace struct {
 	Location string `json:"location"`
 	Prefix   string `json:"prefix"` // PG_<major>_, so that clusters of other versions that share the place are left alone
-}
-
-// Prepare makes target ready to be filled. A copy that is there cannot be started from the first step on; then its contents
-// are removed, those of its tablespaces included, while the directory itself, mount points below it and a link in place of
-// pg_wal stay. A missing or empty directory is fine; one that holds anything but a PostgreSQL cluster is refused untouched.
-// The server must have been stopped, and what is to be kept of the old copy must have been kept.
-func Prepare(target, stateDir string) error {
-	target, err := checkPlaces(target, stateDir)
-	if err == nil {
-		err = prepare(target, stateDir, nil, 0)
-	}
-	if err != nil {
-		return fmt.Errorf("prepare %s: %w", target, err)
-	}
-	return nil
 }
 
 // HalfSeeded reports whether target was being filled, or its old copy being removed, and never completed: it cannot be
@@ -81,33 +67,39 @@ func checkPlaces(target, stateDir string) (string, error) {
 	return target, nil
 }
 
-// prepare is Prepare for a checked target; spaces are the places that a seeding is going to fill beside it.
-func prepare(target, stateDir string, spaces map[uint32]string, major int) error {
+// prepare makes a checked target ready to be filled and returns whether it holds nothing of an older copy. A copy that is there
+// cannot be started from the first step on; its files stay, to be compared. A missing or empty directory is fine; one that
+// holds anything but a PostgreSQL cluster is refused untouched. The server must have been stopped, and what is to be kept of
+// the old copy must have been kept. spaces are the places beside the target that are going to be filled.
+func prepare(target, stateDir string, spaces map[uint32]string, major int) (fresh bool, err error) {
 	if err := makeDir(target); err != nil {
-		return err
+		return false, err
 	}
 	entries, err := os.ReadDir(target)
 	if err != nil {
-		return err
+		return false, err
 	}
 	old, err := readMark(stateDir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+		return false, err
 	}
-	if err := refuseForeign(target, entries, old.Target == target); err != nil {
-		return err
+	resumed := old.Target == target
+	if err := refuseForeign(target, entries, resumed); err != nil {
+		return false, err
 	}
 	if err := refuseRunning(target); err != nil {
-		return err
+		return false, err
 	}
-	remove := linkedTablespaces(target)
-	if old.Target == target {
-		remove = append(remove, old.Tablespaces...)
+	ours := linkedTablespaces(target)
+	m := mark{Target: target, Started: time.Now().UTC(), Fresh: !exists(filepath.Join(target, "PG_VERSION"))}
+	if resumed {
+		ours = append(ours, old.Tablespaces...)
+		m.Fresh = old.Fresh
 	}
-	m := mark{Target: target, Started: time.Now().UTC(), Tablespaces: slices.Clone(remove)}
+	m.Tablespaces = slices.Clone(ours)
 	for _, place := range spaces {
-		if err := refuseOccupied(place, versionPrefix(major), remove); err != nil {
-			return err
+		if err := refuseOccupied(place, versionPrefix(major), ours); err != nil {
+			return false, err
 		}
 		if t := (markTablespace{Location: place, Prefix: versionPrefix(major)}); !slices.Contains(m.Tablespaces, t) {
 			m.Tablespaces = append(m.Tablespaces, t)
@@ -115,20 +107,29 @@ func prepare(target, stateDir string, spaces map[uint32]string, major int) error
 	}
 	// From here on nobody can start what is there.
 	if err := disable(target); err != nil {
-		return err
+		return false, err
 	}
 	if err := writeMark(stateDir, m); err != nil {
-		return err
+		return false, err
 	}
-	for _, t := range remove {
+	return m.Fresh, removeUnused(ours, spaces, major)
+}
+
+// removeUnused removes the old copy's part of tablespaces that the new one does not have.
+func removeUnused(ours []markTablespace, spaces map[uint32]string, major int) error {
+	for _, t := range ours {
+		used := false
+		for _, place := range spaces {
+			used = used || t == markTablespace{Location: place, Prefix: versionPrefix(major)}
+		}
+		if used {
+			continue
+		}
 		if err := removePrefixed(t.Location, t.Prefix); err != nil {
 			return err
 		}
 	}
-	if err := wipe(target); err != nil {
-		return err
-	}
-	return syncDir(target)
+	return nil
 }
 
 // makeDir creates the data directory if it is missing, durably, with the mode that PostgreSQL demands.
@@ -235,30 +236,6 @@ func versionPrefix(major int) string { return "PG_" + strconv.Itoa(major) + "_" 
 
 const lostFound = "lost+found" // of the file system whose mount point the directory is
 
-// wipe removes the contents of the data directory.
-func wipe(target string) error {
-	entries, err := os.ReadDir(target)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		path := filepath.Join(target, e.Name())
-		if e.Name() == lostFound {
-			continue
-		}
-		if e.Name() == "pg_wal" && e.Type()&os.ModeSymlink != 0 {
-			// WAL was put on another disk: that choice of the node is kept.
-			err = clearDir(path)
-		} else {
-			err = removeTree(path)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // removeTree removes path and all below it; mount points stay, emptied.
 func removeTree(path string) error {
 	err := os.RemoveAll(path)
@@ -350,4 +327,12 @@ func syncDir(dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// ignoreMissing turns "does not exist" into success.
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }

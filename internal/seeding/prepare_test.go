@@ -19,196 +19,174 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-func writeCluster(t *testing.T, target string) {
+// oldCopy makes something like a data directory, with a tablespace that a cluster of another version shares and with WAL on another
+// disk.
+func oldCopy(t *testing.T, dir string) (target, state string) {
 	t.Helper()
-	for _, e := range cluster() {
-		if e.kind == 0 {
-			writeFile(t, filepath.Join(target, e.name), e.body)
-		}
+	target, state = filepath.Join(dir, "pgdata"), filepath.Join(dir, "state")
+	for name, text := range map[string]string{
+		"PG_VERSION": "15\n", "global/pg_control": "control", "base/5/1": "one", "base/5/2": "two", "base/6/9": "dropped", "postmaster.pid": "999999999\n",
+		"coterie.copy": "copy", "log/old.log": "log", "pg_xact/0000": "xact", "standby.signal": "", "pg_replslot/s/state": "slot", "postgresql.auto.conf": "a = 1\n",
+		"pg_tblspc/x": "",
+	} {
+		writeFile(t, filepath.Join(target, name), text)
 	}
-}
-
-func TestPrepare(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	target, state := filepath.Join(dir, "pgdata"), filepath.Join(dir, "state")
-	writeCluster(t, target)
-	// A tablespace, shared with a cluster of another version, and WAL on another disk.
-	space, wal := filepath.Join(dir, "space"), filepath.Join(dir, "wal")
-	writeFile(t, filepath.Join(space, "PG_15_2022", "5"), "ours")
-	writeFile(t, filepath.Join(space, "PG_16_2023", "5"), "not ours")
-	writeFile(t, filepath.Join(wal, "000000010000000000000001"), "wal")
-	writeFile(t, filepath.Join(target, "pg_tblspc", "x"), "")
-	for link, to := range map[string]string{"pg_tblspc/16384": space, "pg_wal": wal} {
-		if err := os.Symlink(to, filepath.Join(target, link)); err != nil {
+	writeFile(t, filepath.Join(dir, "space", "PG_15_2022", "5"), "ours")
+	writeFile(t, filepath.Join(dir, "space", "PG_16_2023", "5"), "not ours")
+	writeFile(t, filepath.Join(dir, "wal", "000000010000000000000001"), "wal")
+	for link, to := range map[string]string{"pg_tblspc/16384": "space", "pg_wal": "wal"} {
+		if err := os.Symlink(filepath.Join(dir, to), filepath.Join(target, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return target, state
+}
+
+func TestPrepareAndShapeKeepWhatCanBeCompared(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target, state := oldCopy(t, dir)
 	if HalfSeeded(target, state) {
 		t.Error("a whole copy counts as half seeded")
 	}
-	if err := Prepare(target, state); err != nil {
+	fresh, err := prepare(target, state, nil, 15)
+	if err != nil || fresh {
+		t.Fatalf("fresh %v, error %v", fresh, err)
+	}
+	if !HalfSeeded(target, state) || exists(filepath.Join(target, controlName)) {
+		t.Error("a copy under way does not count as half seeded")
+	}
+	if exists(filepath.Join(dir, "space", "PG_15_2022")) || !exists(filepath.Join(dir, "space", "PG_16_2023", "5")) {
+		t.Error("of the tablespace that is not used any more, the wrong part is left")
+	}
+	tree, err := openTree(target, nil, 15)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if !HalfSeeded(target, state) {
-		t.Error("a removed copy does not count as half seeded")
+	defer tree.close()
+	files := []file{
+		{Name: "base", Dir: true},
+		{Name: "base/5", Dir: true},
+		{Name: "base/5/1", Size: 7},
+		{Name: "base/5/new", Size: 4},
+		{Name: "PG_VERSION", Size: 3},
+		{Name: "pg_wal", Dir: true},
+		{Name: "pg_wal/archive_status", Dir: true},
+		{Name: "pg_replslot", Dir: true},
+		{Name: "pg_tblspc", Dir: true},
+		{Name: "pg_xact", Dir: true},
+		{Name: "pg_xact/0000", Size: 2},
+		{Name: "global", Dir: true},
+		{Name: "postgresql.auto.conf", Size: 99},
 	}
-	left, err := os.ReadDir(target)
-	if err != nil || len(left) != 1 || left[0].Name() != "pg_wal" {
-		t.Errorf("left in the directory: %v (%v)", left, err)
-	}
-	if l, err := os.ReadDir(wal); err != nil || len(l) != 0 {
-		t.Errorf("left in pg_wal: %v (%v)", l, err)
-	}
-	if exists(filepath.Join(space, "PG_15_2022")) || !exists(filepath.Join(space, "PG_16_2023", "5")) {
-		t.Error("the tablespace was not cleared of exactly its own")
-	}
-	if err := Prepare(target, state); err != nil {
-		t.Errorf("again: %v", err)
-	}
-}
-
-// TestPrepareInterrupted stops Prepare after each of its steps in turn: nothing may be startable, and it can be repeated.
-func TestPrepareInterrupted(t *testing.T) {
-	t.Parallel()
-	for name, upTo := range map[string]func(t *testing.T, target, state string){
-		"pg_control renamed": func(*testing.T, string, string) {},
-		"mark written": func(t *testing.T, target, state string) {
-			if err := writeMark(state, mark{Target: target}); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"PG_VERSION gone": func(t *testing.T, target, state string) {
-			if err := writeMark(state, mark{Target: target}); err != nil {
-				t.Fatal(err)
-			}
-			for _, f := range []string{"PG_VERSION", controlOld} {
-				if err := os.Remove(filepath.Join(target, f)); err != nil {
-					t.Fatal(err)
-				}
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			target, state := filepath.Join(dir, "pgdata"), filepath.Join(dir, "state")
-			writeCluster(t, target)
-			if err := disable(target); err != nil {
-				t.Fatal(err)
-			}
-			upTo(t, target, state)
-			if exists(filepath.Join(target, controlName)) || !HalfSeeded(target, state) {
-				t.Error("it could be started, or is not known to be half seeded")
-			}
-			if err := Prepare(target, state); err != nil {
-				t.Error(err)
-			}
-			if left, err := os.ReadDir(target); err != nil || len(left) > 0 {
-				t.Errorf("left: %v (%v)", left, err)
-			}
-		})
-	}
-}
-
-func TestPrepareRefuses(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		setup func(t *testing.T, target string)
-		want  string
-	}{
-		"foreign contents": {func(t *testing.T, target string) {
-			writeFile(t, filepath.Join(target, "thesis.tex"), "years of work")
-		}, "holds no PostgreSQL cluster"},
-		"a file": {func(t *testing.T, target string) { writeFile(t, target, "") }, "not a directory"},
-		"running server": {func(t *testing.T, target string) {
-			writeCluster(t, target)
-			cmd := exec.CommandContext(t.Context(), "sleep", "60")
-			cmd.Dir = target
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				_ = cmd.Process.Kill()
-				_ = cmd.Wait()
-			})
-			writeFile(t, filepath.Join(target, "postmaster.pid"), strconv.Itoa(cmd.Process.Pid)+"\n"+target+"\n")
-		}, "stop it first"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			target, state := filepath.Join(dir, "pgdata"), filepath.Join(dir, "state")
-			c.setup(t, target)
-			before := listing(t, target)
-			if err := Prepare(target, state); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("error %v, want one with %q", err, c.want)
-			}
-			if after := listing(t, target); after != before {
-				t.Errorf("changed:\n%s\nto\n%s", before, after)
-			}
-			if exists(filepath.Join(state, markName)) {
-				t.Error("a refusal left a mark")
-			}
-		})
-	}
-	dir := t.TempDir()
-	for _, places := range [][2]string{{"pgdata", dir}, {dir, "state"}, {dir, filepath.Join(dir, "state")}, {"/", dir}} {
-		if err := Prepare(places[0], places[1]); err == nil {
-			t.Errorf("Prepare(%q, %q) was accepted", places[0], places[1])
-		}
-	}
-}
-
-func TestPrepareKeepsStalePidAndMode(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	target := filepath.Join(dir, "pgdata")
-	writeCluster(t, target)
-	writeFile(t, filepath.Join(target, "postmaster.pid"), strconv.Itoa(os.Getpid())+"\n") // the id lives, elsewhere
-	if err := os.Chmod(target, 0o755); err != nil {
+	had, err := tree.shape(files, true)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Prepare(target, filepath.Join(dir, "state")); err != nil {
+	if had[2] != 3 || had[3] != 0 || had[10] != 2 {
+		t.Errorf("lengths %v", had)
+	}
+	if err := tree.finish(files, true, map[int]int64{2: 2}, map[int]bool{3: true}); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := os.Stat(target); err != nil || st.Mode().Perm() != 0o700 {
-		t.Errorf("mode %v (%v), want 0700", st.Mode(), err)
+	want := []string{
+		"PG_VERSION", "base/5/1", "coterie.copy", "global/pg_control.reseeding", "pg_wal", "pg_xact/0000", "postgresql.auto.conf",
+	}
+	if got := leaves(t, target); strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("left: %q, want %q", got, want)
+	}
+	if b, _ := os.ReadFile(filepath.Join(target, "base/5/1")); string(b) != "on" {
+		t.Errorf("the file that was cut holds %q", b)
+	}
+	if got := leaves(t, filepath.Join(dir, "wal")); len(got) != 0 {
+		t.Errorf("left of the WAL: %q", got)
+	}
+	if !exists(filepath.Join(dir, "wal", "archive_status")) {
+		t.Error("archive_status was not made on the other disk")
 	}
 }
 
-func listing(t *testing.T, dir string) string {
+// leaves lists what is no directory.
+func leaves(t *testing.T, dir string) (out []string) {
 	t.Helper()
-	var b strings.Builder
-	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
-		b.WriteString(path + "\n")
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			rel, _ := filepath.Rel(dir, path)
+			out = append(out, rel)
+		}
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b.String()
+	return out
 }
 
-// TestPrepareDisablesFirst lets Prepare fail right before it removes anything: the copy is whole, and cannot be started.
-func TestPrepareDisablesFirst(t *testing.T) {
+func TestPrepareRemembersThatNothingWasThere(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	target, state := filepath.Join(dir, "pgdata"), filepath.Join(dir, "state")
-	writeCluster(t, target)
-	if err := os.MkdirAll(filepath.Join(state, markName+".tmp"), 0o700); err != nil { // in the way of the mark
-		t.Fatal(err)
+	for try := range 2 {
+		fresh, err := prepare(target, state, nil, 15)
+		if err != nil || !fresh {
+			t.Fatalf("try %d: fresh %v, error %v", try, fresh, err)
+		}
+		writeFile(t, filepath.Join(target, "PG_VERSION"), "15\n") // half of a copy, received before an interruption
 	}
-	if err := Prepare(target, state); err == nil {
-		t.Fatal("Prepare went on without its mark")
-	}
-	if exists(filepath.Join(target, controlName)) || !exists(filepath.Join(target, controlOld)) {
-		t.Error("the copy can still be started")
-	}
-	if !exists(filepath.Join(target, "base/1/1259")) {
-		t.Error("something was removed before the mark was written")
-	}
-	if !HalfSeeded(target, state) {
-		t.Error("it does not count as half seeded")
+}
+
+func TestPrepareRefuses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	t.Run("somebody's files", func(t *testing.T) {
+		target := filepath.Join(dir, "photos")
+		writeFile(t, filepath.Join(target, "holiday.jpg"), "jpg")
+		if _, err := prepare(target, filepath.Join(dir, "s"), nil, 15); err == nil || !strings.Contains(err.Error(), "holiday.jpg") || !exists(filepath.Join(target, "holiday.jpg")) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("a running server", func(t *testing.T) {
+		target, state := oldCopy(t, filepath.Join(dir, "running"))
+		cmd := exec.Command("sleep", "60")
+		cmd.Dir = target
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+		writeFile(t, filepath.Join(target, "postmaster.pid"), strconv.Itoa(cmd.Process.Pid)+"\n")
+		if _, err := prepare(target, state, nil, 15); err == nil || !strings.Contains(err.Error(), "stop it first") || !exists(filepath.Join(target, controlName)) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("a tablespace in use", func(t *testing.T) {
+		target, state := filepath.Join(dir, "new"), filepath.Join(dir, "newstate")
+		place := filepath.Join(dir, "occupied")
+		writeFile(t, filepath.Join(place, "PG_15_2022", "5"), "somebody's")
+		if _, err := prepare(target, state, map[uint32]string{7: place}, 15); err == nil || !strings.Contains(err.Error(), "is in use") {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("state inside the data directory", func(t *testing.T) {
+		if _, err := checkPlaces(filepath.Join(dir, "d"), filepath.Join(dir, "d", "state")); err == nil {
+			t.Error("taken")
+		}
+	})
+	t.Run("another cluster", func(t *testing.T) {
+		target, _ := oldCopy(t, filepath.Join(dir, "other"))
+		if err := checkOldCopy(target, "1", 16); err == nil || !strings.Contains(err.Error(), "PostgreSQL 15") {
+			t.Errorf("error %v", err)
+		}
+		writeFile(t, filepath.Join(target, controlName), "12345678")
+		if err := checkOldCopy(target, "1", 15); err == nil || !strings.Contains(err.Error(), "another cluster") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestStripAutoConf(t *testing.T) {
+	t.Parallel()
+	in := "# comment\nwork_mem = '7MB'\nprimary_conninfo = 'host=x'\n Recovery_Target_Timeline='latest'\nsynchronous_standby_names = 'ANY 1 (a)'\nrestore_command=''\nprimary_slot_name 'x'\n"
+	if got := string(stripAutoConf([]byte(in))); got != "# comment\nwork_mem = '7MB'\n" {
+		t.Errorf("left: %q", got)
 	}
 }

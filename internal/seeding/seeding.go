@@ -19,17 +19,15 @@ import (
 
 // Options says from where, into what and how fast a copy is made.
 type Options struct {
-	// Conn is a raw byte stream that behaves like a fresh connection to the source's private PostgreSQL socket. Run sends the
-	// startup packet itself and closes the connection before it returns.
-	Conn net.Conn
-	// Joined says that the source's side has sent the startup packet already: the first bytes on Conn are the server's answer.
-	Joined bool
-	User   string // a role that may replicate; the server must not ask it for a password on this connection
-	// Slot is the physical replication slot that keeps the source's WAL from the backup's redo position on. It is created if
-	// it is missing, before the backup begins, and is the caller's to drop. Streaming fetches the WAL itself.
-	Slot string
-	// Target is the data directory: missing, empty, or an older copy of the same cluster, which is replaced. What of that copy
-	// has to be kept (S5) must have been kept before. It may be a mount point.
+	// Dial opens a connection to the source's agent. It is called often: a seeding uses several, and replaces those that are cut.
+	Dial func(context.Context) (net.Conn, error)
+	// Anchor opens a connection to the primary's agent when the source is a secondary: the primary keeps the WAL that the copy
+	// will need when it streams from it. Nil: the source is the primary.
+	Anchor func(context.Context) (net.Conn, error)
+	Member ag.ReplicaID // this node
+	Epoch  ag.Epoch     // in which the source is the primary
+	// Target is the data directory: missing, empty, or an older copy of the same cluster, of which what is equal stays. What of
+	// that copy has to be kept (S5) must have been kept before. It may be a mount point.
 	Target string
 	// StateDir is a directory outside Target where the mark of a seeding under way is kept.
 	StateDir string
@@ -37,11 +35,17 @@ type Options struct {
 	// Nil refuses a source that has tablespaces.
 	TablespaceMap func(oid uint32, location string) (string, error)
 	// NodeFiles returns files of this node, by path relative to Target, that must be in the copy from the moment it can be
-	// started, such as the mark that holds its copy id. They replace the source's files of the same name. Nil: none.
+	// started. They replace the source's files of the same name. Nil: none.
 	NodeFiles func(ag.CopyID) map[string][]byte
-	MaxRate   int64          // bytes per second read from Conn; 0: unlimited
-	Progress  func(Progress) // called by Run itself, a few times a second; nil: nobody watches
-	Fast      bool           // ask for an immediate checkpoint, which is a burst of writes, instead of a spread one
+	// From is a directory with another copy of the same cluster, as a restored backup or a snapshot is: what the target lacks is
+	// taken from there where it equals the source's, instead of from the wire. It is only read. "": none.
+	From        string
+	Compression string         // SEED_COMPRESSION; "" is AUTO
+	MaxRate     func() int64   // bytes per second on the wire, asked again and again; nil or 0: unlimited
+	Streams     int            // data connections; 0: by the size of the copy, at most 4
+	Spread      bool           // do not ask the source for a burst of writes (an immediate checkpoint)
+	Corrupt     bool           // take pages whose checksum is wrong at the source as they are
+	Progress    func(Progress) // called a few times a second, from one goroutine at a time; nil: nobody watches
 }
 
 // The phases of a seeding, in their order, as Progress names them.
@@ -49,18 +53,47 @@ const (
 	PhaseCheckpoint = "waiting for checkpoint"
 	PhasePrepare    = "preparing"
 	PhaseCopy       = "copying"
-	PhaseVerify     = "verifying"
+	PhaseFinish     = "finishing"
 	PhaseSync       = "syncing"
 	PhaseDone       = "done"
 )
 
 // Progress is how far a seeding has come.
 type Progress struct {
-	Phase string
-	Done  int64 // bytes of files received
-	Total int64 // the source's estimate of Done at the end; 0 while it is not known
-	Wire  int64 // bytes read from the connection
-	Files int   // files received
+	Phase   string        `json:"phase"`
+	Done    int64         `json:"done_bytes"`        // bytes of files settled: received, or found equal
+	Same    int64         `json:"same_bytes"`        // of these, found equal
+	Total   int64         `json:"total_bytes"`       // of all files, by the source's list; 0 while it is not known
+	Wire    int64         `json:"wire_bytes"`        // read from connections
+	Files   int           `json:"files"`             // in the list
+	Windows int           `json:"windows"`           // backup windows begun
+	Cuts    int           `json:"cuts"`              // connections lost and opened again
+	Took    time.Duration `json:"took_ns"`           // since Run was called
+	Rate    float64       `json:"rate"`              // bytes of files per second, lately
+	Codec   string        `json:"codec"`             // in use, and why
+	Packed  bool          `json:"packed,omitempty"`  // that codec compresses
+	Waiting string        `json:"waiting,omitempty"` // what keeps it from going on
+
+	Pace     float64       `json:"pace"`         // bytes of files per second, over the last half minute: what the ETA is made of
+	DiskWait time.Duration `json:"disk_wait_ns"` // spent by all connections on the target's disks
+	NetWait  time.Duration `json:"net_wait_ns"`  // and on the source's answers
+}
+
+// ETA estimates the time that is left, by bytes of files and how fast they were settled lately, whatever they became on the wire;
+// 0 if it cannot be told.
+func (p Progress) ETA() time.Duration {
+	if p.Pace <= 0 || p.Total == 0 {
+		return 0
+	}
+	return time.Duration(float64(p.Total-p.Done) / p.Pace * float64(time.Second))
+}
+
+// Ratio is how many bytes of files came for each byte on the wire, those that were there already left out; 0 while nothing came.
+func (p Progress) Ratio() float64 {
+	if p.Wire == 0 {
+		return 0
+	}
+	return float64(p.Done-p.Same) / float64(p.Wire)
 }
 
 // Result describes a finished copy.
@@ -69,20 +102,18 @@ type Result struct {
 	Timeline ag.Timeline // of the backup
 	Start    ag.LSN      // where replay begins
 	End      ag.LSN      // where the copy becomes consistent
-	Bytes    int64       // of all files received
-	Files    int
-	Copy     ag.CopyID // made anew for this copy
+	Copy     ag.CopyID   // made anew for this copy
+	Progress Progress    // at the end
 }
 
-// Run fills o.Target and returns once the copy is complete, verified and durable. Whatever it returns an error for leaves a
-// directory that no server can be started from (or, if nothing was touched yet, the old copy), and a later Run starts clean.
+// Run fills o.Target and returns once the copy is complete, verified and durable. A connection that is cut is opened again, for
+// as long as ctx lasts, and nothing that arrived is sent again; Run gives up when the source refuses. Whatever it returns an
+// error for leaves a directory that no server can be started from (or, if nothing was touched yet, the old copy), and the next
+// Run, from the same source or another, compares what is there and fetches the difference.
 func Run(ctx context.Context, o Options) (Result, error) {
-	stop := context.AfterFunc(ctx, func() { _ = o.Conn.Close() }) // ends whatever read or write is under way
-	defer stop()
-	defer func() { _ = o.Conn.Close() }()
 	r, err := run(ctx, o)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = cause // the closed connection is only how it showed
+		err = cause // closed connections are only how it showed
 	}
 	if err != nil {
 		return Result{}, fmt.Errorf("seed %s: %w", o.Target, err)
@@ -90,95 +121,87 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	return r, nil
 }
 
+// maxRounds bounds how many backup windows one Run takes because databases come and go.
+const maxRounds = 5
+
 func run(ctx context.Context, o Options) (Result, error) {
 	target, err := checkPlaces(o.Target, o.StateDir)
 	if err != nil {
 		return Result{}, err
 	}
 	o.Target = target
-	s, err := connect(ctx, o)
-	if err != nil {
-		return Result{}, fmt.Errorf("connect: %w", err)
-	}
-	src, err := s.identify()
+	choose, err := newChooser(o.Compression)
 	if err != nil {
 		return Result{}, err
 	}
-	if err := checkOldCopy(o.Target, src.systemID, s.major); err != nil {
+	if err := checkFrom(o.From, target); err != nil {
 		return Result{}, err
 	}
-	if err := s.reserve(o.Slot); err != nil {
-		return Result{}, fmt.Errorf("reserve WAL: %w", err)
+	s := &seeder{o: o, watch: newWatcher(o.Progress, choose), choose: choose, pace: &pacer{rate: o.MaxRate}}
+	defer s.close()
+	stopWatch := s.watch.run()
+	defer stopWatch()
+	for round := 1; ; round++ {
+		s.watch.enter(PhaseCheckpoint)
+		end, control, err := s.round(ctx)
+		var r *RefusedError
+		switch {
+		case err != nil && !(errors.As(err, &r) && r.Code == codeGone):
+			return Result{}, err
+		case err == nil && end.Again == "":
+			return s.install(ctx, end, control)
+		case round >= maxRounds:
+			return Result{}, fmt.Errorf("%d backup windows were not enough: %s", round, whyAgain(end, err))
+		}
+		s.watch.waiting("one more backup window: " + whyAgain(end, err))
 	}
-	watch := &watcher{show: o.Progress, wire: s.wire}
-	watch.enter(PhaseCheckpoint)
-	b, err := s.begin(o.Fast)
-	if err != nil {
-		return Result{}, fmt.Errorf("begin backup: %w", err)
-	}
-	spaces, err := mapTablespaces(o, b.spaces)
-	if err != nil {
-		return Result{}, err
-	}
-	watch.enter(PhasePrepare)
-	if err := prepare(o.Target, o.StateDir, spaces, s.major); err != nil {
-		return Result{}, err
-	}
-	t, err := openTree(o.Target, spaces, b.spaces, s.major)
-	if err != nil {
-		return Result{}, err
-	}
-	defer t.close()
-	return fill(ctx, o, src, b, t, watch)
 }
 
-// fill receives the backup into the prepared tree and installs it.
-func fill(ctx context.Context, o Options, src source, b *backup, t *tree, watch *watcher) (Result, error) {
-	watch.start(b.spaces)
-	in := &receiver{tree: t, discard: discards(src.logDir), watch: watch, got: map[string]fileSum{}}
-	m, err := in.receive(b.parts())
+func whyAgain(e ending, err error) string {
 	if err != nil {
+		return err.Error()
+	}
+	return e.Again
+}
+
+// install makes the copy startable.
+func (s *seeder) install(ctx context.Context, end ending, control []byte) (Result, error) {
+	s.watch.enter(PhaseFinish)
+	r := Result{SystemID: s.info.SystemID, Timeline: s.info.Timeline, Start: s.info.Start, End: end.End, Copy: ag.CopyID(uuid.NewString())}
+	if err := checkControl(control, r.SystemID); err != nil {
 		return Result{}, err
 	}
-	end, err := b.end()
-	if err != nil {
-		return Result{}, fmt.Errorf("end backup: %w", err)
-	}
-	b.s.goodbye()
-	watch.enter(PhaseVerify)
-	if err := in.check(m, src, end); err != nil {
-		return Result{}, err
-	}
-	r := Result{
-		SystemID: src.systemID, Timeline: b.timeline, Start: b.start, End: end,
-		Bytes: watch.now.Done, Files: watch.now.Files, Copy: ag.CopyID(uuid.NewString()),
+	if err := s.tree.finish(s.files, !s.fresh, s.cut, s.gone); err != nil {
+		return Result{}, fmt.Errorf("give the files their lengths: %w", err)
 	}
 	var files map[string][]byte
-	if o.NodeFiles != nil {
-		files = o.NodeFiles(r.Copy)
+	if s.o.NodeFiles != nil {
+		files = s.o.NodeFiles(r.Copy)
 	}
-	if err := t.writeNodeFiles(in.autoConf, files); err != nil {
+	if err := s.tree.writeNodeFiles(end.Label, files); err != nil {
 		return Result{}, fmt.Errorf("write this node's files: %w", err)
 	}
-	watch.enter(PhaseSync)
+	s.watch.enter(PhaseSync)
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
 	}
-	if err := t.install(); err != nil {
+	if err := s.tree.install(control); err != nil {
 		return Result{}, fmt.Errorf("install: %w", err)
 	}
-	if err := removeMark(o.StateDir); err != nil {
+	if err := removeMark(s.o.StateDir); err != nil {
 		return Result{}, err
 	}
-	watch.enter(PhaseDone)
+	s.farewell(ctx)
+	s.watch.enter(PhaseDone)
+	r.Progress = s.watch.snapshot()
 	return r, nil
 }
 
 // checkOldCopy refuses to replace a copy of something else.
 func checkOldCopy(target, systemID string, major int) error {
 	if v, err := os.ReadFile(filepath.Join(target, "PG_VERSION")); err == nil {
-		if have := strings.TrimSpace(string(v)); have != strconv.Itoa(major) {
-			return fmt.Errorf("the directory holds a cluster of PostgreSQL %s, the source runs %d; empty it yourself if it is not needed", have, major)
+		if have := strings.TrimSpace(string(v)); have != strconv.Itoa(major) && have != "" {
+			return fmt.Errorf("the directory %w: a cluster of PostgreSQL %s, the source runs %d; empty it yourself if it is not needed", errOther, have, major)
 		}
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -192,7 +215,7 @@ func checkOldCopy(target, systemID string, major int) error {
 			return err
 		}
 		if have != systemID {
-			return fmt.Errorf("the directory holds another cluster (system identifier %s, the source has %s); empty it yourself if it is not needed", have, systemID)
+			return fmt.Errorf("the directory %w: another cluster (system identifier %s, the source has %s); empty it yourself if it is not needed", errOther, have, systemID)
 		}
 	}
 	return nil
@@ -210,40 +233,4 @@ func readSystemID(path string) (string, error) {
 		return "", fmt.Errorf("read the system identifier in %s: %w", path, err)
 	}
 	return strconv.FormatUint(binary.NativeEndian.Uint64(b[:]), 10), nil
-}
-
-// watcher shows progress, at most every showEvery except at a change of phase.
-type watcher struct {
-	show func(Progress)
-	wire *wire
-	now  Progress
-	last time.Time
-}
-
-const showEvery = 250 * time.Millisecond
-
-func (w *watcher) enter(phase string) {
-	w.now.Phase = phase
-	w.report(true)
-}
-
-func (w *watcher) start(spaces []tablespace) {
-	for _, t := range spaces {
-		w.now.Total += t.size
-	}
-	w.enter(PhaseCopy)
-}
-
-func (w *watcher) received(n int) {
-	w.now.Done += int64(n)
-	w.report(false)
-}
-
-func (w *watcher) report(always bool) {
-	now := time.Now()
-	if w.show == nil || (!always && now.Sub(w.last) < showEvery) {
-		return
-	}
-	w.last, w.now.Wire = now, w.wire.read
-	w.show(w.now)
 }

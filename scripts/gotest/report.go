@@ -27,6 +27,7 @@ type test struct {
 
 type running struct {
 	since  time.Time
+	waits  bool // for its turn among the parallel ones
 	output []string
 }
 
@@ -66,6 +67,10 @@ func (r *report) line(line []byte) {
 	switch e.Action {
 	case "start", "run":
 		r.open[t] = &running{since: time.Now()}
+	case "pause", "cont": // a parallel test waits for its turn
+		if o, ok := r.open[t]; ok {
+			o.waits, o.since = e.Action == "pause", time.Now()
+		}
 	case "build-output":
 		r.print(e.Output)
 	case "output":
@@ -164,7 +169,7 @@ func (r *report) beat(now time.Time, quiet time.Duration) {
 	}
 	var tests []test
 	for t := range r.open {
-		if t.name != "" && !strings.Contains(t.name, "/") {
+		if t.name != "" && !strings.Contains(t.name, "/") && !r.open[t].waits {
 			tests = append(tests, t)
 		}
 	}

@@ -104,6 +104,8 @@ func TestBeat(t *testing.T) {
 	var out strings.Builder
 	began := time.Now()
 	r := newReport(&out, began)
+	r.line([]byte(`{"Action":"run","Package":"github.com/coteriedb/coterie/internal/x","Test":"TestWaits"}`))
+	r.line([]byte(`{"Action":"pause","Package":"github.com/coteriedb/coterie/internal/x","Test":"TestWaits"}`))
 	r.line([]byte(`{"Action":"run","Package":"github.com/coteriedb/coterie/internal/x","Test":"TestSlow"}`))
 	r.beat(began.Add(5*time.Second), 10*time.Second)
 	if out.Len() > 0 {

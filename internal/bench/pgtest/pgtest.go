@@ -5,6 +5,7 @@
 package pgtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,12 +28,24 @@ var ErrNoServer = errors.New("no PostgreSQL server binaries found in /usr/lib/po
 type Server struct {
 	bin, dir string
 	name     string // its cluster_name
+	o        Options
 	cmd      *exec.Cmd
 	exited   chan struct{}
 }
 
+// Options are what a server starts with beside the defaults.
+type Options struct {
+	Settings []string                 // name=value
+	Port     int                      // among Settings, too; 0: 5432
+	In       func(func() error) error // calls its argument where the server is to be started; nil: here
+	Trust    bool                     // anybody may connect, also for replication, and by TCP
+}
+
 // New makes a cluster and starts it. fsync is off.
-func New() (*Server, error) {
+func New() (*Server, error) { return NewWith(Options{}) }
+
+// NewWith is New with options.
+func NewWith(o Options) (*Server, error) {
 	bins, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb") // the pattern is well formed
 	if len(bins) == 0 {
 		return nil, ErrNoServer
@@ -42,19 +55,22 @@ func New() (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{bin: filepath.Dir(bins[len(bins)-1]), dir: dir, name: "only"}
-	return s.make("initdb", "--no-sync", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--pgdata="+s.data())
+	s := &Server{bin: filepath.Dir(bins[len(bins)-1]), dir: dir, name: "only", o: o}
+	return s.make("initdb", "--no-sync", "--auth=trust", "--data-checksums", "--username=postgres", "--encoding=UTF8", "--locale=C", "--pgdata="+s.data())
 }
 
 // Replica makes a streaming replica of s, with cluster_name copy, and starts it.
-func (s *Server) Replica() (*Server, error) {
+func (s *Server) Replica() (*Server, error) { return s.ReplicaWith(Options{}) }
+
+// ReplicaWith is Replica with options.
+func (s *Server) ReplicaWith(o Options) (*Server, error) {
 	dir, err := os.MkdirTemp("/tmp", "cb")
 	if err != nil {
 		return nil, err
 	}
-	r := &Server{bin: s.bin, dir: dir, name: "copy"}
+	r := &Server{bin: s.bin, dir: dir, name: "copy", o: o}
 	return r.make("pg_basebackup", "--no-sync", "--checkpoint=fast", "--write-recovery-conf", "--username=postgres",
-		"--host="+s.dir, "--pgdata="+r.data())
+		"--host="+s.dir, "--port="+s.port(), "--pgdata="+r.data())
 }
 
 // make fills the data directory by a command and starts the server.
@@ -62,11 +78,27 @@ func (s *Server) make(command string, args ...string) (*Server, error) {
 	if err := s.fill(command, args...); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.dir))
 	}
+	if s.o.Trust {
+		if err := s.trust(); err != nil {
+			return nil, errors.Join(err, s.Remove())
+		}
+	}
 	if err := s.Start(); err != nil {
 		return nil, errors.Join(err, s.Remove())
 	}
 	return s, nil
 }
+
+func (s *Server) trust() error {
+	f, err := os.OpenFile(filepath.Join(s.data(), "pg_hba.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("host all all all trust\nhost replication all all trust\n")
+	return errors.Join(err, f.Close())
+}
+
+func (s *Server) port() string { return strconv.Itoa(cmp.Or(s.o.Port, 5432)) }
 
 func (s *Server) fill(command string, args ...string) error {
 	attr, err := s.as()
@@ -105,7 +137,26 @@ func (s *Server) as() (*syscall.SysProcAttr, error) {
 }
 
 // DSN returns the URI of the server's private socket.
-func (s *Server) DSN() string { return "postgres://postgres@/postgres?host=" + s.dir }
+func (s *Server) DSN() string {
+	return "postgres://postgres@/postgres?port=" + s.port() + "&host=" + s.dir
+}
+
+// Data returns the data directory.
+func (s *Server) Data() string { return s.data() }
+
+// Bin returns the directory of the server's programs.
+func (s *Server) Bin() string { return s.bin }
+
+// Command prepares a program of PostgreSQL, to be run as the server's user.
+func (s *Server) Command(name string, args ...string) (*exec.Cmd, error) {
+	attr, err := s.as()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(filepath.Join(s.bin, name), args...) //nolint:noctx // the caller decides how long it runs
+	cmd.Dir, cmd.SysProcAttr = s.dir, attr
+	return cmd, nil
+}
 
 // Dir returns the socket's directory.
 func (s *Server) Dir() string { return s.dir }
@@ -124,8 +175,15 @@ func (s *Server) Start() error {
 	s.cmd = exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.data(), "-k", s.dir, //nolint:noctx // Stop and Kill end it
 		"-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=128MB", "-c", "max_wal_size=2GB",
 		"-c", "cluster_name="+s.name, "-c", "autovacuum_naptime=5s")
+	for _, setting := range s.o.Settings {
+		s.cmd.Args = append(s.cmd.Args, "-c", setting)
+	}
 	s.cmd.Dir, s.cmd.SysProcAttr, s.cmd.Stdout, s.cmd.Stderr = s.dir, attr, log, log
-	if err := s.cmd.Start(); err != nil {
+	in := s.o.In
+	if in == nil {
+		in = func(f func() error) error { return f() }
+	}
+	if err := in(s.cmd.Start); err != nil {
 		return err
 	}
 	s.exited = make(chan struct{})

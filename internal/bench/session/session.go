@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,10 +26,12 @@ const (
 
 // Options says where a Session connects.
 type Options struct {
-	DSN     string        // libpq URI or keyword string; several hosts are tried in turn
-	Start   int           // index of the host to begin with, modulo their number: clients spread themselves with it
-	Timeout time.Duration // of one operation; default DefaultTimeout
-	Name    string        // application_name, unless the DSN sets one
+	DSN     string          // libpq URI or keyword string; several hosts are tried in turn
+	Start   int             // index of the host to begin with, modulo their number: clients spread themselves with it
+	Timeout time.Duration   // of one operation; default DefaultTimeout
+	PerHost time.Duration   // of one attempt to connect to one host; default 2 s
+	Name    string          // application_name, unless the DSN sets one
+	Dial    pgconn.DialFunc // where connections are made from; default: here
 }
 
 // Session is one client. It is not safe for concurrent use.
@@ -44,9 +47,14 @@ type Session struct {
 
 // New reads o; it does not connect.
 func New(o Options) (*Session, error) {
-	hosts, err := split(o.DSN, o.Name)
+	hosts, err := split(o.DSN, o.Name, cmp.Or(o.PerHost, perHost))
 	if err != nil {
 		return nil, err
+	}
+	for _, h := range hosts {
+		if o.Dial != nil {
+			h.DialFunc = o.Dial
+		}
 	}
 	s := &Session{hosts: hosts, next: o.Start % len(hosts), timeout: o.Timeout}
 	if s.timeout <= 0 {
@@ -56,7 +64,7 @@ func New(o Options) (*Session, error) {
 }
 
 // split makes one configuration per host, keeping the TLS alternatives of each.
-func split(dsn, name string) ([]*pgx.ConnConfig, error) {
+func split(dsn, name string, perHost time.Duration) ([]*pgx.ConnConfig, error) {
 	all, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("read connection string: %w", err)

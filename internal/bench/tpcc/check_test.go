@@ -75,6 +75,17 @@ func TestLoadRunCheck(t *testing.T) {
 	if res.Reads["only"] == 0 || len(res.Clients) != 8 || res.Clients[0].LongestGap == 0 || res.Clients[0].Reconnects != 0 {
 		t.Errorf("reads %v, clients %+v", res.Reads, res.Clients)
 	}
+	// The same by statements from the client: the conditions must hold as they do with functions.
+	for i, mode := range []Mode{ClientSQL, Pipeline} {
+		res, err := Run(t.Context(), RunOptions{DSN: dsn, ReadDSN: dsn, Clients: 4, Seed: uint64(10 + i), Mode: mode, Transactions: 115})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %.0f tx/s, %d rolled back, errors %v", mode, res.TPS, res.RolledBack, res.Errors)
+		if res.Unknown != 0 || res.OK+res.RolledBack+res.Fail != 4*115 || res.Fail > 10 || res.Reads["only"] != 4*115*2/23 {
+			t.Errorf("%s: ok %d, rolled back %d, fail %d, unknown %d, errors %v, reads %v", mode, res.OK, res.RolledBack, res.Fail, res.Unknown, res.Errors, res.Reads)
+		}
+	}
 	mustHold(t, dsn)
 	after := digest(t, dsn)
 	if after == shared.digest {
@@ -196,7 +207,7 @@ func TestLoadLeavesForeignSchemasAlone(t *testing.T) {
 	}
 }
 
-// TestReloadGivesTheSameDigest loads over an earlier load that did not end, with another number of connections.
+// TestReloadGivesTheSameDigest loads over an earlier load that did not end, with another number of connections, and in two goes.
 func TestReloadGivesTheSameDigest(t *testing.T) {
 	loaded(t)
 	if _, err := connect(t, shared.server.DSN()).Exec(t.Context(), "create database reload"); err != nil {
@@ -209,11 +220,35 @@ func TestReloadGivesTheSameDigest(t *testing.T) {
 	if _, err := Run(t.Context(), RunOptions{DSN: dsn}); err == nil {
 		t.Error("ran on a load that did not end")
 	}
-	if _, err := Load(t.Context(), dsn, LoadOptions{Seed: testSeed, Parallel: 4}); err != nil {
+	// Of other rows, the unfinished load is replaced. This one is interrupted, and the next one goes on.
+	ctx, cancel := context.WithCancel(t.Context())
+	o := LoadOptions{Seed: testSeed, Parallel: 4, Resume: true, Progress: func(done, total int64) {
+		if done > total/4 {
+			cancel()
+		}
+	}}
+	if _, err := Load(ctx, dsn, o); err == nil {
+		t.Fatal("the load was not interrupted")
+	}
+	o.Progress = nil
+	made, err := Load(t.Context(), dsn, o)
+	if err != nil {
 		t.Fatal(err)
+	}
+	if made == 0 || made >= shared.rows {
+		t.Errorf("%d of %d rows were made again", made, shared.rows)
+	}
+	if again, err := Load(t.Context(), dsn, o); err != nil || again != 0 {
+		t.Errorf("a complete load was loaded again: %d rows, %v", again, err)
 	}
 	if digestOfLoad(t, dsn) != shared.digest {
 		t.Error("two loads of one seed differ")
+	}
+	if err := Drop(t.Context(), dsn); err != nil {
+		t.Error(err)
+	}
+	if _, err := Run(t.Context(), RunOptions{DSN: dsn}); err == nil {
+		t.Error("ran on what was dropped")
 	}
 }
 

@@ -56,10 +56,11 @@ type LoadOptions struct {
 	Seed       uint64                  // the same seed gives byte-identical rows
 	Parallel   int                     // COPY streams; default 2
 	Progress   func(done, total int64) // rows; called a few times a second by one goroutine
+	Resume     bool                    // go on with an earlier Load of the same rows, which may have been interrupted, instead of replacing it
 }
 
 // Load creates schema tpcc and fills it, and returns how many rows that took. A schema tpcc that an earlier Load made is
-// replaced; any other is refused with ErrNotOurs.
+// replaced, or, with Resume and the same rows, completed; any other is refused with ErrNotOurs.
 func Load(ctx context.Context, dsn string, o LoadOptions) (rows int64, err error) {
 	o.Warehouses = max(o.Warehouses, 1)
 	if o.Parallel <= 0 {
@@ -70,10 +71,16 @@ func Load(ctx context.Context, dsn string, o LoadOptions) (rows int64, err error
 		return 0, err
 	}
 	defer closeConn(conn)
-	if err := createSchema(ctx, conn, o); err != nil {
+	l := loader{dsn: dsn, chunks: population(o.Seed, o.Warehouses)}
+	there, complete, err := l.earlier(ctx, conn, o)
+	if err != nil || complete {
 		return 0, err
 	}
-	l := loader{dsn: dsn, chunks: population(o.Seed, o.Warehouses)}
+	if !there {
+		if err := createSchema(ctx, conn, o); err != nil {
+			return 0, err
+		}
+	}
 	for _, c := range l.chunks {
 		l.total += int64(c.rows)
 	}
@@ -82,7 +89,7 @@ func Load(ctx context.Context, dsn string, o LoadOptions) (rows int64, err error
 	if err := l.each(ctx, o.Parallel, len(l.chunks), l.copyChunk); err != nil {
 		return 0, err
 	}
-	if err := l.each(ctx, o.Parallel, len(indexes), buildIndex); err != nil {
+	if err := l.each(ctx, o.Parallel, len(indexes), l.buildIndex); err != nil {
 		return 0, err
 	}
 	if _, err := conn.Exec(ctx, "analyze "+schemaTables()); err != nil {
@@ -91,7 +98,7 @@ func Load(ctx context.Context, dsn string, o LoadOptions) (rows int64, err error
 	if _, err := conn.Exec(ctx, "update tpcc.coterie_bench set loaded_at = now()"); err != nil {
 		return 0, fmt.Errorf("mark the load as ended: %w", err)
 	}
-	return l.total, nil
+	return l.made.Load(), nil
 }
 
 func schemaTables() string {
@@ -139,11 +146,60 @@ func createSchema(ctx context.Context, conn *pgx.Conn, o LoadOptions) error {
 	})
 }
 
+// Drop removes schema tpcc if an earlier Load made it.
+func Drop(ctx context.Context, dsn string) error {
+	conn, err := session.Open(ctx, dsn, appName)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		var ours bool
+		if err := tx.QueryRow(ctx, `select to_regclass('tpcc.coterie_bench') is not null`).Scan(&ours); err != nil || !ours {
+			return err
+		}
+		_, err := tx.Exec(ctx, "drop schema tpcc cascade")
+		return err
+	})
+}
+
 type loader struct {
 	dsn    string
 	chunks []chunk
 	total  int64
-	done   atomic.Int64
+	done   atomic.Int64 // rows that are there
+	made   atomic.Int64 // of these, by this load
+}
+
+// earlier looks for a load of the same rows that can be completed, or is complete.
+func (l *loader) earlier(ctx context.Context, conn *pgx.Conn, o LoadOptions) (there, complete bool, err error) {
+	if !o.Resume {
+		return false, false, nil
+	}
+	var marks bool
+	const look = `select to_regclass('tpcc.coterie_bench') is not null and to_regclass('tpcc.coterie_bench_part') is not null`
+	if err := conn.QueryRow(ctx, look).Scan(&marks); err != nil || !marks {
+		return false, false, err
+	}
+	const same = `select loaded_at is not null from tpcc.coterie_bench where version = $1 and seed = $2::text::numeric and warehouses = $3`
+	err = conn.QueryRow(ctx, same, formatVersion, strconv.FormatUint(o.Seed, 10), o.Warehouses).Scan(&complete)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, false, nil
+	}
+	return err == nil, complete, err
+}
+
+// once runs do in a transaction that also marks the part as done, unless an earlier load did it.
+func once(ctx context.Context, conn *pgx.Conn, part int, do func() error) (did bool, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, "insert into tpcc.coterie_bench_part values ($1) on conflict do nothing", part)
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		did = true
+		return do()
+	})
+	return did, err
 }
 
 // report calls progress until the function it returns is called, which calls it a last time.
@@ -195,11 +251,16 @@ func (l *loader) each(ctx context.Context, parallel, n int, do func(context.Cont
 	return context.Cause(ctx)
 }
 
-func buildIndex(ctx context.Context, conn *pgx.Conn, i int) error {
-	if _, err := conn.Exec(ctx, "set maintenance_work_mem = '128MB'"); err != nil {
-		return fmt.Errorf("%s: %w", indexes[i], err)
-	}
-	if _, err := conn.Exec(ctx, indexes[i]); err != nil {
+// buildIndex builds one; its part has a negative number.
+func (l *loader) buildIndex(ctx context.Context, conn *pgx.Conn, i int) error {
+	_, err := once(ctx, conn, -1-i, func() error {
+		if _, err := conn.Exec(ctx, "set local maintenance_work_mem = '128MB'"); err != nil {
+			return err
+		}
+		_, err := conn.Exec(ctx, indexes[i])
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("%s: %w", indexes[i], err)
 	}
 	return nil
@@ -207,9 +268,17 @@ func buildIndex(ctx context.Context, conn *pgx.Conn, i int) error {
 
 func (l *loader) copyChunk(ctx context.Context, conn *pgx.Conn, i int) error {
 	c := l.chunks[i]
-	r := &chunkReader{chunk: c, done: &l.done}
-	if _, err := conn.PgConn().CopyFrom(ctx, r, "copy tpcc."+c.table+" from stdin"); err != nil {
+	did, err := once(ctx, conn, i, func() error {
+		_, err := conn.PgConn().CopyFrom(ctx, &chunkReader{chunk: c, done: &l.done}, "copy tpcc."+c.table+" from stdin")
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("copy tpcc.%s: %w", c.table, err)
+	}
+	if did {
+		l.made.Add(int64(c.rows))
+	} else {
+		l.done.Add(int64(c.rows))
 	}
 	return nil
 }

@@ -7,18 +7,24 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/coteriedb/coterie/internal/bench/session"
 )
 
 // RunOptions says what Run runs.
 type RunOptions struct {
-	DSN        string         // libpq URI of the read-write address; several hosts are tried in turn
-	ReadDSN    string         // where Order-Status and Stock-Level go; default: where everything goes
-	Clients    int            // terminals; default 8
-	Seed       uint64         // of the terminals' inputs
-	Warehouses int            // default: as many as are loaded
-	Timeout    time.Duration  // after which an operation's outcome is unknown; default 5 s
-	Tick       func(Interval) // called about every second by one goroutine, if set
+	DSN        string          // libpq URI of the read-write address; several hosts are tried in turn
+	ReadDSN    string          // where Order-Status and Stock-Level go; default: where everything goes
+	Clients    int             // terminals; default 8
+	Mode       Mode            // default Functions
+	Seed       uint64          // of the terminals' inputs
+	Warehouses int             // default: as many as are loaded
+	Timeout    time.Duration   // after which an operation's outcome is unknown; default 5 s
+	Dial       pgconn.DialFunc // where connections are made from; default: here
+
+	Transactions int64          // of each terminal, answered or not, after which it ends; default: until ctx ends
+	Tick         func(Interval) // called about every second by one goroutine, if set
 }
 
 // Interval is what happened between two ticks.
@@ -60,7 +66,7 @@ type ClientResult struct {
 	LongestGap time.Duration // between two acknowledged read-write transactions
 }
 
-// Run runs the mix until ctx ends; that is not an error. A transaction that is under way then is let finish. Nothing is ever
+// Run runs the mix until ctx ends, which is not an error, or every terminal has had its Transactions. A transaction that is under way then is let finish. Nothing is ever
 // sent twice, and a terminal that loses its server looks for another until the end.
 func Run(ctx context.Context, o RunOptions) (Result, error) {
 	if o.Clients <= 0 {

@@ -9,6 +9,9 @@ create table tpcc.coterie_bench (
     loaded_at  timestamptz   -- null while the load has not ended
 );
 
+-- The parts of the load that are there: chunks from 0 on, indexes from -1 down.
+create table tpcc.coterie_bench_part (part int primary key);
+
 create table tpcc.warehouse (
     w_id       int not null,
     w_name     varchar(10) not null,

@@ -49,6 +49,8 @@ type terminal struct {
 	rand       stream
 	cards      []int
 	drawn      int
+	left       int64 // transactions to run; negative: any number
+	mode       Mode
 	write      *session.Session
 	read       *session.Session // the same as write without a read address
 	lastWrite  time.Time        // when the last read-write transaction was acknowledged
@@ -58,17 +60,21 @@ type terminal struct {
 func newTerminal(o RunOptions, c constants, i int) (*terminal, error) {
 	t := &terminal{
 		w: i/districts%o.Warehouses + 1, d: i%districts + 1,
-		warehouses: o.Warehouses, constants: c, rand: newStream(o.Seed, "terminal", i), cards: deck(),
+		warehouses: o.Warehouses, constants: c, rand: newStream(o.Seed, "terminal", i), cards: deck(), mode: o.Mode,
 	}
 	t.drawn = len(t.cards)
+	t.left = o.Transactions
+	if t.left <= 0 {
+		t.left = -1
+	}
 	var err error
-	t.write, err = session.New(session.Options{DSN: o.DSN, Start: i, Timeout: o.Timeout, Name: appName})
+	t.write, err = session.New(session.Options{DSN: o.DSN, Start: i, Timeout: o.Timeout, Name: appName, Dial: o.Dial})
 	if err != nil {
 		return nil, err
 	}
 	t.read = t.write
 	if o.ReadDSN != "" {
-		t.read, err = session.New(session.Options{DSN: o.ReadDSN, Start: i, Timeout: o.Timeout, Name: appName})
+		t.read, err = session.New(session.Options{DSN: o.ReadDSN, Start: i, Timeout: o.Timeout, Name: appName, Dial: o.Dial})
 	}
 	return t, err
 }
@@ -91,7 +97,7 @@ func (t *terminal) reconnects() int {
 // run draws cards until ctx ends. It returns an error only if it could never connect.
 func (t *terminal) run(ctx context.Context, rec *recorder) error {
 	defer t.close()
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && t.left != 0 {
 		k := t.draw()
 		s := t.write
 		if k.readOnly() {
@@ -112,6 +118,7 @@ func (t *terminal) run(ctx context.Context, rec *recorder) error {
 		end := time.Now()
 		e.took = end.Sub(start)
 		rec.add(e)
+		t.left = max(t.left-1, -1)
 		if e.outcome == session.OK && !k.readOnly() {
 			if !t.lastWrite.IsZero() {
 				t.gap = max(t.gap, end.Sub(t.lastWrite))
@@ -151,6 +158,8 @@ func (t *terminal) transaction(k kind, e *event) func(context.Context, *pgx.Conn
 	}
 	panic(fmt.Sprintf("no such transaction: %d", k))
 }
+
+func (t *terminal) clientSQL() bool { return t.mode == ClientSQL || t.mode == Pipeline }
 
 func (t *terminal) customer() int {
 	return t.rand.nuRand(1023, t.constants.customer, 1, customersPerDistrict)
@@ -198,11 +207,16 @@ func (t *terminal) newOrder() func(context.Context, *pgx.Conn) error {
 	if t.rand.chance(1, 100) {
 		lines[len(lines)-1].item = items + 1
 	}
+	w := t.w
+	if mode := t.mode; t.clientSQL() {
+		return func(ctx context.Context, conn *pgx.Conn) error {
+			return newOrderSQL(ctx, conn, order{w, d, c, lines}, mode == Pipeline)
+		}
+	}
 	item, supply, quantity := make([]int, len(lines)), make([]int, len(lines)), make([]int, len(lines))
 	for i, l := range lines {
 		item[i], supply[i], quantity[i] = l.item, l.supply, l.quantity
 	}
-	w := t.w
 	return func(ctx context.Context, conn *pgx.Conn) error {
 		var id int
 		const call = `select r_o_id from tpcc.new_order($1, $2, $3, $4::int[], $5::int[], $6::int[])`
@@ -219,6 +233,11 @@ func (t *terminal) payment() func(context.Context, *pgx.Conn) error {
 	id, last := t.customerKey()
 	cents := t.rand.in(100, 500_000)
 	w := t.w
+	if t.clientSQL() {
+		return func(ctx context.Context, conn *pgx.Conn) error {
+			return paymentSQL(ctx, conn, w, d, cw, cd, id, last, cents)
+		}
+	}
 	return func(ctx context.Context, conn *pgx.Conn) error {
 		var c int
 		const call = `select r_c_id from tpcc.payment($1, $2, $3, $4, $5, $6, $7::int / 100.0)`
@@ -230,6 +249,9 @@ func (t *terminal) orderStatus(e *event) func(context.Context, *pgx.Conn) error 
 	d := t.rand.in(1, districts)
 	id, last := t.customerKey()
 	w := t.w
+	if t.clientSQL() {
+		return func(ctx context.Context, conn *pgx.Conn) error { return orderStatusSQL(ctx, conn, w, d, id, last, e) }
+	}
 	return func(ctx context.Context, conn *pgx.Conn) error {
 		var lines int
 		const call = `select r_lines, r_server from tpcc.order_status($1, $2, $3, $4)`
@@ -240,6 +262,9 @@ func (t *terminal) orderStatus(e *event) func(context.Context, *pgx.Conn) error 
 func (t *terminal) delivery(e *event) func(context.Context, *pgx.Conn) error {
 	carrier := t.rand.in(1, 10)
 	w := t.w
+	if t.clientSQL() {
+		return func(ctx context.Context, conn *pgx.Conn) error { return deliverySQL(ctx, conn, w, carrier, e) }
+	}
 	return func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `select tpcc.delivery($1, $2)`, w, carrier).Scan(&e.skipped)
 	}
@@ -248,6 +273,9 @@ func (t *terminal) delivery(e *event) func(context.Context, *pgx.Conn) error {
 func (t *terminal) stockLevel(e *event) func(context.Context, *pgx.Conn) error {
 	threshold := t.rand.in(10, 20)
 	w, d := t.w, t.d
+	if t.clientSQL() {
+		return func(ctx context.Context, conn *pgx.Conn) error { return stockLevelSQL(ctx, conn, w, d, threshold, e) }
+	}
 	return func(ctx context.Context, conn *pgx.Conn) error {
 		var short int
 		const call = `select r_short, r_server from tpcc.stock_level($1, $2, $3)`

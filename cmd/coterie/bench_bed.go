@@ -1,0 +1,351 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/bench/experiment"
+	benchreport "github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/cgroup"
+	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/linkem"
+)
+
+// consoleGroup is a group that is known by its listeners' connection string: the console behind it takes statements and shows views.
+type consoleGroup struct {
+	dsn  string
+	name string
+}
+
+// openGroup asks the group for its name.
+func openGroup(ctx context.Context, dsn string) (*consoleGroup, error) {
+	g := &consoleGroup{dsn: dsn}
+	err := g.console(ctx, func(c *pgx.Conn) error {
+		return c.QueryRow(ctx, "SELECT name FROM sys.availability_groups", pgx.QueryExecModeSimpleProtocol).Scan(&g.name)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ask the group's console (database coterie) for the name of the group: %w; for two servers without one, use --target-a and --target-b", err)
+	}
+	return g, nil
+}
+
+// console connects to the database coterie of the listener.
+func (g *consoleGroup) console(ctx context.Context, f func(*pgx.Conn) error) error {
+	cfg, err := pgx.ParseConfig(g.dsn)
+	if err != nil {
+		return err
+	}
+	cfg.Database = "coterie"
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return f(conn)
+}
+
+func (g *consoleGroup) Name() string      { return g.name }
+func (g *consoleGroup) ReadWrite() string { return g.dsn }
+func (g *consoleGroup) ReadOnly() string  { return withIntent(g.dsn) }
+func (g *consoleGroup) Own(string) string { return "" }
+
+func (g *consoleGroup) Statement(ctx context.Context, sql string) error {
+	return g.console(ctx, func(c *pgx.Conn) error {
+		_, err := c.Exec(ctx, sql)
+		return err
+	})
+}
+
+func (g *consoleGroup) names(ctx context.Context, where string) ([]string, error) {
+	var names []string
+	err := g.console(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, "SELECT name FROM coterie.replicas WHERE "+where+" ORDER BY name")
+		if err != nil {
+			return err
+		}
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	return names, err
+}
+
+func (g *consoleGroup) Members(ctx context.Context) ([]string, error) {
+	return g.names(ctx, "availability_mode <> 'CONFIGURATION_ONLY'")
+}
+
+func (g *consoleGroup) Primary(ctx context.Context) (string, error) {
+	names, err := g.names(ctx, "role = 'PRIMARY'")
+	if err != nil {
+		return "", err
+	}
+	if len(names) != 1 {
+		return "", errors.New("the group has no primary now")
+	}
+	return names[0], nil
+}
+
+// withIntent declares read intent in a connection string of either form.
+func withIntent(dsn string) string {
+	for _, scheme := range []string{"postgres://", "postgresql://"} {
+		if len(dsn) > len(scheme) && dsn[:len(scheme)] == scheme {
+			if slices.Contains([]byte(dsn), '?') {
+				return dsn + "&coterie.intent=READ_ONLY"
+			}
+			return dsn + "?coterie.intent=READ_ONLY"
+		}
+	}
+	return dsn + " coterie.intent=READ_ONLY"
+}
+
+// labBed is a lab as a bed: the group, its faults and its links.
+type labBed struct {
+	*consoleGroup
+	lab *labGroup
+	at  string // the client's node; empty: this host
+}
+
+// raiseBed makes a lab.
+func raiseBed(ctx context.Context, o lab.Options, clientAt string) (*labBed, error) {
+	l, err := upLab(ctx, o, o.Progress)
+	if err != nil {
+		return nil, err
+	}
+	g, ok := l.(*labGroup)
+	if !ok {
+		return nil, fmt.Errorf("a lab of another kind: %T", l)
+	}
+	b := &labBed{lab: g, at: clientAt, consoleGroup: &consoleGroup{dsn: g.ReadWrite()}}
+	if clientAt != "" {
+		if b.dsn = g.Lab.DSN(clientAt); b.dsn == "" {
+			return nil, errors.Join(usage("--client-at %s: the lab has no replica of that name", clientAt), b.remove(ctx))
+		}
+	}
+	s, err := g.Status(ctx)
+	if err == nil {
+		b.name = s.Group
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.remove(ctx))
+	}
+	return b, nil
+}
+
+// remove ends the lab and all that it made.
+func (b *labBed) remove(ctx context.Context) error {
+	c, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+	defer cancel()
+	return b.lab.Down(c, false)
+}
+
+func (b *labBed) ReadOnly() string {
+	if b.at != "" {
+		return withIntent(b.dsn)
+	}
+	return b.lab.ReadOnly()
+}
+
+func (b *labBed) Own(member string) string { return b.lab.DSN(member) }
+
+func (b *labBed) Members(context.Context) ([]string, error) {
+	var names []string
+	for _, n := range b.lab.Lab.Nodes() {
+		if !n.Witness {
+			names = append(names, n.Name)
+		}
+	}
+	return names, nil
+}
+
+func (b *labBed) Primary(ctx context.Context) (string, error) {
+	s, err := b.lab.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	if s.Primary == nil {
+		return "", errors.New("the group has no primary now")
+	}
+	return *s.Primary, nil
+}
+
+// Do hits the primary.
+func (b *labBed) Do(ctx context.Context, action experiment.Action) error {
+	primary, err := b.Primary(ctx)
+	if err != nil {
+		return err
+	}
+	switch action {
+	case experiment.Kill:
+		return b.lab.Kill(ctx, primary)
+	case experiment.Pause:
+		return b.lab.Pause(ctx, primary)
+	case experiment.Cut:
+		_, err := b.lab.Cut(ctx, primary, lab.AllNodes, false, false)
+		return err
+	case experiment.Planned:
+		s, err := b.lab.Status(ctx)
+		if err != nil {
+			return err
+		}
+		for _, r := range s.Replicas {
+			if r.Name != primary && r.Sync == ag.Synchronized {
+				_, err := b.lab.Agent(primary).Failover(ctx, api.FailoverRequest{To: ag.ReplicaID(r.Name)})
+				return err
+			}
+		}
+		return errors.New("no secondary is SYNCHRONIZED, so there is nobody to fail over to")
+	}
+	return fmt.Errorf("no such action: %s", action)
+}
+
+// Mend undoes what was done.
+func (b *labBed) Mend(ctx context.Context, action experiment.Action) error {
+	var err error
+	switch action {
+	case experiment.Kill, experiment.Pause:
+		s, serr := b.lab.Status(ctx)
+		if serr != nil {
+			return serr
+		}
+		for _, r := range s.Replicas {
+			switch r.State {
+			case "down":
+				err = errors.Join(err, b.lab.Start(ctx, r.Name))
+			case "paused":
+				err = errors.Join(err, b.lab.Resume(ctx, r.Name))
+			}
+		}
+	case experiment.Cut:
+		_, err = b.lab.Heal(ctx, lab.AllEnds, lab.AllEnds, true)
+	case experiment.Planned:
+	}
+	return errors.Join(err, b.Reconnected(ctx, 3*time.Minute))
+}
+
+// Reconnected waits until every replica is synchronized.
+func (b *labBed) Reconnected(ctx context.Context, patience time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("waited %v for every replica to be SYNCHRONIZED", patience))
+	defer cancel()
+	for {
+		if s, err := b.lab.Status(ctx); err == nil && s.Ready() {
+			return nil
+		}
+		if !pause(ctx, 100*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// labLinks are the links of a lab with network namespaces.
+type labLinks struct{ *labBed }
+
+// Shape changes every link between nodes.
+func (l labLinks) Shape(ctx context.Context, shape string) error {
+	s, err := linkem.ParseShape(shape)
+	if err != nil {
+		return err
+	}
+	_, err = l.lab.Link(ctx, lab.AllNodes, lab.AllNodes, s, false)
+	return err
+}
+
+// RoundTrip is the median time that connecting from one node to the other's endpoint takes.
+func (l labLinks) RoundTrip(ctx context.Context, from, to string) (time.Duration, error) {
+	s, err := l.lab.Status(ctx)
+	if err != nil {
+		return 0, err
+	}
+	a, ok1 := s.Replica(from)
+	b, ok2 := s.Replica(to)
+	if !ok1 || !ok2 || a.Namespace == "" {
+		return 0, errors.New("no network between them")
+	}
+	var all []time.Duration
+	dial := dialIn(a.Namespace)
+	for range 15 {
+		start := time.Now()
+		c, err := dial(ctx, "tcp", b.Endpoint)
+		if err != nil {
+			return 0, err
+		}
+		all = append(all, time.Since(start))
+		_ = c.Close()
+	}
+	slices.Sort(all)
+	return all[len(all)/2], nil
+}
+
+// SyncTime measures the disk below a node.
+func (l labLinks) SyncTime(_ context.Context, member string, n int) (time.Duration, error) {
+	return benchreport.SyncTime(l.lab.Dir(member), n)
+}
+
+// dialIn connects from within a network namespace.
+func dialIn(namespace string) pgconn.DialFunc {
+	return func(ctx context.Context, network, addr string) (c net.Conn, err error) {
+		err = linkem.Enter(namespace, func() error {
+			var e error
+			c, e = (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, addr)
+			return e
+		})
+		return c, err
+	}
+}
+
+// need is what an experiment wants of the lab that is made for it.
+type need struct {
+	cpu     float64
+	network bool
+	links   string
+	bytes   uint64 // that the replicas need together for what is loaded
+}
+
+// loaded estimates what the replicas of a lab need together for so much data: the data, as much WAL, three times.
+func loaded(bytes int) uint64 { return uint64(bytes) * 6 }
+
+// labFor makes a lab that has what is needed, or as much of it as this user may have.
+func labFor(ctx context.Context, n need, o lab.Options, clientAt string) (*labBed, *experiment.Bed, error) {
+	root := os.Geteuid() == 0
+	bed := &experiment.Bed{}
+	if n.cpu > 0 && root {
+		o.Caps = cgroup.Limits{CPU: n.cpu}
+		bed.Capped = fmt.Sprintf("%v of a processor", n.cpu)
+	}
+	if (n.network || clientAt != "") && root {
+		o.Net, o.Port = lab.NetNamespaces, 0
+		var err error
+		if o.Links, err = linkem.ParseShape(n.links); err != nil {
+			return nil, nil, usage("--link: %w", err)
+		}
+	}
+	b, err := raiseBed(ctx, o, clientAt)
+	if err != nil {
+		return nil, nil, err
+	}
+	bed.Group, bed.Faults = b, b
+	if o.Net == lab.NetNamespaces {
+		bed.Links = labLinks{b}
+	}
+	if clientAt != "" {
+		s, err := b.lab.Status(ctx)
+		if err != nil {
+			return nil, nil, errors.Join(err, b.remove(ctx))
+		}
+		r, _ := s.Replica(clientAt)
+		if r.Namespace == "" {
+			return nil, nil, errors.Join(refused("--client-at needs nodes with networks of their own: run it as root"), b.remove(ctx))
+		}
+		bed.Dial, bed.ClientAt = dialIn(r.Namespace), "at "+clientAt+", through that node's listener"
+	}
+	return b, bed, nil
+}

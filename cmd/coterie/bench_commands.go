@@ -1,0 +1,523 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/bench/experiment"
+	benchreport "github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/bench/tpcc"
+	"github.com/coteriedb/coterie/internal/bench/workload"
+	"github.com/coteriedb/coterie/internal/linkem"
+)
+
+// Links of the experiments, unless told otherwise.
+const (
+	commitLink = "rtt=0.5ms,rate=1gbit"
+	tunnelLink = "rtt=20ms,rate=20mbit"
+)
+
+// experimentCommands are the published experiments, and what is done with their results.
+func experimentCommands() []*cobra.Command {
+	return []*cobra.Command{benchRouting(), benchTprocc(), benchRead(), benchConnect(), benchCommit(), benchTunnel(), benchAll(), benchList(), benchCompare()}
+}
+
+const targetHelp = `
+
+Without a target it makes a lab of three replicas on this machine and removes it. --group measures a group that is there, by its listeners' connection
+string; --target-a and --target-b compare any two servers, or two ways to one.`
+
+func benchRouting() *cobra.Command {
+	var f experimentFlags
+	var o experiment.RoutingOptions
+	var params, paramFile, format string
+	c := &cobra.Command{
+		Use: "routing", Short: "Does read-only routing pay? By number of threads", Args: args(0, "no arguments"),
+		Long: `Asks the same query by 1 to 12 threads, with read intent declared, once with the routing list NONE (the primary answers) and once with all replicas
+in turn. Each node of the lab may use half a processor: without such a limit the same processors would do the work in both arms.` + targetHelp,
+		Example: "  coterie bench routing --report out\n  coterie bench routing --target-a \"$PRIMARY\" --target-b \"$LISTENER\" --query 'select count(*) from t where a = $1' --params-query 'select a from t limit 1000'",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := positive("threads", o.Threads); err != nil {
+				return err
+			}
+			switch o.Format = workload.Format(format); o.Format {
+			case workload.Binary, workload.Text, workload.Copy:
+			default:
+				return usage("--format %s: choose binary, text or copy", format)
+			}
+			if f.preset == presetPublished {
+				o.Iterations, o.Duration = 1000, 0
+			}
+			return f.measureAll(c, "Read-only routing", []stageOf{{need{cpu: 0.5, bytes: loaded(o.Rows * workload.RowBytes)}, []piece{routingPiece(o, params, paramFile)}}})
+		},
+	}
+	f.add(c)
+	fs := c.Flags()
+	fs.IntSliceVar(&o.Threads, "threads", experiment.PublishedThreads, "numbers of clients")
+	fs.StringVar(&o.SQL, "query", "", "what is asked (default: an aggregate over 2,000 rows of a table of our own)")
+	fs.StringVar(&params, "params-query", "", "a query whose rows are the parameters, in turn")
+	fs.StringVar(&paramFile, "params-csv", "", "a CSV file without a heading, instead")
+	fs.StringVar(&format, "format", "binary", "of the rows: binary, text or copy")
+	fs.BoolVar(&o.Connect, "connect-each", false, "a connection for every query")
+	fs.DurationVar(&o.Duration, "duration", 2*time.Second, "of each run")
+	fs.Int64Var(&o.Iterations, "iterations", 0, "queries of each thread, instead of --duration")
+	fs.DurationVar(&o.WarmUp, "warm-up", 300*time.Millisecond, "before each run, not counted")
+	fs.Float64Var(&o.Rate, "rate", 0, "queries per second that all threads intend (0: as fast as they are answered); latency counts from the intended start")
+	fs.IntVar(&o.Rows, "rows", 200_000, "of our own table")
+	return c
+}
+
+func routingPiece(o experiment.RoutingOptions, params, paramFile string) piece {
+	return piece{"routing", "Read-only routing", "Does read-only routing pay?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
+		var err error
+		switch {
+		case paramFile != "":
+			o.Params, err = workload.ParamFile(paramFile)
+		case params != "" && b.Group != nil:
+			o.Params, err = workload.ParamQuery(ctx, b.Group.ReadWrite(), params)
+		case params != "":
+			o.Params, err = workload.ParamQuery(ctx, b.A, params)
+		}
+		if err != nil {
+			return benchreport.Experiment{}, err
+		}
+		if o.Iterations > 0 {
+			o.Duration = 0
+		}
+		return b.Routing(ctx, o)
+	}}
+}
+
+func benchTprocc() *cobra.Command {
+	var f experimentFlags
+	var o experiment.TproccOptions
+	var mode string
+	c := &cobra.Command{
+		Use: "tprocc", Short: "TPC-C-derived transactions, by users, with the read-only ones routed or not", Args: args(0, "no arguments"),
+		Long: `Runs the mix, once with everything on the primary and once with Order-Status and Stock-Level routed to secondaries. It counts
+NOPM (new orders per minute, also by the database's own order numbers) and TPM, and checks the twelve consistency conditions on every replica
+afterwards. It is derived from TPC-C and is not TPC-C.` + targetHelp,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := positive("users", o.Users); err != nil {
+				return err
+			}
+			switch o.Mode = tpcc.Mode(mode); o.Mode {
+			case tpcc.Functions, tpcc.ClientSQL, tpcc.Pipeline:
+			default:
+				return usage("--mode %s: choose functions, sql or pipeline", mode)
+			}
+			if f.preset == presetPublished {
+				o.Transactions, o.Warehouses = 50_000, 100
+			}
+			return f.measureAll(c, "TPC-C-derived transactions", []stageOf{{need{cpu: 0.5, bytes: loaded(o.Warehouses * 110 << 20)}, []piece{tproccPiece(o)}}})
+		},
+	}
+	f.add(c)
+	c.Flags().IntSliceVar(&o.Users, "users", experiment.PublishedThreads, "numbers of users")
+	c.Flags().StringVar(&mode, "mode", string(tpcc.Functions), "how transactions reach the server: functions, one call each; sql, statement by statement; pipeline, the order lines at once")
+	c.Flags().IntVar(&o.Warehouses, "warehouses", 2, "to load, about 100 MB each")
+	c.Flags().DurationVar(&o.Duration, "duration", 5*time.Second, "of each run")
+	c.Flags().Int64Var(&o.Transactions, "transactions", 0, "of each user, instead of --duration")
+	return c
+}
+
+func tproccPiece(o experiment.TproccOptions) piece {
+	return piece{"tprocc", "TPC-C-derived transactions", "Is the mix faster with its read-only transactions routed?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
+		return b.Tprocc(ctx, o)
+	}}
+}
+
+func benchRead() *cobra.Command {
+	var f experimentFlags
+	var o experiment.ReadOptions
+	c := &cobra.Command{
+		Use: "read", Short: "How long one client takes to read many rows, as text, binary and COPY", Args: args(0, "no arguments"),
+		Long: `Reads all rows of a table by one client, from the primary and from a secondary.` + targetHelp,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if f.preset == presetPublished {
+				o.Rows = experiment.PublishedRows
+			}
+			o.Formats = []workload.Format{workload.Text, workload.Binary, workload.Copy}
+			return f.measureAll(c, "Reading rows", []stageOf{{need{bytes: loaded(o.Rows * workload.RowBytes)}, []piece{{
+				"read", "Reading rows", "How long does one client take to read so many rows?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) { return b.Read(ctx, o) },
+			}}}})
+		},
+	}
+	f.add(c)
+	c.Flags().IntVar(&o.Rows, "rows", 100_000, "to read; published: 1,000,000")
+	return c
+}
+
+func benchConnect() *cobra.Command {
+	var f experimentFlags
+	o := experiment.ConnectOptions{WarmUp: 200 * time.Millisecond}
+	c := &cobra.Command{
+		Use: "connect", Short: "Logins per second", Args: args(0, "no arguments"),
+		Long: `Connects with a password, asks one thing and leaves, again and again.` + targetHelp,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := positive("clients", o.Clients); err != nil {
+				return err
+			}
+			return f.measureAll(c, "Logging in", []stageOf{{need{}, []piece{{
+				"connect", "Logging in", "How many logins per second?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) { return b.Connect(ctx, o) },
+			}}}})
+		},
+	}
+	f.add(c)
+	c.Flags().IntSliceVar(&o.Clients, "clients", []int{1, 4, 12}, "numbers of clients")
+	c.Flags().DurationVar(&o.Duration, "duration", 2*time.Second, "of each run")
+	return c
+}
+
+func benchCommit() *cobra.Command {
+	var f experimentFlags
+	var total int
+	var compression []string
+	c := &cobra.Command{
+		Use: "commit", Short: "What a synchronous commit costs: the insert matrix", Args: args(0, "no arguments"),
+		Long: `Inserts the same number of rows in one transaction, in many, and one by one, waiting for the secondaries or not, without and with compression of
+the link. Beside it stands the physical floor, measured in the same run: the round trip to the nearest secondary and its disk. As root the
+lab's links are of 1 Gbit/s and 0.5 ms. With --target-a and --target-b the first is the asynchronous arm.` + targetHelp,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if total < 1 {
+				return usage("--rows %d: choose 1 or more", total)
+			}
+			o := experiment.CommitOptions{Cells: matrixCells(total), Compression: compression}
+			if f.preset == presetPublished {
+				o.Cells = experiment.PublishedCells
+			}
+			if f.targetA != "" {
+				o.Compression = nil
+			}
+			n := need{network: true, links: commitLink, bytes: loaded(2 * o.Cells[0].Rows * workload.RowBytes)}
+			return f.measureAll(c, "The insert matrix", []stageOf{{n, []piece{commitPiece(o, linkWord(f.link, commitLink))}}})
+		},
+	}
+	f.add(c)
+	c.Flags().IntVar(&total, "rows", 20_000, "of each cell; published: 1,000,000")
+	c.Flags().StringSliceVar(&compression, "compression", []string{"OFF", "ZSTD"}, "LOG_COMPRESSION of the secondaries, each in turn")
+	return c
+}
+
+// matrixCells are the shapes of the matrix for a number of rows: in one transaction, in hundreds, in tens, and one by one.
+func matrixCells(total int) []experiment.Cell {
+	var out []experiment.Cell
+	for _, rows := range []int{total, total / 10, 1000, 10, 1} {
+		if rows >= 1 && rows <= total && !slices.ContainsFunc(out, func(c experiment.Cell) bool { return c.Rows == rows }) && total/rows <= 2000 {
+			out = append(out, experiment.Cell{Inserts: total / rows, Rows: rows})
+		}
+	}
+	if n := len(out); out[n-1].Rows > 1 {
+		out = append(out, experiment.Cell{Inserts: min(total, 500), Rows: 1})
+	}
+	return out
+}
+
+func linkWord(flag, standard string) string {
+	if flag != "" {
+		return flag
+	}
+	return standard
+}
+
+func commitPiece(o experiment.CommitOptions, link string) piece {
+	return piece{"commit", "The insert matrix", "What does a synchronous commit cost?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
+		if b.Links != nil {
+			if err := b.Links.Shape(ctx, link); err != nil {
+				return benchreport.Experiment{}, err
+			}
+			o.Link = link
+		}
+		e, err := b.Commit(ctx, o)
+		if err == nil && b.Links != nil {
+			if err := plainCommit(ctx, b, &e, o); err != nil {
+				e.Notes = append(e.Notes, "Plain PostgreSQL beside it: not run: "+err.Error())
+			}
+		}
+		return e, err
+	}}
+}
+
+// plainCommit does the same inserts on plain PostgreSQL with one synchronous standby behind the same kind of link.
+func plainCommit(ctx context.Context, b *experiment.Bed, e *benchreport.Experiment, o experiment.CommitOptions) (err error) {
+	shape, err := linkem.ParseShape(o.Link)
+	if err != nil {
+		return err
+	}
+	net, stop, err := startBenchNetwork(b.Seed)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	at := func(node string) place {
+		return place{in: func(f func() error) error { return net.Do(node, f) }, addr: net.Addr(node), port: 5432, end: 5022}
+	}
+	s, err := newStage(ctx, at("n1"), at("n2"), "fsync=on")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close(context.WithoutCancel(ctx))) }()
+	if err := errors.Join(net.Set("n1", "n2", shape), net.Set("n2", "n1", shape), s.join(ctx, wayCubic)); err != nil {
+		return err
+	}
+	plain := *b
+	plain.Group, plain.Faults, plain.Links, plain.Dial, plain.Published = nil, nil, nil, nil, false
+	plain.A, plain.B = s.primary.DSN()+"&synchronous_commit=local", s.primary.DSN()+"&synchronous_commit=on"
+	o.Compression = nil
+	b.Progress.Say("the same on plain PostgreSQL with one synchronous standby")
+	p, err := plain.Commit(ctx, o)
+	if err != nil {
+		return err
+	}
+	for _, t := range p.Tables {
+		t.Title = "Plain PostgreSQL with one synchronous standby, the same link, afterwards"
+		e.Tables = append(e.Tables, t)
+	}
+	for _, c := range p.Comparisons {
+		c.Name = "plain PostgreSQL, " + c.Name
+		e.Comparisons = append(e.Comparisons, c)
+	}
+	for _, m := range p.Metrics {
+		m.Name = "plain PostgreSQL/" + m.Name
+		e.Metrics = append(e.Metrics, m)
+	}
+	e.Notes = append(e.Notes, "Plain PostgreSQL on the same link: "+p.Answer)
+	return nil
+}
+
+func benchTunnel() *cobra.Command {
+	var f experimentFlags
+	var csvFile string
+	o := experiment.TunnelOptions{Tunnel: bench.Published, Random: true}
+	c := &cobra.Command{
+		Use: "tunnel", Short: "What compression of the link gives: 10,000 rows, a commit per 250", Args: args(0, "no arguments"),
+		Long: `Inserts rows with one long column, a commit per 250, on a primary with synchronous secondaries behind a narrow link, with LOG_COMPRESSION OFF and
+AUTO, once with constant rows and once with random ones. The links of the lab are of 20 Mbit/s and 20 ms unless --link says otherwise, which needs root.` + targetHelp,
+		RunE: func(c *cobra.Command, _ []string) error {
+			n := need{network: true, links: "lan"} // the lab is made on a fast one
+			o.Tunnel.Pipelined = true
+			if csvFile != "" {
+				out, err := os.Create(csvFile)
+				if err != nil {
+					return err
+				}
+				defer func() { _ = out.Close() }()
+				o.CSV = minutes(out)
+			}
+			return f.measureAll(c, "The tunnel", []stageOf{{n, []piece{tunnelPiece(o, linkWord(f.link, tunnelLink))}}})
+		},
+	}
+	f.add(c)
+	c.Flags().IntVar(&o.Tunnel.Rows, "rows", bench.Published.Rows, "of each run")
+	c.Flags().IntVar(&o.Tunnel.Bytes, "bytes", bench.Published.Bytes, "of the column")
+	c.Flags().IntVar(&o.Tunnel.Every, "commit-every", bench.Published.Every, "rows of a transaction")
+	c.Flags().BoolVar(&o.Random, "random", true, "rows that do not shrink, too")
+	c.Flags().StringVar(&csvFile, "minutes", "", "write `FILE` with a line timestamp,minutes,arm for each run, as the published script does")
+	return c
+}
+
+func minutes(w io.Writer) func(time.Time, time.Duration, string) {
+	return func(at time.Time, took time.Duration, arm string) {
+		_, _ = fmt.Fprintf(w, "%s,%.9f,%s\n", at.UTC().Format("2006-01-02T15:04:05.000Z"), took.Minutes(), strings.ReplaceAll(arm, ",", ""))
+	}
+}
+
+func tunnelPiece(o experiment.TunnelOptions, link string) piece {
+	return piece{"tunnel", "The tunnel", "What does compression give?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
+		if b.Group != nil {
+			if b.Links == nil {
+				return benchreport.Experiment{}, errors.New("its links cannot be shaped, and without a narrow link there is nothing to see: it needs a lab with network namespaces (root)")
+			}
+			if err := b.Links.Shape(ctx, link); err != nil {
+				return benchreport.Experiment{}, err
+			}
+			o.Link = link
+		}
+		return b.Tunnel(ctx, o)
+	}}
+}
+
+// outagePiece breaks the group, on links as they were made.
+func outagePiece(o experiment.FailoverOptions, link string) piece {
+	return piece{"failover", "The outage", "How long is an outage?", func(ctx context.Context, b *experiment.Bed) (e benchreport.Experiment, err error) {
+		if b.Links != nil && link != "" {
+			if err := b.Links.Shape(ctx, link); err != nil {
+				return e, err
+			}
+		}
+		if o.Dir, err = os.MkdirTemp("/var/tmp", "coterie-bench-"); err != nil { // on a disk: every acknowledgement is synced there
+			return e, err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(o.Dir)) }()
+		return b.Failover(ctx, o)
+	}}
+}
+
+func benchAll() *cobra.Command {
+	var f experimentFlags
+	var quick bool
+	c := &cobra.Command{
+		Use: "all", Short: "Every question in one report: routing, commit, compression, outage", Args: args(0, "no arguments"),
+		Long: `Makes a lab whose nodes may use half a processor each, and asks whether read-only routing pays; then a lab with a network of its own, and asks what
+a synchronous commit costs, what compression gives and how long an outage is. --quick takes less than ten minutes on two processors. Without
+root, what needs limits or links is not run and the report says so.`,
+		Example: "  coterie bench all --quick --report out && xdg-open out/report.html",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if f.targetA != "" || f.group != "" {
+				return usage("bench all makes labs of its own; for a target, run the experiments one by one: see coterie bench list")
+			}
+			f.figures = true
+			return f.measureAll(c, "An availability group of PostgreSQL, measured", allStages(quick, f.preset == presetPublished))
+		},
+	}
+	f.add(c)
+	c.Flags().BoolVar(&quick, "quick", false, "small sizes: less than ten minutes")
+	return c
+}
+
+func allStages(quick, published bool) []stageOf {
+	routing := experiment.RoutingOptions{Threads: experiment.PublishedThreads, Duration: 3 * time.Second, WarmUp: 300 * time.Millisecond, Rows: 200_000}
+	commit := experiment.CommitOptions{Cells: matrixCells(100_000), Compression: []string{"OFF", "ZSTD"}}
+	tunnel := experiment.TunnelOptions{Tunnel: bench.Published, Random: true}
+	outage := experiment.FailoverOptions{Actions: experiment.Actions, Runs: 5, Clients: 8, Every: 10 * time.Millisecond, Before: 3 * time.Second, After: 3 * time.Second}
+	tunnel.Tunnel.Pipelined = true
+	first := []piece{}
+	if published {
+		routing.Iterations, routing.Duration, commit.Cells = 1000, 0, experiment.PublishedCells
+	}
+	if quick {
+		routing.Threads, routing.Duration, routing.Rows = []int{1, 4, 12}, 1200*time.Millisecond, 100_000
+		commit.Cells = []experiment.Cell{{Inserts: 1, Rows: 20_000}, {Inserts: 20, Rows: 1000}, {Inserts: 200, Rows: 1}}
+		tunnel.Tunnel.Rows = 3000
+		outage.Actions, outage.Runs = []experiment.Action{experiment.Kill, experiment.Planned}, 2
+	}
+	first = append(first, routingPiece(routing, "", ""))
+	if !quick {
+		first = append(first, tproccPiece(experiment.TproccOptions{Users: []int{1, 4, 12}, Warehouses: 2, Duration: 5 * time.Second}))
+	}
+	return []stageOf{
+		{need{cpu: 0.5}, first},
+		{need{network: true, links: commitLink}, []piece{commitPiece(commit, commitLink), tunnelPiece(tunnel, tunnelLink), outagePiece(outage, commitLink)}},
+	}
+}
+
+// catalogue lists the experiments: command, question, source, what it needs.
+var catalogue = [][4]string{
+	{"routing", "Does read-only routing pay?", "read_only_routing_2016.csv", "limited nodes: a lab as root, or real machines"},
+	{"tprocc", "Is the TPC-C-derived mix faster with its read-only transactions routed?", "oltp_2016.csv", "the same"},
+	{"read", "How long does one client take to read 1,000,000 rows?", "read_1m_rows.csv", "anything"},
+	{"commit", "What does a synchronous commit cost?", "insert_matrix_2016.csv", "links: a lab as root, or anything without the floor"},
+	{"tunnel", "What does compression of the link give?", "tunnel.csv", "a lab as root, or two targets"},
+	{"seeding", "How fast is a copy, beside pg_basebackup?", "seeding.csv", "root"},
+	{"failover", "How long is an outage, and what is lost?", "", "a lab"},
+	{"connect", "How many logins per second?", "", "anything"},
+	{"endpoint", "What does the link between replicas save and cost?", "tunnel.csv", "root"},
+	{"linkem", "How true are the lab's links?", "", "root"},
+}
+
+func benchList() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "list", Short: "The experiments, what each asks, and the published figures beside it", Args: args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			type entry struct {
+				Command   string              `json:"command"`
+				Question  string              `json:"question"`
+				Needs     string              `json:"needs"`
+				Published *benchreport.Source `json:"published,omitempty"`
+			}
+			var all []entry
+			for _, one := range catalogue {
+				e := entry{"coterie bench " + one[0], one[1], one[3], nil}
+				if one[2] != "" {
+					f, err := benchreport.Published(one[2])
+					if err != nil {
+						return err
+					}
+					e.Published = &f.Source
+				}
+				all = append(all, e)
+			}
+			if asJSON {
+				return printJSON(c, all)
+			}
+			t := tabwriter.NewWriter(c.OutOrStdout(), 2, 8, 3, ' ', 0)
+			for _, e := range all {
+				_, _ = fmt.Fprintf(t, "%s\t%s\tneeds %s\n", e.Command, e.Question, e.Needs)
+				if e.Published != nil {
+					_, _ = fmt.Fprintf(t, "\tpublished: %s\t%s\n", e.Published.What, e.Published.Trust)
+				}
+			}
+			return t.Flush()
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func benchCompare() *cobra.Command {
+	var limits []string
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "compare A B", Short: "Compare two results, and fail where one got worse than it may", Args: args(2, "two report directories, or their result.json"),
+		Long: `Compares every figure that two results share. A change that the intervals of both explain is called no difference, and breaks no limit. A limit
+names a metric, or the end of its name, and a change in percent that is too much; if one is broken, the exit code is 1.`,
+		Example: "  coterie bench compare before after --fail-if 'p99>+10%' --fail-if '12 threads/routed/rate<-5%'",
+		RunE: func(c *cobra.Command, a []string) error {
+			var parsed []benchreport.Limit
+			for _, l := range limits {
+				one, err := benchreport.ParseLimit(l)
+				if err != nil {
+					return usage("--fail-if: %w", err)
+				}
+				parsed = append(parsed, one)
+			}
+			before, err := benchreport.Load(a[0])
+			if err != nil {
+				return err
+			}
+			after, err := benchreport.Load(a[1])
+			if err != nil {
+				return err
+			}
+			changes := benchreport.Diff(before, after)
+			if len(changes) == 0 {
+				return unhealthy("the two results have no figure in common: they are of different experiments")
+			}
+			if asJSON {
+				err = printJSON(c, changes)
+			} else {
+				err = benchreport.PrintDiff(c.OutOrStdout(), changes)
+			}
+			return errors.Join(err, judge(limits, parsed, changes))
+		},
+	}
+	c.Flags().StringArrayVar(&limits, "fail-if", nil, "a change that is too much, as 'p99>+10%' or 'rate<-5%'; may be given again")
+	c.Flags().BoolVar(&asJSON, "json", false, "print the changes as JSON")
+	return c
+}
+
+// judge fails for every limit that is broken, and for one that nothing is known of.
+func judge(limits []string, parsed []benchreport.Limit, changes []benchreport.Change) error {
+	var errs []error
+	for i, l := range parsed {
+		broken, known := l.Broken(changes)
+		if !known {
+			errs = append(errs, fmt.Errorf("--fail-if %s: neither result has such a metric; the table above has the names", limits[i]))
+		}
+		for _, one := range broken {
+			errs = append(errs, fmt.Errorf("%s: %s/%s went from %s to %s %s (%+.1f %%)", limits[i], one.Experiment, one.Name, benchreport.Number(one.Old), benchreport.Number(one.New), one.Unit, one.Percent))
+		}
+	}
+	return errors.Join(errs...)
+}

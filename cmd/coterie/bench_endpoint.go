@@ -1,0 +1,317 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/link"
+	"github.com/coteriedb/coterie/internal/linkem"
+)
+
+type endpointOptions struct {
+	seed   uint64
+	rounds int
+	only   []string
+	port   int
+}
+
+func benchEndpointCommand() *cobra.Command {
+	var o endpointOptions
+	var out string
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "endpoint", Short: "What the link between replicas saves over slow and lossy ways, and costs over short ones",
+		Long: `Makes two real servers, in two network namespaces with an emulated link between them, and measures the published workload of a
+replication tunnel by plain TCP with cubic, plain TCP with BBR by route, ssh -C where there is an sshd, and by this program's link, one after the
+other; then commits one by one, commits under load, bulk, and, without namespaces, what the link costs on one machine. It needs root.`,
+		Args: args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			b := &endpointBench{o: o, progress: c.ErrOrStderr()}
+			s := b.run(c.Context())
+			return handOver(c, s, out, asJSON, func(w io.Writer) error {
+				if err := s.table(w); err != nil {
+					return err
+				}
+				_, err := bench.Report(w, "endpoint", s.Figures)
+				return err
+			})
+		},
+	}
+	c.AddCommand(benchEndpointNode())
+	c.Flags().Uint64Var(&o.seed, "seed", 1, "of the links' randomness")
+	c.Flags().IntVar(&o.rounds, "rounds", 3, "how often each arm runs, in turn")
+	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to measure: wan-good, wan-bad, random, commits, loaded, bulk, change, lan, zstd (default all)")
+	c.Flags().IntVar(&o.port, "port", 28100, "first of four ports on this host, for the part lan")
+	c.Flags().BoolVar(&asJSON, "json", false, "print the samples instead of the figures")
+	c.Flags().StringVar(&out, "out", "bench-endpoint.json", "file for the samples")
+	return c
+}
+
+// endpointSamples is all that a run found.
+type endpointSamples struct {
+	Version    string                  `json:"version"`
+	Kernel     string                  `json:"kernel"`
+	Congestion string                  `json:"congestion_controls"`
+	Cores      int                     `json:"cores"`
+	Seed       uint64                  `json:"seed"`
+	Runs       []tunnelRun             `json:"runs"`
+	Times      map[string][]float64    `json:"times_ms"`
+	Links      map[string]*link.Status `json:"links"` // of ours, at the primary, at the end of each part
+	Figures    []bench.Figure          `json:"figures"`
+}
+
+type tunnelRun struct {
+	Link    string  `json:"link"`
+	Arm     string  `json:"arm"`
+	Random  bool    `json:"random,omitempty"`
+	Seconds float64 `json:"seconds"`
+	Rows    int     `json:"rows"` // committed; fewer than asked for: the run was cut short
+}
+
+// table prints the published workload: the published figures, and ours.
+func (s *endpointSamples) table(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "%-10s %-24s %8s %10s\n%-10s %-24s %8s %10s\n%-10s %-24s %8s %10s\n",
+		"link", "way", "seconds", "rows", "a VPN", "published: standard", "142.5", "10000", "a VPN", "published: tunnel", "82.2", "10000")
+	for _, r := range s.Runs {
+		name := r.Arm
+		if r.Random {
+			name += ", random"
+		}
+		_, e := fmt.Fprintf(w, "%-10s %-24s %8.1f %10d\n", r.Link, name, r.Seconds, r.Rows)
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+type endpointBench struct {
+	endpointSamples
+	o        endpointOptions
+	progress io.Writer
+	net      *linkem.Remote
+	stage    *stage
+}
+
+func (b *endpointBench) say(format string, a ...any) {
+	_, _ = fmt.Fprintf(b.progress, format+"\n", a...)
+}
+
+func (b *endpointBench) figure(f bench.Figure) { b.Figures = append(b.Figures, f) }
+
+type endpointPart struct {
+	name    string
+	figures []string
+	run     func(context.Context) error
+}
+
+func (b *endpointBench) run(ctx context.Context) *endpointSamples {
+	b.Version, b.Cores, b.Seed = version, runtime.NumCPU(), b.o.seed
+	b.Kernel, b.Congestion = kernelText("kernel/osrelease"), kernelText("net/ipv4/tcp_available_congestion_control")
+	b.Times, b.Links = map[string][]float64{}, map[string]*link.Status{}
+	emulated := []endpointPart{
+		{"wan-good", []string{"wan-good-less-than-cubic", "wan-good-less-than-bbr", "wan-good-less-than-ssh"}, func(ctx context.Context) error {
+			return b.published(ctx, "wan-good", 3*time.Minute)
+		}},
+		{"wan-bad", []string{"wan-bad-less-than-cubic", "wan-bad-less-than-bbr"}, func(ctx context.Context) error {
+			return b.published(ctx, "wan-bad", 160*time.Second)
+		}},
+		{"random", []string{"random-rows-to-bbr"}, b.random},
+		{"commits", []string{"commit-8k-wan-bad-p99"}, b.commits},
+		{"loaded", []string{"commit-loaded-wan-bad-p99"}, b.loaded},
+		{"bulk", []string{"bulk-wan-good"}, b.bulk},
+		{"change", []string{"change-restarts"}, b.change},
+	}
+	b.parts(ctx, emulated, b.openNetwork)
+	b.parts(ctx, []endpointPart{
+		{"lan", []string{"lan-commit-added", "lan-throughput-8"}, b.lan},
+		{"zstd", []string{"zstd-rate", "zstd-ratio"}, b.zstd},
+	}, b.openHost)
+	return &b.endpointSamples
+}
+
+// parts runs some parts on one stage. What fails is a figure that was not run.
+func (b *endpointBench) parts(ctx context.Context, parts []endpointPart, open func(context.Context) (func() error, error)) {
+	wanted := func(p endpointPart) bool { return len(b.o.only) == 0 || slices.Contains(b.o.only, p.name) }
+	var closeStage func() error
+	var openErr error
+	if slices.ContainsFunc(parts, wanted) {
+		closeStage, openErr = open(ctx)
+	}
+	for _, p := range parts {
+		err := openErr
+		if !wanted(p) {
+			err = errors.New("not among --only")
+		}
+		if err == nil {
+			b.say("%s …", p.name)
+			err = errors.Join(p.run(ctx), ctx.Err())
+		}
+		for _, name := range p.figures {
+			if err != nil && !slices.ContainsFunc(b.Figures, func(f bench.Figure) bool { return f.Name == name }) {
+				b.figure(bench.Figure{Name: name, NotRun: strings.ReplaceAll(err.Error(), "\n", "; ")})
+			}
+		}
+	}
+	if closeStage != nil {
+		if err := closeStage(); err != nil {
+			b.say("clean up: %v", err)
+		}
+	}
+}
+
+// openNetwork makes the stage in two namespaces.
+func (b *endpointBench) openNetwork(ctx context.Context) (func() error, error) {
+	net, stop, err := startBenchNetwork(b.o.seed)
+	if err != nil {
+		return nil, err
+	}
+	at := func(node string) place {
+		return place{in: func(f func() error) error { return net.Do(node, f) }, addr: net.Addr(node), port: 5432, end: 5022}
+	}
+	s, err := newStage(ctx, at("n1"), at("n2"))
+	if err != nil {
+		return nil, errors.Join(err, stop())
+	}
+	b.net, b.stage = net, s
+	return func() error { return errors.Join(s.close(context.WithoutCancel(ctx)), stop()) }, nil
+}
+
+// openHost makes the stage on this machine.
+func (b *endpointBench) openHost(ctx context.Context) (func() error, error) {
+	here := func(f func() error) error { return f() }
+	local := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	s, err := newStage(ctx, place{here, local, b.o.port, b.o.port + 1}, place{here, local, b.o.port + 2, b.o.port + 3})
+	if err != nil {
+		return nil, err
+	}
+	b.stage = s
+	return func() error { return s.close(context.WithoutCancel(ctx)) }, nil
+}
+
+// shape sets the link between the two places. Joining is done on a link without faults.
+func (b *endpointBench) shape(name string) error {
+	return errors.Join(b.net.Set("n1", "n2", linkem.Profiles[name]), b.net.Set("n2", "n1", linkem.Profiles[name]))
+}
+
+// tunnel runs the workload once by an arm.
+func (b *endpointBench) tunnel(ctx context.Context, profile string, a arm, w bench.Tunnel, limit time.Duration) (tunnelRun, error) {
+	if err := b.shape(profile); err != nil {
+		return tunnelRun{}, err
+	}
+	if err := b.stage.join(ctx, a); err != nil {
+		return tunnelRun{}, fmt.Errorf("%s over %s: %w", a.name, profile, err)
+	}
+	c, err := pgx.Connect(ctx, b.stage.primary.DSN())
+	if err != nil {
+		return tunnelRun{}, err
+	}
+	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
+	if err := w.Prepare(ctx, c); err != nil {
+		return tunnelRun{}, err
+	}
+	if err := b.stage.settle(ctx); err != nil {
+		return tunnelRun{}, err
+	}
+	if !pause(ctx, 2*time.Second) { // each arm may measure its way
+		return tunnelRun{}, ctx.Err()
+	}
+	lctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	took, rows, err := w.Run(lctx, c)
+	r := tunnelRun{Link: profile, Arm: a.name, Random: w.Random, Seconds: took.Seconds(), Rows: rows}
+	if err != nil && lctx.Err() == nil {
+		return r, err
+	}
+	b.Runs = append(b.Runs, r)
+	b.say("  %-24s %6.1f s, %d rows", a.name, r.Seconds, r.Rows)
+	b.keep(profile + " " + a.name)
+	if rows < w.Rows { // what is still under way would disturb the next
+		err = errors.Join(b.shape("lan"), b.stage.settle(ctx))
+		return r, err
+	}
+	return r, nil
+}
+
+// keep remembers what ours said about its link.
+func (b *endpointBench) keep(name string) {
+	if len(b.stage.ends) == 0 {
+		return
+	}
+	for i, side := range []string{"primary", "secondary"} {
+		if s, err := b.stage.ends[i].status(); err == nil && len(s) > 0 {
+			b.Links[name+", "+side] = &s[0]
+		}
+	}
+}
+
+// rounds runs the arms in turn and returns the seconds of each.
+func (b *endpointBench) rounds(ctx context.Context, profile string, w bench.Tunnel, limit time.Duration, arms ...arm) (map[string][]float64, error) {
+	times := map[string][]float64{}
+	for i := range b.o.rounds {
+		for _, a := range arms {
+			if i > 0 && times[a.name][0] > 60 {
+				continue // once is enough for what takes minutes
+			}
+			r, err := b.tunnel(ctx, profile, a, w, limit)
+			if err != nil {
+				return times, err
+			}
+			times[a.name] = append(times[a.name], r.Seconds)
+		}
+	}
+	return times, nil
+}
+
+func (b *endpointBench) published(ctx context.Context, profile string, limit time.Duration) error {
+	times, err := b.rounds(ctx, profile, bench.Published, limit, wayCubic, wayBBR, wayOurs)
+	if err != nil {
+		return err
+	}
+	less := func(name string, than arm) {
+		ratios := quotients(times[wayOurs.name], times[than.name])
+		mean, half := meanAndHalf(ratios)
+		b.figure(bench.Figure{Name: name, Measured: (1 - mean) * 100, Low: (1 - mean - half) * 100, High: (1 - mean + half) * 100, HasInterval: len(ratios) > 1})
+	}
+	less(profile+"-less-than-cubic", wayCubic)
+	less(profile+"-less-than-bbr", wayBBR)
+	if profile == "wan-good" {
+		reason := "there is no sshd on this machine"
+		if path, err := exec.LookPath("sshd"); err == nil {
+			reason = "the arm for " + path + " is not built"
+		}
+		b.figure(bench.Figure{Name: "wan-good-less-than-ssh", NotRun: reason})
+	}
+	return nil
+}
+
+// quotients divides run by run, or by the only run there is.
+func quotients(ours, theirs []float64) []float64 {
+	var all []float64
+	for i, v := range ours {
+		all = append(all, v/theirs[min(i, len(theirs)-1)])
+	}
+	return all
+}
+
+func (b *endpointBench) random(ctx context.Context) error {
+	w := bench.Published
+	w.Random = true
+	times, err := b.rounds(ctx, "wan-good", w, 3*time.Minute, wayBBR, wayOurs)
+	if err != nil {
+		return err
+	}
+	mean, half := meanAndHalf(quotients(times[wayOurs.name], times[wayBBR.name]))
+	b.figure(bench.Figure{Name: "random-rows-to-bbr", Measured: mean, Low: mean - half, High: mean + half, HasInterval: true})
+	return nil
+}

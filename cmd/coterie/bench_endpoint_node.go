@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/link"
+	"github.com/coteriedb/coterie/internal/replication"
+)
+
+// benchNode is one end of a measured link: a node without quorum and without decisions.
+type benchNode struct {
+	PKI     string            `json:"pki"`
+	Listen  string            `json:"listen"`
+	Socket  string            `json:"socket,omitempty"` // of the primary's server
+	Up      string            `json:"up,omitempty"`     // where the secondary's walreceiver connects
+	Primary string            `json:"primary"`          // address of the primary's end
+	Options ag.ReplicaOptions `json:"options"`
+}
+
+const (
+	benchPrimary   = ag.ReplicaID("p")
+	benchSecondary = ag.ReplicaID("s")
+)
+
+// benchEndpointNode is that end as a process. It answers each line of its input with the links' status, and ends with its input.
+func benchEndpointNode() *cobra.Command {
+	return &cobra.Command{
+		Use: "node SETTINGS", Hidden: true, Args: args(1, "the settings as JSON"),
+		RunE: func(c *cobra.Command, a []string) error {
+			var n benchNode
+			if err := json.Unmarshal([]byte(a[0]), &n); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithCancel(c.Context())
+			defer cancel()
+			return n.run(ctx, bufio.NewScanner(c.InOrStdin()), json.NewEncoder(c.OutOrStdout()), slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)))
+		},
+	}
+}
+
+func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder, log *slog.Logger) (err error) {
+	id, err := endpoint.LoadNode(n.PKI)
+	if err != nil {
+		return err
+	}
+	down := replication.NewDownstream(replication.DownstreamConfig{
+		SocketDir: n.Socket, Superuser: func() string { return "postgres" }, Logger: log,
+		Self: func() replication.PrimaryFacts { return replication.PrimaryFacts{Leading: true, Epoch: 1, TLI: 1} },
+	})
+	defer down.Close()
+	down.SetEpoch(1, true)
+	all := newLinks(id.Identity.ID, func(ag.ReplicaID) ag.ReplicaOptions { return n.Options }, log, func(ctx context.Context, peer ag.ReplicaID, conn net.Conn) {
+		down.Handle(ctx, peer, conn)
+	})
+	all.endpoint = endpoint.New(endpoint.Config{
+		Node: id, Listen: n.Listen, Logger: log, Authorize: func(endpoint.Identity, string, endpoint.Class) error { return nil },
+		Handlers: map[endpoint.Class]endpoint.Handler{endpoint.ClassWAL: all.serve},
+	})
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer all.close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failed := make(chan error, 2)
+	running.Go(func() { failed <- all.endpoint.Serve(ctx) })
+	if n.Up != "" {
+		up := replication.NewUpstream(replication.UpstreamConfig{Dir: n.Up, Logger: log, Hello: func() replication.Hello {
+			return replication.Hello{Member: benchSecondary, Copy: "copy"}
+		}})
+		running.Go(func() { failed <- up.Serve(ctx) })
+		up.SetSource(&replication.Source{Epoch: 1, Replica: benchPrimary, Dial: func(ctx context.Context) (net.Conn, error) {
+			return all.dial(ctx, ag.Replica{ID: benchPrimary, Endpoint: n.Primary})
+		}})
+		if err := openToAll(filepath.Join(n.Up, ".s.PGSQL.5432")); err != nil {
+			return err
+		}
+	}
+	for in.Scan() {
+		if err := out.Encode(all.status()); err != nil {
+			return err
+		}
+	}
+	cancel()
+	return in.Err()
+}
+
+// openToAll lets the server's user connect, which is another one than that of the measurement.
+func openToAll(socket string) error {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		err := os.Chmod(socket, 0o777) //nolint:gosec // a throw-away server behind it
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// benchPKI makes the identities of both ends below dir.
+func benchPKI(dir string) error {
+	ca, err := endpoint.NewCA("6f1c2f3e-0c55-4a0e-9a51-6a4d3c5a7b01", "bench")
+	if err != nil {
+		return err
+	}
+	for _, id := range []ag.ReplicaID{benchPrimary, benchSecondary} {
+		path := filepath.Join(dir, "pki-"+string(id))
+		if err := os.MkdirAll(path, 0o700); err != nil {
+			return err
+		}
+		if _, err := endpoint.CreateNode(path, ca, endpoint.Identity{Group: ca.Group, Kind: endpoint.KindReplica, ID: id}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// benchEnd is a benchNode that runs.
+type benchEnd struct {
+	mu   sync.Mutex
+	do   *bufio.Scanner
+	ask  *os.File
+	stop func() error
+}
+
+// status asks for the links of that end.
+func (e *benchEnd) status() ([]link.Status, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, err := fmt.Fprintln(e.ask); err != nil {
+		return nil, err
+	}
+	if !e.do.Scan() {
+		return nil, errors.Join(errors.New("the measured node has ended"), e.do.Err())
+	}
+	var s []link.Status
+	return s, json.Unmarshal(e.do.Bytes(), &s)
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/linkem"
+)
+
+// prepared joins the secondary over a link, and gives ours the time to find out what it is like.
+func (b *endpointBench) prepared(ctx context.Context, profile string, a arm) (*pgx.Conn, error) {
+	if err := b.shape(profile); err != nil {
+		return nil, err
+	}
+	if err := b.stage.join(ctx, a); err != nil {
+		return nil, err
+	}
+	if a.options != nil && !pause(ctx, 12*time.Second) {
+		return nil, ctx.Err()
+	}
+	return pgx.Connect(ctx, b.stage.primary.DSN())
+}
+
+func (b *endpointBench) commits(ctx context.Context) error {
+	w := bench.Commits{Bytes: 8000, Count: 400, Pause: 20 * time.Millisecond}
+	floor := wayBBR
+	floor.name = "plain TCP BBR, without loss" // what this machine does to any commit over such a way
+	for _, a := range []arm{floor, wayBBR, wayOurs} {
+		c, err := b.prepared(ctx, "wan-bad", a)
+		if err != nil {
+			return err
+		}
+		if a.name == floor.name {
+			s := linkem.Profiles["wan-bad"]
+			s.Loss = 0
+			if err := errors.Join(b.net.Set("n1", "n2", s), b.net.Set("n2", "n1", s)); err != nil {
+				return err
+			}
+		}
+		times, err := w.Run(ctx, c)
+		_ = c.Close(context.WithoutCancel(ctx))
+		if err != nil {
+			return err
+		}
+		b.latency("commit 8 KB, wan-bad, "+a.name, times)
+		b.keep("commits " + a.name)
+		if a.options != nil {
+			b.figure(bench.Figure{Name: "commit-8k-wan-bad-p99", Measured: percentile(times, 99)})
+		}
+	}
+	return nil
+}
+
+func (b *endpointBench) loaded(ctx context.Context) error {
+	rate := linkem.Profiles["wan-bad"].RateBits / 8 * 60 / 100
+	for _, a := range []arm{wayBBR, wayOurs} {
+		c, err := b.prepared(ctx, "wan-bad", a)
+		if err != nil {
+			return err
+		}
+		other, err := pgx.Connect(ctx, b.stage.primary.DSN())
+		if err != nil {
+			return err
+		}
+		lctx, stop := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		logged := 0
+		began := time.Now()
+		go func() {
+			var err error
+			logged, err = bench.Load{BytesPerSecond: int(rate), Chunk: 16 << 10, Noise: 20}.Run(lctx, other)
+			done <- err
+		}()
+		pause(ctx, 2*time.Second)
+		times, err := bench.Commits{Bytes: 100, Count: 300, Pause: 10 * time.Millisecond}.Run(ctx, c)
+		stop()
+		loadErr := <-done
+		_, _ = c.Close(context.WithoutCancel(ctx)), other.Close(context.WithoutCancel(ctx))
+		if err := errors.Join(err, loadErr); err != nil {
+			return err
+		}
+		b.say("  load of %.1f Mbit/s", float64(logged)*8/time.Since(began).Seconds()/1e6)
+		b.latency("commit under load, wan-bad, "+a.name, times)
+		b.keep("loaded " + a.name)
+		if a.options != nil {
+			b.figure(bench.Figure{Name: "commit-loaded-wan-bad-p99", Measured: percentile(times, 99)})
+		}
+		if err := b.stage.settle(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *endpointBench) bulk(ctx context.Context) error {
+	for _, a := range []arm{wayBBR, wayOurs} {
+		c, err := b.prepared(ctx, "wan-good", a)
+		if err != nil {
+			return err
+		}
+		began := time.Now()
+		lctx, stop := context.WithTimeout(ctx, 5*time.Second)
+		logged, err := bench.Load{BytesPerSecond: 30 << 20, Chunk: 128 << 10, Noise: 128}.Run(lctx, c)
+		stop()
+		_ = c.Close(context.WithoutCancel(ctx))
+		if err == nil {
+			err = b.stage.settle(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		rate := float64(logged) * 8 / time.Since(began).Seconds() / 1e6
+		b.say("  %-24s %.1f Mbit/s over %.1f s", a.name, rate, time.Since(began).Seconds())
+		b.keep("bulk " + a.name)
+		if a.options != nil {
+			b.figure(bench.Figure{Name: "bulk-wan-good", Measured: rate})
+		}
+	}
+	return nil
+}
+
+// change turns a local network into a lossy long way and back while rows are written, and counts the walsenders that did not live to see
+// the end.
+func (b *endpointBench) change(ctx context.Context) error {
+	c, err := b.prepared(ctx, "lan", wayOurs)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
+	walsender := func() (pid int, err error) {
+		return pid, b.stage.admin.QueryRow(ctx, "SELECT coalesce(max(pid), 0) FROM pg_stat_replication").Scan(&pid)
+	}
+	before, err := walsender()
+	if err != nil {
+		return err
+	}
+	lctx, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() {
+		_, err := bench.Load{BytesPerSecond: 200_000, Chunk: 8 << 10, Noise: 20}.Run(lctx, c)
+		done <- err
+	}()
+	restarts := 0
+	for _, step := range []struct{ profile, main string }{{"wan-bad", "twice"}, {"lan", "once"}} {
+		if err = b.shape(step.profile); err != nil {
+			break
+		}
+		if err = b.awaitLink(ctx, step.main == "twice"); err != nil {
+			break
+		}
+		after, perr := walsender()
+		if err = perr; err != nil {
+			break
+		}
+		if after != before {
+			restarts++
+			before = after
+		}
+	}
+	stop()
+	b.keep("change")
+	if err := errors.Join(err, <-done); err != nil {
+		return err
+	}
+	for _, e := range b.Links["change, secondary"].Events {
+		b.say("  %s %s: %s", e.At.Format("15:04:05"), e.What, e.Reason)
+	}
+	b.figure(bench.Figure{Name: "change-restarts", Measured: float64(restarts)})
+	return b.stage.settle(ctx)
+}
+
+// awaitLink waits until the link has found out what its way is like now: far and lossy, or near.
+func (b *endpointBench) awaitLink(ctx context.Context, lossy bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	defer cancel()
+	for {
+		s, err := b.stage.ends[0].status()
+		if err != nil {
+			return err
+		}
+		if len(s) > 0 && s[0].Twice == lossy && (s[0].Codec == "OFF") != lossy {
+			return nil
+		}
+		if !pause(ctx, 200*time.Millisecond) {
+			return fmt.Errorf("the link did not follow its way: %+v", s)
+		}
+	}
+}
+
+func (b *endpointBench) latency(name string, times []time.Duration) {
+	for _, t := range times {
+		b.Times[name] = append(b.Times[name], t.Seconds()*1000)
+	}
+	b.say("  %-42s p50 %.1f  p95 %.1f  p99 %.1f  max %.1f ms", name, percentile(times, 50), percentile(times, 95), percentile(times, 99), percentile(times, 100))
+}
+
+// percentile returns it in milliseconds.
+func percentile(times []time.Duration, p int) float64 {
+	if len(times) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(times))
+	return s[min(len(s)-1, (len(s)*p+99)/100-1)].Seconds() * 1000
+}

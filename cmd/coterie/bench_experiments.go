@@ -1,0 +1,297 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/bench/experiment"
+	"github.com/coteriedb/coterie/internal/bench/method"
+	benchreport "github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/bench/tpcc"
+	"github.com/coteriedb/coterie/internal/bench/workload"
+	"github.com/coteriedb/coterie/internal/lab"
+)
+
+// experimentFlags are common to all experiments.
+type experimentFlags struct {
+	lab                    lab.Options
+	targetA, targetB       string
+	group                  string
+	report, preset         string
+	clientAt, link         string
+	blocks                 int
+	seed                   uint64
+	cpu                    float64
+	yes, keep, json, apart bool
+	figures                bool // print those that have goals
+}
+
+const (
+	presetScaled    = "scaled"
+	presetPublished = "published"
+)
+
+func (f *experimentFlags) add(c *cobra.Command) {
+	fs := c.Flags()
+	fs.StringVar(&f.report, "report", "", "write result.json, summary.csv, series.csv and report.html into this directory")
+	fs.StringVar(&f.preset, "preset", presetScaled, "sizes: scaled, which takes minutes, or published, which can take hours")
+	fs.StringVar(&f.group, "group", "", "connection string of the listeners of a group that is there (default: a lab, made and removed)")
+	fs.StringVar(&f.targetA, "target-a", "", "connection string of the first of two servers or ways to them that are compared; writes go there")
+	fs.StringVar(&f.targetB, "target-b", "", "that of the second")
+	fs.BoolVar(&f.apart, "nodes-apart", false, "the nodes of --group are machines of their own")
+	fs.BoolVar(&f.yes, "yes", false, "measure on a target that looks as if somebody needed it")
+	fs.BoolVar(&f.keep, "keep-data", false, "leave what was loaded into --group or --target-a, for another run")
+	fs.IntVar(&f.blocks, "blocks", 6, "how often each arm runs, in turns; fewer than 6 give no verdict")
+	fs.Uint64Var(&f.seed, "seed", 1, "of everything random")
+	fs.BoolVar(&f.json, "json", false, "print the result as JSON")
+	fs.StringVar(&f.clientAt, "client-at", "", "run the client in the network of this node of the lab, through that node's listener (root)")
+	fs.Float64Var(&f.cpu, "node-cpu", 0, "processors that each node of the lab may use (default: what the experiment needs)")
+	fs.StringVar(&f.link, "link", "", "what the links of the lab are like (default: what the experiment needs): "+shapeHelp)
+	fs.IntVar(&f.lab.Port, "port", 0, "of the first node's listener, of a lab on the loopback interface (default 6432)")
+	fs.StringVar(&f.lab.Dir, "dir", "", "the lab's directory (default "+lab.DefaultDir()+"-bench)")
+}
+
+func (f *experimentFlags) check() error {
+	switch {
+	case f.preset != presetScaled && f.preset != presetPublished:
+		return usage("--preset %s: choose scaled or published", f.preset)
+	case (f.targetA == "") != (f.targetB == ""):
+		return usage("--target-a and --target-b are two things that are compared: give both, or neither")
+	case f.targetA != "" && f.group != "":
+		return usage("choose a group (--group) or two targets (--target-a, --target-b)")
+	case f.blocks < 1:
+		return usage("--blocks %d: choose 1 or more", f.blocks)
+	case f.clientAt != "" && (f.targetA != "" || f.group != ""):
+		return usage("--client-at is a node of a lab; on a real group, run this command on the node")
+	}
+	return nil
+}
+
+// piece is one experiment of a command.
+type piece struct {
+	name, title, question string // said of it if it cannot run
+	run                   func(context.Context, *experiment.Bed) (benchreport.Experiment, error)
+}
+
+// stageOf is a lab and what is measured on it.
+type stageOf struct {
+	need   need
+	pieces []piece
+}
+
+// measureAll runs the stages one after the other and leaves a report. What fails does not keep the others from running.
+func (f *experimentFlags) measureAll(c *cobra.Command, title string, stages []stageOf) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	ctx := c.Context()
+	r := &benchreport.Report{
+		Title: title, Command: benchreport.CommandLine(os.Args), Version: version, Started: time.Now(), Seed: f.seed,
+		Settings: map[string]string{"blocks": fmt.Sprint(f.blocks), "preset": f.preset, "go": runtime.Version()},
+	}
+	p := benchreport.NewProgress(c.ErrOrStderr(), isTerminal(c.ErrOrStderr()))
+	var failed error
+	for _, s := range stages {
+		failed = errors.Join(failed, f.stage(ctx, r, p, s))
+	}
+	p.Say("")
+	r.Ended = time.Now()
+	if r.Machine.Cores == 0 {
+		r.Machine = benchreport.Describe(os.TempDir())
+	}
+	if f.report != "" {
+		if err := r.Save(f.report); err != nil {
+			return errors.Join(failed, err)
+		}
+	}
+	if f.json {
+		return errors.Join(failed, printJSON(c, r))
+	}
+	if err := r.Print(c.OutOrStdout()); err != nil {
+		return errors.Join(failed, err)
+	}
+	if f.figures {
+		if _, err := fmt.Fprintln(c.OutOrStdout()); err != nil {
+			return errors.Join(failed, err)
+		}
+		if _, err := bench.Report(c.OutOrStdout(), "experiments", experimentFigures(r)); err != nil {
+			return errors.Join(failed, err)
+		}
+	}
+	if f.report != "" {
+		say(c, "\nreport: %s", filepath.Join(f.report, "report.html"))
+	}
+	return failed
+}
+
+// stage measures on one bed.
+func (f *experimentFlags) stage(ctx context.Context, r *benchreport.Report, p *benchreport.Progress, s stageOf) (failed error) {
+	bed, end, err := f.bed(ctx, r, p, s.need)
+	if err != nil {
+		for _, one := range s.pieces {
+			r.Experiments = append(r.Experiments, benchreport.Experiment{Name: one.name, Title: one.title, Question: one.question, NotRun: benchreport.Redact(err.Error())})
+		}
+		return err
+	}
+	defer func() { failed = errors.Join(failed, end()) }()
+	for _, one := range s.pieces {
+		if ctx.Err() != nil {
+			return errors.Join(failed, context.Cause(ctx))
+		}
+		e, err := one.run(ctx, bed)
+		e.Name, e.Title, e.Question = one.name, one.title, one.question
+		if err != nil {
+			if errors.Is(err, method.ErrUncapped) {
+				err = refused("%w", err)
+			}
+			e.NotRun = benchreport.Redact(err.Error())
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", one.name, err))
+			p.Say("%s: not run: %v", one.name, err)
+		} else {
+			p.Say("%s: %s", one.name, e.Answer)
+		}
+		r.Experiments = append(r.Experiments, e)
+	}
+	return failed
+}
+
+// bed is what the flags name, or a lab; end removes what was made.
+func (f *experimentFlags) bed(ctx context.Context, r *benchreport.Report, p *benchreport.Progress, n need) (bed *experiment.Bed, end func() error, err error) {
+	var write string
+	end = func() error { return nil }
+	switch {
+	case f.targetA != "":
+		bed, write = &experiment.Bed{A: f.targetA, B: f.targetB}, f.targetA
+	case f.group != "":
+		g, err := openGroup(ctx, f.group)
+		if err != nil {
+			return nil, nil, err
+		}
+		bed, write = &experiment.Bed{Group: g, Apart: f.apart}, f.group
+	default:
+		if bed, end, err = f.labBed(ctx, p, n); err != nil {
+			return nil, nil, err
+		}
+		r.Machine = benchreport.Describe(f.lab.Dir)
+	}
+	bed.Seed, bed.Blocks, bed.Published, bed.Progress = f.seed, f.blocks, f.preset == presetPublished, p
+	if write == "" {
+		write = bed.Group.ReadWrite()
+	} else {
+		if err := f.mayUse(ctx, write); err != nil {
+			return nil, nil, err
+		}
+		if !f.keep {
+			end = func() error {
+				c, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+				defer cancel()
+				return errors.Join(workload.Drop(c, write), tpcc.Drop(c, write))
+			}
+		}
+	}
+	return bed, end, noteServer(ctx, r, write)
+}
+
+func (f *experimentFlags) labBed(ctx context.Context, p *benchreport.Progress, n need) (*experiment.Bed, func() error, error) {
+	dir, err := demoDir(f.lab.Dir, "bench")
+	if err != nil {
+		return nil, nil, err
+	}
+	f.lab.Dir = dir
+	if err := enoughDisk(filepath.Dir(dir), labNeeds+n.bytes); err != nil {
+		return nil, nil, err
+	}
+	if f.cpu > 0 {
+		n.cpu = f.cpu
+	}
+	if f.link != "" {
+		n.network, n.links = true, f.link
+	}
+	o := f.lab
+	start := time.Now()
+	o.Progress = func(string) {}
+	p.Say("making a lab in %s", dir)
+	l, bed, err := labFor(ctx, n, o, f.clientAt)
+	if err != nil {
+		return nil, nil, err
+	}
+	p.Say("a lab of three replicas is up after %.1f s", time.Since(start).Seconds())
+	return bed, func() error { return l.remove(ctx) }, nil
+}
+
+// labNeeds is what three replicas of a lab take before anything is loaded: their clusters, and the WAL that is kept.
+const labNeeds = 4 << 30
+
+func enoughDisk(dir string, bytes uint64) error {
+	for dir != "/" {
+		if _, err := os.Stat(dir); err == nil {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return nil //nolint:nilerr // who cannot be asked will say so when it is full
+	}
+	if free := fs.Bavail * uint64(fs.Bsize); free < bytes {
+		return refused("the lab and what is loaded need about %.1f GiB, and %s has %.1f GiB free: make room, choose smaller sizes, or another place with --dir",
+			float64(bytes)/(1<<30), dir, float64(free)/(1<<30))
+	}
+	return nil
+}
+
+// mayUse refuses a target that somebody seems to need.
+func (f *experimentFlags) mayUse(ctx context.Context, dsn string) error {
+	why, err := workload.LooksUsed(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	if why != "" && !f.yes {
+		return refused("the target looks as if somebody needed it: %s. A benchmark takes all it can get of a server; use a database of its own, or say --yes", why)
+	}
+	return nil
+}
+
+// noteServer writes down which server it is, and what of its settings is not as shipped.
+func noteServer(ctx context.Context, r *benchreport.Report, dsn string) error {
+	conn, err := workload.Open(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	rows, err := conn.Query(ctx, `select name, current_setting(name) from pg_settings where source not in ('default', 'override', 'client', 'session')
+		and name !~ '(password|secret|ssl_.*file|command|conninfo|path|directory)' or name in ('server_version', 'synchronous_commit', 'synchronous_standby_names')`)
+	if err != nil {
+		return err
+	}
+	var name, value string
+	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
+		r.Settings["postgresql: "+name] = benchreport.Redact(value)
+		return nil
+	})
+	return err
+}
+
+// list reads numbers separated by commas.
+func positive(flag string, list []int) error {
+	for _, n := range list {
+		if n < 1 || n > 10_000 {
+			return usage("--%s %v: choose numbers from 1 to 10000", flag, strings.Trim(fmt.Sprint(list), "[]"))
+		}
+	}
+	if len(list) == 0 {
+		return usage("--%s: give at least one number", flag)
+	}
+	return nil
+}

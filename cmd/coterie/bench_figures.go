@@ -1,0 +1,104 @@
+package main
+
+import (
+	"math"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/bench/method"
+	benchreport "github.com/coteriedb/coterie/internal/bench/report"
+)
+
+// experimentFigures are the figures of a report that have goals.
+func experimentFigures(r *benchreport.Report) []bench.Figure {
+	f := figures{r: r}
+	f.ratio("routing-12-threads", "routing", "12 threads", false)
+	f.ratio("routing-1-thread", "routing", "1 thread", false)
+	f.ratio("routing-4-threads", "routing", "4 threads", false)
+	f.ratio("tprocc-1-user", "tprocc", "1 user", false)
+	f.ratio("tprocc-4-users", "tprocc", "4 users", false)
+	f.ratio("tprocc-12-users", "tprocc", "12 users", false)
+	f.metric("commit-penalty-to-floor", "commit", "penalty to floor/ratio")
+	f.bulk()
+	f.ratio("compression-gain", "tunnel", "constant rows", true)
+	return f.all
+}
+
+type figures struct {
+	r   *benchreport.Report
+	all []bench.Figure
+}
+
+// experiment finds one, or says why its figure was not measured.
+func (f *figures) experiment(figure, name string) (*benchreport.Experiment, bool) {
+	why := "the experiment " + name + " was not part of this run"
+	for i := range f.r.Experiments {
+		if e := &f.r.Experiments[i]; e.Name == name {
+			if e.NotRun == "" {
+				return e, true
+			}
+			why = strings.ReplaceAll(e.NotRun, "\n", "; ")
+		}
+	}
+	f.all = append(f.all, bench.Figure{Name: figure, NotRun: why})
+	return nil, false
+}
+
+// ratio takes a comparison's, or its inverse.
+func (f *figures) ratio(figure, name, comparison string, inverse bool) {
+	e, ok := f.experiment(figure, name)
+	if !ok {
+		return
+	}
+	for _, c := range e.Comparisons {
+		if c.Name != comparison {
+			continue
+		}
+		one := bench.Figure{Name: figure, Measured: c.Ratio, Low: c.Low, High: c.High, HasInterval: true}
+		if inverse {
+			one.Measured, one.Low, one.High = 1/c.Ratio, 1/c.High, 1/c.Low
+		}
+		if c.Verdict == method.Withheld {
+			one = bench.Figure{Name: figure, NotRun: "the verdict was withheld: " + c.Why}
+		}
+		f.all = append(f.all, one)
+		return
+	}
+	f.all = append(f.all, bench.Figure{Name: figure, NotRun: "this run had no " + comparison})
+}
+
+func (f *figures) metric(figure, name, metric string) {
+	e, ok := f.experiment(figure, name)
+	if !ok {
+		return
+	}
+	for _, m := range e.Metrics {
+		if m.Name == metric {
+			f.all = append(f.all, bench.Figure{Name: figure, Measured: m.Value, Low: m.Low, High: m.High, HasInterval: m.Low < m.High})
+			return
+		}
+	}
+	f.all = append(f.all, bench.Figure{Name: figure, NotRun: "it could not be measured here: " + metric})
+}
+
+// bulk is the largest penalty of the cells of 1,000 rows and more, with compression.
+func (f *figures) bulk() {
+	const figure = "commit-bulk-penalty"
+	e, ok := f.experiment(figure, "commit")
+	if !ok {
+		return
+	}
+	worst := bench.Figure{Name: figure, Measured: math.Inf(-1), HasInterval: true}
+	for _, c := range e.Comparisons {
+		if !strings.HasPrefix(c.Name, "ZSTD ") || !strings.HasSuffix(c.Name, "000") {
+			continue
+		}
+		if p := 100 * (c.Ratio - 1); p > worst.Measured {
+			worst.Measured, worst.Low, worst.High = p, 100*(c.Low-1), 100*(c.High-1)
+		}
+	}
+	if math.IsInf(worst.Measured, -1) {
+		worst = bench.Figure{Name: figure, NotRun: "this run had no bulk cell with compression"}
+	}
+	f.all = append(f.all, worst)
+}

@@ -1,0 +1,333 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/bench"
+	benchreport "github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/linkem"
+)
+
+// seedingOptions are the flags of coterie bench seeding.
+type seedingOptions struct {
+	sizeMB int
+	rounds int
+	dir    string
+	out    string
+	prof   string
+	only   []string
+	report string
+	json   bool
+}
+
+func benchSeeding() *cobra.Command {
+	o := seedingOptions{sizeMB: 2048, rounds: 3, out: "bench-seeding.json"}
+	c := &cobra.Command{
+		Use: "seeding", Short: "How fast a copy is made, resumed and mended, beside pg_basebackup over the same link",
+		Long: `Makes a database server here and copies it over an emulated link: by pg_basebackup (uncompressed, lz4, zstd) and by Coterie's own
+transfer, in turns; then kills a seeding half way and runs it again, damages 1 % of a copy's pages and mends it, and looks what a throttled
+seeding takes from the server's own work. The published size is 2048 MB; a smaller one is a scaled run and says so. Needs root.`,
+		Example: "  coterie bench seeding --size 256 --rounds 3",
+		Args:    args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, figures, err := measureSeeding(c.Context(), o, c.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			text, err := json.MarshalIndent(s, "", "  ")
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(o.out, append(text, '\n'), 0o600); err != nil {
+				return err
+			}
+			if o.report != "" {
+				r, err := seedingReport(s)
+				if err != nil {
+					return err
+				}
+				if err := r.Save(o.report); err != nil {
+					return err
+				}
+			}
+			if o.json {
+				return printJSON(c, s)
+			}
+			s.print(c.OutOrStdout())
+			_, err = bench.Report(c.OutOrStdout(), "seeding", figures)
+			return err
+		},
+	}
+	c.Flags().IntVar(&o.sizeMB, "size", o.sizeMB, "MB of the pgbench database")
+	c.Flags().IntVar(&o.rounds, "rounds", o.rounds, "rounds in which every arm runs once")
+	c.Flags().StringVar(&o.dir, "dir", "", "where the copies are made (default: a new directory in /var/tmp)")
+	c.Flags().StringVar(&o.out, "out", o.out, "file for the samples")
+	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to run: metro, wan, mend, tpcb (default: all)")
+	c.Flags().StringVar(&o.report, "report", "", "directory for the report: the published table beside ours, processor and network over time")
+	c.Flags().StringVar(&o.prof, "profile", "", "file for a processor profile of our own copies over metro, for go tool pprof")
+	c.Flags().BoolVar(&o.json, "json", false, "print the samples instead of the figures")
+	return c
+}
+
+// seedingSamples is all that a run found.
+type seedingSamples struct {
+	Version string       `json:"version"`
+	Server  string       `json:"postgresql"`
+	SizeMB  int          `json:"size_mb"`
+	Scaled  bool         `json:"scaled"` // not the published size: not to be compared with published figures
+	Date    time.Time    `json:"date"`
+	Copies  []copySample `json:"copies"`
+	TPCB    []tpcbSample `json:"tpcb"`
+
+	series []benchreport.Series
+}
+
+// copySample is one copy that was made.
+type copySample struct {
+	Arm     string  `json:"arm"`
+	Link    string  `json:"link"`
+	Seconds float64 `json:"seconds"`
+	Wire    int64   `json:"wire_bytes"`
+	Bytes   int64   `json:"file_bytes"`
+	SrcCPU  float64 `json:"source_cpu_seconds,omitempty"` // both sides of our own transfer share this process
+	Codec   string  `json:"codec,omitempty"`
+	Phases  string  `json:"phases,omitempty"`
+	Err     string  `json:"error,omitempty"`
+
+	track *track
+}
+
+type tpcbSample struct {
+	Seeding bool    `json:"seeding"`
+	TPS     float64 `json:"tps"`
+}
+
+func (s *seedingSamples) print(w io.Writer) {
+	if s.Scaled {
+		_, _ = fmt.Fprintf(w, "scaled run: %d MB instead of the published 2048\n", s.SizeMB)
+	}
+	_, _ = fmt.Fprintf(w, "%-10s %-34s %10s %12s %14s   %s\n", "link", "arm", "seconds", "wire MB", "MB/s of files", "codec")
+	for _, c := range s.Copies {
+		if c.Err != "" {
+			_, _ = fmt.Fprintf(w, "%-10s %-34s failed: %s\n", c.Link, c.Arm, c.Err)
+			continue
+		}
+		_, _ = fmt.Fprintf(w, "%-10s %-34s %10.2f %12.1f %14.1f   %s\n", c.Link, c.Arm, c.Seconds, float64(c.Wire)/1e6, float64(c.Bytes)/1e6/c.Seconds, c.Codec)
+	}
+}
+
+// measureSeeding runs the whole experiment.
+func measureSeeding(ctx context.Context, o seedingOptions, progress io.Writer) (*seedingSamples, []bench.Figure, error) {
+	say := func(format string, a ...any) {
+		_, _ = fmt.Fprintf(progress, time.Now().Format("15:04:05 ")+format+"\n", a...)
+	}
+	b, err := newSeedBench(ctx, o, say)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer b.close()
+	if err := b.load(ctx); err != nil {
+		return nil, nil, err
+	}
+	for _, part := range []struct {
+		name string
+		run  func(context.Context) error
+	}{{"metro", b.metro}, {"wan", b.wan}, {"mend", b.mend}, {"tpcb", b.tpcb}} {
+		if len(o.only) > 0 && !slices.Contains(o.only, part.name) {
+			continue
+		}
+		if err := part.run(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	return b.samples, b.figures(), nil
+}
+
+const (
+	armOurs    = "coterie AUTO"
+	armPlain   = "coterie OFF"
+	armResumed = "coterie AUTO, killed at 50 %, again"
+	armMended  = "coterie AUTO, 1 % of pages differ"
+)
+
+// baseBackups are the arms of pg_basebackup, with their options.
+var baseBackups = []struct{ name, compress string }{
+	{"pg_basebackup none", "none"}, {"pg_basebackup server-lz4", "server-lz4"}, {"pg_basebackup server-zstd:1,workers=2", "server-zstd:level=1,workers=2"},
+}
+
+// metro compares with pg_basebackup over a fast link.
+func (b *seedBench) metro(ctx context.Context) error {
+	if err := b.link("metro"); err != nil {
+		return err
+	}
+	for round := range b.o.rounds {
+		arms := []func(context.Context) copySample{func(ctx context.Context) copySample {
+			defer b.profile(round)()
+			return b.ours(ctx, armOurs, "AUTO")
+		}}
+		for _, p := range baseBackups {
+			arms = append(arms, func(ctx context.Context) copySample { return b.baseBackup(ctx, p.name, p.compress) })
+		}
+		for i := range arms { // each round begins with another arm
+			b.add("metro", arms[(i+round)%len(arms)](ctx))
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// profile writes where the processor's time goes until the returned function is called.
+func (b *seedBench) profile(round int) (stop func()) {
+	if b.o.prof == "" {
+		return func() {}
+	}
+	f, err := os.Create(fmt.Sprintf("%s.%d", b.o.prof, round))
+	if err == nil {
+		err = pprof.StartCPUProfile(f)
+	}
+	if err != nil {
+		b.say("no profile: %v", err)
+		return func() {}
+	}
+	return func() { pprof.StopCPUProfile(); _ = f.Close() }
+}
+
+// wan shows what compression gives over a slow link.
+func (b *seedBench) wan(ctx context.Context) error {
+	if err := b.link("wan-good"); err != nil {
+		return err
+	}
+	b.add("wan-good", b.ours(ctx, armOurs, "AUTO"))
+	b.add("wan-good", b.ours(ctx, armPlain, "OFF"))
+	return ctx.Err()
+}
+
+// mend resumes a killed seeding and repairs a damaged copy, still over the slow link.
+func (b *seedBench) mend(ctx context.Context) error {
+	if err := b.link("wan-good"); err != nil {
+		return err
+	}
+	b.add("wan-good", b.resumed(ctx))
+	b.add("wan-good", b.damaged(ctx))
+	return ctx.Err()
+}
+
+func (b *seedBench) figures() []bench.Figure {
+	s := b.samples
+	median := func(link, arm string, of func(copySample) float64) (float64, bool) {
+		var v []float64
+		for _, c := range s.Copies {
+			if c.Link == link && c.Arm == arm && c.Err == "" {
+				v = append(v, of(c))
+			}
+		}
+		if len(v) == 0 {
+			return 0, false
+		}
+		slices.Sort(v)
+		return v[len(v)/2], true
+	}
+	seconds := func(c copySample) float64 { return c.Seconds }
+	wire := func(c copySample) float64 { return float64(c.Wire) }
+	var out []bench.Figure
+	figure := func(name string, ok bool, v func() float64) {
+		f := bench.Figure{Name: name, NotRun: "an arm failed"}
+		if ok {
+			f.NotRun, f.Measured = "", v()
+		}
+		out = append(out, f)
+	}
+	out = append(out, b.toBest())
+	auto, ok1 := median("wan-good", armOurs, seconds)
+	autoWire, _ := median("wan-good", armOurs, wire)
+	plain, ok2 := median("wan-good", armPlain, seconds)
+	rate := linkem.Profiles["wan-good"].RateBits / 8
+	figure("wan-good-over-wire-time", ok1, func() float64 { return 100 * (auto/(autoWire/float64(rate)) - 1) })
+	figure("wan-good-compression-gain", ok1 && ok2, func() float64 { return plain / auto })
+	again, ok3 := median("wan-good", armResumed, wire)
+	figure("resumed-at-half-wire", ok1 && ok3, func() float64 { return 100 * again / autoWire })
+	mended, ok4 := median("wan-good", armMended, wire)
+	mendedTime, _ := median("wan-good", armMended, seconds)
+	figure("reseed-1-percent-wire", ok1 && ok4, func() float64 { return 100 * mended / autoWire })
+	figure("reseed-1-percent-time", ok1 && ok4, func() float64 { return 100 * mendedTime / auto })
+	return append(out, b.tpcbFigure())
+}
+
+// toBest is our time over that of the best peer of the same round.
+func (b *seedBench) toBest() bench.Figure {
+	ours, best := []float64{}, map[string][]float64{}
+	for _, c := range b.samples.Copies {
+		switch {
+		case c.Link != "metro" || c.Err != "":
+		case c.Arm == armOurs:
+			ours = append(ours, c.Seconds)
+		default:
+			best[c.Arm] = append(best[c.Arm], c.Seconds)
+		}
+	}
+	fastest := 0.0
+	for _, v := range best {
+		slices.Sort(v)
+		if m := v[len(v)/2]; fastest == 0 || m < fastest {
+			fastest = m
+		}
+	}
+	if len(ours) == 0 || fastest == 0 {
+		return bench.Figure{Name: "metro-pgbench-to-best", NotRun: "an arm failed"}
+	}
+	slices.Sort(ours)
+	return bench.Figure{
+		Name: "metro-pgbench-to-best", Measured: ours[len(ours)/2] / fastest, HasInterval: true,
+		Low: ours[0] / fastest, High: ours[len(ours)-1] / fastest,
+	}
+}
+
+func (b *seedBench) tpcbFigure() bench.Figure {
+	var with, without []float64
+	for _, t := range b.samples.TPCB {
+		if t.Seeding {
+			with = append(with, t.TPS)
+		} else {
+			without = append(without, t.TPS)
+		}
+	}
+	f := bench.Figure{Name: "tpcb-while-throttled"}
+	if len(with) == 0 || len(without) == 0 {
+		f.NotRun = "pgbench did not run"
+		return f
+	}
+	slices.Sort(with)
+	slices.Sort(without)
+	base := without[len(without)/2]
+	f.Measured, f.HasInterval, f.Low, f.High = with[len(with)/2]/base, true, with[0]/base, with[len(with)-1]/base
+	return f
+}
+
+func (b *seedBench) add(link string, c copySample) {
+	c.Link = link
+	if c.track != nil {
+		b.chart(link, c.Arm, c.track)
+	}
+	b.samples.Copies = append(b.samples.Copies, c)
+	b.say("%s: %s: %.1f s, %.1f MB on the wire %s", link, c.Arm, c.Seconds, float64(c.Wire)/1e6, cmp.Or(c.Err, strings.TrimSuffix(c.Codec+"; "+c.Phases, "; ")))
+}
+
+func fresh(dir, name string) (string, error) {
+	d := filepath.Join(dir, name)
+	return d, errors.Join(os.RemoveAll(d), os.MkdirAll(d, 0o700))
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/check"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/console"
+)
+
+// When a certificate is to be renewed, and when that is urgent.
+const (
+	renewSoon = 30 * 24 * time.Hour
+	renewNow  = 7 * 24 * time.Hour
+)
+
+// noNode is what there is to say where no node is.
+func noNode(dir string) []check.Finding {
+	return []check.Finding{{Level: check.OK, What: "there is no node in " + dir}}
+}
+
+// findCertificates looks at how long the certificates of the node in dir hold.
+func findCertificates(dir string, now time.Time) ([]check.Finding, error) {
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(l.PKI(), "*.crt"))
+	if err != nil {
+		return nil, err
+	}
+	if len(files) == 0 {
+		return noNode(l.Dir), nil
+	}
+	var out []check.Finding
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		block, _ := pem.Decode(b)
+		if block == nil {
+			out = append(out, check.Finding{Level: check.Problem, What: f + " holds no certificate", Why: "the node cannot prove who it is", Run: "take the node out with coterie remove, and have it join again"})
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
+		}
+		out = append(out, judgeCertificate(filepath.Base(f), c.NotAfter.Sub(now)))
+	}
+	return out, nil
+}
+
+func judgeCertificate(name string, left time.Duration) check.Finding {
+	f := check.Finding{Level: check.OK, What: fmt.Sprintf("%s holds for %d days", name, int(left.Hours()/24))}
+	switch {
+	case left <= 0:
+		f = check.Finding{Level: check.Problem, What: name + " has expired"}
+	case left < renewNow:
+		f.Level = check.Problem
+	case left < renewSoon:
+		f.Level = check.Warning
+	}
+	if f.Level != check.OK {
+		f.Why, f.Run = "nodes and clients refuse an expired certificate", "take the node out with coterie remove, and have it join again"
+	}
+	return f
+}
+
+// findGroup says what the policies find, and which replicas could not lead.
+func findGroup(ctx context.Context, dir string) ([]check.Finding, error) {
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(l.Dir, config.File)); err != nil {
+		return noNode(l.Dir), nil //nolint:nilerr // it is what was looked for
+	}
+	cl := api.NewClient(l.AgentSock())
+	policies, err := rowsOf(ctx, cl, "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok")
+	if err != nil {
+		return nil, err
+	}
+	var out []check.Finding
+	for _, p := range policies {
+		f := check.Finding{Level: check.Warning, What: fmt.Sprintf("%v: %v", p[2], p[3]), Why: fmt.Sprintf("policy: %v", p[1]), Run: "coterie status; coterie explain"}
+		if p[0] == "Critical" {
+			f.Level = check.Problem
+		}
+		out = append(out, f)
+	}
+	if len(out) == 0 {
+		out = append(out, check.Finding{Level: check.OK, What: "all policies are kept"})
+	}
+	never, err := rowsOf(ctx, cl, `SELECT name, failover_mode FROM coterie.replicas
+WHERE availability_mode = 'SYNCHRONOUS_COMMIT' AND join_state = 'JOINED' AND role <> 'PRIMARY' AND (failover_mode <> 'AUTOMATIC' OR suspended)`)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range never {
+		out = append(out, check.Finding{
+			Level: check.Warning, What: fmt.Sprintf("%v is synchronous, and can never take over by itself (FAILOVER_MODE = %v, or suspended)", r[0], r[1]),
+			Why: "commits wait for it, and it does not help availability", Run: fmt.Sprintf("coterie replica set %v failover_mode=AUTOMATIC, or coterie resume %[1]v", r[0]),
+		})
+	}
+	return out, nil
+}
+
+// rowsOf asks the node's console.
+func rowsOf(ctx context.Context, cl *api.Client, query string) ([][]any, error) {
+	a, err := cl.SQL(ctx, query)
+	if err != nil {
+		if errors.Is(err, api.ErrNoAgent) {
+			return nil, errors.New("no agent runs here; start it with coterie agent")
+		}
+		return nil, err
+	}
+	if a.Error != nil {
+		return nil, fmt.Errorf("%s", a.Error)
+	}
+	var r console.Result
+	err = json.Unmarshal(a.Result, &r)
+	return r.Rows, err
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/check"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint"
+)
+
+func TestCertificates(t *testing.T) {
+	dir := t.TempDir()
+	found, err := findCertificates(dir, time.Now())
+	if err != nil || len(found) != 1 || found[0].Level != check.OK {
+		t.Errorf("where no node is: %+v, %v", found, err)
+	}
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Make(); err != nil {
+		t.Fatal(err)
+	}
+	ca, err := endpoint.NewCA("0d9c6d8e-7e47-4b8a-8a4e-0123456789ab", "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ca.Save(l.PKI()); err != nil {
+		t.Fatal(err)
+	}
+	id := endpoint.Identity{Group: "0d9c6d8e-7e47-4b8a-8a4e-0123456789ab", Kind: "replica", ID: ag.ReplicaID("n1")}
+	if _, err := endpoint.CreateNode(l.PKI(), ca, id, []string{"127.0.0.1"}); err != nil {
+		t.Fatal(err)
+	}
+	found, err = findCertificates(dir, time.Now())
+	if err != nil || len(found) < 2 || check.Worst(found) != check.OK {
+		t.Errorf("new ones: %+v, %v", found, err)
+	}
+	found, err = findCertificates(dir, time.Now().AddDate(200, 0, 0))
+	if err != nil || check.Worst(found) != check.Problem || found[0].Run == "" {
+		t.Errorf("in two hundred years: %+v, %v", found, err)
+	}
+	for left, want := range map[time.Duration]check.Level{-1: check.Problem, time.Hour: check.Problem, 20 * 24 * time.Hour: check.Warning, 40 * 24 * time.Hour: check.OK} {
+		if f := judgeCertificate("x", left); f.Level != want {
+			t.Errorf("%v left: %+v", left, f)
+		}
+	}
+	if found, err := findGroup(t.Context(), dir); err != nil || found[0].Level != check.OK {
+		t.Errorf("a directory without a configuration: %+v, %v", found, err)
+	}
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/check"
+)
+
+// loopbackPorts returns the numbers of ports that were free a moment ago.
+func loopbackPorts(t *testing.T, n int) []string {
+	t.Helper()
+	var out []string
+	for range n {
+		l, err := net.Listen("tcp", ":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, p, _ := net.SplitHostPort(l.Addr().String())
+		out = append(out, p)
+		defer func() { _ = l.Close() }()
+	}
+	return out
+}
+
+func finding(found []check.Finding, text string) check.Finding {
+	for _, f := range found {
+		if strings.Contains(f.What, text) {
+			return f
+		}
+	}
+	return check.Finding{}
+}
+
+func TestPreflight(t *testing.T) {
+	a := &answerer{dir: t.TempDir(), ports: loopbackPorts(t, 4)}
+	if err := a.listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer a.close()
+	own, err := describeMachine(t.Context(), a.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := other(t.Context(), own, "127.0.0.1", a.ports)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"is 127.0.0.1", "port " + a.ports[0] + " answers", "port " + a.ports[3] + " answers", "nothing lost", "a flush takes", "are free for"} {
+		if finding(found, want).What == "" {
+			t.Errorf("nothing said of %q: %+v", want, found)
+		}
+	}
+	if f := finding(found, "its clock"); f.What != "" {
+		t.Errorf("one clock differs from itself: %+v", f)
+	}
+	own.Libc, own.Majors = "glibc 1.0", []int{9}
+	own.Now = own.Now.Add(time.Hour)
+	found, err = other(t.Context(), own, "127.0.0.1", a.ports)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := finding(found, "glibc 1.0 here"); f.Level != check.Problem || f.Run == "" {
+		t.Errorf("another C library: %+v", f)
+	}
+	found, err = other(t.Context(), own, "127.0.0.1", loopbackPorts(t, 2)) // closed by now
+	if f := finding(found, "nobody answers"); err != nil || f.Level != check.Warning || !strings.Contains(f.Run, "--answer") {
+		t.Errorf("nobody there: %+v, %v", found, err)
+	}
+	if _, err := other(t.Context(), own, "no-such-host.invalid", a.ports); err == nil {
+		t.Error("a name that does not exist")
+	}
+}
+
+func TestJudgeMachine(t *testing.T) {
+	good := judgeMachine(hostFacts{Majors: []int{15}, Flush: time.Millisecond, Free: 100 << 30}, "/x")
+	if check.Worst(good) != check.OK {
+		t.Errorf("%+v", good)
+	}
+	for _, m := range []hostFacts{
+		{Flush: time.Millisecond, Free: 100 << 30},
+		{Majors: []int{15}, Flush: time.Microsecond, Free: 100 << 30},
+		{Majors: []int{15}, Flush: time.Second, Free: 100 << 30},
+		{Majors: []int{15}, Flush: time.Millisecond, Free: 5 << 30},
+		{Majors: []int{15}, Flush: time.Millisecond},
+	} {
+		for _, f := range judgeMachine(m, "/x") {
+			if f.Level != check.OK && (f.Why == "" || f.Run == "") {
+				t.Errorf("%+v says not what to do: %+v", m, f)
+			}
+		}
+		if check.Worst(judgeMachine(m, "/x")) == check.OK {
+			t.Errorf("%+v is fine", m)
+		}
+	}
+}

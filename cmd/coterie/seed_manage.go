@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/catalog"
+	"github.com/coteriedb/coterie/internal/console"
+	"github.com/coteriedb/coterie/internal/ddl"
+	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/seeding"
+)
+
+// seedCall bounds a question about seeding to another node.
+const seedCall = 10 * time.Second
+
+// Seed has a replica's copy made anew, or verified.
+func (m *manager) Seed(ctx context.Context, req api.SeedRequest) (any, error) {
+	return m.seedOp(ctx, "seed", req.Replica, req)
+}
+
+// CancelSeeding ends a copy or a verification.
+func (m *manager) CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error) {
+	return m.seedOp(ctx, "seed-cancel", id, struct{}{})
+}
+
+// Seedings lists a replica's copies and verifications.
+func (m *manager) Seedings(ctx context.Context, id ag.ReplicaID) (any, error) {
+	d, r, err := m.deskOf(id)
+	if err != nil || d != nil {
+		return operationsOf(d), err
+	}
+	var out []seeding.Operation
+	return out, m.askDesk(ctx, r, "seedings", struct{}{}, &out)
+}
+
+func operationsOf(d *desk) []seeding.Operation {
+	if d == nil {
+		return nil
+	}
+	return d.operations()
+}
+
+func (m *manager) seedOp(ctx context.Context, method string, id ag.ReplicaID, body any) (any, error) {
+	d, r, err := m.deskOf(id)
+	if err != nil {
+		return nil, err
+	}
+	if d != nil {
+		if req, ok := body.(api.SeedRequest); ok {
+			return d.ask(req)
+		}
+		return d.stop()
+	}
+	var op seeding.Operation
+	return &op, m.askDesk(ctx, r, method, body, &op)
+}
+
+// deskOf returns this node's own desk, or the replica whose it is.
+func (m *manager) deskOf(id ag.ReplicaID) (*desk, ag.Replica, error) {
+	r, ok := m.n.replica(id)
+	switch {
+	case !ok:
+		return nil, r, api.Refused(fmt.Sprintf("the group has no replica %s; see coterie status", id))
+	case !r.HasData():
+		return nil, r, api.Refused(fmt.Sprintf("%s is a witness and holds no data", id))
+	case id == m.n.self:
+		return m.n.desk, r, nil
+	}
+	return nil, r, nil
+}
+
+// errorCode carries the kind of an api.Error from node to node.
+const errorCode = "API_"
+
+func (m *manager) askDesk(ctx context.Context, r ag.Replica, method string, body, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, seedCall)
+	defer cancel()
+	err := m.n.control.Call(ctx, r.Endpoint, r.ID, method, body, out)
+	var remote *endpoint.RemoteError
+	if errors.As(err, &remote) && strings.HasPrefix(remote.Code, errorCode) {
+		return &api.Error{Kind: strings.ToLower(strings.TrimPrefix(remote.Code, errorCode)), Message: remote.Message}
+	}
+	if err != nil {
+		return api.Unhealthy(fmt.Sprintf("ask %s: %v", r.ID, err))
+	}
+	return nil
+}
+
+// serveDesk offers this node's desk to the others.
+func (n *node) serveDesk() {
+	handle := func(method string, f func(body json.RawMessage) (any, error)) {
+		n.control.Handle(method, func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
+			if !n.awaitReady(ctx) || n.desk == nil {
+				return nil, errors.New("this node holds no data")
+			}
+			out, err := f(body)
+			var known *api.Error
+			if errors.As(err, &known) {
+				return nil, &endpoint.RemoteError{Code: errorCode + strings.ToUpper(known.Kind), Message: known.Message}
+			}
+			return out, err
+		})
+	}
+	handle("seed", func(body json.RawMessage) (any, error) {
+		var req api.SeedRequest
+		if err := json.Unmarshal(body, &req); err != nil {
+			return nil, err
+		}
+		return n.desk.ask(req)
+	})
+	handle("seed-cancel", func(json.RawMessage) (any, error) { return n.desk.stop() })
+	handle("seedings", func(json.RawMessage) (any, error) { return n.desk.operations(), nil })
+}
+
+// seedings are the copies among operations as the views show them.
+func seedings(ops []seeding.Operation) []catalog.Seeding {
+	var out []catalog.Seeding
+	for _, op := range ops {
+		if op.Report != nil {
+			continue // a verification copies nothing
+		}
+		p := op.Progress
+		s := catalog.Seeding{
+			ID: op.ID, Source: op.Source, State: string(op.State), Started: op.Started, Ended: op.Ended, Attempts: op.Attempts, FailedAt: op.FailedAt,
+			Text: seedProgress(p), Done: p.Done, Total: p.Total, Wire: p.Wire, Rate: p.Rate, Disk: p.DiskWait, Net: p.NetWait, Packed: p.Packed,
+		}
+		if op.State == seeding.Seeding {
+			s.Left = p.ETA()
+		}
+		if op.Failure != nil {
+			s.Code, s.Failure, s.Errno = op.Failure.Code, op.Failure.Text, op.Failure.Errno
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// seed is SEED REPLICA: a copy that is there is compared as a whole and replaced where it differs. It returns once the copy is asked for.
+func (l *language) seed(ctx context.Context, s ddl.Statement, req api.SeedRequest) (console.Result, error) {
+	op, err := (&manager{l.n}).Seed(ctx, req)
+	return seedResult(s, op), err
+}
+
+func seedResult(s ddl.Statement, op any) console.Result {
+	r := console.Result{Tag: s.Verb()}
+	if o, ok := op.(*seeding.Operation); ok {
+		op = *o
+	}
+	if o, ok := op.(seeding.Operation); ok {
+		r.Notices = []console.Notice{{
+			Severity: "NOTICE", Message: fmt.Sprintf("%s: %s (operation %s); see sys.dm_hadr_physical_seeding_stats", o.Target, strings.ToLower(string(o.State)), o.ID),
+		}}
+	}
+	return r
+}

@@ -1,0 +1,150 @@
+package ag
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Check is one condition of a decision, as a view sees it.
+type Check struct {
+	Condition string `json:"condition"`
+	Holds     bool   `json:"holds"`
+	Seen      string `json:"seen"` // what the view saw of it
+}
+
+// WhyClaim lists the conditions on which the viewing node would take the leadership over by itself, each with what it sees of it. It is
+// mayClaim in words, and a test keeps the two together.
+func (v View) WhyClaim() []Check {
+	e, st := v.Record.Epoch, v.Record.State
+	m, in := st.InV(v.Self)
+	r := v.me()
+	may := r.AvailabilityMode == SynchronousCommit && r.FailoverMode == Automatic && !r.Suspended
+	reached := 0
+	for _, x := range st.V {
+		if v.reaches(x.ID) {
+			reached++
+		}
+	}
+	return []Check{
+		{"a majority of the quorum answers", v.Quorum, yes(v.Quorum, "it does", "it does not")},
+		{"somebody else leads", e.Phase == PhaseLead && e.Leader != v.Self, fmt.Sprintf("%s of epoch %d by %s", e.Phase, e.Epoch, e.Leader)},
+		{"the leader is silent, has released, or was seen to die", v.silent() || v.votes() != nil, v.seenOfLeader()},
+		{"commits are on at least one secondary (k ≥ 1)", st.K >= 1, fmt.Sprintf("k = %d of %d counted", st.K, len(st.V))},
+		{"this copy is one of those that are counted", in && m.Copy == v.Local.Copy, yes(in && m.Copy == v.Local.Copy, "it is", yes(in, "another copy of this replica is", "it is not synchronized"))},
+		{"this copy is sound", v.sound(), v.seenOfCopy()},
+		{"this replica may lead by itself", may, fmt.Sprintf("%s, %s%s", r.AvailabilityMode, r.FailoverMode, yes(r.Suspended, ", suspended", ""))},
+		{"enough members answer to seal the epoch", v.quorumInReach(), fmt.Sprintf("%d of %d counted members answer, %d needed", reached, len(st.V), st.SealsNeeded())},
+		{"it is well, or nobody else came forward", !v.yields(), yes(v.illness() == "", "well", v.illness())},
+		{"it did not itself give up the leadership lately, or nobody else came forward", !v.defers(), yes(v.Local.StoodDown == "", "it did not", v.Local.StoodDown)},
+	}
+}
+
+func yes(is bool, then, otherwise string) string {
+	if is {
+		return then
+	}
+	return otherwise
+}
+
+func (v View) seenOfLeader() string {
+	s := fmt.Sprintf("last sign of life %v ago, silent from %v on", v.Silence.Round(10*time.Millisecond), v.Patience())
+	if v.released() {
+		s = "it released the leadership"
+	}
+	if n := len(v.votes()); n > 0 {
+		s = fmt.Sprintf("%d voters saw it die", n)
+	}
+	return s
+}
+
+func (v View) seenOfCopy() string {
+	switch {
+	case v.Local.Quarantine != "":
+		return "under quarantine: " + v.Local.Quarantine
+	case v.Local.Renew != "":
+		return "to be made anew: " + v.Local.Renew
+	}
+	return "the data directory is " + string(v.Local.Data)
+}
+
+// WhyLead lists the conditions on which the viewing primary goes on to lead.
+func (v View) WhyLead() []Check {
+	return []Check{
+		{"the record names it, in this epoch", !v.deposed(), fmt.Sprintf("%s of epoch %d by %s; armed for epoch %d", v.Record.Epoch.Phase, v.epoch(), v.Record.Epoch.Leader, v.Local.Armed)},
+		{"its lease holds", v.leaseHeld(), yes(v.Lease.Valid, "renewed in time", "it ran out")},
+		{"its server is writable", v.Local.Server == ServerWritable, string(v.Local.Server)},
+		{"nobody changed reserved settings behind it", !v.contradicts(), yes(v.Local.Foreign == "", "nobody did", v.Local.Foreign)},
+		{"it is well, or nobody could take over", !v.mustStepDown(), v.seenOfHealth()},
+	}
+}
+
+func (v View) seenOfHealth() string {
+	why := v.illness()
+	switch {
+	case why == "" && v.Local.Health.Because != "":
+		return fmt.Sprintf("%s: of level %d, and FAILURE_CONDITION_LEVEL is %d", v.Local.Health.Because, v.Local.Health.Level, v.Group.Options.Level())
+	case why == "":
+		return "well"
+	case v.Local.StoodDown != "":
+		return why + "; but it has itself lately given up the leadership: " + v.Local.StoodDown
+	case !v.heir():
+		return why + "; but no synchronized secondary that is better off could take over"
+	}
+	return why
+}
+
+// Meaning says in a sentence what a rule does. Every rule has one.
+func (r Rule) Meaning() string { return meanings[r] }
+
+var meanings = map[Rule]string{
+	RuleFenceDeposed: "ended its server at once: somebody else has the right to lead",
+	RuleFenceExpired: "ended its server at once: its right to lead was not renewed",
+	RuleFenceForeign: "ended its server at once: commits were no longer protected as the record says",
+	RuleStepDown:     "gave up the leadership because it is ill and another can take over",
+	RuleRestart:      "ended its server to start it again: it is ill, and nobody could take over",
+	RuleAwaitQuorum:  "decided nothing, because no majority of the quorum answers",
+	RuleDoubled:      "held every answer and ended the streams of a member that acknowledged twice",
+	RuleVote:         "saw the primary die, stopped acknowledging it, and said so",
+	RuleAcknowledge:  "took its vote back, for the primary lives",
+	RuleBusy:         "went on with a long action",
+	RuleWitness:      "voted; a witness has no data",
+	RuleHoldSealed:   "stopped taking WAL of the old epoch",
+	RuleForce:        "took the leadership because an operator accepted the loss",
+	RuleClaim:        "began a failover",
+	RuleRetake:       "took its own leadership again after its server had ended",
+	RuleOutbid:       "took over a failover that made no progress",
+	RuleSeal:         "asked the members to promise the new epoch and to say how far their copies are",
+	RuleChoose:       "chose the copy that is promoted",
+	RulePromote:      "promoted its server",
+	RulePromoteAgain: "promoted its server once more, after the first time was cut short",
+	RuleLead:         "became the primary",
+	RuleRelease:      "gave up the leadership, so that others need not wait for silence",
+	RuleHandOver:     "carried out a planned failover",
+	RuleSync:         "brought what commits wait for up to date",
+	RuleServe:        "served as the primary",
+	RuleQuarantined:  "kept its copy under quarantine",
+	RuleSuspended:    "left its copy as it is: suspended",
+	RuleSeed:         "made a copy of the primary",
+	RuleReseed:       "made its copy anew",
+	RuleRewind:       "brought its copy back to the group's history",
+	RuleAwaitDrop:    "waited until its copy is no longer counted, before it touches it",
+	RuleStart:        "started its server",
+	RuleFollow:       "followed the new primary",
+	RuleStandBy:      "stood by",
+}
+
+// Slim returns the view without what no explanation needs, for a record of decisions that is kept for long.
+func (v View) Slim() View {
+	v.Group.HBA, v.Group.Options.Recorded, v.Group.Options.Listeners = "", nil, nil
+	v.Group.Replicas = slices.Clone(v.Group.Replicas)
+	for i, r := range v.Group.Replicas {
+		v.Group.Replicas[i] = Replica{
+			ID: r.ID, AvailabilityMode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: r.Voter, Suspended: r.Suspended,
+		}
+	}
+	const history = 3
+	v.Local.History = v.Local.History[max(0, len(v.Local.History)-history):]
+	v.Record.State.Timelines = v.Record.State.Timelines[max(0, len(v.Record.State.Timelines)-history):]
+	return v
+}

@@ -1,0 +1,82 @@
+package ag
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// TestWhyClaimIsMayClaim holds the words and the rule together, on views made at random of what matters to either.
+func TestWhyClaimIsMayClaim(t *testing.T) {
+	claims := 0
+	for seed := range uint64(20_000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		v := following()
+		change := []func(){
+			func() { v.Silence = v.Profile.Observer + IllGrace },
+			func() { v.Silence = v.Profile.Observer },
+			func() { v.Record.Lead.Released = true },
+			func() { v.Record.State.K = 0 },
+			func() { v.Local.Copy = "B2" },
+			func() { v.Record.State.V = []Member{{"c", "C"}} },
+			func() { v.Local.Quarantine = "fsync" },
+			func() { v.Local.Renew = "gone" },
+			func() { v.Local.Data = DataEmpty },
+			func() { v.Group.Replicas[1].FailoverMode = Manual },
+			func() { v.Group.Replicas[1].Suspended = true },
+			func() { v.Reach = nil },
+			func() { v.Record.Epoch.Phase = PhaseSeal },
+			func() { v.Local.Health = Health{Level: 2, Because: "no answer"} },
+			func() { v.Local.StoodDown = "just now" },
+		}
+		v.Silence = time.Duration(r.IntN(2)) * v.Profile.Observer
+		for range r.IntN(4) {
+			change[r.IntN(len(change))]()
+		}
+		all := true
+		for _, c := range v.WhyClaim() {
+			all = all && c.Holds
+			if c.Condition == "" || c.Seen == "" {
+				t.Fatalf("without words: %+v", c)
+			}
+		}
+		if all != v.mayClaim() {
+			t.Fatalf("seed %d: the words say %v, the rule %v: %+v", seed, all, v.mayClaim(), v.WhyClaim())
+		}
+		if all {
+			claims++
+		}
+	}
+	if claims < 1000 {
+		t.Errorf("only %d of the views claim", claims)
+	}
+}
+
+func TestWhyLead(t *testing.T) {
+	v := leading()
+	for _, c := range v.WhyLead() {
+		if !c.Holds || c.Seen == "" {
+			t.Errorf("%+v", c)
+		}
+	}
+	sick(&v)
+	if c := v.WhyLead(); c[4].Holds {
+		t.Errorf("%+v", c[4])
+	}
+	v.Unfit = []ReplicaID{"b", "c"}
+	v.Local.Health.Restart = false
+	if c := v.WhyLead(); !c[4].Holds || c[4].Seen == "well" {
+		t.Errorf("%+v", c[4])
+	}
+}
+
+func TestEveryRuleHasAMeaning(t *testing.T) {
+	for _, r := range Rules {
+		if r.Meaning() == "" {
+			t.Errorf("%s has none", r)
+		}
+	}
+	if len(meanings) != len(Rules) {
+		t.Errorf("%d meanings of %d rules", len(meanings), len(Rules))
+	}
+}

@@ -1,0 +1,101 @@
+package ag
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// IllGrace is how long a replica that is ill itself leaves the leadership to the others before it takes it all the same: an ill
+// primary is better than none.
+const IllGrace = 5 * time.Second
+
+// Health is what a node's own probes say of its server, its disks and the group's databases. The zero value is well.
+type Health struct {
+	Level    int    `json:"level,omitempty"`   // the lowest FAILURE_CONDITION_LEVEL that counts Because as a failure; 0: none does
+	Because  string `json:"because,omitempty"` // what is wrong
+	Restart  bool   `json:"restart,omitempty"` // starting the server again may cure it
+	Database string `json:"database,omitempty"`
+}
+
+// illness returns why this node is too ill to lead by the group's options; "" when it is well enough.
+func (v View) illness() string { return v.Group.Options.Illness(v.Local.Health) }
+
+// Illness returns what of h counts as a failure under the options: at FAILURE_CONDITION_LEVEL or below, or a database that is not
+// online unless DB_FAILOVER is OFF. "" is well enough.
+func (o Options) Illness(h Health) string {
+	switch {
+	case h.Level != 0 && h.Level <= o.Level():
+		return h.Because
+	case h.Database != "" && !o.NoDBFailover:
+		return h.Database
+	}
+	return ""
+}
+
+// mustStepDown reports whether this primary is ill and something can be done about it: another takes over, or its server is started
+// again. With neither, an ill primary is better than none.
+func (v View) mustStepDown() bool {
+	return v.is(PhaseLead) && v.Local.Server == ServerWritable && !v.released() && v.Busy != "hand-over" && v.illness() != "" &&
+		(v.relief() || v.Local.Health.Restart)
+}
+
+// stepDown lets another take over from an ill primary. The agent shuts its gate before it releases, so nobody has to wait (safety
+// specification 4.5); the next turn fences. Where nobody could take over, the server is started again instead.
+func (v View) stepDown() Plan {
+	if v.relief() {
+		p := v.release(v.illness())
+		p.Rule = RuleStepDown
+		return p
+	}
+	return v.fence(RuleRestart, fmt.Sprintf("%s; nobody could take over, so the server here is started again", v.illness()))
+}
+
+// relief reports whether somebody else would take over if this primary released now, and is no worse off. A replica gives up the
+// leadership for its health, or for a crash, only while it has not lately done so (StoodDown): so a poison query or a sick storage
+// that the replicas share costs n-1 failovers and not a storm.
+func (v View) relief() bool {
+	return v.Local.StoodDown == "" && v.heir()
+}
+
+func (v View) heir() bool {
+	if v.Record.State.K < 1 || !v.quorumInReach() {
+		return false
+	}
+	return slices.ContainsFunc(v.Record.State.V, func(m Member) bool {
+		return m.ID != v.Self && v.reaches(m.ID) && v.mayLead(m.ID) && !slices.Contains(v.Unfit, m.ID)
+	})
+}
+
+// yields reports whether this node, being ill, leaves a leadership that is free to the others for now.
+func (v View) yields() bool {
+	if v.illness() == "" {
+		return false
+	}
+	if v.released() {
+		return v.Silence < IllGrace
+	}
+	return v.Silence < v.Patience()+IllGrace
+}
+
+// defers reports whether this node, having itself lately given up the leadership for its health or a crash, leaves one that was
+// released to those who have not.
+func (v View) defers() bool {
+	return v.released() && v.Local.StoodDown != "" && v.Silence < IllGrace
+}
+
+// quarantined is the turn of a node whose copy is not trusted: its storage lost a write. Nothing starts the server until a person has
+// decided.
+func (v View) quarantined() Plan {
+	why := "quarantined: " + v.Local.Quarantine + "; coterie resume " + string(v.Self) + " makes the copy anew"
+	holder := v.Record.Epoch.Leader == v.Self && !v.released()
+	if holder && (v.Record.Epoch.Phase != PhaseLead || v.leaseHeld() && v.heir()) {
+		return v.release(why)
+	}
+	return Plan{Rule: RuleQuarantined, Because: why, Actions: []Action{Hold{}}}
+}
+
+// sound reports whether there is a copy here that may lead.
+func (v View) sound() bool {
+	return v.Local.Data == DataPresent && v.Local.Quarantine == "" && v.Local.Renew == ""
+}

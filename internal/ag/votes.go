@@ -1,0 +1,185 @@
+package ag
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// This file is fast takeover: a leader whose death the network shows is replaced before it has been silent for long.
+//
+// Evidence only says when to try; the proof is the answer lease. A leader passes answers on only while a majority of the voters it
+// declared has acknowledged a heartbeat that it sent less than Answer.Lease ago. A voter that votes has acknowledged nothing for
+// longer than that, and acknowledges nothing while its vote stands. So when a majority has voted, which every majority of
+// acknowledgers meets, no answer of the leader is on its way to a client any more: the same as after silence of O
+// (safety specification 6).
+
+// Answer is what the holder of an epoch declares in /lead of the answer lease it keeps to. No voters: it runs none, and no vote counts.
+type Answer struct {
+	Voters []ReplicaID   `json:"voters,omitempty"`
+	Lease  time.Duration `json:"lease,omitempty"` // G: an answer leaves within this of a heartbeat that a majority acknowledged
+}
+
+// Same reports whether two declarations say the same.
+func (a Answer) Same(b Answer) bool { return a.Lease == b.Lease && slices.Equal(a.Voters, b.Voters) }
+
+// Majority returns how many of the declared voters are one.
+func (a Answer) Majority() int { return len(a.Voters)/2 + 1 }
+
+// Until returns the end of the answer lease of the leader self: acked is when the newest heartbeat that each voter acknowledged was sent.
+// ok is false while there is none; a leader that is its own majority, or that runs no answer lease, is never limited by it.
+func (a Answer) Until(self ReplicaID, acked map[ReplicaID]time.Duration) (until time.Duration, limited, ok bool) {
+	need := a.Majority()
+	if len(a.Voters) == 0 {
+		return 0, false, true
+	}
+	var sent []time.Duration
+	for _, id := range a.Voters {
+		if t, has := acked[id]; id == self {
+			need--
+		} else if has {
+			sent = append(sent, t)
+		}
+	}
+	if need <= 0 {
+		return 0, false, true
+	}
+	if len(sent) < need {
+		return 0, true, false
+	}
+	slices.Sort(sent)
+	return sent[len(sent)-need] + a.Lease, true, true
+}
+
+// minVoters is below how many voters there is no fast takeover: a majority without the leader is then no majority that could be missing one.
+const minVoters = 3
+
+// Answers returns what a leader of the group declares: nothing where takeover is to rest on silence alone.
+func (g Group) Answers(p Profile) Answer {
+	if g.Options.Detection() != DetectFast || g.Options.CommitBarrier == BarrierStrict || g.Voters() < minVoters {
+		return Answer{}
+	}
+	a := Answer{Lease: p.Answer}
+	for _, r := range g.Replicas {
+		if r.Voter {
+			a.Voters = append(a.Voters, r.ID)
+		}
+	}
+	slices.Sort(a.Voters)
+	return a
+}
+
+// VoteWait returns for how long a voter has acknowledged nothing before it votes: by the slowest clock the answer lease of the leader's
+// fastest has run out.
+func (a Answer) VoteWait() time.Duration {
+	return time.Duration(float64(a.Lease)*(1+Rho)/(1-Rho)) + 1
+}
+
+// Vote is the value of a store's /vote key: its member acknowledges no heartbeat of that epoch for as long as the key stands.
+type Vote struct {
+	Member      ReplicaID     `json:"member"`
+	Epoch       Epoch         `json:"epoch"`
+	Incarnation string        `json:"incarnation"` // of the leader's agent that it saw die
+	Waited      time.Duration `json:"waited"`      // the answer lease it has waited for, by the leader's own declaration
+	Rev         int64         `json:"-"`           // modification revision of the key
+}
+
+// Evidence names an agent whose death this node has seen: its streams ended without a farewell, its endpoint then refused connections
+// twice, and it has not renewed since. The zero value is none.
+type Evidence struct {
+	Epoch       Epoch  `json:"epoch"`
+	Incarnation string `json:"incarnation"`
+}
+
+// Voting is a node's own part in fast takeover.
+type Voting struct {
+	Evidence Evidence      `json:"evidence,omitzero"`
+	Withheld Epoch         `json:"withheld,omitempty"` // no heartbeat of this epoch is acknowledged; 0: none is withheld
+	Fresh    bool          `json:"fresh,omitempty"`    // what an earlier process of this node voted is not undone yet: nothing is acknowledged
+	Quiet    time.Duration `json:"quiet,omitempty"`    // since the last acknowledgement was sent, or this process began
+}
+
+// suspects reports whether this node has evidence against the present leader, and votes against it could count.
+func (v View) suspects() bool {
+	e, l := v.Record.Epoch, v.Record.Lead
+	return e.Phase == PhaseLead && e.Leader != v.Self && v.Record.State.K >= 1 &&
+		l.Epoch == e.Epoch && l.Holder == e.Leader && !l.Released && !l.Restarting &&
+		v.Voting.Evidence == Evidence{e.Epoch, l.Incarnation} &&
+		len(l.Answer.Voters) >= minVoters && slices.Contains(l.Answer.Voters, v.Self)
+}
+
+// ownVote returns this node's vote in the record, if it counts against the present leader.
+func (v View) ownVote() bool {
+	return slices.ContainsFunc(v.Record.Votes, func(x Vote) bool { return x.Member == v.Self && v.counts(x) })
+}
+
+// counts reports whether a vote is against the present leader, as it declares itself now.
+func (v View) counts(x Vote) bool {
+	l := v.Record.Lead
+	return x.Epoch == v.epoch() && x.Incarnation == l.Incarnation && x.Member != v.Record.Epoch.Leader &&
+		x.Waited >= l.Answer.Lease && slices.Contains(l.Answer.Voters, x.Member)
+}
+
+// VoteIn returns how long this node still has to be quiet before it may vote; ok is false when it has no reason to.
+func (v View) VoteIn() (d time.Duration, ok bool) {
+	if v.Voting.Fresh || !v.suspects() || v.Voting.Withheld != v.epoch() || v.ownVote() {
+		return 0, false
+	}
+	return max(0, v.Record.Lead.Answer.VoteWait()-v.Voting.Quiet), true
+}
+
+func (v View) mayVote() bool {
+	if v.Voting.Fresh || !v.suspects() {
+		return false
+	}
+	in, ok := v.VoteIn()
+	return v.Voting.Withheld != v.epoch() || ok && in == 0
+}
+
+// vote first stops acknowledging, then, once no acknowledgement of this node can extend the leader's answer lease, says so in the record.
+func (v View) vote() Plan {
+	why := fmt.Sprintf("%s closed its streams without a farewell and its endpoint refuses connections", v.Record.Epoch.Leader)
+	if v.Voting.Withheld != v.epoch() {
+		return Plan{Rule: RuleVote, Because: why, Actions: []Action{Withhold{Epoch: v.epoch()}}}
+	}
+	l := v.Record.Lead
+	return Plan{Rule: RuleVote, Because: why, Commit: &Commit{
+		Guard: Revisions{v.Record.Revs.Epoch, -1, -1},
+		Vote:  &Vote{Member: v.Self, Epoch: v.epoch(), Incarnation: l.Incarnation, Waited: l.Answer.Lease},
+	}}
+}
+
+// mayAcknowledge reports whether this node withholds acknowledgements for no reason (any more).
+func (v View) mayAcknowledge() bool {
+	return v.Voting.Fresh || v.Voting.Withheld == v.epoch() && v.Voting.Withheld != 0 && !v.suspects()
+}
+
+// acknowledge takes this node's vote back, then acknowledges again: in that order, or the vote would lie.
+func (v View) acknowledge() Plan {
+	why := fmt.Sprintf("%s lives", v.Record.Epoch.Leader)
+	if v.Voting.Fresh {
+		why = "this agent has begun; what an earlier one voted is void"
+	}
+	return Plan{
+		Rule: RuleAcknowledge, Because: why, Open: v.open(),
+		Commit:  &Commit{Guard: Revisions{v.Record.Revs.Epoch, -1, -1}, Unvote: v.Self},
+		Actions: []Action{Acknowledge{}},
+	}
+}
+
+// votes returns the votes that depose the leader, this node's own among them; none while they are too few.
+func (v View) votes() []Vote {
+	if !v.suspects() || !v.ownVote() {
+		return nil
+	}
+	var out []Vote
+	for _, x := range v.Record.Votes {
+		if v.counts(x) {
+			out = append(out, x)
+		}
+	}
+	if len(out) < v.Record.Lead.Answer.Majority() {
+		return nil
+	}
+	return out
+}

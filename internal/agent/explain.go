@@ -1,0 +1,174 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// Decision is one firing of a rule with the view it saw, kept for coterie explain.
+type Decision struct {
+	Node    ag.ReplicaID `json:"node"`
+	Seq     uint64       `json:"seq"` // of this node's decisions; grows over restarts of its agent
+	At      time.Time    `json:"at"`  // by this node's clock, which is compared with no other's
+	Rule    ag.Rule      `json:"rule"`
+	Because string       `json:"because"`
+	Epoch   ag.Epoch     `json:"epoch"`
+	Open    bool         `json:"open,omitempty"` // writes were let through
+	View    ag.View      `json:"view"`
+}
+
+// Revision is the last revision of the record that the decision saw: the only order that decisions of several nodes have.
+func (d Decision) Revision() int64 {
+	r := d.View.Record.Revs
+	return max(r.Epoch, r.State, r.Lead)
+}
+
+// The bounds of the record of decisions: how many are in memory, and how long a file of it may be. There are two files, the present and
+// the one before.
+const (
+	decisionsKept = 512
+	decisionFile  = 1 << 20
+	longDecision  = 256 << 10
+)
+
+// decisions is the bounded record of what was decided.
+type decisions struct {
+	mu    sync.Mutex // guards the fields below
+	kept  []Decision
+	count map[ag.Rule]uint64
+	last  string
+	calm  string // of the last everyday decision that was written
+	seq   uint64
+
+	path string // of the present file; "": it is not kept
+	size int64  // of that file; the scribe's
+}
+
+func newDecisions() *decisions { return &decisions{count: map[ag.Rule]uint64{}} }
+
+// open reads the record that the agent before this one has left in dir, and goes on with it.
+func (d *decisions) open(dir string) error {
+	kept, err := ReadDecisions(dir)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.path = filepath.Join(dir, "decisions.jsonl")
+	d.kept = kept[max(0, len(kept)-decisionsKept):]
+	if n := len(d.kept); n > 0 {
+		d.seq = d.kept[n-1].Seq
+	}
+	if st, serr := os.Stat(d.path); serr == nil {
+		d.size = st.Size()
+	}
+	return err
+}
+
+// ReadDecisions reads the record of decisions in a node's state directory, oldest first. Lines that are no decisions, such as one that a
+// crash cut short, are left out.
+func ReadDecisions(dir string) ([]Decision, error) {
+	var out []Decision
+	var errs []error
+	for _, name := range []string{"decisions.1.jsonl", "decisions.jsonl"} {
+		f, err := os.Open(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		lines := bufio.NewScanner(io.LimitReader(f, 2*decisionFile))
+		lines.Buffer(make([]byte, 0, 16<<10), longDecision)
+		for lines.Scan() {
+			var d Decision
+			if json.Unmarshal(lines.Bytes(), &d) == nil && d.Rule != "" {
+				out = append(out, d)
+			}
+		}
+		errs = append(errs, lines.Err(), f.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return out, fmt.Errorf("read the record of decisions: %w", err)
+	}
+	return out, nil
+}
+
+// note remembers a decision that differs from the last one; isNew says that it does, and keep that it is worth a place on the disk: a
+// primary changes between serving and bookkeeping many times a minute.
+func (d *decisions) note(v ag.View, p ag.Plan) (made Decision, isNew, keep bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.count[p.Rule]++
+	key := fmt.Sprint(p.Rule, v.Record.Epoch.Epoch, v.Record.Epoch.Phase, v.Local.Server, v.Quorum, p.Open)
+	if p.Rule != ag.RuleSeal && p.Rule != ag.RuleBusy && p.Rule != ag.RuleSync && p.Rule != ag.RuleQuarantined {
+		key += p.Because
+	}
+	if key == d.last {
+		return Decision{}, false, false
+	}
+	d.last = key
+	d.seq++
+	made = Decision{Node: v.Self, Seq: d.seq, At: time.Now(), Rule: p.Rule, Because: p.Because, Epoch: v.Record.Epoch.Epoch, Open: p.Open, View: v.Slim()}
+	d.kept = append(d.kept, made)
+	if len(d.kept) > decisionsKept {
+		d.kept = slices.Delete(d.kept, 0, len(d.kept)-decisionsKept)
+	}
+	switch p.Rule {
+	case ag.RuleBusy, ag.RuleSync:
+	case ag.RuleServe, ag.RuleStandBy, ag.RuleWitness:
+		calm := fmt.Sprint(p.Rule, v.Record.Epoch.Epoch, v.Record.Epoch.Phase, p.Open)
+		keep, d.calm = calm != d.calm, calm
+	default:
+		keep, d.calm = true, ""
+	}
+	return made, true, keep
+}
+
+// write appends a decision to the file, durably. Only the scribe calls it.
+func (d *decisions) write(x Decision) error {
+	if d.path == "" {
+		return nil
+	}
+	line, err := json.Marshal(x)
+	if err != nil {
+		return fmt.Errorf("record a decision: %w", err)
+	}
+	line = append(bytes.ReplaceAll(line, []byte("\n"), []byte(" ")), '\n')
+	if len(line) > longDecision {
+		return fmt.Errorf("record a decision: its view has %d bytes", len(line))
+	}
+	if d.size+int64(len(line)) > decisionFile {
+		if err := os.Rename(d.path, filepath.Join(filepath.Dir(d.path), "decisions.1.jsonl")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("record a decision: %w", err)
+		}
+		d.size = 0
+	}
+	f, err := os.OpenFile(d.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("record a decision: %w", err)
+	}
+	n, err := f.Write(line)
+	d.size += int64(n)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("record a decision: %w", err)
+	}
+	return nil
+}
+
+// Decisions returns the last decisions, oldest first.
+func (a *Agent) Decisions() []Decision {
+	a.history.mu.Lock()
+	defer a.history.mu.Unlock()
+	return slices.Clone(a.history.kept)
+}

@@ -1,0 +1,465 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+// Probes watches over this node's server and disks, apart from the loop.
+type Probes interface {
+	// Report returns what was found last. It never blocks.
+	Report() Findings
+	// Autopsy says why the server ended, from what it logged last.
+	Autopsy(ctx context.Context) (Autopsy, error)
+	// Forget drops a lost write that was found: the copy was made anew, or a person trusts it.
+	Forget()
+}
+
+// Findings is what probes found. The zero value is well.
+type Findings struct {
+	ag.Health
+	Lost   string // the storage lost a write
+	NoRoom string // a server would find no room for its WAL
+	Space  []Space
+}
+
+// Space is the room for PostgreSQL in one directory.
+type Space struct {
+	Place string `json:"place"`
+	Dir   string `json:"dir"`
+	Free  int64  `json:"free_bytes"`
+	Total int64  `json:"total_bytes"`
+}
+
+// Wellness is what a node reports of its health.
+type Wellness struct {
+	Ill        string  `json:"ill,omitempty"`        // what counts as a failure at the group's FAILURE_CONDITION_LEVEL
+	Concern    string  `json:"concern,omitempty"`    // what would at a higher one
+	Quarantine string  `json:"quarantine,omitempty"` // why the copy is not trusted
+	StoodDown  string  `json:"stood_down,omitempty"` // when it last gave up the leadership for its health or a crash, while that counts
+	Space      []Space `json:"space,omitempty"`
+}
+
+// wellness is this node's, as the view has it.
+func (a *Agent) wellness(v ag.View) Wellness {
+	w := Wellness{
+		Ill: v.Group.Options.Illness(v.Local.Health), Quarantine: v.Local.Quarantine, StoodDown: v.Local.StoodDown, Space: a.findings().Space,
+	}
+	if w.Ill == "" {
+		w.Concern = v.Local.Health.Because
+	}
+	return w
+}
+
+// Autopsy is why a server ended.
+type Autopsy struct {
+	Lost   string // an fsync failed
+	NoRoom string // there was no room for WAL
+	Panic  string // something else made it give up
+}
+
+// ProbeTarget is what there is to probe at the moment.
+type ProbeTarget struct {
+	Data      bool // a copy is there and nothing rewrites it
+	Running   bool // the server runs and has answered since it was started
+	PID       int
+	Writable  bool
+	Options   ag.Options
+	Databases []string
+}
+
+// Target returns what there is to probe at the moment. Any goroutine may call it.
+func (a *Agent) Target() ProbeTarget {
+	if t := a.target.Load(); t != nil {
+		return *t
+	}
+	return ProbeTarget{}
+}
+
+// Damping of failovers for health and crashes (reliability catalogue F01, F09): how long having given up the leadership counts. It is
+// this machine's wall clock, compared with nobody else's.
+const (
+	crashDamped  = 10 * time.Minute
+	healthDamped = 6 * time.Hour
+	loopCrashes  = 3 // in crashDamped: a crash loop
+	longLived    = time.Minute
+	mostBackoff  = time.Minute
+	autopsyLimit = 10 * time.Second
+)
+
+// loopLimit is for how long the loop may stand still, on a dead disk for instance, until the lease is not renewed any more.
+const loopLimit = 10 * time.Second
+
+// turns reports whether the loop has turned lately: a lease is for a node that decides.
+func (a *Agent) turns() bool {
+	late := boottime.Now() - time.Duration(a.turned.Load())
+	if late <= loopLimit {
+		return true
+	}
+	a.log.Error("the lease is not renewed: nothing has been decided here for too long", "since", late.Round(time.Second))
+	return false
+}
+
+// condition is this node's health as the loop remembers it.
+type condition struct {
+	stood    []StandDown
+	crashes  []time.Duration // boottime
+	lastEnd  string          // how the server ended last
+	quick    int             // starts in a row whose server did not live long
+	liveFrom time.Duration   // boottime of the last start
+	answered int             // pid of the server that answered
+	mark     QuarantineMark  // zero: the copy is trusted
+	asking   bool            // the group is being told of the quarantine
+	gone     refusal         // the source that no longer keeps the WAL that this copy needs
+	noRoom   string          // said once
+}
+
+// loadCondition reads what outlives an agent.
+func (a *Agent) loadCondition() error {
+	var err error
+	if a.cond.stood, err = a.cfg.Marks.StandDowns(); err != nil {
+		return err
+	}
+	a.cond.mark, err = a.cfg.Marks.Quarantine()
+	a.distrusted.Store(a.cond.mark.Why != "")
+	return err
+}
+
+// observeHealth adds to the view what is known of this node's health, and who else is no better off.
+func (a *Agent) observeHealth(v *ag.View) {
+	c, pid := &a.cond, a.pid
+	if a.up {
+		c.answered = pid
+	}
+	a.target.Store(&ProbeTarget{
+		Data:    (v.Local.Data == ag.DataPresent || v.Local.Server == ag.ServerWritable) && !a.busyWith("seed", "rewind"),
+		Running: pid != 0 && pid == c.answered && v.Local.Server != ag.ServerDown && !a.busyWith("seed", "rewind", "hand-over"),
+		PID:     pid, Writable: v.Local.Server == ag.ServerWritable, Options: v.Group.Options, Databases: v.Group.Options.Databases,
+	})
+	f := a.findings()
+	v.Local.Health = f.Health
+	if loop := a.crashLoop(); loop != "" && (v.Local.Health.Level == 0 || v.Local.Health.Level > 3) {
+		v.Local.Health.Level, v.Local.Health.Because, v.Local.Health.Restart = 3, loop, false
+	}
+	if f.Lost != "" {
+		a.distrust(f.Lost)
+	}
+	if why := c.quarantine(); why != "" && (v.Local.Health.Level == 0 || v.Local.Health.Level > 3) {
+		v.Local.Health.Level, v.Local.Health.Because, v.Local.Health.Restart = 3, why, false
+	}
+	a.noteGone(*v)
+	v.Local.Quarantine, v.Local.Renew = c.quarantine(), c.renewal(v.Local.Copy)
+	a.noteWishes(v)
+	v.Local.StoodDown = a.stoodDown(time.Now())
+	v.Unfit = a.unfit(*v)
+}
+
+func (a *Agent) findings() Findings {
+	if a.cfg.Probes == nil {
+		return Findings{}
+	}
+	return a.cfg.Probes.Report()
+}
+
+// unfit lists the members that report themselves no better off than an ill primary.
+func (a *Agent) unfit(v ag.View) []ag.ReplicaID {
+	snap := a.snapshot.Load()
+	if snap == nil {
+		return nil
+	}
+	var out []ag.ReplicaID
+	for _, r := range v.Group.Replicas {
+		if s, ok := snap.Statuses[r.ID]; ok && r.ID != v.Self && (s.Ill != "" || s.Quarantine != "" || s.StoodDown != "") {
+			out = append(out, r.ID)
+		}
+	}
+	return out
+}
+
+// stoodDown says when this node gave up the leadership last, if that still counts.
+func (a *Agent) stoodDown(now time.Time) string {
+	for _, s := range slices.Backward(a.cond.stood) {
+		age := now.Sub(s.At)
+		if age < 0 {
+			age = 0 // the wall clock was set back
+		}
+		if s.Health && age < healthDamped || age < crashDamped {
+			return fmt.Sprintf("%s in epoch %d: %s", s.At.UTC().Format(time.RFC3339), s.Epoch, s.Why)
+		}
+	}
+	return ""
+}
+
+// noteStandDown remembers that this node released the leadership because of its own health or its server's end.
+func (a *Agent) noteStandDown(v ag.View, p ag.Plan) {
+	crash := p.Rule == ag.RuleRelease && v.Record.Epoch.Phase == ag.PhaseLead
+	if p.Rule != ag.RuleStepDown && !crash {
+		return
+	}
+	s := StandDown{At: time.Now(), Health: p.Rule == ag.RuleStepDown, Epoch: v.Record.Epoch.Epoch, Why: p.Because}
+	a.cond.stood = append(a.cond.stood, s)
+	a.cond.stood = a.cond.stood[max(0, len(a.cond.stood)-standDownsKept):]
+	kept := slices.Clone(a.cond.stood)
+	a.scribe.do(func() error { return a.cfg.Marks.SetStandDowns(kept) })
+}
+
+// serverEnded takes note of an end of the server that nobody here asked for.
+func (a *Agent) serverEnded(ctx context.Context, why string) {
+	c := &a.cond
+	if orderly(why) || a.fencing || a.task != nil && a.task.name != "sync" && a.task.name != "start" {
+		c.quick = 0
+		return
+	}
+	now := boottime.Now()
+	c.lastEnd = why
+	c.crashes = append(c.crashes, now)
+	c.crashes = c.crashes[max(0, len(c.crashes)-10):]
+	if now-c.liveFrom < longLived {
+		c.quick++
+	} else {
+		c.quick = 0
+	}
+	if a.cfg.Probes == nil {
+		return
+	}
+	a.children.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, autopsyLimit)
+		defer cancel()
+		found, err := a.cfg.Probes.Autopsy(ctx)
+		if err != nil {
+			a.log.Debug("the server's log was not read", "err", err)
+		}
+		select {
+		case a.autopsies <- found:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// lastWords reads, when the agent begins, why a server ended that ended without it: a lost write is one still.
+func (a *Agent) lastWords(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, autopsyLimit)
+	defer cancel()
+	if ks, err := a.cfg.Keeper.Status(ctx); err != nil || ks.ServerPID != 0 {
+		return
+	}
+	found, err := a.cfg.Probes.Autopsy(ctx)
+	if err != nil || found.Lost == "" {
+		return
+	}
+	select {
+	case a.autopsies <- Autopsy{Lost: found.Lost}:
+	case <-ctx.Done():
+	}
+}
+
+// orderly tells an end of the server that was asked for from one that was not: see Keeper.Exits.
+func orderly(why string) bool {
+	return strings.HasPrefix(why, "fenced") || why == "exit status 0" || why == "stopped"
+}
+
+func (a *Agent) autopsied(found Autopsy) {
+	switch {
+	case found.Lost != "":
+		a.log.Error("the server ended because the storage lost a write", "said", found.Lost)
+		a.distrust("its server ended with " + found.Lost)
+	case found.NoRoom != "":
+		a.log.Error("the server ended because there was no room for its WAL", "said", found.NoRoom)
+		a.cond.lastEnd = found.NoRoom
+	case found.Panic != "":
+		a.log.Error("the server gave up", "said", found.Panic)
+		a.cond.lastEnd = found.Panic
+	}
+}
+
+// crashLoop says that the server keeps ending, while it does.
+func (a *Agent) crashLoop() string {
+	c := &a.cond
+	now := boottime.Now()
+	c.crashes = slices.DeleteFunc(c.crashes, func(at time.Duration) bool { return now-at > crashDamped })
+	if len(c.crashes) < loopCrashes {
+		return ""
+	}
+	return fmt.Sprintf("PostgreSQL has ended by itself %d times within %v, last with: %s", len(c.crashes), crashDamped, c.lastEnd)
+}
+
+// backoff is how long to wait with the next start: longer each time a server did not live long, but for the leader of the record not so
+// long that the others take the silence for its death.
+func (a *Agent) backoff() time.Duration {
+	d, most := startBackoff, mostBackoff
+	if v := a.view.Load(); v != nil && v.Record.Epoch.Leader == v.Self {
+		most = max(startBackoff, v.Patience()/2)
+	}
+	for range min(a.cond.quick, 6) {
+		d *= 2
+	}
+	return min(d, most)
+}
+
+// mayStart refuses to start a server that could only fail.
+func (a *Agent) mayStart() bool {
+	if why := a.findings().NoRoom; why != "" {
+		if a.cond.noRoom != why {
+			a.log.Error("server not started", "because", why)
+		}
+		a.cond.noRoom = why
+		a.showProgress("not started: " + why)
+		return false
+	}
+	if a.cond.noRoom != "" {
+		a.log.Info("there is room again")
+		a.cond.noRoom = ""
+		a.progress.Store(nil)
+	}
+	return true
+}
+
+// distrust puts the copy that is here now under quarantine: its storage said that a write is not where it should be (F35).
+func (a *Agent) distrust(why string) {
+	c := &a.cond
+	if c.mark.Why != "" {
+		return
+	}
+	id := ag.CopyID("")
+	if v := a.view.Load(); v != nil {
+		id = v.Local.Copy
+	}
+	c.mark = QuarantineMark{Copy: id, Why: why, At: time.Now()}
+	a.distrusted.Store(true)
+	a.log.Error("this copy is under quarantine", "because", why)
+	a.saveQuarantine()
+}
+
+// unpromotable reports, to a candidate that asks for a seal, that this copy may hold the longest log and is not to be promoted: it is under
+// quarantine, or its server would find no room for WAL. Any goroutine may call it.
+func (a *Agent) unpromotable() bool { return a.distrusted.Load() || a.findings().NoRoom != "" }
+
+func (a *Agent) saveQuarantine() {
+	m := a.cond.mark
+	a.scribe.do(func() error { return a.cfg.Marks.SetQuarantine(m) })
+}
+
+// quarantine is why the copy is not trusted, and renewal why it must be made anew: first the one, then, once resumed, the other.
+func (c *condition) quarantine() string {
+	if c.mark.Renew {
+		return ""
+	}
+	return c.mark.Why
+}
+
+func (c *condition) renewal(now ag.CopyID) string {
+	if c.mark.Renew && (now == "" || now == c.mark.Copy) {
+		return "it was under quarantine (" + c.mark.Why + ") and has been resumed"
+	}
+	if c.gone.copy != "" && now == c.gone.copy {
+		return fmt.Sprintf("%s no longer keeps the WAL that this copy needs: it was away for longer than slots keep WAL", c.gone.source)
+	}
+	return ""
+}
+
+// noteWishes adds what operators want. A copy is given up for a better one only while somebody leads who can give it: until then it may be
+// the one that has to lead.
+func (a *Agent) noteWishes(v *ag.View) {
+	e := v.Record.Epoch
+	if a.cfg.Wishes == nil || e.Leader == v.Self {
+		return
+	}
+	if v.Local.Renew == "" && e.Phase == ag.PhaseLead && slices.Contains(v.Reach, e.Leader) {
+		v.Local.Renew = a.cfg.Wishes.Renew(v.Local.Copy)
+	}
+	v.Local.Withheld = a.cfg.Wishes.Withheld(e.Epoch)
+}
+
+// noteGone remembers that the source in force no longer has what this copy needs, for as long as it leads.
+func (a *Agent) noteGone(v ag.View) {
+	c, e := &a.cond, v.Record.Epoch
+	if up := a.cfg.Upstream.Status(); up.Gone && up.At > a.repairedAt {
+		c.gone = refusal{v.Local.Copy, up.Source, up.Epoch}
+	}
+	if c.gone.source != e.Leader || c.gone.epoch != e.Epoch {
+		c.gone = refusal{}
+	}
+}
+
+// keepQuarantine tells the group that this copy is not to be counted on, by suspending it as an operator would. When an operator has
+// resumed it, the copy is made anew; when it has been, the quarantine is over.
+func (a *Agent) keepQuarantine(ctx context.Context, v ag.View) {
+	c := &a.cond
+	select {
+	case <-a.suspended:
+		c.asking = false
+	default:
+	}
+	me, ok := v.Group.Replica(v.Self)
+	switch {
+	case c.mark.Why == "" || !v.Quorum || !ok:
+	case c.mark.Renew && v.Local.Copy != "" && c.mark.Copy != v.Local.Copy:
+		a.log.Info("the copy was made anew; the quarantine is over", "was", c.mark.Why)
+		a.endQuarantine()
+	case c.mark.Renew:
+	case c.mark.Suspended && !me.Suspended:
+		a.log.Warn("resumed: the copy that is under quarantine is to be made anew", "because", c.mark.Why)
+		c.mark.Renew = true
+		a.saveQuarantine()
+	case !c.mark.Suspended && me.Suspended:
+		c.mark.Suspended = true
+		a.saveQuarantine()
+	case !me.Suspended && !c.asking && a.cfg.Suspend != nil:
+		c.asking = true
+		a.children.Go(func() { a.askToSuspend(ctx) })
+	}
+}
+
+func (a *Agent) askToSuspend(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := a.cfg.Suspend(ctx); err != nil {
+		a.log.Warn("the group was not told of the quarantine yet", "err", err)
+		pause(ctx, time.Second)
+	}
+	a.suspended <- struct{}{} // one at a time asks, so there is room
+	a.Wake()
+}
+
+func (a *Agent) endQuarantine() {
+	a.cond.mark = QuarantineMark{}
+	a.distrusted.Store(false)
+	if a.cfg.Probes != nil {
+		a.cfg.Probes.Forget()
+	}
+	a.scribe.do(a.cfg.Marks.ClearQuarantine)
+}
+
+// Trust ends the quarantine of this node's copy as it is: an operator has checked the storage and takes the risk. It returns what the
+// quarantine was for.
+func (a *Agent) Trust(ctx context.Context) (string, error) {
+	answer := make(chan string, 1)
+	select {
+	case a.trust <- answer:
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	a.Wake()
+	select {
+	case why := <-answer:
+		return why, nil
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+func (a *Agent) trusted(answer chan<- string) {
+	c := &a.cond
+	why := c.mark.Why
+	c.crashes, c.stood, c.quick = nil, nil, 0
+	a.endQuarantine()
+	a.scribe.do(func() error { return a.cfg.Marks.SetStandDowns(nil) })
+	a.log.Warn("trusted again by an operator", "was", why)
+	answer <- why
+}

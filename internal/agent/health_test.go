@@ -1,0 +1,231 @@
+package agent_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+// probes find what a test tells them to.
+type probes struct {
+	mu      sync.Mutex
+	now     agent.Findings
+	autopsy agent.Autopsy
+}
+
+func (p *probes) find(f agent.Findings) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now = f
+}
+
+func (p *probes) Report() agent.Findings {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now
+}
+
+func (p *probes) Autopsy(context.Context) (agent.Autopsy, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.autopsy, nil
+}
+
+func (p *probes) Forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now.Lost = ""
+}
+
+func (l *lab) suspend(id ag.ReplicaID, on bool) {
+	l.Record.SetGroup(func(g *ag.Group) {
+		g.Replicas = slices.Clone(g.Replicas)
+		for i := range g.Replicas {
+			if g.Replicas[i].ID == id {
+				g.Replicas[i].Suspended = on
+			}
+		}
+	})
+}
+
+func silent() agent.Findings {
+	return agent.Findings{Health: ag.Health{Level: 2, Because: "no answer", Restart: true}}
+}
+
+func TestAnIllPrimaryStepsDown(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		at := boottime.Now()
+		l.Node("a").Hang(true)
+		l.probes["a"].find(silent())
+		next := l.leader(10*time.Second, "a")
+		if took := boottime.Now() - at; took > 4*time.Second {
+			t.Errorf("%s took %v", next, took)
+		}
+		l.probes["a"].find(agent.Findings{})
+		l.write(next)
+		l.formed(next, time.Minute)
+		was := l.epoch()
+		l.probes[next].find(silent()) // the third replica is well, and takes over
+		last := l.leader(10*time.Second, next)
+		if last == "a" {
+			t.Error("the leadership went back to one that was left for its health")
+		}
+		l.probes[next].find(agent.Findings{})
+		l.formed(last, time.Minute)
+		if l.epoch() != was+1 {
+			t.Errorf("epoch %d after %d", l.epoch(), was)
+		}
+		l.probes[last].find(agent.Findings{Health: ag.Health{Level: 3, Because: "a shared ill"}})
+		time.Sleep(time.Minute)
+		l.write(last) // nobody is left who was not ill himself: it goes on
+		if l.epoch() != was+1 {
+			t.Errorf("more than n-1 failovers: epoch %d", l.epoch())
+		}
+	})
+}
+
+func TestAHungPrimaryThatNobodyCanRelieveIsStartedAgain(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.probes["b"].find(silent())
+		l.probes["c"].find(silent())
+		time.Sleep(7 * time.Second) // their reports
+		n := l.Node("a")
+		starts := n.State().Starts
+		n.Hang(true)
+		l.probes["a"].find(silent())
+		l.wait("a is started again", 10*time.Second, func() bool { return n.State().Starts > starts })
+		l.probes["a"].find(agent.Findings{})
+		l.write(l.leader(30 * time.Second))
+	})
+}
+
+func TestCrashesAreRelievedOnceEach(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		was := l.epoch()
+		leaders := map[ag.ReplicaID]bool{}
+		for range 8 { // a query that kills the server wherever it runs
+			now := l.leader(time.Minute)
+			l.formed(now, time.Minute)
+			leaders[now] = true
+			l.Logf("%s leads epoch %d and crashes", now, l.epoch())
+			l.Node(now).Crash()
+			time.Sleep(3 * time.Second)
+		}
+		last := l.leader(time.Minute)
+		l.write(last)
+		if len(leaders) != 3 {
+			t.Errorf("led by %v", leaders)
+		}
+		v := l.agents[last].View()
+		if v.Local.StoodDown != "" || v.Local.Health.Level != 3 || !strings.Contains(v.Local.Health.Because, "by itself") {
+			t.Errorf("%+v", v.Local)
+		}
+		if e := l.epoch(); e > was+8 {
+			t.Errorf("epoch %d after %d", e, was)
+		}
+	})
+}
+
+func TestTheLoopStandingStillEndsTheLease(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		free := make(chan struct{})
+		l.Node("a").Before("status", func() { <-free }) // a dead disk, or a bug
+		next := l.leader(40*time.Second, "a")
+		l.write(next)
+		close(free)
+		l.formed(next, time.Minute)
+	})
+}
+
+func TestNoRoomNoStart(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.probes["a"].find(agent.Findings{NoRoom: "the WAL directory has 0 KiB free"})
+		l.Node("a").Crash()
+		next := l.leader(10*time.Second, "a")
+		starts := l.Node("a").State().Starts
+		time.Sleep(time.Minute)
+		if s := l.Node("a").State(); s.Starts != starts || s.Running {
+			t.Errorf("started without room: %+v", s)
+		}
+		if st := l.Record.Snapshot().Statuses["a"]; !strings.Contains(st.Progress, "0 KiB free") {
+			t.Errorf("its status does not say why: %+v", st)
+		}
+		l.probes["a"].find(agent.Findings{})
+		l.formed(next, time.Minute)
+	})
+}
+
+func TestALostWriteIsQuarantined(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.probes["a"].autopsy = agent.Autopsy{Lost: "PANIC: could not fsync"}
+		l.Node("a").Crash()
+		next := l.leader(10*time.Second, "a")
+		l.wait("a is suspended and down", 20*time.Second, func() bool {
+			r, _ := l.Record.Snapshot().Group.Replica("a")
+			return r.Suspended && !l.Node("a").State().Running
+		})
+		seeds := l.Node("a").State().Seeds
+		l.stop("a") // the quarantine outlives the agent
+		l.start("a")
+		time.Sleep(30 * time.Second)
+		if s := l.Node("a").State(); s.Running {
+			t.Error("started under quarantine")
+		}
+		l.probes["a"].autopsy = agent.Autopsy{}
+		l.suspend("a", false) // coterie resume
+		l.formed(next, time.Minute)
+		if s := l.Node("a").State(); s.Seeds != seeds+1 {
+			t.Errorf("the copy was not made anew: %+v", s)
+		}
+		if q, err := agent.OpenMarks(l.dirs["a"]).Quarantine(); err != nil || q.Why != "" {
+			t.Errorf("%+v, %v", q, err)
+		}
+	})
+}
+
+func TestAnOperatorTrustsACopy(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.probes["c"].find(agent.Findings{Lost: "fsync: EIO"})
+		l.wait("c is quarantined", 20*time.Second, func() bool {
+			r, _ := l.Record.Snapshot().Group.Replica("c")
+			return r.Suspended && l.agents["c"].View().Local.Quarantine != ""
+		})
+		seeds := l.Node("c").State().Seeds
+		ctx, cancel := context.WithTimeout(l.Context(), 5*time.Second)
+		defer cancel()
+		if why, err := l.agents["c"].Trust(ctx); err != nil || !strings.Contains(why, "EIO") {
+			t.Errorf("%q, %v", why, err)
+		}
+		l.suspend("c", false)
+		l.formed("a", time.Minute)
+		if s := l.Node("c").State(); s.Seeds != seeds {
+			t.Errorf("made anew although it is trusted: %+v", s)
+		}
+	})
+}
+
+func TestStartsAreFurtherApartWhileTheyFail(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		n := l.Node("c")
+		before := n.State().Starts
+		for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
+			if n.State().Running {
+				n.Crash()
+			}
+		}
+		if k := n.State().Starts - before; k > 14 {
+			t.Errorf("%d starts in four minutes", k)
+		}
+		l.formed("a", 3*time.Minute)
+	})
+}

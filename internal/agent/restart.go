@@ -1,0 +1,233 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+// Budgets of a restart in place (safety specification 8).
+const (
+	detachFor     = 3 * time.Second // until then the keeper waits for the successor
+	restartBudget = 20 * time.Minute
+	attachBudget  = 4 * time.Second
+)
+
+// ErrRestart is what Run returns when the agent has made room for its successor: the server goes on, and nothing may be stopped. A
+// primary's keeper fences in three seconds if the successor has not taken over by then.
+var ErrRestart = errors.New("the agent makes room for its successor")
+
+// How far a restart in place is.
+const (
+	restartNone      = iota
+	restartAnnounced // /lead says so
+	restartDetached  // the keeper knows, and nothing is renewed any more
+)
+
+// RestartOptions says what becomes of running transactions.
+type RestartOptions struct {
+	Drain time.Duration // how long they may take to end; 0: 10 s
+	Cut   bool          // end them then, instead of giving up
+}
+
+type restartRequest struct {
+	RestartOptions
+	done chan error
+}
+
+// Restart makes this agent end with ErrRestart while its server goes on: at once on a secondary, on a primary once no transaction runs
+// and the record and the keeper know of it. An error leaves everything as it was. Any goroutine may call it.
+func (a *Agent) Restart(ctx context.Context, o RestartOptions) error {
+	r := restartRequest{o, make(chan error, 1)}
+	select {
+	case a.restarts <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("the restart goes on by itself: %w", ctx.Err())
+	}
+}
+
+// beginRestart is the loop's part. It returns true when the loop may end.
+func (a *Agent) beginRestart(ctx context.Context, r restartRequest) (leave bool) {
+	v := a.view.Load()
+	switch {
+	case a.task != nil:
+		r.done <- fmt.Errorf("this node is busy (%s); try again when that has ended", a.task.name)
+		return false
+	case a.lease.armed.Load() == 0: // its server, if it has one, may go on by itself
+		r.done <- nil
+		return true
+	case !v.Quorum || v.Record.Epoch.Leader != v.Self || v.Record.Epoch.Phase != ag.PhaseLead || v.Local.Server != ag.ServerWritable:
+		r.done <- errors.New("this node is becoming or ceasing to be the primary; try again in a moment")
+		return false
+	}
+	a.work(ctx, "restart", v.Record.Epoch.Epoch, restartBudget, func(ctx context.Context) (func(), error) {
+		err := a.detach(ctx, *v, r.RestartOptions)
+		r.done <- err
+		if err != nil {
+			return nil, err
+		}
+		return func() { a.leave = true }, nil
+	})
+	return false
+}
+
+// detach drains the server and announces the restart, in the record and to the keeper. After it nothing is renewed.
+func (a *Agent) detach(ctx context.Context, v ag.View, o RestartOptions) (err error) {
+	a.cfg.Sessions.Hold(true)
+	a.cfg.Sessions.Drain(true)
+	defer func() {
+		if err != nil {
+			a.restarting.Store(restartNone)
+			a.shut.Store(false)
+			a.cfg.Sessions.Drain(false)
+			a.cfg.Sessions.Hold(false)
+			a.Wake()
+		}
+	}()
+	h := &handover{a: a, v: v, op: ag.Op{To: v.Self, Drain: o.Drain, Cut: o.Cut}}
+	if err := h.drain(ctx); err != nil {
+		return err
+	}
+	a.shut.Store(true)
+	a.showProgress("announcing the restart")
+	a.restarting.Store(restartAnnounced)
+	if err := a.lease.announce(ctx, commitBudget); err != nil {
+		return fmt.Errorf("announce the restart: %w", err)
+	}
+	a.cfg.Sessions.CloseServer("the agent of " + string(v.Self) + " restarts; connect again")
+	a.restarting.Store(restartDetached)
+	a.lease.rest()
+	until := min(boottime.Now()+detachFor, a.lease.until())
+	if err := a.cfg.Keeper.Detach(ctx, v.Record.Epoch.Epoch, until); err != nil {
+		return fmt.Errorf("tell the keeper: %w", err)
+	}
+	return nil
+}
+
+// announce makes the next renewal say that the agent restarts, and returns once it is written.
+func (l *lease) announce(ctx context.Context, budget time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	h := l.want.Load()
+	if h == nil {
+		return errors.New("this node does not lead")
+	}
+	next := *h
+	next.lead.Restarting = true
+	l.hold(&next)
+	for !l.announced.Load() {
+		if ctx.Err() != nil {
+			return errors.New("the record was not written in time")
+		}
+		pause(ctx, 2*time.Millisecond)
+	}
+	return nil
+}
+
+// rest stops renewing and waits until no renewal is under way, which would take back what the keeper is told next.
+func (l *lease) rest() {
+	l.hold(nil)
+	l.renewing.Lock()
+	defer l.renewing.Unlock()
+}
+
+// attach takes over a server that the agent before left running as primary. Whatever is not as it was announced ends in a fence:
+// then this node starts as any other.
+func (a *Agent) attach(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, attachBudget)
+	defer cancel()
+	ks, err := a.cfg.Keeper.Status(ctx)
+	if err != nil || ks.Armed == 0 {
+		return
+	}
+	began := boottime.Now()
+	if err := a.takeOver(ctx, ks); err != nil {
+		a.log.Warn("the server that was left running is not taken over", "epoch", ks.Armed, "err", err)
+		a.attached = false
+		a.fence("its agent restarted and may not lead on: "+err.Error(), ks.Armed)
+		return
+	}
+	a.log.Info("took over the server that was left running", "epoch", ks.Armed, "took", boottime.Now()-began)
+}
+
+func (a *Agent) takeOver(ctx context.Context, ks KeeperState) error {
+	snap, err := a.firstRead(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.believed.judge(snap.Record); err != nil {
+		return err
+	}
+	e, l := snap.Record.Epoch, snap.Record.Lead
+	if e.Epoch != ks.Armed || e.Leader != a.cfg.Self || e.Phase != ag.PhaseLead || snap.Record.State.Epoch != e.Epoch ||
+		l.Epoch != e.Epoch || l.Holder != a.cfg.Self || !l.Restarting {
+		return fmt.Errorf("the record says %s of epoch %d by %s, held by %s (restart announced: %t)", e.Phase, e.Epoch, e.Leader, l.Holder, l.Restarting)
+	}
+	// Of two successors one wins: the heartbeat is compared, too.
+	p := profileOf(snap.Group)
+	l.Incarnation, l.Observer = a.cfg.Incarnation, p.Declared(0)
+	a.lease.answers.declaring(e.Epoch, l.Answer)
+	t0 := boottime.Now()
+	guard := ag.Revisions{Epoch: snap.Record.Revs.Epoch, State: -1, Lead: snap.Record.Revs.Lead}
+	if err := a.cfg.Store.Commit(ctx, ag.Commit{Guard: guard, Lead: &l}); err != nil {
+		return fmt.Errorf("renew in the name of the agent before: %w", err)
+	}
+	a.snapshot.Store(&snap)
+	h := &holding{epoch: e.Epoch, epochRev: snap.Record.Revs.Epoch, lead: l}
+	a.lease.hold(h)
+	a.lease.renewed(*h, t0+p.Lease)
+	if err := a.cfg.Keeper.Extend(ctx, e.Epoch, a.lease.until()); err != nil {
+		return err
+	}
+	a.lease.armed.Store(uint64(e.Epoch))
+	a.generation, a.attached = ks.Generation, true
+	return a.rewriteSync(ctx, snap.Record)
+}
+
+// firstRead asks the record until it answers.
+func (a *Agent) firstRead(ctx context.Context) (Snapshot, error) {
+	for {
+		c, cancel := context.WithTimeout(ctx, a.profile().Request)
+		snap, err := a.cfg.Store.Read(c)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return snap, err
+		}
+		pause(ctx, 20*time.Millisecond)
+	}
+}
+
+// rewriteSync puts before the server what it has, if that keeps the record true, or what the record says; it counts as unproven
+// (safety specification 3.5).
+func (a *Agent) rewriteSync(ctx context.Context, r ag.Record) error {
+	o, err := a.cfg.Instance.Observe(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("the server does not answer: %w", err)
+	case o.InRecovery:
+		return errors.New("the server is in recovery")
+	}
+	now := ag.Sync{P: o.P, N: o.N}
+	if !r.State.Holds(now) || slices.Contains(o.P, "") {
+		now = ag.Sync{N: r.State.K}
+		for _, m := range r.State.V {
+			now.P = append(now.P, m.ID)
+		}
+	}
+	if err := a.cfg.Instance.SetSync(ctx, now.P, now.N, r.Epoch.Epoch); err != nil {
+		return fmt.Errorf("rewrite the synchronous setting: %w", err)
+	}
+	a.sync, a.tried = now, nil
+	return nil
+}

@@ -1,0 +1,168 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agtest"
+)
+
+// restart has a node's agent make room, and starts its successor after a while.
+func (l *lab) restart(id ag.ReplicaID, after time.Duration) {
+	l.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := l.agents[id].Restart(ctx, agent.RestartOptions{}); err != nil {
+		l.Fatal(err)
+	}
+	l.stop(id) // it has ended already
+	time.Sleep(after)
+	l.start(id)
+}
+
+func TestRestartOfThePrimarysAgent(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		was, starts := l.Record.Snapshot().Record.Epoch, l.Node("a").State().Starts
+		at := time.Now()
+		l.restart("a", 300*time.Millisecond)
+		l.wait("a is open", 10*time.Second, func() bool { return l.leads("a") && l.Node("a").State().Routes.WriteOpen })
+		if took := time.Since(at); took > 2*time.Second {
+			t.Errorf("took %v", took)
+		}
+		l.write("a")
+		l.formed("a", time.Minute)
+		now, s := l.Record.Snapshot().Record, l.Node("a").State()
+		if now.Epoch != was || s.Starts != starts || len(s.Fences) != 0 || !s.Running {
+			t.Errorf("%+v after %+v, %+v", now.Epoch, was, s)
+		}
+		l.wait("the restart is over", 10*time.Second, func() bool { return !l.Record.Snapshot().Record.Lead.Restarting })
+		if inc := l.Record.Snapshot().Record.Lead.Incarnation; inc == "a-1" {
+			t.Errorf("still held by %s", inc)
+		}
+		l.Isolate("a", true) // it is as any other primary
+		l.write(l.leader(15*time.Second, "a"))
+	})
+}
+
+// A successor that comes too late finds a fenced server, and another primary.
+func TestRestartThatTakesTooLong(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		was := l.epoch()
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := l.agents["a"].Restart(ctx, agent.RestartOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		l.stop("a")
+		if s := l.Node("a").State(); !s.Running {
+			t.Error("the server did not go on")
+		}
+		time.Sleep(3100 * time.Millisecond)
+		if s := l.Node("a").State(); s.Running {
+			t.Error("nobody came, and the server still runs")
+		}
+		next := l.leader(15*time.Second, "a")
+		l.write(next)
+		l.start("a")
+		l.formed(next, time.Minute)
+		if l.epoch() == was {
+			t.Error("no new epoch")
+		}
+	})
+}
+
+// A successor takes nothing over that the record gave to somebody else meanwhile, nor what was not announced.
+func TestRestartFindsAnotherLeader(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := l.agents["a"].Restart(ctx, agent.RestartOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		l.stop("a")
+		l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpForced, To: "b", Epoch: l.epoch()})
+		l.wait("b was chosen", 2*time.Second, func() bool { return l.Record.Snapshot().Record.Epoch.Leader == "b" })
+		l.start("a")
+		l.wait("a is fenced", 2*time.Second, func() bool { return len(l.Node("a").State().Fences) > 0 })
+		l.write(l.leader(15*time.Second, "a"))
+	})
+}
+
+func TestRestartIsRefusedOrUndone(t *testing.T) {
+	for name, spoil := range map[string]func(l *lab){
+		"transactions run":   func(l *lab) { l.Node("a").Busy(1) },
+		"the keeper refuses": func(l *lab) { l.Node("a").Fail("detach", errors.New("no")) },
+		"the record is not told": func(l *lab) {
+			l.Node("a").Store.Inject("renew", slices.Repeat([]agtest.Fault{{Err: agtest.ErrUnreachable}}, 20)...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(l *lab) {
+				l.write("a")
+				was := l.epoch()
+				spoil(l)
+				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+				defer cancel()
+				err := l.agents["a"].Restart(ctx, agent.RestartOptions{Drain: time.Second})
+				if err == nil {
+					t.Fatal("it restarted")
+				}
+				l.Node("a").Busy(0)
+				l.Node("a").Fail("detach", nil)
+				l.wait("a serves", 20*time.Second, func() bool { return l.leads("a") && l.Node("a").State().Routes.WriteOpen })
+				l.write("a")
+				time.Sleep(10 * time.Second)
+				if s := l.Node("a").State(); l.epoch() != was || len(s.Fences) != 0 {
+					t.Errorf("epoch %d after %d, %+v", l.epoch(), was, s)
+				}
+			})
+		})
+	}
+}
+
+// A secondary's server does not notice.
+func TestRestartOfASecondarysAgent(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		starts := l.Node("b").State().Starts
+		l.restart("b", time.Second)
+		l.wait("b streams", 10*time.Second, func() bool { return l.Node("b").State().Receiving })
+		l.write("a")
+		l.formed("a", time.Minute)
+		if s := l.Node("b").State(); s.Starts != starts || s.Seeds != 1 || s.Rewinds != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Nobody reads or records anything on a setting that the new agent has not proven.
+func TestRestartProvesTheSettingFirst(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := l.agents["a"].Restart(ctx, agent.RestartOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		l.stop("a")
+		seq := l.Record.Snapshot().Record.State.Seq
+		l.Cut("a", "b", true)
+		l.Cut("a", "c", true)
+		l.start("a")
+		time.Sleep(5 * time.Second)
+		s := l.Node("a").State()
+		if s.Routes != nil && s.Routes.WriteOpen || l.Record.Snapshot().Record.State.Seq != seq {
+			t.Error("open, or recorded, with nothing proven")
+		}
+		l.Cut("a", "b", false)
+		l.wait("a is open", 10*time.Second, func() bool { return l.leads("a") })
+		l.write("a")
+	})
+}

@@ -1,0 +1,285 @@
+package agent_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+// A dead node whose death the network shows is replaced once no answer of it can be on its way, not after a silence of O.
+func TestKilledPrimaryIsReplacedByVotes(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		answers, was, at := l.agents["a"].Gate(), l.epoch(), boottime.Now()
+		l.kill("a")
+		l.wait("the epoch is claimed", 2*time.Second, func() bool { return l.epoch() > was })
+		if now := boottime.Now(); now < answers {
+			t.Errorf("claimed at %v, and answers may leave until %v", now, answers)
+		}
+		next := l.leader(10*time.Second, "a")
+		if took := boottime.Now() - at; took > 800*time.Millisecond {
+			t.Errorf("%s took %v", next, took)
+		}
+		l.write(next)
+		l.start("a")
+		l.formed(next, time.Minute)
+		l.write(next)
+	})
+}
+
+func TestVotesNeedFast(t *testing.T) {
+	for name, set := range map[string]func(*ag.Group){
+		"strict detection": func(g *ag.Group) { g.Options.FailureDetection = ag.DetectStrict },
+		"strict barrier":   func(g *ag.Group) { g.Options.CommitBarrier = ag.BarrierStrict },
+		"one vote":         func(g *ag.Group) { g.Replicas[1].Voter, g.Replicas[2].Voter = false, false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(l *lab) {
+				l.Record.SetGroup(set)
+				time.Sleep(2 * time.Second)
+				if g, lease := l.agents["a"].Gate(), l.agents["a"].LeaseUntil(); g != lease {
+					t.Errorf("the gate is open until %v, the lease until %v: no answer lease is wanted", g, lease)
+				}
+				at := boottime.Now()
+				l.kill("a")
+				l.wait("b or c leads", 20*time.Second, func() bool { return l.leads("b") || l.leads("c") })
+				if took := boottime.Now() - at; took < ag.Profiles["default"].Lease {
+					t.Errorf("replaced after %v, within the lease", took)
+				}
+			})
+		})
+	}
+}
+
+// A firewall that refuses everything around the primary, both ways, looks like its death. It is replaced, and by then it holds its answers.
+func TestRejectedPrimaryHoldsItsAnswers(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		for _, id := range []ag.ReplicaID{"b", "c"} {
+			l.Reject("a", id, true)
+			l.Reject(id, "a", true)
+		}
+		was := l.epoch()
+		l.wait("the epoch is claimed", 2*time.Second, func() bool {
+			claimed := l.epoch() > was
+			if g := l.agents["a"].Gate(); claimed && g > boottime.Now() {
+				t.Errorf("the old primary answers until %v", g)
+			}
+			return claimed
+		})
+		next := l.leader(5*time.Second, "a")
+		l.write(next)
+		for _, id := range []ag.ReplicaID{"b", "c"} {
+			l.Reject("a", id, false)
+			l.Reject(id, "a", false)
+		}
+		l.formed(next, time.Minute)
+	})
+}
+
+// One voter's view is no majority. Its vote is taken back when it hears of the primary again, and only then does it acknowledge.
+func TestOneSidedRejectChangesNothing(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		was := l.epoch()
+		votes := func() []ag.Vote { return l.Record.Snapshot().Record.Votes }
+		l.Reject("b", "a", true)
+		l.Reject("a", "b", true)
+		l.wait("b votes", 3*time.Second, func() bool { return len(votes()) == 1 && votes()[0].Member == "b" })
+		time.Sleep(20 * time.Second)
+		if l.epoch() != was {
+			t.Fatal("deposed by one voter of three")
+		}
+		l.write("a")
+		l.Reject("b", "a", false)
+		l.Reject("a", "b", false)
+		l.wait("b takes its vote back", 5*time.Second, func() bool { return len(votes()) == 0 })
+		l.write("a")
+		if n := len(l.Node("a").State().Fences); n != 0 || l.epoch() != was {
+			t.Errorf("%d fences, epoch %d", n, l.epoch())
+		}
+	})
+}
+
+// While only one other voter acknowledges, the answer lease rests on it; without any the gate shuts, and opens again.
+func TestAnswerLeaseNeedsAMajority(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		a := l.agents["a"]
+		l.Cut("a", "b", true)
+		time.Sleep(2 * time.Second)
+		if a.Gate() < boottime.Now() {
+			t.Error("shut with one voter of two in reach")
+		}
+		l.Cut("a", "c", true)
+		time.Sleep(ag.Profiles["default"].Answer + 10*time.Millisecond)
+		if g := a.Gate(); g > boottime.Now() {
+			t.Errorf("open until %v with no voter in reach", g)
+		}
+		if s := l.Node("a").State(); !s.Running || s.Recovery {
+			t.Error("the end of an answer lease fenced the server")
+		}
+		l.Cut("a", "b", false)
+		l.Cut("a", "c", false)
+		l.wait("the gate opens again", time.Second, func() bool { return a.Gate() > boottime.Now() })
+		l.write("a")
+	})
+}
+
+func TestResetStreamsAreNoEvidence(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		was := l.epoch()
+		for range 20 {
+			l.Reset("a", "b")
+			l.Reset("a", "c")
+			l.write("a")
+			time.Sleep(time.Second)
+		}
+		r := l.Record.Snapshot().Record
+		if r.Epoch.Epoch != was || len(r.Votes) != 0 || len(l.Node("a").State().Fences) != 0 {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// An agent that begins acknowledges nothing until it has undone what an earlier one voted: that one may have voted in this very epoch.
+func TestVoteOfAnEarlierAgentIsVoid(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.Reject("b", "a", true)
+		l.Reject("a", "b", true)
+		votes := func() []ag.Vote { return l.Record.Snapshot().Record.Votes }
+		l.wait("b votes", 3*time.Second, func() bool { return len(votes()) == 1 })
+		l.kill("b")
+		l.Reject("b", "a", false)
+		l.Reject("a", "b", false)
+		l.Cut("a", "c", true)
+		l.Node("b").Store.Cut(true)
+		l.agents["b"] = nil
+		b := l.start("b") // it cannot undo the vote: its way to the record is cut
+		time.Sleep(2 * time.Second)
+		if g := l.agents["a"].Gate(); g > boottime.Now() {
+			t.Errorf("the gate is open until %v on the word of a voter whose vote stands", g)
+		}
+		l.Node("b").Store.Cut(false)
+		l.wait("the vote is void and the gate open", 10*time.Second, func() bool { return len(votes()) == 0 && l.agents["a"].Gate() > boottime.Now() })
+		_ = b
+		l.Cut("a", "c", false)
+		l.write("a")
+	})
+}
+
+// The death of the new primary, at any moment after it leads, loses nothing that either acknowledged (F65).
+func TestDoubleFailover(t *testing.T) {
+	for _, after := range []time.Duration{0, 10 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond} {
+		t.Run(after.String(), func(t *testing.T) {
+			inBubble(t, func(l *lab) {
+				l.write("a")
+				l.kill("a")
+				next := l.leader(10*time.Second, "a")
+				time.Sleep(after)
+				_ = l.WriteWithin(next, after)
+				l.kill(next)
+				l.start("a")
+				third := l.leader(time.Minute, next)
+				l.start(next)
+				l.formed(third, time.Minute)
+				l.write(third)
+			})
+		})
+	}
+}
+
+// A member that acknowledges twice: answers are held until both walsenders are gone and the setting is proven anew (safety 3.3, F29).
+func TestDoubledMemberHoldsAnswers(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		n := l.Node("a")
+		n.Fail("end-walsenders", errors.New("no answer"))
+		n.Double("b")
+		l.wait("answers are held", 3*time.Second, func() bool { return l.agents["a"].Gate() <= boottime.Now() })
+		for range 200 {
+			time.Sleep(10 * time.Millisecond)
+			if l.agents["a"].Gate() > boottime.Now() {
+				t.Fatal("answers leave while a member acknowledges twice")
+			}
+		}
+		n.Fail("end-walsenders", nil)
+		l.wait("answers leave again", 10*time.Second, func() bool { return l.agents["a"].Gate() > boottime.Now() })
+		if v := l.agents["a"].View(); !v.Local.Sync.Proven || len(v.Local.Doubled) != 0 {
+			t.Errorf("%+v", v.Local)
+		}
+		l.write("a")
+		if f := n.State().Fences; len(f) != 0 {
+			t.Errorf("fenced: %v", f)
+		}
+	})
+}
+
+// A promotion that was begun and did not come to lead may have written, whatever the files say: the copy is rewound (safety 1.3).
+func TestBegunPromotionIsDiverged(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		for _, id := range []ag.ReplicaID{"b", "c"} {
+			l.Node(id).Fail("promote", errors.New("no space left on device"))
+		}
+		l.kill("a")
+		l.wait("somebody began a promotion", 5*time.Second, func() bool {
+			for _, id := range []ag.ReplicaID{"b", "c"} {
+				if m, err := agent.OpenMarks(l.dirs[id]).Promoting(); err == nil && m.TLI != 0 {
+					return true
+				}
+			}
+			return false
+		})
+		began := l.Record.Snapshot().Record.Epoch.Leader
+		other := map[ag.ReplicaID]ag.ReplicaID{"b": "c", "c": "b"}[began]
+		l.Node(other).Fail("promote", nil)
+		l.wait(string(other)+" leads", time.Minute, func() bool { return l.leads(other) })
+		l.wait(string(began)+" is rewound", time.Minute, func() bool { return l.Node(began).State().Rewinds > 0 })
+		l.wait(string(began)+" is counted", time.Minute, func() bool { return l.counted(began) })
+		if m, err := agent.OpenMarks(l.dirs[began]).Promoting(); err != nil || m.TLI != 0 {
+			t.Errorf("%+v, %v", m, err)
+		}
+		l.write(other)
+	})
+}
+
+// A promotion that makes no progress is outbid, also by a candidate that is not better (F66); one that replays for long is not.
+func TestHungPromotionIsOutbid(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Node("b").Stall("promote", true)
+		l.Node("c").Fail("promote", errors.New("no space left on device"))
+		l.kill("a")
+		l.wait("somebody is to be promoted", 5*time.Second, func() bool { return l.Record.Snapshot().Record.Epoch.Phase == ag.PhasePromote })
+		first := l.Record.Snapshot().Record.Epoch
+		l.wait("another bids more", 30*time.Second, func() bool { return l.epoch() > first.Epoch })
+		l.Node("b").Stall("promote", false)
+		l.Node("c").Fail("promote", nil)
+		next := l.leader(time.Minute, "a")
+		l.write(next)
+		l.start("a")
+		l.formed(next, time.Minute)
+	})
+}
+
+// Starting a server may take long, and the loop does not stand still meanwhile: who is to be promoted says how far it is, and nobody bids more.
+func TestSlowStartIsNotOutbid(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.Cut("a", "c", true)
+		l.write("a") // so that b is ahead of c
+		before := l.epoch()
+		b := l.Node("b")
+		b.Before("start", func() { time.Sleep(20 * time.Second) })
+		b.Crash()
+		l.wait("b's server is being started", 5*time.Second, func() bool { return l.agents["b"].View().Busy == "start" })
+		l.kill("a")
+		l.leader(time.Minute, "a", "c")
+		if now := l.epoch(); now != before+1 {
+			t.Errorf("epoch %d after %d: it was outbid while its server started", now, before)
+		}
+		l.write("b")
+	})
+}

@@ -1,0 +1,62 @@
+package agent_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+// A store that was put back to an earlier record is believed by nobody who has seen a later one: the primary serves no longer than its
+// lease, and no one is promoted, not even after a restart.
+func TestStoreThatGoesBackInTime(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		old := l.Record.Snapshot().Record
+		l.Isolate("a", true)
+		next := l.leader(15*time.Second, "a")
+		l.Isolate("a", false)
+		l.formed(next, time.Minute)
+		l.write(next)
+		time.Sleep(time.Second)
+		l.Record.Restore(old)
+		l.wait("nobody leads", 15*time.Second, func() bool {
+			for _, id := range l.ids {
+				if l.agents[id].Gate() > boottime.Now() && l.Node(id).State().Armed != 0 {
+					return false
+				}
+			}
+			return true
+		})
+		for _, id := range l.ids {
+			l.stop(id)
+			l.start(id)
+		}
+		time.Sleep(30 * time.Second)
+		for _, id := range l.ids {
+			if s := l.Node(id).State(); s.Running && !s.Recovery {
+				t.Errorf("%s was promoted upon a store that has gone back in time", id)
+			}
+			if p := l.agents[id].Plan(); p == nil || p.Rule != ag.RuleAwaitQuorum {
+				t.Errorf("%s: %+v", id, p)
+			}
+		}
+		if now := l.Record.Snapshot().Record; now.Epoch.Epoch != old.Epoch.Epoch {
+			t.Errorf("epoch %d was begun", now.Epoch.Epoch)
+		}
+		l.Record.Restore(l.Record.Past()[len(l.Record.Past())-1]) // as it was
+		l.write(l.leader(30 * time.Second))
+	})
+}
+
+func TestSeenMark(t *testing.T) {
+	m := agent.OpenMarks(t.TempDir())
+	if err := m.SetSeen(agent.SeenMark{Epoch: 3, Seq: 9}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := m.Seen(); err != nil || s != (agent.SeenMark{Epoch: 3, Seq: 9}) {
+		t.Errorf("%+v %v", s, err)
+	}
+}

@@ -1,0 +1,129 @@
+package agsim
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// slip is a deliberate mistake in an adapter: a rule that no model of the decisions can hold. The test that it names must fail with it.
+type slip struct {
+	name string
+	file string   // below internal/
+	edit []string // what is there, and what is put in its place, in turn
+	test string   // in that package
+}
+
+var slips = []slip{
+	{"DETACH is honoured beyond its time", "keeper/loop.go", []string{"		return min(k.until, k.deadline)\n", "		return k.deadline\n"}, "TestDetach"},
+	{"DETACH may reach beyond the lease", "keeper/session.go", []string{"r.Deadline <= now || r.Deadline > k.deadline", "r.Deadline <= now"}, "TestDeadlineBounds"},
+	{"a lease is counted from the answer to its renewal", "agent/lease.go", []string{"max(t0+p.Lease, held)", "max(boottime.Now()+p.Lease+0*t0, held)"}, "TestLeaseCountsFromBeforeTheRenewal"},
+	{"a lease that was given up comes back with a late renewal", "agent/lease.go", []string{"	if !l.wants(h) {\n		return false, false\n	}\n", ""}, "TestVoidedLeaseStaysVoid"},
+	{"a store that has gone back is believed", "agent/trust.go", []string{"now.Epoch < t.seen.Epoch || now.Seq < t.seen.Seq", "false"}, "TestStoreThatGoesBackInTime"},
+	{"a promise is not on disk when it is given", "agent/marks.go", []string{`return m.write("promise.json", promiseMark{e})`, "return nil"}, "TestPromiseHoldsAndSurvives"},
+	{"a seal does not wait for the walreceiver", "agent/seal.go", []string{"gone = err == nil && !obs.Receiving", "gone = true"}, "TestSealWaitsForTheWalreceiver"},
+	{"a seal leaves an older primary running (agent)", "agent/seal.go", []string{"armed != 0 && armed < req.Epoch", "armed > req.Epoch"}, "TestSealFencesAnOlderPrimary"},
+	{"a hand-over given up leads again without asking the record", "agent/handover.go", []string{"	if err := h.stillLeads(ctx); err != nil {\n		return 0, err\n	}\n", ""}, "TestPlannedFailoverThatCannotBeUndone"},
+	{"a hand-over of unknown outcome is given up", "agent/handover.go", []string{"if errors.Is(err, ErrUnknown) {", "if false {"}, "TestPlannedFailoverOfUnknownOutcome"},
+	{"a setting whose outcome is unknown is taken for unchanged", "agent/act.go", []string{"return func() { a.sync.Proven, a.tried = false, &s }, err", "return nil, err"}, "TestSettingOfUnknownOutcome"},
+	{"an answer passes a gate that was looked at before it came", "listener/gate.go", []string{
+		"	n, err := g.conn.Read(p)\n	if n > 0 {\n		if gate := g.pass(); gate != nil {\n			return 0, gate\n		}\n	}\n	return n, err\n",
+		"	if gate := g.pass(); gate != nil {\n		return 0, gate\n	}\n	return g.conn.Read(p)\n",
+	}, "TestGateHoldsBytes"},
+	{"what a primary produced is passed on when it is none any more", "listener/gate.go", []string{"	g.sticky = true\n", ""}, "TestGateHoldsBytes"},
+	{"a read is confirmed by a word given before it", "listener/shared.go", []string{"		s.next = nil\n		if a == nil {", "		if a == nil {", "		close(a.there)\n", "		s.mu.Lock()\n		s.next = nil\n		s.mu.Unlock()\n		close(a.there)\n"}, "TestAnAnswerIsNoOlderThanItsQuestion"},
+	{"a wait that was cut short counts as done", "listener/doubt.go", []string{"func (x *session) suspected() bool {\n", "func (x *session) suspected() bool {\n	if true {\n		return false\n	}\n"}, "TestUnconfirmedIsUnknown"},
+	{"a second walsender of a member is admitted", "replication/downstream.go", []string{"st.hello.Kind != KindWAL || d.cfg.OldRowGone == nil", "true"}, "TestOneWalsender"},
+	{"streams of an older epoch stay open", "replication/downstream.go", []string{"return st.admitted && (!leading || st.hello.Epoch < e)", "return false"}, "TestSetEpochCloses"},
+	{"a member that was removed is let in", "endpoint/endpoint.go", []string{"return e.cfg.Authorize(c.peer, c.pin, c.class)", "return nil"}, "TestRefusedByTheRecord"},
+	{"the diverged tail is not kept", "agent/rejoin.go", []string{"	if err := a.keepFork(ctx, v); err != nil {\n		return nil, err\n	}\n	a.showProgress(\"rewinding\")", "	a.showProgress(\"rewinding\")"}, "TestDivergedCopyIsRewound"},
+	{"a change whose answer was lost is made again", "etcd/attempt.go", []string{"case string(found.value) == id: // an", "case false: // an", "out, err := s.readBack(ctx, id, expected, w, err)\n		return out, false, err", "return outcome{}, false, err"}, "TestLostAnswerIsReadBack"},
+	{"a server that was promoted without a lease is left running", "keeper/loop.go", []string{"if ready && !k.armed && k.end == nil {", "if false {"}, "TestPromotedUnarmed"},
+	{"backends of a killed server are left running", "keeper/loop.go", []string{"		e.killAt = now\n		killDescendants()\n", ""}, "TestPostmasterKilled"},
+}
+
+// apply returns the file with the mistake in it.
+func (s slip) apply() (path string, text []byte, err error) {
+	if path, err = filepath.Abs(filepath.Join("..", s.file)); err != nil {
+		return "", nil, err
+	}
+	if text, err = os.ReadFile(path); err != nil {
+		return "", nil, err
+	}
+	for i := 0; i < len(s.edit); i += 2 {
+		if n := bytes.Count(text, []byte(s.edit[i])); n != 1 {
+			return "", nil, fmt.Errorf("internal/%s has %d times what the mistake %q replaces: %q", s.file, n, s.name, s.edit[i])
+		}
+		text = bytes.Replace(text, []byte(s.edit[i]), []byte(s.edit[i+1]), 1)
+	}
+	return path, text, nil
+}
+
+// hunt runs the test with the mistake built in, and tells whether it fails.
+func (s slip) hunt(t *testing.T) bool {
+	t.Helper()
+	path, text, err := s.apply()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	wrong, overlay := filepath.Join(dir, "wrong.go"), filepath.Join(dir, "overlay.json")
+	b, err := json.Marshal(map[string]map[string]string{"Replace": {path: wrong}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(wrong, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(overlay, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-count=1", "-timeout=90s", "-run", "^"+s.test+"$", "./"+filepath.Dir(s.file))
+	cmd.Dir = ".."
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return false
+	}
+	if !strings.Contains(string(out), "--- FAIL: ") && !strings.Contains(string(out), "panic: test timed out") {
+		t.Fatalf("%s does not build, or its test did not run:\n%s", s.name, out)
+	}
+	return true
+}
+
+// TestSlipsApply fails when an adapter has changed so that a mistake cannot be made in it any more as it is written down: whoever changed it
+// writes the mistake anew, or the table of make mutants would claim what nobody can repeat.
+func TestSlipsApply(t *testing.T) {
+	for _, s := range slips {
+		if _, _, err := s.apply(); err != nil {
+			t.Errorf("%v; write the mistake anew", err)
+		}
+	}
+}
+
+// TestSlips hunts each, one after the other. With -update it writes the second table of the page (make mutants).
+func TestSlips(t *testing.T) {
+	if os.Getenv("COTERIE_EXPLORE") == "" {
+		t.Skip("builds the program anew for each; make mutants does it")
+	}
+	var rows strings.Builder
+	for _, s := range slips {
+		t.Run(strings.ReplaceAll(s.name, "/", ""), func(t *testing.T) {
+			if !s.hunt(t) {
+				t.Errorf("%s in package %s does not find this mistake", s.test, filepath.Dir(s.file))
+			}
+		})
+		fmt.Fprintf(&rows, "| %s | `%s` in package `%s` | it fails |\n", s.name, s.test, filepath.Dir(s.file))
+	}
+	if *update && !t.Failed() {
+		writeMutants(t, slipsHead, rows.String())
+	}
+}

@@ -1,0 +1,150 @@
+package agsim
+
+// This file is what a primary's agent does on its own initiative and with its server's consent: to hand over to another, and to be started
+// again while its server goes on. Both can be given up, and can die, at every step.
+
+// handOver runs a planned failover in two steps: stop with nothing left to send, then name the successor.
+func (m *Model) handOver(w *World, i int) {
+	n := &w.nodes[i]
+	to := int(n.busy.other) - 1
+	if n.server == writable {
+		if w.state.v[to] == 0 || !n.streams.has(to) || n.gotCopy[to] != w.nodes[to].copy || n.got[to] != m.logs.depth(n.log) && m.flaw != flawHandLag {
+			n.busy, w.op = pending{}, ""
+			return
+		}
+		b := n.busy
+		w.stop(i)
+		n.busy = b
+		return
+	}
+	b := m.successor(w, i)
+	n.busy, w.op = pending{}, ""
+	if m.commit(w, i, b) {
+		n.lease, n.armed = 0, 0
+	}
+}
+
+// successor is the transaction that ends a hand-over.
+func (m *Model) successor(w *World, i int) pending {
+	n := &w.nodes[i]
+	e, to := w.epoch, int(n.busy.other)-1
+	e.epoch, e.phase, e.leader, e.maxTLI, e.forced = e.epoch+1, promote, uint8(to+1), e.maxTLI+1, false
+	e.tli, e.copy = e.maxTLI, w.state.v[to]
+	e.fromTLI, e.fromLSN = m.logs.tli(n.log), m.logs.depth(n.log)
+	return pending{kind: committing, guardState: true, staleEpoch: n.busy.staleEpoch, staleState: n.busy.staleState, hasEpoch: true, epoch: e}
+}
+
+// giveUp ends a hand-over before its transaction was sent. A server that was stopped is started where it stopped, in the same epoch, if
+// the record still says that this node leads and its lease holds; clients are let in again when what it has is replicated.
+func (m *Model) giveUp(w *World, i int) {
+	n := &w.nodes[i]
+	b := n.busy
+	n.busy, w.op = pending{}, ""
+	if n.server == writable {
+		return // it never stopped serving
+	}
+	moved := w.epoch.epoch != b.at || w.epoch.leader != uint8(i+1) || w.epoch.phase != lead || n.lease != b.at
+	if n.server != down || n.data != present || n.armed != b.at || moved {
+		return
+	}
+	n.server, n.endOfRec, n.restart = writable, m.logs.depth(w.state.basis), m.logs.depth(n.log)
+	n.sync = b.sync
+}
+
+// lose lets the hand-over's transaction take effect later, or never: its author cannot tell, and leads no more.
+func (m *Model) lose(w *World, i int) pending {
+	b := m.successor(w, i)
+	if m.flaw == flawResume {
+		m.giveUp(w, i)
+	}
+	w.nodes[i].busy, w.op = pending{}, ""
+	return b
+}
+
+// announce lets the agent of node i say in /lead that it restarts. No transaction runs, and no client is there any more.
+func (m *Model) announce(w *World, i int) {
+	w.nodes[i].inPlace, w.nodes[i].opened = announced, 0
+	w.renews(i, true)
+}
+
+// renews is a renewal of /lead by node i that says something new: it voids what compares the key.
+func (w *World) renews(i int, restarting bool) {
+	w.restarting = restarting
+	for j := range w.nodes {
+		if b := &w.nodes[j].busy; j != i && b.kind != idle {
+			b.staleLead = true
+		}
+	}
+	if w.late.kind != idle {
+		w.late.staleLead = true
+	}
+}
+
+// mayRestart reports whether the agent of primary i may make room for its successor: it leads, is open, does nothing else, and every
+// transaction has ended, with an answer.
+func (m *Model) mayRestart(w *World, i int) bool {
+	n := &w.nodes[i]
+	if !n.isOpen() || n.busy.kind != idle || n.lease != n.armed || n.inPlace != settled || n.attached {
+		return false
+	}
+	if w.epoch.epoch != n.armed || w.epoch.phase != lead || w.op != "" {
+		return false
+	}
+	return m.logs.depth(n.log) <= n.endOfRec || m.logs.in(n.log, w.acked)
+}
+
+// detach ends the agent of node i; its server goes on, and its keeper waits for the successor.
+func (m *Model) detach(w *World, i int) {
+	n := &w.nodes[i]
+	n.inPlace, n.up = away, false
+	n.busy = pending{}
+	n.seals, n.unfit, n.sealEp = 0, 0, 0
+	n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
+	n.withheld, n.known, n.fresh = 0, 0, true
+	w.stopLeading(i)
+	w.hold(i)
+}
+
+// attach lets the successor take the server over. Whatever is not as it was announced ends in a fence.
+func (m *Model) attach(w *World, i int) {
+	n := &w.nodes[i]
+	n.inPlace, n.up = settled, true
+	asAnnounced := w.epoch.epoch == n.armed && w.epoch.leader == uint8(i+1) && w.epoch.phase == lead && w.state.epoch == n.armed && w.restarting && !w.released
+	if n.server != writable || !asAnnounced {
+		w.fence(i)
+		return
+	}
+	w.incarnation++
+	w.renews(i, true)
+	n.lease, n.attached, n.proven, n.barrier = n.armed, true, false, 0
+	v := setting{n: w.state.k}
+	for j, c := range w.state.v {
+		if c != 0 {
+			v.p |= one(j)
+		}
+	}
+	if !holds(w.state, n.sync) {
+		m.setSync(n, v)
+	}
+}
+
+// holds is State.Holds in package ag.
+func holds(st stateRec, s setting) bool {
+	if st.k == 0 {
+		return true
+	}
+	in := uint8(0)
+	for j, c := range st.v {
+		if c != 0 && s.p.has(j) {
+			in++
+		}
+	}
+	outside := uint8(len(s.p.ids())) - in
+	return st.k+outside <= s.n
+}
+
+// expire is the end of the keeper's patience: it fences, and what starts later is an agent like any other.
+func (m *Model) expire(w *World, i int) {
+	w.crash(i)
+	w.nodes[i].up = true
+}

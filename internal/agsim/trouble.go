@@ -1,0 +1,303 @@
+package agsim
+
+import (
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// odds are the chances per tick, in 1/10000, of what may go wrong. Each run draws its own, most of them zero: histories of few
+// kinds of faults go further than histories of all (swarm testing).
+type odds struct {
+	crash, serverCrash, pause, cutStore, cutPeer, reject, storeDown, wipe, planned, forced, suspend, lostAnswer, badRewind, hang int
+	ill, distrust, foreign, twice, restart, giveUp, back                                                                         int
+}
+
+func (s *Sim) chance(of10000 int) bool { return s.rng.IntN(10000) < of10000 }
+
+func (s *Sim) draw() {
+	for _, o := range []struct {
+		p   *int
+		max int
+	}{
+		{&s.odds.crash, 40},
+		{&s.odds.serverCrash, 40},
+		{&s.odds.pause, 40},
+		{&s.odds.cutStore, 40},
+		{&s.odds.cutPeer, 60},
+		{&s.odds.reject, 60},
+		{&s.odds.storeDown, 20},
+		{&s.odds.wipe, 10},
+		{&s.odds.planned, 80},
+		{&s.odds.forced, 10},
+		{&s.odds.suspend, 20},
+		{&s.odds.lostAnswer, 3000},
+		{&s.odds.badRewind, 3000},
+		{&s.odds.hang, 3000},
+		{&s.odds.ill, 40},
+		{&s.odds.distrust, 10},
+		{&s.odds.foreign, 20},
+		{&s.odds.twice, 30},
+		{&s.odds.restart, 60},
+		{&s.odds.giveUp, 5000},
+	} {
+		if s.chance(5000) {
+			*o.p = 1 + s.rng.IntN(o.max)
+		}
+	}
+	if s.chance(5000) {
+		s.odds.forced = 0
+	}
+	if s.chance(500) {
+		s.odds.back = 20
+	}
+}
+
+// trouble draws this tick's faults.
+func (s *Sim) trouble() {
+	m, o := s.m, s.odds
+	i, j := s.rng.IntN(m.n), s.rng.IntN(m.n)
+	long := 1 + s.rng.IntN(300)
+	n := &s.w.nodes[i]
+	data := m.group.Replicas[i].HasData()
+	switch {
+	case s.chance(o.crash):
+		s.say("%s crashes", names[i])
+		s.crash(i, long)
+	case s.chance(o.serverCrash) && n.server != down:
+		s.say("%s loses its server", names[i])
+		n.halfPromoted()
+		s.w.stop(i)
+		if n.busy.kind != committing {
+			n.busy = pending{}
+		}
+	case s.chance(o.pause):
+		s.say("%s's agent hangs", names[i])
+		s.nodes[i].pausedUntil = s.now + long
+	case s.chance(o.cutStore):
+		s.cutStore ^= one(i)
+	case s.chance(o.cutPeer):
+		s.cut[i] ^= one(j)
+		s.cut[j] = s.cut[j]&^one(i) | s.cut[i]>>j&1<<i
+	case s.chance(o.reject):
+		s.mistake(i, j)
+	case s.chance(o.storeDown):
+		s.storeDown = s.now + long
+	case s.chance(o.wipe) && data && n.data == present && s.spare(i):
+		s.crash(i, long)
+		if depth := m.logs.depth(n.log); s.chance(5000) && depth > 1 {
+			s.say("%s's disk is restored to an earlier moment", names[i])
+			m.restore(&s.w, i, depth-uint16(s.rng.IntN(min(20, int(depth)))))
+		} else {
+			s.say("%s loses its disk", names[i])
+			s.w.wipe(i)
+		}
+		n.up = false
+	case s.chance(o.planned) && s.w.op == "" && data && s.w.epoch.phase == lead:
+		s.say("an operator plans a failover to %s", names[i])
+		s.w.op, s.w.opTo, s.w.opEpoch = ag.OpPlanned, uint8(i+1), s.w.epoch.epoch
+	case s.chance(o.forced) && data && n.data == present:
+		s.say("an operator forces a failover to %s", names[i])
+		s.w.op, s.w.opTo, s.w.opEpoch = ag.OpForced, uint8(i+1), s.w.epoch.epoch
+	case s.chance(o.suspend) && data && !n.quarantine:
+		s.w.suspended ^= one(i)
+	default:
+		s.incident(i, j)
+	}
+}
+
+// incident draws what may go wrong inside of node i, and what its agent may be told to do.
+func (s *Sim) incident(i, j int) {
+	m, o := s.m, s.odds
+	n, t := &s.w.nodes[i], &s.nodes[i]
+	switch {
+	case s.chance(o.ill) && n.server != down:
+		n.ill = ill + illness(s.rng.IntN(2))
+		t.illUntil = s.now + 1 + s.rng.IntN(300)
+		s.say("%s's server is ill", names[i])
+	case s.chance(o.distrust) && n.server != down && !n.quarantine && !n.renew:
+		s.say("%s's storage loses a write", names[i])
+		s.w.distrust(i)
+		t.resumeAt = s.now + 50 + s.rng.IntN(600)
+	case s.chance(o.foreign) && n.server == writable:
+		s.say("somebody changes a setting of %s", names[i])
+		n.foreign = true
+	case s.chance(o.twice) && n.streams.has(j):
+		s.say("%s has two walsenders of %s", names[i], names[j])
+		s.w.twice(i, j)
+	case s.chance(o.restart) && s.quorum(i) && t.pausedUntil <= s.now && m.mayRestart(&s.w, i):
+		s.say("%s's agent restarts", names[i])
+		m.announce(&s.w, i)
+		s.leadRev++
+		t.open = false
+		t.backAt = s.now + 1 + s.rng.IntN(60)
+	case s.chance(o.back) && len(s.past) > 0 && !s.backwards:
+		s.goBack()
+	}
+}
+
+// moment is what the store held.
+type moment struct {
+	epoch epochRec
+	state stateRec
+	seq   int
+}
+
+// remember keeps some of what the store holds, for a day on which it is restored.
+func (s *Sim) remember() {
+	if s.odds.back > 0 && s.chance(300) {
+		s.past = append(s.past, moment{s.w.epoch, s.w.state, s.seq})
+	}
+}
+
+// goBack restores the store to an earlier moment, of a record that every node has since seen a later one of: whoever knows no better
+// believes what the store says. From then on no person helps, and the group need not come to rest.
+func (s *Sim) goBack() {
+	then := s.past[s.rng.IntN(len(s.past))]
+	for i := range s.m.n {
+		if seen := s.seen[i]; seen.epoch <= then.epoch.epoch && seen.seq <= then.seq {
+			return
+		}
+	}
+	s.say("the store is restored to %v of epoch %d", phases[then.epoch.phase], then.epoch.epoch)
+	s.backwards, s.m.astray = true, true
+	s.w.epoch, s.w.state, s.seq = then.epoch, then.state, then.seq
+	s.w.released, s.w.restarting = false, false
+	s.epochRev++
+	s.stateRev++
+	s.leadRev++
+	for i := range s.m.n {
+		b := &s.w.nodes[i].busy
+		b.staleEpoch, b.staleState, b.staleLead = true, true, true
+	}
+}
+
+// mark is the latest record that a node has seen; it is on its disk.
+type mark struct {
+	epoch uint16
+	seq   int
+}
+
+// judge refuses a record older than one seen before.
+func (s *Sim) judge(i int) (trusted bool) {
+	was, now := s.seen[i], mark{s.w.epoch.epoch, s.seq}
+	if (now.epoch < was.epoch || now.seq < was.seq) && s.m.flaw != flawBelieve {
+		return false
+	}
+	s.seen[i] = now
+	return true
+}
+
+// person ends quarantines, and illnesses end by themselves. Where a leader is needed he trusts a copy as it is.
+func (s *Sim) person(i int) {
+	n, t := &s.w.nodes[i], &s.nodes[i]
+	if n.ill != healthy && t.illUntil <= s.now {
+		n.ill = healthy
+	}
+	if n.stood && t.stoodAt == 0 {
+		t.stoodAt = s.now
+	}
+	if n.stood && t.stoodAt+600 <= s.now {
+		n.stood, t.stoodAt = false, 0
+	}
+	needed := int(s.w.state.leader) == i+1 || s.w.epoch.phase != lead
+	if n.quarantine {
+		s.w.suspended |= one(i) // the agent asks for it
+		if t.resumeAt <= s.now {
+			s.say("an operator resumes %s", names[i])
+			s.w.suspended &^= one(i)
+			s.w.resume(i, needed)
+		}
+	}
+	if n.renew && s.well && needed && s.now%200 == 0 {
+		s.w.resume(i, true)
+	}
+}
+
+// inPlace is what becomes of the server of node i while its agent restarts.
+func (s *Sim) inPlace(i int) {
+	n, t := &s.w.nodes[i], &s.nodes[i]
+	switch {
+	case n.inPlace == announced && s.mayLeave(i):
+		p := ag.Profiles["default"]
+		t.fenceAt = min(s.now+ticks(3*time.Second), t.renewed+int(float64(ticks(p.Lease))/s.rate[i]))
+		s.m.detach(&s.w, i)
+		backAt, fenceAt, renewed := t.backAt, t.fenceAt, t.renewed
+		*t = simNode{line: t.line, quietAt: s.now, backAt: backAt, fenceAt: fenceAt, renewed: renewed, illUntil: t.illUntil, resumeAt: t.resumeAt}
+	case n.inPlace != away:
+	case s.now >= t.fenceAt && s.m.flaw != flawDetached:
+		s.say("%s's keeper fences: nobody has come", names[i])
+		s.m.expire(&s.w, i)
+		s.w.nodes[i].up = false
+		*t = simNode{downUntil: max(s.now, t.backAt), line: t.line, quietAt: max(s.now, t.backAt), illUntil: t.illUntil, resumeAt: t.resumeAt}
+	case s.now >= t.backAt && s.quorum(i) && s.judge(i):
+		s.m.attach(&s.w, i)
+		s.leadRev++
+		t.seenAt, t.quietAt = s.now, s.now
+		if n.lease != 0 {
+			t.want, t.renewed, t.renewAt = n.lease, s.now-1, s.now
+			s.say("%s's agent is back, and its server still leads", names[i])
+		}
+	}
+}
+
+// mayLeave reports whether the agent of node i, which has said that it restarts, can go: nothing has happened since.
+func (s *Sim) mayLeave(i int) bool {
+	n := &s.w.nodes[i]
+	if n.server == writable && n.lease == n.armed && n.busy.kind == idle && s.w.epoch.epoch == n.armed && s.w.epoch.phase == lead && s.nodes[i].pausedUntil <= s.now {
+		return true
+	}
+	n.inPlace = settled // given up
+	return false
+}
+
+// mistake lets a firewall end and refuse connections: between two members, or all of one.
+func (s *Sim) mistake(i, j int) {
+	all := set(1<<s.m.n - 1)
+	switch {
+	case s.reject[i] != 0:
+		for k := range s.m.n {
+			s.reject[k] &^= one(i)
+		}
+		s.reject[i] = 0
+	case s.chance(5000):
+		s.say("connections of %s are refused", names[i])
+		s.reject[i] = all &^ one(i)
+		for k := range s.m.n {
+			if k != i {
+				s.reject[k] |= one(i)
+			}
+		}
+	case i != j:
+		s.reject[i] |= one(j)
+		s.reject[j] |= one(i)
+	}
+}
+
+// spare reports whether the group can do without the disk of node i and without a person. It cannot while the record names its copy
+// alone, which it does from the moment of a promotion until others have caught up.
+func (s *Sim) spare(i int) bool {
+	w := &s.w
+	return int(w.state.leader) != i+1 && (int(w.epoch.leader) != i+1 || w.epoch.phase == promote && w.nodes[i].server != writable)
+}
+
+func (s *Sim) crash(i, long int) {
+	s.w.crash(i)
+	if s.m.flaw == flawForgetPromise {
+		s.w.nodes[i].promised = 0
+	}
+	s.w.nodes[i].up = false
+	line := s.nodes[i].line
+	s.nodes[i] = simNode{downUntil: s.now + long, line: line, quietAt: s.now + long}
+}
+
+func (s *Sim) heal() {
+	s.say("healed")
+	s.well = true
+	s.cutStore, s.cut, s.reject, s.storeDown, s.w.suspended, s.w.op = 0, [maxMembers]set{}, [maxMembers]set{}, 0, 0, ""
+	for i := range s.m.n {
+		t := &s.nodes[i]
+		t.pausedUntil, t.downUntil, t.illUntil = 0, min(t.downUntil, s.now), 0
+		t.resumeAt = min(t.resumeAt, s.now+s.rng.IntN(100))
+	}
+}

@@ -1,0 +1,283 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/coteriedb/coterie/internal/bench/method"
+	"github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/bench/session"
+)
+
+// Group is the availability group that is measured.
+type Group interface {
+	Name() string
+	Members(ctx context.Context) ([]string, error) // replicas, the primary among them
+	Primary(ctx context.Context) (string, error)
+	ReadWrite() string                               // connection string of the listeners
+	ReadOnly() string                                // the same with read intent
+	Own(member string) string                        // connection string of the member's own server; empty: there is no way to it
+	Statement(ctx context.Context, sql string) error // an availability-group statement
+}
+
+// Faults are what a lab can do to its nodes.
+type Faults interface {
+	Do(ctx context.Context, action Action) error   // to the primary
+	Mend(ctx context.Context, action Action) error // undoes it, and waits until every replica is synchronized
+}
+
+// Links are the network of a lab.
+type Links interface {
+	Shape(ctx context.Context, shape string) error                             // of every link between nodes
+	RoundTrip(ctx context.Context, from, to string) (time.Duration, error)     // of a connection's first packets
+	Reconnected(ctx context.Context, patience time.Duration) error             // every replica is synchronized again
+	SyncTime(ctx context.Context, member string, n int) (time.Duration, error) // of a small write to the disk of a member
+}
+
+// Bed is where the experiments are done: a group, or two connection strings that are compared.
+type Bed struct {
+	Group  Group  // nil: a pair
+	Faults Faults // nil: nothing can be broken
+	Links  Links  // nil: links cannot be shaped
+	A, B   string // of a pair
+	Capped string // what each node may use of its machine; empty: not limited
+	Apart  bool   // every node is a machine of its own
+
+	Seed      uint64
+	Blocks    int
+	Published bool // published sizes; else scaled
+	Progress  *report.Progress
+	Dial      pgconn.DialFunc // where the client is; nil: here
+	ClientAt  string          // in words
+}
+
+// Pair names the arms of a pair of connection strings.
+const (
+	armA = "a"
+	armB = "b"
+)
+
+// arm is one of the things that are compared.
+type arm struct {
+	name    string
+	dsn     string
+	prepare func(context.Context) error // puts it in force; nil: nothing to do
+}
+
+// errNoGroup is why an experiment needs more than two connection strings.
+var errNoGroup = errors.New("it needs a group: a lab (no target), or --group with the listeners' connection string")
+
+// turns runs each arm once in each block, in balanced order. run measures every point of the arm in turn and keeps the results.
+func (b *Bed) turns(ctx context.Context, what string, arms []arm, run func(ctx context.Context, block int, a arm) error) error {
+	for i, order := range method.Blocks(b.Seed, len(arms), b.Blocks) {
+		for _, k := range order {
+			if err := ctx.Err(); err != nil {
+				return context.Cause(ctx)
+			}
+			a := arms[k]
+			if a.prepare != nil {
+				if err := a.prepare(ctx); err != nil {
+					return fmt.Errorf("%s, %s: %w", what, a.name, err)
+				}
+			}
+			if err := run(ctx, i, a); err != nil {
+				return fmt.Errorf("%s, block %d, %s: %w", what, i+1, a.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// sample is one arm at one point, over all blocks.
+type sample struct {
+	results []method.Result
+	values  []float64 // what is compared, a value per block
+}
+
+func (s *sample) add(r method.Result, value float64) {
+	s.results = append(s.results, r)
+	s.values = append(s.values, value)
+}
+
+// latency merges the blocks' distributions.
+func (s *sample) latency() *hdrhistogram.Histogram {
+	h := method.NewHistogram()
+	for _, r := range s.results {
+		if r.Latency != nil {
+			h.Merge(r.Latency)
+		}
+	}
+	return h
+}
+
+func (s *sample) ms(q float64) float64 {
+	return float64(method.Quantile(s.latency(), q).Microseconds()) / 1000
+}
+
+// mean of a figure over the blocks.
+func (s *sample) mean(f func(method.Result) float64) float64 {
+	sum := 0.0
+	for _, r := range s.results {
+		sum += f(r)
+	}
+	return sum / float64(max(len(s.results), 1))
+}
+
+// bound says why the client may have been the limit in a block; empty: in none.
+func (s *sample) bound() string {
+	for _, r := range s.results {
+		if why := r.ClientBound(); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// account adds errors and retries to the experiment.
+func (s *sample) account(e *report.Experiment) {
+	if e.Errors == nil {
+		e.Errors = map[string]int64{}
+	}
+	for _, r := range s.results {
+		for state, n := range r.Errors {
+			e.Errors[state] += n
+		}
+		e.Retries += r.Retries
+	}
+}
+
+// rate is the sample as a metric of the report, with its interval.
+func (s *sample) metric(name, unit string, better method.Better) report.Metric {
+	low, high := method.MedianInterval(s.values)
+	return report.Metric{Name: name, Unit: unit, Better: better, Value: method.Median(s.values), Low: low, High: high}
+}
+
+// p99 is a metric of the blocks' 99th percentiles.
+func (s *sample) p99(name string) report.Metric {
+	var v []float64
+	for _, r := range s.results {
+		v = append(v, float64(method.Quantile(r.Latency, 99).Microseconds())/1000)
+	}
+	low, high := method.MedianInterval(v)
+	return report.Metric{Name: name, Unit: "ms", Better: method.LowerIsBetter, Value: method.Median(v), Low: low, High: high}
+}
+
+// compare judges b beside a, and withholds the verdict where a client was the limit.
+func compare(a, b *sample, better method.Better) method.Comparison {
+	c := method.Compare(a.values, b.values, better)
+	why := a.bound()
+	if why == "" {
+		why = b.bound()
+	}
+	return c.Withhold(why)
+}
+
+// finite is v for a report, which cannot hold what is no number.
+func finite(v float64) any {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return nil
+	}
+	return v
+}
+
+// conditions are what every experiment tells of its bed.
+func (b *Bed) conditions(more ...string) []string {
+	out := slices.Clone(more)
+	switch {
+	case b.Capped != "":
+		out = append(out, "every node may use "+b.Capped)
+	case b.Group != nil && !b.Apart:
+		out = append(out, "nodes not limited")
+	}
+	if b.ClientAt != "" {
+		out = append(out, "client "+b.ClientAt)
+	}
+	return append(out, fmt.Sprintf("%d blocks", b.Blocks))
+}
+
+// published returns a published table's source for a report, or none if the experiment was scaled.
+func (b *Bed) published(files ...string) (all []report.Figures, sources []report.Source, err error) {
+	for _, name := range files {
+		f, err := report.Published(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		all = append(all, f)
+		sources = append(sources, f.Source)
+	}
+	return all, sources, nil
+}
+
+// figure is a published cell; nothing in a scaled run.
+func (b *Bed) figure(f report.Figures, key, column string) any {
+	if !b.Published {
+		return nil
+	}
+	return f.Value(key, column)
+}
+
+// publishedRatio is one published figure over another.
+func (b *Bed) publishedRatio(f report.Figures, key, over, under string) *float64 {
+	o, ok1 := b.figure(f, key, over).(float64)
+	u, ok2 := b.figure(f, key, under).(float64)
+	if !ok1 || !ok2 || u == 0 {
+		return nil
+	}
+	r := o / u
+	return &r
+}
+
+// number asks a server for one number.
+func number(ctx context.Context, dsn, sql string) (float64, error) {
+	return ask[float64](ctx, dsn, sql)
+}
+
+// text asks a server for one text.
+func text(ctx context.Context, dsn, sql string) (string, error) { return ask[string](ctx, dsn, sql) }
+
+func ask[T any](ctx context.Context, dsn, sql string) (v T, err error) {
+	conn, err := session.Open(ctx, dsn, appName)
+	if err != nil {
+		return v, err
+	}
+	defer closeConn(conn)
+	if err := conn.QueryRow(ctx, sql).Scan(&v); err != nil {
+		return v, fmt.Errorf("%s: %w", sql, err)
+	}
+	return v, nil
+}
+
+const appName = "coterie bench"
+
+func closeConn(c *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = c.Close(ctx) // nothing of value is left on it
+}
+
+// until waits for a condition.
+func until(ctx context.Context, patience time.Duration, what string, f func(context.Context) (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("waited %v for %s", patience, what))
+	defer cancel()
+	var last error
+	for {
+		ok, err := f(ctx)
+		if ok && err == nil {
+			return nil
+		}
+		last = err
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), last)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/bench/method"
+	"github.com/coteriedb/coterie/internal/bench/report"
+)
+
+// Action is what is done to the primary.
+type Action string
+
+// The actions.
+const (
+	Kill    Action = "kill"    // every process of its node, at one instant
+	Pause   Action = "pause"   // the same, stopped
+	Cut     Action = "cut"     // its links to the other nodes let nothing through
+	Planned Action = "planned" // a planned failover
+)
+
+// Actions are all of them.
+var Actions = []Action{Kill, Pause, Cut, Planned}
+
+// FailoverOptions says what happens, and who notices.
+type FailoverOptions struct {
+	Actions []Action
+	Runs    int           // of each action
+	Clients int           // writers
+	Every   time.Duration // from a writer's row to its next
+	Before  time.Duration // of writing before the action
+	After   time.Duration // after writes have come back
+	Dir     string        // of the ledgers
+}
+
+// step of the chart.
+const step = 100 * time.Millisecond
+
+// Failover asks how long an outage is, for each client, and what of the acknowledged rows is still there.
+func (b *Bed) Failover(ctx context.Context, o FailoverOptions) (report.Experiment, error) {
+	e := report.Experiment{
+		Name: "failover", Title: "The outage", Question: "How long is an outage?",
+		Conditions: []string{fmt.Sprintf("%d writers, each a row every %v", o.Clients, o.Every), fmt.Sprintf("%d runs of each action", o.Runs)},
+	}
+	if b.Group == nil || b.Faults == nil {
+		return e, errors.New("it breaks nodes: it needs a lab (no target)")
+	}
+	t := report.Table{Title: "By run", Columns: []report.Column{
+		{Name: "action"},
+		{Name: "run"},
+		{Name: "outage of all", Unit: "ms"},
+		{Name: "client p50", Unit: "ms"},
+		{Name: "client max", Unit: "ms"},
+		{Name: "back at 90 %", Unit: "ms"},
+		{Name: "acknowledged", Unit: "rows"},
+		{Name: "lost", Unit: "rows"},
+		{Name: "unknown", Unit: "rows"},
+		{Name: "duplicates", Unit: "rows"},
+		{Name: "reconnects"},
+	}}
+	const each = 20 * time.Second
+	b.Progress.Plan(time.Duration(len(o.Actions)*o.Runs) * each)
+	outages := map[Action]*sample{}
+	e.Errors = map[string]int64{}
+	var lost int64
+	for run := range o.Runs {
+		for _, action := range o.Actions {
+			b.Progress.Step(each, "failover, run %d of %d: %s", run+1, o.Runs, action)
+			one, err := b.outage(ctx, o, action, filepath.Join(o.Dir, fmt.Sprintf("ledger-%s-%d", action, run+1)))
+			if err != nil {
+				return e, fmt.Errorf("%s, run %d: %w", action, run+1, err)
+			}
+			if outages[action] == nil {
+				outages[action] = &sample{}
+			}
+			outages[action].values = append(outages[action].values, milli(one.Longest))
+			lost += one.verdict.Lost
+			t.Rows = append(t.Rows, one.row(action, run+1))
+			for state, n := range one.Errors {
+				e.Errors[state] += n
+			}
+			if run == 0 {
+				one.draw(&e, action)
+			}
+		}
+	}
+	e.Tables = []report.Table{t}
+	var words []string
+	for _, action := range o.Actions {
+		s := outages[action]
+		low, high := method.MedianInterval(s.values)
+		words = append(words, fmt.Sprintf("%s %s ms (%s to %s)", action, report.Number(method.Median(s.values)), report.Number(low), report.Number(high)))
+		e.Metrics = append(e.Metrics, s.metric(string(action)+"/outage", "ms", method.LowerIsBetter))
+	}
+	e.Metrics = append(e.Metrics, report.Metric{Name: "lost", Unit: "rows", Better: method.LowerIsBetter, Value: float64(lost), Low: float64(lost), High: float64(lost)})
+	e.Answer = fmt.Sprintf("Median outage: %s. Acknowledged rows lost: %d.", strings.Join(words, ", "), lost)
+	e.Notes = append(e.Notes, "No published source measures an outage. An outage is the longest time between two acknowledged rows that the action touched; the ledger asks the new primary for every acknowledged row.")
+	return e, nil
+}
+
+// told is what one failover came to.
+type told struct {
+	bench.Outage
+	verdict   bench.Verdict
+	series    []float64 // acknowledged rows per second, by step
+	event     float64   // seconds after the series began
+	perClient []report.Bar
+}
+
+func (b *Bed) outage(ctx context.Context, o FailoverOptions, action Action, dir string) (res told, err error) {
+	l, err := bench.OpenLedger(dir)
+	if err != nil {
+		return res, err
+	}
+	defer func() { err = errors.Join(err, l.Close(), os.RemoveAll(dir)) }()
+	dsn := b.Group.ReadWrite()
+	if err := l.Prepare(ctx, dsn); err != nil {
+		return res, err
+	}
+	wctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wrote := make(chan error, 1)
+	go func() { wrote <- l.Write(wctx, bench.WriterOptions{DSN: dsn, Clients: o.Clients, Every: o.Every}) }()
+	old, at, err := b.strike(ctx, l, o, action)
+	ended := time.Now()
+	cancel()
+	if err := errors.Join(err, <-wrote); err != nil {
+		return res, err
+	}
+	res.Outage = l.OutageBetween(at, ended)
+	begin, counts := l.Timeline(step)
+	for _, n := range counts {
+		res.series = append(res.series, float64(n)/step.Seconds())
+	}
+	res.event = at.Sub(begin).Seconds()
+	for client, d := range l.OutagesByClient(at, ended) {
+		res.perClient = append(res.perClient, report.Bar{Name: fmt.Sprint(client + 1), Value: milli(d)})
+	}
+	if err := b.Faults.Mend(ctx, action); err != nil {
+		return res, fmt.Errorf("mend %s after %s: %w", old, action, err)
+	}
+	res.verdict, err = l.Verify(ctx, dsn)
+	return res, err
+}
+
+// strike lets the writers write, acts, and waits until rows are acknowledged again.
+func (b *Bed) strike(ctx context.Context, l *bench.Ledger, o FailoverOptions, action Action) (old string, at time.Time, err error) {
+	if err := until(ctx, time.Minute, "the writers to begin", func(context.Context) (bool, error) { return l.Progress().Acknowledged > 0, nil }); err != nil {
+		return "", at, err
+	}
+	if err := pause(ctx, o.Before); err != nil {
+		return "", at, err
+	}
+	if old, err = b.Group.Primary(ctx); err != nil {
+		return "", at, err
+	}
+	at = time.Now()
+	if err := b.Faults.Do(ctx, action); err != nil {
+		return old, at, err
+	}
+	var since time.Time
+	if err := until(ctx, 2*time.Minute, "another primary", func(ctx context.Context) (bool, error) {
+		now, err := b.Group.Primary(ctx)
+		since = time.Now()
+		return err == nil && now != old, nil
+	}); err != nil {
+		return old, at, err
+	}
+	if err := until(ctx, 2*time.Minute, "an acknowledged row", func(context.Context) (bool, error) { return l.Progress().LastAck.After(since), nil }); err != nil {
+		return old, at, err
+	}
+	return old, at, pause(ctx, o.After)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func (t told) row(action Action, run int) []any {
+	var back any
+	if t.TimeTo90 >= 0 {
+		back = milli(t.TimeTo90)
+	}
+	return []any{
+		string(action), fmt.Sprint(run), milli(t.Longest), milli(t.PerClientP50), milli(t.PerClientMax), back,
+		float64(t.verdict.Acknowledged), float64(t.verdict.Lost), float64(t.verdict.Unknown), float64(t.verdict.Duplicates), float64(t.Reconnects),
+	}
+}
+
+// draw adds the run to the charts, with the action at 0 s.
+func (t told) draw(e *report.Experiment, action Action) {
+	s := report.Series{Name: string(action), Unit: "acknowledged rows/s", Points: [][2]float64{}}
+	for i, v := range t.series {
+		at := float64(i)*step.Seconds() - t.event
+		if at >= -3 && at <= 15 {
+			s.Points = append(s.Points, [2]float64{at, v})
+		}
+	}
+	e.Series = append(e.Series, s)
+	if len(e.Events) == 0 {
+		e.Events = append(e.Events, report.Event{At: 0, Label: "the primary is hit"})
+	}
+	slices.SortFunc(t.perClient, func(a, b report.Bar) int { return len(a.Name)*100 + strings.Compare(a.Name, b.Name) - len(b.Name)*100 })
+	e.Bars = append(e.Bars, report.Bars{Title: fmt.Sprintf("Outage of each client, %s", action), Unit: "ms", Bars: t.perClient})
+}

@@ -1,0 +1,341 @@
+package experiment
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/bench/method"
+	"github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/bench/workload"
+)
+
+// RoutingOptions says what Routing asks, and how often.
+type RoutingOptions struct {
+	Threads    []int
+	SQL        string // default: an aggregate over 2,000 rows of our own table
+	Params     *workload.Params
+	Format     workload.Format
+	Connect    bool          // a connection for every operation
+	Duration   time.Duration // of one run
+	Iterations int64         // of each thread, instead
+	WarmUp     time.Duration
+	Rate       float64
+	Rows       int // of our own table
+}
+
+// PublishedThreads are those of the published table.
+var PublishedThreads = []int{1, 2, 4, 8, 10, 12}
+
+// ownQuery is what is asked unless something else is given: work for a server, and little for a client.
+const ownQuery = `select count(*), sum(amount), max(pad) from coterie_bench.rows where id between $1 and $1 + 1999`
+
+// Routing asks whether read-only routing pays: read intent is declared in both arms, and served by the primary alone in one, by every
+// replica in turn in the other.
+func (b *Bed) Routing(ctx context.Context, o RoutingOptions) (report.Experiment, error) {
+	e := report.Experiment{
+		Name: "routing", Title: "Read-only routing", Question: "Does read-only routing pay?", Scaled: !b.Published,
+		Conditions: b.conditions("read intent declared in both arms"),
+	}
+	if err := method.MustBeCapped(e.Name, b.Capped != "" || b.Apart || b.Group == nil); err != nil {
+		return e, err
+	}
+	arms, end, err := b.readArms(ctx, true)
+	if err != nil {
+		return e, err
+	}
+	defer end()
+	if err := b.routingData(ctx, &o); err != nil {
+		return e, err
+	}
+	samples := [2]map[int]*sample{{}, {}}
+	perRun := b.runTime(o)
+	b.Progress.Plan(time.Duration(b.Blocks*2*len(o.Threads)) * perRun)
+	reads := newDiskReads(ctx, b)
+	err = b.turns(ctx, e.Name, arms, func(ctx context.Context, block int, a arm) error {
+		side := samples[index(arms, a)]
+		for _, threads := range o.Threads {
+			b.Progress.Step(perRun, "routing, block %d of %d: %s, %d threads", block+1, b.Blocks, a.name, threads)
+			q := workload.Query{DSN: a.dsn, SQL: o.SQL, Params: o.Params, Format: o.Format, Connect: o.Connect, Dial: b.Dial, Retries: 3}
+			before := reads.now(ctx)
+			r, err := method.Run(ctx, b.load(o, threads), q.Worker)
+			if err != nil {
+				return err
+			}
+			reads.note(a.name, threads, reads.now(ctx)-before, r.Elapsed)
+			if side[threads] == nil {
+				side[threads] = &sample{}
+			}
+			side[threads].add(r, r.Rate())
+		}
+		return nil
+	})
+	if err != nil {
+		return e, err
+	}
+	return e, b.routingReport(&e, o, arms, samples, reads)
+}
+
+func index(arms []arm, a arm) int {
+	for i := range arms {
+		if arms[i].name == a.name {
+			return i
+		}
+	}
+	return 0
+}
+
+func (b *Bed) load(o RoutingOptions, threads int) method.Load {
+	return method.Load{
+		Clients: threads, Rate: o.Rate, WarmUp: o.WarmUp, Duration: o.Duration, Iterations: o.Iterations, Seed: b.Seed,
+		Tick: func(p method.Point) {
+			b.Progress.Live("%.0f/s, p99 %v, %d errors", p.Rate(), p.P99.Round(10*time.Microsecond), p.Errors)
+		},
+	}
+}
+
+// runTime is about how long one run takes.
+func (b *Bed) runTime(o RoutingOptions) time.Duration {
+	if o.Duration > 0 {
+		return o.WarmUp + o.Duration
+	}
+	return o.WarmUp + 5*time.Second
+}
+
+// readArms are the primary alone and all replicas, or but the primary, or the two of a pair. end puts the group's own routing back.
+func (b *Bed) readArms(ctx context.Context, all bool) (arms []arm, end func(), err error) {
+	if b.Group == nil {
+		return []arm{{name: armA, dsn: b.A}, {name: armB, dsn: b.B}}, func() {}, nil
+	}
+	members, err := b.Group.Members(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	routed := "(('" + strings.Join(members, "','") + "'))"
+	if !all {
+		routed = "DEFAULT"
+	}
+	dsn := b.Group.ReadOnly()
+	route := func(list string, routed bool) func(context.Context) error {
+		return func(ctx context.Context) error { return b.route(ctx, list, routed) }
+	}
+	end = func() {
+		c, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		if err := b.setRoute(c, "DEFAULT"); err != nil {
+			b.Progress.Say("the routing list could not be set back to DEFAULT: %v", err)
+		}
+	}
+	return []arm{
+		{name: "primary", dsn: dsn, prepare: route("NONE", false)}, {name: "routed", dsn: dsn, prepare: route(routed, true)},
+	}, end, nil
+}
+
+// route sets the primary's routing list and waits until new readers follow it.
+func (b *Bed) route(ctx context.Context, list string, routed bool) error {
+	if err := b.setRoute(ctx, list); err != nil {
+		return err
+	}
+	return until(ctx, time.Minute, "the routing list to be followed", func(ctx context.Context) (bool, error) {
+		seen := 0.0
+		for range 4 {
+			v, err := number(ctx, b.Group.ReadOnly(), "select pg_is_in_recovery()::int::float8")
+			if err != nil {
+				return false, err
+			}
+			seen += v
+		}
+		return routed == (seen > 0), nil
+	})
+}
+
+func (b *Bed) setRoute(ctx context.Context, list string) error {
+	primary, err := b.Group.Primary(ctx)
+	if err != nil {
+		return err
+	}
+	return b.Group.Statement(ctx, fmt.Sprintf("ALTER AVAILABILITY GROUP [%s] MODIFY REPLICA ON N'%s' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = %s))", b.Group.Name(), primary, list))
+}
+
+// routingData makes our own table if nothing else is asked, and waits until every reader can see it.
+func (b *Bed) routingData(ctx context.Context, o *RoutingOptions) error {
+	if o.SQL != "" {
+		return nil
+	}
+	o.SQL = ownQuery
+	write := b.A
+	if b.Group != nil {
+		write = b.Group.ReadWrite()
+	}
+	b.Progress.Say("loading %d rows", o.Rows)
+	if _, err := workload.LoadRows(ctx, write, o.Rows, nil); err != nil {
+		return err
+	}
+	if o.Params == nil {
+		var rows [][]any
+		for i := range 997 {
+			rows = append(rows, []any{1 + i*7919%max(o.Rows-2000, 1)})
+		}
+		o.Params = workload.ParamRows(rows)
+	}
+	return b.replayed(ctx, "select count(*)::float8 from coterie_bench.rows", float64(o.Rows))
+}
+
+// replayed waits until every member answers a query with at least so much.
+func (b *Bed) replayed(ctx context.Context, sql string, least float64) error {
+	if b.Group == nil {
+		return nil
+	}
+	members, err := b.Group.Members(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		dsn := b.Group.Own(m)
+		if dsn == "" {
+			continue
+		}
+		if err := until(ctx, 2*time.Minute, m+" to replay what was loaded", func(ctx context.Context) (bool, error) {
+			v, err := number(ctx, dsn, sql)
+			return v >= least, err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// diskReads counts what the servers asked their kernels for.
+type diskReads struct {
+	servers []string
+	sums    map[string]float64 // MB per second, by arm and threads
+	counts  map[string]int
+}
+
+func newDiskReads(ctx context.Context, b *Bed) *diskReads {
+	d := &diskReads{sums: map[string]float64{}, counts: map[string]int{}}
+	if b.Group == nil {
+		return d
+	}
+	members, err := b.Group.Members(ctx)
+	if err != nil {
+		return d
+	}
+	for _, m := range members {
+		if dsn := b.Group.Own(m); dsn != "" {
+			d.servers = append(d.servers, dsn)
+		}
+	}
+	return d
+}
+
+// now is the megabytes read so far by all servers.
+func (d *diskReads) now(ctx context.Context) (sum float64) {
+	for _, dsn := range d.servers {
+		v, err := number(ctx, dsn, "select coalesce(sum(blks_read), 0)::float8 * current_setting('block_size')::float8 / 1e6 from pg_stat_database")
+		if err == nil {
+			sum += v
+		}
+	}
+	return sum
+}
+
+func (d *diskReads) note(arm string, threads int, mb float64, took time.Duration) {
+	k := arm + strconv.Itoa(threads)
+	d.sums[k] += mb / took.Seconds()
+	d.counts[k]++
+}
+
+func (d *diskReads) mean(arm string, threads int) any {
+	k := arm + strconv.Itoa(threads)
+	if len(d.servers) == 0 || d.counts[k] == 0 {
+		return nil
+	}
+	return d.sums[k] / float64(d.counts[k])
+}
+
+func (b *Bed) routingReport(e *report.Experiment, o RoutingOptions, arms []arm, samples [2]map[int]*sample, reads *diskReads) error {
+	tables, sources, err := b.published("read_only_routing_2016.csv")
+	if err != nil {
+		return err
+	}
+	e.Published = sources
+	pub, one, two := tables[0], arms[0].name, arms[1].name
+	t := report.Table{Title: "By threads", Columns: []report.Column{
+		{Name: "threads"},
+		{Name: "primary", Unit: "s", Published: true},
+		{Name: "primary", Unit: "MB/s", Published: true},
+		{Name: "routed", Unit: "s", Published: true},
+		{Name: "routed", Unit: "MB/s", Published: true},
+		{Name: one, Unit: "1/s"},
+		{Name: two, Unit: "1/s"},
+		{Name: one, Unit: "s"},
+		{Name: two, Unit: "s"},
+		{Name: "ratio", Unit: two + " / " + one},
+		{Name: "interval"},
+		{Name: "verdict"},
+		{Name: two + ": routed", Unit: "%"},
+		{Name: one + ": wire", Unit: "MB/s"},
+		{Name: two + ": wire", Unit: "MB/s"},
+		{Name: one + ": read", Unit: "MB/s"},
+		{Name: two + ": read", Unit: "MB/s"},
+		{Name: one + ": p99", Unit: "ms"},
+		{Name: two + ": p99", Unit: "ms"},
+		{Name: "client", Unit: "% of its processors"},
+	}}
+	wire := func(r method.Result) float64 { return float64(r.Bytes) / 1e6 / r.Elapsed.Seconds() }
+	took := func(r method.Result) float64 { return r.Elapsed.Seconds() }
+	var last report.Comparison
+	for _, n := range o.Threads {
+		x, y, key := samples[0][n], samples[1][n], strconv.Itoa(n)
+		c := compare(x, y, method.HigherIsBetter)
+		t.Rows = append(t.Rows, []any{
+			key, b.figure(pub, key, "primary_s"), b.figure(pub, key, "primary_mb_s"), b.figure(pub, key, "routed_s"), b.figure(pub, key, "routed_mb_s"),
+			method.Median(x.values), method.Median(y.values), x.mean(took), y.mean(took),
+			finite(c.Ratio), fmt.Sprintf("%s to %s", report.Number(c.Low), report.Number(c.High)), string(c.Verdict), y.mean(method.Result.RoutedPct),
+			x.mean(wire), y.mean(wire), reads.mean(one, n), reads.mean(two, n), x.ms(99), y.ms(99),
+			100 * max(x.mean(func(r method.Result) float64 { return r.ClientCPU }), y.mean(func(r method.Result) float64 { return r.ClientCPU })),
+		})
+		last = report.Comparison{
+			Name: threadsWord(n), Metric: "rate", Unit: "1/s", A: one, B: two, Comparison: c, Published: b.publishedRatio(pub, key, "routed_mb_s", "primary_mb_s"),
+		}
+		e.Comparisons = append(e.Comparisons, last)
+		for i, s := range []*sample{x, y} {
+			name := threadsWord(n) + "/" + arms[i].name
+			e.Metrics = append(e.Metrics, s.metric(name+"/rate", "1/s", method.HigherIsBetter), s.p99(name+"/p99"))
+			s.account(e)
+		}
+	}
+	e.Tables = append(e.Tables, t)
+	n := o.Threads[len(o.Threads)-1]
+	for i, a := range arms {
+		s := samples[i][n]
+		e.Percentiles = append(e.Percentiles, report.Distribution(fmt.Sprintf("%s, %s", a.name, threadsWord(n)), s.latency()))
+	}
+	e.Answer = fmt.Sprintf("At %s %s answers %s times as much as %s.", last.Name, two, inWords(last.Comparison), one)
+	if b.Group != nil {
+		e.Notes = append(e.Notes, "routed: all replicas in turn, the primary among them. read: what the servers asked their kernels for; wire: bytes of the rows' messages.")
+	}
+	return nil
+}
+
+func threadsWord(n int) string {
+	if n == 1 {
+		return "1 thread"
+	}
+	return strconv.Itoa(n) + " threads"
+}
+
+// inWords is a ratio for an answer.
+func inWords(c method.Comparison) string {
+	switch c.Verdict {
+	case method.Withheld:
+		return fmt.Sprintf("%s (no verdict: %s)", report.Number(c.Ratio), c.Why)
+	case method.NoDifference:
+		return fmt.Sprintf("%s (%s to %s: no difference shown)", report.Number(c.Ratio), report.Number(c.Low), report.Number(c.High))
+	case method.Faster, method.Slower:
+	}
+	return fmt.Sprintf("%s (%s to %s)", report.Number(c.Ratio), report.Number(c.Low), report.Number(c.High))
+}

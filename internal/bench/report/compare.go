@@ -1,0 +1,104 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/coteriedb/coterie/internal/bench/method"
+)
+
+// Change is one metric in two results.
+type Change struct {
+	Experiment string        `json:"experiment"`
+	Name       string        `json:"name"`
+	Unit       string        `json:"unit"`
+	Better     method.Better `json:"better"`
+	Old        float64       `json:"old"`
+	New        float64       `json:"new"`
+	Percent    float64       `json:"percent"` // New beside Old
+	Noise      bool          `json:"within_intervals"`
+}
+
+// Diff compares what is in both results, in the order of the newer. A change whose intervals overlap is noise.
+func Diff(before, after *Report) []Change {
+	type key struct{ experiment, name, unit string }
+	old := map[key]Metric{}
+	for _, e := range before.Experiments {
+		for _, m := range e.Metrics {
+			old[key{e.Name, m.Name, m.Unit}] = m
+		}
+	}
+	var out []Change
+	for _, e := range after.Experiments {
+		for _, m := range e.Metrics {
+			o, ok := old[key{e.Name, m.Name, m.Unit}]
+			if !ok {
+				continue
+			}
+			c := Change{Experiment: e.Name, Name: m.Name, Unit: m.Unit, Better: m.Better, Old: o.Value, New: m.Value}
+			if o.Value != 0 {
+				c.Percent = 100 * (m.Value - o.Value) / o.Value
+			}
+			c.Noise = m.Low <= o.High && o.Low <= m.High && (m.Low < m.High || o.Low < o.High)
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// PrintDiff writes the changes as a table.
+func PrintDiff(w io.Writer, changes []Change) error {
+	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
+	_, _ = fmt.Fprintln(t, "EXPERIMENT\tMETRIC\tA\tB\tCHANGE\t") // an error shows at Flush
+	for _, c := range changes {
+		word := "better"
+		if (c.Percent > 0) == (c.Better == method.LowerIsBetter) {
+			word = "worse"
+		}
+		if c.Noise || c.Old == c.New {
+			word = "no difference shown"
+		}
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s %s\t%s %s\t%+.1f %%\t%s\n", c.Experiment, c.Name, Number(c.Old), c.Unit, Number(c.New), c.Unit, c.Percent, word)
+	}
+	return t.Flush()
+}
+
+// Limit is a change that somebody will not have: p99>+10%.
+type Limit struct {
+	metric  string // the last part of a metric's name, or more of it
+	above   bool
+	percent float64
+}
+
+var limitForm = regexp.MustCompile(`^\s*([\w./ -]+?)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*%\s*$`)
+
+// ParseLimit reads a limit: a metric's name or the end of it, > or <, and percent.
+func ParseLimit(s string) (Limit, error) {
+	m := limitForm.FindStringSubmatch(s)
+	if m == nil {
+		return Limit{}, fmt.Errorf("%q is no limit: write a metric, > or <, and a change in percent, such as 'p99>+10%%' or 'rate<-5%%'", s)
+	}
+	p, err := strconv.ParseFloat(m[3], 64)
+	return Limit{m[1], m[2] == ">", p}, err
+}
+
+// Broken returns the changes that the limit forbids. What the intervals of both results explain is not among them; known is false
+// if the limit names no metric at all.
+func (l Limit) Broken(changes []Change) (broken []Change, known bool) {
+	for _, c := range changes {
+		full := c.Experiment + "/" + c.Name
+		if full != l.metric && !strings.HasSuffix(full, "/"+l.metric) {
+			continue
+		}
+		known = true
+		if !c.Noise && (l.above && c.Percent > l.percent || !l.above && c.Percent < l.percent) {
+			broken = append(broken, c)
+		}
+	}
+	return slices.Clip(broken), known
+}

@@ -1,0 +1,142 @@
+package bench
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Tunnel is the published workload of a replication link: rows with one long column, a commit per so many, one session.
+type Tunnel struct {
+	Rows   int  // published: 10,000
+	Bytes  int  // of the column; published: 4,000
+	Every  int  // rows per commit; published: 250
+	Random bool // incompressible values, a new one per row, instead of one constant
+
+	Pipelined bool // the statements of a transaction are sent at once, as a script that runs on the server does without round trips
+}
+
+// Published is the workload as published.
+var Published = Tunnel{Rows: 10_000, Bytes: 4_000, Every: 250}
+
+// Prepare makes the empty table. The column is stored as it is: PostgreSQL's own compression of long values would hide the link.
+func (w Tunnel) Prepare(ctx context.Context, c *pgx.Conn) error {
+	kind := fmt.Sprintf("char(%d)", w.Bytes)
+	if w.Random {
+		kind = "bytea"
+	}
+	for _, sql := range []string{
+		"DROP TABLE IF EXISTS tunnel", "CREATE TABLE tunnel (id int, pad " + kind + ")", "ALTER TABLE tunnel ALTER COLUMN pad SET STORAGE PLAIN",
+	} {
+		if _, err := c.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
+// Run inserts the rows and returns how long it took and how many were committed. With an error of ctx both count up to there.
+func (w Tunnel) Run(ctx context.Context, c *pgx.Conn) (took time.Duration, committed int, err error) {
+	var pad any = strings.Repeat("x", w.Bytes)
+	began := time.Now()
+	for n := 0; n < w.Rows; n += w.Every {
+		err := pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error { return w.transaction(ctx, tx, n, pad) })
+		if err != nil {
+			return time.Since(began), n, errors.Join(err, ctx.Err())
+		}
+	}
+	return time.Since(began), w.Rows, nil
+}
+
+// transaction inserts the rows from n on, as many as are committed together.
+func (w Tunnel) transaction(ctx context.Context, tx pgx.Tx, n int, pad any) error {
+	batch := &pgx.Batch{}
+	for i := range min(w.Every, w.Rows-n) {
+		if w.Random {
+			b := make([]byte, w.Bytes)
+			if _, err := rand.Read(b); err != nil {
+				return err
+			}
+			pad = b
+		}
+		if w.Pipelined {
+			batch.Queue("INSERT INTO tunnel VALUES ($1, $2)", n+i, pad)
+			continue
+		}
+		if _, err := tx.Exec(ctx, "INSERT INTO tunnel VALUES ($1, $2)", n+i, pad); err != nil {
+			return err
+		}
+	}
+	if batch.Len() == 0 {
+		return nil
+	}
+	return tx.SendBatch(ctx, batch).Close()
+}
+
+// Commits measures single commits of one incompressible row, one after the other, with a pause between.
+type Commits struct {
+	Bytes int
+	Count int
+	Pause time.Duration
+}
+
+// Run returns the time of each commit.
+func (w Commits) Run(ctx context.Context, c *pgx.Conn) ([]time.Duration, error) {
+	if _, err := c.Exec(ctx, "CREATE TABLE IF NOT EXISTS single (pad bytea); ALTER TABLE single ALTER COLUMN pad SET STORAGE PLAIN; TRUNCATE single"); err != nil {
+		return nil, err
+	}
+	var all []time.Duration
+	b := make([]byte, w.Bytes)
+	for range w.Count {
+		if _, err := rand.Read(b); err != nil {
+			return nil, err
+		}
+		began := time.Now()
+		if _, err := c.Exec(ctx, "INSERT INTO single VALUES ($1)", b); err != nil {
+			return all, err
+		}
+		all = append(all, time.Since(began))
+		if !waitUntil(ctx, time.Now().Add(w.Pause)) {
+			return all, ctx.Err()
+		}
+	}
+	return all, nil
+}
+
+// Load logs WAL at a rate, of which no commit is waited for, until ctx is done.
+type Load struct {
+	BytesPerSecond int
+	Chunk          int
+	Noise          int // of 128 bytes so many are random: with 20, it shrinks about as far as the WAL of pgbench does
+}
+
+// Run returns how many bytes were logged.
+func (w Load) Run(ctx context.Context, c *pgx.Conn) (logged int, err error) {
+	if _, err := c.Exec(ctx, "SET synchronous_commit = off"); err != nil {
+		return 0, err
+	}
+	b := make([]byte, w.Chunk)
+	next := time.Now()
+	for waitUntil(ctx, next) {
+		for at := 0; at < len(b); at += 128 {
+			if _, err := rand.Read(b[at:min(at+w.Noise, len(b))]); err != nil {
+				return logged, err
+			}
+		}
+		// A transactional message is flushed like any commit.
+		if _, err := c.Exec(ctx, "SELECT pg_logical_emit_message(true, 'load', $1::bytea)", b); err != nil {
+			if ctx.Err() != nil {
+				break
+			}
+			return logged, err
+		}
+		logged += w.Chunk
+		next = next.Add(time.Duration(w.Chunk) * time.Second / time.Duration(w.BytesPerSecond))
+	}
+	return logged, nil
+}

@@ -1,0 +1,133 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Level says how bad a finding is.
+type Level string
+
+// The levels, the worst last. Failed is for what could not be found out.
+const (
+	OK      Level = "ok"
+	Warning Level = "warning"
+	Failed  Level = "failed"
+	Problem Level = "problem"
+)
+
+var rank = map[Level]int{OK: 0, Warning: 1, Failed: 2, Problem: 3}
+
+// Worse reports whether l is worse than m.
+func (l Level) Worse(m Level) bool { return rank[l] > rank[m] }
+
+// Finding is one thing that was looked at.
+type Finding struct {
+	Area  string `json:"area"`
+	Level Level  `json:"level"`
+	What  string `json:"what"`          // what was found, with its figures
+	Why   string `json:"why,omitempty"` // why it matters
+	Run   string `json:"run,omitempty"` // what to run, or to change
+}
+
+// Probe looks at one thing. What it reports without an Area is of the area it was added under; an error becomes a finding.
+type Probe func(ctx context.Context) ([]Finding, error)
+
+// Limit is how long a probe may take, unless Add is told otherwise.
+const Limit = 30 * time.Second
+
+type entry struct {
+	area  string
+	limit time.Duration
+	probe Probe
+}
+
+// Registry holds the probes of all areas. Fill it before Run; it is not safe for concurrent use then.
+type Registry struct{ entries []entry }
+
+// Add adds a probe of an area; limit 0 means Limit. A probe that does not return within it is reported as such.
+func (r *Registry) Add(area string, limit time.Duration, p Probe) {
+	if limit <= 0 {
+		limit = Limit
+	}
+	r.entries = append(r.entries, entry{area, limit, p})
+}
+
+// Areas lists the areas in order.
+func (r *Registry) Areas() []string {
+	var out []string
+	for _, e := range r.entries {
+		if !slices.Contains(out, e.area) {
+			out = append(out, e.area)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Run runs the probes of those areas, none meaning all, at the same time, and returns what they found: by area, the worst first.
+func (r *Registry) Run(ctx context.Context, areas ...string) []Finding {
+	var mu sync.Mutex // guards out
+	var out []Finding
+	var wg sync.WaitGroup
+	for _, e := range r.entries {
+		if len(areas) > 0 && !slices.Contains(areas, e.area) {
+			continue
+		}
+		wg.Go(func() {
+			found := e.run(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			out = append(out, found...)
+		})
+	}
+	wg.Wait()
+	slices.SortStableFunc(out, func(x, y Finding) int {
+		return cmp.Or(cmp.Compare(x.Area, y.Area), cmp.Compare(rank[y.Level], rank[x.Level]), cmp.Compare(x.What, y.What))
+	})
+	return out
+}
+
+func (e entry) run(ctx context.Context) []Finding {
+	ctx, cancel := context.WithTimeoutCause(ctx, e.limit, fmt.Errorf("no answer within %v", e.limit))
+	defer cancel()
+	type answer struct {
+		found []Finding
+		err   error
+	}
+	done := make(chan answer, 1) // a probe that does not obey its context is left behind, with the process
+	go func() {
+		found, err := e.probe(ctx)
+		done <- answer{found, err}
+	}()
+	var a answer
+	select {
+	case a = <-done:
+	case <-ctx.Done():
+		a.err = context.Cause(ctx)
+	}
+	if a.err != nil {
+		a.found = append(a.found, Finding{Level: Failed, What: "not checked: " + a.err.Error()})
+	}
+	for i := range a.found {
+		if a.found[i].Area == "" {
+			a.found[i].Area = e.area
+		}
+	}
+	return a.found
+}
+
+// Worst returns the worst level of the findings, OK when there are none.
+func Worst(found []Finding) Level {
+	worst := OK
+	for _, f := range found {
+		if f.Level.Worse(worst) {
+			worst = f.Level
+		}
+	}
+	return worst
+}

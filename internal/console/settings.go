@@ -1,0 +1,137 @@
+package console
+
+import (
+	"slices"
+	"strings"
+)
+
+// reported are the settings whose value a client is told at its start and at each change.
+var reported = []string{
+	"server_version", "server_encoding", "client_encoding", "application_name", "default_transaction_read_only", "in_hot_standby", "is_superuser",
+	"session_authorization", "DateStyle", "IntervalStyle", "TimeZone", "integer_datetimes", "standard_conforming_strings",
+}
+
+func (s *Session) defaults() map[string]string {
+	super := "off"
+	if s.who.May >= 3 {
+		super = "on"
+	}
+	return map[string]string{
+		"server_version": s.backend.Version(), "server_version_num": versionNumber(s.backend.Version()), "server_encoding": "UTF8", "client_encoding": "UTF8",
+		"application_name": "", "default_transaction_read_only": "off", "in_hot_standby": "off", "is_superuser": super,
+		"session_authorization": s.who.User, "datestyle": "ISO, MDY", "intervalstyle": "postgres", "timezone": "UTC", "integer_datetimes": "on",
+		"standard_conforming_strings": "on", "transaction_isolation": "read committed", "default_transaction_isolation": "read committed",
+		"search_path": "sys, coterie", "max_identifier_length": "63", "extra_float_digits": "1", "statement_timeout": "0", "lc_collate": "C", "lc_ctype": "C",
+		"client_min_messages": "notice", "transaction_read_only": "off", "max_index_keys": "32", "row_security": "on", "bytea_output": "hex",
+	}
+}
+
+// versionNumber turns 15.18 into 150018.
+func versionNumber(v string) string {
+	major, rest, _ := strings.Cut(v, ".")
+	minor := rest
+	if i := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
+		minor = rest[:i]
+	}
+	if len(minor) > 4 {
+		minor = minor[:4]
+	}
+	return major + strings.Repeat("0", 4-len(minor)) + minor
+}
+
+// set takes SET name = value, SET name TO value, RESET name and the forms of SQL: any name, and the last value is remembered.
+func (s *Session) set(text string) (Result, error) {
+	text = strings.TrimRight(strings.TrimSpace(stripComments(text)), ";")
+	verb, rest, _ := strings.Cut(text, " ")
+	verb = strings.ToUpper(strings.TrimSpace(verb))
+	fields := strings.Fields(rest)
+	if len(fields) > 1 && (strings.EqualFold(fields[0], "SESSION") || strings.EqualFold(fields[0], "LOCAL")) && !strings.EqualFold(fields[1], "CHARACTERISTICS") {
+		rest = strings.TrimSpace(strings.TrimSpace(rest)[len(fields[0]):])
+		fields = fields[1:]
+	}
+	switch {
+	case len(fields) == 0:
+		return Result{}, Errorf("42601", "%s needs a name", verb)
+	case verb == "RESET" && strings.EqualFold(fields[0], "ALL"):
+		s.settings = s.defaults()
+		return Result{Tag: verb}, nil
+	case slices.ContainsFunc([]string{"TRANSACTION", "SESSION", "CONSTRAINTS", "ROLE"}, func(w string) bool { return strings.EqualFold(fields[0], w) }):
+		return Result{Tag: verb}, nil
+	case strings.EqualFold(fields[0], "NAMES") && len(fields) > 1:
+		return Result{Tag: verb}, s.assign("client_encoding", unquote(fields[1]))
+	case strings.EqualFold(fields[0], "TIME") && len(fields) > 2:
+		return Result{Tag: verb}, s.assign("TimeZone", unquote(fields[2]))
+	}
+	if verb == "RESET" {
+		return Result{Tag: verb}, s.assign(fields[0], s.defaults()[strings.ToLower(fields[0])])
+	}
+	name, value, ok := strings.Cut(rest, "=")
+	if !ok || strings.ContainsAny(strings.TrimSpace(name), " '\"") {
+		name = fields[0]
+		if len(fields) < 3 || !strings.EqualFold(fields[1], "TO") && fields[1] != "=" {
+			return Result{Tag: verb}, nil // SET NOCOUNT ON and its like
+		}
+		value = strings.TrimSpace(strings.TrimSpace(rest)[len(fields[0]):])
+		value = value[len(fields[1]):]
+	}
+	value = unquote(strings.TrimSpace(value))
+	name = strings.TrimSpace(name)
+	if strings.EqualFold(value, "DEFAULT") {
+		value = s.defaults()[strings.ToLower(name)]
+	}
+	return Result{Tag: verb}, s.assign(name, value)
+}
+
+func unquote(v string) string {
+	if len(v) > 1 && (v[0] == '\'' || v[0] == '"') && v[len(v)-1] == v[0] {
+		return strings.ReplaceAll(v[1:len(v)-1], string(v[0])+string(v[0]), string(v[0]))
+	}
+	return v
+}
+
+func (s *Session) assign(name, value string) error {
+	key := strings.ToLower(strings.Trim(name, `"`))
+	if len(key) > 63 || len(value) > 1024 {
+		return Errorf("22023", "the name or the value of a setting is too long")
+	}
+	switch key {
+	case "client_encoding":
+		if v := strings.ToUpper(strings.NewReplacer("-", "", "_", "").Replace(value)); v != "UTF8" && v != "UNICODE" && v != "SQLASCII" && v != "" {
+			return Errorf("22023", "the console speaks UTF8 only, not %.20q", value)
+		}
+		value = "UTF8"
+	case "server_version", "server_version_num", "is_superuser", "session_authorization", "server_encoding", "integer_datetimes", "in_hot_standby":
+		return Errorf("55P02", "parameter %q cannot be changed", key)
+	}
+	if _, known := s.settings[key]; !known && len(s.settings) >= maxSettings {
+		return Errorf("54000", "a session remembers at most %d settings", maxSettings)
+	}
+	if s.settings[key] != value {
+		s.changed = append(s.changed, key)
+	}
+	s.settings[key] = value
+	return nil
+}
+
+// showName is the name that SHOW asks for.
+func showName(text string) string {
+	fields := strings.Fields(strings.TrimRight(stripComments(text), "; \n\t"))
+	name := strings.ToLower(strings.Join(fields[1:], " "))
+	switch name {
+	case "transaction isolation level":
+		return "transaction_isolation"
+	case "time zone":
+		return "timezone"
+	}
+	return strings.Trim(name, `"`)
+}
+
+func (s *Session) show(text string) (Result, error) {
+	name := showName(text)
+	v, ok := s.settings[name]
+	if !ok {
+		return Result{}, Errorf("42704", "unrecognized configuration parameter %.60q", name).
+			WithHint("the options of the group: SELECT * FROM coterie.options")
+	}
+	return Result{Columns: []Column{{name, Text}}, Rows: [][]any{{v}}, Tag: "SHOW"}, nil
+}

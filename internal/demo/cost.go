@@ -1,0 +1,318 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/bench/pgtest"
+)
+
+// What the group costs: commits per second of so many clients, each sending the next when the last was acknowledged.
+const (
+	costClients = 8
+	costWarmUp  = 2 * time.Second
+	costFor     = 10 * time.Second
+)
+
+// CostRound is commits per second with one synchronous secondary, four times after one another on one machine: plain PostgreSQL; the same with
+// clients and replication through relays that do nothing but copy bytes; the group's primary past its listener; and through its listener.
+type CostRound struct {
+	Plain    float64 `json:"plain"`
+	Relayed  float64 `json:"relayed"`
+	Private  float64 `json:"past_the_listener"`
+	Listener float64 `json:"listener"`
+}
+
+// cost measures two replicas and a witness beside a plain primary and its secondary.
+func (m *measurement) cost(ctx context.Context, s *Samples) (err error) {
+	if !m.wants(ArmCost) || m.Runs == 0 {
+		return nil
+	}
+	m.Screen.Busy("a plain primary and its secondary")
+	p, err := newPlainPair()
+	if err != nil {
+		return fmt.Errorf("plain PostgreSQL: %w", err)
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	st, err := primary(ctx, m.lab)
+	if err != nil {
+		return err
+	}
+	node := string(st.Node)
+	listener, err := m.ownListener(node)
+	if err != nil {
+		return err
+	}
+	private, err := pgx.ParseConfig(m.lab.DSN(node))
+	if err != nil {
+		return err
+	}
+	for i := range m.Runs {
+		var r CostRound
+		for _, arm := range []struct {
+			name string
+			to   *float64
+			at   func(context.Context) (*pgx.ConnConfig, error)
+		}{
+			{"plain", &r.Plain, p.direct},
+			{"relayed", &r.Relayed, p.relayed},
+			{"past the listener", &r.Private, func(context.Context) (*pgx.ConnConfig, error) { return private, nil }},
+			{"listener", &r.Listener, func(context.Context) (*pgx.ConnConfig, error) { return listener, nil }},
+		} {
+			m.Screen.Busy("run %d of %d: %d clients, %s", i+1, m.Runs, costClients, arm.name)
+			c, err := arm.at(ctx)
+			if err == nil {
+				*arm.to, err = commits(ctx, c)
+			}
+			if err != nil {
+				return fmt.Errorf("run %d, %s: %w", i+1, arm.name, err)
+			}
+		}
+		s.Cost = append(s.Cost, r)
+		m.Screen.Say("run %d/%d: commits/s of %d clients: plain %.0f, through copying relays %.0f (%.1f %% less), ours past the listener %.0f, ours %.0f (%.1f %% less than relayed)",
+			i+1, m.Runs, costClients, r.Plain, r.Relayed, less(r.Relayed, r.Plain), r.Private, r.Listener, less(r.Listener, r.Relayed))
+	}
+	return nil
+}
+
+// less is by how many percent of than v is less.
+func less(v, than float64) float64 { return 100 * (1 - v/than) }
+
+// costFigures are what the relays cost, and the group beyond that.
+func (s Samples) costFigures(why string) []bench.Figure {
+	var relay, beyond []float64
+	for _, r := range s.Cost {
+		relay, beyond = append(relay, less(r.Relayed, r.Plain)), append(beyond, less(r.Listener, r.Relayed))
+	}
+	return []bench.Figure{median("cost-of-a-relay", relay, why), median("cost-beyond-a-relay", beyond, why)}
+}
+
+// ownListener is the listener of that node, without TLS, which the relays do without, too.
+func (m *measurement) ownListener(node string) (*pgx.ConnConfig, error) {
+	c, err := pgx.ParseConfig(m.lab.ReadWrite())
+	if err != nil {
+		return nil, err
+	}
+	at := []string{net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))}
+	for _, f := range c.Fallbacks {
+		if a := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !slices.Contains(at, a) {
+			at = append(at, a)
+		}
+	}
+	i := slices.Index(m.lab.Nodes(), node)
+	if i < 0 || i >= len(at) {
+		return nil, fmt.Errorf("the listener of %s is not among %v", node, at)
+	}
+	host, port, err := net.SplitHostPort(at[i])
+	if err != nil {
+		return nil, err
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	c.Host, c.Port, c.TLSConfig, c.Fallbacks = host, uint16(n), nil, nil
+	return c, err
+}
+
+// commits returns how many rows a second are committed, one per transaction.
+func commits(ctx context.Context, c *pgx.ConnConfig) (perSecond float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, costWarmUp+costFor+30*time.Second)
+	defer cancel()
+	setup, err := pgx.ConnectConfig(ctx, c.Copy())
+	if err != nil {
+		return 0, err
+	}
+	_, err = setup.Exec(ctx, "CREATE TABLE IF NOT EXISTS public.cost (client int, pad text); TRUNCATE public.cost")
+	if err = errors.Join(err, setup.Close(ctx)); err != nil {
+		return 0, err
+	}
+	var n atomic.Int64
+	var ends atomic.Bool
+	var wg sync.WaitGroup
+	failed := make(chan error, costClients)
+	for client := range costClients {
+		wg.Go(func() { failed <- insertUntil(ctx, c, client, &n, &ends) })
+	}
+	err = pause(ctx, costWarmUp)
+	before, began := n.Load(), time.Now()
+	err = errors.Join(err, pause(ctx, costFor))
+	perSecond = float64(n.Load()-before) / time.Since(began).Seconds()
+	ends.Store(true)
+	wg.Wait()
+	for range costClients {
+		err = errors.Join(err, <-failed)
+	}
+	return perSecond, err
+}
+
+func insertUntil(ctx context.Context, c *pgx.ConnConfig, client int, n *atomic.Int64, ends *atomic.Bool) error {
+	conn, err := pgx.ConnectConfig(ctx, c.Copy())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	for !ends.Load() {
+		if _, err := conn.Exec(ctx, "INSERT INTO public.cost VALUES ($1, $2)", client, "a hundred bytes, more or less, as a small row of an ordinary application may have them, or not"); err != nil {
+			return err
+		}
+		n.Add(1)
+	}
+	return nil
+}
+
+// plainPair is a PostgreSQL primary and its synchronous secondary, with the settings that matter here as a group has them.
+type plainPair struct {
+	primary, secondary *pgtest.Server
+	relay              *copier
+}
+
+func newPlainPair() (p *plainPair, err error) {
+	p = &plainPair{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	durable := []string{"fsync=on", "full_page_writes=on", "synchronous_commit=on", "wal_retrieve_retry_interval=100ms"}
+	if p.primary, err = pgtest.NewWith(pgtest.Options{Settings: append(slices.Clone(durable), "synchronous_standby_names=*")}); err != nil {
+		return p, err
+	}
+	if p.secondary, err = p.primary.ReplicaWith(pgtest.Options{Settings: durable}); err != nil {
+		return p, err
+	}
+	p.relay, err = newCopier(filepath.Join(p.primary.Dir(), ".s.PGSQL.5432"))
+	return p, err
+}
+
+func (p *plainPair) close() (err error) {
+	if p.secondary != nil {
+		err = errors.Join(err, p.secondary.Remove())
+	}
+	if p.primary != nil {
+		err = errors.Join(err, p.primary.Remove())
+	}
+	if p.relay != nil {
+		err = errors.Join(err, p.relay.close())
+	}
+	return err
+}
+
+func (p *plainPair) direct(ctx context.Context) (*pgx.ConnConfig, error) {
+	if err := p.follow(ctx, p.primary.Dir(), 5432); err != nil {
+		return nil, err
+	}
+	return pgx.ParseConfig(p.primary.DSN())
+}
+
+func (p *plainPair) relayed(ctx context.Context) (*pgx.ConnConfig, error) {
+	if err := p.follow(ctx, "127.0.0.1", p.relay.port()); err != nil {
+		return nil, err
+	}
+	return pgx.ParseConfig(fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", p.relay.port()))
+}
+
+// follow has the secondary stream from there, and waits until it does.
+func (p *plainPair) follow(ctx context.Context, host string, port int) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	c, err := pgx.Connect(ctx, p.secondary.DSN())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close(ctx) }()
+	set := fmt.Sprintf("ALTER SYSTEM SET primary_conninfo = 'host=%s port=%d user=postgres sslmode=disable'", host, port) // of this program's making
+	for _, sql := range []string{set, "SELECT pg_reload_conf()"} {
+		if _, err := c.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return await(ctx, time.Minute, "the plain secondary to stream", func(ctx context.Context) (bool, error) {
+		var ok bool
+		err := c.QueryRow(ctx, "SELECT count(*) = 1 FROM pg_stat_wal_receiver WHERE status = 'streaming' AND sender_host = $1", host).Scan(&ok)
+		return ok, err
+	})
+}
+
+// copier is a relay that copies bytes between TCP and a Unix socket, each read written before the next: what any relay in user space does.
+type copier struct {
+	in    net.Listener
+	to    string
+	done  chan struct{}
+	mu    sync.Mutex
+	conns map[net.Conn]struct{} // nil once closed
+	wg    sync.WaitGroup
+}
+
+func newCopier(to string) (*copier, error) {
+	in, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // close ends it
+	if err != nil {
+		return nil, err
+	}
+	c := &copier{in: in, to: to, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	go c.accept()
+	return c, nil
+}
+
+func (c *copier) port() int { return c.in.Addr().(*net.TCPAddr).Port }
+
+func (c *copier) accept() {
+	defer close(c.done)
+	for {
+		client, err := c.in.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.DialTimeout("unix", c.to, 5*time.Second) //nolint:noctx // bounded
+		if err != nil || !c.keep(client, server) {
+			_ = client.Close()
+			continue
+		}
+		c.wg.Go(func() { c.pass(client, server) })
+		c.wg.Go(func() { c.pass(server, client) })
+	}
+}
+
+// keep registers a pair, so that close ends it; false once it is closed.
+func (c *copier) keep(client, server net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conns == nil {
+		_ = server.Close()
+		return false
+	}
+	c.conns[client], c.conns[server] = struct{}{}, struct{}{}
+	return true
+}
+
+// pass copies through a buffer; without the wrappers the kernel would do it, which no relay that looks at what it passes can have.
+func (c *copier) pass(to, from net.Conn) {
+	_, _ = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 32<<10))
+	_, _ = to.Close(), from.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.conns, to)
+	delete(c.conns, from)
+}
+
+func (c *copier) close() error {
+	err := c.in.Close()
+	<-c.done
+	c.mu.Lock()
+	for conn := range c.conns {
+		_ = conn.Close()
+	}
+	c.conns = nil
+	c.mu.Unlock()
+	c.wg.Wait()
+	return err
+}

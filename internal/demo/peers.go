@@ -1,0 +1,100 @@
+package demo
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/coteriedb/coterie/internal/bench"
+)
+
+// peerGoals are the names under which peers have goals.
+var peerGoals = []string{"patroni", "patroni-floor"}
+
+// startPeers starts what is measured beside us. That it is not installed is no error: then the figures say so.
+func (m *measurement) startPeers(ctx context.Context, s *Samples) ([]Peer, func() error, error) {
+	none := func() error { return nil }
+	switch {
+	case m.Peers == nil:
+		s.PeersWhy = cmp.Or(m.PeersWhy, "--with-peers was not given")
+		return nil, none, nil
+	case m.Runs == 0:
+		s.PeersWhy = "--runs 0"
+		return nil, none, nil
+	}
+	m.Screen.Busy("starting the peers")
+	peers, end, err := m.Peers(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("start the peers: %w", err)
+	}
+	for _, p := range peers {
+		s.Peers = append(s.Peers, PeerSamples{Name: p.Name(), About: p.About()})
+		m.Screen.Say("%s: %v", p.Name(), p.About())
+	}
+	return peers, end, nil
+}
+
+// peerDeath is death for a peer: the primary's node is killed under the same writer, and comes back.
+func (m *measurement) peerDeath(ctx context.Context, run int, p Peer) (Sample, error) {
+	m.Screen.Busy("run %d of %d: %s: every replica back", run, m.Runs, p.Name())
+	if err := p.Settle(ctx); err != nil {
+		return Sample{}, err
+	}
+	m.Screen.Busy("run %d of %d: %s: node death", run, m.Runs, p.Name())
+	s, err := m.writerOn(ctx, fmt.Sprintf("ledger-%03d-%s", run, p.Name()), bench.WriterOptions{DSN: p.ReadWrite()}, p.DSN, func(ctx context.Context, l *bench.Ledger) (Sample, error) {
+		from, err := p.Primary(ctx)
+		if err != nil {
+			return Sample{}, err
+		}
+		s := Sample{From: from}
+		if err := p.Kill(from); err != nil {
+			return s, err
+		}
+		before := l.Progress().LastAck
+		if err := await(ctx, peerBudget, "another primary and a write that it acknowledged", func(ctx context.Context) (bool, error) {
+			to, err := p.Primary(ctx)
+			if err != nil || to == from {
+				return false, err
+			}
+			s.To = to
+			return l.Progress().LastAck.After(before.Add(coolDown)), nil // later than what was under way when it was killed
+		}); err != nil {
+			return s, err
+		}
+		return s, nil
+	})
+	if err != nil {
+		return s, err
+	}
+	if err := p.Start(s.From); err != nil {
+		return s, err
+	}
+	return s, p.Settle(ctx)
+}
+
+// peerFigures are our median outage over each peer's.
+func (s Samples) peerFigures(ours []float64, why string) []bench.Figure {
+	if s.PeersWhy != "" {
+		why = s.PeersWhy
+	}
+	var out []bench.Figure
+	for _, name := range peerGoals {
+		f := bench.Figure{Name: "node-death-outage-to-" + name, NotRun: why}
+		for _, p := range s.Peers {
+			var theirs []float64
+			for _, one := range p.Deaths {
+				theirs = append(theirs, one.OutageMS/1000)
+			}
+			if p.Name == name && len(ours) > 0 && len(theirs) > 0 {
+				f = ratio(f.Name, median("", ours, ""), median("", theirs, ""))
+			}
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// ratio divides two medians. Its interval is the widest that theirs allow.
+func ratio(name string, a, b bench.Figure) bench.Figure {
+	return bench.Figure{Name: name, Measured: a.Measured / b.Measured, Low: a.Low / b.High, High: a.High / b.Low, HasInterval: true}
+}

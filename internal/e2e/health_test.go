@@ -1,0 +1,211 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/lab"
+)
+
+// TestEndToEndHealth makes the primary ill in ways that kill no process.
+func TestEndToEndHealth(t *testing.T) {
+	long(t)
+	g := newGroup(t, lab.Options{})
+	if t.Run("the postmaster hangs", func(t *testing.T) { postmasterHangs(t, g) }) &&
+		t.Run("a server that was started in place opens late", func(t *testing.T) { reopens(t, g) }) &&
+		t.Run("a failover while a copy is made", func(t *testing.T) { failoverWhileSeeding(t, g) }) {
+		g.down(t)
+	}
+}
+
+// postmasterHangs stops the postmaster alone, so that sessions live and none can begin, until another replica leads, and has the
+// failover explained.
+func postmasterHangs(t *testing.T, g *group) {
+	was := g.ready(t)
+	victim := *was.Primary
+	p := pid(t, was, victim, lab.WhatPostgres)
+	began := time.Now()
+	signal(t, p, syscall.SIGSTOP)
+	defer func() { _ = syscall.Kill(p, syscall.SIGCONT) }() // it is dead by then, unless this failed
+	now := g.newPrimary(t, was)
+	t.Logf("%s leads after %v", *now.Primary, time.Since(began).Round(100*time.Millisecond))
+	g.acknowledged(t, 50)
+	a := must(t, "explain", "--node", g.node(secondaries(now)[0]))
+	for _, want := range []string{"Failover: " + victim + " -> " + *now.Primary, "has not answered a new connection", "its postmaster is stopped", "would take over"} {
+		if !strings.Contains(a.out, want) {
+			t.Errorf("coterie explain does not say %q:\n%s", want, a.out)
+		}
+	}
+	s := g.ready(t)
+	st, err := g.status(t, *s.Primary)
+	if err != nil || member(st, victim).StoodDown == "" {
+		t.Errorf("the status does not say that %s stood down: %+v, %v", victim, member(st, victim), err)
+	}
+	if a := must(t, "resume", victim, "--trust", "--node", g.node(victim)); !strings.Contains(a.out+a.err, "follows again") {
+		t.Errorf("%s%s", a.out, a.err)
+	}
+	g.judgeAndGoOn(t)
+}
+
+// reopens crashes a primary that may not be relieved, while nothing of it is replicated: what was written and never acknowledged must not
+// be readable before it is on a secondary (S6).
+func reopens(t *testing.T, g *group) {
+	was := g.ready(t)
+	sql(t, g.ReadWrite(), "create table if not exists unseen (id int)")
+	for range 2 { // each crash is relieved once
+		was = g.ready(t)
+		if err := g.Kill(*was.Primary, lab.WhatPostgres); err != nil {
+			t.Fatal(err)
+		}
+		g.nextEpoch(t, was)
+	}
+	was = g.ready(t)
+	primary := *was.Primary
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, g.DSN(primary))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
+	var receivers []int
+	for _, n := range secondaries(was) {
+		receivers = append(receivers, g.walreceivers(n)...)
+	}
+	if len(receivers) != 2 {
+		t.Fatalf("walreceivers: %v", receivers)
+	}
+	hang := func(sig syscall.Signal) {
+		for _, r := range receivers {
+			_ = syscall.Kill(r, sig)
+		}
+	}
+	hang(syscall.SIGSTOP)
+	defer hang(syscall.SIGCONT)
+	insert := make(chan error, 1)
+	go func() { _, err := c.Exec(ctx, "insert into unseen values (1)"); insert <- err }()
+	time.Sleep(time.Second) // it waits for a secondary
+	if err := g.Kill(primary, lab.WhatPostgres); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-insert; err == nil {
+		t.Error("the commit was acknowledged")
+	}
+	time.Sleep(4 * time.Second) // long enough for the server to be up again
+	s, err := g.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Primary != nil && s.Epoch == was.Epoch+1 && *s.Primary == primary {
+		quick, stop := context.WithTimeout(ctx, 2*time.Second)
+		defer stop()
+		if q, err := pgx.Connect(quick, g.DSN(primary)); err == nil {
+			t.Error("the gate is open although nothing that was recovered is replicated")
+			_ = q.Close(ctx)
+		}
+	}
+	hang(syscall.SIGCONT)
+	g.acknowledged(t, 50)
+	g.ready(t)
+	g.judgeAndGoOn(t)
+}
+
+// walreceivers lists the walreceivers of a node's server.
+func (g *group) walreceivers(node string) (out []int) {
+	for _, p := range g.servers(node) {
+		title, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p), "cmdline"))
+		if strings.HasPrefix(string(title), "postgres: walreceiver") {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// failoverWhileSeeding kills the primary while one of the secondaries is being made anew from it.
+func failoverWhileSeeding(t *testing.T, g *group) {
+	was := g.ready(t)
+	sql(t, g.ReadWrite(), "create table if not exists bulk as select g, md5(random()::text) from generate_series(1, 1000000) g")
+	g.ready(t)
+	victim := secondaries(was)[0]
+	if err := g.Kill(victim, lab.WhatNode); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(g.node(victim), "pgdata")); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Start(victim); err != nil {
+		t.Fatal(err)
+	}
+	was = g.await(t, victim+" is being seeded", func(s lab.Status) bool {
+		r, _ := s.Replica(victim)
+		return r.Sync == "INITIALIZING" && strings.Contains(r.Now, "MiB") && s.Primary != nil
+	})
+	if err := g.Kill(*was.Primary, lab.WhatNode); err != nil {
+		t.Fatal(err)
+	}
+	now := g.newPrimary(t, was)
+	if *now.Primary == victim {
+		t.Fatal("a half-made copy leads")
+	}
+	g.acknowledged(t, 20)
+	g.revive(t, *was.Primary)
+	if got := sql(t, g.ReadOnly(), "select count(*) from bulk"); got != "1000000" {
+		t.Errorf("a secondary has %s rows", got)
+	}
+	g.judgeAndGoOn(t)
+}
+
+// TestEndToEndOverload keeps more processes than processors busy for ten minutes and counts failovers, of which there must be none.
+func TestEndToEndOverload(t *testing.T) {
+	long(t)
+	during := 10 * time.Minute
+	if s := os.Getenv("COTERIE_OVERLOAD"); s != "" {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		during = d
+	}
+	g := newGroup(t, lab.Options{})
+	was := g.ready(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var burners []*exec.Cmd
+	for range 8 {
+		b := exec.CommandContext(ctx, "sh", "-c", "while :; do :; done")
+		if err := b.Start(); err != nil {
+			t.Fatal(err)
+		}
+		burners = append(burners, b)
+	}
+	defer func() {
+		cancel()
+		for _, b := range burners {
+			_ = b.Wait()
+		}
+	}()
+	most := 0.0
+	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(5 * time.Second) {
+		b, _ := os.ReadFile("/proc/pressure/cpu")
+		if _, rest, ok := strings.Cut(string(b), "avg10="); ok {
+			f, _ := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+			most = max(most, f)
+		}
+	}
+	cancel()
+	now := g.ready(t)
+	t.Logf("epoch %d after %d in %v; somebody waited for a processor up to %.0f %% of the time; %d acknowledged", now.Epoch, was.Epoch, during, most,
+		g.ledger.Progress().Acknowledged)
+	if now.Epoch != was.Epoch || *now.Primary != *was.Primary {
+		t.Errorf("%d false failovers", now.Epoch-was.Epoch)
+	}
+	g.down(t)
+}

@@ -1,0 +1,134 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/lab"
+)
+
+// What a client that writes sees after a loss.
+const (
+	writes = "commits"      // a row is committed, by whoever leads then
+	waits  = "commits wait" // no row is committed before what was lost is back
+)
+
+// outcome is a cell of the table that is published for REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT: what was lost, what SQL Server's
+// group does then, and what this one does, which is that or better.
+type outcome struct{ lost, published, want string }
+
+// TestRequiredSecondaries goes through the published table, row by row.
+func TestRequiredSecondaries(t *testing.T) {
+	long(t)
+	for _, layout := range []struct {
+		name string
+		o    lab.Options
+		rows map[int][]outcome
+	}{
+		{"three synchronous replicas", lab.Options{}, map[int][]outcome{
+			0: {{"primary", "manual, maybe loss", writes}, {"secondary", "R/W, no automatic failover later", writes}},
+			1: {{"primary", "automatic, R/W", writes}, {"secondary", "R/W", writes}},
+			2: {{"primary", "automatic, not writable until the old primary returns", waits}, {"secondary", "not available", waits}},
+		}},
+		{"two synchronous replicas", lab.Options{Replicas: 2}, map[int][]outcome{
+			0: {{"primary", "manual, maybe loss", waits}, {"secondary", "R/W, exposed", writes}},
+			1: {{"primary", "automatic, not writable until the partner returns", waits}, {"secondary", "not available", waits}},
+		}},
+		{"two synchronous replicas and a witness", lab.Options{Replicas: 2, Witness: true}, map[int][]outcome{
+			0: {
+				{"primary", "automatic, R/W", writes},
+				{"secondary", "R/W, exposed", writes},
+				{"witness", "R/W, no automatic failover", writes},
+				{"secondary and witness", "not available", waits},
+			},
+			1: {
+				{"primary", "automatic, not writable", waits},
+				{"secondary", "not available", waits},
+				{"witness", "R/W, no automatic failover", writes},
+				{"secondary and witness", "not available", waits},
+			},
+		}},
+	} {
+		t.Run(layout.name, func(t *testing.T) {
+			g := raise(t, layout.o)
+			sql(t, g.ReadWrite(), "create table if not exists marks (id int)")
+			for _, required := range []int{0, 1, 2} {
+				for _, c := range layout.rows[required] {
+					if !t.Run(fmt.Sprintf("%d required, %s lost", required, c.lost), func(t *testing.T) { g.lose(t, required, c) }) {
+						return
+					}
+				}
+			}
+			g.down(t)
+		})
+	}
+}
+
+// lose takes nodes away, looks at what becomes of a commit, and brings them back.
+func (g *group) lose(t *testing.T, required int, c outcome) {
+	t.Helper()
+	g.says(t, "n1", fmt.Sprintf("ALTER AVAILABILITY GROUP lab SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = %d)", required))
+	was := g.ready(t)
+	if len(was.Replicas) == 2 && len(was.Witnesses) == 0 && *was.Primary != "n1" {
+		// The one vote of such a group is n1's, wherever the primary is: without it nobody can renew a lease. The table is for a primary
+		// that has it (README, limits).
+		g.says(t, "n1", "ALTER AVAILABILITY GROUP lab FAILOVER")
+		was = g.ready(t)
+	}
+	lost := map[string][]string{
+		"primary": {*was.Primary}, "secondary": {secondaries(was)[0]}, "witness": {"w"}, "secondary and witness": {secondaries(was)[0], "w"},
+	}[c.lost]
+	for _, n := range lost {
+		if err := g.Kill(n, lab.WhatNode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	err := g.mark(t, map[string]time.Duration{writes: patience, waits: 15 * time.Second}[c.want])
+	if got := map[bool]string{true: writes, false: waits}[err == nil]; got != c.want {
+		t.Errorf("%s, want %s (%v); published: %s", got, c.want, err, c.published)
+	}
+	t.Logf("%s: %s after %v; published: %s", c.lost, c.want, time.Since(began).Round(100*time.Millisecond), c.published)
+	for _, n := range lost {
+		if err := g.Start(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.ready(t)
+	if err := g.mark(t, patience); err != nil {
+		t.Errorf("all are back, and nothing is committed: %v", err)
+	}
+}
+
+// mark tries to commit a row for so long, on a new connection each time.
+func (g *group) mark(t *testing.T, limit time.Duration) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	var last error
+	for ctx.Err() == nil {
+		if last = insertMark(ctx, g.ReadWrite()); last == nil {
+			return nil
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return last
+}
+
+func insertMark(ctx context.Context, uri string) error {
+	conn, err := pgx.Connect(ctx, uri)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		c, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = conn.Close(c)
+	}()
+	_, err = conn.Exec(ctx, "insert into marks values (1)")
+	return err
+}

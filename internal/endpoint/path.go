@@ -1,0 +1,104 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kind returns the transport of the stream, KindTCP or KindQUIC.
+func (c *Conn) Kind() string {
+	if _, ok := c.Conn.(*quicStream); ok {
+		return KindQUIC
+	}
+	return KindTCP
+}
+
+// Congestion returns the name of the congestion controller in force, "" if it is not known.
+func (c *Conn) Congestion() string {
+	if c.Kind() == KindQUIC {
+		return "newreno" // quic-go has no other
+	}
+	name := ""
+	c.socket(func(fd int) {
+		if s, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION); err == nil {
+			name = strings.TrimRight(s, "\x00")
+		}
+	})
+	return name
+}
+
+// Steer chooses the congestion controller for the way: BBR where a way is long, since it does not take loss for congestion, and the
+// system's own where it is short. It returns the name of the one in force, and why not BBR if BBR was wanted and refused.
+func (c *Conn) Steer(far bool) (inForce string, refused error) {
+	if c.Kind() == KindTCP && far {
+		c.socket(func(fd int) { refused = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr") })
+	}
+	return c.Congestion(), refused
+}
+
+// Counters returns what the transport knows of its path: the smoothed round trip, the packets with data sent from here, and how many of
+// them were lost. Zeros where the system does not tell.
+func (c *Conn) Counters() (rtt time.Duration, sent, lost uint64) {
+	if s, ok := c.Conn.(*quicStream); ok {
+		st := s.conn.ConnectionStats()
+		return st.SmoothedRTT, st.PacketsSent, st.PacketsLost
+	}
+	c.socket(func(fd int) {
+		if info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			rtt = time.Duration(info.Rtt) * time.Microsecond
+			sent, lost = uint64(info.Data_segs_out), uint64(info.Total_retrans)
+		}
+	})
+	return rtt, sent, lost
+}
+
+// Rate returns what the way lets through as far as the transport knows, in bytes per second; 0 if it does not. With TCP it is what was
+// delivered lately, so that little traffic gives a low figure; with QUIC what its controller would let pass now.
+func (c *Conn) Rate() (rate int64) {
+	s, ok := c.Conn.(*quicStream)
+	if !ok {
+		c.socket(func(fd int) {
+			if info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+				rate = int64(info.Delivery_rate)
+			}
+		})
+		return rate
+	}
+	st := s.conn.ConnectionStats()
+	if st.SmoothedRTT <= 0 {
+		return 0
+	}
+	return int64(float64(st.CongestionWindow) / st.SmoothedRTT.Seconds())
+}
+
+// SendDatagram sends a message that may be lost and overtakes what waits; streams of QUIC only.
+func (c *Conn) SendDatagram(b []byte) error {
+	if s, ok := c.Conn.(*quicStream); ok {
+		return quicError(s.conn.SendDatagram(b))
+	}
+	return errors.ErrUnsupported
+}
+
+// ReceiveDatagram returns the next such message.
+func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
+	if s, ok := c.Conn.(*quicStream); ok {
+		b, err := s.conn.ReceiveDatagram(ctx)
+		return b, quicError(err)
+	}
+	return nil, errors.ErrUnsupported
+}
+
+func (c *Conn) socket(f func(fd int)) {
+	tcp, ok := c.raw.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	if sc, err := tcp.SyscallConn(); err == nil {
+		_ = sc.Control(func(fd uintptr) { f(int(fd)) })
+	}
+}

@@ -1,0 +1,181 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/link"
+	"github.com/coteriedb/coterie/internal/link/linktest"
+)
+
+// way is two endpoints between which a link's legs are opened.
+func way(t *testing.T, prefer link.Preference) linktest.Net {
+	ca := newTestCA(t, groupA)
+	var mu sync.Mutex
+	var hub *link.Hub
+	server := startBeside(t, Config{Node: newTestNode(t, ca, "far"), MaxConns: map[Class]int{ClassWAL: 1000}, Handlers: map[Class]Handler{
+		ClassWAL: func(ctx context.Context, peer Identity, conn net.Conn) {
+			mu.Lock()
+			h := hub
+			mu.Unlock()
+			if err := h.Handle(ctx, string(peer.ID), conn.(*Conn)); err != nil {
+				t.Logf("leg: %v", err)
+			}
+		},
+	}})
+	near := startBeside(t, Config{Node: newTestNode(t, ca, "near"), Handlers: map[Class]Handler{ClassWAL: echo}})
+	return linktest.Net{
+		Prefer: prefer,
+		Attach: func(h *link.Hub) {
+			mu.Lock()
+			defer mu.Unlock()
+			hub = h
+		},
+		Open: func(ctx context.Context, kind string) (link.Transport, error) {
+			return near.DialBy(ctx, kind, server.Addr().String(), ClassWAL, "far")
+		},
+		Cut: func() { // as a network does: behind the back of both
+			for _, c := range server.live() {
+				if s, ok := c.Conn.(*quicStream); ok {
+					_ = s.conn.CloseWithError(7, "cut")
+					continue
+				}
+				tcp := c.raw.(*net.TCPConn)
+				_ = tcp.CloseRead()
+				_ = tcp.CloseWrite()
+			}
+		},
+	}
+}
+
+func TestLinkOverTCP(t *testing.T) {
+	t.Parallel()
+	linktest.Run(t, func(t *testing.T) linktest.Net { return way(t, link.PreferTCP) })
+}
+
+func TestLinkOverQUIC(t *testing.T) {
+	t.Parallel()
+	linktest.Run(t, func(t *testing.T) linktest.Net {
+		n := way(t, link.PreferQUIC)
+		n.Cut = nil // a QUIC connection that is cut is silent for 10 s; TestQUICCut
+		return n
+	})
+}
+
+// TestRevokedLink removes a member whose link lives: it ends at once on both sides, without waiting for another leg.
+func TestRevokedLink(t *testing.T) {
+	noLeaks(t)
+	for _, prefer := range []link.Preference{link.PreferTCP, link.PreferQUIC} {
+		ca, members := newTestCA(t, groupA), new(allow)
+		far := make(chan *link.Conn, 1)
+		cfg := linktest.Config("OFF")
+		cfg.Grace = 4 * patience // so that an end within one is no want of legs
+		hub := &link.Hub{
+			Configure: func(string) link.Config { return cfg },
+			Serve:     func(ctx context.Context, c *link.Conn) { far <- c; <-ctx.Done() },
+		}
+		server := startBeside(t, Config{Node: newTestNode(t, ca, "far"), Authorize: members.authorize, Handlers: map[Class]Handler{
+			ClassWAL: func(ctx context.Context, peer Identity, conn net.Conn) {
+				_ = hub.Handle(ctx, string(peer.ID), conn.(*Conn))
+			},
+		}})
+		client := startBeside(t, Config{Node: newTestNode(t, ca, "near"), Handlers: map[Class]Handler{ClassWAL: echo}})
+		d := &link.Dialer{
+			Config: cfg, Peer: "far", Prefer: func() link.Preference { return prefer },
+			Open: func(ctx context.Context, kind string) (link.Transport, error) {
+				c, err := client.DialBy(ctx, kind, server.Addr().String(), ClassWAL, "far")
+				if err != nil {
+					return nil, err
+				}
+				return c, nil
+			},
+			Final: func(err error) bool { var refused *RefusedError; return errors.As(err, &refused) },
+		}
+		near, err := d.Dial(within(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted := <-far
+		began := time.Now()
+		members.refuse("near")
+		if n := server.CloseUnauthorised(); n < 1 {
+			t.Errorf("%s: %d connections were closed", prefer, n)
+		}
+		for _, c := range []*link.Conn{accepted, near} {
+			select {
+			case <-c.Done():
+			case <-time.After(patience):
+				t.Fatalf("%s: the link lives on", prefer)
+			}
+		}
+		if took := time.Since(began); took > 2*patience {
+			t.Errorf("%s: it took %v", prefer, took)
+		}
+		if _, err := d.Dial(within(t)); err == nil {
+			t.Errorf("%s: a removed member opened a link", prefer)
+		}
+		near.Wait()
+		hub.Close()
+	}
+}
+
+// TestSockets finds that an endpoint opens one TCP port and the UDP port of the same number, and nothing else.
+func TestSockets(t *testing.T) {
+	before := openSockets(t)
+	e := start(t, Config{Node: newTestNode(t, newTestCA(t, groupA), "a"), Handlers: map[Class]Handler{ClassWAL: echo}})
+	_, port, _ := net.SplitHostPort(e.Addr().String())
+	var opened []string
+	for _, s := range openSockets(t) {
+		if !slices.Contains(before, s) {
+			opened = append(opened, s)
+		}
+	}
+	if want := []string{"tcp " + port, "udp " + port}; !slices.Equal(opened, want) {
+		t.Errorf("opened %q, want %q", opened, want)
+	}
+}
+
+// openSockets lists this process's listening TCP sockets and its UDP sockets, by the kernel's tables.
+func openSockets(t *testing.T) []string {
+	t.Helper()
+	mine := map[string]bool{}
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil {
+			mine[strings.TrimSuffix(strings.TrimPrefix(to, "socket:["), "]")] = true
+		}
+	}
+	var all []string
+	for _, table := range []string{"tcp", "tcp6", "udp", "udp6"} {
+		text, err := os.ReadFile("/proc/self/net/" + table)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			f := strings.Fields(line) // number, local address, remote address, state, …, inode
+			if len(f) < 10 || !mine[f[9]] || strings.HasPrefix(table, "tcp") && f[3] != "0A" {
+				continue
+			}
+			_, hex, _ := strings.Cut(f[1], ":")
+			port, err := strconv.ParseUint(hex, 16, 16)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, fmt.Sprintf("%.3s %d", table, port))
+		}
+	}
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,149 @@
+package health
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// The FAILURE_CONDITION_LEVELs, each of which counts those below it as well. Level 1, a server that ended, needs no probe.
+const (
+	levelUnresponsive = 2 // no answer within HEALTH_CHECK_TIMEOUT
+	levelCritical     = 3 // a directory with data cannot be written, synced or read
+	levelModerate     = 4 // a disk is full; no connection, process or memory left
+	levelAny          = 5 // a tiny commit that waits for no secondary does not end
+)
+
+// patient is by how much longer an answer may take on a machine, or a disk, that is merely busy.
+const patient = 3
+
+// sure is how often a clear error must come in a row.
+const sure = 2
+
+// judge makes of the probes' results what is ill.
+func (m *Monitor) judge(t Target, now time.Duration) Report {
+	if m.forget.Swap(false) {
+		m.lost = ""
+	}
+	r := Report{}
+	var found []ag.Health
+	if t.Running {
+		found = append(found, m.judgeAnswer(t, now), m.judgeCommit(t, now))
+		r.Database = m.judgeBases(now)
+	}
+	for _, p := range m.inOrder() {
+		w, space := p.now()
+		if s := p.lost.Swap(nil); s != nil {
+			m.lost = *s
+		}
+		if space.Total != 0 {
+			r.Space = append(r.Space, space)
+		}
+		found = append(found, judgePlace(p, w, space, t.Wait, now))
+		if w.WAL && space.Total != 0 && space.Free < walSegment {
+			r.NoRoom = fmt.Sprintf("%s (%s) has %s free; PostgreSQL needs at least %s for its next WAL file", w.Name, w.Dir, size(space.Free), size(walSegment))
+		}
+	}
+	r.Lost = m.lost
+	found = slices.DeleteFunc(found, func(h ag.Health) bool { return h.Level == 0 })
+	if len(found) > 0 {
+		worst := slices.MinFunc(found, func(x, y ag.Health) int { return cmp.Compare(x.Level, y.Level) })
+		r.Level, r.Because, r.Restart = worst.Level, worst.Because, worst.Restart
+	}
+	return r
+}
+
+func (m *Monitor) inOrder() []*place {
+	var ps []*place
+	for _, p := range m.places {
+		ps = append(ps, p)
+	}
+	slices.SortFunc(ps, func(x, y *place) int { return cmp.Compare(x.what.Dir, y.what.Dir) })
+	return ps
+}
+
+// judgeAnswer: silence is an illness once it has lasted; on a machine that has no processor to spare only after much longer, unless
+// the postmaster is plainly stopped.
+func (m *Monitor) judgeAnswer(t Target, now time.Duration) ag.Health {
+	lasts, fails, err := m.answer.trouble(now)
+	if lasts < t.Wait {
+		return ag.Health{}
+	}
+	if fails > 0 && errors.Is(err, ErrExhausted) {
+		return ag.Health{Level: levelModerate, Because: fmt.Sprintf("PostgreSQL has had no room for a superuser's connection for %s: %v", round(lasts), err)}
+	}
+	stopped := m.stopped(t.PID)
+	if !stopped && m.busy() && lasts < patient*t.Wait {
+		return ag.Health{}
+	}
+	why := fmt.Sprintf("PostgreSQL has not answered a new connection for %s (HEALTH_CHECK_TIMEOUT %s)", round(lasts), t.Wait)
+	switch {
+	case stopped:
+		why += "; its postmaster is stopped"
+	case err != nil && !errors.Is(err, context.DeadlineExceeded):
+		why += ": " + err.Error()
+	}
+	return ag.Health{Level: levelUnresponsive, Because: why, Restart: true}
+}
+
+func (m *Monitor) judgeCommit(t Target, now time.Duration) ag.Health {
+	lasts, fails, err := m.commit.trouble(now)
+	if lasts < t.Wait || m.busy() && lasts < patient*t.Wait {
+		return ag.Health{}
+	}
+	h := ag.Health{Level: levelAny, Because: fmt.Sprintf("a commit that waits for no secondary has not ended for %s", round(lasts))}
+	switch {
+	case fails > 0 && errors.Is(err, ErrBlocked):
+		h.Because = fmt.Sprintf("for %s nobody could do anything: %v", round(lasts), err)
+	case fails > 0 && err != nil && !errors.Is(err, context.DeadlineExceeded):
+		h.Because = fmt.Sprintf("PostgreSQL has refused a tiny commit for %s: %v", round(lasts), err)
+	}
+	return h
+}
+
+func (m *Monitor) judgeBases(now time.Duration) string {
+	_, fails, err := m.bases.trouble(now)
+	var f basesError
+	if fails < sure || !errors.As(err, &f) {
+		return ""
+	}
+	return fmt.Sprintf("database %s is not online: %s", f[0].Name, f[0].Err)
+}
+
+func judgePlace(p *place, w Place, space Space, wait, now time.Duration) ag.Health {
+	lasts, fails, err := p.trouble(now)
+	moves := lasts > 0 && p.progress(now, wait/2) // counted from the first sign of trouble, long before it matters
+	switch {
+	case fails >= sure && errors.Is(err, syscall.ENOSPC), space.Total != 0 && space.Free < w.Floor && fails == 0 && lasts < wait:
+		return ag.Health{Level: levelModerate, Because: fmt.Sprintf("%s is full: %s has %s free of %s", w.Name, w.Dir, size(space.Free), size(space.Total))}
+	case fails >= sure:
+		return ag.Health{Level: levelCritical, Because: fmt.Sprintf("%s cannot be written and read: %v", w.Name, err)}
+	case fails == 0 && lasts >= wait && (!moves || lasts >= patient*wait):
+		return ag.Health{Level: levelCritical, Because: fmt.Sprintf("%s does not answer: writing, syncing and reading 8 KiB in %s has not ended for %s", w.Name, w.Dir, round(lasts))}
+	}
+	return ag.Health{}
+}
+
+// round makes a duration readable, and equal for a while, so that a report that says nothing new is not one.
+func round(d time.Duration) time.Duration {
+	if d > 10*time.Second {
+		return d.Truncate(10 * time.Second)
+	}
+	return d.Truncate(time.Second)
+}
+
+func size(n int64) string {
+	switch {
+	case n < 1<<20:
+		return fmt.Sprintf("%d KiB", n>>10)
+	case n < 1<<30:
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}

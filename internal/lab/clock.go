@@ -1,0 +1,254 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/wallclock"
+)
+
+// ClockCommand is the hidden command that gives the programs that nodes start the clock of their node: `coterie lab ClockCommand --dir
+// DIR`. It ends when no clock is wrong any more.
+const ClockCommand = "keep-clocks"
+
+// clockTurn is how long a new program has the true time at most, on an idle machine.
+const clockTurn = 300 * time.Millisecond
+
+// ClockStatus is the wall clock of a node.
+type ClockStatus struct {
+	Offset    time.Duration `json:"offset_ns"` // from the true time
+	Processes int           `json:"processes"` // of the node
+	Shifted   int           `json:"shifted"`   // of these, how many have that offset
+}
+
+// Clock shifts what the processes of a node, and those that they start, believe the time of day to be; zero gives the true time back.
+func (l *Lab) Clock(node string, offset time.Duration) (ClockStatus, error) {
+	n, err := l.node(node)
+	if err != nil {
+		return ClockStatus{}, err
+	}
+	if err := wallclock.Check(offset); err != nil {
+		return ClockStatus{}, usage("%s", err)
+	}
+	if err := wallclock.Possible(); err != nil {
+		return ClockStatus{}, api.Refused(err.Error())
+	}
+	unlock, err := l.lock()
+	if err != nil {
+		return ClockStatus{}, err
+	}
+	defer unlock()
+	clocks, err := l.clocks()
+	if err != nil {
+		return ClockStatus{}, err
+	}
+	clocks[n.Name] = offset
+	if err := l.writeClocks(clocks); err != nil {
+		return ClockStatus{}, err
+	}
+	if err := l.setClocks(n, offset); err != nil {
+		return ClockStatus{}, err
+	}
+	if offset != 0 {
+		if err := l.keepClocks(); err != nil {
+			return ClockStatus{}, err
+		}
+	}
+	return l.clockStatus(n, offset)
+}
+
+func (l *Lab) clocksFile() string { return filepath.Join(l.dir, "clocks.json") }
+
+// clocks reads the offsets by node. A node whose clock was put right again is in it with zero: its processes may still be shifted.
+func (l *Lab) clocks() (map[string]time.Duration, error) {
+	b, err := os.ReadFile(l.clocksFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return map[string]time.Duration{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]time.Duration{}
+	if err := json.Unmarshal(b, &out); err != nil {
+		return nil, fmt.Errorf("%s: %w", l.clocksFile(), err)
+	}
+	return out, nil
+}
+
+func (l *Lab) writeClocks(clocks map[string]time.Duration) error {
+	b, err := json.Marshal(clocks)
+	if err != nil {
+		return err
+	}
+	next := l.clocksFile() + ".new"
+	if err := os.WriteFile(next, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, l.clocksFile())
+}
+
+// setClocks gives every process of the node the offset.
+func (l *Lab) setClocks(n Node, offset time.Duration) error {
+	t, err := l.find(n)
+	if err != nil {
+		return err
+	}
+	for _, p := range t.all {
+		if err := p.setClock(offset); err != nil {
+			if errors.Is(err, os.ErrPermission) {
+				return api.Refused(fmt.Sprintf("this user may not change the clock of %s (%s); run this as root, or with kernel.yama.ptrace_scope = 0", n.Name, err))
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// setClock stops the process for a moment and shifts its clock. One that has the offset, or is gone, is left alone.
+func (p process) setClock(offset time.Duration) error {
+	if is, err := wallclock.Offset(p.pid); err == nil && is == offset {
+		return nil
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		err := p.shift(offset)
+		if !p.alive() {
+			return nil
+		}
+		if !errors.Is(err, wallclock.ErrBusy) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// shift shifts the clock while the process is stopped. Who was stopped before, by a pause of the lab, stays so.
+func (p process) shift(offset time.Duration) error {
+	now, ok := readProcess(p.pid)
+	if !ok || now.start != p.start {
+		return nil
+	}
+	if now.stopped() {
+		return wallclock.Shift(p.pid, offset)
+	}
+	if err := p.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	defer func() { _ = p.signal(syscall.SIGCONT) }() // fails only if it is gone
+	for range 500 {
+		if now, ok = readProcess(p.pid); !ok || now.stopped() {
+			return wallclock.Shift(p.pid, offset)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return fmt.Errorf("%w: process %d (%s) cannot be stopped: it waits in the kernel, as for a disk that hangs; heal that first", wallclock.ErrBusy, p.pid, p.comm)
+}
+
+// keepClocks starts the process that watches for new programs, unless it runs.
+func (l *Lab) keepClocks() error {
+	if kept, err := l.clockKeeper(); err != nil || kept != nil {
+		return err
+	}
+	cmd := exec.Command(l.d.Exe, "lab", ClockCommand, "--dir", l.dir) //nolint:noctx // it outlives every one of ours
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start what keeps the clocks: %w", err)
+	}
+	l.servers.Go(func() { _ = cmd.Wait() })
+	return nil
+}
+
+// resumeClocks starts the keeper again after it was killed, if a clock is wrong.
+func (l *Lab) resumeClocks() error {
+	clocks, err := l.clocks()
+	if err != nil || !wrong(clocks) {
+		return err
+	}
+	return l.keepClocks()
+}
+
+func wrong(clocks map[string]time.Duration) bool {
+	for _, d := range clocks {
+		if d != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *Lab) clockKeeper() (*process, error) {
+	ps, err := processes()
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range ps {
+		if p.uid == os.Getuid() && slices.Contains(p.argv, ClockCommand) && hasOption(p.argv, "--dir", l.dir) {
+			return &ps[i], nil
+		}
+	}
+	return nil, nil //nolint:nilnil // none is an answer
+}
+
+// endClocks puts every clock right: of the processes no more is left to do when the nodes end.
+func (l *Lab) endClocks() error {
+	if err := os.Remove(l.clocksFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	p, err := l.clockKeeper()
+	if err != nil || p == nil {
+		return err
+	}
+	return errors.Join(p.signal(syscall.SIGTERM), awaitGone([]process{*p}, 10*time.Second))
+}
+
+// KeepClocks is what the hidden command does: until no clock is wrong any more, the lab is gone or ctx is done, it looks for programs
+// of the nodes that have another time than their node.
+func KeepClocks(ctx context.Context, dir string) error {
+	l, err := Open(dir)
+	if err != nil {
+		return err
+	}
+	for {
+		clocks, err := l.clocks()
+		if err != nil || !wrong(clocks) {
+			return err
+		}
+		for _, n := range l.Nodes() {
+			if offset, ok := clocks[n.Name]; ok {
+				_ = l.setClocks(n, offset) // what could not be shifted now is tried again at the next turn
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(clockTurn):
+		}
+	}
+}
+
+// clockStatus counts the node's processes by their clocks.
+func (l *Lab) clockStatus(n Node, offset time.Duration) (ClockStatus, error) {
+	t, err := l.find(n)
+	if err != nil {
+		return ClockStatus{}, err
+	}
+	return clockOf(t, offset), nil
+}
+
+func clockOf(t tree, offset time.Duration) ClockStatus {
+	s := ClockStatus{Offset: offset, Processes: len(t.all)}
+	for _, p := range t.all {
+		if is, err := wallclock.Offset(p.pid); err == nil && is == offset {
+			s.Shifted++
+		}
+	}
+	return s
+}

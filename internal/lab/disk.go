@@ -1,0 +1,229 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/faultfs"
+)
+
+// DiskCommand is the hidden command that serves the disk of one node: `coterie lab DiskCommand --below DIR --mount DIR --socket FILE
+// --uid N --gid N`. It is a process of its own, as a device is: nothing that befalls the node or the lab's commands ends it.
+const DiskCommand = "serve-disk"
+
+// DiskStatus is the disk of a node as its server tells it.
+type DiskStatus struct {
+	faultfs.State
+	Served bool `json:"served"` // false: the server is dead, and the disk with it; coterie lab start or up mounts it again
+}
+
+// disksDir holds what is below the disks, their sockets and what their servers say. Only the lab's user writes it.
+func (l *Lab) disksDir() string { return filepath.Join(l.dir, "disks") }
+
+func (l *Lab) diskSocket(n Node) string { return filepath.Join(l.disksDir(), n.Name+".sock") }
+
+// Disk puts a fault of a node's disk in force; the zero Fault heals it.
+func (l *Lab) Disk(ctx context.Context, node string, f faultfs.Fault) (faultfs.State, error) {
+	n, err := l.node(node)
+	if err != nil {
+		return faultfs.State{}, err
+	}
+	if !l.d.DiskFaults {
+		return faultfs.State{}, noDisks()
+	}
+	if err := f.Check(); err != nil {
+		return faultfs.State{}, usage("%s", err)
+	}
+	s, err := faultfs.Set(ctx, l.diskSocket(n), f)
+	if err != nil {
+		return s, api.Unhealthy(fmt.Sprintf("the disk of %s is not served: %s; coterie lab up mounts it again", node, err))
+	}
+	return s, nil
+}
+
+// ShowDisk asks how a node's disk is.
+func (l *Lab) ShowDisk(ctx context.Context, node string) (faultfs.State, error) {
+	n, err := l.node(node)
+	if err != nil {
+		return faultfs.State{}, err
+	}
+	s := l.diskStatus(ctx, n)
+	switch {
+	case s == nil:
+		return faultfs.State{}, noDisks()
+	case !s.Served:
+		return s.State, api.Unhealthy(fmt.Sprintf("the disk of %s is not served; coterie lab up mounts it again", node))
+	}
+	return s.State, nil
+}
+
+func noDisks() error {
+	return usage("this lab was made without disks that can fail: make one with coterie lab up --disk-faults")
+}
+
+// diskStatus asks how the node's disk is; nil where the lab has none.
+func (l *Lab) diskStatus(ctx context.Context, n Node) *DiskStatus {
+	if !l.d.DiskFaults {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	s, err := faultfs.Ask(ctx, l.diskSocket(n))
+	return &DiskStatus{State: s, Served: err == nil}
+}
+
+// mountDisks sees to it that every node has its disk, before anything of the nodes is looked at.
+func (l *Lab) mountDisks(ctx context.Context) error {
+	if !l.d.DiskFaults {
+		return nil
+	}
+	if err := faultfs.Possible(); err != nil {
+		return api.Refused(err.Error())
+	}
+	for _, n := range l.Nodes() {
+		if err := l.mountDisk(ctx, n); err != nil {
+			return nodeError{n.Name, fmt.Errorf("mount the disk of %s: %w", n.Name, err)}
+		}
+	}
+	return nil
+}
+
+// mountDisk mounts the node's disk unless it is there and alive. What ran on a dead one is killed: all it gets is errors.
+func (l *Lab) mountDisk(ctx context.Context, n Node) error {
+	if !l.d.DiskFaults {
+		return nil
+	}
+	mounted, err := faultfs.Mounted(n.Dir)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		if _, err := faultfs.Ask(ctx, l.diskSocket(n)); err == nil {
+			return nil
+		}
+	}
+	if t, err := l.find(n); err == nil && t.running() {
+		l.progress.line("the disk of " + n.Name + " is dead; killing what ran on it")
+		if err := errors.Join(l.endDiskServer(n), l.killNode(n)); err != nil {
+			return err
+		}
+	}
+	if err := l.unmountDisk(n); err != nil {
+		return err
+	}
+	return l.serveDisk(ctx, n)
+}
+
+// serveDisk makes the directories, starts the server and waits until it answers.
+func (l *Lab) serveDisk(ctx context.Context, n Node) error {
+	uid, gid, err := nodeUser()
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(l.disksDir(), 0o711); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // its user passes through to what is below
+		return err
+	}
+	for _, dir := range []string{n.Dir, n.disk} {
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	// Below as well as where it is shown: who owns a node directory says where its sockets are, also while the disk is away.
+	if err := errors.Join(os.Lchown(n.disk, uid, gid), os.Lchown(n.Dir, uid, gid)); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(filepath.Join(l.disksDir(), n.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.Command(l.d.Exe, "lab", DiskCommand, "--below", n.disk, "--mount", n.Dir, "--socket", l.diskSocket(n), //nolint:noctx // it outlives every one of ours
+		"--uid", strconv.Itoa(uid), "--gid", strconv.Itoa(gid))
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	l.servers.Go(func() { ended <- cmd.Wait() })
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		_, err := faultfs.Ask(ctx, l.diskSocket(n))
+		if err == nil {
+			return nil
+		}
+		select {
+		case exit := <-ended:
+			return fmt.Errorf("its server ended: %w; see %s", errors.Join(exit, err), log.Name())
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// healDisks lets go what the disks hold, so that everything on them can end. A server that does not answer is killed: then the
+// kernel lets go.
+func (l *Lab) healDisks(ctx context.Context) error {
+	if !l.d.DiskFaults {
+		return nil
+	}
+	var errs []error
+	for _, n := range l.Nodes() {
+		if _, err := faultfs.Set(ctx, l.diskSocket(n), faultfs.Fault{}); err != nil {
+			errs = append(errs, l.endDiskServer(n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeDisks unmounts the disks and ends their servers. What is below them stays.
+func (l *Lab) removeDisks() error {
+	if !l.d.DiskFaults {
+		return nil
+	}
+	var errs []error
+	for _, n := range l.Nodes() {
+		errs = append(errs, l.unmountDisk(n))
+	}
+	l.servers.Wait()
+	return errors.Join(errs...)
+}
+
+func (l *Lab) unmountDisk(n Node) error {
+	if err := faultfs.Unmount(n.Dir); err != nil {
+		return err
+	}
+	return l.endDiskServer(n)
+}
+
+// endDiskServer kills the server of the node's disk, if there is one. Who waits for the disk gets an error.
+func (l *Lab) endDiskServer(n Node) error {
+	uid, _, err := nodeUser()
+	if err != nil {
+		return err
+	}
+	ps, err := processes()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range ps {
+		if (p.uid == uid || p.uid == os.Getuid()) && slices.Contains(p.argv, DiskCommand) && hasOption(p.argv, "--mount", n.Dir) {
+			errs = append(errs, p.signal(syscall.SIGKILL), awaitGone([]process{p}, 5*time.Second))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,105 @@
+package listener
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+)
+
+// ConsoleDatabase is the name of the database behind which there is no PostgreSQL: the administrators' console.
+const ConsoleDatabase = "coterie"
+
+// ConsoleHello is a client of the console that has proved who it is and was told so.
+type ConsoleHello struct {
+	User     string
+	Role     Role
+	Settings map[string]string // of its startup packet
+	Key      CancelKey         // to be told to the client
+	Cancel   <-chan struct{}   // holds one request to cancel what it runs
+}
+
+// consoles are the keys by which clients cancel what they run in the console.
+type consoles struct {
+	mu   sync.Mutex // guards keys
+	keys map[CancelKey]chan struct{}
+}
+
+// add makes a key of this node for a new session.
+func (c *consoles) add(node uint8) (CancelKey, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.keys == nil {
+		c.keys = map[CancelKey]chan struct{}{}
+	}
+	for {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never fails
+		k := CancelKey{PID: binary.BigEndian.Uint32(b[:4]) >> 1, Secret: uint32(node)<<28 | binary.BigEndian.Uint32(b[4:])>>4}
+		if _, taken := c.keys[k]; !taken {
+			c.keys[k] = make(chan struct{}, 1)
+			return k, c.keys[k]
+		}
+	}
+}
+
+func (c *consoles) remove(k CancelKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.keys, k)
+}
+
+// cancel asks the session of that key to cancel what it runs; false if there is none.
+func (c *consoles) cancel(k CancelKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ask, ok := c.keys[k]
+	if ok {
+		select {
+		case ask <- struct{}{}:
+		default: // it was asked already
+		}
+	}
+	return ok
+}
+
+// wantsConsole says that the client is not for PostgreSQL.
+func (c *client) wantsConsole() bool {
+	return c.srv.cfg.Console != nil && c.start.database == ConsoleDatabase && c.start.replication == replicationNone
+}
+
+// console authenticates the client as for any database, and hands its connection over until the session ends.
+func (c *client) console(ctx context.Context, rule Rule) error {
+	asking, cancel := context.WithTimeout(ctx, c.srv.cfg.Limits.BackendHandshake)
+	role, err := c.srv.cfg.ConsoleRole(asking, c.start.user)
+	cancel()
+	if err != nil {
+		bad := fatal("console", stateCannotConnect, "the role %q could not be looked up", c.start.user)
+		bad.hint = "The console needs one replica whose server runs to log in; \"coterie sql\" on a node needs none."
+		return errors.Join(bad, fmt.Errorf("console: %w", err))
+	}
+	if err := c.admit(ctx, rule, role); err != nil {
+		return err
+	}
+	switch {
+	case !role.Found:
+		return fatal("console", stateInvalidAuth, "role %q does not exist", c.start.user)
+	case !role.CanLogin:
+		return fatal("console", stateInvalidAuth, "role %q is not permitted to log in", c.start.user)
+	}
+	settings := map[string]string{}
+	for _, s := range c.start.settings {
+		settings[s.name] = s.value
+	}
+	c.log.Info("console opened", "user", c.start.user, "client", c.address())
+	key, ask := c.srv.consoles.add(c.srv.cfg.Node)
+	defer c.srv.consoles.remove(key)
+	c.srv.cfg.Console(ctx, c.conn, ConsoleHello{User: c.start.user, Role: role, Settings: settings, Key: key, Cancel: ask})
+	return nil
+}
+
+// ConsoleFunc serves a console session on an authenticated connection; it returns when the session has ended.
+type ConsoleFunc func(ctx context.Context, conn net.Conn, hello ConsoleHello)

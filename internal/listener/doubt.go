@@ -1,0 +1,250 @@
+package listener
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// A commit waits in PostgreSQL until the synchronous secondaries have flushed it. That wait can be cut short: by a cancel request,
+// by pg_cancel_backend, by a statement_timeout inside CALL. PostgreSQL then says that the commit is done, with a warning that the
+// client may have switched off. This file finds the sessions to which that may have happened, and holds what they would take for
+// an acknowledgement until the secondaries have in fact flushed it. An answer that cannot be confirmed is discarded and the
+// client is told that the outcome is unknown.
+//
+// A session is suspect from one of these on:
+//
+//	a cancel request for it was forwarded       until it is idle after the delivery
+//	PostgreSQL said that a wait was cancelled   until the answer that follows is confirmed
+//	its warnings may be switched off            for good
+//	COMMIT_BARRIER = STRICT                     always
+//	coterie.reads = durable                     always
+//
+// Of the others, nothing is asked but three flags, once per CommandComplete and ReadyForQuery.
+
+// suspicion is what can make the end of a command doubtful, as far as other goroutines than downstream set it.
+type suspicion struct {
+	begun, delivered atomic.Uint64 // cancel requests for the session
+	muted            atomic.Bool   // client_min_messages may hide the warning
+}
+
+// doubt is downstream's own book.
+type doubt struct {
+	cleared uint64 // cancel requests that can do nothing any more
+	warned  bool   // PostgreSQL said that a wait was cancelled
+	block   bool   // inside a transaction block, as far as the answers told
+	failed  bool   // since the last ReadyForQuery
+	stake   stake  // of what was answered since the last ReadyForQuery
+}
+
+// stake is what a failover could take away from what a command did.
+type stake int
+
+const (
+	nothing stake = iota // it commits nothing
+	reading              // most probably nothing; a function may have written
+	writing
+)
+
+// errUnconfirmed is an answer that may not be given.
+var errUnconfirmed = errors.New("a commit was not confirmed")
+
+// cancelBegins is called before a cancel request for the session is forwarded; the function it returns when it was delivered.
+func (x *session) cancelBegins() (delivered func()) {
+	x.suspect.begun.Add(1)
+	return func() { x.suspect.delivered.Add(1) }
+}
+
+// cutShort says whether a wait of the session is known to have been cut short, or asked to be.
+func (x *session) cutShort() bool { return x.doubt.warned || x.suspect.begun.Load() != x.doubt.cleared }
+
+// suspected says whether what PostgreSQL calls done may not be replicated.
+func (x *session) suspected() bool {
+	return x.cutShort() || x.suspect.muted.Load() || x.reads == readsDurable || x.srv.cfg.Strict != nil && x.srv.cfg.Strict()
+}
+
+// doubtful returns what is at stake if the answer is given before it is confirmed.
+func (x *session) doubtful(typ byte, body []byte) stake {
+	if !x.guarded || typ != 'C' && typ != 'Z' || x.reads != readsConfirmed && !x.suspected() {
+		return nothing
+	}
+	if typ == 'Z' { // what committed by Sync; an error means that nothing did
+		if x.doubt.failed || len(body) == 0 || body[0] != 'I' {
+			return nothing
+		}
+		return x.doubt.stake
+	}
+	tag := commandTag(body)
+	if x.doubt.block && !endsBlock(tag) {
+		return nothing
+	}
+	return stakeOf(tag)
+}
+
+func commandTag(body []byte) []byte {
+	tag, _, _ := bytes.Cut(body, []byte{0})
+	return tag
+}
+
+func endsBlock(tag []byte) bool {
+	return string(tag) == "COMMIT" || string(tag) == "PREPARE TRANSACTION"
+}
+
+func stakeOf(tag []byte) stake {
+	switch string(tag) {
+	case "BEGIN", "START TRANSACTION", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET", "SHOW", "RESET", "PREPARE", "DEALLOCATE",
+		"DEALLOCATE ALL", "CLOSE CURSOR", "CLOSE CURSOR ALL", "LISTEN", "UNLISTEN":
+		return nothing
+	}
+	if bytes.HasPrefix(tag, []byte("SELECT ")) || bytes.HasPrefix(tag, []byte("FETCH ")) { // CREATE TABLE AS is a SELECT, too
+		return reading
+	}
+	return writing
+}
+
+// commandEnded follows transaction blocks within a pipeline or a Query of several statements. A ROLLBACK may have been one to a
+// savepoint: to think the block ended costs a question too many, no more.
+func (x *session) commandEnded(body []byte) {
+	if !x.guarded {
+		return
+	}
+	tag := commandTag(body)
+	switch string(tag) {
+	case "BEGIN", "START TRANSACTION":
+		x.doubt.block = true
+	case "COMMIT", "ROLLBACK", "PREPARE TRANSACTION":
+		x.doubt.block = false
+	}
+	x.doubt.stake = max(x.doubt.stake, stakeOf(tag))
+}
+
+// cycleEnded is called at ReadyForQuery.
+func (x *session) cycleEnded() {
+	d := &x.doubt
+	d.block, d.failed, d.warned, d.stake = x.status.Load() != 'I', false, false, nothing
+	// A cancel request that was delivered while nothing ran does nothing: PostgreSQL forgets it at the next command. What is
+	// owed is looked at last, so nothing ran at a moment after all that are counted had been delivered.
+	delivered := x.suspect.delivered.Load()
+	if delivered == x.suspect.begun.Load() && x.owed.Load() <= 0 && !x.unsynced.Load() {
+		d.cleared = delivered
+	}
+}
+
+// syncRepRoutine is the last field of the warning that a wait was cancelled: the same in every language.
+var syncRepRoutine = []byte("\x00RSyncRepWaitForLSN\x00\x00")
+
+func (x *session) observeNotice(tail []byte) {
+	if bytes.HasSuffix(tail, syncRepRoutine) {
+		x.doubt.warned = true
+	}
+}
+
+// observeText looks for the one setting that hides the warning. It is no parser: a mention is enough. What a function does out
+// of sight is found by COMMIT_BARRIER = STRICT only, and docs/guarantees.md says so.
+func (x *session) observeText(text []byte) {
+	if bytes.Contains(text, []byte("client_min_messages")) || bytes.Contains(text, []byte("CLIENT_MIN_MESSAGES")) {
+		if !harmlessLevel(text) {
+			x.suspect.muted.Store(true)
+		}
+	}
+}
+
+// harmlessLevel says that the text is SET client_min_messages to a level that shows warnings, and nothing else.
+func harmlessLevel(text []byte) bool {
+	words := strings.FieldsFunc(strings.ToLower(string(text)), func(r rune) bool { return strings.ContainsRune(" \t\r\n=';\x00", r) })
+	if len(words) > 1 && (words[1] == "session" || words[1] == "local") {
+		words = append(words[:1], words[2:]...)
+	}
+	if len(words) > 2 && words[2] == "to" {
+		words = append(words[:2], words[3:]...)
+	}
+	return len(words) == 3 && words[0] == "set" && words[1] == "client_min_messages" && showsWarnings(words[2])
+}
+
+// mutingSetting is the one that can hide the warning.
+const mutingSetting = "client_min_messages"
+
+// noteMuting finds out whether the session begins with the warning hidden: by its startup packet, else by what was set for its role
+// or database.
+func (x *session) noteMuting(ctx context.Context, settings []setting) {
+	if !x.guarded {
+		return
+	}
+	level, said := "", false
+	for _, p := range settings {
+		if strings.EqualFold(p.name, mutingSetting) {
+			level, said = p.value, true
+		}
+	}
+	if !said {
+		level, said = x.srv.defaults(ctx, x.user, x.database)[mutingSetting]
+	}
+	if said && !showsWarnings(level) {
+		x.suspect.muted.Store(true)
+	}
+}
+
+// showsWarnings says that a session with that client_min_messages is told of a cancelled wait.
+func showsWarnings(level string) bool {
+	switch strings.ToLower(level) {
+	case "debug", "debug5", "debug4", "debug3", "debug2", "debug1", "log", "notice", "warning":
+		return true
+	}
+	return false
+}
+
+// confirm returns when everything that PostgreSQL had flushed before the call is where its synchronous setting wants it, if the
+// session is suspected, this node is known to lead, if the session wants to know, and the gate is open. An error means that the
+// answer must be discarded. A read that is only held because nobody can tell that it is one waits as commits do in PostgreSQL: as
+// long as it takes, or until somebody cancels it.
+func (x *session) confirm(s stake) error {
+	began := time.Now()
+	x.srv.counts.held.Add(1)
+	defer func() { x.srv.counts.heldTime.Add(int64(time.Since(began))) }()
+	var err error
+	if x.suspected() {
+		err = x.within(x.durable)
+		for errors.Is(err, context.DeadlineExceeded) && s == reading && !x.cutShort() {
+			err = x.within(x.durable)
+		}
+	}
+	if err == nil && x.reads == readsConfirmed {
+		err = x.within(func(ctx context.Context) error { _, err := x.srv.leads.ask(ctx); return err })
+	}
+	if err != nil {
+		x.srv.counts.unconfirmed.Add(1)
+		x.srv.log.Warn("an answer is discarded: it was not confirmed", "session", x.id, "user", x.user, "error", err)
+		return errUnconfirmed
+	}
+	if x.gate == nil {
+		return nil
+	}
+	return x.gate.pass() // time has passed since it was read
+}
+
+func (x *session) durable(ctx context.Context) error {
+	lsn, err := x.srv.flushed.ask(ctx)
+	if err != nil {
+		return err
+	}
+	return x.srv.cfg.Durable(ctx, lsn)
+}
+
+// within gives f the time for which an answer is held at most; the end of the session ends it, too.
+func (x *session) within(f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(x.srv.life, x.srv.cfg.GateHold)
+	defer cancel()
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		select {
+		case <-x.cut:
+			cancel()
+		case <-over:
+		}
+	}()
+	return f(ctx)
+}

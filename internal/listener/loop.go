@@ -1,0 +1,250 @@
+package listener
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// An event loop carries the bytes of many sessions of the local server on one thread, with raw system calls: a pair of goroutines per session costs
+// a wake-up of another thread for most messages (docs/adr/0040-event-loops.md has the numbers). A loop decides nothing: every byte
+// goes through the same functions of session as on the goroutines' path (release, advance, doubtful, gated.look), and where one of
+// those has to wait, a goroutine waits, and the loop goes on with the other sessions meanwhile. See pump.go for one session.
+
+const (
+	loopBuffer = 64 << 10
+	loopEvents = 256
+	// nap is how long a loop that has just been busy waits inside a system call that keeps its place on a processor, as the
+	// scheduler sees it. That makes the next message cheap; after an idle nap the loop waits as everybody else does.
+	nap = 5 // milliseconds
+)
+
+// loop is one thread and what it carries. Everything but the inbox is its own.
+type loop struct {
+	srv     *Server
+	epoll   int
+	alarm   int // eventfd that ends a wait
+	buf     []byte
+	sides   []*side  // by file descriptor
+	spare   [][]byte // buffers for what a peer did not take yet
+	gone    []*pump  // to be closed when no event of this batch can mean them any more
+	naps    bool     // the last wait brought something
+	carried atomic.Int64
+	ending  atomic.Bool
+
+	mu     sync.Mutex
+	inbox  []func() // guarded by mu
+	closed bool     // guarded by mu
+}
+
+func newLoop(s *Server) (*loop, error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("event loop: %w", err)
+	}
+	alarm, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		_ = unix.Close(epoll)
+		return nil, fmt.Errorf("event loop: %w", err)
+	}
+	l := &loop{srv: s, epoll: epoll, alarm: alarm, buf: make([]byte, loopBuffer)}
+	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, alarm, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(alarm)}); err != nil {
+		l.close()
+		return nil, fmt.Errorf("event loop: %w", err)
+	}
+	return l, nil
+}
+
+func (l *loop) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true // a timer of a session may still post: the number of alarm is another file's by then
+	_ = unix.Close(l.epoll)
+	_ = unix.Close(l.alarm)
+}
+
+// startLoops makes the loops; stop ends them when they carry nothing any more.
+func (s *Server) startLoops() (stop func(), err error) {
+	n := s.cfg.Loops
+	if n == 0 {
+		n = Loops()
+	}
+	var running sync.WaitGroup
+	var loops []*loop
+	stop = func() {
+		for _, l := range loops {
+			l.ending.Store(true)
+			l.post(func() {})
+		}
+		running.Wait()
+		for _, l := range loops {
+			l.close()
+		}
+	}
+	for range n {
+		l, err := newLoop(s)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		loops = append(loops, l)
+		running.Go(l.run)
+	}
+	s.loops.Store(&loops)
+	return stop, nil
+}
+
+// Loops is how many event loops there are unless told otherwise. A loop keeps a place on a processor (GOMAXPROCS) while it is busy:
+// a program with other things to do adds as many.
+func Loops() int { return max(1, runtime.NumCPU()/4) }
+
+// quietest returns the loop that carries least; nil if there is none.
+func (s *Server) quietest() *loop {
+	list := s.loops.Load()
+	if list == nil {
+		return nil
+	}
+	var best *loop
+	for _, l := range *list {
+		if best == nil || l.carried.Load() < best.carried.Load() {
+			best = l
+		}
+	}
+	return best
+}
+
+// post has f run on the loop's thread.
+func (l *loop) post(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	l.inbox = append(l.inbox, f)
+	if len(l.inbox) == 1 {
+		one := [8]byte{1}
+		_, _ = unix.Write(l.alarm, one[:]) // it fails only if it is set already
+	}
+}
+
+func (l *loop) run() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	events := make([]unix.EpollEvent, loopEvents)
+	for !l.ending.Load() {
+		n := l.wait(events)
+		l.naps = n > 0
+		for _, e := range events[:n] {
+			if int(e.Fd) == l.alarm {
+				l.work()
+				continue
+			}
+			if s := l.sides[e.Fd]; s != nil {
+				s.ready(e.Events)
+			}
+		}
+		l.bury()
+	}
+}
+
+// wait returns how many events there are.
+func (l *loop) wait(events []unix.EpollEvent) int {
+	if !l.naps {
+		n, err := unix.EpollWait(l.epoll, events, -1)
+		if err != nil {
+			return 0 // a signal
+		}
+		return n
+	}
+	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), nap, 0, 0) //nolint:gosec // the kernel fills events
+	if errno != 0 {
+		// A signal, as the scheduler sends it to stop the world; the next call lets it.
+		return 0
+	}
+	return int(n)
+}
+
+func (l *loop) work() {
+	var b [8]byte
+	_, _ = unix.Read(l.alarm, b[:])
+	l.mu.Lock()
+	list := l.inbox
+	l.inbox = nil
+	l.mu.Unlock()
+	for _, f := range list {
+		f()
+	}
+}
+
+// bury closes what has ended: until here no other file has taken one of its numbers.
+func (l *loop) bury() {
+	for _, p := range l.gone {
+		for _, s := range []*side{&p.client, &p.backend} {
+			l.sides[s.fd] = nil
+			_ = unix.Close(s.fd)
+		}
+		l.carried.Add(-1)
+		p.finished()
+	}
+	l.gone = l.gone[:0]
+}
+
+// know lets events find a side.
+func (l *loop) know(s *side) {
+	for len(l.sides) <= s.fd {
+		l.sides = append(l.sides, make([]*side, max(64, len(l.sides)))...)
+	}
+	l.sides[s.fd] = s
+}
+
+// maxSpare is how many buffers a loop keeps for the next slow peer.
+const maxSpare = 16
+
+func (l *loop) borrow() []byte {
+	if n := len(l.spare); n > 0 {
+		b := l.spare[n-1]
+		l.spare = l.spare[:n-1]
+		return b
+	}
+	return make([]byte, 0, loopBuffer)
+}
+
+// giveBack takes the buffer of a side that has nothing left to write.
+func (l *loop) giveBack(s *side) {
+	if s.room != nil && len(l.spare) < maxSpare {
+		l.spare = append(l.spare, s.room)
+	}
+	s.room, s.out = nil, nil
+}
+
+// receive reads what is there, without waiting. No error and nothing read is the end of the stream.
+func receive(fd int, b []byte) (n int, err error) {
+	r, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0) //nolint:gosec // the kernel fills b
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(r), nil
+}
+
+// transmit writes what fits, without waiting.
+func transmit(fd int, b []byte) (n int, err error) {
+	r, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0) //nolint:gosec // the kernel reads b
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(r), nil
+}
+
+// wouldWait says that a call would have had to wait.
+func wouldWait(err error) bool { return err == unix.EAGAIN || err == unix.EINTR } //nolint:errorlint // an errno of our own calls
+
+// after has f run on the loop's thread after d, if the session still lives then.
+func (p *pump) after(d time.Duration, f func()) *time.Timer {
+	return time.AfterFunc(d, func() { p.loop.post(p.guarded(f)) })
+}

@@ -1,0 +1,126 @@
+package listener
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"time"
+)
+
+// under is what the TLS of a client reads from and writes to: its connection, and on a loop the loop's side of it. There a read that
+// would have to wait returns a temporary error, after which TLS goes on where it was.
+type under struct {
+	net.Conn
+	side *side // nil: no loop carries the session yet
+	dry  bool  // the kernel had less than was asked for: there is nothing more until it says so
+}
+
+// errLater is that temporary error.
+var errLater net.Error = laterError{}
+
+type laterError struct{}
+
+func (laterError) Error() string   { return "nothing to read at present" }
+func (laterError) Timeout() bool   { return false }
+func (laterError) Temporary() bool { return true }
+
+func (u *under) Read(b []byte) (int, error) {
+	if u.side == nil {
+		return u.Conn.Read(b)
+	}
+	if u.dry || len(b) == 0 {
+		return 0, errLater
+	}
+	n, err := receive(u.side.fd, b)
+	switch {
+	case wouldWait(err):
+		u.dry = true
+		return 0, errLater
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return 0, io.EOF
+	}
+	u.dry = n < len(b)
+	return n, nil
+}
+
+func (u *under) Write(b []byte) (int, error) {
+	if u.side == nil {
+		return u.Conn.Write(b)
+	}
+	if err := u.side.p.send(u.side, b); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// Close and deadlines belong to the loop once it has the connection.
+func (u *under) Close() error {
+	if u.side == nil {
+		return u.Conn.Close()
+	}
+	return nil
+}
+
+func (u *under) SetDeadline(t time.Time) error {
+	if u.side == nil {
+		return u.Conn.SetDeadline(t)
+	}
+	return nil
+}
+
+func (u *under) SetReadDeadline(t time.Time) error {
+	if u.side == nil {
+		return u.Conn.SetReadDeadline(t)
+	}
+	return nil
+}
+
+func (u *under) SetWriteDeadline(t time.Time) error {
+	if u.side == nil {
+		return u.Conn.SetWriteDeadline(t)
+	}
+	return nil
+}
+
+// fromTLS carries what TLS has decrypted, as far as that may be read now. What stays inside is not seen by the kernel: settle asks for it.
+func (p *pump) fromTLS(events bool) {
+	if events {
+		p.under.dry = false
+	}
+	buf := p.loop.buf
+	for range fairShare {
+		if !p.readsClient() {
+			break
+		}
+		n, err := p.tls.Read(buf[:tlsRead])
+		if err == errLater { //nolint:errorlint // our own
+			p.inside = false
+			return
+		}
+		p.took(buf[:n], err)
+	}
+	p.inside = p.phase != buried
+}
+
+// tlsRead is the most that one record holds; fairShare is how many a session may bring while the others wait.
+const (
+	tlsRead   = 16 << 10
+	fairShare = 4
+)
+
+// toClient writes to the client, through TLS if it came by that.
+func (p *pump) toClient(b []byte) error {
+	if p.tls == nil {
+		return p.send(&p.client, b)
+	}
+	_, err := p.tls.Write(b)
+	return err
+}
+
+// tlsOf returns the TLS of a client on a loopable connection; nil if there is none.
+func (x *session) tlsOf() *tls.Conn {
+	c, _ := x.client.(*tls.Conn)
+	return c
+}

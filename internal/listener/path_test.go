@@ -1,0 +1,266 @@
+package listener
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// relayTests are the tests of what passes an open session, which hold on both data paths.
+const relayTests = "^(TestCancel|TestCancelled.*|TestUnconfirmedIsUnknown|TestStrictBarrier|TestReadsOfMutedSessionsWait|TestCancelOfARunningQueryIsNotHeld|" +
+	"TestSuspicionEnds|TestEndOfSessionEndsTheHold|TestDurableReads|TestConfirmedReads|TestDrain.*|TestCloseServerSaysWhatBecameOfIt|TestHeldRequestsHaveALimit|" +
+	"TestWhatAClientHears|TestCopy.*|TestPipelineAndNotifications|TestGateHoldsBytes|TestBackendLost|TestShutdownIsPolite|TestCloseEpoch|TestLengthLiesInASession|" +
+	"TestSlowReaderPushesBack|TestNothingIsLeft|TestReplication)$"
+
+// The tests run with the event loops that plain sessions get; those of the relay once more without.
+func TestOnGoroutines(t *testing.T) {
+	if os.Getenv(pathEnv) != "" {
+		t.Skip("this is that run")
+	}
+	if os.Getenv("COTERIE_LONG") == "" {
+		t.Skip("the tests of the relay on goroutines run with COTERIE_LONG=1; by default TestBothPaths stands for them")
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", relayTests, "-test.timeout", "10m")
+	cmd.Env = append(os.Environ(), pathEnv+"="+PathGoroutines)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Log(strings.TrimSpace(string(out)))
+}
+
+// The shortest tests of each rule, on goroutines.
+func TestBothPaths(t *testing.T) {
+	if os.Getenv(pathEnv) != "" {
+		t.Skip("one path was chosen")
+	}
+	t.Setenv(pathEnv, PathGoroutines)
+	for name, test := range map[string]func(*testing.T){
+		"gate": TestGateHoldsBytes, "hold": TestEndOfSessionEndsTheHold, "strict": TestStrictBarrier, "drain": TestDrainHoldsWhatIsNew, "drain in a pipeline": TestDrainFindsTheBoundaryInAPipeline,
+		"verdicts": TestWhatAClientHears, "pipeline": TestPipelineAndNotifications, "slow reader": TestSlowReaderPushesBack, "length": TestLengthLiesInASession, "left": TestNothingIsLeft,
+	} {
+		t.Run(name, test)
+	}
+}
+
+func wantedPath() string {
+	if os.Getenv(pathEnv) == PathGoroutines {
+		return PathGoroutines
+	}
+	return PathLoop
+}
+
+func TestWhichPathServes(t *testing.T) {
+	cert, _ := certificate(t)
+	g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })
+	g.mustDial(g.rw, "user=postgres")
+	g.mustDial(g.ro, "user=postgres")
+	g.mustDial(g.rw, "user=postgres sslmode=require")
+	for i, want := range []string{wantedPath(), PathGoroutines, wantedPath()} {
+		if got := g.srv.Sessions()[i].Path; got != want {
+			t.Errorf("session %d is served by %s, want %s", i, got, want)
+		}
+	}
+}
+
+// TLS on a loop: rows that fill many records, a request of many records, a pipeline that is inside TLS before anybody reads it, and the
+// last words.
+func TestTLSOnBothPaths(t *testing.T) {
+	for _, path := range []string{PathLoop, PathGoroutines} {
+		t.Run(path, func(t *testing.T) {
+			t.Setenv(pathEnv, path)
+			cert, _ := certificate(t)
+			g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })
+			conn := g.mustDial(g.rw, "user=postgres sslmode=require")
+			if got := g.srv.Sessions()[0].Path; got != path {
+				t.Fatalf("served by %s", got)
+			}
+			if n := value[int](t, conn, "select length(string_agg(repeat('x', 1000), '')) from generate_series(1, 5000)"); n != 5_000_000 {
+				t.Errorf("%d", n)
+			}
+			var rows countingWriter
+			if _, err := conn.PgConn().CopyTo(t.Context(), &rows, "copy (select repeat('x', 999) from generate_series(1, 30000)) to stdout"); err != nil || rows != 30_000_000 {
+				t.Errorf("%d bytes came, %v", rows, err)
+			}
+			if n := value[int](t, conn, "select length($1::text)", strings.Repeat("y", 3_000_000)); n != 3_000_000 {
+				t.Errorf("%d bytes arrived", n)
+			}
+			batch := &pgx.Batch{}
+			for range 200 {
+				batch.Queue("select repeat('z', 2000)")
+			}
+			if err := conn.SendBatch(t.Context(), batch).Close(); err != nil {
+				t.Error(err)
+			}
+			g.srv.CloseReplica("a", "", "a test")
+			if _, err := conn.Exec(t.Context(), "select 1"); sqlstate(err) != "57P01" {
+				t.Errorf("the last words: %v", err)
+			}
+			waitFor(t, "it is gone", func() bool { return g.srv.Stats().Open == 0 && len(g.srv.Sessions()) == 0 })
+		})
+	}
+}
+
+// A client that reads nothing makes PostgreSQL wait, and costs no memory; the others go on.
+func TestSlowReaderPushesBack(t *testing.T) {
+	g := newGroup(t, trusting)
+	slow, err := net.Dial("tcp", g.rw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = slow.Close() }()
+	_, _ = slow.Write((&startup{user: "postgres", database: "postgres"}).packet())
+	readUntil(t, slow, 'Z')
+	_, _ = slow.Write(appendMessage(nil, 'Q', appendCString(nil, "select repeat('x', 1000) from generate_series(1, 300000)")))
+	other := g.mustDial(g.rw, "user=postgres")
+	waitFor(t, "PostgreSQL waits for its client", func() bool {
+		return value[bool](t, other, "select exists(select 1 from pg_stat_activity where wait_event = 'ClientWrite' and query like 'select repeat%')")
+	})
+	if passed := g.srv.Sessions()[0].BytesOut; passed > 100<<20 {
+		t.Errorf("%d MB went out to a client that reads nothing", passed>>20)
+	}
+	rows := 0
+	var f framer
+	buf := make([]byte, 64<<10)
+	for done := false; !done; {
+		_ = slow.SetReadDeadline(time.Now().Add(30 * time.Second))
+		n, err := slow.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = f.scan(buf[:n], func(typ byte, _ []byte) { rows += b2i(typ == 'D'); done = done || typ == 'Z' })
+	}
+	if rows != 300_000 {
+		t.Errorf("%d rows came", rows)
+	}
+}
+
+// Sessions that end in every way leave no descriptor and no goroutine behind.
+func TestNothingIsLeft(t *testing.T) {
+	outer := newGroup(t, trusting) // starts the servers, and all that stays
+	_ = outer.mustDial(outer.rw, "user=postgres").Close(t.Context())
+	waitFor(t, "the first session is gone", func() bool { return outer.srv.Stats().Open == 0 })
+	files, routines := openFiles(t), runtime.NumGoroutine()
+	t.Run("sessions", func(t *testing.T) {
+		g := newGroup(t, trusting)
+		for range 5 {
+			polite := g.mustDial(g.rw, "user=postgres")
+			rude := g.mustDial(g.rw, "user=postgres")
+			cut := g.mustDial(g.rw, "user=postgres")
+			killed := g.mustDial(g.rw, "user=postgres")
+			_ = polite.Close(t.Context())
+			_ = rude.PgConn().Conn().(*net.TCPConn).SetLinger(0) // a reset
+			_ = rude.PgConn().Conn().Close()
+			g.srv.endWhere(ending{reason: "test", why: "a test"}, func(x *session) bool { return x.pid == cut.PgConn().PID() })
+			g.servers["a"].sql(t, fmt.Sprintf("select pg_terminate_backend(%d)", killed.PgConn().PID()))
+			for _, conn := range []*pgx.Conn{cut, killed} {
+				if _, err := conn.Exec(t.Context(), "select 1"); sqlstate(err) != "57P01" {
+					t.Errorf("heard %v", err)
+				}
+				_ = conn.Close(context.Background())
+			}
+		}
+		waitFor(t, "no session is left", func() bool { return len(g.srv.Sessions()) == 0 })
+		waitFor(t, "all places are free", func() bool {
+			g.srv.mu.Lock()
+			defer g.srv.mu.Unlock()
+			return g.srv.open == 0 && len(g.srv.keys) == 0 && len(g.srv.attempts) == 0 && len(g.srv.perAddress) == 0
+		})
+	})
+	waitFor(t, "files and goroutines are as before", func() bool { return openFiles(t) <= files && runtime.NumGoroutine() <= routines })
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// Bytes that PostgreSQL sent behind its greeting arrive before everything else.
+func TestPrefetchedBytesAtHandOver(t *testing.T) {
+	g := newGroup(t, trusting)
+	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
+		greeting := appendMessage(appendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		greeting = appendMessage(appendMessage(greeting, 'Z', []byte{'I'}), 'N', []byte("SNOTICE\x00Mfirst\x00\x00"))
+		_, _ = conn.Write(appendMessage(greeting, 'N', []byte("SNOTICE\x00Msecond\x00\x00"))[:len(greeting)+9]) // ends with a part of the next
+		time.Sleep(50 * time.Millisecond)
+		_, _ = conn.Write(appendMessage(nil, 'N', []byte("SNOTICE\x00Msecond\x00\x00"))[9:])
+		_, _ = conn.Read(make([]byte, 1))
+	})
+	conn, err := net.Dial("tcp", g.rw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_, _ = conn.Write((&startup{user: "postgres", database: "postgres"}).packet())
+	readUntil(t, conn, 'Z')
+	for _, want := range []string{"first", "second"} {
+		if got := errorField(readUntil(t, conn, 'N'), 'M'); got != want {
+			t.Errorf("got notice %q, want %q", got, want)
+		}
+	}
+}
+
+// A late timer must not write to a descriptor that is another file's by then.
+func TestLoopIsDeafWhenClosed(t *testing.T) {
+	l, err := newLoop(&Server{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.close()
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = unix.Close(pipe[0]), unix.Close(pipe[1]) }()
+	l.alarm = pipe[1]
+	l.post(func() {})
+	if n, _ := unix.Read(pipe[0], make([]byte, 8)); n > 0 {
+		t.Error("the closed loop wrote to a descriptor")
+	}
+}
+
+// fakeBackend makes connections to a server that is a function; the startup packet was read.
+func fakeBackend(t *testing.T, serve func(net.Conn)) func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if _, err := readPacket(conn, 10_000); err == nil {
+				serve(conn)
+			}
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	return func(ctx context.Context, _ ag.ReplicaID, _ BackendHello) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}
+}

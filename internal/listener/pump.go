@@ -1,0 +1,565 @@
+package listener
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pump is a session on an event loop. Its fields belong to the loop's thread.
+type pump struct {
+	x               *session
+	loop            *loop
+	client, backend side
+	tls             *tls.Conn // of the client; nil: it has none
+	under           *under    // of tls
+	inside          bool      // tls may have decrypted bytes that were not asked for yet
+	requests        framer
+	finished        func()      // gives back what the session was counted under
+	phase           phase       //
+	held            []byte      // from the backend: what is not passed on yet, of which the framer has seen the first seen bytes
+	seen            int         //
+	waits           bool        // a goroutine waits for something on which an answer depends: nothing more is read from the backend
+	rest            []byte      // from the client: what waits for the end of a drain
+	drains          bool        // a goroutine waits for that end
+	holds           *time.Timer // ends that wait
+	ends            *time.Timer // ends the wait for a client that has to take the rest of a message
+	deaf            bool        // what the client still sends is thrown away
+}
+
+type phase uint8
+
+const (
+	relaying  phase = iota
+	parting         // the last words are being written
+	lingering       // they are written: the client may read them
+	buried          // nothing is left but to close both sockets
+)
+
+// side is one of a pump's two sockets.
+type side struct {
+	p      *pump
+	fd     int
+	out    []byte // what the peer did not take yet; while there is any, nothing is read from the other side
+	room   []byte // where out is
+	eof    bool   // nothing more comes
+	listed uint32 // what the loop is told of; 0: it is not registered
+}
+
+// loopable says that a session can be carried by a loop: both its connections are sockets, the client's maybe with TLS.
+func (x *session) loopable() bool {
+	c := x.tlsOf()
+	if c != nil {
+		if _, ok := c.NetConn().(*under); !ok {
+			return false
+		}
+	}
+	return x.drained.local && !x.relayed && (c != nil || x.client == x.raw) && isSocket(x.raw) && isSocket(x.backend)
+}
+
+func isSocket(c net.Conn) bool {
+	switch c.(type) {
+	case *net.TCPConn, *net.UnixConn:
+		return true
+	}
+	return false
+}
+
+// handOver gives the session to a loop. It is false if there is none, or the session cannot be carried by one. finished is called
+// once, when the session has ended.
+func (x *session) handOver(finished func()) bool {
+	l := x.srv.quietest()
+	if l == nil || !x.loopable() {
+		return false
+	}
+	clientFD, err := duplicate(x.raw)
+	if err != nil {
+		return false
+	}
+	backendFD, err := duplicate(x.backend)
+	if err != nil {
+		_ = unix.Close(clientFD)
+		return false
+	}
+	p := &pump{x: x, loop: l, finished: finished}
+	p.client, p.backend = side{p: p, fd: clientFD}, side{p: p, fd: backendFD}
+	if p.tls = x.tlsOf(); p.tls != nil {
+		p.under = p.tls.NetConn().(*under) //nolint:forcetypeassert // loopable has looked
+		p.under.side, p.inside = &p.client, true
+	}
+	if n := x.in.Buffered(); n > 0 {
+		early, _ := x.in.Peek(n)
+		p.held = append(p.held, early...)
+	}
+	// The runtime's own poller must not hear of these sockets any more.
+	_, _ = x.raw.Close(), x.backend.Close()
+	x.in = nil
+	x.pump.Store(p)
+	l.carried.Add(1)
+	l.post(p.guarded(p.start))
+	return true
+}
+
+// duplicate returns a descriptor of the same socket that belongs to nobody else.
+func duplicate(c net.Conn) (fd int, err error) {
+	sys, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	var dup error
+	err = sys.Control(func(old uintptr) { fd, dup = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
+	return fd, errors.Join(err, dup)
+}
+
+// start is the first that the loop does with a session.
+func (p *pump) start() {
+	p.loop.know(&p.client)
+	p.loop.know(&p.backend)
+	if p.x.ended.Load() != nil {
+		p.part(p.x.lastWords(nil))
+		return
+	}
+	if early := p.held; len(early) > 0 { // read behind the greeting, and through the gate
+		p.held = nil
+		p.pass(early, 0)
+	}
+	p.settle()
+}
+
+// guarded is f for the loop: a panic ends this session and no other, and a session that is gone does nothing.
+func (p *pump) guarded(f func()) func() {
+	return func() {
+		if p.phase == buried {
+			return
+		}
+		defer p.rescue()
+		f()
+	}
+}
+
+func (p *pump) rescue() {
+	if r := recover(); r != nil {
+		p.x.srv.log.Error("session panicked", "session", p.x.id, "direction", "loop", "panic", r, "stack", string(debug.Stack()))
+		p.x.end(ending{reason: "panic", why: "internal error of the listener"})
+		p.bury()
+	}
+}
+
+// ready is called with what the kernel says of a socket.
+func (s *side) ready(events uint32) {
+	p := s.p
+	if p.phase == buried {
+		return
+	}
+	defer p.rescue()
+	broken := events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
+	if s.listed&unix.EPOLLOUT != 0 && (events&unix.EPOLLOUT != 0 || broken) {
+		p.flush(s)
+	}
+	if p.phase != buried && s.listed&unix.EPOLLIN != 0 && (events&(unix.EPOLLIN|unix.EPOLLRDHUP) != 0 || broken) {
+		if s == &p.client {
+			p.fromClient()
+		} else {
+			p.fromBackend()
+		}
+	}
+	p.settle()
+}
+
+// settle tells the kernel what is waited for now. What a slow side has not taken yet, or an answer or a request that is held, stops the
+// reading from the other side: so PostgreSQL and the client feel it, and memory stays bounded.
+func (p *pump) settle() {
+	if p.phase == buried {
+		return
+	}
+	var client, backend uint32
+	if p.readsClient() {
+		client |= unix.EPOLLIN
+		if p.inside {
+			p.inside = false
+			p.loop.post(p.guarded(func() { p.fromTLS(false); p.settle() }))
+		}
+	}
+	if p.phase == relaying && !p.backend.eof && !p.waits && len(p.client.out) == 0 {
+		backend |= unix.EPOLLIN
+	}
+	if len(p.client.out) > 0 {
+		client |= unix.EPOLLOUT
+	}
+	if p.phase == relaying && len(p.backend.out) > 0 {
+		backend |= unix.EPOLLOUT
+	}
+	p.list(&p.client, client)
+	p.list(&p.backend, backend)
+}
+
+// readsClient says whether the client is listened to now.
+func (p *pump) readsClient() bool {
+	return !p.client.eof && (p.phase == lingering || p.phase == relaying && !p.drains && len(p.backend.out) == 0)
+}
+
+// list registers a socket for these events. One that waits for nothing is taken off: the end of a connection is told without asking,
+// again and again.
+func (p *pump) list(s *side, events uint32) {
+	if events == s.listed {
+		return
+	}
+	how := unix.EPOLL_CTL_MOD
+	switch {
+	case s.listed == 0:
+		how = unix.EPOLL_CTL_ADD
+	case events == 0:
+		how = unix.EPOLL_CTL_DEL
+	}
+	if err := unix.EpollCtl(p.loop.epoll, how, s.fd, &unix.EpollEvent{Events: events, Fd: int32(s.fd)}); err != nil {
+		panic(err) // out of memory: the session ends
+	}
+	s.listed = events
+}
+
+// send writes to a side what it takes, and keeps the rest.
+func (p *pump) send(s *side, b []byte) error {
+	if len(s.out) == 0 {
+		n, err := put(s.fd, b)
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	if s.room == nil {
+		s.room = p.loop.borrow()
+		s.out = s.room[:0]
+	}
+	s.out = append(s.out, b...)
+	return nil
+}
+
+// put writes what the socket takes now.
+func put(fd int, b []byte) (written int, err error) {
+	for written < len(b) {
+		n, err := transmit(fd, b[written:])
+		switch {
+		case err == unix.EINTR: //nolint:errorlint // an errno
+		case err == unix.EAGAIN: //nolint:errorlint // an errno
+			return written, nil
+		case err != nil:
+			return written, err
+		}
+		written += n
+	}
+	return written, nil
+}
+
+// flush writes what was kept.
+func (p *pump) flush(s *side) {
+	n, err := put(s.fd, s.out)
+	if err != nil {
+		p.sendFailed(s)
+		return
+	}
+	if s.out = s.out[n:]; len(s.out) > 0 {
+		return
+	}
+	p.loop.giveBack(s)
+	switch {
+	case s == &p.client && p.phase == parting:
+		p.linger()
+	case s == &p.client:
+		p.checkEnded()
+	}
+}
+
+// sendFailed: a client that does not take its answers has no session any more; a backend that takes no requests may still have
+// something to say.
+func (p *pump) sendFailed(s *side) {
+	switch {
+	case s == &p.backend:
+		p.deaf = true
+		p.loop.giveBack(s)
+	case p.phase == relaying:
+		p.part(p.x.passFailed(errClient))
+	default:
+		p.bury()
+	}
+}
+
+// fromBackend carries answers to the client.
+func (p *pump) fromBackend() {
+	x, buf := p.x, p.loop.buf
+	kept := copy(buf, p.held)
+	n, err := receive(p.backend.fd, buf[kept:])
+	if wouldWait(err) {
+		return
+	}
+	if x.ended.Load() != nil {
+		p.part(x.lastWords(nil)) // what came is discarded: it may be of a primary that is none any more
+		return
+	}
+	if n == 0 || err != nil {
+		p.backend.eof = true
+		p.part(x.lastWords(io.EOF))
+		return
+	}
+	p.held = p.held[:0]
+	if x.gate != nil {
+		open, err := x.gate.look(x.srv)
+		if err != nil {
+			p.part(x.passFailed(err))
+			return
+		}
+		if !open {
+			p.held, p.seen = append(p.held, buf[:kept+n]...), kept
+			p.detour(x.gate.pass, func() {
+				if held := p.held; x.ended.Load() == nil {
+					p.held = nil
+					p.pass(held, p.seen)
+				}
+			})
+			return
+		}
+	}
+	p.pass(buf[:kept+n], kept)
+}
+
+// pass is session.pass without waiting.
+func (p *pump) pass(b []byte, seen int) { p.advance(&passing{b: b, at: seen}) }
+
+func (p *pump) advance(c *passing) {
+	x := p.x
+	out, stake, err := x.advance(c)
+	if err != nil {
+		p.part(x.passFailed(err))
+		return
+	}
+	if len(out) > 0 {
+		if err := p.toClient(out); err != nil {
+			p.part(x.passFailed(errClient))
+			return
+		}
+		x.bytesOut.Add(uint64(len(out)))
+		x.midMessage = false
+	}
+	if stake == nothing {
+		x.midMessage = c.from > c.begin
+		p.held = append(p.held[:0], c.kept()...)
+		return
+	}
+	own := *c
+	own.b = append([]byte(nil), c.b...) // the loop's buffer is everybody's
+	p.detour(func() error { return x.confirm(stake) }, func() { p.advance(&own) })
+}
+
+// detour has a goroutine wait for something on which an answer depends, and goes on with it when it is there.
+func (p *pump) detour(wait func() error, then func()) {
+	x := p.x
+	p.waits = true
+	x.srv.wg.Go(func() {
+		var err error
+		func() {
+			defer func() {
+				if r := recover(); r != nil {
+					x.srv.log.Error("session panicked", "session", x.id, "direction", "wait", "panic", r, "stack", string(debug.Stack()))
+					err = errClient
+				}
+			}()
+			err = wait()
+		}()
+		p.loop.post(p.guarded(func() {
+			p.waits = false
+			switch {
+			case p.phase != relaying:
+			case err != nil:
+				p.part(x.passFailed(err))
+			default:
+				then()
+			}
+			p.checkEnded()
+			p.settle()
+		}))
+	})
+}
+
+// fromClient carries requests to PostgreSQL.
+func (p *pump) fromClient() {
+	if p.tls != nil {
+		p.fromTLS(true)
+		return
+	}
+	n, err := receive(p.client.fd, p.loop.buf)
+	if wouldWait(err) {
+		return
+	}
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	p.took(p.loop.buf[:n], err)
+}
+
+// took is called with what was read from the client, or with the end of it.
+func (p *pump) took(b []byte, err error) {
+	x := p.x
+	if len(b) > 0 && p.phase == relaying && !p.deaf && x.ended.Load() == nil {
+		x.bytesIn.Add(uint64(len(b)))
+		p.forward(b)
+	}
+	if err == nil {
+		return
+	}
+	p.client.eof = true
+	if p.phase != relaying {
+		p.bury()
+		return
+	}
+	if errors.Is(err, io.EOF) || x.ended.Load() == nil {
+		x.terminated.Store(true)                      // nobody reads an error any more
+		_ = unix.Shutdown(p.backend.fd, unix.SHUT_WR) // everything before has been written, or the client had not been read
+	}
+}
+
+// forward is session.forward without waiting.
+func (p *pump) forward(chunk []byte) {
+	x := p.x
+	for len(chunk) > 0 && x.ended.Load() == nil {
+		n, d, bad := x.release(&p.requests, chunk)
+		if bad != nil {
+			x.end(ending{"protocol", "invalid message length", true})
+			return
+		}
+		if x.ended.Load() != nil { // the verdict may have been spoken without what release has just counted
+			break
+		}
+		if n == 0 {
+			p.hold(d, chunk)
+			return
+		}
+		if err := p.send(&p.backend, chunk[:n]); err != nil {
+			p.sendFailed(&p.backend)
+			break
+		}
+		chunk = chunk[n:]
+	}
+	p.holdsNoMore()
+}
+
+// hold keeps a request until the drain is over or the session is, or, if the client was not answered yet, for a moment.
+func (p *pump) hold(d *drainage, chunk []byte) {
+	x := p.x
+	p.rest = append([]byte(nil), chunk...)
+	if p.holds == nil {
+		p.holds = time.NewTimer(x.srv.cfg.HoldMax)
+		x.srv.counts.drained.Add(1)
+	}
+	p.drains = true
+	holds := p.holds
+	x.srv.wg.Go(func() {
+		x.await(d, holds)
+		p.loop.post(p.guarded(func() {
+			rest := p.rest
+			p.drains, p.rest = false, nil
+			if p.phase == relaying {
+				p.forward(rest)
+			}
+			p.settle()
+		}))
+	})
+}
+
+func (p *pump) holdsNoMore() {
+	if p.holds != nil {
+		p.holds.Stop()
+		p.holds = nil
+	}
+}
+
+// kick is called by whoever has ended the session, from anywhere.
+func (p *pump) kick() { p.loop.post(p.guarded(func() { p.checkEnded(); p.settle() })) }
+
+// checkEnded parts if the session was ended, as soon as nothing stands in the way of the last words: an answer that is held, whose wait
+// ends at once then, or half a message that the client has not taken yet.
+func (p *pump) checkEnded() {
+	switch {
+	case p.x.ended.Load() == nil, p.phase != relaying, p.waits:
+	case len(p.client.out) == 0:
+		p.part(p.x.lastWords(nil))
+	case p.ends == nil:
+		p.ends = p.after(p.x.srv.cfg.Limits.ShutdownMessage, func() {
+			if p.phase == relaying {
+				p.bury()
+			}
+		})
+	}
+}
+
+// part ends the relay: the backend hears nothing more, the client the last words, if there are any.
+func (p *pump) part(last *pgError) {
+	if p.phase != relaying {
+		return
+	}
+	p.phase = parting
+	p.holdsNoMore()
+	p.held, p.rest = nil, nil
+	p.loop.giveBack(&p.backend)
+	_ = unix.Shutdown(p.backend.fd, unix.SHUT_RDWR)
+	if !p.x.lingers() {
+		p.bury()
+		return
+	}
+	if last != nil {
+		if err := p.toClient(last.encode()); err != nil {
+			p.bury()
+			return
+		}
+	}
+	if len(p.client.out) == 0 {
+		p.linger()
+		return
+	}
+	p.after(p.x.srv.cfg.Limits.ShutdownMessage, p.bury)
+	p.settle()
+}
+
+// linger lets the client read what it was told: closing a socket with unread bytes in it would reset the connection.
+func (p *pump) linger() {
+	p.phase = lingering
+	if p.tls != nil {
+		_ = p.tls.CloseWrite() // a short record: what the socket does not take of it is lost with the connection
+	}
+	_ = unix.Shutdown(p.client.fd, unix.SHUT_WR)
+	if p.client.eof {
+		p.bury()
+		return
+	}
+	p.after(linger, p.bury)
+	p.settle()
+}
+
+// bury ends the session. Its sockets are closed at the end of the loop's turn.
+func (p *pump) bury() {
+	if p.phase == buried {
+		return
+	}
+	p.phase = buried
+	p.holdsNoMore()
+	if p.ends != nil {
+		p.ends.Stop()
+	}
+	p.held, p.rest = nil, nil
+	for _, s := range []*side{&p.client, &p.backend} {
+		p.loop.giveBack(s)
+		if s.listed != 0 {
+			_ = unix.EpollCtl(p.loop.epoll, unix.EPOLL_CTL_DEL, s.fd, nil)
+			s.listed = 0
+		}
+	}
+	p.x.forget()
+	p.loop.gone = append(p.loop.gone, p)
+}

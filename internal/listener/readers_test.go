@@ -1,0 +1,117 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// What a client is told where nothing serves it, by the numbers of the availability groups it may know.
+func TestRefusalsHaveTheirNumbers(t *testing.T) {
+	g := newGroup(t, func(c *Config) { c.Rules, c.ConnectWait = trustAll, 50*time.Millisecond })
+	routes := func(change func(*ag.Routes)) {
+		r := *fullRoutes(1)
+		r.Targets = append([]ag.Target(nil), r.Targets...)
+		change(&r)
+		g.publish(&r)
+	}
+	for _, c := range []struct {
+		name, address, number, state string
+		change                       func(*ag.Routes)
+	}{
+		{"no primary, to write", g.rw, "(983)", "57P03", func(r *ag.Routes) { r.Primary, r.WriteOpen = "", false }},
+		{"the primary's gate is closed", g.rw, "(983)", "57P03", func(r *ag.Routes) { r.WriteOpen = false }},
+		{"no readable secondary, the primary is not listed", g.ro, "(982)", "57P03", func(r *ag.Routes) {
+			r.ReadList = [][]ag.ReplicaID{{"b", "c"}}
+			r.Targets[1].Readable, r.Targets[2].Readable = false, false
+		}},
+		{"the primary takes no readers and lists nobody", g.ro, "(979)", "28000", func(r *ag.Routes) { r.ReadList = [][]ag.ReplicaID{{}, {}} }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			routes(c.change)
+			_, err := g.dial(c.address, "user=postgres")
+			if sqlstate(err) != c.state || !strings.Contains(err.Error(), c.number) {
+				t.Errorf("%v, want %s %s", err, c.state, c.number)
+			}
+		})
+	}
+	// An unreadable secondary is passed over; without a primary the others still serve readers.
+	routes(func(r *ag.Routes) { r.Targets[1].Readable = false; r.Primary, r.WriteOpen = "", false })
+	if got := value[string](t, g.mustDial(g.ro, "user=postgres"), "show cluster_name"); got != "c" {
+		t.Errorf("readers without a primary went to %s", got)
+	}
+	if st := g.srv.Stats(); st.FellBack != 0 {
+		t.Errorf("%d fell back", st.FellBack)
+	}
+}
+
+// A replica that leaves the routing list keeps its readers until each is idle, and no longer.
+func TestReadersLeaveWithTheList(t *testing.T) {
+	g := newGroup(t, func(c *Config) { c.Rules, c.HoldMax = trustAll, 3*time.Second })
+	onB, onC := fullRoutes(1), fullRoutes(1)
+	onB.ReadList, onC.ReadList = [][]ag.ReplicaID{{"b"}}, [][]ag.ReplicaID{{"c"}}
+	g.publish(onB)
+	idle, busy, endless := g.mustDial(g.ro, "user=postgres"), g.mustDial(g.ro, "user=postgres"), g.mustDial(g.ro, "user=postgres")
+	writer := g.mustDial(g.rw, "user=postgres")
+	done, cut := make(chan error, 1), make(chan error, 1)
+	go func() { _, err := busy.Exec(context.Background(), "select pg_sleep(0.5)"); done <- err }()
+	go func() { _, err := endless.Exec(context.Background(), "select pg_sleep(60)"); cut <- err }()
+	waitFor(t, "both run", func() bool { return g.srv.Sessions()[1].State == "active" && g.srv.Sessions()[2].State == "active" })
+	g.publish(onC)
+	waitFor(t, "the idle one is gone", func() bool { return len(g.srv.Sessions()) < 4 })
+	if _, err := idle.Exec(t.Context(), "select 1"); sqlstate(err) != "57P01" {
+		t.Errorf("idle: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("what ran was cut: %v", err)
+	}
+	if err := <-cut; sqlstate(err) != "57P01" {
+		t.Errorf("who does not end: %v", err)
+	}
+	waitFor(t, "no reader is on a replica that was taken off the list", func() bool { return len(g.srv.Sessions()) == 1 })
+	if got := value[string](t, g.mustDial(g.ro, "user=postgres"), "show cluster_name"); got != "c" {
+		t.Errorf("a new reader went to %s", got)
+	}
+	value[string](t, writer, "show cluster_name")
+	// Without a primary no list is in force.
+	none := fullRoutes(1)
+	none.Primary, none.WriteOpen, none.ReadList = "", false, [][]ag.ReplicaID{{"b"}}
+	reader := g.mustDial(g.ro, "user=postgres")
+	g.publish(none)
+	time.Sleep(3 * readerPoll)
+	value[string](t, reader, "show cluster_name")
+}
+
+// A password that has expired on the primary opens nothing on a replica that has not heard of it; while the primary is silent the
+// replica decides.
+func TestReadersAreJudgedByThePrimary(t *testing.T) {
+	g := newGroup(t, nil)
+	g.role("alice", "login password 'secret'")
+	stale, err := g.verifier(t.Context(), "b", "alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.servers["a"].sql(t, fmt.Sprintf("alter role alice password '%s' valid until '2001-01-01'", stale.Password))
+	r := fullRoutes(1)
+	r.ReadList = [][]ag.ReplicaID{{"b"}}
+	g.publish(r)
+	if _, err := g.dial(g.ro, "user=alice password=secret"); sqlstate(err) != "28P01" {
+		t.Errorf("on the stale replica: %v", err)
+	}
+	ask := g.srv.cfg.Verifier
+	g.srv.cfg.Verifier = func(ctx context.Context, id ag.ReplicaID, user string) (Role, error) {
+		if id == "a" {
+			return Role{}, errors.New("silent")
+		}
+		return ask(ctx, id, user)
+	}
+	g.mustDial(g.ro, "user=alice password=secret")
+	if !g.srv.primarySilent() {
+		t.Error("the next reader waits for the silent primary, too")
+	}
+}

@@ -1,0 +1,136 @@
+package postgres
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Cause is why a server ended, as far as its log tells.
+type Cause struct {
+	Lost   string // a write was lost by the storage (an fsync failed): what is on the disk is not known
+	NoRoom string // it found no room for its WAL
+	Panic  string // the last PANIC, if neither
+}
+
+// maxAutopsy bounds how much of the end of a log is read.
+const maxAutopsy = 512 << 10
+
+// Autopsy reads what the server logged since its last start, to serverLog (where its standard error goes) or, where it has a log
+// collector of its own, to the files that names. Only messages in English are understood; what the storage does is seen by probes as
+// well.
+func (i *Instance) Autopsy(ctx context.Context, serverLog string) (Cause, error) {
+	var c Cause
+	var errs []error
+	for _, path := range append([]string{serverLog}, i.collectorLogs()...) {
+		if ctx.Err() != nil {
+			return c, ctx.Err()
+		}
+		tail, err := tailOf(path, i.logMark(path))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		c.read(tail)
+	}
+	if c == (Cause{}) {
+		return c, errors.Join(errs...)
+	}
+	return c, nil
+}
+
+// collectorLogs are the files that the server's own log collector writes to.
+func (i *Instance) collectorLogs() []string {
+	b, err := os.ReadFile(i.path("current_logfiles"))
+	if err != nil {
+		return nil
+	}
+	var paths []string
+	for line := range strings.Lines(string(b)) { // as in "stderr log/postgresql.log"
+		_, path, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok {
+			continue
+		}
+		if !filepath.IsAbs(path) {
+			path = i.path(path)
+		}
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+// MarkLogs notes how long the logs are: what a server that is started next writes comes after that.
+func (i *Instance) MarkLogs(serverLog string) {
+	marks := map[string]int64{}
+	for _, path := range append([]string{serverLog}, i.collectorLogs()...) {
+		if st, err := os.Stat(path); err == nil {
+			marks[path] = st.Size()
+		}
+	}
+	i.logMarks.Store(&marks)
+}
+
+func (i *Instance) logMark(path string) int64 {
+	if m := i.logMarks.Load(); m != nil {
+		return (*m)[path]
+	}
+	return 0
+}
+
+// tailOf reads a file from a position on, and no more than its last part.
+func tailOf(path string, from int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	if from > end {
+		from = 0 // it was begun anew
+	}
+	if _, err := f.Seek(max(from, end-maxAutopsy), io.SeekStart); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(f, maxAutopsy))
+}
+
+// read takes the last start and what came after it.
+func (c *Cause) read(log []byte) {
+	if at := bytes.LastIndex(log, []byte("starting PostgreSQL")); at >= 0 {
+		log = log[at:]
+	}
+	lines := bufio.NewScanner(bytes.NewReader(log))
+	lines.Buffer(nil, maxAutopsy+1)
+	for lines.Scan() {
+		l := lines.Text()
+		fatal := strings.Contains(l, "PANIC") || strings.Contains(l, "FATAL")
+		switch {
+		case fatal && strings.Contains(l, "No space left on device"), fatal && strings.Contains(l, "Disk quota exceeded"):
+			c.NoRoom = clip(l)
+		case fatal && (strings.Contains(l, "could not fsync") || strings.Contains(l, "could not fdatasync") ||
+			strings.Contains(l, "could not flush") || strings.Contains(l, "Input/output error")):
+			c.Lost = clip(l)
+		case strings.Contains(l, "PANIC"):
+			c.Panic = clip(l)
+		}
+	}
+}
+
+// clip takes the message out of a line of the log.
+func clip(l string) string {
+	for _, severity := range []string{"PANIC", "FATAL"} {
+		if _, msg, ok := strings.Cut(l, severity); ok {
+			l = severity + msg
+			break
+		}
+	}
+	return strings.ToValidUTF8(l[:min(len(l), 300)], "?")
+}

@@ -1,0 +1,68 @@
+package postgres
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestAutopsy(t *testing.T) {
+	const start = "2026-01-01 00:00:00.000 UTC [1] LOG:  starting PostgreSQL 15.18\n"
+	for _, tt := range []struct{ name, log, want string }{
+		{"nothing", start + "LOG:  database system is ready\n", ""},
+		{"an fsync failed", start + "PANIC:  could not fdatasync file \"000000010000000000000003\": Input/output error\n", "lost"},
+		{"an fsync of a data file failed", start + "PANIC:  could not fsync file \"base/5/1259\": Input/output error\n", "lost"},
+		{"of the run before", "PANIC:  could not fsync file \"base/5/1259\": Input/output error\n" + start, ""},
+		{"no room for WAL", start + "PANIC:  could not write to file \"pg_wal/xlogtemp.27\": No space left on device\n", "room"},
+		{"no room at start", start + "FATAL:  could not write lock file \"postmaster.pid\": No space left on device\n", "room"},
+		{"no room for data is an error of one statement", start + "ERROR:  could not extend file \"base/5/9\": No space left on device\n", ""},
+		{"another panic", start + "PANIC:  stuck spinlock detected\n", "panic"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			log := filepath.Join(dir, "postgres.log")
+			if err := os.WriteFile(log, []byte(strings.Repeat("LOG:  checkpoint\n", 10)+tt.log), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, err := New(Config{PGData: dir}).Autopsy(t.Context(), log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			switch {
+			case c.Lost != "":
+				got = "lost"
+			case c.NoRoom != "":
+				got = "room"
+			case c.Panic != "":
+				got = "panic"
+			}
+			if got != tt.want {
+				t.Errorf("%+v, want %q", c, tt.want)
+			}
+		})
+	}
+}
+
+func TestAutopsyReadsTheCollectorsLogAndNothingOld(t *testing.T) {
+	dir := t.TempDir()
+	own, collected := filepath.Join(dir, "postgres.log"), filepath.Join(dir, "log", "a.csv")
+	if err := os.Mkdir(filepath.Join(dir, "log"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	old := `x,,,"PANIC","58030","could not fsync file ""base/1/1""",,,` + "\n"
+	for path, content := range map[string]string{own: "LOG: ending log output to stderr\n", collected: old, filepath.Join(dir, "current_logfiles"): "csvlog log/a.csv\n"} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	i := New(Config{PGData: dir})
+	if c, err := i.Autopsy(t.Context(), own); err != nil || c.Lost == "" {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	i.MarkLogs(own)
+	if c, err := i.Autopsy(t.Context(), own); err != nil || c != (Cause{}) {
+		t.Fatalf("what was logged before the last start counts: %+v, %v", c, err)
+	}
+}

@@ -1,0 +1,214 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// ErrExhausted says that the server is there and has no connection, process or memory left, not even for its superuser.
+var ErrExhausted = errors.New("the server has no connection, process or memory left")
+
+// maxDatabases bounds how many databases one look takes.
+const maxDatabases = 32
+
+// Answer opens a new connection and asks for nothing much. A server that refuses because it is starting or stopping has answered.
+func (i *Instance) Answer(ctx context.Context) error {
+	err := i.fresh(ctx, func(c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "SELECT 1")
+		return err
+	})
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return err
+	}
+	switch {
+	case pg.Code == "53300" || pg.Code == "53200" || strings.Contains(pg.Message, "fork"):
+		return fmt.Errorf("%w: %s", ErrExhausted, pg.Message)
+	case pg.Code == "57P03" || pg.Code == "57P01" || pg.Code == "57P02":
+		return nil // starting up, shutting down, or recovering from a crash: others watch over that
+	}
+	return err
+}
+
+// ErrBlocked says that nobody can do anything: no ordinary connection is left, and every session waits for a lock or holds some in an
+// idle transaction. Waiting for synchronous replication is not that.
+var ErrBlocked = errors.New("no connection is left and every session is blocked")
+
+// blocked returns how many sessions there are, if all are blocked and were so two seconds ago: somebody who works lets others go on
+// in between. It speaks of everybody but the agent.
+const blocked = `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+	HAVING count(*) >= current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+			- coalesce(current_setting('reserved_connections', true)::int, 0)
+		AND bool_and(state LIKE 'idle in transaction%' OR state = 'active' AND wait_event_type IN ('Lock', 'LWLock', 'BufferPin'))
+			FILTER (WHERE application_name <> $1)
+		AND bool_or(state = 'active') FILTER (WHERE application_name <> $1)
+		AND max(state_change) FILTER (WHERE application_name <> $1) < clock_timestamp() - interval '2 seconds'`
+
+// Commit commits a transaction that has an id and nothing else, and waits for this server's disk alone. ErrBlocked: it could, and no other
+// session can.
+func (i *Instance) Commit(ctx context.Context) error {
+	return i.fresh(ctx, func(c *pgx.Conn) error {
+		if _, err := c.Exec(ctx, "SELECT pg_current_xact_id()"); err != nil { // the session's synchronous_commit is local
+			return err
+		}
+		var sessions int
+		err := c.QueryRow(ctx, blocked, SessionName).Scan(&sessions)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: %d sessions", ErrBlocked, sessions)
+	})
+}
+
+// Fault is a database that is not online.
+type Fault struct {
+	Database string
+	Err      string
+}
+
+// Databases looks into the databases of those names, or into all that take connections: a connection, a read of the catalog, on a
+// primary a tiny write, and the directory and the file of pg_class on the disk. What is wrong with the server as a whole is an error.
+func (i *Instance) Databases(ctx context.Context, names []string) ([]Fault, error) {
+	type row struct {
+		Name string
+		OID  uint32
+		Dir  string
+	}
+	var all []row
+	err := i.fresh(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, `SELECT d.datname, d.oid::oid,
+			CASE WHEN d.dattablespace = 1663 THEN '' ELSE pg_tablespace_location(d.dattablespace) END
+			FROM pg_database d WHERE d.datallowconn AND (cardinality($1::text[]) = 0 OR d.datname = ANY($1))
+			ORDER BY d.datname LIMIT $2`, append([]string{}, names...), maxDatabases)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the databases: %w", err)
+	}
+	var faults []Fault
+	for _, d := range all {
+		if err := i.lookInto(ctx, d.Name); err != nil {
+			if isFault(err) {
+				faults = append(faults, Fault{d.Name, err.Error()})
+			}
+			continue
+		}
+		if d.Dir == "" {
+			if err := readable(i.path("base", fmt.Sprint(d.OID), "PG_VERSION")); err != nil {
+				faults = append(faults, Fault{d.Name, err.Error()})
+			}
+		}
+	}
+	return faults, ctx.Err()
+}
+
+// lookInto reads and, where the server is no standby, writes in one database.
+func (i *Instance) lookInto(ctx context.Context, name string) error {
+	cfg, err := i.connConfig(name)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	var file string
+	var standby bool
+	err = conn.QueryRow(ctx, `SELECT pg_relation_filepath('pg_class'), pg_is_in_recovery() FROM (SELECT count(*) FROM pg_class) AS read`).Scan(&file, &standby)
+	if err != nil {
+		return err
+	}
+	if err := readable(i.path(filepath.FromSlash(file))); err != nil {
+		return err
+	}
+	if standby {
+		return nil
+	}
+	_, err = conn.Exec(ctx, "SELECT pg_logical_emit_message(true, 'coterie', '')")
+	return err
+}
+
+// isFault tells what is wrong with a database from what is wrong with the server, the moment, or the asker.
+func isFault(err error) bool {
+	if errors.Is(err, errUnreadable) {
+		return true
+	}
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return false
+	}
+	switch pg.Code {
+	case "XX001", "XX002", "58030", "58P01", "58P02": // corrupt, or not readable
+		return true
+	case "3D000": // it is in the catalog, and its directory is not there
+		return strings.Contains(pg.Detail, "base/") || strings.Contains(pg.Detail, "pg_tblspc/")
+	}
+	return false
+}
+
+var errUnreadable = errors.New("unreadable")
+
+// readable reads the beginning of a file.
+func readable(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		if errors.Is(err, fs.ErrPermission) {
+			return nil
+		}
+		return fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.Read(make([]byte, 1)); err != nil {
+		return fmt.Errorf("%w: read %s: %w", errUnreadable, path, err)
+	}
+	return nil
+}
+
+// Place is a directory with data of this instance.
+type Place struct {
+	Name string
+	Dir  string // what a symbolic link leads to
+	Has  string // a pattern of what must be in it: a directory that a file system was to be mounted on is there, but empty
+	WAL  bool
+}
+
+// Places lists the directories in which PostgreSQL writes: the data directory, that of WAL, every tablespace.
+func (i *Instance) Places(context.Context) ([]Place, error) {
+	places := []Place{{"the data directory", i.cfg.PGData, "PG_VERSION", false}}
+	wal, err := filepath.EvalSymlinks(i.path("pg_wal"))
+	if err != nil {
+		return nil, fmt.Errorf("find the WAL directory: %w", err)
+	}
+	places = append(places, Place{"the WAL directory", wal, "archive_status", true})
+	links, err := os.ReadDir(i.path("pg_tblspc"))
+	if err != nil {
+		return nil, fmt.Errorf("find the tablespaces: %w", err)
+	}
+	for _, l := range links {
+		if l.Type()&fs.ModeSymlink == 0 {
+			continue
+		}
+		dir, err := os.Readlink(i.path("pg_tblspc", l.Name())) // not resolved further: it may not be there
+		if err != nil {
+			continue // dropped since
+		}
+		places = append(places, Place{"tablespace " + l.Name(), dir, "PG_*", false})
+	}
+	return places, nil
+}

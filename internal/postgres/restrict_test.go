@@ -1,0 +1,66 @@
+package postgres
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func testRestrictCancel(t *testing.T, p *server) {
+	p.sql("create role mortal login", "create role warden login in role pg_signal_backend", "create database copied template template0")
+	for _, database := range []string{"postgres", "copied"} {
+		c, err := p.connConfig(database)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := pgx.ConnectConfig(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range []string{"pg_cancel_backend(int)", "pg_terminate_backend(int, bigint)"} {
+			var mortal, warden bool
+			q := "select has_function_privilege('mortal', $1, 'execute'), has_function_privilege('warden', $1, 'execute')"
+			if err := conn.QueryRow(t.Context(), q, f).Scan(&mortal, &warden); err != nil {
+				t.Fatal(err)
+			}
+			if mortal || !warden {
+				t.Errorf("%s in %s: anybody may %v, pg_signal_backend may %v", f, database, mortal, warden)
+			}
+		}
+		closeConn(conn)
+	}
+	p.sql("drop database copied", "drop role mortal, warden")
+}
+
+func testCurrentFlush(t *testing.T, p *server) {
+	was, err := p.CurrentFlush(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.sql("create table flushed ()", "drop table flushed")
+	if is, err := p.CurrentFlush(t.Context()); err != nil || is <= was {
+		t.Errorf("flushed %s, then %s, %v", was, is, err)
+	}
+}
+
+func testDefaults(t *testing.T, p *server) {
+	p.sql("create role reader login", "create database shop", "alter role all set client_min_messages = 'log'",
+		"alter database shop set client_min_messages = 'error'", "alter role reader set default_transaction_read_only = on",
+		"alter role reader in database shop set coterie.intent = 'READ_WRITE'", "alter role reader set work_mem = '1MB'")
+	for _, c := range []struct {
+		user, database string
+		want           map[string]string
+	}{
+		{"reader", "shop", map[string]string{"client_min_messages": "error", "default_transaction_read_only": "on", "coterie.intent": "READ_WRITE"}},
+		{"reader", "postgres", map[string]string{"client_min_messages": "log", "default_transaction_read_only": "on"}},
+		{"nobody", "shop", map[string]string{"client_min_messages": "error"}},
+		{"nobody", "nowhere", map[string]string{"client_min_messages": "log"}},
+	} {
+		got, err := p.Defaults(t.Context(), c.user, c.database)
+		if err != nil || !maps.Equal(got, c.want) {
+			t.Errorf("%s in %s: %v, %v", c.user, c.database, got, err)
+		}
+	}
+	p.sql("alter role all reset all", "drop database shop", "drop role reader")
+}

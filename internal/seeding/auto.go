@@ -1,0 +1,151 @@
+package seeding
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// chooser picks the codec of the next chunk. With a codec set by hand it is that one. AUTO tries each candidate for a while
+// and keeps the one by which most bytes of files arrive per second, which is what the operator waits for: it takes link, CPU of
+// both sides and data into account without a model of any. The trial is repeated, since links and data change.
+type chooser struct {
+	mu    sync.Mutex
+	auto  bool
+	now   codec
+	why   string
+	trial int // candidate under trial; len(candidates): none
+	rates []float64
+	began time.Time
+	bytes int64
+	round int // counts the changes of codec: answers are asked for long before they come
+	under int // questions under way of this round
+	older int // and of rounds before
+}
+
+// candidates are tried in this order. The first two tell which side is the limit: if the tighter one is faster it is the link,
+// and one tighter still is tried; else it is the processors, and none at all is tried.
+var candidates = []codec{{kind: codecS2}, {codecZstd, 1}, {codecZstd, 2}, {codecNone, 0}}
+
+const (
+	trialBytes = 8 << 20          // of files, at least, per candidate
+	trialTime  = time.Second      // and at most this long, once something came
+	steadyMin  = 512 << 20        // bytes between trials
+	steadyTime = 20 * time.Second // and at least this long
+)
+
+func newChooser(option string) (*chooser, error) {
+	c, auto, err := parseCompression(option)
+	if err != nil {
+		return nil, err
+	}
+	ch := &chooser{auto: auto, now: c}
+	if auto {
+		ch.begin()
+	} else {
+		ch.why = "set to " + c.String()
+	}
+	return ch, nil
+}
+
+func (c *chooser) begin() {
+	c.trial, c.rates = 0, make([]float64, len(candidates))
+	c.use(candidates[0])
+}
+
+// use changes the codec of what is asked from now on. c.mu is held, or c is not shared yet.
+func (c *chooser) use(k codec) {
+	c.now, c.began, c.bytes = k, time.Time{}, 0
+	c.round++
+	c.older, c.under = c.older+c.under, 0
+}
+
+// current returns the codec in use.
+func (c *chooser) current() codec {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// pick returns the codec for the next chunk, and the round that its answer belongs to.
+func (c *chooser) pick() (codec, int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.under++
+	return c.now, c.round
+}
+
+// over notes that a question of that round is answered, or never will be.
+func (c *chooser) over(round int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if round == c.round {
+		c.under--
+	} else {
+		c.older--
+	}
+}
+
+// choice says which codec is in use, and why.
+func (c *chooser) choice() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.auto && c.why == "" {
+		return "AUTO: trying " + c.now.String()
+	}
+	return c.why
+}
+
+// arrived notes n bytes of files that came with data that was asked for in that round.
+func (c *chooser) arrived(n, round int, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.auto || round != c.round {
+		return
+	}
+	if c.began.IsZero() { // the clock starts once nothing of an earlier codec is on its way any more
+		if c.older == 0 {
+			c.began, c.bytes = now, 0
+		}
+		return
+	}
+	c.bytes += int64(n)
+	took := now.Sub(c.began)
+	if c.trial == len(candidates) {
+		if c.bytes >= steadyMin && took >= steadyTime {
+			c.begin()
+		}
+		return
+	}
+	if c.bytes < trialBytes && took < trialTime || c.bytes < 4*chunkSize {
+		return
+	}
+	c.rates[c.trial] = float64(c.bytes) / max(took.Seconds(), 1e-3)
+	c.trial++
+	if c.trial < len(candidates) {
+		if linkBound := c.rates[1] > c.rates[0]; c.trial == 2 && !linkBound || c.trial == 3 && linkBound {
+			c.trial++
+		}
+	}
+	if c.trial < len(candidates) {
+		c.use(candidates[c.trial])
+		return
+	}
+	c.settle()
+}
+
+func (c *chooser) settle() {
+	best := 0
+	for i, r := range c.rates {
+		if r > 1.03*c.rates[best] {
+			best = i
+		}
+	}
+	c.use(candidates[best])
+	c.why = "AUTO: " + c.now.String()
+	for i, r := range c.rates {
+		if r > 0 {
+			c.why += fmt.Sprintf(", %s %.0f MB/s", candidates[i], r/1e6)
+		}
+	}
+}

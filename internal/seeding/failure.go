@@ -1,0 +1,62 @@
+package seeding
+
+import (
+	"context"
+	"errors"
+	"syscall"
+)
+
+// Failure says in which state, on which side and why a seeding ended. A code that begins with 1 is of the source, with 2 of the target.
+type Failure struct {
+	Code  int    `json:"code"`
+	State string `json:"state"`           // a word for the code
+	Errno int    `json:"errno,omitempty"` // the operating system's number, if the cause has one
+	Text  string `json:"text"`
+}
+
+// Errors that end a seeding by intent.
+var (
+	ErrCancelled = errors.New("cancelled")
+	ErrForbidden = errors.New("seeding is not allowed here")
+	errOther     = errors.New("holds something else")
+)
+
+// Explain classifies what Run returned.
+func Explain(err error) Failure {
+	f := Failure{Code: 202, State: "TARGET_FAILED", Text: err.Error()}
+	var refused *RefusedError
+	var local *localError
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		f.Errno = int(errno)
+	}
+	switch {
+	case errors.Is(err, ErrCancelled):
+		f.Code, f.State = 203, "CANCELLED"
+	case errors.Is(err, ErrForbidden):
+		f.Code, f.State = 205, "TARGET_FORBIDS"
+	case errors.Is(err, errOther):
+		f.Code, f.State = 206, "TARGET_HOLDS_OTHER"
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, errNoRoom):
+		f.Code, f.State = 201, "TARGET_FULL"
+	case errors.As(err, &refused):
+		known, ok := refusals[refused.Code]
+		if !ok {
+			known = refusals[codeFailed]
+		}
+		f.Code, f.State = known.code, known.state
+	case errors.As(err, &local):
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		f.Code, f.State = 207, "INTERRUPTED"
+	}
+	return f
+}
+
+// refusals are how a source's codes are shown.
+var refusals = map[string]struct {
+	code  int
+	state string
+}{
+	codeRefused: {101, "SOURCE_REFUSED"}, codeBusy: {102, "SOURCE_BUSY"}, codeGone: {103, "WINDOW_ENDED"},
+	codeFailed: {104, "SOURCE_FAILED"}, codeCorrupt: {105, "SOURCE_DAMAGED"},
+}

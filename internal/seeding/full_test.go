@@ -1,0 +1,103 @@
+package seeding
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestTargetDiskFills lets the target's disk run full half way: the seeding ends in words, what is there cannot be started, and the
+// next one, when there is room, fetches only the rest. A disk that is too small from the start is refused before anything is copied.
+func TestTargetDiskFills(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("NOT RUN: mounting a small file system needs root")
+	}
+	t.Parallel()
+	b := newBed(t)
+	s := b.station(t, b.source(t))
+	disk := func(size string) Options {
+		o := s.options(t)
+		dir := filepath.Dir(o.Target)
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=700,size="+size); err != nil {
+			t.Skipf("NOT RUN: no small file system can be mounted here: %v", err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		b.give(t, dir)
+		o.Compression = "OFF"
+		return o
+	}
+	o := disk("8m")
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "make room") {
+		t.Errorf("a disk that is too small: %v", err)
+	}
+
+	o = disk("64m")
+	o.MaxRate = func() int64 { return 16 << 20 }
+	ballast := filepath.Join(filepath.Dir(o.Target), "ballast")
+	var fill sync.Once
+	o.Progress = func(p Progress) {
+		if p.Total > 0 && p.Done > p.Total/2 {
+			fill.Do(func() {
+				f, err := os.Create(ballast)
+				if err != nil {
+					return
+				}
+				for err == nil {
+					_, err = f.Write(make([]byte, 64<<10))
+				}
+				_ = f.Close()
+			})
+		}
+	}
+	if _, err := Run(t.Context(), o); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("the disk ran full, and the seeding ended with %v", err)
+	}
+	if !HalfSeeded(o.Target, o.StateDir) || exists(filepath.Join(o.Target, controlName)) {
+		t.Error("what is there is not known to be half seeded")
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	o.Progress, o.MaxRate = nil, nil
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Progress.Same < r.Progress.Total/4 {
+		t.Errorf("only %d of %d bytes were found there", r.Progress.Same, r.Progress.Total)
+	}
+	b.mustStream(t, s.sock, o)
+}
+
+// TestSourceServerDies stops the source's server half way: a window does not outlive its session, and what was copied is not started.
+func TestSourceServerDies(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	sock := b.source(t)
+	s := b.station(t, sock)
+	o := s.options(t)
+	o.Compression, o.MaxRate = "OFF", func() int64 { return 16 << 20 }
+	var once sync.Once
+	o.Progress = func(p Progress) {
+		if p.Total > 0 && p.Done > p.Total/2 {
+			once.Do(func() { b.stop(sock) })
+		}
+	}
+	if r, err := Run(t.Context(), o); err == nil {
+		t.Fatalf("a copy of a server that died in the middle counts as whole: %+v", r)
+	}
+	b.mustRefuse(t, o)
+
+	sock = b.start(t, filepath.Join(b.dir, "source"), "fsync=off")
+	s = b.station(t, sock)
+	o.Dial, o.Progress, o.MaxRate = s.dial, nil, nil
+	if _, err := Run(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	b.mustStream(t, sock, o)
+}

@@ -1,0 +1,129 @@
+package seeding
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// sum is SHA-256 cut to 128 bits: two files of a copy are never taken for equal by anything weaker.
+func sum(b []byte) (h [hashSize]byte) {
+	full := sha256.Sum256(b)
+	copy(h[:], full[:])
+	return h
+}
+
+// Offsets in a page header (PageHeaderData in PostgreSQL's bufpage.h), in the byte order of the machine.
+const (
+	pageLSN      = 0
+	pageChecksum = 8
+	pageUpper    = 14
+)
+
+// pageState is what the header of a page says of its contents.
+type pageState int
+
+const (
+	pageGood  pageState = iota
+	pageNew             // never initialised
+	pageWrong           // the checksum does not fit
+)
+
+// checkPage verifies the checksum of the page with that block number, counted through all segments of the relation fork.
+func checkPage(page []byte, block uint32) (pageState, ag.LSN) {
+	lsn := ag.LSN(binary.NativeEndian.Uint32(page[pageLSN:]))<<32 | ag.LSN(binary.NativeEndian.Uint32(page[pageLSN+4:]))
+	if binary.NativeEndian.Uint16(page[pageUpper:]) == 0 && allZero(page) {
+		return pageNew, lsn
+	}
+	if checksum(page, block) != binary.NativeEndian.Uint16(page[pageChecksum:]) {
+		return pageWrong, lsn
+	}
+	return pageGood, lsn
+}
+
+// lanes is how many partial sums PostgreSQL's page checksum keeps.
+const lanes = 32
+
+// offsets are the initial values of the lanes (checksum_impl.h of PostgreSQL).
+var offsets = [lanes]uint32{
+	0x5B1F36E9, 0xB8525960, 0x02AB50AA, 0x1DE66D2A, 0x79FF467A, 0x9BB9F8A3, 0x217E7CD2, 0x83E13D2C,
+	0xF8D4474F, 0xE39EB970, 0x42C6AE16, 0x993216FA, 0x7B093B5D, 0x98DAFF3C, 0xF718902A, 0x0B1C9CDB,
+	0xE58F764B, 0x187636BC, 0x5D7B3BB1, 0xE73DE7DE, 0x92BEC979, 0xCCA6C0B2, 0x304A0979, 0x85AA43D4,
+	0x783125BB, 0x6CA8EAA2, 0xE407EAC6, 0x4B5CFC3E, 0x9FBF8C76, 0x15CA20BE, 0xF2CA9FD3, 0x959BD756,
+}
+
+const prime = 16777619
+
+// checksum is PostgreSQL's page checksum: FNV-1a over 32 interleaved lanes with an extra mix, the block number folded in
+// (described in checksum_impl.h). The checksum field itself counts as zero.
+func checksum(page []byte, block uint32) uint16 {
+	sums := offsets
+	for at := 0; at+4*lanes <= len(page); at += 4 * lanes {
+		row := page[at : at+4*lanes : at+4*lanes]
+		for i := range lanes {
+			v := binary.NativeEndian.Uint32(row[4*i:])
+			if at == 0 && i == pageChecksum/4 {
+				v &= upperHalf
+			}
+			t := sums[i] ^ v
+			sums[i] = t*prime ^ t>>17
+		}
+	}
+	for range 2 {
+		for i := range sums {
+			t := sums[i]
+			sums[i] = t*prime ^ t>>17
+		}
+	}
+	var all uint32
+	for _, s := range sums {
+		all ^= s
+	}
+	return uint16((all^block)%65535 + 1)
+}
+
+// upperHalf masks the two bytes of the checksum, which come first in the word that they share with the flags.
+var upperHalf = func() uint32 {
+	return binary.NativeEndian.Uint32([]byte{0, 0, 0xff, 0xff})
+}()
+
+// relationFile tells a file of pages by its name and place, as PostgreSQL names them: a number, a fork, a segment.
+// segment is the number of the segment.
+func relationFile(space uint32, name string) (segment uint32, ok bool) {
+	dir, base := path.Split(name)
+	if space == 0 && dir != "global/" && !strings.HasPrefix(dir, "base/") {
+		return 0, false
+	}
+	if i := strings.IndexByte(base, '.'); i >= 0 {
+		n, err := strconv.ParseUint(base[i+1:], 10, 20)
+		if err != nil || n == 0 {
+			return 0, false
+		}
+		segment, base = uint32(n), base[:i]
+	}
+	number, fork, has := strings.Cut(base, "_")
+	if has && fork != "fsm" && fork != "vm" && fork != "init" {
+		return 0, false
+	}
+	_, err := strconv.ParseUint(number, 10, 32)
+	return segment, err == nil
+}
+
+func allZero(b []byte) bool {
+	for len(b) >= 8 {
+		if binary.NativeEndian.Uint64(b) != 0 {
+			return false
+		}
+		b = b[8:]
+	}
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,203 @@
+package seeding
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// standbyOf makes a streaming standby of a station by seeding it, and serves copies of it as a secondary.
+func (s *station) standbyOf(t *testing.T) (second *station, sock string) {
+	t.Helper()
+	o := s.options(t)
+	if _, err := Run(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	sock = s.mustStream(t, s.sock, o)
+	second = &station{bed: s.bed, sock: sock}
+	second.serve(t, SourceConfig{
+		Data: o.Target, Connect: connectTo(sock),
+		Leads:   func() (ag.Epoch, bool) { return 0, false },
+		Follows: func() (ag.Epoch, bool) { e := s.epoch.Load(); return ag.Epoch(e), e != 0 },
+	})
+	return second, sock
+}
+
+// TestSeedsFromASecondary copies a secondary while the primary changes, creates databases and only keeps the WAL.
+func TestSeedsFromASecondary(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	sock := b.source(t)
+	s := b.station(t, sock)
+	second, _ := s.standbyOf(t)
+	o := second.options(t)
+	o.Anchor = s.dial
+	o.Compression, o.MaxRate = "OFF", func() int64 { return 16 << 20 }
+	ctx, cancel := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	busy.Go(func() { b.disturb(ctx, t, sock) })
+	var create sync.Once
+	o.Progress = func(p Progress) {
+		if p.Windows == 1 && p.Done > 1<<20 {
+			create.Do(func() { b.must(t, sock, "CREATE DATABASE made"+b.strategies(t, sock)[0]) })
+		}
+	}
+	r, err := Run(t.Context(), o)
+	cancel()
+	busy.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Progress.Windows < 2 {
+		t.Errorf("a database was created by copying files, and one window was thought to be enough: %+v", r.Progress)
+	}
+	b.mustStream(t, sock, o) // from the primary, which kept what it needs
+}
+
+// TestSecondaryRefusesOutOfEpoch asks a secondary for a copy in an epoch that it does not follow, and without the primary's help.
+func TestSecondaryRefusesOutOfEpoch(t *testing.T) {
+	t.Parallel()
+	source := NewSource(SourceConfig{
+		Leads:   func() (ag.Epoch, bool) { return 0, false },
+		Follows: func() (ag.Epoch, bool) { return 7, true },
+	})
+	for name, h := range map[string]hello{
+		"another epoch":   {Version: protocolVersion, Member: "n2", Epoch: 6, After: &anchor{}},
+		"no anchor":       {Version: protocolVersion, Member: "n2", Epoch: 7},
+		"asked to anchor": {Version: protocolVersion, Member: "n2", Epoch: 7, Anchor: true},
+	} {
+		here, there := net.Pipe()
+		var served sync.WaitGroup
+		served.Go(func() { source.Serve(t.Context(), "n2", there) })
+		f := newFramed(here)
+		if err := f.writeJSON(frameHello, h); err != nil {
+			t.Fatal(err)
+		}
+		var info windowInfo
+		if err := f.expect(frameWindow, time.Minute, &info); err == nil {
+			t.Errorf("%s: it answered with a window", name)
+		}
+		_ = here.Close()
+		served.Wait()
+		_ = there.Close()
+	}
+}
+
+// TestBeginsFromADirectory makes a copy of which most is in an older one, whose files are not all whole.
+func TestBeginsFromADirectory(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	sock := b.source(t)
+	s := b.station(t, sock)
+	old := s.options(t)
+	first, err := Run(t.Context(), old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damage(t, old.Target)
+	b.must(t, sock, "UPDATE t SET x = 'mine' WHERE i % 5000 = 0")
+	o := s.options(t)
+	o.From = old.Target
+	before := leaves(t, old.Target)
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Progress.Wire > first.Progress.Wire/2 {
+		t.Errorf("%d bytes came over the wire although most was at hand; %d for a whole copy", r.Progress.Wire, first.Progress.Wire)
+	}
+	if after := leaves(t, old.Target); len(after) != len(before) {
+		t.Error("the starting point was changed")
+	}
+	b.mustStream(t, sock, o)
+
+	o = s.options(t)
+	for name, from := range map[string]string{"nothing": filepath.Join(b.dir, "nowhere"), "no cluster": b.dir, "itself": o.Target, "relative": "old"} {
+		o.From = from
+		if _, err := Run(t.Context(), o); err == nil {
+			t.Errorf("%s was taken for a starting point", name)
+		}
+	}
+	if exists(o.Target) {
+		t.Error("something was begun")
+	}
+}
+
+// TestVerifyFindsDamage verifies a running server before and after a page of it is damaged on disk.
+func TestVerifyFindsDamage(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	sock := b.source(t)
+	b.must(t, sock, "CHECKPOINT")
+	v := VerifyOptions{Data: filepath.Join(b.dir, "source"), Connect: connectTo(sock)}
+	ctx, cancel := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	busy.Go(func() { b.disturb(ctx, t, sock) })
+	r, err := Verify(t.Context(), v)
+	cancel()
+	busy.Wait()
+	if err != nil || r.Damaged != 0 || r.Pages < 500 || !r.Checksums {
+		t.Fatalf("a good server under load: %+v, %v", r, err)
+	}
+	b.must(t, sock, "CHECKPOINT")
+	file := b.must(t, sock, "SELECT pg_relation_filepath('marked')")
+	flip(t, filepath.Join(v.Data, file), 4000)
+	r, err = Verify(t.Context(), v)
+	if err != nil || r.Damaged != 1 || len(r.First) != 1 || r.First[0].File != file || r.First[0].Block != 0 {
+		t.Fatalf("one damaged page: %+v, %v", r, err)
+	}
+}
+
+// TestSourceMakesOneHeavyCopyAtATime fills a source with a window that is heavy.
+func TestSourceMakesOneHeavyCopyAtATime(t *testing.T) {
+	t.Parallel()
+	s := NewSource(SourceConfig{})
+	w := &window{member: "n2", files: []file{{Name: "big", Size: heavyBytes}}}
+	s.windows["w"] = w
+	if got := s.others("n3"); len(got) != 1 || got[0] != "n2" {
+		t.Errorf("n3 waits for %v", got)
+	}
+	if got := s.others("n2"); got != nil {
+		t.Errorf("n2 waits for itself: %v", got)
+	}
+	w.done = time.Now()
+	if got := s.others("n3"); got != nil {
+		t.Errorf("n3 waits for a copy that is finished: %v", got)
+	}
+	w.done, w.files = time.Time{}, nil
+	if got := s.others("n3"); got != nil {
+		t.Errorf("n3 waits for a small copy: %v", got)
+	}
+}
+
+func connectTo(sock string) func(context.Context) (*pgx.Conn, error) {
+	return func(ctx context.Context) (*pgx.Conn, error) {
+		return pgx.Connect(ctx, "host="+sock+" port=5432 user=postgres dbname=postgres sslmode=disable")
+	}
+}
+
+// TestTablespaceOfTheSourceItself refuses a place for a tablespace that is the source's own, under whatever name.
+func TestTablespaceOfTheSourceItself(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	mine := space{OID: 16400, Location: dir}
+	mine.identify()
+	for place, refused := range map[string]bool{dir: true, link: true, t.TempDir(): false, filepath.Join(dir, "none"): false} {
+		o := Options{Target: "/nowhere/pgdata", TablespaceMap: func(uint32, string) (string, error) { return place, nil }}
+		if _, err := mapTablespaces(o, []space{mine}); (err != nil) != refused {
+			t.Errorf("%s: %v", place, err)
+		}
+	}
+}

@@ -1,0 +1,324 @@
+package seeding
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// asked is a question under way on a data connection.
+type asked struct {
+	item  item
+	off   int64
+	want  int    // bytes of the chunk by the list
+	have  []byte // what the target has there, or where it was told to look
+	away  bool   // have is not the target's own yet
+	round int    // of the chooser
+	live  bool
+}
+
+// fetcher is one data connection of the target: it asks for chunks, up to pipeline at a time, and stores the answers.
+type fetcher struct {
+	s     *seeder
+	f     *framed
+	slots [pipeline]asked
+	bufs  [pipeline][]byte
+	work  []byte
+	under int
+}
+
+// stream settles chunks over one connection until none is left. What was asked and not answered is put back.
+func (s *seeder) stream(ctx context.Context) error {
+	f, _, end, err := s.dial(ctx, s.o.Dial, hello{Window: s.info.ID, Data: true, After: s.ctl.h.After})
+	if err != nil {
+		return err
+	}
+	defer end()
+	c := &fetcher{s: s, f: f, work: make([]byte, 0, chunkSize)}
+	defer c.putBack()
+	for {
+		if err := c.ask(ctx); err != nil {
+			return err
+		}
+		if c.under == 0 {
+			return nil
+		}
+		asked := time.Now()
+		kind, body, err := f.read(silence)
+		s.watch.onNet(asked)
+		if err != nil {
+			return noEOF(err)
+		}
+		if kind == frameRefusal {
+			return refused(body)
+		}
+		a, err := decodeAnswer(kind, body)
+		if err != nil {
+			return err
+		}
+		if err := c.take(a); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *fetcher) putBack() {
+	for _, q := range c.slots {
+		if q.live {
+			c.s.choose.over(q.round)
+			c.s.queue.putBack(q.item)
+		}
+	}
+}
+
+// ask fills the free slots with questions.
+func (c *fetcher) ask(ctx context.Context) error {
+	depth := pipeline
+	if c.s.pace.limited() {
+		depth = 1
+	}
+	wrote := false
+	for slot := range depth {
+		if c.slots[slot].live {
+			continue
+		}
+		if c.under > 0 && wrote && c.s.pace.limited() {
+			break
+		}
+		if err := c.s.pace.wait(ctx); err != nil {
+			return err
+		}
+		it, ok := c.s.queue.next()
+		if !ok {
+			break
+		}
+		if err := c.question(slot, it); err != nil {
+			return err
+		}
+		wrote = true
+	}
+	if wrote {
+		return c.f.flush()
+	}
+	return nil
+}
+
+// question asks for one chunk, with the hash of what is there already.
+func (c *fetcher) question(slot int, it item) error {
+	f := c.s.files[it.file]
+	off, n := f.span(it.chunk)
+	if c.bufs[slot] == nil {
+		c.bufs[slot] = make([]byte, chunkSize)
+	}
+	k, round := c.s.choose.pick()
+	q := asked{item: it, off: off, want: n, live: true, round: round}
+	c.slots[slot] = q
+	c.under++
+	began := time.Now()
+	have, err := c.local(f, off, c.bufs[slot][:max(0, min(int64(n), c.s.had[it.file]-off))])
+	if err == nil && c.s.from != nil && allZero(have) {
+		if there := c.s.from.read(f, off, c.bufs[slot][:n]); len(there) > 0 {
+			have, c.slots[slot].away = there, true
+		}
+	}
+	c.s.watch.onDisk(began)
+	if err != nil {
+		return &localError{err}
+	}
+	c.slots[slot].have = have
+	m := chunkQuestion{Slot: uint8(slot), File: uint32(it.file), Chunk: uint32(it.chunk)}
+	m.Codec = k
+	if len(have) > 0 {
+		m.Have, m.Hash = true, sum(have)
+	}
+	return c.f.write(frameChunk, m.encode())
+}
+
+// local reads what the target had of a chunk when the window began: later there may be holes that nothing was written to yet.
+func (c *fetcher) local(f file, off int64, buf []byte) ([]byte, error) {
+	if len(buf) == 0 {
+		return nil, nil
+	}
+	in, err := c.s.tree.root(f.Space).Open(f.Name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	n, err := readAt(in, buf, off)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", f.Name, err)
+	}
+	return buf[:n], nil
+}
+
+// take stores an answer.
+func (c *fetcher) take(a answer) error {
+	q := &c.slots[a.Slot]
+	if !q.live || int(a.Len) > q.want {
+		return errors.New("an answer to nothing that was asked")
+	}
+	f := c.s.files[q.item.file]
+	var err error
+	switch a.Kind {
+	case frameGone:
+		c.s.lost(q.item.file)
+	case frameSame:
+		if int(a.Len) != len(q.have) {
+			return errors.New("the source says that different lengths are the same")
+		}
+		if q.away {
+			err = c.store(f, q.off, [][2]int{{0, len(q.have)}}, q.have)
+		}
+	case frameZero:
+		err = c.zero(f, q, int(a.Len))
+	case frameDiffers:
+		return c.pages(a.Slot, q)
+	case frameData:
+		err = c.data(f, q, a)
+	case framePatch:
+		err = c.patch(f, q, a)
+	default:
+		return fmt.Errorf("a frame %q on a data connection", a.Kind)
+	}
+	if err != nil {
+		return err
+	}
+	if int(a.Len) < q.want && a.Kind != frameGone {
+		c.s.shorter(q.item.file, q.off+int64(a.Len))
+	}
+	c.s.watch.settled(q.want, a.Kind == frameSame)
+	if a.Kind == frameData {
+		c.s.choose.arrived(q.want, q.round, time.Now())
+	}
+	c.s.choose.over(q.round)
+	q.live = false
+	c.under--
+	return nil
+}
+
+func (s *seeder) lost(i int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone[i] = true
+}
+
+func (s *seeder) shorter(i int, size int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old, ok := s.cut[i]; !ok || size < old {
+		s.cut[i] = size
+	}
+}
+
+// zero makes n bytes zero: a hole where nothing was, a punched one where something was.
+func (c *fetcher) zero(f file, q *asked, n int) error {
+	if len(q.have) == 0 || n == 0 || q.away { // what is away is not here, where nothing but zeros was
+		return nil
+	}
+	out, err := c.s.tree.open(f)
+	if err != nil {
+		return &localError{err}
+	}
+	defer out.Close()
+	err = unix.Fallocate(int(out.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, q.off, int64(n))
+	if err != nil {
+		_, err = out.WriteAt(make([]byte, n), q.off)
+	}
+	if err != nil {
+		return &localError{fmt.Errorf("empty a part of %s: %w", f.Name, err)}
+	}
+	return nil
+}
+
+// data stores a chunk that came whole.
+func (c *fetcher) data(f file, q *asked, a answer) error {
+	b, err := a.Codec.decompress(c.work[:0:chunkSize], a.Body, int(a.Len))
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Name, err)
+	}
+	if sum(b) != a.Hash {
+		return fmt.Errorf("a chunk of %s arrived with another hash than it was sent with", f.Name)
+	}
+	return c.store(f, q.off, [][2]int{{0, len(b)}}, b)
+}
+
+// pages says which pages the target has, so that only the others are sent.
+func (c *fetcher) pages(slot uint8, q *asked) error {
+	size := c.s.info.Page
+	hashes := make([]byte, 1, 1+(len(q.have)/size+1)*hashSize)
+	hashes[0] = slot
+	for at := 0; at < len(q.have); at += size {
+		h := sum(q.have[at:min(at+size, len(q.have))])
+		hashes = append(hashes, h[:]...)
+	}
+	return errors.Join(c.f.write(framePages, hashes), c.f.flush())
+}
+
+// patch puts the pages that differ into what was there, and believes the result only by its hash.
+func (c *fetcher) patch(f file, q *asked, a answer) error {
+	size, n := c.s.info.Page, int(a.Len)
+	count := (n + size - 1) / size
+	if len(a.Pages) != (count+7)/8 {
+		return errors.New("a patch for another number of pages")
+	}
+	b := q.have[:cap(q.have)][:n:n]
+	total := 0
+	for i := range count {
+		if a.Pages[i/8]&(1<<(i%8)) != 0 {
+			total += min(size, n-i*size)
+		} else if min((i+1)*size, n) > len(q.have) {
+			return errors.New("a patch that leaves out what the target does not have")
+		}
+	}
+	fresh, err := a.Codec.decompress(c.work[:0:chunkSize], a.Body, total)
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Name, err)
+	}
+	var runs [][2]int
+	for i := range count {
+		if a.Pages[i/8]&(1<<(i%8)) == 0 {
+			continue
+		}
+		from, to := i*size, min((i+1)*size, n)
+		copy(b[from:to], fresh)
+		fresh = fresh[to-from:]
+		if k := len(runs); k > 0 && runs[k-1][1] == from {
+			runs[k-1][1] = to
+		} else {
+			runs = append(runs, [2]int{from, to})
+		}
+	}
+	if sum(b) != a.Hash {
+		return fmt.Errorf("a chunk of %s does not have the source's hash after it was mended", f.Name)
+	}
+	if q.away {
+		runs = [][2]int{{0, n}}
+	}
+	return c.store(f, q.off, runs, b)
+}
+
+// store writes those parts of a chunk and lets the kernel begin to put them on disk, so that the end is not one long flush.
+func (c *fetcher) store(f file, off int64, runs [][2]int, b []byte) error {
+	defer c.s.watch.onDisk(time.Now())
+	out, err := c.s.tree.open(f)
+	if err != nil {
+		return &localError{err}
+	}
+	defer out.Close()
+	for _, r := range runs {
+		if _, err := out.WriteAt(b[r[0]:r[1]], off+int64(r[0])); err != nil {
+			return &localError{fmt.Errorf("write %s: %w", f.Name, err)}
+		}
+	}
+	if len(runs) > 0 {
+		_ = unix.SyncFileRange(int(out.Fd()), off, int64(len(b)), unix.SYNC_FILE_RANGE_WRITE)
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package seeding
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Report is what a verification found.
+type Report struct {
+	Checksums bool           `json:"checksums"` // the cluster has any
+	Files     int            `json:"files"`     // of pages that were read
+	Pages     int64          `json:"pages"`
+	Bytes     int64          `json:"bytes"`
+	Damaged   int64          `json:"damaged"`         // pages whose checksum is wrong and stays wrong
+	First     []CorruptError `json:"first,omitempty"` // of these, at most damagesNamed
+}
+
+// damagesNamed bounds how many damaged pages a report names.
+const damagesNamed = 20
+
+// VerifyOptions says what is verified and how.
+type VerifyOptions struct {
+	Data     string                                   // the data directory
+	Connect  func(context.Context) (*pgx.Conn, error) // to the server that runs on it
+	MaxRate  func() int64                             // bytes per second; nil or 0: unlimited
+	Progress func(Progress)                           // called now and then, from one goroutine; nil: nobody watches
+}
+
+// Verify reads every page of a running server's files and checks its checksum. Nothing is changed and nobody waits for it. What the
+// server is just writing is read again; only what stays wrong is reported. It finds what is wrong on disk, also while a good page is
+// in the server's memory.
+func Verify(ctx context.Context, o VerifyOptions) (Report, error) {
+	w := &window{data: o.Data}
+	var err error
+	if w.conn, err = o.Connect(ctx); err != nil {
+		return Report{}, fmt.Errorf("verify: connect to the server: %w", err)
+	}
+	defer closeConn(w.conn)
+	if err := w.describe(ctx); err != nil {
+		return Report{}, fmt.Errorf("verify: %w", err)
+	}
+	if w.info.Start, err = w.insertLSN(ctx); err != nil {
+		return Report{}, fmt.Errorf("verify: %w", err)
+	}
+	if err := w.list(ctx); err != nil {
+		return Report{}, fmt.Errorf("verify: %w", err)
+	}
+	r := Report{Checksums: w.info.Checksums}
+	if !r.Checksums {
+		return r, errors.New("verify: this cluster has no data checksums, so nothing can be told from its pages; pg_checksums --enable makes them while all servers are stopped")
+	}
+	v := &verifier{w: w, o: o, r: &r, pace: &pacer{rate: o.MaxRate}, watch: newWatcher(o.Progress, &chooser{why: "reading only"})}
+	w.pages = &pageReader{size: w.info.Page, verify: true, start: w.info.Start, insert: w.insertLSN}
+	err = v.run(ctx)
+	return r, err
+}
+
+type verifier struct {
+	w     *window
+	o     VerifyOptions
+	r     *Report
+	pace  *pacer
+	watch *watcher
+}
+
+func (v *verifier) run(ctx context.Context) error {
+	var files []file
+	total := int64(0)
+	for _, f := range v.w.files {
+		if _, pages := relationFile(f.Space, f.Name); pages && !f.Dir {
+			files = append(files, f)
+			total += f.Size
+		}
+	}
+	v.watch.start(total, len(files))
+	stop := v.watch.run()
+	defer stop()
+	buf := make([]byte, chunkSize)
+	for _, f := range files {
+		if err := v.file(ctx, f, buf); err != nil {
+			return err
+		}
+	}
+	v.watch.enter(PhaseDone)
+	return nil
+}
+
+// file reads a file chunk by chunk, each page of a damaged chunk by itself.
+func (v *verifier) file(ctx context.Context, f file, buf []byte) error {
+	for i := range f.chunks() {
+		if err := v.pace.wait(ctx); err != nil {
+			return context.Cause(ctx)
+		}
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		off, size := f.span(i)
+		began := time.Now()
+		n, err := v.w.pages.read(ctx, v.w.path(f), f, off, buf[:size])
+		var bad *CorruptError
+		switch {
+		case isGone(err):
+			v.watch.settled(size, false)
+			return nil // dropped meanwhile
+		case errors.As(err, &bad):
+			if n, err = v.pages(ctx, f, off, buf[:size]); err != nil {
+				return err
+			}
+		case err != nil:
+			return fmt.Errorf("verify: read %s: %w", f.Name, err)
+		}
+		v.watch.onDisk(began)
+		v.pace.spend(n)
+		v.r.Pages, v.r.Bytes = v.r.Pages+int64(n/v.w.info.Page), v.r.Bytes+int64(n)
+		v.watch.settled(size, false)
+	}
+	v.r.Files++
+	return nil
+}
+
+// pages reads one page after another and notes those that are damaged.
+func (v *verifier) pages(ctx context.Context, f file, off int64, buf []byte) (int, error) {
+	size, total := v.w.info.Page, 0
+	for at := 0; at+size <= len(buf); at += size {
+		n, err := v.w.pages.read(ctx, v.w.path(f), f, off+int64(at), buf[:size])
+		var bad *CorruptError
+		switch {
+		case errors.As(err, &bad):
+			n = size
+			if v.r.Damaged++; len(v.r.First) < damagesNamed {
+				bad.File = filed(f)
+				v.r.First = append(v.r.First, *bad)
+			}
+		case isGone(err):
+			return total, nil
+		case err != nil:
+			return total, fmt.Errorf("verify: read %s: %w", f.Name, err)
+		}
+		total += n
+	}
+	return total, nil
+}
+
+// filed names a file as an administrator finds it below the data directory.
+func filed(f file) string {
+	if f.Space == 0 {
+		return f.Name
+	}
+	return filepath.Join("pg_tblspc", fmt.Sprint(f.Space), f.Name)
+}

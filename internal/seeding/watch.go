@@ -1,0 +1,150 @@
+package seeding
+
+import (
+	"sync"
+	"time"
+)
+
+const showEvery = 250 * time.Millisecond
+
+// rateWindow is over how long the rate is measured that is shown, paceWindow that of which the ETA is made: what is there already is
+// settled in bursts, and an estimate that jumps with each is none.
+const (
+	rateWindow = 5 * time.Second
+	paceWindow = 30 * time.Second
+)
+
+// watcher collects progress from every connection and shows it.
+type watcher struct {
+	show   func(Progress)
+	choose *chooser
+	began  time.Time
+
+	mu   sync.Mutex
+	now  Progress
+	past []sample // of the last paceWindow
+}
+
+// sample is how much was done at an instant.
+type sample struct {
+	at   time.Time
+	done int64
+}
+
+func newWatcher(show func(Progress), c *chooser) *watcher {
+	return &watcher{show: show, choose: c, began: time.Now()}
+}
+
+// run shows progress until the returned function is called, which shows it once more.
+func (w *watcher) run() (stop func()) {
+	if w.show == nil {
+		return func() {}
+	}
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		t := time.NewTicker(showEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-quit:
+				w.show(w.snapshot())
+				return
+			case <-t.C:
+				w.show(w.snapshot())
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
+}
+
+func (w *watcher) snapshot() Progress {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	w.past = append(w.past, sample{now, w.now.Done})
+	for len(w.past) > 2 && now.Sub(w.past[0].at) > paceWindow {
+		w.past = w.past[1:]
+	}
+	w.now.Pace = w.since(0, now, w.now.Pace)
+	recent := 0
+	for recent < len(w.past)-2 && now.Sub(w.past[recent].at) > rateWindow {
+		recent++
+	}
+	w.now.Rate = w.since(recent, now, w.now.Rate)
+	p := w.now
+	p.Took, p.Codec, p.Packed = now.Sub(w.began), w.choose.choice(), w.choose.current().kind != codecNone
+	return p
+}
+
+// since is the rate from a sample until now; was, if that is too short ago to tell.
+func (w *watcher) since(i int, now time.Time, was float64) float64 {
+	first := w.past[i]
+	if now.Sub(first.at) <= showEvery {
+		return was
+	}
+	return max(0, float64(w.now.Done-first.done)/now.Sub(first.at).Seconds())
+}
+
+// onDisk and onNet count time that a connection has spent since.
+func (w *watcher) onDisk(since time.Time) {
+	w.mu.Lock()
+	w.now.DiskWait += time.Since(since)
+	w.mu.Unlock()
+}
+
+func (w *watcher) onNet(since time.Time) {
+	w.mu.Lock()
+	w.now.NetWait += time.Since(since)
+	w.mu.Unlock()
+}
+
+// done is how much has been settled.
+func (w *watcher) done() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now.Done
+}
+
+func (w *watcher) enter(phase string) {
+	w.mu.Lock()
+	w.now.Phase, w.now.Waiting = phase, ""
+	w.mu.Unlock()
+}
+
+func (w *watcher) waiting(why string) {
+	w.mu.Lock()
+	w.now.Waiting = why
+	w.mu.Unlock()
+}
+
+func (w *watcher) cut(why string) {
+	w.mu.Lock()
+	w.now.Cuts++
+	w.now.Waiting = why
+	w.mu.Unlock()
+}
+
+func (w *watcher) start(total int64, files int) {
+	w.mu.Lock()
+	w.now.Total, w.now.Files, w.now.Done, w.now.Same, w.past = total, files, 0, 0, nil
+	w.now.Windows++
+	w.mu.Unlock()
+	w.enter(PhaseCopy)
+}
+
+func (w *watcher) wire(n int) {
+	w.mu.Lock()
+	w.now.Wire += int64(n)
+	w.mu.Unlock()
+}
+
+func (w *watcher) settled(n int, same bool) {
+	w.mu.Lock()
+	w.now.Done += int64(n)
+	w.now.Waiting = ""
+	if same {
+		w.now.Same += int64(n)
+	}
+	w.mu.Unlock()
+}
