@@ -1,0 +1,89 @@
+package listener
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// kick is called by whoever has ended the session, from anywhere.
+func (p *pump) kick() { p.loop.post(p.guarded(func() { p.checkEnded(); p.settle() })) }
+
+// checkEnded parts if the session was ended, as soon as nothing stands in the way of the last words: an answer that is held, whose wait
+// ends at once then, or half a message that the client has not taken yet.
+func (p *pump) checkEnded() {
+	switch {
+	case p.x.ended.Load() == nil, p.phase != relaying, p.waits:
+	case len(p.client.out) == 0:
+		p.part(p.x.lastWords(nil))
+	case p.ends == nil:
+		p.ends = p.after(p.x.srv.cfg.Limits.ShutdownMessage, func() {
+			if p.phase == relaying {
+				p.bury()
+			}
+		})
+	}
+}
+
+// part ends the relay: the backend hears nothing more, the client the last words, if there are any.
+func (p *pump) part(last *pgError) {
+	if p.phase != relaying {
+		return
+	}
+	p.phase = parting
+	p.holdsNoMore()
+	p.held, p.rest = nil, nil
+	p.loop.giveBack(&p.backend)
+	_ = unix.Shutdown(p.backend.fd, unix.SHUT_RDWR)
+	if !p.x.lingers() {
+		p.bury()
+		return
+	}
+	if last != nil {
+		if err := p.toClient(last.encode()); err != nil {
+			p.bury()
+			return
+		}
+	}
+	if len(p.client.out) == 0 {
+		p.linger()
+		return
+	}
+	p.after(p.x.srv.cfg.Limits.ShutdownMessage, p.bury)
+	p.settle()
+}
+
+// linger lets the client read what it was told: closing a socket with unread bytes in it would reset the connection.
+func (p *pump) linger() {
+	p.phase = lingering
+	if p.tls != nil {
+		_ = p.tls.CloseWrite() // a short record: what the socket does not take of it is lost with the connection
+	}
+	_ = unix.Shutdown(p.client.fd, unix.SHUT_WR)
+	if p.client.eof {
+		p.bury()
+		return
+	}
+	p.after(linger, p.bury)
+	p.settle()
+}
+
+// bury ends the session. Its sockets are closed at the end of the loop's turn.
+func (p *pump) bury() {
+	if p.phase == buried {
+		return
+	}
+	p.phase = buried
+	p.holdsNoMore()
+	if p.ends != nil {
+		p.ends.Stop()
+	}
+	p.held, p.rest = nil, nil
+	for _, s := range []*side{&p.client, &p.backend} {
+		p.loop.giveBack(s)
+		if s.listed != 0 {
+			_ = unix.EpollCtl(p.loop.epoll, unix.EPOLL_CTL_DEL, s.fd, nil)
+			s.listed = 0
+		}
+	}
+	p.x.forget()
+	p.loop.gone = append(p.loop.gone, p)
+}
