@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,6 +23,7 @@ type tree struct {
 	spaces  map[uint32]*os.Root
 	places  map[uint32]string
 	disks   disks
+	cached  atomic.Bool // a file system does not do direct writes
 }
 
 // openTree opens the prepared target and creates the tablespaces' directories.
@@ -109,13 +111,13 @@ func (t *tree) place(oid uint32) string {
 	return t.places[oid]
 }
 
-// open opens a listed file for comparison and change; it is made if it is missing.
-func (t *tree) open(f file) (*os.File, error) {
+// open opens a listed file for comparison and change, with more flags of open(2); it is made if it is missing.
+func (t *tree) open(f file, flags int) (*os.File, error) {
 	root := t.root(f.Space)
 	if root == nil {
 		return nil, fmt.Errorf("%s is in a tablespace that the source did not name", f.Name)
 	}
-	return root.OpenFile(f.Name, os.O_RDWR|os.O_CREATE, 0o600)
+	return root.OpenFile(f.Name, os.O_RDWR|os.O_CREATE|flags, 0o600)
 }
 
 // write stores a file of this node, in place of whatever is there under that name.

@@ -149,6 +149,7 @@ func TestSourceKilled(t *testing.T) {
 	b := newBed(t)
 	sock := b.source(t)
 	s := b.station(t, sock)
+	all := t // what comes back serves the points after it as well
 	for _, percent := range []int64{1, 10, 50, 90, 99} {
 		t.Run(fmt.Sprintf("%d %%", percent), func(t *testing.T) {
 			o := s.options(t)
@@ -163,8 +164,8 @@ func TestSourceKilled(t *testing.T) {
 				t.Fatal("a copy of a server that died in the middle counts as whole")
 			}
 			b.mustRefuse(t, o)
-			sock = b.start(t, filepath.Join(b.dir, "source"), "fsync=off")
-			s = b.station(t, sock)
+			sock = b.start(all, filepath.Join(b.dir, "source"), "fsync=off")
+			s = b.station(all, sock)
 			o.Dial, o.Progress, o.MaxRate = s.dial, nil, nil
 			if _, err := Run(t.Context(), o); err != nil {
 				t.Fatal(err)

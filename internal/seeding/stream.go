@@ -222,7 +222,7 @@ func (c *fetcher) zero(f file, q *asked, n int) error {
 	if len(q.have) == 0 || n == 0 || q.away { // what is away is not here, where nothing but zeros was
 		return nil
 	}
-	out, err := c.s.tree.open(f)
+	out, err := c.s.tree.open(f, 0)
 	if err != nil {
 		return &localError{err}
 	}
@@ -304,21 +304,11 @@ func (c *fetcher) patch(f file, q *asked, a answer) error {
 	return c.store(f, q.off, runs, b)
 }
 
-// store writes those parts of a chunk and lets the kernel begin to put them on disk, so that the end is not one long flush.
+// store writes those parts of a chunk.
 func (c *fetcher) store(f file, off int64, runs [][2]int, b []byte) error {
 	defer c.s.watch.onDisk(time.Now())
-	out, err := c.s.tree.open(f)
-	if err != nil {
+	if err := c.s.tree.store(f, off, runs, b); err != nil {
 		return &localError{err}
-	}
-	defer out.Close()
-	for _, r := range runs {
-		if _, err := out.WriteAt(b[r[0]:r[1]], off+int64(r[0])); err != nil {
-			return &localError{fmt.Errorf("write %s: %w", f.Name, err)}
-		}
-	}
-	if len(runs) > 0 {
-		_ = unix.SyncFileRange(int(out.Fd()), off, int64(len(b)), unix.SYNC_FILE_RANGE_WRITE)
 	}
 	return nil
 }

@@ -148,7 +148,7 @@ func (t *tree) resize(f file, want int64) error {
 	if st, err := t.root(f.Space).Lstat(f.Name); err == nil && st.Size() == want && st.Mode().IsRegular() {
 		return nil
 	}
-	out, err := t.open(f)
+	out, err := t.open(f, 0)
 	if err != nil {
 		return err
 	}

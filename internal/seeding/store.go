@@ -1,0 +1,56 @@
+package seeding
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Direct writes begin and end at blocks, which are a multiple of the sectors of all disks, and are long enough to be worth the wait
+// for the disk.
+const (
+	directBlock = 4 << 10
+	directLeast = 64 << 10
+)
+
+// store writes those parts of a chunk, b, which lies at off in the file. What is long goes to the disk directly: to fill the page cache
+// costs more processor time than everything else that is done to a chunk, and pushes out what this machine needs. The rest is left to
+// the kernel, which is told to begin at once, so that the end is not one long flush. Neither is durable before disks.sync.
+func (t *tree) store(f file, off int64, runs [][2]int, b []byte) error {
+	if direct(off, runs) && !t.cached.Load() {
+		err := t.put(f, off, runs, b, unix.O_DIRECT)
+		if !errors.Is(err, unix.EINVAL) {
+			return err
+		}
+		t.cached.Store(true) // this file system wants other blocks, or does not know direct writes
+	}
+	return t.put(f, off, runs, b, 0)
+}
+
+// direct tells whether all runs are long and whole blocks. The chunk itself is in memory as large allocations are: at a page.
+func direct(off int64, runs [][2]int) bool {
+	for _, r := range runs {
+		if (off+int64(r[0]))%directBlock != 0 || r[0]%directBlock != 0 || r[1]%directBlock != 0 || r[1]-r[0] < directLeast {
+			return false
+		}
+	}
+	return len(runs) > 0
+}
+
+func (t *tree) put(f file, off int64, runs [][2]int, b []byte, flag int) (err error) {
+	out, err := t.open(f, flag)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	for _, r := range runs {
+		if _, err := out.WriteAt(b[r[0]:r[1]], off+int64(r[0])); err != nil {
+			return fmt.Errorf("write %s: %w", f.Name, err)
+		}
+	}
+	if flag == 0 && len(runs) > 0 {
+		_ = unix.SyncFileRange(int(out.Fd()), off, int64(len(b)), unix.SYNC_FILE_RANGE_WRITE) // where it cannot, all is left to the end
+	}
+	return nil
+}
