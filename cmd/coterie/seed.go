@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,7 +170,7 @@ func seedLine(op seeding.Operation) string {
 		}
 		return line
 	case p.Total == 0:
-		return strings.TrimSuffix(p.Phase+": "+p.Waiting, ": ")
+		return cmp.Or(p.Waiting, p.Phase)
 	}
 	const width = 24
 	full := int(width * p.Done / max(p.Total, 1))
@@ -180,6 +181,9 @@ func seedLine(op seeding.Operation) string {
 			line += fmt.Sprintf("  there %s", byteCount(p.Same))
 		}
 	}
+	if p.Waiting != "" {
+		return line + "  " + p.Waiting
+	}
 	line += fmt.Sprintf("  %s/s", byteCount(int64(p.Rate)))
 	if left := p.ETA(); left > 0 {
 		line += fmt.Sprintf("  %v left", left.Round(time.Second))
@@ -187,9 +191,6 @@ func seedLine(op seeding.Operation) string {
 	line += "  " + p.Phase
 	if op.Source != "" {
 		line += " from " + string(op.Source)
-	}
-	if p.Waiting != "" {
-		line += "  (" + p.Waiting + ")"
 	}
 	return line
 }

@@ -138,7 +138,7 @@ func seedProgress(p seeding.Progress) string {
 		line += fmt.Sprintf(", %v left", eta.Round(time.Second))
 	}
 	if p.Waiting != "" {
-		line += "; waiting: " + p.Waiting
+		line += "; " + p.Waiting
 	}
 	return line
 }

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -33,6 +34,7 @@ type child struct {
 	Space    string  // where tablespaces go
 	Percent  float64 // of the files: where it stops and waits for its end; over 100: it does not
 	Phase    string  // or at the beginning of which phase
+	File     string  // or as soon as there is such a file in Target
 	Rate     int64
 }
 
@@ -52,6 +54,14 @@ func runChild(text string) int {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
+	if c.File != "" {
+		go func() {
+			for !exists(filepath.Join(c.Target, c.File)) {
+				time.Sleep(10 * time.Microsecond)
+			}
+			hang()
+		}()
+	}
 	_, err := Run(context.Background(), Options{
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", c.Addr)
@@ -66,7 +76,7 @@ func runChild(text string) int {
 			return nil
 		},
 		Progress: func(p Progress) {
-			if p.Total > 0 && p.Phase == PhaseCopy && float64(p.Done) >= c.Percent/100*float64(p.Total) || p.Phase == c.Phase {
+			if p.Total > 0 && p.Phase == PhaseCopy && float64(p.Done) >= c.Percent/100*float64(p.Total) || p.Phase == c.Phase && c.Phase != "" {
 				hang()
 			}
 		},
@@ -108,21 +118,23 @@ func TestTargetKilled(t *testing.T) {
 	s := b.station(t, sock)
 	points := []child{{Percent: 50}, {Percent: 1e3, Phase: PhaseFinish}}
 	if os.Getenv("COTERIE_LONG") != "" {
+		// Around the commit point: while all is made durable, and when pg_control has just got its name.
 		points = append(points, child{Percent: 1}, child{Percent: 10}, child{Percent: 90}, child{Percent: 99},
-			child{Percent: 1e3, Phase: PhaseSync}, child{Percent: 1e3, Phase: PhaseDone})
+			child{Percent: 1e3, File: controlNew}, child{Percent: 1e3, File: controlName})
 	}
 	for _, c := range points {
-		t.Run(fmt.Sprintf("%.0f %% %s", c.Percent, c.Phase), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%.0f %% %s%s", c.Percent, c.Phase, c.File), func(t *testing.T) {
 			o := s.options(t)
 			c.Addr, c.Target, c.StateDir, c.Space = s.addr, o.Target, o.StateDir, filepath.Join(filepath.Dir(o.Target), "ts")
-			if c.Phase == "" {
+			if c.Phase+c.File == "" {
 				c.Rate = 16 << 20
 			}
 			killed := c.run(t)
-			if !killed && c.Phase != PhaseSync && c.Phase != PhaseDone { // which may pass between two looks at it
+			if !killed && c.File == "" { // what was seen may be over before the signal arrives
 				t.Fatal("it ended before it was killed")
 			}
 			whole := exists(filepath.Join(o.Target, controlName))
+			t.Logf("killed: %v, whole: %v", killed, whole)
 			if whole == HalfSeeded(o.Target, o.StateDir) {
 				t.Errorf("pg_control is there: %v, half seeded: %v", whole, HalfSeeded(o.Target, o.StateDir))
 			}
@@ -270,7 +282,12 @@ func (f *flipper) Read(p []byte) (int, error) {
 // position.
 func (b *bed) mustEqual(t *testing.T, sock string, o Options) {
 	t.Helper()
-	standby := b.mustStream(t, sock, o)
+	b.mustBeEqual(t, sock, b.mustStream(t, sock, o), o)
+}
+
+// mustBeEqual is mustEqual for a copy that streams already. Both servers have stopped when it returns.
+func (b *bed) mustBeEqual(t *testing.T, sock, standby string, o Options) {
+	t.Helper()
 	b.must(t, sock, "CREATE EXTENSION IF NOT EXISTS amcheck")
 	b.vacuum(t, sock)
 	b.caughtUp(t, sock, standby)

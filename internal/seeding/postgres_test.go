@@ -400,6 +400,7 @@ func TestSeedsWhileTheServerChanges(t *testing.T) {
 		t.Errorf("a database was created by copying files, and one window was thought to be enough: %+v", r.Progress)
 	}
 	standby := b.mustStream(t, sock, o)
+	defer b.mustBeEqual(t, sock, standby, o)
 	const all = "SELECT string_agg(relname || ' ' || pg_relation_size(oid), ',' ORDER BY relname) FROM pg_class WHERE relkind = 'r' AND relpersistence = 'p' AND relnamespace = 'public'::regnamespace"
 	if got, want := b.must(t, standby, all), b.must(t, sock, all); got != want {
 		t.Errorf("tables of the copy: %s\nof the source: %s", got, want)
@@ -558,6 +559,9 @@ func TestReseedsADivergedCopy(t *testing.T) {
 		}
 		return nil
 	})
+	if n := b.must(t, standby, "SELECT count(*)::text FROM gone"); n != "0" {
+		t.Errorf("the unlogged table has %s rows: what is not in WAL does not belong to a copy", n)
+	}
 	b.must(t, standby, "UPDATE t SET x = 'other' WHERE i % 1000 = 0")
 	b.must(t, standby, "CREATE TABLE only_here AS SELECT generate_series(1, 1000) i")
 	b.must(t, standby, "DROP TABLE marked")

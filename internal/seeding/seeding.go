@@ -72,7 +72,7 @@ type Progress struct {
 	Rate    float64       `json:"rate"`              // bytes of files per second, lately
 	Codec   string        `json:"codec"`             // in use, and why
 	Packed  bool          `json:"packed,omitempty"`  // that codec compresses
-	Waiting string        `json:"waiting,omitempty"` // what keeps it from going on
+	Waiting string        `json:"waiting,omitempty"` // for what, or why, in words
 
 	Pace     float64       `json:"pace"`         // bytes of files per second, over the last half minute: what the ETA is made of
 	DiskWait time.Duration `json:"disk_wait_ns"` // spent by all connections on the target's disks
@@ -80,9 +80,9 @@ type Progress struct {
 }
 
 // ETA estimates the time that is left, by bytes of files and how fast they were settled lately, whatever they became on the wire;
-// 0 if it cannot be told.
+// 0 if it cannot be told, as while the source is gone.
 func (p Progress) ETA() time.Duration {
-	if p.Pace <= 0 || p.Total == 0 {
+	if p.Pace <= 0 || p.Total == 0 || p.Waiting != "" {
 		return 0
 	}
 	return time.Duration(float64(p.Total-p.Done) / p.Pace * float64(time.Second))
@@ -141,8 +141,8 @@ func run(ctx context.Context, o Options) (Result, error) {
 	defer s.close()
 	stopWatch := s.watch.run()
 	defer stopWatch()
+	s.watch.enter(PhaseCheckpoint)
 	for round := 1; ; round++ {
-		s.watch.enter(PhaseCheckpoint)
 		end, control, err := s.round(ctx)
 		var r *RefusedError
 		switch {
@@ -153,7 +153,7 @@ func run(ctx context.Context, o Options) (Result, error) {
 		case round >= maxRounds:
 			return Result{}, fmt.Errorf("%d backup windows were not enough: %s", round, whyAgain(end, err))
 		}
-		s.watch.waiting("one more backup window: " + whyAgain(end, err))
+		s.watch.again(whyAgain(end, err))
 	}
 }
 

@@ -47,7 +47,7 @@ func (s *seeder) stream(ctx context.Context) error {
 		if c.under == 0 {
 			return nil
 		}
-		asked := time.Now()
+		asked := s.watch.listens()
 		kind, body, err := f.read(silence)
 		s.watch.onNet(asked)
 		if err != nil {

@@ -211,7 +211,7 @@ func (s *seeder) patiently(ctx context.Context, f func() error) error {
 			return fmt.Errorf("the source has not answered for %v: %w", sourceGone, err)
 		}
 		if r != nil { // the source is busy with others, which it says
-			s.watch.waiting(r.Message)
+			s.watch.lost(r.Message)
 		} else {
 			s.watch.cut(err.Error())
 		}
@@ -263,6 +263,7 @@ func (s *seeder) dial(ctx context.Context, how func(context.Context) (net.Conn, 
 		switch {
 		case err != nil:
 		case kind == framePing && time.Now().Before(deadline): // a checkpoint takes its time
+			s.watch.found()
 			continue
 		case kind == frameRefusal:
 			err = refused(body)
@@ -275,6 +276,7 @@ func (s *seeder) dial(ctx context.Context, how func(context.Context) (net.Conn, 
 			end()
 			return nil, info, nil, err
 		}
+		s.watch.found()
 		return f, info, end, nil
 	}
 }

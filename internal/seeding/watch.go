@@ -1,6 +1,7 @@
 package seeding
 
 import (
+	"fmt"
 	"sync"
 	"time"
 )
@@ -20,10 +21,18 @@ type watcher struct {
 	choose *chooser
 	began  time.Time
 
-	mu   sync.Mutex
-	now  Progress
-	past []sample // of the last paceWindow
+	mu    sync.Mutex
+	now   Progress
+	past  []sample  // of the last paceWindow, in which nothing was waited for
+	seen  time.Time // when the last snapshot was made
+	gone  string    // why there is no source
+	asked int       // connections that wait for an answer
+	heard time.Time // when a question or an answer was last on one
 }
+
+// quiet is how long a source that was asked may say nothing until it is said to be gone: a connection that is silently cut off shows much
+// later.
+const quiet = 5 * time.Second
 
 // sample is how much was done at an instant.
 type sample struct {
@@ -62,6 +71,30 @@ func (w *watcher) snapshot() Progress {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
+	p := w.now
+	gone := w.gone
+	if silent := now.Sub(w.heard); gone == "" && w.asked > 0 && silent > quiet {
+		gone = fmt.Sprintf("nothing has come for %v", silent.Round(time.Second))
+	}
+	if gone != "" {
+		p.Waiting = "waiting for a source: " + gone
+	}
+	if p.Waiting != "" { // which is no measure of how fast it will go on
+		for i := range w.past {
+			w.past[i].at = w.past[i].at.Add(now.Sub(w.seen))
+		}
+		p.Rate = 0
+	} else {
+		w.measure(now)
+		p.Rate, p.Pace = w.now.Rate, w.now.Pace
+	}
+	w.seen = now
+	p.Took, p.Codec, p.Packed = now.Sub(w.began), w.choose.choice(), w.choose.current().kind != codecNone
+	return p
+}
+
+// measure notes how fast it went lately; w.mu is held.
+func (w *watcher) measure(now time.Time) {
 	w.past = append(w.past, sample{now, w.now.Done})
 	for len(w.past) > 2 && now.Sub(w.past[0].at) > paceWindow {
 		w.past = w.past[1:]
@@ -72,9 +105,6 @@ func (w *watcher) snapshot() Progress {
 		recent++
 	}
 	w.now.Rate = w.since(recent, now, w.now.Rate)
-	p := w.now
-	p.Took, p.Codec, p.Packed = now.Sub(w.began), w.choose.choice(), w.choose.current().kind != codecNone
-	return p
 }
 
 // since is the rate from a sample until now; was, if that is too short ago to tell.
@@ -95,8 +125,19 @@ func (w *watcher) onDisk(since time.Time) {
 
 func (w *watcher) onNet(since time.Time) {
 	w.mu.Lock()
-	w.now.NetWait += time.Since(since)
+	w.heard = time.Now()
+	w.asked--
+	w.now.NetWait += w.heard.Sub(since)
 	w.mu.Unlock()
+}
+
+// listens notes that a connection waits for an answer from now on, until onNet.
+func (w *watcher) listens() (since time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heard = time.Now()
+	w.asked++
+	return w.heard
 }
 
 // done is how much has been settled.
@@ -112,16 +153,26 @@ func (w *watcher) enter(phase string) {
 	w.mu.Unlock()
 }
 
-func (w *watcher) waiting(why string) {
+// again says why all begins anew, until something is settled.
+func (w *watcher) again(why string) {
 	w.mu.Lock()
-	w.now.Waiting = why
+	w.now.Phase, w.now.Waiting = PhaseCheckpoint, "one more backup window: "+why
 	w.mu.Unlock()
 }
+
+// lost says why there is no source, until found is told that there is one.
+func (w *watcher) lost(why string) {
+	w.mu.Lock()
+	w.gone = why
+	w.mu.Unlock()
+}
+
+func (w *watcher) found() { w.lost("") }
 
 func (w *watcher) cut(why string) {
 	w.mu.Lock()
 	w.now.Cuts++
-	w.now.Waiting = why
+	w.gone = why
 	w.mu.Unlock()
 }
 
@@ -142,7 +193,7 @@ func (w *watcher) wire(n int) {
 func (w *watcher) settled(n int, same bool) {
 	w.mu.Lock()
 	w.now.Done += int64(n)
-	w.now.Waiting = ""
+	w.now.Waiting, w.gone = "", ""
 	if same {
 		w.now.Same += int64(n)
 	}
