@@ -24,6 +24,7 @@ func checks(dir string) *check.Registry {
 	r := &check.Registry{}
 	r.Add("certificates", 0, func(context.Context) ([]check.Finding, error) { return findCertificates(dir, time.Now()) })
 	r.Add("group", 0, func(ctx context.Context) ([]check.Finding, error) { return findGroup(ctx, dir) })
+	r.Add("settings", 0, func(ctx context.Context) ([]check.Finding, error) { return findSettings(ctx, dir) })
 	r.Add("fence", 3*time.Minute, func(ctx context.Context) ([]check.Finding, error) { return findFence(ctx, profileOf(dir)) })
 	return r
 }
@@ -40,6 +41,7 @@ fence    how long this host takes until nothing of a server is alive (200 proces
 certificates
          how long this node's certificates hold
 group    what the health policies find, and which synchronous replicas can never take over by themselves
+settings which settings, libraries and collation versions differ between the replicas' servers, and which wait for a restart
 
 With --preflight, before there is a group, the arguments are the hosts that are to be its nodes: their names, the ports both ways, round
 trip and loss, the clocks, what PostgreSQL and C library is installed, how long a flush takes and whether that is plausible, and space. On

@@ -58,6 +58,10 @@ func (l *language) serveControl(c *endpoint.Control) {
 		<-l.n.ready
 		return l.journal(), nil
 	})
+	c.Handle("settings", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
+		<-l.n.ready
+		return l.settingsHere(ctx)
+	})
 	c.Handle("database", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
 		var name string
 		if err := json.Unmarshal(body, &name); err != nil {
@@ -209,6 +213,7 @@ func (l *language) facts(ctx context.Context) catalog.Facts {
 		}
 	}
 	f.Journals = sync.OnceValue(func() map[ag.ReplicaID]catalog.Journal { return l.journals(ctx, f.Group, v.Reach) })
+	f.Settings = sync.OnceValue(func() map[ag.ReplicaID][]catalog.Setting { return l.settings(ctx, f.Group, v.Reach) })
 	var mu sync.Mutex // guards f.Nodes
 	var wg sync.WaitGroup
 	for _, r := range f.Group.Replicas {

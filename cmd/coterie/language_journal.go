@@ -78,30 +78,57 @@ func (l *language) journal() catalog.Journal {
 	return j
 }
 
-// journals asks every node in reach for its own.
+// journals asks every node in reach for its own. What a node that does not answer remembers is told by the node itself: coterie explain.
 func (l *language) journals(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID]catalog.Journal {
-	out := map[ag.ReplicaID]catalog.Journal{}
+	return ofNodes(ctx, l, g, reach, "journal", func(context.Context) (catalog.Journal, error) { return l.journal(), nil })
+}
+
+// settings asks every node in reach for those of its server.
+func (l *language) settings(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID][]catalog.Setting {
+	return ofNodes(ctx, l, g, reach, "settings", l.settingsHere)
+}
+
+// settingsHere are those of this node's server; none where there is no server.
+func (l *language) settingsHere(ctx context.Context) ([]catalog.Setting, error) {
+	if l.n.pg == nil {
+		return nil, nil
+	}
+	found, err := l.n.pg.Settings(ctx)
+	out := make([]catalog.Setting, len(found))
+	for i, s := range found {
+		out[i] = catalog.Setting(s)
+	}
+	return out, err
+}
+
+// ofNodes asks this node, and every other in reach by a control call, at the same time. Who does not answer is left out.
+func ofNodes[T any](ctx context.Context, l *language, g ag.Group, reach []ag.ReplicaID, call string, here func(context.Context) (T, error)) map[ag.ReplicaID]T {
+	ctx, cancel := context.WithTimeout(ctx, 2*reportLimit)
+	defer cancel()
+	out := map[ag.ReplicaID]T{}
 	var mu sync.Mutex // guards out
 	var wg sync.WaitGroup
 	for _, r := range g.Replicas {
-		if r.ID == l.n.self || !slices.Contains(reach, r.ID) {
+		if r.ID != l.n.self && !slices.Contains(reach, r.ID) {
 			continue
 		}
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, 2*reportLimit)
-			defer cancel()
-			var j catalog.Journal
-			if l.n.control.Call(ctx, r.Endpoint, r.ID, "journal", nil, &j) != nil {
-				return // what a node that does not answer remembers is told by the node itself: coterie explain
+			var answer T
+			var err error
+			if r.ID == l.n.self {
+				answer, err = here(ctx)
+			} else {
+				err = l.n.control.Call(ctx, r.Endpoint, r.ID, call, nil, &answer)
+			}
+			if err != nil {
+				return
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			out[r.ID] = j
+			out[r.ID] = answer
 		})
 	}
-	own := l.journal()
 	wg.Wait()
-	out[l.n.self] = own
 	return out
 }
 

@@ -58,6 +58,9 @@ func demo() Facts {
 			},
 			"b": secondary(0x5000), "c": secondary(0x4000), "w": {Connected: true, Role: ag.RoleResolving},
 		},
+		Settings: func() map[ag.ReplicaID][]Setting {
+			return map[ag.ReplicaID][]Setting{"a": {{Name: "max_connections", Value: "100", Source: "default"}}, "b": {{Name: "max_connections", Value: "50", Source: "configuration file", Pending: true}}}
+		},
 		Journals: func() map[ag.ReplicaID]Journal {
 			return map[ag.ReplicaID]Journal{
 				"a": {Decisions: []Decision{{noon, "serve", "leads epoch 7", 7, 40}}, Events: []Event{{noon, 7, "statement", "ALTER AVAILABILITY GROUP", "by me"}}},
@@ -220,6 +223,13 @@ var changes = []struct {
 	{"being seeded", func(f *Facts) { f.Nodes["b"] = Node{Connected: true, Busy: "seed"} }, "select synchronization_state_desc, database_state_desc from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'b' and database_id = 5", "INITIALIZING|RESTORING"},
 	{"being rewound", func(f *Facts) { n := f.Nodes["b"]; n.Busy = "rewind"; f.Nodes["b"] = n }, "select synchronization_state, database_state from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'b' and database_id = 5", "3|2"},
 	{"only registered databases are shown", func(f *Facts) { f.Group.Options.Databases = []string{"shop"} }, "select database_name from sys.availability_databases_cluster", "shop"},
+	{"a copy failed", func(f *Facts) {
+		f.Nodes["b"] = Node{Connected: true, Seedings: []Seeding{{ID: "x", Source: "a", State: "FAILED", Started: noon, Ended: noon, FailedAt: noon, Attempts: 2, Code: 210, Failure: "no space", Errno: 28}}}
+	}, "select failure_state, failure_state_desc, error_code, number_of_attempts, failure_code, failure_message, datediff(second, failure_time_utc, now()) from sys.dm_hadr_automatic_seeding, sys.dm_hadr_physical_seeding_stats", "210|no space|28|2|210|no space|0"},
+	{"a copy is being made", func(f *Facts) {
+		f.Nodes["b"] = Node{Connected: true, Busy: "seed", Seedings: []Seeding{{ID: "x", Source: "a", State: "SEEDING", Started: noon, Attempts: 1, Done: 10, Total: 70, Rate: 2, Left: 30 * time.Second}}}
+	}, "select datediff(second, now(), estimate_time_complete_utc), transferred_size_bytes, database_size_bytes, transfer_rate_bytes_per_second from sys.dm_hadr_physical_seeding_stats", "30|10|70|2"},
+	{"a server has other settings", func(f *Facts) {}, "select node, value, pending_restart from coterie.settings where name = 'max_connections' order by 1", "a|100|false\nb|50|true"},
 	{"no majority", func(f *Facts) { f.Quorum = false }, "select quorum_state_desc, operational_state_desc from sys.dm_hadr_cluster, sys.dm_hadr_availability_replica_states where is_local", "UNKNOWN_QUORUM_STATE|FAILED_NO_QUORUM"},
 	{"no primary", func(f *Facts) { f.Primary, f.WriteOpen = "", false }, "select primary_replica, synchronization_health from sys.dm_hadr_availability_group_states", "|0"},
 	{"backups on the primary", func(f *Facts) { f.Group.Options.BackupPreference = ag.BackupPrimary }, "select fn_hadr_backup_is_preferred_replica('shop')", "1"},

@@ -18,9 +18,10 @@ type Facts struct {
 	WriteOpen bool
 	Quorum    bool
 	Nodes     map[ag.ReplicaID]Node
-	Journals  func() map[ag.ReplicaID]Journal // of every node that answers; nil: nobody was asked
-	Version   string                          // of PostgreSQL, as 15.18
-	User      string                          // who asks
+	Journals  func() map[ag.ReplicaID]Journal   // of every node that answers; nil: nobody was asked
+	Settings  func() map[ag.ReplicaID][]Setting // the same of their servers
+	Version   string                            // of PostgreSQL, as 15.18
+	User      string                            // who asks
 	Profile   string
 }
 
@@ -62,6 +63,14 @@ type Stream struct {
 	Silent time.Duration `json:"silent_ns"`         // since its last sign of life
 	Idle   time.Duration `json:"idle_ns,omitempty"` // since WAL was sent last; 0: not known
 	Rate   float64       `json:"rate"`              // bytes of WAL per second, lately
+}
+
+// Setting is a setting of a server.
+type Setting struct {
+	Name    string `json:"name"`
+	Value   string `json:"value"`
+	Source  string `json:"source"`
+	Pending bool   `json:"pending,omitempty"` // another value waits for a restart
 }
 
 // Database is a database of the instance.

@@ -125,6 +125,23 @@ var ownViews = []view{
 		},
 	},
 	{
+		schema: "coterie", name: "settings", about: "The settings of every server that answers, and the versions of its collations, without those that differ by nature or are for superusers only.",
+		columns: cols("node t, name t, value t, source t, pending_restart b"),
+		rows: func(f Facts) [][]any {
+			if f.Settings == nil {
+				return nil
+			}
+			var out [][]any
+			all := f.Settings()
+			for _, r := range f.Group.Replicas {
+				for _, s := range all[r.ID] {
+					out = append(out, []any{string(r.ID), s.Name, s.Value, s.Source, bit(s.Pending)})
+				}
+			}
+			return out
+		},
+	},
+	{
 		schema: "coterie", name: "policies", about: "The fourteen health policies, and what they found.",
 		columns: cols("policy t, level t, severity t, target t, ok b, finding t"),
 		rows:    policyRows,

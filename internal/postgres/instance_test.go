@@ -263,6 +263,7 @@ func testForeignSettings(t *testing.T, p *server) {
 	if got := p.value("SHOW synchronous_standby_names"); got != "" {
 		t.Errorf("synchronous_standby_names %q survived the start", got)
 	}
+	testSettings(t, p)
 	b, err := os.ReadFile(p.autoConf())
 	if err != nil {
 		t.Fatal(err)
@@ -281,5 +282,35 @@ func testForeignSettings(t *testing.T, p *server) {
 	p.start(true)
 	if got, _, err := p.SyncInForce(t.Context()); err != nil || !got.Equal(own) {
 		t.Errorf("after a restart %v is in force, %v; want %v", got, err, own)
+	}
+}
+
+// testSettings looks at what other replicas are compared with, on a server whose work_mem was changed.
+func testSettings(t *testing.T, p *server) {
+	found, err := p.Settings(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]Setting{}
+	for _, s := range found {
+		if _, twice := got[s.Name]; twice {
+			t.Errorf("%s twice", s.Name)
+		}
+		got[s.Name] = s
+	}
+	for name, want := range map[string]Setting{
+		"work_mem":                 {"work_mem", "7MB", "configuration file", false},
+		"statement_timeout":        {"statement_timeout", "0", "default", false}, // the agent's session has its own
+		"shared_preload_libraries": {"shared_preload_libraries", "", "default", false},
+		"primary_slot_name":        {}, // differs by nature
+		"ssl_passphrase_command":   {}, // is for superusers
+		"data_directory":           {},
+	} {
+		if got[name] != want {
+			t.Errorf("%s: %+v, want %+v", name, got[name], want)
+		}
+	}
+	if len(got) < 200 || got["max_connections"].Value == "" {
+		t.Errorf("%d settings: %+v", len(got), got["max_connections"])
 	}
 }
