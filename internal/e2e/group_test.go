@@ -186,13 +186,16 @@ func (g *group) down(t *testing.T) {
 }
 
 // freePorts finds a range of ports for a lab. It lies below those that the system gives to outgoing connections, one of which
-// could take a listener's place while its node is down.
+// could take a listener's place while its node is down. Where it begins to look differs by process: another run of these tests on
+// the machine finds the same ports free at the same moment.
 func freePorts(t *testing.T) int {
 	t.Helper()
-	for port := 17432; port < 32000; port += 200 {
+	const first, step, ranges = 17432, 200, 72
+	for i := range ranges {
+		port := first + step*((os.Getpid()+i)%ranges)
 		free := true
-		for i := 0; i < 60 && free; i++ {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+i))
+		for n := 0; n < 60 && free; n++ {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+n))
 			if free = err == nil; free {
 				_ = l.Close()
 			}

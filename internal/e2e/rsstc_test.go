@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,40 +21,45 @@ const (
 
 // outcome is a cell of the table that is published for REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT: what was lost, what SQL Server's
 // group does then, and what this one does, which is that or better.
-type outcome struct{ lost, published, want string }
+type outcome struct{ lost, published, here, want string }
+
+// layout is a group of that table, with its outcomes by how many are required.
+type layout struct {
+	name string
+	o    lab.Options
+	rows map[int][]outcome
+}
+
+var layouts = []layout{
+	{"three synchronous replicas", lab.Options{}, map[int][]outcome{
+		0: {{"primary", "manual failover, maybe loss", "automatic, R/W, no loss", writes}, {"secondary", "R/W, no automatic failover later", "R/W, automatic failover later", writes}},
+		1: {{"primary", "automatic, R/W", "automatic, R/W", writes}, {"secondary", "R/W, no automatic failover later", "R/W, automatic failover later; then commits wait", writes}},
+		2: {{"primary", "automatic, not writable until it returns", "automatic, commits wait until it returns", waits}, {"secondary", "not available", "commits wait until it returns", waits}},
+	}},
+	{"two synchronous replicas", lab.Options{Replicas: 2}, map[int][]outcome{
+		0: {{"primary", "manual failover, maybe loss", "waits for it; forced failover, maybe loss", waits}, {"secondary", "R/W, exposed", "R/W, exposed", writes}},
+		1: {{"primary", "automatic, not writable until it returns", "waits for it; forced failover", waits}, {"secondary", "not available", "commits wait until it returns", waits}},
+	}},
+	{"two synchronous replicas and a witness", lab.Options{Replicas: 2, Witness: true}, map[int][]outcome{
+		0: {
+			{"primary", "automatic, R/W", "automatic, R/W", writes},
+			{"secondary", "R/W, exposed", "R/W, exposed", writes},
+			{"witness", "R/W, no automatic failover", "R/W, no automatic failover", writes},
+			{"secondary and witness", "not available", "not available until one returns", waits},
+		},
+		1: {
+			{"primary", "automatic, not writable until it returns", "automatic, commits wait until it returns", waits},
+			{"secondary", "not available", "commits wait until it returns", waits},
+			{"witness", "R/W, no automatic failover", "R/W, no automatic failover", writes},
+			{"secondary and witness", "not available", "not available until both return", waits},
+		},
+	}},
+}
 
 // TestRequiredSecondaries goes through the published table, row by row.
 func TestRequiredSecondaries(t *testing.T) {
 	long(t)
-	for _, layout := range []struct {
-		name string
-		o    lab.Options
-		rows map[int][]outcome
-	}{
-		{"three synchronous replicas", lab.Options{}, map[int][]outcome{
-			0: {{"primary", "manual, maybe loss", writes}, {"secondary", "R/W, no automatic failover later", writes}},
-			1: {{"primary", "automatic, R/W", writes}, {"secondary", "R/W", writes}},
-			2: {{"primary", "automatic, not writable until the old primary returns", waits}, {"secondary", "not available", waits}},
-		}},
-		{"two synchronous replicas", lab.Options{Replicas: 2}, map[int][]outcome{
-			0: {{"primary", "manual, maybe loss", waits}, {"secondary", "R/W, exposed", writes}},
-			1: {{"primary", "automatic, not writable until the partner returns", waits}, {"secondary", "not available", waits}},
-		}},
-		{"two synchronous replicas and a witness", lab.Options{Replicas: 2, Witness: true}, map[int][]outcome{
-			0: {
-				{"primary", "automatic, R/W", writes},
-				{"secondary", "R/W, exposed", writes},
-				{"witness", "R/W, no automatic failover", writes},
-				{"secondary and witness", "not available", waits},
-			},
-			1: {
-				{"primary", "automatic, not writable", waits},
-				{"secondary", "not available", waits},
-				{"witness", "R/W, no automatic failover", writes},
-				{"secondary and witness", "not available", waits},
-			},
-		}},
-	} {
+	for _, layout := range layouts {
 		t.Run(layout.name, func(t *testing.T) {
 			g := raise(t, layout.o)
 			sql(t, g.ReadWrite(), "create table if not exists marks (id int)")
@@ -65,6 +72,26 @@ func TestRequiredSecondaries(t *testing.T) {
 			}
 			g.down(t)
 		})
+	}
+}
+
+// TestRequiredSecondariesInTheDocumentation holds the documentation's table against the one above.
+func TestRequiredSecondariesInTheDocumentation(t *testing.T) {
+	page, err := os.ReadFile("../../docs/coming-from-sql-server.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want strings.Builder
+	want.WriteString("| group | required | lost | SQL Server | Coterie |\n|---|---|---|---|---|\n")
+	for _, layout := range layouts {
+		for _, required := range []int{0, 1, 2} {
+			for _, c := range layout.rows[required] {
+				fmt.Fprintf(&want, "| %s | %d | %s | %s | %s |\n", layout.name, required, c.lost, c.published, c.here)
+			}
+		}
+	}
+	if !strings.Contains(string(page), want.String()) {
+		t.Errorf("docs/coming-from-sql-server.md has another table than\n%s", want.String())
 	}
 }
 
