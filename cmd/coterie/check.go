@@ -25,6 +25,7 @@ func checks(dir string) *check.Registry {
 	r.Add("certificates", 0, func(context.Context) ([]check.Finding, error) { return findCertificates(dir, time.Now()) })
 	r.Add("group", 0, func(ctx context.Context) ([]check.Finding, error) { return findGroup(ctx, dir) })
 	r.Add("settings", 0, func(ctx context.Context) ([]check.Finding, error) { return findSettings(ctx, dir) })
+	r.Add("quorum", 0, func(ctx context.Context) ([]check.Finding, error) { return findQuorum(ctx, dir) })
 	r.Add("fence", 3*time.Minute, func(ctx context.Context) ([]check.Finding, error) { return findFence(ctx, profileOf(dir)) })
 	return r
 }
@@ -38,6 +39,7 @@ func checkCommand() *cobra.Command {
 
 fence    how long this host takes until nothing of a server is alive (200 processes that do not obey, three times), and which lease
          profiles allow for that
+quorum   whether the endpoints of an external etcd answer, how fast, and how many members it has
 certificates
          how long this node's certificates hold
 group    what the health policies find, and which synchronous replicas can never take over by themselves

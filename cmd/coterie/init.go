@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,9 +33,12 @@ type nodeFlags struct {
 	superuser                                                  string
 	noStart                                                    bool
 	major                                                      int
+	quorum                                                     quorumFlags
 }
 
-func (f *nodeFlags) add(c *cobra.Command) {
+// add registers the flags, of a node that founds a group or of one that joins it.
+func (f *nodeFlags) add(c *cobra.Command, founds bool) {
+	f.quorum.add(c, founds)
 	host, _ := os.Hostname()
 	fl := c.Flags()
 	fl.StringVar(&f.name, "name", sanitizeName(host), "this node's name in the group")
@@ -69,6 +73,10 @@ func (f *nodeFlags) config(ctx context.Context, kind string) (config.Config, err
 	c := config.Config{Node: f.name, Kind: kind}
 	if err := config.CheckName(f.name); err != nil {
 		return c, usage("%w; choose one with --name", err)
+	}
+	var err error
+	if c.Quorum, err = f.quorum.config(); err != nil {
+		return c, err
 	}
 	host := f.address
 	if host == "" {
@@ -177,7 +185,7 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 			if a.given() {
 				return usage("--config-file, --yes, --dry-run and --drop-standbys belong to --adopt; see coterie init --help")
 			}
-			if err := f.check(c.Context(), "replica", dir); err != nil {
+			if err := f.check(c.Context(), "replica", dir, ""); err != nil {
 				return err
 			}
 			if !f.noStart {
@@ -194,7 +202,7 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 			return startOrSay(c, dir, f.noStart)
 		},
 	}
-	f.add(c)
+	f.add(c, true)
 	a.add(c)
 	c.Flags().StringVar(&group, "group", "coterie", "what people call the group")
 	c.Flags().StringVar(&profile, "profile", "default", "lease profile: default, fast or wan")
@@ -205,8 +213,11 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 
 // check finds what is wrong with a node to be before root makes its directory and gives it away: a refusal leaves no trace. The user
 // that runs the node looks again, with its own eyes.
-func (f *nodeFlags) check(ctx context.Context, kind, dir string) error {
-	if _, err := f.config(ctx, kind); err != nil {
+//
+// group is the one to join, "" for a group to be.
+func (f *nodeFlags) check(ctx context.Context, kind, dir string, group ag.GroupID) error {
+	cfg, err := f.config(ctx, kind)
+	if err != nil {
 		return err
 	}
 	if kind == "replica" {
@@ -214,9 +225,15 @@ func (f *nodeFlags) check(ctx context.Context, kind, dir string) error {
 			return err
 		}
 	}
-	_, err := emptyLayout(dir)
+	if _, err := emptyLayout(dir); err != nil {
+		return err
+	}
+	_, err = reachQuorum(ctx, cfg, cmp.Or(group, newGroup()), group == "")
 	return err
 }
+
+// newGroup makes the id of a group to be.
+func newGroup() ag.GroupID { return ag.GroupID(uuid.NewString()) }
 
 // emptyLayout refuses a node directory that holds anything.
 func emptyLayout(dir string) (config.Layout, error) {
@@ -261,7 +278,7 @@ func initNode(c *cobra.Command, dir string, f *nodeFlags, group, profile string,
 			takeBack(l)
 		}
 	}()
-	cfg.Group, cfg.GroupName = uuid.NewString(), group
+	cfg.Group, cfg.GroupName = string(newGroup()), group
 	cfg.PostgreSQL = &config.PostgreSQL{BinDir: in.BinDir, Data: l.Data(), Superuser: "postgres"}
 	say(c, "PostgreSQL %s in %s: making the database cluster in %s", in.Version, in.BinDir, l.Data())
 	pg, err := newInstance(cfg, l, nil)
@@ -277,6 +294,10 @@ func initNode(c *cobra.Command, dir string, f *nodeFlags, group, profile string,
 
 // found writes what the first node needs to start: identity, configuration and the record to be.
 func found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres.Instance, in postgres.Install, profile string, noGroup bool) error {
+	members, err := reachQuorum(ctx, cfg, ag.GroupID(cfg.Group), true)
+	if err != nil {
+		return err
+	}
 	if _, err := saveFence(ctx, l, profile); err != nil {
 		return err
 	}
@@ -316,7 +337,7 @@ func found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	f := founding{
 		Group: ag.Group{
 			ID: ag.GroupID(cfg.Group), Name: cfg.GroupName, SystemID: ctl.SystemID, CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second,
-			Profile: profile, HBA: rules, Superuser: cfg.PostgreSQL.Superuser, Replicas: []ag.Replica{{
+			Profile: profile, HBA: rules, Superuser: cfg.PostgreSQL.Superuser, External: members, Replicas: []ag.Replica{{
 				ID: self, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic,
 				Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise, ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise,
 				KeyPin: node.Pin, Voter: true, Major: in.Major, Allow: ag.AllowReadOnly,

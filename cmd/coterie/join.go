@@ -30,10 +30,14 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 		Use: use, GroupID: "node", Short: short, Long: long, Args: args(1, "a join token"),
 		RunE: func(c *cobra.Command, a []string) error {
 			dir, _ := c.Flags().GetString("node")
-			if _, err := readToken(kind, a[0]); err != nil {
+			t, err := readToken(kind, a[0])
+			if err != nil {
 				return err
 			}
-			if err := f.check(c.Context(), kind, dir); err != nil {
+			if err := f.quorum.fromToken(t.Quorum); err != nil {
+				return err
+			}
+			if err := f.check(c.Context(), kind, dir, t.Group); err != nil {
 				return err
 			}
 			if !f.noStart {
@@ -50,7 +54,7 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 			return startOrSay(c, dir, f.noStart)
 		},
 	}
-	f.add(c)
+	f.add(c, false)
 	return c
 }
 
@@ -66,6 +70,9 @@ func joinNode(c *cobra.Command, dir string, f *nodeFlags, kind, text string) (er
 		return err
 	}
 	cfg.Group, cfg.GroupName = string(t.Group), t.Name
+	if _, err := reachQuorum(ctx, cfg, t.Group, false); err != nil { // with the eyes of the user that runs the node
+		return err
+	}
 	req := endpoint.JoinRequest{
 		ID: ag.ReplicaID(cfg.Node), Kind: kind, Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise,
 		ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise, Hosts: certHosts(cfg),

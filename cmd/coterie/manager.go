@@ -38,6 +38,10 @@ func (m *manager) Status() api.Status {
 	s.Draft = v.Group.Draft
 	e, st := v.Record.Epoch, v.Record.State
 	s.Epoch, s.Phase, s.Quorum, s.Voters, s.Profile = e.Epoch, e.Phase, v.Quorum, v.Group.Voting(), v.Group.Profile
+	s.External = v.Group.External
+	if q := n.cfg.Quorum; q != nil {
+		s.QuorumEndpoints = q.Endpoints
+	}
 	s.CommitRule, s.SyncMembers, s.SyncCount, s.Timeline = v.Group.CommitRule, st.V, st.K, st.Basis.Timeline
 	_, s.Required = v.Group.CommitTarget(countSync(v.Group, st.Leader))
 	if v.Op.Epoch == e.Epoch && v.Op.ID != "" {
@@ -102,7 +106,7 @@ func takesOver(g ag.Group, id ag.ReplicaID) bool {
 func (m *manager) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag.Position) api.Replica {
 	st, mine := snap.Statuses[r.ID], r.ID == m.n.self
 	out := api.Replica{
-		Name: r.ID, Role: st.Role, Mode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: r.Votes(), Suspended: r.Suspended, Join: r.Join,
+		Name: r.ID, Role: st.Role, Mode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: v.Group.Votes(r), Suspended: r.Suspended, Join: r.Join,
 		Endpoint: r.Endpoint, Listener: r.Listener, ReadOnly: r.ReadOnly, HTTP: r.HTTP, Position: st.Position, Server: st.Server, Data: st.Data,
 		Busy: st.Busy, Progress: st.Progress, Because: st.Because, Connected: "CONNECTED", Sync: ag.NotSynchronizing,
 	}
@@ -346,7 +350,11 @@ func (m *manager) CreateToken(ctx context.Context, req api.TokenRequest) (api.To
 			addresses = append(addresses, r.Endpoint)
 		}
 	}
-	text, stored, err := endpoint.NewToken(n.ca, req.Role, addresses, req.TTL)
+	var quorum endpoint.TokenQuorum
+	if q := n.cfg.Quorum; q != nil {
+		quorum = endpoint.TokenQuorum{Endpoints: q.Endpoints, CA: q.CA, Cert: q.Cert, Key: q.Key}
+	}
+	text, stored, err := endpoint.NewToken(n.ca, req.Role, addresses, quorum, req.TTL)
 	if err != nil {
 		return api.TokenResult{}, &api.Error{Kind: "usage", Message: err.Error()}
 	}

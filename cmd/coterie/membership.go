@@ -30,13 +30,21 @@ type founding struct {
 
 func (n *node) foundingFile() string { return filepath.Join(n.layout.State(), "founding.json") }
 
-// openStore opens the client of the quorum and, on a voter, its member.
+// openStore opens the client of the quorum and, on a voter of an embedded one, its member.
 func (n *node) openStore(ctx context.Context) error {
-	n.ports = &groupStore{self: n.self, member: n.member.Load, voters: n.voters}
-	store, err := etcd.OpenStore(etcd.StoreConfig{
+	c := etcd.StoreConfig{
 		Group: ag.GroupID(n.cfg.Group), Dial: n.dialQuorum, Replica: n.self, Attempt: n.incarnation,
 		Endpoints: []string{string(n.self)}, Logger: n.log.With("part", "quorum"),
-	})
+	}
+	if err := sameQuorum(n.cfg, *n.group.Load()); err != nil {
+		return err
+	}
+	if n.external() {
+		x := externalQuorum(n.cfg)
+		c.Dial, c.Endpoints = x.Dial, x.Endpoints
+	}
+	n.ports = &groupStore{self: n.self, member: n.member.Load, voters: n.voters, external: n.external()}
+	store, err := etcd.OpenStore(c)
 	if err != nil {
 		return fmt.Errorf("quorum: %w", err)
 	}
@@ -75,6 +83,9 @@ func (n *node) found(ctx context.Context, path string) error {
 	var f founding
 	if err := json.Unmarshal(b, &f); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
+	}
+	if n.external() {
+		return n.foundExternal(ctx, f)
 	}
 	if err := n.startMember(ctx, cmp.Or(f.Token, n.cfg.Group), true, nil); err != nil {
 		return err
@@ -149,7 +160,7 @@ func (n *node) voters() []ag.Replica {
 	}
 	var out []ag.Replica
 	for _, r := range g.Replicas {
-		if r.Votes() {
+		if g.Votes(r) {
 			out = append(out, r)
 		}
 	}
@@ -185,6 +196,9 @@ func (n *node) membershipTurn(ctx context.Context) error {
 			return err
 		}
 		return os.Remove(n.comebackFile())
+	}
+	if n.external() {
+		return n.countExternal(ctx, snap)
 	}
 	switch {
 	case ok && me.Voter && (m == nil || me.EtcdID == 0):
@@ -284,9 +298,9 @@ func assignVotes(g *ag.Group) {
 	}
 	order := make([]int, 0, len(g.Replicas))
 	for _, pass := range []func(ag.Replica) bool{
-		func(r ag.Replica) bool { return r.EtcdID != 0 },
-		func(r ag.Replica) bool { return r.EtcdID == 0 && !r.HasData() },
-		func(r ag.Replica) bool { return r.EtcdID == 0 && r.HasData() },
+		func(r ag.Replica) bool { return g.Votes(r) },
+		func(r ag.Replica) bool { return !g.Votes(r) && !r.HasData() },
+		func(r ag.Replica) bool { return !g.Votes(r) && r.HasData() },
 	} {
 		for i, r := range g.Replicas {
 			if pass(r) {

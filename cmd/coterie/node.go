@@ -57,6 +57,7 @@ type node struct {
 	language *language
 	agent    *agent.Agent
 	ready    chan struct{} // closed once there is an agent
+	counted  time.Time     // when an external quorum's members were counted; the membership's goroutine only
 }
 
 // openNode reads what the node in dir is, and makes sure that nobody else runs it.

@@ -320,7 +320,7 @@ func (s *stoppedNode) confirmRecovery(c *cobra.Command, r ag.Recovery, accounts 
 // refound puts the old quorum member aside and leaves, for the next start, what the new one is founded with. It may run again after a
 // crash at any point.
 func (s *stoppedNode) refound(r ag.Recovery) error {
-	if err := s.putMemberAside(); err != nil {
+	if err := errors.Join(s.putMemberAside(), s.forgetStore()); err != nil {
 		return err
 	}
 	// The new quorum must not be the old one's twin: founded by the same member at the same address, it would be.
@@ -346,6 +346,17 @@ func (s *stoppedNode) putMemberAside() error {
 		return err
 	}
 	return nil
+}
+
+// forgetStore lets this member believe another store than the one it knew; how late a record it has seen it goes on knowing.
+func (s *stoppedNode) forgetStore() error {
+	marks := agent.OpenMarks(s.layout.State())
+	seen, err := marks.Seen()
+	if err != nil {
+		return err
+	}
+	seen.Store, seen.Rev = 0, 0
+	return marks.SetSeen(seen)
 }
 
 func writeSynced(path string, b []byte) error {
@@ -379,7 +390,7 @@ func followCommand() *cobra.Command {
 			if _, err := os.Stat(s.foundingFile()); err == nil {
 				return refused("this member is to found the new quorum at its next start (coterie recover lead was run here); it follows nobody")
 			}
-			if err := errors.Join(s.putMemberAside(), writeSynced(s.comebackFile(), nil)); err != nil {
+			if err := errors.Join(s.putMemberAside(), s.forgetStore(), writeSynced(s.comebackFile(), nil)); err != nil {
 				return err
 			}
 			say(c, "%s has forgotten the lost quorum; start its agent: systemctl start coterie, or coterie agent --node %s", s.self, s.layout.Dir)

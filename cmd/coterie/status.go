@@ -226,11 +226,18 @@ func (d dashboard) printReplicas(w io.Writer) error {
 	if !s.Quorum {
 		quorum = "NONE: what follows is what this node saw last"
 	}
+	votes := fmt.Sprintf("%d voters", s.Voters)
+	if s.External > 0 {
+		votes = fmt.Sprintf("external etcd, members: %d", s.External)
+		if !s.Quorum {
+			quorum += ", of " + strings.Join(s.QuorumEndpoints, " ")
+		}
+	}
 	if s.Draft {
 		_, _ = fmt.Fprintf(w, "no group yet: CREATE AVAILABILITY GROUP makes it, in coterie sql on %s\n", primary)
 	}
 	_, _ = fmt.Fprintf(w, "group %s   primary %s   epoch %d %s   timeline %d\n", s.Group, primary, s.Epoch, s.Phase, s.Timeline)
-	_, _ = fmt.Fprintf(w, "quorum %s (%d voters)   commits wait for %s   automatic failover: %s\n", quorum, s.Voters, s.WaitsFor, s.FailoverReady)
+	_, _ = fmt.Fprintf(w, "quorum %s (%s)   commits wait for %s   automatic failover: %s\n", quorum, votes, s.WaitsFor, s.FailoverReady)
 	if s.Operation != "" {
 		_, _ = fmt.Fprintf(w, "under way: failover, %s\n", s.Operation)
 	}

@@ -13,12 +13,14 @@ import (
 	"github.com/coteriedb/coterie/internal/etcd"
 )
 
-// groupStore is the embedded quorum store as the agent wants it.
+// groupStore is the quorum's store as the agent wants it.
 type groupStore struct {
 	store  *etcd.Store
 	self   ag.ReplicaID
 	member func() *etcd.Member // nil while this node does not vote
 	voters func() []ag.Replica
+	// external says that the store is an administrator's etcd, whose endpoints the configuration file names in order of preference.
+	external bool
 
 	primary atomic.Pointer[ag.ReplicaID]
 	yielded atomic.Int64 // unix nanoseconds of the last move of the quorum's leadership
@@ -29,7 +31,7 @@ func (s *groupStore) Read(ctx context.Context) (agent.Snapshot, error) {
 	if err != nil {
 		return agent.Snapshot{}, err
 	}
-	out := agent.Snapshot{Record: x.Record, Group: x.Group, GroupRev: x.GroupRev, OpRev: x.OpRev, Statuses: make(map[ag.ReplicaID]agent.Status, len(x.Statuses))}
+	out := agent.Snapshot{Record: x.Record, Group: x.Group, GroupRev: x.GroupRev, OpRev: x.OpRev, StoreID: x.Store, StoreRev: x.StoreRev, Statuses: make(map[ag.ReplicaID]agent.Status, len(x.Statuses))}
 	if x.Op != nil {
 		if err := json.Unmarshal(x.Op, &out.Op); err != nil {
 			out.Op = ag.Op{} // void: somebody else's format
@@ -115,7 +117,7 @@ func (s *groupStore) CloseOp(ctx context.Context, opRev int64) error {
 // Prefer asks this node's own member first, because it is nearest, but last while this node is the primary: then a call never
 // hangs on the member whose disk the database is writing to.
 func (s *groupStore) Prefer(primary ag.ReplicaID) {
-	if old := s.primary.Load(); old != nil && *old == primary {
+	if old := s.primary.Load(); s.external || old != nil && *old == primary {
 		return
 	}
 	s.primary.Store(&primary)
@@ -144,6 +146,9 @@ func (s *groupStore) endpoints(primary ag.ReplicaID) []string {
 
 // refresh is called when the voters may have changed.
 func (s *groupStore) refresh() {
+	if s.external {
+		return
+	}
 	var primary ag.ReplicaID
 	if p := s.primary.Load(); p != nil {
 		primary = *p

@@ -299,7 +299,7 @@ func (w *wizard) validate(ctx context.Context, dir string, p plan, ports []strin
 
 // initInteractive asks, and makes the node and then the group, or writes the script.
 func initInteractive(c *cobra.Command, dir string, f *nodeFlags, profile string) error {
-	if err := f.check(c.Context(), "replica", dir); err != nil {
+	if err := f.check(c.Context(), "replica", dir, ""); err != nil {
 		return err
 	}
 	if err := becomeServerUser(dir); err != nil {

@@ -108,9 +108,6 @@ func (r Replica) Part() bool { return r.Join != Detached }
 // HasData reports whether the replica holds a copy of the database; a witness does not.
 func (r Replica) HasData() bool { return r.AvailabilityMode != ConfigurationOnly }
 
-// Votes reports whether the member votes by now: until its learner is promoted, it only is to vote.
-func (r Replica) Votes() bool { return r.Voter && r.EtcdID != 0 }
-
 // AllowConnections is a secondary's answer to clients: NO, READ_ONLY (the default, also for "") or ALL.
 type AllowConnections string
 
@@ -135,6 +132,8 @@ type Group struct {
 	HBA            string        `json:"hba,omitempty"`                               // listener rules of the group, pg_hba.conf syntax; "": the default
 	Superuser      string        `json:"superuser,omitempty"`                         // bootstrap superuser of the cluster; "": postgres
 	Options        Options       `json:"options,omitzero"`
+	// External is how many voting members the etcd has on which an administrator founded the group; 0: the quorum is embedded in its nodes.
+	External int `json:"external_quorum,omitempty"`
 	// Draft says that there is no group yet, or no more: nodes with a quorum, one of which has the data. CREATE makes it a group.
 	Draft bool `json:"draft,omitempty"`
 }
@@ -149,23 +148,27 @@ func (g Group) Replica(id ReplicaID) (Replica, bool) {
 	return Replica{}, false
 }
 
+// Votes reports whether the member votes by now: in an embedded quorum it only is to vote until its learner is promoted. On an
+// external one a vote is about the death of a leader, and needs no member of the store.
+func (g Group) Votes(r Replica) bool { return r.Voter && (r.EtcdID != 0 || g.External > 0) }
+
 // Voting returns how many members vote by now.
 func (g Group) Voting() (n int) {
 	for _, r := range g.Replicas {
-		if r.Votes() {
+		if g.Votes(r) {
 			n++
 		}
 	}
 	return n
 }
 
-// Survives reports whether the quorum keeps its majority without a member.
+// Survives reports whether the quorum keeps its majority without a member. An external one does not rest on any of them.
 func (g Group) Survives(id ReplicaID) bool {
 	left := g.Voting()
-	if r, ok := g.Replica(id); ok && r.Votes() {
+	if r, ok := g.Replica(id); ok && g.Votes(r) {
 		left--
 	}
-	return left > g.Voting()/2
+	return g.External > 0 || left > g.Voting()/2
 }
 
 // Voters returns how many members vote in the quorum, or will when they have joined it.

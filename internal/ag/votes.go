@@ -52,11 +52,13 @@ func (a Answer) Until(self ReplicaID, acked map[ReplicaID]time.Duration) (until 
 }
 
 // minVoters is below how many voters there is no fast takeover: a majority without the leader is then no majority that could be missing one.
+// An external store has to have as many members (safety specification 6.5).
 const minVoters = 3
 
 // Answers returns what a leader of the group declares: nothing where takeover is to rest on silence alone.
 func (g Group) Answers(p Profile) Answer {
-	if g.Options.Detection() != DetectFast || g.Options.CommitBarrier == BarrierStrict || g.Voters() < minVoters {
+	few := g.Voters() < minVoters || g.External > 0 && g.External < minVoters
+	if g.Options.Detection() != DetectFast || g.Options.CommitBarrier == BarrierStrict || few {
 		return Answer{}
 	}
 	a := Answer{Lease: p.Answer}

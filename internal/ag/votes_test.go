@@ -134,3 +134,22 @@ func TestVoteWaitsLongerThanAnyClockLets(t *testing.T) {
 		}
 	}
 }
+
+// An external store of fewer than three members gives no fast takeover, and rests on no member of the group.
+func TestExternalQuorumAndVotes(t *testing.T) {
+	g := Group{External: 1, Replicas: []Replica{{ID: "a", Voter: true}, {ID: "b", Voter: true}, {ID: "c", Voter: true}}}
+	p := Profiles["default"]
+	if a := g.Answers(p); len(a.Voters) != 0 {
+		t.Errorf("one member: %+v", a)
+	}
+	g.External = 3
+	if a := g.Answers(p); len(a.Voters) != 3 {
+		t.Errorf("three members: %+v", a)
+	}
+	if !g.Survives("a") || g.Voting() != 3 {
+		t.Errorf("%t, %d votes", g.Survives("a"), g.Voting())
+	}
+	if g.External = 0; g.Survives("a") || g.Voting() != 0 {
+		t.Errorf("embedded, no learner promoted yet: %t, %d votes", g.Survives("a"), g.Voting())
+	}
+}

@@ -23,6 +23,8 @@ type Snapshot struct {
 	Op       ag.Op // zero: none
 	OpRev    int64
 	Statuses map[ag.ReplicaID]Status
+	StoreID  uint64 // which store answered; 0: not told
+	StoreRev int64  // its revision
 }
 
 // Store is the group's record in the quorum.

@@ -166,7 +166,7 @@ func (a *Agent) takeOver(ctx context.Context, ks KeeperState) error {
 	if err != nil {
 		return err
 	}
-	if err := a.believed.judge(snap.Record); err != nil {
+	if err := a.believed.judge(snap); err != nil {
 		return err
 	}
 	e, l := snap.Record.Epoch, snap.Record.Lead

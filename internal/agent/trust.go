@@ -13,10 +13,13 @@ import (
 // it says of who holds which commits is not true any more, and nobody is promoted upon it (safety specification 1.5).
 var ErrUntrusted = errors.New("the quorum's store is older than what this node has seen")
 
-// SeenMark is the latest record that this node has seen. Both numbers only grow in a store that keeps its promises.
+// SeenMark is the latest record that this node has seen, and the store it was in. The numbers only grow in a store that keeps its
+// promises, and it stays the same store. On disk the revision is that of the last time anything else moved.
 type SeenMark struct {
 	Epoch ag.Epoch `json:"epoch"`
 	Seq   uint64   `json:"state_sequence"`
+	Store uint64   `json:"store,omitempty"`
+	Rev   int64    `json:"store_revision,omitempty"`
 }
 
 // Seen returns the latest record seen; the zero value when there was none.
@@ -33,16 +36,23 @@ type trust struct {
 	kick chan struct{}
 }
 
-// judge refuses a record older than one seen before.
-func (t *trust) judge(r ag.Record) error {
+// judge refuses a record older than one seen before, or of another store. One caller at a time reads and has it judged: of two reads
+// under way at once, the later might end first.
+func (t *trust) judge(s Snapshot) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := SeenMark{r.Epoch.Epoch, r.State.Seq}
-	if now.Epoch < t.seen.Epoch || now.Seq < t.seen.Seq {
-		return fmt.Errorf("%w: it holds epoch %d with state %d, and epoch %d with state %d was seen", ErrUntrusted, now.Epoch, now.Seq, t.seen.Epoch, t.seen.Seq)
+	was, now := t.seen, SeenMark{s.Record.Epoch.Epoch, s.Record.State.Seq, s.StoreID, s.StoreRev}
+	switch {
+	case now.Epoch < was.Epoch || now.Seq < was.Seq:
+		return fmt.Errorf("%w: it holds epoch %d with state %d, and epoch %d with state %d was seen", ErrUntrusted, now.Epoch, now.Seq, was.Epoch, was.Seq)
+	case was.Store != 0 && now.Store != was.Store:
+		return fmt.Errorf("%w: it is store %x, and the record was in store %x", ErrUntrusted, now.Store, was.Store)
+	case now.Rev < was.Rev:
+		return fmt.Errorf("%w: it is at revision %d, and revision %d was seen", ErrUntrusted, now.Rev, was.Rev)
 	}
-	if now != t.seen {
-		t.seen = now
+	t.seen = now
+	was.Rev = now.Rev // which moves all the time
+	if now != was {
 		select {
 		case t.kick <- struct{}{}:
 		default:

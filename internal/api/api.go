@@ -125,30 +125,33 @@ type TokenResult struct {
 
 // Status is the group as one node knows it.
 type Status struct {
-	Group         string        `json:"group"`
-	Draft         bool          `json:"draft,omitempty"` // the nodes have joined each other, and there is no group yet
-	GroupID       ag.GroupID    `json:"group_id"`
-	Node          ag.ReplicaID  `json:"node"`
-	Epoch         ag.Epoch      `json:"epoch"`
-	Phase         ag.Phase      `json:"phase"`
-	Primary       ag.ReplicaID  `json:"primary,omitempty"`
-	WriteOpen     bool          `json:"write_open"`
-	Quorum        bool          `json:"quorum"`
-	Voters        int           `json:"voters"`
-	Profile       string        `json:"profile"`
-	CommitRule    ag.CommitRule `json:"commit_rule"`
-	Required      int           `json:"required_synchronized_secondaries"`
-	SyncMembers   []ag.Member   `json:"v"`
-	SyncCount     int           `json:"k"`
-	WaitsFor      string        `json:"commits_wait_for"`
-	FailoverReady string        `json:"automatic_failover"` // ready, or why not
-	Timeline      ag.Timeline   `json:"timeline"`
-	Rule          ag.Rule       `json:"rule"` // the last decision of this node
-	Because       string        `json:"because"`
-	Operation     string        `json:"operation,omitempty"`
-	Replicas      []Replica     `json:"replicas"`
-	AnswersUntil  string        `json:"lease,omitempty"` // of this node, as primary
-	Links         []Link        `json:"links,omitempty"` // that carry WAL from or to this node
+	Group     string       `json:"group"`
+	Draft     bool         `json:"draft,omitempty"` // the nodes have joined each other, and there is no group yet
+	GroupID   ag.GroupID   `json:"group_id"`
+	Node      ag.ReplicaID `json:"node"`
+	Epoch     ag.Epoch     `json:"epoch"`
+	Phase     ag.Phase     `json:"phase"`
+	Primary   ag.ReplicaID `json:"primary,omitempty"`
+	WriteOpen bool         `json:"write_open"`
+	Quorum    bool         `json:"quorum"`
+	Voters    int          `json:"voters"`
+	External  int          `json:"external_quorum,omitempty"` // voting members of the administrator's etcd; 0: the quorum is embedded
+	// QuorumEndpoints are where the answering node reaches an external quorum.
+	QuorumEndpoints []string      `json:"quorum_endpoints,omitempty"`
+	Profile         string        `json:"profile"`
+	CommitRule      ag.CommitRule `json:"commit_rule"`
+	Required        int           `json:"required_synchronized_secondaries"`
+	SyncMembers     []ag.Member   `json:"v"`
+	SyncCount       int           `json:"k"`
+	WaitsFor        string        `json:"commits_wait_for"`
+	FailoverReady   string        `json:"automatic_failover"` // ready, or why not
+	Timeline        ag.Timeline   `json:"timeline"`
+	Rule            ag.Rule       `json:"rule"` // the last decision of this node
+	Because         string        `json:"because"`
+	Operation       string        `json:"operation,omitempty"`
+	Replicas        []Replica     `json:"replicas"`
+	AnswersUntil    string        `json:"lease,omitempty"` // of this node, as primary
+	Links           []Link        `json:"links,omitempty"` // that carry WAL from or to this node
 }
 
 // Restarted reports whether the agent that answered was started less than that long ago.

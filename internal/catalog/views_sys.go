@@ -159,14 +159,18 @@ var sysViews = []view{
 		},
 	},
 	{
-		schema: "sys", name: "dm_hadr_cluster", about: "The quorum.",
+		schema: "sys", name: "dm_hadr_cluster", about: "The quorum: a majority of nodes, or EXTERNAL where it is an etcd of the administrator's.",
 		columns: cols("cluster_name t, quorum_type i4, quorum_type_desc t, quorum_state i4, quorum_state_desc t"),
 		rows: func(f Facts) [][]any {
 			state := code{1, "NORMAL_QUORUM"}
 			if !f.Quorum {
 				state = code{0, "UNKNOWN_QUORUM_STATE"}
 			}
-			return [][]any{{f.Group.Name, int64(0), "NODE_MAJORITY", state.n, state.desc}}
+			kind := code{0, "NODE_MAJORITY"}
+			if f.Group.External > 0 {
+				kind = code{4, "EXTERNAL"}
+			}
+			return [][]any{{f.Group.Name, kind.n, kind.desc, state.n, state.desc}}
 		},
 	},
 	{
@@ -179,7 +183,7 @@ var sysViews = []view{
 				if f.Nodes[r.ID].Connected {
 					state = code{1, "UP"}
 				}
-				out = append(out, []any{string(r.ID), int64(0), "CLUSTER_NODE", state.n, state.desc, bit(r.Votes())})
+				out = append(out, []any{string(r.ID), int64(0), "CLUSTER_NODE", state.n, state.desc, bit(f.Group.Votes(r) && f.Group.External == 0)})
 			}
 			return out
 		},

@@ -28,6 +28,8 @@ type Config struct {
 	// Group is the group's UUID, and GroupName what people call it.
 	Group     string `yaml:"group"`
 	GroupName string `yaml:"group_name"`
+	// Quorum is absent where the group's quorum is embedded in its nodes.
+	Quorum *Quorum `yaml:"quorum,omitempty"`
 	// Endpoint is the one port for everything between nodes.
 	Endpoint Address `yaml:"endpoint"`
 	// ReadWrite and ReadOnly are the client ports. Advertise is what other nodes and `coterie status` print.
@@ -45,6 +47,14 @@ type Config struct {
 	Tablespaces map[string]string `yaml:"tablespaces,omitempty"`
 	// SeedingsAtOnce is how many heavy copies may be made of this node at a time; 0: one. Others wait for their turn.
 	SeedingsAtOnce int `yaml:"seedings_at_once,omitempty"`
+}
+
+// Quorum is an etcd that an administrator runs, and how this node reaches it. Whether a group has one is decided when it is founded.
+type Quorum struct {
+	Endpoints []string `yaml:"endpoints"`      // client URLs, https://host:2379, the preferred ones first
+	CA        string   `yaml:"ca,omitempty"`   // file of the authorities behind the servers' certificates; "": the system's
+	Cert      string   `yaml:"cert,omitempty"` // file of this node's client certificate, where the etcd wants one
+	Key       string   `yaml:"key,omitempty"`  // file of its key, which only this node's user may read
 }
 
 // Address is a port this node serves.
@@ -117,6 +127,16 @@ func (c Config) Validate() error {
 		}
 	default:
 		errs = append(errs, fmt.Errorf("kind %q: replica or witness", c.Kind))
+	}
+	if q := c.Quorum; q != nil {
+		if len(q.Endpoints) == 0 {
+			errs = append(errs, errors.New("quorum: no endpoints"))
+		}
+		for key, path := range map[string]string{"ca": q.CA, "cert": q.Cert, "key": q.Key} {
+			if path != "" && !filepath.IsAbs(path) {
+				errs = append(errs, fmt.Errorf("quorum.%s: %q must begin with /", key, path))
+			}
+		}
 	}
 	if c.Group == "" {
 		errs = append(errs, errors.New("group is missing"))

@@ -202,7 +202,7 @@ func (d *desk) forged(t *testing.T, ca *endpoint.CA) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, _, err := endpoint.NewToken(ca, "replica", []string{member(s, filepath.Base(d.primary)).Endpoint}, time.Hour)
+	text, _, err := endpoint.NewToken(ca, "replica", []string{member(s, filepath.Base(d.primary)).Endpoint}, endpoint.TokenQuorum{}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func (r *registry) join(_ context.Context, id string, verify func([]byte) bool, 
 
 func (r *registry) token(t *testing.T, role string, ttl time.Duration, addrs ...string) Token {
 	t.Helper()
-	text, stored, err := NewToken(r.ca, role, addrs, ttl)
+	text, stored, err := NewToken(r.ca, role, addrs, TokenQuorum{}, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestStrangersAreToldNothing(t *testing.T) {
 		}
 		return ca.Admit(req) // forgot to check
 	}})
-	text, _, err := NewToken(ca, KindReplica, []string{e.Addr().String()}, time.Hour)
+	text, _, err := NewToken(ca, KindReplica, []string{e.Addr().String()}, TokenQuorum{}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

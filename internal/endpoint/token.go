@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +41,18 @@ type Token struct {
 	Addresses []string // endpoints of members that can admit
 	Role      string   // KindReplica or KindWitness
 	Expires   time.Time
+	Quorum    TokenQuorum // of a group whose quorum is not embedded
 }
+
+// TokenQuorum tells a joiner of an external quorum: where it is, and in which files the maker of the token has what it is reached with,
+// because an administrator tends to keep them at one place on every node. No secret is in it. The zero value: the quorum is embedded.
+type TokenQuorum struct {
+	Endpoints     []string
+	CA, Cert, Key string // paths; "": none
+}
+
+// parts are what a token carries of it, in this order.
+func (q TokenQuorum) parts() []string { return append([]string{q.CA, q.Cert, q.Key}, q.Endpoints...) }
 
 // StoredToken is what the group keeps of a token. The hash admits nobody: see proofOf.
 type StoredToken struct {
@@ -52,9 +64,9 @@ type StoredToken struct {
 }
 
 // NewToken makes a token for a node of that role, and what the group stores of it.
-func NewToken(ca *CA, role string, addresses []string, ttl time.Duration) (string, StoredToken, error) {
+func NewToken(ca *CA, role string, addresses []string, q TokenQuorum, ttl time.Duration) (string, StoredToken, error) {
 	t := Token{
-		Group: ca.Group, Name: ca.Name(), CAPin: ca.Pin(), Role: role, Addresses: addresses,
+		Group: ca.Group, Name: ca.Name(), CAPin: ca.Pin(), Role: role, Addresses: addresses, Quorum: q,
 		Expires: time.Now().Add(ttl).UTC().Truncate(time.Second),
 	}
 	var id [8]byte
@@ -129,7 +141,8 @@ func checksum(b []byte) []byte {
 	return sum[:tokenSum]
 }
 
-// encode writes group, pin, id, secret, expiry, role, name and addresses; strings carry their length in one byte.
+// encode writes group, pin, id, secret, expiry, role, name, addresses and, where it is external, the quorum; strings carry their length in
+// one byte.
 func (t Token) encode() (string, error) {
 	if err := t.validate(); err != nil {
 		return "", err
@@ -151,7 +164,16 @@ func (t Token) encode() (string, error) {
 	for _, a := range t.Addresses {
 		b = appendString(b, a)
 	}
-	return tokenPrefix + base64.RawURLEncoding.EncodeToString(append(b, checksum(b)...)), nil
+	if len(t.Quorum.Endpoints) > 0 {
+		for _, s := range t.Quorum.parts() {
+			b = appendString(b, s)
+		}
+	}
+	text := tokenPrefix + base64.RawURLEncoding.EncodeToString(append(b, checksum(b)...))
+	if len(text) > maxToken {
+		return "", fmt.Errorf("a token with these addresses has %d characters; the limit is %d", len(text), maxToken)
+	}
+	return text, nil
 }
 
 func appendString(b []byte, s string) []byte { return append(append(b, byte(len(s))), s...) }
@@ -171,6 +193,17 @@ func (t Token) validate() error {
 		if err := validateAddress(a); err != nil {
 			return err
 		}
+	}
+	if len(t.Quorum.Endpoints) > maxAddresses {
+		return fmt.Errorf("a token names at most %d endpoints of the quorum, not %d", maxAddresses, len(t.Quorum.Endpoints))
+	}
+	for _, s := range t.Quorum.parts() {
+		if len(s) > 255 {
+			return fmt.Errorf("%q is too long for a token", s)
+		}
+	}
+	if slices.Contains(t.Quorum.Endpoints, "") {
+		return errors.New("an endpoint of the quorum is empty")
 	}
 	return nil
 }
@@ -218,7 +251,13 @@ func decodeToken(b []byte) (Token, error) {
 		t.Addresses = append(t.Addresses, str())
 	}
 	if len(b) > 0 {
-		return Token{}, errors.New("it is too long")
+		t.Quorum.CA, t.Quorum.Cert, t.Quorum.Key = str(), str(), str()
+		if len(b) == 0 {
+			return Token{}, errors.New("it is too long")
+		}
+	}
+	for len(b) > 0 {
+		t.Quorum.Endpoints = append(t.Quorum.Endpoints, str())
 	}
 	return t, t.validate()
 }

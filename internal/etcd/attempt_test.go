@@ -100,7 +100,7 @@ func TestNothingIsAppliedLate(t *testing.T) {
 		m.Hold(-1)
 		release.Go(func() { // let only the reading back through
 			select {
-			case <-time.After(m.cfg.CallTimeout * 7 / 10):
+			case <-time.After(m.cfg.CallTimeout * 8 / 10): // sending gives up after seven tenths
 			case <-stop:
 			}
 			m.Hold(0)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/etcd/standalone"
 )
 
 // world opens Stores of one fresh group.
@@ -23,6 +25,7 @@ type world struct {
 func TestContract(t *testing.T) {
 	tests := map[string]func(t *testing.T, w world){
 		"bootstrap":          testBootstrap,
+		"replace":            testReplace,
 		"commit":             testCommit,
 		"takeover race":      testTakeoverRace,
 		"votes":              testVotes,
@@ -45,7 +48,13 @@ func TestContract(t *testing.T) {
 	t.Run("etcd", func(t *testing.T) {
 		c := newCluster(t, "n1")
 		for name, test := range tests {
-			t.Run(name, func(t *testing.T) { test(t, etcdWorld(t, c)) })
+			t.Run(name, func(t *testing.T) { test(t, etcdWorld(t, StoreConfig{Dial: c.dial, Endpoints: []string{"n1"}})) })
+		}
+	})
+	t.Run("external", func(t *testing.T) {
+		x := external(standalone.New(t, filepath.Join(shortDir(t), "etcd")))
+		for name, test := range tests {
+			t.Run(name, func(t *testing.T) { test(t, etcdWorld(t, StoreConfig{Dial: x.Dial, Endpoints: x.Endpoints})) })
 		}
 	})
 }
@@ -66,18 +75,24 @@ func memoryWorld() world {
 }
 
 // etcdWorld empties the store first: one member serves all tests.
-func etcdWorld(t *testing.T, c *cluster) world {
-	raw := c.store("raw", "n1")
+func etcdWorld(t *testing.T, reach StoreConfig) world {
+	reach.CallTimeout, reach.Logger = 5*time.Second, testLogger(t)
+	open := func(t *testing.T, group ag.GroupID, replica ag.ReplicaID, attempt string) *Store {
+		c := reach
+		c.Group, c.Replica, c.Attempt = group, replica, attempt
+		return openTest(t, c)
+	}
+	raw, at := open(t, testGroup, "", "raw"), reach.Endpoints[0]
 	force := func(t *testing.T, o op) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if _, err := raw.back.txn(ctx, "n1", txn{Then: []op{o}}); err != nil {
+		if _, err := raw.back.txn(ctx, at, txn{Then: []op{o}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, group := range []ag.GroupID{testGroup, otherGroup} {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		res, err := raw.back.txn(ctx, "n1", txn{Then: []op{list("/coterie/v1/"+string(group)+"/", 0)}})
+		res, err := raw.back.txn(ctx, at, txn{Then: []op{list("/coterie/v1/"+string(group)+"/", 0)}})
 		cancel()
 		if err != nil {
 			t.Fatal(err)
@@ -87,13 +102,8 @@ func etcdWorld(t *testing.T, c *cluster) world {
 		}
 	}
 	return world{
-		open: func(t *testing.T, group ag.GroupID, replica ag.ReplicaID, attempt string) *Store {
-			return openTest(t, StoreConfig{
-				Group: group, Dial: c.dial, Endpoints: []string{"n1"}, Replica: replica, Attempt: attempt,
-				CallTimeout: 5 * time.Second, Logger: testLogger(t),
-			})
-		},
-		put: func(t *testing.T, key, value string) { force(t, put(raw.keys.prefix+key, []byte(value))) },
+		open: open,
+		put:  func(t *testing.T, key, value string) { force(t, put(raw.keys.prefix+key, []byte(value))) },
 	}
 }
 
@@ -162,6 +172,27 @@ func testBootstrap(t *testing.T, w world) {
 	if snap.Group.Name != "orders" || len(snap.Group.Replicas) != 3 || snap.GroupRev != r.Revs.Epoch || snap.StoreRev < snap.GroupRev || snap.Op != nil {
 		t.Fatalf("snapshot after bootstrap: %+v", snap)
 	}
+}
+
+func testReplace(t *testing.T, w world) {
+	ctx := testContext(t)
+	s := w.open(t, testGroup, "n1", "n1-1")
+	later := ag.EpochRecord{Epoch: 7, Phase: ag.PhasePromote, Leader: "n2", TLI: 9, MaxTLI: 9, Forced: true}
+	st := ag.State{Leader: "n2", Copy: "c2", Seq: 30}
+	ok(t, s.Replace(ctx, firstGroup(testGroup), firstEpoch, firstState)) // an empty store
+	snap, err := s.Read(ctx)
+	ok(t, err)
+	if _, err := s.Renew(ctx, snap.Record.Revs.Epoch, ag.Lead{Epoch: 1, Holder: "n1"}); err != nil {
+		t.Fatal(err)
+	}
+	ok(t, s.Replace(ctx, firstGroup(testGroup), later, st)) // an old record
+	ok(t, s.Replace(ctx, firstGroup(testGroup), later, st)) // again
+	snap, err = s.Read(ctx)
+	ok(t, err)
+	if snap.Record.Epoch != later || snap.Record.State.Seq != 30 || snap.Record.Revs.Lead != 0 || snap.Store == 0 {
+		t.Fatalf("%+v", snap)
+	}
+	want(t, s.Replace(ctx, firstGroup(testGroup), firstEpoch, firstState), ErrConflict)
 }
 
 func testCommit(t *testing.T, w world) {

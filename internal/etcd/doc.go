@@ -6,8 +6,8 @@
 // tests of its users.
 //
 // It must not know what a record means: it compares revisions, it never decides who leads. It opens no network connection
-// by itself (Dial is given to it; only etcd's own peer traffic dials, with the node's certificate), and it does not know
-// PostgreSQL.
+// to a node by itself (Dial is given to it; only etcd's own peer traffic dials, with the node's certificate), and it does not know
+// PostgreSQL. External is the dialer where an administrator runs the etcd.
 //
 // Start reading at Store.Read and Store.Commit in record.go, then attempt.go for what happens when an answer is lost, then
 // StartMember.

@@ -62,6 +62,9 @@ func (m *Memory) Put(key string, value []byte) {
 	m.back.set(func() { m.back.apply(txn{Then: []op{put(m.keys.prefix+key, value)}}) })
 }
 
+// memoryID is the identity of every store in memory.
+const memoryID = 1
+
 // memory is the backend: etcd's transactions and watches over a map.
 type memory struct {
 	mu               sync.Mutex
@@ -161,7 +164,7 @@ func (m *memory) apply(t txn) txnResult {
 		m.rev = next
 		m.tell(changed)
 	}
-	res.rev = m.rev
+	res.rev, res.store = m.rev, memoryID
 	return res
 }
 

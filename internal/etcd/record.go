@@ -24,7 +24,7 @@ func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 		return Snapshot{}, fmt.Errorf("%w: group %s: epoch at revision %d, state at %d, config at %d; all must exist",
 			ErrCorrupt, s.cfg.Group, epoch.rev, state.rev, config.rev)
 	}
-	snap := Snapshot{GroupRev: config.rev, OpRev: op.rev, StoreRev: res.rev}
+	snap := Snapshot{GroupRev: config.rev, OpRev: op.rev, Store: res.store, StoreRev: res.rev}
 	if snap.Record, err = decodeRecord(epoch, state, res.one(2)); err != nil {
 		return Snapshot{}, err
 	}
@@ -183,6 +183,44 @@ func (s *Store) Renew(ctx context.Context, epochRev int64, lead ag.Lead) (int64,
 		s.renewal.rev = res.one(1).rev
 	}
 	return 0, fmt.Errorf("renew the lease: %w: /lead keeps changing", ErrConflict)
+}
+
+// Replace writes a group's configuration and record anew after the loss of its quorum, whatever an older store still holds of it. It
+// fails with ErrConflict if the store holds an epoch as late as e already; calling it again after it was made changes nothing.
+func (s *Store) Replace(ctx context.Context, g ag.Group, e ag.EpochRecord, st ag.State) error {
+	config, err1 := encode(g, maxConfigBytes)
+	epoch, err2 := encode(e, maxRecordBytes)
+	state, err3 := encode(st, maxRecordBytes)
+	if err := errors.Join(checkGroup(g, s.cfg.Group), checkEpoch(e), checkState(st), err1, err2, err3); err != nil {
+		return fmt.Errorf("replace the group's record: %w", err)
+	}
+	res, err := s.read(ctx, get(s.keys.epoch), get(s.keys.state), get(s.keys.lead), get(s.keys.config))
+	if err != nil {
+		return fmt.Errorf("replace the group's record: %w", err)
+	}
+	found, old := res.one(0), ag.EpochRecord{}
+	if found.rev != 0 {
+		if err := decode(found, maxRecordBytes, &old); err != nil {
+			return fmt.Errorf("replace the group's record: %w", err)
+		}
+	}
+	if old.Epoch == e.Epoch && old.Leader == e.Leader {
+		return nil
+	}
+	if old.Epoch >= e.Epoch {
+		return fmt.Errorf("replace the group's record: %w: the store holds epoch %d of %s", ErrConflict, old.Epoch, old.Leader)
+	}
+	out, err := s.change(ctx, write{
+		guards: []guard{{s.keys.epoch, found.rev}, {s.keys.state, res.one(1).rev}, {s.keys.lead, res.one(2).rev}, {s.keys.config, res.one(3).rev}},
+		ops:    []op{put(s.keys.config, config), put(s.keys.epoch, epoch), put(s.keys.state, state), del(s.keys.lead), del(s.keys.op)},
+	})
+	if err == nil && !out.made {
+		err = fmt.Errorf("%w: somebody else writes as group %s", ErrConflict, s.cfg.Group)
+	}
+	if err != nil {
+		return fmt.Errorf("replace the group's record: %w", err)
+	}
+	return nil
 }
 
 // Bootstrap writes the first configuration and record of a group. It fails with ErrConflict if there is any.

@@ -76,7 +76,8 @@ type Snapshot struct {
 	GroupRev int64
 	Op       json.RawMessage // the operator's request, nil when there is none
 	OpRev    int64
-	StoreRev int64
+	Store    uint64 // which store answered: etcd's cluster id
+	StoreRev int64  // its revision, which never goes back in a store that keeps its promises
 	Statuses map[ag.ReplicaID]json.RawMessage
 }
 

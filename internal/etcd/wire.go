@@ -77,11 +77,12 @@ type kv struct {
 	rev   int64
 }
 
-// txnResult holds which branch ran, the store's revision after it, and what each get and range of the branch returned, in
+// txnResult holds which branch ran, the store's identity and its revision after it, and what each get and range of the branch returned, in
 // order (puts and deletes have no entry).
 type txnResult struct {
 	ok    bool
 	rev   int64
+	store uint64 // the identity of the store
 	reads [][]kv
 }
 
@@ -247,7 +248,7 @@ func (w *wire) txn(ctx context.Context, endpoint string, t txn) (txnResult, erro
 	if err != nil {
 		return txnResult{}, err
 	}
-	out := txnResult{ok: resp.GetSucceeded(), rev: resp.GetHeader().GetRevision()}
+	out := txnResult{ok: resp.GetSucceeded(), rev: resp.GetHeader().GetRevision(), store: resp.GetHeader().GetClusterId()}
 	for _, r := range resp.GetResponses() {
 		rng := r.GetResponseRange()
 		if rng == nil {

@@ -59,6 +59,7 @@ type Options struct {
 	Keep     bool          // leave what there is when Up fails
 	Disks    bool          // put every node on a disk of its own that can be full, slow, stalled or failing
 	Caps     cgroup.Limits // of every node
+	Quorum   []string      // what coterie init is told of an external quorum; none: it is embedded
 	Exe      string        // the coterie program; default: this one
 	Timeout  time.Duration // of Up; default 3 min
 	Progress func(string)  // is told what goes on, at least every three seconds; one call at a time; may be nil
@@ -109,6 +110,7 @@ type description struct {
 	Password   string        `json:"password"`
 	DiskFaults bool          `json:"disk_faults,omitempty"`
 	Caps       cgroup.Limits `json:"caps,omitzero"`
+	Quorum     []string      `json:"quorum,omitempty"`
 }
 
 func (d description) write(dir string) error { return writeJSON(filepath.Join(dir, file), d) }
@@ -178,7 +180,7 @@ func create(o Options) (*Lab, error) {
 	}
 	l := &Lab{d: description{
 		Replicas: o.Replicas, Witness: o.Witness, Net: cmp.Or(o.Net, NetLoopback), Links: o.Links, Port: o.Port, Profile: o.Profile, NoGroup: o.NoGroup, Exe: exe,
-		Password: rand.Text(), DiskFaults: o.Disks, Caps: o.Caps,
+		Password: rand.Text(), DiskFaults: o.Disks, Caps: o.Caps, Quorum: o.Quorum,
 	}}
 	if !l.namespaced() {
 		l.d.Port = cmp.Or(o.Port, defaultPort)

@@ -179,7 +179,7 @@ func (l *Lab) initArgs(n Node) []string {
 	if l.d.Profile != "default" {
 		args = append(args, "--profile", l.d.Profile)
 	}
-	return args
+	return append(args, l.d.Quorum...)
 }
 
 // flags are what init, join and witness need to know about the node.

@@ -1,0 +1,41 @@
+package agent
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// A store is told by its identity and its revision too: one put back can hold the epoch and state that were seen last, and votes that
+// were taken back since.
+func TestAnotherStoreIsNotBelieved(t *testing.T) {
+	snap := func(epoch ag.Epoch, seq, store uint64, rev int64) Snapshot {
+		var s Snapshot
+		s.Record.Epoch.Epoch, s.Record.State.Seq, s.StoreID, s.StoreRev = epoch, seq, store, rev
+		return s
+	}
+	believed := trust{kick: make(chan struct{}, 1), seen: SeenMark{Epoch: 3, Seq: 9}} // written before stores were told apart
+	steps := []struct {
+		name string
+		snap Snapshot
+		ok   bool
+	}{
+		{"first seen", snap(3, 9, 7, 100), true},
+		{"renewed", snap(3, 9, 7, 110), true},
+		{"as it was before", snap(3, 9, 7, 109), false},
+		{"another with a later record", snap(4, 10, 8, 500), false},
+		{"an earlier state", snap(3, 8, 7, 120), false},
+		{"the same again", snap(3, 9, 7, 110), true},
+		{"later", snap(4, 10, 7, 130), true},
+		{"an earlier epoch", snap(3, 11, 7, 140), false},
+	}
+	for _, s := range steps {
+		if err := believed.judge(s.snap); (err == nil) != s.ok || err != nil && !errors.Is(err, ErrUntrusted) {
+			t.Errorf("%s: %v", s.name, err)
+		}
+	}
+	if now := (SeenMark{Epoch: 4, Seq: 10, Store: 7, Rev: 130}); believed.latest() != now {
+		t.Errorf("%+v", believed.latest())
+	}
+}

@@ -1,0 +1,150 @@
+// Package standalone is an etcd as an administrator runs one: a server of its own on a TCP port, with mutual TLS. Tests start it, to
+// have a group whose quorum is not embedded. It must not know the product: nothing but etcd's own server is in it.
+//
+// Start reading at New.
+package standalone
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+)
+
+// patience bounds the wait for a server to be ready.
+const patience = time.Minute
+
+// Server is an etcd of one member. Its methods are for one goroutine.
+type Server struct {
+	t       testing.TB
+	dir     string
+	client  url.URL
+	peer    url.URL
+	running *embed.Etcd
+
+	// CA, Cert and Key are the files with which a client reaches it.
+	CA, Cert, Key string
+}
+
+// New makes the keys and starts the server in dir, which must not be there yet. It ends with the test.
+func New(t testing.TB, dir string) *Server {
+	t.Helper()
+	s := &Server{t: t, dir: dir, CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "client.crt"), Key: filepath.Join(dir, "client.key")}
+	s.must(os.Mkdir(dir, 0o755)) // a client may be another user
+	s.must(s.makeKeys())
+	s.client, s.peer = s.free("https"), s.free("http")
+	t.Cleanup(s.Stop)
+	s.Start()
+	return s
+}
+
+// Endpoint is the server's client URL. It stays the same.
+func (s *Server) Endpoint() string { return s.client.String() }
+
+// Start starts the server that was stopped, with what it held, and returns when it answers.
+func (s *Server) Start() {
+	s.t.Helper()
+	c := embed.NewConfig()
+	c.Name, c.Dir = "outside", filepath.Join(s.dir, "data")
+	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{s.client}, []url.URL{s.client}
+	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{s.peer}, []url.URL{s.peer}
+	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	c.ClientTLSInfo = transport.TLSInfo{
+		CertFile: filepath.Join(s.dir, "server.crt"), KeyFile: filepath.Join(s.dir, "server.key"), TrustedCAFile: s.CA, ClientCertAuth: true,
+	}
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	e, err := embed.StartEtcd(c)
+	s.must(err)
+	s.running = e
+	select {
+	case <-e.Server.ReadyNotify():
+	case <-time.After(patience):
+		s.t.Fatal("the etcd did not get ready")
+	}
+}
+
+// Stop stops the server, if it runs.
+func (s *Server) Stop() {
+	if s.running != nil {
+		s.running.Close()
+		s.running = nil
+	}
+}
+
+// Forget throws away what the stopped server held: the next Start makes another store at the same address.
+func (s *Server) Forget() {
+	s.t.Helper()
+	s.must(os.RemoveAll(filepath.Join(s.dir, "data")))
+}
+
+func (s *Server) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// free finds a port that nobody uses.
+func (s *Server) free(scheme string) url.URL {
+	s.t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(s.t.Context(), "tcp", "127.0.0.1:0")
+	s.must(err)
+	defer func() { _ = l.Close() }()
+	return url.URL{Scheme: scheme, Host: l.Addr().String()}
+}
+
+// makeKeys makes an authority, and certificates of it for the server and one client.
+func (s *Server) makeKeys() error {
+	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	valid := x509.Certificate{NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), BasicConstraintsValid: true}
+	ca := valid
+	ca.SerialNumber, ca.Subject, ca.IsCA, ca.KeyUsage = big.NewInt(1), pkix.Name{CommonName: "authority of the etcd"}, true, x509.KeyUsageCertSign
+	if err := s.issue(s.CA, "", &ca, &ca, caKey, caKey); err != nil {
+		return err
+	}
+	for i, name := range []string{"server", "client"} {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return err
+		}
+		leaf := valid
+		leaf.SerialNumber, leaf.Subject, leaf.KeyUsage = big.NewInt(int64(i)+2), pkix.Name{CommonName: name}, x509.KeyUsageDigitalSignature
+		leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} // etcd's gateway is a client of its own
+		leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+		if err := s.issue(filepath.Join(s.dir, name+".crt"), filepath.Join(s.dir, name+".key"), &leaf, &ca, key, caKey); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) issue(certFile, keyFile string, cert, ca *x509.Certificate, key, caKey *ecdsa.PrivateKey) error {
+	der, err := x509.CreateCertificate(rand.Reader, cert, ca, key.Public(), caKey)
+	if err != nil {
+		return fmt.Errorf("%s: %w", certFile, err)
+	}
+	err = os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644) //nolint:gosec // a certificate is public
+	if err != nil || keyFile == "" {
+		return err
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	return errors.Join(err, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600))
+}
