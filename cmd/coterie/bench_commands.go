@@ -405,9 +405,13 @@ func allStages(quick, published bool) []stageOf {
 	if !quick {
 		first = append(first, tproccPiece(experiment.TproccOptions{Users: []int{1, 4, 12}, Warehouses: 2, Duration: 5 * time.Second}))
 	}
+	copied := seedingOptions{sizeMB: 1024, rounds: 1, only: []string{"metro", "wan"}}
+	if quick {
+		copied = seedingOptions{sizeMB: 64, rounds: 1, only: []string{"wan"}}
+	}
 	return []stageOf{
 		{need{cpu: 0.5}, first},
-		{need{network: true, links: commitLink}, []piece{commitPiece(commit, commitLink), tunnelPiece(tunnel, tunnelLink), outagePiece(outage, commitLink)}},
+		{need{network: true, links: commitLink}, []piece{commitPiece(commit, commitLink), tunnelPiece(tunnel, tunnelLink), outagePiece(outage, commitLink), seedingPiece(copied)}},
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/bench"
-	benchreport "github.com/coteriedb/coterie/internal/bench/report"
 	"github.com/coteriedb/coterie/internal/linkem"
 )
 
@@ -36,14 +35,16 @@ type seedingOptions struct {
 func benchSeeding() *cobra.Command {
 	o := seedingOptions{sizeMB: 2048, rounds: 3, out: "bench-seeding.json"}
 	c := &cobra.Command{
-		Use: "seeding", Short: "How fast a copy is made, resumed and mended, beside pg_basebackup over the same link",
+		Use: "seeding", Aliases: []string{"seed"}, Short: "How fast a copy is made, resumed and mended, beside pg_basebackup over the same link",
 		Long: `Makes a database server here and copies it over an emulated link: by pg_basebackup (uncompressed, lz4, zstd) and by Coterie's own
 transfer, in turns; then kills a seeding half way and runs it again, damages 1 % of a copy's pages and mends it, and looks what a throttled
 seeding takes from the server's own work. The published size is 2048 MB; a smaller one is a scaled run and says so. Needs root.`,
 		Example: "  coterie bench seeding --size 256 --rounds 3",
 		Args:    args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, figures, err := measureSeeding(c.Context(), o, c.ErrOrStderr())
+			s, figures, err := measureSeeding(c.Context(), o, func(format string, a ...any) {
+				_, _ = fmt.Fprintf(c.ErrOrStderr(), time.Now().Format("15:04:05 ")+format+"\n", a...)
+			})
 			if err != nil {
 				return err
 			}
@@ -71,13 +72,14 @@ seeding takes from the server's own work. The published size is 2048 MB; a small
 			return err
 		},
 	}
+	c.AddCommand(benchSeedingTarget())
 	c.Flags().IntVar(&o.sizeMB, "size", o.sizeMB, "MB of the pgbench database")
 	c.Flags().IntVar(&o.rounds, "rounds", o.rounds, "rounds in which every arm runs once")
 	c.Flags().StringVar(&o.dir, "dir", "", "where the copies are made (default: a new directory in /var/tmp)")
 	c.Flags().StringVar(&o.out, "out", o.out, "file for the samples")
 	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to run: metro, wan, mend, tpcb (default: all)")
 	c.Flags().StringVar(&o.report, "report", "", "directory for the report: the published table beside ours, processor and network over time")
-	c.Flags().StringVar(&o.prof, "profile", "", "file for a processor profile of our own copies over metro, for go tool pprof")
+	c.Flags().StringVar(&o.prof, "profile", "", "files that begin so, for processor profiles of both sides of our own copies over metro, for go tool pprof")
 	c.Flags().BoolVar(&o.json, "json", false, "print the samples instead of the figures")
 	return c
 }
@@ -91,8 +93,6 @@ type seedingSamples struct {
 	Date    time.Time    `json:"date"`
 	Copies  []copySample `json:"copies"`
 	TPCB    []tpcbSample `json:"tpcb"`
-
-	series []benchreport.Series
 }
 
 // copySample is one copy that was made.
@@ -102,7 +102,10 @@ type copySample struct {
 	Seconds float64 `json:"seconds"`
 	Wire    int64   `json:"wire_bytes"`
 	Bytes   int64   `json:"file_bytes"`
-	SrcCPU  float64 `json:"source_cpu_seconds,omitempty"` // both sides of our own transfer share this process
+	// Processor time. The source's is the server's and, for ours, that of the process that serves the copy.
+	SourceCPU float64 `json:"source_cpu_seconds"`
+	TargetCPU float64 `json:"target_cpu_seconds"`
+
 	Codec   string  `json:"codec,omitempty"`
 	Phases  string  `json:"phases,omitempty"`
 	Err     string  `json:"error,omitempty"`
@@ -119,21 +122,18 @@ func (s *seedingSamples) print(w io.Writer) {
 	if s.Scaled {
 		_, _ = fmt.Fprintf(w, "scaled run: %d MB instead of the published 2048\n", s.SizeMB)
 	}
-	_, _ = fmt.Fprintf(w, "%-10s %-34s %10s %12s %14s   %s\n", "link", "arm", "seconds", "wire MB", "MB/s of files", "codec")
+	_, _ = fmt.Fprintf(w, "%-10s %-34s %10s %12s %14s %9s %9s   %s\n", "link", "arm", "seconds", "wire MB", "MB/s of files", "source s", "target s", "codec")
 	for _, c := range s.Copies {
 		if c.Err != "" {
 			_, _ = fmt.Fprintf(w, "%-10s %-34s failed: %s\n", c.Link, c.Arm, c.Err)
 			continue
 		}
-		_, _ = fmt.Fprintf(w, "%-10s %-34s %10.2f %12.1f %14.1f   %s\n", c.Link, c.Arm, c.Seconds, float64(c.Wire)/1e6, float64(c.Bytes)/1e6/c.Seconds, c.Codec)
+		_, _ = fmt.Fprintf(w, "%-10s %-34s %10.2f %12.1f %14.1f %9.2f %9.2f   %s\n", c.Link, c.Arm, c.Seconds, float64(c.Wire)/1e6, float64(c.Bytes)/1e6/c.Seconds, c.SourceCPU, c.TargetCPU, c.Codec)
 	}
 }
 
 // measureSeeding runs the whole experiment.
-func measureSeeding(ctx context.Context, o seedingOptions, progress io.Writer) (*seedingSamples, []bench.Figure, error) {
-	say := func(format string, a ...any) {
-		_, _ = fmt.Fprintf(progress, time.Now().Format("15:04:05 ")+format+"\n", a...)
-	}
+func measureSeeding(ctx context.Context, o seedingOptions, say func(string, ...any)) (*seedingSamples, []bench.Figure, error) {
 	b, err := newSeedBench(ctx, o, say)
 	if err != nil {
 		return nil, nil, err
@@ -176,7 +176,7 @@ func (b *seedBench) metro(ctx context.Context) error {
 	for round := range b.o.rounds {
 		arms := []func(context.Context) copySample{func(ctx context.Context) copySample {
 			defer b.profile(round)()
-			return b.ours(ctx, armOurs, "AUTO")
+			return b.seedOnce(ctx, armOurs, "AUTO", b.profileOf(round, "target"))
 		}}
 		for _, p := range baseBackups {
 			arms = append(arms, func(ctx context.Context) copySample { return b.baseBackup(ctx, p.name, p.compress) })
@@ -191,12 +191,12 @@ func (b *seedBench) metro(ctx context.Context) error {
 	return nil
 }
 
-// profile writes where the processor's time goes until the returned function is called.
+// profile writes where the source's processor time goes until the returned function is called.
 func (b *seedBench) profile(round int) (stop func()) {
 	if b.o.prof == "" {
 		return func() {}
 	}
-	f, err := os.Create(fmt.Sprintf("%s.%d", b.o.prof, round))
+	f, err := os.Create(b.profileOf(round, "source"))
 	if err == nil {
 		err = pprof.StartCPUProfile(f)
 	}
@@ -207,13 +207,20 @@ func (b *seedBench) profile(round int) (stop func()) {
 	return func() { pprof.StopCPUProfile(); _ = f.Close() }
 }
 
+func (b *seedBench) profileOf(round int, side string) string {
+	if b.o.prof == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s.%d.%s", b.o.prof, round, side)
+}
+
 // wan shows what compression gives over a slow link.
 func (b *seedBench) wan(ctx context.Context) error {
 	if err := b.link("wan-good"); err != nil {
 		return err
 	}
-	b.add("wan-good", b.ours(ctx, armOurs, "AUTO"))
-	b.add("wan-good", b.ours(ctx, armPlain, "OFF"))
+	b.add("wan-good", b.seedOnce(ctx, armOurs, "AUTO", ""))
+	b.add("wan-good", b.seedOnce(ctx, armPlain, "OFF", ""))
 	return ctx.Err()
 }
 
@@ -320,9 +327,6 @@ func (b *seedBench) tpcbFigure() bench.Figure {
 
 func (b *seedBench) add(link string, c copySample) {
 	c.Link = link
-	if c.track != nil {
-		b.chart(link, c.Arm, c.track)
-	}
 	b.samples.Copies = append(b.samples.Copies, c)
 	b.say("%s: %s: %.1f s, %.1f MB on the wire %s", link, c.Arm, c.Seconds, float64(c.Wire)/1e6, cmp.Or(c.Err, strings.TrimSuffix(c.Codec+"; "+c.Phases, "; ")))
 }

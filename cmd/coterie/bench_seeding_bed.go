@@ -20,7 +20,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -44,7 +43,6 @@ type seedBench struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	plain   string // address of the server for pg_basebackup, in n1
-	ours    func(ctx context.Context, arm, compression string) copySample
 	tls     *tls.Config
 	addr    string // of the source, in n1
 	passed  atomic.Int64
@@ -54,7 +52,6 @@ type seedBench struct {
 func newSeedBench(ctx context.Context, o seedingOptions, say func(string, ...any)) (_ *seedBench, err error) {
 	b := &seedBench{o: o, say: say, samples: &seedingSamples{Version: version, SizeMB: o.sizeMB, Scaled: o.sizeMB != 2048, Date: time.Now().UTC()}}
 	b.ctx, b.cancel = context.WithCancel(ctx)
-	b.ours = b.seedOnce
 	defer func() {
 		if err != nil {
 			b.close()
@@ -198,49 +195,38 @@ func (b *seedBench) load(ctx context.Context) error {
 	return errors.Join(err, conn.QueryRow(ctx, "SHOW server_version").Scan(&b.samples.Server))
 }
 
-func (b *seedBench) options(target, compression string) seeding.Options {
-	return seeding.Options{
-		Dial: func(ctx context.Context) (c net.Conn, err error) {
-			err = linkem.Enter(b.net.Namespace("n2"), func() (err error) {
-				c, err = (&net.Dialer{}).DialContext(ctx, "tcp", b.addr)
-				return err
-			})
-			if err != nil {
-				return nil, err
-			}
-			return tls.Client(c, b.tls), nil
-		},
-		Member: "n2", Epoch: 1, Compression: compression, Target: filepath.Join(target, "pgdata"), StateDir: filepath.Join(target, "state"),
-	}
-}
-
 // seedOnce makes a copy from nothing.
-func (b *seedBench) seedOnce(ctx context.Context, arm, compression string) copySample {
+func (b *seedBench) seedOnce(ctx context.Context, arm, compression, profile string) copySample {
 	target, err := fresh(b.dir, "ours")
 	if err != nil {
 		return copySample{Arm: arm, Err: err.Error()}
 	}
-	return b.seedInto(ctx, arm, b.options(target, compression))
+	return b.seedInto(ctx, arm, seedTarget{Dir: target, Compression: compression, Profile: profile})
 }
 
-func (b *seedBench) seedInto(ctx context.Context, arm string, o seeding.Options) copySample {
-	before, began := cpuTime(), time.Now()
+func (b *seedBench) seedInto(ctx context.Context, arm string, s seedTarget) copySample {
+	began := time.Now()
 	phases := phaseTimes{at: began}
-	if o.Progress == nil {
-		o.Progress = phases.note
-	}
-	var wire atomic.Int64
-	show := o.Progress
-	o.Progress = func(p seeding.Progress) { wire.Store(p.Wire); show(p) }
-	t := startTrack(cpuTime, wire.Load)
-	r, err := seeding.Run(ctx, o)
+	var wire, pid atomic.Int64
+	// The source's part is done by this process and the server, the target's by its own. The server counts for every arm.
+	source := func() float64 { return ownTime() + b.serverTime() }
+	before, spent := source(), 0.0
+	filling := func() float64 { return processTime(int(pid.Load())) }
+	t := startTrack(source, filling, wire.Load)
+	p, err := b.fill(ctx, s, func(id int, p seeding.Progress) bool {
+		pid.Store(int64(id))
+		wire.Store(p.Wire)
+		phases.note(p)
+		spent = processTime(id)
+		return true
+	})
 	t.stop()
 	if err != nil {
 		return copySample{Arm: arm, Err: err.Error()}
 	}
-	p := r.Progress
 	return copySample{
-		track: t, Arm: arm, Seconds: time.Since(began).Seconds(), Wire: p.Wire, Bytes: p.Total, SrcCPU: cpuTime() - before, Codec: p.Codec, Phases: phases.String(),
+		track: t, Arm: arm, Seconds: time.Since(began).Seconds(), Wire: p.Wire, Bytes: p.Total, SourceCPU: source() - before, TargetCPU: spent, Codec: p.Codec,
+		Phases: phases.String(),
 	}
 }
 
@@ -263,25 +249,18 @@ func (t *phaseTimes) note(p seeding.Progress) {
 
 func (t *phaseTimes) String() string { return strings.Join(t.spent, ", ") }
 
-// resumed kills a seeding half way and runs it again, which is what is measured.
+// resumed kills a target half way and runs it again, which is what is measured.
 func (b *seedBench) resumed(ctx context.Context) copySample {
 	target, err := fresh(b.dir, "ours")
 	if err != nil {
 		return copySample{Arm: armResumed, Err: err.Error()}
 	}
-	o := b.options(target, "AUTO")
-	half, kill := context.WithCancelCause(ctx)
-	defer kill(nil)
-	o.Progress = func(p seeding.Progress) {
-		if p.Total > 0 && p.Done > p.Total/2 {
-			kill(errors.New("killed"))
-		}
+	s := seedTarget{Dir: target, Compression: "AUTO"}
+	_, err = b.fill(ctx, s, func(_ int, p seeding.Progress) bool { return p.Total == 0 || p.Done < p.Total/2 })
+	if !errors.Is(err, errKilled) {
+		return copySample{Arm: armResumed, Err: fmt.Sprintf("it was over before it was killed: %v", err)}
 	}
-	if _, err := seeding.Run(half, o); err == nil {
-		return copySample{Arm: armResumed, Err: "it was over before it was killed"}
-	}
-	o.Progress = nil
-	return b.seedInto(ctx, armResumed, o)
+	return b.seedInto(ctx, armResumed, s)
 }
 
 // damaged flips a byte in 1 % of the pages of the copy that is there, and has it mended.
@@ -315,7 +294,7 @@ func (b *seedBench) damaged(ctx context.Context) copySample {
 	if err != nil {
 		return copySample{Arm: armMended, Err: err.Error()}
 	}
-	return b.seedInto(ctx, armMended, b.options(target, "AUTO"))
+	return b.seedInto(ctx, armMended, seedTarget{Dir: target, Compression: "AUTO"})
 }
 
 // baseBackup runs pg_basebackup in the target's namespace.
@@ -342,19 +321,22 @@ func (b *seedBench) baseBackup(_ context.Context, arm, compress string) copySamp
 	}
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
-	before, began := b.passed.Load(), time.Now()
+	before, server, began := b.passed.Load(), b.serverTime(), time.Now()
 	cmd.SysProcAttr.Pdeathsig = 0 // the thread that starts it ends before it does
 	if err := linkem.Enter(b.net.Namespace("n2"), cmd.Start); err != nil {
 		return copySample{Arm: arm, Err: err.Error()}
 	}
-	t := startTrack(nil, b.passed.Load)
+	t := startTrack(b.serverTime, func() float64 { return processTime(cmd.Process.Pid) }, b.passed.Load)
 	err = cmd.Wait()
 	t.stop()
 	if err != nil {
 		return copySample{Arm: arm, Err: fmt.Sprintf("%v: %s", err, strings.TrimSpace(out.String()))}
 	}
-	took := time.Since(began).Seconds()
-	return copySample{track: t, Arm: arm, Seconds: took, Wire: b.passed.Load() - before, Bytes: treeSize(filepath.Join(target, "d"))}
+	took, used := time.Since(began).Seconds(), cmd.ProcessState
+	return copySample{
+		track: t, Arm: arm, Seconds: took, Wire: b.passed.Load() - before, Bytes: treeSize(filepath.Join(target, "d")),
+		SourceCPU: b.serverTime() - server, TargetCPU: (used.UserTime() + used.SystemTime()).Seconds(),
+	}
 }
 
 var tpsLine = regexp.MustCompile(`tps = ([0-9.]+)`)
@@ -387,19 +369,19 @@ func (b *seedBench) tpcbOnce(ctx context.Context, with bool) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		o := b.options(target, "AUTO")
-		o.MaxRate, o.Spread = func() int64 { return 20e6 }, false
 		copying := make(chan struct{})
 		var once sync.Once
-		o.Progress = func(p seeding.Progress) {
-			if p.Phase == seeding.PhaseCopy {
-				once.Do(func() { close(copying) })
-			}
-		}
-		beside.Go(func() { _, _ = seeding.Run(ctx, o) }) // cancelled when pgbench ends
+		beside.Go(func() {
+			_, _ = b.fill(ctx, seedTarget{Dir: target, Compression: "AUTO", MaxRate: 20e6}, func(_ int, p seeding.Progress) bool { // cancelled when pgbench ends
+				if p.Phase == seeding.PhaseCopy {
+					once.Do(func() { close(copying) })
+				}
+				return true
+			})
+		})
 		select {
 		case <-copying:
-		case <-time.After(time.Minute):
+		case <-time.After(seedPatience):
 			return 0, errors.New("the throttled seeding did not begin")
 		}
 	}
@@ -413,14 +395,6 @@ func (b *seedBench) tpcbOnce(ctx context.Context, with bool) (float64, error) {
 		return 0, fmt.Errorf("pgbench: %w\n%s", err, out)
 	}
 	return strconv.ParseFloat(string(m[1]), 64)
-}
-
-func cpuTime() float64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
 func treeSize(dir string) (n int64) {

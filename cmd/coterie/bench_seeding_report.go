@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/bench/experiment"
 	benchreport "github.com/coteriedb/coterie/internal/bench/report"
 )
 
@@ -13,43 +16,51 @@ const trackEvery = 200 * time.Millisecond
 
 // track samples what a copy costs over time.
 type track struct {
-	began     time.Time
-	quit      chan struct{}
-	done      chan struct{}
-	processor [][2]float64 // seconds and percent of a core
-	network   [][2]float64 // seconds and MB/s
+	began  time.Time
+	quit   chan struct{}
+	done   chan struct{}
+	curves []*curve
 }
 
-// startTrack begins to sample; cpu returns processor seconds and wire bytes so far, either nil where they cannot be told.
-func startTrack(cpu func() float64, wire func() int64) *track {
-	t := &track{began: time.Now(), quit: make(chan struct{}), done: make(chan struct{})}
-	go t.run(cpu, wire)
+// curve is a rate over time: how fast a counter rises.
+type curve struct {
+	name   string
+	unit   float64 // what a rise of one in a second is drawn as
+	count  func() float64
+	was    float64
+	points [][2]float64 // seconds and value
+}
+
+// startTrack begins to sample processor seconds of both sides and bytes on the wire so far.
+func startTrack(source, target func() float64, wire func() int64) *track {
+	t := &track{began: time.Now(), quit: make(chan struct{}), done: make(chan struct{}), curves: []*curve{
+		{name: "source", unit: 100, count: source},
+		{name: "target", unit: 100, count: target},
+		{name: "wire", unit: 1e-6, count: func() float64 { return float64(wire()) }},
+	}}
+	for _, c := range t.curves {
+		c.was = c.count()
+	}
+	go t.run()
 	return t
 }
 
-func (t *track) run(cpu func() float64, wire func() int64) {
+func (t *track) run() {
 	defer close(t.done)
 	tick := time.NewTicker(trackEvery)
 	defer tick.Stop()
-	var wasCPU float64
-	if cpu != nil {
-		wasCPU = cpu()
-	}
-	wasWire, was := wire(), t.began
+	was := t.began
 	for {
 		select {
 		case <-t.quit:
 			return
 		case now := <-tick.C:
-			at, span := now.Sub(t.began).Seconds(), now.Sub(was).Seconds()
-			if cpu != nil {
-				c := cpu()
-				t.processor = append(t.processor, [2]float64{at, 100 * (c - wasCPU) / span})
-				wasCPU = c
+			for _, c := range t.curves {
+				n := c.count()
+				c.points = append(c.points, [2]float64{now.Sub(t.began).Seconds(), max(0, c.unit*(n-c.was)/now.Sub(was).Seconds())}) // who has ended counts nothing
+				c.was = n
 			}
-			w := wire()
-			t.network = append(t.network, [2]float64{at, float64(w-wasWire) / 1e6 / span})
-			wasWire, was = w, now
+			was = now
 		}
 	}
 }
@@ -59,11 +70,11 @@ func (t *track) stop() {
 	<-t.done
 }
 
-// seedingReport makes the page of a run, the published table first.
-func seedingReport(s *seedingSamples) (*benchreport.Report, error) {
+// seedingExperiment is what a run found, the published table first.
+func seedingExperiment(s *seedingSamples) (benchreport.Experiment, error) {
 	pub, err := benchreport.Published("seeding.csv")
 	if err != nil {
-		return nil, err
+		return benchreport.Experiment{}, err
 	}
 	e := benchreport.Experiment{
 		Name: "seeding", Title: "Seeding", Question: "How fast is a copy, beside pg_basebackup?", Scaled: s.Scaled,
@@ -73,7 +84,8 @@ func seedingReport(s *seedingSamples) (*benchreport.Report, error) {
 		Published: []benchreport.Source{pub.Source},
 		Notes: []string{
 			"The published copy is of 32 GB, of another system on other machines: only its ratio can stand beside ours.",
-			"Processor time is of both sides of our own transfer, which share a process in this bench, without the database server's.",
+			"Processor time of the source is the database server's and, for our own transfer, that of the process that serves it.",
+			"The curves are of the first copy of each kind over the slow link, where that was measured.",
 		},
 	}
 	published := benchreport.Table{Title: "Published", Columns: []benchreport.Column{
@@ -85,17 +97,15 @@ func seedingReport(s *seedingSamples) (*benchreport.Report, error) {
 		published.Rows = append(published.Rows, []any{mode, took, plain / max(took, 1), pub.Value(mode, "average_cpu_pct")})
 	}
 	ours := benchreport.Table{Title: "Measured", Columns: []benchreport.Column{
-		{Name: "link"}, {Name: "arm"}, {Name: "time", Unit: "s"}, {Name: "wire", Unit: "MB"}, {Name: "files", Unit: "MB/s"}, {Name: "processor", Unit: "s"}, {Name: "codec"},
+		{Name: "link"}, {Name: "arm"}, {Name: "time", Unit: "s"}, {Name: "wire", Unit: "MB"}, {Name: "files", Unit: "MB/s"},
+		{Name: "processor of the source", Unit: "s"}, {Name: "of the target", Unit: "s"}, {Name: "codec"},
 	}}
 	took := map[string]float64{}
 	for _, c := range s.Copies {
-		row := []any{c.Link, c.Arm, nil, nil, nil, nil, c.Err}
+		row := []any{c.Link, c.Arm, nil, nil, nil, nil, nil, c.Err}
 		if c.Err == "" {
-			row = []any{c.Link, c.Arm, c.Seconds, float64(c.Wire) / 1e6, float64(c.Bytes) / 1e6 / c.Seconds, nil, c.Codec}
+			row = []any{c.Link, c.Arm, c.Seconds, float64(c.Wire) / 1e6, float64(c.Bytes) / 1e6 / c.Seconds, c.SourceCPU, c.TargetCPU, c.Codec}
 			took[c.Link+c.Arm] = c.Seconds
-		}
-		if c.SrcCPU > 0 {
-			row[5] = c.SrcCPU
 		}
 		ours.Rows = append(ours.Rows, row)
 	}
@@ -103,25 +113,50 @@ func seedingReport(s *seedingSamples) (*benchreport.Report, error) {
 	if auto, off := took["wan-good"+armOurs], took["wan-good"+armPlain]; auto > 0 && off > 0 {
 		e.Answer = fmt.Sprintf("Over a slow link compression makes a copy %.1f times as fast (published: %.1f).", off/auto, 300.0/90)
 	}
-	e.Series = s.series
+	e.Series = s.overTime()
+	return e, nil
+}
+
+// seedingReport makes the page of a run.
+func seedingReport(s *seedingSamples) (*benchreport.Report, error) {
+	e, err := seedingExperiment(s)
+	if err != nil {
+		return nil, err
+	}
 	return &benchreport.Report{
 		Title: "Seeding", Scaled: s.Scaled, Command: benchreport.CommandLine(os.Args), Version: version, Started: s.Date, Ended: time.Now(),
 		Machine: benchreport.Describe(os.TempDir()), Experiments: []benchreport.Experiment{e},
 	}, nil
 }
 
-// chart keeps what the first copy of an arm over a link cost over time.
-func (b *seedBench) chart(link, arm string, t *track) {
-	for _, s := range b.samples.series {
-		if s.Name == link+", "+arm+": network" {
-			return
+// seedingPiece copies a server of its own over a link of its own: nothing of the lab is in it.
+func seedingPiece(o seedingOptions) piece {
+	return piece{"seeding", "Seeding", "How fast is a copy?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
+		s, _, err := measureSeeding(ctx, o, func(format string, a ...any) { b.Progress.Say("seeding: "+format, a...) })
+		if err != nil {
+			return benchreport.Experiment{}, err
+		}
+		return seedingExperiment(s)
+	}}
+}
+
+// overTime are the curves of two copies over one link, the uncompressed one first as in the published picture.
+func (s *seedingSamples) overTime() (out []benchreport.Series) {
+	for _, link := range []string{"wan-good", "metro"} {
+		for _, arm := range []struct{ arm, name string }{{armPlain, "OFF"}, {armOurs, "AUTO"}} {
+			i := slices.IndexFunc(s.Copies, func(c copySample) bool { return c.Link == link && c.Arm == arm.arm && c.track != nil })
+			if i < 0 {
+				continue
+			}
+			for _, c := range s.Copies[i].track.curves {
+				if len(c.points) > 0 {
+					out = append(out, benchreport.Series{Name: arm.name + ": " + c.name, Unit: "% of a core; MB/s on the wire", Points: c.points})
+				}
+			}
+		}
+		if len(out) > 0 {
+			return out
 		}
 	}
-	add := func(what string, points [][2]float64) {
-		if len(points) > 0 {
-			b.samples.series = append(b.samples.series, benchreport.Series{Name: link + ", " + arm + ": " + what, Unit: "% of a core; MB/s", Points: points})
-		}
-	}
-	add("processor", t.processor)
-	add("network", t.network)
+	return nil
 }

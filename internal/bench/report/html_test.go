@@ -26,7 +26,7 @@ func TestPageIsWhole(t *testing.T) {
 	}
 	page := string(text)
 	for _, want := range []string{
-		"Answered over time", "Latency by percentile", "Ratios, with the interval", "Outage of each client", "n1 killed", "published, not measured",
+		"Over time", "Latency by percentile", "Ratios, with the interval", "Outage of each client", "n1 killed", "published, not measured",
 		"How far to trust it: single run", "A report &amp; its &lt;parts&gt;", "no network namespaces here", "prefers-color-scheme: dark", "08007: 3",
 	} {
 		if !strings.Contains(page, want) {

@@ -162,7 +162,7 @@ func overTime(e Experiment) template.HTML {
 		return ""
 	}
 	y.high *= 1.06
-	p := newPicture("Answered over time", chartHeight)
+	p := newPicture("Over time", chartHeight)
 	p.legend(names)
 	p.grid(x, y, "seconds", e.Series[0].Unit, Number)
 	for i, s := range e.Series {
