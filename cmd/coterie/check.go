@@ -46,8 +46,8 @@ group    what the health policies find, and which synchronous replicas can never
 settings which settings, libraries and collation versions differ between the replicas' servers, and which wait for a restart
 
 With --preflight, before there is a group, the arguments are the hosts that are to be its nodes: their names, the ports both ways, round
-trip and loss, the clocks, what PostgreSQL and C library is installed, how long a flush takes and whether that is plausible, and space. On
-each of them coterie check --answer runs meanwhile.
+trip and loss, the clocks, which PostgreSQL, C library, locales and extensions' libraries are installed, how long a flush takes and
+whether that is plausible, and space. On each of them coterie check --answer runs meanwhile.
 
 Exit code 3 when there is a problem, or something could not be checked.`,
 		Args:    cobra.ArbitraryArgs,

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -37,13 +36,12 @@ const (
 
 // hostFacts is what a host says of itself before there is a group.
 type hostFacts struct {
-	Host   string        `json:"host"`
-	Now    time.Time     `json:"now"`
-	Majors []int         `json:"majors"`
-	Libc   string        `json:"libc"` // whose collation versions text indexes depend on
-	Flush  time.Duration `json:"flush_ns"`
-	Free   uint64        `json:"free_bytes"`
-	Back   []string      `json:"back,omitempty"` // the asker's ports that could not be reached from there
+	Host  string        `json:"host"`
+	Now   time.Time     `json:"now"`
+	Flush time.Duration `json:"flush_ns"`
+	Free  uint64        `json:"free_bytes"`
+	Back  []string      `json:"back,omitempty"` // the asker's ports that could not be reached from there
+	software
 }
 
 // describeMachine looks at this host; dir is where a node would be, or its nearest parent that exists.
@@ -54,12 +52,7 @@ func describeMachine(ctx context.Context, dir string) (hostFacts, error) {
 	if err != nil {
 		return m, err
 	}
-	for _, in := range found {
-		m.Majors = append(m.Majors, in.Major)
-	}
-	if out, err := exec.CommandContext(ctx, "getconf", "GNU_LIBC_VERSION").Output(); err == nil {
-		m.Libc = strings.TrimSpace(string(out))
-	}
+	m.software = describeSoftware(ctx, found)
 	for dir != "/" && dir != "." {
 		if _, err := os.Stat(dir); err == nil {
 			break
@@ -334,13 +327,7 @@ func other(ctx context.Context, own hostFacts, host string, ports []string) ([]c
 	for _, p := range m.Back {
 		find(check.Problem, "every node dials every other", "open it in the firewall of this host", "does not reach port %s of this host", p)
 	}
-	if !slices.ContainsFunc(m.Majors, func(v int) bool { return slices.Contains(own.Majors, v) }) && len(m.Majors) > 0 {
-		find(check.Problem, "all replicas have one major version", "install the same there", "PostgreSQL %v there, %v here", m.Majors, own.Majors)
-	}
-	if m.Libc != own.Libc {
-		find(check.Problem, "text sorts differently: indexes on text of a copy would be wrong on the other", "use the same release of the system, or ICU or C collations throughout",
-			"%s there, %s here", m.Libc, own.Libc)
-	}
+	out = append(out, own.compare(m.software)...)
 	return append(out, judgeMachine(m, host)...), nil
 }
 

@@ -75,16 +75,16 @@ func TestPreflight(t *testing.T) {
 }
 
 func TestJudgeMachine(t *testing.T) {
-	good := judgeMachine(hostFacts{Majors: []int{15}, Flush: time.Millisecond, Free: 100 << 30}, "/x")
+	good := judgeMachine(hostFacts{software: software{Majors: []int{15}}, Flush: time.Millisecond, Free: 100 << 30}, "/x")
 	if check.Worst(good) != check.OK {
 		t.Errorf("%+v", good)
 	}
 	for _, m := range []hostFacts{
 		{Flush: time.Millisecond, Free: 100 << 30},
-		{Majors: []int{15}, Flush: time.Microsecond, Free: 100 << 30},
-		{Majors: []int{15}, Flush: time.Second, Free: 100 << 30},
-		{Majors: []int{15}, Flush: time.Millisecond, Free: 5 << 30},
-		{Majors: []int{15}, Flush: time.Millisecond},
+		{software: software{Majors: []int{15}}, Flush: time.Microsecond, Free: 100 << 30},
+		{software: software{Majors: []int{15}}, Flush: time.Second, Free: 100 << 30},
+		{software: software{Majors: []int{15}}, Flush: time.Millisecond, Free: 5 << 30},
+		{software: software{Majors: []int{15}}, Flush: time.Millisecond},
 	} {
 		for _, f := range judgeMachine(m, "/x") {
 			if f.Level != check.OK && (f.Why == "" || f.Run == "") {
@@ -94,5 +94,35 @@ func TestJudgeMachine(t *testing.T) {
 		if check.Worst(judgeMachine(m, "/x")) == check.OK {
 			t.Errorf("%+v is fine", m)
 		}
+	}
+}
+
+func TestCompareSoftware(t *testing.T) {
+	here := software{Arch: "amd64", Majors: []int{15, 17}, Libc: "glibc 2.36", Locales: []string{"C", "de_DE.utf8"}, Libraries: []string{"postgis-3", "pg_stat_statements"}}
+	if found := here.compare(here); len(found) != 0 {
+		t.Errorf("the same: %+v", found)
+	}
+	for name, c := range map[string]struct {
+		change func(*software)
+		want   check.Level
+		says   string
+	}{
+		"another processor":         {func(s *software) { s.Arch = "arm64" }, check.Problem, "arm64 there, amd64 here"},
+		"another major":             {func(s *software) { s.Majors = []int{16} }, check.Problem, "PostgreSQL [16] there, [15 17] here"},
+		"a witness needs none":      {func(s *software) { s.Majors = nil }, check.OK, ""},
+		"another C library":         {func(s *software) { s.Libc = "glibc 2.41" }, check.Problem, "glibc 2.41 there"},
+		"a locale less":             {func(s *software) { s.Locales = []string{"C"} }, check.Warning, "not there: de_DE.utf8"},
+		"a library less":            {func(s *software) { s.Libraries = s.Libraries[1:] }, check.Warning, "not there: postgis-3"},
+		"a library more, no locale": {func(s *software) { s.Libraries, s.Locales = append(s.Libraries, "x"), nil }, check.OK, ""},
+	} {
+		there := here
+		c.change(&there)
+		found := here.compare(there)
+		if check.Worst(found) != c.want || c.says != "" && (finding(found, c.says).Run == "" || finding(found, c.says).Why == "") {
+			t.Errorf("%s: %+v", name, found)
+		}
+	}
+	if got := missingFrom([]string{"1", "2", "3", "4", "5", "6", "7"}, []string{"x"}); got != "1, 2, 3, 4, 5 and 2 more" {
+		t.Errorf("many: %s", got)
 	}
 }
