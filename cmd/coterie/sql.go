@@ -5,12 +5,9 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -50,7 +47,7 @@ Statements are separated by semicolons, or by lines that hold GO alone. The firs
 			case c.Flags().Changed("command") && file != "":
 				return usage("choose one of -c and -f")
 			case c.Flags().Changed("command"):
-				return p.run(cl, text)
+				return p.run(c.Context(), cl, text)
 			case file == "" && term.IsTerminal(int(os.Stdin.Fd())):
 				return p.interactive(cl)
 			}
@@ -58,7 +55,7 @@ Statements are separated by semicolons, or by lines that hold GO alone. The firs
 			if err != nil {
 				return err
 			}
-			return p.run(cl, script)
+			return p.run(c.Context(), cl, script)
 		},
 	}
 	c.Flags().StringVarP(&text, "command", "c", "", "statements to run")
@@ -92,13 +89,13 @@ type printer struct {
 }
 
 // run executes every statement of a text.
-func (p printer) run(cl *api.Client, text string) error {
+func (p printer) run(ctx context.Context, cl *api.Client, text string) error {
 	parts, err := ddl.Split(text)
 	if err != nil {
 		return codedError{exitUsage, err}
 	}
 	for _, part := range parts {
-		r, err := ask(p.c, cl, part.Text)
+		r, err := askWithin(ctx, p.c, cl, part.Text)
 		if err != nil {
 			if len(parts) > 1 {
 				err = fmt.Errorf("line %d: %w", part.Line, err)
@@ -210,127 +207,3 @@ func cells(row []any) []string {
 	}
 	return out
 }
-
-// interactive reads statements from a terminal, with history and completion of the views' names.
-func (p printer) interactive(cl *api.Client) error {
-	fd := int(os.Stdin.Fd())
-	old, err := term.MakeRaw(fd)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = term.Restore(fd, old) }()
-	t := term.NewTerminal(struct {
-		io.Reader
-		io.Writer
-	}{os.Stdin, os.Stdout}, "coterie=> ")
-	if w, h, err := term.GetSize(fd); err == nil {
-		_ = t.SetSize(w, h)
-	}
-	history := loadHistory()
-	t.History = history
-	words := completions(p.c, cl)
-	t.AutoCompleteCallback = func(line string, pos int, key rune) (string, int, bool) { return complete(words, line, pos, key) }
-	p.c.SetOut(t)
-	p.c.SetErr(t)
-	pending := ""
-	for {
-		line, err := t.ReadLine()
-		if errors.Is(err, io.EOF) || pending == "" && slices.Contains([]string{`\q`, "quit", "exit"}, strings.TrimSpace(line)) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		pending += line + "\n"
-		if whole := strings.TrimSpace(pending); whole != "" && !strings.HasSuffix(whole, ";") && !strings.EqualFold(strings.TrimSpace(line), "GO") {
-			t.SetPrompt("coterie-> ")
-			continue
-		}
-		if err := p.run(cl, pending); err != nil {
-			_, _ = fmt.Fprintln(t, "ERROR: "+err.Error())
-		}
-		pending = ""
-		t.SetPrompt("coterie=> ")
-	}
-}
-
-// completions are the words that Tab completes: the language's and the views' names.
-func completions(c *cobra.Command, cl *api.Client) []string {
-	words := []string{"SELECT", "FROM", "WHERE", "ALTER AVAILABILITY GROUP", "EXPLAIN FAILOVER;", "VERIFY ROUTING;", "SCRIPT;", "FAILOVER", "MODIFY REPLICA ON"}
-	for _, o := range ddl.Options() {
-		words = append(words, o.Name)
-	}
-	r, err := ask(c, cl, "SELECT table_schema || '.' || table_name FROM information_schema.tables WHERE table_schema IN ('sys', 'coterie')")
-	if err == nil {
-		for _, row := range r.Rows {
-			words = append(words, fmt.Sprint(row[0]))
-		}
-	}
-	return words
-}
-
-func complete(words []string, line string, pos int, key rune) (string, int, bool) {
-	if key != '\t' {
-		return "", 0, false
-	}
-	from := strings.LastIndexAny(line[:pos], " (,=") + 1
-	typed := line[from:pos]
-	var found string
-	for _, w := range words {
-		if typed == "" || len(w) < len(typed) || !strings.EqualFold(w[:len(typed)], typed) {
-			continue
-		}
-		if found == "" {
-			found = w
-			continue
-		}
-		n := 0
-		for n < len(found) && n < len(w) && strings.EqualFold(found[n:n+1], w[n:n+1]) {
-			n++
-		}
-		found = found[:n]
-	}
-	if len(found) <= len(typed) {
-		return "", 0, false
-	}
-	return line[:from] + found + line[pos:], from + len(found), true
-}
-
-// history keeps what was typed in a file of the user's, the last thousand lines.
-type history struct {
-	path  string
-	lines []string // oldest first
-}
-
-const historyKept = 1000
-
-func loadHistory() *history {
-	h := &history{}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return h
-	}
-	h.path = filepath.Join(home, ".coterie_history")
-	if b, err := os.ReadFile(h.path); err == nil {
-		h.lines = strings.Split(strings.TrimSpace(string(b)), "\n")
-	}
-	return h
-}
-
-// Add keeps a line.
-func (h *history) Add(entry string) {
-	if strings.TrimSpace(entry) == "" || len(h.lines) > 0 && h.lines[len(h.lines)-1] == entry {
-		return
-	}
-	h.lines = append(h.lines, entry)
-	h.lines = h.lines[max(0, len(h.lines)-historyKept):]
-	if h.path != "" {
-		_ = os.WriteFile(h.path, []byte(strings.Join(h.lines, "\n")+"\n"), 0o600) // a convenience
-	}
-}
-
-// Len returns how many lines are kept.
-func (h *history) Len() int { return len(h.lines) }
-
-// At returns a line, 0 being the newest.
-func (h *history) At(i int) string { return h.lines[len(h.lines)-1-i] }

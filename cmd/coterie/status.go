@@ -205,8 +205,11 @@ func (d dashboard) print(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if d.Unknown != "" {
+	switch {
+	case d.Unknown != "":
 		_, _ = fmt.Fprintf(w, "\ndatabases and issues are not known: %s\n", d.Unknown)
+	case len(d.Issues) == 0 && !d.Draft:
+		_, _ = fmt.Fprintln(w, "\nno issues")
 	}
 	printHealth(w, d.Status)
 	return nil

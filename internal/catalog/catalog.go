@@ -392,7 +392,7 @@ func queryError(err error) error {
 	case strings.Contains(text, "no such column"):
 		e.State = "42703"
 	case strings.Contains(text, "no such function"), strings.Contains(text, "wrong number of arguments"):
-		e.State = "42883"
+		e.State, e.Hint = "42883", "docs/views.md lists the functions of the console; of psql's commands \\d, \\dv, \\dn and \\l work"
 	case strings.Contains(text, "readonly"), strings.Contains(text, "read-only"):
 		e.State = "25006"
 	case strings.Contains(text, "out of memory"), strings.Contains(text, "too big"), strings.Contains(text, "too large"):

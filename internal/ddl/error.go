@@ -22,6 +22,12 @@ const (
 	StatePrivilege    = "42501"
 )
 
+// Numbers of messages that say that a text ends too soon: more of it could make it whole.
+const (
+	NumberUnclosedQuote   = 105
+	NumberUnclosedComment = 113
+)
+
 // Error is why a statement was refused. Nothing was changed.
 type Error struct {
 	Pos     Pos    // zero: of the whole statement
