@@ -43,9 +43,9 @@ func (s *said) String() string {
 
 // running is a command that goes on, in the network of a node.
 type running struct {
-	cmd  *exec.Cmd
-	out  *said
-	done chan error
+	cmd   *exec.Cmd
+	out   *said
+	ended chan struct{} // closed then
 }
 
 // machines are hosts without Coterie: a lab's network, and nothing on it.
@@ -68,12 +68,15 @@ func (m machines) node(name string) lab.Node {
 // start starts a command of the program on a machine.
 func (m machines) start(on, stdin string, args ...string) *running {
 	m.t.Helper()
-	r := &running{cmd: exec.Command(exe, append([]string{"lab", "exec", on, "--dir", m.Dir(), "--", exe}, args...)...), out: &said{}, done: make(chan error, 1)}
+	r := &running{cmd: exec.Command(exe, append([]string{"lab", "exec", on, "--dir", m.Dir(), "--", exe}, args...)...), out: &said{}, ended: make(chan struct{})}
 	r.cmd.Dir, r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr, r.cmd.WaitDelay = "/", strings.NewReader(stdin), r.out, r.out, 5*time.Second
 	if err := r.cmd.Start(); err != nil {
 		m.t.Fatal(err)
 	}
-	go func() { r.done <- r.cmd.Wait() }()
+	go func() {
+		defer close(r.ended)
+		_ = r.cmd.Wait() // its exit code is looked at
+	}()
 	m.t.Cleanup(func() { r.stop(m.t) })
 	return r
 }
@@ -83,8 +86,7 @@ func (m machines) run(on, stdin string, args ...string) (int, string) {
 	m.t.Helper()
 	r := m.start(on, stdin, args...)
 	select {
-	case <-r.done:
-		r.done <- nil
+	case <-r.ended:
 	case <-time.After(patience):
 		m.t.Fatalf("%v does not end: %s", args, r.out)
 	}
@@ -96,8 +98,7 @@ func (r *running) stop(t *testing.T) {
 	t.Helper()
 	_ = r.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	select {
-	case <-r.done:
-		r.done <- nil
+	case <-r.ended:
 	case <-time.After(patience):
 		t.Errorf("does not end: %s", r.out)
 	}
@@ -112,8 +113,8 @@ func (r *running) says(t *testing.T, text string) string {
 			return out
 		}
 		select {
-		case err := <-r.done:
-			t.Fatalf("ended (%v) and did not say %q: %s", err, text, out)
+		case <-r.ended:
+			t.Fatalf("ended (%v) and did not say %q: %s", r.cmd.ProcessState, text, out)
 		default:
 		}
 		if time.Now().After(deadline) {
@@ -133,7 +134,7 @@ func TestWizard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // the server's user writes the script there
+	if err := os.Chmod(dir, 0o777); err != nil { // the server's user writes the script there
 		t.Fatal(err)
 	}
 	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(dir, "lab"), Exe: exe, Empty: true, Net: lab.NetNamespaces})
