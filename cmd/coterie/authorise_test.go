@@ -84,13 +84,16 @@ func authority(t *testing.T, group ag.GroupID) *endpoint.CA {
 }
 
 // serving runs an endpoint that serves the classes, and returns where.
-func serving(t *testing.T, self *endpoint.Node, authorize func(endpoint.Identity, string, endpoint.Class) error, classes []endpoint.Class) string {
+func serving(t *testing.T, self *endpoint.Node, authorize func(endpoint.Identity, string, endpoint.Class) error, classes []endpoint.Class, prepare ...func(*endpoint.Endpoint)) string {
 	t.Helper()
 	c := endpoint.Config{Node: self, Listen: "127.0.0.1:0", Authorize: authorize, Handlers: map[endpoint.Class]endpoint.Handler{}, Logger: slog.New(slog.DiscardHandler)}
 	for _, class := range classes {
 		c.Handlers[class] = func(ctx context.Context, _ endpoint.Identity, _ net.Conn) { <-ctx.Done() }
 	}
 	e := endpoint.New(c)
+	for _, f := range prepare {
+		f(e)
+	}
 	if err := e.Listen(); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 
 // When a certificate is to be renewed, and when that is urgent.
 const (
-	renewSoon = 30 * 24 * time.Hour
+	renewSoon = 18 * 24 * time.Hour // they are renewed with at least 21 days left
 	renewNow  = 7 * 24 * time.Hour
 )
 
@@ -72,7 +72,8 @@ func judgeCertificate(name string, left time.Duration) check.Finding {
 		f.Level = check.Warning
 	}
 	if f.Level != check.OK {
-		f.Why, f.Run = "nodes and clients refuse an expired certificate", "take the node out with coterie remove, and have it join again"
+		f.Why = "nodes and clients refuse an expired certificate, and the node should have renewed it after two thirds of its life"
+		f.Run = "look for part=certificates in log/agent.log of the node, and see that its agent runs and reaches a replica"
 	}
 	return f
 }

@@ -42,7 +42,7 @@ func TestCertificates(t *testing.T) {
 	if err != nil || check.Worst(found) != check.Problem || found[0].Run == "" {
 		t.Errorf("in two hundred years: %+v, %v", found, err)
 	}
-	for left, want := range map[time.Duration]check.Level{-1: check.Problem, time.Hour: check.Problem, 20 * 24 * time.Hour: check.Warning, 40 * 24 * time.Hour: check.OK} {
+	for left, want := range map[time.Duration]check.Level{-1: check.Problem, time.Hour: check.Problem, 10 * 24 * time.Hour: check.Warning, 40 * 24 * time.Hour: check.OK} {
 		if f := judgeCertificate("x", left); f.Level != want {
 			t.Errorf("%v left: %+v", left, f)
 		}

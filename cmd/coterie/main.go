@@ -103,7 +103,7 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety.`,
 	root.PersistentFlags().String("node", defaultNode, "the node directory")
 	root.AddGroup(&cobra.Group{ID: "node", Title: "A node:"}, &cobra.Group{ID: "group", Title: "The group:"}, &cobra.Group{ID: "try", Title: "To try it:"})
 	root.AddCommand(initCommand(), joinCommand(false), joinCommand(true), agentCommand(), configCommand(), releaseCommand(),
-		statusCommand(), checkCommand(), failoverCommand(), recoverCommand(), restartCommand(), tokenCommand(), removeCommand(), resumeCommand(), seedCommand(), setCommand(), explainCommand(), sqlCommand())
+		statusCommand(), checkCommand(), failoverCommand(), recoverCommand(), restartCommand(), tokenCommand(), removeCommand(), resumeCommand(), seedCommand(), setCommand(), explainCommand(), sqlCommand(), caCommand())
 	root.AddCommand(languageCommands()...)
 	root.AddCommand(labCommands()...)
 	root.AddCommand(demoCommands()...)

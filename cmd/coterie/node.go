@@ -38,6 +38,7 @@ type node struct {
 
 	group    atomic.Pointer[ag.Group] // the last configuration seen, also while there is no quorum
 	ca       *endpoint.CA             // nil on a witness
+	identity *endpoint.Node
 	endpoint *endpoint.Endpoint
 	control  *endpoint.Control
 	member   atomic.Pointer[etcd.Member]
@@ -156,6 +157,7 @@ func (n *node) startChores(run func(string, func(context.Context) error)) {
 	}
 	run("quorum membership", n.keepMembership)
 	run("console roles", n.language.keepRoles)
+	run("certificates", n.keepCertificates)
 }
 
 // lockNode makes sure that one agent runs a node directory.
@@ -175,10 +177,11 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 	if err := n.loadGroup(); err != nil {
 		return err
 	}
-	id, err := endpoint.LoadNode(n.layout.PKI())
+	id, err := loadIdentity(n.layout.PKI())
 	if err != nil {
 		return fmt.Errorf("this node's identity: %w", err)
 	}
+	n.identity = id
 	if n.cfg.Kind == "replica" {
 		if n.ca, err = endpoint.LoadCA(n.layout.PKI()); err != nil {
 			return fmt.Errorf("the group's certificate authority: %w", err)

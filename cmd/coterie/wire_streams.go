@@ -188,6 +188,7 @@ func (n *node) serveControl() {
 		return nil, n.agent.StandReady(ctx, req)
 	})
 	n.control.Handle("decisions", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) { return n.testify(), nil })
+	n.control.Handle(methodRenew, n.renewFor)
 	n.serveDesk()
 	n.control.Handle("trust", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
 		if n.pg == nil {

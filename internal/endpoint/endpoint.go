@@ -363,9 +363,11 @@ func (e *Endpoint) serverTLS() *tls.Config {
 // baseTLS holds what both sides share. Sessions are not resumed: a full handshake takes as many round trips, and each one
 // proves the key again. Records are full-sized from the start, since streams are long.
 func (e *Endpoint) baseTLS() *tls.Config {
+	cert := &e.cfg.Node.cert // it is renewed while the endpoint serves
 	return &tls.Config{
 		MinVersion:                  tls.VersionTLS13,
-		Certificates:                []tls.Certificate{e.cfg.Node.cert},
+		GetCertificate:              func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert.Load(), nil },
+		GetClientCertificate:        func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert.Load(), nil },
 		SessionTicketsDisabled:      true,
 		DynamicRecordSizingDisabled: true,
 	}

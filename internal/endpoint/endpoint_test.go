@@ -67,7 +67,7 @@ func TestForeignGroupIsRefused(t *testing.T) {
 			}
 			c := tls.Client(raw, &tls.Config{
 				InsecureSkipVerify: true, NextProtos: protos,
-				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &n.cert, nil },
+				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return n.cert.Load(), nil },
 			})
 			isCut(t, c)
 			_ = c.Close()
@@ -196,7 +196,7 @@ func TestMemberMeetsUnknownProtocol(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: protos, Certificates: []tls.Certificate{b.cert}})
+		c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: protos, Certificates: []tls.Certificate{*b.cert.Load()}})
 		isCut(t, c)
 		_ = c.Close()
 	}
@@ -418,7 +418,7 @@ func TestEndOfServe(t *testing.T) {
 func TestDialWantsItsProtocol(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	a, b := newTestNode(t, ca, "a"), client(newTestNode(t, ca, "b"))
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{a.cert}})
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{*a.cert.Load()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -444,7 +444,7 @@ func TestDialKeepsItsTime(t *testing.T) {
 	for name, greet := range map[string]func(net.Conn){
 		"silent": func(net.Conn) {},
 		"no verdict": func(c net.Conn) {
-			_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{a.cert}, NextProtos: []string{ClassWAL.proto()}}).Handshake()
+			_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{*a.cert.Load()}, NextProtos: []string{ClassWAL.proto()}}).Handshake()
 		},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

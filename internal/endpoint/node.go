@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,15 +24,31 @@ const (
 	fileListenerKey  = "listener.key"
 )
 
-// Node is this node's identity with the key that proves it.
+// Node is this node's identity with the key that proves it. Its certificate can be replaced while it is in use (Reload).
 type Node struct {
 	Identity Identity
-	Pin      string    // of the node's key, as the record carries it
-	NotAfter time.Time // when the certificate expires
+	Pin      string // of the node's key, as the record carries it
 
-	cert tls.Certificate
+	cert atomic.Pointer[tls.Certificate]
 	ca   *x509.Certificate
 	pool *x509.CertPool
+}
+
+// NotAfter returns when the certificate in use expires.
+func (n *Node) NotAfter() time.Time { return n.cert.Load().Leaf.NotAfter }
+
+// Reload puts the certificate that is in pkiDir now into use for the connections that are made from here on; the others go on with
+// the one they were made with. It has to be of the same identity, key and authority.
+func (n *Node) Reload(pkiDir string) error {
+	fresh, err := LoadNode(pkiDir)
+	if err != nil {
+		return err
+	}
+	if fresh.Identity != n.Identity || fresh.Pin != n.Pin || !fresh.ca.Equal(n.ca) {
+		return fmt.Errorf("%s holds the certificate of another node, key or authority than the one in use: start the node again", pkiDir)
+	}
+	n.cert.Store(fresh.cert.Load())
+	return nil
 }
 
 // CreateNode makes this node's key, has ca sign its certificate and writes node.key, node.crt and ca.crt into pkiDir.
@@ -129,13 +146,14 @@ func parseNode(chain, keyPEM, caPEM []byte, now time.Time) (*Node, error) {
 		return nil, fmt.Errorf("the node's certificate is valid from %s on, and this machine's clock says %s: set the clock",
 			leaf.NotBefore.Format(time.DateTime), now.Format(time.DateTime))
 	}
-	n := &Node{Pin: KeyPin(leaf), NotAfter: leaf.NotAfter, cert: pair, ca: ca, pool: x509.NewCertPool()}
+	n := &Node{Pin: KeyPin(leaf), ca: ca, pool: x509.NewCertPool()}
 	n.pool.AddCert(ca)
 	if n.Identity, err = n.verify(leaf, x509.ExtKeyUsageServerAuth); err != nil {
 		return nil, err
 	}
 	// The authority goes along in every handshake: a joiner that knows only its pin must see it.
-	n.cert.Certificate = [][]byte{leaf.Raw, ca.Raw}
+	pair.Certificate = [][]byte{leaf.Raw, ca.Raw}
+	n.cert.Store(&pair)
 	return n, nil
 }
 

@@ -33,8 +33,8 @@ const (
 
 const (
 	caLifetime   = 10 * 365 * 24 * time.Hour
-	leafLifetime = 365 * 24 * time.Hour
-	clockSkew    = time.Hour // certificates begin this early, so that a node whose clock is behind accepts them
+	leafLifetime = 90 * 24 * time.Hour // they are renewed: see Renewer
+	clockSkew    = time.Hour           // certificates begin this early, so that a node whose clock is behind accepts them
 	maxHosts     = 32
 	dnsLabel     = `[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?`
 )
@@ -235,7 +235,7 @@ func (ca *CA) Pin() string { return KeyPin(ca.Cert) }
 // Name returns the group's name as it was when the authority was made.
 func (ca *CA) Name() string { return strings.TrimPrefix(ca.Cert.Subject.CommonName, "Coterie group ") }
 
-// IssueNode signs the certificate of a node, valid for one year as client and as server under the addresses of hosts and of
+// IssueNode signs the certificate of a node, valid for 90 days as client and as server under the addresses of hosts and of
 // the machine itself. It returns the chain in PEM: the node's certificate, then the authority's.
 func (ca *CA) IssueNode(id Identity, pub crypto.PublicKey, hosts []string) ([]byte, error) {
 	if err := id.Validate(); err != nil {
@@ -259,7 +259,7 @@ func (ca *CA) IssueListener(hosts []string) (certPEM, keyPEM []byte, err error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the listener's key: %w", err)
 	}
-	certPEM, err = ca.issue(key.Public(), "Coterie listener", nil, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth})
+	certPEM, err = ca.issueListener(key.Public(), hosts)
 	if err != nil {
 		return nil, nil, err
 	}

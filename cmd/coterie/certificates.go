@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint"
+)
+
+// methodRenew is the control method by which a node without the authority's key has its certificate renewed.
+const methodRenew = "renew-certificate"
+
+// certificateTry bounds how long one member is asked for a certificate.
+const certificateTry = 10 * time.Second
+
+// keepCertificates renews this node's certificates before they expire.
+func (n *node) keepCertificates(ctx context.Context) error {
+	r := &endpoint.Renewer{
+		Dir: n.layout.PKI(), Node: n.identity, Issue: n.askForCertificate, Logger: n.log.With("part", "certificates"),
+		Renewed: func(string) {
+			if n.sessions.server == nil {
+				return
+			}
+			if err := n.loadListenerCertificate(); err != nil {
+				n.log.Error("the renewed certificate of the client ports is not in use", "error", err)
+			}
+		},
+	}
+	return r.Run(ctx)
+}
+
+// askForCertificate has any replica sign: each holds the authority's key.
+func (n *node) askForCertificate(ctx context.Context, csr []byte) ([]byte, error) {
+	g := n.group.Load()
+	if g == nil {
+		return nil, errors.New("this node does not know its group yet")
+	}
+	var tried []error
+	for _, r := range g.Replicas {
+		if r.ID == n.self || !r.HasData() {
+			continue
+		}
+		var chain []byte
+		c, cancel := context.WithTimeout(ctx, certificateTry)
+		err := n.control.Call(c, r.Endpoint, r.ID, methodRenew, csr, &chain)
+		cancel()
+		if err == nil {
+			return chain, nil
+		}
+		tried = append(tried, err)
+	}
+	return nil, errors.Join(tried...)
+}
+
+// renewFor signs a member's request, for the key and under the address that the record has of it.
+func (n *node) renewFor(_ context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+	if n.ca == nil {
+		return nil, errors.New("a witness does not hold the authority's key: ask a replica")
+	}
+	r, ok := n.replica(peer.ID)
+	if !ok {
+		return nil, fmt.Errorf("%s is not a member of the group", peer.ID)
+	}
+	var csr []byte
+	if err := json.Unmarshal(body, &csr); err != nil {
+		return nil, err
+	}
+	host, _, err := net.SplitHostPort(r.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	chain, err := n.ca.RenewFor(peer, r.KeyPin, csr, []string{host})
+	if err != nil {
+		return nil, err
+	}
+	n.log.Info("certificate issued", "member", peer.ID)
+	return chain, nil
+}
+
+// loadIdentity reads who this node is. What has expired while it was down is renewed first, where the authority's key is.
+func loadIdentity(pki string) (*endpoint.Node, error) {
+	if _, err := endpoint.RenewOwn(pki); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return endpoint.LoadNode(pki)
+}
+
+func caCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "ca",
+		GroupID: "group",
+		Short:   "Print the certificate by which clients verify the group's listeners",
+		Long: `Prints the certificate of the group's own authority, in PEM. It is no secret. A client that has it in a file verifies any node's
+listener with it:
+
+    coterie ca > group.crt
+    psql "host=db1,db2,db3 dbname=app user=app sslmode=verify-full sslrootcert=group.crt"
+
+The certificates of nodes and listeners hold for 90 days and are renewed by themselves after two thirds of that; the authority's holds
+for ten years. coterie check says how long each has left.`,
+		Example: "  coterie ca > group.crt",
+		Args:    args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			dir, _ := c.Flags().GetString("node")
+			l, err := config.NewLayout(dir)
+			if err != nil {
+				return err
+			}
+			_, _, file := endpoint.TLSFiles(l.PKI())
+			b, err := os.ReadFile(file)
+			if errors.Is(err, fs.ErrNotExist) {
+				return usage("there is no node in %s: name its directory with --node, or copy %s from a machine that has one", l.Dir, filepath.Base(file))
+			}
+			if err != nil {
+				return err
+			}
+			_, err = c.OutOrStdout().Write(b)
+			return err
+		},
+	}
+}

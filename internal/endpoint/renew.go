@@ -1,0 +1,223 @@
+package endpoint
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+const (
+	renewLook  = 6 * time.Hour // how often the certificates are looked at, at least
+	renewRetry = time.Minute   // after a renewal that failed
+)
+
+// renewalTime returns when a certificate is renewed: after two thirds of its life and up to a tenth more, which differs from
+// certificate to certificate, so that the nodes of a group do not all renew in one moment.
+func renewalTime(c *x509.Certificate) time.Time {
+	life := c.NotAfter.Sub(c.NotBefore)
+	share := new(big.Int).Mod(c.SerialNumber, big.NewInt(1000)).Int64()
+	return c.NotBefore.Add(life*2/3 + life/10*time.Duration(share)/1000)
+}
+
+// Renewer keeps the certificates in a node's pki directory from expiring. Their keys stay what they are, so the record and the other
+// nodes have nothing to learn.
+type Renewer struct {
+	Dir  string
+	Node *Node // the identity in use
+
+	// Issue asks the group for a certificate for this node's key: a chain in PEM, as CA.IssueNode returns it. ctx has a deadline. Only
+	// a node that does not hold the authority's key needs it.
+	Issue func(ctx context.Context, csr []byte) (chain []byte, err error)
+
+	// Renewed is told which file was renewed, after the node's own certificate is in use. It may be nil.
+	Renewed func(file string)
+
+	Logger *slog.Logger
+}
+
+// Run renews what is due until ctx is done. A renewal that fails is tried again each minute; it never ends Run.
+func (r *Renewer) Run(ctx context.Context) error {
+	for {
+		next, err := r.round(ctx)
+		if err != nil {
+			r.Logger.Warn("a certificate could not be renewed", "expires", r.Node.NotAfter(), "error", err, "retry_in", renewRetry)
+		}
+		select {
+		case <-time.After(next):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// round renews what is due and returns how long to wait for the next look.
+func (r *Renewer) round(ctx context.Context) (next time.Duration, err error) {
+	if !time.Now().Before(renewalTime(r.Node.cert.Load().Leaf)) || ownsAuthority(r.Dir) {
+		if err := r.renew(ctx); err != nil {
+			return renewRetry, err
+		}
+	}
+	return min(renewLook, max(time.Until(renewalTime(r.Node.cert.Load().Leaf)), time.Second)), nil
+}
+
+func (r *Renewer) renew(ctx context.Context) error {
+	renewed, err := RenewOwn(r.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		renewed, err = []string{fileNodeCert}, r.ask(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if slices.Contains(renewed, fileNodeCert) {
+		if err := r.Node.Reload(r.Dir); err != nil {
+			return err
+		}
+	}
+	for _, f := range renewed {
+		r.Logger.Info("certificate renewed", "file", f, "expires", r.Node.NotAfter())
+		if r.Renewed != nil {
+			r.Renewed(f)
+		}
+	}
+	return nil
+}
+
+// ask has another node sign, and installs the answer only if this node can use it.
+func (r *Renewer) ask(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, renewRetry)
+	defer cancel()
+	key := r.Node.cert.Load().PrivateKey.(*ecdsa.PrivateKey) //nolint:forcetypeassert // parseNode has looked
+	csr, err := newCSR(key)
+	if err != nil {
+		return err
+	}
+	chain, err := r.Issue(ctx, csr)
+	if err != nil {
+		return fmt.Errorf("ask the group for a certificate: %w", err)
+	}
+	keyPEM, err := pemKey(key)
+	if err != nil {
+		return err
+	}
+	got, err := parseNode(chain, keyPEM, pemCert(r.Node.ca.Raw), time.Now())
+	if err != nil {
+		return fmt.Errorf("the certificate that the group issued: %w", err)
+	}
+	if got.Identity != r.Node.Identity {
+		return fmt.Errorf("the group issued a certificate for %s", got.Identity)
+	}
+	if !got.NotAfter().After(r.Node.NotAfter()) {
+		return fmt.Errorf("the group issued a certificate that expires on %s, no later than the one in use", got.NotAfter().Format(time.DateTime))
+	}
+	return writeFile(r.Dir, fileNodeCert, chain, 0o644)
+}
+
+func ownsAuthority(pkiDir string) bool {
+	_, err := os.Stat(filepath.Join(pkiDir, fileCAKey))
+	return err == nil
+}
+
+// RenewOwn issues anew what is due in a directory that holds the authority's key, expired certificates too, and returns the names of
+// the files it replaced. It is fs.ErrNotExist where the key is not. Call it before LoadNode, which refuses an expired certificate.
+// A listener's certificate that another authority has signed is its administrator's business.
+func RenewOwn(pkiDir string) (renewed []string, err error) {
+	ca, err := LoadCA(pkiDir)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range []struct {
+		name  string
+		issue func(old *x509.Certificate) ([]byte, error)
+	}{
+		{fileNodeCert, func(old *x509.Certificate) ([]byte, error) {
+			id, err := identityOf(old)
+			if err != nil {
+				return nil, err
+			}
+			return ca.IssueNode(id, old.PublicKey, hostsOf(old))
+		}},
+		{fileListenerCert, func(old *x509.Certificate) ([]byte, error) {
+			return ca.issueListener(old.PublicKey, hostsOf(old))
+		}},
+	} {
+		done, err := ca.renew(pkiDir, f.name, f.issue)
+		if err != nil {
+			return renewed, fmt.Errorf("renew %s: %w", filepath.Join(pkiDir, f.name), err)
+		}
+		if done {
+			renewed = append(renewed, f.name)
+		}
+	}
+	return renewed, nil
+}
+
+// renew replaces one certificate if it is this authority's and due.
+func (ca *CA) renew(dir, name string, issue func(*x509.Certificate) ([]byte, error)) (done bool, err error) {
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // a witness has no listener
+	}
+	if err != nil {
+		return false, err
+	}
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return false, errors.New("it holds no PEM certificate")
+	}
+	old, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return false, err
+	}
+	if !bytes.Equal(old.RawIssuer, ca.Cert.RawSubject) || old.CheckSignatureFrom(ca.Cert) != nil || time.Now().Before(renewalTime(old)) {
+		return false, nil
+	}
+	chain, err := issue(old)
+	if err != nil {
+		return false, err
+	}
+	return true, writeFile(dir, name, chain, 0o644)
+}
+
+// hostsOf lists the names and addresses that a certificate is good for, without those that every certificate has.
+func hostsOf(c *x509.Certificate) (hosts []string) {
+	for _, name := range c.DNSNames {
+		if name != "localhost" {
+			hosts = append(hosts, name)
+		}
+	}
+	for _, ip := range c.IPAddresses {
+		if !ip.IsLoopback() {
+			hosts = append(hosts, ip.String())
+		}
+	}
+	return hosts
+}
+
+// RenewFor signs the certificate request of a member that is known by peer, for the key that the record knows it by and for hosts.
+func (ca *CA) RenewFor(peer Identity, pin string, csr []byte, hosts []string) ([]byte, error) {
+	pub, got, err := CSRKey(csr)
+	if err != nil {
+		return nil, err
+	}
+	if got != pin {
+		return nil, fmt.Errorf("the request is not for the key by which the group knows %s", peer.ID)
+	}
+	return ca.IssueNode(peer, pub, hosts)
+}
+
+// issueListener signs a certificate for a client port.
+func (ca *CA) issueListener(pub crypto.PublicKey, hosts []string) ([]byte, error) {
+	return ca.issue(pub, "Coterie listener", nil, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth})
+}

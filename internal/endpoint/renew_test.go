@@ -1,0 +1,254 @@
+package endpoint
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// aNodeDir is the pki directory of a node of its own, of a replica with a listener or of a witness.
+func aNodeDir(t *testing.T, ca *CA, kind string) (dir string, n *Node) {
+	t.Helper()
+	dir = t.TempDir()
+	if kind == KindReplica {
+		if err := ca.Save(dir); err != nil {
+			t.Fatal(err)
+		}
+		cert, key, err := ca.IssueListener([]string{"db.example.org", "10.0.0.7"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := SaveListener(dir, cert, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n, err := CreateNode(dir, ca, Identity{ca.Group, kind, "a"}, []string{"a.example.org", "10.0.0.7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir, n
+}
+
+func leafIn(t *testing.T, dir, name string) *x509.Certificate {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leafOf(t, data)
+}
+
+// A replica and a witness run for a year; on no day does a certificate of theirs come near its end, nor does a key change.
+func TestRenewerOverAYear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newTestCA(t, groupA)
+		dir, replica := aNodeDir(t, ca, KindReplica)
+		listenerPin := KeyPin(leafIn(t, dir, fileListenerCert))
+		witnessDir, witness := aNodeDir(t, ca, KindWitness)
+		fails := 0
+		issue := func(_ context.Context, csr []byte) ([]byte, error) {
+			if fails++; fails%5 != 0 {
+				return nil, errors.New("nobody answers")
+			}
+			return ca.RenewFor(witness.Identity, witness.Pin, csr, []string{"w.example.org"})
+		}
+		told := map[string]int{}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for _, r := range []*Renewer{
+			{Dir: dir, Node: replica, Renewed: func(f string) { told[f]++ }, Logger: slog.New(slog.DiscardHandler)},
+			{Dir: witnessDir, Node: witness, Issue: issue, Logger: slog.New(slog.DiscardHandler)},
+		} {
+			go func() { _ = r.Run(ctx) }()
+		}
+		for range 365 {
+			time.Sleep(24 * time.Hour)
+			synctest.Wait()
+			for _, end := range []time.Time{replica.NotAfter(), witness.NotAfter(), leafIn(t, dir, fileListenerCert).NotAfter} {
+				if left := time.Until(end); left < leafLifetime/5 {
+					t.Fatalf("%s: a certificate expires in %s", time.Now().Format(time.DateOnly), left)
+				}
+			}
+		}
+		if told[fileNodeCert] < 4 || told[fileListenerCert] < 4 {
+			t.Errorf("renewals in a year: %v", told)
+		}
+		l := leafIn(t, dir, fileListenerCert)
+		if !replica.cert.Load().Leaf.Equal(leafIn(t, dir, fileNodeCert)) || KeyPin(leafIn(t, witnessDir, fileNodeCert)) != witness.Pin ||
+			listenerPin != KeyPin(l) {
+			t.Error("a key has changed, or what is in use is not what is on disk")
+		}
+		if err := l.VerifyHostname("db.example.org"); err != nil {
+			t.Error(err)
+		}
+		if err := leafIn(t, dir, fileNodeCert).VerifyHostname("10.0.0.7"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What has expired while the node was down is renewed before it is looked at, by a node with the authority's key.
+func TestRenewOwnExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newTestCA(t, groupA)
+		dir, _ := aNodeDir(t, ca, KindReplica)
+		witnessDir, _ := aNodeDir(t, ca, KindWitness)
+		if renewed, err := RenewOwn(dir); err != nil || len(renewed) != 0 {
+			t.Errorf("renewed %v, %v while nothing was due", renewed, err)
+		}
+		time.Sleep(leafLifetime + time.Hour)
+		if _, err := LoadNode(dir); err == nil || !strings.Contains(err.Error(), "expired") {
+			t.Errorf("an expired certificate was loaded: %v", err)
+		}
+		if renewed, err := RenewOwn(dir); err != nil || len(renewed) != 2 {
+			t.Errorf("renewed %v, %v", renewed, err)
+		}
+		if _, err := LoadNode(dir); err != nil {
+			t.Error(err)
+		}
+		if renewed, err := RenewOwn(witnessDir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a node without the authority's key renewed %v, %v", renewed, err)
+		}
+	})
+}
+
+// A certificate for the clients that another authority has signed is left alone.
+func TestRenewOwnLeavesForeignListener(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newTestCA(t, groupA)
+		dir, _ := aNodeDir(t, ca, KindReplica)
+		cert, key, err := newTestCA(t, groupA).IssueListener([]string{"db.example.org"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := SaveListener(dir, cert, key); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(leafLifetime + time.Hour)
+		if renewed, err := RenewOwn(dir); err != nil || len(renewed) != 1 || renewed[0] != fileNodeCert {
+			t.Errorf("renewed %v, %v", renewed, err)
+		}
+	})
+}
+
+// What an issuer must not sign, and what a node must not install.
+func TestRenewalRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := newTestCA(t, groupA)
+		dir, n := aNodeDir(t, ca, KindWitness)
+		other, err := NewKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		csr, err := newCSR(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ca.RenewFor(n.Identity, n.Pin, csr, nil); err == nil {
+			t.Error("signed for a key that is not the member's")
+		}
+		time.Sleep(leafLifetime * 4 / 5)
+		before, err := os.ReadFile(filepath.Join(dir, fileNodeCert))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, issue := range map[string]func(context.Context, []byte) ([]byte, error){
+			"another node's": func(_ context.Context, csr []byte) ([]byte, error) {
+				return ca.RenewFor(Identity{groupA, KindReplica, "a"}, n.Pin, csr, nil)
+			},
+			"another authority's": func(_ context.Context, csr []byte) ([]byte, error) {
+				return newTestCA(t, groupA).RenewFor(n.Identity, n.Pin, csr, nil)
+			},
+			"the old one": func(context.Context, []byte) ([]byte, error) { return before, nil },
+			"nothing":     func(context.Context, []byte) ([]byte, error) { return nil, nil },
+		} {
+			r := &Renewer{Dir: dir, Node: n, Issue: issue, Logger: slog.New(slog.DiscardHandler)}
+			if next, err := r.round(t.Context()); err == nil || next != renewRetry {
+				t.Errorf("%s was installed (next look in %s)", what, next)
+			}
+		}
+		if after, err := os.ReadFile(filepath.Join(dir, fileNodeCert)); err != nil || string(after) != string(before) {
+			t.Errorf("the certificate on disk was replaced: %v", err)
+		}
+	})
+}
+
+// Streams that are open go on with the certificate they were made with; those made later show the new one.
+func TestReloadUnderStreams(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	dir, a := aNodeDir(t, ca, KindReplica)
+	b := newTestNode(t, ca, "b")
+	echo := func(_ context.Context, _ Identity, c net.Conn) {
+		buf := make([]byte, 1)
+		for {
+			if _, err := c.Read(buf); err != nil {
+				return
+			}
+			if _, err := c.Write(buf); err != nil {
+				return
+			}
+		}
+	}
+	all := &allow{}
+	server := start(t, Config{Node: a, Authorize: all.authorize, Handlers: map[Class]Handler{ClassWAL: echo}})
+	client := startBeside(t, Config{Node: b, Handlers: map[Class]Handler{ClassWAL: echo}}) // it dials by UDP from its own port
+	ask := func(c net.Conn) {
+		t.Helper()
+		buf := []byte{7}
+		if _, err := c.Write(buf); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(buf); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serial := func(kind string) (net.Conn, string) {
+		t.Helper()
+		c, err := client.DialBy(t.Context(), kind, server.Addr().String(), ClassWAL, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		ask(c)
+		var state tls.ConnectionState
+		switch raw := c.Conn.(type) {
+		case *tls.Conn:
+			state = raw.ConnectionState()
+		case *quicStream:
+			state = raw.conn.ConnectionState().TLS
+		}
+		return c, state.PeerCertificates[0].SerialNumber.String()
+	}
+	for _, kind := range []string{KindTCP, KindQUIC} {
+		old, was := serial(kind)
+		chain, err := ca.IssueNode(a.Identity, leafIn(t, dir, fileNodeCert).PublicKey, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := writeFile(dir, fileNodeCert, chain, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Reload(dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, is := serial(kind); is == was {
+			t.Errorf("%s: a new stream shows the old certificate", kind)
+		}
+		ask(old)
+	}
+	if err := a.Reload(t.TempDir()); err == nil {
+		t.Error("reloaded from an empty directory")
+	}
+	if err := b.Reload(dir); err == nil {
+		t.Error("took another node's certificate")
+	}
+}
