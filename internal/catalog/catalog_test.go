@@ -223,6 +223,12 @@ var changes = []struct {
 	{"being seeded", func(f *Facts) { f.Nodes["b"] = Node{Connected: true, Busy: "seed"} }, "select synchronization_state_desc, database_state_desc from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'b' and database_id = 5", "INITIALIZING|RESTORING"},
 	{"being rewound", func(f *Facts) { n := f.Nodes["b"]; n.Busy = "rewind"; f.Nodes["b"] = n }, "select synchronization_state, database_state from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'b' and database_id = 5", "3|2"},
 	{"only registered databases are shown", func(f *Facts) { f.Group.Options.Databases = []string{"shop"} }, "select database_name from sys.availability_databases_cluster", "shop"},
+	{"a server that starts does not say how far it has replayed", func(f *Facts) {
+		n := f.Nodes["c"]
+		n.Replay = 0
+		f.Nodes["c"] = n
+		f.Nodes["a"].Streams[1].Open = false
+	}, "select estimated_recovery, (select redo_queue_size from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'c' and database_id = 5) from coterie.replicas where name = 'c'", "<nil>|<nil>"},
 	{"a copy failed", func(f *Facts) {
 		f.Nodes["b"] = Node{Connected: true, Seedings: []Seeding{{ID: "x", Source: "a", State: "FAILED", Started: noon, Ended: noon, FailedAt: noon, Attempts: 2, Code: 210, Failure: "no space", Errno: 28}}}
 	}, "select failure_state, failure_state_desc, error_code, number_of_attempts, failure_code, failure_message, datediff(second, failure_time_utc, now()) from sys.dm_hadr_automatic_seeding, sys.dm_hadr_physical_seeding_stats", "210|no space|28|2|210|no space|0"},

@@ -135,8 +135,10 @@ func (f Facts) copyState(r ag.Replica, d Database) []any {
 	}
 	var sent, sentTime, received, redone, sendQueue, sendRate, redoQueue, redoRate, hardenedTime, lag, unhardened any
 	if !primary && p.known {
-		sent, received, redone = lsn(p.sent), lsn(p.flushed), lsn(p.replayed)
-		redoQueue = behind(p.flushed, p.replayed)
+		sent, received = lsn(p.sent), lsn(p.flushed)
+		if p.replayed != 0 { // a server that is being started does not say
+			redone, redoQueue = lsn(p.replayed), behind(p.flushed, p.replayed)
+		}
 		if n.LogRate > 0 {
 			redoRate = int64(n.LogRate / 1024)
 		}
@@ -237,7 +239,7 @@ func (f Facts) recovery(r ag.Replica) any {
 	p, rate := f.positionsOf(r), f.Nodes[r.ID].LogRate
 	queue := behind(p.flushed, p.replayed)
 	switch {
-	case r.ID == f.Record.Epoch.Leader || !p.known:
+	case r.ID == f.Record.Epoch.Leader || !p.known || p.replayed == 0:
 		return nil
 	case queue == 0:
 		return float64(0)
