@@ -110,6 +110,10 @@ func (m *manager) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag
 		Endpoint: r.Endpoint, Listener: r.Listener, ReadOnly: r.ReadOnly, HTTP: r.HTTP, Position: st.Position, Server: st.Server, Data: st.Data,
 		Busy: st.Busy, Progress: st.Progress, Because: st.Because, Connected: "CONNECTED", Sync: ag.NotSynchronizing,
 	}
+	out.NoVote = st.NoVote
+	if mine {
+		out.NoVote = m.n.noVote()
+	}
 	out.Ill, out.Concern, out.Quarantine, out.StoodDown = st.Ill, st.Concern, st.Quarantine, st.StoodDown
 	if mine {
 		out.Role, out.Position, out.Server, out.Data, out.Busy = v.Role(), v.Local.Position, v.Local.Server, v.Local.Data, v.Busy

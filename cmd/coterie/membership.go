@@ -54,8 +54,8 @@ func (n *node) openStore(ctx context.Context) error {
 		if err := n.found(ctx, founder); err != nil {
 			return err
 		}
-	} else if _, err := os.Stat(n.memberMark()); err == nil {
-		if err := n.startMember(ctx, n.cfg.Group, false, nil); err != nil {
+	} else if n.wasMember() {
+		if err := n.castVote(ctx); err != nil {
 			return err
 		}
 	}
@@ -199,6 +199,9 @@ func (n *node) membershipTurn(ctx context.Context) error {
 	}
 	if n.external() {
 		return n.countExternal(ctx, snap)
+	}
+	if kept, err := n.keepVote(ctx, ok && me.EtcdID != 0); kept {
+		return err
 	}
 	switch {
 	case ok && me.Voter && (m == nil || me.EtcdID == 0):

@@ -58,7 +58,8 @@ type node struct {
 	language *language
 	agent    *agent.Agent
 	ready    chan struct{} // closed once there is an agent
-	counted  time.Time     // when an external quorum's members were counted; the membership's goroutine only
+	vote     vote
+	counted  time.Time // when an external quorum's members were counted; the membership's goroutine only
 }
 
 // openNode reads what the node in dir is, and makes sure that nobody else runs it.
@@ -281,7 +282,7 @@ func (n *node) closeServer() {
 func (n *node) openAgent() error {
 	c := agent.Config{
 		Self: n.self, Incarnation: n.incarnation, Marks: agent.OpenMarks(n.layout.State()), Store: n.ports, Peers: &peers{n.control, n.endpoint},
-		Sessions: n.sessions, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged,
+		Sessions: n.sessions, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.noVote,
 	}
 	if n.pg != nil {
 		c.Instance = &instance{pg: n.pg, layout: n.layout, self: n.self, systemID: n.systemID, log: n.log.With("part", "postgres")}

@@ -61,6 +61,9 @@ func printHealth(w io.Writer, s api.Status) {
 		case r.Concern != "":
 			_, _ = fmt.Fprintf(w, "\n%s: %s (no failure at this FAILURE_CONDITION_LEVEL)\n", r.Name, r.Concern)
 		}
+		if r.NoVote != "" {
+			_, _ = fmt.Fprintf(w, "\n%s does not VOTE in the quorum: %s\n", r.Name, r.NoVote)
+		}
 		if r.StoodDown != "" {
 			_, _ = fmt.Fprintf(w, "\n%s gave up the leadership at %s\n  it does not do so again for now, nor is it chosen before others; coterie resume %s --trust forgets it\n",
 				r.Name, r.StoodDown, r.Name)

@@ -36,6 +36,8 @@ type Config struct {
 	Probes Probes
 	// Fence is how long this host takes to fence a server, as measured; 0: not measured. The group's profile must allow for it.
 	Fence time.Duration
+	// NoVote says why this node does not cast its vote in the quorum, though it has one; "": it does, or has none. nil: not told.
+	NoVote func() string
 	// Suspend suspends this node's data movement in the group's configuration, as an operator would; nil: nobody is told.
 	Suspend func(context.Context) error
 }

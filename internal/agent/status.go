@@ -33,6 +33,7 @@ type Status struct {
 
 	Wellness
 
+	NoVote      string        `json:"no_vote,omitempty"`     // why its vote in the quorum is not cast
 	Incarnation string        `json:"incarnation,omitempty"` // of the agent that says all this
 	Fence       time.Duration `json:"fence,omitempty"`       // how long its host takes to fence a server; 0: not measured
 }
@@ -40,7 +41,7 @@ type Status struct {
 // Key is what makes a status worth publishing, and worth looking at, at once: two with one key differ by how far they are.
 func (s Status) Key() string {
 	key := fmt.Sprint(s.Epoch, s.Rule, s.Role, s.Data, s.Server, s.Copy, s.Readable, s.Open, s.Stream, s.Busy, s.Members, s.SyncP, s.SyncN, s.Config)
-	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown)
+	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "")
 	if s.HandOver != nil {
 		key += s.HandOver.Op
 	}
@@ -59,6 +60,9 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 		s.Progress = *pr
 	}
 	s.HandOver = a.outcome.Load()
+	if a.cfg.NoVote != nil {
+		s.NoVote = a.cfg.NoVote()
+	}
 	if snap := a.snapshot.Load(); snap != nil {
 		s.Config = snap.GroupRev
 	}

@@ -181,6 +181,7 @@ type Replica struct {
 	Ill          string              `json:"ill,omitempty"`        // what counts as a failure at the group's FAILURE_CONDITION_LEVEL
 	Concern      string              `json:"concern,omitempty"`    // what would at a higher one
 	Quarantine   string              `json:"quarantine,omitempty"` // why its copy is not trusted
+	NoVote       string              `json:"no_vote,omitempty"`    // why its vote in the quorum is not cast
 	StoodDown    string              `json:"stood_down,omitempty"` // when it last gave up the leadership for its health or a crash
 	Endpoint     string              `json:"endpoint"`
 	Listener     string              `json:"listener,omitempty"`

@@ -74,6 +74,7 @@ type Member struct {
 	etcd     *embed.Etcd
 	server   *etcdserver.EtcdServer
 	removed  *atomic.Bool
+	failure  *failure
 	grpc     atomic.Pointer[grpc.Server] // set once it serves clients
 	services *services
 
@@ -87,7 +88,7 @@ func StartMember(ctx context.Context, c MemberConfig) (*Member, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	m := &Member{removed: &atomic.Bool{}, services: newServices()}
+	m := &Member{removed: &atomic.Bool{}, failure: newFailure(), services: newServices()}
 	cfg, err := m.config(c)
 	if err != nil {
 		return nil, fmt.Errorf("start the quorum member: %w", err)
@@ -180,7 +181,7 @@ func (m *Member) config(c MemberConfig) (*embed.Config, error) {
 	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.StaticStreamWindowSize(windowBytes), grpc.StaticConnWindowSize(windowBytes)}
 	cfg.EnableGRPCGateway = false
 	cfg.ServiceRegister = m.serveClients
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(c.Logger, m.removed))
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(c.Logger, m.removed, m.failure))
 	return cfg, nil
 }
 
@@ -232,7 +233,10 @@ func (m *Member) start(ctx context.Context, cfg *embed.Config) error {
 		}
 		m.etcd, m.server = r.etcd, r.etcd.Server
 		m.servePeers()
+		go m.seclude()
 		return nil
+	case <-m.failure.done:
+		return m.failure.err()
 	case <-ctx.Done():
 		// Nothing can stop it, so let it come up and be closed then.
 		go func() {
@@ -245,7 +249,7 @@ func (m *Member) start(ctx context.Context, cfg *embed.Config) error {
 	}
 }
 
-// startEtcd turns the panics of a start that failed (etcd's Fatal) into an error.
+// startEtcd turns a panic of a start that failed into an error.
 func startEtcd(cfg *embed.Config) (e *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -296,16 +300,22 @@ func (m *Member) Ready(ctx context.Context) error {
 		return nil
 	case <-m.server.StopNotify():
 		return fmt.Errorf("the quorum member has stopped: %w", m.Err())
+	case <-m.failure.done:
+		return m.failure.err()
 	case <-ctx.Done():
 		return fmt.Errorf("the quorum member waits for the others: %w", ctx.Err())
 	}
 }
 
-// Done is closed when the member has stopped, by Close or by itself (see Err).
+// Done is closed when the member has stopped, by Close or because the quorum removed it. One that failed does not even stop.
 func (m *Member) Done() <-chan struct{} { return m.server.StopNotify() }
 
-// Err says why the member has stopped: ErrMemberRemoved if the quorum removed it, else ErrClosed; nil while it runs.
+// Err says why the member does not serve any more: ErrMemberFailed, also ErrNoSpace if that was for want of room; ErrMemberRemoved if the
+// quorum removed it, else ErrClosed; nil while it runs.
 func (m *Member) Err() error {
+	if err := m.failure.err(); err != nil {
+		return err
+	}
 	select {
 	case <-m.server.StopNotify():
 	default:
@@ -318,9 +328,12 @@ func (m *Member) Err() error {
 }
 
 // Close stops the member, handing the lead of the quorum to another voter first if it has it. It returns after 10 seconds at
-// the latest.
+// the latest. One that failed, or fails in doing so, cannot be stopped: then it returns ErrMemberFailed.
 func (m *Member) Close() error {
 	m.closeOnce.Do(func() {
+		if m.closeErr = m.failure.err(); m.closeErr != nil {
+			return
+		}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -328,6 +341,8 @@ func (m *Member) Close() error {
 		}()
 		select {
 		case <-done:
+		case <-m.failure.done:
+			m.closeErr = m.failure.err()
 		case <-time.After(closeTimeout):
 			m.closeErr = errors.New("close the quorum member: etcd did not stop in time")
 		}

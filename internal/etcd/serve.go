@@ -91,10 +91,14 @@ func (m *Member) DialClient(ctx context.Context) (net.Conn, error) {
 func (m *Member) waitServing(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, localDial)
 	defer cancel()
+	if m.failure.err() != nil {
+		return errNotServing
+	}
 	select {
 	case <-m.services.ready:
 		return nil
 	case <-m.Done():
+	case <-m.failure.done:
 	case <-ctx.Done():
 	}
 	return errNotServing

@@ -19,10 +19,10 @@ type zapToSlog struct {
 }
 
 // newZap returns etcd's logger. Each message is passed on at most 3 times in 10 minutes: an unreachable peer is reported by
-// etcd several times per second, and by the agent in better words. etcd's Fatal becomes a panic, so that the reason is seen.
-func newZap(log *slog.Logger, removed *atomic.Bool) *zap.Logger {
+// etcd several times per second, and by the agent in better words. etcd's fatal errors and panics are met by gaveUp.
+func newZap(log *slog.Logger, removed *atomic.Bool, gaveUp zapcore.CheckWriteHook) *zap.Logger {
 	core := zapcore.NewSamplerWithOptions(&zapToSlog{log: log, removed: removed}, 10*time.Minute, 3, 0)
-	return zap.New(core, zap.WithFatalHook(zapcore.WriteThenPanic))
+	return zap.New(core, zap.WithFatalHook(gaveUp), zap.WithPanicHook(gaveUp))
 }
 
 func (z *zapToSlog) Enabled(l zapcore.Level) bool { return l >= zapcore.WarnLevel }

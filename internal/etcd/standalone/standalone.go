@@ -45,7 +45,7 @@ type Server struct {
 func New(t testing.TB, dir string) *Server {
 	t.Helper()
 	s := &Server{t: t, dir: dir, CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "client.crt"), Key: filepath.Join(dir, "client.key")}
-	s.must(os.Mkdir(dir, 0o755)) // a client may be another user
+	s.must(os.Mkdir(dir, 0o755)) //nolint:gosec // a client may be another user
 	s.must(s.makeKeys())
 	s.client, s.peer = s.free("https"), s.free("http")
 	t.Cleanup(s.Stop)

@@ -1,0 +1,74 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+
+	"go.uber.org/zap/zapcore"
+)
+
+// ErrMemberFailed says that etcd gave up, for want of room or because its disk failed. What is left of it in this process answers nobody and
+// holds its files locked, so only a new process can start the member again.
+var ErrMemberFailed = errors.New("the quorum member gave up")
+
+// failure stands between etcd's way to give up, which is to end the process, and the process. Where etcd logs a fatal error, it blocks the
+// goroutine that met it, for ever: nothing after that point happens, so nothing is acknowledged that was not written, as if the
+// process had ended there; but the node's server does not lose its agent. It can be neither undone nor cleaned up: etcd holds locks there.
+type failure struct {
+	once sync.Once
+	why  error
+	done chan struct{} // closed once why is set
+}
+
+func newFailure() *failure { return &failure{done: make(chan struct{})} }
+
+// OnWrite makes a failure the hook of etcd's fatal errors and panics. It does not return.
+func (f *failure) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
+	enc := zapcore.NewMapObjectEncoder()
+	for _, x := range fields {
+		x.AddTo(enc)
+	}
+	why := ce.Message
+	for _, name := range []string{"error", "panic"} {
+		if v, ok := enc.Fields[name]; ok {
+			why = fmt.Sprintf("%s: %v", why, v)
+		}
+	}
+	f.once.Do(func() {
+		f.why = fmt.Errorf("%w: %s", ErrMemberFailed, why)
+		if strings.Contains(why, syscall.ENOSPC.Error()) {
+			f.why = fmt.Errorf("%w: %w", f.why, ErrNoSpace)
+		}
+		close(f.done)
+	})
+	select {}
+}
+
+func (f *failure) err() error {
+	select {
+	case <-f.done:
+		return f.why
+	default:
+		return nil
+	}
+}
+
+// seclude takes what is left of a failed member off the network: its raft may still hold the lead of the quorum, with nobody behind it to
+// carry anything out. It ends with the member otherwise.
+func (m *Member) seclude() {
+	select {
+	case <-m.failure.done:
+	case <-m.server.StopNotify():
+		return
+	}
+	m.server.PauseSending()
+	_ = m.services.peers.Close()
+	_ = m.services.clients.Close()
+	_ = m.services.http.Close()
+	if g := m.grpc.Load(); g != nil {
+		g.Stop()
+	}
+}
