@@ -71,6 +71,7 @@ func emptyTables() []view {
 		empty("pg_attrdef", "oid o, adrelid o, adnum i4, adbin t"),
 		empty("pg_description", "objoid o, classoid o, objsubid i4, description t"),
 		empty("pg_shdescription", "objoid o, classoid o, description t"),
+		empty("pg_depend", "classid o, objid o, objsubid i4, refclassid o, refobjid o, refobjsubid i4, deptype t"),
 		empty("pg_constraint", "oid o, conname t, connamespace o, contype t, condeferrable b, condeferred b, convalidated b, conrelid o, contypid o, conindid o, "+
 			"conparentid o, confrelid o, confupdtype t, confdeltype t, confmatchtype t, conkey t, confkey t"),
 		empty("pg_inherits", "inhrelid o, inhparent o, inhseqno i4, inhdetachpending b"),

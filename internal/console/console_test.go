@@ -292,6 +292,10 @@ var sessions = map[string][][2]string{
 	"DBeaver": {
 		{"SET extra_float_digits = 3", "SET"},
 		{"SELECT session_user", "me"},
+		{"SELECT db.oid,db.* FROM pg_catalog.pg_database db WHERE datallowconn AND NOT datistemplate OR db.datname ='coterie' ORDER BY db.datname", "1"},
+		{"SELECT n.oid,n.*,d.description FROM pg_catalog.pg_namespace n LEFT OUTER JOIN pg_catalog.pg_description d ON d.objoid=n.oid AND d.objsubid=0 AND d.classoid='pg_namespace'::regclass ORDER BY nspname", "2201"},
+		{"SELECT c.relname,a.*,pg_catalog.pg_get_expr(ad.adbin, ad.adrelid, true) as def_value,dsc.description,dep.objid FROM pg_catalog.pg_attribute a INNER JOIN pg_catalog.pg_class c ON (a.attrelid=c.oid) LEFT OUTER JOIN pg_catalog.pg_attrdef ad ON (a.attrelid=ad.adrelid AND a.attnum = ad.adnum) LEFT OUTER JOIN pg_catalog.pg_description dsc ON (c.oid=dsc.objoid AND a.attnum = dsc.objsubid) LEFT OUTER JOIN pg_depend dep on dep.refobjid = a.attrelid AND dep.deptype = 'i' and dep.refobjsubid = a.attnum and dep.classid = dep.refclassid WHERE NOT a.attisdropped AND c.relname = 'availability_groups' ORDER BY a.attnum LIMIT 1", "availability_groups"},
+		{"select string_agg(word, ',') from pg_catalog.pg_get_keywords() where word <> ALL ('{a,abs}'::text[])", "42P01"}, // it goes on without
 		{"SELECT oid, typname FROM pg_catalog.pg_type ORDER BY oid LIMIT 1", "16"},
 		{"SHOW search_path", "sys, coterie"},
 	},

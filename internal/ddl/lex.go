@@ -208,9 +208,6 @@ func (l *lexer) quoted(kind tokenKind, closing rune) (token, *Error) {
 			continue
 		}
 		if l.done() || l.peek() != closing {
-			if kind == tokName && b.Len() == 0 {
-				return token{}, at(start, 1038, StateSyntax, "a name must not be empty")
-			}
 			return token{kind: kind, text: b.String(), pos: start}, nil
 		}
 		b.WriteRune(l.step())

@@ -110,6 +110,9 @@ func (p *parser) name(what string) (string, *Error) {
 	if t.kind != tokWord && t.kind != tokName {
 		return "", p.expected(what)
 	}
+	if t.text == "" {
+		return "", at(t.pos, 1038, StateSyntax, "a name must not be empty")
+	}
 	if n := len([]rune(t.text)); n > maxName {
 		return "", at(t.pos, 103, StateSyntax, "%s has %d characters; at most %d are allowed", what, n, maxName)
 	}
