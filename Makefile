@@ -72,6 +72,11 @@ chaos: setup ## kill, stop, cut and cancel on real nodes for MINUTES, and judge 
 	@COTERIE_LONG=1 COTERIE_CHAOS_SEED='$(SEED)' COTERIE_CHAOS_MINUTES='$(MINUTES)' COTERIE_CHAOS_RECORD='$(CURDIR)/docs/results/chaos.txt' \
 		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndChaos$$' ./internal/e2e $(ARGS)
 
+.PHONY: overload
+overload: setup ## MINUTES (60) of more work than processors: no failover, no answer held; writes docs/results/overload.txt
+	@COTERIE_LONG=1 COTERIE_OVERLOAD_MINUTES='$(or $(MINUTES),60)' COTERIE_OVERLOAD_RECORD='$(CURDIR)/docs/results/overload.txt' \
+		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndOverload$$' ./internal/e2e $(ARGS)
+
 .PHONY: test-drivers
 test-drivers: setup ## node-postgres, pgjdbc, SQLAlchemy, Django and psycopg 3, from their registries, through the listener
 	@scripts/test-drivers

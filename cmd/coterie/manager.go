@@ -185,6 +185,7 @@ func (m *manager) Metrics() map[string]float64 {
 		st := s.Stats()
 		out["coterie_sessions_accepted_total"] = float64(st.Accepted)
 		out["coterie_sessions_open"] = float64(st.Open)
+		out["coterie_answers_held_total"] = float64(st.Gated)
 		out["coterie_answers_held_seconds_total"] = st.GatedTime.Seconds()
 		out["coterie_routing_fallbacks_total"] = float64(st.FellBack)
 	}

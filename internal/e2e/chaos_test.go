@@ -48,16 +48,16 @@ func (c *chaos) say(t *testing.T, format string, args ...any) {
 	fmt.Fprintf(&c.told, format+"\n", args...)
 }
 
-// record writes what was done and found where make chaos wants it.
-func (c *chaos) record(t *testing.T) {
+// record keeps what a run has shown in the file that the environment names, if it names one and nothing failed.
+func record(t *testing.T, command, variable, told string) {
 	t.Helper()
-	path := os.Getenv("COTERIE_CHAOS_RECORD")
+	path := os.Getenv(variable)
 	if path == "" || t.Failed() {
 		return
 	}
 	commit, _ := exec.Command("git", "describe", "--always", "--dirty").Output()
-	head := fmt.Sprintf("make chaos on %s, commit %s%d processors, %s\n\n", time.Now().UTC().Format(time.DateOnly), commit, runtime.NumCPU(), server(t).Version)
-	if err := os.WriteFile(path, []byte(head+c.told.String()), 0o644); err != nil {
+	head := fmt.Sprintf("%s on %s, commit %s%d processors, %s\n\n", command, time.Now().UTC().Format(time.DateOnly), commit, runtime.NumCPU(), server(t).Version)
+	if err := os.WriteFile(path, []byte(head+told), 0o644); err != nil {
 		t.Error(err)
 	}
 }
@@ -89,7 +89,7 @@ func TestEndToEndChaos(t *testing.T) {
 	c.stop(t)
 	c.judgeAll(t, done)
 	c.down(t)
-	c.record(t)
+	record(t, "make chaos", "COTERIE_CHAOS_RECORD", c.told.String())
 }
 
 // setting reads a number that make chaos passes.

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -162,50 +161,4 @@ func failoverWhileSeeding(t *testing.T, g *group) {
 		t.Errorf("a secondary has %s rows", got)
 	}
 	g.judgeAndGoOn(t)
-}
-
-// TestEndToEndOverload keeps more processes than processors busy for ten minutes and counts failovers, of which there must be none.
-func TestEndToEndOverload(t *testing.T) {
-	long(t)
-	during := 10 * time.Minute
-	if s := os.Getenv("COTERIE_OVERLOAD"); s != "" {
-		d, err := time.ParseDuration(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		during = d
-	}
-	g := newGroup(t, lab.Options{})
-	was := g.ready(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	var burners []*exec.Cmd
-	for range 8 {
-		b := exec.CommandContext(ctx, "sh", "-c", "while :; do :; done")
-		if err := b.Start(); err != nil {
-			t.Fatal(err)
-		}
-		burners = append(burners, b)
-	}
-	defer func() {
-		cancel()
-		for _, b := range burners {
-			_ = b.Wait()
-		}
-	}()
-	most := 0.0
-	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(5 * time.Second) {
-		b, _ := os.ReadFile("/proc/pressure/cpu")
-		if _, rest, ok := strings.Cut(string(b), "avg10="); ok {
-			f, _ := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-			most = max(most, f)
-		}
-	}
-	cancel()
-	now := g.ready(t)
-	t.Logf("epoch %d after %d in %v; somebody waited for a processor up to %.0f %% of the time; %d acknowledged", now.Epoch, was.Epoch, during, most,
-		g.ledger.Progress().Acknowledged)
-	if now.Epoch != was.Epoch || *now.Primary != *was.Primary {
-		t.Errorf("%d false failovers", now.Epoch-was.Epoch)
-	}
-	g.down(t)
 }
