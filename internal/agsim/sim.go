@@ -2,6 +2,7 @@ package agsim
 
 import (
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -54,7 +55,7 @@ type simNode struct {
 	last                   env
 	want                   uint16 // the epoch whose lease is being renewed
 	renewAt, renewed       int    // the next renewal, and the last that succeeded
-	progress, lastProgress int    // of a candidate or promotion: renewed when it has changed
+	progress, lastProgress int    // of a candidate or promotion: renewed when it has changed, as Agent.progressOf in package agent says
 	hung                   bool   // its promotion makes none
 	sealedAt               int
 	heard                  [maxMembers]int // last feedback of a member's stream
@@ -236,7 +237,7 @@ func (s *Sim) timers(i int) {
 		return
 	}
 	if s.w.epoch.phase != lead { // by progress, not by being alive
-		if t.progress == t.lastProgress && n.lease == t.want {
+		if t.progress == t.lastProgress {
 			return
 		}
 		t.lastProgress = t.progress
@@ -261,8 +262,11 @@ func (s *Sim) quorum(i int) bool { return !s.cutStore.has(i) && s.storeDown <= s
 // agent is what the agent of node i does in this tick, if anything.
 func (s *Sim) agent(i int) {
 	n, t := &s.w.nodes[i], &s.nodes[i]
-	if !t.hung {
-		t.progress++ // whatever it does goes on
+	switch {
+	case s.w.epoch.phase == seal: // a candidate that waits for a better answer makes none
+		t.progress = bits.OnesCount8(uint8(n.seals))
+	case !t.hung:
+		t.progress = maxMembers + 1 + s.now // whatever it does goes on
 	}
 	if n.busy.kind != idle && t.performAt <= s.now {
 		s.perform(i)
@@ -377,7 +381,7 @@ func (s *Sim) lease(i int, e env) {
 		return
 	}
 	if t.want != e.epoch.epoch {
-		t.want, t.renewAt = e.epoch.epoch, s.now
+		t.want, t.renewAt, t.lastProgress = e.epoch.epoch, s.now, -1
 		s.timers(i)
 	}
 }
