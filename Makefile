@@ -68,8 +68,8 @@ sim: ## seeded simulation of the decision core (SEED=n repeats and tells one run
 	@COTERIE_SEED='$(SEED)' COTERIE_SEEDS='$(SEEDS)' go run ./scripts/gotest -timeout 40m -count=1 -v -run 'Sim|Run' ./internal/agsim $(ARGS)
 
 .PHONY: chaos
-chaos: setup ## kill, stop, cut and cancel on real nodes for MINUTES, and judge what clients were told; writes docs/results/chaos.txt (root; SEED=n: the order)
-	@COTERIE_LONG=1 COTERIE_CHAOS_SEED='$(SEED)' COTERIE_CHAOS_MINUTES='$(MINUTES)' COTERIE_CHAOS_RECORD='$(CURDIR)/docs/results/chaos.txt' \
+chaos: setup ## kill, stop, cut and cancel on real nodes, every fault once for each SEED, and judge what clients were told; writes docs/results/chaos.txt (root; MINUTES=n: as many as that allows)
+	@COTERIE_LONG=1 COTERIE_CHAOS_SEED='$(or $(SEED),1 2 3)' COTERIE_CHAOS_MINUTES='$(or $(MINUTES),0)' COTERIE_CHAOS_RECORD='$(CURDIR)/docs/results/chaos.txt' \
 		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndChaos$$' ./internal/e2e $(ARGS)
 
 .PHONY: overload

@@ -22,11 +22,6 @@ func (c *chaos) faults() []fault {
 			all,
 			fault{"SIGKILL the primary's " + what, func(t *testing.T, _ lab.Status, p string) { c.kill(t, p, what) }},
 			fault{"SIGSTOP the primary's " + what, func(t *testing.T, s lab.Status, p string) { c.pause(t, s, p, what, c.hold) }},
-		)
-	}
-	for _, what := range []string{lab.WhatNode, lab.WhatPostgres} {
-		all = append(
-			all,
 			fault{"SIGKILL a secondary's " + what, func(t *testing.T, s lab.Status, _ string) { c.kill(t, secondaries(s)[0], what) }},
 			fault{"SIGSTOP a secondary's " + what, func(t *testing.T, s lab.Status, _ string) { c.pause(t, s, secondaries(s)[0], what, c.hold) }},
 		)

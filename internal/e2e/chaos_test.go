@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -23,7 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// chaosMinutes is how long the faults of the long proof go on; make chaos MINUTES=n takes its time.
+// chaosMinutes is how long the faults of the long proof go on. make chaos goes through all of them, for each of its seeds.
 const chaosMinutes = 2
 
 // judging bounds the search of the linearizability check.
@@ -69,15 +70,30 @@ func TestEndToEndChaos(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("NOT RUN: networks of their own need root")
 	}
-	seed, minutes := setting(t, "COTERIE_CHAOS_SEED", 1), setting(t, "COTERIE_CHAOS_MINUTES", chaosMinutes)
-	c := &chaos{group: newGroup(t, lab.Options{Net: lab.NetNamespaces}), rng: rand.New(rand.NewPCG(uint64(seed), 0))}
-	c.seesBrokenProtection(t, uint64(seed))
+	seeds := strings.Fields(cmp.Or(os.Getenv("COTERIE_CHAOS_SEED"), "1"))
+	minutes := setting(t, "COTERIE_CHAOS_MINUTES", chaosMinutes)
+	var told strings.Builder
+	for _, text := range seeds {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("COTERIE_CHAOS_SEED: %v", err)
+		}
+		t.Run("seed "+text, func(t *testing.T) { told.WriteString(play(t, seed, minutes)) })
+	}
+	record(t, "make chaos SEED='"+strings.Join(seeds, " ")+"'", "COTERIE_CHAOS_RECORD", told.String())
+}
 
-	c.begin(t, uint64(seed))
+// play plays one order of the faults: each at least once where minutes is 0, else as many as that allows. It returns what it has seen.
+func play(t *testing.T, seed uint64, minutes int) string {
+	c := &chaos{group: newGroup(t, lab.Options{Net: lab.NetNamespaces}), rng: rand.New(rand.NewPCG(seed, 0))}
+	c.say(t, "seed %d", seed)
+	c.seesBrokenProtection(t, seed)
+
+	c.begin(t, seed)
 	faults := c.faults()
 	c.rng.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 	ends, done := time.Now().Add(time.Duration(minutes)*time.Minute), 0
-	for ; time.Now().Before(ends); done++ {
+	for ; time.Now().Before(ends) || minutes == 0 && done < len(faults); done++ {
 		c.suffer(t, done, faults[done%len(faults)])
 	}
 	for _, f := range faults[min(done, len(faults)):] {
@@ -89,7 +105,7 @@ func TestEndToEndChaos(t *testing.T) {
 	c.stop(t)
 	c.judgeAll(t, done)
 	c.down(t)
-	record(t, "make chaos", "COTERIE_CHAOS_RECORD", c.told.String())
+	return c.told.String() + "\n"
 }
 
 // setting reads a number that make chaos passes.
