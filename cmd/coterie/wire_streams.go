@@ -11,7 +11,6 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/boottime"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/replication"
 )
@@ -137,12 +136,11 @@ type peers struct {
 	endpoint *endpoint.Endpoint
 }
 
-func (p *peers) Ping(ctx context.Context, r ag.Replica) error {
-	err := p.control.Call(ctx, r.Endpoint, r.ID, "ping", nil, nil)
-	if errors.Is(err, syscall.ECONNREFUSED) {
-		return errors.Join(agent.ErrRefused, err)
+func (p *peers) Ping(ctx context.Context, r ag.Replica) (seen agent.SeenMark, err error) {
+	if err = p.control.Call(ctx, r.Endpoint, r.ID, "ping", nil, &seen); errors.Is(err, syscall.ECONNREFUSED) {
+		err = errors.Join(agent.ErrRefused, err)
 	}
-	return err
+	return seen, err
 }
 
 func (p *peers) Seal(ctx context.Context, r ag.Replica, req agent.SealRequest) (ag.SealReport, error) {
@@ -162,7 +160,7 @@ func (p *peers) StandReady(ctx context.Context, r ag.Replica, req agent.ReadyReq
 // serveControl offers this node's methods to the other nodes.
 func (n *node) serveControl() {
 	n.control.Handle("ping", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) {
-		return map[string]time.Duration{"boottime": boottime.Now()}, nil
+		return n.agent.Seen(), nil
 	})
 	n.control.Handle("seal", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
 		var req agent.SealRequest

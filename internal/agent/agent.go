@@ -242,6 +242,9 @@ func (a *Agent) Plan() *ag.Plan { return a.plan.Load() }
 // LeaseUntil returns the BOOTTIME until which this node may act as primary; past when it may not.
 func (a *Agent) LeaseUntil() time.Duration { return a.lease.until() }
 
+// Seen returns the latest record that this node has seen: what it answers to a ping of another member. Any goroutine may call it.
+func (a *Agent) Seen() SeenMark { return a.believed.latest() }
+
 // Snapshot returns what the store said last, nil before the first read. It is shared: do not change it.
 func (a *Agent) Snapshot() *Snapshot { return a.snapshot.Load() }
 
@@ -267,10 +270,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.loadCondition(); err != nil {
 		return err
 	}
-	var err error
-	if a.believed.seen, err = a.cfg.Marks.Seen(); err != nil {
+	seen, err := a.cfg.Marks.Seen()
+	if err != nil {
 		return err
 	}
+	a.believed.remember(seen)
 	if err := a.history.open(a.cfg.Marks.dir); err != nil {
 		a.log.Warn("earlier decisions are not all known", "err", err)
 	}

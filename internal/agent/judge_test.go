@@ -31,7 +31,7 @@ func TestAnotherStoreIsNotBelieved(t *testing.T) {
 		{"an earlier epoch", snap(3, 11, 7, 140), false},
 	}
 	for _, s := range steps {
-		if err := believed.judge(s.snap); (err == nil) != s.ok || err != nil && !errors.Is(err, ErrUntrusted) {
+		if err := believed.judge(s.snap, 0); (err == nil) != s.ok || err != nil && !errors.Is(err, ErrUntrusted) {
 			t.Errorf("%s: %v", s.name, err)
 		}
 	}

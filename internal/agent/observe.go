@@ -35,7 +35,7 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 	}
 	wg.Wait()
 	if readErr == nil {
-		readErr = a.believed.judge(snap)
+		readErr = a.believed.judge(snap, asked)
 	}
 	if errors.Is(readErr, ErrUntrusted) {
 		v.Untrusted = readErr.Error()

@@ -62,7 +62,8 @@ func (a *answered) lately(id ag.ReplicaID, within time.Duration) bool {
 }
 
 // ping asks every other member for a sign of life until ctx is done, unless it has just given one. The answers decide nothing that needs proof: they keep a
-// candidate from deposing a leader in vain, and a primary from waiting for a member that is provably gone.
+// candidate from deposing a leader in vain, and a primary from waiting for a member that is provably gone. They also tell this node of a record that the
+// others have seen and the store has forgotten.
 func (a *Agent) ping(ctx context.Context) {
 	for {
 		a.pingOnce(ctx)
@@ -93,7 +94,10 @@ func (a *Agent) pingOnce(ctx context.Context) {
 		wg.Go(func() {
 			var err error
 			if !a.heart.answered.lately(r.ID, lately) {
-				err = a.cfg.Peers.Ping(ctx, r)
+				var seen SeenMark
+				if seen, err = a.cfg.Peers.Ping(ctx, r); err == nil {
+					a.believed.hear(seen)
+				}
 			}
 			mu.Lock()
 			defer mu.Unlock()

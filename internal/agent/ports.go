@@ -175,8 +175,8 @@ type Stream struct {
 
 // Peers reaches the other members' agents.
 type Peers interface {
-	// Ping returns ErrRefused when the member's endpoint refuses connections.
-	Ping(ctx context.Context, r ag.Replica) error
+	// Ping returns what the member has seen of the record, and ErrRefused when its endpoint refuses connections.
+	Ping(ctx context.Context, r ag.Replica) (SeenMark, error)
 	Seal(ctx context.Context, r ag.Replica, req SealRequest) (ag.SealReport, error)
 	// Position asks a member how far its copy is.
 	Position(ctx context.Context, r ag.Replica) (Positions, error)

@@ -162,11 +162,12 @@ func (a *Agent) attach(ctx context.Context) {
 }
 
 func (a *Agent) takeOver(ctx context.Context, ks KeeperState) error {
+	asked := boottime.Now()
 	snap, err := a.firstRead(ctx)
 	if err != nil {
 		return err
 	}
-	if err := a.believed.judge(snap); err != nil {
+	if err := a.believed.judge(snap, asked); err != nil {
 		return err
 	}
 	e, l := snap.Record.Epoch, snap.Record.Lead

@@ -166,3 +166,24 @@ func TestRestartProvesTheSettingFirst(t *testing.T) {
 		l.write("a")
 	})
 }
+
+// What the server waits for when it is taken over need not keep the record true: it is rewritten before anything else happens.
+func TestRestartRewritesTheSetting(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		was := l.epoch()
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := l.agents["a"].Restart(ctx, agent.RestartOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		l.stop("a")
+		l.Node("a").SetSyncByHand(nil, 0)
+		l.start("a")
+		l.wait("a is open", 10*time.Second, func() bool { return l.leads("a") && l.Node("a").State().Routes.WriteOpen })
+		l.write("a")
+		if s := l.Node("a").State(); l.epoch() != was || len(s.Fences) != 0 {
+			t.Errorf("epoch %d after %d, %+v", l.epoch(), was, s)
+		}
+	})
+}

@@ -51,6 +51,37 @@ func TestStoreThatGoesBackInTime(t *testing.T) {
 	})
 }
 
+// A member that was away does not remember that the record has moved on. Where the store has gone back to what it remembers, and counts on
+// its copy alone, those who were there tell it: nobody is promoted over commits that it lacks.
+func TestStoreThatGoesBackBehindAMembersBack(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		counted := func(id ag.ReplicaID) func() bool {
+			return func() bool {
+				st := l.Record.Snapshot().Record.State
+				_, in := st.InV(id)
+				return in && st.K == 1 && len(st.V) == 1
+			}
+		}
+		l.Isolate("b", true)
+		l.wait("only c is counted", time.Minute, counted("c"))
+		old := l.Record.Snapshot().Record
+		l.Isolate("c", true)
+		l.Isolate("b", false)
+		l.wait("only b is counted", time.Minute, counted("b"))
+		l.write("a")
+		l.stop("a")
+		l.Record.Restore(old)
+		l.Isolate("c", false)
+		time.Sleep(time.Minute)
+		if s := l.Node("c").State(); s.Running && !s.Recovery {
+			t.Error("c was promoted, and lacks what b and the store's earlier self know of")
+		}
+		if p := l.agents["c"].Plan(); p == nil || p.Rule != ag.RuleAwaitQuorum {
+			t.Errorf("%+v", p)
+		}
+	})
+}
+
 func TestSeenMark(t *testing.T) {
 	m := agent.OpenMarks(t.TempDir())
 	if err := m.SetSeen(agent.SeenMark{Epoch: 3, Seq: 9}); err != nil {

@@ -97,9 +97,12 @@ func (p *peers) reach(ctx context.Context, r ag.Replica) (Agent, error) {
 	return p.w.reach(ctx, p.ID, r.ID)
 }
 
-func (p *peers) Ping(ctx context.Context, r ag.Replica) error {
-	_, err := p.reach(ctx, r)
-	return err
+func (p *peers) Ping(ctx context.Context, r ag.Replica) (agent.SeenMark, error) {
+	a, err := p.reach(ctx, r)
+	if err != nil {
+		return agent.SeenMark{}, err
+	}
+	return a.Seen(), nil
 }
 
 func (p *peers) Seal(ctx context.Context, r ag.Replica, req agent.SealRequest) (ag.SealReport, error) {

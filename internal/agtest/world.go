@@ -204,6 +204,7 @@ type Agent interface {
 	Position(ctx context.Context) (agent.Positions, error)
 	ServeHeart(ctx context.Context, from ag.ReplicaID, s agent.Heart)
 	StandReady(ctx context.Context, req agent.ReadyRequest) error
+	Seen() agent.SeenMark
 }
 
 // Attach gives the node its agent; nil: its process is not running.
