@@ -168,6 +168,8 @@ func (i *instance) FlushLSN(ctx context.Context) (ag.LSN, error) { return i.pg.F
 
 func (i *instance) Checkpoint(ctx context.Context) error { return i.pg.Checkpoint(ctx) }
 
+func (i *instance) FreshSegment(ctx context.Context) (ag.LSN, error) { return i.pg.FreshSegment(ctx) }
+
 func (i *instance) EndWriters(ctx context.Context) error { return i.pg.EndWriters(ctx) }
 
 func (i *instance) EndConflicts(ctx context.Context) error { return i.pg.PauseConflicts(ctx) }

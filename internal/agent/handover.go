@@ -159,26 +159,11 @@ func (h *handover) finish(ctx context.Context, x ag.LSN) error {
 	if !clean { // nothing is acknowledged beyond x; what lies there is rewound
 		need.LSN = x
 	}
-	if err := h.awaitFlush(ctx, need); err != nil {
+	if err := a.awaitFlush(ctx, h.to, need.LSN, flushBudget); err != nil {
 		return err
 	}
 	h.step("handing over to " + string(h.op.To))
 	return h.commit(ctx, need)
-}
-
-func (h *handover) awaitFlush(ctx context.Context, need ag.Position) error {
-	ctx, cancel := context.WithTimeout(ctx, flushBudget)
-	defer cancel()
-	for {
-		pos, err := h.a.cfg.Peers.Position(ctx, h.to)
-		if err == nil && pos.Flush.LSN >= need.LSN {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return errors.Join(fmt.Errorf("%s has not flushed %s", h.to.ID, need), err)
-		}
-		pause(ctx, 2*time.Millisecond)
-	}
 }
 
 // commit is the step after which the target leads: the writer itself has stopped and released, so no seal is needed.

@@ -10,6 +10,9 @@ import (
 	"github.com/coteriedb/coterie/internal/boottime"
 )
 
+// segmentBudget is how long the target may take for the rest of a WAL segment, which is empty.
+const segmentBudget = 30 * time.Second
+
 // prepareBudget bounds the checkpoints: a server that is not done by then is too busy to be stopped within a second.
 const prepareBudget = 10 * time.Minute
 
@@ -41,6 +44,9 @@ func (a *Agent) prepare(ctx context.Context, v ag.View, op ag.Op) {
 		ctx, cancel := context.WithTimeout(ctx, prepareBudget)
 		defer cancel()
 		err := a.checkTarget(ctx, v, op.To)
+		if err == nil {
+			err = a.freshSegment(ctx, v, op.To)
+		}
 		if err == nil {
 			err = a.checkpoints(ctx)
 		}
@@ -135,6 +141,33 @@ func (a *Agent) isPreset(ctx context.Context, e ag.Epoch, s ag.Sync) bool {
 	}
 	o, err := a.cfg.Instance.Observe(ctx)
 	return err == nil && o.SyncEpoch == e && o.N == s.N && sameMembers(o.P, s.P)
+}
+
+// freshSegment lets the failover take place near the beginning of a WAL segment: every standby draws the segment of the switch anew, and the
+// new primary's commits wait for the first that has it. The target has the end of the old segment before anybody waits for it.
+func (a *Agent) freshSegment(ctx context.Context, v ag.View, id ag.ReplicaID) error {
+	begins, err := a.cfg.Instance.FreshSegment(ctx)
+	if err != nil || begins == 0 {
+		return err
+	}
+	to, _ := v.Group.Replica(id)
+	return a.awaitFlush(ctx, to, begins, segmentBudget)
+}
+
+// awaitFlush waits until a member has flushed up to there.
+func (a *Agent) awaitFlush(ctx context.Context, r ag.Replica, to ag.LSN, budget time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	for {
+		pos, err := a.cfg.Peers.Position(ctx, r)
+		if err == nil && pos.Flush.LSN >= to {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return errors.Join(fmt.Errorf("%s has not flushed %s within %v", r.ID, to, budget), err)
+		}
+		pause(ctx, 2*time.Millisecond)
+	}
 }
 
 // checkpoints leave little to write for the one that the shutdown makes.

@@ -89,6 +89,8 @@ type Instance interface {
 	// EndWalsenders ends every walsender of a member, whoever receives from it.
 	EndWalsenders(ctx context.Context, member ag.ReplicaID) error
 	Checkpoint(ctx context.Context) error
+	// FreshSegment has a primary go on in a new WAL segment unless it has just begun one, and returns where that begins; 0 if it did not.
+	FreshSegment(ctx context.Context) (ag.LSN, error)
 	// EndWriters ends the background workers of users and the sessions that are in the middle of something.
 	EndWriters(ctx context.Context) error
 	// EndConflicts lets replay win over readers at the start of a seal; RestoreConflicts undoes it.

@@ -437,6 +437,10 @@ func (i *instance) Checkpoint(ctx context.Context) error {
 	return errors.Join(i.n().begin(ctx, "checkpoint"), i.running(ctx))
 }
 
+func (i *instance) FreshSegment(ctx context.Context) (ag.LSN, error) {
+	return 0, errors.Join(i.n().begin(ctx, "fresh-segment"), i.running(ctx))
+}
+
 func (i *instance) EndWriters(ctx context.Context) error {
 	return errors.Join(i.n().begin(ctx, "end-writers"), i.running(ctx))
 }

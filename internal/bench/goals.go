@@ -20,11 +20,14 @@ type Goal struct {
 	Bench  string  `json:"bench"` // the command that measures it: make bench-<bench>
 	Name   string  `json:"name"`
 	Goal   float64 `json:"goal"`
-	Better string  `json:"better"` // lower or higher
+	Better string  `json:"better"` // lower or higher; stated: the figure is printed beside the others and has no goal
 	Unit   string  `json:"unit"`
 	Ratio  bool    `json:"ratio,omitempty"` // met as soon as the interval includes the goal
 	What   string  `json:"what"`            // a sentence for the documentation
 }
+
+// stated marks a figure without a goal.
+const stated = "stated"
 
 // Goals returns the checked-in goals, in the order in which reports print them.
 var Goals = sync.OnceValues(func() ([]Goal, error) { return parseGoals(goalsJSON) })
@@ -41,8 +44,8 @@ func parseGoals(text []byte) ([]Goal, error) {
 		switch {
 		case g.Bench == "" || g.Name == "" || g.Unit == "" || g.What == "" || strings.ContainsAny(g.Name, " \t"):
 			return nil, fmt.Errorf("goals.json: goal %q of %q is incomplete", g.Name, g.Bench)
-		case g.Better != "lower" && g.Better != "higher":
-			return nil, fmt.Errorf("goals.json: goal %q: better is %q, want lower or higher", g.Name, g.Better)
+		case g.Better != "lower" && g.Better != "higher" && (g.Better != stated || g.Goal != 0):
+			return nil, fmt.Errorf("goals.json: goal %q of %v: better is %q, want lower or higher, or stated without a goal", g.Name, g.Goal, g.Better)
 		case seen[g.Name]:
 			return nil, fmt.Errorf("goals.json: goal %q is there twice", g.Name)
 		}
@@ -110,7 +113,9 @@ func report(w io.Writer, goals []Goal, bench string, figures []Figure) (met bool
 		if g.Bench != bench {
 			continue
 		}
-		n++
+		if g.Better != stated {
+			n++
+		}
 		f, ok := given[g.Name]
 		if !ok {
 			f.NotRun = "no figure was recorded"
@@ -121,6 +126,8 @@ func report(w io.Writer, goals []Goal, bench string, figures []Figure) (met bool
 		case f.NotRun != "":
 			verdict = "not run: " + f.NotRun
 			notRun = append(notRun, g.Name)
+		case g.Better == stated:
+			verdict = stated
 		case !g.met(f):
 			verdict = "short of goal"
 			short = append(short, g.Name)
@@ -139,7 +146,10 @@ func report(w io.Writer, goals []Goal, bench string, figures []Figure) (met bool
 }
 
 func (g Goal) line(f Figure) string {
-	goal := fmt.Sprintf("%s %s %s", g.sign(), number(g.Goal), g.Unit)
+	goal := "-"
+	if g.Better != stated {
+		goal = fmt.Sprintf("%s %s %s", g.sign(), number(g.Goal), g.Unit)
+	}
 	if f.NotRun != "" {
 		return fmt.Sprintf("%-30s %-32s %s", g.Name, "-", goal)
 	}

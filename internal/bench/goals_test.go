@@ -24,6 +24,7 @@ func TestGoalsAreWellFormed(t *testing.T) {
 	}
 	for _, bad := range []string{
 		`[{"bench": "b", "name": "n", "goal": 1, "better": "smaller", "unit": "s", "what": "w"}]`,
+		`[{"bench": "b", "name": "n", "goal": 1, "better": "stated", "unit": "s", "what": "w"}]`,
 		`[{"bench": "b", "name": "n n", "goal": 1, "better": "lower", "unit": "s", "what": "w"}]`,
 		`[{"bench": "b", "name": "n", "gaol": 1, "better": "lower", "unit": "s", "what": "w"}]`,
 		`[{"bench": "b", "name": "n", "goal": 1, "better": "lower", "unit": "s", "what": "w"},
@@ -88,6 +89,14 @@ not run: outage, ratio
 				t.Errorf("got:%s\nwant:%s", got, c.want)
 			}
 		})
+	}
+	var out strings.Builder
+	aside := append(goals, Goal{Bench: "b", Name: "aside", Better: stated, Unit: "s"})
+	if met, err := report(&out, aside, "b", append(good, Figure{Name: "aside", Measured: 7})); err != nil || !met || !strings.Contains(out.String(), `
+aside                          7 s                              - → stated
+all 3 figures met
+`) {
+		t.Errorf("a figure without a goal: met %t, %v:\n%s", met, err, out.String())
 	}
 	for name, figures := range map[string][]Figure{
 		"no goal":         {{Name: "unheard-of"}},

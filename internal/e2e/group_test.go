@@ -26,8 +26,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres"
 )
 
-// patience is how long a state may take that takes seconds on an idle machine.
-const patience = 120 * time.Second
+// patience is how long a state may take that takes seconds on an idle machine, and minutes where forty processes want its two processors.
+const patience = 5 * time.Minute
 
 // group is a lab with a writer.
 type group struct {

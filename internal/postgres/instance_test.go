@@ -58,8 +58,25 @@ func TestPrimary(t *testing.T) {
 	sub(t, "cancelling by SQL", func(t *testing.T) { testRestrictCancel(t, p) }, p)
 	sub(t, "defaults of roles", func(t *testing.T) { testDefaults(t, p) }, p)
 	sub(t, "flushed now", func(t *testing.T) { testCurrentFlush(t, p) }, p)
+	sub(t, "a fresh segment", func(t *testing.T) { testFreshSegment(t, p) }, p)
 	sub(t, "end of WAL after a crash", func(t *testing.T) { testEndOfWAL(t, p) }, p)
 	sub(t, "foreign ALTER SYSTEM", func(t *testing.T) { testForeignSettings(t, p) }, p)
+}
+
+// A segment that has just begun is gone on with, any other is left for the next.
+func testFreshSegment(t *testing.T, p *server) {
+	const segment = 16 << 20
+	p.sql("CREATE TABLE filler AS SELECT md5(g::text) FROM generate_series(1, 30000) g")
+	if used := p.observe().Flush % segment; used <= freshSegment {
+		t.Fatalf("%s is at the beginning of a segment", p.observe().Flush)
+	}
+	began, err := p.FreshSegment(t.Context())
+	if err != nil || began%segment > freshSegment || p.observe().Flush < began {
+		t.Fatalf("a segment at %s, %v; flushed %s", began, err, p.observe().Flush)
+	}
+	if again, err := p.FreshSegment(t.Context()); err != nil || again != 0 {
+		t.Errorf("and another at %s, %v", again, err)
+	}
 }
 
 func testArgs(t *testing.T, p *server) {

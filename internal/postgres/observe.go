@@ -227,6 +227,32 @@ func (i *Instance) FlushLSN(ctx context.Context) (ag.LSN, error) {
 	return l, nil
 }
 
+// freshSegment is how many bytes of a WAL segment may be used for it to count as just begun.
+const freshSegment = 1 << 20
+
+// FreshSegment has a primary go on in a new WAL segment unless it has just begun one, and returns where that begins, flushed up to there;
+// 0 if it did not. A standby that follows a new primary draws the segment of the switch from its beginning, whatever it has of it
+// (RequestXLogStreaming in PostgreSQL), and counts as synchronous only behind that.
+func (i *Instance) FreshSegment(ctx context.Context) (ag.LSN, error) {
+	var begins ag.LSN
+	err := i.fresh(ctx, func(c *pgx.Conn) error {
+		var used bool
+		err := c.QueryRow(ctx, `SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0') % setting::numeric > $1
+			FROM pg_settings WHERE name = 'wal_segment_size'`, freshSegment).Scan(&used)
+		if err != nil || !used {
+			return err
+		}
+		if _, err := c.Exec(ctx, "SELECT pg_switch_wal()"); err != nil {
+			return err
+		}
+		return c.QueryRow(ctx, "SELECT pg_current_wal_flush_lsn()::text").Scan(lsn(&begins))
+	})
+	if err != nil {
+		return 0, fmt.Errorf("begin a WAL segment: %w", err)
+	}
+	return begins, nil
+}
+
 // Checkpoint performs a checkpoint, or a restartpoint in recovery, as fast as it can. It has no time limit of its own.
 func (i *Instance) Checkpoint(ctx context.Context) error {
 	// Not in the main session: a checkpoint may take a minute, and observation must go on.
