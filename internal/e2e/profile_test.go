@@ -10,7 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-var silentFor = regexp.MustCompile(` has been silent for (\S+)`)
+var silentFor = regexp.MustCompile(` has been silent for ([0-9.ms]+)`)
 
 // TestEndToEndLeaseProfile changes the lease profile by a statement while clients write, and has the primary fall silent: the others wait
 // for as long as the profile says that is in force then.
