@@ -257,6 +257,11 @@ var mutants = []mutant{
 		v.Group.Required = new(int)
 	})},
 	{name: "a keeper whose agent restarts in place minds no deadline", group: trio, seeds: 2000, only: odds{restart: 60, cutStore: 40, storeDown: 20}, because: "still writable", flaw: flawDetached, decide: ag.Decide},
+	{name: "an agent that took a primary over believes its setting", group: trio, seeds: 6000, only: odds{restart: 60, crash: 40, cutPeer: 60}, decide: see(func(v *ag.View) {
+		if v.Local.Attached {
+			v.Local.Attached, v.Local.Sync.Proven = false, true
+		}
+	})},
 	{name: "a server that was started again within its epoch is opened at once", group: trioAll, bounds: Bounds{Epochs: 1, Writes: 1, Ops: 1, States: 400_000}, because: "S6", decide: see(func(v *ag.View) {
 		v.Local.Restart = 0
 	})},
