@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +27,14 @@ func TestEndToEndLeaseProfile(t *testing.T) {
 		{"DEFAULT", ag.Profiles["wan"].Observer},
 	} {
 		was := g.ready(t)
-		must(t, "sql", "--node", g.node(secondaries(was)[0]), "-c", fmt.Sprintf("ALTER AVAILABILITY GROUP [%s] SET (LEASE_PROFILE = %s)", was.Group, step.profile))
+		a := coterie(t, "sql", "--node", g.node(secondaries(was)[0]), "-c", fmt.Sprintf("ALTER AVAILABILITY GROUP [%s] SET (LEASE_PROFILE = %s)", was.Group, step.profile))
+		if a.code == 4 && strings.Contains(a.err, "which is too long") && strings.Contains(a.err, "O/(1+rho) = ") {
+			t.Logf("NOT RUN: %s, which a host as busy as this cannot hold and is refused: %s", step.profile, a.err)
+			continue
+		}
+		if a.code != 0 {
+			t.Fatalf("%s: exit code %d: %s", step.profile, a.code, a.err)
+		}
 		want := ag.Profiles[map[string]string{"WAN": "wan", "FAST": "fast", "DEFAULT": "default"}[step.profile]]
 		// A lease of the profile before may be under way, which the declared silence outlasts.
 		time.Sleep(ag.Profiles["wan"].Lease)
