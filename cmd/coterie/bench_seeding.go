@@ -38,7 +38,7 @@ func benchSeeding() *cobra.Command {
 		Use: "seeding", Aliases: []string{"seed"}, Short: "How fast a copy is made, resumed and mended, beside pg_basebackup over the same link",
 		Long: `Makes a database server here and copies it over an emulated link: by pg_basebackup (uncompressed, lz4, zstd) and by Coterie's own
 transfer, in turns; then kills a seeding half way and runs it again, damages 1 % of a copy's pages and mends it, and looks what a throttled
-seeding takes from the server's own work. The published size is 2048 MB; a smaller one is a scaled run and says so. Needs root.`,
+seeding takes from the server's own work; at last it copies databases of text and of noise over the fast link. The published size is 2048 MB; a smaller one is a scaled run and says so. Needs root.`,
 		Example: "  coterie bench seeding --size 256 --rounds 3",
 		Args:    args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -77,7 +77,7 @@ seeding takes from the server's own work. The published size is 2048 MB; a small
 	c.Flags().IntVar(&o.rounds, "rounds", o.rounds, "rounds in which every arm runs once")
 	c.Flags().StringVar(&o.dir, "dir", "", "where the copies are made (default: a new directory in /var/tmp)")
 	c.Flags().StringVar(&o.out, "out", o.out, "file for the samples")
-	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to run: metro, wan, mend, tpcb (default: all)")
+	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to run: metro, wan, mend, tpcb, others (default: all)")
 	c.Flags().StringVar(&o.report, "report", "", "directory for the report: the published table beside ours, processor and network over time")
 	c.Flags().StringVar(&o.prof, "profile", "", "files that begin so, for processor profiles of both sides of our own copies over metro, for go tool pprof")
 	c.Flags().BoolVar(&o.json, "json", false, "print the samples instead of the figures")
@@ -106,9 +106,9 @@ type copySample struct {
 	SourceCPU float64 `json:"source_cpu_seconds"`
 	TargetCPU float64 `json:"target_cpu_seconds"`
 
-	Codec   string  `json:"codec,omitempty"`
-	Phases  string  `json:"phases,omitempty"`
-	Err     string  `json:"error,omitempty"`
+	Codec  string `json:"codec,omitempty"`
+	Phases string `json:"phases,omitempty"`
+	Err    string `json:"error,omitempty"`
 
 	track *track
 }
@@ -145,7 +145,7 @@ func measureSeeding(ctx context.Context, o seedingOptions, say func(string, ...a
 	for _, part := range []struct {
 		name string
 		run  func(context.Context) error
-	}{{"metro", b.metro}, {"wan", b.wan}, {"mend", b.mend}, {"tpcb", b.tpcb}} {
+	}{{"metro", b.metro}, {"wan", b.wan}, {"mend", b.mend}, {"tpcb", b.tpcb}, {"others", b.others}} {
 		if len(o.only) > 0 && !slices.Contains(o.only, part.name) {
 			continue
 		}

@@ -261,9 +261,10 @@ func (c *chaos) equal(t *testing.T) {
 	t.Errorf("the replicas differ: %v", prints)
 }
 
-func (c *chaos) askPrivately(t *testing.T, node, query string) string {
+// askPrivately asks a node's server on its private socket.
+func (g *group) askPrivately(t *testing.T, node, query string) string {
 	t.Helper()
-	l, err := config.NewLayout(c.node(node))
+	l, err := config.NewLayout(g.node(node))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,10 +77,7 @@ func TestTargetDiskFills(t *testing.T) {
 // TestSourceServerDies stops the source's server half way: a window does not outlive its session, and what was copied is not started.
 func TestSourceServerDies(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	sock := b.source(t)
-	s := b.station(t, sock)
-	o := s.options(t)
+	b, sock, s, o := begin(t)
 	o.Compression, o.MaxRate = "OFF", func() int64 { return 16 << 20 }
 	var once sync.Once
 	o.Progress = func(p Progress) {

@@ -207,10 +207,7 @@ func (b *bed) crash(t *testing.T, sock string) {
 // TestThreeFailovers moves the leadership away half way, three times in a row; the fourth source completes the copy.
 func TestThreeFailovers(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	sock := b.source(t)
-	s := b.station(t, sock)
-	o := s.options(t)
+	b, sock, s, o := begin(t)
 	o.Compression, o.MaxRate = "OFF", func() int64 { return 16 << 20 }
 	for epoch := uint64(1); epoch <= 3; epoch++ {
 		o.Epoch = ag.Epoch(epoch)
@@ -240,10 +237,7 @@ func TestThreeFailovers(t *testing.T) {
 // TestCorruptedStream flips bits of what arrives now and then: nothing of that is stored, it is asked for again.
 func TestCorruptedStream(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	sock := b.source(t)
-	s := b.station(t, sock)
-	o := s.options(t)
+	b, sock, s, o := begin(t)
 	o.Compression = "LZ4"
 	var mu sync.Mutex
 	left := 12

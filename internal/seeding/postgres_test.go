@@ -353,12 +353,18 @@ func (s *station) options(t *testing.T) Options {
 	}
 }
 
+// begin makes a server, the agent that serves copies of it, and the options of a copy.
+func begin(t *testing.T) (b *bed, sock string, s *station, o Options) {
+	t.Helper()
+	b = newBed(t)
+	sock = b.source(t)
+	s = b.station(t, sock)
+	return b, sock, s, s.options(t)
+}
+
 func TestSeedsARunningServer(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	sock := b.source(t)
-	s := b.station(t, sock)
-	o := s.options(t)
+	b, sock, _, o := begin(t)
 	r, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -373,10 +379,7 @@ func TestSeedsARunningServer(t *testing.T) {
 // TestSeedsWhileTheServerChanges copies while tables and databases come, go and change, and compares every row in the end.
 func TestSeedsWhileTheServerChanges(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	sock := b.source(t)
-	s := b.station(t, sock)
-	o := s.options(t)
+	b, sock, _, o := begin(t)
 	o.Compression, o.MaxRate = "OFF", func() int64 { return 12 << 20 }
 	ctx, cancel := context.WithCancel(t.Context())
 	var busy sync.WaitGroup
@@ -509,10 +512,7 @@ func flip(t *testing.T, path string, at int64) {
 // TestCutLinksGoOn cuts every connection again and again: the same window goes on, and what arrived is not sent again.
 func TestCutLinksGoOn(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	sock := b.source(t)
-	s := b.station(t, sock)
-	o := s.options(t)
+	b, sock, s, o := begin(t)
 	o.Compression, o.MaxRate = "OFF", func() int64 { return 24 << 20 }
 	ctx, cancel := context.WithCancel(t.Context())
 	var cutting sync.WaitGroup
@@ -543,10 +543,7 @@ func TestCutLinksGoOn(t *testing.T) {
 // TestReseedsADivergedCopy brings back a copy that went its own way, by content alone.
 func TestReseedsADivergedCopy(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	sock := b.source(t)
-	s := b.station(t, sock)
-	o := s.options(t)
+	b, sock, _, o := begin(t)
 	first, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -616,10 +613,7 @@ func TestRefusesADamagedSource(t *testing.T) {
 // TestSourceLosesItsRole ends in words, and the copy cannot be started; the next source brings only what is missing.
 func TestSourceLosesItsRole(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	sock := b.source(t)
-	s := b.station(t, sock)
-	o := s.options(t)
+	b, sock, s, o := begin(t)
 	o.Compression, o.MaxRate = "OFF", func() int64 { return 16 << 20 }
 	o.Progress = func(p Progress) {
 		if p.Total > 0 && p.Done > p.Total/2 {
