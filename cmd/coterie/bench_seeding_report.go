@@ -97,8 +97,14 @@ func seedingExperiment(s *seedingSamples) (benchreport.Experiment, error) {
 		published.Rows = append(published.Rows, []any{mode, took, plain / max(took, 1), pub.Value(mode, "average_cpu_pct")})
 	}
 	ours := benchreport.Table{Title: "Measured", Columns: []benchreport.Column{
-		{Name: "link"}, {Name: "arm"}, {Name: "time", Unit: "s"}, {Name: "wire", Unit: "MB"}, {Name: "files", Unit: "MB/s"},
-		{Name: "processor of the source", Unit: "s"}, {Name: "of the target", Unit: "s"}, {Name: "codec"},
+		{Name: "link"},
+		{Name: "arm"},
+		{Name: "time", Unit: "s"},
+		{Name: "wire", Unit: "MB"},
+		{Name: "files", Unit: "MB/s"},
+		{Name: "processor of the source", Unit: "s"},
+		{Name: "of the target", Unit: "s"},
+		{Name: "codec"},
 	}}
 	took := map[string]float64{}
 	for _, c := range s.Copies {
