@@ -362,7 +362,7 @@ func (s Samples) Figures(why string) (failover, footprint []bench.Figure) {
 	}
 	failover = []bench.Figure{
 		figure("node-death-rows-lost", lost(s.Deaths), len(s.Deaths)),
-		{Name: "node-death-runs", Measured: float64(len(s.Deaths))},
+		figure("node-death-runs", float64(len(s.Deaths)), len(s.Deaths)),
 		median("node-death-outage-p50", seconds(s.Deaths), why),
 		figure("planned-rows-lost", lost(s.Planned), len(s.Planned)),
 		median("planned-outage-p50", seconds(s.Planned), why),

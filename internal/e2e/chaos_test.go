@@ -57,7 +57,7 @@ func record(t *testing.T, command, variable, told string) {
 		return
 	}
 	commit, _ := exec.Command("git", "describe", "--always", "--dirty").Output()
-	head := fmt.Sprintf("%s on %s, commit %s%d processors, %s\n\n", command, time.Now().UTC().Format(time.DateOnly), commit, runtime.NumCPU(), server(t).Version)
+	head := fmt.Sprintf("%s on %s, commit %s%d processors, PostgreSQL %s\n\n", command, time.Now().UTC().Format(time.DateOnly), commit, runtime.NumCPU(), server(t).Version)
 	if err := os.WriteFile(path, []byte(head+told), 0o644); err != nil {
 		t.Error(err)
 	}
