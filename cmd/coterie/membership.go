@@ -210,7 +210,11 @@ func (n *node) membershipTurn(ctx context.Context) error {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
-		return n.becomeVoter(ctx)
+		err := n.becomeVoter(ctx)
+		if errors.Is(err, etcd.ErrMemberFailed) {
+			n.failVote(err)
+		}
+		return err
 	case (!ok || !me.Voter) && m != nil && len(snap.Group.Replicas) > 0:
 		return n.stopVoting(m)
 	}
