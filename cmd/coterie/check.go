@@ -42,7 +42,7 @@ fence    how long this host takes until nothing of a server is alive (200 proces
 quorum   whether the endpoints of an external etcd answer, how fast, and how many members it has
 certificates
          how long this node's certificates hold
-group    what the health policies find, and which synchronous replicas can never take over by themselves
+group    what the health policies find, which synchronous replicas can never take over by themselves, and URLs whose host has no address
 settings which settings, libraries and collation versions differ between the replicas' servers, and which wait for a restart
 
 With --preflight, before there is a group, the arguments are the hosts that are to be its nodes: their names, the ports both ways, round

@@ -7,6 +7,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -16,6 +18,9 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/console"
 )
+
+// lookupLimit bounds the time that all names of a check may take.
+const lookupLimit = 10 * time.Second
 
 // When a certificate is to be renewed, and when that is urgent.
 const (
@@ -103,6 +108,11 @@ func findGroup(ctx context.Context, dir string) ([]check.Finding, error) {
 	if len(out) == 0 {
 		out = append(out, check.Finding{Level: check.OK, What: "all policies are kept"})
 	}
+	urls, err := rowsOf(ctx, cl, "SELECT replica, option, value FROM coterie.options WHERE is_set AND option LIKE '%_URL' ORDER BY replica, option")
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, judgeNames(ctx, urls, (&net.Resolver{}).LookupHost)...)
 	never, err := rowsOf(ctx, cl, `SELECT name, failover_mode FROM coterie.replicas
 WHERE availability_mode = 'SYNCHRONOUS_COMMIT' AND join_state = 'JOINED' AND role <> 'PRIMARY' AND (failover_mode <> 'AUTOMATIC' OR suspended)`)
 	if err != nil {
@@ -115,6 +125,27 @@ WHERE availability_mode = 'SYNCHRONOUS_COMMIT' AND join_state = 'JOINED' AND rol
 		})
 	}
 	return out, nil
+}
+
+// judgeNames finds the URLs, given as rows of replica, option and value, whose host has no address. Coterie dials none of them.
+func judgeNames(ctx context.Context, urls [][]any, lookup func(context.Context, string) ([]string, error)) []check.Finding {
+	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
+	defer cancel()
+	var out []check.Finding
+	for _, r := range urls {
+		u, err := url.Parse(fmt.Sprint(r[2]))
+		if err == nil {
+			_, err = lookup(ctx, u.Hostname())
+		}
+		if err != nil {
+			out = append(out, check.Finding{
+				Level: check.Warning, What: fmt.Sprintf("%v of %v is %v, which has no address here: %v", r[1], r[0], r[2], err),
+				Why: "nothing is routed by it, but people and tools that read it are led astray",
+				Run: fmt.Sprintf("ALTER AVAILABILITY GROUP … MODIFY REPLICA ON N'%v' WITH (…) in coterie sql, or name the host in DNS", r[0]),
+			})
+		}
+	}
+	return out
 }
 
 // rowsOf asks the node's console.

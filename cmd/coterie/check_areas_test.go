@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,5 +52,21 @@ func TestCertificates(t *testing.T) {
 	}
 	if found, err := findGroup(t.Context(), dir); err != nil || found[0].Level != check.OK {
 		t.Errorf("a directory without a configuration: %+v, %v", found, err)
+	}
+}
+
+func TestJudgeNames(t *testing.T) {
+	lookup := func(_ context.Context, host string) ([]string, error) {
+		if host == "db1.contoso.com" || host == "fd00::1" {
+			return []string{"10.0.0.1"}, nil
+		}
+		return nil, errors.New("no such host")
+	}
+	found := judgeNames(t.Context(), [][]any{
+		{"n1", "READ_ONLY_ROUTING_URL", "TCP://db1.contoso.com:1433"}, {"n2", "ENDPOINT_URL", "TCP://[fd00::1]:5022"},
+		{"n3", "READ_WRITE_ROUTING_URL", "TCP://nowhere:1433"}, {"n3", "ENDPOINT_URL", "TCP://%zz"},
+	}, lookup)
+	if len(found) != 2 || check.Worst(found) != check.Warning || !strings.Contains(found[0].What, "READ_WRITE_ROUTING_URL of n3 is TCP://nowhere:1433") || found[0].Run == "" {
+		t.Errorf("%+v", found)
 	}
 }
