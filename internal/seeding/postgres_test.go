@@ -380,7 +380,8 @@ func TestSeedsARunningServer(t *testing.T) {
 func TestSeedsWhileTheServerChanges(t *testing.T) {
 	t.Parallel()
 	b, sock, _, o := begin(t)
-	o.Compression, o.MaxRate = "OFF", func() int64 { return 12 << 20 }
+	made := &atomic.Bool{}
+	o.Compression, o.MaxRate = "OFF", slowUntil(made)
 	ctx, cancel := context.WithCancel(t.Context())
 	var busy sync.WaitGroup
 	busy.Go(func() { b.disturb(ctx, t, sock) })
@@ -391,6 +392,7 @@ func TestSeedsWhileTheServerChanges(t *testing.T) {
 			for i, strategy := range b.strategies(t, sock) {
 				b.must(t, sock, fmt.Sprintf("CREATE DATABASE made_%d%s", i, strategy))
 			}
+			made.Store(true)
 		}
 	}
 	r, err := Run(t.Context(), o)
@@ -407,6 +409,16 @@ func TestSeedsWhileTheServerChanges(t *testing.T) {
 	const all = "SELECT string_agg(relname || ' ' || pg_relation_size(oid), ',' ORDER BY relname) FROM pg_class WHERE relkind = 'r' AND relpersistence = 'p' AND relnamespace = 'public'::regnamespace"
 	if got, want := b.must(t, standby, all), b.must(t, sock, all); got != want {
 		t.Errorf("tables of the copy: %s\nof the source: %s", got, want)
+	}
+}
+
+// slowUntil is a rate that leaves time for what has to happen while a copy is made.
+func slowUntil(done *atomic.Bool) func() int64 {
+	return func() int64 {
+		if done.Load() {
+			return 16 << 20
+		}
+		return 1 << 20
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,14 +41,18 @@ func TestSeedsFromASecondary(t *testing.T) {
 	second, _ := s.standbyOf(t)
 	o := second.options(t)
 	o.Anchor = s.dial
-	o.Compression, o.MaxRate = "OFF", func() int64 { return 16 << 20 }
+	made := &atomic.Bool{}
+	o.Compression, o.MaxRate = "OFF", slowUntil(made)
 	ctx, cancel := context.WithCancel(t.Context())
 	var busy sync.WaitGroup
 	busy.Go(func() { b.disturb(ctx, t, sock) })
 	var create sync.Once
 	o.Progress = func(p Progress) {
 		if p.Windows == 1 && p.Done > 1<<20 {
-			create.Do(func() { b.must(t, sock, "CREATE DATABASE made"+b.strategies(t, sock)[0]) })
+			create.Do(func() {
+				b.must(t, sock, "CREATE DATABASE made"+b.strategies(t, sock)[0])
+				made.Store(true)
+			})
 		}
 	}
 	r, err := Run(t.Context(), o)

@@ -70,17 +70,16 @@ func (s *Source) open(ctx context.Context, h hello) (w *window, err error) {
 		if err := w.reserve(ctx, slotPrefix+string(h.Member)); err != nil {
 			return nil, fmt.Errorf("reserve WAL for the copy: %w", err)
 		}
+		// Before the backup begins: what is created after its checkpoint is replayed.
+		if w.catalog, err = w.databases(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if err := w.begin(ctx, !h.Spread); err != nil {
 		return nil, fmt.Errorf("begin the backup: %w", err)
 	}
 	if w.standby && w.info.Start < h.After.Since {
 		return nil, &RefusedError{codeGone, fmt.Sprintf("a backup here begins at %s, and the primary keeps WAL from %s on", w.info.Start, h.After.Since)}
-	}
-	if !w.standby {
-		if w.catalog, err = w.databases(ctx); err != nil {
-			return nil, err
-		}
 	}
 	if err := w.list(ctx); err != nil {
 		return nil, err
