@@ -412,6 +412,25 @@ func TestSeedsWhileTheServerChanges(t *testing.T) {
 	}
 }
 
+// TestSeesADatabaseThatIsBeingCreated makes the directory of a database whose creation is not committed.
+func TestSeesADatabaseThatIsBeingCreated(t *testing.T) {
+	t.Parallel()
+	b, _, _, o := begin(t)
+	made := &atomic.Bool{}
+	o.Compression, o.MaxRate = "OFF", slowUntil(made)
+	o.Progress = func(p Progress) {
+		if p.Windows == 1 && p.Done > 1<<20 && !made.Swap(true) {
+			if err := os.Mkdir(filepath.Join(b.dir, "source", "base", "4242424"), 0o700); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	r, err := Run(t.Context(), o)
+	if err != nil || r.Progress.Windows != 2 {
+		t.Errorf("%d windows: %v", r.Progress.Windows, err)
+	}
+}
+
 // slowUntil is a rate that leaves time for what has to happen while a copy is made.
 func slowUntil(done *atomic.Bool) func() int64 {
 	return func() int64 {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +31,7 @@ type window struct {
 	mu      sync.Mutex
 	conn    *pgx.Conn
 	catalog string // databases and their tablespaces when the window began
+	dirs    string // and their directories
 	users   int    // connections that use it
 	idle    time.Time
 	ended   *ending
@@ -75,6 +78,7 @@ func (s *Source) open(ctx context.Context, h hello) (w *window, err error) {
 			return nil, err
 		}
 	}
+	w.dirs = w.directories()
 	if err := w.begin(ctx, !h.Spread); err != nil {
 		return nil, fmt.Errorf("begin the backup: %w", err)
 	}
@@ -233,6 +237,17 @@ func (w *window) databases(ctx context.Context) (string, error) {
 	return *s, nil
 }
 
+// directories lists those of databases. A creation that is not committed yet, whose WAL may be replayed all the same, shows nowhere else.
+func (w *window) directories() string {
+	found, _ := filepath.Glob(filepath.Join(w.data, "base", "[0-9]*")) // the patterns are well formed
+	for _, location := range w.spaces {
+		more, _ := filepath.Glob(filepath.Join(location, versionPrefix(w.info.Major)+"*", "[0-9]*"))
+		found = append(found, more...)
+	}
+	slices.Sort(found)
+	return strings.Join(found, " ")
+}
+
 func (w *window) list(ctx context.Context) error {
 	var logDir string
 	if err := w.conn.QueryRow(ctx, `SELECT current_setting('log_directory')`).Scan(&logDir); err != nil {
@@ -308,7 +323,7 @@ func (w *window) end(ctx context.Context) (ending, error) {
 	if spaces != nil {
 		e.Spaces = []byte(*spaces)
 	}
-	if after != w.catalog {
+	if after != w.catalog || w.directories() != w.dirs {
 		e.Again = "a database was created, dropped or moved meanwhile"
 	}
 	w.ended = &e
