@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -12,15 +13,22 @@ import (
 	"github.com/coteriedb/coterie/internal/agtest"
 )
 
-// restart has a node's agent make room, and starts its successor after a while.
-func (l *lab) restart(id ag.ReplicaID, after time.Duration) {
+// makeRoom has a node's agent end with its server left running.
+func (l *lab) makeRoom(id ag.ReplicaID) {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	if err := l.agents[id].Restart(ctx, agent.RestartOptions{}); err != nil {
 		l.Fatal(err)
 	}
-	l.stop(id) // it has ended already
+	synctest.Wait() // until it has ended by itself: told to end before that, it stops its server
+	l.stop(id)
+}
+
+// restart has a node's agent make room, and starts its successor after a while.
+func (l *lab) restart(id ag.ReplicaID, after time.Duration) {
+	l.Helper()
+	l.makeRoom(id)
 	time.Sleep(after)
 	l.start(id)
 }
@@ -55,12 +63,7 @@ func TestRestartThatTakesTooLong(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
 		was := l.epoch()
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		if err := l.agents["a"].Restart(ctx, agent.RestartOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		l.stop("a")
+		l.makeRoom("a")
 		if s := l.Node("a").State(); !s.Running {
 			t.Error("the server did not go on")
 		}
@@ -82,12 +85,7 @@ func TestRestartThatTakesTooLong(t *testing.T) {
 func TestRestartFindsAnotherLeader(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		if err := l.agents["a"].Restart(ctx, agent.RestartOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		l.stop("a")
+		l.makeRoom("a")
 		l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpForced, To: "b", Epoch: l.epoch()})
 		l.wait("b was chosen", 2*time.Second, func() bool { return l.Record.Snapshot().Record.Epoch.Leader == "b" })
 		l.start("a")
@@ -146,12 +144,7 @@ func TestRestartOfASecondarysAgent(t *testing.T) {
 func TestRestartProvesTheSettingFirst(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		if err := l.agents["a"].Restart(ctx, agent.RestartOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		l.stop("a")
+		l.makeRoom("a")
 		seq := l.Record.Snapshot().Record.State.Seq
 		l.Cut("a", "b", true)
 		l.Cut("a", "c", true)
@@ -172,12 +165,7 @@ func TestRestartRewritesTheSetting(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
 		was := l.epoch()
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		if err := l.agents["a"].Restart(ctx, agent.RestartOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		l.stop("a")
+		l.makeRoom("a")
 		l.Node("a").SetSyncByHand(nil, 0)
 		l.start("a")
 		l.wait("a is open", 10*time.Second, func() bool { return l.leads("a") && l.Node("a").State().Routes.WriteOpen })
