@@ -28,10 +28,10 @@ const sure = 2
 
 // judge makes of the probes' results what is ill.
 func (m *Monitor) judge(t Target, now time.Duration) Report {
-	if m.forget.Swap(false) {
-		m.lost = ""
+	if n := m.forgets.Load(); n != m.forgot {
+		m.lost, m.forgot = "", n
 	}
-	r := Report{}
+	r := Report{forgot: m.forgot}
 	var found []ag.Health
 	if t.Running {
 		found = append(found, m.judgeAnswer(t, now), m.judgeCommit(t, now))

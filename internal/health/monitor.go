@@ -64,6 +64,8 @@ type Report struct {
 	Lost   string  // a write was lost by the storage: the copy is not to be trusted
 	NoRoom string  // a server would find no room for its WAL
 	Space  []Space // of each place, as last seen
+
+	forgot uint64 // how many calls of Forget it knows of
 }
 
 // Space is the room in a place.
@@ -88,7 +90,7 @@ type Monitor struct {
 	report atomic.Pointer[Report]
 	listed atomic.Pointer[[]Place] // by the last attempt, until Run takes it
 
-	forget atomic.Bool
+	forgets atomic.Uint64 // calls of Forget
 
 	busy    func() bool    // the machine has no processor to spare
 	stopped func(int) bool // the process is stopped
@@ -98,6 +100,7 @@ type Monitor struct {
 	places                      map[string]*place
 	running                     bool
 	lost                        string
+	forgot                      uint64         // calls of Forget that were heeded
 	waiting                     sync.WaitGroup // for attempts; one on a dead disk never ends
 }
 
@@ -109,11 +112,18 @@ func New(c Config) *Monitor {
 	return m
 }
 
-// Report returns what was found last.
-func (m *Monitor) Report() Report { return *m.report.Load() }
+// Report returns what was found last, without a lost write that was forgotten since.
+func (m *Monitor) Report() Report {
+	r := *m.report.Load()
+	if r.forgot != m.forgets.Load() {
+		r.Lost = ""
+	}
+	return r
+}
 
-// Forget drops what was found of a lost write: the copy has been made anew, or a person trusts it.
-func (m *Monitor) Forget() { m.forget.Store(true) }
+// Forget drops what was found of a lost write: the copy has been made anew, or a person trusts it. It holds from its return on: the
+// agent looks again before the next probe does, and would give up the new copy for what was wrong with the old one.
+func (m *Monitor) Forget() { m.forgets.Add(1) }
 
 // How often probes are made, by HEALTH_CHECK_TIMEOUT, and how often the results are looked at.
 const (

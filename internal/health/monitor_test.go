@@ -338,3 +338,38 @@ func TestReadingTheMachine(t *testing.T) {
 		t.Error("this process is not stopped")
 	}
 }
+
+// A lost write is forgotten at once, not with the next look; a look that began before comes too late to bring it back; one that a probe
+// finds afterwards counts.
+func TestForgetHoldsAtOnce(t *testing.T) {
+	m := New(Config{Logger: slog.New(slog.DiscardHandler), Found: func() {}})
+	lost := func() {
+		why := "the WAL directory: the storage lost a write"
+		p := &place{}
+		p.lost.Store(&why)
+		m.places["/wal"] = p
+	}
+	lost()
+	m.publish(m.judge(Target{}, 0))
+	if m.Report().Lost == "" {
+		t.Fatal("the lost write is not reported")
+	}
+	begun := m.judge(Target{}, 0)
+	m.Forget()
+	if r := m.Report(); r.Lost != "" {
+		t.Errorf("still reported: %s", r.Lost)
+	}
+	m.publish(begun)
+	if r := m.Report(); r.Lost != "" {
+		t.Errorf("brought back: %s", r.Lost)
+	}
+	m.publish(m.judge(Target{}, 0))
+	if r := m.Report(); r.Lost != "" {
+		t.Errorf("found again: %s", r.Lost)
+	}
+	lost()
+	m.publish(m.judge(Target{}, 0))
+	if m.Report().Lost == "" {
+		t.Error("a later one is not reported")
+	}
+}
