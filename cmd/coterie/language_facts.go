@@ -45,31 +45,28 @@ func (r rated) step(at ag.LSN, d time.Duration) rated {
 	return r
 }
 
-// serveLanguage offers what other nodes ask for when a statement is run there.
-func (l *language) serveControl(c *endpoint.Control) {
-	c.Handle("report", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
+// serveControl offers what other nodes ask for when a statement is run there.
+func (l *language) serveControl(handle func(string, func(context.Context, endpoint.Identity, json.RawMessage) (any, error))) {
+	handle("report", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
 		return l.report(ctx), nil
 	})
-	c.Handle("restart-listener", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) {
-		<-l.n.ready
+	handle("restart-listener", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) {
 		return struct{}{}, l.n.restartListener()
 	})
-	c.Handle("journal", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) {
-		<-l.n.ready
+	handle("journal", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) {
 		return l.journal(), nil
 	})
-	c.Handle("settings", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
-		<-l.n.ready
+	handle("settings", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
 		return l.settingsHere(ctx)
 	})
-	c.Handle("database", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
+	handle("database", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
 		var name string
 		if err := json.Unmarshal(body, &name); err != nil {
 			return nil, err
 		}
 		return l.createHere(ctx, name)
 	})
-	c.Handle("principal", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
+	handle("principal", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
 		var user string
 		if err := json.Unmarshal(body, &user); err != nil {
 			return nil, err

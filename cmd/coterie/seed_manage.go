@@ -96,8 +96,8 @@ func (m *manager) askDesk(ctx context.Context, r ag.Replica, method string, body
 // serveDesk offers this node's desk to the others.
 func (n *node) serveDesk() {
 	handle := func(method string, f func(body json.RawMessage) (any, error)) {
-		n.control.Handle(method, func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
-			if !n.awaitReady(ctx) || n.desk == nil {
+		n.handle(method, func(_ context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
+			if n.desk == nil {
 				return nil, errors.New("this node holds no data")
 			}
 			out, err := f(body)

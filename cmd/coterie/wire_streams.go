@@ -157,12 +157,27 @@ func (p *peers) StandReady(ctx context.Context, r ag.Replica, req agent.ReadyReq
 	return p.control.Call(ctx, r.Endpoint, r.ID, "stand-ready", req, nil)
 }
 
+// handle offers a method that waits until every part of the node is there: the endpoint answers before that.
+func (n *node) handle(method string, f func(context.Context, endpoint.Identity, json.RawMessage) (any, error)) {
+	n.control.Handle(method, func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+		if !n.awaitReady(ctx) {
+			return nil, errors.New("this node is still starting")
+		}
+		return f(ctx, peer, body)
+	})
+}
+
 // serveControl offers this node's methods to the other nodes.
 func (n *node) serveControl() {
 	n.control.Handle("ping", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) {
-		return n.agent.Seen(), nil
+		select {
+		case <-n.ready:
+			return n.agent.Seen(), nil
+		default:
+			return agent.SeenMark{}, nil // it is here, and has seen nothing yet
+		}
 	})
-	n.control.Handle("seal", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+	n.handle("seal", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
 		var req agent.SealRequest
 		if err := json.Unmarshal(body, &req); err != nil {
 			return nil, err
@@ -172,10 +187,10 @@ func (n *node) serveControl() {
 		}
 		return n.agent.Seal(ctx, req)
 	})
-	n.control.Handle("position", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
+	n.handle("position", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
 		return n.agent.Position(ctx)
 	})
-	n.control.Handle("stand-ready", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+	n.handle("stand-ready", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
 		var req agent.ReadyRequest
 		if err := json.Unmarshal(body, &req); err != nil {
 			return nil, err
@@ -185,16 +200,16 @@ func (n *node) serveControl() {
 		}
 		return nil, n.agent.StandReady(ctx, req)
 	})
-	n.control.Handle("decisions", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) { return n.testify(), nil })
-	n.control.Handle(methodRenew, n.renewFor)
+	n.handle("decisions", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) { return n.testify(), nil })
+	n.handle(methodRenew, n.renewFor)
 	n.serveDesk()
-	n.control.Handle("trust", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
+	n.handle("trust", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
 		if n.pg == nil {
 			return nil, errors.New("a witness holds no data")
 		}
 		return n.agent.Trust(ctx)
 	})
-	n.control.Handle("role", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+	n.handle("role", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
 		if peer.Kind != endpoint.KindReplica {
 			return nil, errors.New("a witness serves no clients and is told no verifiers")
 		}
@@ -207,9 +222,9 @@ func (n *node) serveControl() {
 		}
 		return n.pg.Verifier(ctx, user)
 	})
-	n.control.Handle("durable", n.durableHere)
-	n.language.serveControl(n.control)
-	n.control.Handle("cancel", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
+	n.handle("durable", n.durableHere)
+	n.language.serveControl(n.handle)
+	n.handle("cancel", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
 		return n.cancelHere(ctx, body)
 	})
 }

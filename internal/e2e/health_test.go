@@ -141,6 +141,8 @@ func failoverWhileSeeding(t *testing.T, g *group) {
 	if err := os.RemoveAll(filepath.Join(g.node(victim), "pgdata")); err != nil {
 		t.Fatal(err)
 	}
+	// While a commit may be on the lost copy alone, nobody may take over.
+	g.await(t, "no commit counts on "+victim, func(s lab.Status) bool { return s.WaitsFor != "" && !strings.Contains(s.WaitsFor, victim) })
 	if err := g.Start(victim); err != nil {
 		t.Fatal(err)
 	}

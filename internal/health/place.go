@@ -94,7 +94,7 @@ var errWriteLost = errors.New("the storage lost a write")
 func roundTrip(path string, count uint64) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return err
+		return lostWrite(err)
 	}
 	err = write(f, count)
 	if cerr := f.Close(); err == nil && cerr != nil {
@@ -117,8 +117,9 @@ func write(f *os.File, count uint64) error {
 	return nil
 }
 
+// lostWrite tells those errors. A file system makes itself read-only when it could not write what it had promised.
 func lostWrite(err error) error {
-	if errors.Is(err, syscall.EIO) {
+	if errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("%w: %w", errWriteLost, err)
 	}
 	return err

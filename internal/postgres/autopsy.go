@@ -116,7 +116,7 @@ func (c *Cause) read(log []byte) {
 		case fatal && strings.Contains(l, "No space left on device"), fatal && strings.Contains(l, "Disk quota exceeded"):
 			c.NoRoom = clip(l)
 		case fatal && (strings.Contains(l, "could not fsync") || strings.Contains(l, "could not fdatasync") ||
-			strings.Contains(l, "could not flush") || strings.Contains(l, "Input/output error")):
+			strings.Contains(l, "could not flush") || strings.Contains(l, "Input/output error") || strings.Contains(l, "Read-only file system")):
 			c.Lost = clip(l)
 		case strings.Contains(l, "PANIC"):
 			c.Panic = clip(l)
