@@ -63,8 +63,10 @@ func TestJudgeNames(t *testing.T) {
 		return nil, errors.New("no such host")
 	}
 	found := judgeNames(t.Context(), [][]any{
-		{"n1", "READ_ONLY_ROUTING_URL", "TCP://db1.contoso.com:1433"}, {"n2", "ENDPOINT_URL", "TCP://[fd00::1]:5022"},
-		{"n3", "READ_WRITE_ROUTING_URL", "TCP://nowhere:1433"}, {"n3", "ENDPOINT_URL", "TCP://%zz"},
+		{"n1", "READ_ONLY_ROUTING_URL", "TCP://db1.contoso.com:1433"},
+		{"n2", "ENDPOINT_URL", "TCP://[fd00::1]:5022"},
+		{"n3", "READ_WRITE_ROUTING_URL", "TCP://nowhere:1433"},
+		{"n3", "ENDPOINT_URL", "TCP://%zz"},
 	}, lookup)
 	if len(found) != 2 || check.Worst(found) != check.Warning || !strings.Contains(found[0].What, "READ_WRITE_ROUTING_URL of n3 is TCP://nowhere:1433") || found[0].Run == "" {
 		t.Errorf("%+v", found)

@@ -77,7 +77,7 @@ func TestTargetDiskFills(t *testing.T) {
 // TestSourceServerDies stops the source's server half way: a window does not outlive its session, and what was copied is not started.
 func TestSourceServerDies(t *testing.T) {
 	t.Parallel()
-	b, sock, s, o := begin(t)
+	b, sock, _, o := begin(t)
 	o.Compression, o.MaxRate = "OFF", func() int64 { return 16 << 20 }
 	var once sync.Once
 	o.Progress = func(p Progress) {
@@ -91,8 +91,7 @@ func TestSourceServerDies(t *testing.T) {
 	b.mustRefuse(t, o)
 
 	sock = b.start(t, filepath.Join(b.dir, "source"), "fsync=off")
-	s = b.station(t, sock)
-	o.Dial, o.Progress, o.MaxRate = s.dial, nil, nil
+	o.Dial, o.Progress, o.MaxRate = b.station(t, sock).dial, nil, nil
 	if _, err := Run(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
