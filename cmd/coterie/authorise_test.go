@@ -4,10 +4,12 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 )
@@ -107,4 +109,35 @@ func serving(t *testing.T, self *endpoint.Node, authorize func(endpoint.Identity
 		}
 	})
 	return e.Addr().String()
+}
+
+// A node answers before all of it is there: it says that it is here, and everything else waits, as long as whoever asks.
+func TestMethodsWaitForTheNode(t *testing.T) {
+	t.Parallel()
+	ca := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")
+	self, err := endpoint.CreateNode(t.TempDir(), ca, endpoint.Identity{Group: ca.Group, Kind: endpoint.KindReplica, ID: "n1"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{self: "n1", ready: make(chan struct{})}
+	addr := serving(t, self, func(endpoint.Identity, string, endpoint.Class) error { return nil }, nil, func(e *endpoint.Endpoint) {
+		n.control = endpoint.NewControl(e)
+		n.serveControl()
+	})
+	c := endpoint.NewControl(endpoint.New(endpoint.Config{Node: self}))
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var seen agent.SeenMark
+	if err := c.Call(ctx, addr, "n1", "ping", nil, &seen); err != nil || seen != (agent.SeenMark{}) {
+		t.Errorf("a ping: %+v, %v", seen, err)
+	}
+	for _, method := range []string{"position", "report", "journal", "seedings"} {
+		brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		err := c.Call(brief, addr, "n1", method, nil, nil)
+		cancel()
+		if err == nil || strings.Contains(err.Error(), "by a bug") || strings.Contains(err.Error(), endpoint.CodeUnknownMethod) {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
 }

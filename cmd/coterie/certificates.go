@@ -27,13 +27,11 @@ const certificateTry = 10 * time.Second
 func (n *node) keepCertificates(ctx context.Context) error {
 	r := &endpoint.Renewer{
 		Dir: n.layout.PKI(), Node: n.identity, Issue: n.askForCertificate, Logger: n.log.With("part", "certificates"),
-		Renewed: func(string) {
+		Renewed: func(string) error {
 			if n.sessions.server == nil {
-				return
+				return nil // no clients are served here
 			}
-			if err := n.loadListenerCertificate(); err != nil {
-				n.log.Error("the renewed certificate of the client ports is not in use", "error", err)
-			}
+			return n.loadListenerCertificate()
 		},
 	}
 	return r.Run(ctx)

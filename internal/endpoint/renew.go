@@ -14,7 +14,6 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 )
 
@@ -41,10 +40,13 @@ type Renewer struct {
 	// a node that does not hold the authority's key needs it.
 	Issue func(ctx context.Context, csr []byte) (chain []byte, err error)
 
-	// Renewed is told which file was renewed, after the node's own certificate is in use. It may be nil.
-	Renewed func(file string)
+	// Renewed is told which file was renewed, after the node's own certificate is in use, and again until it returns no error. It may be
+	// nil.
+	Renewed func(file string) error
 
 	Logger *slog.Logger
+
+	late []string // files that Renewed has failed on
 }
 
 // Run renews what is due until ctx is done. A renewal that fails is tried again each minute; it never ends Run.
@@ -52,7 +54,7 @@ func (r *Renewer) Run(ctx context.Context) error {
 	for {
 		next, err := r.round(ctx)
 		if err != nil {
-			r.Logger.Warn("a certificate could not be renewed", "expires", r.Node.NotAfter(), "error", err, "retry_in", renewRetry)
+			r.Logger.Warn("certificates are not as they should be", "expires", r.Node.NotAfter(), "error", err, "retry_in", renewRetry)
 		}
 		select {
 		case <-time.After(next):
@@ -80,18 +82,23 @@ func (r *Renewer) renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if slices.Contains(renewed, fileNodeCert) {
-		if err := r.Node.Reload(r.Dir); err != nil {
-			return err
-		}
-	}
 	for _, f := range renewed {
-		r.Logger.Info("certificate renewed", "file", f, "expires", r.Node.NotAfter())
-		if r.Renewed != nil {
-			r.Renewed(f)
+		r.Logger.Info("certificate renewed", "file", f)
+	}
+	// Also where nothing was renewed: what was written before may have failed to come into use.
+	err = r.Node.Reload(r.Dir)
+	files := append(r.late, renewed...)
+	r.late = nil
+	for _, f := range files {
+		if r.Renewed == nil {
+			break
+		}
+		if rerr := r.Renewed(f); rerr != nil {
+			r.late = append(r.late, f)
+			err = errors.Join(err, fmt.Errorf("put the renewed %s into use: %w", f, rerr))
 		}
 	}
-	return nil
+	return err
 }
 
 // ask has another node sign, and installs the answer only if this node can use it.

@@ -47,7 +47,8 @@ func leafIn(t *testing.T, dir, name string) *x509.Certificate {
 	return leafOf(t, data)
 }
 
-// A replica and a witness run for a year; on no day does a certificate of theirs come near its end, nor does a key change.
+// A replica and a witness run for a year; on no day does a certificate of theirs come near its end, nor does a key change. Who is told
+// of a renewal and cannot use it is told again.
 func TestRenewerOverAYear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newTestCA(t, groupA)
@@ -65,7 +66,12 @@ func TestRenewerOverAYear(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		for _, r := range []*Renewer{
-			{Dir: dir, Node: replica, Renewed: func(f string) { told[f]++ }, Logger: slog.New(slog.DiscardHandler)},
+			{Dir: dir, Node: replica, Renewed: func(f string) error {
+				if told[f]++; told[f]%2 == 1 {
+					return errors.New("not now")
+				}
+				return nil
+			}, Logger: slog.New(slog.DiscardHandler)},
 			{Dir: witnessDir, Node: witness, Issue: issue, Logger: slog.New(slog.DiscardHandler)},
 		} {
 			go func() { _ = r.Run(ctx) }()
@@ -79,8 +85,8 @@ func TestRenewerOverAYear(t *testing.T) {
 				}
 			}
 		}
-		if told[fileNodeCert] < 4 || told[fileListenerCert] < 4 {
-			t.Errorf("renewals in a year: %v", told)
+		if told[fileNodeCert] < 8 || told[fileListenerCert] < 8 || told[fileNodeCert]%2+told[fileListenerCert]%2 != 0 {
+			t.Errorf("told in a year, twice for each: %v", told)
 		}
 		l := leafIn(t, dir, fileListenerCert)
 		if !replica.cert.Load().Leaf.Equal(leafIn(t, dir, fileNodeCert)) || KeyPin(leafIn(t, witnessDir, fileNodeCert)) != witness.Pin ||
@@ -94,6 +100,26 @@ func TestRenewerOverAYear(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A certificate that is on disk and failed to come into use does so with the next look, though nothing is due.
+func TestRenewerReloadsWhatIsThere(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	dir, n := aNodeDir(t, ca, KindReplica)
+	chain, err := ca.IssueNode(n.Identity, leafIn(t, dir, fileNodeCert).PublicKey, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeFile(dir, fileNodeCert, chain, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r := &Renewer{Dir: dir, Node: n, Logger: slog.New(slog.DiscardHandler)}
+	if _, err := r.round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !n.cert.Load().Leaf.Equal(leafOf(t, chain)) {
+		t.Error("the old certificate is in use")
+	}
 }
 
 // What has expired while the node was down is renewed before it is looked at, by a node with the authority's key.

@@ -373,3 +373,12 @@ func TestForgetHoldsAtOnce(t *testing.T) {
 		t.Error("a later one is not reported")
 	}
 }
+
+// Which errors of a probe tell that what was written before may not be on the disk.
+func TestLostWrite(t *testing.T) {
+	for err, lost := range map[syscall.Errno]bool{syscall.EIO: true, syscall.EROFS: true, syscall.ENOSPC: false, syscall.EACCES: false, syscall.EMFILE: false} {
+		if got := lostWrite(&os.PathError{Op: "write", Path: "x", Err: err}); errors.Is(got, errWriteLost) != lost || !errors.Is(got, err) {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+}
