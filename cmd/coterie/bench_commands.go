@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -363,58 +362,6 @@ func outagePiece(o experiment.FailoverOptions, link string) piece {
 	}}
 }
 
-func benchAll() *cobra.Command {
-	var f experimentFlags
-	var quick bool
-	c := &cobra.Command{
-		Use: "all", Short: "Every question in one report: routing, commit, compression, outage", Args: args(0, "no arguments"),
-		Long: `Makes a lab whose nodes may use half a processor each, and asks whether read-only routing pays; then a lab with a network of its own, and asks what
-a synchronous commit costs, what compression gives and how long an outage is. --quick takes less than ten minutes on two processors. Without
-root, what needs limits or links is not run and the report says so.`,
-		Example: "  coterie bench all --quick --report out && xdg-open out/report.html",
-		RunE: func(c *cobra.Command, _ []string) error {
-			if f.targetA != "" || f.group != "" {
-				return usage("bench all makes labs of its own; for a target, run the experiments one by one: see coterie bench list")
-			}
-			f.figures = true
-			return f.measureAll(c, "An availability group of PostgreSQL, measured", allStages(quick, f.preset == presetPublished))
-		},
-	}
-	f.add(c)
-	c.Flags().BoolVar(&quick, "quick", false, "small sizes: less than ten minutes")
-	return c
-}
-
-func allStages(quick, published bool) []stageOf {
-	routing := experiment.RoutingOptions{Threads: experiment.PublishedThreads, Duration: 3 * time.Second, WarmUp: 300 * time.Millisecond, Rows: 200_000}
-	commit := experiment.CommitOptions{Cells: matrixCells(100_000), Compression: []string{"OFF", "ZSTD"}}
-	tunnel := experiment.TunnelOptions{Tunnel: bench.Published, Random: true}
-	outage := experiment.FailoverOptions{Actions: experiment.Actions, Runs: 5, Clients: 8, Every: 10 * time.Millisecond, Before: 3 * time.Second, After: 3 * time.Second}
-	tunnel.Tunnel.Pipelined = true
-	first := []piece{}
-	if published {
-		routing.Iterations, routing.Duration, commit.Cells = 1000, 0, experiment.PublishedCells
-	}
-	if quick {
-		routing.Threads, routing.Duration, routing.Rows = []int{1, 4, 12}, 1200*time.Millisecond, 100_000
-		commit.Cells = []experiment.Cell{{Inserts: 1, Rows: 20_000}, {Inserts: 20, Rows: 1000}, {Inserts: 200, Rows: 1}}
-		tunnel.Tunnel.Rows = 3000
-		outage.Actions, outage.Runs = []experiment.Action{experiment.Kill, experiment.Planned}, 2
-	}
-	first = append(first, routingPiece(routing, "", ""))
-	if !quick {
-		first = append(first, tproccPiece(experiment.TproccOptions{Users: []int{1, 4, 12}, Warehouses: 2, Duration: 5 * time.Second}))
-	}
-	copied := seedingOptions{sizeMB: 1024, rounds: 1, only: []string{"metro", "wan"}}
-	if quick {
-		copied = seedingOptions{sizeMB: 64, rounds: 1, only: []string{"wan"}}
-	}
-	return []stageOf{
-		{need{cpu: 0.5}, first},
-		{need{network: true, links: commitLink}, []piece{commitPiece(commit, commitLink), tunnelPiece(tunnel, tunnelLink), outagePiece(outage, commitLink), seedingPiece(copied)}},
-	}
-}
-
 // catalogue lists the experiments: command, question, source, what it needs.
 var catalogue = [][4]string{
 	{"routing", "Does read-only routing pay?", "read_only_routing_2016.csv", "limited nodes: a lab as root, or real machines"},
@@ -427,101 +374,4 @@ var catalogue = [][4]string{
 	{"connect", "How many logins per second?", "", "anything"},
 	{"endpoint", "What does the link between replicas save and cost?", "tunnel.csv", "root"},
 	{"linkem", "How true are the lab's links?", "", "root"},
-}
-
-func benchList() *cobra.Command {
-	var asJSON bool
-	c := &cobra.Command{
-		Use: "list", Short: "The experiments, what each asks, and the published figures beside it", Args: args(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			type entry struct {
-				Command   string              `json:"command"`
-				Question  string              `json:"question"`
-				Needs     string              `json:"needs"`
-				Published *benchreport.Source `json:"published,omitempty"`
-			}
-			var all []entry
-			for _, one := range catalogue {
-				e := entry{"coterie bench " + one[0], one[1], one[3], nil}
-				if one[2] != "" {
-					f, err := benchreport.Published(one[2])
-					if err != nil {
-						return err
-					}
-					e.Published = &f.Source
-				}
-				all = append(all, e)
-			}
-			if asJSON {
-				return printJSON(c, all)
-			}
-			t := tabwriter.NewWriter(c.OutOrStdout(), 2, 8, 3, ' ', 0)
-			for _, e := range all {
-				_, _ = fmt.Fprintf(t, "%s\t%s\tneeds %s\n", e.Command, e.Question, e.Needs)
-				if e.Published != nil {
-					_, _ = fmt.Fprintf(t, "\tpublished: %s\t%s\n", e.Published.What, e.Published.Trust)
-				}
-			}
-			return t.Flush()
-		},
-	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return c
-}
-
-func benchCompare() *cobra.Command {
-	var limits []string
-	var asJSON bool
-	c := &cobra.Command{
-		Use: "compare A B", Short: "Compare two results, and fail where one got worse than it may", Args: args(2, "two report directories, or their result.json"),
-		Long: `Compares every figure that two results share. A change that the intervals of both explain is called no difference, and breaks no limit. A limit
-names a metric, or the end of its name, and a change in percent that is too much; if one is broken, the exit code is 1.`,
-		Example: "  coterie bench compare before after --fail-if 'p99>+10%' --fail-if '12 threads/routed/rate<-5%'",
-		RunE: func(c *cobra.Command, a []string) error {
-			var parsed []benchreport.Limit
-			for _, l := range limits {
-				one, err := benchreport.ParseLimit(l)
-				if err != nil {
-					return usage("--fail-if: %w", err)
-				}
-				parsed = append(parsed, one)
-			}
-			before, err := benchreport.Load(a[0])
-			if err != nil {
-				return err
-			}
-			after, err := benchreport.Load(a[1])
-			if err != nil {
-				return err
-			}
-			changes := benchreport.Diff(before, after)
-			if len(changes) == 0 {
-				return unhealthy("the two results have no figure in common: they are of different experiments")
-			}
-			if asJSON {
-				err = printJSON(c, changes)
-			} else {
-				err = benchreport.PrintDiff(c.OutOrStdout(), changes)
-			}
-			return errors.Join(err, judge(limits, parsed, changes))
-		},
-	}
-	c.Flags().StringArrayVar(&limits, "fail-if", nil, "a change that is too much, as 'p99>+10%' or 'rate<-5%'; may be given again")
-	c.Flags().BoolVar(&asJSON, "json", false, "print the changes as JSON")
-	return c
-}
-
-// judge fails for every limit that is broken, and for one that nothing is known of.
-func judge(limits []string, parsed []benchreport.Limit, changes []benchreport.Change) error {
-	var errs []error
-	for i, l := range parsed {
-		broken, known := l.Broken(changes)
-		if !known {
-			errs = append(errs, fmt.Errorf("--fail-if %s: neither result has such a metric; the table above has the names", limits[i]))
-		}
-		for _, one := range broken {
-			errs = append(errs, fmt.Errorf("%s: %s/%s went from %s to %s %s (%+.1f %%)", limits[i], one.Experiment, one.Name, benchreport.Number(one.Old), benchreport.Number(one.New), one.Unit, one.Percent))
-		}
-	}
-	return errors.Join(errs...)
 }
