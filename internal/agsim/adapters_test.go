@@ -57,7 +57,7 @@ var slips = []slip{
 	{"an agent that took a primary over leaves the setting as it finds it", "agent/restart.go", []string{"!r.State.Holds(now) || slices.Contains(o.P, \"\")", "slices.Contains(o.P, \"\") && r.State.Holds(now)"}, "TestRestartRewritesTheSetting"},
 	{"an agent makes room while transactions run", "agent/restart.go", []string{"	if err := h.drain(ctx); err != nil {\n		return err\n	}\n", "	_ = h.drain\n"}, "TestRestartIsRefusedOrUndone"},
 	{"clients are let in before others have what a primary wrote that was started again", "agent/handover.go", []string{"		a.restart = end // before the gate", "		a.restart = 0 * end // before the gate"}, "TestPrimaryStartedAgainWaitsForReplicas"},
-	{"silence is measured by the observer's own profile", "ag/decide.go", []string{"l.Epoch == v.epoch() && l.Observer > 0", "l.Epoch == v.epoch() && l.Observer < 0"}, "TestDecide"},
+	{"silence is measured by the observer's own profile", "ag/takeover.go", []string{"l.Epoch == v.epoch() && l.Observer > 0", "l.Epoch == v.epoch() && l.Observer < 0"}, "TestDecide"},
 	{"a new profile's silence is declared before the leases of the old one have run out", "ag/record.go", []string{"	return max(p.Observer, time.Duration(need)+1)\n", "	return max(p.Observer, 0*time.Duration(need))\n"}, "TestDeclared"},
 	{"a recovery enters an epoch that somebody has promised", "ag/recover.go", []string{"max(epoch, a.Promised, a.Epoch)", "max(epoch, a.Epoch)"}, "TestRecoveryTakesNothingBack"},
 	{"a recovery allots a timeline id that a lost member may have used", "ag/recover.go", []string{"	tli += Timeline(epoch)\n", "	tli++\n"}, "TestRecoveryTakesNothingBack"},
