@@ -177,9 +177,9 @@ func walFull(t *testing.T, g *group, d *smallDisk) {
 	if serr != nil || s.Epoch != now.Epoch {
 		t.Errorf("epoch %d after %d: it flaps", s.Epoch, now.Epoch)
 	}
-	log := g.log("n2", "agent.log")[mark:]
-	if !strings.Contains(log, "No space left on device") || !strings.Contains(log, "server not started") || strings.Count(log, `msg="server ended"`) > 2 {
-		t.Errorf("its log does not say why, or it was started again and again")
+	log := g.log("n2", "agent.log")[mark:] // it may come back at once as a secondary, which needs little room, or wait until there is some
+	if ended := strings.Count(log, `msg="server ended"`); !strings.Contains(log, "No space left on device") || ended > 3 {
+		t.Errorf("its log does not say why, or it was started again and again: it ended %d times", ended)
 	}
 	d.clear()
 	g.back(t, "n2")
@@ -233,14 +233,12 @@ func lostWrite(t *testing.T, g *group, d *smallDisk) {
 	_ = fillWAL(t, g.DSN("n2"), 100)
 	g.newPrimary(t, was)
 	g.acknowledged(t, 50)
-	s := g.await(t, "n2 under quarantine", func(lab.Status) bool {
+	g.await(t, "n2 under quarantine, and its server stopped", func(s lab.Status) bool {
 		st, err := g.status(t, "n1")
-		r := member(st, "n2")
-		return err == nil && r.Quarantine != "" && r.Suspended
+		r, in := s.Replica("n2")
+		m := member(st, "n2")
+		return err == nil && m.Quarantine != "" && m.Suspended && in && r.PIDs.Postgres == nil
 	})
-	if r, _ := s.Replica("n2"); r.PIDs.Postgres != nil {
-		t.Error("a server runs on it")
-	}
 	if a := coterie(t, "status", "--node", g.node("n1")); !strings.Contains(a.out, "QUARANTINE") || !strings.Contains(a.out, "coterie resume n2") {
 		t.Errorf("the status does not say what to do:\n%s", a.out)
 	}
