@@ -177,7 +177,11 @@ func (l *language) reportSessions(out *catalog.Node) {
 	if server == nil {
 		return
 	}
-	out.FellBack = server.Stats().FellBack
+	stats := server.Stats()
+	out.FellBack, out.Lagged = stats.FellBack, stats.Lagged
+	for _, s := range stats.LastMinute {
+		out.Readers = append(out.Readers, catalog.Second{At: s.At, Readers: s.Readers, Routed: s.Routed, Pct: s.RoutedPct()})
+	}
 	for _, s := range server.Sessions() {
 		if s.Relayed || len(out.Sessions) == maxShown { // the client is at another node, which shows it
 			continue

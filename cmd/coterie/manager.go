@@ -188,6 +188,13 @@ func (m *manager) Metrics() map[string]float64 {
 		out["coterie_answers_held_total"] = float64(st.Gated)
 		out["coterie_answers_held_seconds_total"] = st.GatedTime.Seconds()
 		out["coterie_routing_fallbacks_total"] = float64(st.FellBack)
+		out["coterie_routing_lagged_total"] = float64(st.Lagged)
+		for k, count := range st.Routed {
+			out[fmt.Sprintf("coterie_sessions_routed_total{intent=%q,replica=%q}", k.Intent, k.Replica)] = float64(count)
+		}
+		if last := st.LastMinute; len(last) > 0 {
+			out["coterie_routed_pct"] = last[len(last)-1].RoutedPct()
+		}
 	}
 	if m.n.links != nil {
 		m.n.links.metrics(out)

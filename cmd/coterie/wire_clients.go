@@ -116,6 +116,7 @@ func (n *node) newListener() (*listener.Server, error) {
 	}
 	if n.pg != nil {
 		c.FlushLSN, c.Durable, c.Confirm, c.Strict = n.pg.CurrentFlush, n.durable, n.confirmLead, n.strict
+		c.Position = n.standingOf
 		c.Defaults = (&defaults{ask: n.pg.Defaults}).of
 	}
 	return listener.New(c)
@@ -144,6 +145,40 @@ func (n *node) restartListener() error {
 	}
 	n.sessions.server.SetRules(rules)
 	return nil
+}
+
+// standingOf asks a replica how far it is.
+func (n *node) standingOf(ctx context.Context, id ag.ReplicaID) (listener.Standing, error) {
+	if id == n.self {
+		return n.standing(ctx)
+	}
+	r, ok := n.replica(id)
+	if !ok {
+		return listener.Standing{}, fmt.Errorf("the group has no replica %s", id)
+	}
+	var x listener.Standing
+	err := n.control.Call(ctx, r.Endpoint, id, "standing", nil, &x)
+	return x, err
+}
+
+// standing is how far this node is: as the primary what it has flushed, as a secondary what it has replayed. While no stream from the
+// primary is open the copy may have diverged, and then its position means something else there.
+func (n *node) standing(ctx context.Context) (x listener.Standing, err error) {
+	routes := n.sessions.routes.Load()
+	switch {
+	case n.pg == nil:
+		return x, errors.New("this node runs no PostgreSQL")
+	case routes != nil && routes.Primary == n.self:
+		x.Epoch = routes.Epoch
+	default:
+		up := n.up.Status()
+		if !up.Connected {
+			return x, errors.New("no stream from the primary is open")
+		}
+		x.Epoch = up.Epoch
+	}
+	x.LSN, err = n.pg.CurrentFlush(ctx)
+	return x, err
 }
 
 // durable returns when the members of the synchronous setting in force have flushed lsn. A secondary asks the primary.

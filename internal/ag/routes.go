@@ -76,8 +76,8 @@ func (g Group) ReadList(primary ReplicaID) [][]ReplicaID {
 
 // Pick chooses the target for a session of that intent. n is a counter the caller advances per session, for round robin.
 // fellBack reports that a read-only session was sent to the primary, which only the list can ask for. ok is false while
-// nothing can serve the intent: the caller waits, bounded.
-func (r *Routes) Pick(intent Intent, n uint64) (t Target, fellBack, ok bool) {
+// nothing can serve the intent: the caller waits, bounded. Replicas that were passed over are not chosen for a reader.
+func (r *Routes) Pick(intent Intent, n uint64, passed ...ReplicaID) (t Target, fellBack, ok bool) {
 	if r == nil {
 		return Target{}, false, false
 	}
@@ -89,6 +89,7 @@ func (r *Routes) Pick(intent Intent, n uint64) (t Target, fellBack, ok bool) {
 		for _, id := range set {
 			t, found := r.Target(id)
 			switch {
+			case slices.Contains(passed, id):
 			case id == r.Primary && found:
 				if _, _, open := r.primary(); open {
 					usable = append(usable, t)

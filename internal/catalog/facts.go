@@ -44,6 +44,8 @@ type Node struct {
 	Sessions  []Session      `json:"sessions,omitempty"`
 	Routes    *ag.Routes     `json:"routes,omitempty"`
 	FellBack  uint64         `json:"fell_back"` // readers sent to the primary since the node started
+	Lagged    uint64         `json:"lagged"`    // times a replica was passed over for coterie.max_lag since then
+	Readers   []Second       `json:"readers,omitempty"`
 	Uptime    time.Duration  `json:"uptime_ns"`
 	Lease     time.Duration  `json:"lease_ns,omitempty"`    // left, as primary
 	Commit    *time.Time     `json:"last_commit,omitempty"` // of the last transaction committed, or replayed, here
@@ -94,6 +96,14 @@ type Session struct {
 	Out      uint64       `json:"bytes_out"`
 	PID      uint32       `json:"pid"`
 	Path     string       `json:"path"` // of the bytes at that node's listener: loop or goroutines
+}
+
+// Second is one in which readers logged in at a node's listener, and where they were sent.
+type Second struct {
+	At      time.Time `json:"at"`
+	Readers uint64    `json:"readers"`
+	Routed  uint64    `json:"routed"` // of them to a secondary
+	Pct     float64   `json:"routed_pct"`
 }
 
 // Seeding is a copy to the node that reports it, over all attempts.

@@ -74,8 +74,21 @@ var ownViews = []view{
 	},
 	{
 		schema: "coterie", name: "routes", about: "Where each node's listener sends sessions now.",
-		columns: cols("node t, target t, is_primary b, healthy b, readable b, list_entry i4, epoch i8, fell_back i8"),
+		columns: cols("node t, target t, is_primary b, healthy b, readable b, list_entry i4, epoch i8, fell_back i8, lagged i8"),
 		rows:    ownRoutes,
+	},
+	{
+		schema: "coterie", name: "routed", about: "Readers that logged in at each node's listener, by second of the last minute: how many, and what part of them went to a secondary. Seconds without any are left out.",
+		columns: cols("node t, at ts, readers i8, routed i8, routed_pct f"),
+		rows: func(f Facts) [][]any {
+			var out [][]any
+			for _, r := range f.Group.Replicas {
+				for _, s := range f.Nodes[r.ID].Readers {
+					out = append(out, []any{string(r.ID), timeText(s.At), int64(s.Readers), int64(s.Routed), s.Pct})
+				}
+			}
+			return out
+		},
 	},
 	{
 		schema: "coterie", name: "sessions", about: "Clients' sessions at the listeners of all nodes that answer.",
@@ -238,7 +251,7 @@ func ownRoutes(f Facts) [][]any {
 				}
 			}
 			out = append(out, []any{
-				string(r.ID), string(t.ID), bit(t.ID == routes.Primary), bit(t.Healthy), bit(t.Readable), entry, int64(routes.Epoch), int64(f.Nodes[r.ID].FellBack),
+				string(r.ID), string(t.ID), bit(t.ID == routes.Primary), bit(t.Healthy), bit(t.Readable), entry, int64(routes.Epoch), int64(f.Nodes[r.ID].FellBack), int64(f.Nodes[r.ID].Lagged),
 			})
 		}
 	}

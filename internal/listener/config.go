@@ -67,8 +67,10 @@ type Config struct {
 	Backend func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error)
 	// Verifier returns role facts from the node that will run the session. An unknown role is Found false, not an error.
 	Verifier func(ctx context.Context, id ag.ReplicaID, user string) (Role, error)
+	// Position returns how far that replica is. Nil = coterie.max_lag is not available.
+	Position func(ctx context.Context, id ag.ReplicaID) (Standing, error)
 	// Defaults returns what was set for sessions of the role in the database, as far as it matters here: coterie.intent,
-	// default_transaction_read_only, client_min_messages. It may be a second old. Nil = nothing is.
+	// coterie.max_lag, default_transaction_read_only, client_min_messages. It may be a second old. Nil = nothing is.
 	Defaults func(ctx context.Context, user, database string) (map[string]string, error)
 	// Console serves the database ConsoleDatabase; nil = there is none. ConsoleRole returns the facts of a role that logs in there,
 	// from whichever node can tell; an unknown role is Found false, not an error.

@@ -43,14 +43,16 @@ type RoutedKey struct {
 
 // Stats are counters since the start, and what is open now.
 type Stats struct {
-	Accepted  uint64
-	Rejected  map[string]uint64 // clients that never got a session, by reason
-	Cancels   uint64            // delivered to a replica
-	Routed    map[RoutedKey]uint64
-	FellBack  uint64        // read-only sessions sent to the primary for want of a readable secondary
-	Gated     uint64        // times an answer was held by the gate
-	GatedTime time.Duration // in all
-	Drained   uint64        // times a request was held back because a planned failover was under way
+	Accepted   uint64
+	Rejected   map[string]uint64 // clients that never got a session, by reason
+	Cancels    uint64            // delivered to a replica
+	Routed     map[RoutedKey]uint64
+	FellBack   uint64        // read-only sessions sent to the primary for want of a readable secondary
+	Lagged     uint64        // times a replica was passed over for coterie.max_lag
+	LastMinute []Second      // the seconds of the last minute in which readers logged in, oldest first
+	Gated      uint64        // times an answer was held by the gate
+	GatedTime  time.Duration // in all
+	Drained    uint64        // times a request was held back because a planned failover was under way
 	// Held counts answers held until their commit was confirmed, Unconfirmed those of them that were discarded.
 	Held, Unconfirmed uint64
 	HeldTime          time.Duration     // in all
@@ -62,8 +64,9 @@ type Stats struct {
 
 // counters are Stats while they grow.
 type counters struct {
-	accepted, cancels, fellBack, gated, drained, held, unconfirmed atomic.Uint64
-	gatedTime, heldTime                                            atomic.Int64
+	accepted, cancels, fellBack, lagged, gated, drained, held, unconfirmed atomic.Uint64
+	gatedTime, heldTime                                                    atomic.Int64
+	readers                                                                readerSeconds
 
 	mu       sync.Mutex
 	rejected map[string]uint64    // guarded by mu
@@ -102,12 +105,14 @@ func (s *Server) Stats() Stats {
 		Accepted:  c.accepted.Load(),
 		Cancels:   c.cancels.Load(),
 		FellBack:  c.fellBack.Load(),
+		Lagged:    c.lagged.Load(),
 		Gated:     c.gated.Load(),
 		Drained:   c.drained.Load(),
 		GatedTime: time.Duration(c.gatedTime.Load()),
 		Held:      c.held.Load(), Unconfirmed: c.unconfirmed.Load(), HeldTime: time.Duration(c.heldTime.Load()),
 	}
 	c.mu.Lock()
+	st.LastMinute = c.readers.list(time.Now())
 	st.Rejected, st.Cut, st.Routed = maps.Clone(c.rejected), maps.Clone(c.cut), maps.Clone(c.routed)
 	c.mu.Unlock()
 	s.mu.Lock()

@@ -24,6 +24,8 @@ func (s *startup) takeIntent() *pgError {
 			application, bad = parseIntent(p)
 		case name == "coterie.reads":
 			s.reads, bad = parseReads(p)
+		case name == "coterie.max_lag":
+			s.maxLag, bad = parseLag(p)
 		case strings.HasPrefix(name, "coterie."):
 			// client_addr, tls and whatever comes later are the listener's to say
 		default:

@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -40,8 +41,9 @@ func (c *client) newPatience() *patience {
 	return &patience{until: time.Now().Add(max(0, c.srv.cfg.ConnectWait)), pause: 50 * time.Millisecond}
 }
 
-// pick returns where a session of that intent goes now. next is closed when asking again makes sense; nil means to poll.
-func (s *Server) pick(intent ag.Intent) (r route, next <-chan struct{}, ok bool) {
+// pick returns where a session of that intent goes now, to none of those passed over. next is closed when asking again makes sense;
+// nil means to poll.
+func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <-chan struct{}, ok bool) {
 	if intent == ag.ReadWrite {
 		if held := s.holding(); held != nil {
 			return route{}, held, false
@@ -51,7 +53,7 @@ func (s *Server) pick(intent ag.Intent) (r route, next <-chan struct{}, ok bool)
 		next = s.cfg.Changed() // before Routes, or a change between the two would be slept over
 	}
 	routes := s.cfg.Routes()
-	t, fellBack, ok := routes.Pick(intent, s.turn.Add(1)-1)
+	t, fellBack, ok := routes.Pick(intent, s.turn.Add(1)-1, passed...)
 	if !ok {
 		return route{}, next, false
 	}
@@ -60,11 +62,12 @@ func (s *Server) pick(intent ag.Intent) (r route, next <-chan struct{}, ok bool)
 
 // route waits until a replica serves the client's intent, as long as the patience lasts.
 func (c *client) route(ctx context.Context, p *patience) (route, error) {
-	r, next, ok := c.srv.pick(c.intent)
+	began, unproved := time.Now(), c.preAuth
+	r, next, ok := c.pick(ctx)
 	if ok {
+		c.until = c.until.Add(time.Since(began)) // what was asked of others is not the client's doing
 		return r, nil
 	}
-	began, unproved := time.Now(), c.preAuth
 	c.leavePreAuth()
 	c.srv.addWaiting(1)
 	defer func() {
@@ -81,7 +84,7 @@ func (c *client) route(ctx context.Context, p *patience) (route, error) {
 		if err := c.sleep(ctx, p, next, goneCheck); err != nil {
 			return route{}, err
 		}
-		r, next, ok = c.srv.pick(c.intent)
+		r, next, ok = c.pick(ctx)
 	}
 	return r, nil
 }
@@ -141,6 +144,8 @@ func (c *client) noReplica(p *patience) *pgError {
 	number, detail := 983, "No primary takes sessions at present (983)."
 	switch {
 	case c.intent == ag.ReadWrite:
+	case c.maxLag > 0:
+		number, detail = 982, fmt.Sprintf("No replica of the read-only routing list is known to be within coterie.max_lag = %v of the primary (982).", c.maxLag)
 	case routes.TakesReaders():
 		number, detail = 982, "No replica of the primary's read-only routing list takes readers at present (982)."
 	}

@@ -29,9 +29,10 @@ type client struct {
 	start    *startup
 	login    login
 	intent   ag.Intent
-	until    time.Time // the client's own time is over
-	preAuth  bool      // counted as such
-	counted  bool      // counted as a session of its address
+	maxLag   time.Duration // by how much the copy may be behind; 0: any
+	until    time.Time     // the client's own time is over
+	preAuth  bool          // counted as such
+	counted  bool          // counted as a session of its address
 	unhook   func() bool
 	carried  bool // the session is open, and gives back at its end what the client was counted under
 }
@@ -82,6 +83,9 @@ func (c *client) run(ctx context.Context) error {
 	c.login.tls = c.tlsState != nil
 	c.intent = c.intentOf(ctx)
 	if bad := c.srv.checkReads(start.reads, c.intent); bad != nil {
+		return bad
+	}
+	if bad := c.takeLag(ctx); bad != nil {
 		return bad
 	}
 	if start.minor > newestMinor || len(start.unknown) > 0 {

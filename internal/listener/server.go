@@ -29,6 +29,8 @@ type Server struct {
 	drain    atomic.Pointer[drainage] // nil: none
 	flushed  shared[ag.LSN]           // how far the local PostgreSQL has flushed
 	leads    shared[struct{}]         // whether this node still leads
+	marked   shared[Standing]         // where the primary stands
+	marks    marks                    // where it has stood
 
 	silentSince atomic.Int64            // CLOCK_BOOTTIME at which the primary last did not answer about a role; 0: never
 	loops       atomic.Pointer[[]*loop] // nil: none, or not yet
@@ -77,6 +79,7 @@ func New(cfg Config) (*Server, error) {
 	s.flushed.question, s.flushed.run = full.FlushLSN, s.wg.Go
 	s.leads.question = func(ctx context.Context) (struct{}, error) { return struct{}{}, full.Confirm(ctx) }
 	s.leads.run = s.wg.Go
+	s.marked.question, s.marked.run = s.markPrimary, s.wg.Go
 	s.life, s.stop = context.WithCancelCause(context.Background())
 	if err := errors.Join(s.listen(full.ReadWrite, false), s.listen(full.ReadOnly, true)); err != nil {
 		s.closePorts()

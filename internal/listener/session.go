@@ -117,6 +117,9 @@ func (s *Server) activate(a *attempt, x *session) bool {
 		s.keys[x.key] = x
 	}
 	s.counts.route(RoutedKey{x.replica, x.intent}, x.fellBack)
+	if x.intent == ag.ReadOnly && !x.relayed {
+		s.counts.readers.add(time.Now(), x.fellBack)
+	}
 	return true
 }
 

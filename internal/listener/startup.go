@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -28,13 +29,14 @@ type setting struct{ name, value string }
 type startup struct {
 	user, database string
 	replication    replicationKind
-	intent         ag.Intent // empty: nothing in the packet says
-	reads          reads     // empty: the default
-	saysReadOnly   bool      // default_transaction_read_only is among the settings
-	settings       []setting // for PostgreSQL, each name once
-	minor          uint16    // of the protocol version asked for
-	unknown        []string  // _pq_ options, none of which is known
-	suffix         bool      // the database had the @ro suffix
+	intent         ag.Intent     // empty: nothing in the packet says
+	reads          reads         // empty: the default
+	maxLag         time.Duration // by how much a reader's copy may be behind; 0: any
+	saysReadOnly   bool          // default_transaction_read_only is among the settings
+	settings       []setting     // for PostgreSQL, each name once
+	minor          uint16        // of the protocol version asked for
+	unknown        []string      // _pq_ options, none of which is known
+	suffix         bool          // the database had the @ro suffix
 }
 
 // splitParameters takes the body after the version apart into name and value pairs.

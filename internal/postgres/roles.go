@@ -73,11 +73,11 @@ FROM (SELECT -1 AS rank, name || '=' || setting AS text FROM pg_file_settings WH
       FROM pg_db_role_setting, unnest(setconfig) c
       WHERE setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = $1))
         AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = $2))) d
-WHERE split_part(d.text, '=', 1) IN ('client_min_messages', 'default_transaction_read_only', 'coterie.intent')
+WHERE split_part(d.text, '=', 1) IN ('client_min_messages', 'default_transaction_read_only', 'coterie.intent', 'coterie.max_lag')
 ORDER BY d.rank`
 
-// Defaults returns those of client_min_messages, default_transaction_read_only and coterie.intent that are set for sessions of the
-// role in the database (ALTER ROLE, ALTER DATABASE), the first of them also if the configuration file says so.
+// Defaults returns those of client_min_messages, default_transaction_read_only, coterie.intent and coterie.max_lag that are set for
+// sessions of the role in the database (ALTER ROLE, ALTER DATABASE), the first of them also if the configuration file says so.
 func (i *Instance) Defaults(ctx context.Context, user, database string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, observeLimit)
 	defer cancel()

@@ -1,0 +1,140 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+// standings are where the replicas of a test stand.
+type standings struct {
+	mu sync.Mutex
+	at map[ag.ReplicaID]Standing // guarded by mu; absent: it does not say
+}
+
+func (s *standings) of(_ context.Context, id ag.ReplicaID) (Standing, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x, ok := s.at[id]
+	if !ok {
+		return x, errors.New("does not say")
+	}
+	return x, nil
+}
+
+func (s *standings) set(id ag.ReplicaID, x Standing) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at[id] = x
+}
+
+// A reader with coterie.max_lag gets a copy that is known to be near enough, else the next entry of the list.
+func TestMaxLag(t *testing.T) {
+	s := &standings{at: map[ag.ReplicaID]Standing{"a": {1, 1000}, "b": {1, 1000}, "c": {1, 900}}}
+	g := newGroup(t, func(c *Config) { c.Rules, c.ConnectWait, c.Position = trustAll, 200*time.Millisecond, s.of })
+	where := func(rest string) (string, error) {
+		conn, err := g.dial(g.ro, "user=postgres "+rest)
+		if err != nil {
+			return "", err
+		}
+		defer func() { _ = conn.Close(context.Background()) }()
+		return value[string](t, conn, "show cluster_name"), nil
+	}
+	want := func(rest, name string) {
+		t.Helper()
+		for range 2 { // b and c take turns
+			if got, err := where(rest); err != nil || got != name {
+				t.Errorf("%s: %s %v, want %s", rest, got, err, name)
+			}
+		}
+	}
+	want("coterie.max_lag=50ms", "b")
+	want("options='-c coterie.max_lag=50'", "b")
+	s.set("c", Standing{1, 1000})
+	s.set("b", Standing{2, 5000}) // ahead, in another history
+	want("coterie.max_lag=1min", "c")
+	s.set("c", Standing{1, 10})
+	want("coterie.max_lag=50ms", "a") // the last entry of the list
+	if st := g.srv.Stats(); st.Lagged == 0 || st.FellBack == 0 {
+		t.Errorf("passed over %d times, fell back %d times", st.Lagged, st.FellBack)
+	}
+	// Without the primary in the list nobody serves it, and it is told why.
+	only := fullRoutes(1)
+	only.ReadList = [][]ag.ReplicaID{{"b", "c"}}
+	g.publish(only)
+	if _, err := where("coterie.max_lag=50ms"); sqlstate(err) != "57P03" || !strings.Contains(err.Error(), "(982)") {
+		t.Errorf("nobody is near enough: %v", err)
+	}
+	s.set("a", Standing{1, 5000})
+	s.set("c", Standing{1, 1000})
+	want("coterie.max_lag=1d", "c") // by an old mark
+	if got := value[string](t, g.mustDial(g.rw, "user=postgres coterie.max_lag=1ms"), "show cluster_name"); got != "a" {
+		t.Errorf("a writer went to %s", got)
+	}
+}
+
+func TestMaxLagIsRefused(t *testing.T) {
+	for _, text := range []string{"", "0", "-1s", "x", "5 fortnights", "2d", "nan", "inf", "1e300d", "0.0000001us"} {
+		if d, bad := parseLag(setting{"coterie.max_lag", text}); bad == nil {
+			t.Errorf("%q is %v", text, d)
+		} else if bad.code != stateInvalidValue || bad.hint == "" {
+			t.Errorf("%q: %v", text, bad)
+		}
+	}
+	for text, want := range map[string]time.Duration{"1": time.Millisecond, "500 ms": 500 * time.Millisecond, "1.5s": 1500 * time.Millisecond, "2min": 2 * time.Minute, " 1d ": 24 * time.Hour} {
+		if d, bad := parseLag(setting{"coterie.max_lag", text}); bad != nil || d != want {
+			t.Errorf("%q: %v %v", text, d, bad)
+		}
+	}
+	g := newGroup(t, trusting)
+	if _, err := g.dial(g.ro, "user=postgres coterie.max_lag=soon"); sqlstate(err) != "22023" {
+		t.Errorf("an unreadable time: %v", err)
+	}
+	if _, err := g.dial(g.ro, "user=postgres coterie.max_lag=1s"); sqlstate(err) != "0A000" {
+		t.Errorf("a listener that cannot tell: %v", err)
+	}
+}
+
+// A bound is never too small: a thinned history only says more.
+func TestMarksAreBounded(t *testing.T) {
+	var m marks
+	start := boottime.Now()
+	for i := range 10 * maxMarks {
+		m.add(1, mark{start - time.Hour + time.Duration(i)*time.Second, ag.LSN(100 * i)})
+	}
+	if len(m.list) > maxMarks {
+		t.Fatalf("%d marks", len(m.list))
+	}
+	for i := range 10 * maxMarks {
+		atLeast := boottime.Now() - (start - time.Hour + time.Duration(i)*time.Second)
+		if d, known := m.behind(Standing{1, ag.LSN(100 * i)}); known && d < atLeast {
+			t.Fatalf("at %d: %v, and it is at least %v", i, d, atLeast)
+		}
+	}
+	m.add(2, mark{start, 5})
+	if _, known := m.behind(Standing{1, 1 << 40}); known {
+		t.Error("a position of an older epoch was compared")
+	}
+}
+
+func TestRoutedPerSecond(t *testing.T) {
+	var r readerSeconds
+	now := time.Unix(1_000_000, 300)
+	for i := range 4 {
+		r.add(now, i == 0)
+	}
+	r.add(now.Add(2*time.Second), true)
+	got := r.list(now.Add(3 * time.Second))
+	if len(got) != 2 || got[0].RoutedPct() != 75 || got[0].Readers != 4 || got[1].RoutedPct() != 0 {
+		t.Errorf("%+v", got)
+	}
+	if got := r.list(now.Add(61 * time.Second)); len(got) != 1 {
+		t.Errorf("a minute later: %+v", got)
+	}
+}
