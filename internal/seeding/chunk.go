@@ -19,11 +19,13 @@ type chunkServer struct {
 	w     *window
 	f     *framed
 	slots [pipeline]kept
+	in    held
 	out   []byte // room for what is compressed
 }
 
 func (w *window) serveData(ctx context.Context, f *framed) error {
 	c := &chunkServer{w: w, f: f, out: make([]byte, 0, chunkSize+chunkSize/16)}
+	defer func() { _ = c.in.close() }() // it was only read
 	for {
 		kind, body, err := f.read(silence)
 		if err != nil {
@@ -69,7 +71,7 @@ func (c *chunkServer) chunk(ctx context.Context, body []byte) error {
 	}
 	k.live = false
 	buf := k.data[:chunkSize][:n]
-	n, err = c.w.pages.read(ctx, c.w.path(file), file, off, buf)
+	n, err = c.w.pages.read(ctx, &c.in, c.w.path(file), file, off, buf)
 	if isGone(err) {
 		return c.f.write(frameGone, answer{Slot: q.Slot}.head())
 	}
@@ -91,7 +93,7 @@ func (c *chunkServer) chunk(ctx context.Context, body []byte) error {
 		*k = kept{data: buf, hash: a.Hash, codec: q.Codec, live: true}
 		return c.f.write(frameDiffers, a.head())
 	}
-	a.Hash = sum(buf)
+	a.Hash = guard(buf)
 	out, used := q.Codec.compress(c.out[:0], buf)
 	a.Codec = used
 	return c.f.write(frameData, a.head(), out)

@@ -111,13 +111,13 @@ func (t *tree) place(oid uint32) string {
 	return t.places[oid]
 }
 
-// open opens a listed file for comparison and change, with more flags of open(2); it is made if it is missing.
-func (t *tree) open(f file, flags int) (*os.File, error) {
+// open opens a listed file for change, with more flags of open(2), and leaves it to h; it is made if it is missing.
+func (t *tree) open(h *held, f file, flags int) (*os.File, error) {
 	root := t.root(f.Space)
 	if root == nil {
 		return nil, fmt.Errorf("%s is in a tablespace that the source did not name", f.Name)
 	}
-	return root.OpenFile(f.Name, os.O_RDWR|os.O_CREATE|flags, 0o600)
+	return h.open(place{f.Space, f.Name}, flags, func() (*os.File, error) { return root.OpenFile(f.Name, os.O_RDWR|os.O_CREATE|flags, 0o600) })
 }
 
 // write stores a file of this node, in place of whatever is there under that name.

@@ -23,7 +23,7 @@ import (
 // a hello; the answer is a window or a refusal. A control connection then carries the list of files and later the end; data
 // connections carry chunks. Questions are pipelined: each has a slot, and its answer names it.
 const (
-	protocolVersion = 1
+	protocolVersion = 2
 
 	frameHello   = 'H' // target: hello
 	frameWindow  = 'W' // source: windowInfo

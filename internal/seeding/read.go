@@ -43,22 +43,16 @@ type pageReader struct {
 	insert func(context.Context) (ag.LSN, error)
 }
 
-// read fills buf from off on and returns how much the file has there. A file that is gone gives os.ErrNotExist.
-func (r *pageReader) read(ctx context.Context, full string, f file, off int64, buf []byte) (int, error) {
-	in, err := os.Open(full)
+// read fills buf from off on and returns how much the file has there. A file that is gone gives os.ErrNotExist. in is the reader's own
+// from one call to the next.
+func (r *pageReader) read(ctx context.Context, in *held, full string, f file, off int64, buf []byte) (int, error) {
+	opened, err := in.open(place{f.Space, f.Name}, 0, func() (*os.File, error) { return os.Open(full) })
 	if err != nil {
 		return 0, err
 	}
-	defer in.Close()
-	cold := !resident(in, off, len(buf))
-	n, err := readAt(in, buf, off)
+	n, err := readKindly(opened, buf, off)
 	if err != nil {
 		return 0, err
-	}
-	if cold { // leave the page cache to the server's own reads
-		_ = unix.Fadvise(int(in.Fd()), off, int64(len(buf)), unix.FADV_DONTNEED)
-	} else {
-		_ = unix.Fadvise(int(in.Fd()), off+int64(len(buf)), chunkSize, unix.FADV_WILLNEED)
 	}
 	segment, pages := relationFile(f.Space, f.Name)
 	if !r.verify || !pages {
@@ -67,7 +61,7 @@ func (r *pageReader) read(ctx context.Context, full string, f file, off int64, b
 	const segmentSize = 1 << 30 // of a relation, in every build that Coterie runs on
 	first := segment*uint32(segmentSize/r.size) + uint32(off/int64(r.size))
 	for i := 0; i+r.size <= n; i += r.size {
-		if err := r.page(ctx, in, f, off+int64(i), buf[i:i+r.size], first+uint32(i/r.size)); err != nil {
+		if err := r.page(ctx, opened, f, off+int64(i), buf[i:i+r.size], first+uint32(i/r.size)); err != nil {
 			return 0, err
 		}
 	}
@@ -102,35 +96,37 @@ func (r *pageReader) page(ctx context.Context, in *os.File, f file, off int64, p
 	}
 }
 
+// readKindly reads what is in the page cache from there. The rest comes from the disk in one go, and is not left behind in the cache,
+// which belongs to the server's own reads.
+func readKindly(in *os.File, buf []byte, off int64) (int, error) {
+	if len(buf) == 0 {
+		return 0, nil
+	}
+	fd := int(in.Fd())
+	cached, err := unix.Preadv2(fd, [][]byte{buf}, off, unix.RWF_NOWAIT)
+	switch {
+	case err == nil && cached == len(buf):
+		return cached, nil
+	case errors.Is(err, unix.EOPNOTSUPP): // this file system does not tell
+		return readAt(in, buf, off)
+	case err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR):
+		return 0, fmt.Errorf("read: %w", err)
+	}
+	cached = max(cached, 0)
+	_ = unix.Fadvise(fd, off+int64(cached), int64(len(buf)-cached), unix.FADV_WILLNEED)
+	rest, err := readAt(in, buf[cached:], off+int64(cached))
+	if rest > len(buf)/2 {
+		_ = unix.Fadvise(fd, off+int64(cached), int64(rest), unix.FADV_DONTNEED)
+	}
+	return cached + rest, err
+}
+
 func readAt(in io.ReaderAt, buf []byte, off int64) (int, error) {
 	n, err := in.ReadAt(buf, off)
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
 	return n, err
-}
-
-// resident tells whether most of a range is in the page cache.
-func resident(in *os.File, off int64, n int) bool {
-	st, err := in.Stat()
-	if err != nil || st.Size() <= off {
-		return true
-	}
-	n = int(min(int64(n), st.Size()-off))
-	m, err := unix.Mmap(int(in.Fd()), off, n, unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return true
-	}
-	defer func() { _ = unix.Munmap(m) }()
-	vec := make([]byte, (n+os.Getpagesize()-1)/os.Getpagesize())
-	if err := mincore(m, vec); err != nil {
-		return true
-	}
-	in1 := 0
-	for _, v := range vec {
-		in1 += int(v & 1)
-	}
-	return 2*in1 >= len(vec)
 }
 
 // checkControl tells whether b is a whole pg_control of that cluster. The checksum is the last field of a structure whose length

@@ -16,16 +16,17 @@ const (
 
 // store writes those parts of a chunk, b, which lies at off in the file. What is long goes to the disk directly: to fill the page cache
 // costs more processor time than everything else that is done to a chunk, and pushes out what this machine needs. The rest is left to
-// the kernel, which is told to begin at once, so that the end is not one long flush. Neither is durable before disks.sync.
-func (t *tree) store(f file, off int64, runs [][2]int, b []byte) error {
+// the kernel, which is told to begin at once, so that the end is not one long flush. Neither is durable before disks.sync. h is the caller's
+// own from one call to the next.
+func (t *tree) store(h *held, f file, off int64, runs [][2]int, b []byte) error {
 	if direct(off, runs) && !t.cached.Load() {
-		err := t.put(f, off, runs, b, unix.O_DIRECT)
+		err := t.put(h, f, off, runs, b, unix.O_DIRECT)
 		if !errors.Is(err, unix.EINVAL) {
 			return err
 		}
 		t.cached.Store(true) // this file system wants other blocks, or does not know direct writes
 	}
-	return t.put(f, off, runs, b, 0)
+	return t.put(h, f, off, runs, b, 0)
 }
 
 // direct tells whether all runs are long and whole blocks. The chunk itself is in memory as large allocations are: at a page.
@@ -38,12 +39,11 @@ func direct(off int64, runs [][2]int) bool {
 	return len(runs) > 0
 }
 
-func (t *tree) put(f file, off int64, runs [][2]int, b []byte, flag int) (err error) {
-	out, err := t.open(f, flag)
+func (t *tree) put(h *held, f file, off int64, runs [][2]int, b []byte, flag int) error {
+	out, err := t.open(h, f, flag)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, out.Close()) }()
 	for _, r := range runs {
 		if _, err := out.WriteAt(b[r[0]:r[1]], off+int64(r[0])); err != nil {
 			return fmt.Errorf("write %s: %w", f.Name, err)

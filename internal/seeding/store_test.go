@@ -42,7 +42,8 @@ func TestStoresDirectlyOrNot(t *testing.T) {
 		if got := direct(chunkSize, c.runs); got != c.direct {
 			t.Errorf("%s: directly: %v", name, got)
 		}
-		if err := tr.store(file{Name: "f", Size: 2 * chunkSize}, chunkSize, c.runs, b); err != nil {
+		var h held
+		if err := tr.store(&h, file{Name: "f", Size: 2 * chunkSize}, chunkSize, c.runs, b); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		got, err := os.ReadFile(filepath.Join(dir, "f"))
@@ -53,6 +54,9 @@ func TestStoresDirectlyOrNot(t *testing.T) {
 			if !bytes.Equal(got[chunkSize+run[0]:chunkSize+run[1]], b[run[0]:run[1]]) {
 				t.Errorf("%s: what was written is not there", name)
 			}
+		}
+		if err := h.close(); err != nil {
+			t.Fatal(err)
 		}
 		tr.close()
 		if err := os.Remove(filepath.Join(dir, "f")); err != nil {

@@ -29,6 +29,8 @@ type fetcher struct {
 	bufs  [pipeline][]byte
 	work  []byte
 	under int
+	in    held // what is compared
+	out   held // what is written
 }
 
 // stream settles chunks over one connection until none is left. What was asked and not answered is put back.
@@ -40,6 +42,11 @@ func (s *seeder) stream(ctx context.Context) error {
 	defer end()
 	c := &fetcher{s: s, f: f, work: make([]byte, 0, chunkSize)}
 	defer c.putBack()
+	return errors.Join(c.run(ctx), c.close())
+}
+
+// run asks and stores until nothing is left to ask for.
+func (c *fetcher) run(ctx context.Context) error {
 	for {
 		if err := c.ask(ctx); err != nil {
 			return err
@@ -47,9 +54,9 @@ func (s *seeder) stream(ctx context.Context) error {
 		if c.under == 0 {
 			return nil
 		}
-		asked := s.watch.listens()
-		kind, body, err := f.read(silence)
-		s.watch.onNet(asked)
+		asked := c.s.watch.listens()
+		kind, body, err := c.f.read(silence)
+		c.s.watch.onNet(asked)
 		if err != nil {
 			return noEOF(err)
 		}
@@ -64,6 +71,13 @@ func (s *seeder) stream(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+func (c *fetcher) close() error {
+	if err := errors.Join(c.in.close(), c.out.close()); err != nil {
+		return &localError{err}
+	}
+	return nil
 }
 
 func (c *fetcher) putBack() {
@@ -143,14 +157,13 @@ func (c *fetcher) local(f file, off int64, buf []byte) ([]byte, error) {
 	if len(buf) == 0 {
 		return nil, nil
 	}
-	in, err := c.s.tree.root(f.Space).Open(f.Name)
+	in, err := c.in.open(place{f.Space, f.Name}, 0, func() (*os.File, error) { return c.s.tree.root(f.Space).Open(f.Name) })
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer in.Close()
 	n, err := readAt(in, buf, off)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", f.Name, err)
@@ -222,11 +235,10 @@ func (c *fetcher) zero(f file, q *asked, n int) error {
 	if len(q.have) == 0 || n == 0 || q.away { // what is away is not here, where nothing but zeros was
 		return nil
 	}
-	out, err := c.s.tree.open(f, 0)
+	out, err := c.s.tree.open(&c.out, f, 0)
 	if err != nil {
 		return &localError{err}
 	}
-	defer out.Close()
 	err = unix.Fallocate(int(out.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, q.off, int64(n))
 	if err != nil {
 		_, err = out.WriteAt(make([]byte, n), q.off)
@@ -243,7 +255,7 @@ func (c *fetcher) data(f file, q *asked, a answer) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Name, err)
 	}
-	if sum(b) != a.Hash {
+	if guard(b) != a.Hash {
 		return fmt.Errorf("a chunk of %s arrived with another hash than it was sent with", f.Name)
 	}
 	return c.store(f, q.off, [][2]int{{0, len(b)}}, b)
@@ -307,7 +319,7 @@ func (c *fetcher) patch(f file, q *asked, a answer) error {
 // store writes those parts of a chunk.
 func (c *fetcher) store(f file, off int64, runs [][2]int, b []byte) error {
 	defer c.s.watch.onDisk(time.Now())
-	if err := c.s.tree.store(f, off, runs, b); err != nil {
+	if err := c.s.tree.store(&c.out, f, off, runs, b); err != nil {
 		return &localError{err}
 	}
 	return nil

@@ -148,9 +148,10 @@ func (t *tree) resize(f file, want int64) error {
 	if st, err := t.root(f.Space).Lstat(f.Name); err == nil && st.Size() == want && st.Mode().IsRegular() {
 		return nil
 	}
-	out, err := t.open(f, 0)
+	var h held
+	out, err := t.open(&h, f, 0)
 	if err != nil {
 		return err
 	}
-	return errors.Join(out.Truncate(want), out.Close())
+	return errors.Join(out.Truncate(want), h.close())
 }

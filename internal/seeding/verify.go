@@ -66,6 +66,7 @@ type verifier struct {
 	r     *Report
 	pace  *pacer
 	watch *watcher
+	in    held
 }
 
 func (v *verifier) run(ctx context.Context) error {
@@ -80,6 +81,7 @@ func (v *verifier) run(ctx context.Context) error {
 	v.watch.start(total, len(files))
 	stop := v.watch.run()
 	defer stop()
+	defer func() { _ = v.in.close() }() // it was only read
 	buf := make([]byte, chunkSize)
 	for _, f := range files {
 		if err := v.file(ctx, f, buf); err != nil {
@@ -101,7 +103,7 @@ func (v *verifier) file(ctx context.Context, f file, buf []byte) error {
 		}
 		off, size := f.span(i)
 		began := time.Now()
-		n, err := v.w.pages.read(ctx, v.w.path(f), f, off, buf[:size])
+		n, err := v.w.pages.read(ctx, &v.in, v.w.path(f), f, off, buf[:size])
 		var bad *CorruptError
 		switch {
 		case isGone(err):
@@ -127,7 +129,7 @@ func (v *verifier) file(ctx context.Context, f file, buf []byte) error {
 func (v *verifier) pages(ctx context.Context, f file, off int64, buf []byte) (int, error) {
 	size, total := v.w.info.Page, 0
 	for at := 0; at+size <= len(buf); at += size {
-		n, err := v.w.pages.read(ctx, v.w.path(f), f, off+int64(at), buf[:size])
+		n, err := v.w.pages.read(ctx, &v.in, v.w.path(f), f, off+int64(at), buf[:size])
 		var bad *CorruptError
 		switch {
 		case errors.As(err, &bad):
