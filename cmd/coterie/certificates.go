@@ -23,9 +23,9 @@ const methodRenew = "renew-certificate"
 // certificateTry bounds how long one member is asked for a certificate.
 const certificateTry = 10 * time.Second
 
-// keepCertificates renews this node's certificates before they expire.
-func (n *node) keepCertificates(ctx context.Context) error {
-	r := &endpoint.Renewer{
+// newRenewer keeps this node's certificates from expiring.
+func (n *node) newRenewer() *endpoint.Renewer {
+	return &endpoint.Renewer{
 		Dir: n.layout.PKI(), Node: n.identity, Issue: n.askForCertificate, Logger: n.log.With("part", "certificates"),
 		Renewed: func(string) error {
 			if n.sessions.server == nil {
@@ -34,7 +34,6 @@ func (n *node) keepCertificates(ctx context.Context) error {
 			return n.loadListenerCertificate()
 		},
 	}
-	return r.Run(ctx)
 }
 
 // askForCertificate has any replica sign: each holds the authority's key.
@@ -62,7 +61,8 @@ func (n *node) askForCertificate(ctx context.Context, csr []byte) ([]byte, error
 
 // renewFor signs a member's request, for the key and under the address that the record has of it.
 func (n *node) renewFor(_ context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
-	if n.ca == nil {
+	ca := n.ca.Load()
+	if ca == nil {
 		return nil, errors.New("a witness does not hold the authority's key: ask a replica")
 	}
 	r, ok := n.replica(peer.ID)
@@ -77,7 +77,7 @@ func (n *node) renewFor(_ context.Context, peer endpoint.Identity, body json.Raw
 	if err != nil {
 		return nil, err
 	}
-	chain, err := n.ca.RenewFor(peer, r.KeyPin, csr, []string{host})
+	chain, err := ca.RenewFor(peer, r.KeyPin, csr, []string{host})
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func loadIdentity(pki string) (*endpoint.Node, error) {
 }
 
 func caCommand() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use:     "ca",
 		GroupID: "group",
 		Short:   "Print the certificate by which clients verify the group's listeners",
@@ -105,7 +105,8 @@ listener with it:
     psql "host=db1,db2,db3 dbname=app user=app sslmode=verify-full sslrootcert=group.crt"
 
 The certificates of nodes and listeners hold for 90 days and are renewed by themselves after two thirds of that; the authority's holds
-for ten years. coterie check says how long each has left.`,
+for ten years, and coterie ca rotate replaces it. While that goes on, both authorities are printed. coterie check says how long each
+certificate has left.`,
 		Example: "  coterie ca > group.crt",
 		Args:    args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -126,4 +127,6 @@ for ten years. coterie check says how long each has left.`,
 			return err
 		},
 	}
+	c.AddCommand(rotateCommand())
+	return c
 }

@@ -48,7 +48,8 @@ func TestWitnessAsksForCertificate(t *testing.T) {
 		{ID: "w2", Endpoint: "10.0.0.8:5022", KeyPin: second.Pin, AvailabilityMode: ag.ConfigurationOnly},
 		{ID: "n1", KeyPin: replica.Pin, AvailabilityMode: ag.SynchronousCommit},
 	}}
-	n := &node{self: "n1", ca: ca, cfg: config.Config{Kind: "replica"}, log: slog.New(slog.DiscardHandler)}
+	n := &node{self: "n1", cfg: config.Config{Kind: "replica"}, log: slog.New(slog.DiscardHandler)}
+	n.ca.Store(ca)
 	n.group.Store(group)
 	group.Replicas[3].Endpoint = serving(t, replica, n.authorize, nil, func(e *endpoint.Endpoint) {
 		endpoint.NewControl(e).Handle(methodRenew, n.renewFor)

@@ -68,6 +68,7 @@ func (m *manager) Status() api.Status {
 	leader := snap.Statuses[e.Leader]
 	s.WaitsFor = fmt.Sprintf("%d of %v", leader.SyncN, leader.SyncP)
 	s.FailoverReady = failoverReady(*v)
+	s.Rotation, s.Authority = rotationOf(v.Group), n.identity.Authority()
 	return s
 }
 
@@ -353,7 +354,8 @@ func (m *manager) givenUp(ctx context.Context, primary, leader ag.ReplicaID, op 
 // CreateToken makes a join token that any replica of the group honours once.
 func (m *manager) CreateToken(ctx context.Context, req api.TokenRequest) (api.TokenResult, error) {
 	n := m.n
-	if n.ca == nil {
+	ca := n.ca.Load()
+	if ca == nil {
 		return api.TokenResult{}, api.Refused("a witness cannot admit members; run this on a replica")
 	}
 	var addresses []string
@@ -366,7 +368,7 @@ func (m *manager) CreateToken(ctx context.Context, req api.TokenRequest) (api.To
 	if q := n.cfg.Quorum; q != nil {
 		quorum = endpoint.TokenQuorum{Endpoints: q.Endpoints, CA: q.CA, Cert: q.Cert, Key: q.Key}
 	}
-	text, stored, err := endpoint.NewToken(n.ca, req.Role, addresses, quorum, req.TTL)
+	text, stored, err := endpoint.NewToken(ca, req.Role, addresses, quorum, req.TTL)
 	if err != nil {
 		return api.TokenResult{}, &api.Error{Kind: "usage", Message: err.Error()}
 	}

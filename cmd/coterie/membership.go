@@ -111,6 +111,7 @@ func (n *node) found(ctx context.Context, path string) error {
 func (n *node) startMember(ctx context.Context, token string, founding bool, initial map[string]string) error {
 	cert, key, ca := endpoint.TLSFiles(n.layout.PKI())
 	advertise := n.cfg.Endpoint.Advertise
+	believes := n.believes()
 	m, err := etcd.StartMember(ctx, etcd.MemberConfig{
 		Name: string(n.self), Dir: n.layout.Etcd(),
 		ClientSocket: n.layout.EtcdClient(), AdvertisePeer: "https://" + advertise, Initial: initial, New: founding, Token: token,
@@ -119,6 +120,7 @@ func (n *node) startMember(ctx context.Context, token string, founding bool, ini
 	if err != nil {
 		return fmt.Errorf("quorum member: %w", err)
 	}
+	n.voteCAs.Store(&believes)
 	n.member.Store(m)
 	return nil
 }
@@ -342,7 +344,8 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 	if err := t.Check(verify, req.Kind, pin, time.Now()); err != nil {
 		return none, err
 	}
-	grant, err := n.ca.Admit(req)
+	ca := n.ca.Load()
+	grant, err := ca.Admit(req)
 	if err != nil {
 		return none, err
 	}
@@ -366,7 +369,13 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 			return none, &endpoint.RemoteError{Code: "token_used", Message: err.Error()}
 		}
 	}
-	if err := n.updateGroup(ctx, func(g *ag.Group) error { return enlist(g, req, pin) }); err != nil {
+	err = n.updateGroup(ctx, func(g *ag.Group) error {
+		if n.ca.Load() != ca { // the joiner would not know what the others have come to believe meanwhile
+			return &endpoint.RemoteError{Code: endpoint.CodeUnavailable, Message: "the certificate authority is being rotated; try again"}
+		}
+		return enlist(g, req, pin)
+	})
+	if err != nil {
 		return none, err
 	}
 	if x, err = n.store.Read(ctx); err != nil {

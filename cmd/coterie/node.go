@@ -36,9 +36,12 @@ type node struct {
 	incarnation string
 	log         *slog.Logger
 
-	group    atomic.Pointer[ag.Group] // the last configuration seen, also while there is no quorum
-	ca       *endpoint.CA             // nil on a witness
+	group    atomic.Pointer[ag.Group]    // the last configuration seen, also while there is no quorum
+	ca       atomic.Pointer[endpoint.CA] // that issues certificates; nil on a witness
 	identity *endpoint.Node
+	renewer  *endpoint.Renewer
+	pki      sync.Mutex             // who changes the authorities in the pki directory
+	voteCAs  atomic.Pointer[string] // the authorities that the quorum's member believes
 	endpoint *endpoint.Endpoint
 	control  *endpoint.Control
 	member   atomic.Pointer[etcd.Member]
@@ -158,7 +161,8 @@ func (n *node) startChores(run func(string, func(context.Context) error)) {
 	}
 	run("quorum membership", n.keepMembership)
 	run("console roles", n.language.keepRoles)
-	run("certificates", n.keepCertificates)
+	run("certificates", n.renewer.Run)
+	run("authority", n.keepAuthority)
 }
 
 // lockNode makes sure that one agent runs a node directory.
@@ -184,10 +188,11 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 	}
 	n.identity = id
 	if n.cfg.Kind == "replica" {
-		if n.ca, err = endpoint.LoadCA(n.layout.PKI()); err != nil {
-			return fmt.Errorf("the group's certificate authority: %w", err)
+		if err := n.loadCA(); err != nil {
+			return err
 		}
 	}
+	n.renewer = n.newRenewer()
 	log := n.log.With("part", "endpoint")
 	c := endpoint.Config{
 		Node: id, Listen: n.cfg.Endpoint.Listen, Authorize: n.authorize, Trust: n.trust, Logger: log,
@@ -197,7 +202,7 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 			endpoint.ClassEtcdPeer: n.serveEtcdPeer,
 		},
 	}
-	if n.ca != nil {
+	if n.ca.Load() != nil {
 		c.Join = n.admit
 		n.links = newLinks(n.self, n.replicaOptions, n.log.With("part", "link"), n.serveLink)
 		c.Handlers[endpoint.ClassWAL] = n.links.serve

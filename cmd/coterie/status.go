@@ -244,6 +244,9 @@ func (d dashboard) printReplicas(w io.Writer) error {
 	if s.Operation != "" {
 		_, _ = fmt.Fprintf(w, "under way: failover, %s\n", s.Operation)
 	}
+	if s.Rotation != nil {
+		_, _ = fmt.Fprintf(w, "under way: rotation of the certificate authority, %s\n", describeRotation(*s.Rotation))
+	}
 	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
 	_, _ = fmt.Fprintln(t, "\nREPLICA\tROLE\tSYNCHRONIZATION\tMODE\tFAILOVER\tPOSITION\tBEHIND\tREADINESS\tLOSS\tRECOVERY\tCONNECTED\tNOW")
 	for _, r := range s.Replicas {

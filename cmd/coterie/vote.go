@@ -83,6 +83,9 @@ func (n *node) keepVote(ctx context.Context, has bool) (kept bool, err error) {
 	m := n.member.Load()
 	switch {
 	case m != nil:
+		if n.mayRenewVote() {
+			return true, n.renewVote(ctx, m)
+		}
 		return n.watchVote(m)
 	case n.vote.failed != nil:
 		return true, n.replaceProcess(ctx)

@@ -202,6 +202,7 @@ func (n *node) serveControl() {
 	})
 	n.handle("decisions", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) { return n.testify(), nil })
 	n.handle(methodRenew, n.renewFor)
+	n.handle(methodAuthorityKey, n.authorityKey)
 	n.serveDesk()
 	n.handle("trust", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
 		if n.pg == nil {

@@ -136,6 +136,8 @@ type Group struct {
 	External int `json:"external_quorum,omitempty"`
 	// Draft says that there is no group yet, or no more: nodes with a quorum, one of which has the data. CREATE makes it a group.
 	Draft bool `json:"draft,omitempty"`
+	// Rotation is the change of the certificate authority under way; nil: there is none.
+	Rotation *Rotation `json:"rotation,omitempty"`
 }
 
 // Replica returns the configured replica of that id.

@@ -25,6 +25,8 @@ type Manager interface {
 	Restart(ctx context.Context, req RestartRequest) error
 	// CreateToken makes a one-time join token.
 	CreateToken(ctx context.Context, req TokenRequest) (TokenResult, error)
+	// RotateAuthority begins to replace the group's certificate authority, changes how that is done, or gives it up.
+	RotateAuthority(ctx context.Context, req RotateRequest) (Rotation, error)
 	// Remove takes a member out of the group.
 	Remove(ctx context.Context, id ag.ReplicaID) error
 	// Resume continues the data movement of a suspended replica; a copy under quarantine is made anew.
@@ -94,6 +96,12 @@ type SeedRequest struct {
 	Verify bool `json:"verify,omitempty"`
 }
 
+// RotateRequest asks for a rotation of the certificate authority.
+type RotateRequest struct {
+	Hold    bool `json:"hold,omitempty"`    // both authorities are believed until it is asked for again without this
+	Abandon bool `json:"abandon,omitempty"` // give it up, while nobody shows a certificate of the new one
+}
+
 // FailoverResult says how it went.
 type FailoverResult struct {
 	From  ag.ReplicaID  `json:"from"`
@@ -152,6 +160,16 @@ type Status struct {
 	Replicas        []Replica     `json:"replicas"`
 	AnswersUntil    string        `json:"lease,omitempty"` // of this node, as primary
 	Links           []Link        `json:"links,omitempty"` // that carry WAL from or to this node
+	Authority       string        `json:"authority"`       // pin of the authority that issued this node's certificate
+	Rotation        *Rotation     `json:"authority_rotation,omitempty"`
+}
+
+// Rotation is a change of the group's certificate authority under way.
+type Rotation struct {
+	Pin      string           `json:"pin"` // of the new authority's key
+	Phase    ag.RotationPhase `json:"phase"`
+	Held     bool             `json:"held,omitempty"` // it waits for coterie ca rotate without --hold
+	WaitsFor []ag.ReplicaID   `json:"waits_for"`      // the members that are not through with the phase
 }
 
 // Restarted reports whether the agent that answered was started less than that long ago.

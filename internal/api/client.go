@@ -59,6 +59,12 @@ func (c *Client) CreateToken(ctx context.Context, r TokenRequest) (TokenResult, 
 	return out, c.call(ctx, "POST", "token", r, &out)
 }
 
+// RotateAuthority begins to replace the group's certificate authority, or gives that up.
+func (c *Client) RotateAuthority(ctx context.Context, r RotateRequest) (Rotation, error) {
+	var out Rotation
+	return out, c.call(ctx, "POST", "authority/rotate", r, &out)
+}
+
 // Remove takes a member out of the group.
 func (c *Client) Remove(ctx context.Context, id ag.ReplicaID) error {
 	return c.call(ctx, "POST", "remove", id, nil)

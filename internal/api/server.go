@@ -50,6 +50,7 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	handle(mux, "POST /api/v1/failover", func(ctx context.Context, r FailoverRequest) (any, error) { return s.m.Failover(ctx, r) })
 	handle(mux, "POST /api/v1/restart", func(ctx context.Context, r RestartRequest) (any, error) { return nil, s.m.Restart(ctx, r) })
 	handle(mux, "POST /api/v1/token", func(ctx context.Context, r TokenRequest) (any, error) { return s.m.CreateToken(ctx, r) })
+	handle(mux, "POST /api/v1/authority/rotate", func(ctx context.Context, r RotateRequest) (any, error) { return s.m.RotateAuthority(ctx, r) })
 	handle(mux, "POST /api/v1/remove", func(ctx context.Context, id ag.ReplicaID) (any, error) { return nil, s.m.Remove(ctx, id) })
 	handle(mux, "POST /api/v1/resume", func(ctx context.Context, id ag.ReplicaID) (any, error) { return nil, s.m.Resume(ctx, id) })
 	handle(mux, "POST /api/v1/trust", func(ctx context.Context, id ag.ReplicaID) (any, error) { return s.m.Trust(ctx, id) })

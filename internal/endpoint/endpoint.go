@@ -341,21 +341,33 @@ func (e *Endpoint) shutdown() {
 
 // serverTLS chooses by what the peer offers: class join alone and without a certificate, everything else with one.
 func (e *Endpoint) serverTLS() *tls.Config {
-	member := e.baseTLS()
-	member.ClientAuth, member.ClientCAs = tls.RequireAndVerifyClientCert, e.cfg.Node.pool // authenticate reads the identity
-	for _, class := range ordered {
-		if e.handlers[class] != nil {
-			member.NextProtos = append(member.NextProtos, class.proto())
-		}
-	}
 	join := e.baseTLS()
 	join.NextProtos = []string{ClassJoin.proto()}
-	base := e.baseTLS()
+	base := e.memberTLS(ordered)
+	asMember := base.GetConfigForClient
 	base.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		if e.cfg.Join != nil && slices.Equal(hello.SupportedProtos, join.NextProtos) {
 			return join, nil
 		}
-		return member, nil
+		return asMember(hello)
+	}
+	return base
+}
+
+// memberTLS serves members, for those of the classes that have a handler.
+func (e *Endpoint) memberTLS(classes []Class) *tls.Config {
+	base := e.baseTLS()
+	base.ClientAuth = tls.RequireAndVerifyClientCert // identify reads the identity
+	for _, class := range classes {
+		if e.handlers[class] != nil {
+			base.NextProtos = append(base.NextProtos, class.proto())
+		}
+	}
+	member := base.Clone()
+	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := member.Clone()
+		now.ClientCAs = e.cfg.Node.trust.Load().pool // it changes while the authority is rotated
+		return now, nil
 	}
 	return base
 }

@@ -11,7 +11,6 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -41,8 +40,8 @@ const (
 	joinDial       = 10 * time.Second
 )
 
-// ErrWrongGroup means that the node at a token's address does not belong to the token's group.
-var ErrWrongGroup = errors.New("the node there does not belong to the token's group")
+// ErrWrongGroup means that the node at a token's address does not belong to the token's group, as far as the token can tell.
+var ErrWrongGroup = errors.New("the node there does not belong to the token's group, or the group's authority was rotated after the token was made")
 
 // JoinRequest is what a node that wants to join says about itself.
 type JoinRequest struct {
@@ -120,14 +119,14 @@ func (ca *CA) Admit(req JoinRequest) (JoinGrant, error) {
 	if err != nil {
 		return JoinGrant{}, err
 	}
-	grant := JoinGrant{CACertPEM: ca.CertPEM}
+	grant := JoinGrant{CACertPEM: ca.bundlePEM}
 	if grant.CertPEM, err = ca.IssueNode(Identity{ca.Group, req.Kind, req.ID}, pub, req.Hosts); err != nil {
 		return JoinGrant{}, err
 	}
 	if req.Kind == KindReplica {
-		grant.CAKeyPEM, err = ca.KeyPEM()
+		grant.CAKeyPEM = ca.keysPEM
 	}
-	return grant, err
+	return grant, nil
 }
 
 // The proof shows knowledge of the secret to one who stores only its hash, for one request in one TLS session:
@@ -269,12 +268,11 @@ func verifyPinned(cs tls.ConnectionState, t Token) error {
 	if i < 1 {
 		return ErrWrongGroup
 	}
-	n := &Node{ca: cs.PeerCertificates[i], pool: x509.NewCertPool()}
-	if _, err := parseCACert(n.ca.Raw); err != nil {
+	ca, err := parseCACert(cs.PeerCertificates[i].Raw)
+	if err != nil {
 		return err
 	}
-	n.pool.AddCert(n.ca)
-	id, err := n.verify(cs.PeerCertificates[0], certForServer)
+	id, err := newTrust(ca).verify(cs.PeerCertificates[0], certForServer)
 	if err == nil && id.Group != t.Group {
 		err = ErrWrongGroup
 	}
@@ -294,19 +292,13 @@ func (g JoinGrant) verify(t Token, req JoinRequest, key *ecdsa.PrivateKey) error
 	if want := (Identity{t.Group, req.Kind, req.ID}); n.Identity != want {
 		return fmt.Errorf("the certificate is for %s, wanted was %s", n.Identity, want)
 	}
-	if KeyPin(n.ca) != t.CAPin {
+	if n.Authority() != t.CAPin {
 		return errors.New("the authority is not the one the token names")
 	}
 	if len(g.CAKeyPEM) > 0 {
-		block, _ := pem.Decode(g.CACertPEM)
-		caKey, err := parseKey(g.CAKeyPEM)
-		if err != nil {
-			return err
-		}
-		_, err = newCA(block.Bytes, caKey)
-		return err
+		_, err = ParseCA(g.CACertPEM, g.CAKeyPEM)
 	}
-	return nil
+	return err
 }
 
 // serveJoin answers one joiner.

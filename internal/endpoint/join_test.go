@@ -294,7 +294,7 @@ func TestGrantIsChecked(t *testing.T) {
 			*g, _ = ca.Admit(q)
 		},
 		"another authority": func(g *JoinGrant, q JoinRequest) { *g, _ = other.Admit(q) },
-		"another key":       func(g *JoinGrant, _ JoinRequest) { g.CAKeyPEM, _ = other.KeyPEM() },
+		"another key":       func(g *JoinGrant, _ JoinRequest) { g.CAKeyPEM = other.KeyPEM() },
 		"no certificate":    func(g *JoinGrant, _ JoinRequest) { g.CertPEM = nil },
 		"no authority":      func(g *JoinGrant, _ JoinRequest) { g.CACertPEM = []byte("x") },
 	} {

@@ -2,14 +2,17 @@ package endpoint
 
 import (
 	"crypto/ecdsa"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -29,24 +32,39 @@ type Node struct {
 	Identity Identity
 	Pin      string // of the node's key, as the record carries it
 
-	cert atomic.Pointer[tls.Certificate]
-	ca   *x509.Certificate
-	pool *x509.CertPool
+	cert  atomic.Pointer[tls.Certificate]
+	trust atomic.Pointer[trust]
+
+	reloading sync.Mutex // what was read last is what is in use
 }
 
 // NotAfter returns when the certificate in use expires.
 func (n *Node) NotAfter() time.Time { return n.cert.Load().Leaf.NotAfter }
 
-// Reload puts the certificate that is in pkiDir now into use for the connections that are made from here on; the others go on with
-// the one they were made with. It has to be of the same identity, key and authority.
+// Authority returns the pin of the authority that issued the certificate in use.
+func (n *Node) Authority() string { return KeyPin(n.trust.Load().issuer(n.cert.Load().Leaf)) }
+
+// Believes returns the pins of the authorities whose certificates this node takes, the one that is to issue its own first.
+func (n *Node) Believes() (pins []string) {
+	for _, ca := range n.trust.Load().cas {
+		pins = append(pins, KeyPin(ca))
+	}
+	return pins
+}
+
+// Reload puts the certificate and the authorities that are in pkiDir now into use for the connections that are made from here on; the
+// others go on with what they were made with. The identity and its key have to be the same.
 func (n *Node) Reload(pkiDir string) error {
+	n.reloading.Lock()
+	defer n.reloading.Unlock()
 	fresh, err := LoadNode(pkiDir)
 	if err != nil {
 		return err
 	}
-	if fresh.Identity != n.Identity || fresh.Pin != n.Pin || !fresh.ca.Equal(n.ca) {
-		return fmt.Errorf("%s holds the certificate of another node, key or authority than the one in use: start the node again", pkiDir)
+	if fresh.Identity != n.Identity || fresh.Pin != n.Pin {
+		return fmt.Errorf("%s holds the certificate of another node or key than the one in use: start the node again", pkiDir)
 	}
+	n.trust.Store(fresh.trust.Load()) // first: with a new certificate goes its issuer
 	n.cert.Store(fresh.cert.Load())
 	return nil
 }
@@ -126,13 +144,9 @@ func loadNode(pkiDir string) (*Node, error) {
 }
 
 func parseNode(chain, keyPEM, caPEM []byte, now time.Time) (*Node, error) {
-	block, _ := pem.Decode(caPEM)
-	if block == nil {
-		return nil, fmt.Errorf("%s holds no PEM certificate", fileCACert)
-	}
-	ca, err := parseCACert(block.Bytes)
+	all, err := parseAuthorities(caPEM)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", fileCACert, err)
 	}
 	pair, err := tls.X509KeyPair(chain, keyPEM)
 	if err != nil {
@@ -146,31 +160,20 @@ func parseNode(chain, keyPEM, caPEM []byte, now time.Time) (*Node, error) {
 		return nil, fmt.Errorf("the node's certificate is valid from %s on, and this machine's clock says %s: set the clock",
 			leaf.NotBefore.Format(time.DateTime), now.Format(time.DateTime))
 	}
-	n := &Node{Pin: KeyPin(leaf), ca: ca, pool: x509.NewCertPool()}
-	n.pool.AddCert(ca)
+	n := &Node{Pin: KeyPin(leaf)}
+	n.trust.Store(newTrust(all...))
 	if n.Identity, err = n.verify(leaf, x509.ExtKeyUsageServerAuth); err != nil {
 		return nil, err
 	}
 	// The authority goes along in every handshake: a joiner that knows only its pin must see it.
-	pair.Certificate = [][]byte{leaf.Raw, ca.Raw}
+	pair.Certificate = [][]byte{leaf.Raw, n.trust.Load().issuer(leaf).Raw}
 	n.cert.Store(&pair)
 	return n, nil
 }
 
 // verify checks that a certificate belongs to a node of this node's group and returns that node's identity.
 func (n *Node) verify(leaf *x509.Certificate, usage x509.ExtKeyUsage) (Identity, error) {
-	opts := x509.VerifyOptions{Roots: n.pool, KeyUsages: []x509.ExtKeyUsage{usage}}
-	if _, err := leaf.Verify(opts); err != nil {
-		return Identity{}, fmt.Errorf("the certificate is not of this group: %w", err)
-	}
-	id, err := identityOf(leaf)
-	if err != nil {
-		return Identity{}, err
-	}
-	if group := n.ca.URIs[0].Host; string(id.Group) != group {
-		return Identity{}, fmt.Errorf("the certificate is of group %s, not of %s", id.Group, group)
-	}
-	return id, nil
+	return n.trust.Load().verify(leaf, usage)
 }
 
 // SaveListener writes listener.key and listener.crt into pkiDir.
@@ -207,12 +210,39 @@ func pemKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-func parseKey(keyPEM []byte) (*ecdsa.PrivateKey, error) {
-	block, _ := pem.Decode(keyPEM)
-	if block == nil || block.Type != "PRIVATE KEY" {
+// keyOf finds the private key with that pin among those in PEM.
+func keyOf(keysPEM []byte, pin string) (*ecdsa.PrivateKey, error) {
+	found := 0
+	for block, rest := pem.Decode(keysPEM); block != nil; block, rest = pem.Decode(rest) {
+		if found++; block.Type != "PRIVATE KEY" {
+			return nil, errors.New("no PEM private key found")
+		}
+		key, err := parseKey(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		if got, err := pinOf(key); err != nil || got == pin {
+			return key, err
+		}
+	}
+	if found == 0 {
 		return nil, errors.New("no PEM private key found")
 	}
-	k, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	return nil, errors.New("the authority's key does not belong to its certificate")
+}
+
+// pinOf returns the pin of a private key's public half.
+func pinOf(key *ecdsa.PrivateKey) (string, error) {
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+func parseKey(der []byte) (*ecdsa.PrivateKey, error) {
+	k, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
 		return nil, err
 	}

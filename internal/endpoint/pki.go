@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"math/big"
@@ -130,7 +129,10 @@ type CA struct {
 	Cert    *x509.Certificate
 	Group   ag.GroupID
 
-	key *ecdsa.PrivateKey
+	key       *ecdsa.PrivateKey
+	bundlePEM []byte        // all authorities that are believed, this one first
+	keysPEM   []byte        // their keys, in any order
+	life      time.Duration // of what it issues
 }
 
 // NewCA makes the authority of a new group.
@@ -164,8 +166,14 @@ func newCA(der []byte, key *ecdsa.PrivateKey) (*CA, error) {
 	if !key.PublicKey.Equal(cert.PublicKey) {
 		return nil, errors.New("the authority's key does not belong to its certificate")
 	}
-	ca := &CA{CertPEM: pemCert(der), Cert: cert, Group: ag.GroupID(cert.URIs[0].Host), key: key}
-	return ca, nil
+	keyPEM, err := pemKey(key)
+	if err != nil {
+		return nil, err
+	}
+	certPEM := pemCert(der)
+	return &CA{
+		CertPEM: certPEM, Cert: cert, Group: ag.GroupID(cert.URIs[0].Host), key: key, bundlePEM: certPEM, keysPEM: keyPEM, life: leafLifetime,
+	}, nil
 }
 
 // parseCACert reads a certificate and insists that it is a group's authority.
@@ -181,17 +189,23 @@ func parseCACert(der []byte) (*x509.Certificate, error) {
 	return cert, requireP256(cert.PublicKey)
 }
 
-// ParseCA reads an authority from its certificate and key in PEM.
+// ParseCA reads the authority that issues certificates from what a pki directory holds, in PEM: the first certificate, and whichever of
+// the keys belongs to it.
 func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
-	block, _ := pem.Decode(certPEM)
-	if block == nil || block.Type != "CERTIFICATE" {
-		return nil, errors.New("read the authority's certificate: no PEM certificate found")
+	all, err := parseAuthorities(certPEM)
+	if err != nil {
+		return nil, fmt.Errorf("read the authority's certificate: %w", err)
 	}
-	key, err := parseKey(keyPEM)
+	key, err := keyOf(keyPEM, KeyPin(all[0]))
 	if err != nil {
 		return nil, fmt.Errorf("read the authority's key: %w", err)
 	}
-	return newCA(block.Bytes, key)
+	ca, err := newCA(all[0].Raw, key)
+	if err != nil {
+		return nil, err
+	}
+	ca.bundlePEM, ca.keysPEM = certPEM, keyPEM
+	return ca, nil
 }
 
 // LoadCA reads ca.crt and ca.key of dir.
@@ -213,21 +227,17 @@ func LoadCA(dir string) (*CA, error) {
 
 // Save writes ca.key and ca.crt into dir, durably.
 func (ca *CA) Save(dir string) error {
-	key, err := ca.KeyPEM()
-	if err != nil {
-		return err
-	}
-	if err := writeFile(dir, fileCAKey, key, 0o600); err != nil {
+	if err := writeFile(dir, fileCAKey, ca.keysPEM, 0o600); err != nil {
 		return fmt.Errorf("save the group's authority: %w", err)
 	}
-	if err := writeFile(dir, fileCACert, ca.CertPEM, 0o644); err != nil {
+	if err := writeFile(dir, fileCACert, ca.bundlePEM, 0o644); err != nil {
 		return fmt.Errorf("save the group's authority: %w", err)
 	}
 	return nil
 }
 
-// KeyPEM returns the authority's private key. Who holds it can admit nodes.
-func (ca *CA) KeyPEM() ([]byte, error) { return pemKey(ca.key) }
+// KeyPEM returns what ca.key holds: the authority's private key, and those of others that are believed. Who holds it can admit nodes.
+func (ca *CA) KeyPEM() []byte { return ca.keysPEM }
 
 // Pin returns the pin of the authority's key, as join tokens carry it.
 func (ca *CA) Pin() string { return KeyPin(ca.Cert) }
@@ -271,7 +281,7 @@ func (ca *CA) issue(pub crypto.PublicKey, cn string, uri *url.URL, hosts []strin
 	if err := requireP256(pub); err != nil {
 		return nil, fmt.Errorf("issue a certificate: %w", err)
 	}
-	tmpl, err := template(leafLifetime, cn)
+	tmpl, err := template(ca.life, cn)
 	if err != nil {
 		return nil, err
 	}
@@ -299,7 +309,7 @@ func template(life time.Duration, cn string) (*x509.Certificate, error) {
 	return &x509.Certificate{
 		SerialNumber:       serial.Add(serial, big.NewInt(1)),
 		Subject:            pkix.Name{CommonName: cn},
-		NotBefore:          now.Add(-clockSkew),
+		NotBefore:          now.Add(-min(clockSkew, life/10)),
 		NotAfter:           now.Add(life),
 		SignatureAlgorithm: x509.ECDSAWithSHA256,
 	}, nil

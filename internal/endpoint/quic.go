@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -71,14 +70,7 @@ func (e *Endpoint) listenQUIC(tcp net.Addr) (*quicPort, error) {
 	}
 	// A source address is believed only after an answer from it: nobody can have this node flood another one.
 	t := &quic.Transport{Conn: socket, VerifySourceAddress: func(net.Addr) bool { return true }}
-	config := e.baseTLS()
-	config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, e.cfg.Node.pool
-	for _, class := range quicClasses {
-		if e.handlers[class] != nil {
-			config.NextProtos = append(config.NextProtos, class.proto())
-		}
-	}
-	l, err := t.Listen(config, quicConfig(e.cfg.HandshakeTimeout))
+	l, err := t.Listen(e.memberTLS(quicClasses), quicConfig(e.cfg.HandshakeTimeout))
 	if err != nil {
 		return nil, errors.Join(err, socket.Close())
 	}

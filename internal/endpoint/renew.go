@@ -1,7 +1,7 @@
 package endpoint
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 )
 
@@ -46,7 +47,9 @@ type Renewer struct {
 
 	Logger *slog.Logger
 
-	late []string // files that Renewed has failed on
+	life time.Duration // of what this node issues to itself; 0: that of all certificates
+	mu   sync.Mutex    // one renewal at a time
+	late []string      // files that Renewed has failed on
 }
 
 // Run renews what is due until ctx is done. A renewal that fails is tried again each minute; it never ends Run.
@@ -67,15 +70,19 @@ func (r *Renewer) Run(ctx context.Context) error {
 // round renews what is due and returns how long to wait for the next look.
 func (r *Renewer) round(ctx context.Context) (next time.Duration, err error) {
 	if !time.Now().Before(renewalTime(r.Node.cert.Load().Leaf)) || ownsAuthority(r.Dir) {
-		if err := r.renew(ctx); err != nil {
+		if err := r.Renew(ctx); err != nil {
 			return renewRetry, err
 		}
 	}
 	return min(renewLook, max(time.Until(renewalTime(r.Node.cert.Load().Leaf)), time.Second)), nil
 }
 
-func (r *Renewer) renew(ctx context.Context) error {
-	renewed, err := RenewOwn(r.Dir)
+// Renew puts what the directory holds into use, having issued anew what is due there: on a node with the authority's key all that is too
+// old or that another authority of the group has issued, on others the node's own certificate in any case.
+func (r *Renewer) Renew(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	renewed, err := renewOwn(r.Dir, cmp.Or(r.life, leafLifetime))
 	if errors.Is(err, fs.ErrNotExist) {
 		renewed, err = []string{fileNodeCert}, r.ask(ctx)
 	}
@@ -118,14 +125,21 @@ func (r *Renewer) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	got, err := parseNode(chain, keyPEM, pemCert(r.Node.ca.Raw), time.Now())
+	believed, err := os.ReadFile(filepath.Join(r.Dir, fileCACert))
+	if err != nil {
+		return err
+	}
+	got, err := parseNode(chain, keyPEM, believed, time.Now())
 	if err != nil {
 		return fmt.Errorf("the certificate that the group issued: %w", err)
+	}
+	if got.Authority() != got.Believes()[0] {
+		return errors.New("the group issued a certificate of the authority that is on its way out: who signed it has yet to hear of that")
 	}
 	if got.Identity != r.Node.Identity {
 		return fmt.Errorf("the group issued a certificate for %s", got.Identity)
 	}
-	if !got.NotAfter().After(r.Node.NotAfter()) {
+	if got.Authority() == r.Node.Authority() && !got.NotAfter().After(r.Node.NotAfter()) {
 		return fmt.Errorf("the group issued a certificate that expires on %s, no later than the one in use", got.NotAfter().Format(time.DateTime))
 	}
 	return writeFile(r.Dir, fileNodeCert, chain, 0o644)
@@ -139,8 +153,15 @@ func ownsAuthority(pkiDir string) bool {
 // RenewOwn issues anew what is due in a directory that holds the authority's key, expired certificates too, and returns the names of
 // the files it replaced. It is fs.ErrNotExist where the key is not. Call it before LoadNode, which refuses an expired certificate.
 // A listener's certificate that another authority has signed is its administrator's business.
-func RenewOwn(pkiDir string) (renewed []string, err error) {
+func RenewOwn(pkiDir string) (renewed []string, err error) { return renewOwn(pkiDir, leafLifetime) }
+
+func renewOwn(pkiDir string, life time.Duration) (renewed []string, err error) {
 	ca, err := LoadCA(pkiDir)
+	if err != nil {
+		return nil, err
+	}
+	ca.life = life
+	all, err := parseAuthorities(ca.bundlePEM)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +180,7 @@ func RenewOwn(pkiDir string) (renewed []string, err error) {
 			return ca.issueListener(old.PublicKey, hostsOf(old))
 		}},
 	} {
-		done, err := ca.renew(pkiDir, f.name, f.issue)
+		done, err := renewFile(pkiDir, f.name, newTrust(all...), f.issue)
 		if err != nil {
 			return renewed, fmt.Errorf("renew %s: %w", filepath.Join(pkiDir, f.name), err)
 		}
@@ -170,8 +191,8 @@ func RenewOwn(pkiDir string) (renewed []string, err error) {
 	return renewed, nil
 }
 
-// renew replaces one certificate if it is this authority's and due.
-func (ca *CA) renew(dir, name string, issue func(*x509.Certificate) ([]byte, error)) (done bool, err error) {
+// renewFile replaces one certificate if it is of an authority of the group, and due or not of the one that issues.
+func renewFile(dir, name string, believed *trust, issue func(*x509.Certificate) ([]byte, error)) (done bool, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil // a witness has no listener
@@ -187,7 +208,8 @@ func (ca *CA) renew(dir, name string, issue func(*x509.Certificate) ([]byte, err
 	if err != nil {
 		return false, err
 	}
-	if !bytes.Equal(old.RawIssuer, ca.Cert.RawSubject) || old.CheckSignatureFrom(ca.Cert) != nil || time.Now().Before(renewalTime(old)) {
+	by := believed.issuer(old)
+	if by == nil || by.Equal(believed.cas[0]) && time.Now().Before(renewalTime(old)) {
 		return false, nil
 	}
 	chain, err := issue(old)

@@ -1,0 +1,221 @@
+package endpoint
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// This file changes which authorities a node believes. ca.crt holds their certificates, the first of which issues; ca.key holds, on a
+// replica, their keys in any order. Each step replaces one file after the other, in an order after whose every write the directory is
+// good: keys without a certificate do no harm.
+
+// maxAuthorities is how many a node believes at once: the group's, and in a rotation the next one.
+const maxAuthorities = 2
+
+// trust is what a node believes; it does not change.
+type trust struct {
+	cas  []*x509.Certificate
+	pool *x509.CertPool
+}
+
+func newTrust(cas ...*x509.Certificate) *trust {
+	t := &trust{cas, x509.NewCertPool()}
+	for _, ca := range cas {
+		t.pool.AddCert(ca)
+	}
+	return t
+}
+
+// issuer returns the authority that signed a certificate, or nil.
+func (t *trust) issuer(leaf *x509.Certificate) *x509.Certificate {
+	for _, ca := range t.cas {
+		if bytes.Equal(leaf.RawIssuer, ca.RawSubject) && leaf.CheckSignatureFrom(ca) == nil {
+			return ca
+		}
+	}
+	return nil
+}
+
+// verify checks that a certificate belongs to a node of the group and returns that node's identity.
+func (t *trust) verify(leaf *x509.Certificate, usage x509.ExtKeyUsage) (Identity, error) {
+	opts := x509.VerifyOptions{Roots: t.pool, KeyUsages: []x509.ExtKeyUsage{usage}}
+	if _, err := leaf.Verify(opts); err != nil {
+		return Identity{}, fmt.Errorf("the certificate is not of this group: %w", err)
+	}
+	id, err := identityOf(leaf)
+	if err != nil {
+		return Identity{}, err
+	}
+	if group := groupOf(t.cas[0]); id.Group != group {
+		return Identity{}, fmt.Errorf("the certificate is of group %s, not of %s", id.Group, group)
+	}
+	return id, nil
+}
+
+func groupOf(ca *x509.Certificate) ag.GroupID { return ag.GroupID(ca.URIs[0].Host) }
+
+// parseAuthorities reads the authorities of one group from PEM.
+func parseAuthorities(caPEM []byte) (all []*x509.Certificate, err error) {
+	for block, rest := pem.Decode(caPEM); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("a %s, and not a certificate", block.Type)
+		}
+		ca, err := parseCACert(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, ca); len(all) > maxAuthorities || groupOf(ca) != groupOf(all[0]) {
+			return nil, fmt.Errorf("more than %d authorities, or of more than one group", maxAuthorities)
+		}
+	}
+	if len(all) == 0 {
+		return nil, errors.New("no PEM certificate found")
+	}
+	return all, nil
+}
+
+// PinOfAuthority returns the pin of an authority of that group from its certificate in PEM.
+func PinOfAuthority(certPEM []byte, group ag.GroupID) (string, error) {
+	all, err := parseAuthorities(certPEM)
+	if err != nil {
+		return "", fmt.Errorf("read the new authority: %w", err)
+	}
+	if len(all) != 1 || groupOf(all[0]) != group {
+		return "", errors.New("read the new authority: it is not one authority of this group")
+	}
+	return KeyPin(all[0]), nil
+}
+
+// SaveAuthorityKey adds the key of an authority to be to ca.key, so that a replica can issue by it, and its successors do. What was
+// there of authorities that are not believed goes.
+func SaveAuthorityKey(pkiDir string, keyPEM []byte) error {
+	believed, keys, err := readAuthorities(pkiDir)
+	if err != nil {
+		return err
+	}
+	return saveKeys(pkiDir, believed, append(slices.Clone(keyPEM), keys...), keyPEM)
+}
+
+// saveKeys keeps of keys those of the authorities in all, and extra.
+func saveKeys(pkiDir string, all []*x509.Certificate, keys, extra []byte) error {
+	out := slices.Clone(extra)
+	for _, ca := range all {
+		key, err := keyOf(keys, KeyPin(ca))
+		if err != nil {
+			return err
+		}
+		one, err := pemKey(key)
+		if err != nil {
+			return err
+		}
+		if !bytes.Contains(out, one) {
+			out = append(out, one...)
+		}
+	}
+	return writeFile(pkiDir, fileCAKey, out, 0o600)
+}
+
+// AuthorityKey returns the key of the authority with that pin from ca.key, in PEM; an error where it is not. Who holds it can admit nodes.
+func AuthorityKey(pkiDir, pin string) ([]byte, error) {
+	keys, err := readPrivate(filepath.Join(pkiDir, fileCAKey))
+	if err != nil {
+		return nil, err
+	}
+	key, err := keyOf(keys, pin)
+	if err != nil {
+		return nil, err
+	}
+	return pemKey(key)
+}
+
+// BelieveAuthority adds an authority to those that the directory's node believes; it issues nothing yet.
+func BelieveAuthority(pkiDir string, certPEM []byte) error {
+	added, err := parseAuthorities(certPEM)
+	if err != nil {
+		return err
+	}
+	return changeAuthorities(pkiDir, func(all []*x509.Certificate) []*x509.Certificate {
+		if slices.ContainsFunc(all, added[0].Equal) {
+			return all
+		}
+		return append(all[:1:1], added[0]) // one that was given up makes room
+	})
+}
+
+// PreferAuthority makes the authority with that pin the one that issues. It has to be believed already, and on a replica its key to be
+// there.
+func PreferAuthority(pkiDir, pin string) error {
+	all, keys, err := readAuthorities(pkiDir)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(all, func(ca *x509.Certificate) bool { return KeyPin(ca) == pin })
+	if at < 0 {
+		return fmt.Errorf("this node does not believe the authority %s yet", pin)
+	}
+	if keys != nil {
+		if _, err := keyOf(keys, pin); err != nil {
+			return err
+		}
+	}
+	return changeAuthorities(pkiDir, func(all []*x509.Certificate) []*x509.Certificate {
+		return slices.Concat(all[at:at+1], all[:at], all[at+1:])
+	})
+}
+
+// ForgetAuthorities takes all authorities but the issuing one away, and their keys.
+func ForgetAuthorities(pkiDir string) error {
+	err := changeAuthorities(pkiDir, func(all []*x509.Certificate) []*x509.Certificate { return all[:1] })
+	if err != nil {
+		return err
+	}
+	all, keys, err := readAuthorities(pkiDir)
+	if err != nil || keys == nil {
+		return err
+	}
+	return saveKeys(pkiDir, all, keys, nil)
+}
+
+// changeAuthorities replaces ca.crt if the change makes a difference.
+func changeAuthorities(pkiDir string, change func([]*x509.Certificate) []*x509.Certificate) error {
+	all, _, err := readAuthorities(pkiDir)
+	if err != nil {
+		return err
+	}
+	var was, is []byte
+	for _, ca := range all {
+		was = append(was, pemCert(ca.Raw)...)
+	}
+	for _, ca := range change(all) {
+		is = append(is, pemCert(ca.Raw)...)
+	}
+	if bytes.Equal(was, is) {
+		return nil
+	}
+	return writeFile(pkiDir, fileCACert, is, 0o644)
+}
+
+// readAuthorities reads ca.crt and, on a replica, ca.key.
+func readAuthorities(pkiDir string) (all []*x509.Certificate, keys []byte, err error) {
+	data, err := os.ReadFile(filepath.Join(pkiDir, fileCACert))
+	if err != nil {
+		return nil, nil, err
+	}
+	if all, err = parseAuthorities(data); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", filepath.Join(pkiDir, fileCACert), err)
+	}
+	keys, err = readPrivate(filepath.Join(pkiDir, fileCAKey))
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil, nil
+	}
+	return all, keys, err
+}
