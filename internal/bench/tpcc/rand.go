@@ -60,14 +60,26 @@ func (s stream) text(b []byte, lo, hi int) []byte {
 	n := s.in(lo, hi)
 	for n > 0 {
 		x := s.pcg.Uint64()
-		for range min(n, 10) { // 62^10 < 2^64
-			b = append(b, alphabet[x%62])
-			x /= 62
+		m := min(n, 10) // 62^10 < 2^64
+		for range m / 2 {
+			b = append(b, pairs[x%(62*62)][:]...)
+			x /= 62 * 62
 		}
-		n -= min(n, 10)
+		if m%2 == 1 {
+			b = append(b, alphabet[x%62])
+		}
+		n -= m
 	}
 	return b
 }
+
+// pairs are two letters each, the first from the lower digit to base 62: a division by a constant is what a letter costs.
+var pairs = func() (p [62 * 62][2]byte) {
+	for i := range p {
+		p[i] = [2]byte{alphabet[i%62], alphabet[i/62]}
+	}
+	return p
+}()
 
 // digits appends n random digits.
 func (s stream) digits(b []byte, n int) []byte {
