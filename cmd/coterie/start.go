@@ -30,7 +30,11 @@ func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.
 		return err
 	}
 	if noStart {
-		say(c, "made %s; start it with: coterie agent --node %s", abs, abs)
+		how := "coterie agent --node " + abs
+		if unitInstalled(c.Context(), abs) {
+			how = "systemctl enable --now coterie"
+		}
+		say(c, "made %s; start it with: %s", abs, how)
 		return nil
 	}
 	say(c, "starting the agent in the foreground; Ctrl-C stops it in order, coterie agent --node %s starts it again", abs)
@@ -50,14 +54,8 @@ func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.
 // throughUnit makes the node by running this command again with --no-start, starts it through its service unit, and ends as the
 // foreground would. It reports false where no unit is installed for this node directory, or root is not here to start it.
 func throughUnit(c *cobra.Command, dir string) (bool, error) {
-	if dir != defaultNode || os.Geteuid() != 0 {
+	if os.Geteuid() != 0 || !unitInstalled(c.Context(), dir) {
 		return false, nil
-	}
-	if _, err := os.Stat("/run/systemd/system"); err != nil {
-		return false, nil //nolint:nilerr // no systemd runs here
-	}
-	if err := exec.CommandContext(c.Context(), "systemctl", "cat", "coterie.service").Run(); err != nil {
-		return false, nil //nolint:nilerr // no unit is installed
 	}
 	exe, err := os.Executable()
 	if err != nil {
@@ -75,7 +73,16 @@ func throughUnit(c *cobra.Command, dir string) (bool, error) {
 	if out, err := exec.CommandContext(c.Context(), "systemctl", "enable", "--now", "coterie.service").CombinedOutput(); err != nil {
 		return true, fmt.Errorf("coterie.service did not start: %s; see journalctl -u coterie", strings.TrimSpace(string(out)))
 	}
+	say(c, "started through coterie.service; systemctl status coterie, journalctl -u coterie")
 	return true, awaitNext(c.Context(), c, dir)
+}
+
+// unitInstalled reports whether systemd runs here and has a unit for this node directory.
+func unitInstalled(ctx context.Context, dir string) bool {
+	if _, err := os.Stat("/run/systemd/system"); err != nil || dir != defaultNode {
+		return false
+	}
+	return exec.CommandContext(ctx, "systemctl", "cat", "coterie.service").Run() == nil
 }
 
 // awaitNext waits until the agent serves a group that takes writes and prints the command with which the next node joins it.

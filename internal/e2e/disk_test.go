@@ -159,7 +159,7 @@ func onSmallDisk(t *testing.T, megabytes int) (*group, *smallDisk) {
 	d := newDisk(t, filepath.Dir(g.Dir()), megabytes)
 	g.moveWAL(t, "n2", d)
 	sql(t, g.ReadWrite(), "create table filler (x text)")
-	must(t, "failover", "--to", "n2", "--node", g.node("n1"))
+	g.failover(t, "n2")
 	return g, d
 }
 
@@ -197,7 +197,7 @@ func walFull(t *testing.T, g *group, d *smallDisk) {
 // anew when it comes back.
 func awayTooLong(t *testing.T, g *group, d *smallDisk) {
 	time.Sleep(6 * time.Second) // until the others know that n2 may lead
-	must(t, "failover", "--to", "n2", "--node", g.node("n1"))
+	g.failover(t, "n2")
 	g.ready(t)
 	sql(t, g.DSN("n2"), "alter system set max_wal_size = '96MB'")
 	sql(t, g.DSN("n2"), "alter system set min_wal_size = '32MB'")

@@ -405,6 +405,21 @@ func must(t *testing.T, args ...string) answer {
 	return a
 }
 
+// failover moves the leadership to a replica as an operator would: one that has just come back may be asked again.
+func (g *group) failover(t *testing.T, to string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {
+		a := coterie(t, "failover", "--to", to, "--node", g.node(to))
+		if a.code == 0 {
+			return
+		}
+		if !strings.Contains(a.err, "is not ready") || time.Now().After(deadline) {
+			t.Fatalf("failover to %s: exit code %d: %s", to, a.code, a.err)
+		}
+		t.Logf("again: %s", a.err)
+	}
+}
+
 // sql runs a statement and returns its values.
 func sql(t *testing.T, uri, statement string) string {
 	t.Helper()

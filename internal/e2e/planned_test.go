@@ -241,7 +241,13 @@ func targetDiesAfterLead(t *testing.T, g *group) {
 		s, err := g.status(t, *was.Primary)
 		return err == nil && s.Phase == ag.PhaseLead && s.Epoch > was.Epoch
 	})
-	g.acknowledged(t, 20)
+	s, err := g.status(t, *was.Primary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.SyncCount > 0 { // until a member has flushed what its promotion wrote, only the new primary itself may lead (safety specification 2.3)
+		g.acknowledged(t, 20)
+	}
 	g.revive(t, to)
 	g.judgeAndGoOn(t)
 }

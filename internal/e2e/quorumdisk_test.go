@@ -34,8 +34,8 @@ func TestQuorumDiskIsFull(t *testing.T) {
 	if err := g.Start(x); err != nil {
 		t.Fatal(err)
 	}
-	g.ready(t)
-	must(t, "failover", "--to", x, "--node", dir)
+	g.back(t, x)
+	g.failover(t, x)
 	was := g.ready(t)
 
 	ballast := filepath.Join(disk, "ballast")
