@@ -27,7 +27,8 @@ type machine struct {
 	number             int
 	name, addr, bridge string
 	dir, root          string
-	init               int // the pid of its first process, as seen from here
+	init               int           // the pid of its first process, as seen from here; 0: it is off
+	off                chan struct{} // closed when it is
 }
 
 // bridge makes the wire between machines. 198.18/15 is set aside for measurements (RFC 2544).
@@ -39,7 +40,13 @@ func bridge(t *testing.T) string {
 	if _, err := exec.LookPath("systemd-nspawn"); err != nil {
 		t.Skip("skipped: systemd-nspawn is not installed (Debian: apt install systemd-container)")
 	}
-	name := "cotm" + strconv.Itoa(os.Getpid()%100000)
+	const name = "cotm0" // one name for all runs, so that one finds what another was killed over
+	if ports, err := os.ReadDir("/sys/class/net/" + name + "/brif"); err == nil {
+		if len(ports) > 0 {
+			t.Skip("skipped: another run has its machines on " + name)
+		}
+		run1(t, "ip", "link", "del", name)
+	}
 	run1(t, "ip", "link", "add", name, "type", "bridge")
 	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", name).Run() })
 	run1(t, "ip", "addr", "add", "198.18.77.1/24", "dev", name)
@@ -107,22 +114,20 @@ func (m *machine) boot() {
 		m.t.Fatal(err)
 	}
 	c.Stdout, c.Stderr = console, console
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what kills the tests' group must not part it from its machine: see bury
 	if err := errors.Join(c.Start(), console.Close()); err != nil {
 		m.t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- c.Wait() }()
-	m.t.Cleanup(func() {
-		_ = c.Process.Kill() // its machine dies with it
-		<-ended
-	})
+	m.off = make(chan struct{})
+	go func(off chan struct{}) { _ = c.Wait(); close(off) }(m.off)
+	m.t.Cleanup(m.cut)
 	m.until("its system is up", func() bool {
-		if len(ended) > 0 {
+		select {
+		case <-m.off:
 			m.fail("it went off")
+		default:
 		}
-		children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", c.Process.Pid))
-		m.init, _ = strconv.Atoi(strings.TrimSpace(string(children)))
-		if m.init == 0 {
+		if m.init = firstChild(c.Process.Pid); m.init == 0 {
 			return false
 		}
 		out, _ := m.command("systemctl", "is-system-running").Output()
@@ -169,19 +174,22 @@ func (m *machine) unit(property string) string {
 	return m.run("systemctl", "show", "coterie.service", "--value", "--property", property)
 }
 
-// die cuts the machine's power.
-func (m *machine) die() {
-	m.t.Helper()
-	if err := syscall.Kill(m.init, syscall.SIGKILL); err != nil {
-		m.t.Fatal(err)
+// cut cuts the machine's power. systemd-nspawn then takes its network away and ends.
+func (m *machine) cut() {
+	if m.init != 0 {
+		_ = syscall.Kill(m.init, syscall.SIGKILL) // it may be off already
 	}
 	m.gone()
 }
 
 // gone waits until the machine is off.
 func (m *machine) gone() {
-	m.t.Helper()
-	m.until("it is off", func() bool { return syscall.Kill(m.init, 0) != nil })
+	select {
+	case <-m.off:
+		m.init = 0
+	case <-time.After(patience):
+		m.t.Errorf("%s is still on after %v", m.name, patience)
+	}
 }
 
 // site is the machines of a group, a node on each.
@@ -315,7 +323,7 @@ func TestThreeMachines(t *testing.T) {
 		at.run("systemctl", "start", "coterie")
 	})
 	fault("kill -9 of the agent", func() { at.run("kill", "-9", at.unit("MainPID")) })
-	fault("the power cut", func() { at.die(); at.boot() })
+	fault("the power cut", func() { at.cut(); at.boot() })
 	fault("systemctl poweroff", func() {
 		_ = at.command("systemctl", "poweroff").Run() // may be ended by what it does
 		at.gone()

@@ -89,6 +89,9 @@ func bury(dir string) {
 			break
 		}
 		for pid, line := range left {
+			if machine := firstChild(pid); machine != 0 && strings.HasPrefix(line, "systemd-nspawn ") {
+				pid = machine // ends with all of its processes; systemd-nspawn then takes its network away and ends
+			}
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			if _, run, ok := strings.Cut(line, " --run "); ok { // a keeper's; the agent's sockets are there, too
 				run, _, _ = strings.Cut(run, " ")
@@ -96,7 +99,25 @@ func bury(dir string) {
 			}
 		}
 	}
+	for _, line := range strings.Split(read("/proc/self/mounts"), "\n") {
+		if f := strings.Fields(line); len(f) > 1 && within(f[1], dir) {
+			_ = syscall.Unmount(f[1], syscall.MNT_DETACH)
+		}
+	}
 	_ = os.RemoveAll(dir)
+}
+
+// firstChild returns a process that pid has started, or 0.
+func firstChild(pid int) int {
+	child, _, _ := strings.Cut(read(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid)), " ")
+	n, _ := strconv.Atoi(child)
+	return n
+}
+
+// read returns a file's content, or nothing.
+func read(name string) string {
+	b, _ := os.ReadFile(name)
+	return string(b)
 }
 
 // processesOf finds the processes that name dir in what they were started with, or work in it.
