@@ -178,7 +178,7 @@ func (l *listenerBed) fill(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	if _, err := conn.Exec(ctx, "create role secret superuser login password 'secret'; create role app superuser login"); err != nil {
+	if _, err := conn.Exec(ctx, "create role secret login password 'secret'; create role app login; grant create on schema public to app; grant app to secret"); err != nil {
 		return err
 	}
 	cmd := l.client(ctx, wayDirect, "-i", "-q", "-s", "20")

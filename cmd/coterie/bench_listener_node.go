@@ -25,6 +25,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/boottime"
 	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/postgres"
 )
 
 // listenerNode is a measured listener: a node without quorum, whose routes never change.
@@ -76,6 +77,7 @@ func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner,
 		Backend: func(ctx context.Context, _ ag.ReplicaID, _ listener.BackendHello) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", n.Socket)
 		},
+		Mark: roles.mark, Reuse: func() bool { return true },
 		Verifier: roles.ask, Gate: func() time.Duration { return boottime.Now() + time.Hour },
 		FlushLSN: func(context.Context) (ag.LSN, error) { return 0, errors.New("nothing is confirmed here") },
 		Durable:  func(context.Context, ag.LSN) error { return errors.New("nothing is confirmed here") },
@@ -138,13 +140,33 @@ func (b *benchRoles) ask(ctx context.Context, _ ag.ReplicaID, user string) (r li
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.conn == nil || b.conn.IsClosed() {
-		if b.conn, err = pgx.Connect(ctx, b.dsn); err != nil {
-			return r, err
-		}
+	if err := b.connect(ctx); err != nil {
+		return r, err
 	}
 	err = b.conn.QueryRow(ctx, "select true, coalesce(rolpassword, ''), rolcanlogin from pg_authid where rolname = $1", user).Scan(&r.Found, &r.Password, &r.CanLogin)
 	return r, err
+}
+
+// mark is what the agent asks about a login, too.
+func (b *benchRoles) mark(ctx context.Context, user, database string) (listener.Mark, error) {
+	if b.dsn == "" {
+		return listener.Mark{Single: true}, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.connect(ctx); err != nil {
+		return listener.Mark{}, err
+	}
+	m, err := postgres.MarkOn(ctx, b.conn, user, database)
+	return listener.Mark(m), err
+}
+
+// connect opens the session. The caller holds mu.
+func (b *benchRoles) connect(ctx context.Context) (err error) {
+	if b.conn == nil || b.conn.IsClosed() {
+		b.conn, err = pgx.Connect(ctx, b.dsn)
+	}
+	return err
 }
 
 func (b *benchRoles) close() {

@@ -188,7 +188,7 @@ func (l *language) reportSessions(out *catalog.Node) {
 		}
 		out.Sessions = append(out.Sessions, catalog.Session{
 			ID: s.ID, User: s.User, Database: s.Database, Client: s.ClientAddr, TLS: s.TLS, Intent: s.Intent, Replica: s.Replica, State: s.State,
-			Since: s.Since, In: s.BytesIn, Out: s.BytesOut, PID: s.PID, Path: s.Path,
+			Since: s.Since, In: s.BytesIn, Out: s.BytesOut, PID: s.PID, Path: s.Path, Backend: s.Backend,
 		})
 	}
 }

@@ -188,6 +188,12 @@ func (m *manager) Metrics() map[string]float64 {
 		out["coterie_sessions_open"] = float64(st.Open)
 		out["coterie_answers_held_total"] = float64(st.Gated)
 		out["coterie_answers_held_seconds_total"] = st.GatedTime.Seconds()
+		out["coterie_backends_waiting"] = float64(st.Warm.Waiting)
+		out[`coterie_backends_taken_total{from="ahead"}`] = float64(st.Warm.Ahead)
+		out[`coterie_backends_taken_total{from="reused"}`] = float64(st.Warm.Reused)
+		for why, k := range st.Warm.Dropped {
+			out[fmt.Sprintf("coterie_backends_dropped_total{reason=%q}", why)] = float64(k)
+		}
 		out["coterie_routing_fallbacks_total"] = float64(st.FellBack)
 		out["coterie_routing_lagged_total"] = float64(st.Lagged)
 		for k, count := range st.Routed {

@@ -118,6 +118,7 @@ func (n *node) newListener() (*listener.Server, error) {
 		c.FlushLSN, c.Durable, c.Confirm, c.Strict = n.pg.CurrentFlush, n.durable, n.confirmLead, n.strict
 		c.Position = n.standingOf
 		c.Defaults = (&defaults{ask: n.pg.Defaults}).of
+		c.Mark, c.Reuse = n.mark, n.reuse
 	}
 	return listener.New(c)
 }
@@ -264,6 +265,18 @@ const durablePoll = 50 * time.Millisecond
 func (n *node) strict() bool {
 	g := n.group.Load()
 	return g != nil && g.Options.CommitBarrier == ag.BarrierStrict
+}
+
+// mark is what a new session on this node's server would begin with.
+func (n *node) mark(ctx context.Context, user, database string) (listener.Mark, error) {
+	m, err := n.pg.Mark(ctx, user, database)
+	return listener.Mark(m), err
+}
+
+// reuse says whether the group lets a backend serve one client after the other.
+func (n *node) reuse() bool {
+	g := n.group.Load()
+	return g != nil && g.Options.BackendReuse
 }
 
 // rules are the listener's: this node's own file if it names one, else the group's, else scram-sha-256 for everybody.

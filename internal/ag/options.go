@@ -11,6 +11,7 @@ type Options struct {
 	HealthTimeout    time.Duration    `json:"health_check_timeout,omitempty"`        // 0: DefaultHealthTimeout
 	NoDBFailover     bool             `json:"db_failover_off,omitempty"`             // DB_FAILOVER = OFF
 	BackupPreference BackupPreference `json:"automated_backup_preference,omitempty"` // "": SECONDARY
+	BackendReuse     bool             `json:"backend_reuse,omitempty"`               // BACKEND_REUSE = ON
 	Databases        []string         `json:"databases,omitempty"`                   // registered for health, routing and views
 	Listeners        []Listener       `json:"listeners,omitempty"`
 	// Recorded holds options that were accepted and have no effect here, by their name in the language.

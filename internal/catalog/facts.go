@@ -95,7 +95,8 @@ type Session struct {
 	In       uint64       `json:"bytes_in"`
 	Out      uint64       `json:"bytes_out"`
 	PID      uint32       `json:"pid"`
-	Path     string       `json:"path"` // of the bytes at that node's listener: loop or goroutines
+	Path     string       `json:"path"`    // of the bytes at that node's listener: loop or goroutines
+	Backend  string       `json:"backend"` // own, opened ahead, or reused after another client
 }
 
 // Second is one in which readers logged in at a node's listener, and where they were sent.

@@ -92,14 +92,14 @@ var ownViews = []view{
 	},
 	{
 		schema: "coterie", name: "sessions", about: "Clients' sessions at the listeners of all nodes that answer.",
-		columns: cols("node t, session_id i8, user_name t, database_name t, client t, tls t, intent t, replica t, state t, since ts, bytes_in i8, bytes_out i8, pid i8, path t"),
+		columns: cols("node t, session_id i8, user_name t, database_name t, client t, tls t, intent t, replica t, state t, since ts, bytes_in i8, bytes_out i8, pid i8, path t, backend t"),
 		rows: func(f Facts) [][]any {
 			var out [][]any
 			for _, r := range f.Group.Replicas {
 				for _, s := range f.Nodes[r.ID].Sessions {
 					out = append(out, []any{
 						string(r.ID), int64(s.ID), s.User, s.Database, s.Client, orNull(s.TLS), string(s.Intent), string(s.Replica), s.State, timeText(s.Since),
-						int64(s.In), int64(s.Out), int64(s.PID), orNull(s.Path),
+						int64(s.In), int64(s.Out), int64(s.PID), orNull(s.Path), orNull(s.Backend),
 					})
 				}
 			}

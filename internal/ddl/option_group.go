@@ -176,6 +176,14 @@ var groupOptions = []Option{
 		},
 	},
 	{
+		Name: "BACKEND_REUSE", Place: InGroup, Form: Word, Words: []string{"ON", "OFF"}, Default: "OFF", Verdict: InEffect,
+		About: "Whether the server process of a client that has left may serve another one of the same role, database, host and startup parameters.",
+		set:   func(c *change, v Value) *Error { c.group.Options.BackendReuse = v.Text == "ON"; return nil },
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			return onOff(g.Options.BackendReuse), g.Options.BackendReuse
+		},
+	},
+	{
 		Name: "FAILURE_DETECTION", Place: InGroup, Form: Word, Words: []string{"FAST", "STRICT"}, Default: "FAST", Verdict: InEffect,
 		About: "How a takeover may begin: FAST also by evidence and votes, STRICT by silence alone.",
 		set: func(c *change, v Value) *Error {

@@ -105,11 +105,15 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 func (s *Server) Cancel(ctx context.Context, key CancelKey) bool {
 	s.mu.Lock()
 	x, ok := s.keys[key]
+	delivered := func() {}
+	if ok {
+		delivered = x.cancelBegins() // before it can be forgotten: its backend may go to another client then
+	}
 	s.mu.Unlock()
+	defer delivered()
 	if !ok {
 		return s.consoles.cancel(CancelKey{PID: key.PID, Secret: key.Secret})
 	}
-	defer x.cancelBegins()()
 	conn, err := s.cfg.Backend(ctx, x.replica, BackendHello{ClientAddr: x.addr, Intent: x.intent, Epoch: x.epoch, Cancel: true})
 	if err != nil {
 		s.log.Warn("cancel request not delivered", "session", x.id, "replica", x.replica, "error", err)

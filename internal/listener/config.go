@@ -45,6 +45,8 @@ type Limits struct {
 	WrongCancels     int           // wrong cancel requests per second and address; default 10
 	FailureDelay     time.Duration // before the first "authentication failed" to an address; doubles up to 32 times; default 50 ms
 	BackendHandshake time.Duration // from dialling a replica's PostgreSQL to its ReadyForQuery; default 15 s
+	Warm             int           // backends that wait for a client; default 32
+	WarmAhead        int           // of one kind, opened before anybody asks; default 2, negative = none
 	ShutdownMessage  time.Duration // for writing the last error to a client that does not read; default 1 s
 }
 
@@ -97,6 +99,11 @@ type Config struct {
 	// Confirm returns nil if this node leads according to a majority that was asked after the call (reads = confirmed). Nil = such
 	// sessions are refused.
 	Confirm func(context.Context) error
+	// Mark asks the local server what a backend for the role in the database would have to be: warm backends are given to clients only
+	// as long as it says the same. Nil = there are none.
+	Mark func(ctx context.Context, user, database string) (Mark, error)
+	// Reuse says whether a backend may serve another client when its own has left (BACKEND_REUSE = ON). Nil = it may not.
+	Reuse func() bool
 	// Strict says whether every commit is confirmed here before it is answered (COMMIT_BARRIER = STRICT). Nil = it is not.
 	Strict func() bool
 	// ConnectWait is how long a client waits at login while nothing serves its intent; default 30 s, negative = not at all.
@@ -141,6 +148,8 @@ func (c *Config) withDefaults() (Config, error) {
 	setDefault(&d.Limits.StartupPacket, 10_000)
 	setDefault(&d.Limits.Connections, 2_000)
 	setDefault(&d.Limits.PreAuth, 200)
+	setDefault(&d.Limits.Warm, 32)
+	setDefault(&d.Limits.WarmAhead, 2)
 	setDefault(&d.Limits.WrongCancels, 10)
 	setDefault(&d.Limits.FailureDelay, 50*time.Millisecond)
 	setDefault(&d.Limits.BackendHandshake, 15*time.Second)

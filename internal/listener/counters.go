@@ -26,13 +26,21 @@ type SessionInfo struct {
 	Relayed    bool         `json:"relayed"` // the client is at another node's listener
 	BytesIn    uint64       `json:"bytes_in"`
 	BytesOut   uint64       `json:"bytes_out"`
-	Path       string       `json:"path"` // PathLoop or PathGoroutines
+	Path       string       `json:"path"`    // PathLoop or PathGoroutines
+	Backend    string       `json:"backend"` // own, ahead or reused
 }
 
 // What carries a session's bytes: an event loop, or two goroutines of its own (from or to another node).
 const (
 	PathLoop       = "loop"
 	PathGoroutines = "goroutines"
+)
+
+// What a session found: a backend started for it, one that was opened ahead, or one that has had another client.
+const (
+	backendOwn    = "own"
+	backendAhead  = "ahead"
+	backendReused = "reused"
 )
 
 // RoutedKey counts sessions by replica and intent.
@@ -60,6 +68,7 @@ type Stats struct {
 	Open              int               // sessions now
 	PreAuth           int               // connections not yet authenticated and not waiting now
 	Waiting           int               // logins that wait for a replica now
+	Warm              WarmStats
 }
 
 // counters are Stats while they grow.
@@ -118,6 +127,7 @@ func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	st.Open, st.PreAuth, st.Waiting = len(s.sessions), s.preAuth, s.waiting
 	s.mu.Unlock()
+	st.Warm = s.warm.stats()
 	return st
 }
 

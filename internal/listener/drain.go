@@ -31,6 +31,9 @@ type draining struct {
 // Drain makes new transactions on the local server wait (true), or go on (false). A request waits for HoldMax at most, then its
 // session is ended with 40001.
 func (s *Server) Drain(on bool) {
+	if on {
+		defer s.warm.flush("drain") // after the drain is seen by those that would wait
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.drain.Load()
@@ -99,7 +102,7 @@ func (x *session) forward(seen *framer, chunk []byte) (bad, err error) {
 		if bad != nil {
 			return bad, nil
 		}
-		if x.ended.Load() != nil { // the verdict may have been spoken without what release has just counted
+		if x.ended.Load() != nil || x.leaves.Load() { // the verdict may have been spoken without what release has just counted
 			return nil, nil
 		}
 		if n > 0 {
@@ -119,7 +122,11 @@ func (x *session) forward(seen *framer, chunk []byte) (bad, err error) {
 	return nil, nil
 }
 
-// release decides how much of chunk may go to PostgreSQL now, and counts it as sent; none: the drain to wait for.
+// goodbye is how long a Terminate is.
+const goodbye = 5
+
+// release decides how much of chunk may go to PostgreSQL now, and counts it as sent; none: the drain to wait for,
+// or the session leaves its backend.
 func (x *session) release(seen *framer, chunk []byte) (n int, d *drainage, bad error) {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
@@ -132,6 +139,10 @@ func (x *session) release(seen *framer, chunk []byte) (n int, d *drainage, bad e
 		var used int
 		used, bad = x.follow(seen, chunk[n:])
 		n += used
+		if n == goodbye && x.terminated.Load() && x.keeps() {
+			x.leaves.Store(true)
+			return 0, nil, nil
+		}
 	}
 	x.drained.midway = !seen.atBoundary()
 	x.drained.held = n == 0

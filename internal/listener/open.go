@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -198,26 +199,17 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 	}
 	ctx, stopTimer := context.WithTimeout(ctx, c.srv.cfg.Limits.BackendHandshake)
 	defer stopTimer()
-	conn, err := c.srv.cfg.Backend(ctx, r.ID, BackendHello{
-		User: c.start.user, Database: c.start.database, ClientAddr: c.address(), Intent: c.intent, Epoch: r.epoch,
-	})
+	lease := c.lease(ctx, r)
+	x, greeting, err := c.join(ctx, r, lease)
 	if err != nil {
-		return nil, fmt.Errorf("reach replica %s: %w", r.ID, err)
-	}
-	x := c.newSession(r, conn, ctx.Done())
-	x.noteMuting(ctx, c.start.settings)
-	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	greeting, err := c.handshake(x)
-	if err != nil || !unhook() {
-		_ = conn.Close()
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
 		return nil, err
 	}
 	if !c.srv.activate(a, x) {
-		_ = conn.Close()
+		_ = x.backend.Close()
 		return nil, errMoved
+	}
+	if lease != nil {
+		defer c.srv.warm.wanted(lease)
 	}
 	if _, err := c.conn.Write(x.mint(greeting)); err != nil {
 		x.close()
@@ -228,54 +220,117 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 	return x, nil
 }
 
+// join joins the client to a backend: one that waits for such a client, or one of its own.
+func (c *client) join(ctx context.Context, r route, lease *backend) (*session, greeting, error) {
+	own := BackendHello{User: c.start.user, Database: c.start.database, ClientAddr: c.address(), Intent: c.intent, Epoch: r.epoch}
+	var warm *backend
+	if lease != nil {
+		own = lease.hello
+		warm = c.srv.warm.take(lease)
+	}
+	var conn net.Conn
+	if warm != nil {
+		conn = warm.conn
+	} else {
+		var err error
+		if conn, err = c.srv.cfg.Backend(ctx, r.ID, own); err != nil {
+			return nil, greeting{}, fmt.Errorf("reach replica %s: %w", r.ID, err)
+		}
+	}
+	x := c.newSession(r, conn, ctx.Done())
+	x.noteMuting(ctx, c.start.settings)
+	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	g, err := c.greet(x, warm, own.ClientAddr)
+	if err != nil || !unhook() {
+		_ = conn.Close()
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		if lease != nil {
+			err = c.srv.makeRoom(err)
+		}
+		return nil, g, err
+	}
+	x.pid, x.realKey = g.pid(), g.key
+	x.lends(cmp.Or(warm, lease), g)
+	switch {
+	case warm == nil:
+	case warm.used:
+		x.backendFrom = backendReused
+	default:
+		x.backendFrom = backendAhead
+	}
+	return x, g, nil
+}
+
+// greet is the greeting of the session's backend. What a warm one said before passes the gate now.
+func (c *client) greet(x *session, warm *backend, addr string) (g greeting, err error) {
+	if warm == nil {
+		return startSession(x.backend, x.in, c.packet(addr), x.replica)
+	}
+	if x.gate != nil {
+		err = x.gate.pass()
+	}
+	return warm.greeting.copy(), err
+}
+
 // greeting is what PostgreSQL says between AuthenticationOk and the first ReadyForQuery, with the place of its key.
 type greeting struct {
 	bytes []byte
-	keyAt int // offset of pid and secret in bytes
+	keyAt int     // offset of pid and secret in bytes
+	key   [8]byte // these
 }
 
-// handshake sends the session's startup packet and reads up to ReadyForQuery.
-func (c *client) handshake(x *session) (greeting, error) {
-	var g greeting
-	packet := c.start.packet(
-		setting{"coterie.client_addr", x.addr}, setting{"coterie.tls", x.tls}, setting{"coterie.intent", string(x.intent)},
-		setting{"coterie.reads", string(cmp.Or(x.reads, readsLease))})
+func (g greeting) pid() uint32 { return binary.BigEndian.Uint32(g.key[:]) }
+
+// packet is the startup packet of the client's session; addr is the client as the server is told.
+func (c *client) packet(addr string) []byte {
+	tls := ""
+	if c.tlsState != nil {
+		tls = tlsName(c.tlsState.Version)
+	}
+	return c.start.packet(
+		setting{"coterie.client_addr", addr}, setting{"coterie.tls", tls}, setting{"coterie.intent", string(c.intent)},
+		setting{"coterie.reads", string(cmp.Or(c.start.reads, readsLease))})
+}
+
+// startSession sends a startup packet to the server of that replica and reads up to ReadyForQuery.
+func startSession(conn net.Conn, in *bufio.Reader, packet []byte, id ag.ReplicaID) (g greeting, err error) {
 	if len(packet) > 10_000 {
 		return g, fatal("malformed", stateProtocolViolation, "the startup packet is too long")
 	}
-	if _, err := x.backend.Write(packet); err != nil {
-		return g, fmt.Errorf("start a session on replica %s: %w", x.replica, err)
+	if _, err := conn.Write(packet); err != nil {
+		return g, fmt.Errorf("start a session on replica %s: %w", id, err)
 	}
 	for len(g.bytes) < maxControl {
-		typ, body, err := readMessage(x.in, maxControl)
+		typ, body, err := readMessage(in, maxControl)
 		if err != nil {
-			return g, fmt.Errorf("start a session on replica %s: %w", x.replica, err)
+			return g, fmt.Errorf("start a session on replica %s: %w", id, err)
 		}
 		switch typ {
 		case 'R':
 			if len(body) < 4 || binary.BigEndian.Uint32(body) != authOK {
-				return g, fmt.Errorf("start a session on replica %s: its private socket asks for a password", x.replica)
+				return g, fmt.Errorf("start a session on replica %s: its private socket asks for a password", id)
 			}
 			continue
 		case 'E':
-			return g, backendRefusal(x.replica, body)
+			return g, backendRefusal(id, body)
 		case 'K':
 			if len(body) != 8 {
-				return g, fmt.Errorf("start a session on replica %s: cancel key of %d bytes", x.replica, len(body))
+				return g, fmt.Errorf("start a session on replica %s: cancel key of %d bytes", id, len(body))
 			}
-			x.pid = binary.BigEndian.Uint32(body)
-			copy(x.realKey[:], body)
+			copy(g.key[:], body)
 			g.keyAt = len(g.bytes) + 5
 		}
 		g.bytes = appendMessage(g.bytes, typ, body)
 		if typ == 'Z' {
 			if g.keyAt == 0 {
-				return g, fmt.Errorf("start a session on replica %s: no cancel key", x.replica)
+				return g, fmt.Errorf("start a session on replica %s: no cancel key", id)
 			}
 			return g, nil
 		}
 	}
-	return g, fmt.Errorf("start a session on replica %s: the greeting is too long", x.replica)
+	return g, fmt.Errorf("start a session on replica %s: the greeting is too long", id)
 }
 
 // backendRefusal is PostgreSQL's own refusal, passed on as it is.

@@ -54,6 +54,10 @@ func (p *pump) forward(chunk []byte) {
 			x.end(ending{"protocol", "invalid message length", true})
 			return
 		}
+		if x.leaves.Load() {
+			p.leave()
+			return
+		}
 		if x.ended.Load() != nil { // the verdict may have been spoken without what release has just counted
 			break
 		}

@@ -63,7 +63,10 @@ func (x *session) relay() {
 		defer x.rescue("downstream")
 		x.downstream()
 	}()
-	_ = x.backend.Close()
+	keeps := x.leaves.Load() && x.answers.atBoundary() && x.in.Buffered() == 0
+	if !keeps {
+		_ = x.backend.Close()
+	}
 	if x.lingers() {
 		// Unread bytes would make the kernel reset the connection and lose the last error: upstream reads them away.
 		halfClose(x.client)
@@ -72,6 +75,13 @@ func (x *session) relay() {
 		_ = x.raw.Close()
 	}
 	<-up
+	if !keeps {
+		return
+	}
+	if fd, err := duplicate(x.backend); err == nil {
+		x.forget()
+		x.handBack(fd)
+	}
 }
 
 // rescue keeps a panic of one session from the others.
@@ -102,6 +112,9 @@ func (x *session) downstream() {
 				x.say(x.passFailed(bad))
 				return
 			}
+		}
+		if err != nil && x.leaves.Load() && x.ended.Load() == nil {
+			return
 		}
 		if err != nil || x.ended.Load() != nil {
 			x.say(x.lastWords(err))
@@ -258,6 +271,10 @@ func (x *session) upstream() {
 				return
 			}
 		}
+		if x.leaves.Load() {
+			_ = x.backend.SetReadDeadline(time.Unix(1, 0)) // downstream has nothing more to wait for
+			return
+		}
 		if err != nil {
 			if errors.Is(err, io.EOF) || x.ended.Load() == nil {
 				x.terminated.Store(true) // nobody reads an error any more
@@ -283,6 +300,9 @@ func (x *session) follow(f *framer, b []byte) (used int, err error) {
 		if typ == 'Q' {
 			x.requests.text(text)
 		}
+	}
+	if x.drained.local && x.srv.cfg.Mark != nil {
+		x.noteUse(f.at(), b[min(head, used):used], head > 0, whole)
 	}
 	if whole {
 		x.requests.forwarded(f.at(), f.kept())
@@ -344,6 +364,8 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 		x.doubt.stake = max(x.doubt.stake, reading)
 	case 'N':
 		x.observeNotice(body)
+	case 'S', 'A': // a setting has changed, or somebody listens
+		x.tainted.Store(true)
 	case 'K':
 		x.observeKey(body)
 	case 'E':

@@ -181,6 +181,7 @@ func (s *Server) abandon(a *attempt) {
 // routes of the new epoch first: a login that still sees the old ones waits for newer ones.
 func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 	old := func(intent ag.Intent, epoch ag.Epoch) bool { return intent == ag.ReadWrite && epoch < before }
+	s.warm.flush("epoch")
 	s.mu.Lock()
 	s.minEpoch = max(s.minEpoch, before)
 	for a := range s.attempts {
@@ -194,6 +195,7 @@ func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 
 // CloseReplica ends the sessions on that replica; an empty intent means both intents. It returns how many.
 func (s *Server) CloseReplica(id ag.ReplicaID, intent ag.Intent, why string) int {
+	s.warm.flush("replica")
 	match := func(i ag.Intent, on ag.ReplicaID) bool { return on == id && (intent == "" || i == intent) }
 	s.mu.Lock()
 	for a := range s.attempts {

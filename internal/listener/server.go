@@ -26,6 +26,7 @@ type Server struct {
 	wrong    rate // cancel requests that hit nothing
 	counts   counters
 	consoles consoles
+	warm     warm
 	drain    atomic.Pointer[drainage] // nil: none
 	flushed  shared[ag.LSN]           // how far the local PostgreSQL has flushed
 	leads    shared[struct{}]         // whether this node still leads
@@ -75,6 +76,7 @@ func New(cfg Config) (*Server, error) {
 		perAddress: make(map[string]int),
 		closed:     make(chan struct{}),
 	}
+	s.warm.srv = s
 	s.SetRules(full.Rules)
 	s.flushed.question, s.flushed.run = full.FlushLSN, s.wg.Go
 	s.leads.question = func(ctx context.Context) (struct{}, error) { return struct{}{}, full.Confirm(ctx) }
@@ -212,6 +214,7 @@ func (s *Server) beginClosing() {
 	}
 	s.mu.Unlock()
 	s.closePorts()
+	s.warm.close()
 }
 
 func (s *Server) closePorts() {
@@ -262,6 +265,9 @@ func (s *Server) SetRules(rules []Rule) { s.rules.Store(&rules) }
 
 // HoldNew makes new read-write logins wait (bounded by ConnectWait) until it is called with false.
 func (s *Server) HoldNew(hold bool) {
+	if hold {
+		s.warm.flush("held")
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -2,6 +2,7 @@ package listener
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/tls"
 	"encoding/binary"
 	"io"
@@ -34,14 +35,16 @@ type session struct {
 	key            CancelKey              // minted, what the client has
 	longKey        bool                   // of 32 bytes: it speaks protocol 3.2
 
-	client   net.Conn // raw or TLS; written by downstream only
-	raw      net.Conn // under client
-	backend  net.Conn
-	gate     *gated        // nil where the backend is not local
-	in       *bufio.Reader // from the backend, through the gate
-	guarded  bool          // its backend is local and its answers may have to be confirmed
-	suspect  suspicion
-	settings []setting // of the startup packet, of a relayed session
+	client      net.Conn // raw or TLS; written by downstream only
+	raw         net.Conn // under client
+	backend     net.Conn
+	gate        *gated        // nil where the backend is not local
+	in          *bufio.Reader // from the backend, through the gate
+	guarded     bool          // its backend is local and its answers may have to be confirmed
+	suspect     suspicion
+	settings    []setting // of the startup packet, of a relayed session
+	backendFrom string
+	warm        *backend // as what its backend may wait for another client; nil: it may not
 
 	// downstream's own
 	answers    framer
@@ -60,6 +63,8 @@ type session struct {
 	cut                chan struct{}        // closed when ended is set
 	pump               atomic.Pointer[pump] // nil: goroutines carry the session
 	registered, closed atomic.Bool
+	tainted            atomic.Bool // its backend is not for another client
+	leaves             atomic.Bool // the client has said goodbye, and its backend stays
 	drained            draining
 	requests           requests // guarded by drained.mu
 }
@@ -242,7 +247,7 @@ func (x *session) info() SessionInfo {
 	return SessionInfo{
 		ID: x.id, User: x.user, Database: x.database, ClientAddr: x.addr, TLS: x.tls, Intent: x.intent, Replica: x.replica,
 		Epoch: x.epoch, PID: x.pid, State: x.state(), Since: x.since, Relayed: x.relayed,
-		BytesIn: x.bytesIn.Load(), BytesOut: x.bytesOut.Load(), Path: x.path(),
+		BytesIn: x.bytesIn.Load(), BytesOut: x.bytesOut.Load(), Path: x.path(), Backend: cmp.Or(x.backendFrom, backendOwn),
 	}
 }
 

@@ -3,6 +3,7 @@ package listener
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -128,6 +129,13 @@ func (s *startup) set(p setting) {
 		}
 	}
 	s.settings = append(s.settings, p)
+}
+
+// fixesRole says that the packet sets the role of the session, which DISCARD ALL does not go back to.
+func (s *startup) fixesRole() bool {
+	return slices.ContainsFunc(s.settings, func(p setting) bool {
+		return strings.EqualFold(p.name, "role") || strings.EqualFold(p.name, "session_authorization")
+	})
 }
 
 // nameDatabase strips the @ro suffix and applies the server's default and length of names.

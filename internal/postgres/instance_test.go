@@ -57,6 +57,7 @@ func TestPrimary(t *testing.T) {
 	sub(t, "roles", func(t *testing.T) { testRoles(t, p) }, p)
 	sub(t, "cancelling by SQL", func(t *testing.T) { testRestrictCancel(t, p) }, p)
 	sub(t, "defaults of roles", func(t *testing.T) { testDefaults(t, p) }, p)
+	sub(t, "what a session begins with", func(t *testing.T) { testMark(t, p) }, p)
 	sub(t, "flushed now", func(t *testing.T) { testCurrentFlush(t, p) }, p)
 	sub(t, "a fresh segment", func(t *testing.T) { testFreshSegment(t, p) }, p)
 	sub(t, "end of WAL after a crash", func(t *testing.T) { testEndOfWAL(t, p) }, p)

@@ -44,6 +44,60 @@ func testCurrentFlush(t *testing.T, p *server) {
 	}
 }
 
+// The mark of a role in a database differs after each change of what its sessions begin with, and after no other.
+func testMark(t *testing.T, p *server) {
+	p.sql("create role marked login", "create role granting", "create role beyond", "create database shop")
+	mark := func() Mark {
+		t.Helper()
+		m, err := p.Mark(t.Context(), "marked", "shop")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	was := mark()
+	if was.Text == "" || was.Single || was.Fixed {
+		t.Errorf("an ordinary role: %+v", was)
+	}
+	for _, c := range []struct {
+		change        string
+		same          bool
+		single, fixed bool
+	}{
+		{"create role unmarked", true, false, false},
+		{"create table unmarked ()", true, false, false},
+		{"alter role unmarked set work_mem = '9MB'", true, false, false},
+		{"alter role marked set work_mem = '9MB'", false, false, false},
+		{"alter role marked set work_mem = '9MB'; alter role marked set work_mem = '8MB'", false, false, false},
+		{"alter role marked in database shop set work_mem = '9MB'", false, false, false},
+		{"alter database shop set work_mem = '9MB'", false, false, false},
+		{"alter role all set work_mem = '9MB'", false, false, false},
+		{"grant granting to marked", false, false, false},
+		{"grant beyond to granting", false, false, false},
+		{"revoke beyond from granting", false, false, false},
+		{"alter role marked valid until '2100-01-01'", false, false, false},
+		{"alter role marked connection limit 3", false, false, false},
+		{"alter database shop connection limit 3", false, false, false},
+		{"revoke connect on database shop from public", false, false, false},
+		{"alter role marked set role = 'granting'", false, false, true},
+		{"alter role marked reset role", false, false, false},
+		{"alter role marked superuser", false, true, false},
+		{"alter role marked nosuperuser replication", false, true, false},
+		{"drop role marked; create role marked", false, false, false},
+	} {
+		p.sql(c.change)
+		m := mark()
+		if same := m.Text == was.Text; same != c.same || m.Single != c.single || m.Fixed != c.fixed {
+			t.Errorf("%s: the same: %t; %+v", c.change, same, m)
+		}
+		was = m
+	}
+	if m, err := p.Mark(t.Context(), "nobody", "shop"); err != nil || !m.Single {
+		t.Errorf("nobody: %+v, %v", m, err)
+	}
+	p.sql("alter role all reset all", "drop database shop", "drop role marked, granting, beyond, unmarked", "drop table unmarked")
+}
+
 func testDefaults(t *testing.T, p *server) {
 	p.sql("create role reader login", "create database shop", "alter role all set client_min_messages = 'log'",
 		"alter database shop set client_min_messages = 'error'", "alter role reader set default_transaction_read_only = on",

@@ -1,0 +1,176 @@
+package listener
+
+import (
+	"bytes"
+	"strings"
+)
+
+// onlyQueries says that a text is queries and statements about transactions, and calls no function but those known to leave nothing in
+// the session that DISCARD ALL does not take away. It knows tokens and no grammar: what it does not understand is no.
+func onlyQueries(text []byte) bool {
+	q := queries{rest: text, first: true}
+	for len(q.rest) > 0 {
+		if !q.token() {
+			return false
+		}
+	}
+	return true
+}
+
+// queries is a text on its way through onlyQueries.
+type queries struct {
+	rest  []byte
+	first bool   // the next word begins a statement
+	last  string // word before, in lower case; empty: something else
+	into  bool   // the name at hand is the table of INSERT INTO
+	name  string // the name at hand, as far as it is one that a parenthesis would call; "?" is none that is known
+}
+
+// token takes the next one.
+func (q *queries) token() bool {
+	c := q.rest[0]
+	switch {
+	case strings.IndexByte(" \t\r\n\f", c) >= 0:
+		q.rest = q.rest[1:]
+		return true
+	case bytes.HasPrefix(q.rest, []byte("--")):
+		_, q.rest, _ = bytes.Cut(q.rest, []byte{'\n'})
+		return true
+	case bytes.HasPrefix(q.rest, []byte("/*")):
+		return q.comment()
+	case wordByte(c) && (c < '0' || c > '9'):
+		return q.word()
+	case c == '"':
+		return q.quoted()
+	case c == '\'':
+		return q.literal()
+	case c == '$' && (len(q.rest) < 2 || q.rest[1] < '0' || q.rest[1] > '9'):
+		return false // a literal in dollars
+	}
+	return q.sign(c)
+}
+
+// sign takes what is one byte.
+func (q *queries) sign(c byte) bool {
+	q.rest = q.rest[1:]
+	switch c {
+	case '(':
+		if q.name != "" && !q.into && !harmless[q.name] {
+			return false
+		}
+	case ';':
+		q.first = true
+	case '.':
+		if q.name != "" { // the name goes on; only the catalog's are known
+			if q.name != "pg_catalog" && !q.into {
+				q.name = "?"
+			}
+			q.last = "."
+			return true
+		}
+	}
+	q.name, q.last, q.into = "", "", false
+	return true
+}
+
+func (q *queries) word() bool {
+	n := 0
+	for n < len(q.rest) && wordByte(q.rest[n]) {
+		n++
+	}
+	w := string(bytes.ToLower(q.rest[:n]))
+	q.rest = q.rest[n:]
+	if len(q.rest) > 0 && q.rest[0] == '\'' { // e'…' and its like: other rules of quoting
+		return false
+	}
+	if q.first && !plainFirst[w] {
+		return false
+	}
+	q.first = false
+	q.named(w)
+	q.last = w
+	return true
+}
+
+func (q *queries) quoted() bool {
+	end := bytes.IndexByte(q.rest[1:], '"')
+	if end < 0 || q.first {
+		return false
+	}
+	q.rest = q.rest[end+2:]
+	q.named("?")
+	q.last = ""
+	return true
+}
+
+// named takes note of a name, which a parenthesis may follow.
+func (q *queries) named(w string) {
+	switch {
+	case q.last == "." && q.into:
+	case q.last == "." && q.name == "?":
+	default:
+		q.into = q.last == "into"
+		q.name = w
+	}
+}
+
+func (q *queries) literal() bool {
+	end := bytes.IndexByte(q.rest[1:], '\'')
+	if end < 0 || bytes.IndexByte(q.rest[1:end+1], '\\') >= 0 { // which may escape, or not
+		return false
+	}
+	q.rest = q.rest[end+2:]
+	q.name, q.last, q.into = "", "", false
+	return true
+}
+
+func (q *queries) comment() bool {
+	depth := 0
+	for i := 0; i+1 < len(q.rest); i++ {
+		switch string(q.rest[i : i+2]) {
+		case "/*":
+			depth++
+			i++
+		case "*/":
+			depth--
+			i++
+		}
+		if depth == 0 {
+			q.rest = q.rest[i+1:]
+			return true
+		}
+	}
+	return false
+}
+
+func wordByte(c byte) bool {
+	return c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= 0x80
+}
+
+// plainFirst are the words with which a query begins, or a statement about transactions.
+var plainFirst = setOf(`select insert update delete merge with values table show
+	begin start commit end rollback abort savepoint release`)
+
+// harmless may stand before a parenthesis: words of the grammar, types, and functions that read or compute, or whose traces are
+// sequences (DISCARD SEQUENCES).
+var harmless = setOf(`in values and or not exists any all some array row select from where on using as over by having union except
+	intersect when then else case between like ilike is lateral filter group set with materialized conflict limit offset distinct
+	cast extract returning join
+	numeric decimal varchar char character bit varbit timestamp timestamptz time timetz float interval
+	count sum avg min max stddev variance string_agg array_agg json_agg jsonb_agg bool_and bool_or every row_number rank dense_rank ntile
+	lag lead first_value last_value coalesce nullif greatest least abs ceil ceiling floor round trunc mod power sqrt sign random
+	lower upper initcap length char_length octet_length trim btrim ltrim rtrim lpad rpad left right substring substr position strpos replace
+	split_part concat concat_ws repeat reverse md5 format quote_ident quote_literal encode decode
+	now age date_trunc date_part to_char to_date to_number to_timestamp make_date clock_timestamp statement_timestamp
+	transaction_timestamp row_to_json to_json to_jsonb json_build_object jsonb_build_object json_build_array jsonb_build_array jsonb_set
+	json_object_agg jsonb_object_agg array_length array_position array_append array_remove cardinality unnest generate_series
+	gen_random_uuid nextval currval lastval setval current_setting current_database current_schema current_schemas version
+	pg_backend_pid pg_is_in_recovery`)
+
+func setOf(words string) map[string]bool {
+	set := make(map[string]bool)
+	for w := range strings.FieldsSeq(words) {
+		set[w] = true
+	}
+	return set
+}

@@ -1,0 +1,400 @@
+package listener
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// A backend costs PostgreSQL a process and its caches, some milliseconds of a processor. Two things spare a client that wait: a warm
+// backend, opened before anybody asked, where logins of the same kind follow each other closely; and, with BACKEND_REUSE = ON, one
+// whose client has left (reuse.go). Neither is a new session, so both are handed out only where nobody can tell the difference:
+//
+//   - the startup packet is the same, byte by byte: user, database, every parameter, the client's host, TLS and intent;
+//   - the server says the same of role, database and settings (Mark) as before the backend was opened;
+//   - nothing has happened that ends sessions of this kind: an epoch, a drain, a closed gate, a statement about databases.
+//
+// They are of this node's own server only. A server's own refusals (NOLOGIN, CONNECT, connection limits) are part of opening a
+// backend, and what they depend on is part of the mark.
+
+// Mark is what a server says of a role and a database.
+type Mark struct {
+	Text   string // differs when anything does that a new session would begin with: role, memberships, database, settings, server
+	Single bool   // each session has to have a backend of its own: a superuser's, a replication role's, one that a login trigger sees
+	Fixed  bool   // a backend cannot be made as new again: its role or database sets the role of the session
+}
+
+// Bounds of what waits for a client.
+const (
+	warmPerKey = 8                // backends of one kind
+	warmKinds  = 256              // kinds of login that are remembered
+	warmIdle   = 2 * time.Second  // less than the 5 s for which DROP DATABASE waits for other sessions
+	warmAge    = 10 * time.Minute // of a backend, whoever has used it
+	warmFresh  = time.Second      // waited no longer than that: its idle timers need no restart
+	warmAsk    = time.Second      // for the question about the mark, and for making a backend as new
+)
+
+// kind is what backends have to have in common to stand for each other.
+type kind struct {
+	packet string // the startup packet
+	mark   string
+	epoch  ag.Epoch
+}
+
+// backend is a session of the local server between startup and a client, or between two.
+type backend struct {
+	kind
+	replica    ag.ReplicaID
+	hello      BackendHello
+	fixed      bool // not for a second client
+	used       bool // has served a client
+	conn       net.Conn
+	greeting   greeting
+	generation uint64 // of the pool when it was opened
+	born       time.Time
+	since      time.Time // it waits
+}
+
+// warm keeps backends that wait for a client.
+type warm struct {
+	srv *Server
+
+	mu         sync.Mutex
+	closed     bool                  // guarded by mu, as all below
+	onTheWay   int                   // being opened or made as new
+	generation uint64                // every backend of an older one is dropped
+	idle       map[string][]*backend // by startup packet, the one that waits shortest last
+	size       int
+	opening    map[string]bool      // ahead
+	seen       map[string]time.Time // the last login of a kind
+	sweeping   *time.Timer          // nil: nothing waits
+	counts     WarmStats
+}
+
+// WarmStats are counters of warm backends since the start, and how many wait now.
+type WarmStats struct {
+	Ahead, Reused uint64            // logins served by one that was opened ahead, and by one that had a client before
+	Returned      uint64            // made as new after their client
+	Dropped       map[string]uint64 // by reason
+	Waiting       int               // now
+}
+
+// lease asks what a backend for the client would have to be; nil: one of its own. The question is sent after the client came, so
+// what was changed before is seen.
+func (c *client) lease(ctx context.Context, r route) *backend {
+	w := &c.srv.warm
+	if c.srv.cfg.Mark == nil || !r.Local || c.start.replication != replicationNone || c.srv.drain.Load() != nil {
+		return nil
+	}
+	w.mu.Lock()
+	generation := w.generation
+	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, warmAsk)
+	defer cancel()
+	m, err := c.srv.cfg.Mark(ctx, c.start.user, c.start.database)
+	if err != nil {
+		c.log.Debug("no warm backend: the server does not say what it would have to be", "user", c.start.user, "error", err)
+		return nil
+	}
+	if m.Single {
+		return nil
+	}
+	hello := BackendHello{User: c.start.user, Database: c.start.database, ClientAddr: c.warmAddress(), Intent: c.intent, Epoch: r.epoch}
+	return &backend{
+		kind:    kind{packet: string(c.packet(hello.ClientAddr)), mark: m.Text, epoch: r.epoch},
+		replica: r.ID, hello: hello, fixed: m.Fixed || c.start.fixesRole(), generation: generation,
+	}
+}
+
+// warmAddress is the client as its server knows it where several clients may have the backend one after the other: without a port.
+func (c *client) warmAddress() string {
+	if c.login.local {
+		return "local"
+	}
+	return c.host
+}
+
+// makeRoom drops what waits if the server has no place for a session that somebody wants: the next try may find one.
+func (s *Server) makeRoom(err error) error {
+	if bad, ok := asFatal(err); ok && bad.reason == "postgresql" && bad.code == stateTooMany && s.warm.flush("room") > 0 {
+		return fmt.Errorf("start a session: %s", bad.message)
+	}
+	return err
+}
+
+// take returns a backend of that kind that waits; nil if there is none.
+func (w *warm) take(want *backend) *backend {
+	for {
+		b := w.pop(want)
+		if b == nil {
+			return nil
+		}
+		if waiting, gone := peek(b.conn); waiting || gone {
+			w.drop(b, "gone")
+			continue
+		}
+		if time.Since(b.since) > warmFresh && !b.wake() {
+			w.drop(b, "gone")
+			continue
+		}
+		w.mu.Lock()
+		if b.used {
+			w.counts.Reused++
+		} else {
+			w.counts.Ahead++
+		}
+		w.mu.Unlock()
+		return b
+	}
+}
+
+// pop takes the newest of a kind off the pool. Those with the same packet and another mark or epoch are of the past.
+func (w *warm) pop(want *backend) *backend {
+	w.mu.Lock()
+	list := w.idle[want.packet]
+	var old []*backend
+	for len(list) > 0 {
+		b := list[len(list)-1]
+		list = list[:len(list)-1]
+		w.size--
+		if b.kind == want.kind {
+			w.keep(want.packet, list)
+			w.mu.Unlock()
+			w.dropAll(old, "changed")
+			return b
+		}
+		old = append(old, b)
+	}
+	w.keep(want.packet, nil)
+	w.mu.Unlock()
+	w.dropAll(old, "changed")
+	return nil
+}
+
+func (w *warm) keep(packet string, list []*backend) {
+	if len(list) == 0 {
+		delete(w.idle, packet)
+		return
+	}
+	w.idle[packet] = list
+}
+
+// put has a backend wait for its next client, if there is room and nothing has happened since it was opened.
+func (w *warm) put(b *backend) {
+	now := time.Now()
+	w.mu.Lock()
+	why := ""
+	switch {
+	case w.closed || b.generation != w.generation:
+		why = "ended"
+	case w.size >= w.srv.cfg.Limits.Warm || len(w.idle[b.packet]) >= warmPerKey:
+		why = "room"
+	case now.Sub(b.born) > warmAge:
+		why = "age"
+	}
+	if why == "" {
+		b.since = now
+		if b.used {
+			w.counts.Returned++
+		}
+		if w.idle == nil {
+			w.idle = make(map[string][]*backend)
+		}
+		w.idle[b.packet] = append(w.idle[b.packet], b)
+		w.size++
+		if w.sweeping == nil {
+			w.sweeping = time.AfterFunc(warmIdle/4, w.sweep)
+		}
+	}
+	w.mu.Unlock()
+	if why != "" {
+		w.drop(b, why)
+	}
+}
+
+// sweep ends those that nobody wanted for a while.
+func (w *warm) sweep() {
+	now := time.Now()
+	var old []*backend
+	w.mu.Lock()
+	for packet, list := range w.idle {
+		n := slices.IndexFunc(list, func(b *backend) bool { return now.Sub(b.since) < warmIdle })
+		if n < 0 {
+			n = len(list)
+		}
+		old = append(old, list[:n]...)
+		w.keep(packet, slices.Clone(list[n:]))
+	}
+	w.size -= len(old)
+	if w.sweeping = nil; w.size > 0 {
+		w.sweeping = time.AfterFunc(warmIdle/4, w.sweep)
+	}
+	w.mu.Unlock()
+	w.dropAll(old, "idle")
+}
+
+// flush drops all that wait, and has none come back that is in use or on its way. It returns how many are gone or will be.
+func (w *warm) flush(why string) int {
+	var all []*backend
+	w.mu.Lock()
+	w.generation++
+	for _, list := range w.idle {
+		all = append(all, list...)
+	}
+	w.idle, w.size = nil, 0
+	n := len(all) + w.onTheWay
+	w.mu.Unlock()
+	w.dropAll(all, why)
+	return n
+}
+
+func (w *warm) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.flush("ended")
+}
+
+func (w *warm) dropAll(list []*backend, why string) {
+	for _, b := range list {
+		w.drop(b, why)
+	}
+}
+
+// drop ends a backend as a client would.
+func (w *warm) drop(b *backend, why string) {
+	w.mu.Lock()
+	if w.counts.Dropped == nil {
+		w.counts.Dropped = make(map[string]uint64)
+	}
+	w.counts.Dropped[why]++
+	w.mu.Unlock()
+	_ = b.conn.SetDeadline(time.Now().Add(warmAsk))
+	_, _ = b.conn.Write(appendMessage(nil, 'X', nil))
+	_ = b.conn.Close()
+}
+
+// wanted is told of a login of that kind. Two that follow each other closely are taken for the sign of a third.
+func (w *warm) wanted(b *backend) {
+	now := time.Now()
+	w.mu.Lock()
+	last, known := w.seen[b.packet]
+	if !known && len(w.seen) >= warmKinds {
+		for p, at := range w.seen {
+			if now.Sub(at) > warmIdle {
+				delete(w.seen, p)
+			}
+		}
+	}
+	if w.seen == nil {
+		w.seen, w.opening = make(map[string]time.Time), make(map[string]bool)
+	}
+	if known || len(w.seen) < warmKinds {
+		w.seen[b.packet] = now
+	}
+	ahead := known && now.Sub(last) < warmIdle && !w.closed && b.generation == w.generation && !w.opening[b.packet] &&
+		len(w.idle[b.packet]) < w.srv.cfg.Limits.WarmAhead && w.size < w.srv.cfg.Limits.Warm
+	if ahead {
+		w.opening[b.packet] = true
+		w.onTheWay++
+	}
+	w.mu.Unlock()
+	if ahead {
+		w.srv.wg.Go(func() { w.openAhead(b) })
+	}
+}
+
+// openAhead opens one like b.
+func (w *warm) openAhead(like *backend) {
+	b := &backend{kind: like.kind, replica: like.replica, hello: like.hello, fixed: like.fixed, generation: like.generation}
+	defer w.coming(-1)
+	err := b.open(w.srv)
+	w.mu.Lock()
+	delete(w.opening, b.packet)
+	w.mu.Unlock()
+	if err != nil {
+		w.srv.log.Debug("no backend opened ahead", "user", b.hello.User, "database", b.hello.Database, "error", err)
+		return
+	}
+	w.put(b)
+}
+
+// coming counts backends on their way to the pool.
+func (w *warm) coming(n int) {
+	w.mu.Lock()
+	w.onTheWay += n
+	w.mu.Unlock()
+}
+
+// open starts the session on the server. The epoch may end meanwhile: then the generation does, and put drops it.
+func (b *backend) open(s *Server) error {
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.Limits.BackendHandshake)
+	defer cancel()
+	conn, err := s.cfg.Backend(ctx, b.replica, b.hello)
+	if err != nil {
+		return err
+	}
+	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer unhook()
+	in := bufio.NewReader(conn)
+	b.conn, b.born = conn, time.Now()
+	if b.greeting, err = startSession(conn, in, []byte(b.packet), b.replica); err == nil && in.Buffered() > 0 {
+		err = errors.New("it says more than its greeting")
+	}
+	if err != nil {
+		_ = conn.Close()
+	}
+	return err
+}
+
+// wake lets the server answer an empty query, as if the session had just become idle.
+func (b *backend) wake() bool { return b.ask("") == nil }
+
+// ask sends a query without rows and reads its answer.
+func (b *backend) ask(query string) error {
+	_ = b.conn.SetDeadline(time.Now().Add(warmAsk))
+	defer func() { _ = b.conn.SetDeadline(time.Time{}) }()
+	if _, err := b.conn.Write(appendMessage(nil, 'Q', appendCString(nil, query))); err != nil {
+		return err
+	}
+	in := bufio.NewReaderSize(b.conn, 256)
+	for {
+		typ, body, err := readMessage(in, maxControl)
+		switch {
+		case err != nil:
+			return err
+		case typ == 'Z' && in.Buffered() == 0 && bytes.Equal(body, []byte{'I'}):
+			return nil
+		case typ == 'C', typ == 'I', typ == 'S', typ == 'N', typ == 'A':
+		default:
+			return errors.New("unexpected answer " + string(typ))
+		}
+	}
+}
+
+// copy is the greeting for one client.
+func (g greeting) copy() greeting {
+	g.bytes = bytes.Clone(g.bytes)
+	return g
+}
+
+// stats returns the counters.
+func (w *warm) stats() WarmStats {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	st := w.counts
+	st.Waiting = w.size
+	st.Dropped = make(map[string]uint64, len(w.counts.Dropped))
+	for why, n := range w.counts.Dropped {
+		st.Dropped[why] = n
+	}
+	return st
+}

@@ -1,0 +1,51 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Mark is what a new session of a role in a database would begin with, in short.
+type Mark struct {
+	Text   string // differs when any of it does: role, memberships, database, their settings, the configuration, the server
+	Single bool   // a backend is for one session only: a superuser's or replication role's, or one that a login trigger has to see
+	Fixed  bool   // the role of the session is set for the role or the database, which DISCARD ALL does not go back to
+}
+
+// A row that was changed has another xmin or, in the same transaction, another ctid.
+const markQuery = `
+WITH RECURSIVE granted(oid, mark) AS (
+    SELECT m.roleid, m.xmin::text || m.ctid FROM pg_auth_members m JOIN pg_authid a ON a.oid = m.member WHERE a.rolname = $1
+    UNION
+    SELECT m.roleid, m.xmin::text || m.ctid FROM pg_auth_members m JOIN granted g ON m.member = g.oid)
+SELECT concat_ws(' ', pg_postmaster_start_time(), pg_conf_load_time(), pg_is_in_recovery(), a.oid, a.xmin, a.ctid, d.oid, d.xmin, d.ctid,
+           s.mark, (SELECT string_agg(g.mark, ' ' ORDER BY g.mark) FROM granted g)),
+       a.rolsuper OR a.rolreplication OR coalesce((to_jsonb(d) ->> 'dathasloginevt')::boolean, false),
+       coalesce(s.fixed, false)
+FROM pg_authid a, pg_database d, LATERAL (
+    SELECT string_agg(xmin::text || ctid, ' ' ORDER BY setdatabase, setrole) AS mark,
+           bool_or(EXISTS (SELECT FROM unnest(setconfig) c WHERE lower(split_part(c, '=', 1)) IN ('role', 'session_authorization'))) AS fixed
+    FROM pg_db_role_setting WHERE setdatabase IN (0, d.oid) AND setrole IN (0, a.oid)) s
+WHERE a.rolname = $1 AND d.datname = $2`
+
+// Mark returns the mark of the role in the database as it is now. Where there is no such role or database it is Single.
+func (i *Instance) Mark(ctx context.Context, user, database string) (m Mark, err error) {
+	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+	defer cancel()
+	err = i.auth.do(ctx, func(c *pgx.Conn) (err error) { m, err = MarkOn(ctx, c, user, database); return err })
+	return m, err
+}
+
+// MarkOn asks on a superuser's session of the server.
+func MarkOn(ctx context.Context, c *pgx.Conn, user, database string) (m Mark, err error) {
+	switch err := c.QueryRow(ctx, markQuery, user, database).Scan(&m.Text, &m.Single, &m.Fixed); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return Mark{Single: true}, nil
+	case err != nil:
+		return m, fmt.Errorf("read what a session would begin with: %w", err)
+	}
+	return m, nil
+}
