@@ -45,9 +45,10 @@ func (u *upstream) Status() agent.UpstreamStatus {
 // downstream feeds the members, as the agent wants it.
 type downstream struct{ down *replication.Downstream }
 
-func (d *downstream) Lead(e ag.Epoch, leading bool) { d.down.SetEpoch(e, leading) }
-func (d *downstream) Changed() <-chan struct{}      { return d.down.Changed() }
-func (d *downstream) HoldFeedback(hold bool)        { d.down.HoldFeedback(hold) }
+func (d *downstream) Lead(e ag.Epoch, leading bool)    { d.down.SetEpoch(e, leading) }
+func (d *downstream) Feed(e ag.Epoch, to ag.ReplicaID) { d.down.Feed(e, to) }
+func (d *downstream) Changed() <-chan struct{}         { return d.down.Changed() }
+func (d *downstream) HoldFeedback(hold bool)           { d.down.HoldFeedback(hold) }
 
 func (d *downstream) Drop(member ag.ReplicaID, why string) { d.down.Drop(member, why) }
 

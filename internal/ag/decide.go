@@ -127,10 +127,10 @@ func (v View) mustHold() bool {
 	return !v.is(PhaseSeal) && v.Local.Source != "" && v.Local.SourceEp < v.epoch() && v.Record.Epoch.Phase != PhaseLead
 }
 
-// forced reports whether an operator asked this node to lead at once, accepting loss.
+// forced reports whether an operator asked this node to lead at once, accepting loss: also a candidate that waits in vain.
 func (v View) forced() bool {
 	return v.Op.Kind == OpForced && v.Op.To == v.Self && v.Op.Epoch == v.epoch() && v.Local.Data == DataPresent &&
-		v.Record.Epoch.Leader != v.Self
+		(v.Record.Epoch.Leader != v.Self || v.is(PhaseSeal))
 }
 
 func (v View) force() Plan {

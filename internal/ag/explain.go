@@ -115,6 +115,7 @@ var meanings = map[Rule]string{
 	RuleRetake:       "took its own leadership again after its server had ended",
 	RuleOutbid:       "took over a failover that made no progress",
 	RuleSeal:         "asked the members to promise the new epoch and to say how far their copies are",
+	RuleFetch:        "fetched the end of the longest log from a copy that may not be promoted",
 	RuleChoose:       "chose the copy that is promoted",
 	RulePromote:      "promoted its server",
 	RulePromoteAgain: "promoted its server once more, after the first time was cut short",

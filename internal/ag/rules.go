@@ -22,6 +22,7 @@ const (
 	RuleRetake       Rule = "retake"        // the leader of the record comes back before anybody else led
 	RuleOutbid       Rule = "outbid"        // a candidate or promotion makes no progress
 	RuleSeal         Rule = "seal"          // ask the members for promise and position
+	RuleFetch        Rule = "fetch-tail"    // the longest log may not be promoted: take what this copy lacks of it
 	RuleChoose       Rule = "choose"        // enough seals: the best copy is to be promoted
 	RulePromote      Rule = "promote"       // this copy was chosen
 	RulePromoteAgain Rule = "promote-again" // its promotion was interrupted before it led
@@ -44,6 +45,6 @@ const (
 // Rules lists every rule, for tests that each is exercised and for metrics that start at zero.
 var Rules = []Rule{
 	RuleFenceDeposed, RuleFenceExpired, RuleFenceForeign, RuleStepDown, RuleRestart, RuleDoubled, RuleAwaitQuorum, RuleVote, RuleAcknowledge, RuleBusy, RuleWitness, RuleHoldSealed, RuleForce,
-	RuleClaim, RuleRetake, RuleOutbid, RuleSeal, RuleChoose, RulePromote, RulePromoteAgain, RuleLead, RuleRelease, RuleHandOver, RuleSync, RuleServe,
+	RuleClaim, RuleRetake, RuleOutbid, RuleSeal, RuleFetch, RuleChoose, RulePromote, RulePromoteAgain, RuleLead, RuleRelease, RuleHandOver, RuleSync, RuleServe,
 	RuleQuarantined, RuleSuspended, RuleSeed, RuleReseed, RuleRewind, RuleAwaitDrop, RuleStart, RuleFollow, RuleStandBy,
 }

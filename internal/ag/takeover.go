@@ -91,12 +91,16 @@ func (v View) claim(r Rule, why string) Plan {
 // sealOrChoose gathers seals and, with enough of them, names the best copy.
 func (v View) sealOrChoose() Plan {
 	best, enough := v.best()
-	st := v.Record.State
-	if !enough || v.Sealed < SealGrace && len(v.Seals) < len(v.askable()) {
-		return Plan{
-			Rule: RuleSeal, Because: fmt.Sprintf("%d of %d seals needed", len(v.Seals), st.SealsNeeded()),
-			Actions: []Action{AskSeals{Epoch: v.epoch(), Members: v.askable()}},
+	st, ask := v.Record.State, AskSeals{Epoch: v.epoch(), Members: v.askable()}
+	if from, ok := v.tail(); ok && !enough {
+		return v.fetchTail(from, ask)
+	}
+	if !enough || v.Sealed < SealGrace && len(v.Seals) < len(ask.Members) {
+		because := fmt.Sprintf("%d of %d seals needed", len(v.Seals), st.SealsNeeded())
+		if v.sealed().suffice && !enough {
+			because = fmt.Sprintf("%s has the longest log, may not be promoted, and cannot be fetched from: waiting for another member, or for an operator", best.Member)
 		}
+		return Plan{Rule: RuleSeal, Because: because, Actions: []Action{ask}}
 	}
 	e := v.Record.Epoch
 	e.Phase, e.Leader, e.MaxTLI = PhasePromote, best.Member, e.MaxTLI+1
@@ -121,38 +125,61 @@ func (v View) askable() []ReplicaID {
 	return ids
 }
 
-// best returns the furthest promotable copy among the seals that count, and whether there are enough of them. A seal counts
-// when its copy is the one in V, or is the last leader's own, which alone suffices.
+// seals are those that count: a seal counts when its copy is the one in V, or is the last leader's own, which alone suffices.
+type seals struct {
+	all, ofV []SealReport
+	leaderIn bool // the last leader's is there
+	suffice  bool // those of V do
+}
+
+func (v View) sealed() (in seals) {
+	st := v.Record.State
+	for _, s := range v.Seals {
+		m, counted := st.InV(s.Member)
+		counted = counted && m.Copy == s.Copy
+		last := s.Member == st.Leader && s.Copy == st.Copy
+		if s.Epoch != v.epoch() || !counted && !last {
+			continue
+		}
+		s.Promotable = s.Promotable && (last || v.mayLead(s.Member))
+		if l := v.Local; s.Member == v.Self && s.Copy == l.Copy && l.SourceEp == v.epoch() && l.Position.Compare(s.Position) > 0 {
+			s.Position = l.Position // it has been fed in this epoch
+		}
+		in.all, in.leaderIn = append(in.all, s), in.leaderIn || last
+		if counted {
+			in.ofV = append(in.ofV, s)
+		}
+	}
+	in.suffice = st.K >= 1 && len(in.ofV) >= st.SealsNeeded()
+	return in
+}
+
+func (v View) furthest(seals []SealReport) (best SealReport) {
+	for _, s := range seals {
+		if best.Member == "" || s.better(best, v.Self) {
+			best = s
+		}
+	}
+	return best
+}
+
+// best returns the copy to promote, and whether there are enough seals for it: the furthest, if it may be promoted, else the furthest
+// that may be and is not needed to look further (spared).
 //
 // While the members of V suffice, another candidate leaves the last leader's copy aside: it may be the furthest, but only by what was
 // never acknowledged, and its server has just gone down or fallen silent.
 func (v View) best() (SealReport, bool) {
-	var best, ofV SealReport
-	counted, leaderIn := 0, false
-	for _, s := range v.Seals {
-		m, in := v.Record.State.InV(s.Member)
-		in = in && m.Copy == s.Copy
-		last := s.Member == v.Record.State.Leader && s.Copy == v.Record.State.Copy
-		if s.Epoch != v.epoch() || !in && !last {
-			continue
-		}
-		leaderIn = leaderIn || last
-		s.Promotable = s.Promotable && (last || v.mayLead(s.Member))
-		if best.Member == "" || s.better(best, v.Self) {
-			best = s
-		}
-		if in {
-			counted++
-			if ofV.Member == "" || s.better(ofV, v.Self) {
-				ofV = s
-			}
-		}
-	}
-	sealed := v.Record.State.K >= 1 && counted >= v.Record.State.SealsNeeded()
-	if sealed && ofV.Promotable && v.Self != v.Record.State.Leader {
+	in := v.sealed()
+	best, ofV := v.furthest(in.all), v.furthest(in.ofV)
+	switch {
+	case in.suffice && ofV.Promotable && v.Self != v.Record.State.Leader:
 		return ofV, true
+	case in.suffice && !best.Promotable:
+		if s, ok := v.spared(in.ofV); ok {
+			return s, true
+		}
 	}
-	return best, (sealed || leaderIn) && best.Promotable
+	return best, (in.suffice || in.leaderIn) && best.Promotable
 }
 
 // mayLead reports whether the agents may promote the member of their own accord.

@@ -190,7 +190,7 @@ type (
 		TLI   Timeline
 		Sync  Sync
 	}
-	// Follow points the upstream at Leader in Epoch.
+	// Follow points the upstream at Leader in Epoch: at who leads it, or, while it is being sealed, at who has the longest log.
 	Follow struct {
 		Leader ReplicaID
 		Epoch  Epoch

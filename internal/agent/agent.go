@@ -97,6 +97,7 @@ type Agent struct {
 	rewoundIn  ag.Epoch      // the epoch of the last rewind that ended well; refused again in it, the copy is made anew
 	repairedAt time.Duration // boottime of the last rewind or seeding; refusals before it are history
 	leadingAt  ag.Epoch
+	feedingAt  ag.Epoch // the candidate of that epoch may stream from here; 0: nobody may
 	task       *task
 	failed     map[string]time.Duration // boottime before which the action of that name is not tried again
 	reports    chan sealAnswer

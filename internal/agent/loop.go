@@ -217,6 +217,7 @@ func (a *Agent) housekeep(ctx context.Context, v ag.View) {
 	a.holdLease(v)
 	a.beat(v)
 	a.disarm(ctx, v)
+	a.feed(v)
 	leading := v.Quorum && e.Leader == v.Self && e.Phase == ag.PhaseLead && v.Local.Server == ag.ServerWritable && v.Local.Armed == e.Epoch
 	if leading && a.leadingAt != e.Epoch {
 		a.leadingAt = e.Epoch
@@ -231,6 +232,19 @@ func (a *Agent) housekeep(ctx context.Context, v ag.View) {
 		a.streams = map[ag.ReplicaID]*streamFacts{}
 	}
 	a.cfg.Store.Prefer(e.Leader)
+}
+
+// feed opens and closes this node's log for a candidate that lacks the end of it. It is closed before this node follows anybody.
+func (a *Agent) feed(v ag.View) {
+	to, feeds := v.Feeds()
+	switch e := v.Record.Epoch.Epoch; {
+	case feeds && a.feedingAt != e:
+		a.feedingAt = e
+		a.cfg.Downstream.Feed(e, to)
+	case !feeds && a.feedingAt != 0:
+		a.cfg.Downstream.Lead(a.feedingAt, false)
+		a.feedingAt = 0
+	}
 }
 
 // holdLease renews while this node is the epoch's holder: as a candidate, while its promotion is under way, and in LEAD while the server
@@ -269,7 +283,7 @@ const startGrace = time.Minute
 // outbid and a long replay is not (safety specification 1.1).
 func (a *Agent) progressOf(v ag.View) string {
 	if v.Record.Epoch.Phase == ag.PhaseSeal {
-		return fmt.Sprintf("%d seals", len(v.Seals))
+		return fmt.Sprintf("%d seals, %s", len(v.Seals), v.Local.Position)
 	}
 	step := ""
 	if p := a.progress.Load(); p != nil {

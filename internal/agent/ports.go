@@ -158,6 +158,8 @@ type UpstreamStatus struct {
 type Downstream interface {
 	// Lead opens for members in that epoch, or closes everything when leading is false; returns when older streams are closed.
 	Lead(e ag.Epoch, leading bool)
+	// Feed opens for the WAL stream of one member alone, in an epoch that nobody leads yet, until Lead says otherwise.
+	Feed(e ag.Epoch, to ag.ReplicaID)
 	Streams() []Stream
 	Changed() <-chan struct{}
 	Prove(ctx context.Context, members []ag.ReplicaID) error

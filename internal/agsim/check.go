@@ -1,5 +1,7 @@
 package agsim
 
+import "github.com/coteriedb/coterie/internal/ag"
+
 // This file is what must hold in every world. S1 and its like are the properties of the safety specification.
 
 // checkAck is called when a server reports a commit to its client.
@@ -52,8 +54,20 @@ func (m *Model) checkCommit(w *World, b pending) {
 	if b.epoch.epoch < old.epoch || b.epoch.epoch == old.epoch && b.epoch.phase <= old.phase {
 		fail("/epoch went from %d %s to %d %s (S2)", old.epoch, phases[old.phase], b.epoch.epoch, phases[b.epoch.phase])
 	}
+	if b.epoch.epoch == old.epoch && old.phase == seal {
+		m.checkChosen(w, b.epoch)
+	}
 	if b.epoch.maxTLI < old.maxTLI {
 		fail("the highest timeline id went from %d to %d", old.maxTLI, b.epoch.maxTLI)
+	}
+}
+
+// checkChosen is called when a candidate names whom to promote: not a replica that is to be promoted by a person only, but for the copy
+// that led last.
+func (m *Model) checkChosen(w *World, e epochRec) {
+	i := e.leader - 1
+	if m.group.Replicas[i].FailoverMode == ag.Manual && (w.state.leader != e.leader || w.state.copy != e.copy) {
+		fail("%s is promoted by the agents, and is MANUAL", names[i])
 	}
 }
 

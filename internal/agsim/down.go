@@ -38,6 +38,7 @@ func (w *World) crash(i int) {
 	n.seals, n.unfit, n.sealEp = 0, 0, 0
 	n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
 	n.noRewind = false
+	n.feeds, n.feedTo = 0, 0
 	n.withheld, n.known, n.fresh = 0, 0, true
 }
 

@@ -173,6 +173,9 @@ func (m *Model) tidy(w *World) {
 		if n.sealEp != w.epoch.epoch {
 			n.seals, n.unfit, n.sealEp, n.sealLog, n.sealCpy = 0, 0, 0, [maxMembers]wal{}, [maxMembers]copyID{}
 		}
+		if n.feeds != 0 && n.feeds < w.epoch.epoch && w.nodes[n.feedTo-1].sourceEp != n.feeds {
+			n.feeds, n.feedTo = 0, 0
+		}
 	}
 	m.tidyVotes(w)
 }

@@ -27,12 +27,14 @@ type mutant struct {
 }
 
 var (
-	trio    = NewGroup(3, false, ag.RuleQuorum)
-	strict  = strictly(trio)
-	trioAll = NewGroup(3, false, ag.RuleAll)
-	pair    = NewGroup(2, true, ag.RuleQuorum)
-	five    = NewGroup(5, false, ag.RuleQuorum)
-	votes   = Bounds{Epochs: 2, Deaths: 2, States: 400_000}
+	trio       = NewGroup(3, false, ag.RuleQuorum)
+	strict     = strictly(trio)
+	trioAll    = NewGroup(3, false, ag.RuleAll)
+	pair       = NewGroup(2, true, ag.RuleQuorum)
+	trioManual = manual(NewGroup(3, false, ag.RuleQuorum), 1)
+	fiveManual = manual(NewGroup(5, false, ag.RuleQuorum), 1, 3)
+	five       = NewGroup(5, false, ag.RuleQuorum)
+	votes      = Bounds{Epochs: 2, Deaths: 2, States: 400_000}
 )
 
 var mutants = []mutant{
@@ -270,6 +272,30 @@ var mutants = []mutant{
 		v.Local.Quarantine, v.Local.Health = "", ag.Health{}
 	})},
 	{name: "a record older than one seen before is believed", group: five, seeds: 20000, flaw: flawBelieve, decide: ag.Decide},
+	{name: "a candidate leads before it has the whole tail", group: trioManual, bounds: Bounds{Epochs: 2, Writes: 1, States: 400_000}, because: "S1", decide: see(func(v *ag.View) {
+		for _, s := range v.Seals {
+			if v.Local.SourceEp == v.Record.Epoch.Epoch && s.Member == v.Local.Source {
+				v.Local.Position = s.Position
+			}
+		}
+	})},
+	{name: "a longest log that may not be promoted is left aside without need", group: fiveManual, first: 130, seeds: 6000, because: "S1", decide: func(v ag.View) ag.Plan {
+		p := ag.Decide(v)
+		if len(v.Seals) != v.Record.State.SealsNeeded() || p.Rule != ag.RuleFetch {
+			return p
+		}
+		v.Seals = slices.DeleteFunc(slices.Clone(v.Seals), func(s ag.SealReport) bool { return s.Member == "b" || s.Member == "d" })
+		v.Record.State, v.Sealed = v.Record.State.Clone(), ag.SealGrace
+		v.Record.State.K++
+		return ag.Decide(v)
+	}},
+	{name: "a copy that only a person may promote is chosen", group: trioManual, bounds: Bounds{Epochs: 2, Writes: 1, States: 400_000}, because: "MANUAL", decide: func(v ag.View) ag.Plan {
+		if v.Record.Epoch.Leader == v.Self && v.Record.Epoch.Phase == ag.PhaseSeal {
+			v.Group.Replicas = slices.Clone(v.Group.Replicas)
+			v.Group.Replicas[1].FailoverMode = ag.Automatic
+		}
+		return ag.Decide(v)
+	}},
 	{name: "a diverged copy is not rewound", group: trio, seeds: 600, because: "healed", decide: func(v ag.View) ag.Plan {
 		p := ag.Decide(v)
 		if p.Rule == ag.RuleRewind {

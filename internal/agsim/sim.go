@@ -297,7 +297,7 @@ func (s *Sim) agent(i int) {
 			n.busy = pending{}
 		}
 	}
-	if p.Rule == ag.RuleSeal {
+	if p.Rule == ag.RuleSeal || p.Rule == ag.RuleFetch {
 		for _, id := range p.Actions[0].(ag.AskSeals).Members {
 			if j := index(id); s.linked(i, j) && n.sealEp == s.w.epoch.epoch && s.nodes[j].pausedUntil <= s.now && s.chance(7000) && !n.seals.has(j) {
 				s.m.seal(&s.w, i, j)

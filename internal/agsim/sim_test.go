@@ -18,6 +18,16 @@ var shapes = []ag.Group{
 	NewGroup(3, false, ag.RuleAll),
 	NewGroup(4, true, ag.RuleQuorum),
 	NewGroup(5, false, ag.RuleQuorum),
+	manual(NewGroup(3, false, ag.RuleQuorum), 1),
+	manual(NewGroup(5, false, ag.RuleQuorum), 1, 3),
+}
+
+// manual is the group with these replicas promoted by a person only.
+func manual(g ag.Group, replicas ...int) ag.Group {
+	for _, i := range replicas {
+		g.Replicas[i].FailoverMode = ag.Manual
+	}
+	return g
 }
 
 func shapeOf(seed uint64) ag.Group { return shapes[seed%uint64(len(shapes))] }

@@ -33,7 +33,9 @@ func (m *Model) look(w *World, i int, e env) {
 // turn decides for node i and begins what the plan says. Short actions are done at once; commits and long actions become pending.
 func (m *Model) turn(w *World, i int, e env) ag.Plan {
 	m.look(w, i, e)
-	p := m.decide(m.view(w, i, e))
+	v := m.view(w, i, e)
+	m.feed(w, i, v)
+	p := m.decide(v)
 	m.fired[p.Rule]++
 	m.begin(w, i, e, p)
 	return p
@@ -339,11 +341,14 @@ func (m *Model) mayStream(w *World, j int) (src int, ok bool) {
 	if !n.up || n.source == 0 || n.server != recovery || n.data != present || n.refused {
 		return 0, false
 	}
-	s := &w.nodes[n.source-1]
+	src = int(n.source) - 1
+	s := &w.nodes[src]
+	if m.mayFetch(w, j, src) {
+		return src, m.logs.depth(n.log) < m.logs.depth(s.log)
+	}
 	if !s.up || s.server != writable || s.leading != n.sourceEp || s.leading == 0 {
 		return 0, false
 	}
-	src = int(n.source) - 1
 	return src, !s.streams.has(j) || m.logs.depth(n.log) < m.logs.depth(s.log)
 }
 
@@ -351,6 +356,10 @@ func (m *Model) mayStream(w *World, j int) (src int, ok bool) {
 func (m *Model) stream(w *World, j, src int) {
 	n, s := &w.nodes[j], &w.nodes[src]
 	depth := m.logs.depth(n.log)
+	if m.mayFetch(w, j, src) {
+		m.fetch(w, j, src)
+		return
+	}
 	if !s.streams.has(j) {
 		if depth > m.logs.depth(s.log) || m.logs.tli(m.logs.at(s.log, depth)) != m.logs.tli(n.log) {
 			n.refused = true // histories differ

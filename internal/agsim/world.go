@@ -273,6 +273,8 @@ type node struct {
 	inPlace    inPlace
 	attached   bool   // the server was left running by the agent before, and its setting is not proven yet
 	restart    uint16 // the server was started again within its epoch: how far its log went then
+	feeds      uint16 // the epoch in which it lets its candidate stream from here, without leading; 0: none
+	feedTo     uint8
 
 	seals   set // who answered, as a candidate of the epoch in sealEp
 	unfit   set // of them, those that may not be promoted

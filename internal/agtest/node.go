@@ -59,8 +59,9 @@ type Node struct {
 	// The streams.
 	source   ag.ReplicaID
 	sourceEp ag.Epoch
-	leading  ag.Epoch // downstream is open for that epoch; 0: closed
-	held     bool     // feedback is held back
+	leading  ag.Epoch     // downstream is open for that epoch; 0: closed
+	only     ag.ReplicaID // for this member alone, from a server in recovery; "": for all, from a primary
+	held     bool         // feedback is held back
 	changed  chan struct{}
 	told     string // the streams at the last signal of changed
 
@@ -168,7 +169,7 @@ type State struct {
 	Starts, Seeds, Rewinds       int
 	Forks                        []ag.Position
 	Fences, Events               []string
-	Source                       ag.ReplicaID
+	Source, Feeds                ag.ReplicaID
 	SourceEp                     ag.Epoch
 	SyncP                        []ag.ReplicaID
 	SyncN                        int
@@ -182,7 +183,7 @@ func (n *Node) State() State {
 	return State{
 		Running: n.pid != 0, Recovery: n.recovery, Receiving: n.receiving(), Data: n.data, Copy: n.inside, Position: n.position(), Armed: n.armed,
 		Deadline: n.deadline, Starts: n.starts, Seeds: n.seeds, Rewinds: n.rewind, Forks: slices.Clone(n.forks), Fences: slices.Clone(n.fences),
-		Events: slices.Clone(n.events), Source: n.source, SourceEp: n.sourceEp, SyncP: slices.Clone(n.syncP), SyncN: n.syncN, Routes: n.routes,
+		Events: slices.Clone(n.events), Source: n.source, Feeds: n.only, SourceEp: n.sourceEp, SyncP: slices.Clone(n.syncP), SyncN: n.syncN, Routes: n.routes,
 	}
 }
 
@@ -213,8 +214,8 @@ func (n *Node) gate() time.Duration {
 // up returns the node this one streams from, nil when it does not.
 func (n *Node) up() *Node {
 	p := n.w.nodes[n.source]
-	if p == nil || n.pid == 0 || n.hung || !n.recovery || n.agent == nil || p.agent == nil || p.pid == 0 || p.recovery || p.leading != n.sourceEp ||
-		n.w.cuts[[2]ag.ReplicaID{n.ID, p.ID}] {
+	if p == nil || n.pid == 0 || n.hung || !n.recovery || n.agent == nil || p.agent == nil || p.pid == 0 || p.recovery != (p.only != "") || p.leading != n.sourceEp ||
+		n.w.cuts[[2]ag.ReplicaID{n.ID, p.ID}] || p.only != "" && p.only != n.ID {
 		return nil
 	}
 	return p

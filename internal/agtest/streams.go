@@ -48,11 +48,15 @@ func (d *downstream) n() *Node { return (*Node)(d) }
 
 func (d *downstream) Lead(e ag.Epoch, leading bool) {
 	d.n().locked(func() {
-		d.leading = 0
+		d.leading, d.only = 0, ""
 		if leading {
 			d.leading = e
 		}
 	})
+}
+
+func (d *downstream) Feed(e ag.Epoch, to ag.ReplicaID) {
+	d.n().locked(func() { d.leading, d.only = e, to })
 }
 
 func (d *downstream) Streams() (out []agent.Stream) {

@@ -83,6 +83,7 @@ type Downstream struct {
 	mu      sync.Mutex
 	epoch   ag.Epoch
 	leading bool
+	only    ag.ReplicaID // whose WAL stream alone is admitted, from a server that does not lead; "": see leading
 	closed  bool
 	session uint64
 	streams map[*stream]struct{} // from the first byte of a connection to its end
@@ -234,6 +235,8 @@ func (d *Downstream) judge(h Hello) Answer {
 func (d *Downstream) judgeLocked(h Hello, facts PrimaryFacts) Answer {
 	a := Answer{Epoch: d.epoch, TLI: facts.TLI, Switch: facts.Switch}
 	switch {
+	case d.only != "" && h.Member == d.only && h.Kind == KindWAL && h.Epoch == d.epoch:
+		a.OK = true
 	case !d.leading || !facts.Leading:
 		a.Code, a.Message = CodeNotPrimary, fmt.Sprintf("this node does not lead (epoch %d)", d.epoch)
 	case h.Epoch != d.epoch || facts.Epoch != d.epoch:
@@ -321,20 +324,37 @@ func (d *Downstream) answer(st *stream, a Answer) error {
 // SetEpoch says which epoch this node leads, if it leads. It closes every stream of an older epoch, or all of them when
 // not leading, and returns when nothing of them runs any more. An epoch lower than one named before is ignored.
 func (d *Downstream) SetEpoch(e ag.Epoch, leading bool) {
+	if d.enterEpoch(e, leading, "") {
+		d.end(fmt.Errorf("epoch %d began", e), func(st *stream) bool {
+			return st.admitted && (!leading || st.hello.Epoch < e)
+		})
+	}
+}
+
+// Feed opens for the WAL stream of one member in epoch e, although this node does not lead it: its server is in recovery and takes no WAL
+// itself. Every other stream is closed, and nothing of it runs any more when Feed returns. SetEpoch ends it. An epoch lower than one named
+// before is ignored.
+func (d *Downstream) Feed(e ag.Epoch, only ag.ReplicaID) {
+	if d.enterEpoch(e, false, only) {
+		d.end(fmt.Errorf("epoch %d is being sealed", e), func(st *stream) bool {
+			return st.admitted && (st.hello.Member != only || st.hello.Epoch < e)
+		})
+	}
+}
+
+// enterEpoch says whose streams are admitted from now on; false: the epoch is over.
+func (d *Downstream) enterEpoch(e ag.Epoch, leading bool, only ag.ReplicaID) bool {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	if e < d.epoch {
-		d.mu.Unlock()
 		d.log.Warn("epoch would go back", "epoch", e)
-		return
+		return false
 	}
 	if e != d.epoch {
 		d.cfg.Penalty.forget()
 	}
-	d.epoch, d.leading = e, leading
-	d.mu.Unlock()
-	d.end(fmt.Errorf("epoch %d began", e), func(st *stream) bool {
-		return st.admitted && (!leading || st.hello.Epoch < e)
-	})
+	d.epoch, d.leading, d.only = e, leading, only
+	return true
 }
 
 // end closes the chosen streams and waits for them.

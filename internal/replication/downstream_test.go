@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -295,6 +296,47 @@ func TestRefusals(t *testing.T) {
 	if len(b.server.conns) != 0 {
 		t.Error("a refused stream reached the server")
 	}
+}
+
+// TestFeed: while an epoch is being sealed its candidate may stream WAL from a node that does not lead, and nobody may do anything else.
+func TestFeed(t *testing.T) {
+	t.Parallel()
+	var leads atomic.Bool
+	leads.Store(true)
+	b := newBench(t, func(c *DownstreamConfig) {
+		c.Self = func() PrimaryFacts { return PrimaryFacts{Leading: leads.Load(), Epoch: 3, TLI: 2, Switch: 0x1000} }
+	})
+	old, _ := b.stream()
+	leads.Store(false)
+	refused := func(what string, h Hello) {
+		t.Helper()
+		var r *RefusedError
+		if _, err := Open(t.Context(), b.dial().conn, h); !errors.As(err, &r) || r.Answer.Code != CodeNotPrimary {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	b.d.Feed(4, "s2")
+	if !ended(old.conn, old.r) {
+		t.Error("a stream of the epoch before stays open")
+	}
+	refused("another member", Hello{Kind: KindWAL, Member: "s1", Epoch: 4})
+	b.d.Feed(4, "s1")
+	refused("an older epoch", Hello{Kind: KindWAL, Member: "s1", Epoch: 3})
+	refused("a session", Hello{Kind: KindQuery, Member: "s1", Epoch: 4})
+	refused("a backup", Hello{Kind: KindBackup, Member: "s1", Epoch: 4})
+	p := b.dial()
+	if a, err := Open(t.Context(), p.conn, Hello{Kind: KindWAL, Member: "s1", Epoch: 4}); err != nil || a.Epoch != 4 {
+		t.Fatalf("the candidate: %+v, %v", a, err)
+	}
+	if w := b.server.next(t); w.startup.params["application_name"] != "cot_s1_4" {
+		t.Errorf("startup: %v", w.startup.params)
+	}
+	b.d.Feed(3, "s2") // may not go back
+	b.d.SetEpoch(4, false)
+	if !ended(p.conn, p.r) {
+		t.Error("the candidate's stream stays open")
+	}
+	refused("the candidate, afterwards", Hello{Kind: KindWAL, Member: "s1", Epoch: 4})
 }
 
 func TestBadHello(t *testing.T) {
