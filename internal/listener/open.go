@@ -208,7 +208,7 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 		_ = x.backend.Close()
 		return nil, errMoved
 	}
-	if lease != nil {
+	if lease != nil && x.backendFrom != backendReused { // those come back
 		defer c.srv.warm.wanted(lease)
 	}
 	if _, err := c.conn.Write(x.mint(greeting)); err != nil {

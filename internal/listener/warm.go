@@ -34,7 +34,7 @@ type Mark struct {
 
 // Bounds of what waits for a client.
 const (
-	warmPerKey = 8                // backends of one kind
+	warmPerKey = 16               // backends of one kind
 	warmKinds  = 256              // kinds of login that are remembered
 	warmIdle   = 2 * time.Second  // less than the 5 s for which DROP DATABASE waits for other sessions
 	warmAge    = 10 * time.Minute // of a backend, whoever has used it
