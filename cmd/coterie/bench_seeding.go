@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/linkem"
@@ -181,7 +182,8 @@ func (b *seedBench) metro(ctx context.Context) error {
 		for _, p := range baseBackups {
 			arms = append(arms, func(ctx context.Context) copySample { return b.baseBackup(ctx, p.name, p.compress) })
 		}
-		for i := range arms { // each round begins with another arm
+		for i := range arms { // each round begins with another arm, and none finds what others have not written to the disk yet
+			unix.Sync()
 			b.add("metro", arms[(i+round)%len(arms)](ctx))
 			if err := ctx.Err(); err != nil {
 				return err

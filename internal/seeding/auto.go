@@ -17,21 +17,28 @@ type chooser struct {
 	trial int // candidate under trial; len(candidates): none
 	rates []float64
 	began time.Time
-	bytes int64
-	round int // counts the changes of codec: answers are asked for long before they come
-	under int // questions under way of this round
-	older int // and of rounds before
+	bytes int64 // of files, that came in this round
+	wire  int64 // and what they were on the wire
+	warm  int   // answers that came so far
+
+	shrinks bool // by the first candidate, so much that none is not tried
+	round   int  // counts the changes of codec: answers are asked for long before they come
+	under   int  // questions under way of this round
+	older   int  // and of rounds before
 }
 
 // candidates are tried in this order. The first two tell which side is the limit: if the tighter one is faster it is the link,
-// and one tighter still is tried; else it is the processors, and none at all is tried.
-var candidates = []codec{{kind: codecS2}, {codecZstd, 1}, {codecZstd, 2}, {codecNone, 0}}
+// and one tighter still is tried; else it is the processors, and none at all is tried, unless the data shrink so well that to encrypt
+// and send the rest of them costs more than to pack them, on any machine.
+var candidates = []codec{{kind: codecMinLZ}, {codecZstd, 1}, {codecZstd, 2}, {codecNone, 0}}
 
 const (
-	trialBytes = 8 << 20          // of files, at least, per candidate
+	trialBytes = 32 << 20         // of files, at least, per candidate: what comes in a few hundredths of a second is chance
 	trialTime  = time.Second      // and at most this long, once something came
 	steadyMin  = 512 << 20        // bytes between trials
 	steadyTime = 20 * time.Second // and at least this long
+	warmUp     = 16               // answers from connections that have to find the link's speed first
+	shrinksBy  = 4                // and more: not sent as they are
 )
 
 func newChooser(option string) (*chooser, error) {
@@ -55,7 +62,7 @@ func (c *chooser) begin() {
 
 // use changes the codec of what is asked from now on. c.mu is held, or c is not shared yet.
 func (c *chooser) use(k codec) {
-	c.now, c.began, c.bytes = k, time.Time{}, 0
+	c.now, c.began, c.bytes, c.wire = k, time.Time{}, 0, 0
 	c.round++
 	c.older, c.under = c.older+c.under, 0
 }
@@ -96,11 +103,11 @@ func (c *chooser) choice() string {
 	return c.why
 }
 
-// arrived notes n bytes of files that came with data that was asked for in that round.
-func (c *chooser) arrived(n, round int, now time.Time) {
+// arrived notes n bytes of files that came, as that many on the wire, with data that was asked for in that round.
+func (c *chooser) arrived(n, wire, round int, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.auto || round != c.round {
+	if c.warm++; !c.auto || round != c.round || c.warm <= warmUp {
 		return
 	}
 	if c.began.IsZero() { // the clock starts once nothing of an earlier codec is on its way any more
@@ -109,7 +116,7 @@ func (c *chooser) arrived(n, round int, now time.Time) {
 		}
 		return
 	}
-	c.bytes += int64(n)
+	c.bytes, c.wire = c.bytes+int64(n), c.wire+int64(wire)
 	took := now.Sub(c.began)
 	if c.trial == len(candidates) {
 		if c.bytes >= steadyMin && took >= steadyTime {
@@ -121,17 +128,26 @@ func (c *chooser) arrived(n, round int, now time.Time) {
 		return
 	}
 	c.rates[c.trial] = float64(c.bytes) / max(took.Seconds(), 1e-3)
-	c.trial++
-	if c.trial < len(candidates) {
-		if linkBound := c.rates[1] > c.rates[0]; c.trial == 2 && !linkBound || c.trial == 3 && linkBound {
-			c.trial++
-		}
+	if c.trial == 0 {
+		c.shrinks = c.bytes > shrinksBy*c.wire
 	}
-	if c.trial < len(candidates) {
+	if c.trial = c.following(); c.trial < len(candidates) {
 		c.use(candidates[c.trial])
 		return
 	}
 	c.settle()
+}
+
+// following is the candidate to be tried after this one.
+func (c *chooser) following() int {
+	linkBound := c.rates[1] > c.rates[0]
+	switch {
+	case c.trial == 0, c.trial == 1 && linkBound:
+		return c.trial + 1
+	case c.trial == 1 && !c.shrinks:
+		return 3
+	}
+	return len(candidates)
 }
 
 func (c *chooser) settle() {

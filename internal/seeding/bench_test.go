@@ -37,11 +37,11 @@ func BenchmarkChunk(b *testing.B) {
 		"guard":    func() { guard(chunk) },
 		"zero":     func() { allZero(empty) },
 		"worth":    func() { worth(chunk) },
-		"s2":       func() { codec{kind: codecS2}.compress(out[:0], chunk) },
+		"s2":       func() { codec{kind: codecMinLZ}.compress(out[:0], chunk) },
 		"lz4":      func() { codec{kind: codecLZ4}.compress(out[:0], chunk) },
 		"zstd1":    func() { codec{codecZstd, 1}.compress(out[:0], chunk) },
 		"zstd3":    func() { codec{codecZstd, 2}.compress(out[:0], chunk) },
-		"unpack":   unpacker(b, codec{kind: codecS2}, chunk),
+		"unpack":   unpacker(b, codec{kind: codecMinLZ}, chunk),
 		"unpackZ1": unpacker(b, codec{codecZstd, 1}, chunk),
 	} {
 		b.Run(name, func(b *testing.B) {

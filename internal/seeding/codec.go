@@ -8,6 +8,7 @@ import (
 
 	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
+	"github.com/minio/minlz"
 	"github.com/pierrec/lz4/v4"
 
 	compression "github.com/coteriedb/coterie/internal/codec"
@@ -16,10 +17,10 @@ import (
 // codecKind is how the bytes of a chunk travel.
 type codecKind uint8
 
-// The kinds. s2 is the cheapest and is chosen by AUTO alone.
+// The kinds. MinLZ is the cheapest and is chosen by AUTO alone.
 const (
 	codecNone codecKind = iota
-	codecS2
+	codecMinLZ
 	codecLZ4
 	codecZstd
 )
@@ -40,8 +41,8 @@ func (c codec) check() error {
 // String prints the codec as an option names it.
 func (c codec) String() string {
 	switch c.kind {
-	case codecS2:
-		return "S2"
+	case codecMinLZ:
+		return "MINLZ"
 	case codecLZ4:
 		return "LZ4"
 	case codecZstd:
@@ -103,8 +104,11 @@ func (c codec) compress(dst, src []byte) ([]byte, codecKind) {
 	}
 	var out []byte
 	switch c.kind {
-	case codecS2:
-		out = s2.Encode(dst[len(dst):cap(dst)], src)
+	case codecMinLZ:
+		var err error
+		if out, err = minlz.Encode(dst[len(dst):cap(dst)], src, minlz.LevelFastest); err != nil {
+			return append(dst, src...), codecNone
+		}
 	case codecLZ4:
 		need := lz4.CompressBlockBound(len(src))
 		out = dst[len(dst):cap(dst)]
@@ -150,11 +154,11 @@ func (k codecKind) decompress(dst, src []byte, want int) ([]byte, error) {
 	switch k {
 	case codecNone:
 		out = append(dst[:0], src...)
-	case codecS2:
-		if n, e := s2.DecodedLen(src); e != nil || n != want {
+	case codecMinLZ:
+		if n, e := minlz.DecodedLen(src); e != nil || n != want {
 			return nil, errors.New("a block of another length than said")
 		}
-		out, err = s2.Decode(dst[:want], src)
+		out, err = minlz.Decode(dst[:want], src)
 	case codecLZ4:
 		var n int
 		n, err = lz4.UncompressBlock(src, dst[:want])

@@ -15,7 +15,7 @@ func TestQuestionAndAnswerKeepTheirFields(t *testing.T) {
 	if got, err := decodeQuestion(q.encode()); err != nil || got != q {
 		t.Errorf("%+v became %+v (%v)", q, got, err)
 	}
-	a := answer{Kind: framePatch, Slot: 1, Len: chunkSize, Hash: sum(nil), Codec: codecS2, Pages: []byte{1, 2, 3}, Body: []byte("body")}
+	a := answer{Kind: framePatch, Slot: 1, Len: chunkSize, Hash: sum(nil), Codec: codecMinLZ, Pages: []byte{1, 2, 3}, Body: []byte("body")}
 	got, err := decodeAnswer(framePatch, append(a.head(), a.Body...))
 	if err != nil || got.Len != a.Len || got.Hash != a.Hash || got.Codec != a.Codec || !bytes.Equal(got.Pages, a.Pages) || string(got.Body) != "body" || got.Slot != 1 {
 		t.Errorf("%+v became %+v (%v)", a, got, err)
@@ -24,7 +24,7 @@ func TestQuestionAndAnswerKeepTheirFields(t *testing.T) {
 
 // FuzzFrames: no bytes from the other side, whatever they say, make a reader take more than a frame or leave its arrays.
 func FuzzFrames(f *testing.F) {
-	q := chunkQuestion{Slot: 1, Codec: codec{codecS2, 0}}
+	q := chunkQuestion{Slot: 1, Codec: codec{codecMinLZ, 0}}
 	f.Add(q.encode())
 	f.Add(append(answer{Len: 5, Pages: []byte{3}}.head(), "body"...))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -16,7 +16,7 @@ const (
 
 // store writes those parts of a chunk, b, which lies at off in the file. What is long goes to the disk directly: to fill the page cache
 // costs more processor time than everything else that is done to a chunk, and pushes out what this machine needs. The rest is left to
-// the kernel, which is told to begin at once, so that the end is not one long flush. Neither is durable before disks.sync. h is the caller's
+// the kernel, which is told to begin at once, if it is much, so that the end is not one long flush. Neither is durable before disks.sync. h is the caller's
 // own from one call to the next.
 func (t *tree) store(h *held, f file, off int64, runs [][2]int, b []byte) error {
 	if direct(off, runs) && !t.cached.Load() {
@@ -49,8 +49,31 @@ func (t *tree) put(h *held, f file, off int64, runs [][2]int, b []byte, flag int
 			return fmt.Errorf("write %s: %w", f.Name, err)
 		}
 	}
-	if flag == 0 && len(runs) > 0 {
+	if flag == 0 && len(b) >= directLeast {
 		_ = unix.SyncFileRange(int(out.Fd()), off, int64(len(b)), unix.SYNC_FILE_RANGE_WRITE) // where it cannot, all is left to the end
+	}
+	return nil
+}
+
+// reserve gives files of several chunks their length and their room on the disk before they are filled. File systems let several write
+// directly into a file at once only where it need not grow and its blocks have their places; to find these in one go is also cheaper than
+// chunk by chunk. A full disk shows now and not after hours.
+func (t *tree) reserve(files []file, had []int64) error {
+	for i, f := range files {
+		if f.Size <= chunkSize || had[i] == f.Size {
+			continue
+		}
+		var h held
+		out, err := t.open(&h, f, 0)
+		if err == nil {
+			err = unix.Fallocate(int(out.Fd()), 0, had[i], f.Size-had[i])
+			if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) { // then it is done without
+				err = nil
+			}
+		}
+		if err := errors.Join(err, h.close()); err != nil {
+			return fmt.Errorf("make room for %s: %w", f.Name, err)
+		}
 	}
 	return nil
 }

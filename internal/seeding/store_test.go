@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestStoresDirectlyOrNot writes runs that may go to the disk directly and some that may not, also from memory that the disk cannot take
@@ -62,5 +64,44 @@ func TestStoresDirectlyOrNot(t *testing.T) {
 		if err := os.Remove(filepath.Join(dir, "f")); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestZerosTakeNoRoom reserves the room of a file and gives that of a chunk of zeros back; a file of one chunk needs none.
+func TestZerosTakeNoRoom(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	tr, err := openTree(dir, nil, 15)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.close()
+	files := []file{{Name: "big", Size: 3*chunkSize + 100}, {Name: "small", Size: chunkSize}, {Name: "had", Size: 2 * chunkSize}}
+	if err := tr.reserve(files, []int64{0, 0, 2 * chunkSize}); err != nil {
+		t.Fatal(err)
+	}
+	if exists(filepath.Join(dir, "small")) || exists(filepath.Join(dir, "had")) {
+		t.Error("room was made for what needs none")
+	}
+	blocks := func() int64 {
+		var st unix.Stat_t
+		if err := unix.Stat(filepath.Join(dir, "big"), &st); err != nil || st.Size != files[0].Size {
+			t.Fatalf("%d bytes (%v)", st.Size, err)
+		}
+		return st.Blocks
+	}
+	before := blocks()
+	if before < 3*chunkSize/512 {
+		t.Skip("this file system does not reserve room")
+	}
+	c := &fetcher{s: &seeder{tree: tr}}
+	if err := c.zero(files[0], &asked{off: chunkSize}, chunkSize); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.close(); err != nil {
+		t.Fatal(err)
+	}
+	if after := blocks(); before-after != chunkSize/512 {
+		t.Errorf("%d blocks became %d", before, after)
 	}
 }

@@ -134,9 +134,12 @@ func (c *fetcher) question(slot int, it item) error {
 	c.under++
 	began := time.Now()
 	have, err := c.local(f, off, c.bufs[slot][:max(0, min(int64(n), c.s.had[it.file]-off))])
-	if err == nil && c.s.from != nil && allZero(have) {
-		if there := c.s.from.read(f, off, c.bufs[slot][:n]); len(there) > 0 {
-			have, c.slots[slot].away = there, true
+	if err == nil && allZero(have) { // nothing is there, or what an interrupted copy has made room for
+		have = nil
+		if c.s.from != nil {
+			if there := c.s.from.read(f, off, c.bufs[slot][:n]); len(there) > 0 {
+				have, c.slots[slot].away = there, true
+			}
 		}
 	}
 	c.s.watch.onDisk(began)
@@ -208,7 +211,7 @@ func (c *fetcher) take(a answer) error {
 	}
 	c.s.watch.settled(q.want, a.Kind == frameSame)
 	if a.Kind == frameData {
-		c.s.choose.arrived(q.want, q.round, time.Now())
+		c.s.choose.arrived(q.want, len(a.Body), q.round, time.Now())
 	}
 	c.s.choose.over(q.round)
 	q.live = false
@@ -230,9 +233,10 @@ func (s *seeder) shorter(i int, size int64) {
 	}
 }
 
-// zero makes n bytes zero: a hole where nothing was, a punched one where something was.
+// zero makes n bytes zero: a hole, where something was or room was made.
 func (c *fetcher) zero(f file, q *asked, n int) error {
-	if len(q.have) == 0 || n == 0 || q.away { // what is away is not here, where nothing but zeros was
+	empty := len(q.have) == 0 || q.away // what is away is not here, where nothing but zeros was
+	if n == 0 || empty && f.Size <= chunkSize {
 		return nil
 	}
 	out, err := c.s.tree.open(&c.out, f, 0)
@@ -240,6 +244,9 @@ func (c *fetcher) zero(f file, q *asked, n int) error {
 		return &localError{err}
 	}
 	err = unix.Fallocate(int(out.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, q.off, int64(n))
+	if err != nil && empty {
+		return nil
+	}
 	if err != nil {
 		_, err = out.WriteAt(make([]byte, n), q.off)
 	}

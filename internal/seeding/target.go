@@ -139,6 +139,9 @@ func (s *seeder) prepare() error {
 			return err
 		}
 	}
+	if err := s.tree.reserve(s.files, s.had); err != nil {
+		return err
+	}
 	s.cut, s.gone = map[int]int64{}, map[int]bool{}
 	s.queue = newQueue(s.files, func(f file) bool { return s.tree.stays(f.Space, f.Name, !s.fresh) })
 	s.watch.start(total, len(s.files))
