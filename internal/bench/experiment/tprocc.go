@@ -19,14 +19,19 @@ type TproccOptions struct {
 	Duration     time.Duration // of one run
 	Transactions int64         // of each user, instead
 	Mode         tpcc.Mode     // default tpcc.Functions
+	KeyAndThink  bool          // users wait as people do, by tpcc.KeyAndThink
 }
 
 // Tprocc asks whether the mix is faster when its read-only transactions are routed to the secondaries, and checks the twelve
 // consistency conditions on every replica afterwards.
 func (b *Bed) Tprocc(ctx context.Context, o TproccOptions) (report.Experiment, error) {
+	waits := "no keying or thinking time"
+	if o.KeyAndThink {
+		waits = "keying and thinking times"
+	}
 	e := report.Experiment{
 		Name: "tprocc", Title: "TPC-C-derived transactions", Question: "Is the mix faster with its read-only transactions routed?", Scaled: !b.Published,
-		Conditions: b.conditions(fmt.Sprintf("%d warehouses, mode %s, no keying or thinking time", o.Warehouses, cmp.Or(o.Mode, tpcc.Functions))),
+		Conditions: b.conditions(fmt.Sprintf("%d warehouses, mode %s, %s", o.Warehouses, cmp.Or(o.Mode, tpcc.Functions), waits)),
 	}
 	if err := method.MustBeCapped(e.Name, b.Capped != "" || b.Apart || b.Group == nil); err != nil {
 		return e, err
@@ -119,7 +124,11 @@ func (b *Bed) mix(ctx context.Context, o TproccOptions, write, read string, user
 		rctx, cancel = context.WithTimeout(ctx, o.Duration)
 		defer cancel()
 	}
-	r, err := tpcc.Run(rctx, tpcc.RunOptions{DSN: write, ReadDSN: read, Clients: users, Mode: o.Mode, Seed: b.Seed, Transactions: o.Transactions, Dial: b.Dial, Tick: func(i tpcc.Interval) {
+	var waits tpcc.Waits
+	if o.KeyAndThink {
+		waits = tpcc.KeyAndThink
+	}
+	r, err := tpcc.Run(rctx, tpcc.RunOptions{Waits: waits, DSN: write, ReadDSN: read, Clients: users, Mode: o.Mode, Seed: b.Seed, Transactions: o.Transactions, Dial: b.Dial, Tick: func(i tpcc.Interval) {
 		b.Progress.Live("%.0f transactions/s, p99 %v", i.TPS, i.P99.Round(10*time.Microsecond))
 	}})
 	if err != nil {

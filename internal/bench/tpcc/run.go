@@ -18,6 +18,7 @@ type RunOptions struct {
 	ReadDSN    string          // where Order-Status and Stock-Level go; default: where everything goes
 	Clients    int             // terminals; default 8
 	Mode       Mode            // default Functions
+	Waits      Waits           // of each terminal, around each transaction; default: none
 	Seed       uint64          // of the terminals' inputs
 	Warehouses int             // default: as many as are loaded
 	Timeout    time.Duration   // after which an operation's outcome is unknown; default 5 s

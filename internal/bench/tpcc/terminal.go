@@ -51,6 +51,7 @@ type terminal struct {
 	drawn      int
 	left       int64 // transactions to run; negative: any number
 	mode       Mode
+	waits      Waits
 	write      *session.Session
 	read       *session.Session // the same as write without a read address
 	lastWrite  time.Time        // when the last read-write transaction was acknowledged
@@ -60,7 +61,7 @@ type terminal struct {
 func newTerminal(o RunOptions, c constants, i int) (*terminal, error) {
 	t := &terminal{
 		w: i/districts%o.Warehouses + 1, d: i%districts + 1,
-		warehouses: o.Warehouses, constants: c, rand: newStream(o.Seed, "terminal", i), cards: deck(), mode: o.Mode,
+		warehouses: o.Warehouses, constants: c, rand: newStream(o.Seed, "terminal", i), cards: deck(), mode: o.Mode, waits: o.Waits,
 	}
 	t.drawn = len(t.cards)
 	t.left = o.Transactions
@@ -113,6 +114,9 @@ func (t *terminal) run(ctx context.Context, rec *recorder) error {
 		}
 		e := event{kind: k}
 		op := t.transaction(k, &e)
+		if t.key(ctx, k); ctx.Err() != nil {
+			return nil
+		}
 		start := time.Now()
 		e.outcome, e.state, _ = s.Do(ctx, op) // the state says what the error was
 		end := time.Now()
@@ -128,8 +132,17 @@ func (t *terminal) run(ctx context.Context, rec *recorder) error {
 		if e.outcome == session.Fail && e.state != invalidItem {
 			session.Pause(ctx) // a server that refuses everything is not to be hammered
 		}
+		t.think(ctx, k)
 	}
 	return nil
+}
+
+func (t *terminal) key(ctx context.Context, k kind) { pause(ctx, t.waits.Keying[k]) }
+
+func (t *terminal) think(ctx context.Context, k kind) {
+	if mean := t.waits.Thinking[k]; mean > 0 {
+		pause(ctx, t.rand.thinking(mean))
+	}
 }
 
 func (t *terminal) draw() kind {
