@@ -301,14 +301,22 @@ func plainCommit(ctx context.Context, b *experiment.Bed, e *benchreport.Experime
 func benchTunnel() *cobra.Command {
 	var f experimentFlags
 	var csvFile string
-	o := experiment.TunnelOptions{Tunnel: bench.Published, Random: true}
+	var payloads []string
+	o := experiment.TunnelOptions{Tunnel: bench.Published}
 	c := &cobra.Command{
 		Use: "tunnel", Short: "What compression of the link gives: 10,000 rows, a commit per 250", Args: args(0, "no arguments"),
 		Long: `Inserts rows with one long column, a commit per 250, on a primary with synchronous secondaries behind a narrow link, with LOG_COMPRESSION OFF and
-AUTO, once with constant rows and once with random ones. The links of the lab are of 20 Mbit/s and 20 ms unless --link says otherwise, which needs root.` + targetHelp,
+AUTO, with constant rows, with text and with random ones in turns. The links of the lab are of 20 Mbit/s and 20 ms unless --link says otherwise, which needs root.` + targetHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
 			n := need{network: true, links: "lan"} // the lab is made on a fast one
 			o.Tunnel.Pipelined = true
+			o.Payloads = nil
+			for _, p := range payloads {
+				if !slices.Contains(bench.Payloads, bench.Payload(p)) {
+					return usage("--payload %s: choose among %v", p, bench.Payloads)
+				}
+				o.Payloads = append(o.Payloads, bench.Payload(p))
+			}
 			if csvFile != "" {
 				out, err := os.Create(csvFile)
 				if err != nil {
@@ -324,7 +332,7 @@ AUTO, once with constant rows and once with random ones. The links of the lab ar
 	c.Flags().IntVar(&o.Tunnel.Rows, "rows", bench.Published.Rows, "of each run")
 	c.Flags().IntVar(&o.Tunnel.Bytes, "bytes", bench.Published.Bytes, "of the column")
 	c.Flags().IntVar(&o.Tunnel.Every, "commit-every", bench.Published.Every, "rows of a transaction")
-	c.Flags().BoolVar(&o.Random, "random", true, "rows that do not shrink, too")
+	c.Flags().StringSliceVar(&payloads, "payload", []string{string(bench.Constant), string(bench.Text), string(bench.Random)}, "what is in the column: constant, as published; zeros; text; random")
 	c.Flags().StringVar(&csvFile, "minutes", "", "write `FILE` with a line timestamp,minutes,arm for each run, as the published script does")
 	return c
 }

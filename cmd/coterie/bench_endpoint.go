@@ -229,7 +229,7 @@ func (b *endpointBench) tunnel(ctx context.Context, profile string, a arm, w ben
 	lctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	took, rows, err := w.Run(lctx, c)
-	r := tunnelRun{Link: profile, Arm: a.name, Random: w.Random, Seconds: took.Seconds(), Rows: rows}
+	r := tunnelRun{Link: profile, Arm: a.name, Random: w.Payload == bench.Random, Seconds: took.Seconds(), Rows: rows}
 	if err != nil && lctx.Err() == nil {
 		return r, err
 	}
@@ -306,7 +306,7 @@ func quotients(ours, theirs []float64) []float64 {
 
 func (b *endpointBench) random(ctx context.Context) error {
 	w := bench.Published
-	w.Random = true
+	w.Payload = bench.Random
 	times, err := b.rounds(ctx, "wan-good", w, 3*time.Minute, wayBBR, wayOurs)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"strings"
 	"time"
 
@@ -13,12 +14,34 @@ import (
 
 // Tunnel is the published workload of a replication link: rows with one long column, a commit per so many, one session.
 type Tunnel struct {
-	Rows   int  // published: 10,000
-	Bytes  int  // of the column; published: 4,000
-	Every  int  // rows per commit; published: 250
-	Random bool // incompressible values, a new one per row, instead of one constant
+	Rows    int     // published: 10,000
+	Bytes   int     // of the column; published: 4,000
+	Every   int     // rows per commit; published: 250
+	Payload Payload // default Constant, as published
 
 	Pipelined bool // the statements of a transaction are sent at once, as a script that runs on the server does without round trips
+}
+
+// Payload is what is in the long column.
+type Payload string
+
+// The payloads, from the best case of any compression to the worst. Text and Random have another value in each row.
+const (
+	Constant Payload = "constant" // one letter, as published
+	Zeros    Payload = "zeros"    // bytes of zero
+	Text     Payload = "text"     // words
+	Random   Payload = "random"   // bytes that do not shrink
+)
+
+// Payloads are all of them.
+var Payloads = []Payload{Constant, Zeros, Text, Random}
+
+// Rows names rows that hold it.
+func (p Payload) Rows() string {
+	if p == Zeros || p == Text {
+		return "rows of " + string(p)
+	}
+	return string(p) + " rows"
 }
 
 // Published is the workload as published.
@@ -27,7 +50,7 @@ var Published = Tunnel{Rows: 10_000, Bytes: 4_000, Every: 250}
 // Prepare makes the empty table. The column is stored as it is: PostgreSQL's own compression of long values would hide the link.
 func (w Tunnel) Prepare(ctx context.Context, c *pgx.Conn) error {
 	kind := fmt.Sprintf("char(%d)", w.Bytes)
-	if w.Random {
+	if w.Payload == Zeros || w.Payload == Random {
 		kind = "bytea"
 	}
 	for _, sql := range []string{
@@ -42,10 +65,13 @@ func (w Tunnel) Prepare(ctx context.Context, c *pgx.Conn) error {
 
 // Run inserts the rows and returns how long it took and how many were committed. With an error of ctx both count up to there.
 func (w Tunnel) Run(ctx context.Context, c *pgx.Conn) (took time.Duration, committed int, err error) {
-	var pad any = strings.Repeat("x", w.Bytes)
+	next, err := w.values()
+	if err != nil {
+		return 0, 0, err
+	}
 	began := time.Now()
 	for n := 0; n < w.Rows; n += w.Every {
-		err := pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error { return w.transaction(ctx, tx, n, pad) })
+		err := pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error { return w.transaction(ctx, tx, n, next) })
 		if err != nil {
 			return time.Since(began), n, errors.Join(err, ctx.Err())
 		}
@@ -53,16 +79,36 @@ func (w Tunnel) Run(ctx context.Context, c *pgx.Conn) (took time.Duration, commi
 	return time.Since(began), w.Rows, nil
 }
 
+// values returns what gives the long column of one row after the other.
+func (w Tunnel) values() (next func() (any, error), err error) {
+	switch w.Payload {
+	case Constant, "":
+		x := strings.Repeat("x", w.Bytes)
+		return func() (any, error) { return x, nil }, nil
+	case Zeros:
+		zeros := make([]byte, w.Bytes)
+		return func() (any, error) { return zeros, nil }, nil
+	case Text:
+		rng := mathrand.New(mathrand.NewPCG(1, uint64(w.Rows))) //nolint:gosec // text, no secret
+		return func() (any, error) { return string(prose(nil, w.Bytes, rng)), nil }, nil
+	case Random:
+		return func() (any, error) {
+			b := make([]byte, w.Bytes)
+			_, err := rand.Read(b)
+			return b, err
+		}, nil
+	default:
+		return nil, fmt.Errorf("no payload %q: choose among %v", w.Payload, Payloads)
+	}
+}
+
 // transaction inserts the rows from n on, as many as are committed together.
-func (w Tunnel) transaction(ctx context.Context, tx pgx.Tx, n int, pad any) error {
+func (w Tunnel) transaction(ctx context.Context, tx pgx.Tx, n int, next func() (any, error)) error {
 	batch := &pgx.Batch{}
 	for i := range min(w.Every, w.Rows-n) {
-		if w.Random {
-			b := make([]byte, w.Bytes)
-			if _, err := rand.Read(b); err != nil {
-				return err
-			}
-			pad = b
+		pad, err := next()
+		if err != nil {
+			return err
 		}
 		if w.Pipelined {
 			batch.Queue("INSERT INTO tunnel VALUES ($1, $2)", n+i, pad)

@@ -121,14 +121,14 @@ func TestOnAPair(t *testing.T) {
 	t.Run("tunnel", func(t *testing.T) {
 		runs := 0
 		e, err := same.Tunnel(t.Context(), TunnelOptions{
-			Tunnel: bench.Tunnel{Rows: 100, Bytes: 400, Every: 25}, Random: true, CSV: func(time.Time, time.Duration, string) { runs++ },
+			Tunnel: bench.Tunnel{Rows: 100, Bytes: 400, Every: 25}, Payloads: bench.Payloads, CSV: func(time.Time, time.Duration, string) { runs++ },
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		whole(t, e, 3)
-		if runs != 8 {
-			t.Errorf("%d runs were told, want 2 blocks of 2 arms of 2 payloads", runs)
+		if runs != 16 {
+			t.Errorf("%d runs were told, want 2 blocks of 2 arms of 4 payloads", runs)
 		}
 	})
 	t.Run("failover", func(t *testing.T) {

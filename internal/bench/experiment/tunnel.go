@@ -13,10 +13,10 @@ import (
 
 // TunnelOptions says what goes through the tunnel.
 type TunnelOptions struct {
-	Tunnel bench.Tunnel                                       // its Random is not looked at: each payload is measured
-	Random bool                                               // incompressible rows, too
-	Link   string                                             // shape of the links, in words
-	CSV    func(at time.Time, took time.Duration, arm string) // is told every run, as the published script logs it; may be nil
+	Tunnel   bench.Tunnel
+	Payloads []bench.Payload                                    // each is measured; the tunnel's own is not looked at
+	Link     string                                             // shape of the links, in words
+	CSV      func(at time.Time, took time.Duration, arm string) // is told every run, as the published script logs it; may be nil
 }
 
 // Tunnel asks what the compression of the link gives: rows with one long column, a commit per so many, to synchronous secondaries over
@@ -36,26 +36,22 @@ func (b *Bed) Tunnel(ctx context.Context, o TunnelOptions) (report.Experiment, e
 			arms[i].dsn = b.Group.ReadWrite()
 		}
 	}
-	payloads := []bool{false}
-	if o.Random {
-		payloads = append(payloads, true)
-	}
 	samples := map[string]*sample{}
 	const each = 4 * time.Second
-	b.Progress.Plan(time.Duration(b.Blocks*len(arms)*len(payloads)) * each)
+	b.Progress.Plan(time.Duration(b.Blocks*len(arms)*len(o.Payloads)) * each)
 	err := b.turns(ctx, e.Name, arms, func(ctx context.Context, block int, a arm) error {
-		for _, random := range payloads {
-			b.Progress.Step(each, "tunnel, block %d of %d: %s, %s rows", block+1, b.Blocks, a.name, payload(random))
+		for _, p := range o.Payloads {
+			b.Progress.Step(each, "tunnel, block %d of %d: %s, %s", block+1, b.Blocks, a.name, p.Rows())
 			w := o.Tunnel
-			w.Random = random
+			w.Payload = p
 			took, err := tunnelOnce(ctx, a.dsn, w)
 			if err != nil {
 				return err
 			}
 			if o.CSV != nil {
-				o.CSV(time.Now(), took, a.name+", "+payload(random))
+				o.CSV(time.Now(), took, a.name+", "+string(p))
 			}
-			k := a.name + payload(random)
+			k := a.name + string(p)
 			if samples[k] == nil {
 				samples[k] = &sample{}
 			}
@@ -66,14 +62,7 @@ func (b *Bed) Tunnel(ctx context.Context, o TunnelOptions) (report.Experiment, e
 	if err != nil {
 		return e, err
 	}
-	return e, b.tunnelReport(&e, arms, payloads, samples)
-}
-
-func payload(random bool) string {
-	if random {
-		return "random"
-	}
-	return "constant"
+	return e, b.tunnelReport(&e, arms, o.Payloads, samples)
 }
 
 func tunnelOnce(ctx context.Context, dsn string, w bench.Tunnel) (time.Duration, error) {
@@ -89,16 +78,16 @@ func tunnelOnce(ctx context.Context, dsn string, w bench.Tunnel) (time.Duration,
 	return took, err
 }
 
-func (b *Bed) tunnelReport(e *report.Experiment, arms []arm, payloads []bool, samples map[string]*sample) error {
+func (b *Bed) tunnelReport(e *report.Experiment, arms []arm, payloads []bench.Payload, samples map[string]*sample) error {
 	tables, sources, err := b.published("tunnel.csv")
 	if err != nil {
 		return err
 	}
 	e.Published = sources
 	one, two := arms[0].name, arms[1].name
-	for _, random := range payloads {
-		x, y := samples[one+payload(random)], samples[two+payload(random)]
-		t := report.Table{Title: payload(random) + " rows", Columns: []report.Column{
+	for _, p := range payloads {
+		x, y := samples[one+string(p)], samples[two+string(p)]
+		t := report.Table{Title: p.Rows(), Columns: []report.Column{
 			{Name: "run"},
 			{Name: "standard", Unit: "min", Published: true},
 			{Name: "boosted", Unit: "min", Published: true},
@@ -111,7 +100,7 @@ func (b *Bed) tunnelReport(e *report.Experiment, arms []arm, payloads []bool, sa
 		for i := range x.values {
 			key := fmt.Sprint(i + 1)
 			pub := []any{nil, nil, nil}
-			if !random {
+			if p == bench.Constant {
 				pub = []any{b.figure(tables[0], key, "standard_min"), b.figure(tables[0], key, "boosted_min"), b.figure(tables[0], key, "difference_pct")}
 			}
 			t.Rows = append(t.Rows, append(append([]any{key}, pub...), x.values[i]/60, y.values[i]/60, 100*(x.values[i]-y.values[i])/x.values[i]))
@@ -121,19 +110,19 @@ func (b *Bed) tunnelReport(e *report.Experiment, arms []arm, payloads []bool, sa
 		t.Rows = append(t.Rows, []any{"average", nil, nil, nil, sumX / n / 60, sumY / n / 60, 100 * (sumX - sumY) / sumX})
 		e.Tables = append(e.Tables, t)
 		c := compare(x, y, method.LowerIsBetter)
-		e.Comparisons = append(e.Comparisons, report.Comparison{Name: payload(random) + " rows", Metric: "time", Unit: "s", A: one, B: two, Comparison: c})
+		e.Comparisons = append(e.Comparisons, report.Comparison{Name: p.Rows(), Metric: "time", Unit: "s", A: one, B: two, Comparison: c})
 		for i, s := range []*sample{x, y} {
-			e.Metrics = append(e.Metrics, s.metric(payload(random)+"/"+arms[i].name+"/time", "s", method.LowerIsBetter))
+			e.Metrics = append(e.Metrics, s.metric(string(p)+"/"+arms[i].name+"/time", "s", method.LowerIsBetter))
 		}
-		if !random {
-			e.Answer = fmt.Sprintf("With %s the run takes %s of the time that it takes with %s.", two, inWords(c), one)
-			if b.Group != nil {
-				e.Answer = fmt.Sprintf("With compression constant rows take %s of the time.", inWords(c))
-			}
-		} else {
-			e.Answer += fmt.Sprintf(" With random rows, which do not shrink, it is %s.", inWords(c))
+		switch {
+		case e.Answer != "":
+			e.Answer += fmt.Sprintf(" With %s it is %s.", p.Rows(), inWords(c))
+		case b.Group != nil:
+			e.Answer = fmt.Sprintf("With compression %s take %s of the time.", p.Rows(), inWords(c))
+		default:
+			e.Answer = fmt.Sprintf("With %s, %s take %s of the time that they take with %s.", two, p.Rows(), inWords(c), one)
 		}
 	}
-	e.Notes = append(e.Notes, "Constant rows shrink about a hundredfold and are the best case of any compression; random rows are the worst. Real data is between.")
+	e.Notes = append(e.Notes, "Constant rows and zeros shrink about a hundredfold and are the best case of any compression, rows of text shrink to a quarter or so, random rows not at all.")
 	return nil
 }
