@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -126,7 +127,13 @@ func becomeServerUser(dir string) error {
 			gids = append(gids, id)
 		}
 	}
-	if err := errors.Join(syscall.Setgroups(gids), syscall.Setgid(gid), syscall.Setuid(uid)); err != nil {
+	runtime.LockOSThread() // capabilities are a thread's: what executes the program below has to be the one that kept them
+	defer runtime.UnlockOSThread()
+	raise, err := keepNetworkCapabilities()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(syscall.Setgroups(gids), syscall.Setgid(gid), syscall.Setuid(uid), raise()); err != nil {
 		return fmt.Errorf("become user %s: %w", serverUser, err)
 	}
 	var env []string

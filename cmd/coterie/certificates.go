@@ -31,6 +31,7 @@ func (n *node) newRenewer() *endpoint.Renewer {
 			if n.sessions.server == nil {
 				return nil // no clients are served here
 			}
+			defer n.sessions.touch() // it may have been issued for the names of before
 			return n.loadListenerCertificate()
 		},
 	}

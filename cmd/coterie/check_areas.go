@@ -113,6 +113,11 @@ func findGroup(ctx context.Context, dir string) ([]check.Finding, error) {
 		return nil, err
 	}
 	out = append(out, judgeNames(ctx, urls, (&net.Resolver{}).LookupHost)...)
+	listener, err := findListener(ctx, cl, (&net.Resolver{}).LookupHost)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, listener...)
 	never, err := rowsOf(ctx, cl, `SELECT name, failover_mode FROM coterie.replicas
 WHERE availability_mode = 'SYNCHRONOUS_COMMIT' AND join_state = 'JOINED' AND role <> 'PRIMARY' AND (failover_mode <> 'AUTOMATIC' OR suspended)`)
 	if err != nil {

@@ -177,6 +177,9 @@ func (l *language) reportSessions(out *catalog.Node) {
 	if server == nil {
 		return
 	}
+	if name := l.n.named.Load(); name != nil {
+		out.Places = name.places()
+	}
 	stats := server.Stats()
 	out.FellBack, out.Lagged = stats.FellBack, stats.Lagged
 	for _, s := range stats.LastMinute {

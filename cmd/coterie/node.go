@@ -59,6 +59,7 @@ type node struct {
 	probes   *probes
 	links    *links // nil on a witness
 	language *language
+	named    atomic.Pointer[named] // nil: this node serves no clients, or not yet
 	agent    *agent.Agent
 	ready    chan struct{} // closed once there is an agent
 	vote     vote
@@ -315,6 +316,12 @@ func (n *node) openPorts(run func(string, func(context.Context) error)) error {
 		n.sessions.server = s
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + listener.Loops()) // a loop that is busy keeps one
 		run("listener", s.Serve)
+		name := newNamed(n)
+		n.named.Store(name)
+		run("listener's name", name.keep)
+		if name.holder != nil {
+			run("virtual addresses", name.holder.Run)
+		}
 	}
 	server := api.NewServer(&manager{n}, n.log.With("part", "api"))
 	run("management socket", func(ctx context.Context) error { return server.ServeAdmin(ctx, n.layout.AgentSock()) })
@@ -422,6 +429,7 @@ func (n *node) groupChanged(g ag.Group) {
 			n.log.Error("the listener keeps its rules", "err", err)
 		}
 	}
+	n.sessions.touch()
 	n.endpoint.CloseUnauthorised()
 	n.ports.refresh()
 }

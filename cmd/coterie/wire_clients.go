@@ -38,6 +38,11 @@ func newSessions(self ag.ReplicaID) *sessions {
 
 func (s *sessions) Publish(r *ag.Routes) {
 	s.routes.Store(r)
+	s.touch()
+}
+
+// touch has everybody look again who waits for a change.
+func (s *sessions) touch() {
 	s.mu.Lock()
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -132,7 +137,8 @@ func (n *node) loadListenerCertificate() error {
 	return nil
 }
 
-// restartListener reads again what this node's client ports are made of: its certificate and its rules. Sessions go on.
+// restartListener reads again what this node's client ports are made of, its certificate and its rules, and opens the group's own port
+// again. Sessions go on.
 func (n *node) restartListener() error {
 	if n.sessions.server == nil {
 		return nil // it has none
@@ -145,6 +151,8 @@ func (n *node) restartListener() error {
 		return err
 	}
 	n.sessions.server.SetRules(rules)
+	n.sessions.server.SetNamed(nil) // opened again by the next look
+	n.sessions.touch()
 	return nil
 }
 

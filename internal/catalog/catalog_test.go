@@ -54,6 +54,7 @@ func demo() Facts {
 				Links:    []Link{{Peer: "b", Transport: "tcp", Codec: "lz4", RTT: 0.5, Sent: 1000, Encoded: 400, Received: 10, Resent: 1}},
 				Commits:  &Commits{Waits: 7, Waited: 21 * time.Millisecond, Max: 9 * time.Millisecond, Mean: 3 * time.Millisecond, P50: 2 * time.Millisecond, P95: 8 * time.Millisecond, P99: 9 * time.Millisecond},
 				Sessions: []Session{{ID: 1, User: "app", Database: "shop", Client: "10.0.0.1:5", Intent: ag.ReadWrite, Replica: "a", State: "idle", Since: noon}},
+				Places:   []Place{{Address: "10.0.0.9/24", State: "ONLINE", Device: "eth0"}},
 				Readers:  []Second{{At: noon, Readers: 4, Routed: 3, Pct: 75}},
 				Routes:   &ag.Routes{Epoch: 7, Self: "a", Primary: "a", WriteOpen: true, ReadList: [][]ag.ReplicaID{{"b", "c"}, {"a"}}, Targets: []ag.Target{{ID: "a", Healthy: true}, {ID: "b", Healthy: true, Readable: true}}},
 			},

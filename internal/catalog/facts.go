@@ -46,6 +46,7 @@ type Node struct {
 	FellBack  uint64         `json:"fell_back"` // readers sent to the primary since the node started
 	Lagged    uint64         `json:"lagged"`    // times a replica was passed over for coterie.max_lag since then
 	Readers   []Second       `json:"readers,omitempty"`
+	Places    []Place        `json:"places,omitempty"` // of the group's listener
 	Uptime    time.Duration  `json:"uptime_ns"`
 	Lease     time.Duration  `json:"lease_ns,omitempty"`    // left, as primary
 	Commit    *time.Time     `json:"last_commit,omitempty"` // of the last transaction committed, or replayed, here
@@ -97,6 +98,14 @@ type Session struct {
 	PID      uint32       `json:"pid"`
 	Path     string       `json:"path"`    // of the bytes at that node's listener: loop or goroutines
 	Backend  string       `json:"backend"` // own, opened ahead, or reused after another client
+}
+
+// Place is an address or a port of the group's listener on the node that reports it.
+type Place struct {
+	Address string `json:"address"` // host:port where it listens, or an address with the length of its subnet's prefix
+	State   string `json:"state"`   // ONLINE, OFFLINE, FAILED
+	Device  string `json:"device,omitempty"`
+	Problem string `json:"problem,omitempty"` // and what to do
 }
 
 // Second is one in which readers logged in at a node's listener, and where they were sent.

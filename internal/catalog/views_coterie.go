@@ -78,6 +78,19 @@ var ownViews = []view{
 		rows:    ownRoutes,
 	},
 	{
+		schema: "coterie", name: "addresses", about: "The named listener on each node: the virtual addresses, ONLINE where the primary is, and the ports opened for it beside the node's own. A problem says what to do.",
+		columns: cols("node t, address t, state t, device t, problem t"),
+		rows: func(f Facts) [][]any {
+			var out [][]any
+			for _, r := range f.Group.Replicas {
+				for _, p := range f.Nodes[r.ID].Places {
+					out = append(out, []any{string(r.ID), p.Address, p.State, orNull(p.Device), orNull(p.Problem)})
+				}
+			}
+			return out
+		},
+	},
+	{
 		schema: "coterie", name: "routed", about: "Readers that logged in at each node's listener, by second of the last minute: how many, and what part of them went to a secondary. Seconds without any are left out.",
 		columns: cols("node t, at ts, readers i8, routed i8, routed_pct f"),
 		rows: func(f Facts) [][]any {

@@ -316,10 +316,27 @@ func listenerAddresses(f Facts) [][]any {
 			if err != nil {
 				continue
 			}
-			out = append(out, one(f, listenerID(f, l), p.Addr().String(), strconv.Itoa(p.Bits()), int64(0), nil, nil, nil, int64(0), "OFFLINE")...)
+			state := f.addressState(a)
+			out = append(out, one(f, listenerID(f, l), p.Addr().String(), strconv.Itoa(p.Bits()), int64(0), nil, nil, nil, state.n, state.desc)...)
 		}
 	}
 	return out
+}
+
+// addressState is ONLINE where any node holds the address, else FAILED where the node that should says so.
+func (f Facts) addressState(prefix string) code {
+	state := code{0, "OFFLINE"}
+	for _, n := range f.Nodes {
+		for _, p := range n.Places {
+			switch {
+			case p.Address == prefix && p.State == "ONLINE":
+				return code{1, "ONLINE"}
+			case p.Address == prefix && p.State == "FAILED":
+				state = code{3, "FAILED"}
+			}
+		}
+	}
+	return state
 }
 
 func (f Facts) replicaState(r ag.Replica) []any {

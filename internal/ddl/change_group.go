@@ -221,18 +221,7 @@ func (c *change) addListener(l Listener) *Error {
 		x.Addresses = append(x.Addresses, text)
 	}
 	c.group.Options.Listeners = append(list, x)
-	c.listenerNotice(x)
 	return nil
-}
-
-// listenerNotice says what of a listener has no engine yet.
-func (c *change) listenerNotice(l ag.Listener) {
-	if len(l.Addresses) > 0 {
-		c.notice("LISTENER IP: %s", NotYet)
-	}
-	if l.Port != 0 {
-		c.notice("LISTENER PORT: %s; every node listens on its own ports", NotYet)
-	}
 }
 
 // prefix prints the address with its prefix length; that of IPv6 is 64.
@@ -277,7 +266,6 @@ func (c *change) modifyListener(l Listener) *Error {
 	}
 	if l.Port != 0 {
 		x.Port = l.Port
-		c.listenerNotice(ag.Listener{Port: l.Port})
 		return nil
 	}
 	text := l.Addresses[0].prefix()
@@ -288,7 +276,6 @@ func (c *change) modifyListener(l Listener) *Error {
 		return at(l.pos, 0, StateInvalid, "a listener has at most %d addresses", maxEntries)
 	}
 	x.Addresses = append(x.Addresses, text)
-	c.listenerNotice(ag.Listener{Addresses: x.Addresses})
 	return nil
 }
 

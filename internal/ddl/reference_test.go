@@ -75,7 +75,7 @@ var chapters = []struct {
 	{
 		"LISTENER", `ALTER AVAILABILITY GROUP name
     { ADD LISTENER 'name' ( … ) | MODIFY LISTENER 'name' ( { ADD IP ( … ) | PORT = port } ) | RESTART LISTENER 'name' | REMOVE LISTENER 'name' }`,
-		"A group has one named listener beside the ports of every node, which need none. Its addresses and its port are recorded, shown, and not yet in effect: a notice says so. WITH DHCP is refused. RESTART has every node read the certificate and the rules of its client ports again; sessions go on.",
+		"A group has one named listener beside the ports of every node, which need none. Its addresses are put up on the node that is the primary, each on the device that is in its subnet, and follow it; its port is opened on every node, for read-write clients; its name and its addresses are in every node's certificate. All of it takes effect at once, and coterie.addresses shows it. Coterie writes nothing to DNS. WITH DHCP is refused. RESTART has every node read the certificate and the rules of its client ports and open the listener's port again; sessions go on.",
 		[]example{{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] MODIFY LISTENER N'DemoAG-L' (ADD IP (N'fd00::9'))"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] RESTART LISTENER N'DemoAG-L'"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] REMOVE LISTENER N'DemoAG-L'"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] ADD LISTENER N'DemoAG-L' (PORT = 1433)"}},
 	},
 	{

@@ -12,8 +12,10 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 )
@@ -249,4 +251,49 @@ func (ca *CA) RenewFor(peer Identity, pin string, csr []byte, hosts []string) ([
 // issueListener signs a certificate for a client port.
 func (ca *CA) issueListener(pub crypto.PublicKey, hosts []string) ([]byte, error) {
 	return ca.issue(pub, "Coterie listener", nil, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth})
+}
+
+// NameListener issues the listener's certificate in pkiDir anew, for the same key, unless it is good for exactly hosts, and reports
+// whether it did. It leaves out, and returns, what no certificate can name. Of a certificate that another authority has signed it says
+// nothing: that is its administrator's business. It needs the authority's key there.
+func NameListener(pkiDir string, hosts []string) (done bool, unnamed []string, err error) {
+	ca, err := LoadCA(pkiDir)
+	if err != nil {
+		return false, nil, err
+	}
+	believed, err := parseAuthorities(ca.bundlePEM)
+	if err != nil {
+		return false, nil, err
+	}
+	var named []string
+	for _, h := range hosts {
+		if validateHosts([]string{h}) != nil || len(named) == maxHosts {
+			unnamed = append(unnamed, h)
+		} else if ip := net.ParseIP(h); h != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			named = append(named, h)
+		}
+	}
+	pair, err := os.ReadFile(filepath.Join(pkiDir, fileListenerCert))
+	if err != nil {
+		return false, unnamed, fmt.Errorf("read the listener's certificate: %w", err)
+	}
+	block, _ := pem.Decode(pair)
+	if block == nil {
+		return false, unnamed, fmt.Errorf("%s holds no PEM certificate", fileListenerCert)
+	}
+	old, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return false, unnamed, fmt.Errorf("%s: %w", fileListenerCert, err)
+	}
+	has := hostsOf(old)
+	slices.Sort(has)
+	slices.Sort(named)
+	if named = slices.Compact(named); slices.Equal(has, named) || newTrust(believed...).issuer(old) == nil {
+		return false, unnamed, nil
+	}
+	chain, err := ca.issueListener(old.PublicKey, named)
+	if err != nil {
+		return false, unnamed, err
+	}
+	return true, unnamed, writeFile(pkiDir, fileListenerCert, chain, 0o644)
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -276,5 +277,48 @@ func TestReloadUnderStreams(t *testing.T) {
 	}
 	if err := b.Reload(dir); err == nil {
 		t.Error("took another node's certificate")
+	}
+}
+
+// The listener's certificate follows the listener's names: same key, same authority, and nothing of what another authority has signed.
+func TestNameListener(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	dir, _ := aNodeDir(t, ca, KindReplica)
+	pin := KeyPin(leafIn(t, dir, fileListenerCert))
+	name := func(hosts ...string) bool {
+		t.Helper()
+		done, _, err := NameListener(dir, hosts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	if name("10.0.0.7", "db.example.org", "localhost", "127.0.0.1") {
+		t.Error("issued anew for the names that it has")
+	}
+	if !name("db.example.org", "shop-l", "10.0.0.99", "fd00::99") {
+		t.Error("not issued for new names")
+	}
+	leaf := leafIn(t, dir, fileListenerCert)
+	for _, h := range []string{"shop-l", "10.0.0.99", "fd00::99", "localhost"} {
+		if err := leaf.VerifyHostname(h); err != nil {
+			t.Error(err)
+		}
+	}
+	if leaf.VerifyHostname("10.0.0.7") == nil || KeyPin(leaf) != pin || leaf.CheckSignatureFrom(ca.Cert) != nil {
+		t.Error("the certificate has an old name, another key or another authority")
+	}
+	if _, unnamed, err := NameListener(dir, []string{"no name at all", "shop-l"}); err != nil || !slices.Equal(unnamed, []string{"no name at all"}) {
+		t.Errorf("what cannot be named: %q %v", unnamed, err)
+	}
+	cert, key, err := newTestCA(t, groupA).IssueListener([]string{"db.example.org"})
+	if err == nil {
+		err = SaveListener(dir, cert, key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name("shop-l") {
+		t.Error("another authority's certificate was replaced")
 	}
 }

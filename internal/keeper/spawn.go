@@ -89,7 +89,7 @@ func spawn(exe, nodeDir, runDir string) (<-chan int, error) {
 // defaultSlack is the kernel's own timer slack.
 const defaultSlack = 50 * time.Microsecond
 
-// startPunctually starts a process whose timers, and those of the server it will start, keep the kernel's own slack, whatever the
+// startPunctually starts a process without capabilities whose timers, and those of the server it will start, keep the kernel's own slack, whatever the
 // caller allows its own: a process inherits that of the thread that makes it.
 func startPunctually(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
@@ -100,5 +100,23 @@ func startPunctually(cmd *exec.Cmd) error {
 			defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(own), 0, 0, 0) }()
 		}
 	}
+	defer withoutCapabilities()()
 	return cmd.Start()
+}
+
+// withoutCapabilities takes from the calling thread, which must be locked, what the programs that it executes would inherit, and
+// returns what gives it back: the agent may have been given capabilities for its network, and no server needs them.
+func withoutCapabilities() (back func()) {
+	var had []uintptr
+	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+		if is, err := unix.PrctlRetInt(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_IS_SET, c, 0, 0); err == nil && is == 1 {
+			had = append(had, c)
+		}
+	}
+	_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) // a kernel without them has none to inherit
+	return func() {
+		for _, c := range had {
+			_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, c, 0, 0)
+		}
+	}
 }

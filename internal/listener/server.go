@@ -32,6 +32,10 @@ type Server struct {
 	leads    shared[struct{}]         // whether this node still leads
 	marked   shared[Standing]         // where the primary stands
 	marks    marks                    // where it has stood
+	named    struct {                 // the ports of SetNamed
+		mu    sync.Mutex
+		ports map[string]port // by address; guarded by mu
+	}
 
 	silentSince atomic.Int64            // CLOCK_BOOTTIME at which the primary last did not answer about a role; 0: never
 	loops       atomic.Pointer[[]*loop] // nil: none, or not yet
@@ -218,6 +222,7 @@ func (s *Server) beginClosing() {
 }
 
 func (s *Server) closePorts() {
+	s.closeNamed()
 	for _, p := range s.ports {
 		_ = p.Close()
 	}

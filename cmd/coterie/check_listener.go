@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/check"
+)
+
+// findListener compares the group's named listener with what the nodes hold of it and with DNS, into which Coterie writes nothing.
+func findListener(ctx context.Context, cl *api.Client, lookup func(context.Context, string) ([]string, error)) ([]check.Finding, error) {
+	names, err := rowsOf(ctx, cl, "SELECT dns_name FROM sys.availability_group_listeners")
+	if err != nil {
+		return nil, err
+	}
+	held, err := rowsOf(ctx, cl, "SELECT ip_address FROM sys.availability_group_listener_ip_addresses")
+	if err != nil {
+		return nil, err
+	}
+	problems, err := rowsOf(ctx, cl, "SELECT node, address, problem FROM coterie.addresses WHERE state = 'FAILED' ORDER BY node, address")
+	if err != nil {
+		return nil, err
+	}
+	out := judgePlaces(problems)
+	for _, r := range names {
+		out = append(out, judgeListenerName(ctx, fmt.Sprint(r[0]), column(held), lookup)...)
+	}
+	return out, nil
+}
+
+func column(rows [][]any) (out []string) {
+	for _, r := range rows {
+		out = append(out, fmt.Sprint(r[0]))
+	}
+	return out
+}
+
+// judgePlaces finds the addresses and ports, given as rows of node, address and problem, that a node should serve and does not.
+func judgePlaces(rows [][]any) (out []check.Finding) {
+	for _, r := range rows {
+		what, run, _ := strings.Cut(fmt.Sprint(r[2]), "; ")
+		out = append(out, check.Finding{
+			Level: check.Problem, What: fmt.Sprintf("%v does not serve %v of the listener: %s", r[0], r[1], what),
+			Why: "clients that know no other address do not reach the group", Run: run,
+		})
+	}
+	return out
+}
+
+// judgeListenerName looks the name up: it should lead to the listener's addresses, all of them and no others.
+func judgeListenerName(ctx context.Context, name string, addresses []string, lookup func(context.Context, string) ([]string, error)) []check.Finding {
+	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
+	defer cancel()
+	found, err := lookup(ctx, name)
+	f := check.Finding{Level: check.Warning, Why: "clients that use the name do not reach the group by it; Coterie writes nothing to DNS"}
+	switch {
+	case err != nil:
+		f.What, f.Run = fmt.Sprintf("the listener's name %s has no address here: %v", name, err), "give it in DNS "+orNodes(addresses)
+	case len(addresses) == 0:
+		return nil // which of the nodes it names is its owner's choice
+	default:
+		var missing, odd []string
+		for _, a := range addresses {
+			if !slices.Contains(found, a) {
+				missing = append(missing, a)
+			}
+		}
+		for _, a := range found {
+			if !slices.Contains(addresses, a) {
+				odd = append(odd, a)
+			}
+		}
+		if missing == nil && odd == nil {
+			return nil
+		}
+		f.What = fmt.Sprintf("the listener's name %s leads to %s, and the listener is at %s", name, strings.Join(found, ", "), strings.Join(addresses, ", "))
+		f.Run = "give it in DNS " + orNodes(addresses)
+	}
+	return []check.Finding{f}
+}
+
+func orNodes(addresses []string) string {
+	if len(addresses) == 0 {
+		return "the addresses of the group's nodes"
+	}
+	return "the addresses " + strings.Join(addresses, ", ")
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+func TestListenAt(t *testing.T) {
+	four, six := "10.0.0.9/24", "fd00::9/64"
+	for _, c := range []struct {
+		own, want string
+		l         ag.Listener
+	}{
+		{":5432", "", ag.Listener{}},
+		{":5432", "", ag.Listener{Addresses: []string{four}}}, // served already
+		{":5432", "", ag.Listener{Port: 5432}},
+		{"10.0.0.1:5432", "10.0.0.9:5432 [fd00::9]:5432", ag.Listener{Addresses: []string{four, six}}},
+		{"10.0.0.1:5432,/var/run/postgresql/.s.PGSQL.5432", "10.0.0.9:1433", ag.Listener{Addresses: []string{four}, Port: 1433}},
+		{":5432", ":1433", ag.Listener{Port: 1433}},
+		{":5432", "10.0.0.9:1433", ag.Listener{Addresses: []string{four}, Port: 1433}},
+		{"10.0.0.9:5432", "", ag.Listener{Addresses: []string{four}}},
+		{"127.0.0.1:5432,10.0.0.1:1433", "", ag.Listener{Port: 1433}},
+		{"", "", ag.Listener{Addresses: []string{four}}},
+	} {
+		if got := strings.Join(listenAt(c.l, c.own), " "); got != c.want {
+			t.Errorf("%+v beside %q: %q, want %q", c.l, c.own, got, c.want)
+		}
+	}
+}
+
+func TestJudgeListenerName(t *testing.T) {
+	dns := func(found ...string) func(context.Context, string) ([]string, error) {
+		return func(context.Context, string) ([]string, error) {
+			if found == nil {
+				return nil, errors.New("no such host")
+			}
+			return found, nil
+		}
+	}
+	for _, c := range []struct {
+		name, want string
+		addresses  []string
+		found      []string
+	}{
+		{"not there", "has no address here: no such host", []string{"10.0.0.9"}, nil},
+		{"elsewhere", "leads to 10.0.0.1, and the listener is at 10.0.0.9", []string{"10.0.0.9"}, []string{"10.0.0.1"}},
+		{"one of two", "leads to 10.0.0.9, and the listener is at 10.0.0.9, fd00::9", []string{"10.0.0.9", "fd00::9"}, []string{"10.0.0.9"}},
+		{"all", "", []string{"10.0.0.9", "fd00::9"}, []string{"fd00::9", "10.0.0.9"}},
+		{"the nodes' own", "", nil, []string{"10.0.0.1"}},
+	} {
+		got := judgeListenerName(t.Context(), "shop-l", c.addresses, dns(c.found...))
+		if c.want == "" && len(got) != 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0].What, c.want) || got[0].Run == "") {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+	if got := judgePlaces([][]any{{"n1", "10.0.0.9/24", "no right; run it by the unit"}}); len(got) != 1 || got[0].Run != "run it by the unit" {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,126 @@
+package vip
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"net/netip"
+)
+
+// The frames by which neighbours learn an address and say that they have it: ARP (RFC 826, announcements and probes of RFC 5227) and
+// neighbour discovery (RFC 4861, unsolicited advertisements in 7.2.6; duplicate detection of RFC 4862).
+
+const (
+	etherARP  = 0x0806
+	etherIPv6 = 0x86dd
+
+	arpRequest, arpReply = 1, 2
+
+	icmp6              = 58
+	neighbourSolicit   = 135
+	neighbourAdvertise = 136
+
+	headerLen = 14         // of Ethernet
+	arpLen    = 28         // of ARP for IPv4 over Ethernet
+	ip6Len    = 40         // of the IPv6 header
+	ndLen     = 24         // of both messages, without options
+	ndOption  = 8          // a link-layer address
+	overrides = 0x20000000 // of an advertisement: replace what you know
+)
+
+var (
+	everybody = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	nobody    = net.HardwareAddr{0, 0, 0, 0, 0, 0}
+	allNodes  = netip.MustParseAddr("ff02::1")
+)
+
+// announcements say that own has the address.
+func announcements(own net.HardwareAddr, a netip.Addr) [][]byte {
+	if a.Is4() {
+		// Some neighbours take over an address from a request, others from a reply (RFC 5227, 3).
+		return [][]byte{arp(arpRequest, own, a, nobody, a), arp(arpReply, own, a, own, a)}
+	}
+	m := make([]byte, ndLen+ndOption)
+	m[0] = neighbourAdvertise
+	binary.BigEndian.PutUint32(m[4:], overrides)
+	copy(m[8:], a.AsSlice())
+	m[ndLen], m[ndLen+1] = 2, 1 // the target's link-layer address, in units of eight bytes
+	copy(m[ndLen+2:], own)
+	return [][]byte{discovery(own, multicast(allNodes), a, allNodes, m)}
+}
+
+// probe asks who else has the address, without claiming it.
+func probe(own net.HardwareAddr, a netip.Addr) []byte {
+	if a.Is4() {
+		return arp(arpRequest, own, netip.IPv4Unspecified(), nobody, a)
+	}
+	m := make([]byte, ndLen)
+	m[0] = neighbourSolicit
+	copy(m[8:], a.AsSlice())
+	group := netip.MustParseAddr("ff02::1:ff00:0").As16() // of those whose address ends alike
+	end := a.As16()
+	copy(group[13:], end[13:])
+	to := netip.AddrFrom16(group)
+	return discovery(own, multicast(to), netip.IPv6Unspecified(), to, m)
+}
+
+func ethernet(to, from net.HardwareAddr, kind uint16) []byte {
+	return binary.BigEndian.AppendUint16(append(bytes.Clone(to), from...), kind)
+}
+
+func arp(op uint16, from net.HardwareAddr, sender netip.Addr, to net.HardwareAddr, target netip.Addr) []byte {
+	b := ethernet(everybody, from, etherARP)
+	b = append(b, 0, 1, 8, 0, 6, 4) // Ethernet, IPv4, lengths of both kinds of address
+	b = binary.BigEndian.AppendUint16(b, op)
+	b = append(append(b, from...), sender.AsSlice()...)
+	return append(append(b, to...), target.AsSlice()...)
+}
+
+// discovery puts an ICMPv6 message into a frame, with its checksum.
+func discovery(own, to net.HardwareAddr, from, group netip.Addr, m []byte) []byte {
+	b := ethernet(to, own, etherIPv6)
+	b = append(b, 0x60, 0, 0, 0)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(m)))
+	b = append(b, icmp6, 255) // the hop limit proves that no router passed it
+	b = append(append(b, from.AsSlice()...), group.AsSlice()...)
+	sum := uint32(len(m)) + icmp6
+	for _, part := range [][]byte{from.AsSlice(), group.AsSlice(), m} {
+		for i := 0; i < len(part); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(part[i:]))
+		}
+	}
+	for sum>>16 != 0 {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(m[2:], ^uint16(sum))
+	return append(b, m...)
+}
+
+// multicast is the link-layer address of a group.
+func multicast(group netip.Addr) net.HardwareAddr {
+	g := group.As16()
+	return net.HardwareAddr{0x33, 0x33, g[12], g[13], g[14], g[15]}
+}
+
+// claim reads who says in a frame that it has an address: the sender of ARP, the target of an advertisement.
+func claim(frame []byte) (a netip.Addr, by net.HardwareAddr, ok bool) {
+	if len(frame) < headerLen {
+		return a, nil, false
+	}
+	source, body := net.HardwareAddr(bytes.Clone(frame[6:12])), frame[headerLen:]
+	switch binary.BigEndian.Uint16(frame[12:]) {
+	case etherARP:
+		if len(body) < arpLen || !bytes.Equal(body[:6], []byte{0, 1, 8, 0, 6, 4}) {
+			return a, nil, false
+		}
+		a, _ = netip.AddrFromSlice(body[14:18])
+		return a, net.HardwareAddr(bytes.Clone(body[8:14])), !a.IsUnspecified()
+	case etherIPv6:
+		if len(body) < ip6Len+ndLen || body[6] != icmp6 || body[7] != 255 || body[ip6Len] != neighbourAdvertise {
+			return a, nil, false
+		}
+		a, _ = netip.AddrFromSlice(body[ip6Len+8 : ip6Len+ndLen])
+		return a, source, true
+	}
+	return a, nil, false
+}
