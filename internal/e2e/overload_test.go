@@ -17,7 +17,7 @@ import (
 )
 
 // overloadMinutes is how long the overload of the long proof goes on; make overload MINUTES=n takes its time.
-const overloadMinutes = 3
+const overloadMinutes = 2
 
 // burnersPerCPU is how many processes want each processor for themselves, beside those of the group.
 const burnersPerCPU = 2
