@@ -99,6 +99,9 @@ func (f *nodeFlags) config(ctx context.Context, kind string) (config.Config, err
 		}
 		*p.out = config.Address{Listen: p.in, Advertise: net.JoinHostPort(host, port)}
 	}
+	if path := usualSocket(c.ReadWrite.Listen, usualSockets, "/etc/postgresql"); path != "" && kind == "replica" {
+		c.ReadWrite.Listen += "," + path
+	}
 	return c, nil
 }
 

@@ -318,6 +318,7 @@ func (n *node) openPorts(run func(string, func(context.Context) error)) error {
 		run("listener", s.Serve)
 		name := newNamed(n)
 		n.named.Store(name)
+		name.apply() // before the node says that it runs
 		run("listener's name", name.keep)
 		if name.holder != nil {
 			run("virtual addresses", name.holder.Run)

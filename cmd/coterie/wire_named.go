@@ -12,6 +12,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/catalog"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/vip"
 )
@@ -83,13 +84,15 @@ func (x *named) keep(ctx context.Context) error {
 
 func (x *named) apply() {
 	l := x.n.listener()
-	wanted := listenAt(l, x.n.cfg.ReadWrite.Listen)
+	_, sockets := splitListen(x.n.cfg.ReadWrite.Listen)
+	wanted := append(sockets, listenAt(l, x.n.cfg.ReadWrite.Listen)...)
 	failed := x.n.sessions.server.SetNamed(wanted)
 	places := []catalog.Place{}
 	for _, a := range wanted {
 		p := catalog.Place{Address: a, State: string(vip.Online)}
 		if err := failed[a]; err != nil {
-			p.State, p.Problem = string(vip.Failed), err.Error()+"; end the program that has the port, or MODIFY LISTENER … (PORT = …)"
+			p.State, p.Problem = string(vip.Failed), err.Error()+"; end the program that has it, or choose another: read_write.listen in "+config.File+
+				", MODIFY LISTENER … (PORT = …)"
 		}
 		if x.said[a] != p.Problem {
 			if x.said[a] = p.Problem; p.Problem != "" {

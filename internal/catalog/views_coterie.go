@@ -78,7 +78,7 @@ var ownViews = []view{
 		rows:    ownRoutes,
 	},
 	{
-		schema: "coterie", name: "addresses", about: "The named listener on each node: the virtual addresses, ONLINE where the primary is, and the ports opened for it beside the node's own. A problem says what to do.",
+		schema: "coterie", name: "addresses", about: "The named listener on each node: the virtual addresses, ONLINE where the primary is, and the ports and Unix sockets opened beside the node's own port. A problem says what to do.",
 		columns: cols("node t, address t, state t, device t, problem t"),
 		rows: func(f Facts) [][]any {
 			var out [][]any

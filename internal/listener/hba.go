@@ -79,13 +79,15 @@ type Rule struct {
 	ClientCert string // "", "verify-ca" or "verify-full": asked in addition to the method
 }
 
-// DefaultRules admit every role to every database by scram-sha-256 from anywhere; with tlsOnly, over TLS only.
+// DefaultRules admit every role to every database: on a Unix socket the operating system's user of its name, by scram-sha-256 from
+// anywhere else; with tlsOnly, over TLS only.
 func DefaultRules(tlsOnly bool) []Rule {
 	r := Rule{Type: TypeHost, Databases: []Name{{Text: "all"}}, Users: []Name{{Text: "all"}}, AnyAddress: true, Method: MethodSCRAM}
 	if tlsOnly {
 		r.Type = TypeHostSSL
 	}
-	return []Rule{r}
+	peer := Rule{Type: TypeLocal, Databases: r.Databases, Users: r.Users, Method: MethodPeer}
+	return []Rule{peer, r}
 }
 
 // ParseHBA reads rules in the newest grammar of pg_hba.conf. Every line that the listener cannot honour exactly is an error

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -16,8 +17,8 @@ import (
 // farewellTime bounds the wait for the clients of an address that leaves this node.
 const farewellTime = 500 * time.Millisecond
 
-// SetNamed makes the listener serve read-write clients on exactly these addresses beside those of its configuration, host:port each;
-// an address need not be on this machine yet. Sessions of an address that is taken off go on. It returns for each address that could
+// SetNamed makes the listener serve read-write clients on exactly these addresses beside those of its configuration: host:port
+// each, or the path of a Unix socket. An address need not be on this machine yet. Sessions of an address that is taken off go on. It returns for each address that could
 // not be opened why; the others are served.
 func (s *Server) SetNamed(addresses []string) map[string]error {
 	s.named.mu.Lock()
@@ -50,7 +51,13 @@ func (s *Server) openNamed(address string) error {
 		err := c.Control(func(fd uintptr) { bad = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1) })
 		return errors.Join(err, bad)
 	}}
-	l, err := free.Listen(s.life, "tcp", address)
+	var l net.Listener
+	var err error
+	if strings.HasPrefix(address, "/") {
+		l, err = openSocket(s.life, address)
+	} else {
+		l, err = free.Listen(s.life, "tcp", address)
+	}
 	if err != nil {
 		return fmt.Errorf("listen for clients: %w", err)
 	}

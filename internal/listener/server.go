@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -100,39 +99,17 @@ func (s *Server) listen(addresses string, readOnly bool) error {
 		if a == "" {
 			continue
 		}
-		network := "tcp"
+		var l net.Listener
+		var err error
 		if strings.HasPrefix(a, "/") {
-			network = "unix"
-			if err := removeStale(s.life, a); err != nil {
-				return err
-			}
+			l, err = openSocket(s.life, a)
+		} else {
+			l, err = (&net.ListenConfig{}).Listen(s.life, "tcp", a)
 		}
-		l, err := (&net.ListenConfig{}).Listen(s.life, network, a)
 		if err != nil {
 			return fmt.Errorf("listen for clients: %w", err)
 		}
 		s.ports = append(s.ports, port{l, readOnly})
-		if network == "unix" {
-			// As PostgreSQL's own socket: everybody may knock, the rules decide.
-			if err := os.Chmod(a, 0o777); err != nil { //nolint:gosec // see above
-				return fmt.Errorf("listen for clients: %w", err)
-			}
-		}
-	}
-	return nil
-}
-
-// removeStale removes a socket that nobody listens on any more.
-func removeStale(ctx context.Context, path string) error {
-	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
-		return nil //nolint:nilerr // nothing to remove; Listen reports what stands in the way
-	}
-	if conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path); err == nil {
-		_ = conn.Close()
-		return fmt.Errorf("listen for clients: another program listens on %s", path)
-	}
-	if err := os.Remove(path); err != nil {
-		return fmt.Errorf("listen for clients: %w", err)
 	}
 	return nil
 }
