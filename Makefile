@@ -81,6 +81,10 @@ overload: setup ## MINUTES (60) of more work than processors: no failover, no an
 test-drivers: setup ## node-postgres, pgjdbc, SQLAlchemy, Django and psycopg 3, from their registries, through the listener
 	@scripts/test-drivers
 
+.PHONY: test-regress
+test-regress: setup ## PostgreSQL's own regression and isolation tests, directly and through the listener on both data paths (fetches its sources)
+	@scripts/test-regress
+
 .PHONY: fuzz
 fuzz: ## every fuzz target in turn, FUZZTIME each
 	@scripts/fuzz $(FUZZTIME)

@@ -246,7 +246,7 @@ func (c *client) join(ctx context.Context, r route, lease *backend) (*session, g
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		if lease != nil {
+		if r.Local {
 			err = c.srv.makeRoom(err)
 		}
 		return nil, g, err

@@ -387,6 +387,13 @@ func TestWarmBackendsMakeRoom(t *testing.T) {
 	if n := g.srv.Stats().Warm.Dropped["room"]; n == 0 {
 		t.Error("no backend was given up")
 	}
+	// The place may be wanted by somebody who has none that wait.
+	g.servers["a"].sql(t, "alter database template1 connection limit 1")
+	defer g.servers["a"].sql(t, "alter database template1 connection limit -1")
+	g.visit("user=warm dbname=template1", one)
+	g.left()
+	g.role("guest", "login replication") // has backends of its own, and the limit holds for it
+	g.visit("user=guest dbname=template1", one)
 }
 
 // Nothing that waits outlives the epoch, a drain, a held login, or the role of its replica.
