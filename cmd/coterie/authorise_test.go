@@ -34,7 +34,7 @@ func TestWhoMayOpenWhat(t *testing.T) {
 		{ID: "w1", KeyPin: witness.Pin, AvailabilityMode: ag.ConfigurationOnly},
 	}})
 	data := []endpoint.Class{endpoint.ClassWAL, endpoint.ClassSeed, endpoint.ClassSQL}
-	votes := []endpoint.Class{endpoint.ClassControl, endpoint.ClassHeart, endpoint.ClassQuorum}
+	votes := []endpoint.Class{endpoint.ClassControl, endpoint.ClassHeart, endpoint.ClassQuorum, endpoint.ClassRelay}
 	all := append(append([]endpoint.Class{}, data...), votes...)
 	may := func(classes ...endpoint.Class) map[endpoint.Class]bool {
 		m := map[endpoint.Class]bool{}
@@ -63,7 +63,7 @@ func TestWhoMayOpenWhat(t *testing.T) {
 		} {
 			for _, class := range all {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				c, err := endpoint.New(endpoint.Config{Node: peer.node}).Dial(ctx, addr, class, "n1")
+				c, err := endpoint.New(endpoint.Config{Node: peer.node}).DialBy(ctx, endpoint.KindTCP, addr, class, "n1")
 				cancel()
 				if err == nil {
 					_ = c.Close()

@@ -65,6 +65,11 @@ func (m *manager) Status() api.Status {
 	if n.links != nil {
 		s.Links = n.links.describe()
 	}
+	for _, p := range n.endpoint.Peers() {
+		if p.RelayTo != "" {
+			s.Relays = append(s.Relays, api.Relay{From: p.Identity.ID, To: p.RelayTo, Since: p.Since})
+		}
+	}
 	leader := snap.Statuses[e.Leader]
 	s.WaitsFor = fmt.Sprintf("%d of %v", leader.SyncN, leader.SyncP)
 	s.FailoverReady = failoverReady(*v)
@@ -206,6 +211,8 @@ func (m *manager) Metrics() map[string]float64 {
 	if m.n.links != nil {
 		m.n.links.metrics(out)
 	}
+	r := m.n.endpoint.Relayed()
+	out["coterie_relays_open"], out["coterie_relays_total"], out["coterie_relayed_bytes_total"] = float64(r.Open), float64(r.Total), float64(r.Bytes)
 	return out
 }
 

@@ -196,7 +196,7 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 	n.renewer = n.newRenewer()
 	log := n.log.With("part", "endpoint")
 	c := endpoint.Config{
-		Node: id, Listen: n.cfg.Endpoint.Listen, Authorize: n.authorize, Trust: n.trust, Logger: log,
+		Node: id, Listen: n.cfg.Endpoint.Listen, Authorize: n.authorize, Trust: n.trust, Logger: log, Relays: n.relays, Member: n.address,
 		Handlers: map[endpoint.Class]endpoint.Handler{
 			endpoint.ClassHeart:    n.serveHeart,
 			endpoint.ClassQuorum:   n.serveQuorum,
@@ -381,6 +381,26 @@ func (n *node) systemID() string {
 		return g.SystemID
 	}
 	return ""
+}
+
+// relays lists the members that may know a way to one that does not answer.
+func (n *node) relays(to ag.ReplicaID) (vias []endpoint.Via) {
+	g := n.group.Load()
+	if g == nil {
+		return nil
+	}
+	for _, r := range g.Replicas {
+		if r.ID != n.self && r.ID != to {
+			vias = append(vias, endpoint.Via{ID: r.ID, Addr: r.Endpoint})
+		}
+	}
+	return vias
+}
+
+// address is where a member is reached, for others that this node relays.
+func (n *node) address(id ag.ReplicaID) (string, bool) {
+	r, ok := n.replica(id)
+	return r.Endpoint, ok
 }
 
 func (n *node) replica(id ag.ReplicaID) (ag.Replica, bool) {

@@ -141,10 +141,17 @@ func (l *links) describe() []api.Link {
 			SentTwice: s.SentTwice, Resent: s.Resent, Doubles: s.Doubles,
 		}
 		for _, leg := range s.Legs {
-			a.Legs = append(a.Legs, leg.Kind+" "+leg.Congestion)
-			if leg.Main {
-				a.Transport, a.Congestion, a.Rate = leg.Kind, leg.Congestion, leg.Rate
+			text := leg.Kind + " " + leg.Congestion
+			if leg.Via != "" {
+				text += " by way of " + leg.Via
 			}
+			a.Legs = append(a.Legs, text)
+			if leg.Main {
+				a.Transport, a.Congestion, a.Rate, a.Via = leg.Kind, leg.Congestion, leg.Rate, ag.ReplicaID(leg.Via)
+			}
+		}
+		if a.Via != "" {
+			a.Reason = fmt.Sprintf("%s does not answer directly, and %s relays; %s", a.Peer, a.Via, a.Reason)
 		}
 		for _, e := range s.Events {
 			a.Events = append(a.Events, api.LinkEvent(e))

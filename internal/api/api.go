@@ -158,10 +158,18 @@ type Status struct {
 	Because         string        `json:"because"`
 	Operation       string        `json:"operation,omitempty"`
 	Replicas        []Replica     `json:"replicas"`
-	AnswersUntil    string        `json:"lease,omitempty"` // of this node, as primary
-	Links           []Link        `json:"links,omitempty"` // that carry WAL from or to this node
-	Authority       string        `json:"authority"`       // pin of the authority that issued this node's certificate
+	AnswersUntil    string        `json:"lease,omitempty"`  // of this node, as primary
+	Links           []Link        `json:"links,omitempty"`  // that carry WAL from or to this node
+	Relays          []Relay       `json:"relays,omitempty"` // connections of others that this node relays
+	Authority       string        `json:"authority"`        // pin of the authority that issued this node's certificate
 	Rotation        *Rotation     `json:"authority_rotation,omitempty"`
+}
+
+// Relay is a connection between two other members that the answering node relays.
+type Relay struct {
+	From  ag.ReplicaID `json:"from"`
+	To    ag.ReplicaID `json:"to"`
+	Since time.Time    `json:"since"`
 }
 
 // Rotation is a change of the group's certificate authority under way.
@@ -211,9 +219,10 @@ type Replica struct {
 // Link is one link that carries WAL, as the answering node sees it.
 type Link struct {
 	Peer       ag.ReplicaID `json:"peer"`
-	Dialled    bool         `json:"dialled"`    // by this node
-	Transport  string       `json:"transport"`  // of the main leg: tcp or quic
-	Congestion string       `json:"congestion"` // the controller in force on it
+	Dialled    bool         `json:"dialled"`       // by this node
+	Transport  string       `json:"transport"`     // of the main leg: tcp or quic
+	Congestion string       `json:"congestion"`    // the controller in force on it
+	Via        ag.ReplicaID `json:"via,omitempty"` // the member that relays it, since the two do not see each other
 	Legs       []string     `json:"legs"`
 	Twice      bool         `json:"small_frames_twice"`
 	Reason     string       `json:"reason,omitempty"` // of that choice, at the node that dialled

@@ -9,9 +9,12 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // keepAlive notices a dead peer of a silent connection within about ten seconds.
@@ -36,6 +39,8 @@ type Conn struct {
 	key      countKey
 	cancel   context.CancelFunc // ends the handler's context; nil on dialled connections
 	once     sync.Once
+	via      ag.ReplicaID                 // that relays a dialled connection
+	relayTo  atomic.Pointer[ag.ReplicaID] // whom an accepted one is relayed to
 }
 
 // Peer returns who is at the other end; zero for class join.
@@ -74,6 +79,8 @@ func (c *Conn) release() {
 func (c *Conn) ConnectionState() tls.ConnectionState {
 	switch s := c.Conn.(type) {
 	case *tls.Conn:
+		return s.ConnectionState()
+	case *detour:
 		return s.ConnectionState()
 	case *quicStream:
 		return s.conn.ConnectionState().TLS

@@ -16,7 +16,7 @@ import (
 // node at addr is another one (ErrIdentity), is not of this group, or refuses (*RefusedError). An empty want takes any member.
 // Without an earlier deadline in ctx it gives up after twice the handshake timeout. The connection is a *Conn.
 func (e *Endpoint) Dial(ctx context.Context, addr string, class Class, want ag.ReplicaID) (net.Conn, error) {
-	if class == ClassJoin || class == ClassEtcdPeer || !slices.Contains(ordered, class) {
+	if class == ClassJoin || class == ClassEtcdPeer || class == ClassRelay || !slices.Contains(ordered, class) {
 		return nil, fmt.Errorf("class %q is not dialled", class)
 	}
 	c, err := e.DialBy(ctx, KindTCP, addr, class, want)
@@ -41,7 +41,7 @@ func (e *Endpoint) DialBy(ctx context.Context, kind, addr string, class Class, w
 	return c, nil
 }
 
-func (e *Endpoint) dialTCP(ctx context.Context, addr string, class Class, want ag.ReplicaID) (*Conn, error) {
+func (e *Endpoint) dialDirect(ctx context.Context, addr string, class Class, want ag.ReplicaID) (*Conn, error) {
 	d := net.Dialer{KeepAliveConfig: keepAlive}
 	raw, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {

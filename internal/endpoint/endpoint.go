@@ -26,6 +26,7 @@ const (
 	ClassSeed     Class = "seed"      // a copy of the data
 	ClassSQL      Class = "sql"       // a client session served by another node
 	ClassQuorum   Class = "quorum"    // a client of the quorum store
+	ClassRelay    Class = "relay"     // a byte pipe to a third member
 	ClassJoin     Class = "join"      // a node without a certificate, with a token
 	ClassEtcdPeer Class = "etcd-peer" // no ALPN, or http/1.1: the quorum store's members among themselves
 )
@@ -33,7 +34,7 @@ const (
 const protoHTTP = "http/1.1"
 
 // ordered fixes the server's preference should a peer offer several protocols.
-var ordered = []Class{ClassControl, ClassHeart, ClassWAL, ClassSeed, ClassSQL, ClassQuorum, ClassEtcdPeer}
+var ordered = []Class{ClassControl, ClassHeart, ClassWAL, ClassSeed, ClassSQL, ClassQuorum, ClassRelay, ClassEtcdPeer}
 
 // proto returns the ALPN protocol of the class.
 func (c Class) proto() string {
@@ -58,10 +59,10 @@ func classOf(proto string) Class {
 
 // userTimeout bounds how long sent bytes may stay unacknowledged before the connection is given up. Linux counts a receiver
 // that does not read (a zero window) as silence too, so the classes whose receiver may rightly be slow, a client that pauses
-// in a result or a disk that is written to, go without: their death is noticed by keep-alives, by ClosePeer, or by the
+// in a result or a disk that is written to, and what may carry them, go without: their death is noticed by keep-alives, by ClosePeer, or by the
 // other classes.
 func (c Class) userTimeout() time.Duration {
-	if c == ClassSQL || c == ClassSeed {
+	if c == ClassSQL || c == ClassSeed || c == ClassRelay {
 		return 0
 	}
 	return 10 * time.Second
@@ -85,6 +86,12 @@ type Config struct {
 	// Trust, when set, decides whether a member that was dialled may be talked to. Without it the certificate suffices.
 	Trust func(peer Identity, pin string) error
 
+	// Relays lists who may relay to a member that does not answer; nil: nobody is asked.
+	Relays func(to ag.ReplicaID) []Via
+
+	// Member returns the address that the record has of a member, by which this node connects others with it; nil: it relays nothing.
+	Member func(id ag.ReplicaID) (addr string, ok bool)
+
 	// Handlers serve the classes; a class without a handler is not offered. NewControl adds class control.
 	Handlers map[Class]Handler
 
@@ -101,7 +108,7 @@ type Config struct {
 }
 
 var defaultMaxConns = map[Class]int{
-	ClassControl: 64, ClassHeart: 8, ClassWAL: 16, ClassSeed: 64, ClassSQL: 4096, ClassQuorum: 64, ClassEtcdPeer: 64,
+	ClassControl: 64, ClassHeart: 8, ClassWAL: 16, ClassSeed: 64, ClassSQL: 4096, ClassQuorum: 64, ClassRelay: 32, ClassEtcdPeer: 64,
 	ClassJoin: 4, // of one network address
 }
 
@@ -143,6 +150,8 @@ type Endpoint struct {
 	conns    map[*Conn]struct{}
 	counts   map[countKey]int
 	refused  map[countKey]time.Time // when a refusal was last logged as a warning
+	ways     ways
+	over     chan struct{} // closed when Serve ends
 }
 
 // countKey is what limits of live connections are counted by.
@@ -170,6 +179,11 @@ func New(c Config) *Endpoint {
 		conns:      make(map[*Conn]struct{}),
 		counts:     make(map[countKey]int),
 		refused:    make(map[countKey]time.Time),
+		ways:       ways{far: make(map[ag.ReplicaID]time.Time), tried: make(map[ag.ReplicaID]time.Time)},
+		over:       make(chan struct{}),
+	}
+	if c.Member != nil {
+		e.handlers[ClassRelay] = e.serveRelay
 	}
 	for class, h := range c.Handlers {
 		e.handlers[class] = h
@@ -221,6 +235,8 @@ type Peer struct {
 	Kind     string // KindTCP or KindQUIC
 	Remote   string
 	Since    time.Time
+	Via      ag.ReplicaID // that relays it; "": nobody
+	RelayTo  ag.ReplicaID // whom this node connects it with; "": it ends here
 }
 
 // Peers lists the live connections between this node and others, accepted and dialled.
@@ -228,7 +244,7 @@ func (e *Endpoint) Peers() []Peer {
 	conns := e.live()
 	peers := make([]Peer, 0, len(conns))
 	for _, c := range conns {
-		peers = append(peers, Peer{c.peer, c.pin, c.class, c.inbound, c.Kind(), c.raw.RemoteAddr().String(), c.since})
+		peers = append(peers, Peer{c.peer, c.pin, c.class, c.inbound, c.Kind(), c.raw.RemoteAddr().String(), c.since, c.via, c.relays()})
 	}
 	return peers
 }
@@ -271,7 +287,10 @@ func (e *Endpoint) permit(c *Conn) error {
 	case e.cfg.Authorize == nil:
 		return errors.New("this node authorises nobody")
 	}
-	return e.cfg.Authorize(c.peer, c.pin, c.class)
+	if err := e.cfg.Authorize(c.peer, c.pin, c.class); err != nil {
+		return err
+	}
+	return e.mayRelay(c)
 }
 
 func (e *Endpoint) live() []*Conn {
@@ -332,11 +351,15 @@ func (e *Endpoint) forget(c *Conn) {
 // shutdown makes Dial and Listen fail from now on and closes every live connection.
 func (e *Endpoint) shutdown() {
 	e.mu.Lock()
+	if !e.closed {
+		close(e.over)
+	}
 	e.closed = true
 	e.mu.Unlock()
 	for _, c := range e.live() {
 		c.abort()
 	}
+	e.ways.wg.Wait()
 }
 
 // serverTLS chooses by what the peer offers: class join alone and without a certificate, everything else with one.

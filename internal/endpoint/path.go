@@ -94,7 +94,11 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 }
 
 func (c *Conn) socket(f func(fd int)) {
-	tcp, ok := c.raw.(*net.TCPConn)
+	raw := c.raw
+	if o, relayed := raw.(outer); relayed {
+		raw = o.raw // as far as the relay
+	}
+	tcp, ok := raw.(*net.TCPConn)
 	if !ok {
 		return
 	}

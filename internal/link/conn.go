@@ -29,6 +29,7 @@ type Config struct {
 	Compression func() codec.Wish // of what this side sends, asked every heartbeat; nil: AUTO
 	Heartbeat   time.Duration     // between pings on each leg, and between looks at what is measured; default 1 s
 	DeadAfter   time.Duration     // silence after which a leg is given up; default 10 s
+	Suspect     time.Duration     // silence of all legs after which another one is opened in their place; default 1.8 s
 	Grace       time.Duration     // that a link without a leg is kept; default 400 ms and 8 round trips
 	Logger      *slog.Logger      // nil: none
 }
@@ -36,6 +37,7 @@ type Config struct {
 func (c Config) filled() Config {
 	c.Heartbeat = cmp.Or(c.Heartbeat, time.Second)
 	c.DeadAfter = cmp.Or(c.DeadAfter, 10*time.Second)
+	c.Suspect = cmp.Or(c.Suspect, 1800*time.Millisecond)
 	c.Grace = cmp.Or(c.Grace, 400*time.Millisecond)
 	if c.Compression == nil {
 		c.Compression = func() codec.Wish { return codec.Wish{Auto: true} }
@@ -391,6 +393,9 @@ func (c *Conn) attach(t Transport, received uint64, main bool) (serve func(conte
 		c.setting = codec.Choose(c.cfg.Compression(), c.known, c.setting, l.trip(), 0)
 	}
 	c.note("leg attached", l.String())
+	if main {
+		c.replaceSilent(l)
+	}
 	c.again(nil)
 	return func(ctx context.Context) error {
 		defer context.AfterFunc(ctx, func() { // not by this link: whoever did it has judged the peer

@@ -357,4 +357,17 @@ func (l *leg) broken(err error) {
 	l.shut()
 }
 
-func (l *leg) String() string { return fmt.Sprintf("%s (%s)", l.Kind(), l.Congestion()) }
+// via returns who relays the leg, "" for nobody.
+func (l *leg) via() string {
+	if r, ok := l.Transport.(interface{ Via() string }); ok {
+		return r.Via()
+	}
+	return ""
+}
+
+func (l *leg) String() string {
+	if via := l.via(); via != "" {
+		return fmt.Sprintf("%s (%s) by way of %s", l.Kind(), l.Congestion(), via)
+	}
+	return fmt.Sprintf("%s (%s)", l.Kind(), l.Congestion())
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +18,14 @@ type plain struct {
 	net.Conn
 	loss func() (sent, lost uint64)
 	slow time.Duration
+	mute atomic.Bool // what is written vanishes
+}
+
+func (p *plain) Write(b []byte) (int, error) {
+	if p.mute.Load() {
+		return len(b), nil
+	}
+	return p.Conn.Write(b)
 }
 
 func (p *plain) Kind() string       { return link.TCP }
@@ -36,6 +45,25 @@ type loopback struct {
 	mu sync.Mutex
 	// conns are the accepted ends.
 	conns []net.Conn
+	ends  []*plain // both ends of all of them
+}
+
+func (b *loopback) end(c net.Conn) *plain {
+	p := &plain{Conn: c}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ends = append(b.ends, p)
+	return p
+}
+
+// silence makes every leg that is open now one by which nothing comes any more.
+func (b *loopback) silence() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.ends {
+		p.mute.Store(true)
+	}
+	b.ends = nil
 }
 
 func newLoopback(t *testing.T) linktest.Net {
@@ -47,7 +75,7 @@ func newLoopback(t *testing.T) linktest.Net {
 	return linktest.Net{
 		Prefer: link.PreferTCP,
 		Attach: b.attach,
-		Cut:    b.cut,
+		Cut:    b.cut, Silence: b.silence,
 		Open: func(ctx context.Context, kind string) (link.Transport, error) {
 			if kind != link.TCP {
 				return nil, errors.New("no such transport")
@@ -56,7 +84,7 @@ func newLoopback(t *testing.T) linktest.Net {
 			if err != nil {
 				return nil, err
 			}
-			return &plain{Conn: c}, nil
+			return b.end(c), nil
 		},
 	}
 }
@@ -74,7 +102,7 @@ func (b *loopback) attach(h *link.Hub) {
 			b.mu.Unlock()
 			wg.Go(func() {
 				defer c.Close()
-				_ = h.Handle(context.Background(), "near", &plain{Conn: c})
+				_ = h.Handle(context.Background(), "near", b.end(c))
 			})
 		}
 	})

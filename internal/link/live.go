@@ -169,6 +169,10 @@ func (c *Conn) steer(ctx context.Context, d *Dialer, dial *dialing) {
 		c.revive(ctx, d)
 		return
 	}
+	if dial.done == nil && c.suspicious() {
+		c.extend(ctx, d, dial, TCP, true) // by a way that does not end where theirs do, if there is one
+		return
+	}
 	want := c.decide(d)
 	c.mu.Lock()
 	missing, extra, main := c.compare(want)
@@ -192,15 +196,40 @@ func (c *Conn) steer(ctx context.Context, d *Dialer, dial *dialing) {
 		c.wg.Go(extra.shut)
 	}
 	if missing != "" && dial.done == nil {
-		done := make(chan error, 1)
-		dial.done, dial.kind = done, missing
-		c.wg.Go(func() {
-			done <- c.add(ctx, d, missing, false)
-			select {
-			case c.kick <- struct{}{}:
-			default:
-			}
-		})
+		c.extend(ctx, d, dial, missing, false)
+	}
+}
+
+// extend begins to open another leg.
+func (c *Conn) extend(ctx context.Context, d *Dialer, dial *dialing, kind string, main bool) {
+	done := make(chan error, 1)
+	dial.done, dial.kind = done, kind
+	c.wg.Go(func() {
+		done <- c.add(ctx, d, kind, main)
+		select {
+		case c.kick <- struct{}{}:
+		default:
+		}
+	})
+}
+
+// suspicious reports whether all legs have been silent for long enough to look for another way.
+func (c *Conn) suspicious() bool {
+	now := boottime.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !slices.ContainsFunc(c.legs, func(l *leg) bool { return l.silent(now) <= c.cfg.Suspect })
+}
+
+// replaceSilent gives up the legs beside a new one that have been silent for long, so that what is under way on them goes by the new one;
+// mu is held.
+func (c *Conn) replaceSilent(by *leg) {
+	now := boottime.Now()
+	for _, l := range c.legs {
+		if quiet := l.silent(now); l != by && quiet > c.cfg.Suspect {
+			c.note("leg given up", fmt.Sprintf("%s: silent for %v", l, quiet.Round(time.Millisecond)))
+			c.wg.Go(l.cut)
+		}
 	}
 }
 

@@ -31,6 +31,7 @@ type LegStatus struct {
 	RTT        time.Duration `json:"rtt_ns"`
 	Rate       int64         `json:"rate"` // bytes per second, as far as the transport knows; 0: unknown
 	Remote     string        `json:"remote"`
+	Via        string        `json:"via,omitempty"` // who relays it
 }
 
 // Status is what a link is like now.
@@ -78,7 +79,7 @@ func (c *Conn) Status() Status {
 	}
 	s.Packets, s.Lost = c.loss.sum()
 	for _, l := range c.legs {
-		s.Legs = append(s.Legs, LegStatus{l.Kind(), l.Congestion(), l == c.main, l.trip(), l.rate(), l.RemoteAddr().String()})
+		s.Legs = append(s.Legs, LegStatus{l.Kind(), l.Congestion(), l == c.main, l.trip(), l.rate(), l.RemoteAddr().String(), l.via()})
 	}
 	return s
 }

@@ -27,6 +27,8 @@ type Net struct {
 	Attach func(h *link.Hub)
 	// Cut breaks every leg that is open now; nil: the way cannot.
 	Cut func()
+	// Silence makes every leg that is open now go silent both ways, while new ones are heard; nil: the way cannot.
+	Silence func()
 	// Kinds are the transports it has.
 	Prefer link.Preference
 }
@@ -107,6 +109,40 @@ func Run(t *testing.T, make func(t *testing.T) Net) {
 		p := Open(t, n, Config("ZSTD"))
 		cuts(t, n, p)
 	})
+	t.Run("silent legs", func(t *testing.T) {
+		t.Parallel()
+		n := make(t)
+		if n.Silence == nil {
+			t.Skip("this way cannot be silenced")
+		}
+		cfg := Config("ZSTD")
+		cfg.Suspect, cfg.DeadAfter = 150*time.Millisecond, time.Hour
+		silent(t, n, Open(t, n, cfg))
+	})
+}
+
+// silent: a leg by which nothing comes is replaced by another one, long before it counts as dead, and nothing of the stream is lost.
+func silent(t *testing.T, n Net, p *Pair) {
+	t.Helper()
+	for range 2 {
+		before := len(p.Near.Status().Events)
+		n.Silence()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+			if e := p.Near.Status().Events; len(e) > before && e[len(e)-1].What == "leg lost" {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("the silent leg stays: %+v", p.Near.Status().Events)
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		time.Sleep(20 * time.Millisecond) // somewhere in the middle
+		n.Silence()
+	})
+	bothWays(t, p, 4<<20)
+	wg.Wait()
 }
 
 // Pump writes size bytes, half noise and half text, in writes of many sizes, and ends the direction.

@@ -1,0 +1,411 @@
+package endpoint
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// This file reaches a member that does not answer by way of another one (decision 59). The dialling side opens a stream of class relay to
+// a third member and names the one it wants; the relay connects to the address that the record has of it and copies bytes. Inside of
+// that the two ends shake hands with each other, as on a connection of their own: the relay sees nothing but their TLS.
+
+const (
+	relayAfter    = 700 * time.Millisecond // that a direct connection has before others are asked
+	relayConnect  = 3 * time.Second        // for the relay's own connection
+	relayPause    = 5 * time.Second        // before relays that did not help are asked again
+	relayReturn   = 2 * time.Second        // between looks whether the direct way is back
+	relayBuffer   = 32 << 10               // bytes held for each direction of a pipe
+	maxPipes      = 64                     // pipes of one relay, all members together
+	maxMemberName = 64                     // bytes
+	relayForgets  = 10 * relayReturn       // a way that nobody uses is not looked at any more
+)
+
+// relayedClasses are those that may go by way of another member. Heartbeats and the quorum's own traffic do not: a vote is about what the
+// voter itself sees of the network.
+var relayedClasses = []Class{ClassControl, ClassWAL, ClassSeed, ClassSQL}
+
+// Via is a member that may relay.
+type Via struct {
+	ID   ag.ReplicaID
+	Addr string
+}
+
+// errDirect ends a relayed connection when the direct way is back.
+var errDirect = fmt.Errorf("%w: the direct way is back", io.ErrUnexpectedEOF)
+
+// detour is the TLS inside a relayed connection.
+type detour struct {
+	*tls.Conn
+	over atomic.Bool // it was cut because the direct way is back, and for no other reason
+}
+
+func (d *detour) Read(p []byte) (int, error) {
+	n, err := d.Conn.Read(p)
+	return n, d.why(err)
+}
+
+func (d *detour) Write(p []byte) (int, error) {
+	n, err := d.Conn.Write(p)
+	return n, d.why(err)
+}
+
+func (d *detour) why(err error) error {
+	if err != nil && d.over.Load() {
+		return errDirect
+	}
+	return err
+}
+
+// outer is the connection to the relay, under the TLS of a detour: closing it cuts.
+type outer struct{ *Conn }
+
+func (o outer) Close() error {
+	o.abort()
+	return nil
+}
+
+// Via returns the member that relays the connection, "" for a direct one.
+func (c *Conn) Via() string { return string(c.via) }
+
+// ways is what an endpoint knows of the members that it reaches by relays only.
+type ways struct {
+	wg    sync.WaitGroup
+	far   map[ag.ReplicaID]time.Time // since when the direct way is closed; Endpoint.mu guards it
+	tried map[ag.ReplicaID]time.Time // when no relay reached it last; Endpoint.mu guards it
+
+	pipes       atomic.Int64
+	total, sent atomic.Int64
+}
+
+// RelayStatus counts what this node has relayed for others.
+type RelayStatus struct {
+	Open, Total, Bytes int64
+}
+
+// Relayed returns what this node relays for others.
+func (e *Endpoint) Relayed() RelayStatus {
+	return RelayStatus{e.ways.pipes.Load(), e.ways.total.Load(), e.ways.sent.Load()}
+}
+
+// silentWay reports whether an error of a direct connection leaves open that the member lives: a refusal or another node's answer do not.
+func silentWay(err error) bool {
+	var ne net.Error
+	return errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, &ne) && ne.Timeout()
+}
+
+// attempt is how one way to a member went.
+type attempt struct {
+	c       *Conn
+	err     error
+	relayed bool
+}
+
+// final reports whether no other way has to be waited for.
+func (a attempt) final() bool { return a.err == nil || !a.relayed && !silentWay(a.err) }
+
+// dialTCP connects directly and, where that takes long or the network has no answer, by way of other members as well; the first that
+// gets through is taken.
+func (e *Endpoint) dialTCP(ctx context.Context, addr string, class Class, want ag.ReplicaID) (*Conn, error) {
+	vias := e.vias(class, want)
+	if len(vias) == 0 {
+		return e.dialDirect(ctx, addr, class, want)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := make(chan attempt, 2)
+	go func() {
+		c, err := e.dialDirect(ctx, addr, class, want)
+		results <- attempt{c, err, false}
+	}()
+	running := 1
+	ask := sync.OnceFunc(func() {
+		running++
+		go func() {
+			c, err := e.dialVias(ctx, vias, class, want)
+			results <- attempt{c, err, true}
+		}()
+	})
+	wait := time.NewTimer(e.headStart(want))
+	defer wait.Stop()
+	var errs error
+	for running > 0 {
+		select {
+		case <-wait.C:
+			ask()
+		case a := <-results:
+			running--
+			if a.final() || ctx.Err() != nil {
+				go abandon(results, running)
+				if a.err == nil && a.relayed {
+					e.markFar(want, addr, a.c.via)
+				}
+				return a.c, a.err
+			}
+			errs = errors.Join(errs, a.err)
+			ask()
+		}
+	}
+	return nil, errs
+}
+
+// abandon cuts what came too late. It ends with the attempts, which their context ends.
+func abandon(results <-chan attempt, running int) {
+	for range running {
+		if a := <-results; a.err == nil {
+			a.c.abort()
+		}
+	}
+}
+
+// vias lists who may relay a stream of that class to that member now; nobody where relays were of no use a moment ago.
+func (e *Endpoint) vias(class Class, want ag.ReplicaID) []Via {
+	if want == "" || e.cfg.Relays == nil || !slices.Contains(relayedClasses, class) {
+		return nil
+	}
+	e.mu.Lock()
+	tried := e.ways.tried[want]
+	e.mu.Unlock()
+	if time.Since(tried) < relayPause {
+		return nil
+	}
+	return e.cfg.Relays(want)
+}
+
+// headStart is how long a direct connection is waited for before relays are asked.
+func (e *Endpoint) headStart(want ag.ReplicaID) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, far := e.ways.far[want]; far {
+		return 0
+	}
+	return relayAfter
+}
+
+// dialVias asks all of them at once and takes the first that gets through.
+func (e *Endpoint) dialVias(ctx context.Context, vias []Via, class Class, want ag.ReplicaID) (*Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, relayConnect+e.cfg.HandshakeTimeout)
+	defer cancel()
+	results := make(chan attempt, len(vias))
+	for _, via := range vias {
+		go func() {
+			c, err := e.dialVia(ctx, via, class, want)
+			if err != nil {
+				err = fmt.Errorf("by way of %s: %w", via.ID, err)
+			}
+			results <- attempt{c, err, true}
+		}()
+	}
+	var errs error
+	for i := range vias {
+		a := <-results
+		if a.err == nil {
+			go abandon(results, len(vias)-i-1)
+			return a.c, nil
+		}
+		errs = errors.Join(errs, a.err)
+	}
+	if !errors.Is(ctx.Err(), context.Canceled) {
+		e.mu.Lock()
+		e.ways.tried[want] = time.Now()
+		e.mu.Unlock()
+	}
+	return nil, errs
+}
+
+// dialVia has one member relay.
+func (e *Endpoint) dialVia(ctx context.Context, via Via, class Class, want ag.ReplicaID) (*Conn, error) {
+	to, err := e.dialDirect(ctx, via.Addr, ClassRelay, via.ID)
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{raw: outer{to}, e: e, class: class, since: time.Now(), via: via.ID}
+	client := tls.Client(c.raw, e.clientTLS(c, want))
+	c.Conn = &detour{Conn: client}
+	return c, e.conclude(ctx, c, func() error {
+		if _, err := to.Write(append([]byte{byte(len(want))}, want...)); err != nil {
+			return err
+		}
+		refusal, err := readVerdict(to)
+		if err != nil {
+			return fmt.Errorf("wait for %s to relay: %w", via.ID, err)
+		}
+		if refusal != "" {
+			return &RefusedError{Peer: to.peer, Class: ClassRelay, Message: refusal}
+		}
+		return client.HandshakeContext(ctx)
+	})
+}
+
+// markFar notes that a member is reached by relays only, and begins to look for the way back.
+func (e *Endpoint) markFar(id ag.ReplicaID, addr string, via ag.ReplicaID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, known := e.ways.far[id]; known || e.closed {
+		return
+	}
+	e.ways.far[id] = time.Now()
+	e.log.Warn("a member does not answer directly, and is reached by way of another one", "member", id, "address", addr, "relay", via)
+	e.ways.wg.Go(func() { e.watchDirect(id, addr) })
+}
+
+// watchDirect looks for the direct way to a member until it is back, nobody uses relays to it any more, or the endpoint is closed. Then
+// what is relayed is cut, to be opened again directly.
+func (e *Endpoint) watchDirect(id ag.ReplicaID, addr string) {
+	used := time.Now()
+	back := false
+	for !back && time.Since(used) < relayForgets {
+		select {
+		case <-time.After(relayReturn):
+		case <-e.over:
+			return
+		}
+		if len(e.detours(id)) > 0 {
+			used = time.Now()
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), relayReturn)
+		c, err := e.dialDirect(ctx, addr, ClassControl, id)
+		cancel()
+		if back = err == nil; back {
+			_ = c.Close()
+		}
+	}
+	e.mu.Lock()
+	delete(e.ways.far, id)
+	e.mu.Unlock()
+	if !back {
+		return
+	}
+	e.log.Info("a member answers directly again", "member", id, "address", addr)
+	for _, c := range e.detours(id) {
+		if d, ok := c.Conn.(*detour); ok {
+			d.over.Store(true)
+		}
+		c.abort()
+	}
+}
+
+// detours lists the live connections to a member that others relay.
+func (e *Endpoint) detours(id ag.ReplicaID) (all []*Conn) {
+	for _, c := range e.live() {
+		if c.via != "" && c.peer.ID == id {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// serveRelay connects a member with another one, and copies bytes until one of them is through, or has no business here any more.
+func (e *Endpoint) serveRelay(ctx context.Context, peer Identity, conn net.Conn) {
+	c, ok := conn.(*Conn)
+	if !ok {
+		return
+	}
+	_ = c.SetDeadline(time.Now().Add(e.cfg.HandshakeTimeout))
+	to, err := e.relayTarget(ctx, c)
+	if err == nil {
+		defer func() { _ = to.Close() }()
+	}
+	if open := e.ways.pipes.Add(1); open > maxPipes && err == nil {
+		err = fmt.Errorf("%d connections are relayed already", maxPipes)
+	}
+	defer e.ways.pipes.Add(-1)
+	if werr := writeVerdict(c, err); err != nil || werr != nil {
+		e.log.Warn("not relayed", "from", peer.ID, "to", c.relays(), "error", errors.Join(err, werr))
+		return
+	}
+	_ = c.SetDeadline(time.Time{})
+	e.ways.total.Add(1)
+	defer context.AfterFunc(ctx, func() { _ = to.Close() })()
+	e.log.Info("relaying between two members", "from", peer.ID, "to", c.relays())
+	var wg sync.WaitGroup
+	wg.Go(func() { e.pipe(to, c) })
+	e.pipe(c, to)
+	wg.Wait()
+}
+
+// relays returns the member that an accepted connection is relayed to, "" for none.
+func (c *Conn) relays() ag.ReplicaID {
+	if id := c.relayTo.Load(); id != nil {
+		return *id
+	}
+	return ""
+}
+
+// relayTarget reads who is wanted and connects to the address that the record has of it, never to one that the caller names.
+func (e *Endpoint) relayTarget(ctx context.Context, c *Conn) (net.Conn, error) {
+	var n [1]byte
+	if _, err := io.ReadFull(c, n[:]); err != nil {
+		return nil, err
+	}
+	name := make([]byte, n[0])
+	if len(name) > maxMemberName {
+		return nil, errors.New("no member has so long a name")
+	}
+	if _, err := io.ReadFull(c, name); err != nil {
+		return nil, err
+	}
+	id := ag.ReplicaID(name)
+	c.relayTo.Store(&id)
+	if err := e.permit(c); err != nil {
+		return nil, err
+	}
+	addr, _ := e.cfg.Member(id)
+	d := net.Dialer{Timeout: relayConnect, KeepAliveConfig: keepAlive}
+	to, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := tune(to, ClassRelay); err != nil {
+		return nil, errors.Join(err, to.Close())
+	}
+	return to, nil
+}
+
+// mayRelay decides whether a member may be connected with the one that it named.
+func (e *Endpoint) mayRelay(c *Conn) error {
+	id := c.relays()
+	if id == "" {
+		return nil // it is of another class, or has yet to say
+	}
+	if e.cfg.Member == nil {
+		return errors.New("this node relays nothing")
+	}
+	if _, member := e.cfg.Member(id); !member || id == c.peer.ID || id == e.cfg.Node.Identity.ID {
+		return fmt.Errorf("%s is no other member of this group", id)
+	}
+	return nil
+}
+
+// pipe copies one direction, and passes its end on.
+func (e *Endpoint) pipe(to, from net.Conn) {
+	_, err := io.CopyBuffer(counted{to, &e.ways.sent}, struct{ io.Reader }{from}, make([]byte, relayBuffer))
+	if half, ok := to.(interface{ CloseWrite() error }); err == nil && ok && half.CloseWrite() == nil {
+		return
+	}
+	_ = to.Close()
+	_ = from.Close()
+}
+
+// counted counts what is written.
+type counted struct {
+	io.Writer
+	n *atomic.Int64
+}
+
+func (c counted) Write(p []byte) (int, error) {
+	n, err := c.Writer.Write(p)
+	c.n.Add(int64(n))
+	return n, err
+}

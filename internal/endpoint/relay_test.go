@@ -1,0 +1,227 @@
+package endpoint
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// street stands between a node and another one's port: it accepts, and passes bytes on while it is open. Closed, it is a network that says
+// nothing.
+type street struct {
+	l    net.Listener
+	open atomic.Bool
+
+	mu   sync.Mutex
+	seen bytes.Buffer // what went towards the port
+}
+
+func newStreet(t *testing.T, to net.Addr, open bool) *street {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &street{l: l}
+	w.open.Store(open)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	keep := func(c net.Conn) {
+		mu.Lock()
+		defer mu.Unlock()
+		conns = append(conns, c)
+	}
+	wg.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			keep(in)
+			if !w.open.Load() {
+				continue
+			}
+			out, err := net.Dial("tcp", to.String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			keep(out)
+			wg.Go(func() { _, _ = io.Copy(io.MultiWriter(out, w), in); _ = out.Close() })
+			wg.Go(func() { _, _ = io.Copy(in, out); _ = in.Close() })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	return w
+}
+
+func (w *street) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.seen.Write(p)
+}
+
+func (w *street) saw(b []byte) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return bytes.Contains(w.seen.Bytes(), b)
+}
+
+// triangle is two nodes that do not see each other, and a witness that sees both.
+type triangle struct {
+	a, b, w     *Endpoint
+	direct      *street // as a sees b
+	beyond      *street // as the witness sees b
+	gone        atomic.Bool
+	atWitness   *allow
+	controlOf   map[ag.ReplicaID]*Control
+	silentRelay atomic.Bool
+}
+
+func newTriangle(t *testing.T) *triangle {
+	t.Helper()
+	ca := newTestCA(t, groupA)
+	x := &triangle{atWitness: new(allow), controlOf: map[ag.ReplicaID]*Control{}}
+	control := func(id ag.ReplicaID) func(*Endpoint) { return func(e *Endpoint) { x.controlOf[id] = NewControl(e) } }
+	handlers := map[Class]Handler{ClassWAL: echo, ClassHeart: echo}
+	x.b = startBeside(t, Config{Node: newTestNode(t, ca, "b"), Handlers: handlers}, control("b"))
+	x.direct, x.beyond = newStreet(t, x.b.Addr(), false), newStreet(t, x.b.Addr(), true)
+	witness, err := CreateNode(t.TempDir(), ca, Identity{ca.Group, KindWitness, "w"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.w = startBeside(t, Config{Node: witness, Authorize: x.atWitness.authorize, Member: func(id ag.ReplicaID) (string, bool) {
+		return x.beyond.l.Addr().String(), id == "a" || id == "w" || id == "b" && !x.gone.Load()
+	}})
+	x.a = startBeside(t, Config{Node: newTestNode(t, ca, "a"), Handlers: handlers, Relays: func(to ag.ReplicaID) []Via {
+		if x.silentRelay.Load() {
+			return nil
+		}
+		return []Via{{"w", x.w.Addr().String()}, {"x", "127.0.0.1:1"}}
+	}}, control("a"))
+	t.Cleanup(func() {
+		for _, c := range x.controlOf {
+			c.Close()
+		}
+	})
+	return x
+}
+
+func (x *triangle) dial(t *testing.T, class Class) (*Conn, error) {
+	t.Helper()
+	c, err := x.a.DialBy(within(t), KindTCP, x.direct.l.Addr().String(), class, "b")
+	if err == nil {
+		t.Cleanup(c.abort)
+		_ = c.SetDeadline(time.Now().Add(patience))
+	}
+	return c, err
+}
+
+// Two nodes that do not see each other talk by way of the witness, which sees their addresses and nothing they say. When the direct way
+// is back, what is relayed ends as a lost connection does, and the next one is direct.
+func TestRelay(t *testing.T) {
+	t.Parallel()
+	x := newTriangle(t)
+	c, err := x.dial(t, ClassWAL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Via() != "w" || c.Peer().ID != "b" || c.Kind() != KindTCP || c.ConnectionState().NegotiatedProtocol != ClassWAL.proto() {
+		t.Errorf("%s by way of %q", c.Peer().ID, c.Via())
+	}
+	secret := bytes.Repeat([]byte("nobody may read this "), 50_000)
+	go func() { _, _ = c.Write(secret) }()
+	got := make([]byte, len(secret))
+	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, secret) {
+		t.Fatalf("what came back differs: %v", err)
+	}
+	if x.beyond.saw([]byte("nobody may read this")) || !x.beyond.saw([]byte{0x17, 0x03, 0x03}) {
+		t.Error("the relay passed on what it can read, or no TLS")
+	}
+	if r := x.w.Relayed(); r.Open != 1 || r.Total != 1 || r.Bytes < int64(2*len(secret)) {
+		t.Errorf("counted: %+v", r)
+	}
+	if again, err := x.dial(t, ClassControl); err != nil || again.Via() != "w" {
+		t.Errorf("once it is known that a member is far: %v", err)
+	}
+	x.direct.open.Store(true)
+	_, err = c.Read(got)
+	if !errors.Is(err, errDirect) || errors.Is(err, net.ErrClosed) {
+		t.Errorf("a relayed stream whose direct way is back: %v", err)
+	}
+	if c, err := x.dial(t, ClassWAL); err != nil || c.Via() != "" {
+		t.Errorf("after that: %v", err)
+	}
+}
+
+// A member that leaves loses what is relayed to it, and what is relayed for it.
+func TestRelayIsRevoked(t *testing.T) {
+	t.Parallel()
+	for what, revoke := range map[string]func(*triangle){
+		"the far end":  func(x *triangle) { x.gone.Store(true) },
+		"the near end": func(x *triangle) { x.atWitness.refuse("a") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			x := newTriangle(t)
+			c, err := x.dial(t, ClassWAL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			roundTrip(t, c)
+			revoke(x)
+			if n := x.w.CloseUnauthorised(); n != 1 {
+				t.Errorf("%d streams were closed", n)
+			}
+			isCut(t, c)
+			waitFor(t, "the pipe to end", func() bool { return x.w.Relayed().Open == 0 })
+		})
+	}
+}
+
+// What is not relayed: heartbeats; strangers and the caller itself as targets; a member that refuses connections; without a relay nothing.
+func TestRelayRefusals(t *testing.T) {
+	t.Parallel()
+	x := newTriangle(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if _, err := x.a.Dial(ctx, x.direct.l.Addr().String(), ClassHeart, "b"); err == nil {
+		t.Error("heartbeats were relayed")
+	}
+	for _, to := range []ag.ReplicaID{"a", "w", "z"} {
+		var refused *RefusedError
+		if _, err := x.a.dialVia(within(t), Via{"w", x.w.Addr().String()}, ClassWAL, to); !errors.As(err, &refused) || refused.Class != ClassRelay {
+			t.Errorf("a relay to %s: %v", to, err)
+		}
+	}
+	began := time.Now()
+	if _, err := x.a.DialBy(within(t), KindTCP, "127.0.0.1:1", ClassWAL, "b"); err == nil || x.w.Relayed().Total != 0 {
+		t.Errorf("what refuses connections was relayed to, after %v: %v", time.Since(began), err)
+	}
+	if _, err := x.b.dialVia(within(t), Via{"a", x.a.Addr().String()}, ClassWAL, "w"); err == nil {
+		t.Error("a node without a record relays")
+	}
+	x.silentRelay.Store(true)
+	short, done := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer done()
+	if _, err := x.a.Dial(short, x.direct.l.Addr().String(), ClassWAL, "b"); err == nil {
+		t.Error("a stream came about without any way")
+	}
+}
