@@ -214,7 +214,7 @@ func readResults(t *testing.T, dir, out string) results {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, name := range failed {
-		r[name] = diffOf(string(diffs), name)
+		r[name] = diffOf(strings.ReplaceAll(string(diffs), dir, "DIR"), name)
 	}
 	return r
 }
