@@ -431,6 +431,53 @@ func TestSeesADatabaseThatIsBeingCreated(t *testing.T) {
 	}
 }
 
+// TestSeesACreationOlderThanTheWindow begins with a database that is created by copying files, has its directory and its WAL, and is not
+// committed before the window ends: its commit waits for a standby that nobody has.
+func TestSeesACreationOlderThanTheWindow(t *testing.T) {
+	t.Parallel()
+	b, sock, s, o := begin(t)
+	s.source.patience = 500 * time.Millisecond // longer than between two looks at its progress
+	standbys := func(set string) {
+		b.must(t, sock, "ALTER SYSTEM "+set)
+		b.must(t, sock, "SELECT pg_reload_conf()::text")
+	}
+	standbys("SET synchronous_standby_names = 'nobody'")
+	strategy := b.strategies(t, sock)[0]
+	conn, err := connectTo(sock)(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	var creating sync.WaitGroup
+	creating.Go(func() { _, _ = conn.Exec(t.Context(), "CREATE DATABASE slow"+strategy) }) // who looks at the copy sees whether it went well
+	waitFor(t, "the creation to wait for its standby", func() error {
+		n, err := b.query(t, sock, "SELECT count(*)::text FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE 'CREATE DATABASE%'")
+		if err == nil && n != "1" {
+			err = errors.New("it does not")
+		}
+		return err
+	})
+	released := false
+	o.Progress = func(p Progress) {
+		if !released && strings.Contains(p.Waiting, "one more") {
+			released = true
+			standbys("RESET synchronous_standby_names")
+		}
+	}
+	r, err := Run(t.Context(), o)
+	if !released {
+		standbys("RESET synchronous_standby_names")
+	}
+	creating.Wait()
+	if err != nil || r.Progress.Windows < 2 {
+		t.Fatalf("%d windows: %v", r.Progress.Windows, err)
+	}
+	standby := b.mustStream(t, sock, o)
+	if n := b.must(t, standby, "SELECT count(*)::text FROM pg_database WHERE datname = 'slow'"); n != "1" {
+		t.Error("the copy has no such database")
+	}
+}
+
 // slowUntil is a rate that leaves time for what has to happen while a copy is made.
 func slowUntil(done *atomic.Bool) func() int64 {
 	return func() int64 {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -65,6 +66,44 @@ func TestSeedsFromASecondary(t *testing.T) {
 		t.Errorf("a database was created by copying files, and one window was thought to be enough: %+v", r.Progress)
 	}
 	b.mustStream(t, sock, o) // from the primary, which kept what it needs
+}
+
+// TestPrimaryTellsOfWhatIsUnderWay copies a secondary while a transaction on the primary, begun before, changes a database and does not
+// end: of that the secondary knows nothing.
+func TestPrimaryTellsOfWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	sock := b.source(t)
+	s := b.station(t, sock)
+	s.source.patience = 500 * time.Millisecond // longer than between two looks at its progress
+	second, _ := s.standbyOf(t)
+	b.must(t, sock, "CREATE DATABASE spare")
+	conn, err := connectTo(sock)(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	for _, sql := range []string{"BEGIN", "ALTER DATABASE spare RENAME TO spared"} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := second.options(t)
+	o.Anchor = s.dial
+	said := ""
+	o.Progress = func(p Progress) {
+		if said == "" && strings.Contains(p.Waiting, "one more") {
+			said = p.Waiting
+			if _, err := conn.Exec(t.Context(), "ROLLBACK"); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	r, err := Run(t.Context(), o)
+	if err != nil || r.Progress.Windows < 2 || !strings.Contains(said, "a database is being created") {
+		t.Fatalf("%d windows, %q: %v", r.Progress.Windows, said, err)
+	}
+	b.mustStream(t, sock, o)
 }
 
 // TestSecondaryRefusesOutOfEpoch asks a secondary for a copy in an epoch that it does not follow, and without the primary's help.

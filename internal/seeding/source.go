@@ -29,6 +29,7 @@ const (
 	windowPatrol  = 2 * time.Second  // how often windows are looked at
 	listPart      = 2000             // files per frame of the list
 	controlBudget = 2 * time.Minute
+	creationWait  = time.Minute // for databases that are being created, within controlBudget
 )
 
 // SourceConfig is what a Source needs. Functions are called from many goroutines.
@@ -54,6 +55,8 @@ type Source struct {
 	cfg SourceConfig
 	log *slog.Logger
 
+	patience time.Duration // creationWait but in tests
+
 	mu      sync.Mutex
 	windows map[string]*window
 	opening map[ag.ReplicaID]bool
@@ -65,7 +68,7 @@ func NewSource(c SourceConfig) *Source {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Source{cfg: c, log: log, windows: map[string]*window{}, opening: map[ag.ReplicaID]bool{}}
+	return &Source{cfg: c, log: log, patience: creationWait, windows: map[string]*window{}, opening: map[ag.ReplicaID]bool{}}
 }
 
 // Run watches over the windows until ctx is done, and ends them all then.

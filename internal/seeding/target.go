@@ -82,16 +82,19 @@ func (s *seeder) round(ctx context.Context) (ending, []byte, error) {
 	if err != nil {
 		return ending{}, nil, fmt.Errorf("fetch pg_control: %w", err)
 	}
-	body, err := s.ctl.ask(ctx, frameEnd, nil)
+	e, err := s.ctl.ending(ctx)
 	if err != nil {
-		return ending{}, nil, fmt.Errorf("end the backup: %w", err)
-	}
-	var e ending
-	if err := json.Unmarshal(body, &e); err != nil {
 		return ending{}, nil, fmt.Errorf("end the backup: %w", err)
 	}
 	if e.End < s.info.Start || len(e.Label) == 0 {
 		return ending{}, nil, fmt.Errorf("the backup ended at %s, before its start %s, or without a label", e.End, s.info.Start)
+	}
+	if s.anchor != nil && e.Again == "" { // a secondary knows of no creation that is not committed
+		kept, err := s.anchor.ending(ctx)
+		if err != nil {
+			return ending{}, nil, fmt.Errorf("ask the primary what databases there are: %w", err)
+		}
+		e.Again = kept.Again
 	}
 	return e, b, nil
 }
@@ -405,6 +408,15 @@ func (c *control) ask(ctx context.Context, kind byte, question []byte) (answer [
 		return err
 	})
 	return answer, err
+}
+
+// ending asks for the end of the window.
+func (c *control) ending(ctx context.Context) (e ending, err error) {
+	body, err := c.ask(ctx, frameEnd, nil)
+	if err == nil {
+		err = json.Unmarshal(body, &e)
+	}
+	return e, err
 }
 
 func (c *control) once(kind byte, question []byte) ([]byte, error) {

@@ -28,12 +28,15 @@ type window struct {
 	files   []file
 	pages   *pageReader
 
+	patience time.Duration // for databases that are being created
+
 	mu      sync.Mutex
 	conn    *pgx.Conn
 	catalog string // databases and their tablespaces when the window began
 	dirs    string // and their directories
 	users   int    // connections that use it
 	idle    time.Time
+	stopped *ending // the backup is ended in the server
 	ended   *ending
 	closed  bool
 	err     error     // why it was closed before its end
@@ -51,7 +54,7 @@ func (s *Source) open(ctx context.Context, h hello) (w *window, err error) {
 	if err != nil {
 		return nil, err
 	}
-	w = &window{member: h.Member, epoch: h.Epoch, data: s.cfg.Data, conn: conn, idle: time.Now(), standby: h.After != nil}
+	w = &window{member: h.Member, epoch: h.Epoch, data: s.cfg.Data, conn: conn, idle: time.Now(), standby: h.After != nil, patience: s.patience}
 	defer func() {
 		if err != nil {
 			w.drop(s.cfg.Connect)
@@ -61,6 +64,9 @@ func (s *Source) open(ctx context.Context, h hello) (w *window, err error) {
 		return nil, err
 	}
 	w.info.ID = newWindowID()
+	if err := w.quiet(ctx); err != nil { // else this window would be for nothing
+		return nil, err
+	}
 	switch {
 	case h.Anchor:
 		return w, w.keep(ctx, slotPrefix+string(h.Member))
@@ -107,6 +113,7 @@ func (w *window) keep(ctx context.Context, slot string) error {
 	if a.Catalog, err = w.databases(ctx); err != nil {
 		return err
 	}
+	w.catalog, w.dirs = a.Catalog, w.directories()
 	if _, err := w.conn.Exec(ctx, `CHECKPOINT`); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
@@ -237,6 +244,60 @@ func (w *window) databases(ctx context.Context) (string, error) {
 	return *s, nil
 }
 
+// underWay tells whether a database is being created, dropped or moved: what copies its files holds such a lock until it commits.
+func (w *window) underWay(ctx context.Context) (yes bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.conn == nil {
+		return false, errors.New("the window has ended")
+	}
+	err = w.conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'object' AND classid = 'pg_database'::regclass
+		AND mode IN ('ShareLock', 'AccessExclusiveLock') AND granted)`).Scan(&yes)
+	if err != nil {
+		return false, fmt.Errorf("ask whether a database is being created: %w", err)
+	}
+	return yes, nil
+}
+
+// quiet waits until no database is being created, for as long as it may.
+func (w *window) quiet(ctx context.Context) error {
+	for until := time.Now().Add(w.patience); ; {
+		busy, err := w.underWay(ctx)
+		if err != nil || !busy || time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// changed says what happened to databases that makes one more window necessary. A creation whose WAL lies before the end of the backup
+// is committed by now, and shows in the catalog, or still under way. One that was given up has removed its directory, as replay will.
+func (w *window) changed(ctx context.Context) (string, error) {
+	busy, err := w.underWay(ctx) // first: what ends in between shows in the catalog
+	if err != nil {
+		return "", err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.conn == nil {
+		return "", errors.New("the window has ended")
+	}
+	after, err := w.databases(ctx)
+	switch {
+	case err != nil:
+		return "", err
+	case after != w.catalog || w.directories() != w.dirs:
+		return "a database was created, dropped or moved meanwhile", nil
+	case busy:
+		return "a database is being created, dropped or moved", nil
+	}
+	return "", nil
+}
+
 // directories lists those of databases. A creation that is not committed yet, whose WAL may be replayed all the same, shows nowhere else.
 func (w *window) directories() string {
 	found, _ := filepath.Glob(filepath.Join(w.data, "base", "[0-9]*")) // the patterns are well formed
@@ -293,19 +354,53 @@ func (w *window) check(ctx context.Context, bound int64) error {
 	return nil
 }
 
-// end closes the backup. Asked again, it answers the same.
+// end closes the backup, asked again answers the same; of a window that only keeps WAL it says what happened to databases since it
+// began.
 func (w *window) end(ctx context.Context) (ending, error) {
+	if e, ended := w.wasEnded(); ended {
+		return e, nil
+	}
+	if err := w.quiet(ctx); err != nil {
+		return ending{}, err
+	}
+	e := ending{}
+	var err error
+	if w.info.Anchor == nil {
+		if e, err = w.stop(ctx); err != nil {
+			return ending{}, fmt.Errorf("end the backup: %w", err)
+		}
+	}
+	if e.Again, err = w.changed(ctx); err != nil || w.info.Anchor != nil {
+		return e, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ended != nil {
-		return *w.ended, nil
+	w.ended = &e
+	if w.conn != nil {
+		closeConn(w.conn)
+		w.conn = nil
+	}
+	return e, nil
+}
+
+func (w *window) wasEnded() (ending, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended == nil {
+		return ending{}, false
+	}
+	return *w.ended, true
+}
+
+// stop ends the backup in the server.
+func (w *window) stop(ctx context.Context) (e ending, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped != nil { // over a connection that was lost
+		return *w.stopped, nil
 	}
 	if w.conn == nil {
-		return ending{}, errors.New("the window has ended")
-	}
-	after, err := w.databases(ctx)
-	if err != nil {
-		return ending{}, err
+		return e, errors.New("the window has ended")
 	}
 	stop := `SELECT lsn::text, labelfile, spcmapfile FROM pg_backup_stop(false)`
 	if w.info.Major < 15 {
@@ -314,22 +409,16 @@ func (w *window) end(ctx context.Context) (ending, error) {
 	var lsn, label string
 	var spaces *string
 	if err := w.conn.QueryRow(ctx, stop).Scan(&lsn, &label, &spaces); err != nil {
-		return ending{}, fmt.Errorf("end the backup: %w", err)
+		return e, err
 	}
-	e := ending{Label: []byte(label)}
-	if e.End, err = ag.ParseLSN(lsn); err != nil {
-		return ending{}, err
-	}
+	e.Label = []byte(label)
 	if spaces != nil {
 		e.Spaces = []byte(*spaces)
 	}
-	if after != w.catalog || w.directories() != w.dirs {
-		e.Again = "a database was created, dropped or moved meanwhile"
+	if e.End, err = ag.ParseLSN(lsn); err == nil {
+		w.stopped = &e
 	}
-	w.ended = &e
-	closeConn(w.conn)
-	w.conn = nil
-	return e, nil
+	return e, err
 }
 
 // drop ends whatever of the window is left, its slot included.
