@@ -274,6 +274,36 @@ func (f *flipper) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// TestMendsPagesOfATablespace damages some pages of a copy's tablespace: only these are fetched.
+func TestMendsPagesOfATablespace(t *testing.T) {
+	t.Parallel()
+	b, sock, _, o := begin(t)
+	o.Compression = "OFF"
+	b.must(t, sock, "CREATE TABLE wide TABLESPACE side AS SELECT i, repeat(md5(i::text), 8) AS x FROM generate_series(1, 12000) i")
+	b.must(t, sock, "VACUUM (FREEZE) wide")
+	b.must(t, sock, "CHECKPOINT")
+	if _, err := Run(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	name := b.must(t, sock, "SELECT pg_relation_filepath('wide')") // by way of pg_tblspc, on both sides
+	mine, theirs := filepath.Join(b.dir, "source", name), filepath.Join(o.Target, name)
+	for _, page := range []int64{0, 130, 131, 300} {
+		flip(t, theirs, 8192*page+4000)
+	}
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := int64(chunkSize / 2); r.Progress.Wire > most {
+		t.Errorf("%d bytes came over the wire for four pages", r.Progress.Wire)
+	}
+	want, err1 := os.ReadFile(mine)
+	got, err2 := os.ReadFile(theirs)
+	if err := errors.Join(err1, err2); err != nil || !bytes.Equal(want, got) || len(got) < 3*chunkSize {
+		t.Errorf("%d bytes, of %d at the source, are not the same (%v)", len(got), len(want), err)
+	}
+}
+
 // mustEqual starts the copy and compares it with its source: by dump, by pg_amcheck, and page by page when both have stopped at one
 // position.
 func (b *bed) mustEqual(t *testing.T, sock string, o Options) {
@@ -337,42 +367,88 @@ func (b *bed) dump(t *testing.T, sock string) []byte {
 // tokens are of one dump, at random.
 var tokens = regexp.MustCompile(`(?m)^\\(un)?restrict .*$`)
 
-// samePages compares the main forks of all relations of both directories, but for hints and checksums.
+// samePages compares the main forks of all relations of both directories and of their tablespaces, but for hints and checksums.
 func (b *bed) samePages(t *testing.T, source, target string) {
 	t.Helper()
-	compared, differ := 0, 0
-	err := filepath.WalkDir(filepath.Join(source, "base"), func(path string, d os.DirEntry, err error) error {
+	c := &comparison{t: t}
+	c.tree(0, filepath.Join(source, "base"), filepath.Join(target, "base"))
+	spaces, _ := filepath.Glob(filepath.Join(source, "pg_tblspc", "[0-9]*")) // the pattern is well formed
+	for _, mine := range spaces {
+		oid, err := strconv.ParseUint(filepath.Base(mine), 10, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := c.compared
+		c.tree(uint32(oid), followed(t, mine), followed(t, filepath.Join(target, "pg_tblspc", filepath.Base(mine))))
+		if c.compared == before {
+			t.Errorf("no page of tablespace %d was compared", oid)
+		}
+	}
+	if c.compared < 500 {
+		t.Errorf("%d pages compared", c.compared)
+	}
+	t.Logf("%d pages compared, %d differ", c.compared, c.differ)
+}
+
+func followed(t *testing.T, link string) string {
+	t.Helper()
+	place, err := filepath.EvalSymlinks(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return place
+}
+
+// comparison counts pages.
+type comparison struct {
+	t                *testing.T
+	compared, differ int
+}
+
+func (c *comparison) tree(space uint32, mine, theirs string) {
+	c.t.Helper()
+	err := filepath.WalkDir(mine, func(path string, d os.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
-		name, _ := filepath.Rel(source, path)
-		if _, pages := relationFile(0, name); !pages || strings.Contains(filepath.Base(name), "_") || exists(path+"_init") {
-			return nil
-		}
-		mine, err := os.ReadFile(path)
+		name, err := filepath.Rel(mine, path)
 		if err != nil {
 			return err
 		}
-		theirs, err := os.ReadFile(filepath.Join(target, name))
-		if err != nil || len(theirs) != len(mine) {
-			t.Errorf("%s has %d bytes there, %d here (%v)", name, len(theirs), len(mine), err)
+		listed := name
+		if space == 0 {
+			listed = "base/" + name
+		}
+		if _, pages := relationFile(space, listed); !pages || strings.Contains(filepath.Base(name), "_") || exists(path+"_init") {
 			return nil
 		}
-		for at := 0; at+8192 <= len(mine); at += 8192 {
-			compared++
-			x, y := mine[at:at+8192], theirs[at:at+8192]
-			if !bytes.Equal(x, y) && !bytes.Equal(masked(x), masked(y)) {
-				if differ++; differ < 5 {
-					t.Errorf("page %d of %s differs at %v", at/8192, name, offsetsOf(masked(x), masked(y)))
-				}
+		return c.file(name, path, filepath.Join(theirs, name))
+	})
+	if err != nil {
+		c.t.Error(err)
+	}
+}
+
+func (c *comparison) file(name, mine, theirs string) error {
+	here, err := os.ReadFile(mine)
+	if err != nil {
+		return err
+	}
+	there, err := os.ReadFile(theirs)
+	if err != nil || len(there) != len(here) {
+		c.t.Errorf("%s has %d bytes there, %d here (%v)", name, len(there), len(here), err)
+		return nil
+	}
+	for at := 0; at+8192 <= len(here); at += 8192 {
+		c.compared++
+		x, y := here[at:at+8192], there[at:at+8192]
+		if !bytes.Equal(x, y) && !bytes.Equal(masked(x), masked(y)) {
+			if c.differ++; c.differ < 5 {
+				c.t.Errorf("page %d of %s differs at %v", at/8192, name, offsetsOf(masked(x), masked(y)))
 			}
 		}
-		return nil
-	})
-	if err != nil || compared < 500 {
-		t.Errorf("%d pages compared: %v", compared, err)
 	}
-	t.Logf("%d pages compared, %d differ", compared, differ)
+	return nil
 }
 
 // offsetsOf lists the first few places where two pages differ.
