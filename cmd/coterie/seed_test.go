@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/seeding"
 )
 
@@ -29,6 +31,38 @@ func TestSeedLine(t *testing.T) {
 		op.Source = "n1"
 		if got := seedLine(op); strings.TrimSpace(got) != want {
 			t.Errorf("got  %q\nwant %q", got, want)
+		}
+	}
+}
+
+// TestBestSource chooses from whom a copy is made, and says why.
+func TestBestSource(t *testing.T) {
+	t.Parallel()
+	priority := func(n int) *int { return &n }
+	for name, c := range map[string]struct {
+		change func(*ag.View, map[ag.ReplicaID]agent.Status)
+		want   ag.ReplicaID
+		why    string
+	}{
+		"a secondary with a higher priority": {nil, "n3", "its BACKUP_PRIORITY 80 is above the primary's 50"},
+		"none that is higher":                {func(v *ag.View, _ map[ag.ReplicaID]agent.Status) { v.Group.Replicas[2].Options.BackupPriority = nil }, "n1", "the primary: no healthy secondary has a higher BACKUP_PRIORITY than its 50"},
+		"it does not stream": {func(_ *ag.View, said map[ag.ReplicaID]agent.Status) {
+			said["n3"] = agent.Status{Server: ag.ServerRecovery}
+		}, "n1", "no healthy"},
+		"it is out of reach":       {func(v *ag.View, _ map[ag.ReplicaID]agent.Status) { v.Reach = []ag.ReplicaID{"n1"} }, "n1", "no healthy"},
+		"it is suspended":          {func(v *ag.View, _ map[ag.ReplicaID]agent.Status) { v.Group.Replicas[2].Suspended = true }, "n1", "no healthy"},
+		"the primary is preferred": {func(v *ag.View, _ map[ag.ReplicaID]agent.Status) { v.Group.Options.BackupPreference = ag.BackupPrimary }, "n1", "the primary: AUTOMATED_BACKUP_PREFERENCE is PRIMARY"},
+	} {
+		v := &ag.View{Reach: []ag.ReplicaID{"n1", "n2", "n3"}}
+		v.Group.Replicas = []ag.Replica{{ID: "n1"}, {ID: "n2"}, {ID: "n3"}}
+		v.Group.Replicas[1].Options.BackupPriority = priority(99) // the one that is filled
+		v.Group.Replicas[2].Options.BackupPriority = priority(80)
+		said := map[ag.ReplicaID]agent.Status{"n3": {Stream: true, Server: ag.ServerRecovery}}
+		if c.change != nil {
+			c.change(v, said)
+		}
+		if got, why := bestSource(v, said, "n2", v.Group.Replicas[0]); got.ID != c.want || !strings.Contains(why, c.why) {
+			t.Errorf("%s: from %s: %s", name, got.ID, why)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/seeding"
 )
@@ -102,12 +103,20 @@ func (n *node) chooseSource(leader ag.Replica) (ag.Replica, string) {
 	if op, ok := n.desk.journal.Last(); ok && !op.State.Ended() && op.Failure != nil && op.Source != "" && op.Source != leader.ID {
 		return leader, fmt.Sprintf("the primary: the copy from %s failed", op.Source)
 	}
+	return bestSource(v, snap.Statuses, n.self, leader)
+}
+
+// bestSource is the healthy secondary with the highest BACKUP_PRIORITY above the primary's, or the primary, and why.
+func bestSource(v *ag.View, said map[ag.ReplicaID]agent.Status, self ag.ReplicaID, leader ag.Replica) (ag.Replica, string) {
+	if v.Group.Options.BackupPreference == ag.BackupPrimary {
+		return leader, "the primary: AUTOMATED_BACKUP_PREFERENCE is PRIMARY"
+	}
 	best, most := leader, backupPriority(leader)
 	for _, r := range v.Group.Replicas {
-		st := snap.Statuses[r.ID]
+		st := said[r.ID]
 		healthy := r.HasData() && !r.Suspended && st.Stream && st.Server == ag.ServerRecovery && st.Busy == "" && st.Ill == "" && st.Quarantine == "" &&
 			slices.Contains(v.Reach, r.ID)
-		if r.ID != n.self && r.ID != leader.ID && healthy && backupPriority(r) > most && v.Group.Options.BackupPreference != ag.BackupPrimary {
+		if r.ID != self && r.ID != leader.ID && healthy && backupPriority(r) > most {
 			best, most = r, backupPriority(r)
 		}
 	}
