@@ -497,7 +497,7 @@ func (g *group) facts(t *testing.T) []fact {
 			},
 			undo: func() { _ = open.Close(context.Background()) },
 			moves: map[string]string{
-				"coterie.sessions": "node session_id user_name database_name client tls intent replica state since bytes_in bytes_out pid path",
+				"coterie.sessions": "node session_id user_name database_name client tls intent replica state since bytes_in bytes_out pid path backend",
 			},
 		},
 		{
