@@ -20,6 +20,7 @@ func TestEndToEnd(t *testing.T) {
 		{"planned failover", plannedFailover},
 		{"a secondary's node dies", secondaryNodeDies},
 		{"pgbench through both ports", pgbenchWorks},
+		{"both ports in one string", bothPorts},
 		{"bad input", badInput},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.test(t, g) }) {
