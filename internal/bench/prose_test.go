@@ -9,7 +9,7 @@ import (
 
 // Text shrinks as text does: less than a constant, more than noise.
 func TestProseShrinksAsTextDoes(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
+	rng := rand.New(rand.NewPCG(1, 2))
 	var all []byte
 	for range 100 {
 		row := prose(nil, 4000, rng)
