@@ -100,10 +100,10 @@ func NextSync(v View) SyncStep {
 		return SyncStep{Set: &want, Because: fmt.Sprintf("commits shall wait for %d of %v", want.N, want.P)}
 	}
 	if m, changed := changedCopy(v); changed {
-		next := st.Clone()
-		next.V = slices.DeleteFunc(next.V, func(x Member) bool { return x == m })
-		next.K = max(0, next.K-1)
-		return SyncStep{State: &next, Because: fmt.Sprintf("%s holds another copy now", m.ID)}
+		return shed(st, m, fmt.Sprintf("%s holds another copy now", m.ID))
+	}
+	if m, gone := goneCopy(v, want, streams(want.P)); gone {
+		return shed(st, m, fmt.Sprintf("%s says that its copy is gone, or is to be dropped", m.ID))
 	}
 	if !cur.Proven && want.N > 0 && !streams(want.P) {
 		return SyncStep{Because: fmt.Sprintf("waiting for one of %v to stream", want.P)}
@@ -117,7 +117,8 @@ func NextSync(v View) SyncStep {
 		}
 	}
 	next := st.Clone()
-	next.V, next.K = membersOf(v, want.P), min(want.N, flushedBy(v, want.P, cur.Barrier))
+	there := slices.DeleteFunc(slices.Clone(want.P), v.gone)
+	next.V, next.K = membersOf(v, there), max(0, min(want.N-(len(want.P)-len(there)), flushedBy(v, there, cur.Barrier)))
 	switch {
 	case sameMembers(next.V, st.V) && next.K == st.K:
 		if next.K < want.N {
@@ -139,6 +140,31 @@ func changedCopy(v View) (Member, bool) {
 		}
 	}
 	return Member{}, false
+}
+
+// goneCopy finds a member of V that will not stream again before V has dropped it, and that no other setting would drop: commits are to
+// wait for it all the same, or for others of which none streams, so that no setting can be proven.
+func goneCopy(v View, want Sync, streams bool) (Member, bool) {
+	for _, m := range v.Record.State.V {
+		if v.gone(m.ID) && (slices.Contains(want.P, m.ID) || !streams) {
+			return m, true
+		}
+	}
+	return Member{}, false
+}
+
+// gone reports whether a member says itself that V counts a copy of it in vain. Being wrong costs a re-admission, never data.
+func (v View) gone(id ReplicaID) bool {
+	s, known := v.stream(id)
+	return known && !s.Open && s.Gone
+}
+
+// shed takes a member out of V, with one acknowledgement fewer promised: true at any time.
+func shed(st State, m Member, because string) SyncStep {
+	next := st.Clone()
+	next.V = slices.DeleteFunc(next.V, func(x Member) bool { return x == m })
+	next.K = max(0, next.K-1)
+	return SyncStep{State: &next, Because: because}
 }
 
 // announce writes the setting into the record, with the (V, k) that it keeps true.
@@ -217,8 +243,8 @@ func (v View) firstStream() time.Duration {
 // RefusedTimeout is how long a member is given whose streams were reset and whose endpoint refuses connections.
 const RefusedTimeout = time.Second
 
-// lost reports whether a member no longer counts: silent for SESSION_TIMEOUT, or gone for a second with its endpoint refusing
-// connections (safety specification 3.4). Being wrong costs a re-admission, never data.
+// lost reports whether a member no longer counts: silent for SESSION_TIMEOUT, gone for a second with its endpoint refusing
+// connections (safety specification 3.4), or, by its own word, without the copy that counts. Being wrong costs a re-admission, never data.
 func (v View) lost(id ReplicaID) bool {
 	s, known := v.stream(id)
 	r, ok := v.Group.Replica(id)
@@ -229,7 +255,7 @@ func (v View) lost(id ReplicaID) bool {
 	if r.Options.SessionTimeout > 0 {
 		timeout = r.Options.SessionTimeout
 	}
-	return s.Silent >= timeout || !s.Open && s.Refused && s.Silent >= RefusedTimeout
+	return v.gone(id) || s.Silent >= timeout || !s.Open && s.Refused && s.Silent >= RefusedTimeout
 }
 
 func (v View) stream(id ReplicaID) (Stream, bool) {

@@ -162,6 +162,7 @@ func randomLeader(r *rand.Rand) View {
 		v.Streams = append(v.Streams, Stream{
 			Member: id, Copy: CopyID(fmt.Sprint(id, r.IntN(4)/3)), Open: r.IntN(4) > 0, Close: r.IntN(4) > 0,
 			Flush: LSN(90 + r.IntN(70)), Silent: time.Duration(r.IntN(20)) * time.Second, Refused: r.IntN(4) == 0,
+			Gone: r.IntN(3) == 0,
 		})
 	}
 	return v
@@ -173,6 +174,15 @@ func promotedAlone(v *View, since time.Duration) {
 	v.Record.State.V, v.Record.State.K = nil, 0
 	v.Local.Sync.Proven = false
 	v.Streams = []Stream{{Member: "b", Silent: since}, {Member: "c", Silent: since}}
+}
+
+// requiredGone: b and c are required, and b's copy is gone.
+func requiredGone(v *View) {
+	two := 2
+	v.Group.Required = &two
+	v.Streams[0] = Stream{Member: "b", Copy: "B", Gone: true}
+	v.Record.State.K, v.Local.Sync.N = 2, 2
+	v.Record.State.Setting = v.Local.Sync.Setting()
 }
 
 func TestNextSync(t *testing.T) {
@@ -219,6 +229,26 @@ func TestNextSync(t *testing.T) {
 		{"a refused endpoint is enough after a second", func(v *View) {
 			v.Streams[0] = Stream{Member: "b", Copy: "B", Refused: true, Silent: RefusedTimeout}
 		}, func(s SyncStep) bool { return s.State != nil && len(s.State.Setting.P) == 1 }},
+		{"a member that says its copy is gone is waited for no longer", func(v *View) {
+			v.Streams[0] = Stream{Member: "b", Copy: "B", Gone: true}
+		}, func(s SyncStep) bool {
+			return s.State != nil && slices.Equal(s.State.Setting.P, []ReplicaID{"c"}) && len(s.State.V) == 2 && s.State.K == 1
+		}},
+		{"and streams all the same", func(v *View) { v.Streams[0].Gone = true }, func(s SyncStep) bool { return s == SyncStep{} }},
+		{"and is required: it leaves the record, with one acknowledgement fewer promised", func(v *View) { requiredGone(v) }, func(s SyncStep) bool {
+			return s.State != nil && s.State.K == 1 && slices.Equal(s.State.V, []Member{{"c", "C"}}) && len(s.State.Setting.P) == 2
+		}},
+		{"and has left the record: it is not counted again", func(v *View) {
+			requiredGone(v)
+			v.Record.State.V, v.Record.State.K = []Member{{"c", "C"}}, 1
+		}, func(s SyncStep) bool { return s.State == nil && s.Set == nil && s.Because != "" }},
+		{"its copy is gone, and nobody streams with whom a setting could be proven", func(v *View) {
+			v.Streams = []Stream{{Member: "b", Copy: "B", Gone: true}, {Member: "c", Copy: "C"}}
+			v.Local.Sync = Sync{P: []ReplicaID{"c"}, N: 1}
+			v.Record.State.Setting = v.Local.Sync.Setting()
+		}, func(s SyncStep) bool {
+			return s.State != nil && s.State.K == 0 && slices.Equal(s.State.V, []Member{{"c", "C"}})
+		}},
 		{"joint drop: the record first when every member is waited for", func(v *View) {
 			v.Group.CommitRule, v.Record.State.K, v.Local.Sync.N = RuleAll, 2, 2
 			v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour}

@@ -77,6 +77,7 @@ type Stream struct {
 	Close   bool          `json:"close"`             // its lag is small enough to be made synchronous
 	Silent  time.Duration `json:"silent"`            // since the last feedback, or since it was lost
 	Refused bool          `json:"refused,omitempty"` // not open, and its endpoint refuses connections: provably not running
+	Gone    bool          `json:"gone,omitempty"`    // not open, and it says itself that it has the copy no more that V names, or waits for V to drop it
 }
 
 // SealReport is a member's answer to a candidate: it promised Epoch, its older streams are closed, and Position will not move

@@ -270,9 +270,22 @@ func (a *Agent) observeStreams(v ag.View) []ag.Stream {
 		out = append(out, ag.Stream{
 			Member: r.ID, Copy: f.copy, Open: f.open, Flush: f.flush, Silent: now - f.feedback,
 			Close: f.open && f.flush != 0 && f.flush+closeLag >= v.Local.Position.LSN, Refused: !f.open && reach.refused(r.ID),
+			Gone: !f.open && a.saysGone(v, r.ID),
 		})
 	}
 	return out
+}
+
+// saysGone reports whether a member says that it has no longer what V counts of it, or that it waits for V to drop it. What it said of
+// another copy says nothing of this one.
+func (a *Agent) saysGone(v ag.View, id ag.ReplicaID) bool {
+	m, in := v.Record.State.InV(id)
+	snap := a.snapshot.Load()
+	if !in || snap == nil {
+		return false
+	}
+	s, ok := snap.Statuses[id]
+	return ok && s.Copy == m.Copy && (s.Data != ag.DataPresent || s.Rule == ag.RuleAwaitDrop)
 }
 
 func (a *Agent) busyWith(names ...string) bool {

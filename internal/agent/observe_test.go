@@ -67,3 +67,28 @@ func TestAnotherCopyVoidsTheProofAtOnce(t *testing.T) {
 		t.Error("a proof under way would count")
 	}
 }
+
+// What a member said of another copy says nothing of the one that is counted.
+func TestSaysGone(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		said Status
+		want bool
+	}{
+		{"it has its data", Status{Copy: "B", Data: ag.DataPresent, Rule: ag.RuleStandBy}, false},
+		{"it has none", Status{Copy: "B", Data: ag.DataEmpty, Rule: ag.RuleSeed}, true},
+		{"it waits to be dropped", Status{Copy: "B", Data: ag.DataPresent, Rule: ag.RuleAwaitDrop}, true},
+		{"it had none, before it got this copy", Status{Data: ag.DataEmpty, Rule: ag.RuleSeed}, false},
+		{"its last copy waited to be dropped", Status{Copy: "B1", Data: ag.DataPresent, Rule: ag.RuleAwaitDrop}, false},
+	} {
+		a := &Agent{}
+		a.snapshot.Store(&Snapshot{Statuses: map[ag.ReplicaID]Status{"b": tt.said}})
+		v := ag.View{Record: ag.Record{State: ag.State{V: []ag.Member{{ID: "b", Copy: "B"}}}}}
+		if got := a.saysGone(v, "b"); got != tt.want || a.saysGone(v, "c") {
+			t.Errorf("%s: gone is %v", tt.name, got)
+		}
+		if v.Record.State.V = nil; a.saysGone(v, "b") {
+			t.Errorf("%s, and is not counted: gone", tt.name)
+		}
+	}
+}

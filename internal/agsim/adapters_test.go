@@ -49,6 +49,7 @@ var slips = []slip{
 	{"a log that still moves is streamed to a candidate", "ag/tail.go", []string{"l.Promised == e.Epoch && l.Source == \"\" && l", "l"}, "TestFeeds"},
 	{"the end of a log is put behind a copy that is no beginning of it", "ag/tail.go", []string{" && p.LSN <= s.Timelines[i+1].Switch", ""}, "TestFetchTail"},
 	{"a log stays open for the candidate of an epoch that is over", "agent/loop.go", []string{"		a.cfg.Downstream.Lead(a.feedingAt, false)\n		a.feedingAt = 0\n", "		a.feedingAt = 0\n"}, "TestTailIsFetchedFromAManualReplica"},
+	{"what a member said of its last copy counts for the next", "agent/observe.go", []string{"s.Copy == m.Copy && (", "("}, "TestSaysGone"},
 	{"streams of an older epoch stay open", "replication/downstream.go", []string{"return st.admitted && (!leading || st.hello.Epoch < e)", "return false"}, "TestSetEpochCloses"},
 	{"a member that was removed is let in", "endpoint/endpoint.go", []string{"return e.cfg.Authorize(c.peer, c.pin, c.class)", "return nil"}, "TestRefusedByTheRecord"},
 	{"the diverged tail is not kept", "agent/rejoin.go", []string{"	if err := a.keepFork(ctx, v); err != nil {\n		return nil, err\n	}\n	a.showProgress(\"rewinding\")", "	a.showProgress(\"rewinding\")"}, "TestDivergedCopyIsRewound"},

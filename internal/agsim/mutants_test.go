@@ -159,7 +159,11 @@ var mutants = []mutant{
 			v.Local.Position.Timeline = min(v.Local.Position.Timeline, v.Record.Epoch.TLI-1)
 		}
 	})},
-	{name: "an empty copy waits to be dropped", group: trio, seeds: 6000, only: odds{crash: 40, wipe: 20, cutPeer: 60}, because: "healed", decide: func(v ag.View) ag.Plan {
+	{name: "an empty copy waits to be dropped, and its word is not taken", group: trio, first: 230, seeds: 6000, only: odds{crash: 40, wipe: 20, cutPeer: 60}, because: "healed", decide: func(v ag.View) ag.Plan {
+		v.Streams = slices.Clone(v.Streams)
+		for i := range v.Streams {
+			v.Streams[i].Gone = false
+		}
 		p := ag.Decide(v)
 		if _, in := v.Record.State.InV(v.Self); in && p.Rule == ag.RuleSeed {
 			return ag.Plan{Rule: ag.RuleAwaitDrop, Because: "counted", Actions: []ag.Action{ag.Hold{}}}
@@ -272,6 +276,18 @@ var mutants = []mutant{
 		v.Local.Quarantine, v.Local.Health = "", ag.Health{}
 	})},
 	{name: "a record older than one seen before is believed", group: five, seeds: 20000, flaw: flawBelieve, decide: ag.Decide},
+	{name: "a member whose copy is to be dropped is waited for", group: trioAll, first: 4706, seeds: 4707, because: "healed", decide: see(func(v *ag.View) {
+		for i := range v.Streams {
+			v.Streams[i].Gone = false
+		}
+	})},
+	{name: "what a lost copy promised is promised on", group: trio, bounds: Bounds{Epochs: 1, Writes: 1, Wipes: 1, Faults: 1, States: 600_000}, because: "lack", decide: func(v ag.View) ag.Plan {
+		p := ag.Decide(v)
+		if c := p.Commit; c != nil && p.Rule == ag.RuleSync && strings.Contains(p.Because, "says that") {
+			c.State.K = min(v.Record.State.K, len(c.State.V))
+		}
+		return p
+	}},
 	{name: "a candidate leads before it has the whole tail", group: trioManual, bounds: Bounds{Epochs: 2, Writes: 1, States: 400_000}, because: "S1", decide: see(func(v *ag.View) {
 		for _, s := range v.Seals {
 			if v.Local.SourceEp == v.Record.Epoch.Epoch && s.Member == v.Local.Source {

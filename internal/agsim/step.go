@@ -37,6 +37,12 @@ func (m *Model) turn(w *World, i int, e env) ag.Plan {
 	m.feed(w, i, v)
 	p := m.decide(v)
 	m.fired[p.Rule]++
+	if n := &w.nodes[i]; !e.noQuorum {
+		n.gone = 0
+		if n.data != present || p.Rule == ag.RuleAwaitDrop {
+			n.gone = n.copy
+		}
+	}
 	m.begin(w, i, e, p)
 	return p
 }

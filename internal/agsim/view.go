@@ -219,12 +219,12 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 		}
 	}
 	if n.leading != 0 {
-		m.addStreams(&v, n, e)
+		m.addStreams(&v, w, n, e)
 	}
 	return v
 }
 
-func (m *Model) addStreams(v *ag.View, n *node, e env) {
+func (m *Model) addStreams(v *ag.View, w *World, n *node, e env) {
 	for j := range m.n {
 		if names[j] == v.Self || !m.group.Replicas[j].HasData() {
 			continue
@@ -233,6 +233,7 @@ func (m *Model) addStreams(v *ag.View, n *node, e env) {
 		v.Streams = append(v.Streams, ag.Stream{
 			Member: names[j], Copy: n.gotCopy[j].id(), Open: open, Flush: ag.LSN(n.got[j]),
 			Close: open && n.got[j] != 0, Silent: e.silent[j], Refused: !open && e.refused.has(j),
+			Gone: !open && e.state.v[j] != 0 && e.state.v[j] == w.nodes[j].gone,
 		})
 	}
 }

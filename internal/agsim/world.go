@@ -275,6 +275,7 @@ type node struct {
 	restart    uint16 // the server was started again within its epoch: how far its log went then
 	feeds      uint16 // the epoch in which it lets its candidate stream from here, without leading; 0: none
 	feedTo     uint8
+	gone       copyID // the copy that it has last said to have no more, or to wait for V to drop; 0: none
 
 	seals   set // who answered, as a candidate of the epoch in sealEp
 	unfit   set // of them, those that may not be promoted

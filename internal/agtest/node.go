@@ -143,6 +143,11 @@ func (n *Node) Tamper() {
 	})
 }
 
+// LoseData empties the data directory of a node whose server is down.
+func (n *Node) LoseData() {
+	n.locked(func() { n.data, n.inside, n.log, n.tls = ag.DataEmpty, "", nil, nil })
+}
+
 // Crash kills the server as a bug would.
 func (n *Node) Crash() { n.locked(func() { n.stopped("killed by signal 9") }) }
 
