@@ -34,7 +34,7 @@ func TestWhoMayOpenWhat(t *testing.T) {
 		{ID: "w1", KeyPin: witness.Pin, AvailabilityMode: ag.ConfigurationOnly},
 	}})
 	data := []endpoint.Class{endpoint.ClassWAL, endpoint.ClassSeed, endpoint.ClassSQL}
-	votes := []endpoint.Class{endpoint.ClassControl, endpoint.ClassHeart, endpoint.ClassQuorum, endpoint.ClassRelay}
+	votes := []endpoint.Class{endpoint.ClassControl, endpoint.ClassHeart, endpoint.ClassQuorum, endpoint.ClassRelay, endpoint.ClassBack}
 	all := append(append([]endpoint.Class{}, data...), votes...)
 	may := func(classes ...endpoint.Class) map[endpoint.Class]bool {
 		m := map[endpoint.Class]bool{}

@@ -134,6 +134,9 @@ func (c *Control) call(ctx context.Context, addr string, want ag.ReplicaID, meth
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
+	if resp.Header.Get(wantedHeader) != "" {
+		c.e.park(want, addr)
+	}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err != nil {
 		return fmt.Errorf("read the reply: %w", err)
@@ -230,6 +233,9 @@ func (c *Control) serve(w http.ResponseWriter, r *http.Request) {
 		panic(err) // two strings, or what was encoded before
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(bodyTimeout))
+	if c.e.wantsBack(s.peer.ID) {
+		w.Header().Set(wantedHeader, "1")
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // a caller that is gone is no matter

@@ -27,6 +27,7 @@ const (
 	ClassSQL      Class = "sql"       // a client session served by another node
 	ClassQuorum   Class = "quorum"    // a client of the quorum store
 	ClassRelay    Class = "relay"     // a byte pipe to a third member
+	ClassBack     Class = "back"      // on which the accepting side opens what it cannot dial
 	ClassJoin     Class = "join"      // a node without a certificate, with a token
 	ClassEtcdPeer Class = "etcd-peer" // no ALPN, or http/1.1: the quorum store's members among themselves
 )
@@ -34,7 +35,7 @@ const (
 const protoHTTP = "http/1.1"
 
 // ordered fixes the server's preference should a peer offer several protocols.
-var ordered = []Class{ClassControl, ClassHeart, ClassWAL, ClassSeed, ClassSQL, ClassQuorum, ClassRelay, ClassEtcdPeer}
+var ordered = []Class{ClassControl, ClassHeart, ClassWAL, ClassSeed, ClassSQL, ClassQuorum, ClassRelay, ClassBack, ClassEtcdPeer}
 
 // proto returns the ALPN protocol of the class.
 func (c Class) proto() string {
@@ -62,7 +63,7 @@ func classOf(proto string) Class {
 // in a result or a disk that is written to, and what may carry them, go without: their death is noticed by keep-alives, by ClosePeer, or by the
 // other classes.
 func (c Class) userTimeout() time.Duration {
-	if c == ClassSQL || c == ClassSeed || c == ClassRelay {
+	if c == ClassSQL || c == ClassSeed || c == ClassRelay || c == ClassBack {
 		return 0
 	}
 	return 10 * time.Second
@@ -108,7 +109,7 @@ type Config struct {
 }
 
 var defaultMaxConns = map[Class]int{
-	ClassControl: 64, ClassHeart: 8, ClassWAL: 16, ClassSeed: 64, ClassSQL: 4096, ClassQuorum: 64, ClassRelay: 32, ClassEtcdPeer: 64,
+	ClassControl: 64, ClassHeart: 8, ClassWAL: 16, ClassSeed: 64, ClassSQL: 4096, ClassQuorum: 64, ClassRelay: 32, ClassBack: 32, ClassEtcdPeer: 64,
 	ClassJoin: 4, // of one network address
 }
 
@@ -179,11 +180,12 @@ func New(c Config) *Endpoint {
 		conns:      make(map[*Conn]struct{}),
 		counts:     make(map[countKey]int),
 		refused:    make(map[countKey]time.Time),
-		ways:       ways{far: make(map[ag.ReplicaID]time.Time), tried: make(map[ag.ReplicaID]time.Time)},
+		ways:       newWays(),
 		over:       make(chan struct{}),
 	}
 	if c.Member != nil {
 		e.handlers[ClassRelay] = e.serveRelay
+		e.handlers[ClassBack] = e.serveBack
 	}
 	for class, h := range c.Handlers {
 		e.handlers[class] = h

@@ -84,8 +84,19 @@ type ways struct {
 	far   map[ag.ReplicaID]time.Time // since when the direct way is closed; Endpoint.mu guards it
 	tried map[ag.ReplicaID]time.Time // when no relay reached it last; Endpoint.mu guards it
 
+	wanted  map[ag.ReplicaID]time.Time  // when it was last dialled in vain; Endpoint.mu guards it
+	parked  map[ag.ReplicaID]chan *Conn // streams that it dialled for this side's use; Endpoint.mu guards the map
+	parking map[ag.ReplicaID]bool       // this side dials it for that; Endpoint.mu guards it
+
 	pipes       atomic.Int64
 	total, sent atomic.Int64
+}
+
+func newWays() ways {
+	return ways{
+		far: make(map[ag.ReplicaID]time.Time), tried: make(map[ag.ReplicaID]time.Time), wanted: make(map[ag.ReplicaID]time.Time),
+		parked: make(map[ag.ReplicaID]chan *Conn), parking: make(map[ag.ReplicaID]bool),
+	}
 }
 
 // RelayStatus counts what this node has relayed for others.
@@ -118,22 +129,25 @@ func (a attempt) final() bool { return a.err == nil || !a.relayed && !silentWay(
 // dialTCP connects directly and, where that takes long or the network has no answer, by way of other members as well; the first that
 // gets through is taken.
 func (e *Endpoint) dialTCP(ctx context.Context, addr string, class Class, want ag.ReplicaID) (*Conn, error) {
-	vias := e.vias(class, want)
-	if len(vias) == 0 {
+	if want == "" || e.cfg.Relays == nil || !slices.Contains(relayedClasses, class) {
 		return e.dialDirect(ctx, addr, class, want)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results := make(chan attempt, 2)
+	results := make(chan attempt, 3)
 	go func() {
 		c, err := e.dialDirect(ctx, addr, class, want)
 		results <- attempt{c, err, false}
 	}()
 	running := 1
 	ask := sync.OnceFunc(func() {
-		running++
+		running += 2
 		go func() {
-			c, err := e.dialVias(ctx, vias, class, want)
+			c, err := e.dialVias(ctx, class, want)
+			results <- attempt{c, err, true}
+		}()
+		go func() {
+			c, err := e.dialBack(ctx, class, want)
 			results <- attempt{c, err, true}
 		}()
 	})
@@ -148,7 +162,7 @@ func (e *Endpoint) dialTCP(ctx context.Context, addr string, class Class, want a
 			running--
 			if a.final() || ctx.Err() != nil {
 				go abandon(results, running)
-				if a.err == nil && a.relayed {
+				if a.err == nil && a.c.via != "" {
 					e.markFar(want, addr, a.c.via)
 				}
 				return a.c, a.err
@@ -169,11 +183,8 @@ func abandon(results <-chan attempt, running int) {
 	}
 }
 
-// vias lists who may relay a stream of that class to that member now; nobody where relays were of no use a moment ago.
-func (e *Endpoint) vias(class Class, want ag.ReplicaID) []Via {
-	if want == "" || e.cfg.Relays == nil || !slices.Contains(relayedClasses, class) {
-		return nil
-	}
+// vias lists who may relay to that member now; nobody where relays were of no use a moment ago.
+func (e *Endpoint) vias(want ag.ReplicaID) []Via {
 	e.mu.Lock()
 	tried := e.ways.tried[want]
 	e.mu.Unlock()
@@ -194,7 +205,11 @@ func (e *Endpoint) headStart(want ag.ReplicaID) time.Duration {
 }
 
 // dialVias asks all of them at once and takes the first that gets through.
-func (e *Endpoint) dialVias(ctx context.Context, vias []Via, class Class, want ag.ReplicaID) (*Conn, error) {
+func (e *Endpoint) dialVias(ctx context.Context, class Class, want ag.ReplicaID) (*Conn, error) {
+	vias := e.vias(want)
+	if len(vias) == 0 {
+		return nil, errors.New("no other member may know a way")
+	}
 	ctx, cancel := context.WithTimeout(ctx, relayConnect+e.cfg.HandshakeTimeout)
 	defer cancel()
 	results := make(chan attempt, len(vias))

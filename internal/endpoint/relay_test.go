@@ -3,6 +3,7 @@ package endpoint
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -193,6 +194,66 @@ func TestRelayIsRevoked(t *testing.T) {
 			isCut(t, c)
 			waitFor(t, "the pipe to end", func() bool { return x.w.Relayed().Open == 0 })
 		})
+	}
+}
+
+// A node that nobody can dial, and that no relay reaches, is reached by what it dials itself once it has been told that it is wanted.
+func TestReverse(t *testing.T) {
+	t.Parallel()
+	ca := newTestCA(t, groupA)
+	handlers := map[Class]Handler{ClassWAL: echo}
+	member := func(id ag.ReplicaID) (*Endpoint, *Control) {
+		var control *Control
+		e := startBeside(t, Config{
+			Node: newTestNode(t, ca, id), Handlers: handlers,
+			Relays: func(ag.ReplicaID) []Via { return nil },
+			Member: func(ag.ReplicaID) (string, bool) { return "", false },
+		}, func(e *Endpoint) { control = NewControl(e) })
+		t.Cleanup(control.Close)
+		control.Handle("ping", func(context.Context, Identity, json.RawMessage) (any, error) { return nil, nil })
+		return e, control
+	}
+	a, _ := member("a")
+	b, calls := member("b")
+	closed := newStreet(t, b.Addr(), false)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var pinging sync.WaitGroup
+	defer pinging.Wait()
+	defer cancel()
+	pinging.Go(func() {
+		for ctx.Err() == nil {
+			short, done := context.WithTimeout(ctx, patience)
+			if err := calls.Call(short, a.Addr().String(), "a", "ping", nil, nil); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+			done()
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	for range 3 {
+		c, err := a.DialBy(within(t), KindTCP, closed.l.Addr().String(), ClassWAL, "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(patience))
+		if c.Peer().ID != "b" || c.Via() != "" {
+			t.Errorf("%s by way of %q", c.Peer().ID, c.Via())
+		}
+		roundTrip(t, c)
+		defer c.abort()
+	}
+	served := 0
+	for _, p := range b.Peers() {
+		if p.Class == ClassWAL && p.Inbound && p.Identity.ID == "a" {
+			served++
+		}
+	}
+	if served != 3 {
+		t.Errorf("%d streams of WAL are served on what was parked: %+v", served, b.Peers())
+	}
+	if n := b.ClosePeer("a"); n < 3 {
+		t.Errorf("%d were closed", n)
 	}
 }
 
