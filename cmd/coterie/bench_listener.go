@@ -59,7 +59,7 @@ on the primary. Then it measures connecting, and the memory of idle sessions ove
 	c.Flags().IntVar(&o.seconds, "seconds", 2, "how long each run of pgbench is")
 	c.Flags().IntVar(&o.sessions, "sessions", 10_000, "idle sessions")
 	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to measure: "+strings.Join(listenerParts, ", ")+" (default all)")
-	c.Flags().IntVar(&o.port, "port", 28200, "first of five ports on this host")
+	c.Flags().IntVar(&o.port, "port", 28200, "first of six ports on this host")
 	c.Flags().BoolVar(&o.both, "with-goroutines", false, "measure a listener without event loops, too")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the samples instead of the figures")
 	c.Flags().StringVar(&out, "out", "bench-listener.json", "file for the samples")
@@ -114,6 +114,7 @@ const (
 	wayPgBouncer = "pgbouncer"
 	wayListener  = "coterie"
 	wayPlain     = "goroutines" // the listener without event loops
+	wayReuse     = "reuse"      // the listener with BACKEND_REUSE = ON
 )
 
 // listenerWork is what pgbench does in a run.
@@ -138,8 +139,8 @@ var (
 		{name: "tls-prepared-8", args: []string{"-S", "-M", "prepared", "-c", "8", "-j", "2"}, ways: []string{wayDirect, wayPgBouncer, wayListener}, env: []string{"PGSSLMODE=require"}},
 	}
 	connectWorks = []listenerWork{
-		{name: "connect-scram", args: []string{"-S", "-C", "-c", "8", "-j", "2", "-U", "secret"}, ways: []string{wayDirect, wayListener}, env: []string{"PGPASSWORD=secret"}},
-		{name: "connect-trust", args: []string{"-S", "-C", "-c", "8", "-j", "2"}, ways: []string{wayDirect, wayPgBouncer, wayListener}},
+		{name: "connect-scram", args: []string{"-S", "-C", "-c", "8", "-j", "2", "-U", "secret"}, ways: []string{wayDirect, wayListener, wayReuse}, env: []string{"PGPASSWORD=secret"}},
+		{name: "connect-trust", args: []string{"-S", "-C", "-c", "8", "-j", "2"}, ways: []string{wayDirect, wayPgBouncer, wayListener, wayReuse}},
 	}
 )
 
@@ -239,8 +240,8 @@ func (s *listenerSamples) judge() {
 		}
 	}
 	s.figure("listener-cpu-to-pgbouncer", worst, s.reason("data", wayPgBouncer))
-	s.figure("listener-connect-scram", s.ratios("connect-scram", wayListener, wayDirect), s.Failed["connect"])
-	s.figure("listener-connect-reuse", s.ratios("connect-trust", wayListener, wayDirect), s.Failed["connect"])
+	s.figure("listener-connect-scram", s.ratios("connect-scram", wayReuse, wayDirect), s.Failed["connect"])
+	s.figure("listener-connect-reuse", s.ratios("connect-trust", wayReuse, wayDirect), s.Failed["connect"])
 	var p99 []float64
 	if n := len(s.LoginMS); n > 0 {
 		p99 = []float64{slices.Sorted(slices.Values(s.LoginMS))[(n*99+99)/100-1]}

@@ -32,6 +32,7 @@ type listenerBed struct {
 	dir      string
 	server   *pgtest.Server
 	listener *measuredListener
+	reusing  *measuredListener // with BACKEND_REUSE = ON
 	second   *measuredListener // without event loops; nil if not asked for
 	ports    map[string]int
 	proxies  map[string]*exec.Cmd
@@ -46,7 +47,7 @@ func newListenerBed(ctx context.Context, b *listenerBench) (_ *listenerBed, err 
 			bed.close()
 		}
 	}()
-	bed.ports = map[string]int{wayDirect: b.o.port, wayHAProxy: b.o.port + 1, wayPgBouncer: b.o.port + 2, wayListener: b.o.port + 3, wayPlain: b.o.port + 4}
+	bed.ports = map[string]int{wayDirect: b.o.port, wayHAProxy: b.o.port + 1, wayPgBouncer: b.o.port + 2, wayListener: b.o.port + 3, wayPlain: b.o.port + 4, wayReuse: b.o.port + 5}
 	if bed.dir, err = os.MkdirTemp("/tmp", "cbl"); err != nil {
 		return nil, err
 	}
@@ -84,6 +85,10 @@ func (l *listenerBed) listeners(ctx context.Context, b *listenerBench) (err erro
 		return err
 	}
 	l.proxies[wayListener] = l.listener.cmd
+	if l.reusing, err = l.startListener(ctx, wayReuse, socket, l.server.DSN()); err != nil {
+		return err
+	}
+	l.proxies[wayReuse] = l.reusing.cmd
 	if !b.o.both {
 		b.Missing[wayPlain] = "not asked for"
 		return nil
@@ -96,19 +101,28 @@ func (l *listenerBed) listeners(ctx context.Context, b *listenerBench) (err erro
 
 func (l *listenerBed) startListener(ctx context.Context, way, socket, dsn string) (*measuredListener, error) {
 	return startListener(ctx, listenerNode{
-		Listen: "127.0.0.1:" + strconv.Itoa(l.ports[way]), NoLoops: way == wayPlain, Socket: socket, DSN: dsn, Profile: os.Getenv("COTERIE_BENCH_PROFILE"),
+		Listen: "127.0.0.1:" + strconv.Itoa(l.ports[way]), NoLoops: way == wayPlain, Reuse: way == wayReuse, Socket: socket, DSN: dsn, Profile: processorProfile(way),
 		Cert: filepath.Join(l.dir, "cert.pem"), Key: filepath.Join(l.dir, "key.pem"),
 	})
 }
 
+// processorProfile is where that listener's processor profile goes; empty: nowhere.
+func processorProfile(way string) string {
+	if file := os.Getenv("COTERIE_BENCH_PROFILE"); file != "" {
+		return file + "." + way
+	}
+	return ""
+}
+
 func (l *listenerBed) close() {
-	for _, m := range []*measuredListener{l.listener, l.second} {
+	for _, m := range []*measuredListener{l.listener, l.reusing, l.second} {
 		if m != nil {
 			_ = m.stop()
 		}
 	}
 	delete(l.proxies, wayListener)
 	delete(l.proxies, wayPlain)
+	delete(l.proxies, wayReuse)
 	l.end()
 	for _, p := range l.proxies {
 		_ = p.Wait() // killed by the end of its context

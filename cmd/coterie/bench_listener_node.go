@@ -36,6 +36,7 @@ type listenerNode struct {
 	Cert    string `json:"cert"`
 	Key     string `json:"key"`
 	NoLoops bool   `json:"no_loops,omitempty"`
+	Reuse   bool   `json:"reuse,omitempty"` // BACKEND_REUSE = ON
 	Profile string `json:"profile,omitempty"`
 }
 
@@ -77,7 +78,7 @@ func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner,
 		Backend: func(ctx context.Context, _ ag.ReplicaID, _ listener.BackendHello) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", n.Socket)
 		},
-		Mark: roles.mark, Reuse: func() bool { return true },
+		Mark: roles.mark, Reuse: func() bool { return n.Reuse },
 		Verifier: roles.ask, Gate: func() time.Duration { return boottime.Now() + time.Hour },
 		FlushLSN: func(context.Context) (ag.LSN, error) { return 0, errors.New("nothing is confirmed here") },
 		Durable:  func(context.Context, ag.LSN) error { return errors.New("nothing is confirmed here") },
