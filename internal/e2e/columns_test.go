@@ -22,6 +22,7 @@ import (
 // fixed are the columns that no fact of a lab moves, with the reason.
 var fixed = map[string]string{
 	"sys.availability_groups.version":                                          "the format of the configuration; there is one",
+	"coterie.addresses.device":                                                 "tested with the addresses",
 	"coterie.routes.lagged":                                                    "only a reader that asks for less lag than there is moves it",
 	"sys.availability_groups.is_contained":                                     "roles, grants and settings are in the instance and always replicated",
 	"sys.availability_groups.is_distributed":                                   "groups of groups are not there yet",
@@ -357,7 +358,7 @@ func (g *group) facts(t *testing.T) []fact {
 				"sys.databases": "name database_id replica_id group_database_id", "sys.dm_hadr_database_replica_states": "database_id group_id replica_id group_database_id",
 				"sys.dm_hadr_database_replica_cluster_states": "replica_id group_database_id database_name", "sys.dm_os_performance_counters": "object_name counter_name instance_name cntr_type",
 				"coterie.replicas": "join_state suspended because", "coterie.options": "replica place option value is_set", "coterie.policies": "policy level severity target ok",
-				"coterie.databases": "name database_id registered", "coterie.streams": "open round_trip_ms", "coterie.routes": "readable",
+				"coterie.databases": "name database_id registered", "coterie.streams": "open round_trip_ms", "coterie.routes": "readable", "coterie.addresses": "node address state problem",
 				"coterie.events": "node kind what because", "coterie.decisions": "node rule because", "coterie.settings": "node name",
 				"sys.dm_hadr_automatic_seeding":      "start_time completion_time ag_id ag_remote_replica_id operation_id is_source current_state performed_seeding number_of_attempts",
 				"sys.dm_hadr_physical_seeding_stats": "local_database_name remote_machine_name role_desc internal_state_desc database_size_bytes is_compression_enabled total_disk_io_wait_time_ms total_network_wait_time_ms",

@@ -38,7 +38,9 @@ func bothPorts(t *testing.T, g *group) {
 	for _, c := range []struct {
 		dsn, standby string
 	}{
-		{writes.String(), "f"}, {reads.String(), "t"}, {with(ro), "t"},
+		{writes.String(), "f"},
+		{reads.String(), "t"},
+		{with(ro), "t"},
 		{with(both, "target_session_attrs", "any"), "f"},
 		{with(both, "target_session_attrs", "read-write"), "f"},
 		{with(both, "target_session_attrs", "primary"), "f"},

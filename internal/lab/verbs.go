@@ -7,10 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/api"
 	"github.com/coteriedb/coterie/internal/config"
@@ -163,12 +166,31 @@ func (l *Lab) startAgent(n Node) (<-chan error, error) {
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := l.within(n, func() error { return l.startCapped(n, cmd) }); err != nil {
+	start := func() error { return l.startCapped(n, cmd) }
+	in := func(f func() error) error { return l.within(n, f) }
+	if !l.namespaced() {
+		in = withoutNetwork
+	}
+	if err := in(start); err != nil {
 		return nil, err
 	}
 	ended := make(chan error, 1)
 	l.agents.Go(func() { ended <- cmd.Wait() })
 	return ended, nil
+}
+
+// withoutNetwork starts an agent that cannot change this host's own network, whoever starts it: a virtual address of a lab is for nodes
+// with a network of their own.
+func withoutNetwork(start func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: what this thread may not do any more ends with it
+		for _, c := range []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW} {
+			_ = unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0) // only root can, and only root's programs have them
+		}
+		done <- start()
+	}()
+	return <-done
 }
 
 // agentOut opens the file for what an agent says outside its log. The directory is another user's when this is root, who must not
