@@ -221,16 +221,19 @@ func (c *Conn) suspicious() bool {
 	return !slices.ContainsFunc(c.legs, func(l *leg) bool { return l.silent(now) <= c.cfg.Suspect })
 }
 
-// replaceSilent gives up the legs beside a new one that have been silent for long, so that what is under way on them goes by the new one;
-// mu is held.
+// replaceSilent gives up the legs beside a new one that have been silent for long, so that what is under way on them goes by the new one,
+// once their readers have ended, and nothing is put on them any more; mu is held.
 func (c *Conn) replaceSilent(by *leg) {
 	now := boottime.Now()
-	for _, l := range c.legs {
-		if quiet := l.silent(now); l != by && quiet > c.cfg.Suspect {
-			c.note("leg given up", fmt.Sprintf("%s: silent for %v", l, quiet.Round(time.Millisecond)))
-			c.wg.Go(l.cut)
+	c.legs = slices.DeleteFunc(c.legs, func(l *leg) bool {
+		quiet := l.silent(now)
+		if l == by || quiet <= c.cfg.Suspect {
+			return false
 		}
-	}
+		c.note("leg given up", fmt.Sprintf("%s: silent for %v", l, quiet.Round(time.Millisecond)))
+		c.wg.Go(l.cut)
+		return true
+	})
 }
 
 // decide asks the chooser.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,7 +47,7 @@ func Config(compression string) link.Config {
 	if err != nil {
 		panic(err)
 	}
-	return link.Config{Compression: func() codec.Wish { return w }, Heartbeat: 30 * time.Millisecond, Grace: 10 * time.Second}
+	return link.Config{Compression: func() codec.Wish { return w }, Heartbeat: 30 * time.Millisecond, Grace: 10 * time.Second, Suspect: time.Minute}
 }
 
 // Open makes a link over n.
@@ -128,7 +129,7 @@ func silent(t *testing.T, n Net, p *Pair) {
 		before := len(p.Near.Status().Events)
 		n.Silence()
 		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-			if e := p.Near.Status().Events; len(e) > before && e[len(e)-1].What == "leg lost" {
+			if e := p.Near.Status().Events[before:]; slices.ContainsFunc(e, func(e link.Event) bool { return e.What == "leg lost" }) {
 				break
 			}
 			if time.Now().After(end) {
