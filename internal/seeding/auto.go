@@ -33,12 +33,12 @@ type chooser struct {
 var candidates = []codec{{kind: codecMinLZ}, {codecZstd, 1}, {codecZstd, 2}, {codecNone, 0}}
 
 const (
-	trialBytes = 32 << 20         // of files, at least, per candidate: what comes in a few hundredths of a second is chance
-	trialTime  = time.Second      // and at most this long, once something came
-	steadyMin  = 512 << 20        // bytes between trials
-	steadyTime = 20 * time.Second // and at least this long
-	warmUp     = 16               // answers from connections that have to find the link's speed first
-	shrinksBy  = 4                // and more: not sent as they are
+	trialBytes = 32 << 20               // of files, at least, per candidate: what comes in a few hundredths of a second is chance
+	trialTime  = 400 * time.Millisecond // and at most this long, once something came
+	steadyMin  = 512 << 20              // bytes between trials
+	steadyTime = 20 * time.Second       // and at least this long
+	warmUp     = 16                     // answers from connections that have to find the link's speed first
+	shrinksBy  = 4                      // and more: not sent as they are
 )
 
 func newChooser(option string) (*chooser, error) {

@@ -3,6 +3,7 @@ package seeding
 import (
 	"bytes"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -78,7 +79,7 @@ func TestQueueHandsOutEveryChunkOnceTheBiggestFileFirst(t *testing.T) {
 	q := newQueue(files, func(f file) bool { return f.Name == "skipped" })
 	var got []item
 	lost := false
-	for it, ok := q.next(); ok; it, ok = q.next() {
+	for it, ok := q.next(nobody); ok; it, ok = q.next(it.file) {
 		got = append(got, it)
 		if len(got) == 2 && !lost { // lost with its connection
 			lost = true
@@ -94,6 +95,24 @@ func TestQueueHandsOutEveryChunkOnceTheBiggestFileFirst(t *testing.T) {
 		if got[i] != want[i] {
 			t.Errorf("handed out %v, want %v", got, want)
 		}
+	}
+}
+
+// TestConnectionsHaveFilesOfTheirOwn takes chunks for two connections in turns: each has a file while there are such of several chunks, then
+// helps with what is left, and the small come last.
+func TestConnectionsHaveFilesOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	q := newQueue([]file{{Name: "small", Size: 5}, {Name: "index", Size: 2 * chunkSize}, {Name: "table", Size: 5 * chunkSize}}, func(file) bool { return false })
+	own, got := [2]int{nobody, nobody}, []item{}
+	for i := 0; ; i = 1 - i {
+		it, ok := q.next(own[i])
+		if !ok {
+			break
+		}
+		own[i], got = it.file, append(got, it)
+	}
+	if want := []item{{2, 0}, {1, 0}, {2, 1}, {1, 1}, {2, 2}, {2, 3}, {2, 4}, {0, 0}}; !slices.Equal(got, want) {
+		t.Errorf("handed out %v, want %v", got, want)
 	}
 }
 

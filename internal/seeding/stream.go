@@ -29,6 +29,7 @@ type fetcher struct {
 	bufs  [pipeline][]byte
 	work  []byte
 	under int
+	own   int  // the file it is at
 	in    held // what is compared
 	out   held // what is written
 }
@@ -40,7 +41,7 @@ func (s *seeder) stream(ctx context.Context) error {
 		return err
 	}
 	defer end()
-	c := &fetcher{s: s, f: f, work: make([]byte, 0, chunkSize)}
+	c := &fetcher{s: s, f: f, own: nobody, work: make([]byte, 0, chunkSize)}
 	defer c.putBack()
 	return errors.Join(c.run(ctx), c.close())
 }
@@ -106,10 +107,11 @@ func (c *fetcher) ask(ctx context.Context) error {
 		if err := c.s.pace.wait(ctx); err != nil {
 			return err
 		}
-		it, ok := c.s.queue.next()
+		it, ok := c.s.queue.next(c.own)
 		if !ok {
 			break
 		}
+		c.own = it.file
 		if err := c.question(slot, it); err != nil {
 			return err
 		}
