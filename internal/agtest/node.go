@@ -72,7 +72,7 @@ type Node struct {
 
 	fail map[string]error
 	hook map[string]func()
-	jam  map[string]bool
+	jam  map[string]chan struct{}
 }
 
 // waiting is a commit that waits for its acknowledgement.
@@ -109,13 +109,20 @@ func (n *Node) Before(call string, do func()) {
 	})
 }
 
-// Stall makes calls of that name ("seed", "rewind", "promote") hang until they are cancelled, or no more.
+// Stall makes calls of that name ("seed", "rewind", "promote") hang until they are cancelled, or lets them go on.
 func (n *Node) Stall(call string, on bool) {
 	n.locked(func() {
 		if n.jam == nil {
-			n.jam = map[string]bool{}
+			n.jam = map[string]chan struct{}{}
 		}
-		n.jam[call] = on
+		was, jammed := n.jam[call]
+		switch {
+		case on && !jammed:
+			n.jam[call] = make(chan struct{})
+		case !on && jammed:
+			close(was)
+			delete(n.jam, call)
+		}
 	})
 }
 
@@ -127,9 +134,12 @@ func (n *Node) begin(ctx context.Context, call string) error {
 	if do != nil {
 		do()
 	}
-	if jam {
-		<-ctx.Done()
-		return ctx.Err()
+	if jam != nil {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-jam:
+		}
 	}
 	return err
 }
