@@ -209,7 +209,7 @@ func (n *node) renewVote(ctx context.Context, m *etcd.Member) error {
 
 // RotateAuthority begins a rotation, the key of which is on this node's disk before the record names the authority, or holds or lets go the
 // one under way.
-func (m *manager) RotateAuthority(ctx context.Context, req api.RotateRequest) (api.Rotation, error) {
+func (m *admin) RotateAuthority(ctx context.Context, req api.RotateRequest) (api.Rotation, error) {
 	n := m.n
 	if n.ca.Load() == nil {
 		return api.Rotation{}, api.Refused("a witness does not hold the authority's key; run this on a replica")

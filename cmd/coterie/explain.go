@@ -71,7 +71,7 @@ func (n *node) testify() testimony {
 }
 
 // Decisions gathers what all members in reach decided, and tells the last change of leadership.
-func (m *manager) Decisions() any {
+func (m *admin) Decisions() any {
 	n := m.n
 	own := n.testify()
 	told := map[ag.ReplicaID]testimony{n.self: own}

@@ -293,7 +293,7 @@ func (l *language) serveConsole(ctx context.Context, conn net.Conn, hello listen
 }
 
 // SQL runs one statement for whoever may open the management socket: an administrator.
-func (m *manager) SQL(ctx context.Context, text string) (any, error) {
+func (m *admin) SQL(ctx context.Context, text string) (any, error) {
 	s := console.NewSession(m.n.language, console.Principal{User: "coterie", May: ddl.MayAdminister})
 	r, err := s.Run(ctx, text)
 	if err != nil {

@@ -103,7 +103,7 @@ func (l *language) operate(ctx context.Context, s ddl.Statement) (console.Result
 	case ddl.Seed:
 		return l.seed(ctx, s, api.SeedRequest{Replica: ddl.ReplicaID(a.Server), Full: true})
 	case ddl.CancelSeeding:
-		op, err := (&manager{l.n}).CancelSeeding(ctx, ddl.ReplicaID(a.Server))
+		op, err := (&admin{l.n}).CancelSeeding(ctx, ddl.ReplicaID(a.Server))
 		return seedResult(s, op), err
 	default:
 		return console.Result{}, console.Errorf("0A000", "%s is not there yet", s.Verb())
@@ -140,7 +140,7 @@ func (l *language) failover(ctx context.Context, s ddl.Statement, f ddl.Failover
 	if err := failoverRefusal(x, f, to); err != nil {
 		return console.Result{}, err
 	}
-	r, err := (&manager{l.n}).Failover(ctx, api.FailoverRequest{To: to, AllowDataLoss: f.Force, NoWait: s.NoWait})
+	r, err := (&admin{l.n}).Failover(ctx, api.FailoverRequest{To: to, AllowDataLoss: f.Force, NoWait: s.NoWait})
 	if err != nil {
 		return console.Result{}, err
 	}

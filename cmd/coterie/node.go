@@ -324,7 +324,7 @@ func (n *node) openPorts(run func(string, func(context.Context) error)) error {
 			run("virtual addresses", name.holder.Run)
 		}
 	}
-	server := api.NewServer(&manager{n}, n.log.With("part", "api"))
+	server := api.NewServer(&admin{n}, n.log.With("part", "api"))
 	run("management socket", func(ctx context.Context) error { return server.ServeAdmin(ctx, n.layout.AgentSock()) })
 	if n.cfg.HTTP.Listen != "" {
 		run("http", func(ctx context.Context) error { return server.ServeHTTP(ctx, n.cfg.HTTP.Listen) })

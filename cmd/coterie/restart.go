@@ -41,7 +41,7 @@ func (n *node) succeed() error {
 }
 
 // Restart has the agent replace itself.
-func (m *manager) Restart(ctx context.Context, req api.RestartRequest) error {
+func (m *admin) Restart(ctx context.Context, req api.RestartRequest) error {
 	if m.n.pg == nil {
 		return api.Refused("a witness has no server to keep running; restart it with its service unit")
 	}

@@ -72,7 +72,7 @@ func printHealth(w io.Writer, s api.Status) {
 }
 
 // Trust ends the quarantine of a replica's copy as it is.
-func (m *manager) Trust(ctx context.Context, id ag.ReplicaID) (string, error) {
+func (m *admin) Trust(ctx context.Context, id ag.ReplicaID) (string, error) {
 	r, ok := m.n.replica(id)
 	switch {
 	case !ok:
@@ -92,7 +92,7 @@ func (m *manager) Trust(ctx context.Context, id ag.ReplicaID) (string, error) {
 }
 
 // Resume continues data movement.
-func (m *manager) Resume(ctx context.Context, id ag.ReplicaID) error {
+func (m *admin) Resume(ctx context.Context, id ag.ReplicaID) error {
 	if s := m.n.agent.Snapshot(); s != nil && s.Record.Epoch.Leader == id {
 		if st, ok := s.Statuses[id]; ok && st.Quarantine != "" {
 			return api.Refused(fmt.Sprintf("%s led last, its copy is under quarantine, and there is no primary to make it anew from: check its storage and run coterie resume %s --trust, or coterie failover --to another --allow-data-loss", id, id))

@@ -2,7 +2,7 @@
 // the node's HTTP port for health checks and reading.
 //
 // It owns the paths, the documents and their limits. It decides nothing and knows no other adapter: what it serves comes from a
-// Manager. Start reading at Manager, then Server and Client.
+// Node. Start reading at Node, then Server and Client.
 package api
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Manager is the agent as an administrator sees it.
-type Manager interface {
+// Node is the agent as an administrator sees it: what Server serves.
+type Node interface {
 	// Status answers from what this node knows, at once, whatever is dead.
 	Status() Status
 	// Decisions returns what this node decided lately, oldest first.

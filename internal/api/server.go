@@ -23,14 +23,14 @@ const (
 	maxAnswer = 30 * time.Minute
 )
 
-// Server serves a Manager.
+// Server serves a Node.
 type Server struct {
-	m   Manager
+	m   Node
 	log *slog.Logger
 }
 
 // NewServer returns a server; ServeAdmin and ServeHTTP run it.
-func NewServer(m Manager, log *slog.Logger) *Server { return &Server{m, log} }
+func NewServer(m Node, log *slog.Logger) *Server { return &Server{m, log} }
 
 // ServeAdmin serves everything on a private Unix socket until ctx is done. Who may open the socket may administer: it is made
 // with mode 0600, and the peer's user must be this process's, or root.

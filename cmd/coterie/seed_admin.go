@@ -21,17 +21,17 @@ import (
 const seedCall = 10 * time.Second
 
 // Seed has a replica's copy made anew, or verified.
-func (m *manager) Seed(ctx context.Context, req api.SeedRequest) (any, error) {
+func (m *admin) Seed(ctx context.Context, req api.SeedRequest) (any, error) {
 	return m.seedOp(ctx, "seed", req.Replica, req)
 }
 
 // CancelSeeding ends a copy or a verification.
-func (m *manager) CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error) {
+func (m *admin) CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error) {
 	return m.seedOp(ctx, "seed-cancel", id, struct{}{})
 }
 
 // Seedings lists a replica's copies and verifications.
-func (m *manager) Seedings(ctx context.Context, id ag.ReplicaID) (any, error) {
+func (m *admin) Seedings(ctx context.Context, id ag.ReplicaID) (any, error) {
 	d, r, err := m.deskOf(id)
 	if err != nil || d != nil {
 		return operationsOf(d), err
@@ -47,7 +47,7 @@ func operationsOf(d *desk) []seeding.Operation {
 	return d.operations()
 }
 
-func (m *manager) seedOp(ctx context.Context, method string, id ag.ReplicaID, body any) (any, error) {
+func (m *admin) seedOp(ctx context.Context, method string, id ag.ReplicaID, body any) (any, error) {
 	d, r, err := m.deskOf(id)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (m *manager) seedOp(ctx context.Context, method string, id ag.ReplicaID, bo
 }
 
 // deskOf returns this node's own desk, or the replica whose it is.
-func (m *manager) deskOf(id ag.ReplicaID) (*desk, ag.Replica, error) {
+func (m *admin) deskOf(id ag.ReplicaID) (*desk, ag.Replica, error) {
 	r, ok := m.n.replica(id)
 	switch {
 	case !ok:
@@ -79,7 +79,7 @@ func (m *manager) deskOf(id ag.ReplicaID) (*desk, ag.Replica, error) {
 // errorCode carries the kind of an api.Error from node to node.
 const errorCode = "API_"
 
-func (m *manager) askDesk(ctx context.Context, r ag.Replica, method string, body, out any) error {
+func (m *admin) askDesk(ctx context.Context, r ag.Replica, method string, body, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, seedCall)
 	defer cancel()
 	err := m.n.control.Call(ctx, r.Endpoint, r.ID, method, body, out)
@@ -144,7 +144,7 @@ func seedings(ops []seeding.Operation) []catalog.Seeding {
 
 // seed is SEED REPLICA: a copy that is there is compared as a whole and replaced where it differs. It returns once the copy is asked for.
 func (l *language) seed(ctx context.Context, s ddl.Statement, req api.SeedRequest) (console.Result, error) {
-	op, err := (&manager{l.n}).Seed(ctx, req)
+	op, err := (&admin{l.n}).Seed(ctx, req)
 	return seedResult(s, op), err
 }
 
