@@ -35,6 +35,10 @@ func breakProtection(ctx context.Context, dsn string, postmaster int, ledger *be
 		defer cancel()
 		_ = conn.Close(c)
 	}()
+	// The checkpointer tells the server's processes that commits wait for nobody; one that is at a checkpoint does so too late.
+	if _, err := conn.Exec(ctx, "checkpoint"); err != nil {
+		return 0, fmt.Errorf("break the protection: checkpoint: %w", err)
+	}
 	senders := children(postmaster, "walsender")
 	if len(senders) == 0 {
 		return 0, errors.New("break the protection: the primary has no walsender")
