@@ -76,7 +76,7 @@ var replicaOptions = []Option{
 	codec("SEED_COMPRESSION", "How a copy is compressed on its way to the replica.", func(r *ag.Replica) *string { return &r.Options.SeedCompression }),
 	{
 		Name: "SEED_MAX_RATE", Place: InReplica, Form: Number, Min: 0, Max: 1 << 40, Unit: "bytes/s", Default: "0", Verdict: InEffect,
-		About: "How fast a copy may be made; 0: no limit. With KB, MB or GB behind the number: powers of 1024.",
+		About: "How fast the source may read its files for a copy, whatever that is on the wire; 0: no limit. With KB, MB or GB behind the number: powers of 1024.",
 		set:   func(c *change, v Value) *Error { c.replica.Options.SeedMaxRate = v.number(); return nil },
 		get: func(_ ag.Group, r ag.Replica) (Value, bool) {
 			return number(r.Options.SeedMaxRate), r.Options.SeedMaxRate != 0

@@ -136,7 +136,7 @@ func failoverWhileSeeding(t *testing.T, g *group) {
 	sql(t, g.ReadWrite(), "create table if not exists bulk as select g, md5(random()::text) from generate_series(1, 1000000) g")
 	g.ready(t)
 	victim := secondaries(was)[0]
-	slow := fmt.Sprintf("ALTER AVAILABILITY GROUP [%s] MODIFY REPLICA ON '%s' WITH (SEED_MAX_RATE = 8 MB)", was.Group, victim) // to see the copy being made
+	slow := fmt.Sprintf("ALTER AVAILABILITY GROUP [%s] MODIFY REPLICA ON '%s' WITH (SEED_MAX_RATE = 16 MB)", was.Group, victim) // to see the copy being made
 	if a := coterie(t, "sql", "--node", g.node(secondaries(was)[1]), "-c", slow); a.code != 0 {
 		t.Fatal(a.err)
 	}

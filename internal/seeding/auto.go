@@ -8,10 +8,14 @@ import (
 
 // chooser picks the codec of the next chunk. With a codec set by hand it is that one. AUTO tries each candidate for a while
 // and keeps the one by which most bytes of files arrive per second, which is what the operator waits for: it takes link, CPU of
-// both sides and data into account without a model of any. The trial is repeated, since links and data change.
+// both sides and data into account without a model of any. The trial is repeated, since links, data and the limit change. No codec
+// brings more than the limit allows, so the first that brings nearly as much is kept: it is the cheapest.
 type chooser struct {
+	limit func() int64 // bytes of files per second; 0: none
+
 	mu    sync.Mutex
 	auto  bool
+	tried int64 // the limit when the trials began
 	now   codec
 	why   string
 	trial int // candidate under trial; len(candidates): none
@@ -39,14 +43,15 @@ const (
 	steadyTime = 20 * time.Second       // and at least this long
 	warmUp     = 16                     // answers from connections that have to find the link's speed first
 	shrinksBy  = 4                      // and more: not sent as they are
+	nearLimit  = 0.8                    // and more of what may come: no other codec brings more
 )
 
-func newChooser(option string) (*chooser, error) {
+func newChooser(option string, limit func() int64) (*chooser, error) {
 	c, auto, err := parseCompression(option)
 	if err != nil {
 		return nil, err
 	}
-	ch := &chooser{auto: auto, now: c}
+	ch := &chooser{limit: limit, auto: auto, now: c}
 	if auto {
 		ch.begin()
 	} else {
@@ -56,7 +61,7 @@ func newChooser(option string) (*chooser, error) {
 }
 
 func (c *chooser) begin() {
-	c.trial, c.rates = 0, make([]float64, len(candidates))
+	c.trial, c.rates, c.tried = 0, make([]float64, len(candidates)), c.limit()
 	c.use(candidates[0])
 }
 
@@ -119,7 +124,7 @@ func (c *chooser) arrived(n, wire, round int, now time.Time) {
 	c.bytes, c.wire = c.bytes+int64(n), c.wire+int64(wire)
 	took := now.Sub(c.began)
 	if c.trial == len(candidates) {
-		if c.bytes >= steadyMin && took >= steadyTime {
+		if c.bytes >= steadyMin && took >= steadyTime || c.limit() != c.tried {
 			c.begin()
 		}
 		return
@@ -140,8 +145,10 @@ func (c *chooser) arrived(n, wire, round int, now time.Time) {
 
 // following is the candidate to be tried after this one.
 func (c *chooser) following() int {
-	linkBound := c.rates[1] > c.rates[0]
+	linkBound, limit := c.rates[1] > c.rates[0], float64(c.limit())
 	switch {
+	case limit > 0 && c.rates[c.trial] >= nearLimit*limit:
+		return len(candidates)
 	case c.trial == 0, c.trial == 1 && linkBound:
 		return c.trial + 1
 	case c.trial == 1 && !c.shrinks:

@@ -114,7 +114,7 @@ func TestAutoFollowsLinkAndCPU(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			ch, err := newChooser("AUTO")
+			ch, err := newChooser("AUTO", unlimited)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -133,10 +133,49 @@ func TestAutoFollowsLinkAndCPU(t *testing.T) {
 	}
 }
 
+func unlimited() int64 { return 0 }
+
+// TestAutoUnderALimit: a limit is no slow link. It keeps the cheapest codec that brings what may come, and looks again when the limit changes.
+func TestAutoUnderALimit(t *testing.T) {
+	t.Parallel()
+	limit := int64(20e6)
+	ch, err := newChooser("AUTO", func() int64 { return limit })
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(0, 0)
+	run := func(n int) {
+		for range n {
+			k, round := ch.pick()
+			link := 12e6 * map[codecKind]float64{codecNone: 1, codecMinLZ: 3, codecZstd: 5}[k.kind]
+			if limit > 0 {
+				link = min(link, float64(limit))
+			}
+			now = now.Add(time.Duration(chunkSize / link * float64(time.Second)))
+			ch.arrived(chunkSize, chunkSize/3, round, now)
+			ch.over(round)
+		}
+	}
+	run(100)
+	if got := ch.choice(); got != "AUTO: MINLZ, MINLZ 20 MB/s" {
+		t.Errorf("under a limit that every codec reaches: %s", got)
+	}
+	limit = 0
+	run(200)
+	if ch.current().kind != codecZstd {
+		t.Errorf("after the limit was taken away: %s", ch.choice())
+	}
+	limit = 50e6 // more than MinLZ brings over this link
+	run(200)
+	if ch.current().kind != codecZstd {
+		t.Errorf("under a limit that the link does not allow without zstd: %s", ch.choice())
+	}
+}
+
 // TestAutoLooksAgain changes the link after a choice.
 func TestAutoLooksAgain(t *testing.T) {
 	t.Parallel()
-	ch, err := newChooser("")
+	ch, err := newChooser("", unlimited)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +205,7 @@ func TestAutoLooksAgain(t *testing.T) {
 // TestAutoCountsWhatItAskedFor has many questions under way: what was asked for with one codec says nothing about the next.
 func TestAutoCountsWhatItAskedFor(t *testing.T) {
 	t.Parallel()
-	ch, err := newChooser("AUTO")
+	ch, err := newChooser("AUTO", unlimited)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,3 +97,18 @@ func TestSourceServerDies(t *testing.T) {
 	}
 	b.mustStream(t, sock, o)
 }
+
+// TestLimitIsOfWhatIsRead: a limit spares the source reading, so data that shrink on the wire come no faster for it.
+func TestLimitIsOfWhatIsRead(t *testing.T) {
+	t.Parallel()
+	_, _, _, o := begin(t)
+	const rate = 40 << 20
+	o.Compression, o.MaxRate = "LZ4", func() int64 { return rate }
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := r.Progress; p.Wire > p.Total/2 || p.Took.Seconds() < 0.9*float64(p.Total)/rate {
+		t.Errorf("%d bytes of files, %d on the wire, took %v at %d a second", p.Total, p.Wire, p.Took, rate)
+	}
+}

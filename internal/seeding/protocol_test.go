@@ -123,18 +123,28 @@ func TestPacerFollowsARateThatChanges(t *testing.T) {
 		p := &pacer{rate: func() int64 { return rate }}
 		began := time.Now()
 		for range 5 {
-			if err := p.wait(t.Context()); err != nil {
+			if err := p.wait(t.Context(), 2<<20); err != nil {
 				t.Fatal(err)
 			}
-			p.spend(1 << 20)
+			p.giveBack(1 << 20)
 		}
 		if took := time.Since(began); took < 3900*time.Millisecond || took > 4500*time.Millisecond {
 			t.Errorf("5 MiB at 1 MiB/s took %v", took)
 		}
-		p.spend(100 << 20)
+		p.giveBack(-100 << 20)
+		if wait := p.take(1); wait < 90*time.Second {
+			t.Errorf("100 MiB are paid for in %v", wait)
+		}
+		rate = 100 << 20
+		began = time.Now()
+		if err := p.wait(t.Context(), 1); err != nil || time.Since(began) > 2*time.Second {
+			t.Errorf("a limit that was raised held on for %v (%v)", time.Since(began), err)
+		}
+		rate = 1 << 10
+		p.giveBack(-100 << 20)
 		go func() { time.Sleep(time.Second); rate = 0 }()
 		began = time.Now()
-		if err := p.wait(t.Context()); err != nil || time.Since(began) > 2*time.Second {
+		if err := p.wait(t.Context(), 1); err != nil || time.Since(began) > 2*time.Second {
 			t.Errorf("a limit that was taken away held on for %v (%v)", time.Since(began), err)
 		}
 	})

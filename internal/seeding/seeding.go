@@ -41,7 +41,7 @@ type Options struct {
 	// taken from there where it equals the source's, instead of from the wire. It is only read. "": none.
 	From        string
 	Compression string         // SEED_COMPRESSION; "" is AUTO
-	MaxRate     func() int64   // bytes per second on the wire, asked again and again; nil or 0: unlimited
+	MaxRate     func() int64   // bytes of the source's files per second, asked again and again; nil or 0: unlimited
 	Streams     int            // data connections; 0: by the size of the copy, at most 4
 	Spread      bool           // do not ask the source for a burst of writes (an immediate checkpoint)
 	Corrupt     bool           // take pages whose checksum is wrong at the source as they are
@@ -130,14 +130,15 @@ func run(ctx context.Context, o Options) (Result, error) {
 		return Result{}, err
 	}
 	o.Target = target
-	choose, err := newChooser(o.Compression)
+	pace := &pacer{rate: o.MaxRate}
+	choose, err := newChooser(o.Compression, pace.limit)
 	if err != nil {
 		return Result{}, err
 	}
 	if err := checkFrom(o.From, target); err != nil {
 		return Result{}, err
 	}
-	s := &seeder{o: o, watch: newWatcher(o.Progress, choose), choose: choose, pace: &pacer{rate: o.MaxRate}}
+	s := &seeder{o: o, watch: newWatcher(o.Progress, choose), choose: choose, pace: pace}
 	defer s.close()
 	stopWatch := s.watch.run()
 	defer stopWatch()

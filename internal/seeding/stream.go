@@ -85,6 +85,7 @@ func (c *fetcher) putBack() {
 	for _, q := range c.slots {
 		if q.live {
 			c.s.choose.over(q.round)
+			c.s.pace.giveBack(q.want)
 			c.s.queue.putBack(q.item)
 		}
 	}
@@ -92,23 +93,21 @@ func (c *fetcher) putBack() {
 
 // ask fills the free slots with questions.
 func (c *fetcher) ask(ctx context.Context) error {
-	depth := pipeline
-	if c.s.pace.limited() {
-		depth = 1
-	}
 	wrote := false
-	for slot := range depth {
+	for slot := range c.slots {
 		if c.slots[slot].live {
 			continue
 		}
-		if c.under > 0 && wrote && c.s.pace.limited() {
+		if c.under == 0 {
+			if err := c.s.pace.wait(ctx, chunkSize); err != nil {
+				return err
+			}
+		} else if c.s.pace.take(chunkSize) > 0 { // what is under way is answered first
 			break
-		}
-		if err := c.s.pace.wait(ctx); err != nil {
-			return err
 		}
 		it, ok := c.s.queue.next(c.own)
 		if !ok {
+			c.s.pace.giveBack(chunkSize)
 			break
 		}
 		c.own = it.file
@@ -127,6 +126,7 @@ func (c *fetcher) ask(ctx context.Context) error {
 func (c *fetcher) question(slot int, it item) error {
 	f := c.s.files[it.file]
 	off, n := f.span(it.chunk)
+	c.s.pace.giveBack(chunkSize - n)
 	if c.bufs[slot] == nil {
 		c.bufs[slot] = make([]byte, chunkSize)
 	}

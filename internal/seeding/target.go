@@ -254,7 +254,7 @@ func (s *seeder) dial(ctx context.Context, how func(context.Context) (net.Conn, 
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	end := func() { stop(); _ = conn.Close() }
 	f := newFramed(conn)
-	f.count = func(n int) { s.watch.wire(n); s.pace.spend(n) }
+	f.count = s.watch.wire
 	if err := f.writeJSON(frameHello, h); err != nil {
 		end()
 		return nil, info, nil, err

@@ -27,7 +27,7 @@ const damagesNamed = 20
 type VerifyOptions struct {
 	Data     string                                   // the data directory
 	Connect  func(context.Context) (*pgx.Conn, error) // to the server that runs on it
-	MaxRate  func() int64                             // bytes per second; nil or 0: unlimited
+	MaxRate  func() int64                             // bytes of files per second; nil or 0: unlimited
 	Progress func(Progress)                           // called now and then, from one goroutine; nil: nobody watches
 }
 
@@ -95,13 +95,14 @@ func (v *verifier) run(ctx context.Context) error {
 // file reads a file chunk by chunk, each page of a damaged chunk by itself.
 func (v *verifier) file(ctx context.Context, f file, buf []byte) error {
 	for i := range f.chunks() {
-		if err := v.pace.wait(ctx); err != nil {
+		if err := v.pace.wait(ctx, chunkSize); err != nil {
 			return context.Cause(ctx)
 		}
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
 		off, size := f.span(i)
+		v.pace.giveBack(chunkSize - size)
 		began := time.Now()
 		n, err := v.w.pages.read(ctx, &v.in, v.w.path(f), f, off, buf[:size])
 		var bad *CorruptError
@@ -117,7 +118,6 @@ func (v *verifier) file(ctx context.Context, f file, buf []byte) error {
 			return fmt.Errorf("verify: read %s: %w", f.Name, err)
 		}
 		v.watch.onDisk(began)
-		v.pace.spend(n)
 		v.r.Pages, v.r.Bytes = v.r.Pages+int64(n/v.w.info.Page), v.r.Bytes+int64(n)
 		v.watch.settled(size, false)
 	}
