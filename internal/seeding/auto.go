@@ -2,6 +2,7 @@ package seeding
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -25,10 +26,11 @@ type chooser struct {
 	wire  int64 // and what they were on the wire
 	warm  int   // answers that came so far
 
-	shrinks bool // by the first candidate, so much that none is not tried
-	round   int  // counts the changes of codec: answers are asked for long before they come
-	under   int  // questions under way of this round
-	older   int  // and of rounds before
+	learned string // the codec that the next attempt may begin with, if this one is interrupted; "": not known
+	shrinks bool   // by the first candidate, so much that none is not tried
+	round   int    // counts the changes of codec: answers are asked for long before they come
+	under   int    // questions under way of this round
+	older   int    // and of rounds before
 }
 
 // candidates are tried in this order. The first two tell which side is the limit: if the tighter one is faster it is the link,
@@ -63,6 +65,27 @@ func newChooser(option string, limit func() int64) (*chooser, error) {
 func (c *chooser) begin() {
 	c.trial, c.rates, c.tried = 0, make([]float64, len(candidates)), c.limit()
 	c.use(candidates[0])
+}
+
+// resume begins with what an interrupted attempt has learned: to find it out again would cost a slow link as much as some hundred MB of
+// files. It is tried anew as ever. What was learned without a limit is nothing to begin with under one.
+func (c *chooser) resume(learned string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(candidates, func(k codec) bool { return k.String() == learned })
+	if i < 0 || !c.auto || c.tried > 0 {
+		return
+	}
+	c.learned, c.trial = learned, len(candidates)
+	c.use(candidates[i])
+	c.why = "AUTO: " + learned + ", which was best before the interruption"
+}
+
+// lesson is what resume is to be told by the next attempt; "": nothing.
+func (c *chooser) lesson() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.learned
 }
 
 // use changes the codec of what is asked from now on. c.mu is held, or c is not shared yet.
@@ -108,10 +131,18 @@ func (c *chooser) choice() string {
 	return c.why
 }
 
-// arrived notes n bytes of files that came, as that many on the wire, with data that was asked for in that round.
-func (c *chooser) arrived(n, wire, round int, now time.Time) {
+// arrived notes n bytes of files that came, as that many on the wire, with data that was asked for in that round. It tells whether
+// there is another lesson.
+func (c *chooser) arrived(n, wire, round int, now time.Time) (learned bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	was := c.learned
+	c.count(n, wire, round, now)
+	return c.learned != was
+}
+
+// count is arrived; c.mu is held.
+func (c *chooser) count(n, wire, round int, now time.Time) {
 	if c.warm++; !c.auto || round != c.round || c.warm <= warmUp {
 		return
 	}
@@ -136,6 +167,9 @@ func (c *chooser) arrived(n, wire, round int, now time.Time) {
 	if c.trial == 0 {
 		c.shrinks = c.bytes > shrinksBy*c.wire
 	}
+	if c.tried == 0 && c.trial > 0 { // the first alone says nothing
+		c.learned = candidates[c.best()].String()
+	}
 	if c.trial = c.following(); c.trial < len(candidates) {
 		c.use(candidates[c.trial])
 		return
@@ -157,14 +191,18 @@ func (c *chooser) following() int {
 	return len(candidates)
 }
 
-func (c *chooser) settle() {
-	best := 0
+// best is the first of the candidates tried so far that none beats clearly.
+func (c *chooser) best() (best int) {
 	for i, r := range c.rates {
 		if r > 1.03*c.rates[best] {
 			best = i
 		}
 	}
-	c.use(candidates[best])
+	return best
+}
+
+func (c *chooser) settle() {
+	c.use(candidates[c.best()])
 	c.why = "AUTO: " + c.now.String()
 	for i, r := range c.rates {
 		if r > 0 {

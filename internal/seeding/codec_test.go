@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -199,6 +200,51 @@ func TestAutoLooksAgain(t *testing.T) {
 	})
 	if ch.now.kind == codecZstd {
 		t.Fatalf("on a fast link: %s", ch.choice())
+	}
+}
+
+// TestAutoRemembers: an attempt after an interruption begins with what the one before has learned, but not under a limit.
+func TestAutoRemembers(t *testing.T) {
+	t.Parallel()
+	target, state := filepath.Join(t.TempDir(), "pgdata"), t.TempDir()
+	if _, err := prepare(target, state, nil, 15); err != nil {
+		t.Fatal(err)
+	}
+	ch, err := newChooser("AUTO", unlimited)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &seeder{o: Options{StateDir: state}, choose: ch}
+	now := time.Unix(0, 0)
+	for range 200 {
+		k, round := ch.pick()
+		now = now.Add(time.Duration(chunkSize / (12e6 * map[codecKind]float64{codecNone: 1, codecMinLZ: 3, codecZstd: 5}[k.kind]) * float64(time.Second)))
+		if ch.arrived(chunkSize, chunkSize/3, round, now) {
+			s.remember()
+		}
+		ch.over(round)
+	}
+	if _, err := prepare(target, state, nil, 15); err != nil { // the next attempt
+		t.Fatal(err)
+	}
+	m, err := readMark(state)
+	if err != nil || m.Codec != "ZSTD:1" {
+		t.Fatalf("%q is remembered (%v), and it chose %s", m.Codec, err, ch.choice())
+	}
+	for _, c := range []struct {
+		option, learned string
+		limit           int64
+		want            string
+	}{
+		{"AUTO", m.Codec, 0, "ZSTD:1"}, {"", m.Codec, 0, "ZSTD:1"}, {"AUTO", m.Codec, 20e6, "MINLZ"}, {"LZ4", m.Codec, 0, "LZ4"}, {"AUTO", "", 0, "MINLZ"}, {"AUTO", "GZIP", 0, "MINLZ"},
+	} {
+		next, err := newChooser(c.option, func() int64 { return c.limit })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next.resume(c.learned); next.current().String() != c.want {
+			t.Errorf("%+v: it begins with %s", c, next.current())
+		}
 	}
 }
 

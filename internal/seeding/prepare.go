@@ -29,6 +29,7 @@ type mark struct {
 	Started     time.Time        `json:"started"`
 	Fresh       bool             `json:"fresh,omitempty"` // nothing of an older copy was there
 	Tablespaces []markTablespace `json:"tablespaces,omitempty"`
+	Codec       string           `json:"codec,omitempty"` // that AUTO found to be best over this link
 }
 
 // markTablespace names what may be removed beside the data directory: the entries of Location that begin with Prefix.
@@ -94,7 +95,7 @@ func prepare(target, stateDir string, spaces map[uint32]string, major int) (fres
 	m := mark{Target: target, Started: time.Now().UTC(), Fresh: !exists(filepath.Join(target, "PG_VERSION"))}
 	if resumed {
 		ours = append(ours, old.Tablespaces...)
-		m.Fresh = old.Fresh
+		m.Fresh, m.Codec = old.Fresh, old.Codec
 	}
 	m.Tablespaces = slices.Clone(ours)
 	for _, place := range spaces {

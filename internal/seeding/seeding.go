@@ -140,6 +140,9 @@ func run(ctx context.Context, o Options) (Result, error) {
 	}
 	s := &seeder{o: o, watch: newWatcher(o.Progress, choose), choose: choose, pace: pace}
 	defer s.close()
+	if m, err := readMark(o.StateDir); err == nil && m.Target == target {
+		choose.resume(m.Codec)
+	}
 	stopWatch := s.watch.run()
 	defer stopWatch()
 	s.watch.enter(PhaseCheckpoint)

@@ -213,7 +213,9 @@ func (c *fetcher) take(a answer) error {
 	}
 	c.s.watch.settled(q.want, a.Kind == frameSame)
 	if a.Kind == frameData {
-		c.s.choose.arrived(q.want, len(a.Body), q.round, time.Now())
+		if c.s.choose.arrived(q.want, len(a.Body), q.round, time.Now()) {
+			c.s.remember()
+		}
 	}
 	c.s.choose.over(q.round)
 	q.live = false
@@ -225,6 +227,18 @@ func (s *seeder) lost(i int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gone[i] = true
+}
+
+// remember keeps what the chooser has learned for the attempt after this one. If that fails, it learns it again.
+func (s *seeder) remember() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := readMark(s.o.StateDir)
+	if err != nil {
+		return
+	}
+	m.Codec = s.choose.lesson()
+	_ = writeMark(s.o.StateDir, m)
 }
 
 func (s *seeder) shorter(i int, size int64) {
