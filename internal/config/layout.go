@@ -87,7 +87,7 @@ func pruneRuns(parent string, since time.Time) {
 		switch {
 		case !r.IsDir() || !runName.MatchString(r.Name()) || listening(dir):
 			continue
-		case err != nil:
+		case err != nil || len(owner) == 0: // it may be about to be written
 			st, err := r.Info()
 			if err != nil || st.ModTime().After(since) || holdsFiles(dir) {
 				continue

@@ -40,8 +40,12 @@ func TestPruneRuns(t *testing.T) {
 		run("00000005", "", old):                                 true,  // has a file
 		run("00000006", filepath.Join(home, "gone"), old):        true,  // somebody listens
 	}
-	if err := os.WriteFile(filepath.Join(parent, "00000005", "pg", "file"), nil, 0o600); err != nil {
-		t.Fatal(err)
+	being := run("00000007", "", time.Now())
+	stays[being] = true // of a node that is writing whose it is, at this moment
+	for _, empty := range []string{filepath.Join(parent, "00000005", "pg", "file"), filepath.Join(being, ownerFile)} {
+		if err := os.WriteFile(empty, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	l, err := net.Listen("unix", filepath.Join(parent, "00000006", "keeper.sock"))
 	if err != nil {
