@@ -1,6 +1,7 @@
 package seeding
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,7 @@ import (
 // kept is a chunk that the target has something else for, until it has said which pages.
 type kept struct {
 	data  []byte
-	hash  [hashSize]byte
+	pages []byte // their hashes
 	codec codec
 	live  bool
 }
@@ -19,6 +20,7 @@ type chunkServer struct {
 	w     *window
 	f     *framed
 	slots [pipeline]kept
+	spare [][]byte // room for chunks
 	in    held
 	out   []byte // room for what is compressed
 }
@@ -66,11 +68,13 @@ func (c *chunkServer) chunk(ctx context.Context, body []byte) error {
 	}
 	off, n := file.span(int(q.Chunk))
 	k := &c.slots[q.Slot]
-	if k.data == nil {
-		k.data = make([]byte, chunkSize)
-	}
-	k.live = false
-	buf := k.data[:chunkSize][:n]
+	c.drop(k)
+	buf := c.room()[:n]
+	defer func() {
+		if !k.live {
+			c.spare = append(c.spare, buf)
+		}
+	}()
 	n, err = c.w.pages.read(ctx, &c.in, c.w.path(file), file, off, buf)
 	if isGone(err) {
 		return c.f.write(frameGone, answer{Slot: q.Slot}.head())
@@ -81,7 +85,8 @@ func (c *chunkServer) chunk(ctx context.Context, body []byte) error {
 	buf = buf[:n]
 	a := answer{Slot: q.Slot, Len: uint32(n)}
 	if q.Have {
-		a.Hash = sum(buf)
+		k.pages = pageSums(k.pages[:0], buf, c.w.info.Page)
+		a.Hash = sum(k.pages)
 		if a.Hash == q.Hash {
 			return c.f.write(frameSame, a.head())
 		}
@@ -90,13 +95,32 @@ func (c *chunkServer) chunk(ctx context.Context, body []byte) error {
 		return c.f.write(frameZero, a.head())
 	}
 	if q.Have {
-		*k = kept{data: buf, hash: a.Hash, codec: q.Codec, live: true}
+		k.data, k.codec, k.live = buf, q.Codec, true
 		return c.f.write(frameDiffers, a.head())
 	}
 	a.Hash = guard(buf)
 	out, used := q.Codec.compress(c.out[:0], buf)
 	a.Codec = used
 	return c.f.write(frameData, a.head(), out)
+}
+
+// room returns room for a chunk.
+func (c *chunkServer) room() []byte {
+	n := len(c.spare)
+	if n == 0 {
+		return make([]byte, chunkSize)
+	}
+	b := c.spare[n-1]
+	c.spare = c.spare[:n-1]
+	return b[:chunkSize]
+}
+
+// drop gives back what was kept.
+func (c *chunkServer) drop(k *kept) {
+	if k.live {
+		c.spare = append(c.spare, k.data)
+	}
+	k.data, k.live = nil, false
 }
 
 // pages sends those pages of a kept chunk whose hashes the target does not have.
@@ -108,22 +132,20 @@ func (c *chunkServer) pages(body []byte) error {
 	if !k.live {
 		return errors.New("hashes of pages for a chunk that was not asked for")
 	}
-	k.live = false
+	defer c.drop(k)
 	theirs := body[1:]
 	size := c.w.info.Page
 	var bitmap [chunkSize / 1024 / 8]byte
 	var differ []byte
 	for i, at := 0, 0; at < len(k.data); i, at = i+1, at+size {
-		page := k.data[at:min(at+size, len(k.data))]
-		h := sum(page)
-		if (i+1)*hashSize <= len(theirs) && [hashSize]byte(theirs[i*hashSize:]) == h {
+		if end := (i + 1) * hashSize; end <= len(theirs) && bytes.Equal(theirs[i*hashSize:end], k.pages[i*hashSize:end]) {
 			continue
 		}
 		bitmap[i/8] |= 1 << (i % 8)
-		differ = append(differ, page...)
+		differ = append(differ, k.data[at:min(at+size, len(k.data))]...)
 	}
 	out, used := k.codec.compress(c.out[:0], differ)
 	count := (len(k.data) + size - 1) / size
-	a := answer{Slot: body[0], Len: uint32(len(k.data)), Hash: k.hash, Codec: used, Pages: bitmap[:(count+7)/8]}
+	a := answer{Slot: body[0], Len: uint32(len(k.data)), Hash: sum(k.pages), Codec: used, Pages: bitmap[:(count+7)/8]}
 	return c.f.write(framePatch, a.head(), out)
 }

@@ -19,6 +19,16 @@ func sum(b []byte) (h [hashSize]byte) {
 	return h
 }
 
+// pageSums appends the hashes of the pages of b to dst, the last of which may be shorter. sum of them all stands for b: it says as much as
+// a hash over b itself, which would read every byte once more where pages have to be told apart.
+func pageSums(dst, b []byte, size int) []byte {
+	for at := 0; at < len(b); at += size {
+		h := sum(b[at:min(at+size, len(b))])
+		dst = append(dst, h[:]...)
+	}
+	return dst
+}
+
 // guard is for bytes that are sent: they are not taken for equal to anything, but must arrive as they were read. The connection keeps
 // others from changing them, so that this looks for accidents alone, such as memory that forgets, in a tenth of the time of sum.
 func guard(b []byte) (h [hashSize]byte) {

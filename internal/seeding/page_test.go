@@ -1,8 +1,10 @@
 package seeding
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -50,5 +52,32 @@ func TestChecksumsAreThoseOfPostgreSQL(t *testing.T) {
 				t.Fatalf("%d bytes: the lanes differ:\n%x\n%x", size, here, anywhere)
 			}
 		}
+	}
+}
+
+// TestSumOfPages: the hash that stands for a chunk changes with any byte of it and with its length, also where the last page is short.
+func TestSumOfPages(t *testing.T) {
+	t.Parallel()
+	of := func(b []byte) [hashSize]byte { return sum(pageSums(nil, b, 8192)) }
+	chunk := bytes.Repeat([]byte("0123456789abcdef"), 2000)
+	seen := map[[hashSize]byte]string{of(chunk): "the chunk"}
+	for what, b := range map[string][]byte{
+		"nothing": nil, "a byte less": chunk[:len(chunk)-1], "a page less": chunk[:24576], "a byte more": append(bytes.Clone(chunk), 0),
+		"pages exchanged": slices.Concat(chunk[8192:16384], chunk[:8191], []byte{'x'}, chunk[16384:]),
+	} {
+		if twin, ok := seen[of(b)]; ok {
+			t.Errorf("%s has the hash of %s", what, twin)
+		}
+		seen[of(b)] = what
+	}
+	for _, at := range []int{0, 8191, 8192, 24576, len(chunk) - 1} {
+		b := bytes.Clone(chunk)
+		b[at] ^= 1
+		if twin, ok := seen[of(b)]; ok {
+			t.Errorf("with byte %d changed it has the hash of %s", at, twin)
+		}
+	}
+	if of(bytes.Clone(chunk)) != of(chunk) {
+		t.Error("equal chunks have different hashes")
 	}
 }

@@ -23,7 +23,7 @@ import (
 // a hello; the answer is a window or a refusal. A control connection then carries the list of files and later the end; data
 // connections carry chunks. Questions are pipelined: each has a slot, and its answer names it.
 const (
-	protocolVersion = 2
+	protocolVersion = 3
 
 	frameHello   = 'H' // target: hello
 	frameWindow  = 'W' // source: windowInfo
@@ -51,7 +51,8 @@ const (
 	maxFrame   = chunkSize + 64<<10 // an incompressible chunk and what is said of it
 	maxList    = 2_000_000          // files in a data directory
 	controlLen = 8192               // of pg_control, in every version
-	pipeline   = 4                  // questions under way on one data connection
+	pipeline   = 16                 // questions under way on one data connection: a comparison waits for little but the way there and back
+	fillers    = 4                  // of these, about chunks that the target lacks: their answers fill any link
 )
 
 // Deadlines of one read or write.

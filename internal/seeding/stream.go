@@ -16,6 +16,7 @@ type asked struct {
 	off   int64
 	want  int    // bytes of the chunk by the list
 	have  []byte // what the target has there, or where it was told to look
+	sums  []byte // the hashes of its pages
 	away  bool   // have is not the target's own yet
 	round int    // of the chooser
 	live  bool
@@ -27,6 +28,7 @@ type fetcher struct {
 	f     *framed
 	slots [pipeline]asked
 	bufs  [pipeline][]byte
+	sums  [pipeline][]byte
 	work  []byte
 	under int
 	own   int  // the file it is at
@@ -98,6 +100,9 @@ func (c *fetcher) ask(ctx context.Context) error {
 		if c.slots[slot].live {
 			continue
 		}
+		if c.lacking() == fillers {
+			break
+		}
 		if c.under == 0 {
 			if err := c.s.pace.wait(ctx, chunkSize); err != nil {
 				return err
@@ -120,6 +125,16 @@ func (c *fetcher) ask(ctx context.Context) error {
 		return c.f.flush()
 	}
 	return nil
+}
+
+// lacking counts the questions under way about chunks that are not here.
+func (c *fetcher) lacking() (n int) {
+	for _, q := range c.slots {
+		if q.live && len(q.have) == 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // question asks for one chunk, with the hash of what is there already.
@@ -152,7 +167,9 @@ func (c *fetcher) question(slot int, it item) error {
 	m := chunkQuestion{Slot: uint8(slot), File: uint32(it.file), Chunk: uint32(it.chunk)}
 	m.Codec = k
 	if len(have) > 0 {
-		m.Have, m.Hash = true, sum(have)
+		c.sums[slot] = pageSums(c.sums[slot][:0], have, c.s.info.Page)
+		c.slots[slot].sums = c.sums[slot]
+		m.Have, m.Hash = true, sum(c.sums[slot])
 	}
 	return c.f.write(frameChunk, m.encode())
 }
@@ -286,14 +303,7 @@ func (c *fetcher) data(f file, q *asked, a answer) error {
 
 // pages says which pages the target has, so that only the others are sent.
 func (c *fetcher) pages(slot uint8, q *asked) error {
-	size := c.s.info.Page
-	hashes := make([]byte, 1, 1+(len(q.have)/size+1)*hashSize)
-	hashes[0] = slot
-	for at := 0; at < len(q.have); at += size {
-		h := sum(q.have[at:min(at+size, len(q.have))])
-		hashes = append(hashes, h[:]...)
-	}
-	return errors.Join(c.f.write(framePages, hashes), c.f.flush())
+	return errors.Join(c.f.write(framePages, []byte{slot}, q.sums), c.f.flush())
 }
 
 // patch puts the pages that differ into what was there, and believes the result only by its hash.
@@ -317,20 +327,23 @@ func (c *fetcher) patch(f file, q *asked, a answer) error {
 		return fmt.Errorf("%s: %w", f.Name, err)
 	}
 	var runs [][2]int
+	var sums []byte
 	for i := range count {
+		from, to := i*size, min((i+1)*size, n)
 		if a.Pages[i/8]&(1<<(i%8)) == 0 {
+			sums = append(sums, q.sums[i*hashSize:(i+1)*hashSize]...)
 			continue
 		}
-		from, to := i*size, min((i+1)*size, n)
 		copy(b[from:to], fresh)
 		fresh = fresh[to-from:]
+		sums = pageSums(sums, b[from:to], size)
 		if k := len(runs); k > 0 && runs[k-1][1] == from {
 			runs[k-1][1] = to
 		} else {
 			runs = append(runs, [2]int{from, to})
 		}
 	}
-	if sum(b) != a.Hash {
+	if sum(sums) != a.Hash {
 		return fmt.Errorf("a chunk of %s does not have the source's hash after it was mended", f.Name)
 	}
 	if q.away {
