@@ -175,8 +175,8 @@ func TestSourceKilled(t *testing.T) {
 			switch _, err := Run(t.Context(), o); {
 			case err != nil:
 				b.mustRefuse(t, o)
-			case percent < 99: // the last chunk may have been the one that made it 99
-				t.Fatal("a copy of a server that died in the middle counts as whole")
+			case percent < 90: // later, everything may have come already, and the backend that ends the backup outlive its postmaster by a moment
+				t.Error("a copy of a server that died in the middle counts as whole")
 			}
 			sock = b.start(all, filepath.Join(b.dir, "source"), "fsync=off")
 			s = b.station(all, sock)
