@@ -13,8 +13,10 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -181,7 +183,7 @@ func (s *Server) Start() error {
 	s.cmd.Dir, s.cmd.SysProcAttr, s.cmd.Stdout, s.cmd.Stderr = s.dir, attr, log, log
 	in := s.o.In
 	if in == nil {
-		in = func(f func() error) error { return f() }
+		in = lasting
 	}
 	if err := in(s.cmd.Start); err != nil {
 		return err
@@ -190,6 +192,25 @@ func (s *Server) Start() error {
 	go func(cmd *exec.Cmd, exited chan struct{}) { _ = cmd.Wait(); close(exited) }(s.cmd, s.exited) // end waits for it
 	return s.await()
 }
+
+// lasting runs f on a thread that lives as long as the process: the kernel sends the signal of a parent's death when the thread that
+// started the child ends.
+func lasting(f func() error) error {
+	err := make(chan error)
+	thread() <- func() { err <- f() }
+	return <-err
+}
+
+var thread = sync.OnceValue(func() chan<- func() {
+	calls := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range calls {
+			f()
+		}
+	}()
+	return calls
+})
 
 func (s *Server) await() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
