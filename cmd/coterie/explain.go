@@ -16,10 +16,11 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/api"
 	"github.com/coteriedb/coterie/internal/config"
 )
 
-// explanation is what coterie explain says: the answer of a node's management socket to GET decisions.
+// explanation is what coterie explain says: the answer of a node's management socket to GET explain.
 type explanation struct {
 	Node      ag.ReplicaID            `json:"node"`                  // who was asked
 	Asked     []ag.ReplicaID          `json:"members"`               // whose decisions are in it
@@ -70,8 +71,18 @@ func (n *node) testify() testimony {
 	return t
 }
 
-// Decisions gathers what all members in reach decided, and tells the last change of leadership.
-func (m *admin) Decisions() any {
+// Decisions answers from memory.
+func (m *admin) Decisions() []api.Decision {
+	kept := m.n.agent.Decisions()
+	all := make([]api.Decision, len(kept))
+	for i, d := range kept {
+		all[i] = api.Decision{At: d.At, Rule: d.Rule, Because: d.Because, Epoch: d.Epoch}
+	}
+	return all
+}
+
+// Explain gathers what all members in reach decided.
+func (m *admin) Explain() any {
 	n := m.n
 	own := n.testify()
 	told := map[ag.ReplicaID]testimony{n.self: own}
@@ -199,7 +210,7 @@ func explain(c *cobra.Command) (*explanation, error) {
 	ctx, cancel := context.WithTimeout(c.Context(), 2*testimonyWait)
 	defer cancel()
 	e := &explanation{}
-	raw, err := cl.Decisions(ctx)
+	raw, err := cl.Explain(ctx)
 	if err == nil {
 		return e, json.Unmarshal(raw, e)
 	}

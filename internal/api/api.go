@@ -18,7 +18,9 @@ type Node interface {
 	// Status answers from what this node knows, at once, whatever is dead.
 	Status() Status
 	// Decisions returns what this node decided lately, oldest first.
-	Decisions() any
+	Decisions() []Decision
+	// Explain asks every member in reach, and tells why the leadership changed hands as far as they remember.
+	Explain() any
 	// Failover makes another replica the primary: planned, or forced with the loss accepted.
 	Failover(ctx context.Context, req FailoverRequest) (FailoverResult, error)
 	// Restart replaces the agent by a new one while its server goes on.
@@ -45,6 +47,14 @@ type Node interface {
 	SQL(ctx context.Context, text string) (any, error)
 	// Metrics writes the Prometheus text form.
 	Metrics() map[string]float64
+}
+
+// Decision is what a node decided, without what it saw.
+type Decision struct {
+	At      time.Time `json:"at"` // by the node's own clock
+	Rule    ag.Rule   `json:"rule"`
+	Because string    `json:"because"`
+	Epoch   ag.Epoch  `json:"epoch"`
 }
 
 // Error is a refusal with its kind: the client's exit code follows from it.

@@ -36,10 +36,16 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return s, c.call(ctx, "GET", "status", nil, &s)
 }
 
-// Decisions asks for the node's last decisions, as raw JSON.
-func (c *Client) Decisions(ctx context.Context) (json.RawMessage, error) {
+// Decisions asks for the node's last decisions, oldest first.
+func (c *Client) Decisions(ctx context.Context) ([]Decision, error) {
+	var all []Decision
+	return all, c.call(ctx, "GET", "decisions", nil, &all)
+}
+
+// Explain asks why the leadership changed hands, of all members that the node reaches, as raw JSON.
+func (c *Client) Explain(ctx context.Context) (json.RawMessage, error) {
 	var raw json.RawMessage
-	return raw, c.call(ctx, "GET", "decisions", nil, &raw)
+	return raw, c.call(ctx, "GET", "explain", nil, &raw)
 }
 
 // Failover asks for a failover and waits until it is over.

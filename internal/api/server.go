@@ -91,6 +91,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, h http.Handler) erro
 func (s *Server) readPaths(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Status()) })
 	mux.HandleFunc("GET /api/v1/decisions", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Decisions()) })
+	mux.HandleFunc("GET /api/v1/explain", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Explain()) })
 	mux.HandleFunc("GET /metrics", s.metrics)
 	for path, healthy := range checks {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {

@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -40,16 +39,16 @@ func (l *fakeLab) Agent(node string) Agent {
 
 type fakeAgent struct {
 	status    api.Status
-	decisions []decision
+	decisions []api.Decision
 	asked     int // for decisions
 	err       error
 }
 
 func (a *fakeAgent) Status(context.Context) (api.Status, error) { return a.status, a.err }
 
-func (a *fakeAgent) Decisions(context.Context) (json.RawMessage, error) {
+func (a *fakeAgent) Decisions(context.Context) ([]api.Decision, error) {
 	a.asked++
-	return json.Marshal(a.decisions)
+	return a.decisions, nil
 }
 
 func (a *fakeAgent) Failover(context.Context, api.FailoverRequest) (api.FailoverResult, error) {

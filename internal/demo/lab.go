@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -35,7 +34,7 @@ type Lab interface {
 // Agent is the management interface of one node; api.Client is one.
 type Agent interface {
 	Status(ctx context.Context) (api.Status, error)
-	Decisions(ctx context.Context) (json.RawMessage, error)
+	Decisions(ctx context.Context) ([]api.Decision, error)
 	Failover(ctx context.Context, r api.FailoverRequest) (api.FailoverResult, error)
 }
 

@@ -86,8 +86,8 @@ func nothingLeft(t *testing.T, dir string) {
 	}
 }
 
-// run runs the demo to its end. Its story goes to the test's log.
-func run(t *testing.T, exe, dir string, more ...string) (r demo.Report, code int) {
+// run runs the demo to its end. Its story goes to the test's log, too.
+func run(t *testing.T, exe, dir string, more ...string) (r demo.Report, story string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
@@ -95,10 +95,10 @@ func run(t *testing.T, exe, dir string, more ...string) (r demo.Report, code int
 	cmd.Env = append(os.Environ(), "TMPDIR="+temporary(dir))
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = time.Minute
-	var out, story bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &story
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
 	err := cmd.Run()
-	t.Logf("%s", story.String())
+	t.Logf("%s", &said)
 	var ended *exec.ExitError
 	if err != nil && !errors.As(err, &ended) {
 		t.Fatal(err)
@@ -106,12 +106,12 @@ func run(t *testing.T, exe, dir string, more ...string) (r demo.Report, code int
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("exit code %d, and not JSON: %v", cmd.ProcessState.ExitCode(), err)
 	}
-	return r, cmd.ProcessState.ExitCode()
+	return r, said.String(), cmd.ProcessState.ExitCode()
 }
 
 func TestDemo(t *testing.T) { //nolint:paralleltest // one group at a time on this machine
 	exe, dir := program(t)
-	r, code := run(t, exe, dir)
+	r, story, code := run(t, exe, dir)
 	nothingLeft(t, dir)
 	if code != 0 || !r.Sound || r.Lost != 0 || r.Acknowledged == 0 || !r.SameContents {
 		t.Errorf("exit code %d, lost %d of %d, wrong: %v", code, r.Lost, r.Acknowledged, r.Wrong)
@@ -122,8 +122,13 @@ func TestDemo(t *testing.T) { //nolint:paralleltest // one group at a time on th
 	if r.Rejoin.How == "reseeded" {
 		t.Error("the old primary was copied anew where a rewind was possible")
 	}
-	if r.Rejoin.How == "rewound" && r.Rejoin.Forked == "" {
-		t.Error("the diverged tail was not kept")
+	if (r.Rejoin.How == "rewound") != (r.Rejoin.Forked != "") {
+		t.Errorf("the old primary came back %s, and the tail kept is %q", r.Rejoin.How, r.Rejoin.Forked)
+	}
+	for _, step := range []string{"claims epoch", " SEAL", " PROMOTE", " LEAD", "hands over"} {
+		if !strings.Contains(story, step) {
+			t.Errorf("the failover is not shown as it happens: no %q", step)
+		}
 	}
 	for _, one := range r.Replicas {
 		if one.Conditions != 12 {
@@ -135,7 +140,7 @@ func TestDemo(t *testing.T) { //nolint:paralleltest // one group at a time on th
 // The demo must be able to fail: without protection it finds what was lost.
 func TestDemoBroken(t *testing.T) { //nolint:paralleltest // the same
 	exe, dir := program(t)
-	r, code := run(t, exe, dir, "--broken")
+	r, _, code := run(t, exe, dir, "--broken")
 	nothingLeft(t, dir)
 	if code != 1 || r.Sound || r.Lost == 0 {
 		t.Errorf("exit code %d, lost %d, wrong: %v", code, r.Lost, r.Wrong)

@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,13 +26,10 @@ type watcher struct {
 	seen map[string][]decision // by node, all that was shown
 }
 
-// decision is what coterie explain shows, without the view.
+// decision is one of a node.
 type decision struct {
-	At      time.Time `json:"at"`
-	Rule    ag.Rule   `json:"rule"`
-	Because string    `json:"because"`
-	Epoch   ag.Epoch  `json:"epoch"`
-	node    string
+	api.Decision
+	node string
 }
 
 // watch shows decisions from now until stop is called.
@@ -96,18 +92,13 @@ func (w *watcher) look(ctx context.Context, node, last string, since time.Time) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
-	raw, err := w.lab.Agent(node).Decisions(ctx)
+	all, err := w.lab.Agent(node).Decisions(ctx)
 	if err != nil {
-		return last, nil
-	}
-	var all []decision
-	if err := json.Unmarshal(raw, &all); err != nil {
 		return last, nil
 	}
 	for _, d := range all {
 		if d.At.After(since) {
-			d.node = node
-			news = append(news, d)
+			news = append(news, decision{d, node})
 		}
 	}
 	return key, news

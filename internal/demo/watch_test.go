@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/api"
 )
 
 func TestDecisionsAreShownOnceAndInOrder(t *testing.T) {
@@ -13,12 +14,12 @@ func TestDecisionsAreShownOnceAndInOrder(t *testing.T) {
 	var out strings.Builder
 	start := time.Now()
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
-	n2 := &fakeAgent{status: group(), decisions: []decision{
+	n2 := &fakeAgent{status: group(), decisions: []api.Decision{
 		{At: at(-5), Rule: ag.RuleFollow, Because: "long ago"},
 		{At: at(10), Rule: ag.RuleClaim, Because: "n1 has been silent for 6.5s", Epoch: 1},
 		{At: at(30), Rule: ag.RuleLead, Because: "promoted", Epoch: 2},
 	}}
-	n3 := &fakeAgent{status: group(), decisions: []decision{{At: at(20), Rule: ag.RuleHoldSealed, Epoch: 2}, {At: at(40), Rule: ag.RuleStandBy}}}
+	n3 := &fakeAgent{status: group(), decisions: []api.Decision{{At: at(20), Rule: ag.RuleHoldSealed, Epoch: 2}, {At: at(40), Rule: ag.RuleStandBy}}}
 	l := &fakeLab{names: []string{"n1", "n2", "n3"}, agents: map[string]*fakeAgent{"n2": n2, "n3": n3}}
 	w := &watcher{lab: l, screen: &Screen{out: &out, started: start}, seen: map[string][]decision{}}
 

@@ -335,13 +335,30 @@ func (g *group) forks(node string) []string {
 // status asks one node's agent.
 func (g *group) status(t *testing.T, node string) (api.Status, error) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	return g.agent(t, node).Status(ctx)
+}
+
+// decisions are those that a node remembers.
+func (g *group) decisions(t *testing.T, node string) []api.Decision {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	all, err := g.agent(t, node).Decisions(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func (g *group) agent(t *testing.T, node string) *api.Client {
+	t.Helper()
 	l, err := config.NewLayout(g.node(node))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	return api.NewClient(l.AgentSock()).Status(ctx)
+	return api.NewClient(l.AgentSock())
 }
 
 // member is what a node says of a member.

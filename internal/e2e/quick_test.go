@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/api"
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
@@ -113,6 +115,11 @@ func plannedFailover(t *testing.T, g *group) {
 	}
 	if s := g.newPrimary(t, was); *s.Primary != to {
 		t.Errorf("the primary is %s", *s.Primary)
+	}
+	for node, rule := range map[string]ag.Rule{*was.Primary: ag.RuleHandOver, to: ag.RuleLead} {
+		if !slices.ContainsFunc(g.decisions(t, node), func(d api.Decision) bool { return d.Rule == rule && !d.At.IsZero() && d.Because != "" }) {
+			t.Errorf("%s does not tell of its decision %s", node, rule)
+		}
 	}
 	g.acknowledged(t, 20)
 	g.ready(t)
