@@ -84,6 +84,18 @@ func cols(spec string) []column {
 // timeLayout is how times stand in the engine: they sort as text.
 const timeLayout = "2006-01-02 15:04:05.000000-07"
 
+// perNode makes the rows of a view that tells a list of every node that answers, the node's name first.
+func perNode[T any](list func(Node) []T, row func(T) []any) func(Facts) [][]any {
+	return func(f Facts) (out [][]any) {
+		for _, r := range f.Group.Replicas {
+			for _, each := range list(f.Nodes[r.ID]) {
+				out = append(out, append([]any{string(r.ID)}, row(each)...))
+			}
+		}
+		return out
+	}
+}
+
 func timeText(t time.Time) any {
 	if t.IsZero() {
 		return nil

@@ -80,44 +80,26 @@ var ownViews = []view{
 	{
 		schema: "coterie", name: "addresses", about: "The named listener on each node: the virtual addresses, ONLINE where the primary is, and the ports and Unix sockets opened beside the node's own port. A problem says what to do.",
 		columns: cols("node t, address t, state t, device t, problem t"),
-		rows: func(f Facts) [][]any {
-			var out [][]any
-			for _, r := range f.Group.Replicas {
-				for _, p := range f.Nodes[r.ID].Places {
-					out = append(out, []any{string(r.ID), p.Address, p.State, orNull(p.Device), orNull(p.Problem)})
-				}
-			}
-			return out
-		},
+		rows: perNode(func(n Node) []Place { return n.Places }, func(p Place) []any {
+			return []any{p.Address, p.State, orNull(p.Device), orNull(p.Problem)}
+		}),
 	},
 	{
 		schema: "coterie", name: "routed", about: "Readers that logged in at each node's listener, by second of the last minute: how many, and what part of them went to a secondary. Seconds without any are left out.",
 		columns: cols("node t, at ts, readers i8, routed i8, routed_pct f"),
-		rows: func(f Facts) [][]any {
-			var out [][]any
-			for _, r := range f.Group.Replicas {
-				for _, s := range f.Nodes[r.ID].Readers {
-					out = append(out, []any{string(r.ID), timeText(s.At), int64(s.Readers), int64(s.Routed), s.Pct})
-				}
-			}
-			return out
-		},
+		rows: perNode(func(n Node) []Second { return n.Readers }, func(s Second) []any {
+			return []any{timeText(s.At), int64(s.Readers), int64(s.Routed), s.Pct}
+		}),
 	},
 	{
 		schema: "coterie", name: "sessions", about: "Clients' sessions at the listeners of all nodes that answer.",
 		columns: cols("node t, session_id i8, user_name t, database_name t, client t, tls t, intent t, replica t, state t, since ts, bytes_in i8, bytes_out i8, pid i8, path t, backend t"),
-		rows: func(f Facts) [][]any {
-			var out [][]any
-			for _, r := range f.Group.Replicas {
-				for _, s := range f.Nodes[r.ID].Sessions {
-					out = append(out, []any{
-						string(r.ID), int64(s.ID), s.User, s.Database, s.Client, orNull(s.TLS), string(s.Intent), string(s.Replica), s.State, timeText(s.Since),
-						int64(s.In), int64(s.Out), int64(s.PID), orNull(s.Path), orNull(s.Backend),
-					})
-				}
+		rows: perNode(func(n Node) []Session { return n.Sessions }, func(s Session) []any {
+			return []any{
+				int64(s.ID), s.User, s.Database, s.Client, orNull(s.TLS), string(s.Intent), string(s.Replica), s.State, timeText(s.Since),
+				int64(s.In), int64(s.Out), int64(s.PID), orNull(s.Path), orNull(s.Backend),
 			}
-			return out
-		},
+		}),
 	},
 	{
 		schema: "coterie", name: "streams", about: "Log streams from the primary, and the links that carry them: bytes before and after compression.",
