@@ -99,7 +99,7 @@ func (f *nodeFlags) config(ctx context.Context, kind string) (config.Config, err
 		}
 		*p.out = config.Address{Listen: p.in, Advertise: net.JoinHostPort(host, port)}
 	}
-	if path := usualSocket(c.ReadWrite.Listen, usualSockets, "/etc/postgresql"); path != "" && kind == "replica" {
+	if path := usualSocket(c.ReadWrite, usualSockets, "/etc/postgresql"); path != "" && kind == "replica" {
 		c.ReadWrite.Listen += "," + path
 	}
 	return c, nil
@@ -383,7 +383,8 @@ func issueListener(l config.Layout, ca *endpoint.CA, hosts []string) error {
 func certHosts(cfg config.Config) []string {
 	var hosts []string
 	for _, a := range []config.Address{cfg.Endpoint, cfg.ReadWrite, cfg.ReadOnly} {
-		for _, hp := range []string{a.Advertise, a.Listen} {
+		listen, _ := a.Places()
+		for _, hp := range append([]string{a.Advertise}, listen...) {
 			if h, _, err := net.SplitHostPort(hp); err == nil && h != "" && h != "0.0.0.0" && h != "::" && !slices.Contains(hosts, h) {
 				hosts = append(hosts, h)
 			}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/coteriedb/coterie/internal/config"
 )
 
 // usualSockets is where distributions have PostgreSQL's socket, and clients on the host look for it.
@@ -16,9 +18,17 @@ const usualSockets = "/var/run/postgresql"
 
 // usualSocket returns the path of the socket that programs on the host expect of a server at that port, "" where it is not for this
 // node: it listens at chosen addresses only, the directory is not that of its user, or a cluster of the distribution has the port.
-func usualSocket(listen, dir, clusters string) string {
-	host, port, err := net.SplitHostPort(listen)
-	if err != nil || host != "" && host != "0.0.0.0" && host != "::" {
+func usualSocket(listen config.Address, dir, clusters string) string {
+	addresses, _ := listen.Places()
+	port := ""
+	for _, a := range addresses {
+		host, p, err := net.SplitHostPort(a)
+		if err == nil && (host == "" || host == "0.0.0.0" || host == "::") {
+			port = p
+			break
+		}
+	}
+	if port == "" {
 		return ""
 	}
 	uid := os.Getuid()
@@ -54,17 +64,4 @@ func portOfCluster(text string) string {
 		port = strings.TrimLeft(m[1], "0")
 	}
 	return port
-}
-
-// splitListen parts listen addresses into those of the network and the paths of sockets.
-func splitListen(listen string) (addresses string, sockets []string) {
-	var rest []string
-	for a := range strings.SplitSeq(listen, ",") {
-		if a = strings.TrimSpace(a); strings.HasPrefix(a, "/") {
-			sockets = append(sockets, a)
-		} else if a != "" {
-			rest = append(rest, a)
-		}
-	}
-	return strings.Join(rest, ","), sockets
 }

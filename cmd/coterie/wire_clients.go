@@ -113,9 +113,9 @@ func (n *node) newListener() (*listener.Server, error) {
 	if err := n.loadListenerCertificate(); err != nil {
 		return nil, err
 	}
-	readWrite, _ := splitListen(n.cfg.ReadWrite.Listen) // its sockets are opened, and tried again, beside the group's own port
+	readWrite, _ := n.cfg.ReadWrite.Places() // its sockets are opened, and tried again, beside the group's own port
 	c := listener.Config{
-		ReadWrite: readWrite, ReadOnly: n.cfg.ReadOnly.Listen, Rules: rules, Logger: n.log.With("part", "listener"),
+		ReadWrite: strings.Join(readWrite, ","), ReadOnly: n.cfg.ReadOnly.Listen, Rules: rules, Logger: n.log.With("part", "listener"),
 		Certificate: n.sessions.cert.Load, Routes: n.sessions.routes.Load, Changed: n.sessions.Changed,
 		Backend: n.backend, Verifier: n.verifier, Gate: n.agent.Gate, Node: n.nodeNumber(), ForwardCancel: n.forwardCancel,
 		MockSecret: n.mockSecret(), Console: n.language.serveConsole, ConsoleRole: n.language.role,

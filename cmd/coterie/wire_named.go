@@ -84,8 +84,8 @@ func (x *named) keep(ctx context.Context) error {
 
 func (x *named) apply() {
 	l := x.n.listener()
-	_, sockets := splitListen(x.n.cfg.ReadWrite.Listen)
-	wanted := append(sockets, listenAt(l, x.n.cfg.ReadWrite.Listen)...)
+	own, sockets := x.n.cfg.ReadWrite.Places()
+	wanted := append(sockets, listenAt(l, own)...)
 	failed := x.n.sessions.server.SetNamed(wanted)
 	places := []catalog.Place{}
 	for _, a := range wanted {
@@ -122,16 +122,13 @@ func (x *named) apply() {
 
 // listenAt is where the listener is served beside own, this node's own addresses: on its virtual addresses if it has any, else on all
 // of this machine.
-func listenAt(l ag.Listener, own string) (out []string) {
+func listenAt(l ag.Listener, own []string) (out []string) {
 	var ownPort string
 	var everywhere bool
 	var taken []string
 	port := strconv.Itoa(l.Port)
-	for a := range strings.SplitSeq(own, ",") {
-		host, p, err := net.SplitHostPort(strings.TrimSpace(a))
-		if err != nil {
-			continue // a Unix socket
-		}
+	for _, a := range own {
+		host, p, _ := net.SplitHostPort(a) // the configuration was checked
 		if ownPort == "" {
 			ownPort = p
 		}

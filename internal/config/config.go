@@ -59,8 +59,20 @@ type Quorum struct {
 
 // Address is a port this node serves.
 type Address struct {
-	Listen    string `yaml:"listen"`              // host:port to bind; ":5022" binds every address
+	Listen    string `yaml:"listen"`              // host:port to bind; ":5022" binds every address. Of a client port several, with commas, also paths of Unix sockets
 	Advertise string `yaml:"advertise,omitempty"` // host:port as others reach it
+}
+
+// Places parts what a client port binds into addresses of the network, as host:port, and paths of Unix sockets.
+func (a Address) Places() (addresses, sockets []string) {
+	for at := range strings.SplitSeq(a.Listen, ",") {
+		if at = strings.TrimSpace(at); strings.HasPrefix(at, "/") {
+			sockets = append(sockets, at)
+		} else if at != "" {
+			addresses = append(addresses, at)
+		}
+	}
+	return addresses, sockets
 }
 
 // PostgreSQL says which server this node runs.
@@ -141,18 +153,30 @@ func (c Config) Validate() error {
 	if c.Group == "" {
 		errs = append(errs, errors.New("group is missing"))
 	}
-	for name, a := range map[string]Address{"endpoint": c.Endpoint, "read_write": c.ReadWrite, "read_only": c.ReadOnly, "http": c.HTTP} {
-		if a.Listen == "" {
-			if name == "endpoint" {
-				errs = append(errs, errors.New("endpoint.listen is missing"))
+	return errors.Join(append(errs, c.checkPorts()...)...)
+}
+
+func (c Config) checkPorts() (errs []error) {
+	if c.Endpoint.Listen == "" {
+		errs = append(errs, errors.New("endpoint.listen is missing"))
+	}
+	check := func(name string, addresses ...string) {
+		for _, a := range addresses {
+			if _, _, err := net.SplitHostPort(a); err != nil {
+				errs = append(errs, fmt.Errorf("%s.listen: %w", name, err))
 			}
-			continue
-		}
-		if _, _, err := net.SplitHostPort(a.Listen); err != nil {
-			errs = append(errs, fmt.Errorf("%s.listen: %w", name, err))
 		}
 	}
-	return errors.Join(errs...)
+	for name, a := range map[string]Address{"endpoint": c.Endpoint, "http": c.HTTP} {
+		if a.Listen != "" {
+			check(name, a.Listen)
+		}
+	}
+	for name, a := range map[string]Address{"read_write": c.ReadWrite, "read_only": c.ReadOnly} {
+		addresses, _ := a.Places()
+		check(name, addresses...)
+	}
+	return errs
 }
 
 // Save writes the configuration into dir, durably.

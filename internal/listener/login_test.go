@@ -252,3 +252,26 @@ func TestReplication(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Addresses of IPv4 and of IPv6 are served side by side, chosen ones or all.
+func TestBothFamilies(t *testing.T) {
+	for list, dialled := range map[string][]string{"127.0.0.1:0, [::1]:0": {"127.0.0.1", "::1"}, "[::]:0": {"127.0.0.1", "::1"}, "0.0.0.0:0,[::]:0": {"127.0.0.1", "::1"}} {
+		g := newGroup(t, func(c *Config) { c.Rules, c.ReadWrite = trustAll, list })
+		served, _ := g.srv.Addrs()
+		for i, host := range dialled {
+			_, port, err := net.SplitHostPort(served[min(i, len(served)-1)].String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.mustDial(net.JoinHostPort(host, port), "user=postgres")
+		}
+	}
+	for _, c := range []struct{ address, all, want string }{
+		{"[::]:5432", "[::]:5432", "tcp"}, {"[::]:5432", "0.0.0.0:5432, [::]:5432", "tcp6"}, {"0.0.0.0:5432", "0.0.0.0:5432,[::]:5432", "tcp"},
+		{"[::]:5433", "0.0.0.0:5432,[::]:5433", "tcp"}, {":5432", ":5432", "tcp"},
+	} {
+		if got := family(c.address, c.all); got != c.want {
+			t.Errorf("%s of %s: %s, want %s", c.address, c.all, got, c.want)
+		}
+	}
+}

@@ -104,7 +104,7 @@ func (s *Server) listen(addresses string, readOnly bool) error {
 		if strings.HasPrefix(a, "/") {
 			l, err = openSocket(s.life, a)
 		} else {
-			l, err = (&net.ListenConfig{}).Listen(s.life, "tcp", a)
+			l, err = (&net.ListenConfig{}).Listen(s.life, family(a, addresses), a)
 		}
 		if err != nil {
 			return fmt.Errorf("listen for clients: %w", err)
@@ -112,6 +112,15 @@ func (s *Server) listen(addresses string, readOnly bool) error {
 		s.ports = append(s.ports, port{l, readOnly})
 	}
 	return nil
+}
+
+// family is the network on which to listen at an address: one of IPv6 takes IPv4 in, too, unless that has an address of its own.
+func family(address, all string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err == nil && strings.Contains(host, ":") && strings.Contains(","+strings.ReplaceAll(all, " ", "")+",", ",0.0.0.0:"+port+",") {
+		return "tcp6"
+	}
+	return "tcp"
 }
 
 // Addrs are the addresses in use; with port 0 in the configuration, the real ones.

@@ -1,0 +1,34 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A client port binds several addresses, of IPv4 and IPv6, and sockets; the others bind one.
+func TestListenAddresses(t *testing.T) {
+	const both, socket = "127.0.0.1:5432,[::1]:5432", "/var/run/postgresql/.s.PGSQL.5432"
+	for _, c := range []struct{ endpoint, readWrite, readOnly, http, want string }{
+		{":5022", both + ", " + socket, "0.0.0.0:5433,[::]:5433", "127.0.0.1:8008", ""},
+		{":5022", socket, "", "", ""},
+		{":5022", "", "", "", ""},
+		{"", ":5432", "", "", "endpoint.listen is missing"},
+		{both, ":5432", "", "", "endpoint.listen: "},
+		{":5022", ":5432", "", both, "http.listen: "},
+		{":5022", "127.0.0.1:5432,::1:5432", "", "", "read_write.listen: "},
+		{":5022", ":5432", "5433", "", "read_only.listen: "},
+	} {
+		err := Config{
+			Node: "n1", Kind: "witness", Group: "g", Endpoint: Address{Listen: c.endpoint}, ReadWrite: Address{Listen: c.readWrite},
+			ReadOnly: Address{Listen: c.readOnly}, HTTP: Address{Listen: c.http},
+		}.Validate()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	addresses, sockets := Address{Listen: both + ", /a/b ,:1433,/c"}.Places()
+	if !slices.Equal(addresses, []string{"127.0.0.1:5432", "[::1]:5432", ":1433"}) || !slices.Equal(sockets, []string{"/a/b", "/c"}) {
+		t.Errorf("%q %q", addresses, sockets)
+	}
+}
