@@ -120,7 +120,7 @@ func NextSync(v View) SyncStep {
 	there := slices.DeleteFunc(slices.Clone(want.P), v.gone)
 	next.V, next.K = membersOf(v, there), max(0, min(want.N-(len(want.P)-len(there)), flushedBy(v, there, cur.Barrier)))
 	switch {
-	case sameMembers(next.V, st.V) && next.K == st.K:
+	case sameSet(next.V, st.V) && next.K == st.K:
 		if next.K < want.N {
 			return SyncStep{Because: fmt.Sprintf("waiting for %d of %v to flush %s", want.N, want.P, cur.Barrier)}
 		}
@@ -294,19 +294,8 @@ func membersOf(v View, p []ReplicaID) []Member {
 	return ms
 }
 
-func sameSet(a, b []ReplicaID) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for _, x := range a {
-		if !slices.Contains(b, x) {
-			return false
-		}
-	}
-	return true
-}
-
-func sameMembers(a, b []Member) bool {
+// sameSet reports whether a and b, neither with doubles, hold the same.
+func sameSet[T comparable](a, b []T) bool {
 	if len(a) != len(b) {
 		return false
 	}
