@@ -52,7 +52,7 @@ other; then commits one by one, commits under load, bulk, and, without namespace
 	c.AddCommand(benchEndpointNode())
 	c.Flags().Uint64Var(&o.seed, "seed", 1, "of the links' randomness")
 	c.Flags().IntVar(&o.rounds, "rounds", 3, "how often each arm runs, in turn")
-	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to measure: wan-good, wan-bad, random, commits, loaded, bulk, change, lan, zstd (default all)")
+	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to measure: wan-good, wan-bad, random, commits, loaded, bulk, beside, change, lan, zstd (default all)")
 	c.Flags().IntVar(&o.port, "port", 28100, "first of four ports on this host, for the part lan")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the samples instead of the figures")
 	c.Flags().StringVar(&out, "out", "bench-endpoint.json", "file for the samples")
@@ -130,6 +130,7 @@ func (b *endpointBench) run(ctx context.Context) *endpointSamples {
 		{"commits", []string{"commit-8k-wan-bad-p99"}, b.commits},
 		{"loaded", []string{"commit-loaded-wan-bad-p99"}, b.loaded},
 		{"bulk", []string{"bulk-wan-good"}, b.bulk},
+		{"beside", []string{"commit-beside-copy-p99", "copy-beside-commits"}, b.beside},
 		{"change", []string{"change-restarts"}, b.change},
 	}
 	b.parts(ctx, emulated, b.openNetwork)

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,7 +38,15 @@ const (
 	benchSecondary = ag.ReplicaID("s")
 )
 
-// benchEndpointNode is that end as a process. It answers each line of its input with the links' status, and ends with its input.
+// What the secondary's end may be told: to begin a copy of nothing in particular, and to end it.
+const (
+	benchCopy    = "copy"
+	benchCopyEnd = "end"
+	benchCopies  = 4 // connections, as many as a seeding has
+)
+
+// benchEndpointNode is that end as a process. It answers each line of its input with the links' status, or the bytes that copies have
+// received, and ends with its input.
 func benchEndpointNode() *cobra.Command {
 	return &cobra.Command{
 		Use: "node SETTINGS", Hidden: true, Args: args(1, "the settings as JSON"),
@@ -68,7 +78,7 @@ func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder
 	})
 	all.endpoint = endpoint.New(endpoint.Config{
 		Node: id, Listen: n.Listen, Logger: log, Authorize: func(endpoint.Identity, string, endpoint.Class) error { return nil },
-		Handlers: map[endpoint.Class]endpoint.Handler{endpoint.ClassWAL: all.serve},
+		Handlers: map[endpoint.Class]endpoint.Handler{endpoint.ClassWAL: all.serve, endpoint.ClassSeed: serveNoise},
 	})
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -89,13 +99,75 @@ func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder
 			return err
 		}
 	}
+	c := &benchCopying{dial: func() (net.Conn, error) {
+		return all.endpoint.Dial(ctx, n.Primary, endpoint.ClassSeed, benchPrimary)
+	}}
+	defer c.end()
 	for in.Scan() {
-		if err := out.Encode(all.status()); err != nil {
+		var answer any = all.status()
+		switch in.Text() {
+		case benchCopy:
+			if err := c.begin(); err != nil {
+				return err
+			}
+			answer = c.bytes.Load()
+		case benchCopyEnd:
+			c.end()
+			answer = c.bytes.Load()
+		}
+		if err := out.Encode(answer); err != nil {
 			return err
 		}
 	}
 	cancel()
 	return in.Err()
+}
+
+// serveNoise sends what does not compress until the other side has enough.
+func serveNoise(_ context.Context, _ endpoint.Identity, conn net.Conn) {
+	b := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(b)
+	for {
+		if _, err := conn.Write(b); err != nil {
+			return
+		}
+	}
+}
+
+// benchCopying is a copy whose bytes are counted and dropped.
+type benchCopying struct {
+	dial  func() (net.Conn, error)
+	bytes atomic.Int64
+	conns []net.Conn
+	wg    sync.WaitGroup
+}
+
+func (c *benchCopying) begin() error {
+	for range benchCopies {
+		conn, err := c.dial()
+		if err != nil {
+			return err
+		}
+		c.conns = append(c.conns, conn)
+		c.wg.Go(func() {
+			for b := make([]byte, 64<<10); ; {
+				n, err := conn.Read(b)
+				c.bytes.Add(int64(n))
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+	return nil
+}
+
+func (c *benchCopying) end() {
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+	c.conns = nil
+	c.wg.Wait()
 }
 
 // openToAll lets the server's user connect, which is another one than that of the measurement.
@@ -135,15 +207,17 @@ type benchEnd struct {
 }
 
 // status asks for the links of that end.
-func (e *benchEnd) status() ([]link.Status, error) {
+func (e *benchEnd) status() (s []link.Status, err error) { return s, e.tell("", &s) }
+
+// tell says a line to that end and decodes its answer.
+func (e *benchEnd) tell(line string, answer any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, err := fmt.Fprintln(e.ask); err != nil {
-		return nil, err
+	if _, err := fmt.Fprintln(e.ask, line); err != nil {
+		return err
 	}
 	if !e.do.Scan() {
-		return nil, errors.Join(errors.New("the measured node has ended"), e.do.Err())
+		return errors.Join(errors.New("the measured node has ended"), e.do.Err())
 	}
-	var s []link.Status
-	return s, json.Unmarshal(e.do.Bytes(), &s)
+	return json.Unmarshal(e.do.Bytes(), answer)
 }

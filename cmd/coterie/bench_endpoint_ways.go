@@ -125,6 +125,39 @@ func (b *endpointBench) bulk(ctx context.Context) error {
 	return nil
 }
 
+// beside commits alone and beside a copy that takes what it gets of the same way.
+func (b *endpointBench) beside(ctx context.Context) error {
+	c, err := b.prepared(ctx, "wan-good", wayOurs)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
+	w := bench.Commits{Bytes: 8000, Count: 400, Pause: 10 * time.Millisecond}
+	alone, err := w.Run(ctx, c)
+	if err != nil {
+		return err
+	}
+	b.latency("commit 8 KB, wan-good, alone", alone)
+	var before, after int64
+	far := b.stage.ends[1]
+	if err := far.tell(benchCopy, &before); err != nil {
+		return err
+	}
+	pause(ctx, 2*time.Second)
+	began := time.Now().Add(-2 * time.Second)
+	during, err := w.Run(ctx, c)
+	if err := errors.Join(err, far.tell(benchCopyEnd, &after)); err != nil {
+		return err
+	}
+	rate := float64(after-before) * 8 / time.Since(began).Seconds() / 1e6
+	b.latency("commit 8 KB, wan-good, beside a copy", during)
+	b.say("  the copy had %.1f Mbit/s", rate)
+	b.keep("beside")
+	b.figure(bench.Figure{Name: "commit-beside-copy-p99", Measured: percentile(during, 99) / percentile(alone, 99)})
+	b.figure(bench.Figure{Name: "copy-beside-commits", Measured: rate})
+	return nil
+}
+
 // change turns a local network into a lossy long way and back while rows are written, and counts the walsenders that did not live to see
 // the end.
 func (b *endpointBench) change(ctx context.Context) error {

@@ -41,6 +41,8 @@ type Conn struct {
 	once     sync.Once
 	via      ag.ReplicaID                 // that relays a dialled connection
 	relayTo  atomic.Pointer[ag.ReplicaID] // whom an accepted one is relayed to
+	bucket   atomic.Pointer[bucket]       // that a copy's bytes pass; nil: none
+	over     chan struct{}                // closed once it is released; copies only
 }
 
 // Peer returns who is at the other end; zero for class join.
@@ -69,6 +71,9 @@ func (c *Conn) abort() {
 func (c *Conn) release() {
 	c.once.Do(func() {
 		c.e.forget(c)
+		if c.over != nil {
+			close(c.over)
+		}
 		if c.cancel != nil {
 			c.cancel()
 		}

@@ -152,6 +152,7 @@ type Endpoint struct {
 	counts   map[countKey]int
 	refused  map[countKey]time.Time // when a refusal was last logged as a warning
 	ways     ways
+	ranked   ranked
 	over     chan struct{} // closed when Serve ends
 }
 
@@ -181,6 +182,7 @@ func New(c Config) *Endpoint {
 		counts:     make(map[countKey]int),
 		refused:    make(map[countKey]time.Time),
 		ways:       newWays(),
+		ranked:     ranked{wal: make(map[*Conn]struct{}), seeds: make(map[*Conn]struct{})},
 		over:       make(chan struct{}),
 	}
 	if c.Member != nil {
@@ -330,6 +332,7 @@ func (e *Endpoint) track(c *Conn) error {
 		e.counts[all]++
 	}
 	e.conns[c] = struct{}{}
+	e.rank(c)
 	return nil
 }
 
@@ -340,6 +343,8 @@ func (e *Endpoint) forget(c *Conn) {
 		return
 	}
 	delete(e.conns, c)
+	delete(e.ranked.wal, c)
+	delete(e.ranked.seeds, c)
 	if !c.inbound {
 		return
 	}

@@ -1,0 +1,302 @@
+package endpoint
+
+import (
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+// This file lets WAL go before copies (decision 64). A copy of the data would fill every queue between two nodes, and a commit would wait
+// behind it. While this node has a link of WAL over a long way, what copies send over long ways passes a bucket, one for each machine
+// that they go to. Its rate follows the queue: once a round trip, the queue is what the round trips are longer than the shortest lately; where it
+// grows, copies give way by as much as empties it within a round trip (after LEDBAT, RFC 6817), whoever has filled it. And where a WAL
+// stream to the same machine has bytes that wait for their first transmission, copies stand back at once.
+
+const (
+	yieldTick  = 10 * time.Millisecond  // between looks at the sockets
+	yieldIdle  = 100 * time.Millisecond // the same while there is no WAL to give way to
+	yieldFar   = 2 * time.Millisecond   // round trip from which on a way counts
+	yieldPiece = 16 << 10               // bytes that a copy sends at a time: what is in front of a commit at most
+	yieldQueue = 64 << 10               // bytes of a copy that wait in the socket for their first transmission
+	yieldBase  = 20 * time.Second       // for which the shortest round trip is remembered, at least
+	yieldSaved = 5 * time.Millisecond   // of its rate that a bucket saves for those who are woken late
+
+	// yieldLeast is what copies get at least, in bytes per second: a chunk on each stream well within the minute that a seeding
+	// waits for an answer.
+	yieldLeast = 160 << 10
+)
+
+// flow is what the kernel says of a connection.
+type flow struct {
+	trip, best time.Duration // round trip: smoothed, shortest
+	acked      uint64        // bytes
+	unsent     uint32        // bytes that were never sent
+}
+
+// flow looks at the socket; ok is false where there is none.
+func (c *Conn) flow() (f flow, ok bool) {
+	c.socket(func(fd int) {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if ok = err == nil; ok {
+			f = flow{time.Duration(info.Rtt) * time.Microsecond, time.Duration(info.Min_rtt) * time.Microsecond, info.Bytes_acked, info.Notsent_bytes}
+		}
+	})
+	return f, ok
+}
+
+// Write sends p, a copy's bytes as fast as the bucket of their way lets them.
+func (c *Conn) Write(p []byte) (n int, err error) {
+	if c.class != ClassSeed {
+		return c.Conn.Write(p)
+	}
+	for n < len(p) && err == nil {
+		piece := p[n:min(n+yieldPiece, len(p))]
+		if b := c.bucket.Load(); b != nil && !b.pass(len(piece), c.over) {
+			return n, net.ErrClosed
+		}
+		var m int
+		m, err = c.Conn.Write(piece)
+		n += m
+	}
+	return n, err
+}
+
+// bucket is what the copies to one machine have to pass.
+type bucket struct {
+	mu   sync.Mutex
+	rate float64 // bytes per second; 0: unbounded
+	owed float64 // bytes that time has not paid for
+	at   time.Duration
+}
+
+// pass takes n bytes as soon as it may, and returns false if over is closed before that.
+func (b *bucket) pass(n int, over <-chan struct{}) bool {
+	for {
+		wait := b.take(boottime.Now(), n)
+		if wait == 0 {
+			return true
+		}
+		t := time.NewTimer(min(wait, yieldTick)) // the rate may change meanwhile
+		select {
+		case <-t.C:
+		case <-over:
+			t.Stop()
+			return false
+		}
+	}
+}
+
+// take takes n bytes if what was taken before is paid for, else it says how long that will last.
+func (b *bucket) take(now time.Duration, n int) (wait time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	paid := (now - b.at).Seconds() * b.rate
+	b.at = now
+	if b.rate == 0 {
+		b.owed = 0
+		return 0
+	}
+	if b.owed = max(b.owed-paid, -b.rate*yieldSaved.Seconds()); b.owed > 0 {
+		return max(time.Duration(b.owed/b.rate*float64(time.Second)), 100*time.Microsecond)
+	}
+	b.owed += float64(n)
+	return 0
+}
+
+func (b *bucket) set(rate float64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rate = rate
+}
+
+// yielding decides how fast the copies to one machine may go. It has no clock.
+type yielding struct {
+	rate  float64 // bytes per second; 0: unbounded
+	good  float64 // rate at which the way was full, of late
+	calm  int     // decisions since it was
+	best  [2]time.Duration
+	swap  time.Duration // when the older of best is forgotten
+	since time.Duration // the last decision
+	next  time.Duration // not before
+	got   uint64        // bytes acknowledged since
+}
+
+// step is told the shortest smoothed round trip among the copies and what they have got acknowledged since the last step. It returns the rate.
+func (y *yielding) step(now, trip time.Duration, acked uint64) float64 {
+	base := y.shortest(now, trip)
+	y.got += acked
+	if now < y.next || trip == 0 {
+		return y.rate
+	}
+	delivered := float64(y.got) / max(now-y.since, time.Millisecond).Seconds()
+	first := y.since == 0
+	y.since, y.got, y.next = now, 0, now+max(trip, yieldTick)
+	if first || delivered == 0 {
+		return y.rate
+	}
+	queue, room := trip-base, max(base/12, 3*time.Millisecond)
+	switch {
+	case queue > room:
+		if y.rate == 0 || delivered < y.rate {
+			y.rate = delivered
+		}
+		y.good = max(y.good*7/8, delivered)
+		y.rate = max(y.rate*(1-min(0.5, float64(queue)/float64(trip))), yieldLeast)
+		y.next += trip // until it shows
+		y.calm = 0
+	case y.rate == 0 || queue > room/2 || delivered < y.rate/2:
+	case y.rate < y.good*3/4:
+		y.rate *= 1.25
+	default:
+		y.calm++ // the longer nothing is in the way, the bolder
+		y.rate *= 1 + min(0.25, float64(y.calm)/100)
+	}
+	return y.rate
+}
+
+// shortest notes a round trip and returns the shortest of the last while.
+func (y *yielding) shortest(now, trip time.Duration) time.Duration {
+	if now >= y.swap {
+		y.best[0], y.best[1], y.swap = y.best[1], 0, now+yieldBase
+	}
+	if trip > 0 && (y.best[1] == 0 || trip < y.best[1]) {
+		y.best[1] = trip
+	}
+	if y.best[0] == 0 || y.best[1] > 0 && y.best[1] < y.best[0] {
+		return y.best[1]
+	}
+	return y.best[0]
+}
+
+// ranked are the live connections between which there is an order of precedence.
+type ranked struct {
+	wal, seeds map[*Conn]struct{} // Endpoint.mu guards them
+	watched    bool               // somebody looks after seeds; the same
+}
+
+// rank notes a connection that has begun, and has somebody look after the copies; e.mu is held.
+func (e *Endpoint) rank(c *Conn) {
+	switch c.class {
+	case ClassWAL:
+		e.ranked.wal[c] = struct{}{}
+	case ClassSeed:
+		c.over = make(chan struct{})
+		e.ranked.seeds[c] = struct{}{}
+		if !e.ranked.watched {
+			e.ranked.watched = true
+			e.ways.wg.Go(e.govern)
+		}
+	default:
+	}
+}
+
+// govern looks after the copies for as long as there are any. It is the only user of what it keeps.
+func (e *Endpoint) govern() {
+	ways := map[string]*copyWay{}
+	t := time.NewTimer(yieldTick)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-e.over:
+			return
+		}
+		e.mu.Lock()
+		seeds, wal := make([]*Conn, 0, len(e.ranked.seeds)), make([]*Conn, 0, len(e.ranked.wal))
+		for c := range e.ranked.seeds {
+			seeds = append(seeds, c)
+		}
+		for c := range e.ranked.wal {
+			wal = append(wal, c)
+		}
+		e.ranked.watched = len(seeds) > 0
+		e.mu.Unlock()
+		if len(seeds) == 0 {
+			return
+		}
+		wait := yieldIdle
+		if e.look(boottime.Now(), ways, seeds, wal) {
+			wait = yieldTick
+		}
+		t.Reset(wait)
+	}
+}
+
+// copyWay is the copies to one machine.
+type copyWay struct {
+	bucket
+	yielding
+	acked   map[*Conn]uint64
+	trip    time.Duration // in this look
+	moved   uint64
+	pressed bool
+}
+
+// look judges each way that copies go. It reports whether there is WAL to give way to.
+func (e *Endpoint) look(now time.Duration, ways map[string]*copyWay, seeds, wal []*Conn) (giving bool) {
+	for _, w := range ways {
+		w.trip, w.moved, w.pressed = 0, 0, false
+		maps.DeleteFunc(w.acked, func(c *Conn, _ uint64) bool { return !slices.Contains(seeds, c) })
+	}
+	for _, c := range seeds {
+		host := hostOf(c.raw.RemoteAddr())
+		w := ways[host]
+		if w == nil {
+			w = &copyWay{acked: map[*Conn]uint64{}}
+			ways[host] = w
+		}
+		if f, ok := c.flow(); ok && f.best >= yieldFar {
+			w.note(now, c, f)
+		}
+	}
+	for _, c := range wal {
+		trip, _, _ := c.Counters()
+		giving = giving || trip >= yieldFar
+		if w := ways[hostOf(c.raw.RemoteAddr())]; w != nil {
+			f, ok := c.flow()
+			w.pressed = w.pressed || ok && f.unsent > 0
+		}
+	}
+	for _, w := range ways {
+		w.judge(now, giving)
+	}
+	return giving
+}
+
+// note adds one copy's connection to what is seen of the way.
+func (w *copyWay) note(now time.Duration, c *Conn, f flow) {
+	before, known := w.acked[c]
+	if w.acked[c] = f.acked; !known {
+		_, _ = c.Steer(true)
+		c.socket(func(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, yieldQueue) })
+		c.bucket.Store(&w.bucket)
+		w.shortest(now, f.best)
+		return
+	}
+	if f.acked > before {
+		w.moved += f.acked - before
+		if w.trip == 0 || f.trip < w.trip {
+			w.trip = f.trip
+		}
+	}
+}
+
+// judge sets the rate of the way.
+func (w *copyWay) judge(now time.Duration, giving bool) {
+	switch {
+	case !giving:
+		w.yielding = yielding{best: w.best, swap: w.swap}
+		w.set(0)
+	case w.pressed:
+		w.since, w.got = 0, 0
+		w.set(yieldLeast)
+	default:
+		w.set(w.step(now, w.trip, w.moved))
+	}
+}
