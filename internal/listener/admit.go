@@ -1,28 +1,98 @@
 package listener
 
-// enterPreAuth counts the client among those that have not proved who they are. With limit it is refused when there are
-// too many; a client that comes back from waiting for a primary is not.
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+// entering is the part of a client that has not proved who it is. Its place is the client's own only as long as nobody needs it more.
+type entering struct {
+	counted  bool // guarded by Server.mu
+	expelled bool // guarded by Server.mu: the place was given to another
+	// since is when the listener began to wait for the client, of CLOCK_BOOTTIME; 0: it is the listener's turn. Written by the client's
+	// goroutine only.
+	since  atomic.Int64
+	secret bool // a TLS handshake is under way: nothing can be said in clear
+}
+
+// enterPreAuth counts the client among those that have not proved who they are. With limit there are no more of them than that: one
+// that keeps the listener waiting makes room, and only where nobody does is the newcomer refused. A client that comes back from
+// waiting for a primary is not.
 func (c *client) enterPreAuth(limit bool) bool {
 	s := c.srv
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if limit && s.preAuth >= s.cfg.Limits.PreAuth {
-		return false
+	if limit && len(s.entering) >= s.cfg.Limits.PreAuth {
+		idler := s.idler()
+		if idler == nil {
+			return false
+		}
+		delete(s.entering, idler)
+		idler.entering.counted, idler.entering.expelled = false, true
+		_ = idler.raw.SetDeadline(time.Unix(1, 0))
 	}
-	if !c.preAuth {
-		c.preAuth = true
-		s.preAuth++
+	if !c.entering.counted {
+		c.entering.counted = true
+		s.entering[c] = struct{}{}
 	}
 	return true
+}
+
+// idler is who has kept the listener waiting longest, of the address with most that do: a flood ends itself and nobody else. The caller
+// holds mu.
+func (s *Server) idler() (found *client) {
+	perHost := make(map[string]int)
+	for c := range s.entering {
+		if c.entering.since.Load() != 0 {
+			perHost[c.host]++
+		}
+	}
+	worse := func(a, b *client) bool {
+		if na, nb := perHost[a.host], perHost[b.host]; na != nb {
+			return na > nb
+		}
+		return a.entering.since.Load() < b.entering.since.Load()
+	}
+	for c := range s.entering {
+		if c.entering.since.Load() != 0 && (found == nil || worse(c, found)) {
+			found = c
+		}
+	}
+	return found
+}
+
+// expelled is why the client was lost, if it was for another's sake; else err.
+func (c *client) expelled(err error) error {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	if _, said := asFatal(err); said || !c.entering.expelled {
+		return err
+	}
+	return tooManyEnter()
+}
+
+func tooManyEnter() *pgError {
+	return fatal("pre-auth limit", stateTooMany, "too many connections are being opened")
+}
+
+// waits notes that it is the client's turn, heard that it has done its part.
+func (c *client) waits() { c.entering.since.Store(int64(boottime.Now())) }
+func (c *client) heard() { c.entering.since.Store(0) }
+
+// unproved says that the client is counted among those that have not proved who they are.
+func (c *client) unproved() bool {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	return c.entering.counted
 }
 
 func (c *client) leavePreAuth() {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
-	if c.preAuth {
-		c.preAuth = false
-		c.srv.preAuth--
-	}
+	c.entering.counted = false
+	delete(c.srv.entering, c)
 }
 
 // count takes a place among the sessions. Cancel requests never need one, so a full server can still be helped.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // rawDial connects without any library between.
@@ -200,15 +202,77 @@ func TestLimits(t *testing.T) {
 	_ = a.Close(t.Context())
 	waitFor(t, "the place is free", func() bool { return len(g.srv.Sessions()) == 1 })
 	g.mustDial(g.rw, "user=postgres")
+	first := g.rawDial(g.rw)
+	waitFor(t, "it says nothing", func() bool { return g.srv.Stats().PreAuth == 1 })
 	for range 3 {
 		g.rawDial(g.rw)
 	}
-	waitFor(t, "three say nothing", func() bool { return g.srv.Stats().PreAuth == 3 })
-	if got := fate(t, g.rawDial(g.rw)); got != "53300" {
-		t.Errorf("fourth: %s", got)
+	if got := fate(t, first); got != "53300" {
+		t.Errorf("who kept silent longest: %s", got)
 	}
-	if n := g.srv.Stats().Rejected["pre-auth limit"]; n != 1 {
-		t.Errorf("%d rejected", n)
+	if st := g.srv.Stats(); st.Rejected["pre-auth limit"] != 1 || st.PreAuth != 3 {
+		t.Errorf("%d rejected, %d left", st.Rejected["pre-auth limit"], st.PreAuth)
+	}
+}
+
+// Where all places are taken the one makes room that keeps the listener waiting longest, of the address with most of them. Whom the
+// listener keeps waiting stays.
+func TestWhoMakesRoom(t *testing.T) {
+	s := &Server{entering: make(map[*client]struct{})}
+	enter := func(host string, since int64) *client {
+		c := &client{srv: s, host: host}
+		c.entering.since.Store(since)
+		s.entering[c] = struct{}{}
+		return c
+	}
+	if busy := enter("10.0.0.1", 0); s.idler() != nil {
+		t.Errorf("%s has done its part", busy.host)
+	}
+	only := enter("10.0.0.2", 1)
+	if s.idler() != only {
+		t.Error("the only one that can")
+	}
+	enter("10.0.0.3", 7)
+	oldest := enter("10.0.0.3", 5)
+	if s.idler() != oldest {
+		t.Error("not the oldest of the address with two")
+	}
+}
+
+// Thousands of handshakes that stop half way, in every place where they can, stop nobody else's login, of the same address or another.
+func TestHalfOpenHandshakes(t *testing.T) {
+	const flood = 5000
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		t.Fatal(err)
+	}
+	if l.Cur = l.Max; l.Max < flood+1000 {
+		l.Cur, l.Max = flood+1000, flood+1000
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		t.Skipf("SKIPPED: not that many open files are allowed: %v", err)
+	}
+	cert, _ := certificate(t)
+	g := newGroup(t, func(c *Config) { c.Certificate = func() *tls.Certificate { return cert } })
+	g.role("alice", "login password 'secret'")
+	for i := range flood {
+		conn := g.rawDial(g.rw)
+		switch i % 50 {
+		case 1:
+			_, _ = conn.Write(packet(codeSSL)[:5])
+		case 2:
+			_, _ = conn.Write(packet(codeSSL))
+		case 3:
+			_, _ = conn.Write([]byte{firstTLS, 3, 1, 1, 0, 1})
+		case 4: // these cost the server a question
+			_, _ = conn.Write((&startup{user: "alice", database: "postgres"}).packet())
+		}
+	}
+	for _, rest := range []string{"sslmode=disable", "sslmode=require"} {
+		g.mustDial(g.rw, "user=alice password=secret "+rest)
+	}
+	if st := g.srv.Stats(); st.PreAuth > 200 || st.Rejected["pre-auth limit"] < flood/2 {
+		t.Errorf("%d wait at once, %d had to leave", st.PreAuth, st.Rejected["pre-auth limit"])
 	}
 }
 

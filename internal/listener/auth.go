@@ -185,7 +185,9 @@ func (c *client) checkMD5(role Role) error {
 
 // response reads the client's next authentication message. Anything else is refused: a second startup packet most of all.
 func (c *client) response() ([]byte, error) {
+	c.waits()
 	typ, body, err := readMessage(c.conn, maxResponse)
+	c.heard()
 	if errors.Is(err, errProtocol) {
 		return nil, fatal("protocol", stateProtocolViolation, "invalid authentication message")
 	}

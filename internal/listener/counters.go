@@ -125,7 +125,7 @@ func (s *Server) Stats() Stats {
 	st.Rejected, st.Cut, st.Routed = maps.Clone(c.rejected), maps.Clone(c.cut), maps.Clone(c.routed)
 	c.mu.Unlock()
 	s.mu.Lock()
-	st.Open, st.PreAuth, st.Waiting = len(s.sessions), s.preAuth, s.waiting
+	st.Open, st.PreAuth, st.Waiting = len(s.sessions), len(s.entering), s.waiting
 	s.mu.Unlock()
 	st.Warm = s.warm.stats()
 	return st

@@ -62,7 +62,7 @@ func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <
 
 // route waits until a replica serves the client's intent, as long as the patience lasts.
 func (c *client) route(ctx context.Context, p *patience) (route, error) {
-	began, unproved := time.Now(), c.preAuth
+	began, unproved := time.Now(), c.unproved()
 	r, next, ok := c.pick(ctx)
 	if ok {
 		c.until = c.until.Add(time.Since(began)) // what was asked of others is not the client's doing

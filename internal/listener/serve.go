@@ -31,7 +31,7 @@ type client struct {
 	intent   ag.Intent
 	maxLag   time.Duration // by how much the copy may be behind; 0: any
 	until    time.Time     // the client's own time is over
-	preAuth  bool          // counted as such
+	entering entering
 	counted  bool          // counted as a session of its address
 	unhook   func() bool
 	carried  bool // the session is open, and gives back at its end what the client was counted under
@@ -60,17 +60,19 @@ func (s *Server) serveClient(raw net.Conn, readOnly bool) {
 	c.unhook = context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	defer c.unhook()
 	if err := c.run(ctx); err != nil {
-		c.refuse(ctx, err)
+		c.refuse(ctx, c.expelled(err))
 	}
 }
 
 // run takes the client through its life. An error means that it got no session; it is sent to the client if it is a pgError.
 func (c *client) run(ctx context.Context) error {
 	if !c.enterPreAuth(true) {
-		return fatal("pre-auth limit", stateTooMany, "too many connections are being opened")
+		return tooManyEnter()
 	}
 	c.arm(ctx)
+	c.waits()
 	packet, err := c.negotiate(ctx)
+	c.heard()
 	if err != nil || packet == nil {
 		return err
 	}
@@ -154,6 +156,7 @@ func (c *client) negotiate(ctx context.Context) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
+		c.waits() // again: a client that answers has not kept anybody waiting
 		in = c.conn
 		switch code := binary.BigEndian.Uint32(packet); {
 		case code == codeCancel:
@@ -212,9 +215,12 @@ func (c *client) startTLS(ctx context.Context, below net.Conn, cert *tls.Certifi
 		}
 	}
 	conn := tls.Server(&under{Conn: below}, cfg)
+	c.entering.secret = true
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return err
 	}
+	c.entering.secret = false
+	c.waits()
 	state := conn.ConnectionState()
 	if direct && state.NegotiatedProtocol != "postgresql" {
 		return errors.New("direct TLS without ALPN protocol \"postgresql\"")
@@ -272,7 +278,7 @@ func (c *client) refuse(ctx context.Context, err error) {
 		c.srv.delayFailure(ctx, c.host)
 	}
 	_ = c.raw.SetDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))
-	if err := c.send(bad.encode()); err != nil {
+	if c.entering.secret || c.send(bad.encode()) != nil {
 		return
 	}
 	if bad.reason == "pre-auth limit" {

@@ -50,7 +50,7 @@ type Server struct {
 	attempts   map[*attempt]struct{}  // to open a session on a replica
 	keys       map[CancelKey]*session // minted keys
 	perAddress map[string]int
-	preAuth    int
+	entering   map[*client]struct{} // that have not proved who they are
 	waiting    int
 	open       int           // clients past their startup packet
 	minEpoch   ag.Epoch      // nothing read-write opens under an older epoch
@@ -77,6 +77,7 @@ func New(cfg Config) (*Server, error) {
 		attempts:   make(map[*attempt]struct{}),
 		keys:       make(map[CancelKey]*session),
 		perAddress: make(map[string]int),
+		entering:   make(map[*client]struct{}),
 		closed:     make(chan struct{}),
 	}
 	s.warm.srv = s
