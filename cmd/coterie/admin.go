@@ -196,6 +196,7 @@ func (m *admin) Metrics() map[string]float64 {
 			out[fmt.Sprintf("coterie_backends_dropped_total{reason=%q}", why)] = float64(k)
 		}
 		out["coterie_routing_fallbacks_total"] = float64(st.FellBack)
+		out["coterie_logins_queued_total"] = float64(st.Queued)
 		out["coterie_routing_lagged_total"] = float64(st.Lagged)
 		for k, count := range st.Routed {
 			out[fmt.Sprintf("coterie_sessions_routed_total{intent=%q,replica=%q}", k.Intent, k.Replica)] = float64(count)

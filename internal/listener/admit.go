@@ -1,6 +1,9 @@
 package listener
 
 import (
+	"context"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -93,6 +96,28 @@ func (c *client) leavePreAuth() {
 	defer c.srv.mu.Unlock()
 	c.entering.counted = false
 	delete(c.srv.entering, c)
+}
+
+// startTurn is how long a session's turn to be started is at most: one that takes longer waits for something, a lock or a disk, and
+// keeps no processor from the others.
+const startTurn = time.Second
+
+// startOne waits for the turn to have the local server start a session, in the order of arrival: after a failover everybody comes at
+// once, and a server that starts hundreds of processes side by side finishes none of them soon. done ends the turn.
+func (s *Server) startOne(ctx context.Context) (done func(), err error) {
+	select {
+	case s.starting <- struct{}{}:
+	default:
+		s.counts.queued.Add(1)
+		select {
+		case s.starting <- struct{}{}:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the server was starting %d other sessions all the time: %w", cap(s.starting), ctx.Err())
+		}
+	}
+	end := sync.OnceFunc(func() { <-s.starting })
+	late := time.AfterFunc(startTurn, end)
+	return func() { late.Stop(); end() }, nil
 }
 
 // count takes a place among the sessions. Cancel requests never need one, so a full server can still be helped.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"runtime"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -45,6 +46,7 @@ type Limits struct {
 	WrongCancels     int           // wrong cancel requests per second and address; default 10
 	FailureDelay     time.Duration // before the first "authentication failed" to an address; doubles up to 32 times; default 50 ms
 	BackendHandshake time.Duration // from dialling a replica's PostgreSQL to its ReadyForQuery; default 15 s
+	Starting         int           // sessions that the local server starts at once, for clients of all nodes; default 4 for each processor, at least 8
 	Warm             int           // backends that wait for a client; default 32
 	WarmAhead        int           // of one kind, opened before anybody asks; default 2, negative = none
 	ShutdownMessage  time.Duration // for writing the last error to a client that does not read; default 1 s
@@ -148,6 +150,7 @@ func (c *Config) withDefaults() (Config, error) {
 	setDefault(&d.Limits.StartupPacket, 10_000)
 	setDefault(&d.Limits.Connections, 2_000)
 	setDefault(&d.Limits.PreAuth, 200)
+	setDefault(&d.Limits.Starting, max(8, 4*runtime.NumCPU()))
 	setDefault(&d.Limits.Warm, 32)
 	setDefault(&d.Limits.WarmAhead, 2)
 	setDefault(&d.Limits.WrongCancels, 10)

@@ -61,6 +61,7 @@ type Stats struct {
 	Gated      uint64        // times an answer was held by the gate
 	GatedTime  time.Duration // in all
 	Drained    uint64        // times a request was held back because a planned failover was under way
+	Queued     uint64        // times a session waited for its turn to be started
 	// Held counts answers held until their commit was confirmed, Unconfirmed those of them that were discarded.
 	Held, Unconfirmed uint64
 	HeldTime          time.Duration     // in all
@@ -73,9 +74,9 @@ type Stats struct {
 
 // counters are Stats while they grow.
 type counters struct {
-	accepted, cancels, fellBack, lagged, gated, drained, held, unconfirmed atomic.Uint64
-	gatedTime, heldTime                                                    atomic.Int64
-	readers                                                                readerSeconds
+	accepted, cancels, fellBack, lagged, gated, drained, queued, held, unconfirmed atomic.Uint64
+	gatedTime, heldTime                                                            atomic.Int64
+	readers                                                                        readerSeconds
 
 	mu       sync.Mutex
 	rejected map[string]uint64    // guarded by mu
@@ -117,6 +118,7 @@ func (s *Server) Stats() Stats {
 		Lagged:    c.lagged.Load(),
 		Gated:     c.gated.Load(),
 		Drained:   c.drained.Load(),
+		Queued:    c.queued.Load(),
 		GatedTime: time.Duration(c.gatedTime.Load()),
 		Held:      c.held.Load(), Unconfirmed: c.unconfirmed.Load(), HeldTime: time.Duration(c.heldTime.Load()),
 	}

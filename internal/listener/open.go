@@ -232,6 +232,13 @@ func (c *client) join(ctx context.Context, r route, lease *backend) (*session, g
 	if warm != nil {
 		conn = warm.conn
 	} else {
+		if r.Local {
+			done, err := c.srv.startOne(ctx)
+			if err != nil {
+				return nil, greeting{}, err
+			}
+			defer done()
+		}
 		var err error
 		if conn, err = c.srv.cfg.Backend(ctx, r.ID, own); err != nil {
 			return nil, greeting{}, fmt.Errorf("reach replica %s: %w", r.ID, err)

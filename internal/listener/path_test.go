@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -240,27 +241,36 @@ func TestLoopIsDeafWhenClosed(t *testing.T) {
 // fakeBackend makes connections to a server that is a function; the startup packet was read.
 func fakeBackend(t *testing.T, serve func(net.Conn)) func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "s")
+	dial, _ := fakeServer(t, serve)
+	return dial
+}
+
+// fakeServer is fakeBackend, and the directory of the server's socket. Clients are served side by side.
+func fakeServer(t *testing.T, serve func(net.Conn)) (dial func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error), dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	path := filepath.Join(dir, socketName)
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var running sync.WaitGroup
+	running.Go(func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			if _, err := readPacket(conn, 10_000); err == nil {
-				serve(conn)
-			}
-			_ = conn.Close()
+			running.Go(func() {
+				if _, err := readPacket(conn, 10_000); err == nil {
+					serve(conn)
+				}
+				_ = conn.Close()
+			})
 		}
-	}()
-	t.Cleanup(func() { _ = l.Close(); <-done })
+	})
+	t.Cleanup(func() { _ = l.Close(); running.Wait() })
 	return func(ctx context.Context, _ ag.ReplicaID, _ BackendHello) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
-	}
+	}, dir
 }

@@ -336,6 +336,10 @@ func (x *session) observeRequest(typ byte) {
 
 // ready takes note of a ReadyForQuery.
 func (x *session) ready(status byte) {
+	if x.starting {
+		x.starting = false
+		x.started()
+	}
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	x.status.Store(uint32(status))

@@ -53,6 +53,10 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgError {
 		if bad := x.readHello(packet); bad != nil {
 			return bad
 		}
+		if bad := x.startRelayed(ctx); bad != nil {
+			return bad
+		}
+		defer x.started()
 	}
 	backend, err := (&net.Dialer{Timeout: s.cfg.Limits.BackendHandshake}).DialContext(ctx, "unix", filepath.Join(socketDir, socketName))
 	if err != nil {
@@ -84,6 +88,18 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgError {
 	defer stop()
 	unhook()
 	x.relay()
+	return nil
+}
+
+// startRelayed waits for the session's turn to be started. The turn ends with its first ReadyForQuery, or with the session.
+func (x *session) startRelayed(ctx context.Context) *pgError {
+	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.Limits.BackendHandshake)
+	defer cancel()
+	done, err := x.srv.startOne(ctx)
+	if err != nil {
+		return fatal("starting", stateCannotConnect, "too many sessions are being started on this replica")
+	}
+	x.starting, x.started = true, done
 	return nil
 }
 

@@ -38,6 +38,7 @@ type Server struct {
 
 	silentSince atomic.Int64            // CLOCK_BOOTTIME at which the primary last did not answer about a role; 0: never
 	loops       atomic.Pointer[[]*loop] // nil: none, or not yet
+	starting    chan struct{}           // holds a token for each session that the local server starts
 
 	life context.Context // ends when the server must stop at once
 	stop context.CancelCauseFunc
@@ -79,6 +80,7 @@ func New(cfg Config) (*Server, error) {
 		perAddress: make(map[string]int),
 		entering:   make(map[*client]struct{}),
 		closed:     make(chan struct{}),
+		starting:   make(chan struct{}, full.Limits.Starting),
 	}
 	s.warm.srv = s
 	s.SetRules(full.Rules)

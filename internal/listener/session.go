@@ -43,11 +43,13 @@ type session struct {
 	guarded     bool          // its backend is local and its answers may have to be confirmed
 	suspect     suspicion
 	settings    []setting // of the startup packet, of a relayed session
+	started     func()    // of a relayed session: ends its turn to be started
 	backendFrom string
 	warm        *backend // as what its backend may wait for another client; nil: it may not
 
 	// downstream's own
 	answers    framer
+	starting   bool // it is the session's turn to be started, and its backend has not said that it is ready
 	doubt      doubt
 	midMessage bool // the client has received half a message
 
