@@ -80,7 +80,7 @@ seeding takes from the server's own work; at last it copies databases of text an
 	c.Flags().StringVar(&o.out, "out", o.out, "file for the samples")
 	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to run: metro, wan, mend, tpcb, others (default: all)")
 	c.Flags().StringVar(&o.report, "report", "", "directory for the report: the published table beside ours, processor and network over time")
-	c.Flags().StringVar(&o.prof, "profile", "", "files that begin so, for processor profiles of both sides of our own copies over metro, for go tool pprof")
+	c.Flags().StringVar(&o.prof, "profile", "", "files that begin so, for processor profiles of both sides of our own copies over metro and of mends, for go tool pprof")
 	c.Flags().BoolVar(&o.json, "json", false, "print the samples instead of the figures")
 	return c
 }
@@ -133,24 +133,56 @@ func (s *seedingSamples) print(w io.Writer) {
 	}
 }
 
-// measureSeeding runs the whole experiment.
+// seedingParts are what a run is made of, in their order.
+var seedingParts = []struct {
+	name string
+	run  func(*seedBench, context.Context) error
+}{
+	{"metro", (*seedBench).metro}, {"wan", (*seedBench).wan}, {"mend", (*seedBench).mend}, {"tpcb", (*seedBench).tpcb}, {"others", (*seedBench).others},
+}
+
+// asked tells whether the part is to be run.
+func (o seedingOptions) asked(part string) bool {
+	return len(o.only) == 0 || slices.Contains(o.only, part)
+}
+
+// check refuses parts that there are not.
+func (o seedingOptions) check() error {
+	var names []string
+	for _, p := range seedingParts {
+		names = append(names, p.name)
+	}
+	for _, n := range o.only {
+		if !slices.Contains(names, n) {
+			return fmt.Errorf("--only %s: choose of %s", n, strings.Join(names, ", "))
+		}
+	}
+	return nil
+}
+
+// measureSeeding runs the whole experiment, or what is asked of it.
 func measureSeeding(ctx context.Context, o seedingOptions, say func(string, ...any)) (*seedingSamples, []bench.Figure, error) {
+	if err := o.check(); err != nil {
+		return nil, nil, err
+	}
 	b, err := newSeedBench(ctx, o, say)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer b.close()
-	if err := b.load(ctx); err != nil {
+	if err := b.identify(ctx); err != nil {
 		return nil, nil, err
 	}
-	for _, part := range []struct {
-		name string
-		run  func(context.Context) error
-	}{{"metro", b.metro}, {"wan", b.wan}, {"mend", b.mend}, {"tpcb", b.tpcb}, {"others", b.others}} {
-		if len(o.only) > 0 && !slices.Contains(o.only, part.name) {
+	if !slices.Equal(o.only, []string{"others"}) { // which has databases of its own
+		if err := b.load(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, part := range seedingParts {
+		if !o.asked(part.name) {
 			continue
 		}
-		if err := part.run(ctx); err != nil {
+		if err := part.run(b, ctx); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -218,22 +250,36 @@ func (b *seedBench) profileOf(round int, side string) string {
 
 // wan shows what compression gives over a slow link.
 func (b *seedBench) wan(ctx context.Context) error {
-	if err := b.link("wan-good"); err != nil {
-		return err
-	}
-	b.add("wan-good", b.seedOnce(ctx, armOurs, "AUTO", ""))
-	b.add("wan-good", b.seedOnce(ctx, armPlain, "OFF", ""))
-	return ctx.Err()
+	return b.slowly(ctx, func(round int) {
+		b.add("wan-good", b.seedOnce(ctx, armOurs, "AUTO", b.profileOf(round, "wan")))
+		b.add("wan-good", b.seedOnce(ctx, armPlain, "OFF", ""))
+	})
 }
 
-// mend resumes a killed seeding and repairs a damaged copy, still over the slow link.
+// mend resumes a killed seeding and repairs a damaged copy, still over the slow link. Both are measured by a whole copy, which is made
+// here if no other part makes it.
 func (b *seedBench) mend(ctx context.Context) error {
+	return b.slowly(ctx, func(round int) {
+		if !b.o.asked("wan") {
+			b.add("wan-good", b.seedOnce(ctx, armOurs, "AUTO", b.profileOf(round, "wan")))
+		}
+		b.add("wan-good", b.resumed(ctx))
+		defer b.profile(round)()
+		b.add("wan-good", b.damaged(ctx, b.profileOf(round, "target")))
+	})
+}
+
+// slowly runs every round over the slow link.
+func (b *seedBench) slowly(ctx context.Context, each func(round int)) error {
 	if err := b.link("wan-good"); err != nil {
 		return err
 	}
-	b.add("wan-good", b.resumed(ctx))
-	b.add("wan-good", b.damaged(ctx))
-	return ctx.Err()
+	for round := range b.o.rounds {
+		if each(round); ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 func (b *seedBench) figures() []bench.Figure {
@@ -254,8 +300,8 @@ func (b *seedBench) figures() []bench.Figure {
 	seconds := func(c copySample) float64 { return c.Seconds }
 	wire := func(c copySample) float64 { return float64(c.Wire) }
 	var out []bench.Figure
-	figure := func(name string, ok bool, v func() float64) {
-		f := bench.Figure{Name: name, NotRun: "an arm failed"}
+	figure := func(name string, ok bool, v func() float64, parts ...string) {
+		f := bench.Figure{Name: name, NotRun: b.o.notRun(parts...)}
 		if ok {
 			f.NotRun, f.Measured = "", v()
 		}
@@ -266,15 +312,23 @@ func (b *seedBench) figures() []bench.Figure {
 	autoWire, _ := median("wan-good", armOurs, wire)
 	plain, ok2 := median("wan-good", armPlain, seconds)
 	rate := linkem.Profiles["wan-good"].RateBits / 8
-	figure("wan-good-over-wire-time", ok1, func() float64 { return 100 * (auto/(autoWire/float64(rate)) - 1) })
-	figure("wan-good-compression-gain", ok1 && ok2, func() float64 { return plain / auto })
+	figure("wan-good-over-wire-time", ok1, func() float64 { return 100 * (auto/(autoWire/float64(rate)) - 1) }, "wan", "mend")
+	figure("wan-good-compression-gain", ok1 && ok2, func() float64 { return plain / auto }, "wan")
 	again, ok3 := median("wan-good", armResumed, wire)
-	figure("resumed-at-half-wire", ok1 && ok3, func() float64 { return 100 * again / autoWire })
+	figure("resumed-at-half-wire", ok1 && ok3, func() float64 { return 100 * again / autoWire }, "mend")
 	mended, ok4 := median("wan-good", armMended, wire)
 	mendedTime, _ := median("wan-good", armMended, seconds)
-	figure("reseed-1-percent-wire", ok1 && ok4, func() float64 { return 100 * mended / autoWire })
-	figure("reseed-1-percent-time", ok1 && ok4, func() float64 { return 100 * mendedTime / auto })
+	figure("reseed-1-percent-wire", ok1 && ok4, func() float64 { return 100 * mended / autoWire }, "mend")
+	figure("reseed-1-percent-time", ok1 && ok4, func() float64 { return 100 * mendedTime / auto }, "mend")
 	return append(out, b.tpcbFigure())
+}
+
+// notRun is why a figure is missing to which any of these parts leads.
+func (o seedingOptions) notRun(parts ...string) string {
+	if slices.ContainsFunc(parts, o.asked) {
+		return "an arm failed"
+	}
+	return "not asked for: it is of " + strings.Join(parts, " or ")
 }
 
 // toBest is our time over that of the best peer of the same round.
@@ -297,7 +351,7 @@ func (b *seedBench) toBest() bench.Figure {
 		}
 	}
 	if len(ours) == 0 || fastest == 0 {
-		return bench.Figure{Name: "metro-pgbench-to-best", NotRun: "an arm failed"}
+		return bench.Figure{Name: "metro-pgbench-to-best", NotRun: b.o.notRun("metro")}
 	}
 	slices.Sort(ours)
 	return bench.Figure{
@@ -317,7 +371,7 @@ func (b *seedBench) tpcbFigure() bench.Figure {
 	}
 	f := bench.Figure{Name: "tpcb-while-throttled"}
 	if len(with) == 0 || len(without) == 0 {
-		f.NotRun = "pgbench did not run"
+		f.NotRun = b.o.notRun("tpcb")
 		return f
 	}
 	slices.Sort(with)

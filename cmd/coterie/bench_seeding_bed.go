@@ -176,6 +176,15 @@ func (b *seedBench) link(profile string) error {
 	return b.net.Set("n1", "n2", linkem.Profiles[profile])
 }
 
+// identify asks the server for its version.
+func (b *seedBench) identify(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, b.server.DSN())
+	if err != nil {
+		return err
+	}
+	return errors.Join(conn.QueryRow(ctx, "SHOW server_version").Scan(&b.samples.Server), conn.Close(ctx))
+}
+
 // load fills the server: pgbench's tables.
 func (b *seedBench) load(ctx context.Context) error {
 	b.say("loading %d MB", b.o.sizeMB)
@@ -192,7 +201,7 @@ func (b *seedBench) load(ctx context.Context) error {
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	_, err = conn.Exec(ctx, "CHECKPOINT")
-	return errors.Join(err, conn.QueryRow(ctx, "SHOW server_version").Scan(&b.samples.Server))
+	return err
 }
 
 // seedOnce makes a copy from nothing.
@@ -264,7 +273,7 @@ func (b *seedBench) resumed(ctx context.Context) copySample {
 }
 
 // damaged flips a byte in 1 % of the pages of the copy that is there, and has it mended.
-func (b *seedBench) damaged(ctx context.Context) copySample {
+func (b *seedBench) damaged(ctx context.Context, profile string) copySample {
 	target := filepath.Join(b.dir, "ours")
 	const page = 8192
 	chance := mrand.New(mrand.NewPCG(1, 2)) //nolint:gosec // the same pages in every run
@@ -294,7 +303,7 @@ func (b *seedBench) damaged(ctx context.Context) copySample {
 	if err != nil {
 		return copySample{Arm: armMended, Err: err.Error()}
 	}
-	return b.seedInto(ctx, armMended, seedTarget{Dir: target, Compression: "AUTO"})
+	return b.seedInto(ctx, armMended, seedTarget{Dir: target, Compression: "AUTO", Profile: profile})
 }
 
 // baseBackup runs pg_basebackup in the target's namespace.

@@ -34,3 +34,24 @@ func TestSeedingReport(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestFiguresNobodyAskedFor are told apart from those whose copy failed, and a part that there is not is refused before anything is made.
+func TestFiguresNobodyAskedFor(t *testing.T) {
+	t.Parallel()
+	b := &seedBench{o: seedingOptions{only: []string{"mend"}}, samples: &seedingSamples{}}
+	got := map[string]string{}
+	for _, f := range b.figures() {
+		got[f.Name] = f.NotRun
+	}
+	for name, want := range map[string]string{
+		"metro-pgbench-to-best": "not asked for: it is of metro", "tpcb-while-throttled": "not asked for: it is of tpcb",
+		"wan-good-compression-gain": "not asked for: it is of wan", "wan-good-over-wire-time": "an arm failed", "reseed-1-percent-time": "an arm failed",
+	} {
+		if got[name] != want {
+			t.Errorf("%s was not run: %q, want %q", name, got[name], want)
+		}
+	}
+	if _, _, err := measureSeeding(t.Context(), seedingOptions{only: []string{"mends"}}, nil); err == nil || !strings.Contains(err.Error(), "choose of metro, wan, mend") {
+		t.Errorf("an unknown part: %v", err)
+	}
+}

@@ -26,6 +26,10 @@ func pgbenchChunk() []byte {
 // decompression and the hash.
 func BenchmarkChunk(b *testing.B) {
 	chunk := pgbenchChunk()
+	pages, err := newPageHash(make([]byte, pageKeyLen))
+	if err != nil {
+		b.Fatal(err)
+	}
 	out, empty := make([]byte, 0, 2*chunkSize), make([]byte, chunkSize)
 	for name, f := range map[string]func(){
 		"checksums": func() {
@@ -33,7 +37,7 @@ func BenchmarkChunk(b *testing.B) {
 				checksum(chunk[at:at+8192], 7)
 			}
 		},
-		"hash":     func() { out = pageSums(out[:0], chunk, 8192) },
+		"hash":     func() { out = pages.sums(out[:0], chunk, 8192) },
 		"guard":    func() { guard(chunk) },
 		"zero":     func() { allZero(empty) },
 		"worth":    func() { worth(chunk) },

@@ -3,30 +3,21 @@ package seeding
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 )
 
-// kept is a chunk that the target has something else for, until it has said which pages.
-type kept struct {
-	data  []byte
-	pages []byte // their hashes
-	codec codec
-	live  bool
-}
-
 // chunkServer answers the questions of one data connection, in their order.
 type chunkServer struct {
-	w     *window
-	f     *framed
-	slots [pipeline]kept
-	spare [][]byte // room for chunks
-	in    held
-	out   []byte // room for what is compressed
+	w    *window
+	f    *framed
+	in   fileReader
+	buf  []byte // room for a chunk
+	sums []byte // hashes of its pages
+	out  []byte // room for what is compressed
 }
 
 func (w *window) serveData(ctx context.Context, f *framed) error {
-	c := &chunkServer{w: w, f: f, out: make([]byte, 0, chunkSize+chunkSize/16)}
+	c := &chunkServer{w: w, f: f, buf: make([]byte, chunkSize), out: make([]byte, 0, chunkSize+chunkSize/16)}
 	defer func() { _ = c.in.close() }() // it was only read
 	for {
 		kind, body, err := f.read(silence)
@@ -36,15 +27,10 @@ func (w *window) serveData(ctx context.Context, f *framed) error {
 		if err := w.open(); err != nil {
 			return err
 		}
-		switch kind {
-		case frameChunk:
-			err = c.chunk(ctx, body)
-		case framePages:
-			err = c.pages(body)
-		default:
-			err = fmt.Errorf("a frame %q on a data connection", kind)
+		if kind != frameChunk {
+			return fmt.Errorf("a frame %q on a data connection", kind)
 		}
-		if err == nil && f.in.Buffered() == 0 {
+		if err = c.chunk(ctx, body); err == nil && f.in.Buffered() == 0 {
 			err = f.flush()
 		}
 		if err != nil {
@@ -67,85 +53,45 @@ func (c *chunkServer) chunk(ctx context.Context, body []byte) error {
 		return fmt.Errorf("chunk %d of %s", q.Chunk, file.Name)
 	}
 	off, n := file.span(int(q.Chunk))
-	k := &c.slots[q.Slot]
-	c.drop(k)
-	buf := c.room()[:n]
-	defer func() {
-		if !k.live {
-			c.spare = append(c.spare, buf)
-		}
-	}()
-	n, err = c.w.pages.read(ctx, &c.in, c.w.path(file), file, off, buf)
+	n, err = c.w.pages.read(ctx, &c.in, c.w.path(file), file, off, c.buf[:n])
 	if isGone(err) {
 		return c.f.write(frameGone, answer{Slot: q.Slot}.head())
 	}
 	if err != nil {
 		return fmt.Errorf("read %s: %w", file.Name, err)
 	}
-	buf = buf[:n]
-	a := answer{Slot: q.Slot, Len: uint32(n)}
-	if q.Have {
-		k.pages = pageSums(k.pages[:0], buf, c.w.info.Page)
-		a.Hash = sum(k.pages)
-		if a.Hash == q.Hash {
+	send, kind, a := c.buf[:n], byte(frameData), answer{Slot: q.Slot, Len: uint32(n)}
+	if len(q.Tags) > 0 {
+		c.sums = c.w.hash.sums(c.sums[:0], send, c.w.info.Page)
+		if a.Hash = sum(c.sums); a.Hash == q.Hash {
 			return c.f.write(frameSame, a.head())
 		}
 	}
-	if allZero(buf) {
+	switch {
+	case allZero(send):
 		return c.f.write(frameZero, a.head())
+	case len(q.Tags) > 0:
+		kind = framePatch
+		send, a.Pages = c.differing(send, q.Tags)
+	default:
+		a.Hash = guard(send)
 	}
-	if q.Have {
-		k.data, k.codec, k.live = buf, q.Codec, true
-		return c.f.write(frameDiffers, a.head())
-	}
-	a.Hash = guard(buf)
-	out, used := q.Codec.compress(c.out[:0], buf)
+	out, used := q.Codec.compress(c.out[:0], send)
 	a.Codec = used
-	return c.f.write(frameData, a.head(), out)
+	return c.f.write(kind, a.head(), out)
 }
 
-// room returns room for a chunk.
-func (c *chunkServer) room() []byte {
-	n := len(c.spare)
-	if n == 0 {
-		return make([]byte, chunkSize)
-	}
-	b := c.spare[n-1]
-	c.spare = c.spare[:n-1]
-	return b[:chunkSize]
-}
-
-// drop gives back what was kept.
-func (c *chunkServer) drop(k *kept) {
-	if k.live {
-		c.spare = append(c.spare, k.data)
-	}
-	k.data, k.live = nil, false
-}
-
-// pages sends those pages of a kept chunk whose hashes the target does not have.
-func (c *chunkServer) pages(body []byte) error {
-	if len(body) < 1 || body[0] >= pipeline || (len(body)-1)%hashSize != 0 {
-		return errors.New("malformed hashes of pages")
-	}
-	k := &c.slots[body[0]]
-	if !k.live {
-		return errors.New("hashes of pages for a chunk that was not asked for")
-	}
-	defer c.drop(k)
-	theirs := body[1:]
+// differing leaves of a chunk the pages whose hashes do not begin as the target's do, and says which they are.
+func (c *chunkServer) differing(chunk, tags []byte) (pages, bitmap []byte) {
 	size := c.w.info.Page
-	var bitmap [chunkSize / 1024 / 8]byte
-	var differ []byte
-	for i, at := 0, 0; at < len(k.data); i, at = i+1, at+size {
-		if end := (i + 1) * hashSize; end <= len(theirs) && bytes.Equal(theirs[i*hashSize:end], k.pages[i*hashSize:end]) {
+	count := (len(chunk) + size - 1) / size
+	pages, bitmap = chunk[:0], make([]byte, (count+7)/8)
+	for i := range count {
+		if end := (i + 1) * tagSize; end <= len(tags) && bytes.Equal(tags[i*tagSize:end], c.sums[i*hashSize:][:tagSize]) {
 			continue
 		}
 		bitmap[i/8] |= 1 << (i % 8)
-		differ = append(differ, k.data[at:min(at+size, len(k.data))]...)
+		pages = append(pages, chunk[i*size:min((i+1)*size, len(chunk))]...)
 	}
-	out, used := k.codec.compress(c.out[:0], differ)
-	count := (len(k.data) + size - 1) / size
-	a := answer{Slot: body[0], Len: uint32(len(k.data)), Hash: sum(k.pages), Codec: used, Pages: bitmap[:(count+7)/8]}
-	return c.f.write(framePatch, a.head(), out)
+	return pages, bitmap
 }

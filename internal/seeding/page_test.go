@@ -58,7 +58,11 @@ func TestChecksumsAreThoseOfPostgreSQL(t *testing.T) {
 // TestSumOfPages: the hash that stands for a chunk changes with any byte of it and with its length, also where the last page is short.
 func TestSumOfPages(t *testing.T) {
 	t.Parallel()
-	of := func(b []byte) [hashSize]byte { return sum(pageSums(nil, b, 8192)) }
+	h, err := newPageHash([]byte("0123456789abcdef"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(b []byte) [hashSize]byte { return sum(h.sums(nil, b, 8192)) }
 	chunk := bytes.Repeat([]byte("0123456789abcdef"), 2000)
 	seen := map[[hashSize]byte]string{of(chunk): "the chunk"}
 	for what, b := range map[string][]byte{
@@ -79,5 +83,11 @@ func TestSumOfPages(t *testing.T) {
 	}
 	if of(bytes.Clone(chunk)) != of(chunk) {
 		t.Error("equal chunks have different hashes")
+	}
+	if h, err = newPageHash([]byte("0123456789abcdeg")); err != nil || seen[of(chunk)] != "" {
+		t.Errorf("under another key a chunk has the hash of %q (%v)", seen[of(chunk)], err)
+	}
+	if _, err := newPageHash(nil); err == nil {
+		t.Error("no key is taken for one")
 	}
 }

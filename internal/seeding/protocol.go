@@ -23,7 +23,7 @@ import (
 // a hello; the answer is a window or a refusal. A control connection then carries the list of files and later the end; data
 // connections carry chunks. Questions are pipelined: each has a slot, and its answer names it.
 const (
-	protocolVersion = 3
+	protocolVersion = 4
 
 	frameHello   = 'H' // target: hello
 	frameWindow  = 'W' // source: windowInfo
@@ -35,8 +35,6 @@ const (
 	frameSame    = 'S' // source: the target has it already
 	frameZero    = 'Z' // source: all bytes are zero
 	frameData    = 'D' // source: dataAnswer
-	frameDiffers = 'd' // source: the target has something else; which pages?
-	framePages   = 'p' // target: hashes of its pages
 	framePatch   = 'x' // source: the pages that differ
 	frameGone    = 'G' // source: the file is no more
 	frameControl = 'K' // target: asks for pg_control; source: its bytes
@@ -48,11 +46,13 @@ const (
 const (
 	chunkSize  = 1 << 20
 	hashSize   = 16
+	tagSize    = 8                  // of a page's hash in a question: which pages are sent follows from it, what is taken for equal from whole hashes
 	maxFrame   = chunkSize + 64<<10 // an incompressible chunk and what is said of it
 	maxList    = 2_000_000          // files in a data directory
 	controlLen = 8192               // of pg_control, in every version
-	pipeline   = 16                 // questions under way on one data connection: a comparison waits for little but the way there and back
+	pipeline   = 64                 // questions under way on one data connection: a comparison waits for little but the way there and back
 	fillers    = 4                  // of these, about chunks that the target lacks: their answers fill any link
+	holders    = 16                 // and about chunks that are read elsewhere, and kept in memory until they are answered
 )
 
 // Deadlines of one read or write.
@@ -95,6 +95,7 @@ type windowInfo struct {
 	Start     ag.LSN      `json:"start"` // redo position: replay begins here
 	Page      int         `json:"page"`  // block size
 	Checksums bool        `json:"checksums"`
+	Key       []byte      `json:"key"` // of the hashes of pages in this window
 	Spaces    []space     `json:"spaces,omitempty"`
 	Slot      string      `json:"slot,omitempty"`
 	Anchor    *anchor     `json:"anchor,omitempty"` // of a window that only keeps WAL
@@ -178,40 +179,38 @@ type ending struct {
 	Again  string `json:"again,omitempty"` // why one more window is needed
 }
 
-// chunkQuestion asks for one chunk; Hash is of what the target has there, or absent.
+// chunkQuestion asks for one chunk. Hash is of the hashes of the pages that the target has there, and Tags is how each of these begins;
+// if it has nothing, there are none.
 type chunkQuestion struct {
 	Slot  uint8
 	File  uint32
 	Chunk uint32
 	Codec codec
-	Have  bool
 	Hash  [hashSize]byte
+	Tags  []byte
 }
 
-const questionLen = 1 + 4 + 4 + 2 + 1 + hashSize
+const questionHead = 1 + 4 + 4 + 2 + hashSize
 
 func (q chunkQuestion) encode() []byte {
-	b := make([]byte, 0, questionLen)
+	b := make([]byte, 0, questionHead+len(q.Tags))
 	b = append(b, q.Slot)
 	b = binary.BigEndian.AppendUint32(b, q.File)
 	b = binary.BigEndian.AppendUint32(b, q.Chunk)
 	b = append(b, byte(q.Codec.kind), byte(q.Codec.level))
-	if q.Have {
-		b = append(b, 1)
-	} else {
-		b = append(b, 0)
-	}
-	return append(b, q.Hash[:]...)
+	b = append(b, q.Hash[:]...)
+	return append(b, q.Tags...)
 }
 
+// decodeQuestion returns a question whose tags are those in b.
 func decodeQuestion(b []byte) (q chunkQuestion, err error) {
-	if len(b) != questionLen {
+	if len(b) < questionHead || (len(b)-questionHead)%tagSize != 0 {
 		return q, fmt.Errorf("a question of %d bytes", len(b))
 	}
 	q.Slot, q.File, q.Chunk = b[0], binary.BigEndian.Uint32(b[1:]), binary.BigEndian.Uint32(b[5:])
 	q.Codec = codec{codecKind(b[9]), int8(b[10])}
-	q.Have = b[11] == 1
-	copy(q.Hash[:], b[12:])
+	q.Tags = b[questionHead:]
+	copy(q.Hash[:], b[11:])
 	if q.Slot >= pipeline {
 		return q, fmt.Errorf("slot %d", q.Slot)
 	}

@@ -3,6 +3,7 @@ package seeding
 import (
 	"bytes"
 	"net"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -12,8 +13,8 @@ import (
 
 func TestQuestionAndAnswerKeepTheirFields(t *testing.T) {
 	t.Parallel()
-	q := chunkQuestion{Slot: 3, File: 70_000, Chunk: 9, Codec: codec{codecZstd, 2}, Have: true, Hash: sum([]byte("x"))}
-	if got, err := decodeQuestion(q.encode()); err != nil || got != q {
+	q := chunkQuestion{Slot: 3, File: 70_000, Chunk: 9, Codec: codec{codecZstd, 2}, Hash: sum([]byte("x")), Tags: []byte("12345678abcdefgh")}
+	if got, err := decodeQuestion(q.encode()); err != nil || !reflect.DeepEqual(got, q) {
 		t.Errorf("%+v became %+v (%v)", q, got, err)
 	}
 	a := answer{Kind: framePatch, Slot: 1, Len: chunkSize, Hash: sum(nil), Codec: codecMinLZ, Pages: []byte{1, 2, 3}, Body: []byte("body")}

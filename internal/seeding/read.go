@@ -43,14 +43,10 @@ type pageReader struct {
 	insert func(context.Context) (ag.LSN, error)
 }
 
-// read fills buf from off on and returns how much the file has there. A file that is gone gives os.ErrNotExist. in is the reader's own
+// read fills buf from off on and returns how much the file has there. A file that is gone gives os.ErrNotExist. in is the caller's own
 // from one call to the next.
-func (r *pageReader) read(ctx context.Context, in *held, full string, f file, off int64, buf []byte) (int, error) {
-	opened, err := in.open(place{f.Space, f.Name}, 0, func() (*os.File, error) { return os.Open(full) })
-	if err != nil {
-		return 0, err
-	}
-	n, err := readKindly(opened, buf, off)
+func (r *pageReader) read(ctx context.Context, in *fileReader, full string, f file, off int64, buf []byte) (int, error) {
+	n, err := in.read(place{f.Space, f.Name}, func(flags int) (*os.File, error) { return os.OpenFile(full, os.O_RDONLY|flags, 0) }, buf, off)
 	if err != nil {
 		return 0, err
 	}
@@ -61,7 +57,7 @@ func (r *pageReader) read(ctx context.Context, in *held, full string, f file, of
 	const segmentSize = 1 << 30 // of a relation, in every build that Coterie runs on
 	first := segment*uint32(segmentSize/r.size) + uint32(off/int64(r.size))
 	for i := 0; i+r.size <= n; i += r.size {
-		if err := r.page(ctx, opened, f, off+int64(i), buf[i:i+r.size], first+uint32(i/r.size)); err != nil {
+		if err := r.page(ctx, in.file(), f, off+int64(i), buf[i:i+r.size], first+uint32(i/r.size)); err != nil {
 			return 0, err
 		}
 	}
@@ -96,29 +92,69 @@ func (r *pageReader) page(ctx context.Context, in *os.File, f file, off int64, p
 	}
 }
 
-// readKindly reads what is in the page cache from there. The rest comes from the disk in one go, and is not left behind in the cache,
-// which belongs to the server's own reads.
-func readKindly(in *os.File, buf []byte, off int64) (int, error) {
-	if len(buf) == 0 {
-		return 0, nil
+// fileReader reads chunks of files in a row, for one goroutine.
+type fileReader struct {
+	cached held // open through the page cache
+	direct held // and past it
+	refuse bool // a file system does not do direct reads
+}
+
+// read fills buf from off on, from a file of that place, which open opens with more flags of open(2). It returns how much the file has there.
+// What the page cache has comes from there. What it lacks is read past it: to fill it costs ten times the processor time of the read
+// itself, and it belongs to the server's own reads. The kernel writes down what it holds of such a range before it is read.
+func (r *fileReader) read(of place, open func(flags int) (*os.File, error), buf []byte, off int64) (int, error) {
+	in, err := r.cached.open(of, 0, func() (*os.File, error) { return open(0) })
+	if err != nil {
+		return 0, err
 	}
-	fd := int(in.Fd())
-	cached, err := unix.Preadv2(fd, [][]byte{buf}, off, unix.RWF_NOWAIT)
-	switch {
-	case err == nil && cached == len(buf):
-		return cached, nil
-	case errors.Is(err, unix.EOPNOTSUPP): // this file system does not tell
+	if r.refuse || len(buf) < directLeast || off%directBlock != 0 || mostlyCached(in, off, len(buf)) {
 		return readAt(in, buf, off)
-	case err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR):
-		return 0, fmt.Errorf("read: %w", err)
 	}
-	cached = max(cached, 0)
-	_ = unix.Fadvise(fd, off+int64(cached), int64(len(buf)-cached), unix.FADV_WILLNEED)
-	rest, err := readAt(in, buf[cached:], off+int64(cached))
-	if rest > len(buf)/2 {
-		_ = unix.Fadvise(fd, off+int64(cached), int64(rest), unix.FADV_DONTNEED)
+	raw, err := r.direct.open(of, unix.O_DIRECT, func() (*os.File, error) { return open(unix.O_DIRECT) })
+	n := 0
+	if err == nil {
+		n, err = readDirect(raw, buf, off)
 	}
-	return cached + rest, err
+	if errors.Is(err, unix.EINVAL) { // other blocks are asked for, or none will do
+		r.refuse, n, err = true, 0, nil
+	}
+	if err != nil || n == len(buf) {
+		return n, err
+	}
+	rest, err := readAt(in, buf[n:], off+int64(n)) // nothing, at the end of the file
+	return n + rest, err
+}
+
+// file is the one that was read last, through the page cache.
+func (r *fileReader) file() *os.File { return r.cached.f }
+
+func (r *fileReader) close() error { return errors.Join(r.cached.close(), r.direct.close()) }
+
+// mostlyCached tells whether at least half of the range is in the page cache, and yes where the kernel does not tell, as before Linux 6.5.
+func mostlyCached(in *os.File, off int64, n int) bool {
+	var st unix.Cachestat_t
+	err := unix.Cachestat(uint(in.Fd()), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &st, 0)
+	return err != nil || st.Cache*uint64(os.Getpagesize()) >= uint64(n)/2
+}
+
+// readDirect is readAt past the page cache, and may end early. Whole blocks are read, the last into the room behind buf, which must be there.
+func readDirect(in *os.File, buf []byte, off int64) (int, error) {
+	whole := (len(buf) + directBlock - 1) / directBlock * directBlock
+	if whole > cap(buf) {
+		return 0, unix.EINVAL
+	}
+	for n := 0; ; {
+		got, err := unix.Pread(int(in.Fd()), buf[n:whole], off+int64(n))
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return 0, fmt.Errorf("read past the page cache: %w", err)
+		}
+		if n += got; n == whole || got == 0 || got%directBlock != 0 {
+			return min(n, len(buf)), nil
+		}
+	}
 }
 
 func readAt(in io.ReaderAt, buf []byte, off int64) (int, error) {

@@ -474,4 +474,10 @@ func (w *window) sendList(f *framed) error {
 
 func newWindowID() string { return rand.Text() }
 
+func newPageKey() []byte {
+	key := make([]byte, pageKeyLen)
+	_, _ = rand.Read(key) // never fails
+	return key
+}
+
 func isGone(err error) bool { return errors.Is(err, os.ErrNotExist) }

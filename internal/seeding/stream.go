@@ -15,9 +15,9 @@ type asked struct {
 	item  item
 	off   int64
 	want  int    // bytes of the chunk by the list
-	have  []byte // what the target has there, or where it was told to look
-	sums  []byte // the hashes of its pages
-	away  bool   // have is not the target's own yet
+	had   int    // of these, that the target has, or that were found elsewhere
+	sums  []byte // the hashes of the pages of what it had
+	away  []byte // that, where it is not the target's own yet
 	round int    // of the chooser
 	live  bool
 }
@@ -27,13 +27,14 @@ type fetcher struct {
 	s     *seeder
 	f     *framed
 	slots [pipeline]asked
-	bufs  [pipeline][]byte
 	sums  [pipeline][]byte
-	work  []byte
+	spare [][]byte // room for chunks
+	work  []byte   // what is unpacked
+	tags  []byte
 	under int
-	own   int  // the file it is at
-	in    held // what is compared
-	out   held // what is written
+	own   int        // the file it is at
+	in    fileReader // what is compared
+	out   held       // what is written
 }
 
 // stream settles chunks over one connection until none is left. What was asked and not answered is put back.
@@ -95,12 +96,11 @@ func (c *fetcher) putBack() {
 
 // ask fills the free slots with questions.
 func (c *fetcher) ask(ctx context.Context) error {
-	wrote := false
 	for slot := range c.slots {
 		if c.slots[slot].live {
 			continue
 		}
-		if c.lacking() == fillers {
+		if c.full() {
 			break
 		}
 		if c.under == 0 {
@@ -119,43 +119,42 @@ func (c *fetcher) ask(ctx context.Context) error {
 		if err := c.question(slot, it); err != nil {
 			return err
 		}
-		wrote = true
-	}
-	if wrote {
-		return c.f.flush()
 	}
 	return nil
 }
 
-// lacking counts the questions under way about chunks that are not here.
-func (c *fetcher) lacking() (n int) {
+// full tells whether nothing more may be asked now, though there are slots.
+func (c *fetcher) full() bool {
+	lacking, holding := 0, 0
 	for _, q := range c.slots {
-		if q.live && len(q.have) == 0 {
-			n++
+		switch {
+		case !q.live:
+		case q.had == 0:
+			lacking++
+		case q.away != nil:
+			holding++
 		}
 	}
-	return n
+	return lacking >= fillers || holding >= holders
 }
 
-// question asks for one chunk, with the hash of what is there already.
+// question asks for one chunk, with the hashes of what is there already. The source begins while the next is read here.
 func (c *fetcher) question(slot int, it item) error {
 	f := c.s.files[it.file]
 	off, n := f.span(it.chunk)
 	c.s.pace.giveBack(chunkSize - n)
-	if c.bufs[slot] == nil {
-		c.bufs[slot] = make([]byte, chunkSize)
-	}
 	k, round := c.s.choose.pick()
-	q := asked{item: it, off: off, want: n, live: true, round: round}
-	c.slots[slot] = q
+	q := &c.slots[slot]
+	*q = asked{item: it, off: off, want: n, live: true, round: round}
 	c.under++
 	began := time.Now()
-	have, err := c.local(f, off, c.bufs[slot][:max(0, min(int64(n), c.s.had[it.file]-off))])
+	room := c.room()
+	have, err := c.local(f, off, room[:max(0, min(int64(n), c.s.had[it.file]-off))])
 	if err == nil && allZero(have) { // nothing is there, or what an interrupted copy has made room for
 		have = nil
 		if c.s.from != nil {
-			if there := c.s.from.read(f, off, c.bufs[slot][:n]); len(there) > 0 {
-				have, c.slots[slot].away = there, true
+			if have = c.s.from.read(f, off, room[:n]); len(have) > 0 {
+				q.away = have
 			}
 		}
 	}
@@ -163,15 +162,30 @@ func (c *fetcher) question(slot int, it item) error {
 	if err != nil {
 		return &localError{err}
 	}
-	c.slots[slot].have = have
-	m := chunkQuestion{Slot: uint8(slot), File: uint32(it.file), Chunk: uint32(it.chunk)}
-	m.Codec = k
-	if len(have) > 0 {
-		c.sums[slot] = pageSums(c.sums[slot][:0], have, c.s.info.Page)
-		c.slots[slot].sums = c.sums[slot]
-		m.Have, m.Hash = true, sum(c.sums[slot])
+	m := chunkQuestion{Slot: uint8(slot), File: uint32(it.file), Chunk: uint32(it.chunk), Codec: k}
+	if q.had = len(have); q.had > 0 {
+		q.sums = c.s.hash.sums(c.sums[slot][:0], have, c.s.info.Page)
+		c.sums[slot], c.tags = q.sums, c.tags[:0]
+		for at := 0; at < len(q.sums); at += hashSize {
+			c.tags = append(c.tags, q.sums[at:at+tagSize]...)
+		}
+		m.Hash, m.Tags = sum(q.sums), c.tags
 	}
-	return c.f.write(frameChunk, m.encode())
+	if q.away == nil {
+		c.spare = append(c.spare, room)
+	}
+	return errors.Join(c.f.write(frameChunk, m.encode()), c.f.flush())
+}
+
+// room returns room for a chunk.
+func (c *fetcher) room() []byte {
+	n := len(c.spare)
+	if n == 0 {
+		return make([]byte, chunkSize)
+	}
+	b := c.spare[n-1]
+	c.spare = c.spare[:n-1]
+	return b[:chunkSize]
 }
 
 // local reads what the target had of a chunk when the window began: later there may be holes that nothing was written to yet.
@@ -179,14 +193,12 @@ func (c *fetcher) local(f file, off int64, buf []byte) ([]byte, error) {
 	if len(buf) == 0 {
 		return nil, nil
 	}
-	in, err := c.in.open(place{f.Space, f.Name}, 0, func() (*os.File, error) { return c.s.tree.root(f.Space).Open(f.Name) })
+	n, err := c.in.read(place{f.Space, f.Name}, func(flags int) (*os.File, error) {
+		return c.s.tree.root(f.Space).OpenFile(f.Name, os.O_RDONLY|flags, 0)
+	}, buf, off)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	n, err := readAt(in, buf, off)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", f.Name, err)
 	}
@@ -205,16 +217,14 @@ func (c *fetcher) take(a answer) error {
 	case frameGone:
 		c.s.lost(q.item.file)
 	case frameSame:
-		if int(a.Len) != len(q.have) {
+		if int(a.Len) != q.had {
 			return errors.New("the source says that different lengths are the same")
 		}
-		if q.away {
-			err = c.store(f, q.off, [][2]int{{0, len(q.have)}}, q.have)
+		if q.away != nil {
+			err = c.store(f, q.off, [][2]int{{0, q.had}}, q.away)
 		}
 	case frameZero:
 		err = c.zero(f, q, int(a.Len))
-	case frameDiffers:
-		return c.pages(a.Slot, q)
 	case frameData:
 		err = c.data(f, q, a)
 	case framePatch:
@@ -235,6 +245,9 @@ func (c *fetcher) take(a answer) error {
 		}
 	}
 	c.s.choose.over(q.round)
+	if q.away != nil {
+		c.spare, q.away = append(c.spare, q.away), nil
+	}
 	q.live = false
 	c.under--
 	return nil
@@ -268,7 +281,7 @@ func (s *seeder) shorter(i int, size int64) {
 
 // zero makes n bytes zero: a hole, where something was or room was made.
 func (c *fetcher) zero(f file, q *asked, n int) error {
-	empty := len(q.have) == 0 || q.away // what is away is not here, where nothing but zeros was
+	empty := q.had == 0 || q.away != nil // what is away is not here, where nothing but zeros was
 	if n == 0 || empty && f.Size <= chunkSize {
 		return nil
 	}
@@ -301,11 +314,6 @@ func (c *fetcher) data(f file, q *asked, a answer) error {
 	return c.store(f, q.off, [][2]int{{0, len(b)}}, b)
 }
 
-// pages says which pages the target has, so that only the others are sent.
-func (c *fetcher) pages(slot uint8, q *asked) error {
-	return errors.Join(c.f.write(framePages, []byte{slot}, q.sums), c.f.flush())
-}
-
 // patch puts the pages that differ into what was there, and believes the result only by its hash.
 func (c *fetcher) patch(f file, q *asked, a answer) error {
 	size, n := c.s.info.Page, int(a.Len)
@@ -313,12 +321,17 @@ func (c *fetcher) patch(f file, q *asked, a answer) error {
 	if len(a.Pages) != (count+7)/8 {
 		return errors.New("a patch for another number of pages")
 	}
-	b := q.have[:cap(q.have)][:n:n]
+	b := q.away
+	if b == nil { // what does not differ is not written either
+		b = c.room()
+		defer func() { c.spare = append(c.spare, b) }()
+	}
+	b = b[:chunkSize][:n]
 	total := 0
 	for i := range count {
 		if a.Pages[i/8]&(1<<(i%8)) != 0 {
 			total += min(size, n-i*size)
-		} else if min((i+1)*size, n) > len(q.have) {
+		} else if min((i+1)*size, n) > q.had {
 			return errors.New("a patch that leaves out what the target does not have")
 		}
 	}
@@ -336,7 +349,7 @@ func (c *fetcher) patch(f file, q *asked, a answer) error {
 		}
 		copy(b[from:to], fresh)
 		fresh = fresh[to-from:]
-		sums = pageSums(sums, b[from:to], size)
+		sums = c.s.hash.sums(sums, b[from:to], size)
 		if k := len(runs); k > 0 && runs[k-1][1] == from {
 			runs[k-1][1] = to
 		} else {
@@ -346,7 +359,7 @@ func (c *fetcher) patch(f file, q *asked, a answer) error {
 	if sum(sums) != a.Hash {
 		return fmt.Errorf("a chunk of %s does not have the source's hash after it was mended", f.Name)
 	}
-	if q.away {
+	if q.away != nil {
 		runs = [][2]int{{0, n}}
 	}
 	return c.store(f, q.off, runs, b)

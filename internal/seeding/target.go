@@ -31,6 +31,7 @@ type seeder struct {
 	pace   *pacer
 
 	info  windowInfo // of the window under way
+	hash  pageHash   // of its pages
 	files []file
 	tree  *tree
 	from  *starting // where else to look; nil: nowhere
@@ -328,7 +329,9 @@ func (s *seeder) attach(ctx context.Context) error {
 	s.ctl = &control{s: s, how: s.o.Dial, h: h}
 	var err error
 	s.files, err = s.ctl.attach(ctx)
-	s.info = s.ctl.info
+	if s.info = s.ctl.info; err == nil {
+		s.hash, err = newPageHash(s.info.Key)
+	}
 	return err
 }
 

@@ -66,7 +66,7 @@ type verifier struct {
 	r     *Report
 	pace  *pacer
 	watch *watcher
-	in    held
+	in    fileReader
 }
 
 func (v *verifier) run(ctx context.Context) error {

@@ -98,7 +98,7 @@ func TestDeadSecondaryIsGivenUp(t *testing.T) {
 					served.Go(func() { defer there.Close(); deadSource(there, info) })
 					return here
 				}
-				info := windowInfo{ID: "w", SystemID: "7", Major: 15, Page: 8192, Start: 1}
+				info := windowInfo{ID: "w", SystemID: "7", Major: 15, Page: 8192, Start: 1, Key: newPageKey()}
 				dials := 0
 				var mu sync.Mutex
 				o := Options{

@@ -27,6 +27,7 @@ type window struct {
 	spaces  map[uint32]string
 	files   []file
 	pages   *pageReader
+	hash    pageHash
 
 	patience time.Duration // for databases that are being created
 
@@ -63,7 +64,10 @@ func (s *Source) open(ctx context.Context, h hello) (w *window, err error) {
 	if err := w.identify(ctx); err != nil {
 		return nil, err
 	}
-	w.info.ID = newWindowID()
+	w.info.ID, w.info.Key = newWindowID(), newPageKey()
+	if w.hash, err = newPageHash(w.info.Key); err != nil {
+		return nil, err
+	}
 	if err := w.quiet(ctx); err != nil { // else this window would be for nothing
 		return nil, err
 	}
