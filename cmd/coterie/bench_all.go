@@ -46,10 +46,10 @@ func allStages(quick, published bool) []stageOf {
 		routing.Iterations, routing.Duration, commit.Cells = 1000, 0, experiment.PublishedCells
 	}
 	if quick {
-		routing.Threads, routing.Duration, routing.Rows = []int{1, 4, 12}, 1200*time.Millisecond, 100_000
-		commit.Cells = []experiment.Cell{{Inserts: 1, Rows: 20_000}, {Inserts: 20, Rows: 1000}, {Inserts: 200, Rows: 1}}
+		routing.Threads, routing.Duration, routing.Rows = []int{1, 4, 12}, 2*time.Second, 100_000
+		commit.Cells = []experiment.Cell{{Inserts: 1, Rows: 20_000}, {Inserts: 20, Rows: 1000}, {Inserts: 400, Rows: 1}}
 		tunnel.Tunnel.Rows = 3000
-		outage.Actions, outage.Runs = []experiment.Action{experiment.Kill, experiment.Planned}, 2
+		outage.Actions, outage.Runs = []experiment.Action{experiment.Kill, experiment.Planned}, 3
 	}
 	first = append(first, routingPiece(routing, "", ""))
 	if !quick {

@@ -144,13 +144,15 @@ func (s *sample) bound() string {
 // account adds errors and retries to the experiment.
 func (s *sample) account(e *report.Experiment) {
 	if e.Errors == nil {
-		e.Errors = map[string]int64{}
+		e.Errors, e.Retries = map[string]int64{}, map[string]int64{}
 	}
 	for _, r := range s.results {
 		for state, n := range r.Errors {
 			e.Errors[state] += n
 		}
-		e.Retries += r.Retries
+		for state, n := range r.Retries {
+			e.Retries[state] += n
+		}
 	}
 }
 
@@ -226,12 +228,10 @@ func (b *Bed) figure(f report.Figures, key, column string) any {
 
 // publishedRatio is one published figure over another.
 func (b *Bed) publishedRatio(f report.Figures, key, over, under string) *float64 {
-	o, ok1 := b.figure(f, key, over).(float64)
-	u, ok2 := b.figure(f, key, under).(float64)
-	if !ok1 || !ok2 || u == 0 {
+	r, ok := ratioOf(f, key, over, under)
+	if !b.Published || !ok {
 		return nil
 	}
-	r := o / u
 	return &r
 }
 

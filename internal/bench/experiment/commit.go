@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/bench/method"
@@ -17,6 +15,8 @@ import (
 // Cell is one shape of the insert matrix: so many transactions of so many rows.
 type Cell struct{ Inserts, Rows int }
 
+func (c Cell) String() string { return fmt.Sprintf("%d × %d", c.Inserts, c.Rows) }
+
 // PublishedCells are those of the published matrix.
 var PublishedCells = []Cell{{1, 1_000_000}, {10, 100_000}, {100, 10_000}, {1_000, 1_000}, {10_000, 100}, {100_000, 10}, {1_000_000, 1}}
 
@@ -25,6 +25,7 @@ type CommitOptions struct {
 	Cells       []Cell
 	Compression []string // LOG_COMPRESSION of every secondary, each in turn; empty: as it is
 	Link        string   // shape of the links, in words
+	Floor       float64  // the least that waiting can add to a commit, in ms; 0: it is measured where links are known
 }
 
 // Commit asks what a synchronous commit costs: the same inserts, waited for on the primary alone and on the secondaries, too.
@@ -43,7 +44,13 @@ func (b *Bed) Commit(ctx context.Context, o CommitOptions) (report.Experiment, e
 	if err := b.commitData(ctx, write, o); err != nil {
 		return e, err
 	}
-	floor, note := b.floor(ctx)
+	note := ""
+	if o.Floor == 0 {
+		o.Floor, note = b.floor(ctx)
+	}
+	if o.Floor > 0 {
+		e.Metrics = append(e.Metrics, report.Metric{Name: "floor/ms", Unit: "ms", Better: method.LowerIsBetter, Value: o.Floor, Low: o.Floor, High: o.Floor})
+	}
 	m := newMatrix(o)
 	each := time.Duration(len(o.Cells)) * 2 * time.Second
 	b.Progress.Plan(time.Duration(b.Blocks*len(m.kinds)*2) * each)
@@ -70,7 +77,7 @@ func (b *Bed) Commit(ctx context.Context, o CommitOptions) (report.Experiment, e
 	if note != "" {
 		e.Notes = append(e.Notes, note)
 	}
-	return e, b.commitReport(&e, o, m, floor)
+	return e, b.commitReport(&e, o, m)
 }
 
 const (
@@ -192,145 +199,3 @@ func (b *Bed) floor(ctx context.Context) (ms float64, note string) {
 }
 
 func milli(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
-// matrix holds the samples of every cell.
-type matrix struct {
-	kinds []string
-	cells map[string]*sample
-}
-
-func newMatrix(o CommitOptions) *matrix {
-	m := &matrix{kinds: o.Compression, cells: map[string]*sample{}}
-	if len(m.kinds) == 0 {
-		m.kinds = []string{""}
-	}
-	return m
-}
-
-func (m *matrix) at(kind, wait string, c Cell) *sample {
-	k := fmt.Sprint(kind, wait, c)
-	if m.cells[k] == nil {
-		m.cells[k] = &sample{}
-	}
-	return m.cells[k]
-}
-
-// publishedMatrix is the published table that is nearest to a kind of compression.
-func publishedMatrix(kind string) string {
-	if kind == "" || strings.EqualFold(kind, "OFF") {
-		return "insert_matrix_2016.csv"
-	}
-	return "insert_matrix_2016_compressed.csv"
-}
-
-func (b *Bed) commitReport(e *report.Experiment, o CommitOptions, m *matrix, floor float64) error {
-	for _, kind := range m.kinds {
-		tables, sources, err := b.published(publishedMatrix(kind))
-		if err != nil {
-			return err
-		}
-		if !slices.Contains(e.Published, sources[0]) {
-			e.Published = append(e.Published, sources...)
-		}
-		t := report.Table{Title: "Inserts", Columns: matrixColumns()}
-		if kind != "" {
-			t.Title = "LOG_COMPRESSION = " + kind
-		}
-		for _, c := range o.Cells {
-			t.Rows = append(t.Rows, b.matrixRow(e, m, kind, c, tables[0]))
-		}
-		e.Tables = append(e.Tables, t)
-	}
-	small := o.Cells[len(o.Cells)-1]
-	for _, kind := range m.kinds {
-		for _, wait := range []string{async, synchronous} {
-			e.Percentiles = append(e.Percentiles, report.Distribution(strings.TrimSpace(kind+" "+wait)+", single rows", m.at(kind, wait, small).latency()))
-		}
-	}
-	kind := m.kinds[len(m.kinds)-1]
-	x, y := m.at(kind, async, small), m.at(kind, synchronous, small)
-	per := (method.Median(y.values) - method.Median(x.values)) / float64(small.Inserts)
-	e.Answer = fmt.Sprintf("A commit of %s takes %s ms longer than %s", rowsWord(small.Rows), report.Number(per), "when it is not waited for")
-	if floor > 0 {
-		over := &sample{}
-		for i := range x.values {
-			over.values = append(over.values, (y.values[i]-x.values[i])/float64(small.Inserts)/floor)
-		}
-		e.Metrics = append(e.Metrics, over.metric("penalty to floor/ratio", "x", method.LowerIsBetter))
-		e.Answer += fmt.Sprintf("; the wire and the other disk alone take %s ms, %s of it", report.Number(floor), percentOf(floor, per))
-		e.Metrics = append(e.Metrics, report.Metric{Name: "floor/ms", Unit: "ms", Better: method.LowerIsBetter, Value: floor, Low: floor, High: floor})
-	}
-	big := o.Cells[0]
-	x, y = m.at(kind, async, big), m.at(kind, synchronous, big)
-	e.Answer += fmt.Sprintf(". %s in one transaction take %s times as long.", rowsWord(big.Rows), inWords(compare(x, y, method.LowerIsBetter)))
-	if b.Group != nil {
-		e.Notes = append(e.Notes, "asynchronous: synchronous_commit = local in the session, so that the same secondaries receive the same log and nobody waits for them.")
-	}
-	if len(m.kinds) > 1 {
-		e.Notes = append(e.Notes, b.compressionGain(e, o, m))
-	}
-	return nil
-}
-
-func percentOf(part, whole float64) string {
-	if whole <= 0 {
-		return "more than all"
-	}
-	return strconv.Itoa(int(100*part/whole+0.5)) + " %"
-}
-
-func rowsWord(n int) string {
-	if n == 1 {
-		return "one row"
-	}
-	return strconv.Itoa(n) + " rows"
-}
-
-// compressionGain compares synchronous inserts with the first and the last kind of compression.
-func (b *Bed) compressionGain(e *report.Experiment, o CommitOptions, m *matrix) string {
-	first, last := m.kinds[0], m.kinds[len(m.kinds)-1]
-	var words []string
-	for _, c := range o.Cells {
-		r := compare(m.at(first, synchronous, c), m.at(last, synchronous, c), method.LowerIsBetter)
-		e.Comparisons = append(e.Comparisons, report.Comparison{
-			Name: cellWord(c) + ", synchronous", Metric: "time", Unit: "ms", A: first, B: last, Comparison: r,
-		})
-		words = append(words, fmt.Sprintf("%s %s", cellWord(c), inWords(r)))
-	}
-	return fmt.Sprintf("Time of synchronous inserts with %s over that with %s: %s.", last, first, strings.Join(words, "; "))
-}
-
-func cellWord(c Cell) string { return fmt.Sprintf("%d × %d", c.Inserts, c.Rows) }
-
-func matrixColumns() []report.Column {
-	columns := []report.Column{{Name: "inserts"}, {Name: "rows per insert"}}
-	for _, published := range []bool{true, false} {
-		columns = append(columns,
-			report.Column{Name: "async", Unit: "ms", Published: published}, report.Column{Name: "sync", Unit: "ms", Published: published},
-			report.Column{Name: "penalty", Unit: "ms", Published: published}, report.Column{Name: "penalty per insert", Unit: "ms", Published: published},
-			report.Column{Name: "penalty", Unit: "%", Published: published}, report.Column{Name: "async", Unit: "inserts/s", Published: published},
-			report.Column{Name: "sync", Unit: "inserts/s", Published: published}, report.Column{Name: "penalty", Unit: "inserts/s", Published: published})
-	}
-	return append(columns, report.Column{Name: "sync over async"}, report.Column{Name: "interval"}, report.Column{Name: "verdict"},
-		report.Column{Name: "sync p50", Unit: "ms"}, report.Column{Name: "sync p95", Unit: "ms"}, report.Column{Name: "sync p99", Unit: "ms"})
-}
-
-func (b *Bed) matrixRow(e *report.Experiment, m *matrix, kind string, c Cell, pub report.Figures) []any {
-	x, y, key, n := m.at(kind, async, c), m.at(kind, synchronous, c), strconv.Itoa(c.Inserts), float64(c.Inserts)
-	row := []any{key, strconv.Itoa(c.Rows)}
-	for _, column := range pub.Columns[2:] {
-		row = append(row, b.figure(pub, key, column))
-	}
-	a, s := method.Median(x.values), method.Median(y.values)
-	r := compare(x, y, method.LowerIsBetter)
-	row = append(row, a, s, s-a, (s-a)/n, 100*(s-a)/a, 1000*n/a, 1000*n/s, 1000*n/a-1000*n/s,
-		finite(r.Ratio), fmt.Sprintf("%s to %s", report.Number(r.Low), report.Number(r.High)), string(r.Verdict), y.ms(50), y.ms(95), y.ms(99))
-	e.Comparisons = append(e.Comparisons, report.Comparison{
-		Name: strings.TrimSpace(kind + " " + cellWord(c)), Metric: "time", Unit: "ms", A: async, B: synchronous, Comparison: r, Published: b.publishedRatio(pub, key, "sync_ms", "async_ms"),
-	})
-	name := strings.TrimPrefix(kind+"/"+cellWord(c), "/")
-	e.Metrics = append(e.Metrics, x.metric(name+"/async/time", "ms", method.LowerIsBetter), y.metric(name+"/sync/time", "ms", method.LowerIsBetter), y.p99(name+"/sync/p99"))
-	x.account(e)
-	y.account(e)
-	return row
-}

@@ -40,6 +40,11 @@ type FailoverOptions struct {
 	Dir     string        // of the ledgers
 }
 
+// said is what happened, for an answer.
+var said = map[Action]string{Kill: "Killed node", Pause: "Stopped node", Cut: "Node cut off", Planned: "Planned failover"}
+
+func seconds(ms float64) string { return report.Number(ms / 1000) }
+
 // step of the chart.
 const step = 100 * time.Millisecond
 
@@ -95,13 +100,21 @@ func (b *Bed) Failover(ctx context.Context, o FailoverOptions) (report.Experimen
 	var words []string
 	for _, action := range o.Actions {
 		s := outages[action]
-		low, high := method.MedianInterval(s.values)
-		words = append(words, fmt.Sprintf("%s %s ms (%s to %s)", action, report.Number(method.Median(s.values)), report.Number(low), report.Number(high)))
+		words = append(words, fmt.Sprintf("%s %s s (%s to %s)", said[action], seconds(method.Median(s.values)), seconds(slices.Min(s.values)), seconds(slices.Max(s.values))))
 		e.Metrics = append(e.Metrics, s.metric(string(action)+"/outage", "ms", method.LowerIsBetter))
 	}
 	e.Metrics = append(e.Metrics, report.Metric{Name: "lost", Unit: "rows", Better: method.LowerIsBetter, Value: float64(lost), Low: float64(lost), High: float64(lost)})
-	e.Answer = fmt.Sprintf("Median outage: %s. Acknowledged rows lost: %d.", strings.Join(words, ", "), lost)
-	e.Notes = append(e.Notes, "No published source measures an outage. An outage is the longest time between two acknowledged rows that the action touched; the ledger asks the new primary for every acknowledged row.")
+	runs := "one run of each"
+	if o.Runs > 1 {
+		runs = fmt.Sprintf("the median of %d runs of each, shortest and longest", o.Runs)
+	}
+	kept := "No acknowledged row was lost."
+	if lost > 0 {
+		kept = fmt.Sprintf("%s acknowledged rows were LOST.", thousands(int(lost)))
+	}
+	e.Answer = fmt.Sprintf("%s: %s. %s", strings.Join(words, "; "), runs, kept)
+	e.Beside = "nothing; no source of published figures measures an outage."
+	e.Notes = append(e.Notes, "An outage is the longest time between two acknowledged rows that the action touched; the ledger asks the new primary for every acknowledged row.")
 	return e, nil
 }
 
@@ -136,6 +149,9 @@ func (b *Bed) outage(ctx context.Context, o FailoverOptions, action Action, dir 
 	}
 	res.Outage = l.OutageBetween(at, ended)
 	begin, counts := l.Timeline(step)
+	if whole := int(ended.Sub(begin) / step); whole < len(counts) { // afterwards the writers were told to end
+		counts = counts[:max(whole, 0)]
+	}
 	for _, n := range counts {
 		res.series = append(res.series, float64(n)/step.Seconds())
 	}
@@ -201,7 +217,7 @@ func (t told) row(action Action, run int) []any {
 
 // draw adds the run to the charts, with the action at 0 s.
 func (t told) draw(e *report.Experiment, action Action) {
-	s := report.Series{Name: string(action), Unit: "acknowledged rows/s", Points: [][2]float64{}}
+	s := report.Series{Name: strings.ToLower(said[action]), Unit: "acknowledged rows/s", Points: [][2]float64{}}
 	for i, v := range t.series {
 		at := float64(i)*step.Seconds() - t.event
 		if at >= -3 && at <= 15 {
@@ -210,8 +226,8 @@ func (t told) draw(e *report.Experiment, action Action) {
 	}
 	e.Series = append(e.Series, s)
 	if len(e.Events) == 0 {
-		e.Events = append(e.Events, report.Event{At: 0, Label: "the primary is hit"})
+		e.Events = append(e.Events, report.Event{At: 0, Label: "the primary is hit, or asked to hand over"})
 	}
 	slices.SortFunc(t.perClient, func(a, b report.Bar) int { return len(a.Name)*100 + strings.Compare(a.Name, b.Name) - len(b.Name)*100 })
-	e.Bars = append(e.Bars, report.Bars{Title: fmt.Sprintf("Outage of each client, %s", action), Unit: "ms", Bars: t.perClient})
+	e.Bars = append(e.Bars, report.Bars{Title: "Outage of each client: " + strings.ToLower(said[action]), Each: "client", Unit: "ms", Bars: t.perClient})
 }

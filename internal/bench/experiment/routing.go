@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -64,7 +65,7 @@ func (b *Bed) Routing(ctx context.Context, o RoutingOptions) (report.Experiment,
 			if err != nil {
 				return err
 			}
-			reads.note(a.name, threads, reads.now(ctx)-before, r.Elapsed)
+			reads.note(a.name, threads, before, reads.now(ctx), r)
 			if side[threads] == nil {
 				side[threads] = &sample{}
 			}
@@ -207,55 +208,6 @@ func (b *Bed) replayed(ctx context.Context, sql string, least float64) error {
 	return nil
 }
 
-// diskReads counts what the servers asked their kernels for.
-type diskReads struct {
-	servers []string
-	sums    map[string]float64 // MB per second, by arm and threads
-	counts  map[string]int
-}
-
-func newDiskReads(ctx context.Context, b *Bed) *diskReads {
-	d := &diskReads{sums: map[string]float64{}, counts: map[string]int{}}
-	if b.Group == nil {
-		return d
-	}
-	members, err := b.Group.Members(ctx)
-	if err != nil {
-		return d
-	}
-	for _, m := range members {
-		if dsn := b.Group.Own(m); dsn != "" {
-			d.servers = append(d.servers, dsn)
-		}
-	}
-	return d
-}
-
-// now is the megabytes read so far by all servers.
-func (d *diskReads) now(ctx context.Context) (sum float64) {
-	for _, dsn := range d.servers {
-		v, err := number(ctx, dsn, "select coalesce(sum(blks_read), 0)::float8 * current_setting('block_size')::float8 / 1e6 from pg_stat_database")
-		if err == nil {
-			sum += v
-		}
-	}
-	return sum
-}
-
-func (d *diskReads) note(arm string, threads int, mb float64, took time.Duration) {
-	k := arm + strconv.Itoa(threads)
-	d.sums[k] += mb / took.Seconds()
-	d.counts[k]++
-}
-
-func (d *diskReads) mean(arm string, threads int) any {
-	k := arm + strconv.Itoa(threads)
-	if len(d.servers) == 0 || d.counts[k] == 0 {
-		return nil
-	}
-	return d.sums[k] / float64(d.counts[k])
-}
-
 func (b *Bed) routingReport(e *report.Experiment, o RoutingOptions, arms []arm, samples [2]map[int]*sample, reads *diskReads) error {
 	tables, sources, err := b.published("read_only_routing_2016.csv")
 	if err != nil {
@@ -269,56 +221,80 @@ func (b *Bed) routingReport(e *report.Experiment, o RoutingOptions, arms []arm, 
 		{Name: "primary", Unit: "MB/s", Published: true},
 		{Name: "routed", Unit: "s", Published: true},
 		{Name: "routed", Unit: "MB/s", Published: true},
-		{Name: one, Unit: "1/s"},
-		{Name: two, Unit: "1/s"},
 		{Name: one, Unit: "s"},
 		{Name: two, Unit: "s"},
+		{Name: one, Unit: "queries/s"},
+		{Name: two, Unit: "queries/s"},
 		{Name: "ratio", Unit: two + " / " + one},
 		{Name: "interval"},
 		{Name: "verdict"},
-		{Name: two + ": routed", Unit: "%"},
-		{Name: one + ": wire", Unit: "MB/s"},
-		{Name: two + ": wire", Unit: "MB/s"},
-		{Name: one + ": read", Unit: "MB/s"},
-		{Name: two + ": read", Unit: "MB/s"},
-		{Name: one + ": p99", Unit: "ms"},
-		{Name: two + ": p99", Unit: "ms"},
-		{Name: "client", Unit: "% of its processors"},
+		{Name: two + ": by secondaries", Unit: "%"},
 	}}
-	wire := func(r method.Result) float64 { return float64(r.Bytes) / 1e6 / r.Elapsed.Seconds() }
 	took := func(r method.Result) float64 { return r.Elapsed.Seconds() }
-	var last report.Comparison
 	for _, n := range o.Threads {
 		x, y, key := samples[0][n], samples[1][n], strconv.Itoa(n)
 		c := compare(x, y, method.HigherIsBetter)
 		t.Rows = append(t.Rows, []any{
 			key, b.figure(pub, key, "primary_s"), b.figure(pub, key, "primary_mb_s"), b.figure(pub, key, "routed_s"), b.figure(pub, key, "routed_mb_s"),
-			method.Median(x.values), method.Median(y.values), x.mean(took), y.mean(took),
-			finite(c.Ratio), fmt.Sprintf("%s to %s", report.Number(c.Low), report.Number(c.High)), string(c.Verdict), y.mean(method.Result.RoutedPct),
-			x.mean(wire), y.mean(wire), reads.mean(one, n), reads.mean(two, n), x.ms(99), y.ms(99),
-			100 * max(x.mean(func(r method.Result) float64 { return r.ClientCPU }), y.mean(func(r method.Result) float64 { return r.ClientCPU })),
+			x.mean(took), y.mean(took), method.Median(x.values), method.Median(y.values),
+			finite(c.Ratio), interval(c), string(c.Verdict), y.mean(method.Result.RoutedPct),
 		})
-		last = report.Comparison{
+		e.Comparisons = append(e.Comparisons, report.Comparison{
 			Name: threadsWord(n), Metric: "rate", Unit: "1/s", A: one, B: two, Comparison: c, Published: b.publishedRatio(pub, key, "routed_mb_s", "primary_mb_s"),
-		}
-		e.Comparisons = append(e.Comparisons, last)
+		})
 		for i, s := range []*sample{x, y} {
 			name := threadsWord(n) + "/" + arms[i].name
 			e.Metrics = append(e.Metrics, s.metric(name+"/rate", "1/s", method.HigherIsBetter), s.p99(name+"/p99"))
 			s.account(e)
 		}
 	}
-	e.Tables = append(e.Tables, t)
+	e.Tables = append(e.Tables, t, costTable(o, arms, samples), reads.table(o, arms, samples))
 	n := o.Threads[len(o.Threads)-1]
 	for i, a := range arms {
-		s := samples[i][n]
-		e.Percentiles = append(e.Percentiles, report.Distribution(fmt.Sprintf("%s, %s", a.name, threadsWord(n)), s.latency()))
+		e.Percentiles = append(e.Percentiles, report.Distribution(fmt.Sprintf("%s, %s", a.name, threadsWord(n)), samples[i][n].latency()))
 	}
-	e.Answer = fmt.Sprintf("At %s %s answers %s times as much as %s.", last.Name, two, inWords(last.Comparison), one)
-	if b.Group != nil {
-		e.Notes = append(e.Notes, "routed: all replicas in turn, the primary among them. read: what the servers asked their kernels for; wire: bytes of the rows' messages.")
-	}
+	b.routingAnswer(e, pub)
 	return nil
+}
+
+// routingAnswer is of the most threads, and of the fewest.
+func (b *Bed) routingAnswer(e *report.Experiment, pub report.Figures) {
+	last := e.Comparisons[len(e.Comparisons)-1]
+	if b.Group == nil {
+		e.Answer = fmt.Sprintf("With %s, %s answers %s times as many queries as %s.", last.Name, last.B, inWords(last.Comparison), last.A)
+	} else {
+		yes := map[method.Verdict]string{method.Faster: "Yes: with", method.Slower: "No: with"}[last.Verdict]
+		e.Answer = fmt.Sprintf("%s %s, all replicas together answer %s times as many queries as the primary alone.", cmp.Or(yes, "With"), last.Name, inWords(last.Comparison))
+		e.Notes = append(e.Notes, "routed: all replicas in turn, the primary among them. read: blocks that the servers asked their kernels for; wire: bytes of the rows' messages.")
+	}
+	if first := e.Comparisons[0]; first.Name != last.Name {
+		e.Answer += fmt.Sprintf(" With %s it is %s.", first.Name, inWords(first.Comparison))
+	}
+	one, _ := ratioOf(pub, "1", "routed_mb_s", "primary_mb_s")
+	twelve, _ := ratioOf(pub, "12", "routed_mb_s", "primary_mb_s")
+	e.Beside = fmt.Sprintf("%s times at 12 threads, %s at one (MB/s from disk, SQL Server 2016).", report.Number(twelve), report.Number(one))
+}
+
+// costTable is what the runs took besides time.
+func costTable(o RoutingOptions, arms []arm, samples [2]map[int]*sample) report.Table {
+	one, two := arms[0].name, arms[1].name
+	t := report.Table{Title: "Latency, bytes and the client", Columns: []report.Column{
+		{Name: "threads"},
+		{Name: one + ": p50", Unit: "ms"},
+		{Name: two + ": p50", Unit: "ms"},
+		{Name: one + ": p99", Unit: "ms"},
+		{Name: two + ": p99", Unit: "ms"},
+		{Name: one + ": wire", Unit: "MB/s"},
+		{Name: two + ": wire", Unit: "MB/s"},
+		{Name: "client", Unit: "% of its processors"},
+	}}
+	wire := func(r method.Result) float64 { return float64(r.Bytes) / 1e6 / r.Elapsed.Seconds() }
+	cpu := func(r method.Result) float64 { return 100 * r.ClientCPU }
+	for _, n := range o.Threads {
+		x, y := samples[0][n], samples[1][n]
+		t.Rows = append(t.Rows, []any{strconv.Itoa(n), x.ms(50), y.ms(50), x.ms(99), y.ms(99), x.mean(wire), y.mean(wire), max(x.mean(cpu), y.mean(cpu))})
+	}
+	return t
 }
 
 func threadsWord(n int) string {
@@ -326,16 +302,4 @@ func threadsWord(n int) string {
 		return "1 thread"
 	}
 	return strconv.Itoa(n) + " threads"
-}
-
-// inWords is a ratio for an answer.
-func inWords(c method.Comparison) string {
-	switch c.Verdict {
-	case method.Withheld:
-		return fmt.Sprintf("%s (no verdict: %s)", report.Number(c.Ratio), c.Why)
-	case method.NoDifference:
-		return fmt.Sprintf("%s (%s to %s: no difference shown)", report.Number(c.Ratio), report.Number(c.Low), report.Number(c.High))
-	case method.Faster, method.Slower:
-	}
-	return fmt.Sprintf("%s (%s to %s)", report.Number(c.Ratio), report.Number(c.Low), report.Number(c.High))
 }

@@ -90,7 +90,7 @@ func (b *Bed) readReport(e *report.Experiment, o ReadOptions, arms []arm, sample
 		}
 		t.Rows = append(t.Rows, []any{
 			string(f), pub[0], pub[1], method.Median(x.values), method.Median(y.values), finite(c.Ratio),
-			fmt.Sprintf("%s to %s", report.Number(c.Low), report.Number(c.High)), string(c.Verdict),
+			interval(c), string(c.Verdict),
 			y.mean(func(r method.Result) float64 { return float64(r.Bytes) / 1e6 / r.Elapsed.Seconds() }), y.mean(method.Result.RoutedPct),
 		})
 		e.Comparisons = append(e.Comparisons, report.Comparison{Name: string(f), Metric: "time", Unit: "s", A: one, B: two, Comparison: c})

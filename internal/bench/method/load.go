@@ -15,10 +15,10 @@ import (
 // Event is one operation that ended.
 type Event struct {
 	Outcome session.Outcome
-	State   string // SQLSTATE, or the session's word; of what was not answered
-	Server  string // that answered, if it is known
-	Routed  bool   // the server was a secondary
-	Retries int    // tries before this one
+	State   string   // SQLSTATE, or the session's word; of what was not answered
+	Server  string   // that answered, if it is known
+	Routed  bool     // the server was a secondary
+	Retried []string // SQLSTATE of each try before this one
 	Rows    int64
 	Bytes   int64
 }

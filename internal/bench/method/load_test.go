@@ -84,7 +84,7 @@ func TestClientsStay(t *testing.T) {
 	serve := workerFunc(func(context.Context) (Event, error) {
 		switch n.Add(1) % 4 {
 		case 0:
-			return Event{Outcome: session.Fail, State: "40001", Retries: 2}, nil
+			return Event{Outcome: session.Fail, State: "40001", Retried: []string{"40001", "40P01"}}, nil
 		case 1:
 			return Event{Outcome: session.Unknown, State: "eof"}, nil
 		}
@@ -94,7 +94,7 @@ func TestClientsStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.OK != 20 || r.Fail != 10 || r.Unknown != 10 || r.Errors["40001"] != 10 || r.Errors["eof"] != 10 || r.Retries != 20 {
+	if r.OK != 20 || r.Fail != 10 || r.Unknown != 10 || r.Errors["40001"] != 10 || r.Errors["eof"] != 10 || r.Retries["40P01"] != 10 {
 		t.Errorf("%+v", r)
 	}
 }

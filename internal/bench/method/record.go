@@ -48,7 +48,7 @@ func (p Point) Rate() float64 { return float64(p.OK) / p.Length.Seconds() }
 type Result struct {
 	Elapsed           time.Duration
 	OK, Fail, Unknown int64
-	Retries           int64
+	Retries           map[string]int64 // tries that were followed by another, by SQLSTATE
 	Rows, Bytes       int64
 	Latency           *hdrhistogram.Histogram // of answered operations, from their intended start
 	Service           *hdrhistogram.Histogram // the same, from their true start
@@ -88,7 +88,7 @@ type recorder struct {
 	mu        sync.Mutex
 	counting  bool
 	start     time.Time
-	cpu       time.Duration // of this process, at start
+	meter     Meter
 	total     Result
 	lateSum   time.Duration
 	serveSum  time.Duration
@@ -100,14 +100,14 @@ type recorder struct {
 
 func newRecorder() *recorder {
 	return &recorder{now: NewHistogram(), total: Result{
-		Latency: NewHistogram(), Service: NewHistogram(), Errors: map[string]int64{}, Servers: map[string]int64{},
+		Latency: NewHistogram(), Service: NewHistogram(), Errors: map[string]int64{}, Retries: map[string]int64{}, Servers: map[string]int64{},
 	}}
 }
 
 func (r *recorder) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.counting, r.start, r.cpu = true, time.Now(), processCPU()
+	r.counting, r.start, r.meter = true, time.Now(), StartMeter()
 	r.since = r.start
 }
 
@@ -117,7 +117,9 @@ func (r *recorder) add(m measured) {
 	r.lateSum += m.late
 	r.serveSum += m.service
 	t := &r.total
-	t.Retries += int64(m.Retries)
+	for _, state := range m.Retried {
+		t.Retries[state]++
+	}
 	if m.Outcome != session.OK {
 		t.Errors[m.State]++
 		r.nowErrors++
@@ -186,16 +188,30 @@ func (r *recorder) end() Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.total
-	t.Errors, t.Servers = maps.Clone(t.Errors), maps.Clone(t.Servers)
+	t.Errors, t.Retries, t.Servers = maps.Clone(t.Errors), maps.Clone(t.Retries), maps.Clone(t.Servers)
 	if !r.counting {
 		return t
 	}
 	t.Elapsed = time.Since(r.start)
-	t.ClientCPU = float64(processCPU()-r.cpu) / float64(t.Elapsed) / float64(runtime.NumCPU())
+	t.ClientCPU = r.meter.Share()
 	if r.serveSum > 0 {
 		t.ScheduleLag = float64(r.lateSum) / float64(r.serveSum)
 	}
 	return t
+}
+
+// Meter measures what this process takes of its machine.
+type Meter struct {
+	start time.Time
+	cpu   time.Duration
+}
+
+// StartMeter begins now.
+func StartMeter() Meter { return Meter{time.Now(), processCPU()} }
+
+// Share of all processors since the meter began, from 0 to 1.
+func (m Meter) Share() float64 {
+	return float64(processCPU()-m.cpu) / float64(max(time.Since(m.start), 1)) / float64(runtime.NumCPU())
 }
 
 // processCPU is the processor time of this process.

@@ -5,7 +5,6 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -116,6 +115,9 @@ func (r *Report) Print(w io.Writer) error {
 		if e.Answer != "" {
 			fmt.Fprintf(&b, "  %s\n  → %s\n", e.Question, e.Answer)
 		}
+		if e.Beside != "" {
+			fmt.Fprintf(&b, "    published, not measured: %s\n", e.Beside)
+		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -133,12 +135,7 @@ func (e Experiment) heading() string {
 func (t Table) print(b *strings.Builder) {
 	fmt.Fprintf(b, "  %s\n", t.Title)
 	w := tabwriter.NewWriter(b, 2, 8, 2, ' ', tabwriter.AlignRight)
-	var shown []int
-	for i, c := range t.Columns {
-		if !c.Published || slices.ContainsFunc(t.Rows, func(row []any) bool { return row[i] != nil }) {
-			shown = append(shown, i)
-		}
-	}
+	shown := t.measuredColumns()
 	line := func(cell func(i int) string) {
 		for _, i := range shown {
 			_, _ = fmt.Fprintf(w, "%s\t", cell(i)) // to memory

@@ -6,6 +6,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 )
 
@@ -39,8 +40,9 @@ var published = sync.OnceValues(func() (map[string]Figures, error) {
 		s := Source{row[0], row[1], row[2], row[3]}
 		if len(s.Origin) >= 4 && s.Origin[:4] == "same" { // as the line before, with a remark
 			s.Origin = last.Origin
-			if len(row[1]) > 4 {
-				s.Origin += ";" + row[1][4:]
+			if remark := row[1][4:]; remark != "" { // instead of the one that the origin had
+				origin, _, _ := strings.Cut(last.Origin, " (")
+				s.Origin = origin + remark
 			}
 		} else {
 			last = s

@@ -15,7 +15,7 @@ import (
 )
 
 // Schema names the version of result.json. Any change that a reader could notice makes another.
-const Schema = "coterie-bench/1"
+const Schema = "coterie-bench/2"
 
 //go:embed schema.json
 var schemaJSON []byte
@@ -43,8 +43,9 @@ type Experiment struct {
 	Name        string           `json:"name"`
 	Title       string           `json:"title"`
 	Question    string           `json:"question"`
-	Answer      string           `json:"answer"`  // a sentence, with its numbers
-	NotRun      string           `json:"not_run"` // why; empty: it ran
+	Answer      string           `json:"answer"`           // a sentence, with its numbers
+	Beside      string           `json:"published_answer"` // what was published to the same question, in a sentence; empty: nothing
+	NotRun      string           `json:"not_run"`          // why; empty: it ran
 	Scaled      bool             `json:"scaled"`
 	Conditions  []string         `json:"conditions"`
 	Published   []Source         `json:"published"` // of the published columns
@@ -54,8 +55,8 @@ type Experiment struct {
 	Series      []Series         `json:"series"`
 	Events      []Event          `json:"events"` // on the time axis of Series
 	Bars        []Bars           `json:"bars"`
-	Errors      map[string]int64 `json:"errors"` // operations that were not answered, by SQLSTATE or a word
-	Retries     int64            `json:"retries"`
+	Errors      map[string]int64 `json:"errors"`  // operations that were not answered, by SQLSTATE or a word
+	Retries     map[string]int64 `json:"retries"` // operations that were asked again, by the SQLSTATE that they failed with
 	Metrics     []Metric         `json:"metrics"`
 	Notes       []string         `json:"notes"`
 }
@@ -107,6 +108,7 @@ type Event struct {
 // Bars is a value for each of several things, such as the outage of each client.
 type Bars struct {
 	Title string `json:"title"`
+	Each  string `json:"each"` // what each bar is of
 	Unit  string `json:"unit"`
 	Bars  []Bar  `json:"bars"`
 }
@@ -186,6 +188,9 @@ func (r *Report) complete() {
 		e.Metrics, e.Notes = list(e.Metrics), list(e.Notes)
 		if e.Errors == nil {
 			e.Errors = map[string]int64{}
+		}
+		if e.Retries == nil {
+			e.Retries = map[string]int64{}
 		}
 		for j := range e.Tables {
 			e.Tables[j].Rows = list(e.Tables[j].Rows)

@@ -52,8 +52,8 @@ func sample() *Report {
 				{Name: "1 thread", Metric: "rate", Unit: "1/s", A: "primary", B: "routed", Comparison: method.Compare(a, a, method.HigherIsBetter).Withhold("client-bound: by hand")},
 			},
 			Percentiles: []Percentiles{Distribution("primary", h)}, Series: []Series{{"all clients", "1/s", points}, {"one <client>", "1/s", points[:50]}},
-			Events: []Event{{4.1, "n1 killed"}}, Bars: []Bars{{"Outage of each client", "ms", []Bar{{"1", 610}, {"2", 640}}}},
-			Errors: map[string]int64{"08007": 3}, Retries: 1, Notes: []string{"a note"},
+			Events: []Event{{4.1, "n1 killed"}}, Bars: []Bars{{"Outage of each client", "client", "ms", []Bar{{"1", 610}, {"2", 640}}}},
+			Errors: map[string]int64{"08007": 3}, Retries: map[string]int64{"40001": 1}, Beside: "1.64 times at 12 threads.", Notes: []string{"a note"},
 			Metrics: []Metric{{"12 threads/routed/rate", "1/s", method.HigherIsBetter, 26, 25, 27}, {"12 threads/routed/p99", "ms", method.LowerIsBetter, 10, 10, 10}},
 		}, {Name: "commit", Title: "Commit", Question: "What does a synchronous commit cost?", NotRun: "no network namespaces here"}},
 	}
@@ -102,7 +102,7 @@ func TestSchema(t *testing.T) {
 		t.Errorf("an empty report: %v", err)
 	}
 	for _, wrong := range []struct{ old, changed string }{
-		{`"schema": "coterie-bench/1"`, `"schema": "coterie-bench/2"`},
+		{`"schema": "coterie-bench/2"`, `"schema": "coterie-bench/1"`},
 		{`"verdict": "withheld",`, `"verdict": "splendid",`},
 		{`"why": "client-bound: by hand"`, `"when": "ever"`},
 		{`"scaled": true`, `"scaled": "yes"`},

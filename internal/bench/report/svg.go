@@ -115,17 +115,38 @@ func (p *picture) grid(x, y axis, xName, yName string, xLabel func(float64) stri
 	p.add(`<text transform="translate(14 %s) rotate(-90)" class="l" text-anchor="middle">%s</text>`, px((y.from+y.to)/2), escape(yName))
 }
 
-// legend names the series, in a line below the title.
-func (p *picture) legend(names []string) {
+// legendLine is how high a line of a legend is.
+const legendLine = 15.0
+
+// place is where a name of a legend stands.
+type place struct{ x, y float64 }
+
+// legendPlaces lays names out below the title, in as many lines as they need, and says how high that is.
+func legendPlaces(names []string) (places []place, height float64) {
 	if len(names) < 2 {
-		return
+		return nil, 0
 	}
-	x := marginLeft
-	for i, n := range names {
-		p.add(`<rect x="%s" y="22" width="10" height="4" class="f%d"/>`, px(x), i%seriesColours)
-		p.text(x+14, 28, "l", "start", n)
-		x += 26 + 6.4*float64(len([]rune(n)))
+	x, y := marginLeft, 34.0
+	for _, n := range names {
+		width := 28 + 6.2*float64(len([]rune(n)))
+		if x > marginLeft && x+width > chartWidth {
+			x, y = marginLeft, y+legendLine
+		}
+		places = append(places, place{x, y})
+		x += width
 	}
+	return places, y - 34 + legendLine
+}
+
+// chart begins a picture with two axes below its title and the names of its series.
+func chart(title string, names []string) (p *picture, x, y axis) {
+	places, extra := legendPlaces(names)
+	p = newPicture(title, chartHeight+extra)
+	for i, at := range places {
+		p.add(`<rect x="%s" y="%s" width="12" height="4" rx="2" class="f%d"/>`, px(at.x), px(at.y-6), i%seriesColours)
+		p.text(at.x+17, at.y, "l", "start", names[i])
+	}
+	return p, axis{from: marginLeft, to: chartWidth - marginRight}, axis{from: chartHeight + extra - marginEnd, to: marginTop + extra}
 }
 
 func (p *picture) path(points [][2]float64, x, y axis, class, title string) {
@@ -140,35 +161,42 @@ func (p *picture) path(points [][2]float64, x, y axis, class, title string) {
 	p.add(`"><title>%s</title></path>`, escape(title))
 }
 
-func chartAxes() (x, y axis) {
-	return axis{from: marginLeft, to: chartWidth - marginRight}, axis{from: chartHeight - marginEnd, to: marginTop}
-}
-
-// overTime draws rates, and marks what happened.
-func overTime(e Experiment) template.HTML {
-	if len(e.Series) == 0 {
-		return ""
-	}
-	x, y := chartAxes()
-	var names []string
-	x.low = math.Inf(1)
+// overTime draws what was measured over time, a chart for each unit, and marks what happened.
+func overTime(e Experiment) (charts []template.HTML) {
+	var units []string
 	for _, s := range e.Series {
-		names = append(names, s.Name)
-		for _, at := range s.Points {
-			x.low, x.high, y.high = min(x.low, at[0]), max(x.high, at[0]), max(y.high, at[1])
+		if !slices.Contains(units, s.Unit) {
+			units = append(units, s.Unit)
 		}
 	}
-	if x.high <= x.low || y.high == 0 {
+	for _, unit := range units {
+		list := slices.DeleteFunc(slices.Clone(e.Series), func(s Series) bool { return s.Unit != unit })
+		if c := seriesChart(unit, list, e.Events); c != "" {
+			charts = append(charts, c)
+		}
+	}
+	return charts
+}
+
+func seriesChart(unit string, list []Series, events []Event) template.HTML {
+	var names []string
+	left, right, top := math.Inf(1), 0.0, 0.0
+	for _, s := range list {
+		names = append(names, s.Name)
+		for _, at := range s.Points {
+			left, right, top = min(left, at[0]), max(right, at[0]), max(top, at[1])
+		}
+	}
+	if right <= left || top == 0 {
 		return ""
 	}
-	y.high *= 1.06
-	p := newPicture("Over time", chartHeight)
-	p.legend(names)
-	p.grid(x, y, "seconds", e.Series[0].Unit, Number)
-	for i, s := range e.Series {
+	p, x, y := chart("Over time: "+unit, names)
+	x.low, x.high, y.high = left, right, top*1.06
+	p.grid(x, y, "seconds", unit, Number)
+	for i, s := range list {
 		p.path(s.Points, x, y, fmt.Sprintf("p s%d", i%seriesColours), s.Name)
 	}
-	for i, ev := range e.Events {
+	for i, ev := range events {
 		at := x.at(ev.At)
 		p.line(at, y.from, at, y.to, "e")
 		anchor := "start"
@@ -183,23 +211,21 @@ func overTime(e Experiment) template.HTML {
 
 // percentileChart draws latency beside the share of operations that took longer, both on logarithmic axes.
 func percentileChart(list []Percentiles) template.HTML {
-	x, y := chartAxes()
-	x.log, y.log = true, true
-	x.low, x.high, y.low, y.high = 1, 10, math.Inf(1), 0
+	right, bottom, top := 10.0, math.Inf(1), 0.0
 	var names []string
 	for _, d := range list {
 		for _, at := range d.Points {
-			x.high = max(x.high, 100/(100-at[0]))
-			y.low, y.high = min(y.low, at[1]), max(y.high, at[1])
+			right = max(right, 100/(100-at[0]))
+			bottom, top = min(bottom, at[1]), max(top, at[1])
 		}
 		names = append(names, d.Name)
 	}
-	if y.high == 0 {
+	if top == 0 {
 		return ""
 	}
-	y.low, y.high = max(y.low/1.3, 1e-3), y.high*1.3
-	p := newPicture("Latency by percentile", chartHeight)
-	p.legend(names)
+	p, x, y := chart("Latency by percentile", names)
+	x.log, x.low, x.high = true, 1, right
+	y.log, y.low, y.high = true, max(bottom/1.3, 1e-3), top*1.3
 	for _, v := range y.ticks() {
 		p.line(x.from, y.at(v), x.to, y.at(v), "g")
 		p.text(x.from-6, y.at(v)+4, "l", "end", Number(v))
@@ -210,7 +236,7 @@ func percentileChart(list []Percentiles) template.HTML {
 			p.text(x.at(v), y.from+17, "l", "middle", strconv.FormatFloat(q, 'f', -1, 64)+" %")
 		}
 	}
-	p.text((x.from+x.to)/2, y.from+34, "l", "middle", "of operations took no longer than")
+	p.text((x.from+x.to)/2, y.from+34, "l", "middle", "so many of the operations took no longer")
 	p.add(`<text transform="translate(14 %s) rotate(-90)" class="l" text-anchor="middle">milliseconds</text>`, px((y.from+y.to)/2))
 	for i, d := range list {
 		var points [][2]float64
@@ -267,15 +293,15 @@ func barChart(b Bars) template.HTML {
 	if len(b.Bars) == 0 {
 		return ""
 	}
-	x, y := chartAxes()
+	top := 0.0
 	for _, one := range b.Bars {
-		y.high = max(y.high, one.Value)
+		top = max(top, one.Value)
 	}
-	if y.high == 0 {
-		y.high = 1
+	if top == 0 {
+		top = 1
 	}
-	y.high *= 1.1
-	p := newPicture(b.Title, chartHeight)
+	p, x, y := chart(b.Title, nil)
+	y.high = top * 1.1
 	for _, v := range y.ticks() {
 		p.line(x.from, y.at(v), x.to, y.at(v), "g")
 		p.text(x.from-6, y.at(v)+4, "l", "end", Number(v))
@@ -292,5 +318,8 @@ func barChart(b Bars) template.HTML {
 		}
 	}
 	p.line(x.from, y.from, x.to, y.from, "a")
+	if b.Each != "" {
+		p.text((x.from+x.to)/2, y.from+34, "l", "middle", b.Each)
+	}
 	return p.done()
 }

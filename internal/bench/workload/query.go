@@ -134,15 +134,17 @@ type querier struct {
 // Do implements method.Worker.
 func (q *querier) Do(ctx context.Context) (method.Event, error) {
 	args := q.Params.next()
-	for try := 0; ; try++ {
+	var retried []string
+	for {
 		e, err := q.client.do(ctx, func(ctx context.Context, conn *pgx.Conn, e *method.Event) error { return q.ask(ctx, conn, args, e) })
-		e.Retries = try
-		if err != nil || try >= q.Retries || e.State != "40001" && e.State != "40P01" {
+		e.Retried = retried
+		if err != nil || len(retried) >= q.Retries || e.State != "40001" && e.State != "40P01" {
 			if e.Outcome == session.Fail {
 				session.Pause(ctx)
 			}
 			return e, err
 		}
+		retried = append(retried, e.State)
 	}
 }
 

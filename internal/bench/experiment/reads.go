@@ -1,0 +1,96 @@
+package experiment
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/coteriedb/coterie/internal/bench/method"
+	"github.com/coteriedb/coterie/internal/bench/report"
+)
+
+// diskReads counts what each server asked its kernel for, and which of them answered.
+type diskReads struct {
+	servers map[string]string  // connection strings, by name
+	mb      map[string]float64 // MB, by arm, threads and server
+	seconds map[string]float64 // by arm and threads
+}
+
+func newDiskReads(ctx context.Context, b *Bed) *diskReads {
+	d := &diskReads{servers: map[string]string{}, mb: map[string]float64{}, seconds: map[string]float64{}}
+	if b.Group == nil {
+		return d
+	}
+	members, err := b.Group.Members(ctx)
+	if err != nil {
+		return d
+	}
+	for _, m := range members {
+		if dsn := b.Group.Own(m); dsn != "" {
+			d.servers[m] = dsn
+		}
+	}
+	return d
+}
+
+// now is the megabytes read so far, by server. Who cannot be asked is not in it.
+func (d *diskReads) now(ctx context.Context) map[string]float64 {
+	mb := map[string]float64{}
+	for name, dsn := range d.servers {
+		v, err := number(ctx, dsn, "select coalesce(sum(blks_read), 0)::float8 * current_setting('block_size')::float8 / 1e6 from pg_stat_database")
+		if err == nil {
+			mb[name] = v
+		}
+	}
+	return mb
+}
+
+func (d *diskReads) note(arm string, threads int, before, after map[string]float64, r method.Result) {
+	k := arm + strconv.Itoa(threads)
+	d.seconds[k] += r.Elapsed.Seconds()
+	for name, v := range after {
+		if was, ok := before[name]; ok {
+			d.mb[k+name] += v - was
+		}
+	}
+}
+
+// table says what each replica answered and read.
+func (d *diskReads) table(o RoutingOptions, arms []arm, samples [2]map[int]*sample) report.Table {
+	t := report.Table{Title: "By replica", Columns: []report.Column{{Name: "threads"}, {Name: "arm"}}}
+	names := map[string]bool{}
+	for name := range d.servers {
+		names[name] = true
+	}
+	for _, side := range samples {
+		for _, s := range side {
+			for _, r := range s.results {
+				for name := range r.Servers {
+					names[name] = true
+				}
+			}
+		}
+	}
+	sorted := slices.Sorted(maps.Keys(names))
+	for _, name := range sorted {
+		t.Columns = append(t.Columns, report.Column{Name: name + " answered", Unit: "%"}, report.Column{Name: name + " read", Unit: "MB/s"})
+	}
+	for _, n := range o.Threads {
+		for i, a := range arms {
+			k, row := a.name+strconv.Itoa(n), []any{strconv.Itoa(n), a.name}
+			for _, name := range sorted {
+				row = append(row, samples[i][n].mean(func(r method.Result) float64 { return 100 * float64(r.Servers[name]) / float64(max(r.OK, 1)) }), d.rate(k, name))
+			}
+			t.Rows = append(t.Rows, row)
+		}
+	}
+	return t
+}
+
+func (d *diskReads) rate(k, name string) any {
+	if d.servers[name] == "" || d.seconds[k] <= 0 {
+		return nil
+	}
+	return d.mb[k+name] / d.seconds[k]
+}
