@@ -118,7 +118,7 @@ func (n *node) newListener() (*listener.Server, error) {
 		ReadWrite: strings.Join(readWrite, ","), ReadOnly: n.cfg.ReadOnly.Listen, Rules: rules, Logger: n.log.With("part", "listener"),
 		Certificate: n.sessions.cert.Load, Routes: n.sessions.routes.Load, Changed: n.sessions.Changed,
 		Backend: n.backend, Verifier: n.verifier, Gate: n.agent.Gate, Node: n.nodeNumber(), ForwardCancel: n.forwardCancel,
-		MockSecret: n.mockSecret(), Console: n.language.serveConsole, ConsoleRole: n.language.role,
+		MockSecret: n.mockSecret(), NameClient: n.cfg.NameClients, Console: n.language.serveConsole, ConsoleRole: n.language.role,
 	}
 	if n.pg != nil {
 		c.FlushLSN, c.Durable, c.Confirm, c.Strict = n.pg.CurrentFlush, n.durable, n.confirmLead, n.strict

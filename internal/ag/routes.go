@@ -119,10 +119,13 @@ func (r *Routes) TakesReaders() bool {
 	return false
 }
 
-// Listed says whether that replica is in the list in force.
-func (r *Routes) Listed(id ReplicaID) bool {
-	return slices.ContainsFunc(r.ReadList, func(set []ReplicaID) bool { return slices.Contains(set, id) })
+// Entry is the first entry of the list in force that names the replica, counted from 1; 0: none does.
+func (r *Routes) Entry(id ReplicaID) int {
+	return 1 + slices.IndexFunc(r.ReadList, func(set []ReplicaID) bool { return slices.Contains(set, id) })
 }
+
+// Listed says whether that replica is in the list in force.
+func (r *Routes) Listed(id ReplicaID) bool { return r.Entry(id) > 0 }
 
 func (r *Routes) primary() (Target, bool, bool) {
 	t, found := r.Target(r.Primary)

@@ -89,7 +89,9 @@ type Session struct {
 	Database string       `json:"database"`
 	Client   string       `json:"client"`
 	TLS      string       `json:"tls"`
+	Identity string       `json:"tls_identity"` // of the client's certificate
 	Intent   ag.Intent    `json:"intent"`
+	Entry    int          `json:"list_entry"` // of the routing list, that won; 0: none was asked
 	Replica  ag.ReplicaID `json:"replica"`
 	State    string       `json:"state"`
 	Since    time.Time    `json:"since"`

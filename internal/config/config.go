@@ -43,6 +43,8 @@ type Config struct {
 	HBA string `yaml:"hba,omitempty"`
 	// TLSOnly refuses clients without TLS.
 	TLSOnly bool `yaml:"tls_only,omitempty"`
+	// NameClients has the application_name of every session, in pg_stat_activity and the server's log, end with its client's address.
+	NameClients bool `yaml:"application_name_add_host,omitempty"`
 	// Tablespaces says where a tablespace of another node is kept on this one, by its location there; others are at the same path.
 	Tablespaces map[string]string `yaml:"tablespaces,omitempty"`
 	// SeedingsAtOnce is how many heavy copies may be made of this node at a time; 0: one. Others wait for their turn.

@@ -366,7 +366,8 @@ func TestServeBackendIsStrict(t *testing.T) {
 	ok := "user\x00postgres\x00database\x00postgres\x00coterie.intent\x00READ_WRITE\x00"
 	for name, c := range map[string]struct{ params, want string }{
 		"as a listener":        {ok, "open"},
-		"physical replication": {ok + "replication\x00true\x00", "08P01"},
+		"physical replication": {ok + "replication\x00true\x00", "open"},
+		"another spelling":     {ok + "replication\x00yes\x00", "08P01"},
 		"options":              {ok + "options\x00-c a=b\x00", "08P01"},
 		"duplicate":            {ok + "User\x00other\x00", "08P01"},
 		"no intent":            {"user\x00postgres\x00", "08P01"},

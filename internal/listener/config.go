@@ -116,6 +116,8 @@ type Config struct {
 	MockSecret []byte
 	// AllowPlainMD5 permits the md5 method without TLS from other hosts.
 	AllowPlainMD5 bool
+	// NameClient has a session's application_name carry the client's address, after what the client calls itself.
+	NameClient bool
 	// Loops is how many event loops carry plain sessions of the local server; 0 = Loops(), negative = none, goroutines carry all.
 	Loops  int
 	Limits Limits

@@ -162,6 +162,9 @@ func TestEd25519Certificates(t *testing.T) {
 	if got := value[string](t, conn, "select session_user::text"); got != "alice" {
 		t.Errorf("logged in as %s", got)
 	}
+	if x := g.srv.Sessions()[0]; x.Identity != "alice" || x.TLS != "TLSv1.3" {
+		t.Errorf("known as %q by %s", x.Identity, x.TLS)
+	}
 	_ = conn.Close(t.Context())
 	psql, err := exec.LookPath("psql")
 	if err != nil {

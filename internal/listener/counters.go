@@ -16,8 +16,10 @@ type SessionInfo struct {
 	User       string       `json:"user"`
 	Database   string       `json:"database"`
 	ClientAddr string       `json:"client_addr"`
-	TLS        string       `json:"tls,omitempty"` // version, empty without TLS
+	TLS        string       `json:"tls,omitempty"`          // version, empty without TLS
+	Identity   string       `json:"tls_identity,omitempty"` // common name of the client's certificate, empty without one
 	Intent     ag.Intent    `json:"intent"`
+	Entry      int          `json:"list_entry,omitempty"` // of the read-only routing list, by which the replica was chosen; 0 for READ_WRITE
 	Replica    ag.ReplicaID `json:"replica"`
 	Epoch      ag.Epoch     `json:"epoch"`
 	PID        uint32       `json:"pid"`   // of the backend; 0 if relayed

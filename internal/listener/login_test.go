@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -88,8 +89,26 @@ func TestIdentityAndParameters(t *testing.T) {
 		t.Errorf("pid %d, key has %d", got, conn.PgConn().PID())
 	}
 	list := g.srv.Sessions()
-	if len(list) != 1 || list[0].User != "alice" || list[0].State != "idle" || list[0].Replica != "a" || list[0].PID != conn.PgConn().PID() {
+	if len(list) != 1 || list[0].User != "alice" || list[0].State != "idle" || list[0].Replica != "a" || list[0].Entry != 0 || list[0].PID != conn.PgConn().PID() {
 		t.Errorf("sessions %+v", list)
+	}
+}
+
+// With NameClient the application_name ends with the client's address, and is as long as PostgreSQL keeps it.
+func TestNameClient(t *testing.T) {
+	g := newGroup(t, func(c *Config) { c.Rules, c.NameClient = trustAll, true })
+	for given, want := range map[string]string{"": "", "app": "app - ", strings.Repeat("n", 60): "nnn"} {
+		conn := g.mustDial(g.rw, "user=postgres application_name='"+given+"'")
+		got := value[string](t, conn, "show application_name")
+		if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, conn.PgConn().Conn().LocalAddr().String()) || len(got) > maxName {
+			t.Errorf("%q became %q", given, got)
+		}
+	}
+	if conn := g.mustDial(g.rw, "user=postgres application_name=sub replication=database"); conn != nil {
+		watch := g.mustDial(g.rw, "user=postgres")
+		if got := value[string](t, watch, "select string_agg(application_name, ',') from pg_stat_activity where backend_type = 'walsender' and application_name like 'sub%'"); got != "sub" {
+			t.Errorf("a stream is called %q", got)
+		}
 	}
 }
 
@@ -251,6 +270,54 @@ func TestReplication(t *testing.T) {
 	if _, err := conn.PgConn().Exec(t.Context(), "IDENTIFY_SYSTEM").ReadAll(); err != nil {
 		t.Error(err)
 	}
+	if _, err := g.dial(g.rw, "user=cdc password=secret replication=database application_name=Cot_b_1"); sqlstate(err) != "28000" {
+		t.Errorf("by the name of a member: %v", err)
+	}
+}
+
+// Physical replication passes where a rule names it: a role for it, a whole copy with its log, by the primary's port and the readers', and
+// never under the name of a member.
+func TestPhysicalReplication(t *testing.T) {
+	rules, err := ParseHBA(strings.NewReader("host replication cdc,alice all scram-sha-256\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGroup(t, func(c *Config) { c.Rules = rules })
+	g.role("alice", "login password 'secret'")
+	g.role("cdc", "login replication password 'secret'")
+	for rest, want := range map[string]string{
+		"user=alice replication=true": "42501", "user=cdc replication=yes application_name=cot_b_1": "28000",
+		"user=cdc replication=1 options='-c application_name=COT_b_1'": "28000", "user=postgres replication=true": "28000", "user=cdc replication=database": "28000",
+	} {
+		if _, err := g.dial(g.rw, "password=secret "+rest); sqlstate(err) != want {
+			t.Errorf("%s: %v, want %s", rest, err, want)
+		}
+	}
+	bin, err := postgresBin()
+	if err != nil {
+		t.Skip(err)
+	}
+	host, port, err := net.SplitHostPort(g.rw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), "copy")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "pg_basebackup"), "-h", host, "-p", port, "-U", "cdc", "-D", copied, "-X", "stream", "-c", "fast", "--no-sync")
+	cmd.Env = append(os.Environ(), "PGPASSWORD=secret", "PGSSLMODE=disable")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("pg_basebackup: %v\n%s", err, out)
+	}
+	if _, err := os.Stat(filepath.Join(copied, "global", "pg_control")); err != nil {
+		t.Error(err)
+	}
+	reader, err := g.dial(g.ro, "user=cdc password=secret replication=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.PgConn().Exec(t.Context(), "IDENTIFY_SYSTEM").ReadAll(); err != nil {
+		t.Error(err)
+	}
+	_ = reader.Close(t.Context())
 }
 
 // Addresses of IPv4 and of IPv6 are served side by side, chosen ones or all.

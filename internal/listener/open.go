@@ -18,8 +18,8 @@ import (
 // may pass are repeated: the client sees latency.
 func (c *client) open(ctx context.Context, rule Rule) error {
 	p := c.newPatience()
-	l := proven{rule: rule, logical: c.start.replication == replicationLogical}
-	if l.logical && c.intent == ag.ReadOnly {
+	l := proven{rule: rule, replication: c.start.replication != replicationNone}
+	if c.start.replication == replicationLogical && c.intent == ag.ReadOnly {
 		return fatal("replication", stateNotSupported, "logical replication runs on the primary: connect with READ_WRITE intent")
 	}
 	for {
@@ -40,7 +40,7 @@ func (c *client) open(ctx context.Context, rule Rule) error {
 // proven is what a client has proved since it asked for its session, however many tries that takes.
 type proven struct {
 	rule          Rule
-	logical       bool         // it wants logical replication
+	replication   bool         // it wants a stream, and has to have a role for that
 	judge         ag.ReplicaID // whose role facts were used
 	asked         time.Time    // when it was asked for them
 	role          Role
@@ -53,7 +53,7 @@ const roleAge = time.Second
 // openOn is one try, on the replica of the route; it returns when the session has ended, or with an error. Again says that the
 // error may pass.
 func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, err error) {
-	needed := l.rule.needsRole() || l.logical
+	needed := l.rule.needsRole() || l.replication
 	if needed && (r.ID != l.judge || l.authenticated && time.Since(l.asked) > roleAge) {
 		asked := time.Now()
 		fresh, err := c.judge(ctx, r)
@@ -74,7 +74,7 @@ func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, er
 			return c.openOn(ctx, r, l)
 		}
 	}
-	if l.logical && !l.role.Replication && !l.role.Super {
+	if l.replication && !l.role.Replication && !l.role.Super {
 		return false, fatal("replication", "42501", "must be superuser or replication role to start walsender")
 	}
 	x, err := c.connect(ctx, r)
@@ -216,7 +216,7 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 		return nil, errClient
 	}
 	c.log.Info("session opened", "session", x.id, "user", x.user, "database", x.database, "client", x.addr,
-		"tls", x.tls, "intent", x.intent, "replica", x.replica, "epoch", x.epoch, "pid", x.pid, "fell_back", r.fellBack)
+		"tls", x.tls, "tls_identity", x.identity, "intent", x.intent, "replica", x.replica, "epoch", x.epoch, "pid", x.pid, "fell_back", r.fellBack)
 	return x, nil
 }
 
@@ -296,7 +296,11 @@ func (c *client) packet(addr string) []byte {
 	if c.tlsState != nil {
 		tls = tlsName(c.tlsState.Version)
 	}
-	return c.start.packet(
+	start := c.start
+	if c.srv.cfg.NameClient && start.replication == replicationNone { // standbys are known by that name
+		start = start.named(addr)
+	}
+	return start.packet(
 		setting{"coterie.client_addr", addr}, setting{"coterie.tls", tls}, setting{"coterie.intent", string(c.intent)},
 		setting{"coterie.reads", string(cmp.Or(c.start.reads, readsLease))})
 }
@@ -364,10 +368,13 @@ func (c *client) newSession(r route, backend net.Conn, done <-chan struct{}) *se
 	x := &session{
 		srv: c.srv, user: c.start.user, database: c.start.database, addr: c.address(), intent: c.intent, reads: c.start.reads,
 		replica: r.ID, epoch: r.epoch, since: time.Now(), client: c.conn, raw: c.raw, backend: backend,
-		onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, cut: make(chan struct{}),
+		onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, entry: r.entry, cut: make(chan struct{}),
 	}
 	if c.tlsState != nil {
 		x.tls = tlsName(c.tlsState.Version)
+		if len(c.tlsState.VerifiedChains) > 0 {
+			x.identity = c.tlsState.PeerCertificates[0].Subject.CommonName
+		}
 	}
 	x.longKey = c.start.minor >= 2
 	x.setInput(r.Local, done)

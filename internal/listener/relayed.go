@@ -115,7 +115,7 @@ func (x *session) readHello(packet []byte) *pgError {
 	seen := make(map[string]bool)
 	for _, p := range params {
 		name := strings.ToLower(p.name)
-		if seen[name] || name == "options" || name == "replication" && p.value != "database" {
+		if seen[name] || name == "options" || name == "replication" && p.value != "database" && p.value != "true" {
 			return fatal("malformed", stateProtocolViolation, "not a session of a listener")
 		}
 		seen[name] = true

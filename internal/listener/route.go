@@ -20,6 +20,7 @@ type route struct {
 	ag.Target
 	epoch    ag.Epoch
 	fellBack bool
+	entry    int             // of the routing list; 0: none was asked
 	changed  <-chan struct{} // closed when the routes that named it are no longer in force; nil: not told
 }
 
@@ -57,7 +58,11 @@ func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <
 	if !ok {
 		return route{}, next, false
 	}
-	return route{Target: t, epoch: routes.Epoch, fellBack: fellBack, changed: next}, next, true
+	r = route{Target: t, epoch: routes.Epoch, fellBack: fellBack, changed: next}
+	if intent == ag.ReadOnly {
+		r.entry = routes.Entry(t.ID)
+	}
+	return r, next, true
 }
 
 // route waits until a replica serves the client's intent, as long as the patience lasts.

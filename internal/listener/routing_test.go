@@ -101,14 +101,25 @@ func TestRoundRobinAndFallback(t *testing.T) {
 	if seen := count(8); seen["b"] != 4 || seen["c"] != 4 {
 		t.Errorf("round robin: %v", seen)
 	}
+	entry := func(want int) {
+		t.Helper()
+		conn := g.mustDial(g.ro, "user=postgres")
+		waitFor(t, "the others are gone", func() bool { return len(g.srv.Sessions()) == 1 })
+		if got := g.srv.Sessions()[0].Entry; got != want {
+			t.Errorf("entry %d won, want %d", got, want)
+		}
+		_ = conn.Close(t.Context())
+	}
+	entry(1)
 	r := fullRoutes(1)
 	r.Targets[1].Healthy, r.Targets[2].Readable = false, false
 	g.publish(r)
 	if seen := count(3); seen["a"] != 3 {
 		t.Errorf("fallback: %v", seen)
 	}
+	entry(2)
 	st := g.srv.Stats()
-	if st.FellBack != 3 || st.Routed[RoutedKey{"a", ag.ReadOnly}] != 3 || st.Routed[RoutedKey{"b", ag.ReadOnly}] != 4 {
+	if st.FellBack != 4 || st.Routed[RoutedKey{"a", ag.ReadOnly}] != 4 || st.Routed[RoutedKey{"b", ag.ReadOnly}] != 5 {
 		t.Errorf("stats %+v", st)
 	}
 	r = fullRoutes(1)

@@ -95,9 +95,7 @@ func (c *client) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if start.replication == replicationPhysical {
-		bad := fatal("replication", stateInvalidAuth, "physical replication does not pass the listener")
-		bad.hint = "Replicas of the group are added with \"coterie join\"."
+	if bad := start.checkStandby(); bad != nil {
 		return bad
 	}
 	rules := *c.srv.rules.Load()

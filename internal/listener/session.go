@@ -21,6 +21,7 @@ type session struct {
 	id             uint64
 	user, database string
 	addr, tls      string
+	identity       string // of the client's certificate
 	intent         ag.Intent
 	reads          reads
 	replica        ag.ReplicaID
@@ -29,6 +30,7 @@ type session struct {
 	relayed        bool // the client is at another node's listener
 	onPrimary      bool // it can write
 	fellBack       bool
+	entry          int // of the routing list, that won; 0: none was asked
 	pid            uint32
 	realKey        [8]byte                // of the backend
 	backendKey     atomic.Pointer[[]byte] // the same, of a relayed session: pid and secret
@@ -247,7 +249,7 @@ func (x *session) state() string {
 
 func (x *session) info() SessionInfo {
 	return SessionInfo{
-		ID: x.id, User: x.user, Database: x.database, ClientAddr: x.addr, TLS: x.tls, Intent: x.intent, Replica: x.replica,
+		ID: x.id, User: x.user, Database: x.database, ClientAddr: x.addr, TLS: x.tls, Identity: x.identity, Intent: x.intent, Entry: x.entry, Replica: x.replica,
 		Epoch: x.epoch, PID: x.pid, State: x.state(), Since: x.since, Relayed: x.relayed,
 		BytesIn: x.bytesIn.Load(), BytesOut: x.bytesOut.Load(), Path: x.path(), Backend: cmp.Or(x.backendFrom, backendOwn),
 	}

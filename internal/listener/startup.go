@@ -131,6 +131,20 @@ func (s *startup) set(p setting) {
 	s.settings = append(s.settings, p)
 }
 
+// named is the packet with the client's address in its application_name, as far as PostgreSQL keeps a name.
+func (s *startup) named(addr string) *startup {
+	named := *s
+	named.settings = slices.Clone(s.settings)
+	name := addr
+	for _, p := range s.settings {
+		if strings.EqualFold(p.name, "application_name") && p.value != "" {
+			name = strings.ToValidUTF8(p.value[:min(len(p.value), max(0, maxName-len(addr)-3))], "") + " - " + addr
+		}
+	}
+	named.set(setting{"application_name", name})
+	return &named
+}
+
 // fixesRole says that the packet sets the role of the session, which DISCARD ALL does not go back to.
 func (s *startup) fixesRole() bool {
 	return slices.ContainsFunc(s.settings, func(p setting) bool {
@@ -181,6 +195,24 @@ func (s *startup) setReplication(value string) *pgError {
 	return nil
 }
 
+// memberPrefix begins the names by which the group's own members are known to the primary: an acknowledgement under such a name counts.
+const memberPrefix = "cot_"
+
+// checkStandby refuses a stream that would pass for one of the group's own.
+func (s *startup) checkStandby() *pgError {
+	if s.replication == replicationNone {
+		return nil
+	}
+	for _, p := range s.settings {
+		if strings.EqualFold(p.name, "application_name") && strings.HasPrefix(strings.ToLower(p.value), memberPrefix) {
+			bad := fatal("replication", stateInvalidAuth, "an application_name that begins with %q is for members of the group", memberPrefix)
+			bad.hint = "Replicas of the group are added with \"coterie join\"; another standby or tool takes another name."
+			return bad
+		}
+	}
+	return nil
+}
+
 // parseBool reads a boolean as PostgreSQL does: unique prefixes, any case.
 func parseBool(value string) (on, ok bool) {
 	v := strings.ToLower(value)
@@ -201,8 +233,11 @@ func (s *startup) packet(extra ...setting) []byte {
 	add := func(name, value string) { body = appendCString(appendCString(body, name), value) }
 	add("user", s.user)
 	add("database", s.database)
-	if s.replication == replicationLogical {
+	switch s.replication {
+	case replicationLogical:
 		add("replication", "database")
+	case replicationPhysical:
+		add("replication", "true")
 	}
 	for _, p := range s.settings {
 		add(p.name, p.value)
