@@ -92,6 +92,9 @@ func mount(o Options, g *gate) (*fuse.Server, error) {
 			DirectMountStrict: os.Geteuid() == 0, AllowOther: os.Geteuid() == 0,
 			DisabledCapabilities: fuse.CAP_PASSTHROUGH, // it would go round the gate
 			DisableXAttrs:        true,
+			// Nobody else changes what is below, so the kernel need not drop what it has cached when the modification time is a new
+			// one. It would do so beside a write that is under way, and read back what stood there before.
+			ExplicitDataCacheControl: true,
 		},
 	})
 	if err != nil {
