@@ -45,7 +45,7 @@ func TestLogReadsAsWritten(t *testing.T) {
 		defer f.Close()
 		log := make([]byte, size)
 		for at := 0; at < size && !over.Load() && time.Now().Before(end); {
-			from, to := at, min(at+50+rand.IntN(400), size) //nolint:gosec // a test's choice
+			from, to := at, min(at+50+rand.IntN(400), size)
 			for ; at < to; at++ {
 				log[at] = written(at)
 			}
