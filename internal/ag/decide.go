@@ -201,7 +201,13 @@ func (v View) open() bool {
 	if v.Local.Restart != 0 && !v.replicated(v.Local.Restart) {
 		return false
 	}
-	return v.Local.Opened == v.epoch() || v.Record.State.K >= 1 || v.Record.State.Epoch == v.epoch() && v.Local.Sync.N == 0
+	switch st := v.Record.State; {
+	case v.Local.Opened == v.epoch():
+		return true
+	case st.K == 0:
+		return st.Epoch == v.epoch() && v.Local.Sync.N == 0
+	}
+	return v.Local.Sync.Proven && v.replicated(v.Local.EndOfRec) // V may be the heirs still, none of which has come
 }
 
 // replicated reports whether as many members of V as the record promises have flushed what this server had when it was started again,

@@ -238,7 +238,7 @@ func TestChooseTakesTheLongestLog(t *testing.T) {
 	}
 }
 
-func TestLeadStartsWithNothingPromised(t *testing.T) {
+func TestLeadStartsWithNothingItDoesNotKnow(t *testing.T) {
 	v := promoting()
 	promoted(&v)
 	c := Decide(v).Commit
@@ -284,6 +284,9 @@ func TestOpen(t *testing.T) {
 	}{
 		{"opened before", func(v *View) { v.Record.State.K = 0 }, true},
 		{"first time with k of 1", func(v *View) { v.Local.Opened = 0 }, true},
+		{"first time, not proven", func(v *View) { v.Local.Opened, v.Local.Sync.Proven = 0, false }, false},
+		{"first time, nobody of V has come", func(v *View) { v.Local.Opened, v.Streams = 0, nil }, false},
+		{"first time, who came has not flushed the end of recovery", func(v *View) { v.Local.Opened, v.Local.EndOfRec = 0, 201 }, false},
 		{"first time with k of 0", func(v *View) { v.Local.Opened, v.Record.State.K = 0, 0 }, false},
 		{"first time, recorded as degraded", func(v *View) {
 			v.Local.Opened, v.Record.State.K, v.Local.Sync = 0, 0, Sync{Proven: true}

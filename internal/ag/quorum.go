@@ -200,7 +200,7 @@ func wantedSync(v View) Sync {
 	for _, id := range eligible {
 		s, known := v.stream(id)
 		was := slices.Contains(v.Local.Sync.P, id)
-		if known && s.Open && (s.Close || was) || was && !v.lost(id) && (v.copyKnown(id) || s.Silent < v.firstStream()) {
+		if known && s.Open && (s.Close || was) || was && !v.lost(id) && (v.came(id) || s.Silent < v.firstStream()) {
 			p = append(p, id)
 		}
 	}
@@ -220,6 +220,14 @@ func (v View) copyKnown(id ReplicaID) bool {
 	s, _ := v.stream(id)
 	_, in := v.Record.State.InV(id)
 	return s.Copy != "" || in
+}
+
+// came reports whether a member has streamed in this epoch: its stream said which copy it holds, or V does, and is not what the epoch
+// started with.
+func (v View) came(id ReplicaID) bool {
+	s, _ := v.stream(id)
+	heirs := v.Local.Opened != v.epoch() && v.Local.EndOfRec != 0 && !v.Local.Attached
+	return s.Copy != "" || v.copyKnown(id) && !heirs
 }
 
 // FirstStreamTimeout is how long a new leader waits for the streams of the members it was promoted with, before it goes on with those

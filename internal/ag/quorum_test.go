@@ -265,6 +265,13 @@ func TestNextSync(t *testing.T) {
 		{"none has come within 3 s: degraded, on the record first", func(v *View) { promotedAlone(v, FirstMemberTimeout) }, func(s SyncStep) bool {
 			return s.Set == nil && s.State != nil && s.State.K == 0 && s.State.Setting.N == 0
 		}},
+		{"nor any of those whom the epoch started with", func(v *View) {
+			heirs := v.Record.State.V
+			promotedAlone(v, FirstMemberTimeout)
+			v.Record.State.V, v.Record.State.K, v.Local.Opened = heirs, 1, 0
+		}, func(s SyncStep) bool {
+			return s.Set == nil && s.State != nil && s.State.K == 0 && s.State.Setting.N == 0
+		}},
 		{"and not while one is required", func(v *View) {
 			promotedAlone(v, time.Hour)
 			one := 1

@@ -84,13 +84,17 @@ type TimelineEntry struct {
 type EpochRecord struct {
 	Epoch  Epoch     `json:"epoch"`
 	Phase  Phase     `json:"phase"`
-	Leader ReplicaID `json:"leader"`           // the candidate during SEAL, the chosen replica from PROMOTE on
-	TLI    Timeline  `json:"tli,omitempty"`    // from PROMOTE on: the timeline id of this epoch
-	MaxTLI Timeline  `json:"max_tli"`          // the highest timeline id ever allotted, carried from epoch to epoch so that none is used twice
-	From   Position  `json:"from,omitzero"`    // from PROMOTE on: where the epoch's timeline leaves its parent, as expected
-	Copy   CopyID    `json:"copy,omitempty"`   // during PROMOTE: the copy that was chosen, if it is known; no other may be promoted
-	Forced bool      `json:"forced,omitempty"` // an operator accepted the loss
-	Reason string    `json:"reason,omitempty"`
+	Leader ReplicaID `json:"leader"`         // the candidate during SEAL, the chosen replica from PROMOTE on
+	TLI    Timeline  `json:"tli,omitempty"`  // from PROMOTE on: the timeline id of this epoch
+	MaxTLI Timeline  `json:"max_tli"`        // the highest timeline id ever allotted, carried from epoch to epoch so that none is used twice
+	From   Position  `json:"from,omitzero"`  // from PROMOTE on: where the epoch's timeline leaves its parent, as expected
+	Copy   CopyID    `json:"copy,omitempty"` // during PROMOTE: the copy that was chosen, if it is known; no other may be promoted
+	// V and K during PROMOTE: what was acknowledged in earlier epochs is on at least K of V, beside the chosen copy, and the log of each of V is
+	// a beginning of the chosen one. The epoch starts with them (View.inherited).
+	V      []Member `json:"v,omitempty"`
+	K      int      `json:"k,omitempty"`
+	Forced bool     `json:"forced,omitempty"` // an operator accepted the loss
+	Reason string   `json:"reason,omitempty"`
 }
 
 // State is the value of the store's /state key. Its meaning: every commit acknowledged so far is on at least K members of

@@ -105,6 +105,7 @@ func (v View) sealOrChoose() Plan {
 	e := v.Record.Epoch
 	e.Phase, e.Leader, e.MaxTLI = PhasePromote, best.Member, e.MaxTLI+1
 	e.TLI, e.From, e.Copy = e.MaxTLI, best.Position, best.Copy
+	e.V, e.K = v.heirs(best)
 	e.Reason = fmt.Sprintf("%s: sealed at %s, the furthest of %d", v.Record.Epoch.Reason, best.Position, len(v.Seals))
 	return Plan{Rule: RuleChoose, Because: e.Reason, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e}}
 }
@@ -231,11 +232,12 @@ func (v View) promoteOrLead() Plan {
 			Actions: []Action{Promote{Epoch: e.Epoch, TLI: e.TLI, Sync: v.FirstSync()}},
 		}
 	}
-	e.Phase, e.Copy = PhaseLead, ""
 	st := State{
-		Epoch: e.Epoch, Leader: v.Self, Copy: v.Local.Copy, V: []Member{}, K: 0,
+		Epoch: e.Epoch, Leader: v.Self, Copy: v.Local.Copy,
 		Basis: Position{e.TLI, v.Local.EndOfRec}, Timelines: v.history(), Setting: v.Local.Sync.Setting(), Seq: v.Record.State.Seq + 1,
 	}
+	st.V, st.K = v.inherited()
+	e.Phase, e.Copy, e.V, e.K = PhaseLead, "", nil, 0
 	if last := v.Record.State; last.Leader != v.Self && v.reaches(last.Leader) {
 		st.Former = Member{last.Leader, last.Copy}
 	}
@@ -278,22 +280,4 @@ func (v View) history() []TimelineEntry {
 		}
 	}
 	return h
-}
-
-// FirstSync is the setting a new primary starts with, in force before promotion: it is protected from its first commit
-// (safety specification 2.3).
-func (v View) FirstSync() Sync {
-	eligible := v.Group.syncSecondaries(v.Self)
-	_, required := v.Group.CommitTarget(len(eligible))
-	var p []ReplicaID
-	for _, id := range eligible {
-		if v.reaches(id) || slices.ContainsFunc(v.Seals, func(s SealReport) bool { return s.Member == id }) {
-			p = append(p, id)
-		}
-	}
-	if len(p) < required {
-		p = eligible
-	}
-	slices.Sort(p)
-	return Sync{P: p, N: min(max(1, required), len(p))}
 }

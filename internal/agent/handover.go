@@ -163,11 +163,12 @@ func (h *handover) finish(ctx context.Context, x ag.LSN) error {
 		return err
 	}
 	h.step("handing over to " + string(h.op.To))
-	return h.commit(ctx, need)
+	return h.commit(ctx, need, clean)
 }
 
 // commit is the step after which the target leads: the writer itself has stopped and released, so no seal is needed.
-func (h *handover) commit(ctx context.Context, final ag.Position) error {
+// A server that had to be killed may have more than the target, and counts for nothing.
+func (h *handover) commit(ctx context.Context, final ag.Position, clean bool) error {
 	a, e := h.a, h.v.Record.Epoch
 	e.Epoch++
 	e.Phase, e.Leader, e.From = ag.PhasePromote, h.op.To, final
@@ -178,6 +179,9 @@ func (h *handover) commit(ctx context.Context, final ag.Position) error {
 	e.Copy = m.Copy // no other copy than the one that was counted may be promoted
 	e.MaxTLI++
 	e.TLI, e.Forced = e.MaxTLI, false
+	if clean {
+		e.V, e.K = h.v.Heirs(h.op.To)
+	}
 	e.Reason = fmt.Sprintf("planned failover from %s", a.cfg.Self)
 	ctx, cancel := context.WithTimeout(ctx, commitBudget)
 	defer cancel()

@@ -260,13 +260,19 @@ func TestPlannedFailoverOfUnknownOutcome(t *testing.T) {
 	})
 }
 
-// A server that did not stop in order may have WAL that nobody got: it is taken over only with all that was acknowledged.
+// A server that did not stop in order may have WAL that nobody got: it is taken over only with all that was acknowledged, and the next epoch
+// does not start with its copy.
 func TestPlannedFailoverWithAHardStop(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
 		l.Node("a").Fail("stop", agtest.ErrAfterEffect)
 		l.plan("c")
 		l.Node("a").Fail("stop", nil)
+		for _, r := range l.Record.Past() {
+			if e := r.Epoch; e.K != 0 || len(e.V) != 0 {
+				t.Errorf("%s of epoch %d starts with %v, %d", e.Phase, e.Epoch, e.V, e.K)
+			}
+		}
 		l.formed(l.leader(30*time.Second), time.Minute)
 	})
 }

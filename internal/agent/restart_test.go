@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -46,7 +47,7 @@ func TestRestartOfThePrimarysAgent(t *testing.T) {
 		l.write("a")
 		l.formed("a", time.Minute)
 		now, s := l.Record.Snapshot().Record, l.Node("a").State()
-		if now.Epoch != was || s.Starts != starts || len(s.Fences) != 0 || !s.Running {
+		if !reflect.DeepEqual(now.Epoch, was) || s.Starts != starts || len(s.Fences) != 0 || !s.Running {
 			t.Errorf("%+v after %+v, %+v", now.Epoch, was, s)
 		}
 		l.wait("the restart is over", 10*time.Second, func() bool { return !l.Record.Snapshot().Record.Lead.Restarting })

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -187,6 +188,38 @@ func TestDoubleFailover(t *testing.T) {
 				l.formed(third, time.Minute)
 				l.write(third)
 			})
+		})
+	}
+}
+
+// The death of the new primary as soon as the record says that it leads, before anybody streams from it, needs nobody's word: whoever was sealed
+// with it has everything, and leads (F65). It never comes back.
+func TestPrimaryDiesAsItLeads(t *testing.T) {
+	for _, planned := range []bool{false, true} {
+		inBubble(t, func(l *lab) {
+			l.write("a")
+			time.Sleep(time.Second) // all stand at the same position
+			was := l.epoch()
+			if planned {
+				l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpPlanned, To: "b", Epoch: was})
+			} else {
+				l.kill("a")
+			}
+			l.wait("somebody leads", 30*time.Second, func() bool {
+				e := l.Record.Snapshot().Record.Epoch
+				return e.Epoch > was && e.Phase == ag.PhaseLead
+			})
+			next := l.Record.Snapshot().Record.Epoch.Leader
+			l.kill(next)
+			past := l.Record.Past()
+			i := slices.IndexFunc(past, func(r ag.Record) bool { return r.Epoch.Epoch > was && r.Epoch.Phase == ag.PhaseLead })
+			if r := past[i]; r.State.K != 1 {
+				t.Errorf("planned: %t; the record says when %s begins to lead: %+v", planned, next, r)
+			}
+			if !planned {
+				l.start("a")
+			}
+			l.write(l.leader(time.Minute, next))
 		})
 	}
 }

@@ -13,6 +13,7 @@ func (m *Model) handOver(w *World, i int) {
 			return
 		}
 		b := n.busy
+		b.epoch.v, b.epoch.k = m.heirs(w, i, to)
 		w.stop(i)
 		n.busy = b
 		return
@@ -24,6 +25,15 @@ func (m *Model) handOver(w *World, i int) {
 	}
 }
 
+// heirs is View.Heirs in package ag.
+func (m *Model) heirs(w *World, i, to int) (v [maxMembers]copyID, k uint8) {
+	ms, have := m.view(w, i, env{epoch: w.epoch, state: w.state}).Heirs(names[to])
+	for _, x := range ms {
+		v[index(x.ID)] = copyOf(x.Copy)
+	}
+	return v, uint8(have)
+}
+
 // successor is the transaction that ends a hand-over.
 func (m *Model) successor(w *World, i int) pending {
 	n := &w.nodes[i]
@@ -31,6 +41,7 @@ func (m *Model) successor(w *World, i int) pending {
 	e.epoch, e.phase, e.leader, e.maxTLI, e.forced = e.epoch+1, promote, uint8(to+1), e.maxTLI+1, false
 	e.tli, e.copy = e.maxTLI, w.state.v[to]
 	e.fromTLI, e.fromLSN = m.logs.tli(n.log), m.logs.depth(n.log)
+	e.v, e.k = n.busy.epoch.v, n.busy.epoch.k
 	return pending{kind: committing, guardState: true, staleEpoch: n.busy.staleEpoch, staleState: n.busy.staleState, hasEpoch: true, epoch: e}
 }
 

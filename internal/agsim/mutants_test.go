@@ -276,7 +276,7 @@ var mutants = []mutant{
 		v.Local.Quarantine, v.Local.Health = "", ag.Health{}
 	})},
 	{name: "a record older than one seen before is believed", group: five, seeds: 20000, flaw: flawBelieve, decide: ag.Decide},
-	{name: "a member whose copy is to be dropped is waited for", group: trioAll, first: 4706, seeds: 4707, because: "healed", decide: see(func(v *ag.View) {
+	{name: "a member whose copy is to be dropped is waited for", group: trioAll, first: 700, seeds: 2000, only: odds{distrust: 100, crash: 60, serverCrash: 60, planned: 80}, because: "healed", decide: see(func(v *ag.View) {
 		for i := range v.Streams {
 			v.Streams[i].Gone = false
 		}
@@ -288,6 +288,32 @@ var mutants = []mutant{
 		}
 		return p
 	}},
+	{name: "an epoch starts with whoever was sealed", group: trio, bounds: Bounds{Epochs: 2, Writes: 1, States: 400_000}, because: "lack", decide: edit(func(_ ag.View, p *ag.Plan) {
+		if p.Rule == ag.RuleChoose {
+			p.Commit.Epoch.K = len(p.Commit.Epoch.V)
+		}
+	})},
+	{name: "an epoch starts with those who have what is on k of the sealed members", group: five, seeds: 6000, because: "lack", decide: edit(func(v ag.View, p *ag.Plan) {
+		var at []ag.Position
+		for _, s := range v.Seals {
+			if m, in := v.Record.State.InV(s.Member); in && m.Copy == s.Copy {
+				at = append(at, s.Position)
+			}
+		}
+		if k := v.Record.State.K; p.Rule == ag.RuleChoose && k >= 1 && len(at) >= k {
+			slices.SortFunc(at, func(x, y ag.Position) int { return y.Compare(x) })
+			p.Commit.Epoch.K = 0
+			for _, s := range v.Seals {
+				in := slices.Contains(p.Commit.Epoch.V, ag.Member{ID: s.Member, Copy: s.Copy})
+				if in && s.Position.Compare(at[k-1]) >= 0 {
+					p.Commit.Epoch.K++
+				}
+			}
+		}
+	})},
+	{name: "clients are let in before one has come of those whom an epoch starts with", group: trio, bounds: Bounds{Epochs: 2, States: 400_000}, because: "S6", decide: edit(func(v ag.View, p *ag.Plan) {
+		p.Open = p.Open || v.Role() == ag.RolePrimary && v.Lease.Valid && v.Local.Armed == v.Record.Epoch.Epoch && v.Record.State.K >= 1
+	})},
 	{name: "a candidate leads before it has the whole tail", group: trioManual, bounds: Bounds{Epochs: 2, Writes: 1, States: 400_000}, because: "S1", decide: see(func(v *ag.View) {
 		for _, s := range v.Seals {
 			if v.Local.SourceEp == v.Record.Epoch.Epoch && s.Member == v.Local.Source {

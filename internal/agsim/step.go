@@ -143,6 +143,10 @@ func (m *Model) commitOf(n *node, e env, c ag.Commit) pending {
 		if c.Epoch.Copy != "" {
 			b.epoch.copy = copyOf(c.Epoch.Copy)
 		}
+		b.epoch.k = uint8(c.Epoch.K)
+		for _, x := range c.Epoch.V {
+			b.epoch.v[index(x.ID)] = copyOf(x.Copy)
+		}
 	}
 	if c.State != nil {
 		b.hasState = true

@@ -243,26 +243,31 @@ func incarnation(n uint8) string { return incarnations[min(int(n), len(incarnati
 
 var incarnations = [...]string{"first", "second", "third", "later"}
 
+func members(v [maxMembers]copyID) []ag.Member {
+	ms := []ag.Member{}
+	for j, c := range v {
+		if c != 0 {
+			ms = append(ms, ag.Member{ID: names[j], Copy: c.id()})
+		}
+	}
+	return ms
+}
+
 // record is the record as the node read it. The revisions are all 1: what became of a key since the view is in the pending plan.
 func (m *Model) record(e env) ag.Record {
 	r := ag.Record{Revs: ag.Revisions{Epoch: 1, State: 1, Lead: 1}}
 	r.Epoch = ag.EpochRecord{
 		Epoch: ag.Epoch(e.epoch.epoch), Phase: phases[e.epoch.phase], TLI: ag.Timeline(e.epoch.tli),
 		MaxTLI: ag.Timeline(e.epoch.maxTLI), Forced: e.epoch.forced, Copy: e.epoch.copy.id(), Leader: names[e.epoch.leader-1], Reason: "claimed",
-		From: ag.Position{Timeline: ag.Timeline(e.epoch.fromTLI), LSN: ag.LSN(e.epoch.fromLSN)},
+		From: ag.Position{Timeline: ag.Timeline(e.epoch.fromTLI), LSN: ag.LSN(e.epoch.fromLSN)}, V: members(e.epoch.v), K: int(e.epoch.k),
 	}
 	r.State = ag.State{
-		Epoch: ag.Epoch(e.state.epoch), Copy: e.state.copy.id(), K: int(e.state.k), V: []ag.Member{},
+		Epoch: ag.Epoch(e.state.epoch), Copy: e.state.copy.id(), K: int(e.state.k), V: members(e.state.v),
 		Timelines: m.logs.timelines(e.state.basis), Seq: 1, Leader: names[e.state.leader-1],
 		Setting: ag.Setting{P: e.state.set.p.ids(), N: int(e.state.set.n)},
 	}
 	if e.state.former != 0 {
 		r.State.Former = ag.Member{ID: names[e.state.former-1], Copy: e.state.fcopy.id()}
-	}
-	for j, c := range e.state.v {
-		if c != 0 {
-			r.State.V = append(r.State.V, ag.Member{ID: names[j], Copy: c.id()})
-		}
 	}
 	r.Lead = ag.Lead{
 		Epoch: r.Epoch.Epoch, Holder: r.Epoch.Leader, Incarnation: incarnation(e.incarnation), Released: e.released, Restarting: e.restarting,

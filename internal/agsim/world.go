@@ -116,6 +116,8 @@ type epochRec struct {
 
 	fromTLI, fromLSN uint16
 	copy             copyID
+	v                [maxMembers]copyID
+	k                uint8
 }
 
 // stateRec is /state. v holds the copy of each member of V, 0 for those outside.

@@ -2,6 +2,7 @@ package agtest
 
 import (
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ func StoreSuite(t *testing.T, open func(t *testing.T) (x, y agent.Store)) {
 			t.Fatal(err)
 		}
 		got := read(t, y).Record
-		if got.Epoch != e || got.State.K != 1 || len(got.State.V) != 1 || got.State.Seq != st.Seq {
+		if !reflect.DeepEqual(got.Epoch, e) || got.State.K != 1 || len(got.State.V) != 1 || got.State.Seq != st.Seq {
 			t.Errorf("%+v", got)
 		}
 		if got.Revs.Epoch == r.Revs.Epoch || got.Revs.State == r.Revs.State || got.Revs.Lead != r.Revs.Lead {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -166,7 +167,7 @@ func testBootstrap(t *testing.T, w world) {
 	snap, err := s.Read(ctx)
 	ok(t, err)
 	r := snap.Record
-	if r.Epoch != firstEpoch || r.State.Copy != "c1" || r.Revs.Epoch == 0 || r.Revs.Epoch != r.Revs.State || r.Revs.Lead != 0 {
+	if !reflect.DeepEqual(r.Epoch, firstEpoch) || r.State.Copy != "c1" || r.Revs.Epoch == 0 || r.Revs.Epoch != r.Revs.State || r.Revs.Lead != 0 {
 		t.Fatalf("record after bootstrap: %+v", r)
 	}
 	if snap.Group.Name != "orders" || len(snap.Group.Replicas) != 3 || snap.GroupRev != r.Revs.Epoch || snap.StoreRev < snap.GroupRev || snap.Op != nil {
@@ -189,7 +190,7 @@ func testReplace(t *testing.T, w world) {
 	ok(t, s.Replace(ctx, firstGroup(testGroup), later, st)) // again
 	snap, err = s.Read(ctx)
 	ok(t, err)
-	if snap.Record.Epoch != later || snap.Record.State.Seq != 30 || snap.Record.Revs.Lead != 0 || snap.Store == 0 {
+	if !reflect.DeepEqual(snap.Record.Epoch, later) || snap.Record.State.Seq != 30 || snap.Record.Revs.Lead != 0 || snap.Store == 0 {
 		t.Fatalf("%+v", snap)
 	}
 	want(t, s.Replace(ctx, firstGroup(testGroup), firstEpoch, firstState), ErrConflict)
@@ -228,7 +229,7 @@ func testCommit(t *testing.T, w world) {
 	other := w.open(t, testGroup, "n2", "n2-1")
 	got, err := other.Commit(ctx, ag.Revisions{Epoch: r2.Revs.Epoch, State: -1, Lead: r2.Revs.Lead}, Change{Epoch: &next})
 	ok(t, err)
-	if got.Epoch != next || got.State.K != 1 || got.Revs.State <= r2.Revs.State {
+	if !reflect.DeepEqual(got.Epoch, next) || got.State.K != 1 || got.Revs.State <= r2.Revs.State {
 		t.Fatalf("takeover returned %+v", got)
 	}
 	_, err = s.Commit(ctx, ag.Revisions{Epoch: r2.Revs.Epoch, State: -1, Lead: -1}, Change{State: &st})
@@ -248,7 +249,7 @@ func testTakeoverRace(t *testing.T, w world) {
 				e := ag.EpochRecord{Epoch: r.Epoch.Epoch + 1, Phase: ag.PhaseSeal, Leader: name}
 				got, err := s.Commit(ctx, r.Revs, Change{Epoch: &e})
 				switch {
-				case err == nil && got.Epoch == e:
+				case err == nil && reflect.DeepEqual(got.Epoch, e):
 					wins.Add(1)
 				case !errors.Is(err, ErrConflict):
 					t.Errorf("round %d: %s got %+v, %v", round, name, got.Epoch, err)
