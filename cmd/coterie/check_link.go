@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -13,36 +12,33 @@ import (
 	"github.com/coteriedb/coterie/internal/api"
 )
 
+// checkLinkTime bounds the question, which another member may have to be asked, by way of a third one.
+const checkLinkTime = 10 * time.Second
+
 func checkLink() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "link A B", Short: "What the link between two replicas measures, and how it is carried for that reason",
-		Long: `Prints round trip, loss, rate, the transport chosen for the WAL between two replicas, and why it was chosen. One of the two is this
-node (--node). There are links between the primary and each of its secondaries. Exit code 3 if there is none between these two now.`,
-		Args: args(2, "the names of two replicas"),
+		Use: "link A B", Short: "What the way between two members measures, and how WAL is carried by it for that reason",
+		Long: `Prints round trip, loss, rate, the transport chosen for the WAL between two members, and why it was chosen. A is asked, from any node
+(--node). Where no WAL flows between the two, the way is measured by a few calls, and what is printed is the choice that AUTO would begin with. Exit
+code 3 if one of them does not answer.`,
+		Args: args(2, "the names of two members"),
 		RunE: func(c *cobra.Command, names []string) error {
 			cl, err := client(c)
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(c.Context(), 2*time.Second)
+			ctx, cancel := context.WithTimeout(c.Context(), checkLinkTime)
 			defer cancel()
-			s, err := cl.Status(ctx)
+			from := ag.ReplicaID(names[0])
+			l, err := cl.Link(ctx, api.LinkRequest{From: from, To: ag.ReplicaID(names[1])})
 			if err != nil {
 				return noAgent(c, err)
 			}
-			peer, err := otherOf(s.Node, names)
-			if err != nil {
-				return err
-			}
-			at := slices.IndexFunc(s.Links, func(l api.Link) bool { return l.Peer == peer })
-			if at < 0 {
-				return unhealthy("no WAL flows between %s and %s now; links are between the primary (%s) and its secondaries, see coterie status", s.Node, peer, s.Primary)
-			}
 			if asJSON {
-				return printJSON(c, s.Links[at])
+				return printJSON(c, l)
 			}
-			_, err = fmt.Fprint(c.OutOrStdout(), describeLink(s.Node, s.Links[at]))
+			_, err = fmt.Fprint(c.OutOrStdout(), describeLink(from, l))
 			return err
 		},
 	}
@@ -50,20 +46,13 @@ node (--node). There are links between the primary and each of its secondaries. 
 	return c
 }
 
-func otherOf(self ag.ReplicaID, names []string) (ag.ReplicaID, error) {
-	switch string(self) {
-	case names[0]:
-		return ag.ReplicaID(names[1]), nil
-	case names[1]:
-		return ag.ReplicaID(names[0]), nil
-	}
-	return "", usage("this node is %s: ask the agent of %s or %s with --node, on its machine", self, names[0], names[1])
-}
-
 func describeLink(self ag.ReplicaID, l api.Link) string {
-	loss := "no packets counted yet"
+	loss, since := "no packets counted yet", "the last 10 s"
+	if l.Idle {
+		since = "the open connections"
+	}
 	if l.Packets > 0 {
-		loss = fmt.Sprintf("%.2g %% (%d of %d packets of the last 10 s)", float64(l.Lost)*100/float64(l.Packets), l.Lost, l.Packets)
+		loss = fmt.Sprintf("%.2g %% (%d of %d packets of %s)", float64(l.Lost)*100/float64(l.Packets), l.Lost, l.Packets, since)
 	}
 	rate := "unknown"
 	if l.Rate > 0 {
@@ -77,16 +66,21 @@ func describeLink(self ag.ReplicaID, l api.Link) string {
 	if reason == "" {
 		reason = "chosen at " + string(l.Peer) + ", which dialled: ask there"
 	}
-	var b strings.Builder
-	for _, line := range [][2]string{
+	lines := [][2]string{
 		{"round trip", fmt.Sprintf("%.3g ms", l.RTT)},
 		{"loss", loss},
 		{"rate", rate},
-		{"transport", fmt.Sprintf("%s (%s); open: %s", l.Transport, l.Congestion, strings.Join(l.Legs, ", "))},
+		{"transport", fmt.Sprintf("%s; open: %s", strings.TrimSpace(l.Transport+" "+l.Congestion), strings.Join(l.Legs, ", "))},
 		{"small frames", twice},
 		{"compression", fmt.Sprintf("%s at %s, ratio %.3g so far", l.Codec, self, l.Ratio)},
 		{"reason", reason},
-	} {
+	}
+	if l.Idle {
+		lines[3][1] = fmt.Sprintf("none now: no WAL flows between %s and %s; AUTO would begin with %s", self, l.Peer, strings.Join(l.Legs, ", "))
+		lines[5][1] = l.Codec
+	}
+	var b strings.Builder
+	for _, line := range lines {
 		fmt.Fprintf(&b, "%-13s %s\n", line[0], line[1])
 	}
 	return b.String()

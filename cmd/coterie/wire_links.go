@@ -134,31 +134,35 @@ func (l *links) status() []link.Status {
 func (l *links) describe() []api.Link {
 	var out []api.Link
 	for _, s := range l.status() {
-		a := api.Link{
-			Peer: ag.ReplicaID(s.Peer), Dialled: s.Dialled, Twice: s.Twice, Reason: s.Reason, RTT: float64(s.RTT.Microseconds()) / 1000,
-			Packets: s.Packets, Lost: s.Lost, Codec: s.Codec, Sent: s.Sent, SentEncoded: s.SentEncoded, Ratio: s.Ratio(),
-			EncodeSeconds: s.SendBusy.Seconds(), Received: s.Received, ReceivedEncoded: s.ReceivedCoded, DecodeSeconds: s.ReceiveBusy.Seconds(),
-			SentTwice: s.SentTwice, Resent: s.Resent, Doubles: s.Doubles,
-		}
-		for _, leg := range s.Legs {
-			text := leg.Kind + " " + leg.Congestion
-			if leg.Via != "" {
-				text += " by way of " + leg.Via
-			}
-			a.Legs = append(a.Legs, text)
-			if leg.Main {
-				a.Transport, a.Congestion, a.Rate, a.Via = leg.Kind, leg.Congestion, leg.Rate, ag.ReplicaID(leg.Via)
-			}
-		}
-		if a.Via != "" {
-			a.Reason = fmt.Sprintf("%s does not answer directly, and %s relays; %s", a.Peer, a.Via, a.Reason)
-		}
-		for _, e := range s.Events {
-			a.Events = append(a.Events, api.LinkEvent(e))
-		}
-		out = append(out, a)
+		out = append(out, describeStatus(s))
 	}
 	return out
+}
+
+func describeStatus(s link.Status) api.Link {
+	a := api.Link{
+		Peer: ag.ReplicaID(s.Peer), Dialled: s.Dialled, Twice: s.Twice, Reason: s.Reason, RTT: float64(s.RTT.Microseconds()) / 1000,
+		Packets: s.Packets, Lost: s.Lost, Codec: s.Codec, Sent: s.Sent, SentEncoded: s.SentEncoded, Ratio: s.Ratio(),
+		EncodeSeconds: s.SendBusy.Seconds(), Received: s.Received, ReceivedEncoded: s.ReceivedCoded, DecodeSeconds: s.ReceiveBusy.Seconds(),
+		SentTwice: s.SentTwice, Resent: s.Resent, Doubles: s.Doubles,
+	}
+	for _, leg := range s.Legs {
+		text := strings.TrimSpace(leg.Kind + " " + leg.Congestion)
+		if leg.Via != "" {
+			text += " by way of " + leg.Via
+		}
+		a.Legs = append(a.Legs, text)
+		if leg.Main {
+			a.Transport, a.Congestion, a.Rate, a.Via = leg.Kind, leg.Congestion, leg.Rate, ag.ReplicaID(leg.Via)
+		}
+	}
+	if a.Via != "" {
+		a.Reason = fmt.Sprintf("%s does not answer directly, and %s relays; %s", a.Peer, a.Via, a.Reason)
+	}
+	for _, e := range s.Events {
+		a.Events = append(a.Events, api.LinkEvent(e))
+	}
+	return a
 }
 
 // close ends every link and waits for them.

@@ -225,6 +225,7 @@ func (n *node) serveControl() {
 		return n.pg.Verifier(ctx, user)
 	})
 	n.handle("durable", n.durableHere)
+	n.handle(methodLink, n.linkFor)
 	n.handle("standing", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) { return n.standing(ctx) })
 	n.language.serveControl(n.handle)
 	n.handle("cancel", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {

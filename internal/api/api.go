@@ -41,6 +41,8 @@ type Node interface {
 	CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error)
 	// Seedings lists a replica's copies and verifications, oldest first.
 	Seedings(ctx context.Context, id ag.ReplicaID) (any, error)
+	// Link says what a way between two members measures and how WAL travels by it, as the first one sees it.
+	Link(ctx context.Context, req LinkRequest) (Link, error)
 	// Set changes settings of the group.
 	Set(ctx context.Context, req SettingsRequest) error
 	// SQL runs one statement of the console as an administrator; it returns its result, or an error of the console.
@@ -229,10 +231,11 @@ type Replica struct {
 // Link is one link that carries WAL, as the answering node sees it.
 type Link struct {
 	Peer       ag.ReplicaID `json:"peer"`
-	Dialled    bool         `json:"dialled"`       // by this node
-	Transport  string       `json:"transport"`     // of the main leg: tcp or quic
-	Congestion string       `json:"congestion"`    // the controller in force on it
-	Via        ag.ReplicaID `json:"via,omitempty"` // the member that relays it, since the two do not see each other
+	Idle       bool         `json:"idle,omitempty"` // no WAL flows: the choice is what AUTO would choose
+	Dialled    bool         `json:"dialled"`        // by this node
+	Transport  string       `json:"transport"`      // of the main leg: tcp or quic
+	Congestion string       `json:"congestion"`     // the controller in force on it
+	Via        ag.ReplicaID `json:"via,omitempty"`  // the member that relays it, since the two do not see each other
 	Legs       []string     `json:"legs"`
 	Twice      bool         `json:"small_frames_twice"`
 	Reason     string       `json:"reason,omitempty"` // of that choice, at the node that dialled
@@ -253,6 +256,12 @@ type Link struct {
 	Resent          uint64      `json:"resent"`          // bytes sent again after a leg was lost
 	Doubles         uint64      `json:"doubles_dropped"` // frames that arrived more than once
 	Events          []LinkEvent `json:"events,omitempty"`
+}
+
+// LinkRequest names two members.
+type LinkRequest struct {
+	From ag.ReplicaID `json:"from"` // who is asked
+	To   ag.ReplicaID `json:"to"`
 }
 
 // LinkEvent is a change of a link, and why it came.

@@ -107,6 +107,12 @@ func (c *Client) Set(ctx context.Context, r SettingsRequest) error {
 	return c.call(ctx, "POST", "settings", r, nil)
 }
 
+// Link asks a member what its way to another one measures.
+func (c *Client) Link(ctx context.Context, r LinkRequest) (Link, error) {
+	var out Link
+	return out, c.call(ctx, "POST", "link", r, &out)
+}
+
 // SQL runs one statement of the console. The error is of the way there; that of the statement is in the answer.
 func (c *Client) SQL(ctx context.Context, text string) (SQLAnswer, error) {
 	var out SQLAnswer

@@ -57,6 +57,7 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	handle(mux, "POST /api/v1/seed", func(ctx context.Context, r SeedRequest) (any, error) { return s.m.Seed(ctx, r) })
 	handle(mux, "POST /api/v1/seed/cancel", func(ctx context.Context, id ag.ReplicaID) (any, error) { return s.m.CancelSeeding(ctx, id) })
 	handle(mux, "POST /api/v1/seedings", func(ctx context.Context, id ag.ReplicaID) (any, error) { return s.m.Seedings(ctx, id) })
+	handle(mux, "POST /api/v1/link", func(ctx context.Context, r LinkRequest) (any, error) { return s.m.Link(ctx, r) })
 	handle(mux, "POST /api/v1/settings", func(ctx context.Context, r SettingsRequest) (any, error) { return nil, s.m.Set(ctx, r) })
 	handle(mux, "POST /api/v1/sql", func(ctx context.Context, text string) (any, error) { return s.m.SQL(ctx, text) })
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile) // where time goes, for whoever may administer

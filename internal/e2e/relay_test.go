@@ -34,8 +34,13 @@ func TestEndToEndRelay(t *testing.T) {
 	if s, err := g.status(t, "w"); err != nil || !slices.ContainsFunc(s.Relays, func(r api.Relay) bool { return string(r.From) == secondary && string(r.To) == primary }) {
 		t.Errorf("the witness says nothing of what it relays: %+v, %v", s.Relays, err)
 	}
-	if a := must(t, "check", "link", primary, secondary, "--node", g.node(secondary)); !strings.Contains(a.out, "w relays") {
-		t.Errorf("check link says:\n%s", a.out)
+	for _, at := range []string{secondary, primary} { // the secondary is asked, from any node
+		if a := must(t, "check", "link", secondary, primary, "--node", g.node(at)); !strings.Contains(a.out, "w relays") {
+			t.Errorf("check link at %s says:\n%s", at, a.out)
+		}
+	}
+	if a := must(t, "check", "link", "w", secondary, "--node", g.node(primary)); !strings.Contains(a.out, "no WAL flows") || !strings.Contains(a.out, "a local network") {
+		t.Errorf("check link of two members without WAL says:\n%s", a.out)
 	}
 	time.Sleep(15 * time.Second) // longer than the session timeout, after which a silent member would be dropped
 	s, err := g.status(t, primary)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // Kind returns the transport of the stream, KindTCP or KindQUIC.
@@ -91,6 +93,30 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 		return b, quicError(err)
 	}
 	return nil, errors.ErrUnsupported
+}
+
+// Way is what the kernel says of the way to a member, by the live TCP connections with it.
+type Way struct {
+	RTT        time.Duration // the shortest smoothed one; 0: there is no connection
+	Sent, Lost uint64        // packets from here since the connections began
+	Rate       int64         // bytes per second, the most that was delivered lately; little traffic gives a low figure
+	Congestion string        // the controller of one of them
+	Via        ag.ReplicaID  // that relays
+}
+
+// WayTo returns what the way to a member is like.
+func (e *Endpoint) WayTo(id ag.ReplicaID) (w Way) {
+	for _, c := range e.live() {
+		if c.peer.ID != id || c.Kind() != KindTCP || c.class == ClassRelay || c.class == ClassBack {
+			continue
+		}
+		rtt, sent, lost := c.Counters()
+		if rtt > 0 && (w.RTT == 0 || rtt < w.RTT) {
+			w.RTT, w.Via, w.Congestion = rtt, c.via, c.Congestion()
+		}
+		w.Sent, w.Lost, w.Rate = w.Sent+sent, w.Lost+lost, max(w.Rate, c.Rate())
+	}
+	return w
 }
 
 func (c *Conn) socket(f func(fd int)) {

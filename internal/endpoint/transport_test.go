@@ -128,6 +128,20 @@ func TestRevokedLink(t *testing.T) {
 	}
 }
 
+// TestWayTo looks at the way to a member that there is a connection with.
+func TestWayTo(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	server := start(t, Config{Node: newTestNode(t, ca, "far"), Handlers: map[Class]Handler{ClassSQL: echo}})
+	near := client(newTestNode(t, ca, "near"))
+	if w := near.WayTo("far"); w.RTT != 0 {
+		t.Errorf("without a connection: %+v", w)
+	}
+	roundTrip(t, mustDial(t, near, server, ClassSQL, "far"))
+	if w := near.WayTo("far"); w.RTT <= 0 || w.Sent == 0 || w.Lost > w.Sent || w.Congestion == "" || w.Via != "" {
+		t.Errorf("with one: %+v", w)
+	}
+}
+
 // TestSockets finds that an endpoint opens one TCP port and the UDP port of the same number, and nothing else.
 func TestSockets(t *testing.T) {
 	before := openSockets(t)

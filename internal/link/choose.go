@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/codec"
 )
 
 // Preference is a replica's TRANSPORT.
@@ -101,12 +103,32 @@ func (ch *chooser) next(now time.Duration, m measure) choice {
 		return choice{Main: TCP, Legs: []string{TCP}, Reason: why}
 	case ch.lossy && m.udp == udpBlocked:
 		return choice{Main: TCP, Legs: []string{TCP, TCP}, Hedge: true, Reason: why + "; UDP does not get through"}
-	case ch.lossy && m.congestion == "bbr":
-		return choice{Main: TCP, Legs: []string{TCP, TCP, QUIC}, Hedge: true, Reason: why}
+	case ch.lossy && m.congestion == "bbr": // the window of one QUIC connection, halved by each loss, is often too small for a burst
+		return choice{Main: TCP, Legs: []string{TCP, TCP, QUIC, QUIC}, Hedge: true, Reason: why}
 	case ch.lossy:
 		return choice{Main: QUIC, Legs: []string{TCP, QUIC}, Hedge: true, Reason: why}
 	}
 	return choice{Main: TCP, Legs: []string{TCP, QUIC}, Reason: why}
+}
+
+// Foresee returns the status that a new link would have for what was measured of its way: main leg, legs, codec and the reason.
+func Foresee(prefer Preference, wish codec.Wish, rtt time.Duration, sent, lost uint64, congestion string) Status {
+	ch := chooser{prefer: prefer}
+	c := ch.next(0, measure{trip: rtt, sent: sent, lost: min(lost, sent), congestion: congestion})
+	s := Status{
+		RTT: rtt, Packets: sent, Lost: min(lost, sent), Twice: c.Hedge, Reason: c.Reason, Codec: codec.Choose(wish, codec.Known(), codec.Setting{}, rtt, 0).String(),
+	}
+	for _, kind := range c.Legs {
+		l := LegStatus{Kind: kind, Main: kind == c.Main && len(s.Legs) == 0}
+		if kind == TCP {
+			l.Congestion = congestion
+		}
+		s.Legs = append(s.Legs, l)
+	}
+	if c.Main == QUIC {
+		s.Legs[0].Main, s.Legs[len(s.Legs)-1].Main = len(s.Legs) == 1, true
+	}
+	return s
 }
 
 // learn moves the two states, each with a gap between its limits.

@@ -94,7 +94,7 @@ type frame struct {
 }
 
 var (
-	frameSizes = [...]int{1 << 10, 8 << 10, 40 << 10, 144 << 10, headerLen + maxPayload}
+	frameSizes = [...]int{1536, 8 << 10, 40 << 10, 144 << 10, headerLen + maxPayload} // what travels twice fits the first
 	framePools [len(frameSizes)]sync.Pool
 )
 

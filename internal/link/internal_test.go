@@ -113,6 +113,36 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+// TestForesee asks what a link would be like.
+func TestForesee(t *testing.T) {
+	t.Parallel()
+	near := Foresee(PreferAuto, codec.Wish{Auto: true}, 200*time.Microsecond, 0, 0, "cubic")
+	if near.Codec != "OFF" || len(near.Legs) != 1 || near.Legs[0] != (LegStatus{Kind: TCP, Congestion: "cubic", Main: true}) || near.Twice {
+		t.Errorf("near: %+v", near)
+	}
+	bad := Foresee(PreferAuto, codec.Wish{Auto: true}, 60*time.Millisecond, 1000, 10, "bbr")
+	kinds := []string{}
+	for _, l := range bad.Legs {
+		kinds = append(kinds, l.Kind)
+	}
+	if bad.Codec != "ZSTD:1" || !slices.Equal(kinds, []string{TCP, TCP, QUIC, QUIC}) || !bad.Legs[0].Main || bad.Legs[1].Main || !bad.Twice {
+		t.Errorf("bad: %+v", bad)
+	}
+	if q := Foresee(PreferQUIC, codec.Wish{Auto: true}, time.Millisecond, 0, 0, ""); len(q.Legs) != 1 || q.Legs[0].Kind != QUIC || !q.Legs[0].Main {
+		t.Errorf("QUIC: %+v", q)
+	}
+}
+
+// TestFrameCost sees that frames which travel twice do not use up what may be under way while frames do.
+func TestFrameCost(t *testing.T) {
+	t.Parallel()
+	f := newFrame(maxDatagram)
+	defer f.release()
+	if n := hedgeQueue / f.cost(); n < 40 {
+		t.Errorf("%d datagrams may be under way", n)
+	}
+}
+
 // TestWavering moves a link around each limit: nothing changes between the two sides of a gap.
 func TestWavering(t *testing.T) {
 	t.Parallel()
