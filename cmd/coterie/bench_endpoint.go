@@ -129,7 +129,7 @@ func (b *endpointBench) run(ctx context.Context) *endpointSamples {
 		{"random", []string{"random-rows-to-bbr"}, b.random},
 		{"commits", []string{"commit-8k-wan-bad-p99"}, b.commits},
 		{"loaded", []string{"commit-loaded-wan-bad-p99"}, b.loaded},
-		{"bulk", []string{"bulk-wan-good"}, b.bulk},
+		{"bulk", []string{"bulk-wan-good", "bulk-wan-good-without-bbr", "bulk-wan-good-without-udp"}, b.bulk},
 		{"beside", []string{"commit-beside-copy-p99", "copy-beside-commits"}, b.beside},
 		{"change", []string{"change-restarts"}, b.change},
 	}

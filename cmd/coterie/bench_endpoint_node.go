@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,19 @@ type benchNode struct {
 	Up      string            `json:"up,omitempty"`     // where the secondary's walreceiver connects
 	Primary string            `json:"primary"`          // address of the primary's end
 	Options ag.ReplicaOptions `json:"options"`
+	Cubic   bool              `json:"cubic,omitempty"` // do without BBR
+}
+
+// cubicConn is a connection of a system that does not have BBR.
+type cubicConn struct{ *endpoint.Conn }
+
+// Steer refuses BBR.
+func (c cubicConn) Steer(far bool) (string, error) {
+	if !far {
+		return c.Congestion(), nil
+	}
+	name, err := c.Use("cubic")
+	return name, cmp.Or(err, errors.New("not to be used in this measurement"))
 }
 
 const (
@@ -76,6 +90,9 @@ func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder
 	all := newLinks(id.Identity.ID, func(ag.ReplicaID) ag.ReplicaOptions { return n.Options }, log, func(ctx context.Context, peer ag.ReplicaID, conn net.Conn) {
 		down.Handle(ctx, peer, conn)
 	})
+	if n.Cubic {
+		all.adapt = func(c *endpoint.Conn) link.Transport { return cubicConn{c} }
+	}
 	all.endpoint = endpoint.New(endpoint.Config{
 		Node: id, Listen: n.Listen, Logger: log, Authorize: func(endpoint.Identity, string, endpoint.Class) error { return nil },
 		Handlers: map[endpoint.Class]endpoint.Handler{endpoint.ClassWAL: all.serve, endpoint.ClassSeed: serveNoise},

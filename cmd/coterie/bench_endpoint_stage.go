@@ -18,6 +18,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/bench/pgtest"
+	"github.com/coteriedb/coterie/internal/link"
 )
 
 // place is where a node of a measurement runs: a network namespace, or this host.
@@ -45,12 +46,16 @@ type arm struct {
 	name       string
 	congestion string             // plain TCP with it by route
 	options    *ag.ReplicaOptions // ours
+	cubic      bool               // ours, without BBR
 }
 
 var (
 	wayCubic = arm{name: "plain TCP cubic", congestion: "cubic"}
 	wayBBR   = arm{name: "plain TCP BBR by route", congestion: "bbr"}
 	wayOurs  = arm{name: "ours", options: &ag.ReplicaOptions{}}
+
+	wayStriped = arm{name: "ours, without BBR", options: &ag.ReplicaOptions{}, cubic: true}
+	wayNoUDP   = arm{name: "ours, without BBR and UDP", options: &ag.ReplicaOptions{Transport: string(link.PreferTCP)}, cubic: true}
 )
 
 // newStage makes the two servers, with further settings.
@@ -128,7 +133,7 @@ func (s *stage) join(ctx context.Context, a arm) error {
 	host, port := s.near.addr.String(), s.near.port
 	if a.options != nil {
 		host, port = filepath.Join(s.dir, "up"), 5432
-		if err := s.start(*a.options); err != nil {
+		if err := s.start(a); err != nil {
 			return err
 		}
 	}
@@ -214,17 +219,17 @@ func (s *stage) route(congestion string) error {
 }
 
 // start runs both ends of ours.
-func (s *stage) start(o ag.ReplicaOptions) error {
+func (s *stage) start(a arm) error {
 	at := fmt.Sprintf("%s:%d", s.near.addr, s.near.end)
 	p, err := s.spawn(s.near, benchNode{
-		PKI: filepath.Join(s.dir, "pki-p"), Listen: at, Socket: filepath.Join(s.dir, "server"), Primary: at, Options: o,
+		PKI: filepath.Join(s.dir, "pki-p"), Listen: at, Socket: filepath.Join(s.dir, "server"), Primary: at, Options: *a.options, Cubic: a.cubic,
 	})
 	if err != nil {
 		return err
 	}
 	s.ends = append(s.ends, p)
 	e, err := s.spawn(s.far, benchNode{
-		PKI: filepath.Join(s.dir, "pki-s"), Listen: fmt.Sprintf("%s:%d", s.far.addr, s.far.end), Up: filepath.Join(s.dir, "up"), Primary: at, Options: o,
+		PKI: filepath.Join(s.dir, "pki-s"), Listen: fmt.Sprintf("%s:%d", s.far.addr, s.far.end), Up: filepath.Join(s.dir, "up"), Primary: at, Options: *a.options, Cubic: a.cubic,
 	})
 	if err != nil {
 		return err

@@ -99,7 +99,7 @@ func (b *endpointBench) loaded(ctx context.Context) error {
 }
 
 func (b *endpointBench) bulk(ctx context.Context) error {
-	for _, a := range []arm{wayBBR, wayOurs} {
+	for _, a := range []arm{wayBBR, wayOurs, wayStriped, wayNoUDP} {
 		c, err := b.prepared(ctx, "wan-good", a)
 		if err != nil {
 			return err
@@ -118,8 +118,8 @@ func (b *endpointBench) bulk(ctx context.Context) error {
 		rate := float64(logged) * 8 / time.Since(began).Seconds() / 1e6
 		b.say("  %-24s %.1f Mbit/s over %.1f s", a.name, rate, time.Since(began).Seconds())
 		b.keep("bulk " + a.name)
-		if a.options != nil {
-			b.figure(bench.Figure{Name: "bulk-wan-good", Measured: rate})
+		if name := map[string]string{wayOurs.name: "bulk-wan-good", wayStriped.name: "bulk-wan-good-without-bbr", wayNoUDP.name: "bulk-wan-good-without-udp"}[a.name]; name != "" {
+			b.figure(bench.Figure{Name: name, Measured: rate})
 		}
 	}
 	return nil

@@ -25,6 +25,7 @@ type links struct {
 	options  func(ag.ReplicaID) ag.ReplicaOptions // as the group's configuration has them now
 	self     ag.ReplicaID
 	log      *slog.Logger
+	adapt    func(*endpoint.Conn) link.Transport // nil: as they are; a measurement may have them do without something
 
 	mu      sync.Mutex // guards what follows
 	dialers map[string]*link.Dialer
@@ -66,9 +67,16 @@ func (l *links) serve(ctx context.Context, peer endpoint.Identity, conn net.Conn
 	if !ok {
 		return
 	}
-	if err := l.hub.Handle(ctx, string(peer.ID), c); err != nil {
+	if err := l.hub.Handle(ctx, string(peer.ID), l.transport(c)); err != nil {
 		l.log.Debug("leg ended", "peer", peer.ID, "kind", c.Kind(), "cause", err)
 	}
+}
+
+func (l *links) transport(c *endpoint.Conn) link.Transport {
+	if l.adapt != nil {
+		return l.adapt(c)
+	}
+	return c
 }
 
 // dial opens a link to another replica.
@@ -103,7 +111,7 @@ func (l *links) dialer(to ag.Replica) *link.Dialer {
 			if err != nil {
 				return nil, err // not a nil *Conn in an interface
 			}
-			return c, nil
+			return l.transport(c), nil
 		},
 		Final: func(err error) bool {
 			var refused *endpoint.RefusedError

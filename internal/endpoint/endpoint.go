@@ -109,7 +109,7 @@ type Config struct {
 }
 
 var defaultMaxConns = map[Class]int{
-	ClassControl: 64, ClassHeart: 8, ClassWAL: 16, ClassSeed: 64, ClassSQL: 4096, ClassQuorum: 64, ClassRelay: 32, ClassBack: 32, ClassEtcdPeer: 64,
+	ClassControl: 64, ClassHeart: 8, ClassWAL: 32, ClassSeed: 64, ClassSQL: 4096, ClassQuorum: 64, ClassRelay: 32, ClassBack: 32, ClassEtcdPeer: 64,
 	ClassJoin: 4, // of one network address
 }
 

@@ -37,8 +37,16 @@ func (c *Conn) Congestion() string {
 // Steer chooses the congestion controller for the way: BBR where a way is long, since it does not take loss for congestion, and the
 // system's own where it is short. It returns the name of the one in force, and why not BBR if BBR was wanted and refused.
 func (c *Conn) Steer(far bool) (inForce string, refused error) {
-	if c.Kind() == KindTCP && far {
-		c.socket(func(fd int) { refused = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr") })
+	if far {
+		return c.Use("bbr")
+	}
+	return c.Congestion(), nil
+}
+
+// Use asks for a congestion controller, with TCP only. It returns the name of the one in force, and why not the one that was asked for.
+func (c *Conn) Use(controller string) (inForce string, refused error) {
+	if c.Kind() == KindTCP {
+		c.socket(func(fd int) { refused = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, controller) })
 	}
 	return c.Congestion(), refused
 }

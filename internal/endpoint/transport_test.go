@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +21,11 @@ import (
 
 // way is two endpoints between which a link's legs are opened.
 func way(t *testing.T, prefer link.Preference) linktest.Net {
+	return wayOf(t, prefer, func(c *Conn) link.Transport { return c })
+}
+
+// wayOf is way with what is made of accepted connections.
+func wayOf(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transport) linktest.Net {
 	ca := newTestCA(t, groupA)
 	var mu sync.Mutex
 	var hub *link.Hub
@@ -27,7 +34,7 @@ func way(t *testing.T, prefer link.Preference) linktest.Net {
 			mu.Lock()
 			h := hub
 			mu.Unlock()
-			if err := h.Handle(ctx, string(peer.ID), conn.(*Conn)); err != nil {
+			if err := h.Handle(ctx, string(peer.ID), accept(conn.(*Conn))); err != nil {
 				t.Logf("leg: %v", err)
 			}
 		},
@@ -68,6 +75,73 @@ func TestLinkOverQUIC(t *testing.T) {
 		n := way(t, link.PreferQUIC)
 		n.Cut = nil // a QUIC connection that is cut is silent for 10 s; TestQUICCut
 		return n
+	})
+}
+
+// lossyCubic is a connection over a far way whose controller takes each loss for congestion, and which says that it loses much.
+type lossyCubic struct {
+	*Conn
+	asked atomic.Uint64
+}
+
+func (c *lossyCubic) Write(p []byte) (int, error) {
+	time.Sleep(1200 * time.Microsecond)
+	return c.Conn.Write(p)
+}
+
+func (*lossyCubic) Congestion() string { return "cubic" }
+
+func (*lossyCubic) Steer(bool) (string, error) { return "cubic", errors.New("not allowed here") }
+
+func (c *lossyCubic) Counters() (time.Duration, uint64, uint64) {
+	n := c.asked.Add(1)
+	return 60 * time.Millisecond, 1000 * n, 20 * n
+}
+
+// TestStripedLink has what is much travel by several connections, which are cut all the while.
+func TestStripedLink(t *testing.T) {
+	t.Parallel()
+	striped := func(t *testing.T) linktest.Net {
+		n := wayOf(t, link.PreferTCP, func(c *Conn) link.Transport { return &lossyCubic{Conn: c} })
+		open := n.Open
+		n.Open = func(ctx context.Context, kind string) (link.Transport, error) {
+			c, err := open(ctx, kind)
+			if err != nil {
+				return nil, err
+			}
+			return &lossyCubic{Conn: c.(*Conn)}, nil
+		}
+		return n
+	}
+	linktest.Run(t, striped)
+	t.Run("stripes", func(t *testing.T) {
+		t.Parallel()
+		p := linktest.Open(t, striped(t), linktest.Config("OFF"))
+		waitFor(t, "eight connections", func() bool { return len(p.Far.Status().Legs) >= 8 && len(p.Near.Status().Legs) >= 8 })
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() {
+			for b := make([]byte, 128<<10); ; {
+				if _, err := p.Far.Write(b); err != nil {
+					return
+				}
+			}
+		})
+		for b := make([]byte, 1<<20); ; {
+			if _, err := io.ReadFull(p.Near, b); err != nil {
+				t.Fatal(err)
+			}
+			busy := 0
+			for _, l := range p.Far.Status().Legs {
+				if l.Sent > 1<<20 {
+					busy++
+				}
+			}
+			if busy >= 4 {
+				break
+			}
+		}
+		_ = p.Far.Close()
 	})
 }
 

@@ -95,20 +95,30 @@ func (ch *chooser) next(now time.Duration, m measure) choice {
 		return choice{Main: TCP, Legs: []string{TCP}, Reason: "QUIC was asked for, but UDP does not get through"}
 	case ch.prefer == PreferQUIC:
 		return choice{Main: QUIC, Legs: []string{QUIC}, Hedge: ch.lossy, Reason: "QUIC was asked for; " + why}
-	case ch.prefer == PreferTCP && ch.lossy:
-		return choice{Main: TCP, Legs: []string{TCP, TCP}, Hedge: true, Reason: "TCP was asked for; " + why}
 	case ch.prefer == PreferTCP:
-		return choice{Main: TCP, Legs: []string{TCP}, Reason: "TCP was asked for; " + why}
+		return choice{Main: TCP, Legs: ch.tcp(m), Hedge: ch.lossy, Reason: "TCP was asked for; " + why}
 	case !ch.far:
 		return choice{Main: TCP, Legs: []string{TCP}, Reason: why}
 	case ch.lossy && m.udp == udpBlocked:
-		return choice{Main: TCP, Legs: []string{TCP, TCP}, Hedge: true, Reason: why + "; UDP does not get through"}
+		return choice{Main: TCP, Legs: ch.tcp(m), Hedge: true, Reason: why + "; UDP does not get through"}
 	case ch.lossy && m.congestion == "bbr": // the window of one QUIC connection, halved by each loss, is often too small for a burst
-		return choice{Main: TCP, Legs: []string{TCP, TCP, QUIC, QUIC}, Hedge: true, Reason: why}
+		return choice{Main: TCP, Legs: append(ch.tcp(m), QUIC, QUIC), Hedge: true, Reason: why}
 	case ch.lossy:
-		return choice{Main: QUIC, Legs: []string{TCP, QUIC}, Hedge: true, Reason: why}
+		return choice{Main: QUIC, Legs: append(ch.tcp(m), QUIC), Hedge: true, Reason: why}
 	}
-	return choice{Main: TCP, Legs: []string{TCP, QUIC}, Reason: why}
+	return choice{Main: TCP, Legs: append(ch.tcp(m), QUIC), Reason: why}
+}
+
+// tcp is the TCP legs: one that carries, another one for copies on a lossy way, and on a far way without a controller that stands loss as
+// many as do it together.
+func (ch *chooser) tcp(m measure) []string {
+	switch {
+	case ch.far && m.congestion != "bbr":
+		return slices.Repeat([]string{TCP}, stripes)
+	case ch.lossy:
+		return []string{TCP, TCP}
+	}
+	return []string{TCP}
 }
 
 // Foresee returns the status that a new link would have for what was measured of its way: main leg, legs, codec and the reason.

@@ -162,7 +162,7 @@ func (c *Conn) plan(n int) (use codec.Setting, piece int, hedge bool) {
 // launch numbers a frame, keeps it, and sends it.
 func (c *Conn) launch(f *frame, h header, body []byte, hedge bool) error {
 	c.mu.Lock()
-	for c.cost+f.cost() > window && c.cause == nil && !expired(c.writeEnd) {
+	for (c.cost+f.cost() > window || c.full()) && c.cause == nil && !expired(c.writeEnd) {
 		c.room.Wait()
 	}
 	if err := c.writable(); err != nil {
@@ -176,8 +176,9 @@ func (c *Conn) launch(f *frame, h header, body []byte, hedge bool) error {
 	f.sent, c.encoded = boottime.Now(), c.enc.Stats()
 	c.unacked = append(c.unacked, f)
 	c.cost += f.cost()
-	f.leg = c.carrier()
-	main, second := f.leg, (*leg)(nil)
+	main, striped := c.carrier()
+	f.put(main)
+	var second *leg
 	if hedge {
 		second = c.second(main, len(f.buf), f.sent)
 	}
@@ -189,7 +190,7 @@ func (c *Conn) launch(f *frame, h header, body []byte, hedge bool) error {
 		c.copied += uint64(len(f.buf))
 		c.mu.Unlock()
 	}
-	if main != nil {
+	if main != nil && !(striped && main.copy(f)) {
 		c.noteAck(h.ack)
 		if err := main.send(f); err != nil {
 			main.broken(err) // its reader takes it from here: the frame is kept
@@ -230,6 +231,7 @@ func (c *Conn) acknowledged(n uint64) {
 	k := int(n - c.acked)
 	for _, f := range c.unacked[:k] {
 		c.cost -= f.cost()
+		f.put(nil)
 		f.release()
 	}
 	clear(c.unacked[:k])
@@ -446,6 +448,7 @@ func (c *Conn) lost(l *leg, cause error) {
 		c.note("leg lost", fmt.Sprintf("%s: %v", l, cause))
 	}
 	c.again(l)
+	c.room.Broadcast()
 	c.mu.Unlock()
 	switch {
 	case revoked:
@@ -464,7 +467,7 @@ func (c *Conn) again(gone *leg) {
 	var list []*frame
 	for _, f := range c.unacked {
 		if f.leg == gone || f.leg == nil {
-			if f.leg = c.main; c.main != nil {
+			if f.put(c.main); c.main != nil {
 				f.hold()
 				c.resent += uint64(len(f.buf))
 				list = append(list, f)

@@ -48,13 +48,16 @@ const (
 // leg is one transport of a link.
 type leg struct {
 	Transport
-	c      *Conn
-	packet datagrams // nil: none
-	copies chan *frame
-	bucket bucket      // of copies; guarded by Conn.mu
-	extra  chan []byte // parities, to legs with datagrams
-	closed atomic.Bool // by this side
-	since  time.Duration
+	c       *Conn
+	packet  datagrams // nil: none
+	copies  chan *frame
+	bucket  bucket      // of copies; guarded by Conn.mu
+	under   int         // bytes of numbered frames under way; the same
+	carried uint64      // and of all
+	bbr     atomic.Bool // it is in force
+	extra   chan []byte // parities, to legs with datagrams
+	closed  atomic.Bool // by this side
+	since   time.Duration
 
 	lastRead   atomic.Int64
 	delivering atomic.Bool // its reader is busy handing bytes on: its silence is our own
@@ -84,6 +87,7 @@ func newLeg(c *Conn, t Transport) *leg {
 			l.trips = []time.Duration{rtt}
 		}
 	}
+	l.bbr.Store(t.Congestion() == "bbr")
 	return l
 }
 
@@ -340,6 +344,7 @@ func (l *leg) suit(far bool) {
 		return
 	}
 	l.suited = &far
+	defer func() { l.bbr.Store(l.Congestion() == "bbr") }()
 	if name, err := t.Steer(far); err != nil {
 		l.c.log.Info("BBR is not available: a lossy link will be slow", "in_force", name, "err", err)
 	}

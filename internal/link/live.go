@@ -12,8 +12,6 @@ import (
 )
 
 const (
-	bulkQueue = 128 << 10 // bytes under way from which frames take TCP with a controller that stands loss
-
 	flagHedge = 1
 
 	redialFirst = 20 * time.Millisecond
@@ -360,18 +358,4 @@ func (c *Conn) follow(l *leg, hedge bool) {
 	}
 	c.main, c.hedging = l, hedge
 	c.twice.Store(hedge)
-}
-
-// carrier returns the leg for the next frame; mu is held. When much is under way on QUIC, whose controller takes every loss for
-// congestion, a TCP leg with BBR is faster.
-func (c *Conn) carrier() *leg {
-	if c.main == nil || c.main.Kind() != QUIC || c.cost < bulkQueue {
-		return c.main
-	}
-	for _, l := range c.legs {
-		if l.Kind() == TCP && l.Congestion() == "bbr" {
-			return l
-		}
-	}
-	return c.main
 }

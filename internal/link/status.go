@@ -32,6 +32,7 @@ type LegStatus struct {
 	Rate       int64         `json:"rate"` // bytes per second, as far as the transport knows; 0: unknown
 	Remote     string        `json:"remote"`
 	Via        string        `json:"via,omitempty"` // who relays it
+	Sent       uint64        `json:"sent"`          // bytes of numbered frames that were given to it, second copies left out
 }
 
 // Status is what a link is like now.
@@ -79,7 +80,7 @@ func (c *Conn) Status() Status {
 	}
 	s.Packets, s.Lost = c.loss.sum()
 	for _, l := range c.legs {
-		s.Legs = append(s.Legs, LegStatus{l.Kind(), l.Congestion(), l == c.main, l.trip(), l.rate(), l.RemoteAddr().String(), l.via()})
+		s.Legs = append(s.Legs, LegStatus{l.Kind(), l.Congestion(), l == c.main, l.trip(), l.rate(), l.RemoteAddr().String(), l.via(), l.carried})
 	}
 	return s
 }
