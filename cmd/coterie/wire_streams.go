@@ -37,7 +37,7 @@ func (u *upstream) Status() agent.UpstreamStatus {
 	s := u.up.Status()
 	answered := s.AnswerAt != 0 && s.AnswerEpoch == s.Epoch && s.AnswerFrom == s.Replica
 	return agent.UpstreamStatus{
-		Connected: s.Connected, Source: s.Replica, Epoch: s.Epoch, Diverged: answered && s.Answer.Code == replication.CodeDiverged,
+		Connected: s.Connected, Held: s.Held > 0, Source: s.Replica, Epoch: s.Epoch, Diverged: answered && s.Answer.Code == replication.CodeDiverged,
 		Gone: answered && s.Answer.Code == replication.CodeGone, At: s.AnswerAt, Detail: s.Err,
 	}
 }

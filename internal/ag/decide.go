@@ -257,6 +257,8 @@ func (v View) follow() Plan {
 		return Plan{Rule: RuleRewind, Because: "diverged at " + v.Local.Position.String(), Actions: []Action{Rewind{Source: leader}}}
 	case v.Local.Server == ServerDown:
 		return Plan{Rule: RuleStart, Because: "a secondary is started as standby", Actions: []Action{Start{}}}
+	case leading && v.Local.Stuck != "" && v.Local.Server == ServerRecovery:
+		return Plan{Rule: RuleReread, Because: v.Local.Stuck, Actions: []Action{Stop{}}}
 	case leading && (v.Local.Source != leader || v.Local.SourceEp != v.epoch()):
 		return Plan{Rule: RuleFollow, Because: fmt.Sprintf("%s leads epoch %d", leader, v.epoch()), Actions: []Action{Follow{Leader: leader, Epoch: v.epoch()}}}
 	}

@@ -166,6 +166,8 @@ func TestDecide(t *testing.T) {
 		{"diverged, the leader does not answer", following(), func(v *View) { diverge(v); v.Reach = nil }, RuleStandBy},
 		{"diverged and counted", following(), func(v *View) { v.Local.Position = Position{2, 90} }, RuleAwaitDrop},
 		{"a secondary is down", following(), func(v *View) { v.Local.Server = ServerDown }, RuleStart},
+		{"what it received cannot be read", following(), func(v *View) { v.Local.Stuck = "it stands still" }, RuleReread},
+		{"the same while nobody leads yet", following(), func(v *View) { v.Local.Stuck, v.Record.Epoch.Phase = "it stands still", PhasePromote }, RuleStandBy},
 		{"a new leader", following(), func(v *View) { v.Local.Source = "c" }, RuleFollow},
 		{"a new epoch of the same leader", following(), func(v *View) { v.Local.SourceEp = 2 }, RuleFollow},
 		{"streaming", following(), func(*View) {}, RuleStandBy},

@@ -38,6 +38,7 @@ const (
 	RuleRewind       Rule = "rewind"        // diverged: back to the group's history
 	RuleAwaitDrop    Rule = "await-drop"    // this copy is still counted in V: the record must drop it first
 	RuleStart        Rule = "start"         // start as standby
+	RuleReread       Rule = "reread"        // it cannot read what it received: started again, it draws that once more
 	RuleFollow       Rule = "follow"        // stream from the leader of this epoch
 	RuleStandBy      Rule = "stand-by"      // streaming, or waiting for somebody to lead
 )
@@ -46,5 +47,5 @@ const (
 var Rules = []Rule{
 	RuleFenceDeposed, RuleFenceExpired, RuleFenceForeign, RuleStepDown, RuleRestart, RuleDoubled, RuleAwaitQuorum, RuleVote, RuleAcknowledge, RuleBusy, RuleWitness, RuleHoldSealed, RuleForce,
 	RuleClaim, RuleRetake, RuleOutbid, RuleSeal, RuleFetch, RuleChoose, RulePromote, RulePromoteAgain, RuleLead, RuleRelease, RuleHandOver, RuleSync, RuleServe,
-	RuleQuarantined, RuleSuspended, RuleSeed, RuleReseed, RuleRewind, RuleAwaitDrop, RuleStart, RuleFollow, RuleStandBy,
+	RuleQuarantined, RuleSuspended, RuleSeed, RuleReseed, RuleRewind, RuleAwaitDrop, RuleStart, RuleReread, RuleFollow, RuleStandBy,
 }

@@ -61,6 +61,7 @@ type Local struct {
 	Attached bool            `json:"attached,omitempty"` // the server was left running by another agent, and what commits wait for is not proven yet
 	Restart  LSN             `json:"restart,omitempty"`  // the server was started again within the epoch: how far its WAL went then; 0: it was not
 
+	Stuck      string `json:"stuck,omitempty"`    // why this standby will not go on before it is started again; "": it goes on, or waits for its source
 	Renew      string `json:"renew,omitempty"`    // why the copy must be made anew although it has not diverged; "": it need not
 	Withheld   string `json:"withheld,omitempty"` // why no copy is made here for now although one is needed; "": one may be
 	Health     Health `json:"health,omitzero"`
@@ -180,6 +181,8 @@ type (
 	Acknowledge struct{}
 	// Start starts PostgreSQL as a standby.
 	Start struct{}
+	// Stop stops a standby.
+	Stop struct{}
 	// AskSeals asks the members for their promise to Epoch and their position; this node itself among them.
 	AskSeals struct {
 		Epoch   Epoch
@@ -218,6 +221,7 @@ func (Fence) action()       {}
 func (Withhold) action()    {}
 func (Acknowledge) action() {}
 func (Start) action()       {}
+func (Stop) action()        {}
 func (AskSeals) action()    {}
 func (Promote) action()     {}
 func (Follow) action()      {}

@@ -35,6 +35,11 @@ func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
 		a.voter.resume()
 	case ag.Start:
 		a.start(ctx)
+	case ag.Stop:
+		a.work(ctx, "stop", v.Record.Epoch.Epoch, stopBudget, func(ctx context.Context) (func(), error) {
+			_, err := a.cfg.Keeper.Stop(ctx, stopServer)
+			return a.stuck.restarted, err
+		})
 	case ag.AskSeals:
 		a.askSeals(ctx, v, act)
 	case ag.Follow:

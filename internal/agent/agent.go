@@ -80,6 +80,7 @@ type Agent struct {
 	upAt       time.Duration // boottime of its last answer
 	generation uint64
 	sync       ag.Sync
+	stuck      stuck
 	streams    map[ag.ReplicaID]*streamFacts
 	seals      map[ag.ReplicaID]ag.SealReport
 	sealing    map[ag.ReplicaID]ag.Epoch // asked, and not answered yet

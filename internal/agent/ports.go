@@ -145,7 +145,8 @@ type Upstream interface {
 
 // UpstreamStatus is what the upstream saw.
 type UpstreamStatus struct {
-	Connected bool
+	Connected bool // a walreceiver is joined to the source,
+	Held      bool // or one waits for it
 	Source    ag.ReplicaID
 	Epoch     ag.Epoch
 	Diverged  bool          // the source in force refused the stream because of this copy's history
