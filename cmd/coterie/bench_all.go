@@ -41,14 +41,15 @@ func allStages(quick, published bool) []stageOf {
 	tunnel := experiment.TunnelOptions{Tunnel: bench.Published, Payloads: []bench.Payload{bench.Constant, bench.Text, bench.Random}}
 	outage := experiment.FailoverOptions{Actions: experiment.Actions, Runs: 5, Clients: 8, Every: 10 * time.Millisecond, Before: 3 * time.Second, After: 3 * time.Second}
 	tunnel.Tunnel.Pipelined = true
-	first := []piece{}
+	first, limits := []piece{}, need{cpu: 0.5}
 	if published {
-		routing.Iterations, routing.Duration, commit.Cells = 1000, 0, experiment.PublishedCells
+		routing.Iterations, routing.Duration, routing.Rows, commit.Cells = 1000, 0, experiment.PublishedRows, experiment.PublishedCells
+		limits.memory = publishedMemory
 	}
 	if quick {
 		routing.Threads, routing.Duration, routing.Rows = []int{1, 4, 12}, 2*time.Second, 100_000
 		commit.Cells = []experiment.Cell{{Inserts: 1, Rows: 20_000}, {Inserts: 20, Rows: 1000}, {Inserts: 400, Rows: 1}}
-		tunnel.Tunnel.Rows = 3000
+		tunnel.Tunnel.Rows = 2000
 		outage.Actions, outage.Runs = []experiment.Action{experiment.Kill, experiment.Planned}, 3
 	}
 	first = append(first, routingPiece(routing, "", ""))
@@ -60,7 +61,7 @@ func allStages(quick, published bool) []stageOf {
 		copied = seedingOptions{sizeMB: 64, rounds: 1, only: []string{"wan"}}
 	}
 	return []stageOf{
-		{need{cpu: 0.5}, first},
+		{limits, first},
 		{need{network: true, links: commitLink}, []piece{commitPiece(commit, commitLink), tunnelPiece(tunnel, tunnelLink), outagePiece(outage, commitLink), seedingPiece(copied)}},
 	}
 }

@@ -4,19 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/api"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
 	benchreport "github.com/coteriedb/coterie/internal/bench/report"
-	"github.com/coteriedb/coterie/internal/cgroup"
 	"github.com/coteriedb/coterie/internal/lab"
 	"github.com/coteriedb/coterie/internal/linkem"
 )
@@ -290,6 +293,45 @@ func (l labLinks) SyncTime(_ context.Context, member string, n int) (time.Durati
 	return benchreport.SyncTime(l.lab.Dir(member), n)
 }
 
+// chill drops the data files of every node from the page cache. What the server holds in shared_buffers stays.
+func (b *labBed) chill(ctx context.Context) error {
+	members, err := b.Members(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		err := filepath.WalkDir(filepath.Join(b.lab.Dir(m), "pgdata", "base"), func(path string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) { // the server removes files meanwhile
+				return nil
+			}
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			return drop(path)
+		})
+		if err != nil {
+			return fmt.Errorf("drop the files of %s from the page cache: %w", m, err)
+		}
+	}
+	return nil
+}
+
+// drop writes a file's pages out and has the kernel forget them.
+func drop(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
+}
+
 // dialIn connects from within a network namespace.
 func dialIn(namespace string) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (c net.Conn, err error) {
@@ -305,6 +347,7 @@ func dialIn(namespace string) pgconn.DialFunc {
 // need is what an experiment wants of the lab that is made for it.
 type need struct {
 	cpu     float64
+	memory  int64
 	network bool
 	links   string
 	bytes   uint64 // that the replicas need together for what is loaded
@@ -318,8 +361,12 @@ func labFor(ctx context.Context, n need, o lab.Options, clientAt string) (*labBe
 	root := os.Geteuid() == 0
 	bed := &experiment.Bed{}
 	if n.cpu > 0 && root {
-		o.Caps = cgroup.Limits{CPU: n.cpu}
+		o.Caps.CPU = n.cpu
 		bed.Capped = fmt.Sprintf("%v of a processor", n.cpu)
+	}
+	if n.memory > 0 && root {
+		o.Caps.Memory, bed.Small = n.memory, true
+		bed.Capped = strings.TrimPrefix(fmt.Sprintf("%s and %d MiB of memory", bed.Capped, n.memory>>20), " and ")
 	}
 	if (n.network || clientAt != "") && root {
 		o.Net, o.Port = lab.NetNamespaces, 0
@@ -333,6 +380,9 @@ func labFor(ctx context.Context, n need, o lab.Options, clientAt string) (*labBe
 		return nil, nil, err
 	}
 	bed.Group, bed.Faults = b, b
+	if root {
+		bed.Chill = b.chill
+	}
 	if o.Net == lab.NetNamespaces {
 		bed.Links = labLinks{b}
 	}
@@ -345,7 +395,7 @@ func labFor(ctx context.Context, n need, o lab.Options, clientAt string) (*labBe
 		if r.Namespace == "" {
 			return nil, nil, errors.Join(refused("--client-at needs nodes with networks of their own: run it as root"), b.remove(ctx))
 		}
-		bed.Dial, bed.ClientAt = dialIn(r.Namespace), "at "+clientAt+", through that node's listener"
+		bed.Dial, bed.Near, bed.ClientAt = dialIn(r.Namespace), clientAt, "at "+clientAt+", through that node's listener"
 	}
 	return b, bed, nil
 }

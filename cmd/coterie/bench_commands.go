@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,6 +26,10 @@ const (
 	commitLink = "rtt=0.5ms,rate=1gbit"
 	tunnelLink = "rtt=20ms,rate=20mbit"
 )
+
+// publishedMemory is what a node may use under the published conditions, which say that memory was capped and not to what: less than a million
+// rows need, so that they are read from the disk.
+const publishedMemory = 384 << 20
 
 // experimentCommands are the published experiments, and what is done with their results.
 func experimentCommands() []*cobra.Command {
@@ -54,10 +59,12 @@ in turn. Each node of the lab may use half a processor: without such a limit the
 			default:
 				return usage("--format %s: choose binary, text or copy", format)
 			}
+			n := need{cpu: 0.5}
 			if f.preset == presetPublished {
-				o.Iterations, o.Duration = 1000, 0
+				o.Iterations, o.Duration, o.Rows, n.memory = 1000, 0, experiment.PublishedRows, publishedMemory
 			}
-			return f.measureAll(c, "Read-only routing", []stageOf{{need{cpu: 0.5, bytes: loaded(o.Rows * workload.RowBytes)}, []piece{routingPiece(o, params, paramFile)}}})
+			n.bytes = loaded(o.Rows * workload.RowBytes)
+			return f.measureAll(c, "Read-only routing", []stageOf{{n, []piece{routingPiece(o, params, paramFile)}}})
 		},
 	}
 	f.add(c)
@@ -145,13 +152,16 @@ func benchRead() *cobra.Command {
 	var o experiment.ReadOptions
 	c := &cobra.Command{
 		Use: "read", Short: "How long one client takes to read many rows, as text, binary and COPY", Args: args(0, "no arguments"),
-		Long: `Reads all rows of a table by one client, from the primary and from a secondary.` + targetHelp,
+		Long: `Reads all rows of a table by one client, from the primary and from a secondary; with --client-at, from that node and from the others. As root, a
+lab's table that is larger than a quarter of shared_buffers is read cold, with the servers' files dropped from the page cache, and then warm.` + targetHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
+			var n need
 			if f.preset == presetPublished {
-				o.Rows = experiment.PublishedRows
+				o.Rows, n.memory = experiment.PublishedRows, publishedMemory
 			}
+			n.bytes = loaded(o.Rows * workload.RowBytes)
 			o.Formats = []workload.Format{workload.Text, workload.Binary, workload.Copy}
-			return f.measureAll(c, "Reading rows", []stageOf{{need{bytes: loaded(o.Rows * workload.RowBytes)}, []piece{{
+			return f.measureAll(c, "Reading rows", []stageOf{{n, []piece{{
 				"read", "Reading rows", "How long does one client take to read so many rows?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) { return b.Read(ctx, o) },
 			}}}})
 		},
@@ -185,7 +195,7 @@ func benchConnect() *cobra.Command {
 func benchCommit() *cobra.Command {
 	var f experimentFlags
 	var total int
-	var compression []string
+	var compression, cells []string
 	c := &cobra.Command{
 		Use: "commit", Short: "What a synchronous commit costs: the insert matrix", Args: args(0, "no arguments"),
 		Long: `Inserts the same number of rows in one transaction, in many, and one by one, waiting for the secondaries or not, without and with compression of
@@ -199,17 +209,48 @@ lab's links are of 1 Gbit/s and 0.5 ms. With --target-a and --target-b the first
 			if f.preset == presetPublished {
 				o.Cells = experiment.PublishedCells
 			}
+			if len(cells) > 0 {
+				var err error
+				if o.Cells, err = parseCells(cells); err != nil {
+					return err
+				}
+			}
 			if f.targetA != "" {
 				o.Compression = nil
 			}
-			n := need{network: true, links: commitLink, bytes: loaded(2 * o.Cells[0].Rows * workload.RowBytes)}
+			n := need{network: true, links: commitLink, bytes: loaded(2 * largest(o.Cells) * workload.RowBytes)}
 			return f.measureAll(c, "The insert matrix", []stageOf{{n, []piece{commitPiece(o, linkWord(f.link, commitLink))}}})
 		},
 	}
 	f.add(c)
 	c.Flags().IntVar(&total, "rows", 20_000, "of each cell; published: 1,000,000")
+	c.Flags().StringSliceVar(&cells, "cells", nil, "shapes, inserts x rows of each, such as 1x1000000,100x10000 (default: those of --rows); the last is the one whose commits are set beside the floor")
 	c.Flags().StringSliceVar(&compression, "compression", []string{"OFF", "ZSTD"}, "LOG_COMPRESSION of the secondaries, each in turn")
 	return c
+}
+
+// parseCells reads shapes such as 10x100000.
+func parseCells(list []string) (cells []experiment.Cell, err error) {
+	for _, one := range list {
+		inserts, rows, ok := strings.Cut(one, "x")
+		c := experiment.Cell{}
+		var err1, err2 error
+		c.Inserts, err1 = strconv.Atoi(inserts)
+		c.Rows, err2 = strconv.Atoi(rows)
+		if !ok || err1 != nil || err2 != nil || c.Inserts < 1 || c.Rows < 1 {
+			return nil, usage("--cells %s: write inserts and rows of each, such as 10x100000", one)
+		}
+		cells = append(cells, c)
+	}
+	return cells, nil
+}
+
+// largest is the most rows that a cell inserts.
+func largest(cells []experiment.Cell) (rows int) {
+	for _, c := range cells {
+		rows = max(rows, c.Inserts*c.Rows)
+	}
+	return rows
 }
 
 // matrixCells are the shapes of the matrix for a number of rows: in one transaction, in hundreds, in tens, and one by one.
@@ -277,11 +318,7 @@ func plainCommit(ctx context.Context, b *experiment.Bed, e *benchreport.Experime
 	plain.Group, plain.Faults, plain.Links, plain.Dial, plain.Published = nil, nil, nil, nil, false
 	plain.A, plain.B = s.primary.DSN()+"&synchronous_commit=local", s.primary.DSN()+"&synchronous_commit=on"
 	o.Compression = nil
-	for _, m := range e.Metrics {
-		if m.Name == "floor/ms" {
-			o.Floor = m.Value
-		}
-	}
+	o.Floor = b.Floor // the links of the lab are as these
 	b.Progress.Say("the same on plain PostgreSQL with one synchronous standby")
 	p, err := plain.Commit(ctx, o)
 	if err != nil {

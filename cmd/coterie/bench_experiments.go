@@ -33,6 +33,7 @@ type experimentFlags struct {
 	blocks                 int
 	seed                   uint64
 	cpu                    float64
+	memory                 string
 	yes, keep, json, apart bool
 	figures                bool // print those that have goals
 }
@@ -57,6 +58,7 @@ func (f *experimentFlags) add(c *cobra.Command) {
 	fs.BoolVar(&f.json, "json", false, "print the result as JSON")
 	fs.StringVar(&f.clientAt, "client-at", "", "run the client in the network of this node of the lab, through that node's listener (root)")
 	fs.Float64Var(&f.cpu, "node-cpu", 0, "processors that each node of the lab may use (default: what the experiment needs)")
+	fs.StringVar(&f.memory, "node-memory", "", "memory that each node of the lab may use, pages of files included, such as 512MiB (default: what the experiment needs)")
 	fs.StringVar(&f.link, "link", "", "what the links of the lab are like (default: what the experiment needs): "+shapeHelp)
 	fs.IntVar(&f.lab.Port, "port", 0, "of the first node's listener, of a lab on the loopback interface (default 6432)")
 	fs.StringVar(&f.lab.Dir, "dir", "", "the lab's directory (default "+lab.DefaultDir()+"-bench)")
@@ -214,6 +216,13 @@ func (f *experimentFlags) labBed(ctx context.Context, p *benchreport.Progress, n
 	}
 	if f.cpu > 0 {
 		n.cpu = f.cpu
+	}
+	if f.memory != "" {
+		bytes, err := parseBytes(f.memory)
+		if err != nil {
+			return nil, nil, usage("--node-memory %s: %w", f.memory, err)
+		}
+		n.memory = bytes
 	}
 	if f.link != "" {
 		n.network, n.links = true, f.link

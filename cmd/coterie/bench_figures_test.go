@@ -50,6 +50,18 @@ func TestMatrixCells(t *testing.T) {
 	}
 }
 
+func TestParseCells(t *testing.T) {
+	got, err := parseCells([]string{"1x1000000", "100x10"})
+	if err != nil || len(got) != 2 || got[0].Rows != 1_000_000 || got[1].Inserts != 100 || largest(got) != 1_000_000 {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, wrong := range []string{"", "5", "x5", "5x", "0x5", "5x-1", "axb"} {
+		if _, err := parseCells([]string{wrong}); err == nil {
+			t.Errorf("%q is taken", wrong)
+		}
+	}
+}
+
 func TestWithIntent(t *testing.T) {
 	for in, want := range map[string]string{
 		"postgresql://a@h/d":     "postgresql://a@h/d?coterie.intent=READ_ONLY",

@@ -121,7 +121,7 @@ func seedingExperiment(s *seedingSamples) (benchreport.Experiment, error) {
 		e.Beside = fmt.Sprintf("%.1f times as fast, 32 GB, SQL Server.", plain/quick)
 	}
 	if auto, off := took["wan-good"+armOurs], took["wan-good"+armPlain]; auto > 0 && off > 0 {
-		e.Answer = fmt.Sprintf("Over a slow link compression makes a copy %.1f times as fast .", off/auto)
+		e.Answer = fmt.Sprintf("Over a slow link compression makes a copy %.1f times as fast.", off/auto)
 	}
 	e.Series = s.overTime()
 	return e, nil

@@ -49,14 +49,17 @@ type Bed struct {
 	Links  Links  // nil: links cannot be shaped
 	A, B   string // of a pair
 	Capped string // what each node may use of its machine; empty: not limited
+	Small  bool   // the memory of each node is limited, too
 	Apart  bool   // every node is a machine of its own
 
 	Seed      uint64
 	Blocks    int
 	Published bool // published sizes; else scaled
 	Progress  *report.Progress
-	Dial      pgconn.DialFunc // where the client is; nil: here
-	ClientAt  string          // in words
+	Dial      pgconn.DialFunc                 // where the client is; nil: here
+	ClientAt  string                          // in words
+	Near      string                          // the member at which the client is; empty: at none
+	Chill     func(ctx context.Context) error // drops the servers' files from their machines' page caches; nil: nobody can
 }
 
 // Pair names the arms of a pair of connection strings.

@@ -23,9 +23,9 @@ var PublishedCells = []Cell{{1, 1_000_000}, {10, 100_000}, {100, 10_000}, {1_000
 // CommitOptions says what Commit inserts.
 type CommitOptions struct {
 	Cells       []Cell
-	Compression []string // LOG_COMPRESSION of every secondary, each in turn; empty: as it is
-	Link        string   // shape of the links, in words
-	Floor       float64  // the least that waiting can add to a commit, in ms; 0: it is measured where links are known
+	Compression []string                             // LOG_COMPRESSION of every secondary, each in turn; empty: as it is
+	Link        string                               // shape of the links, in words
+	Floor       func(context.Context) (Floor, error) // measures the floor, in every block; nil: Bed.Floor where links are known
 }
 
 // Commit asks what a synchronous commit costs: the same inserts, waited for on the primary alone and on the secondaries, too.
@@ -44,17 +44,23 @@ func (b *Bed) Commit(ctx context.Context, o CommitOptions) (report.Experiment, e
 	if err := b.commitData(ctx, write, o); err != nil {
 		return e, err
 	}
-	note := ""
-	if o.Floor == 0 {
-		o.Floor, note = b.floor(ctx)
+	if o.Floor == nil && b.Links != nil {
+		o.Floor = b.Floor
 	}
-	if o.Floor > 0 {
-		e.Metrics = append(e.Metrics, report.Metric{Name: "floor/ms", Unit: "ms", Better: method.LowerIsBetter, Value: o.Floor, Low: o.Floor, High: o.Floor})
+	if o.Cells[len(o.Cells)-1].Rows != 1 {
+		o.Floor = nil // it is that of one small commit
 	}
 	m := newMatrix(o)
 	each := time.Duration(len(o.Cells)) * 2 * time.Second
 	b.Progress.Plan(time.Duration(b.Blocks*len(m.kinds)*2) * each)
 	err := b.turns(ctx, e.Name, b.compressionArms(m.kinds), func(ctx context.Context, block int, a arm) error {
+		if o.Floor != nil && len(m.floors) <= block {
+			f, err := o.Floor(ctx)
+			if err != nil {
+				return fmt.Errorf("measure the floor of the penalty: %w", err)
+			}
+			m.floors = append(m.floors, f)
+		}
 		waits := []string{async, synchronous}
 		if block%2 == 1 {
 			slices.Reverse(waits)
@@ -73,9 +79,6 @@ func (b *Bed) Commit(ctx context.Context, o CommitOptions) (report.Experiment, e
 	})
 	if err != nil {
 		return e, err
-	}
-	if note != "" {
-		e.Notes = append(e.Notes, note)
 	}
 	return e, b.commitReport(&e, o, m)
 }
@@ -166,36 +169,40 @@ func (b *Bed) cell(ctx context.Context, c Cell, wait string) (method.Result, err
 	return r, err
 }
 
-// floor is the least that a synchronous commit can take longer: a round trip to the nearest secondary, and its disk.
-func (b *Bed) floor(ctx context.Context) (ms float64, note string) {
-	if b.Links == nil {
-		return 0, ""
+// Floor is the least that a synchronous commit can take longer, now: a round trip to the nearest secondary, and its disk.
+type Floor struct {
+	RoundTrip, Disk time.Duration
+	Member          string
+}
+
+func (f Floor) ms() float64 { return milli(f.RoundTrip + f.Disk) }
+
+// Floor measures it.
+func (b *Bed) Floor(ctx context.Context) (best Floor, err error) {
+	primary, err := b.Group.Primary(ctx)
+	if err != nil {
+		return best, err
 	}
-	primary, err1 := b.Group.Primary(ctx)
-	members, err2 := b.Group.Members(ctx)
-	if err1 != nil || err2 != nil {
-		return 0, ""
+	members, err := b.Group.Members(ctx)
+	if err != nil {
+		return best, err
 	}
-	best := time.Duration(0)
 	for _, m := range members {
 		if m == primary {
 			continue
 		}
-		rtt, err := b.Links.RoundTrip(ctx, primary, m)
-		if err != nil {
-			return 0, "the floor could not be measured: " + err.Error()
+		one := Floor{Member: m}
+		if one.RoundTrip, err = b.Links.RoundTrip(ctx, primary, m); err != nil {
+			return best, err
 		}
-		disk, err := b.Links.SyncTime(ctx, m, 50)
-		if err != nil {
-			return 0, "the floor could not be measured: " + err.Error()
+		if one.Disk, err = b.Links.SyncTime(ctx, m, 30); err != nil {
+			return best, err
 		}
-		if best == 0 || rtt+disk < best {
-			best = rtt + disk
-			note = fmt.Sprintf("Physical floor of the penalty, measured before: round trip %.2f ms + disk of %s %.2f ms = %.2f ms",
-				milli(rtt), m, milli(disk), milli(best))
+		if best.Member == "" || one.RoundTrip+one.Disk < best.RoundTrip+best.Disk {
+			best = one
 		}
 	}
-	return milli(best), note
+	return best, nil
 }
 
 func milli(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -147,6 +147,10 @@ func TestUncappedIsRefused(t *testing.T) {
 	if _, err := b.Routing(t.Context(), RoutingOptions{Threads: []int{1}}); err == nil || !strings.Contains(err.Error(), "limits") {
 		t.Errorf("routing: %v", err)
 	}
+	b.Published = true
+	if _, err := b.Read(t.Context(), ReadOptions{Rows: 1}); err == nil || !strings.Contains(err.Error(), "limits") {
+		t.Errorf("read as published: %v", err)
+	}
 	if _, err := b.Tprocc(t.Context(), TproccOptions{Users: []int{1}}); err == nil || !strings.Contains(err.Error(), "limits") {
 		t.Errorf("tprocc: %v", err)
 	}

@@ -13,8 +13,9 @@ import (
 
 // matrix holds the samples of every cell.
 type matrix struct {
-	kinds []string
-	cells map[string]*sample
+	kinds  []string
+	cells  map[string]*sample
+	floors []Floor // of every block; none: not measured
 }
 
 func newMatrix(o CommitOptions) *matrix {
@@ -99,6 +100,15 @@ func (m *matrix) penalty(kind string, c Cell) *sample {
 	return p
 }
 
+// floor is the median of the blocks' floors.
+func (m *matrix) floor() report.Metric {
+	s := &sample{}
+	for _, f := range m.floors {
+		s.values = append(s.values, f.ms())
+	}
+	return s.metric("floor/ms", "ms", method.LowerIsBetter)
+}
+
 // penaltyTable compares medians with medians, since the floor is one, too. It has a row for each kind of compression.
 func penaltyTable(e *report.Experiment, o CommitOptions, m *matrix) report.Table {
 	t := report.Table{Title: PenaltyTable, Columns: []report.Column{
@@ -111,6 +121,15 @@ func penaltyTable(e *report.Experiment, o CommitOptions, m *matrix) report.Table
 		{Name: "penalty / floor", Unit: "x"},
 	}}
 	small := o.Cells[len(o.Cells)-1]
+	if len(m.floors) > 0 {
+		var trips, disks []float64
+		for _, f := range m.floors {
+			trips, disks = append(trips, milli(f.RoundTrip)), append(disks, milli(f.Disk))
+		}
+		e.Metrics = append(e.Metrics, m.floor())
+		e.Notes = append(e.Notes, fmt.Sprintf("The floor is measured in every block: a round trip to the nearest secondary (median %s ms) and 8 kB written and synced to its disk (median %s ms).",
+			report.Number(method.Median(trips)), report.Number(method.Median(disks))))
+	}
 	for _, kind := range m.kinds {
 		p := m.penalty(kind, small)
 		name := strings.TrimPrefix(kind+"/penalty", "/")
@@ -120,14 +139,14 @@ func penaltyTable(e *report.Experiment, o CommitOptions, m *matrix) report.Table
 			cmp.Or(kind, "as it is"), m.at(kind, async, small).ms(50), m.at(kind, synchronous, small).ms(50), metric.Value,
 			fmt.Sprintf("%s to %s", report.Number(metric.Low), report.Number(metric.High)), nil, nil,
 		}
-		if o.Floor > 0 {
+		if len(m.floors) > 0 {
 			over := &sample{}
-			for _, v := range p.values {
-				over.values = append(over.values, v/o.Floor)
+			for i, v := range p.values {
+				over.values = append(over.values, v/m.floors[i].ms())
 			}
 			ratio := over.metric(name+" to floor/ratio", "x", method.LowerIsBetter)
 			e.Metrics = append(e.Metrics, ratio)
-			row[5], row[6] = o.Floor, ratio.Value
+			row[5], row[6] = m.floor().Value, ratio.Value
 		}
 		t.Rows = append(t.Rows, row)
 	}
@@ -143,8 +162,8 @@ func (b *Bed) commitAnswer(e *report.Experiment, o CommitOptions, m *matrix) {
 	} else {
 		e.Answer = fmt.Sprintf("A commit of %s takes no longer if it waits for a secondary: %s ms.", rowsWord(small.Rows), report.Number(y.ms(50)))
 	}
-	if o.Floor > 0 {
-		e.Answer += fmt.Sprintf(" A round trip and a write to the other disk alone take %s ms.", report.Number(o.Floor))
+	if len(m.floors) > 0 {
+		e.Answer += fmt.Sprintf(" A round trip and a write to the other disk alone take %s ms.", report.Number(m.floor().Value))
 	}
 	if big != small {
 		e.Answer += fmt.Sprintf(" %s in one transaction take %s times as long.", rowsWord(big.Rows), inWords(compare(m.at(kind, async, big), m.at(kind, synchronous, big), method.LowerIsBetter)))

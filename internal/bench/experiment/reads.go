@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -8,11 +9,13 @@ import (
 
 	"github.com/coteriedb/coterie/internal/bench/method"
 	"github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/bench/workload"
 )
 
 // diskReads counts what each server asked its kernel for, and which of them answered.
 type diskReads struct {
 	servers map[string]string  // connection strings, by name
+	names   map[string]string  // of replicas, by what their servers call themselves
 	mb      map[string]float64 // MB, by arm, threads and server
 	seconds map[string]float64 // by arm and threads
 }
@@ -31,7 +34,34 @@ func newDiskReads(ctx context.Context, b *Bed) *diskReads {
 			d.servers[m] = dsn
 		}
 	}
+	d.names = b.names(ctx)
 	return d
+}
+
+// names are those of the replicas, by what their servers call themselves. Who cannot be asked is not in it.
+func (b *Bed) names(ctx context.Context) map[string]string {
+	names := map[string]string{}
+	members, err := b.Group.Members(ctx)
+	if err != nil {
+		return names
+	}
+	for _, m := range members {
+		if dsn := b.Group.Own(m); dsn != "" {
+			if server, err := text(ctx, dsn, workload.ServerName); err == nil {
+				names[server] = m
+			}
+		}
+	}
+	return names
+}
+
+// answered is how often each replica answered.
+func (d *diskReads) answered(r method.Result) map[string]int64 {
+	by := map[string]int64{}
+	for server, n := range r.Servers {
+		by[cmp.Or(d.names[server], server)] += n
+	}
+	return by
 }
 
 // now is the megabytes read so far, by server. Who cannot be asked is not in it.
@@ -66,7 +96,7 @@ func (d *diskReads) table(o RoutingOptions, arms []arm, samples [2]map[int]*samp
 	for _, side := range samples {
 		for _, s := range side {
 			for _, r := range s.results {
-				for name := range r.Servers {
+				for name := range d.answered(r) {
 					names[name] = true
 				}
 			}
@@ -80,7 +110,7 @@ func (d *diskReads) table(o RoutingOptions, arms []arm, samples [2]map[int]*samp
 		for i, a := range arms {
 			k, row := a.name+strconv.Itoa(n), []any{strconv.Itoa(n), a.name}
 			for _, name := range sorted {
-				row = append(row, samples[i][n].mean(func(r method.Result) float64 { return 100 * float64(r.Servers[name]) / float64(max(r.OK, 1)) }), d.rate(k, name))
+				row = append(row, samples[i][n].mean(func(r method.Result) float64 { return 100 * float64(d.answered(r)[name]) / float64(max(r.OK, 1)) }), d.rate(k, name))
 			}
 			t.Rows = append(t.Rows, row)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -105,10 +106,13 @@ func (b *Bed) runTime(o RoutingOptions) time.Duration {
 	return o.WarmUp + 5*time.Second
 }
 
-// readArms are the primary alone and all replicas, or but the primary, or the two of a pair. end puts the group's own routing back.
+// readArms are the primary alone and all replicas, or all but the primary (to a client at a node: that one and the others), or the two of a pair. end puts the group's own routing back.
 func (b *Bed) readArms(ctx context.Context, all bool) (arms []arm, end func(), err error) {
 	if b.Group == nil {
 		return []arm{{name: armA, dsn: b.A}, {name: armB, dsn: b.B}}, func() {}, nil
+	}
+	if !all && b.Near != "" {
+		return b.nearArms(ctx)
 	}
 	members, err := b.Group.Members(ctx)
 	if err != nil {
@@ -118,38 +122,62 @@ func (b *Bed) readArms(ctx context.Context, all bool) (arms []arm, end func(), e
 	if !all {
 		routed = "DEFAULT"
 	}
-	dsn := b.Group.ReadOnly()
-	route := func(list string, routed bool) func(context.Context) error {
-		return func(ctx context.Context) error { return b.route(ctx, list, routed) }
+	secondary := func(answered []string, primary string) bool {
+		return slices.ContainsFunc(answered, func(name string) bool { return name != primary })
 	}
-	end = func() {
+	alone := func(answered []string, primary string) bool { return !secondary(answered, primary) }
+	return []arm{b.routed("primary", "NONE", alone), b.routed("routed", routed, secondary)}, b.unroute(ctx), nil
+}
+
+// nearArms are the member at which the client is, and the others in turn.
+func (b *Bed) nearArms(ctx context.Context) (arms []arm, end func(), err error) {
+	members, err := b.Group.Members(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	far := slices.DeleteFunc(slices.Clone(members), func(m string) bool { return m == b.Near })
+	all := func(near bool) func([]string, string) bool {
+		return func(answered []string, _ string) bool {
+			return !slices.ContainsFunc(answered, func(name string) bool { return (name == b.Near) != near })
+		}
+	}
+	return []arm{b.routed("local", "('"+b.Near+"')", all(true)), b.routed("remote", "(('"+strings.Join(far, "','")+"'))", all(false))}, b.unroute(ctx), nil
+}
+
+// unroute puts the group's own routing back.
+func (b *Bed) unroute(ctx context.Context) func() {
+	return func() {
 		c, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		if err := b.setRoute(c, "DEFAULT"); err != nil {
 			b.Progress.Say("the routing list could not be set back to DEFAULT: %v", err)
 		}
 	}
-	return []arm{
-		{name: "primary", dsn: dsn, prepare: route("NONE", false)}, {name: "routed", dsn: dsn, prepare: route(routed, true)},
-	}, end, nil
 }
 
-// route sets the primary's routing list and waits until new readers follow it.
-func (b *Bed) route(ctx context.Context, list string, routed bool) error {
-	if err := b.setRoute(ctx, list); err != nil {
-		return err
-	}
-	return until(ctx, time.Minute, "the routing list to be followed", func(ctx context.Context) (bool, error) {
-		seen := 0.0
-		for range 4 {
-			v, err := number(ctx, b.Group.ReadOnly(), "select pg_is_in_recovery()::int::float8")
+// routed is an arm with read intent and a routing list. It is in force when the answers of new readers are those that follow from it.
+func (b *Bed) routed(name, list string, follows func(answered []string, primary string) bool) arm {
+	return arm{name: name, dsn: b.Group.ReadOnly(), prepare: func(ctx context.Context) error {
+		names := b.names(ctx)
+		if err := b.setRoute(ctx, list); err != nil {
+			return err
+		}
+		return until(ctx, time.Minute, "the routing list to be followed", func(ctx context.Context) (bool, error) {
+			primary, err := text(ctx, b.Group.ReadWrite(), workload.ServerName)
 			if err != nil {
 				return false, err
 			}
-			seen += v
-		}
-		return routed == (seen > 0), nil
-	})
+			var answered []string
+			for range 4 {
+				server, err := text(ctx, b.Group.ReadOnly(), workload.ServerName)
+				if err != nil {
+					return false, err
+				}
+				answered = append(answered, cmp.Or(names[server], server))
+			}
+			return follows(answered, cmp.Or(names[primary], primary)), nil
+		})
+	}}
 }
 
 func (b *Bed) setRoute(ctx context.Context, list string) error {

@@ -3,6 +3,7 @@ package tpcc
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -45,6 +46,7 @@ func TestLoadRunCheck(t *testing.T) {
 	dsn := loaded(t)
 	mustHold(t, dsn)
 
+	before := orderNumbers(t, dsn)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var ticks []Interval
@@ -68,6 +70,10 @@ func TestLoadRunCheck(t *testing.T) {
 	}
 	if res.Fail != 0 || res.Unknown != 0 || res.RolledBack == 0 {
 		t.Errorf("fail %d, unknown %d, rolled back %d; errors %v", res.Fail, res.Unknown, res.RolledBack, res.Errors)
+	}
+	counted := orderNumbers(t, dsn) - before
+	if nopm := float64(counted) / res.Elapsed.Minutes(); counted != res.Types[0].OK || math.Abs(nopm-res.NOPM) > 0.01*nopm {
+		t.Errorf("%d new orders counted, %.0f NOPM; by the database's numbers %d, %.0f", res.Types[0].OK, res.NOPM, counted, nopm)
 	}
 	if len(ticks) < 2 || ticks[0].TPS == 0 || ticks[0].P99 == 0 || ticks[0].Reads["only"] == 0 {
 		t.Errorf("ticks %+v", ticks)
@@ -94,6 +100,15 @@ func TestLoadRunCheck(t *testing.T) {
 	if again := digest(t, dsn); again != after {
 		t.Errorf("digest changed from %s to %s while nothing was written", after, again)
 	}
+}
+
+// orderNumbers counts the orders that the database has numbered.
+func orderNumbers(t *testing.T, dsn string) (n int64) {
+	t.Helper()
+	if err := connect(t, dsn).QueryRow(t.Context(), "select sum(d_next_o_id) from tpcc.district").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 func digest(t *testing.T, dsn string) string {
@@ -244,6 +259,7 @@ func TestReloadGivesTheSameDigest(t *testing.T) {
 	if digestOfLoad(t, dsn) != shared.digest {
 		t.Error("two loads of one seed differ")
 	}
+	t.Run("a wrong generator is caught", func(t *testing.T) { wrongGeneratorIsCaught(t, dsn) })
 	if err := Drop(t.Context(), dsn); err != nil {
 		t.Error(err)
 	}

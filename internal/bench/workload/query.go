@@ -59,9 +59,15 @@ type asker struct {
 	routed  bool
 }
 
-// who asks the server for its name and whether it replays.
-const who = `select pg_is_in_recovery(), coalesce(nullif(current_setting('coterie.replica', true), ''), nullif(current_setting('cluster_name'), ''),
+// server is the name of the server that answers: the replica's, or what else tells it from others.
+const server = `coalesce(nullif(current_setting('coterie.replica', true), ''), nullif(current_setting('cluster_name'), ''),
 	host(inet_server_addr()) || ':' || inet_server_port(), 'started ' || to_char(pg_postmaster_start_time(), 'HH24:MI:SS.US'))`
+
+// ServerName asks the server that answers for its name: of a group, the replica's.
+const ServerName = "select " + server
+
+// who asks for the name, and whether the server replays.
+const who = "select pg_is_in_recovery(), " + server
 
 // ready connects where need be. An error is for what no waiting mends; an Event, for what went wrong on the way.
 func (c *asker) ready(ctx context.Context) (*method.Event, error) {
