@@ -71,6 +71,7 @@ func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner,
 		loops = listener.Loops()
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + loops) // as the agent does
 	}
+	lease := boottime.Now() + 24*time.Hour
 	srv, err := listener.New(listener.Config{
 		Loops:     loops,
 		ReadWrite: n.Listen, Certificate: func() *tls.Certificate { return &cert },
@@ -79,7 +80,7 @@ func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner,
 			return (&net.Dialer{}).DialContext(ctx, "unix", n.Socket)
 		},
 		Mark: roles.mark, Reuse: func() bool { return n.Reuse },
-		Verifier: roles.ask, Gate: func() time.Duration { return boottime.Now() + time.Hour },
+		Verifier: roles.ask, Gate: func() time.Duration { return lease },
 		FlushLSN: func(context.Context) (ag.LSN, error) { return 0, errors.New("nothing is confirmed here") },
 		Durable:  func(context.Context, ag.LSN) error { return errors.New("nothing is confirmed here") },
 		Rules:    benchRules(), Limits: listener.Limits{Connections: 40_000, PreAuth: 40_000},

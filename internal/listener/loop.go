@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An event loop carries the bytes of many sessions of the local server on one thread, with raw system calls: a pair of goroutines per session costs
+// An event loop carries the bytes of many sessions of the local server in one goroutine, with raw system calls: a pair of goroutines per session costs
 // a wake-up of another thread for most messages (docs/adr/0040-event-loops.md has the numbers). A loop decides nothing: every byte
 // goes through the same functions of session as on the goroutines' path (release, advance, doubtful, gated.look), and where one of
 // those has to wait, a goroutine waits, and the loop goes on with the other sessions meanwhile. See pump.go for one session.
@@ -25,7 +25,7 @@ const (
 	nap = 5 // milliseconds
 )
 
-// loop is one thread and what it carries. Everything but the inbox is its own.
+// loop is one goroutine and what it carries. Everything but the inbox is its own.
 type loop struct {
 	srv     *Server
 	epoll   int
@@ -34,7 +34,7 @@ type loop struct {
 	sides   []*side  // by file descriptor
 	spare   [][]byte // buffers for what a peer did not take yet
 	gone    []*pump  // to be closed when no event of this batch can mean them any more
-	naps    bool     // the last wait brought something
+	naps    bool     // the last wait was no idle one
 	carried atomic.Int64
 	ending  atomic.Bool
 
@@ -119,7 +119,7 @@ func (s *Server) quietest() *loop {
 	return best
 }
 
-// post has f run on the loop's thread.
+// post has f run by the loop.
 func (l *loop) post(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,13 +133,12 @@ func (l *loop) post(f func()) {
 	}
 }
 
+// run is the loop. It is on no thread of its own: the scheduler takes the processor from every goroutine that keeps it for 10 ms, and one that
+// is locked to a thread gets it back by way of another thread, which on a busy machine costs milliseconds (docs/adr/0063).
 func (l *loop) run() {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	events := make([]unix.EpollEvent, loopEvents)
 	for !l.ending.Load() {
 		n := l.wait(events)
-		l.naps = n > 0
 		for _, e := range events[:n] {
 			if int(e.Fd) == l.alarm {
 				l.work()
@@ -153,20 +152,18 @@ func (l *loop) run() {
 	}
 }
 
-// wait returns how many events there are.
+// wait returns how many events there are; none where a signal came or a nap was idle.
 func (l *loop) wait(events []unix.EpollEvent) int {
 	if !l.naps {
 		n, err := unix.EpollWait(l.epoll, events, -1)
-		if err != nil {
-			return 0 // a signal
-		}
-		return n
+		l.naps = err == nil
+		return max(n, 0)
 	}
 	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), nap, 0, 0) //nolint:gosec // the kernel fills events
 	if errno != 0 {
-		// A signal, as the scheduler sends it to stop the world; the next call lets it.
-		return 0
+		return 0 // the scheduler's signal, to stop the world or to let others run: the return from here lets it
 	}
+	l.naps = n > 0
 	return int(n)
 }
 
@@ -244,7 +241,7 @@ func transmit(fd int, b []byte) (n int, err error) {
 // wouldWait says that a call would have had to wait.
 func wouldWait(err error) bool { return err == unix.EAGAIN || err == unix.EINTR } //nolint:errorlint // an errno of our own calls
 
-// after has f run on the loop's thread after d, if the session still lives then.
+// after has f run by the loop after d, if the session still lives then.
 func (p *pump) after(d time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(d, func() { p.loop.post(p.guarded(f)) })
 }

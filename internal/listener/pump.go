@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pump is a session on an event loop. Its fields belong to the loop's thread.
+// pump is a session on an event loop. Its fields belong to the loop's goroutine.
 type pump struct {
 	x               *session
 	loop            *loop
