@@ -2,6 +2,9 @@ package seeding
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -244,4 +247,89 @@ func TestTablespaceOfTheSourceItself(t *testing.T) {
 			t.Errorf("%s: %v", place, err)
 		}
 	}
+}
+
+// TestWindowKeepsLittleWAL: a window that makes its server keep more WAL than it may is closed with its reason, and its slot is gone, so that
+// a copy that does not come on fills no disk.
+func TestWindowKeepsLittleWAL(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	sock := b.source(t)
+	s := &station{bed: b, sock: sock}
+	s.epoch.Store(1)
+	log := &lineLog{}
+	s.serve(t, SourceConfig{
+		Data: filepath.Join(b.dir, "source"), Connect: connectTo(sock), MaxWAL: func() int64 { return 4 << 20 },
+		Leads: func() (ag.Epoch, bool) { return 1, true }, Logger: slog.New(slog.NewTextHandler(log, nil)),
+	})
+	o := s.options(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var written sync.Once
+	o.Compression, o.MaxRate = "OFF", func() int64 { return 1 << 20 }
+	o.Progress = func(p Progress) {
+		if p.Done > 0 {
+			written.Do(func() {
+				b.must(t, sock, "SELECT count(pg_logical_emit_message(false, 'x', repeat('x', 1000000)))::text FROM generate_series(1, 8)")
+			})
+		}
+	}
+	var copying sync.WaitGroup
+	copying.Go(func() { _, _ = Run(ctx, o) }) // which begins another window, until it is ended
+	const why = "has made this server keep"
+	waitFor(t, "the window to be closed", func() error {
+		if said := log.String(); !strings.Contains(said, why) {
+			return errors.New(said)
+		}
+		return nil
+	})
+	cancel()
+	copying.Wait()
+	b.mustRefuse(t, o)
+}
+
+// lineLog keeps what is logged.
+type lineLog struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lineLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lineLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// TestSourceThatCannotOpenAWindow says why, keeps nothing, and goes on to serve.
+func TestSourceThatCannotOpenAWindow(t *testing.T) {
+	t.Parallel()
+	b, sock, _, o := begin(t)
+	pages := func(set string) {
+		b.must(t, sock, "ALTER SYSTEM "+set)
+		b.must(t, sock, "SELECT pg_reload_conf()::text")
+	}
+	pages("SET full_page_writes = off")
+	waitFor(t, "full_page_writes to be off", func() error {
+		if s, err := b.query(t, sock, "SELECT current_setting('full_page_writes')"); err != nil || s != "off" {
+			return fmt.Errorf("it is %s (%w)", s, err)
+		}
+		return nil
+	})
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "full_page_writes is off") {
+		t.Errorf("error %v", err)
+	}
+	if n := b.must(t, sock, "SELECT count(*)::text FROM pg_replication_slots"); n != "0" {
+		t.Errorf("%s slots are left", n)
+	}
+	pages("RESET full_page_writes")
+	waitFor(t, "a copy", func() error {
+		_, err := Run(t.Context(), o)
+		return err
+	})
 }

@@ -47,59 +47,63 @@ type window struct {
 // slotPrefix begins the names of slots that keep WAL for a seeding. The rest is the member.
 const slotPrefix = "cot_seed_"
 
-// open begins a backup window for the member: first the slot, then the checkpoint (POSTGRES specification 2).
-func (s *Source) open(ctx context.Context, h hello) (w *window, err error) {
+// open begins a backup window for the member. What was made is undone if it fails.
+func (s *Source) open(ctx context.Context, h hello) (*window, error) {
 	ctx, cancel := context.WithTimeout(ctx, windowTimeout)
 	defer cancel()
 	conn, err := s.cfg.Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w = &window{member: h.Member, epoch: h.Epoch, data: s.cfg.Data, conn: conn, idle: time.Now(), standby: h.After != nil, patience: s.patience}
-	defer func() {
-		if err != nil {
-			w.drop(s.cfg.Connect)
-		}
-	}()
-	if err := w.identify(ctx); err != nil {
+	w := &window{member: h.Member, epoch: h.Epoch, data: s.cfg.Data, conn: conn, idle: time.Now(), standby: h.After != nil, patience: s.patience}
+	if err := w.enter(ctx, h); err != nil {
+		w.drop(s.cfg.Connect)
 		return nil, err
+	}
+	return w, nil
+}
+
+// enter makes the window what the member asks for: first the slot, then the checkpoint (POSTGRES specification 2).
+func (w *window) enter(ctx context.Context, h hello) (err error) {
+	if err := w.identify(ctx); err != nil {
+		return err
 	}
 	w.info.ID, w.info.Key = newWindowID(), newPageKey()
 	if w.hash, err = newPageHash(w.info.Key); err != nil {
-		return nil, err
+		return err
 	}
 	if err := w.quiet(ctx); err != nil { // else this window would be for nothing
-		return nil, err
+		return err
 	}
 	switch {
 	case h.Anchor:
-		return w, w.keep(ctx, slotPrefix+string(h.Member))
+		return w.keep(ctx, slotPrefix+string(h.Member))
 	case w.standby:
 		w.catalog = h.After.Catalog
 		if err := w.catchUp(ctx, h.After.After); err != nil {
-			return nil, err
+			return err
 		}
 	default:
 		if err := w.reserve(ctx, slotPrefix+string(h.Member)); err != nil {
-			return nil, fmt.Errorf("reserve WAL for the copy: %w", err)
+			return fmt.Errorf("reserve WAL for the copy: %w", err)
 		}
 		// Before the backup begins: what is created after its checkpoint is replayed.
 		if w.catalog, err = w.databases(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	w.dirs = w.directories()
 	if err := w.begin(ctx, !h.Spread); err != nil {
-		return nil, fmt.Errorf("begin the backup: %w", err)
+		return fmt.Errorf("begin the backup: %w", err)
 	}
 	if w.standby && w.info.Start < h.After.Since {
-		return nil, &RefusedError{codeGone, fmt.Sprintf("a backup here begins at %s, and the primary keeps WAL from %s on", w.info.Start, h.After.Since)}
+		return &RefusedError{codeGone, fmt.Sprintf("a backup here begins at %s, and the primary keeps WAL from %s on", w.info.Start, h.After.Since)}
 	}
 	if err := w.list(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	w.pages = &pageReader{size: w.info.Page, verify: w.info.Checksums && !h.Corrupt, start: w.info.Start, insert: w.insertLSN}
-	return w, nil
+	return nil
 }
 
 // keep makes this window one that only keeps WAL, for a copy that is made from a secondary: the slot first, then what databases there
