@@ -73,7 +73,7 @@ func (s seedTarget) run(ctx context.Context, out *json.Encoder) error {
 			return tls.Client(c, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}), nil //nolint:gosec // both ends are this program
 		},
 		Member: "n2", Epoch: 1, Compression: s.Compression, Target: filepath.Join(s.Dir, "pgdata"), StateDir: filepath.Join(s.Dir, "state"),
-		MaxRate:  func() int64 { return s.MaxRate },
+		MaxRate: func() int64 { return s.MaxRate }, Spread: s.MaxRate > 0,
 		Progress: func(p seeding.Progress) { _ = out.Encode(seedTargetLine{Progress: p}) }, // who does not listen has ended this
 	}
 	r, err := seeding.Run(ctx, o)

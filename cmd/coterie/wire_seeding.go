@@ -77,7 +77,7 @@ func (s *seeder) attempt(ctx context.Context, from, leader ag.Replica, e ag.Epoc
 	return seeding.Run(ctx, seeding.Options{
 		Dial: dial(from), Anchor: anchor,
 		Member: n.self, Epoch: e, Target: n.pg.Config().PGData, StateDir: n.layout.State(), From: w.From,
-		Compression: me.Options.SeedCompression,
+		Compression: me.Options.SeedCompression, Spread: me.Options.SeedMaxRate > 0,
 		MaxRate: func() int64 {
 			me, _ := n.replica(n.self) // as it is now: the rate may be changed while a copy is made
 			return me.Options.SeedMaxRate

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -110,5 +111,28 @@ func TestLimitIsOfWhatIsRead(t *testing.T) {
 	}
 	if p := r.Progress; p.Wire > p.Total/2 || p.Took.Seconds() < 0.9*float64(p.Total)/rate {
 		t.Errorf("%d bytes of files, %d on the wire, took %v at %d a second", p.Total, p.Wire, p.Took, rate)
+	}
+}
+
+// TestSpreadCheckpoint: a copy that is to spare its source does not make it write everything at once. A spread checkpoint pauses for a tenth
+// of a second after each page (CheckpointWriteDelay), an immediate one does not.
+func TestSpreadCheckpoint(t *testing.T) {
+	t.Parallel()
+	b, sock, _, o := begin(t)
+	b.must(t, sock, "CREATE TABLE dirty AS SELECT repeat('x', 1000) FROM generate_series(1, 120)")
+	b.must(t, sock, "CHECKPOINT")
+	b.must(t, sock, "UPDATE dirty SET repeat = 'y'") // 18 pages and more
+	o.Spread = true
+	var waited time.Duration // until the copying began
+	o.Progress = func(p Progress) {
+		if p.Phase == PhaseCheckpoint {
+			waited = p.Took
+		}
+	}
+	if _, err := Run(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if waited < time.Second {
+		t.Errorf("the checkpoint took less than %v", waited)
 	}
 }

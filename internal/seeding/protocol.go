@@ -51,7 +51,9 @@ const (
 	maxList    = 2_000_000          // files in a data directory
 	controlLen = 8192               // of pg_control, in every version
 	pipeline   = 64                 // questions under way on one data connection: a comparison waits for little but the way there and back
-	fillers    = 4                  // of these, about chunks that the target lacks: their answers fill any link
+	fillLeast  = 4                  // of these, about chunks that the target lacks, if their answers are long
+	fillMost   = 16                 // and if they are short
+	fillWire   = 512 << 10          // how long answers are together that fill any link, on several connections
 	holders    = 16                 // and about chunks that are read elsewhere, and kept in memory until they are answered
 )
 

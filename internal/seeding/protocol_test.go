@@ -117,6 +117,27 @@ func TestConnectionsHaveFilesOfTheirOwn(t *testing.T) {
 	}
 }
 
+// TestHelpsWhereMostIsLeftOnTheWire: of a table that shrinks to little and an index that does not, a connection without a file of its own
+// helps with the index, although it is smaller.
+func TestHelpsWhereMostIsLeftOnTheWire(t *testing.T) {
+	t.Parallel()
+	q := newQueue([]file{{Name: "table", Size: 9 * chunkSize}, {Name: "index", Size: 4 * chunkSize}}, func(file) bool { return false })
+	for range 2 {
+		if _, ok := q.next(nobody); !ok {
+			t.Fatal("nothing handed out")
+		}
+	}
+	q.weigh(0, 30_000)
+	q.weigh(1, 150_000)
+	if it, _ := q.next(nobody); it.file != 1 {
+		t.Errorf("helps with file %d", it.file)
+	}
+	q.weigh(1, 50_000)
+	if it, _ := q.next(nobody); it.file != 0 {
+		t.Errorf("helps with file %d", it.file)
+	}
+}
+
 func TestPacerFollowsARateThatChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

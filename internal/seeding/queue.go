@@ -11,8 +11,8 @@ type item struct {
 }
 
 // queue hands out the chunks of all files. Each connection takes a file of its own, the biggest that nobody has, chunk by chunk, which
-// reads and writes well; when all that have several chunks are taken it helps with the one of which most is left. So what shrinks well and
-// what does not travel beside each other, and what is left at the end is small: the files of one chunk.
+// reads and writes well; when all that have several chunks are taken it helps with the one of which most is left on the wire. So what shrinks
+// well and what does not travel beside each other until the end, and what is left then is small: the files of one chunk.
 type queue struct {
 	mu    sync.Mutex
 	files []file
@@ -20,12 +20,14 @@ type queue struct {
 	at    int    // in order: what was not begun
 	begun []int  // files of which something is left
 	chunk []int  // by file: the chunk to be handed out next
+	long  []int  // by file: how long a chunk of it was on the wire, lately
 	again []item // asked for, and not answered before the connection was lost
 }
 
 func newQueue(files []file, skip func(file) bool) *queue {
-	q := &queue{files: files, chunk: make([]int, len(files))}
+	q := &queue{files: files, chunk: make([]int, len(files)), long: make([]int, len(files))}
 	for i, f := range files {
+		q.long[i] = chunkSize
 		if !f.Dir && f.Size > 0 && !skip(f) {
 			q.order = append(q.order, i)
 		}
@@ -72,7 +74,7 @@ func (q *queue) choose(own int) int {
 	}
 	small := q.at == len(q.order) || q.files[q.order[q.at]].chunks() == 1
 	if small && len(q.begun) > 0 {
-		return slices.MaxFunc(q.begun, func(a, b int) int { return q.left(a) - q.left(b) })
+		return slices.MaxFunc(q.begun, func(a, b int) int { return q.left(a)*q.long[a] - q.left(b)*q.long[b] })
 	}
 	if q.at == len(q.order) {
 		return nobody
@@ -84,6 +86,13 @@ func (q *queue) choose(own int) int {
 }
 
 func (q *queue) left(i int) int { return q.files[i].chunks() - q.chunk[i] }
+
+// weigh notes how long a chunk of that file was on the wire.
+func (q *queue) weigh(file, n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.long[file] = max(n, 1)
+}
 
 // putBack returns chunks that were not settled.
 func (q *queue) putBack(items ...item) {

@@ -32,19 +32,18 @@ type fetcher struct {
 	work  []byte   // what is unpacked
 	tags  []byte
 	under int
+	long  int        // of the last chunk that came whole, on the wire
 	own   int        // the file it is at
 	in    fileReader // what is compared
 	out   held       // what is written
 }
 
-// stream settles chunks over one connection until none is left. What was asked and not answered is put back.
-func (s *seeder) stream(ctx context.Context) error {
-	f, _, end, err := s.dial(ctx, s.o.Dial, hello{Window: s.info.ID, Data: true, After: s.ctl.h.After})
-	if err != nil {
-		return err
-	}
-	defer end()
-	c := &fetcher{s: s, f: f, own: nobody, work: make([]byte, 0, chunkSize)}
+// stream settles chunks over one connection until none is left, and ends it. What was asked and not answered is put back.
+func (s *seeder) stream(ctx context.Context, l line) error {
+	stop := context.AfterFunc(ctx, l.end)
+	defer stop()
+	defer l.end()
+	c := &fetcher{s: s, f: l.f, own: nobody, long: chunkSize, work: make([]byte, 0, chunkSize)}
 	defer c.putBack()
 	return errors.Join(c.run(ctx), c.close())
 }
@@ -135,7 +134,13 @@ func (c *fetcher) full() bool {
 			holding++
 		}
 	}
-	return lacking >= fillers || holding >= holders
+	return lacking >= c.fillers() || holding >= holders
+}
+
+// fillers is how many chunks that are not here may be asked for at a time: what shrinks to little comes by many, else the link waits for
+// questions, and what does not by few, else another codec would not show for long.
+func (c *fetcher) fillers() int {
+	return max(fillLeast, min(fillWire/max(c.long, 1), fillMost))
 }
 
 // question asks for one chunk, with the hashes of what is there already. The source begins while the next is read here.
@@ -240,6 +245,8 @@ func (c *fetcher) take(a answer) error {
 	}
 	c.s.watch.settled(q.want, a.Kind == frameSame)
 	if a.Kind == frameData {
+		c.long = len(a.Body)
+		c.s.queue.weigh(q.item.file, c.long)
 		if c.s.choose.arrived(q.want, len(a.Body), q.round, time.Now()) {
 			c.s.remember()
 		}

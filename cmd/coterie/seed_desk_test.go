@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/seeding"
+)
+
+// deskOf is the desk of a node that has nothing but a directory.
+func deskOf(t *testing.T, dir string) *desk {
+	t.Helper()
+	layout, err := config.NewLayout(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(layout.State(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d, err := openDesk(&node{self: "n3", layout: layout, log: slog.New(slog.DiscardHandler), agent: &agent.Agent{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestCopiesThatFailAreTriedLater: each failure in a row doubles the pause, up to a minute, and says why; another epoch, or an interruption
+// by one, begins anew.
+func TestCopiesThatFailAreTriedLater(t *testing.T) {
+	t.Parallel()
+	d := deskOf(t, t.TempDir())
+	fail := func(e ag.Epoch, interrupted bool) time.Duration {
+		_, id, _ := d.attempt(t.Context(), ag.Replica{ID: "n1"}, "the primary")
+		before := time.Now()
+		d.ended(id, e, interrupted, errors.New("the disk is slow"))
+		return d.retryAt.Sub(before)
+	}
+	for i, want := range []time.Duration{300 * time.Millisecond, 600 * time.Millisecond, 1200 * time.Millisecond} {
+		if got := fail(1, false); got < want || got > 2*want {
+			t.Errorf("after failure %d it waits %v, want %v", i+1, got, want)
+		}
+	}
+	for range 9 {
+		fail(1, false)
+	}
+	if got := fail(1, false); got < retryMost || got > retryMost+30*time.Second {
+		t.Errorf("at last it waits %v", got)
+	}
+	if why := d.Withheld(1); !strings.Contains(why, "copy attempt 13 failed: the disk is slow; next at") {
+		t.Errorf("withheld: %q", why)
+	}
+	if why := d.Withheld(2); why != "" {
+		t.Errorf("withheld in another epoch: %q", why)
+	}
+	if op, _ := d.journal.Last(); op.State != seeding.Retrying || op.Attempts != 13 || op.Failure == nil || op.Next.IsZero() {
+		t.Errorf("the operation is %+v", op)
+	}
+	fail(2, true)
+	if got := fail(2, false); got > 2*retryFirst {
+		t.Errorf("after an interruption it waits %v", got)
+	}
+}
+
+// TestCancelledCopyStaysCancelled: to cancel ends the attempt under way, and no other begins, nor after the agent has begun anew, until
+// somebody asks.
+func TestCancelledCopyStaysCancelled(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := deskOf(t, dir)
+	if _, err := d.stop(); err == nil || !strings.Contains(err.Error(), "nothing is being copied to n3") {
+		t.Errorf("nothing is under way, and cancelled: %v", err)
+	}
+	ctx, id, _ := d.attempt(t.Context(), ag.Replica{ID: "n1"}, "the primary")
+	op, err := d.stop()
+	if err != nil || op.ID != id || op.State != seeding.Cancelled || !errors.Is(context.Cause(ctx), seeding.ErrCancelled) {
+		t.Fatalf("%+v, %v; the attempt: %v", op, err, context.Cause(ctx))
+	}
+	d.ended(id, 1, false, context.Cause(ctx))
+	if op, _ := d.journal.Last(); op.State != seeding.Cancelled {
+		t.Errorf("afterwards it is %s", op.State)
+	}
+	for name, d := range map[string]*desk{"at once": d, "by another agent": deskOf(t, dir)} {
+		if why := d.Withheld(2); !strings.Contains(why, "seeding was cancelled at") || !strings.Contains(why, "coterie seed n3") {
+			t.Errorf("withheld %s: %q", name, why)
+		}
+	}
+	if ctx, _, _ := deskOf(t, dir).attempt(t.Context(), ag.Replica{ID: "n1"}, "the primary"); !errors.Is(context.Cause(ctx), seeding.ErrCancelled) {
+		t.Error("an attempt that was decided before goes on")
+	}
+}

@@ -1,0 +1,191 @@
+package seeding
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/s2"
+)
+
+// control is the connection about the whole, to the source or to the primary beside it; it is opened again when it is lost.
+type control struct {
+	s    *seeder
+	how  func(context.Context) (net.Conn, error)
+	h    hello // with which it began
+	info windowInfo
+
+	mu  sync.Mutex
+	f   *framed
+	end func()
+}
+
+func (c *control) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop()
+}
+
+func (c *control) drop() {
+	if c.end != nil {
+		c.end()
+	}
+	c.f, c.end = nil, nil
+}
+
+// attach opens a window at the source; where that is a secondary, the primary is first made to keep the WAL.
+func (s *seeder) attach(ctx context.Context) error {
+	h := hello{}
+	if s.o.Anchor != nil {
+		s.anchor = &control{s: s, how: s.o.Anchor, h: hello{Anchor: true}}
+		if _, err := s.anchor.attach(ctx); err != nil {
+			return fmt.Errorf("have the primary keep WAL: %w", err)
+		}
+		if h.After = s.anchor.info.Anchor; h.After == nil {
+			return errors.New("the primary does not say from where on it keeps WAL; run the same version of coterie on both")
+		}
+		h.SystemID = s.anchor.info.SystemID
+	}
+	s.ctl = &control{s: s, how: s.o.Dial, h: h}
+	var err error
+	s.files, err = s.ctl.attach(ctx)
+	if s.info = s.ctl.info; err == nil {
+		s.hash, err = newPageHash(s.info.Key)
+	}
+	return err
+}
+
+// attach opens a window and returns the files in it.
+func (c *control) attach(ctx context.Context) (files []file, err error) {
+	err = c.s.patiently(ctx, func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		f, info, end, err := c.s.dial(ctx, c.how, c.h)
+		if err != nil {
+			return err
+		}
+		if files, err = receiveList(f); err != nil {
+			end()
+			return err
+		}
+		c.f, c.end, c.info = f, end, info
+		return nil
+	})
+	return files, err
+}
+
+func receiveList(f *framed) ([]file, error) {
+	var files []file
+	for {
+		kind, body, err := f.read(silence)
+		switch {
+		case err != nil:
+			return nil, err
+		case kind == frameListed:
+			return files, nil
+		case kind == frameRefusal:
+			return nil, refused(body)
+		case kind != frameFiles:
+			return nil, fmt.Errorf("a frame %q in the list of files", kind)
+		}
+		const most = 16 << 20
+		if n, err := s2.DecodedLen(body); err != nil || n > most {
+			return nil, fmt.Errorf("a part of the list of files of %d bytes", n)
+		}
+		text, err := s2.Decode(nil, body)
+		if err != nil {
+			return nil, fmt.Errorf("unpack the list of files: %w", err)
+		}
+		var part []file
+		if err := json.Unmarshal(text, &part); err != nil {
+			return nil, fmt.Errorf("read the list of files: %w", err)
+		}
+		if files = append(files, part...); len(files) > maxList {
+			return nil, fmt.Errorf("the source lists more than %d files", maxList)
+		}
+	}
+}
+
+// ask sends a question and returns the body of its answer, over another connection if this one is lost.
+func (c *control) ask(ctx context.Context, kind byte, question []byte) (answer []byte, err error) {
+	err = c.s.patiently(ctx, func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.f == nil {
+			h := c.h
+			h.Window, h.Listed = c.info.ID, true
+			f, info, end, err := c.s.dial(ctx, c.how, h)
+			if err != nil {
+				return err
+			}
+			c.f, c.end = f, end
+			if info.ID != c.info.ID {
+				c.drop()
+				return &RefusedError{codeGone, "the backup window has ended"}
+			}
+		}
+		answer, err = c.once(kind, question)
+		if err != nil {
+			c.drop()
+		}
+		return err
+	})
+	return answer, err
+}
+
+// ending asks for the end of the window.
+func (c *control) ending(ctx context.Context) (e ending, err error) {
+	body, err := c.ask(ctx, frameEnd, nil)
+	if err == nil {
+		err = json.Unmarshal(body, &e)
+	}
+	return e, err
+}
+
+func (c *control) once(kind byte, question []byte) ([]byte, error) {
+	if err := errors.Join(c.f.write(kind, question), c.f.flush()); err != nil {
+		return nil, err
+	}
+	got, body, err := c.f.read(controlBudget)
+	switch {
+	case err != nil:
+		return nil, noEOF(err)
+	case got == frameRefusal:
+		return nil, refused(body)
+	case got != kind:
+		return nil, fmt.Errorf("a frame %q where %q was expected", got, kind)
+	}
+	return append([]byte{}, body...), nil
+}
+
+// keepAlive tells the source now and then that somebody is there, until quit is closed.
+func (c *control) keepAlive(ctx context.Context, quit <-chan struct{}) error {
+	t := time.NewTicker(pingEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-quit:
+			return nil
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		if _, err := c.ask(ctx, framePing, nil); err != nil {
+			return err
+		}
+	}
+}
+
+// farewell tells the source, and the primary, that the window has served. They find out by themselves, later, if this is lost.
+func (s *seeder) farewell(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_, _ = s.ctl.ask(ctx, frameDone, nil)
+	if s.anchor != nil {
+		_, _ = s.anchor.ask(ctx, frameDone, nil)
+	}
+}

@@ -1,0 +1,169 @@
+package seeding
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// How a lost connection is opened again.
+const (
+	retryFirst = 50 * time.Millisecond
+	retryMost  = 3 * time.Second
+	pingEvery  = 5 * time.Second
+	dialLimit  = 15 * time.Second
+	// sourceGone is how long a secondary may fail as a source until the attempt is given up: unlike a primary, nobody replaces it.
+	sourceGone = 30 * time.Second
+)
+
+// patiently runs f again, with growing pauses, while it fails by a connection and not by a refusal.
+func (s *seeder) patiently(ctx context.Context, f func() error) error {
+	pause, good := retryFirst, time.Now()
+	for {
+		began, done := time.Now(), s.watch.done()
+		err := f()
+		var r *RefusedError
+		var local *localError
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.As(err, &local):
+			return err
+		case errors.As(err, &r) && r.Code != codeBusy:
+			return err
+		}
+		if s.watch.done() != done {
+			good = time.Now()
+		}
+		if s.o.Anchor != nil && r == nil && time.Since(good) > sourceGone {
+			return fmt.Errorf("the source has not answered for %v: %w", sourceGone, err)
+		}
+		if r != nil { // the source is busy with others, which it says
+			s.watch.lost(r.Message)
+		} else {
+			s.watch.cut(err.Error())
+		}
+		if time.Since(began) > retryMost || s.watch.done() != done { // it served for a while
+			pause = retryFirst
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return context.Cause(ctx)
+		case <-t.C:
+		}
+		pause = min(2*pause, retryMost)
+	}
+}
+
+// localError is a failure of this node, which no other connection mends.
+type localError struct{ err error }
+
+func (e *localError) Error() string { return e.err.Error() }
+func (e *localError) Unwrap() error { return e.err }
+
+// dial opens a connection to the source, or to another by way of how, and says hello.
+func (s *seeder) dial(ctx context.Context, how func(context.Context) (net.Conn, error), h hello) (*framed, windowInfo, func(), error) {
+	h.Version, h.Member, h.Epoch, h.Spread, h.Corrupt = protocolVersion, s.o.Member, s.o.Epoch, s.o.Spread, s.o.Corrupt
+	var info windowInfo
+	dctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	conn, err := how(dctx)
+	if err != nil {
+		return nil, info, nil, fmt.Errorf("connect to the source: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	end := func() { stop(); _ = conn.Close() }
+	f := newFramed(conn)
+	f.count = s.watch.wire
+	if err := f.writeJSON(frameHello, h); err != nil {
+		end()
+		return nil, info, nil, err
+	}
+	limit := silence
+	if h.Window == "" {
+		limit = windowTimeout
+	}
+	deadline := time.Now().Add(limit)
+	for {
+		kind, body, err := f.read(silence)
+		switch {
+		case err != nil:
+		case kind == framePing && time.Now().Before(deadline): // a checkpoint takes its time
+			s.watch.found()
+			continue
+		case kind == frameRefusal:
+			err = refused(body)
+		case kind != frameWindow:
+			err = fmt.Errorf("a frame %q in place of a window", kind)
+		default:
+			err = json.Unmarshal(body, &info)
+		}
+		if err != nil {
+			end()
+			return nil, info, nil, err
+		}
+		s.watch.found()
+		return f, info, end, nil
+	}
+}
+
+// line is a data connection that is open, or why there is none.
+type line struct {
+	f   *framed
+	end func()
+	err error
+}
+
+// lines are data connections that are opened before there is anything to ask: that takes three ways there and back, in which the target is
+// made the shape of the list.
+type lines struct {
+	open chan line
+	all  sync.WaitGroup
+	stop context.CancelFunc
+}
+
+// dialAhead opens n data connections of the window.
+func (s *seeder) dialAhead(ctx context.Context, n int) *lines {
+	ctx, stop := context.WithCancel(ctx)
+	l := &lines{open: make(chan line, n), stop: stop}
+	for range n {
+		l.all.Go(func() { l.open <- s.line(ctx) })
+	}
+	return l
+}
+
+// line opens a data connection of the window.
+func (s *seeder) line(ctx context.Context) line {
+	f, _, end, err := s.dial(ctx, s.o.Dial, hello{Window: s.info.ID, Data: true, After: s.ctl.h.After})
+	return line{f, end, err}
+}
+
+// take returns one of them, which is the caller's to end. Nobody takes more than there are.
+func (l *lines) take(ctx context.Context) line {
+	select {
+	case one := <-l.open:
+		return one
+	case <-ctx.Done():
+		return line{err: context.Cause(ctx)}
+	}
+}
+
+// close ends those that nobody took.
+func (l *lines) close() {
+	l.stop()
+	l.all.Wait()
+	close(l.open)
+	for one := range l.open {
+		if one.err == nil {
+			one.end()
+		}
+	}
+}
