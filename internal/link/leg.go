@@ -346,7 +346,7 @@ func (l *leg) suit(far bool) {
 	l.suited = &far
 	defer func() { l.bbr.Store(l.Congestion() == "bbr") }()
 	if name, err := t.Steer(far); err != nil {
-		l.c.log.Info("BBR is not available: a lossy link will be slow", "in_force", name, "err", err)
+		l.c.log.Info("BBR is not available: what is much is striped over several connections", "in_force", name, "err", err)
 	}
 }
 

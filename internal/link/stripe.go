@@ -4,7 +4,7 @@ package link
 // is much to send it is striped over several, which rarely lose at the same time, and the receiver puts the frames in order, as ever.
 
 const (
-	stripes     = 8         // TCP connections of such a link
+	stripes     = 12        // TCP connections of such a link
 	bulkQueue   = 128 << 10 // bytes under way from which frames take what is best for many
 	stripeQueue = 256 << 10 // bytes under way on each stripe at most: what waits there cannot be overtaken
 )
