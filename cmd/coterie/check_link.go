@@ -58,6 +58,9 @@ func describeLink(self ag.ReplicaID, l api.Link) string {
 	if l.Rate > 0 {
 		rate = fmt.Sprintf("%.3g Mbit/s, by the latest traffic", float64(l.Rate)*8/1e6)
 	}
+	if l.Carried > 0 {
+		rate += fmt.Sprintf("; %.3g Mbit/s when there was more to send", float64(l.Carried)*8/1e6)
+	}
 	twice := "once"
 	if l.Twice {
 		twice = "twice, so that a lost packet costs no round trip"

@@ -25,6 +25,7 @@ type links struct {
 	options  func(ag.ReplicaID) ag.ReplicaOptions // as the group's configuration has them now
 	self     ag.ReplicaID
 	log      *slog.Logger
+	found    link.Found
 	adapt    func(*endpoint.Conn) link.Transport // nil: as they are; a measurement may have them do without something
 
 	mu      sync.Mutex // guards what follows
@@ -44,7 +45,7 @@ func newLinks(self ag.ReplicaID, options func(ag.ReplicaID) ag.ReplicaOptions, l
 
 // config is that of a link whose secondary is the named one: its options say how it is fed.
 func (l *links) config(secondary ag.ReplicaID) link.Config {
-	return link.Config{Logger: l.log, Compression: func() codec.Wish {
+	return link.Config{Logger: l.log, Found: &l.found, Compression: func() codec.Wish {
 		w, err := codec.Parse("LOG_COMPRESSION", l.options(secondary).LogCompression)
 		if err != nil {
 			return codec.Wish{Auto: true}
@@ -152,7 +153,7 @@ func describeStatus(s link.Status) api.Link {
 		Peer: ag.ReplicaID(s.Peer), Dialled: s.Dialled, Twice: s.Twice, Reason: s.Reason, RTT: float64(s.RTT.Microseconds()) / 1000,
 		Packets: s.Packets, Lost: s.Lost, Codec: s.Codec, Sent: s.Sent, SentEncoded: s.SentEncoded, Ratio: s.Ratio(),
 		EncodeSeconds: s.SendBusy.Seconds(), Received: s.Received, ReceivedEncoded: s.ReceivedCoded, DecodeSeconds: s.ReceiveBusy.Seconds(),
-		SentTwice: s.SentTwice, Resent: s.Resent, Doubles: s.Doubles,
+		SentTwice: s.SentTwice, Resent: s.Resent, Doubles: s.Doubles, Carried: s.Carried,
 	}
 	for _, leg := range s.Legs {
 		text := strings.TrimSpace(leg.Kind + " " + leg.Congestion)
@@ -201,5 +202,6 @@ func (l *links) metrics(out map[string]float64) {
 			out[fmt.Sprintf("%s{peer=%q}", name, s.Peer)] += v
 		}
 		out[fmt.Sprintf("coterie_link_round_trip_seconds{peer=%q}", s.Peer)] = s.RTT.Seconds()
+		out[fmt.Sprintf("coterie_link_carried_bytes_per_second{peer=%q}", s.Peer)] = float64(s.Carried)
 	}
 }

@@ -81,7 +81,11 @@ func (n *node) linkTo(ctx context.Context, id ag.ReplicaID) (a api.Link, err err
 	if c, err := codec.Parse("LOG_COMPRESSION", to.Options.LogCompression); err == nil {
 		wish = c
 	}
-	s := link.Foresee(prefer, wish, w.RTT, w.Sent, w.Lost, w.Congestion)
+	carried := int64(0)
+	if n.links != nil {
+		carried = n.links.found.Rate(string(id))
+	}
+	s := link.Foresee(prefer, wish, w.RTT, w.Sent, w.Lost, w.Congestion, carried)
 	s.Peer = string(id)
 	a = describeStatus(s)
 	a.Idle, a.Rate, a.Via = true, w.Rate, w.Via

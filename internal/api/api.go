@@ -243,6 +243,7 @@ type Link struct {
 	Packets    uint64       `json:"packets"` // of the last ten seconds, both directions
 	Lost       uint64       `json:"lost"`    // of those
 	Rate       int64        `json:"rate"`    // bytes per second that the main leg thinks possible, from its latest traffic; 0: unknown
+	Carried    int64        `json:"carried"` // bytes per second, of this link or earlier ones to the peer, when there was more to send; 0: never
 
 	Codec           string      `json:"codec"`           // of what this node sends
 	Sent            uint64      `json:"sent_bytes"`      // before encoding

@@ -156,6 +156,7 @@ type Link struct {
 	Encoded   uint64       `json:"encoded"`  // and after it
 	Received  uint64       `json:"received"` // bytes after decoding
 	Resent    uint64       `json:"resent"`   // bytes
+	Carried   int64        `json:"carried"`  // bytes per second when there was more to send; 0: never
 }
 
 // Commits is what commits waited for the acknowledgement of secondaries: one wait per block of WAL.

@@ -121,12 +121,14 @@ func (ch *chooser) tcp(m measure) []string {
 	return []string{TCP}
 }
 
-// Foresee returns the status that a new link would have for what was measured of its way: main leg, legs, codec and the reason.
-func Foresee(prefer Preference, wish codec.Wish, rtt time.Duration, sent, lost uint64, congestion string) Status {
+// Foresee returns the status that a new link would have for what was measured of its way, and what earlier links carried in bytes per
+// second (0: unknown): main leg, legs, codec and the reason.
+func Foresee(prefer Preference, wish codec.Wish, rtt time.Duration, sent, lost uint64, congestion string, carried int64) Status {
 	ch := chooser{prefer: prefer}
 	c := ch.next(0, measure{trip: rtt, sent: sent, lost: min(lost, sent), congestion: congestion})
 	s := Status{
-		RTT: rtt, Packets: sent, Lost: min(lost, sent), Twice: c.Hedge, Reason: c.Reason, Codec: codec.Choose(wish, codec.Known(), codec.Setting{}, rtt, 0).String(),
+		RTT: rtt, Packets: sent, Lost: min(lost, sent), Twice: c.Hedge, Reason: c.Reason, Codec: codec.Choose(wish, codec.Known(), codec.Setting{}, rtt, 8*carried).String(),
+		Carried: carried,
 	}
 	for _, kind := range c.Legs {
 		l := LegStatus{Kind: kind, Main: kind == c.Main && len(s.Legs) == 0}

@@ -31,6 +31,7 @@ type Config struct {
 	DeadAfter   time.Duration     // silence after which a leg is given up; default 10 s
 	Suspect     time.Duration     // silence of all legs after which another one is opened in their place; default 1.8 s
 	Grace       time.Duration     // that a link without a leg is kept; default 400 ms and 8 round trips
+	Found       *Found            // what links carried, shared by all of a node; nil: nothing is remembered
 	Logger      *slog.Logger      // nil: none
 }
 
@@ -94,7 +95,9 @@ type Conn struct {
 	resent   uint64 // bytes sent again
 	encoded  codec.Stats
 	loss     lossWindow
-	chosen   choice // the dialling side's; the other one is told of main leg and hedging
+	busy     busy
+	beaten   time.Duration // the last heartbeat
+	chosen   choice        // the dialling side's; the other one is told of main leg and hedging
 	lastTrip time.Duration
 
 	in inbox
@@ -231,12 +234,14 @@ func (c *Conn) acknowledged(n uint64) {
 	k := int(n - c.acked)
 	for _, f := range c.unacked[:k] {
 		c.cost -= f.cost()
+		c.busy.delivered += uint64(len(f.buf))
 		f.put(nil)
 		f.release()
 	}
 	clear(c.unacked[:k])
 	c.unacked = c.unacked[k:]
 	c.acked = n
+	c.busy.least = min(c.busy.least, c.cost)
 	c.room.Broadcast()
 }
 
@@ -392,7 +397,7 @@ func (c *Conn) attach(t Transport, received uint64, main bool) (serve func(conte
 		c.main = l
 	}
 	if len(c.legs) == 1 {
-		c.setting = codec.Choose(c.cfg.Compression(), c.known, c.setting, l.trip(), 0)
+		c.setting = codec.Choose(c.cfg.Compression(), c.known, c.setting, l.trip(), 8*c.cfg.Found.Rate(c.peer))
 	}
 	c.note("leg attached", l.String())
 	if main {

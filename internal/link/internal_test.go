@@ -3,6 +3,7 @@ package link
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -116,11 +117,11 @@ func TestChoose(t *testing.T) {
 // TestForesee asks what a link would be like.
 func TestForesee(t *testing.T) {
 	t.Parallel()
-	near := Foresee(PreferAuto, codec.Wish{Auto: true}, 200*time.Microsecond, 0, 0, "cubic")
+	near := Foresee(PreferAuto, codec.Wish{Auto: true}, 200*time.Microsecond, 0, 0, "cubic", 0)
 	if near.Codec != "OFF" || len(near.Legs) != 1 || near.Legs[0] != (LegStatus{Kind: TCP, Congestion: "cubic", Main: true}) || near.Twice {
 		t.Errorf("near: %+v", near)
 	}
-	bad := Foresee(PreferAuto, codec.Wish{Auto: true}, 60*time.Millisecond, 1000, 10, "bbr")
+	bad := Foresee(PreferAuto, codec.Wish{Auto: true}, 60*time.Millisecond, 1000, 10, "bbr", 20_000_000)
 	kinds := []string{}
 	for _, l := range bad.Legs {
 		kinds = append(kinds, l.Kind)
@@ -128,8 +129,50 @@ func TestForesee(t *testing.T) {
 	if bad.Codec != "ZSTD:1" || !slices.Equal(kinds, []string{TCP, TCP, QUIC, QUIC}) || !bad.Legs[0].Main || bad.Legs[1].Main || !bad.Twice {
 		t.Errorf("bad: %+v", bad)
 	}
-	if q := Foresee(PreferQUIC, codec.Wish{Auto: true}, time.Millisecond, 0, 0, ""); len(q.Legs) != 1 || q.Legs[0].Kind != QUIC || !q.Legs[0].Main {
+	if q := Foresee(PreferQUIC, codec.Wish{Auto: true}, time.Millisecond, 0, 0, "", 0); len(q.Legs) != 1 || q.Legs[0].Kind != QUIC || !q.Legs[0].Main {
 		t.Errorf("QUIC: %+v", q)
+	}
+}
+
+// TestFound remembers what a link carried while it was full, and no other time, and begins the next one with it.
+func TestFound(t *testing.T) {
+	t.Parallel()
+	found := &Found{}
+	c := newConn(strings.Repeat("0", 32), "far", Config{Found: found})
+	for i, s := range []struct {
+		least     int
+		delivered uint64
+		want      int64
+	}{
+		{bulkQueue, 1 << 20, 0}, // since when is not known
+		{bulkQueue - 1, 9 << 20, 0},
+		{bulkQueue, 1 << 20, 1 << 20},
+		{bulkQueue, 2 << 20, 2 << 20},
+		{bulkQueue, 1 << 20, 2<<20 - 1<<16},
+		{0, 0, 2<<20 - 1<<16},
+	} {
+		c.busy = busy{least: s.least, delivered: s.delivered}
+		c.measureRate(time.Duration(i+1) * time.Second)
+		if got := found.Rate("far"); got != s.want {
+			t.Errorf("step %d: %d, want %d", i, got, s.want)
+		}
+	}
+	if found.Rate("near") != 0 || c.Status().Carried != found.Rate("far") {
+		t.Errorf("near %d, status %d", found.Rate("near"), c.Status().Carried)
+	}
+	for i := range 2 * foundMost {
+		found.note(fmt.Sprint(i), 1)
+	}
+	if len(found.rates) > foundMost {
+		t.Errorf("%d peers are remembered", len(found.rates))
+	}
+	if s := Foresee(PreferAuto, codec.Wish{Auto: true}, 60*time.Millisecond, 0, 0, "bbr", found.Rate("far")); s.Codec != "ZSTD:3" {
+		t.Errorf("a link known to be slow begins with %s", s.Codec)
+	}
+	var none *Found
+	none.note("far", 1)
+	if none.Rate("far") != 0 {
+		t.Error("nothing remembers something")
 	}
 }
 

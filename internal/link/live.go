@@ -72,7 +72,8 @@ func (c *Conn) beat() {
 	c.loss.add(sent, lost)
 	trip := c.trip()
 	watch := trip >= farTrip && sent < lossySure/lossKept*2
-	setting := codec.Choose(c.cfg.Compression(), c.known, c.setting, trip, 0)
+	c.measureRate(now)
+	setting := codec.Choose(c.cfg.Compression(), c.known, c.setting, trip, 8*c.cfg.Found.Rate(c.peer))
 	if setting != c.setting && c.cause == nil {
 		c.note("codec changed", fmt.Sprintf("%s to %s: round trip %.3g ms", c.setting, setting, float64(trip.Microseconds())/1000))
 		c.setting = setting
@@ -89,6 +90,14 @@ func (c *Conn) beat() {
 	}
 	c.acknowledge()
 	c.rescue(now)
+}
+
+// measureRate notes what the link has carried since the last heartbeat, if it was full all the while; mu is held.
+func (c *Conn) measureRate(now time.Duration) {
+	if took := now - c.beaten; c.beaten > 0 && took > 0 && c.busy.least >= bulkQueue {
+		c.cfg.Found.note(c.peer, float64(c.busy.delivered)/took.Seconds())
+	}
+	c.beaten, c.busy = now, busy{least: c.cost}
 }
 
 // trip is the round trip of the link: the shortest of its legs'; mu is held.

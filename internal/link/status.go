@@ -45,6 +45,7 @@ type Status struct {
 	Lost    uint64        `json:"lost"`    // of those
 	Twice   bool          `json:"small_frames_twice"`
 	Reason  string        `json:"reason,omitempty"` // of the choice; the dialling side's
+	Carried int64         `json:"carried"`          // bytes per second, of this link or earlier ones to the peer, when there was more to send; 0: never
 
 	Codec         string        `json:"codec"`          // of what this side sends
 	Sent          uint64        `json:"sent"`           // bytes before encoding
@@ -73,7 +74,7 @@ func (c *Conn) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := Status{
-		Peer: c.peer, Dialled: c.chosen.Main != "", RTT: c.trip(), Twice: c.hedging, Reason: c.chosen.Reason, Codec: c.setting.String(),
+		Peer: c.peer, Dialled: c.chosen.Main != "", RTT: c.trip(), Twice: c.hedging, Reason: c.chosen.Reason, Carried: c.cfg.Found.Rate(c.peer), Codec: c.setting.String(),
 		Sent: c.encoded.Raw, SentEncoded: c.encoded.Encoded, SendBusy: c.encoded.Busy, Received: c.in.raw.Load(),
 		ReceivedCoded: c.in.encoded.Load(), ReceiveBusy: time.Duration(c.in.busy.Load()), SentTwice: c.copied, Resent: c.resent,
 		Doubles: c.in.doubles.Load(), Repaired: c.in.repaired.Load(), Events: slices.Clone(c.events),
