@@ -123,13 +123,13 @@ func (s *seedingSamples) print(w io.Writer) {
 	if s.Scaled {
 		_, _ = fmt.Fprintf(w, "scaled run: %d MB instead of the published 2048\n", s.SizeMB)
 	}
-	_, _ = fmt.Fprintf(w, "%-10s %-34s %10s %12s %14s %9s %9s   %s\n", "link", "arm", "seconds", "wire MB", "MB/s of files", "source s", "target s", "codec")
+	_, _ = fmt.Fprintf(w, "%-12s %-34s %10s %12s %14s %9s %9s   %s\n", "link", "arm", "seconds", "wire MB", "MB/s of files", "source s", "target s", "codec")
 	for _, c := range s.Copies {
 		if c.Err != "" {
-			_, _ = fmt.Fprintf(w, "%-10s %-34s failed: %s\n", c.Link, c.Arm, c.Err)
+			_, _ = fmt.Fprintf(w, "%-12s %-34s failed: %s\n", c.Link, c.Arm, c.Err)
 			continue
 		}
-		_, _ = fmt.Fprintf(w, "%-10s %-34s %10.2f %12.1f %14.1f %9.2f %9.2f   %s\n", c.Link, c.Arm, c.Seconds, float64(c.Wire)/1e6, float64(c.Bytes)/1e6/c.Seconds, c.SourceCPU, c.TargetCPU, c.Codec)
+		_, _ = fmt.Fprintf(w, "%-12s %-34s %10.2f %12.1f %14.1f %9.2f %9.2f   %s\n", c.Link, c.Arm, c.Seconds, float64(c.Wire)/1e6, float64(c.Bytes)/1e6/c.Seconds, c.SourceCPU, c.TargetCPU, c.Codec)
 	}
 }
 
