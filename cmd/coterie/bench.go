@@ -32,7 +32,7 @@ func benchFailover() *cobra.Command {
 	var out string
 	var only, actions []string
 	var asJSON, peers bool
-	var page string
+	var page, beside, query string
 	e := experiment.FailoverOptions{Every: 10 * time.Millisecond, Before: 3 * time.Second, After: 3 * time.Second}
 	c := &cobra.Command{
 		Use: "failover", Short: "Outage and losses of unplanned and planned failover, and what an idle agent needs",
@@ -47,13 +47,17 @@ have unless told otherwise, and once with the shortest times they accept. It nee
 repetition then takes about three minutes. Their etcd is never killed, ours dies with the node.
 
 With --report it instead has --clients writers lose their primary by each of --actions, --runs times, and writes a page with the outage of each
-client and a chart of what was acknowledged every 100 ms.`,
+client and a chart of what was acknowledged every 100 ms. --workload gives the group something else to do meanwhile, and draws that, too.`,
 		Args: args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.Runs < 0 {
 				return usage("--runs %d: choose 0 or more", o.Runs)
 			}
 			if page != "" {
+				var err error
+				if e.Beside, err = besideOutage(beside, query, e.Clients); err != nil {
+					return err
+				}
 				return reportOutages(c, e, o.Runs, actions, experimentFlags{report: page, preset: presetScaled, lab: lo, blocks: o.Runs, seed: 1, json: asJSON})
 			}
 			for _, name := range only {
@@ -81,12 +85,28 @@ client and a chart of what was acknowledged every 100 ms.`,
 	c.Flags().StringVar(&page, "report", "", "write a report of the outage of each client into this directory")
 	c.Flags().StringSliceVar(&actions, "actions", []string{"kill", "planned"}, "with --report, what happens to the primary: kill, pause, cut (root), planned")
 	c.Flags().IntVar(&e.Clients, "clients", 8, "with --report, writers")
+	c.Flags().DurationVar(&e.Before, "at", 3*time.Second, "with --report, how long the writers write before it happens")
+	c.Flags().StringVar(&beside, "workload", "", "with --report, what goes on beside the writers, by as many clients: query (see --query) or tprocc, on one warehouse, whose consistency is checked after every run")
+	c.Flags().StringVar(&query, "query", "select 1", "with --workload query, what is asked through the read-write port")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the samples instead of the figures")
 	c.Flags().BoolVar(&peers, "with-peers", false, "measure Patroni with HAProxy too, where installed, in turns with ours")
 	c.Flags().StringVar(&out, "out", "bench-failover.json", "file for the samples")
 	c.Flags().IntVar(&lo.Port, "port", 0, "of the first node's listener (default 6432)")
 	c.Flags().StringVar(&lo.Dir, "dir", "", "the lab's directory (default "+lab.DefaultDir()+"-bench)")
 	return c
+}
+
+// besideOutage is the workload of that name.
+func besideOutage(name, query string, clients int) (*experiment.Workload, error) {
+	switch name {
+	case "":
+		return nil, nil //nolint:nilnil // nothing beside the writers
+	case "query":
+		return experiment.QueryWorkload(query, clients), nil
+	case "tprocc":
+		return experiment.TproccWorkload(clients, 1), nil
+	}
+	return nil, usage("--workload %s: choose query or tprocc", name)
 }
 
 func reportOutages(c *cobra.Command, e experiment.FailoverOptions, runs int, actions []string, f experimentFlags) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -129,6 +130,37 @@ func TestOnAPair(t *testing.T) {
 		whole(t, e, 3)
 		if runs != 16 {
 			t.Errorf("%d runs were told, want 2 blocks of 2 arms of 4 payloads", runs)
+		}
+	})
+	t.Run("workloads", func(t *testing.T) {
+		list := []*Workload{QueryWorkload("select 1", 2)}
+		if os.Getenv("COTERIE_LONG") != "" { // the load takes seconds
+			list = append(list, TproccWorkload(2, 1))
+		}
+		for _, w := range list {
+			if w.Prepare != nil {
+				if err := w.Prepare(t.Context(), b.A); err != nil {
+					t.Fatal(err)
+				}
+			}
+			end := w.start(t.Context(), b.A)
+			time.Sleep(10 * step)
+			did := end()
+			if did.err != nil || len(did.points) == 0 {
+				t.Errorf("%s: %d points, %v", w.Name, len(did.points), did.err)
+			}
+			if s := did.series("x", w.Unit, did.began, -1, 60); len(s.Points) != len(did.points) {
+				t.Errorf("%s: %d of %d points are drawn", w.Name, len(s.Points), len(did.points))
+			}
+			if w.Check != nil {
+				if err := w.Check(t.Context(), b.A); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		var none *Workload
+		if did := none.start(t.Context(), b.A)(); did.err != nil || did.points != nil {
+			t.Errorf("nothing did %+v", did)
 		}
 	})
 	t.Run("failover", func(t *testing.T) {

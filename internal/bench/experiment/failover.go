@@ -38,6 +38,7 @@ type FailoverOptions struct {
 	Before  time.Duration // of writing before the action
 	After   time.Duration // after writes have come back
 	Dir     string        // of the ledgers
+	Beside  *Workload     // what else goes on; nil: nothing
 }
 
 // said is what happened, for an answer.
@@ -56,6 +57,15 @@ func (b *Bed) Failover(ctx context.Context, o FailoverOptions) (report.Experimen
 	}
 	if b.Group == nil || b.Faults == nil {
 		return e, errors.New("it breaks nodes: it needs a lab (no target)")
+	}
+	if o.Beside != nil {
+		e.Conditions = append(e.Conditions, "beside them "+o.Beside.Name)
+		if o.Beside.Prepare != nil {
+			b.Progress.Say("loading")
+			if err := o.Beside.Prepare(ctx, b.Group.ReadWrite()); err != nil {
+				return e, err
+			}
+		}
 	}
 	t := report.Table{Title: "By run", Columns: []report.Column{
 		{Name: "action"},
@@ -88,11 +98,13 @@ func (b *Bed) Failover(ctx context.Context, o FailoverOptions) (report.Experimen
 			outages[action].values = append(outages[action].values, milli(one.Longest))
 			lost += one.verdict.Lost
 			t.Rows = append(t.Rows, one.row(action, run+1))
-			for state, n := range one.Errors {
-				e.Errors[state] += n
+			for _, errors := range []map[string]int64{one.Errors, one.beside.errors} {
+				for state, n := range errors {
+					e.Errors[state] += n
+				}
 			}
 			if run == 0 {
-				one.draw(&e, action)
+				one.draw(&e, action, o.Beside)
 			}
 		}
 	}
@@ -124,6 +136,8 @@ type told struct {
 	verdict   bench.Verdict
 	series    []float64 // acknowledged rows per second, by step
 	event     float64   // seconds after the series began
+	at        time.Time // of the event
+	beside    worked
 	perClient []report.Bar
 }
 
@@ -141,10 +155,12 @@ func (b *Bed) outage(ctx context.Context, o FailoverOptions, action Action, dir 
 	defer cancel()
 	wrote := make(chan error, 1)
 	go func() { wrote <- l.Write(wctx, bench.WriterOptions{DSN: dsn, Clients: o.Clients, Every: o.Every}) }()
+	end := o.Beside.start(ctx, dsn)
 	old, at, err := b.strike(ctx, l, o, action)
 	ended := time.Now()
 	cancel()
-	if err := errors.Join(err, <-wrote); err != nil {
+	res.at, res.beside = at, end()
+	if err := errors.Join(err, <-wrote, res.beside.err); err != nil {
 		return res, err
 	}
 	res.Outage = l.OutageBetween(at, ended)
@@ -161,6 +177,11 @@ func (b *Bed) outage(ctx context.Context, o FailoverOptions, action Action, dir 
 	}
 	if err := b.Faults.Mend(ctx, action); err != nil {
 		return res, fmt.Errorf("mend %s after %s: %w", old, action, err)
+	}
+	if o.Beside != nil && o.Beside.Check != nil {
+		if err := o.Beside.Check(ctx, dsn); err != nil {
+			return res, err
+		}
 	}
 	res.verdict, err = l.Verify(ctx, dsn)
 	return res, err
@@ -215,16 +236,22 @@ func (t told) row(action Action, run int) []any {
 	}
 }
 
+// Seconds around the action that are drawn.
+const drawnFrom, drawnTo = -3.0, 15.0
+
 // draw adds the run to the charts, with the action at 0 s.
-func (t told) draw(e *report.Experiment, action Action) {
+func (t told) draw(e *report.Experiment, action Action, beside *Workload) {
 	s := report.Series{Name: strings.ToLower(said[action]), Unit: "acknowledged rows/s", Points: [][2]float64{}}
 	for i, v := range t.series {
 		at := float64(i)*step.Seconds() - t.event
-		if at >= -3 && at <= 15 {
+		if at >= drawnFrom && at <= drawnTo {
 			s.Points = append(s.Points, [2]float64{at, v})
 		}
 	}
 	e.Series = append(e.Series, s)
+	if beside != nil {
+		e.Series = append(e.Series, t.beside.series(s.Name, beside.Unit, t.at, drawnFrom, drawnTo))
+	}
 	if len(e.Events) == 0 {
 		e.Events = append(e.Events, report.Event{At: 0, Label: "the primary is hit, or asked to hand over"})
 	}

@@ -1,6 +1,7 @@
 package tpcc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,8 @@ type RunOptions struct {
 	Dial       pgconn.DialFunc // where connections are made from; default: here
 
 	Transactions int64          // of each terminal, answered or not, after which it ends; default: until ctx ends
-	Tick         func(Interval) // called about every second by one goroutine, if set
+	Tick         func(Interval) // called once every Every by one goroutine, if set
+	Every        time.Duration  // default a second
 }
 
 // Interval is what happened between two ticks.
@@ -101,7 +103,7 @@ func Run(ctx context.Context, o RunOptions) (Result, error) {
 			}
 		})
 	}
-	stop := rec.every(time.Second, o.Tick)
+	stop := rec.every(cmp.Or(o.Every, time.Second), o.Tick)
 	wg.Wait()
 	stop()
 	res := rec.result()

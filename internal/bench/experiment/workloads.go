@@ -1,0 +1,106 @@
+package experiment
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/bench/method"
+	"github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/bench/tpcc"
+	"github.com/coteriedb/coterie/internal/bench/workload"
+)
+
+// Workload is what else a group has to do while its primary is hit. The ledger's writers tell how long the outage is in any case.
+type Workload struct {
+	Name string // in words
+	Unit string // of its rate
+	// Prepare loads what it needs; nil: nothing.
+	Prepare func(ctx context.Context, dsn string) error
+	// Run works until ctx ends, which is no error, and tells its rate for every step; it returns what was not answered, by SQLSTATE.
+	Run func(ctx context.Context, dsn string, tick func(at, length time.Duration, rate float64)) (map[string]int64, error)
+	// Check looks afterwards whether what it wrote is whole; nil: there is nothing to look at.
+	Check func(ctx context.Context, dsn string) error
+}
+
+// QueryWorkload asks one query by so many clients.
+func QueryWorkload(sql string, clients int) *Workload {
+	return &Workload{
+		Name: fmt.Sprintf("%d clients asking %q", clients, sql), Unit: "queries/s",
+		Run: func(ctx context.Context, dsn string, tick func(at, length time.Duration, rate float64)) (map[string]int64, error) {
+			const endless = 24 * time.Hour
+			r, err := method.Run(ctx, method.Load{
+				Clients: clients, Duration: endless, Every: step, Tick: func(p method.Point) { tick(p.At, p.Length, p.Rate()) },
+			}, workload.Query{DSN: dsn, SQL: sql}.Worker)
+			return r.Errors, err
+		},
+	}
+}
+
+// TproccWorkload runs the TPC-C-derived mix by so many users on one warehouse.
+func TproccWorkload(users int, seed uint64) *Workload {
+	return &Workload{
+		Name: fmt.Sprintf("%d users of the TPC-C-derived mix", users), Unit: "transactions/s",
+		Prepare: func(ctx context.Context, dsn string) error {
+			_, err := tpcc.Load(ctx, dsn, tpcc.LoadOptions{Warehouses: 1, Seed: seed, Resume: true})
+			return err
+		},
+		Run: func(ctx context.Context, dsn string, tick func(at, length time.Duration, rate float64)) (map[string]int64, error) {
+			r, err := tpcc.Run(ctx, tpcc.RunOptions{DSN: dsn, Clients: users, Seed: seed, Every: step, Tick: func(i tpcc.Interval) { tick(i.At, i.Length, i.TPS) }})
+			return r.Errors, err
+		},
+		Check: func(ctx context.Context, dsn string) error {
+			found, err := tpcc.Check(ctx, dsn)
+			if err != nil {
+				return err
+			}
+			for _, c := range found {
+				if c.Violations > 0 {
+					return fmt.Errorf("consistency condition %d (%s) is violated %d times, such as %s", c.Number, c.Name, c.Violations, c.Sample)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// worked is what a workload did in one run.
+type worked struct {
+	began  time.Time
+	points [][2]float64 // seconds after began, and rate
+	errors map[string]int64
+	err    error
+}
+
+// start runs the workload until the function that it returns is called; without a workload that function returns nothing.
+func (w *Workload) start(ctx context.Context, dsn string) (end func() worked) {
+	if w == nil {
+		return func() worked { return worked{} }
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	res := worked{began: time.Now()}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		res.errors, res.err = w.Run(ctx, dsn, func(at, length time.Duration, rate float64) {
+			res.points = append(res.points, [2]float64{(at - length/2).Seconds(), rate})
+		})
+	})
+	return func() worked {
+		cancel()
+		wg.Wait()
+		return res
+	}
+}
+
+// series is what was done, with the event at 0 s.
+func (w worked) series(name, unit string, event time.Time, from, to float64) report.Series {
+	s := report.Series{Name: name, Unit: unit, Points: [][2]float64{}}
+	shift := w.began.Sub(event).Seconds()
+	for _, p := range w.points {
+		if at := p[0] + shift; at >= from && at <= to {
+			s.Points = append(s.Points, [2]float64{at, p[1]})
+		}
+	}
+	return s
+}
