@@ -195,9 +195,11 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
+// late is how late it was since it was last asked.
 func (w *watch) late() late {
 	w.mu.Lock()
 	all := slices.Sorted(slices.Values(w.all))
+	w.all = nil
 	w.mu.Unlock()
 	if len(all) == 0 {
 		return late{}

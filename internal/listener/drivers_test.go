@@ -1,6 +1,9 @@
 package listener
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"net"
 	"os"
 	"os/exec"
@@ -40,6 +43,61 @@ func TestDrivers(t *testing.T) {
 			}
 			drive(t, dir, d.command, d.idle)
 		})
+	}
+}
+
+// pgjdbc logs in by an Ed25519 certificate, whose authority has such a key, too; psql as well.
+func TestDriversEd25519(t *testing.T) {
+	dir := os.Getenv("COTERIE_DRIVERS")
+	if dir == "" {
+		t.Skip("NOT RUN: pgjdbc; \"make test-drivers\" installs and runs it")
+	}
+	jars, _ := filepath.Glob(filepath.Join(dir, "postgresql-*.jar"))
+	if len(jars) == 0 {
+		t.Fatalf("NOT RUN: pgjdbc is not in %s", dir)
+	}
+	cert, _ := certificate(t)
+	client, clients := anEd25519(t, "alice")
+	rules, err := ParseHBA(strings.NewReader("hostssl all all all cert\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGroup(t, func(c *Config) {
+		c.Certificate, c.ClientCAs, c.Rules = func() *tls.Certificate { return cert }, func() *x509.CertPool { return clients }, rules
+	})
+	g.role("alice", "login")
+	key, err := x509.MarshalPKCS8PrivateKey(client.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, port, err := net.SplitHostPort(g.rw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := t.TempDir()
+	file := func(name string, b []byte) string {
+		if err := os.WriteFile(filepath.Join(files, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(files, name)
+	}
+	own := file("client.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: client.Certificate[0]}))
+	root := file("server.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}))
+	run := func(name string, args ...string) string {
+		cmd := exec.CommandContext(t.Context(), name, args...)
+		cmd.Env = append(os.Environ(), "HOME="+files)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	if got := run("java", "-cp", jars[0], "testdata/drivers/Certificate.java", host, port, own, file("client.pk8", key), root); got != "logged in as alice" {
+		t.Errorf("pgjdbc: %s", got)
+	}
+	inText := file("client.key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
+	if got := run("psql", "-XAtc", "select session_user", "host="+host+" port="+port+" user=alice dbname=postgres sslmode=require sslcert="+own+" sslkey="+inText); got != "alice" {
+		t.Errorf("psql: %s", got)
 	}
 }
 

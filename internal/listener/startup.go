@@ -234,6 +234,7 @@ func (s *startup) packet(extra ...setting) []byte {
 	add("user", s.user)
 	add("database", s.database)
 	switch s.replication {
+	case replicationNone:
 	case replicationLogical:
 		add("replication", "database")
 	case replicationPhysical:
