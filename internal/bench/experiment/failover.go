@@ -58,14 +58,8 @@ func (b *Bed) Failover(ctx context.Context, o FailoverOptions) (report.Experimen
 	if b.Group == nil || b.Faults == nil {
 		return e, errors.New("it breaks nodes: it needs a lab (no target)")
 	}
-	if o.Beside != nil {
-		e.Conditions = append(e.Conditions, "beside them "+o.Beside.Name)
-		if o.Beside.Prepare != nil {
-			b.Progress.Say("loading")
-			if err := o.Beside.Prepare(ctx, b.Group.ReadWrite()); err != nil {
-				return e, err
-			}
-		}
+	if err := b.prepareBeside(ctx, &e, o.Beside); err != nil {
+		return e, err
 	}
 	t := report.Table{Title: "By run", Columns: []report.Column{
 		{Name: "action"},
@@ -98,24 +92,42 @@ func (b *Bed) Failover(ctx context.Context, o FailoverOptions) (report.Experimen
 			outages[action].values = append(outages[action].values, milli(one.Longest))
 			lost += one.verdict.Lost
 			t.Rows = append(t.Rows, one.row(action, run+1))
-			for _, errors := range []map[string]int64{one.Errors, one.beside.errors} {
-				for state, n := range errors {
-					e.Errors[state] += n
-				}
-			}
+			one.account(&e)
 			if run == 0 {
 				one.draw(&e, action, o.Beside)
 			}
 		}
 	}
 	e.Tables = []report.Table{t}
+	e.Metrics = append(e.Metrics, report.Metric{Name: "lost", Unit: "rows", Better: method.LowerIsBetter, Value: float64(lost), Low: float64(lost), High: float64(lost)})
+	outageAnswer(&e, o, outages, lost)
+	return e, nil
+}
+
+// prepareBeside loads what the workload beside the writers needs.
+func (b *Bed) prepareBeside(ctx context.Context, e *report.Experiment, w *Workload) error {
+	if w == nil {
+		return nil
+	}
+	e.Conditions = append(e.Conditions, "beside them "+w.Name)
+	if w.Prepare == nil {
+		return nil
+	}
+	b.Progress.Say("loading")
+	return w.Prepare(ctx, b.Group.ReadWrite())
+}
+
+func outageAnswer(e *report.Experiment, o FailoverOptions, outages map[Action]*sample, lost int64) {
 	var words []string
 	for _, action := range o.Actions {
 		s := outages[action]
-		words = append(words, fmt.Sprintf("%s %s s (%s to %s)", said[action], seconds(method.Median(s.values)), seconds(slices.Min(s.values)), seconds(slices.Max(s.values))))
+		one := fmt.Sprintf("%s %s s", said[action], seconds(method.Median(s.values)))
+		if o.Runs > 1 {
+			one += fmt.Sprintf(" (%s to %s)", seconds(slices.Min(s.values)), seconds(slices.Max(s.values)))
+		}
+		words = append(words, one)
 		e.Metrics = append(e.Metrics, s.metric(string(action)+"/outage", "ms", method.LowerIsBetter))
 	}
-	e.Metrics = append(e.Metrics, report.Metric{Name: "lost", Unit: "rows", Better: method.LowerIsBetter, Value: float64(lost), Low: float64(lost), High: float64(lost)})
 	runs := "one run of each"
 	if o.Runs > 1 {
 		runs = fmt.Sprintf("the median of %d runs of each, shortest and longest", o.Runs)
@@ -127,7 +139,15 @@ func (b *Bed) Failover(ctx context.Context, o FailoverOptions) (report.Experimen
 	e.Answer = fmt.Sprintf("%s: %s. %s", strings.Join(words, "; "), runs, kept)
 	e.Beside = "nothing; no source of published figures measures an outage."
 	e.Notes = append(e.Notes, "An outage is the longest time between two acknowledged rows that the action touched; the ledger asks the new primary for every acknowledged row.")
-	return e, nil
+}
+
+// account adds what was not answered, to writers and beside them.
+func (t told) account(e *report.Experiment) {
+	for _, errors := range []map[string]int64{t.Errors, t.beside.errors} {
+		for state, n := range errors {
+			e.Errors[state] += n
+		}
+	}
 }
 
 // told is what one failover came to.
