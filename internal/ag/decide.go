@@ -296,7 +296,7 @@ func (v View) Diverged() bool {
 		return len(tls) > 0 && at.Timeline != 0
 	}
 	for _, t := range tls[i+1:] {
-		if t.Parent == at.Timeline && at.LSN > t.Switch {
+		if t.Parent == at.Timeline && at.LSN > t.leaves() {
 			return true
 		}
 	}

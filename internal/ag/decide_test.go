@@ -252,6 +252,16 @@ func TestLeadStartsWithNothingItDoesNotKnow(t *testing.T) {
 	if !slices.Equal(s.Timelines, want) {
 		t.Errorf("timelines = %v, want %v", s.Timelines, want)
 	}
+	v.Local.History[2].Switch = 195 // what lies between was the beginning of a record
+	st := *Decide(v).Commit.State
+	if got := st.Timelines[2]; got != (TimelineEntry{TLI: 5, Parent: 4, Switch: 195, Epoch: 4, Until: 200}) {
+		t.Errorf("timeline = %+v", got)
+	}
+	for lsn, want := range map[LSN]bool{195: false, 198: false, 200: false, 201: true} {
+		if got := (View{Record: Record{State: st}, Local: Local{Position: Position{4, lsn}}}).Diverged(); got != want {
+			t.Errorf("at %s diverged = %t", lsn, got)
+		}
+	}
 	if c.Guard.State != v.Record.Revs.State || c.Guard.Epoch != v.Record.Revs.Epoch {
 		t.Errorf("guard %+v", c.Guard)
 	}

@@ -78,7 +78,13 @@ type TimelineEntry struct {
 	Parent Timeline `json:"parent"`
 	Switch LSN      `json:"switch_lsn"` // where it leaves its parent
 	Epoch  Epoch    `json:"epoch"`
+	// Until is how far the promoted copy had its parent's WAL, where that is beyond Switch: the beginning of a record whose end it never got. A
+	// copy that has no more of the parent than that has the same bytes and nothing else, and can follow.
+	Until LSN `json:"until,omitempty"`
 }
+
+// leaves returns from where on WAL of the parent is none of this history.
+func (t TimelineEntry) leaves() LSN { return max(t.Switch, t.Until) }
 
 // EpochRecord is the value of the store's /epoch key: who is (or tries to be) in charge.
 type EpochRecord struct {

@@ -272,11 +272,14 @@ func (v View) history() []TimelineEntry {
 	for i := range h {
 		for _, old := range v.Record.State.Timelines {
 			if old.TLI == h[i].TLI {
-				h[i].Epoch = old.Epoch
+				h[i].Epoch, h[i].Until = old.Epoch, old.Until
 			}
 		}
-		if h[i].TLI == v.Record.Epoch.TLI {
+		if e := v.Record.Epoch; h[i].TLI == e.TLI {
 			h[i].Epoch = v.epoch()
+			if e.From.Timeline == h[i].Parent && e.From.LSN > h[i].Switch {
+				h[i].Until = e.From.LSN
+			}
 		}
 	}
 	return h

@@ -261,7 +261,7 @@ func (v View) ForkPoint() Position {
 		return Position{Timeline: at.Timeline}
 	}
 	for _, t := range tls[i+1:] {
-		if t.Parent == at.Timeline && t.Switch < at.LSN {
+		if t.Parent == at.Timeline && t.leaves() < at.LSN {
 			return Position{at.Timeline, t.Switch}
 		}
 	}
