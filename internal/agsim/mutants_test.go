@@ -238,7 +238,7 @@ var mutants = []mutant{
 			}
 		}
 	})},
-	{name: "what a member flushed in another epoch counts", slow: true, group: trio, bounds: Bounds{Epochs: 2, Writes: 1, Faults: 1, States: 500_000}, decide: see(func(v *ag.View) {
+	{name: "what a member flushed in another epoch counts", group: trio, bounds: Bounds{Epochs: 2, Writes: 1, States: 400_000}, decide: see(func(v *ag.View) {
 		for i := range v.Streams {
 			v.Streams[i].Open, v.Streams[i].Flush = true, max(v.Streams[i].Flush, v.Local.Sync.Barrier)
 		}
