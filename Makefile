@@ -72,6 +72,11 @@ chaos: setup ## kill, stop, cut and cancel on real nodes, every fault once for e
 	@COTERIE_LONG=1 COTERIE_CHAOS_SEED='$(or $(SEED),1 2 3)' COTERIE_CHAOS_MINUTES='$(or $(MINUTES),0)' COTERIE_CHAOS_RECORD='$(CURDIR)/docs/results/chaos.txt' \
 		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndChaos$$' ./internal/e2e $(ARGS)
 
+.PHONY: storm
+storm: setup ## MINUTES (20) of faults that overlap, on any nodes, as the SEED says: kills, pauses, cuts, full and stalled disks, clocks; writes docs/results/storm.txt (root)
+	@COTERIE_LONG=1 COTERIE_STORM_SEED='$(or $(SEED),1)' COTERIE_STORM_MINUTES='$(or $(MINUTES),20)' COTERIE_STORM_RECORD='$(CURDIR)/docs/results/storm.txt' \
+		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndStorm$$' ./internal/e2e $(ARGS)
+
 .PHONY: overload
 overload: setup ## MINUTES (60) of more work than processors: no failover, no answer held; writes docs/results/overload.txt
 	@COTERIE_LONG=1 COTERIE_OVERLOAD_MINUTES='$(or $(MINUTES),60)' COTERIE_OVERLOAD_RECORD='$(CURDIR)/docs/results/overload.txt' \

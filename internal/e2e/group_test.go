@@ -88,7 +88,7 @@ func raise(t *testing.T, o lab.Options) *group {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		o.Dir, o.Exe = filepath.Join(dir, "lab"), exe
+		o.Dir, o.Exe, o.Timeout = filepath.Join(dir, "lab"), exe, patience
 		if o.Net != lab.NetNamespaces {
 			o.Port = freePorts(t)
 		}
