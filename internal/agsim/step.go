@@ -80,6 +80,8 @@ func (m *Model) begin(w *World, i int, e env, p ag.Plan) {
 					n.ill = healthy
 				}
 			}
+		case ag.Stop: // no log is unreadable in this world
+			w.stop(i)
 		case ag.Follow:
 			m.follow(w, i, index(a.Leader), uint16(a.Epoch))
 		case ag.Hold:

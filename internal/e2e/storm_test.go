@@ -28,7 +28,7 @@ func TestEndToEndStorm(t *testing.T) {
 	if err := faultfs.Possible(); err != nil {
 		t.Skip("NOT RUN:", err)
 	}
-	seed := uint64(setting(t, "COTERIE_STORM_SEED", 1)) //nolint:gosec // any number
+	seed := uint64(setting(t, "COTERIE_STORM_SEED", 1))
 	s := &storm{chaos{group: newGroup(t, lab.Options{Net: lab.NetNamespaces, Disks: true, Witness: true}), rng: rand.New(rand.NewPCG(seed, 1))}}
 	s.begin(t, seed)
 	squalls := 0
