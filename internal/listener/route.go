@@ -54,7 +54,11 @@ func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <
 		next = s.cfg.Changed() // before Routes, or a change between the two would be slept over
 	}
 	routes := s.cfg.Routes()
-	t, fellBack, ok := routes.Pick(intent, s.turn.Add(1)-1, passed...)
+	turn := s.turn.Load()
+	if intent == ag.ReadOnly { // a writer that took a turn would send every reader of a client that opens one of each to the same replica
+		turn = s.turn.Add(1) - 1
+	}
+	t, fellBack, ok := routes.Pick(intent, turn, passed...)
 	if !ok {
 		return route{}, next, false
 	}

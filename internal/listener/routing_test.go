@@ -101,6 +101,16 @@ func TestRoundRobinAndFallback(t *testing.T) {
 	if seen := count(8); seen["b"] != 4 || seen["c"] != 4 {
 		t.Errorf("round robin: %v", seen)
 	}
+	beside := make(map[string]int)
+	for range 8 { // a client that opens one of each
+		_ = g.mustDial(g.rw, "user=postgres").Close(t.Context())
+		conn := g.mustDial(g.ro, "user=postgres")
+		beside[value[string](t, conn, "show cluster_name")]++
+		_ = conn.Close(t.Context())
+	}
+	if beside["b"] != 4 || beside["c"] != 4 {
+		t.Errorf("round robin beside writers: %v", beside)
+	}
 	entry := func(want int) {
 		t.Helper()
 		conn := g.mustDial(g.ro, "user=postgres")
@@ -119,7 +129,7 @@ func TestRoundRobinAndFallback(t *testing.T) {
 	}
 	entry(2)
 	st := g.srv.Stats()
-	if st.FellBack != 4 || st.Routed[RoutedKey{"a", ag.ReadOnly}] != 4 || st.Routed[RoutedKey{"b", ag.ReadOnly}] != 5 {
+	if st.FellBack != 4 || st.Routed[RoutedKey{"a", ag.ReadOnly}] != 4 || st.Routed[RoutedKey{"b", ag.ReadOnly}] != 9 {
 		t.Errorf("stats %+v", st)
 	}
 	r = fullRoutes(1)
