@@ -150,12 +150,16 @@ func TestRestartProvesTheSettingFirst(t *testing.T) {
 		l.Cut("a", "b", true)
 		l.Cut("a", "c", true)
 		l.start("a")
-		time.Sleep(5 * time.Second)
-		s := l.Node("a").State()
-		if s.Routes != nil && s.Routes.WriteOpen || l.Record.Snapshot().Record.State.Seq != seq {
-			t.Error("open, or recorded, with nothing proven")
+		l.Node("a").Fail("probe-commit", errors.New("no answer"))
+		for _, streaming := range []bool{false, true} {
+			l.Cut("a", "b", !streaming)
+			time.Sleep(5 * time.Second)
+			s := l.Node("a").State()
+			if s.Routes != nil && s.Routes.WriteOpen || l.Record.Snapshot().Record.State.Seq != seq {
+				t.Errorf("open, or recorded, with nothing proven; b streams: %t", streaming)
+			}
 		}
-		l.Cut("a", "b", false)
+		l.Node("a").Fail("probe-commit", nil)
 		l.wait("a is open", 10*time.Second, func() bool { return l.leads("a") })
 		l.write("a")
 	})

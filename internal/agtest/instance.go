@@ -154,6 +154,9 @@ func (i *instance) EndConflicts(context.Context) error { return nil }
 func (i *instance) RestoreConflicts(context.Context) error { return nil }
 
 func (i *instance) ProbeCommit(ctx context.Context) (<-chan error, func(context.Context) bool, error) {
+	if err := i.n().begin(ctx, "probe-commit"); err != nil {
+		return nil, nil, err
+	}
 	if err := i.running(ctx); err != nil {
 		return nil, nil, err
 	}
