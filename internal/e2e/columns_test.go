@@ -78,6 +78,8 @@ var fixed = map[string]string{
 	"sys.dm_hadr_instance_node_map.ag_resource_id":                             "the group's id",
 	"coterie.streams.transport":                                                "on one machine TCP is always chosen; internal/link has the choice",
 	"coterie.streams.codec":                                                    "chosen by what is measured; internal/link has the choice",
+	"coterie.sessions.tls_identity":                                            "takes a client with a certificate; internal/listener has one",
+	"coterie.sessions.list_entry":                                              "a reader has one; internal/listener sees which entry won",
 	"coterie.streams.carried_rate":                                             "only a link that has more to send than goes for a second has one; internal/link has it",
 }
 
