@@ -38,6 +38,10 @@ var slips = []slip{
 	{"a hand-over of unknown outcome is given up", "agent/handover.go", []string{"if errors.Is(err, ErrUnknown) {", "if false {"}, "TestPlannedFailoverOfUnknownOutcome"},
 	{"a setting whose outcome is unknown is taken for unchanged", "agent/act.go", []string{"return func() { a.sync.Proven, a.tried = false, &s }, err", "return nil, err"}, "TestSettingOfUnknownOutcome"},
 	{"an answer passes a gate that nobody looks at when it has come", "listener/pump.go", []string{"		open, err := x.gate.look(x.srv)\n", "		open, err := true, error(nil)\n"}, "TestGateHoldsBytes"},
+	{"an answer passes a gate that was looked at before it came, on goroutines", "listener/gate.go", []string{
+		"	n, err := g.conn.Read(p)\n	if n > 0 {\n		if gate := g.pass(); gate != nil {\n			return 0, gate\n		}\n	}\n	return n, err\n",
+		"	if gate := g.pass(); gate != nil {\n		return 0, gate\n	}\n	return g.conn.Read(p)\n",
+	}, "TestBothPaths/gate"},
 	{"what a primary produced is passed on when it is none any more", "listener/gate.go", []string{"	g.sticky = true\n", ""}, "TestGateHoldsBytes"},
 	{"a read is confirmed by a word given before it", "listener/shared.go", []string{"		s.next = nil\n		if a == nil {", "		if a == nil {", "		close(a.there)\n", "		s.mu.Lock()\n		s.next = nil\n		s.mu.Unlock()\n		close(a.there)\n"}, "TestAnAnswerIsNoOlderThanItsQuestion"},
 	{"a wait that was cut short counts as done", "listener/doubt.go", []string{"func (x *session) suspected() bool {\n", "func (x *session) suspected() bool {\n	if true {\n		return false\n	}\n"}, "TestUnconfirmedIsUnknown"},
