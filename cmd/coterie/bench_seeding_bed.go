@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -261,18 +262,30 @@ func (t *phaseTimes) note(p seeding.Progress) {
 
 func (t *phaseTimes) String() string { return strings.Join(t.spent, ", ") }
 
-// resumed kills a target half way and runs it again, which is what is measured.
+// resumed kills a target half way and runs it again, which is what is measured. Half way is half of what the whole copy of this round had
+// on the wire: half of the files are not, where one compresses better than another.
 func (b *seedBench) resumed(ctx context.Context) copySample {
 	target, err := fresh(b.dir, "ours")
 	if err != nil {
 		return copySample{Arm: armResumed, Err: err.Error()}
 	}
 	s := seedTarget{Dir: target, Compression: "AUTO"}
-	_, err = b.fill(ctx, s, func(_ int, p seeding.Progress) bool { return p.Total == 0 || p.Done < p.Total/2 })
+	half := b.wholeWire() / 2
+	_, err = b.fill(ctx, s, func(_ int, p seeding.Progress) bool { return half > 0 && float64(p.Wire) < half })
 	if !errors.Is(err, errKilled) {
 		return copySample{Arm: armResumed, Err: fmt.Sprintf("it was over before it was killed: %v", err)}
 	}
 	return b.seedInto(ctx, armResumed, s)
+}
+
+// wholeWire is how many bytes the last whole copy over the slow link had on the wire; 0: there was none.
+func (b *seedBench) wholeWire() float64 {
+	for _, c := range slices.Backward(b.samples.Copies) {
+		if c.Link == "wan-good" && c.Arm == armOurs && c.Err == "" {
+			return float64(c.Wire)
+		}
+	}
+	return 0
 }
 
 // damaged flips a byte in 1 % of the pages of the copy that is there, and has it mended.
