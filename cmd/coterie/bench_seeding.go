@@ -194,6 +194,8 @@ const (
 	armPlain   = "coterie OFF"
 	armResumed = "coterie AUTO, killed at 50 %, again"
 	armMended  = "coterie AUTO, 1 % of pages differ"
+
+	armMendedCold = "coterie AUTO, 1 % differ, not cached"
 )
 
 // baseBackups are the arms of pg_basebackup, with their options.
@@ -265,7 +267,8 @@ func (b *seedBench) mend(ctx context.Context) error {
 		}
 		b.add("wan-good", b.resumed(ctx))
 		defer b.profile(round)()
-		b.add("wan-good", b.damaged(ctx, b.profileOf(round, "target")))
+		b.add("wan-good", b.damaged(ctx, armMendedCold, ""))
+		b.add("wan-good", b.damaged(ctx, armMended, b.profileOf(round, "target")))
 	})
 }
 
@@ -320,6 +323,8 @@ func (b *seedBench) figures() []bench.Figure {
 	mendedTime, _ := median("wan-good", armMended, seconds)
 	figure("reseed-1-percent-wire", ok1 && ok4, func() float64 { return 100 * mended / autoWire }, "mend")
 	figure("reseed-1-percent-time", ok1 && ok4, func() float64 { return 100 * mendedTime / auto }, "mend")
+	cold, ok5 := median("wan-good", armMendedCold, seconds)
+	figure("reseed-1-percent-time-cold", ok1 && ok5, func() float64 { return 100 * cold / auto }, "mend")
 	return append(out, b.tpcbFigure())
 }
 
