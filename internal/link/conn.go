@@ -83,7 +83,8 @@ type Conn struct {
 	sent     uint64        // number of the next frame
 	acked    uint64
 	unacked  []*frame
-	cost     int // of unacked
+	cost     int // of unacked: the buffers
+	under    int // and the bytes in them
 	known    []codec.ID
 	setting  codec.Setting // what enc is to use
 	hedging  bool
@@ -178,7 +179,7 @@ func (c *Conn) launch(f *frame, h header, body []byte, hedge bool) error {
 	c.sent++
 	f.sent, c.encoded = boottime.Now(), c.enc.Stats()
 	c.unacked = append(c.unacked, f)
-	c.cost += f.cost()
+	c.cost, c.under = c.cost+f.cost(), c.under+len(f.buf)
 	main, striped := c.carrier()
 	f.put(main)
 	var second *leg
@@ -233,7 +234,7 @@ func (c *Conn) acknowledged(n uint64) {
 	}
 	k := int(n - c.acked)
 	for _, f := range c.unacked[:k] {
-		c.cost -= f.cost()
+		c.cost, c.under = c.cost-f.cost(), c.under-len(f.buf)
 		c.busy.delivered += uint64(len(f.buf))
 		f.put(nil)
 		f.release()
@@ -241,7 +242,7 @@ func (c *Conn) acknowledged(n uint64) {
 	clear(c.unacked[:k])
 	c.unacked = c.unacked[k:]
 	c.acked = n
-	c.busy.least = min(c.busy.least, c.cost)
+	c.busy.least = min(c.busy.least, c.under)
 	c.room.Broadcast()
 }
 

@@ -157,6 +157,13 @@ func TestFound(t *testing.T) {
 			t.Errorf("step %d: %d, want %d", i, got, s.want)
 		}
 	}
+	c.cost, c.under = bulkQueue, 100 // small frames in big buffers fill no link
+	c.measureRate(7 * time.Second)
+	c.busy.delivered = 1 << 10
+	c.measureRate(8 * time.Second)
+	if got, want := found.Rate("far"), int64(2<<20-1<<16); got != want {
+		t.Errorf("a link that was not full: %d, want %d", got, want)
+	}
 	if found.Rate("near") != 0 || c.Status().Carried != found.Rate("far") {
 		t.Errorf("near %d, status %d", found.Rate("near"), c.Status().Carried)
 	}

@@ -97,7 +97,7 @@ func (c *Conn) measureRate(now time.Duration) {
 	if took := now - c.beaten; c.beaten > 0 && took > 0 && c.busy.least >= bulkQueue {
 		c.cfg.Found.note(c.peer, float64(c.busy.delivered)/took.Seconds())
 	}
-	c.beaten, c.busy = now, busy{least: c.cost}
+	c.beaten, c.busy = now, busy{least: c.under}
 }
 
 // trip is the round trip of the link: the shortest of its legs'; mu is held.
