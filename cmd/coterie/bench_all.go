@@ -23,6 +23,9 @@ a synchronous commit costs, what compression gives and how long an outage is. --
 root, what needs limits or links is not run and the report says so.`,
 		Example: "  coterie bench all --quick --report out && xdg-open out/report.html",
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := f.sizes(c, "quick"); err != nil {
+				return err
+			}
 			if f.targetA != "" || f.group != "" {
 				return usage("bench all makes labs of its own; for a target, run the experiments one by one: see coterie bench list")
 			}
@@ -37,12 +40,15 @@ root, what needs limits or links is not run and the report says so.`,
 
 func allStages(quick, published bool) []stageOf {
 	routing := experiment.RoutingOptions{Threads: experiment.PublishedThreads, Duration: 3 * time.Second, WarmUp: 300 * time.Millisecond, Rows: 200_000}
+	mix := experiment.TproccOptions{Users: []int{1, 4, 12}, Warehouses: 2, Duration: 5 * time.Second, WarmUp: 500 * time.Millisecond}
 	commit := experiment.CommitOptions{Cells: matrixCells(100_000), Compression: []string{"OFF", "ZSTD"}}
 	tunnel := experiment.TunnelOptions{Tunnel: bench.Published, Payloads: []bench.Payload{bench.Constant, bench.Text, bench.Random}}
 	outage := experiment.FailoverOptions{Actions: experiment.Actions, Runs: 5, Clients: 8, Every: 10 * time.Millisecond, Before: 3 * time.Second, After: 3 * time.Second}
 	tunnel.Tunnel.Pipelined = true
 	first, limits := []piece{}, need{cpu: 0.5}
 	if published {
+		mix = experiment.TproccOptions{Users: experiment.PublishedThreads, Warehouses: publishedWarehouses, Transactions: publishedTransactions, WarmUp: mix.WarmUp}
+		limits.bytes = loaded(mix.Warehouses * 110 << 20)
 		routing.Iterations, routing.Duration, routing.Rows, commit.Cells = 1000, 0, experiment.PublishedRows, experiment.PublishedCells
 		limits.memory = publishedMemory
 	}
@@ -54,7 +60,7 @@ func allStages(quick, published bool) []stageOf {
 	}
 	first = append(first, routingPiece(routing, "", ""))
 	if !quick {
-		first = append(first, tproccPiece(experiment.TproccOptions{Users: []int{1, 4, 12}, Warehouses: 2, Duration: 5 * time.Second}))
+		first = append(first, tproccPiece(mix))
 	}
 	copied := seedingOptions{sizeMB: 1024, rounds: 1, only: []string{"metro", "wan"}}
 	if quick {

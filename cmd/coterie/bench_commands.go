@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -30,6 +31,14 @@ const (
 // publishedMemory is what a node may use under the published conditions, which say that memory was capped and not to what: less than a million
 // rows need, so that they are read from the disk.
 const publishedMemory = 384 << 20
+
+// Of the published TPROC-C: the transactions of each user, the warehouses of its second table (the first states none), and the fewest that
+// hold the million customers that were read on the same servers.
+const (
+	publishedTransactions = 50_000
+	publishedWarehouses   = 100
+	leastWarehouses       = 34
+)
 
 // experimentCommands are the published experiments, and what is done with their results.
 func experimentCommands() []*cobra.Command {
@@ -58,6 +67,9 @@ in turn. Each node of the lab may use half a processor: without such a limit the
 			case workload.Binary, workload.Text, workload.Copy:
 			default:
 				return usage("--format %s: choose binary, text or copy", format)
+			}
+			if err := f.sizes(c, "rows", "iterations", "duration", "rate"); err != nil {
+				return err
 			}
 			n := need{cpu: 0.5}
 			if f.preset == presetPublished {
@@ -122,8 +134,17 @@ afterwards. It is derived from TPC-C and is not TPC-C.` + targetHelp,
 			default:
 				return usage("--mode %s: choose functions, sql or pipeline", mode)
 			}
+			if err := f.sizes(c, "transactions", "duration", "key-and-think"); err != nil {
+				return err
+			}
 			if f.preset == presetPublished {
-				o.Transactions, o.Warehouses = 50_000, 100
+				o.Transactions = publishedTransactions
+				if !c.Flags().Changed("warehouses") {
+					o.Warehouses = publishedWarehouses
+				}
+				if o.Warehouses < leastWarehouses {
+					return usage("--warehouses %d: the published table is of an unstated number, which held the million customers that it also read: choose %d or more", o.Warehouses, leastWarehouses)
+				}
 			}
 			if o.KeyAndThink && o.Transactions == 0 && !c.Flags().Changed("duration") {
 				o.Duration = 2 * time.Minute // a New-Order takes half a minute
@@ -136,6 +157,7 @@ afterwards. It is derived from TPC-C and is not TPC-C.` + targetHelp,
 	c.Flags().StringVar(&mode, "mode", string(tpcc.Functions), "how transactions reach the server: functions, one call each; sql, statement by statement; pipeline, the order lines at once")
 	c.Flags().IntVar(&o.Warehouses, "warehouses", 2, "to load, about 100 MB each")
 	c.Flags().DurationVar(&o.Duration, "duration", 5*time.Second, "of each run")
+	c.Flags().DurationVar(&o.WarmUp, "warm-up", 500*time.Millisecond, "before each run, not counted")
 	c.Flags().Int64Var(&o.Transactions, "transactions", 0, "of each user, instead of --duration")
 	c.Flags().BoolVar(&o.KeyAndThink, "key-and-think", false, "users key and think for as long as TPC-C says; each run then takes 2m unless told otherwise")
 	return c
@@ -155,6 +177,9 @@ func benchRead() *cobra.Command {
 		Long: `Reads all rows of a table by one client, from the primary and from a secondary; with --client-at, from that node and from the others. As root, a
 lab's table that is larger than a quarter of shared_buffers is read cold, with the servers' files dropped from the page cache, and then warm.` + targetHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := f.sizes(c, "rows"); err != nil {
+				return err
+			}
 			var n need
 			if f.preset == presetPublished {
 				o.Rows, n.memory = experiment.PublishedRows, publishedMemory
@@ -205,6 +230,9 @@ lab's links are of 1 Gbit/s and 0.5 ms. With --target-a and --target-b the first
 			if total < 1 {
 				return usage("--rows %d: choose 1 or more", total)
 			}
+			if err := f.sizes(c, "rows"); err != nil {
+				return err
+			}
 			o := experiment.CommitOptions{Cells: matrixCells(total), Compression: compression}
 			if f.preset == presetPublished {
 				o.Cells = experiment.PublishedCells
@@ -214,6 +242,9 @@ lab's links are of 1 Gbit/s and 0.5 ms. With --target-a and --target-b the first
 				if o.Cells, err = parseCells(cells); err != nil {
 					return err
 				}
+			}
+			if f.preset == presetPublished && slices.ContainsFunc(o.Cells, func(one experiment.Cell) bool { return !slices.Contains(experiment.PublishedCells, one) }) {
+				return usage("--cells %s: --preset published has those of the published matrix, all of them or some: %v", strings.Join(cells, ","), experiment.PublishedCells)
 			}
 			if f.targetA != "" {
 				o.Compression = nil
@@ -357,7 +388,10 @@ func benchTunnel() *cobra.Command {
 		Use: "tunnel", Short: "What compression of the link gives: 10,000 rows, a commit per 250", Args: args(0, "no arguments"),
 		Long: `Inserts rows with one long column, a commit per 250, on a primary with synchronous secondaries behind a narrow link, with LOG_COMPRESSION OFF and
 AUTO, with constant rows, with text and with random ones in turns. The links of the lab are of 20 Mbit/s and 20 ms unless --link says otherwise, which needs root.` + targetHelp,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: func(c *cobra.Command, _ []string) (err error) {
+			if err := f.sizes(c, "rows", "bytes", "commit-every"); err != nil {
+				return err
+			}
 			n := need{network: true, links: "lan"} // the lab is made on a fast one
 			o.Tunnel.Pipelined = true
 			o.Payloads = nil
@@ -372,8 +406,9 @@ AUTO, with constant rows, with text and with random ones in turns. The links of 
 				if err != nil {
 					return err
 				}
-				defer func() { _ = out.Close() }()
-				o.CSV = minutes(out)
+				log := &minutes{w: out, took: map[bench.Payload]map[string][]float64{}}
+				o.CSV = log.run
+				defer func() { err = errors.Join(err, log.averages(), out.Close()) }()
 			}
 			return f.measureAll(c, "The tunnel", []stageOf{{n, []piece{tunnelPiece(o, linkWord(f.link, tunnelLink))}}})
 		},
@@ -383,14 +418,58 @@ AUTO, with constant rows, with text and with random ones in turns. The links of 
 	c.Flags().IntVar(&o.Tunnel.Bytes, "bytes", bench.Published.Bytes, "of the column")
 	c.Flags().IntVar(&o.Tunnel.Every, "commit-every", bench.Published.Every, "rows of a transaction")
 	c.Flags().StringSliceVar(&payloads, "payload", []string{string(bench.Constant), string(bench.Text), string(bench.Random)}, "what is in the column: constant, as published; zeros; text; random")
-	c.Flags().StringVar(&csvFile, "minutes", "", "write `FILE` with a line timestamp,minutes,arm for each run, as the published script does")
+	c.Flags().StringVar(&csvFile, "minutes", "", "write `FILE` with a line timestamp,minutes,arm,payload for each run, as the published script does, then averages and differences")
 	return c
 }
 
-func minutes(w io.Writer) func(time.Time, time.Duration, string) {
-	return func(at time.Time, took time.Duration, arm string) {
-		_, _ = fmt.Fprintf(w, "%s,%.9f,%s\n", at.UTC().Format("2006-01-02T15:04:05.000Z"), took.Minutes(), strings.ReplaceAll(arm, ",", ""))
+// minutes logs the runs of the tunnel as the published script does: a line timestamp,minutes for each, here with arm and payload behind
+// them; at the end the averages, and by how much the second arm differs.
+type minutes struct {
+	w    io.Writer
+	arms []string
+	took map[bench.Payload]map[string][]float64
+	err  error
+}
+
+func (m *minutes) run(at time.Time, took time.Duration, payload bench.Payload, arm string) {
+	if !slices.Contains(m.arms, arm) {
+		m.arms = append(m.arms, arm)
 	}
+	if m.took[payload] == nil {
+		m.took[payload] = map[string][]float64{}
+	}
+	m.took[payload][arm] = append(m.took[payload][arm], took.Minutes())
+	m.line(at.UTC().Format("2006-01-02T15:04:05.000Z"), took.Minutes(), arm, payload)
+}
+
+func (m *minutes) line(what string, v float64, arm string, payload bench.Payload) {
+	_, err := fmt.Fprintf(m.w, "%s,%.9f,%s,%s\n", what, v, arm, payload)
+	m.err = errors.Join(m.err, err)
+}
+
+func (m *minutes) averages() error {
+	slices.Sort(m.arms)
+	if i := slices.Index(m.arms, "OFF"); i > 0 {
+		m.arms[0], m.arms[i] = m.arms[i], m.arms[0] // it is what the other is compared with
+	}
+	for _, payload := range slices.Sorted(maps.Keys(m.took)) {
+		var means []float64
+		for _, arm := range m.arms {
+			if len(m.took[payload][arm]) == 0 {
+				continue // the run was ended before
+			}
+			sum := 0.0
+			for _, v := range m.took[payload][arm] {
+				sum += v
+			}
+			means = append(means, sum/float64(len(m.took[payload][arm])))
+			m.line("average", means[len(means)-1], arm, payload)
+		}
+		if len(means) == 2 {
+			m.line("difference_pct", 100*(means[0]-means[1])/means[0], m.arms[1], payload)
+		}
+	}
+	return m.err
 }
 
 func tunnelPiece(o experiment.TunnelOptions, link string) piece {

@@ -80,6 +80,19 @@ func (f *experimentFlags) check() error {
 	return nil
 }
 
+// sizes refuses, of a run with the published sizes, flags that say other ones: its columns would stand beside figures of something else.
+func (f *experimentFlags) sizes(c *cobra.Command, flags ...string) error {
+	if f.preset != presetPublished {
+		return nil
+	}
+	for _, one := range flags {
+		if c.Flags().Changed(one) {
+			return usage("--%s is a size of its own, and --preset published says the sizes: leave one of the two out", one)
+		}
+	}
+	return nil
+}
+
 // piece is one experiment of a command.
 type piece struct {
 	name, title, question string // said of it if it cannot run

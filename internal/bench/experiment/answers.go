@@ -13,6 +13,14 @@ func interval(c method.Comparison) string {
 	return fmt.Sprintf("%s to %s", report.Number(c.Low), report.Number(c.High))
 }
 
+// verdict is what a comparison came to, for a cell of a table.
+func verdict(c method.Comparison) string {
+	if c.ClientBound() {
+		return "client-bound"
+	}
+	return string(c.Verdict)
+}
+
 // inWords is a ratio for an answer.
 func inWords(c method.Comparison) string {
 	switch c.Verdict {

@@ -122,7 +122,7 @@ func TestOnAPair(t *testing.T) {
 	t.Run("tunnel", func(t *testing.T) {
 		runs := 0
 		e, err := same.Tunnel(t.Context(), TunnelOptions{
-			Tunnel: bench.Tunnel{Rows: 100, Bytes: 400, Every: 25}, Payloads: bench.Payloads, CSV: func(time.Time, time.Duration, string) { runs++ },
+			Tunnel: bench.Tunnel{Rows: 100, Bytes: 400, Every: 25}, Payloads: bench.Payloads, CSV: func(time.Time, time.Duration, bench.Payload, string) { runs++ },
 		})
 		if err != nil {
 			t.Fatal(err)

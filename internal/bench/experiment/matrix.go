@@ -220,7 +220,7 @@ func (b *Bed) matrixRow(e *report.Experiment, m *matrix, kind string, c Cell, pu
 	a, s := method.Median(x.values), method.Median(y.values)
 	r := compare(x, y, method.LowerIsBetter)
 	row = append(row, a, s, s-a, (s-a)/n, 100*(s-a)/a, 1000*n/a, 1000*n/s, 1000*n/a-1000*n/s,
-		finite(r.Ratio), interval(r), string(r.Verdict))
+		finite(r.Ratio), interval(r), verdict(r))
 	e.Comparisons = append(e.Comparisons, report.Comparison{
 		Name: strings.TrimSpace(kind + " " + c.String()), Metric: "time", Unit: "ms", A: async, B: synchronous, Comparison: r, Published: b.publishedRatio(pub, key, "sync_ms", "async_ms"),
 	})

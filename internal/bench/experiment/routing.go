@@ -265,7 +265,7 @@ func (b *Bed) routingReport(e *report.Experiment, o RoutingOptions, arms []arm, 
 		t.Rows = append(t.Rows, []any{
 			key, b.figure(pub, key, "primary_s"), b.figure(pub, key, "primary_mb_s"), b.figure(pub, key, "routed_s"), b.figure(pub, key, "routed_mb_s"),
 			x.mean(took), y.mean(took), method.Median(x.values), method.Median(y.values),
-			finite(c.Ratio), interval(c), string(c.Verdict), y.mean(method.Result.RoutedPct),
+			finite(c.Ratio), interval(c), verdict(c), y.mean(method.Result.RoutedPct),
 		})
 		e.Comparisons = append(e.Comparisons, report.Comparison{
 			Name: threadsWord(n), Metric: "rate", Unit: "1/s", A: one, B: two, Comparison: c, Published: b.publishedRatio(pub, key, "routed_mb_s", "primary_mb_s"),

@@ -139,7 +139,7 @@ func (b *Bed) readReport(e *report.Experiment, o ReadOptions, arms []arm, temper
 			}
 			t.Rows = append(t.Rows, []any{
 				string(f), pub[0], pub[1], string(temp), method.Median(x.values), method.Median(y.values), finite(c.Ratio),
-				interval(c), string(c.Verdict),
+				interval(c), verdict(c),
 				y.mean(func(r method.Result) float64 { return float64(r.Bytes) / 1e6 / r.Elapsed.Seconds() }), y.mean(method.Result.RoutedPct),
 			})
 			name := string(f) + ", " + string(temp)
@@ -208,7 +208,7 @@ func (b *Bed) Connect(ctx context.Context, o ConnectOptions) (report.Experiment,
 	for _, n := range o.Clients {
 		x, y := samples[0][n], samples[1][n]
 		c := compare(x, y, method.HigherIsBetter)
-		t.Rows = append(t.Rows, []any{fmt.Sprint(n), method.Median(x.values), method.Median(y.values), x.ms(50), x.ms(99), finite(c.Ratio), string(c.Verdict)})
+		t.Rows = append(t.Rows, []any{fmt.Sprint(n), method.Median(x.values), method.Median(y.values), x.ms(50), x.ms(99), finite(c.Ratio), verdict(c)})
 		e.Comparisons = append(e.Comparisons, report.Comparison{Name: fmt.Sprintf("%d clients", n), Metric: "rate", Unit: "1/s", A: arms[0].name, B: arms[1].name, Comparison: c})
 		for i, s := range []*sample{x, y} {
 			e.Metrics = append(e.Metrics, s.metric(fmt.Sprintf("%d clients/%s/rate", n, arms[i].name), "1/s", method.HigherIsBetter), s.p99(fmt.Sprintf("%d clients/%s/p99", n, arms[i].name)))

@@ -17,6 +17,7 @@ type TproccOptions struct {
 	Users        []int
 	Warehouses   int
 	Duration     time.Duration // of one run
+	WarmUp       time.Duration // before each run, not counted
 	Transactions int64         // of each user, instead
 	Mode         tpcc.Mode     // default tpcc.Functions
 	KeyAndThink  bool          // users wait as people do, by tpcc.KeyAndThink
@@ -50,7 +51,7 @@ func (b *Bed) Tprocc(ctx context.Context, o TproccOptions) (report.Experiment, e
 	}
 	arms := []arm{{name: "primary"}, {name: "routed", dsn: read}}
 	users := map[string]map[int]*userSample{"primary": {}, "routed": {}}
-	each := o.Duration + 500*time.Millisecond
+	each := o.WarmUp + o.Duration + 500*time.Millisecond
 	if o.Transactions > 0 {
 		each = time.Minute
 	}
@@ -87,23 +88,16 @@ type userSample struct {
 	p95     []float64 // of New-Order, ms
 	counted []float64 // NOPM by the database's own order numbers
 	client  []float64 // of this machine's processors, by this process
-	errors  map[string]int64
 }
 
 func (s *userSample) add(r tpcc.Result, counted, client float64, primary string) {
 	s.client = append(s.client, client)
-	s.results = append(s.results, method.Result{ClientCPU: client})
+	s.results = append(s.results, method.Result{ClientCPU: client, Errors: r.Errors, Retries: r.Retries})
 	s.values = append(s.values, r.NOPM)
 	s.tpm = append(s.tpm, 60*r.TPS)
 	s.minutes = append(s.minutes, r.Elapsed.Minutes())
 	s.p95 = append(s.p95, milli(r.Types[0].P95))
 	s.counted = append(s.counted, counted)
-	if s.errors == nil {
-		s.errors = map[string]int64{}
-	}
-	for state, n := range r.Errors {
-		s.errors[state] += n
-	}
 	var all, away int64
 	for server, n := range r.Reads {
 		all += n
@@ -116,33 +110,34 @@ func (s *userSample) add(r tpcc.Result, counted, client float64, primary string)
 
 // mix runs the mix once, counts the orders that the database itself numbered, and what the client used of its machine.
 func (b *Bed) mix(ctx context.Context, o TproccOptions, write, read string, users int) (r tpcc.Result, counted, client float64, err error) {
-	const orders = "select sum(d_next_o_id)::float8 from tpcc.district"
-	before, err := number(ctx, write, orders)
-	if err != nil {
-		return r, 0, 0, err
+	run := tpcc.RunOptions{
+		DSN: write, ReadDSN: read, Clients: users, Mode: o.Mode, Seed: b.Seed, WarmUp: o.WarmUp, Duration: o.Duration, Dial: b.Dial,
+		Tick: func(i tpcc.Interval) {
+			b.Progress.Live("%.0f transactions/s, p99 %v", i.TPS, i.P99.Round(10*time.Microsecond))
+		},
 	}
-	rctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if o.Transactions <= 0 {
-		rctx, cancel = context.WithTimeout(ctx, o.Duration)
-		defer cancel()
+	if o.Transactions > 0 {
+		run.Duration, run.Transactions = 0, o.Transactions
 	}
-	var waits tpcc.Waits
 	if o.KeyAndThink {
-		waits = tpcc.KeyAndThink
+		run.Waits = tpcc.KeyAndThink
 	}
-	meter := method.StartMeter()
-	r, err = tpcc.Run(rctx, tpcc.RunOptions{Waits: waits, DSN: write, ReadDSN: read, Clients: users, Mode: o.Mode, Seed: b.Seed, Transactions: o.Transactions, Dial: b.Dial, Tick: func(i tpcc.Interval) {
-		b.Progress.Live("%.0f transactions/s, p99 %v", i.TPS, i.P99.Round(10*time.Microsecond))
-	}})
+	var before float64
+	var meter method.Meter
+	var failed error
+	orders := func() (float64, error) {
+		return number(ctx, write, "select sum(d_next_o_id)::float8 from tpcc.district")
+	}
+	run.Begin = func() {
+		before, failed = orders()
+		meter = method.StartMeter()
+	}
+	r, err = tpcc.Run(ctx, run)
 	client = meter.Share()
-	if err != nil {
+	if err := cmp.Or(err, failed, context.Cause(ctx)); err != nil {
 		return r, 0, 0, err
 	}
-	if ctx.Err() != nil {
-		return r, 0, 0, context.Cause(ctx)
-	}
-	after, err := number(ctx, write, orders)
+	after, err := orders()
 	return r, (after - before) / r.Elapsed.Minutes(), client, err
 }
 
@@ -210,14 +205,13 @@ func (b *Bed) tproccReport(e *report.Experiment, o TproccOptions, users map[stri
 		{Name: "routed: New-Order p95", Unit: "ms"},
 		{Name: "client", Unit: "% of its processors"},
 	}}
-	e.Errors = map[string]int64{}
 	for _, n := range o.Users {
 		x, y, key := users["primary"][n], users["routed"][n], strconv.Itoa(n)
 		c := compare(&x.sample, &y.sample, method.HigherIsBetter)
 		t.Rows = append(t.Rows, []any{
 			key, b.figure(pub, key, "primary_min"), b.figure(pub, key, "routed_min"), b.figure(pub, key, "primary_tpm"), b.figure(pub, key, "routed_tpm"),
 			method.Median(x.minutes), method.Median(y.minutes), method.Median(x.tpm), method.Median(y.tpm), method.Median(x.values), method.Median(y.values),
-			finite(c.Ratio), interval(c), string(c.Verdict),
+			finite(c.Ratio), interval(c), verdict(c),
 		})
 		more.Rows = append(more.Rows, []any{
 			key, method.Median(y.routed), method.Median(x.counted), method.Median(y.counted), method.Median(x.p95), method.Median(y.p95),
@@ -227,11 +221,8 @@ func (b *Bed) tproccReport(e *report.Experiment, o TproccOptions, users map[stri
 			Name: usersWord(n), Metric: "NOPM", Unit: "1/min", A: "primary", B: "routed", Comparison: c, Published: b.publishedRatio(pub, key, "routed_tpm", "primary_tpm"),
 		})
 		e.Metrics = append(e.Metrics, x.metric(usersWord(n)+"/primary/nopm", "1/min", method.HigherIsBetter), y.metric(usersWord(n)+"/routed/nopm", "1/min", method.HigherIsBetter))
-		for _, s := range []*userSample{x, y} {
-			for state, k := range s.errors {
-				e.Errors[state] += k
-			}
-		}
+		x.account(e)
+		y.account(e)
 		e.Answer = fmt.Sprintf("With %s, routed reads give %s times the new orders per minute.", usersWord(n), inWords(c))
 	}
 	one, _ := ratioOf(pub, "1", "routed_tpm", "primary_tpm")

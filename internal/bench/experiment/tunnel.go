@@ -15,9 +15,9 @@ import (
 // TunnelOptions says what goes through the tunnel.
 type TunnelOptions struct {
 	Tunnel   bench.Tunnel
-	Payloads []bench.Payload                                    // each is measured; the tunnel's own is not looked at
-	Link     string                                             // shape of the links, in words
-	CSV      func(at time.Time, took time.Duration, arm string) // is told every run, as the published script logs it; may be nil
+	Payloads []bench.Payload                                                           // each is measured; the tunnel's own is not looked at
+	Link     string                                                                    // shape of the links, in words
+	CSV      func(at time.Time, took time.Duration, payload bench.Payload, arm string) // is told every run, as the published script logs it; may be nil
 }
 
 // Tunnel asks what the compression of the link gives: rows with one long column, a commit per so many, to synchronous secondaries over
@@ -45,18 +45,20 @@ func (b *Bed) Tunnel(ctx context.Context, o TunnelOptions) (report.Experiment, e
 			b.Progress.Step(each, "tunnel, block %d of %d: %s, %s", block+1, b.Blocks, a.name, p.Rows())
 			w := o.Tunnel
 			w.Payload = p
+			meter := method.StartMeter()
 			took, err := tunnelOnce(ctx, a.dsn, w)
 			if err != nil {
 				return err
 			}
+			r := method.Result{Elapsed: took, OK: int64(w.Rows), ClientCPU: meter.Share()}
 			if o.CSV != nil {
-				o.CSV(time.Now(), took, a.name+", "+string(p))
+				o.CSV(time.Now(), took, p, a.name)
 			}
 			k := a.name + string(p)
 			if samples[k] == nil {
 				samples[k] = &sample{}
 			}
-			samples[k].values = append(samples[k].values, took.Seconds())
+			samples[k].add(r, took.Seconds())
 		}
 		return nil
 	})

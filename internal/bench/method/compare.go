@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 )
 
 // MinBlocks is the fewest blocks that support a verdict. With five, even five wins out of five happen by chance in one of sixteen
@@ -63,6 +64,11 @@ func (c Comparison) Withhold(why string) Comparison {
 		c.Verdict, c.Why = Withheld, why
 	}
 	return c
+}
+
+// ClientBound says that there is no verdict because the client may have been the limit.
+func (c Comparison) ClientBound() bool {
+	return c.Verdict == Withheld && strings.HasPrefix(c.Why, clientBound)
 }
 
 // Compare judges b beside a: a[i] and b[i] were measured in block i. The ratio is that of the medians. Its interval is wide enough

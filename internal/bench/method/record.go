@@ -66,13 +66,16 @@ func (r Result) Rate() float64 { return float64(r.OK) / max(r.Elapsed.Seconds(),
 // RoutedPct is the share of answered operations that secondaries answered, in percent.
 func (r Result) RoutedPct() float64 { return 100 * float64(r.Routed) / float64(max(r.OK, 1)) }
 
+// clientBound begins the reason of every row whose client may have been the limit.
+const clientBound = "client-bound: "
+
 // ClientBound says why the client may have been the limit; empty: it was not.
 func (r Result) ClientBound() string {
 	switch {
 	case r.ClientCPU > MaxClientCPU:
-		return fmt.Sprintf("client-bound: the client used %.0f %% of its machine's processors (limit %.0f %%)", 100*r.ClientCPU, 100*MaxClientCPU)
+		return fmt.Sprintf(clientBound+"the client used %.0f %% of its machine's processors (limit %.0f %%)", 100*r.ClientCPU, 100*MaxClientCPU)
 	case r.ScheduleLag > MaxScheduleLag:
-		return fmt.Sprintf("client-bound: idle clients began late by %.0f %% of the time of service (limit %.0f %%)", 100*r.ScheduleLag, 100*MaxScheduleLag)
+		return fmt.Sprintf(clientBound+"idle clients began late by %.0f %% of the time of service (limit %.0f %%)", 100*r.ScheduleLag, 100*MaxScheduleLag)
 	}
 	return ""
 }

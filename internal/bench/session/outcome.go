@@ -56,6 +56,10 @@ func Classify(err error) (Outcome, string) {
 	return Unknown, word(err)
 }
 
+// Retryable says of the SQLSTATE of a failed transaction whether the same transaction may succeed when it is tried again: others were in
+// its way (40001, serialization failure; 40P01, deadlock).
+func Retryable(state string) bool { return state == "40001" || state == "40P01" }
+
 func severity(e *pgconn.PgError) string {
 	if e.SeverityUnlocalized != "" {
 		return e.SeverityUnlocalized

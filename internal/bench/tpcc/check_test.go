@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -92,6 +93,8 @@ func TestLoadRunCheck(t *testing.T) {
 			t.Errorf("%s: ok %d, rolled back %d, fail %d, unknown %d, errors %v, reads %v", mode, res.OK, res.RolledBack, res.Fail, res.Unknown, res.Errors, res.Reads)
 		}
 	}
+	warmUpIsNotCounted(t, dsn)
+	sameInputsAgain(t, dsn)
 	mustHold(t, dsn)
 	after := digest(t, dsn)
 	if after == shared.digest {
@@ -99,6 +102,70 @@ func TestLoadRunCheck(t *testing.T) {
 	}
 	if again := digest(t, dsn); again != after {
 		t.Errorf("digest changed from %s to %s while nothing was written", after, again)
+	}
+}
+
+// warmUpIsNotCounted: after a warm-up every terminal has all of its transactions counted, and the database has numbered at least as many
+// orders since counting began as are counted.
+func warmUpIsNotCounted(t *testing.T, dsn string) {
+	t.Helper()
+	var atBegin int64
+	began := 0
+	res, err := Run(t.Context(), RunOptions{DSN: dsn, Clients: 4, Seed: 20, WarmUp: 200 * time.Millisecond, Transactions: 46, Begin: func() {
+		began++
+		atBegin = orderNumbers(t, dsn)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted, all := orderNumbers(t, dsn)-atBegin, res.Types[0].OK
+	if began != 1 || res.OK+res.RolledBack != 4*46 || all == 0 || counted < all {
+		t.Errorf("began %d times, %d counted of %d, %d orders of %d by the database's numbers", began, res.OK+res.RolledBack, 4*46, all, counted)
+	}
+	res, err = Run(t.Context(), RunOptions{DSN: dsn, Clients: 1, Duration: 100 * time.Millisecond})
+	if err != nil || res.Elapsed < 100*time.Millisecond {
+		t.Errorf("100 ms took %v: %v", res.Elapsed, err)
+	}
+}
+
+// sameInputsAgain has a transaction fail as one that others are in the way of: it is tried again, and that is counted.
+func sameInputsAgain(t *testing.T, dsn string) {
+	t.Helper()
+	s, err := session.New(session.Options{DSN: dsn})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	states := []string{"40001", "40P01", "40001"}
+	rec, tries := newRecorder(), 0
+	rec.begin()
+	try := func(states []string) (e event) {
+		tries = 0
+		e.again(t.Context(), s, func(ctx context.Context, c *pgx.Conn) error {
+			tries++
+			if tries <= len(states) {
+				_, err := c.Exec(ctx, "do $$ begin raise exception using errcode = '"+states[tries-1]+"'; end $$")
+				return err
+			}
+			return nil
+		})
+		rec.add(e)
+		return e
+	}
+	if e := try(states); e.outcome != session.OK || tries != 4 || !slices.Equal(e.retried, states) {
+		t.Errorf("%d tries, %+v", tries, e)
+	}
+	if e := try([]string{"22012"}); e.outcome != session.Fail || tries != 1 {
+		t.Errorf("an error of its own was tried %d times: %+v", tries, e)
+	}
+	if e := try(slices.Repeat(states[:1], 99)); e.outcome != session.Fail || tries != maxRetries+1 {
+		t.Errorf("what never succeeds was tried %d times: %+v", tries, e)
+	}
+	if r := rec.result(); r.Retries["40001"] != 2+maxRetries || r.Retries["40P01"] != 1 || r.Errors["40001"] != 1 || r.OK != 1 {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -3,6 +3,7 @@ package tpcc
 import (
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -14,7 +15,8 @@ import (
 type event struct {
 	kind    kind
 	outcome session.Outcome
-	state   string // SQLSTATE or the session's word
+	state   string   // SQLSTATE or the session's word
+	retried []string // SQLSTATE of each try before the last
 	took    time.Duration
 	server  string // that answered a read
 	skipped int    // districts without a new order
@@ -26,11 +28,12 @@ type window struct {
 	ok      int64
 	unknown int64
 	errors  map[string]int64
+	retries map[string]int64
 	reads   map[string]int64
 }
 
 func newWindow() *window {
-	return &window{latency: newHistogram(), errors: map[string]int64{}, reads: map[string]int64{}}
+	return &window{latency: newHistogram(), errors: map[string]int64{}, retries: map[string]int64{}, reads: map[string]int64{}}
 }
 
 // newHistogram holds 1 µs to 1 h with three digits.
@@ -47,9 +50,10 @@ func quantile(h *hdrhistogram.Histogram, q float64) time.Duration {
 
 // recorder takes the events of all terminals. One lock is enough: it is held for about a microsecond per transaction.
 type recorder struct {
-	start time.Time
+	counting atomic.Bool // the warm-up is over
 
 	mu      sync.Mutex
+	start   time.Time
 	now     *window
 	since   time.Time
 	total   *window
@@ -63,12 +67,20 @@ type typeTotal struct {
 }
 
 func newRecorder() *recorder {
-	r := &recorder{start: time.Now(), now: newWindow(), total: newWindow()}
-	r.since = r.start
+	r := &recorder{now: newWindow(), total: newWindow()}
 	for k := range r.types {
 		r.types[k].latency = newHistogram()
 	}
 	return r
+}
+
+// begin starts to count. What began before is not added.
+func (r *recorder) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.start = time.Now()
+	r.since = r.start
+	r.counting.Store(true)
 }
 
 func (r *recorder) add(e event) {
@@ -93,6 +105,9 @@ func (r *recorder) add(e event) {
 }
 
 func (w *window) add(e event) {
+	for _, state := range e.retried {
+		w.retries[state]++
+	}
 	if e.outcome == session.OK {
 		w.ok++
 		observe(w.latency, e.took)
@@ -110,8 +125,11 @@ func (w *window) add(e event) {
 	}
 }
 
-// tick ends the current window and describes it.
-func (r *recorder) tick() Interval {
+// tick ends the current window and describes it, if anything is counted yet.
+func (r *recorder) tick() (i Interval, ok bool) {
+	if !r.counting.Load() {
+		return i, false
+	}
 	next := newWindow()
 	r.mu.Lock()
 	w, since := r.now, r.since
@@ -123,14 +141,14 @@ func (r *recorder) tick() Interval {
 		At: end.Sub(r.start), Length: length, TPS: float64(w.ok) / length.Seconds(),
 		P50: quantile(w.latency, 50), P99: quantile(w.latency, 99),
 		Errors: w.errors, Unknown: w.unknown, Reads: w.reads,
-	}
+	}, true
 }
 
 func (r *recorder) result() Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	res := Result{
-		Elapsed: time.Since(r.start), Errors: maps.Clone(r.total.errors), Reads: maps.Clone(r.total.reads),
+		Errors: maps.Clone(r.total.errors), Retries: maps.Clone(r.total.retries), Reads: maps.Clone(r.total.reads),
 		SkippedDeliveries: r.skipped,
 	}
 	for k, t := range r.types {
@@ -144,6 +162,10 @@ func (r *recorder) result() Result {
 		res.Unknown += t.unknown
 		res.RolledBack += t.rolledBack
 	}
+	if !r.counting.Load() {
+		return res
+	}
+	res.Elapsed = time.Since(r.start)
 	res.TPS = float64(res.OK) / res.Elapsed.Seconds()
 	res.NOPM = float64(r.types[newOrder].ok) / res.Elapsed.Minutes()
 	return res

@@ -25,7 +25,10 @@ type RunOptions struct {
 	Timeout    time.Duration   // after which an operation's outcome is unknown; default 5 s
 	Dial       pgconn.DialFunc // where connections are made from; default: here
 
-	Transactions int64          // of each terminal, answered or not, after which it ends; default: until ctx ends
+	WarmUp       time.Duration  // at the beginning, of which nothing is counted
+	Begin        func()         // called when counting begins; nil: nobody wants to know
+	Duration     time.Duration  // of what is counted; default: until ctx ends
+	Transactions int64          // of each terminal, counted, answered or not, after which it ends; default: until Duration is over
 	Tick         func(Interval) // called once every Every by one goroutine, if set
 	Every        time.Duration  // default a second
 }
@@ -50,6 +53,7 @@ type Result struct {
 	RolledBack        int64 // New-Orders that had to roll back and did; in none of the other counts
 	Types             []TypeResult
 	Errors            map[string]int64 // by SQLSTATE, or the session's word where no server spoke
+	Retries           map[string]int64 // tries that were followed by another, by SQLSTATE
 	Reads             map[string]int64 // read-only transactions by the server that answered
 	SkippedDeliveries int64            // districts that had no new order
 	Clients           []ClientResult
@@ -69,8 +73,9 @@ type ClientResult struct {
 	LongestGap time.Duration // between two acknowledged read-write transactions
 }
 
-// Run runs the mix until ctx ends, which is not an error, or every terminal has had its Transactions. A transaction that is under way then is let finish. Nothing is ever
-// sent twice, and a terminal that loses its server looks for another until the end.
+// Run connects every terminal and runs the mix until Duration is over, every terminal has had its Transactions, or ctx ends, which is not
+// an error. A transaction that is under way then is let finish. What failed with a serialization failure or a deadlock, and nothing else,
+// is sent again, with the same inputs. A terminal that loses its server looks for another until the end.
 func Run(ctx context.Context, o RunOptions) (Result, error) {
 	if o.Clients <= 0 {
 		o.Clients = 8
@@ -95,25 +100,64 @@ func Run(ctx context.Context, o RunOptions) (Result, error) {
 	rec := newRecorder()
 	rctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var wg sync.WaitGroup
-	for _, t := range terminals {
-		wg.Go(func() {
-			if err := t.run(rctx, rec); err != nil {
-				cancel(err)
-			}
-		})
+	each := func(do func(*terminal) error) {
+		var wg sync.WaitGroup
+		for _, t := range terminals {
+			wg.Go(func() {
+				if err := do(t); err != nil {
+					cancel(err)
+				}
+			})
+		}
+		wg.Wait()
 	}
+	each(func(t *terminal) error { return t.connect(rctx) })
+	timed := o.time(rctx, cancel, rec)
 	stop := rec.every(cmp.Or(o.Every, time.Second), o.Tick)
-	wg.Wait()
+	each(func(t *terminal) error { defer t.close(); return t.run(rctx, rec) })
 	stop()
 	res := rec.result()
+	err = context.Cause(rctx)
+	cancel(nil)
+	timed()
 	for _, t := range terminals {
 		res.Clients = append(res.Clients, ClientResult{Host: t.write.Host(), Reconnects: t.reconnects(), LongestGap: t.gap})
 	}
-	if err := context.Cause(rctx); err != nil && ctx.Err() == nil {
+	if err != nil && !errors.Is(err, errDone) && ctx.Err() == nil {
 		return res, err
 	}
 	return res, nil
+}
+
+// errDone ends a run whose time is up.
+var errDone = errors.New("the measured time is over")
+
+// time begins to count after the warm-up, at once where there is none, and ends the run after its Duration. The function that it returns
+// waits until nothing of that goes on; the context has to have ended by then.
+func (o RunOptions) time(ctx context.Context, cancel context.CancelCauseFunc, rec *recorder) (wait func()) {
+	begin := func() {
+		if o.Begin != nil {
+			o.Begin()
+		}
+		rec.begin()
+	}
+	if o.WarmUp <= 0 {
+		begin()
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if o.WarmUp > 0 {
+			if pause(ctx, o.WarmUp); ctx.Err() != nil {
+				return
+			}
+			begin()
+		}
+		if o.Duration > 0 {
+			pause(ctx, o.Duration)
+			cancel(errDone)
+		}
+	})
+	return wg.Wait
 }
 
 // every calls tick once per period until the function it returns is called.
@@ -129,7 +173,9 @@ func (r *recorder) every(period time.Duration, tick func(Interval)) (stop func()
 		for {
 			select {
 			case <-t.C:
-				tick(r.tick())
+				if i, ok := r.tick(); ok {
+					tick(i)
+				}
 			case <-quit:
 				return
 			}

@@ -95,9 +95,24 @@ func (t *terminal) reconnects() int {
 	return n
 }
 
+// connect connects every session of the terminal that has no connection. The end of ctx is no error.
+func (t *terminal) connect(ctx context.Context) error {
+	for _, s := range []*session.Session{t.write, t.read} {
+		if s.Conn() != nil {
+			continue
+		}
+		if err := s.Connect(ctx); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("connect: %w", err)
+		}
+	}
+	return nil
+}
+
+// maxRetries of one transaction.
+const maxRetries = 10
+
 // run draws cards until ctx ends. It returns an error only if it could never connect.
 func (t *terminal) run(ctx context.Context, rec *recorder) error {
-	defer t.close()
 	for ctx.Err() == nil && t.left != 0 {
 		k := t.draw()
 		s := t.write
@@ -117,12 +132,15 @@ func (t *terminal) run(ctx context.Context, rec *recorder) error {
 		if t.key(ctx, k); ctx.Err() != nil {
 			return nil
 		}
+		counted := rec.counting.Load()
 		start := time.Now()
-		e.outcome, e.state, _ = s.Do(ctx, op) // the state says what the error was
+		e.again(ctx, s, op)
 		end := time.Now()
 		e.took = end.Sub(start)
-		rec.add(e)
-		t.left = max(t.left-1, -1)
+		if counted {
+			rec.add(e)
+			t.left = max(t.left-1, -1)
+		}
 		if e.outcome == session.OK && !k.readOnly() {
 			if !t.lastWrite.IsZero() {
 				t.gap = max(t.gap, end.Sub(t.lastWrite))
@@ -135,6 +153,17 @@ func (t *terminal) run(ctx context.Context, rec *recorder) error {
 		t.think(ctx, k)
 	}
 	return nil
+}
+
+// again runs a transaction, and runs it again, with the same inputs, where the server says that others were in its way.
+func (e *event) again(ctx context.Context, s *session.Session, op func(context.Context, *pgx.Conn) error) {
+	for {
+		e.outcome, e.state, _ = s.Do(ctx, op) // the state says what the error was
+		if e.outcome != session.Fail || !session.Retryable(e.state) || s.Conn() == nil || len(e.retried) == maxRetries {
+			return
+		}
+		e.retried = append(e.retried, e.state)
+	}
 }
 
 func (t *terminal) key(ctx context.Context, k kind) { pause(ctx, t.waits.Keying[k]) }
@@ -154,7 +183,7 @@ func (t *terminal) draw() kind {
 	return kind(t.cards[t.drawn-1])
 }
 
-// transaction draws the inputs of one transaction. The same inputs are never sent twice.
+// transaction draws the inputs of one transaction.
 func (t *terminal) transaction(k kind, e *event) func(context.Context, *pgx.Conn) error {
 	switch k {
 	case newOrder:

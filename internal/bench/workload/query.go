@@ -144,7 +144,7 @@ func (q *querier) Do(ctx context.Context) (method.Event, error) {
 	for {
 		e, err := q.client.do(ctx, func(ctx context.Context, conn *pgx.Conn, e *method.Event) error { return q.ask(ctx, conn, args, e) })
 		e.Retried = retried
-		if err != nil || len(retried) >= q.Retries || e.State != "40001" && e.State != "40P01" {
+		if err != nil || len(retried) >= q.Retries || !session.Retryable(e.State) {
 			if e.Outcome == session.Fail {
 				session.Pause(ctx)
 			}
