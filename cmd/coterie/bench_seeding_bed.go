@@ -262,20 +262,24 @@ func (t *phaseTimes) note(p seeding.Progress) {
 
 func (t *phaseTimes) String() string { return strings.Join(t.spent, ", ") }
 
-// resumed kills a target half way and runs it again, which is what is measured. Half way is half of what the whole copy of this round had
-// on the wire: half of the files are not, where one compresses better than another.
-func (b *seedBench) resumed(ctx context.Context) copySample {
+// resumed kills a target half way, as half tells, and runs it again, which is what is measured.
+func (b *seedBench) resumed(ctx context.Context, arm string, half func(seeding.Progress) bool) copySample {
 	target, err := fresh(b.dir, "ours")
 	if err != nil {
-		return copySample{Arm: armResumed, Err: err.Error()}
+		return copySample{Arm: arm, Err: err.Error()}
 	}
 	s := seedTarget{Dir: target, Compression: "AUTO"}
-	half := b.wholeWire() / 2
-	_, err = b.fill(ctx, s, func(_ int, p seeding.Progress) bool { return half > 0 && float64(p.Wire) < half })
+	_, err = b.fill(ctx, s, func(_ int, p seeding.Progress) bool { return !half(p) })
 	if !errors.Is(err, errKilled) {
-		return copySample{Arm: armResumed, Err: fmt.Sprintf("it was over before it was killed: %v", err)}
+		return copySample{Arm: arm, Err: fmt.Sprintf("it was over before it was killed: %v", err)}
 	}
-	return b.seedInto(ctx, armResumed, s)
+	return b.seedInto(ctx, arm, s)
+}
+
+// halfOfTheWire tells when half of what the whole copy of this round had on the wire has come.
+func (b *seedBench) halfOfTheWire() func(seeding.Progress) bool {
+	half := b.wholeWire() / 2
+	return func(p seeding.Progress) bool { return float64(p.Wire) >= half }
 }
 
 // wholeWire is how many bytes the last whole copy over the slow link had on the wire; 0: there was none.

@@ -76,65 +76,65 @@ func TestListsThatLeadElsewhere(t *testing.T) {
 
 func TestQueueHandsOutEveryChunkOnceTheBiggestFileFirst(t *testing.T) {
 	t.Parallel()
-	files := []file{{Name: "small", Size: 5}, {Name: "dir", Dir: true}, {Name: "big", Size: 3*chunkSize + 1}, {Name: "none"}, {Name: "skipped", Size: 9}}
+	files := []file{{Name: "small", Size: 5}, {Name: "dir", Dir: true}, {Name: "big", Size: 9*chunkSize + 1}, {Name: "none"}, {Name: "skipped", Size: 9}}
 	q := newQueue(files, func(f file) bool { return f.Name == "skipped" })
 	var got []item
+	var own stretch
 	lost := false
-	for it, ok := q.next(nobody); ok; it, ok = q.next(it.file) {
+	for it, ok := q.next(&own); ok; it, ok = q.next(&own) {
 		got = append(got, it)
 		if len(got) == 2 && !lost { // lost with its connection
 			lost = true
-			q.putBack(it)
+			q.putBack(&own, it)
 			got = got[:1]
 		}
 	}
-	want := []item{{2, 0}, {2, 1}, {2, 2}, {2, 3}, {0, 0}}
-	if len(got) != len(want) {
-		t.Fatalf("handed out %v", got)
-	}
-	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("handed out %v, want %v", got, want)
-		}
-	}
-}
-
-// TestConnectionsHaveFilesOfTheirOwn takes chunks for two connections in turns: each has a file while there are such of several chunks, then
-// helps with what is left, and the small come last.
-func TestConnectionsHaveFilesOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	q := newQueue([]file{{Name: "small", Size: 5}, {Name: "index", Size: 2 * chunkSize}, {Name: "table", Size: 5 * chunkSize}}, func(file) bool { return false })
-	own, got := [2]int{nobody, nobody}, []item{}
-	for i := 0; ; i = 1 - i {
-		it, ok := q.next(own[i])
-		if !ok {
-			break
-		}
-		own[i], got = it.file, append(got, it)
-	}
-	if want := []item{{2, 0}, {1, 0}, {2, 1}, {1, 1}, {2, 2}, {2, 3}, {2, 4}, {0, 0}}; !slices.Equal(got, want) {
+	// What was lost comes first, the rest of the stretch after it. The small file is half way when the big one is.
+	want := []item{{2, 0}, {2, 1}, {2, 3}, {2, 2}, {0, 0}, {2, 4}, {2, 5}, {2, 6}, {2, 7}, {2, 8}, {2, 9}}
+	if !slices.Equal(got, want) {
 		t.Errorf("handed out %v, want %v", got, want)
 	}
 }
 
-// TestHelpsWhereMostIsLeftOnTheWire: of a table that shrinks to little and an index that does not, a connection without a file of its own
-// helps with the index, although it is smaller.
-func TestHelpsWhereMostIsLeftOnTheWire(t *testing.T) {
+// TestEveryKindAdvancesInProportion: whatever part of the bytes was handed out, to connections of which some are slow, about that part of the
+// tables was, and of the indexes, and of the small files of either kind. So a copy that was killed half way has half of what is on the wire.
+func TestEveryKindAdvancesInProportion(t *testing.T) {
 	t.Parallel()
-	q := newQueue([]file{{Name: "table", Size: 9 * chunkSize}, {Name: "index", Size: 4 * chunkSize}}, func(file) bool { return false })
-	for range 2 {
-		if _, ok := q.next(nobody); !ok {
-			t.Fatal("nothing handed out")
+	files := []file{
+		{Name: "table", Size: 1024 * chunkSize},
+		{Name: "table", Size: 700*chunkSize + 8192},
+		{Name: "index", Size: 290 * chunkSize},
+		{Name: "index", Size: 40*chunkSize + 8192},
+		{Name: "table", Size: 90 * chunkSize},
+	}
+	for i := range 200 {
+		files = append(files, file{Name: "small table", Size: int64(8192 * (1 + i))}, file{Name: "small index", Size: int64(8192 * (1 + i/2))})
+	}
+	total, all := map[string]int64{}, int64(0)
+	for _, f := range files {
+		total[f.Name] += f.Size
+		all += f.Size
+	}
+	q := newQueue(files, func(file) bool { return false })
+	var own [4]stretch
+	done, came := map[string]int64{}, int64(0)
+	for turn := 0; ; turn++ {
+		it, ok := q.next(&own[[]int{0, 1, 0, 2, 0, 1, 3}[turn%7]])
+		if !ok {
+			break
+		}
+		_, n := files[it.file].span(it.chunk)
+		done[files[it.file].Name] += int64(n)
+		came += int64(n)
+		part := float64(came) / float64(all)
+		for kind, of := range total {
+			if its := float64(done[kind]) / float64(of); part > 0.1 && (its < part-0.05 || its > part+0.05) {
+				t.Fatalf("of %.1f %% of all, %.1f %% of what is of kind %s", 100*part, 100*its, kind)
+			}
 		}
 	}
-	q.weigh(0, 30_000)
-	q.weigh(1, 150_000)
-	if it, _ := q.next(nobody); it.file != 1 {
-		t.Errorf("helps with file %d", it.file)
-	}
-	q.weigh(1, 50_000)
-	if it, _ := q.next(nobody); it.file != 0 {
-		t.Errorf("helps with file %d", it.file)
+	if came != all {
+		t.Errorf("handed out %d bytes of %d", came, all)
 	}
 }
 

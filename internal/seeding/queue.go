@@ -1,7 +1,7 @@
 package seeding
 
 import (
-	"slices"
+	"container/heap"
 	"sync"
 )
 
@@ -10,45 +10,84 @@ type item struct {
 	file, chunk int
 }
 
-// queue hands out the chunks of all files. Each connection takes a file of its own, the biggest that nobody has, chunk by chunk, which
-// reads and writes well; when all that have several chunks are taken it helps with the one of which most is left on the wire. So what shrinks
-// well and what does not travel beside each other until the end, and what is left then is small: the files of one chunk.
+// stretchChunks is how many chunks of a file a connection asks for in a row: a file is not opened for each, and what is
+// under way is still a sample of the whole, by which AUTO judges.
+const stretchChunks = 4
+
+// stretch is what a connection has of the queue: chunks of one file that lie behind each other.
+type stretch struct {
+	file, at, end int
+}
+
+// queue hands out the chunks of all files so that they advance together, each in proportion to its size, the biggest first. Tables that
+// shrink well travel beside indexes that do not until the end: neither link nor processors wait for the other, and whatever part of the
+// bytes of files was settled when a copy was interrupted is about that part of what the whole is on the wire.
 type queue struct {
-	mu    sync.Mutex
+	mu      sync.Mutex
+	files   []file
+	strands strands
+	again   []item // asked for, and not answered before the connection was lost
+}
+
+// strand is a long file, or all short ones behind each other in the order of the list, where a table is beside its indexes.
+type strand struct {
+	files       []int // what is left, by their indexes; the first may be begun
+	chunk       int   // of the first, to be handed out next
+	size, taken int64 // bytes
+}
+
+// where is the middle of what comes next, as a part of the whole strand.
+func (s *strand) where(files []file) float64 {
+	first := files[s.files[0]]
+	next := min(first.Size-int64(s.chunk)*chunkSize, stretchChunks*chunkSize)
+	return (float64(s.taken) + float64(next)/2) / float64(s.size)
+}
+
+// strands is a heap (heap.Interface) of those that have something left, by how far they have come.
+type strands struct {
+	all   []*strand
 	files []file
-	order []int  // indexes of files, biggest first
-	at    int    // in order: what was not begun
-	begun []int  // files of which something is left
-	chunk []int  // by file: the chunk to be handed out next
-	long  []int  // by file: how long a chunk of it was on the wire, lately
-	again []item // asked for, and not answered before the connection was lost
+}
+
+func (s *strands) Len() int      { return len(s.all) }
+func (s *strands) Swap(i, j int) { s.all[i], s.all[j] = s.all[j], s.all[i] }
+func (s *strands) Push(x any)    { s.all = append(s.all, x.(*strand)) }
+
+func (s *strands) Less(i, j int) bool {
+	a, b := s.all[i], s.all[j]
+	if x, y := a.where(s.files), b.where(s.files); x != y {
+		return x < y
+	}
+	return a.files[0] < b.files[0]
+}
+
+func (s *strands) Pop() any {
+	last := s.all[len(s.all)-1]
+	s.all = s.all[:len(s.all)-1]
+	return last
 }
 
 func newQueue(files []file, skip func(file) bool) *queue {
-	q := &queue{files: files, chunk: make([]int, len(files)), long: make([]int, len(files))}
+	q := &queue{files: files, strands: strands{files: files}}
+	short := &strand{}
 	for i, f := range files {
-		q.long[i] = chunkSize
-		if !f.Dir && f.Size > 0 && !skip(f) {
-			q.order = append(q.order, i)
+		switch {
+		case f.Dir || f.Size == 0 || skip(f):
+		case f.chunks() > stretchChunks:
+			q.strands.Push(&strand{files: []int{i}, size: f.Size})
+		default:
+			short.files, short.size = append(short.files, i), short.size+f.Size
 		}
 	}
-	slices.SortStableFunc(q.order, func(a, b int) int {
-		switch {
-		case files[a].Size > files[b].Size:
-			return -1
-		case files[a].Size < files[b].Size:
-			return 1
-		}
-		return 0
-	})
+	if len(short.files) > 0 {
+		q.strands.Push(short)
+	}
+	heap.Init(&q.strands)
 	return q
 }
 
-// nobody is the file of a connection that has none yet.
-const nobody = -1
-
-// next returns a chunk for a connection whose last one was of file own.
-func (q *queue) next(own int) (item, bool) {
+// next returns a chunk for a connection, of the stretch that it has or of another, which becomes its own.
+func (q *queue) next(own *stretch) (item, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if n := len(q.again); n > 0 {
@@ -56,47 +95,40 @@ func (q *queue) next(own int) (item, bool) {
 		q.again = q.again[:n-1]
 		return it, true
 	}
-	i := q.choose(own)
-	if i == nobody {
-		return item{}, false
+	if own.at == own.end {
+		if q.strands.Len() == 0 {
+			return item{}, false
+		}
+		*own = q.begin()
 	}
-	it := item{i, q.chunk[i]}
-	if q.chunk[i]++; q.left(i) == 0 {
-		q.begun = slices.DeleteFunc(q.begun, func(j int) bool { return j == i })
-	}
+	it := item{own.file, own.at}
+	own.at++
 	return it, true
 }
 
-// choose returns the file to go on with. q.mu is held.
-func (q *queue) choose(own int) int {
-	if slices.Contains(q.begun, own) {
-		return own
+// begin takes the next stretch off the strand that is furthest behind. q.mu is held.
+func (q *queue) begin() stretch {
+	l := q.strands.all[0]
+	f := q.files[l.files[0]]
+	r := stretch{l.files[0], l.chunk, min(l.chunk+stretchChunks, f.chunks())}
+	l.taken += min(int64(r.end)*chunkSize, f.Size) - int64(r.at)*chunkSize
+	if l.chunk = r.end; r.end == f.chunks() {
+		l.files, l.chunk = l.files[1:], 0
 	}
-	small := q.at == len(q.order) || q.files[q.order[q.at]].chunks() == 1
-	if small && len(q.begun) > 0 {
-		return slices.MaxFunc(q.begun, func(a, b int) int { return q.left(a)*q.long[a] - q.left(b)*q.long[b] })
+	if len(l.files) == 0 {
+		heap.Pop(&q.strands)
+	} else {
+		heap.Fix(&q.strands, 0)
 	}
-	if q.at == len(q.order) {
-		return nobody
-	}
-	i := q.order[q.at]
-	q.at++
-	q.begun = append(q.begun, i)
-	return i
+	return r
 }
 
-func (q *queue) left(i int) int { return q.files[i].chunks() - q.chunk[i] }
-
-// weigh notes how long a chunk of that file was on the wire.
-func (q *queue) weigh(file, n int) {
+// putBack returns what a connection leaves: its stretch, and chunks that were asked for and not settled.
+func (q *queue) putBack(own *stretch, items ...item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.long[file] = max(n, 1)
-}
-
-// putBack returns chunks that were not settled.
-func (q *queue) putBack(items ...item) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	for ; own.at < own.end; own.at++ {
+		q.again = append(q.again, item{own.file, own.at})
+	}
 	q.again = append(q.again, items...)
 }

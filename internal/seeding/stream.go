@@ -33,7 +33,7 @@ type fetcher struct {
 	tags  []byte
 	under int
 	long  int        // of the last chunk that came whole, on the wire
-	own   int        // the file it is at
+	own   stretch    // of the queue
 	in    fileReader // what is compared
 	out   held       // what is written
 }
@@ -43,7 +43,7 @@ func (s *seeder) stream(ctx context.Context, l line) error {
 	stop := context.AfterFunc(ctx, l.end)
 	defer stop()
 	defer l.end()
-	c := &fetcher{s: s, f: l.f, own: nobody, long: chunkSize, work: make([]byte, 0, chunkSize)}
+	c := &fetcher{s: s, f: l.f, long: chunkSize, work: make([]byte, 0, chunkSize)}
 	defer c.putBack()
 	return errors.Join(c.run(ctx), c.close())
 }
@@ -84,13 +84,15 @@ func (c *fetcher) close() error {
 }
 
 func (c *fetcher) putBack() {
+	var left []item
 	for _, q := range c.slots {
 		if q.live {
 			c.s.choose.over(q.round)
 			c.s.pace.giveBack(q.want)
-			c.s.queue.putBack(q.item)
+			left = append(left, q.item)
 		}
 	}
+	c.s.queue.putBack(&c.own, left...)
 }
 
 // ask fills the free slots with questions.
@@ -109,12 +111,11 @@ func (c *fetcher) ask(ctx context.Context) error {
 		} else if c.s.pace.take(chunkSize) > 0 { // what is under way is answered first
 			break
 		}
-		it, ok := c.s.queue.next(c.own)
+		it, ok := c.s.queue.next(&c.own)
 		if !ok {
 			c.s.pace.giveBack(chunkSize)
 			break
 		}
-		c.own = it.file
 		if err := c.question(slot, it); err != nil {
 			return err
 		}
@@ -246,7 +247,6 @@ func (c *fetcher) take(a answer) error {
 	c.s.watch.settled(q.want, a.Kind == frameSame)
 	if a.Kind == frameData {
 		c.long = len(a.Body)
-		c.s.queue.weigh(q.item.file, c.long)
 		if c.s.choose.arrived(q.want, len(a.Body), q.round, time.Now()) {
 			c.s.remember()
 		}
