@@ -66,6 +66,29 @@ func promoting() View {
 	return v
 }
 
+// TestCandidateThatWaitsStartsItsServer: with its server down who led last cannot outbid itself, and would go by the seals of this epoch
+// for ever.
+func TestCandidateThatWaitsStartsItsServer(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		edit func(*View)
+		want bool
+	}{
+		{"no progress", func(*View) {}, true},
+		{"others may still answer", func(v *View) { v.Silence = ProgressTimeout - 1 }, false},
+		{"its server runs", func(v *View) { v.Local.Server = ServerRecovery }, false},
+		{"its copy is to be made anew", func(v *View) { v.Local.Renew = "it was under quarantine" }, false},
+	} {
+		v := sealing()
+		v.Local.Server, v.Silence, v.Seals = ServerDown, ProgressTimeout, v.Seals[:1]
+		tt.edit(&v)
+		p := Decide(v)
+		if got := slices.Contains(p.Actions, Action(Start{})); p.Rule != RuleSeal || got != tt.want {
+			t.Errorf("%s: %s, starts its server: %v", tt.name, p.Rule, got)
+		}
+	}
+}
+
 func TestDecide(t *testing.T) {
 	tests := []struct {
 		name string

@@ -100,7 +100,11 @@ func (v View) sealOrChoose() Plan {
 		if v.sealed().suffice && !enough {
 			because = fmt.Sprintf("%s has the longest log, may not be promoted, and cannot be fetched from: waiting for another member, or for an operator", best.Member)
 		}
-		return Plan{Rule: RuleSeal, Because: because, Actions: []Action{ask}}
+		p := Plan{Rule: RuleSeal, Because: because, Actions: []Action{ask}}
+		if v.Silence >= v.Profile.Progress() && v.sound() {
+			p.Actions = v.start(ask) // only with its server up may who led last outbid itself, and hear what the others say now
+		}
+		return p
 	}
 	e := v.Record.Epoch
 	e.Phase, e.Leader, e.MaxTLI = PhasePromote, best.Member, e.MaxTLI+1
