@@ -9,14 +9,10 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/boottime"
 )
 
 // SealTimeout bounds how long a member takes to answer a seal; a candidate asks again.
 const SealTimeout = 5 * time.Second
-
-// replayWait is how long a seal waits for the replay of the last WAL received, which saves reading all of it from the files.
-const replayWait = 50 * time.Millisecond
 
 // sealer is the only place where this node's promise and its source of WAL change, one at a time, so that no stream of an
 // older epoch can begin after a promise was given (S4).
@@ -151,11 +147,9 @@ func (s *sealer) report(ctx context.Context, req SealRequest) (ag.SealReport, er
 	if s.instance.Data() != ag.DataPresent {
 		return r, fmt.Errorf("this node's data directory is %s", s.instance.Data())
 	}
-	begun, gone := boottime.Now(), false
 	for {
 		obs, err := s.instance.Observe(ctx)
-		was := gone
-		gone = err == nil && !obs.Receiving
+		gone := err == nil && !obs.Receiving
 		switch {
 		case err != nil: // down, or not answering: the files say it
 			if r.Position, err = s.instance.EndOfWAL(ctx); err != nil {
@@ -165,11 +159,7 @@ func (s *sealer) report(ctx context.Context, req SealRequest) (ag.SealReport, er
 			return r, nil
 		case !obs.InRecovery:
 			return r, fmt.Errorf("the server here is not in recovery")
-		case gone && was && obs.Streamed && obs.Replay >= obs.Position.LSN: // asked for after the walreceiver had flushed its last
-			s.readersLose(true)
-			r.Position, r.Promotable = obs.Position, !s.distrusted() // all that is here was received since the server's start, and is replayed
-			return r, nil
-		case gone && (!obs.Streamed || boottime.Now() > begun+replayWait):
+		case gone: // what is received but not replayed is read; replay, which may have ended within a record, is not waited for
 			s.readersLose(true)
 			r.Position, err = s.instance.EndOfWAL(ctx)
 			r.Promotable = err == nil && !s.distrusted()

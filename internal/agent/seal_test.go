@@ -60,6 +60,19 @@ func TestSealWaitsForTheWalreceiver(t *testing.T) {
 	})
 }
 
+// TestSealDoesNotWaitForReplay: a primary that dies while it writes leaves the beginning of a record, which is never replayed.
+func TestSealDoesNotWaitForReplay(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Node("b").Torn(true)
+		begin := time.Now()
+		r, err := l.seal("b", l.epoch()+1)
+		if took := time.Since(begin); err != nil || r.Position != l.Node("b").State().Position || took > 10*time.Millisecond {
+			t.Errorf("%+v after %v, %v", r, took, err)
+		}
+	})
+}
+
 func TestSealOfAMemberWhoseServerIsDown(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.Node("b").Fail("start", errors.New("no"))

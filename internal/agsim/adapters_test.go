@@ -32,7 +32,7 @@ var slips = []slip{
 	{"a store whose revision went back is believed", "agent/trust.go", []string{"now.Rev < was.Rev", "false"}, "TestAnotherStoreIsNotBelieved"},
 	{"a quorum's key that others may read is used", "etcd/external.go", []string{"extra != 0", "extra == 1"}, "TestExternalIsReached"},
 	{"a promise is not on disk when it is given", "agent/marks.go", []string{`return m.write("promise.json", promiseMark{e})`, "return nil"}, "TestPromiseHoldsAndSurvives"},
-	{"a seal does not wait for the walreceiver", "agent/seal.go", []string{"gone = err == nil && !obs.Receiving", "gone = true"}, "TestSealWaitsForTheWalreceiver"},
+	{"a seal does not wait for the walreceiver", "agent/seal.go", []string{"gone := err == nil && !obs.Receiving", "gone := true"}, "TestSealWaitsForTheWalreceiver"},
 	{"a seal leaves an older primary running (agent)", "agent/seal.go", []string{"armed != 0 && armed < req.Epoch", "armed > req.Epoch"}, "TestSealFencesAnOlderPrimary"},
 	{"a hand-over given up leads again without asking the record", "agent/handover.go", []string{"	if err := h.stillLeads(ctx); err != nil {\n		return 0, err\n	}\n", ""}, "TestPlannedFailoverThatCannotBeUndone"},
 	{"a hand-over of unknown outcome is given up", "agent/handover.go", []string{"if errors.Is(err, ErrUnknown) {", "if false {"}, "TestPlannedFailoverOfUnknownOutcome"},

@@ -59,6 +59,9 @@ func (i *instance) Observe(ctx context.Context) (o agent.Observation, err error)
 			InRecovery: i.recovery, Position: i.n().position(), Replay: i.n().end(), Receiving: i.n().receiving(), Streamed: i.recovery && i.streamed,
 			P: slices.Clone(i.syncP), N: i.syncN, SyncEpoch: i.syncEpoch, Doubled: slices.Clone(i.doubled), Waiters: len(i.waits),
 		}
+		if i.torn {
+			o.Replay--
+		}
 	})
 	return o, nil
 }

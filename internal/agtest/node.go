@@ -37,6 +37,7 @@ type Node struct {
 	hung      bool // answers nothing, but lives
 	lingering bool // its walreceiver does not go away
 	streamed  bool // it has received something since its start
+	torn      bool // what it has received last is not replayed
 	syncP     []ag.ReplicaID
 	syncN     int
 	syncEpoch ag.Epoch
@@ -168,6 +169,9 @@ func (n *Node) Busy(sessions int) { n.locked(func() { n.busy = sessions }) }
 
 // Linger keeps the walreceiver alive after its source has gone, or lets it go.
 func (n *Node) Linger(on bool) { n.locked(func() { n.lingering = on }) }
+
+// Torn has the last record received be one that nobody has whole: it cannot be replayed.
+func (n *Node) Torn(on bool) { n.locked(func() { n.torn = on }) }
 
 // SetSyncByHand changes the synchronous setting as a superuser would.
 func (n *Node) SetSyncByHand(p []ag.ReplicaID, k int) { n.locked(func() { n.syncP, n.syncN = p, k }) }

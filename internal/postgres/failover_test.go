@@ -47,6 +47,8 @@ func TestFailover(t *testing.T) {
 	third.streams(p)
 	sub(t, "secondary", func(t *testing.T) { testSecondary(t, p, s) }, p, s)
 	sub(t, "conflicts", func(t *testing.T) { testConflicts(t, p, s) }, p, s)
+	sub(t, "replay behind", func(t *testing.T) { testReplayBehind(t, p, s) }, p, s)
+	sub(t, "torn", func(t *testing.T) { testTorn(t, p, s) }, p, s)
 	s.streams(p)
 	third.streams(p)
 	third.kill(syscall.SIGQUIT)
@@ -191,6 +193,90 @@ func testConflicts(t *testing.T, p, s *server) {
 	if v, _ := autoConfValue(read(t, s.autoConf()), "max_standby_streaming_delay"); v != "-1" {
 		t.Errorf("max_standby_streaming_delay is %q, the administrator had set -1", v)
 	}
+}
+
+// wantSameEnd compares what lies behind replay with what reading everything from the last checkpoint finds.
+func wantSameEnd(t *testing.T, s *server) ag.Position {
+	t.Helper()
+	said, err := s.runningEnd(t.Context())
+	if err != nil || said.received == 0 {
+		t.Fatalf("%+v, %v", said, err)
+	}
+	all, err := s.endOnDisk(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, ok, err := s.endBehindReplay(t.Context(), said); err != nil || !ok || got != all {
+		t.Errorf("behind replay WAL ends at %s, %v, %v; all of it at %s; %+v", got, ok, err, all, said)
+	}
+	return all
+}
+
+// disconnected waits until the secondary's walreceiver has ended.
+func (s *server) disconnected() {
+	s.t.Helper()
+	s.waitFor("the walreceiver to end", func(ctx context.Context) error {
+		o, err := s.Observe(ctx)
+		if err == nil && o.WalReceiver != nil {
+			err = errors.New("it is there")
+		}
+		return err
+	})
+}
+
+// testReplayBehind: what was received and is not replayed counts.
+func testReplayBehind(t *testing.T, p, s *server) {
+	wantSameEnd(t, s)
+	s.sql("SELECT pg_wal_replay_pause()")
+	s.waitFor("replay to pause", func(context.Context) error {
+		if got := s.value("SELECT pg_get_wal_replay_pause_state()"); got != "paused" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	p.sql("INSERT INTO t VALUES (7)", "SELECT pg_switch_wal()", "CREATE TABLE behind AS SELECT g FROM generate_series(1, 50000) g", "DELETE FROM t WHERE v = 7")
+	target := p.observe().Flush
+	s.waitFor("all to be received", func(context.Context) error {
+		if o := s.observe(); o.Receive < target || o.Replay >= target {
+			return fmt.Errorf("received %s, replayed %s, want %s", o.Receive, o.Replay, target)
+		}
+		return nil
+	})
+	p.kill(syscall.SIGQUIT)
+	s.disconnected()
+	if end := wantSameEnd(t, s); end.LSN < target {
+		t.Errorf("WAL ends at %s, %s was received", end, target)
+	}
+	s.sql("SELECT pg_wal_replay_resume()")
+	p.start(true)
+	s.streams(p)
+}
+
+// testTorn: a primary that dies while it writes leaves the secondary with the beginning of a record, which can never be replayed.
+func testTorn(t *testing.T, p, s *server) {
+	from, ended := p.observe().Flush, make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = p.fresh(context.Background(), func(c *pgx.Conn) error { // ends with the server
+			_, err := c.Exec(context.Background(), "SELECT pg_logical_emit_message(false, 'test', repeat('z', 300000000))")
+			return err
+		})
+	}()
+	s.waitFor("the beginning of a record", func(context.Context) error {
+		if o := s.observe(); o.Receive < from+1<<20 {
+			return fmt.Errorf("%s received of what follows %s", o.Receive, from)
+		}
+		return nil
+	})
+	p.kill(syscall.SIGQUIT)
+	<-ended
+	s.disconnected()
+	o := s.observe()
+	if end := wantSameEnd(t, s); o.Receive <= o.Replay || end.LSN > o.Receive {
+		t.Errorf("whole records up to %s, received %s, replayed %s: not torn", end, o.Receive, o.Replay)
+	}
+	p.start(true)
+	s.streams(p)
 }
 
 func read(t *testing.T, path string) string {

@@ -18,42 +18,94 @@ import (
 
 // EndOfWAL returns the position behind the last WAL that this instance has, and has on disk.
 //
-// A running primary is asked for what it flushed. Everything else is read from pg_wal, record by record from the last
-// checkpoint: a server that is down, one that crashed, one that still replays what it had, and a standby, whose own
-// functions do not know of WAL it received before its last start. Of a running standby the server's word counts too where
-// it is further. While a standby streams the answer is a lower bound; sealing ends the stream first.
+// A running primary is asked for what it flushed. Of a standby that has streamed since its start, what is behind its replay is read; of
+// everything else all of pg_wal, record by record from the last checkpoint: a server that is down, one that crashed, one that still
+// replays what it had, and a standby that has not streamed yet, whose own functions do not know of WAL it received before its
+// start. Of a running standby the server's word counts too where it is further. While a standby streams the answer is a
+// lower bound; sealing ends the stream first.
 func (i *Instance) EndOfWAL(ctx context.Context) (ag.Position, error) {
-	said, recovery, running := i.runningEnd(ctx)
-	if running && !recovery {
-		return said, nil
+	said, err := i.runningEnd(ctx)
+	running := err == nil
+	if running && !said.recovery {
+		return said.at, nil
 	}
 	var end ag.Position
-	var err error
 	for try := 0; try < 3; try++ { // a restartpoint of a running standby may remove files below our feet
-		if end, err = i.endOnDisk(ctx); err == nil || !running || ctx.Err() != nil {
+		ok := false
+		if end, ok, err = i.endBehindReplay(ctx, said); !ok && err == nil {
+			end, err = i.endOnDisk(ctx)
+		}
+		if err == nil || !running || ctx.Err() != nil {
 			break
 		}
 	}
 	if err != nil {
 		return ag.Position{}, fmt.Errorf("find the end of WAL in %s: %w", i.cfg.PGData, err)
 	}
-	if running && said.Compare(end) > 0 {
-		end = said
+	if running && said.at.Compare(end) > 0 {
+		end = said.at
 	}
 	return end, nil
 }
 
-// runningEnd asks a server that accepts sessions how far its WAL goes.
-func (i *Instance) runningEnd(ctx context.Context) (p ag.Position, recovery, running bool) {
+// saidEnd is what a server that accepts sessions says of the end of its WAL.
+type saidEnd struct {
+	recovery bool
+	at       ag.Position // flushed; of a standby as far as it is of the timeline that it replays
+	replayed ag.LSN      // of a standby
+	received ag.LSN      // of a standby, and flushed: 0 if nothing since its start
+	segment  int         // size of a file
+	page     int
+}
+
+const saidEndQuery = `SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text, pg_last_wal_receive_lsn()::text,
+  pg_size_bytes(current_setting('wal_segment_size')), current_setting('wal_block_size')::bigint`
+
+func (i *Instance) runningEnd(ctx context.Context) (said saidEnd, err error) {
 	ctx, cancel := context.WithTimeout(ctx, observeLimit)
 	defer cancel()
-	err := i.main.do(ctx, func(c *pgx.Conn) error {
-		return c.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&recovery)
+	err = i.main.do(ctx, func(c *pgx.Conn) error {
+		said = saidEnd{}
+		return c.QueryRow(ctx, saidEndQuery).Scan(&said.recovery, lsn(&said.replayed), lsn(&said.received), &said.segment, &said.page)
 	})
-	if err == nil {
-		p, err = i.identify(ctx)
+	if err != nil {
+		return saidEnd{}, err
 	}
-	return p, recovery, err == nil
+	if said.at, err = i.identify(ctx); err != nil {
+		return saidEnd{}, err
+	}
+	return said, nil
+}
+
+// endBehindReplay finds the end of WAL of a standby that has streamed since its start: it reads on where replay is. Before it asked for a
+// stream it had replayed all the whole records that were here, so what is behind was received since, and is flushed as far as the server
+// says. A record counts only if all of it was: behind that the file may hold what remains of its former life. ok is false where no file is
+// known to lead on from there.
+func (i *Instance) endBehindReplay(ctx context.Context, said saidEnd) (end ag.Position, ok bool, err error) {
+	if said.received == 0 {
+		return ag.Position{}, false, nil
+	}
+	at := ag.Position{Timeline: said.at.Timeline, LSN: said.replayed}
+	through, err := i.lineagesThrough(ctx, at)
+	if err != nil {
+		return ag.Position{}, false, err
+	}
+	for _, l := range slices.Backward(through) { // the newest timeline first, if a record of it is there
+		w := newWALFiles(i.path("pg_wal"), Control{WalSegmentSize: said.segment, WalBlockSize: said.page}, l)
+		e, found, err := walEnd(ctx, w, said.replayed, said.received)
+		w.close()
+		if err != nil {
+			return ag.Position{}, false, err
+		}
+		tip := l[len(l)-1].tli
+		if found && e.Timeline == tip || tip == at.Timeline {
+			if !found {
+				e = at
+			}
+			return e, true, nil
+		}
+	}
+	return ag.Position{}, false, nil
 }
 
 // endOnDisk finds the end of WAL from the files.
@@ -89,7 +141,7 @@ func (i *Instance) endOnDisk(ctx context.Context) (ag.Position, error) {
 func (i *Instance) endAlong(ctx context.Context, c Control, l lineage) (ag.Position, bool, error) {
 	w := newWALFiles(i.path("pg_wal"), c, l)
 	defer w.close()
-	end, found, err := walEnd(ctx, w, c.CheckPoint)
+	end, found, err := walEnd(ctx, w, c.CheckPoint, maxLSN)
 	if err != nil || !found {
 		return end, found, err
 	}

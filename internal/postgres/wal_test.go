@@ -103,7 +103,7 @@ func (b *walBuilder) wantEnd(name string, want ag.LSN) {
 	b.write()
 	w := newWALFiles(b.dir, testControl, newLineage(b.tli, nil))
 	defer w.close()
-	end, found, err := walEnd(b.t.Context(), w, testStart)
+	end, found, err := walEnd(b.t.Context(), w, testStart, maxLSN)
 	if err != nil || !found || end != (ag.Position{Timeline: b.tli, LSN: want}) {
 		b.t.Errorf("%s: WAL ends at %s, found %v, %v; want %s", name, end, found, err, want)
 	}
@@ -166,9 +166,29 @@ func TestWALEnd(t *testing.T) {
 		b.record(64, 0, 0)
 		b.wantEnd("after a record that a crash cut short", b.end())
 	})
+	t.Run("a standby that received a part", func(t *testing.T) {
+		b := newWAL(t)
+		var ends []ag.LSN
+		for n := range 400 {
+			ends = append(ends, b.end())
+			b.record(n*37%9000, 0, 0)
+		}
+		b.write() // behind what was received lies what was there before: here the same records
+		w := newWALFiles(b.dir, testControl, newLineage(1, nil))
+		defer w.close()
+		for k := 0; k+9 < len(ends); k += 9 {
+			replayed, received := ends[k], ends[k+8]+5
+			if end, found, err := walEnd(t.Context(), w, replayed, received); err != nil || !found || end.LSN != ends[k+8] {
+				t.Fatalf("replayed %s, received %s: WAL ends at %s, %v, %v; want %s", replayed, received, end, found, err, ends[k+8])
+			}
+			if end, found, err := walEnd(t.Context(), w, ends[k+8], received); err != nil || found {
+				t.Fatalf("all whole records are replayed, and there is another: %s, %v", end, err)
+			}
+		}
+	})
 	t.Run("nothing", func(t *testing.T) {
 		w := newWALFiles(t.TempDir(), testControl, newLineage(1, nil))
-		if end, found, err := walEnd(t.Context(), w, testStart); found || err != nil {
+		if end, found, err := walEnd(t.Context(), w, testStart, maxLSN); found || err != nil {
 			t.Errorf("an empty directory: %s, %v, %v", end, found, err)
 		}
 	})
@@ -189,7 +209,7 @@ func FuzzWALEnd(f *testing.F) {
 		}
 		w := newWALFiles(dir, testControl, newLineage(1, nil))
 		defer w.close()
-		end, found, err := walEnd(t.Context(), w, testStart)
+		end, found, err := walEnd(t.Context(), w, testStart, maxLSN)
 		if err != nil || found && (end.LSN <= testStart || end.LSN > 2<<20) {
 			t.Errorf("%s, %v, %v", end, found, err)
 		}

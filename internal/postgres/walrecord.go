@@ -11,10 +11,10 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// walEnd follows the records from start, where one begins, to the last that is whole, and returns the position behind it:
-// the same end of WAL that PostgreSQL's recovery would find. The timeline is that of the last record. found is false if not
-// even the record at start is there.
-func walEnd(ctx context.Context, w *walFiles, start ag.LSN) (end ag.Position, found bool, err error) {
+// walEnd follows the records from start, where one begins, to the last that is whole and ends at the limit or before, and returns the
+// position behind it: the same end of WAL that PostgreSQL's recovery would find. The timeline is that of the last record. found is
+// false if not even the record at start is there.
+func walEnd(ctx context.Context, w *walFiles, start, limit ag.LSN) (end ag.Position, found bool, err error) {
 	r := recordReader{files: w}
 	at, prev := start, ag.LSN(0)
 	for n := 0; ; n++ {
@@ -22,7 +22,7 @@ func walEnd(ctx context.Context, w *walFiles, start ag.LSN) (end ag.Position, fo
 			return ag.Position{}, false, context.Cause(ctx)
 		}
 		rec, err := r.read(at, prev, n > 0)
-		if errors.Is(err, errNoWAL) {
+		if errors.Is(err, errNoWAL) || err == nil && rec.next > limit {
 			return end, found, nil
 		}
 		if err != nil {
