@@ -118,7 +118,7 @@ func (n *node) newListener() (*listener.Server, error) {
 		ReadWrite: strings.Join(readWrite, ","), ReadOnly: n.cfg.ReadOnly.Listen, Rules: rules, Logger: n.log.With("part", "listener"),
 		Certificate: n.sessions.cert.Load, Routes: n.sessions.routes.Load, Changed: n.sessions.Changed,
 		Backend: n.backend, Verifier: n.verifier, Gate: n.agent.Gate, Node: n.nodeNumber(), ForwardCancel: n.forwardCancel,
-		MockSecret: n.mockSecret(), NameClient: n.cfg.NameClients, Console: n.language.serveConsole, ConsoleRole: n.language.role,
+		MockSecret: n.mockSecret(), NameClient: n.cfg.NameClients, AuthStaleness: n.cfg.AuthStaleness, Console: n.language.serveConsole, ConsoleRole: n.language.role,
 	}
 	if n.pg != nil {
 		c.FlushLSN, c.Durable, c.Confirm, c.Strict = n.pg.CurrentFlush, n.durable, n.confirmLead, n.strict
@@ -347,10 +347,10 @@ func (n *node) backend(ctx context.Context, id ag.ReplicaID, _ listener.BackendH
 
 // verifier asks the node that will run the session about the role.
 func (n *node) verifier(ctx context.Context, id ag.ReplicaID, user string) (listener.Role, error) {
-	var role postgres.Role
+	var role agedRole
 	var err error
 	if id == n.self {
-		role, err = n.pg.Verifier(ctx, user)
+		role, err = n.agedRole(ctx, user)
 	} else {
 		r, ok := n.replica(id)
 		if !ok {
@@ -364,7 +364,24 @@ func (n *node) verifier(ctx context.Context, id ag.ReplicaID, user string) (list
 	if err != nil {
 		return listener.Role{}, err
 	}
-	return roleOf(role), nil
+	out := roleOf(role.Role)
+	out.Age = role.Age
+	return out, nil
+}
+
+// agedRole is what a node says of a role, and how old its copy may be in which it has looked.
+type agedRole struct {
+	postgres.Role
+	Age time.Duration
+}
+
+func (n *node) agedRole(ctx context.Context, user string) (r agedRole, err error) {
+	r.Age = listener.UnknownAge
+	if n.sessions.server != nil {
+		r.Age = n.sessions.server.Age()
+	}
+	r.Role, err = n.pg.Verifier(ctx, user)
+	return r, err
 }
 
 // isNoRole says that a node has looked, and there is no such role.

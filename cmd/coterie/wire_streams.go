@@ -222,7 +222,7 @@ func (n *node) serveControl() {
 		if n.pg == nil {
 			return nil, errors.New("this node runs no PostgreSQL")
 		}
-		return n.pg.Verifier(ctx, user)
+		return n.agedRole(ctx, user)
 	})
 	n.handle("durable", n.durableHere)
 	n.handle(methodLink, n.linkFor)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml"
 )
@@ -45,6 +46,9 @@ type Config struct {
 	TLSOnly bool `yaml:"tls_only,omitempty"`
 	// NameClients has the application_name of every session, in pg_stat_activity and the server's log, end with its client's address.
 	NameClients bool `yaml:"application_name_add_host,omitempty"`
+	// AuthStaleness is how old this node's or another's copy may be for its roles to decide about a reader's login while the primary does
+	// not answer, as 10s or 1h; 0: 60s.
+	AuthStaleness time.Duration `yaml:"auth_staleness,omitempty"`
 	// Tablespaces says where a tablespace of another node is kept on this one, by its location there; others are at the same path.
 	Tablespaces map[string]string `yaml:"tablespaces,omitempty"`
 	// SeedingsAtOnce is how many heavy copies may be made of this node at a time; 0: one. Others wait for their turn.
@@ -151,6 +155,9 @@ func (c Config) Validate() error {
 				errs = append(errs, fmt.Errorf("quorum.%s: %q must begin with /", key, path))
 			}
 		}
+	}
+	if c.AuthStaleness < 0 {
+		errs = append(errs, fmt.Errorf("auth_staleness: %s is no age", c.AuthStaleness))
 	}
 	if c.Group == "" {
 		errs = append(errs, errors.New("group is missing"))

@@ -28,12 +28,13 @@ type BackendHello struct {
 // Role is what the node that will run a session knows about the role that wants to log in.
 type Role struct {
 	Found       bool
-	Password    string    // pg_authid.rolpassword; empty if none is set
-	CanLogin    bool      // rolcanlogin
-	ValidUntil  time.Time // rolvaliduntil; zero = no limit
-	Super       bool      // rolsuper
-	Replication bool      // rolreplication
-	MemberOf    []string  // roles it is a member of, directly or not
+	Password    string        // pg_authid.rolpassword; empty if none is set
+	CanLogin    bool          // rolcanlogin
+	ValidUntil  time.Time     // rolvaliduntil; zero = no limit
+	Super       bool          // rolsuper
+	Replication bool          // rolreplication
+	MemberOf    []string      // roles it is a member of, directly or not
+	Age         time.Duration // how old all this may be: 0 for a primary's, Server.Age for a secondary's
 }
 
 // Limits bound what a client may take before and after it has proved who it is. A zero field means its default.
@@ -114,6 +115,9 @@ type Config struct {
 	Rules []Rule
 	// MockSecret makes the salt of unknown users stable; give every node the same 32 bytes. Nil = random per process.
 	MockSecret []byte
+	// AuthStaleness is how old a replica's role facts may be for a reader to be judged by them while the primary does not answer;
+	// default 60 s.
+	AuthStaleness time.Duration
 	// AllowPlainMD5 permits the md5 method without TLS from other hosts.
 	AllowPlainMD5 bool
 	// NameClient has a session's application_name carry the client's address, after what the client calls itself.
@@ -148,6 +152,7 @@ func (c *Config) withDefaults() (Config, error) {
 	setDefault(&d.GateHold, 8*time.Second)
 	setDefault(&d.HoldMax, 8*time.Second)
 	setDefault(&d.ConnectWait, 30*time.Second)
+	setDefault(&d.AuthStaleness, time.Minute)
 	setDefault(&d.Limits.PreAuthTime, 10*time.Second)
 	setDefault(&d.Limits.StartupPacket, 10_000)
 	setDefault(&d.Limits.Connections, 2_000)

@@ -58,7 +58,8 @@ func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, er
 		asked := time.Now()
 		fresh, err := c.judge(ctx, r)
 		if err != nil {
-			return true, err
+			_, final := asFatal(err)
+			return !final, err
 		}
 		if l.authenticated && !sameLogin(l.role, fresh) {
 			return false, fatal("role changed", stateCannotConnect, "the role changed while the session was being opened")
@@ -131,12 +132,12 @@ func (c *client) memberships(ctx context.Context) ([]string, error) {
 // reader the secondary's own where the primary does not answer soon.
 func (c *client) judge(ctx context.Context, r route) (Role, error) {
 	routes := c.srv.cfg.Routes()
-	if routes == nil || c.intent == ag.ReadWrite || r.ID == routes.Primary || !routes.WriteOpen || c.srv.primarySilent() {
+	if routes == nil || c.intent == ag.ReadWrite || r.ID == routes.Primary {
 		return c.roleFacts(ctx, r)
 	}
 	primary, ok := routes.Target(routes.Primary)
-	if !ok {
-		return c.roleFacts(ctx, r)
+	if !ok || !routes.WriteOpen || c.srv.primarySilent() {
+		return c.ownJudgement(ctx, r)
 	}
 	soon, cancel := context.WithTimeout(ctx, primaryPatience)
 	role, err := c.roleFacts(soon, route{Target: primary, epoch: routes.Epoch, changed: r.changed})
@@ -146,7 +147,7 @@ func (c *client) judge(ctx context.Context, r route) (Role, error) {
 	}
 	c.srv.silentSince.Store(int64(boottime.Now()))
 	c.log.Info("a reader is judged by its replica: the primary does not answer", "replica", r.ID, "error", err)
-	return c.roleFacts(ctx, r)
+	return c.ownJudgement(ctx, r)
 }
 
 // A reader's login waits for the primary this long, and for a while after it kept silent the others do not.

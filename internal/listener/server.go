@@ -37,6 +37,7 @@ type Server struct {
 	}
 
 	silentSince atomic.Int64            // CLOCK_BOOTTIME at which the primary last did not answer about a role; 0: never
+	current     atomic.Int64            // CLOCK_BOOTTIME at which this node's copy was last known to be the primary's; 0: it never was
 	loops       atomic.Pointer[[]*loop] // nil: none, or not yet
 	starting    chan struct{}           // holds a token for each session that the local server starts
 
@@ -154,6 +155,9 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.wg.Go(func() { s.accept(p) })
 	}
 	s.wg.Go(s.moveReaders)
+	if s.cfg.Position != nil {
+		s.wg.Go(s.keepAge)
+	}
 	s.wg.Done()
 	select {
 	case <-ctx.Done():
