@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/bench/pgtest"
@@ -321,12 +322,16 @@ func (b *seedBench) damaged(ctx context.Context, arm, profile string) copySample
 		}
 		if arm == armMended {
 			_, err = io.Copy(io.Discard, f)
+			return err
 		}
-		return err
+		// A copy that was not used lately has nothing in memory, and nothing there that the disk lacks: reads past the page cache would first
+		// wait for that to be written.
+		return errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED))
 	})
 	if err != nil {
 		return copySample{Arm: arm, Err: err.Error()}
 	}
+	unix.Sync()
 	return b.seedInto(ctx, arm, seedTarget{Dir: target, Compression: "AUTO", Profile: profile})
 }
 

@@ -288,6 +288,14 @@ func TestTraceFlags(t *testing.T) {
 	if r, _ := g.Replica("srv154"); r.Options.LogCompression != "OFF" {
 		t.Errorf("got %+v", r)
 	}
+	off, said := run(t, g, onPrimary, "DBCC TRACEOFF (9567)")
+	if r, _ := off.Replica("srv154"); r.Options.SeedCompression != "OFF" || !strings.Contains(said[0], "SEED_COMPRESSION = OFF") {
+		t.Errorf("got %+v, said %q", r.Options, said)
+	}
+	g, said = run(t, off, onPrimary, "DBCC TRACEON (9567, -1)")
+	if r, _ := g.Replica("srv154"); r.Options.SeedCompression != "" || !strings.Contains(said[0], "SEED_COMPRESSION = AUTO") {
+		t.Errorf("got %+v, said %q", r.Options, said)
+	}
 	if got, want := (TraceFlags{Flags: []int{9592, 1462, 9567}}).TraceStatus(g), []TraceStatus{{1462, true}, {9567, true}, {9592, false}}; !cmp.Equal(got, want) {
 		t.Errorf("got %v", got)
 	}
