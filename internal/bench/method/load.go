@@ -144,19 +144,26 @@ func (r *run) endAfter(ctx context.Context, cancel context.CancelCauseFunc) {
 
 // client runs one worker. What began before counting did is not counted.
 func (r *run) client(ctx context.Context, w Worker) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
 	for counted := int64(0); ctx.Err() == nil && (r.Iterations <= 0 || counted < r.Iterations); {
 		intended, free := time.Now(), time.Time{}
 		if r.schedule != nil {
 			intended = r.schedule.next()
-			if time.Until(intended) > 0 {
-				if !sleepUntil(ctx, intended) {
+			if left := time.Until(intended); left > 0 {
+				timer.Reset(left)
+				select {
+				case <-ctx.Done():
 					return nil
+				case <-timer.C:
 				}
 				free = time.Now()
 			}
 		}
-		counting := r.counting.Load()
-		start := time.Now()
+		counting, start := r.counting.Load(), free
+		if start.IsZero() {
+			start = time.Now()
+		}
 		e, err := w.Do(ctx)
 		if err != nil {
 			if ctx.Err() != nil {

@@ -42,6 +42,7 @@ type Session struct {
 	timeout  time.Duration
 	conn     *pgx.Conn
 	wire     *wire
+	watch    *watch
 	connects int
 }
 
@@ -143,7 +144,7 @@ func (s *Session) dial(ctx context.Context) error {
 		return err
 	}
 	w.taken.Store(true)
-	s.at, s.conn, s.wire = i, conn, w
+	s.at, s.conn, s.wire, s.watch = i, conn, w, newWatch(s.timeout, w.expire)
 	s.connects++
 	return nil
 }
@@ -157,19 +158,19 @@ func hopeless(err error) bool {
 	return strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000" || pg.Code == "42501"
 }
 
-// Do runs op with the session's deadline and says what it came to. op must be one transaction. The deadline is the
-// operation's own, and ending ctx does not cut op short: that would only turn an answer that is on its way into a doubt.
+// Do runs op with the session's deadline and says what it came to. op must be one transaction. The deadline is of what op waits for on
+// the connection, the context that op gets has none, and ending ctx does not cut op short: that would only turn an answer that is on its way into a doubt.
 // After any doubt the connection is given up; the caller calls Connect again.
 func (s *Session) Do(ctx context.Context, op func(context.Context, *pgx.Conn) error) (Outcome, string, error) {
 	if s.conn == nil {
 		return Fail, "not-sent", errors.New("no connection")
 	}
-	octx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
-	defer cancel()
-	err := op(octx, s.conn)
+	s.watch.begin()
+	err := op(context.WithoutCancel(ctx), s.conn)
+	inTime := s.watch.end()
 	outcome, state := Classify(err)
 	// A server that has become read-only keeps answering; the primary is elsewhere.
-	if outcome == Unknown || s.conn.IsClosed() || state == "25006" {
+	if outcome == Unknown || !inTime || s.conn.IsClosed() || state == "25006" {
 		s.Drop()
 	}
 	return outcome, state, err
@@ -180,6 +181,7 @@ func (s *Session) Drop() {
 	if s.conn == nil {
 		return
 	}
+	s.watch.stop()
 	s.wire.cut()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -196,6 +198,7 @@ func (s *Session) Close() {
 	if s.conn == nil {
 		return
 	}
+	s.watch.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = s.conn.Close(ctx)
@@ -228,6 +231,9 @@ func (w *wire) cut() {
 	}
 }
 
+// expire has whoever waits for the server be told that the time is up.
+func (w *wire) expire() { _ = w.conn.SetDeadline(time.Unix(1, 0)) }
+
 func jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d) //nolint:gosec // spreads clients, guards nothing
 }
@@ -257,6 +263,7 @@ func Open(ctx context.Context, dsn, name string) (*pgx.Conn, error) {
 	if err := s.Connect(cctx); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
+	s.watch.stop()
 	return s.conn, nil
 }
 
