@@ -129,6 +129,9 @@ func TestTargetKilled(t *testing.T) {
 			if c.Phase+c.File == "" {
 				c.Rate = 16 << 20
 			}
+			if c.Percent == 90 || c.Percent == 99 { // what is left then has to last longer than it takes until progress is shown
+				c.Rate = 4 << 20
+			}
 			killed := c.run(t)
 			if !killed && c.File == "" && c.Percent != 99 { // what was seen may be over before the signal arrives, or the last chunk have made it 99
 				t.Fatal("it ended before it was killed")
