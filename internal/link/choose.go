@@ -102,7 +102,7 @@ func (ch *chooser) next(now time.Duration, m measure) choice {
 	case ch.lossy && m.udp == udpBlocked:
 		return choice{Main: TCP, Legs: ch.tcp(m), Hedge: true, Reason: why + "; UDP does not get through"}
 	case ch.lossy && m.congestion == "bbr": // the window of one QUIC connection, halved by each loss, is often too small for a burst
-		return choice{Main: TCP, Legs: append(ch.tcp(m), QUIC, QUIC), Hedge: true, Reason: why}
+		return choice{Main: TCP, Legs: append(ch.tcp(m), QUIC, QUIC, QUIC), Hedge: true, Reason: why}
 	case ch.lossy:
 		return choice{Main: QUIC, Legs: append(ch.tcp(m), QUIC), Hedge: true, Reason: why}
 	}

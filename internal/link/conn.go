@@ -3,6 +3,7 @@ package link
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -63,6 +64,7 @@ type Conn struct {
 	log   *slog.Logger
 	over  chan struct{} // closed when the link is over
 	kick  chan struct{} // a leg was lost
+	owed  *time.Timer   // for frames that went as datagrams only; Reset where mu is held
 	wg    crew
 	next  atomic.Uint64 // all numbered frames below it have arrived
 	twice atomic.Bool   // short frames travel twice
@@ -72,7 +74,7 @@ type Conn struct {
 	writing sync.Mutex // one writer; guards what follows
 	enc     codec.Encoder
 	ended   bool    // the end was sent
-	shrinks float64 // to how much less the codec has made the latest blocks
+	shrinks float64 // to how much less the codec makes blocks; rather too little
 
 	mu       sync.Mutex
 	room     sync.Cond // of mu: the window has room, a deadline passed, or the link is over
@@ -92,7 +94,8 @@ type Conn struct {
 	reset    error // the other side's last word,
 	resetAt  uint64
 	events   []Event
-	copied   uint64 // bytes of second copies
+	copied   int    // bytes of second copies and parities, less what they spared
+	owing    bool   // owed runs
 	resent   uint64 // bytes sent again
 	encoded  codec.Stats
 	loss     lossWindow
@@ -109,8 +112,9 @@ func newConn(id, peer string, cfg Config) *Conn {
 	cfg = cfg.filled()
 	c := &Conn{
 		id: id, peer: peer, cfg: cfg, log: cfg.Logger.With("peer", peer, "link", id[:8]), legless: boottime.Now(),
-		over: make(chan struct{}), kick: make(chan struct{}, 1),
+		over: make(chan struct{}), kick: make(chan struct{}, 1), owed: time.NewTimer(0), shrinks: 1,
 	}
+	c.owed.Stop()
 	c.room.L, c.wg.left.L = &c.mu, &c.wg.mu
 	c.in.init()
 	return c
@@ -127,7 +131,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	var sent burst
-	defer c.protect(&sent)
+	defer c.conclude(&sent)
 	for n := 0; n < len(p); {
 		use, piece, hedge := c.plan(len(p))
 		if err := c.enc.Use(use); err != nil {
@@ -138,13 +142,18 @@ func (c *Conn) Write(p []byte) (int, error) {
 		if err != nil {
 			return n, err
 		}
-		c.shrinks += (float64(b.Size)/float64(len(b.Body)) - c.shrinks) / 8
+		if s := float64(b.Size) / float64(len(b.Body)); s < c.shrinks {
+			c.shrinks = s // at once: what is longer than a datagram has to do without
+		} else {
+			c.shrinks += (s - c.shrinks) / 8
+		}
 		f := newFrame(headerLen + len(b.Body))
 		h := header{kind: typeData, codec: b.Codec, first: b.First, length: len(b.Body), size: b.Size, crc: b.CRC}
-		if hedge && headerLen+len(b.Body) <= maxDatagram {
-			sent.add(f)
+		into := &sent
+		if !hedge {
+			into = nil
 		}
-		if err := c.launch(f, h, b.Body, hedge); err != nil {
+		if err := c.launch(f, h, b.Body, into); err != nil {
 			return n, err
 		}
 		n += len(chunk)
@@ -156,15 +165,15 @@ func (c *Conn) Write(p []byte) (int, error) {
 func (c *Conn) plan(n int) (use codec.Setting, piece int, hedge bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	shrinks := max(c.shrinks, 1)
-	if !c.hedging || float64(n) > hedgeBurst*shrinks || c.cost >= hedgeQueue {
+	if !c.hedging || float64(n) > hedgeBurst*c.shrinks || c.under >= hedgeQueue {
 		return c.setting, codec.MaxRaw, false
 	}
-	return c.setting, min(int((maxDatagram-headerLen)*shrinks), codec.MaxRaw), true // pieces that fit a datagram
+	return c.setting, min(int((maxDatagram-headerLen)*c.shrinks), codec.MaxRaw), true // pieces that fit a datagram
 }
 
-// launch numbers a frame, keeps it, and sends it.
-func (c *Conn) launch(f *frame, h header, body []byte, hedge bool) error {
+// launch numbers a frame, keeps it, and sends it. A frame that may travel twice is given a burst: if it goes as a datagram, what else
+// becomes of it is up to conclude.
+func (c *Conn) launch(f *frame, h header, body []byte, b *burst) error {
 	c.mu.Lock()
 	for (c.cost+f.cost() > window || c.full()) && c.cause == nil && !expired(c.writeEnd) {
 		c.room.Wait()
@@ -180,27 +189,29 @@ func (c *Conn) launch(f *frame, h header, body []byte, hedge bool) error {
 	f.sent, c.encoded = boottime.Now(), c.enc.Stats()
 	c.unacked = append(c.unacked, f)
 	c.cost, c.under = c.cost+f.cost(), c.under+len(f.buf)
-	main, striped := c.carrier()
-	f.put(main)
-	var second *leg
-	if hedge {
-		second = c.second(main, len(f.buf), f.sent)
-	}
 	f.hold() // it may be acknowledged before it is sent in full
-	c.mu.Unlock()
 	defer f.release()
-	if second != nil && len(f.buf) <= maxHedged && second.copy(f) {
-		c.mu.Lock()
-		c.copied += uint64(len(f.buf))
+	main, striped := c.carrier()
+	if b != nil && c.twin(f, main) {
+		b.add(f)
 		c.mu.Unlock()
+		return nil
 	}
-	if main != nil && !(striped && main.copy(f)) {
-		c.noteAck(h.ack)
-		if err := main.send(f); err != nil {
-			main.broken(err) // its reader takes it from here: the frame is kept
-		}
-	}
+	f.put(main)
+	c.mu.Unlock()
+	c.carry(f, main, striped)
 	return nil
+}
+
+// carry sends a frame by the leg that carries it, nil for none.
+func (c *Conn) carry(f *frame, main *leg, striped bool) {
+	if main == nil || striped && main.copy(f) {
+		return
+	}
+	c.noteAck(binary.BigEndian.Uint64(f.buf[ackAt:]))
+	if err := main.send(f); err != nil {
+		main.broken(err) // its reader takes it from here: the frame is kept
+	}
 }
 
 // writable says why nothing can be written; mu is held.
@@ -254,7 +265,7 @@ func (c *Conn) CloseWrite() error {
 		return nil
 	}
 	c.ended = true
-	return c.launch(newFrame(headerLen), header{kind: typeEnd}, nil, false)
+	return c.launch(newFrame(headerLen), header{kind: typeEnd}, nil, nil)
 }
 
 // Close ends the link, and tells the other side. Legs are closed behind its back, within a second or so; Wait waits for that.
@@ -470,22 +481,25 @@ func (c *Conn) lost(l *leg, cause error) {
 
 // again sends the frames that were sent on the leg that is gone, or on none, by the main leg; mu is held.
 func (c *Conn) again(gone *leg) {
+	c.resent += uint64(c.send(func(f *frame) bool { return f.leg == gone || f.leg == nil }))
+}
+
+// send sends those of the frames that the other side may not have by the main leg, if there is one, and returns how many bytes they
+// are; mu is held.
+func (c *Conn) send(which func(*frame) bool) (n int) {
+	main := c.main
 	var list []*frame
 	for _, f := range c.unacked {
-		if f.leg == gone || f.leg == nil {
-			if f.put(c.main); c.main != nil {
+		if which(f) {
+			if f.put(main); main != nil && c.cause == nil {
 				f.hold()
-				c.resent += uint64(len(f.buf))
+				n += len(f.buf)
 				list = append(list, f)
 			}
 		}
 	}
-	main := c.main
-	if len(list) == 0 || c.cause != nil {
-		for _, f := range list {
-			f.release()
-		}
-		return
+	if len(list) == 0 {
+		return 0
 	}
 	c.wg.Go(func() {
 		for _, f := range list {
@@ -495,4 +509,5 @@ func (c *Conn) again(gone *leg) {
 			f.release()
 		}
 	})
+	return n
 }

@@ -25,6 +25,7 @@ const (
 
 const (
 	headerLen  = 32
+	ackAt      = 16 // offset of the acknowledgement
 	maxPayload = codec.MaxBody
 	maxControl = 2 << 10 // payload of a frame that is not numbered
 	pingLen    = 24      // round trip in nanoseconds, packets sent, packets lost

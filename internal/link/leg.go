@@ -49,13 +49,12 @@ const (
 type leg struct {
 	Transport
 	c       *Conn
-	packet  datagrams // nil: none
-	copies  chan *frame
+	packet  datagrams   // nil: none
+	copies  chan copied // in the order in which they were made
 	bucket  bucket      // of copies; guarded by Conn.mu
 	under   int         // bytes of numbered frames under way; the same
 	carried uint64      // and of all
 	bbr     atomic.Bool // it is in force
-	extra   chan []byte // parities, to legs with datagrams
 	closed  atomic.Bool // by this side
 	since   time.Duration
 
@@ -75,7 +74,7 @@ type leg struct {
 }
 
 func newLeg(c *Conn, t Transport) *leg {
-	l := &leg{Transport: t, c: c, copies: make(chan *frame, maxCopies), extra: make(chan []byte, parityMost), since: boottime.Now()}
+	l := &leg{Transport: t, c: c, copies: make(chan copied, maxCopies), since: boottime.Now()}
 	l.free.L = &l.mu
 	if t.Kind() == QUIC {
 		l.packet, _ = t.(datagrams)
@@ -138,11 +137,24 @@ func (l *leg) done() {
 // copy queues a second copy of a frame, if there is room.
 func (l *leg) copy(f *frame) bool {
 	f.hold()
+	if l.enqueue(copied{frame: f}) {
+		return true
+	}
+	f.release()
+	return false
+}
+
+// copied is what goes by a leg besides what it carries: a frame, or a parity, which goes to legs with datagrams only.
+type copied struct {
+	frame  *frame
+	parity []byte
+}
+
+func (l *leg) enqueue(x copied) bool {
 	select {
-	case l.copies <- f:
+	case l.copies <- x:
 		return true
 	default:
-		f.release()
 		return false
 	}
 }
@@ -151,15 +163,17 @@ func (l *leg) copy(f *frame) bool {
 func (l *leg) sendCopies(gone <-chan struct{}) {
 	for {
 		select {
-		case f := <-l.copies:
-			if l.packet != nil && len(f.buf) <= maxDatagram {
-				_ = l.packet.SendDatagram(f.buf) // it may be lost
-			} else if err := l.send(f); err != nil {
+		case x := <-l.copies:
+			if x.frame == nil {
+				_ = l.packet.SendDatagram(x.parity)
+				continue
+			}
+			if l.packet != nil && len(x.frame.buf) <= maxDatagram {
+				_ = l.packet.SendDatagram(x.frame.buf) // it may be lost
+			} else if err := l.send(x.frame); err != nil {
 				l.broken(err)
 			}
-			f.release()
-		case b := <-l.extra:
-			_ = l.packet.SendDatagram(b)
+			x.frame.release()
 		case <-gone:
 			return
 		case <-l.c.over:

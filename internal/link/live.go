@@ -17,7 +17,7 @@ const (
 	redialFirst = 20 * time.Millisecond
 	redialMost  = 500 * time.Millisecond
 	retryUDP    = time.Minute
-	watchPings  = 10 // datagrams per heartbeat by which loss is measured on an idle far link
+	watchPings  = 20 // datagrams per heartbeat by which loss is measured on an idle far link
 )
 
 // live watches over the legs of a link until it is over; d is nil on the side that accepted it.
@@ -34,6 +34,9 @@ func (c *Conn) live(d *Dialer) {
 			_ = dial.wait() // nobody wants that leg any more
 			return
 		case <-c.kick:
+		case <-c.owed.C:
+			c.makeUp()
+			continue
 		case <-ticker.C:
 			c.beat()
 		}
@@ -61,10 +64,6 @@ func (c *Conn) beat() {
 		if trip := l.trip(); trip >= farTrip || trip > 0 && trip <= nearTrip {
 			l.suit(trip >= farTrip)
 		}
-		rate := l.rate()
-		c.mu.Lock()
-		l.bucket.rate = float64(rate)
-		c.mu.Unlock()
 		s, x := l.count()
 		sent, lost = sent+s, lost+x
 	}

@@ -64,9 +64,17 @@ func (in *inbox) deadline(t time.Time) {
 
 // receive takes a numbered frame, whichever leg it came by. Each number is taken once, in order; what came too early waits.
 func (c *Conn) receive(h header, body []byte) error {
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
+	if err := c.order(h, body); err != nil || len(c.in.recent.open) == 0 {
+		return err
+	}
+	return c.mend()
+}
+
+// order is receive; in.mu is held.
+func (c *Conn) order(h header, body []byte) error {
 	in := &c.in
-	in.mu.Lock()
-	defer in.mu.Unlock()
 	if h.kind == typeData && len(body) <= maxDatagram && c.twice.Load() {
 		in.recent.put(h, body)
 	}

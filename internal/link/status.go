@@ -76,7 +76,7 @@ func (c *Conn) Status() Status {
 	s := Status{
 		Peer: c.peer, Dialled: c.chosen.Main != "", RTT: c.trip(), Twice: c.hedging, Reason: c.chosen.Reason, Carried: c.cfg.Found.Rate(c.peer), Codec: c.setting.String(),
 		Sent: c.encoded.Raw, SentEncoded: c.encoded.Encoded, SendBusy: c.encoded.Busy, Received: c.in.raw.Load(),
-		ReceivedCoded: c.in.encoded.Load(), ReceiveBusy: time.Duration(c.in.busy.Load()), SentTwice: c.copied, Resent: c.resent,
+		ReceivedCoded: c.in.encoded.Load(), ReceiveBusy: time.Duration(c.in.busy.Load()), SentTwice: uint64(max(c.copied, 0)), Resent: c.resent,
 		Doubles: c.in.doubles.Load(), Repaired: c.in.repaired.Load(), Events: slices.Clone(c.events),
 	}
 	s.Packets, s.Lost = c.loss.sum()
