@@ -39,7 +39,7 @@ func benchFailover() *cobra.Command {
 		Long: `Makes a group of three replicas on this machine and repeats: under one writer that sends a row every 5 ms, kill the primary's node, have it
 come back, move the leadership as planned, stop every process of the primary (a silent death), and kill a synchronous secondary and have it
 come back. Then it does the same to the witness of a group of two and to its only secondary, measures what that group costs beside plain
-PostgreSQL and beside relays that only copy bytes, and repeats the silent death at the lease profile fast. It prints a line per figure with
+PostgreSQL and beside PostgreSQL behind a process on each node that only copies bytes, and repeats the silent death at the lease profile fast. It prints a line per figure with
 its goal, and keeps every sample in a JSON file. A repetition takes about three minutes; --only runs some of it.
 
 With --with-peers the same writer and the same deaths go to Patroni with HAProxy and etcd, in turns with ours: once with the settings they
@@ -80,6 +80,7 @@ client and a chart of what was acknowledged every 100 ms. --workload gives the g
 			return errors.Join(measureErr, reportFigures(c, s, measureErr, out))
 		},
 	}
+	c.AddCommand(benchCopier())
 	c.Flags().IntVar(&o.Runs, "runs", 50, "how often")
 	c.Flags().StringSliceVar(&only, "only", nil, "arms to run: death, planned, silent, secondary, witness, last, cost, silent-fast (default all)")
 	c.Flags().StringVar(&page, "report", "", "write a report of the outage of each client into this directory")
@@ -157,6 +158,7 @@ func measure(c *cobra.Command, o demo.MeasureOptions, lo lab.Options, peers bool
 		f.Profile = "fast"
 		return upLab(ctx, f, progress)
 	}
+	o.Relay = startCopier
 	return demo.Measure(c.Context(), o)
 }
 

@@ -19,6 +19,12 @@ import (
 	"github.com/coteriedb/coterie/internal/bench/pgtest"
 )
 
+// Relay copies the bytes of connections to somewhere else.
+type Relay interface {
+	Port() int // of 127.0.0.1, where it accepts
+	Close() error
+}
+
 // What the group costs: commits per second of so many clients, each sending the next when the last was acknowledged.
 const (
 	costClients = 8
@@ -27,7 +33,7 @@ const (
 )
 
 // CostRound is commits per second with one synchronous secondary, four times after one another on one machine: plain PostgreSQL; the same with
-// clients and replication through relays that do nothing but copy bytes; the group's primary past its listener; and through its listener.
+// clients and replication through processes that do nothing but copy bytes, one where the group has an agent; the group's primary past its listener; and through its listener.
 type CostRound struct {
 	Plain    float64 `json:"plain"`
 	Relayed  float64 `json:"relayed"`
@@ -41,7 +47,7 @@ func (m *measurement) cost(ctx context.Context, s *Samples) (err error) {
 		return nil
 	}
 	m.Screen.Busy("a plain primary and its secondary")
-	p, err := newPlainPair()
+	p, err := newPlainPair(ctx, m.Relay)
 	if err != nil {
 		return fmt.Errorf("plain PostgreSQL: %w", err)
 	}
@@ -173,10 +179,10 @@ func insertUntil(ctx context.Context, c *pgx.ConnConfig, client int, n *atomic.I
 // plainPair is a PostgreSQL primary and its synchronous secondary, with the settings that matter here as a group has them.
 type plainPair struct {
 	primary, secondary *pgtest.Server
-	relay              *copier
+	relay, far         Relay // of the primary's node, for clients and the other; of the secondary's
 }
 
-func newPlainPair() (p *plainPair, err error) {
+func newPlainPair(ctx context.Context, relay func(ctx context.Context, to string) (Relay, error)) (p *plainPair, err error) {
 	p = &plainPair{}
 	defer func() {
 		if err != nil {
@@ -190,7 +196,10 @@ func newPlainPair() (p *plainPair, err error) {
 	if p.secondary, err = p.primary.ReplicaWith(pgtest.Options{Settings: durable}); err != nil {
 		return p, err
 	}
-	p.relay, err = newCopier(filepath.Join(p.primary.Dir(), ".s.PGSQL.5432"))
+	if p.relay, err = relay(ctx, filepath.Join(p.primary.Dir(), ".s.PGSQL.5432")); err != nil {
+		return p, err
+	}
+	p.far, err = relay(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(p.relay.Port())))
 	return p, err
 }
 
@@ -201,8 +210,10 @@ func (p *plainPair) close() (err error) {
 	if p.primary != nil {
 		err = errors.Join(err, p.primary.Remove())
 	}
-	if p.relay != nil {
-		err = errors.Join(err, p.relay.close())
+	for _, r := range []Relay{p.far, p.relay} {
+		if r != nil {
+			err = errors.Join(err, r.Close())
+		}
 	}
 	return err
 }
@@ -215,10 +226,10 @@ func (p *plainPair) direct(ctx context.Context) (*pgx.ConnConfig, error) {
 }
 
 func (p *plainPair) relayed(ctx context.Context) (*pgx.ConnConfig, error) {
-	if err := p.follow(ctx, "127.0.0.1", p.relay.port()); err != nil {
+	if err := p.follow(ctx, "127.0.0.1", p.far.Port()); err != nil {
 		return nil, err
 	}
-	return pgx.ParseConfig(fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", p.relay.port()))
+	return pgx.ParseConfig(fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", p.relay.Port()))
 }
 
 // follow has the secondary stream from there, and waits until it does.
@@ -243,8 +254,8 @@ func (p *plainPair) follow(ctx context.Context, host string, port int) error {
 	})
 }
 
-// copier is a relay that copies bytes between TCP and a Unix socket, each read written before the next: what any relay in user space does.
-type copier struct {
+// Copier is a relay that copies bytes, each read written before the next: what any relay in user space does.
+type Copier struct {
 	in    net.Listener
 	to    string
 	done  chan struct{}
@@ -253,26 +264,32 @@ type copier struct {
 	wg    sync.WaitGroup
 }
 
-func newCopier(to string) (*copier, error) {
+// NewCopier starts one before an address of TCP or the path of a Unix socket.
+func NewCopier(to string) (*Copier, error) {
 	in, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // close ends it
 	if err != nil {
 		return nil, err
 	}
-	c := &copier{in: in, to: to, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	c := &Copier{in: in, to: to, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	go c.accept()
 	return c, nil
 }
 
-func (c *copier) port() int { return c.in.Addr().(*net.TCPAddr).Port }
+// Port is where it accepts.
+func (c *Copier) Port() int { return c.in.Addr().(*net.TCPAddr).Port }
 
-func (c *copier) accept() {
+func (c *Copier) accept() {
 	defer close(c.done)
 	for {
 		client, err := c.in.Accept()
 		if err != nil {
 			return
 		}
-		server, err := net.DialTimeout("unix", c.to, 5*time.Second) //nolint:noctx // bounded
+		network := "tcp"
+		if filepath.IsAbs(c.to) {
+			network = "unix"
+		}
+		server, err := net.DialTimeout(network, c.to, 5*time.Second) //nolint:noctx // bounded
 		if err != nil || !c.keep(client, server) {
 			_ = client.Close()
 			continue
@@ -283,7 +300,7 @@ func (c *copier) accept() {
 }
 
 // keep registers a pair, so that close ends it; false once it is closed.
-func (c *copier) keep(client, server net.Conn) bool {
+func (c *Copier) keep(client, server net.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conns == nil {
@@ -295,7 +312,7 @@ func (c *copier) keep(client, server net.Conn) bool {
 }
 
 // pass copies through a buffer; without the wrappers the kernel would do it, which no relay that looks at what it passes can have.
-func (c *copier) pass(to, from net.Conn) {
+func (c *Copier) pass(to, from net.Conn) {
 	_, _ = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 32<<10))
 	_, _ = to.Close(), from.Close()
 	c.mu.Lock()
@@ -304,7 +321,8 @@ func (c *copier) pass(to, from net.Conn) {
 	delete(c.conns, from)
 }
 
-func (c *copier) close() error {
+// Close ends its connections, and returns when they have ended.
+func (c *Copier) Close() error {
 	err := c.in.Close()
 	<-c.done
 	c.mu.Lock()

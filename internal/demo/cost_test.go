@@ -26,11 +26,11 @@ func TestCopierCopiesAndEnds(t *testing.T) {
 			go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
 		}
 	}()
-	c, err := newCopier(socket)
+	c, err := NewCopier(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(c.port())))
+	conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(c.Port())))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestCopierCopiesAndEnds(t *testing.T) {
 	if _, err := io.ReadFull(conn, b); err != nil || string(b) != "hello" {
 		t.Fatalf("%q, %v", b, err)
 	}
-	if err := c.close(); err != nil { // with a connection open: it must not wait for its end
+	if err := c.Close(); err != nil { // with a connection open: it must not wait for its end
 		t.Error(err)
 	}
 	if _, err := conn.Read(b); err == nil {

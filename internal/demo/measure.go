@@ -33,6 +33,7 @@ type MeasureOptions struct {
 	Fast     func(ctx context.Context, progress func(string)) (Lab, error) // three replicas at the profile fast; nil: not measured
 	Peers    func(ctx context.Context) ([]Peer, func() error, error)       // what else is measured, and its end; nil: nothing
 	PeersWhy string                                                        // why not
+	Relay    func(ctx context.Context, to string) (Relay, error)           // starts a process that copies bytes, for the arm cost
 	Screen   *Screen
 	Dir      string // of the ledgers
 	Runs     int    // repetitions of every arm

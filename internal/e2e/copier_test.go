@@ -1,0 +1,67 @@
+package e2e
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The relay beside which the group's cost is measured is a process that copies, and ends with its input.
+func TestCopierIsAProcess(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	echo, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer echo.Close()
+	go func() {
+		for {
+			c, err := echo.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
+		}
+	}()
+	start := func(to string) (port string, end func() error) {
+		cmd := exec.CommandContext(t.Context(), exe, "bench", "failover", "copier", to)
+		in, err1 := cmd.StdinPipe()
+		out, err2 := cmd.StdoutPipe()
+		if err1 != nil || err2 != nil {
+			t.Fatal(err1, err2)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(out).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(line), func() error { _ = in.Close(); return cmd.Wait() }
+	}
+	near, endNear := start(socket)
+	far, endFar := start(net.JoinHostPort("127.0.0.1", near)) // the second one behind the first
+	conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", far))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	b := make([]byte, 5)
+	if _, err := conn.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, b); err != nil || string(b) != "hello" {
+		t.Errorf("%q, %v", b, err)
+	}
+	for _, end := range []func() error{endFar, endNear} {
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	}
+}
