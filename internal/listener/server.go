@@ -9,7 +9,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -108,7 +111,7 @@ func (s *Server) listen(addresses string, readOnly bool) error {
 		if strings.HasPrefix(a, "/") {
 			l, err = openSocket(s.life, a)
 		} else {
-			l, err = (&net.ListenConfig{}).Listen(s.life, family(a, addresses), a)
+			l, err = (&net.ListenConfig{Control: forMachine}).Listen(s.life, family(a, addresses), a)
 		}
 		if err != nil {
 			return fmt.Errorf("listen for clients: %w", err)
@@ -116,6 +119,19 @@ func (s *Server) listen(addresses string, readOnly bool) error {
 		s.ports = append(s.ports, port{l, readOnly})
 	}
 	return nil
+}
+
+// forMachine is the Control of a TCP listener: connections that it accepts inherit what is set here. On an address that only this machine
+// reaches nothing is ever lost or delayed on the way, so the simplest congestion control does; where the system's is BBR, which paces,
+// that spares a tenth of the processor time of a session.
+func forMachine(_, address string, c syscall.RawConn) error {
+	host, _, err := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); err != nil || !ip.IsLoopback() {
+		return nil //nolint:nilerr // listening says what is wrong with the address
+	}
+	return c.Control(func(fd uintptr) {
+		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") // built into every kernel; the system's does, too
+	})
 }
 
 // family is the network on which to listen at an address: one of IPv6 takes IPv4 in, too, unless that has an address of its own.

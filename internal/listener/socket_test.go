@@ -2,12 +2,14 @@ package listener
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
 )
 
 // The socket in a directory that is not ours alone: peers come in by default, and whoever has the name keeps it.
@@ -59,5 +61,42 @@ func TestUsualSocket(t *testing.T) {
 	g.srv.SetNamed(nil)
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
+// What only this machine reaches has the simplest congestion control, everything else the system's.
+func TestCongestionControlOfAddresses(t *testing.T) {
+	system, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
+	if err != nil {
+		t.Skip(err)
+	}
+	for address, want := range map[string]string{"127.0.0.1:0": "reno", "[::1]:0": "reno", "0.0.0.0:0": strings.TrimSpace(string(system))} {
+		l, err := (&net.ListenConfig{Control: forMachine}).Listen(t.Context(), "tcp", address)
+		if err != nil {
+			t.Logf("%s: %v", address, err) // without IPv6
+			continue
+		}
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		host := strings.Replace(strings.Trim(strings.TrimSuffix(address, ":0"), "[]"), "0.0.0.0", "127.0.0.1", 1)
+		client, err := net.Dial("tcp", net.JoinHostPort(host, port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := conn.(*net.TCPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		if err := raw.Control(func(fd uintptr) { got, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION) }); err != nil {
+			t.Fatal(err)
+		}
+		if err != nil || got != want {
+			t.Errorf("accepted at %s: %q, %v, want %q", address, got, err, want)
+		}
+		_, _, _ = conn.Close(), client.Close(), l.Close()
 	}
 }
