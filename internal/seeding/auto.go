@@ -44,7 +44,7 @@ var candidates = []codec{{kind: codecMinLZ}, {codecZstd, 1}, {codecZstd, 2}, {co
 const (
 	trialBytes = 32 << 20               // of files, at least, per candidate: what comes in a few hundredths of a second is chance
 	trialTime  = 400 * time.Millisecond // and at most this long, once something came
-	closeBy    = 1.5                    // and less between two rates may be chance: the same work was seen to take 1.6 of the time of another trial
+	closeBy    = 1.25                   // and less between two rates is as likely chance
 	longerBy   = 4                      // so long are the trials that decide then
 	steadyMin  = 512 << 20              // bytes between trials
 	steadyTime = time.Minute            // and at least this long: the trials take some seconds
