@@ -130,8 +130,9 @@ func (i *instance) Observe(ctx context.Context) (agent.Observation, error) {
 func doubled(senders []postgres.Walsender) (out []ag.ReplicaID) {
 	seen := map[string]int{}
 	for _, w := range senders {
-		if m, _, ok := postgres.ParseApplication(w.Application); ok {
-			if seen[w.Application]++; seen[w.Application] == 2 {
+		if m, e, ok := postgres.ParseApplication(w.Application); ok {
+			name := postgres.Application(m, e)
+			if seen[name]++; seen[name] == 2 {
 				out = append(out, m)
 			}
 		}

@@ -136,6 +136,9 @@ func (x *session) release(seen *framer, chunk []byte) (n int, d *drainage, bad e
 	d = x.srv.drain.Load()
 	free := d == nil || !x.drained.local || x.drained.streaming
 	for bad == nil && n < len(chunk) && (free || !seen.atBoundary() || !x.waits(chunk[n])) {
+		if seen.atBoundary() && x.outOfTurn(chunk[n]) {
+			return 0, nil, nil
+		}
 		var used int
 		used, bad = x.follow(seen, chunk[n:])
 		n += used

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -269,6 +270,23 @@ func TestReplication(t *testing.T) {
 	defer func() { _ = conn.Close(context.Background()) }()
 	if _, err := conn.PgConn().Exec(t.Context(), "IDENTIFY_SYSTEM").ReadAll(); err != nil {
 		t.Error(err)
+	}
+	f := conn.PgConn().Frontend()
+	f.Send(&pgproto3.Query{String: "SELECT pg_sleep(2)"})
+	f.Send(&pgproto3.Query{String: "IDENTIFY_SYSTEM"}) // by a name that is not known before the first is answered
+	if err := f.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for answers := 0; ; {
+		msg, err := f.Receive()
+		if bad, ok := msg.(*pgproto3.ErrorResponse); ok && bad.Code == stateProtocolViolation {
+			break
+		} else if _, ok := msg.(*pgproto3.ReadyForQuery); ok {
+			answers++
+		}
+		if err != nil || answers == 2 {
+			t.Fatalf("two commands at a time: %d answers, %v", answers, err)
+		}
 	}
 	if _, err := g.dial(g.rw, "user=cdc password=secret replication=database application_name=Cot_b_1"); sqlstate(err) != "28000" {
 		t.Errorf("by the name of a member: %v", err)

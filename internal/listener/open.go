@@ -249,6 +249,11 @@ func (c *client) join(ctx context.Context, r route, lease *backend) (*session, g
 	x.noteMuting(ctx, c.start.settings)
 	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	g, err := c.greet(x, warm, own.ClientAddr)
+	if err == nil && x.replicates {
+		if bad := x.checkGreeting(g); bad != nil {
+			err = bad
+		}
+	}
 	if err != nil || !unhook() {
 		_ = conn.Close()
 		if cause := context.Cause(ctx); cause != nil {
@@ -369,7 +374,7 @@ func (c *client) newSession(r route, backend net.Conn, done <-chan struct{}) *se
 	x := &session{
 		srv: c.srv, user: c.start.user, database: c.start.database, addr: c.address(), intent: c.intent, reads: c.start.reads,
 		replica: r.ID, epoch: r.epoch, since: time.Now(), client: c.conn, raw: c.raw, backend: backend,
-		onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, entry: r.entry, cut: make(chan struct{}),
+		replicates: c.start.replication == replicationLogical, onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, entry: r.entry, cut: make(chan struct{}),
 	}
 	if c.tlsState != nil {
 		x.tls = tlsName(c.tlsState.Version)

@@ -73,7 +73,7 @@ func startPair() (*pair, error) {
 		return nil, err
 	}
 	p := &pair{primary: &server{name: "p", dir: dir("p")}, standby: &server{name: "s", dir: dir("s")}}
-	p.primary.args = []string{"-c", "synchronous_standby_names=ANY 1 (s)", "-c", "synchronous_commit=local", "-c", "wal_sender_timeout=0"}
+	p.primary.args = []string{"-c", "synchronous_standby_names=ANY 1 (s, " + impostor + ")", "-c", "synchronous_commit=local", "-c", "wal_sender_timeout=0"}
 	if err := p.primary.start(bin); err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ import (
 const relayTests = "^(TestCancel|TestCancelled.*|TestUnconfirmedIsUnknown|TestStrictBarrier|TestReadsOfMutedSessionsWait|TestCancelOfARunningQueryIsNotHeld|" +
 	"TestSuspicionEnds|TestEndOfSessionEndsTheHold|TestDurableReads|TestConfirmedReads|TestDrain.*|TestCloseServerSaysWhatBecameOfIt|TestHeldRequestsHaveALimit|" +
 	"TestWhatAClientHears|TestCopy.*|TestPipelineAndNotifications|TestGateHoldsBytes|TestBackendLost|TestShutdownIsPolite|TestCloseEpoch|TestLengthLiesInASession|" +
-	"TestSlowReaderPushesBack|TestNothingIsLeft|TestReplication)$"
+	"TestSlowReaderPushesBack|TestNothingIsLeft|TestReplication|TestLogicalStreamIsNoMember)$"
 
 // The tests run with the event loops that plain sessions get; those of the relay once more without.
 func TestOnGoroutines(t *testing.T) {

@@ -370,6 +370,9 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 		x.observeNotice(body)
 	case 'S', 'A': // a setting has changed, or somebody listens
 		x.tainted.Store(true)
+		if typ == 'S' && x.posesAsMember(body) {
+			x.end(ending{"replication", namedAsMember().message, true})
+		}
 	case 'K':
 		x.observeKey(body)
 	case 'E':

@@ -122,6 +122,8 @@ func (x *session) readHello(packet []byte) *pgError {
 		switch name {
 		case "user":
 			x.user = p.value
+		case "replication":
+			x.replicates = p.value == "database"
 		case "database":
 			x.database = p.value
 		case "coterie.client_addr":

@@ -28,6 +28,7 @@ type session struct {
 	epoch          ag.Epoch
 	since          time.Time
 	relayed        bool // the client is at another node's listener
+	replicates     bool // logically, when it says so
 	onPrimary      bool // it can write
 	fellBack       bool
 	entry          int // of the routing list, that won; 0: none was asked

@@ -195,24 +195,6 @@ func (s *startup) setReplication(value string) *pgError {
 	return nil
 }
 
-// memberPrefix begins the names by which the group's own members are known to the primary: an acknowledgement under such a name counts.
-const memberPrefix = "cot_"
-
-// checkStandby refuses a stream that would pass for one of the group's own.
-func (s *startup) checkStandby() *pgError {
-	if s.replication == replicationNone {
-		return nil
-	}
-	for _, p := range s.settings {
-		if strings.EqualFold(p.name, "application_name") && strings.HasPrefix(strings.ToLower(p.value), memberPrefix) {
-			bad := fatal("replication", stateInvalidAuth, "an application_name that begins with %q is for members of the group", memberPrefix)
-			bad.hint = "Replicas of the group are added with \"coterie join\"; another standby or tool takes another name."
-			return bad
-		}
-	}
-	return nil
-}
-
 // parseBool reads a boolean as PostgreSQL does: unique prefixes, any case.
 func parseBool(value string) (on, ok bool) {
 	v := strings.ToLower(value)

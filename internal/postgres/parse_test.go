@@ -135,6 +135,9 @@ func TestApplication(t *testing.T) {
 		if got != m || epoch != 42 || !ok {
 			t.Errorf("%s: %s, %d, %v", m, got, epoch, ok)
 		}
+		if got, epoch, ok = ParseApplication(strings.ToUpper(Application(m, 42))); got != m || epoch != 42 || !ok {
+			t.Errorf("%s in capitals: %s, %d, %v", m, got, epoch, ok)
+		}
 	}
 	for _, bad := range []string{"", "cot_", "cot_n1", "cot__1", "cot_n1_", "cot_n1_x", "cot_n1_07", "other_n1_1", "cot_n1_-1"} {
 		if m, e, ok := ParseApplication(bad); ok {

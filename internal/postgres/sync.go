@@ -170,8 +170,9 @@ func Application(member ag.ReplicaID, epoch ag.Epoch) string {
 	return fmt.Sprintf("%s%s_%d", applicationPrefix, member, epoch)
 }
 
-// ParseApplication is the inverse of Application.
+// ParseApplication is the inverse of Application, in any case of letters: PostgreSQL counts whatever walsender has such a name.
 func ParseApplication(name string) (member ag.ReplicaID, epoch ag.Epoch, ok bool) {
+	name = strings.ToLower(name)
 	rest, ok := strings.CutPrefix(name, applicationPrefix)
 	cut := strings.LastIndexByte(rest, '_')
 	if !ok || cut <= 0 {
