@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	hedgeBurst = 16 << 10 // bytes once encoded: a longer write recovers by itself from what it lost before its end
-	hedgeQueue = 64 << 10 // bytes under way up to which hedging helps: beyond, the queue is what takes time
-	maxHedged  = 1500     // bytes of a frame that may travel twice
+	hedgeBurst = 32 << 10  // bytes once encoded: a longer write recovers by itself from what it lost before its end
+	hedgeQueue = 128 << 10 // bytes under way up to which hedging helps: beyond, the queue is what takes time
+	maxHedged  = 1500      // bytes of a frame that may travel twice
 )
 
 // bucket bounds the copies that a leg takes: what its congestion controller holds back comes too late to be of use.

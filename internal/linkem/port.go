@@ -139,6 +139,10 @@ func (p *port) forward(size int) {
 		return
 	}
 	now := p.arrival()
+	if path.used.Closed && begins(b) {
+		path.count.blocked.Add(1)
+		return
+	}
 	f := path.admit(now, size)
 	if f.verdict == rejected {
 		if p.reply = refusal(p.reply, b); p.reply != nil {

@@ -9,9 +9,22 @@ const (
 
 	protoICMP = 1
 	protoTCP  = 6
+	protoUDP  = 17
 
 	tcpFIN, tcpSYN, tcpRST, tcpACK = 0x01, 0x02, 0x04, 0x10
 )
+
+// begins reports whether a packet is of a kind that a firewall which lets nobody in does not let pass.
+func begins(packet []byte) bool {
+	header := int(packet[0]&0xf) * 4
+	switch packet[9] {
+	case protoUDP:
+		return true
+	case protoTCP:
+		return len(packet) >= header+tcpHeader && packet[header+13]&(tcpSYN|tcpACK) == tcpSYN
+	}
+	return false
+}
 
 // refusal returns what a host answers that does not want packet: a TCP reset, or ICMP port unreachable for all else. It returns
 // nil where none is due, as for a reset, an ICMP error, or a later fragment. It appends to buf.

@@ -76,3 +76,23 @@ func TestRefusal(t *testing.T) {
 		}
 	}
 }
+
+func TestBegins(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		packet []byte
+		want   bool
+	}{
+		"SYN":           {tcp(tcpSYN, 7, 0), true},
+		"its answer":    {tcp(tcpSYN|tcpACK, 7, 8), false},
+		"data":          {tcp(tcpACK, 7, 99, 1, 2, 3), false},
+		"cut short":     {tcp(tcpSYN, 7, 0)[:30], false},
+		"UDP":           {ip(protoUDP, make([]byte, 20)...), true},
+		"ping":          {ip(protoICMP, 8, 0, 0, 0, 0, 0, 0, 0), false},
+		"a long header": {append([]byte{0x4f, 9: protoTCP}, make([]byte, 30)...), false},
+	} {
+		if got := begins(c.packet); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

@@ -23,6 +23,7 @@ type Shape struct {
 	Corrupt   float64       `json:"corrupt,omitempty"`   // one bit flipped
 	Cut       bool          `json:"cut,omitempty"`       // nothing gets through, what is under way included
 	Reject    bool          `json:"reject,omitempty"`    // like Cut, and the sender is told: TCP is reset, all else gets ICMP port unreachable
+	Closed    bool          `json:"closed,omitempty"`    // as by a firewall that lets nobody in: TCP connections cannot begin in this direction, and UDP does not get through
 }
 
 // Limits of what Validate takes: beyond them a typing error is likelier than a wish.
@@ -113,8 +114,8 @@ func (s *Shape) Set(key, value string) (err error) {
 	return nil
 }
 
-// ParseShape reads a profile's name, or key=value pairs with commas, or both: "wan-bad,loss=2%". See Set for the keys; cut and
-// reject stand alone.
+// ParseShape reads a profile's name, or key=value pairs with commas, or both: "wan-bad,loss=2%". See Set for the keys; cut,
+// reject and closed stand alone.
 func ParseShape(text string) (Shape, error) {
 	var s Shape
 	for i, word := range strings.Split(text, ",") {
@@ -129,6 +130,8 @@ func ParseShape(text string) (Shape, error) {
 			s.Cut = true
 		case word == "reject":
 			s.Reject = true
+		case word == "closed":
+			s.Closed = true
 		case !pair:
 			return s, fmt.Errorf("link %q: %q is neither key=value nor a profile (%s), which comes first", text, word, strings.Join(ProfileNames(), ", "))
 		default:
@@ -165,6 +168,9 @@ func (s Shape) String() string {
 	}
 	if s.Reject {
 		b = append(b, "reject")
+	}
+	if s.Closed {
+		b = append(b, "closed")
 	}
 	return strings.Join(b, ",")
 }

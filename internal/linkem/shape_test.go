@@ -21,6 +21,7 @@ func TestParseShape(t *testing.T) {
 		"reorder=1%,duplicate=2%,corrupt=3%": {Reorder: 0.01, Duplicate: 0.02, Corrupt: 0.03},
 		"cut":                                {Cut: true},
 		"metro,reject":                       {Delay: 2500 * time.Microsecond, RateBits: 1_000_000_000, Reject: true},
+		"metro,closed":                       {Delay: 2500 * time.Microsecond, RateBits: 1_000_000_000, Closed: true},
 		"lan,rate=0":                         {Delay: 100 * time.Microsecond},
 		"loss=100%,cut":                      {Loss: 1, Cut: true},
 		"loss=90%,burst=9":                   {Loss: 0.9, Burst: 9},
