@@ -14,6 +14,7 @@ import (
 const (
 	pingEvery   = 700 * time.Millisecond
 	pingTimeout = time.Second
+	askAll      = 6 // rounds of pings, one of which goes to members, too, that answer heartbeats
 )
 
 // reachability is what the last pings said.
@@ -65,8 +66,8 @@ func (a *answered) lately(id ag.ReplicaID, within time.Duration) bool {
 // candidate from deposing a leader in vain, and a primary from waiting for a member that is provably gone. They also tell this node of a record that the
 // others have seen and the store has forgotten.
 func (a *Agent) ping(ctx context.Context) {
-	for {
-		a.pingOnce(ctx)
+	for round := 0; ; round++ {
+		a.pingOnce(ctx, round%askAll == 0)
 		select {
 		case <-ctx.Done():
 			return
@@ -76,7 +77,9 @@ func (a *Agent) ping(ctx context.Context) {
 	}
 }
 
-func (a *Agent) pingOnce(ctx context.Context) {
+// pingOnce asks the members that have not answered heartbeats lately, or all: only in answers to calls a member that takes no connections
+// hears that others want it to dial.
+func (a *Agent) pingOnce(ctx context.Context, all bool) {
 	snap := a.snapshot.Load()
 	if snap == nil {
 		return
@@ -93,10 +96,12 @@ func (a *Agent) pingOnce(ctx context.Context) {
 		}
 		wg.Go(func() {
 			var err error
-			if !a.heart.answered.lately(r.ID, lately) {
+			if alive := a.heart.answered.lately(r.ID, lately); all || !alive {
 				var seen SeenMark
 				if seen, err = a.cfg.Peers.Ping(ctx, r); err == nil {
 					a.believed.hear(seen)
+				} else if alive {
+					err = nil
 				}
 			}
 			mu.Lock()

@@ -135,6 +135,39 @@ func (c *Conn) rescue(now time.Duration) {
 	}
 }
 
+// again sends the frames that were sent on the leg that is gone, or on none, by the main leg; mu is held.
+func (c *Conn) again(gone *leg) {
+	c.resent += uint64(c.send(func(f *frame) bool { return f.leg == gone || f.leg == nil }))
+}
+
+// send sends those of the frames that the other side may not have by the main leg, if there is one, and returns how many bytes they
+// are; mu is held.
+func (c *Conn) send(which func(*frame) bool) (n int) {
+	main := c.main
+	var list []*frame
+	for _, f := range c.unacked {
+		if which(f) {
+			if f.put(main); main != nil && c.cause == nil {
+				f.hold()
+				n += len(f.buf)
+				list = append(list, f)
+			}
+		}
+	}
+	if len(list) == 0 {
+		return 0
+	}
+	c.wg.Go(func() {
+		for _, f := range list {
+			if err := main.send(f); err != nil {
+				main.broken(err)
+			}
+			f.release()
+		}
+	})
+	return n
+}
+
 // expire ends a link that has been without a leg for too long.
 func (c *Conn) expire(d *Dialer) {
 	c.mu.Lock()
