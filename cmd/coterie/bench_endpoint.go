@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -275,7 +274,12 @@ func (b *endpointBench) rounds(ctx context.Context, profile string, w bench.Tunn
 }
 
 func (b *endpointBench) published(ctx context.Context, profile string, limit time.Duration) error {
-	times, err := b.rounds(ctx, profile, bench.Published, limit, wayCubic, wayBBR, wayOurs)
+	arms := []arm{wayCubic, wayBBR, wayOurs}
+	_, noSSH := findSSH()
+	if profile == "wan-good" && noSSH == nil {
+		arms = slices.Insert(arms, 2, waySSH)
+	}
+	times, err := b.rounds(ctx, profile, bench.Published, limit, arms...)
 	if err != nil {
 		return err
 	}
@@ -287,11 +291,7 @@ func (b *endpointBench) published(ctx context.Context, profile string, limit tim
 	less(profile+"-less-than-cubic", wayCubic)
 	less(profile+"-less-than-bbr", wayBBR)
 	if profile == "wan-good" {
-		reason := "there is no sshd on this machine"
-		if path, err := exec.LookPath("sshd"); err == nil {
-			reason = "the arm for " + path + " is not built"
-		}
-		b.figure(bench.Figure{Name: "wan-good-less-than-ssh", NotRun: reason})
+		b.lessThanSSH(less, noSSH)
 	}
 	return nil
 }

@@ -37,6 +37,7 @@ type stage struct {
 	secondary  *pgtest.Server
 	admin      *pgx.Conn // on the primary
 	ends       []*benchEnd
+	tunnels    []func() // end what forwards
 	log        *os.File
 	controlled string // congestion controller of the route, "" for the system's
 }
@@ -47,6 +48,7 @@ type arm struct {
 	congestion string             // plain TCP with it by route
 	options    *ag.ReplicaOptions // ours
 	cubic      bool               // ours, without BBR
+	ssh        bool               // through a port that ssh forwards
 }
 
 var (
@@ -122,6 +124,10 @@ func (s *stage) disconnect() (err error) {
 		err = errors.Join(err, e.stop())
 	}
 	s.ends = nil
+	for _, end := range s.tunnels {
+		end()
+	}
+	s.tunnels = nil
 	return err
 }
 
@@ -139,6 +145,12 @@ func (s *stage) join(ctx context.Context, a arm) error {
 	}
 	if err := s.route(a.congestion); err != nil {
 		return err
+	}
+	if a.ssh {
+		host, port = "127.0.0.1", s.far.end
+		if err := s.tunnel(ctx); err != nil {
+			return err
+		}
 	}
 	c, err := pgx.Connect(ctx, s.secondary.DSN())
 	if err != nil {
