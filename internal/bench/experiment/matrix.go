@@ -127,7 +127,7 @@ func penaltyTable(e *report.Experiment, o CommitOptions, m *matrix) report.Table
 			trips, disks = append(trips, milli(f.RoundTrip)), append(disks, milli(f.Disk))
 		}
 		e.Metrics = append(e.Metrics, m.floor())
-		e.Notes = append(e.Notes, fmt.Sprintf("The floor is measured in every block: a round trip to the nearest secondary (median %s ms) and 8 kB written and synced to its disk (median %s ms).",
+		e.Notes = append(e.Notes, fmt.Sprintf("The floor is measured in every block: a round trip to the nearest secondary (median %s ms) and 8 kB written and synced to its disk while the other secondaries do the same (median %s ms).",
 			report.Number(method.Median(trips)), report.Number(method.Median(disks))))
 	}
 	for _, kind := range m.kinds {

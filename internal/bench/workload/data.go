@@ -104,7 +104,7 @@ func loadPart(ctx context.Context, conn *pgx.Conn, p, size int) (did bool, err e
 		}
 		did = true
 		_, err = tx.Exec(ctx, `insert into rows
-			select i, i % 1000, (i * 7919 % 1000000) / 100.0, repeat(md5(i::text), 6)
+			select i, i % 1000, (i::int8 * 7919 % 1000000) / 100.0, repeat(md5(i::text), 6)
 			from generate_series($1::int, $2::int) i on conflict do nothing`, p*part+1, p*part+size)
 		return err
 	})
