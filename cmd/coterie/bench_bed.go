@@ -381,7 +381,7 @@ func labFor(ctx context.Context, n need, o lab.Options, clientAt string) (*labBe
 	}
 	bed.Group, bed.Faults = b, b
 	if root {
-		bed.Chill = b.chill
+		bed.Chill, bed.ReadBytes = b.chill, b.readBytes
 	}
 	if o.Net == lab.NetNamespaces {
 		bed.Links = labLinks{b}

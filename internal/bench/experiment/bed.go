@@ -56,10 +56,11 @@ type Bed struct {
 	Blocks    int
 	Published bool // published sizes; else scaled
 	Progress  *report.Progress
-	Dial      pgconn.DialFunc                 // where the client is; nil: here
-	ClientAt  string                          // in words
-	Near      string                          // the member at which the client is; empty: at none
-	Chill     func(ctx context.Context) error // drops the servers' files from their machines' page caches; nil: nobody can
+	Dial      pgconn.DialFunc                    // where the client is; nil: here
+	ClientAt  string                             // in words
+	Near      string                             // the member at which the client is; empty: at none
+	ReadBytes func() map[string]map[string]int64 // that each process of each member's server had its disk read so far; nil: nobody can tell
+	Chill     func(ctx context.Context) error    // drops the servers' files from their machines' page caches; nil: nobody can
 }
 
 // Pair names the arms of a pair of connection strings.

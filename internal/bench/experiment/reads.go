@@ -12,16 +12,18 @@ import (
 	"github.com/coteriedb/coterie/internal/bench/workload"
 )
 
-// diskReads counts what each server asked its kernel for, and which of them answered.
+// diskReads counts what each server asked its kernel for, what of that came from the disk, and which of the servers answered.
 type diskReads struct {
-	servers map[string]string  // connection strings, by name
-	names   map[string]string  // of replicas, by what their servers call themselves
-	mb      map[string]float64 // MB, by arm, threads and server
-	seconds map[string]float64 // by arm and threads
+	servers map[string]string                  // connection strings, by name
+	names   map[string]string                  // of replicas, by what their servers call themselves
+	mb      map[string]float64                 // MB asked for, by arm, threads and server
+	disk    map[string]float64                 // MB from the disk, the same
+	seconds map[string]float64                 // by arm and threads
+	bytes   func() map[string]map[string]int64 // Bed.ReadBytes
 }
 
 func newDiskReads(ctx context.Context, b *Bed) *diskReads {
-	d := &diskReads{servers: map[string]string{}, mb: map[string]float64{}, seconds: map[string]float64{}}
+	d := &diskReads{servers: map[string]string{}, mb: map[string]float64{}, disk: map[string]float64{}, seconds: map[string]float64{}, bytes: b.ReadBytes}
 	if b.Group == nil {
 		return d
 	}
@@ -76,6 +78,22 @@ func (d *diskReads) now(ctx context.Context) map[string]float64 {
 	return mb
 }
 
+// follow counts, from now until the function that it returns is called, what the disks read. That has to be before the clients leave: what a
+// server's process had read is known as long as the process lives.
+func (d *diskReads) follow(arm string, threads int) (end func()) {
+	if d.bytes == nil {
+		return nil
+	}
+	before := d.bytes()
+	return func() {
+		for name, processes := range d.bytes() {
+			for pid, n := range processes {
+				d.disk[arm+strconv.Itoa(threads)+name] += float64(n-before[name][pid]) / 1e6
+			}
+		}
+	}
+}
+
 func (d *diskReads) note(arm string, threads int, before, after map[string]float64, r method.Result) {
 	k := arm + strconv.Itoa(threads)
 	d.seconds[k] += r.Elapsed.Seconds()
@@ -104,13 +122,19 @@ func (d *diskReads) table(o RoutingOptions, arms []arm, samples [2]map[int]*samp
 	}
 	sorted := slices.Sorted(maps.Keys(names))
 	for _, name := range sorted {
-		t.Columns = append(t.Columns, report.Column{Name: name + " answered", Unit: "%"}, report.Column{Name: name + " read", Unit: "MB/s"})
+		t.Columns = append(t.Columns, report.Column{Name: name + " answered", Unit: "%"}, report.Column{Name: name + " asked its kernel for", Unit: "MB/s"})
+		if d.bytes != nil {
+			t.Columns = append(t.Columns, report.Column{Name: name + " read from disk", Unit: "MB/s"})
+		}
 	}
 	for _, n := range o.Threads {
 		for i, a := range arms {
 			k, row := a.name+strconv.Itoa(n), []any{strconv.Itoa(n), a.name}
 			for _, name := range sorted {
-				row = append(row, samples[i][n].mean(func(r method.Result) float64 { return 100 * float64(d.answered(r)[name]) / float64(max(r.OK, 1)) }), d.rate(k, name))
+				row = append(row, samples[i][n].mean(func(r method.Result) float64 { return 100 * float64(d.answered(r)[name]) / float64(max(r.OK, 1)) }), d.rate(d.mb, k, name))
+				if d.bytes != nil {
+					row = append(row, d.rate(d.disk, k, name))
+				}
 			}
 			t.Rows = append(t.Rows, row)
 		}
@@ -118,9 +142,9 @@ func (d *diskReads) table(o RoutingOptions, arms []arm, samples [2]map[int]*samp
 	return t
 }
 
-func (d *diskReads) rate(k, name string) any {
+func (d *diskReads) rate(mb map[string]float64, k, name string) any {
 	if d.servers[name] == "" || d.seconds[k] <= 0 {
 		return nil
 	}
-	return d.mb[k+name] / d.seconds[k]
+	return mb[k+name] / d.seconds[k]
 }

@@ -61,8 +61,9 @@ func (b *Bed) Routing(ctx context.Context, o RoutingOptions) (report.Experiment,
 		for _, threads := range o.Threads {
 			b.Progress.Step(perRun, "routing, block %d of %d: %s, %d threads", block+1, b.Blocks, a.name, threads)
 			q := workload.Query{DSN: a.dsn, SQL: o.SQL, Params: o.Params, Format: o.Format, Connect: o.Connect, Dial: b.Dial, Retries: 3}
-			before := reads.now(ctx)
-			r, err := method.Run(ctx, b.load(o, threads), q.Worker)
+			before, load := reads.now(ctx), b.load(o, threads)
+			load.Ended = reads.follow(a.name, threads)
+			r, err := method.Run(ctx, load, q.Worker)
 			if err != nil {
 				return err
 			}
@@ -293,7 +294,7 @@ func (b *Bed) routingAnswer(e *report.Experiment, pub report.Figures) {
 	} else {
 		yes := map[method.Verdict]string{method.Faster: "Yes: with", method.Slower: "No: with"}[last.Verdict]
 		e.Answer = fmt.Sprintf("%s %s, all replicas together answer %s times as many queries as the primary alone.", cmp.Or(yes, "With"), last.Name, inWords(last.Comparison))
-		e.Notes = append(e.Notes, "routed: all replicas in turn, the primary among them. read: blocks that the servers asked their kernels for; wire: bytes of the rows' messages.")
+		e.Notes = append(e.Notes, "routed: all replicas in turn, the primary among them. wire: bytes of the rows' messages. asked its kernel for: blocks that the server had not in its own cache, in the page cache or not; read from disk: what was in neither, where the servers run on this machine.")
 	}
 	if first := e.Comparisons[0]; first.Name != last.Name {
 		e.Answer += fmt.Sprintf(" With %s it is %s.", first.Name, inWords(first.Comparison))

@@ -45,6 +45,7 @@ type Load struct {
 	Iterations int64         // of each client, counted; 0: until Duration
 	Seed       uint64
 	Every      time.Duration // of a point of the series; default a second
+	Ended      func()        // is called when the last operation has ended and every worker is still there; nil: nobody wants to know
 	Tick       func(Point)   // is called with every point as it ends, by one goroutine
 }
 
@@ -79,7 +80,11 @@ func Run(ctx context.Context, l Load, worker func(client int) (Worker, error)) (
 		}
 	}
 	r := &run{Load: l, schedule: newSchedule(l), recorder: newRecorder()}
-	return r.all(ctx, workers)
+	res, err := r.all(ctx, workers)
+	if l.Ended != nil {
+		l.Ended()
+	}
+	return res, err
 }
 
 type run struct {
