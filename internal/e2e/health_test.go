@@ -135,9 +135,9 @@ func failoverWhileSeeding(t *testing.T, g *group) {
 	was := g.ready(t)
 	sql(t, g.ReadWrite(), "create table if not exists bulk as select g, md5(random()::text) from generate_series(1, 1000000) g")
 	g.ready(t)
-	victim := secondaries(was)[0]
+	victim, other := secondaries(was)[0], secondaries(was)[1]
 	slow := fmt.Sprintf("ALTER AVAILABILITY GROUP [%s] MODIFY REPLICA ON '%s' WITH (SEED_MAX_RATE = 16 MB)", was.Group, victim) // to see the copy being made
-	if a := coterie(t, "sql", "--node", g.node(secondaries(was)[1]), "-c", slow); a.code != 0 {
+	if a := coterie(t, "sql", "--node", g.node(other), "-c", slow); a.code != 0 {
 		t.Fatal(a.err)
 	}
 	if err := g.Kill(victim, lab.WhatNode); err != nil {
@@ -151,16 +151,28 @@ func failoverWhileSeeding(t *testing.T, g *group) {
 	if err := g.Start(victim); err != nil {
 		t.Fatal(err)
 	}
-	was = g.await(t, victim+" is being seeded", func(s lab.Status) bool {
+	hurried := func(s lab.Status, source string) lab.Replica {
 		r, _ := s.Replica(victim)
-		if s.Primary != nil && strings.Contains(r.Now, "waiting for checkpoint") {
-			g.askPrivately(t, *s.Primary, "checkpoint") // hurries the copy's, which is spread under a limit
+		if strings.Contains(r.Now, "waiting for checkpoint") {
+			g.askPrivately(t, source, "checkpoint") // the copy's is spread under a limit
 		}
-		return r.Sync == "INITIALIZING" && strings.Contains(r.Now, "MiB") && s.Primary != nil
+		return r
+	}
+	was = g.await(t, victim+" is being seeded", func(s lab.Status) bool {
+		if s.Primary == nil {
+			return false
+		}
+		r := hurried(s, *s.Primary)
+		return r.Sync == "INITIALIZING" && strings.Contains(r.Now, "MiB")
 	})
 	if err := g.Kill(*was.Primary, lab.WhatNode); err != nil {
 		t.Fatal(err)
 	}
+	// The group asks for a synchronized secondary, so nobody takes writes before the copy is made.
+	g.await(t, "a primary that takes writes", func(s lab.Status) bool {
+		hurried(s, other)
+		return s.Primary != nil && s.Epoch > was.Epoch
+	})
 	now := g.newPrimary(t, was)
 	if *now.Primary == victim {
 		t.Fatal("a half-made copy leads")
