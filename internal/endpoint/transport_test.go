@@ -26,6 +26,11 @@ func way(t *testing.T, prefer link.Preference) linktest.Net {
 
 // wayOf is way with what is made of accepted connections.
 func wayOf(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transport) linktest.Net {
+	return wayBy(t, prefer, accept, func(addr string) string { return addr })
+}
+
+// wayBy is wayOf by an address behind which the other end is.
+func wayBy(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transport, by func(addr string) string) linktest.Net {
 	ca := newTestCA(t, groupA)
 	var mu sync.Mutex
 	var hub *link.Hub
@@ -40,6 +45,7 @@ func wayOf(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transpo
 		},
 	}})
 	near := startBeside(t, Config{Node: newTestNode(t, ca, "near"), Handlers: map[Class]Handler{ClassWAL: echo}})
+	addr := by(server.Addr().String())
 	return linktest.Net{
 		Prefer: prefer,
 		Attach: func(h *link.Hub) {
@@ -48,7 +54,7 @@ func wayOf(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transpo
 			hub = h
 		},
 		Open: func(ctx context.Context, kind string) (link.Transport, error) {
-			return near.DialBy(ctx, kind, server.Addr().String(), ClassWAL, "far")
+			return near.DialBy(ctx, kind, addr, ClassWAL, "far")
 		},
 		Cut: func() { // as a network does: behind the back of both
 			for _, c := range server.live() {

@@ -1,0 +1,135 @@
+package endpoint
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/link"
+	"github.com/coteriedb/coterie/internal/link/linktest"
+)
+
+// damaging is a way on which bytes are flipped, left out, repeated or put in another order, once each time it is told to, after the handshake.
+type damaging struct {
+	to   string
+	due  atomic.Int32
+	done [4]atomic.Int32
+}
+
+// start returns the address by which the way is taken.
+func (d *damaging) start(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			a, err := l.Accept()
+			if err != nil {
+				return
+			}
+			b, err := net.Dial("tcp", d.to)
+			if err != nil {
+				_ = a.Close()
+				continue
+			}
+			t.Cleanup(func() { _, _ = a.Close(), b.Close() })
+			wg.Go(func() { d.pass(a, b) })
+			wg.Go(func() { d.pass(b, a) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		t.Cleanup(wg.Wait)
+	})
+	return l.Addr().String()
+}
+
+func (d *damaging) pass(from, to net.Conn) {
+	defer func() { _, _ = from.Close(), to.Close() }()
+	var held []byte
+	passed := 0
+	for b := make([]byte, 16<<10); ; {
+		n, err := from.Read(b)
+		if err != nil {
+			return
+		}
+		out := b[:n]
+		passed += n
+		if passed > 64<<10 && n > 100 && d.due.CompareAndSwap(1, 0) {
+			how := rand.IntN(4)
+			d.done[how].Add(1)
+			switch how {
+			case 0:
+				out[rand.IntN(n)] ^= 1 << rand.IntN(8)
+			case 1:
+				out = out[:n/2]
+			case 2:
+				out = append(bytes.Clone(out), out...)
+			case 3:
+				held = bytes.Clone(out)
+				continue
+			}
+		}
+		if _, err := to.Write(append(out, held...)); err != nil {
+			return
+		}
+		held = nil
+	}
+}
+
+// TestDamagedWay flips bits, leaves bytes out, repeats and reorders them while both sides write: what arrives is what was written.
+func TestDamagedWay(t *testing.T) {
+	t.Parallel()
+	d := &damaging{}
+	n := wayBy(t, link.PreferTCP, func(c *Conn) link.Transport { return c }, func(addr string) string {
+		d.to = addr
+		return d.start(t)
+	})
+	p := linktest.Open(t, n, linktest.Config("ZSTD"))
+	stop := make(chan struct{})
+	var damage, pumps sync.WaitGroup
+	damage.Go(func() {
+		for {
+			d.due.Store(1)
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	})
+	for i, x := range []struct{ from, to *link.Conn }{{p.Near, p.Far}, {p.Far, p.Near}} {
+		sent, got := sha256.New(), sha256.New()
+		var both sync.WaitGroup
+		both.Go(func() {
+			if err := linktest.Pump(x.from, uint64(i), 16<<20, sent); err != nil {
+				t.Errorf("write: %v", err)
+			}
+		})
+		both.Go(func() {
+			if _, err := io.Copy(got, x.to); err != nil {
+				t.Errorf("read: %v", err)
+			}
+		})
+		pumps.Go(func() {
+			both.Wait()
+			if !bytes.Equal(sent.Sum(nil), got.Sum(nil)) {
+				t.Errorf("direction %d: what was read is not what was written", i)
+			}
+		})
+	}
+	pumps.Wait()
+	close(stop)
+	damage.Wait()
+	if p.Near.Status().Resent+p.Far.Status().Resent == 0 {
+		t.Errorf("nothing was sent again after %d flips, %d cuts, %d replays and %d changes of order", d.done[0].Load(), d.done[1].Load(), d.done[2].Load(), d.done[3].Load())
+	}
+}
