@@ -35,10 +35,21 @@ difference_pct,50.000000000,AUTO,constant
 // TestPublishedSizes: with the published sizes no flag may say other ones, and shapes have to be published ones.
 func TestPublishedSizes(t *testing.T) {
 	for _, args := range [][]string{
-		{"routing", "--rows", "10"}, {"routing", "--iterations", "10"}, {"routing", "--duration", "1s"}, {"routing", "--rate", "5"},
-		{"tprocc", "--transactions", "10"}, {"tprocc", "--duration", "1s"}, {"tprocc", "--key-and-think"}, {"tprocc", "--warehouses", "2"},
-		{"read", "--rows", "10"}, {"commit", "--rows", "10"}, {"commit", "--cells", "10x100"}, {"tunnel", "--rows", "10"}, {"tunnel", "--bytes", "10"},
-		{"tunnel", "--commit-every", "1"}, {"all", "--quick"},
+		{"routing", "--rows", "10"},
+		{"routing", "--iterations", "10"},
+		{"routing", "--duration", "1s"},
+		{"routing", "--rate", "5"},
+		{"tprocc", "--transactions", "10"},
+		{"tprocc", "--duration", "1s"},
+		{"tprocc", "--key-and-think"},
+		{"tprocc", "--warehouses", "2"},
+		{"read", "--rows", "10"},
+		{"commit", "--rows", "10"},
+		{"commit", "--cells", "10x100"},
+		{"tunnel", "--rows", "10"},
+		{"tunnel", "--bytes", "10"},
+		{"tunnel", "--commit-every", "1"},
+		{"all", "--quick"},
 	} {
 		c := benchCommand()
 		c.SetArgs(append(args, "--preset", "published", "--target-a", "x", "--target-b", "x"))

@@ -21,7 +21,7 @@ func (b *labBed) readBytes() map[string]map[string]int64 {
 // serverReads is of the children of a server's first process: that is what works for clients.
 func serverReads(pgdata string) map[string]int64 {
 	reads := map[string]int64{}
-	text, err := os.ReadFile(filepath.Join(pgdata, "postmaster.pid")) //nolint:gosec // of a lab of ours
+	text, err := os.ReadFile(filepath.Join(pgdata, "postmaster.pid"))
 	if err != nil {
 		return reads
 	}
@@ -32,7 +32,7 @@ func serverReads(pgdata string) map[string]int64 {
 	}
 	var children []byte
 	for _, list := range lists {
-		some, _ := os.ReadFile(list) //nolint:gosec // the same; who has ended has none
+		some, _ := os.ReadFile(list) //nolint:gosec // of a process of ours; who has ended has none
 		children = append(children, some...)
 	}
 	for _, pid := range strings.Fields(string(children)) {
@@ -45,7 +45,7 @@ func serverReads(pgdata string) map[string]int64 {
 
 // processReads is what a process had the disk read: read_bytes in proc(5), which leaves out what was in the page cache.
 func processReads(pid string) (n int64, ok bool) {
-	text, err := os.ReadFile(filepath.Join("/proc", pid, "io")) //nolint:gosec // the same
+	text, err := os.ReadFile(filepath.Join("/proc", pid, "io")) //nolint:gosec // of a process of ours
 	if err != nil {
 		return 0, false
 	}

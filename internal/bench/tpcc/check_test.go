@@ -42,6 +42,9 @@ func connect(t *testing.T, dsn string) *pgx.Conn {
 	return conn
 }
 
+// patience of clients of a machine that has much else to do: a transaction that is slow there is not lost.
+const patience = time.Minute
+
 // TestLoadRunCheck is the life of a benchmark: what was loaded holds, and still does after a run.
 func TestLoadRunCheck(t *testing.T) {
 	dsn := loaded(t)
@@ -52,7 +55,7 @@ func TestLoadRunCheck(t *testing.T) {
 	defer cancel()
 	var ticks []Interval
 	var done float64
-	res, err := Run(ctx, RunOptions{DSN: dsn, ReadDSN: dsn, Clients: 8, Seed: 1, Tick: func(i Interval) {
+	res, err := Run(ctx, RunOptions{DSN: dsn, ReadDSN: dsn, Clients: 8, Seed: 1, Timeout: patience, Tick: func(i Interval) {
 		ticks = append(ticks, i)
 		done += i.TPS * i.Length.Seconds()
 		if len(ticks) >= 2 && done > 2000 { // two seconds, or as long as a busy machine takes for every kind to have its turn
@@ -84,7 +87,7 @@ func TestLoadRunCheck(t *testing.T) {
 	}
 	// The same by statements from the client: the conditions must hold as they do with functions.
 	for i, mode := range []Mode{ClientSQL, Pipeline} {
-		res, err := Run(t.Context(), RunOptions{DSN: dsn, ReadDSN: dsn, Clients: 4, Seed: uint64(10 + i), Mode: mode, Transactions: 115})
+		res, err := Run(t.Context(), RunOptions{DSN: dsn, ReadDSN: dsn, Clients: 4, Seed: uint64(10 + i), Mode: mode, Transactions: 115, Timeout: patience})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +114,7 @@ func warmUpIsNotCounted(t *testing.T, dsn string) {
 	t.Helper()
 	var atBegin int64
 	began := 0
-	res, err := Run(t.Context(), RunOptions{DSN: dsn, Clients: 4, Seed: 20, WarmUp: 200 * time.Millisecond, Transactions: 46, Begin: func() {
+	res, err := Run(t.Context(), RunOptions{DSN: dsn, Clients: 4, Seed: 20, Timeout: patience, WarmUp: 200 * time.Millisecond, Transactions: 46, Begin: func() {
 		began++
 		atBegin = orderNumbers(t, dsn)
 	}})
@@ -122,7 +125,7 @@ func warmUpIsNotCounted(t *testing.T, dsn string) {
 	if began != 1 || res.OK+res.RolledBack != 4*46 || all == 0 || counted < all {
 		t.Errorf("began %d times, %d counted of %d, %d orders of %d by the database's numbers", began, res.OK+res.RolledBack, 4*46, all, counted)
 	}
-	res, err = Run(t.Context(), RunOptions{DSN: dsn, Clients: 1, Duration: 100 * time.Millisecond})
+	res, err = Run(t.Context(), RunOptions{DSN: dsn, Clients: 1, Timeout: patience, Duration: 100 * time.Millisecond})
 	if err != nil || res.Elapsed < 100*time.Millisecond {
 		t.Errorf("100 ms took %v: %v", res.Elapsed, err)
 	}
@@ -131,7 +134,7 @@ func warmUpIsNotCounted(t *testing.T, dsn string) {
 // sameInputsAgain has a transaction fail as one that others are in the way of: it is tried again, and that is counted.
 func sameInputsAgain(t *testing.T, dsn string) {
 	t.Helper()
-	s, err := session.New(session.Options{DSN: dsn})
+	s, err := session.New(session.Options{DSN: dsn, Timeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,10 +142,7 @@ func (t *terminal) run(ctx context.Context, rec *recorder) error {
 			t.left = max(t.left-1, -1)
 		}
 		if e.outcome == session.OK && !k.readOnly() {
-			if !t.lastWrite.IsZero() {
-				t.gap = max(t.gap, end.Sub(t.lastWrite))
-			}
-			t.lastWrite = end
+			t.wrote(end)
 		}
 		if e.outcome == session.Fail && e.state != invalidItem {
 			session.Pause(ctx) // a server that refuses everything is not to be hammered
@@ -153,6 +150,14 @@ func (t *terminal) run(ctx context.Context, rec *recorder) error {
 		t.think(ctx, k)
 	}
 	return nil
+}
+
+// wrote notes when a read-write transaction was acknowledged.
+func (t *terminal) wrote(at time.Time) {
+	if !t.lastWrite.IsZero() {
+		t.gap = max(t.gap, at.Sub(t.lastWrite))
+	}
+	t.lastWrite = at
 }
 
 // again runs a transaction, and runs it again, with the same inputs, where the server says that others were in its way.
