@@ -131,7 +131,8 @@ func (c *client) exchangeSCRAM(verifier scramVerifier, role Role) error {
 	if err := checkValidUntil(role); err != nil {
 		return err
 	}
-	return c.send(appendAuth(nil, authSASLFinal, []byte(reply)))
+	c.withNext = appendAuth(c.withNext, authSASLFinal, []byte(reply))
+	return nil
 }
 
 // mockError is a failed proof whose cause is the role and not the password.

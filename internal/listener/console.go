@@ -90,6 +90,9 @@ func (c *client) console(ctx context.Context, rule Rule) error {
 	case !role.CanLogin:
 		return fatal("console", stateInvalidAuth, "role %q is not permitted to log in", c.start.user)
 	}
+	if err := c.send(nil); err != nil { // that it is authenticated: what follows is not ours
+		return err
+	}
 	settings := map[string]string{}
 	for _, s := range c.start.settings {
 		settings[s.name] = s.value

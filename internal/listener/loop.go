@@ -183,8 +183,10 @@ func (l *loop) work() {
 func (l *loop) bury() {
 	for _, p := range l.gone {
 		for _, s := range []*side{&p.client, &p.backend} {
-			l.sides[s.fd] = nil
-			_ = unix.Close(s.fd)
+			if s.fd >= 0 {
+				l.sides[s.fd] = nil
+				_ = unix.Close(s.fd)
+			}
 		}
 		l.carried.Add(-1)
 		p.finished()

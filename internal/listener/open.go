@@ -101,9 +101,7 @@ func (c *client) admit(ctx context.Context, rule Rule, role Role) error {
 	if err := c.authenticate(rule, role); err != nil {
 		return err
 	}
-	if err := c.send(appendAuth(nil, authOK, nil)); err != nil {
-		return err
-	}
+	c.withNext = appendAuth(c.withNext, authOK, nil)
 	c.leavePreAuth()
 	_ = c.raw.SetDeadline(time.Time{})
 	return nil
@@ -212,7 +210,7 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 	if lease != nil && x.backendFrom != backendReused { // those come back
 		defer c.srv.warm.wanted(lease)
 	}
-	if _, err := c.conn.Write(x.mint(greeting)); err != nil {
+	if err := c.send(x.mint(greeting)); err != nil {
 		x.close()
 		return nil, errClient
 	}

@@ -39,6 +39,7 @@ const (
 	relaying  phase = iota
 	parting         // the last words are being written
 	lingering       // they are written: the client may read them
+	renewing        // the client has left, and the backend is made as new for another
 	buried          // nothing is left but to close both sockets
 )
 
@@ -65,7 +66,7 @@ func (x *session) loopable() bool {
 
 func isSocket(c net.Conn) bool {
 	switch c.(type) {
-	case *net.TCPConn, *net.UnixConn:
+	case *net.TCPConn, *net.UnixConn, *bareConn:
 		return true
 	}
 	return false
@@ -82,7 +83,7 @@ func (x *session) handOver(finished func()) bool {
 	if err != nil {
 		return false
 	}
-	backendFD, err := duplicate(x.backend)
+	backendFD, err := take(x.backend)
 	if err != nil {
 		_ = unix.Close(clientFD)
 		return false
@@ -104,6 +105,16 @@ func (x *session) handOver(finished func()) bool {
 	l.carried.Add(1)
 	l.post(p.guarded(p.start))
 	return true
+}
+
+// take returns a descriptor of the socket that belongs to nobody else: its only one, or one more.
+func take(c net.Conn) (fd int, err error) {
+	if b, ok := c.(*bareConn); ok {
+		if fd, ok := b.take(); ok {
+			return fd, nil
+		}
+	}
+	return duplicate(c)
 }
 
 // duplicate returns a descriptor of the same socket that belongs to nobody else.
@@ -163,9 +174,12 @@ func (s *side) ready(events uint32) {
 		p.flush(s)
 	}
 	if p.phase != buried && s.listed&unix.EPOLLIN != 0 && (events&(unix.EPOLLIN|unix.EPOLLRDHUP) != 0 || broken) {
-		if s == &p.client {
+		switch {
+		case s == &p.client:
 			p.fromClient()
-		} else {
+		case p.phase == renewing:
+			p.renew()
+		default:
 			p.fromBackend()
 		}
 	}
@@ -186,7 +200,7 @@ func (p *pump) settle() {
 			p.loop.post(p.guarded(func() { p.fromTLS(false); p.settle() }))
 		}
 	}
-	if p.phase == relaying && !p.backend.eof && !p.waits && len(p.client.out) == 0 {
+	if p.phase == renewing || p.phase == relaying && !p.backend.eof && !p.waits && len(p.client.out) == 0 {
 		backend |= unix.EPOLLIN
 	}
 	if len(p.client.out) > 0 {

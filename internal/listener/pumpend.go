@@ -66,23 +66,13 @@ func (p *pump) linger() {
 	p.settle()
 }
 
-// leave ends the session of a client that has said goodbye, and lets its backend wait for another.
-func (p *pump) leave() {
-	if p.waits || p.drains || len(p.held) > 0 || len(p.backend.out) > 0 || !p.x.answers.atBoundary() {
-		p.bury()
-		return
-	}
-	fd, err := unix.FcntlInt(uintptr(p.backend.fd), unix.F_DUPFD_CLOEXEC, 0)
-	p.bury()
-	if err == nil {
-		p.x.handBack(fd)
-	}
-}
-
 // bury ends the session. Its sockets are closed at the end of the loop's turn.
 func (p *pump) bury() {
 	if p.phase == buried {
 		return
+	}
+	if p.phase == renewing {
+		p.x.srv.warm.coming(-1)
 	}
 	p.phase = buried
 	p.holdsNoMore()

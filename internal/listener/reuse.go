@@ -2,8 +2,6 @@ package listener
 
 import (
 	"bytes"
-	"net"
-	"os"
 	"time"
 )
 
@@ -55,18 +53,19 @@ func (x *session) keeps() bool {
 		!x.suspect.muted.Load() && s.drain.Load() == nil && s.cfg.Reuse()
 }
 
-// handBack has the backend of a session that has just ended made as new, to wait for its next client; fd is a descriptor of it that belongs
-// to nobody else. It is called once nothing of the session can reach the backend any more, cancel requests included: the session is
-// forgotten.
+// A backend is made as new as soon as its client has left, on the loop that carried the session (renew) or by a goroutine (handBack). Both
+// begin once nothing of the session can reach the backend any more, cancel requests included: the session is forgotten.
+
+const asNew = "DISCARD ALL"
+
+// mayReturn says, of a session that is forgotten, whether its backend is still as its client left it.
+func (x *session) mayReturn() bool { return x.ended.Load() == nil && x.suspect.begun.Load() == 0 }
+
+// handBack has the backend wait for its next client; fd is a descriptor of it that belongs to nobody else.
 func (x *session) handBack(fd int) {
 	b, w := x.warm, &x.srv.warm
-	f := os.NewFile(uintptr(fd), "backend")
-	conn, err := net.FileConn(f)
-	_ = f.Close()
-	if err != nil {
-		return
-	}
-	if x.ended.Load() != nil || x.suspect.begun.Load() > 0 {
+	conn := &bareConn{fd: fd}
+	if !x.mayReturn() {
 		_ = conn.Close()
 		return
 	}
@@ -74,12 +73,67 @@ func (x *session) handBack(fd int) {
 	w.coming(1)
 	x.srv.wg.Go(func() {
 		defer w.coming(-1)
-		if err := b.ask("DISCARD ALL"); err != nil {
+		if err := b.ask(asNew); err != nil {
 			w.drop(b, "not as new")
 			return
 		}
 		w.put(b)
 	})
+}
+
+// leave has the backend of a client that has said goodbye made as new, and ends the session.
+func (p *pump) leave() {
+	if p.waits || p.drains || len(p.held) > 0 || len(p.backend.out) > 0 || !p.x.answers.atBoundary() {
+		p.bury()
+		return
+	}
+	p.x.forget()
+	question := appendMessage(nil, 'Q', appendCString(nil, asNew))
+	if !p.x.mayReturn() {
+		p.bury()
+		return
+	}
+	if n, err := put(p.backend.fd, question); err != nil || n < len(question) {
+		p.bury()
+		return
+	}
+	p.phase = renewing
+	p.x.srv.warm.coming(1)
+	p.ends = p.after(warmAsk, p.notAsNew)
+}
+
+// renew reads the answer, and lets the backend wait for its next client.
+func (p *pump) renew() {
+	n, err := receive(p.backend.fd, p.loop.buf)
+	if wouldWait(err) {
+		return
+	}
+	p.held = append(p.held, p.loop.buf[:n]...)
+	whole, expected := answeredIdle(p.held)
+	switch {
+	case n == 0, err != nil, !expected, len(p.held) > maxControl:
+		p.notAsNew()
+	case whole:
+		b := p.x.warm
+		b.conn, b.used = &bareConn{fd: p.release()}, true
+		p.bury()
+		p.x.srv.warm.put(b)
+	}
+}
+
+func (p *pump) notAsNew() {
+	if p.phase == renewing {
+		p.x.srv.warm.dropped("not as new")
+		p.bury()
+	}
+}
+
+// release takes the backend's socket off the loop and returns it: it is not closed with the session.
+func (p *pump) release() (fd int) {
+	p.list(&p.backend, 0)
+	fd = p.backend.fd
+	p.loop.sides[fd], p.backend.fd = nil, -1
+	return fd
 }
 
 // needsNoOthers says that a statement may be one that needs a database without other sessions. Where it is written so that it is not

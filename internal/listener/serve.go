@@ -33,6 +33,7 @@ type client struct {
 	until    time.Time     // the client's own time is over
 	entering entering
 	counted  bool // counted as a session of its address
+	withNext []byte // that it is authenticated: sent with what follows, greeting or refusal, so that it is woken once
 	unhook   func() bool
 	carried  bool // the session is open, and gives back at its end what the client was counted under
 }
@@ -243,6 +244,10 @@ func negotiateVersion(start *startup) []byte {
 
 // send writes to the client.
 func (c *client) send(b []byte) error {
+	if len(c.withNext) > 0 {
+		b = append(c.withNext, b...)
+		c.withNext = nil
+	}
 	_, err := c.conn.Write(b)
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -271,15 +272,20 @@ func (w *warm) dropAll(list []*backend, why string) {
 
 // drop ends a backend as a client would.
 func (w *warm) drop(b *backend, why string) {
+	w.dropped(why)
+	_ = b.conn.SetDeadline(time.Now().Add(warmAsk))
+	_, _ = b.conn.Write(appendMessage(nil, 'X', nil))
+	_ = b.conn.Close()
+}
+
+// dropped counts one.
+func (w *warm) dropped(why string) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.counts.Dropped == nil {
 		w.counts.Dropped = make(map[string]uint64)
 	}
 	w.counts.Dropped[why]++
-	w.mu.Unlock()
-	_ = b.conn.SetDeadline(time.Now().Add(warmAsk))
-	_, _ = b.conn.Write(appendMessage(nil, 'X', nil))
-	_ = b.conn.Close()
 }
 
 // wanted is told of a login of that kind. Two that follow each other closely are taken for the sign of a third.
@@ -365,19 +371,41 @@ func (b *backend) ask(query string) error {
 	if _, err := b.conn.Write(appendMessage(nil, 'Q', appendCString(nil, query))); err != nil {
 		return err
 	}
-	in := bufio.NewReaderSize(b.conn, 256)
-	for {
-		typ, body, err := readMessage(in, maxControl)
-		switch {
-		case err != nil:
+	var answer []byte
+	for piece := make([]byte, 256); ; {
+		n, err := b.conn.Read(piece)
+		if err != nil {
 			return err
-		case typ == 'Z' && in.Buffered() == 0 && bytes.Equal(body, []byte{'I'}):
+		}
+		answer = append(answer, piece[:n]...)
+		switch whole, expected := answeredIdle(answer); {
+		case !expected, len(answer) > maxControl:
+			return errors.New("unexpected answer")
+		case whole:
 			return nil
-		case typ == 'C', typ == 'I', typ == 'S', typ == 'N', typ == 'A':
-		default:
-			return errors.New("unexpected answer " + string(typ))
 		}
 	}
+}
+
+// answeredIdle looks at the answer to a query without rows: whether it is whole, with the session idle and nothing said behind it, and
+// whether there is nothing in it that does not belong there.
+func answeredIdle(b []byte) (whole, expected bool) {
+	for len(b) >= 5 {
+		n := int(binary.BigEndian.Uint32(b[1:])) + 1
+		switch {
+		case n < 5 || n > maxControl:
+			return false, false
+		case len(b) < n:
+			return false, true
+		case b[0] == 'Z':
+			ok := len(b) == n && string(b[5:n]) == "I"
+			return ok, ok
+		case bytes.IndexByte([]byte("CISNA"), b[0]) < 0:
+			return false, false
+		}
+		b = b[n:]
+	}
+	return false, true
 }
 
 // copy is the greeting for one client.
