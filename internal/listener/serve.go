@@ -32,7 +32,7 @@ type client struct {
 	maxLag   time.Duration // by how much the copy may be behind; 0: any
 	until    time.Time     // the client's own time is over
 	entering entering
-	counted  bool // counted as a session of its address
+	counted  bool   // counted as a session of its address
 	withNext []byte // that it is authenticated: sent with what follows, greeting or refusal, so that it is woken once
 	unhook   func() bool
 	carried  bool // the session is open, and gives back at its end what the client was counted under
