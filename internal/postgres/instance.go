@@ -32,9 +32,10 @@ type Instance struct {
 	log  *slog.Logger
 	main *session // observation and settings
 	auth *session // Verifier, so that a login never waits behind an observation
-	repl *session // IDENTIFY_SYSTEM
+	repl *session // IDENTIFY_SYSTEM; open only where that may say something new
 	wal  *session // CurrentFlush, for which a client waits
 
+	replays  atomic.Pointer[replayed]
 	logMarks atomic.Pointer[map[string]int64] // how long the logs were before the last start
 }
 

@@ -77,7 +77,8 @@ SELECT r.yes,
        s.setting, coalesce(s.sourcefile, ''),
        pg_conf_load_time(), pg_postmaster_start_time(),
        current_setting('server_version_num')::int,
-       (SELECT count(*)::int FROM pg_stat_activity WHERE wait_event_type = 'IPC' AND wait_event = 'SyncRep')
+       (SELECT count(*)::int FROM pg_stat_activity WHERE wait_event_type = 'IPC' AND wait_event = 'SyncRep'),
+       CASE WHEN NOT r.yes THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint ELSE 0 END
 FROM pg_settings s, (SELECT pg_is_in_recovery() AS yes) r
 WHERE s.name = 'synchronous_standby_names'`
 
@@ -112,20 +113,41 @@ func (i *Instance) Observe(ctx context.Context) (Observation, error) {
 	if err != nil {
 		return Observation{}, fmt.Errorf("observe PostgreSQL: %w", err)
 	}
-	p, err := i.identify(ctx)
-	if err != nil {
-		return Observation{}, fmt.Errorf("observe PostgreSQL: %w", err)
+	if !o.InRecovery {
+		i.repl.rest()
+		return o, nil
 	}
-	o.Timeline = p.Timeline
-	if o.InRecovery {
-		o.Flush = max(o.Receive, o.Replay)
+	o.Flush = max(o.Receive, o.Replay)
+	if o.Timeline, err = i.replayTimeline(ctx, o); err != nil {
+		return Observation{}, fmt.Errorf("observe PostgreSQL: %w", err)
 	}
 	return o, nil
 }
 
+// replayTimeline is the one that a standby replays. While it streams on the one that it was last known to replay it cannot be another: what
+// it replays is never newer than what it receives, and never older than before.
+func (i *Instance) replayTimeline(ctx context.Context, o Observation) (ag.Timeline, error) {
+	known := i.replays.Load()
+	if w := o.WalReceiver; known != nil && w != nil && w.Status == "streaming" && w.ReceivedTLI == known.timeline && o.PostmasterStart.Equal(known.of) {
+		i.repl.rest()
+		return known.timeline, nil
+	}
+	p, err := i.identify(ctx)
+	if err == nil {
+		i.replays.Store(&replayed{p.Timeline, o.PostmasterStart})
+	}
+	return p.Timeline, err
+}
+
+// replayed is the timeline that a server replayed when it was last asked.
+type replayed struct {
+	timeline ag.Timeline
+	of       time.Time // its start
+}
+
 func (o *Observation) scanServer(row pgx.Row) error {
 	return row.Scan(&o.InRecovery, lsn(&o.Receive), lsn(&o.Replay), lsn(&o.Insert), lsn(&o.Flush), &o.ReplayPaused,
-		&o.SyncNames, &o.SyncSource, &o.ConfLoadTime, &o.PostmasterStart, &o.ServerVersion, &o.SyncRepWaiters)
+		&o.SyncNames, &o.SyncSource, &o.ConfLoadTime, &o.PostmasterStart, &o.ServerVersion, &o.SyncRepWaiters, &o.Timeline)
 }
 
 func (o *Observation) scanWalReceiver(rows pgx.Rows) error {

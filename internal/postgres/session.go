@@ -103,7 +103,8 @@ func newSession(i *Instance) *session {
 	return &session{turn: make(chan struct{}, 1), open: func(ctx context.Context) (*pgx.Conn, error) { return i.connect(ctx, nil) }}
 }
 
-// newReplSession is for IDENTIFY_SYSTEM: the only thing that tells a standby's replay timeline.
+// newReplSession is for IDENTIFY_SYSTEM: the only thing that tells a standby's replay timeline. It is a walsender, which the server wakes
+// whenever it has flushed WAL or replayed some, at each commit: so it is not kept open where it has nothing new to say (rest).
 func newReplSession(i *Instance) *session {
 	return &session{turn: make(chan struct{}, 1), open: func(ctx context.Context) (*pgx.Conn, error) {
 		return i.connect(ctx, func(c *pgx.ConnConfig) {
@@ -162,6 +163,20 @@ func (s *session) close() error {
 		return fmt.Errorf("close the session: %w", err)
 	}
 	return nil
+}
+
+// rest ends the session if nobody uses it; the next do opens it again.
+func (s *session) rest() {
+	select {
+	case s.turn <- struct{}{}:
+	default:
+		return
+	}
+	defer func() { <-s.turn }()
+	if s.conn != nil {
+		closeConn(s.conn)
+		s.conn = nil
+	}
 }
 
 // exec runs one command in the main session.
