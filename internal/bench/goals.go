@@ -22,7 +22,7 @@ type Goal struct {
 	Goal   float64 `json:"goal"`
 	Better string  `json:"better"` // lower or higher; stated: the figure is printed beside the others and has no goal
 	Unit   string  `json:"unit"`
-	Ratio  bool    `json:"ratio,omitempty"` // met as soon as the interval includes the goal
+	Ratio  bool    `json:"ratio,omitempty"` // "not slower than": refuted only by an interval that excludes the goal
 	What   string  `json:"what"`            // a sentence for the documentation
 }
 
@@ -54,8 +54,8 @@ func parseGoals(text []byte) ([]Goal, error) {
 	return goals, nil
 }
 
-// met judges a figure by its middle; a ratio by the side of its interval that speaks for it, since "never slower" is refuted
-// only by an interval that excludes it.
+// met judges a figure by its middle; where the goal is not to be slower than something else, by the side of its interval that speaks for
+// it, since that is refuted only by an interval that excludes it.
 func (g Goal) met(f Figure) bool {
 	v := f.Measured
 	lower := g.Better == "lower"
