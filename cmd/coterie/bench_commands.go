@@ -174,7 +174,7 @@ func benchRead() *cobra.Command {
 	var o experiment.ReadOptions
 	c := &cobra.Command{
 		Use: "read", Short: "How long one client takes to read many rows, as text, binary and COPY", Args: args(0, "no arguments"),
-		Long: `Reads all rows of a table by one client, from the primary and from a secondary; with --client-at, from that node and from the others. As root, a
+		Long: `Reads all rows of TPC-C's table customer by one client, from the primary and from a secondary; with --client-at, from that node and from the others. As root, a
 lab's table that is larger than a quarter of shared_buffers is read cold, with the servers' files dropped from the page cache, and then warm.` + targetHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.sizes(c, "rows"); err != nil {
@@ -184,7 +184,7 @@ lab's table that is larger than a quarter of shared_buffers is read cold, with t
 			if f.preset == presetPublished {
 				o.Rows, n.memory = experiment.PublishedRows, publishedMemory
 			}
-			n.bytes = loaded(o.Rows * workload.RowBytes)
+			n.bytes = loaded(o.Rows * workload.CustomerBytes)
 			o.Formats = []workload.Format{workload.Text, workload.Binary, workload.Copy}
 			return f.measureAll(c, "Reading rows", []stageOf{{n, []piece{{
 				"read", "Reading rows", "How long does one client take to read so many rows?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) { return b.Read(ctx, o) },

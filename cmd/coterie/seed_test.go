@@ -66,3 +66,17 @@ func TestBestSource(t *testing.T) {
 		}
 	}
 }
+
+// A limited copy does not make writes wait that wait for it.
+func TestSpreads(t *testing.T) {
+	open, shut := &ag.Routes{Primary: "a", WriteOpen: true}, &ag.Routes{Primary: "a"}
+	for _, tt := range []struct {
+		limit int64
+		r     *ag.Routes
+		want  bool
+	}{{0, open, false}, {1, open, true}, {1, shut, false}, {1, nil, false}} {
+		if got := spreads(tt.limit, tt.r); got != tt.want {
+			t.Errorf("limit %d, %+v: %v", tt.limit, tt.r, got)
+		}
+	}
+}

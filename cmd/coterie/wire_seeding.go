@@ -77,7 +77,7 @@ func (s *seeder) attempt(ctx context.Context, from, leader ag.Replica, e ag.Epoc
 	return seeding.Run(ctx, seeding.Options{
 		Dial: dial(from), Anchor: anchor,
 		Member: n.self, Epoch: e, Target: n.pg.Config().PGData, StateDir: n.layout.State(), From: w.From,
-		Compression: me.Options.SeedCompression, Spread: me.Options.SeedMaxRate > 0,
+		Compression: me.Options.SeedCompression, Spread: spreads(me.Options.SeedMaxRate, n.sessions.routes.Load()),
 		MaxRate: func() int64 {
 			me, _ := n.replica(n.self) // as it is now: the rate may be changed while a copy is made
 			return me.Options.SeedMaxRate
@@ -92,6 +92,10 @@ func (s *seeder) attempt(ctx context.Context, from, leader ag.Replica, e ag.Epoc
 		Progress:  show,
 	})
 }
+
+// spreads says whether a copy is to begin with a checkpoint that takes its time, most of checkpoint_timeout. A limited copy is to leave the
+// source to its work; where nobody can write there is none, and it may be this copy for which writes wait.
+func spreads(limit int64, r *ag.Routes) bool { return limit > 0 && r != nil && r.WriteOpen }
 
 // chooseSource says from whom a copy is made: from the primary, unless a healthy secondary has a higher BACKUP_PRIORITY, or the last
 // attempt was from one and failed.

@@ -162,10 +162,22 @@ func (c *chaos) progress(t *testing.T, n int) {
 	c.await(t, "operations succeed", func(lab.Status) bool { return c.load.Done() >= want })
 }
 
-// seesBrokenProtection takes from a primary what makes its acknowledgements true, as demo-broken does, and kills it: the ledger and the
-// registers must both notice, or they prove nothing.
+// seesBrokenProtection has the ledger and the registers notice what a primary without protection loses: else they prove nothing. On a busy
+// machine the agent may be sooner than the clients, and fence the primary before anything was acknowledged wrongly.
 func (c *chaos) seesBrokenProtection(t *testing.T, seed uint64) {
-	c.begin(t, seed)
+	const tries = 5
+	for try := range uint64(tries) {
+		if c.breakProtection(t, seed, try) {
+			return
+		}
+	}
+	t.Fatalf("protection was off %d times, and the judges saw nothing: they prove nothing", tries)
+}
+
+// breakProtection takes from a primary what makes its acknowledgements true, as demo-broken does, and kills it. It tells whether rows were
+// lost and registers violated.
+func (c *chaos) breakProtection(t *testing.T, seed, try uint64) (seen bool) {
+	c.begin(t, seed+try)
 	was := c.ready(t)
 	old := *was.Primary
 	for _, p := range c.walsenders(old) {
@@ -199,12 +211,9 @@ func (c *chaos) seesBrokenProtection(t *testing.T, seed uint64) {
 	}
 	history, _ := c.load.History()
 	bad, undecided := register.Check(history, judging)
-	if v.Lost == 0 || len(bad) == 0 {
-		t.Fatalf("protection was off, and the judges saw %d rows lost and %d registers violated (%d undecided): they prove nothing", v.Lost, len(bad), undecided)
-	}
-	c.say(t, "without protection, as it must be: %d rows lost, %d registers violated of %d operations", v.Lost, len(bad), len(history))
+	c.say(t, "without protection, as it must be: %d rows lost, %d registers violated of %d operations (%d undecided)", v.Lost, len(bad), len(history), undecided)
 	_ = c.ledger.Close()
-	if c.ledger, err = bench.OpenLedger(filepath.Join(filepath.Dir(c.Dir()), "ledger of the protected group")); err != nil {
+	if c.ledger, err = bench.OpenLedger(filepath.Join(filepath.Dir(c.Dir()), fmt.Sprintf("ledger after %d", try))); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Start(old); err != nil {
@@ -212,6 +221,7 @@ func (c *chaos) seesBrokenProtection(t *testing.T, seed uint64) {
 	}
 	c.ready(t)
 	c.write(t)
+	return v.Lost > 0 && len(bad) > 0
 }
 
 // judgeAll compares what clients were told with what is there.

@@ -32,7 +32,7 @@ const (
 func (b *Bed) Read(ctx context.Context, o ReadOptions) (report.Experiment, error) {
 	e := report.Experiment{
 		Name: "read", Title: "Reading rows", Question: fmt.Sprintf("How long does one client take to read %s rows?", thousands(o.Rows)), Scaled: !b.Published,
-		Conditions: b.conditions("one client, rows of about 220 bytes"),
+		Conditions: b.conditions("one client, rows of TPC-C's table customer, about 560 bytes"),
 	}
 	if err := method.MustBeCapped(e.Name, !b.Published || b.Small || b.Apart || b.Group == nil); err != nil {
 		return e, err
@@ -42,7 +42,7 @@ func (b *Bed) Read(ctx context.Context, o ReadOptions) (report.Experiment, error
 		return e, err
 	}
 	defer end()
-	if err := b.routingData(ctx, &RoutingOptions{Rows: o.Rows}); err != nil {
+	if err := b.customers(ctx, o.Rows); err != nil {
 		return e, err
 	}
 	temperatures, note, err := b.temperatures(ctx)
@@ -78,13 +78,26 @@ func (b *Bed) Read(ctx context.Context, o ReadOptions) (report.Experiment, error
 	return e, b.readReport(&e, o, arms, temperatures, samples)
 }
 
+// customers makes the table that is read, and waits until every reader can see it.
+func (b *Bed) customers(ctx context.Context, rows int) error {
+	write := b.A
+	if b.Group != nil {
+		write = b.Group.ReadWrite()
+	}
+	b.Progress.Say("loading %d rows", rows)
+	if _, err := workload.LoadCustomers(ctx, write, rows, nil); err != nil {
+		return err
+	}
+	return b.replayed(ctx, "select count(*)::float8 from coterie_bench.customer", float64(rows))
+}
+
 func (b *Bed) readOnce(ctx context.Context, o ReadOptions, a arm, f workload.Format, t temperature) (method.Result, error) {
 	if t == cold {
 		if err := b.Chill(ctx); err != nil {
 			return method.Result{}, err
 		}
 	}
-	q := workload.Query{DSN: a.dsn, SQL: fmt.Sprintf("select * from coterie_bench.rows where id <= %d", o.Rows), Format: f, Timeout: 10 * time.Minute, Dial: b.Dial}
+	q := workload.Query{DSN: a.dsn, SQL: fmt.Sprintf("select * from coterie_bench.customer limit %d", o.Rows), Format: f, Timeout: 10 * time.Minute, Dial: b.Dial}
 	r, err := method.Run(ctx, method.Load{Iterations: 1}, q.Worker)
 	if err == nil && r.Rows != int64(o.Rows) {
 		err = fmt.Errorf("%d rows of %d came: %v", r.Rows, o.Rows, r.Errors)
@@ -98,7 +111,7 @@ func (b *Bed) temperatures(ctx context.Context) (all []temperature, note string,
 		return []temperature{warm}, "", nil
 	}
 	large, err := ask[bool](ctx, b.Group.ReadWrite(),
-		"select pg_relation_size('coterie_bench.rows') > setting::int8 * current_setting('block_size')::int8 / 4 from pg_settings where name = 'shared_buffers'")
+		"select pg_relation_size('coterie_bench.customer') > setting::int8 * current_setting('block_size')::int8 / 4 from pg_settings where name = 'shared_buffers'")
 	if err != nil {
 		return nil, "", err
 	}
