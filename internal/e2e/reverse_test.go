@@ -40,10 +40,10 @@ func TestEndToEndReverse(t *testing.T) {
 	if log := g.log(closed, "agent.log"); !strings.Contains(log, "a member cannot dial this node: this node dials it") {
 		t.Errorf("the closed node dials nobody:\n%s", log)
 	}
-	stats, err := g.status(t, open)
-	if err != nil || !dialled(stats.Links) {
-		t.Errorf("%s has not dialled: %+v, %v", open, stats.Links, err)
-	}
+	g.await(t, open+" has dialled, and chosen a transport", func(lab.Status) bool {
+		stats, err := g.status(t, open)
+		return err == nil && dialled(stats.Links)
+	})
 
 	g.kill(t, closed)
 	g.newPrimary(t, s)
