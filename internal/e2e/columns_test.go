@@ -107,7 +107,12 @@ func (g *group) answered(t *testing.T, node, text string) (console.Result, error
 func (g *group) says(t *testing.T, node string, statements ...string) {
 	t.Helper()
 	for _, s := range statements {
-		if _, err := g.answered(t, node, s); err != nil {
+		_, err := g.answered(t, node, s)
+		for limit := time.Now().Add(patience); err != nil && strings.Contains(err.Error(), "no majority of the quorum answers") && time.Now().Before(limit); {
+			time.Sleep(100 * time.Millisecond) // its leader may have been what died last
+			_, err = g.answered(t, node, s)
+		}
+		if err != nil {
 			t.Fatalf("%s on %s: %v", s, node, err)
 		}
 	}
