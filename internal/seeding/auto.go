@@ -26,9 +26,6 @@ type chooser struct {
 	wire  int64 // and what they were on the wire
 	warm  int   // answers that came so far
 
-	longer bool  // those that were too close to be told apart are tried once more
-	again  []int // of these, what is left
-
 	learned string // the codec that the next attempt may begin with, if this one is interrupted; "": not known
 	shrinks bool   // by the first candidate, so much that none is not tried
 	round   int    // counts the changes of codec: answers are asked for long before they come
@@ -38,16 +35,14 @@ type chooser struct {
 
 // candidates are tried in this order. The first two tell which side is the limit: if the tighter one is faster it is the link,
 // and one tighter still is tried; else it is the processors, and none at all is tried, unless the data shrink so well that to encrypt
-// and send the rest of them costs more than to pack them, on any machine. What short trials do not tell apart is tried again, for longer.
+// and send the rest of them costs more than to pack them, on any machine.
 var candidates = []codec{{kind: codecMinLZ}, {codecZstd, 1}, {codecZstd, 2}, {codecNone, 0}}
 
 const (
 	trialBytes = 32 << 20               // of files, at least, per candidate: what comes in a few hundredths of a second is chance
 	trialTime  = 400 * time.Millisecond // and at most this long, once something came
-	closeBy    = 1.25                   // and less between two rates is as likely chance
-	longerBy   = 4                      // so long are the trials that decide then
 	steadyMin  = 512 << 20              // bytes between trials
-	steadyTime = time.Minute            // and at least this long: the trials take some seconds
+	steadyTime = 20 * time.Second       // and at least this long
 	warmUp     = 16                     // answers from connections that have to find the link's speed first
 	shrinksBy  = 4                      // and more: not sent as they are
 	nearLimit  = 0.8                    // and more of what may come: no other codec brings more
@@ -69,7 +64,6 @@ func newChooser(option string, limit func() int64) (*chooser, error) {
 
 func (c *chooser) begin() {
 	c.trial, c.rates, c.tried = 0, make([]float64, len(candidates)), c.limit()
-	c.longer, c.again = false, nil
 	c.use(candidates[0])
 }
 
@@ -166,7 +160,7 @@ func (c *chooser) count(n, wire, round int, now time.Time) {
 		}
 		return
 	}
-	if need := c.effort(); c.bytes < need*trialBytes && took < time.Duration(need)*trialTime || c.bytes < 4*chunkSize {
+	if c.bytes < trialBytes && took < trialTime || c.bytes < 4*chunkSize {
 		return
 	}
 	c.rates[c.trial] = float64(c.bytes) / max(took.Seconds(), 1e-3)
@@ -183,59 +177,18 @@ func (c *chooser) count(n, wire, round int, now time.Time) {
 	c.settle()
 }
 
-// effort is how many times as long as the first ones this trial is.
-func (c *chooser) effort() int64 {
-	if c.longer {
-		return longerBy
-	}
-	return 1
-}
-
 // following is the candidate to be tried after this one.
 func (c *chooser) following() int {
-	if limit := float64(c.limit()); limit > 0 && c.rates[c.trial] >= nearLimit*limit {
-		return len(candidates)
-	}
-	if !c.longer {
-		if next := c.untried(); next < len(candidates) {
-			return next
-		}
-		c.longer, c.again = true, c.close()
-	}
-	if len(c.again) == 0 {
-		return len(candidates)
-	}
-	next := c.again[0]
-	c.again = c.again[1:]
-	return next
-}
-
-// untried is the candidate after this one in the first trials. Which side is the limit may not show; then both ways are gone.
-func (c *chooser) untried() int {
-	link, processors := c.rates[1]*closeBy > c.rates[0], c.rates[0]*closeBy > c.rates[1] // perhaps
+	linkBound, limit := c.rates[1] > c.rates[0], float64(c.limit())
 	switch {
-	case c.trial == 0:
-		return 1
-	case c.trial == 1 && link:
-		return 2
-	case c.trial < 3 && processors && !c.shrinks:
+	case limit > 0 && c.rates[c.trial] >= nearLimit*limit:
+		return len(candidates)
+	case c.trial == 0, c.trial == 1 && linkBound:
+		return c.trial + 1
+	case c.trial == 1 && !c.shrinks:
 		return 3
 	}
 	return len(candidates)
-}
-
-// close are the candidates that short trials do not tell from the best one; nil: there is none but it.
-func (c *chooser) close() (all []int) {
-	most := slices.Max(c.rates)
-	for i, r := range c.rates {
-		if r*closeBy > most {
-			all = append(all, i)
-		}
-	}
-	if len(all) == 1 {
-		return nil
-	}
-	return all
 }
 
 // best is the first of the candidates tried so far that none beats clearly.
