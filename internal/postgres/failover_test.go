@@ -46,6 +46,7 @@ func TestFailover(t *testing.T) {
 	s.streams(p)
 	third.streams(p)
 	sub(t, "secondary", func(t *testing.T) { testSecondary(t, p, s) }, p, s)
+	sub(t, "idle walsenders", func(t *testing.T) { testIdleWalsenders(t, p, s) }, p, s)
 	sub(t, "conflicts", func(t *testing.T) { testConflicts(t, p, s) }, p, s)
 	sub(t, "replay behind", func(t *testing.T) { testReplayBehind(t, p, s) }, p, s)
 	sub(t, "torn", func(t *testing.T) { testTorn(t, p, s) }, p, s)
@@ -192,6 +193,25 @@ func testConflicts(t *testing.T, p, s *server) {
 	}
 	if v, _ := autoConfValue(read(t, s.autoConf()), "max_standby_streaming_delay"); v != "-1" {
 		t.Errorf("max_standby_streaming_delay is %q, the administrator had set -1", v)
+	}
+}
+
+// testIdleWalsenders: what asks for the timeline is a walsender, which every commit would wake; it is there only while the answer may be new.
+func testIdleWalsenders(t *testing.T, p, s *server) {
+	for _, x := range []*server{p, s} {
+		want := x.observe().Timeline
+		if at, err := x.identify(t.Context()); err != nil || at.Timeline != want { // opens it
+			t.Errorf("timeline %d was observed, and %s, %v is said", want, at, err)
+		}
+		x.waitFor("the session to end", func(context.Context) error {
+			if got := x.observe().Timeline; got != want {
+				return fmt.Errorf("timeline %d, it was %d", got, want)
+			}
+			if n := x.value("SELECT count(*)::text FROM pg_stat_activity WHERE backend_type = 'walsender' AND application_name = '" + SessionName + "'"); n != "0" {
+				return fmt.Errorf("%s walsenders of the agent's own", n)
+			}
+			return nil
+		})
 	}
 }
 
