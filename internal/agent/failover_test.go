@@ -211,13 +211,13 @@ func TestTaskEndsWithItsEpoch(t *testing.T) {
 			s := l.Record.Snapshot().Record.State
 			return len(s.V) == 1 && s.K == 1 && l.Node("c").State().Seeds == 1 && l.leads("a")
 		})
-		l.Node("c").Stall("seed", false) // the one under way hangs on
 		l.Isolate("a", true)
 		l.wait("b has the rights", 20*time.Second, func() bool {
 			e := l.Record.Snapshot().Record.Epoch
 			return e.Leader == "b" && e.Phase == ag.PhaseLead
 		})
 		l.wait("c seeds from the new primary", 5*time.Second, func() bool { return l.Node("c").State().Seeds > 1 })
+		l.Node("c").Stall("seed", false)
 		l.Isolate("a", false)
 		l.formed("b", time.Minute)
 	})
