@@ -179,6 +179,7 @@ func TestStrictBarrier(t *testing.T) {
 	var strict atomic.Bool
 	strict.Store(true)
 	g := p.group(t, func(c *Config) { c.GateHold, c.Strict = 500*time.Millisecond, strict.Load })
+	patient := p.group(t, func(c *Config) { c.GateHold, c.Strict = time.Minute, strict.Load })
 	p.reset(t)
 	p.primary.sql(t, `create or replace function hush() returns text language sql as $$ select set_config('client_min' || '_messages', 'error', false) $$`)
 	out := cut{prepare: []string{"select hush()"}, sql: insert, do: superuserCancel}
@@ -196,7 +197,7 @@ func TestStrictBarrier(t *testing.T) {
 		t.Errorf("synchronous_commit=local under STRICT: %v", err)
 	}
 	p.reset(t)
-	conn = g.mustDial(g.rw, "user=postgres synchronous_commit=on")
+	conn = patient.mustDial(patient.rw, "user=postgres synchronous_commit=on")
 	for i := range 20 {
 		sqlOn(t, conn, fmt.Sprintf("insert into acks values (%d)", i))
 		if !p.confirmed(t) {

@@ -73,7 +73,7 @@ func (x *session) handBack(fd int) {
 	w.coming(1)
 	x.srv.wg.Go(func() {
 		defer w.coming(-1)
-		if err := b.ask(asNew); err != nil {
+		if err := b.ask(asNew, w.answer); err != nil {
 			w.drop(b, "not as new")
 			return
 		}
@@ -99,7 +99,7 @@ func (p *pump) leave() {
 	}
 	p.phase = renewing
 	p.x.srv.warm.coming(1)
-	p.ends = p.after(warmAsk, p.notAsNew)
+	p.ends = p.after(p.x.srv.warm.answer, p.notAsNew)
 }
 
 // renew reads the answer, and lets the backend wait for its next client.

@@ -86,7 +86,7 @@ func New(cfg Config) (*Server, error) {
 		closed:     make(chan struct{}),
 		starting:   make(chan struct{}, full.Limits.Starting),
 	}
-	s.warm.srv = s
+	s.warm.srv, s.warm.unused, s.warm.answer = s, warmIdle, warmAsk
 	s.SetRules(full.Rules)
 	s.flushed.question, s.flushed.run = full.FlushLSN, s.wg.Go
 	s.leads.question = func(ctx context.Context) (struct{}, error) { return struct{}{}, full.Confirm(ctx) }

@@ -66,7 +66,9 @@ type backend struct {
 
 // warm keeps backends that wait for a client.
 type warm struct {
-	srv *Server
+	srv    *Server
+	unused time.Duration // for so long one waits: warmIdle
+	answer time.Duration // for so long a server may think: warmAsk
 
 	mu         sync.Mutex
 	closed     bool                  // guarded by mu, as all below
@@ -98,7 +100,7 @@ func (c *client) lease(ctx context.Context, r route) *backend {
 	w.mu.Lock()
 	generation := w.generation
 	w.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, warmAsk)
+	ctx, cancel := context.WithTimeout(ctx, w.answer)
 	defer cancel()
 	m, err := c.srv.cfg.Mark(ctx, c.start.user, c.start.database)
 	if err != nil {
@@ -142,7 +144,7 @@ func (w *warm) take(want *backend) *backend {
 			w.drop(b, "gone")
 			continue
 		}
-		if time.Since(b.since) > warmFresh && !b.wake() {
+		if time.Since(b.since) > warmFresh && !b.wake(w.answer) {
 			w.drop(b, "gone")
 			continue
 		}
@@ -212,7 +214,7 @@ func (w *warm) put(b *backend) {
 		w.idle[b.packet] = append(w.idle[b.packet], b)
 		w.size++
 		if w.sweeping == nil {
-			w.sweeping = time.AfterFunc(warmIdle/4, w.sweep)
+			w.sweeping = time.AfterFunc(w.unused/4, w.sweep)
 		}
 	}
 	w.mu.Unlock()
@@ -227,7 +229,7 @@ func (w *warm) sweep() {
 	var old []*backend
 	w.mu.Lock()
 	for packet, list := range w.idle {
-		n := slices.IndexFunc(list, func(b *backend) bool { return now.Sub(b.since) < warmIdle })
+		n := slices.IndexFunc(list, func(b *backend) bool { return now.Sub(b.since) < w.unused })
 		if n < 0 {
 			n = len(list)
 		}
@@ -236,7 +238,7 @@ func (w *warm) sweep() {
 	}
 	w.size -= len(old)
 	if w.sweeping = nil; w.size > 0 {
-		w.sweeping = time.AfterFunc(warmIdle/4, w.sweep)
+		w.sweeping = time.AfterFunc(w.unused/4, w.sweep)
 	}
 	w.mu.Unlock()
 	w.dropAll(old, "idle")
@@ -273,7 +275,7 @@ func (w *warm) dropAll(list []*backend, why string) {
 // drop ends a backend as a client would.
 func (w *warm) drop(b *backend, why string) {
 	w.dropped(why)
-	_ = b.conn.SetDeadline(time.Now().Add(warmAsk))
+	_ = b.conn.SetDeadline(time.Now().Add(w.answer))
 	_, _ = b.conn.Write(appendMessage(nil, 'X', nil))
 	_ = b.conn.Close()
 }
@@ -295,7 +297,7 @@ func (w *warm) wanted(b *backend) {
 	last, known := w.seen[b.packet]
 	if !known && len(w.seen) >= warmKinds {
 		for p, at := range w.seen {
-			if now.Sub(at) > warmIdle {
+			if now.Sub(at) > w.unused {
 				delete(w.seen, p)
 			}
 		}
@@ -306,7 +308,7 @@ func (w *warm) wanted(b *backend) {
 	if known || len(w.seen) < warmKinds {
 		w.seen[b.packet] = now
 	}
-	ahead := known && now.Sub(last) < warmIdle && !w.closed && b.generation == w.generation && !w.opening[b.packet] &&
+	ahead := known && now.Sub(last) < w.unused && !w.closed && b.generation == w.generation && !w.opening[b.packet] &&
 		len(w.idle[b.packet]) < w.srv.cfg.Limits.WarmAhead && w.size < w.srv.cfg.Limits.Warm
 	if ahead {
 		w.opening[b.packet] = true
@@ -362,11 +364,11 @@ func (b *backend) open(s *Server) error {
 }
 
 // wake lets the server answer an empty query, as if the session had just become idle.
-func (b *backend) wake() bool { return b.ask("") == nil }
+func (b *backend) wake(within time.Duration) bool { return b.ask("", within) == nil }
 
 // ask sends a query without rows and reads its answer.
-func (b *backend) ask(query string) error {
-	_ = b.conn.SetDeadline(time.Now().Add(warmAsk))
+func (b *backend) ask(query string, within time.Duration) error {
+	_ = b.conn.SetDeadline(time.Now().Add(within))
 	defer func() { _ = b.conn.SetDeadline(time.Time{}) }()
 	if _, err := b.conn.Write(appendMessage(nil, 'Q', appendCString(nil, query))); err != nil {
 		return err

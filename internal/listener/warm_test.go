@@ -38,6 +38,7 @@ func warmGroup(t *testing.T, reuse *atomic.Bool, change func(*Config)) *group {
 			change(c)
 		}
 	})
+	g.srv.warm.unused, g.srv.warm.answer = 4*warmIdle, time.Minute // a busy machine is no reason to lose one
 	return g
 }
 
@@ -168,7 +169,7 @@ func TestBackendIsOpenedAhead(t *testing.T) {
 	g.srv.warm.mu.Lock()
 	for _, list := range g.srv.warm.idle {
 		for _, b := range list {
-			b.since = b.since.Add(-warmIdle)
+			b.since = b.since.Add(-g.srv.warm.unused)
 		}
 	}
 	g.srv.warm.mu.Unlock()
@@ -342,6 +343,7 @@ func TestSetRoleOfTheRole(t *testing.T) {
 // DROP, ALTER and CREATE DATABASE want a database without other sessions, from wherever they come.
 func TestDropDatabaseUnderWarmBackends(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
+	g.srv.warm.unused = warmIdle
 	g.role("warm", "login")
 	for name, drop := range map[string]func(){
 		"by the listener": func() { g.visit("user=postgres", func(c *pgx.Conn) { mustExec(t, c, " Drop  Database gone") }) },
