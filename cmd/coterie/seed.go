@@ -113,7 +113,7 @@ func (o *seedFlags) follow(c *cobra.Command, cl *api.Client, op seeding.Operatio
 	}
 	lost, said := 0, ""
 	for !op.State.Ended() {
-		if line := seedLine(op); !o.json && line != said {
+		if line := seedLine(op); !o.json && line != said && line != "" {
 			said = line
 			if bar {
 				_, _ = fmt.Fprintf(out, "\r%s\x1b[K", line)
@@ -176,7 +176,7 @@ func seedLine(op seeding.Operation) string {
 	full := int(width * p.Done / max(p.Total, 1))
 	line := fmt.Sprintf("[%s%s] %5.1f %%  %s of %s", strings.Repeat("#", full), strings.Repeat(".", width-full), 100*float64(p.Done)/float64(p.Total), byteCount(p.Done), byteCount(p.Total))
 	if op.State == seeding.Seeding {
-		line += fmt.Sprintf("  wire %s (%.1fx)", byteCount(p.Wire), p.Ratio())
+		line += "  wire " + wireText(p)
 		if p.Same > 0 {
 			line += fmt.Sprintf("  there %s", byteCount(p.Same))
 		}
@@ -195,6 +195,18 @@ func seedLine(op seeding.Operation) string {
 	return line
 }
 
+// ratioFrom is how many bytes of files must have travelled for their ratio to those on the wire to say anything: questions and hashes travel
+// beside them.
+const ratioFrom = 1 << 20
+
+// wireText is what the network carried, with the ratio of what became of it.
+func wireText(p seeding.Progress) string {
+	if p.Done-p.Same < ratioFrom {
+		return byteCount(p.Wire)
+	}
+	return fmt.Sprintf("%s (%.1fx)", byteCount(p.Wire), p.Ratio())
+}
+
 // outcome says how it stands in the end, with the exit code for it.
 func (o *seedFlags) outcome(c *cobra.Command, op seeding.Operation) error {
 	name, p := o.req.Replica, op.Progress
@@ -204,8 +216,8 @@ func (o *seedFlags) outcome(c *cobra.Command, op seeding.Operation) error {
 		return reportDamage(c, name, *op.Report, took, o.json)
 	case o.json && (op.State == seeding.Completed || !op.State.Ended()):
 	case op.State == seeding.Completed:
-		say(c, "%s: copied from %s (%s) in %v: %s of files, %s of them were there, %s on the wire (%.1fx), %d attempts; codec %s", name, op.Source, op.Chosen, took,
-			byteCount(p.Total), byteCount(p.Same), byteCount(p.Wire), p.Ratio(), op.Attempts, p.Codec)
+		say(c, "%s: copied from %s (%s) in %v: %s of files, %s of them were there, on the wire %s, attempts: %d; codec %s", name, op.Source, op.Chosen, took,
+			byteCount(p.Total), byteCount(p.Same), wireText(p), op.Attempts, p.Codec)
 	case op.State == seeding.Cancelled && o.cancel:
 		say(c, "%s: cancelled; coterie seed %s goes on with what has arrived", name, name)
 	case op.State == seeding.Cancelled:

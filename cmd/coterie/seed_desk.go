@@ -171,7 +171,7 @@ func (d *desk) refusal(v *ag.View, req api.SeedRequest) error {
 	case self.Suspended:
 		return api.Refused(fmt.Sprintf("%s is suspended; coterie resume %s first", me, me))
 	case self.Options.NoSeeding:
-		return api.Refused(fmt.Sprintf("%s does not consent to being seeded; there: GRANT CREATE ANY DATABASE", me))
+		return api.Refused(fmt.Sprintf("%s does not consent to being seeded; there: ALTER AVAILABILITY GROUP [%s] GRANT CREATE ANY DATABASE", me, v.Group.Name))
 	case v.Local.Data == ag.DataForeign:
 		return api.Refused(fmt.Sprintf("the data directory of %s does not hold the copy it was given; nothing touches it: move it away yourself", me))
 	case v.Local.Data == ag.DataPresent && !req.Full && d.open == "":
@@ -286,7 +286,7 @@ func (d *desk) askVerify(v *ag.View) (seeding.Operation, error) {
 	case d.open != "":
 		return op, api.Unhealthy(fmt.Sprintf("a copy to %s is under way: what is there is not whole", d.n.self))
 	case v.Local.Server != ag.ServerRecovery && v.Local.Server != ag.ServerWritable:
-		return op, api.Unhealthy(fmt.Sprintf("the server of %s does not run; only a running one is verified", d.n.self))
+		return op, api.Unhealthy(fmt.Sprintf("the server of %s does not run, and only a running one is verified; coterie status says what it waits for: ask again then", d.n.self))
 	}
 	id := d.journal.Begin(seeding.Operation{Target: d.n.self, State: seeding.Verifying, Because: "an operator asked", Attempts: 1, Report: &seeding.Report{}})
 	select {

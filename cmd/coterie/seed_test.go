@@ -16,9 +16,12 @@ func TestSeedLine(t *testing.T) {
 	p := seeding.Progress{Phase: seeding.PhaseCopy, Done: 50 << 20, Total: 100 << 20, Wire: 25 << 20, Rate: 10 << 20, Pace: 10 << 20}
 	waits, early := p, seeding.Progress{Phase: seeding.PhaseCheckpoint, Waiting: "waiting for a source: connection refused"}
 	waits.Waiting = early.Waiting
+	there := p
+	there.Same, there.Wire = p.Done-1000, 12<<10
 	for want, op := range map[string]seeding.Operation{
-		"[############............]  50.0 %  50.0 MiB of 100.0 MiB  wire 25.0 MiB (2.0x)  10.0 MiB/s  5s left  copying from n1": {Progress: p},
-		"[############............]  50.0 %  50.0 MiB of 100.0 MiB  wire 25.0 MiB (2.0x)  " + waits.Waiting:                     {Progress: waits},
+		"[############............]  50.0 %  50.0 MiB of 100.0 MiB  wire 25.0 MiB (2.0x)  10.0 MiB/s  5s left  copying from n1":          {Progress: p},
+		"[############............]  50.0 %  50.0 MiB of 100.0 MiB  wire 25.0 MiB (2.0x)  " + waits.Waiting:                              {Progress: waits},
+		"[############............]  50.0 %  50.0 MiB of 100.0 MiB  wire 12.0 KiB  there 50.0 MiB  10.0 MiB/s  5s left  copying from n1": {Progress: there},
 		early.Waiting:            {Progress: early},
 		"waiting for checkpoint": {Progress: seeding.Progress{Phase: seeding.PhaseCheckpoint}},
 		"attempt 2: the disk is full; next at 12:00:00": {

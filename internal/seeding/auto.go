@@ -126,7 +126,7 @@ func (c *chooser) choice() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.auto && c.why == "" {
-		return "AUTO: trying " + c.now.String()
+		return "AUTO: " + c.now.String() + ", not compared with others yet"
 	}
 	return c.why
 }

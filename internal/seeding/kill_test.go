@@ -300,6 +300,9 @@ func TestMendsPagesOfATablespace(t *testing.T) {
 	if most := int64(chunkSize / 2); r.Progress.Wire > most {
 		t.Errorf("%d bytes came over the wire for four pages", r.Progress.Wire)
 	}
+	if fresh := r.Progress.Done - r.Progress.Same; fresh < 4*8192 || fresh > chunkSize/2 { // a few files of the cluster have changed as well
+		t.Errorf("%d bytes of files are said not to have been there, of four pages", fresh)
+	}
 	want, err1 := os.ReadFile(mine)
 	got, err2 := os.ReadFile(theirs)
 	if err := errors.Join(err1, err2); err != nil || !bytes.Equal(want, got) || len(got) < 3*chunkSize {

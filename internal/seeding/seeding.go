@@ -62,7 +62,7 @@ const (
 type Progress struct {
 	Phase   string        `json:"phase"`
 	Done    int64         `json:"done_bytes"`        // bytes of files settled: received, or found equal
-	Same    int64         `json:"same_bytes"`        // of these, found equal
+	Same    int64         `json:"same_bytes"`        // of these, found equal: chunks, and pages of chunks that were mended
 	Total   int64         `json:"total_bytes"`       // of all files, by the source's list; 0 while it is not known
 	Wire    int64         `json:"wire_bytes"`        // read from connections
 	Files   int           `json:"files"`             // in the list

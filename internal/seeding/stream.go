@@ -219,6 +219,7 @@ func (c *fetcher) take(a answer) error {
 	}
 	f := c.s.files[q.item.file]
 	var err error
+	same := 0 // bytes of it that were there
 	switch a.Kind {
 	case frameGone:
 		c.s.lost(q.item.file)
@@ -226,6 +227,7 @@ func (c *fetcher) take(a answer) error {
 		if int(a.Len) != q.had {
 			return errors.New("the source says that different lengths are the same")
 		}
+		same = q.want
 		if q.away != nil {
 			err = c.store(f, q.off, [][2]int{{0, q.had}}, q.away)
 		}
@@ -234,7 +236,7 @@ func (c *fetcher) take(a answer) error {
 	case frameData:
 		err = c.data(f, q, a)
 	case framePatch:
-		err = c.patch(f, q, a)
+		same, err = c.patch(f, q, a)
 	default:
 		return fmt.Errorf("a frame %q on a data connection", a.Kind)
 	}
@@ -244,7 +246,7 @@ func (c *fetcher) take(a answer) error {
 	if int(a.Len) < q.want && a.Kind != frameGone {
 		c.s.shorter(q.item.file, q.off+int64(a.Len))
 	}
-	c.s.watch.settled(q.want, a.Kind == frameSame)
+	c.s.watch.settled(q.want, same)
 	if a.Kind == frameData {
 		c.long = len(a.Body)
 		if c.s.choose.arrived(q.want, len(a.Body), q.round, time.Now()) {
@@ -321,12 +323,12 @@ func (c *fetcher) data(f file, q *asked, a answer) error {
 	return c.store(f, q.off, [][2]int{{0, len(b)}}, b)
 }
 
-// patch puts the pages that differ into what was there, and believes the result only by its hash.
-func (c *fetcher) patch(f file, q *asked, a answer) error {
+// patch puts the pages that differ into what was there, and believes the result only by its hash. It returns how many bytes were right.
+func (c *fetcher) patch(f file, q *asked, a answer) (same int, err error) {
 	size, n := c.s.info.Page, int(a.Len)
 	count := (n + size - 1) / size
 	if len(a.Pages) != (count+7)/8 {
-		return errors.New("a patch for another number of pages")
+		return 0, errors.New("a patch for another number of pages")
 	}
 	b := q.away
 	if b == nil { // what does not differ is not written either
@@ -339,12 +341,12 @@ func (c *fetcher) patch(f file, q *asked, a answer) error {
 		if a.Pages[i/8]&(1<<(i%8)) != 0 {
 			total += min(size, n-i*size)
 		} else if min((i+1)*size, n) > q.had {
-			return errors.New("a patch that leaves out what the target does not have")
+			return 0, errors.New("a patch that leaves out what the target does not have")
 		}
 	}
 	fresh, err := a.Codec.decompress(c.work[:0:chunkSize], a.Body, total)
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.Name, err)
+		return 0, fmt.Errorf("%s: %w", f.Name, err)
 	}
 	var runs [][2]int
 	var sums []byte
@@ -364,12 +366,12 @@ func (c *fetcher) patch(f file, q *asked, a answer) error {
 		}
 	}
 	if sum(sums) != a.Hash {
-		return fmt.Errorf("a chunk of %s does not have the source's hash after it was mended", f.Name)
+		return 0, fmt.Errorf("a chunk of %s does not have the source's hash after it was mended", f.Name)
 	}
 	if q.away != nil {
 		runs = [][2]int{{0, n}}
 	}
-	return c.store(f, q.off, runs, b)
+	return n - total, c.store(f, q.off, runs, b)
 }
 
 // store writes those parts of a chunk.

@@ -108,7 +108,7 @@ func (v *verifier) file(ctx context.Context, f file, buf []byte) error {
 		var bad *CorruptError
 		switch {
 		case isGone(err):
-			v.watch.settled(size, false)
+			v.watch.settled(size, 0)
 			return nil // dropped meanwhile
 		case errors.As(err, &bad):
 			if n, err = v.pages(ctx, f, off, buf[:size]); err != nil {
@@ -119,7 +119,7 @@ func (v *verifier) file(ctx context.Context, f file, buf []byte) error {
 		}
 		v.watch.onDisk(began)
 		v.r.Pages, v.r.Bytes = v.r.Pages+int64(n/v.w.info.Page), v.r.Bytes+int64(n)
-		v.watch.settled(size, false)
+		v.watch.settled(size, 0)
 	}
 	v.r.Files++
 	return nil

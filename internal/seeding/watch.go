@@ -190,12 +190,11 @@ func (w *watcher) wire(n int) {
 	w.mu.Unlock()
 }
 
-func (w *watcher) settled(n int, same bool) {
+// settled notes n bytes of files that are right now, of which same were there.
+func (w *watcher) settled(n, same int) {
 	w.mu.Lock()
 	w.now.Done += int64(n)
+	w.now.Same += int64(same)
 	w.now.Waiting, w.gone = "", ""
-	if same {
-		w.now.Same += int64(n)
-	}
 	w.mu.Unlock()
 }

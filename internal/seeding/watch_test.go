@@ -25,7 +25,7 @@ func TestEstimateWhileTheSourceIsGone(t *testing.T) {
 			since := w.listens()
 			time.Sleep(time.Second)
 			w.onNet(since)
-			w.settled(1<<20, false)
+			w.settled(1<<20, 0)
 			return w.snapshot()
 		}
 		for range 20 {
