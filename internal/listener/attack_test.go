@@ -23,7 +23,7 @@ func (g *group) rawDial(address string) net.Conn {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	_ = conn.SetDeadline(time.Now().Add(15 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
 	g.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -379,7 +379,7 @@ func TestServeBackendIsStrict(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = conn.Close() }()
-			_ = conn.SetDeadline(time.Now().Add(15 * time.Second))
+			_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
 			_, _ = conn.Write(packet(protocol3, []byte(c.params+"\x00")...))
 			if got := fate(t, conn); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)

@@ -14,7 +14,7 @@ import (
 func later(conn *pgx.Conn, query string) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 		defer cancel()
 		_, err := conn.Exec(ctx, query)
 		done <- err
@@ -74,7 +74,7 @@ func TestDrainHoldsWhatIsNew(t *testing.T) {
 func TestDrainFindsTheBoundaryInAPipeline(t *testing.T) {
 	g := newGroup(t, func(c *Config) { c.Rules = trustAll })
 	conn := g.mustDial(g.rw, "user=postgres").PgConn()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	p := conn.StartPipeline(ctx)
 	for _, q := range []string{"begin", "select pg_sleep(0.3)", "commit", "select 1"} { // each with a Sync of its own
@@ -103,7 +103,7 @@ func TestAwaitLooksAgain(t *testing.T) {
 	go func() { defer close(done); x.await(d, holds) }()
 	select {
 	case <-done:
-	case <-time.After(15 * time.Second):
+	case <-time.After(60 * time.Second):
 		close(d.over)
 		t.Fatal("it waits for the end of the drain")
 	}

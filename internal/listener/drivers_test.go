@@ -146,6 +146,6 @@ func drive(t *testing.T, dir string, command []string, idle string) {
 
 // waitSoftly is waitFor without the verdict.
 func waitSoftly(ok func() bool) {
-	for end := time.Now().Add(15 * time.Second); time.Now().Before(end) && !ok(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end) && !ok(); time.Sleep(10 * time.Millisecond) {
 	}
 }

@@ -378,11 +378,11 @@ func (g *group) role(name, attributes string) {
 // dsn is a connection string for a TCP address of the listener.
 func dsn(address, rest string) string {
 	host, port, _ := net.SplitHostPort(address)
-	return "host=" + host + " port=" + port + " dbname=postgres sslmode=disable connect_timeout=20 " + rest
+	return "host=" + host + " port=" + port + " dbname=postgres sslmode=disable connect_timeout=60 " + rest
 }
 
 func (g *group) dial(address, rest string) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	return pgx.Connect(ctx, dsn(address, rest))
 }
@@ -400,7 +400,7 @@ func (g *group) mustDial(address, rest string) *pgx.Conn {
 func value[T any](t *testing.T, conn *pgx.Conn, query string, args ...any) T {
 	t.Helper()
 	var v T
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	if err := conn.QueryRow(ctx, query, args...).Scan(&v); err != nil {
 		t.Fatalf("%s: %v", query, err)
@@ -410,7 +410,7 @@ func value[T any](t *testing.T, conn *pgx.Conn, query string, args ...any) T {
 
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if ok() {
 			return
 		}

@@ -234,7 +234,7 @@ func TestPipelineAndNotifications(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.servers["a"].sql(t, "notify news, 'hello'")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	n, err := conn.WaitForNotification(ctx)
 	if err != nil || n.Payload != "hello" {
@@ -331,7 +331,7 @@ func TestShutdownIsPolite(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { _, err := busy.Exec(context.Background(), "select pg_sleep(0.5)"); done <- err }()
 	waitFor(t, "the query runs", func() bool { return g.srv.Sessions()[1].State == "active" })
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	g.srv.Shutdown(ctx)
 	if err := <-done; err != nil {
