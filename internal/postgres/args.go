@@ -19,12 +19,12 @@ import (
 // Port is the port number in the name of every private socket.
 const Port = 5432
 
-// The floors of Args: room for the members' slots and streams, seeding windows and backup tools; and enough WAL kept that
-// a briefly absent copy without a slot can still be rewound.
+// The floors of Args: room for the members' slots and streams, seeding windows and backup tools; and a little WAL for a copy whose slot
+// is not there yet. More would only make rewinds longer, which copy all that is kept: what members need, their slots hold (EnsureSlots).
 const (
 	minWalSenders = 20
 	minSlots      = 20
-	minWalKeepMB  = 256
+	minWalKeepMB  = 64
 )
 
 // Args returns the arguments (without the program's name, see Binary) with which the server must be started. What is said

@@ -120,14 +120,7 @@ func testSecondary(t *testing.T, p, s *server) {
 	if err := s.EnsureSlots(t.Context(), []string{"cot_n1", "cot_n3"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.EnsureSlots(t.Context(), []string{"cot_n1", "cot_n3"}, map[string]ag.LSN{"cot_n1": o.Replay}); err != nil {
-		t.Fatal(err)
-	}
-	for _, slot := range s.observe().Slots {
-		if slot.Name == "cot_n1" && slot.Restart != o.Replay {
-			t.Errorf("slot not advanced to %s: %+v", o.Replay, slot)
-		}
-	}
+	testSlotAdvances(t, p, s)
 	if err := p.TerminateWalsender(t.Context(), "coterie"); err != nil {
 		t.Fatal(err)
 	}
@@ -149,6 +142,32 @@ func testSecondary(t *testing.T, p, s *server) {
 		t.Errorf("crashed at %s: the files end at %s, %v", before, after, err)
 	}
 	s.start(false)
+}
+
+// testSlotAdvances: a slot of a secondary follows its member, but not beyond the secondary's own restartpoint.
+func testSlotAdvances(t *testing.T, p, s *server) {
+	p.sql("SELECT txid_current()", "CHECKPOINT", "SELECT txid_current()")
+	s.streams(p)
+	s.sql("CHECKPOINT")
+	redo, err := ag.ParseLSN(s.value("SELECT redo_lsn::text FROM pg_control_checkpoint()"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	replay := s.observe().Replay
+	if redo >= replay {
+		t.Fatalf("the restartpoint is at %s, replayed is %s", redo, replay)
+	}
+	want := []string{"cot_n1", "cot_n3"}
+	for _, step := range []struct{ member, slot ag.LSN }{{redo - 1, redo - 1}, {redo, redo}, {replay, redo}} {
+		if err := s.EnsureSlots(t.Context(), want, map[string]ag.LSN{"cot_n1": step.member}); err != nil {
+			t.Fatal(err)
+		}
+		for _, slot := range s.observe().Slots {
+			if slot.Name == "cot_n1" && slot.Restart != step.slot {
+				t.Errorf("the member is at %s and the restartpoint at %s: the slot is %+v", step.member, redo, slot)
+			}
+		}
+	}
 }
 
 // testConflicts: a long read on the secondary holds up replay, until it does not.
@@ -372,6 +391,9 @@ func testRewind(t *testing.T, p, s *server, fork ag.LSN) {
 	if err := p.Rewind(t.Context(), RewindOptions{SourceConninfo: "host=" + t.TempDir()}); err == nil || errors.Is(err, ErrRewind) || p.Interrupted() {
 		t.Errorf("rewind from nowhere: %v, interrupted %v", err, p.Interrupted())
 	}
+	if s.value("SELECT ("+sharedSegment+")::text") != "true" {
+		t.Fatal("the source's segment is of one timeline only: this would show nothing")
+	}
 	var said []string
 	forkDir := filepath.Join(p.dir, "forked")
 	err := p.Rewind(t.Context(), RewindOptions{
@@ -381,6 +403,9 @@ func testRewind(t *testing.T, p, s *server, fork ag.LSN) {
 	})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, strings.Join(said, "\n"))
+	}
+	if s.value("SELECT ("+sharedSegment+")::text") != "false" {
+		t.Error("the source goes on in a segment of which the next rewind would copy yet a file more")
 	}
 	if p.Interrupted() || len(said) == 0 {
 		t.Errorf("after the rewind: interrupted %v, progress %q", p.Interrupted(), said)

@@ -126,9 +126,17 @@ func (i *Instance) beginRewind(ctx context.Context, o RewindOptions, mark *rewin
 	return mark, i.recover(ctx)
 }
 
+// sharedSegment asks whether the segment that a primary writes is there of other timelines, too.
+const sharedSegment = `SELECT count(*) > 1 FROM pg_ls_waldir()
+	WHERE name ~ '^[0-9A-F]{24}$' AND substr(name, 9) = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 9)`
+
 // prepareSource checks that the source is a primary of the same cluster, has its timeline in pg_control (before 16,
 // pg_rewind reads it from the last checkpoint, which a server just promoted has not made on its timeline), and returns
 // where this copy's history leaves the source's.
+//
+// pg_rewind copies the source's pg_wal whole, where each timeline has a file of its own of every segment that it has a part in, and a
+// checkpoint removes what lies in older segments only. So the source goes on in a new segment where timelines share the present one:
+// else each failover would make the next rewind longer by a segment, until the segment is full.
 func (i *Instance) prepareSource(ctx context.Context, conninfo, systemID string) (fork ag.Position, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // the checkpoint
 	defer cancel()
@@ -152,6 +160,15 @@ func (i *Instance) prepareSource(ctx context.Context, conninfo, systemID string)
 	}
 	if recovery {
 		return fork, errors.New("it is in recovery: rewind from the primary")
+	}
+	var shared bool
+	if err := conn.QueryRow(ctx, sharedSegment).Scan(&shared); err != nil {
+		return fork, err
+	}
+	if shared {
+		if _, err := conn.Exec(ctx, "SELECT pg_switch_wal()"); err != nil {
+			return fork, err
+		}
 	}
 	if _, err := conn.Exec(ctx, "CHECKPOINT"); err != nil {
 		return fork, err

@@ -20,7 +20,9 @@ const SeedSlotPrefix = "cot_seed_"
 
 // EnsureSlots makes the members' physical slots be as wanted: missing ones are created, reserving WAL at once; inactive
 // ones named cot_* that are not wanted are dropped, those of seeding windows excepted; in recovery each inactive wanted
-// slot is advanced to its minimum, so that this copy keeps what any other would need to follow it, and no more (SAFETY 3.6).
+// slot is advanced to its minimum, so that this copy keeps what any other would need to follow it, and no more (SAFETY 3.6). It is
+// never advanced beyond this copy's own last restartpoint: a member that is rewound from this copy begins at the last checkpoint that
+// both have, which is no older.
 func (i *Instance) EnsureSlots(ctx context.Context, want []string, min map[string]ag.LSN) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -68,7 +70,8 @@ func (i *Instance) ensureSlot(ctx context.Context, name string, have map[string]
 	if !o.InRecovery || s.Active || to <= s.Restart || s.Restart == 0 {
 		return nil
 	}
-	return i.exec(ctx, "SELECT pg_replication_slot_advance($1, $2::text::pg_lsn)", name, to.String())
+	return i.exec(ctx, `SELECT pg_replication_slot_advance($1, least($2::text::pg_lsn, redo_lsn))
+		FROM pg_control_checkpoint() WHERE redo_lsn > $3::text::pg_lsn`, name, to.String(), s.Restart.String())
 }
 
 // TerminateWalsender ends every walsender with that application_name.
