@@ -253,7 +253,7 @@ type Link struct {
 	Received        uint64      `json:"received_bytes"`  // after decoding
 	ReceivedEncoded uint64      `json:"received_coded"`  // before it
 	DecodeSeconds   float64     `json:"decode_seconds"`  // spent on it
-	SentTwice       uint64      `json:"sent_twice"`      // bytes of second copies
+	SentTwice       uint64      `json:"sent_twice"`      // bytes of second copies, and of shards beyond the frames' own
 	Resent          uint64      `json:"resent"`          // bytes sent again after a leg was lost
 	Doubles         uint64      `json:"doubles_dropped"` // frames that arrived more than once
 	Events          []LinkEvent `json:"events,omitempty"`

@@ -185,6 +185,12 @@ func (ch *chooser) describe(m measure) string {
 	return where + ": far, not lossy"
 }
 
+// share is how much of the packets was lost.
+func (w *lossWindow) share() float64 {
+	sent, lost := w.sum()
+	return measure{sent: sent, lost: lost}.share()
+}
+
 // lossWindow adds up packets of the last heartbeats.
 type lossWindow struct {
 	sent, lost [lossKept]uint64

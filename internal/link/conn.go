@@ -67,14 +67,12 @@ type Conn struct {
 	owed  *time.Timer   // for frames that went as datagrams only; Reset where mu is held
 	wg    crew
 	next  atomic.Uint64 // all numbered frames below it have arrived
-	twice atomic.Bool   // short frames travel twice
 	told  atomic.Uint64 // the highest acknowledgement that was sent
 	begun atomic.Bool
 
 	writing sync.Mutex // one writer; guards what follows
 	enc     codec.Encoder
-	ended   bool    // the end was sent
-	shrinks float64 // to how much less the codec makes blocks; rather too little
+	ended   bool // the end was sent
 
 	mu       sync.Mutex
 	room     sync.Cond // of mu: the window has room, a deadline passed, or the link is over
@@ -89,12 +87,13 @@ type Conn struct {
 	under    int // and the bytes in them
 	known    []codec.ID
 	setting  codec.Setting // what enc is to use
+	shards   bool          // the other side understands them
 	hedging  bool
 	writeEnd time.Time
 	reset    error // the other side's last word,
 	resetAt  uint64
 	events   []Event
-	copied   int    // bytes of second copies and parities, less what they spared
+	copied   int    // bytes of copies, and of shards beyond the frame's own
 	owing    bool   // owed runs
 	resent   uint64 // bytes sent again
 	encoded  codec.Stats
@@ -112,7 +111,7 @@ func newConn(id, peer string, cfg Config) *Conn {
 	cfg = cfg.filled()
 	c := &Conn{
 		id: id, peer: peer, cfg: cfg, log: cfg.Logger.With("peer", peer, "link", id[:8]), legless: boottime.Now(),
-		over: make(chan struct{}), kick: make(chan struct{}, 1), owed: time.NewTimer(0), shrinks: 1,
+		over: make(chan struct{}), kick: make(chan struct{}, 1), owed: time.NewTimer(0),
 	}
 	c.owed.Stop()
 	c.room.L, c.wg.left.L = &c.mu, &c.wg.mu
@@ -130,10 +129,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	if c.ended {
 		return 0, net.ErrClosed
 	}
-	var sent burst
-	defer c.conclude(&sent)
 	for n := 0; n < len(p); {
-		use, piece, hedge := c.plan(len(p))
+		use, piece := c.plan(len(p))
 		if err := c.enc.Use(use); err != nil {
 			return n, err
 		}
@@ -142,18 +139,9 @@ func (c *Conn) Write(p []byte) (int, error) {
 		if err != nil {
 			return n, err
 		}
-		if s := float64(b.Size) / float64(len(b.Body)); s < c.shrinks {
-			c.shrinks = s // at once: what is longer than a datagram has to do without
-		} else {
-			c.shrinks += (s - c.shrinks) / 8
-		}
 		f := newFrame(headerLen + len(b.Body))
 		h := header{kind: typeData, codec: b.Codec, first: b.First, length: len(b.Body), size: b.Size, crc: b.CRC}
-		into := &sent
-		if !hedge {
-			into = nil
-		}
-		if err := c.launch(f, h, b.Body, into); err != nil {
+		if err := c.launch(f, h, b.Body); err != nil {
 			return n, err
 		}
 		n += len(chunk)
@@ -161,19 +149,18 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// plan says how to send a write of n bytes: the codec, the bytes per frame, and whether each frame travels twice.
-func (c *Conn) plan(n int) (use codec.Setting, piece int, hedge bool) {
+// plan says how to send a write of n bytes: the codec, and the bytes per frame. What may travel twice is cut to fit datagrams.
+func (c *Conn) plan(n int) (use codec.Setting, piece int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.hedging || float64(n) > hedgeBurst*c.shrinks || c.under >= hedgeQueue {
-		return c.setting, codec.MaxRaw, false
+	if c.hedging && headerLen+n <= maxHedged {
+		return c.setting, maxDatagram - headerLen
 	}
-	return c.setting, min(int((maxDatagram-headerLen)*c.shrinks), codec.MaxRaw), true // pieces that fit a datagram
+	return c.setting, codec.MaxRaw
 }
 
-// launch numbers a frame, keeps it, and sends it. A frame that may travel twice is given a burst: if it goes as a datagram, what else
-// becomes of it is up to conclude.
-func (c *Conn) launch(f *frame, h header, body []byte, b *burst) error {
+// launch numbers a frame, keeps it, and sends it.
+func (c *Conn) launch(f *frame, h header, body []byte) error {
 	c.mu.Lock()
 	for (c.cost+f.cost() > window || c.full()) && c.cause == nil && !expired(c.writeEnd) {
 		c.room.Wait()
@@ -192,8 +179,7 @@ func (c *Conn) launch(f *frame, h header, body []byte, b *burst) error {
 	f.hold() // it may be acknowledged before it is sent in full
 	defer f.release()
 	main, striped := c.carrier()
-	if b != nil && c.twin(f, main) {
-		b.add(f)
+	if h.kind == typeData && c.hedge(f, main) {
 		c.mu.Unlock()
 		return nil
 	}
@@ -265,7 +251,7 @@ func (c *Conn) CloseWrite() error {
 		return nil
 	}
 	c.ended = true
-	return c.launch(newFrame(headerLen), header{kind: typeEnd}, nil, nil)
+	return c.launch(newFrame(headerLen), header{kind: typeEnd}, nil)
 }
 
 // Close ends the link, and tells the other side. Legs are closed behind its back, within a second or so; Wait waits for that.

@@ -2,7 +2,8 @@
 //
 // A link (Conn) is made of legs: authenticated connections of one transport or another. Bytes travel in numbered frames, encoded by a
 // codec; the sender keeps a frame until the other side has it, so that legs may come, go, fail and overtake each other, and what is
-// read is what was written, once and in order. Where loss is seen, short frames travel on two legs.
+// read is what was written, once and in order. Where loss is seen, short frames travel on two legs, and
+// longer ones as shards (shard.go).
 //
 // It owns the frames, the choice of the main leg, the resending, and the measuring of round trip and loss. It must not know what the
 // bytes mean, nor how a leg is authenticated: whoever calls Hub.Handle has done that.

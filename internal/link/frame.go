@@ -13,14 +13,14 @@ import (
 
 // The types of frame. The numbered ones are delivered once and in order; the others concern the leg they come by.
 const (
-	typeData   = 1 // numbered: a block
-	typeEnd    = 2 // numbered: nothing more follows in this direction
-	typeAck    = 3 // nothing but the acknowledgement that every frame carries
-	typePing   = 4 // number: the sender's time; payload: its counters
-	typePong   = 5 // number: that of the ping
-	typeMain   = 6 // this leg is the main one from now on
-	typeReset  = 7 // the link is over; payload: why
-	typeParity = 8 // the exclusive or of numbered frames, see parity
+	typeData  = 1 // numbered: a block
+	typeEnd   = 2 // numbered: nothing more follows in this direction
+	typeAck   = 3 // nothing but the acknowledgement that every frame carries
+	typePing  = 4 // number: the sender's time; payload: its counters
+	typePong  = 5 // number: that of the ping
+	typeMain  = 6 // this leg is the main one from now on
+	typeReset = 7 // the link is over; payload: why
+	typeShard = 9 // a part of a numbered frame, see shard; 8 is no longer sent
 )
 
 const (
@@ -71,7 +71,7 @@ func parseHeader(b []byte) (header, error) {
 		limit = maxPayload
 	}
 	switch {
-	case h.kind < typeData || h.kind > typeParity || b[2] > 1 || b[3] != 0:
+	case h.kind < typeData || h.kind > typeShard || h.kind == 8 || b[2] > 1 || b[3] != 0:
 		return h, fmt.Errorf("%w: type %d", errFrame, h.kind)
 	case h.length > limit || h.kind == typeData && (h.length == 0 || h.size == 0):
 		return h, fmt.Errorf("%w: type %d with %d bytes for %d", errFrame, h.kind, h.length, h.size)

@@ -8,9 +8,8 @@ import (
 )
 
 const (
-	hedgeBurst = 32 << 10  // bytes once encoded: a longer write recovers by itself from what it lost before its end
 	hedgeQueue = 128 << 10 // bytes under way up to which hedging helps: beyond, the queue is what takes time
-	maxHedged  = 1500      // bytes of a frame that may travel twice
+	maxHedged  = 1500      // bytes of a frame that travels twice
 )
 
 // bucket bounds the copies that a leg takes: what its congestion controller holds back comes too late to be of use.
@@ -40,17 +39,21 @@ func (b *bucket) room(now time.Duration) float64 {
 	return b.level
 }
 
-// twin sends the copy of a short frame and reports whether it went as a datagram, which is best, since none waits for another; mu is held.
-func (c *Conn) twin(f *frame, main *leg) bool {
+// hedge sends a frame, or a copy of it, so that a loss delays nobody, and reports whether the main leg need not carry it for now; mu is
+// held. A short frame goes by the main leg, too: its bytes travel twice. A longer one goes as shards with parities, and by the main leg
+// only if nobody acknowledges it.
+func (c *Conn) hedge(f *frame, main *leg) (enough bool) {
 	n := len(f.buf)
-	if n > maxHedged {
+	switch {
+	case !c.hedging || n > scatterTo || c.under > hedgeQueue:
 		return false
-	}
-	if n <= maxDatagram {
-		if l := c.loose(n, f.sent); l != nil && l.copy(f) {
+	case n <= maxDatagram:
+		if to := c.loose(n, 1, f.sent); to != nil && to[0].copy(f) {
 			c.copied += n
-			return true
+			return false
 		}
+	case n > maxHedged && c.shards && c.scatter(f):
+		return true
 	}
 	for _, l := range c.legs {
 		if l != main && l.packet == nil && l.copy(f) {
@@ -61,76 +64,64 @@ func (c *Conn) twin(f *frame, main *leg) bool {
 	return false
 }
 
-// loose returns the leg whose datagrams have most room, nil if none has room for n bytes, which it takes; mu is held.
-func (c *Conn) loose(n int, now time.Duration) (best *leg) {
-	most := float64(n)
-	for _, l := range c.legs {
-		if l.packet == nil {
-			continue
-		}
-		if now-l.bucket.asked >= askEvery {
-			l.bucket.set(now, l.rate(), l.trip())
-		}
-		if room := l.bucket.room(now); room >= most {
-			best, most = l, room
-		}
+// scatter sends a frame as shards, if there is room for its pieces and one parity; mu is held.
+func (c *Conn) scatter(f *frame) bool {
+	pieces, each := cut(len(f.buf))
+	to := c.loose(shardHead+each, pieces+spares(pieces, c.loss.share()), f.sent)
+	if len(to) <= pieces {
+		c.giveBack(to, shardHead+each)
+		return false
 	}
-	if best != nil {
-		best.bucket.level -= float64(n)
+	list, err := shards(f, len(to)-pieces, c.next.Load())
+	if err != nil {
+		c.log.Error("a frame cannot be cut", "bytes", len(f.buf), "err", err) // never seen
+		return false
 	}
-	return best
-}
-
-// conclude ends a burst that went as datagrams: parities follow, group by group, and then the same frames by the main leg, but for as
-// many at the end of a group as have the bytes of its parity. Those follow if nobody acknowledges them, so that nothing costs more than
-// twice its bytes.
-func (c *Conn) conclude(b *burst) {
-	defer b.release()
-	for rest := b.frames; len(rest) > 0; {
-		n := 1
-		for n < min(parityMost, len(rest)) && rest[n].number == rest[0].number+uint64(n) {
-			n++
-		}
-		group := rest[:n]
-		rest = rest[n:]
-		for _, f := range group[:c.spare(group)] {
-			c.mu.Lock()
-			main, striped := c.carrier()
-			old := f.number < c.acked
-			if !old {
-				f.put(main)
-			}
-			c.mu.Unlock()
-			if !old {
-				c.carry(f, main, striped)
-			}
-		}
+	for i, b := range list {
+		to[i].enqueue(copied{loose: b}) // what finds no room is as good as lost
+		c.copied += len(b)
 	}
-}
-
-// spare sends the parity of a group, and returns how many of its frames, from the first, go by the main leg at once.
-func (c *Conn) spare(group []*frame) int {
-	n := len(group)
-	if n < 2 {
-		return n
-	}
-	p := parity(group, c.next.Load())
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	to := c.loose(len(p), group[n-1].sent)
-	if to == nil || !to.enqueue(copied{parity: p}) {
-		return n
-	}
-	c.copied += len(p)
-	for spared := 0; spared < len(p) && n > 0; n-- {
-		spared += len(group[n-1].buf)
-		c.copied -= len(group[n-1].buf)
-	}
+	c.copied -= len(f.buf)
 	if !c.owing {
 		c.owing = true
 		c.owed.Reset(c.patience())
 	}
-	return n
+	return true
+}
+
+// loose returns the legs for up to count datagrams of n bytes, one for each, as far as their controllers let them: each time the one with
+// most room, which it takes; mu is held.
+func (c *Conn) loose(n, count int, now time.Duration) (to []*leg) {
+	for _, l := range c.legs {
+		if l.packet != nil && now-l.bucket.asked >= askEvery {
+			l.bucket.set(now, l.rate(), l.trip())
+		}
+	}
+	for range count {
+		var best *leg
+		most := float64(n)
+		for _, l := range c.legs {
+			if l.packet == nil {
+				continue
+			}
+			if room := l.bucket.room(now); room >= most {
+				best, most = l, room
+			}
+		}
+		if best == nil {
+			break
+		}
+		best.bucket.level -= float64(n)
+		to = append(to, best)
+	}
+	return to
+}
+
+// giveBack returns the room that loose took; mu is held.
+func (c *Conn) giveBack(to []*leg, n int) {
+	for _, l := range to {
+		l.bucket.level += float64(n)
+	}
 }
 
 // patience is how long an acknowledgement of what went as datagrams only is waited for: two round trips, and the time of a flush; mu is

@@ -6,9 +6,6 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
-
-	"github.com/coteriedb/coterie/internal/boottime"
-	"github.com/coteriedb/coterie/internal/codec"
 )
 
 // taken is a transport that keeps the frames that are written to it.
@@ -34,7 +31,7 @@ func (t *taken) ReceiveDatagram(ctx context.Context) (b []byte, err error) { ret
 // hedged is a link of which short frames travel twice: TCP that carries, TCP beside it, and three QUIC legs of such rates.
 func hedged(rates ...int64) (c *Conn, main, beside *taken) {
 	c = newConn("0123456789abcdef", "p", Config{})
-	c.hedging = true
+	c.hedging, c.shards = true, true
 	main, beside = &taken{kind: TCP}, &taken{kind: TCP}
 	c.legs = []*leg{newLeg(c, main), newLeg(c, beside)}
 	for _, rate := range rates {
@@ -49,7 +46,7 @@ func copies(c *Conn) (loose, tcp [][]byte) {
 	for _, l := range c.legs {
 		for len(l.copies) > 0 {
 			x := <-l.copies
-			b := x.parity
+			b := x.loose
 			if x.frame != nil {
 				b = bytes.Clone(x.frame.buf)
 				x.frame.release()
@@ -64,95 +61,107 @@ func copies(c *Conn) (loose, tcp [][]byte) {
 	return loose, tcp
 }
 
-// TestHedgeCosts writes bursts of all sizes to links whose controllers let pass more or less: nothing costs more than twice its bytes,
-// everything is on its way at least once, and what went as datagrams only goes by the main leg, too, when nobody acknowledges it.
+// noise is bytes that do not shrink.
+func noise(r *rand.Rand, n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte(r.Uint32())
+	}
+	return p
+}
+
+// TestHedgeCosts writes all sizes to links whose controllers let pass more or less: nothing costs more than twice its bytes, everything is
+// on its way at least once, and what went as shards only goes by the main leg, too, when nobody acknowledges it.
 func TestHedgeCosts(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(7, 7))
-	spared := 0
+	spared, short := 0, 0
 	for range 150 {
 		c, main, _ := hedged(r.Int64N(400_000)+1, r.Int64N(400_000)+1, r.Int64N(400_000)+1)
 		for range 1 + r.IntN(4) {
-			before := c.sent
-			at := len(main.frames)
-			p := make([]byte, 1+r.IntN(hedgeBurst))
-			for i := range p {
-				p[i] = byte(r.Uint32())
-			}
-			if _, err := c.Write(p); err != nil {
+			before, at := c.sent, len(main.frames)
+			if _, err := c.Write(noise(r, 1+r.IntN([]int{1600, scatterTo + 1000}[r.IntN(2)]))); err != nil {
 				t.Fatal(err)
 			}
 			loose, tcp := copies(c)
-			once, all := 0, 0
-			for _, f := range c.unacked[before:] {
-				once += len(f.buf)
-			}
-			seen := map[uint64]bool{}
+			bytes, pieces, whole := map[uint64]int{}, map[uint64]int{}, map[uint64]bool{}
 			for _, list := range [][][]byte{main.frames[at:], loose, tcp} {
 				for _, b := range list {
-					all += len(b)
-					if h, err := parseHeader(b); err != nil {
+					h, err := parseHeader(b)
+					if err != nil {
 						t.Fatal(err)
-					} else if h.kind == typeData {
-						seen[h.number] = true
+					}
+					bytes[h.number] += len(b)
+					if h.kind == typeShard {
+						pieces[h.number]++
+					} else {
+						whole[h.number] = true
 					}
 				}
 			}
-			if all > 2*once {
-				t.Fatalf("%d bytes for %d", all, once)
-			}
-			if len(seen) != int(c.sent-before) {
-				t.Fatalf("%d frames of %d are on their way", len(seen), c.sent-before)
+			for _, f := range c.unacked[before:] {
+				if bytes[f.number] > 2*len(f.buf) {
+					t.Fatalf("%d bytes for %d", bytes[f.number], len(f.buf))
+				}
+				if n, _ := cut(len(f.buf)); !whole[f.number] && pieces[f.number] <= n {
+					t.Fatalf("%d shards of %d, and no frame, are on their way", pieces[f.number], n)
+				}
+				if len(f.buf) <= maxHedged && !whole[f.number] {
+					t.Fatalf("a frame of %d bytes went as shards", len(f.buf))
+				}
+				if len(f.buf) <= maxHedged && bytes[f.number] == 2*len(f.buf) {
+					short++
+				}
 			}
 		}
-		if n := 2 * c.under; len(main.frames) < int(c.sent) {
+		if len(main.frames) < int(c.sent) {
 			spared++
 			for _, f := range c.unacked {
 				f.sent -= time.Second
 			}
 			c.makeUp()
 			c.wg.Wait()
-			if c.copied > n {
-				t.Fatalf("%d bytes of copies", c.copied)
-			}
 		}
 		if len(main.frames) != int(c.sent) {
 			t.Fatalf("%d frames of %d went by the main leg", len(main.frames), c.sent)
 		}
 	}
-	if spared < 50 {
-		t.Errorf("%d of 150 links spared anything", spared)
+	if spared < 40 || short < 50 {
+		t.Errorf("%d of 150 links sent shards, %d short frames went twice", spared, short)
 	}
 }
 
-// TestHedgeLoss has TCP wait for what it lost and one datagram of each group be lost, and the others come in any order, some twice: the
-// other side has everything all the same.
+// TestHedgeLoss has as many datagrams of each write be lost as it has parities, and the others come in any order, some many times: the
+// other side has everything, though nothing came by TCP, and says so.
 func TestHedgeLoss(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(80) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		from, _, _ := hedged(10_000_000, 10_000_000, 10_000_000)
-		now := boottime.Now()
-		for _, l := range from.legs {
-			l.bucket.at = now - time.Second // full
-		}
 		to := newConn("0123456789abcdef", "p", Config{})
-		to.twice.Store(true)
-		var got []byte
+		var got, want []byte
 		to.in.sink = func(b []byte) error { got = append(got, b...); return nil }
-		p := make([]byte, 2000+r.IntN(parityMost*1000-2000))
-		for i := range p {
-			p[i] = byte(r.Uint32())
+		var loose [][]byte
+		for range 1 + r.IntN(4) {
+			p := noise(r, 1600+r.IntN(scatterTo-2000))
+			want = append(want, p...)
+			if _, err := from.Write(p); err != nil {
+				t.Fatal(err)
+			}
+			list, _ := copies(from)
+			pieces, _ := cut(headerLen + len(p))
+			if len(list) <= pieces {
+				t.Fatalf("seed %d: %d datagrams for %d pieces", seed, len(list), pieces)
+			}
+			r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+			loose = append(loose, list[:pieces]...)
 		}
-		if _, err := from.Write(p); err != nil {
-			t.Fatal(err)
+		for range r.IntN(50) {
+			loose = append(loose, loose[r.IntN(len(loose))])
 		}
-		loose, _ := copies(from)
-		lost := r.IntN(len(loose))
-		loose = append(loose[:lost], loose[lost+1:]...)
-		loose = append(loose, loose[r.IntN(len(loose))])
 		r.Shuffle(len(loose), func(i, j int) { loose[i], loose[j] = loose[j], loose[i] })
-		l := newLeg(to, &canned{})
+		said := &taken{kind: TCP}
+		l := newLeg(to, said)
 		for _, b := range loose {
 			h, err := parseHeader(b)
 			if err != nil {
@@ -162,41 +171,29 @@ func TestHedgeLoss(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if !bytes.Equal(got, p) {
-			t.Fatalf("seed %d: %d bytes of %d", seed, len(got), len(p))
+		if !bytes.Equal(got, want) {
+			t.Fatalf("seed %d: %d bytes of %d", seed, len(got), len(want))
+		}
+		last, err := parseHeader(said.frames[len(said.frames)-1])
+		if err != nil || last.kind != typeAck || last.ack != from.sent {
+			t.Fatalf("seed %d: acknowledged with %+v, %v", seed, last, err)
+		}
+		if len(to.in.shards.open) != 0 && to.in.shards.open[0].number >= to.next.Load() {
+			t.Fatalf("seed %d: %d frames are still waited for", seed, len(to.in.shards.open))
 		}
 	}
 }
 
-// TestHedgedPieces changes what the codec makes of the bytes: hardly a frame is then too long for a datagram.
-func TestHedgedPieces(t *testing.T) {
+// TestHedgedOnlyWhereUnderstood writes to a peer that knows no shards: nothing of a long frame goes as datagrams.
+func TestHedgedOnlyWhereUnderstood(t *testing.T) {
 	t.Parallel()
-	c, _, _ := hedged(10_000_000)
-	c.setting = codec.Setting{Codec: codec.Zstd, Level: 1}
-	r := rand.New(rand.NewPCG(4, 4))
-	long := 0
-	for _, noise := range []bool{false, true} {
-		for range 20 {
-			p := make([]byte, 8000)
-			for i := range p {
-				if p[i] = byte(i / 100); noise {
-					p[i] = byte(r.Uint32())
-				}
-			}
-			before := len(c.unacked)
-			if _, err := c.Write(p); err != nil {
-				t.Fatal(err)
-			}
-			_, _ = copies(c)
-			for _, f := range c.unacked[before:] {
-				if len(f.buf) > maxDatagram {
-					long++
-				}
-			}
-			c.acknowledged(c.sent)
-		}
+	c, main, beside := hedged(10_000_000)
+	c.shards = false
+	if _, err := c.Write(noise(rand.New(rand.NewPCG(4, 4)), 8000)); err != nil {
+		t.Fatal(err)
 	}
-	if long > 3 {
-		t.Errorf("%d frames were longer than a datagram", long)
+	loose, tcp := copies(c)
+	if len(loose) != 0 || len(main.frames) != 1 || len(tcp) != 1 || len(beside.frames) != 0 {
+		t.Errorf("%d datagrams, %d frames by the main leg, %d by the other", len(loose), len(main.frames), len(tcp))
 	}
 }

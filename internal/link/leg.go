@@ -39,7 +39,7 @@ type datagrams interface {
 
 const (
 	readBuffer  = 64 << 10
-	maxDatagram = 1100 // of a frame; with what is added to it, it fits the packets of QUIC
+	maxDatagram = 1180 // bytes; with what is added to it, it fits the packets of QUIC
 	keptTrips   = 5    // round trips of which the shortest counts
 	maxPending  = 32   // control frames that wait for a writer
 	maxCopies   = 64   // second copies of frames that wait to be sent
@@ -144,10 +144,10 @@ func (l *leg) copy(f *frame) bool {
 	return false
 }
 
-// copied is what goes by a leg besides what it carries: a frame, or a parity, which goes to legs with datagrams only.
+// copied is what goes by a leg besides what it carries: a frame, or a shard, which goes to legs with datagrams only.
 type copied struct {
-	frame  *frame
-	parity []byte
+	frame *frame
+	loose []byte
 }
 
 func (l *leg) enqueue(x copied) bool {
@@ -165,7 +165,7 @@ func (l *leg) sendCopies(gone <-chan struct{}) {
 		select {
 		case x := <-l.copies:
 			if x.frame == nil {
-				_ = l.packet.SendDatagram(x.parity)
+				_ = l.packet.SendDatagram(x.loose)
 				continue
 			}
 			if l.packet != nil && len(x.frame.buf) <= maxDatagram {
@@ -247,8 +247,8 @@ func (l *leg) handle(h header, body []byte) error {
 		l.reply(header{kind: typePong, number: h.number, ack: l.c.next.Load()})
 	case typePong:
 		l.noteTrip(now - time.Duration(h.number))
-	case typeParity:
-		return l.c.repair(h, body)
+	case typeShard:
+		return l.c.gather(l, h, body)
 	case typeMain:
 		l.c.follow(l, len(body) > 0 && body[0]&flagHedge != 0)
 	case typeReset:

@@ -228,7 +228,6 @@ func (c *Conn) steer(ctx context.Context, d *Dialer, dial *dialing) {
 		if want.Hedge {
 			flags |= flagHedge
 		}
-		c.twice.Store(want.Hedge)
 		main.control(append(header{kind: typeMain, length: 1, ack: c.next.Load()}.append(nil), flags))
 	}
 	if extra != nil {
@@ -398,5 +397,4 @@ func (c *Conn) follow(l *leg, hedge bool) {
 		c.note("main leg changed", fmt.Sprintf("%s, small frames twice: %t, as the other side chose", l, hedge))
 	}
 	c.main, c.hedging = l, hedge
-	c.twice.Store(hedge)
 }

@@ -33,6 +33,7 @@ type opening struct {
 	Main     bool       `json:"main,omitempty"`
 	Received uint64     `json:"received,omitempty"`
 	Codecs   []codec.ID `json:"codecs"`
+	Shards   bool       `json:"shards,omitempty"` // are understood
 }
 
 type opened struct {
@@ -40,6 +41,7 @@ type opened struct {
 	Message  string     `json:"message,omitempty"`
 	Received uint64     `json:"received,omitempty"`
 	Codecs   []codec.ID `json:"codecs"`
+	Shards   bool       `json:"shards,omitempty"`
 }
 
 // RefusedError is the other side's refusal of a leg.
@@ -99,10 +101,10 @@ func (h *Hub) Handle(ctx context.Context, peer string, t Transport) error {
 		return errors.Join(&RefusedError{refusal}, writeMessage(t, opened{Message: refusal}))
 	}
 	if fresh {
-		c.known = o.Codecs
+		c.known, c.shards = o.Codecs, o.Shards
 		defer h.begin(c)
 	}
-	if err := writeMessage(t, opened{OK: true, Received: c.next.Load(), Codecs: codec.Known()}); err != nil {
+	if err := writeMessage(t, opened{OK: true, Received: c.next.Load(), Codecs: codec.Known(), Shards: true}); err != nil {
 		return err
 	}
 	_ = t.SetDeadline(time.Time{})
@@ -300,7 +302,7 @@ func (d *Dialer) join(ctx context.Context, c *Conn, t Transport, fresh, main boo
 	stop := context.AfterFunc(ctx, func() { _ = t.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	_ = t.SetDeadline(time.Now().Add(openTimeout))
-	o := opening{Protocol: protocol, Link: c.id, New: fresh, Main: main, Received: c.next.Load(), Codecs: codec.Known()}
+	o := opening{Protocol: protocol, Link: c.id, New: fresh, Main: main, Received: c.next.Load(), Codecs: codec.Known(), Shards: true}
 	var a opened
 	err := writeMessage(t, o)
 	if err == nil {
@@ -315,7 +317,7 @@ func (d *Dialer) join(ctx context.Context, c *Conn, t Transport, fresh, main boo
 	if err == nil {
 		_ = t.SetDeadline(time.Time{})
 		if fresh {
-			c.known = a.Codecs
+			c.known, c.shards = a.Codecs, a.Shards
 		}
 		var serve func(context.Context) error
 		if serve, err = c.attach(t, a.Received, main); err == nil {

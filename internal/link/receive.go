@@ -27,12 +27,12 @@ type inbox struct {
 	failed  error // of sink
 	eof     bool
 	end     time.Time
-	recent  recent
+	shards  gatherer
 	since   int // bytes received since the last acknowledgement
 
 	// Counters that Status reads without waiting for a sink.
 	raw, encoded      atomic.Uint64 // bytes after and before decoding
-	doubles, repaired atomic.Uint64 // frames that came twice; that were made again
+	doubles, repaired atomic.Uint64 // frames that came twice; of which a part was made again
 	busy              atomic.Int64
 }
 
@@ -66,18 +66,12 @@ func (in *inbox) deadline(t time.Time) {
 func (c *Conn) receive(h header, body []byte) error {
 	c.in.mu.Lock()
 	defer c.in.mu.Unlock()
-	if err := c.order(h, body); err != nil || len(c.in.recent.open) == 0 {
-		return err
-	}
-	return c.mend()
+	return c.order(h, body)
 }
 
 // order is receive; in.mu is held.
 func (c *Conn) order(h header, body []byte) error {
 	in := &c.in
-	if h.kind == typeData && len(body) <= maxDatagram && c.twice.Load() {
-		in.recent.put(h, body)
-	}
 	next := c.next.Load()
 	switch {
 	case h.number < next:

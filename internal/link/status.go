@@ -54,10 +54,10 @@ type Status struct {
 	Received      uint64        `json:"received"`       // bytes after decoding
 	ReceivedCoded uint64        `json:"received_coded"` // and before
 	ReceiveBusy   time.Duration `json:"receive_busy_ns"`
-	SentTwice     uint64        `json:"sent_twice"` // bytes of second copies
+	SentTwice     uint64        `json:"sent_twice"` // bytes of second copies, and of shards beyond the frames' own
 	Resent        uint64        `json:"resent"`     // bytes sent again after a leg was lost
 	Doubles       uint64        `json:"doubles"`    // frames that arrived more than once
-	Repaired      uint64        `json:"repaired"`   // frames that were made again from the rest of their burst
+	Repaired      uint64        `json:"repaired"`   // frames of which a part was lost and made again from the rest
 	Events        []Event       `json:"events"`
 }
 
