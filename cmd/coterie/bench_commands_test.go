@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -59,3 +60,20 @@ func TestPublishedSizes(t *testing.T) {
 		}
 	}
 }
+
+// TestTargetThatDoesNotAnswer: clients look for a server for as long as a run lasts, so a string that leads nowhere is refused before.
+func TestTargetThatDoesNotAnswer(t *testing.T) {
+	for _, args := range [][]string{{"--target-a", nowhere, "--target-b", nowhere}, {"--group", nowhere}} {
+		c := benchCommand()
+		c.SetArgs(append([]string{"read"}, args...))
+		c.SilenceErrors, c.SilenceUsage = true, true
+		c.SetOut(io.Discard)
+		c.SetErr(io.Discard)
+		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), args[len(args)-2]+": ") || strings.Contains(err.Error(), "hush") {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+// nowhere leads to a socket in a directory that is not there.
+const nowhere = "postgresql://app:hush@/shop?host=/nonexistent"

@@ -187,8 +187,14 @@ func (f *experimentFlags) bed(ctx context.Context, r *benchreport.Report, p *ben
 	end = func() error { return nil }
 	switch {
 	case f.targetA != "":
+		if err := errors.Join(answers(ctx, "--target-a", f.targetA), answers(ctx, "--target-b", f.targetB)); err != nil {
+			return nil, nil, err
+		}
 		bed, write = &experiment.Bed{A: f.targetA, B: f.targetB}, f.targetA
 	case f.group != "":
+		if err := answers(ctx, "--group", f.group); err != nil {
+			return nil, nil, err
+		}
 		g, err := openGroup(ctx, f.group)
 		if err != nil {
 			return nil, nil, err
@@ -271,6 +277,18 @@ func enoughDisk(dir string, bytes uint64) error {
 			float64(bytes)/(1<<30), dir, float64(free)/(1<<30))
 	}
 	return nil
+}
+
+// answers tells whether a target lets us in now. Clients of an experiment look for a server until the end, so a wrong string has to show
+// before they begin.
+func answers(ctx context.Context, flag, dsn string) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return fmt.Errorf("%s: %w; see whether psql gets in with the same string", flag, err)
+	}
+	return conn.Close(ctx)
 }
 
 // mayUse refuses a target that somebody seems to need.

@@ -162,6 +162,9 @@ func (b *Bed) commitAnswer(e *report.Experiment, o CommitOptions, m *matrix) {
 	} else {
 		e.Answer = fmt.Sprintf("A commit of %s takes no longer if it waits for a secondary: %s ms.", rowsWord(small.Rows), report.Number(y.ms(50)))
 	}
+	if c := compare(x, y, method.LowerIsBetter); c.Verdict == method.Withheld {
+		e.Answer = strings.TrimSuffix(e.Answer, ".") + " (no verdict: " + c.Why + ")."
+	}
 	if len(m.floors) > 0 {
 		e.Answer += fmt.Sprintf(" A round trip and a write to the other disk alone take %s ms.", report.Number(m.floor().Value))
 	}

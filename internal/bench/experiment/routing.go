@@ -52,6 +52,9 @@ func (b *Bed) Routing(ctx context.Context, o RoutingOptions) (report.Experiment,
 	if err := b.routingData(ctx, &o); err != nil {
 		return e, err
 	}
+	if err := (workload.Query{DSN: arms[0].dsn, SQL: o.SQL, Params: o.Params, Format: o.Format}).Try(ctx); err != nil {
+		return e, err
+	}
 	samples := [2]map[int]*sample{{}, {}}
 	perRun := b.runTime(o)
 	b.Progress.Plan(time.Duration(b.Blocks*2*len(o.Threads)) * perRun)
@@ -59,7 +62,7 @@ func (b *Bed) Routing(ctx context.Context, o RoutingOptions) (report.Experiment,
 	err = b.turns(ctx, e.Name, arms, func(ctx context.Context, block int, a arm) error {
 		side := samples[index(arms, a)]
 		for _, threads := range o.Threads {
-			b.Progress.Step(perRun, "routing, block %d of %d: %s, %d threads", block+1, b.Blocks, a.name, threads)
+			b.Progress.Step(perRun, "routing, block %d of %d: %s, %s", block+1, b.Blocks, a.name, threadsWord(threads))
 			q := workload.Query{DSN: a.dsn, SQL: o.SQL, Params: o.Params, Format: o.Format, Connect: o.Connect, Dial: b.Dial, Retries: 3}
 			before, load := reads.now(ctx), b.load(o, threads)
 			load.Ended = reads.follow(a.name, threads)

@@ -41,7 +41,7 @@ func (b *Bed) Tprocc(ctx context.Context, o TproccOptions) (report.Experiment, e
 	if b.Group != nil {
 		write, read = b.Group.ReadWrite(), b.Group.ReadOnly()
 	}
-	b.Progress.Say("loading %d warehouses", o.Warehouses)
+	b.Progress.Say("loading warehouses: %d", o.Warehouses)
 	if _, err := tpcc.Load(ctx, write, tpcc.LoadOptions{Warehouses: o.Warehouses, Seed: b.Seed, Resume: true}); err != nil {
 		return e, err
 	}
@@ -58,7 +58,7 @@ func (b *Bed) Tprocc(ctx context.Context, o TproccOptions) (report.Experiment, e
 	b.Progress.Plan(time.Duration(b.Blocks*2*len(o.Users)) * each)
 	err = b.turns(ctx, e.Name, arms, func(ctx context.Context, block int, a arm) error {
 		for _, n := range o.Users {
-			b.Progress.Step(each, "tprocc, block %d of %d: %s, %d users", block+1, b.Blocks, a.name, n)
+			b.Progress.Step(each, "tprocc, block %d of %d: %s, %s", block+1, b.Blocks, a.name, usersWord(n))
 			r, counted, client, err := b.mix(ctx, o, write, a.dsn, n)
 			if err != nil {
 				return err
@@ -169,7 +169,7 @@ func (b *Bed) conditionsHold(ctx context.Context, e *report.Experiment, write st
 			}
 		}
 	}
-	e.Notes = append(e.Notes, fmt.Sprintf("All twelve consistency conditions held afterwards on %d servers.", len(servers)))
+	e.Notes = append(e.Notes, fmt.Sprintf("All twelve consistency conditions held afterwards on every server (%d).", len(servers)))
 	return nil
 }
 

@@ -109,6 +109,12 @@ func (r *Report) Print(w io.Writer) error {
 		for _, c := range e.Comparisons {
 			fmt.Fprintf(&b, "  %s: %s of %s beside %s: %s\n", c.Name, c.Metric, c.B, c.A, c.String())
 		}
+		if len(e.Errors) > 0 {
+			fmt.Fprintf(&b, "  not answered, by SQLSTATE: %s\n", counts(e.Errors))
+		}
+		if len(e.Retries) > 0 {
+			fmt.Fprintf(&b, "  asked again after it failed, by SQLSTATE: %s\n", counts(e.Retries))
+		}
 		for _, n := range e.Notes {
 			fmt.Fprintf(&b, "  note: %s\n", n)
 		}

@@ -251,7 +251,7 @@ func TestPrint(t *testing.T) {
 	if err := r.Print(&out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"(scaled)", "published primary_s", "Yes: 2.6 x", "not run: no network", "withheld"} {
+	for _, want := range []string{"(scaled)", "published primary_s", "Yes: 2.6 x", "not run: no network", "withheld", "not answered, by SQLSTATE: 08007: 3", "SQLSTATE: 40001: 1"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}

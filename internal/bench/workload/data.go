@@ -151,15 +151,16 @@ func LooksUsed(ctx context.Context, dsn string) (string, error) {
 	}
 	var reasons []string
 	if clients > 0 {
-		reasons = append(reasons, fmt.Sprintf("%d other clients are connected to it (%s)", clients, strings.TrimSpace(example)))
+		reasons = append(reasons, fmt.Sprintf("others are connected to it: %d (%s)", clients, strings.TrimSpace(example)))
 	}
+	// By size: what the server has counted is told late, and forgotten in a failover.
 	err = conn.QueryRow(ctx, `select count(*), coalesce(min(format('%I.%I', schemaname, relname)), '') from pg_stat_user_tables
-		where schemaname not in ('coterie_bench', 'tpcc', 'coterie_ledger') and n_live_tup > 0`).Scan(&tables, &example)
+		where schemaname not in ('coterie_bench', 'tpcc', 'coterie_ledger') and pg_relation_size(relid) > 0`).Scan(&tables, &example)
 	if err != nil {
 		return "", fmt.Errorf("look at the target: %w", err)
 	}
 	if tables > 0 {
-		reasons = append(reasons, fmt.Sprintf("%d tables in it hold rows and are not ours (%s)", tables, example))
+		reasons = append(reasons, fmt.Sprintf("tables in it hold rows and are not ours: %d (%s)", tables, example))
 	}
 	return strings.Join(reasons, ", and "), nil
 }

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"context"
 	"encoding/csv"
 	"errors"
@@ -48,6 +49,26 @@ func (q Query) Worker(client int) (method.Worker, error) {
 		return nil, err
 	}
 	return &querier{client: asker{session: s, again: q.Connect}, Query: q}, nil
+}
+
+// Try asks once, with the first parameters. It finds what would fail each time, such as a parameter that is not there: the clients of
+// an experiment count failures and go on.
+func (q Query) Try(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(q.Timeout, session.DefaultTimeout))
+	defer cancel()
+	conn, err := session.Open(ctx, q.DSN, appName)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	var first []any
+	if q.Params != nil && len(q.Params.rows) > 0 {
+		first = q.Params.rows[0]
+	}
+	if err := (&querier{Query: q}).ask(ctx, conn, first, &method.Event{}); err != nil {
+		return fmt.Errorf("the query fails, with %d in the first row of parameters: %w", len(first), err)
+	}
+	return nil
 }
 
 // asker is a session that knows who answers it.
