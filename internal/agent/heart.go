@@ -31,6 +31,10 @@ type Heart interface {
 // heartRetry separates two attempts to reach a voter.
 const heartRetry = 100 * time.Millisecond
 
+// silent is how long beats may stay without an echo before a stream is given up for a new one. What lies on the way may have forgotten the
+// connection, and passes a new one; TCP gives it up only after ten seconds, in which answers to clients are held.
+func silent(p ag.Profile) time.Duration { return max(2*time.Second, 4*p.Answer) }
+
 // hearts sends this node's heartbeats to the voters while it holds an epoch. One goroutine per voter sends, another hears the echo.
 type hearts struct {
 	self        ag.ReplicaID
@@ -127,7 +131,7 @@ func (h *hearts) beat(ctx context.Context, to ag.ReplicaID, s Heart) {
 	if err := s.Send(Beat{Incarnation: h.incarnation}); err != nil {
 		return
 	}
-	var newest, rtt atomic.Int64
+	var newest, rtt, unanswered atomic.Int64
 	ended := make(chan struct{})
 	var wg sync.WaitGroup
 	defer h.answered.over(to)
@@ -144,23 +148,28 @@ func (h *hearts) beat(ctx context.Context, to ag.ReplicaID, s Heart) {
 				h.log.Warn("a voter acknowledged what was not sent", "voter", to)
 				return
 			}
+			unanswered.Store(0)
 			rtt.Store(int64(boottime.Now() - b.Sent))
 			h.answers.acknowledged(b.Epoch, to, b.Sent)
 			h.answered.note(to, b.Sent)
 		}
 	})
 	for {
+		p := h.profile()
+		wait := p.Beat
+		if p.Name == "wan" {
+			wait = min(max(wait, 4*time.Duration(rtt.Load())), p.Answer/3)
+		}
 		if w := h.wanted.Load(); w != nil && w.epoch != 0 {
 			t0 := boottime.Now()
 			newest.Store(int64(t0))
 			if err := s.Send(Beat{Epoch: w.epoch, Sent: t0}); err != nil {
 				return
 			}
-		}
-		p := h.profile()
-		wait := p.Beat
-		if p.Name == "wan" {
-			wait = min(max(wait, 4*time.Duration(rtt.Load())), p.Answer/3)
+			if n := unanswered.Add(1); time.Duration(n)*wait > silent(p) { // counted, as this process may have been stopped meanwhile
+				h.log.Info("a voter is silent; its stream of heartbeats is made anew", "voter", to, "beats", n)
+				return
+			}
 		}
 		t := time.NewTimer(untilBeat(wait))
 		select {
