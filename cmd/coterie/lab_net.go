@@ -101,22 +101,32 @@ func profileHelp() string {
 }
 
 func labCut() *cobra.Command {
-	var oneWay, reject, asJSON bool
+	var oneWay, reject, forget, asJSON bool
 	c := &cobra.Command{
 		Use: "cut A B", Short: "Let nothing through between nodes",
 		Long: `Cuts the links between A and B: what is sent vanishes, and the sender waits in vain, as with a pulled cable or a firewall that drops.
 With --reject the sender is told at once, as by a machine that has no such service: connections are refused and reset.
+With --forget only connections that began before are cut, without a word; new ones pass, as with a stateful firewall or NAT that lost its
+table (conntrack -F, a failover of the firewall). Each repetition is one more loss of the table.
 
 ` + endsHelp + `
 coterie lab heal ends it.`,
 		Example: `  coterie lab cut n1 nodes              # n1 from the others, not from the client
   coterie lab cut n1 all --reject       # from everybody
-  coterie lab cut n1 n2,n3 --one-way    # what n1 sends`,
+  coterie lab cut n1 n2,n3 --one-way    # what n1 sends
+  coterie lab cut n1 nodes --forget     # what is connected now; new connections pass`,
 		Args: args(2, "two names"),
 		RunE: func(c *cobra.Command, a []string) error {
+			if forget && (reject || oneWay) {
+				return usage("--forget goes with neither --reject nor --one-way: such a firewall tells nobody, and sees both directions")
+			}
 			l, err := openLab(c)
 			if err != nil {
 				return err
+			}
+			if forget {
+				now, err := l.Forget(c.Context(), a[0], a[1])
+				return printLinks(c, now, asJSON, err)
 			}
 			now, err := l.Cut(c.Context(), a[0], a[1], reject, oneWay)
 			return printLinks(c, now, asJSON, err)
@@ -124,6 +134,7 @@ coterie lab heal ends it.`,
 	}
 	c.Flags().BoolVar(&oneWay, "one-way", false, "only what A sends to B")
 	c.Flags().BoolVar(&reject, "reject", false, "tell the sender: a connection is refused or reset")
+	c.Flags().BoolVar(&forget, "forget", false, "only what is connected now, as a firewall that lost its table; new connections pass")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the links and their counters as JSON")
 	return c
 }

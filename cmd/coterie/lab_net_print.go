@@ -85,12 +85,14 @@ func shapeWords(s linkem.Shape, both bool) string {
 	}
 	how := ""
 	for _, w := range strings.Split(text, ",") {
-		switch w {
-		case "cut":
+		switch {
+		case strings.HasPrefix(w, "forgot="):
+			how = "CUT for what was connected (forgot " + strings.TrimPrefix(w, "forgot=") + " times)"
+		case w == "cut":
 			how = "CUT"
-		case "reject":
+		case w == "reject":
 			how = "CUT, rejects"
-		case "":
+		case w == "":
 		default:
 			words = append(words, strings.Replace(w, "=", " ", 1))
 		}

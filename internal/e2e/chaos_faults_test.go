@@ -40,6 +40,8 @@ func (c *chaos) faults() []fault {
 	return append(
 		all,
 		fault{"reset: the primary's connections, which are accepted again", c.reset},
+		fault{"forget: a firewall around the primary loses its table, connections that it has vanish", func(t *testing.T, _ lab.Status, p string) { c.forget(t, p, lab.AllNodes) }},
+		fault{"forget: the same, its clients' connections, too", func(t *testing.T, _ lab.Status, p string) { c.forget(t, p, lab.AllEnds) }},
 		fault{"cancel: commits while no secondary answers, then SIGKILL the primary's node", c.cancelAndKill},
 		fault{"planned failover", c.planned},
 	)
@@ -114,6 +116,27 @@ func (c *chaos) reset(t *testing.T, _ lab.Status, primary string) {
 		c.mend(t)
 		time.Sleep(time.Duration(c.rng.IntN(1000)) * time.Millisecond)
 	}
+}
+
+// forgotten bounds what a firewall that loses its table costs: ten seconds of silence end a connection, two end one that commits wait for;
+// the rest is for this machine. A connection that TCP alone gives up lives for a quarter of an hour.
+const forgotten = 2 * time.Minute
+
+// forget lets the connections between the primary and others vanish without a word, while new ones pass: the group must find that out by
+// itself, and be whole before they are let through again.
+func (c *chaos) forget(t *testing.T, primary, others string) {
+	t.Helper()
+	began := time.Now()
+	if _, err := c.Forget(t.Context(), primary, others); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second) // what was on its way at that moment says nothing
+	c.whole(t)
+	c.progress(t, 20)
+	if took := time.Since(began); took > forgotten {
+		t.Errorf("whole and writable %v after connections had vanished, want %v", took, forgotten)
+	}
+	c.mend(t)
 }
 
 // cancelAndKill lets commits wait for secondaries that hear nothing, while their client cancels them, and then kills the node: PostgreSQL

@@ -99,9 +99,6 @@ func play(t *testing.T, seed uint64, minutes int) string {
 	for _, f := range faults[min(done, len(faults)):] {
 		c.say(t, "NOT RUN within %d min: %s", minutes, f.name)
 	}
-	if _, err := exec.LookPath("conntrack"); err != nil {
-		c.say(t, "NOT RUN: conntrack -F, which this machine does not have; connections that are reset and then accepted again are what it does")
-	}
 	c.stop(t)
 	c.judgeAll(t, done)
 	c.down(t)

@@ -185,12 +185,21 @@ func (l *Lab) Cut(ctx context.Context, a, b string, reject, oneWay bool) ([]link
 	})
 }
 
+// Forget lets a stateful firewall between a and b lose its table: of TCP connections that began before nothing gets through any more, in
+// either direction, and nobody is told; new ones pass. Each call is one more loss. Heal takes the firewall away.
+func (l *Lab) Forget(ctx context.Context, a, b string) ([]linkem.Stats, error) {
+	return l.change(ctx, a, b, false, func(_ Direction, now linkem.Shape) linkem.Shape {
+		now.Forgot++
+		return now
+	})
+}
+
 // Heal makes the links between a and b as they were when the lab was made. With cutsOnly it only ends cuts; a link that was slow
 // or lossy still is.
 func (l *Lab) Heal(ctx context.Context, a, b string, cutsOnly bool) ([]linkem.Stats, error) {
 	return l.change(ctx, a, b, false, func(d Direction, now linkem.Shape) linkem.Shape {
 		if cutsOnly {
-			now.Cut, now.Reject = false, false
+			now.Cut, now.Reject, now.Forgot = false, false, 0
 			return now
 		}
 		return l.firstShape(d.From, d.To)

@@ -3,6 +3,7 @@ package linkem
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -306,6 +307,78 @@ func TestCutAndReject(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = healed.Close()
+}
+
+// TestForget: connections that began before are dropped in silence, both ways, at every loss of the table; new ones, datagrams and other
+// links live.
+func TestForget(t *testing.T) {
+	n := start(t, Shape{Delay: time.Millisecond}, "n1", "n2", "n3")
+	l := listen(t, n, "n2")
+	echo(l)
+	connect := func() net.Conn {
+		t.Helper()
+		c, err := dial(n, "tcp4", l.Addr().String(), 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	echoes := func(c net.Conn, patience time.Duration) error {
+		_ = c.SetDeadline(time.Now().Add(patience))
+		_, err := c.Write([]byte("x"))
+		if err == nil {
+			_, err = c.Read(make([]byte, 1))
+		}
+		return err
+	}
+	first := connect()
+	if err := echoes(first, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	old := first
+	for loss := 1; loss <= 2; loss++ {
+		mustSet(t, n, "n1", "n2", Shape{Delay: time.Millisecond, Forgot: loss})
+		mustSet(t, n, "n2", "n1", Shape{Delay: time.Millisecond, Forgot: loss})
+		if err := echoes(old, 300*time.Millisecond); !timedOut(err) {
+			t.Errorf("loss %d: a connection from before: %v, want silence", loss, err)
+		}
+		young := connect()
+		if err := echoes(young, 5*time.Second); err != nil {
+			t.Errorf("loss %d: a new connection: %v", loss, err)
+		}
+		old = young
+	}
+	if s := stats(n, "n1", "n2"); s.Blocked == 0 || s.Rejected != 0 {
+		t.Errorf("counters: %+v", s)
+	}
+	if h := datagrams(t, n, probe.Burst{Count: 100}); h.Received() != 100 {
+		t.Errorf("%d of 100 datagrams arrived", h.Received())
+	}
+	roundTrip(t, n, "n1", "n3", 2*time.Millisecond, time.Millisecond)
+	if err := n.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	if err := echoes(first, 20*time.Second); err != nil { // TCP repeats what was lost
+		t.Errorf("the first connection, healed: %v", err)
+	}
+}
+
+// echo sends back what the listener's connections bring, until both have ended.
+func echo(l net.Listener) {
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
 }
 
 func timedOut(err error) bool {

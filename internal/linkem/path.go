@@ -21,6 +21,7 @@ type path struct {
 	used *Shape                // what is in force: want, as soon as the thread has seen it
 	rand *rand.Rand
 	loss lossModel
+	seen flows // by the firewall of Shape.Forgot
 
 	free     nanos // when the last bit of all that was accepted so far has left
 	last     nanos // arrival of the latest packet, which no later one overtakes unless reordering is asked for
@@ -42,7 +43,14 @@ func newPath(seed uint64, from, to string, s Shape) *path {
 
 // adopt puts want into force.
 func (p *path) adopt() {
+	was := p.used
 	p.used = p.want.Load()
+	switch {
+	case p.used.Forgot == 0:
+		p.seen = nil
+	case was == nil || was.Forgot != p.used.Forgot:
+		p.seen = flows{}
+	}
 	p.loss.set(p.used.Loss, p.used.Burst)
 }
 

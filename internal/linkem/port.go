@@ -139,7 +139,7 @@ func (p *port) forward(size int) {
 		return
 	}
 	now := p.arrival()
-	if path.used.Closed && begins(b) {
+	if path.used.Closed && begins(b) || !path.seen.knows(b) {
 		path.count.blocked.Add(1)
 		return
 	}

@@ -1,6 +1,7 @@
 package linkem
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -24,6 +25,10 @@ type Shape struct {
 	Cut       bool          `json:"cut,omitempty"`       // nothing gets through, what is under way included
 	Reject    bool          `json:"reject,omitempty"`    // like Cut, and the sender is told: TCP is reset, all else gets ICMP port unreachable
 	Closed    bool          `json:"closed,omitempty"`    // as by a firewall that lets nobody in: TCP connections cannot begin in this direction, and UDP does not get through
+
+	// Forgot counts how often a stateful firewall on the way has lost its table: TCP connections that began before the last time are
+	// dropped without a word, new ones pass, and all else does. 0: there is none. Set in both directions, as one firewall sees both.
+	Forgot int `json:"forgot,omitempty"`
 }
 
 // Limits of what Validate takes: beyond them a typing error is likelier than a wish.
@@ -32,6 +37,8 @@ const (
 	minRate  = 1000
 	maxRate  = 100_000_000_000
 	maxQueue = 1 << 30
+
+	maxForgot = 1 << 30
 )
 
 // Profiles are the named links. Each is one direction of two alike: wan-good has a round trip of 30 ms.
@@ -66,6 +73,8 @@ func (s Shape) Validate() error {
 		return fmt.Errorf("rate %d bit/s: choose 1kbit to 100gbit, or 0 for no limit", s.RateBits)
 	case s.Queue < 0 || s.Queue > maxQueue:
 		return fmt.Errorf("queue %d: choose 0 (50 ms of the rate) to %d bytes", s.Queue, maxQueue)
+	case s.Forgot < 0 || s.Forgot > maxForgot:
+		return fmt.Errorf("forgot %d: choose 0, for no firewall, or how often it has lost its table", s.Forgot)
 	case s.Cut && s.Reject:
 		return fmt.Errorf("a link is cut or rejects: choose one")
 	}
@@ -81,7 +90,7 @@ func (s Shape) queue() int64 {
 }
 
 // Set changes what key names to value, both as the command line spells them: rtt, delay and jitter (60ms), loss, reorder,
-// duplicate and corrupt (1%), burst (5), rate (20mbit), queue (256kb). rtt sets the delay of one direction: half of it.
+// duplicate and corrupt (1%), burst (5), rate (20mbit), queue (256kb), forgot (1). rtt sets the delay of one direction: half of it.
 func (s *Shape) Set(key, value string) (err error) {
 	switch key {
 	case "rtt":
@@ -105,6 +114,10 @@ func (s *Shape) Set(key, value string) (err error) {
 		s.RateBits, err = ParseRate(value)
 	case "queue":
 		s.Queue, err = ParseSize(value)
+	case "forgot":
+		if s.Forgot, err = strconv.Atoi(value); err != nil {
+			err = errors.New("not a number")
+		}
 	default:
 		return fmt.Errorf("a link has no %q: rtt, delay, jitter, loss, burst, rate, queue, reorder, duplicate or corrupt", key)
 	}
@@ -160,6 +173,7 @@ func (s Shape) String() string {
 	add(s.Burst > 1, "burst", strconv.FormatFloat(s.Burst, 'g', -1, 64))
 	add(s.RateBits > 0, "rate", formatRate(s.RateBits))
 	add(s.Queue > 0, "queue", strconv.Itoa(s.Queue))
+	add(s.Forgot > 0, "forgot", strconv.Itoa(s.Forgot))
 	add(s.Reorder > 0, "reorder", percent(s.Reorder))
 	add(s.Duplicate > 0, "duplicate", percent(s.Duplicate))
 	add(s.Corrupt > 0, "corrupt", percent(s.Corrupt))

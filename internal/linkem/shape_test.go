@@ -22,6 +22,7 @@ func TestParseShape(t *testing.T) {
 		"cut":                                {Cut: true},
 		"metro,reject":                       {Delay: 2500 * time.Microsecond, RateBits: 1_000_000_000, Reject: true},
 		"metro,closed":                       {Delay: 2500 * time.Microsecond, RateBits: 1_000_000_000, Closed: true},
+		"lan,forgot=2":                       {Delay: 100 * time.Microsecond, RateBits: 10_000_000_000, Forgot: 2},
 		"lan,rate=0":                         {Delay: 100 * time.Microsecond},
 		"loss=100%,cut":                      {Loss: 1, Cut: true},
 		"loss=90%,burst=9":                   {Loss: 0.9, Burst: 9},
@@ -51,6 +52,8 @@ func TestParseShape(t *testing.T) {
 		"queue=1mbit":      "not a size",
 		"speed=1":          "no \"speed\"",
 		"cut,reject":       "choose one",
+		"forgot=-1":        "lost its table",
+		"forgot=lan":       "not a number",
 	} {
 		if _, err := ParseShape(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want an error with %q", text, err, want)

@@ -22,7 +22,7 @@ type Stats struct {
 	Duplicated uint64 `json:"duplicated"`
 	Reordered  uint64 `json:"reordered"`
 	Corrupted  uint64 `json:"corrupted"`
-	Blocked    uint64 `json:"blocked"`     // by Cut, on arrival or under way, and by Closed
+	Blocked    uint64 `json:"blocked"`     // by Cut, on arrival or under way, by Closed and by Forgot
 	Rejected   uint64 `json:"rejected"`    // by Reject
 	Failed     uint64 `json:"failed"`      // the receiving device did not take it
 	Late       uint64 `json:"late"`        // delivered more than 1 ms after its time: this machine is too busy for these links
