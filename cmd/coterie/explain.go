@@ -164,7 +164,11 @@ func explainCommand() *cobra.Command {
 primary failed now. It asks every member in reach; a node whose agent does not run is read from its record on disk.
 
 The order of the steps is that of the group's record: by epoch, then by revision. Times are of each node's own clock; clocks of two
-nodes are never compared.`,
+nodes are never compared.
+
+Of what a node saw: "counted [a b] k=1" says that each acknowledged commit is on at least 1 of a and b, "sealed at" how far the copy of a
+member goes that has promised to take nothing more of the old epoch, "answering" who of the others answered this node, "leader's last
+sign" how long ago the leader last renewed its right to lead.`,
 		Example: "  coterie explain\n  coterie explain --epoch 7\n  coterie explain --all --json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			e, err := explain(c)
@@ -236,6 +240,9 @@ func printExplanation(w io.Writer, e *explanation, all bool) error {
 		_, _ = fmt.Fprintln(w, "No change of leadership is remembered.")
 	case e.Last != nil:
 		printChange(w, *e.Last)
+	}
+	if len(e.Missing) > 0 && len(e.Missing) >= len(e.Asked) {
+		_, _ = fmt.Fprintf(w, "\nThose who do not answer %s may have changed the leadership since: ask another node, too.\n", e.Node)
 	}
 	for _, id := range slices.Sorted(mapKeys(e.Missing)) {
 		_, _ = fmt.Fprintf(w, "\n%s did not answer, so what it decided is not in this: %s\n", id, e.Missing[id])

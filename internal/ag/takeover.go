@@ -110,7 +110,7 @@ func (v View) sealOrChoose() Plan {
 	e.Phase, e.Leader, e.MaxTLI = PhasePromote, best.Member, e.MaxTLI+1
 	e.TLI, e.From, e.Copy = e.MaxTLI, best.Position, best.Copy
 	e.V, e.K = v.heirs(best)
-	e.Reason = fmt.Sprintf("%s: sealed at %s, the furthest of %d", v.Record.Epoch.Reason, best.Position, len(v.Seals))
+	e.Reason = fmt.Sprintf("%s: the copy of %s is promoted, sealed at %s, the furthest of %d", v.Record.Epoch.Reason, best.Member, best.Position, len(v.Seals))
 	return Plan{Rule: RuleChoose, Because: e.Reason, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e}}
 }
 
