@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/link"
+	"github.com/coteriedb/coterie/internal/nap"
 	"github.com/coteriedb/coterie/internal/replication"
 )
 
@@ -81,6 +83,7 @@ func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder
 	if err != nil {
 		return err
 	}
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + nap.Places()) // as the agent does
 	down := replication.NewDownstream(replication.DownstreamConfig{
 		SocketDir: n.Socket, Superuser: func() string { return "postgres" }, Logger: log,
 		Self: func() replication.PrimaryFacts { return replication.PrimaryFacts{Leading: true, Epoch: 1, TLI: 1} },

@@ -23,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/keeper"
 	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/nap"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/replication"
 	"github.com/coteriedb/coterie/internal/seeding"
@@ -205,6 +206,7 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 	}
 	if n.ca.Load() != nil {
 		c.Join = n.admit
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + nap.Places()) // readers that nap keep them
 		n.links = newLinks(n.self, n.replicaOptions, n.log.With("part", "link"), n.serveLink)
 		c.Handlers[endpoint.ClassWAL] = n.links.serve
 		c.Handlers[endpoint.ClassSeed] = n.serveSeed

@@ -48,14 +48,13 @@ func (e *Endpoint) dialDirect(ctx context.Context, addr string, class Class, wan
 		return nil, err
 	}
 	c := &Conn{raw: raw, e: e, class: class, since: time.Now()}
-	client := tls.Client(raw, e.clientTLS(c, want))
+	if err := errors.Join(tune(raw, class), c.hasten()); err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	client := tls.Client(c.raw, e.clientTLS(c, want))
 	c.Conn = client
-	return c, e.conclude(ctx, c, func() error {
-		if err := tune(raw, class); err != nil {
-			return err
-		}
-		return client.HandshakeContext(ctx)
-	})
+	return c, e.conclude(ctx, c, func() error { return client.HandshakeContext(ctx) })
 }
 
 // conclude shakes hands, has the peer judged here and this node judged there, or cuts the connection.

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/nap"
 )
 
 // Kind returns the transport of the stream, KindTCP or KindQUIC.
@@ -132,11 +133,13 @@ func (c *Conn) socket(f func(fd int)) {
 	if o, relayed := raw.(outer); relayed {
 		raw = o.raw // as far as the relay
 	}
-	tcp, ok := raw.(*net.TCPConn)
-	if !ok {
-		return
-	}
-	if sc, err := tcp.SyscallConn(); err == nil {
-		_ = sc.Control(func(fd uintptr) { f(int(fd)) })
+	look := func(fd uintptr) { f(int(fd)) }
+	switch s := raw.(type) {
+	case *nap.Conn:
+		_ = s.Control(look)
+	case *net.TCPConn:
+		if sc, err := s.SyscallConn(); err == nil {
+			_ = sc.Control(look)
+		}
 	}
 }

@@ -75,13 +75,18 @@ func (e *Endpoint) accept(ctx context.Context) (net.Conn, error) {
 
 // serveConn authenticates one connection and hands it to its class. One goroutine per connection.
 func (e *Endpoint) serveConn(ctx context.Context, raw net.Conn, hs *handshake, config *tls.Config) {
-	defer func() { _ = raw.Close() }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server := tls.Server(raw, config)
+	under := &plug{raw}
+	server := tls.Server(under, config)
 	c := &Conn{Conn: server, raw: raw, e: e, inbound: true, since: time.Now(), cancel: cancel}
+	defer func() { _ = c.raw.Close() }()
 
 	err := e.authenticate(ctx, c, server)
+	if err == nil {
+		err = c.hasten()
+		under.Conn = c.raw
+	}
 	e.handshakes.done(hs)
 	if err != nil {
 		e.log.Debug("connection refused", "remote", raw.RemoteAddr().String(), "reason", err)

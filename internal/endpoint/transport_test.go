@@ -15,8 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coteriedb/coterie/internal/link"
 	"github.com/coteriedb/coterie/internal/link/linktest"
+	"github.com/coteriedb/coterie/internal/nap"
 )
 
 // way is two endpoints between which a link's legs are opened.
@@ -62,9 +65,7 @@ func wayBy(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transpo
 					_ = s.conn.CloseWithError(7, "cut")
 					continue
 				}
-				tcp := c.raw.(*net.TCPConn)
-				_ = tcp.CloseRead()
-				_ = tcp.CloseWrite()
+				c.socket(func(fd int) { _ = unix.Shutdown(fd, unix.SHUT_RDWR) })
 			}
 		},
 	}
@@ -272,4 +273,31 @@ func openSockets(t *testing.T) []string {
 	}
 	slices.Sort(all)
 	return all
+}
+
+// TestNearStreamsNap has both ends of a stream of WAL over a short way read without Go's poller, and those of no other class.
+func TestNearStreamsNap(t *testing.T) {
+	t.Parallel()
+	ca := newTestCA(t, groupA)
+	accepted := make(chan *Conn, 2)
+	keep := func(ctx context.Context, peer Identity, conn net.Conn) {
+		accepted <- conn.(*Conn)
+		echo(ctx, peer, conn)
+	}
+	server := startBeside(t, Config{Node: newTestNode(t, ca, "far"), Handlers: map[Class]Handler{ClassWAL: keep, ClassSQL: keep}})
+	from := client(newTestNode(t, ca, "near"))
+	for class, want := range map[Class]bool{ClassWAL: true, ClassSQL: false} {
+		c := mustDial(t, from, server, class, "far").(*Conn)
+		roundTrip(t, c)
+		for side, at := range map[string]*Conn{"dialled": c, "accepted": <-accepted} {
+			rtt, _, _ := at.Counters()
+			if _, naps := at.raw.(*nap.Conn); naps != want && rtt <= nearTrip {
+				t.Errorf("%s, %s: naps %t, round trip %v", class, side, naps, rtt)
+			}
+			if at.Congestion() == "" || rtt == 0 {
+				t.Errorf("%s, %s: round trip %v, controller %q", class, side, rtt, at.Congestion())
+			}
+		}
+		_ = c.Close()
+	}
 }

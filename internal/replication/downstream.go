@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/nap"
 )
 
 const (
@@ -302,6 +303,14 @@ func (d *Downstream) connect(ctx context.Context, st *stream) error {
 	server, err := dialer.DialContext(ctx, "unix", filepath.Join(d.cfg.SocketDir, socketName))
 	if err != nil {
 		return fmt.Errorf("connect to the server: %w", err)
+	}
+	if st.hello.Kind == KindWAL {
+		n, err := nap.Take(server)
+		if err != nil {
+			_ = server.Close()
+			return fmt.Errorf("connect to the server: %w", err)
+		}
+		server = n
 	}
 	if err := st.join(server); err != nil {
 		return err

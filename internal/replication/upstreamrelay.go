@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/nap"
 )
 
 // open dials the source and introduces this node.
@@ -58,6 +59,13 @@ func (u *Upstream) noteAnswer(src *Source, a Answer) {
 // relay passes bytes between c and the source until either side ends or ctx is done. All that the source has sent reaches
 // the client before its connection is closed.
 func (u *Upstream) relay(ctx context.Context, c *localConn, remote net.Conn) error {
+	if c.kind == KindWAL {
+		n, err := nap.Take(c.Conn)
+		if err != nil {
+			return fmt.Errorf("local: %w", err)
+		}
+		c = &localConn{Conn: n, kind: c.kind, greeting: c.greeting, early: c.early}
+	}
 	var once sync.Once
 	var cause error
 	end := func(err error) {
