@@ -26,6 +26,20 @@ func benchCommand() *cobra.Command {
 	return c
 }
 
+// ofTheOther refuses flags of bench failover that mean nothing with --report, or without: what runs otherwise takes hours.
+func ofTheOther(c *cobra.Command, report bool) error {
+	flags, hint := []string{"actions", "at", "clients", "workload", "query"}, "it is of the report: give --report DIR as well"
+	if report {
+		flags, hint = []string{"only", "with-peers", "out"}, "it is not of the report: leave it or --report away"
+	}
+	for _, name := range flags {
+		if c.Flags().Changed(name) {
+			return usage("--%s: %s", name, hint)
+		}
+	}
+	return nil
+}
+
 func benchFailover() *cobra.Command {
 	var o demo.MeasureOptions
 	var lo lab.Options
@@ -52,6 +66,9 @@ client and a chart of what was acknowledged every 100 ms. --workload gives the g
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.Runs < 0 {
 				return usage("--runs %d: choose 0 or more", o.Runs)
+			}
+			if err := ofTheOther(c, page != ""); err != nil {
+				return err
 			}
 			if page != "" {
 				var err error

@@ -77,3 +77,15 @@ func TestTargetThatDoesNotAnswer(t *testing.T) {
 
 // nowhere leads to a socket in a directory that is not there.
 const nowhere = "postgresql://app:hush@/shop?host=/nonexistent"
+
+// TestFailoverFlagsOfTheOther: bench failover is two things, and a flag of the one is not dropped by the other without a word.
+func TestFailoverFlagsOfTheOther(t *testing.T) {
+	for _, args := range [][]string{{"--actions", "kill"}, {"--workload", "tprocc"}, {"--clients", "2"}, {"--report", "x", "--only", "death"}, {"--report", "x", "--with-peers"}} {
+		c := benchCommand()
+		c.SetArgs(append([]string{"failover"}, args...))
+		c.SilenceErrors, c.SilenceUsage = true, true
+		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "the report") {
+			t.Errorf("bench failover %v: %v", args, err)
+		}
+	}
+}
