@@ -62,13 +62,10 @@ repetition then takes about three minutes. Their etcd is never killed, ours dies
 
 With --report it instead has --clients writers lose their primary by each of --actions, --runs times, and writes a page with the outage of each
 client and a chart of what was acknowledged every 100 ms. --workload gives the group something else to do meanwhile, and draws that, too.`,
-		Args: args(0, "no arguments"),
+		Args: args(0, "no arguments"), PreRunE: func(c *cobra.Command, _ []string) error { return ofTheOther(c, page != "") },
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.Runs < 0 {
 				return usage("--runs %d: choose 0 or more", o.Runs)
-			}
-			if err := ofTheOther(c, page != ""); err != nil {
-				return err
 			}
 			if page != "" {
 				var err error
