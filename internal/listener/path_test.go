@@ -71,9 +71,7 @@ func TestWhichPathServes(t *testing.T) {
 	g.mustDial(g.ro, "user=postgres")
 	g.mustDial(g.rw, "user=postgres sslmode=require")
 	for i, want := range []string{wantedPath(), PathGoroutines, wantedPath()} {
-		if got := g.srv.Sessions()[i].Path; got != want {
-			t.Errorf("session %d is served by %s, want %s", i, got, want)
-		}
+		waitFor(t, fmt.Sprintf("session %d is served by %s", i, want), func() bool { return g.srv.Sessions()[i].Path == want })
 	}
 }
 
@@ -86,9 +84,7 @@ func TestTLSOnBothPaths(t *testing.T) {
 			cert, _ := certificate(t)
 			g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })
 			conn := g.mustDial(g.rw, "user=postgres sslmode=require")
-			if got := g.srv.Sessions()[0].Path; got != path {
-				t.Fatalf("served by %s", got)
-			}
+			waitFor(t, "it is served by "+path, func() bool { return g.srv.Sessions()[0].Path == path })
 			if n := value[int](t, conn, "select length(string_agg(repeat('x', 1000), '')) from generate_series(1, 5000)"); n != 5_000_000 {
 				t.Errorf("%d", n)
 			}

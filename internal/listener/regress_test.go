@@ -186,9 +186,7 @@ func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := srv.Sessions()[0].Path; got != path {
-		t.Fatalf("sessions are served by %s, want %s", got, path)
-	}
+	waitFor(t, "sessions are served by "+path, func() bool { return srv.Sessions()[0].Path == path })
 	_ = conn.Close(ctx)
 	return rw[0].(*net.TCPAddr).Port
 }
