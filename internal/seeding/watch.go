@@ -2,6 +2,7 @@ package seeding
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"time"
 )
@@ -9,7 +10,8 @@ import (
 const showEvery = 250 * time.Millisecond
 
 // rateWindow is over how long the rate is measured that is shown, paceWindow that of which the ETA is made: what is there already is
-// settled in bursts, and an estimate that jumps with each is none.
+// settled in bursts, and an estimate that jumps with each is none. But where what is there has ended, as in a copy that goes on after an
+// interruption, its pace says nothing of what has to come: the share of it has changed, and the longer window begins anew.
 const (
 	rateWindow = 5 * time.Second
 	paceWindow = 30 * time.Second
@@ -34,10 +36,10 @@ type watcher struct {
 // later.
 const quiet = 5 * time.Second
 
-// sample is how much was done at an instant.
+// sample is how much was done at an instant, and how much of it had been there.
 type sample struct {
-	at   time.Time
-	done int64
+	at         time.Time
+	done, same int64
 }
 
 func newWatcher(show func(Progress), c *chooser) *watcher {
@@ -95,16 +97,24 @@ func (w *watcher) snapshot() Progress {
 
 // measure notes how fast it went lately; w.mu is held.
 func (w *watcher) measure(now time.Time) {
-	w.past = append(w.past, sample{now, w.now.Done})
+	w.past = append(w.past, sample{now, w.now.Done, w.now.Same})
 	for len(w.past) > 2 && now.Sub(w.past[0].at) > paceWindow {
 		w.past = w.past[1:]
 	}
-	w.now.Pace = w.since(0, now, w.now.Pace)
 	recent := 0
 	for recent < len(w.past)-2 && now.Sub(w.past[recent].at) > rateWindow {
 		recent++
 	}
 	w.now.Rate = w.since(recent, now, w.now.Rate)
+	if was, is := share(w.past[0], w.past[recent]), share(w.past[recent], w.past[len(w.past)-1]); math.Abs(was-is) > 0.5 { // NaN is not
+		w.past = w.past[recent:]
+	}
+	w.now.Pace = w.since(0, now, w.now.Pace)
+}
+
+// share is the part of what was settled between two samples that had been there; NaN if nothing was.
+func share(from, to sample) float64 {
+	return float64(to.same-from.same) / float64(to.done-from.done)
 }
 
 // since is the rate from a sample until now; was, if that is too short ago to tell.

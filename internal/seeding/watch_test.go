@@ -56,6 +56,29 @@ func TestEstimateWhileTheSourceIsGone(t *testing.T) {
 	})
 }
 
+// TestEstimateAfterWhatIsThere goes on with a copy of which a half is there, found a hundred times as fast as the other half comes: a few
+// seconds after that the estimate is of the other half.
+func TestEstimateAfterWhatIsThere(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatcher(nil, &chooser{})
+		w.start(2000<<20, 1)
+		for range 40 {
+			time.Sleep(showEvery)
+			w.settled(25<<20, 25<<20)
+			w.snapshot()
+		}
+		for i := range 400 {
+			time.Sleep(showEvery)
+			w.settled(1<<18, 0)
+			left, told := 1000*time.Second-time.Duration(i)*showEvery, w.snapshot().ETA()
+			if i > 30 && (told < left*9/10 || told > left*11/10) {
+				t.Fatalf("%v left, told %v", left, told)
+			}
+		}
+	})
+}
+
 // deadSource answers hellos with a window of one small file, then pings, but no chunks.
 func deadSource(conn net.Conn, info windowInfo) {
 	f := newFramed(conn)
