@@ -2,6 +2,7 @@ package agsim
 
 import (
 	"hash/maphash"
+	"iter"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -97,15 +98,11 @@ func (m *Model) Explore(b Bounds) (r Report) {
 		ev   event
 	}
 	steps := []step{{from: -1}}
-	type place struct {
-		world World
-		step  int32
-	}
-	level := []place{{first, 0}}
+	var level, next frontier
+	level.add(first, 0)
 	var evs []event
 	for len(level) > 0 {
-		var next []place
-		for _, p := range level {
+		for p := range level.drain() {
 			evs = m.events(&p.world, b, evs[:0])
 			for _, ev := range evs {
 				w := p.world
@@ -124,18 +121,51 @@ func (m *Model) Explore(b Bounds) (r Report) {
 				}
 				seen[h] = struct{}{}
 				steps = append(steps, step{p.step, ev})
-				next = append(next, place{w, int32(len(steps) - 1)})
+				next.add(w, int32(len(steps)-1))
 			}
 			if b.States > 0 && len(seen) >= b.States {
 				r.States = len(seen)
 				return r
 			}
 		}
-		level = next
+		level, next = next, nil
 		r.Depth++
 	}
 	r.States, r.All = len(seen), true
 	return r
+}
+
+// place is a world, and the step that led to it.
+type place struct {
+	world World
+	step  int32
+}
+
+// frontier holds the worlds from which the next steps are to be made, in blocks that are let go one by one: worlds are large and many.
+type frontier [][]place
+
+const frontierBlock = 1024
+
+func (f *frontier) add(w World, step int32) {
+	if last := len(*f) - 1; last < 0 || len((*f)[last]) == frontierBlock {
+		*f = append(*f, make([]place, 0, frontierBlock))
+	}
+	last := &(*f)[len(*f)-1]
+	*last = append(*last, place{w, step})
+}
+
+// drain yields all places in the order in which they were added.
+func (f frontier) drain() iter.Seq[*place] {
+	return func(yield func(*place) bool) {
+		for i, block := range f {
+			for j := range block {
+				if !yield(&block[j]) {
+					return
+				}
+			}
+			f[i] = nil
+		}
+	}
 }
 
 func (m *Model) first(b Bounds) World {

@@ -52,7 +52,9 @@ func TestExplore(t *testing.T) {
 		{"four replicas and witness", NewGroup(4, true, ag.RuleQuorum), Bounds{Epochs: 1, Writes: 1, States: 20_000}, Bounds{Epochs: 2, Writes: 1, States: 2_000_000}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
+			if !deep { // which takes some gigabytes of memory each
+				t.Parallel()
+			}
 			b := tt.bounds
 			switch {
 			case deep:
