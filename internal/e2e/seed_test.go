@@ -132,7 +132,7 @@ func flip(t *testing.T, path string, at int64) {
 }
 
 // summary is what coterie seed says of a finished copy.
-var summary = regexp.MustCompile(`: ([0-9.]+) (\w+) of files, .* were there, ([0-9.]+) (\w+) on the wire`)
+var summary = regexp.MustCompile(`: ([0-9.]+) (\w+) of files, .* were there, on the wire ([0-9.]+) (\w+)`)
 
 // onWire is the share of a copy that came over the wire, by what it said.
 func onWire(t *testing.T, said string) float64 {
