@@ -119,7 +119,7 @@ func (s *Shape) Set(key, value string) (err error) {
 			err = errors.New("not a number")
 		}
 	default:
-		return fmt.Errorf("a link has no %q: rtt, delay, jitter, loss, burst, rate, queue, reorder, duplicate or corrupt", key)
+		return fmt.Errorf("a link has no %q: rtt, delay, jitter, loss, burst, rate, queue, reorder, duplicate, corrupt or forgot", key)
 	}
 	if err != nil {
 		return fmt.Errorf("%s %q: %w", key, value, err)
