@@ -48,6 +48,10 @@ type Comparison struct {
 	Blocks  int     `json:"blocks"`
 	Verdict Verdict `json:"verdict"`
 	Why     string  `json:"why,omitempty"` // of Withheld
+
+	// What the blocks measured, in their order, so that a reader can judge again.
+	AValues []float64 `json:"a_values,omitempty"`
+	BValues []float64 `json:"b_values,omitempty"`
 }
 
 // String is the comparison in words.
@@ -78,7 +82,7 @@ func (c Comparison) ClientBound() bool {
 func Compare(a, b []float64, better Better) Comparison {
 	n := min(len(a), len(b))
 	a, b = a[:n], b[:n]
-	c := Comparison{A: Median(a), B: Median(b), Blocks: n, Verdict: NoDifference}
+	c := Comparison{A: Median(a), B: Median(b), Blocks: n, Verdict: NoDifference, AValues: slices.Clone(a), BValues: slices.Clone(b)}
 	if n == 0 || slices.Min(a) <= 0 || slices.Min(b) <= 0 {
 		return c.Withhold("a block gave nothing to measure")
 	}

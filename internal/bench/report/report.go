@@ -15,7 +15,7 @@ import (
 )
 
 // Schema names the version of result.json. Any change that a reader could notice makes another.
-const Schema = "coterie-bench/2"
+const Schema = "coterie-bench/3"
 
 //go:embed schema.json
 var schemaJSON []byte

@@ -102,7 +102,7 @@ func TestSchema(t *testing.T) {
 		t.Errorf("an empty report: %v", err)
 	}
 	for _, wrong := range []struct{ old, changed string }{
-		{`"schema": "coterie-bench/2"`, `"schema": "coterie-bench/1"`},
+		{`"schema": "coterie-bench/3"`, `"schema": "coterie-bench/1"`},
 		{`"verdict": "withheld",`, `"verdict": "splendid",`},
 		{`"why": "client-bound: by hand"`, `"when": "ever"`},
 		{`"scaled": true`, `"scaled": "yes"`},
