@@ -110,7 +110,7 @@ type Conn struct {
 func newConn(id, peer string, cfg Config) *Conn {
 	cfg = cfg.filled()
 	c := &Conn{
-		id: id, peer: peer, cfg: cfg, log: cfg.Logger.With("peer", peer, "link", id[:8]), legless: boottime.Now(),
+		id: id, peer: peer, cfg: cfg, log: cfg.Logger.With("peer", peer, "link", id[:8]), legless: boottime.Awake(),
 		over: make(chan struct{}), kick: make(chan struct{}, 1), owed: time.NewTimer(0),
 	}
 	c.owed.Stop()
@@ -173,7 +173,7 @@ func (c *Conn) launch(f *frame, h header, body []byte) error {
 	h.number, h.ack = c.sent, c.next.Load()
 	f.number, f.buf = c.sent, append(h.append(f.buf), body...)
 	c.sent++
-	f.sent, c.encoded = boottime.Now(), c.enc.Stats()
+	f.sent, c.encoded = boottime.Awake(), c.enc.Stats()
 	c.unacked = append(c.unacked, f)
 	c.cost, c.under = c.cost+f.cost(), c.under+len(f.buf)
 	f.hold() // it may be acknowledged before it is sent in full
@@ -445,7 +445,7 @@ func (c *Conn) lost(l *leg, cause error) {
 		}
 	}
 	if len(c.legs) == 0 && c.legless == 0 {
-		c.legless = boottime.Now()
+		c.legless = boottime.Awake()
 	}
 	if c.cause == nil {
 		c.note("leg lost", fmt.Sprintf("%s: %v", l, cause))

@@ -132,7 +132,7 @@ func (c *Conn) patience() time.Duration { return 2*c.trip() + 20*time.Millisecon
 func (c *Conn) makeUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before := boottime.Now() - c.patience()*3/4
+	before := boottime.Awake() - c.patience()*3/4
 	c.owing = false
 	c.copied += c.send(func(f *frame) bool { return f.leg == nil && f.sent <= before })
 	if slices.ContainsFunc(c.unacked, func(f *frame) bool { return f.leg == nil }) {

@@ -74,7 +74,7 @@ type leg struct {
 }
 
 func newLeg(c *Conn, t Transport) *leg {
-	l := &leg{Transport: t, c: c, copies: make(chan copied, maxCopies), since: boottime.Now()}
+	l := &leg{Transport: t, c: c, copies: make(chan copied, maxCopies), since: boottime.Awake()}
 	l.free.L = &l.mu
 	if t.Kind() == QUIC {
 		l.packet, _ = t.(datagrams)
@@ -229,7 +229,7 @@ func (l *leg) readDatagrams(ctx context.Context) {
 }
 
 func (l *leg) handle(h header, body []byte) error {
-	now := boottime.Now()
+	now := boottime.Awake()
 	l.lastRead.Store(int64(now))
 	l.c.acknowledged(h.ack)
 	switch h.kind {
@@ -237,7 +237,7 @@ func (l *leg) handle(h header, body []byte) error {
 		l.delivering.Store(true)
 		err := l.c.receive(h, body)
 		l.delivering.Store(false)
-		l.lastRead.Store(int64(boottime.Now()))
+		l.lastRead.Store(int64(boottime.Awake()))
 		return err
 	case typePing:
 		trip, sent, lost := parsePing(body)
@@ -269,7 +269,7 @@ func (l *leg) reply(h header, body ...byte) {
 
 func (l *leg) ping() {
 	trip, sent, lost := l.Counters()
-	l.reply(header{kind: typePing, number: uint64(boottime.Now()), ack: l.c.next.Load()}, pingBody(trip, sent, lost)...)
+	l.reply(header{kind: typePing, number: uint64(boottime.Awake()), ack: l.c.next.Load()}, pingBody(trip, sent, lost)...)
 }
 
 func (l *leg) noteTrip(d time.Duration) {

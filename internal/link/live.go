@@ -49,7 +49,7 @@ func (c *Conn) live(d *Dialer) {
 
 // beat pings, gives up what is silent, and looks at what was measured.
 func (c *Conn) beat() {
-	now := boottime.Now()
+	now := boottime.Awake()
 	c.mu.Lock()
 	legs := slices.Clone(c.legs)
 	c.mu.Unlock()
@@ -173,7 +173,7 @@ func (c *Conn) expire(d *Dialer) {
 	c.mu.Lock()
 	since, trip := c.legless, c.trip()
 	c.mu.Unlock()
-	if d == nil && since != 0 && boottime.Now()-since > c.cfg.Grace+8*trip {
+	if d == nil && since != 0 && boottime.Awake()-since > c.cfg.Grace+8*trip {
 		c.end(ErrNoLeg, "")
 	}
 }
@@ -253,7 +253,7 @@ func (c *Conn) extend(ctx context.Context, d *Dialer, dial *dialing, kind string
 
 // suspicious reports whether all legs have been silent for long enough to look for another way.
 func (c *Conn) suspicious() bool {
-	now := boottime.Now()
+	now := boottime.Awake()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !slices.ContainsFunc(c.legs, func(l *leg) bool { return l.silent(now) <= c.cfg.Suspect })
@@ -262,7 +262,7 @@ func (c *Conn) suspicious() bool {
 // replaceSilent gives up the legs beside a new one that have been silent for long, so that what is under way on them goes by the new one,
 // once their readers have ended, and nothing is put on them any more; mu is held.
 func (c *Conn) replaceSilent(by *leg) {
-	now := boottime.Now()
+	now := boottime.Awake()
 	c.legs = slices.DeleteFunc(c.legs, func(l *leg) bool {
 		quiet := l.silent(now)
 		if l == by || quiet <= c.cfg.Suspect {
@@ -293,7 +293,7 @@ func (c *Conn) decide(d *Dialer) choice {
 		}
 	}
 	d.choose.prefer = d.prefer()
-	want := d.choose.next(boottime.Now(), m)
+	want := d.choose.next(boottime.Awake(), m)
 	if !want.same(c.chosen) {
 		c.note("transport chosen", fmt.Sprintf("%s, legs %v, small frames twice: %t; %s", want.Main, want.Legs, want.Hedge, want.Reason))
 	}
@@ -315,7 +315,7 @@ func (c *Conn) compare(want choice) (missing string, extra, main *leg) {
 		}
 		free = slices.Delete(free, i, i+1)
 	}
-	if len(free) > 0 && missing == "" && free[0] != c.main && boottime.Now()-free[0].since > 3*c.cfg.Heartbeat {
+	if len(free) > 0 && missing == "" && free[0] != c.main && boottime.Awake()-free[0].since > 3*c.cfg.Heartbeat {
 		extra = free[0] // not before all else is as it should be
 	}
 	return missing, extra, main
@@ -349,7 +349,7 @@ func (c *Conn) revive(ctx context.Context, d *Dialer) {
 			return
 		case ctx.Err() != nil:
 			return
-		case errors.As(err, &refused) || d.final(err) || boottime.Now()-began > c.cfg.Grace:
+		case errors.As(err, &refused) || d.final(err) || boottime.Awake()-began > c.cfg.Grace:
 			c.end(fmt.Errorf("%w: %w", ErrNoLeg, err), "")
 			return
 		}

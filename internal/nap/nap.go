@@ -43,7 +43,7 @@ type Conn struct {
 	closed atomic.Bool
 	naps   bool // the last nap was no idle one; belongs to the reader
 
-	readEnd, writeEnd atomic.Int64 // deadlines, of boottime; 0: none
+	readEnd, writeEnd atomic.Int64 // deadlines, of boottime.Awake; 0: none
 }
 
 // Take makes a Conn of a socket of Go, which is closed and must not be in use.
@@ -136,7 +136,7 @@ func (c *Conn) receive(p []byte) (int, error) {
 func (c *Conn) wait(fd int, events int16, end *atomic.Int64) error {
 	var t *unix.Timespec
 	if at := end.Load(); at != 0 {
-		left := unix.NsecToTimespec(max(0, at-int64(boottime.Now())))
+		left := unix.NsecToTimespec(max(0, at-int64(boottime.Awake())))
 		t = &left
 	}
 	set := []unix.PollFd{{Fd: int32(fd), Events: events}, {Fd: int32(c.alarm), Events: unix.POLLIN}}
@@ -189,7 +189,7 @@ func (c *Conn) failed(op string, err error) error {
 
 func passed(end *atomic.Int64) bool {
 	at := end.Load()
-	return at != 0 && int64(boottime.Now()) >= at
+	return at != 0 && int64(boottime.Awake()) >= at
 }
 
 // Close ends reading and writing, and returns when nobody does any more.
@@ -254,5 +254,5 @@ func instant(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
-	return max(1, int64(boottime.Now()+time.Until(t)))
+	return max(1, int64(boottime.Awake()+time.Until(t)))
 }

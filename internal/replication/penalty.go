@@ -54,21 +54,21 @@ func NewPenalty(syncNow func() (members []ag.ReplicaID, k int)) *Penalty {
 	return p
 }
 
-// sent notes that WAL up to end has left for a member.
-func (p *Penalty) sent(end ag.LSN) {
+// sent notes that WAL up to end has left for a member at now.
+func (p *Penalty) sent(now time.Duration, end ag.LSN) {
 	if p == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if end > p.last && len(p.marks) < maxMarks {
-		p.marks = append(p.marks, mark{end, boottime.Now()})
+		p.marks = append(p.marks, mark{end, now})
 		p.last = end
 	}
 }
 
-// acknowledged notes how far a member has flushed.
-func (p *Penalty) acknowledged(member ag.ReplicaID, flush ag.LSN) {
+// acknowledged notes how far a member had flushed, by a message that came at now.
+func (p *Penalty) acknowledged(now time.Duration, member ag.ReplicaID, flush ag.LSN) {
 	if p == nil {
 		return
 	}
@@ -84,7 +84,6 @@ func (p *Penalty) acknowledged(member ag.ReplicaID, flush ag.LSN) {
 	if n == 0 {
 		return
 	}
-	now := boottime.Now()
 	if k > 0 {
 		p.turnLocked(now)
 		for _, m := range p.marks[:n] {

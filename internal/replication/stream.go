@@ -226,6 +226,7 @@ func (st *stream) passDown(b []byte) (kept int, err error) {
 		return 0, err
 	}
 	defer st.toPeer.give()
+	now := boottime.Now()
 	from, at := 0, 0
 	for at < len(b) {
 		f, n, err := st.down.next(b[at:])
@@ -235,33 +236,34 @@ func (st *stream) passDown(b []byte) (kept int, err error) {
 		if n == 0 {
 			break
 		}
-		if f.size > 0 && !st.observeDown(f) {
-			if err := st.writePeer(b[from:at]); err != nil {
+		if f.size > 0 && !st.observeDown(now, f) {
+			if err := st.writePeer(now, b[from:at]); err != nil {
 				return 0, err
 			}
 			from = at + n
 		}
 		at += n
 	}
-	if err := st.writePeer(b[from:at]); err != nil {
+	if err := st.writePeer(now, b[from:at]); err != nil {
 		return 0, err
 	}
 	return copy(b, b[at:]), nil
 }
 
-func (st *stream) writePeer(b []byte) error {
+// writePeer sends b; now is when it came.
+func (st *stream) writePeer(now time.Duration, b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
 	if _, err := st.peer.Write(b); err != nil {
 		return peerFailed(err)
 	}
-	st.lastWrite.Store(int64(boottime.Now()))
+	st.lastWrite.Store(int64(now))
 	return nil
 }
 
-// observeDown takes note of a message of the walsender and reports whether the peer gets it.
-func (st *stream) observeDown(f frame) bool {
+// observeDown takes note of a message of the walsender that came at now, and reports whether the peer gets it.
+func (st *stream) observeDown(now time.Duration, f frame) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	switch f.kind {
@@ -274,8 +276,8 @@ func (st *stream) observeDown(f frame) bool {
 			st.walEnd = end
 		}
 		if end, ok := f.dataEnd(); ok {
-			st.sent, st.lastSent = end, boottime.Now()
-			st.penalty.sent(end)
+			st.sent, st.lastSent = end, now
+			st.penalty.sent(now, end)
 		}
 		// A physical walsender sends a keepalive that wants no reply only to answer a status update that wants one
 		// (walsender.c, ProcessStandbyReplyMessage), so the replies come in the order of the requests.
@@ -313,10 +315,11 @@ func (st *stream) upWAL() error {
 	var in frontend
 	var failed error // of what is done with the messages, as opposed to the connection
 	err := receive(st.peer, maxFrontend, func(b []byte) error {
-		st.lastRead.Store(int64(boottime.Now()))
+		now := boottime.Now()
+		st.lastRead.Store(int64(now))
 		failed = in.feed(b, func(f frame) error {
 			if f.isStatus() {
-				st.observeStatus(f.status())
+				st.observeStatus(now, f.status())
 			}
 			return st.passUp(f)
 		})
@@ -377,14 +380,15 @@ func receive(conn net.Conn, size int, f func([]byte) error) error {
 	}
 }
 
-func (st *stream) observeStatus(s status) {
+// observeStatus takes note of positions that came at now.
+func (st *stream) observeStatus(now time.Duration, s status) {
 	st.mu.Lock()
 	moved := s.flush != st.seen.flush || st.lastFeedback == 0
-	st.seen, st.lastFeedback = s, boottime.Now()
+	st.seen, st.lastFeedback = s, now
 	st.mu.Unlock()
 	if moved {
 		if st.hello.Kind == KindWAL {
-			st.penalty.acknowledged(st.hello.Member, s.flush)
+			st.penalty.acknowledged(now, st.hello.Member, s.flush)
 		}
 		st.signal()
 	}
@@ -440,7 +444,7 @@ func (st *stream) probe(end ag.LSN, timeout time.Duration) {
 		return
 	}
 	_ = st.peer.SetWriteDeadline(time.Now().Add(timeout))
-	if err := st.writePeer(keepalive(end)); err != nil {
+	if err := st.writePeer(boottime.Now(), keepalive(end)); err != nil {
 		st.close(err)
 	}
 	_ = st.peer.SetWriteDeadline(time.Time{})
