@@ -191,17 +191,50 @@ func (w *lossWindow) share() float64 {
 	return measure{sent: sent, lost: lost}.share()
 }
 
-// lossWindow adds up packets of the last heartbeats.
+// lossWindow adds up the packets of the last heartbeats, of more of them while few are sent.
 type lossWindow struct {
 	sent, lost [lossKept]uint64
 	at         int
+	closely    int // heartbeats of a far way for which it was looked at closely
 }
 
-const lossKept = 10
+const (
+	lossKept = 10
+	lossPart = 2 * lossySure / lossKept // packets from which on a heartbeat is a part of its own
+
+	watchClosely = 20 // datagrams per heartbeat by which loss is measured where traffic does not tell
+	watchIdly    = 2  // the same where what was found stands
+)
 
 func (w *lossWindow) add(sent, lost uint64) {
-	w.at = (w.at + 1) % lossKept
-	w.sent[w.at], w.lost[w.at] = sent, lost
+	if w.sent[w.at] >= lossPart {
+		w.at = (w.at + 1) % lossKept
+		w.sent[w.at], w.lost[w.at] = 0, 0
+	}
+	w.sent[w.at] += sent
+	w.lost[w.at] += lost
+}
+
+// watch returns how many datagrams are to be sent for the sake of measuring, after a heartbeat with so many packets. A way is looked at
+// closely at first, and whenever what is seen of it lately speaks against what is in force: a loss where nothing travels twice, none
+// where it does. Else little is enough, and none where pings alone are that.
+func (w *lossWindow) watch(far bool, sent uint64, hedging bool) int {
+	_, lost := w.sum()
+	switch {
+	case !far:
+		w.closely = 0
+		return 0
+	case w.closely < lossKept:
+		w.closely++
+	case hedging && lost > 0:
+		return 0
+	case !hedging && lost == 0:
+		return watchIdly
+	}
+	if sent >= lossPart {
+		return 0
+	}
+	return watchClosely
 }
 
 func (w *lossWindow) sum() (sent, lost uint64) {

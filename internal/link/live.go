@@ -17,7 +17,6 @@ const (
 	redialFirst = 20 * time.Millisecond
 	redialMost  = 500 * time.Millisecond
 	retryUDP    = time.Minute
-	watchPings  = 20 // datagrams per heartbeat by which loss is measured on an idle far link
 )
 
 // live watches over the legs of a link until it is over; d is nil on the side that accepted it.
@@ -70,7 +69,7 @@ func (c *Conn) beat() {
 	c.mu.Lock()
 	c.loss.add(sent, lost)
 	trip := c.trip()
-	watch := trip >= farTrip && sent < lossySure/lossKept*2
+	watch := c.loss.watch(trip >= farTrip, sent, c.hedging)
 	c.measureRate(now)
 	setting := codec.Choose(c.cfg.Compression(), c.known, c.setting, trip, 8*c.cfg.Found.Rate(c.peer))
 	if setting != c.setting && c.cause == nil {
@@ -78,14 +77,9 @@ func (c *Conn) beat() {
 		c.setting = setting
 	}
 	c.mu.Unlock()
-	if watch {
-		for _, l := range legs {
-			for range watchPings {
-				if l.packet != nil {
-					l.ping()
-				}
-			}
-		}
+	legs = slices.DeleteFunc(legs, func(l *leg) bool { return l.packet == nil })
+	for i := range min(watch, watch*len(legs)) {
+		legs[i%len(legs)].ping()
 	}
 	c.acknowledge()
 	c.rescue(now)
