@@ -223,7 +223,7 @@ func (l *language) facts(ctx context.Context) catalog.Facts {
 	var wg sync.WaitGroup
 	for _, r := range f.Group.Replicas {
 		if r.ID == n.self || !slices.Contains(v.Reach, r.ID) {
-			f.Nodes[r.ID] = published(snap.Statuses[r.ID])
+			f.Nodes[r.ID] = n.published(r.ID, snap.Statuses[r.ID])
 			continue
 		}
 		wg.Go(func() {
@@ -231,7 +231,7 @@ func (l *language) facts(ctx context.Context) catalog.Facts {
 			defer cancel()
 			var node catalog.Node
 			if err := n.control.Call(ctx, r.Endpoint, r.ID, "report", nil, &node); err != nil {
-				node = published(snap.Statuses[r.ID])
+				node = n.published(r.ID, snap.Statuses[r.ID])
 			} else {
 				node.Connected = true
 			}
@@ -247,8 +247,10 @@ func (l *language) facts(ctx context.Context) catalog.Facts {
 }
 
 // published is what a node that does not answer said of itself last.
-func published(s agent.Status) catalog.Node {
-	return catalog.Node{Role: ag.RoleResolving, Data: s.Data, Position: s.Position, Because: "does not answer"}
+func (n *node) published(id ag.ReplicaID, s agent.Status) catalog.Node {
+	return catalog.Node{
+		Role: ag.RoleResolving, Data: s.Data, Position: s.Position, Because: "does not answer", Seedings: seedings(lastCopy(id, s, n.agent.Heard(id))),
+	}
 }
 
 // version is PostgreSQL's, of this node or, on a witness, of a replica's major.

@@ -297,7 +297,7 @@ func (n *node) openAgent() error {
 		c.Keeper = newServer(n.keeper, n.pg, n.layout)
 		c.Upstream = &upstream{n.up, n.links}
 		c.Downstream = &downstream{n.down}
-		c.Seeder, c.Wishes = &seeder{n}, n.desk
+		c.Seeder, c.Wishes, c.Copying = &seeder{n}, n.desk, n.desk.copying
 		n.probes = n.newProbes()
 		c.Probes, c.Suspend, c.Fence = n.probes, n.suspendSelf, n.fence
 	}

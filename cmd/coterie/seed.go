@@ -94,10 +94,13 @@ func (o *seedFlags) begin(c *cobra.Command, cl *api.Client) (op seeding.Operatio
 	}
 	err = cl.Seed(c.Context(), o.req, &op)
 	var refused *api.Error
-	if errors.As(err, &refused) && refused.Kind == "refused" && o.watch && !o.req.Full && !o.req.Verify && o.req.From == "" {
+	if errors.As(err, &refused) && o.watch && !o.req.Full && !o.req.Verify && o.req.From == "" {
 		var ops []seeding.Operation
 		if cl.Seedings(c.Context(), o.req.Replica, &ops) == nil && len(ops) > 0 {
-			return ops[len(ops)-1], nil
+			// Who is refused sees how it ended; who does not reach the replica, what is to go on.
+			if last := ops[len(ops)-1]; refused.Kind == "refused" || !last.State.Ended() {
+				return last, nil
+			}
 		}
 	}
 	return op, err
@@ -160,7 +163,10 @@ func (o *seedFlags) look(ctx context.Context, cl *api.Client, id string) (seedin
 // seedLine is one operation on one line: a bar, bytes, ratio, rate, what is left.
 func seedLine(op seeding.Operation) string {
 	p := op.Progress
+	p.Waiting = cmp.Or(op.Absent, p.Waiting)
 	switch {
+	case op.Absent != "" && op.State != seeding.Seeding:
+		return strings.ToLower(string(op.State)) + ": " + op.Absent
 	case op.State == seeding.Pending:
 		return "waiting until the replica may be given up: " + op.Because
 	case op.State == seeding.Retrying && op.Failure != nil:

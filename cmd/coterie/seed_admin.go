@@ -1,14 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/api"
 	"github.com/coteriedb/coterie/internal/catalog"
 	"github.com/coteriedb/coterie/internal/console"
@@ -30,14 +33,35 @@ func (m *admin) CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error)
 	return m.seedOp(ctx, "seed-cancel", id, struct{}{})
 }
 
-// Seedings lists a replica's copies and verifications.
+// Seedings lists a replica's copies and verifications; of one that is out of reach the copy that was under way, as it was last heard of.
 func (m *admin) Seedings(ctx context.Context, id ag.ReplicaID) (any, error) {
 	d, r, err := m.deskOf(id)
 	if err != nil || d != nil {
 		return operationsOf(d), err
 	}
+	if v, snap := m.n.agent.View(), m.n.agent.Snapshot(); v != nil && snap != nil && !slices.Contains(v.Reach, id) {
+		if last := lastCopy(id, snap.Statuses[id], m.n.agent.Heard(id)); last != nil {
+			return last, nil
+		}
+	}
 	var out []seeding.Operation
 	return out, m.askDesk(ctx, r, "seedings", struct{}{}, &out)
+}
+
+// lastCopy is the copy to a replica that does not answer, if one was under way or to go on: as it said itself before. heard is when it gave its
+// last sign of life; zero: not since this agent started.
+func lastCopy(id ag.ReplicaID, st agent.Status, heard time.Time) []seeding.Operation {
+	var op seeding.Operation
+	if len(st.Copying) == 0 || json.Unmarshal(st.Copying, &op) != nil || op.ID == "" { // that of another version
+		return nil
+	}
+	since := "this agent began"
+	if !heard.IsZero() {
+		since = heard.Format(time.DateTime)
+	}
+	op.ETA, op.Progress.Rate, op.Progress.Pace = 0, 0, 0
+	op.Absent = fmt.Sprintf("target %s not seen since %s; goes on when it is back", id, since)
+	return []seeding.Operation{op}
 }
 
 func operationsOf(d *desk) []seeding.Operation {
@@ -127,6 +151,7 @@ func seedings(ops []seeding.Operation) []catalog.Seeding {
 			continue // a verification copies nothing
 		}
 		p := op.Progress
+		p.Waiting = cmp.Or(op.Absent, p.Waiting)
 		s := catalog.Seeding{
 			ID: op.ID, Source: op.Source, State: string(op.State), Started: op.Started, Ended: op.Ended, Attempts: op.Attempts, FailedAt: op.FailedAt,
 			Text: seedProgress(p), Done: p.Done, Total: p.Total, Wire: p.Wire, Rate: p.Rate, Disk: p.DiskWait, Net: p.NetWait, Packed: p.Packed,

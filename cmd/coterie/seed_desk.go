@@ -275,6 +275,19 @@ func (d *desk) ended(id string, e ag.Epoch, interrupted bool, err error) {
 // operations is what this node tells of its copies, oldest first.
 func (d *desk) operations() []seeding.Operation { return d.journal.List() }
 
+// copying implements agent.Config.Copying.
+func (d *desk) copying() json.RawMessage {
+	op, ok := d.journal.Last()
+	if !ok || op.State.Ended() || op.Report != nil {
+		return nil
+	}
+	b, err := json.Marshal(op)
+	if err != nil {
+		return nil // others tell less
+	}
+	return b
+}
+
 // askVerify begins a verification unless something is under way.
 func (d *desk) askVerify(v *ag.View) (seeding.Operation, error) {
 	d.mu.Lock()

@@ -96,3 +96,37 @@ func TestCancelledCopyStaysCancelled(t *testing.T) {
 		t.Error("an attempt that was decided before goes on")
 	}
 }
+
+// TestOthersTellOfACopyWhoseTargetIsGone: what a node says of a copy to it is shown by the others while it does not answer, as what was heard
+// last; what has ended is not.
+func TestOthersTellOfACopyWhoseTargetIsGone(t *testing.T) {
+	t.Parallel()
+	d := deskOf(t, t.TempDir())
+	if said := d.copying(); said != nil {
+		t.Errorf("nothing was ever copied: %s", said)
+	}
+	_, id, _ := d.attempt(t.Context(), ag.Replica{ID: "n1"}, "the primary")
+	d.show(id, seeding.Progress{Phase: seeding.PhaseCopy, Done: 3 << 20, Total: 9 << 20, Wire: 1 << 20, Rate: 1e6, Pace: 1e6})
+	said := agent.Status{Copying: d.copying()}
+	heard := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
+	rows := seedings(lastCopy("n3", said, heard))
+	if len(rows) != 1 {
+		t.Fatalf("%d rows of %s", len(rows), said.Copying)
+	}
+	want := "copying 3 of 9 MiB, 1 MiB on the wire; target n3 not seen since 2026-01-02 03:04:05; goes on when it is back"
+	if r := rows[0]; r.ID != id || r.State != "SEEDING" || r.Source != "n1" || r.Attempts != 1 || r.Text != want || r.Left != 0 || r.Rate != 0 {
+		t.Errorf("the row is %+v", r)
+	}
+	if rows := seedings(lastCopy("n3", said, time.Time{})); len(rows) != 1 || !strings.Contains(rows[0].Text, "not seen since this agent began") {
+		t.Errorf("by an agent that has just begun: %+v", rows)
+	}
+	d.ended(id, 1, false, nil)
+	if said := d.copying(); said != nil {
+		t.Errorf("the copy is whole: %s", said)
+	}
+	for _, of := range []string{"", "null", `"another version's"`} {
+		if ops := lastCopy("n3", agent.Status{Copying: []byte(of)}, heard); ops != nil {
+			t.Errorf("of %q: %+v", of, ops)
+		}
+	}
+}

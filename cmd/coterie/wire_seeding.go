@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -139,19 +140,19 @@ func backupPriority(r ag.Replica) int {
 
 // seedProgress is one line for people.
 func seedProgress(p seeding.Progress) string {
-	if p.Total == 0 {
-		return p.Phase
+	line := p.Phase
+	if p.Total > 0 {
+		line = fmt.Sprintf("%s %d of %d MiB", p.Phase, p.Done>>20, p.Total>>20)
+		if p.Same > 0 {
+			line += fmt.Sprintf(", %d MiB were there", p.Same>>20)
+		}
+		line += fmt.Sprintf(", %d MiB on the wire", p.Wire>>20)
 	}
-	line := fmt.Sprintf("%s %d of %d MiB", p.Phase, p.Done>>20, p.Total>>20)
-	if p.Same > 0 {
-		line += fmt.Sprintf(", %d MiB were there", p.Same>>20)
-	}
-	line += fmt.Sprintf(", %d MiB on the wire", p.Wire>>20)
 	if eta := p.ETA(); eta > 0 && p.Phase == seeding.PhaseCopy {
 		line += fmt.Sprintf(", %v left", eta.Round(time.Second))
 	}
-	if p.Waiting != "" {
-		line += "; " + p.Waiting
+	if p.Waiting == "" {
+		return line
 	}
-	return line
+	return strings.TrimPrefix(line+"; "+p.Waiting, "; ")
 }

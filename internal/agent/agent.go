@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,6 +39,9 @@ type Config struct {
 	Fence time.Duration
 	// NoVote says why this node does not cast its vote in the quorum, though it has one; "": it does, or has none. nil: not told.
 	NoVote func() string
+	// Copying describes, for who asked for it, the copy to this node that is under way or is to go on: others tell of it while this node does
+	// not answer. The agent passes it on as it is; nil, or JSON of nothing: there is none. It answers from memory.
+	Copying func() json.RawMessage
 	// Suspend suspends this node's data movement in the group's configuration, as an operator would; nil: nobody is told.
 	Suspend func(context.Context) error
 }
@@ -163,7 +167,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a.seal.turn <- struct{}{}
 	a.seenAt = boottime.Now()
-	a.reach.Store(&reachability{})
+	a.reach.Store(&reachability{heard: map[ag.ReplicaID]time.Time{}})
 	return a, nil
 }
 

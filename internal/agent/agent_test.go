@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -100,6 +101,7 @@ func (l *lab) start(id ag.ReplicaID) *agent.Agent {
 		Instance: n.Instance(), Keeper: n.Keeper(), Upstream: n.Upstream(), Downstream: n.Downstream(), Peers: n.Peers(),
 		Sessions: n.Sessions(), Seeder: n.Seeder(), Logger: l.logger(id), Probes: l.probes[id],
 		Suspend: func(context.Context) error { l.suspend(id, true); return nil },
+		Copying: func() json.RawMessage { return json.RawMessage(`"to ` + id + `"`) },
 	})
 	if err != nil {
 		l.Fatal(err)

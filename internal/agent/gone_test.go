@@ -31,3 +31,21 @@ func TestMemberWithoutItsDataIsDropped(t *testing.T) {
 		l.write("c")
 	})
 }
+
+// What a member said of the copy to it stays with the others while it is gone, and they know since when they have not heard of it.
+func TestWordOfACopyStays(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.kill("b")
+		at := time.Now()
+		time.Sleep(20 * time.Second)
+		if said := string(l.Record.Snapshot().Statuses["b"].Copying); said != `"to b"` {
+			t.Errorf("of the copy to b is known %s", said)
+		}
+		if heard := l.agents["a"].Heard("b"); heard.Before(at.Add(-3*time.Second)) || heard.After(at.Add(3*time.Second)) {
+			t.Errorf("b was heard last at %v, and ended at %v", heard, at)
+		}
+		if heard := l.agents["a"].Heard("c"); time.Since(heard) > 3*time.Second {
+			t.Errorf("c, which lives, was heard last %v ago", time.Since(heard))
+		}
+	})
+}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ const (
 type reachability struct {
 	reached []ag.ReplicaID
 	refuses []ag.ReplicaID
+	heard   map[ag.ReplicaID]time.Time // when each was last among reached; not changed any more
 }
 
 func (r *reachability) members() []ag.ReplicaID      { return r.reached }
@@ -117,16 +119,24 @@ func (a *Agent) pingOnce(ctx context.Context, all bool) {
 	wg.Wait()
 	slices.Sort(next.reached)
 	slices.Sort(next.refuses)
+	next.heard = maps.Clone(a.reach.Load().heard)
+	for _, id := range next.reached {
+		next.heard[id] = time.Now()
+	}
 	old := a.reach.Swap(next)
 	if !slices.Equal(old.reached, next.reached) || !slices.Equal(old.refuses, next.refuses) {
 		a.Wake()
 	}
 }
 
+// Heard returns when another member last gave a sign of life, to about a second and by this machine's clock: it is for people. Zero: it has
+// given none since the agent started. Any goroutine may call it.
+func (a *Agent) Heard(id ag.ReplicaID) time.Time { return a.reach.Load().heard[id] }
+
 // noteDead takes a member that was seen to be dead out of reach before the next round of pings does.
 func (a *Agent) noteDead(id ag.ReplicaID) {
 	old := a.reach.Load()
-	next := &reachability{reached: slices.Clone(old.reached), refuses: slices.Clone(old.refuses)}
+	next := &reachability{reached: slices.Clone(old.reached), refuses: slices.Clone(old.refuses), heard: old.heard}
 	next.reached = slices.DeleteFunc(next.reached, func(x ag.ReplicaID) bool { return x == id })
 	if !slices.Contains(next.refuses, id) {
 		next.refuses = append(next.refuses, id)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"time"
@@ -36,12 +37,14 @@ type Status struct {
 	NoVote      string        `json:"no_vote,omitempty"`     // why its vote in the quorum is not cast
 	Incarnation string        `json:"incarnation,omitempty"` // of the agent that says all this
 	Fence       time.Duration `json:"fence,omitempty"`       // how long its host takes to fence a server; 0: not measured
+
+	Copying json.RawMessage `json:"copying,omitempty"` // Config.Copying
 }
 
 // Key is what makes a status worth publishing, and worth looking at, at once: two with one key differ by how far they are.
 func (s Status) Key() string {
 	key := fmt.Sprint(s.Epoch, s.Rule, s.Role, s.Data, s.Server, s.Copy, s.Readable, s.Open, s.Stream, s.Busy, s.Members, s.SyncP, s.SyncN, s.Config)
-	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "")
+	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.Copying != nil)
 	if s.HandOver != nil {
 		key += s.HandOver.Op
 	}
@@ -62,6 +65,9 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 	s.HandOver = a.outcome.Load()
 	if a.cfg.NoVote != nil {
 		s.NoVote = a.cfg.NoVote()
+	}
+	if a.cfg.Copying != nil {
+		s.Copying = a.cfg.Copying()
 	}
 	if snap := a.snapshot.Load(); snap != nil {
 		s.Config = snap.GroupRev

@@ -49,6 +49,7 @@ type Operation struct {
 	Progress Progress     `json:"progress"`
 	ETA      float64      `json:"eta_seconds,omitempty"` // of the attempt under way; 0: cannot be told
 	Report   *Report      `json:"report,omitempty"`      // of a verification
+	Absent   string       `json:"absent,omitempty"`      // why this is what was last heard of it, in words; never of the node's own
 }
 
 // operationsKept bounds how many a journal remembers.
