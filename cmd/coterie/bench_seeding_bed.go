@@ -175,7 +175,8 @@ func (c counted) Write(p []byte) (int, error) {
 }
 
 func (b *seedBench) link(profile string) error {
-	return b.net.Set("n1", "n2", linkem.Profiles[profile])
+	s := linkem.Profiles[profile]
+	return errors.Join(b.net.Set("n1", "n2", s), b.net.Set("n2", "n1", s))
 }
 
 // identify asks the server for its version.
@@ -244,7 +245,7 @@ func (b *seedBench) seedInto(ctx context.Context, arm string, s seedTarget) copy
 	}
 }
 
-// phaseTimes is how long each phase took, to a quarter of a second.
+// phaseTimes is how long each phase took.
 type phaseTimes struct {
 	now   string
 	at    time.Time
@@ -256,7 +257,7 @@ func (t *phaseTimes) note(p seeding.Progress) {
 		return
 	}
 	if t.now != "" {
-		t.spent = append(t.spent, fmt.Sprintf("%s %.1f s", t.now, time.Since(t.at).Seconds()))
+		t.spent = append(t.spent, fmt.Sprintf("%s %.2f s", t.now, time.Since(t.at).Seconds()))
 	}
 	t.now, t.at = p.Phase, time.Now()
 }

@@ -180,12 +180,24 @@ func (c *control) keepAlive(ctx context.Context, quit <-chan struct{}) error {
 	}
 }
 
-// farewell tells the source, and the primary, that the window has served. They find out by themselves, later, if this is lost.
-func (s *seeder) farewell(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	_, _ = s.ctl.ask(ctx, frameDone, nil)
-	if s.anchor != nil {
-		_, _ = s.anchor.ask(ctx, frameDone, nil)
+// farewell tells the source, and the primary, that the window has served, and waits for nobody: they find out by themselves, later, if this
+// is lost.
+func (s *seeder) farewell() {
+	for _, c := range []*control{s.ctl, s.anchor} {
+		if c != nil {
+			c.tell(frameDone)
+		}
+	}
+}
+
+// tell sends what nobody answers, if there is a connection.
+func (c *control) tell(kind byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.f == nil {
+		return
+	}
+	if err := errors.Join(c.f.write(kind), c.f.flush()); err != nil {
+		c.drop()
 	}
 }

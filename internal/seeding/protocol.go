@@ -23,7 +23,7 @@ import (
 // a hello; the answer is a window or a refusal. A control connection then carries the list of files and later the end; data
 // connections carry chunks. Questions are pipelined: each has a slot, and its answer names it.
 const (
-	protocolVersion = 4
+	protocolVersion = 5
 
 	frameHello   = 'H' // target: hello
 	frameWindow  = 'W' // source: windowInfo
@@ -37,9 +37,8 @@ const (
 	frameData    = 'D' // source: dataAnswer
 	framePatch   = 'x' // source: the pages that differ
 	frameGone    = 'G' // source: the file is no more
-	frameControl = 'K' // target: asks for pg_control; source: its bytes
 	frameEnd     = 'e' // target: nothing more to ask; source: ending
-	frameDone    = 'F' // target: the copy is installed
+	frameDone    = 'F' // target: the copy is installed; nobody answers
 )
 
 // Sizes. A chunk is the unit of comparison and of transfer.
@@ -175,10 +174,11 @@ func (e *RefusedError) Error() string { return "the source answered: " + e.Messa
 
 // ending closes a window.
 type ending struct {
-	End    ag.LSN `json:"end"`
-	Label  []byte `json:"label"`
-	Spaces []byte `json:"tablespace_map,omitempty"`
-	Again  string `json:"again,omitempty"` // why one more window is needed
+	End     ag.LSN `json:"end"`
+	Control []byte `json:"control,omitempty"` // pg_control, read after all files and before the end of the backup
+	Label   []byte `json:"label"`
+	Spaces  []byte `json:"tablespace_map,omitempty"`
+	Again   string `json:"again,omitempty"` // why one more window is needed
 }
 
 // chunkQuestion asks for one chunk. Hash is of the hashes of the pages that the target has there, and Tags is how each of these begins;

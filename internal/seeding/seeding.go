@@ -45,7 +45,7 @@ type Options struct {
 	Streams     int            // data connections; 0: by the size of the copy, at most 4
 	Spread      bool           // do not ask the source for a burst of writes (an immediate checkpoint)
 	Corrupt     bool           // take pages whose checksum is wrong at the source as they are
-	Progress    func(Progress) // called a few times a second, from one goroutine at a time; nil: nobody watches
+	Progress    func(Progress) // called a few times a second and at each new phase, from one goroutine at a time; nil: nobody watches
 }
 
 // The phases of a seeding, in their order, as Progress names them.
@@ -147,13 +147,13 @@ func run(ctx context.Context, o Options) (Result, error) {
 	defer stopWatch()
 	s.watch.enter(PhaseCheckpoint)
 	for round := 1; ; round++ {
-		end, control, err := s.round(ctx)
+		end, err := s.round(ctx)
 		var r *RefusedError
 		switch {
 		case err != nil && !(errors.As(err, &r) && r.Code == codeGone):
 			return Result{}, err
 		case err == nil && end.Again == "":
-			return s.install(ctx, end, control)
+			return s.install(ctx, end)
 		case round >= maxRounds:
 			return Result{}, fmt.Errorf("%d backup windows were not enough: %s", round, whyAgain(end, err))
 		}
@@ -169,14 +169,10 @@ func whyAgain(e ending, err error) string {
 }
 
 // install makes the copy startable.
-func (s *seeder) install(ctx context.Context, end ending, control []byte) (Result, error) {
-	s.watch.enter(PhaseFinish)
+func (s *seeder) install(ctx context.Context, end ending) (Result, error) {
 	r := Result{SystemID: s.info.SystemID, Timeline: s.info.Timeline, Start: s.info.Start, End: end.End, Copy: ag.CopyID(uuid.NewString())}
-	if err := checkControl(control, r.SystemID); err != nil {
+	if err := checkControl(end.Control, r.SystemID); err != nil {
 		return Result{}, err
-	}
-	if err := s.tree.finish(s.files, !s.fresh, s.cut, s.gone); err != nil {
-		return Result{}, fmt.Errorf("give the files their lengths: %w", err)
 	}
 	var files map[string][]byte
 	if s.o.NodeFiles != nil {
@@ -189,13 +185,13 @@ func (s *seeder) install(ctx context.Context, end ending, control []byte) (Resul
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
 	}
-	if err := s.tree.install(control); err != nil {
+	if err := s.tree.install(end.Control); err != nil {
 		return Result{}, fmt.Errorf("install: %w", err)
 	}
 	if err := removeMark(s.o.StateDir); err != nil {
 		return Result{}, err
 	}
-	s.farewell(ctx)
+	s.farewell()
 	s.watch.enter(PhaseDone)
 	r.Progress = s.watch.snapshot()
 	return r, nil

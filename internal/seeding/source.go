@@ -433,11 +433,6 @@ func (s *Source) serveControl(ctx context.Context, f *framed, w *window, listed 
 		switch kind {
 		case framePing:
 			err = errors.Join(f.write(framePing), f.flush())
-		case frameControl:
-			var b []byte
-			if b, err = w.control(ctx); err == nil {
-				err = errors.Join(f.write(frameControl, b), f.flush())
-			}
 		case frameEnd:
 			ctx, cancel := context.WithTimeout(ctx, controlBudget)
 			var e ending
@@ -449,7 +444,6 @@ func (s *Source) serveControl(ctx context.Context, f *framed, w *window, listed 
 			w.mu.Lock()
 			w.done = time.Now()
 			w.mu.Unlock()
-			err = errors.Join(f.write(frameDone), f.flush())
 		default:
 			err = fmt.Errorf("a frame %q on a control connection", kind)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -45,52 +46,66 @@ func (s *seeder) close() {
 	}
 }
 
-// round fills the target within one backup window: everything is compared or received, then the window is ended.
-func (s *seeder) round(ctx context.Context) (ending, []byte, error) {
+// round fills the target within one backup window: everything is compared or received, then the window is ended. What has to be done after
+// that lies between the last byte and the end of the copy, so as much as can be is done before or beside it.
+func (s *seeder) round(ctx context.Context) (ending, error) {
 	for _, c := range []*control{s.ctl, s.anchor} {
 		if c != nil {
 			c.close()
 		}
 	}
 	if err := s.attach(ctx); err != nil {
-		return ending{}, nil, err
+		return ending{}, err
 	}
 	ahead := s.dialAhead(ctx, s.streams())
 	defer ahead.close()
 	if err := s.prepare(); err != nil {
-		return ending{}, nil, err
+		return ending{}, err
 	}
-	if err := s.transfer(ctx, ahead); err != nil {
-		return ending{}, nil, err
+	// What others have not written to these disks yet is written while the copy travels: the end has to wait for it as well.
+	early := beside(s.tree.disks.sync)
+	if err := errors.Join(s.transfer(ctx, ahead), <-early); err != nil {
+		return ending{}, err
 	}
 	s.watch.enter(PhaseFinish)
-	flushed := make(chan error, 1)
-	go func() { flushed <- s.tree.disks.sync() }() // nearly all is written: what install has to wait for is little
-	e, b, err := s.end(ctx)
-	return e, b, errors.Join(err, <-flushed)
+	// Nearly all is written: what install has to wait for is little. Another window, if one is needed, begins with these lengths.
+	settled := beside(func() error { return errors.Join(s.finish(), s.tree.disks.sync()) })
+	e, err := s.end(ctx)
+	return e, errors.Join(err, <-settled)
 }
 
-// end fetches pg_control, which comes last of all files, and ends the backup.
-func (s *seeder) end(ctx context.Context) (ending, []byte, error) {
-	b, err := s.ctl.ask(ctx, frameControl, nil)
-	if err != nil {
-		return ending{}, nil, fmt.Errorf("fetch pg_control: %w", err)
+// beside runs f; what it returns is to be received.
+func beside(f func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return done
+}
+
+// finish gives the files their lengths.
+func (s *seeder) finish() error {
+	if err := s.tree.finish(s.files, !s.fresh, s.cut, s.gone); err != nil {
+		return fmt.Errorf("give the files their lengths: %w", err)
 	}
+	return nil
+}
+
+// end ends the backup.
+func (s *seeder) end(ctx context.Context) (ending, error) {
 	e, err := s.ctl.ending(ctx)
 	if err != nil {
-		return ending{}, nil, fmt.Errorf("end the backup: %w", err)
+		return ending{}, fmt.Errorf("end the backup: %w", err)
 	}
 	if e.End < s.info.Start || len(e.Label) == 0 {
-		return ending{}, nil, fmt.Errorf("the backup ended at %s, before its start %s, or without a label", e.End, s.info.Start)
+		return ending{}, fmt.Errorf("the backup ended at %s, before its start %s, or without a label", e.End, s.info.Start)
 	}
 	if s.anchor != nil && e.Again == "" { // a secondary knows of no creation that is not committed
 		kept, err := s.anchor.ending(ctx)
 		if err != nil {
-			return ending{}, nil, fmt.Errorf("ask the primary what databases there are: %w", err)
+			return ending{}, fmt.Errorf("ask the primary what databases there are: %w", err)
 		}
 		e.Again = kept.Again
 	}
-	return e, b, nil
+	return e, nil
 }
 
 // prepare makes the target the shape of the list.
@@ -138,6 +153,10 @@ func (s *seeder) prepare() error {
 	}
 	if err := s.tree.reserve(s.files, s.had); err != nil {
 		return err
+	}
+	empty := slices.DeleteFunc(slices.Clone(s.files), func(f file) bool { return f.Size > 0 }) // nothing of them travels, so they need not wait for the end
+	if err := s.tree.finish(empty, !s.fresh, nil, nil); err != nil {
+		return fmt.Errorf("make the empty files: %w", err)
 	}
 	s.cut, s.gone = map[int]int64{}, map[int]bool{}
 	s.queue = newQueue(s.files, func(f file) bool { return s.tree.stays(f.Space, f.Name, !s.fresh) })

@@ -22,6 +22,7 @@ type watcher struct {
 	show   func(Progress)
 	choose *chooser
 	began  time.Time
+	moved  chan struct{} // to another phase, which is shown at once
 
 	mu    sync.Mutex
 	now   Progress
@@ -43,7 +44,7 @@ type sample struct {
 }
 
 func newWatcher(show func(Progress), c *chooser) *watcher {
-	return &watcher{show: show, choose: c, began: time.Now()}
+	return &watcher{show: show, choose: c, began: time.Now(), moved: make(chan struct{}, 1)}
 }
 
 // run shows progress until the returned function is called, which shows it once more.
@@ -62,6 +63,8 @@ func (w *watcher) run() (stop func()) {
 				w.show(w.snapshot())
 				return
 			case <-t.C:
+				w.show(w.snapshot())
+			case <-w.moved:
 				w.show(w.snapshot())
 			}
 		}
@@ -161,6 +164,10 @@ func (w *watcher) enter(phase string) {
 	w.mu.Lock()
 	w.now.Phase, w.now.Waiting = phase, ""
 	w.mu.Unlock()
+	select {
+	case w.moved <- struct{}{}:
+	default:
+	}
 }
 
 // again says why all begins anew, until something is settled.

@@ -400,7 +400,7 @@ func (w *window) wasEnded() (ending, bool) {
 	return *w.ended, true
 }
 
-// stop ends the backup in the server.
+// stop reads pg_control, which comes last of all files, and ends the backup in the server.
 func (w *window) stop(ctx context.Context) (e ending, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -409,6 +409,9 @@ func (w *window) stop(ctx context.Context) (e ending, err error) {
 	}
 	if w.conn == nil {
 		return e, errors.New("the window has ended")
+	}
+	if e.Control, err = w.control(ctx); err != nil {
+		return e, err
 	}
 	stop := `SELECT lsn::text, labelfile, spcmapfile FROM pg_backup_stop(false)`
 	if w.info.Major < 15 {
