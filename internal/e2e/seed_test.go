@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"bufio"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,13 +15,13 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndSeed gives a secondary a new copy by hand: one that is mended after a page of it was damaged, and one that begins with a
-// directory.
+// TestEndToEndSeed gives a secondary a new copy by hand: one that is mended after a page of it was damaged, one that dies in the middle of a
+// copy, and one that begins with a directory.
 func TestEndToEndSeed(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})
 	sql(t, g.ReadWrite(), "create table bulk as select g, repeat(md5(g::text), 8) as x from generate_series(1, 100000) g")
-	if t.Run("a damaged page", func(t *testing.T) { mendsDamage(t, g) }) && t.Run("from a directory", func(t *testing.T) { beginsFromDirectory(t, g) }) {
+	if t.Run("a damaged page", func(t *testing.T) { mendsDamage(t, g) }) && t.Run("the target dies", func(t *testing.T) { tellsOfADeadTarget(t, g) }) && t.Run("from a directory", func(t *testing.T) { beginsFromDirectory(t, g) }) {
 		g.judge(t)
 		g.down(t)
 	}
@@ -58,6 +60,65 @@ func mendsDamage(t *testing.T, g *group) {
 	if now := g.ready(t); now.Epoch != was.Epoch {
 		t.Errorf("epoch %d after %d: a secondary's copy is no reason for a failover", now.Epoch, was.Epoch)
 	}
+}
+
+// tellsOfADeadTarget kills a secondary while its copy is made: the others go on showing it, and who watches sees its end once it is back.
+func tellsOfADeadTarget(t *testing.T, g *group) {
+	was := g.ready(t)
+	victim := secondaries(was)[0]
+	limit := func(rate string) {
+		g.says(t, *was.Primary, "ALTER AVAILABILITY GROUP [lab] MODIFY REPLICA ON N'"+victim+"' WITH (SEED_MAX_RATE = "+rate+")")
+	}
+	limit("1 MB")
+	must(t, "seed", victim, "--full", "--node", g.node(*was.Primary))
+	g.await(t, victim+" is being seeded", func(s lab.Status) bool {
+		r, _ := s.Replica(victim)
+		if strings.Contains(r.Now, "waiting for checkpoint") {
+			g.askPrivately(t, *was.Primary, "checkpoint") // the copy's is spread under a limit
+		}
+		return r.Sync == "INITIALIZING" && strings.Contains(r.Now, "MiB")
+	})
+	if err := g.Kill(victim, lab.WhatNode); err != nil {
+		t.Fatal(err)
+	}
+	const rows = "SELECT p.internal_state_desc, p.role_desc, a.current_state FROM sys.dm_hadr_physical_seeding_stats p, sys.dm_hadr_automatic_seeding a WHERE p.internal_state_desc LIKE '%not seen since%' AND a.completion_time IS NULL"
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		r, err := g.answered(t, *was.Primary, rows)
+		if err == nil && len(r.Rows) == 1 {
+			t.Log(r.Rows[0])
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is dead, and the primary tells of its copy: %v, %v", victim, r.Rows, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	watch := exec.CommandContext(ctx, exe, "seed", victim, "--watch", "--node", g.node(*was.Primary))
+	out, err := watch.StdoutPipe()
+	if err == nil {
+		err = watch.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && !strings.Contains(lines.Text(), "target "+victim+" not seen since") {
+		t.Log(lines.Text())
+	}
+	limit("0")
+	if err := g.Start(victim); err != nil {
+		t.Fatal(err)
+	}
+	last := lines.Text()
+	for lines.Scan() { // until it ends
+		t.Log(lines.Text())
+	}
+	if err := watch.Wait(); err != nil || !strings.Contains(last, "goes on when it is back") {
+		t.Errorf("who watches saw %q, and then: %v", last, err)
+	}
+	g.ready(t)
+	g.replayed(t, *was.Primary, victim)
 }
 
 // beginsFromDirectory loses a secondary's data directory and gives it back from an older one that lies elsewhere.
