@@ -51,7 +51,7 @@ other; then commits one by one, commits under load, bulk, and, without namespace
 	c.AddCommand(benchEndpointNode())
 	c.Flags().Uint64Var(&o.seed, "seed", 1, "of the links' randomness")
 	c.Flags().IntVar(&o.rounds, "rounds", 3, "how often each arm runs, in turn")
-	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to measure: wan-good, wan-bad, random, commits, loaded, bulk, beside, change, lan, zstd (default all)")
+	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to measure: wan-good, wan-bad, random, commits, loaded, bulk, beside, change, idle, lan, zstd (default all)")
 	c.Flags().IntVar(&o.port, "port", 28100, "first of four ports on this host, for the part lan")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the samples instead of the figures")
 	c.Flags().StringVar(&out, "out", "bench-endpoint.json", "file for the samples")
@@ -119,10 +119,10 @@ func (b *endpointBench) run(ctx context.Context) *endpointSamples {
 	b.Kernel, b.Congestion = kernelText("kernel/osrelease"), kernelText("net/ipv4/tcp_available_congestion_control")
 	b.Times, b.Links = map[string][]float64{}, map[string]*link.Status{}
 	emulated := []endpointPart{
-		{"wan-good", []string{"wan-good-less-than-cubic", "wan-good-less-than-bbr", "wan-good-less-than-ssh"}, func(ctx context.Context) error {
+		{"wan-good", []string{"wan-good-less-than-cubic", "wan-good-less-than-bbr", "wan-good-floor-to-bbr", "wan-good-less-than-ssh"}, func(ctx context.Context) error {
 			return b.published(ctx, "wan-good", 3*time.Minute)
 		}},
-		{"wan-bad", []string{"wan-bad-less-than-cubic", "wan-bad-less-than-bbr"}, func(ctx context.Context) error {
+		{"wan-bad", []string{"wan-bad-less-than-cubic", "wan-bad-less-than-bbr", "wan-bad-floor-to-bbr"}, func(ctx context.Context) error {
 			return b.published(ctx, "wan-bad", 160*time.Second)
 		}},
 		{"random", []string{"random-rows-to-bbr"}, b.random},
@@ -131,6 +131,7 @@ func (b *endpointBench) run(ctx context.Context) *endpointSamples {
 		{"bulk", []string{"bulk-wan-good", "bulk-wan-good-without-bbr", "bulk-wan-good-without-udp"}, b.bulk},
 		{"beside", []string{"commit-beside-copy-p99", "copy-beside-commits"}, b.beside},
 		{"change", []string{"change-restarts"}, b.change},
+		{"idle", []string{"idle-wan-good-rate", "idle-wan-bad-rate"}, b.idle},
 	}
 	b.parts(ctx, emulated, b.openNetwork)
 	b.parts(ctx, []endpointPart{
@@ -220,6 +221,11 @@ func (b *endpointBench) tunnel(ctx context.Context, profile string, a arm, w ben
 	if err := w.Prepare(ctx, c); err != nil {
 		return tunnelRun{}, err
 	}
+	if a.local {
+		if _, err := c.Exec(ctx, "SET synchronous_commit = local"); err != nil {
+			return tunnelRun{}, err
+		}
+	}
 	if err := b.stage.settle(ctx); err != nil {
 		return tunnelRun{}, err
 	}
@@ -290,9 +296,32 @@ func (b *endpointBench) published(ctx context.Context, profile string, limit tim
 	}
 	less(profile+"-less-than-cubic", wayCubic)
 	less(profile+"-less-than-bbr", wayBBR)
+	if err := b.floor(ctx, profile, bench.Published, times[wayBBR.name]); err != nil {
+		return err
+	}
 	if profile == "wan-good" {
 		b.lessThanSSH(less, noSSH)
 	}
+	return nil
+}
+
+// floor states how much less than plain TCP with BBR the workload can take at most: its inserts while no commit waits for the secondary, which
+// gets them nevertheless, and a round trip for each commit.
+func (b *endpointBench) floor(ctx context.Context, profile string, w bench.Tunnel, bbr []float64) error {
+	alone := wayOurs
+	alone.name, alone.local = "ours, waited for by nobody", true
+	times, err := b.rounds(ctx, profile, w, 3*time.Minute, alone)
+	if err != nil {
+		return err
+	}
+	var ratios []float64
+	for i, inserts := range times[alone.name] {
+		least := inserts + float64(w.Rows/w.Every)*2*linkem.Profiles[profile].Delay.Seconds()
+		b.Runs = append(b.Runs, tunnelRun{Link: profile, Arm: "floor", Seconds: least, Rows: w.Rows})
+		ratios = append(ratios, 1-least/bbr[min(i, len(bbr)-1)])
+	}
+	mean, half := meanAndHalf(ratios)
+	b.figure(bench.Figure{Name: profile + "-floor-to-bbr", Measured: mean * 100, Low: (mean - half) * 100, High: (mean + half) * 100, HasInterval: len(ratios) > 1})
 	return nil
 }
 

@@ -49,6 +49,7 @@ type arm struct {
 	options    *ag.ReplicaOptions // ours
 	cubic      bool               // ours, without BBR
 	ssh        bool               // through a port that ssh forwards
+	local      bool               // no commit waits for the secondary
 }
 
 var (

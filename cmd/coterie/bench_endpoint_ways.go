@@ -241,3 +241,36 @@ func percentile(times []time.Duration, p int) float64 {
 	s := slices.Sorted(slices.Values(times))
 	return s[min(len(s)-1, (len(s)*p+99)/100-1)].Seconds() * 1000
 }
+
+// idle counts what a link without traffic puts on the way.
+func (b *endpointBench) idle(ctx context.Context) error {
+	for _, profile := range []string{"wan-good", "wan-bad"} {
+		c, err := b.prepared(ctx, profile, wayOurs)
+		if err != nil {
+			return err
+		}
+		_ = c.Close(ctx)
+		pause(ctx, 10*time.Second)
+		passed := func() (packets, bytes uint64, err error) {
+			stats, err := b.net.Stats()
+			for _, s := range stats {
+				packets, bytes = packets+s.Packets, bytes+s.Bytes
+			}
+			return packets, bytes, err
+		}
+		const while = 30 * time.Second
+		packets, bytes, err := passed()
+		if err != nil || !pause(ctx, while) {
+			return errors.Join(err, ctx.Err())
+		}
+		morePackets, moreBytes, err := passed()
+		if err != nil {
+			return err
+		}
+		rate := float64(moreBytes-bytes) * 8 / 2 / while.Seconds() / 1000
+		b.say("  %-24s %.1f kbit/s, %.0f packets/s in each direction", profile, rate, float64(morePackets-packets)/2/while.Seconds())
+		b.keep("idle " + profile)
+		b.figure(bench.Figure{Name: "idle-" + profile + "-rate", Measured: rate})
+	}
+	return nil
+}
