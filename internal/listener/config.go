@@ -123,9 +123,10 @@ type Config struct {
 	// NameClient has a session's application_name carry the client's address, after what the client calls itself.
 	NameClient bool
 	// Loops is how many event loops carry plain sessions of the local server; 0 = Loops(), negative = none, goroutines carry all.
-	Loops  int
-	Limits Limits
-	Logger *slog.Logger // nil = discard
+	Loops        int
+	writesSingly bool // of tests: as where the kernel allows no io_uring
+	Limits       Limits
+	Logger       *slog.Logger // nil = discard
 }
 
 func (c *Config) withDefaults() (Config, error) {

@@ -33,8 +33,11 @@ type loop struct {
 	buf     []byte
 	sides   []*side  // by file descriptor
 	spare   [][]byte // buffers for what a peer did not take yet
-	gone    []*pump  // to be closed when no event of this batch can mean them any more
-	naps    bool     // the last wait was no idle one
+	ring    *ring    // nil: each write is a system call of its own
+	writes  []written
+	short   []byte  // what is in writes
+	gone    []*pump // to be closed when no event of this batch can mean them any more
+	naps    bool    // the last wait was no idle one
 	carried atomic.Int64
 	ending  atomic.Bool
 
@@ -67,6 +70,9 @@ func (l *loop) close() {
 	l.closed = true // a timer of a session may still post: the number of alarm is another file's by then
 	_ = unix.Close(l.epoll)
 	_ = unix.Close(l.alarm)
+	if l.ring != nil {
+		l.ring.close()
+	}
 }
 
 // startLoops makes the loops; stop ends them when they carry nothing any more.
@@ -93,11 +99,25 @@ func (s *Server) startLoops() (stop func(), err error) {
 			stop()
 			return nil, err
 		}
+		l.gather()
 		loops = append(loops, l)
 		running.Go(l.run)
 	}
 	s.loops.Store(&loops)
 	return stop, nil
+}
+
+// gather has the loop write what its sessions write in a turn by one system call, where the kernel allows that.
+func (l *loop) gather() {
+	if l.srv.cfg.writesSingly {
+		return
+	}
+	r, err := newRing()
+	if err != nil {
+		l.srv.log.Info("event loops make a system call of each write: the kernel does not take many in one", "error", err)
+		return
+	}
+	l.ring, l.writes, l.short = r, make([]written, 0, ringSize), make([]byte, 0, loopBuffer)
 }
 
 // Loops is how many event loops there are unless told otherwise. A loop keeps a place on a processor (GOMAXPROCS) while it is busy:
@@ -147,7 +167,11 @@ func (l *loop) run() {
 			if s := l.sides[e.Fd]; s != nil {
 				s.ready(e.Events)
 			}
+			if len(l.writes) == ringSize {
+				l.write()
+			}
 		}
+		l.write()
 		l.bury()
 	}
 }

@@ -26,34 +26,44 @@ const relayTests = "^(TestCancel|TestCancelled.*|TestUnconfirmedIsUnknown|TestSt
 	"TestWhatAClientHears|TestCopy.*|TestPipelineAndNotifications|TestGateHoldsBytes|TestBackendLost|TestShutdownIsPolite|TestCloseEpoch|TestLengthLiesInASession|" +
 	"TestSlowReaderPushesBack|TestNothingIsLeft|TestReplication|TestLogicalStreamIsNoMember)$"
 
-// The tests run with the event loops that plain sessions get; those of the relay once more without.
-func TestOnGoroutines(t *testing.T) {
+// writingSingly is, for pathEnv, a loop as it is where the kernel does not take several writes in one system call.
+const writingSingly = "loop, writing singly"
+
+// The tests run with the event loops that plain sessions get; those of the relay once more without, and once more with loops that make a
+// system call of each write.
+func TestOnOtherPaths(t *testing.T) {
 	if os.Getenv(pathEnv) != "" {
 		t.Skip("this is that run")
 	}
 	if os.Getenv("COTERIE_LONG") == "" {
-		t.Skip("the tests of the relay on goroutines run with COTERIE_LONG=1; by default TestBothPaths stands for them")
+		t.Skip("the tests of the relay on the other paths run with COTERIE_LONG=1; by default TestBothPaths stands for them")
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", relayTests, "-test.timeout", "10m")
-	cmd.Env = append(os.Environ(), pathEnv+"="+PathGoroutines)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	for _, path := range []string{PathGoroutines, writingSingly} {
+		t.Run(path, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", relayTests, "-test.timeout", "10m")
+			cmd.Env = append(os.Environ(), pathEnv+"="+path)
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			t.Log(strings.TrimSpace(string(out)))
+		})
 	}
-	t.Log(strings.TrimSpace(string(out)))
 }
 
-// The shortest tests of each rule, on goroutines.
+// The shortest tests of each rule, on the other paths.
 func TestBothPaths(t *testing.T) {
 	if os.Getenv(pathEnv) != "" {
 		t.Skip("one path was chosen")
 	}
-	t.Setenv(pathEnv, PathGoroutines)
-	for name, test := range map[string]func(*testing.T){
-		"gate": TestGateHoldsBytes, "hold": TestEndOfSessionEndsTheHold, "strict": TestStrictBarrier, "drain": TestDrainHoldsWhatIsNew, "drain in a pipeline": TestDrainFindsTheBoundaryInAPipeline,
-		"verdicts": TestWhatAClientHears, "pipeline": TestPipelineAndNotifications, "slow reader": TestSlowReaderPushesBack, "length": TestLengthLiesInASession, "left": TestNothingIsLeft,
-	} {
-		t.Run(name, test)
+	for _, path := range []string{PathGoroutines, writingSingly} {
+		t.Setenv(pathEnv, path)
+		for name, test := range map[string]func(*testing.T){
+			"gate": TestGateHoldsBytes, "hold": TestEndOfSessionEndsTheHold, "strict": TestStrictBarrier, "drain": TestDrainHoldsWhatIsNew, "drain in a pipeline": TestDrainFindsTheBoundaryInAPipeline,
+			"verdicts": TestWhatAClientHears, "pipeline": TestPipelineAndNotifications, "slow reader": TestSlowReaderPushesBack, "length": TestLengthLiesInASession, "left": TestNothingIsLeft,
+		} {
+			t.Run(path+"/"+name, test)
+		}
 	}
 }
 
@@ -78,13 +88,13 @@ func TestWhichPathServes(t *testing.T) {
 // TLS on a loop: rows that fill many records, a request of many records, a pipeline that is inside TLS before anybody reads it, and the
 // last words.
 func TestTLSOnBothPaths(t *testing.T) {
-	for _, path := range []string{PathLoop, PathGoroutines} {
+	for _, path := range []string{PathLoop, PathGoroutines, writingSingly} {
 		t.Run(path, func(t *testing.T) {
 			t.Setenv(pathEnv, path)
 			cert, _ := certificate(t)
 			g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })
 			conn := g.mustDial(g.rw, "user=postgres sslmode=require")
-			waitFor(t, "it is served by "+path, func() bool { return g.srv.Sessions()[0].Path == path })
+			waitFor(t, "it is served by "+path, func() bool { return g.srv.Sessions()[0].Path == wantedPath() })
 			if n := value[int](t, conn, "select length(string_agg(repeat('x', 1000), '')) from generate_series(1, 5000)"); n != 5_000_000 {
 				t.Errorf("%d", n)
 			}

@@ -216,7 +216,7 @@ type group struct {
 	hellos  chan BackendHello
 }
 
-// pathEnv chooses the data path of all groups: TestOnGoroutines runs the tests of what passes a session once more with it.
+// pathEnv chooses the data path of all groups: TestOnOtherPaths runs the tests of what passes a session once more with it.
 const pathEnv = "COTERIE_LISTENER_TEST_PATH"
 
 func newGroup(t *testing.T, change func(*Config)) *group {
@@ -239,6 +239,7 @@ func newGroup(t *testing.T, change func(*Config)) *group {
 	if os.Getenv(pathEnv) == PathGoroutines {
 		cfg.Loops = -1
 	}
+	cfg.writesSingly = os.Getenv(pathEnv) == writingSingly
 	if change != nil {
 		change(&cfg)
 	}

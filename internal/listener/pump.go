@@ -45,12 +45,13 @@ const (
 
 // side is one of a pump's two sockets.
 type side struct {
-	p      *pump
-	fd     int
-	out    []byte // what the peer did not take yet; while there is any, nothing is read from the other side
-	room   []byte // where out is
-	eof    bool   // nothing more comes
-	listed uint32 // what the loop is told of; 0: it is not registered
+	p       *pump
+	fd      int
+	out     []byte // what the peer did not take yet; while there is any, nothing is read from the other side
+	room    []byte // where out is
+	delayed int    // where in the loop's writes of this turn its own is, counted from 1; 0: it has none
+	eof     bool   // nothing more comes
+	listed  uint32 // what the loop is told of; 0: it is not registered
 }
 
 // loopable says that a session can be carried by a loop: both its connections are sockets, the client's maybe with TLS.
@@ -237,8 +238,18 @@ func (p *pump) list(s *side, events uint32) {
 	s.listed = events
 }
 
-// send writes to a side what it takes, and keeps the rest.
+// send writes to a side at the end of the loop's turn, or now what it takes, and keeps the rest.
 func (p *pump) send(s *side, b []byte) error {
+	if err := p.hurry(s); err != nil {
+		return err
+	}
+	if len(s.out) == 0 && p.loop.delay(s, b) {
+		return nil
+	}
+	return p.sendNow(s, b)
+}
+
+func (p *pump) sendNow(s *side, b []byte) error {
 	if len(s.out) == 0 {
 		n, err := put(s.fd, b)
 		if err != nil {
@@ -246,15 +257,20 @@ func (p *pump) send(s *side, b []byte) error {
 		}
 		b = b[n:]
 	}
+	p.keep(s, b)
+	return nil
+}
+
+// keep has b written when the peer takes more.
+func (p *pump) keep(s *side, b []byte) {
 	if len(b) == 0 {
-		return nil
+		return
 	}
 	if s.room == nil {
 		s.room = p.loop.borrow()
 		s.out = s.room[:0]
 	}
 	s.out = append(s.out, b...)
-	return nil
 }
 
 // put writes what the socket takes now.

@@ -28,6 +28,7 @@ func (p *pump) part(last *pgError) {
 	if p.phase != relaying {
 		return
 	}
+	_, _ = p.hurry(&p.backend), p.hurry(&p.client) // what fails here ends below
 	p.phase = parting
 	p.holdsNoMore()
 	p.held, p.rest = nil, nil
@@ -81,6 +82,7 @@ func (p *pump) bury() {
 	}
 	p.held, p.rest = nil, nil
 	for _, s := range []*side{&p.client, &p.backend} {
+		p.loop.undelay(s)
 		p.loop.giveBack(s)
 		if s.listed != 0 {
 			_ = unix.EpollCtl(p.loop.epoll, unix.EPOLL_CTL_DEL, s.fd, nil)

@@ -40,7 +40,10 @@ func (p *pump) took(b []byte, err error) {
 		return
 	}
 	if errors.Is(err, io.EOF) || x.ended.Load() == nil {
-		x.terminated.Store(true)                      // nobody reads an error any more
+		x.terminated.Store(true) // nobody reads an error any more
+		if err := p.hurry(&p.backend); err != nil {
+			p.sendFailed(&p.backend)
+		}
 		_ = unix.Shutdown(p.backend.fd, unix.SHUT_WR) // everything before has been written, or the client had not been read
 	}
 }

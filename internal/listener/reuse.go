@@ -93,6 +93,10 @@ func (p *pump) leave() {
 		p.bury()
 		return
 	}
+	if p.hurry(&p.client) != nil || p.hurry(&p.backend) != nil || len(p.backend.out) > 0 {
+		p.bury()
+		return
+	}
 	if n, err := put(p.backend.fd, question); err != nil || n < len(question) {
 		p.bury()
 		return

@@ -1,0 +1,136 @@
+package listener
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ring is an io_uring that does one thing: it writes to many sockets in one system call, without waiting. A process that a write wakes
+// does not run before the call ends, so a loop is not set aside between two of its writes (docs/adr/0073-writes-together.md).
+// The layouts are those of the kernel's linux/io_uring.h; every call is over when the system call returns.
+type ring struct {
+	fd            int
+	rings, slots  []byte // mapped: the indices with the results, and the calls
+	taken, posted *uint32
+	read, ended   *uint32
+	calls         []ringCall
+	results       []ringResult
+}
+
+// ringSize is how many writes fit into one system call.
+const ringSize = 64
+
+const (
+	ringSubmitAll  = 1 << 7 // a call that fails does not keep the others back; Linux 5.18
+	ringOneMapping = 1 << 0
+	ringWaits      = 1 << 0
+	ringSend       = 26
+	ringCallsAt    = 0x10000000
+)
+
+// ringCall is what is asked for.
+type ringCall struct {
+	what, flags uint8
+	_           uint16
+	fd          int32
+	_           uint64
+	address     uint64
+	length, how uint32
+	mark        uint64
+	_, _, _     uint64
+}
+
+type ringResult struct {
+	mark uint64
+	n    int32 // what the system call would have returned
+	_    uint32
+}
+
+type ringParams struct {
+	calls, results, flags, _, _, features, _, _, _, _ uint32
+	call                                              struct {
+		head, tail, mask, entries, flags, dropped, order, _ uint32
+		_                                                   uint64
+	}
+	result struct {
+		head, tail, mask, entries, overflow, list, flags, _ uint32
+		_                                                   uint64
+	}
+}
+
+// newRing fails where the kernel is older than 5.18, or does not allow it.
+func newRing() (_ *ring, err error) {
+	p := ringParams{flags: ringSubmitAll}
+	fd, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, ringSize, uintptr(unsafe.Pointer(&p)), 0) //nolint:gosec // the kernel fills p
+	if errno != 0 {
+		return nil, fmt.Errorf("io_uring_setup: %w", errno)
+	}
+	r := &ring{fd: int(fd)}
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	if p.features&ringOneMapping == 0 || p.calls != ringSize {
+		return nil, fmt.Errorf("io_uring_setup: %w", unix.ENOTSUP)
+	}
+	length := max(p.call.order+p.calls*4, p.result.list+p.results*uint32(unsafe.Sizeof(ringResult{})))
+	if r.rings, err = unix.Mmap(r.fd, 0, int(length), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return nil, fmt.Errorf("the ring's memory: %w", err)
+	}
+	if r.slots, err = unix.Mmap(r.fd, ringCallsAt, ringSize*int(unsafe.Sizeof(ringCall{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return nil, fmt.Errorf("the ring's memory: %w", err)
+	}
+	at := func(offset uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.rings[offset])) } //nolint:gosec // the kernel's memory, which lives as long as the ring
+	r.taken, r.posted, r.read, r.ended = at(p.call.head), at(p.call.tail), at(p.result.head), at(p.result.tail)
+	r.calls = unsafe.Slice((*ringCall)(unsafe.Pointer(&r.slots[0])), ringSize)                  //nolint:gosec // the kernel's memory, which lives as long as the ring
+	r.results = unsafe.Slice((*ringResult)(unsafe.Pointer(&r.rings[p.result.list])), p.results) //nolint:gosec // the kernel's memory, which lives as long as the ring
+	order := unsafe.Slice(at(p.call.order), ringSize)                                           //nolint:gosec // the kernel's memory, which lives as long as the ring
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	return r, nil
+}
+
+func (r *ring) close() {
+	_ = unix.Munmap(r.rings)
+	_ = unix.Munmap(r.slots)
+	_ = unix.Close(r.fd)
+}
+
+// write writes what each socket takes now, and notes what came of it. There are at most ringSize.
+func (r *ring) write(list []written) {
+	began := *r.posted
+	for i := range list {
+		w := &list[i]
+		w.n, w.err = 0, unix.EAGAIN // unless the kernel says more
+		r.calls[(began+uint32(i))%ringSize] = ringCall{
+			what: ringSend, fd: int32(w.side.fd), address: uint64(uintptr(unsafe.Pointer(&w.b[0]))), length: uint32(len(w.b)), //nolint:gosec // the kernel reads b
+			how: unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL, mark: uint64(i),
+		}
+	}
+	atomic.StoreUint32(r.posted, began+uint32(len(list)))
+	_, _, _ = unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(len(list)), 0, 0, 0, 0)
+	taken := atomic.LoadUint32(r.taken)
+	atomic.StoreUint32(r.posted, taken) // for want of memory the kernel may have left some
+	for left := int(taken - began); ; {
+		at, end := *r.read, atomic.LoadUint32(r.ended)
+		for ; at != end; at, left = at+1, left-1 {
+			c := r.results[at%uint32(len(r.results))]
+			if w := &list[c.mark]; c.n < 0 {
+				w.err = unix.Errno(-c.n)
+			} else {
+				w.n, w.err = int(c.n), nil
+			}
+		}
+		atomic.StoreUint32(r.read, at)
+		if left == 0 {
+			return
+		}
+		// A call that must not wait has ended already: this is for a kernel that posts it a moment later.
+		_, _, _ = unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), 0, uintptr(left), ringWaits, 0, 0)
+	}
+}

@@ -1,0 +1,83 @@
+package listener
+
+// What the sessions of a loop write in one of its turns goes to the kernel in one system call at the turn's end, when everything that had
+// come was read. It stands in the books as sent from the moment it is handed over here: the gate was looked at, and a request was counted.
+// Only what is short waits for the turn's end, and only while a session relays; whoever ends a session writes before what was handed over.
+
+// shortWrite is the longest that waits: what is longer is not worth a copy.
+const shortWrite = 4 << 10
+
+// written is something to be written, and what came of it.
+type written struct {
+	side *side // nil: it is written or needed no more
+	b    []byte
+	n    int
+	err  error // would wait: the rest did not fit
+}
+
+// delay has b written at the end of the turn. It is false where that cannot be.
+func (l *loop) delay(s *side, b []byte) bool {
+	if l.ring == nil || s.p.phase != relaying || len(b) == 0 || len(b) > shortWrite || len(b) > cap(l.short)-len(l.short) || len(l.writes) == ringSize {
+		return false
+	}
+	from := len(l.short)
+	l.short = append(l.short, b...)
+	l.writes = append(l.writes, written{side: s, b: l.short[from:]})
+	s.delayed = len(l.writes)
+	return true
+}
+
+// undelay returns what waits for the turn's end, which then does not write it; nil if nothing does.
+func (l *loop) undelay(s *side) []byte {
+	if s.delayed == 0 {
+		return nil
+	}
+	w := &l.writes[s.delayed-1]
+	w.side, s.delayed = nil, 0
+	return w.b
+}
+
+// write writes what waits for the turn's end.
+func (l *loop) write() {
+	list := l.writes[:0]
+	for _, w := range l.writes {
+		if w.side != nil {
+			w.side.delayed = 0
+			list = append(list, w)
+		}
+	}
+	if len(list) == 1 {
+		list[0].n, list[0].err = put(list[0].side.fd, list[0].b)
+	} else if len(list) > 1 {
+		l.srv.counts.together.Add(uint64(len(list)))
+		l.ring.write(list)
+	}
+	for i := range list {
+		list[i].side.wrote(&list[i])
+	}
+	l.writes, l.short = l.writes[:0], l.short[:0]
+}
+
+// wrote keeps what the peer did not take, as send does, and ends what send's callers end.
+func (s *side) wrote(w *written) {
+	p := s.p
+	if p.phase == buried || w.err == nil && w.n == len(w.b) {
+		return
+	}
+	defer p.rescue()
+	if w.err != nil && !wouldWait(w.err) {
+		p.sendFailed(s)
+	} else {
+		p.keep(s, w.b[w.n:])
+	}
+	p.settle()
+}
+
+// hurry writes now what would wait for the turn's end.
+func (p *pump) hurry(s *side) error {
+	b := p.loop.undelay(s)
+	if b == nil {
+		return nil
+	}
+	return p.sendNow(s, b)
+}

@@ -1,0 +1,174 @@
+package listener
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func kernelRing(t *testing.T) *ring {
+	t.Helper()
+	r, err := newRing()
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(r.close)
+	return r
+}
+
+// socketPair returns two connected sockets that do not wait.
+func socketPair(t *testing.T) [2]int {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = unix.Close(pair[0]), unix.Close(pair[1]) })
+	return pair
+}
+
+// The kernel says of each write in one system call what it would have said of it alone, for as many turns as the ring has places and more.
+func TestRingWritesAsSingleCallsDo(t *testing.T) {
+	r := kernelRing(t)
+	whole, full, closed, narrow := socketPair(t), socketPair(t), socketPair(t), socketPair(t)
+	for {
+		if _, err := transmit(full[0], make([]byte, 4096)); err != nil {
+			break
+		}
+	}
+	_ = unix.Shutdown(closed[1], unix.SHUT_RDWR)
+	if err := unix.SetsockoptInt(narrow[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 1<<20)
+	for turn := range 3 * ringSize {
+		said := fmt.Appendf(nil, "turn %d", turn)
+		list := []written{{b: said}, {b: []byte("x")}, {b: []byte("x")}, {b: make([]byte, 1<<20)}, {b: []byte("x")}}
+		for i, fd := range []int{whole[0], full[0], closed[0], narrow[0], -1} {
+			list[i].side = &side{fd: fd}
+		}
+		r.write(list)
+		if list[0].n != len(said) || list[0].err != nil {
+			t.Fatalf("turn %d: a write that fits: %d, %v", turn, list[0].n, list[0].err)
+		}
+		if list[1].n != 0 || !wouldWait(list[1].err) {
+			t.Fatalf("turn %d: a full socket took %d, %v", turn, list[1].n, list[1].err)
+		}
+		if list[2].err != unix.EPIPE { //nolint:errorlint // an errno
+			t.Fatalf("turn %d: a closed socket: %v", turn, list[2].err)
+		}
+		if list[3].n == 0 || list[3].n == 1<<20 || list[3].err != nil {
+			t.Fatalf("turn %d: a narrow socket took %d, %v", turn, list[3].n, list[3].err)
+		}
+		if list[4].err != unix.EBADF { //nolint:errorlint // an errno
+			t.Fatalf("turn %d: no socket: %v", turn, list[4].err)
+		}
+		if n, err := receive(whole[1], got); err != nil || !bytes.Equal(got[:n], said) {
+			t.Fatalf("turn %d: %q came, %v", turn, got[:n], err)
+		}
+		for n := 1; n > 0; n, _ = receive(narrow[1], got) {
+		}
+	}
+}
+
+// As many sessions as write in one turn of the loop do so in one system call; a full ring is written before its turn ends.
+func TestSessionsWriteTogether(t *testing.T) {
+	kernelRing(t)
+	g := newGroup(t, trusting)
+	if wantedPath() != PathLoop || g.srv.cfg.writesSingly {
+		t.Skip("nothing is written together on this path")
+	}
+	const many = ringSize + 10
+	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
+		greeting := appendMessage(appendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		_, _ = conn.Write(appendMessage(greeting, 'Z', []byte{'I'}))
+		_, _ = conn.Read(make([]byte, 1))
+	})
+	clients := make([]net.Conn, many)
+	for i := range clients {
+		conn, err := net.Dial("tcp", g.rw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
+		_, _ = conn.Write((&startup{user: "postgres", database: "postgres"}).packet())
+		readUntil(t, conn, 'Z')
+		clients[i] = conn
+	}
+	waitFor(t, "the loop carries all", func() bool {
+		n := 0
+		for _, s := range g.srv.Sessions() {
+			n += b2i(s.Path == PathLoop)
+		}
+		return n == many
+	})
+	before := g.srv.Stats().Together
+	var done sync.WaitGroup
+	done.Add(1)
+	g.srv.quietest().post(func() {
+		defer done.Done()
+		g.srv.mu.Lock()
+		defer g.srv.mu.Unlock()
+		for _, x := range g.srv.sessions {
+			p := x.pump.Load()
+			_ = p.toClient(appendMessage(nil, 'N', []byte("SNOTICE\x00Mfirst\x00\x00")))
+			_ = p.toClient(appendMessage(nil, 'N', []byte("SNOTICE\x00Msecond\x00\x00")))
+		}
+	})
+	done.Wait()
+	for i, conn := range clients {
+		for _, want := range []string{"first", "second"} {
+			if got := errorField(readUntil(t, conn, 'N'), 'M'); got != want {
+				t.Fatalf("client %d got %q, want %q", i, got, want)
+			}
+		}
+	}
+	if n := g.srv.Stats().Together - before; n == 0 || n > ringSize {
+		t.Errorf("%d writes went to the kernel together", n)
+	}
+}
+
+// What was handed over in a turn in which the session ends comes before the last words.
+func TestLastWordsComeLast(t *testing.T) {
+	g := newGroup(t, trusting)
+	if wantedPath() != PathLoop {
+		t.Skip("of loops")
+	}
+	for range 20 {
+		conn, err := net.Dial("tcp", g.rw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
+		_, _ = conn.Write((&startup{user: "postgres", database: "postgres"}).packet())
+		readUntil(t, conn, 'Z')
+		var p *pump
+		waitFor(t, "the loop carries it", func() bool {
+			g.srv.mu.Lock()
+			defer g.srv.mu.Unlock()
+			for _, x := range g.srv.sessions {
+				p = x.pump.Load()
+			}
+			return p != nil
+		})
+		p.loop.post(p.guarded(func() {
+			_ = p.toClient(appendMessage(nil, 'N', []byte("SNOTICE\x00Mfirst\x00\x00")))
+			p.x.end(ending{reason: "test", why: "a test"})
+			p.checkEnded()
+		}))
+		if got := errorField(readUntil(t, conn, 'N'), 'M'); got != "first" {
+			t.Errorf("heard %q", got)
+		}
+		if got := errorField(readUntil(t, conn, 'E'), 'C'); got != "57P01" {
+			t.Errorf("the last word is %q", got)
+		}
+		_ = conn.Close()
+		waitFor(t, "it is gone", func() bool { return len(g.srv.Sessions()) == 0 })
+	}
+}
