@@ -52,6 +52,26 @@ func (c *Conn) Use(controller string) (inForce string, refused error) {
 	return c.Congestion(), refused
 }
 
+// freshPace is the bytes per round trip that a new connection is paced with, about: ten packets, and what BBR adds to find out more.
+const freshPace = 32 << 10
+
+// Freshen has BBR begin anew on a connection that is idle and would be paced slower than a new one. What BBR knows of a connection that carries
+// little is how little that was, and by that it spreads the next burst over a round trip. With another controller it does nothing.
+func (c *Conn) Freshen() {
+	if c.Congestion() != "bbr" {
+		return
+	}
+	c.socket(func(fd int) {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil || info.Unacked > 0 || info.Notsent_bytes > 0 || float64(info.Pacing_rate)*float64(info.Rtt)/1e6 >= freshPace {
+			return
+		}
+		if unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") == nil { // every user may have it
+			_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr") // it was in force
+		}
+	})
+}
+
 // Counters returns what the transport knows of its path: the smoothed round trip, the packets with data sent from here, and how many of
 // them were lost. Zeros where the system does not tell.
 func (c *Conn) Counters() (rtt time.Duration, sent, lost uint64) {

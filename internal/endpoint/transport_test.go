@@ -301,3 +301,33 @@ func TestNearStreamsNap(t *testing.T) {
 		_ = c.Close()
 	}
 }
+
+// TestFreshen: a connection whose controller begins anew keeps it, and goes on; one with another controller is left alone.
+func TestFreshen(t *testing.T) {
+	t.Parallel()
+	ca := newTestCA(t, groupA)
+	server := startBeside(t, Config{Node: newTestNode(t, ca, "far"), Handlers: map[Class]Handler{ClassSQL: echo}})
+	c := mustDial(t, client(newTestNode(t, ca, "near")), server, ClassSQL, "far").(*Conn)
+	if name, err := c.Use("bbr"); err != nil {
+		t.Skipf("NOT RUN: this machine has %s and no BBR: %v", name, err)
+	}
+	c.socket(func(fd int) { // as slow as one that carried little
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, 1<<20); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 3 {
+		roundTrip(t, c)
+		c.Freshen()
+		if got := c.Congestion(); got != "bbr" {
+			t.Fatalf("%s is in force", got)
+		}
+	}
+	if name, err := c.Use("reno"); err != nil || name != "reno" {
+		t.Fatal(name, err)
+	}
+	if c.Freshen(); c.Congestion() != "reno" {
+		t.Errorf("%s is in force", c.Congestion())
+	}
+	roundTrip(t, c)
+}

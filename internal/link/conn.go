@@ -174,6 +174,9 @@ func (c *Conn) launch(f *frame, h header, body []byte) error {
 	f.number, f.buf = c.sent, append(h.append(f.buf), body...)
 	c.sent++
 	f.sent, c.encoded = boottime.Awake(), c.enc.Stats()
+	if len(c.unacked) == 0 && c.lastTrip >= farTrip {
+		c.main.freshen()
+	}
 	c.unacked = append(c.unacked, f)
 	c.cost, c.under = c.cost+f.cost(), c.under+len(f.buf)
 	f.hold() // it may be acknowledged before it is sent in full

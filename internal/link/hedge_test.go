@@ -13,8 +13,11 @@ type taken struct {
 	canned
 	kind   string
 	rate   int64
+	fresh  int // how often it was made to begin anew
 	frames [][]byte
 }
+
+func (t *taken) Freshen() { t.fresh++ }
 
 func (t *taken) Write(p []byte) (int, error) {
 	t.frames = append(t.frames, bytes.Clone(p))
@@ -195,5 +198,31 @@ func TestHedgedOnlyWhereUnderstood(t *testing.T) {
 	loose, tcp := copies(c)
 	if len(loose) != 0 || len(main.frames) != 1 || len(tcp) != 1 || len(beside.frames) != 0 {
 		t.Errorf("%d datagrams, %d frames by the main leg, %d by the other", len(loose), len(main.frames), len(tcp))
+	}
+}
+
+// TestFreshen: a leg of a long way begins anew with its controller when nothing is under way, and only then.
+func TestFreshen(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(76, 76))
+	for _, c := range []struct {
+		trip time.Duration
+		bbr  bool
+		want int
+	}{{60 * time.Millisecond, true, 2}, {60 * time.Millisecond, false, 0}, {time.Millisecond, true, 0}} {
+		l, main, beside := hedged()
+		l.lastTrip = c.trip
+		l.main.bbr.Store(c.bbr)
+		for range 2 {
+			for range 3 {
+				if _, err := l.Write(noise(r, 2000)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l.acknowledged(l.sent)
+		}
+		if main.fresh != c.want || beside.fresh != 0 {
+			t.Errorf("%+v: %d times, and %d beside it", c, main.fresh, beside.fresh)
+		}
 	}
 }

@@ -364,6 +364,16 @@ func (l *leg) suit(far bool) {
 	}
 }
 
+// freshen has the transport forget how little it carried before it carries more, where it can; l may be nil.
+func (l *leg) freshen() {
+	if l == nil || !l.bbr.Load() {
+		return
+	}
+	if t, ok := l.Transport.(interface{ Freshen() }); ok {
+		t.Freshen()
+	}
+}
+
 // revoked reports whether err says that this node, but not this link, has closed the transport.
 func (l *leg) revoked(err error) bool { return errors.Is(err, net.ErrClosed) && !l.closed.Load() }
 
