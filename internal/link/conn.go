@@ -174,7 +174,7 @@ func (c *Conn) launch(f *frame, h header, body []byte) error {
 	f.number, f.buf = c.sent, append(h.append(f.buf), body...)
 	c.sent++
 	f.sent, c.encoded = boottime.Awake(), c.enc.Stats()
-	if len(c.unacked) == 0 && c.lastTrip >= farTrip {
+	if len(c.unacked) == 0 && c.lastTrip >= farTrip && !c.hedging { // datagrams are not paced by it
 		c.main.freshen()
 	}
 	c.unacked = append(c.unacked, f)

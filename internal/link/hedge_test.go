@@ -201,17 +201,20 @@ func TestHedgedOnlyWhereUnderstood(t *testing.T) {
 	}
 }
 
-// TestFreshen: a leg of a long way begins anew with its controller when nothing is under way, and only then.
+// TestFreshen: a leg of a long way without loss begins anew with its controller when nothing is under way, and only then.
 func TestFreshen(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(76, 76))
 	for _, c := range []struct {
-		trip time.Duration
-		bbr  bool
-		want int
-	}{{60 * time.Millisecond, true, 2}, {60 * time.Millisecond, false, 0}, {time.Millisecond, true, 0}} {
+		trip       time.Duration
+		bbr, lossy bool
+		want       int
+	}{
+		{60 * time.Millisecond, true, false, 2}, {60 * time.Millisecond, false, false, 0},
+		{time.Millisecond, true, false, 0}, {60 * time.Millisecond, true, true, 0},
+	} {
 		l, main, beside := hedged()
-		l.lastTrip = c.trip
+		l.lastTrip, l.hedging = c.trip, c.lossy
 		l.main.bbr.Store(c.bbr)
 		for range 2 {
 			for range 3 {

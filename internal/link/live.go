@@ -78,11 +78,25 @@ func (c *Conn) beat() {
 	}
 	c.mu.Unlock()
 	legs = slices.DeleteFunc(legs, func(l *leg) bool { return l.packet == nil })
-	for i := range min(watch, watch*len(legs)) {
-		legs[i%len(legs)].ping()
+	if watch > 0 && len(legs) > 0 {
+		c.wg.Go(func() { c.look(legs, watch) })
 	}
 	c.acknowledge()
 	c.rescue(now)
+}
+
+// look sends so many pings within half a heartbeat. Those that are sent at once would travel in one packet.
+func (c *Conn) look(legs []*leg, pings int) {
+	t := time.NewTicker(c.cfg.Heartbeat / time.Duration(2*pings))
+	defer t.Stop()
+	for i := range pings {
+		select {
+		case <-t.C:
+			legs[i%len(legs)].ping()
+		case <-c.over:
+			return
+		}
+	}
 }
 
 // measureRate notes what the link has carried since the last heartbeat, if it was full all the while; mu is held.
