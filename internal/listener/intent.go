@@ -72,8 +72,10 @@ func (c *client) intentOf(ctx context.Context) ag.Intent {
 		return c.start.intent
 	}
 	set := c.srv.defaults(ctx, c.start.user, c.start.database)
-	if own, bad := parseIntent(setting{"coterie.intent", set["coterie.intent"]}); bad == nil {
-		return own
+	if own := set["coterie.intent"]; own != "" {
+		if own, bad := parseIntent(setting{"coterie.intent", own}); bad == nil {
+			return own
+		}
 	}
 	if on, _ := parseBool(set["default_transaction_read_only"]); on && !c.start.saysReadOnly {
 		return ag.ReadOnly

@@ -97,8 +97,8 @@ func (x *session) setInput(gate bool, done <-chan struct{}) {
 		in = x.gate
 	}
 	x.guarded = gate && x.srv.cfg.Durable != nil && (x.onPrimary || x.reads == readsDurable)
-	// The small buffer serves the greeting; reads of the relay are longer and go past it.
-	x.in = bufio.NewReaderSize(in, 4096)
+	// The buffer serves the greeting; reads of the relay are as long at least and go past it.
+	x.in = bufio.NewReaderSize(in, smallBuffer)
 }
 
 // activate makes the session one that CloseEpoch and the others see, unless its attempt was overtaken.
