@@ -98,6 +98,7 @@ func TestLoadRunCheck(t *testing.T) {
 	}
 	warmUpIsNotCounted(t, dsn)
 	sameInputsAgain(t, dsn)
+	vacuumInTurns(t, dsn)
 	mustHold(t, dsn)
 	after := digest(t, dsn)
 	if after == shared.digest {
@@ -105,6 +106,36 @@ func TestLoadRunCheck(t *testing.T) {
 	}
 	if again := digest(t, dsn); again != after {
 		t.Errorf("digest changed from %s to %s while nothing was written", after, again)
+	}
+}
+
+// vacuumInTurns: what is forbidden for a measurement is allowed again after it, also one that was given up.
+func vacuumInTurns(t *testing.T, dsn string) {
+	t.Helper()
+	forbidden := func() (n int) {
+		const q = "select count(*) from pg_class where relnamespace = 'tpcc'::regnamespace and 'autovacuum_enabled=false' = any (reloptions)"
+		if err := connect(t, dsn).QueryRow(t.Context(), q).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	allow, err := ForbidAutovacuum(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Vacuum(ctx, dsn); err != nil {
+		t.Error(err)
+	}
+	if n := forbidden(); n != len(tables) {
+		t.Errorf("autovacuum is kept from %d tables of %d", n, len(tables))
+	}
+	cancel()
+	if err := allow(); err != nil {
+		t.Error(err)
+	}
+	if n := forbidden(); n != 0 {
+		t.Errorf("autovacuum is still kept from %d tables", n)
 	}
 }
 
