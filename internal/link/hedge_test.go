@@ -210,8 +210,10 @@ func TestFreshen(t *testing.T) {
 		bbr, lossy bool
 		want       int
 	}{
-		{60 * time.Millisecond, true, false, 2}, {60 * time.Millisecond, false, false, 0},
-		{time.Millisecond, true, false, 0}, {60 * time.Millisecond, true, true, 0},
+		{60 * time.Millisecond, true, false, 2},
+		{60 * time.Millisecond, false, false, 0},
+		{time.Millisecond, true, false, 0},
+		{60 * time.Millisecond, true, true, 0},
 	} {
 		l, main, beside := hedged()
 		l.lastTrip, l.hedging = c.trip, c.lossy
