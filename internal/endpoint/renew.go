@@ -76,7 +76,28 @@ func (r *Renewer) round(ctx context.Context) (next time.Duration, err error) {
 			return renewRetry, err
 		}
 	}
-	return min(renewLook, max(time.Until(renewalTime(r.Node.cert.Load().Leaf)), time.Second)), nil
+	due := renewalTime(r.Node.cert.Load().Leaf)
+	if t, ok := listenerDue(r.Dir); ok && t.Before(due) {
+		due = t
+	}
+	return min(renewLook, max(time.Until(due), time.Second)), nil
+}
+
+// listenerDue returns when the listener's certificate is renewed here; not ok where that is not this node's to do.
+func listenerDue(pkiDir string) (due time.Time, ok bool) {
+	ca, err := LoadCA(pkiDir)
+	if err != nil {
+		return time.Time{}, false
+	}
+	all, err := parseAuthorities(ca.bundlePEM)
+	if err != nil {
+		return time.Time{}, false
+	}
+	c, err := readCertificate(pkiDir, fileListenerCert)
+	if err != nil || newTrust(all...).issuer(c) == nil {
+		return time.Time{}, false
+	}
+	return renewalTime(c), true
 }
 
 // Renew puts what the directory holds into use, having issued anew what is due there: on a node with the authority's key all that is too
@@ -195,18 +216,10 @@ func renewOwn(pkiDir string, life time.Duration) (renewed []string, err error) {
 
 // renewFile replaces one certificate if it is of an authority of the group, and due or not of the one that issues.
 func renewFile(dir, name string, believed *trust, issue func(*x509.Certificate) ([]byte, error)) (done bool, err error) {
-	data, err := os.ReadFile(filepath.Join(dir, name))
+	old, err := readCertificate(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil // a witness has no listener
 	}
-	if err != nil {
-		return false, err
-	}
-	block, _ := pem.Decode(data)
-	if block == nil || block.Type != "CERTIFICATE" {
-		return false, errors.New("it holds no PEM certificate")
-	}
-	old, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
 		return false, err
 	}
@@ -219,6 +232,19 @@ func renewFile(dir, name string, believed *trust, issue func(*x509.Certificate) 
 		return false, err
 	}
 	return true, writeFile(dir, name, chain, 0o644)
+}
+
+// readCertificate reads the first certificate of a file in PEM.
+func readCertificate(dir, name string) (*x509.Certificate, error) {
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, errors.New("it holds no PEM certificate")
+	}
+	return x509.ParseCertificate(block.Bytes)
 }
 
 // hostsOf lists the names and addresses that a certificate is good for, without those that every certificate has.

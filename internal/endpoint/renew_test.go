@@ -103,6 +103,30 @@ func TestRenewerOverAYear(t *testing.T) {
 	})
 }
 
+// Certificates that live for two minutes are renewed at the time of each, whichever is due first.
+func TestRenewerLooksAtBoth(t *testing.T) {
+	for range 20 { // their times are drawn
+		synctest.Test(t, func(t *testing.T) {
+			ca := newTestCA(t, groupA)
+			ca.life = 2 * time.Minute
+			dir, n := aNodeDir(t, ca, KindReplica)
+			r := &Renewer{Dir: dir, Node: n, life: ca.life, Logger: slog.New(slog.DiscardHandler)}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() { _ = r.Run(ctx) }()
+			for range 600 {
+				time.Sleep(time.Second)
+				synctest.Wait()
+				for _, end := range []time.Time{n.NotAfter(), leafIn(t, dir, fileListenerCert).NotAfter} {
+					if left := time.Until(end); left < ca.life/5 {
+						t.Fatalf("a certificate expires in %s", left)
+					}
+				}
+			}
+		})
+	}
+}
+
 // A certificate that is on disk and failed to come into use does so with the next look, though nothing is due.
 func TestRenewerReloadsWhatIsThere(t *testing.T) {
 	ca := newTestCA(t, groupA)
