@@ -14,14 +14,15 @@ import (
 // ForbidAutovacuum keeps autovacuum away from the tables until allow is called: where a server has half a processor it takes a good
 // part of a run of seconds, and whichever arm it meets looks slow. Vacuum does its work between the runs.
 func ForbidAutovacuum(ctx context.Context, dsn string) (allow func() error, err error) {
-	if err := eachTable(ctx, dsn, "alter table %s set (autovacuum_enabled = false)"); err != nil {
-		return nil, err
-	}
-	return func() error {
+	allow = func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second) // also after Ctrl-C
 		defer cancel()
 		return eachTable(ctx, dsn, "alter table %s reset (autovacuum_enabled)")
-	}, nil
+	}
+	if err := eachTable(ctx, dsn, "alter table %s set (autovacuum_enabled = false)"); err != nil {
+		return nil, errors.Join(err, allow()) // some tables may have been told
+	}
+	return allow, nil
 }
 
 // Vacuum removes what the last run left behind.
