@@ -39,9 +39,15 @@ func setUp(fd int, name string, addr netip.Addr, mtu int) error {
 	if err != nil {
 		return err
 	}
-	req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
 		return err
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, vnetHeader); err != nil {
+		return fmt.Errorf("header in front of packets: %w", err)
+	}
+	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM|unix.TUN_F_TSO4); err != nil {
+		return fmt.Errorf("offloads: %w", err)
 	}
 	// The switch has no links for IPv6; without an address of it, nothing is sent there.
 	err = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "disable_ipv6"), []byte("1"), 0)

@@ -6,8 +6,11 @@ type packet struct {
 	order   uint64 // of sending: settles equal due times
 	left    nanos
 	path    *path
+	home    *pool
 	slot    []byte // as large as the pool makes them
-	size    int    // of the packet in it
+	b       []byte // what is written, in slot
+	packets int    // in it; see burst
+	size    int    // their bytes on the wire
 	ordered bool
 }
 
@@ -74,7 +77,7 @@ func (a agenda) heal() {
 
 // pool recycles packets within one thread, so that nothing is allocated, hence nothing collected, per packet.
 type pool struct {
-	mtu  int
+	size int
 	free []*packet
 }
 
@@ -85,15 +88,15 @@ func (p *pool) get() *packet {
 		return q
 	}
 	const chunk = 64
-	slots, packets := make([]byte, chunk*p.mtu), make([]packet, chunk)
+	slots, packets := make([]byte, chunk*p.size), make([]packet, chunk)
 	for i := range packets {
-		packets[i].slot = slots[i*p.mtu : (i+1)*p.mtu : (i+1)*p.mtu]
+		packets[i].home, packets[i].slot = p, slots[i*p.size:(i+1)*p.size:(i+1)*p.size]
 		p.free = append(p.free, &packets[i])
 	}
 	return p.get()
 }
 
 func (p *pool) put(q *packet) {
-	q.path = nil
+	q.path, q.b = nil, nil
 	p.free = append(p.free, q)
 }

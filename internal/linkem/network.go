@@ -176,7 +176,7 @@ func (n *Network) add(node string) error {
 	}
 	base := n.subnet.Addr().As4()
 	p := &port{node: node, octet: byte(octet), tun: -1, wake: -1, clock: n.now, log: n.o.Log, subnet: [3]byte(base[:3])}
-	p.pool.mtu = n.o.MTU
+	p.prepare(n.o.MTU)
 	if err := n.connect(p); err != nil {
 		return errors.Join(err, n.disconnect(p))
 	}

@@ -58,7 +58,7 @@ func remains(lab string) (left []string) {
 	return left
 }
 
-func needRoot(t *testing.T) {
+func needRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("NOT RUN: this test makes network namespaces and TUN devices, and needs root")

@@ -25,7 +25,7 @@ type path struct {
 
 	free     nanos // when the last bit of all that was accepted so far has left
 	last     nanos // arrival of the latest packet, which no later one overtakes unless reordering is asked for
-	underWay int   // packets in the port's heap
+	underWay int   // packets in the port's agenda
 
 	count counters
 }
@@ -75,18 +75,19 @@ type fate struct {
 	ordered bool
 }
 
-// admit decides what becomes of a packet of size bytes that was sent now. Later calls have later times.
-func (p *path) admit(now nanos, size int) fate {
+// admit decides what becomes of some packets that were sent now, size bytes in all: of one, or of as many as Shape.together allows.
+// Later calls have later times.
+func (p *path) admit(now nanos, packets, size int) fate {
 	s := p.used
 	switch {
 	case s.Reject:
-		p.count.rejected.Add(1)
+		p.count.rejected.Add(uint64(packets))
 		return fate{verdict: rejected}
 	case s.Cut:
-		p.count.blocked.Add(1)
+		p.count.blocked.Add(uint64(packets))
 		return fate{verdict: blocked}
 	case p.underWay >= maxUnderWay || p.free > now && p.waiting(now)+int64(size) > s.queue():
-		p.count.queueDrops.Add(1)
+		p.count.queueDrops.Add(uint64(packets))
 		return fate{verdict: queueFull}
 	}
 	p.free = max(p.free, now) + s.sending(size)
@@ -139,6 +140,22 @@ func (s *Shape) sending(size int) nanos {
 	return nanos(int64(size) * 8e9 / s.RateBits)
 }
 
+// gathering is for how long a network card collects what arrives before it interrupts its machine: drivers choose 50 to 250 µs
+// when much does.
+const gathering = nanos(100 * time.Microsecond)
+
+// together returns how many packets of size bytes that were sent at once also arrive at once: those that a card would gather. Where
+// dice are thrown for each, it is one.
+func (s *Shape) together(size int) int {
+	switch {
+	case s.Loss > 0 || s.Jitter > 0 || s.Reorder > 0 || s.Duplicate > 0 || s.Corrupt > 0:
+		return 1
+	case s.RateBits == 0:
+		return maxBurst
+	}
+	return max(1, int(gathering/max(1, s.sending(size))))
+}
+
 // hold is for how long a reordered packet is kept back.
 func (s *Shape) hold() nanos { return nanos(max(2*time.Millisecond, s.Delay/4)) }
 
@@ -149,7 +166,9 @@ func (p *path) reshape(now nanos, under []*packet) bool {
 	p.adopt()
 	s := p.used
 	if s.Cut || s.Reject {
-		p.count.blocked.Add(uint64(len(under)))
+		for _, q := range under {
+			p.count.blocked.Add(uint64(q.packets))
+		}
 		p.free, p.last, p.underWay = now, now, 0
 		p.count.free.Store(int64(now))
 		return false

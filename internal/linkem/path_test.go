@@ -16,27 +16,27 @@ func TestRateSendsOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	p := testPath(Shape{Delay: 10 * time.Millisecond, RateBits: 12_000_000, Queue: 4500})
 	for i, want := range []nanos{11 * ms, 12 * ms, 13 * ms} {
-		if f := p.admit(0, 1500); f.verdict != deliver || f.due != want {
+		if f := p.admit(0, 1, 1500); f.verdict != deliver || f.due != want {
 			t.Fatalf("packet %d: %+v, want %v", i, f, want)
 		}
 	}
-	if f := p.admit(0, 1500); f.verdict != queueFull || p.count.queueDrops.Load() != 1 {
+	if f := p.admit(0, 1, 1500); f.verdict != queueFull || p.count.queueDrops.Load() != 1 {
 		t.Errorf("a fourth in a queue of three: %+v", f)
 	}
-	if f := p.admit(ms/2, 1500); f.verdict != queueFull {
+	if f := p.admit(ms/2, 1, 1500); f.verdict != queueFull {
 		t.Errorf("and before the first has left: %+v", f)
 	}
-	if f := p.admit(ms, 1500); f.verdict != deliver || f.due != 14*ms {
+	if f := p.admit(ms, 1, 1500); f.verdict != deliver || f.due != 14*ms {
 		t.Errorf("after it has: %+v", f)
 	}
 	if got := p.waiting(2 * ms); got != 3000 {
 		t.Errorf("%d bytes wait, want 3000", got)
 	}
-	if f := p.admit(100*ms, 1500); f.due != 111*ms {
+	if f := p.admit(100*ms, 1, 1500); f.due != 111*ms {
 		t.Errorf("after a pause: %+v", f)
 	}
 	small := testPath(Shape{RateBits: 12_000_000, Queue: 10})
-	if f := small.admit(0, 1500); f.verdict != deliver {
+	if f := small.admit(0, 1, 1500); f.verdict != deliver {
 		t.Errorf("an idle link takes any packet: %+v", f)
 	}
 }
@@ -49,7 +49,7 @@ func TestRateIsExact(t *testing.T) {
 		const n, size = 1000, 1500
 		var f fate
 		for range n {
-			f = p.admit(0, size)
+			f = p.admit(0, 1, size)
 		}
 		want := float64(n*size*8) / float64(rate)
 		if got := time.Duration(f.due).Seconds(); got < 0.999*want || got > 1.001*want {
@@ -64,7 +64,7 @@ func TestJitterKeepsOrder(t *testing.T) {
 	last, low, high := nanos(0), nanos(1<<60), nanos(0)
 	for i := range nanos(5000) {
 		now := i * 20 * ms // far apart, so that none waits for the one before
-		f := p.admit(now, 100)
+		f := p.admit(now, 1, 100)
 		if f.due < last {
 			t.Fatalf("packet %d overtakes", i)
 		}
@@ -74,7 +74,7 @@ func TestJitterKeepsOrder(t *testing.T) {
 		t.Errorf("delays from %v to %v, want 15 to 25 ms", time.Duration(low), time.Duration(high))
 	}
 	for i := range nanos(5000) { // close together
-		f := p.admit(200_000*ms+i*ms/10, 100)
+		f := p.admit(200_000*ms+i*ms/10, 1, 100)
 		if f.due < last {
 			t.Fatalf("packet %d overtakes", i)
 		}
@@ -87,7 +87,7 @@ func TestReorderedAreOvertaken(t *testing.T) {
 	p := testPath(Shape{Delay: 20 * time.Millisecond, Reorder: 0.1})
 	held := 0
 	for i := range nanos(1000) {
-		f := p.admit(i*ms, 100)
+		f := p.admit(i*ms, 1, 100)
 		want := i*ms + 20*ms
 		if !f.ordered {
 			held++
@@ -110,12 +110,12 @@ func TestSeedRepeats(t *testing.T) {
 	first := newPath(7, "a", "b", s)
 	otherSame, backSame := true, true
 	for i := range nanos(1000) {
-		f := first.admit(i*ms, 100)
-		if g := same.admit(i*ms, 100); f != g {
+		f := first.admit(i*ms, 1, 100)
+		if g := same.admit(i*ms, 1, 100); f != g {
 			t.Fatalf("packet %d: %+v, then %+v", i, f, g)
 		}
-		otherSame = otherSame && f == other.admit(i*ms, 100)
-		backSame = backSame && f == back.admit(i*ms, 100)
+		otherSame = otherSame && f == other.admit(i*ms, 1, 100)
+		backSame = backSame && f == back.admit(i*ms, 1, 100)
 	}
 	if otherSame || backSame {
 		t.Error("another seed, or the other direction, throws the same dice")
@@ -125,9 +125,9 @@ func TestSeedRepeats(t *testing.T) {
 // under builds what a port would hold after n packets of 1500 bytes at time 0.
 func under(p *path, n int) (all []*packet) {
 	for i := range n {
-		f := p.admit(0, 1500)
+		f := p.admit(0, 1, 1500)
 		p.underWay++
-		all = append(all, &packet{due: f.due, left: f.left, order: uint64(i), path: p, size: 1500, ordered: f.ordered})
+		all = append(all, &packet{due: f.due, left: f.left, order: uint64(i), path: p, packets: 1, size: 1500, ordered: f.ordered})
 	}
 	return all
 }
@@ -145,7 +145,7 @@ func TestNewShapeAppliesToWhatWaits(t *testing.T) {
 			t.Errorf("packet %d arrives at %v, want %v", i, time.Duration(all[i].due), time.Duration(want))
 		}
 	}
-	if f := p.admit(2*ms, 1500); f.due != 28*ms {
+	if f := p.admit(2*ms, 1, 1500); f.due != 28*ms {
 		t.Errorf("the next arrives at %v, want 28 ms", time.Duration(f.due))
 	}
 	p.want.Store(&Shape{})
@@ -169,13 +169,13 @@ func TestCutTakesWhatIsUnderWay(t *testing.T) {
 		if p.reshape(ms, all) || p.underWay != 0 || p.count.blocked.Load() != 4 {
 			t.Errorf("%v: %d under way, %d blocked", s, p.underWay, p.count.blocked.Load())
 		}
-		f := p.admit(2*ms, 100)
+		f := p.admit(2*ms, 1, 100)
 		if f.verdict != blocked && f.verdict != rejected {
 			t.Errorf("%v: %+v", s, f)
 		}
 		p.want.Store(&Shape{})
 		p.reshape(3*ms, nil)
-		if f := p.admit(4*ms, 100); f.verdict != deliver || f.due != 4*ms {
+		if f := p.admit(4*ms, 1, 100); f.verdict != deliver || f.due != 4*ms {
 			t.Errorf("healed: %+v", f)
 		}
 	}

@@ -29,15 +29,17 @@ type port struct {
 	quit    atomic.Bool
 
 	// Of the thread alone:
-	subnet [3]byte
-	agenda agenda
-	pool   pool
-	next   *packet // to be read into
-	order  uint64
-	reply  []byte
-	waking nanos // what it takes, averaged
-	woken  bool  // by a packet, not read yet
-	stamp  nanos // of the last packet
+	subnet  [3]byte
+	agenda  agenda
+	singles pool   // packets that go through a link alone
+	gathers pool   // those that go through it together
+	read    []byte // to be read into
+	cut     []byte // part of it that is written at once
+	order   uint64
+	reply   []byte
+	waking  nanos // what it takes, averaged
+	woken   bool  // by a packet, not read yet
+	stamp   nanos // of the last packet
 }
 
 // batch is how many packets are read before those that are due are looked after.
@@ -56,6 +58,15 @@ const longestSleep = nanos(100 * time.Millisecond)
 // late is when a delivery counts as late.
 const late = nanos(time.Millisecond)
 
+// gathered is the most that goes through a link as one, with the headers.
+const gathered = 16 << 10
+
+// prepare makes the room that the thread needs.
+func (p *port) prepare(mtu int) {
+	p.singles.size, p.gathers.size = vnetHeader+mtu, vnetHeader+max(mtu, gathered)
+	p.read, p.cut = make([]byte, maxBurst), make([]byte, p.gathers.size)
+}
+
 // run moves packets until quit. It keeps its thread, at real-time priority where that is allowed: a network that waits for a
 // processor is slower than its links say.
 func (p *port) run() {
@@ -63,16 +74,16 @@ func (p *port) run() {
 	if err := urgent(); err != nil {
 		p.log.Warn("links are late when processors are busy: no real-time priority", "node", p.node, "err", err)
 	}
-	p.next, p.waking = p.pool.get(), firstWaking
+	p.waking = firstWaking
 	fds := &[2]unix.PollFd{{Fd: int32(p.tun), Events: unix.POLLIN}, {Fd: int32(p.wake), Events: unix.POLLIN}}
 	for !p.quit.Load() {
 		if asked := p.asked.Load(); asked != p.adopted.Load() {
 			p.reshape()
 			p.adopted.Store(asked)
 		}
-		n := p.receive()
+		more := p.receive()
 		p.deliver()
-		if n == batch {
+		if more {
 			continue
 		}
 		if err := p.sleep(fds); err != nil {
@@ -116,23 +127,27 @@ func (p *port) sleep(fds *[2]unix.PollFd) error {
 	return nil
 }
 
-// receive reads at most one batch and returns how many packets it was.
-func (p *port) receive() int {
-	for n := range batch {
-		size, errno := rawRead(p.tun, p.next.slot)
+// receive reads about a batch and reports whether there may be more.
+func (p *port) receive() bool {
+	for n := 0; n < batch; {
+		size, errno := rawRead(p.tun, p.read)
 		if errno != 0 || size == 0 {
-			return n // EAGAIN: no more; a lasting error shows in sleep
+			return false // EAGAIN: no more; a lasting error shows in sleep
 		}
-		p.forward(size)
+		u, ok := newBurst(p.read[:size])
+		if ok {
+			p.forward(&u)
+		}
+		n += max(1, u.packets)
 	}
-	return batch
+	return true
 }
 
-// forward decides on the packet in p.next.
-func (p *port) forward(size int) {
-	b := p.next.slot[:size]
-	if size < ipHeader || b[0]>>4 != 4 || [3]byte(b[16:19]) != p.subnet {
-		return // IPv6 and multicast have no links here
+// forward decides on the packets that were just read.
+func (p *port) forward(u *burst) {
+	b := u.packet()
+	if [3]byte(b[16:19]) != p.subnet {
+		return // multicast has no links here
 	}
 	path := p.paths[b[19]].Load()
 	if path == nil {
@@ -140,36 +155,51 @@ func (p *port) forward(size int) {
 	}
 	now := p.arrival()
 	if path.used.Closed && begins(b) || !path.seen.knows(b) {
-		path.count.blocked.Add(1)
+		path.count.blocked.Add(uint64(u.packets))
 		return
 	}
-	f := path.admit(now, size)
-	if f.verdict == rejected {
-		if p.reply = refusal(p.reply, b); p.reply != nil {
-			_ = rawWrite(p.tun, p.reply) // a refusal that gets lost is a cut
+	together := u.packets
+	if together > 1 {
+		together = max(1, min(path.used.together(u.headers+u.each), (gathered-u.headers)/u.each))
+	}
+	for first := 0; first < u.packets; first += together {
+		p.send(path, u, now, first, min(together, u.packets-first))
+	}
+}
+
+// send decides on count packets of u, which share their fate.
+func (p *port) send(path *path, u *burst, now nanos, first, count int) {
+	size := u.size(first, count)
+	f := path.admit(now, count, size)
+	if f.verdict == rejected && first == 0 {
+		if p.reply = refusal(p.reply, u.packet()); p.reply != nil {
+			_ = rawWrite(p.tun, append(append(p.cut[:0], make([]byte, vnetHeader)...), p.reply...)) // a refusal that gets lost is a cut
 		}
 	}
 	if f.verdict != deliver {
 		return
 	}
-	if f.flip >= 0 {
-		b[f.flip/8] ^= 1 << (f.flip % 8)
-	}
 	if f.due <= now && path.underWay == 0 { // nothing to wait for, nobody to overtake
-		path.write(b)
+		b := f.damage(u.cut(p.cut, first, count))
+		path.write(b, count, size)
 		if f.twice {
-			path.write(b)
+			path.write(b, count, size)
 		}
 		return
 	}
-	q := p.next
-	p.next = p.pool.get()
-	p.later(q, path, f, size)
+	p.later(path, u, f, first, count)
 	if f.twice {
-		double := p.pool.get()
-		copy(double.slot, b)
-		p.later(double, path, f, size)
+		p.later(path, u, f, first, count)
 	}
+}
+
+// damage flips a bit of the packet behind the header in front, if that is its fate. The receiver has a checksum to find it by.
+func (f *fate) damage(b []byte) []byte {
+	if f.flip >= 0 {
+		complete(b)
+		b[vnetHeader+f.flip/8] ^= 1 << (f.flip % 8)
+	}
+	return b
 }
 
 // arrival returns when the packet just read was sent.
@@ -183,11 +213,21 @@ func (p *port) arrival() nanos {
 	return p.stamp
 }
 
-// later puts q on the agenda.
-func (p *port) later(q *packet, path *path, f fate, size int) {
+// later puts count packets of u on the agenda.
+func (p *port) later(path *path, u *burst, f fate, first, count int) {
+	size, home := u.size(first, count), &p.singles
+	if count > 1 {
+		home = &p.gathers
+	}
+	q := home.get()
+	q.b = u.cut(q.slot, first, count)
+	if count == u.packets { // which was not copied
+		q.b = append(q.slot[:0], q.b...)
+	}
+	q.b = f.damage(q.b)
 	p.order++
-	q.due, q.left, q.ordered, q.order, q.path, q.size = f.due, f.left, f.ordered, p.order, path, size
-	path.underWay++
+	q.due, q.left, q.ordered, q.order, q.path, q.size, q.packets = f.due, f.left, f.ordered, p.order, path, size, count
+	path.underWay += count
 	path.count.underWay.Store(int64(path.underWay))
 	p.agenda.push(q)
 }
@@ -203,26 +243,26 @@ func (p *port) deliver() {
 		if now-q.due > late {
 			q.path.count.late.Add(1)
 		}
-		q.path.write(q.slot[:q.size])
+		q.path.write(q.b, q.packets, q.size)
 		p.drop(q)
 	}
 }
 
 // drop ends q, which is off the agenda.
 func (p *port) drop(q *packet) {
-	q.path.underWay--
+	q.path.underWay -= q.packets
 	q.path.count.underWay.Store(int64(q.path.underWay))
-	p.pool.put(q)
+	q.home.put(q)
 }
 
-// write hands a packet to the receiver's device, which takes it at once.
-func (p *path) write(b []byte) {
+// write hands some packets, size bytes on the wire, to the receiver's device, which takes them at once.
+func (p *path) write(b []byte, packets, size int) {
 	if rawWrite(p.to.tun, b) != 0 {
-		p.count.failed.Add(1)
+		p.count.failed.Add(uint64(packets))
 		return
 	}
-	p.count.packets.Add(1)
-	p.count.bytes.Add(uint64(len(b)))
+	p.count.packets.Add(uint64(packets))
+	p.count.bytes.Add(uint64(size))
 }
 
 // reshape puts new shapes into force.
@@ -243,7 +283,7 @@ func (p *port) reshape() {
 		if !path.reshape(now, under) {
 			p.agenda = slices.DeleteFunc(p.agenda, func(q *packet) bool { return q.path == path })
 			for _, q := range under {
-				p.pool.put(q)
+				q.home.put(q)
 			}
 		}
 		p.agenda.heal()

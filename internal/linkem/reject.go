@@ -11,7 +11,7 @@ const (
 	protoTCP  = 6
 	protoUDP  = 17
 
-	tcpFIN, tcpSYN, tcpRST, tcpACK = 0x01, 0x02, 0x04, 0x10
+	tcpFIN, tcpSYN, tcpRST, tcpPSH, tcpACK, tcpCWR = 0x01, 0x02, 0x04, 0x08, 0x10, 0x80
 )
 
 // begins reports whether a packet is of a kind that a firewall which lets nobody in does not let pass.
