@@ -159,19 +159,14 @@ func (s *groupStore) refresh() {
 // yieldEvery bounds how often the quorum's leadership is moved (safety specification 4.3).
 const yieldEvery = 10 * time.Second
 
-// Yield moves the quorum's leadership away from this node: to the witness, or else to any other voter.
-func (s *groupStore) Yield(ctx context.Context) {
+// Yield moves the quorum's leadership away from this node: to the witness, or else to any other voter of those.
+func (s *groupStore) Yield(ctx context.Context, among []ag.ReplicaID) {
 	m := s.member()
 	now := time.Now().UnixNano()
 	if m == nil || !m.IsLeader() || now-s.yielded.Load() < int64(yieldEvery) {
 		return
 	}
-	var to uint64
-	for _, r := range s.voters() {
-		if r.ID != s.self && r.EtcdID != 0 && (to == 0 || !r.HasData()) {
-			to = r.EtcdID
-		}
-	}
+	to := heir(s.voters(), s.self, among)
 	if to == 0 {
 		return
 	}
@@ -179,4 +174,15 @@ func (s *groupStore) Yield(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	_ = m.MoveLeader(ctx, to) // a convenience: another turn tries again
+}
+
+// heir is the quorum member that takes over its leadership from self; 0: none. It is one of those in reach: a leader that hands over to a
+// dead member takes no change of the record until it gives that up, and has the leadership still when it dies itself.
+func heir(voters []ag.Replica, self ag.ReplicaID, among []ag.ReplicaID) (to uint64) {
+	for _, r := range voters {
+		if r.ID != self && r.EtcdID != 0 && slices.Contains(among, r.ID) && (to == 0 || !r.HasData()) {
+			to = r.EtcdID
+		}
+	}
+	return to
 }

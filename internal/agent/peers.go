@@ -159,7 +159,7 @@ func (a *Agent) chores(ctx context.Context) {
 			continue
 		}
 		if v.Record.Epoch.Leader == v.Self {
-			a.cfg.Store.Yield(ctx)
+			a.cfg.Store.Yield(ctx, a.reach.Load().reached)
 		}
 		if v.Local.Data != ag.DataPresent || v.Busy != "" || v.Local.Server != ag.ServerRecovery && v.Local.Server != ag.ServerWritable {
 			continue

@@ -43,8 +43,8 @@ type Store interface {
 	CloseOp(ctx context.Context, opRev int64) error
 	// Prefer orders the members to ask: this node's own last while it is the primary.
 	Prefer(primary ag.ReplicaID)
-	// Yield moves the quorum's leadership away from this node, if it has it and another can take it.
-	Yield(ctx context.Context)
+	// Yield moves the quorum's leadership away from this node, if it has it, to one of those members, which are in reach.
+	Yield(ctx context.Context, to []ag.ReplicaID)
 }
 
 // Hint is what a watch saw.

@@ -323,7 +323,7 @@ func (s *Store) CloseOp(ctx context.Context, rev int64) error {
 func (s *Store) Prefer(ag.ReplicaID) {}
 
 // Yield implements agent.Store.
-func (s *Store) Yield(context.Context) {
+func (s *Store) Yield(context.Context, []ag.ReplicaID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.yields++

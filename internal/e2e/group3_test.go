@@ -1,13 +1,18 @@
 package e2e
 
 import (
+	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
@@ -39,11 +44,57 @@ func twoFailovers(t *testing.T, g *group) {
 		if err := g.Kill(*was.Primary, lab.WhatNode); err != nil {
 			t.Fatal(err)
 		}
-		g.newPrimary(t, was)
+		now := g.newPrimary(t, was)
 		g.acknowledged(t, 5)
+		others := slices.DeleteFunc(secondaries(was), func(n string) bool { return n == *now.Primary })
+		g.yieldsTo(t, *now.Primary, others[0])
 		g.revive(t, *was.Primary)
 	}
 	g.judgeAndGoOn(t)
+}
+
+// yieldsTo gives the primary the quorum's leadership, and waits until it has handed that to the other one that lives: else the primary's death
+// would cost an election there, too.
+func (g *group) yieldsTo(t *testing.T, primary, other string) {
+	t.Helper()
+	this, that := g.quorum(t, primary), g.quorum(t, other)
+	leads := func(c *clientv3.Client) (yes bool, id uint64) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		s, err := c.Status(ctx, c.Endpoints()[0])
+		if err != nil {
+			return false, 0
+		}
+		return s.Leader == s.Header.MemberId, s.Header.MemberId
+	}
+	g.await(t, primary+" leads the quorum", func(lab.Status) bool {
+		yes, id := leads(this)
+		if !yes && id != 0 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, _ = that.MoveLeader(ctx, id) // fails while an election is under way
+		}
+		return yes
+	})
+	g.await(t, other+" leads the quorum", func(lab.Status) bool {
+		yes, _ := leads(that)
+		return yes
+	})
+}
+
+// quorum is a client of the quorum's member on a node.
+func (g *group) quorum(t *testing.T, node string) *clientv3.Client {
+	t.Helper()
+	l, err := config.NewLayout(g.node(node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + l.EtcdClient()}, DialTimeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 func thereAndBack(t *testing.T, g *group) {
