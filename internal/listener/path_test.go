@@ -24,7 +24,7 @@ import (
 const relayTests = "^(TestCancel|TestCancelled.*|TestUnconfirmedIsUnknown|TestStrictBarrier|TestReadsOfMutedSessionsWait|TestCancelOfARunningQueryIsNotHeld|" +
 	"TestSuspicionEnds|TestEndOfSessionEndsTheHold|TestDurableReads|TestConfirmedReads|TestDrain.*|TestCloseServerSaysWhatBecameOfIt|TestHeldRequestsHaveALimit|" +
 	"TestWhatAClientHears|TestCopy.*|TestPipelineAndNotifications|TestGateHoldsBytes|TestBackendLost|TestShutdownIsPolite|TestCloseEpoch|TestLengthLiesInASession|" +
-	"TestSlowReaderPushesBack|TestNothingIsLeft|TestReplication|TestLogicalStreamIsNoMember)$"
+	"TestSlowReaderPushesBack|TestLastRequestComesBeforeTheEnd|TestNothingIsLeft|TestReplication|TestLogicalStreamIsNoMember)$"
 
 // writingSingly is, for pathEnv, a loop as it is where the kernel does not take several writes in one system call.
 const writingSingly = "loop, writing singly"

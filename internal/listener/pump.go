@@ -305,6 +305,8 @@ func (p *pump) flush(s *side) {
 		p.linger()
 	case s == &p.client:
 		p.checkEnded()
+	case p.phase == relaying:
+		p.noMoreRequests()
 	}
 }
 

@@ -44,7 +44,14 @@ func (p *pump) took(b []byte, err error) {
 		if err := p.hurry(&p.backend); err != nil {
 			p.sendFailed(&p.backend)
 		}
-		_ = unix.Shutdown(p.backend.fd, unix.SHUT_WR) // everything before has been written, or the client had not been read
+		p.noMoreRequests()
+	}
+}
+
+// noMoreRequests has the backend hear of the client's end behind everything the client sent: TLS may bring both in one turn of the loop.
+func (p *pump) noMoreRequests() {
+	if p.client.eof && len(p.backend.out) == 0 {
+		_ = unix.Shutdown(p.backend.fd, unix.SHUT_WR)
 	}
 }
 

@@ -2,7 +2,9 @@ package listener
 
 import (
 	"bytes"
+	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"testing"
@@ -171,4 +173,68 @@ func TestLastWordsComeLast(t *testing.T) {
 		_ = conn.Close()
 		waitFor(t, "it is gone", func() bool { return len(g.srv.Sessions()) == 0 })
 	}
+}
+
+// A client that says goodbye right behind its last request has it carried out, also where the backend cannot take it yet: TLS brings both in
+// one turn of the loop, in which the request waits for the turn's end.
+func TestLastRequestComesBeforeTheEnd(t *testing.T) {
+	cert, pool := certificate(t)
+	g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })
+	request := appendMessage(nil, 'd', make([]byte, shortWrite-5))
+	fits := 0 // as many as a socket takes that nobody reads
+	for pair := socketPair(t); ; fits++ {
+		if _, err := transmit(pair[0], request); err != nil {
+			break
+		}
+	}
+	reads, came := make(chan struct{}), make(chan int, 1)
+	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
+		greeting := appendMessage(appendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		_, _ = conn.Write(appendMessage(greeting, 'Z', []byte{'I'}))
+		<-reads
+		n, _ := io.Copy(io.Discard, conn)
+		came <- int(n)
+	})
+	for many := fits - 1; many <= fits+5; many++ {
+		raw, err := net.Dial("tcp", g.rw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = raw.Close() }()
+		_ = raw.SetDeadline(time.Now().Add(60 * time.Second))
+		all := &heldBack{Conn: raw}
+		client := tls.Client(all, &tls.Config{RootCAs: pool, ServerName: "localhost", NextProtos: []string{"postgresql"}})
+		_, _ = client.Write((&startup{user: "postgres", database: "postgres"}).packet())
+		readUntil(t, client, 'Z')
+		waitFor(t, "it is served by "+wantedPath(), func() bool { list := g.srv.Sessions(); return len(list) == 1 && list[0].Path == wantedPath() })
+		all.holds = true
+		for range many {
+			_, _ = client.Write(request)
+		}
+		_ = client.CloseWrite() // which lets nothing be written afterwards
+		_ = raw.SetDeadline(time.Now().Add(60 * time.Second))
+		_, _ = raw.Write(all.held)
+		_ = raw.(*net.TCPConn).CloseWrite() //nolint:forcetypeassert // dialled so
+		waitFor(t, "what fits is under way", func() bool { return g.srv.Sessions()[0].BytesIn >= uint64(min(many, fits)*len(request)) })
+		reads <- struct{}{}
+		if n := <-came; n != many*len(request) {
+			t.Errorf("of %d requests, where %d fit, %d bytes of %d came", many, fits, n, many*len(request))
+		}
+		waitFor(t, "it is gone", func() bool { return len(g.srv.Sessions()) == 0 })
+	}
+}
+
+// heldBack keeps what is written, once it is told to.
+type heldBack struct {
+	net.Conn
+	holds bool
+	held  []byte
+}
+
+func (h *heldBack) Write(b []byte) (int, error) {
+	if !h.holds {
+		return h.Conn.Write(b)
+	}
+	h.held = append(h.held, b...)
+	return len(b), nil
 }
