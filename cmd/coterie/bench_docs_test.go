@@ -6,8 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -108,6 +110,9 @@ func TestBenchAllQuick(t *testing.T) {
 	lab := filepath.Join("/var/tmp", "coterie-quick-"+filepath.Base(filepath.Dir(dir)))
 	c := exec.CommandContext(ctx, program, append(all[0], "--dir", lab)...)
 	c.Dir, c.Cancel, c.WaitDelay = dir, func() error { return c.Process.Signal(os.Interrupt) }, 2*time.Minute
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // tests that are killed have it take its lab down
+	runtime.LockOSThread()                                           // the thread that starts it has to live as long
+	defer runtime.UnlockOSThread()
 	start := time.Now()
 	text, err := c.CombinedOutput()
 	t.Logf("%v\n%s", time.Since(start).Round(time.Second), text)

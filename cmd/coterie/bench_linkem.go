@@ -59,7 +59,7 @@ func benchLinkemNetwork() *cobra.Command {
 			if err := linkem.Dedicate(); err != nil {
 				log.Warn("links are late when processors are busy", "err", err)
 			}
-			n, err := linkem.Start(linkem.Options{Lab: "bench", Nodes: benchNodes, Seed: seed, Log: log})
+			n, err := startBeside(linkem.Options{Nodes: benchNodes, Seed: seed, Log: log})
 			if err != nil {
 				return err
 			}
@@ -71,6 +71,22 @@ func benchLinkemNetwork() *cobra.Command {
 }
 
 var benchNodes = []string{"n1", "n2", "n3"}
+
+// startBeside makes a network under the first name that no other bench's has. The names are few and fixed, so that what a killed one left
+// is removed by the next that takes its name.
+func startBeside(o linkem.Options) (*linkem.Network, error) {
+	const most = 9
+	for i := 1; ; i++ {
+		o.Lab = fmt.Sprintf("bench%d", i)
+		n, err := linkem.Start(o)
+		if !errors.Is(err, linkem.ErrRunning) {
+			return n, err
+		}
+		if i == most {
+			return nil, fmt.Errorf("%d networks of benches run on this machine: wait for the end of one (ps -eo pid,args | grep 'bench linkem network' lists them): %w", most, err)
+		}
+	}
+}
 
 type pipe struct {
 	io.Reader

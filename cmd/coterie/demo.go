@@ -82,10 +82,24 @@ func demoDir(dir, what string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
-		return "", refused("%s is not empty, perhaps of an earlier run; end and remove that with: coterie lab down --dir %s", dir, dir)
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) == 0 {
+		return dir, nil
 	}
-	return dir, nil
+	if pid, command, ok := lab.Maker(dir); ok {
+		return "", refused("%s holds the lab of a command that still runs, process %d (%s): wait for its end, or give this one a place of its own with --dir%s", dir, pid, command, orPort(dir))
+	}
+	if _, err := lab.Open(dir); err != nil {
+		return "", refused("%s is not empty and holds no lab: choose another directory with --dir", dir)
+	}
+	return "", refused("%s holds a lab of an earlier command; see it with: coterie lab status --dir %[1]s, end and remove it with: coterie lab down --dir %[1]s", dir)
+}
+
+// orPort is what a second lab beside the one in dir needs besides a directory: those on the loopback interface share its ports.
+func orPort(dir string) string {
+	if l, err := lab.Open(dir); err == nil && !l.Namespaced() {
+		return ", and ports with --port"
+	}
+	return ""
 }
 
 func isTerminal(w io.Writer) bool {
@@ -100,7 +114,7 @@ type labGroup struct {
 }
 
 func upLab(ctx context.Context, o lab.Options, progress func(string)) (demo.Lab, error) {
-	o.Progress = progress
+	o.Progress, o.Bound = progress, true
 	l, err := raiseLab(ctx, o)
 	if err != nil {
 		return nil, err
@@ -142,7 +156,10 @@ func (g *labGroup) Resume(_ context.Context, node string) error { return g.Lab.R
 func (g *labGroup) Kill(_ context.Context, node string) error   { return g.Lab.Kill(node, "node") }
 func (g *labGroup) Start(_ context.Context, node string) error  { return g.Lab.Start(node) }
 
-func (g *labGroup) Leave() { g.doors.close() }
+func (g *labGroup) Leave() {
+	g.doors.close()
+	g.Lab.Leave()
+}
 
 func (g *labGroup) Down(ctx context.Context, keepFiles bool) error {
 	g.doors.close()

@@ -43,7 +43,7 @@ As root the lab is in /var/tmp/coterie-lab and its servers run as user ` + serve
 		labVerb("start", "Start a node that is down", "%s runs", (*lab.Lab).Start),
 		labPause(),
 		labVerb("resume", "Continue a paused node", "%s goes on", (*lab.Lab).Resume),
-		labLink(), labCut(), labHeal(), labExec(), labNetwork(), labMakeRole())
+		labLink(), labCut(), labHeal(), labExec(), labNetwork(), labUndertaker(), labMakeRole())
 	c.AddCommand(labFaultCommands()...)
 	return []*cobra.Command{c}
 }

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -197,6 +201,18 @@ func labNetwork() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir, _ := c.Flags().GetString("dir")
 			return lab.ServeNetwork(c.Context(), dir, slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)))
+		},
+	}
+}
+
+// labUndertaker is the process that removes a lab whose maker has died.
+func labUndertaker() *cobra.Command {
+	return &cobra.Command{
+		Use: lab.UndertakerCommand, Hidden: true, Args: args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			signal.Ignore(os.Interrupt, syscall.SIGTERM) // the end of the pipe is the end
+			dir, _ := c.Flags().GetString("dir")
+			return lab.Undertake(context.WithoutCancel(c.Context()), dir, c.InOrStdin())
 		},
 	}
 }

@@ -9,7 +9,9 @@ import (
 // TestHeirIsInReach: the quorum's leadership goes to a voter that lives, a witness first.
 func TestHeirIsInReach(t *testing.T) {
 	voters := []ag.Replica{
-		{ID: "n1", EtcdID: 1}, {ID: "n2", EtcdID: 2}, {ID: "n3"},
+		{ID: "n1", EtcdID: 1},
+		{ID: "n2", EtcdID: 2},
+		{ID: "n3"},
 		{ID: "w", EtcdID: 4, AvailabilityMode: ag.ConfigurationOnly},
 	}
 	for _, c := range []struct {

@@ -16,6 +16,7 @@ import (
 func emptyLab(t *testing.T, o Options) *Lab {
 	t.Helper()
 	o.Dir, o.Port, o.Empty, o.Exe = newDir(t), freePort(t), true, program(t)
+	o.Bound = true
 	l, err := Up(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

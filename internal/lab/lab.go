@@ -2,7 +2,6 @@ package lab
 
 import (
 	"cmp"
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -57,6 +56,7 @@ type Options struct {
 	Port     int           // of the first node's read-write listener; default 6432; of NetLoopback only
 	Profile  string        // lease profile: default, fast or wan
 	Keep     bool          // leave what there is when Up fails
+	Bound    bool          // end the lab that Up makes with this process, however that ends, and remove it
 	Disks    bool          // put every node on a disk of its own that can be full, slow, stalled or failing
 	Caps     cgroup.Limits // of every node
 	Quorum   []string      // what coterie init is told of an external quorum; none: it is embedded
@@ -92,6 +92,7 @@ type Lab struct {
 	dir      string
 	d        description
 	progress *progress
+	bond     *bond          // of a lab that ends with this process
 	agents   sync.WaitGroup // collects the agents that this process started
 	servers  sync.WaitGroup // and what serves their disks and keeps their clocks
 }
@@ -182,7 +183,7 @@ func create(o Options) (*Lab, error) {
 		Replicas: o.Replicas, Witness: o.Witness, Net: cmp.Or(o.Net, NetLoopback), Links: o.Links, Port: o.Port, Profile: o.Profile, NoGroup: o.NoGroup, Exe: exe,
 		Password: rand.Text(), DiskFaults: o.Disks, Caps: o.Caps, Quorum: o.Quorum,
 	}}
-	if !l.namespaced() {
+	if !l.Namespaced() {
 		l.d.Port = cmp.Or(o.Port, defaultPort)
 	}
 	if err := l.d.check(); err != nil {
@@ -194,7 +195,7 @@ func create(o Options) (*Lab, error) {
 	if entries, err := os.ReadDir(l.dir); err == nil && len(entries) > 0 {
 		return nil, api.Refused(fmt.Sprintf("%s is not empty and holds no lab; choose another directory with --dir", l.dir))
 	}
-	if l.namespaced() {
+	if l.Namespaced() {
 		err = canNamespaces()
 	} else {
 		err = l.portsFree()
@@ -309,28 +310,6 @@ func nodeUser() (uid, gid int, err error) {
 	uid, err1 := strconv.Atoi(u.Uid)
 	gid, err2 := strconv.Atoi(u.Gid)
 	return uid, gid, errors.Join(err1, err2)
-}
-
-// portsFree names every port of the lab that something else uses.
-func (l *Lab) portsFree() error {
-	var taken []string
-	for _, n := range l.Nodes() {
-		for i := range 4 {
-			if n.Witness && i < 2 {
-				continue
-			}
-			s, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", n.address(i))
-			if err != nil {
-				taken = append(taken, strconv.Itoa(n.ports[i]))
-				continue
-			}
-			_ = s.Close()
-		}
-	}
-	if len(taken) == 0 {
-		return nil
-	}
-	return api.Refused(fmt.Sprintf("ports of 127.0.0.1 are in use: %s; nothing was made: stop what uses them, or choose other ports with --port", strings.Join(taken, ", ")))
 }
 
 // Dir is the lab's directory.

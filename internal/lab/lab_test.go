@@ -137,7 +137,7 @@ func TestLab(t *testing.T) {
 	}
 	var said []time.Time
 	began := time.Now()
-	l, err := Up(t.Context(), Options{Dir: newDir(t), Port: freePort(t), Exe: program(t), Progress: func(s string) {
+	l, err := Up(t.Context(), Options{Dir: newDir(t), Port: freePort(t), Exe: program(t), Bound: true, Progress: func(s string) {
 		said = append(said, time.Now())
 		t.Logf("%v %s", time.Since(began).Round(time.Millisecond), s)
 	}})
@@ -342,6 +342,7 @@ func destroy(t *testing.T, l *Lab) {
 		t.Error(err)
 	}
 	_ = os.RemoveAll(l.Dir())
+	l.unbind()
 }
 
 func TestPortTaken(t *testing.T) {

@@ -275,7 +275,7 @@ type Network struct {
 // networkStatus says what the network does. Without an answer the links are those it will have again.
 func (l *Lab) networkStatus() (Network, []linkem.Stats) {
 	n := Network{Kind: NetLoopback}
-	if !l.namespaced() {
+	if !l.Namespaced() {
 		return n, []linkem.Stats{}
 	}
 	n.Kind = NetNamespaces
@@ -333,7 +333,7 @@ func (l *Lab) plannedStats() []linkem.Stats {
 
 // cuts names the links that are cut, for whoever waits in vain; empty: none is.
 func (l *Lab) cuts() string {
-	if !l.namespaced() {
+	if !l.Namespaced() {
 		return ""
 	}
 	p, err := l.readPlan()

@@ -58,12 +58,12 @@ func networkOf(dir string) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// namespaced tells whether the lab's nodes have namespaces of their own.
-func (l *Lab) namespaced() bool { return l.d.Net == NetNamespaces }
+// Namespaced tells whether the lab's nodes have namespaces of their own, with all ports.
+func (l *Lab) Namespaced() bool { return l.d.Net == NetNamespaces }
 
 // namespace names the network namespace of a node; "" is that of this host.
 func (l *Lab) namespace(n Node) string {
-	if !l.namespaced() {
+	if !l.Namespaced() {
 		return ""
 	}
 	return linkem.Namespace(networkOf(l.dir), n.Name)
@@ -72,7 +72,7 @@ func (l *Lab) namespace(n Node) string {
 // place gives a node its address on the lab's network.
 func (l *Lab) place(n *Node, i int) {
 	n.host, n.ports = "127.0.0.1", [4]int{n.port, n.port + 1, n.port + 2, n.port + 3}
-	if !l.namespaced() {
+	if !l.Namespaced() {
 		return
 	}
 	n.host, n.ports = "", nodePorts
@@ -96,7 +96,7 @@ func canNamespaces() error {
 
 // needNamespaces refuses what only NetNamespaces can do.
 func (l *Lab) needNamespaces() error {
-	if l.namespaced() {
+	if l.Namespaced() {
 		return nil
 	}
 	return usage("the lab in %s is on the loopback interface, where nodes have no links of their own; make one with coterie lab up --net netns (as root)", l.dir)
@@ -104,7 +104,7 @@ func (l *Lab) needNamespaces() error {
 
 // within calls f on a thread in the node's network. What f starts is there, too.
 func (l *Lab) within(n Node, f func() error) error {
-	if !l.namespaced() {
+	if !l.Namespaced() {
 		return f()
 	}
 	return linkem.Enter(l.namespace(n), f)
@@ -199,7 +199,7 @@ func (l *Lab) network(ctx context.Context) (*links, error) {
 
 // ensureNetwork starts the network if there is one that does not run.
 func (l *Lab) ensureNetwork(ctx context.Context) error {
-	if !l.namespaced() {
+	if !l.Namespaced() {
 		return nil
 	}
 	k, err := l.network(ctx)
@@ -252,7 +252,7 @@ func (l *Lab) startNetwork(ctx context.Context) (*links, error) {
 // outside refuses to make or remove the network from within it.
 func (l *Lab) outside() error {
 	for _, n := range l.Nodes() {
-		if l.namespaced() && linkem.Inside(l.namespace(n)) {
+		if l.Namespaced() && linkem.Inside(l.namespace(n)) {
 			return usage("this runs in the network of %s; repeat it outside of that", n.Name)
 		}
 	}
@@ -278,7 +278,7 @@ func isNetwork(p process, dir string) bool {
 
 // endNetwork ends the network process, whatever is left in the namespaces, and these. It is the last of a lab that goes down.
 func (l *Lab) endNetwork() error {
-	if !l.namespaced() {
+	if !l.Namespaced() {
 		return nil
 	}
 	errs := []error{l.killStrays()}

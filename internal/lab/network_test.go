@@ -36,6 +36,7 @@ func upNamespaced(t *testing.T, o Options) *Lab {
 	o.Dir, o.Net, o.Exe = newDir(t), NetNamespaces, program(t)
 	began := time.Now()
 	o.Progress = func(s string) { t.Logf("%v %s", time.Since(began).Round(time.Millisecond), s) }
+	o.Bound = true
 	l, err := Up(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -417,10 +418,11 @@ func killNetwork(t *testing.T, l *Lab) {
 func TestDirectoryRemoved(t *testing.T) {
 	l := upNamespaced(t, Options{Empty: true, Replicas: 1})
 	p, _, err := l.networkProcess()
-	if err != nil || os.RemoveAll(l.dir) != nil {
+	u, _, uerr := undertakerOf(l.dir)
+	if err := errors.Join(err, uerr, os.RemoveAll(l.dir)); err != nil {
 		t.Fatal(err)
 	}
-	if err := awaitGone([]process{p}, 20*time.Second); err != nil {
+	if err := awaitGone([]process{p, u}, 60*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	nothingLeft(t, l)

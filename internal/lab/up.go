@@ -37,11 +37,18 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	defer cancel()
 	stop := l.progress.keepTalking()
 	defer stop()
-	if err := l.raise(ctx, o.Empty); err != nil {
+	if fresh && o.Bound {
+		err = l.bind()
+	}
+	if err == nil {
+		err = l.raise(ctx, o.Empty)
+	}
+	if err != nil {
 		err = l.explain(err)
 		if fresh && !o.Keep {
 			err = errors.Join(err, l.takeDown(context.WithoutCancel(ctx), false))
 		}
+		l.unbind()
 		return nil, err
 	}
 	return l, nil
@@ -332,7 +339,7 @@ func (l *Lab) ByHand() []string {
 		return strings.Join(args, " ")
 	}
 	at := func(n Node) []string { // where the node's commands run
-		if !l.namespaced() {
+		if !l.Namespaced() {
 			return []string{l.d.Exe}
 		}
 		return []string{l.d.Exe, "lab", "exec", n.Name, "--dir", l.dir, "--", l.d.Exe}

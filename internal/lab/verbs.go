@@ -168,7 +168,7 @@ func (l *Lab) startAgent(n Node) (<-chan error, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	start := func() error { return l.startCapped(n, cmd) }
 	in := func(f func() error) error { return l.within(n, f) }
-	if !l.namespaced() {
+	if !l.Namespaced() {
 		in = withoutNetwork
 	}
 	if err := in(start); err != nil {
@@ -242,8 +242,17 @@ func (l *Lab) down(ctx context.Context, keep bool) error {
 		return err
 	}
 	defer unlock()
+	if l.bond == nil {
+		if err := l.dismiss(); err != nil {
+			return err
+		}
+	}
+	defer l.unbind()
 	return l.takeDown(ctx, keep)
 }
+
+// Leave lets go of a lab that would end with this process: it stays as it is.
+func (l *Lab) Leave() { l.unbind() }
 
 // takeDown asks every agent to end, waits, and kills what is left.
 func (l *Lab) takeDown(ctx context.Context, keep bool) error {
