@@ -40,7 +40,8 @@ const (
 	// MaxBody is the longest block after that: what does not shrink is sent raw, but zstd may end a block late.
 	MaxBody = MaxRaw + 4<<10
 
-	window = 1 << 20 // of zstd, on both sides; larger ones buy nothing for WAL
+	window    = 512 << 10 // of zstd, to encode with; larger ones buy nothing for WAL, and fit the processor's cache less
+	maxWindow = 1 << 20   // to decode with: that of older versions
 
 	// least is the shortest block worth a codec's 20 µs.
 	least = 512
@@ -91,8 +92,9 @@ func (e *Encoder) Use(s Setting) error {
 	}
 	e.idle = idle{}
 	if s.Codec == Zstd {
+		// Not with less memory: it would move the whole window for each 128 KiB.
 		w, err := zstd.NewWriter(&e.out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(window), zstd.WithEncoderCRC(false),
-			zstd.WithLowerEncoderMem(true), zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(s.level())))
+			zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(s.level())))
 		if err != nil {
 			return fmt.Errorf("start zstd: %w", err)
 		}
@@ -162,7 +164,7 @@ func (e *Encoder) encode(src []byte) (Block, error) {
 // ErrCorrupt means that a block is not what was encoded. Nothing of it may be used, and nothing after it can be decoded.
 var ErrCorrupt = errors.New("corrupt block")
 
-// Decoder is one direction's receiving side. It is for one goroutine. Its memory is bounded by MaxRaw and the window.
+// Decoder is one direction's receiving side. It is for one goroutine. Its memory is bounded by MaxRaw and maxWindow.
 type Decoder struct {
 	r    *zstd.Decoder
 	in   source
@@ -225,7 +227,7 @@ func (d *Decoder) fill(out []byte, b Block) error {
 		if !b.First {
 			return errors.New("the stream has no beginning")
 		}
-		r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
+		r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return err
 		}
