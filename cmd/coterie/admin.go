@@ -96,6 +96,32 @@ func failoverReady(v ag.View) string {
 	case !slices.ContainsFunc(v.Record.State.V, func(m ag.Member) bool { return takesOver(v.Group, m.ID) }):
 		return "not ready: no synchronized secondary may take over by itself (FAILOVER_MODE = MANUAL, or suspended)"
 	}
+	return unanswered(v)
+}
+
+// unanswered is what keeps those that answer now from taking over, should the primary die: too few voters, or too few of the synchronized.
+func unanswered(v ag.View) string {
+	leader, votes := v.Record.Epoch.Leader, 0
+	for _, r := range v.Group.Replicas {
+		if r.ID != leader && v.Group.Votes(r) && slices.Contains(v.Reach, r.ID) {
+			votes++
+		}
+	}
+	if voting := v.Group.Voting(); v.Group.External == 0 && votes <= voting/2 {
+		return fmt.Sprintf("not ready: without the primary %d of %d votes would be left, which is no majority; start what does not answer", votes, voting)
+	}
+	var there []ag.ReplicaID
+	for _, m := range v.Record.State.V {
+		if slices.Contains(v.Reach, m.ID) {
+			there = append(there, m.ID)
+		}
+	}
+	if need := v.Record.State.SealsNeeded(); len(there) < need {
+		return fmt.Sprintf("not ready: %d of the synchronized secondaries would have to answer, and %d do; start those that do not", need, len(there))
+	}
+	if !slices.ContainsFunc(there, func(id ag.ReplicaID) bool { return takesOver(v.Group, id) }) {
+		return "not ready: no synchronized secondary that answers may take over by itself (FAILOVER_MODE = MANUAL, or suspended)"
+	}
 	return "ready"
 }
 

@@ -120,6 +120,8 @@ func NextSync(v View) SyncStep {
 	there := slices.DeleteFunc(slices.Clone(want.P), v.gone)
 	next.V, next.K = membersOf(v, there), max(0, min(want.N-(len(want.P)-len(there)), flushedBy(v, there, cur.Barrier)))
 	switch {
+	case v.allLost(want.P):
+		return SyncStep{Because: fmt.Sprintf("no commit is acknowledged: REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for %d of %v, and none of them streams", want.N, want.P)}
 	case sameSet(next.V, st.V) && next.K == st.K:
 		if next.K < want.N {
 			return SyncStep{Because: fmt.Sprintf("waiting for %d of %v to flush %s", want.N, want.P, cur.Barrier)}
@@ -264,6 +266,11 @@ func (v View) lost(id ReplicaID) bool {
 		timeout = r.Options.SessionTimeout
 	}
 	return v.gone(id) || s.Silent >= timeout || !s.Open && s.Refused && s.Silent >= RefusedTimeout
+}
+
+// allLost reports whether commits wait only for members that are lost, which is for the sake of REQUIRED.
+func (v View) allLost(p []ReplicaID) bool {
+	return len(p) > 0 && !slices.ContainsFunc(p, func(id ReplicaID) bool { return !v.lost(id) })
 }
 
 func (v View) stream(id ReplicaID) (Stream, bool) {

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -200,6 +201,18 @@ func TestNextSync(t *testing.T) {
 		{
 			"nobody is past the barrier", func(v *View) { v.Record.State.V, v.Record.State.K, v.Local.Sync.Barrier = nil, 0, 900 },
 			func(s SyncStep) bool { return s.State == nil && s.Because != "" },
+		},
+		{
+			"REQUIRED keeps the last ones, lost as they are, and it says so", func(v *View) {
+				one := 1
+				v.Group.Required = &one
+				v.Local.Sync.P, v.Local.Sync.N, v.Local.Sync.Proven = []ReplicaID{"b"}, 1, true
+				v.Record.State.V, v.Record.State.K, v.Record.State.Setting = []Member{{"b", "B"}}, 1, Setting{[]ReplicaID{"b"}, 1}
+				v.Streams = []Stream{{Member: "b", Copy: "B", Silent: time.Hour}, {Member: "c", Copy: "C", Silent: time.Hour}}
+			},
+			func(s SyncStep) bool {
+				return s.State == nil && s.Set == nil && strings.Contains(s.Because, "REQUIRED")
+			},
 		},
 		{
 			"a lost member leaves the setting first while enough remain, announced", func(v *View) { v.Streams[0] = Stream{Member: "b", Copy: "B", Silent: time.Hour} },
