@@ -39,13 +39,24 @@ func (m *admin) Seedings(ctx context.Context, id ag.ReplicaID) (any, error) {
 	if err != nil || d != nil {
 		return operationsOf(d), err
 	}
-	if v, snap := m.n.agent.View(), m.n.agent.Snapshot(); v != nil && snap != nil && !slices.Contains(v.Reach, id) {
-		if last := lastCopy(id, snap.Statuses[id], m.n.agent.Heard(id)); last != nil {
-			return last, nil
+	last := func() []seeding.Operation {
+		if snap := m.n.agent.Snapshot(); snap != nil {
+			return lastCopy(id, snap.Statuses[id], m.n.agent.Heard(id))
+		}
+		return nil
+	}
+	if v := m.n.agent.View(); v != nil && !slices.Contains(v.Reach, id) {
+		if ops := last(); ops != nil {
+			return ops, nil
 		}
 	}
 	var out []seeding.Operation
-	return out, m.askDesk(ctx, r, "seedings", struct{}{}, &out)
+	if err = m.askDesk(ctx, r, "seedings", struct{}{}, &out); err != nil {
+		if ops := last(); ops != nil { // who has just died is in reach for a moment yet
+			return ops, nil
+		}
+	}
+	return out, err
 }
 
 // lastCopy is the copy to a replica that does not answer, if one was under way or to go on: as it said itself before. heard is when it gave its
