@@ -49,6 +49,9 @@ func newBurst(b []byte) (burst, bool) {
 		return burst{}, false
 	}
 	headers := tcp + int(ip[tcp+12]>>4)*4
+	if tcp < ipHeader || headers < tcp+tcpHeader {
+		return burst{}, false
+	}
 	if len(ip) <= headers {
 		return one, true
 	}

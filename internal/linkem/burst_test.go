@@ -108,6 +108,8 @@ func TestNewBurstRefuses(t *testing.T) {
 		"half a header":       whole[:vnetHeader+ipHeader-1],
 		"IPv6":                append(append([]byte{}, whole[:vnetHeader]...), 0x60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
 		"half of TCP's":       whole[:vnetHeader+ipHeader+tcpHeader-1],
+		"no room for IP's":    func() []byte { c := bytes.Clone(whole); c[vnetHeader] = 0x44; return c }(),
+		"no room for TCP's":   func() []byte { c := bytes.Clone(whole); c[vnetHeader+ipHeader+12] = 0; return c }(),
 		"several, but of UDP": func() []byte { c := bytes.Clone(whole); c[vnetHeader+9] = protoUDP; return c }(),
 	} {
 		if u, ok := newBurst(b); ok {
