@@ -39,20 +39,31 @@ func (m *admin) Seedings(ctx context.Context, id ag.ReplicaID) (any, error) {
 	if err != nil || d != nil {
 		return operationsOf(d), err
 	}
+	v := m.n.agent.View()
+	ask := func() (out []seeding.Operation, err error) {
+		err = m.askDesk(ctx, r, "seedings", struct{}{}, &out)
+		return out, err
+	}
 	last := func() []seeding.Operation {
 		if snap := m.n.agent.Snapshot(); snap != nil {
 			return lastCopy(id, snap.Statuses[id], m.n.agent.Heard(id))
 		}
 		return nil
 	}
-	if v := m.n.agent.View(); v != nil && !slices.Contains(v.Reach, id) {
+	return tellOrHeard(v == nil || slices.Contains(v.Reach, id), ask, last)
+}
+
+// tellOrHeard returns what a replica tells of its copies, or else what was last heard of them: who has just died is held to be in reach for a
+// moment yet, and does not answer.
+func tellOrHeard(reach bool, ask func() ([]seeding.Operation, error), last func() []seeding.Operation) ([]seeding.Operation, error) {
+	if !reach {
 		if ops := last(); ops != nil {
 			return ops, nil
 		}
 	}
-	var out []seeding.Operation
-	if err = m.askDesk(ctx, r, "seedings", struct{}{}, &out); err != nil {
-		if ops := last(); ops != nil { // who has just died is in reach for a moment yet
+	out, err := ask()
+	if err != nil && reach {
+		if ops := last(); ops != nil {
 			return ops, nil
 		}
 	}

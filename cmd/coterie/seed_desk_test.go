@@ -130,3 +130,31 @@ func TestOthersTellOfACopyWhoseTargetIsGone(t *testing.T) {
 		}
 	}
 }
+
+// TestCopyOfWhoHasJustDied: a dead target that is held to be in reach yet has its copy told as one that is known to be out of it has.
+func TestCopyOfWhoHasJustDied(t *testing.T) {
+	own, heard, dead := []seeding.Operation{{ID: "own"}}, []seeding.Operation{{ID: "heard"}}, errors.New("it does not answer")
+	for name, c := range map[string]struct {
+		reach bool
+		own   []seeding.Operation
+		err   error
+		heard []seeding.Operation
+		want  string
+	}{
+		"it answers":                            {true, own, nil, heard, "own"},
+		"just died":                             {true, nil, dead, heard, "heard"},
+		"just died, nothing under way":          {true, nil, dead, nil, ""},
+		"out of reach":                          {false, own, nil, heard, "heard"},
+		"out of reach, and nothing heard of it": {false, nil, dead, nil, ""},
+		"back before it was noticed":            {false, own, nil, nil, "own"},
+	} {
+		ask := func() ([]seeding.Operation, error) { return c.own, c.err }
+		ops, err := tellOrHeard(c.reach, ask, func() []seeding.Operation { return c.heard })
+		switch {
+		case c.want == "" && !errors.Is(err, dead):
+			t.Errorf("%s: %v, %v", name, ops, err)
+		case c.want != "" && (err != nil || len(ops) != 1 || ops[0].ID != c.want):
+			t.Errorf("%s: %v, %v, want %s", name, ops, err, c.want)
+		}
+	}
+}
