@@ -87,7 +87,7 @@ test-drivers: setup ## node-postgres, pgjdbc, SQLAlchemy, Django and psycopg 3, 
 	@scripts/test-drivers
 
 .PHONY: test-regress
-test-regress: setup ## PostgreSQL's own regression and isolation tests, directly and through the listener on both data paths (fetches its sources)
+test-regress: setup ## PostgreSQL's own regression and isolation tests, directly and through the listener on each data path (fetches its sources)
 	@scripts/test-regress
 
 .PHONY: fuzz

@@ -180,13 +180,25 @@ func TestNothingIsLeft(t *testing.T) {
 				_ = conn.Close(context.Background())
 			}
 		}
-		waitFor(t, "no session is left", func() bool { return len(g.srv.Sessions()) == 0 })
-		waitFor(t, "all places are free", func() bool {
-			g.srv.mu.Lock()
-			defer g.srv.mu.Unlock()
-			return g.srv.open == 0 && len(g.srv.keys) == 0 && len(g.srv.attempts) == 0 && len(g.srv.perAddress) == 0
-		})
+		placesAreFree(t, g.srv)
 	})
+	nothingIsLeft(t, files, routines)
+}
+
+// placesAreFree waits until nothing of any session is left in the listener.
+func placesAreFree(t *testing.T, srv *Server) {
+	t.Helper()
+	waitFor(t, "no session is left", func() bool { return len(srv.Sessions()) == 0 })
+	waitFor(t, "all places are free", func() bool {
+		srv.mu.Lock()
+		defer srv.mu.Unlock()
+		return srv.open == 0 && len(srv.keys) == 0 && len(srv.attempts) == 0 && len(srv.perAddress) == 0
+	})
+}
+
+// nothingIsLeft waits until no more files are open, and no more goroutines run, than so many.
+func nothingIsLeft(t *testing.T, files, routines int) {
+	t.Helper()
 	waitFor(t, "files and goroutines are as before", func() bool { return openFiles(t) <= files && runtime.NumGoroutine() <= routines })
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,14 +51,18 @@ func TestPostgresOwnTests(t *testing.T) {
 				t.Fatalf("%d tests ran directly", len(want))
 			}
 			t.Logf("direct: %s", want)
-			for _, path := range []string{PathLoop, PathGoroutines} {
-				got := s.run(t, source, path)
-				t.Logf("%s: %s", path, got)
-				for _, name := range slices.Sorted(maps.Keys(want)) {
-					if diff, ran := got[name]; !ran || diff != want[name] {
-						t.Errorf("%s: %s differs from direct (ran: %t):\n%s\ndirectly it was:\n%s", path, name, ran, diff, want[name])
+			for _, path := range []string{PathLoop, PathGoroutines, writingSingly} {
+				files, routines := openFiles(t), runtime.NumGoroutine()
+				t.Run(path, func(t *testing.T) {
+					got := s.run(t, source, path)
+					t.Log(got)
+					for _, name := range slices.Sorted(maps.Keys(want)) {
+						if diff, ran := got[name]; !ran || diff != want[name] {
+							t.Errorf("%s differs from direct (ran: %t):\n%s\ndirectly it was:\n%s", name, ran, diff, want[name])
+						}
 					}
-				}
+				})
+				nothingIsLeft(t, files, routines)
 			}
 		})
 	}
@@ -114,7 +120,7 @@ func (s suite) run(t *testing.T, source, arm string) results {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PGSSLMODE=disable", "PGGSSENCMODE=disable")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PGSSLMODE=disable", "PGGSSENCMODE=disable", "PGISOLATIONTIMEOUT=3600") // for a step, in seconds
 	out, err := cmd.CombinedOutput()
 	if failed := new(exec.ExitError); err != nil && (!errors.As(err, &failed) || failed.ExitCode() != 1) {
 		t.Fatalf("%v\n%s", err, out)
@@ -129,12 +135,12 @@ func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string
 	routes := &ag.Routes{
 		Epoch: 1, Self: "a", Primary: "a", WriteOpen: true, ReadList: [][]ag.ReplicaID{{"a"}}, Targets: []ag.Target{{ID: "a", Local: true, Healthy: true}},
 	}
-	loops := 0
+	loops, served := 0, PathLoop
 	if path == PathGoroutines {
-		loops = -1
+		loops, served = -1, PathGoroutines
 	}
 	srv, err := New(Config{
-		ReadWrite: "127.0.0.1:0", Loops: loops, Rules: trustAll, Routes: func() *ag.Routes { return routes },
+		ReadWrite: "127.0.0.1:0", Loops: loops, writesSingly: path == writingSingly, Rules: trustAll, Routes: func() *ag.Routes { return routes },
 		Backend: func(ctx context.Context, _ ag.ReplicaID, _ BackendHello) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(server.Dir(), ".s.PGSQL."+strconv.Itoa(port)))
 		},
@@ -164,7 +170,9 @@ func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string
 			m, err := postgres.MarkOn(ctx, conn, user, database)
 			return Mark(m), err
 		},
-		Reuse: func() bool { return true },
+		Reuse:    func() bool { return true },
+		GateHold: time.Hour, // FlushLSN opens a session for each question
+		Logger:   slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -173,6 +181,7 @@ func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ctx) }()
 	t.Cleanup(func() {
+		placesAreFree(t, srv)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -186,7 +195,7 @@ func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string
 	if err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "sessions are served by "+path, func() bool { return srv.Sessions()[0].Path == path })
+	waitFor(t, "sessions are served by "+path, func() bool { return srv.Sessions()[0].Path == served })
 	_ = conn.Close(ctx)
 	return rw[0].(*net.TCPAddr).Port
 }
