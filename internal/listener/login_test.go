@@ -253,7 +253,8 @@ func TestReplication(t *testing.T) {
 	g.role("alice", "login password 'secret'")
 	g.role("cdc", "login replication password 'secret'")
 	for _, spelling := range []string{"true", "t", "TR", "on", "yes", "y", "1"} {
-		if _, err := g.dial(g.rw, "user=cdc password=secret replication="+spelling); sqlstate(err) != "28000" {
+		if _, err := g.dial(g.rw, "user=cdc password=secret replication="+spelling); sqlstate(err) != "28000" ||
+			!strings.Contains(err.Error(), `no pg_hba.conf entry for replication connection from host "127.0.0.1", user "cdc", no encryption`) {
 			t.Errorf("replication=%s: %v", spelling, err)
 		}
 	}

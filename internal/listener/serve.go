@@ -118,20 +118,25 @@ func (c *client) run(ctx context.Context) error {
 	return c.open(ctx, rule)
 }
 
-// noRule is the usual text of PostgreSQL for a login that no rule admits, or that a rule rejects.
+// noRule is what PostgreSQL says of a login that no rule admits, or that a rule rejects.
 func (c *client) noRule(rejected bool) *pgError {
-	from, encryption := "local", "no encryption"
+	from, encryption := "[local]", "no encryption"
 	if !c.login.local {
 		from = c.login.addr.String()
 	}
 	if c.login.tls {
 		encryption = "SSL encryption"
 	}
-	text := "no pg_hba.conf entry for host %q, user %q, database %q, %s"
-	if rejected {
-		text = "pg_hba.conf rejects connection for host %q, user %q, database %q, %s"
+	switch physical := c.start.replication == replicationPhysical; {
+	case rejected && physical:
+		return fatal("rule", stateInvalidAuth, "pg_hba.conf rejects replication connection for host %q, user %q, %s", from, c.start.user, encryption)
+	case rejected:
+		return fatal("rule", stateInvalidAuth, "pg_hba.conf rejects connection for host %q, user %q, database %q, %s", from, c.start.user, c.start.database, encryption)
+	case physical:
+		return fatal("rule", stateInvalidAuth, "no pg_hba.conf entry for replication connection from host %q, user %q, %s", from, c.start.user, encryption)
+	default:
+		return fatal("rule", stateInvalidAuth, "no pg_hba.conf entry for host %q, user %q, database %q, %s", from, c.start.user, c.start.database, encryption)
 	}
-	return fatal("rule", stateInvalidAuth, text, from, c.start.user, c.start.database, encryption)
 }
 
 // negotiate answers the requests that may come before the StartupMessage and returns that message without its length. It

@@ -76,6 +76,7 @@ type warm struct {
 	generation uint64                // every backend of an older one is dropped
 	idle       map[string][]*backend // by startup packet, the one that waits shortest last
 	size       int
+	room       time.Time            // until then places may become free by what makeRoom dropped
 	opening    map[string]bool      // ahead
 	seen       map[string]time.Time // the last login of a kind
 	sweeping   *time.Timer          // nil: nothing waits
@@ -125,12 +126,24 @@ func (c *client) warmAddress() string {
 	return c.host
 }
 
-// makeRoom drops what waits if the server has no place for a session that somebody wants: the next try may find one.
+// makeRoom drops what waits if the server has no place for a session that somebody wants: the next try may find one. For a while it may
+// even where nothing is left to drop, since the processes of what was dropped take a moment to end.
 func (s *Server) makeRoom(err error) error {
-	if bad, ok := asFatal(err); ok && bad.reason == "postgresql" && bad.code == stateTooMany && s.warm.flush("room") > 0 {
-		return fmt.Errorf("start a session: %s", bad.message)
+	bad, ok := asFatal(err)
+	if !ok || bad.reason != "postgresql" || bad.code != stateTooMany {
+		return err
 	}
-	return err
+	w := &s.warm
+	n, now := w.flush("room"), time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n > 0 {
+		w.room = now.Add(w.answer)
+	}
+	if now.After(w.room) {
+		return err
+	}
+	return fmt.Errorf("start a session: %s", bad.message)
 }
 
 // take returns a backend of that kind that waits; nil if there is none.

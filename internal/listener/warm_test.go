@@ -392,6 +392,7 @@ func TestWarmBackendsMakeRoom(t *testing.T) {
 	// The place may be wanted by somebody who has none that wait.
 	g.servers["a"].sql(t, "alter database template1 connection limit 1")
 	defer g.servers["a"].sql(t, "alter database template1 connection limit -1")
+	g.left()
 	g.visit("user=warm dbname=template1", one)
 	g.left()
 	g.role("guest", "login replication") // has backends of its own, and the limit holds for it
