@@ -33,7 +33,7 @@ func openDoors(l *lab.Lab) (*doors, error) {
 		return d, nil
 	}
 	var err error
-	if d.root, err = os.MkdirTemp("", "coterie-doors-"); err != nil {
+	if d.root, err = doorsDir(l.Dir()); err != nil {
 		return nil, err
 	}
 	for _, n := range l.Nodes() {
@@ -46,6 +46,19 @@ func openDoors(l *lab.Lab) (*doors, error) {
 		}
 	}
 	return d, nil
+}
+
+// longestSocket is what the kernel takes as the path of a socket (sun_path in linux/un.h, with its final zero), less the name of a node
+// and that of the socket.
+const longestSocket = 107 - 32 - len(doorName)
+
+// doorsDir makes the directory of the sockets in that of the lab, so that whoever removes the lab removes them; elsewhere if its name is too long.
+func doorsDir(lab string) (string, error) {
+	dir := filepath.Join(lab, "doors")
+	if len(dir) > longestSocket {
+		return os.MkdirTemp("", "coterie-doors-")
+	}
+	return dir, os.Mkdir(dir, 0o700)
 }
 
 // dir is the socket directory that leads to the node's server.

@@ -162,7 +162,7 @@ func (l *language) reportLinks(out *catalog.Node) {
 		for _, k := range l.n.links.describe() {
 			out.Links = append(out.Links, catalog.Link{
 				Peer: k.Peer, Transport: k.Transport, Codec: k.Codec, RTT: k.RTT, Sent: k.Sent, Encoded: k.SentEncoded, Received: k.Received, Resent: k.Resent,
-				Carried: k.Carried,
+				Carried: k.Carried, Via: k.Via,
 			})
 		}
 	}

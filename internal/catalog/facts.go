@@ -151,6 +151,7 @@ type Link struct {
 	Peer      ag.ReplicaID `json:"peer"`
 	Transport string       `json:"transport"`
 	Codec     string       `json:"codec"`
+	Via       ag.ReplicaID `json:"via,omitempty"` // the member that relays it, since the two do not see each other
 	RTT       float64      `json:"round_trip_ms"`
 	Sent      uint64       `json:"sent"`     // bytes before encoding
 	Encoded   uint64       `json:"encoded"`  // and after it

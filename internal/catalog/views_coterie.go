@@ -104,17 +104,18 @@ var ownViews = []view{
 	{
 		schema: "coterie", name: "streams", about: "Log streams from the primary, and the links that carry them: bytes before and after compression.",
 		columns: cols("source t, member t, open b, sent t, flushed t, replayed t, behind_bytes i8, silent_seconds f, rate i8, transport t, codec t, round_trip_ms f, " +
-			"replica_bytes i8, transport_bytes i8, carried_rate i8"),
+			"replica_bytes i8, transport_bytes i8, carried_rate i8, relay t"),
 		rows: func(f Facts) [][]any {
 			var out [][]any
 			leader := f.Record.Epoch.Leader
 			for _, s := range f.Nodes[leader].Streams {
 				row := []any{
 					string(leader), string(s.Member), bit(s.Open), s.Sent.String(), s.Flush.String(), s.Apply.String(), max(int64(f.head())-int64(s.Flush), 0),
-					s.Silent.Seconds(), int64(s.Rate), nil, nil, nil, nil, nil, nil,
+					s.Silent.Seconds(), int64(s.Rate), nil, nil, nil, nil, nil, nil, nil,
 				}
 				if l, ok := f.linkTo(s.Member); ok {
 					row[9], row[10], row[11], row[12], row[13], row[14] = orNull(l.Transport), orNull(l.Codec), l.RTT, int64(l.Sent), int64(l.Encoded), orNull(l.Carried)
+					row[15] = orNull(string(l.Via))
 				}
 				out = append(out, row)
 			}
@@ -177,7 +178,7 @@ func (f Facts) linkTo(member ag.ReplicaID) (Link, bool) {
 			continue
 		}
 		found = true
-		sum.Transport, sum.Codec, sum.RTT, sum.Carried = l.Transport, l.Codec, l.RTT, l.Carried
+		sum.Transport, sum.Codec, sum.RTT, sum.Carried, sum.Via = l.Transport, l.Codec, l.RTT, l.Carried, l.Via
 		sum.Sent, sum.Encoded, sum.Received, sum.Resent = sum.Sent+l.Sent, sum.Encoded+l.Encoded, sum.Received+l.Received, sum.Resent+l.Resent
 	}
 	return sum, found

@@ -34,6 +34,10 @@ func TestEndToEndRelay(t *testing.T) {
 	if s, err := g.status(t, "w"); err != nil || !slices.ContainsFunc(s.Relays, func(r api.Relay) bool { return string(r.From) == secondary && string(r.To) == primary }) {
 		t.Errorf("the witness says nothing of what it relays: %+v, %v", s.Relays, err)
 	}
+	g.await(t, "the view that names the witness", func(lab.Status) bool {
+		a, err := g.answered(t, primary, "SELECT relay FROM coterie.streams")
+		return err == nil && len(a.Rows) == 1 && a.Rows[0][0] == "w"
+	})
 	for _, at := range []string{secondary, primary} { // the secondary is asked, from any node
 		if a := must(t, "check", "link", secondary, primary, "--node", g.node(at)); !strings.Contains(a.out, "w relays") {
 			t.Errorf("check link at %s says:\n%s", at, a.out)
