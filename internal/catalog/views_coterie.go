@@ -181,6 +181,11 @@ func (f Facts) linkTo(member ag.ReplicaID) (Link, bool) {
 		sum.Transport, sum.Codec, sum.RTT, sum.Carried, sum.Via = l.Transport, l.Codec, l.RTT, l.Carried, l.Via
 		sum.Sent, sum.Encoded, sum.Received, sum.Resent = sum.Sent+l.Sent, sum.Encoded+l.Encoded, sum.Received+l.Received, sum.Resent+l.Resent
 	}
+	for _, l := range f.Nodes[member].Links { // who dialled knows who relays
+		if l.Peer == f.Record.Epoch.Leader && l.Via != "" {
+			sum.Via = l.Via
+		}
+	}
 	return sum, found
 }
 
