@@ -132,6 +132,7 @@ func TestOnAPair(t *testing.T) {
 			t.Errorf("%d runs were told, want 2 blocks of 2 arms of 4 payloads", runs)
 		}
 	})
+	t.Run("conditions", func(t *testing.T) { conditionsEverywhere(t, b) })
 	t.Run("workloads", func(t *testing.T) {
 		list := []*Workload{QueryWorkload("select 1", 2)}
 		if os.Getenv("COTERIE_LONG") != "" { // the load takes seconds
@@ -153,7 +154,7 @@ func TestOnAPair(t *testing.T) {
 				t.Errorf("%s: %d of %d points are drawn", w.Name, len(s.Points), len(did.points))
 			}
 			if w.Check != nil {
-				if err := w.Check(t.Context(), b.A); err != nil {
+				if err := w.Check(t.Context(), b, b.A); err != nil {
 					t.Error(err)
 				}
 			}

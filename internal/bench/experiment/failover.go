@@ -199,7 +199,7 @@ func (b *Bed) outage(ctx context.Context, o FailoverOptions, action Action, dir 
 		return res, fmt.Errorf("mend %s after %s: %w", old, action, err)
 	}
 	if o.Beside != nil && o.Beside.Check != nil {
-		if err := o.Beside.Check(ctx, dsn); err != nil {
+		if err := o.Beside.Check(ctx, b, dsn); err != nil {
 			return res, err
 		}
 	}

@@ -23,9 +23,18 @@ type Condition struct {
 
 // Check evaluates the twelve conditions in one snapshot, on a primary or on a replica, busy or idle.
 func Check(ctx context.Context, dsn string) ([]Condition, error) {
-	var found []Condition
-	err := snapshot(ctx, dsn, func(tx pgx.Tx) error {
+	_, found, err := CheckUnseen(ctx, dsn, func(string) bool { return false })
+	return found, err
+}
+
+// CheckUnseen is Check for an address that leads to one server or another: it also names the server that answered, as tpcc.server()
+// does, and evaluates nothing there if that one was seen.
+func CheckUnseen(ctx context.Context, dsn string, seen func(server string) bool) (server string, found []Condition, err error) {
+	err = snapshot(ctx, dsn, func(tx pgx.Tx) error {
 		found = found[:0]
+		if err := tx.QueryRow(ctx, "select tpcc.server()").Scan(&server); err != nil || seen(server) {
+			return err
+		}
 		for _, c := range conditions {
 			one, err := c.check(ctx, tx)
 			if err != nil {
@@ -35,7 +44,7 @@ func Check(ctx context.Context, dsn string) ([]Condition, error) {
 		}
 		return nil
 	})
-	return found, err
+	return server, found, err
 }
 
 func (c condition) check(ctx context.Context, tx pgx.Tx) (Condition, error) {

@@ -427,6 +427,12 @@ func TestReplica(t *testing.T) {
 		t.Errorf("primary %s, replica %s", p, r)
 	}
 	mustHold(t, replica.DSN())
+	for _, seen := range []bool{false, true} {
+		server, found, err := CheckUnseen(t.Context(), replica.DSN(), func(server string) bool { return seen && server == "copy" })
+		if err != nil || server != "copy" || (len(found) == 0) != seen {
+			t.Errorf("seen %v: %d conditions checked on %s, %v", seen, len(found), server, err)
+		}
+	}
 	// A write to a replica fails, and is not in doubt.
 	short, stop := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer stop()
