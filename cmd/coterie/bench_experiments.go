@@ -273,7 +273,7 @@ func enoughDisk(dir string, bytes uint64) error {
 		return nil //nolint:nilerr // who cannot be asked will say so when it is full
 	}
 	if free := fs.Bavail * uint64(fs.Bsize); free < bytes {
-		return refused("the lab and what is loaded need about %.1f GiB, and %s has %.1f GiB free: make room, choose smaller sizes, or another place with --dir",
+		return refused("what is made here needs about %.1f GiB, and %s has %.1f GiB free: make room, choose smaller sizes, or another place with --dir",
 			float64(bytes)/(1<<30), dir, float64(free)/(1<<30))
 	}
 	return nil

@@ -22,6 +22,12 @@ import (
 	"github.com/coteriedb/coterie/internal/seeding"
 )
 
+// publishedSeedMB is the size of the database whose copy was published; seedMB is what is copied unless told otherwise.
+const (
+	publishedSeedMB = 32 << 10
+	seedMB          = 2 << 10
+)
+
 // seedingOptions are the flags of coterie bench seeding.
 type seedingOptions struct {
 	sizeMB int
@@ -35,15 +41,24 @@ type seedingOptions struct {
 }
 
 func benchSeeding() *cobra.Command {
-	o := seedingOptions{sizeMB: 2048, rounds: 3, out: "bench-seeding.json"}
+	o := seedingOptions{sizeMB: seedMB, rounds: 3, out: "bench-seeding.json"}
+	var preset string
 	c := &cobra.Command{
 		Use: "seeding", Aliases: []string{"seed"}, Short: "How fast a copy is made, resumed and mended, beside pg_basebackup over the same link",
 		Long: `Makes a database server here and copies it over an emulated link: by pg_basebackup (uncompressed, lz4, zstd) and by Coterie's own
 transfer, in turns; then kills a seeding half way and runs it again, damages 1 % of a copy's pages and mends it, and looks what a throttled
-seeding takes from the server's own work; at last it copies databases of text and of noise over the fast link. The published size is 2048 MB; a smaller one is a scaled run and says so. Needs root.`,
+seeding takes from the server's own work; at last it copies databases of text and of noise over the fast link. The published copy is
+of 32 GB, which --preset published takes, too; a smaller one is a scaled run and says so. Needs root.`,
 		Example: "  coterie bench seeding --size 256 --rounds 3",
 		Args:    args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
+			f := experimentFlags{preset: preset, blocks: o.rounds}
+			if err := errors.Join(f.check(), f.sizes(c, "size")); err != nil {
+				return err
+			}
+			if preset == presetPublished {
+				o.sizeMB = publishedSeedMB
+			}
 			s, figures, err := measureSeeding(c.Context(), o, func(format string, a ...any) {
 				_, _ = fmt.Fprintf(c.ErrOrStderr(), time.Now().Format("15:04:05 ")+format+"\n", a...)
 			})
@@ -75,6 +90,7 @@ seeding takes from the server's own work; at last it copies databases of text an
 		},
 	}
 	c.AddCommand(benchSeedingTarget())
+	c.Flags().StringVar(&preset, "preset", presetScaled, "size: scaled, which takes minutes, or published, 32 GB, which takes hours")
 	c.Flags().IntVar(&o.sizeMB, "size", o.sizeMB, "MB of the pgbench database")
 	c.Flags().IntVar(&o.rounds, "rounds", o.rounds, "rounds in which every arm runs once")
 	c.Flags().StringVar(&o.dir, "dir", "", "where the copies are made (default: a new directory in /var/tmp)")
@@ -122,7 +138,7 @@ type tpcbSample struct {
 
 func (s *seedingSamples) print(w io.Writer) {
 	if s.Scaled {
-		_, _ = fmt.Fprintf(w, "scaled run: %d MB instead of the published 2048\n", s.SizeMB)
+		_, _ = fmt.Fprintf(w, "scaled run: %d MB instead of the published %d\n", s.SizeMB, publishedSeedMB)
 	}
 	_, _ = fmt.Fprintf(w, "%-12s %-34s %10s %12s %14s %9s %9s   %s\n", "link", "arm", "seconds", "wire MB", "MB/s of files", "source s", "target s", "codec")
 	for _, c := range s.Copies {
@@ -161,10 +177,18 @@ func (o seedingOptions) check() error {
 	return nil
 }
 
+// seedingNeeds is what a database of so many MB, its WAL and one copy take, in bytes.
+func seedingNeeds(sizeMB int) uint64 { return 3 * uint64(max(sizeMB, 0)) << 20 }
+
 // measureSeeding runs the whole experiment, or what is asked of it.
 func measureSeeding(ctx context.Context, o seedingOptions, say func(string, ...any)) (*seedingSamples, []bench.Figure, error) {
 	if err := o.check(); err != nil {
 		return nil, nil, err
+	}
+	for _, dir := range []string{os.TempDir(), cmp.Or(o.dir, "/var/tmp")} { // of the server, and of its copies
+		if err := enoughDisk(dir, seedingNeeds(o.sizeMB)); err != nil {
+			return nil, nil, err
+		}
 	}
 	b, err := newSeedBench(ctx, o, say)
 	if err != nil {

@@ -52,7 +52,7 @@ type seedBench struct {
 }
 
 func newSeedBench(ctx context.Context, o seedingOptions, say func(string, ...any)) (_ *seedBench, err error) {
-	b := &seedBench{o: o, say: say, samples: &seedingSamples{Version: version, SizeMB: o.sizeMB, Scaled: o.sizeMB != 2048, Date: time.Now().UTC()}}
+	b := &seedBench{o: o, say: say, samples: &seedingSamples{Version: version, SizeMB: o.sizeMB, Scaled: o.sizeMB < publishedSeedMB, Date: time.Now().UTC()}}
 	b.ctx, b.cancel = context.WithCancel(ctx)
 	defer func() {
 		if err != nil {

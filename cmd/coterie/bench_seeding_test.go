@@ -35,6 +35,14 @@ func TestSeedingReport(t *testing.T) {
 	}
 }
 
+// TestSeedingWithoutRoom is refused before anything is made.
+func TestSeedingWithoutRoom(t *testing.T) {
+	t.Parallel()
+	if _, _, err := measureSeeding(t.Context(), seedingOptions{sizeMB: 1 << 40}, nil); err == nil || !strings.Contains(err.Error(), "make room") {
+		t.Errorf("a database of 2^60 bytes: %v", err)
+	}
+}
+
 // TestFiguresNobodyAskedFor are told apart from those whose copy failed, and a part that there is not is refused before anything is made.
 func TestFiguresNobodyAskedFor(t *testing.T) {
 	t.Parallel()
