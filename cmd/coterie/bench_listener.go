@@ -95,8 +95,9 @@ type listenerRun struct {
 
 type idle struct {
 	Sessions int     `json:"sessions"`
-	MB       float64 `json:"anonymous_mb"` // of the listener's process
-	Empty    float64 `json:"empty_mb"`     // before the first
+	MB       float64 `json:"anonymous_mb"`    // of the listener's process
+	Empty    float64 `json:"empty_mb"`        // before the first
+	Limit    string  `json:"limit,omitempty"` // why there were fewer sessions than asked for
 }
 
 // late is how late the listener's process ran a goroutine that wakes every 10 ms, as the renewer of the lease does.
@@ -162,6 +163,13 @@ func (s *listenerSamples) print(w io.Writer) error {
 			_, err := fmt.Fprintf(w, "%-16s %-10s %10.0f %8.2f %12.2f\n", work.name, way, middle(tps),
 				middle(s.ratios(work.name, way, wayDirect)), middle(s.cpu(work.name, way)))
 			if err != nil {
+				return err
+			}
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(s.IdleMB)) {
+		if why := s.IdleMB[kind].Limit; why != "" {
+			if _, err := fmt.Fprintf(w, "idle, %s: %s\n", kind, why); err != nil {
 				return err
 			}
 		}

@@ -18,13 +18,16 @@ import (
 	"time"
 )
 
+// spareFiles are open in a listener, or in the process of clients and backends, beside two for each session.
+const spareFiles = 100
+
 // idle opens sessions that do nothing, over backends that do nothing, and looks how much memory the listener's process then has.
 func (b *listenerBench) idle(ctx context.Context, bed *listenerBed, kind string) (err error) {
-	most, err := moreFiles()
+	files, err := moreFiles()
 	if err != nil {
 		return err
 	}
-	n := min(b.o.sessions, most)
+	n := min(b.o.sessions, (files-spareFiles)/2)
 	dir, err := os.MkdirTemp("/tmp", "cbs")
 	if err != nil {
 		return err
@@ -54,11 +57,14 @@ func (b *listenerBench) idle(ctx context.Context, bed *listenerBed, kind string)
 	}
 	time.Sleep(5 * time.Second)
 	v.MB = anonymous(bed.listener.cmd.Process.Pid)
-	if n < b.o.sessions { // this machine allows no more open files: the rest is reckoned
+	held := v.MB
+	if n < b.o.sessions { // the rest is reckoned
 		v.MB = v.Empty + (v.MB-v.Empty)*float64(b.o.sessions)/float64(n)
+		v.Limit = fmt.Sprintf("%d sessions took %.0f MB, reckoned up to %d: a listener has two files open for each session, and this process may have no more "+
+			"than %d (hard limit of RLIMIT_NOFILE, which only CAP_SYS_RESOURCE may raise)", n, held, b.o.sessions, files)
 	}
 	b.IdleMB[kind] = v
-	b.say("%d idle sessions, %s: %.0f MB", n, kind, v.MB)
+	b.say("%d idle sessions, %s: %.0f MB", n, kind, held)
 	return nil
 }
 

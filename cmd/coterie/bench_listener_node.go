@@ -208,8 +208,8 @@ func (w *watch) late() late {
 	return late{len(all), ms(0.5), ms(0.999), ms(1)}
 }
 
-// moreFiles lets this process open as many files as it may, and returns how many sessions, of two files each, that is enough for.
-func moreFiles() (sessions int, err error) {
+// moreFiles lets this process open as many files as it may, up to 65,536, and returns how many that are.
+func moreFiles() (files int, err error) {
 	const want = 65_536
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
@@ -223,7 +223,7 @@ func moreFiles() (sessions int, err error) {
 			return 0, err
 		}
 	}
-	return int(min(l.Cur, want)/2) - 100, nil
+	return int(min(l.Cur, want)), nil
 }
 
 // measuredListener is a listenerNode that runs.
