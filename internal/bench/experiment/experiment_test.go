@@ -154,6 +154,7 @@ func TestOnAPair(t *testing.T) {
 				t.Errorf("%s: %d of %d points are drawn", w.Name, len(s.Points), len(did.points))
 			}
 			if w.Check != nil {
+				replayed(t, b) // also of the load, whose parts come one by one
 				if err := w.Check(t.Context(), b, b.A); err != nil {
 					t.Error(err)
 				}
