@@ -113,11 +113,13 @@ func (c *Cause) read(log []byte) {
 		l := lines.Text()
 		fatal := strings.Contains(l, "PANIC") || strings.Contains(l, "FATAL")
 		switch {
-		case fatal && strings.Contains(l, "No space left on device"), fatal && strings.Contains(l, "Disk quota exceeded"):
-			c.NoRoom = clip(l)
+		// A sync that fails comes first, whatever its reason: thin volumes and network file systems say so of room, too, and the pages
+		// that it was for may be gone from memory.
 		case fatal && (strings.Contains(l, "could not fsync") || strings.Contains(l, "could not fdatasync") ||
 			strings.Contains(l, "could not flush") || strings.Contains(l, "Input/output error") || strings.Contains(l, "Read-only file system")):
 			c.Lost = clip(l)
+		case fatal && strings.Contains(l, "No space left on device"), fatal && strings.Contains(l, "Disk quota exceeded"):
+			c.NoRoom = clip(l)
 		case strings.Contains(l, "PANIC"):
 			c.Panic = clip(l)
 		}

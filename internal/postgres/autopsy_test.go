@@ -13,6 +13,7 @@ func TestAutopsy(t *testing.T) {
 		{"nothing", start + "LOG:  database system is ready\n", ""},
 		{"an fsync failed", start + "PANIC:  could not fdatasync file \"000000010000000000000003\": Input/output error\n", "lost"},
 		{"an fsync of a data file failed", start + "PANIC:  could not fsync file \"base/5/1259\": Input/output error\n", "lost"},
+		{"an fsync failed for want of room", start + "PANIC:  could not fsync file \"pg_wal/xlogtemp.14026\": No space left on device\n", "lost"},
 		{"the file system has made itself read-only", start + "PANIC:  could not open file \"pg_wal/000000010000000000000003\": Read-only file system\n", "lost"},
 		{"of the run before", "PANIC:  could not fsync file \"base/5/1259\": Input/output error\n" + start, ""},
 		{"no room for WAL", start + "PANIC:  could not write to file \"pg_wal/xlogtemp.27\": No space left on device\n", "room"},
