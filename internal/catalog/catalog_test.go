@@ -164,7 +164,7 @@ func TestAnswers(t *testing.T) {
 		{"select counter_name, cntr_value from sys.dm_os_performance_counters where object_name like '%Sync Commit' order by 2", "Delay p50 (us)|2000\nDelay mean (us)|3000\nDelay p95 (us)|8000\nDelay p99 (us)|9000"},
 		{"select node, rule, revision from coterie.decisions order by 1", "a|serve|40\nc|follow|40"},
 		{"select node, kind, what, because from coterie.events", "a|statement|ALTER AVAILABILITY GROUP|by me"},
-		{"select member, transport, codec, replica_bytes, transport_bytes from coterie.streams order by 1", "b|tcp|lz4|1000|400\nc|<nil>|<nil>|<nil>|<nil>"},
+		{"select member, transport, codec, replica_bytes, transport_bytes, relay from coterie.streams order by 1", "b|tcp|lz4|1000|400|<nil>\nc|<nil>|<nil>|<nil>|<nil>|<nil>"},
 		{"select name, estimated_data_loss_by_rate, estimated_recovery from coterie.replicas where name = 'c'", "c|0.00390625|0.0009765625"},
 		{"select string_agg(x, ',') from (select r.replica_server_name || '>' || o.replica_server_name || ':' || routing_priority as x from sys.availability_read_only_routing_lists l join sys.availability_replicas r on r.replica_id = l.replica_id join sys.availability_replicas o on o.replica_id = read_only_replica_id where r.replica_server_name = 'a' order by routing_priority, 1)", "a>b:1,a>c:1,a>a:2"},
 		{"select sys.fn_hadr_is_primary_replica('shop'), sys.fn_hadr_backup_is_preferred_replica(N'shop')", "1|0"},
@@ -308,4 +308,25 @@ func FuzzQuery(f *testing.F) {
 		defer cancel()
 		_, _, _ = c.Describe(ctx, query, nil)
 	})
+}
+
+// TestRelayOfAStream is named by whichever end knows it, which is the one that dialled.
+func TestRelayOfAStream(t *testing.T) {
+	for _, tt := range []struct {
+		end  ag.ReplicaID
+		link Link
+		want string
+	}{
+		{"a", Link{Peer: "b", Via: "w"}, "w"},
+		{"b", Link{Peer: "a", Via: "w"}, "w"},
+		{"b", Link{Peer: "c", Via: "w"}, "<nil>"}, // another stream
+	} {
+		f := demo()
+		n := f.Nodes[tt.end]
+		n.Links = []Link{tt.link}
+		f.Nodes[tt.end] = n
+		if got := ask(t, open(t, &f), "select relay from coterie.streams where member = 'b'"); got != tt.want {
+			t.Errorf("%s knows %+v: the relay is %s; want %s", tt.end, tt.link, got, tt.want)
+		}
+	}
 }

@@ -57,6 +57,10 @@ func TestEndToEndRelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.await(t, "a direct link", func(lab.Status) bool { l := g.linkOf(t, secondary); return l.Transport != "" && l.Via == "" })
+	g.await(t, "the view that names nobody", func(lab.Status) bool {
+		a, err := g.answered(t, primary, "SELECT relay FROM coterie.streams")
+		return err == nil && len(a.Rows) == 1 && a.Rows[0][0] == nil
+	})
 	g.acknowledged(t, 200)
 	back := g.ledger.OutageBetween(began, time.Now()).Longest
 	t.Logf("writes stood still for %v when the way was back", back)

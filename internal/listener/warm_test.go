@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -523,4 +524,32 @@ func TestWarmBackendsAreBounded(t *testing.T) {
 	if pid := g.visit("user=warm", one); pid == old {
 		t.Error("an old backend serves on")
 	}
+}
+
+// TestPlacesTakeAMomentToBeFree: a login for which waiting backends were dropped is tried again while their processes may still end, and
+// refused at once where nothing was dropped.
+func TestPlacesTakeAMomentToBeFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Server{}
+		s.warm.srv, s.warm.answer = s, time.Second
+		refused := func() bool {
+			_, is := asFatal(s.makeRoom(fatal("postgresql", stateTooMany, "too many connections for database")))
+			return is
+		}
+		if !refused() {
+			t.Error("tried again though nothing was dropped")
+		}
+		s.warm.onTheWay = 1
+		if refused() {
+			t.Error("refused though one was dropped")
+		}
+		s.warm.onTheWay = 0
+		if refused() {
+			t.Error("refused while its process may still end")
+		}
+		time.Sleep(s.warm.answer + time.Millisecond)
+		if !refused() {
+			t.Error("tried again for ever")
+		}
+	})
 }
