@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
 	benchreport "github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/bench/workload"
 )
 
 func benchAll() *cobra.Command {
@@ -45,12 +46,12 @@ func allStages(quick, published bool) []stageOf {
 	tunnel := experiment.TunnelOptions{Tunnel: bench.Published, Payloads: []bench.Payload{bench.Constant, bench.Text, bench.Random}}
 	outage := experiment.FailoverOptions{Actions: experiment.Actions, Runs: 5, Clients: 8, Every: 10 * time.Millisecond, Before: 3 * time.Second, After: 3 * time.Second}
 	tunnel.Tunnel.Pipelined = true
-	first, limits := []piece{}, need{cpu: 0.5}
+	limits, limitsOfMix := need{cpu: 0.5}, need{cpu: 0.5}
 	if published {
 		mix = experiment.TproccOptions{Users: experiment.PublishedThreads, Warehouses: publishedWarehouses, Transactions: publishedTransactions, WarmUp: mix.WarmUp}
-		limits.bytes = loaded(mix.Warehouses * 110 << 20)
+		limitsOfMix.bytes = loaded(mix.Warehouses * 110 << 20)
 		routing.Iterations, routing.Duration, routing.Rows, commit.Cells = 1000, 0, experiment.PublishedRows, experiment.PublishedCells
-		limits.memory = publishedMemory
+		limits.memory, limits.bytes = publishedMemory, loaded(routing.Rows*workload.RowBytes)
 	}
 	if quick {
 		routing.Threads, routing.Duration, routing.Rows = []int{1, 4, 12}, 2*time.Second, 100_000
@@ -58,18 +59,23 @@ func allStages(quick, published bool) []stageOf {
 		tunnel.Tunnel.Rows = 2000
 		outage.Actions, outage.Runs = []experiment.Action{experiment.Kill, experiment.Planned}, 3
 	}
-	first = append(first, routingPiece(routing, "", ""))
-	if !quick {
-		first = append(first, tproccPiece(mix))
+	first := stageOf{limits, []piece{routingPiece(routing, "", "")}}
+	if !quick && !published {
+		first.pieces = append(first.pieces, tproccPiece(mix))
+	}
+	stages := []stageOf{first}
+	if published { // memory was limited for what was read, and not said to be for the mix
+		stages = append(stages, stageOf{limitsOfMix, []piece{tproccPiece(mix)}})
 	}
 	copied := seedingOptions{sizeMB: 1024, rounds: 1, only: []string{"metro", "wan"}}
-	if quick {
-		copied = seedingOptions{sizeMB: 64, rounds: 1, only: []string{"wan"}}
+	switch {
+	case quick:
+		copied.sizeMB, copied.only = 64, []string{"wan"}
+	case published:
+		copied.sizeMB, copied.otherwiseMB = publishedSeedMB, copied.sizeMB
 	}
-	return []stageOf{
-		{limits, first},
-		{need{network: true, links: commitLink}, []piece{commitPiece(commit, commitLink), tunnelPiece(tunnel, tunnelLink), outagePiece(outage, commitLink), seedingPiece(copied)}},
-	}
+	linked := need{network: true, links: commitLink, bytes: loaded(2 * largest(commit.Cells) * workload.RowBytes)}
+	return append(stages, stageOf{linked, []piece{commitPiece(commit, commitLink), tunnelPiece(tunnel, tunnelLink), outagePiece(outage, commitLink), seedingPiece(copied)}})
 }
 
 func benchList() *cobra.Command {
@@ -81,11 +87,12 @@ func benchList() *cobra.Command {
 				Command   string              `json:"command"`
 				Question  string              `json:"question"`
 				Needs     string              `json:"needs"`
+				Presets   []string            `json:"presets"` // of --preset; none: it has none
 				Published *benchreport.Source `json:"published,omitempty"`
 			}
 			var all []entry
 			for _, one := range catalogue {
-				e := entry{"coterie bench " + one[0], one[1], one[3], nil}
+				e := entry{Command: "coterie bench " + one[0], Question: one[1], Needs: one[3], Presets: append([]string{}, presets(one[0])...)}
 				if one[2] != "" {
 					f, err := benchreport.Published(one[2])
 					if err != nil {
@@ -101,7 +108,12 @@ func benchList() *cobra.Command {
 			t := tabwriter.NewWriter(c.OutOrStdout(), 2, 8, 3, ' ', 0)
 			for _, e := range all {
 				_, _ = fmt.Fprintf(t, "%s\t%s\tneeds %s\n", e.Command, e.Question, e.Needs)
-				if e.Published != nil {
+				switch {
+				case e.Published == nil:
+					_, _ = fmt.Fprint(t, "\tpublished: nothing that is known, so there is no --preset\t\n")
+				case len(e.Presets) == 0:
+					_, _ = fmt.Fprintf(t, "\tpublished: %s\t%s; always of that size, without --preset\n", e.Published.What, e.Published.Trust)
+				default:
 					_, _ = fmt.Fprintf(t, "\tpublished: %s\t%s\n", e.Published.What, e.Published.Trust)
 				}
 			}

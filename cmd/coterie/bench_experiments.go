@@ -45,8 +45,14 @@ const (
 
 func (f *experimentFlags) add(c *cobra.Command) {
 	fs := c.Flags()
-	fs.StringVar(&f.report, "report", "", "write result.json, summary.csv, series.csv and report.html into this directory")
 	fs.StringVar(&f.preset, "preset", presetScaled, "sizes: scaled, which takes minutes, or published, which can take hours")
+	f.addOthers(c)
+}
+
+// addOthers adds all but --preset, which an experiment has only if somebody published its conditions.
+func (f *experimentFlags) addOthers(c *cobra.Command) {
+	fs := c.Flags()
+	fs.StringVar(&f.report, "report", "", "write result.json, summary.csv, series.csv and report.html into this directory")
 	fs.StringVar(&f.group, "group", "", "connection string of the listeners of a group that is there (default: a lab, made and removed)")
 	fs.StringVar(&f.targetA, "target-a", "", "connection string of the first of two servers or ways to them that are compared; writes go there")
 	fs.StringVar(&f.targetB, "target-b", "", "that of the second")
@@ -66,7 +72,7 @@ func (f *experimentFlags) add(c *cobra.Command) {
 
 func (f *experimentFlags) check() error {
 	switch {
-	case f.preset != presetScaled && f.preset != presetPublished:
+	case f.preset != "" && f.preset != presetScaled && f.preset != presetPublished: // none: nobody published conditions
 		return usage("--preset %s: choose scaled or published", f.preset)
 	case (f.targetA == "") != (f.targetB == ""):
 		return usage("--target-a and --target-b are two things that are compared: give both, or neither")
@@ -113,7 +119,10 @@ func (f *experimentFlags) measureAll(c *cobra.Command, title string, stages []st
 	ctx := c.Context()
 	r := &benchreport.Report{
 		Title: title, Command: benchreport.CommandLine(os.Args), Version: version, Started: time.Now(), Seed: f.seed,
-		Settings: map[string]string{"blocks": fmt.Sprint(f.blocks), "preset": f.preset, "go": runtime.Version()},
+		Settings: map[string]string{"blocks": fmt.Sprint(f.blocks), "go": runtime.Version()},
+	}
+	if f.preset != "" {
+		r.Settings["preset"] = f.preset
 	}
 	p := benchreport.NewProgress(c.ErrOrStderr(), isTerminal(c.ErrOrStderr()))
 	var failed error
