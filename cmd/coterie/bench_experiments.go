@@ -219,7 +219,7 @@ func (f *experimentFlags) bed(ctx context.Context, r *benchreport.Report, p *ben
 	if write == "" {
 		write = bed.Group.ReadWrite()
 	} else {
-		if err := f.mayUse(ctx, write); err != nil {
+		if err := f.mayUse(ctx, bed); err != nil {
 			return nil, nil, err
 		}
 		if !f.keep {
@@ -293,23 +293,61 @@ func enoughDisk(dir string, bytes uint64) error {
 func answers(ctx context.Context, flag, dsn string) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, dsn)
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return usage("%s: %w", flag, err)
+	}
+	cfg.RuntimeParams["application_name"] = "coterie bench" // it may still be there when others are looked for
+	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("%s: %w; see whether psql gets in with the same string", flag, err)
 	}
 	return conn.Close(ctx)
 }
 
-// mayUse refuses a target that somebody seems to need.
-func (f *experimentFlags) mayUse(ctx context.Context, dsn string) error {
-	why, err := workload.LooksUsed(ctx, dsn)
+// mayUse refuses a target that somebody seems to need: any of its servers.
+func (f *experimentFlags) mayUse(ctx context.Context, bed *experiment.Bed) error {
+	if f.yes {
+		return nil
+	}
+	if bed.Group == nil {
+		if err := unused(ctx, "--target-a", bed.A); err != nil {
+			return err
+		}
+		return unused(ctx, "--target-b", bed.B)
+	}
+	if err := unused(ctx, "the group's primary", bed.Group.ReadWrite()); err != nil {
+		return err
+	}
+	members, err := bed.Group.Members(ctx)
 	if err != nil {
 		return err
 	}
-	if why != "" && !f.yes {
-		return refused("the target looks as if somebody needed it: %s. A benchmark takes all it can get of a server; use a database of its own, or say --yes", why)
+	for range members { // the listeners send readers to the secondaries in turn
+		short, cancel := context.WithTimeout(ctx, 10*time.Second)
+		why, err := workload.LooksUsed(short, bed.Group.ReadOnly())
+		cancel()
+		if err != nil {
+			return context.Cause(ctx) // where nobody takes readers, nobody is disturbed
+		}
+		if why != "" {
+			return looksUsed("a readable secondary of the group", why)
+		}
 	}
 	return nil
+}
+
+// unused refuses one server that somebody seems to need.
+func unused(ctx context.Context, what, dsn string) error {
+	why, err := workload.LooksUsed(ctx, dsn)
+	if err != nil || why == "" {
+		return err
+	}
+	return looksUsed(what, why)
+}
+
+func looksUsed(what, why string) error {
+	return refused("%s looks as if somebody needed it: %s. A benchmark takes all it can get of a server; use one of its own, or say --yes", what, why)
 }
 
 // noteServer writes down which server it is, and what of its settings is not as shipped.
