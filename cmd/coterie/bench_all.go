@@ -130,7 +130,8 @@ func benchCompare() *cobra.Command {
 	c := &cobra.Command{
 		Use: "compare A B", Short: "Compare two results, and fail where one got worse than it may", Args: args(2, "two report directories, or their result.json"),
 		Long: `Compares every figure that two results share. A change that the intervals of both explain is called no difference, and breaks no limit. A limit
-names a metric, or the end of its name, and a change in percent that is too much; if one is broken, the exit code is 1.`,
+names a metric, or the end of its name, and a change in percent that is too much. The exit code is 1 if one is broken, and 2 if it is none, or names
+a metric that is not there.`,
 		Example: "  coterie bench compare before after --fail-if 'p99>+10%' --fail-if '12 threads/routed/rate<-5%'",
 		RunE: func(c *cobra.Command, a []string) error {
 			var parsed []benchreport.Limit
@@ -166,16 +167,16 @@ names a metric, or the end of its name, and a change in percent that is too much
 	return c
 }
 
-// judge fails for every limit that is broken, and for one that nothing is known of.
+// judge fails for a limit that nothing is known of, and for every one that is broken.
 func judge(limits []string, parsed []benchreport.Limit, changes []benchreport.Change) error {
 	var errs []error
 	for i, l := range parsed {
 		broken, known := l.Broken(changes)
 		if !known {
-			errs = append(errs, fmt.Errorf("--fail-if %s: neither result has such a metric; the table above has the names", limits[i]))
+			return usage("--fail-if %s: the two results have no such metric in common; the table above has the names", limits[i])
 		}
 		for _, one := range broken {
-			errs = append(errs, fmt.Errorf("%s: %s/%s went from %s to %s %s (%+.1f %%)", limits[i], one.Experiment, one.Name, benchreport.Number(one.Old), benchreport.Number(one.New), one.Unit, one.Percent))
+			errs = append(errs, fmt.Errorf("%s: %v", limits[i], one))
 		}
 	}
 	return errors.Join(errs...)
