@@ -61,7 +61,7 @@ func newListenerBed(ctx context.Context, b *listenerBench) (_ *listenerBed, err 
 		return nil, err
 	}
 	if bed.server, err = pgtest.NewWith(pgtest.Options{Port: bed.ports[wayDirect], Settings: []string{
-		"listen_addresses=127.0.0.1", "port=" + strconv.Itoa(bed.ports[wayDirect]), "max_connections=200", "hba_file=" + filepath.Join(bed.dir, "hba"), "ssl=on",
+		"listen_addresses=127.0.0.1", "autovacuum=off", "port=" + strconv.Itoa(bed.ports[wayDirect]), "max_connections=200", "hba_file=" + filepath.Join(bed.dir, "hba"), "ssl=on",
 		"ssl_cert_file=" + filepath.Join(bed.dir, "cert.pem"), "ssl_key_file=" + filepath.Join(bed.dir, "key.pem"), "unix_socket_permissions=0777",
 	}}); err != nil {
 		return nil, err
