@@ -215,6 +215,7 @@ func (m *admin) Metrics() map[string]float64 {
 		out["coterie_sessions_open"] = float64(st.Open)
 		out["coterie_answers_held_total"] = float64(st.Gated)
 		out["coterie_answers_held_seconds_total"] = st.GatedTime.Seconds()
+		out["coterie_logins_by_loops_total"] = float64(st.Doorstep)
 		out["coterie_writes_together_total"] = float64(st.Together)
 		out["coterie_backends_waiting"] = float64(st.Warm.Waiting)
 		out[`coterie_backends_taken_total{from="ahead"}`] = float64(st.Warm.Ahead)

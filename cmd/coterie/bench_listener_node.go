@@ -79,7 +79,7 @@ func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner,
 		Backend: func(ctx context.Context, _ ag.ReplicaID, _ listener.BackendHello) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", n.Socket)
 		},
-		Mark: roles.mark, Reuse: func() bool { return n.Reuse },
+		Mark: roles.mark, MarkSession: roles.lend, Reuse: func() bool { return n.Reuse },
 		Verifier: roles.ask, Gate: func() time.Duration { return lease },
 		FlushLSN: func(context.Context) (ag.LSN, error) { return 0, errors.New("nothing is confirmed here") },
 		Durable:  func(context.Context, ag.LSN) error { return errors.New("nothing is confirmed here") },
@@ -161,6 +161,18 @@ func (b *benchRoles) mark(ctx context.Context, user, database string) (listener.
 	}
 	m, err := postgres.MarkOn(ctx, b.conn, user, database)
 	return listener.Mark(m), err
+}
+
+// lend opens a session for the listener's event loops to ask on.
+func (b *benchRoles) lend(ctx context.Context) (net.Conn, error) {
+	if b.dsn == "" {
+		return nil, errors.New("nothing is asked here")
+	}
+	c, err := pgx.Connect(ctx, b.dsn)
+	if err != nil {
+		return nil, err
+	}
+	return postgres.LendForMarks(ctx, c, listener.MarkStatement)
 }
 
 // connect opens the session. The caller holds mu.

@@ -123,8 +123,8 @@ func (n *node) newListener() (*listener.Server, error) {
 	if n.pg != nil {
 		c.FlushLSN, c.Durable, c.Confirm, c.Strict = n.pg.CurrentFlush, n.durable, n.confirmLead, n.strict
 		c.Position = n.standingOf
-		c.Defaults = (&defaults{ask: n.pg.Defaults}).of
-		c.Mark, c.Reuse = n.mark, n.reuse
+		c.Defaults = n.pg.Defaults
+		c.Mark, c.MarkSession, c.Reuse = n.mark, n.markSession, n.reuse
 	}
 	return listener.New(c)
 }
@@ -282,6 +282,11 @@ func (n *node) mark(ctx context.Context, user, database string) (listener.Mark, 
 	return listener.Mark(m), err
 }
 
+// markSession opens a session on which the listener's event loops ask for marks.
+func (n *node) markSession(ctx context.Context) (net.Conn, error) {
+	return n.pg.MarkSession(ctx, listener.MarkStatement)
+}
+
 // reuse says whether the group lets a backend serve one client after the other.
 func (n *node) reuse() bool {
 	g := n.group.Load()
@@ -420,41 +425,4 @@ func (n *node) cancelHere(ctx context.Context, body json.RawMessage) (any, error
 		return nil, errors.New("no session has that key")
 	}
 	return nil, nil
-}
-
-// defaultsAge is how old an answer about the defaults of a role may be.
-const defaultsAge = time.Second
-
-// defaults remembers what was set for roles and databases, so that a storm of logins asks once.
-type defaults struct {
-	ask   func(ctx context.Context, user, database string) (map[string]string, error)
-	mu    sync.Mutex
-	known map[[2]string]knownDefaults // guarded by mu
-}
-
-type knownDefaults struct {
-	set map[string]string
-	at  time.Time
-}
-
-func (d *defaults) of(ctx context.Context, user, database string) (map[string]string, error) {
-	key := [2]string{user, database}
-	d.mu.Lock()
-	k, ok := d.known[key]
-	d.mu.Unlock()
-	if ok && time.Since(k.at) < defaultsAge {
-		return k.set, nil
-	}
-	at := time.Now()
-	set, err := d.ask(ctx, user, database)
-	if err != nil {
-		return nil, err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.known == nil || len(d.known) >= 1000 {
-		d.known = make(map[[2]string]knownDefaults)
-	}
-	d.known[key] = knownDefaults{set, at}
-	return set, nil
 }

@@ -34,13 +34,22 @@ func (c *client) enterPreAuth(limit bool) bool {
 		}
 		delete(s.entering, idler)
 		idler.entering.counted, idler.entering.expelled = false, true
-		_ = idler.raw.SetDeadline(time.Unix(1, 0))
+		idler.expel()
 	}
 	if !c.entering.counted {
 		c.entering.counted = true
 		s.entering[c] = struct{}{}
 	}
 	return true
+}
+
+// expel ends the client's part in its login. The caller holds mu.
+func (c *client) expel() {
+	if st := c.step; st != nil {
+		st.loop.post(st.guarded(st.inside))
+		return
+	}
+	_ = c.raw.SetDeadline(time.Unix(1, 0))
 }
 
 // idler is who has kept the listener waiting longest, of the address with most that do: a flood ends itself and nobody else. The caller
@@ -120,11 +129,14 @@ func (s *Server) startOne(ctx context.Context) (done func(), err error) {
 	return func() { late.Stop(); end() }, nil
 }
 
-// count takes a place among the sessions. Cancel requests never need one, so a full server can still be helped.
+// count takes a place among the sessions, if the client has none yet. Cancel requests never need one, so a full server can still be helped.
 func (c *client) count() *pgError {
 	s, limits := c.srv, c.srv.cfg.Limits
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if c.counted {
+		return nil
+	}
 	if s.open >= limits.Connections {
 		return fatal("connection limit", stateTooMany, "sorry, too many clients already")
 	}

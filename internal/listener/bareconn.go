@@ -10,12 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bareConn is the socket of a backend that waits for its next client. Go's runtime does not watch it until somebody reads or writes it in
-// Go's way: most go from one event loop to the next, which a dozen system calls are spared.
+// bareConn is the socket of a backend that waits for its next client, or of a client that an event loop has taken in. Go's runtime does not
+// watch it until somebody reads or writes it in Go's way: most go from one event loop to the next, which a dozen system calls are spared.
 type bareConn struct {
 	mu   sync.Mutex
 	fd   int      // guarded by mu; -1: closed, or somebody else's
 	conn net.Conn // guarded by mu; not nil once Go watches it: fd is -1 then
+
+	local, remote net.Addr // of a client; nil: a Unix socket without a name
 }
 
 // take gives the descriptor away, for good. It is false if Go watches the socket.
@@ -86,8 +88,15 @@ func (b *bareConn) CloseWrite() error {
 	return nil
 }
 
-func (b *bareConn) LocalAddr() net.Addr  { return &net.UnixAddr{Net: "unix"} }
-func (b *bareConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }
+func (b *bareConn) LocalAddr() net.Addr  { return b.address(b.local) }
+func (b *bareConn) RemoteAddr() net.Addr { return b.address(b.remote) }
+
+func (*bareConn) address(a net.Addr) net.Addr {
+	if a == nil {
+		return &net.UnixAddr{Net: "unix"}
+	}
+	return a
+}
 
 func (b *bareConn) SetDeadline(t time.Time) error {
 	return b.deadline(func(c net.Conn) error { return c.SetDeadline(t) })

@@ -64,6 +64,7 @@ type Stats struct {
 	GatedTime  time.Duration // in all
 	Drained    uint64        // times a request was held back because a planned failover was under way
 	Queued     uint64        // times a session waited for its turn to be started
+	Doorstep   uint64        // sessions that an event loop gave by itself
 	Together   uint64        // writes of event loops of which the kernel took several in one call
 	// Held counts answers held until their commit was confirmed, Unconfirmed those of them that were discarded.
 	Held, Unconfirmed uint64
@@ -77,9 +78,9 @@ type Stats struct {
 
 // counters are Stats while they grow.
 type counters struct {
-	accepted, cancels, fellBack, lagged, gated, drained, queued, held, unconfirmed, together atomic.Uint64
-	gatedTime, heldTime                                                                      atomic.Int64
-	readers                                                                                  readerSeconds
+	accepted, cancels, fellBack, lagged, gated, drained, queued, held, unconfirmed, together, doorstep atomic.Uint64
+	gatedTime, heldTime                                                                                atomic.Int64
+	readers                                                                                            readerSeconds
 
 	mu       sync.Mutex
 	rejected map[string]uint64    // guarded by mu
@@ -122,6 +123,7 @@ func (s *Server) Stats() Stats {
 		Gated:     c.gated.Load(),
 		Drained:   c.drained.Load(),
 		Queued:    c.queued.Load(),
+		Doorstep:  c.doorstep.Load(),
 		Together:  c.together.Load(),
 		GatedTime: time.Duration(c.gatedTime.Load()),
 		Held:      c.held.Load(), Unconfirmed: c.unconfirmed.Load(), HeldTime: time.Duration(c.heldTime.Load()),

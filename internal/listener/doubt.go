@@ -173,6 +173,11 @@ func (x *session) noteMuting(ctx context.Context, settings []setting) {
 	if !x.guarded {
 		return
 	}
+	x.suspect.muted.Store(mutes(settings, func() map[string]string { return x.srv.defaults(ctx, x.user, x.database) }))
+}
+
+// mutes says that a session begins with warnings hidden: by its startup packet, else by what was set for its role or database.
+func mutes(settings []setting, defaults func() map[string]string) bool {
 	level, said := "", false
 	for _, p := range settings {
 		if strings.EqualFold(p.name, mutingSetting) {
@@ -180,11 +185,9 @@ func (x *session) noteMuting(ctx context.Context, settings []setting) {
 		}
 	}
 	if !said {
-		level, said = x.srv.defaults(ctx, x.user, x.database)[mutingSetting]
+		level, said = defaults()[mutingSetting]
 	}
-	if said && !showsWarnings(level) {
-		x.suspect.muted.Store(true)
-	}
+	return said && !showsWarnings(level)
 }
 
 // showsWarnings says that a session with that client_min_messages is told of a cancelled wait.

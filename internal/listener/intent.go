@@ -62,22 +62,29 @@ func parseIntent(p setting) (ag.Intent, *pgError) {
 	return "", bad
 }
 
-// intentOf is the intent of a client whose startup packet says nothing of it: what was set for the role or the database, else
-// READ_WRITE.
+// intentOf is the client's intent.
 func (c *client) intentOf(ctx context.Context) ag.Intent {
-	switch {
-	case c.readOnly:
-		return ag.ReadOnly
-	case c.start.intent != "":
-		return c.start.intent
+	var set map[string]string
+	if !c.readOnly && c.start.intent == "" {
+		set = c.srv.defaults(ctx, c.start.user, c.start.database)
 	}
-	set := c.srv.defaults(ctx, c.start.user, c.start.database)
+	return intentBy(c.readOnly, c.start, set)
+}
+
+// intentBy is the intent by the port, else by the startup packet, else by what was set for the role or the database, else READ_WRITE.
+func intentBy(readOnly bool, start *startup, set map[string]string) ag.Intent {
+	switch {
+	case readOnly:
+		return ag.ReadOnly
+	case start.intent != "":
+		return start.intent
+	}
 	if own := set["coterie.intent"]; own != "" {
 		if own, bad := parseIntent(setting{"coterie.intent", own}); bad == nil {
 			return own
 		}
 	}
-	if on, _ := parseBool(set["default_transaction_read_only"]); on && !c.start.saysReadOnly {
+	if on, _ := parseBool(set["default_transaction_read_only"]); on && !start.saysReadOnly {
 		return ag.ReadOnly
 	}
 	return ag.ReadWrite
@@ -85,10 +92,7 @@ func (c *client) intentOf(ctx context.Context) ag.Intent {
 
 // defaults asks what was set for sessions of the role in the database. Where that cannot be known, warnings count as switched off.
 func (s *Server) defaults(ctx context.Context, user, database string) map[string]string {
-	if s.cfg.Defaults == nil {
-		return nil
-	}
-	set, err := s.cfg.Defaults(ctx, user, database)
+	set, err := s.remembered.ask(ctx, s, user, database)
 	if err != nil {
 		s.log.Debug("defaults of the role not known", "user", user, "error", err)
 		return map[string]string{mutingSetting: "unknown"}

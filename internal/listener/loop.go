@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"sync"
@@ -25,13 +26,18 @@ const (
 	nap = 5 // milliseconds
 )
 
+// watcher is told what the kernel says of a file.
+type watcher interface{ ready(events uint32) }
+
 // loop is one goroutine and what it carries. Everything but the inbox is its own.
 type loop struct {
 	srv     *Server
 	epoll   int
 	alarm   int // eventfd that ends a wait
 	buf     []byte
-	sides   []*side  // by file descriptor
+	sides   []watcher              // by file descriptor
+	steps   map[*doorstep]struct{} // clients that have said nothing yet
+	asker   asker
 	spare   [][]byte // buffers for what a peer did not take yet
 	ring    *ring    // nil: each write is a system call of its own
 	writes  []written
@@ -56,7 +62,8 @@ func newLoop(s *Server) (*loop, error) {
 		_ = unix.Close(epoll)
 		return nil, fmt.Errorf("event loop: %w", err)
 	}
-	l := &loop{srv: s, epoll: epoll, alarm: alarm, buf: make([]byte, loopBuffer)}
+	l := &loop{srv: s, epoll: epoll, alarm: alarm, buf: make([]byte, loopBuffer), steps: make(map[*doorstep]struct{})}
+	l.asker = newAsker(l)
 	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, alarm, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(alarm)}); err != nil {
 		l.close()
 		return nil, fmt.Errorf("event loop: %w", err)
@@ -70,6 +77,7 @@ func (l *loop) close() {
 	l.closed = true // a timer of a session may still post: the number of alarm is another file's by then
 	_ = unix.Close(l.epoll)
 	_ = unix.Close(l.alarm)
+	l.asker.close()
 	if l.ring != nil {
 		l.ring.close()
 	}
@@ -104,6 +112,11 @@ func (s *Server) startLoops() (stop func(), err error) {
 		running.Go(l.run)
 	}
 	s.loops.Store(&loops)
+	context.AfterFunc(s.life, func() { // everybody who has said nothing goes inside, where the end is told
+		for _, l := range loops {
+			l.post(l.clearSteps)
+		}
+	})
 	return stop, nil
 }
 
@@ -218,12 +231,26 @@ func (l *loop) bury() {
 	l.gone = l.gone[:0]
 }
 
-// know lets events find a side.
-func (l *loop) know(s *side) {
-	for len(l.sides) <= s.fd {
-		l.sides = append(l.sides, make([]*side, max(64, len(l.sides)))...)
+// know lets events find who watches a file.
+func (l *loop) know(fd int, w watcher) {
+	for len(l.sides) <= fd {
+		l.sides = append(l.sides, make([]watcher, max(64, len(l.sides)))...)
 	}
-	l.sides[s.fd] = s
+	l.sides[fd] = w
+}
+
+// watch has the kernel tell w of these events; how is an operation of epoll_ctl.
+func (l *loop) watch(fd int, w watcher, how int, events uint32) {
+	l.know(fd, w)
+	if err := unix.EpollCtl(l.epoll, how, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}); err != nil {
+		panic(err) // out of memory
+	}
+}
+
+// forget has the kernel tell nothing of a file any more.
+func (l *loop) forget(fd int) {
+	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
+	l.sides[fd] = nil
 }
 
 // maxSpare is how many buffers a loop keeps for the next slow peer.

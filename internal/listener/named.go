@@ -66,7 +66,7 @@ func (s *Server) openNamed(address string) error {
 		return errors.New("the listener is stopping")
 	}
 	defer s.wg.Done()
-	p := port{l, false}
+	p := port{l, false, &door{}}
 	if s.named.ports == nil {
 		s.named.ports = map[string]port{}
 	}

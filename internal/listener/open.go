@@ -214,9 +214,13 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 		x.close()
 		return nil, errClient
 	}
+	c.logOpened(x, r)
+	return x, nil
+}
+
+func (c *client) logOpened(x *session, r route) {
 	c.log.Info("session opened", "session", x.id, "user", x.user, "database", x.database, "client", x.addr,
 		"tls", x.tls, "tls_identity", x.identity, "intent", x.intent, "replica", x.replica, "epoch", x.epoch, "pid", x.pid, "fell_back", r.fellBack)
-	return x, nil
 }
 
 // join joins the client to a backend: one that waits for such a client, or one of its own.
@@ -243,7 +247,8 @@ func (c *client) join(ctx context.Context, r route, lease *backend) (*session, g
 			return nil, greeting{}, fmt.Errorf("reach replica %s: %w", r.ID, err)
 		}
 	}
-	x := c.newSession(r, conn, ctx.Done())
+	x := c.newSession(r, conn)
+	x.setInput(r.Local, ctx.Done())
 	x.noteMuting(ctx, c.start.settings)
 	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	g, err := c.greet(x, warm, own.ClientAddr)
@@ -262,16 +267,22 @@ func (c *client) join(ctx context.Context, r route, lease *backend) (*session, g
 		}
 		return nil, g, err
 	}
-	x.pid, x.realKey = g.pid(), g.key
-	x.lends(cmp.Or(warm, lease), g)
-	switch {
-	case warm == nil:
-	case warm.used:
-		x.backendFrom = backendReused
-	default:
-		x.backendFrom = backendAhead
+	if warm != nil {
+		x.takes(warm, g)
+		return x, g, nil
 	}
+	x.pid, x.realKey = g.pid(), g.key
+	x.lends(lease, g)
 	return x, g, nil
+}
+
+// takes gives the session a warm backend.
+func (x *session) takes(b *backend, g greeting) {
+	x.pid, x.realKey, x.backendFrom = g.pid(), g.key, backendAhead
+	if b.used {
+		x.backendFrom = backendReused
+	}
+	x.lends(b, g)
 }
 
 // greet is the greeting of the session's backend. What a warm one said before passes the gate now.
@@ -368,7 +379,7 @@ func (c *client) address() string {
 	return c.raw.RemoteAddr().String()
 }
 
-func (c *client) newSession(r route, backend net.Conn, done <-chan struct{}) *session {
+func (c *client) newSession(r route, backend net.Conn) *session {
 	x := &session{
 		srv: c.srv, user: c.start.user, database: c.start.database, addr: c.address(), intent: c.intent, reads: c.start.reads,
 		replica: r.ID, epoch: r.epoch, since: time.Now(), client: c.conn, raw: c.raw, backend: backend,
@@ -381,6 +392,5 @@ func (c *client) newSession(r route, backend net.Conn, done <-chan struct{}) *se
 		}
 	}
 	x.longKey = c.start.minor >= 2
-	x.setInput(r.Local, done)
 	return x
 }

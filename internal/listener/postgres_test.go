@@ -27,6 +27,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/postgres"
 )
 
 // server is a real PostgreSQL of its own, on a private socket with trust, as the agent runs it.
@@ -235,6 +236,13 @@ func newGroup(t *testing.T, change func(*Config)) *group {
 		ReadWrite: "127.0.0.1:0", ReadOnly: "127.0.0.1:0",
 		Routes: g.routes.Load, Changed: g.change, Backend: g.backend, Verifier: g.verifier,
 		Gate: func() time.Duration { return time.Duration(g.gate.Load()) },
+	}
+	cfg.MarkSession = func(ctx context.Context) (net.Conn, error) {
+		conn, err := g.servers["a"].connect(ctx, "postgres")
+		if err != nil {
+			return nil, err
+		}
+		return postgres.LendForMarks(ctx, conn, MarkStatement)
 	}
 	if os.Getenv(pathEnv) == PathGoroutines {
 		cfg.Loops = -1

@@ -89,8 +89,7 @@ func (x *session) handOver(finished func()) bool {
 		_ = unix.Close(clientFD)
 		return false
 	}
-	p := &pump{x: x, loop: l, finished: finished}
-	p.client, p.backend = side{p: p, fd: clientFD}, side{p: p, fd: backendFD}
+	p := x.pumpOn(l, clientFD, backendFD, finished)
 	if p.tls = x.tlsOf(); p.tls != nil {
 		p.under = p.tls.NetConn().(*under) //nolint:forcetypeassert // loopable has looked
 		p.under.side, p.inside = &p.client, true
@@ -102,10 +101,17 @@ func (x *session) handOver(finished func()) bool {
 	// The runtime's own poller must not hear of these sockets any more.
 	_, _ = x.raw.Close(), x.backend.Close()
 	x.in = nil
-	x.pump.Store(p)
-	l.carried.Add(1)
 	l.post(p.guarded(p.start))
 	return true
+}
+
+// pumpOn is the session on that loop, with two descriptors that belong to nobody else.
+func (x *session) pumpOn(l *loop, client, backend int, finished func()) *pump {
+	p := &pump{x: x, loop: l, finished: finished}
+	p.client, p.backend = side{p: p, fd: client}, side{p: p, fd: backend}
+	x.pump.Store(p)
+	l.carried.Add(1)
+	return p
 }
 
 // take returns a descriptor of the socket that belongs to nobody else: its only one, or one more.
@@ -119,7 +125,7 @@ func take(c net.Conn) (fd int, err error) {
 }
 
 // duplicate returns a descriptor of the same socket that belongs to nobody else.
-func duplicate(c net.Conn) (fd int, err error) {
+func duplicate(c any) (fd int, err error) {
 	sys, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return -1, err
@@ -131,8 +137,8 @@ func duplicate(c net.Conn) (fd int, err error) {
 
 // start is the first that the loop does with a session.
 func (p *pump) start() {
-	p.loop.know(&p.client)
-	p.loop.know(&p.backend)
+	p.loop.know(p.client.fd, &p.client)
+	p.loop.know(p.backend.fd, &p.backend)
 	if p.x.ended.Load() != nil {
 		p.part(p.x.lastWords(nil))
 		return

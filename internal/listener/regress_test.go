@@ -170,6 +170,13 @@ func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string
 			m, err := postgres.MarkOn(ctx, conn, user, database)
 			return Mark(m), err
 		},
+		MarkSession: func(ctx context.Context) (net.Conn, error) {
+			conn, err := dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return postgres.LendForMarks(ctx, conn, MarkStatement)
+		},
 		Reuse:    func() bool { return true },
 		GateHold: time.Hour, // FlushLSN opens a session for each question
 		Logger:   slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),

@@ -97,11 +97,14 @@ func (p *pump) leave() {
 		p.bury()
 		return
 	}
-	if n, err := put(p.backend.fd, question); err != nil || n < len(question) {
-		p.bury()
-		return
-	}
 	p.phase = renewing
+	if !p.loop.delay(&p.backend, question) {
+		if n, err := put(p.backend.fd, question); err != nil || n < len(question) {
+			p.phase = relaying
+			p.bury()
+			return
+		}
+	}
 	p.x.srv.warm.coming(1)
 	p.ends = p.after(p.x.srv.warm.answer, p.notAsNew)
 }

@@ -108,7 +108,7 @@ func (r *ring) write(list []written) {
 		w := &list[i]
 		w.n, w.err = 0, unix.EAGAIN // unless the kernel says more
 		r.calls[(began+uint32(i))%ringSize] = ringCall{
-			what: ringSend, fd: int32(w.side.fd), address: uint64(uintptr(unsafe.Pointer(&w.b[0]))), length: uint32(len(w.b)), //nolint:gosec // the kernel reads b
+			what: ringSend, fd: int32(w.fd), address: uint64(uintptr(unsafe.Pointer(&w.b[0]))), length: uint32(len(w.b)), //nolint:gosec // the kernel reads b
 			how: unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL, mark: uint64(i),
 		}
 	}

@@ -32,19 +32,29 @@ type client struct {
 	maxLag   time.Duration // by how much the copy may be behind; 0: any
 	until    time.Time     // the client's own time is over
 	entering entering
-	counted  bool   // counted as a session of its address
-	withNext []byte // that it is authenticated: sent with what follows, greeting or refusal, so that it is woken once
+	counted  bool      // counted as a session of its address
+	step     *doorstep // where it stands; nil: inside. Written with Server.mu held, before the client is counted and when it goes in
+	barred   bool      // there was no place for it among those that have not proved who they are
+	picked   *route    // where its session goes, unless that has to be asked anew
+	withNext []byte    // that it is authenticated: sent with what follows, greeting or refusal, so that it is woken once
 	unhook   func() bool
 	carried  bool // the session is open, and gives back at its end what the client was counted under
 }
 
-func (s *Server) serveClient(raw net.Conn, readOnly bool) {
+// newClient is a client that was accepted just now.
+func (s *Server) newClient(raw net.Conn, readOnly bool) *client {
 	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr())}
 	c.until = time.Now().Add(s.cfg.Limits.PreAuthTime)
 	c.login.local = raw.RemoteAddr().Network() == "unix"
 	if t, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
 		c.login.addr = t.AddrPort().Addr().Unmap().WithZone("")
 	}
+	return c
+}
+
+// serve takes the client through its life, in a goroutine of its own.
+func (c *client) serve() {
+	s, raw := c.srv, c.raw
 	ctx, cancel := context.WithCancel(s.life)
 	defer cancel()
 	defer func() {
@@ -60,16 +70,17 @@ func (s *Server) serveClient(raw net.Conn, readOnly bool) {
 	// The end of the server ends every read and write of a client that is not relayed yet.
 	c.unhook = context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	defer c.unhook()
-	if err := c.run(ctx); err != nil {
+	err := error(tooManyEnter())
+	if !c.barred {
+		err = c.run(ctx)
+	}
+	if err != nil {
 		c.refuse(ctx, c.expelled(err))
 	}
 }
 
 // run takes the client through its life. An error means that it got no session; it is sent to the client if it is a pgError.
 func (c *client) run(ctx context.Context) error {
-	if !c.enterPreAuth(true) {
-		return tooManyEnter()
-	}
 	c.arm(ctx)
 	c.waits()
 	packet, err := c.negotiate(ctx)

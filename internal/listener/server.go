@@ -19,22 +19,23 @@ import (
 
 // Server is the listener of one node.
 type Server struct {
-	cfg      Config
-	log      *slog.Logger
-	rules    atomic.Pointer[[]Rule]
-	ports    []port
-	turn     atomic.Uint64 // round robin over readable replicas
-	failures failures
-	wrong    rate // cancel requests that hit nothing
-	counts   counters
-	consoles consoles
-	warm     warm
-	drain    atomic.Pointer[drainage] // nil: none
-	flushed  shared[ag.LSN]           // how far the local PostgreSQL has flushed
-	leads    shared[struct{}]         // whether this node still leads
-	marked   shared[Standing]         // where the primary stands
-	marks    marks                    // where it has stood
-	named    struct {                 // the ports of SetNamed
+	cfg        Config
+	log        *slog.Logger
+	rules      atomic.Pointer[[]Rule]
+	ports      []port
+	turn       atomic.Uint64 // round robin over readable replicas
+	remembered remembered
+	failures   failures
+	wrong      rate // cancel requests that hit nothing
+	counts     counters
+	consoles   consoles
+	warm       warm
+	drain      atomic.Pointer[drainage] // nil: none
+	flushed    shared[ag.LSN]           // how far the local PostgreSQL has flushed
+	leads      shared[struct{}]         // whether this node still leads
+	marked     shared[Standing]         // where the primary stands
+	marks      marks                    // where it has stood
+	named      struct {                 // the ports of SetNamed
 		mu    sync.Mutex
 		ports map[string]port // by address; guarded by mu
 	}
@@ -67,6 +68,13 @@ type Server struct {
 type port struct {
 	net.Listener
 	readOnly bool
+	door     *door // by which an event loop takes its clients in
+}
+
+// Close closes the port: nobody is taken in any more.
+func (p port) Close() error {
+	p.door.close()
+	return p.Listener.Close()
 }
 
 // New opens the listen addresses; Serve accepts on them.
@@ -116,7 +124,7 @@ func (s *Server) listen(addresses string, readOnly bool) error {
 		if err != nil {
 			return fmt.Errorf("listen for clients: %w", err)
 		}
-		s.ports = append(s.ports, port{l, readOnly})
+		s.ports = append(s.ports, port{l, readOnly, &door{}})
 	}
 	return nil
 }
@@ -245,6 +253,10 @@ func (s *Server) stopNow(why error) {
 
 // accept runs until its port is closed.
 func (s *Server) accept(p port) {
+	if p.door.open(s, p) {
+		<-p.door.gone
+		return
+	}
 	pause := 5 * time.Millisecond
 	for {
 		conn, err := p.Accept()
@@ -269,7 +281,9 @@ func (s *Server) accept(p port) {
 		}
 		go func() {
 			defer s.wg.Done()
-			s.serveClient(conn, p.readOnly)
+			c := s.newClient(conn, p.readOnly)
+			c.barred = !c.enterPreAuth(true)
+			c.serve()
 		}()
 	}
 }

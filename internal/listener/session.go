@@ -90,15 +90,22 @@ const (
 
 // setInput reads the backend through the gate where there is one. Until the session is open, done ends a wait at it.
 func (x *session) setInput(gate bool, done <-chan struct{}) {
+	x.setGate(gate, done)
 	var in io.Reader = x.backend
+	if x.gate != nil {
+		in = x.gate
+	}
+	// The buffer serves the greeting; reads of the relay are as long at least and go past it.
+	x.in = bufio.NewReaderSize(in, smallBuffer)
+}
+
+// setGate puts the gate before a backend of the local server.
+func (x *session) setGate(gate bool, done <-chan struct{}) {
 	x.drained.local = gate
 	if gate && x.srv.cfg.Gate != nil {
 		x.gate = &gated{conn: x.backend, srv: x.srv, done: done}
-		in = x.gate
 	}
 	x.guarded = gate && x.srv.cfg.Durable != nil && (x.onPrimary || x.reads == readsDurable)
-	// The buffer serves the greeting; reads of the relay are as long at least and go past it.
-	x.in = bufio.NewReaderSize(in, smallBuffer)
 }
 
 // activate makes the session one that CloseEpoch and the others see, unless its attempt was overtaken.

@@ -9,22 +9,43 @@ const shortWrite = 4 << 10
 
 // written is something to be written, and what came of it.
 type written struct {
-	side *side // nil: it is written or needed no more
-	b    []byte
-	n    int
-	err  error // would wait: the rest did not fit
+	by  writer // nil: it is written or needed no more
+	fd  int
+	b   []byte
+	n   int
+	err error // would wait: the rest did not fit
 }
+
+// writer is told what came of it.
+type writer interface{ wrote(w *written) }
 
 // delay has b written at the end of the turn. It is false where that cannot be.
 func (l *loop) delay(s *side, b []byte) bool {
-	if l.ring == nil || s.p.phase != relaying || len(b) == 0 || len(b) > shortWrite || len(b) > cap(l.short)-len(l.short) || len(l.writes) == ringSize {
+	if s.p.phase != relaying && s.p.phase != renewing || !l.put(s, s.fd, b) {
+		return false
+	}
+	s.delayed = len(l.writes)
+	return true
+}
+
+// put has b written for w at the end of the turn. It is false where that cannot be.
+func (l *loop) put(w writer, fd int, b []byte) bool {
+	if l.ring == nil || len(b) == 0 || len(b) > shortWrite || len(b) > cap(l.short)-len(l.short) || len(l.writes) == ringSize {
 		return false
 	}
 	from := len(l.short)
 	l.short = append(l.short, b...)
-	l.writes = append(l.writes, written{side: s, b: l.short[from:]})
-	s.delayed = len(l.writes)
+	l.writes = append(l.writes, written{by: w, fd: fd, b: l.short[from:]})
 	return true
+}
+
+// unput has nothing written for w.
+func (l *loop) unput(w writer) {
+	for i := range l.writes {
+		if l.writes[i].by == w {
+			l.writes[i].by = nil
+		}
+	}
 }
 
 // undelay returns what waits for the turn's end, which then does not write it; nil if nothing does.
@@ -33,7 +54,7 @@ func (l *loop) undelay(s *side) []byte {
 		return nil
 	}
 	w := &l.writes[s.delayed-1]
-	w.side, s.delayed = nil, 0
+	w.by, s.delayed = nil, 0
 	return w.b
 }
 
@@ -41,19 +62,21 @@ func (l *loop) undelay(s *side) []byte {
 func (l *loop) write() {
 	list := l.writes[:0]
 	for _, w := range l.writes {
-		if w.side != nil {
-			w.side.delayed = 0
+		if s, ok := w.by.(*side); ok {
+			s.delayed = 0
+		}
+		if w.by != nil {
 			list = append(list, w)
 		}
 	}
 	if len(list) == 1 {
-		list[0].n, list[0].err = put(list[0].side.fd, list[0].b)
+		list[0].n, list[0].err = put(list[0].fd, list[0].b)
 	} else if len(list) > 1 {
 		l.srv.counts.together.Add(uint64(len(list)))
 		l.ring.write(list)
 	}
 	for i := range list {
-		list[i].side.wrote(&list[i])
+		list[i].by.wrote(&list[i])
 	}
 	l.writes, l.short = l.writes[:0], l.short[:0]
 }
@@ -65,9 +88,12 @@ func (s *side) wrote(w *written) {
 		return
 	}
 	defer p.rescue()
-	if w.err != nil && !wouldWait(w.err) {
+	switch {
+	case p.phase == renewing:
+		p.notAsNew()
+	case w.err != nil && !wouldWait(w.err):
 		p.sendFailed(s)
-	} else {
+	default:
 		p.keep(s, w.b[w.n:])
 	}
 	p.settle()

@@ -52,7 +52,7 @@ func TestRingWritesAsSingleCallsDo(t *testing.T) {
 		said := fmt.Appendf(nil, "turn %d", turn)
 		list := []written{{b: said}, {b: []byte("x")}, {b: []byte("x")}, {b: make([]byte, 1<<20)}, {b: []byte("x")}}
 		for i, fd := range []int{whole[0], full[0], closed[0], narrow[0], -1} {
-			list[i].side = &side{fd: fd}
+			list[i].fd = fd
 		}
 		r.write(list)
 		if list[0].n != len(said) || list[0].err != nil {

@@ -98,9 +98,7 @@ func (c *client) lease(ctx context.Context, r route) *backend {
 	if c.srv.cfg.Mark == nil || !r.Local || c.start.replication != replicationNone || c.srv.drain.Load() != nil {
 		return nil
 	}
-	w.mu.Lock()
-	generation := w.generation
-	w.mu.Unlock()
+	b := c.wanting(r)
 	ctx, cancel := context.WithTimeout(ctx, w.answer)
 	defer cancel()
 	m, err := c.srv.cfg.Mark(ctx, c.start.user, c.start.database)
@@ -111,12 +109,22 @@ func (c *client) lease(ctx context.Context, r route) *backend {
 	if m.Single {
 		return nil
 	}
-	hello := BackendHello{User: c.start.user, Database: c.start.database, ClientAddr: c.warmAddress(), Intent: c.intent, Epoch: r.epoch}
-	return &backend{
-		kind:    kind{packet: string(c.packet(hello.ClientAddr)), mark: m.Text, epoch: r.epoch},
-		replica: r.ID, hello: hello, fixed: m.Fixed || c.start.fixesRole(), generation: generation,
-	}
+	b.say(m, c.start)
+	return b
 }
+
+// wanting is what a backend for the client would have to be, but for the mark, which is to be asked for afterwards.
+func (c *client) wanting(r route) *backend {
+	w := &c.srv.warm
+	w.mu.Lock()
+	generation := w.generation
+	w.mu.Unlock()
+	hello := BackendHello{User: c.start.user, Database: c.start.database, ClientAddr: c.warmAddress(), Intent: c.intent, Epoch: r.epoch}
+	return &backend{kind: kind{packet: string(c.packet(hello.ClientAddr)), epoch: r.epoch}, replica: r.ID, hello: hello, generation: generation}
+}
+
+// say completes it.
+func (b *backend) say(m Mark, start *startup) { b.mark, b.fixed = m.Text, m.Fixed || start.fixesRole() }
 
 // warmAddress is the client as its server knows it where several clients may have the backend one after the other: without a port.
 func (c *client) warmAddress() string {
@@ -161,14 +169,48 @@ func (w *warm) take(want *backend) *backend {
 			w.drop(b, "gone")
 			continue
 		}
-		w.mu.Lock()
-		if b.used {
-			w.counts.Reused++
-		} else {
-			w.counts.Ahead++
-		}
-		w.mu.Unlock()
+		w.served(b)
 		return b
+	}
+}
+
+// has says that one with that packet waits.
+func (w *warm) has(packet string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.idle[packet]) > 0
+}
+
+// takeFresh is take without waiting: the newest of its kind, if it needs not be woken.
+func (w *warm) takeFresh(want *backend) *backend {
+	for {
+		w.mu.Lock()
+		list := w.idle[want.packet]
+		n := len(list) - 1
+		if n < 0 || list[n].kind != want.kind || time.Since(list[n].since) > warmFresh {
+			w.mu.Unlock()
+			return nil
+		}
+		b := list[n]
+		w.size--
+		w.keep(want.packet, list[:n])
+		w.mu.Unlock()
+		if waiting, gone := peek(b.conn); !waiting && !gone {
+			w.served(b)
+			return b
+		}
+		w.drop(b, "gone")
+	}
+}
+
+// served counts a login.
+func (w *warm) served(b *backend) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if b.used {
+		w.counts.Reused++
+	} else {
+		w.counts.Ahead++
 	}
 }
 

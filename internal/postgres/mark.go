@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -37,6 +38,31 @@ func (i *Instance) Mark(ctx context.Context, user, database string) (m Mark, err
 	defer cancel()
 	err = i.auth.do(ctx, func(c *pgx.Conn) (err error) { m, err = MarkOn(ctx, c, user, database); return err })
 	return m, err
+}
+
+// MarkSession opens a session on which a statement of that name asks for marks.
+func (i *Instance) MarkSession(ctx context.Context, statement string) (net.Conn, error) {
+	c, err := i.connect(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	return LendForMarks(ctx, c, statement)
+}
+
+// LendForMarks prepares a statement of that name on a superuser's session of the server: with the names of a role and of a database it
+// returns the fields of their Mark, and no row where there is none of them. The connection is the caller's to speak on, and c is nobody's.
+func LendForMarks(ctx context.Context, c *pgx.Conn, statement string) (net.Conn, error) {
+	_, err := c.Prepare(ctx, statement, markQuery)
+	if err != nil {
+		closeConn(c)
+		return nil, fmt.Errorf("prepare the question for marks: %w", err)
+	}
+	h, err := c.PgConn().Hijack()
+	if err != nil {
+		closeConn(c)
+		return nil, fmt.Errorf("take over the session for marks: %w", err)
+	}
+	return h.Conn, nil
 }
 
 // MarkOn asks on a superuser's session of the server.

@@ -1,0 +1,233 @@
+package listener
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/boottime"
+)
+
+// MarkStatement is the prepared statement of a session that Config.MarkSession opens.
+const MarkStatement = "coterie_mark"
+
+// askAgain is how long after a session for questions could not be had the next one is asked for.
+const askAgain = time.Second
+
+// maxAnswer bounds the answer to a question about the mark, in bytes: its text grows with the memberships of a role.
+const maxAnswer = 64 << 10
+
+// asker asks the local server for marks, on a session of its loop's own: a question and its answer are two turns of the loop, and no other
+// goroutine wakes. Many may be on their way; the server answers them in order.
+type asker struct {
+	loop    *loop
+	fd      int // -1: there is no session
+	waiting []*doorstep
+	in      []byte // what has come of an answer
+	answer  Mark   // to the first of waiting
+	said    bool   // that answer is there
+	watches bool   // a timer looks after the oldest question
+
+	mu      sync.Mutex
+	given   int           // guarded by mu: the session that was opened; -1: none
+	opening bool          // guarded by mu
+	after   time.Duration // guarded by mu: CLOCK_BOOTTIME before which none is opened
+}
+
+func newAsker(l *loop) asker { return asker{loop: l, fd: -1, given: -1} }
+
+// ask asks for the client. It is false if it cannot.
+func (a *asker) ask(st *doorstep) bool {
+	if a.fd < 0 && !a.begin() {
+		return false
+	}
+	question := markQuestion(st.c.start.user, st.c.start.database)
+	if !a.loop.put(a, a.fd, question) {
+		if n, err := put(a.fd, question); err != nil || n < len(question) {
+			a.lost()
+			return false
+		}
+	}
+	st.asking = boottime.Now()
+	a.waiting = append(a.waiting, st)
+	a.watch()
+	return true
+}
+
+// markQuestion executes the statement.
+func markQuestion(user, database string) []byte {
+	b := append(appendCString([]byte{0}, MarkStatement), 0, 0, 0, 2) // no portal's name, no formats: text
+	for _, v := range []string{user, database} {
+		b = append(binary.BigEndian.AppendUint32(b, uint32(len(v))), v...)
+	}
+	out := appendMessage(nil, 'B', append(b, 0, 0))
+	out = appendMessage(out, 'E', []byte{0, 0, 0, 0, 0})
+	return appendMessage(out, 'S', nil)
+}
+
+// begin takes up the session that was opened, or has one opened.
+func (a *asker) begin() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.fd, a.given = a.given, -1; a.fd >= 0 {
+		a.loop.watch(a.fd, a, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
+		return true
+	}
+	if s := a.loop.srv; !a.opening && boottime.Now() >= a.after && s.life.Err() == nil {
+		a.opening = true
+		s.wg.Go(a.open) // whoever asks is counted there
+	}
+	return false
+}
+
+// open opens a session.
+func (a *asker) open() {
+	s := a.loop.srv
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.Limits.BackendHandshake)
+	defer cancel()
+	var conn net.Conn
+	var err error
+	fd := -1
+	if conn, err = s.cfg.MarkSession(ctx); err == nil {
+		fd, err = duplicate(conn)
+		_ = conn.Close()
+	}
+	if err != nil {
+		s.log.Info("event loops give no sessions by themselves: no session for questions about marks", "error", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.opening, a.given, a.after = false, fd, boottime.Now()
+	if err != nil {
+		a.after += askAgain
+	}
+}
+
+// ready reads answers.
+func (a *asker) ready(uint32) {
+	n, err := receive(a.fd, a.loop.buf)
+	if wouldWait(err) {
+		return
+	}
+	if n == 0 || err != nil {
+		a.lost()
+		return
+	}
+	a.in = append(a.in, a.loop.buf[:n]...)
+	for len(a.in) >= 5 {
+		size := int(binary.BigEndian.Uint32(a.in[1:])) + 1
+		if size < 5 || size > maxAnswer {
+			a.lost()
+			return
+		}
+		if len(a.in) < size {
+			return
+		}
+		if !a.take(a.in[0], a.in[5:size]) {
+			a.lost()
+			return
+		}
+		a.in = append(a.in[:0], a.in[size:]...)
+	}
+}
+
+// take takes a message. It is false if it does not belong there.
+func (a *asker) take(typ byte, body []byte) bool {
+	switch typ {
+	case 'D':
+		a.answer, a.said = markAnswer(body)
+		return a.said
+	case 'C':
+		if !a.said { // no such role or database: as postgres.Mark has it
+			a.answer, a.said = Mark{Single: true}, true
+		}
+	case 'Z':
+		if len(a.waiting) == 0 {
+			return false
+		}
+		st, m, said := a.waiting[0], a.answer, a.said
+		a.waiting = slices.Delete(a.waiting, 0, 1)
+		a.answer, a.said = Mark{}, false
+		st.guarded(func() { st.marked(m, said) })()
+	case '2', 'E', 'N', 'S', 'A':
+	default:
+		return false
+	}
+	return true
+}
+
+// markAnswer reads the row.
+func markAnswer(b []byte) (m Mark, ok bool) {
+	if len(b) < 2 || binary.BigEndian.Uint16(b) != 3 {
+		return m, false
+	}
+	var column [3]string
+	b = b[2:]
+	for i := range column {
+		if len(b) < 4 {
+			return m, false
+		}
+		n := int(int32(binary.BigEndian.Uint32(b)))
+		if b = b[4:]; n < 0 || n > len(b) {
+			return m, false
+		}
+		column[i], b = string(b[:n]), b[n:]
+	}
+	return Mark{Text: column[0], Single: column[1] != "f", Fixed: column[2] != "f"}, len(b) == 0
+}
+
+// watch has a timer look after the oldest question.
+func (a *asker) watch() {
+	if a.watches || len(a.waiting) == 0 {
+		return
+	}
+	a.watches = true
+	patience := a.loop.srv.warm.answer
+	left := max(time.Millisecond, a.waiting[0].asking+patience-boottime.Now())
+	time.AfterFunc(left, func() {
+		a.loop.post(func() {
+			a.watches = false
+			if len(a.waiting) > 0 && boottime.Now() >= a.waiting[0].asking+patience {
+				a.lost()
+				return
+			}
+			a.watch()
+		})
+	})
+}
+
+// wrote loses the session where a question did not leave whole.
+func (a *asker) wrote(w *written) {
+	if w.fd == a.fd && (w.err != nil || w.n < len(w.b)) {
+		a.lost()
+	}
+}
+
+// lost ends the session; whoever waits for an answer gets none.
+func (a *asker) lost() {
+	a.loop.unput(a)
+	a.loop.forget(a.fd)
+	_ = unix.Close(a.fd)
+	list := a.waiting
+	a.fd, a.waiting, a.in, a.answer, a.said = -1, nil, nil, Mark{}, false
+	for _, st := range list {
+		st.guarded(func() { st.marked(Mark{}, false) })()
+	}
+}
+
+// close ends what there is, with the loop.
+func (a *asker) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, fd := range []int{a.fd, a.given} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+	a.fd, a.given = -1, -1
+}

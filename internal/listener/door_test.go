@@ -1,0 +1,210 @@
+package listener
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+)
+
+// byLoops has visits come until event loops give sessions by themselves: the first of a kind they cannot.
+func (g *group) byLoops() {
+	g.t.Helper()
+	if wantedPath() == PathGoroutines {
+		g.t.Skip("there are no loops")
+	}
+	waitFor(g.t, "an event loop gives a session by itself", func() bool {
+		before := g.srv.Stats().Doorstep
+		g.visit("user=door", nil)
+		g.left()
+		return g.srv.Stats().Doorstep > before
+	})
+}
+
+// A login for which a backend waits wakes nobody but its loop, and is a session like any other.
+func TestLoopsGiveSessions(t *testing.T) {
+	g := warmGroup(t, reusing(), func(c *Config) { c.NameClient = true })
+	g.role("door", "login")
+	g.byLoops()
+	conn, err := g.dial(g.rw, "user=door")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	list := g.srv.Sessions()
+	if len(list) != 1 || list[0].Path != PathLoop || list[0].Backend != backendReused || list[0].PID != conn.PgConn().PID() && list[0].PID == 0 {
+		t.Errorf("%+v", list)
+	}
+	if name := value[string](t, conn, "select current_setting('application_name')"); !strings.Contains(name, "127.0.0.1") {
+		t.Errorf("application_name is %q", name)
+	}
+	if from := list[0].ClientAddr; from != conn.PgConn().Conn().LocalAddr().String() {
+		t.Errorf("the client is %s, and came from %s", from, conn.PgConn().Conn().LocalAddr())
+	}
+	if _, err := conn.Exec(t.Context(), "select 1"); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a role may be told at its login it is told, though a backend waits for it and a loop took it in.
+func TestLoopsHearOfChanges(t *testing.T) {
+	g := warmGroup(t, reusing(), nil)
+	g.role("door", "login")
+	for _, change := range []string{"alter role door set work_mem = '5MB'", "alter role door valid until 'infinity'", "alter database postgres set geqo = off"} {
+		g.byLoops()
+		before := g.srv.Stats().Doorstep
+		g.servers["a"].sql(t, change)
+		g.visit("user=door", nil)
+		if now := g.srv.Stats().Doorstep; now != before {
+			t.Errorf("%s: a loop gave a session of before", change)
+		}
+	}
+	g.servers["a"].sql(t, "alter database postgres reset geqo")
+	g.byLoops()
+	g.servers["a"].sql(t, "alter role door nologin")
+	if _, err := g.dial(g.rw, "user=door"); sqlstate(err) != "28000" {
+		t.Errorf("a role without LOGIN: %v", err)
+	}
+}
+
+// The session on which loops ask may end at any time; others wait for nothing, and the loops ask on another one.
+func TestLoopsLoseTheirSession(t *testing.T) {
+	g := warmGroup(t, reusing(), nil)
+	g.role("door", "login")
+	for range 3 {
+		g.byLoops()
+		g.servers["a"].sql(t, "select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_auth_members%' and pid <> pg_backend_pid()")
+		g.visit("user=door", func(conn *pgx.Conn) {
+			if n := value[int](t, conn, "select 1"); n != 1 {
+				t.Error(n)
+			}
+		})
+	}
+	g.byLoops()
+}
+
+// A server that does not answer keeps nobody out: the client goes inside.
+func TestLoopsAreNotAnswered(t *testing.T) {
+	for name, answer := range map[string]string{"silent": "", "nonsense": "\x00\x00\x00\x00\x00\x00", "an unasked row": "D\x00\x00\x00\x06\x00\x00", "too long": "D\x7f\xff\xff\xff"} {
+		t.Run(name, func(t *testing.T) {
+			pair := socketPair(t)
+			g := warmGroup(t, reusing(), func(c *Config) {
+				c.MarkSession = func(context.Context) (net.Conn, error) {
+					if answer != "" {
+						_, _ = unix.Write(pair[1], []byte(answer))
+					}
+					f := os.NewFile(uintptr(mustDup(t, pair[0])), "marks")
+					defer func() { _ = f.Close() }()
+					return net.FileConn(f)
+				}
+			})
+			g.role("door", "login")
+			if answer == "" {
+				g.srv.warm.answer = 100 * time.Millisecond
+			}
+			for range 5 {
+				g.visit("user=door", nil)
+				g.left()
+			}
+			if n := g.srv.Stats().Doorstep; n != 0 {
+				t.Errorf("%d sessions by loops that were told nothing", n)
+			}
+		})
+	}
+}
+
+func mustDup(t *testing.T, fd int) int {
+	t.Helper()
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Whatever comes with the startup packet, or in pieces, is served as by a goroutine: nothing was taken from the socket.
+func TestDoorstepTakesNothing(t *testing.T) {
+	g := warmGroup(t, reusing(), nil)
+	g.role("door", "login")
+	g.byLoops()
+	packet := (&startup{user: "door", database: "postgres"}).packet()
+	query := appendMessage(nil, 'Q', appendCString(nil, "select 'here'"))
+	ssl := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, 8), codeSSL)
+	for name, pieces := range map[string][][]byte{
+		"with a query": {append(append([]byte(nil), packet...), query...)},
+		"in pieces":    {packet[:3], packet[3:20], packet[20:], query},
+		"after SSL":    {ssl, packet, query},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := net.Dial("tcp", g.rw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
+			for _, b := range pieces {
+				if _, err := conn.Write(b); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(20 * time.Millisecond) // pieces that arrive apart; together they have to do as well
+			}
+			var got []byte
+			for b := make([]byte, 4096); !strings.Contains(string(got), "here"); {
+				n, err := conn.Read(b)
+				if err != nil {
+					t.Fatalf("%v after %q", err, got)
+				}
+				got = append(got, b[:n]...)
+			}
+		})
+	}
+}
+
+// Clients on the doorstep end with the server, and those who say nothing after their time.
+func TestDoorstepEnds(t *testing.T) {
+	g := newGroup(t, func(c *Config) { c.Rules, c.Limits.PreAuthTime = trustAll, 200*time.Millisecond })
+	conn, err := net.Dial("tcp", g.rw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	if n, err := conn.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	waitFor(t, "the silent client is counted", func() bool { return g.srv.Stats().Rejected["timeout"] == 1 })
+}
+
+func TestMarkAnswer(t *testing.T) {
+	row := func(columns ...string) []byte {
+		b := binary.BigEndian.AppendUint16(nil, uint16(len(columns)))
+		for _, c := range columns {
+			b = append(binary.BigEndian.AppendUint32(b, uint32(len(c))), c...)
+		}
+		return b
+	}
+	if m, ok := markAnswer(row("text", "f", "t")); !ok || m != (Mark{Text: "text", Fixed: true}) {
+		t.Errorf("%+v, %v", m, ok)
+	}
+	if m, ok := markAnswer(row("", "?", "f")); !ok || !m.Single {
+		t.Errorf("%+v, %v", m, ok)
+	}
+	whole := row("text", "f", "f")
+	for n := range whole {
+		if _, ok := markAnswer(whole[:n]); ok {
+			t.Errorf("%d of %d bytes are an answer", n, len(whole))
+		}
+	}
+	null := append(whole[:len(whole)-5:len(whole)-5], 0xff, 0xff, 0xff, 0xff)
+	for _, b := range [][]byte{append(whole, 0), row("text", "f"), row("text", "f", "f", "f"), null} {
+		if _, ok := markAnswer(b); ok {
+			t.Errorf("%q is an answer", b)
+		}
+	}
+}
