@@ -43,10 +43,9 @@ func ofTheOther(c *cobra.Command, report bool) error {
 func benchFailover() *cobra.Command {
 	var o demo.MeasureOptions
 	var lo lab.Options
-	var out string
+	var out, page, beside, query string
 	var only, actions []string
 	var asJSON, peers bool
-	var page, beside, query string
 	e := experiment.FailoverOptions{Every: 10 * time.Millisecond, Before: 3 * time.Second, After: 3 * time.Second}
 	c := &cobra.Command{
 		Use: "failover", Short: "Outage and losses of unplanned and planned failover, and what an idle agent needs",
@@ -61,7 +60,9 @@ have unless told otherwise, and once with the shortest times they accept. It nee
 repetition then takes about three minutes. Their etcd is never killed, ours dies with the node.
 
 With --report it instead has --clients writers lose their primary by each of --actions, --runs times, and writes a page with the outage of each
-client and a chart of what was acknowledged every 100 ms. --workload gives the group something else to do meanwhile, and draws that, too.`,
+client and a chart of what was acknowledged every 100 ms. --workload gives the group something else to do meanwhile, and draws that, too.
+
+Nobody published an outage, so there are no published conditions to take, and no --preset.`,
 		Args: args(0, "no arguments"), PreRunE: func(c *cobra.Command, _ []string) error { return ofTheOther(c, page != "") },
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.Runs < 0 {
@@ -72,7 +73,7 @@ client and a chart of what was acknowledged every 100 ms. --workload gives the g
 				if e.Beside, err = besideOutage(beside, query, e.Clients); err != nil {
 					return err
 				}
-				return reportOutages(c, e, o.Runs, actions, experimentFlags{report: page, preset: presetScaled, lab: lo, blocks: o.Runs, seed: 1, json: asJSON})
+				return reportOutages(c, e, o.Runs, actions, experimentFlags{report: page, lab: lo, blocks: o.Runs, seed: 1, json: asJSON})
 			}
 			for _, name := range only {
 				if !slices.Contains(demo.Arms, demo.Arm(name)) {
@@ -95,6 +96,7 @@ client and a chart of what was acknowledged every 100 ms. --workload gives the g
 		},
 	}
 	c.AddCommand(benchCopier())
+	withoutPreset(c, "nobody published an outage")
 	c.Flags().IntVar(&o.Runs, "runs", 50, "how often")
 	c.Flags().StringSliceVar(&only, "only", nil, "arms to run: death, planned, silent, secondary, witness, last, cost, silent-fast (default all)")
 	c.Flags().StringVar(&page, "report", "", "write a report of the outage of each client into this directory")

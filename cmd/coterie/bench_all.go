@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
 	benchreport "github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/bench/workload"
 )
 
 func benchAll() *cobra.Command {
@@ -45,12 +46,12 @@ func allStages(quick, published bool) []stageOf {
 	tunnel := experiment.TunnelOptions{Tunnel: bench.Published, Payloads: []bench.Payload{bench.Constant, bench.Text, bench.Random}}
 	outage := experiment.FailoverOptions{Actions: experiment.Actions, Runs: 5, Clients: 8, Every: 10 * time.Millisecond, Before: 3 * time.Second, After: 3 * time.Second}
 	tunnel.Tunnel.Pipelined = true
-	first, limits := []piece{}, need{cpu: 0.5}
+	limits, limitsOfMix := need{cpu: 0.5}, need{cpu: 0.5}
 	if published {
 		mix = experiment.TproccOptions{Users: experiment.PublishedThreads, Warehouses: publishedWarehouses, Transactions: publishedTransactions, WarmUp: mix.WarmUp}
-		limits.bytes = loaded(mix.Warehouses * 110 << 20)
+		limitsOfMix.bytes = loaded(mix.Warehouses * 110 << 20)
 		routing.Iterations, routing.Duration, routing.Rows, commit.Cells = 1000, 0, experiment.PublishedRows, experiment.PublishedCells
-		limits.memory = publishedMemory
+		limits.memory, limits.bytes = publishedMemory, loaded(routing.Rows*workload.RowBytes)
 	}
 	if quick {
 		routing.Threads, routing.Duration, routing.Rows = []int{1, 4, 12}, 2*time.Second, 100_000
@@ -58,18 +59,23 @@ func allStages(quick, published bool) []stageOf {
 		tunnel.Tunnel.Rows = 2000
 		outage.Actions, outage.Runs = []experiment.Action{experiment.Kill, experiment.Planned}, 3
 	}
-	first = append(first, routingPiece(routing, "", ""))
-	if !quick {
-		first = append(first, tproccPiece(mix))
+	first := stageOf{limits, []piece{routingPiece(routing, "", "")}}
+	if !quick && !published {
+		first.pieces = append(first.pieces, tproccPiece(mix))
+	}
+	stages := []stageOf{first}
+	if published { // memory was limited for what was read, and not said to be for the mix
+		stages = append(stages, stageOf{limitsOfMix, []piece{tproccPiece(mix)}})
 	}
 	copied := seedingOptions{sizeMB: 1024, rounds: 1, only: []string{"metro", "wan"}}
-	if quick {
-		copied = seedingOptions{sizeMB: 64, rounds: 1, only: []string{"wan"}}
+	switch {
+	case quick:
+		copied.sizeMB, copied.only = 64, []string{"wan"}
+	case published:
+		copied.sizeMB, copied.otherwiseMB = publishedSeedMB, copied.sizeMB
 	}
-	return []stageOf{
-		{limits, first},
-		{need{network: true, links: commitLink}, []piece{commitPiece(commit, commitLink), tunnelPiece(tunnel, tunnelLink), outagePiece(outage, commitLink), seedingPiece(copied)}},
-	}
+	linked := need{network: true, links: commitLink, bytes: loaded(2 * largest(commit.Cells) * workload.RowBytes)}
+	return append(stages, stageOf{linked, []piece{commitPiece(commit, commitLink), tunnelPiece(tunnel, tunnelLink), outagePiece(outage, commitLink), seedingPiece(copied)}})
 }
 
 func benchList() *cobra.Command {
@@ -81,11 +87,12 @@ func benchList() *cobra.Command {
 				Command   string              `json:"command"`
 				Question  string              `json:"question"`
 				Needs     string              `json:"needs"`
+				Presets   []string            `json:"presets"` // of --preset; none: it has none
 				Published *benchreport.Source `json:"published,omitempty"`
 			}
 			var all []entry
 			for _, one := range catalogue {
-				e := entry{"coterie bench " + one[0], one[1], one[3], nil}
+				e := entry{Command: "coterie bench " + one[0], Question: one[1], Needs: one[3], Presets: append([]string{}, presets(one[0])...)}
 				if one[2] != "" {
 					f, err := benchreport.Published(one[2])
 					if err != nil {
@@ -101,7 +108,12 @@ func benchList() *cobra.Command {
 			t := tabwriter.NewWriter(c.OutOrStdout(), 2, 8, 3, ' ', 0)
 			for _, e := range all {
 				_, _ = fmt.Fprintf(t, "%s\t%s\tneeds %s\n", e.Command, e.Question, e.Needs)
-				if e.Published != nil {
+				switch {
+				case e.Published == nil:
+					_, _ = fmt.Fprint(t, "\tpublished: nothing that is known, so there is no --preset\t\n")
+				case len(e.Presets) == 0:
+					_, _ = fmt.Fprintf(t, "\tpublished: %s\t%s; always of that size, without --preset\n", e.Published.What, e.Published.Trust)
+				default:
 					_, _ = fmt.Fprintf(t, "\tpublished: %s\t%s\n", e.Published.What, e.Published.Trust)
 				}
 			}
@@ -118,7 +130,8 @@ func benchCompare() *cobra.Command {
 	c := &cobra.Command{
 		Use: "compare A B", Short: "Compare two results, and fail where one got worse than it may", Args: args(2, "two report directories, or their result.json"),
 		Long: `Compares every figure that two results share. A change that the intervals of both explain is called no difference, and breaks no limit. A limit
-names a metric, or the end of its name, and a change in percent that is too much; if one is broken, the exit code is 1.`,
+names a metric, or the end of its name, and a change in percent that is too much. The exit code is 1 if one is broken, and 2 if it is none, or names
+a metric that is not there.`,
 		Example: "  coterie bench compare before after --fail-if 'p99>+10%' --fail-if '12 threads/routed/rate<-5%'",
 		RunE: func(c *cobra.Command, a []string) error {
 			var parsed []benchreport.Limit
@@ -154,16 +167,16 @@ names a metric, or the end of its name, and a change in percent that is too much
 	return c
 }
 
-// judge fails for every limit that is broken, and for one that nothing is known of.
+// judge fails for a limit that nothing is known of, and for every one that is broken.
 func judge(limits []string, parsed []benchreport.Limit, changes []benchreport.Change) error {
 	var errs []error
 	for i, l := range parsed {
 		broken, known := l.Broken(changes)
 		if !known {
-			errs = append(errs, fmt.Errorf("--fail-if %s: neither result has such a metric; the table above has the names", limits[i]))
+			return usage("--fail-if %s: the two results have no such metric in common; the table above has the names", limits[i])
 		}
 		for _, one := range broken {
-			errs = append(errs, fmt.Errorf("%s: %s/%s went from %s to %s %s (%+.1f %%)", limits[i], one.Experiment, one.Name, benchreport.Number(one.Old), benchreport.Number(one.New), one.Unit, one.Percent))
+			errs = append(errs, fmt.Errorf("%s: %v", limits[i], one))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,6 +97,31 @@ func (g *consoleGroup) Primary(ctx context.Context) (string, error) {
 		return "", errors.New("the group has no primary now")
 	}
 	return names[0], nil
+}
+
+// Behind names the secondaries that take readers and have not replayed as much as that. The console knows it a moment late, which only
+// makes them look further behind.
+func (g *consoleGroup) Behind(ctx context.Context, lsn string) (behind []string, err error) {
+	least, err := ag.ParseLSN(lsn)
+	if err != nil {
+		return nil, err
+	}
+	err = g.console(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, `SELECT name, coalesce(replayed, '') FROM coterie.replicas
+			WHERE role = 'SECONDARY' AND name IN (SELECT target FROM coterie.routes WHERE readable AND NOT is_primary) ORDER BY name`)
+		if err != nil {
+			return err
+		}
+		var name, replayed string
+		_, err = pgx.ForEachRow(rows, []any{&name, &replayed}, func() error {
+			if at, err := ag.ParseLSN(replayed); err != nil || at < least { // a server that is being started does not say
+				behind = append(behind, fmt.Sprintf("%s (at %s)", name, cmp.Or(replayed, "an unknown place")))
+			}
+			return nil
+		})
+		return err
+	})
+	return behind, err
 }
 
 // withIntent declares read intent in a connection string of either form.

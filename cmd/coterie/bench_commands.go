@@ -197,7 +197,8 @@ func benchConnect() *cobra.Command {
 	o := experiment.ConnectOptions{WarmUp: 200 * time.Millisecond}
 	c := &cobra.Command{
 		Use: "connect", Short: "Logins per second", Args: args(0, "no arguments"),
-		Long: `Connects with a password, asks one thing and leaves, again and again.` + targetHelp,
+		Long: `Connects with a password, asks one thing and leaves, again and again. Nobody published logins per second, so there are no published conditions
+to take, and no --preset.` + targetHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := positive("clients", o.Clients); err != nil {
 				return err
@@ -207,7 +208,8 @@ func benchConnect() *cobra.Command {
 			}}}})
 		},
 	}
-	f.add(c)
+	f.addOthers(c)
+	withoutPreset(c, "nobody published logins per second")
 	c.Flags().IntSliceVar(&o.Clients, "clients", []int{1, 4, 12}, "numbers of clients")
 	c.Flags().DurationVar(&o.Duration, "duration", 2*time.Second, "of each run")
 	return c
@@ -402,5 +404,6 @@ var catalogue = [][4]string{
 	{"failover", "How long is an outage, and what is lost?", "", "a lab"},
 	{"connect", "How many logins per second?", "", "anything"},
 	{"endpoint", "What does the link between replicas save and cost?", "tunnel.csv", "root"},
+	{"listener", "What does the listener cost, beside HAProxy, PgBouncer and none?", "", "pgbench"},
 	{"linkem", "How true are the lab's links?", "", "root"},
 }

@@ -66,6 +66,60 @@ func TestPublishedSizes(t *testing.T) {
 	}
 }
 
+// TestEveryExperimentHasAPresetOrSaysWhyNot: those of published conditions take --preset; the others refuse it with the reason, and say in
+// their help that there is none.
+func TestEveryExperimentHasAPresetOrSaysWhyNot(t *testing.T) {
+	for _, one := range catalogue {
+		c := benchCommand()
+		c.SilenceErrors, c.SilenceUsage = true, true
+		this, _, err := c.Find([]string{one[0]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(presets(one[0])) > 0 {
+			if one[2] == "" {
+				t.Errorf("bench %s takes --preset, and nothing was published", one[0])
+			}
+			continue
+		}
+		for _, preset := range []string{presetScaled, presetPublished} {
+			c.SetArgs([]string{one[0], "--preset", preset})
+			if err := c.Execute(); err == nil || !strings.Contains(err.Error(), "published") || !strings.Contains(err.Error(), "leave it out") {
+				t.Errorf("bench %s --preset %s: %v", one[0], preset, err)
+			}
+		}
+		if !strings.Contains(strings.Join(strings.Fields(this.Long), " "), "no --preset") {
+			t.Errorf("the help of bench %s does not say that it has no --preset", one[0])
+		}
+	}
+}
+
+// TestSeedingOfAllIsPublishedOrScaled: where the disk has no room for the published size, a smaller copy is made, and called scaled.
+func TestSeedingOfAllIsPublishedOrScaled(t *testing.T) {
+	last := func(quick, published bool) piece {
+		stages := allStages(quick, published)
+		pieces := stages[len(stages)-1].pieces
+		return pieces[len(pieces)-1]
+	}
+	for _, p := range []piece{last(false, true), last(false, false), last(true, false)} {
+		if p.name != "seeding" {
+			t.Fatalf("the last of all is %s", p.name)
+		}
+	}
+	o := seedingOptions{sizeMB: 1 << 40, otherwiseMB: 64}
+	if why := o.fit(); o.sizeMB != 64 || !strings.Contains(why, "caled") || !strings.Contains(why, "free") {
+		t.Errorf("%d MB, %q", o.sizeMB, why)
+	}
+	o = seedingOptions{sizeMB: 1, otherwiseMB: 64}
+	if why := o.fit(); o.sizeMB != 1 || why != "" {
+		t.Errorf("%d MB, %q", o.sizeMB, why)
+	}
+	o = seedingOptions{sizeMB: 1 << 40}
+	if why := o.fit(); o.sizeMB != 1<<40 || why != "" {
+		t.Errorf("%d MB, %q", o.sizeMB, why)
+	}
+}
+
 // TestTargetThatDoesNotAnswer: clients look for a server for as long as a run lasts, so a string that leads nowhere is refused before.
 func TestTargetThatDoesNotAnswer(t *testing.T) {
 	for _, args := range [][]string{{"--target-a", nowhere, "--target-b", nowhere}, {"--group", nowhere}} {

@@ -34,7 +34,8 @@ func benchEndpointCommand() *cobra.Command {
 		Use: "endpoint", Short: "What the link between replicas saves over slow and lossy ways, and costs over short ones",
 		Long: `Makes two real servers, in two network namespaces with an emulated link between them, and measures the published workload of a
 replication tunnel by plain TCP with cubic, plain TCP with BBR by route, ssh -C where there is an sshd, and by this program's link, one after the
-other; then commits one by one, commits under load, bulk, and, without namespaces, what the link costs on one machine. It needs root.`,
+other; then commits one by one, commits under load, bulk, and, without namespaces, what the link costs on one machine. The published workload is always of its published size; of the rest nobody published conditions, so there
+is no --preset. It needs root.`,
 		Args: args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			b := &endpointBench{o: o, progress: c.ErrOrStderr()}
@@ -49,6 +50,7 @@ other; then commits one by one, commits under load, bulk, and, without namespace
 		},
 	}
 	c.AddCommand(benchEndpointNode())
+	withoutPreset(c, "the published workload is always of its published size, and of the rest nobody published conditions")
 	c.Flags().Uint64Var(&o.seed, "seed", 1, "of the links' randomness")
 	c.Flags().IntVar(&o.rounds, "rounds", 3, "how often each arm runs, in turn")
 	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to measure: wan-good, wan-bad, random, commits, loaded, bulk, beside, change, idle, lan, zstd (default all)")

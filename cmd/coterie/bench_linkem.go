@@ -31,7 +31,8 @@ func benchLinkemCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "linkem", Short: "How true the lab's links are: round trips, loss, TCP against theory, throughput",
 		Long: `Makes a network of three nodes without servers in it, and compares what its links do with what they were told to: round trips, loss,
-TCP under loss with Mathis' formula, and how much passes through one link. It takes about 40 seconds, and needs root.`,
+TCP under loss with Mathis' formula, and how much passes through one link. It takes about 40 seconds, and needs root. Nobody published such links,
+so there is no --preset.`,
 		Args: args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			s := measureLinks(c.Context(), seed, c.ErrOrStderr())
@@ -42,6 +43,7 @@ TCP under loss with Mathis' formula, and how much passes through one link. It ta
 		},
 	}
 	c.AddCommand(benchLinkemNetwork())
+	withoutPreset(c, "nobody published such links")
 	c.Flags().Uint64Var(&seed, "seed", 1, "of the links' randomness")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the samples instead of the figures")
 	c.Flags().StringVar(&out, "out", "bench-linkem.json", "file for the samples")

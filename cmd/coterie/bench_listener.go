@@ -38,7 +38,8 @@ func benchListenerCommand() *cobra.Command {
 		Long: `Makes a throw-away server and puts before it a listener with fixed routes in a process of its own, HAProxy and PgBouncer where they are
 installed, and nothing. Then pgbench goes to each of them in turn, round by round, all on this machine: the ratios are of runs of the same
 round. HAProxy and PgBouncer reach the server by TCP, as they do where it is another machine; the listener by its private socket, as it does
-on the primary. Then it measures connecting, and the memory of idle sessions over backends that do nothing.`,
+on the primary. Then it measures connecting, and the memory of idle sessions over backends that do nothing. Nobody published these conditions, so
+there is no --preset.`,
 		Args: args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, p := range o.only {
@@ -55,6 +56,7 @@ on the primary. Then it measures connecting, and the memory of idle sessions ove
 		},
 	}
 	c.AddCommand(benchListenerNode())
+	withoutPreset(c, "nobody published these conditions")
 	c.Flags().IntVar(&o.rounds, "rounds", 5, "how often each run is repeated, in turn with the others")
 	c.Flags().IntVar(&o.seconds, "seconds", 2, "how long each run of pgbench is")
 	c.Flags().IntVar(&o.sessions, "sessions", 10_000, "idle sessions")

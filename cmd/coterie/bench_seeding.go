@@ -38,6 +38,8 @@ type seedingOptions struct {
 	only   []string
 	report string
 	json   bool
+
+	otherwiseMB int // the size where there is no room for sizeMB; 0: none
 }
 
 func benchSeeding() *cobra.Command {
@@ -177,18 +179,36 @@ func (o seedingOptions) check() error {
 	return nil
 }
 
-// seedingNeeds is what a database of so many MB, its WAL and one copy take, in bytes.
-func seedingNeeds(sizeMB int) uint64 { return 3 * uint64(max(sizeMB, 0)) << 20 }
+// seedingNeeds is what a database of so many MB, its WAL and one copy take, in bytes: a tenth more than two of them, and 2 GiB.
+func seedingNeeds(sizeMB int) uint64 { return uint64(max(sizeMB, 0))<<20*21/10 + 2<<30 }
+
+// room refuses sizes for which the disks have none.
+func (o seedingOptions) room() error {
+	for _, dir := range []string{os.TempDir(), cmp.Or(o.dir, "/var/tmp")} { // of the server, and of its copies
+		if err := enoughDisk(dir, seedingNeeds(o.sizeMB)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fit takes the other size where there is no room for the one that is wanted, and says why.
+func (o *seedingOptions) fit() (why string) {
+	no := o.room()
+	if no == nil || o.otherwiseMB == 0 {
+		return ""
+	}
+	o.sizeMB = o.otherwiseMB
+	return fmt.Sprintf("Scaled to %d MB: %v.", o.sizeMB, no)
+}
 
 // measureSeeding runs the whole experiment, or what is asked of it.
 func measureSeeding(ctx context.Context, o seedingOptions, say func(string, ...any)) (*seedingSamples, []bench.Figure, error) {
 	if err := o.check(); err != nil {
 		return nil, nil, err
 	}
-	for _, dir := range []string{os.TempDir(), cmp.Or(o.dir, "/var/tmp")} { // of the server, and of its copies
-		if err := enoughDisk(dir, seedingNeeds(o.sizeMB)); err != nil {
-			return nil, nil, err
-		}
+	if err := o.room(); err != nil {
+		return nil, nil, err
 	}
 	b, err := newSeedBench(ctx, o, say)
 	if err != nil {

@@ -210,9 +210,22 @@ func (b *seedBench) checkpoint(ctx context.Context) error {
 	return errors.Join(err, conn.Close(ctx))
 }
 
+// emptied is the directory of a copy of ours that is about to be made. Those that are there go first: there is room for one.
+func (b *seedBench) emptied(name string) (string, error) {
+	if err := b.forget(); err != nil {
+		return "", err
+	}
+	return fresh(b.dir, name)
+}
+
+// forget removes our own copies.
+func (b *seedBench) forget() error {
+	return errors.Join(os.RemoveAll(filepath.Join(b.dir, "ours")), os.RemoveAll(filepath.Join(b.dir, "throttled")))
+}
+
 // seedOnce makes a copy from nothing.
 func (b *seedBench) seedOnce(ctx context.Context, arm, compression, profile string) copySample {
-	target, err := fresh(b.dir, "ours")
+	target, err := b.emptied("ours")
 	if err != nil {
 		return copySample{Arm: arm, Err: err.Error()}
 	}
@@ -266,7 +279,7 @@ func (t *phaseTimes) String() string { return strings.Join(t.spent, ", ") }
 
 // resumed kills a target half way, as half tells, and runs it again, which is what is measured.
 func (b *seedBench) resumed(ctx context.Context, arm string, half func(seeding.Progress) bool) copySample {
-	target, err := fresh(b.dir, "ours")
+	target, err := b.emptied("ours")
 	if err != nil {
 		return copySample{Arm: arm, Err: err.Error()}
 	}
@@ -339,6 +352,9 @@ func (b *seedBench) damaged(ctx context.Context, arm, profile string) copySample
 // baseBackup runs pg_basebackup in the target's namespace.
 func (b *seedBench) baseBackup(_ context.Context, arm, compress string) copySample {
 	target, err := fresh(b.server.Dir(), "peer")
+	if err == nil {
+		err = b.forget()
+	}
 	if err != nil {
 		return copySample{Arm: arm, Err: err.Error()}
 	}
@@ -404,7 +420,7 @@ func (b *seedBench) tpcbOnce(ctx context.Context, with bool) (float64, error) {
 	defer beside.Wait()
 	defer cancel()
 	if with {
-		target, err := fresh(b.dir, "throttled")
+		target, err := b.emptied("throttled")
 		if err == nil {
 			err = b.checkpoint(ctx) // else that of the copy, which is spread under a limit, lasts minutes
 		}

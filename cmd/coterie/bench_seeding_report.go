@@ -142,11 +142,19 @@ func seedingReport(s *seedingSamples) (*benchreport.Report, error) {
 // seedingPiece copies a server of its own over a link of its own: nothing of the lab is in it.
 func seedingPiece(o seedingOptions) piece {
 	return piece{"seeding", "Seeding", "How fast is a copy?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
+		why := o.fit()
+		if why != "" {
+			b.Progress.Say("seeding: %s", why)
+		}
 		s, _, err := measureSeeding(ctx, o, func(format string, a ...any) { b.Progress.Say("seeding: "+format, a...) })
 		if err != nil {
 			return benchreport.Experiment{}, err
 		}
-		return seedingExperiment(s)
+		e, err := seedingExperiment(s)
+		if why != "" {
+			e.Notes = append(e.Notes, why)
+		}
+		return e, err
 	}}
 }
 

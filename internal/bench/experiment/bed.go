@@ -52,6 +52,7 @@ type Bed struct {
 	Small  bool   // the memory of each node is limited, too
 	Apart  bool   // every node is a machine of its own
 
+	Patience  time.Duration // with replicas that replay what was loaded; 0: replayPatience
 	Seed      uint64
 	Blocks    int
 	Published bool // published sizes; else scaled
@@ -277,7 +278,9 @@ func until(ctx context.Context, patience time.Duration, what string, f func(cont
 		if ok && err == nil {
 			return nil
 		}
-		last = err
+		if ctx.Err() == nil || last == nil { // what was the matter until then says more than that the time is over
+			last = err
+		}
 		select {
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), last)

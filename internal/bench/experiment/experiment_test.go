@@ -133,6 +133,7 @@ func TestOnAPair(t *testing.T) {
 		}
 	})
 	t.Run("conditions", func(t *testing.T) { conditionsEverywhere(t, b) })
+	t.Run("replayed", func(t *testing.T) { waitsForReaders(t, b) })
 	t.Run("workloads", func(t *testing.T) {
 		list := []*Workload{QueryWorkload("select 1", 2)}
 		if os.Getenv("COTERIE_LONG") != "" { // the load takes seconds

@@ -216,33 +216,6 @@ func (b *Bed) routingData(ctx context.Context, o *RoutingOptions) error {
 	return b.replayed(ctx, "select count(*)::float8 from coterie_bench.rows", float64(o.Rows))
 }
 
-// replayed waits until every member, or the second of a pair, answers a query with at least so much.
-func (b *Bed) replayed(ctx context.Context, sql string, least float64) error {
-	servers := map[string]string{}
-	if b.Group == nil {
-		servers["the second target"] = b.B
-	} else {
-		members, err := b.Group.Members(ctx)
-		if err != nil {
-			return err
-		}
-		for _, m := range members {
-			if dsn := b.Group.Own(m); dsn != "" {
-				servers[m] = dsn
-			}
-		}
-	}
-	for name, dsn := range servers {
-		if err := until(ctx, 2*time.Minute, name+" to replay what was loaded", func(ctx context.Context) (bool, error) {
-			v, err := number(ctx, dsn, sql)
-			return v >= least, err
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (b *Bed) routingReport(e *report.Experiment, o RoutingOptions, arms []arm, samples [2]map[int]*sample, reads *diskReads) error {
 	tables, sources, err := b.published("read_only_routing_2016.csv")
 	if err != nil {

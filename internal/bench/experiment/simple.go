@@ -192,7 +192,7 @@ func (b *Bed) Connect(ctx context.Context, o ConnectOptions) (report.Experiment,
 	b.Progress.Plan(time.Duration(b.Blocks*2*len(o.Clients)) * each)
 	err := b.turns(ctx, e.Name, arms, func(ctx context.Context, block int, a arm) error {
 		for _, n := range o.Clients {
-			b.Progress.Step(each, "connect, block %d of %d: %s, %d clients", block+1, b.Blocks, a.name, n)
+			b.Progress.Step(each, "connect, block %d of %d: %s, %s", block+1, b.Blocks, a.name, clientsWord(n))
 			l := method.Load{Clients: n, WarmUp: o.WarmUp, Duration: o.Duration, Seed: b.Seed}
 			r, err := method.Run(ctx, l, workload.Login{DSN: a.dsn, Dial: b.Dial}.Worker)
 			if err != nil {
@@ -222,14 +222,21 @@ func (b *Bed) Connect(ctx context.Context, o ConnectOptions) (report.Experiment,
 		x, y := samples[0][n], samples[1][n]
 		c := compare(x, y, method.HigherIsBetter)
 		t.Rows = append(t.Rows, []any{fmt.Sprint(n), method.Median(x.values), method.Median(y.values), x.ms(50), x.ms(99), finite(c.Ratio), verdict(c)})
-		e.Comparisons = append(e.Comparisons, report.Comparison{Name: fmt.Sprintf("%d clients", n), Metric: "rate", Unit: "1/s", A: arms[0].name, B: arms[1].name, Comparison: c})
+		e.Comparisons = append(e.Comparisons, report.Comparison{Name: clientsWord(n), Metric: "rate", Unit: "1/s", A: arms[0].name, B: arms[1].name, Comparison: c})
 		for i, s := range []*sample{x, y} {
-			e.Metrics = append(e.Metrics, s.metric(fmt.Sprintf("%d clients/%s/rate", n, arms[i].name), "1/s", method.HigherIsBetter), s.p99(fmt.Sprintf("%d clients/%s/p99", n, arms[i].name)))
+			e.Metrics = append(e.Metrics, s.metric(clientsWord(n)+"/"+arms[i].name+"/rate", "1/s", method.HigherIsBetter), s.p99(clientsWord(n)+"/"+arms[i].name+"/p99"))
 			s.account(&e)
 		}
-		e.Answer = fmt.Sprintf("%s per second with %d clients (%s).", report.Number(method.Median(x.values)), n, arms[0].name)
-		e.Percentiles = append(e.Percentiles, report.Distribution(fmt.Sprintf("%s, %d clients", arms[0].name, n), x.latency()))
+		e.Answer = fmt.Sprintf("%s per second with %s (%s).", report.Number(method.Median(x.values)), clientsWord(n), arms[0].name)
+		e.Percentiles = append(e.Percentiles, report.Distribution(arms[0].name+", "+clientsWord(n), x.latency()))
 	}
 	e.Tables = []report.Table{t}
 	return e, nil
+}
+
+func clientsWord(n int) string {
+	if n == 1 {
+		return "1 client"
+	}
+	return fmt.Sprintf("%d clients", n)
 }

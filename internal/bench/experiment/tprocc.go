@@ -46,6 +46,9 @@ func (b *Bed) Tprocc(ctx context.Context, o TproccOptions) (report.Experiment, e
 	if _, err := tpcc.Load(ctx, write, tpcc.LoadOptions{Warehouses: o.Warehouses, Seed: b.Seed, Resume: true}); err != nil {
 		return e, err
 	}
+	if err := b.replayed(ctx, "select count(loaded_at)::float8 from tpcc.coterie_bench", 1); err != nil {
+		return e, err
+	}
 	primary, err := text(ctx, write, "select tpcc.server()")
 	if err != nil {
 		return e, err

@@ -1,8 +1,10 @@
 package report
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -20,8 +22,32 @@ type Change struct {
 	Better     method.Better `json:"better"`
 	Old        float64       `json:"old"`
 	New        float64       `json:"new"`
-	Percent    float64       `json:"percent"` // New beside Old
+	Percent    float64       `json:"percent"` // New beside Old; infinite beside nothing, null as JSON
 	Noise      bool          `json:"within_intervals"`
+}
+
+// MarshalJSON writes null for a change that is no number.
+func (c Change) MarshalJSON() ([]byte, error) {
+	type plain Change
+	out := struct {
+		plain
+		Percent *float64 `json:"percent"`
+	}{plain: plain(c)}
+	if !math.IsInf(c.Percent, 0) {
+		out.Percent = &c.Percent
+	}
+	return json.Marshal(out)
+}
+
+// percent is how much the new is more than the old, which may be negative, or nothing.
+func percent(was, is float64) float64 {
+	switch {
+	case was == is:
+		return 0
+	case was == 0:
+		return math.Inf(int(math.Copysign(1, is)))
+	}
+	return 100 * (is - was) / math.Abs(was)
 }
 
 // Diff compares what is in both results, in the order of the newer. A change whose intervals overlap is noise.
@@ -40,15 +66,25 @@ func Diff(before, after *Report) []Change {
 			if !ok {
 				continue
 			}
-			c := Change{Experiment: e.Name, Name: m.Name, Unit: m.Unit, Better: m.Better, Old: o.Value, New: m.Value}
-			if o.Value != 0 {
-				c.Percent = 100 * (m.Value - o.Value) / o.Value
-			}
+			c := Change{Experiment: e.Name, Name: m.Name, Unit: m.Unit, Better: m.Better, Old: o.Value, New: m.Value, Percent: percent(o.Value, m.Value)}
 			c.Noise = m.Low <= o.High && o.Low <= m.High && (m.Low < m.High || o.Low < o.High)
 			out = append(out, c)
 		}
 	}
 	return out
+}
+
+// change is the percent in words.
+func (c Change) change() string {
+	if math.IsInf(c.Percent, 0) {
+		return "from none"
+	}
+	return fmt.Sprintf("%+.1f %%", c.Percent)
+}
+
+// String is the change for a message.
+func (c Change) String() string {
+	return fmt.Sprintf("%s/%s went from %s to %s %s (%s)", c.Experiment, c.Name, Number(c.Old), Number(c.New), c.Unit, c.change())
 }
 
 // PrintDiff writes the changes as a table.
@@ -63,7 +99,7 @@ func PrintDiff(w io.Writer, changes []Change) error {
 		if c.Noise || c.Old == c.New {
 			word = "no difference shown"
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s %s\t%s %s\t%+.1f %%\t%s\n", c.Experiment, c.Name, Number(c.Old), c.Unit, Number(c.New), c.Unit, c.Percent, word)
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s %s\t%s %s\t%s\t%s\n", c.Experiment, c.Name, Number(c.Old), c.Unit, Number(c.New), c.Unit, c.change(), word)
 	}
 	return t.Flush()
 }
@@ -83,8 +119,15 @@ func ParseLimit(s string) (Limit, error) {
 	if m == nil {
 		return Limit{}, fmt.Errorf("%q is no limit: write a metric, > or <, and a change in percent, such as 'p99>+10%%' or 'rate<-5%%'", s)
 	}
-	p, err := strconv.ParseFloat(m[3], 64)
-	return Limit{m[1], m[2] == ">", p}, err
+	l := Limit{metric: m[1], above: m[2] == ">"}
+	var err error
+	if l.percent, err = strconv.ParseFloat(m[3], 64); err != nil {
+		return l, err
+	}
+	if l.above && l.percent < 0 || !l.above && l.percent >= 0 { // somebody who writes what is allowed
+		return l, fmt.Errorf("%q forbids that nothing changes: a limit says what is too much, such as 'p99>+10%%' or 'rate<-5%%'", s)
+	}
+	return l, nil
 }
 
 // Broken returns the changes that the limit forbids. What the intervals of both results explain is not among them; known is false

@@ -233,7 +233,7 @@ func TestDiffAndLimits(t *testing.T) {
 	if _, known := l.Broken(changes); known {
 		t.Error("a metric that is not there is known")
 	}
-	for _, bad := range []string{"p99", "p99>", ">1%", "p99>10", "p99=1%"} {
+	for _, bad := range []string{"p99", "p99>", ">1%", "p99>10", "p99=1%", "p99<+10%", "rate>-5%", "p99<10%"} {
 		if _, err := ParseLimit(bad); err == nil {
 			t.Errorf("%q is a limit", bad)
 		}
@@ -241,6 +241,36 @@ func TestDiffAndLimits(t *testing.T) {
 	var out bytes.Buffer
 	if err := PrintDiff(&out, changes); err != nil || !strings.Contains(out.String(), "worse") || !strings.Contains(out.String(), "no difference shown") {
 		t.Errorf("%s%v", out.String(), err)
+	}
+}
+
+// TestChangeFromNothing: lost rows are worse than none, by more than any percent; and a penalty may be less than nothing.
+func TestChangeFromNothing(t *testing.T) {
+	result := func(lost, penalty float64) *Report {
+		return &Report{Experiments: []Experiment{{Name: "failover", Metrics: []Metric{
+			{Name: "lost", Unit: "rows", Better: method.LowerIsBetter, Value: lost, Low: lost, High: lost},
+			{Name: "penalty/ms", Unit: "ms", Better: method.LowerIsBetter, Value: penalty, Low: penalty, High: penalty},
+		}}}}
+	}
+	changes := Diff(result(0, -2), result(5, -1))
+	for _, limit := range []string{"lost>+0%", "lost>+1000%", "ms>+10%"} {
+		l, err := ParseLimit(limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if broken, known := l.Broken(changes); !known || len(broken) != 1 {
+			t.Errorf("%s: %d broken of %+v", limit, len(broken), changes)
+		}
+	}
+	var out bytes.Buffer
+	if err := PrintDiff(&out, changes); err != nil || strings.Contains(out.String(), "better") || strings.Count(out.String(), "worse") != 2 {
+		t.Errorf("%s%v", out.String(), err)
+	}
+	if text, err := json.Marshal(changes); err != nil || !strings.Contains(string(text), `"percent":null`) || !strings.Contains(string(text), `"percent":50`) {
+		t.Errorf("%s, %v", text, err)
+	}
+	if changes := Diff(result(0, 0), result(0, 0)); changes[0].Percent != 0 {
+		t.Errorf("%+v", changes)
 	}
 }
 

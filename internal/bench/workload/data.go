@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -132,35 +131,4 @@ func Drop(ctx context.Context, dsn string) error {
 		_, err := tx.Exec(ctx, "drop schema coterie_bench cascade")
 		return err
 	})
-}
-
-// LooksUsed says why the database at dsn may be one that somebody needs; empty: nothing speaks for it.
-func LooksUsed(ctx context.Context, dsn string) (string, error) {
-	conn, err := session.Open(ctx, dsn, appName)
-	if err != nil {
-		return "", err
-	}
-	defer closeConn(conn)
-	var clients, tables int
-	var example string
-	err = conn.QueryRow(ctx, `select count(*), coalesce(min(application_name || ' of ' || usename), '') from pg_stat_activity
-		where backend_type = 'client backend' and pid <> pg_backend_pid() and datname = current_database()
-		and application_name not like 'coterie%' and application_name <> $1`, appName).Scan(&clients, &example)
-	if err != nil {
-		return "", fmt.Errorf("look at the target: %w", err)
-	}
-	var reasons []string
-	if clients > 0 {
-		reasons = append(reasons, fmt.Sprintf("others are connected to it: %d (%s)", clients, strings.TrimSpace(example)))
-	}
-	// By size: what the server has counted is told late, and forgotten in a failover.
-	err = conn.QueryRow(ctx, `select count(*), coalesce(min(format('%I.%I', schemaname, relname)), '') from pg_stat_user_tables
-		where schemaname not in ('coterie_bench', 'tpcc', 'coterie_ledger') and pg_relation_size(relid) > 0`).Scan(&tables, &example)
-	if err != nil {
-		return "", fmt.Errorf("look at the target: %w", err)
-	}
-	if tables > 0 {
-		reasons = append(reasons, fmt.Sprintf("tables in it hold rows and are not ours: %d (%s)", tables, example))
-	}
-	return strings.Join(reasons, ", and "), nil
 }

@@ -237,27 +237,46 @@ func TestOnlyOursIsDropped(t *testing.T) {
 	}
 }
 
+// looks waits until LooksUsed says what it is to say: who has just left may still be seen.
+func looks(t *testing.T, dsn, want string) {
+	t.Helper()
+	var why string
+	var err error
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if why, err = LooksUsed(t.Context(), dsn); err == nil && strings.Contains(why, want) && (why == "") == (want == "") {
+			return
+		}
+	}
+	t.Errorf("%q, %v, want %q", why, err, want)
+}
+
+// TestLooksUsed: clients of any database of the server count, whoever looks, and tables of this one.
 func TestLooksUsed(t *testing.T) {
 	dsn := database(t, "used")
 	if _, err := LoadRows(t.Context(), dsn, 100, nil); err != nil {
 		t.Fatal(err)
 	}
-	if why, err := LooksUsed(t.Context(), dsn); why != "" || err != nil {
-		t.Errorf("only ours: %q, %v", why, err)
-	}
+	looks(t, dsn, "")
 	conn, err := pgx.Connect(t.Context(), dsn+"&application_name=shop")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	if why, err := LooksUsed(t.Context(), dsn); err != nil || !strings.Contains(why, "shop of postgres") {
-		t.Errorf("somebody is connected: %q, %v", why, err)
+	looks(t, dsn, "connected to it: 1 (shop of postgres in used)")
+	execute(t, dsn, "create role used_stranger login; grant all on schema coterie_bench to used_stranger")
+	defer execute(t, dsn, "drop owned by used_stranger; drop role used_stranger")
+	looks(t, dsn+"&user=used_stranger", "connected to it: 1 (shop of postgres in used)") // whom the server shows less of others' sessions
+	beside := database(t, "beside_used")
+	looks(t, beside, "other databases of its server: 1 (shop of postgres in used)")
+	second, err := pgx.Connect(t.Context(), beside)
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer second.Close(context.Background())
+	looks(t, beside, "its server: 2 (a client of postgres in beside_used)")
 	execute(t, dsn, "create table orders as select generate_series(1, 100)")
 	execute(t, dsn, "select pg_stat_reset()") // as after a failover: the counts are gone, the rows are not
-	if why, err := LooksUsed(t.Context(), dsn); err != nil || !strings.Contains(why, "public.orders") {
-		t.Errorf("a table with rows: %q, %v", why, err)
-	}
+	looks(t, dsn, "public.orders")
 	if _, err := session.New(session.Options{DSN: dsn}); err != nil {
 		t.Error(err)
 	}
