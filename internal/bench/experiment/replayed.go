@@ -68,3 +68,15 @@ func (b *Bed) followed(ctx context.Context, f Follower) error {
 		return false, fmt.Errorf("it goes up to %s, and behind are %s; see whether replay is paused there, or held up by a query", lsn, strings.Join(behind, ", "))
 	})
 }
+
+// loading is Progress.Loading for loads of one table.
+func (b *Bed) loading(what string) func(done, total int) {
+	tell, begun := b.Progress.Loading(what), false
+	return func(done, total int) {
+		if !begun { // such a load first tells of itself when its first part is there
+			tell(0, int64(total))
+		}
+		begun = true
+		tell(int64(done), int64(total))
+	}
+}

@@ -56,13 +56,14 @@ func (b *Bed) Routing(ctx context.Context, o RoutingOptions) (report.Experiment,
 		return e, err
 	}
 	samples := [2]map[int]*sample{{}, {}}
-	perRun := b.runTime(o)
-	b.Progress.Plan(time.Duration(b.Blocks*2*len(o.Threads)) * perRun)
+	for _, threads := range o.Threads {
+		b.Progress.Plan(time.Duration(b.Blocks*2) * o.runTime(threads))
+	}
 	reads := newDiskReads(ctx, b)
 	err = b.turns(ctx, e.Name, arms, func(ctx context.Context, block int, a arm) error {
 		side := samples[index(arms, a)]
 		for _, threads := range o.Threads {
-			b.Progress.Step(perRun, "routing, block %d of %d: %s, %s", block+1, b.Blocks, a.name, threadsWord(threads))
+			b.Progress.Step(o.runTime(threads), "routing, block %d of %d: %s, %s", block+1, b.Blocks, a.name, threadsWord(threads))
 			q := workload.Query{DSN: a.dsn, SQL: o.SQL, Params: o.Params, Format: o.Format, Connect: o.Connect, Dial: b.Dial, Retries: 3}
 			before, load := reads.now(ctx), b.load(o, threads)
 			load.Ended = reads.follow(a.name, threads)
@@ -94,20 +95,24 @@ func index(arms []arm, a arm) int {
 }
 
 func (b *Bed) load(o RoutingOptions, threads int) method.Load {
+	did := int64(0)
 	return method.Load{
 		Clients: threads, Rate: o.Rate, WarmUp: o.WarmUp, Duration: o.Duration, Iterations: o.Iterations, Seed: b.Seed,
 		Tick: func(p method.Point) {
+			if did += p.OK + p.Errors; o.Iterations > 0 {
+				b.Progress.Within(float64(did) / float64(int64(threads)*o.Iterations))
+			}
 			b.Progress.Live("%.0f/s, p99 %v, %d errors", p.Rate(), p.P99.Round(10*time.Microsecond), p.Errors)
 		},
 	}
 }
 
-// runTime is about how long one run takes.
-func (b *Bed) runTime(o RoutingOptions) time.Duration {
-	if o.Duration > 0 {
-		return o.WarmUp + o.Duration
+// runTime is about how long one run takes. So many queries take the longer the more threads ask them.
+func (o RoutingOptions) runTime(threads int) time.Duration {
+	if o.Iterations > 0 {
+		return o.WarmUp + time.Duration(int64(threads)*o.Iterations)*5*time.Millisecond
 	}
-	return o.WarmUp + 5*time.Second
+	return o.WarmUp + o.Duration
 }
 
 // readArms are the primary alone and all replicas, or all but the primary (to a client at a node: that one and the others), or the two of a pair. end puts the group's own routing back.
@@ -203,7 +208,7 @@ func (b *Bed) routingData(ctx context.Context, o *RoutingOptions) error {
 		write = b.Group.ReadWrite()
 	}
 	b.Progress.Say("loading %d rows", o.Rows)
-	if _, err := workload.LoadRows(ctx, write, o.Rows, nil); err != nil {
+	if _, err := workload.LoadRows(ctx, write, o.Rows, b.loading("loading rows")); err != nil {
 		return err
 	}
 	if o.Params == nil {

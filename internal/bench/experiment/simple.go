@@ -85,7 +85,7 @@ func (b *Bed) customers(ctx context.Context, rows int) error {
 		write = b.Group.ReadWrite()
 	}
 	b.Progress.Say("loading %d rows", rows)
-	if _, err := workload.LoadCustomers(ctx, write, rows, nil); err != nil {
+	if _, err := workload.LoadCustomers(ctx, write, rows, b.loading("loading rows")); err != nil {
 		return err
 	}
 	return b.replayed(ctx, "select count(*)::float8 from coterie_bench.customer", float64(rows))

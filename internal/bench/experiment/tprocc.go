@@ -43,7 +43,7 @@ func (b *Bed) Tprocc(ctx context.Context, o TproccOptions) (report.Experiment, e
 		write, read = b.Group.ReadWrite(), b.Group.ReadOnly()
 	}
 	b.Progress.Say("loading warehouses: %d", o.Warehouses)
-	if _, err := tpcc.Load(ctx, write, tpcc.LoadOptions{Warehouses: o.Warehouses, Seed: b.Seed, Resume: true}); err != nil {
+	if _, err := tpcc.Load(ctx, write, tpcc.LoadOptions{Warehouses: o.Warehouses, Seed: b.Seed, Resume: true, Progress: b.Progress.Loading("loading warehouses")}); err != nil {
 		return e, err
 	}
 	if err := b.replayed(ctx, "select count(loaded_at)::float8 from tpcc.coterie_bench", 1); err != nil {
@@ -66,13 +66,19 @@ func (b *Bed) Tprocc(ctx context.Context, o TproccOptions) (report.Experiment, e
 	return e, b.tproccReport(&e, o, users)
 }
 
+// runTime is about how long one run takes. So many transactions take the longer the more users there are.
+func (o TproccOptions) runTime(users int) time.Duration {
+	if o.Transactions > 0 {
+		return o.WarmUp + time.Duration(int64(users)*o.Transactions)*2*time.Millisecond
+	}
+	return o.WarmUp + o.Duration + time.Second
+}
+
 // tproccTurns measures every number of users in both arms, and returns the samples by arm and number of users.
 func (b *Bed) tproccTurns(ctx context.Context, o TproccOptions, write, primary string, arms []arm) (users map[string]map[int]*userSample, err error) {
-	each := o.WarmUp + o.Duration + time.Second
-	if o.Transactions > 0 {
-		each = time.Minute
+	for _, n := range o.Users {
+		b.Progress.Plan(time.Duration(b.Blocks*2) * o.runTime(n))
 	}
-	b.Progress.Plan(time.Duration(b.Blocks*2*len(o.Users)) * each)
 	allow, err := tpcc.ForbidAutovacuum(ctx, write)
 	if err != nil {
 		return nil, err
@@ -87,7 +93,7 @@ func (b *Bed) tproccTurns(ctx context.Context, o TproccOptions, write, primary s
 	}
 	for _, n := range o.Users { // the arms of one number of users follow each other: that the tables grow touches both alike
 		err := b.turns(ctx, "tprocc", arms, func(ctx context.Context, block int, a arm) error {
-			b.Progress.Step(each, "tprocc, %s, block %d of %d: %s", usersWord(n), block+1, b.Blocks, a.name)
+			b.Progress.Step(o.runTime(n), "tprocc, %s, block %d of %d: %s", usersWord(n), block+1, b.Blocks, a.name)
 			if err := tpcc.Vacuum(ctx, write); err != nil {
 				return err
 			}
@@ -136,9 +142,13 @@ func (s *userSample) add(r tpcc.Result, counted, client float64, primary string)
 
 // mix runs the mix once, counts the orders that the database itself numbered, and what the client used of its machine.
 func (b *Bed) mix(ctx context.Context, o TproccOptions, write, read string, users int) (r tpcc.Result, counted, client float64, err error) {
+	did := 0.0
 	run := tpcc.RunOptions{
 		DSN: write, ReadDSN: read, Clients: users, Mode: o.Mode, Seed: b.Seed, WarmUp: o.WarmUp, Duration: o.Duration, Dial: b.Dial,
 		Tick: func(i tpcc.Interval) {
+			if did += i.TPS * i.Length.Seconds(); o.Transactions > 0 {
+				b.Progress.Within(did / float64(int64(users)*o.Transactions))
+			}
 			b.Progress.Live("%.0f transactions/s, p99 %v", i.TPS, i.P99.Round(10*time.Microsecond))
 		},
 	}

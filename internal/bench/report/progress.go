@@ -20,6 +20,7 @@ type Progress struct {
 	first   time.Time     // step
 	at      time.Time     // of the step that runs
 	step    time.Duration // planned
+	share   float64       // of the step that runs, done so far; 0: nobody knows
 	idle    time.Duration // between steps: loading, making a lab
 	paused  time.Time     // since when; zero: a step runs
 	label   string
@@ -54,6 +55,7 @@ func (p *Progress) Step(d time.Duration, format string, a ...any) {
 	}
 	p.paused = time.Time{}
 	p.done += p.step
+	p.share = 0
 	p.step, p.at, p.label = d, time.Now(), fmt.Sprintf(format, a...)
 	p.show("")
 	if !p.terminal {
@@ -71,6 +73,38 @@ func (p *Progress) Live(format string, a ...any) {
 	p.show(fmt.Sprintf(format, a...))
 }
 
+// Within tells how much of the step that runs is done, from 0 to 1. Steps of so much work take as long as they take, and the first of them
+// can take hours.
+func (p *Progress) Within(share float64) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.share = min(max(share, 0), 1)
+}
+
+// Loading returns what a load tells how far it is, and says so at every tenth of a load that takes longer than a few seconds, with how long
+// the rest will take. What was there at the first call was made by an earlier load.
+func (p *Progress) Loading(what string) func(done, total int64) {
+	start, from, next := time.Now(), int64(-1), 0.1
+	return func(done, total int64) {
+		if from < 0 {
+			if from = done; 100*done >= total && done < total {
+				next += float64(done) / float64(total)
+				p.Say("%s: going on where an earlier load was interrupted, at %d %%", what, 100*done/total)
+			}
+		}
+		share := float64(done) / float64(max(total, 1))
+		if share < next || done >= total || done <= from || time.Since(start) < 5*time.Second {
+			return
+		}
+		next = share + 0.1
+		left := time.Duration(float64(time.Since(start)) * float64(total-done) / float64(done-from))
+		p.Say("%s: %.0f %%, about %v left", what, 100*share, left.Round(time.Second))
+	}
+}
+
 // Say writes a line that stays, and ends the step that runs.
 func (p *Progress) Say(format string, a ...any) {
 	if p == nil {
@@ -79,7 +113,7 @@ func (p *Progress) Say(format string, a ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.done += p.step
-	p.step = 0
+	p.step, p.share = 0, 0
 	if p.paused.IsZero() {
 		p.paused = time.Now()
 	}
@@ -104,9 +138,13 @@ func (p *Progress) left() string {
 	if rest <= 0 {
 		return ""
 	}
-	if p.done > 0 {
-		rest = time.Duration(float64(rest) * max(0.5, float64(p.at.Sub(p.first)-p.idle)/float64(p.done)))
+	switch did := p.done + time.Duration(p.share*float64(p.step)); {
+	case p.share > 0: // what is planned is so much work
+		rest = time.Duration(float64(p.planned-did) * float64(time.Since(p.first)-p.idle) / float64(did))
+	case p.done > 0:
+		rest = time.Duration(float64(rest)*max(0.5, float64(p.at.Sub(p.first)-p.idle)/float64(p.done))) - time.Since(p.at)
+	default:
+		rest -= time.Since(p.at)
 	}
-	rest -= time.Since(p.at)
 	return fmt.Sprintf("(about %v left)", max(rest, time.Second).Round(time.Second))
 }

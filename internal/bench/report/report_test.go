@@ -5,11 +5,13 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -288,6 +290,38 @@ func TestPrint(t *testing.T) {
 	}
 }
 
+// TestProgressWithin: while the first step runs, what is left follows from how much of it is done.
+func TestProgressWithin(t *testing.T) {
+	p := NewProgress(io.Discard, false)
+	p.Plan(4 * time.Second) // but each step takes an hour
+	p.Step(2*time.Second, "the first")
+	p.first, p.at = p.first.Add(-time.Hour/2), p.at.Add(-time.Hour/2)
+	p.Within(0.5)
+	if left := p.left(); left != "(about 1h30m0s left)" {
+		t.Errorf("half of the first of two hours is over: %s", left)
+	}
+}
+
+// TestLoading: a load that goes on says so, and tells at its tenths how long the rest will take.
+func TestLoading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		tell := NewProgress(&out, false).Loading("loading")
+		for done := range int64(61) {
+			tell(40+done, 100)
+			time.Sleep(time.Second)
+		}
+		for _, want := range []string{"going on where an earlier load was interrupted, at 40 %", "loading: 50 %, about 50s left", "loading: 90 %, about 10s left"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s says not %q", out.String(), want)
+			}
+		}
+		if n := strings.Count(out.String(), "\n"); n != 6 {
+			t.Errorf("%d lines: %s", n, out.String())
+		}
+	})
+}
+
 func TestProgress(t *testing.T) {
 	var out bytes.Buffer
 	p := NewProgress(&out, false)
@@ -300,6 +334,8 @@ func TestProgress(t *testing.T) {
 		t.Error(s)
 	}
 	var none *Progress
+	none.Within(0.5)
+	none.Loading("nothing")(1, 2)
 	none.Plan(1)
 	none.Step(1, "nothing")
 	none.Say("nothing")

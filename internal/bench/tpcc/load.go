@@ -55,7 +55,7 @@ type LoadOptions struct {
 	Warehouses int                     // default 1
 	Seed       uint64                  // the same seed gives byte-identical rows
 	Parallel   int                     // COPY streams; default 2
-	Progress   func(done, total int64) // rows; called a few times a second by one goroutine
+	Progress   func(done, total int64) // rows; called a few times a second by one goroutine, and first with what an earlier load made
 	Resume     bool                    // go on with an earlier Load of the same rows, which may have been interrupted, instead of replacing it
 }
 
@@ -83,6 +83,13 @@ func Load(ctx context.Context, dsn string, o LoadOptions) (rows int64, err error
 	}
 	for _, c := range l.chunks {
 		l.total += int64(c.rows)
+	}
+	if o.Progress != nil {
+		done, err := l.marked(ctx, conn)
+		if err != nil {
+			return 0, err
+		}
+		o.Progress(done, l.total)
 	}
 	stop := l.report(o.Progress)
 	defer stop()
@@ -187,6 +194,20 @@ func (l *loader) earlier(ctx context.Context, conn *pgx.Conn, o LoadOptions) (th
 		return false, false, nil
 	}
 	return err == nil, complete, err
+}
+
+// marked counts the rows that an earlier load made.
+func (l *loader) marked(ctx context.Context, conn *pgx.Conn) (rows int64, err error) {
+	found, err := conn.Query(ctx, "select part from tpcc.coterie_bench_part where part >= 0")
+	if err != nil {
+		return 0, err
+	}
+	var part int
+	_, err = pgx.ForEachRow(found, []any{&part}, func() error {
+		rows += int64(l.chunks[part].rows)
+		return nil
+	})
+	return rows, err
 }
 
 // once runs do in a transaction that also marks the part as done, unless an earlier load did it.
