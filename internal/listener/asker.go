@@ -22,12 +22,13 @@ const askAgain = time.Second
 // maxAnswer bounds the answer to a question about the mark, in bytes: its text grows with the memberships of a role.
 const maxAnswer = 64 << 10
 
-// asker asks the local server for marks, on a session of its loop's own: a question and its answer are two turns of the loop, and no other
-// goroutine wakes. Many may be on their way; the server answers them in order.
+// asker asks the local server for marks, on a session of its own: a question and its answer are two turns of its loop, and no goroutine
+// wakes. Many may be on their way; the server answers them in order. Marks of two sessions may differ where nothing has changed, since each
+// process of PostgreSQL has its own time of the last reload: so there is one asker, that of the first loop, and goroutines ask it, too.
 type asker struct {
 	loop    *loop
 	fd      int // -1: there is no session
-	waiting []*doorstep
+	waiting []question
 	in      []byte // what has come of an answer
 	answer  Mark   // to the first of waiting
 	said    bool   // that answer is there
@@ -39,24 +40,55 @@ type asker struct {
 	after   time.Duration // guarded by mu: CLOCK_BOOTTIME before which none is opened
 }
 
+// question is one that was sent.
+type question struct {
+	at     time.Duration // CLOCK_BOOTTIME
+	answer func(m Mark, ok bool)
+}
+
 func newAsker(l *loop) asker { return asker{loop: l, fd: -1, given: -1} }
 
-// ask asks for the client. It is false if it cannot.
-func (a *asker) ask(st *doorstep) bool {
+// ask asks for the mark of a role in a database; answer is called on the loop. It is false if it cannot, and answer is not called then.
+func (a *asker) ask(user, database string, answer func(m Mark, ok bool)) bool {
 	if a.fd < 0 && !a.begin() {
 		return false
 	}
-	question := markQuestion(st.c.start.user, st.c.start.database)
-	if !a.loop.put(a, a.fd, question) {
-		if n, err := put(a.fd, question); err != nil || n < len(question) {
+	text := markQuestion(user, database)
+	if !a.loop.put(a, a.fd, text) {
+		if n, err := put(a.fd, text); err != nil || n < len(text) {
 			a.lost()
 			return false
 		}
 	}
-	st.asking = boottime.Now()
-	a.waiting = append(a.waiting, st)
+	a.waiting = append(a.waiting, question{boottime.Now(), answer})
 	a.watch()
 	return true
+}
+
+// markOf is ask for goroutines. Where there is no session of the asker's yet the server is asked on another one.
+func (s *Server) markOf(ctx context.Context, user, database string) (Mark, error) {
+	if l := s.front(); l != nil && s.cfg.MarkSession != nil {
+		type reply struct {
+			mark Mark
+			ok   bool
+		}
+		there := make(chan reply, 1)
+		l.post(func() {
+			answer := func(m Mark, ok bool) { there <- reply{m, ok} }
+			if !l.asker.ask(user, database, answer) {
+				answer(Mark{}, false)
+			}
+		})
+		select {
+		case r := <-there:
+			if r.ok {
+				return r.mark, nil
+			}
+		case <-ctx.Done():
+			return Mark{}, context.Cause(ctx)
+		}
+	}
+	return s.cfg.Mark(ctx, user, database)
 }
 
 // markQuestion executes the statement.
@@ -150,10 +182,10 @@ func (a *asker) take(typ byte, body []byte) bool {
 		if len(a.waiting) == 0 {
 			return false
 		}
-		st, m, said := a.waiting[0], a.answer, a.said
+		q, m, said := a.waiting[0], a.answer, a.said
 		a.waiting = slices.Delete(a.waiting, 0, 1)
 		a.answer, a.said = Mark{}, false
-		st.guarded(func() { st.marked(m, said) })()
+		q.answer(m, said)
 	case '2', 'E', 'N', 'S', 'A':
 	default:
 		return false
@@ -188,11 +220,11 @@ func (a *asker) watch() {
 	}
 	a.watches = true
 	patience := a.loop.srv.warm.answer
-	left := max(time.Millisecond, a.waiting[0].asking+patience-boottime.Now())
+	left := max(time.Millisecond, a.waiting[0].at+patience-boottime.Now())
 	time.AfterFunc(left, func() {
 		a.loop.post(func() {
 			a.watches = false
-			if len(a.waiting) > 0 && boottime.Now() >= a.waiting[0].asking+patience {
+			if len(a.waiting) > 0 && boottime.Now() >= a.waiting[0].at+patience {
 				a.lost()
 				return
 			}
@@ -215,8 +247,8 @@ func (a *asker) lost() {
 	_ = unix.Close(a.fd)
 	list := a.waiting
 	a.fd, a.waiting, a.in, a.answer, a.said = -1, nil, nil, Mark{}, false
-	for _, st := range list {
-		st.guarded(func() { st.marked(Mark{}, false) })()
+	for _, q := range list {
+		q.answer(Mark{}, false)
 	}
 }
 

@@ -39,7 +39,7 @@ type door struct {
 // open has a loop take in the clients of the port. It is false where a goroutine has to: there is no loop, or no client could get a
 // session of it without waiting.
 func (d *door) open(s *Server, p port) bool {
-	l := s.quietest()
+	l := s.front()
 	listener, ok := p.Listener.(*net.TCPListener)
 	if l == nil || !ok || s.cfg.MarkSession == nil {
 		return false

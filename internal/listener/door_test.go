@@ -56,10 +56,13 @@ func TestLoopsGiveSessions(t *testing.T) {
 func TestLoopsHearOfChanges(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.role("door", "login")
-	for _, change := range []string{"alter role door set work_mem = '5MB'", "alter role door valid until 'infinity'", "alter database postgres set geqo = off"} {
+	for _, change := range []string{"alter role door set work_mem = '5MB'", "alter role door valid until 'infinity'", "alter database postgres set geqo = off", "select pg_reload_conf()"} {
 		g.byLoops()
 		before := g.srv.Stats().Doorstep
 		g.servers["a"].sql(t, change)
+		if strings.HasPrefix(change, "select") {
+			continue // it is for the next round that loops give sessions again
+		}
 		g.visit("user=door", nil)
 		if now := g.srv.Stats().Doorstep; now != before {
 			t.Errorf("%s: a loop gave a session of before", change)

@@ -21,16 +21,15 @@ import (
 // a login may need. Until the session is the client's nothing is taken from its socket and nothing is said, so going in is always possible,
 // and no refusal is spoken from here.
 type doorstep struct {
-	c      *client
-	loop   *loop
-	conn   *bareConn
-	size   int           // of the first packet
-	wants  *backend      // what a backend would have to be, but for the mark
-	muted  bool          // the session begins with warnings hidden
-	route  route         // where the session goes
-	late   *time.Timer   // ends the wait for the first packet
-	gone   bool          // the client has its session, or is inside
-	asking time.Duration // CLOCK_BOOTTIME at which the server was asked; see asker
+	c     *client
+	loop  *loop
+	conn  *bareConn
+	size  int         // of the first packet
+	wants *backend    // what a backend would have to be, but for the mark
+	muted bool        // the session begins with warnings hidden
+	route route       // where the session goes
+	late  *time.Timer // ends the wait for the first packet
+	gone  bool        // the client has its session, or is inside
 }
 
 // welcome takes a client in.
@@ -121,7 +120,7 @@ func (st *doorstep) look() {
 		return
 	}
 	start, bad := parseStartup(packet)
-	if bad != nil || !st.simple(start) || !st.loop.asker.ask(st) {
+	if bad != nil || !st.simple(start) || !st.loop.asker.ask(start.user, start.database, st.marked) {
 		st.inside()
 	}
 }
@@ -176,11 +175,13 @@ func (st *doorstep) simple(start *startup) bool {
 // asksAround says that matching a rule asks somebody: the server for memberships, or the kernel for this machine's addresses.
 func asksAround(r Rule) bool { return r.SameHost || r.SameNet || askMembers([]Rule{r}) }
 
-// marked goes on with the server's word on the mark. It is false where there is none.
+// marked goes on with the server's word on the mark; ok is false where there is none.
 func (st *doorstep) marked(m Mark, ok bool) {
-	if !ok || m.Single || !st.enter(m) {
-		st.inside()
-	}
+	st.guarded(func() {
+		if !ok || m.Single || !st.enter(m) {
+			st.inside()
+		}
+	})()
 }
 
 // enter gives the client its session. It is false if there is none to be had so.

@@ -37,9 +37,9 @@ type loop struct {
 	buf     []byte
 	sides   []watcher              // by file descriptor
 	steps   map[*doorstep]struct{} // clients that have said nothing yet
-	asker   asker
-	spare   [][]byte // buffers for what a peer did not take yet
-	ring    *ring    // nil: each write is a system call of its own
+	asker   asker                  // of the first loop
+	spare   [][]byte               // buffers for what a peer did not take yet
+	ring    *ring                  // nil: each write is a system call of its own
 	writes  []written
 	short   []byte  // what is in writes
 	gone    []*pump // to be closed when no event of this batch can mean them any more
@@ -136,6 +136,14 @@ func (l *loop) gather() {
 // Loops is how many event loops there are unless told otherwise. A loop keeps a place on a processor (GOMAXPROCS) while it is busy:
 // a program with other things to do adds as many.
 func Loops() int { return max(1, runtime.NumCPU()/4) }
+
+// front returns the first loop, which takes clients in and asks for marks; nil if there is none.
+func (s *Server) front() *loop {
+	if list := s.loops.Load(); list != nil && len(*list) > 0 {
+		return (*list)[0]
+	}
+	return nil
+}
 
 // quietest returns the loop that carries least; nil if there is none.
 func (s *Server) quietest() *loop {

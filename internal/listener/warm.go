@@ -101,7 +101,7 @@ func (c *client) lease(ctx context.Context, r route) *backend {
 	b := c.wanting(r)
 	ctx, cancel := context.WithTimeout(ctx, w.answer)
 	defer cancel()
-	m, err := c.srv.cfg.Mark(ctx, c.start.user, c.start.database)
+	m, err := c.srv.markOf(ctx, c.start.user, c.start.database)
 	if err != nil {
 		c.log.Debug("no warm backend: the server does not say what it would have to be", "user", c.start.user, "error", err)
 		return nil
