@@ -53,7 +53,7 @@ const step = 100 * time.Millisecond
 func (b *Bed) Failover(ctx context.Context, o FailoverOptions) (report.Experiment, error) {
 	e := report.Experiment{
 		Name: "failover", Title: "The outage", Question: "How long is an outage?",
-		Conditions: []string{fmt.Sprintf("%d writers, each a row every %v", o.Clients, o.Every), fmt.Sprintf("%d runs of each action", o.Runs)},
+		Conditions: []string{fmt.Sprintf("%d writers, each a row every %v", o.Clients, o.Every), runsWord(o.Runs)+" of each action"},
 	}
 	if b.Group == nil || b.Faults == nil {
 		return e, errors.New("it breaks nodes: it needs a lab (no target)")
@@ -277,4 +277,11 @@ func (t told) draw(e *report.Experiment, action Action, beside *Workload) {
 	}
 	slices.SortFunc(t.perClient, func(a, b report.Bar) int { return len(a.Name)*100 + strings.Compare(a.Name, b.Name) - len(b.Name)*100 })
 	e.Bars = append(e.Bars, report.Bars{Title: "Outage of each client: " + strings.ToLower(said[action]), Each: "client", Unit: "ms", Bars: t.perClient})
+}
+
+func runsWord(n int) string {
+	if n == 1 {
+		return "one run"
+	}
+	return fmt.Sprintf("%d runs", n)
 }
