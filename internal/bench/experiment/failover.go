@@ -53,7 +53,7 @@ const step = 100 * time.Millisecond
 func (b *Bed) Failover(ctx context.Context, o FailoverOptions) (report.Experiment, error) {
 	e := report.Experiment{
 		Name: "failover", Title: "The outage", Question: "How long is an outage?",
-		Conditions: []string{fmt.Sprintf("%d writers, each a row every %v", o.Clients, o.Every), runsWord(o.Runs)+" of each action"},
+		Conditions: []string{fmt.Sprintf("%d writers, each a row every %v", o.Clients, o.Every), runsWord(o.Runs) + " of each action"},
 	}
 	if b.Group == nil || b.Faults == nil {
 		return e, errors.New("it breaks nodes: it needs a lab (no target)")
