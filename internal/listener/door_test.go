@@ -6,11 +6,14 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // byLoops has visits come until event loops give sessions by themselves: the first of a kind they cannot.
@@ -166,6 +169,79 @@ func TestDoorstepTakesNothing(t *testing.T) {
 				got = append(got, b[:n]...)
 			}
 		})
+	}
+}
+
+// answering is a server that says the same of every role, and before that does what it is told to.
+func answering(t *testing.T, before func()) func(context.Context) (net.Conn, error) {
+	t.Helper()
+	pair := socketPair(t)
+	if err := unix.SetNonblock(pair[1], false); err != nil {
+		t.Fatal(err)
+	}
+	row := []byte{0, 3, 0, 0, 0, 1, 'm', 0, 0, 0, 1, 'f', 0, 0, 0, 1, 'f'}
+	answer := appendMessage(appendMessage(appendMessage(nil, 'D', row), 'C', []byte("SELECT 1\x00")), 'Z', []byte("I"))
+	go func() { // ends with the sockets
+		for b := make([]byte, 4096); ; {
+			if n, err := unix.Read(pair[1], b); n <= 0 || err != nil {
+				return
+			}
+			before()
+			_, _ = unix.Write(pair[1], answer)
+		}
+	}()
+	return func(context.Context) (net.Conn, error) {
+		f := os.NewFile(uintptr(mustDup(t, pair[0])), "marks")
+		defer func() { _ = f.Close() }()
+		return net.FileConn(f)
+	}
+}
+
+// A planned failover that begins while a loop asks for a mark finds no session given after it: the client waits as others do.
+func TestDoorstepHeld(t *testing.T) {
+	var hold atomic.Bool
+	var g *group
+	marks := answering(t, func() {
+		if hold.Swap(false) {
+			g.srv.HoldNew(true)
+		}
+	})
+	g = warmGroup(t, reusing(), func(c *Config) { c.MarkSession = marks })
+	g.role("door", "login")
+	g.byLoops()
+	before := g.srv.Stats().Doorstep
+	hold.Store(true)
+	opened := make(chan error, 1)
+	go func() {
+		conn, err := g.dial(g.rw, "user=door")
+		if err == nil {
+			_ = conn.Close(context.Background())
+		}
+		opened <- err
+	}()
+	waitFor(t, "the login waits", func() bool { return g.srv.Stats().Waiting == 1 })
+	g.srv.HoldNew(false)
+	if err := <-opened; err != nil {
+		t.Error(err)
+	}
+	if now := g.srv.Stats().Doorstep; now != before {
+		t.Error("a loop gave a session while none was to be given")
+	}
+}
+
+// Readers who go inside keep the turn that they took: two replicas get as many of them.
+func TestDoorstepTakesOneTurn(t *testing.T) {
+	g := newGroup(t, func(c *Config) { c.Rules = trustAll })
+	for range 20 {
+		conn, err := g.dial(g.ro, "user=postgres")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close(context.Background())
+	}
+	routed := g.srv.Stats().Routed
+	if b, c := routed[RoutedKey{"b", ag.ReadOnly}], routed[RoutedKey{"c", ag.ReadOnly}]; b != 10 || c != 10 {
+		t.Errorf("%d readers on b and %d on c", b, c)
 	}
 }
 

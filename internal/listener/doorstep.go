@@ -120,6 +120,7 @@ func (st *doorstep) look() {
 		return
 	}
 	start, bad := parseStartup(packet)
+	st.c.heard() // what is waited for now is not the client
 	if bad != nil || !st.simple(start) || !st.loop.asker.ask(start.user, start.database, st.marked) {
 		st.inside()
 	}
@@ -163,7 +164,9 @@ func (st *doorstep) simple(start *startup) bool {
 	if !ok {
 		return false
 	}
-	st.route, c.picked = r, &r
+	if st.route = r; c.intent == ag.ReadOnly { // a writer asks again inside: it may have to wait by then
+		c.picked = &r
+	}
 	if !r.Local {
 		return false
 	}

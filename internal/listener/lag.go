@@ -133,9 +133,13 @@ func (s *Server) within(ctx context.Context, id ag.ReplicaID, d time.Duration) b
 
 // pick returns where the session goes now, passing over copies that are further behind than the client allows.
 func (c *client) pick(ctx context.Context) (r route, next <-chan struct{}, ok bool) {
-	if p := c.picked; p != nil { // a moment ago: whoever took a turn keeps it
+	if p := c.picked; p != nil { // a moment ago: whoever took a turn keeps it, unless the routes are others
 		c.picked = nil
-		return *p, p.changed, true
+		select {
+		case <-p.changed:
+		default:
+			return *p, p.changed, true
+		}
 	}
 	var passed []ag.ReplicaID
 	for {
