@@ -240,13 +240,17 @@ func (s *server) waitFor(what string, f func(context.Context) error) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 60*time.Second)
 	defer cancel()
+	var last error
 	for {
 		err := f(ctx)
 		if err == nil {
 			return
 		}
+		if last == nil || ctx.Err() == nil { // that its time was over says nothing
+			last = err
+		}
 		if sleep(ctx, 20*time.Millisecond) != nil {
-			s.t.Fatalf("waited too long for %s: %v", what, err)
+			s.t.Fatalf("waited too long for %s: %v", what, last)
 		}
 	}
 }
