@@ -237,20 +237,26 @@ func testIdleWalsenders(t *testing.T, p, s *server) {
 	}
 }
 
-// wantSameEnd compares what lies behind replay with what reading everything from the last checkpoint finds.
-func wantSameEnd(t *testing.T, s *server) ag.Position {
+// wantSameEnd compares what lies behind replay with what reading everything from the last checkpoint finds, while nothing comes.
+func wantSameEnd(t *testing.T, s *server) (all ag.Position) {
 	t.Helper()
-	said, err := s.runningEnd(t.Context())
-	if err != nil || said.received == 0 {
-		t.Fatalf("%+v, %v", said, err)
-	}
-	all, err := s.endOnDisk(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, ok, err := s.endBehindReplay(t.Context(), said); err != nil || !ok || got != all {
-		t.Errorf("behind replay WAL ends at %s, %v, %v; all of it at %s; %+v", got, ok, err, all, said)
-	}
+	s.waitFor("both to find one end of WAL", func(ctx context.Context) error {
+		said, err := s.runningEnd(ctx)
+		if err != nil || said.received == 0 {
+			return fmt.Errorf("%+v, %w", said, err)
+		}
+		if all, err = s.endOnDisk(ctx); err != nil {
+			return err
+		}
+		got, ok, err := s.endBehindReplay(ctx, said)
+		if after, again := s.runningEnd(ctx); again != nil || after.received != said.received || all.LSN > said.received {
+			return fmt.Errorf("more was received, %w", again)
+		}
+		if err != nil || !ok || got != all {
+			t.Errorf("behind replay WAL ends at %s, %v, %v; all of it at %s; %+v", got, ok, err, all, said)
+		}
+		return nil
+	})
 	return all
 }
 
