@@ -38,8 +38,9 @@ func TestARestoredCopyIsAnotherCopy(t *testing.T) {
 		if s := l.Node("c").State(); s.Seeds != was.Seeds {
 			t.Errorf("a beginning of the history was copied anew: %+v", s)
 		}
-		if m, _ := l.Record.Snapshot().Record.State.InV("c"); m.Copy == was.Copy {
-			t.Error("the record counts the copy that is no more")
-		}
+		l.wait("the record no longer counts the copy that is no more", time.Minute, func() bool {
+			m, _ := l.Record.Snapshot().Record.State.InV("c")
+			return m.Copy != was.Copy
+		})
 	})
 }
