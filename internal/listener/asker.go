@@ -107,8 +107,12 @@ func (a *asker) begin() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.fd, a.given = a.given, -1; a.fd >= 0 {
-		a.loop.watch(a.fd, a, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
-		return true
+		err := a.loop.watch(a.fd, a, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
+		if err != nil {
+			a.loop.srv.log.Warn("watch the session for questions about marks", "error", err)
+			a.lost()
+		}
+		return err == nil
 	}
 	if s := a.loop.srv; !a.opening && boottime.Now() >= a.after && s.life.Err() == nil {
 		a.opening = true

@@ -34,6 +34,7 @@ type door struct {
 	at    *loop
 	fd    int
 	local netip.AddrPort // of the port
+	over  bool           // fd is closed
 }
 
 // open has a loop take in the clients of the port. It is false where a goroutine has to: there is no loop, or no client could get a
@@ -63,7 +64,7 @@ func (d *door) open(s *Server, p port) bool {
 	if a, ok := p.Addr().(*net.TCPAddr); ok {
 		d.local = a.AddrPort()
 	}
-	l.post(func() { l.watch(d.fd, d, unix.EPOLL_CTL_ADD, unix.EPOLLIN) })
+	l.post(func() { d.listen(unix.EPOLL_CTL_ADD) })
 	return true
 }
 
@@ -88,6 +89,7 @@ func (d *door) close() {
 		return
 	}
 	l.post(func() {
+		d.over = true
 		l.forget(d.fd)
 		_ = unix.Close(d.fd)
 		close(d.gone)
@@ -120,15 +122,23 @@ func (d *door) ready(uint32) {
 // pause takes nobody in for a moment: out of descriptors, most likely.
 func (d *door) pause(err error) {
 	d.srv.log.Warn("accept a client", "error", err)
-	l := d.at
-	l.watch(d.fd, d, unix.EPOLL_CTL_MOD, 0)
-	time.AfterFunc(doorPause, func() {
-		l.post(func() {
-			if l.sides[d.fd] == watcher(d) {
-				l.watch(d.fd, d, unix.EPOLL_CTL_MOD, unix.EPOLLIN)
-			}
-		})
-	})
+	_ = d.at.watch(d.fd, d, unix.EPOLL_CTL_MOD, 0) // where that fails it is tried, and said, again
+	d.later(unix.EPOLL_CTL_MOD)
+}
+
+// listen has the loop take clients in from now on, or in a moment.
+func (d *door) listen(how int) {
+	if d.over {
+		return
+	}
+	if err := d.at.watch(d.fd, d, how, unix.EPOLLIN); err != nil {
+		d.srv.log.Warn("accept clients", "error", err)
+		d.later(how)
+	}
+}
+
+func (d *door) later(how int) {
+	time.AfterFunc(doorPause, func() { d.at.post(func() { d.listen(how) }) })
 }
 
 // localOf is the address of this machine to which a client has connected.

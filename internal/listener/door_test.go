@@ -287,3 +287,21 @@ func TestMarkAnswer(t *testing.T) {
 		}
 	}
 }
+
+// A port that could take nobody in, for want of descriptors, does so again after a moment.
+func TestDoorOpensAgain(t *testing.T) {
+	g := newGroup(t, func(c *Config) { c.Rules = trustAll })
+	g.visit("user=postgres", nil) // it is open
+	if wantedPath() == PathGoroutines {
+		t.Skip("there are no loops")
+	}
+	paused := make(chan struct{})
+	g.srv.front().post(func() {
+		defer close(paused)
+		for _, p := range g.srv.ports {
+			p.door.pause(unix.EMFILE)
+		}
+	})
+	<-paused
+	g.visit("user=postgres", nil)
+}

@@ -46,11 +46,9 @@ func (d *door) welcome(fd int, from netip.AddrPort) {
 	}
 	c.waits()
 	st.late = time.AfterFunc(s.cfg.Limits.PreAuthTime, func() { l.post(st.guarded(st.inside)) })
-	if s.life.Err() != nil {
+	if s.life.Err() != nil || l.watch(fd, st, unix.EPOLL_CTL_ADD, unix.EPOLLIN|unix.EPOLLONESHOT) != nil {
 		st.inside()
-		return
 	}
-	l.watch(fd, st, unix.EPOLL_CTL_ADD, unix.EPOLLIN|unix.EPOLLONESHOT)
 }
 
 // guarded is f for the loop: a panic ends this client and no other, and one that is gone does nothing.

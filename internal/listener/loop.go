@@ -247,12 +247,10 @@ func (l *loop) know(fd int, w watcher) {
 	l.sides[fd] = w
 }
 
-// watch has the kernel tell w of these events; how is an operation of epoll_ctl.
-func (l *loop) watch(fd int, w watcher, how int, events uint32) {
+// watch has the kernel tell w of these events; how is an operation of epoll_ctl. It fails where the kernel has no room for one file more.
+func (l *loop) watch(fd int, w watcher, how int, events uint32) error {
 	l.know(fd, w)
-	if err := unix.EpollCtl(l.epoll, how, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}); err != nil {
-		panic(err) // out of memory
-	}
+	return unix.EpollCtl(l.epoll, how, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
 // forget has the kernel tell nothing of a file any more.
