@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"errors"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -11,15 +13,16 @@ import (
 // Sessions that wait for a lock are an illness only when they are all there can be, and none of them can go on.
 func TestEverySessionIsBlocked(t *testing.T) {
 	p := newPrimary(t, false)
-	p.Config().Extra["max_connections"] = "8"
+	p.kill(syscall.SIGINT) // it is up already, with more places
+	p.Config().Extra["max_connections"] = "16"
 	p.start(true)
 	ctx := t.Context()
 	open := func() *pgx.Conn {
+		t.Helper()
 		c, err := p.connect(ctx, func(c *pgx.ConnConfig) { c.RuntimeParams["application_name"] = "app" })
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = c.Close(context.Background()) })
 		return c
 	}
 	well := func(what string) {
@@ -29,19 +32,23 @@ func TestEverySessionIsBlocked(t *testing.T) {
 		}
 	}
 	holder := open()
+	t.Cleanup(func() { _ = holder.Close(context.Background()) })
 	if _, err := holder.Exec(ctx, "CREATE TABLE public.hot (n int); INSERT INTO public.hot VALUES (0)"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := holder.Exec(ctx, "BEGIN; UPDATE public.hot SET n = 1"); err != nil {
 		t.Fatal(err)
 	}
-	waits := make(chan error, 8)
+	var waiters sync.WaitGroup // each closes its own session: a connection has one user at a time
+	t.Cleanup(waiters.Wait)
 	wait := func() {
 		c := open()
-		go func() {
-			_, err := c.Exec(ctx, "UPDATE public.hot SET n = n + 1")
-			waits <- err
-		}()
+		waiters.Go(func() {
+			defer func() { _ = c.Close(context.Background()) }()
+			if _, err := c.Exec(ctx, "UPDATE public.hot SET n = n + 1"); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		})
 	}
 	wait()
 	wait()
@@ -75,8 +82,6 @@ func TestEverySessionIsBlocked(t *testing.T) {
 	if _, err := holder.Exec(ctx, "ROLLBACK"); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-waits; err != nil {
-		t.Error(err)
-	}
+	waiters.Wait()
 	well("the lock is gone")
 }

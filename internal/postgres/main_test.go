@@ -163,6 +163,9 @@ func lastLines(s string, n int) string {
 // start runs the server as the keeper does: as a secondary, or, for a primary, without standby.signal.
 func (s *server) start(primary bool) {
 	s.t.Helper()
+	if s.cmd != nil {
+		s.t.Fatal("the server is up already")
+	}
 	if err := s.PrepareStart(s.t.Context()); err != nil {
 		s.t.Fatal(err)
 	}
