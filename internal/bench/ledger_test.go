@@ -229,7 +229,7 @@ func TestTimeIsUp(t *testing.T) {
 	}
 }
 
-// TestServerSaysNo: an ERROR is a failure, a FATAL is a doubt.
+// TestServerSaysNo: an ERROR is a failure, a FATAL that does not speak of a rollback is a doubt.
 func TestServerSaysNo(t *testing.T) {
 	s, l := lend(t)
 	exec(t, s, `alter table coterie_ledger.entry add constraint no check (seq <> 2) not valid`)

@@ -37,18 +37,23 @@ func (o Outcome) String() string {
 // Classify says what err means for a statement that is a transaction of its own, and the SQLSTATE, or for an error that did
 // not come from a server a word in its place (timeout, reset, eof, refused, not-sent, client).
 //
-// Only an ERROR proves a rollback. FATAL does not: a backend that is told to end while its commit waits for a synchronous
-// secondary has already committed locally. Nor do class 08 and 40003, which say in so many words that the fate is not known.
+// An ERROR proves a rollback, and so does class 40 at any severity, whose name is "transaction rollback": a listener that gives a
+// session up says 40001 only of what was not committed. Other FATALs do not: a backend that is told to end while its commit
+// waits for a synchronous secondary has already committed locally. Nor do class 08 and 40003, which say in so many words that the
+// fate is not known. (PostgreSQL manual, Appendix A, Error Codes.)
 func Classify(err error) (Outcome, string) {
 	if err == nil {
 		return OK, "00000"
 	}
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
-		if severity(pg) != "ERROR" || strings.HasPrefix(pg.Code, "08") || pg.Code == "40003" {
+		if strings.HasPrefix(pg.Code, "08") || pg.Code == "40003" {
 			return Unknown, pg.Code
 		}
-		return Fail, pg.Code
+		if severity(pg) == "ERROR" || strings.HasPrefix(pg.Code, "40") {
+			return Fail, pg.Code
+		}
+		return Unknown, pg.Code
 	}
 	if pgconn.SafeToRetry(err) {
 		return Fail, "not-sent"

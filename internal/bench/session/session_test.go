@@ -33,6 +33,8 @@ func TestClassify(t *testing.T) {
 		{pg("ERROR", "25006"), Fail, "25006"},
 		{pg("ERROR", "40003"), Unknown, "40003"},
 		{pg("ERROR", "08007"), Unknown, "08007"},
+		{pg("FATAL", "40001"), Fail, "40001"},
+		{pg("FATAL", "40003"), Unknown, "40003"},
 		{pg("FATAL", "57P01"), Unknown, "57P01"},
 		{pg("PANIC", "XX000"), Unknown, "XX000"},
 		{&pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: "ERROR", Code: "23505"}, Fail, "23505"},
