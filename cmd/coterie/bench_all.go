@@ -50,7 +50,7 @@ func allStages(quick, published bool) []stageOf {
 	if published {
 		mix = experiment.TproccOptions{Users: experiment.PublishedThreads, Warehouses: publishedWarehouses, Transactions: publishedTransactions, WarmUp: mix.WarmUp}
 		limitsOfMix.bytes = loaded(mix.Warehouses * 110 << 20)
-		routing.Iterations, routing.Duration, routing.Rows, commit.Cells = 1000, 0, experiment.PublishedRows, experiment.PublishedCells
+		routing.Iterations, routing.Duration, routing.Rows, commit.Cells = 1000, 0, publishedRoutingRows, experiment.PublishedCells
 		limits.memory, limits.bytes = publishedMemory, loaded(routing.Rows*workload.RowBytes)
 	}
 	if quick {
