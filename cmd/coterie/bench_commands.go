@@ -25,7 +25,7 @@ const (
 )
 
 // publishedMemory is what a node may use under the published conditions, which say that memory was capped and not to what: less than a million
-// customers need, so that they are read from the disk. The rows that routing asks for are half as long, so there are three times as many.
+// customers need, so that they are read from the disk. The rows that routing asks for are shorter: there are three times as many.
 const (
 	publishedMemory      = 384 << 20
 	publishedRoutingRows = 3 * experiment.PublishedRows
