@@ -73,7 +73,7 @@ func TestLogin(t *testing.T) {
 func TestIdentityAndParameters(t *testing.T) {
 	g := newGroup(t, nil)
 	g.role("alice", "login password 'secret'")
-	conn := g.mustDial(g.rw, "user=alice password=secret application_name=app options='-c my.tenant=4\\\\ 2 -c coterie.client_addr=spoofed'")
+	conn := g.mustDial(g.rw, "user=alice password=secret application_name=app options='-c my.tenant=4\\\\ 2 -c coterie.client_addr=spoofed -c coterie.replica=spoofed'")
 	if got := value[string](t, conn, "select current_setting('coterie.client_addr')"); got != conn.PgConn().Conn().LocalAddr().String() {
 		t.Errorf("client_addr %s", got)
 	}

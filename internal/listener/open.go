@@ -288,7 +288,7 @@ func (x *session) takes(b *backend, g greeting) {
 // greet is the greeting of the session's backend. What a warm one said before passes the gate now.
 func (c *client) greet(x *session, warm *backend, addr string) (g greeting, err error) {
 	if warm == nil {
-		return startSession(x.backend, x.in, c.packet(addr), x.replica)
+		return startSession(x.backend, x.in, c.packet(addr, x.replica), x.replica)
 	}
 	if x.gate != nil {
 		err = x.gate.pass()
@@ -305,8 +305,8 @@ type greeting struct {
 
 func (g greeting) pid() uint32 { return binary.BigEndian.Uint32(g.key[:]) }
 
-// packet is the startup packet of the client's session; addr is the client as the server is told.
-func (c *client) packet(addr string) []byte {
+// packet is the startup packet of the client's session on that replica; addr is the client as the server is told.
+func (c *client) packet(addr string, id ag.ReplicaID) []byte {
 	tls := ""
 	if c.tlsState != nil {
 		tls = tlsName(c.tlsState.Version)
@@ -317,7 +317,7 @@ func (c *client) packet(addr string) []byte {
 	}
 	return start.packet(
 		setting{"coterie.client_addr", addr}, setting{"coterie.tls", tls}, setting{"coterie.intent", string(c.intent)},
-		setting{"coterie.reads", string(cmp.Or(c.start.reads, readsLease))})
+		setting{"coterie.reads", string(cmp.Or(c.start.reads, readsLease))}, setting{"coterie.replica", string(id)})
 }
 
 // startSession sends a startup packet to the server of that replica and reads up to ReadyForQuery.

@@ -24,7 +24,11 @@ func TestIntentCarriers(t *testing.T) {
 			t.Fatalf("%s: %v", rest, err)
 		}
 		defer func() { _ = conn.Close(context.Background()) }()
-		return value[string](t, conn, "show cluster_name")
+		name := value[string](t, conn, "show cluster_name")
+		if said := value[string](t, conn, "select current_setting('coterie.replica')"); said != name {
+			t.Errorf("%s: on %s, the session is told %q", rest, name, said)
+		}
+		return name
 	}
 	for _, c := range []struct {
 		rest     string

@@ -120,7 +120,7 @@ func (c *client) wanting(r route) *backend {
 	generation := w.generation
 	w.mu.Unlock()
 	hello := BackendHello{User: c.start.user, Database: c.start.database, ClientAddr: c.warmAddress(), Intent: c.intent, Epoch: r.epoch}
-	return &backend{kind: kind{packet: string(c.packet(hello.ClientAddr)), epoch: r.epoch}, replica: r.ID, hello: hello, generation: generation}
+	return &backend{kind: kind{packet: string(c.packet(hello.ClientAddr, r.ID)), epoch: r.epoch}, replica: r.ID, hello: hello, generation: generation}
 }
 
 // say completes it.
