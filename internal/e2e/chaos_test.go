@@ -49,6 +49,9 @@ func (c *chaos) say(t *testing.T, format string, args ...any) {
 	fmt.Fprintf(&c.told, format+"\n", args...)
 }
 
+// builtOf is the state that is tested: by the end of a long test the tree may be another one.
+var builtOf, _ = exec.Command("git", "describe", "--always", "--dirty").Output()
+
 // record keeps what a run has shown in the file that the environment names, if it names one and nothing failed.
 func record(t *testing.T, command, variable, told string) {
 	t.Helper()
@@ -56,8 +59,7 @@ func record(t *testing.T, command, variable, told string) {
 	if path == "" || t.Failed() {
 		return
 	}
-	commit, _ := exec.Command("git", "describe", "--always", "--dirty").Output()
-	head := fmt.Sprintf("%s on %s, commit %s%d processors, PostgreSQL %s\n\n", command, time.Now().UTC().Format(time.DateOnly), commit, runtime.NumCPU(), server(t).Version)
+	head := fmt.Sprintf("%s on %s, commit %s%d processors, PostgreSQL %s\n\n", command, time.Now().UTC().Format(time.DateOnly), builtOf, runtime.NumCPU(), server(t).Version)
 	if err := os.WriteFile(path, []byte(head+told), 0o644); err != nil {
 		t.Error(err)
 	}
