@@ -100,7 +100,7 @@ func (m *admin) seedOp(ctx context.Context, method string, id ag.ReplicaID, body
 	}
 	if d != nil {
 		if req, ok := body.(api.SeedRequest); ok {
-			return d.ask(req)
+			return d.ask(ctx, req)
 		}
 		return d.stop()
 	}
@@ -141,12 +141,12 @@ func (m *admin) askDesk(ctx context.Context, r ag.Replica, method string, body, 
 
 // serveDesk offers this node's desk to the others.
 func (n *node) serveDesk() {
-	handle := func(method string, f func(body json.RawMessage) (any, error)) {
-		n.handle(method, func(_ context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
+	handle := func(method string, f func(ctx context.Context, body json.RawMessage) (any, error)) {
+		n.handle(method, func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
 			if n.desk == nil {
 				return nil, errors.New("this node holds no data")
 			}
-			out, err := f(body)
+			out, err := f(ctx, body)
 			var known *api.Error
 			if errors.As(err, &known) {
 				return nil, &endpoint.RemoteError{Code: errorCode + strings.ToUpper(known.Kind), Message: known.Message}
@@ -154,15 +154,15 @@ func (n *node) serveDesk() {
 			return out, err
 		})
 	}
-	handle("seed", func(body json.RawMessage) (any, error) {
+	handle("seed", func(ctx context.Context, body json.RawMessage) (any, error) {
 		var req api.SeedRequest
 		if err := json.Unmarshal(body, &req); err != nil {
 			return nil, err
 		}
-		return n.desk.ask(req)
+		return n.desk.ask(ctx, req)
 	})
-	handle("seed-cancel", func(json.RawMessage) (any, error) { return n.desk.stop() })
-	handle("seedings", func(json.RawMessage) (any, error) { return n.desk.operations(), nil })
+	handle("seed-cancel", func(context.Context, json.RawMessage) (any, error) { return n.desk.stop() })
+	handle("seedings", func(context.Context, json.RawMessage) (any, error) { return n.desk.operations(), nil })
 }
 
 // seedings are the copies among operations as the views show them.

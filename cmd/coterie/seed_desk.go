@@ -118,9 +118,32 @@ func (d *desk) Withheld(e ag.Epoch) string {
 	return ""
 }
 
+// firstViewPatience bounds how long a question waits for an agent's first turn. It is well below seedCall, so that who asks from another
+// node gets the answer and not its own deadline.
+const firstViewPatience = 5 * time.Second
+
+// firstView returns a node's view. An agent that has just begun has none before its first turn, for which it waits: who has just been told
+// that the node is up would be refused without a reason that is theirs. It returns nil when patience or ctx ends.
+func firstView(ctx context.Context, view func() *ag.View) *ag.View {
+	ctx, cancel := context.WithTimeout(ctx, firstViewPatience)
+	defer cancel()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for {
+		if v := view(); v != nil {
+			return v
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
 // ask takes an operator's wish for a copy, or a verification of the one that is there.
-func (d *desk) ask(req api.SeedRequest) (seeding.Operation, error) {
-	v := d.n.agent.View()
+func (d *desk) ask(ctx context.Context, req api.SeedRequest) (seeding.Operation, error) {
+	v := firstView(ctx, d.n.agent.View)
 	if v == nil {
 		return seeding.Operation{}, api.Unhealthy(fmt.Sprintf("%s has just begun and does not know the group yet; ask again", d.n.self))
 	}

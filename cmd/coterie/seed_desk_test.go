@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -157,4 +158,32 @@ func TestCopyOfWhoHasJustDied(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %s", name, ops, err, c.want)
 		}
 	}
+}
+
+// TestFirstViewIsWaitedFor: a question that comes before the agent's first turn waits for it, but neither for ever nor for somebody who has gone.
+func TestFirstViewIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		after := func(d time.Duration) func() *ag.View {
+			began = time.Now()
+			return func() *ag.View {
+				if time.Since(began) < d {
+					return nil
+				}
+				return new(ag.View)
+			}
+		}
+		for first, want := range map[time.Duration]time.Duration{0: 0, time.Second: time.Second, time.Hour: firstViewPatience} {
+			v := firstView(t.Context(), after(first))
+			if took := time.Since(began); (v != nil) != (first < firstViewPatience) || took != want {
+				t.Errorf("the first turn ends after %v: a view %v after %v", first, v != nil, took)
+			}
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		if v := firstView(gone, after(time.Hour)); v != nil || time.Since(began) != 0 {
+			t.Error("it waits for who has gone")
+		}
+	})
 }
