@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/testport"
 )
 
 var shared *bench
@@ -91,7 +93,7 @@ func TestRefusals(t *testing.T) {
 			data := filepath.Join(dir, "data")
 			c.prepare(t, data)
 			before := tree(t, dir)
-			args := append([]string{"init", "--node", filepath.Join(dir, "node"), "--adopt", data, "--yes", "--read-write", fmt.Sprintf("127.0.0.1:%d", freePort(t))}, ports(t)...)
+			args := append([]string{"init", "--node", filepath.Join(dir, "node"), "--adopt", data, "--yes", "--read-write", testport.Address(t)}, ports(t)...)
 			out, code := b.run(false, append(args, c.flags...)...)
 			for _, want := range c.want {
 				if code != 4 || !strings.Contains(out, want) {
@@ -312,10 +314,9 @@ func checkJoin(t *testing.T, b *bench, dir string) {
 	if err := errors.Join(os.Mkdir(joiner, 0o700), os.Chown(joiner, b.uid, b.gid)); err != nil {
 		t.Fatal(err)
 	}
-	at := func() string { return fmt.Sprintf("127.0.0.1:%d", freePort(t)) }
-	readOnly := at()
+	readOnly := testport.Address(t)
 	stop := b.agent(t, false, filepath.Join(joiner, "out"), "join", token, "--node", filepath.Join(joiner, "node"), "--name", "n2", "--superuser", "dba",
-		"--endpoint", at(), "--read-write", at(), "--read-only", readOnly, "--http", at())
+		"--endpoint", testport.Address(t), "--read-write", testport.Address(t), "--read-only", readOnly, "--http", testport.Address(t))
 	defer stop()
 	var got string
 	err := errors.New("not tried")

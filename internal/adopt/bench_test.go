@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/testport"
 )
 
 // bench is a place where clusters can be adopted: a program that every user may run, and a cluster to copy.
@@ -184,7 +183,7 @@ func (b *bench) cluster(t *testing.T, debian bool) (dir string) {
 	b.write(t, filepath.Join(etc, "start.conf"), "# Automatic startup configuration\n\nauto\n")
 	b.write(t, filepath.Join(etc, "conf.d", "shop.conf"), "maintenance_work_mem = 77MB\n")
 	b.write(t, filepath.Join(etc, "postgresql.conf"), fmt.Sprintf("data_directory = '%s'\nhba_file = '%s/pg_hba.conf'\nident_file = '%s/pg_ident.conf'\n"+
-		"external_pid_file = '%s/pid'\nunix_socket_directories = '%s'\nport = %d\ninclude_dir = 'conf.d'\nsynchronous_standby_names = 'elsewhere'\n", data, etc, etc, dir, dir, freePort(t)))
+		"external_pid_file = '%s/pid'\nunix_socket_directories = '%s'\nport = %d\ninclude_dir = 'conf.d'\nsynchronous_standby_names = 'elsewhere'\n", data, etc, etc, dir, dir, testport.One(t)))
 	return dir
 }
 
@@ -231,26 +230,10 @@ func tree(t *testing.T, dir string) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// freePort finds a port below those that the kernel gives to outgoing connections, which could have it when a node opens it.
-func freePort(t *testing.T) int {
-	t.Helper()
-	const first, many = 7000, 2900
-	for range many {
-		port := first + rand.IntN(many)
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			_ = l.Close()
-			return port
-		}
-	}
-	t.Fatal("no free ports")
-	return 0
-}
-
 // ports are the flags that put everything on free loopback ports; the clients' port is the cluster's own.
 func ports(t *testing.T) []string {
 	t.Helper()
-	at := func() string { return fmt.Sprintf("127.0.0.1:%d", freePort(t)) }
-	return []string{"--endpoint", at(), "--read-only", at(), "--http", at(), "--name", "n1"}
+	return []string{"--endpoint", testport.Address(t), "--read-only", testport.Address(t), "--http", testport.Address(t), "--name", "n1"}
 }
 
 // agent runs a command that ends with the agent in the foreground.

@@ -3,8 +3,6 @@ package docs
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/faultfs"
+	"github.com/coteriedb/coterie/internal/testport"
 )
 
 // conditions are what the page says must be seen, as shell conditions. P is the node that was broken.
@@ -177,7 +176,7 @@ func newReader(t *testing.T) *reader {
 	}
 	lab := filepath.Join(dir, "lab")
 	wrapper := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in\n\"lab up\"*netns*) ;;\n\"lab up\"*) shift 2; exec %[1]s lab up --dir %[2]s --port %[3]d \"$@\" ;;\nesac\n"+
-		"case $1 in lab) verb=$2; shift 2; exec %[1]s lab \"$verb\" --dir %[2]s \"$@\" ;; esac\nexec %[1]s \"$@\"\n", bin, lab, freePorts(t))
+		"case $1 in lab) verb=$2; shift 2; exec %[1]s lab \"$verb\" --dir %[2]s \"$@\" ;; esac\nexec %[1]s \"$@\"\n", bin, lab, testport.Range(t, 50))
 	path := filepath.Join(dir, "path")
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		t.Fatal(err)
@@ -252,27 +251,5 @@ func (r *reader) awaitAcknowledged(than int) int {
 		}
 	}
 	r.t.Fatalf("no row was acknowledged to the client after the first %d", than)
-	return 0
-}
-
-// freePorts finds a first port of a lab whose ports are free now.
-func freePorts(t *testing.T) int {
-	t.Helper()
-	for range 100 {
-		port := 20000 + 10*rand.IntN(1000)
-		free := true
-		for i := range 30 {
-			l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+i)))
-			if err != nil {
-				free = false
-				break
-			}
-			_ = l.Close()
-		}
-		if free {
-			return port
-		}
-	}
-	t.Fatal("no free ports for a lab")
 	return 0
 }

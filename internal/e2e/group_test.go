@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab"
 	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/testport"
 )
 
 // patience is how long a state may take that takes seconds on an idle machine, and minutes where forty processes want its two processors.
@@ -192,27 +192,10 @@ func (g *group) down(t *testing.T) {
 	}
 }
 
-// freePorts finds a range of ports for a lab. It lies below those that the system gives to outgoing connections, one of which
-// could take a listener's place while its node is down. Where it begins to look differs by process: another run of these tests on
-// the machine finds the same ports free at the same moment.
+// freePorts finds a range of ports for a lab.
 func freePorts(t *testing.T) int {
 	t.Helper()
-	const first, step, ranges = 17432, 200, 72
-	for i := range ranges {
-		port := first + step*((os.Getpid()+i)%ranges)
-		free := true
-		for n := 0; n < 60 && free; n++ {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+n))
-			if free = err == nil; free {
-				_ = l.Close()
-			}
-		}
-		if free {
-			return port
-		}
-	}
-	t.Fatal("no free ports")
-	return 0
+	return testport.Range(t, 60)
 }
 
 // write starts the writer: two clients through the listeners of all nodes.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -22,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/api"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/testport"
 )
 
 var programDir string // of the program, once it was built
@@ -61,20 +61,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// freePort finds a first port for a lab of four nodes, below those that the kernel gives to outgoing connections: one of them could
-// have taken it when the node opens it.
+// freePort finds a first port for a lab of four nodes.
 func freePort(t *testing.T) int {
 	t.Helper()
-	const first, step, ranges = 10000, 100, 70
-	begin := rand.IntN(ranges)
-	for i := range ranges {
-		port := first + step*((begin+i)%ranges)
-		if (&Lab{d: description{Replicas: 4, Port: port}}).portsFree() == nil {
-			return port
-		}
-	}
-	t.Fatal("no free ports")
-	return 0
+	return testport.Range(t, 50)
 }
 
 // newDir names a directory for a lab, which is not there yet.

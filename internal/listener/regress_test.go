@@ -24,6 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/bench/pgtest"
 	"github.com/coteriedb/coterie/internal/boottime"
 	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/testport"
 )
 
 // suite is one of PostgreSQL's own: its directory in the sources, the program that runs it, and its schedule.
@@ -91,7 +92,7 @@ var (
 // run runs the suite against a server of its own.
 func (s suite) run(t *testing.T, source, arm string) results {
 	t.Helper()
-	port := freePort(t)
+	port := testport.One(t)
 	server, err := pgtest.NewWith(pgtest.Options{Port: port, Trust: true, Settings: []string{
 		"listen_addresses=127.0.0.1", "port=" + strconv.Itoa(port), "max_prepared_transactions=10", "wal_level=logical",
 	}})
@@ -244,14 +245,4 @@ func diffOf(diffs, name string) string {
 		}
 	}
 	return "failed:\n" + strings.Join(lines, "\n")
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
 }
