@@ -18,6 +18,7 @@ type bareConn struct {
 	conn net.Conn // guarded by mu; not nil once Go watches it: fd is -1 then
 
 	local, remote net.Addr // of a client; nil: a Unix socket without a name
+	farewell      []byte   // what a client hears if Go cannot watch its socket; nil: nothing
 }
 
 // take gives the descriptor away, for good. It is false if Go watches the socket.
@@ -41,9 +42,13 @@ func (b *bareConn) watched() (net.Conn, error) {
 	}
 	f := os.NewFile(uintptr(b.fd), "backend")
 	conn, err := net.FileConn(f) // has a descriptor of its own
-	if b.fd = -1; err == nil {
+	if err == nil {
 		b.conn = conn
+	} else if b.farewell != nil {
+		consume(b.fd, loopBuffer) // what is unread when a socket is closed resets it, and the client would lose this
+		_, _ = put(b.fd, b.farewell)
 	}
+	b.fd = -1
 	_ = f.Close()
 	return conn, err
 }

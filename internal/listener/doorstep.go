@@ -32,10 +32,13 @@ type doorstep struct {
 	gone  bool        // the client has its session, or is inside
 }
 
+// outOfFiles is what a client hears where a session would take more descriptors than there are.
+var outOfFiles = (&pgError{code: stateTooMany, message: "the listener has no file descriptor left for one more session", hint: "Raise the agent's limit of open files (LimitNOFILE of its unit)."}).encode()
+
 // welcome takes a client in.
 func (d *door) welcome(fd int, from netip.AddrPort) {
 	s, l := d.srv, d.at
-	conn := &bareConn{fd: fd, remote: net.TCPAddrFromAddrPort(from), local: net.TCPAddrFromAddrPort(d.localOf(fd))}
+	conn := &bareConn{fd: fd, remote: net.TCPAddrFromAddrPort(from), local: net.TCPAddrFromAddrPort(d.localOf(fd)), farewell: outOfFiles}
 	c := s.newClient(conn, d.readOnly)
 	st := &doorstep{c: c, loop: l, conn: conn}
 	c.step = st
@@ -96,6 +99,7 @@ func (st *doorstep) inside() {
 		conn, err := st.conn.watched()
 		if err != nil {
 			s.log.Warn("take in a client", "error", err)
+			s.counts.reject("descriptors")
 			c.release()
 			_ = st.conn.Close()
 			return
