@@ -45,7 +45,7 @@ test: setup ## the quick proof, at most 15 minutes on 2 cores
 
 .PHONY: test-long
 test-long: setup ## what is longer, about 35 minutes; the result goes to docs/results/test-long.txt
-	@COTERIE_LONG=1 go run ./scripts/gotest -record docs/results/test-long.txt -timeout 60m ./internal/e2e ./... $(ARGS)
+	@COTERIE_LONG=1 go run ./scripts/gotest -record docs/results/test-long.txt -timeout 60m -count=1 ./internal/e2e ./... $(ARGS)
 
 .PHONY: test-majors
 test-majors: setup ## the end-to-end tests on every PostgreSQL from 14 to 18 that is installed or can be fetched (OFFLINE=1: installed only)
