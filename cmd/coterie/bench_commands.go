@@ -15,6 +15,7 @@ import (
 	benchreport "github.com/coteriedb/coterie/internal/bench/report"
 	"github.com/coteriedb/coterie/internal/bench/tpcc"
 	"github.com/coteriedb/coterie/internal/bench/workload"
+	"github.com/coteriedb/coterie/internal/ddl"
 	"github.com/coteriedb/coterie/internal/linkem"
 )
 
@@ -67,7 +68,7 @@ in turn. Each node of the lab may use half a processor: without such a limit the
 			default:
 				return usage("--format %s: choose binary, text or copy", format)
 			}
-			if err := f.sizes(c, "rows", "iterations", "duration", "rate"); err != nil {
+			if err := errors.Join(atLeastOne(c, "rows"), f.sizes(c, "rows", "iterations", "duration", "rate")); err != nil {
 				return err
 			}
 			n := need{cpu: 0.5}
@@ -133,7 +134,7 @@ afterwards. It is derived from TPC-C and is not TPC-C.` + targetHelp,
 			default:
 				return usage("--mode %s: choose functions, sql or pipeline", mode)
 			}
-			if err := f.sizes(c, "transactions", "duration", "key-and-think"); err != nil {
+			if err := errors.Join(atLeastOne(c, "warehouses"), f.sizes(c, "transactions", "duration", "key-and-think")); err != nil {
 				return err
 			}
 			if f.preset == presetPublished {
@@ -176,7 +177,7 @@ func benchRead() *cobra.Command {
 		Long: `Reads all rows of TPC-C's table customer by one client, from the primary and from a secondary; with --client-at, from that node and from the others. As root, a
 lab's table that is larger than a quarter of shared_buffers is read cold, with the servers' files dropped from the page cache, and then warm.` + targetHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := f.sizes(c, "rows"); err != nil {
+			if err := errors.Join(atLeastOne(c, "rows"), f.sizes(c, "rows")); err != nil {
 				return err
 			}
 			var n need
@@ -228,10 +229,7 @@ func benchCommit() *cobra.Command {
 the link. Beside it stands the physical floor, measured in the same run: the round trip to the nearest secondary and its disk. As root the
 lab's links are of 1 Gbit/s and 0.5 ms. With --target-a and --target-b the first is the asynchronous arm.` + targetHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if total < 1 {
-				return usage("--rows %d: choose 1 or more", total)
-			}
-			if err := f.sizes(c, "rows"); err != nil {
+			if err := errors.Join(atLeastOne(c, "rows"), f.sizes(c, "rows"), checkCompression(compression)); err != nil {
 				return err
 			}
 			o := experiment.CommitOptions{Cells: matrixCells(total), Compression: compression}
@@ -259,6 +257,43 @@ lab's links are of 1 Gbit/s and 0.5 ms. With --target-a and --target-b the first
 	c.Flags().StringSliceVar(&cells, "cells", nil, "shapes, inserts x rows of each, such as 1x1000000,100x10000 (default: those of --rows); the last is the one whose commits are set beside the floor")
 	c.Flags().StringSliceVar(&compression, "compression", []string{"OFF", "ZSTD"}, "LOG_COMPRESSION of the secondaries, each in turn")
 	return c
+}
+
+// checkCompression refuses, before anything is made, what a group would refuse as LOG_COMPRESSION.
+func checkCompression(list []string) error {
+	for i, kind := range list {
+		list[i] = strings.ToUpper(kind)
+		if kind == "" { // as it is
+			continue
+		}
+		_, err := ddl.Parse("ALTER AVAILABILITY GROUP [bench] MODIFY REPLICA ON N'n1' WITH (LOG_COMPRESSION = " + kind + ")")
+		if err != nil || strings.ContainsAny(kind, " ,()'[]-/") {
+			return usage("--compression %s: choose AUTO, OFF, LZ4 or ZSTD, or ZSTD with a level, as ZSTD:3", kind)
+		}
+	}
+	return nil
+}
+
+// atLeastOne refuses sizes of nothing.
+func atLeastOne(c *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		if n, err := c.Flags().GetInt(name); err != nil {
+			return err
+		} else if n < 1 {
+			return usage("--%s %d: choose 1 or more", name, n)
+		}
+	}
+	return nil
+}
+
+// checkOnly refuses a part of an experiment that there is not: measuring nothing would look like success.
+func checkOnly(only, parts []string) error {
+	for _, p := range only {
+		if !slices.Contains(parts, p) {
+			return usage("--only %s: choose among %s", p, strings.Join(parts, ", "))
+		}
+	}
+	return nil
 }
 
 // parseCells reads shapes such as 10x100000.

@@ -19,6 +19,9 @@ import (
 	"github.com/coteriedb/coterie/internal/linkem"
 )
 
+// endpointParts are what can be asked for alone.
+var endpointParts = []string{"wan-good", "wan-bad", "random", "commits", "loaded", "bulk", "beside", "change", "idle", "lan", "zstd"}
+
 type endpointOptions struct {
 	seed   uint64
 	rounds int
@@ -38,6 +41,9 @@ other; then commits one by one, commits under load, bulk, and, without namespace
 is no --preset. It needs root.`,
 		Args: args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := errors.Join(atLeastOne(c, "rounds"), checkOnly(o.only, endpointParts)); err != nil {
+				return err
+			}
 			b := &endpointBench{o: o, progress: c.ErrOrStderr()}
 			s := b.run(c.Context())
 			return handOver(c, s, out, asJSON, func(w io.Writer) error {
@@ -53,7 +59,7 @@ is no --preset. It needs root.`,
 	withoutPreset(c, "the published workload is always of its published size, and of the rest nobody published conditions")
 	c.Flags().Uint64Var(&o.seed, "seed", 1, "of the links' randomness")
 	c.Flags().IntVar(&o.rounds, "rounds", 3, "how often each arm runs, in turn")
-	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to measure: wan-good, wan-bad, random, commits, loaded, bulk, beside, change, idle, lan, zstd (default all)")
+	c.Flags().StringSliceVar(&o.only, "only", nil, "parts to measure: "+strings.Join(endpointParts, ", ")+" (default all)")
 	c.Flags().IntVar(&o.port, "port", 28100, "first of four ports on this host, for the part lan")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the samples instead of the figures")
 	c.Flags().StringVar(&out, "out", "bench-endpoint.json", "file for the samples")

@@ -50,6 +50,27 @@ func TestMatrixCells(t *testing.T) {
 	}
 }
 
+func TestCheckCompression(t *testing.T) {
+	list := []string{"off", "ZSTD:3", "auto", ""}
+	if err := checkCompression(list); err != nil || strings.Join(list, " ") != "OFF ZSTD:3 AUTO " {
+		t.Errorf("%q, %v", list, err)
+	}
+	for _, wrong := range []string{"FOO", "ZSTD:99", "ZSTD), (", "OFF, TRANSPORT = TCP", "'ZSTD'"} {
+		if err := checkCompression([]string{wrong}); err == nil {
+			t.Errorf("%q is taken", wrong)
+		}
+	}
+}
+
+func TestPartsAreThere(t *testing.T) {
+	if err := checkOnly([]string{"lan", "zstd"}, endpointParts); err != nil {
+		t.Error(err)
+	}
+	if err := checkOnly([]string{"lan", "wan"}, endpointParts); err == nil || !strings.Contains(err.Error(), "--only wan: choose among wan-good, wan-bad") {
+		t.Errorf("an unknown part: %v", err)
+	}
+}
+
 func TestParseCells(t *testing.T) {
 	got, err := parseCells([]string{"1x1000000", "100x10"})
 	if err != nil || len(got) != 2 || got[0].Rows != 1_000_000 || got[1].Inserts != 100 || largest(got) != 1_000_000 {

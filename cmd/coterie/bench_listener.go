@@ -42,10 +42,8 @@ on the primary. Then it measures connecting, and the memory of idle sessions ove
 there is no --preset.`,
 		Args: args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			for _, p := range o.only {
-				if !slices.Contains(listenerParts, p) {
-					return usage("--only %s: the parts are %s", p, strings.Join(listenerParts, ", "))
-				}
+			if err := checkOnly(o.only, listenerParts); err != nil {
+				return err
 			}
 			if o.rounds < 1 || o.seconds < 1 {
 				return usage("--rounds and --seconds are at least 1")

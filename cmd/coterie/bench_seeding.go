@@ -54,6 +54,9 @@ of 32 GB, which --preset published takes, too; a smaller one is a scaled run and
 		Example: "  coterie bench seeding --size 256 --rounds 3",
 		Args:    args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := atLeastOne(c, "rounds", "size"); err != nil {
+				return err
+			}
 			f := experimentFlags{preset: preset, blocks: o.rounds}
 			if err := errors.Join(f.check(), f.sizes(c, "size")); err != nil {
 				return err
@@ -171,12 +174,7 @@ func (o seedingOptions) check() error {
 	for _, p := range seedingParts {
 		names = append(names, p.name)
 	}
-	for _, n := range o.only {
-		if !slices.Contains(names, n) {
-			return fmt.Errorf("--only %s: choose of %s", n, strings.Join(names, ", "))
-		}
-	}
-	return nil
+	return checkOnly(o.only, names)
 }
 
 // seedingNeeds is what a database of so many MB, its WAL and one copy take, in bytes: a tenth more than two of them, and 2 GiB.

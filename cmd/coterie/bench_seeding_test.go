@@ -59,7 +59,7 @@ func TestFiguresNobodyAskedFor(t *testing.T) {
 			t.Errorf("%s was not run: %q, want %q", name, got[name], want)
 		}
 	}
-	if _, _, err := measureSeeding(t.Context(), seedingOptions{only: []string{"mends"}}, nil); err == nil || !strings.Contains(err.Error(), "choose of metro, wan, mend") {
+	if _, _, err := measureSeeding(t.Context(), seedingOptions{only: []string{"mends"}}, nil); err == nil || !strings.Contains(err.Error(), "choose among metro, wan, mend") {
 		t.Errorf("an unknown part: %v", err)
 	}
 }

@@ -27,7 +27,7 @@ func benchTunnel() *cobra.Command {
 		Long: `Inserts rows with one long column, a commit per 250, on a primary with synchronous secondaries behind a narrow link, with LOG_COMPRESSION OFF and
 AUTO, with constant rows, with text and with random ones in turns. The links of the lab are of 20 Mbit/s and 20 ms unless --link says otherwise, which needs root.` + targetHelp,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
-			if err := f.sizes(c, "rows", "bytes", "commit-every"); err != nil {
+			if err := errors.Join(atLeastOne(c, "rows", "bytes", "commit-every"), f.sizes(c, "rows", "bytes", "commit-every")); err != nil {
 				return err
 			}
 			n := need{network: true, links: "lan"} // the lab is made on a fast one
