@@ -32,13 +32,13 @@ type doorstep struct {
 	gone  bool        // the client has its session, or is inside
 }
 
-// outOfFiles is what a client hears where a session would take more descriptors than there are.
-var outOfFiles = (&pgError{code: stateTooMany, message: "the listener has no file descriptor left for one more session", hint: "Raise the agent's limit of open files (LimitNOFILE of its unit)."}).encode()
+// farewell is what a client hears that cannot go inside.
+var farewell = outOfFiles().encode()
 
 // welcome takes a client in.
 func (d *door) welcome(fd int, from netip.AddrPort) {
 	s, l := d.srv, d.at
-	conn := &bareConn{fd: fd, remote: net.TCPAddrFromAddrPort(from), local: net.TCPAddrFromAddrPort(d.localOf(fd)), farewell: outOfFiles}
+	conn := &bareConn{fd: fd, remote: net.TCPAddrFromAddrPort(from), local: net.TCPAddrFromAddrPort(d.localOf(fd)), farewell: farewell}
 	c := s.newClient(conn, d.readOnly)
 	st := &doorstep{c: c, loop: l, conn: conn}
 	c.step = st

@@ -33,6 +33,13 @@ func fatal(reason, code, format string, args ...any) *pgError {
 	return &pgError{reason: reason, code: code, message: fmt.Sprintf(format, args...)}
 }
 
+// outOfFiles is what a client hears where its session would take more descriptors than there are.
+func outOfFiles() *pgError {
+	e := fatal("descriptors", stateTooMany, "the listener has no file descriptor left for one more session")
+	e.hint = "Raise the agent's limit of open files (LimitNOFILE of its unit)."
+	return e
+}
+
 // encode returns the error as an ErrorResponse.
 func (e *pgError) encode() []byte {
 	b := appendCString(nil, "SFATAL")

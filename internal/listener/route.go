@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -107,6 +108,9 @@ func (s *Server) addWaiting(n int) {
 // retry pauses after a try on r that failed for a reason that may pass: until the routes are others than those that named r, which they may
 // be already, or for a while.
 func (c *client) retry(ctx context.Context, p *patience, r route, err error) error {
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return outOfFiles() // clients that wait, each with the descriptor that another one needs, could all wait in vain
+	}
 	p.last = err
 	c.log.Debug("session not opened yet", "user", c.start.user, "intent", c.intent, "error", err)
 	began := time.Now()
