@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -128,10 +129,13 @@ func needCommand(c *cobra.Command) {
 	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 }
 
-// oneArg accepts exactly one argument and calls a wrong number a usage error.
+// args accepts exactly n arguments, which what names, and calls a wrong number a usage error.
 func args(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, a []string) error {
-		if len(a) != n {
+		switch {
+		case len(a) > n:
+			return usage("%s needs %s, and does not know what to do with %q; see %s --help", c.CommandPath(), what, strings.Join(a[n:], " "), c.CommandPath())
+		case len(a) < n:
 			return usage("%s needs %s; see %s --help", c.CommandPath(), what, c.CommandPath())
 		}
 		return nil

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// A wrong number of arguments is told apart: what is missing, or what nobody asked for.
+func TestArgs(t *testing.T) {
+	c := &cobra.Command{Use: "kill NODE"}
+	for _, x := range []struct {
+		given []string
+		says  string // empty: accepted
+	}{
+		{nil, "kill needs the node's name; see kill --help"},
+		{[]string{"n1"}, ""},
+		{[]string{"n1", "postgres"}, `kill needs the node's name, and does not know what to do with "postgres"; see kill --help`},
+		{[]string{"n1", "n2", "n3"}, `"n2 n3"`},
+	} {
+		err := args(1, "the node's name")(c, x.given)
+		if (err == nil) != (x.says == "") {
+			t.Fatalf("%q: %v", x.given, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), x.says) {
+			t.Errorf("%q: %v, want %s", x.given, err, x.says)
+		}
+	}
+}
