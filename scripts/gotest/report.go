@@ -140,21 +140,24 @@ func (r *report) dump(o *running) {
 	}
 }
 
-// reason is what a test said when it skipped itself, without go test's own lines and the place in the source.
+// reason is what a test said when it skipped itself: the last that it said in its own name, without the place in the source. What it or its
+// cleanups logged stands beside it without a place, as go test's own lines do.
 func reason(o *running) string {
 	if o == nil {
 		return "no reason given"
 	}
 	var said []string
+	more := false // lines of what was said before may follow, further to the right
 	for _, l := range o.output {
-		l = strings.TrimSpace(l)
-		if l == "" || strings.HasPrefix(l, "=== ") || strings.HasPrefix(l, "--- ") {
-			continue
+		place, rest, ok := strings.Cut(strings.TrimSpace(l), ": ")
+		switch {
+		case ok && strings.Contains(place, ".go:"):
+			said, more = []string{rest}, true
+		case more && strings.HasPrefix(l, "        "):
+			said = append(said, strings.TrimSpace(l))
+		default:
+			more = false
 		}
-		if place, rest, ok := strings.Cut(l, ": "); ok && strings.Contains(place, ".go:") {
-			l = rest
-		}
-		said = append(said, l)
 	}
 	if len(said) == 0 {
 		return "no reason given"

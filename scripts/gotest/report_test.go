@@ -46,10 +46,11 @@ func TestRun(t *testing.T) {
 			map[string]string{
 				"a": "func TestA(t *testing.T) { t.Skip(\"no server: install one\") }",
 				"b": "func TestB(t *testing.T) { t.Run(\"sub\", func(t *testing.T) { t.Skip(\"no server: install one\") }) }",
+				"c": "func TestC(t *testing.T) { t.Log(\"trying\"); t.Output().Write([]byte(\"a log\\n\")); t.Skip(\"no server:\\ninstall one\") }",
 			},
 			0,
-			[]string{"2 skipped", "skipped: no server: install one\nskipped:   example.org/m/a TestA\nskipped:   example.org/m/b TestB/sub\n"},
-			nil,
+			[]string{"3 skipped", "skipped: no server: install one\nskipped:   example.org/m/a TestA\nskipped:   example.org/m/b TestB/sub\nskipped:   example.org/m/c TestC\n"},
+			[]string{"a log"},
 		},
 		"fails": {
 			map[string]string{"a": "func TestA(t *testing.T) { t.Log(\"before\"); t.Error(\"wrong\") }\nfunc TestB(t *testing.T) {}"},
