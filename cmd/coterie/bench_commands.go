@@ -259,7 +259,7 @@ lab's links are of 1 Gbit/s and 0.5 ms. With --target-a and --target-b the first
 	return c
 }
 
-// checkCompression refuses, before anything is made, what a group would refuse as LOG_COMPRESSION.
+// checkCompression writes the list in capitals and refuses, before anything is made, what a group would refuse as LOG_COMPRESSION.
 func checkCompression(list []string) error {
 	for i, kind := range list {
 		list[i] = strings.ToUpper(kind)
