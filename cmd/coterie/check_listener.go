@@ -16,7 +16,7 @@ func findListener(ctx context.Context, cl *api.Client, lookup func(context.Conte
 	if err != nil {
 		return nil, err
 	}
-	held, err := rowsOf(ctx, cl, "SELECT ip_address FROM sys.availability_group_listener_ip_addresses")
+	held, err := rowsOf(ctx, cl, "SELECT ip_address, state_desc FROM sys.availability_group_listener_ip_addresses")
 	if err != nil {
 		return nil, err
 	}
@@ -24,7 +24,11 @@ func findListener(ctx context.Context, cl *api.Client, lookup func(context.Conte
 	if err != nil {
 		return nil, err
 	}
-	out := judgePlaces(problems)
+	why, err := rowsOf(ctx, cl, "SELECT problem FROM coterie.addresses WHERE state = 'OFFLINE' AND problem <> ''")
+	if err != nil {
+		return nil, err
+	}
+	out := append(judgePlaces(problems), judgeOffline(held, column(why))...)
 	for _, r := range names {
 		out = append(out, judgeListenerName(ctx, fmt.Sprint(r[0]), column(held), lookup)...)
 	}
@@ -48,6 +52,24 @@ func judgePlaces(rows [][]any) (out []check.Finding) {
 		})
 	}
 	return out
+}
+
+// judgeOffline finds a listener of whose addresses, given as rows of address and state, none is up on any node, though no node failed. That
+// some are not is as it should be where subnets differ.
+func judgeOffline(held [][]any, why []string) []check.Finding {
+	for _, r := range held {
+		if r[1] != "OFFLINE" {
+			return nil // judgePlaces has told what failed
+		}
+	}
+	if len(held) == 0 || len(why) == 0 { // without a reason there is no primary to put them up
+		return nil
+	}
+	return []check.Finding{{
+		Level: check.Problem, What: "no address of the listener is up: " + strings.Join(why, "; "),
+		Why: "clients that know no other address do not reach the group",
+		Run: "give the listener an address in a subnet of the primary: MODIFY LISTENER … (ADD IP …)",
+	}}
 }
 
 // judgeListenerName looks the name up: it should lead to the listener's addresses, all of them and no others.

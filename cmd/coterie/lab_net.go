@@ -217,16 +217,6 @@ func labUndertaker() *cobra.Command {
 	}
 }
 
-// between accepts some number of arguments, and calls another a usage error.
-func between(least, most int, what string) cobra.PositionalArgs {
-	return func(c *cobra.Command, a []string) error {
-		if len(a) < least || len(a) > most {
-			return usage("%s needs %s; see %s --help", c.CommandPath(), what, c.CommandPath())
-		}
-		return nil
-	}
-}
-
 // printLinks prints what is in force on links that were changed.
 func printLinks(c *cobra.Command, now []linkem.Stats, asJSON bool, err error) error {
 	if err != nil {

@@ -19,17 +19,20 @@ func brackets(s string) string { return "[" + strings.ReplaceAll(s, "]", "]]") +
 
 func literal(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// alter returns the command that runs one clause of ALTER AVAILABILITY GROUP, which make writes from the arguments.
+// alter returns the command that runs one clause of ALTER AVAILABILITY GROUP, which make writes from the arguments: n of them at least, and no
+// more than use names, unless its last word goes on (…).
 func alter(use, short, example string, n int, make func([]string) (string, error)) *cobra.Command {
 	var asJSON, noWait bool
+	_, what, some := strings.Cut(use, " ")
+	most := len(strings.Fields(what))
+	switch {
+	case !some:
+		what = "no arguments"
+	case strings.HasSuffix(what, "…"):
+		most = -1
+	}
 	c := &cobra.Command{
-		Use: use, Short: short, Example: example,
-		Args: func(c *cobra.Command, a []string) error {
-			if len(a) < n {
-				return usage("%s needs %s; see %s --help", c.CommandPath(), strings.TrimPrefix(use, c.Name()+" "), c.CommandPath())
-			}
-			return nil
-		},
+		Use: use, Short: short, Example: example, Args: between(n, most, what),
 		RunE: func(c *cobra.Command, a []string) error {
 			clause, err := make(a)
 			if err != nil {
@@ -68,7 +71,7 @@ func runText(c *cobra.Command, cl *api.Client, text string, asJSON bool) error {
 	return printer{c: c, json: asJSON}.print(r)
 }
 
-// show returns a command that prints a query's answer.
+// show returns a command that prints the answers of a query, or of several.
 func show(short, query string) *cobra.Command {
 	var asJSON, asScript bool
 	c := &cobra.Command{
@@ -81,7 +84,7 @@ func show(short, query string) *cobra.Command {
 			if asScript {
 				query = "SCRIPT"
 			}
-			return runText(c, cl, query, asJSON)
+			return printer{c: c, json: asJSON}.run(c.Context(), cl, query)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -173,26 +176,6 @@ func replicaCommand() *cobra.Command {
 		}),
 		alter("remove NAME", "End a replica's part in the group; its node keeps its vote and its copy", "  coterie replica remove n3", 1, func(a []string) (string, error) {
 			return "REMOVE REPLICA ON " + literal(a[0]), nil
-		}),
-	)
-	return c
-}
-
-func listenerCommand() *cobra.Command {
-	c := &cobra.Command{Use: "listener", GroupID: "group", Short: "Show and change the group's named client address"}
-	c.AddCommand(
-		show("Show the listener and every node's ports", "SELECT node_name, type_desc, ip_address, port, state_desc FROM sys.dm_tcp_listener_states"),
-		alter("set NAME PORT", "Change the listener's port", "  coterie listener set orders 1433", 2, func(a []string) (string, error) {
-			return "MODIFY LISTENER " + literal(a[0]) + " (PORT = " + a[1] + ")", nil
-		}),
-		alter("add NAME [PORT]", "Add the named listener", "  coterie listener add orders 1433", 1, func(a []string) (string, error) {
-			if len(a) > 1 {
-				return "ADD LISTENER " + literal(a[0]) + " (PORT = " + a[1] + ")", nil
-			}
-			return "ADD LISTENER " + literal(a[0]) + " ()", nil
-		}),
-		alter("remove NAME", "Remove the named listener; the nodes' ports stay", "  coterie listener remove orders", 1, func(a []string) (string, error) {
-			return "REMOVE LISTENER " + literal(a[0]), nil
 		}),
 	)
 	return c

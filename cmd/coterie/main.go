@@ -130,12 +130,15 @@ func needCommand(c *cobra.Command) {
 }
 
 // args accepts exactly n arguments, which what names, and calls a wrong number a usage error.
-func args(n int, what string) cobra.PositionalArgs {
+func args(n int, what string) cobra.PositionalArgs { return between(n, n, what) }
+
+// between accepts from least to most arguments, any number from least where most is negative.
+func between(least, most int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, a []string) error {
 		switch {
-		case len(a) > n:
-			return usage("%s needs %s, and does not know what to do with %q; see %s --help", c.CommandPath(), what, strings.Join(a[n:], " "), c.CommandPath())
-		case len(a) < n:
+		case most >= 0 && len(a) > most:
+			return usage("%s needs %s, and does not know what to do with %q; see %s --help", c.CommandPath(), what, strings.Join(a[most:], " "), c.CommandPath())
+		case len(a) < least:
 			return usage("%s needs %s; see %s --help", c.CommandPath(), what, c.CommandPath())
 		}
 		return nil

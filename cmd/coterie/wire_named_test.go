@@ -65,3 +65,24 @@ func TestJudgeListenerName(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+func TestJudgeOffline(t *testing.T) {
+	off, on, failed := []any{"10.0.0.9", "OFFLINE"}, []any{"10.0.1.9", "ONLINE"}, []any{"10.0.2.9", "FAILED"}
+	why := []string{"no device of this node is in 10.0.0.0/24"}
+	for _, c := range []struct {
+		name  string
+		held  [][]any
+		why   []string
+		found int
+	}{
+		{"none is up", [][]any{off, off}, why, 1},
+		{"one is", [][]any{off, on}, why, 0},
+		{"a failure is told elsewhere", [][]any{off, failed}, why, 0},
+		{"a listener without addresses", nil, nil, 0},
+		{"no primary", [][]any{off}, nil, 0},
+	} {
+		if got := judgeOffline(c.held, c.why); len(got) != c.found {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+}

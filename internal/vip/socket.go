@@ -43,7 +43,7 @@ func networkOrder(v uint16) uint16 { return v<<8 | v>>8 } // on the little-endia
 // openWire opens a packet socket in the network of the calling thread. It needs CAP_NET_RAW.
 func openWire(index int, own net.HardwareAddr) (*wire, error) {
 	if len(own) != 6 {
-		return nil, errors.New("the device is no Ethernet: nobody can be told of an address on it")
+		return nil, errors.New("the device is no Ethernet: nobody can be told of an address on it; give the node an Ethernet in that subnet (a lab's own links are none)")
 	}
 	filter, err := bpf.Assemble(onlyClaims)
 	if err != nil {
