@@ -242,7 +242,7 @@ func (x *adoption) take(c *cobra.Command, profile string) (err error) {
 	if _, err := listener.ParseHBA(strings.NewReader(string(rules))); err != nil {
 		return fmt.Errorf("%s changed while it was looked at: %w", x.report.HBAFile, err)
 	}
-	x.cfg.HBA = filepath.Join(l.Dir, "pg_hba.conf")
+	x.cfg.HBA, x.cfg.ClientCA = filepath.Join(l.Dir, "pg_hba.conf"), x.report.ClientCA
 	if err := os.WriteFile(x.cfg.HBA, rules, 0o600); err != nil { //nolint:gosec // the node directory is the administrator's choice
 		return err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -214,45 +215,44 @@ func (l *language) createHere(ctx context.Context, name string) (bool, error) {
 	return l.n.pg.CreateDatabase(ctx, name)
 }
 
-// roleHere is what the console must know of a role that logs in.
-func (l *language) roleHere(ctx context.Context, user string) (listener.Role, error) {
-	<-l.n.ready
-	if l.n.pg == nil {
-		return listener.Role{}, errors.New("this node runs no PostgreSQL")
-	}
-	role, err := l.n.pg.Verifier(ctx, user)
-	if err != nil {
-		if isNoRole(err) {
-			return listener.Role{}, nil
-		}
-		return listener.Role{}, err
-	}
-	return roleOf(role), nil
-}
-
-// role asks this node's server, else the primary's, else that of any replica: the console answers where PostgreSQL does not.
+// role returns the facts of a role that logs in to the console, which answers where PostgreSQL does not: the primary's, else those of a copy
+// that is not too old to say who may log in.
 func (l *language) role(ctx context.Context, user string) (listener.Role, error) {
-	n := l.n
-	var why []error
-	ask := func(f func(context.Context) (listener.Role, error)) (listener.Role, bool) {
+	<-l.n.ready
+	var leader ag.ReplicaID
+	if s := l.n.agent.Snapshot(); s != nil {
+		leader = s.Record.Epoch.Leader
+	}
+	ask := func(id ag.ReplicaID) (listener.Role, error) {
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
-		role, err := f(ctx)
-		if err != nil {
-			why = append(why, err)
+		if id == l.n.self && l.n.pg == nil {
+			return listener.Role{}, errors.New("this node runs no PostgreSQL")
 		}
-		return role, err == nil
+		return l.n.verifier(ctx, id, user)
 	}
-	if v := n.agent.View(); v != nil && (v.Local.Server == ag.ServerWritable || v.Local.Server == ag.ServerRecovery) {
-		if role, ok := ask(func(ctx context.Context) (listener.Role, error) { return l.roleHere(ctx, user) }); ok {
-			return role, nil
-		}
-	}
+	order := []ag.ReplicaID{l.n.self}
 	for _, r := range l.byLeader() {
-		role, ok := ask(func(ctx context.Context) (role listener.Role, err error) {
-			return role, n.control.Call(ctx, r.Endpoint, r.ID, "principal", user, &role)
-		})
-		if ok {
+		if r.ID == leader {
+			order = append([]ag.ReplicaID{r.ID}, order...)
+		} else {
+			order = append(order, r.ID)
+		}
+	}
+	return believed(order, leader, cmp.Or(l.n.cfg.AuthStaleness, time.Minute), ask)
+}
+
+// believed asks replicas in order about a role, and takes the first answer that is the leader's or of a copy no older than that.
+func believed(order []ag.ReplicaID, leader ag.ReplicaID, staleness time.Duration, ask func(ag.ReplicaID) (listener.Role, error)) (listener.Role, error) {
+	var why []error
+	for _, id := range order {
+		role, err := ask(id)
+		switch {
+		case err != nil:
+			why = append(why, err)
+		case id != leader && role.Age > staleness:
+			why = append(why, fmt.Errorf("the data of replica %s may be too old to say who may log in (auth_staleness in coterie.yaml: %v)", id, staleness))
+		default:
 			return role, nil
 		}
 	}

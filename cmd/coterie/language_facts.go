@@ -66,13 +66,6 @@ func (l *language) serveControl(handle func(string, func(context.Context, endpoi
 		}
 		return l.createHere(ctx, name)
 	})
-	handle("principal", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
-		var user string
-		if err := json.Unmarshal(body, &user); err != nil {
-			return nil, err
-		}
-		return l.roleHere(ctx, user)
-	})
 }
 
 // report says how this node is, at this moment.

@@ -3,14 +3,13 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,7 +28,9 @@ type sessions struct {
 	changed chan struct{}
 	server  *listener.Server
 	cert    atomic.Pointer[tls.Certificate] // of the client ports
-	self    ag.ReplicaID
+	// clientCAs are the authorities of client certificates; nil: none.
+	clientCAs atomic.Pointer[x509.CertPool]
+	self      ag.ReplicaID
 }
 
 func newSessions(self ag.ReplicaID) *sessions {
@@ -113,12 +114,20 @@ func (n *node) newListener() (*listener.Server, error) {
 	if err := n.loadListenerCertificate(); err != nil {
 		return nil, err
 	}
+	if err := n.loadClientCAs(); err != nil {
+		return nil, err
+	}
 	readWrite, _ := n.cfg.ReadWrite.Places() // its sockets are opened, and tried again, beside the group's own port
 	c := listener.Config{
 		ReadWrite: strings.Join(readWrite, ","), ReadOnly: n.cfg.ReadOnly.Listen, Rules: rules, Logger: n.log.With("part", "listener"),
 		Certificate: n.sessions.cert.Load, Routes: n.sessions.routes.Load, Changed: n.sessions.Changed,
 		Backend: n.backend, Verifier: n.verifier, Gate: n.agent.Gate, Node: n.nodeNumber(), ForwardCancel: n.forwardCancel,
-		MockSecret: n.mockSecret(), NameClient: n.cfg.NameClients, AuthStaleness: n.cfg.AuthStaleness, Console: n.language.serveConsole, ConsoleRole: n.language.role,
+		ClientCAs: n.sessions.clientCAs.Load, NameClient: n.cfg.NameClients, AuthStaleness: n.cfg.AuthStaleness, Console: n.language.serveConsole, ConsoleRole: n.language.role,
+	}
+	if secret, err := endpoint.NewSecret(n.layout.PKI(), "listener"); err == nil {
+		c.MockSecret = secret.Get
+	} else { // each node its own, then: salts of unknown users differ, and long cancel keys hold on their own node only
+		n.log.Warn("the listeners' common secret cannot be read", "error", err)
 	}
 	if n.pg != nil {
 		c.FlushLSN, c.Durable, c.Confirm, c.Strict = n.pg.CurrentFlush, n.durable, n.confirmLead, n.strict
@@ -148,7 +157,7 @@ func (n *node) restartListener() error {
 	if err != nil {
 		return err
 	}
-	if err := n.loadListenerCertificate(); err != nil {
+	if err := errors.Join(n.loadListenerCertificate(), n.loadClientCAs()); err != nil {
 		return err
 	}
 	n.sessions.server.SetRules(rules)
@@ -300,6 +309,9 @@ func (n *node) rules() ([]listener.Rule, error) {
 		if err != nil {
 			return nil, fmt.Errorf("listener rules in %s: %w", n.cfg.HBA, err)
 		}
+		if n.cfg.ClientCA == "" && listener.AskForCertificates(rules) {
+			return nil, fmt.Errorf("listener rules in %s: client certificates can only be checked if client_ca in coterie.yaml names the file of their authorities", n.cfg.HBA)
+		}
 		return rules, nil
 	}
 	text := ""
@@ -313,11 +325,14 @@ func (n *node) rules() ([]listener.Rule, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listener rules in the group's record: %w", err)
 	}
+	if n.cfg.ClientCA == "" && listener.AskForCertificates(rules) { // they came with another node, and the others of them are good
+		n.log.Warn("rules of the group that ask for client certificates let nobody in here: client_ca in coterie.yaml names no authorities")
+	}
 	return rules, nil
 }
 
-// nodeNumber is this node's number in cancel keys: its place among the members, which differ. Should two ever share one after members
-// came and went, a cancel request that arrives at the wrong one of them is dropped, as any with a wrong key.
+// nodeNumber is this node's number in cancel keys: its place among the members as it was when the node started. Two may share one
+// after members came and went: a key that a node does not know is asked about everywhere.
 func (n *node) nodeNumber() uint8 {
 	for i, r := range n.group.Load().Replicas {
 		if r.ID == n.self {
@@ -327,15 +342,21 @@ func (n *node) nodeNumber() uint8 {
 	return 15
 }
 
-// mockSecret gives every node of the group the same invented salts for unknown users.
-func (n *node) mockSecret() []byte {
-	h := fnv.New128a()
-	_, _ = h.Write([]byte(n.cfg.Group + "\x00mock"))
-	key, err := os.ReadFile(filepath.Join(n.layout.PKI(), "ca.crt"))
-	if err == nil {
-		_, _ = h.Write(key)
+// loadClientCAs reads the authorities of client certificates, if there are any.
+func (n *node) loadClientCAs() error {
+	if n.cfg.ClientCA == "" {
+		return nil
 	}
-	return slices.Concat(h.Sum(nil), h.Sum([]byte("2"))[:16])
+	b, err := os.ReadFile(n.cfg.ClientCA)
+	if err != nil {
+		return fmt.Errorf("authorities of client certificates (client_ca): %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(b) {
+		return fmt.Errorf("authorities of client certificates (client_ca): no certificate in PEM is in %s", n.cfg.ClientCA)
+	}
+	n.sessions.clientCAs.Store(pool)
+	return nil
 }
 
 // backend opens a connection to a replica's PostgreSQL: by the private socket here, through the endpoint elsewhere.
@@ -403,17 +424,29 @@ func roleOf(role postgres.Role) listener.Role {
 	return out
 }
 
-// forwardCancel asks the other nodes, one after the other, which of them minted the key: there are at most nine.
+// forwardCancel asks the other nodes, all at once, which of them minted the key: there are at most eight, and one that is dead keeps none
+// of the others from being asked.
 func (n *node) forwardCancel(ctx context.Context, _ uint8, key listener.CancelKey) error {
+	ctx, found := context.WithCancel(ctx)
+	defer found()
+	var asked sync.WaitGroup
+	var known atomic.Bool
 	for _, r := range n.group.Load().Replicas {
 		if r.ID == n.self || !r.HasData() {
 			continue
 		}
-		if err := n.control.Call(ctx, r.Endpoint, r.ID, "cancel", key, nil); err == nil {
-			return nil
-		}
+		asked.Go(func() {
+			if n.control.Call(ctx, r.Endpoint, r.ID, "cancel", key, nil) == nil {
+				known.Store(true)
+				found()
+			}
+		})
 	}
-	return errors.New("no node knows the key")
+	asked.Wait()
+	if !known.Load() {
+		return errors.New("no node that answered knows the key")
+	}
+	return nil
 }
 
 func (n *node) cancelHere(ctx context.Context, body json.RawMessage) (any, error) {

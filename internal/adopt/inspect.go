@@ -32,6 +32,7 @@ type Report struct {
 	Version, SystemID, State, WALLevel string
 	Checksums                          bool
 	HBAFile, IdentFile                 string
+	ClientCA                           string // ssl_ca_file; "": none
 	Port                               string
 	Addresses                          string   // listen_addresses
 	Sockets                            []string // unix_socket_directories
@@ -225,6 +226,9 @@ func (x *inspection) checkSettings(ctx context.Context) bool {
 	}
 	x.checkDangerous(get)
 	x.HBAFile, x.IdentFile = get("hba_file"), get("ident_file")
+	if x.ClientCA = get("ssl_ca_file"); x.ClientCA != "" && !filepath.IsAbs(x.ClientCA) {
+		x.ClientCA = filepath.Join(x.Data, x.ClientCA)
+	}
 	x.Port, x.Addresses = get("port"), get("listen_addresses")
 	for d := range strings.SplitSeq(get("unix_socket_directories"), ",") {
 		if d = strings.Trim(strings.TrimSpace(d), `"`); filepath.IsAbs(d) {

@@ -42,6 +42,8 @@ type Config struct {
 	PostgreSQL *PostgreSQL `yaml:"postgresql,omitempty"`
 	// HBA is the file with the listener's rules in pg_hba.conf syntax; empty: scram-sha-256 for everybody.
 	HBA string `yaml:"hba,omitempty"`
+	// ClientCA is the file with the authorities, in PEM, that issue client certificates; empty: rules that ask for one let nobody in.
+	ClientCA string `yaml:"client_ca,omitempty"`
 	// TLSOnly refuses clients without TLS.
 	TLSOnly bool `yaml:"tls_only,omitempty"`
 	// NameClients has the application_name of every session, in pg_stat_activity and the server's log, end with its client's address.
@@ -155,6 +157,9 @@ func (c Config) Validate() error {
 				errs = append(errs, fmt.Errorf("quorum.%s: %q must begin with /", key, path))
 			}
 		}
+	}
+	if c.ClientCA != "" && !filepath.IsAbs(c.ClientCA) {
+		errs = append(errs, fmt.Errorf("client_ca: %q must begin with /", c.ClientCA))
 	}
 	if c.AuthStaleness < 0 {
 		errs = append(errs, fmt.Errorf("auth_staleness: %s is no age", c.AuthStaleness))

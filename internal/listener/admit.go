@@ -17,7 +17,8 @@ type entering struct {
 	// since is when the listener began to wait for the client, of CLOCK_BOOTTIME; 0: it is the listener's turn. Written by the client's
 	// goroutine only.
 	since  atomic.Int64
-	secret bool // a TLS handshake is under way: nothing can be said in clear
+	secret bool          // a TLS handshake is under way: nothing can be said in clear
+	out    chan struct{} // closed when the place was given to another
 }
 
 // enterPreAuth counts the client among those that have not proved who they are. With limit there are no more of them than that: one
@@ -34,6 +35,7 @@ func (c *client) enterPreAuth(limit bool) bool {
 		}
 		delete(s.entering, idler)
 		idler.entering.counted, idler.entering.expelled = false, true
+		close(idler.entering.out)
 		idler.expel()
 	}
 	if !c.entering.counted {

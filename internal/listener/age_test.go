@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,6 +45,27 @@ func TestOldCopyJudgesNobody(t *testing.T) {
 	}
 	age.Store(int64(time.Second))
 	g.mustDial(g.ro, "user=alice password=secret")
+}
+
+// Who is a member of a role, where a rule asks for it, is the primary's to say: a copy may not have replayed the GRANT yet.
+func TestMembersAreJudgedByThePrimary(t *testing.T) {
+	rules, err := ParseHBA(strings.NewReader("host all +suspended all reject\nhost all all all trust\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGroup(t, func(c *Config) { c.Rules = rules })
+	g.role("alice", "login")
+	ask := g.srv.cfg.Verifier
+	g.srv.cfg.Verifier = func(ctx context.Context, id ag.ReplicaID, user string) (Role, error) {
+		role, err := ask(ctx, id, user)
+		if id == "a" {
+			role.MemberOf = append(role.MemberOf, "suspended")
+		}
+		return role, err
+	}
+	if _, err := g.dial(g.ro, "user=alice"); sqlstate(err) != "28000" {
+		t.Errorf("suspended on the primary: %v", err)
+	}
 }
 
 // What a copy has replayed stays replayed when the primary is gone: its age counts from there.

@@ -10,10 +10,14 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // rawDial connects without any library between.
@@ -385,5 +389,83 @@ func TestServeBackendIsStrict(t *testing.T) {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// Who guesses passwords waits long for each answer, and keeps nobody out meanwhile.
+func TestGuessersKeepNobodyOut(t *testing.T) {
+	const guessers = 3
+	g := newGroup(t, func(c *Config) { c.Limits.PreAuth, c.Limits.FailureDelay = guessers, time.Minute })
+	g.role("alice", "login password 'secret'")
+	var wg sync.WaitGroup
+	for range guessers {
+		wg.Go(func() {
+			if _, err := g.dial(g.rw, "user=alice password=wrong"); sqlstate(err) != "28P01" {
+				t.Errorf("a wrong password: %v", err)
+			}
+		})
+	}
+	waitFor(t, "all have guessed", func() bool { return g.srv.Stats().Rejected["password"] == guessers })
+	g.mustDial(g.rw, "user=alice password=secret")
+	for range guessers { // each newcomer takes one's place, and its delay is over
+		conn := g.rawDial(g.rw)
+		defer func() { _ = conn.Close() }()
+	}
+	wg.Wait()
+}
+
+// The limit on wrong cancel requests is for those that hit nothing: 20 for sessions of another node all arrive.
+func TestForwardedCancelsAreNotWrong(t *testing.T) {
+	var hits atomic.Bool
+	var asked atomic.Int64
+	hits.Store(true)
+	g := newGroup(t, func(c *Config) {
+		c.Rules, c.Node = trustAll, 1
+		c.ForwardCancel = func(context.Context, uint8, CancelKey) error {
+			asked.Add(1)
+			if hits.Load() {
+				return nil
+			}
+			return errors.New("nobody knows it")
+		}
+	})
+	cancel := func(n int) {
+		for range n {
+			c := g.rawDial(g.rw)
+			_, _ = c.Write(cancelPacket([8]byte{0, 0, 0, 9, 0x10, 0, 0, 1})) // the number is this node's: it was another's when the key was made
+			_, _ = io.ReadAll(c)
+			_ = c.Close()
+		}
+	}
+	if cancel(20); asked.Load() != 20 {
+		t.Errorf("%d of 20 were forwarded", asked.Load())
+	}
+	hits.Store(false)
+	cancel(40)
+	if st := g.srv.Stats().Rejected; st["wrong cancel"]+st["cancel limit"] != 40 {
+		t.Errorf("%v of 40 that hit nothing were counted", st)
+	}
+}
+
+// A session's long key holds after the secret of which it was made has changed.
+func TestCancelKeysOutliveTheSecret(t *testing.T) {
+	secret := []byte("before")
+	s, err := New(Config{
+		MockSecret: func() []byte { return secret }, Routes: func() *ag.Routes { return nil },
+		Backend:  func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error) { return nil, errors.New("none") },
+		Verifier: func(context.Context, ag.ReplicaID, string) (Role, error) { return Role{}, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Shutdown(t.Context())
+	mine, other := s.mintKey(7, true), s.mintKey(8, true)
+	s.keys[mine] = nil
+	secret = []byte("after")
+	for key, want := range map[CancelKey]bool{mine: true, other: false} {
+		body := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, key.PID), key.Secret)
+		if _, ok := s.readKey(append(body, key.Long[:]...)); ok != want {
+			t.Errorf("process %d: known %t, want %t", key.PID, ok, want)
+		}
 	}
 }

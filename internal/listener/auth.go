@@ -71,7 +71,7 @@ func (c *client) checkPassword(method Method, role Role) error {
 	}
 	verifier, ok := parseVerifier(role.Password)
 	if !ok || !role.Found || !role.CanLogin {
-		verifier = mockVerifier(c.srv.cfg.MockSecret, c.start.user)
+		verifier = mockVerifier(c.srv.cfg.MockSecret(), c.start.user)
 	}
 	return c.exchangeSCRAM(verifier, role)
 }
@@ -220,13 +220,15 @@ func (c *client) checkCertificate(rule Rule) *pgError {
 // near says that the client's packets do not cross a network.
 func (c *client) near() bool { return c.login.local || c.login.addr.IsLoopback() }
 
-// delayFailure makes guessing slow: each failure of an address doubles its wait, up to 32 times the first.
-func (s *Server) delayFailure(ctx context.Context, key string) {
-	d := s.failures.next(key, time.Now(), s.cfg.Limits.FailureDelay)
+// delayFailure makes guessing slow: each failure of an address doubles its wait, up to 32 times the first. It ends when the client's place is
+// wanted.
+func (c *client) delayFailure(ctx context.Context) {
+	d := c.srv.failures.next(c.host, time.Now(), c.srv.cfg.Limits.FailureDelay)
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
+	case <-c.entering.out:
 	case <-t.C:
 	}
 }

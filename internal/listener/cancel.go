@@ -35,7 +35,7 @@ func (s *Server) extend(k CancelKey) CancelKey {
 }
 
 func (s *Server) keyCode(k CancelKey) []byte {
-	m := hmac.New(sha256.New, s.cfg.MockSecret)
+	m := hmac.New(sha256.New, s.cfg.MockSecret())
 	m.Write([]byte("cancel key\x00"))
 	m.Write(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, k.PID), k.Secret))
 	m.Write(k.Long[:longNonce])
@@ -43,7 +43,7 @@ func (s *Server) keyCode(k CancelKey) []byte {
 }
 
 // readKey reads the body of a CancelRequest. The request has no protocol version: its length tells. Keys of 256 bytes are legal, and
-// none of ours.
+// none of ours. A key of an open session holds whatever the secret is by now.
 func (s *Server) readKey(body []byte) (k CancelKey, ok bool) {
 	if len(body) != 8 && len(body) != 8+longKey {
 		return k, false
@@ -52,7 +52,22 @@ func (s *Server) readKey(body []byte) (k CancelKey, ok bool) {
 	if copy(k.Long[:], body[8:]) == 0 {
 		return k, true
 	}
-	return k, hmac.Equal(k.Long[longNonce:], s.keyCode(k))
+	s.mu.Lock()
+	_, open := s.keys[k]
+	s.mu.Unlock()
+	return k, open || hmac.Equal(k.Long[longNonce:], s.keyCode(k))
+}
+
+// twin says that a session of this node has a key which differs from this one in its long part only: no other node's does then.
+func (s *Server) twin(key CancelKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range s.keys {
+		if k.PID == key.PID && k.Secret == key.Secret {
+			return true
+		}
+	}
+	return false
 }
 
 func (k CancelKey) node() uint8 { return uint8(k.Secret >> 28) }
@@ -90,14 +105,21 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 	if s.Cancel(ctx, key) {
 		return
 	}
-	// A key of another node is counted too: what it hits is known there only.
-	s.wrong.add(c.host, time.Now())
-	if key.node() == s.cfg.Node || s.cfg.ForwardCancel == nil {
+	began, guessed := time.Now(), key.Long == [longKey]byte{}
+	if guessed { // what it hits is known elsewhere, and taken back then; who has a long key has it from one of us
+		s.wrong.add(c.host, began)
+	}
+	if s.cfg.ForwardCancel == nil || s.twin(key) {
 		s.counts.reject("wrong cancel")
 		return
 	}
 	if err := s.cfg.ForwardCancel(ctx, key.node(), key); err != nil {
-		s.log.Warn("cancel request not forwarded", "node", key.node(), "error", err)
+		s.counts.reject("wrong cancel")
+		s.log.Info("no other node knows the session of a cancel request", "error", err)
+		return
+	}
+	if guessed {
+		s.wrong.takeBack(c.host, began)
 	}
 }
 

@@ -117,8 +117,9 @@ type Config struct {
 	ConnectWait time.Duration
 	// Rules decide who may log in and how; nil = DefaultRules(false). Server.SetRules replaces them.
 	Rules []Rule
-	// MockSecret makes the salt of unknown users stable; give every node the same 32 bytes. Nil = random per process.
-	MockSecret []byte
+	// MockSecret returns what makes the salt of unknown users stable and cancel keys of one node known to the others: the same 32 bytes on
+	// every node, which nobody else knows. It may change. Nil = random per process.
+	MockSecret func() []byte
 	// AuthStaleness is how old a replica's role facts may be for a reader to be judged by them while the primary does not answer;
 	// default 60 s.
 	AuthStaleness time.Duration
@@ -148,8 +149,9 @@ func (c *Config) withDefaults() (Config, error) {
 		d.Rules = DefaultRules(false)
 	}
 	if d.MockSecret == nil {
-		d.MockSecret = make([]byte, 32)
-		_, _ = rand.Read(d.MockSecret) // never fails
+		secret := make([]byte, 32)
+		_, _ = rand.Read(secret) // never fails
+		d.MockSecret = func() []byte { return secret }
 	}
 	if d.Logger == nil {
 		d.Logger = slog.New(slog.DiscardHandler)

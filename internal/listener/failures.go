@@ -60,3 +60,12 @@ func (r *rate) add(key string, now time.Time) {
 	}
 	r.seen[key]++
 }
+
+// takeBack forgets an event that was added at that time.
+func (r *rate) takeBack(key string, at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.second == at.Unix() && r.seen[key] > 0 {
+		r.seen[key]--
+	}
+}

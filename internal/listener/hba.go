@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -77,6 +78,11 @@ type Rule struct {
 	SameNet    bool         // a network this machine is in
 	Method     Method
 	ClientCert string // "", "verify-ca" or "verify-full": asked in addition to the method
+}
+
+// AskForCertificates says that a rule asks for a client certificate.
+func AskForCertificates(rules []Rule) bool {
+	return slices.ContainsFunc(rules, func(r Rule) bool { return r.Method == MethodCert || r.ClientCert != "" })
 }
 
 // DefaultRules admit every role to every database: on a Unix socket the operating system's user of its name, by scram-sha-256 from

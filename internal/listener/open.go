@@ -107,8 +107,7 @@ func (c *client) admit(ctx context.Context, rule Rule, role Role) error {
 	return nil
 }
 
-// memberships asks the node that would run the session for the roles that the user is a member of. Nobody has proved anything
-// yet: it is told nobody.
+// memberships asks whoever judges the login for the roles that the user is a member of. Nobody has proved anything yet: it is told nobody.
 func (c *client) memberships(ctx context.Context) ([]string, error) {
 	p := c.newPatience()
 	for {
@@ -116,9 +115,12 @@ func (c *client) memberships(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		role, err := c.roleFacts(ctx, r)
+		role, err := c.judge(ctx, r)
 		if err == nil {
 			return role.MemberOf, nil
+		}
+		if _, final := asFatal(err); final {
+			return nil, err
 		}
 		if err := c.retry(ctx, p, r, err); err != nil {
 			return nil, err

@@ -4,11 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -58,20 +62,19 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgError {
 		}
 		defer x.started()
 	}
-	backend, err := (&net.Dialer{Timeout: s.cfg.Limits.BackendHandshake}).DialContext(ctx, "unix", filepath.Join(socketDir, socketName))
+	if cancel {
+		defer s.cancelRelayed(packet[4:])()
+	}
+	until := time.Now().Add(s.cfg.Limits.BackendHandshake)
+	backend, err := s.begun(ctx, filepath.Join(socketDir, socketName), packet, until)
+	for ; err == nil && !cancel && s.refusedForRoom(ctx, backend); backend, err = s.begun(ctx, filepath.Join(socketDir, socketName), packet, until) {
+		_ = backend.Close()
+	}
 	if err != nil {
 		return fatal("postgresql down", stateCannotConnect, "PostgreSQL of this replica cannot be reached")
 	}
 	x.backend = backend
 	defer func() { _ = backend.Close() }()
-	if cancel {
-		defer s.cancelRelayed(packet[4:])()
-	}
-	whole := append(binary.BigEndian.AppendUint32(nil, uint32(len(packet)+4)), packet...)
-	_ = backend.SetDeadline(time.Now().Add(s.cfg.Limits.BackendHandshake))
-	if _, err := backend.Write(whole); err != nil {
-		return fatal("postgresql down", stateCannotConnect, "PostgreSQL of this replica cannot be reached")
-	}
 	if cancel {
 		_, _ = io.CopyN(io.Discard, backend, 64)
 		s.counts.cancels.Add(1)
@@ -89,6 +92,72 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgError {
 	unhook()
 	x.relay()
 	return nil
+}
+
+// begun is a connection to the local server on which a first packet was sent.
+func (s *Server) begun(ctx context.Context, socket string, packet []byte, until time.Time) (net.Conn, error) {
+	conn, err := (&net.Dialer{Deadline: until}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	_ = conn.SetDeadline(until)
+	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(packet)+4)), packet...)); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// roomPause is how long the processes of dropped backends are given to end before the next try.
+const roomPause = 20 * time.Millisecond
+
+// refusedForRoom looks at the server's first answer without taking it: whether it refuses the session for want of a place, and backends
+// that waited have made one. What is not seen in time is relayed as it comes.
+func (s *Server) refusedForRoom(ctx context.Context, conn net.Conn) bool {
+	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
+	body := refusal(conn)
+	if errorField(body, 'C') != stateTooMany {
+		return false
+	}
+	err := s.makeRoom(&pgError{reason: "postgresql", code: stateTooMany, message: errorField(body, 'M')})
+	if _, final := asFatal(err); final {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(roomPause):
+	}
+	return true
+}
+
+// refusal waits for what a server says first, within the connection's deadline, and leaves it unread: the body of an ErrorResponse, alone or
+// behind AuthenticationOk, which a server sends with what follows; nil for anything else.
+func refusal(conn net.Conn) []byte {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	sys, err := c.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	b, n := make([]byte, 1024), 0
+	_ = sys.Read(func(fd uintptr) bool {
+		for {
+			if n, _, err = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT); !errors.Is(err, unix.EINTR) {
+				return !errors.Is(err, unix.EAGAIN)
+			}
+		}
+	})
+	b = b[:max(n, 0)]
+	const authentication = 9 // bytes of AuthenticationOk
+	if len(b) > authentication && b[0] == 'R' {
+		b = b[authentication:]
+	}
+	if len(b) < 5 || b[0] != 'E' {
+		return nil
+	}
+	return b[5:]
 }
 
 // startRelayed waits for the session's turn to be started. The turn ends with its first ReadyForQuery, or with the session.

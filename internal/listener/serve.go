@@ -44,7 +44,7 @@ type client struct {
 // newClient is a client that was accepted just now.
 func (s *Server) newClient(raw net.Conn, readOnly bool) *client {
 	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr())}
-	c.until = time.Now().Add(s.cfg.Limits.PreAuthTime)
+	c.until, c.entering.out = time.Now().Add(s.cfg.Limits.PreAuthTime), make(chan struct{})
 	c.login.local = raw.RemoteAddr().Network() == "unix"
 	if t, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
 		c.login.addr = t.AddrPort().Addr().Unmap().WithZone("")
@@ -112,6 +112,9 @@ func (c *client) run(ctx context.Context) error {
 	}
 	rules := *c.srv.rules.Load()
 	if askMembers(rules) {
+		if bad := c.count(); bad != nil { // it may wait for a primary, and is counted as who waits for its session then
+			return bad
+		}
 		if c.login.memberOf, err = c.memberships(ctx); err != nil {
 			return err
 		}
@@ -293,15 +296,21 @@ func (c *client) refuse(ctx context.Context, err error) {
 	}
 	c.srv.counts.reject(bad.reason)
 	c.log.Debug("client refused", "client", c.host, "sqlstate", bad.code, "error", bad.message)
+	c.waits() // it has its place for as long as nobody needs it more: who guesses keeps nobody out
 	if bad.reason == "password" {
-		c.srv.delayFailure(ctx, c.host)
+		c.delayFailure(ctx)
 	}
 	_ = c.raw.SetDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))
 	if c.entering.secret || c.send(bad.encode()) != nil {
 		return
 	}
-	if bad.reason == "pre-auth limit" {
+	select {
+	case <-c.entering.out:
 		return // a flood is not waited for
+	default:
+	}
+	if bad.reason == "pre-auth limit" {
+		return
 	}
 	halfClose(c.conn)
 	drain(c.raw)

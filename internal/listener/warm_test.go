@@ -400,6 +400,34 @@ func TestWarmBackendsMakeRoom(t *testing.T) {
 	g.visit("user=guest dbname=template1", one)
 }
 
+// What waits makes room for clients of other nodes, too.
+func TestWarmBackendsMakeRoomForOtherNodes(t *testing.T) {
+	g := warmGroup(t, reusing(), nil)
+	g.role("warm", "login connection limit 1")
+	relaying := newGroup(t, trusting)
+	relaying.srv.cfg.Backend = func(ctx context.Context, _ ag.ReplicaID, _ BackendHello) (net.Conn, error) {
+		return throughNode(ctx, t, g.srv, g.servers["a"].dir)
+	}
+	routes := fullRoutes(1)
+	routes.Targets[0].Local = false
+	relaying.publish(routes)
+	g.visit("user=warm", one)
+	if n := g.left(); n != 1 {
+		t.Fatalf("%d wait", n)
+	}
+	conn := relaying.mustDial(relaying.rw, "user=warm")
+	one(conn)
+	if n := g.srv.Stats().Warm.Dropped["room"]; n == 0 {
+		t.Error("no backend was given up")
+	}
+	g.srv.warm.mu.Lock()
+	g.srv.warm.room = time.Time{} // nobody waits any longer for what was dropped
+	g.srv.warm.mu.Unlock()
+	if _, err := relaying.dial(relaying.rw, "user=warm"); sqlstate(err) != "53300" {
+		t.Errorf("beyond the limit: %v", err)
+	}
+}
+
 // Nothing that waits outlives the epoch, a drain, a held login, or the role of its replica.
 func TestWarmBackendsEnd(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
