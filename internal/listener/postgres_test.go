@@ -432,7 +432,7 @@ func openGate() int64   { return int64(boottime.Now() + time.Hour) }
 func closedGate() int64 { return int64(boottime.Now() - time.Millisecond) }
 
 // certificate makes a CA and a server certificate signed by it.
-func certificate(t *testing.T) (*tls.Certificate, *x509.CertPool) {
+func certificate(t testing.TB) (*tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -452,7 +452,7 @@ func certificate(t *testing.T) (*tls.Certificate, *x509.CertPool) {
 	return issue(t, parsed, caKey, "localhost"), pool
 }
 
-func issue(t *testing.T, ca *x509.Certificate, caKey *ecdsa.PrivateKey, name string) *tls.Certificate {
+func issue(t testing.TB, ca *x509.Certificate, caKey *ecdsa.PrivateKey, name string) *tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
