@@ -116,7 +116,7 @@ func (a *asker) begin() bool {
 	}
 	if s := a.loop.srv; !a.opening && boottime.Now() >= a.after && s.life.Err() == nil {
 		a.opening = true
-		s.wg.Go(a.open) // whoever asks is counted there
+		s.beside("opening the session for questions about marks", a.open) // whoever asks is counted there
 	}
 	return false
 }

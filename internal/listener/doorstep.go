@@ -43,6 +43,7 @@ func (d *door) welcome(fd int, from netip.AddrPort) {
 	st := &doorstep{c: c, loop: l, conn: conn}
 	c.step = st
 	l.steps[st] = struct{}{}
+	defer st.rescue()
 	if c.barred = !c.enterPreAuth(true); c.barred {
 		st.inside()
 		return

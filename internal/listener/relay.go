@@ -94,6 +94,19 @@ func (x *session) rescue(direction string) {
 	}
 }
 
+// beside runs f in a goroutine of its own that serves no client: a panic in it ends no session.
+func (s *Server) beside(what string, f func()) {
+	s.wg.Go(func() {
+		defer func() {
+			if r := recover(); r != nil {
+				s.log.Error("panicked beside the sessions", "in", what, "panic", r, "stack", string(debug.Stack()))
+				s.counts.reject("panic")
+			}
+		}()
+		f()
+	})
+}
+
 // downstream carries answers to the client. It is the only writer to the client.
 func (x *session) downstream() {
 	var buf sized

@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"crypto/md5"
+	"crypto/tls"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
 )
 
 func md5Hex(s string) string { sum := md5.Sum([]byte(s)); return hex.EncodeToString(sum[:]) }
@@ -361,5 +363,58 @@ func TestPanicStaysInItsSession(t *testing.T) {
 	value[string](t, other, "show cluster_name")
 	if n := g.srv.Stats().Rejected["panic"]; n != 1 {
 		t.Errorf("%d panics counted", n)
+	}
+}
+
+// A panic while answers are relayed, by an event loop or by goroutines, ends that session and no other.
+func TestPanicInARelay(t *testing.T) {
+	cert, _ := certificate(t)
+	var bomb atomic.Bool
+	g := newGroup(t, func(c *Config) {
+		c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert }
+		c.Gate = func() time.Duration {
+			if bomb.CompareAndSwap(true, false) {
+				panic("boom")
+			}
+			return boottime.Now() + time.Hour
+		}
+	})
+	other := g.mustDial(g.rw, "user=postgres sslmode=disable")
+	for _, way := range []string{"sslmode=disable", "sslmode=require"} {
+		conn := g.mustDial(g.rw, "user=postgres "+way)
+		bomb.Store(true)
+		if _, err := conn.Exec(t.Context(), "select 1"); err == nil || bomb.Load() {
+			t.Errorf("%s: nothing happened: %v", way, err)
+		}
+		waitFor(t, "the session is gone", func() bool { return len(g.srv.Sessions()) == 1 })
+		value[string](t, other, "show cluster_name")
+		g.mustDial(g.rw, "user=postgres "+way).Close(t.Context())
+	}
+}
+
+// What runs beside the sessions may panic, too: backends that are opened ahead.
+func TestPanicBesideSessions(t *testing.T) {
+	var bomb atomic.Bool
+	g := warmGroup(t, reusing(), func(c *Config) {
+		backend := c.Backend
+		c.Limits.WarmAhead = 1
+		c.Backend = func(ctx context.Context, id ag.ReplicaID, h BackendHello) (net.Conn, error) {
+			if bomb.Load() {
+				panic("boom")
+			}
+			return backend(ctx, id, h)
+		}
+	})
+	g.role("warm", "login")
+	other := g.mustDial(g.rw, "user=postgres")
+	first := g.mustDial(g.rw, "user=warm")
+	bomb.Store(true)
+	second, err := g.dial(g.rw, "user=warm") // takes what was opened ahead, or panics itself; the next is opened ahead then
+	waitFor(t, "it panicked", func() bool { return g.srv.Stats().Rejected["panic"] > 0 })
+	bomb.Store(false)
+	value[string](t, other, "show cluster_name")
+	value[string](t, first, "show cluster_name")
+	if err == nil {
+		value[string](t, second, "show cluster_name")
 	}
 }

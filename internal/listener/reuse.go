@@ -71,7 +71,7 @@ func (x *session) handBack(fd int) {
 	}
 	b.conn, b.used = conn, true
 	w.coming(1)
-	x.srv.wg.Go(func() {
+	x.srv.beside("making a backend as new", func() {
 		defer w.coming(-1)
 		if err := b.ask(asNew, w.answer); err != nil {
 			w.drop(b, "not as new")

@@ -371,7 +371,7 @@ func (w *warm) wanted(b *backend) {
 	}
 	w.mu.Unlock()
 	if ahead {
-		w.srv.wg.Go(func() { w.openAhead(b) })
+		w.srv.beside("opening a backend ahead", func() { w.openAhead(b) })
 	}
 }
 
