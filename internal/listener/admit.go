@@ -60,11 +60,11 @@ func (s *Server) idler() (found *client) {
 	perHost := make(map[string]int)
 	for c := range s.entering {
 		if c.entering.since.Load() != 0 {
-			perHost[c.host]++
+			perHost[c.limitKey]++
 		}
 	}
 	worse := func(a, b *client) bool {
-		if na, nb := perHost[a.host], perHost[b.host]; na != nb {
+		if na, nb := perHost[a.limitKey], perHost[b.limitKey]; na != nb {
 			return na > nb
 		}
 		return a.entering.since.Load() < b.entering.since.Load()
@@ -142,11 +142,11 @@ func (c *client) count() *pgError {
 	if s.open >= limits.Connections {
 		return fatal("connection limit", stateTooMany, "sorry, too many clients already")
 	}
-	if limits.PerAddress > 0 && s.perAddress[c.host] >= limits.PerAddress {
+	if limits.PerAddress > 0 && s.perAddress[c.limitKey] >= limits.PerAddress {
 		return fatal("address limit", stateTooMany, "too many connections from this address")
 	}
 	s.open++
-	s.perAddress[c.host]++
+	s.perAddress[c.limitKey]++
 	c.counted = true
 	return nil
 }
@@ -161,7 +161,7 @@ func (c *client) release() {
 		return
 	}
 	s.open--
-	if s.perAddress[c.host]--; s.perAddress[c.host] <= 0 {
-		delete(s.perAddress, c.host)
+	if s.perAddress[c.limitKey]--; s.perAddress[c.limitKey] <= 0 {
+		delete(s.perAddress, c.limitKey)
 	}
 }

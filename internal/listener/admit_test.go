@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -76,5 +77,20 @@ func TestSlowStartKeepsNobody(t *testing.T) {
 	cancel()
 	if _, err := s.startOne(hasty); err == nil {
 		t.Error("started beyond the limit")
+	}
+}
+
+// Who has one IPv6 address has the 2^64 of its network: they are limited together.
+func TestLimitKeys(t *testing.T) {
+	for a, want := range map[string]string{
+		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "2001:db8:1:2:3::4": "2001:db8:1:2::/64", "2001:db8:1:2:ffff::": "2001:db8:1:2::/64",
+		"fe80::1%eth0": "fe80::/64", "2001:db8:1:3::4": "2001:db8:1:3::/64",
+	} {
+		if got := limitKeyOf(net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 1))); got != want {
+			t.Errorf("%s: %s, want %s", a, got, want)
+		}
+	}
+	if got := limitKeyOf(&net.UnixAddr{Net: "unix"}); got != "local" {
+		t.Errorf("a socket: %s", got)
 	}
 }

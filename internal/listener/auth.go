@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"net"
+	"net/netip"
 	"strings"
 	"time"
 )
@@ -223,7 +224,7 @@ func (c *client) near() bool { return c.login.local || c.login.addr.IsLoopback()
 // delayFailure makes guessing slow: each failure of an address doubles its wait, up to 32 times the first. It ends when the client's place is
 // wanted.
 func (c *client) delayFailure(ctx context.Context) {
-	d := c.srv.failures.next(c.host, time.Now(), c.srv.cfg.Limits.FailureDelay)
+	d := c.srv.failures.next(c.limitKey, time.Now(), c.srv.cfg.Limits.FailureDelay)
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -233,7 +234,17 @@ func (c *client) delayFailure(ctx context.Context) {
 	}
 }
 
-// hostOf is the address by which a client is counted and limited.
+// limitKeyOf is that by which a client is counted and limited: its address, of IPv6 the network, since whoever has one address of a /64 has all.
+func limitKeyOf(addr net.Addr) string {
+	if t, ok := addr.(*net.TCPAddr); ok {
+		if ip := t.AddrPort().Addr().Unmap().WithZone(""); ip.Is6() {
+			return netip.PrefixFrom(ip, 64).Masked().String()
+		}
+	}
+	return hostOf(addr)
+}
+
+// hostOf is the client's address.
 func hostOf(addr net.Addr) string {
 	if t, ok := addr.(*net.TCPAddr); ok {
 		return t.AddrPort().Addr().Unmap().WithZone("").String()

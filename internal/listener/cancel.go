@@ -90,13 +90,13 @@ func (s *Server) mintKey(pid uint32, long bool) CancelKey {
 // cancelRequest serves a connection that brought a CancelRequest. As PostgreSQL, it answers nothing.
 func (c *client) cancelRequest(ctx context.Context, body []byte) {
 	s := c.srv
-	if s.wrong.over(c.host, time.Now(), s.cfg.Limits.WrongCancels) {
+	if s.wrong.over(c.limitKey, time.Now(), s.cfg.Limits.WrongCancels) {
 		s.counts.reject("cancel limit")
 		return
 	}
 	key, ok := s.readKey(body)
 	if !ok {
-		s.wrong.add(c.host, time.Now())
+		s.wrong.add(c.limitKey, time.Now())
 		s.counts.reject("wrong cancel")
 		return
 	}
@@ -107,7 +107,7 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 	}
 	began, guessed := time.Now(), key.Long == [longKey]byte{}
 	if guessed { // what it hits is known elsewhere, and taken back then; who has a long key has it from one of us
-		s.wrong.add(c.host, began)
+		s.wrong.add(c.limitKey, began)
 	}
 	if s.cfg.ForwardCancel == nil || s.twin(key) {
 		s.counts.reject("wrong cancel")
@@ -119,7 +119,7 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 		return
 	}
 	if guessed {
-		s.wrong.takeBack(c.host, began)
+		s.wrong.takeBack(c.limitKey, began)
 	}
 }
 

@@ -42,7 +42,7 @@ type Limits struct {
 	PreAuthTime      time.Duration // the client's own time until it is authenticated, all of it; default 10 s
 	StartupPacket    int           // bytes; default 10,000, as PostgreSQL
 	Connections      int           // sessions in all; default 2,000
-	PerAddress       int           // sessions per client address; default no limit of its own
+	PerAddress       int           // sessions per client address, of IPv6 per /64; default no limit of its own
 	PreAuth          int           // connections that are not authenticated yet and not waiting for a primary; default 200
 	WrongCancels     int           // wrong cancel requests per second and address; default 10
 	FailureDelay     time.Duration // before the first "authentication failed" to an address; doubles up to 32 times; default 50 ms

@@ -25,7 +25,8 @@ type client struct {
 	tlsState *tls.ConnectionState
 	binding  []byte // for SCRAM-SHA-256-PLUS
 	readOnly bool   // came by the read-only port
-	host     string // by which it is counted
+	host     string // its address
+	limitKey string // by which it is counted and limited
 	start    *startup
 	login    login
 	intent   ag.Intent
@@ -43,7 +44,7 @@ type client struct {
 
 // newClient is a client that was accepted just now.
 func (s *Server) newClient(raw net.Conn, readOnly bool) *client {
-	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr())}
+	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr()), limitKey: limitKeyOf(raw.RemoteAddr())}
 	c.until, c.entering.out = time.Now().Add(s.cfg.Limits.PreAuthTime), make(chan struct{})
 	c.login.local = raw.RemoteAddr().Network() == "unix"
 	if t, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
