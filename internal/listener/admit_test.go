@@ -86,11 +86,12 @@ func TestLimitKeys(t *testing.T) {
 		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "2001:db8:1:2:3::4": "2001:db8:1:2::/64", "2001:db8:1:2:ffff::": "2001:db8:1:2::/64",
 		"fe80::1%eth0": "fe80::/64", "2001:db8:1:3::4": "2001:db8:1:3::/64",
 	} {
-		if got := limitKeyOf(net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 1))); got != want {
+		addr := net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 1))
+		if got := limitKeyOf(addr, hostOf(addr)); got != want {
 			t.Errorf("%s: %s, want %s", a, got, want)
 		}
 	}
-	if got := limitKeyOf(&net.UnixAddr{Net: "unix"}); got != "local" {
+	if got := limitKeyOf(&net.UnixAddr{Net: "unix"}, "local"); got != "local" {
 		t.Errorf("a socket: %s", got)
 	}
 }

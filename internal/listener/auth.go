@@ -235,13 +235,13 @@ func (c *client) delayFailure(ctx context.Context) {
 }
 
 // limitKeyOf is that by which a client is counted and limited: its address, of IPv6 the network, since whoever has one address of a /64 has all.
-func limitKeyOf(addr net.Addr) string {
+func limitKeyOf(addr net.Addr, host string) string {
 	if t, ok := addr.(*net.TCPAddr); ok {
-		if ip := t.AddrPort().Addr().Unmap().WithZone(""); ip.Is6() {
-			return netip.PrefixFrom(ip, 64).Masked().String()
+		if ip := t.AddrPort().Addr().Unmap(); ip.Is6() {
+			return netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
 		}
 	}
-	return hostOf(addr)
+	return host
 }
 
 // hostOf is the client's address.

@@ -44,7 +44,8 @@ type client struct {
 
 // newClient is a client that was accepted just now.
 func (s *Server) newClient(raw net.Conn, readOnly bool) *client {
-	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr()), limitKey: limitKeyOf(raw.RemoteAddr())}
+	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr())}
+	c.limitKey = limitKeyOf(raw.RemoteAddr(), c.host)
 	c.until, c.entering.out = time.Now().Add(s.cfg.Limits.PreAuthTime), make(chan struct{})
 	c.login.local = raw.RemoteAddr().Network() == "unix"
 	if t, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
