@@ -224,7 +224,7 @@ func TestLimits(t *testing.T) {
 func TestWhoMakesRoom(t *testing.T) {
 	s := &Server{entering: make(map[*client]struct{})}
 	enter := func(host string, since int64) *client {
-		c := &client{srv: s, host: host}
+		c := &client{srv: s, host: host, limitKey: host}
 		c.entering.since.Store(since)
 		s.entering[c] = struct{}{}
 		return c
