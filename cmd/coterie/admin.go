@@ -217,6 +217,11 @@ func (m *admin) Metrics() map[string]float64 {
 		out["coterie_answers_held_seconds_total"] = st.GatedTime.Seconds()
 		out["coterie_logins_by_loops_total"] = float64(st.Doorstep)
 		out["coterie_writes_together_total"] = float64(st.Together)
+		out["coterie_sessions_lent_to_kernel_total"] = float64(st.Lent)
+		out["coterie_requests_by_kernel_total"] = float64(st.Passed)
+		for why, k := range st.KernelPath {
+			out[fmt.Sprintf("coterie_sessions_back_from_kernel_total{reason=%q}", why)] = float64(k)
+		}
 		out["coterie_backends_waiting"] = float64(st.Warm.Waiting)
 		out[`coterie_backends_taken_total{from="ahead"}`] = float64(st.Warm.Ahead)
 		out[`coterie_backends_taken_total{from="reused"}`] = float64(st.Warm.Reused)

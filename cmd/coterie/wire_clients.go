@@ -105,6 +105,12 @@ func (s *sessions) CloseServer(why string) {
 	}
 }
 
+func (s *sessions) GateMoved() {
+	if s.server != nil {
+		s.server.GateMoved()
+	}
+}
+
 // newListener makes the client ports of this node.
 func (n *node) newListener() (*listener.Server, error) {
 	rules, err := n.rules()
@@ -122,7 +128,7 @@ func (n *node) newListener() (*listener.Server, error) {
 		ReadWrite: strings.Join(readWrite, ","), ReadOnly: n.cfg.ReadOnly.Listen, Rules: rules, Logger: n.log.With("part", "listener"),
 		Certificate: n.sessions.cert.Load, Routes: n.sessions.routes.Load, Changed: n.sessions.Changed,
 		Backend: n.backend, Verifier: n.verifier, Gate: n.agent.Gate, Node: n.nodeNumber(), ForwardCancel: n.forwardCancel,
-		ClientCAs: n.sessions.clientCAs.Load, NameClient: n.cfg.NameClients, AuthStaleness: n.cfg.AuthStaleness, Console: n.language.serveConsole, ConsoleRole: n.language.role,
+		ClientCAs: n.sessions.clientCAs.Load, NameClient: n.cfg.NameClients, AuthStaleness: n.cfg.AuthStaleness, NoKernelPath: n.cfg.NoKernelPath, Console: n.language.serveConsole, ConsoleRole: n.language.role,
 	}
 	if secret, err := endpoint.NewSecret(n.layout.PKI(), "listener"); err == nil {
 		c.MockSecret = secret.Get

@@ -137,6 +137,7 @@ func (a *Agent) follow(ctx context.Context, v ag.View, act ag.Follow) {
 // few, so the setting is proven anew, and its barrier flushed, before any answer leaves.
 func (a *Agent) endStreams(ctx context.Context, members []ag.ReplicaID) {
 	a.suspect.Store(true)
+	a.cfg.Sessions.GateMoved()
 	a.sync.Proven = false
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -258,6 +259,7 @@ func (a *Agent) arm(ctx context.Context, e ag.Epoch) error {
 				return fmt.Errorf("arm the keeper: %w", err)
 			}
 			a.lease.armed.Store(uint64(e))
+			a.lease.tell()
 			return nil
 		}
 		select {

@@ -151,10 +151,10 @@ func New(c Config) (*Agent, error) {
 	if c.Store == nil || c.Peers == nil || c.Sessions == nil || c.Marks == nil {
 		return nil, errors.New("agent: Store, Peers, Sessions and Marks are required")
 	}
-	gate := &answers{self: c.Self}
+	gate := &answers{self: c.Self, moved: c.Sessions.GateMoved}
 	a.lease = &lease{
 		store: c.Store, keeper: c.Keeper, profile: a.profile, log: c.Logger, lost: a.Wake, kick: make(chan struct{}, 1), answers: gate,
-		alive: a.turns,
+		alive: a.turns, moved: c.Sessions.GateMoved,
 	}
 	a.voter = newVoter(c.Self, c.Peers, a.Wake, c.Logger)
 	a.heart = &hearts{

@@ -23,7 +23,8 @@ type answers struct {
 	declared []ag.Answer
 	acked    map[ag.ReplicaID]time.Duration // boottime before the newest acknowledged heartbeat was sent
 
-	end atomic.Int64 // boottime nanoseconds
+	end   atomic.Int64 // boottime nanoseconds
+	moved func()       // called when it is nearer than before; nil: nobody wants to know
 }
 
 func (a *answers) until() time.Duration { return time.Duration(a.end.Load()) }
@@ -68,7 +69,13 @@ func (a *answers) acknowledged(e ag.Epoch, by ag.ReplicaID, sent time.Duration) 
 func (a *answers) enter(e ag.Epoch) {
 	if e > a.epoch {
 		a.epoch, a.declared, a.acked = e, nil, map[ag.ReplicaID]time.Duration{}
-		a.end.Store(0)
+		a.moveTo(0)
+	}
+}
+
+func (a *answers) moveTo(end time.Duration) {
+	if old := a.end.Swap(int64(end)); a.moved != nil && int64(end) < old {
+		a.moved()
 	}
 }
 
@@ -85,5 +92,5 @@ func (a *answers) settle() {
 	if len(a.declared) == 0 {
 		end = 0
 	}
-	a.end.Store(int64(end))
+	a.moveTo(end)
 }

@@ -49,8 +49,9 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation ui
 	if err := h.drain(ctx); err != nil {
 		return reopen, fmt.Errorf("given up, %s serves on: %w", v.Self, err)
 	}
-	a.shut.Store(true) // from here on no client is told of a commit that quiet does not see
-	a.Wake()           // the routes
+	a.shut.Store(true)
+	a.cfg.Sessions.GateMoved() // from here on no client is told of a commit that quiet does not see
+	a.Wake()                   // the routes
 	x, err := h.quiet(ctx)
 	if err != nil {
 		return reopen, fmt.Errorf("given up, %s serves on: %w", v.Self, err)

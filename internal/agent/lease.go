@@ -38,6 +38,7 @@ type lease struct {
 	log     *slog.Logger
 	lost    func() // called when the epoch turns out to have moved on
 	answers *answers
+	moved   func()      // called when less may be answered than before; nil: nobody wants to know
 	alive   func() bool // the loop that decides turns; nil: always
 
 	// change makes "still wanted" and "counts from now on" one step: a renewal that was on its way when the lease was voided
@@ -83,6 +84,13 @@ func (l *lease) void() {
 	defer l.change.Unlock()
 	l.want.Store(nil)
 	l.deadline.Store(0)
+	l.tell()
+}
+
+func (l *lease) tell() {
+	if l.moved != nil {
+		l.moved()
+	}
 }
 
 // run renews until ctx is done.

@@ -234,6 +234,9 @@ type Sessions interface {
 	CutBusy(why string)
 	// CloseServer ends all sessions of this node's server.
 	CloseServer(why string)
+	// GateMoved is called when Agent.Gate is nearer than before, other than by time: what decides by an older one ends before it returns. It
+	// asks the gate, and calls nothing else of the agent.
+	GateMoved()
 }
 
 // Seeder fills this node's data directory from another replica.

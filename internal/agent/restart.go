@@ -100,6 +100,7 @@ func (a *Agent) detach(ctx context.Context, v ag.View, o RestartOptions) (err er
 		return err
 	}
 	a.shut.Store(true)
+	a.cfg.Sessions.GateMoved()
 	a.showProgress("announcing the restart")
 	a.restarting.Store(restartAnnounced)
 	if err := a.lease.announce(ctx, commitBudget); err != nil {
@@ -192,6 +193,7 @@ func (a *Agent) takeOver(ctx context.Context, ks KeeperState) error {
 		return err
 	}
 	a.lease.armed.Store(uint64(e.Epoch))
+	a.lease.tell()
 	a.generation, a.attached = ks.Generation, true
 	return a.rewriteSync(ctx, snap.Record)
 }

@@ -151,6 +151,9 @@ func (s *sessions) Hold(on bool)                      { s.note("hold %v", on) }
 func (s *sessions) Drain(on bool)          { s.note("drain %v", on) }
 func (s *sessions) CloseServer(why string) { s.note("close server: %s", why) }
 
+// GateMoved: nothing here remembers the gate.
+func (s *sessions) GateMoved() {}
+
 func (s *sessions) Busy() (k int) {
 	(*Node)(s).locked(func() { k = s.busy })
 	return k

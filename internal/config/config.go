@@ -48,6 +48,8 @@ type Config struct {
 	TLSOnly bool `yaml:"tls_only,omitempty"`
 	// NameClients has the application_name of every session, in pg_stat_activity and the server's log, end with its client's address.
 	NameClients bool `yaml:"application_name_add_host,omitempty"`
+	// NoKernelPath has the listener carry every request itself, also where the kernel could pass the plainest from socket to socket.
+	NoKernelPath bool `yaml:"no_kernel_path,omitempty"`
 	// AuthStaleness is how old this node's or another's copy may be for its roles to decide about a reader's login while the primary does
 	// not answer, as 10s or 1h; 0: 60s.
 	AuthStaleness time.Duration `yaml:"auth_staleness,omitempty"`

@@ -128,7 +128,10 @@ type Config struct {
 	// NameClient has a session's application_name carry the client's address, after what the client calls itself.
 	NameClient bool
 	// Loops is how many event loops carry plain sessions of the local server; 0 = Loops(), negative = none, goroutines carry all.
-	Loops        int
+	Loops int
+	// NoKernelPath has loops carry every request, also where the kernel could carry the plainest by itself.
+	NoKernelPath bool
+	kernelAfter  int  // of tests: how often a session asks before it is lent to the kernel; 0 = kernelAfter
 	writesSingly bool // of tests: as where the kernel allows no io_uring
 	Limits       Limits
 	Logger       *slog.Logger // nil = discard

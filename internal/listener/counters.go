@@ -28,12 +28,13 @@ type SessionInfo struct {
 	Relayed    bool         `json:"relayed"` // the client is at another node's listener
 	BytesIn    uint64       `json:"bytes_in"`
 	BytesOut   uint64       `json:"bytes_out"`
-	Path       string       `json:"path"`    // PathLoop or PathGoroutines
+	Path       string       `json:"path"`    // PathKernel, PathLoop or PathGoroutines
 	Backend    string       `json:"backend"` // own, ahead or reused
 }
 
-// What carries a session's bytes: an event loop, or two goroutines of its own (from or to another node).
+// What carries a session's bytes: the kernel by itself, an event loop, or two goroutines of its own (from or to another node).
 const (
+	PathKernel     = "kernel"
 	PathLoop       = "loop"
 	PathGoroutines = "goroutines"
 )
@@ -57,15 +58,18 @@ type Stats struct {
 	Rejected   map[string]uint64 // clients that never got a session, by reason
 	Cancels    uint64            // delivered to a replica
 	Routed     map[RoutedKey]uint64
-	FellBack   uint64        // read-only sessions sent to the primary for want of a readable secondary
-	Lagged     uint64        // times a replica was passed over for coterie.max_lag
-	LastMinute []Second      // the seconds of the last minute in which readers logged in, oldest first
-	Gated      uint64        // times an answer was held by the gate
-	GatedTime  time.Duration // in all
-	Drained    uint64        // times a request was held back because a planned failover was under way
-	Queued     uint64        // times a session waited for its turn to be started
-	Doorstep   uint64        // sessions that an event loop gave by itself
-	Together   uint64        // writes of event loops of which the kernel took several in one call
+	FellBack   uint64            // read-only sessions sent to the primary for want of a readable secondary
+	Lagged     uint64            // times a replica was passed over for coterie.max_lag
+	LastMinute []Second          // the seconds of the last minute in which readers logged in, oldest first
+	Gated      uint64            // times an answer was held by the gate
+	GatedTime  time.Duration     // in all
+	Drained    uint64            // times a request was held back because a planned failover was under way
+	Queued     uint64            // times a session waited for its turn to be started
+	Doorstep   uint64            // sessions that an event loop gave by itself
+	Lent       uint64            // times a session was lent to the kernel
+	KernelPath map[string]uint64 // times one came back, by reason
+	Passed     uint64            // requests that the kernel passed on by itself, of sessions that came back
+	Together   uint64            // writes of event loops of which the kernel took several in one call
 	// Held counts answers held until their commit was confirmed, Unconfirmed those of them that were discarded.
 	Held, Unconfirmed uint64
 	HeldTime          time.Duration     // in all
@@ -79,6 +83,8 @@ type Stats struct {
 // counters are Stats while they grow.
 type counters struct {
 	accepted, cancels, fellBack, lagged, gated, drained, queued, held, unconfirmed, together, doorstep atomic.Uint64
+	lent, passed                                                                                       atomic.Uint64
+	back                                                                                               [whys]atomic.Uint64
 	gatedTime, heldTime                                                                                atomic.Int64
 	readers                                                                                            readerSeconds
 
@@ -112,19 +118,36 @@ func (c *counters) route(k RoutedKey, fellBack bool) {
 	c.routed[k]++
 }
 
+// cameBack counts a session that the kernel has carried.
+func (c *counters) cameBack(why uint32, passed uint64) {
+	c.passed.Add(passed)
+	c.back[min(why, whys-1)].Add(1)
+}
+
+func (c *counters) backs() map[string]uint64 {
+	m := make(map[string]uint64)
+	for why := range c.back {
+		if n := c.back[why].Load(); n > 0 {
+			m[whyNames[why]] = n
+		}
+	}
+	return m
+}
+
 // Stats returns the counters.
 func (s *Server) Stats() Stats {
 	c := &s.counts
 	st := Stats{
-		Accepted:  c.accepted.Load(),
-		Cancels:   c.cancels.Load(),
-		FellBack:  c.fellBack.Load(),
-		Lagged:    c.lagged.Load(),
-		Gated:     c.gated.Load(),
-		Drained:   c.drained.Load(),
-		Queued:    c.queued.Load(),
-		Doorstep:  c.doorstep.Load(),
-		Together:  c.together.Load(),
+		Accepted: c.accepted.Load(),
+		Cancels:  c.cancels.Load(),
+		FellBack: c.fellBack.Load(),
+		Lagged:   c.lagged.Load(),
+		Gated:    c.gated.Load(),
+		Drained:  c.drained.Load(),
+		Queued:   c.queued.Load(),
+		Doorstep: c.doorstep.Load(),
+		Together: c.together.Load(),
+		Lent:     c.lent.Load(), Passed: c.passed.Load(), KernelPath: c.backs(),
 		GatedTime: time.Duration(c.gatedTime.Load()),
 		Held:      c.held.Load(), Unconfirmed: c.unconfirmed.Load(), HeldTime: time.Duration(c.heldTime.Load()),
 	}

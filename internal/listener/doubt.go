@@ -55,6 +55,7 @@ var errUnconfirmed = errors.New("a commit was not confirmed")
 // cancelBegins is called before a cancel request for the session is forwarded; the function it returns when it was delivered.
 func (x *session) cancelBegins() (delivered func()) {
 	x.suspect.begun.Add(1)
+	x.recall()
 	return func() { x.suspect.delivered.Add(1) }
 }
 

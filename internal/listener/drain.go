@@ -34,6 +34,9 @@ func (s *Server) Drain(on bool) {
 	if on {
 		defer s.warm.flush("drain") // after the drain is seen by those that would wait
 	}
+	if on {
+		defer s.recallWhere(func(x *session) bool { return x.lent.Load() })
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.drain.Load()

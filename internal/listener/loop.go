@@ -31,21 +31,23 @@ type watcher interface{ ready(events uint32) }
 
 // loop is one goroutine and what it carries. Everything but the inbox is its own.
 type loop struct {
-	srv     *Server
-	epoll   int
-	alarm   int // eventfd that ends a wait
-	buf     []byte
-	sides   []watcher              // by file descriptor
-	steps   map[*doorstep]struct{} // clients that have said nothing yet
-	asker   asker                  // of the first loop
-	spare   [][]byte               // buffers for what a peer did not take yet
-	ring    *ring                  // nil: each write is a system call of its own
-	writes  []written
-	short   []byte  // what is in writes
-	gone    []*pump // to be closed when no event of this batch can mean them any more
-	naps    bool    // the last wait was no idle one
-	carried atomic.Int64
-	ending  atomic.Bool
+	srv      *Server
+	epoll    int
+	alarm    int // eventfd that ends a wait
+	buf      []byte
+	sides    []watcher              // by file descriptor
+	steps    map[*doorstep]struct{} // clients that have said nothing yet
+	asker    asker                  // of the first loop
+	spare    [][]byte               // buffers for what a peer did not take yet
+	ring     *ring                  // nil: each write is a system call of its own
+	writes   []written
+	short    []byte    // what is in writes
+	shortcut *shortcut // nil: nothing passes inside the kernel
+	lending  []*pump   // to be lent to the kernel at the end of the turn
+	gone     []*pump   // to be closed when no event of this batch can mean them any more
+	naps     bool      // the last wait was no idle one
+	carried  atomic.Int64
+	ending   atomic.Bool
 
 	mu     sync.Mutex
 	inbox  []func() // guarded by mu
@@ -81,6 +83,9 @@ func (l *loop) close() {
 	if l.ring != nil {
 		l.ring.close()
 	}
+	if l.shortcut != nil {
+		l.shortcut.close()
+	}
 }
 
 // startLoops makes the loops; stop ends them when they carry nothing any more.
@@ -108,10 +113,14 @@ func (s *Server) startLoops() (stop func(), err error) {
 			return nil, err
 		}
 		l.gather()
+		l.shorten()
 		loops = append(loops, l)
 		running.Go(l.run)
 	}
 	s.loops.Store(&loops)
+	if len(loops) > 0 && loops[0].shortcut != nil {
+		s.wg.Go(func() { s.watchLent(loops) })
+	}
 	context.AfterFunc(s.life, func() { // everybody who has said nothing goes inside, where the end is told
 		for _, l := range loops {
 			l.post(l.clearSteps)
@@ -131,6 +140,22 @@ func (l *loop) gather() {
 		return
 	}
 	l.ring, l.writes, l.short = r, make([]written, 0, ringSize), make([]byte, 0, loopBuffer)
+}
+
+// shorten has the kernel carry what needs no decision, where it can.
+func (l *loop) shorten() {
+	if l.srv.cfg.NoKernelPath {
+		return
+	}
+	k, err := newShortcut(l)
+	if err == nil {
+		err = l.watch(k.bell.fd, k, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
+	}
+	if err != nil {
+		l.srv.log.Info("event loops carry every request: nothing passes inside the kernel", "error", err)
+		return
+	}
+	l.shortcut = k
 }
 
 // Loops is how many event loops there are unless told otherwise. A loop keeps a place on a processor (GOMAXPROCS) while it is busy:
@@ -193,6 +218,9 @@ func (l *loop) run() {
 			}
 		}
 		l.write()
+		if len(l.lending) > 0 {
+			l.lendAll()
+		}
 		l.bury()
 	}
 }
@@ -227,7 +255,7 @@ func (l *loop) work() {
 // bury closes what has ended: until here no other file has taken one of its numbers.
 func (l *loop) bury() {
 	for _, p := range l.gone {
-		for _, s := range []*side{&p.client, &p.backend} {
+		for _, s := range p.sides() {
 			if s.fd >= 0 {
 				l.sides[s.fd] = nil
 				_ = unix.Close(s.fd)

@@ -38,8 +38,11 @@ func TestOnOtherPaths(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("the tests of the relay on the other paths run with COTERIE_LONG=1; by default TestBothPaths stands for them")
 	}
-	for _, path := range []string{PathGoroutines, writingSingly} {
+	for _, path := range []string{PathGoroutines, writingSingly, PathKernel} {
 		t.Run(path, func(t *testing.T) {
+			if path == PathKernel {
+				needKernel(t)
+			}
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", relayTests, "-test.timeout", "10m")
 			cmd.Env = append(os.Environ(), pathEnv+"="+path)
 			out, err := cmd.CombinedOutput()
@@ -56,7 +59,7 @@ func TestBothPaths(t *testing.T) {
 	if os.Getenv(pathEnv) != "" {
 		t.Skip("one path was chosen")
 	}
-	for _, path := range []string{PathGoroutines, writingSingly} {
+	for _, path := range []string{PathGoroutines, writingSingly, PathKernel} {
 		t.Setenv(pathEnv, path)
 		for name, test := range map[string]func(*testing.T){
 			"gate": TestGateHoldsBytes, "hold": TestEndOfSessionEndsTheHold, "strict": TestStrictBarrier, "drain": TestDrainHoldsWhatIsNew, "drain in a pipeline": TestDrainFindsTheBoundaryInAPipeline,

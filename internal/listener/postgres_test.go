@@ -209,7 +209,7 @@ type group struct {
 	srv     *Server
 	servers map[ag.ReplicaID]*server
 	routes  atomic.Pointer[ag.Routes]
-	gate    atomic.Int64
+	gate    movingGate
 	mu      sync.Mutex
 	changed chan struct{}
 	remote  map[ag.ReplicaID]*Server // replicas that are reached through another node's ServeBackend
@@ -248,6 +248,9 @@ func newGroup(t *testing.T, change func(*Config)) *group {
 		cfg.Loops = -1
 	}
 	cfg.writesSingly = os.Getenv(pathEnv) == writingSingly
+	if os.Getenv(pathEnv) == PathKernel {
+		cfg.kernelAfter = 1
+	}
 	if change != nil {
 		change(&cfg)
 	}
@@ -256,6 +259,7 @@ func newGroup(t *testing.T, change func(*Config)) *group {
 		t.Fatal(err)
 	}
 	g.srv = srv
+	g.gate.srv.Store(srv)
 	rw, ro := srv.Addrs()
 	if len(rw) > 0 {
 		g.rw = rw[0].String()
@@ -403,6 +407,13 @@ func (g *group) mustDial(address, rest string) *pgx.Conn {
 		g.t.Fatal(err)
 	}
 	g.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	if os.Getenv(pathEnv) == PathKernel { // lent after its first question
+		for range 3 {
+			if _, err := conn.Exec(context.Background(), "", pgx.QueryExecModeSimpleProtocol); err != nil {
+				g.t.Fatal(err)
+			}
+		}
+	}
 	return conn
 }
 
@@ -425,6 +436,20 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 		}
 	}
 	t.Fatalf("waited in vain: %s", what)
+}
+
+// movingGate tells the server when it moves, as an agent does.
+type movingGate struct {
+	atomic.Int64
+	srv atomic.Pointer[Server]
+}
+
+// Store moves the gate.
+func (m *movingGate) Store(v int64) {
+	m.Int64.Store(v)
+	if s := m.srv.Load(); s != nil {
+		s.GateMoved()
+	}
 }
 
 // openGate moves the gate an hour ahead, closedGate a moment behind.

@@ -17,6 +17,8 @@ type pump struct {
 	x               *session
 	loop            *loop
 	client, backend side
+	returns         side      // what PostgreSQL has said, once the kernel's program knows the session; backend is for writing then
+	gone            bool      // backend is closed: what returns has is the last
 	tls             *tls.Conn // of the client; nil: it has none
 	under           *under    // of tls
 	inside          bool      // tls may have decrypted bytes that were not asked for yet
@@ -31,6 +33,11 @@ type pump struct {
 	holds           *time.Timer // ends that wait
 	ends            *time.Timer // ends the wait for a client that has to take the rest of a message
 	deaf            bool        // what the client still sends is thrown away
+	crossing        *crossing   // not nil once the kernel's program knows the session
+	unlendable      bool        // the session is not lent to the kernel
+	asked           int         // answers since it came back, or was begun
+	askedFirst      int         // as many come before it is lent
+	single          bool        // what backend waits for is the answer to a Query
 }
 
 type phase uint8
@@ -51,6 +58,7 @@ type side struct {
 	room    []byte // where out is
 	delayed int    // where in the loop's writes of this turn its own is, counted from 1; 0: it has none
 	eof     bool   // nothing more comes
+	stuck   bool   // the kernel may still have something to write here, before us: nothing is written
 	listed  uint32 // what the loop is told of; 0: it is not registered
 }
 
@@ -107,7 +115,7 @@ func (x *session) handOver(finished func()) bool {
 
 // pumpOn is the session on that loop, with two descriptors that belong to nobody else.
 func (x *session) pumpOn(l *loop, client, backend int, finished func()) *pump {
-	p := &pump{x: x, loop: l, finished: finished}
+	p := &pump{x: x, loop: l, finished: finished, askedFirst: x.srv.lendsAfter()}
 	p.client, p.backend = side{p: p, fd: client}, side{p: p, fd: backend}
 	x.pump.Store(p)
 	l.carried.Add(1)
@@ -157,6 +165,10 @@ func (p *pump) guarded(f func()) func() {
 			return
 		}
 		defer p.rescue()
+		if p.x.lent.Load() {
+			p.takeBack()
+			p.settle()
+		}
 		f()
 	}
 }
@@ -176,9 +188,17 @@ func (s *side) ready(events uint32) {
 		return
 	}
 	defer p.rescue()
+	if p.x.lent.Load() { // an end: what is before it is read as soon as the session is ours
+		p.takeBack()
+		p.settle()
+		return
+	}
 	broken := events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
 	if s.listed&unix.EPOLLOUT != 0 && (events&unix.EPOLLOUT != 0 || broken) {
 		p.flush(s)
+	}
+	if p.crossing != nil && s == &p.backend && p.phase == relaying && (events&unix.EPOLLRDHUP != 0 || broken) {
+		p.gone = true
 	}
 	if p.phase != buried && s.listed&unix.EPOLLIN != 0 && (events&(unix.EPOLLIN|unix.EPOLLRDHUP) != 0 || broken) {
 		switch {
@@ -196,7 +216,7 @@ func (s *side) ready(events uint32) {
 // settle tells the kernel what is waited for now. What a slow side has not taken yet, or an answer or a request that is held, stops the
 // reading from the other side: so PostgreSQL and the client feel it, and memory stays bounded.
 func (p *pump) settle() {
-	if p.phase == buried {
+	if p.phase == buried || p.x.lent.Load() {
 		return
 	}
 	var client, backend uint32
@@ -207,22 +227,25 @@ func (p *pump) settle() {
 			p.loop.post(p.guarded(func() { p.fromTLS(false); p.settle() }))
 		}
 	}
-	if p.phase == renewing || p.phase == relaying && !p.backend.eof && !p.waits && len(p.client.out) == 0 {
+	if p.phase == renewing || p.phase == relaying && !p.backend.eof && !p.waits && !p.client.full() {
 		backend |= unix.EPOLLIN
 	}
-	if len(p.client.out) > 0 {
+	if len(p.client.out) > 0 && !p.client.stuck {
 		client |= unix.EPOLLOUT
 	}
-	if p.phase == relaying && len(p.backend.out) > 0 {
+	if p.phase == relaying && len(p.backend.out) > 0 && !p.backend.stuck {
 		backend |= unix.EPOLLOUT
 	}
 	p.list(&p.client, client)
+	if p.crossing != nil {
+		backend = p.settleReturns(backend)
+	}
 	p.list(&p.backend, backend)
 }
 
 // readsClient says whether the client is listened to now.
 func (p *pump) readsClient() bool {
-	return !p.client.eof && (p.phase == lingering || p.phase == relaying && !p.drains && len(p.backend.out) == 0)
+	return !p.client.eof && (p.phase == lingering || p.phase == relaying && !p.drains && !p.backend.full())
 }
 
 // list registers a socket for these events. One that waits for nothing is taken off: the end of a connection is told without asking,
@@ -244,19 +267,22 @@ func (p *pump) list(s *side, events uint32) {
 	s.listed = events
 }
 
+// full says that a side takes nothing now.
+func (s *side) full() bool { return len(s.out) > 0 || s.stuck }
+
 // send writes to a side at the end of the loop's turn, or now what it takes, and keeps the rest.
 func (p *pump) send(s *side, b []byte) error {
 	if err := p.hurry(s); err != nil {
 		return err
 	}
-	if len(s.out) == 0 && p.loop.delay(s, b) {
+	if !s.full() && p.loop.delay(s, b) {
 		return nil
 	}
 	return p.sendNow(s, b)
 }
 
 func (p *pump) sendNow(s *side, b []byte) error {
-	if len(s.out) == 0 {
+	if !s.full() {
 		n, err := put(s.fd, b)
 		if err != nil {
 			return err
@@ -321,7 +347,7 @@ func (p *pump) flush(s *side) {
 func (p *pump) sendFailed(s *side) {
 	switch {
 	case s == &p.backend:
-		p.deaf = true
+		p.deaf, s.stuck = true, false
 		p.loop.giveBack(s)
 	case p.phase == relaying:
 		p.part(p.x.passFailed(errClient))
@@ -334,8 +360,12 @@ func (p *pump) sendFailed(s *side) {
 func (p *pump) fromBackend() {
 	x, buf := p.x, p.loop.buf
 	kept := copy(buf, p.held)
-	n, err := receive(p.backend.fd, buf[kept:])
-	if wouldWait(err) {
+	from := &p.backend
+	if p.crossing != nil {
+		from = &p.returns
+	}
+	n, err := receive(from.fd, buf[kept:])
+	if wouldWait(err) && !p.wasLast() {
 		return
 	}
 	if x.ended.Load() != nil {
@@ -346,6 +376,9 @@ func (p *pump) fromBackend() {
 		p.backend.eof = true
 		p.part(x.lastWords(io.EOF))
 		return
+	}
+	if p.crossing != nil {
+		p.crossing.downRead += uint64(n)
 	}
 	p.held = p.held[:0]
 	if x.gate != nil {
@@ -366,6 +399,7 @@ func (p *pump) fromBackend() {
 		}
 	}
 	p.pass(buf[:kept+n], kept)
+	p.wasAnswered()
 }
 
 // pass is session.pass without waiting.
@@ -379,6 +413,9 @@ func (p *pump) advance(c *passing) {
 		return
 	}
 	if len(out) > 0 {
+		if stake == nothing {
+			p.beforeAnswer()
+		}
 		if err := p.toClient(out); err != nil {
 			p.part(x.passFailed(errClient))
 			return

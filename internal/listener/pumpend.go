@@ -12,7 +12,7 @@ func (p *pump) kick() { p.loop.post(p.guarded(func() { p.checkEnded(); p.settle(
 func (p *pump) checkEnded() {
 	switch {
 	case p.x.ended.Load() == nil, p.phase != relaying, p.waits:
-	case len(p.client.out) == 0:
+	case !p.client.full():
 		p.part(p.x.lastWords(nil))
 	case p.ends == nil:
 		p.ends = p.after(p.x.srv.cfg.Limits.ShutdownMessage, func() {
@@ -44,7 +44,7 @@ func (p *pump) part(last *pgError) {
 			return
 		}
 	}
-	if len(p.client.out) == 0 {
+	if !p.client.full() {
 		p.linger()
 		return
 	}
@@ -67,6 +67,14 @@ func (p *pump) linger() {
 	p.settle()
 }
 
+// sides are what the session has sockets for.
+func (p *pump) sides() []*side {
+	if p.crossing != nil {
+		return []*side{&p.client, &p.backend, &p.returns}
+	}
+	return []*side{&p.client, &p.backend}
+}
+
 // bury ends the session. Its sockets are closed at the end of the loop's turn.
 func (p *pump) bury() {
 	if p.phase == buried {
@@ -81,13 +89,17 @@ func (p *pump) bury() {
 		p.ends.Stop()
 	}
 	p.held, p.rest = nil, nil
-	for _, s := range []*side{&p.client, &p.backend} {
+	for _, s := range p.sides() {
 		p.loop.undelay(s)
 		p.loop.giveBack(s)
 		if s.listed != 0 {
 			_ = unix.EpollCtl(p.loop.epoll, unix.EPOLL_CTL_DEL, s.fd, nil)
 			s.listed = 0
 		}
+	}
+	if p.crossing != nil {
+		p.x.lent.Store(false)
+		p.loop.shortcut.remove(p.crossing)
 	}
 	p.x.forget()
 	p.loop.gone = append(p.loop.gone, p)

@@ -21,6 +21,9 @@ func (p *pump) fromClient() {
 	if n == 0 && err == nil {
 		err = io.EOF
 	}
+	if p.crossing != nil {
+		p.crossing.upRead += uint64(n)
+	}
 	p.took(p.loop.buf[:n], err)
 }
 
@@ -50,7 +53,7 @@ func (p *pump) took(b []byte, err error) {
 
 // noMoreRequests has the backend hear of the client's end behind everything the client sent: TLS may bring both in one turn of the loop.
 func (p *pump) noMoreRequests() {
-	if p.client.eof && len(p.backend.out) == 0 {
+	if p.client.eof && !p.backend.full() {
 		_ = unix.Shutdown(p.backend.fd, unix.SHUT_WR)
 	}
 }

@@ -52,7 +52,7 @@ func TestPostgresOwnTests(t *testing.T) {
 				t.Fatalf("%d tests ran directly", len(want))
 			}
 			t.Logf("direct: %s", want)
-			for _, path := range []string{PathLoop, PathGoroutines, writingSingly} {
+			for _, path := range []string{PathLoop, PathGoroutines, writingSingly, PathKernel} {
 				files, routines := openFiles(t), runtime.NumGoroutine()
 				t.Run(path, func(t *testing.T) {
 					got := s.run(t, source, path)
@@ -140,7 +140,12 @@ func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string
 	if path == PathGoroutines {
 		loops, served = -1, PathGoroutines
 	}
+	after := 0
+	if path == PathKernel {
+		after = 1
+	}
 	srv, err := New(Config{
+		kernelAfter: after, NoKernelPath: path != PathKernel,
 		ReadWrite: "127.0.0.1:0", Loops: loops, writesSingly: path == writingSingly, Rules: trustAll, Routes: func() *ag.Routes { return routes },
 		Backend: func(ctx context.Context, _ ag.ReplicaID, _ BackendHello) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(server.Dir(), ".s.PGSQL."+strconv.Itoa(port)))
@@ -190,6 +195,9 @@ func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string
 	go func() { done <- srv.Serve(ctx) }()
 	t.Cleanup(func() {
 		placesAreFree(t, srv)
+		if st := srv.Stats(); path == PathKernel {
+			t.Logf("%d requests passed inside the kernel, of sessions lent %d times, which came back for %v", st.Passed, st.Lent, st.KernelPath)
+		}
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

@@ -318,6 +318,9 @@ func (x *session) follow(f *framer, b []byte) (used int, err error) {
 		x.noteUse(f.at(), b[min(head, used):used], head > 0, whole)
 	}
 	if whole {
+		if f.at() == 'P' && mayCopy(f.kept()) {
+			x.copies = true
+		}
 		x.requests.forwarded(f.at(), f.kept())
 		x.observeRequest(f.at())
 	}

@@ -83,7 +83,7 @@ func (x *session) handBack(fd int) {
 
 // leave has the backend of a client that has said goodbye made as new, and ends the session.
 func (p *pump) leave() {
-	if p.waits || p.drains || len(p.held) > 0 || len(p.backend.out) > 0 || !p.x.answers.atBoundary() {
+	if p.waits || p.drains || len(p.held) > 0 || p.backend.full() || !p.x.answers.atBoundary() {
 		p.bury()
 		return
 	}

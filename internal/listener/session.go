@@ -69,6 +69,8 @@ type session struct {
 	pump               atomic.Pointer[pump] // nil: goroutines carry the session
 	registered, closed atomic.Bool
 	tainted            atomic.Bool // its backend is not for another client
+	lent               atomic.Bool // the kernel carries it
+	copies             bool        // it has prepared what may be a COPY; upstream's own
 	leaves             atomic.Bool // the client has said goodbye, and its backend stays
 	drained            draining
 	requests           requests // guarded by drained.mu
@@ -162,6 +164,7 @@ func (x *session) end(e ending) bool {
 	_ = x.raw.SetWriteDeadline(time.Now().Add(x.srv.cfg.Limits.ShutdownMessage))
 	_ = x.backend.SetReadDeadline(time.Unix(1, 0))
 	if p := x.pump.Load(); p != nil { // after ended is set: a loop that takes the session over now sees that
+		x.recall()
 		p.kick()
 	}
 	return true
@@ -194,6 +197,11 @@ func (x *session) close() {
 // idle says that nothing is owed to the client and no transaction is open. status is looked at last: an answer changes it before it is
 // counted as delivered, so what is not owed any more has left its status behind.
 func (x *session) idle() bool {
+	if x.lent.Load() {
+		if s := x.pump.Load().crossing.slot; x.lent.Load() { // a session that comes back has its books in order before it is not lent any more
+			return s.quiet() && atomic.LoadUint32(&s.status) == 'I'
+		}
+	}
 	return x.owed.Load() <= 0 && !x.unsynced.Load() && x.status.Load() == 'I'
 }
 
@@ -246,8 +254,13 @@ func (x *session) farewell(why string) *pgError {
 }
 
 func (x *session) state() string {
-	switch status := x.status.Load(); {
-	case x.owed.Load() > 0 || x.unsynced.Load():
+	status, active := x.status.Load(), x.owed.Load() > 0 || x.unsynced.Load()
+	if x.lent.Load() {
+		s := x.pump.Load().crossing.slot
+		status, active = atomic.LoadUint32(&s.status), !s.quiet()
+	}
+	switch {
+	case active:
 		return "active"
 	case status == 'T', status == 'E':
 		return "idle in transaction"
@@ -256,16 +269,24 @@ func (x *session) state() string {
 }
 
 func (x *session) info() SessionInfo {
+	in, out := x.bytesIn.Load(), x.bytesOut.Load()
+	if x.lent.Load() {
+		up, down := x.pump.Load().crossing.passed()
+		in, out = in+up, out+down
+	}
 	return SessionInfo{
 		ID: x.id, User: x.user, Database: x.database, ClientAddr: x.addr, TLS: x.tls, Identity: x.identity, Intent: x.intent, Entry: x.entry, Replica: x.replica,
 		Epoch: x.epoch, PID: x.pid, State: x.state(), Since: x.since, Relayed: x.relayed,
-		BytesIn: x.bytesIn.Load(), BytesOut: x.bytesOut.Load(), Path: x.path(), Backend: cmp.Or(x.backendFrom, backendOwn),
+		BytesIn: in, BytesOut: out, Path: x.path(), Backend: cmp.Or(x.backendFrom, backendOwn),
 	}
 }
 
 // path is which of the data paths serves the session.
 func (x *session) path() string {
-	if x.pump.Load() != nil {
+	switch {
+	case x.lent.Load():
+		return PathKernel
+	case x.pump.Load() != nil:
 		return PathLoop
 	}
 	return PathGoroutines

@@ -1,0 +1,485 @@
+package listener
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// What the program takes for the places of a slot is where Go has put them.
+func TestSlotLayout(t *testing.T) {
+	var s slot
+	for name, got := range map[string][2]uintptr{
+		"armed": {unsafe.Offsetof(s.armed), slotArmed}, "flags": {unsafe.Offsetof(s.flags), slotFlags}, "inside": {unsafe.Offsetof(s.inside), slotInside},
+		"generation": {unsafe.Offsetof(s.generation), slotGeneration}, "ups": {unsafe.Offsetof(s.ups), slotUps}, "downs": {unsafe.Offsetof(s.downs), slotDowns},
+		"upBytes": {unsafe.Offsetof(s.upBytes), slotUpBytes}, "downBytes": {unsafe.Offsetof(s.downBytes), slotDownBytes},
+		"upLeft": {unsafe.Offsetof(s.upLeft), slotUpLeft}, "upTaken": {unsafe.Offsetof(s.upTaken), slotUpTaken},
+		"downLeft": {unsafe.Offsetof(s.downLeft), slotDownLeft}, "downTaken": {unsafe.Offsetof(s.downTaken), slotDownTaken},
+		"downLimit": {unsafe.Offsetof(s.downLimit), slotDownLimit}, "logged": {unsafe.Offsetof(s.logged), slotLogged},
+		"status": {unsafe.Offsetof(s.status), slotStatus}, "why": {unsafe.Offsetof(s.why), slotWhy}, "single": {unsafe.Offsetof(s.single), slotSingle},
+		"log": {unsafe.Offsetof(s.log), slotLog}, "size": {unsafe.Sizeof(s), slotSize},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s is at %d, the program has it at %d", name, got[0], got[1])
+		}
+	}
+}
+
+// needKernel skips a test where sessions cannot be lent to the kernel.
+func needKernel(t *testing.T) {
+	t.Helper()
+	l, err := newLoop(&Server{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	k, err := newShortcut(l)
+	if err != nil {
+		t.Skipf("NOT RUN: %v", err)
+	}
+	k.close()
+}
+
+// lenders is a group whose sessions are lent to the kernel after their first question.
+func lenders(t *testing.T, change func(*Config)) *group {
+	t.Helper()
+	needKernel(t)
+	return newGroup(t, func(c *Config) {
+		trusting(c)
+		c.kernelAfter = 1
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+// query is a Query.
+func query(sql string) []byte { return appendMessage(nil, 'Q', appendCString(nil, sql)) }
+
+// lent returns a client's raw connection that the kernel carries, and its session.
+func (g *group) lent() (net.Conn, *session) {
+	g.t.Helper()
+	conn := g.begin((&startup{user: "postgres", database: "postgres"}).packet())
+	readUntil(g.t, conn, 'Z')
+	local := conn.LocalAddr().String()
+	g.ask(conn, "select 1")
+	var x *session
+	waitFor(g.t, "the kernel carries it", func() bool {
+		g.srv.mu.Lock()
+		defer g.srv.mu.Unlock()
+		for _, s := range g.srv.sessions {
+			if s.addr == local && s.lent.Load() {
+				x = s
+			}
+		}
+		return x != nil
+	})
+	return conn, x
+}
+
+// ask sends a Query and reads up to its end.
+func (g *group) ask(conn io.ReadWriter, sql string) {
+	g.t.Helper()
+	if _, err := conn.Write(query(sql)); err != nil {
+		g.t.Fatal(err)
+	}
+	readUntil(g.t, conn, 'Z')
+}
+
+// Requests pass by without the loop, and are in the books when the session comes back: the views, the next drain, the last words.
+func TestKernelPathKeepsTheBooks(t *testing.T) {
+	g := lenders(t, nil)
+	conn, x := g.lent()
+	in := g.srv.Sessions()[0].BytesIn
+	for range 40 {
+		g.ask(conn, "select 1")
+	}
+	if got := g.srv.Stats(); got.Lent != 1 {
+		t.Errorf("lent %d times, %v", got.Lent, got.KernelPath)
+	}
+	if s := g.srv.Sessions()[0]; s.Path != PathKernel || s.State != "idle" || s.BytesIn != in+40*uint64(len(query("select 1"))) {
+		t.Errorf("%+v, %d bytes before", s, in)
+	}
+	g.ask(conn, "begin")
+	if s := g.srv.Sessions()[0]; s.State != "idle in transaction" || g.srv.Busy() != 1 {
+		t.Errorf("%s, %d busy", s.State, g.srv.Busy())
+	}
+	x.recall()
+	waitFor(t, "it is back", func() bool { return !x.lent.Load() })
+	if s := g.srv.Sessions()[0]; s.State != "idle in transaction" || s.BytesIn != in+40*uint64(len(query("select 1")))+uint64(len(query("begin"))) {
+		t.Errorf("%+v", s)
+	}
+	if got := g.srv.Stats(); got.Passed != 41 || got.KernelPath["called"] != 1 {
+		t.Errorf("%d passed, %v", got.Passed, got.KernelPath)
+	}
+}
+
+// What a client of the kernel's path is told of its last request when its session ends.
+func TestKernelPathVerdicts(t *testing.T) {
+	g := lenders(t, nil)
+	g.servers["a"].sql(t, "create table if not exists passed(a int)", "truncate passed")
+	defer g.servers["a"].sql(t, "drop table passed")
+	for _, c := range []struct {
+		name, want string
+		before     []string
+		last       []byte
+	}{
+		{"idle", "57P01", nil, nil},
+		{"a statement", "08007", nil, query("insert into passed select 1 from pg_sleep(60)")},
+		{"open", "40001", []string{"begin", "insert into passed values (2)"}, nil},
+		{"in a block", "40001", []string{"begin"}, query("insert into passed select 3 from pg_sleep(60)")},
+		{"a block of its own", "08007", nil, query("begin; insert into passed select 4 from pg_sleep(60); commit")},
+		{"after a block", "08007", []string{"begin", "commit"}, query("insert into passed select 5 from pg_sleep(60)")},
+		{"prepared", "08007", nil, unnamed("insert into passed select 6 from pg_sleep(60)")},
+		{"prepared in a block", "40001", []string{"begin"}, unnamed("insert into passed select 7 from pg_sleep(60)")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conn, x := g.lent()
+			for _, sql := range c.before {
+				g.ask(conn, sql)
+			}
+			if c.last != nil {
+				_, _ = conn.Write(c.last)
+				waitFor(t, "it has passed", func() bool { return x.state() == "active" })
+			}
+			if !x.lent.Load() {
+				t.Errorf("it is back: %v", g.srv.Stats().KernelPath)
+			}
+			x.end(ending{reason: "test", why: "a test wants it"})
+			readUntilError(t, conn, c.want)
+		})
+	}
+	g.servers["a"].sql(t, "select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_sleep(60)%' and pid <> pg_backend_pid()")
+	if n := value[int](t, g.mustDial(g.rw, "user=postgres"), "select count(*) from passed where a in (2, 3, 7)"); n != 0 {
+		t.Errorf("%d rows of transactions that were called lost", n)
+	}
+}
+
+// unnamed is a statement by the extended protocol, in one piece.
+func unnamed(sql string) []byte {
+	b := appendMessage(nil, 'P', append(appendCString(appendCString(nil, ""), sql), 0, 0))
+	b = appendMessage(b, 'B', []byte{0, 0, 0, 0, 0, 0, 0, 0})
+	b = appendMessage(b, 'D', []byte{'P', 0})
+	b = appendMessage(b, 'E', []byte{0, 0, 0, 0, 0})
+	return appendMessage(b, 'S', nil)
+}
+
+// A drain that begins finds no session at large: what is new waits, what runs goes on, and nothing is called idle that is not.
+func TestKernelPathDrains(t *testing.T) {
+	g := lenders(t, nil)
+	idle, _ := g.lent()
+	open, _ := g.lent()
+	g.ask(open, "begin")
+	runs, _ := g.lent()
+	_, _ = runs.Write(query("select pg_sleep(1)"))
+	waitFor(t, "it runs", func() bool { return g.srv.Busy() == 2 })
+	g.srv.Drain(true)
+	if n := g.srv.Busy(); n != 2 {
+		t.Errorf("%d busy", n)
+	}
+	for _, x := range g.srv.localSessions() {
+		if s := x.pump.Load().crossing.slot; s.armed != 0 {
+			t.Error("the kernel has one still")
+		}
+	}
+	_, _ = idle.Write(query("select 2"))
+	waitFor(t, "it is held", func() bool { return g.srv.Stats().Drained == 1 })
+	g.ask(open, "select 3")
+	g.ask(open, "commit")
+	readUntil(t, runs, 'Z')
+	waitFor(t, "nothing runs", func() bool { return g.srv.Busy() == 0 })
+	g.srv.Drain(false)
+	readUntil(t, idle, 'Z')
+	g.ask(runs, "select 4")
+}
+
+// Whoever moves the gate moves it for the kernel, too, and what the kernel is told grows old by time alone.
+func TestKernelPathGate(t *testing.T) {
+	g := lenders(t, func(c *Config) { c.GateHold = time.Minute })
+	g.gate.Store(openGate())
+	conn, x := g.lent()
+	g.gate.Store(closedGate())
+	_, _ = conn.Write(query("select 1"))
+	waitFor(t, "the answer is held", func() bool { return g.srv.Stats().Gated == 1 })
+	g.gate.Store(openGate())
+	readUntil(t, conn, 'Z')
+	waitFor(t, "it is lent again", x.lent.Load)
+	soon := time.Now().Add(200 * time.Millisecond)
+	g.gate.Int64.Store(closedGate() + int64(200*time.Millisecond)) // nobody says so: an earlier deadline is heard of by looking
+	for time.Now().Before(soon.Add(100 * time.Millisecond)) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	held := g.srv.Stats().Gated
+	_, _ = conn.Write(query("select 1"))
+	waitFor(t, "the answer is held", func() bool { return g.srv.Stats().Gated == held+1 })
+	g.gate.Store(openGate())
+	readUntil(t, conn, 'Z')
+}
+
+// A secondary has no gate; once it leads it has one, and sessions from before have to pass it.
+func TestKernelPathUngated(t *testing.T) {
+	g := lenders(t, nil)
+	conn, x := g.lent()
+	g.gate.Store(closedGate())
+	waitFor(t, "it is called back", func() bool { return !x.lent.Load() })
+	_, _ = conn.Write(query("select 1"))
+	waitFor(t, "the answer is held", func() bool { return g.srv.Stats().Gated == 1 })
+	g.gate.Store(openGate())
+	readUntil(t, conn, 'Z')
+}
+
+// A cancel request reaches a session that the kernel carries, and makes it one whose answers are looked at.
+func TestKernelPathCancel(t *testing.T) {
+	g := lenders(t, nil)
+	conn := g.mustDial(g.rw, "user=postgres default_query_exec_mode=simple_protocol")
+	if _, err := conn.Exec(t.Context(), "select 1"); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "it is lent", func() bool { return g.srv.Sessions()[0].Path == PathKernel })
+	done := make(chan error, 1)
+	go func() { _, err := conn.Exec(context.Background(), "select pg_sleep(60)"); done <- err }()
+	waitFor(t, "it runs in the kernel", func() bool { s := g.srv.Sessions(); return s[0].Path == PathKernel && s[0].State == "active" })
+	waitFor(t, "it runs", func() bool {
+		if err := conn.PgConn().CancelRequest(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-done:
+			if sqlstate(err) != "57014" {
+				t.Errorf("%v", err)
+			}
+			return true
+		default:
+			return false
+		}
+	})
+	if n := value[int](t, conn, "select 7"); n != 7 {
+		t.Error(n)
+	}
+}
+
+// What the loop decides about comes back to it: each with the answer that a client gets directly.
+func TestKernelPathComesBack(t *testing.T) {
+	g := lenders(t, func(c *Config) {
+		c.FlushLSN = func(context.Context) (lsn ag.LSN, err error) { return 1, nil }
+		c.Durable = func(context.Context, ag.LSN) error { return nil }
+	})
+	for why, f := range map[string]func(conn net.Conn, x *session){
+		"long": func(conn net.Conn, _ *session) { g.ask(conn, "select '"+strings.Repeat("x", 3000)+"'") },
+		"statement": func(conn net.Conn, x *session) {
+			g.ask(conn, "set client_min_messages = error")
+			if !x.suspect.muted.Load() {
+				t.Error("nobody has noticed")
+			}
+			g.ask(conn, "select 1")
+			if x.lent.Load() {
+				t.Error("it was lent again")
+			}
+		},
+		"message": func(conn net.Conn, _ *session) {
+			_, _ = conn.Write(query("select * from no_such_table"))
+			readUntilError(t, conn, "42P01")
+			readUntil(t, conn, 'Z')
+		},
+		"pipelined": func(conn net.Conn, _ *session) {
+			_, _ = conn.Write(append(query("select 1"), query("select 2")...))
+			readUntil(t, conn, 'Z')
+			readUntil(t, conn, 'Z')
+		},
+		"in parts": func(conn net.Conn, _ *session) {
+			q := query("select 'in parts'")
+			_, _ = conn.Write(q[:7])
+			time.Sleep(20 * time.Millisecond)
+			_, _ = conn.Write(q[7:])
+			readUntil(t, conn, 'Z')
+		},
+		"log full": func(conn net.Conn, x *session) {
+			for range 2 * slotSize / 1000 {
+				g.ask(conn, "select 1 --"+strings.Repeat("x", 980))
+			}
+		},
+		"slow client": func(conn net.Conn, x *session) {
+			x.pump.Load().crossing.slot.downLimit = 0
+			g.ask(conn, "select 1")
+		},
+	} {
+		t.Run(why, func(t *testing.T) {
+			conn, x := g.lent()
+			before := g.srv.Stats().KernelPath[why]
+			f(conn, x)
+			if after := g.srv.Stats(); after.KernelPath[why] <= before {
+				t.Errorf("%v", after.KernelPath)
+			}
+			_, _ = conn.Write(unnamed("select 'goes on'"))
+			readUntil(t, conn, 'Z')
+			_ = conn.Close()
+			waitFor(t, "it is gone", func() bool { return g.srv.Stats().Open == 0 })
+		})
+	}
+}
+
+// COPY in both directions and by both protocols, from a session that was lent a moment before.
+func TestKernelPathCopy(t *testing.T) {
+	g := lenders(t, nil)
+	conn := g.mustDial(g.rw, "user=postgres")
+	lend := func() {
+		t.Helper()
+		waitFor(t, "it is lent", func() bool {
+			_, _ = conn.Exec(t.Context(), "select 1", pgx.QueryExecModeSimpleProtocol)
+			return g.srv.Sessions()[0].Path == PathKernel
+		})
+	}
+	sqlOn(t, conn, "create temp table copied(a text)")
+	for range 4 {
+		lend()
+		if _, err := conn.PgConn().CopyFrom(t.Context(), strings.NewReader(strings.Repeat("some line\n", 50_000)), "copy copied from stdin"); err != nil {
+			t.Fatal(err)
+		}
+		lend()
+		var rows countingWriter
+		if _, err := conn.PgConn().CopyTo(t.Context(), &rows, "copy copied to stdout"); err != nil {
+			t.Fatal(err)
+		}
+		sqlOn(t, conn, "truncate copied")
+	}
+	raw, x := g.lent()
+	g.ask(raw, "create temp table copied(a text)")
+	waitFor(t, "it is lent", func() bool { g.ask(raw, "select 1"); return x.lent.Load() })
+	_, _ = raw.Write(unnamed("copy copied from stdin"))
+	readUntil(t, raw, 'G')
+	_, _ = raw.Write(appendMessage(appendMessage(appendMessage(nil, 'd', []byte("one\n")), 'c', nil), 'S', nil))
+	readUntil(t, raw, 'Z')
+	g.ask(raw, "select 1")
+	if x.lent.Load() {
+		t.Error("who has prepared a COPY is lent again")
+	}
+}
+
+// Rows that are many times what a session may hold pass whole through sockets that the kernel's program knows, and a client that does not
+// read is felt by PostgreSQL.
+func TestKernelPathBulk(t *testing.T) {
+	g := lenders(t, nil)
+	conn, _ := g.lent()
+	_, _ = conn.Write(query("select repeat('x', 1000) from generate_series(1, 100000)"))
+	other := g.mustDial(g.rw, "user=postgres")
+	waitFor(t, "PostgreSQL waits for its client", func() bool {
+		return value[bool](t, other, "select exists(select 1 from pg_stat_activity where wait_event = 'ClientWrite' and query like 'select repeat%')")
+	})
+	if n := rowsOf(t, conn); n != 100_000 {
+		t.Errorf("%d rows came", n)
+	}
+	_, _ = conn.Write(query("select '" + strings.Repeat("y", 3_000_000) + "'"))
+	if n := rowsOf(t, conn); n != 1 {
+		t.Errorf("%d rows came", n)
+	}
+
+	// Requests that PostgreSQL does not take are felt by the client.
+	sqlOn(t, other, "create table locked(a text)", "begin", "lock locked")
+	defer g.servers["a"].sql(t, "drop table locked")
+	conn, x := g.lent()
+	_, _ = conn.Write(query("copy locked from stdin"))
+	sent := make(chan int, 1)
+	go func() {
+		n := 0
+		line := appendMessage(nil, 'd', append(bytes.Repeat([]byte("z"), 99_999), '\n'))
+		for range 2_000 {
+			_ = conn.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
+			k, err := conn.Write(line)
+			if n += k; err != nil {
+				break
+			}
+		}
+		sent <- n
+	}()
+	if n := <-sent; n > 32<<20 {
+		t.Errorf("%d MB were taken from a client whose server takes nothing", n>>20)
+	}
+	x.end(ending{reason: "test", why: "a test wants it"})
+	sqlOn(t, other, "rollback")
+}
+
+// rowsOf reads an answer of any size.
+func rowsOf(t *testing.T, conn io.Reader) (rows int) {
+	t.Helper()
+	var f framer
+	buf := make([]byte, 64<<10)
+	for done := false; !done; {
+		n, err := conn.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = f.scan(buf[:n], func(typ byte, _ []byte) { rows += b2i(typ == 'D'); done = done || typ == 'Z' })
+	}
+	return rows
+}
+
+// Sessions that end while the kernel has them: by the client in every way, by PostgreSQL, by the server's end. Nothing is left of them.
+func TestKernelPathEnds(t *testing.T) {
+	outer := lenders(t, nil)
+	c, _ := outer.lent()
+	_ = c.Close()
+	waitFor(t, "the first session is gone", func() bool { return outer.srv.Stats().Open == 0 })
+	files, routines := openFiles(t), runtime.NumGoroutine()
+	t.Run("sessions", func(t *testing.T) {
+		g := lenders(t, nil)
+		terminated, _ := g.lent()
+		_, _ = terminated.Write(appendMessage(nil, 'X', nil))
+		if _, err := io.ReadAll(terminated); err != nil {
+			t.Error(err)
+		}
+		halfClosed, _ := g.lent()
+		_, _ = halfClosed.Write(query("select pg_sleep(0.1), 'the last'"))
+		_ = halfClosed.(*net.TCPConn).CloseWrite()
+		if b, err := io.ReadAll(halfClosed); err != nil || !bytes.Contains(b, []byte("the last")) {
+			t.Errorf("%q %v", b, err)
+		}
+		reset, _ := g.lent()
+		_, _ = reset.Write(query("select pg_sleep(0.1)"))
+		_ = reset.(*net.TCPConn).SetLinger(0)
+		_ = reset.Close()
+		killed, x := g.lent()
+		g.servers["a"].sql(t, "select pg_terminate_backend("+strconv.Itoa(int(x.pid))+")")
+		readUntilError(t, killed, "57P01")
+		waitFor(t, "all are gone", func() bool { return g.srv.Stats().Open == 0 })
+		if l := (*g.srv.loops.Load())[0]; len(l.shortcut.free) != len(l.shortcut.pumps) {
+			t.Errorf("%d of %d places are free", len(l.shortcut.free), len(l.shortcut.pumps))
+		}
+		g.lent() // stays until the server ends
+	})
+	waitFor(t, "nothing is left", func() bool { return openFiles(t) <= files && runtime.NumGoroutine() <= routines })
+}
+
+// Where there is no place for one more session its loop carries it, and a place that was left is taken again.
+func TestKernelPathIsFull(t *testing.T) {
+	g := lenders(t, func(c *Config) { c.Limits.Connections = 16 })
+	first, x := g.lent()
+	l := (*g.srv.loops.Load())[0]
+	taken := make(chan struct{})
+	l.post(func() { l.shortcut.free = nil; close(taken) })
+	<-taken
+	other := g.begin((&startup{user: "postgres", database: "postgres"}).packet())
+	readUntil(t, other, 'Z')
+	for range 50 {
+		g.ask(other, "select 1")
+	}
+	if n := g.srv.Stats().Lent; n != 1 {
+		t.Errorf("lent %d times", n)
+	}
+	place := x.pump.Load().crossing.index
+	_ = first.Close()
+	waitFor(t, "it is gone", func() bool { return g.srv.Stats().Open == 1 })
+	if _, again := g.lent(); again.pump.Load().crossing.index != place {
+		t.Error("there was another place")
+	}
+}

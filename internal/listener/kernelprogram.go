@@ -1,0 +1,468 @@
+package listener
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf/asm"
+)
+
+// The program that the kernel runs for each piece of a stream that reaches one of the two sockets of a session on the kernel's path. It passes
+// the piece on to the other socket if the piece is a whole request of a kind that needs no decision, or the whole answer to one; everything
+// else it leaves to the event loop, and rings the bell. It keeps the books that the loop takes over then (slot). What is decided by whom,
+// and why nothing can overtake anything else, is in docs/adr/0094-the-kernels-path.md.
+//
+// The assembly below is checked by the kernel's verifier when it is loaded: no access outside of slot, no loop without an end.
+
+// Where things lie in a slot, for the program; kernelslot.go has the same as a struct, and a test compares them.
+const (
+	slotArmed      = 0
+	slotFlags      = 4
+	slotInside     = 8
+	slotGeneration = 12
+	slotUps        = 16
+	slotDowns      = 24
+	slotUpBytes    = 32
+	slotDownBytes  = 40
+	slotUpLeft     = 48
+	slotUpTaken    = 56
+	slotDownLeft   = 64
+	slotDownTaken  = 72
+	slotDownLimit  = 80
+	slotLogged     = 88
+	slotStatus     = 92
+	slotWhy        = 96
+	slotSingle     = 100
+	slotLog        = 128
+	slotSize       = 16384
+)
+
+// What the program is told about a session.
+const (
+	flagGuarded  = 1 // texts that mention client_min_messages are the loop's
+	flagUngated  = 2 // answers pass while there is no deadline
+	flagDeadline = 4 // answers pass until the deadline
+)
+
+const (
+	longestRequest = 1024                                 // bytes
+	longestAnswer  = 4096                                 // bytes
+	requestParts   = 8                                    // messages in a request
+	messagesAtMost = 64                                   // in an answer
+	loggedAtMost   = slotSize - 128 - longestRequest - 64 // where the log has no room for another request
+)
+
+// Why a session came back to its loop.
+const (
+	whyCalled uint32 = iota // the loop wanted it
+	whyOrder                // something before it was still with the loop
+	whyPipelined
+	whyLong
+	whyFull // the log of requests
+	whyRead
+	whyPart  // not whole
+	whyOther // a message that the loop decides about
+	whyText  // a statement that the loop decides about
+	whySlow  // the client does not read
+	whyGate
+	whyUnasked
+	whys // how many there are
+)
+
+var whyNames = [whys]string{
+	"called", "order", "pipelined", "long", "log full", "unreadable", "in parts", "message", "statement", "slow client", "gate", "unasked",
+}
+
+// Registers and places on the stack that keep their meaning.
+const (
+	rCtx  = asm.R6
+	rBase = asm.R7 // of the request in the log
+	rSlot = asm.R8
+	rLen  = asm.R9
+
+	atCookie = -8
+	atIndex  = -12 // of the slot
+	atWay    = -16
+	atGen    = -20
+	atHead   = -33 // five bytes, the length of them aligned
+	atOffset = -48
+	atCount  = -56
+)
+
+// program returns the instructions for maps with these descriptors.
+func program(ways, slots, peers, common, bell int) asm.Instructions {
+	var p assembly
+	p.enter(ways, slots)
+	p.request()
+	p.answer(common)
+	p.leave(peers, bell)
+	return p.list
+}
+
+type assembly struct {
+	list  asm.Instructions
+	label string
+}
+
+func (p *assembly) add(list ...asm.Instruction) {
+	if p.label != "" {
+		list[0] = list[0].WithSymbol(p.label)
+		p.label = ""
+	}
+	p.list = append(p.list, list...)
+}
+
+// at names the next instruction.
+func (p *assembly) at(label string) {
+	if p.label != "" {
+		p.add(asm.Mov.Reg(asm.R0, asm.R0)) // two names for one place
+	}
+	p.label = label
+}
+
+// back leaves the piece to the loop, for that reason.
+func (p *assembly) back(why uint32) string { return fmt.Sprintf("back-%d", why) }
+
+// enter finds the session: rSlot, rLen and the way on the stack.
+func (p *assembly) enter(ways, slots int) {
+	p.add(
+		asm.Mov.Reg(rCtx, asm.R1),
+		asm.FnGetSocketCookie.Call(),
+		asm.StoreMem(asm.RFP, atCookie, asm.R0, asm.DWord),
+		asm.LoadMapPtr(asm.R1, ways),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atCookie),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "stranger"),
+		asm.LoadMem(asm.R1, asm.R0, 0, asm.Word),
+		asm.StoreMem(asm.RFP, atWay, asm.R1, asm.Word),
+		asm.LoadMem(asm.R2, asm.R0, 4, asm.Word),
+		asm.StoreMem(asm.RFP, atGen, asm.R2, asm.Word),
+		asm.RSh.Imm(asm.R1, 1),
+		asm.StoreMem(asm.RFP, atIndex, asm.R1, asm.Word),
+		asm.LoadMapPtr(asm.R1, slots),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atIndex),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "stranger"),
+		asm.Mov.Reg(rSlot, asm.R0),
+		// Whoever takes a session back clears armed and waits until nobody is inside: both sides say their part before they look at
+		// the other's, and the addition is a barrier.
+		asm.Mov.Imm(asm.R1, 1),
+		asm.FetchAdd.Mem(rSlot, asm.R1, asm.Word, slotInside),
+		asm.LoadMem(asm.R1, rSlot, slotGeneration, asm.Word),
+		asm.LoadMem(asm.R2, asm.RFP, atGen, asm.Word),
+		asm.JNE.Reg(asm.R1, asm.R2, "outside"), // the slot is another session's by now
+		asm.LoadMem(rLen, rCtx, 0, asm.Word),
+		asm.LoadMem(asm.R1, asm.RFP, atWay, asm.Word),
+		asm.And.Imm(asm.R1, 1),
+		asm.JNE.Imm(asm.R1, 0, "answer"),
+	)
+}
+
+// request judges what the client has sent.
+func (p *assembly) request() {
+	p.add(
+		asm.LoadMem(asm.R1, rSlot, slotArmed, asm.Word),
+		asm.JEq.Imm(asm.R1, 0, "pass"),
+		asm.LoadMem(asm.R1, rSlot, slotUpLeft, asm.DWord),
+		asm.LoadMem(asm.R2, rSlot, slotUpTaken, asm.DWord),
+		asm.JNE.Reg(asm.R1, asm.R2, p.back(whyOrder)),
+		asm.LoadMem(asm.R1, rSlot, slotUps, asm.DWord),
+		asm.LoadMem(asm.R2, rSlot, slotDowns, asm.DWord),
+		asm.JNE.Reg(asm.R1, asm.R2, p.back(whyPipelined)),
+		asm.JGT.Imm(rLen, longestRequest, p.back(whyLong)),
+		asm.JLT.Imm(rLen, 5, p.back(whyPart)),
+		asm.LoadMem(asm.R1, rSlot, slotLogged, asm.Word),
+		asm.JGT.Imm(asm.R1, loggedAtMost, p.back(whyFull)),
+		asm.Mov.Reg(rBase, rSlot),
+		asm.Add.Imm(rBase, slotLog),
+		asm.Add.Reg(rBase, asm.R1),
+		asm.Mov.Reg(asm.R1, rCtx),
+		asm.Mov.Imm(asm.R2, 0),
+		asm.Mov.Reg(asm.R3, rBase),
+		asm.Mov.Reg(asm.R4, rLen),
+		asm.FnSkbLoadBytes.Call(),
+		asm.JNE.Imm(asm.R0, 0, p.back(whyRead)),
+		asm.Mov.Imm(asm.R0, 0), // where the message at hand begins
+	)
+	for i := range requestParts {
+		p.requestPart(i)
+	}
+	p.add(asm.LongJump(p.back(whyPart)))
+
+	// A text: client_min_messages is looked for by its second word.
+	p.at("query")
+	p.add(asm.Mov.Imm(asm.R1, 1), asm.LongJump("text"))
+	p.at("parsed")
+	p.add(asm.Mov.Imm(asm.R1, 0))
+	p.at("text")
+	p.add(
+		asm.StoreMem(rSlot, slotSingle, asm.R1, asm.Word),
+		asm.LoadMem(asm.R1, rSlot, slotFlags, asm.Word),
+		asm.And.Imm(asm.R1, flagGuarded),
+		asm.JEq.Imm(asm.R1, 0, "forward"),
+		asm.Mov.Imm(asm.R0, 0),
+	)
+	p.at("scan")
+	p.add(
+		asm.Mov.Reg(asm.R1, rBase),
+		asm.Add.Reg(asm.R1, asm.R0),
+		asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
+		asm.HostTo(asm.BE, asm.R1, asm.Word),
+		asm.JEq.Imm32(asm.R1, 0x5f6d696e, p.back(whyText)), // _min
+		asm.JEq.Imm32(asm.R1, 0x5f4d494e, p.back(whyText)), // _MIN
+		asm.Add.Imm(asm.R0, 1),
+		asm.JGE.Imm(asm.R0, longestRequest, "forward"),
+		asm.JLT.Reg(asm.R0, rLen, "scan"),
+		asm.LongJump("forward"),
+	)
+	p.at("executed")
+	p.add(asm.Mov.Imm(asm.R1, 0), asm.StoreMem(rSlot, slotSingle, asm.R1, asm.Word))
+	p.at("forward")
+	p.add(
+		asm.LoadMem(asm.R1, rSlot, slotLogged, asm.Word),
+		asm.Add.Reg(asm.R1, rLen),
+		asm.StoreMem(rSlot, slotLogged, asm.R1, asm.Word),
+	)
+	p.count(slotUps, slotUpBytes)
+	p.add(asm.LongJump("redirect"))
+}
+
+// requestPart judges one message of a request, which begins at R0. R5 is whether one before it has a text.
+func (p *assembly) requestPart(i int) {
+	next := fmt.Sprintf("part-%d", i+1)
+	p.at(fmt.Sprintf("part-%d", i))
+	if i == 0 {
+		p.add(asm.Mov.Imm(asm.R5, 0))
+	}
+	p.add(
+		asm.Mov.Reg(asm.R1, rLen),
+		asm.Sub.Imm(asm.R1, 5),
+		asm.JGT.Reg(asm.R0, asm.R1, p.back(whyPart)),
+		asm.JGT.Imm(asm.R0, longestRequest-5, p.back(whyPart)),
+		asm.Mov.Reg(asm.R2, rBase),
+		asm.Add.Reg(asm.R2, asm.R0),
+		asm.LoadMem(asm.R3, asm.R2, 0, asm.Byte),
+		asm.LoadMem(asm.R1, asm.R2, 1, asm.Word),
+		asm.HostTo(asm.BE, asm.R1, asm.Word),
+		asm.JLT.Imm(asm.R1, 4, p.back(whyOther)),
+		asm.JGT.Imm(asm.R1, longestRequest, p.back(whyPart)),
+		asm.Add.Reg(asm.R0, asm.R1),
+		asm.Add.Imm(asm.R0, 1),
+		asm.JGT.Reg(asm.R0, rLen, p.back(whyPart)),
+	)
+	if i == 0 {
+		p.add(
+			asm.JNE.Imm(asm.R3, 'Q', "part-0-other"),
+			asm.JEq.Reg(asm.R0, rLen, "query"),
+			asm.LongJump(p.back(whyPipelined)),
+		)
+		p.at("part-0-other")
+	}
+	sync, named, parse, plain := next+"-sync", next+"-named", next+"-parse", next+"-plain"
+	p.add(
+		asm.JEq.Imm(asm.R3, 'S', sync),
+		asm.JLT.Imm(asm.R1, 5, p.back(whyOther)), // no body
+		asm.LoadMem(asm.R4, asm.R2, 5, asm.Byte), // the first byte of a name
+		asm.JEq.Imm(asm.R3, 'B', named),
+		asm.JEq.Imm(asm.R3, 'E', named),
+		asm.JEq.Imm(asm.R3, 'P', parse),
+		asm.JEq.Imm(asm.R3, 'D', plain),
+		asm.JEq.Imm(asm.R3, 'C', plain),
+		asm.LongJump(p.back(whyOther)),
+	)
+	p.at(sync)
+	p.add(
+		asm.JNE.Reg(asm.R0, rLen, p.back(whyPipelined)),
+		asm.JNE.Imm(asm.R5, 0, "parsed"),
+		asm.LongJump("executed"),
+	)
+	p.at(parse) // of the unnamed statement; a COPY may ask for more than this request, and what begins with no letter may be one
+	p.add(
+		asm.Mov.Imm(asm.R5, 1),
+		asm.LoadMem(asm.R1, asm.R2, 6, asm.Word),
+		asm.HostTo(asm.BE, asm.R1, asm.Word),
+		asm.Or.Imm(asm.R1, 0x20202020),
+		asm.JEq.Imm32(asm.R1, 0x636f7079, p.back(whyText)), // copy
+		asm.LSh.Imm(asm.R1, 32),
+		asm.RSh.Imm(asm.R1, 56),
+		asm.JLT.Imm(asm.R1, 'a', p.back(whyText)),
+		asm.JGT.Imm(asm.R1, 'z', p.back(whyText)),
+	)
+	p.at(named) // a portal with a name lives on
+	p.add(asm.JNE.Imm(asm.R4, 0, p.back(whyOther)))
+	p.at(plain)
+	p.add(asm.Mov.Reg(asm.R0, asm.R0))
+}
+
+// answer judges what PostgreSQL has sent.
+func (p *assembly) answer(common int) {
+	p.at("answer")
+	p.add(
+		asm.LoadMem(asm.R1, rSlot, slotArmed, asm.Word),
+		asm.JEq.Imm(asm.R1, 0, "pass"),
+		asm.LoadMem(asm.R1, rSlot, slotDownLeft, asm.DWord),
+		asm.LoadMem(asm.R2, rSlot, slotDownTaken, asm.DWord),
+		asm.JNE.Reg(asm.R1, asm.R2, p.back(whyOrder)),
+		asm.LoadMem(asm.R1, rSlot, slotDowns, asm.DWord),
+		asm.LoadMem(asm.R2, rSlot, slotUps, asm.DWord),
+		asm.Add.Imm(asm.R1, 1),
+		asm.JNE.Reg(asm.R1, asm.R2, p.back(whyUnasked)),
+		asm.JGT.Imm(rLen, longestAnswer, p.back(whyLong)),
+		asm.LoadMem(asm.R1, rSlot, slotDownBytes, asm.DWord),
+		asm.LoadMem(asm.R2, rSlot, slotDownLimit, asm.DWord),
+		asm.Add.Reg(asm.R1, rLen),
+		asm.JGT.Reg(asm.R1, asm.R2, p.back(whySlow)),
+		// The gate: what PostgreSQL has sent by now it has sent before the deadline, if that is not over.
+		asm.LoadMem(asm.R1, rSlot, slotFlags, asm.Word),
+		asm.Mov.Reg(asm.R2, asm.R1),
+		asm.And.Imm(asm.R2, flagUngated|flagDeadline),
+		asm.JEq.Imm(asm.R2, 0, "open"),
+		asm.LoadMapValue(asm.R3, common, 0),
+		asm.LoadMem(asm.R3, asm.R3, 0, asm.DWord),
+		asm.And.Imm(asm.R1, flagDeadline),
+		asm.JNE.Imm(asm.R1, 0, "deadline"),
+		asm.JNE.Imm(asm.R3, 0, p.back(whyGate)),
+		asm.LongJump("open"),
+	)
+	p.at("deadline")
+	p.add(
+		asm.StoreMem(asm.RFP, atOffset, asm.R3, asm.DWord),
+		asm.FnKtimeGetBootNs.Call(),
+		asm.LoadMem(asm.R3, asm.RFP, atOffset, asm.DWord),
+		asm.JGE.Reg(asm.R0, asm.R3, p.back(whyGate)),
+	)
+	p.at("open")
+	p.answerParts()
+}
+
+// answerParts judges the messages of an answer.
+func (p *assembly) answerParts() {
+	p.add(
+		asm.Mov.Imm(asm.R1, 0),
+		asm.StoreMem(asm.RFP, atOffset, asm.R1, asm.DWord),
+		asm.StoreMem(asm.RFP, atCount, asm.R1, asm.DWord),
+	)
+	p.at("message")
+	p.load(atOffset, 0, 5)
+	p.add(
+		asm.LoadMem(asm.R1, asm.RFP, atHead+1, asm.Word),
+		asm.HostTo(asm.BE, asm.R1, asm.Word),
+		asm.JLT.Imm(asm.R1, 4, p.back(whyOther)),
+		asm.JGT.Imm(asm.R1, longestAnswer, p.back(whyPart)),
+		asm.LoadMem(asm.R2, asm.RFP, atOffset, asm.DWord),
+		asm.Add.Reg(asm.R1, asm.R2),
+		asm.Add.Imm(asm.R1, 1), // where the message ends
+		asm.JGT.Reg(asm.R1, rLen, p.back(whyPart)),
+		asm.LoadMem(asm.R3, asm.RFP, atHead, asm.Byte),
+		asm.JEq.Imm(asm.R3, 'Z', "ready"),
+	)
+	for _, typ := range "DTC12n3tI" {
+		p.add(asm.JEq.Imm(asm.R3, typ, "next"))
+	}
+	p.add(asm.LongJump(p.back(whyOther)))
+	p.at("next")
+	p.add(
+		asm.StoreMem(asm.RFP, atOffset, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, asm.RFP, atCount, asm.DWord),
+		asm.Add.Imm(asm.R1, 1),
+		asm.StoreMem(asm.RFP, atCount, asm.R1, asm.DWord),
+		asm.JLT.Imm(asm.R1, messagesAtMost, "message"),
+		asm.LongJump(p.back(whyLong)),
+	)
+	p.at("ready")
+	p.add(
+		asm.JNE.Reg(asm.R1, rLen, p.back(whyOther)),
+		asm.Sub.Reg(asm.R1, asm.R2),
+		asm.JNE.Imm(asm.R1, 6, p.back(whyOther)),
+	)
+	p.load(atOffset, 5, 1)
+	p.add(
+		asm.LoadMem(asm.R1, asm.RFP, atHead, asm.Byte),
+		asm.StoreMem(rSlot, slotStatus, asm.R1, asm.Word),
+	)
+	p.count(slotDowns, slotDownBytes)
+	p.add(asm.LongJump("redirect"))
+}
+
+// load has n bytes of the piece at atHead, from that far behind the offset on the stack.
+func (p *assembly) load(offset int16, behind, n int32) {
+	p.add(
+		asm.Mov.Reg(asm.R1, rCtx),
+		asm.LoadMem(asm.R2, asm.RFP, offset, asm.DWord),
+		asm.Add.Imm(asm.R2, behind),
+		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, atHead),
+		asm.Mov.Imm(asm.R4, n),
+		asm.FnSkbLoadBytes.Call(),
+		asm.JNE.Imm(asm.R0, 0, p.back(whyPart)),
+	)
+}
+
+// count enters a piece that goes on.
+func (p *assembly) count(pieces, bytes int16) {
+	p.add(
+		asm.LoadMem(asm.R1, rSlot, pieces, asm.DWord),
+		asm.Add.Imm(asm.R1, 1),
+		asm.StoreMem(rSlot, pieces, asm.R1, asm.DWord),
+		asm.LoadMem(asm.R1, rSlot, bytes, asm.DWord),
+		asm.Add.Reg(asm.R1, rLen),
+		asm.StoreMem(rSlot, bytes, asm.R1, asm.DWord),
+	)
+}
+
+// leave ends the program: on to the other socket, or to the loop.
+func (p *assembly) leave(peers, bell int) {
+	p.at("redirect")
+	p.add(
+		asm.Mov.Reg(asm.R1, rCtx),
+		asm.LoadMapPtr(asm.R2, peers),
+		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, atWay),
+		asm.Mov.Imm(asm.R4, 0),
+		asm.FnSkRedirectHash.Call(),
+		asm.Mov.Imm(asm.R1, -1),
+		asm.FetchAdd.Mem(rSlot, asm.R1, asm.Word, slotInside),
+		asm.Return(),
+	)
+	for why := whyOrder; why < whys; why++ {
+		p.at(p.back(why))
+		p.add(asm.Mov.Imm(asm.R1, int32(why)), asm.LongJump("back"))
+	}
+	p.at("back")
+	p.add(
+		asm.StoreMem(rSlot, slotWhy, asm.R1, asm.Word),
+		asm.Mov.Imm(asm.R1, 0),
+		asm.StoreMem(rSlot, slotArmed, asm.R1, asm.Word),
+		asm.LoadMapPtr(asm.R1, bell),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, atIndex),
+		asm.Mov.Imm(asm.R3, 4),
+		asm.Mov.Imm(asm.R4, 2), // BPF_RB_FORCE_WAKEUP
+		asm.FnRingbufOutput.Call(),
+	)
+	p.at("pass")
+	left, up := int16(slotDownLeft), int16(slotUpLeft)
+	p.add(
+		asm.LoadMem(asm.R1, asm.RFP, atWay, asm.Word),
+		asm.And.Imm(asm.R1, 1),
+		asm.JEq.Imm(asm.R1, 0, "pass-up"),
+		asm.LoadMem(asm.R1, rSlot, left, asm.DWord),
+		asm.Add.Reg(asm.R1, rLen),
+		asm.StoreMem(rSlot, left, asm.R1, asm.DWord),
+		// The loop reads what is left to it from a socket of its own: the other end of one to which it is sent from here. Read from
+		// PostgreSQL's socket itself, what has just come there could overtake what is still on its way through the program.
+		asm.LoadMem(asm.R1, asm.RFP, atIndex, asm.Word),
+		asm.Or.Imm(asm.R1, -1<<31), // wayBack
+		asm.StoreMem(asm.RFP, atWay, asm.R1, asm.Word),
+		asm.LongJump("redirect"),
+	)
+	p.at("pass-up")
+	p.add(
+		asm.LoadMem(asm.R1, rSlot, up, asm.DWord),
+		asm.Add.Reg(asm.R1, rLen),
+		asm.StoreMem(rSlot, up, asm.R1, asm.DWord),
+	)
+	p.at("outside")
+	p.add(
+		asm.Mov.Imm(asm.R1, -1),
+		asm.FetchAdd.Mem(rSlot, asm.R1, asm.Word, slotInside),
+	)
+	p.at("stranger")
+	p.add(asm.Mov.Imm(asm.R0, 1), asm.Return()) // SK_PASS
+}
