@@ -85,6 +85,7 @@ func (p *pump) lend() {
 		return
 	}
 	x.srv.counts.lent.Add(1)
+	x.srv.oneMoreLent()
 	s.awaitOutside() // a piece that came before did not ring
 	if atomic.LoadUint64(&s.upLeft) != d.upRead || atomic.LoadUint64(&s.downLeft) != d.downRead {
 		p.takeBack()
@@ -170,6 +171,7 @@ func (p *pump) takeBack() {
 	}
 	wrong := p.enterPassed()
 	x.lent.Store(false)
+	x.srv.lentNow.Add(-1)
 	if wrong != nil {
 		x.end(ending{"kernel", "the books of the kernel's path are wrong", false})
 	}
@@ -319,11 +321,30 @@ func (s *Server) watchLent(loops []*loop) {
 	t := time.NewTicker(kernelTick)
 	defer t.Stop()
 	for {
+		if s.lentNow.Load() == 0 {
+			t.Stop()
+			select {
+			case <-s.life.Done():
+				return
+			case <-s.firstLent:
+			}
+			t.Reset(kernelTick)
+		}
 		select {
 		case <-s.life.Done():
 			return
 		case <-t.C:
 			s.lookAtLent(loops)
+		}
+	}
+}
+
+// oneMoreLent has watchLent look as long as anybody is lent.
+func (s *Server) oneMoreLent() {
+	if s.lentNow.Add(1) == 1 {
+		select {
+		case s.firstLent <- struct{}{}:
+		default:
 		}
 	}
 }

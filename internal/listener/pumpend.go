@@ -98,7 +98,9 @@ func (p *pump) bury() {
 		}
 	}
 	if p.crossing != nil {
-		p.x.lent.Store(false)
+		if p.x.lent.Swap(false) { // it was ended by a panic
+			p.x.srv.lentNow.Add(-1)
+		}
 		p.loop.shortcut.remove(p.crossing)
 	}
 	p.x.forget()

@@ -43,6 +43,8 @@ type Server struct {
 	silentSince atomic.Int64            // CLOCK_BOOTTIME at which the primary last did not answer about a role; 0: never
 	current     atomic.Int64            // CLOCK_BOOTTIME at which this node's copy was last known to be the primary's; 0: it never was
 	loops       atomic.Pointer[[]*loop] // nil: none, or not yet
+	lentNow     atomic.Int64            // sessions that the kernel carries
+	firstLent   chan struct{}           // told of the first of them
 	starting    chan struct{}           // holds a token for each session that the local server starts
 
 	life context.Context // ends when the server must stop at once
@@ -92,6 +94,7 @@ func New(cfg Config) (*Server, error) {
 		perAddress: make(map[string]int),
 		entering:   make(map[*client]struct{}),
 		closed:     make(chan struct{}),
+		firstLent:  make(chan struct{}, 1),
 		starting:   make(chan struct{}, full.Limits.Starting),
 	}
 	s.warm.srv, s.warm.unused, s.warm.answer = s, warmIdle, warmAsk
