@@ -6,15 +6,19 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/boottime"
 )
 
 // What the program takes for the places of a slot is where Go has put them.
@@ -215,11 +219,10 @@ func TestKernelPathGate(t *testing.T) {
 	g.gate.Store(openGate())
 	readUntil(t, conn, 'Z')
 	waitFor(t, "it is lent again", x.lent.Load)
-	soon := time.Now().Add(200 * time.Millisecond)
-	g.gate.Int64.Store(closedGate() + int64(200*time.Millisecond)) // nobody says so: an earlier deadline is heard of by looking
-	for time.Now().Before(soon.Add(100 * time.Millisecond)) {
-		time.Sleep(10 * time.Millisecond)
-	}
+	soon := boottime.Now() + 200*time.Millisecond
+	g.gate.Int64.Store(int64(soon)) // nobody says so: an earlier deadline is heard of by looking
+	told := (*g.srv.loops.Load())[0].shortcut.deadline
+	waitFor(t, "the program is told, and it is over", func() bool { return atomic.LoadUint64(told) == uint64(soon) && boottime.Now() > soon })
 	held := g.srv.Stats().Gated
 	_, _ = conn.Write(query("select 1"))
 	waitFor(t, "the answer is held", func() bool { return g.srv.Stats().Gated == held+1 })
@@ -407,6 +410,58 @@ func TestKernelPathBulk(t *testing.T) {
 	}
 	x.end(ending{reason: "test", why: "a test wants it"})
 	sqlOn(t, other, "rollback")
+}
+
+// A client that asks and does not read is felt by PostgreSQL, also where the kernel carries the answers. What is unread comes in order when it
+// reads on; one that goes away is gone, and PostgreSQL does not wait for it.
+func TestKernelPathSlowClient(t *testing.T) {
+	g := lenders(t, nil)
+	for _, reads := range []bool{true, false} {
+		conn, x := g.lent()
+		_ = conn.(*net.TCPConn).SetReadBuffer(128 << 10)
+		_ = unix.SetsockoptInt(x.pump.Load().client.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10) // the rest waits in the kernel's backlog
+		asked := 0
+		blocked := func() (is bool) {
+			other, err := g.servers["a"].connect(t.Context(), "postgres")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = other.Close(t.Context()) }()
+			return value[bool](t, other, "select exists(select 1 from pg_stat_activity where wait_event = 'ClientWrite' and pid = $1)", x.pid)
+		}
+		for waits := true; waits; {
+			asked++
+			_, _ = conn.Write(query("select repeat('s', 3000), " + strconv.Itoa(asked)))
+			waitFor(t, "it is answered, or cannot be", func() bool {
+				for range 100 {
+					if x.state() == "idle" {
+						return true
+					}
+					time.Sleep(time.Millisecond)
+				}
+				waits = !blocked()
+				return !waits
+			})
+		}
+		if n := g.srv.Sessions()[0].BytesOut; n > 4<<20 {
+			t.Errorf("%d bytes went to a client that reads nothing", n)
+		}
+		if !reads {
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			_ = conn.Close()
+			waitFor(t, "it is gone", func() bool { return g.srv.Stats().Open == 1 })
+			waitFor(t, "its process is gone", func() bool { return !slices.Contains(g.backends("postgres"), x.pid) })
+			continue
+		}
+		for i := range asked {
+			row, number := readUntil(t, conn, 'D'), strconv.Itoa(i+1)
+			if !bytes.HasSuffix(row, append([]byte{'s', 0, 0, 0, byte(len(number))}, number...)) {
+				t.Fatalf("answer %d ends in %q", i+1, row[len(row)-12:])
+			}
+			readUntil(t, conn, 'Z')
+		}
+		g.ask(conn, "select 1")
+	}
 }
 
 // rowsOf reads an answer of any size.

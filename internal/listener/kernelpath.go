@@ -40,9 +40,10 @@ type shortcut struct {
 }
 
 const (
-	kernelSlots  = 1024    // for each loop, at most: a page each
-	kernelUnread = 1 << 20 // bytes that a client may leave unread before its session comes back
-	kernelBuffer = 1 << 20 // bytes of answers that wait for the loop at most, before PostgreSQL has to
+	kernelSlots  = 1024             // for each loop, at most: a page each
+	kernelUnread = 1 << 20          // bytes that a client may leave unread before its session comes back
+	kernelBuffer = 1 << 20          // bytes of answers that wait for the loop at most, before PostgreSQL has to
+	kernelStuck  = 10 * time.Second // for writing what a socket has room for, on a machine that is busy
 	kernelTick   = 20 * time.Millisecond
 	// A session is lent when it has asked kernelAfter times, and one that comes back soon has to ask twice as often each time.
 	kernelAfter    = 8

@@ -86,23 +86,30 @@ func askUnix(nl int, inode uint32) (cookie uint64, peer uint32, err error) {
 	return cookie, peer, nil
 }
 
-// carriedBy returns how many bytes were ever written to a TCP socket, but for a constant: those that were acknowledged and those that wait.
-func carriedBy(fd int) (uint64, error) {
+// tcpClosed is a state of a TCP socket: tcp(7), linux/tcp_states.h.
+const tcpClosed = 7
+
+// carriedBy returns how many bytes were ever written to a TCP socket, but for a constant: those that were acknowledged, and those that wait
+// to be. It is an error if the connection is gone.
+func carriedBy(fd int) (all uint64, waiting int, err error) {
 	for {
 		before, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		waits, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		after, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
+		}
+		if after.State == tcpClosed {
+			return 0, waits, unix.ECONNRESET
 		}
 		if before.Bytes_acked == after.Bytes_acked {
-			return after.Bytes_acked + uint64(waits), nil
+			return after.Bytes_acked + uint64(waits), waits, nil
 		}
 	}
 }

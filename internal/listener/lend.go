@@ -68,7 +68,7 @@ func (p *pump) lend() {
 	}
 	d := p.crossing
 	s := d.slot
-	base, err := carriedBy(p.client.fd)
+	base, _, err := carriedBy(p.client.fd)
 	flags, open := x.passFlags()
 	if err != nil || !open || atomic.LoadUint64(&s.upLeft) != d.upRead || atomic.LoadUint64(&s.downLeft) != d.downRead {
 		return
@@ -220,15 +220,29 @@ func (p *pump) enterPassed() error {
 // awaitBacklog has nothing written to the client until it was given what the kernel has taken for it.
 func (p *pump) awaitBacklog(again time.Duration) {
 	d := p.crossing
-	n, err := carriedBy(p.client.fd)
-	if err != nil || n-d.base == d.slot.downBytes {
+	n, waiting, err := carriedBy(p.client.fd)
+	if err != nil { // the client is gone, and PostgreSQL may be writing into the backlog, which nobody empties any more
+		p.client.stuck = false
+		p.part(p.x.passFailed(errClient))
+		return
+	}
+	if n-d.base == d.slot.downBytes {
 		if p.client.stuck {
 			p.unstick(&p.client)
 			p.settle()
 		}
 		return
 	}
-	p.client.stuck = true
+	if !p.client.stuck {
+		p.client.stuck, p.stuckSince = true, time.Now()
+	}
+	if waiting > 0 {
+		p.stuckSince = time.Now() // it is the client that does not read
+	} else if time.Since(p.stuckSince) > kernelStuck {
+		p.x.end(ending{"kernel", "the kernel has lost an answer", false})
+		p.bury()
+		return
+	}
 	p.after(again, func() {
 		if p.client.stuck {
 			p.awaitBacklog(min(2*again, 50*time.Millisecond))

@@ -37,6 +37,7 @@ type pump struct {
 	unlendable      bool        // the session is not lent to the kernel
 	asked           int         // answers since it came back, or was begun
 	askedFirst      int         // as many come before it is lent
+	stuckSince      time.Time   // the client's socket has room, and the kernel writes nothing
 	single          bool        // what backend waits for is the answer to a Query
 }
 
