@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -55,6 +56,9 @@ func (a *asker) ask(user, database string, answer func(m Mark, ok bool)) bool {
 	}
 	text := markQuestion(user, database)
 	if !a.loop.put(a, a.fd, text) {
+		if a.loop.holds(a) {
+			return false // the turn has no room for more, and answers come in the order of the questions
+		}
 		if n, err := put(a.fd, text); err != nil || n < len(text) {
 			a.lost()
 			return false
@@ -144,8 +148,19 @@ func (a *asker) open() {
 	}
 }
 
+// rescue has a panic end the session for questions, and nothing else.
+func (a *asker) rescue() {
+	if r := recover(); r != nil {
+		s := a.loop.srv
+		s.log.Error("session panicked", "direction", "questions about marks", "panic", r, "stack", string(debug.Stack()))
+		s.counts.reject("panic")
+		a.lost()
+	}
+}
+
 // ready reads answers.
 func (a *asker) ready(uint32) {
+	defer a.rescue()
 	n, err := receive(a.fd, a.loop.buf)
 	if wouldWait(err) {
 		return
@@ -239,13 +254,17 @@ func (a *asker) watch() {
 
 // wrote loses the session where a question did not leave whole.
 func (a *asker) wrote(w *written) {
+	defer a.rescue()
 	if w.fd == a.fd && (w.err != nil || w.n < len(w.b)) {
 		a.lost()
 	}
 }
 
-// lost ends the session; whoever waits for an answer gets none.
+// lost ends the session, if there is one; whoever waits for an answer gets none.
 func (a *asker) lost() {
+	if a.fd < 0 {
+		return
+	}
 	a.loop.unput(a)
 	a.loop.forget(a.fd)
 	_ = unix.Close(a.fd)

@@ -40,12 +40,13 @@ type loop struct {
 	asker    asker                  // of the first loop
 	spare    [][]byte               // buffers for what a peer did not take yet
 	ring     *ring                  // nil: each write is a system call of its own
-	writes   []written
-	short    []byte    // what is in writes
-	shortcut *shortcut // nil: nothing passes inside the kernel
-	lending  []*pump   // to be lent to the kernel at the end of the turn
-	gone     []*pump   // to be closed when no event of this batch can mean them any more
-	naps     bool      // the last wait was no idle one
+	writes   []written              // go at the turn's end
+	telling  []written              // went; those who handed them over are being told
+	short    []byte                 // what is in both
+	shortcut *shortcut              // nil: nothing passes inside the kernel
+	lending  []*pump                // to be lent to the kernel at the end of the turn
+	gone     []*pump                // to be closed when no event of this batch can mean them any more
+	naps     bool                   // the last wait was no idle one
 	carried  atomic.Int64
 	ending   atomic.Bool
 
@@ -139,7 +140,7 @@ func (l *loop) gather() {
 		l.srv.log.Info("event loops make a system call of each write: the kernel does not take many in one", "error", err)
 		return
 	}
-	l.ring, l.writes, l.short = r, make([]written, 0, ringSize), make([]byte, 0, loopBuffer)
+	l.ring, l.writes, l.telling, l.short = r, make([]written, 0, ringSize), make([]written, 0, ringSize), make([]byte, 0, loopBuffer)
 }
 
 // shorten has the kernel carry what needs no decision, where it can.

@@ -1,5 +1,7 @@
 package listener
 
+import "slices"
+
 // What the sessions of a loop write in one of its turns goes to the kernel in one system call at the turn's end, when everything that had
 // come was read. It stands in the books as sent from the moment it is handed over here: the gate was looked at, and a request was counted.
 // Only what is short waits for the turn's end, and only while a session relays; whoever ends a session writes before what was handed over.
@@ -39,11 +41,18 @@ func (l *loop) put(w writer, fd int, b []byte) bool {
 	return true
 }
 
-// unput has nothing written for w.
+// holds says that something waits to be written for w: what is written past the turn's end would overtake it.
+func (l *loop) holds(w writer) bool {
+	return slices.ContainsFunc(l.writes, func(e written) bool { return e.by == w })
+}
+
+// unput has nothing more written for w, and w told nothing more. Whoever is told of a write may call it.
 func (l *loop) unput(w writer) {
-	for i := range l.writes {
-		if l.writes[i].by == w {
-			l.writes[i].by = nil
+	for _, list := range [][]written{l.writes, l.telling} {
+		for i := range list {
+			if list[i].by == w {
+				list[i].by = nil
+			}
 		}
 	}
 }
@@ -58,8 +67,16 @@ func (l *loop) undelay(s *side) []byte {
 	return w.b
 }
 
-// write writes what waits for the turn's end.
+// write writes what waits for the turn's end, and what whoever is told of it hands over then.
 func (l *loop) write() {
+	for len(l.writes) > 0 {
+		l.writeOnce()
+	}
+	l.short = l.short[:0]
+}
+
+// writeOnce writes what there is. Meanwhile more may be handed over, and a writer that is lost takes back what is not told yet.
+func (l *loop) writeOnce() {
 	list := l.writes[:0]
 	for _, w := range l.writes {
 		if s, ok := w.by.(*side); ok {
@@ -69,6 +86,7 @@ func (l *loop) write() {
 			list = append(list, w)
 		}
 	}
+	l.writes, l.telling = l.telling[:0], list
 	if len(list) == 1 {
 		list[0].n, list[0].err = put(list[0].fd, list[0].b)
 	} else if len(list) > 1 {
@@ -76,9 +94,11 @@ func (l *loop) write() {
 		l.ring.write(list)
 	}
 	for i := range list {
-		list[i].by.wrote(&list[i])
+		if w := &list[i]; w.by != nil {
+			w.by.wrote(w)
+		}
 	}
-	l.writes, l.short = l.writes[:0], l.short[:0]
+	l.telling = list[:0]
 }
 
 // wrote keeps what the peer did not take, as send does, and ends what send's callers end.

@@ -1,0 +1,168 @@
+package listener
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// talkative is a writer that does something when it is told.
+type talkative struct {
+	told []string
+	then func(w *written)
+}
+
+func (w *talkative) wrote(e *written) {
+	w.told = append(w.told, string(e.b))
+	if w.then != nil {
+		w.then(e)
+	}
+}
+
+// gathering returns a loop that nobody runs, and that writes together.
+func gathering(t *testing.T) *loop {
+	t.Helper()
+	kernelRing(t)
+	srv, err := New(Config{
+		ReadWrite: "127.0.0.1:0", Routes: func() *ag.Routes { return fullRoutes(1) }, Rules: trustAll,
+		Backend: func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error) {
+			return nil, errors.New("there is none here")
+		},
+		Verifier: func(context.Context, ag.ReplicaID, string) (Role, error) {
+			return Role{}, errors.New("there is none here")
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.closePorts()
+	l, err := newLoop(srv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.close)
+	l.gather()
+	return l
+}
+
+// A writer that is told may lose others that are not told yet, and hand over more, which goes in the same turn.
+func TestWritersAreToldWhileOthersGo(t *testing.T) {
+	l := gathering(t)
+	pair := socketPair(t)
+	var first, lost, last, late talkative
+	first.then = func(*written) {
+		l.unput(&lost)
+		if len(late.told) == 0 && !l.put(&late, pair[0], []byte("late")) {
+			t.Error("there is no room while writers are told")
+		}
+	}
+	for _, e := range []struct {
+		by *talkative
+		b  string
+	}{{&first, "a"}, {&lost, "b"}, {&last, "c"}, {&lost, "d"}} {
+		if !l.put(e.by, pair[0], []byte(e.b)) {
+			t.Fatalf("there is no room for %s", e.b)
+		}
+	}
+	l.write()
+	for name, got := range map[string][]string{"a": first.told, "c": last.told, "late": late.told} {
+		if !slices.Equal(got, []string{name}) {
+			t.Errorf("who wrote %s was told of %q", name, got)
+		}
+	}
+	if len(lost.told) > 0 {
+		t.Errorf("who was lost was told of %q", lost.told)
+	}
+	if len(l.writes)+len(l.telling)+len(l.short) > 0 {
+		t.Errorf("%d writes, %d being told and %d bytes are left", len(l.writes), len(l.writes), len(l.short))
+	}
+	got := make([]byte, 100)
+	if n, err := receive(pair[1], got); err != nil || string(got[:n]) != "abcdlate" {
+		t.Errorf("%q came, %v", got[:n], err)
+	}
+}
+
+// askerOn returns a loop that nobody runs, whose asker's session is one end of a pair of sockets.
+func askerOn(t *testing.T) (l *loop, server int) {
+	t.Helper()
+	l = gathering(t)
+	pair := socketPair(t)
+	mine, err := unix.FcntlInt(uintptr(pair[0]), unix.F_DUPFD_CLOEXEC, 0) // the asker closes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.asker.given = mine
+	return l, pair[1]
+}
+
+// Two questions of one turn go to a server that has just gone: both who asked are told so, once.
+func TestTwoAskWhereNobodyAnswers(t *testing.T) {
+	l, server := askerOn(t)
+	_ = unix.Shutdown(server, unix.SHUT_RDWR)
+	said := make([]int, 2)
+	for i := range said {
+		if !l.asker.ask("postgres", "postgres", func(_ Mark, ok bool) {
+			if said[i]++; ok {
+				t.Errorf("question %d was answered", i)
+			}
+		}) {
+			t.Fatalf("question %d cannot be asked", i)
+		}
+	}
+	l.write()
+	if !slices.Equal(said, []int{1, 1}) {
+		t.Errorf("who asked was told %v times", said)
+	}
+	if l.asker.fd >= 0 {
+		t.Error("the session is kept")
+	}
+}
+
+// A question for which the turn has no room is not sent before those that wait for the turn's end.
+func TestQuestionsKeepTheirOrder(t *testing.T) {
+	l, server := askerOn(t)
+	nobody := func(Mark, bool) {}
+	asked := 0
+	for l.asker.ask("postgres", "postgres", nobody) {
+		if asked++; asked > 2*ringSize {
+			t.Fatalf("%d questions of one turn were taken", asked)
+		}
+	}
+	if asked != ringSize || len(l.asker.waiting) != asked {
+		t.Errorf("%d questions were asked, %d wait", asked, len(l.asker.waiting))
+	}
+	got := make([]byte, loopBuffer)
+	if n, err := receive(server, got); !wouldWait(err) {
+		t.Errorf("%d bytes came before the turn's end, %v", n, err)
+	}
+	l.write()
+	want := bytes.Repeat(markQuestion("postgres", "postgres"), asked)
+	n, err := receive(server, got)
+	if err != nil || !bytes.Equal(got[:n], want) {
+		t.Errorf("%d bytes came, %v, want %d", n, err, len(want))
+	}
+}
+
+// A panic of whoever asked ends the session for questions, and no other.
+func TestPanicOfWhoAskedIsKept(t *testing.T) {
+	l, server := askerOn(t)
+	second := false
+	if !l.asker.ask("a", "b", func(Mark, bool) { panic("boom") }) || !l.asker.ask("c", "d", func(_ Mark, ok bool) { second = !ok }) {
+		t.Fatal("nobody can be asked")
+	}
+	l.write()
+	if _, err := transmit(server, appendMessage(appendMessage(nil, 'C', []byte("SELECT 0\x00")), 'Z', []byte{'I'})); err != nil {
+		t.Fatal(err)
+	}
+	l.asker.ready(unix.EPOLLIN)
+	if !second || l.asker.fd >= 0 || l.srv.Stats().Rejected["panic"] != 1 {
+		t.Errorf("the second was told: %v, the session is %d, %d panics counted", second, l.asker.fd, l.srv.Stats().Rejected["panic"])
+	}
+}
