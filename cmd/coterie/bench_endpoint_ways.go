@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -238,8 +239,13 @@ func percentile(times []time.Duration, p int) float64 {
 	if len(times) == 0 {
 		return 0
 	}
-	s := slices.Sorted(slices.Values(times))
-	return s[min(len(s)-1, (len(s)*p+99)/100-1)].Seconds() * 1000
+	return nearest(times, p).Seconds() * 1000
+}
+
+// nearest is a percentile of at least one value: the nearest rank, itself one of them.
+func nearest[V cmp.Ordered](values []V, p int) V {
+	s := slices.Sorted(slices.Values(values))
+	return s[min(len(s)-1, (len(s)*p+99)/100-1)]
 }
 
 // idle counts what a link without traffic puts on the way.

@@ -68,19 +68,19 @@ there is no --preset.`,
 
 // listenerSamples is all that a run found.
 type listenerSamples struct {
-	Version  string            `json:"version"`
-	Date     time.Time         `json:"date"`
-	Kernel   string            `json:"kernel"`
-	Cores    int               `json:"cores"`
-	Programs map[string]string `json:"programs"` // versions
-	Settings map[string]string `json:"settings"` // of the peers
-	Missing  map[string]string `json:"missing,omitempty"`
-	Failed   map[string]string `json:"failed,omitempty"` // parts, and why
-	Runs     []listenerRun     `json:"runs"`
-	LoginMS  []float64         `json:"login_ms,omitempty"`
-	IdleMB   map[string]idle   `json:"idle,omitempty"` // by plain and tls
-	LateMS   *late             `json:"late_ms,omitempty"`
-	Figures  []bench.Figure    `json:"figures"`
+	Version  string               `json:"version"`
+	Date     time.Time            `json:"date"`
+	Kernel   string               `json:"kernel"`
+	Cores    int                  `json:"cores"`
+	Programs map[string]string    `json:"programs"` // versions
+	Settings map[string]string    `json:"settings"` // of the peers
+	Missing  map[string]string    `json:"missing,omitempty"`
+	Failed   map[string]string    `json:"failed,omitempty"` // parts, and why
+	Runs     []listenerRun        `json:"runs"`
+	LoginMS  map[string][]float64 `json:"login_ms,omitempty"` // by way
+	IdleMB   map[string]idle      `json:"idle,omitempty"`     // by plain and tls
+	LateMS   *late                `json:"late_ms,omitempty"`
+	Figures  []bench.Figure       `json:"figures"`
 }
 
 // listenerRun is one run of pgbench.
@@ -89,7 +89,8 @@ type listenerRun struct {
 	Work     string  `json:"work"`
 	Arm      string  `json:"arm"`
 	TPS      float64 `json:"tps"`
-	CPU      float64 `json:"proxy_cpu_s"` // processor time of the proxy, in seconds per 100,000 transactions
+	CPU      float64 `json:"proxy_cpu_s"`   // processor time of the proxy, in seconds per 100,000 transactions
+	Workers  float64 `json:"workers_cpu_s"` // of the kernel's worker threads, which write what the kernel passes on
 	Warnings string  `json:"warnings,omitempty"`
 }
 
@@ -124,6 +125,7 @@ type listenerWork struct {
 	args []string
 	ways []string
 	env  []string
+	pgx  int // so many clients of pgx connect for each transaction, instead of pgbench
 }
 
 var proxied = []string{wayDirect, wayHAProxy, wayPgBouncer, wayListener, wayPlain}
@@ -141,6 +143,7 @@ var (
 	}
 	connectWorks = []listenerWork{
 		{name: "connect-scram", args: []string{"-S", "-C", "-c", "8", "-j", "2", "-U", "secret"}, ways: []string{wayDirect, wayListener, wayReuse}, env: []string{"PGPASSWORD=secret"}},
+		{name: "connect-scram-go", pgx: 8, ways: []string{wayDirect, wayListener, wayReuse}},
 		{name: "connect-trust", args: []string{"-S", "-C", "-c", "8", "-j", "2"}, ways: []string{wayDirect, wayPgBouncer, wayListener, wayReuse}},
 	}
 )
@@ -151,7 +154,7 @@ func (s *listenerSamples) print(w io.Writer) error {
 			return err
 		}
 	}
-	if _, err := fmt.Fprintf(w, "%-16s %-10s %10s %8s %12s\n", "work", "way", "tps", "ratio", "CPU s/100k"); err != nil {
+	if _, err := fmt.Fprintf(w, "%-16s %-10s %10s %8s %12s %12s\n", "work", "way", "tps", "ratio", "CPU s/100k", "of workers"); err != nil {
 		return err
 	}
 	for _, work := range slices.Concat(dataWorks, tlsWorks, connectWorks) {
@@ -160,11 +163,17 @@ func (s *listenerSamples) print(w io.Writer) error {
 			if len(tps) == 0 {
 				continue
 			}
-			_, err := fmt.Fprintf(w, "%-16s %-10s %10.0f %8.2f %12.2f\n", work.name, way, middle(tps),
-				middle(s.ratios(work.name, way, wayDirect)), middle(s.cpu(work.name, way)))
+			_, err := fmt.Fprintf(w, "%-16s %-10s %10.0f %8.2f %12.2f %12.2f\n", work.name, way, middle(tps),
+				middle(s.ratios(work.name, way, wayDirect)), s.median(work.name, way, cpu), s.median(work.name, way, workers))
 			if err != nil {
 				return err
 			}
+		}
+	}
+	for _, way := range slices.Sorted(maps.Keys(s.LoginMS)) {
+		ms := s.LoginMS[way]
+		if _, err := fmt.Fprintf(w, "logins with a password, %s: %d, p50 %.2f ms, p99 %.2f ms\n", way, len(ms), nearest(ms, 50), nearest(ms, 99)); err != nil {
+			return err
 		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(s.IdleMB)) {
@@ -192,8 +201,12 @@ func (s *listenerSamples) tps(work, way string) []float64 {
 	return slices.Collect(maps.Values(s.of(work, way, func(r listenerRun) float64 { return r.TPS })))
 }
 
-func (s *listenerSamples) cpu(work, way string) []float64 {
-	return slices.Collect(maps.Values(s.of(work, way, func(r listenerRun) float64 { return r.CPU })))
+func cpu(r listenerRun) float64     { return r.CPU }
+func workers(r listenerRun) float64 { return r.Workers }
+
+// median is that of a value of the runs of a work in a way.
+func (s *listenerSamples) median(work, way string, value func(listenerRun) float64) float64 {
+	return middle(slices.Collect(maps.Values(s.of(work, way, value))))
 }
 
 // ratios are of runs of the same round.
@@ -242,17 +255,18 @@ func (s *listenerSamples) judge() {
 	s.figure("listener-tls-to-pgbouncer", s.ratios("tls-prepared-8", wayListener, wayPgBouncer), s.reason("tls", wayPgBouncer))
 	var worst []float64
 	for _, w := range dataWorks {
-		cpu := func(r listenerRun) float64 { return r.CPU }
-		if v := over(s.of(w.name, wayListener, cpu), s.of(w.name, wayPgBouncer, cpu)); len(v) > 0 && (worst == nil || middle(v) > middle(worst)) {
+		all := func(r listenerRun) float64 { return r.CPU + r.Workers }
+		if v := over(s.of(w.name, wayListener, all), s.of(w.name, wayPgBouncer, all)); len(v) > 0 && (worst == nil || middle(v) > middle(worst)) {
 			worst = v
 		}
 	}
 	s.figure("listener-cpu-to-pgbouncer", worst, s.reason("data", wayPgBouncer))
 	s.figure("listener-connect-scram", s.ratios("connect-scram", wayReuse, wayDirect), s.Failed["connect"])
+	s.figure("listener-connect-scram-go", s.ratios("connect-scram-go", wayReuse, wayDirect), s.Failed["connect"])
 	s.figure("listener-connect-reuse", s.ratios("connect-trust", wayReuse, wayDirect), s.Failed["connect"])
 	var p99 []float64
-	if n := len(s.LoginMS); n > 0 {
-		p99 = []float64{slices.Sorted(slices.Values(s.LoginMS))[(n*99+99)/100-1]}
+	if ms := s.LoginMS[wayListener]; len(ms) > 0 {
+		p99 = []float64{nearest(ms, 99)}
 	}
 	s.figure("listener-login-p99", p99, s.Failed["login"])
 	for _, kind := range []string{"plain", "tls"} {
@@ -329,7 +343,7 @@ func (b *listenerBench) run(ctx context.Context) *listenerSamples {
 		case "connect":
 			err = b.works(ctx, bed, connectWorks)
 		case "login":
-			b.LoginMS, err = bed.logins(ctx, 300, 50*time.Millisecond)
+			b.LoginMS, err = bed.logins(ctx, 400, 50*time.Millisecond)
 		case "idle":
 			err = errors.Join(b.idle(ctx, bed, "plain"), b.idle(ctx, bed, "tls"))
 		}
@@ -365,7 +379,7 @@ func (b *listenerBench) works(ctx context.Context, bed *listenerBed, works []lis
 				if b.Missing[way] != "" {
 					continue
 				}
-				r, err := bed.pgbench(ctx, w, way, b.o.seconds)
+				r, err := bed.measure(ctx, w, way, b.o.seconds)
 				if err != nil {
 					return fmt.Errorf("%s by way of %s: %w", w.name, way, err)
 				}

@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -276,77 +275,4 @@ func (l *listenerBed) start(ctx context.Context, way, file, text string, command
 			return fmt.Errorf("%s does not listen: %w", way, err)
 		}
 	}
-}
-
-var (
-	rateLine  = regexp.MustCompile(`tps = ([0-9.]+)`)
-	countLine = regexp.MustCompile(`number of transactions actually processed: ([0-9]+)`)
-)
-
-func (l *listenerBed) pgbench(ctx context.Context, w listenerWork, way string, seconds int) (listenerRun, error) {
-	r := listenerRun{Work: w.name, Arm: way}
-	cmd := l.client(ctx, way, append([]string{"-n", "-T", strconv.Itoa(seconds)}, w.args...)...)
-	cmd.Env = append(cmd.Env, w.env...)
-	before := l.processorTime(way)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return r, fmt.Errorf("%w\n%s", err, out)
-	}
-	spent := l.processorTime(way) - before
-	tps, count := rateLine.FindSubmatch(out), countLine.FindSubmatch(out)
-	if tps == nil || count == nil {
-		return r, fmt.Errorf("pgbench said nothing of tps:\n%s", out)
-	}
-	r.TPS, err = strconv.ParseFloat(string(tps[1]), 64)
-	if err != nil {
-		return r, err
-	}
-	n, err := strconv.Atoi(string(count[1]))
-	if err == nil && n > 0 {
-		r.CPU = spent.Seconds() / float64(n) * 100_000
-	}
-	return r, err
-}
-
-// processorTime is that of the proxy on that way; 0 where there is none.
-func (l *listenerBed) processorTime(way string) time.Duration {
-	p := l.proxies[way]
-	if p == nil {
-		return 0
-	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
-	_, rest, ok := strings.Cut(string(text), ") ")
-	if f := strings.Fields(rest); err == nil && ok && len(f) > 12 {
-		user, _ := strconv.Atoi(f[11])
-		system, _ := strconv.Atoi(f[12])
-		return time.Duration(user+system) * 10 * time.Millisecond
-	}
-	return 0
-}
-
-// logins measures how long it takes to get a session with a password, one every so often.
-func (l *listenerBed) logins(ctx context.Context, n int, every time.Duration) (ms []float64, err error) {
-	c, err := pgx.ParseConfig(fmt.Sprintf("host=127.0.0.1 port=%d user=secret password=secret dbname=postgres sslmode=disable", l.ports[wayListener]))
-	if err != nil {
-		return nil, err
-	}
-	t := time.NewTicker(every)
-	defer t.Stop()
-	for range n {
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-t.C:
-		}
-		began := time.Now()
-		conn, err := pgx.ConnectConfig(ctx, c)
-		if err != nil {
-			return nil, err
-		}
-		ms = append(ms, float64(time.Since(began))/1e6)
-		if err := conn.Close(ctx); err != nil {
-			return nil, err
-		}
-	}
-	return ms, nil
 }
