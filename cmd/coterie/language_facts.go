@@ -184,7 +184,7 @@ func (l *language) reportSessions(out *catalog.Node) {
 			continue
 		}
 		out.Sessions = append(out.Sessions, catalog.Session{
-			ID: s.ID, User: s.User, Database: s.Database, Client: s.ClientAddr, TLS: s.TLS, Identity: s.Identity, Intent: s.Intent, Entry: s.Entry, Replica: s.Replica,
+			ID: s.ID, User: s.User, Database: s.Database, Client: s.ClientAddr, TLS: s.TLS, TLSName: s.TLSName, Identity: s.Identity, Intent: s.Intent, Entry: s.Entry, Replica: s.Replica,
 			State: s.State, Since: s.Since, In: s.BytesIn, Out: s.BytesOut, PID: s.PID, Path: s.Path, Backend: s.Backend,
 		})
 	}

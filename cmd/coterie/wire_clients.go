@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/postgres"
@@ -129,6 +130,7 @@ func (n *node) newListener() (*listener.Server, error) {
 		Certificate: n.sessions.cert.Load, Routes: n.sessions.routes.Load, Changed: n.sessions.Changed,
 		Backend: n.backend, Verifier: n.verifier, Gate: n.agent.Gate, Node: n.nodeNumber(), ForwardCancel: n.forwardCancel,
 		ClientCAs: n.sessions.clientCAs.Load, NameClient: n.cfg.NameClients, AuthStaleness: n.cfg.AuthStaleness, NoKernelPath: n.cfg.NoKernelPath, Console: n.language.serveConsole, ConsoleRole: n.language.role,
+		Limits: listenerLimits(n.cfg.Limits),
 	}
 	if secret, err := endpoint.NewSecret(n.layout.PKI(), "listener"); err == nil {
 		c.MockSecret = secret.Get
@@ -142,6 +144,11 @@ func (n *node) newListener() (*listener.Server, error) {
 		c.Mark, c.MarkSession, c.Reuse = n.mark, n.markSession, n.reuse
 	}
 	return listener.New(c)
+}
+
+// listenerLimits are those of coterie.yaml, and the listener's own defaults where it says nothing.
+func listenerLimits(l config.Limits) listener.Limits {
+	return listener.Limits{Connections: l.Connections, PerAddress: l.PerAddress, PreAuth: l.Logins, PreAuthTime: l.LoginTime}
 }
 
 func (n *node) loadListenerCertificate() error {

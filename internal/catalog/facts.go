@@ -89,6 +89,7 @@ type Session struct {
 	Database string       `json:"database"`
 	Client   string       `json:"client"`
 	TLS      string       `json:"tls"`
+	TLSName  string       `json:"tls_name"`     // server name that the client asked for (SNI)
 	Identity string       `json:"tls_identity"` // of the client's certificate
 	Intent   ag.Intent    `json:"intent"`
 	Entry    int          `json:"list_entry"` // of the routing list, that won; 0: none was asked

@@ -50,6 +50,8 @@ type Config struct {
 	NameClients bool `yaml:"application_name_add_host,omitempty"`
 	// NoKernelPath has the listener carry every request itself, also where the kernel could pass the plainest from socket to socket.
 	NoKernelPath bool `yaml:"no_kernel_path,omitempty"`
+	// Limits are those of this node's listener.
+	Limits Limits `yaml:"limits,omitempty"`
 	// AuthStaleness is how old this node's or another's copy may be for its roles to decide about a reader's login while the primary does
 	// not answer, as 10s or 1h; 0: 60s.
 	AuthStaleness time.Duration `yaml:"auth_staleness,omitempty"`
@@ -65,6 +67,26 @@ type Quorum struct {
 	CA        string   `yaml:"ca,omitempty"`   // file of the authorities behind the servers' certificates; "": the system's
 	Cert      string   `yaml:"cert,omitempty"` // file of this node's client certificate, where the etcd wants one
 	Key       string   `yaml:"key,omitempty"`  // file of its key, which only this node's user may read
+}
+
+// Limits bound what clients take of this node's listener. What is 0 has its default.
+type Limits struct {
+	Connections int           `yaml:"connections,omitempty"`             // sessions at once; 2,000
+	PerAddress  int           `yaml:"connections_per_address,omitempty"` // of them of one client address, of IPv6 of one /64; none
+	Logins      int           `yaml:"logins,omitempty"`                  // connections that are proving who they are; 200
+	LoginTime   time.Duration `yaml:"login_time,omitempty"`              // of a client's own until it has proved that; 10s
+}
+
+func (l Limits) validate() (errs []error) {
+	for key, n := range map[string]int{"connections": l.Connections, "connections_per_address": l.PerAddress, "logins": l.Logins} {
+		if n < 0 {
+			errs = append(errs, fmt.Errorf("limits.%s: %d is no number of them", key, n))
+		}
+	}
+	if l.LoginTime < 0 {
+		errs = append(errs, fmt.Errorf("limits.login_time: %s is no time", l.LoginTime))
+	}
+	return errs
 }
 
 // Address is a port this node serves.
@@ -169,6 +191,7 @@ func (c Config) Validate() error {
 	if c.Group == "" {
 		errs = append(errs, errors.New("group is missing"))
 	}
+	errs = append(errs, c.Limits.validate()...)
 	return errors.Join(append(errs, c.checkPorts()...)...)
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A client port binds several addresses, of IPv4 and IPv6, and sockets; the others bind one.
@@ -30,5 +31,27 @@ func TestListenAddresses(t *testing.T) {
 	addresses, sockets := Address{Listen: both + ", /a/b ,:1433,/c"}.Places()
 	if !slices.Equal(addresses, []string{"127.0.0.1:5432", "[::1]:5432", ":1433"}) || !slices.Equal(sockets, []string{"/a/b", "/c"}) {
 		t.Errorf("%q %q", addresses, sockets)
+	}
+}
+
+// What is no limit is refused by its key; without a word there are the listener's own.
+func TestLimits(t *testing.T) {
+	const node = "node: n1\nkind: witness\ngroup: g\nendpoint:\n  listen: :5022\n"
+	for text, want := range map[string]string{
+		"": "",
+		"limits:\n  connections: 500\n  connections_per_address: 20\n  logins: 50\n  login_time: 30s\n": "",
+		"limits:\n  connections: -1\n":             "limits.connections: -1",
+		"limits:\n  connections_per_address: -2\n": "limits.connections_per_address: -2",
+		"limits:\n  logins: -3\n":                  "limits.logins: -3",
+		"limits:\n  login_time: -4s\n":             "limits.login_time: -4s",
+		"limits:\n  max_connections: 5\n":          "max_connections",
+	} {
+		c, err := Parse([]byte(node + text))
+		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+		if want == "" && text != "" && c.Limits != (Limits{500, 20, 50, 30 * time.Second}) {
+			t.Errorf("%+v", c.Limits)
+		}
 	}
 }

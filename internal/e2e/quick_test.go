@@ -23,6 +23,7 @@ func TestEndToEnd(t *testing.T) {
 		{"a secondary's node dies", secondaryNodeDies},
 		{"pgbench through both ports", pgbenchWorks},
 		{"both ports in one string", bothPorts},
+		{"cancel requests at another listener", cancelsAcrossNodes},
 		{"bad input", badInput},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.test(t, g) }) {

@@ -148,6 +148,8 @@ func TestAttacksDuringLogin(t *testing.T) {
 		{"length of 3", []byte{'p', 0, 0, 0, 3}, "08P01"},
 		{"inner length lies", appendMessage(nil, 'p', append(appendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xff, 'n')), "08P01"},
 		{"empty", appendMessage(nil, 'p', nil), "08P01"},
+		{"no message and one", appendMessage(nil, 'p', append(appendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xff)), "open"},
+		{"a length below -1", appendMessage(nil, 'p', append(appendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xfe)), "08P01"},
 		{"no nonce", initial(mechanismSCRAM, "n,,n=,r="), "08P01"},
 	}
 	for _, c := range cases {
@@ -299,6 +301,75 @@ func TestNegotiateProtocolVersion(t *testing.T) {
 	}
 	if key := readUntil(t, conn, 'K'); len(key) != 8 {
 		t.Errorf("key of %d bytes", len(key))
+	}
+}
+
+// Protocol 3.1 differs from 3.0 in nothing and was never released; PostgreSQL 18 speaks it with whoever asks for it.
+func TestProtocol31(t *testing.T) {
+	g := newGroup(t, trusting)
+	conn := g.rawDial(g.rw)
+	_, _ = conn.Write(packet(protocol3|1, []byte("user\x00postgres\x00\x00")...))
+	var said []byte
+	for {
+		typ, body, err := readMessage(conn, 10_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if typ == 'K' && len(body) != 8 {
+			t.Errorf("key of %d bytes", len(body))
+		}
+		if said = append(said, typ); typ == 'Z' {
+			break
+		}
+	}
+	if bytes.ContainsAny(said, "vE") || !bytes.Contains(said, []byte("K")) {
+		t.Errorf("it was answered %q", said)
+	}
+}
+
+// After a request for encryption comes what the client is, encrypted or not; a second request for the same is what PostgreSQL takes it for, a
+// startup packet of an unknown version.
+func TestRequestsForEncryption(t *testing.T) {
+	cert, pool := certificate(t)
+	g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })
+	settings := &tls.Config{RootCAs: pool, ServerName: "localhost", NextProtos: []string{"postgresql"}}
+	ssl, gss, start := packet(codeSSL), packet(codeGSSENC), (&startup{user: "postgres", database: "postgres"}).packet()
+	answer := func(conn net.Conn, request []byte, want byte) {
+		t.Helper()
+		var b [1]byte
+		_, _ = conn.Write(request)
+		if _, err := io.ReadFull(conn, b[:]); err != nil || b[0] != want {
+			t.Fatalf("answered %q, %v, want %q", b, err, want)
+		}
+	}
+	upgrade := func(gssFirst bool) net.Conn {
+		t.Helper()
+		conn := g.rawDial(g.rw)
+		if gssFirst {
+			answer(conn, gss, 'N')
+		}
+		answer(conn, ssl, 'S')
+		return tls.Client(conn, settings)
+	}
+	for name, c := range map[string]struct {
+		conn func() net.Conn
+		send []byte
+		want string
+	}{
+		"GSSENC, SSL, startup":   {func() net.Conn { return upgrade(true) }, start, "open"},
+		"SSL, SSL inside":        {func() net.Conn { return upgrade(false) }, ssl, "0A000"},
+		"SSL, GSSENC inside":     {func() net.Conn { c := upgrade(false); answer(c, gss, 'N'); return c }, start, "open"},
+		"direct, SSL inside":     {func() net.Conn { return tls.Client(g.rawDial(g.rw), settings) }, ssl, "0A000"},
+		"GSSENC, startup":        {func() net.Conn { c := g.rawDial(g.rw); answer(c, gss, 'N'); return c }, start, "open"},
+		"SSL, TLS inside of TLS": {func() net.Conn { return upgrade(false) }, []byte{firstTLS, 3, 1, 0, 5, 1, 2, 3, 4, 5}, "closed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := c.conn()
+			_, _ = conn.Write(c.send)
+			if got := fate(t, conn); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
 	}
 }
 

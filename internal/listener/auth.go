@@ -105,13 +105,22 @@ func (c *client) exchangeSCRAM(verifier scramVerifier, role Role) error {
 	if err != nil {
 		return err
 	}
-	mechanism, message, ok := splitInitial(body)
+	mechanism, message, given, ok := splitInitial(body)
 	switch {
 	case ok && mechanism == mechanismSCRAM:
 	case ok && mechanism == mechanismSCRAMPlus && s.binding != nil:
 		s.plus = true
 	default:
 		return fatal("protocol", stateProtocolViolation, "client selected an invalid SASL authentication mechanism")
+	}
+	if !given { // RFC 4422: the client speaks first, and is asked to
+		if err := c.send(appendAuth(nil, authSASLMore, nil)); err != nil {
+			return err
+		}
+		if body, err = c.response(); err != nil {
+			return err
+		}
+		message = string(body)
 	}
 	reply, err := s.first(message)
 	if err != nil {
@@ -152,16 +161,19 @@ func malformed(err error) error {
 	return err
 }
 
-// splitInitial reads a SASLInitialResponse: mechanism, length, message.
-func splitInitial(body []byte) (mechanism, message string, ok bool) {
+// splitInitial reads a SASLInitialResponse: mechanism, length, message. The length -1 says that no message is given yet.
+func splitInitial(body []byte) (mechanism, message string, given, ok bool) {
 	mechanism, rest, found := strings.Cut(string(body), "\x00")
 	if !found || len(rest) < 4 {
-		return "", "", false
+		return "", "", false, false
 	}
-	if n := binary.BigEndian.Uint32([]byte(rest)); n != uint32(len(rest)-4) {
-		return "", "", false
+	switch n := int32(binary.BigEndian.Uint32([]byte(rest))); {
+	case n == -1 && len(rest) == 4:
+		return mechanism, "", false, true
+	case n >= 0 && int(n) == len(rest)-4:
+		return mechanism, rest[4:], true, true
 	}
-	return mechanism, rest[4:], true
+	return "", "", false, false
 }
 
 func (c *client) checkMD5(role Role) error {

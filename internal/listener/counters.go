@@ -17,6 +17,7 @@ type SessionInfo struct {
 	Database   string       `json:"database"`
 	ClientAddr string       `json:"client_addr"`
 	TLS        string       `json:"tls,omitempty"`          // version, empty without TLS
+	TLSName    string       `json:"tls_name,omitempty"`     // server name that the client asked for (SNI), empty without one
 	Identity   string       `json:"tls_identity,omitempty"` // common name of the client's certificate, empty without one
 	Intent     ag.Intent    `json:"intent"`
 	Entry      int          `json:"list_entry,omitempty"` // of the read-only routing list, by which the replica was chosen; 0 for READ_WRITE

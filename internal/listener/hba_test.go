@@ -38,7 +38,6 @@ hostssl all all samenet scram-sha-256 clientcert=verify-ca
 
 func TestParseHBARefuses(t *testing.T) {
 	for line, want := range map[string]string{
-		"host all all all ldap":                              "method ldap cannot be checked",
 		"host all all all gss include_realm=0":               "method gss cannot be checked",
 		"host all all all password":                          "use scram-sha-256",
 		"host +admins all all md5":                           "databases have none",
@@ -72,6 +71,23 @@ func TestParseHBARefuses(t *testing.T) {
 		_, err := ParseHBA(strings.NewReader("# first\n" + line + "\nlocal all all trust\n"))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "line 2: ") {
 			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
+// Methods that the listener has not are named limits: the refusal says which, and what there is instead, as the documentation has it.
+func TestMethodsThatThereAreNot(t *testing.T) {
+	docs, err := os.ReadFile("../../docs/connecting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, method := range []string{"ldap", "pam", "gss", "sspi", "radius", "bsd", "oauth", "password"} {
+		want := "line 1: method " + method + " cannot be checked by the listener: use scram-sha-256 or cert"
+		if _, err := ParseHBA(strings.NewReader("host all all all " + method + " ldapserver=ldap.example.com\n")); err == nil || err.Error() != want {
+			t.Errorf("%s: %v", method, err)
+		}
+		if text, _, _ := strings.Cut(strings.TrimPrefix(want, "line 1: "), ":"); !strings.Contains(string(docs), text) {
+			t.Errorf("docs/connecting.md does not say %q", text)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"net"
 	"os"
@@ -67,6 +68,26 @@ func TestLogin(t *testing.T) {
 	}
 	if _, err := g.dial(g.rw, "user=alice password=secret dbname=nowhere"); sqlstate(err) != "3D000" {
 		t.Errorf("PostgreSQL's own refusal: got %v", err)
+	}
+}
+
+// A client that names the mechanism and gives no message with it, with the length -1, is asked for its first one (RFC 4422).
+func TestSASLWithoutInitialResponse(t *testing.T) {
+	g := newGroup(t, func(c *Config) { c.Limits.FailureDelay = time.Millisecond })
+	g.role("alice", "login password 'secret'")
+	for password, want := range map[string]string{"secret": "open", "Secret": "28P01"} {
+		conn := g.beginSCRAM()
+		_, _ = conn.Write(appendMessage(nil, 'p', append(appendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xff)))
+		if body := readUntil(t, conn, 'R'); binary.BigEndian.Uint32(body) != authSASLMore || len(body) != 4 {
+			t.Fatalf("asked by %q", body)
+		}
+		const bare = "n=,r=clientnonce"
+		_, _ = conn.Write(appendMessage(nil, 'p', []byte("n,,"+bare)))
+		first := readUntil(t, conn, 'R')
+		_, _ = conn.Write(appendMessage(nil, 'p', []byte(proof(password, "n,,", "", bare, string(first[4:])))))
+		if got := fate(t, conn); got != want {
+			t.Errorf("%s: %s, want %s", password, got, want)
+		}
 	}
 }
 
@@ -159,6 +180,9 @@ func TestTLS(t *testing.T) {
 	defer func() { _ = conn.Close(context.Background()) }()
 	if got := value[string](t, conn, "select current_setting('coterie.tls')"); got != "TLSv1.3" {
 		t.Errorf("coterie.tls %s", got)
+	}
+	if list := g.srv.Sessions(); len(list) != 1 || list[0].TLSName != "localhost" {
+		t.Errorf("the name that the client asked for: %+v", list)
 	}
 	// direct TLS
 	raw, err := tls.Dial("tcp", g.rw, &tls.Config{RootCAs: pool, ServerName: "localhost", NextProtos: []string{"postgresql"}})

@@ -222,7 +222,7 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 
 func (c *client) logOpened(x *session, r route) {
 	c.log.Info("session opened", "session", x.id, "user", x.user, "database", x.database, "client", x.addr,
-		"tls", x.tls, "tls_identity", x.identity, "intent", x.intent, "replica", x.replica, "epoch", x.epoch, "pid", x.pid, "fell_back", r.fellBack)
+		"tls", x.tls, "tls_name", x.asked, "tls_identity", x.identity, "intent", x.intent, "replica", x.replica, "epoch", x.epoch, "pid", x.pid, "fell_back", r.fellBack)
 }
 
 // join joins the client to a backend: one that waits for such a client, or one of its own.
@@ -388,7 +388,7 @@ func (c *client) newSession(r route, backend net.Conn) *session {
 		replicates: c.start.replication == replicationLogical, onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, entry: r.entry, cut: make(chan struct{}),
 	}
 	if c.tlsState != nil {
-		x.tls = tlsName(c.tlsState.Version)
+		x.tls, x.asked = tlsName(c.tlsState.Version), c.tlsState.ServerName
 		if len(c.tlsState.VerifiedChains) > 0 {
 			x.identity = c.tlsState.PeerCertificates[0].Subject.CommonName
 		}

@@ -21,6 +21,7 @@ type session struct {
 	id             uint64
 	user, database string
 	addr, tls      string
+	asked          string // server name that the client asked for in TLS
 	identity       string // of the client's certificate
 	intent         ag.Intent
 	reads          reads
@@ -275,7 +276,7 @@ func (x *session) info() SessionInfo {
 		in, out = in+up, out+down
 	}
 	return SessionInfo{
-		ID: x.id, User: x.user, Database: x.database, ClientAddr: x.addr, TLS: x.tls, Identity: x.identity, Intent: x.intent, Entry: x.entry, Replica: x.replica,
+		ID: x.id, User: x.user, Database: x.database, ClientAddr: x.addr, TLS: x.tls, TLSName: x.asked, Identity: x.identity, Intent: x.intent, Entry: x.entry, Replica: x.replica,
 		Epoch: x.epoch, PID: x.pid, State: x.state(), Since: x.since, Relayed: x.relayed,
 		BytesIn: in, BytesOut: out, Path: x.path(), Backend: cmp.Or(x.backendFrom, backendOwn),
 	}
