@@ -307,11 +307,6 @@ func TestKernelPathComesBack(t *testing.T) {
 			_, _ = conn.Write(q[7:])
 			readUntil(t, conn, 'Z')
 		},
-		"log full": func(conn net.Conn, x *session) {
-			for range 2 * slotSize / 1000 {
-				g.ask(conn, "select 1 --"+strings.Repeat("x", 980))
-			}
-		},
 		"slow client": func(conn net.Conn, x *session) {
 			x.pump.Load().crossing.slot.downLimit = 0
 			g.ask(conn, "select 1")

@@ -19,7 +19,7 @@ import (
 // The kernel's path: requests and answers of a plain session that need no decision go from socket to socket inside the kernel, and nobody
 // of the listener wakes for them. A session begins on an event loop, is lent to the kernel between two requests when it has asked often
 // enough for that to pay, and comes back with the first piece that is not of the plainest kind (kernelprogram.go), or when somebody calls:
-// a drain, a cancel request, the end of the session. What it did meanwhile is entered into its books then, from the log in its slot.
+// a drain, a cancel request, the end of the session. What it did meanwhile is entered into its books then: counts, and the last request, which are in its slot.
 //
 // It takes Linux 6.16, CAP_BPF, CAP_PERFMON (for a program that reads at places it has computed) and CAP_NET_ADMIN; without, loops carry
 // everything as before.
@@ -40,7 +40,7 @@ type shortcut struct {
 }
 
 const (
-	kernelSlots  = 1024             // for each loop, at most: a page each
+	kernelSlots  = 1024             // for each loop, at most
 	kernelUnread = 1 << 20          // bytes that a client may leave unread before its session comes back
 	kernelBuffer = 1 << 20          // bytes of answers that wait for the loop at most, before PostgreSQL has to
 	kernelStuck  = 10 * time.Second // for writing what a socket has room for, on a machine that is busy

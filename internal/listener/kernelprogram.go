@@ -33,7 +33,7 @@ const (
 	slotWhy        = 96
 	slotSingle     = 100
 	slotLog        = 128
-	slotSize       = 16384
+	slotSize       = 2048
 )
 
 // What the program is told about a session.
@@ -44,11 +44,10 @@ const (
 )
 
 const (
-	longestRequest = 1024                                 // bytes
-	longestAnswer  = 4096                                 // bytes
-	requestParts   = 8                                    // messages in a request
-	messagesAtMost = 64                                   // in an answer
-	loggedAtMost   = slotSize - 128 - longestRequest - 64 // where the log has no room for another request
+	longestRequest = 1024 // bytes
+	longestAnswer  = 4096 // bytes
+	requestParts   = 8    // messages in a request
+	messagesAtMost = 64   // in an answer
 )
 
 // Why a session came back to its loop.
@@ -57,7 +56,6 @@ const (
 	whyOrder                // something before it was still with the loop
 	whyPipelined
 	whyLong
-	whyFull // the log of requests
 	whyRead
 	whyPart  // not whole
 	whyOther // a message that the loop decides about
@@ -69,13 +67,13 @@ const (
 )
 
 var whyNames = [whys]string{
-	"called", "order", "pipelined", "long", "log full", "unreadable", "in parts", "message", "statement", "slow client", "gate", "unasked",
+	"called", "order", "pipelined", "long", "unreadable", "in parts", "message", "statement", "slow client", "gate", "unasked",
 }
 
 // Registers and places on the stack that keep their meaning.
 const (
 	rCtx  = asm.R6
-	rBase = asm.R7 // of the request in the log
+	rBase = asm.R7 // the request's copy in the slot
 	rSlot = asm.R8
 	rLen  = asm.R9
 
@@ -170,11 +168,10 @@ func (p *assembly) request() {
 		asm.JNE.Reg(asm.R1, asm.R2, p.back(whyPipelined)),
 		asm.JGT.Imm(rLen, longestRequest, p.back(whyLong)),
 		asm.JLT.Imm(rLen, 5, p.back(whyPart)),
-		asm.LoadMem(asm.R1, rSlot, slotLogged, asm.Word),
-		asm.JGT.Imm(asm.R1, loggedAtMost, p.back(whyFull)),
-		asm.Mov.Reg(rBase, rSlot),
+		asm.Mov.Reg(rBase, rSlot), // the request before it was answered: nobody will ask what it was
 		asm.Add.Imm(rBase, slotLog),
-		asm.Add.Reg(rBase, asm.R1),
+		asm.Mov.Imm(asm.R1, 0),
+		asm.StoreMem(rSlot, slotLogged, asm.R1, asm.Word),
 		asm.Mov.Reg(asm.R1, rCtx),
 		asm.Mov.Imm(asm.R2, 0),
 		asm.Mov.Reg(asm.R3, rBase),
@@ -190,6 +187,12 @@ func (p *assembly) request() {
 
 	// A text: client_min_messages is looked for by its second word.
 	p.at("query")
+	p.add(
+		asm.LoadMem(asm.R1, rBase, 5, asm.Word),
+		asm.HostTo(asm.BE, asm.R1, asm.Word),
+		asm.Or.Imm(asm.R1, 0x20202020),
+	)
+	p.ofDatabases()
 	p.add(asm.Mov.Imm(asm.R1, 1), asm.LongJump("text"))
 	p.at("parsed")
 	p.add(asm.Mov.Imm(asm.R1, 0))
@@ -217,11 +220,7 @@ func (p *assembly) request() {
 	p.at("executed")
 	p.add(asm.Mov.Imm(asm.R1, 0), asm.StoreMem(rSlot, slotSingle, asm.R1, asm.Word))
 	p.at("forward")
-	p.add(
-		asm.LoadMem(asm.R1, rSlot, slotLogged, asm.Word),
-		asm.Add.Reg(asm.R1, rLen),
-		asm.StoreMem(rSlot, slotLogged, asm.R1, asm.Word),
-	)
+	p.add(asm.StoreMem(rSlot, slotLogged, rLen, asm.Word))
 	p.count(slotUps, slotUpBytes)
 	p.add(asm.LongJump("redirect"))
 }
@@ -282,6 +281,9 @@ func (p *assembly) requestPart(i int) {
 		asm.HostTo(asm.BE, asm.R1, asm.Word),
 		asm.Or.Imm(asm.R1, 0x20202020),
 		asm.JEq.Imm32(asm.R1, 0x636f7079, p.back(whyText)), // copy
+	)
+	p.ofDatabases()
+	p.add(
 		asm.LSh.Imm(asm.R1, 32),
 		asm.RSh.Imm(asm.R1, 56),
 		asm.JLT.Imm(asm.R1, 'a', p.back(whyText)),
@@ -291,6 +293,16 @@ func (p *assembly) requestPart(i int) {
 	p.add(asm.JNE.Imm(asm.R4, 0, p.back(whyOther)))
 	p.at(plain)
 	p.add(asm.Mov.Reg(asm.R0, asm.R0))
+}
+
+// ofDatabases leaves to the loop what begins as statements do that need a database to themselves (needsNoOthers): warm backends make way for
+// them. R1 has the first four letters, lower case.
+func (p *assembly) ofDatabases() {
+	p.add(
+		asm.JEq.Imm32(asm.R1, 0x64726f70, p.back(whyText)), // drop
+		asm.JEq.Imm32(asm.R1, 0x63726561, p.back(whyText)), // create
+		asm.JEq.Imm32(asm.R1, 0x616c7465, p.back(whyText)), // alter
+	)
 }
 
 // answer judges what PostgreSQL has sent.

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// slot is what the kernel's program and the listener share about one session: a page that both have mapped. Up is from the client to
+// slot is what the kernel's program and the listener share about one session, in memory that both have mapped. Up is from the client to
 // PostgreSQL, down the way back.
 type slot struct {
 	armed      uint32 // 1: the kernel passes pieces on. The listener sets it; both clear it
@@ -19,16 +19,16 @@ type slot struct {
 	// Bytes that it left to the loop, and how many of them the loop had read when it armed the slot.
 	upLeft, upTaken, downLeft, downTaken uint64
 	downLimit                            uint64 // of downBytes
-	logged                               uint32 // bytes in log
+	logged                               uint32 // bytes of the last request in log; 0: it was answered, and is not there any more
 	status                               uint32 // of the last ReadyForQuery
 	why                                  uint32 // a session came back
 	single                               uint32 // the last request was a Query
 	_                                    [slotLog - 104]byte
-	log                                  [slotSize - slotLog]byte // requests that were passed on since the slot was armed
+	log                                  [slotSize - slotLog]byte // the last request that was passed on
 }
 
 func slotAt(memory []byte, i uint32) *slot {
-	return (*slot)(unsafe.Pointer(&memory[int(i)*slotSize])) //nolint:gosec // a slot is a page of the mapping
+	return (*slot)(unsafe.Pointer(&memory[int(i)*slotSize])) //nolint:gosec // slots follow one another in the mapping
 }
 
 // disarm has the kernel pass nothing on any more, and returns when that is so: a run of the program takes microseconds. It is false if

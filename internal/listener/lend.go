@@ -162,7 +162,7 @@ func (p *pump) takeBack() {
 	x.srv.counts.cameBack(why, passed)
 	p.asked = 0
 	switch {
-	case why == whyFull || why == whyCalled:
+	case why == whyCalled:
 		p.askedFirst = 1
 	case passed >= kernelPays || x.srv.cfg.kernelAfter > 0:
 		p.askedFirst = x.srv.lendsAfter()
@@ -197,10 +197,11 @@ func (p *pump) enterPassed() error {
 		x.owed.Store(0)
 		x.requests.answered(byte(s.status), true)
 	}
+	if s.ups != d.began { // all but the last were answered, and it is known only that they were of the plainest kind
+		answered()
+		x.requests.forgotten()
+	}
 	for log := s.log[:s.logged]; len(log) > 0; {
-		if x.owed.Load() > 0 { // the kernel passes a request on when the one before it was answered
-			answered()
-		}
 		used, err := x.follow(&p.requests, log)
 		if err != nil {
 			return err

@@ -199,6 +199,10 @@ func (r *requests) bound(kept []byte) {
 	}
 }
 
+// forgotten takes note that requests were forwarded and answered of which is known no more than that no statement and no portal of theirs has a
+// name: the unnamed statement may be anything.
+func (r *requests) forgotten() { r.unnamed, r.mixed = classCommit, true }
+
 // syncIgnored is for a Sync that PostgreSQL skipped because it came during COPY.
 func (r *requests) syncIgnored() {
 	r.open, r.batch = r.open[:0], classCommit

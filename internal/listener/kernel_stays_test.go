@@ -1,0 +1,98 @@
+package listener
+
+import (
+	"bytes"
+	"net"
+	"strings"
+	"testing"
+)
+
+// What begins as a statement that may need a database to itself is its loop's, which has warm backends make way.
+func TestKernelPathLeavesDatabases(t *testing.T) {
+	g := lenders(t, nil)
+	conn, x := g.lent()
+	for _, sql := range []string{"create temp table a (b int)", "ALTER table a rename to c", "Drop table c"} {
+		for _, request := range [][]byte{query(sql), unnamed("select 1"), unnamed(sql + " -- ")} {
+			waitFor(t, "it is lent", func() bool { g.ask(conn, "select 1"); return x.lent.Load() })
+			before := g.srv.Stats().KernelPath["statement"]
+			_, _ = conn.Write(request)
+			readUntilEnd(t, conn)
+			if after := g.srv.Stats().KernelPath["statement"]; (after > before) == bytes.Contains(request, []byte("select")) {
+				t.Errorf("%q: %d sessions came back for a statement, %d before", request, after, before)
+			}
+		}
+	}
+}
+
+// readUntilEnd reads up to the end of an answer, be it an error.
+func readUntilEnd(t *testing.T, conn net.Conn) {
+	t.Helper()
+	for {
+		typ, _, err := readMessage(conn, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if typ == 'Z' {
+			return
+		}
+	}
+}
+
+// A session stays with the kernel for as long as it asks plainly, and what is said of its last request is of that one, whatever came before.
+func TestKernelPathStays(t *testing.T) {
+	g := lenders(t, nil)
+	conn, x := g.lent()
+	before := g.srv.Stats()
+	for i := range 300 {
+		g.ask(conn, "select 1 --"+strings.Repeat("x", i*3))
+		if i%2 == 0 {
+			_, _ = conn.Write(unnamed("select 'unnamed'"))
+			readUntil(t, conn, 'Z')
+		}
+	}
+	if after := g.srv.Stats(); after.Lent != before.Lent || x.path() != PathKernel {
+		t.Errorf("it was lent %d times more, and is with %s: %v", after.Lent-before.Lent, x.path(), after.KernelPath)
+	}
+	if n := x.pump.Load().crossing.slot.ups; n < 450 {
+		t.Errorf("the kernel passed %d requests on", n)
+	}
+}
+
+// What a client is told of its last request is of that one, whatever the kernel has passed on before it and forgotten.
+func TestKernelPathKnowsTheLast(t *testing.T) {
+	g := lenders(t, nil)
+	again := unnamed("")[len(appendMessage(nil, 'P', append(appendCString(appendCString(nil, ""), ""), 0, 0))):] // of the unnamed statement there is
+	const sleeps = "select pg_sleep(600)"
+	for name, c := range map[string]struct {
+		asks [][]byte
+		last []byte // is not answered; nil: all are
+		want string
+	}{
+		"nothing":                {[][]byte{query("select 1"), query("begin"), query("commit")}, nil, stateAdminShutdown},
+		"a block":                {[][]byte{query("begin"), query("select 1")}, nil, stateSerialization},
+		"work in a block":        {[][]byte{query("begin"), query("select 1")}, query(sleeps), stateSerialization},
+		"work of its own":        {[][]byte{query("begin"), query("rollback")}, query(sleeps), stateUnknownOutcome},
+		"parsed, in a block":     {[][]byte{query("begin"), unnamed("select 1")}, unnamed(sleeps), stateSerialization},
+		"not parsed, in a block": {[][]byte{query("begin"), unnamed("select pg_sleep(least(600, 1200 * (clock_timestamp() - now() > '0.5 s')::int))"), query("select pg_sleep(0.6)")}, again, stateUnknownOutcome},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, x := g.lent()
+			for _, ask := range c.asks {
+				_, _ = conn.Write(ask)
+				readUntil(t, conn, 'Z')
+			}
+			if c.last != nil {
+				_, _ = conn.Write(c.last)
+				waitFor(t, "it runs", func() bool { return !x.idle() && x.state() == "active" })
+			}
+			if x.path() != PathKernel {
+				t.Errorf("it is with %s: %v", x.path(), g.srv.Stats().KernelPath)
+			}
+			x.end(ending{reason: "test", why: "a test"})
+			if got := errorField(readUntil(t, conn, 'E'), 'C'); got != c.want {
+				t.Errorf("it was told %s, want %s", got, c.want)
+			}
+			_ = conn.Close()
+		})
+	}
+}
