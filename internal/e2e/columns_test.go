@@ -79,6 +79,7 @@ var fixed = map[string]string{
 	"coterie.streams.transport":                                                "on one machine TCP is always chosen; internal/link has the choice",
 	"coterie.streams.codec":                                                    "chosen by what is measured; internal/link has the choice",
 	"coterie.sessions.tls_identity":                                            "takes a client with a certificate; internal/listener has one",
+	"coterie.sessions.tls_name":                                                "takes a client that asks by a name; internal/listener has one",
 	"coterie.sessions.list_entry":                                              "a reader has one; internal/listener sees which entry won",
 	"coterie.streams.relay":                                                    "only a stream between two that do not see each other has one; TestEndToEndRelay does",
 	"coterie.streams.carried_rate":                                             "only a link that has more to send than goes for a second has one; internal/link has it",
