@@ -31,6 +31,8 @@ func TestContract(t *testing.T) {
 		"takeover race":      testTakeoverRace,
 		"votes":              testVotes,
 		"renew":              testRenew,
+		"release":            testRelease(false),
+		"release by renewal": testRelease(true),
 		"group and op":       testGroupAndOp,
 		"status":             testStatus,
 		"tokens":             testTokens,
@@ -338,6 +340,41 @@ func testRenew(t *testing.T, w world) {
 	}
 	_, err = s.Renew(ctx, r.Revs.Epoch-1, lead)
 	want(t, err, ErrConflict)
+}
+
+// A holder's release of its epoch is final: a renewal that was on its way when it was made finds it and fails, and so do those after it.
+// Others may have begun to claim by then.
+func testRelease(byRenewal bool) func(t *testing.T, w world) {
+	return func(t *testing.T, w world) {
+		ctx := testContext(t)
+		s, r := begun(t, w)
+		lead := ag.Lead{Epoch: r.Epoch.Epoch, Holder: r.Epoch.Leader, Incarnation: "1"}
+		_, err := s.Renew(ctx, r.Revs.Epoch, lead)
+		ok(t, err)
+		released := lead
+		released.Released = true
+		if byRenewal {
+			_, err = s.Renew(ctx, r.Revs.Epoch, released)
+		} else {
+			_, err = s.Commit(ctx, ag.Revisions{Epoch: r.Revs.Epoch, State: -1, Lead: -1}, Change{Lead: &released})
+		}
+		ok(t, err)
+		for range 2 {
+			_, err = s.Renew(ctx, r.Revs.Epoch, lead)
+			want(t, err, ErrConflict)
+		}
+		snap, err := s.Read(ctx)
+		ok(t, err)
+		if !snap.Record.Lead.Released {
+			t.Fatalf("a renewal took a release back: %+v", snap.Record.Lead)
+		}
+		_, err = s.Renew(ctx, r.Revs.Epoch, released) // saying it again takes nothing back
+		ok(t, err)
+		next := lead
+		next.Epoch++
+		_, err = s.Renew(ctx, r.Revs.Epoch, next) // nor does the lease of another epoch
+		ok(t, err)
+	}
 }
 
 func testGroupAndOp(t *testing.T, w world) {

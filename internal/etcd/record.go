@@ -134,6 +134,20 @@ func (s *Store) recordWrite(g ag.Revisions, c Change) (write, error) {
 type renewal struct {
 	turn chan struct{} // holds one token while a renewal is being made
 	rev  int64         // the lead key's revision as last seen
+	last ag.Lead       // what it said at that revision
+}
+
+// found takes over what somebody else wrote. What cannot be read is no release, and is written over.
+func (r *renewal) found(lead kv) {
+	r.rev, r.last = lead.rev, ag.Lead{}
+	if lead.rev != 0 && decode(lead, maxRecordBytes, &r.last) != nil {
+		r.last = ag.Lead{}
+	}
+}
+
+// overRelease reports whether lead would take back what its holder has let go of. Others may have been told by then, and act on it.
+func (r *renewal) overRelease(lead ag.Lead) bool {
+	return r.last.Released && !lead.Released && r.last.Epoch == lead.Epoch && r.last.Holder == lead.Holder
 }
 
 // renewals bounds how often one renewal starts over because /lead was not at the expected revision.
@@ -143,7 +157,8 @@ const renewals = 4
 // sent after the call began was applied: a caller that took its clock before the call may count its lease from there.
 //
 // It does not wait for changes under way. It compares /lead with the last revision it saw, so that a renewal whose answer was
-// lost can never be applied after a later one: a released lease must not come back, nor one in force be released by an echo.
+// lost can never be applied after a later one: a released lease must not come back, nor one in force be released by an echo. A
+// renewal that finds its own holder's release of the epoch, made while it was on its way, fails with ErrConflict: a release is final.
 func (s *Store) Renew(ctx context.Context, epochRev int64, lead ag.Lead) (int64, error) {
 	b, err := encode(lead, maxRecordBytes)
 	if err = errors.Join(checkLead(lead), err); err != nil {
@@ -161,6 +176,9 @@ func (s *Store) Renew(ctx context.Context, epochRev int64, lead ag.Lead) (int64,
 		return 0, fmt.Errorf("renew the lease: %w: an earlier renewal is still under way", ErrNoQuorum)
 	}
 	for range renewals {
+		if s.renewal.overRelease(lead) {
+			return 0, fmt.Errorf("renew the lease: %w: %s released epoch %d", ErrConflict, lead.Holder, lead.Epoch)
+		}
 		var res txnResult
 		_, err := s.each(ctx, func(ctx context.Context, endpoint string) (err error) {
 			res, err = s.back.txn(ctx, endpoint, txn{
@@ -174,13 +192,13 @@ func (s *Store) Renew(ctx context.Context, epochRev int64, lead ag.Lead) (int64,
 			return 0, fmt.Errorf("renew the lease: %w", err)
 		}
 		if res.ok {
-			s.renewal.rev = res.rev
+			s.renewal.rev, s.renewal.last = res.rev, lead
 			return res.rev, nil
 		}
 		if found := res.one(0).rev; found != epochRev {
 			return 0, fmt.Errorf("renew the lease: %w: the epoch is at revision %d, not %d", ErrConflict, found, epochRev)
 		}
-		s.renewal.rev = res.one(1).rev
+		s.renewal.found(res.one(1))
 	}
 	return 0, fmt.Errorf("renew the lease: %w: /lead keeps changing", ErrConflict)
 }
