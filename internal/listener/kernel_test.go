@@ -428,8 +428,8 @@ func TestKernelPathSlowClient(t *testing.T) {
 			asked++
 			_, _ = conn.Write(query("select repeat('s', 3000), " + strconv.Itoa(asked)))
 			waitFor(t, "it is answered, or cannot be", func() bool {
-				for range 100 {
-					if x.state() == "idle" {
+				for range 100 { // the session is idle also while the request is on its way to it
+					if x.info().BytesOut > uint64(asked)*3000 && x.state() == "idle" {
 						return true
 					}
 					time.Sleep(time.Millisecond)
