@@ -45,7 +45,7 @@ test: setup ## the quick proof, at most 15 minutes on 2 cores
 
 .PHONY: test-long
 test-long: setup ## what is longer, about 35 minutes; the result goes to docs/results/test-long.txt
-	@COTERIE_LONG=1 go run ./scripts/gotest -record docs/results/test-long.txt -timeout 60m -count=1 ./internal/e2e ./... $(ARGS)
+	@COTERIE_LONG=1 go run ./scripts/gotest -record docs/results/test-long.txt -timeout 60m -count=1 ./internal/test/e2e ./... $(ARGS)
 
 .PHONY: test-majors
 test-majors: setup ## the end-to-end tests on every PostgreSQL from 14 to 18 that is installed or can be fetched (OFFLINE=1: installed only)
@@ -57,30 +57,30 @@ race: setup ## the quick proof under the race detector (needs a C compiler)
 
 .PHONY: explore
 explore: ## walk every interleaving of the decision core that the bounds allow; prints the shortest counter-example
-	@COTERIE_EXPLORE=1 go run ./scripts/gotest -timeout 40m -count=1 -v -run 'Explore' ./internal/agsim $(ARGS)
+	@COTERIE_EXPLORE=1 go run ./scripts/gotest -timeout 40m -count=1 -v -run 'Explore' ./internal/ag/agsim $(ARGS)
 
 .PHONY: mutants
 mutants: ## put mistakes into the decision core, one by one: each must be found; writes docs/mutants.md
-	@COTERIE_EXPLORE=1 go run ./scripts/gotest -timeout 40m -count=1 -v -run 'TestMutants$$|TestSlips$$' ./internal/agsim -update $(ARGS)
+	@COTERIE_EXPLORE=1 go run ./scripts/gotest -timeout 40m -count=1 -v -run 'TestMutants$$|TestSlips$$' ./internal/ag/agsim -update $(ARGS)
 
 .PHONY: sim
 sim: ## seeded simulation of the decision core (SEED=n repeats and tells one run, SEEDS=n plays so many)
-	@COTERIE_SEED='$(SEED)' COTERIE_SEEDS='$(SEEDS)' go run ./scripts/gotest -timeout 40m -count=1 -v -run 'Sim|Run' ./internal/agsim $(ARGS)
+	@COTERIE_SEED='$(SEED)' COTERIE_SEEDS='$(SEEDS)' go run ./scripts/gotest -timeout 40m -count=1 -v -run 'Sim|Run' ./internal/ag/agsim $(ARGS)
 
 .PHONY: chaos
 chaos: setup ## kill, stop, cut and cancel on real nodes, every fault once for each SEED, and judge what clients were told; writes docs/results/chaos.txt (root; MINUTES=n: as many as that allows)
 	@COTERIE_LONG=1 COTERIE_CHAOS_SEED='$(or $(SEED),1 2 3)' COTERIE_CHAOS_MINUTES='$(or $(MINUTES),0)' COTERIE_CHAOS_RECORD='$(CURDIR)/docs/results/chaos.txt' \
-		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndChaos$$' ./internal/e2e $(ARGS)
+		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndChaos$$' ./internal/test/e2e $(ARGS)
 
 .PHONY: storm
 storm: setup ## MINUTES (20) of faults that overlap, on any nodes, as the SEED says: kills, pauses, cuts, full and stalled disks, clocks; writes docs/results/storm.txt (root)
 	@COTERIE_LONG=1 COTERIE_STORM_SEED='$(or $(SEED),1)' COTERIE_STORM_MINUTES='$(or $(MINUTES),20)' COTERIE_STORM_RECORD='$(CURDIR)/docs/results/storm.txt' \
-		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndStorm$$' ./internal/e2e $(ARGS)
+		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndStorm$$' ./internal/test/e2e $(ARGS)
 
 .PHONY: overload
 overload: setup ## MINUTES (60) of more work than processors: no failover, no answer held; writes docs/results/overload.txt
 	@COTERIE_LONG=1 COTERIE_OVERLOAD_MINUTES='$(or $(MINUTES),60)' COTERIE_OVERLOAD_RECORD='$(CURDIR)/docs/results/overload.txt' \
-		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndOverload$$' ./internal/e2e $(ARGS)
+		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndOverload$$' ./internal/test/e2e $(ARGS)
 
 .PHONY: test-drivers
 test-drivers: setup ## node-postgres, pgjdbc, SQLAlchemy, Django and psycopg 3, from their registries, through the listener

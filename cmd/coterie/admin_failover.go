@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/api"
 	"github.com/coteriedb/coterie/internal/etcd"
 )
 

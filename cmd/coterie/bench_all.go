@@ -10,8 +10,8 @@ import (
 
 	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
-	benchreport "github.com/coteriedb/coterie/internal/bench/report"
-	"github.com/coteriedb/coterie/internal/bench/workload"
+	benchreport "github.com/coteriedb/coterie/internal/measure/report"
+	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
 func benchAll() *cobra.Command {

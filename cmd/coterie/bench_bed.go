@@ -17,12 +17,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
-	benchreport "github.com/coteriedb/coterie/internal/bench/report"
 	"github.com/coteriedb/coterie/internal/lab"
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
+	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
 // consoleGroup is a group that is known by its listeners' connection string: the console behind it takes statements and shows views.

@@ -11,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
-	benchreport "github.com/coteriedb/coterie/internal/bench/report"
-	"github.com/coteriedb/coterie/internal/bench/tpcc"
-	"github.com/coteriedb/coterie/internal/bench/workload"
-	"github.com/coteriedb/coterie/internal/ddl"
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
+	benchreport "github.com/coteriedb/coterie/internal/measure/report"
+	"github.com/coteriedb/coterie/internal/measure/tpcc"
+	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
 // Links of the experiments, unless told otherwise.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench/method"
-	benchreport "github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/measure/method"
+	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
 // pageCommands are the commands in the blocks of docs/bench.md, each as the words after coterie.

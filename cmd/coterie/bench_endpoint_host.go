@@ -15,7 +15,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/bench"
-	"github.com/coteriedb/coterie/internal/codec"
+	"github.com/coteriedb/coterie/internal/lib/codec"
 )
 
 // lan compares with direct replication, all on this machine: commits of one client, then of eight.

@@ -21,9 +21,9 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint"
-	"github.com/coteriedb/coterie/internal/link"
-	"github.com/coteriedb/coterie/internal/nap"
-	"github.com/coteriedb/coterie/internal/replication"
+	"github.com/coteriedb/coterie/internal/endpoint/link"
+	"github.com/coteriedb/coterie/internal/lib/rawconn"
+	"github.com/coteriedb/coterie/internal/postgres/replication"
 )
 
 // benchNode is one end of a measured link: a node without quorum and without decisions.
@@ -83,7 +83,7 @@ func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder
 	if err != nil {
 		return err
 	}
-	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + nap.Places()) // as the agent does
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.Places()) // as the agent does
 	down := replication.NewDownstream(replication.DownstreamConfig{
 		SocketDir: n.Socket, Superuser: func() string { return "postgres" }, Logger: log,
 		Self: func() replication.PrimaryFacts { return replication.PrimaryFacts{Leading: true, Epoch: 1, TLI: 1} },

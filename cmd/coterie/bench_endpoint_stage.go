@@ -17,8 +17,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/bench/pgtest"
-	"github.com/coteriedb/coterie/internal/link"
+	"github.com/coteriedb/coterie/internal/endpoint/link"
+	"github.com/coteriedb/coterie/internal/lab/pgtest"
 )
 
 // place is where a node of a measurement runs: a network namespace, or this host.

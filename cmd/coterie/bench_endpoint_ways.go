@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/bench"
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
 // prepared joins the secondary over a link, and gives ours the time to find out what it is like.

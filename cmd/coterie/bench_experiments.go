@@ -16,11 +16,11 @@ import (
 
 	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
-	"github.com/coteriedb/coterie/internal/bench/method"
-	benchreport "github.com/coteriedb/coterie/internal/bench/report"
-	"github.com/coteriedb/coterie/internal/bench/tpcc"
-	"github.com/coteriedb/coterie/internal/bench/workload"
 	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/measure/method"
+	benchreport "github.com/coteriedb/coterie/internal/measure/report"
+	"github.com/coteriedb/coterie/internal/measure/tpcc"
+	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
 // experimentFlags are common to all experiments.

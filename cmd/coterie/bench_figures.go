@@ -7,8 +7,8 @@ import (
 
 	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
-	"github.com/coteriedb/coterie/internal/bench/method"
-	benchreport "github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/measure/method"
+	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
 // experimentFigures are the figures of a report that have goals.

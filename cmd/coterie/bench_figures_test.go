@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/bench"
-	"github.com/coteriedb/coterie/internal/bench/method"
-	benchreport "github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/measure/method"
+	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
 // TestFiguresOfExperimentsHaveGoals: whatever a run had or had not, its figures are those of the goals, each once.

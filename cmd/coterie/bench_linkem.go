@@ -20,8 +20,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/bench"
-	"github.com/coteriedb/coterie/internal/linkem"
-	"github.com/coteriedb/coterie/internal/linkem/probe"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lab/linkem/probe"
 )
 
 func benchLinkemCommand() *cobra.Command {

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
 // TestBenchNetworksBeside: two benches that want a network at the same time each get one.

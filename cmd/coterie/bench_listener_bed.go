@@ -23,7 +23,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/coteriedb/coterie/internal/bench/pgtest"
+	"github.com/coteriedb/coterie/internal/lab/pgtest"
 )
 
 // listenerBed is a server, and what stands before it.

@@ -27,9 +27,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/bench/pgtest"
-	"github.com/coteriedb/coterie/internal/linkem"
-	"github.com/coteriedb/coterie/internal/seeding"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lab/pgtest"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // seedBench is a server, a network of two nodes, and what passes between them.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/bench/experiment"
-	benchreport "github.com/coteriedb/coterie/internal/bench/report"
+	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
 // trackEvery is how often processor and network are looked at while a copy is made.

@@ -20,8 +20,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coteriedb/coterie/internal/linkem"
-	"github.com/coteriedb/coterie/internal/seeding"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // seedTarget is the side that is filled, as a process of its own in its node's network: what it costs can be told from what the source does.

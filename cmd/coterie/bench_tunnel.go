@@ -14,7 +14,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
-	benchreport "github.com/coteriedb/coterie/internal/bench/report"
+	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
 func benchTunnel() *cobra.Command {

@@ -16,7 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/check"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/keeper"
+	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
 
 // checks lists what coterie check can look at on the node in dir. Each area adds its probes here.

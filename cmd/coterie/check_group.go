@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coteriedb/coterie/internal/console"
+	"github.com/coteriedb/coterie/internal/admin/console"
 )
 
 func checkBackupCommand() *cobra.Command {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/check"
 )
 

@@ -11,11 +11,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/console"
-	"github.com/coteriedb/coterie/internal/keeper"
+	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
 
 // fencedProcesses is of how many processes the server is that is fenced to learn how long this host takes.

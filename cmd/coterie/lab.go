@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/lab"
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
 // labCommands are the verbs of a group on one machine.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coteriedb/coterie/internal/cgroup"
-	"github.com/coteriedb/coterie/internal/faultfs"
 	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/lab/cgroup"
+	"github.com/coteriedb/coterie/internal/lab/faultfs"
 )
 
 // labFaultCommands are the verbs that break a node's disk and clock.

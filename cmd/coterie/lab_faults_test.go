@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/lab"
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
 func TestParseBytes(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/lab"
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
 var shapeHelp = "a profile (" + strings.Join(linkem.ProfileNames(), ", ") + `), or as in "rtt=60ms,loss=1%,rate=20mbit"`

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/coteriedb/coterie/internal/lab"
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
 // linkLine is a link in a table: both directions where they are alike, else one.

@@ -8,11 +8,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/boottime"
-	"github.com/coteriedb/coterie/internal/catalog"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // reportLimit is how long another node may take to say how it is; then what it published last is shown.

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/catalog"
 )
 
 // Bounds of a journal: decisions, events, and the length of a text in it. A control reply has a megabyte.

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/console"
-	"github.com/coteriedb/coterie/internal/ddl"
 	"github.com/coteriedb/coterie/internal/etcd"
 )
 

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/console"
-	"github.com/coteriedb/coterie/internal/ddl"
 	"github.com/coteriedb/coterie/internal/etcd"
 )
 

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/coteriedb/coterie/internal/ddl"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
 
 func TestListenerClauses(t *testing.T) {

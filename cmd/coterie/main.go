@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/keeper"
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
 
 // version is set by the build.

@@ -15,18 +15,18 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/api"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/etcd"
-	"github.com/coteriedb/coterie/internal/keeper"
+	"github.com/coteriedb/coterie/internal/lib/rawconn"
 	"github.com/coteriedb/coterie/internal/listener"
-	"github.com/coteriedb/coterie/internal/nap"
 	"github.com/coteriedb/coterie/internal/postgres"
-	"github.com/coteriedb/coterie/internal/replication"
-	"github.com/coteriedb/coterie/internal/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/keeper"
+	"github.com/coteriedb/coterie/internal/postgres/replication"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // node is one running agent process: every adapter, joined.
@@ -206,7 +206,7 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 	}
 	if n.ca.Load() != nil {
 		c.Join = n.admit
-		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + nap.Places()) // readers that nap keep them
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.Places()) // readers that nap keep them
 		n.links = newLinks(n.self, n.replicaOptions, n.log.With("part", "link"), n.serveLink)
 		c.Handlers[endpoint.ClassWAL] = n.links.serve
 		c.Handlers[endpoint.ClassSeed] = n.serveSeed

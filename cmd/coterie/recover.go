@@ -21,7 +21,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/keeper"
+	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
 
 func recoverCommand() *cobra.Command {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/api"
 )
 
 // partsBudget is how long what this agent serves may take to say goodbye before it gives way to its successor: a primary's keeper

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // seedFlags are the flags of coterie seed.

@@ -10,14 +10,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/catalog"
-	"github.com/coteriedb/coterie/internal/console"
-	"github.com/coteriedb/coterie/internal/ddl"
 	"github.com/coteriedb/coterie/internal/endpoint"
-	"github.com/coteriedb/coterie/internal/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // seedCall bounds a question about seeding to another node.

@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // desk is where operators' wishes about this node's copy arrive, and where what became of them is remembered. It implements

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // deskOf is the desk of a node that has nothing but a directory.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // TestSeedLine shows how far a copy is, and no time left while its source is gone.

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/console"
-	"github.com/coteriedb/coterie/internal/ddl"
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
 
 // maxScript bounds a file of statements.

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/ddl"
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
 
 // Keys as a terminal in raw mode passes them on.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/health"
 	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/health"
 )
 
 // The room that must stay free where PostgreSQL writes: for WAL some files more than it needs next, elsewhere enough to go on logging.

@@ -11,11 +11,11 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/codec"
 	"github.com/coteriedb/coterie/internal/endpoint"
-	"github.com/coteriedb/coterie/internal/link"
+	"github.com/coteriedb/coterie/internal/endpoint/link"
+	"github.com/coteriedb/coterie/internal/lib/codec"
 )
 
 // links are the links of WAL between this node and others, dialled and accepted.

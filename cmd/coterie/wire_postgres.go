@@ -15,9 +15,9 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/keeper"
 	"github.com/coteriedb/coterie/internal/postgres"
-	"github.com/coteriedb/coterie/internal/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/keeper"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // copyFile keeps the copy id inside the data directory; pg_rewind and backups overwrite it, which is how a copy that was

@@ -12,7 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/endpoint"
-	"github.com/coteriedb/coterie/internal/replication"
+	"github.com/coteriedb/coterie/internal/postgres/replication"
 )
 
 // checkedWAL is how much WAL before the start of a stream both ends compare by checksum (safety specification 1.3).

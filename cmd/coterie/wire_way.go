@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/codec"
 	"github.com/coteriedb/coterie/internal/endpoint"
-	"github.com/coteriedb/coterie/internal/link"
+	"github.com/coteriedb/coterie/internal/endpoint/link"
+	"github.com/coteriedb/coterie/internal/lib/codec"
 )
 
 // methodLink asks a member what its way to another one is like.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/check"
-	"github.com/coteriedb/coterie/internal/ddl"
 )
 
 func asked(t *testing.T, answers ...string) (plan, string, error) {

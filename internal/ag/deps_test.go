@@ -4,7 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,8 +11,6 @@ import (
 	"strings"
 	"testing"
 )
-
-const module = "github.com/coteriedb/coterie/internal/"
 
 // impure are the packages the core must not know, with the reason.
 var impure = map[string]string{
@@ -28,12 +25,6 @@ var impure = map[string]string{
 	"math/rand":    "the same view must give the same plan",
 	"math/rand/v2": "the same view must give the same plan",
 	"crypto/rand":  "the same view must give the same plan",
-}
-
-// adapters never import each other, nor the agent that joins them: each can be read, tested and replaced alone.
-var adapters = []string{
-	"etcd", "postgres", "keeper", "endpoint", "link", "listener", "replication", "seeding", "health", "adopt", "console", "catalog", "api", "bench",
-	"linkem", "faultfs", "cgroup", "wallclock",
 }
 
 func TestCoreIsPure(t *testing.T) {
@@ -56,56 +47,6 @@ func TestCoreIsPure(t *testing.T) {
 			}
 			return true
 		})
-	}
-}
-
-func TestAdaptersAreStrangers(t *testing.T) {
-	for _, pkg := range adapters {
-		err := filepath.WalkDir(filepath.Join("..", pkg), func(dir string, d fs.DirEntry, err error) error {
-			if err != nil || !d.IsDir() || d.Name() == "testdata" {
-				return err
-			}
-			for name, f := range sources(t, dir) {
-				for _, path := range imports(t, f) {
-					if stranger(pkg, path) {
-						t.Errorf("%s imports %s: adapters are joined in cmd and agent, through interfaces their consumers declare", filepath.Join(dir, name), path)
-					}
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// stranger reports whether an adapter must not import that path.
-func stranger(adapter, path string) bool {
-	other, ours := strings.CutPrefix(path, module)
-	other, _, _ = strings.Cut(other, "/")
-	return ours && other != adapter && (other == "agent" || slices.Contains(adapters, other))
-}
-
-func TestEveryPackageSaysWhatItIs(t *testing.T) {
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() || d.Name() == "testdata" {
-			return err
-		}
-		files := sources(t, path)
-		if len(files) == 0 {
-			return nil
-		}
-		for _, f := range files {
-			if f.Doc != nil && strings.HasPrefix(f.Doc.Text(), "Package "+f.Name.Name+" ") {
-				return nil
-			}
-		}
-		t.Errorf("%s has no package comment: what it owns, what it must not know, where to start reading", path)
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
 	}
 }
 

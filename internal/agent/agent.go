@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // Config is everything an agent is joined to. All fields are required, but those a witness has no use for: Instance, Keeper,

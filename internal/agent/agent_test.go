@@ -13,8 +13,8 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/agtest"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/agent/agenttest"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // TestMain lets boottime follow time.Now, which is the bubble's clock inside a bubble and the real one outside.
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 // lab is a world whose nodes run real agents.
 type lab struct {
 	*testing.T
-	*agtest.World
+	*agenttest.World
 	ids    []ag.ReplicaID
 	dirs   map[ag.ReplicaID]string
 	agents map[ag.ReplicaID]*agent.Agent
@@ -62,7 +62,7 @@ func inBubbleUnformed(t *testing.T, test func(l *lab)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := &lab{
-			T: t, World: agtest.NewWorld(group("a", "b", "c"), "a"), ids: []ag.ReplicaID{"a", "b", "c"},
+			T: t, World: agenttest.NewWorld(group("a", "b", "c"), "a"), ids: []ag.ReplicaID{"a", "b", "c"},
 			dirs: map[ag.ReplicaID]string{}, agents: map[ag.ReplicaID]*agent.Agent{}, ends: map[ag.ReplicaID]func(){},
 			probes: map[ag.ReplicaID]*probes{"a": {}, "b": {}, "c": {}},
 		}

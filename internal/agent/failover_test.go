@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/agtest"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/agent/agenttest"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 func TestGroupForms(t *testing.T) {
@@ -70,7 +70,7 @@ func TestGateShutsAtTheDeadline(t *testing.T) {
 }
 
 func TestStoreAnswersLateOrNever(t *testing.T) {
-	late, lost := agtest.Fault{Late: 700 * time.Millisecond}, agtest.Fault{LoseReply: true}
+	late, lost := agenttest.Fault{Late: 700 * time.Millisecond}, agenttest.Fault{LoseReply: true}
 	inBubble(t, func(l *lab) {
 		s := l.Node("a").Store
 		s.Inject("renew", late, lost, late, late, lost)
@@ -146,7 +146,7 @@ func TestForeignSettingFences(t *testing.T) {
 func TestSettingOfUnknownOutcome(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		n := l.Node("a")
-		n.Fail("set-sync", agtest.ErrAfterEffect)
+		n.Fail("set-sync", agenttest.ErrAfterEffect)
 		l.Cut("a", "c", true)
 		for range 40 {
 			time.Sleep(time.Second)
@@ -230,8 +230,8 @@ func TestTakingTheRightsOvertakesARenewal(t *testing.T) {
 		for _, id := range []ag.ReplicaID{"b", "c"} {
 			n := l.Node(id)
 			n.Before("history", func() {
-				late := agtest.Fault{Late: 20 * time.Millisecond} // the commit falls between two reads, the renewal into the second
-				n.Store.Inject("renew", agtest.Fault{Late: 30 * time.Millisecond})
+				late := agenttest.Fault{Late: 20 * time.Millisecond} // the commit falls between two reads, the renewal into the second
+				n.Store.Inject("renew", agenttest.Fault{Late: 30 * time.Millisecond})
 				for was := n.Store.Calls("renew"); n.Store.Calls("renew") == was; {
 					time.Sleep(time.Millisecond)
 				}

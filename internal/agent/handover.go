@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // Budgets of a planned failover (safety specification 9). handOverBudget is above their sum and that of starting again.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/agtest"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/agent/agenttest"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // plan asks for a planned failover and waits until the request is closed.
@@ -97,11 +97,11 @@ func TestPlannedFailoverAbandonedAfterTheStop(t *testing.T) {
 		"target dies":           func(l *lab) { l.stop("c") },
 		"target's server hangs": func(l *lab) { l.Node("c").Hang(true) },
 		"commit refused": func(l *lab) {
-			l.Node("a").Store.Inject("commit", agtest.Fault{Err: agtest.ErrUnreachable})
+			l.Node("a").Store.Inject("commit", agenttest.Fault{Err: agenttest.ErrUnreachable})
 		},
-		"commit conflict": func(l *lab) { l.Node("a").Store.Inject("commit", agtest.Fault{Err: agent.ErrConflict}) },
+		"commit conflict": func(l *lab) { l.Node("a").Store.Inject("commit", agenttest.Fault{Err: agent.ErrConflict}) },
 		"server hard to stop, target cut off": func(l *lab) {
-			l.Node("a").Fail("stop", agtest.ErrAfterEffect)
+			l.Node("a").Fail("stop", agenttest.ErrAfterEffect)
 			l.Cut("a", "c", true)
 		},
 	} {
@@ -248,7 +248,7 @@ func TestTargetDiesOnceItLeads(t *testing.T) {
 func TestPlannedFailoverOfUnknownOutcome(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
-		l.Node("a").Before("stop", func() { l.Node("a").Store.Inject("commit", agtest.Fault{LoseReply: true}) })
+		l.Node("a").Before("stop", func() { l.Node("a").Store.Inject("commit", agenttest.Fault{LoseReply: true}) })
 		l.plan("c")
 		l.leader(10*time.Second, "a", "b")
 		l.formed("c", time.Minute)
@@ -265,7 +265,7 @@ func TestPlannedFailoverOfUnknownOutcome(t *testing.T) {
 func TestPlannedFailoverWithAHardStop(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
-		l.Node("a").Fail("stop", agtest.ErrAfterEffect)
+		l.Node("a").Fail("stop", agenttest.ErrAfterEffect)
 		l.plan("c")
 		l.Node("a").Fail("stop", nil)
 		for _, r := range l.Record.Past() {

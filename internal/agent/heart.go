@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // Beat is one frame of a stream of heartbeats: the first names the agent, the others are heartbeats, their echoes, or a farewell.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 func TestMemberThatAnswersHeartbeatsNeedNotBePinged(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 func (l *lab) profile(name string) { l.Record.SetGroup(func(g *ag.Group) { g.Profile = name }) }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/agtest"
+	"github.com/coteriedb/coterie/internal/agent/agenttest"
 )
 
 // makeRoom has a node's agent end with its server left running.
@@ -100,7 +100,7 @@ func TestRestartIsRefusedOrUndone(t *testing.T) {
 		"transactions run":   func(l *lab) { l.Node("a").Busy(1) },
 		"the keeper refuses": func(l *lab) { l.Node("a").Fail("detach", errors.New("no")) },
 		"the record is not told": func(l *lab) {
-			l.Node("a").Store.Inject("renew", slices.Repeat([]agtest.Fault{{Err: agtest.ErrUnreachable}}, 20)...)
+			l.Node("a").Store.Inject("renew", slices.Repeat([]agenttest.Fault{{Err: agenttest.ErrUnreachable}}, 20)...)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

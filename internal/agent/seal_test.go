@@ -8,7 +8,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 func (l *lab) seal(id ag.ReplicaID, e ag.Epoch) (ag.SealReport, error) {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/agtest"
+	"github.com/coteriedb/coterie/internal/agent/agenttest"
 )
 
 // TestSwarm lets seeded faults loose on a group under writes, then heals everything: no acknowledged commit may be missing,
@@ -44,7 +44,7 @@ func (l *lab) swarm(r *rand.Rand) {
 				l.start(id)
 			}
 		case 8:
-			n.Store.Inject([]string{"commit", "renew", "read"}[r.IntN(3)], agtest.Fault{LoseReply: true}, agtest.Fault{Late: 800 * time.Millisecond})
+			n.Store.Inject([]string{"commit", "renew", "read"}[r.IntN(3)], agenttest.Fault{LoseReply: true}, agenttest.Fault{Late: 800 * time.Millisecond})
 		case 9:
 			l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpPlanned, To: id, Epoch: l.epoch()})
 		case 10:

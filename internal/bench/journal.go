@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coteriedb/coterie/internal/bench/session"
+	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
 // journal is an append-only file of lines. A line is handed to the kernel before add returns, so the writer's own death loses

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench/session"
+	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
 func open(t *testing.T, dir string) *Ledger {

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench/session"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
 // Ledger is the client-side account of every row that writers sent and of what the server said about each. An

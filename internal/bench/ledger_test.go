@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench/pgtest"
-	"github.com/coteriedb/coterie/internal/bench/session"
+	"github.com/coteriedb/coterie/internal/lab/pgtest"
+	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
 // shared is the server that the tests of this package share; one at a time, since some of them stop it.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench/session"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
 // Outage is what the writers saw of an interruption.

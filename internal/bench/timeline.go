@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench/session"
+	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
 // Timeline counts the acknowledged rows in steps from the first on.

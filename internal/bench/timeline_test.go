@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench/session"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
 func TestTimelineAndOutagesByClient(t *testing.T) {

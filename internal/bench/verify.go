@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/coteriedb/coterie/internal/bench/session"
+	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
 // Verdict is what became of the ledger's rows on one server.

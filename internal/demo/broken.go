@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/bench"
-	"github.com/coteriedb/coterie/internal/bench/session"
+	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
 // How long the primary acknowledges without protection, and how many rows are enough.

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/bench"
-	"github.com/coteriedb/coterie/internal/bench/pgtest"
+	"github.com/coteriedb/coterie/internal/lab/pgtest"
 )
 
 // Relay copies the bytes of connections to somewhere else.

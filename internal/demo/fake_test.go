@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
 )
 
 // fakeLab is a group of which only the agents' answers exist.

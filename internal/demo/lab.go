@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
 )
 
 // Lab is a running group on this machine.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/coteriedb/coterie/internal/bench/session"
-	"github.com/coteriedb/coterie/internal/bench/tpcc"
+	"github.com/coteriedb/coterie/internal/measure/session"
+	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
 // load is clients at work through the listener.

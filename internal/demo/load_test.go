@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench/tpcc"
+	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
 func TestMeterCountsReadsByNodeAndStage(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
 	"github.com/coteriedb/coterie/internal/bench"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/bench"
-	"github.com/coteriedb/coterie/internal/bench/tpcc"
+	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
 // Report is what the demo found, as printed by --json.

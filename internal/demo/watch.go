@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
 )
 
 // pollEvery is how often each agent is asked; what it decided in between it tells with its own times.

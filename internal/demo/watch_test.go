@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
 )
 
 func TestDecisionsAreShownOnceAndInOrder(t *testing.T) {

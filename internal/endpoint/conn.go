@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/nap"
+	"github.com/coteriedb/coterie/internal/lib/rawconn"
 )
 
 // keepAlive notices a dead peer of a silent connection within about ten seconds.
@@ -143,7 +143,7 @@ func (c *Conn) hasten() error {
 	if rtt, _, _ := c.Counters(); rtt == 0 || rtt > nearTrip {
 		return nil
 	}
-	n, err := nap.Take(c.raw)
+	n, err := rawconn.Take(c.raw)
 	if err != nil {
 		return err
 	}

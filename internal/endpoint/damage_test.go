@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/link"
-	"github.com/coteriedb/coterie/internal/link/linktest"
+	"github.com/coteriedb/coterie/internal/endpoint/link"
+	"github.com/coteriedb/coterie/internal/endpoint/link/linktest"
 )
 
 // damaging is a way on which bytes are flipped, left out, repeated or put in another order, once each time it is told to, after the handshake.

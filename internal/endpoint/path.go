@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/nap"
+	"github.com/coteriedb/coterie/internal/lib/rawconn"
 )
 
 // Kind returns the transport of the stream, KindTCP or KindQUIC.
@@ -155,7 +155,7 @@ func (c *Conn) socket(f func(fd int)) {
 	}
 	look := func(fd uintptr) { f(int(fd)) }
 	switch s := raw.(type) {
-	case *nap.Conn:
+	case *rawconn.Conn:
 		_ = s.Control(look)
 	case *net.TCPConn:
 		if sc, err := s.SyscallConn(); err == nil {

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/link"
-	"github.com/coteriedb/coterie/internal/link/linktest"
+	"github.com/coteriedb/coterie/internal/endpoint/link"
+	"github.com/coteriedb/coterie/internal/endpoint/link/linktest"
 )
 
 // lossyBBR is a connection over a far and lossy way. Of its datagrams one in twenty is lost, one comes twice and one late.

@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coteriedb/coterie/internal/link"
-	"github.com/coteriedb/coterie/internal/link/linktest"
-	"github.com/coteriedb/coterie/internal/nap"
+	"github.com/coteriedb/coterie/internal/endpoint/link"
+	"github.com/coteriedb/coterie/internal/endpoint/link/linktest"
+	"github.com/coteriedb/coterie/internal/lib/rawconn"
 )
 
 // way is two endpoints between which a link's legs are opened.
@@ -291,7 +291,7 @@ func TestNearStreamsNap(t *testing.T) {
 		roundTrip(t, c)
 		for side, at := range map[string]*Conn{"dialled": c, "accepted": <-accepted} {
 			rtt, _, _ := at.Counters()
-			if _, naps := at.raw.(*nap.Conn); naps != want && rtt <= nearTrip {
+			if _, naps := at.raw.(*rawconn.Conn); naps != want && rtt <= nearTrip {
 				t.Errorf("%s, %s: naps %t, round trip %v", class, side, naps, rtt)
 			}
 			if at.Congestion() == "" || rtt == 0 {

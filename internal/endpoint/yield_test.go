@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/boottime"
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // TestYielding plays copies over a way with a queue, beside WAL that takes what it wants of it.

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
 // eventually waits for a condition.

@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/wallclock"
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/lab/faketime"
 )
 
 // ClockCommand is the hidden command that gives the programs that nodes start the clock of their node: `coterie lab ClockCommand --dir
@@ -36,10 +36,10 @@ func (l *Lab) Clock(node string, offset time.Duration) (ClockStatus, error) {
 	if err != nil {
 		return ClockStatus{}, err
 	}
-	if err := wallclock.Check(offset); err != nil {
+	if err := faketime.Check(offset); err != nil {
 		return ClockStatus{}, usage("%s", err)
 	}
-	if err := wallclock.Possible(); err != nil {
+	if err := faketime.Possible(); err != nil {
 		return ClockStatus{}, api.Refused(err.Error())
 	}
 	unlock, err := l.lock()
@@ -115,7 +115,7 @@ func (l *Lab) setClocks(n Node, offset time.Duration) error {
 
 // setClock stops the process for a moment and shifts its clock. One that has the offset, or is gone, is left alone.
 func (p process) setClock(offset time.Duration) error {
-	if is, err := wallclock.Offset(p.pid); err == nil && is == offset {
+	if is, err := faketime.Offset(p.pid); err == nil && is == offset {
 		return nil
 	}
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -123,7 +123,7 @@ func (p process) setClock(offset time.Duration) error {
 		if !p.alive() {
 			return nil
 		}
-		if !errors.Is(err, wallclock.ErrBusy) || time.Now().After(deadline) {
+		if !errors.Is(err, faketime.ErrBusy) || time.Now().After(deadline) {
 			return err
 		}
 	}
@@ -136,7 +136,7 @@ func (p process) shift(offset time.Duration) error {
 		return nil
 	}
 	if now.stopped() {
-		return wallclock.Shift(p.pid, offset)
+		return faketime.Shift(p.pid, offset)
 	}
 	if err := p.signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -144,11 +144,11 @@ func (p process) shift(offset time.Duration) error {
 	defer func() { _ = p.signal(syscall.SIGCONT) }() // fails only if it is gone
 	for range 500 {
 		if now, ok = readProcess(p.pid); !ok || now.stopped() {
-			return wallclock.Shift(p.pid, offset)
+			return faketime.Shift(p.pid, offset)
 		}
 		time.Sleep(time.Millisecond)
 	}
-	return fmt.Errorf("%w: process %d (%s) cannot be stopped: it waits in the kernel, as for a disk that hangs; heal that first", wallclock.ErrBusy, p.pid, p.comm)
+	return fmt.Errorf("%w: process %d (%s) cannot be stopped: it waits in the kernel, as for a disk that hangs; heal that first", faketime.ErrBusy, p.pid, p.comm)
 }
 
 // keepClocks starts the process that watches for new programs, unless it runs.
@@ -246,7 +246,7 @@ func (l *Lab) clockStatus(n Node, offset time.Duration) (ClockStatus, error) {
 func clockOf(t tree, offset time.Duration) ClockStatus {
 	s := ClockStatus{Offset: offset, Processes: len(t.all)}
 	for _, p := range t.all {
-		if is, err := wallclock.Offset(p.pid); err == nil && is == offset {
+		if is, err := faketime.Offset(p.pid); err == nil && is == offset {
 			s.Shifted++
 		}
 	}

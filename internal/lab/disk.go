@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/faultfs"
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/lab/faultfs"
 )
 
 // DiskCommand is the hidden command that serves the disk of one node: `coterie lab DiskCommand --below DIR --mount DIR --socket FILE

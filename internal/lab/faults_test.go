@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/cgroup"
-	"github.com/coteriedb/coterie/internal/faultfs"
+	"github.com/coteriedb/coterie/internal/lab/cgroup"
+	"github.com/coteriedb/coterie/internal/lab/faultfs"
 )
 
 // emptyLab is a lab without a group.

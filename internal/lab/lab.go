@@ -18,12 +18,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/cgroup"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/faultfs"
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/lab/cgroup"
+	"github.com/coteriedb/coterie/internal/lab/faultfs"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
 // serverUser runs the nodes where the lab's user is root; the commands become it by themselves.

@@ -18,10 +18,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/testport"
+	"github.com/coteriedb/coterie/internal/test/ports"
 )
 
 var programDir string // of the program, once it was built
@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 // freePort finds a first port for a lab of four nodes.
 func freePort(t *testing.T) int {
 	t.Helper()
-	return testport.Range(t, 50)
+	return ports.Range(t, 50)
 }
 
 // newDir names a directory for a lab, which is not there yet.

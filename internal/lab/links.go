@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
 // linksFile keeps what the links are to be, so that a network that was killed comes back with them. The shapes at first are in

@@ -19,8 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
 // The networks of a lab.

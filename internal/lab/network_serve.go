@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
 // ServeNetwork is what the network process does: it makes the lab's network, with its links as they are to be, and changes them

@@ -18,8 +18,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/coteriedb/coterie/internal/api"
-	"github.com/coteriedb/coterie/internal/linkem"
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
 func needNamespaces(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/coteriedb/coterie/internal/api"
+	"github.com/coteriedb/coterie/internal/admin/api"
 )
 
 // portsFree names every port of the lab that something else uses, and what that is.

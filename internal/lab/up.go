@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/api"
 )
 
 // Up makes the lab, or starts what is down of the one that is there, and returns when every replica is SYNCHRONIZED. If that

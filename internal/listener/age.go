@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // A reader whose primary does not answer is judged by the role facts of the copy that he is to read, and those may be old: a role that

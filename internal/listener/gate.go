@@ -5,7 +5,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // gatePoll is how often an expired gate is looked at again.

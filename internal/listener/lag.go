@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // How far a copy is behind is bounded without comparing clocks. What the primary has flushed is marked with the moment before it was

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // open authenticates the client, opens its session on a replica and relays until its end. Tries that fail for a reason that

@@ -21,10 +21,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/bench/pgtest"
-	"github.com/coteriedb/coterie/internal/boottime"
+	"github.com/coteriedb/coterie/internal/lab/pgtest"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/postgres"
-	"github.com/coteriedb/coterie/internal/testport"
+	"github.com/coteriedb/coterie/internal/test/ports"
 )
 
 // suite is one of PostgreSQL's own: its directory in the sources, the program that runs it, and its schedule.
@@ -92,7 +92,7 @@ var (
 // run runs the suite against a server of its own.
 func (s suite) run(t *testing.T, source, arm string) results {
 	t.Helper()
-	port := testport.One(t)
+	port := ports.One(t)
 	server, err := pgtest.NewWith(pgtest.Options{Port: port, Trust: true, Settings: []string{
 		"listen_addresses=127.0.0.1", "port=" + strconv.Itoa(port), "max_prepared_transactions=10", "wal_level=logical",
 	}})

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/coteriedb/coterie/internal/bench/method"
-	"github.com/coteriedb/coterie/internal/bench/report"
-	"github.com/coteriedb/coterie/internal/bench/session"
+	"github.com/coteriedb/coterie/internal/measure/method"
+	"github.com/coteriedb/coterie/internal/measure/report"
+	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
 // Group is the availability group that is measured.

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench/method"
-	"github.com/coteriedb/coterie/internal/bench/report"
-	"github.com/coteriedb/coterie/internal/bench/workload"
+	"github.com/coteriedb/coterie/internal/measure/method"
+	"github.com/coteriedb/coterie/internal/measure/report"
+	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
 // Cell is one shape of the insert matrix: so many transactions of so many rows.

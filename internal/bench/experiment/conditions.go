@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/coteriedb/coterie/internal/bench/tpcc"
+	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
 // conditionsHold checks the twelve conditions on every server that there is a way to, and says in words where they held.

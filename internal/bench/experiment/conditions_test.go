@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/coteriedb/coterie/internal/bench/workload"
+	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
 // byListener is a group of two that is reached by its listeners alone: readers are sent to one replica after the other.

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/bench"
-	"github.com/coteriedb/coterie/internal/bench/method"
-	"github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/measure/method"
+	"github.com/coteriedb/coterie/internal/measure/report"
 )
 
 // Action is what is done to the primary.

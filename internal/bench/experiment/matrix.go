@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/coteriedb/coterie/internal/bench/method"
-	"github.com/coteriedb/coterie/internal/bench/report"
+	"github.com/coteriedb/coterie/internal/measure/method"
+	"github.com/coteriedb/coterie/internal/measure/report"
 )
 
 // matrix holds the samples of every cell.

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/coteriedb/coterie/internal/bench/method"
-	"github.com/coteriedb/coterie/internal/bench/report"
-	"github.com/coteriedb/coterie/internal/bench/workload"
+	"github.com/coteriedb/coterie/internal/measure/method"
+	"github.com/coteriedb/coterie/internal/measure/report"
+	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
 // diskReads counts what each server asked its kernel for, what of that came from the disk, and which of the servers answered.

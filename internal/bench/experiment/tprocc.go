@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench/method"
-	"github.com/coteriedb/coterie/internal/bench/report"
-	"github.com/coteriedb/coterie/internal/bench/tpcc"
+	"github.com/coteriedb/coterie/internal/measure/method"
+	"github.com/coteriedb/coterie/internal/measure/report"
+	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
 // TproccOptions says how much of the TPC-C-derived mix runs.

@@ -6,10 +6,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench/method"
-	"github.com/coteriedb/coterie/internal/bench/report"
-	"github.com/coteriedb/coterie/internal/bench/tpcc"
-	"github.com/coteriedb/coterie/internal/bench/workload"
+	"github.com/coteriedb/coterie/internal/measure/method"
+	"github.com/coteriedb/coterie/internal/measure/report"
+	"github.com/coteriedb/coterie/internal/measure/tpcc"
+	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
 // Workload is what else a group has to do while its primary is hit. The ledger's writers tell how long the outage is in any case.

@@ -1,0 +1,305 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+)
+
+// Limits of a session.
+const (
+	maxPrepared = 256
+	maxSettings = 256
+)
+
+// Transaction states, as ReadyForQuery says them.
+const (
+	txIdle   = 'I'
+	txOpen   = 'T'
+	txFailed = 'E'
+)
+
+// Session is one client's, or one command's, use of the console. One goroutine at a time may use it.
+type Session struct {
+	backend  Backend
+	who      Principal
+	settings map[string]string // by lower-case name
+	changed  []string          // settings that a client is told of
+	tx       byte
+	limit    time.Duration
+
+	interrupt <-chan struct{} // a request to cancel what runs; nil: none comes
+}
+
+var errInterrupted = errors.New("canceling statement due to user request")
+
+// interruptible returns a context that ends when the client cancels what runs; stop must be called at its end.
+func (s *Session) interruptible(ctx context.Context) (out context.Context, stop func()) {
+	if s.interrupt == nil {
+		return ctx, func() {}
+	}
+	select {
+	case <-s.interrupt: // it came when nothing ran
+	default:
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-s.interrupt:
+			cancel(errInterrupted)
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { cancel(nil); wg.Wait() }
+}
+
+// NewSession returns a session of the principal.
+func NewSession(b Backend, who Principal) *Session {
+	s := &Session{backend: b, who: who, tx: txIdle, limit: 20 * time.Minute}
+	s.settings = s.defaults()
+	return s
+}
+
+// Run executes one statement. The error is an *Error.
+func (s *Session) Run(ctx context.Context, text string) (Result, error) {
+	r, err := s.run(ctx, text, nil)
+	if err != nil {
+		return r, asError(err)
+	}
+	return r, nil
+}
+
+// run executes a statement with the arguments of its parameters and keeps the state of the transaction.
+func (s *Session) run(ctx context.Context, text string, args []any) (Result, error) {
+	ctx, stop := s.interruptible(ctx)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, s.limit)
+	defer cancel()
+	kind := classify(text)
+	if s.tx == txFailed && kind != kindEnd {
+		return Result{}, Errorf("25P02", "current transaction is aborted, commands ignored until end of transaction block")
+	}
+	r, err := s.dispatch(ctx, kind, text, args)
+	if errors.Is(context.Cause(ctx), errInterrupted) && err != nil {
+		err = Errorf("57014", "%v", errInterrupted)
+	}
+	if err != nil && s.tx == txOpen {
+		s.tx = txFailed
+	}
+	return r, err
+}
+
+// kind is what a statement is.
+type kind int
+
+const (
+	kindUnknown  kind = iota
+	kindLanguage      // of the availability-group language
+	kindQuery         // SQL on the views
+	kindBegin
+	kindEnd // COMMIT and ROLLBACK
+	kindSet
+	kindShow
+	kindAccepted // accepted and without meaning here: DISCARD, LISTEN, …
+)
+
+// first words of statements; those of the language are found by its own parser.
+var firstWords = map[string]kind{
+	"SELECT": kindQuery, "WITH": kindQuery, "VALUES": kindQuery, "TABLE": kindQuery, "(": kindQuery,
+	"BEGIN": kindBegin, "START": kindBegin,
+	"COMMIT": kindEnd, "END": kindEnd, "ROLLBACK": kindEnd, "ABORT": kindEnd,
+	"SET": kindSet, "RESET": kindSet, "SHOW": kindShow,
+	"DISCARD": kindAccepted, "DEALLOCATE": kindAccepted, "LISTEN": kindAccepted, "UNLISTEN": kindAccepted, "CLOSE": kindAccepted,
+	"SAVEPOINT": kindAccepted, "RELEASE": kindAccepted, "USE": kindAccepted, "CHECKPOINT": kindAccepted,
+}
+
+func classify(text string) kind {
+	if ddl.Owns(text) {
+		return kindLanguage
+	}
+	w := words(text, 2)
+	if len(w) == 0 {
+		return kindUnknown
+	}
+	if w[0] == "ROLLBACK" && len(w) > 1 && w[1] == "TO" {
+		return kindAccepted
+	}
+	return firstWords[w[0]]
+}
+
+// words returns the first words of a text in upper case, comments left out.
+func words(text string, n int) []string {
+	parts, err := ddl.Split(text)
+	if err != nil || len(parts) == 0 {
+		return nil
+	}
+	text = stripComments(parts[0].Text)
+	if strings.HasPrefix(text, "(") {
+		return []string{"("}
+	}
+	fields := strings.FieldsFunc(text, func(r rune) bool { return !wordRune(r) })
+	for i := range fields[:min(n, len(fields))] {
+		fields[i] = strings.ToUpper(fields[i])
+	}
+	return fields[:min(n, len(fields))]
+}
+
+func wordRune(r rune) bool {
+	return r == '_' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+}
+
+// stripComments drops the comments a statement begins with.
+func stripComments(text string) string {
+	for {
+		text = strings.TrimSpace(text)
+		switch {
+		case strings.HasPrefix(text, "--"):
+			_, text, _ = strings.Cut(text, "\n")
+		case strings.HasPrefix(text, "/*"):
+			_, text, _ = strings.Cut(text, "*/")
+		default:
+			return text
+		}
+	}
+}
+
+func (s *Session) dispatch(ctx context.Context, k kind, text string, args []any) (Result, error) {
+	switch k {
+	case kindLanguage:
+		return s.language(ctx, text)
+	case kindQuery:
+		return s.backend.Query(ctx, s.who, text, args)
+	case kindBegin:
+		s.tx = txOpen
+		return Result{Tag: strings.Join(words(text, 1), "")}, nil
+	case kindEnd:
+		return s.end(words(text, 1)[0]), nil
+	case kindSet:
+		return s.set(text)
+	case kindShow:
+		return s.show(text)
+	case kindAccepted:
+		return Result{Tag: words(text, 1)[0]}, nil
+	default:
+		return Result{}, notHere(text)
+	}
+}
+
+func notHere(text string) error {
+	if _, err := ddl.Split(text); err != nil {
+		return err
+	}
+	w := words(text, 1)
+	name := "this"
+	if len(w) > 0 {
+		name = w[0]
+	}
+	return Errorf("0A000", "%s is not a statement of the console", name).
+		WithHint("the console takes SELECT on the views sys.* and coterie.*, and availability-group statements; for the data connect to another database")
+}
+
+func (s *Session) end(word string) Result {
+	tag := map[string]string{"COMMIT": "COMMIT", "END": "COMMIT"}[word]
+	if tag == "" || s.tx == txFailed {
+		tag = "ROLLBACK"
+	}
+	r := Result{Tag: tag}
+	if s.tx == txIdle {
+		r.Notices = []Notice{{"WARNING", "there is no transaction in progress"}}
+	}
+	s.tx = txIdle
+	return r
+}
+
+// language parses and executes a statement of the availability-group language.
+func (s *Session) language(ctx context.Context, text string) (Result, error) {
+	st, err := ddl.Parse(text)
+	if err != nil {
+		return Result{}, err
+	}
+	if st.Needs() > s.who.May {
+		return Result{}, Errorf("42501", "permission denied: %s needs the role %s", st.Verb(), RoleFor(st.Needs())).
+			WithHint("GRANT " + RoleFor(st.Needs()) + " TO " + s.who.User + ", in any other database of the group")
+	}
+	r, err := s.backend.Execute(ctx, s.who, st)
+	if err == nil && s.tx == txOpen && st.Kind() != ddl.KindReport {
+		r.Notices = append(r.Notices, Notice{"NOTICE", "executed at once: a transaction does not hold it back, nor undo it"})
+	}
+	return r, err
+}
+
+// RoleFor returns the role that has the privilege.
+func RoleFor(p ddl.Privilege) string {
+	switch p {
+	case ddl.MayAdminister:
+		return "coterie_admin"
+	case ddl.MayOperate:
+		return "coterie_operator"
+	default:
+		return "coterie_viewer"
+	}
+}
+
+// PrivilegeOf returns what a role may do by its memberships.
+func PrivilegeOf(super bool, user string, memberOf []string) ddl.Privilege {
+	if super {
+		return ddl.MayAdminister
+	}
+	for _, p := range []ddl.Privilege{ddl.MayAdminister, ddl.MayOperate, ddl.MayLook} {
+		if user == RoleFor(p) || slices.Contains(memberOf, RoleFor(p)) {
+			return p
+		}
+	}
+	return ddl.MayNothing
+}
+
+// describe returns what a statement will answer, without running it.
+func (s *Session) describe(ctx context.Context, text string, given []Type) (columns []Column, params []Type, err error) {
+	switch classify(text) {
+	case kindQuery:
+		return s.backend.Describe(ctx, text, given)
+	case kindShow:
+		return []Column{{showName(text), Text}}, given, nil
+	case kindLanguage:
+		st, err := ddl.Parse(text)
+		if err != nil {
+			return nil, nil, err
+		}
+		return Columns(st), given, nil
+	case kindUnknown:
+		if len(words(text, 1)) > 0 {
+			return nil, nil, notHere(text)
+		}
+		if _, err := ddl.Split(text); err != nil {
+			return nil, nil, err
+		}
+	default:
+	}
+	return nil, given, nil
+}
+
+// Columns returns the columns of a statement's answer: of the reports only.
+func Columns(s ddl.Statement) []Column {
+	switch s.Action.(type) {
+	case ddl.Script:
+		return []Column{{"script", Text}}
+	case ddl.ExplainFailover:
+		return []Column{{"replica", Text}, {"ready", Bool}, {"because", Text}}
+	case ddl.VerifyRouting:
+		return []Column{{"node", Text}, {"intent", Text}, {"target", Text}, {"entry", Int4}, {"passed_over", Text}}
+	case ddl.TraceFlags:
+		if s.Kind() == ddl.KindReport {
+			return []Column{{"TraceFlag", Int4}, {"Status", Int4}, {"Global", Int4}, {"Session", Int4}}
+		}
+	default:
+	}
+	return nil
+}
+
+var errClosed = errors.New("the client has gone")

@@ -1,0 +1,162 @@
+package agsim
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// slip is a deliberate mistake in an adapter: a rule that no model of the decisions can hold. The test that it names must fail with it.
+type slip struct {
+	name string
+	file string   // below internal/
+	edit []string // what is there, and what is put in its place, in turn
+	test string   // in that package
+}
+
+var slips = []slip{
+	{"DETACH is honoured beyond its time", "postgres/keeper/loop.go", []string{"		return min(k.until, k.deadline)\n", "		return k.deadline\n"}, "TestDetach"},
+	{"DETACH may reach beyond the lease", "postgres/keeper/session.go", []string{"r.Deadline <= now || r.Deadline > k.deadline", "r.Deadline <= now"}, "TestDeadlineBounds"},
+	{"a lease is counted from the answer to its renewal", "agent/lease.go", []string{"max(t0+p.Lease, held)", "max(boottime.Now()+p.Lease+0*t0, held)"}, "TestLeaseCountsFromBeforeTheRenewal"},
+	{"a lease that was given up comes back with a late renewal", "agent/lease.go", []string{"	if !l.wants(h) {\n		return false, false\n	}\n", ""}, "TestVoidedLeaseStaysVoid"},
+	{"a store that has gone back is believed", "agent/trust.go", []string{"case now.olderThan(was):", "case asked < 0:"}, "TestStoreThatGoesBackInTime"},
+	{"what others have seen of the record is not asked for", "agent/trust.go", []string{"now.olderThan(h.mark) && asked > h.at", "now.olderThan(h.mark) && asked < 0"}, "TestStoreThatGoesBackBehindAMembersBack"},
+	{"another store is believed", "agent/trust.go", []string{"was.Store != 0 && now.Store != was.Store", "false"}, "TestAnotherStoreIsNotBelieved"},
+	{"a store whose revision went back is believed", "agent/trust.go", []string{"now.Rev < was.Rev", "false"}, "TestAnotherStoreIsNotBelieved"},
+	{"a quorum's key that others may read is used", "etcd/external.go", []string{"extra != 0", "extra == 1"}, "TestExternalIsReached"},
+	{"a promise is not on disk when it is given", "agent/marks.go", []string{`return m.write("promise.json", promiseMark{e})`, "return nil"}, "TestPromiseHoldsAndSurvives"},
+	{"a seal does not wait for the walreceiver", "agent/seal.go", []string{"gone := err == nil && !obs.Receiving", "gone := true"}, "TestSealWaitsForTheWalreceiver"},
+	{"a seal leaves an older primary running (agent)", "agent/seal.go", []string{"armed != 0 && armed < req.Epoch", "armed > req.Epoch"}, "TestSealFencesAnOlderPrimary"},
+	{"a hand-over given up leads again without asking the record", "agent/handover.go", []string{"	if err := h.stillLeads(ctx); err != nil {\n		return 0, err\n	}\n", ""}, "TestPlannedFailoverThatCannotBeUndone"},
+	{"a hand-over of unknown outcome is given up", "agent/handover.go", []string{"if errors.Is(err, ErrUnknown) {", "if false {"}, "TestPlannedFailoverOfUnknownOutcome"},
+	{"a setting whose outcome is unknown is taken for unchanged", "agent/act.go", []string{"return func() { a.sync.Proven, a.tried = false, &s }, err", "return nil, err"}, "TestSettingOfUnknownOutcome"},
+	{"an answer passes a gate that nobody looks at when it has come", "listener/pump.go", []string{"		open, err := x.gate.look(x.srv)\n", "		open, err := true, error(nil)\n"}, "TestGateHoldsBytes"},
+	{"an answer passes a gate that was looked at before it came, on goroutines", "listener/gate.go", []string{
+		"	n, err := g.conn.Read(p)\n	if n > 0 {\n		if gate := g.pass(); gate != nil {\n			return 0, gate\n		}\n	}\n	return n, err\n",
+		"	if gate := g.pass(); gate != nil {\n		return 0, gate\n	}\n	return g.conn.Read(p)\n",
+	}, "TestBothPaths/gate"},
+	{"what a primary produced is passed on when it is none any more", "listener/gate.go", []string{"	g.sticky = true\n", ""}, "TestGateHoldsBytes"},
+	{"a read is confirmed by a word given before it", "listener/shared.go", []string{"		s.next = nil\n		if a == nil {", "		if a == nil {", "		close(a.there)\n", "		s.mu.Lock()\n		s.next = nil\n		s.mu.Unlock()\n		close(a.there)\n"}, "TestAnAnswerIsNoOlderThanItsQuestion"},
+	{"a wait that was cut short counts as done", "listener/doubt.go", []string{"func (x *session) suspected() bool {\n", "func (x *session) suspected() bool {\n	if true {\n		return false\n	}\n"}, "TestUnconfirmedIsUnknown"},
+	{"a second walsender of a member is admitted", "postgres/replication/downstream.go", []string{"st.hello.Kind != KindWAL || d.cfg.OldRowGone == nil", "true"}, "TestOneWalsender"},
+	{"a stream of logical replication goes by a member's name", "listener/member.go", []string{"return x.replicates && ", "return false && "}, "TestLogicalStreamIsNoMember"},
+	{"a stream of logical replication begins by a name that nobody has seen yet", "listener/member.go", []string{"x.owed.Load() <= 0", "x.owed.Load() >= 0"}, "TestReplication"},
+	{"what a standby's files held before counts as received", "postgres/walrecord.go", []string{" || err == nil && rec.next > limit", ""}, "TestWALEnd"},
+	{"a candidate that waits leaves its server down", "ag/takeover.go", []string{"v.Silence >= v.Profile.Progress() && v.sound()", "v.Silence < 0 && v.sound()"}, "TestCandidateThatWaitsStartsItsServer"},
+	{"a member that is no candidate may stream from a node that does not lead", "postgres/replication/downstream.go", []string{"d.only != \"\" && h.Member == d.only &&", "d.only != \"\" &&"}, "TestFeed"},
+	{"a log that still moves is streamed to a candidate", "ag/tail.go", []string{"l.Promised == e.Epoch && l.Source == \"\" && l", "l"}, "TestFeeds"},
+	{"the end of a log is put behind a copy that is no beginning of it", "ag/tail.go", []string{" && p.LSN <= s.Timelines[i+1].Switch", ""}, "TestFetchTail"},
+	{"a log stays open for the candidate of an epoch that is over", "agent/loop.go", []string{"		a.cfg.Downstream.Lead(a.feedingAt, false)\n		a.feedingAt = 0\n", "		a.feedingAt = 0\n"}, "TestTailIsFetchedFromAManualReplica"},
+	{"what a member said of its last copy counts for the next", "agent/observe.go", []string{"s.Copy == m.Copy && (", "m.Copy != \"\" && ("}, "TestSaysGone"},
+	{"streams of an older epoch stay open", "postgres/replication/downstream.go", []string{"return st.admitted && (!leading || st.hello.Epoch < e)", "return false"}, "TestSetEpochCloses"},
+	{"a member that was removed is let in", "endpoint/endpoint.go", []string{"if err := e.cfg.Authorize(c.peer, c.pin, c.class); err != nil {", "if err := e.cfg.Authorize(c.peer, c.pin, c.class); err != nil && false {"}, "TestRefusedByTheRecord"},
+	{"the diverged tail is not kept", "agent/rejoin.go", []string{"	if err := a.keepFork(ctx, v); err != nil {\n		return nil, err\n	}\n	a.showProgress(\"rewinding\")", "	a.showProgress(\"rewinding\")"}, "TestDivergedCopyIsRewound"},
+	{"a change whose answer was lost is made again", "etcd/attempt.go", []string{"case string(found.value) == id: // an", "case false: // an", "out, err := s.readBack(ctx, id, expected, w, err)\n		return out, false, err", "return outcome{}, false, err"}, "TestLostAnswerIsReadBack"},
+	{"a server that was promoted without a lease is left running", "postgres/keeper/loop.go", []string{"if ready && !k.armed && k.end == nil {", "if false {"}, "TestPromotedUnarmed"},
+	{"backends of a killed server are left running", "postgres/keeper/loop.go", []string{"		e.killAt = now\n		killDescendants()\n", ""}, "TestPostmasterKilled"},
+	{"a new primary gives up on all of its members as soon as on one of several", "ag/quorum.go", []string{"	return FirstMemberTimeout\n", "	return FirstStreamTimeout\n"}, "TestNextSync"},
+	{"a new primary waits for its first member without end", "ag/quorum.go", []string{"(v.came(id) || s.Silent < v.firstStream())", "(v.came(id) || v.firstStream() > 0)"}, "TestNextSync"},
+	{"whom an epoch starts with counts as having come", "ag/quorum.go", []string{"v.copyKnown(id) && !heirs", "v.copyKnown(id) || heirs"}, "TestNextSync"},
+	{"an epoch starts with a member that went on elsewhere", "ag/heirs.go", []string{" || !v.Record.State.begins(s.Position, chosen.Position)", ""}, "TestHeirs"},
+	{"an epoch promises as many as have everything, whatever its commits wait for", "ag/heirs.go", []string{"st.K = k; st.Holds(set)", "st.K = k; st.Holds(set) || true"}, "TestInherited"},
+	{"a first setting is not proven when clients are let in", "ag/decide.go", []string{"return v.Local.Sync.Proven && v.replicated", "return v.replicated"}, "TestOpen"},
+	{"a primary that had to be killed in a planned failover is one of whom the next epoch starts with", "agent/handover.go", []string{"	if clean {\n		e.V", "	if clean || true {\n		e.V"}, "TestPlannedFailoverWithAHardStop"},
+	{"an agent that took a primary over takes its setting for proven", "agent/restart.go", []string{"	a.sync, a.tried = now, nil\n", "	now.Proven, a.attached = true, false\n	a.sync, a.tried = now, nil\n"}, "TestRestartProvesTheSettingFirst"},
+	{"an agent that took a primary over leaves the setting as it finds it", "agent/restart.go", []string{"!r.State.Holds(now) || slices.Contains(o.P, \"\")", "slices.Contains(o.P, \"\") && r.State.Holds(now)"}, "TestRestartRewritesTheSetting"},
+	{"an agent makes room while transactions run", "agent/restart.go", []string{"	if err := h.drain(ctx); err != nil {\n		return err\n	}\n", "	_ = h.drain\n"}, "TestRestartIsRefusedOrUndone"},
+	{"clients are let in before others have what a primary wrote that was started again", "agent/handover.go", []string{"		a.restart = end // before the gate", "		a.restart = 0 * end // before the gate"}, "TestPrimaryStartedAgainWaitsForReplicas"},
+	{"silence is measured by the observer's own profile", "ag/takeover.go", []string{"l.Epoch == v.epoch() && l.Observer > 0", "l.Epoch == v.epoch() && l.Observer < 0"}, "TestDecide"},
+	{"a new profile's silence is declared before the leases of the old one have run out", "ag/record.go", []string{"	return max(p.Observer, time.Duration(need)+1)\n", "	return max(p.Observer, 0*time.Duration(need))\n"}, "TestDeclared"},
+	{"a recovery enters an epoch that somebody has promised", "ag/recover.go", []string{"max(epoch, a.Promised, a.Epoch)", "max(epoch, a.Epoch)"}, "TestRecoveryTakesNothingBack"},
+	{"a recovery allots a timeline id that a lost member may have used", "ag/recover.go", []string{"	tli += Timeline(epoch)\n", "	tli++\n"}, "TestRecoveryTakesNothingBack"},
+	{"a recovery counts somebody in V", "ag/recover.go", []string{"V: []Member{}, Timelines: history", "V: []Member{{ID: lead, Copy: mine.Copy}}, Timelines: history"}, "TestRecoveryTakesNothingBack"},
+	{"a recovery leaves automatic failover on", "ag/recover.go", []string{"			old.FailoverMode = Manual\n", "			_ = Manual\n"}, "TestRecoveryTakesNothingBack"},
+	{"a recovery throws a copy away that is ahead of the chosen one", "ag/recover.go", []string{"(old.Suspended || slices.Contains(r.Ahead, old.ID))", "old.Suspended"}, "TestRecoverySparesWhoIsAhead"},
+	{"a recovery goes on without a member's word", "ag/recover.go", []string{"	case len(missing) > 0:\n", "	case len(missing) > len(g.Replicas):\n"}, "TestRecoveryIsRefused"},
+}
+
+// apply returns the file with the mistake in it.
+func (s slip) apply() (path string, text []byte, err error) {
+	if path, err = filepath.Abs(filepath.Join("..", "..", s.file)); err != nil {
+		return "", nil, err
+	}
+	if text, err = os.ReadFile(path); err != nil {
+		return "", nil, err
+	}
+	for i := 0; i < len(s.edit); i += 2 {
+		if n := bytes.Count(text, []byte(s.edit[i])); n != 1 {
+			return "", nil, fmt.Errorf("internal/%s has %d times what the mistake %q replaces: %q", s.file, n, s.name, s.edit[i])
+		}
+		text = bytes.Replace(text, []byte(s.edit[i]), []byte(s.edit[i+1]), 1)
+	}
+	return path, text, nil
+}
+
+// hunt runs the test with the mistake built in, and tells whether it fails.
+func (s slip) hunt(t *testing.T) bool {
+	t.Helper()
+	path, text, err := s.apply()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	wrong, overlay := filepath.Join(dir, "wrong.go"), filepath.Join(dir, "overlay.json")
+	b, err := json.Marshal(map[string]map[string]string{"Replace": {path: wrong}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(wrong, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(overlay, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-count=1", "-timeout=90s", "-run", "^"+s.test+"$", "./"+filepath.Dir(s.file))
+	cmd.Dir = filepath.Join("..", "..")
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return false
+	}
+	if !strings.Contains(string(out), "--- FAIL: ") && !strings.Contains(string(out), "panic: test timed out") {
+		t.Fatalf("%s does not build, or its test did not run:\n%s", s.name, out)
+	}
+	return true
+}
+
+// TestSlipsApply fails when an adapter has changed so that a mistake cannot be made in it any more as it is written down: whoever changed it
+// writes the mistake anew, or the table of make mutants would claim what nobody can repeat.
+func TestSlipsApply(t *testing.T) {
+	for _, s := range slips {
+		if _, _, err := s.apply(); err != nil {
+			t.Errorf("%v; write the mistake anew", err)
+		}
+	}
+}
+
+// TestSlips hunts each, one after the other. With -update it writes the second table of the page (make mutants).
+func TestSlips(t *testing.T) {
+	if os.Getenv("COTERIE_EXPLORE") == "" {
+		t.Skip("builds the program anew for each; make mutants does it")
+	}
+	var rows strings.Builder
+	for _, s := range slips {
+		t.Run(strings.ReplaceAll(s.name, "/", ""), func(t *testing.T) {
+			if !s.hunt(t) {
+				t.Errorf("%s in package %s does not find this mistake", s.test, filepath.Dir(s.file))
+			}
+		})
+		fmt.Fprintf(&rows, "| %s | `%s` in package `%s` | it fails |\n", s.name, s.test, filepath.Dir(s.file))
+	}
+	if *update && !t.Failed() {
+		writeMutants(t, slipsHead, rows.String())
+	}
+}

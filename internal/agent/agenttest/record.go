@@ -1,0 +1,337 @@
+package agenttest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+)
+
+// Record is a group's record in memory, shared by the stores made from it.
+type Record struct {
+	mu     sync.Mutex // guards the fields below
+	rev    int64
+	snap   agent.Snapshot
+	stores []*Store
+	past   []ag.Record
+}
+
+// NewRecord returns a record that holds rec and the group.
+func NewRecord(g ag.Group, rec ag.Record) *Record {
+	r := &Record{rev: 3}
+	rec.Revs = ag.Revisions{Epoch: 1, State: 2, Lead: 3}
+	r.snap = agent.Snapshot{Record: rec, Group: g, Statuses: map[ag.ReplicaID]agent.Status{}}
+	return r
+}
+
+// Store returns one member's way to the record.
+func (r *Record) Store(id ag.ReplicaID) *Store {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := &Store{id: id, record: r, hints: make(chan agent.Hint, 1)}
+	r.stores = append(r.stores, s)
+	return s
+}
+
+// Snapshot returns what the record holds.
+func (r *Record) Snapshot() agent.Snapshot {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.snap
+	s.Statuses = maps.Clone(s.Statuses)
+	s.Record.State = s.Record.State.Clone()
+	return s
+}
+
+// Past returns every record there has been, oldest first, but for the renewals of /lead.
+func (r *Record) Past() []ag.Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]ag.Record{}, r.past...)
+}
+
+// Restore puts an earlier record in place of the present one, as a restored backup of the store does.
+func (r *Record) Restore(old ag.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rev++
+	old.Revs = ag.Revisions{Epoch: r.rev, State: r.rev, Lead: r.rev}
+	r.snap.Record = old
+	r.snap.Record.State = old.State.Clone()
+	r.changed()
+}
+
+// SetGroup replaces the configuration.
+func (r *Record) SetGroup(change func(*ag.Group)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.snap.Group)
+	r.changed()
+}
+
+// SetOp puts an operator's request there and returns its revision.
+func (r *Record) SetOp(op ag.Op) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rev++
+	r.snap.Op, r.snap.OpRev = op, r.rev
+	r.changed()
+	return r.rev
+}
+
+func (r *Record) changed() {
+	r.hint(agent.Hint{Changed: true})
+}
+
+// hint adds to what each store has not taken yet.
+func (r *Record) hint(h agent.Hint) {
+	for _, s := range r.stores {
+		s.mu.Lock()
+		deaf := s.deaf
+		s.mu.Unlock()
+		if deaf {
+			continue
+		}
+		x := h
+		select {
+		case old := <-s.hints:
+			x.Changed = x.Changed || old.Changed
+			if x.LeadRev == 0 {
+				x.Lead, x.LeadRev = old.Lead, old.LeadRev
+			}
+		default:
+		}
+		s.hints <- x
+	}
+}
+
+func (r *Record) commit(c ag.Commit) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec := &r.snap.Record
+	differ := func(guard, have int64) bool { return guard >= 0 && guard != have }
+	if differ(c.Guard.Epoch, rec.Revs.Epoch) || differ(c.Guard.State, rec.Revs.State) || differ(c.Guard.Lead, rec.Revs.Lead) {
+		return agent.ErrConflict
+	}
+	for _, x := range c.Votes {
+		if !slices.ContainsFunc(rec.Votes, func(o ag.Vote) bool { return o.Member == x.Member && o.Rev == x.Rev }) {
+			return agent.ErrConflict
+		}
+	}
+	r.rev++
+	if id := voteOf(c); id != "" {
+		rec.Votes = slices.DeleteFunc(slices.Clone(rec.Votes), func(o ag.Vote) bool { return o.Member == id })
+	}
+	if c.Vote != nil {
+		x := *c.Vote
+		x.Rev = r.rev
+		rec.Votes = append(rec.Votes, x)
+	}
+	if c.Epoch != nil {
+		rec.Epoch, rec.Revs.Epoch = *c.Epoch, r.rev
+	}
+	if c.State != nil {
+		rec.State, rec.Revs.State = c.State.Clone(), r.rev
+	}
+	if c.Lead != nil {
+		rec.Lead, rec.Revs.Lead = *c.Lead, r.rev
+	}
+	past := *rec
+	past.State = past.State.Clone()
+	r.past = append(r.past, past)
+	r.changed()
+	return nil
+}
+
+// voteOf returns whose vote a commit changes.
+func voteOf(c ag.Commit) ag.ReplicaID {
+	if c.Vote != nil {
+		return c.Vote.Member
+	}
+	return c.Unvote
+}
+
+func (r *Record) renew(epochRev int64, l ag.Lead) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.snap.Record.Revs.Epoch != epochRev {
+		return agent.ErrConflict
+	}
+	r.rev++
+	r.snap.Record.Lead, r.snap.Record.Revs.Lead = l, r.rev
+	r.hint(agent.Hint{Lead: l, LeadRev: r.rev})
+	return nil
+}
+
+// ErrUnreachable is what a cut store answers.
+var ErrUnreachable = errors.New("no member of the quorum answers")
+
+// Fault is what may happen to one call of a store.
+type Fault struct {
+	Late      time.Duration // the call takes effect after this
+	LoseReply bool          // it takes effect and nobody hears of it
+	Err       error         // it has no effect and ends in this error
+}
+
+// Store is one member's way to a Record. It implements agent.Store.
+type Store struct {
+	id     ag.ReplicaID
+	record *Record
+	hints  chan agent.Hint
+
+	mu     sync.Mutex // guards the fields below
+	cut    bool
+	killed bool
+	deaf   bool
+	faults map[string][]Fault
+	calls  map[string]int
+	yields int
+}
+
+// Cut makes every call hang until its deadline.
+func (s *Store) Cut(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cut = on
+}
+
+// Deafen makes the watch of this store tell nothing, or go on.
+func (s *Store) Deafen(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deaf = on
+}
+
+// Kill makes every call fail at once, or not any more.
+func (s *Store) Kill(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.killed = on
+}
+
+// Inject makes the next calls of that name ("read", "commit", "renew", "status", "close") meet the faults, one each.
+func (s *Store) Inject(call string, f ...Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.faults == nil {
+		s.faults = map[string][]Fault{}
+	}
+	s.faults[call] = append(s.faults[call], f...)
+}
+
+// Calls counts the calls of that name so far.
+func (s *Store) Calls(call string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[call]
+}
+
+// call runs do under the faults of that call.
+func (s *Store) call(ctx context.Context, name string, do func() error) error {
+	s.mu.Lock()
+	if s.calls == nil {
+		s.calls = map[string]int{}
+	}
+	s.calls[name]++
+	cut, killed := s.cut, s.killed
+	var f Fault
+	if q := s.faults[name]; len(q) > 0 {
+		f, s.faults[name] = q[0], q[1:]
+	}
+	s.mu.Unlock()
+	if killed {
+		return ErrUnreachable
+	}
+	if cut {
+		<-ctx.Done()
+		return errors.Join(ErrUnreachable, ctx.Err())
+	}
+	if f.Err != nil {
+		return f.Err
+	}
+	if f.Late > 0 {
+		select {
+		case <-ctx.Done():
+			return errors.Join(ErrUnreachable, ctx.Err())
+		case <-time.After(f.Late):
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := do()
+	if f.LoseReply {
+		<-ctx.Done()
+		return errors.Join(ErrUnreachable, agent.ErrUnknown, ctx.Err())
+	}
+	return err
+}
+
+// Read implements agent.Store.
+func (s *Store) Read(ctx context.Context) (snap agent.Snapshot, err error) {
+	err = s.call(ctx, "read", func() error { snap = s.record.Snapshot(); return nil })
+	return snap, err
+}
+
+// Commit implements agent.Store.
+func (s *Store) Commit(ctx context.Context, c ag.Commit) error {
+	return s.call(ctx, "commit", func() error { return s.record.commit(c) })
+}
+
+// Renew implements agent.Store.
+func (s *Store) Renew(ctx context.Context, epochRev int64, l ag.Lead) error {
+	return s.call(ctx, "renew", func() error { return s.record.renew(epochRev, l) })
+}
+
+// Watch implements agent.Store.
+func (s *Store) Watch(context.Context) <-chan agent.Hint { return s.hints }
+
+// PutStatus implements agent.Store.
+func (s *Store) PutStatus(ctx context.Context, id ag.ReplicaID, st agent.Status) error {
+	return s.call(ctx, "status", func() error {
+		s.record.mu.Lock()
+		defer s.record.mu.Unlock()
+		old, had := s.record.snap.Statuses[id]
+		s.record.snap.Statuses[id] = st
+		if !had || old.Key() != st.Key() {
+			s.record.changed()
+		}
+		return nil
+	})
+}
+
+// CloseOp implements agent.Store.
+func (s *Store) CloseOp(ctx context.Context, rev int64) error {
+	return s.call(ctx, "close", func() error {
+		s.record.mu.Lock()
+		defer s.record.mu.Unlock()
+		if s.record.snap.OpRev != rev {
+			return agent.ErrConflict
+		}
+		s.record.snap.Op, s.record.snap.OpRev = ag.Op{}, 0
+		s.record.changed()
+		return nil
+	})
+}
+
+// Prefer implements agent.Store.
+func (s *Store) Prefer(ag.ReplicaID) {}
+
+// Yield implements agent.Store.
+func (s *Store) Yield(context.Context, []ag.ReplicaID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.yields++
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

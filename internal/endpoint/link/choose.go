@@ -1,0 +1,245 @@
+package link
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/codec"
+)
+
+// Preference is a replica's TRANSPORT.
+type Preference string
+
+// The values of TRANSPORT.
+const (
+	PreferAuto Preference = "AUTO"
+	PreferTCP  Preference = "TCP"
+	PreferQUIC Preference = "QUIC"
+)
+
+// ParsePreference reads TRANSPORT, in any case; "" is AUTO.
+func ParsePreference(text string) (Preference, error) {
+	p := Preference(strings.ToUpper(strings.TrimSpace(text)))
+	switch p {
+	case "":
+		return PreferAuto, nil
+	case PreferAuto, PreferTCP, PreferQUIC:
+		return p, nil
+	}
+	return "", fmt.Errorf("TRANSPORT %q: choose AUTO, TCP or QUIC", text)
+}
+
+// The limits of AUTO. Between two limits nothing changes, so that a link at a border does not go to and fro.
+const (
+	nearTrip  = 1500 * time.Microsecond // at most: a local network
+	farTrip   = 2 * time.Millisecond    // at least: not one
+	lossySome = 0.003                   // share of packets lost, at least: lossy
+	lossyNone = 0.001                   // below: not lossy, once it has been so for calm
+	lossySure = 100                     // packets that an estimate of loss needs
+	minLost   = 2                       // losses it needs: one may be chance
+)
+
+// measure is what is known of a link at a moment.
+type measure struct {
+	trip       time.Duration // 0: unknown
+	sent, lost uint64        // packets, of the last while
+	udp        udpState
+	congestion string // of TCP
+}
+
+type udpState int
+
+const (
+	udpUnknown udpState = iota
+	udpWorks
+	udpBlocked
+)
+
+func (m measure) share() float64 {
+	if m.sent == 0 {
+		return 0
+	}
+	return float64(m.lost) / float64(m.sent)
+}
+
+// choice is how a link is to be carried.
+type choice struct {
+	Main   string   // the transport that new frames take
+	Legs   []string // the transports to keep open
+	Hedge  bool     // short frames travel twice
+	Reason string
+}
+
+func (c choice) same(d choice) bool {
+	return c.Main == d.Main && c.Hedge == d.Hedge && slices.Equal(c.Legs, d.Legs)
+}
+
+// chooser decides how a link is carried. It is fed every heartbeat, remembers what it found between links to the same peer, and has no
+// clock.
+type chooser struct {
+	prefer Preference
+	calm   time.Duration // how long a link must be free of loss before it counts as such again
+
+	far       bool
+	lossy     bool
+	calmSince time.Duration
+}
+
+func (ch *chooser) next(now time.Duration, m measure) choice {
+	ch.learn(now, m)
+	why := ch.describe(m)
+	switch {
+	case ch.prefer == PreferQUIC && m.udp == udpBlocked:
+		return choice{Main: TCP, Legs: []string{TCP}, Reason: "QUIC was asked for, but UDP does not get through"}
+	case ch.prefer == PreferQUIC:
+		return choice{Main: QUIC, Legs: []string{QUIC}, Hedge: ch.lossy, Reason: "QUIC was asked for; " + why}
+	case ch.prefer == PreferTCP:
+		return choice{Main: TCP, Legs: ch.tcp(m), Hedge: ch.lossy, Reason: "TCP was asked for; " + why}
+	case !ch.far:
+		return choice{Main: TCP, Legs: []string{TCP}, Reason: why}
+	case ch.lossy && m.udp == udpBlocked:
+		return choice{Main: TCP, Legs: ch.tcp(m), Hedge: true, Reason: why + "; UDP does not get through"}
+	case ch.lossy && m.congestion == "bbr": // the window of one QUIC connection, halved by each loss, is often too small for a burst
+		return choice{Main: TCP, Legs: append(ch.tcp(m), QUIC, QUIC, QUIC), Hedge: true, Reason: why}
+	case ch.lossy:
+		return choice{Main: QUIC, Legs: append(ch.tcp(m), QUIC), Hedge: true, Reason: why}
+	}
+	return choice{Main: TCP, Legs: append(ch.tcp(m), QUIC), Reason: why}
+}
+
+// tcp is the TCP legs: one that carries, another one for copies on a lossy way, and on a far way without a controller that stands loss as
+// many as do it together.
+func (ch *chooser) tcp(m measure) []string {
+	switch {
+	case ch.far && m.congestion != "bbr":
+		return slices.Repeat([]string{TCP}, stripes)
+	case ch.lossy:
+		return []string{TCP, TCP}
+	}
+	return []string{TCP}
+}
+
+// Foresee returns the status that a new link would have for what was measured of its way, and what earlier links carried in bytes per
+// second (0: unknown): main leg, legs, codec and the reason.
+func Foresee(prefer Preference, wish codec.Wish, rtt time.Duration, sent, lost uint64, congestion string, carried int64) Status {
+	ch := chooser{prefer: prefer}
+	c := ch.next(0, measure{trip: rtt, sent: sent, lost: min(lost, sent), congestion: congestion})
+	s := Status{
+		RTT: rtt, Packets: sent, Lost: min(lost, sent), Twice: c.Hedge, Reason: c.Reason, Codec: codec.Choose(wish, codec.Known(), codec.Setting{}, rtt, 8*carried).String(),
+		Carried: carried,
+	}
+	for _, kind := range c.Legs {
+		l := LegStatus{Kind: kind, Main: kind == c.Main && len(s.Legs) == 0}
+		if kind == TCP {
+			l.Congestion = congestion
+		}
+		s.Legs = append(s.Legs, l)
+	}
+	if c.Main == QUIC {
+		s.Legs[0].Main, s.Legs[len(s.Legs)-1].Main = len(s.Legs) == 1, true
+	}
+	return s
+}
+
+// learn moves the two states, each with a gap between its limits.
+func (ch *chooser) learn(now time.Duration, m measure) {
+	switch {
+	case m.trip >= farTrip:
+		ch.far = true
+	case m.trip > 0 && m.trip <= nearTrip:
+		ch.far = false
+	}
+	switch {
+	case m.sent >= lossySure && m.lost >= minLost && m.share() >= lossySome:
+		ch.lossy, ch.calmSince = true, 0
+	case !ch.lossy:
+	case m.share() >= lossyNone:
+		ch.calmSince = 0
+	case ch.calmSince == 0:
+		ch.calmSince = now
+	case now-ch.calmSince >= ch.calm:
+		ch.lossy, ch.calmSince = false, 0
+	}
+}
+
+func (ch *chooser) describe(m measure) string {
+	where := "unknown round trip"
+	if m.trip > 0 {
+		where = fmt.Sprintf("round trip %.3g ms", float64(m.trip.Microseconds())/1000)
+	}
+	switch {
+	case m.sent == 0:
+	case m.lost > 0:
+		where += fmt.Sprintf(", %.2g %% of %d packets lost", m.share()*100, m.sent)
+	default:
+		where += fmt.Sprintf(", none of %d packets lost", m.sent)
+	}
+	switch {
+	case !ch.far:
+		return where + ": a local network"
+	case ch.lossy:
+		return where + ": lossy"
+	}
+	return where + ": far, not lossy"
+}
+
+// share is how much of the packets was lost.
+func (w *lossWindow) share() float64 {
+	sent, lost := w.sum()
+	return measure{sent: sent, lost: lost}.share()
+}
+
+// lossWindow adds up the packets of the last heartbeats, of more of them while few are sent.
+type lossWindow struct {
+	sent, lost [lossKept]uint64
+	at         int
+	closely    int // heartbeats of a far way for which it was looked at closely
+}
+
+const (
+	lossKept = 10
+	lossPart = 2 * lossySure / lossKept // packets from which on a heartbeat is a part of its own
+
+	watchClosely = 20 // datagrams per heartbeat by which loss is measured where traffic does not tell
+	watchIdly    = 2  // the same where what was found stands
+)
+
+func (w *lossWindow) add(sent, lost uint64) {
+	if w.sent[w.at] >= lossPart {
+		w.at = (w.at + 1) % lossKept
+		w.sent[w.at], w.lost[w.at] = 0, 0
+	}
+	w.sent[w.at] += sent
+	w.lost[w.at] += lost
+}
+
+// watch returns how many datagrams are to be sent for the sake of measuring, after a heartbeat with so many packets. A way is looked at
+// closely at first, and whenever what is seen of it lately speaks against what is in force: a loss where nothing travels twice, none
+// where it does. Else little is enough, and none where pings alone are that.
+func (w *lossWindow) watch(far bool, sent uint64, hedging bool) int {
+	_, lost := w.sum()
+	switch {
+	case !far:
+		w.closely = 0
+		return 0
+	case w.closely < lossKept:
+		w.closely++
+	case hedging && lost > 0:
+		return 0
+	case !hedging && lost == 0:
+		return watchIdly
+	}
+	if sent >= lossPart {
+		return 0
+	}
+	return watchClosely
+}
+
+func (w *lossWindow) sum() (sent, lost uint64) {
+	for i := range lossKept {
+		sent, lost = sent+w.sent[i], lost+w.lost[i]
+	}
+	return sent, min(lost, sent)
+}

@@ -1,0 +1,142 @@
+package link
+
+import (
+	"slices"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+)
+
+const (
+	hedgeQueue = 128 << 10 // bytes under way up to which hedging helps: beyond, the queue is what takes time
+	maxHedged  = 1500      // bytes of a frame that travels twice
+)
+
+// bucket bounds the copies that a leg takes: what its congestion controller holds back comes too late to be of use.
+type bucket struct {
+	rate  float64 // bytes per second; 0: unknown, and unbounded
+	depth float64 // bytes
+	level float64
+	at    time.Duration
+	asked time.Duration // when the controller was asked
+}
+
+// askEvery is how long a controller's answer holds: it halves its window at a loss.
+const askEvery = 10 * time.Millisecond
+
+// set takes what the controller allows: so much within a round trip.
+func (b *bucket) set(now time.Duration, rate int64, trip time.Duration) {
+	b.rate, b.depth, b.asked = float64(rate), float64(rate)*trip.Seconds(), now
+}
+
+// room returns how many bytes may go now.
+func (b *bucket) room(now time.Duration) float64 {
+	if b.rate <= 0 {
+		return maxPayload
+	}
+	b.level = min(b.level+b.rate*(now-b.at).Seconds(), b.depth)
+	b.at = now
+	return b.level
+}
+
+// hedge sends a frame, or a copy of it, so that a loss delays nobody, and reports whether the main leg need not carry it for now; mu is
+// held. A short frame goes by the main leg, too: its bytes travel twice. A longer one goes as shards with parities, and by the main leg
+// only if nobody acknowledges it.
+func (c *Conn) hedge(f *frame, main *leg) (enough bool) {
+	n := len(f.buf)
+	switch {
+	case !c.hedging || n > scatterTo || c.under > hedgeQueue:
+		return false
+	case n <= maxDatagram:
+		if to := c.loose(n, 1, f.sent); to != nil && to[0].copy(f) {
+			c.copied += n
+			return false
+		}
+	case n > maxHedged && c.shards && c.scatter(f):
+		return true
+	}
+	for _, l := range c.legs {
+		if l != main && l.packet == nil && l.copy(f) {
+			c.copied += n
+			break
+		}
+	}
+	return false
+}
+
+// scatter sends a frame as shards, if there is room for its pieces and one parity; mu is held.
+func (c *Conn) scatter(f *frame) bool {
+	pieces, each := cut(len(f.buf))
+	to := c.loose(shardHead+each, pieces+spares(pieces, c.loss.share()), f.sent)
+	if len(to) <= pieces {
+		c.giveBack(to, shardHead+each)
+		return false
+	}
+	list, err := shards(f, len(to)-pieces, c.next.Load())
+	if err != nil {
+		c.log.Error("a frame cannot be cut", "bytes", len(f.buf), "err", err) // never seen
+		return false
+	}
+	for i, b := range list {
+		to[i].enqueue(copied{loose: b}) // what finds no room is as good as lost
+		c.copied += len(b)
+	}
+	c.copied -= len(f.buf)
+	if !c.owing {
+		c.owing = true
+		c.owed.Reset(c.patience())
+	}
+	return true
+}
+
+// loose returns the legs for up to count datagrams of n bytes, one for each, as far as their controllers let them: each time the one with
+// most room, which it takes; mu is held.
+func (c *Conn) loose(n, count int, now time.Duration) (to []*leg) {
+	for _, l := range c.legs {
+		if l.packet != nil && now-l.bucket.asked >= askEvery {
+			l.bucket.set(now, l.rate(), l.trip())
+		}
+	}
+	for range count {
+		var best *leg
+		most := float64(n)
+		for _, l := range c.legs {
+			if l.packet == nil {
+				continue
+			}
+			if room := l.bucket.room(now); room >= most {
+				best, most = l, room
+			}
+		}
+		if best == nil {
+			break
+		}
+		best.bucket.level -= float64(n)
+		to = append(to, best)
+	}
+	return to
+}
+
+// giveBack returns the room that loose took; mu is held.
+func (c *Conn) giveBack(to []*leg, n int) {
+	for _, l := range to {
+		l.bucket.level += float64(n)
+	}
+}
+
+// patience is how long an acknowledgement of what went as datagrams only is waited for: two round trips, and the time of a flush; mu is
+// held.
+func (c *Conn) patience() time.Duration { return 2*c.trip() + 20*time.Millisecond }
+
+// makeUp sends by the main leg what went as datagrams only, and was not acknowledged in time.
+func (c *Conn) makeUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := boottime.Awake() - c.patience()*3/4
+	c.owing = false
+	c.copied += c.send(func(f *frame) bool { return f.leg == nil && f.sent <= before })
+	if slices.ContainsFunc(c.unacked, func(f *frame) bool { return f.leg == nil }) {
+		c.owing = true
+		c.owed.Reset(c.patience())
+	}
+}

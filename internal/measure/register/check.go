@@ -1,0 +1,157 @@
+package register
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/coteriedb/coterie/internal/measure/session"
+)
+
+// Kind is what an operation does.
+type Kind uint8
+
+// The kinds of operations.
+const (
+	Read Kind = iota
+	Write
+	Swap // writes if the register still holds what is expected
+)
+
+// Op is one operation on one register, and what its client was told. Times are of one clock.
+type Op struct {
+	Client, Key  int
+	Kind         Kind
+	Expect       int64 // of a Swap
+	Value        int64 // written, or read; no value is written twice
+	Swapped      bool  // what a Swap said
+	Outcome      session.Outcome
+	Call, Return time.Duration
+	Host         string // whom it was sent to
+}
+
+// String tells the operation the way a history is read.
+func (o Op) String() string {
+	what := [...]string{"reads %d", "writes %d", "swaps %d"}[o.Kind]
+	s := fmt.Sprintf("%v to %v  client %d at %s  register %d: "+what, o.Call.Round(time.Microsecond), o.Return.Round(time.Microsecond), o.Client, o.Host, o.Key, o.Value)
+	if o.Kind == Swap {
+		s += fmt.Sprintf(" for %d: %t", o.Expect, o.Swapped)
+	}
+	return s + ", " + o.Outcome.String()
+}
+
+// forever is the end of an operation whose outcome nobody was told.
+const forever = math.MaxInt64
+
+// model is one register, which holds 0 at first.
+var model = porcupine.Model{
+	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+		byKey := map[int][]porcupine.Operation{}
+		for _, o := range history {
+			k := o.Input.(Op).Key
+			byKey[k] = append(byKey[k], o)
+		}
+		var parts [][]porcupine.Operation
+		for _, p := range byKey {
+			parts = append(parts, p)
+		}
+		return parts
+	},
+	Init: func() any { return int64(0) },
+	Step: func(state, input, _ any) (bool, any) {
+		now, o := state.(int64), input.(Op)
+		switch {
+		case o.Kind == Read:
+			return now == o.Value, now
+		case o.Kind == Write:
+			return true, o.Value
+		case o.Outcome == session.Unknown && now != o.Expect:
+			return true, now
+		case o.Outcome == session.Unknown || o.Swapped:
+			return now == o.Expect, o.Value
+		}
+		return now != o.Expect, now
+	},
+	DescribeOperation: func(input, _ any) string { return input.(Op).String() },
+}
+
+// Violation is a register whose history no single copy can have produced.
+type Violation struct {
+	Key     int
+	History []Op // of that register, by the time of the call
+}
+
+// Check looks for histories that are not linearizable, within the limit. undecided counts the registers for which it was too short.
+func Check(ops []Op, limit time.Duration) (bad []Violation, undecided int) {
+	seen := map[int64]bool{} // values somebody read, or expected
+	missed := map[int]bool{} // registers in which a swap did not find what it expected: any write may be why
+	for _, o := range ops {
+		if o.Outcome == session.OK && o.Kind == Swap && !o.Swapped {
+			missed[o.Key] = true
+		}
+		if o.Outcome == session.OK && o.Kind == Read {
+			seen[o.Value] = true
+		}
+		if o.Kind == Swap {
+			seen[o.Expect] = true
+		}
+	}
+	byKey := map[int][]porcupine.Operation{}
+	for _, o := range ops {
+		end := int64(o.Return)
+		switch {
+		case o.Outcome == session.Fail, o.Outcome == session.Unknown && o.Kind == Read:
+			continue
+		case o.Outcome == session.Unknown && !seen[o.Value] && !missed[o.Key]:
+			continue // it may have taken effect after everything else
+		case o.Outcome == session.Unknown:
+			end = forever
+		}
+		byKey[o.Key] = append(byKey[o.Key], porcupine.Operation{ClientId: o.Client, Input: o, Call: int64(o.Call), Return: end})
+	}
+	deadline := time.Now().Add(limit)
+	for key, history := range byKey {
+		switch porcupine.CheckOperationsTimeout(model, history, max(time.Until(deadline), time.Millisecond)) {
+		case porcupine.Illegal:
+			bad = append(bad, Violation{key, of(ops, key)})
+		case porcupine.Unknown:
+			undecided++
+		case porcupine.Ok:
+		}
+	}
+	slices.SortFunc(bad, func(a, b Violation) int { return a.Key - b.Key })
+	return bad, undecided
+}
+
+func of(ops []Op, key int) (own []Op) {
+	for _, o := range ops {
+		if o.Key == key {
+			own = append(own, o)
+		}
+	}
+	slices.SortStableFunc(own, func(a, b Op) int { return int(a.Call - b.Call) })
+	return own
+}
+
+// Sighting is the count as a session saw it.
+type Sighting struct {
+	Session int // one connection; a client that connects again begins another
+	Host    string
+	Count   int64
+	At      time.Duration
+}
+
+// Backwards returns the first sighting of each session that saw less than the one before it. Sightings of a session are in order.
+func Backwards(seen []Sighting) (back []Sighting) {
+	last := map[int]int64{}
+	for _, s := range seen {
+		if s.Count < last[s.Session] {
+			back = append(back, s)
+		}
+		last[s.Session] = max(last[s.Session], s.Count)
+	}
+	return back
+}

@@ -1,0 +1,65 @@
+package register
+
+import (
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/measure/session"
+)
+
+func op(k Kind, value int64, call, ret time.Duration) Op {
+	return Op{Kind: k, Value: value, Call: call, Return: ret}
+}
+
+func with(o Op, out session.Outcome) Op {
+	o.Outcome = out
+	return o
+}
+
+func swap(expect, value int64, done bool, call, ret time.Duration) Op {
+	return Op{Kind: Swap, Expect: expect, Value: value, Swapped: done, Call: call, Return: ret}
+}
+
+// TestCheck: what must be found is found, and nothing else.
+func TestCheck(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		ops  []Op
+		bad  bool
+	}{
+		{"one after the other", []Op{op(Write, 1, 0, 1), op(Read, 1, 2, 3), op(Write, 2, 4, 5), op(Read, 2, 6, 7)}, false},
+		{"a stale read", []Op{op(Write, 1, 0, 1), op(Write, 2, 2, 3), op(Read, 1, 4, 5)}, true},
+		{"a read during the write may see either", []Op{op(Write, 1, 0, 1), op(Write, 2, 2, 6), op(Read, 1, 3, 4), op(Read, 2, 5, 7)}, false},
+		{"and not first the new, then the old", []Op{op(Write, 1, 0, 1), op(Write, 2, 2, 8), op(Read, 2, 3, 4), op(Read, 1, 5, 6)}, true},
+		{"a lost write", []Op{op(Write, 1, 0, 1), op(Read, 0, 2, 3)}, true},
+		{"a write in doubt that took effect", []Op{with(op(Write, 1, 0, 1), session.Unknown), op(Read, 0, 2, 3), op(Read, 1, 4, 5)}, false},
+		{"a write in doubt that did not", []Op{with(op(Write, 1, 0, 1), session.Unknown), op(Read, 0, 2, 3)}, false},
+		{"a write in doubt that took effect and was lost", []Op{with(op(Write, 1, 0, 1), session.Unknown), op(Read, 1, 2, 3), op(Read, 0, 4, 5)}, true},
+		{"a write that was refused and is there", []Op{with(op(Write, 1, 0, 1), session.Fail), op(Read, 1, 2, 3)}, true},
+		{"a read in doubt says nothing", []Op{op(Write, 1, 0, 1), with(op(Read, 0, 2, 3), session.Unknown)}, false},
+		{"two swaps of one value", []Op{swap(0, 1, true, 0, 1), swap(0, 2, true, 0, 1)}, true},
+		{"one of two swaps", []Op{swap(0, 1, true, 0, 1), swap(0, 2, false, 0, 1), op(Read, 1, 2, 3)}, false},
+		{"a swap that says no and had to say yes", []Op{swap(0, 1, false, 0, 1)}, true},
+		{"a swap in doubt", []Op{with(swap(0, 1, false, 0, 1), session.Unknown), op(Read, 0, 2, 3), op(Read, 1, 4, 5)}, false},
+		{"a write in doubt that nobody read, but that a swap met", []Op{with(op(Write, 1, 0, 1), session.Unknown), swap(0, 2, false, 2, 3)}, false},
+		{"a swap in doubt cannot have found what was not there", []Op{op(Write, 5, 0, 1), with(swap(0, 1, false, 2, 3), session.Unknown), op(Read, 1, 4, 5)}, true},
+	} {
+		bad, undecided := Check(tt.ops, time.Minute)
+		if (len(bad) > 0) != tt.bad || undecided > 0 {
+			t.Errorf("%s: %v, %d undecided", tt.name, bad, undecided)
+		}
+	}
+	if bad, _ := Check([]Op{op(Write, 1, 0, 1), {Key: 7, Kind: Read, Value: 1, Call: 2, Return: 3}}, time.Minute); len(bad) != 1 || bad[0].Key != 7 || len(bad[0].History) != 1 {
+		t.Errorf("registers are not told apart: %v", bad)
+	}
+}
+
+func TestBackwards(t *testing.T) {
+	seen := []Sighting{{Session: 1, Count: 5}, {Session: 2, Count: 3}, {Session: 1, Count: 6}, {Session: 2, Count: 3}, {Session: 1, Count: 5}}
+	if back := Backwards(seen[:4]); len(back) != 0 {
+		t.Errorf("two sessions are not told apart: %v", back)
+	}
+	if back := Backwards(seen); len(back) != 1 || back[0].Session != 1 {
+		t.Errorf("a session that went back was not found: %v", back)
+	}
+}

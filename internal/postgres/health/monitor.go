@@ -1,0 +1,284 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+)
+
+// Server asks the node's PostgreSQL. Every method ends with its context, or soon after.
+type Server interface {
+	// Answer opens a new connection and selects something: the postmaster must fork for it.
+	Answer(ctx context.Context) error
+	// Commit writes something tiny and commits it without waiting for any secondary; ErrBlocked where it alone could.
+	Commit(ctx context.Context) error
+	// Databases looks into the databases of those names, into all when there are none. A fault that is not of one database is an error.
+	Databases(ctx context.Context, names []string) ([]DatabaseFault, error)
+	// Places lists the directories the data is in.
+	Places(ctx context.Context) ([]Place, error)
+}
+
+// ErrExhausted is an Answer that says that the server is there and has no connection, process or memory left, not even for its
+// superuser.
+var ErrExhausted = errors.New("no connection left")
+
+// ErrBlocked is a Commit that says that no connection is left and every session waits for a lock.
+var ErrBlocked = errors.New("every session is blocked")
+
+// DatabaseFault is a database that is not online.
+type DatabaseFault struct {
+	Name string
+	Err  string
+}
+
+// Place is a directory with data.
+type Place struct {
+	Name  string // as in "the WAL directory"
+	Dir   string
+	Has   string // a pattern of what must be in it; "": anything
+	Floor int64  // bytes that must stay free
+	WAL   bool
+}
+
+// Target says what there is to watch at this moment.
+type Target struct {
+	Data      bool // there is a copy in the data directory, and nothing is rewriting it
+	Running   bool // the server runs and has answered since its start: silence is an illness
+	PID       int  // of its postmaster
+	Writable  bool
+	Wait      time.Duration // HEALTH_CHECK_TIMEOUT
+	Level     int           // FAILURE_CONDITION_LEVEL: dearer probes run only where they count
+	Databases []string
+	DBOff     bool // DB_FAILOVER = OFF
+}
+
+// Report is what a Monitor found last. The zero value is well.
+type Report struct {
+	ag.Health
+	Lost   string  // a write was lost by the storage: the copy is not to be trusted
+	NoRoom string  // a server would find no room for its WAL
+	Space  []Space // of each place, as last seen
+
+	forgot uint64 // how many calls of Forget it knows of
+}
+
+// Space is the room in a place.
+type Space struct {
+	Place string `json:"place"`
+	Dir   string `json:"dir"`
+	Free  int64  `json:"free_bytes"` // for PostgreSQL
+	Total int64  `json:"total_bytes"`
+}
+
+// Config is what a Monitor needs. All fields are required.
+type Config struct {
+	Server Server
+	Target func() Target
+	Logger *slog.Logger
+	Found  func() // called after the report has changed; it must not block
+}
+
+// Monitor probes. Make it with New, run it with Run; Report is for everybody.
+type Monitor struct {
+	cfg    Config
+	report atomic.Pointer[Report]
+	listed atomic.Pointer[[]Place] // by the last attempt, until Run takes it
+
+	forgets atomic.Uint64 // calls of Forget
+
+	busy    func() bool    // the machine has no processor to spare
+	stopped func(int) bool // the process is stopped
+
+	// Owned by Run.
+	answer, commit, bases, list *probe
+	places                      map[string]*place
+	running                     bool
+	lost                        string
+	forgot                      uint64         // calls of Forget that were heeded
+	waiting                     sync.WaitGroup // for attempts; one on a dead disk never ends
+}
+
+// New returns a Monitor that knows nothing yet.
+func New(c Config) *Monitor {
+	m := &Monitor{cfg: c, places: map[string]*place{}, busy: busyProcessors, stopped: processStopped}
+	m.answer, m.commit, m.bases, m.list = &probe{}, &probe{}, &probe{}, &probe{}
+	m.report.Store(&Report{})
+	return m
+}
+
+// Report returns what was found last, without a lost write that was forgotten since.
+func (m *Monitor) Report() Report {
+	r := *m.report.Load()
+	if r.forgot != m.forgets.Load() {
+		r.Lost = ""
+	}
+	return r
+}
+
+// Forget drops what was found of a lost write: the copy has been made anew, or a person trusts it. It holds from its return on: the
+// agent looks again before the next probe does, and would give up the new copy for what was wrong with the old one.
+func (m *Monitor) Forget() { m.forgets.Add(1) }
+
+// How often probes are made, by HEALTH_CHECK_TIMEOUT, and how often the results are looked at.
+const (
+	probesPerWait = 3
+	fastest       = 500 * time.Millisecond
+	slowest       = 5 * time.Second
+	basesEvery    = 10 * time.Second
+	glance        = 250 * time.Millisecond
+	leaveAfter    = time.Second // an attempt that does not return does not keep the agent from ending
+)
+
+// Run probes until ctx is done.
+func (m *Monitor) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer m.leave()
+	defer cancel()
+	tick := time.NewTicker(glance)
+	defer tick.Stop()
+	last := boottime.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now := boottime.Now()
+		if late := now - last - glance; late > glance { // it was this process that stood still, not what it looks at
+			m.forgive(late)
+		}
+		last = now
+		t := m.cfg.Target()
+		m.attempt(ctx, t, now)
+		m.publish(m.judge(t, now))
+	}
+}
+
+// leave waits for the attempts, but not for one that a disk holds.
+func (m *Monitor) leave() {
+	done := make(chan struct{})
+	go func() { // ends with the last attempt
+		m.waiting.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(leaveAfter):
+		m.cfg.Logger.Warn("a probe hangs in the kernel and is left behind")
+	}
+}
+
+func (m *Monitor) forgive(late time.Duration) {
+	for _, p := range m.all() {
+		p.forgive(late)
+	}
+}
+
+func (m *Monitor) all() []*probe {
+	ps := []*probe{m.answer, m.commit, m.bases, m.list}
+	for _, p := range m.places {
+		ps = append(ps, &p.probe)
+	}
+	return ps
+}
+
+// attempt begins the probes that are due.
+func (m *Monitor) attempt(ctx context.Context, t Target, now time.Duration) {
+	every := min(max(t.Wait/probesPerWait, fastest), slowest)
+	if m.running != t.Running { // another server, or none: what the last one did says nothing
+		m.running = t.Running
+		m.answer, m.commit, m.bases = &probe{}, &probe{}, &probe{}
+	}
+	if t.Running {
+		m.begin(ctx, m.answer, now, every, t.Wait, m.cfg.Server.Answer)
+		if t.Writable && t.Level >= levelAny {
+			m.begin(ctx, m.commit, now, every, t.Wait, m.cfg.Server.Commit)
+		}
+		if t.Writable && !t.DBOff {
+			m.begin(ctx, m.bases, now, max(every, basesEvery), 2*basesEvery, func(ctx context.Context) error { return m.lookIntoBases(ctx, t.Databases) })
+		}
+	}
+	if next := m.listed.Swap(nil); next != nil && t.Data {
+		m.replace(*next)
+	}
+	if !t.Data {
+		m.places = map[string]*place{}
+		return
+	}
+	m.begin(ctx, m.list, now, max(every, basesEvery), t.Wait, m.listPlaces)
+	for _, p := range m.places {
+		m.begin(ctx, &p.probe, now, every, t.Wait, p.try)
+	}
+}
+
+func (m *Monitor) begin(ctx context.Context, p *probe, now, every, limit time.Duration, try func(context.Context) error) {
+	if !p.due(now, every) {
+		return
+	}
+	m.waiting.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		p.ended(try(ctx))
+	})
+}
+
+// basesError is the error of a look into the databases that found one of them ill.
+type basesError []DatabaseFault
+
+func (b basesError) Error() string { return b[0].Name + ": " + b[0].Err }
+
+func (m *Monitor) lookIntoBases(ctx context.Context, names []string) error {
+	found, err := m.cfg.Server.Databases(ctx, names)
+	if len(found) > 0 {
+		return basesError(found)
+	}
+	return err
+}
+
+func (m *Monitor) listPlaces(ctx context.Context) error {
+	places, err := m.cfg.Server.Places(ctx)
+	if err == nil {
+		m.listed.Store(&places)
+	}
+	return err
+}
+
+// replace takes the present list of directories over. What is known of those that stay is kept.
+func (m *Monitor) replace(list []Place) {
+	old := m.places
+	m.places = map[string]*place{}
+	for _, l := range list[:min(len(list), maxPlaces)] {
+		p := old[l.Dir]
+		if p == nil {
+			p = &place{}
+		}
+		p.set(l)
+		m.places[l.Dir] = p
+	}
+}
+
+func (m *Monitor) publish(r Report) {
+	old := m.report.Swap(&r)
+	if old.Health == r.Health && old.Lost == r.Lost && (old.NoRoom == "") == (r.NoRoom == "") {
+		return
+	}
+	switch {
+	case r.Level != 0 && (old.Level != r.Level):
+		m.cfg.Logger.Warn("ill", "level", r.Level, "because", r.Because)
+	case r.Level == 0 && old.Level != 0:
+		m.cfg.Logger.Info("well again", "was", old.Because)
+	}
+	if r.Database != "" && old.Database == "" {
+		m.cfg.Logger.Warn("a database is not online", "because", r.Database)
+	}
+	if r.Lost != "" && old.Lost == "" {
+		m.cfg.Logger.Error("the storage lost a write", "because", r.Lost)
+	}
+	m.cfg.Found()
+}

@@ -1,0 +1,428 @@
+package keeper
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+)
+
+// How often the loop looks at things nobody tells it about.
+const (
+	killEvery    = 5 * time.Millisecond   // while killing: new orphans keep arriving,
+	killSeldom   = time.Second            // less and less often where one is held by the kernel and cannot die
+	watchClosely = 100 * time.Millisecond // at postmaster.pid, while a server is becoming primary
+	watchIdly    = time.Second            // at postmaster.pid, else
+	leftTime     = 300 * time.Millisecond // for the log collector to write what a clean postmaster left it
+	idleExit     = time.Minute            // without server and agent; the next agent starts a new keeper
+	never        = time.Duration(1<<63 - 1)
+)
+
+// keeper is the whole state. Only the goroutine of run touches it, and run never does anything that can block: files are
+// the business of the disk goroutine, because a sick disk must not delay a fence.
+type keeper struct {
+	log   *slog.Logger
+	dir   string // NODE/keeper
+	fork  forker
+	alarm *alarm
+	disk  chan diskJob
+	inbox chan func()   // what other goroutines want done here
+	gone  chan struct{} // closed when the loop has ended
+
+	counted   int           // processes below this one, as last counted
+	countedAt time.Duration // boottime of that
+
+	attached *conn // the agent; nil: none
+	lonely   time.Duration
+	fenced   *Fenced
+
+	armed    bool
+	epoch    ag.Epoch      // the highest one armed or fenced
+	deadline time.Duration // BOOTTIME
+	until    time.Duration // after DETACH: an earlier deadline; 0: none
+
+	server     server
+	memory     remembered // what the state file says, or will soon
+	generation uint64
+	starting   *starting
+	end        *ending
+
+	claimed *os.File // the locked data directory; the disk goroutine's
+
+	lastExit  string
+	lastClean bool
+	exitCount uint64
+	exiting   bool // end the keeper as soon as nothing runs
+	stopped   bool
+}
+
+// server is the running postmaster, or the last one.
+type server struct {
+	pid      int // 0: none
+	req      StartRequest
+	before   pidFile // what postmaster.pid was before it started
+	ready    bool    // accepts writes
+	covered  bool    // and standby.signal is back in place
+	watching bool    // a look at postmaster.pid is under way
+	next     time.Duration
+}
+
+// ending is a stop, a fence or a crash on its way to "nothing is left alive".
+type ending struct {
+	fence  bool
+	reason string
+	quitAt time.Duration // when to send SIGQUIT to a postmaster that was asked to stop politely
+	killAt time.Duration // from when on everything is killed
+	// killsFrom is when that began; 0: not yet.
+	killsFrom time.Duration
+	forced    bool // by SIGQUIT or worse
+	warnAt    time.Duration
+	settling  bool // all dead, being written down
+	exit      *Exit
+	waiters   []func(clean bool)
+}
+
+type diskJob struct {
+	do   func() error
+	then func(error) // in the loop
+}
+
+// run is the loop. It returns when the keeper shall end; then no server runs.
+func (k *keeper) run(sigchld, term <-chan os.Signal) {
+	defer close(k.gone)
+	k.lonely = boottime.Now()
+	for {
+		k.alarm.set(k.step())
+		if k.stopped {
+			return
+		}
+		select {
+		case f := <-k.inbox:
+			// Time first: after a pause of this process, the deadline counts before anything that was said meanwhile.
+			k.checkDeadline()
+			f()
+		case <-sigchld:
+		case <-k.alarm.rings:
+		case s := <-term:
+			k.terminate(s.String())
+		}
+	}
+}
+
+// step does whatever is due and returns when it wants to be called again.
+func (k *keeper) step() time.Duration {
+	none := reap(k.died)
+	k.checkDeadline()
+	next := min(k.watch(), k.advance(none), k.idle())
+	if k.armed && !k.fencing() {
+		next = min(next, k.limit())
+	}
+	return next
+}
+
+// limit is the deadline in force.
+func (k *keeper) limit() time.Duration {
+	if k.until != 0 {
+		return min(k.until, k.deadline)
+	}
+	return k.deadline
+}
+
+func (k *keeper) fencing() bool { return k.end != nil && k.end.fence }
+
+func (k *keeper) checkDeadline() {
+	if k.armed && !k.fencing() && boottime.Now() >= k.limit() {
+		reason := "the lease deadline passed"
+		if k.until != 0 {
+			reason = "the agent detached and did not come back in time"
+		}
+		k.beginFence(reason)
+	}
+}
+
+// died notes a dead child.
+func (k *keeper) died(pid int, ws syscall.WaitStatus) {
+	if pid != k.server.pid || pid == 0 {
+		return // an orphan
+	}
+	k.lastExit, k.exitCount = describe(ws), k.exitCount+1
+	now := boottime.Now()
+	if k.end == nil {
+		k.end = &ending{quitAt: never, killAt: never, warnAt: never}
+	}
+	e := k.end
+	e.exit = &Exit{PID: pid, Generation: k.generation, Status: k.lastExit}
+	e.exit.Clean = ws.Exited() && ws.ExitStatus() == 0 && !e.forced
+	e.warnAt = min(e.warnAt, now+2*time.Second)
+	if e.exit.Clean {
+		e.killAt = min(e.killAt, now+leftTime)
+	} else {
+		// Busy backends of a killed postmaster go on committing: kill first, talk later.
+		e.killAt = now
+		killDescendants()
+	}
+	k.server.pid, k.server.ready = 0, false
+	k.log.Info("postmaster ended", "pid", pid, "generation", k.generation, "status", k.lastExit)
+}
+
+// beginFence starts to end everything at once. It may find no server: the record on disk is made all the same.
+func (k *keeper) beginFence(reason string) {
+	if k.fencing() {
+		return
+	}
+	now := boottime.Now()
+	if k.end == nil {
+		k.end = &ending{killAt: never}
+	}
+	e := k.end
+	e.fence, e.reason, e.forced, e.quitAt = true, reason, true, never
+	e.killAt = min(e.killAt, now+KillAfter)
+	e.warnAt = now + 2*time.Second
+	if k.server.pid != 0 {
+		_ = syscall.Kill(k.server.pid, syscall.SIGQUIT)
+	}
+	if k.starting != nil {
+		k.starting.cancelled = "fenced: " + reason
+	}
+	k.log.Warn("fencing", "reason", reason, "epoch", k.epoch, "armed", k.armed, "postmaster", k.server.pid)
+}
+
+// beginStop starts to end the server by that signal; see ending for what follows when it does not obey within budget.
+func (k *keeper) beginStop(sig syscall.Signal, budget time.Duration) {
+	now := boottime.Now()
+	budget = min(max(budget, 0), 24*time.Hour)
+	if k.end == nil {
+		k.end = &ending{quitAt: never, killAt: never, warnAt: never}
+	}
+	e := k.end
+	if k.server.pid == 0 || e.fence {
+		return
+	}
+	if sig == syscall.SIGQUIT {
+		e.forced, e.quitAt = true, never
+		e.killAt = min(e.killAt, now+max(budget, KillAfter))
+		e.warnAt = e.killAt + 2*time.Second
+	} else if !e.forced {
+		e.quitAt = min(e.quitAt, now+budget)
+	}
+	_ = syscall.Kill(k.server.pid, sig)
+	k.log.Info("stopping", "signal", sig.String(), "budget", budget, "postmaster", k.server.pid)
+}
+
+// advance takes the ending a step further.
+func (k *keeper) advance(none bool) (next time.Duration) {
+	e := k.end
+	if e == nil || e.settling {
+		return never
+	}
+	if none && k.server.pid == 0 {
+		k.settle()
+		return never
+	}
+	now := boottime.Now()
+	if now >= e.quitAt && k.server.pid != 0 {
+		k.log.Warn("the server did not stop in time; SIGQUIT", "postmaster", k.server.pid)
+		_ = syscall.Kill(k.server.pid, syscall.SIGQUIT)
+		e.forced, e.quitAt, e.killAt, e.warnAt = true, never, now+KillAfter, now+2*time.Second
+	}
+	if now < e.killAt {
+		return min(e.killAt, e.quitAt)
+	}
+	if e.killsFrom == 0 {
+		e.killsFrom = now
+	}
+	killDescendants()
+	if now >= e.warnAt {
+		left := descendants(os.Getpid())
+		k.log.Error("processes survive SIGKILL; no server will be started until they are gone", "pids", left)
+		e.warnAt = now + 10*time.Second
+	}
+	return boottime.Now() + killAgain(now-e.killsFrom)
+}
+
+// killAgain is the pause between two rounds of kills that have gone on for that long. A death is noticed without them.
+func killAgain(lasted time.Duration) time.Duration {
+	return min(max(lasted/10, killEvery), killSeldom)
+}
+
+// settle writes down that everything is dead, then tells everybody.
+func (k *keeper) settle() {
+	e, pgdata, file := k.end, k.server.req.PGData, filepath.Join(k.dir, "fenced")
+	e.settling = true
+	fence := e.fence
+	record := Fenced{Epoch: k.epoch, Reason: e.reason, At: time.Now().UTC()}
+	do := func() error {
+		if fence {
+			if err := writeJSON(file, record); err != nil {
+				return err
+			}
+		}
+		if e.exit != nil && e.exit.Clean {
+			e.exit.Clean = shutDown(pgdata)
+		}
+		return sealData(pgdata)
+	}
+	k.onDisk(do, func(err error) {
+		if err != nil {
+			k.log.Error("write down the end of the server", "err", err)
+		}
+		if fence {
+			k.fenced = &record
+		}
+		if e.fence && !fence { // the fence came while this was written
+			k.settle()
+			return
+		}
+		k.settled()
+	})
+}
+
+func (k *keeper) settled() {
+	e := k.end
+	k.end = nil
+	if e.fence {
+		k.armed, k.deadline, k.until = false, 0, 0
+		k.log.Warn("fenced", "epoch", k.epoch, "reason", e.reason)
+	}
+	if e.exit != nil {
+		e.exit.Fenced = e.fence
+		k.lastClean = e.exit.Clean
+		if k.attached != nil {
+			k.attached.send(message{Exit: e.exit})
+		}
+	}
+	for _, w := range e.waiters {
+		w(k.lastClean)
+	}
+	k.lonely = boottime.Now()
+}
+
+// watch looks from time to time whether the server has become primary. PostgreSQL itself removes standby.signal when it is
+// promoted, and the keeper does before it starts a primary: once it accepts writes the file can come back.
+func (k *keeper) watch() (next time.Duration) {
+	s := &k.server
+	if s.pid == 0 || s.watching || k.end != nil {
+		return never
+	}
+	now := boottime.Now()
+	if now < s.next {
+		return s.next
+	}
+	s.watching = true
+	s.next = now + watchIdly
+	if (k.armed || s.req.Leader) && !s.covered {
+		s.next = now + watchClosely
+	}
+	pid, pgdata, before := s.pid, s.req.PGData, s.before
+	var ready bool
+	k.onDisk(func() error {
+		ready = acceptsWrites(pgdata, pid, before)
+		if ready && !hasStandbySignal(pgdata) {
+			return putStandbySignal(pgdata)
+		}
+		return nil
+	}, func(err error) {
+		s.watching = false
+		if err != nil {
+			k.log.Error("protect the primary's data directory against unplanned starts", "err", err)
+		}
+		if s.pid != pid {
+			return
+		}
+		s.ready, s.covered = ready, ready && err == nil
+		if ready && !k.armed && k.end == nil {
+			k.beginFence("the server was promoted while the keeper was not armed")
+		}
+	})
+	return s.next
+}
+
+// idle ends a keeper that nobody needs, or that was asked to end.
+func (k *keeper) idle() (next time.Duration) {
+	if k.server.pid != 0 || k.starting != nil || k.end != nil {
+		return never
+	}
+	k.stopped = k.stopped || k.exiting
+	if k.attached != nil {
+		return never
+	}
+	if boottime.Now() >= k.lonely+idleExit {
+		k.log.Info("no server and no agent; ending")
+		k.stopped = true
+	}
+	return k.lonely + idleExit
+}
+
+// terminate is an orderly end on SIGTERM or SIGINT, as when the machine shuts down.
+func (k *keeper) terminate(why string) {
+	k.log.Info("ending on request", "signal", why)
+	k.exiting = true
+	switch {
+	case k.starting != nil:
+		k.starting.cancelled = "the keeper is ending"
+	case k.server.pid != 0:
+		k.beginStop(syscall.SIGINT, 5*time.Second)
+	}
+}
+
+// onDisk has the disk goroutine do something and then continues here. Jobs run one after another in the order given.
+func (k *keeper) onDisk(do func() error, then func(error)) {
+	select {
+	case k.disk <- diskJob{do, then}:
+	default:
+		then(fmt.Errorf("%w: the disk does not keep up", ErrBusy))
+	}
+}
+
+// serveDisk is the disk goroutine.
+func (k *keeper) serveDisk() {
+	for j := range k.disk {
+		err := j.do()
+		k.post(func() { j.then(err) })
+	}
+}
+
+// post hands f to the loop; false when the loop has ended.
+func (k *keeper) post(f func()) bool {
+	select {
+	case k.inbox <- f:
+		return true
+	case <-k.gone:
+		return false
+	}
+}
+
+// population counts the processes below the keeper, beside a running server anew every two seconds at most: an agent asks for the
+// state several times a second, and walking /proc is most of the cost of an answer.
+func (k *keeper) population() int {
+	if now := boottime.Now(); k.server.pid == 0 || now-k.countedAt > 2*time.Second {
+		k.counted, k.countedAt = len(descendants(os.Getpid())), now
+	}
+	return k.counted
+}
+
+// state is the answer to STATUS.
+func (k *keeper) state() *State {
+	return &State{
+		Version: Version, KeeperPID: os.Getpid(), Postmaster: k.server.pid, Generation: k.generation,
+		Armed: k.armed, Epoch: k.epoch, Deadline: k.stateDeadline(), Leader: k.leading(), Fenced: k.fenced,
+		LastExit: k.lastExit, ExitCount: k.exitCount, Descendants: k.population(),
+		Ending: k.end != nil, PGData: k.server.req.PGData,
+	}
+}
+
+func (k *keeper) stateDeadline() time.Duration {
+	if !k.armed {
+		return 0
+	}
+	return k.limit()
+}
+
+func (k *keeper) leading() bool {
+	return k.server.pid != 0 && (k.server.req.Leader || k.server.ready)
+}

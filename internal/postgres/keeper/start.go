@@ -1,0 +1,264 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+)
+
+// starting is a start whose preparation on disk is under way.
+type starting struct {
+	req       StartRequest
+	reply     func(pid int, err error)
+	cancelled string
+
+	log    *os.File // what preparation made
+	before pidFile
+}
+
+// start begins a start; launch completes it.
+func (k *keeper) start(req StartRequest, reply func(int, error)) {
+	if err := k.mayStart(req); err != nil {
+		reply(0, err)
+		return
+	}
+	k.generation++
+	if req.Generation != 0 {
+		k.generation = req.Generation
+	}
+	req.Generation = k.generation
+	s := &starting{req: req, reply: reply}
+	k.starting = s
+	k.memory = remembered{PGData: req.PGData, Postgres: req.Postgres, Generation: k.generation, Epoch: k.epoch}
+	memory := k.memory
+	k.onDisk(func() error { return k.prepare(s, memory) }, func(err error) {
+		k.starting = nil
+		pid := 0
+		if err == nil {
+			pid, err = k.launch(s)
+		}
+		if s.log != nil {
+			_ = s.log.Close()
+		}
+		if err != nil {
+			k.log.Error("start refused or failed", "generation", req.Generation, "err", err)
+		}
+		s.reply(pid, err)
+	})
+}
+
+// mayStart checks what needs no disk.
+func (k *keeper) mayStart(req StartRequest) error {
+	switch {
+	case k.exiting:
+		return refuse(ErrBusy, "the keeper is ending")
+	case k.server.pid != 0:
+		return refuse(ErrBusy, "a server runs already, process %d of generation %d", k.server.pid, k.generation)
+	case k.end != nil || k.starting != nil:
+		return refuse(ErrBusy, "a server is starting or ending")
+	case !filepath.IsAbs(req.Postgres) || !filepath.IsAbs(req.PGData):
+		return refuse(ErrRefused, "paths of the binary and the data directory must be absolute: %q, %q", req.Postgres, req.PGData)
+	case len(descendants(os.Getpid())) > 0:
+		return refuse(ErrBusy, "processes of the last server are still alive")
+	}
+	return k.mayLead(req)
+}
+
+// mayLead checks that a start as primary is covered by an armed deadline.
+func (k *keeper) mayLead(req StartRequest) error {
+	switch {
+	case !req.Leader:
+		return nil
+	case !k.armed || k.fencing() || boottime.Now() >= k.limit():
+		return refuse(ErrNotArmed, "start as primary in epoch %d: the keeper is not armed", req.Epoch)
+	case req.Epoch != k.epoch:
+		return refuse(ErrNotArmed, "start as primary in epoch %d: the keeper is armed for epoch %d", req.Epoch, k.epoch)
+	}
+	return nil
+}
+
+// prepare does the part of a start that touches the disk and other processes. Runs on the disk goroutine.
+func (k *keeper) prepare(s *starting, memory remembered) error {
+	req := s.req
+	if err := k.claim(req.PGData); err != nil {
+		return err
+	}
+	ctx, cancel := shortly()
+	defer cancel()
+	if err := endLeftovers(ctx, k.log, req.PGData, req.Postgres); err != nil {
+		return refuse(ErrBusy, "%v", err)
+	}
+	if err := writeJSON(filepath.Join(k.dir, "state"), memory); err != nil {
+		return err
+	}
+	if !req.Leader {
+		if err := putStandbySignal(req.PGData); err != nil {
+			return err
+		}
+	}
+	if req.LogFile != "" {
+		f, err := os.OpenFile(req.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return fmt.Errorf("open the server's log: %w", err)
+		}
+		s.log = f
+	}
+	s.before = readPidFile(req.PGData)
+	return nil
+}
+
+// launch forks the postmaster. It is back in the loop, where things may have changed since the request. Nothing of a server
+// is alive, so a moment on the disk delays no fence.
+func (k *keeper) launch(s *starting) (int, error) {
+	if s.cancelled != "" {
+		return 0, refuse(ErrBusy, "start given up: %s", s.cancelled)
+	}
+	if k.end != nil {
+		return 0, refuse(ErrBusy, "start given up: a fence is under way")
+	}
+	if err := k.mayLead(s.req); err != nil {
+		return 0, err
+	}
+	if s.req.Leader {
+		if err := dropStandbySignal(s.req.PGData); err != nil {
+			return 0, err
+		}
+	} else if !hasStandbySignal(s.req.PGData) {
+		return 0, refuse(ErrRefused, "standby.signal vanished from %s while the start was prepared", s.req.PGData)
+	}
+	pid, err := k.exec(s)
+	if err != nil {
+		pgdata := s.req.PGData
+		k.onDisk(func() error { return sealData(pgdata) }, func(err error) {
+			if err != nil {
+				k.log.Error("put standby.signal back", "err", err)
+			}
+		})
+		return 0, err
+	}
+	k.server = server{pid: pid, req: s.req, before: s.before, next: boottime.Now() + watchClosely}
+	k.log.Info("postmaster started", "pid", pid, "generation", k.generation, "primary", s.req.Leader, "epoch", s.req.Epoch)
+	return pid, nil
+}
+
+func (k *keeper) exec(s *starting) (int, error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return 0, fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	defer func() { _ = null.Close() }()
+	out := uintptr(unix.Stderr)
+	if s.log != nil {
+		out = s.log.Fd()
+	}
+	env := s.req.Env
+	if len(env) == 0 {
+		env = os.Environ()
+	}
+	pid, err := k.fork.fork(s.req.Postgres, append([]string{s.req.Postgres}, s.req.Args...), serverEnv(env), []uintptr{null.Fd(), out, out})
+	if err != nil {
+		return 0, err
+	}
+	adjustOOM(pid, -900)
+	return pid, nil
+}
+
+// serverEnv takes our service manager's socket away from the server, and lets its backends be the first to go when memory
+// runs out: the score we give the postmaster is inherited otherwise.
+func serverEnv(env []string) []string {
+	drop := map[string]bool{
+		"NOTIFY_SOCKET": true, "WATCHDOG_PID": true, "WATCHDOG_USEC": true,
+		"PG_OOM_ADJUST_FILE": true, "PG_OOM_ADJUST_VALUE": true,
+	}
+	out := make([]string, 0, len(env)+2)
+	for _, e := range slices.Backward(env) { // the last of equal names wins, as in os/exec; getenv would take the first
+		if name, _, _ := strings.Cut(e, "="); !drop[name] {
+			drop[name] = true
+			out = append(out, e)
+		}
+	}
+	return append(out, "PG_OOM_ADJUST_FILE=/proc/self/oom_score_adj", "PG_OOM_ADJUST_VALUE=0")
+}
+
+// adjustOOM is best effort: lowering the score needs a privilege, keeping a lowered one does not.
+func adjustOOM(pid, score int) {
+	_ = os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
+}
+
+// claim locks the data directory itself against keepers of other node directories: what runs in it is theirs to end.
+func (k *keeper) claim(pgdata string) error {
+	d, err := os.Open(pgdata)
+	if err != nil {
+		return fmt.Errorf("open the data directory: %w", err)
+	}
+	if k.claimed != nil {
+		if sameFile(d, k.claimed) {
+			return d.Close()
+		}
+		_ = k.claimed.Close() // another one, or replaced since, as by a reseeding
+		k.claimed = nil
+	}
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = d.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return refuse(ErrBusy, "the data directory %s is locked by the keeper of another node directory", pgdata)
+		}
+		return fmt.Errorf("lock the data directory: %w", err)
+	}
+	k.claimed = d
+	return nil
+}
+
+func sameFile(a, b *os.File) bool {
+	x, err1 := a.Stat()
+	y, err2 := b.Stat()
+	return err1 == nil && err2 == nil && os.SameFile(x, y)
+}
+
+// cleanUp ends what a keeper left behind that was killed: its server is being ended by the parent-death signal, but backends may
+// ignore that for longer than we can. Runs before the keeper serves anybody.
+func (k *keeper) cleanUp() {
+	var m remembered
+	var f Fenced
+	if found, err := readJSON(filepath.Join(k.dir, "fenced"), &f); err != nil {
+		k.log.Error("read the fence record", "err", err)
+	} else if found {
+		k.fenced, k.epoch = &f, f.Epoch
+	}
+	if found, err := readJSON(filepath.Join(k.dir, "state"), &m); err != nil || !found || !filepath.IsAbs(m.PGData) {
+		if err != nil {
+			k.log.Error("read the state", "err", err)
+		}
+		return
+	}
+	k.memory, k.epoch, k.generation = m, max(k.epoch, m.Epoch), m.Generation
+	k.server.req.PGData = m.PGData
+	if err := k.claim(m.PGData); err != nil {
+		k.log.Warn("the data directory of the last start is not ours", "err", err)
+		k.server.req.PGData = ""
+		return
+	}
+	ctx, cancel := shortly()
+	defer cancel()
+	began := time.Now()
+	err := errors.Join(endLeftovers(ctx, k.log, m.PGData, m.Postgres), sealData(m.PGData))
+	if err != nil {
+		k.log.Error("clean up after the last keeper", "err", err)
+	}
+	k.log.Info("looked for what the last keeper left behind", "pgdata", m.PGData, "took", time.Since(began).Round(time.Millisecond))
+}
+
+// shortly bounds the wait for processes that an earlier keeper left behind.
+func shortly() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), 10*time.Second)
+}

@@ -1,0 +1,463 @@
+package replication
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+)
+
+const (
+	downBuffer   = 128 << 10        // the largest message of a walsender is 128 KiB of WAL
+	writeTimeout = 10 * time.Second // for a server to take a message of a few bytes; longer means it is stuck
+	drainTimeout = time.Second      // for the peer to read the end of a stream that the server has ended
+	maxOwed      = 1024             // replies a walsender may owe before the peer is taken for broken
+)
+
+var (
+	errEnded        = errors.New("stream ended")
+	errServer       = errors.New("server closed the connection")
+	errNotStreaming = errors.New("the walsender is not in streaming mode")
+)
+
+// turn is a lock that can be waited for with a way out. The holder may write to a connection, so it must not be a mutex:
+// whoever wants to inject a message has a deadline.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+func (t turn) take(ctx context.Context, ended <-chan struct{}) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ended:
+		return errEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t turn) try() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (t turn) give() { <-t }
+
+// stream is one peer's connection joined to one connection of the server.
+type stream struct {
+	hello    Hello
+	session  uint64
+	since    time.Duration
+	admitted bool // guarded by Downstream.mu, as is running
+	running  bool
+
+	peer    net.Conn
+	server  net.Conn     // nil until dialed; guarded by mu until running
+	holding *atomic.Bool // the Downstream's
+	signal  func()       // tells the Downstream's reader that something moved
+	penalty *Penalty     // may be nil
+
+	closing chan struct{} // closed when the end begins
+	done    chan struct{} // closed when nothing of the stream runs any more
+
+	// toServer is held while writing to the server. It guards the fields below it.
+	toServer turn
+	passed   status // the last positions the walsender was told
+	held     []byte // the last status update kept back; it says all that earlier ones said
+	heldXmin []byte // the last hot standby feedback kept back
+	copyDone bool   // the peer has ended its half of the streaming
+
+	// toPeer is held while writing to the peer. It guards down.
+	toPeer turn
+	down   splitter
+
+	lastRead, lastWrite atomic.Int64 // boottime of the last traffic from and to the peer
+
+	mu           sync.Mutex
+	cause        error
+	seen         status // the last positions the peer reported
+	lastFeedback time.Duration
+	walEnd       ag.LSN
+	sent         ag.LSN        // end of the WAL handed over
+	lastSent     time.Duration // boottime of that
+	streaming    bool
+	started      chan struct{} // closed when streaming begins for the first time
+	owed         []chan bool   // replies the walsender owes, in order; nil for one that the peer asked for
+	proven       uint64
+}
+
+func newStream(peer net.Conn, holding *atomic.Bool, signal func(), penalty *Penalty) *stream {
+	st := &stream{
+		peer: peer, holding: holding, signal: signal, penalty: penalty, since: boottime.Now(),
+		closing: make(chan struct{}), done: make(chan struct{}), started: make(chan struct{}),
+		toServer: newTurn(), toPeer: newTurn(),
+	}
+	st.lastRead.Store(int64(st.since))
+	st.lastWrite.Store(int64(st.since))
+	return st
+}
+
+// close ends the stream; the first cause stays. It does not wait.
+func (st *stream) close(cause error) {
+	st.mu.Lock()
+	first := st.cause == nil
+	if first {
+		st.cause = cause
+		close(st.closing)
+	}
+	server := st.server
+	st.mu.Unlock()
+	if !first {
+		return
+	}
+	if server != nil { // first: from here on no feedback counts
+		_ = server.Close()
+	}
+	_ = st.peer.Close()
+}
+
+// ended waits for the end of the stream and says why it came.
+func (st *stream) ended() error {
+	<-st.closing
+	return st.cause
+}
+
+// join adds the connection to the server, unless the stream has ended meanwhile.
+func (st *stream) join(server net.Conn) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.cause != nil {
+		_ = server.Close()
+		return errEnded
+	}
+	st.server = server
+	return nil
+}
+
+// run joins both connections until either ends. A walsender's last words reach the peer: they may be the shutdown
+// checkpoint that a planned failover waits for.
+func (st *stream) run(probeAfter, deadAfter time.Duration) {
+	up, down := st.upRaw, st.downRaw
+	var wg sync.WaitGroup
+	if st.hello.Kind == KindWAL {
+		up, down = st.upWAL, st.downWAL
+		wg.Go(func() { st.watch(probeAfter, deadAfter) })
+	}
+	wg.Go(func() {
+		err := down()
+		half, ok := st.peer.(interface{ CloseWrite() error })
+		if !errors.Is(err, errServer) || !ok {
+			st.close(err)
+			return
+		}
+		_ = half.CloseWrite()
+		_ = st.peer.SetReadDeadline(time.Now().Add(drainTimeout))
+	})
+	wg.Go(func() {
+		err := up()
+		if errors.Is(err, errServer) {
+			// Closing with unread bytes would reset the connection and lose what the peer has not read yet.
+			_ = st.peer.SetReadDeadline(time.Now().Add(drainTimeout))
+			_, _ = io.Copy(io.Discard, st.peer)
+		}
+		st.close(err)
+	})
+	wg.Wait()
+}
+
+func serverFailed(err error) error { return fmt.Errorf("%w: %w", errServer, err) }
+func peerFailed(err error) error   { return fmt.Errorf("peer: %w", err) }
+
+func (st *stream) upRaw() error   { return copyConn(st.server, st.peer, serverFailed, peerFailed) }
+func (st *stream) downRaw() error { return copyConn(st.peer, st.server, peerFailed, serverFailed) }
+
+// copyConn passes on what it reads until an error, which it marks with the side that failed.
+func copyConn(dst, src net.Conn, dstFailed, srcFailed func(error) error) error {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := src.Read(buf)
+		if n > 0 {
+			if _, werr := dst.Write(buf[:n]); werr != nil {
+				return dstFailed(werr)
+			}
+		}
+		if err != nil {
+			return srcFailed(err)
+		}
+	}
+}
+
+// downWAL passes on what the walsender sends, whole reads at a time, and looks at the frames on the way.
+func (st *stream) downWAL() error {
+	buf := make([]byte, downBuffer)
+	kept := 0 // bytes at the front of buf that are the beginning of a short frame
+	for {
+		n, err := st.server.Read(buf[kept:])
+		if n > 0 {
+			var perr error
+			if kept, perr = st.passDown(buf[:kept+n]); perr != nil {
+				return perr
+			}
+		}
+		if err != nil {
+			return serverFailed(err)
+		}
+	}
+}
+
+// passDown writes the frames in b to the peer, except the replies to injected status updates, and moves what cannot be
+// judged yet to the front of b.
+func (st *stream) passDown(b []byte) (kept int, err error) {
+	if err := st.toPeer.take(context.Background(), st.closing); err != nil {
+		return 0, err
+	}
+	defer st.toPeer.give()
+	now := boottime.Now()
+	from, at := 0, 0
+	for at < len(b) {
+		f, n, err := st.down.next(b[at:])
+		if err != nil {
+			return 0, serverFailed(err)
+		}
+		if n == 0 {
+			break
+		}
+		if f.size > 0 && !st.observeDown(now, f) {
+			if err := st.writePeer(now, b[from:at]); err != nil {
+				return 0, err
+			}
+			from = at + n
+		}
+		at += n
+	}
+	if err := st.writePeer(now, b[from:at]); err != nil {
+		return 0, err
+	}
+	return copy(b, b[at:]), nil
+}
+
+// writePeer sends b; now is when it came.
+func (st *stream) writePeer(now time.Duration, b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	if _, err := st.peer.Write(b); err != nil {
+		return peerFailed(err)
+	}
+	st.lastWrite.Store(int64(now))
+	return nil
+}
+
+// observeDown takes note of a message of the walsender that came at now, and reports whether the peer gets it.
+func (st *stream) observeDown(now time.Duration, f frame) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch f.kind {
+	case 'W':
+		st.startStreaming()
+	case 'c', 'C', 'E':
+		st.streaming = false
+	case 'd':
+		if end, ok := f.walEnd(); ok {
+			st.walEnd = end
+		}
+		if end, ok := f.dataEnd(); ok {
+			st.sent, st.lastSent = end, now
+			st.penalty.sent(now, end)
+		}
+		// A physical walsender sends a keepalive that wants no reply only to answer a status update that wants one
+		// (walsender.c, ProcessStandbyReplyMessage), so the replies come in the order of the requests.
+		if f.isKeepalive() && !f.replyWanted() && len(st.owed) > 0 {
+			reply := st.owed[0]
+			st.owed = st.owed[1:]
+			if reply != nil {
+				reply <- true
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// startStreaming notes the begin of streaming mode; mu is held. Requests that were sent before it are never answered.
+func (st *stream) startStreaming() {
+	for _, reply := range st.owed {
+		if reply != nil {
+			reply <- false
+		}
+	}
+	st.owed, st.streaming = nil, true
+	select {
+	case <-st.started:
+	default:
+		close(st.started)
+	}
+	st.lastRead.Store(int64(boottime.Now()))
+	st.signal()
+}
+
+// upWAL passes on what the walreceiver sends, message by message, so that others can be put in between.
+func (st *stream) upWAL() error {
+	var in frontend
+	var failed error // of what is done with the messages, as opposed to the connection
+	err := receive(st.peer, maxFrontend, func(b []byte) error {
+		now := boottime.Now()
+		st.lastRead.Store(int64(now))
+		failed = in.feed(b, func(f frame) error {
+			if f.isStatus() {
+				st.observeStatus(now, f.status())
+			}
+			return st.passUp(f)
+		})
+		return failed
+	})
+	if failed != nil && !errors.Is(failed, errLongFrontend) {
+		return failed
+	}
+	return peerFailed(err)
+}
+
+// frontend cuts what a walreceiver sends into messages.
+type frontend struct{ kept []byte } // the beginning of a message
+
+// feed calls f with each message that b completes. The messages are good until f returns.
+func (in *frontend) feed(b []byte, f func(frame) error) error {
+	if len(in.kept) > 0 {
+		in.kept = append(in.kept, b...)
+		b = in.kept
+	}
+	for len(b) >= headerLen {
+		length := binary.BigEndian.Uint32(b[1:])
+		if length < 4 || length >= maxFrontend {
+			return fmt.Errorf("%w: %q with a length of %d bytes", errLongFrontend, b[0], length)
+		}
+		size := int(length) + 1
+		if len(b) < size {
+			break
+		}
+		if err := f(frame{kind: b[0], head: b[:size], size: size}); err != nil {
+			return err
+		}
+		b = b[size:]
+	}
+	in.kept = append(in.kept[:0], b...)
+	return nil
+}
+
+// receive calls f with what comes from conn, in order, until the end, which is an error, too. A link hands its bytes over by itself,
+// which saves a thread from being woken up for them.
+func receive(conn net.Conn, size int, f func([]byte) error) error {
+	if r, ok := conn.(interface {
+		Receive(f func([]byte) error) error
+	}); ok {
+		return cmp.Or(r.Receive(f), io.EOF)
+	}
+	buf := make([]byte, size)
+	for {
+		n, err := conn.Read(buf)
+		if n > 0 {
+			if ferr := f(buf[:n]); ferr != nil {
+				return ferr
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// observeStatus takes note of positions that came at now.
+func (st *stream) observeStatus(now time.Duration, s status) {
+	st.mu.Lock()
+	moved := s.flush != st.seen.flush || st.lastFeedback == 0
+	st.seen, st.lastFeedback = s, now
+	st.mu.Unlock()
+	if moved {
+		if st.hello.Kind == KindWAL {
+			st.penalty.acknowledged(now, st.hello.Member, s.flush)
+		}
+		st.signal()
+	}
+}
+
+// watch keeps traffic on a silent stream and ends it when the peer is silent nevertheless. The injected keepalive wants a
+// reply, so it is heard in both directions: the peer's Upstream can take silence for the death of this node.
+func (st *stream) watch(probeAfter, deadAfter time.Duration) {
+	interval := probeAfter / 3
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	last := boottime.Now()
+	probed := last
+	for {
+		select {
+		case <-st.closing:
+			return
+		case <-ticker.C:
+		}
+		now := boottime.Now()
+		if now-last > 3*interval {
+			st.lastRead.Store(int64(now)) // this process did not run: the silence may have been its own
+		}
+		last = now
+		st.mu.Lock()
+		streaming, end := st.streaming, st.walEnd
+		st.mu.Unlock()
+		silent := now - time.Duration(st.lastRead.Load())
+		idle := now - time.Duration(st.lastWrite.Load())
+		switch {
+		case !streaming:
+			probed = now
+			st.lastRead.Store(int64(now))
+		case silent > probeAfter+deadAfter:
+			st.close(fmt.Errorf("no word from the peer for %v", silent.Round(time.Millisecond)))
+		case (silent > probeAfter || idle > probeAfter) && now-probed > probeAfter:
+			probed = now
+			st.probe(end, deadAfter)
+		}
+	}
+}
+
+// probe sends a keepalive to the peer, unless a message is being sent.
+func (st *stream) probe(end ag.LSN, timeout time.Duration) {
+	if !st.toPeer.try() {
+		return
+	}
+	defer st.toPeer.give()
+	st.mu.Lock()
+	streaming := st.streaming
+	st.mu.Unlock()
+	if !streaming || !st.down.between() {
+		return
+	}
+	_ = st.peer.SetWriteDeadline(time.Now().Add(timeout))
+	if err := st.writePeer(boottime.Now(), keepalive(end)); err != nil {
+		st.close(err)
+	}
+	_ = st.peer.SetWriteDeadline(time.Time{})
+}
+
+// report describes the stream; running streams only.
+func (st *stream) report() Stream {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	h := st.hello
+	return Stream{
+		Member: h.Member, Copy: h.Copy, Incarnation: h.Incarnation, Epoch: h.Epoch, Session: st.session, Kind: h.Kind,
+		Streaming: st.streaming, Sent: st.sent, LastSent: st.lastSent, Write: st.seen.write, Flush: st.seen.flush, Apply: st.seen.apply,
+		LastFeedback: st.lastFeedback, Since: st.since, Proven: st.proven,
+	}
+}

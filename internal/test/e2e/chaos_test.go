@@ -1,0 +1,358 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/measure/register"
+)
+
+// chaosMinutes is how long the faults of the long proof go on. make chaos goes through all of them, for each of its seeds.
+const chaosMinutes = 2
+
+// judging bounds the search of the linearizability check.
+const judging = time.Minute
+
+// chaos is a group in networks of its own under everything that is checked: the ledger, registers, watchers of a count, and a client whose
+// commits are cancelled.
+type chaos struct {
+	*group
+	rng     *rand.Rand
+	load    *register.Load
+	end     context.CancelFunc
+	running chan error
+	cut     *canceller
+	told    strings.Builder // what a record of the run says
+}
+
+// say logs a line, and keeps it for the record.
+func (c *chaos) say(t *testing.T, format string, args ...any) {
+	t.Helper()
+	t.Logf(format, args...)
+	fmt.Fprintf(&c.told, format+"\n", args...)
+}
+
+// builtOf is the state that is tested: by the end of a long test the tree may be another one.
+var builtOf, _ = exec.Command("git", "describe", "--always", "--dirty").Output()
+
+// record keeps what a run has shown in the file that the environment names, if it names one and nothing failed.
+func record(t *testing.T, command, variable, told string) {
+	t.Helper()
+	path := os.Getenv(variable)
+	if path == "" || t.Failed() {
+		return
+	}
+	head := fmt.Sprintf("%s on %s, commit %s%d processors, PostgreSQL %s\n\n", command, time.Now().UTC().Format(time.DateOnly), builtOf, runtime.NumCPU(), server(t).Version)
+	if err := os.WriteFile(path, []byte(head+told), 0o644); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEndToEndChaos kills, stops, cuts and cancels, one fault after the other as the seed says, and judges what all clients were told.
+// First the judges are shown what they must find: a primary whose protection is switched off.
+func TestEndToEndChaos(t *testing.T) {
+	long(t)
+	if os.Getuid() != 0 {
+		t.Skip("NOT RUN: networks of their own need root")
+	}
+	seeds := strings.Fields(cmp.Or(os.Getenv("COTERIE_CHAOS_SEED"), "1"))
+	minutes := setting(t, "COTERIE_CHAOS_MINUTES", chaosMinutes)
+	var told strings.Builder
+	for _, text := range seeds {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("COTERIE_CHAOS_SEED: %v", err)
+		}
+		t.Run("seed "+text, func(t *testing.T) { told.WriteString(play(t, seed, minutes)) })
+	}
+	record(t, "make chaos SEED='"+strings.Join(seeds, " ")+"'", "COTERIE_CHAOS_RECORD", told.String())
+}
+
+// play plays one order of the faults: each at least once where minutes is 0, else as many as that allows. It returns what it has seen.
+func play(t *testing.T, seed uint64, minutes int) string {
+	c := &chaos{group: newGroup(t, lab.Options{Net: lab.NetNamespaces}), rng: rand.New(rand.NewPCG(seed, 0))}
+	c.say(t, "seed %d", seed)
+	c.seesBrokenProtection(t, seed)
+
+	c.begin(t, seed)
+	faults := c.faults()
+	c.rng.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
+	ends, done := time.Now().Add(time.Duration(minutes)*time.Minute), 0
+	for ; time.Now().Before(ends) || minutes == 0 && done < len(faults); done++ {
+		c.suffer(t, done, faults[done%len(faults)])
+	}
+	for _, f := range faults[min(done, len(faults)):] {
+		c.say(t, "NOT RUN within %d min: %s", minutes, f.name)
+	}
+	c.stop(t)
+	c.judgeAll(t, done)
+	c.down(t)
+	return c.told.String() + "\n"
+}
+
+// setting reads a number that make chaos passes.
+func setting(t *testing.T, name string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s=%s: %v", name, text, err)
+	}
+	return n
+}
+
+// begin starts the clients with a history of their own.
+func (c *chaos) begin(t *testing.T, seed uint64) {
+	t.Helper()
+	s := c.ready(t)
+	o := register.Options{ReadWrite: []string{c.ReadWrite()}, Clients: 8, Every: 10 * time.Millisecond, Timeout: 10 * time.Second, Seed: seed}
+	for _, r := range s.Replicas { // clients that stay with a node, whatever it is: only they ask an old primary again
+		o.ReadWrite = append(o.ReadWrite, r.Listener.ReadWrite)
+		o.ReadOnly = append(o.ReadOnly, r.Listener.ReadOnly)
+	}
+	c.load = register.New(o)
+	if err := c.load.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.cut = newCanceller(t, c.ReadWrite(), seed)
+	ctx, cancel := context.WithCancel(context.Background())
+	c.running = make(chan error, 1)
+	go func() { c.running <- c.load.Run(ctx) }()
+	cut := make(chan struct{})
+	go func() { defer close(cut); c.cut.run(ctx) }()
+	c.end = func() { cancel(); <-cut }
+	t.Cleanup(c.end)
+	c.progress(t, 50)
+}
+
+// stop ends the clients.
+func (c *chaos) stop(t *testing.T) {
+	t.Helper()
+	c.end()
+	if err := <-c.running; err != nil {
+		t.Errorf("registers: %v", err)
+	}
+}
+
+// progress waits until n more operations on registers have succeeded.
+func (c *chaos) progress(t *testing.T, n int) {
+	t.Helper()
+	want := c.load.Done() + n
+	c.await(t, "operations succeed", func(lab.Status) bool { return c.load.Done() >= want })
+}
+
+// seesBrokenProtection has the ledger and the registers notice what a primary without protection loses: else they prove nothing. On a busy
+// machine the agent may be sooner than the clients, and fence the primary before anything was acknowledged wrongly.
+func (c *chaos) seesBrokenProtection(t *testing.T, seed uint64) {
+	const tries = 5
+	for try := range uint64(tries) {
+		if c.breakProtection(t, seed, try) {
+			return
+		}
+	}
+	t.Fatalf("protection was off %d times, and the judges saw nothing: they prove nothing", tries)
+}
+
+// breakProtection takes from a primary what makes its acknowledgements true, as demo-broken does, and kills it. It tells whether rows were
+// lost and registers violated.
+func (c *chaos) breakProtection(t *testing.T, seed, try uint64) (seen bool) {
+	c.begin(t, seed+try)
+	was := c.ready(t)
+	old := *was.Primary
+	for _, p := range c.walsenders(old) {
+		signal(t, p, syscall.SIGSTOP)
+	}
+	before, ops := c.ledger.Progress().Acknowledged, c.load.Done()
+	err := c.privately(t, old, "alter system set synchronous_standby_names = ''", "select pg_reload_conf()")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for limit := time.Now().Add(10 * time.Second); time.Now().Before(limit); time.Sleep(time.Millisecond) {
+		if c.ledger.Progress().Acknowledged > before+10 && c.load.Done() > ops+40 {
+			break
+		}
+	}
+	if err := c.Kill(old, lab.WhatNode); err != nil {
+		t.Fatal(err)
+	}
+	c.newPrimary(t, was)
+	c.progress(t, 300)
+	c.stop(t)
+	c.group.end()
+	if err := <-c.ended; err != nil {
+		t.Errorf("writer: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	v, err := c.ledger.Verify(ctx, c.ReadWrite())
+	if err != nil {
+		t.Fatal(err)
+	}
+	history, _ := c.load.History()
+	bad, undecided := register.Check(history, judging)
+	c.say(t, "without protection, as it must be: %d rows lost, %d registers violated of %d operations (%d undecided)", v.Lost, len(bad), len(history), undecided)
+	_ = c.ledger.Close()
+	if c.ledger, err = bench.OpenLedger(filepath.Join(filepath.Dir(c.Dir()), fmt.Sprintf("ledger after %d", try))); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(old); err != nil {
+		t.Fatal(err)
+	}
+	c.ready(t)
+	c.write(t)
+	return v.Lost > 0 && len(bad) > 0
+}
+
+// judgeAll compares what clients were told with what is there.
+func (c *chaos) judgeAll(t *testing.T, faults int) {
+	t.Helper()
+	c.judge(t)
+	history, seen := c.load.History()
+	bad, undecided := register.Check(history, judging)
+	for _, v := range bad {
+		t.Errorf("register %d is not linearizable:", v.Key)
+		for _, o := range v.History {
+			t.Log(o)
+		}
+	}
+	for _, s := range register.Backwards(seen) {
+		t.Errorf("session %d at %s saw the count go back to %d", s.Session, s.Host, s.Count)
+	}
+	c.cut.verify(t, c.ReadWrite())
+	c.say(t, "%d faults; %d operations on registers, %d registers violated, %d undecided; %d looks at the count; %d commits cancelled",
+		faults, len(history), len(bad), undecided, len(seen), c.cut.cancelled)
+	c.equal(t)
+}
+
+// equal waits until every replica holds the same.
+func (c *chaos) equal(t *testing.T) {
+	t.Helper()
+	const fingerprint = `select coalesce(md5(string_agg(x, ',' order by x)), '') from (
+		select run || client || seq || md5(payload) from coterie_ledger.entry union all select k || '=' || v from coterie_register.value
+		union all select 'count=' || n from coterie_register.count union all select 'row=' || id from cancelled) as all_rows(x)`
+	var prints map[string]string
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		prints = map[string]string{}
+		for _, r := range c.ready(t).Replicas {
+			prints[r.Name] = c.askPrivately(t, r.Name, fingerprint)
+		}
+		all := slices.Collect(func(yield func(string) bool) {
+			for _, p := range prints {
+				if !yield(p) {
+					return
+				}
+			}
+		})
+		if slices.Sort(all); len(slices.Compact(all)) == 1 {
+			return
+		}
+	}
+	t.Errorf("the replicas differ: %v", prints)
+}
+
+// askPrivately asks a node's server on its private socket.
+func (g *group) askPrivately(t *testing.T, node, query string) string {
+	t.Helper()
+	l, err := config.NewLayout(g.node(node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sql(t, fmt.Sprintf("host=%s user=postgres dbname=postgres sslmode=disable", l.Sockets()), query)
+}
+
+// canceller inserts rows and cancels half of the statements, most of them while the commit waits. What was called done must be there.
+type canceller struct {
+	dsn       string
+	rng       *rand.Rand
+	acked     []int
+	cancelled int
+}
+
+func newCanceller(t *testing.T, dsn string, seed uint64) *canceller {
+	t.Helper()
+	sql(t, dsn, "drop table if exists cancelled")
+	sql(t, dsn, "create table cancelled (id int primary key)")
+	return &canceller{dsn: dsn, rng: rand.New(rand.NewPCG(seed, 1))}
+}
+
+func (c *canceller) run(ctx context.Context) {
+	var conn *pgx.Conn
+	drop := func() {
+		if conn != nil {
+			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			_ = conn.Close(end)
+			cancel()
+			conn = nil
+		}
+	}
+	defer drop()
+	for id := 0; ctx.Err() == nil; id++ {
+		time.Sleep(5 * time.Millisecond)
+		each, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
+		err := error(nil)
+		if conn == nil {
+			conn, err = pgx.Connect(each, c.dsn)
+		}
+		if err == nil {
+			if err = c.insert(each, conn, id); err == nil {
+				c.acked = append(c.acked, id)
+			} else if conn.IsClosed() || each.Err() != nil {
+				drop()
+			}
+		}
+		cancel()
+	}
+}
+
+func (c *canceller) insert(ctx context.Context, conn *pgx.Conn, id int) error {
+	sent := make(chan struct{})
+	if c.rng.IntN(2) == 0 {
+		c.cancelled++
+		after := time.Duration(c.rng.IntN(5000)) * time.Microsecond
+		go func() {
+			defer close(sent)
+			time.Sleep(after)
+			ask, cancel := context.WithTimeout(ctx, 3*time.Second)
+			defer cancel()
+			_ = conn.PgConn().CancelRequest(ask)
+		}()
+	} else {
+		close(sent)
+	}
+	_, err := conn.Exec(ctx, "insert into cancelled values ("+strconv.Itoa(id)+")", pgx.QueryExecModeSimpleProtocol)
+	<-sent
+	return err
+}
+
+func (c *canceller) verify(t *testing.T, dsn string) {
+	t.Helper()
+	have := map[string]bool{}
+	for _, id := range strings.Fields(sql(t, dsn, "select id::text from cancelled")) {
+		have[id] = true
+	}
+	for _, id := range c.acked {
+		if !have[strconv.Itoa(id)] {
+			t.Errorf("row %d was acknowledged to a client that cancels, and is lost", id)
+		}
+	}
+}

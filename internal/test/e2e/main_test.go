@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Where this run keeps everything, and the program it tests.
+var (
+	root string
+	exe  string
+)
+
+// undertaker is the environment variable that makes this program the one that buries what the tests left: see bury.
+const undertaker = "COTERIE_E2E_UNDERTAKER"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(undertaker); dir != "" {
+		_, _ = io.Copy(io.Discard, os.Stdin) // ends when the tests do, however they end
+		bury(dir)
+		return
+	}
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	// Not the test's own directory for temporary files: another user's servers must be able to enter it, and its name be short.
+	if root, err = os.MkdirTemp("/tmp", "cote2e"); err != nil {
+		return 1, err
+	}
+	if err := os.Chmod(root, 0o755); err != nil {
+		return 1, err
+	}
+	end, err := hireUndertaker(root)
+	if err != nil {
+		return 1, err
+	}
+	defer end()
+	exe = os.Getenv("COTERIE_TEST_EXE")
+	if exe == "" {
+		exe = filepath.Join(root, "coterie")
+		if out, err := exec.Command("go", "build", "-o", exe, "../../../cmd/coterie").CombinedOutput(); err != nil {
+			return 1, fmt.Errorf("build: %w\n%s", err, out)
+		}
+	}
+	return m.Run(), nil
+}
+
+// hireUndertaker starts a process that outlives this one by a moment: a test run that panics or is killed ends no lab itself.
+func hireUndertaker(dir string) (end func(), err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), undertaker+"="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	}, nil
+}
+
+// bury kills whatever works in dir or was started with it, and removes dir.
+func bury(dir string) {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		left := processesOf(dir)
+		if len(left) == 0 {
+			break
+		}
+		for pid, line := range left {
+			if machine := firstChild(pid); machine != 0 && strings.HasPrefix(line, "systemd-nspawn ") {
+				pid = machine // ends with all of its processes; systemd-nspawn then takes its network away and ends
+			}
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			if _, run, ok := strings.Cut(line, " --run "); ok { // a keeper's; the agent's sockets are there, too
+				run, _, _ = strings.Cut(run, " ")
+				defer func() { _ = os.RemoveAll(run) }()
+			}
+		}
+	}
+	for _, line := range strings.Split(read("/proc/self/mounts"), "\n") {
+		if f := strings.Fields(line); len(f) > 1 && within(f[1], dir) {
+			_ = syscall.Unmount(f[1], syscall.MNT_DETACH)
+		}
+	}
+	_ = os.RemoveAll(dir)
+}
+
+// firstChild returns a process that pid has started, or 0.
+func firstChild(pid int) int {
+	child, _, _ := strings.Cut(read(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid)), " ")
+	n, _ := strconv.Atoi(child)
+	return n
+}
+
+// read returns a file's content, or nothing.
+func read(name string) string {
+	b, _ := os.ReadFile(name)
+	return string(b)
+}
+
+// processesOf finds the processes that name dir in what they were started with, or work in it.
+func processesOf(dir string) map[int]string {
+	out := map[int]string{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")) // of a zombie: empty
+		cwd, _ := os.Readlink(filepath.Join("/proc", e.Name(), "cwd"))
+		if within(cwd, dir) || strings.Contains(string(line), dir+"/") {
+			out[pid] = strings.ReplaceAll(string(line), "\x00", " ")
+		}
+	}
+	return out
+}
+
+func within(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }

@@ -1,0 +1,145 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/lab/faultfs"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
+)
+
+// stormMinutes is how long the storm of the long proof lasts.
+const stormMinutes = 1
+
+// TestEndToEndStorm lets several faults overlap, on any nodes, the majority among them: kills, pauses, cuts, slow links, full, slow and
+// stalled disks, wrong clocks. After each squall everything is mended, the group must become whole without a person, and the judges of
+// chaos, which that shows to see a loss, compare what clients were told with what is there.
+func TestEndToEndStorm(t *testing.T) {
+	long(t)
+	if os.Getuid() != 0 {
+		t.Skip("NOT RUN: networks of their own need root")
+	}
+	if err := faultfs.Possible(); err != nil {
+		t.Skip("NOT RUN:", err)
+	}
+	seed := uint64(setting(t, "COTERIE_STORM_SEED", 1))
+	s := &storm{chaos{group: newGroup(t, lab.Options{Net: lab.NetNamespaces, Disks: true, Witness: true}), rng: rand.New(rand.NewPCG(seed, 1))}}
+	s.begin(t, seed)
+	squalls := 0
+	for ends := time.Now().Add(time.Duration(setting(t, "COTERIE_STORM_MINUTES", stormMinutes)) * time.Minute); time.Now().Before(ends); {
+		squalls++
+		s.squall(t, squalls)
+	}
+	s.stop(t)
+	s.judgeAll(t, squalls)
+	s.down(t)
+	record(t, "make storm SEED="+strconv.FormatUint(seed, 10), "COTERIE_STORM_RECORD", s.told.String())
+}
+
+type storm struct{ chaos }
+
+// squall does some faults, each while the last are in force, mends them all, and waits until the group is whole and serves.
+func (s *storm) squall(t *testing.T, n int) {
+	t.Helper()
+	was := s.whole(t)
+	var names []string
+	for range 2 + s.rng.IntN(4) {
+		name, do := s.fault(t)
+		if err := do(); err != nil {
+			name += " (" + err.Error() + ")" // what it was to hit is gone, or hangs
+		}
+		names = append(names, name)
+		time.Sleep([]time.Duration{0, 300 * time.Millisecond, time.Second, 3 * time.Second, 8 * time.Second}[s.rng.IntN(5)])
+	}
+	s.calm(t)
+	began := time.Now()
+	now := s.whole(t)
+	s.progress(t, 20)
+	s.say(t, "%3d. %s: whole after %v, epoch %d to %d", n, strings.Join(names, "; "), time.Since(began).Round(100*time.Millisecond), was.Epoch, now.Epoch)
+}
+
+// fault draws one. A process may be gone already: then it says so.
+func (s *storm) fault(t *testing.T) (name string, do func() error) {
+	node := s.any("n1", "n2", "n3")
+	what := s.any(lab.WhatAgent, lab.WhatKeeper, lab.WhatPostgres)
+	cut := func(to string, reject, oneWay bool) func() error {
+		return func() error {
+			_, err := s.Cut(t.Context(), node, to, reject, oneWay)
+			return err
+		}
+	}
+	disk := func(f faultfs.Fault) func() error {
+		return func() error {
+			_, err := s.Disk(t.Context(), node, f)
+			return err
+		}
+	}
+	switch s.rng.IntN(13) {
+	case 0:
+		return "kill " + node, func() error { return s.Kill(node, lab.WhatNode) }
+	case 1:
+		return "kill " + what + " of " + node, func() error { return s.Kill(node, what) }
+	case 2:
+		return "kill w", func() error { return s.Kill("w", lab.WhatNode) }
+	case 3:
+		return "pause " + node, func() error { return s.Pause(node, lab.WhatNode) }
+	case 4:
+		return "pause " + what + " of " + node, func() error { return s.Pause(node, what) }
+	case 5:
+		return "cut " + node, cut(lab.AllNodes, false, false)
+	case 6:
+		return "reject " + node, cut(lab.AllNodes, true, false)
+	case 7:
+		return "cut what " + node + " sends", cut(lab.AllNodes, false, true)
+	case 8:
+		return "fill " + node, disk(faultfs.Fault{Kind: faultfs.Full})
+	case 9:
+		return "stall " + node, disk(faultfs.Fault{Kind: faultfs.Stalled})
+	case 10:
+		return "slow " + node, disk(faultfs.Fault{Kind: faultfs.Slow, Delay: 50 * time.Millisecond})
+	case 11:
+		by := time.Duration(s.rng.IntN(7)-3) * time.Hour
+		return fmt.Sprintf("clock of %s by %v", node, by), func() error {
+			_, err := s.Clock(node, by)
+			return err
+		}
+	default:
+		p := s.any("wan-bad", "satellite")
+		return p + " to " + node, func() error {
+			_, err := s.Link(t.Context(), node, lab.AllNodes, linkem.Profiles[p], false)
+			return err
+		}
+	}
+}
+
+func (s *storm) any(of ...string) string { return of[s.rng.IntN(len(of))] }
+
+// calm mends everything that a fault may have done.
+func (s *storm) calm(t *testing.T) {
+	t.Helper()
+	if _, err := s.Heal(t.Context(), lab.AllEnds, lab.AllEnds, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []string{"n1", "n2", "n3"} {
+		if _, err := s.Disk(t.Context(), n, faultfs.Fault{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range []string{"n1", "n2", "n3", "w"} {
+		if err := s.Resume(n); err != nil {
+			t.Logf("resume %s: %v", n, err)
+		}
+		if _, err := s.Clock(n, 0); err != nil {
+			t.Logf("clock of %s: %v", n, err)
+		}
+		if err := s.Start(n); err != nil {
+			t.Logf("start %s: %v", n, err)
+		}
+	}
+}

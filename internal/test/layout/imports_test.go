@@ -1,0 +1,141 @@
+package layout
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rule says what the packages below a folder may import of this module, with the reason.
+type rule struct {
+	folder string   // the longest folder that contains a package decides
+	may    []string // folders whose packages it may import; "x/" is everything below x, "x" is x alone
+	why    string
+}
+
+// leaves are what any package may import: the vocabulary, the configuration of a node, and small libraries.
+var leaves = []string{"ag", "config", "lib/"}
+
+// rules are the import rules of the tree. Test files are free, except where TestCoreIsPure says otherwise.
+var rules = []rule{
+	{"ag", nil, "the decision is pure: it can be replayed and explored"},
+	{"ag/agsim", []string{"ag"}, "the explorer runs the decision and nothing else"},
+	{"lib", []string{"lib/"}, "a library that knows the product is not a library"},
+	{"config", []string{"lib/"}, "the layout of a node directory depends on nobody"},
+
+	{"agent", []string{"ag", "lib/"}, "the loop sees everything else through ports.go"},
+	{"agent/agenttest", []string{"ag", "agent", "lib/"}, "fakes of the agent's ports"},
+	{"etcd", leaves, "adapters do not know each other: the consumer declares the interface it needs"},
+	{"etcd/etcdtest", []string{"ag", "etcd", "lib/"}, "a store for tests of the store's users"},
+	{"etcd/standalone", []string{"lib/"}, "an etcd as an administrator runs one"},
+	{"postgres", leaves, "adapters do not know each other: the consumer declares the interface it needs"},
+	{"endpoint", leaves, "adapters do not know each other: the consumer declares the interface it needs"},
+	{"endpoint/link/linktest", []string{"endpoint/link", "lib/"}, "a link between two ends of one process"},
+	{"listener", []string{"ag", "config", "lib/", "listener/hba", "listener/scram", "listener/stmt", "listener/offload", "listener/uring"},
+		"adapters do not know each other: the consumer declares the interface it needs"},
+	{"listener/hba", leaves, "satellites have a reason of their own to change"},
+	{"listener/scram", leaves, "satellites have a reason of their own to change"},
+	{"listener/stmt", leaves, "satellites have a reason of their own to change"},
+	{"listener/offload", leaves, "satellites have a reason of their own to change"},
+	{"listener/uring", leaves, "satellites have a reason of their own to change"},
+	{"listener/vip", leaves, "satellites have a reason of their own to change"},
+	{"admin", leaves, "adapters do not know each other: the consumer declares the interface it needs"},
+	{"admin/ddl", []string{"ag"}, "statements are pure: text in, a changed configuration out"},
+	{"admin/catalog", append([]string{"admin/ddl"}, leaves...), "views name the options of the statements"},
+	{"admin/console", append([]string{"admin/ddl"}, leaves...), "the console parses the statements"},
+	{"check", []string{"lib/"}, "a registry of findings"},
+
+	{"lab", []string{"lab/", "admin/api", "ag", "config", "lib/"}, "the lab runs the product through its commands"},
+	{"lab/linkem", []string{"lib/"}, "a network knows no product"},
+	{"lab/linkem/probe", []string{"lab/linkem", "lib/"}, "measures a link"},
+	{"lab/faultfs", []string{"lib/"}, "a disk knows no product"},
+	{"lab/faketime", []string{"lib/"}, "a clock knows no product"},
+	{"lab/cgroup", []string{"lib/"}, "a share of a machine knows no product"},
+	{"lab/pgtest", []string{"lib/"}, "a throw-away server"},
+	{"measure", []string{"measure/", "lib/boottime"}, "a mistake of the product must not hide in its own yardstick"},
+	{"bench", []string{"bench/", "measure/", "lab/", "lab", "demo", "admin/", "ag", "config", "lib/"}, "instruments pointed at something"},
+	{"demo", []string{"bench/", "bench", "measure/", "lab/", "lab", "admin/api", "ag", "lib/"}, "a lab under load and its verdict"},
+	{"test", nil, "tests have no production code, or none that knows the product"},
+}
+
+// proving are the folders that the product never imports.
+var proving = []string{"lab", "bench", "demo", "measure", "test"}
+
+// product are the folders that run on a node.
+var product = []string{"ag", "agent", "node", "etcd", "postgres", "endpoint", "listener", "admin", "config", "provision", "check", "daemon", "lib"}
+
+func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
+
+func ruleOf(pkg string) (rule, bool) {
+	var best rule
+	found := false
+	for _, r := range rules {
+		if within(pkg, r.folder) && (!found || len(r.folder) > len(best.folder)) {
+			best, found = r, true
+		}
+	}
+	return best, found
+}
+
+func allowed(r rule, pkg, imported string) bool {
+	// Packages of one wing that have no rule of their own do not import each other.
+	return imported == pkg || slices.ContainsFunc(r.may, func(m string) bool {
+		if below, ok := strings.CutSuffix(m, "/"); ok {
+			return strings.HasPrefix(imported, below+"/")
+		}
+		return imported == m
+	})
+}
+
+func TestImports(t *testing.T) {
+	for _, p := range packages(t) {
+		pkg, ok := strings.CutPrefix(p.dir, "internal/")
+		if !ok {
+			continue
+		}
+		r, ruled := ruleOf(pkg)
+		if !ruled {
+			t.Errorf("%s has no import rule: add its folder to rules in %s, with the reason", p.dir, "internal/test/layout/imports_test.go")
+			continue
+		}
+		for _, imported := range p.imports {
+			if !allowed(r, pkg, imported) && !excepted(t, "import", pkg+" -> "+imported, 1) {
+				t.Errorf("internal/%s imports internal/%s; below internal/%s that is not allowed: %s", pkg, imported, r.folder, r.why)
+			}
+		}
+	}
+}
+
+func TestProductDoesNotKnowItsProvingGround(t *testing.T) {
+	for _, p := range packages(t) {
+		pkg, _ := strings.CutPrefix(p.dir, "internal/")
+		if !slices.ContainsFunc(product, func(f string) bool { return within(pkg, f) }) || within(pkg, "agent/agenttest") {
+			continue
+		}
+		for _, imported := range p.imports {
+			if slices.ContainsFunc(proving, func(f string) bool { return within(imported, f) }) {
+				t.Errorf("internal/%s imports internal/%s: instruments look at the product, it does not know them", pkg, imported)
+			}
+		}
+	}
+}
+
+// TestNoCommandIsImported holds that a command is a leaf: only main, and commands of the same kit, may know it.
+func TestNoCommandIsImported(t *testing.T) {
+	for _, p := range packages(t) {
+		pkg, ok := strings.CutPrefix(p.dir, "internal/")
+		for _, imported := range p.imports {
+			if within(imported, "cli") && !within(pkg, "cli") && p.dir != "cmd/coterie" && ok {
+				t.Errorf("%s imports internal/%s: nothing but cmd/coterie imports a command", p.dir, imported)
+			}
+		}
+	}
+}
+
+func TestEveryPackageSaysWhatItIs(t *testing.T) {
+	for _, p := range packages(t) {
+		if strings.HasPrefix(p.dir, "internal/") && !p.documented {
+			t.Errorf("%s has no package comment: what it owns, what it must not know, where to start reading", p.dir)
+		}
+	}
+}
