@@ -1,0 +1,160 @@
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ruled are the pages of which every numbered rule names its place in the code and the tests that hold it.
+var ruled = []string{"docs/internals/safety.md", "docs/internals/postgresql.md", "docs/internals/protocol.md"}
+
+var (
+	ruleStart = regexp.MustCompile(`^\d+\. \*\*`)
+	heading   = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	cited     = regexp.MustCompile(`docs/internals/([a-z]+\.md), "([^"]+)"`)
+	wrapped   = regexp.MustCompile(`\n\s*//\s*`)
+)
+
+// rules returns the numbered rules of a page, each on one line, by the section they are in.
+func rules(text string) map[string][]string {
+	found := map[string][]string{}
+	section := ""
+	open := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "#"):
+			section, open = strings.TrimLeft(line, "# "), false
+		case ruleStart.MatchString(line):
+			found[section] = append(found[section], line)
+			open = true
+		case open && strings.HasPrefix(line, "   "):
+			list := found[section]
+			list[len(list)-1] += " " + strings.TrimSpace(line)
+		case strings.TrimSpace(line) != "":
+			open = false
+		}
+	}
+	return found
+}
+
+// TestNamesInInternalsExist checks that every rule of the pages about the program's inside names code and tests that exist.
+func TestNamesInInternalsExist(t *testing.T) {
+	all, there := pages(t), tests(t)
+	known := map[string]map[string]bool{}
+	count := 0
+	for _, page := range ruled {
+		for section, list := range rules(all[page]) {
+			for _, rule := range list {
+				count++
+				where := page + ", \"" + section + "\": " + rule[:min(60, len(rule))]
+				code := named.FindAllStringSubmatch(rule, -1)
+				if len(code) == 0 {
+					t.Errorf("%s: names no place in the code", where)
+				}
+				for _, m := range code {
+					if known[m[2]] == nil {
+						known[m[2]] = declared(t, m[2])
+					}
+					if !known[m[2]][m[1]] {
+						t.Errorf("%s: package %s has no %s", where, m[2], m[1])
+					}
+				}
+				held := testName.FindAllStringSubmatch(rule, -1)
+				if len(held) == 0 {
+					t.Errorf("%s: names no test", where)
+				}
+				for _, m := range held {
+					if !there[m[1]] {
+						t.Errorf("%s: there is no %s", where, m[1])
+					}
+				}
+			}
+		}
+	}
+	if count < 100 {
+		t.Errorf("only %d rules found: the pattern that finds them is wrong", count)
+	}
+}
+
+// sources returns the Go files of the program by their path from the root.
+func sources(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, dir := range []string{"cmd", "internal"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			name, err := filepath.Rel(root, path)
+			found[name] = string(text)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found
+}
+
+// TestNamesOfSectionsInComments checks that a comment which cites a section of a page about the program's inside cites one that exists.
+func TestNamesOfSectionsInComments(t *testing.T) {
+	all := pages(t)
+	for file, text := range sources(t) {
+		for _, m := range cited.FindAllStringSubmatch(wrapped.ReplaceAllString(text, " "), -1) {
+			page := all["docs/internals/"+m[1]]
+			titles := heading.FindAllStringSubmatch(page, -1)
+			if !slices.ContainsFunc(titles, func(h []string) bool { return h[1] == m[2] }) {
+				t.Errorf("%s cites %q of docs/internals/%s, which has no such section", file, m[2], m[1])
+			}
+		}
+	}
+}
+
+var (
+	methodRow  = regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\|")
+	registered = []*regexp.Regexp{
+		regexp.MustCompile(`[hH]andle\w*(?:\[[^\]]*\])?\((?:[a-z.]+, )?"([a-z]+(?:-[a-z]+)*)", ?(?:func|[a-z.]+)`),
+		regexp.MustCompile(`\b[mM]ethod[A-Z]\w*\s*=\s*"([a-z]+(?:-[a-z]+)*)"`),
+	}
+)
+
+// TestInternalsListEveryMethod checks that the page about the protocol lists the remote calls that the program answers, and no others.
+func TestInternalsListEveryMethod(t *testing.T) {
+	_, text, _ := strings.Cut(pages(t)["docs/internals/protocol.md"], "\n## Methods\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	listed := map[string]bool{}
+	for _, m := range methodRow.FindAllStringSubmatch(text, -1) {
+		listed[m[1]] = true
+	}
+	inCode := map[string]bool{}
+	for file, text := range sources(t) {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		for _, pattern := range registered {
+			for _, m := range pattern.FindAllStringSubmatch(text, -1) {
+				inCode[m[1]] = true
+			}
+		}
+	}
+	for m := range inCode {
+		if !listed[m] {
+			t.Errorf("docs/internals/protocol.md does not list the method %q", m)
+		}
+	}
+	for m := range listed {
+		if !inCode[m] {
+			t.Errorf("docs/internals/protocol.md lists the method %q, which is registered nowhere", m)
+		}
+	}
+}
