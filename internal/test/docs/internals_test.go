@@ -158,3 +158,31 @@ func TestInternalsListEveryMethod(t *testing.T) {
 		}
 	}
 }
+
+var decision = regexp.MustCompile(`\b(?:ADR|decision) ([1-9]\d*)\b`)
+
+// TestDecisionsAreIndexed checks that each decision and each note is in its index, and that a decision which is cited by its number can be
+// found there.
+func TestDecisionsAreIndexed(t *testing.T) {
+	all := pages(t)
+	for _, dir := range []string{"docs/adr", "docs/internals/notes"} {
+		index := all[dir+"/README.md"]
+		for page := range all {
+			if filepath.Dir(page) == dir && !strings.HasSuffix(page, "README.md") && !strings.Contains(index, "("+filepath.Base(page)+")") {
+				t.Errorf("%s/README.md does not list %s", dir, page)
+			}
+		}
+	}
+	texts := sources(t)
+	for page, text := range all {
+		texts[page] = text
+	}
+	index := all["docs/adr/README.md"]
+	for name, text := range texts {
+		for _, m := range decision.FindAllStringSubmatch(text, -1) {
+			if !regexp.MustCompile(`(?m)^- ` + m[1] + `(?:\.| →) `).MatchString(index) {
+				t.Errorf("%s cites decision %s, which docs/adr/README.md does not list", name, m[1])
+			}
+		}
+	}
+}
