@@ -13,6 +13,9 @@ import (
 // ruled are the pages of which every numbered rule names its place in the code and the tests that hold it.
 var ruled = []string{"docs/internals/safety.md", "docs/internals/postgresql.md", "docs/internals/protocol.md"}
 
+// mostUntested is how many rules say themselves that no test holds them. It may only be lowered.
+const mostUntested = 4
+
 var (
 	ruleStart = regexp.MustCompile(`^\d+\. \*\*`)
 	heading   = regexp.MustCompile(`(?m)^#+ (.+)$`)
@@ -43,11 +46,12 @@ func rules(text string) map[string][]string {
 	return found
 }
 
-// TestNamesInInternalsExist checks that every rule of the pages about the program's inside names code and tests that exist.
+// TestNamesInInternalsExist checks that every rule of the pages about the program's inside names code and tests that exist, or says that
+// there is no test yet.
 func TestNamesInInternalsExist(t *testing.T) {
 	all, there := pages(t), tests(t)
 	known := map[string]map[string]bool{}
-	count := 0
+	count, untested := 0, 0
 	for _, page := range ruled {
 		for section, list := range rules(all[page]) {
 			for _, rule := range list {
@@ -66,7 +70,9 @@ func TestNamesInInternalsExist(t *testing.T) {
 					}
 				}
 				held := testName.FindAllStringSubmatch(rule, -1)
-				if len(held) == 0 {
+				if strings.Contains(rule, "Test: none yet.") {
+					untested++
+				} else if len(held) == 0 {
 					t.Errorf("%s: names no test", where)
 				}
 				for _, m := range held {
@@ -76,6 +82,9 @@ func TestNamesInInternalsExist(t *testing.T) {
 				}
 			}
 		}
+	}
+	if untested > mostUntested {
+		t.Errorf("%d rules have no test yet, at most %d may have none", untested, mostUntested)
 	}
 	if count < 100 {
 		t.Errorf("only %d rules found: the pattern that finds them is wrong", count)
