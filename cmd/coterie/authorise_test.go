@@ -129,12 +129,12 @@ func TestMethodsWaitForTheNode(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var seen agent.SeenMark
-	if err := c.Call(ctx, addr, "n1", "ping", nil, &seen); err != nil || seen != (agent.SeenMark{}) {
+	if err := c.Call(ctx, ag.Replica{ID: "n1", Endpoint: addr}, "ping", nil, &seen); err != nil || seen != (agent.SeenMark{}) {
 		t.Errorf("a ping: %+v, %v", seen, err)
 	}
 	for _, method := range []string{"position", "report", "journal", "seedings"} {
 		brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-		err := c.Call(brief, addr, "n1", method, nil, nil)
+		err := c.Call(brief, ag.Replica{ID: "n1", Endpoint: addr}, method, nil, nil)
 		cancel()
 		if err == nil || strings.Contains(err.Error(), "by a bug") || strings.Contains(err.Error(), endpoint.CodeUnknownMethod) {
 			t.Errorf("%s: %v", method, err)

@@ -114,7 +114,7 @@ func (n *node) fetchAuthorityKey(ctx context.Context, pin string) error {
 		}
 		var key []byte
 		c, cancel := context.WithTimeout(ctx, certificateTry)
-		err := n.control.Call(c, r.Endpoint, r.ID, methodAuthorityKey, pin, &key)
+		err := n.control.Call(c, r, methodAuthorityKey, pin, &key)
 		cancel()
 		if err == nil {
 			return n.changeAuthorities(func(pki string) error { return endpoint.SaveAuthorityKey(pki, key) })

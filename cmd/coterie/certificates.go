@@ -50,7 +50,7 @@ func (n *node) askForCertificate(ctx context.Context, csr []byte) ([]byte, error
 		}
 		var chain []byte
 		c, cancel := context.WithTimeout(ctx, certificateTry)
-		err := n.control.Call(c, r.Endpoint, r.ID, methodRenew, csr, &chain)
+		err := n.control.Call(c, r, methodRenew, csr, &chain)
 		cancel()
 		if err == nil {
 			return chain, nil

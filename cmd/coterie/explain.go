@@ -98,7 +98,7 @@ func (m *admin) Explain() any {
 			}
 			wg.Go(func() {
 				var t testimony
-				err := n.control.Call(ctx, r.Endpoint, r.ID, "decisions", nil, &t)
+				err := n.control.Call(ctx, r, "decisions", nil, &t)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {

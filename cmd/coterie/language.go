@@ -183,7 +183,7 @@ func (l *language) createDatabases(ctx context.Context, x etcd.Snapshot, next ag
 		if leader.ID == l.n.self {
 			created, err = l.createHere(ctx, name)
 		} else {
-			err = l.n.control.Call(ctx, leader.Endpoint, leader.ID, "database", name, &created)
+			err = l.n.control.Call(ctx, leader, "database", name, &created)
 		}
 		if err != nil {
 			return made, fmt.Errorf("on the primary %s: %w", leader.ID, err)

@@ -223,7 +223,7 @@ func (l *language) facts(ctx context.Context) catalog.Facts {
 			ctx, cancel := context.WithTimeout(ctx, reportLimit)
 			defer cancel()
 			var node catalog.Node
-			if err := n.control.Call(ctx, r.Endpoint, r.ID, "report", nil, &node); err != nil {
+			if err := n.control.Call(ctx, r, "report", nil, &node); err != nil {
 				node = n.published(r.ID, snap.Statuses[r.ID])
 			} else {
 				node.Connected = true

@@ -118,7 +118,7 @@ func ofNodes[T any](ctx context.Context, l *language, g ag.Group, reach []ag.Rep
 			if r.ID == l.n.self {
 				answer, err = here(ctx)
 			} else {
-				err = l.n.control.Call(ctx, r.Endpoint, r.ID, call, nil, &answer)
+				err = l.n.control.Call(ctx, r, call, nil, &answer)
 			}
 			if err != nil {
 				return

@@ -122,7 +122,7 @@ func (l *language) restartListeners(ctx context.Context, s ddl.Statement, a ddl.
 			err = l.n.restartListener()
 		} else {
 			c, cancel := context.WithTimeout(ctx, 5*time.Second)
-			err = l.n.control.Call(c, m.Endpoint, m.ID, "restart-listener", nil, nil)
+			err = l.n.control.Call(c, m, "restart-listener", nil, nil)
 			cancel()
 		}
 		if err != nil {

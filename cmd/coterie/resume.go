@@ -85,7 +85,7 @@ func (m *admin) Trust(ctx context.Context, id ag.ReplicaID) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var was string
-	if err := m.n.control.Call(ctx, r.Endpoint, id, "trust", nil, &was); err != nil {
+	if err := m.n.control.Call(ctx, r, "trust", nil, &was); err != nil {
 		return "", fmt.Errorf("tell %s that its copy is trusted: %w", id, err)
 	}
 	return was, nil

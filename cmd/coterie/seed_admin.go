@@ -128,7 +128,7 @@ const errorCode = "API_"
 func (m *admin) askDesk(ctx context.Context, r ag.Replica, method string, body, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, seedCall)
 	defer cancel()
-	err := m.n.control.Call(ctx, r.Endpoint, r.ID, method, body, out)
+	err := m.n.control.Call(ctx, r, method, body, out)
 	var remote *endpoint.RemoteError
 	if errors.As(err, &remote) && strings.HasPrefix(remote.Code, errorCode) {
 		return &api.Error{Kind: strings.ToLower(strings.TrimPrefix(remote.Code, errorCode)), Message: remote.Message}

@@ -189,7 +189,7 @@ func (n *node) standingOf(ctx context.Context, id ag.ReplicaID) (listener.Standi
 		return listener.Standing{}, fmt.Errorf("the group has no replica %s", id)
 	}
 	var x listener.Standing
-	err := n.control.Call(ctx, r.Endpoint, id, "standing", nil, &x)
+	err := n.control.Call(ctx, r, "standing", nil, &x)
 	return x, err
 }
 
@@ -248,7 +248,7 @@ func (n *node) askDurable(ctx context.Context, lsn ag.LSN) (bool, error) {
 		return false, ag.ErrNotLeading
 	}
 	var durable bool
-	err := n.control.Call(ctx, primary.Endpoint, primary.ID, "durable", askedDurable{up.Epoch, lsn}, &durable)
+	err := n.control.Call(ctx, primary, "durable", askedDurable{up.Epoch, lsn}, &durable)
 	return durable, err
 }
 
@@ -395,7 +395,7 @@ func (n *node) verifier(ctx context.Context, id ag.ReplicaID, user string) (list
 		if !ok {
 			return listener.Role{}, fmt.Errorf("the group has no replica %s", id)
 		}
-		err = n.control.Call(ctx, r.Endpoint, id, "role", user, &role)
+		err = n.control.Call(ctx, r, "role", user, &role)
 	}
 	if isNoRole(err) {
 		return listener.Role{}, nil
@@ -449,7 +449,7 @@ func (n *node) forwardCancel(ctx context.Context, _ uint8, key listener.CancelKe
 			continue
 		}
 		asked.Go(func() {
-			if n.control.Call(ctx, r.Endpoint, r.ID, "cancel", key, nil) == nil {
+			if n.control.Call(ctx, r, "cancel", key, nil) == nil {
 				known.Store(true)
 				found()
 			}

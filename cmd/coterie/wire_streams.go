@@ -138,7 +138,7 @@ type peers struct {
 }
 
 func (p *peers) Ping(ctx context.Context, r ag.Replica) (seen agent.SeenMark, err error) {
-	if err = p.control.Call(ctx, r.Endpoint, r.ID, "ping", nil, &seen); errors.Is(err, syscall.ECONNREFUSED) {
+	if err = p.control.Call(ctx, r, "ping", nil, &seen); errors.Is(err, syscall.ECONNREFUSED) {
 		err = errors.Join(agent.ErrRefused, err)
 	}
 	return seen, err
@@ -146,16 +146,16 @@ func (p *peers) Ping(ctx context.Context, r ag.Replica) (seen agent.SeenMark, er
 
 func (p *peers) Seal(ctx context.Context, r ag.Replica, req agent.SealRequest) (ag.SealReport, error) {
 	var out ag.SealReport
-	return out, p.control.Call(ctx, r.Endpoint, r.ID, "seal", req, &out)
+	return out, p.control.Call(ctx, r, "seal", req, &out)
 }
 
 func (p *peers) Position(ctx context.Context, r ag.Replica) (agent.Positions, error) {
 	var out agent.Positions
-	return out, p.control.Call(ctx, r.Endpoint, r.ID, "position", nil, &out)
+	return out, p.control.Call(ctx, r, "position", nil, &out)
 }
 
 func (p *peers) StandReady(ctx context.Context, r ag.Replica, req agent.ReadyRequest) error {
-	return p.control.Call(ctx, r.Endpoint, r.ID, "stand-ready", req, nil)
+	return p.control.Call(ctx, r, "stand-ready", req, nil)
 }
 
 // handle offers a method that waits until every part of the node is there: the endpoint answers before that.

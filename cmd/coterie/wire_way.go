@@ -39,7 +39,7 @@ func (m *admin) Link(ctx context.Context, req api.LinkRequest) (a api.Link, err 
 	ctx, cancel := context.WithTimeout(ctx, linkCall)
 	defer cancel()
 	from, _ := m.n.replica(req.From)
-	return a, m.n.control.Call(ctx, from.Endpoint, from.ID, methodLink, req.To, &a)
+	return a, m.n.control.Call(ctx, from, methodLink, req.To, &a)
 }
 
 // linkFor answers another member.
@@ -66,7 +66,7 @@ func (n *node) linkTo(ctx context.Context, id ag.ReplicaID) (a api.Link, err err
 	ctx, cancel := context.WithTimeout(ctx, linkCall-time.Second)
 	defer cancel()
 	for range linkPings {
-		if err := n.control.Call(ctx, to.Endpoint, to.ID, "ping", nil, nil); err != nil {
+		if err := n.control.Call(ctx, to, "ping", nil, nil); err != nil {
 			return a, fmt.Errorf("%s does not reach %s: %w", n.self, id, err)
 		}
 	}

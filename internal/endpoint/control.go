@@ -100,17 +100,17 @@ func (c *Control) Handle(method string, f func(ctx context.Context, peer Identit
 // Close closes the connections that calls left open for the next ones.
 func (c *Control) Close() { c.client.CloseIdleConnections() }
 
-// Call runs a method at the node want, whose endpoint is at addr, and decodes its result into out. in and out may be nil.
-// ctx must have a deadline, which the other node keeps as well. What the other node answered instead of a result is a
-// *RemoteError; errors of Dial mean that nothing was sent; after any other error it is unknown whether the method ran.
-func (c *Control) Call(ctx context.Context, addr string, want ag.ReplicaID, method string, in, out any) error {
-	if err := c.call(ctx, addr, want, method, in, out); err != nil {
-		return fmt.Errorf("call %s on %s: %w", method, want, err)
+// Call runs a method at another node, of which it uses ID and Endpoint, and decodes the result into out. in and out may be
+// nil. ctx must have a deadline, which the other node keeps as well. If the other node answers with an error, that is a
+// *RemoteError. After an error of Dial nothing was sent; after any other error it is unknown whether the method ran.
+func (c *Control) Call(ctx context.Context, to ag.Replica, method string, in, out any) error {
+	if err := c.call(ctx, to, method, in, out); err != nil {
+		return fmt.Errorf("call %s on %s: %w", method, to.ID, err)
 	}
 	return nil
 }
 
-func (c *Control) call(ctx context.Context, addr string, want ag.ReplicaID, method string, in, out any) error {
+func (c *Control) call(ctx context.Context, to ag.Replica, method string, in, out any) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		return errors.New("a remote call needs a deadline")
@@ -122,7 +122,7 @@ func (c *Control) call(ctx context.Context, addr string, want ag.ReplicaID, meth
 	if len(body) > maxBody {
 		return fmt.Errorf("the request has %d bytes, at most %d are sent", len(body), maxBody)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolKey(addr, want)+"/"+method, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+poolKey(to.Endpoint, to.ID)+"/"+method, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (c *Control) call(ctx context.Context, addr string, want ag.ReplicaID, meth
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Header.Get(wantedHeader) != "" {
-		c.e.park(want, addr)
+		c.e.park(to.ID, to.Endpoint)
 	}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err != nil {

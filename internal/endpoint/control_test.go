@@ -18,8 +18,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// controlPair serves a with some methods, and returns the Control of b with a's address.
-func controlPair(t *testing.T, rules *allow) (b *Control, addr string, a *Endpoint) {
+// controlPair serves a with some methods, and returns the Control of b and a as a replica.
+func controlPair(t *testing.T, rules *allow) (b *Control, to ag.Replica, a *Endpoint) {
 	t.Helper()
 	ca := newTestCA(t, groupA)
 	a = start(t, Config{Node: newTestNode(t, ca, "a"), Authorize: rules.authorize}, func(e *Endpoint) {
@@ -47,21 +47,21 @@ func controlPair(t *testing.T, rules *allow) (b *Control, addr string, a *Endpoi
 	})
 	b = NewControl(client(newTestNode(t, ca, "b")))
 	t.Cleanup(b.Close)
-	return b, a.Addr().String(), a
+	return b, ag.Replica{ID: "a", Endpoint: a.Addr().String()}, a
 }
 
 func TestCall(t *testing.T) {
-	b, addr, a := controlPair(t, new(allow))
+	b, to, a := controlPair(t, new(allow))
 	var got string
 	for range 20 {
-		if err := b.Call(within(t), addr, "a", "greet", "Ada <&>", &got); err != nil || got != "hello Ada <&> at b" {
+		if err := b.Call(within(t), to, "greet", "Ada <&>", &got); err != nil || got != "hello Ada <&> at b" {
 			t.Fatalf("got %q, %v", got, err)
 		}
 	}
 	if n := len(a.Peers()); n != 1 {
 		t.Errorf("%d connections for calls one after another", n)
 	}
-	if err := b.Call(within(t), addr, "a", "nothing", nil, nil); err != nil {
+	if err := b.Call(within(t), to, "nothing", nil, nil); err != nil {
 		t.Error(err)
 	}
 	var wg sync.WaitGroup
@@ -69,7 +69,7 @@ func TestCall(t *testing.T) {
 		wg.Go(func() {
 			var got string
 			want := fmt.Sprintf("hello %d at b", i)
-			if err := b.Call(within(t), addr, "a", "greet", fmt.Sprint(i), &got); err != nil || got != want {
+			if err := b.Call(within(t), to, "greet", fmt.Sprint(i), &got); err != nil || got != want {
 				t.Errorf("got %q, %v", got, err)
 			}
 		})
@@ -79,7 +79,7 @@ func TestCall(t *testing.T) {
 
 func TestCallErrors(t *testing.T) {
 	var rules allow
-	b, addr, a := controlPair(t, &rules)
+	b, to, a := controlPair(t, &rules)
 	for method, want := range map[string]RemoteError{
 		"fail":    {"sealed_already", "epoch 7 is sealed"},
 		"plain":   {CodeError, "no luck"},
@@ -88,42 +88,42 @@ func TestCallErrors(t *testing.T) {
 		"big":     {CodeTooLarge, fmt.Sprintf("the result has %d bytes, at most %d are sent", 2*maxBody+2, maxBody-64)},
 	} {
 		var re *RemoteError
-		if err := b.Call(within(t), addr, "a", method, 1, nil); !errors.As(err, &re) || *re != want {
+		if err := b.Call(within(t), to, method, 1, nil); !errors.As(err, &re) || *re != want {
 			t.Errorf("%s: %v", method, err)
 		}
 	}
-	if err := b.Call(within(t), addr, "a", "greet", strings.Repeat("x", maxBody), nil); err == nil || !strings.Contains(err.Error(), "at most") {
+	if err := b.Call(within(t), to, "greet", strings.Repeat("x", maxBody), nil); err == nil || !strings.Contains(err.Error(), "at most") {
 		t.Errorf("a huge request was sent: %v", err)
 	}
-	if err := b.Call(context.Background(), addr, "a", "greet", "x", nil); err == nil || !strings.Contains(err.Error(), "deadline") {
+	if err := b.Call(context.Background(), to, "greet", "x", nil); err == nil || !strings.Contains(err.Error(), "deadline") {
 		t.Errorf("a call without deadline was made: %v", err)
 	}
-	if err := b.Call(within(t), addr, "c", "greet", "x", nil); !errors.Is(err, ErrIdentity) {
+	if err := b.Call(within(t), ag.Replica{ID: "c", Endpoint: to.Endpoint}, "greet", "x", nil); !errors.Is(err, ErrIdentity) {
 		t.Errorf("another node was called: %v", err)
 	}
 	var number int
-	if err := b.Call(within(t), addr, "a", "greet", "x", &number); err == nil {
+	if err := b.Call(within(t), to, "greet", "x", &number); err == nil {
 		t.Error("a result of another type was taken")
 	}
 
 	// A connection that is open already does not outlive the right to it, even before CloseUnauthorised.
 	rules.refuse("b")
 	var re *RemoteError
-	if err := b.Call(within(t), addr, "a", "greet", "x", nil); !errors.As(err, &re) || re.Code != CodeRefused {
+	if err := b.Call(within(t), to, "greet", "x", nil); !errors.As(err, &re) || re.Code != CodeRefused {
 		t.Errorf("got %v", err)
 	}
 	a.CloseUnauthorised()
 	var refused *RefusedError
 	waitFor(t, "the pooled connections to be dropped", func() bool {
-		return errors.As(b.Call(within(t), addr, "a", "greet", "x", nil), &refused)
+		return errors.As(b.Call(within(t), to, "greet", "x", nil), &refused)
 	})
 }
 
 func TestCallDeadline(t *testing.T) {
-	b, addr, a := controlPair(t, new(allow))
+	b, to, a := controlPair(t, new(allow))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	err := b.Call(ctx, addr, "a", "wait", nil, nil)
+	err := b.Call(ctx, to, "wait", nil, nil)
 	var re *RemoteError
 	if !errors.Is(err, context.DeadlineExceeded) && !(errors.As(err, &re) && re.Code == CodeDeadline) {
 		t.Fatalf("got %v", err)
@@ -134,10 +134,10 @@ func TestCallDeadline(t *testing.T) {
 
 // TestServeEndsRunningCalls: the end of Serve cancels a method under way and waits for it (start checks that).
 func TestServeEndsRunningCalls(t *testing.T) {
-	b, addr, a := controlPair(t, new(allow))
+	b, to, a := controlPair(t, new(allow))
 	failed := make(chan error, 1)
 	ctx := within(t)
-	go func() { failed <- b.Call(ctx, addr, "a", "wait", nil, nil) }()
+	go func() { failed <- b.Call(ctx, to, "wait", nil, nil) }()
 	waitFor(t, "the call", func() bool { return len(a.Peers()) == 1 })
 	a.ClosePeer("b")
 	if err := <-failed; err == nil {
@@ -171,7 +171,7 @@ func TestServeWaitsForMethods(t *testing.T) {
 	b := NewControl(client(newTestNode(t, ca, "b")))
 	ctx := within(t)
 	wg.Go(func() {
-		if err := b.Call(ctx, a.Addr().String(), "a", "linger", nil, nil); err == nil {
+		if err := b.Call(ctx, ag.Replica{ID: "a", Endpoint: a.Addr().String()}, "linger", nil, nil); err == nil {
 			t.Error("a cut call succeeded")
 		}
 	})
@@ -203,7 +203,7 @@ func rawRequest(t *testing.T, conn net.Conn, method string, body io.Reader) repl
 }
 
 func TestOversizeAndMalformedRequests(t *testing.T) {
-	b, addr, _ := controlPair(t, new(allow))
+	b, to, _ := controlPair(t, new(allow))
 	for _, tc := range []struct {
 		body io.Reader
 		code string
@@ -213,7 +213,7 @@ func TestOversizeAndMalformedRequests(t *testing.T) {
 		{strings.NewReader("{"), CodeMalformed},
 		{strings.NewReader(""), CodeMalformed},
 	} {
-		conn, err := b.e.Dial(within(t), addr, ClassControl, "a")
+		conn, err := b.e.Dial(within(t), to.Endpoint, ClassControl, "a")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -225,7 +225,7 @@ func TestReverse(t *testing.T) {
 	pinging.Go(func() {
 		for ctx.Err() == nil {
 			short, done := context.WithTimeout(ctx, patience)
-			if err := calls.Call(short, a.Addr().String(), "a", "ping", nil, nil); err != nil && ctx.Err() == nil {
+			if err := calls.Call(short, ag.Replica{ID: "a", Endpoint: a.Addr().String()}, "ping", nil, nil); err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}
 			done()
