@@ -13,10 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
 	"github.com/coteriedb/coterie/internal/demo"
 	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/measure/goals"
 )
 
 func benchCommand() *cobra.Command {
@@ -186,10 +186,10 @@ func reportFigures(c *cobra.Command, s demo.Samples, failed error, out string) e
 	}
 	failover, footprint := s.Figures(why)
 	w := c.OutOrStdout()
-	if _, err := bench.Report(w, "failover", failover); err != nil {
+	if _, err := goals.Report(w, "failover", failover); err != nil {
 		return err
 	}
-	if _, err := bench.Report(w, "footprint", footprint); err != nil {
+	if _, err := goals.Report(w, "footprint", footprint); err != nil {
 		return err
 	}
 	if abs, err := filepath.Abs(out); err == nil {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 	"github.com/coteriedb/coterie/internal/measure/workload"
@@ -43,7 +42,7 @@ func allStages(quick, published bool) []stageOf {
 	routing := experiment.RoutingOptions{Threads: experiment.PublishedThreads, Duration: 3 * time.Second, WarmUp: 300 * time.Millisecond, Rows: 200_000}
 	mix := experiment.TproccOptions{Users: []int{1, 4, 12}, Warehouses: 2, Duration: 5 * time.Second, WarmUp: 500 * time.Millisecond}
 	commit := experiment.CommitOptions{Cells: matrixCells(100_000), Compression: []string{"OFF", "ZSTD"}}
-	tunnel := experiment.TunnelOptions{Tunnel: bench.Published, Payloads: []bench.Payload{bench.Constant, bench.Text, bench.Random}}
+	tunnel := experiment.TunnelOptions{Tunnel: workload.PublishedTunnel, Payloads: []workload.Payload{workload.PayloadConstant, workload.PayloadText, workload.PayloadRandom}}
 	outage := experiment.FailoverOptions{Actions: experiment.Actions, Runs: 5, Clients: 8, Every: 10 * time.Millisecond, Before: 3 * time.Second, After: 3 * time.Second}
 	tunnel.Tunnel.Pipelined = true
 	limits, limitsOfMix := need{cpu: 0.5}, need{cpu: 0.5}

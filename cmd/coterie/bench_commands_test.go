@@ -6,16 +6,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
 // TestMinutes: every run has its line, as the published script writes it, and averages and the difference follow.
 func TestMinutes(t *testing.T) {
 	var out strings.Builder
-	m := &minutes{w: &out, took: map[bench.Payload]map[string][]float64{}}
+	m := &minutes{w: &out, took: map[workload.Payload]map[string][]float64{}}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for i, arm := range []string{"AUTO", "OFF", "OFF", "AUTO"} { // as blocks are drawn
-		m.run(at.Add(time.Duration(i)*time.Second), map[string]time.Duration{"AUTO": time.Minute, "OFF": 2 * time.Minute}[arm], bench.Constant, arm)
+		m.run(at.Add(time.Duration(i)*time.Second), map[string]time.Duration{"AUTO": time.Minute, "OFF": 2 * time.Minute}[arm], workload.PayloadConstant, arm)
 	}
 	if err := m.averages(); err != nil {
 		t.Fatal(err)

@@ -14,9 +14,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/endpoint/link"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/measure/goals"
+	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
 // endpointParts are what can be asked for alone.
@@ -50,7 +51,7 @@ is no --preset. It needs root.`,
 				if err := s.table(w); err != nil {
 					return err
 				}
-				_, err := bench.Report(w, "endpoint", s.Figures)
+				_, err := goals.Report(w, "endpoint", s.Figures)
 				return err
 			})
 		},
@@ -76,7 +77,7 @@ type endpointSamples struct {
 	Runs       []tunnelRun             `json:"runs"`
 	Times      map[string][]float64    `json:"times_ms"`
 	Links      map[string]*link.Status `json:"links"` // of ours, at the primary, at the end of each part
-	Figures    []bench.Figure          `json:"figures"`
+	Figures    []goals.Figure          `json:"figures"`
 }
 
 type tunnelRun struct {
@@ -114,7 +115,7 @@ func (b *endpointBench) say(format string, a ...any) {
 	_, _ = fmt.Fprintf(b.progress, format+"\n", a...)
 }
 
-func (b *endpointBench) figure(f bench.Figure) { b.Figures = append(b.Figures, f) }
+func (b *endpointBench) figure(f goals.Figure) { b.Figures = append(b.Figures, f) }
 
 type endpointPart struct {
 	name    string
@@ -167,8 +168,8 @@ func (b *endpointBench) parts(ctx context.Context, parts []endpointPart, open fu
 			err = errors.Join(p.run(ctx), ctx.Err())
 		}
 		for _, name := range p.figures {
-			if err != nil && !slices.ContainsFunc(b.Figures, func(f bench.Figure) bool { return f.Name == name }) {
-				b.figure(bench.Figure{Name: name, NotRun: strings.ReplaceAll(err.Error(), "\n", "; ")})
+			if err != nil && !slices.ContainsFunc(b.Figures, func(f goals.Figure) bool { return f.Name == name }) {
+				b.figure(goals.Figure{Name: name, NotRun: strings.ReplaceAll(err.Error(), "\n", "; ")})
 			}
 		}
 	}
@@ -214,7 +215,7 @@ func (b *endpointBench) shape(name string) error {
 }
 
 // tunnel runs the workload once by an arm.
-func (b *endpointBench) tunnel(ctx context.Context, profile string, a arm, w bench.Tunnel, limit time.Duration) (tunnelRun, error) {
+func (b *endpointBench) tunnel(ctx context.Context, profile string, a arm, w workload.Tunnel, limit time.Duration) (tunnelRun, error) {
 	if err := b.shape(profile); err != nil {
 		return tunnelRun{}, err
 	}
@@ -243,7 +244,7 @@ func (b *endpointBench) tunnel(ctx context.Context, profile string, a arm, w ben
 	lctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	took, rows, err := w.Run(lctx, c)
-	r := tunnelRun{Link: profile, Arm: a.name, Random: w.Payload == bench.Random, Seconds: took.Seconds(), Rows: rows}
+	r := tunnelRun{Link: profile, Arm: a.name, Random: w.Payload == workload.PayloadRandom, Seconds: took.Seconds(), Rows: rows}
 	if err != nil && lctx.Err() == nil {
 		return r, err
 	}
@@ -270,7 +271,7 @@ func (b *endpointBench) keep(name string) {
 }
 
 // rounds runs the arms in turn and returns the seconds of each.
-func (b *endpointBench) rounds(ctx context.Context, profile string, w bench.Tunnel, limit time.Duration, arms ...arm) (map[string][]float64, error) {
+func (b *endpointBench) rounds(ctx context.Context, profile string, w workload.Tunnel, limit time.Duration, arms ...arm) (map[string][]float64, error) {
 	times := map[string][]float64{}
 	for i := range b.o.rounds {
 		for _, a := range arms {
@@ -293,18 +294,18 @@ func (b *endpointBench) published(ctx context.Context, profile string, limit tim
 	if profile == "wan-good" && noSSH == nil {
 		arms = slices.Insert(arms, 2, waySSH)
 	}
-	times, err := b.rounds(ctx, profile, bench.Published, limit, arms...)
+	times, err := b.rounds(ctx, profile, workload.PublishedTunnel, limit, arms...)
 	if err != nil {
 		return err
 	}
 	less := func(name string, than arm) {
 		ratios := quotients(times[wayOurs.name], times[than.name])
 		mean, half := meanAndHalf(ratios)
-		b.figure(bench.Figure{Name: name, Measured: (1 - mean) * 100, Low: (1 - mean - half) * 100, High: (1 - mean + half) * 100, HasInterval: len(ratios) > 1})
+		b.figure(goals.Figure{Name: name, Measured: (1 - mean) * 100, Low: (1 - mean - half) * 100, High: (1 - mean + half) * 100, HasInterval: len(ratios) > 1})
 	}
 	less(profile+"-less-than-cubic", wayCubic)
 	less(profile+"-less-than-bbr", wayBBR)
-	if err := b.floor(ctx, profile, bench.Published, times[wayBBR.name]); err != nil {
+	if err := b.floor(ctx, profile, workload.PublishedTunnel, times[wayBBR.name]); err != nil {
 		return err
 	}
 	if profile == "wan-good" {
@@ -315,7 +316,7 @@ func (b *endpointBench) published(ctx context.Context, profile string, limit tim
 
 // floor states how much less than plain TCP with BBR the workload can take at most: its inserts while no commit waits for the secondary, which
 // gets them nevertheless, and a round trip for each commit.
-func (b *endpointBench) floor(ctx context.Context, profile string, w bench.Tunnel, bbr []float64) error {
+func (b *endpointBench) floor(ctx context.Context, profile string, w workload.Tunnel, bbr []float64) error {
 	alone := wayOurs
 	alone.name, alone.local = "ours, waited for by nobody", true
 	times, err := b.rounds(ctx, profile, w, 3*time.Minute, alone)
@@ -329,7 +330,7 @@ func (b *endpointBench) floor(ctx context.Context, profile string, w bench.Tunne
 		ratios = append(ratios, 1-least/bbr[min(i, len(bbr)-1)])
 	}
 	mean, half := meanAndHalf(ratios)
-	b.figure(bench.Figure{Name: profile + "-floor-to-bbr", Measured: mean * 100, Low: (mean - half) * 100, High: (mean + half) * 100, HasInterval: len(ratios) > 1})
+	b.figure(goals.Figure{Name: profile + "-floor-to-bbr", Measured: mean * 100, Low: (mean - half) * 100, High: (mean + half) * 100, HasInterval: len(ratios) > 1})
 	return nil
 }
 
@@ -343,13 +344,13 @@ func quotients(ours, theirs []float64) []float64 {
 }
 
 func (b *endpointBench) random(ctx context.Context) error {
-	w := bench.Published
-	w.Payload = bench.Random
+	w := workload.PublishedTunnel
+	w.Payload = workload.PayloadRandom
 	times, err := b.rounds(ctx, "wan-good", w, 3*time.Minute, wayBBR, wayOurs)
 	if err != nil {
 		return err
 	}
 	mean, half := meanAndHalf(quotients(times[wayOurs.name], times[wayBBR.name]))
-	b.figure(bench.Figure{Name: "random-rows-to-bbr", Measured: mean, Low: mean - half, High: mean + half, HasInterval: true})
+	b.figure(goals.Figure{Name: "random-rows-to-bbr", Measured: mean, Low: mean - half, High: mean + half, HasInterval: true})
 	return nil
 }

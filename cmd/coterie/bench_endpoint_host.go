@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/lib/codec"
+	"github.com/coteriedb/coterie/internal/measure/goals"
 )
 
 // lan compares with direct replication, all on this machine: commits of one client, then of eight.
@@ -48,7 +48,7 @@ func (b *endpointBench) lan(ctx context.Context) error {
 	}
 	for name, v := range map[string][]float64{"lan-commit-added": added, "lan-throughput-8": ratio} {
 		mean, half := meanAndHalf(v)
-		b.figure(bench.Figure{Name: name, Measured: mean, Low: mean - half, High: mean + half, HasInterval: len(v) > 1})
+		b.figure(goals.Figure{Name: name, Measured: mean, Low: mean - half, High: mean + half, HasInterval: len(v) > 1})
 	}
 	return nil
 }
@@ -141,8 +141,8 @@ func (b *endpointBench) zstd(ctx context.Context) error {
 	}
 	s := e.Stats()
 	b.say("  %d MB of WAL", len(wal)>>20)
-	b.figure(bench.Figure{Name: "zstd-rate", Measured: float64(s.Raw) / (end - busy).Seconds() / 1e6})
-	b.figure(bench.Figure{Name: "zstd-ratio", Measured: float64(s.Raw) / float64(s.Encoded)})
+	b.figure(goals.Figure{Name: "zstd-rate", Measured: float64(s.Raw) / (end - busy).Seconds() / 1e6})
+	b.figure(goals.Figure{Name: "zstd-ratio", Measured: float64(s.Raw) / float64(s.Encoded)})
 	return nil
 }
 

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/goals"
 )
 
 // waySSH is what an administrator without a tunnel product does: plain replication through a forwarded port, compressed.
@@ -41,7 +41,7 @@ func findSSH() (p sshPrograms, err error) {
 // lessThanSSH compares with waySSH, if it was run.
 func (b *endpointBench) lessThanSSH(less func(string, arm), reason error) {
 	if reason != nil {
-		b.figure(bench.Figure{Name: "wan-good-less-than-ssh", NotRun: reason.Error()})
+		b.figure(goals.Figure{Name: "wan-good-less-than-ssh", NotRun: reason.Error()})
 		return
 	}
 	less("wan-good-less-than-ssh", waySSH)

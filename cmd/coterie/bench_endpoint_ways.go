@@ -10,8 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/measure/goals"
+	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
 // prepared joins the secondary over a link, and gives ours the time to find out what it is like.
@@ -29,7 +30,7 @@ func (b *endpointBench) prepared(ctx context.Context, profile string, a arm) (*p
 }
 
 func (b *endpointBench) commits(ctx context.Context) error {
-	w := bench.Commits{Bytes: 8000, Count: 400, Pause: 20 * time.Millisecond}
+	w := workload.Commits{Bytes: 8000, Count: 400, Pause: 20 * time.Millisecond}
 	floor := wayBBR
 	floor.name = "plain TCP BBR, without loss" // what this machine does to any commit over such a way
 	for _, a := range []arm{floor, wayBBR, wayOurs} {
@@ -52,7 +53,7 @@ func (b *endpointBench) commits(ctx context.Context) error {
 		b.latency("commit 8 KB, wan-bad, "+a.name, times)
 		b.keep("commits " + a.name)
 		if a.options != nil {
-			b.figure(bench.Figure{Name: "commit-8k-wan-bad-p99", Measured: percentile(times, 99)})
+			b.figure(goals.Figure{Name: "commit-8k-wan-bad-p99", Measured: percentile(times, 99)})
 		}
 	}
 	return nil
@@ -75,11 +76,11 @@ func (b *endpointBench) loaded(ctx context.Context) error {
 		began := time.Now()
 		go func() {
 			var err error
-			logged, err = bench.Load{BytesPerSecond: int(rate), Chunk: 16 << 10, Noise: 20}.Run(lctx, other)
+			logged, err = workload.WALLoad{BytesPerSecond: int(rate), Chunk: 16 << 10, Noise: 20}.Run(lctx, other)
 			done <- err
 		}()
 		pause(ctx, 2*time.Second)
-		times, err := bench.Commits{Bytes: 100, Count: 300, Pause: 10 * time.Millisecond}.Run(ctx, c)
+		times, err := workload.Commits{Bytes: 100, Count: 300, Pause: 10 * time.Millisecond}.Run(ctx, c)
 		stop()
 		loadErr := <-done
 		_, _ = c.Close(context.WithoutCancel(ctx)), other.Close(context.WithoutCancel(ctx))
@@ -90,7 +91,7 @@ func (b *endpointBench) loaded(ctx context.Context) error {
 		b.latency("commit under load, wan-bad, "+a.name, times)
 		b.keep("loaded " + a.name)
 		if a.options != nil {
-			b.figure(bench.Figure{Name: "commit-loaded-wan-bad-p99", Measured: percentile(times, 99)})
+			b.figure(goals.Figure{Name: "commit-loaded-wan-bad-p99", Measured: percentile(times, 99)})
 		}
 		if err := b.stage.settle(ctx); err != nil {
 			return err
@@ -107,7 +108,7 @@ func (b *endpointBench) bulk(ctx context.Context) error {
 		}
 		began := time.Now()
 		lctx, stop := context.WithTimeout(ctx, 5*time.Second)
-		logged, err := bench.Load{BytesPerSecond: 30 << 20, Chunk: 128 << 10, Noise: 128}.Run(lctx, c)
+		logged, err := workload.WALLoad{BytesPerSecond: 30 << 20, Chunk: 128 << 10, Noise: 128}.Run(lctx, c)
 		stop()
 		_ = c.Close(context.WithoutCancel(ctx))
 		if err == nil {
@@ -120,7 +121,7 @@ func (b *endpointBench) bulk(ctx context.Context) error {
 		b.say("  %-24s %.1f Mbit/s over %.1f s", a.name, rate, time.Since(began).Seconds())
 		b.keep("bulk " + a.name)
 		if name := map[string]string{wayOurs.name: "bulk-wan-good", wayStriped.name: "bulk-wan-good-without-bbr", wayNoUDP.name: "bulk-wan-good-without-udp"}[a.name]; name != "" {
-			b.figure(bench.Figure{Name: name, Measured: rate})
+			b.figure(goals.Figure{Name: name, Measured: rate})
 		}
 	}
 	return nil
@@ -133,7 +134,7 @@ func (b *endpointBench) beside(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
-	w := bench.Commits{Bytes: 8000, Count: 400, Pause: 10 * time.Millisecond}
+	w := workload.Commits{Bytes: 8000, Count: 400, Pause: 10 * time.Millisecond}
 	alone, err := w.Run(ctx, c)
 	if err != nil {
 		return err
@@ -154,8 +155,8 @@ func (b *endpointBench) beside(ctx context.Context) error {
 	b.latency("commit 8 KB, wan-good, beside a copy", during)
 	b.say("  the copy had %.1f Mbit/s", rate)
 	b.keep("beside")
-	b.figure(bench.Figure{Name: "commit-beside-copy-p99", Measured: percentile(during, 99) / percentile(alone, 99)})
-	b.figure(bench.Figure{Name: "copy-beside-commits", Measured: rate})
+	b.figure(goals.Figure{Name: "commit-beside-copy-p99", Measured: percentile(during, 99) / percentile(alone, 99)})
+	b.figure(goals.Figure{Name: "copy-beside-commits", Measured: rate})
 	return nil
 }
 
@@ -177,7 +178,7 @@ func (b *endpointBench) change(ctx context.Context) error {
 	lctx, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() {
-		_, err := bench.Load{BytesPerSecond: 200_000, Chunk: 8 << 10, Noise: 20}.Run(lctx, c)
+		_, err := workload.WALLoad{BytesPerSecond: 200_000, Chunk: 8 << 10, Noise: 20}.Run(lctx, c)
 		done <- err
 	}()
 	restarts := 0
@@ -205,7 +206,7 @@ func (b *endpointBench) change(ctx context.Context) error {
 	for _, e := range b.Links["change, secondary"].Events {
 		b.say("  %s %s: %s", e.At.Format("15:04:05"), e.What, e.Reason)
 	}
-	b.figure(bench.Figure{Name: "change-restarts", Measured: float64(restarts)})
+	b.figure(goals.Figure{Name: "change-restarts", Measured: float64(restarts)})
 	return b.stage.settle(ctx)
 }
 
@@ -276,7 +277,7 @@ func (b *endpointBench) idle(ctx context.Context) error {
 		rate := float64(moreBytes-bytes) * 8 / 2 / while.Seconds() / 1000
 		b.say("  %-24s %.1f kbit/s, %.0f packets/s in each direction", profile, rate, float64(morePackets-packets)/2/while.Seconds())
 		b.keep("idle " + profile)
-		b.figure(bench.Figure{Name: "idle-" + profile + "-rate", Measured: rate})
+		b.figure(goals.Figure{Name: "idle-" + profile + "-rate", Measured: rate})
 	}
 	return nil
 }

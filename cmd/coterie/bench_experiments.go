@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
 	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/measure/goals"
 	"github.com/coteriedb/coterie/internal/measure/method"
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
@@ -149,7 +149,7 @@ func (f *experimentFlags) measureAll(c *cobra.Command, title string, stages []st
 		if _, err := fmt.Fprintln(c.OutOrStdout()); err != nil {
 			return errors.Join(failed, err)
 		}
-		if _, err := bench.Report(c.OutOrStdout(), "experiments", experimentFigures(r)); err != nil {
+		if _, err := goals.Report(c.OutOrStdout(), "experiments", experimentFigures(r)); err != nil {
 			return errors.Join(failed, err)
 		}
 	}

@@ -5,14 +5,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
+	"github.com/coteriedb/coterie/internal/measure/goals"
 	"github.com/coteriedb/coterie/internal/measure/method"
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
 // experimentFigures are the figures of a report that have goals.
-func experimentFigures(r *benchreport.Report) []bench.Figure {
+func experimentFigures(r *benchreport.Report) []goals.Figure {
 	f := figures{r: r}
 	f.ratio("routing-12-threads", "routing", "12 threads", false)
 	f.ratio("routing-1-thread", "routing", "1 thread", false)
@@ -29,7 +29,7 @@ func experimentFigures(r *benchreport.Report) []bench.Figure {
 
 type figures struct {
 	r   *benchreport.Report
-	all []bench.Figure
+	all []goals.Figure
 }
 
 // experiment finds one, or says why its figure was not measured.
@@ -43,7 +43,7 @@ func (f *figures) experiment(figure, name string) (*benchreport.Experiment, bool
 			why = strings.ReplaceAll(e.NotRun, "\n", "; ")
 		}
 	}
-	f.all = append(f.all, bench.Figure{Name: figure, NotRun: why})
+	f.all = append(f.all, goals.Figure{Name: figure, NotRun: why})
 	return nil, false
 }
 
@@ -57,17 +57,17 @@ func (f *figures) ratio(figure, name, comparison string, inverse bool) {
 		if c.Name != comparison {
 			continue
 		}
-		one := bench.Figure{Name: figure, Measured: c.Ratio, Low: c.Low, High: c.High, HasInterval: true}
+		one := goals.Figure{Name: figure, Measured: c.Ratio, Low: c.Low, High: c.High, HasInterval: true}
 		if inverse {
 			one.Measured, one.Low, one.High = 1/c.Ratio, 1/c.High, 1/c.Low
 		}
 		if c.Verdict == method.Withheld {
-			one = bench.Figure{Name: figure, NotRun: "the verdict was withheld: " + c.Why}
+			one = goals.Figure{Name: figure, NotRun: "the verdict was withheld: " + c.Why}
 		}
 		f.all = append(f.all, one)
 		return
 	}
-	f.all = append(f.all, bench.Figure{Name: figure, NotRun: "this run had no " + comparison})
+	f.all = append(f.all, goals.Figure{Name: figure, NotRun: "this run had no " + comparison})
 }
 
 // worst is the highest of the metrics whose names end so: of the group, or of plain PostgreSQL beside it.
@@ -76,10 +76,10 @@ func (f *figures) worst(figure, name, end string, plain bool) {
 	if !ok {
 		return
 	}
-	found := bench.Figure{Name: figure, NotRun: "it could not be measured here: " + end}
+	found := goals.Figure{Name: figure, NotRun: "it could not be measured here: " + end}
 	for _, m := range e.Metrics {
 		if strings.HasSuffix(m.Name, end) && strings.HasPrefix(m.Name, "plain PostgreSQL/") == plain && (found.NotRun != "" || m.Value > found.Measured) {
-			found = bench.Figure{Name: figure, Measured: m.Value, Low: m.Low, High: m.High, HasInterval: m.Low < m.High}
+			found = goals.Figure{Name: figure, Measured: m.Value, Low: m.Low, High: m.High, HasInterval: m.Low < m.High}
 		}
 	}
 	f.all = append(f.all, found)
@@ -93,7 +93,7 @@ func (f *figures) bulk() {
 	if !ok {
 		return
 	}
-	worst := bench.Figure{Name: figure, Measured: math.Inf(-1), HasInterval: true}
+	worst := goals.Figure{Name: figure, Measured: math.Inf(-1), HasInterval: true}
 	for _, c := range e.Comparisons {
 		kind, cell, _ := strings.Cut(c.Name, " ")
 		if kind == "OFF" || kind == "plain" || !slices.ContainsFunc(experiment.PublishedCells[:3], func(p experiment.Cell) bool { return p.String() == cell }) {
@@ -104,7 +104,7 @@ func (f *figures) bulk() {
 		}
 	}
 	if math.IsInf(worst.Measured, -1) {
-		worst = bench.Figure{Name: figure, NotRun: "this run had none of the cells 1 × 1000000, 10 × 100000 and 100 × 10000 with compression"}
+		worst = goals.Figure{Name: figure, NotRun: "this run had none of the cells 1 × 1000000, 10 × 100000 and 100 × 10000 with compression"}
 	}
 	f.all = append(f.all, worst)
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/goals"
 	"github.com/coteriedb/coterie/internal/measure/method"
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
@@ -14,7 +14,7 @@ func TestFiguresOfExperimentsHaveGoals(t *testing.T) {
 	lines := func(r *benchreport.Report) string {
 		t.Helper()
 		var out strings.Builder
-		if _, err := bench.Report(&out, "experiments", experimentFigures(r)); err != nil {
+		if _, err := goals.Report(&out, "experiments", experimentFigures(r)); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()

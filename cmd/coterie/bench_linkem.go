@@ -19,9 +19,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 	"github.com/coteriedb/coterie/internal/lab/linkem/probe"
+	"github.com/coteriedb/coterie/internal/measure/goals"
 )
 
 func benchLinkemCommand() *cobra.Command {
@@ -37,7 +37,7 @@ so there is no --preset.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s := measureLinks(c.Context(), seed, c.ErrOrStderr())
 			return handOver(c, s, out, asJSON, func(w io.Writer) error {
-				_, err := bench.Report(w, "linkem", s.Figures)
+				_, err := goals.Report(w, "linkem", s.Figures)
 				return err
 			})
 		},
@@ -143,7 +143,7 @@ type linkSamples struct {
 	Flows      map[string]flowSet `json:"flows"`
 	Links      []linkem.Stats     `json:"links"`   // the counters at the end
 	Overrun    map[string]uint64  `json:"overrun"` // packets per node that were sent faster than this machine passes them on
-	Figures    []bench.Figure     `json:"figures"`
+	Figures    []goals.Figure     `json:"figures"`
 }
 
 type pingSample struct {
@@ -177,7 +177,7 @@ func (b *linkBench) in(node string) probe.In {
 	return func(f func() error) error { return b.Do(node, f) }
 }
 
-func (b *linkBench) figure(f bench.Figure) {
+func (b *linkBench) figure(f goals.Figure) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.Figures = append(b.Figures, f)
@@ -252,7 +252,7 @@ func (b *linkBench) notRun(name string, err error) {
 			return
 		}
 	}
-	b.figure(bench.Figure{Name: name, NotRun: strings.ReplaceAll(err.Error(), "\n", "; ")})
+	b.figure(goals.Figure{Name: name, NotRun: strings.ReplaceAll(err.Error(), "\n", "; ")})
 }
 
 func kernelText(name string) string {
@@ -264,7 +264,7 @@ func kernelText(name string) string {
 }
 
 func (b *linkBench) ping(context.Context) error {
-	worst := bench.Figure{Name: "ping-error"}
+	worst := goals.Figure{Name: "ping-error"}
 	for _, rtt := range []time.Duration{5 * time.Millisecond, 30 * time.Millisecond, 60 * time.Millisecond} {
 		if err := b.Set(linkem.Any, linkem.Any, linkem.Shape{Delay: rtt / 2}); err != nil {
 			return err
@@ -352,7 +352,7 @@ func (b *linkBench) bbr(ctx context.Context) error {
 		return err
 	}
 	b.keep("bbr-100mbit", flowSet{Congestion: "bbr", Shape: s, BitsPerS: rates})
-	b.figure(bench.Figure{Name: "bbr-of-100mbit", Measured: rates[0] / float64(s.RateBits) * 100})
+	b.figure(goals.Figure{Name: "bbr-of-100mbit", Measured: rates[0] / float64(s.RateBits) * 100})
 	return nil
 }
 
@@ -363,7 +363,7 @@ func (b *linkBench) throughput(ctx context.Context) error {
 		return err
 	}
 	b.keep("throughput", flowSet{Congestion: "cubic", Shape: s, BitsPerS: rates})
-	b.figure(bench.Figure{Name: "link-throughput", Measured: rates[0] / 1e6})
+	b.figure(goals.Figure{Name: "link-throughput", Measured: rates[0] / 1e6})
 	return nil
 }
 
@@ -389,14 +389,14 @@ func (b *linkBench) packets(context.Context) error {
 	}
 	rate := float64(len(h.Order)) / h.Span.Seconds()
 	b.keep("packets", flowSet{Shape: s, PacketsPS: rate})
-	b.figure(bench.Figure{Name: "link-packets", Measured: math.Round(rate)})
+	b.figure(goals.Figure{Name: "link-packets", Measured: math.Round(rate)})
 	return nil
 }
 
 // deviation is the figure of a ratio that ought to be 1, in percent, with the half width of its interval.
-func deviation(name string, ratio, half float64) bench.Figure {
+func deviation(name string, ratio, half float64) goals.Figure {
 	off := math.Abs(ratio-1) * 100
-	return bench.Figure{Name: name, Measured: off, Low: max(0, off-half), High: off + half, HasInterval: true}
+	return goals.Figure{Name: name, Measured: off, Low: max(0, off-half), High: off + half, HasInterval: true}
 }
 
 // meanAndHalf returns the mean, and half of its 95 % interval.

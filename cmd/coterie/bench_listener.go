@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/goals"
 )
 
 type listenerOptions struct {
@@ -80,7 +80,7 @@ type listenerSamples struct {
 	LoginMS  map[string][]float64 `json:"login_ms,omitempty"` // by way
 	IdleMB   map[string]idle      `json:"idle,omitempty"`     // by plain and tls
 	LateMS   *late                `json:"late_ms,omitempty"`
-	Figures  []bench.Figure       `json:"figures"`
+	Figures  []goals.Figure       `json:"figures"`
 }
 
 // listenerRun is one run of pgbench.
@@ -183,7 +183,7 @@ func (s *listenerSamples) print(w io.Writer) error {
 			}
 		}
 	}
-	_, err := bench.Report(w, "listener", s.Figures)
+	_, err := goals.Report(w, "listener", s.Figures)
 	return err
 }
 
@@ -232,7 +232,7 @@ func middle(v []float64) float64 {
 }
 
 func (s *listenerSamples) figure(name string, values []float64, missing string) {
-	f := bench.Figure{Name: name}
+	f := goals.Figure{Name: name}
 	if len(values) == 0 {
 		if f.NotRun = missing; missing == "" {
 			f.NotRun = "not asked for"

@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/measure/goals"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
@@ -90,7 +90,7 @@ of 32 GB, which --preset published takes, too; a smaller one is a scaled run and
 				return printJSON(c, s)
 			}
 			s.print(c.OutOrStdout())
-			_, err = bench.Report(c.OutOrStdout(), "seeding", figures)
+			_, err = goals.Report(c.OutOrStdout(), "seeding", figures)
 			return err
 		},
 	}
@@ -201,7 +201,7 @@ func (o *seedingOptions) fit() (why string) {
 }
 
 // measureSeeding runs the whole experiment, or what is asked of it.
-func measureSeeding(ctx context.Context, o seedingOptions, say func(string, ...any)) (*seedingSamples, []bench.Figure, error) {
+func measureSeeding(ctx context.Context, o seedingOptions, say func(string, ...any)) (*seedingSamples, []goals.Figure, error) {
 	if err := o.check(); err != nil {
 		return nil, nil, err
 	}
@@ -330,7 +330,7 @@ func (b *seedBench) slowly(ctx context.Context, each func(round int)) error {
 	return nil
 }
 
-func (b *seedBench) figures() []bench.Figure {
+func (b *seedBench) figures() []goals.Figure {
 	s := b.samples
 	median := func(link, arm string, of func(copySample) float64) (float64, bool) {
 		var v []float64
@@ -347,9 +347,9 @@ func (b *seedBench) figures() []bench.Figure {
 	}
 	seconds := func(c copySample) float64 { return c.Seconds }
 	wire := func(c copySample) float64 { return float64(c.Wire) }
-	var out []bench.Figure
+	var out []goals.Figure
 	figure := func(name string, ok bool, v func() float64, parts ...string) {
-		f := bench.Figure{Name: name, NotRun: b.o.notRun(parts...)}
+		f := goals.Figure{Name: name, NotRun: b.o.notRun(parts...)}
 		if ok {
 			f.NotRun, f.Measured = "", v()
 		}
@@ -383,7 +383,7 @@ func (o seedingOptions) notRun(parts ...string) string {
 }
 
 // toBest is our time over that of the best peer of the same round.
-func (b *seedBench) toBest() bench.Figure {
+func (b *seedBench) toBest() goals.Figure {
 	ours, best := []float64{}, map[string][]float64{}
 	for _, c := range b.samples.Copies {
 		switch {
@@ -402,16 +402,16 @@ func (b *seedBench) toBest() bench.Figure {
 		}
 	}
 	if len(ours) == 0 || fastest == 0 {
-		return bench.Figure{Name: "metro-pgbench-to-best", NotRun: b.o.notRun("metro")}
+		return goals.Figure{Name: "metro-pgbench-to-best", NotRun: b.o.notRun("metro")}
 	}
 	slices.Sort(ours)
-	return bench.Figure{
+	return goals.Figure{
 		Name: "metro-pgbench-to-best", Measured: ours[len(ours)/2] / fastest, HasInterval: true,
 		Low: ours[0] / fastest, High: ours[len(ours)-1] / fastest,
 	}
 }
 
-func (b *seedBench) tpcbFigure() bench.Figure {
+func (b *seedBench) tpcbFigure() goals.Figure {
 	var with, without []float64
 	for _, t := range b.samples.TPCB {
 		if t.Seeding {
@@ -420,7 +420,7 @@ func (b *seedBench) tpcbFigure() bench.Figure {
 			without = append(without, t.TPS)
 		}
 	}
-	f := bench.Figure{Name: "tpcb-while-throttled"}
+	f := goals.Figure{Name: "tpcb-while-throttled"}
 	if len(with) == 0 || len(without) == 0 {
 		f.NotRun = b.o.notRun("tpcb")
 		return f

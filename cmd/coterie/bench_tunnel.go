@@ -12,16 +12,16 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
+	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
 func benchTunnel() *cobra.Command {
 	var f experimentFlags
 	var csvFile string
 	var payloads []string
-	o := experiment.TunnelOptions{Tunnel: bench.Published}
+	o := experiment.TunnelOptions{Tunnel: workload.PublishedTunnel}
 	c := &cobra.Command{
 		Use: "tunnel", Short: "What compression of the link gives: 10,000 rows, a commit per 250", Args: args(0, "no arguments"),
 		Long: `Inserts rows with one long column, a commit per 250, on a primary with synchronous secondaries behind a narrow link, with LOG_COMPRESSION OFF and
@@ -34,17 +34,17 @@ AUTO, with constant rows, with text and with random ones in turns. The links of 
 			o.Tunnel.Pipelined = true
 			o.Payloads = nil
 			for _, p := range payloads {
-				if !slices.Contains(bench.Payloads, bench.Payload(p)) {
-					return usage("--payload %s: choose among %v", p, bench.Payloads)
+				if !slices.Contains(workload.Payloads, workload.Payload(p)) {
+					return usage("--payload %s: choose among %v", p, workload.Payloads)
 				}
-				o.Payloads = append(o.Payloads, bench.Payload(p))
+				o.Payloads = append(o.Payloads, workload.Payload(p))
 			}
 			if csvFile != "" {
 				out, err := os.Create(csvFile)
 				if err != nil {
 					return err
 				}
-				log := &minutes{w: out, took: map[bench.Payload]map[string][]float64{}}
+				log := &minutes{w: out, took: map[workload.Payload]map[string][]float64{}}
 				o.CSV = log.run
 				defer func() { err = errors.Join(err, log.averages(), out.Close()) }()
 			}
@@ -52,10 +52,10 @@ AUTO, with constant rows, with text and with random ones in turns. The links of 
 		},
 	}
 	f.add(c)
-	c.Flags().IntVar(&o.Tunnel.Rows, "rows", bench.Published.Rows, "of each run")
-	c.Flags().IntVar(&o.Tunnel.Bytes, "bytes", bench.Published.Bytes, "of the column")
-	c.Flags().IntVar(&o.Tunnel.Every, "commit-every", bench.Published.Every, "rows of a transaction")
-	c.Flags().StringSliceVar(&payloads, "payload", []string{string(bench.Constant), string(bench.Text), string(bench.Random)}, "what is in the column: constant, as published; zeros; text; random")
+	c.Flags().IntVar(&o.Tunnel.Rows, "rows", workload.PublishedTunnel.Rows, "of each run")
+	c.Flags().IntVar(&o.Tunnel.Bytes, "bytes", workload.PublishedTunnel.Bytes, "of the column")
+	c.Flags().IntVar(&o.Tunnel.Every, "commit-every", workload.PublishedTunnel.Every, "rows of a transaction")
+	c.Flags().StringSliceVar(&payloads, "payload", []string{string(workload.PayloadConstant), string(workload.PayloadText), string(workload.PayloadRandom)}, "what is in the column: constant, as published; zeros; text; random")
 	c.Flags().StringVar(&csvFile, "minutes", "", "write `FILE` with a line timestamp,minutes,arm,payload for each run, as the published script does, then averages and differences")
 	return c
 }
@@ -65,11 +65,11 @@ AUTO, with constant rows, with text and with random ones in turns. The links of 
 type minutes struct {
 	w    io.Writer
 	arms []string
-	took map[bench.Payload]map[string][]float64
+	took map[workload.Payload]map[string][]float64
 	err  error
 }
 
-func (m *minutes) run(at time.Time, took time.Duration, payload bench.Payload, arm string) {
+func (m *minutes) run(at time.Time, took time.Duration, payload workload.Payload, arm string) {
 	if !slices.Contains(m.arms, arm) {
 		m.arms = append(m.arms, arm)
 	}
@@ -80,7 +80,7 @@ func (m *minutes) run(at time.Time, took time.Duration, payload bench.Payload, a
 	m.line(at.UTC().Format("2006-01-02T15:04:05.000Z"), took.Minutes(), arm, payload)
 }
 
-func (m *minutes) line(what string, v float64, arm string, payload bench.Payload) {
+func (m *minutes) line(what string, v float64, arm string, payload workload.Payload) {
 	_, err := fmt.Fprintf(m.w, "%s,%.9f,%s,%s\n", what, v, arm, payload)
 	m.err = errors.Join(m.err, err)
 }

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/goals"
+	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
 
 // Arm is one kind of fault that Measure repeats.
@@ -82,8 +83,8 @@ func (m *measurement) round(ctx context.Context, i int, s *Samples) error {
 // silent stops every process of the primary's node and continues them when another leads.
 func (m *measurement) silent(ctx context.Context, run int, a Arm) (Sample, error) {
 	m.Screen.Busy("run %d of %d: the primary falls silent", run, m.Runs)
-	o := bench.WriterOptions{DSN: m.lab.ReadWrite(), Timeout: impatience, PerHost: impatience}
-	s, err := m.writerOn(ctx, fmt.Sprintf("ledger-%03d-%s", run, a), o, m.lab.DSN, func(ctx context.Context, l *bench.Ledger) (s Sample, err error) {
+	o := ledger.WriterOptions{DSN: m.lab.ReadWrite(), Timeout: impatience, PerHost: impatience}
+	s, err := m.writerOn(ctx, fmt.Sprintf("ledger-%03d-%s", run, a), o, m.lab.DSN, func(ctx context.Context, l *ledger.Ledger) (s Sample, err error) {
 		st, err := primary(ctx, m.lab)
 		if err != nil {
 			return Sample{}, err
@@ -134,7 +135,7 @@ func (m *measurement) secondary(ctx context.Context, run int, a Arm, replicas in
 		return dies, returns, errors.New("no synchronized secondary")
 	}
 	gap := func(name string, fault func(context.Context, string) error) (Sample, error) {
-		s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-%s-%s", run, a, name), func(ctx context.Context, _ *bench.Ledger) (Sample, error) {
+		s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-%s-%s", run, a, name), func(ctx context.Context, _ *ledger.Ledger) (Sample, error) {
 			if err := fault(ctx, to); err != nil {
 				return Sample{}, fmt.Errorf("%s of %s: %w", name, to, err)
 			}
@@ -175,7 +176,7 @@ func (m *measurement) witnessDeath(ctx context.Context, witness string) (out []S
 	}
 	for i := range m.Runs {
 		m.Screen.Busy("run %d of %d: the witness dies", i+1, m.Runs)
-		s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-witness", i+1), func(ctx context.Context, _ *bench.Ledger) (Sample, error) {
+		s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-witness", i+1), func(ctx context.Context, _ *ledger.Ledger) (Sample, error) {
 			st, err := primary(ctx, m.lab)
 			if err != nil {
 				return Sample{}, err
@@ -202,7 +203,7 @@ func (m *measurement) witnessDeath(ctx context.Context, witness string) (out []S
 }
 
 // armFigures are the figures of the arms beside node death and planned failover.
-func (s Samples) armFigures(why string) []bench.Figure {
+func (s Samples) armFigures(why string) []goals.Figure {
 	lost := 0.0
 	for _, list := range [][]Sample{s.Silent, s.SilentFast, s.Secondary, s.Return, s.WitnessDeath, s.LastDeath, s.LastReturn} {
 		for _, one := range list {
@@ -215,29 +216,29 @@ func (s Samples) armFigures(why string) []bench.Figure {
 		}
 		return out
 	}
-	fig := func(name string, list []Sample, of func(string, []float64, string) bench.Figure) bench.Figure {
+	fig := func(name string, list []Sample, of func(string, []float64, string) goals.Figure) goals.Figure {
 		return of(name, seconds(list), why)
 	}
-	all := bench.Figure{Name: "other-faults-rows-lost", Measured: lost}
+	all := goals.Figure{Name: "other-faults-rows-lost", Measured: lost}
 	if len(s.Silent)+len(s.SilentFast)+len(s.Secondary)+len(s.Return)+len(s.WitnessDeath)+len(s.LastDeath) == 0 {
-		all = bench.Figure{Name: all.Name, NotRun: why}
+		all = goals.Figure{Name: all.Name, NotRun: why}
 	}
-	return []bench.Figure{
+	return []goals.Figure{
 		fig("node-death-outage-p95", s.Deaths, high), fig("node-silent-outage-p50", s.Silent, median), fig("node-silent-fast-outage-p50", s.SilentFast, median),
 		fig("secondary-death-gap-p50", s.Secondary, median), fig("secondary-return-gap", s.Return, most), fig("witness-death-gap", s.WitnessDeath, most), fig("last-secondary-death-gap-p50", s.LastDeath, median), all,
 	}
 }
 
 // high is the 95th percentile, most the largest.
-func high(name string, v []float64, why string) bench.Figure { return at(name, v, why, 95) }
-func most(name string, v []float64, why string) bench.Figure { return at(name, v, why, 100) }
+func high(name string, v []float64, why string) goals.Figure { return at(name, v, why, 95) }
+func most(name string, v []float64, why string) goals.Figure { return at(name, v, why, 100) }
 
-func at(name string, v []float64, why string, percent int) bench.Figure {
+func at(name string, v []float64, why string, percent int) goals.Figure {
 	if len(v) == 0 {
-		return bench.Figure{Name: name, NotRun: why}
+		return goals.Figure{Name: name, NotRun: why}
 	}
 	v = slices.Sorted(slices.Values(v))
-	return bench.Figure{Name: name, Measured: v[min(len(v)-1, (len(v)*percent+99)/100-1)]}
+	return goals.Figure{Name: name, Measured: v[min(len(v)-1, (len(v)*percent+99)/100-1)]}
 }
 
 // witnessName returns the member without data.

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/ledger"
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
@@ -25,7 +25,7 @@ const (
 // it any more, and synchronous_standby_names is emptied behind the agent's back, so that commits wait for nobody. It returns as
 // soon as some rows were acknowledged that only this node has. The agent finds the foreign value at its next look and fences;
 // that takes part of a second, which is long enough to lie.
-func breakProtection(ctx context.Context, dsn string, postmaster int, ledger *bench.Ledger) (rows int64, err error) {
+func breakProtection(ctx context.Context, dsn string, postmaster int, ledger *ledger.Ledger) (rows int64, err error) {
 	conn, err := session.Open(ctx, dsn, "coterie demo")
 	if err != nil {
 		return 0, fmt.Errorf("break the protection: %w", err)

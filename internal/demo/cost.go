@@ -15,8 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/lab/pgtest"
+	"github.com/coteriedb/coterie/internal/measure/goals"
 )
 
 // Relay copies the bytes of connections to somewhere else.
@@ -97,12 +97,12 @@ func (m *measurement) cost(ctx context.Context, s *Samples) (err error) {
 func less(v, than float64) float64 { return 100 * (1 - v/than) }
 
 // costFigures are what the relays cost, and the group beyond that.
-func (s Samples) costFigures(why string) []bench.Figure {
+func (s Samples) costFigures(why string) []goals.Figure {
 	var relay, beyond []float64
 	for _, r := range s.Cost {
 		relay, beyond = append(relay, less(r.Relayed, r.Plain)), append(beyond, less(r.Listener, r.Relayed))
 	}
-	return []bench.Figure{median("cost-of-a-relay", relay, why), median("cost-beyond-a-relay", beyond, why)}
+	return []goals.Figure{median("cost-of-a-relay", relay, why), median("cost-beyond-a-relay", beyond, why)}
 }
 
 // ownListener is the listener of that node, without TLS, which the relays do without, too.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/ledger"
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
@@ -49,7 +49,7 @@ type demo struct {
 	Options
 	screen *Screen
 	lab    Lab
-	ledger *bench.Ledger
+	ledger *ledger.Ledger
 	meter  *meter
 	now    atomic.Pointer[string] // what is waited for, beside the load
 	report Report
@@ -192,7 +192,7 @@ func (d *demo) load(ctx context.Context) error {
 	if v := violated(found); v != "" {
 		return fmt.Errorf("the database as loaded is not consistent: %s", v)
 	}
-	d.ledger, err = bench.OpenLedger(filepath.Join(d.Dir, "ledger"))
+	d.ledger, err = ledger.Open(filepath.Join(d.Dir, "ledger"))
 	if err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (d *demo) work(ctx context.Context, seed uint64) *clients {
 	wctx, cancel := context.WithCancel(ctx)
 	c := &clients{cancel: cancel, wrote: make(chan error, 1)}
 	go func() {
-		c.wrote <- d.ledger.Write(wctx, bench.WriterOptions{DSN: d.lab.ReadWrite(), Every: 5 * time.Millisecond})
+		c.wrote <- d.ledger.Write(wctx, ledger.WriterOptions{DSN: d.lab.ReadWrite(), Every: 5 * time.Millisecond})
 	}()
 	c.load = startLoad(ctx, d.lab, d.Clients, seed, d.meter.tick)
 	d.screen.Doing(func() string {

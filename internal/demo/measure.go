@@ -14,7 +14,8 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/goals"
+	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
 
 // Lengths of the parts of a measured run.
@@ -92,7 +93,7 @@ type Sample struct {
 	From     string           `json:"from"`
 	To       string           `json:"to"`
 	OutageMS float64          `json:"outage_ms"`
-	Verdict  bench.Verdict    `json:"ledger"`
+	Verdict  ledger.Verdict   `json:"ledger"`
 	Errors   map[string]int64 `json:"errors"`
 	Rejoin   *Rejoin          `json:"rejoin,omitempty"`
 }
@@ -188,13 +189,13 @@ func (m *measurement) group(ctx context.Context, s *Samples) (err error) {
 }
 
 // writer runs one ledger's writer on our group around fault and judges what it was promised.
-func (m *measurement) writer(ctx context.Context, name string, fault func(context.Context, *bench.Ledger) (Sample, error)) (Sample, error) {
-	return m.writerOn(ctx, name, bench.WriterOptions{DSN: m.lab.ReadWrite()}, m.lab.DSN, fault)
+func (m *measurement) writer(ctx context.Context, name string, fault func(context.Context, *ledger.Ledger) (Sample, error)) (Sample, error) {
+	return m.writerOn(ctx, name, ledger.WriterOptions{DSN: m.lab.ReadWrite()}, m.lab.DSN, fault)
 }
 
 // writerOn is writer for any system and any patience: o says where and how it writes, server gives where a node's rows are read.
-func (m *measurement) writerOn(ctx context.Context, name string, o bench.WriterOptions, server func(node string) string, fault func(context.Context, *bench.Ledger) (Sample, error)) (s Sample, err error) {
-	l, err := bench.OpenLedger(filepath.Join(m.Dir, name))
+func (m *measurement) writerOn(ctx context.Context, name string, o ledger.WriterOptions, server func(node string) string, fault func(context.Context, *ledger.Ledger) (Sample, error)) (s Sample, err error) {
+	l, err := ledger.Open(filepath.Join(m.Dir, name))
 	if err != nil {
 		return s, err
 	}
@@ -236,7 +237,7 @@ func (m *measurement) writerOn(ctx context.Context, name string, o bench.WriterO
 // death kills the primary's node and has it come back.
 func (m *measurement) death(ctx context.Context, run int) (Sample, error) {
 	m.Screen.Busy("run %d of %d: node death", run, m.Runs)
-	s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-death", run), func(ctx context.Context, l *bench.Ledger) (Sample, error) {
+	s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-death", run), func(ctx context.Context, l *ledger.Ledger) (Sample, error) {
 		st, err := primary(ctx, m.lab)
 		if err != nil {
 			return Sample{}, err
@@ -275,7 +276,7 @@ func (m *measurement) allOf(ctx context.Context, replicas int) error {
 }
 
 // writesGoOn waits for another primary and for a row that it acknowledged.
-func (m *measurement) writesGoOn(ctx context.Context, l *bench.Ledger, old string) (leader string, err error) {
+func (m *measurement) writesGoOn(ctx context.Context, l *ledger.Ledger, old string) (leader string, err error) {
 	var since time.Time
 	err = await(ctx, failoverBudget, "another replica to take writes", func(ctx context.Context) (bool, error) {
 		st, err := primary(ctx, m.lab)
@@ -296,7 +297,7 @@ func (m *measurement) writesGoOn(ctx context.Context, l *bench.Ledger, old strin
 // planned moves the leadership to a synchronized secondary.
 func (m *measurement) planned(ctx context.Context, run int) (Sample, error) {
 	m.Screen.Busy("run %d of %d: planned failover", run, m.Runs)
-	s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-planned", run), func(ctx context.Context, l *bench.Ledger) (Sample, error) {
+	s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-planned", run), func(ctx context.Context, l *ledger.Ledger) (Sample, error) {
 		st, err := primary(ctx, m.lab)
 		if err != nil {
 			return Sample{}, err
@@ -342,7 +343,7 @@ func (s Samples) Save(path string) error {
 }
 
 // Figures are the samples as figures of the two benches; why says why something is missing.
-func (s Samples) Figures(why string) (failover, footprint []bench.Figure) {
+func (s Samples) Figures(why string) (failover, footprint []goals.Figure) {
 	lost := func(list []Sample) (n float64) {
 		for _, one := range list {
 			n += float64(one.Verdict.Lost)
@@ -355,13 +356,13 @@ func (s Samples) Figures(why string) (failover, footprint []bench.Figure) {
 		}
 		return out
 	}
-	figure := func(name string, measured float64, n int) bench.Figure {
+	figure := func(name string, measured float64, n int) goals.Figure {
 		if n == 0 {
-			return bench.Figure{Name: name, NotRun: why}
+			return goals.Figure{Name: name, NotRun: why}
 		}
-		return bench.Figure{Name: name, Measured: measured}
+		return goals.Figure{Name: name, Measured: measured}
 	}
-	failover = []bench.Figure{
+	failover = []goals.Figure{
 		figure("node-death-rows-lost", lost(s.Deaths), len(s.Deaths)),
 		figure("node-death-runs", float64(len(s.Deaths)), len(s.Deaths)),
 		median("node-death-outage-p50", seconds(s.Deaths), why),
@@ -379,24 +380,24 @@ func (s Samples) Figures(why string) (failover, footprint []bench.Figure) {
 	if s.UpSeconds > 0 {
 		up = 1
 	}
-	footprint = []bench.Figure{
+	footprint = []goals.Figure{
 		figure("lab-up-three-replicas", round(s.UpSeconds), up),
 		figure("idle-agent-cpu", round(cpu), len(s.Idle)),
 		figure("idle-agent-memory", round(mem), len(s.Idle)),
 	}
 	if s.Witness != nil {
-		return failover, append(footprint, bench.Figure{Name: "witness-memory", Measured: round(s.Witness.RssAnonMB)})
+		return failover, append(footprint, goals.Figure{Name: "witness-memory", Measured: round(s.Witness.RssAnonMB)})
 	}
-	return failover, append(footprint, bench.Figure{Name: "witness-memory", NotRun: why})
+	return failover, append(footprint, goals.Figure{Name: "witness-memory", NotRun: why})
 }
 
 func round(v float64) float64 { return math.Round(v*100) / 100 }
 
 // median gives the middle with its 95 % interval by order statistics; of fewer than six samples, the range.
-func median(name string, v []float64, why string) bench.Figure {
+func median(name string, v []float64, why string) goals.Figure {
 	n := len(v)
 	if n == 0 {
-		return bench.Figure{Name: name, NotRun: why}
+		return goals.Figure{Name: name, NotRun: why}
 	}
 	v = slices.Sorted(slices.Values(v))
 	half := 0.98 * math.Sqrt(float64(n))
@@ -404,5 +405,5 @@ func median(name string, v []float64, why string) bench.Figure {
 	if n < 6 {
 		low, high = 0, n-1
 	}
-	return bench.Figure{Name: name, Measured: v[(n-1)/2], Low: v[max(low, 0)], High: v[min(high, n-1)], HasInterval: true}
+	return goals.Figure{Name: name, Measured: v[(n-1)/2], Low: v[max(low, 0)], High: v[min(high, n-1)], HasInterval: true}
 }

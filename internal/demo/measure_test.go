@@ -7,18 +7,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/goals"
+	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
 
 func TestFiguresAreThoseOfTheGoals(t *testing.T) {
 	t.Parallel()
 	s := Samples{UpSeconds: 8.4, Idle: []Idle{{Node: "n1", CPU: 1, RssAnonMB: 20}, {Node: "n2", CPU: 2.5, RssAnonMB: 10}}, Witness: &Idle{RssAnonMB: 21}}
 	for _, ms := range []float64{9000, 7000, 8000} {
-		s.Deaths = append(s.Deaths, Sample{OutageMS: ms, Verdict: bench.Verdict{Lost: 1}})
+		s.Deaths = append(s.Deaths, Sample{OutageMS: ms, Verdict: ledger.Verdict{Lost: 1}})
 		s.Planned = append(s.Planned, Sample{OutageMS: ms / 10})
 	}
 	failover, footprint := s.Figures("")
-	byName := map[string]bench.Figure{}
+	byName := map[string]goals.Figure{}
 	for _, f := range append(failover, footprint...) {
 		byName[f.Name] = f
 	}
@@ -31,8 +32,8 @@ func TestFiguresAreThoseOfTheGoals(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	for name, list := range map[string][]bench.Figure{"failover": failover, "footprint": footprint} {
-		if _, err := bench.Report(&out, name, list); err != nil {
+	for name, list := range map[string][]goals.Figure{"failover": failover, "footprint": footprint} {
+		if _, err := goals.Report(&out, name, list); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

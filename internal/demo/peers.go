@@ -5,7 +5,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/goals"
+	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
 
 // peerGoals are the names under which peers have goals.
@@ -41,7 +42,7 @@ func (m *measurement) peerDeath(ctx context.Context, run int, p Peer) (Sample, e
 		return Sample{}, err
 	}
 	m.Screen.Busy("run %d of %d: %s: node death", run, m.Runs, p.Name())
-	s, err := m.writerOn(ctx, fmt.Sprintf("ledger-%03d-%s", run, p.Name()), bench.WriterOptions{DSN: p.ReadWrite()}, p.DSN, func(ctx context.Context, l *bench.Ledger) (Sample, error) {
+	s, err := m.writerOn(ctx, fmt.Sprintf("ledger-%03d-%s", run, p.Name()), ledger.WriterOptions{DSN: p.ReadWrite()}, p.DSN, func(ctx context.Context, l *ledger.Ledger) (Sample, error) {
 		from, err := p.Primary(ctx)
 		if err != nil {
 			return Sample{}, err
@@ -73,13 +74,13 @@ func (m *measurement) peerDeath(ctx context.Context, run int, p Peer) (Sample, e
 }
 
 // peerFigures are our median outage over each peer's.
-func (s Samples) peerFigures(ours []float64, why string) []bench.Figure {
+func (s Samples) peerFigures(ours []float64, why string) []goals.Figure {
 	if s.PeersWhy != "" {
 		why = s.PeersWhy
 	}
-	var out []bench.Figure
+	var out []goals.Figure
 	for _, name := range peerGoals {
-		f := bench.Figure{Name: "node-death-outage-to-" + name, NotRun: why}
+		f := goals.Figure{Name: "node-death-outage-to-" + name, NotRun: why}
 		for _, p := range s.Peers {
 			var theirs []float64
 			for _, one := range p.Deaths {
@@ -95,6 +96,6 @@ func (s Samples) peerFigures(ours []float64, why string) []bench.Figure {
 }
 
 // ratio divides two medians. Its interval is the widest that theirs allow.
-func ratio(name string, a, b bench.Figure) bench.Figure {
-	return bench.Figure{Name: name, Measured: a.Measured / b.Measured, Low: a.Low / b.High, High: a.High / b.Low, HasInterval: true}
+func ratio(name string, a, b goals.Figure) goals.Figure {
+	return goals.Figure{Name: name, Measured: a.Measured / b.Measured, Low: a.Low / b.High, High: a.High / b.Low, HasInterval: true}
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/ledger"
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
@@ -42,11 +42,11 @@ type Report struct {
 
 // Replica is what one replica holds at the end.
 type Replica struct {
-	Name       string        `json:"name"`
-	Conditions int           `json:"conditions_held"`
-	Violated   []string      `json:"conditions_violated"`
-	Digest     string        `json:"digest"`
-	Ledger     bench.Verdict `json:"ledger"`
+	Name       string         `json:"name"`
+	Conditions int            `json:"conditions_held"`
+	Violated   []string       `json:"conditions_violated"`
+	Digest     string         `json:"digest"`
+	Ledger     ledger.Verdict `json:"ledger"`
 }
 
 // Connections is what the clients lived through in one part of the story. A client has one session to write and one to read.
@@ -102,7 +102,7 @@ type Reads struct {
 	ByNode map[string]int64 `json:"by_node"`
 }
 
-func replica(f finding, v bench.Verdict) Replica {
+func replica(f finding, v ledger.Verdict) Replica {
 	r := Replica{Name: f.node, Digest: f.digest, Ledger: v, Violated: []string{}}
 	for _, c := range f.conditions {
 		if c.Violations == 0 {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/ledger"
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
@@ -19,7 +19,7 @@ func sound() Report {
 		Reads: []Reads{{"while n1 led", map[string]int64{"n2": 1, "n3": 1}}},
 	}
 	for _, n := range []string{"n1", "n2", "n3"} {
-		v := bench.Verdict{Acknowledged: 24118, Unknown: 3, UnknownPresent: 2}
+		v := ledger.Verdict{Acknowledged: 24118, Unknown: 3, UnknownPresent: 2}
 		r.Replicas = append(r.Replicas, replica(finding{node: n, digest: "abcdef0123", conditions: make([]tpcc.Condition, 12)}, v))
 	}
 	return r

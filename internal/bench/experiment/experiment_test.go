@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/lab/pgtest"
 	"github.com/coteriedb/coterie/internal/measure/method"
 	"github.com/coteriedb/coterie/internal/measure/report"
@@ -122,7 +121,7 @@ func TestOnAPair(t *testing.T) {
 	t.Run("tunnel", func(t *testing.T) {
 		runs := 0
 		e, err := same.Tunnel(t.Context(), TunnelOptions{
-			Tunnel: bench.Tunnel{Rows: 100, Bytes: 400, Every: 25}, Payloads: bench.Payloads, CSV: func(time.Time, time.Duration, bench.Payload, string) { runs++ },
+			Tunnel: workload.Tunnel{Rows: 100, Bytes: 400, Every: 25}, Payloads: workload.Payloads, CSV: func(time.Time, time.Duration, workload.Payload, string) { runs++ },
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/ledger"
 	"github.com/coteriedb/coterie/internal/measure/method"
 	"github.com/coteriedb/coterie/internal/measure/report"
 )
@@ -152,8 +152,8 @@ func (t told) account(e *report.Experiment) {
 
 // told is what one failover came to.
 type told struct {
-	bench.Outage
-	verdict   bench.Verdict
+	ledger.Outage
+	verdict   ledger.Verdict
 	series    []float64 // acknowledged rows per second, by step
 	event     float64   // seconds after the series began
 	at        time.Time // of the event
@@ -162,7 +162,7 @@ type told struct {
 }
 
 func (b *Bed) outage(ctx context.Context, o FailoverOptions, action Action, dir string) (res told, err error) {
-	l, err := bench.OpenLedger(dir)
+	l, err := ledger.Open(dir)
 	if err != nil {
 		return res, err
 	}
@@ -174,7 +174,7 @@ func (b *Bed) outage(ctx context.Context, o FailoverOptions, action Action, dir 
 	wctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wrote := make(chan error, 1)
-	go func() { wrote <- l.Write(wctx, bench.WriterOptions{DSN: dsn, Clients: o.Clients, Every: o.Every}) }()
+	go func() { wrote <- l.Write(wctx, ledger.WriterOptions{DSN: dsn, Clients: o.Clients, Every: o.Every}) }()
 	end := o.Beside.start(ctx, dsn)
 	old, at, err := b.strike(ctx, l, o, action)
 	ended := time.Now()
@@ -208,7 +208,7 @@ func (b *Bed) outage(ctx context.Context, o FailoverOptions, action Action, dir 
 }
 
 // strike lets the writers write, acts, and waits until rows are acknowledged again.
-func (b *Bed) strike(ctx context.Context, l *bench.Ledger, o FailoverOptions, action Action) (old string, at time.Time, err error) {
+func (b *Bed) strike(ctx context.Context, l *ledger.Ledger, o FailoverOptions, action Action) (old string, at time.Time, err error) {
 	if err := until(ctx, time.Minute, "the writers to begin", func(context.Context) (bool, error) { return l.Progress().Acknowledged > 0, nil }); err != nil {
 		return "", at, err
 	}

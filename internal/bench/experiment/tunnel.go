@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/measure/method"
 	"github.com/coteriedb/coterie/internal/measure/report"
 	"github.com/coteriedb/coterie/internal/measure/workload"
@@ -14,10 +13,10 @@ import (
 
 // TunnelOptions says what goes through the tunnel.
 type TunnelOptions struct {
-	Tunnel   bench.Tunnel
-	Payloads []bench.Payload                                                           // each is measured; the tunnel's own is not looked at
-	Link     string                                                                    // shape of the links, in words
-	CSV      func(at time.Time, took time.Duration, payload bench.Payload, arm string) // is told every run, as the published script logs it; may be nil
+	Tunnel   workload.Tunnel
+	Payloads []workload.Payload                                                           // each is measured; the tunnel's own is not looked at
+	Link     string                                                                       // shape of the links, in words
+	CSV      func(at time.Time, took time.Duration, payload workload.Payload, arm string) // is told every run, as the published script logs it; may be nil
 }
 
 // Tunnel asks what the compression of the link gives: rows with one long column, a commit per so many, to synchronous secondaries over
@@ -68,7 +67,7 @@ func (b *Bed) Tunnel(ctx context.Context, o TunnelOptions) (report.Experiment, e
 	return e, b.tunnelReport(&e, arms, o.Payloads, samples)
 }
 
-func tunnelOnce(ctx context.Context, dsn string, w bench.Tunnel) (time.Duration, error) {
+func tunnelOnce(ctx context.Context, dsn string, w workload.Tunnel) (time.Duration, error) {
 	conn, err := workload.Open(ctx, dsn) // with nothing but our schema in its path: what Prepare drops is ours
 	if err != nil {
 		return 0, err
@@ -81,7 +80,7 @@ func tunnelOnce(ctx context.Context, dsn string, w bench.Tunnel) (time.Duration,
 	return took, err
 }
 
-func (b *Bed) tunnelReport(e *report.Experiment, arms []arm, payloads []bench.Payload, samples map[string]*sample) error {
+func (b *Bed) tunnelReport(e *report.Experiment, arms []arm, payloads []workload.Payload, samples map[string]*sample) error {
 	tables, sources, err := b.published("tunnel.csv")
 	if err != nil {
 		return err
@@ -111,19 +110,19 @@ func (b *Bed) tunnelReport(e *report.Experiment, arms []arm, payloads []bench.Pa
 }
 
 // tunnelTable is every run of one payload. The published runs were of constant rows.
-func (b *Bed) tunnelTable(p bench.Payload, arms []arm, x, y *sample, pub report.Figures) report.Table {
+func (b *Bed) tunnelTable(p workload.Payload, arms []arm, x, y *sample, pub report.Figures) report.Table {
 	unit, per := "s", 1.0
 	if b.Published {
 		unit, per = "min", 60
 	}
 	t := report.Table{Title: strings.ToUpper(p.Rows()[:1]) + p.Rows()[1:], Columns: []report.Column{{Name: "run"}}}
-	if p == bench.Constant {
+	if p == workload.PayloadConstant {
 		t.Columns = append(t.Columns, report.Column{Name: "standard", Unit: "min", Published: true}, report.Column{Name: "boosted", Unit: "min", Published: true}, report.Column{Name: "difference", Unit: "%", Published: true})
 	}
 	t.Columns = append(t.Columns, report.Column{Name: arms[0].name, Unit: unit}, report.Column{Name: arms[1].name, Unit: unit}, report.Column{Name: "difference", Unit: "%"})
 	row := func(key string, standard, boosted float64) {
 		r := []any{key}
-		if p == bench.Constant {
+		if p == workload.PayloadConstant {
 			r = append(r, b.figure(pub, key, "standard_min"), b.figure(pub, key, "boosted_min"), b.figure(pub, key, "difference_pct"))
 		}
 		t.Rows = append(t.Rows, append(r, standard/per, boosted/per, 100*(standard-boosted)/standard))

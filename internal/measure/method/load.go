@@ -102,7 +102,7 @@ func (r *run) all(ctx context.Context, workers []Worker) (Result, error) {
 		r.begin()
 	} else {
 		warm.Go(func() {
-			if sleepUntil(wctx, time.Now().Add(r.WarmUp)) {
+			if SleepUntil(wctx, time.Now().Add(r.WarmUp)) {
 				r.begin()
 				if r.Duration > 0 {
 					r.endAfter(wctx, cancel)
@@ -142,7 +142,7 @@ func (r *run) begin() {
 }
 
 func (r *run) endAfter(ctx context.Context, cancel context.CancelCauseFunc) {
-	if sleepUntil(ctx, time.Now().Add(r.Duration)) {
+	if SleepUntil(ctx, time.Now().Add(r.Duration)) {
 		cancel(errDone)
 	}
 }
@@ -220,14 +220,15 @@ func (s *schedule) next() time.Time {
 	return s.at
 }
 
-func sleepUntil(ctx context.Context, t time.Time) bool {
+// SleepUntil returns at t, or when ctx ends. It reports whether ctx has not ended.
+func SleepUntil(ctx context.Context, t time.Time) bool {
 	timer := time.NewTimer(time.Until(t))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
-		return true
+		return ctx.Err() == nil
 	}
 }
 

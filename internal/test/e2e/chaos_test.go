@@ -18,9 +18,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/measure/ledger"
 	"github.com/coteriedb/coterie/internal/measure/register"
 )
 
@@ -212,7 +212,7 @@ func (c *chaos) breakProtection(t *testing.T, seed, try uint64) (seen bool) {
 	bad, undecided := register.Check(history, judging)
 	c.say(t, "without protection, as it must be: %d rows lost, %d registers violated of %d operations (%d undecided)", v.Lost, len(bad), len(history), undecided)
 	_ = c.ledger.Close()
-	if c.ledger, err = bench.OpenLedger(filepath.Join(filepath.Dir(c.Dir()), fmt.Sprintf("ledger after %d", try))); err != nil {
+	if c.ledger, err = ledger.Open(filepath.Join(filepath.Dir(c.Dir()), fmt.Sprintf("ledger after %d", try))); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Start(old); err != nil {

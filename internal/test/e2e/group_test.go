@@ -19,9 +19,9 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/bench"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/measure/ledger"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/test/ports"
 )
@@ -32,7 +32,7 @@ const patience = 5 * time.Minute
 // group is a lab with a writer.
 type group struct {
 	*lab.Lab
-	ledger *bench.Ledger
+	ledger *ledger.Ledger
 	end    context.CancelFunc // of the writer
 	ended  chan error
 }
@@ -61,7 +61,7 @@ func newGroup(t *testing.T, o lab.Options) *group {
 	t.Helper()
 	g := raise(t, o)
 	var err error
-	if g.ledger, err = bench.OpenLedger(filepath.Join(filepath.Dir(g.Dir()), "ledger")); err != nil {
+	if g.ledger, err = ledger.Open(filepath.Join(filepath.Dir(g.Dir()), "ledger")); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.ledger.Prepare(t.Context(), g.ReadWrite()); err != nil {
@@ -204,7 +204,7 @@ func (g *group) write(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- g.ledger.Write(ctx, bench.WriterOptions{DSN: g.ReadWrite(), Clients: 2, Every: 10 * time.Millisecond})
+		ended <- g.ledger.Write(ctx, ledger.WriterOptions{DSN: g.ReadWrite(), Clients: 2, Every: 10 * time.Millisecond})
 		close(ended)
 	}()
 	g.end, g.ended = cancel, ended

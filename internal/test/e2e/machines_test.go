@@ -18,7 +18,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/bench"
+	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
 
 // machine is a system of its own: booted by systemd, on an overlay of this machine's files, with its own network, processes and users.
@@ -291,18 +291,18 @@ func TestThreeMachines(t *testing.T) {
 	ms.form(t)
 	at, epoch := ms.whole(t, 0)
 	dsn := ms.login(t)
-	ledger, err := bench.OpenLedger(filepath.Join(root, "machines-ledger"))
+	written, err := ledger.Open(filepath.Join(root, "machines-ledger"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ledger.Prepare(t.Context(), dsn); err != nil {
+	if err := written.Prepare(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- ledger.Write(ctx, bench.WriterOptions{DSN: dsn, Clients: 2, Every: 10 * time.Millisecond})
+		ended <- written.Write(ctx, ledger.WriterOptions{DSN: dsn, Clients: 2, Every: 10 * time.Millisecond})
 	}()
 
 	fault := func(what string, do func()) {
@@ -310,7 +310,7 @@ func TestThreeMachines(t *testing.T) {
 		began := time.Now()
 		do()
 		at, epoch = ms.whole(t, epoch)
-		t.Logf("%s: outage %v; whole again, led by %s, after %v", what, ledger.OutageBetween(began, time.Now()).Longest.Round(time.Millisecond), at.name,
+		t.Logf("%s: outage %v; whole again, led by %s, after %v", what, written.OutageBetween(began, time.Now()).Longest.Round(time.Millisecond), at.name,
 			time.Since(began).Round(100*time.Millisecond))
 	}
 	agent := at.unit("MainPID")
@@ -343,7 +343,7 @@ func TestThreeMachines(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("writer: %v", err)
 	}
-	v, err := ledger.Verify(t.Context(), dsn)
+	v, err := written.Verify(t.Context(), dsn)
 	if err != nil {
 		t.Fatal(err)
 	}

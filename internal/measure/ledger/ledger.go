@@ -1,4 +1,4 @@
-package bench
+package ledger
 
 import (
 	"crypto/rand"
@@ -76,9 +76,9 @@ func (c clock) boottime(t time.Time) time.Duration {
 	return c.boot + t.Sub(c.wall)
 }
 
-// OpenLedger opens the ledger in dir, or begins one. What an earlier process wrote is part of it. Only one process may have
+// Open opens the ledger in dir, or begins one. What an earlier process wrote is part of it. Only one process may have
 // it open.
-func OpenLedger(dir string) (*Ledger, error) {
+func Open(dir string) (*Ledger, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}

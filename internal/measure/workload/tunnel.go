@@ -1,4 +1,4 @@
-package bench
+package workload
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/measure/method"
 )
 
 // Tunnel is the published workload of a replication link: rows with one long column, a commit per so many, one session.
@@ -17,7 +19,7 @@ type Tunnel struct {
 	Rows    int     // published: 10,000
 	Bytes   int     // of the column; published: 4,000
 	Every   int     // rows per commit; published: 250
-	Payload Payload // default Constant, as published
+	Payload Payload // default PayloadConstant, as published
 
 	Pipelined bool // the statements of a transaction are sent at once, as a script that runs on the server does without round trips
 }
@@ -25,32 +27,32 @@ type Tunnel struct {
 // Payload is what is in the long column.
 type Payload string
 
-// The payloads, from the best case of any compression to the worst. Text and Random have another value in each row.
+// The payloads, from the best case of any compression to the worst. PayloadText and PayloadRandom have another value in each row.
 const (
-	Constant Payload = "constant" // one letter, as published
-	Zeros    Payload = "zeros"    // bytes of zero
-	Text     Payload = "text"     // words
-	Random   Payload = "random"   // bytes that do not shrink
+	PayloadConstant Payload = "constant" // one letter, as published
+	PayloadZeros    Payload = "zeros"    // bytes of zero
+	PayloadText     Payload = "text"     // words
+	PayloadRandom   Payload = "random"   // bytes that do not shrink
 )
 
 // Payloads are all of them.
-var Payloads = []Payload{Constant, Zeros, Text, Random}
+var Payloads = []Payload{PayloadConstant, PayloadZeros, PayloadText, PayloadRandom}
 
 // Rows names rows that hold it.
 func (p Payload) Rows() string {
-	if p == Zeros || p == Text {
+	if p == PayloadZeros || p == PayloadText {
 		return "rows of " + string(p)
 	}
 	return string(p) + " rows"
 }
 
-// Published is the workload as published.
-var Published = Tunnel{Rows: 10_000, Bytes: 4_000, Every: 250}
+// PublishedTunnel is the workload as published.
+var PublishedTunnel = Tunnel{Rows: 10_000, Bytes: 4_000, Every: 250}
 
 // Prepare makes the empty table. The column is stored as it is: PostgreSQL's own compression of long values would hide the link.
 func (w Tunnel) Prepare(ctx context.Context, c *pgx.Conn) error {
 	kind := fmt.Sprintf("char(%d)", w.Bytes)
-	if w.Payload == Zeros || w.Payload == Random {
+	if w.Payload == PayloadZeros || w.Payload == PayloadRandom {
 		kind = "bytea"
 	}
 	for _, sql := range []string{
@@ -82,16 +84,16 @@ func (w Tunnel) Run(ctx context.Context, c *pgx.Conn) (took time.Duration, commi
 // values returns what gives the long column of one row after the other.
 func (w Tunnel) values() (next func() (any, error), err error) {
 	switch w.Payload {
-	case Constant, "":
+	case PayloadConstant, "":
 		x := strings.Repeat("x", w.Bytes)
 		return func() (any, error) { return x, nil }, nil
-	case Zeros:
+	case PayloadZeros:
 		zeros := make([]byte, w.Bytes)
 		return func() (any, error) { return zeros, nil }, nil
-	case Text:
+	case PayloadText:
 		rng := mathrand.New(mathrand.NewPCG(1, uint64(w.Rows))) //nolint:gosec // text, no secret
 		return func() (any, error) { return string(prose(nil, w.Bytes, rng)), nil }, nil
-	case Random:
+	case PayloadRandom:
 		return func() (any, error) {
 			b := make([]byte, w.Bytes)
 			_, err := rand.Read(b)
@@ -147,28 +149,28 @@ func (w Commits) Run(ctx context.Context, c *pgx.Conn) ([]time.Duration, error) 
 			return all, err
 		}
 		all = append(all, time.Since(began))
-		if !waitUntil(ctx, time.Now().Add(w.Pause)) {
+		if !method.SleepUntil(ctx, time.Now().Add(w.Pause)) {
 			return all, ctx.Err()
 		}
 	}
 	return all, nil
 }
 
-// Load logs WAL at a rate, of which no commit is waited for, until ctx is done.
-type Load struct {
+// WALLoad logs WAL at a rate, of which no commit is waited for, until ctx is done.
+type WALLoad struct {
 	BytesPerSecond int
 	Chunk          int
 	Noise          int // of 128 bytes so many are random: with 20, it shrinks about as far as the WAL of pgbench does
 }
 
 // Run returns how many bytes were logged.
-func (w Load) Run(ctx context.Context, c *pgx.Conn) (logged int, err error) {
+func (w WALLoad) Run(ctx context.Context, c *pgx.Conn) (logged int, err error) {
 	if _, err := c.Exec(ctx, "SET synchronous_commit = off"); err != nil {
 		return 0, err
 	}
 	b := make([]byte, w.Chunk)
 	next := time.Now()
-	for waitUntil(ctx, next) {
+	for method.SleepUntil(ctx, next) {
 		for at := 0; at < len(b); at += 128 {
 			if _, err := rand.Read(b[at:min(at+w.Noise, len(b))]); err != nil {
 				return logged, err

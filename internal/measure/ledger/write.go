@@ -1,4 +1,4 @@
-package bench
+package ledger
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/measure/method"
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
@@ -146,7 +147,7 @@ func (w *writer) run(ctx context.Context) error {
 		if now := time.Now(); next.Before(now) {
 			next = now
 		}
-		if !waitUntil(ctx, next) {
+		if !method.SleepUntil(ctx, next) {
 			return nil
 		}
 		next = next.Add(w.every)
@@ -168,17 +169,6 @@ func (w *writer) connect(ctx context.Context) error {
 		return fmt.Errorf("ledger writer: connect: %w", err)
 	}
 	return w.ledger.note(record{op: opConnect, at: boottime.Now(), client: w.client, host: w.session.Host()})
-}
-
-func waitUntil(ctx context.Context, t time.Time) bool {
-	timer := time.NewTimer(time.Until(t))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return ctx.Err() == nil
-	}
 }
 
 // insert is one transaction of one round trip. What it returns says which server on which timeline answered this very row,

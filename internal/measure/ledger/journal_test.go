@@ -1,4 +1,4 @@
-package bench
+package ledger
 
 import (
 	"os"
@@ -13,7 +13,7 @@ import (
 
 func open(t *testing.T, dir string) *Ledger {
 	t.Helper()
-	l, err := OpenLedger(dir)
+	l, err := Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestLedgerIsReopened(t *testing.T) {
 	put(t, l, 0, 1, 2, opOK, server{1, 1})
 	put(t, l, 0, 3, 4, opFail, server{})
 	put(t, l, 1, 3, 0, opIntend, server{}) // its process ended
-	if _, err := OpenLedger(dir); err == nil || !strings.Contains(err.Error(), "another process") {
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("opened twice: %v", err)
 	}
 	if err := l.Close(); err != nil {
@@ -121,7 +121,7 @@ func TestLedgerRefusesWhatIsNotOne(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "ledger.log"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if l, err := OpenLedger(dir); err == nil {
+		if l, err := Open(dir); err == nil {
 			t.Errorf("%s: accepted", name)
 			_ = l.Close()
 		}
