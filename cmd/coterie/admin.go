@@ -39,7 +39,7 @@ func (m *admin) Status() api.Status {
 		s.QuorumEndpoints = q.Endpoints
 	}
 	s.CommitRule, s.SyncMembers, s.SyncCount, s.Timeline = v.Group.CommitRule, st.V, st.K, st.Basis.Timeline
-	_, s.Required = v.Group.CommitTarget(countSync(v.Group, st.Leader))
+	_, s.Required = v.Group.CommitTarget(v.Group.SynchronousBeside(st.Leader))
 	if v.Op.Epoch == e.Epoch && v.Op.ID != "" {
 		s.Operation = fmt.Sprintf("%s to %s", strings.ToLower(string(v.Op.Kind)), v.Op.To)
 	}
@@ -71,16 +71,6 @@ func (m *admin) Status() api.Status {
 	s.FailoverReady = failoverReady(*v)
 	s.Rotation, s.Authority = rotationOf(v.Group), n.identity.Authority()
 	return s
-}
-
-func countSync(g ag.Group, leader ag.ReplicaID) int {
-	k := 0
-	for _, r := range g.Replicas {
-		if r.ID != leader && r.AvailabilityMode == ag.SynchronousCommit {
-			k++
-		}
-	}
-	return k
 }
 
 func failoverReady(v ag.View) string {

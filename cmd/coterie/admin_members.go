@@ -78,7 +78,7 @@ func (m *admin) Remove(ctx context.Context, id ag.ReplicaID) error {
 	err = n.updateGroup(ctx, func(g *ag.Group) error {
 		unvote = nil
 		g.Replicas = slices.DeleteFunc(g.Replicas, func(r ag.Replica) bool { return r.ID == id })
-		assignVotes(g)
+		g.AssignVotes()
 		for i := range g.Replicas {
 			if !g.Replicas[i].Voter && g.Replicas[i].EtcdID != 0 {
 				unvote = append(unvote, g.Replicas[i])
@@ -158,7 +158,7 @@ func setRequired(g *ag.Group, required *int) error {
 		g.Required = nil
 		return nil
 	}
-	if most := countSync(*g, "") - 1; *required > most {
+	if most := g.SynchronousBeside("") - 1; *required > most {
 		return api.Refused(fmt.Sprintf("the group has %d synchronous secondaries; requiring %d would stop every commit", most, *required))
 	}
 	g.Required = required

@@ -194,7 +194,7 @@ func (n *node) membershipTurn(ctx context.Context) error {
 	me, ok := snap.Group.Replica(n.self)
 	m := n.member.Load()
 	if ok && n.comesBack() {
-		if err := n.updateGroup(ctx, func(g *ag.Group) error { assignVotes(g); return nil }); err != nil {
+		if err := n.updateGroup(ctx, func(g *ag.Group) error { g.AssignVotes(); return nil }); err != nil {
 			return err
 		}
 		return os.Remove(n.comebackFile())
@@ -298,30 +298,6 @@ func (n *node) updateGroup(ctx context.Context, change func(*ag.Group) error) er
 	}
 }
 
-// assignVotes marks who votes: all members if their number is odd, else all but the newest replica, at most five (safety
-// specification 4.2). Who votes already goes on voting, and a witness is there to vote.
-func assignVotes(g *ag.Group) {
-	want := min(len(g.Replicas), 5)
-	if want%2 == 0 {
-		want--
-	}
-	order := make([]int, 0, len(g.Replicas))
-	for _, pass := range []func(ag.Replica) bool{
-		func(r ag.Replica) bool { return g.Votes(r) },
-		func(r ag.Replica) bool { return !g.Votes(r) && !r.HasData() },
-		func(r ag.Replica) bool { return !g.Votes(r) && r.HasData() },
-	} {
-		for i, r := range g.Replicas {
-			if pass(r) {
-				order = append(order, i)
-			}
-		}
-	}
-	for rank, i := range order {
-		g.Replicas[i].Voter = rank < want
-	}
-}
-
 // admit is the group's side of coterie join: the token is checked and consumed, the member written into the configuration, its
 // certificate issued. Repeating it with the same key after a lost answer gives the same answer.
 func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bool, req endpoint.JoinRequest) (endpoint.JoinGrant, error) {
@@ -387,42 +363,22 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 	return grant, nil
 }
 
-// enlist adds the joiner to the configuration, or says why it cannot be added.
+// enlist adds the joiner to the configuration. A refusal is an *endpoint.RemoteError.
 func enlist(g *ag.Group, req endpoint.JoinRequest, pin string) error {
-	r := ag.Replica{
-		ID: req.ID, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Endpoint: req.Endpoint, Listener: req.Listener,
-		ReadOnly: req.ReadOnly, HTTP: req.HTTP, KeyPin: pin, Major: req.Major, Allow: ag.AllowReadOnly,
-	}
-	if req.Kind == "witness" {
-		r.AvailabilityMode, r.FailoverMode, r.Allow, r.Major = ag.ConfigurationOnly, ag.Manual, "", 0
-	}
-	if g.Draft && r.HasData() { // until CREATE and JOIN make it a replica
-		r.Join, r.Suspended = ag.Detached, true
-	}
 	if err := config.CheckName(string(req.ID)); err != nil {
-		return &endpoint.RemoteError{Code: "refused", Message: err.Error()}
+		return &endpoint.RemoteError{Code: endpoint.CodeRefused, Message: err.Error()}
 	}
-	if old, ok := g.Replica(req.ID); ok {
-		if old.KeyPin == pin {
-			return nil
-		}
-		return &endpoint.RemoteError{Code: "name_taken", Message: fmt.Sprintf("the group already has a member %s; join under another --name", req.ID)}
+	r := ag.Replica{
+		ID: req.ID, Endpoint: req.Endpoint, Listener: req.Listener, ReadOnly: req.ReadOnly, HTTP: req.HTTP, KeyPin: pin, Major: req.Major,
 	}
-	if len(g.Replicas) >= 10 {
-		return &endpoint.RemoteError{Code: "refused", Message: "the group has its primary, eight secondaries and a witness; remove a member first"}
+	if req.Kind == endpoint.KindWitness {
+		r.AvailabilityMode = ag.ConfigurationOnly
 	}
-	for _, other := range g.Replicas {
-		if other.HasData() && r.HasData() && other.Major != r.Major {
-			return &endpoint.RemoteError{
-				Code:    "version_mismatch",
-				Message: fmt.Sprintf("this node has PostgreSQL %d and the group has %d; install PostgreSQL %d and join again", r.Major, other.Major, other.Major),
-			}
-		}
-		if other.Endpoint == r.Endpoint {
-			return &endpoint.RemoteError{Code: "name_taken", Message: fmt.Sprintf("%s is the endpoint of %s already; give this node another --endpoint", r.Endpoint, other.ID)}
-		}
+	var refused *ag.EnlistError
+	if err := g.Enlist(r); errors.As(err, &refused) {
+		return &endpoint.RemoteError{Code: string(refused.Reason), Message: refused.Message}
+	} else if err != nil {
+		return err
 	}
-	g.Replicas = append(g.Replicas, r)
-	assignVotes(g)
 	return nil
 }

@@ -1,0 +1,106 @@
+package ag
+
+import "fmt"
+
+// The limits of a group's size.
+const (
+	MaxMembers = 10 // the primary, eight secondaries and a witness
+	MaxVoters  = 5
+)
+
+// RefusalReason is why a member cannot be added to the group, in the words of the protocol between nodes.
+type RefusalReason string
+
+// The reasons for which Enlist refuses a member.
+const (
+	RefusedFull    RefusalReason = "refused"          // the group has MaxMembers members
+	RefusedName    RefusalReason = "name_taken"       // the name or the endpoint belongs to another member
+	RefusedVersion RefusalReason = "version_mismatch" // the group runs another PostgreSQL major version
+)
+
+// EnlistError is the error of Enlist. Its message tells the joining administrator what to do.
+type EnlistError struct {
+	Reason  RefusalReason
+	Message string
+}
+
+func (e *EnlistError) Error() string { return e.Message }
+
+// Enlist adds a member to the group's configuration and assigns the votes anew. Of r it takes the name, the addresses, the key pin,
+// the PostgreSQL major version, and whether it is a witness (CONFIGURATION_ONLY); the settings of a new member it makes itself. A
+// replica of a draft stays detached and suspended until CREATE and JOIN make it one of the group's.
+//
+// A member whose name and key pin the group has already is not changed, so that a request can be repeated after its answer got lost.
+// Every refusal is an *EnlistError, and leaves the group as it was. The caller checks that the name is well formed.
+func (g *Group) Enlist(r Replica) error {
+	if old, ok := g.Replica(r.ID); ok {
+		if old.KeyPin == r.KeyPin {
+			return nil
+		}
+		return &EnlistError{RefusedName, fmt.Sprintf("the group already has a member %s; join under another --name", r.ID)}
+	}
+	if len(g.Replicas) >= MaxMembers {
+		return &EnlistError{RefusedFull, "the group has its primary, eight secondaries and a witness; remove a member first"}
+	}
+	for _, other := range g.Replicas {
+		if other.HasData() && r.HasData() && other.Major != r.Major {
+			return &EnlistError{RefusedVersion, fmt.Sprintf("this node has PostgreSQL %d and the group has %d; install PostgreSQL %d and join again",
+				r.Major, other.Major, other.Major)}
+		}
+		if other.Endpoint == r.Endpoint {
+			return &EnlistError{RefusedName, fmt.Sprintf("%s is the endpoint of %s already; give this node another --endpoint", r.Endpoint, other.ID)}
+		}
+	}
+	g.Replicas = append(g.Replicas, g.newMember(r))
+	g.AssignVotes()
+	return nil
+}
+
+// newMember returns the configuration with which a member begins.
+func (g *Group) newMember(r Replica) Replica {
+	m := Replica{ID: r.ID, Endpoint: r.Endpoint, Listener: r.Listener, ReadOnly: r.ReadOnly, HTTP: r.HTTP, KeyPin: r.KeyPin}
+	if !r.HasData() {
+		m.AvailabilityMode, m.FailoverMode = ConfigurationOnly, Manual
+		return m
+	}
+	m.AvailabilityMode, m.FailoverMode, m.Allow, m.Major = SynchronousCommit, Automatic, AllowReadOnly, r.Major
+	if g.Draft {
+		m.Join, m.Suspended = Detached, true
+	}
+	return m
+}
+
+// AssignVotes decides which members vote. All of them do if their number is odd; otherwise all but one, and at most MaxVoters (safety
+// specification 4.2). Members that vote already keep their vote, then witnesses come, then replicas in the order of the configuration.
+func (g *Group) AssignVotes() {
+	want := min(len(g.Replicas), MaxVoters)
+	if want%2 == 0 {
+		want--
+	}
+	order := make([]int, 0, len(g.Replicas))
+	for _, next := range []func(Replica) bool{
+		func(r Replica) bool { return g.Votes(r) },
+		func(r Replica) bool { return !g.Votes(r) && !r.HasData() },
+		func(r Replica) bool { return !g.Votes(r) && r.HasData() },
+	} {
+		for i, r := range g.Replicas {
+			if next(r) {
+				order = append(order, i)
+			}
+		}
+	}
+	for rank, i := range order {
+		g.Replicas[i].Voter = rank < want
+	}
+}
+
+// SynchronousBeside returns how many replicas, beside one, are configured for synchronous commit. Suspended ones count.
+func (g Group) SynchronousBeside(id ReplicaID) int {
+	n := 0
+	for _, r := range g.Replicas {
+		if r.ID != id && r.AvailabilityMode == SynchronousCommit {
+			n++
+		}
+	}
+	return n
+}
