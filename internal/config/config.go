@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // File is the name of the configuration file in the node directory.
@@ -228,9 +230,8 @@ func (c Config) Save(dir string) error {
 		return fmt.Errorf("encode configuration: %w", err)
 	}
 	head := "# This node's own facts. Everything about the group is in its record: see coterie status.\n# Check an edit with: coterie config check --node " + dir + "\n"
-	path := filepath.Join(dir, File)
-	if err := os.WriteFile(path+".tmp", append([]byte(head), b...), 0o600); err != nil {
+	if err := durable.Replace(filepath.Join(dir, File), append([]byte(head), b...), 0o600); err != nil {
 		return fmt.Errorf("write configuration: %w", err)
 	}
-	return os.Rename(path+".tmp", path)
+	return nil
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -53,5 +54,28 @@ func TestLimits(t *testing.T) {
 		if want == "" && text != "" && c.Limits != (Limits{500, 20, 50, 30 * time.Second}) {
 			t.Errorf("%+v", c.Limits)
 		}
+	}
+}
+
+// TestSaveReplacesWhole holds that a configuration that is saved can be loaded again, and that nothing else stays in the directory.
+func TestSaveReplacesWhole(t *testing.T) {
+	dir := t.TempDir()
+	want := Config{Node: "n1", Kind: "witness", Group: "g", Endpoint: Address{Listen: ":5022"}}
+	for _, group := range []string{"g", "h"} {
+		want.Group = group
+		if err := want.Save(dir); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Load(dir); err != nil || got.Group != group {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+	want.Kind = "neither"
+	if err := want.Save(dir); err == nil {
+		t.Error("a configuration that cannot be loaded was saved")
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 {
+		t.Errorf("%v, %v", left, err)
 	}
 }
