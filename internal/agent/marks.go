@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // Marks are the durable facts of a node outside its data directory: what it promised, which copy it holds, and a promotion it
@@ -115,10 +116,10 @@ func (m *Marks) SetQuarantine(q QuarantineMark) error { return m.write("quaranti
 func (m *Marks) ClearQuarantine() error { return m.clear("quarantine.json") }
 
 func (m *Marks) clear(name string) error {
-	if err := os.Remove(filepath.Join(m.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := durable.Remove(filepath.Join(m.dir, name)); err != nil {
 		return fmt.Errorf("clear mark %s: %w", name, err)
 	}
-	return syncDir(m.dir)
+	return nil
 }
 
 func readMark[T any](m *Marks, name string) (T, error) {
@@ -137,39 +138,8 @@ func readMark[T any](m *Marks, name string) (T, error) {
 }
 
 func (m *Marks) write(name string, v any) error {
-	b, err := json.Marshal(v)
-	if err == nil {
-		err = writeDurably(filepath.Join(m.dir, name), b)
-	}
-	if err != nil {
+	if err := durable.ReplaceJSON(filepath.Join(m.dir, name), v); err != nil {
 		return fmt.Errorf("write mark %s: %w", name, err)
 	}
 	return nil
-}
-
-func writeDurably(path string, b []byte) error {
-	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

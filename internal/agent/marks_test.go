@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 func TestMarksAreKept(t *testing.T) {
@@ -38,7 +40,7 @@ func TestMarksAreKept(t *testing.T) {
 	if got, err := m.Promoting(); got != (PromotingMark{}) || err != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(dir, "*.tmp")); len(left) != 0 {
+	if left, _ := filepath.Glob(filepath.Join(dir, "*"+durable.Suffix)); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }
@@ -51,7 +53,7 @@ func TestMarkSurvivesACrashBeforeTheRename(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, half := range []string{`{"epoch":9}`, `{"ep`, ""} {
-		if err := os.WriteFile(filepath.Join(dir, "promise.json.tmp"), []byte(half), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "promise.json"+durable.Suffix), []byte(half), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if e, err := OpenMarks(dir).Promised(); e != 7 || err != nil {
@@ -86,7 +88,7 @@ func TestMarkThatCannotBeWrittenLeavesTheOldOne(t *testing.T) {
 	if err := m.SetPromised(7); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "promise.json.tmp"), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, "promise.json"+durable.Suffix), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.SetPromised(8); err == nil {

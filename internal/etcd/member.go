@@ -17,6 +17,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"google.golang.org/grpc"
+
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // MemberConfig describes the embedded member of one node.
@@ -111,7 +113,7 @@ func StartMember(ctx context.Context, c MemberConfig) (*Member, error) {
 	} else if was != (mark{MemberID: m.ID(), Started: true}) {
 		// After the start, so that a start that failed can be repeated. What is lost by a crash in between is the mark, not
 		// the directory; losing both at once is beyond us.
-		err = writeMark(c.MarkFile, mark{MemberID: m.ID(), Started: true})
+		err = durable.ReplaceJSON(c.MarkFile, mark{MemberID: m.ID(), Started: true})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("start the quorum member: %w", errors.Join(err, m.Close()))
