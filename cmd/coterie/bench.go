@@ -14,7 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/bench/experiment"
-	"github.com/coteriedb/coterie/internal/demo"
+	"github.com/coteriedb/coterie/internal/bench/observe"
+	"github.com/coteriedb/coterie/internal/bench/outage"
 	"github.com/coteriedb/coterie/internal/lab"
 	"github.com/coteriedb/coterie/internal/measure/goals"
 )
@@ -41,7 +42,7 @@ func ofTheOther(c *cobra.Command, report bool) error {
 }
 
 func benchFailover() *cobra.Command {
-	var o demo.MeasureOptions
+	var o outage.Options
 	var lo lab.Options
 	var out, page, beside, query string
 	var only, actions []string
@@ -76,10 +77,10 @@ Nobody published an outage, so there are no published conditions to take, and no
 				return reportOutages(c, e, o.Runs, actions, experimentFlags{report: page, lab: lo, blocks: o.Runs, seed: 1, json: asJSON})
 			}
 			for _, name := range only {
-				if !slices.Contains(demo.Arms, demo.Arm(name)) {
-					return usage("--only %s: the arms are %v", name, demo.Arms)
+				if !slices.Contains(outage.Arms, outage.Arm(name)) {
+					return usage("--only %s: the arms are %v", name, outage.Arms)
 				}
-				o.Only = append(o.Only, demo.Arm(name))
+				o.Only = append(o.Only, outage.Arm(name))
 			}
 			var err error
 			if lo.Dir, err = demoDir(lo.Dir, "bench"); err != nil {
@@ -146,7 +147,7 @@ func reportOutages(c *cobra.Command, e experiment.FailoverOptions, runs int, act
 	return f.measureAll(c, "The outage", []stageOf{{n, []piece{outagePiece(e, "")}}})
 }
 
-func measure(c *cobra.Command, o demo.MeasureOptions, lo lab.Options, peers bool) (s demo.Samples, err error) {
+func measure(c *cobra.Command, o outage.Options, lo lab.Options, peers bool) (s outage.Samples, err error) {
 	var f nodeFlags
 	in, err := f.install(c.Context())
 	if err != nil {
@@ -161,25 +162,25 @@ func measure(c *cobra.Command, o demo.MeasureOptions, lo lab.Options, peers bool
 	if peers {
 		withPeers(c.Context(), &o, lo.Dir+"-patroni", in.BinDir)
 	}
-	o.Screen = demo.NewScreen(c.ErrOrStderr(), isTerminal(c.ErrOrStderr()))
+	o.Screen = observe.NewScreen(c.ErrOrStderr(), isTerminal(c.ErrOrStderr()))
 	defer o.Screen.Close()
-	o.Up = func(ctx context.Context, progress func(string)) (demo.Lab, error) { return upLab(ctx, lo, progress) }
-	o.Witness = func(ctx context.Context, progress func(string)) (demo.Lab, error) {
+	o.Up = func(ctx context.Context, progress func(string)) (observe.Lab, error) { return upLab(ctx, lo, progress) }
+	o.Witness = func(ctx context.Context, progress func(string)) (observe.Lab, error) {
 		w := lo
 		w.Replicas, w.Witness = 2, true
 		return upLab(ctx, w, progress)
 	}
-	o.Fast = func(ctx context.Context, progress func(string)) (demo.Lab, error) {
+	o.Fast = func(ctx context.Context, progress func(string)) (observe.Lab, error) {
 		f := lo
 		f.Profile = "fast"
 		return upLab(ctx, f, progress)
 	}
 	o.Relay = startCopier
-	return demo.Measure(c.Context(), o)
+	return outage.Measure(c.Context(), o)
 }
 
 // reportFigures prints both benches that these samples serve.
-func reportFigures(c *cobra.Command, s demo.Samples, failed error, out string) error {
+func reportFigures(c *cobra.Command, s outage.Samples, failed error, out string) error {
 	why := "--runs 0"
 	if failed != nil {
 		why = "an error ended the measurement"

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coteriedb/coterie/internal/demo"
+	"github.com/coteriedb/coterie/internal/bench/outage"
 )
 
 // benchCopier is a relay as a process, as relays are. It says its port, and ends with its input.
@@ -18,7 +18,7 @@ func benchCopier() *cobra.Command {
 	return &cobra.Command{
 		Use: "copier TO", Hidden: true, Args: args(1, "an address of TCP or the path of a Unix socket"),
 		RunE: func(c *cobra.Command, a []string) error {
-			r, err := demo.NewCopier(a[0])
+			r, err := outage.NewForwarder(a[0])
 			if err != nil {
 				return err
 			}
@@ -36,7 +36,7 @@ type copierProcess struct {
 	port int
 }
 
-func startCopier(ctx context.Context, to string) (demo.Relay, error) {
+func startCopier(ctx context.Context, to string) (outage.Relay, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err

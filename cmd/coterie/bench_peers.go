@@ -10,24 +10,24 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/coteriedb/coterie/internal/bench/outage"
 	"github.com/coteriedb/coterie/internal/bench/patroni"
-	"github.com/coteriedb/coterie/internal/demo"
 )
 
 // withPeers has Patroni measured beside us, twice: with its default settings and with the shortest times that it accepts. Where it
 // is not installed, the figures will say so.
-func withPeers(ctx context.Context, o *demo.MeasureOptions, dir, bin string) {
+func withPeers(ctx context.Context, o *outage.Options, dir, bin string) {
 	programs, err := patroni.Find(ctx)
 	if err != nil {
 		o.PeersWhy = err.Error()
 		return
 	}
-	o.Peers = func(ctx context.Context) ([]demo.Peer, func() error, error) {
+	o.Peers = func(ctx context.Context) ([]outage.Peer, func() error, error) {
 		return startPatroni(ctx, programs, dir, bin)
 	}
 }
 
-func startPatroni(ctx context.Context, programs patroni.Programs, dir, bin string) ([]demo.Peer, func() error, error) {
+func startPatroni(ctx context.Context, programs patroni.Programs, dir, bin string) ([]outage.Peer, func() error, error) {
 	uid, gid := os.Getuid(), os.Getgid()
 	if uid == 0 {
 		u, err := user.Lookup(serverUser)
@@ -55,7 +55,7 @@ func startPatroni(ctx context.Context, programs patroni.Programs, dir, bin strin
 	if err != nil {
 		return nil, nil, errors.Join(err, end())
 	}
-	return []demo.Peer{
+	return []outage.Peer{
 		patroniArm{c, "patroni", patroni.Default, programs.Versions}, patroniArm{c, "patroni-floor", patroni.Floor, programs.Versions},
 	}, end, nil
 }

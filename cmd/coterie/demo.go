@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/bench/observe"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/demo"
 	"github.com/coteriedb/coterie/internal/lab"
@@ -50,7 +51,7 @@ the agent's back. What the primary acknowledges then is on no other node: the de
 				o.Out = c.ErrOrStderr()
 			}
 			o.Terminal, o.Dir, o.Version, o.Server = isTerminal(o.Out), lo.Dir, version, in.Version+" in "+in.BinDir
-			o.Up = func(ctx context.Context, progress func(string)) (demo.Lab, error) { return upLab(ctx, lo, progress) }
+			o.Up = func(ctx context.Context, progress func(string)) (observe.Lab, error) { return upLab(ctx, lo, progress) }
 			r, err := demo.Run(c.Context(), o)
 			if err != nil {
 				return err
@@ -113,7 +114,7 @@ type labGroup struct {
 	doors *doors
 }
 
-func upLab(ctx context.Context, o lab.Options, progress func(string)) (demo.Lab, error) {
+func upLab(ctx context.Context, o lab.Options, progress func(string)) (observe.Lab, error) {
 	o.Progress, o.Bound = progress, true
 	l, err := raiseLab(ctx, o)
 	if err != nil {
@@ -136,7 +137,7 @@ func (g *labGroup) Nodes() []string {
 
 func (g *labGroup) Dir(node string) string { return filepath.Join(g.Lab.Dir(), node) }
 
-func (g *labGroup) Agent(node string) demo.Agent {
+func (g *labGroup) Agent(node string) observe.Agent {
 	l, err := config.NewLayout(g.Dir(node))
 	if err != nil {
 		return api.NewClient(filepath.Join(g.Dir(node), "no-such-socket"))

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,22 +14,16 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/bench/observe"
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
 const stages = 6
 
-// Deadlines. A slow machine is not a failure, so they are far from what is expected.
-const (
-	failoverBudget = 90 * time.Second
-	rejoinBudget   = 2 * time.Minute
-	downBudget     = 30 * time.Second
-)
-
 // Options says what Run runs.
 type Options struct {
-	Up       func(ctx context.Context, progress func(string)) (Lab, error)
+	Up       func(ctx context.Context, progress func(string)) (observe.Lab, error)
 	Out      io.Writer     // of the story
 	Terminal bool          // Out is one: the live view may redraw a line
 	Dir      string        // of the ledger and of the lab's nodes
@@ -47,8 +39,8 @@ type Options struct {
 // demo is one run.
 type demo struct {
 	Options
-	screen *Screen
-	lab    Lab
+	screen *observe.Screen
+	lab    observe.Lab
 	ledger *ledger.Ledger
 	meter  *meter
 	now    atomic.Pointer[string] // what is waited for, beside the load
@@ -67,14 +59,14 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	if o.Settle <= 0 {
 		o.Settle = 4 * time.Second
 	}
-	d := &demo{Options: o, screen: NewScreen(o.Out, o.Terminal), meter: newMeter(), report: Report{Version: o.Version, PostgreSQL: o.Server, CPUs: runtime.NumCPU()}}
+	d := &demo{Options: o, screen: observe.NewScreen(o.Out, o.Terminal), meter: newMeter(), report: Report{Version: o.Version, PostgreSQL: o.Server, CPUs: runtime.NumCPU()}}
 	defer d.screen.Close()
 	start := time.Now()
 	defer func() {
 		err = d.end(err)
 		report = d.report
 	}()
-	d.screen.Stage(1, "coterie %s   PostgreSQL %s   %d processors", o.Version, o.Server, runtime.NumCPU())
+	d.stage(1, "coterie %s   PostgreSQL %s   %d processors", o.Version, o.Server, runtime.NumCPU())
 	for _, step := range []func(context.Context) error{d.up, d.load, d.nodeDeath, d.comeBack, d.handOver, d.verify} {
 		if err := step(ctx); err != nil {
 			if ctx.Err() != nil {
@@ -88,6 +80,11 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	d.screen.Doing(nil)
 	d.tell()
 	return d.report, nil
+}
+
+// stage prints the line of a stage that is over or begins.
+func (d *demo) stage(n int, format string, a ...any) {
+	d.screen.Line("[%d/%d] "+format, append([]any{n, stages}, a...)...)
 }
 
 // end takes the lab down, whatever happened.
@@ -105,7 +102,7 @@ func (d *demo) end(err error) error {
 		return nil
 	}
 	d.screen.Busy("stopping the group")
-	ctx, cancel := context.WithTimeout(context.Background(), downBudget)
+	ctx, cancel := context.WithTimeout(context.Background(), observe.DownBudget)
 	defer cancel()
 	unsound := err == nil && !d.report.Sound && !d.Broken
 	if unsound {
@@ -135,7 +132,7 @@ func (d *demo) up(ctx context.Context) error {
 		return fmt.Errorf("lab up: %w", err)
 	}
 	d.lab = l
-	s, err := primary(ctx, l)
+	s, err := observe.Primary(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -144,7 +141,7 @@ func (d *demo) up(ctx context.Context) error {
 	for _, r := range s.Replicas {
 		parts = append(parts, describe(r))
 	}
-	d.screen.Stage(2, "lab up: %s   %.1f s", strings.Join(parts, "   "), d.report.UpSeconds)
+	d.stage(2, "lab up: %s   %.1f s", strings.Join(parts, "   "), d.report.UpSeconds)
 	d.screen.Say("read-write %s", l.ReadWrite())
 	d.screen.Say("read-only  %s", l.ReadOnly())
 	return nil
@@ -164,7 +161,7 @@ func (d *demo) load(ctx context.Context) error {
 	d.screen.Doing(func() string {
 		mu.Lock()
 		defer mu.Unlock()
-		return fmt.Sprintf("loading 1 warehouse through the listener: %s of %s rows", thousands(done), thousands(total))
+		return fmt.Sprintf("loading 1 warehouse through the listener: %s of %s rows", observe.Thousands(done), observe.Thousands(total))
 	})
 	rows, err := tpcc.Load(ctx, d.lab.ReadWrite(), tpcc.LoadOptions{Warehouses: 1, Seed: 1, Progress: func(n, of int64) {
 		mu.Lock()
@@ -175,7 +172,7 @@ func (d *demo) load(ctx context.Context) error {
 		return fmt.Errorf("load: %w", err)
 	}
 	d.screen.Busy("checking the 12 consistency conditions on every replica")
-	leader, err := primary(ctx, d.lab)
+	leader, err := observe.Primary(ctx, d.lab)
 	if err != nil {
 		return err
 	}
@@ -188,7 +185,7 @@ func (d *demo) load(ctx context.Context) error {
 	}
 	d.report.Rows = rows
 	d.meter.learn(ctx, d.lab)
-	d.screen.Stage(3, "load: 1 warehouse, %s rows; %s   %.1f s", thousands(rows), tellConditions(found), time.Since(start).Seconds())
+	d.stage(3, "load: 1 warehouse, %s rows; %s   %.1f s", observe.Thousands(rows), tellConditions(found), time.Since(start).Seconds())
 	if v := violated(found); v != "" {
 		return fmt.Errorf("the database as loaded is not consistent: %s", v)
 	}
@@ -229,39 +226,30 @@ func (c *clients) stop() (tpcc.Result, error) {
 	return res, errors.Join(err, <-c.wrote)
 }
 
-func pause(ctx context.Context, t time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(t):
-		return nil
-	}
-}
-
 // nodeDeath kills the primary's node under load and waits until writes go on.
 func (d *demo) nodeDeath(ctx context.Context) (err error) {
-	d.screen.Stage(4, "%d clients and a ledger writer (a row every 5 ms, fsynced here per acknowledgement) through the listener", d.Clients)
+	d.stage(4, "%d clients and a ledger writer (a row every 5 ms, fsynced here per acknowledgement) through the listener", d.Clients)
 	d.screen.Begin()
 	d.report.Death, d.report.TPS, err = d.underLoad(ctx, 1, d.death)
 	return err
 }
 
 func (d *demo) death(ctx context.Context) error {
-	s, err := primary(ctx, d.lab)
+	s, err := observe.Primary(ctx, d.lab)
 	if err != nil {
 		return err
 	}
 	old := string(s.Node)
 	stage := "while " + old + " led"
 	d.meter.in(stage)
-	if err := pause(ctx, d.Before); err != nil {
+	if err := observe.Pause(ctx, d.Before); err != nil {
 		return err
 	}
 	d.report.Reads = append(d.report.Reads, Reads{Stage: stage, ByNode: d.meter.byNode(stage)})
 	d.meter.in("")
-	w := watch(ctx, d.lab, d.screen)
-	defer w.stop()
-	if s, err = primary(ctx, d.lab); err != nil {
+	w := observe.Watch(ctx, d.lab, d.screen)
+	defer w.Stop()
+	if s, err = observe.Primary(ctx, d.lab); err != nil {
 		return err
 	}
 	if string(s.Node) != old {
@@ -287,7 +275,7 @@ func (d *demo) sabotage(ctx context.Context, s api.Status) error {
 	if !d.Broken {
 		return nil
 	}
-	self := own(s)
+	self := observe.Own(s)
 	if self.Local == nil {
 		return errors.New("the primary's agent does not name its processes")
 	}
@@ -299,18 +287,10 @@ func (d *demo) sabotage(ctx context.Context, s api.Status) error {
 	return nil
 }
 
-func own(s api.Status) api.Replica {
-	i := slices.IndexFunc(s.Replicas, func(r api.Replica) bool { return r.Name == s.Node })
-	if i < 0 {
-		return api.Replica{}
-	}
-	return s.Replicas[i]
-}
-
 // kill ends everything of the node at once and says what that was.
 func (d *demo) kill(ctx context.Context, s api.Status) (at time.Time, err error) {
 	what := ""
-	if p := own(s).Local; p != nil {
+	if p := observe.Own(s).Local; p != nil {
 		what = fmt.Sprintf(": agent %d keeper %d postmaster %d + %d backends", p.Agent, p.Keeper, p.Postgres, len(children(p.Postgres, "")))
 	}
 	at = time.Now()
@@ -328,8 +308,8 @@ func (d *demo) kill(ctx context.Context, s api.Status) (at time.Time, err error)
 // awaitWrites waits until another node leads and a row was acknowledged by it.
 func (d *demo) awaitWrites(ctx context.Context, old string, since time.Time) (leader string, err error) {
 	var opened time.Time
-	err = await(ctx, failoverBudget, "another replica to take writes", func(ctx context.Context) (bool, error) {
-		s, err := primary(ctx, d.lab)
+	err = observe.Await(ctx, observe.FailoverBudget, "another replica to take writes", func(ctx context.Context) (bool, error) {
+		s, err := observe.Primary(ctx, d.lab)
 		if err != nil || string(s.Primary) == old {
 			return false, err
 		}
@@ -340,14 +320,14 @@ func (d *demo) awaitWrites(ctx context.Context, old string, since time.Time) (le
 		return "", err
 	}
 	// A row that the dead node acknowledged was noted long ago; one noted about now comes from the new one.
-	err = await(ctx, failoverBudget, "an acknowledged write", func(context.Context) (bool, error) {
-		return d.ledger.Progress().LastAck.After(opened.Add(-pollEvery)), nil
+	err = observe.Await(ctx, observe.FailoverBudget, "an acknowledged write", func(context.Context) (bool, error) {
+		return d.ledger.Progress().LastAck.After(opened.Add(-observe.PollEvery)), nil
 	})
 	if err != nil {
 		return leader, err
 	}
 	o := d.ledger.OutageBetween(since, time.Now())
-	d.screen.At(o.End, "%s acknowledges writes: outage %s", leader, millis(o.Longest))
+	d.screen.At(o.End, "%s acknowledges writes: outage %s", leader, observe.Millis(o.Longest))
 	return leader, nil
 }
 
@@ -363,16 +343,16 @@ func (d *demo) underLoad(ctx context.Context, seed uint64, part func(context.Con
 // comeBack starts the dead node again, under load.
 func (d *demo) comeBack(ctx context.Context) error {
 	back := d.report.Killed
-	d.screen.Stage(5, "%s starts again, under load", back)
+	d.stage(5, "%s starts again, under load", back)
 	_, _, err := d.underLoad(ctx, 2, func(ctx context.Context) error {
-		w := watch(ctx, d.lab, d.screen)
-		defer w.stop()
+		w := observe.Watch(ctx, d.lab, d.screen)
+		defer w.Stop()
 		start := time.Now()
 		if err := d.lab.Start(ctx, back); err != nil {
 			return fmt.Errorf("start %s: %w", back, err)
 		}
-		if err := await(ctx, rejoinBudget, back+" to be SYNCHRONIZED", func(ctx context.Context) (bool, error) {
-			done, err := synchronized(ctx, d.lab, len(d.lab.Nodes()), back)
+		if err := observe.Await(ctx, observe.RejoinBudget, back+" to be SYNCHRONIZED", func(ctx context.Context) (bool, error) {
+			done, err := observe.Synchronized(ctx, d.lab, len(d.lab.Nodes()), back)
 			if err != nil {
 				now := err.Error()
 				d.now.Store(&now)
@@ -382,7 +362,7 @@ func (d *demo) comeBack(ctx context.Context) error {
 			return err
 		}
 		d.now.Store(nil)
-		d.report.Rejoin = rejoin(d.lab.Dir(back), w.rules(back), time.Since(start))
+		d.report.Rejoin = observe.RejoinOf(d.lab.Dir(back), w.Rules(back), time.Since(start))
 		d.screen.At(time.Now(), "%s: %s", back, d.report.Rejoin)
 		return nil
 	})
@@ -393,11 +373,11 @@ func (d *demo) comeBack(ctx context.Context) error {
 func (d *demo) handOver(ctx context.Context) (err error) {
 	d.meter.learn(ctx, d.lab)
 	d.report.Handover, _, err = d.underLoad(ctx, 3, func(ctx context.Context) error {
-		if err := pause(ctx, d.Settle); err != nil {
+		if err := observe.Pause(ctx, d.Settle); err != nil {
 			return err
 		}
-		w := watch(ctx, d.lab, d.screen)
-		defer w.stop()
+		w := observe.Watch(ctx, d.lab, d.screen)
+		defer w.Stop()
 		if err := d.planned(ctx); err != nil {
 			return err
 		}
@@ -411,7 +391,7 @@ func (d *demo) settle(ctx context.Context, leader string) error {
 	stage := "while " + leader + " led"
 	d.meter.learn(ctx, d.lab)
 	d.meter.in(stage)
-	if err := pause(ctx, d.Settle); err != nil {
+	if err := observe.Pause(ctx, d.Settle); err != nil {
 		return err
 	}
 	d.meter.in("")
@@ -420,45 +400,29 @@ func (d *demo) settle(ctx context.Context, leader string) error {
 	return nil
 }
 
-// rejoin says how the old primary came back.
-func rejoin(dir string, fired map[ag.Rule]int, took time.Duration) Rejoin {
-	r := Rejoin{How: "followed", Seconds: took.Seconds()}
-	switch {
-	case fired[ag.RuleSeed]+fired[ag.RuleReseed] > 0:
-		r.How = "reseeded"
-	case fired[ag.RuleRewind] > 0:
-		r.How = "rewound"
-	}
-	entries, err := os.ReadDir(filepath.Join(dir, "forked"))
-	if err == nil && len(entries) > 0 {
-		r.Forked = filepath.Join(dir, "forked", entries[len(entries)-1].Name())
-	}
-	return r
-}
-
 // planned moves the leadership to a synchronized secondary that was not killed.
 func (d *demo) planned(ctx context.Context) error {
-	s, err := primary(ctx, d.lab)
+	s, err := observe.Primary(ctx, d.lab)
 	if err != nil {
 		return err
 	}
-	to := target(s, d.report.Killed)
+	to := observe.Target(s, d.report.Killed)
 	d.screen.At(time.Now(), "coterie failover --to %s", to)
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, failoverBudget)
+	ctx, cancel := context.WithTimeout(ctx, observe.FailoverBudget)
 	defer cancel()
 	res, err := d.lab.Agent(string(s.Node)).Failover(ctx, api.FailoverRequest{To: to})
 	if err != nil {
 		return fmt.Errorf("planned failover to %s: %w", to, err)
 	}
-	if err := await(ctx, failoverBudget, "an acknowledged write", func(context.Context) (bool, error) {
+	if err := observe.Await(ctx, observe.FailoverBudget, "an acknowledged write", func(context.Context) (bool, error) {
 		return d.ledger.Progress().LastAck.After(start.Add(res.Took)), nil
 	}); err != nil {
 		return err
 	}
 	o := d.ledger.OutageBetween(start, time.Now())
 	d.report.Planned = Planned{From: string(res.From), To: string(res.To), TookMS: res.Took.Milliseconds(), OutageMS: o.Longest.Milliseconds(), Refused: failures(o.Errors)}
-	d.screen.At(o.End, "planned failover %s→%s: %s, longest interruption of the writer %s", res.From, res.To, millis(res.Took), millis(o.Longest))
+	d.screen.At(o.End, "planned failover %s→%s: %s, longest interruption of the writer %s", res.From, res.To, observe.Millis(res.Took), observe.Millis(o.Longest))
 	return nil
 }
 
@@ -472,12 +436,12 @@ func failures(by map[string]int64) (n int64) {
 // verify compares what was promised with what every replica has.
 func (d *demo) verify(ctx context.Context) error {
 	d.screen.Busy("comparing ledger, conditions and contents on every replica")
-	s, err := primary(ctx, d.lab)
+	s, err := observe.Primary(ctx, d.lab)
 	if err != nil {
 		return err
 	}
-	if err := await(ctx, rejoinBudget, "all replicas to be SYNCHRONIZED", func(ctx context.Context) (bool, error) {
-		return synchronized(ctx, d.lab, len(d.lab.Nodes()), "")
+	if err := observe.Await(ctx, observe.RejoinBudget, "all replicas to be SYNCHRONIZED", func(ctx context.Context) (bool, error) {
+		return observe.Synchronized(ctx, d.lab, len(d.lab.Nodes()), "")
 	}); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/coteriedb/coterie/internal/bench/observe"
 	"github.com/coteriedb/coterie/internal/measure/session"
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
@@ -26,7 +27,7 @@ type load struct {
 }
 
 // startLoad starts the TPC-C clients; each second of it goes to tick.
-func startLoad(ctx context.Context, l Lab, clients int, seed uint64, tick func(tpcc.Interval)) *load {
+func startLoad(ctx context.Context, l observe.Lab, clients int, seed uint64, tick func(tpcc.Interval)) *load {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &load{cancel: cancel, done: make(chan struct{})}
 	go func() {
@@ -82,7 +83,7 @@ func (m *meter) in(stage string) {
 }
 
 // learn asks every server what it calls itself, for a restarted one has another name. A dead one is left out.
-func (m *meter) learn(ctx context.Context, l Lab) {
+func (m *meter) learn(ctx context.Context, l observe.Lab) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	for _, n := range l.Nodes() {
@@ -131,8 +132,8 @@ func (m *meter) line(since time.Duration, acknowledged int64) string {
 	if m.peak > 0 {
 		bar = int(math.Round(10 * m.last.TPS / m.peak))
 	}
-	s := fmt.Sprintf("%s %s%s %s tx/s   ledger %s rows", clock(since)[:5], strings.Repeat("█", bar), strings.Repeat("░", 10-bar),
-		thousands(int64(m.last.TPS)), thousands(acknowledged))
+	s := fmt.Sprintf("%s %s%s %s tx/s   ledger %s rows", observe.Clock(since)[:5], strings.Repeat("█", bar), strings.Repeat("░", 10-bar),
+		observe.Thousands(int64(m.last.TPS)), observe.Thousands(acknowledged))
 	if r := m.translate(m.last.Reads); len(r) > 0 {
 		s += "   reads on " + shares(r)
 	}
@@ -153,7 +154,7 @@ func shares(by map[string]int64) string {
 }
 
 // caughtUp waits until every replica has replayed what the primary has flushed, and returns that position.
-func caughtUp(ctx context.Context, l Lab, leader string) (lsn string, err error) {
+func caughtUp(ctx context.Context, l observe.Lab, leader string) (lsn string, err error) {
 	err = query(ctx, l.DSN(leader), `select pg_current_wal_flush_lsn()::text`, nil, &lsn)
 	if err != nil {
 		return "", fmt.Errorf("position of %s: %w", leader, err)
@@ -163,7 +164,7 @@ func caughtUp(ctx context.Context, l Lab, leader string) (lsn string, err error)
 			continue
 		}
 		what := fmt.Sprintf("%s to replay up to %s", n, lsn)
-		err := await(ctx, time.Minute, what, func(ctx context.Context) (bool, error) {
+		err := observe.Await(ctx, time.Minute, what, func(ctx context.Context) (bool, error) {
 			var there bool
 			err := query(ctx, l.DSN(n), `select coalesce(pg_last_wal_replay_lsn() >= $1::text::pg_lsn, true)`, []any{lsn}, &there)
 			return there, err
@@ -197,7 +198,7 @@ type finding struct {
 }
 
 // inspect checks the conditions on every replica, and with digests what it holds, two replicas at a time.
-func inspect(ctx context.Context, l Lab, digests bool) ([]finding, error) {
+func inspect(ctx context.Context, l observe.Lab, digests bool) ([]finding, error) {
 	nodes := l.Nodes()
 	out := make([]finding, len(nodes))
 	slots := make(chan struct{}, 2)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/coteriedb/coterie/internal/bench/observe"
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
@@ -18,14 +19,14 @@ type Report struct {
 	Rows       int64   `json:"rows_loaded"`
 	TPS        float64 `json:"transactions_per_second"` // with the outage in it
 
-	Killed   string      `json:"killed"`
-	Promoted string      `json:"promoted"`
-	OutageMS int64       `json:"outage_ms"`
-	Death    Connections `json:"connections_node_death"`
-	Rejoin   Rejoin      `json:"rejoin"`
-	Planned  Planned     `json:"planned_failover"`
-	Handover Connections `json:"connections_planned"`
-	Reads    []Reads     `json:"reads"`
+	Killed   string         `json:"killed"`
+	Promoted string         `json:"promoted"`
+	OutageMS int64          `json:"outage_ms"`
+	Death    Connections    `json:"connections_node_death"`
+	Rejoin   observe.Rejoin `json:"rejoin"`
+	Planned  Planned        `json:"planned_failover"`
+	Handover Connections    `json:"connections_planned"`
+	Reads    []Reads        `json:"reads"`
 
 	Acknowledged int64     `json:"acknowledged"`
 	Lost         int64     `json:"lost"` // on the replica that has lost most
@@ -70,21 +71,6 @@ func connections(r tpcc.Result) Connections {
 func (c Connections) String() string {
 	return fmt.Sprintf("of %d sessions %d kept, %d made again; longest wait of a client to write %d ms; transactions rolled back %d, in doubt %d",
 		c.Sessions, max(c.Sessions-c.Reconnected, 0), c.Reconnected, c.GapMS, c.Failed, c.Unknown)
-}
-
-// Rejoin is how the old primary came back.
-type Rejoin struct {
-	How     string  `json:"how"`              // rewound, reseeded, or followed
-	Forked  string  `json:"forked,omitempty"` // where its diverged tail is kept
-	Seconds float64 `json:"seconds"`          // from its start to SYNCHRONIZED
-}
-
-func (r Rejoin) String() string {
-	how := map[string]string{"rewound": "rewound", "reseeded": "copied anew", "followed": "followed without a repair (it had nothing that the others lack)"}[r.How]
-	if r.Forked != "" {
-		how += ", diverged tail kept in " + r.Forked
-	}
-	return fmt.Sprintf("%s; SYNCHRONIZED after %.1f s", how, r.Seconds)
 }
 
 // Planned is the planned failover.
@@ -163,7 +149,7 @@ func (r *Report) digests() string {
 func (r *Report) lines() []string {
 	out := []string{
 		fmt.Sprintf("outage %d ms (%s killed, %s took over)   acknowledged %s   lost %d   unknown %d (%d present, %d absent)   duplicates %d",
-			r.OutageMS, r.Killed, r.Promoted, thousands(r.Acknowledged), r.Lost, r.Unknown, r.Present, r.Unknown-r.Present, r.Duplicates),
+			r.OutageMS, r.Killed, r.Promoted, observe.Thousands(r.Acknowledged), r.Lost, r.Unknown, r.Present, r.Unknown-r.Present, r.Duplicates),
 		fmt.Sprintf("planned failover %s→%s: outage %d ms, %d rows of the writer not acknowledged", r.Planned.From, r.Planned.To, r.Planned.OutageMS, r.Planned.Refused),
 		"connections, node death: " + r.Death.String(),
 		"connections, planned:    " + r.Handover.String(),
@@ -195,7 +181,7 @@ func (d *demo) tell() {
 	case !d.report.Sound:
 		word = "NOT SOUND"
 	}
-	d.screen.Stage(stages, "verdict: %s   (%.0f s in all)", word, d.report.Seconds)
+	d.stage(stages, "verdict: %s   (%.0f s in all)", word, d.report.Seconds)
 	for _, l := range d.report.lines() {
 		d.screen.Say("%s", l)
 	}

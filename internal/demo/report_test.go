@@ -1,13 +1,10 @@
 package demo
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
@@ -78,26 +75,6 @@ func TestReportFindsEveryBrokenPromise(t *testing.T) {
 		if r.Sound || !strings.Contains(text, "WRONG: ") || !strings.Contains(text, c.want) {
 			t.Errorf("%s: sound %v, %q is not in\n%s", c.name, r.Sound, c.want, text)
 		}
-	}
-}
-
-func TestRejoinSaysHowAndWhere(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	if r := rejoin(dir, map[ag.Rule]int{ag.RuleFollow: 1}, time.Second); r.How != "followed" || r.Forked != "" {
-		t.Errorf("%+v", r)
-	}
-	for _, name := range []string{"20260101T000000.000Z", "20260102T000000.000Z"} {
-		if err := os.MkdirAll(filepath.Join(dir, "forked", name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r := rejoin(dir, map[ag.Rule]int{ag.RuleRewind: 1}, 3100*time.Millisecond)
-	if r.How != "rewound" || !strings.HasSuffix(r.Forked, "20260102T000000.000Z") || !strings.Contains(r.String(), "SYNCHRONIZED after 3.1 s") {
-		t.Errorf("%+v: %s", r, r)
-	}
-	if r := rejoin(dir, map[ag.Rule]int{ag.RuleRewind: 1, ag.RuleReseed: 1}, time.Second); r.How != "reseeded" {
-		t.Errorf("a rewind that failed and was followed by a copy is %s", r.How)
 	}
 }
 

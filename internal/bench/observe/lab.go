@@ -1,4 +1,4 @@
-package demo
+package observe
 
 import (
 	"context"
@@ -38,20 +38,27 @@ type Agent interface {
 	Failover(ctx context.Context, r api.FailoverRequest) (api.FailoverResult, error)
 }
 
+// Deadlines. A slow machine is not a failure, so they are far from what is expected.
+const (
+	FailoverBudget = 90 * time.Second
+	RejoinBudget   = 2 * time.Minute
+	DownBudget     = 30 * time.Second
+)
+
 // askFor bounds one question to an agent that may be dead.
 const askFor = time.Second
 
-func status(ctx context.Context, l Lab, node string) (api.Status, error) {
+func Status(ctx context.Context, l Lab, node string) (api.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	return l.Agent(node).Status(ctx)
 }
 
-// primary returns the status of the node that takes writes, as that node itself sees it.
-func primary(ctx context.Context, l Lab) (api.Status, error) {
+// Primary returns the status of the node that takes writes, as that node itself sees it.
+func Primary(ctx context.Context, l Lab) (api.Status, error) {
 	last := errors.New("no replica leads")
 	for _, n := range l.Nodes() {
-		s, err := status(ctx, l, n)
+		s, err := Status(ctx, l, n)
 		if err != nil {
 			last = err
 			continue
@@ -64,8 +71,8 @@ func primary(ctx context.Context, l Lab) (api.Status, error) {
 	return api.Status{}, fmt.Errorf("find the primary: %w", last)
 }
 
-// await polls until ok or the deadline; what names the condition in the error.
-func await(ctx context.Context, budget time.Duration, what string, ok func(context.Context) (bool, error)) error {
+// Await polls until ok or the deadline; what names the condition in the error.
+func Await(ctx context.Context, budget time.Duration, what string, ok func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, fmt.Errorf("waited %v for %s", budget, what))
 	defer cancel()
 	var last error
@@ -88,10 +95,10 @@ func await(ctx context.Context, budget time.Duration, what string, ok func(conte
 	}
 }
 
-// synchronized reports whether the primary counts so many replicas as synchronized, itself included, and whether node, if not
+// Synchronized reports whether the primary counts so many replicas as synchronized, itself included, and whether node, if not
 // empty, is one of them.
-func synchronized(ctx context.Context, l Lab, n int, node string) (bool, error) {
-	s, err := primary(ctx, l)
+func Synchronized(ctx context.Context, l Lab, n int, node string) (bool, error) {
+	s, err := Primary(ctx, l)
 	if err != nil {
 		return false, err
 	}
@@ -113,4 +120,32 @@ func synchronized(ctx context.Context, l Lab, n int, node string) (bool, error) 
 		return true, nil
 	}
 	return false, errors.New(strings.Join(waiting, ", "))
+}
+
+func Own(s api.Status) api.Replica {
+	i := slices.IndexFunc(s.Replicas, func(r api.Replica) bool { return r.Name == s.Node })
+	if i < 0 {
+		return api.Replica{}
+	}
+	return s.Replicas[i]
+}
+
+// Target chooses a synchronized secondary, another than avoid if there is one.
+func Target(s api.Status, avoid string) ag.ReplicaID {
+	var to ag.ReplicaID
+	for _, r := range s.Replicas {
+		if r.Name != s.Node && r.Sync == ag.Synchronized && (to == "" || string(to) == avoid) {
+			to = r.Name
+		}
+	}
+	return to
+}
+
+func Pause(ctx context.Context, t time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(t):
+		return nil
+	}
 }

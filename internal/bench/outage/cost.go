@@ -1,4 +1,4 @@
-package demo
+package outage
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/coteriedb/coterie/internal/bench/observe"
 	"github.com/coteriedb/coterie/internal/lab/pgtest"
 	"github.com/coteriedb/coterie/internal/measure/goals"
 )
@@ -52,7 +53,7 @@ func (m *measurement) cost(ctx context.Context, s *Samples) (err error) {
 		return fmt.Errorf("plain PostgreSQL: %w", err)
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	st, err := primary(ctx, m.lab)
+	st, err := observe.Primary(ctx, m.lab)
 	if err != nil {
 		return err
 	}
@@ -149,9 +150,9 @@ func commits(ctx context.Context, c *pgx.ConnConfig) (perSecond float64, err err
 	for client := range costClients {
 		wg.Go(func() { failed <- insertUntil(ctx, c, client, &n, &ends) })
 	}
-	err = pause(ctx, costWarmUp)
+	err = observe.Pause(ctx, costWarmUp)
 	before, began := n.Load(), time.Now()
-	err = errors.Join(err, pause(ctx, costFor))
+	err = errors.Join(err, observe.Pause(ctx, costFor))
 	perSecond = float64(n.Load()-before) / time.Since(began).Seconds()
 	ends.Store(true)
 	wg.Wait()
@@ -247,15 +248,15 @@ func (p *plainPair) follow(ctx context.Context, host string, port int) error {
 			return err
 		}
 	}
-	return await(ctx, time.Minute, "the plain secondary to stream", func(ctx context.Context) (bool, error) {
+	return observe.Await(ctx, time.Minute, "the plain secondary to stream", func(ctx context.Context) (bool, error) {
 		var ok bool
 		err := c.QueryRow(ctx, "SELECT count(*) = 1 FROM pg_stat_wal_receiver WHERE status = 'streaming' AND sender_host = $1", host).Scan(&ok)
 		return ok, err
 	})
 }
 
-// Copier is a relay that copies bytes, each read written before the next: what any relay in user space does.
-type Copier struct {
+// Forwarder is a relay that copies bytes, each read written before the next: what any relay in user space does.
+type Forwarder struct {
 	in    net.Listener
 	to    string
 	done  chan struct{}
@@ -264,21 +265,21 @@ type Copier struct {
 	wg    sync.WaitGroup
 }
 
-// NewCopier starts one before an address of TCP or the path of a Unix socket.
-func NewCopier(to string) (*Copier, error) {
+// NewForwarder starts one before an address of TCP or the path of a Unix socket.
+func NewForwarder(to string) (*Forwarder, error) {
 	in, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // close ends it
 	if err != nil {
 		return nil, err
 	}
-	c := &Copier{in: in, to: to, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	c := &Forwarder{in: in, to: to, done: make(chan struct{}), conns: map[net.Conn]struct{}{}}
 	go c.accept()
 	return c, nil
 }
 
 // Port is where it accepts.
-func (c *Copier) Port() int { return c.in.Addr().(*net.TCPAddr).Port }
+func (c *Forwarder) Port() int { return c.in.Addr().(*net.TCPAddr).Port }
 
-func (c *Copier) accept() {
+func (c *Forwarder) accept() {
 	defer close(c.done)
 	for {
 		client, err := c.in.Accept()
@@ -300,7 +301,7 @@ func (c *Copier) accept() {
 }
 
 // keep registers a pair, so that close ends it; false once it is closed.
-func (c *Copier) keep(client, server net.Conn) bool {
+func (c *Forwarder) keep(client, server net.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conns == nil {
@@ -312,7 +313,7 @@ func (c *Copier) keep(client, server net.Conn) bool {
 }
 
 // pass copies through a buffer; without the wrappers the kernel would do it, which no relay that looks at what it passes can have.
-func (c *Copier) pass(to, from net.Conn) {
+func (c *Forwarder) pass(to, from net.Conn) {
 	_, _ = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 32<<10))
 	_, _ = to.Close(), from.Close()
 	c.mu.Lock()
@@ -322,7 +323,7 @@ func (c *Copier) pass(to, from net.Conn) {
 }
 
 // Close ends its connections, and returns when they have ended.
-func (c *Copier) Close() error {
+func (c *Forwarder) Close() error {
 	err := c.in.Close()
 	<-c.done
 	c.mu.Lock()

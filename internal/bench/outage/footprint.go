@@ -1,4 +1,4 @@
-package demo
+package outage
 
 import (
 	"context"
@@ -9,12 +9,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/bench/observe"
 )
 
 // idle measures processes that have nothing to do.
 func (m *measurement) idle(ctx context.Context, pids map[string]int) ([]Idle, error) {
 	m.Screen.Busy("idle agents, %v", settleIn+idleFor)
-	if err := pause(ctx, settleIn); err != nil {
+	if err := observe.Pause(ctx, settleIn); err != nil {
 		return nil, err
 	}
 	start, before := time.Now(), map[string]time.Duration{}
@@ -25,7 +27,7 @@ func (m *measurement) idle(ctx context.Context, pids map[string]int) ([]Idle, er
 		}
 		before[n] = t
 	}
-	if err := pause(ctx, idleFor); err != nil {
+	if err := observe.Pause(ctx, idleFor); err != nil {
 		return nil, err
 	}
 	var out []Idle
@@ -80,12 +82,12 @@ func (m *measurement) witness(ctx context.Context, s *Samples) (err error) {
 	return nil
 }
 
-func agentPID(ctx context.Context, l Lab, node string) (int, error) {
-	st, err := status(ctx, l, node)
+func agentPID(ctx context.Context, l observe.Lab, node string) (int, error) {
+	st, err := observe.Status(ctx, l, node)
 	if err != nil {
 		return 0, fmt.Errorf("ask %s: %w", node, err)
 	}
-	p := own(st).Local
+	p := observe.Own(st).Local
 	if p == nil {
 		return 0, fmt.Errorf("%s does not name its process", node)
 	}

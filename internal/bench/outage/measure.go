@@ -1,4 +1,4 @@
-package demo
+package outage
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
-	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/bench/observe"
 	"github.com/coteriedb/coterie/internal/measure/goals"
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
@@ -27,15 +27,15 @@ const (
 	peerBudget = 3 * time.Minute // for a peer to have another primary; its own default settings take half a minute
 )
 
-// MeasureOptions says what Measure measures.
-type MeasureOptions struct {
-	Up       func(ctx context.Context, progress func(string)) (Lab, error) // three replicas
-	Witness  func(ctx context.Context, progress func(string)) (Lab, error) // two replicas and a witness; nil: not measured
-	Fast     func(ctx context.Context, progress func(string)) (Lab, error) // three replicas at the profile fast; nil: not measured
-	Peers    func(ctx context.Context) ([]Peer, func() error, error)       // what else is measured, and its end; nil: nothing
-	PeersWhy string                                                        // why not
-	Relay    func(ctx context.Context, to string) (Relay, error)           // starts a process that copies bytes, for the arm cost
-	Screen   *Screen
+// Options says what Measure measures.
+type Options struct {
+	Up       func(ctx context.Context, progress func(string)) (observe.Lab, error) // three replicas
+	Witness  func(ctx context.Context, progress func(string)) (observe.Lab, error) // two replicas and a witness; nil: not measured
+	Fast     func(ctx context.Context, progress func(string)) (observe.Lab, error) // three replicas at the profile fast; nil: not measured
+	Peers    func(ctx context.Context) ([]Peer, func() error, error)               // what else is measured, and its end; nil: nothing
+	PeersWhy string                                                                // why not
+	Relay    func(ctx context.Context, to string) (Relay, error)                   // starts a process that copies bytes, for the arm cost
+	Screen   *observe.Screen
 	Dir      string // of the ledgers
 	Runs     int    // repetitions of every arm
 	Only     []Arm  // those to run; none: all
@@ -95,7 +95,7 @@ type Sample struct {
 	OutageMS float64          `json:"outage_ms"`
 	Verdict  ledger.Verdict   `json:"ledger"`
 	Errors   map[string]int64 `json:"errors"`
-	Rejoin   *Rejoin          `json:"rejoin,omitempty"`
+	Rejoin   *observe.Rejoin  `json:"rejoin,omitempty"`
 }
 
 // Idle is what an agent needs while nobody asks anything.
@@ -108,7 +108,7 @@ type Idle struct {
 
 // Measure repeats failovers under one writer that sends a row every 5 ms, and measures what an idle agent needs. What was measured
 // before an error is returned with it.
-func Measure(ctx context.Context, o MeasureOptions) (s Samples, err error) {
+func Measure(ctx context.Context, o Options) (s Samples, err error) {
 	s = Samples{
 		At: time.Now(), Version: o.Version, PostgreSQL: o.Server, CPUs: runtime.NumCPU(),
 		Settings: "default profile, commit rule QUORUM, three replicas on one machine, one writer, a row every 5 ms",
@@ -133,13 +133,13 @@ func Measure(ctx context.Context, o MeasureOptions) (s Samples, err error) {
 }
 
 type measurement struct {
-	MeasureOptions
-	lab Lab
+	Options
+	lab observe.Lab
 }
 
-func (m *measurement) down(l Lab, err error) error {
+func (m *measurement) down(l observe.Lab, err error) error {
 	m.Screen.Busy("stopping the group")
-	ctx, cancel := context.WithTimeout(context.Background(), downBudget)
+	ctx, cancel := context.WithTimeout(context.Background(), observe.DownBudget)
 	defer cancel()
 	if derr := l.Down(ctx, false); derr != nil {
 		err = errors.Join(err, fmt.Errorf("stop the group: %w", derr))
@@ -211,7 +211,7 @@ func (m *measurement) writerOn(ctx context.Context, name string, o ledger.Writer
 		wrote <- l.Write(wctx, o)
 	}()
 	s, err = func() (Sample, error) {
-		if err := pause(ctx, warmUp); err != nil {
+		if err := observe.Pause(ctx, warmUp); err != nil {
 			return Sample{}, err
 		}
 		start := time.Now()
@@ -219,7 +219,7 @@ func (m *measurement) writerOn(ctx context.Context, name string, o ledger.Writer
 		if err != nil {
 			return s, err
 		}
-		if err := pause(ctx, coolDown); err != nil {
+		if err := observe.Pause(ctx, coolDown); err != nil {
 			return s, err
 		}
 		o := l.OutageBetween(start, time.Now())
@@ -238,7 +238,7 @@ func (m *measurement) writerOn(ctx context.Context, name string, o ledger.Writer
 func (m *measurement) death(ctx context.Context, run int) (Sample, error) {
 	m.Screen.Busy("run %d of %d: node death", run, m.Runs)
 	s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-death", run), func(ctx context.Context, l *ledger.Ledger) (Sample, error) {
-		st, err := primary(ctx, m.lab)
+		st, err := observe.Primary(ctx, m.lab)
 		if err != nil {
 			return Sample{}, err
 		}
@@ -253,8 +253,8 @@ func (m *measurement) death(ctx context.Context, run int) (Sample, error) {
 		return s, err
 	}
 	m.Screen.Busy("run %d of %d: %s comes back", run, m.Runs, s.From)
-	w := watch(ctx, m.lab, NewScreenless())
-	defer w.stop()
+	w := observe.Watch(ctx, m.lab, observe.NewScreenless())
+	defer w.Stop()
 	start := time.Now()
 	if err := m.lab.Start(ctx, s.From); err != nil {
 		return s, fmt.Errorf("start %s: %w", s.From, err)
@@ -262,7 +262,7 @@ func (m *measurement) death(ctx context.Context, run int) (Sample, error) {
 	if err := m.all(ctx); err != nil {
 		return s, err
 	}
-	r := rejoin(m.lab.Dir(s.From), w.rules(s.From), time.Since(start))
+	r := observe.RejoinOf(m.lab.Dir(s.From), w.Rules(s.From), time.Since(start))
 	s.Rejoin = &r
 	return s, nil
 }
@@ -270,16 +270,16 @@ func (m *measurement) death(ctx context.Context, run int) (Sample, error) {
 func (m *measurement) all(ctx context.Context) error { return m.allOf(ctx, len(m.lab.Nodes())) }
 
 func (m *measurement) allOf(ctx context.Context, replicas int) error {
-	return await(ctx, rejoinBudget, "all replicas to be SYNCHRONIZED", func(ctx context.Context) (bool, error) {
-		return synchronized(ctx, m.lab, replicas, "")
+	return observe.Await(ctx, observe.RejoinBudget, "all replicas to be SYNCHRONIZED", func(ctx context.Context) (bool, error) {
+		return observe.Synchronized(ctx, m.lab, replicas, "")
 	})
 }
 
 // writesGoOn waits for another primary and for a row that it acknowledged.
 func (m *measurement) writesGoOn(ctx context.Context, l *ledger.Ledger, old string) (leader string, err error) {
 	var since time.Time
-	err = await(ctx, failoverBudget, "another replica to take writes", func(ctx context.Context) (bool, error) {
-		st, err := primary(ctx, m.lab)
+	err = observe.Await(ctx, observe.FailoverBudget, "another replica to take writes", func(ctx context.Context) (bool, error) {
+		st, err := observe.Primary(ctx, m.lab)
 		if err != nil || string(st.Node) == old {
 			return false, err
 		}
@@ -289,7 +289,7 @@ func (m *measurement) writesGoOn(ctx context.Context, l *ledger.Ledger, old stri
 	if err != nil {
 		return "", err
 	}
-	return leader, await(ctx, failoverBudget, "an acknowledged write", func(context.Context) (bool, error) {
+	return leader, observe.Await(ctx, observe.FailoverBudget, "an acknowledged write", func(context.Context) (bool, error) {
 		return l.Progress().LastAck.After(since), nil
 	})
 }
@@ -298,12 +298,12 @@ func (m *measurement) writesGoOn(ctx context.Context, l *ledger.Ledger, old stri
 func (m *measurement) planned(ctx context.Context, run int) (Sample, error) {
 	m.Screen.Busy("run %d of %d: planned failover", run, m.Runs)
 	s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-planned", run), func(ctx context.Context, l *ledger.Ledger) (Sample, error) {
-		st, err := primary(ctx, m.lab)
+		st, err := observe.Primary(ctx, m.lab)
 		if err != nil {
 			return Sample{}, err
 		}
-		to := target(st, "")
-		c, cancel := context.WithTimeout(ctx, failoverBudget)
+		to := observe.Target(st, "")
+		c, cancel := context.WithTimeout(ctx, observe.FailoverBudget)
 		defer cancel()
 		res, err := m.lab.Agent(string(st.Node)).Failover(c, api.FailoverRequest{To: to})
 		if err != nil {
@@ -317,17 +317,6 @@ func (m *measurement) planned(ctx context.Context, run int) (Sample, error) {
 		return s, err
 	}
 	return s, m.all(ctx)
-}
-
-// target chooses a synchronized secondary, another than avoid if there is one.
-func target(s api.Status, avoid string) ag.ReplicaID {
-	var to ag.ReplicaID
-	for _, r := range s.Replicas {
-		if r.Name != s.Node && r.Sync == ag.Synchronized && (to == "" || string(to) == avoid) {
-			to = r.Name
-		}
-	}
-	return to
 }
 
 // ticks is the unit of processor times in /proc, which Linux fixes for programs.

@@ -1,4 +1,4 @@
-package demo
+package observe
 
 import (
 	"fmt"
@@ -103,10 +103,8 @@ func (s *Screen) line(text string) {
 	s.spoken = time.Now()
 }
 
-// Stage prints the line of a stage that is over or begins.
-func (s *Screen) Stage(n int, format string, a ...any) {
-	s.line(fmt.Sprintf("[%d/%d] ", n, stages) + fmt.Sprintf(format, a...))
-}
+// Line prints a line at the margin, which begins a stage of a story.
+func (s *Screen) Line(format string, a ...any) { s.line(fmt.Sprintf(format, a...)) }
 
 // Say prints a line below a stage's.
 func (s *Screen) Say(format string, a ...any) { s.line("      " + fmt.Sprintf(format, a...)) }
@@ -116,7 +114,7 @@ func (s *Screen) At(t time.Time, format string, a ...any) {
 	s.mu.Lock()
 	since := t.Sub(s.started)
 	s.mu.Unlock()
-	s.line("      " + clock(since) + " " + fmt.Sprintf(format, a...))
+	s.line("      " + Clock(since) + " " + fmt.Sprintf(format, a...))
 }
 
 // Begin makes now the time that At counts from.
@@ -149,8 +147,8 @@ func (s *Screen) Busy(format string, a ...any) {
 	s.Doing(func() string { return fmt.Sprintf("%s … %.0f s", text, time.Since(since).Seconds()) })
 }
 
-// clock prints a duration as mm:ss.mmm.
-func clock(d time.Duration) string {
+// Clock prints a duration as mm:ss.mmm.
+func Clock(d time.Duration) string {
 	sign := ""
 	if d < 0 {
 		sign, d = "-", -d
@@ -159,8 +157,8 @@ func clock(d time.Duration) string {
 	return fmt.Sprintf("%s%02d:%02d.%03d", sign, ms/60_000, ms/1000%60, ms%1000)
 }
 
-// thousands prints a count with separators.
-func thousands(n int64) string {
+// Thousands prints a count with separators.
+func Thousands(n int64) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
 		s = s[:i] + "," + s[i:]
@@ -168,8 +166,8 @@ func thousands(n int64) string {
 	return s
 }
 
-// millis prints a duration as people read an outage: 870 ms, 6.52 s.
-func millis(d time.Duration) string {
+// Millis prints a duration as people read an outage: 870 ms, 6.52 s.
+func Millis(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%d ms", d.Milliseconds())
 	}

@@ -1,4 +1,4 @@
-package demo
+package observe
 
 import (
 	"context"
@@ -16,7 +16,7 @@ func lab3(a *fakeAgent) *fakeLab {
 
 func TestPrimaryIsWhoTakesWritesByItsOwnWord(t *testing.T) {
 	t.Parallel()
-	s, err := primary(t.Context(), lab3(&fakeAgent{status: group()}))
+	s, err := Primary(t.Context(), lab3(&fakeAgent{status: group()}))
 	if err != nil || s.Node != "n1" {
 		t.Fatalf("%v, %v", s.Node, err)
 	}
@@ -27,7 +27,7 @@ func TestPrimaryIsWhoTakesWritesByItsOwnWord(t *testing.T) {
 	}
 	closed := group()
 	closed.WriteOpen = false
-	if s, err := primary(t.Context(), lab3(&fakeAgent{status: closed})); err == nil {
+	if s, err := Primary(t.Context(), lab3(&fakeAgent{status: closed})); err == nil {
 		t.Errorf("%s is closed and was taken for the primary", s.Node)
 	}
 }
@@ -47,7 +47,7 @@ func TestSynchronizedTrustsNoOldWord(t *testing.T) {
 	} {
 		a := &fakeAgent{status: group()}
 		c.change(a)
-		got, err := synchronized(t.Context(), lab3(a), 3, "n3")
+		got, err := Synchronized(t.Context(), lab3(a), 3, "n3")
 		if got != c.want || !got && err == nil {
 			t.Errorf("%s: %v, %v", c.name, got, err)
 		}
@@ -57,18 +57,18 @@ func TestSynchronizedTrustsNoOldWord(t *testing.T) {
 func TestTargetAvoidsTheNodeThatWasKilled(t *testing.T) {
 	t.Parallel()
 	s := group()
-	if got := target(s, "n3"); got != "n2" {
+	if got := Target(s, "n3"); got != "n2" {
 		t.Errorf("chose %s", got)
 	}
 	s.Replicas[2].Sync = ag.Synchronizing
-	if got := target(s, "n3"); got != "n3" {
+	if got := Target(s, "n3"); got != "n3" {
 		t.Errorf("chose %q although only n3 is synchronized", got)
 	}
 }
 
 func TestAwaitNamesWhatItWaitedFor(t *testing.T) {
 	t.Parallel()
-	err := await(t.Context(), 20*time.Millisecond, "the tide", func(context.Context) (bool, error) { return false, errors.New("ebb") })
+	err := Await(t.Context(), 20*time.Millisecond, "the tide", func(context.Context) (bool, error) { return false, errors.New("ebb") })
 	if err == nil || !strings.Contains(err.Error(), "the tide") || !strings.Contains(err.Error(), "ebb") {
 		t.Error(err)
 	}

@@ -1,4 +1,4 @@
-package demo
+package outage
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/bench/observe"
 	"github.com/coteriedb/coterie/internal/measure/goals"
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
@@ -85,7 +86,7 @@ func (m *measurement) silent(ctx context.Context, run int, a Arm) (Sample, error
 	m.Screen.Busy("run %d of %d: the primary falls silent", run, m.Runs)
 	o := ledger.WriterOptions{DSN: m.lab.ReadWrite(), Timeout: impatience, PerHost: impatience}
 	s, err := m.writerOn(ctx, fmt.Sprintf("ledger-%03d-%s", run, a), o, m.lab.DSN, func(ctx context.Context, l *ledger.Ledger) (s Sample, err error) {
-		st, err := primary(ctx, m.lab)
+		st, err := observe.Primary(ctx, m.lab)
 		if err != nil {
 			return Sample{}, err
 		}
@@ -126,11 +127,11 @@ func (m *measurement) fast(ctx context.Context, s *Samples) (err error) {
 // replicas are synchronized at the end.
 func (m *measurement) secondary(ctx context.Context, run int, a Arm, replicas int) (dies, returns Sample, err error) {
 	m.Screen.Busy("run %d of %d: a secondary dies", run, m.Runs)
-	st, err := primary(ctx, m.lab)
+	st, err := observe.Primary(ctx, m.lab)
 	if err != nil {
 		return dies, returns, err
 	}
-	from, to := string(st.Node), string(target(st, ""))
+	from, to := string(st.Node), string(observe.Target(st, ""))
 	if to == "" {
 		return dies, returns, errors.New("no synchronized secondary")
 	}
@@ -139,7 +140,7 @@ func (m *measurement) secondary(ctx context.Context, run int, a Arm, replicas in
 			if err := fault(ctx, to); err != nil {
 				return Sample{}, fmt.Errorf("%s of %s: %w", name, to, err)
 			}
-			return Sample{From: from, To: from}, pause(ctx, gapFor)
+			return Sample{From: from, To: from}, observe.Pause(ctx, gapFor)
 		})
 		s.To = to
 		return s, err
@@ -177,7 +178,7 @@ func (m *measurement) witnessDeath(ctx context.Context, witness string) (out []S
 	for i := range m.Runs {
 		m.Screen.Busy("run %d of %d: the witness dies", i+1, m.Runs)
 		s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-witness", i+1), func(ctx context.Context, _ *ledger.Ledger) (Sample, error) {
-			st, err := primary(ctx, m.lab)
+			st, err := observe.Primary(ctx, m.lab)
 			if err != nil {
 				return Sample{}, err
 			}
@@ -185,7 +186,7 @@ func (m *measurement) witnessDeath(ctx context.Context, witness string) (out []S
 			if err := m.lab.Kill(ctx, witness); err != nil {
 				return s, fmt.Errorf("kill %s: %w", witness, err)
 			}
-			return s, pause(ctx, gapFor)
+			return s, observe.Pause(ctx, gapFor)
 		})
 		if err != nil {
 			return out, err
@@ -195,7 +196,7 @@ func (m *measurement) witnessDeath(ctx context.Context, witness string) (out []S
 		if err := m.lab.Start(ctx, witness); err != nil {
 			return out, err
 		}
-		if err := pause(ctx, settleIn); err != nil {
+		if err := observe.Pause(ctx, settleIn); err != nil {
 			return out, err
 		}
 	}
@@ -242,10 +243,10 @@ func at(name string, v []float64, why string, percent int) goals.Figure {
 }
 
 // witnessName returns the member without data.
-func witnessName(ctx context.Context, l Lab) (string, error) {
+func witnessName(ctx context.Context, l observe.Lab) (string, error) {
 	for _, n := range l.Nodes() {
-		st, err := status(ctx, l, n)
-		if err == nil && own(st).Mode == ag.ConfigurationOnly && own(st).Local != nil {
+		st, err := observe.Status(ctx, l, n)
+		if err == nil && observe.Own(st).Mode == ag.ConfigurationOnly && observe.Own(st).Local != nil {
 			return n, nil
 		}
 	}

@@ -1,8 +1,10 @@
-package demo
+package observe
 
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -12,11 +14,11 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// pollEvery is how often each agent is asked; what it decided in between it tells with its own times.
-const pollEvery = 100 * time.Millisecond
+// PollEvery is how often each agent is asked; what it decided in between it tells with its own times.
+const PollEvery = 100 * time.Millisecond
 
-// watcher shows what the agents decide while the group changes.
-type watcher struct {
+// Watcher shows what the agents decide while the group changes.
+type Watcher struct {
 	lab    Lab
 	screen *Screen
 	quit   context.CancelFunc
@@ -32,10 +34,10 @@ type decision struct {
 	node string
 }
 
-// watch shows decisions from now until stop is called.
-func watch(ctx context.Context, l Lab, s *Screen) *watcher {
+// Watch shows decisions from now until stop is called.
+func Watch(ctx context.Context, l Lab, s *Screen) *Watcher {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watcher{lab: l, screen: s, quit: cancel, seen: map[string][]decision{}}
+	w := &Watcher{lab: l, screen: s, quit: cancel, seen: map[string][]decision{}}
 	since := map[string]time.Time{}
 	for _, n := range l.Nodes() {
 		since[n] = time.Now()
@@ -44,14 +46,14 @@ func watch(ctx context.Context, l Lab, s *Screen) *watcher {
 	return w
 }
 
-func (w *watcher) stop() {
+func (w *Watcher) Stop() {
 	w.quit()
 	w.wg.Wait()
 }
 
 // run asks all nodes at the same time and shows what is new in the order in which it was decided.
-func (w *watcher) run(ctx context.Context, since map[string]time.Time) {
-	t := time.NewTicker(pollEvery)
+func (w *Watcher) run(ctx context.Context, since map[string]time.Time) {
+	t := time.NewTicker(PollEvery)
 	defer t.Stop()
 	last := map[string]string{}
 	for {
@@ -81,8 +83,8 @@ func (w *watcher) run(ctx context.Context, since map[string]time.Time) {
 func change(s api.Status) string { return fmt.Sprint(s.Epoch, s.Phase, s.Rule, s.WriteOpen) }
 
 // look returns what the node decided after since, if its status is another than last.
-func (w *watcher) look(ctx context.Context, node, last string, since time.Time) (key string, news []decision) {
-	st, err := status(ctx, w.lab, node)
+func (w *Watcher) look(ctx context.Context, node, last string, since time.Time) (key string, news []decision) {
+	st, err := Status(ctx, w.lab, node)
 	if err != nil {
 		return last, nil
 	}
@@ -104,7 +106,7 @@ func (w *watcher) look(ctx context.Context, node, last string, since time.Time) 
 	return key, news
 }
 
-func (w *watcher) show(nodes []string, news [][]decision) {
+func (w *Watcher) show(nodes []string, news [][]decision) {
 	w.mu.Lock()
 	for i, n := range nodes {
 		w.seen[n] = append(w.seen[n], news[i]...)
@@ -119,8 +121,8 @@ func (w *watcher) show(nodes []string, news [][]decision) {
 	}
 }
 
-// rules returns the rules that fired on the node while it was watched.
-func (w *watcher) rules(node string) map[ag.Rule]int {
+// Rules returns the rules that fired on the node while it was watched.
+func (w *Watcher) Rules(node string) map[ag.Rule]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	m := map[ag.Rule]int{}
@@ -154,4 +156,35 @@ var told = map[ag.Rule]string{
 
 func (d decision) tell() string {
 	return strings.NewReplacer("NOW", fmt.Sprint(d.Epoch), "NEXT", fmt.Sprint(d.Epoch+1), "WHY", d.Because).Replace(told[d.Rule])
+}
+
+// Rejoin is how the old primary came back.
+type Rejoin struct {
+	How     string  `json:"how"`              // rewound, reseeded, or followed
+	Forked  string  `json:"forked,omitempty"` // where its diverged tail is kept
+	Seconds float64 `json:"seconds"`          // from its start to SYNCHRONIZED
+}
+
+func (r Rejoin) String() string {
+	how := map[string]string{"rewound": "rewound", "reseeded": "copied anew", "followed": "followed without a repair (it had nothing that the others lack)"}[r.How]
+	if r.Forked != "" {
+		how += ", diverged tail kept in " + r.Forked
+	}
+	return fmt.Sprintf("%s; SYNCHRONIZED after %.1f s", how, r.Seconds)
+}
+
+// RejoinOf says how the old primary came back.
+func RejoinOf(dir string, fired map[ag.Rule]int, took time.Duration) Rejoin {
+	r := Rejoin{How: "followed", Seconds: took.Seconds()}
+	switch {
+	case fired[ag.RuleSeed]+fired[ag.RuleReseed] > 0:
+		r.How = "reseeded"
+	case fired[ag.RuleRewind] > 0:
+		r.How = "rewound"
+	}
+	entries, err := os.ReadDir(filepath.Join(dir, "forked"))
+	if err == nil && len(entries) > 0 {
+		r.Forked = filepath.Join(dir, "forked", entries[len(entries)-1].Name())
+	}
+	return r
 }

@@ -1,10 +1,11 @@
-package demo
+package outage
 
 import (
 	"cmp"
 	"context"
 	"fmt"
 
+	"github.com/coteriedb/coterie/internal/bench/observe"
 	"github.com/coteriedb/coterie/internal/measure/goals"
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
@@ -52,7 +53,7 @@ func (m *measurement) peerDeath(ctx context.Context, run int, p Peer) (Sample, e
 			return s, err
 		}
 		before := l.Progress().LastAck
-		if err := await(ctx, peerBudget, "another primary and a write that it acknowledged", func(ctx context.Context) (bool, error) {
+		if err := observe.Await(ctx, peerBudget, "another primary and a write that it acknowledged", func(ctx context.Context) (bool, error) {
 			to, err := p.Primary(ctx)
 			if err != nil || to == from {
 				return false, err

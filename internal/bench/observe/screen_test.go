@@ -1,4 +1,4 @@
-package demo
+package observe
 
 import (
 	"strings"
@@ -10,7 +10,7 @@ func TestScreenIsNeverSilentForLong(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	s := &Screen{out: &out, spoken: time.Now(), started: time.Now()}
-	s.Doing(func() string { return "at " + clock(s.Since())[:5] }) // it uses the screen: that must not lock it up
+	s.Doing(func() string { return "at " + Clock(s.Since())[:5] }) // it uses the screen: that must not lock it up
 	s.refresh(time.Now().Add(quiet / 2))
 	if out.Len() != 0 {
 		t.Errorf("said %q too early", out.String())
@@ -50,9 +50,9 @@ func TestScreenRedrawsOneLineOnATerminal(t *testing.T) {
 func TestNumbersReadWell(t *testing.T) {
 	t.Parallel()
 	for got, want := range map[string]string{
-		thousands(0): "0", thousands(999): "999", thousands(1000): "1,000", thousands(499_123): "499,123", thousands(12_345_678): "12,345,678",
-		thousands(-1234): "-1,234", clock(10*time.Second + 42*time.Millisecond): "00:10.042", clock(-time.Second): "-00:01.000",
-		clock(61 * time.Second): "01:01.000", millis(870 * time.Millisecond): "870 ms", millis(6520 * time.Millisecond): "6.52 s",
+		Thousands(0): "0", Thousands(999): "999", Thousands(1000): "1,000", Thousands(499_123): "499,123", Thousands(12_345_678): "12,345,678",
+		Thousands(-1234): "-1,234", Clock(10*time.Second + 42*time.Millisecond): "00:10.042", Clock(-time.Second): "-00:01.000",
+		Clock(61 * time.Second): "01:01.000", Millis(870 * time.Millisecond): "870 ms", Millis(6520 * time.Millisecond): "6.52 s",
 	} {
 		if got != want {
 			t.Errorf("%q instead of %q", got, want)

@@ -1,4 +1,4 @@
-package demo
+package outage
 
 import (
 	"io"
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestCopierCopiesAndEnds(t *testing.T) {
+func TestForwarderCopiesAndEnds(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")
 	echo, err := net.Listen("unix", socket)
@@ -26,7 +26,7 @@ func TestCopierCopiesAndEnds(t *testing.T) {
 			go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
 		}
 	}()
-	c, err := NewCopier(socket)
+	c, err := NewForwarder(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
