@@ -8,9 +8,11 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // Node is the agent as an administrator sees it: what Server serves.
@@ -61,11 +63,16 @@ type Decision struct {
 
 // Error is a refusal with its kind: the client's exit code follows from it.
 type Error struct {
-	Kind    string `json:"kind"` // refused (for safety), unhealthy, usage, or error
+	Kind    string `json:"kind"` // a fail.Kind
 	Message string `json:"message"`
 }
 
 func (e *Error) Error() string { return e.Message }
+
+// Unwrap returns the same error for those who ask for its kind only.
+func (e *Error) Unwrap() error {
+	return fail.Error{Kind: fail.Kind(e.Kind), Err: errors.New(e.Message)}
+}
 
 // SQLAnswer is the answer to a statement: a result of the console, or its error.
 type SQLAnswer struct {
@@ -74,10 +81,10 @@ type SQLAnswer struct {
 }
 
 // Refused is an operation that would not be safe.
-func Refused(message string) error { return &Error{"refused", message} }
+func Refused(message string) error { return &Error{string(fail.Refused), message} }
 
 // Unhealthy is an operation that the group's state does not allow now.
-func Unhealthy(message string) error { return &Error{"unhealthy", message} }
+func Unhealthy(message string) error { return &Error{string(fail.Unhealthy), message} }
 
 // FailoverRequest asks for a failover.
 type FailoverRequest struct {

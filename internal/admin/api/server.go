@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // maxBody bounds a request, maxAnswer the time that an administrator's may take.
@@ -147,25 +148,35 @@ func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T
 		// What an administrator asks may take as long as a checkpoint; the socket is private.
 		rc := http.NewResponseController(w)
 		if err := errors.Join(rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Now().Add(maxAnswer))); err != nil {
-			write(w, http.StatusInternalServerError, &Error{"error", err.Error()})
+			write(w, http.StatusInternalServerError, &Error{string(fail.Ordinary), err.Error()})
 			return
 		}
 		var in T
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&in); err != nil {
-			write(w, http.StatusBadRequest, &Error{"usage", err.Error()})
+			write(w, http.StatusBadRequest, &Error{string(fail.Usage), err.Error()})
 			return
 		}
 		out, err := f(r.Context(), in)
-		var known *Error
-		switch {
-		case err == nil:
-			write(w, http.StatusOK, out)
-		case errors.As(err, &known):
-			write(w, http.StatusConflict, known)
-		default:
-			write(w, http.StatusInternalServerError, &Error{"error", err.Error()})
+		if err != nil {
+			code, e := refusal(err)
+			write(w, code, e)
+			return
 		}
+		write(w, http.StatusOK, out)
 	})
+}
+
+// refusal returns the status and the document of an error. One with a kind is told without what wraps it.
+func refusal(err error) (int, *Error) {
+	var remote *Error
+	var known fail.Error
+	switch {
+	case errors.As(err, &remote):
+		return http.StatusConflict, remote
+	case errors.As(err, &known):
+		return http.StatusConflict, &Error{string(known.Kind), known.Error()}
+	}
+	return http.StatusInternalServerError, &Error{string(fail.Ordinary), err.Error()}
 }
 
 func write(w http.ResponseWriter, code int, v any) {

@@ -1,21 +1,25 @@
-// Package fail has the kinds of failure that a command, a call between nodes and a statement tell apart, and the exit code of each.
+// Package fail has the kinds of failure that a command, a call between nodes and a statement tell apart, with the exit code and the
+// SQLSTATE of each.
 //
 // Start reading at Error.
 package fail
 
-import "fmt"
-
-// Kind is a kind of failure. Its zero value is an ordinary error.
-type Kind int
-
-const (
-	Ordinary  Kind = iota // anything that has no kind of its own
-	Usage                 // the command was typed wrongly
-	Unhealthy             // the group, or the node, is not well
-	Refused               // what was asked for could lose data or interrupt service
+import (
+	"errors"
+	"fmt"
 )
 
-// ExitCode returns the exit code of a command that fails in this way.
+// Kind is a kind of failure, by the name that it has in JSON documents and between nodes.
+type Kind string
+
+const (
+	Ordinary  Kind = "error"     // anything that has no kind of its own
+	Usage     Kind = "usage"     // the request is malformed: the command was typed wrongly
+	Unhealthy Kind = "unhealthy" // the state of the group, or of the node, does not allow it now
+	Refused   Kind = "refused"   // the request could lose data or interrupt service
+)
+
+// ExitCode returns the exit code of a command that fails in this way. A kind that this release does not know is an ordinary error.
 func (k Kind) ExitCode() int {
 	switch k {
 	case Usage:
@@ -26,6 +30,20 @@ func (k Kind) ExitCode() int {
 		return 4
 	default:
 		return 1
+	}
+}
+
+// SQLState returns the SQLSTATE of a statement that fails in this way.
+func (k Kind) SQLState() string {
+	switch k {
+	case Usage:
+		return "22023" // invalid_parameter_value
+	case Unhealthy:
+		return "57P03" // cannot_connect_now
+	case Refused:
+		return "55000" // object_not_in_prerequisite_state
+	default:
+		return "XX000" // internal_error
 	}
 }
 
@@ -41,7 +59,16 @@ func (e Error) Error() string { return e.Err.Error() }
 // Unwrap returns the wrapped error.
 func (e Error) Unwrap() error { return e.Err }
 
-// Usagef returns an error of a command that was typed wrongly.
+// KindOf returns the kind of the first error in err's tree that has one; Ordinary if none has.
+func KindOf(err error) Kind {
+	var known Error
+	if errors.As(err, &known) {
+		return known.Kind
+	}
+	return Ordinary
+}
+
+// Usagef returns an error of a request that is malformed.
 func Usagef(format string, a ...any) error { return Error{Usage, fmt.Errorf(format, a...)} }
 
 // Unhealthyf returns an error of a group or a node that is not well.
