@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
@@ -82,7 +84,7 @@ func adoptNode(c *cobra.Command, dir string, f *nodeFlags, a *adoptFlags, group,
 	x.report.Print(c.OutOrStdout(), strings.Split(x.cfg.ReadWrite.Listen, ","))
 	switch {
 	case len(x.report.Refusals) > 0:
-		return refused("%s cannot be adopted, for %d reason(s) named above; nothing was changed", x.report.Data, len(x.report.Refusals))
+		return fail.Refusedf("%s cannot be adopted, for %d reason(s) named above; nothing was changed", x.report.Data, len(x.report.Refusals))
 	case !a.yes || a.dryRun:
 		say(c, "\nThe cluster can be adopted. Nothing was changed; to go ahead, run the same command with --yes.")
 		return nil
@@ -101,14 +103,14 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 		return asRefusal(err)
 	}
 	if x.node.major != 0 && x.node.major != cluster.Major {
-		return usage("--pg-major %d: the cluster has PostgreSQL %d", x.node.major, cluster.Major)
+		return fail.Usagef("--pg-major %d: the cluster has PostgreSQL %d", x.node.major, cluster.Major)
 	}
 	x.node.major = cluster.Major
 	if x.install, err = x.node.install(ctx); err != nil {
 		return err
 	}
 	if x.install.Major != cluster.Major {
-		return refused("the cluster has PostgreSQL %d, the programs in %s are of %s: name the right directory with --pg-bindir", cluster.Major, x.install.BinDir, x.install.Version)
+		return fail.Refusedf("the cluster has PostgreSQL %d, the programs in %s are of %s: name the right directory with --pg-bindir", cluster.Major, x.install.BinDir, x.install.Version)
 	}
 	takeOver := !c.Flags().Changed("read-write")
 	readWrite := x.node.readWrite
@@ -164,7 +166,7 @@ func (x *adoption) settleSuperuser() error {
 func asRefusal(err error) error {
 	var r adopt.RefusedError
 	if errors.As(err, &r) {
-		return refused("%w; nothing was changed", err)
+		return fail.Refusedf("%w; nothing was changed", err)
 	}
 	return err
 }
@@ -263,7 +265,7 @@ func (x *adoption) cleanAutoConf() error { return x.pg.WriteAutoConf(nil) }
 // of that user, since nothing may be written before every check has passed, and masks the unit. It is done when that was all.
 func adoptAsRoot(c *cobra.Command, dir string, a *adoptFlags) (done bool, err error) {
 	if !filepath.IsAbs(dir) {
-		return true, usage("--node %s: give an absolute path", dir)
+		return true, fail.Usagef("--node %s: give an absolute path", dir)
 	}
 	if !a.yes || a.dryRun {
 		return true, asServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), os.Args[1:])
@@ -325,7 +327,7 @@ func asServerUser(ctx context.Context, out, errOut io.Writer, args []string) err
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return codedError{exit.ExitCode(), errors.New("")} // it has said why itself
+		return exited{exit.ExitCode()} // it has said why itself
 	}
 	return err
 }
@@ -348,7 +350,7 @@ directory is kept, with its configuration renamed, so that no agent can start it
 // lastOfGroup refuses to give the data back while other replicas hold it too: they would go on as a group, and there would be two
 // primaries with one past.
 func lastOfGroup(l config.Layout, self string) error {
-	b, err := os.ReadFile(filepath.Join(l.State(), "group.json"))
+	b, err := os.ReadFile(l.GroupFile())
 	if err != nil {
 		return err
 	}
@@ -358,7 +360,7 @@ func lastOfGroup(l config.Layout, self string) error {
 	}
 	for _, r := range g.Replicas {
 		if string(r.ID) != self && r.HasData() {
-			return refused("replica %s has the data too, and the group would go on without this node; start the agent, run coterie remove %s and then release again; nothing was changed", r.ID, r.ID)
+			return fail.Refusedf("replica %s has the data too, and the group would go on without this node; start the agent, run coterie remove %s and then release again; nothing was changed", r.ID, r.ID)
 		}
 	}
 	return nil
@@ -371,7 +373,7 @@ func release(c *cobra.Command, dir string) error {
 	}
 	a, err := adopt.Load(l.State())
 	if errors.Is(err, fs.ErrNotExist) {
-		return refused("%s runs no adopted cluster; nothing was changed", l.Dir)
+		return fail.Refusedf("%s runs no adopted cluster; nothing was changed", l.Dir)
 	}
 	if err != nil {
 		return err
@@ -391,7 +393,7 @@ func release(c *cobra.Command, dir string) error {
 	}
 	unlock, err := lockNode(l)
 	if err != nil {
-		return refused("%w; stop it first", err)
+		return fail.Refusedf("%w; stop it first", err)
 	}
 	defer unlock()
 	if err := lastOfGroup(l, cfg.Node); err != nil {

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/config"
@@ -37,7 +39,7 @@ and ends. Started as root it becomes user ` + serverUser + ` first.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir, _ := c.Flags().GetString("node")
 			if _, err := config.Load(dir); err != nil { // before the directory changes hands
-				return codedError{exitUsage, err}
+				return fail.Error{Kind: fail.Usage, Err: err}
 			}
 			if err := becomeServerUser(dir); err != nil {
 				return err
@@ -166,7 +168,7 @@ func prepareFor(dir string, uid, gid int) error {
 	for parent := filepath.Dir(abs); ; parent = filepath.Dir(parent) {
 		st, err := os.Stat(parent)
 		if err == nil && !mayEnter(st, uid, gid) {
-			return refused("user %s cannot enter %s, which %s is in: run chmod o+x %s, or choose another --node directory", serverUser, parent, abs, parent)
+			return fail.Refusedf("user %s cannot enter %s, which %s is in: run chmod o+x %s, or choose another --node directory", serverUser, parent, abs, parent)
 		}
 		if parent == "/" {
 			break
@@ -213,7 +215,7 @@ func reachableExe(uid int) (string, error) {
 		if st, err := os.Stat(p); err != nil || !mayEnter(st, uid, -1) {
 			to, err := copyExe(exe)
 			if err != nil {
-				return "", refused("user %s cannot enter %s, where this program is, and no copy could be made (%w): install it with: install -m 755 %s /usr/local/bin/coterie",
+				return "", fail.Refusedf("user %s cannot enter %s, where this program is, and no copy could be made (%w): install it with: install -m 755 %s /usr/local/bin/coterie",
 					serverUser, p, err, exe)
 			}
 			return to, nil

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/bench/experiment"
@@ -35,7 +37,7 @@ func ofTheOther(c *cobra.Command, report bool) error {
 	}
 	for _, name := range flags {
 		if c.Flags().Changed(name) {
-			return usage("--%s: %s", name, hint)
+			return fail.Usagef("--%s: %s", name, hint)
 		}
 	}
 	return nil
@@ -67,18 +69,18 @@ Nobody published an outage, so there are no published conditions to take, and no
 		Args: args(0, "no arguments"), PreRunE: func(c *cobra.Command, _ []string) error { return ofTheOther(c, page != "") },
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.Runs < 0 {
-				return usage("--runs %d: choose 0 or more", o.Runs)
+				return fail.Usagef("--runs %d: choose 0 or more", o.Runs)
 			}
 			if page != "" {
 				var err error
 				if e.Beside, err = besideOutage(beside, query, e.Clients); err != nil {
 					return err
 				}
-				return reportOutages(c, e, o.Runs, actions, experimentFlags{report: page, lab: lo, blocks: o.Runs, seed: 1, json: asJSON})
+				return reportOutages(c, e, o.Runs, actions, suiteOptions{report: page, lab: lo, blocks: o.Runs, seed: 1, json: asJSON})
 			}
 			for _, name := range only {
 				if !slices.Contains(outage.Arms, outage.Arm(name)) {
-					return usage("--only %s: the arms are %v", name, outage.Arms)
+					return fail.Usagef("--only %s: the arms are %v", name, outage.Arms)
 				}
 				o.Only = append(o.Only, outage.Arm(name))
 			}
@@ -124,18 +126,18 @@ func besideOutage(name, query string, clients int) (*experiment.Workload, error)
 	case "tprocc":
 		return experiment.TproccWorkload(clients, 1), nil
 	}
-	return nil, usage("--workload %s: choose query or tprocc", name)
+	return nil, fail.Usagef("--workload %s: choose query or tprocc", name)
 }
 
-func reportOutages(c *cobra.Command, e experiment.FailoverOptions, runs int, actions []string, f experimentFlags) error {
+func reportOutages(c *cobra.Command, e experiment.FailoverOptions, runs int, actions []string, f suiteOptions) error {
 	if runs < 1 || e.Clients < 1 {
-		return usage("--runs %d, --clients %d: choose 1 or more", runs, e.Clients)
+		return fail.Usagef("--runs %d, --clients %d: choose 1 or more", runs, e.Clients)
 	}
 	var n need
 	for _, a := range actions {
 		action := experiment.Action(a)
 		if !slices.Contains(experiment.Actions, action) {
-			return usage("--actions %s: they are %v", a, experiment.Actions)
+			return fail.Usagef("--actions %s: they are %v", a, experiment.Actions)
 		}
 		n.network = n.network || action == experiment.Cut
 		e.Actions = append(e.Actions, action)
@@ -144,7 +146,7 @@ func reportOutages(c *cobra.Command, e experiment.FailoverOptions, runs int, act
 		runs = 5
 	}
 	e.Runs = runs
-	return f.measureAll(c, "The outage", []stageOf{{n, []piece{outagePiece(e, "")}}})
+	return measureAll(c, &f, "The outage", []stageOf{{n, []piece{outagePiece(e, "")}}})
 }
 
 func measure(c *cobra.Command, o outage.Options, lo lab.Options, peers bool) (s outage.Samples, err error) {

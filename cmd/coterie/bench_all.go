@@ -6,6 +6,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/bench/experiment"
@@ -27,10 +29,10 @@ root, what needs limits or links is not run and the report says so.`,
 				return err
 			}
 			if f.targetA != "" || f.group != "" {
-				return usage("bench all makes labs of its own; for a target, run the experiments one by one: see coterie bench list")
+				return fail.Usagef("bench all makes labs of its own; for a target, run the experiments one by one: see coterie bench list")
 			}
 			f.figures = true
-			return f.measureAll(c, "An availability group of PostgreSQL, measured", allStages(quick, f.preset == presetPublished))
+			return measureAll(c, &f.suiteOptions, "An availability group of PostgreSQL, measured", allStages(quick, f.preset == presetPublished))
 		},
 	}
 	f.add(c)
@@ -137,7 +139,7 @@ a metric that is not there.`,
 			for _, l := range limits {
 				one, err := benchreport.ParseLimit(l)
 				if err != nil {
-					return usage("--fail-if: %w", err)
+					return fail.Usagef("--fail-if: %w", err)
 				}
 				parsed = append(parsed, one)
 			}
@@ -151,7 +153,7 @@ a metric that is not there.`,
 			}
 			changes := benchreport.Diff(before, after)
 			if len(changes) == 0 {
-				return unhealthy("the two results have no figure in common: they are of different experiments")
+				return fail.Unhealthyf("the two results have no figure in common: they are of different experiments")
 			}
 			if asJSON {
 				err = printJSON(c, changes)
@@ -172,7 +174,7 @@ func judge(limits []string, parsed []benchreport.Limit, changes []benchreport.Ch
 	for i, l := range parsed {
 		broken, known := l.Broken(changes)
 		if !known {
-			return usage("--fail-if %s: the two results have no such metric in common; the table above has the names", limits[i])
+			return fail.Usagef("--fail-if %s: the two results have no such metric in common; the table above has the names", limits[i])
 		}
 		for _, one := range broken {
 			errs = append(errs, fmt.Errorf("%s: %v", limits[i], one))

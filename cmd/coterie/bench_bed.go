@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sys/unix"
@@ -157,7 +159,7 @@ func raiseBed(ctx context.Context, o lab.Options, clientAt string) (*labBed, err
 	b := &labBed{lab: g, at: clientAt, consoleGroup: &consoleGroup{dsn: g.ReadWrite()}}
 	if clientAt != "" {
 		if b.dsn = g.Lab.DSN(clientAt); b.dsn == "" {
-			return nil, errors.Join(usage("--client-at %s: the lab has no replica of that name", clientAt), b.remove(ctx))
+			return nil, errors.Join(fail.Usagef("--client-at %s: the lab has no replica of that name", clientAt), b.remove(ctx))
 		}
 	}
 	s, err := g.Status(ctx)
@@ -398,7 +400,7 @@ func labFor(ctx context.Context, n need, o lab.Options, clientAt string) (*labBe
 		o.Net, o.Port = lab.NetNamespaces, 0
 		var err error
 		if o.Links, err = linkem.ParseShape(n.links); err != nil {
-			return nil, nil, usage("--link: %w", err)
+			return nil, nil, fail.Usagef("--link: %w", err)
 		}
 	}
 	b, err := raiseBed(ctx, o, clientAt)
@@ -419,7 +421,7 @@ func labFor(ctx context.Context, n need, o lab.Options, clientAt string) (*labBe
 		}
 		r, _ := s.Replica(clientAt)
 		if r.Namespace == "" {
-			return nil, nil, errors.Join(refused("--client-at needs nodes with networks of their own: run it as root"), b.remove(ctx))
+			return nil, nil, errors.Join(fail.Refusedf("--client-at needs nodes with networks of their own: run it as root"), b.remove(ctx))
 		}
 		bed.Dial, bed.Near, bed.ClientAt = dialIn(r.Namespace), clientAt, "at "+clientAt+", through that node's listener"
 	}

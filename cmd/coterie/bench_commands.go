@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/admin/ddl"
@@ -66,7 +68,7 @@ in turn. Each node of the lab may use half a processor: without such a limit the
 			switch o.Format = workload.Format(format); o.Format {
 			case workload.Binary, workload.Text, workload.Copy:
 			default:
-				return usage("--format %s: choose binary, text or copy", format)
+				return fail.Usagef("--format %s: choose binary, text or copy", format)
 			}
 			if err := errors.Join(atLeastOne(c, "rows"), f.sizes(c, "rows", "iterations", "duration", "rate")); err != nil {
 				return err
@@ -76,7 +78,7 @@ in turn. Each node of the lab may use half a processor: without such a limit the
 				o.Iterations, o.Duration, o.Rows, n.memory = 1000, 0, publishedRoutingRows, publishedMemory
 			}
 			n.bytes = loaded(o.Rows * workload.RowBytes)
-			return f.measureAll(c, "Read-only routing", []stageOf{{n, []piece{routingPiece(o, params, paramFile)}}})
+			return measureAll(c, &f.suiteOptions, "Read-only routing", []stageOf{{n, []piece{routingPiece(o, params, paramFile)}}})
 		},
 	}
 	f.add(c)
@@ -132,7 +134,7 @@ afterwards. It is derived from TPC-C and is not TPC-C.` + targetHelp,
 			switch o.Mode = tpcc.Mode(mode); o.Mode {
 			case tpcc.Functions, tpcc.ClientSQL, tpcc.Pipeline:
 			default:
-				return usage("--mode %s: choose functions, sql or pipeline", mode)
+				return fail.Usagef("--mode %s: choose functions, sql or pipeline", mode)
 			}
 			if err := errors.Join(atLeastOne(c, "warehouses"), f.sizes(c, "transactions", "duration", "key-and-think")); err != nil {
 				return err
@@ -143,13 +145,13 @@ afterwards. It is derived from TPC-C and is not TPC-C.` + targetHelp,
 					o.Warehouses = publishedWarehouses
 				}
 				if o.Warehouses < leastWarehouses {
-					return usage("--warehouses %d: the published table is of an unstated number, which held the million customers that it also read: choose %d or more", o.Warehouses, leastWarehouses)
+					return fail.Usagef("--warehouses %d: the published table is of an unstated number, which held the million customers that it also read: choose %d or more", o.Warehouses, leastWarehouses)
 				}
 			}
 			if o.KeyAndThink && o.Transactions == 0 && !c.Flags().Changed("duration") {
 				o.Duration = 2 * time.Minute // a New-Order takes half a minute
 			}
-			return f.measureAll(c, "TPC-C-derived transactions", []stageOf{{need{cpu: 0.5, bytes: loaded(o.Warehouses * 110 << 20)}, []piece{tproccPiece(o)}}})
+			return measureAll(c, &f.suiteOptions, "TPC-C-derived transactions", []stageOf{{need{cpu: 0.5, bytes: loaded(o.Warehouses * 110 << 20)}, []piece{tproccPiece(o)}}})
 		},
 	}
 	f.add(c)
@@ -186,7 +188,7 @@ lab's table that is larger than a quarter of shared_buffers is read cold, with t
 			}
 			n.bytes = loaded(o.Rows * workload.CustomerBytes)
 			o.Formats = []workload.Format{workload.Text, workload.Binary, workload.Copy}
-			return f.measureAll(c, "Reading rows", []stageOf{{n, []piece{{
+			return measureAll(c, &f.suiteOptions, "Reading rows", []stageOf{{n, []piece{{
 				"read", "Reading rows", "How long does one client take to read so many rows?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) { return b.Read(ctx, o) },
 			}}}})
 		},
@@ -207,7 +209,7 @@ to take, and no --preset.` + targetHelp,
 			if err := positive("clients", o.Clients); err != nil {
 				return err
 			}
-			return f.measureAll(c, "Logging in", []stageOf{{need{}, []piece{{
+			return measureAll(c, &f.suiteOptions, "Logging in", []stageOf{{need{}, []piece{{
 				"connect", "Logging in", "How many logins per second?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) { return b.Connect(ctx, o) },
 			}}}})
 		},
@@ -243,13 +245,13 @@ lab's links are of 1 Gbit/s and 0.5 ms. With --target-a and --target-b the first
 				}
 			}
 			if f.preset == presetPublished && slices.ContainsFunc(o.Cells, func(one experiment.Cell) bool { return !slices.Contains(experiment.PublishedCells, one) }) {
-				return usage("--cells %s: --preset published has those of the published matrix, all of them or some: %v", strings.Join(cells, ","), experiment.PublishedCells)
+				return fail.Usagef("--cells %s: --preset published has those of the published matrix, all of them or some: %v", strings.Join(cells, ","), experiment.PublishedCells)
 			}
 			if f.targetA != "" {
 				o.Compression = nil
 			}
 			n := need{network: true, links: commitLink, bytes: loaded(2 * largest(o.Cells) * workload.RowBytes)}
-			return f.measureAll(c, "The insert matrix", []stageOf{{n, []piece{commitPiece(o, linkWord(f.link, commitLink))}}})
+			return measureAll(c, &f.suiteOptions, "The insert matrix", []stageOf{{n, []piece{commitPiece(o, linkWord(f.link, commitLink))}}})
 		},
 	}
 	f.add(c)
@@ -268,7 +270,7 @@ func checkCompression(list []string) error {
 		}
 		_, err := ddl.Parse("ALTER AVAILABILITY GROUP [bench] MODIFY REPLICA ON N'n1' WITH (LOG_COMPRESSION = " + kind + ")")
 		if err != nil || strings.ContainsAny(kind, " ,()'[]-/") {
-			return usage("--compression %s: choose AUTO, OFF, LZ4 or ZSTD, or ZSTD with a level, as ZSTD:3", kind)
+			return fail.Usagef("--compression %s: choose AUTO, OFF, LZ4 or ZSTD, or ZSTD with a level, as ZSTD:3", kind)
 		}
 	}
 	return nil
@@ -280,7 +282,7 @@ func atLeastOne(c *cobra.Command, flags ...string) error {
 		if n, err := c.Flags().GetInt(name); err != nil {
 			return err
 		} else if n < 1 {
-			return usage("--%s %d: choose 1 or more", name, n)
+			return fail.Usagef("--%s %d: choose 1 or more", name, n)
 		}
 	}
 	return nil
@@ -290,7 +292,7 @@ func atLeastOne(c *cobra.Command, flags ...string) error {
 func checkOnly(only, parts []string) error {
 	for _, p := range only {
 		if !slices.Contains(parts, p) {
-			return usage("--only %s: choose among %s", p, strings.Join(parts, ", "))
+			return fail.Usagef("--only %s: choose among %s", p, strings.Join(parts, ", "))
 		}
 	}
 	return nil
@@ -305,7 +307,7 @@ func parseCells(list []string) (cells []experiment.Cell, err error) {
 		c.Inserts, err1 = strconv.Atoi(inserts)
 		c.Rows, err2 = strconv.Atoi(rows)
 		if !ok || err1 != nil || err2 != nil || c.Inserts < 1 || c.Rows < 1 {
-			return nil, usage("--cells %s: write inserts and rows of each, such as 10x100000", one)
+			return nil, fail.Usagef("--cells %s: write inserts and rows of each, such as 10x100000", one)
 		}
 		cells = append(cells, c)
 	}

@@ -16,7 +16,7 @@ import (
 // benchCopier is a relay as a process, as relays are. It says its port, and ends with its input.
 func benchCopier() *cobra.Command {
 	return &cobra.Command{
-		Use: "copier TO", Hidden: true, Args: args(1, "an address of TCP or the path of a Unix socket"),
+		Use: "copier TO", Hidden: true, Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, a []string) error {
 			r, err := outage.NewForwarder(a[0])
 			if err != nil {

@@ -65,7 +65,7 @@ const (
 // received, and ends with its input.
 func benchEndpointNode() *cobra.Command {
 	return &cobra.Command{
-		Use: "node SETTINGS", Hidden: true, Args: args(1, "the settings as JSON"),
+		Use: "node SETTINGS", Hidden: true, Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, a []string) error {
 			var n benchNode
 			if err := json.Unmarshal([]byte(a[0]), &n); err != nil {

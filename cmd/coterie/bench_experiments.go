@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -23,20 +25,23 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// experimentFlags are common to all experiments.
-type experimentFlags struct {
+// suiteOptions say on what a command's experiments run and where their results go.
+type suiteOptions struct {
 	lab                    lab.Options
-	targetA, targetB       string
-	group                  string
-	report, preset         string
-	clientAt, link         string
-	blocks                 int
+	targetA, targetB       string // connection strings of two targets that are compared; "": none
+	group                  string // connection string of a group's listeners; "": a lab
+	report, preset         string // directory of the report; presetScaled, presetPublished or "" where nobody published conditions
+	clientAt, link         string // a node of the lab whose network the client runs in; the shape of the lab's links
+	blocks                 int    // how often each arm runs
 	seed                   uint64
-	cpu                    float64
-	memory                 string
+	cpu                    float64 // processors of each node of the lab; 0: as the experiment needs
+	memory                 string  // memory of each node of the lab, such as 512MiB
 	yes, keep, json, apart bool
 	figures                bool // print those that have goals
 }
+
+// experimentFlags are common to all experiments.
+type experimentFlags struct{ suiteOptions }
 
 const (
 	presetScaled    = "scaled"
@@ -70,18 +75,19 @@ func (f *experimentFlags) addOthers(c *cobra.Command) {
 	fs.StringVar(&f.lab.Dir, "dir", "", "the lab's directory (default "+lab.DefaultDir()+"-bench)")
 }
 
-func (f *experimentFlags) check() error {
+// check refuses options that contradict each other.
+func (f *suiteOptions) check() error {
 	switch {
 	case f.preset != "" && f.preset != presetScaled && f.preset != presetPublished: // none: nobody published conditions
-		return usage("--preset %s: choose scaled or published", f.preset)
+		return fail.Usagef("--preset %s: choose scaled or published", f.preset)
 	case (f.targetA == "") != (f.targetB == ""):
-		return usage("--target-a and --target-b are two things that are compared: give both, or neither")
+		return fail.Usagef("--target-a and --target-b are two things that are compared: give both, or neither")
 	case f.targetA != "" && f.group != "":
-		return usage("choose a group (--group) or two targets (--target-a, --target-b)")
+		return fail.Usagef("choose a group (--group) or two targets (--target-a, --target-b)")
 	case f.blocks < 1:
-		return usage("--blocks %d: choose 1 or more", f.blocks)
+		return fail.Usagef("--blocks %d: choose 1 or more", f.blocks)
 	case f.clientAt != "" && (f.targetA != "" || f.group != ""):
-		return usage("--client-at is a node of a lab; on a real group, run this command on the node")
+		return fail.Usagef("--client-at is a node of a lab; on a real group, run this command on the node")
 	}
 	return nil
 }
@@ -93,7 +99,7 @@ func (f *experimentFlags) sizes(c *cobra.Command, flags ...string) error {
 	}
 	for _, one := range flags {
 		if c.Flags().Changed(one) {
-			return usage("--%s is a size of its own, and --preset published says the sizes: leave one of the two out", one)
+			return fail.Usagef("--%s is a size of its own, and --preset published says the sizes: leave one of the two out", one)
 		}
 	}
 	return nil
@@ -112,7 +118,7 @@ type stageOf struct {
 }
 
 // measureAll runs the stages one after the other and leaves a report. What fails does not keep the others from running.
-func (f *experimentFlags) measureAll(c *cobra.Command, title string, stages []stageOf) error {
+func measureAll(c *cobra.Command, f *suiteOptions, title string, stages []stageOf) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -160,8 +166,8 @@ func (f *experimentFlags) measureAll(c *cobra.Command, title string, stages []st
 }
 
 // stage measures on one bed.
-func (f *experimentFlags) stage(ctx context.Context, r *benchreport.Report, p *benchreport.Progress, s stageOf) (failed error) {
-	bed, end, err := f.bed(ctx, r, p, s.need)
+func (f *suiteOptions) stage(ctx context.Context, r *benchreport.Report, p *benchreport.Progress, s stageOf) (failed error) {
+	on, end, err := f.bed(ctx, r, p, s.need)
 	if err != nil {
 		for _, one := range s.pieces {
 			r.Experiments = append(r.Experiments, benchreport.Experiment{Name: one.name, Title: one.title, Question: one.question, NotRun: benchreport.Redact(err.Error())})
@@ -173,11 +179,11 @@ func (f *experimentFlags) stage(ctx context.Context, r *benchreport.Report, p *b
 		if ctx.Err() != nil {
 			return errors.Join(failed, context.Cause(ctx))
 		}
-		e, err := one.run(ctx, bed)
+		e, err := one.run(ctx, on)
 		e.Name, e.Title, e.Question = one.name, one.title, one.question
 		if err != nil {
 			if errors.Is(err, method.ErrUncapped) {
-				err = refused("%w", err)
+				err = fail.Refusedf("%w", err)
 			}
 			e.NotRun = benchreport.Redact(err.Error())
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", one.name, err))
@@ -191,7 +197,7 @@ func (f *experimentFlags) stage(ctx context.Context, r *benchreport.Report, p *b
 }
 
 // bed is what the flags name, or a lab; end removes what was made.
-func (f *experimentFlags) bed(ctx context.Context, r *benchreport.Report, p *benchreport.Progress, n need) (bed *experiment.Bed, end func() error, err error) {
+func (f *suiteOptions) bed(ctx context.Context, r *benchreport.Report, p *benchreport.Progress, n need) (on *experiment.Bed, end func() error, err error) {
 	var write string
 	end = func() error { return nil }
 	switch {
@@ -199,7 +205,7 @@ func (f *experimentFlags) bed(ctx context.Context, r *benchreport.Report, p *ben
 		if err := errors.Join(answers(ctx, "--target-a", f.targetA), answers(ctx, "--target-b", f.targetB)); err != nil {
 			return nil, nil, err
 		}
-		bed, write = &experiment.Bed{A: f.targetA, B: f.targetB}, f.targetA
+		on, write = &experiment.Bed{A: f.targetA, B: f.targetB}, f.targetA
 	case f.group != "":
 		if err := answers(ctx, "--group", f.group); err != nil {
 			return nil, nil, err
@@ -208,18 +214,18 @@ func (f *experimentFlags) bed(ctx context.Context, r *benchreport.Report, p *ben
 		if err != nil {
 			return nil, nil, err
 		}
-		bed, write = &experiment.Bed{Group: g, Apart: f.apart}, f.group
+		on, write = &experiment.Bed{Group: g, Apart: f.apart}, f.group
 	default:
-		if bed, end, err = f.labBed(ctx, p, n); err != nil {
+		if on, end, err = f.labBed(ctx, p, n); err != nil {
 			return nil, nil, err
 		}
 		r.Machine = benchreport.Describe(f.lab.Dir)
 	}
-	bed.Seed, bed.Blocks, bed.Published, bed.Progress = f.seed, f.blocks, f.preset == presetPublished, p
+	on.Seed, on.Blocks, on.Published, on.Progress = f.seed, f.blocks, f.preset == presetPublished, p
 	if write == "" {
-		write = bed.Group.ReadWrite()
+		write = on.Group.ReadWrite()
 	} else {
-		if err := f.mayUse(ctx, bed); err != nil {
+		if err := f.mayUse(ctx, on); err != nil {
 			return nil, nil, err
 		}
 		if !f.keep {
@@ -230,10 +236,10 @@ func (f *experimentFlags) bed(ctx context.Context, r *benchreport.Report, p *ben
 			}
 		}
 	}
-	return bed, end, noteServer(ctx, r, write)
+	return on, end, noteServer(ctx, r, write)
 }
 
-func (f *experimentFlags) labBed(ctx context.Context, p *benchreport.Progress, n need) (*experiment.Bed, func() error, error) {
+func (f *suiteOptions) labBed(ctx context.Context, p *benchreport.Progress, n need) (*experiment.Bed, func() error, error) {
 	dir, err := demoDir(f.lab.Dir, "bench")
 	if err != nil {
 		return nil, nil, err
@@ -248,7 +254,7 @@ func (f *experimentFlags) labBed(ctx context.Context, p *benchreport.Progress, n
 	if f.memory != "" {
 		bytes, err := parseBytes(f.memory)
 		if err != nil {
-			return nil, nil, usage("--node-memory %s: %w", f.memory, err)
+			return nil, nil, fail.Usagef("--node-memory %s: %w", f.memory, err)
 		}
 		n.memory = bytes
 	}
@@ -259,12 +265,12 @@ func (f *experimentFlags) labBed(ctx context.Context, p *benchreport.Progress, n
 	start := time.Now()
 	o.Progress = func(string) {}
 	p.Say("making a lab in %s", dir)
-	l, bed, err := labFor(ctx, n, o, f.clientAt)
+	l, on, err := labFor(ctx, n, o, f.clientAt)
 	if err != nil {
 		return nil, nil, err
 	}
 	p.Say("a lab of three replicas is up after %.1f s", time.Since(start).Seconds())
-	return bed, func() error { return l.remove(ctx) }, nil
+	return on, func() error { return l.remove(ctx) }, nil
 }
 
 // labNeeds is what three replicas of a lab take before anything is loaded: their clusters, and the WAL that is kept.
@@ -282,7 +288,7 @@ func enoughDisk(dir string, bytes uint64) error {
 		return nil //nolint:nilerr // who cannot be asked will say so when it is full
 	}
 	if free := fs.Bavail * uint64(fs.Bsize); free < bytes {
-		return refused("what is made here needs about %.1f GiB, and %s has %.1f GiB free: make room, choose smaller sizes, or another place with --dir",
+		return fail.Refusedf("what is made here needs about %.1f GiB, and %s has %.1f GiB free: make room, choose smaller sizes, or another place with --dir",
 			float64(bytes)/(1<<30), dir, float64(free)/(1<<30))
 	}
 	return nil
@@ -295,7 +301,7 @@ func answers(ctx context.Context, flag, dsn string) error {
 	defer cancel()
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		return usage("%s: %w", flag, err)
+		return fail.Usagef("%s: %w", flag, err)
 	}
 	cfg.RuntimeParams["application_name"] = "coterie bench" // it may still be there when others are looked for
 	conn, err := pgx.ConnectConfig(ctx, cfg)
@@ -306,7 +312,7 @@ func answers(ctx context.Context, flag, dsn string) error {
 }
 
 // mayUse refuses a target that somebody seems to need: any of its servers.
-func (f *experimentFlags) mayUse(ctx context.Context, bed *experiment.Bed) error {
+func (f *suiteOptions) mayUse(ctx context.Context, bed *experiment.Bed) error {
 	if f.yes {
 		return nil
 	}
@@ -347,7 +353,7 @@ func unused(ctx context.Context, what, dsn string) error {
 }
 
 func looksUsed(what, why string) error {
-	return refused("%s looks as if somebody needed it: %s. A benchmark takes all it can get of a server; use one of its own, or say --yes", what, why)
+	return fail.Refusedf("%s looks as if somebody needed it: %s. A benchmark takes all it can get of a server; use one of its own, or say --yes", what, why)
 }
 
 // noteServer writes down which server it is, and what of its settings is not as shipped.
@@ -374,11 +380,11 @@ func noteServer(ctx context.Context, r *benchreport.Report, dsn string) error {
 func positive(flag string, list []int) error {
 	for _, n := range list {
 		if n < 1 || n > 10_000 {
-			return usage("--%s %v: choose numbers from 1 to 10000", flag, strings.Trim(fmt.Sprint(list), "[]"))
+			return fail.Usagef("--%s %v: choose numbers from 1 to 10000", flag, strings.Trim(fmt.Sprint(list), "[]"))
 		}
 	}
 	if len(list) == 0 {
-		return usage("--%s: give at least one number", flag)
+		return fail.Usagef("--%s: give at least one number", flag)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ so there is no --preset.`,
 func benchLinkemNetwork() *cobra.Command {
 	var seed uint64
 	c := &cobra.Command{
-		Use: "network", Hidden: true, Args: args(0, "no arguments"),
+		Use: "network", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			signal.Ignore(os.Interrupt) // the end of the pipe is the end
 			log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))

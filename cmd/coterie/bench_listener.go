@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/measure/goals"
@@ -46,7 +48,7 @@ there is no --preset.`,
 				return err
 			}
 			if o.rounds < 1 || o.seconds < 1 {
-				return usage("--rounds and --seconds are at least 1")
+				return fail.Usagef("--rounds and --seconds are at least 1")
 			}
 			b := &listenerBench{o: o, progress: c.ErrOrStderr()}
 			s := b.run(c.Context())

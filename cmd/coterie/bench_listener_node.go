@@ -43,7 +43,7 @@ type listenerNode struct {
 // benchListenerNode is that listener as a process. It answers each line of its input with how late it was, and ends with its input.
 func benchListenerNode() *cobra.Command {
 	return &cobra.Command{
-		Use: "node SETTINGS", Hidden: true, Args: args(1, "the settings as JSON"),
+		Use: "node SETTINGS", Hidden: true, Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, a []string) error {
 			var n listenerNode
 			if err := json.Unmarshal([]byte(a[0]), &n); err != nil {

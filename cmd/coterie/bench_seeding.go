@@ -57,8 +57,8 @@ of 32 GB, which --preset published takes, too; a smaller one is a scaled run and
 			if err := atLeastOne(c, "rounds", "size"); err != nil {
 				return err
 			}
-			f := experimentFlags{preset: preset, blocks: o.rounds}
-			if err := errors.Join(f.check(), f.sizes(c, "size")); err != nil {
+			f := experimentFlags{suiteOptions{preset: preset, blocks: o.rounds}}
+			if err := errors.Join(f.check(), f.sizes(c, "size"), checkSeedingParts(o)); err != nil {
 				return err
 			}
 			if preset == presetPublished {
@@ -168,8 +168,8 @@ func (o seedingOptions) asked(part string) bool {
 	return len(o.only) == 0 || slices.Contains(o.only, part)
 }
 
-// check refuses parts that there are not.
-func (o seedingOptions) check() error {
+// checkSeedingParts refuses parts of the measurement that do not exist.
+func checkSeedingParts(o seedingOptions) error {
 	var names []string
 	for _, p := range seedingParts {
 		names = append(names, p.name)
@@ -202,9 +202,6 @@ func (o *seedingOptions) fit() (why string) {
 
 // measureSeeding runs the whole experiment, or what is asked of it.
 func measureSeeding(ctx context.Context, o seedingOptions, say func(string, ...any)) (*seedingSamples, []goals.Figure, error) {
-	if err := o.check(); err != nil {
-		return nil, nil, err
-	}
 	if err := o.room(); err != nil {
 		return nil, nil, err
 	}

@@ -42,7 +42,7 @@ type seedTargetLine struct {
 
 func benchSeedingTarget() *cobra.Command {
 	return &cobra.Command{
-		Use: "target SETTINGS", Hidden: true, Args: args(1, "the settings as JSON"),
+		Use: "target SETTINGS", Hidden: true, Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, a []string) error {
 			var s seedTarget
 			if err := json.Unmarshal([]byte(a[0]), &s); err != nil {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/bench/experiment"
@@ -35,7 +37,7 @@ AUTO, with constant rows, with text and with random ones in turns. The links of 
 			o.Payloads = nil
 			for _, p := range payloads {
 				if !slices.Contains(workload.Payloads, workload.Payload(p)) {
-					return usage("--payload %s: choose among %v", p, workload.Payloads)
+					return fail.Usagef("--payload %s: choose among %v", p, workload.Payloads)
 				}
 				o.Payloads = append(o.Payloads, workload.Payload(p))
 			}
@@ -48,7 +50,7 @@ AUTO, with constant rows, with text and with random ones in turns. The links of 
 				o.CSV = log.run
 				defer func() { err = errors.Join(err, log.averages(), out.Close()) }()
 			}
-			return f.measureAll(c, "The tunnel", []stageOf{{n, []piece{tunnelPiece(o, linkWord(f.link, tunnelLink))}}})
+			return measureAll(c, &f.suiteOptions, "The tunnel", []stageOf{{n, []piece{tunnelPiece(o, linkWord(f.link, tunnelLink))}}})
 		},
 	}
 	f.add(c)

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/config"
@@ -119,7 +121,7 @@ certificate has left.`,
 			_, _, file := endpoint.TLSFiles(l.PKI())
 			b, err := os.ReadFile(file)
 			if errors.Is(err, fs.ErrNotExist) {
-				return usage("there is no node in %s: name its directory with --node, or copy %s from a machine that has one", l.Dir, filepath.Base(file))
+				return fail.Usagef("there is no node in %s: name its directory with --node, or copy %s from a machine that has one", l.Dir, filepath.Base(file))
 			}
 			if err != nil {
 				return err

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/fail"
 
 	"github.com/spf13/cobra"
 
@@ -56,18 +56,18 @@ Exit code 3 when there is a problem, or something could not be checked.`,
 			dir, _ := c.Flags().GetString("node")
 			switch {
 			case before && answer:
-				return usage("choose one of --preflight and --answer")
+				return fail.Usagef("choose one of --preflight and --answer")
 			case before && len(areas) == 0:
-				return usage("--preflight needs the hosts that are to be nodes beside this one")
+				return fail.Usagef("--preflight needs the hosts that are to be nodes beside this one")
 			case before:
-				return preflight(c, dir, &f, areas, asJSON)
+				return runPreflight(c, dir, &f, areas, asJSON)
 			case answer:
 				return answerPreflights(c, dir, &f)
 			}
 			r := checks(dir)
 			for _, a := range areas {
 				if !slices.Contains(r.Areas(), a) {
-					return usage("there is nothing called %s to check; choose from: %s", a, strings.Join(r.Areas(), ", "))
+					return fail.Usagef("there is nothing called %s to check; choose from: %s", a, strings.Join(r.Areas(), ", "))
 				}
 			}
 			found := r.Run(c.Context(), areas...)
@@ -75,7 +75,7 @@ Exit code 3 when there is a problem, or something could not be checked.`,
 				return err
 			}
 			if check.Worst(found).Worse(check.Warning) {
-				return codedError{exitUnhealthy, errors.New("")}
+				return errUnhealthy
 			}
 			return nil
 		},
@@ -115,7 +115,7 @@ func profileOf(dir string) string {
 		return "default"
 	}
 	var g ag.Group
-	b, err := os.ReadFile(filepath.Join(l.State(), "group.json"))
+	b, err := os.ReadFile(l.GroupFile())
 	if err != nil || json.Unmarshal(b, &g) != nil || g.Profile == "" {
 		return "default"
 	}

@@ -1,8 +1,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
+
+	"github.com/coteriedb/coterie/internal/lib/fail"
 
 	"github.com/spf13/cobra"
 
@@ -41,7 +42,7 @@ choose now, 3 on the others.`,
 				say(c, "%s is not preferred for backups; SELECT * FROM coterie.options WHERE option LIKE '%%BACKUP%%' shows why", node)
 			}
 			if err == nil && !preferred {
-				err = codedError{exitUnhealthy, errors.New("")}
+				err = errUnhealthy
 			}
 			return err
 		},
@@ -54,7 +55,7 @@ choose now, 3 on the others.`,
 func routingVerdict(r console.Result) error {
 	for _, row := range r.Rows {
 		if row[2] == nil {
-			return unhealthy("%v sends %v sessions nowhere: %v; see coterie status", row[0], row[1], row[4])
+			return fail.Unhealthyf("%v sends %v sessions nowhere: %v; see coterie status", row[0], row[1], row[4])
 		}
 	}
 	return nil

@@ -9,6 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
@@ -239,7 +241,7 @@ func printLogins(c *cobra.Command, found []login, asJSON bool) error {
 		}
 	}
 	if bad > 0 {
-		return unhealthy("%d of %d sessions were not served as their intent asks; see coterie status, and VERIFY ROUTING in coterie sql", bad, len(found))
+		return fail.Unhealthyf("%d of %d sessions were not served as their intent asks; see coterie status, and VERIFY ROUTING in coterie sql", bad, len(found))
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -24,7 +26,7 @@ func client(c *cobra.Command) (*api.Client, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(l.Dir); err != nil {
-		return nil, usage("there is no node directory %s; name one with --node DIR, or make one with coterie init", l.Dir)
+		return nil, fail.Usagef("there is no node directory %s; name one with --node DIR, or make one with coterie init", l.Dir)
 	}
 	return api.NewClient(l.AgentSock()), nil
 }
@@ -32,7 +34,7 @@ func client(c *cobra.Command) (*api.Client, error) {
 func noAgent(c *cobra.Command, err error) error {
 	if errors.Is(err, api.ErrNoAgent) {
 		dir, _ := c.Flags().GetString("node")
-		return unhealthy("no agent runs %s; start it with: coterie agent --node %s", dir, dir)
+		return fail.Unhealthyf("no agent runs %s; start it with: coterie agent --node %s", dir, dir)
 	}
 	return err
 }
@@ -128,7 +130,7 @@ func setCommand() *cobra.Command {
 				req.SessionTimeout = &timeout
 			}
 			if req == (api.SettingsRequest{}) {
-				return usage("nothing to set; see %s --help", c.CommandPath())
+				return fail.Usagef("nothing to set; see %s --help", c.CommandPath())
 			}
 			if err := cl.Set(c.Context(), req); err != nil {
 				return noAgent(c, err)

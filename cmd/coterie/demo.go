@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -17,8 +19,6 @@ import (
 	"github.com/coteriedb/coterie/internal/demo"
 	"github.com/coteriedb/coterie/internal/lab"
 )
-
-func demoCommands() []*cobra.Command { return []*cobra.Command{demoCommand(), benchCommand()} }
 
 func demoCommand() *cobra.Command {
 	var o demo.Options
@@ -60,7 +60,7 @@ the agent's back. What the primary acknowledges then is on no other node: the de
 				err = printJSON(c, r)
 			}
 			if err == nil && !r.Sound {
-				err = codedError{exitError, errors.New("the group did not keep what it promised")}
+				err = errors.New("the group did not keep what it promised")
 			}
 			return err
 		},
@@ -87,12 +87,12 @@ func demoDir(dir, what string) (string, error) {
 		return dir, nil
 	}
 	if pid, command, ok := lab.Maker(dir); ok {
-		return "", refused("%s holds the lab of a command that still runs, process %d (%s): wait for its end, or give this one a place of its own with --dir%s", dir, pid, command, orPort(dir))
+		return "", fail.Refusedf("%s holds the lab of a command that still runs, process %d (%s): wait for its end, or give this one a place of its own with --dir%s", dir, pid, command, orPort(dir))
 	}
 	if _, err := lab.Open(dir); err != nil {
-		return "", refused("%s is not empty and holds no lab: choose another directory with --dir", dir)
+		return "", fail.Refusedf("%s is not empty and holds no lab: choose another directory with --dir", dir)
 	}
-	return "", refused("%s holds a lab of an earlier command; see it with: coterie lab status --dir %[1]s, end and remove it with: coterie lab down --dir %[1]s", dir)
+	return "", fail.Refusedf("%s holds a lab of an earlier command; see it with: coterie lab status --dir %[1]s, end and remove it with: coterie lab down --dir %[1]s", dir)
 }
 
 // orPort is what a second lab beside the one in dir needs besides a directory: those on the loopback interface share its ports.

@@ -12,6 +12,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -176,7 +178,7 @@ sign" how long ago the leader last renewed its right to lead.`,
 				return err
 			}
 			if !e.pick(ag.Epoch(epoch)) {
-				return unhealthy("nobody remembers a change of leadership to epoch %d; known are: %s", epoch, epochsOf(e.Changes))
+				return fail.Unhealthyf("nobody remembers a change of leadership to epoch %d; known are: %s", epoch, epochsOf(e.Changes))
 			}
 			if !all {
 				e.Decisions = nil

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -40,7 +42,7 @@ func (f *quorumFlags) add(c *cobra.Command, founds bool) {
 func (f *quorumFlags) fromToken(q endpoint.TokenQuorum) error {
 	if len(q.Endpoints) == 0 {
 		if f.given() {
-			return usage("the quorum of this group is embedded in its nodes; join without --quorum-…")
+			return fail.Usagef("the quorum of this group is embedded in its nodes; join without --quorum-…")
 		}
 		return nil
 	}
@@ -69,11 +71,11 @@ func (f *quorumFlags) config() (*config.Quorum, error) {
 	}
 	q := &config.Quorum{Endpoints: f.endpoints, CA: f.ca, Cert: f.cert, Key: f.key}
 	if err := (etcd.External{Endpoints: q.Endpoints, CAFile: q.CA, CertFile: q.Cert, KeyFile: q.Key}).Check(); err != nil {
-		return nil, usage("--quorum-endpoints: %w", err)
+		return nil, fail.Usagef("--quorum-endpoints: %w", err)
 	}
 	for _, path := range []string{f.ca, f.cert, f.key} {
 		if path != "" && !strings.HasPrefix(path, "/") {
-			return nil, usage("%q: name the files of --quorum-ca, --quorum-cert and --quorum-key from / on: the agent may be started from anywhere", path)
+			return nil, fail.Usagef("%q: name the files of --quorum-ca, --quorum-cert and --quorum-key from / on: the agent may be started from anywhere", path)
 		}
 	}
 	return q, nil
@@ -91,9 +93,9 @@ func reachQuorum(ctx context.Context, cfg config.Config, group ag.GroupID, found
 		case r.Err != nil:
 			tried = append(tried, fmt.Errorf("%s: %w", r.Endpoint, r.Err))
 		case founds && r.Known:
-			return 0, refused("the etcd at %s holds a group %s already; nothing was changed", r.Endpoint, group)
+			return 0, fail.Refusedf("the etcd at %s holds a group %s already; nothing was changed", r.Endpoint, group)
 		case !founds && !r.Known:
-			return 0, refused("the etcd at %s holds no record of this group, so it is another one than the group's; nothing was changed: name the group's with --quorum-endpoints", r.Endpoint)
+			return 0, fail.Refusedf("the etcd at %s holds no record of this group, so it is another one than the group's; nothing was changed: name the group's with --quorum-endpoints", r.Endpoint)
 		default:
 			members = r.Members
 		}
@@ -140,7 +142,7 @@ func (n *node) foundExternal(ctx context.Context, f founding) error {
 		err := write(ctx, f.Group, f.Epoch, f.State)
 		_, readErr := n.store.Read(ctx)
 		if readErr == nil && (err == nil || f.Token == "" && errors.Is(err, etcd.ErrConflict)) {
-			return os.Remove(n.foundingFile())
+			return os.Remove(n.layout.FoundingFile())
 		}
 		if errors.Is(err, etcd.ErrConflict) {
 			return fmt.Errorf("quorum: %w; whoever wrote it goes on: see coterie status there", err)

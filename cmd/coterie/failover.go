@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -77,7 +79,7 @@ as they are, suspended, until coterie resume brings each back; what they had bey
 // goesAway reports whether there is a leadership here to move away.
 func goesAway(c *cobra.Command, cl *api.Client, req api.FailoverRequest) (bool, error) {
 	if req.To != "" || req.AllowDataLoss {
-		return false, usage("--away chooses a synchronized replica by itself: leave --to and --allow-data-loss away")
+		return false, fail.Usagef("--away chooses a synchronized replica by itself: leave --to and --allow-data-loss away")
 	}
 	s, err := cl.Status(c.Context())
 	switch {
@@ -92,16 +94,14 @@ func goesAway(c *cobra.Command, cl *api.Client, req api.FailoverRequest) (bool, 
 	return true, nil
 }
 
-const maxDrain = time.Hour
-
 func checkFailover(c *cobra.Command, cl *api.Client, req api.FailoverRequest, yes bool) error {
 	switch {
 	case req.Drain < time.Millisecond || req.Drain > maxDrain:
-		return usage("--drain %v: choose between 1ms and %v", req.Drain, maxDrain)
+		return fail.Usagef("--drain %v: choose between 1ms and %v", req.Drain, maxDrain)
 	case !req.AllowDataLoss:
 		return nil
 	case req.To == "":
-		return usage("--allow-data-loss needs --to NAME: choose the replica by its position in coterie status")
+		return fail.Usagef("--allow-data-loss needs --to NAME: choose the replica by its position in coterie status")
 	case !yes:
 		return confirmLoss(c, cl)
 	}
@@ -155,12 +155,12 @@ func confirmLoss(c *cobra.Command, cl *api.Client) error {
 		return err
 	}
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return refused("a forced failover may lose acknowledged commits; add --yes to do it from a script")
+		return fail.Refusedf("a forced failover may lose acknowledged commits; add --yes to do it from a script")
 	}
 	say(c, "\nCommits beyond the position of the chosen replica will be lost. Type the group's name (%s) to go on:", s.Group)
 	line, _ := bufio.NewReader(c.InOrStdin()).ReadString('\n')
 	if strings.TrimSpace(line) != s.Group {
-		return refused("not confirmed; nothing was changed")
+		return fail.Refusedf("not confirmed; nothing was changed")
 	}
 	return nil
 }

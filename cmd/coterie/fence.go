@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
@@ -54,7 +56,7 @@ func holdsProfile(profile string, fence time.Duration) error {
 		return fmt.Errorf("lease profile %q: default, fast or wan", profile)
 	}
 	if err := p.WithFence(fence).Validate(); err != nil {
-		return refused("this host takes %v to fence a server of %d processes, which is too long: %w; found the group with --profile wan, or use a host that is not as busy",
+		return fail.Refusedf("this host takes %v to fence a server of %d processes, which is too long: %w; found the group with --profile wan, or use a host that is not as busy",
 			fence.Round(time.Millisecond), fencedProcesses, err)
 	}
 	return nil

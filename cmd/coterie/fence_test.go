@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 func TestProfileThatAHostCannotHold(t *testing.T) {
@@ -28,11 +29,11 @@ func TestProfileThatAHostCannotHold(t *testing.T) {
 		{"wan", 2 * time.Second, false},
 	} {
 		err := holdsProfile(tt.profile, tt.fence)
-		var coded codedError
+		var failed fail.Error
 		switch {
 		case (err == nil) != tt.holds:
 			t.Errorf("%s with F of %v: %v", tt.profile, tt.fence, err)
-		case err != nil && (!errors.As(err, &coded) || coded.code != exitRefused):
+		case err != nil && (!errors.As(err, &failed) || failed.Kind != fail.Refused):
 			t.Errorf("%s with F of %v is not refused for safety: %v", tt.profile, tt.fence, err)
 		case err != nil && !strings.Contains(err.Error(), "O/(1+rho) ="):
 			t.Errorf("the arithmetic is not shown: %v", err)

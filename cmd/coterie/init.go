@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
@@ -69,7 +71,7 @@ func sanitizeName(host string) string {
 func (f *nodeFlags) config(ctx context.Context, kind string) (config.Config, error) {
 	c := config.Config{Node: f.name, Kind: kind}
 	if err := config.CheckName(f.name); err != nil {
-		return c, usage("%w; choose one with --name", err)
+		return c, fail.Usagef("%w; choose one with --name", err)
 	}
 	var err error
 	if c.Quorum, err = f.quorum.config(); err != nil {
@@ -89,7 +91,7 @@ func (f *nodeFlags) config(ctx context.Context, kind string) (config.Config, err
 		}
 		bind, port, err := net.SplitHostPort(p.in)
 		if err != nil {
-			return c, usage("--%s %q: %w", p.flag, p.in, err)
+			return c, fail.Usagef("--%s %q: %w", p.flag, p.in, err)
 		}
 		if bind != "" && bind != "0.0.0.0" && bind != "::" && f.address == "" {
 			host = bind
@@ -174,7 +176,7 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir, _ := c.Flags().GetString("node")
 			if _, ok := ag.Profiles[profile]; !ok {
-				return usage("--profile %q: default, fast or wan", profile)
+				return fail.Usagef("--profile %q: default, fast or wan", profile)
 			}
 			if a.target != "" {
 				return adoptNode(c, dir, &f, &a, group, profile)
@@ -183,7 +185,7 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 				return initInteractive(c, dir, &f, profile)
 			}
 			if a.given() {
-				return usage("--config-file, --yes, --dry-run and --drop-standbys belong to --adopt; see coterie init --help")
+				return fail.Usagef("--config-file, --yes, --dry-run and --drop-standbys belong to --adopt; see coterie init --help")
 			}
 			if err := f.check(c.Context(), "replica", dir, ""); err != nil {
 				return err
@@ -242,7 +244,7 @@ func emptyLayout(dir string) (config.Layout, error) {
 		return l, err
 	}
 	if entries, err := os.ReadDir(l.Dir); err == nil && len(entries) > 0 {
-		return l, refused("%s is not empty; nothing was changed: choose another --node directory, or start what is there with coterie agent", l.Dir)
+		return l, fail.Refusedf("%s is not empty; nothing was changed: choose another --node directory, or start what is there with coterie agent", l.Dir)
 	}
 	return l, nil
 }
@@ -314,7 +316,7 @@ func found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	}
 	hosts := certHosts(cfg)
 	id := endpoint.Identity{Group: ag.GroupID(cfg.Group), Kind: "replica", ID: ag.ReplicaID(cfg.Node)}
-	node, err := endpoint.CreateNode(l.PKI(), ca, id, hosts)
+	identity, err := endpoint.CreateNode(l.PKI(), ca, id, hosts)
 	if err != nil {
 		return err
 	}
@@ -340,7 +342,7 @@ func found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 			Profile: profile, HBA: rules, Superuser: cfg.PostgreSQL.Superuser, External: members, Replicas: []ag.Replica{{
 				ID: self, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic,
 				Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise, ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise,
-				KeyPin: node.Pin, Voter: true, Major: in.Major, Allow: ag.AllowReadOnly,
+				KeyPin: identity.Pin, Voter: true, Major: in.Major, Allow: ag.AllowReadOnly,
 			}},
 		},
 		Epoch: ag.EpochRecord{Epoch: 1, Phase: ag.PhasePromote, Leader: self, TLI: tli + 1, MaxTLI: tli + 1, Reason: "founded"},
@@ -356,7 +358,7 @@ func found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	if err := os.WriteFile(filepath.Join(l.State(), "founding.json"), b, 0o600); err != nil {
 		return err
 	}
-	if err := saveGroup(filepath.Join(l.State(), "group.json"), f.Group); err != nil {
+	if err := saveGroup(l.GroupFile(), f.Group); err != nil {
 		return err
 	}
 	return cfg.Save(l.Dir)
@@ -418,7 +420,7 @@ func configCommand() *cobra.Command {
 			dir, _ := c.Flags().GetString("node")
 			cfg, err := config.Load(dir)
 			if err != nil {
-				return codedError{exitUsage, err}
+				return fail.Error{Kind: fail.Usage, Err: err}
 			}
 			say(c, "%s is good: node %s of group %s", filepath.Join(dir, config.File), strconv.Quote(cfg.Node), strconv.Quote(cfg.GroupName))
 			return nil

@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/fail"
 
 	"github.com/spf13/cobra"
 
@@ -120,10 +121,10 @@ func joinNode(c *cobra.Command, dir string, f *nodeFlags, kind, text string) (er
 func readToken(kind, text string) (endpoint.Token, error) {
 	t, err := endpoint.ParseToken(strings.TrimSpace(text))
 	if err != nil {
-		return t, usage("%w", err)
+		return t, fail.Usagef("%w", err)
 	}
 	if t.Role != kind {
-		return t, usage("this token admits a %s; use coterie %s", t.Role, map[string]string{"replica": "join", "witness": "witness"}[t.Role])
+		return t, fail.Usagef("this token admits a %s; use coterie %s", t.Role, map[string]string{"replica": "join", "witness": "witness"}[t.Role])
 	}
 	return t, nil
 }
@@ -131,7 +132,7 @@ func readToken(kind, text string) (endpoint.Token, error) {
 // joinRefused gives the group's answer its exit code.
 func joinRefused(err error) error {
 	if errors.Is(err, endpoint.ErrWrongGroup) {
-		return codedError{exitUsage, err}
+		return fail.Error{Kind: fail.Usage, Err: err}
 	}
 	var answer *endpoint.RemoteError
 	if !errors.As(err, &answer) {
@@ -139,11 +140,11 @@ func joinRefused(err error) error {
 	}
 	switch answer.Code {
 	case endpoint.CodeTokenUnknown, endpoint.CodeTokenUsed, endpoint.CodeTokenExpired, endpoint.CodeNameTaken, endpoint.CodeMalformed:
-		return codedError{exitUsage, err}
+		return fail.Error{Kind: fail.Usage, Err: err}
 	case endpoint.CodeRefused, endpoint.CodeVersionMismatch, endpoint.CodeGroupMismatch:
-		return codedError{exitRefused, err}
+		return fail.Error{Kind: fail.Refused, Err: err}
 	case endpoint.CodeUnavailable:
-		return codedError{exitUnhealthy, err}
+		return fail.Error{Kind: fail.Unhealthy, Err: err}
 	}
 	return err
 }
@@ -164,7 +165,7 @@ func settle(l config.Layout, cfg config.Config, grant endpoint.JoinGrant, instal
 	} else {
 		cfg.ReadWrite, cfg.ReadOnly = config.Address{}, config.Address{}
 	}
-	if err := saveGroup(filepath.Join(l.State(), "group.json"), grant.Group); err != nil {
+	if err := saveGroup(l.GroupFile(), grant.Group); err != nil {
 		return err
 	}
 	return cfg.Save(l.Dir)

@@ -11,6 +11,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/lab"
@@ -70,11 +72,11 @@ and 8008; this host reaches them all. That needs root, and the program stays wha
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.Dir, _ = c.Flags().GetString("dir")
 			if o.Replicas < 1 {
-				return usage("--replicas %d: a group has 1 to 9", o.Replicas)
+				return fail.Usagef("--replicas %d: a group has 1 to 9", o.Replicas)
 			}
 			var err error
 			if o.Links, err = linkem.ParseShape(links); err != nil {
-				return usage("--links: %w", err)
+				return fail.Usagef("--links: %w", err)
 			}
 			if err := m.set(&o); err != nil {
 				return err
@@ -228,7 +230,7 @@ func labLogs() *cobra.Command {
 		Use: "logs [NODE]", Short: "Show what the nodes logged last",
 		Args: func(c *cobra.Command, a []string) error {
 			if len(a) > 1 {
-				return usage("%s takes one node at most; see %s --help", c.CommandPath(), c.CommandPath())
+				return fail.Usagef("%s takes one node at most; see %s --help", c.CommandPath(), c.CommandPath())
 			}
 			return nil
 		},

@@ -3,15 +3,15 @@ package main
 import (
 	"fmt"
 	"os/signal"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/lab"
-	"github.com/coteriedb/coterie/internal/lab/cgroup"
 	"github.com/coteriedb/coterie/internal/lab/faultfs"
 )
 
@@ -21,7 +21,7 @@ func labFaultCommands() []*cobra.Command {
 }
 
 func labDisk() *cobra.Command {
-	var full, stall, fail, heal, asJSON bool
+	var full, stall, failing, heal, asJSON bool
 	var slow time.Duration
 	c := &cobra.Command{
 		Use: "disk NODE", Short: "Make a node's disk full, slow, stalled or failing, or heal it", Args: args(1, "the node's name"),
@@ -42,7 +42,7 @@ Without any of them it only shows the disk.`,
 			}
 			chosen := map[faultfs.Fault]bool{
 				{Kind: faultfs.Full}: full, {Kind: faultfs.Slow, Delay: slow}: c.Flags().Changed("slow"), {Kind: faultfs.Stalled}: stall,
-				{Kind: faultfs.Failing}: fail, {}: heal,
+				{Kind: faultfs.Failing}: failing, {}: heal,
 			}
 			f, n := faultfs.Fault{}, 0
 			for k, on := range chosen {
@@ -53,7 +53,7 @@ Without any of them it only shows the disk.`,
 			var s faultfs.State
 			switch {
 			case n > 1:
-				return usage("choose one of --full, --slow, --stall, --fail and --heal")
+				return fail.Usagef("choose one of --full, --slow, --stall, --fail and --heal")
 			case n == 1:
 				s, err = l.Disk(c.Context(), a[0], f)
 			default:
@@ -73,7 +73,7 @@ Without any of them it only shows the disk.`,
 	fs.BoolVar(&full, "full", false, "no block is free")
 	fs.DurationVar(&slow, "slow", 0, "every change and sync takes `D` longer")
 	fs.BoolVar(&stall, "stall", false, "changes and syncs wait until the disk is healed")
-	fs.BoolVar(&fail, "fail", false, "syncs fail")
+	fs.BoolVar(&failing, "fail", false, "syncs fail")
 	fs.BoolVar(&heal, "heal", false, "end the fault")
 	fs.BoolVar(&asJSON, "json", false, "print the disk's state as JSON")
 	return c
@@ -91,7 +91,7 @@ Not shifted: CLOCK_MONOTONIC and CLOCK_BOOTTIME, so no lease and no timeout; the
 		Example: "  coterie lab clock n2 --offset -1h\n  coterie lab clock n2 --offset 0",
 		RunE: func(c *cobra.Command, a []string) error {
 			if !c.Flags().Changed("offset") {
-				return usage("say by how much: coterie lab clock %s --offset 1h (or -1h; 0 for the true time)", a[0])
+				return fail.Usagef("say by how much: coterie lab clock %s --offset 1h (or -1h; 0 for the true time)", a[0])
 			}
 			l, err := openLab(c)
 			if err != nil {
@@ -164,44 +164,30 @@ func (m *machine) flags(c *cobra.Command) {
 func (m *machine) set(o *lab.Options) error {
 	switch {
 	case m.mbps < 0:
-		return usage("--node-mbps %v: a rate is above 0", m.mbps)
+		return fail.Usagef("--node-mbps %v: a rate is above 0", m.mbps)
 	case m.mbps > 0 && o.Net != lab.NetNamespaces:
-		return usage("--node-mbps needs nodes with links of their own, and on the loopback interface they share one that has no rate: add --net netns, or leave it out")
+		return fail.Usagef("--node-mbps needs nodes with links of their own, and on the loopback interface they share one that has no rate: add --net netns, or leave it out")
 	case m.cpu < 0:
-		return usage("--node-cpu %v: a share is above 0", m.cpu)
+		return fail.Usagef("--node-cpu %v: a share is above 0", m.cpu)
 	}
 	o.Disks, o.Caps.CPU = m.disks, m.cpu
 	if m.mbps > 0 {
 		o.Links.RateBits = int64(m.mbps * 1e6)
 		if err := o.Links.Validate(); err != nil {
-			return usage("--node-mbps %v: %w", m.mbps, err)
+			return fail.Usagef("--node-mbps %v: %w", m.mbps, err)
 		}
 	}
 	if m.memory != "" {
 		n, err := parseBytes(m.memory)
 		if err != nil {
-			return usage("--node-memory %s: %w", m.memory, err)
+			return fail.Usagef("--node-memory %s: %w", m.memory, err)
 		}
 		o.Caps.Memory = n
 	}
 	if err := o.Caps.Check(); err != nil {
-		return usage("%w", err)
+		return fail.Usagef("%w", err)
 	}
 	return nil
-}
-
-// parseBytes understands 512MiB, 512MB and plain bytes.
-func parseBytes(s string) (int64, error) {
-	digits := strings.TrimRight(s, "KMGTiBkb ")
-	n, err := strconv.ParseFloat(digits, 64)
-	units := map[string]float64{
-		"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
-	}
-	unit, ok := units[strings.TrimSpace(s[len(digits):])]
-	if err != nil || !ok || !(n >= cgroup.MinMemory/unit) || n*unit > 1<<50 {
-		return 0, fmt.Errorf("write a number and KiB, MiB or GiB, at least %d MiB", cgroup.MinMemory>>20)
-	}
-	return int64(n * unit), nil
 }
 
 // nodeFaults says in a few words what is done to a node of the lab.

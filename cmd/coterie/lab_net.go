@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/lab"
@@ -53,17 +55,17 @@ Profiles: ` + profileHelp() + `.`,
 		Args: between(2, 3, "two names, and perhaps a profile"),
 		RunE: func(c *cobra.Command, a []string) error {
 			if len(a) == 3 && profile != "" {
-				return usage("a profile is given twice: %s and --profile %s", a[2], profile)
+				return fail.Usagef("a profile is given twice: %s and --profile %s", a[2], profile)
 			}
 			if len(a) == 3 {
 				profile = a[2]
 			}
 			if c.Flags().Changed("rtt") && c.Flags().Changed("delay") {
-				return usage("--rtt and --delay say the same in two ways: a round trip, or one direction of it")
+				return fail.Usagef("--rtt and --delay say the same in two ways: a round trip, or one direction of it")
 			}
 			s, err := linkem.ParseShape(profile)
 			if err != nil {
-				return usage("%w", err)
+				return fail.Usagef("%w", err)
 			}
 			named := profile != ""
 			for _, f := range shapeFlags {
@@ -72,11 +74,11 @@ Profiles: ` + profileHelp() + `.`,
 				}
 				named = true
 				if err := s.Set(f.name, *values[f.name]); err != nil {
-					return usage("--%w", err)
+					return fail.Usagef("--%w", err)
 				}
 			}
 			if !named {
-				return usage("what is the link to be like? Name a profile or properties, see %s --help; coterie lab heal %s %s makes it as it was at first", c.CommandPath(), a[0], a[1])
+				return fail.Usagef("what is the link to be like? Name a profile or properties, see %s --help; coterie lab heal %s %s makes it as it was at first", c.CommandPath(), a[0], a[1])
 			}
 			l, err := openLab(c)
 			if err != nil {
@@ -122,7 +124,7 @@ coterie lab heal ends it.`,
 		Args: args(2, "two names"),
 		RunE: func(c *cobra.Command, a []string) error {
 			if forget && (reject || oneWay) {
-				return usage("--forget goes with neither --reject nor --one-way: such a firewall tells nobody, and sees both directions")
+				return fail.Usagef("--forget goes with neither --reject nor --one-way: such a firewall tells nobody, and sees both directions")
 			}
 			l, err := openLab(c)
 			if err != nil {
@@ -180,7 +182,7 @@ on. What is still there when the lab goes down is killed.`,
   coterie lab exec w -- sh`,
 		Args: func(c *cobra.Command, a []string) error {
 			if len(a) < 2 || c.ArgsLenAtDash() > 1 {
-				return usage("%s needs a node and a command, as in: coterie lab exec n1 -- ip addr", c.CommandPath())
+				return fail.Usagef("%s needs a node and a command, as in: coterie lab exec n1 -- ip addr", c.CommandPath())
 			}
 			return nil
 		},

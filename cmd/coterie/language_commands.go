@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -100,7 +102,7 @@ func assignments(list []string) (string, error) {
 	for _, a := range list {
 		name, value, ok := strings.Cut(a, "=")
 		if !ok {
-			return "", usage("%q is not OPTION=VALUE", a)
+			return "", fail.Usagef("%q is not OPTION=VALUE", a)
 		}
 		name, value = strings.ToUpper(strings.ReplaceAll(name, "-", "_")), strings.TrimSpace(value)
 		for _, o := range ddl.Options() {
@@ -187,7 +189,7 @@ func routingCommand() *cobra.Command {
 	set := alter("set", "Set the routing list that holds while a replica is the primary",
 		"  coterie routing set --when-primary n1 --list '(n2,n3),n1'\n  coterie routing set --when-primary n1 --list NONE", 0, func([]string) (string, error) {
 			if when == "" || list == "" {
-				return "", usage("routing set needs --when-primary NAME and --list LIST")
+				return "", fail.Usagef("routing set needs --when-primary NAME and --list LIST")
 			}
 			value := strings.TrimSpace(list)
 			if !strings.EqualFold(value, "NONE") && !strings.EqualFold(value, "DEFAULT") {
@@ -199,7 +201,7 @@ func routingCommand() *cobra.Command {
 	set.Flags().StringVar(&list, "list", "", "replicas in order; those in brackets take turns; NONE or DEFAULT")
 	remove := alter("remove", "Go back to the default list", "  coterie routing remove --when-primary n1", 0, func([]string) (string, error) {
 		if when == "" {
-			return "", usage("routing remove needs --when-primary NAME")
+			return "", fail.Usagef("routing remove needs --when-primary NAME")
 		}
 		return "MODIFY REPLICA ON " + literal(when) + " WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = DEFAULT))", nil
 	})

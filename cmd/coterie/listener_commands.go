@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 )
 
@@ -63,7 +65,7 @@ func listenerChanged(a, addresses []string) (string, error) {
 	case err != nil:
 		return "", err
 	case len(list)+len(a) != 2:
-		return "", usage("listener set changes one thing at a time: give a PORT, or one --add-ip")
+		return "", fail.Usagef("listener set changes one thing at a time: give a PORT, or one --add-ip")
 	case len(list) == 1:
 		return "MODIFY LISTENER " + literal(a[0]) + " (ADD IP " + list[0] + ")", nil
 	default:
@@ -80,11 +82,11 @@ func listenerAddresses(list []string) (out []string, err error) {
 		}
 		switch {
 		case err != nil:
-			return nil, usage("%q is no address of a subnet; write it as 10.0.1.99/24, or as fd00:1::99", text)
+			return nil, fail.Usagef("%q is no address of a subnet; write it as 10.0.1.99/24, or as fd00:1::99", text)
 		case p.Addr().Is4():
 			out = append(out, "("+literal(p.Addr().String())+", "+literal(net.IP(net.CIDRMask(p.Bits(), 32)).String())+")")
 		case p.Bits() != 64:
-			return nil, usage("%q: a listener's IPv6 address is of a /64", text)
+			return nil, fail.Usagef("%q: a listener's IPv6 address is of a /64", text)
 		default:
 			out = append(out, "("+literal(p.Addr().String())+")")
 		}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -16,8 +15,6 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/etcd"
 )
-
-type netConn = net.Conn
 
 // founding is what init leaves for the first start of the first node: the record it is to create.
 type founding struct {
@@ -27,8 +24,6 @@ type founding struct {
 	// Token keeps this quorum apart from an earlier one of the group; "": there was none.
 	Token string `json:"token,omitempty"`
 }
-
-func (n *node) foundingFile() string { return filepath.Join(n.layout.State(), "founding.json") }
 
 // openStore opens the client of the quorum and, on a voter of an embedded one, its member.
 func (n *node) openStore(ctx context.Context) error {
@@ -49,7 +44,7 @@ func (n *node) openStore(ctx context.Context) error {
 		return fmt.Errorf("quorum: %w", err)
 	}
 	n.store, n.ports.store = store, store
-	founder := n.foundingFile()
+	founder := n.layout.FoundingFile()
 	if _, err := os.Stat(founder); err == nil {
 		if err := n.found(ctx, founder); err != nil {
 			return err
@@ -62,8 +57,6 @@ func (n *node) openStore(ctx context.Context) error {
 	n.ports.refresh()
 	return nil
 }
-
-func (n *node) memberMark() string { return filepath.Join(n.layout.State(), "quorum.json") }
 
 func (n *node) closeStore() {
 	_ = n.store.Close()
@@ -115,7 +108,7 @@ func (n *node) startMember(ctx context.Context, token string, founding bool, ini
 	m, err := etcd.StartMember(ctx, etcd.MemberConfig{
 		Name: string(n.self), Dir: n.layout.Etcd(),
 		ClientSocket: n.layout.EtcdClient(), AdvertisePeer: "https://" + advertise, Initial: initial, New: founding, Token: token,
-		CertFile: cert, KeyFile: key, CAFile: ca, ServerName: "localhost", MarkFile: n.memberMark(), HeartbeatMS: 200, ElectionMS: 1000, Logger: n.log.With("part", "quorum"),
+		CertFile: cert, KeyFile: key, CAFile: ca, ServerName: "localhost", MarkFile: n.layout.MemberMark(), HeartbeatMS: 200, ElectionMS: 1000, Logger: n.log.With("part", "quorum"),
 	})
 	if err != nil {
 		return fmt.Errorf("quorum member: %w", err)
@@ -197,7 +190,7 @@ func (n *node) membershipTurn(ctx context.Context) error {
 		if err := n.updateGroup(ctx, func(g *ag.Group) error { g.AssignVotes(); return nil }); err != nil {
 			return err
 		}
-		return os.Remove(n.comebackFile())
+		return os.Remove(n.layout.ComebackFile())
 	}
 	if n.external() {
 		return n.countExternal(ctx, snap)
@@ -223,11 +216,8 @@ func (n *node) membershipTurn(ctx context.Context) error {
 	return nil
 }
 
-// comebackFile says that this member's quorum was lost and another one founded: votes are dealt out anew when it comes.
-func (n *node) comebackFile() string { return filepath.Join(n.layout.State(), "comeback") }
-
 func (n *node) comesBack() bool {
-	_, err := os.Stat(n.comebackFile())
+	_, err := os.Stat(n.layout.ComebackFile())
 	return err == nil
 }
 
@@ -278,7 +268,7 @@ func (n *node) stopVoting(m *etcd.Member) error {
 	n.ports.refresh()
 	err := m.Close()
 	n.log.Info("this node does not vote in the quorum any more")
-	return errors.Join(err, os.RemoveAll(n.layout.Etcd()), os.Remove(n.memberMark()))
+	return errors.Join(err, os.RemoveAll(n.layout.Etcd()), os.Remove(n.layout.MemberMark()))
 }
 
 // updateGroup changes the configuration by compare-and-swap, reading again when somebody else was quicker.

@@ -356,7 +356,7 @@ func (n *node) replicaOptions(id ag.ReplicaID) ag.ReplicaOptions {
 	return r.Options
 }
 
-func (n *node) serveSession(ctx context.Context, _ endpoint.Identity, conn netConn) {
+func (n *node) serveSession(ctx context.Context, _ endpoint.Identity, conn net.Conn) {
 	if !n.awaitReady(ctx) {
 		return
 	}
@@ -420,20 +420,24 @@ func (n *node) trust(peer endpoint.Identity, pin string) error {
 	return nil
 }
 
-// groupFile keeps the last configuration seen, so that a starting node knows whom to talk to and whom to believe.
-func (n *node) groupFile() string { return filepath.Join(n.layout.State(), "group.json") }
-
 func (n *node) loadGroup() error {
-	b, err := os.ReadFile(n.groupFile())
+	g, err := readGroup(n.layout)
+	if err == nil {
+		n.group.Store(&g)
+	}
+	return err
+}
+
+// readGroup returns the group's configuration as the node with this layout last saw it.
+func readGroup(l config.Layout) (g ag.Group, err error) {
+	b, err := os.ReadFile(l.GroupFile())
 	if err != nil {
-		return fmt.Errorf("the group as last seen: %w; this node directory is incomplete: make it again with coterie init or coterie join", err)
+		return g, fmt.Errorf("the group as last seen: %w; this node directory is incomplete: make it again with coterie init or coterie join", err)
 	}
-	var g ag.Group
 	if err := json.Unmarshal(b, &g); err != nil {
-		return fmt.Errorf("%s: %w", n.groupFile(), err)
+		return g, fmt.Errorf("%s: %w", l.GroupFile(), err)
 	}
-	n.group.Store(&g)
-	return nil
+	return g, nil
 }
 
 // groupChanged takes a new configuration over: who may connect, whom to ask for the quorum.
@@ -442,7 +446,7 @@ func (n *node) groupChanged(g ag.Group) {
 		return
 	}
 	n.group.Store(&g)
-	if err := saveGroup(n.groupFile(), g); err != nil {
+	if err := saveGroup(n.layout.GroupFile(), g); err != nil {
 		n.log.Warn("the group's configuration was not saved", "err", err)
 	}
 	if s := n.sessions.server; s != nil {

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/check"
@@ -100,7 +102,7 @@ func (f *nodeFlags) portNumbers() ([]string, error) {
 		}
 		_, p, err := net.SplitHostPort(a)
 		if err != nil {
-			return nil, usage("%q: %w", a, err)
+			return nil, fail.Usagef("%q: %w", a, err)
 		}
 		out = append(out, p)
 	}
@@ -220,7 +222,7 @@ func reach(ctx context.Context, host, port string) string {
 }
 
 // preflight looks at this machine and at the others that are to be nodes of a group.
-func preflight(c *cobra.Command, dir string, f *nodeFlags, hosts []string, asJSON bool) error {
+func runPreflight(c *cobra.Command, dir string, f *nodeFlags, hosts []string, asJSON bool) error {
 	ports, err := f.portNumbers()
 	if err != nil {
 		return err
@@ -244,7 +246,7 @@ func preflight(c *cobra.Command, dir string, f *nodeFlags, hosts []string, asJSO
 		return err
 	}
 	if check.Worst(found).Worse(check.Warning) {
-		return codedError{exitUnhealthy, errors.New("")}
+		return errUnhealthy
 	}
 	return nil
 }

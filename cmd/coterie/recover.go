@@ -16,6 +16,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -46,11 +49,14 @@ Automatic failover is off afterwards; ALTER AVAILABILITY GROUP … MODIFY REPLIC
 
 // stoppedNode is a node whose agent does not run, and cannot be started until it is released.
 type stoppedNode struct {
-	*node
+	cfg     config.Config
+	layout  config.Layout
+	self    ag.ReplicaID
+	group   ag.Group // as the node last saw it
 	release func()
 }
 
-// openStopped opens the node directory as the user that owns it, and makes sure that neither agent nor server runs.
+// openStopped opens the node directory that a command names, as the user that owns it.
 func openStopped(c *cobra.Command) (*stoppedNode, error) {
 	dir, err := c.Flags().GetString("node")
 	if err != nil {
@@ -59,24 +65,40 @@ func openStopped(c *cobra.Command) (*stoppedNode, error) {
 	if err := becomeServerUser(dir); err != nil {
 		return nil, err
 	}
-	n, unlock, err := openNode(dir, slog.New(slog.DiscardHandler))
+	return lockStopped(c.Context(), dir)
+}
+
+// lockStopped keeps the agent of the node in dir from starting until release, and makes sure that neither agent nor server runs.
+func lockStopped(ctx context.Context, dir string) (*stoppedNode, error) {
+	layout, err := config.NewLayout(dir)
 	if err != nil {
-		return nil, refused("%w (coterie recover needs this node with its agent stopped: what it knows must not change meanwhile)", err)
+		return nil, err
 	}
-	s := &stoppedNode{node: n, release: unlock}
-	if err := s.check(c.Context()); err != nil {
+	cfg, err := config.Load(layout.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := layout.Make(); err != nil {
+		return nil, err
+	}
+	unlock, err := lockNode(layout)
+	if err != nil {
+		return nil, fail.Refusedf("%w (coterie recover needs this node with its agent stopped: what it knows must not change meanwhile)", err)
+	}
+	s := &stoppedNode{cfg: cfg, layout: layout, self: ag.ReplicaID(cfg.Node), release: unlock}
+	if err := s.check(ctx); err != nil {
 		unlock()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *stoppedNode) check(ctx context.Context) error {
-	if err := s.loadGroup(); err != nil {
+func (s *stoppedNode) check(ctx context.Context) (err error) {
+	if s.group, err = readGroup(s.layout); err != nil {
 		return err
 	}
-	if s.group.Load().Draft {
-		return refused("this node is in no group yet; there is nothing to recover")
+	if s.group.Draft {
+		return fail.Refusedf("this node is in no group yet; there is nothing to recover")
 	}
 	if s.cfg.Kind != "replica" {
 		return nil
@@ -93,7 +115,7 @@ func (s *stoppedNode) check(ctx context.Context) error {
 		return err
 	}
 	if st.Postmaster != 0 {
-		return refused("PostgreSQL still runs here (process %d); start the agent and stop it in order: systemctl stop coterie", st.Postmaster)
+		return fail.Refusedf("PostgreSQL still runs here (process %d); start the agent and stop it in order: systemctl stop coterie", st.Postmaster)
 	}
 	return nil
 }
@@ -115,7 +137,7 @@ func (s *stoppedNode) account(ctx context.Context) (a ag.Account, history []ag.T
 	began, err1 := marks.Promoting()
 	held, err2 := marks.Copy()
 	bad, err3 := marks.Quarantine()
-	pg, err4 := newInstance(s.cfg, s.layout, s.log)
+	pg, err4 := newInstance(s.cfg, s.layout, slog.New(slog.DiscardHandler))
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return a, nil, err
 	}
@@ -159,7 +181,7 @@ func decodeAccount(text string) (a ag.Account, err error) {
 		err = d.Decode(&a)
 	}
 	if !ok || err != nil {
-		return a, usage("%.40s… is not what coterie recover account prints; copy the whole line", text)
+		return a, fail.Usagef("%.40s… is not what coterie recover account prints; copy the whole line", text)
 	}
 	return a, nil
 }
@@ -213,7 +235,7 @@ func leadCommand() *cobra.Command {
 				return err
 			}
 			defer s.release()
-			return s.lead(c, texts, lost, yes)
+			return recoverLead(c, s, texts, lost, yes)
 		},
 	}
 	c.Flags().StringArrayVar(&texts, "account", nil, "what coterie recover account printed on another member (repeat)")
@@ -222,40 +244,20 @@ func leadCommand() *cobra.Command {
 	return c
 }
 
-func (s *stoppedNode) lead(c *cobra.Command, texts, lost []string, yes bool) error {
-	own, history, err := s.account(c.Context())
+// recoverLead founds the new quorum on this node, once a person has confirmed what that costs.
+func recoverLead(c *cobra.Command, s *stoppedNode, texts, lost []string, yes bool) error {
+	plan, err := s.plan(c.Context(), texts, lost)
 	if err != nil {
 		return err
 	}
-	accounts := []ag.Account{own}
-	for _, t := range texts {
-		a, err := decodeAccount(t)
-		if err != nil {
-			return err
-		}
-		if a.ID != s.self { // of this one the disk has just been read
-			accounts = append(accounts, a)
-		}
-	}
-	var gone []ag.ReplicaID
-	for _, l := range lost {
-		gone = append(gone, ag.ReplicaID(l))
-	}
-	r, err := ag.Recover(*s.group.Load(), s.self, accounts, gone, history)
-	if err != nil {
-		return refused("%w", err)
-	}
-	if err := s.noneAnswers(c.Context()); err != nil {
+	if err := confirmRecovery(c, s, plan, yes); err != nil {
 		return err
 	}
-	if err := s.confirmRecovery(c, r, accounts, gone, yes); err != nil {
+	if err := s.refound(plan.recovery); err != nil {
 		return err
 	}
-	if err := s.refound(r); err != nil {
-		return err
-	}
-	say(c, "%s leads epoch %d from its next start on: systemctl start coterie, or coterie agent --node %s", s.self, r.Epoch.Epoch, s.layout.Dir)
-	for _, m := range r.Group.Replicas {
+	say(c, "%s leads epoch %d from its next start on: systemctl start coterie, or coterie agent --node %s", s.self, plan.recovery.Epoch.Epoch, s.layout.Dir)
+	for _, m := range plan.recovery.Group.Replicas {
 		if m.ID != s.self {
 			say(c, "then, on %s: coterie recover follow, and start its agent", m.ID)
 		}
@@ -263,9 +265,41 @@ func (s *stoppedNode) lead(c *cobra.Command, texts, lost []string, yes bool) err
 	return nil
 }
 
+// recoveryPlan is what a recovery would make of the group, and the accounts it rests on.
+type recoveryPlan struct {
+	recovery ag.Recovery
+	accounts []ag.Account
+	gone     []ag.ReplicaID
+}
+
+// plan decides the recovery from this node's disk and the accounts of the others. It is refused while any other member answers.
+func (s *stoppedNode) plan(ctx context.Context, texts, lost []string) (p recoveryPlan, err error) {
+	own, history, err := s.account(ctx)
+	if err != nil {
+		return p, err
+	}
+	p.accounts = []ag.Account{own}
+	for _, t := range texts {
+		a, err := decodeAccount(t)
+		if err != nil {
+			return p, err
+		}
+		if a.ID != s.self { // of this one the disk has just been read
+			p.accounts = append(p.accounts, a)
+		}
+	}
+	for _, l := range lost {
+		p.gone = append(p.gone, ag.ReplicaID(l))
+	}
+	if p.recovery, err = ag.Recover(s.group, s.self, p.accounts, p.gone, history); err != nil {
+		return p, fail.Refusedf("%w", err)
+	}
+	return p, s.noneAnswers(ctx)
+}
+
 // noneAnswers refuses while any other member's port is open: its agent runs, so the quorum may not be lost at all.
 func (s *stoppedNode) noneAnswers(ctx context.Context) error {
-	for _, r := range s.group.Load().Replicas {
+	for _, r := range s.group.Replicas {
 		if r.ID == s.self {
 			continue
 		}
@@ -275,16 +309,16 @@ func (s *stoppedNode) noneAnswers(ctx context.Context) error {
 			continue
 		}
 		_ = conn.Close()
-		return refused("the agent of %s runs: something answers at %s. Stop it first: while it runs it may lead, or promise something. If the group is "+
+		return fail.Refusedf("the agent of %s runs: something answers at %s. Stop it first: while it runs it may lead, or promise something. If the group is "+
 			"well, nothing is to be recovered; see coterie status there", r.ID, r.Endpoint)
 	}
 	return nil
 }
 
-func (s *stoppedNode) confirmRecovery(c *cobra.Command, r ag.Recovery, accounts []ag.Account, gone []ag.ReplicaID, yes bool) error {
+func confirmRecovery(c *cobra.Command, s *stoppedNode, p recoveryPlan, yes bool) error {
 	w := tabwriter.NewWriter(c.ErrOrStderr(), 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprintln(w, "MEMBER\tCOPY ENDS AT\tLAST RECORD SEEN\tPROMISED\tAFTERWARDS")
-	for _, a := range accounts {
+	for _, a := range p.accounts {
 		at, then := a.Position.String(), "follows"
 		switch {
 		case a.Copy == "" || a.Unfit != "":
@@ -292,27 +326,27 @@ func (s *stoppedNode) confirmRecovery(c *cobra.Command, r ag.Recovery, accounts 
 		case a.ID == s.self:
 			then = "leads"
 		}
-		for _, id := range r.Ahead {
+		for _, id := range p.recovery.Ahead {
 			if id == a.ID {
 				then = "is AHEAD: suspended until coterie resume; what it has beyond the leader is LOST to the group"
 			}
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\tepoch %d, state %d\tepoch %d\t%s\n", a.ID, at, a.Epoch, a.Seq, a.Promised, then)
 	}
-	for _, id := range gone {
+	for _, id := range p.gone {
 		_, _ = fmt.Fprintf(w, "%s\tunknown\tunknown\tunknown\tleaves the group; must never be started again as it is\n", id)
 	}
 	if err := w.Flush(); err != nil || yes {
 		return err
 	}
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return refused("commits may be lost, and two primaries are possible if a member that is called lost is not; add --yes to do it from a script")
+		return fail.Refusedf("commits may be lost, and two primaries are possible if a member that is called lost is not; add --yes to do it from a script")
 	}
-	name := s.group.Load().Name
+	name := s.group.Name
 	say(c, "\nThis is not undone. Type the group's name (%s) to go on:", name)
 	line, _ := bufio.NewReader(c.InOrStdin()).ReadString('\n')
 	if strings.TrimSpace(line) != name {
-		return refused("not confirmed; nothing was changed")
+		return fail.Refusedf("not confirmed; nothing was changed")
 	}
 	return nil
 }
@@ -329,7 +363,15 @@ func (s *stoppedNode) refound(r ag.Recovery) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(saveGroup(s.groupFile(), f.Group), writeSynced(s.foundingFile(), b))
+	return errors.Join(saveGroup(s.layout.GroupFile(), f.Group), writeSynced(s.layout.FoundingFile(), b))
+}
+
+// follow makes this member forget the lost quorum, so that it joins the new one at its next start.
+func (s *stoppedNode) follow() error {
+	if _, err := os.Stat(s.layout.FoundingFile()); err == nil {
+		return fail.Refusedf("this member is to found the new quorum at its next start (coterie recover lead was run here); it follows nobody")
+	}
+	return errors.Join(s.putMemberAside(), s.forgetStore(), writeSynced(s.layout.ComebackFile(), nil))
 }
 
 // putMemberAside keeps the old member's directory, under another name, out of the way of a new one.
@@ -342,7 +384,7 @@ func (s *stoppedNode) putMemberAside() error {
 	if err != nil {
 		return fmt.Errorf("put the old quorum member aside: %w", err)
 	}
-	if err := os.Remove(s.memberMark()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(s.layout.MemberMark()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -387,10 +429,7 @@ func followCommand() *cobra.Command {
 				return err
 			}
 			defer s.release()
-			if _, err := os.Stat(s.foundingFile()); err == nil {
-				return refused("this member is to found the new quorum at its next start (coterie recover lead was run here); it follows nobody")
-			}
-			if err := errors.Join(s.putMemberAside(), s.forgetStore(), writeSynced(s.comebackFile(), nil)); err != nil {
+			if err := s.follow(); err != nil {
 				return err
 			}
 			say(c, "%s has forgotten the lost quorum; start its agent: systemctl start coterie, or coterie agent --node %s", s.self, s.layout.Dir)

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -69,7 +71,7 @@ replica the primary first: coterie failover.`,
 				return err
 			}
 			if req.Drain < time.Millisecond || req.Drain > maxDrain {
-				return usage("--drain %v: choose between 1ms and %v", req.Drain, maxDrain)
+				return fail.Usagef("--drain %v: choose between 1ms and %v", req.Drain, maxDrain)
 			}
 			return restart(c, cl, req)
 		},
@@ -101,14 +103,14 @@ func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest) error {
 		s, err := cl.Status(ctx)
 		if err == nil && s.Restarted(time.Since(began)) && (s.WriteOpen || !was.WriteOpen) {
 			if was.Primary == was.Node && (s.Primary != s.Node || s.Epoch != was.Epoch) {
-				return unhealthy("the agent restarted, but the leadership moved: %s leads epoch %d; see coterie explain", s.Primary, s.Epoch)
+				return fail.Unhealthyf("the agent restarted, but the leadership moved: %s leads epoch %d; see coterie explain", s.Primary, s.Epoch)
 			}
 			say(c, "the agent of %s was restarted in %v; PostgreSQL went on", s.Node, time.Since(began).Round(time.Millisecond))
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return unhealthy("the new agent has not answered within %v; see its log, and coterie status", successorBudget)
+			return fail.Unhealthyf("the new agent has not answered within %v; see its log, and coterie status", successorBudget)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

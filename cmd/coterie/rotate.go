@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -64,7 +66,7 @@ func watchRotation(ctx context.Context, c *cobra.Command, cl *api.Client, r api.
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return unhealthy("the rotation is not complete and goes on: %s; start what is down, or take it out with coterie remove", said)
+				return fail.Unhealthyf("the rotation is not complete and goes on: %s; start what is down, or take it out with coterie remove", said)
 			}
 			return ctx.Err()
 		case <-time.After(100 * time.Millisecond):

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -64,11 +66,11 @@ What is made and what was made: SELECT * FROM sys.dm_hadr_automatic_seeding, and
 func (o *seedFlags) run(c *cobra.Command, cl *api.Client) error {
 	switch {
 	case o.cancel && (o.watch || o.req.Verify || o.req.Full || o.req.From != ""):
-		return usage("--cancel stands alone")
+		return fail.Usagef("--cancel stands alone")
 	case o.req.Verify && (o.req.Full || o.req.From != ""):
-		return usage("--verify changes nothing: leave --full and --from away")
+		return fail.Usagef("--verify changes nothing: leave --full and --from away")
 	case o.req.From != "" && !strings.HasPrefix(o.req.From, "/"):
-		return usage("--from %s: name an absolute path on the replica's machine", o.req.From)
+		return fail.Usagef("--from %s: name an absolute path on the replica's machine", o.req.From)
 	}
 	op, err := o.begin(c, cl)
 	if err != nil {
@@ -129,7 +131,7 @@ func (o *seedFlags) follow(c *cobra.Command, cl *api.Client, op seeding.Operatio
 			if bar {
 				_, _ = fmt.Fprintln(out)
 			}
-			return op, codedError{exitError, fmt.Errorf("no longer watched; it goes on: coterie seed %s --watch, or --cancel", o.req.Replica)}
+			return op, fmt.Errorf("no longer watched; it goes on: coterie seed %s --watch, or --cancel", o.req.Replica)
 		case <-time.After(every):
 		}
 		next, err := o.look(c.Context(), cl, op.ID)
@@ -157,7 +159,7 @@ func (o *seedFlags) look(ctx context.Context, cl *api.Client, id string) (seedin
 			return op, nil
 		}
 	}
-	return seeding.Operation{}, unhealthy("%s does not remember the operation any more", o.req.Replica)
+	return seeding.Operation{}, fail.Unhealthyf("%s does not remember the operation any more", o.req.Replica)
 }
 
 // seedLine is one operation on one line: a bar, bytes, ratio, rate, what is left.
@@ -227,9 +229,9 @@ func (o *seedFlags) outcome(c *cobra.Command, op seeding.Operation) error {
 	case op.State == seeding.Cancelled && o.cancel:
 		say(c, "%s: cancelled; coterie seed %s goes on with what has arrived", name, name)
 	case op.State == seeding.Cancelled:
-		return unhealthy("%s: cancelled; coterie seed %s goes on with what has arrived", name, name)
+		return fail.Unhealthyf("%s: cancelled; coterie seed %s goes on with what has arrived", name, name)
 	case op.State == seeding.Failed && op.Failure != nil:
-		return unhealthy("%s: %s", name, op.Failure.Text)
+		return fail.Unhealthyf("%s: %s", name, op.Failure.Text)
 	default:
 		say(c, "%s: %s; follow it with coterie seed %s --watch", name, strings.ToLower(string(op.State)), name)
 	}
@@ -244,7 +246,7 @@ func reportDamage(c *cobra.Command, name ag.ReplicaID, r seeding.Report, took ti
 		}
 	}
 	if r.Damaged > 0 {
-		return unhealthy("%s has %d damaged pages; coterie seed %s --full replaces what differs from the source (of a primary: coterie failover first)", name, r.Damaged, name)
+		return fail.Unhealthyf("%s has %d damaged pages; coterie seed %s --full replaces what differs from the source (of a primary: coterie failover first)", name, r.Damaged, name)
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -43,9 +45,9 @@ Statements are separated by semicolons, or by lines that hold GO alone. The firs
 			p := printer{c: c, json: asJSON, csv: asCSV}
 			switch {
 			case asJSON && asCSV:
-				return usage("choose one of --json and --csv")
+				return fail.Usagef("choose one of --json and --csv")
 			case c.Flags().Changed("command") && file != "":
-				return usage("choose one of -c and -f")
+				return fail.Usagef("choose one of -c and -f")
 			case c.Flags().Changed("command"):
 				return p.run(c.Context(), cl, text)
 			case file == "" && term.IsTerminal(int(os.Stdin.Fd())):
@@ -70,14 +72,14 @@ func readScript(c *cobra.Command, file string) (string, error) {
 	if file != "" && file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return "", usage("%w", err)
+			return "", fail.Usagef("%w", err)
 		}
 		defer func() { _ = f.Close() }()
 		in = f
 	}
 	b, err := io.ReadAll(io.LimitReader(in, maxScript+1))
 	if len(b) > maxScript {
-		return "", usage("the script has more than %d bytes", maxScript)
+		return "", fail.Usagef("the script has more than %d bytes", maxScript)
 	}
 	return string(b), err
 }
@@ -92,7 +94,7 @@ type printer struct {
 func (p printer) run(ctx context.Context, cl *api.Client, text string) error {
 	parts, err := ddl.Split(text)
 	if err != nil {
-		return codedError{exitUsage, err}
+		return fail.Error{Kind: fail.Usage, Err: err}
 	}
 	for _, part := range parts {
 		r, err := askWithin(ctx, p.c, cl, part.Text)
@@ -125,16 +127,16 @@ func askWithin(ctx context.Context, c *cobra.Command, cl *api.Client, text strin
 		if err := json.Unmarshal(a.Error, &bad); err != nil {
 			return r, err
 		}
-		code := exitError
+		kind := fail.Ordinary
 		switch bad.State {
 		case ddl.StateSyntax:
-			code = exitUsage
+			kind = fail.Usage
 		case "57P03":
-			code = exitUnhealthy
+			kind = fail.Unhealthy
 		case ddl.StateWrongState:
-			code = exitRefused
+			kind = fail.Refused
 		}
-		return r, codedError{code, &bad}
+		return r, fail.Error{Kind: kind, Err: &bad}
 	}
 	d := json.NewDecoder(jsonbytes.NewReader(a.Result))
 	d.UseNumber() // positions have more digits than a float

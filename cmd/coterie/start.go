@@ -66,7 +66,7 @@ func throughUnit(c *cobra.Command, dir string) (bool, error) {
 	if err := made.Run(); err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			return true, codedError{exit.ExitCode(), errors.New("")} // it has said why
+			return true, exited{exit.ExitCode()} // it has said why
 		}
 		return true, err
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -147,7 +146,7 @@ func showStatus(c *cobra.Command, cl *api.Client, asJSON bool) error {
 		err = d.print(c.OutOrStdout())
 	}
 	if err == nil && !d.WriteOpen {
-		err = codedError{exitUnhealthy, errors.New("")}
+		err = errUnhealthy
 	}
 	return err
 }
@@ -290,16 +289,4 @@ func (d dashboard) estimates(name string) (ready, loss, recovery string) {
 		}
 	}
 	return "-", "-", "-"
-}
-
-func byteCount(n int64) string {
-	switch {
-	case n < 1<<10:
-		return fmt.Sprintf("%d B", n)
-	case n < 1<<20:
-		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-	case n < 1<<30:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }

@@ -45,7 +45,7 @@ func (n *node) noVote() string {
 }
 
 func (n *node) wasMember() bool {
-	_, err := os.Stat(n.memberMark())
+	_, err := os.Stat(n.layout.MemberMark())
 	return err == nil
 }
 

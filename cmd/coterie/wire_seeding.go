@@ -33,7 +33,7 @@ func (n *node) newSource() *seeding.Source {
 	})
 }
 
-func (n *node) serveSeed(ctx context.Context, peer endpoint.Identity, conn netConn) {
+func (n *node) serveSeed(ctx context.Context, peer endpoint.Identity, conn net.Conn) {
 	if n.awaitReady(ctx) && n.seeds != nil {
 		n.seeds.Serve(ctx, peer.ID, conn)
 	}

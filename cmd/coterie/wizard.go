@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fail"
+
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -331,7 +333,7 @@ func initInteractive(c *cobra.Command, dir string, f *nodeFlags, profile string)
 	}
 	switch strings.ToLower(what) {
 	case "quit":
-		return refused("nothing was made")
+		return fail.Refusedf("nothing was made")
 	case "script":
 		path, err := w.ask("File to write", "group.sql", nonEmpty)
 		if err != nil {

@@ -165,3 +165,15 @@ func (l Layout) KeeperSock() string { return filepath.Join(l.Run, "keeper.sock")
 
 // EtcdClient is where the quorum's member serves a person with etcdctl; the nodes need it not.
 func (l Layout) EtcdClient() string { return filepath.Join(l.Run, "etcd-client.sock") }
+
+// GroupFile holds the group's configuration as this node last saw it, so that a starting node knows its peers and trusts them.
+func (l Layout) GroupFile() string { return filepath.Join(l.State(), "group.json") }
+
+// FoundingFile holds the record that the first start of a new group's first node creates.
+func (l Layout) FoundingFile() string { return filepath.Join(l.State(), "founding.json") }
+
+// MemberMark exists where this node was a member of the embedded quorum.
+func (l Layout) MemberMark() string { return filepath.Join(l.State(), "quorum.json") }
+
+// ComebackFile exists where this member's quorum was lost and another one founded: votes are assigned anew when it arrives there.
+func (l Layout) ComebackFile() string { return filepath.Join(l.State(), "comeback") }
