@@ -1,7 +1,7 @@
 # Everything that CI does is a target here. `make help` lists them.
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X main.version=$(VERSION)
+LDFLAGS := -s -w -X github.com/coteriedb/coterie/internal/lib/buildinfo.Version=$(VERSION)
 GOLANGCI_LINT := v2.15.0
 GOVULNCHECK := v1.8.0
 ARGS ?=

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/cli"
 )
 
 // A wrong number of arguments is told apart: what is missing, or what nobody asked for.
@@ -19,7 +21,7 @@ func TestArgs(t *testing.T) {
 		{[]string{"n1", "postgres"}, `kill needs the node's name, and does not know what to do with "postgres"; see kill --help`},
 		{[]string{"n1", "n2", "n3"}, `"n2 n3"`},
 	} {
-		err := args(1, "the node's name")(c, x.given)
+		err := cli.Args(1, "the node's name")(c, x.given)
 		if (err == nil) != (x.says == "") {
 			t.Fatalf("%q: %v", x.given, err)
 		}

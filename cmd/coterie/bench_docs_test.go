@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/cli/benchcmd"
 	"github.com/coteriedb/coterie/internal/measure/method"
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
@@ -73,7 +74,7 @@ func TestBenchPage(t *testing.T) {
 			continue
 		}
 		var out bytes.Buffer
-		c := benchCommand()
+		c := benchcmd.Bench()
 		c.SetArgs(command[1:])
 		c.SetOut(&out)
 		if err := c.Execute(); err != nil || out.Len() == 0 {

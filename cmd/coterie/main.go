@@ -1,5 +1,3 @@
-// Command coterie gives PostgreSQL availability groups: this one binary is the agent of a node, the parent of its server, and the
-// tool that administrators use.
 package main
 
 import (
@@ -10,6 +8,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/cli/benchcmd"
+	"github.com/coteriedb/coterie/internal/cli/checkcmd"
+	"github.com/coteriedb/coterie/internal/cli/groupcmd"
+	"github.com/coteriedb/coterie/internal/cli/labcmd"
+	"github.com/coteriedb/coterie/internal/cli/nodecmd"
+	"github.com/coteriedb/coterie/internal/cli/sqlrun"
+	"github.com/coteriedb/coterie/internal/lib/buildinfo"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
@@ -21,7 +27,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := newRoot().ExecuteContext(ctx)
 	stop()
-	os.Exit(report(err))
+	os.Exit(cli.Report(err))
 }
 
 func newRoot() *cobra.Command {
@@ -36,20 +42,20 @@ To form a group on three machines:   coterie init            (on the first; it p
                                      coterie join TOKEN      (on each other)
 
 Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety.`,
-		Version:       version,
+		Version:       buildinfo.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fail.Usagef("%w; see %s --help", err, c.CommandPath())
 	})
-	root.PersistentFlags().String("node", defaultNode, "the node directory")
+	root.PersistentFlags().String("node", cli.DefaultNode, "the node directory")
 	root.AddGroup(&cobra.Group{ID: "node", Title: "A node:"}, &cobra.Group{ID: "group", Title: "The group:"}, &cobra.Group{ID: "try", Title: "To try it:"})
-	root.AddCommand(initCommand(), joinCommand(false), joinCommand(true), agentCommand(), configCommand(), releaseCommand(),
-		statusCommand(), checkCommand(), failoverCommand(), recoverCommand(), restartCommand(), tokenCommand(), removeCommand(), resumeCommand(), seedCommand(), setCommand(), explainCommand(), sqlCommand(), caCommand())
-	root.AddCommand(languageCommands()...)
-	root.AddCommand(labCommands()...)
-	root.AddCommand(demoCommand(), benchCommand())
-	needCommand(root)
+	root.AddCommand(nodecmd.Init(), nodecmd.Join(false), nodecmd.Join(true), nodecmd.Agent(), nodecmd.Config(), nodecmd.Release(),
+		groupcmd.Status(), checkcmd.Check(), groupcmd.Failover(), groupcmd.Recover(), nodecmd.Restart(), groupcmd.Token(), groupcmd.Remove(), groupcmd.Resume(), groupcmd.Seed(), groupcmd.Set(), groupcmd.Explain(), sqlrun.SQL(), groupcmd.CA())
+	root.AddCommand(groupcmd.Clauses()...)
+	root.AddCommand(labcmd.Lab()...)
+	root.AddCommand(labcmd.Demo(), benchcmd.Bench())
+	cli.NeedCommand(root)
 	return root
 }

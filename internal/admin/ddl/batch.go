@@ -47,3 +47,7 @@ func alone(tokens []token, i int) bool {
 	line := tokens[i].pos.Line
 	return (i == 0 || tokens[i-1].pos.Line < line) && (tokens[i+1].kind == tokEnd || tokens[i+1].pos.Line > line)
 }
+
+func Brackets(s string) string { return "[" + strings.ReplaceAll(s, "]", "]]") + "]" }
+
+func Literal(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }

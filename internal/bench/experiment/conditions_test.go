@@ -28,7 +28,7 @@ func (g *byListener) ReadOnly() string                          { g.n++; return 
 // report does not say that they held.
 func conditionsEverywhere(t *testing.T, b *Bed) {
 	for _, name := range []string{"schema.sql", "functions.sql"} { // empty tables keep every condition
-		text, err := os.ReadFile(filepath.Join("..", "tpcc", name))
+		text, err := os.ReadFile(filepath.Join("..", "..", "measure", "tpcc", name))
 		if err != nil {
 			t.Fatal(err)
 		}

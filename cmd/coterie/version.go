@@ -1,4 +1,0 @@
-package main
-
-// version is set by the build.
-var version = "development"

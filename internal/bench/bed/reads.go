@@ -1,0 +1,58 @@
+package bed
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// readBytes is what each process of each node's server had its disk read so far. Who cannot be asked is not in it.
+func (b *labBed) readBytes() map[string]map[string]int64 {
+	all := map[string]map[string]int64{}
+	for _, n := range b.lab.Lab.Nodes() {
+		if !n.Witness {
+			all[n.Name] = serverReads(filepath.Join(b.lab.Dir(n.Name), "pgdata"))
+		}
+	}
+	return all
+}
+
+// serverReads is of the children of a server's first process: that is what works for clients.
+func serverReads(pgdata string) map[string]int64 {
+	reads := map[string]int64{}
+	text, err := os.ReadFile(filepath.Join(pgdata, "postmaster.pid"))
+	if err != nil {
+		return reads
+	}
+	server, _, _ := strings.Cut(string(text), "\n")
+	lists, err := filepath.Glob(filepath.Join("/proc", server, "task", "*", "children"))
+	if err != nil {
+		return reads
+	}
+	var children []byte
+	for _, list := range lists {
+		some, _ := os.ReadFile(list) //nolint:gosec // of a process of ours; who has ended has none
+		children = append(children, some...)
+	}
+	for _, pid := range strings.Fields(string(children)) {
+		if n, ok := processReads(pid); ok {
+			reads[pid] = n
+		}
+	}
+	return reads
+}
+
+// processReads is what a process had the disk read: read_bytes in proc(5), which leaves out what was in the page cache.
+func processReads(pid string) (n int64, ok bool) {
+	text, err := os.ReadFile(filepath.Join("/proc", pid, "io")) //nolint:gosec // of a process of ours
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(text)) {
+		if _, err := fmt.Sscanf(line, "read_bytes: %d", &n); err == nil {
+			return n, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,2 @@
+// Package linkbench measures how true the lab's links are.
+package linkbench

@@ -1,0 +1,293 @@
+package listenerbench
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/postgres"
+)
+
+// listenerNode is a measured listener: a node without quorum, whose routes never change.
+type listenerNode struct {
+	Listen  string `json:"listen"`
+	Socket  string `json:"socket"` // of the server
+	DSN     string `json:"dsn"`    // the same, to ask about roles; empty: nobody is asked, the backends do nothing
+	Cert    string `json:"cert"`
+	Key     string `json:"key"`
+	NoLoops bool   `json:"no_loops,omitempty"`
+	Reuse   bool   `json:"reuse,omitempty"` // BACKEND_REUSE = ON
+	Profile string `json:"profile,omitempty"`
+}
+
+// BenchListenerNode is that listener as a process. It answers each line of its input with how late it was, and ends with its input.
+func BenchListenerNode() *cobra.Command {
+	return &cobra.Command{
+		Use: "node SETTINGS", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, a []string) error {
+			var n listenerNode
+			if err := json.Unmarshal([]byte(a[0]), &n); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithCancel(c.Context())
+			defer cancel()
+			return n.run(ctx, cancel, bufio.NewScanner(c.InOrStdin()), json.NewEncoder(c.OutOrStdout()))
+		},
+	}
+}
+
+func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner, out *json.Encoder) error {
+	if _, err := moreFiles(); err != nil {
+		return err
+	}
+	cert, err := tls.LoadX509KeyPair(n.Cert, n.Key)
+	if err != nil {
+		return err
+	}
+	roles := &benchRoles{dsn: n.DSN}
+	defer roles.close()
+	loops := -1
+	if !n.NoLoops {
+		loops = listener.Loops()
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + loops) // as the agent does
+	}
+	lease := boottime.Now() + 24*time.Hour
+	srv, err := listener.New(listener.Config{
+		Loops:     loops,
+		ReadWrite: n.Listen, Certificate: func() *tls.Certificate { return &cert },
+		Routes: func() *ag.Routes { return benchRoutes },
+		Backend: func(ctx context.Context, _ ag.ReplicaID, _ listener.BackendHello) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", n.Socket)
+		},
+		Mark: roles.mark, MarkSession: roles.lend, Reuse: func() bool { return n.Reuse },
+		Verifier: roles.ask, Gate: func() time.Duration { return lease },
+		FlushLSN: func(context.Context) (ag.LSN, error) { return 0, errors.New("nothing is confirmed here") },
+		Durable:  func(context.Context, ag.LSN) error { return errors.New("nothing is confirmed here") },
+		Rules:    benchRules(), Limits: listener.Limits{Connections: 40_000, PreAuth: 40_000},
+	})
+	if err != nil {
+		return err
+	}
+	if n.Profile != "" {
+		f, err := os.Create(n.Profile)
+		if err != nil {
+			return err
+		}
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	var running sync.WaitGroup
+	w := &watch{}
+	running.Go(func() { w.run(ctx) })
+	running.Go(func() { _ = srv.Serve(ctx) })
+	defer running.Wait()
+	defer cancel()
+	if err := out.Encode("ready"); err != nil {
+		return err
+	}
+	for in.Scan() {
+		if err := out.Encode(w.late()); err != nil {
+			return err
+		}
+	}
+	return in.Err()
+}
+
+var benchRoutes = &ag.Routes{
+	Epoch: 1, Self: "a", Primary: "a", WriteOpen: true, ReadList: [][]ag.ReplicaID{{"a"}},
+	Targets: []ag.Target{{ID: "a", Local: true, Healthy: true}},
+}
+
+// benchRules are as those of the server: a password for one role, none for the others.
+func benchRules() []listener.Rule {
+	rules, err := listener.ParseHBA(strings.NewReader("host all secret all scram-sha-256\nhost all all all trust\n"))
+	if err != nil {
+		panic(err)
+	}
+	return rules
+}
+
+// benchRoles asks the server about roles, through one session that stays, as the agent does.
+type benchRoles struct {
+	dsn  string
+	mu   sync.Mutex
+	conn *pgx.Conn // guarded by mu
+}
+
+func (b *benchRoles) ask(ctx context.Context, _ ag.ReplicaID, user string) (r listener.Role, err error) {
+	if b.dsn == "" {
+		return listener.Role{Found: true, CanLogin: true}, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.connect(ctx); err != nil {
+		return r, err
+	}
+	err = b.conn.QueryRow(ctx, "select true, coalesce(rolpassword, ''), rolcanlogin from pg_authid where rolname = $1", user).Scan(&r.Found, &r.Password, &r.CanLogin)
+	return r, err
+}
+
+// mark is what the agent asks about a login, too.
+func (b *benchRoles) mark(ctx context.Context, user, database string) (listener.Mark, error) {
+	if b.dsn == "" {
+		return listener.Mark{Single: true}, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.connect(ctx); err != nil {
+		return listener.Mark{}, err
+	}
+	m, err := postgres.MarkOn(ctx, b.conn, user, database)
+	return listener.Mark(m), err
+}
+
+// lend opens a session for the listener's event loops to ask on.
+func (b *benchRoles) lend(ctx context.Context) (net.Conn, error) {
+	if b.dsn == "" {
+		return nil, errors.New("nothing is asked here")
+	}
+	c, err := pgx.Connect(ctx, b.dsn)
+	if err != nil {
+		return nil, err
+	}
+	return postgres.LendForMarks(ctx, c, listener.MarkStatement)
+}
+
+// connect opens the session. The caller holds mu.
+func (b *benchRoles) connect(ctx context.Context) (err error) {
+	if b.conn == nil || b.conn.IsClosed() {
+		b.conn, err = pgx.Connect(ctx, b.dsn)
+	}
+	return err
+}
+
+func (b *benchRoles) close() {
+	if b.conn != nil {
+		_ = b.conn.Close(context.Background())
+	}
+}
+
+// watch notes how late a goroutine is that wakes every 10 ms.
+type watch struct {
+	mu  sync.Mutex
+	all []time.Duration // guarded by mu
+}
+
+func (w *watch) run(ctx context.Context) {
+	const every = 10 * time.Millisecond
+	for ctx.Err() == nil {
+		began := time.Now()
+		time.Sleep(every)
+		over := time.Since(began) - every
+		w.mu.Lock()
+		w.all = append(w.all, over)
+		w.mu.Unlock()
+	}
+}
+
+// late is how late it was since it was last asked.
+func (w *watch) late() late {
+	w.mu.Lock()
+	all := slices.Sorted(slices.Values(w.all))
+	w.all = nil
+	w.mu.Unlock()
+	if len(all) == 0 {
+		return late{}
+	}
+	ms := func(p float64) float64 { return float64(all[int(p*float64(len(all)-1))]) / 1e6 }
+	return late{len(all), ms(0.5), ms(0.999), ms(1)}
+}
+
+// moreFiles lets this process open as many files as it may, up to 65,536, and returns how many that are.
+func moreFiles() (files int, err error) {
+	const want = 65_536
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return 0, err
+	}
+	if more := (unix.Rlimit{Cur: want, Max: max(l.Max, want)}); l.Cur < want && unix.Setrlimit(unix.RLIMIT_NOFILE, &more) == nil {
+		l = more // a privileged process
+	} else if l.Cur < l.Max {
+		l.Cur = l.Max
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+			return 0, err
+		}
+	}
+	return int(min(l.Cur, want)), nil
+}
+
+// measuredListener is a listenerNode that runs.
+type measuredListener struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Scanner
+}
+
+func startListener(ctx context.Context, n listenerNode) (*measuredListener, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(n)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, self, "bench", "listener", "node", string(text))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	runtime.LockOSThread() // the death signal is the thread's
+	defer runtime.UnlockOSThread()
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	m := &measuredListener{cmd, in, bufio.NewScanner(out)}
+	if !m.out.Scan() {
+		return nil, errors.Join(errors.New("the listener did not start"), m.stop())
+	}
+	return m, nil
+}
+
+func (m *measuredListener) late() (*late, error) {
+	if _, err := fmt.Fprintln(m.in); err != nil {
+		return nil, err
+	}
+	if !m.out.Scan() {
+		return nil, errors.New("the listener has ended")
+	}
+	var l late
+	return &l, json.Unmarshal(m.out.Bytes(), &l)
+}
+
+func (m *measuredListener) stop() error {
+	_ = m.in.Close()
+	return m.cmd.Wait()
+}

@@ -1,0 +1,366 @@
+package seedbench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/bench/bed"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/measure/goals"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
+)
+
+// publishedSeedMB is the size of the database whose copy was published; seedMB is what is copied unless told otherwise.
+const (
+	PublishedSeedMB = 32 << 10
+	SeedMB          = 2 << 10
+)
+
+// SeedingOptions are the flags of coterie bench seeding.
+type SeedingOptions struct {
+	SizeMB int
+	Rounds int
+	Dir    string
+	Out    string
+	Prof   string
+	Only   []string
+	Report string
+	Json   bool
+
+	OtherwiseMB int // the size where there is no room for sizeMB; 0: none
+}
+
+// seedingSamples is all that a run found.
+type seedingSamples struct {
+	Version string       `json:"version"`
+	Server  string       `json:"postgresql"`
+	SizeMB  int          `json:"size_mb"`
+	Scaled  bool         `json:"scaled"` // not the published size: not to be compared with published figures
+	Date    time.Time    `json:"date"`
+	Copies  []copySample `json:"copies"`
+	TPCB    []tpcbSample `json:"tpcb"`
+}
+
+// copySample is one copy that was made.
+type copySample struct {
+	Arm     string  `json:"arm"`
+	Link    string  `json:"link"`
+	Seconds float64 `json:"seconds"`
+	Wire    int64   `json:"wire_bytes"`
+	Bytes   int64   `json:"file_bytes"`
+	// Processor time. The source's is the server's and, for ours, that of the process that serves the copy.
+	SourceCPU float64 `json:"source_cpu_seconds"`
+	TargetCPU float64 `json:"target_cpu_seconds"`
+
+	Codec  string `json:"codec,omitempty"`
+	Phases string `json:"phases,omitempty"`
+	Err    string `json:"error,omitempty"`
+
+	track *track
+}
+
+type tpcbSample struct {
+	Seeding bool    `json:"seeding"`
+	TPS     float64 `json:"tps"`
+}
+
+func (s *seedingSamples) Print(w io.Writer) {
+	if s.Scaled {
+		_, _ = fmt.Fprintf(w, "scaled run: %d MB instead of the published %d\n", s.SizeMB, PublishedSeedMB)
+	}
+	_, _ = fmt.Fprintf(w, "%-12s %-34s %10s %12s %14s %9s %9s   %s\n", "link", "arm", "seconds", "wire MB", "MB/s of files", "source s", "target s", "codec")
+	for _, c := range s.Copies {
+		if c.Err != "" {
+			_, _ = fmt.Fprintf(w, "%-12s %-34s failed: %s\n", c.Link, c.Arm, c.Err)
+			continue
+		}
+		_, _ = fmt.Fprintf(w, "%-12s %-34s %10.2f %12.1f %14.1f %9.2f %9.2f   %s\n", c.Link, c.Arm, c.Seconds, float64(c.Wire)/1e6, float64(c.Bytes)/1e6/c.Seconds, c.SourceCPU, c.TargetCPU, c.Codec)
+	}
+}
+
+// SeedingParts are what a run is made of, in their order.
+var SeedingParts = []struct {
+	Name string
+	run  func(*seedBench, context.Context) error
+}{
+	{"metro", (*seedBench).metro}, {"wan", (*seedBench).wan}, {"mend", (*seedBench).mend}, {"tpcb", (*seedBench).tpcb}, {"others", (*seedBench).others},
+}
+
+// asked tells whether the part is to be run.
+func (o SeedingOptions) asked(part string) bool {
+	return len(o.Only) == 0 || slices.Contains(o.Only, part)
+}
+
+// seedingNeeds is what a database of so many MB, its WAL and one copy take, in bytes: a tenth more than two of them, and 2 GiB.
+func seedingNeeds(sizeMB int) uint64 { return uint64(max(sizeMB, 0))<<20*21/10 + 2<<30 }
+
+// room refuses sizes for which the disks have none.
+func (o SeedingOptions) room() error {
+	for _, dir := range []string{os.TempDir(), cmp.Or(o.Dir, "/var/tmp")} { // of the server, and of its copies
+		if err := bed.EnoughDisk(dir, seedingNeeds(o.SizeMB)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Fit takes the other size where there is no room for the one that is wanted, and says why.
+func (o *SeedingOptions) Fit() (why string) {
+	no := o.room()
+	if no == nil || o.OtherwiseMB == 0 {
+		return ""
+	}
+	o.SizeMB = o.OtherwiseMB
+	return fmt.Sprintf("Scaled to %d MB: %v.", o.SizeMB, no)
+}
+
+// MeasureSeeding runs the whole experiment, or what is asked of it.
+func MeasureSeeding(ctx context.Context, o SeedingOptions, say func(string, ...any)) (*seedingSamples, []goals.Figure, error) {
+	if err := o.room(); err != nil {
+		return nil, nil, err
+	}
+	b, err := newSeedBench(ctx, o, say)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer b.close()
+	if err := b.identify(ctx); err != nil {
+		return nil, nil, err
+	}
+	if !slices.Equal(o.Only, []string{"others"}) { // which has databases of its own
+		if err := b.load(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, part := range SeedingParts {
+		if !o.asked(part.Name) {
+			continue
+		}
+		if err := part.run(b, ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	return b.samples, b.figures(), nil
+}
+
+const (
+	armOurs    = "coterie AUTO"
+	armPlain   = "coterie OFF"
+	armResumed = "coterie AUTO, killed at 50 % of the wire"
+	armHalfway = "coterie AUTO, killed at 50 % of files"
+	armMended  = "coterie AUTO, 1 % of pages differ"
+
+	armMendedCold = "coterie AUTO, 1 % differ, not cached"
+)
+
+// baseBackups are the arms of pg_basebackup, with their options.
+var baseBackups = []struct{ name, compress string }{
+	{"pg_basebackup none", "none"}, {"pg_basebackup server-lz4", "server-lz4"}, {"pg_basebackup server-zstd:1,workers=2", "server-zstd:level=1,workers=2"},
+}
+
+// metro compares with pg_basebackup over a fast link.
+func (b *seedBench) metro(ctx context.Context) error {
+	if err := b.link("metro"); err != nil {
+		return err
+	}
+	for round := range b.o.Rounds {
+		arms := []func(context.Context) copySample{func(ctx context.Context) copySample {
+			defer b.profile(round)()
+			return b.seedOnce(ctx, armOurs, "AUTO", b.profileOf(round, "target"))
+		}}
+		for _, p := range baseBackups {
+			arms = append(arms, func(ctx context.Context) copySample { return b.baseBackup(ctx, p.name, p.compress) })
+		}
+		for i := range arms { // each round begins with another arm, and none finds what others have not written to the disk yet
+			unix.Sync()
+			b.add("metro", arms[(i+round)%len(arms)](ctx))
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// profile writes where the source's processor time goes until the returned function is called.
+func (b *seedBench) profile(round int) (stop func()) {
+	if b.o.Prof == "" {
+		return func() {}
+	}
+	f, err := os.Create(b.profileOf(round, "source"))
+	if err == nil {
+		err = pprof.StartCPUProfile(f)
+	}
+	if err != nil {
+		b.say("no profile: %v", err)
+		return func() {}
+	}
+	return func() { pprof.StopCPUProfile(); _ = f.Close() }
+}
+
+func (b *seedBench) profileOf(round int, side string) string {
+	if b.o.Prof == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s.%d.%s", b.o.Prof, round, side)
+}
+
+// wan shows what compression gives over a slow link.
+func (b *seedBench) wan(ctx context.Context) error {
+	return b.slowly(ctx, func(round int) {
+		b.add("wan-good", b.seedOnce(ctx, armOurs, "AUTO", b.profileOf(round, "wan")))
+		b.add("wan-good", b.seedOnce(ctx, armPlain, "OFF", ""))
+	})
+}
+
+// mend resumes a killed seeding and repairs a damaged copy, still over the slow link. Both are measured by a whole copy, which is made
+// here if no other part makes it.
+func (b *seedBench) mend(ctx context.Context) error {
+	return b.slowly(ctx, func(round int) {
+		if !b.o.asked("wan") {
+			b.add("wan-good", b.seedOnce(ctx, armOurs, "AUTO", b.profileOf(round, "wan")))
+		}
+		b.add("wan-good", b.resumed(ctx, armResumed, b.halfOfTheWire()))
+		b.add("wan-good", b.resumed(ctx, armHalfway, func(p seeding.Progress) bool { return p.Total > 0 && p.Done >= p.Total/2 }))
+		defer b.profile(round)()
+		b.add("wan-good", b.damaged(ctx, armMendedCold, ""))
+		b.add("wan-good", b.damaged(ctx, armMended, b.profileOf(round, "target")))
+	})
+}
+
+// slowly runs every round over the slow link.
+func (b *seedBench) slowly(ctx context.Context, each func(round int)) error {
+	if err := b.link("wan-good"); err != nil {
+		return err
+	}
+	for round := range b.o.Rounds {
+		if each(round); ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (b *seedBench) figures() []goals.Figure {
+	s := b.samples
+	median := func(link, arm string, of func(copySample) float64) (float64, bool) {
+		var v []float64
+		for _, c := range s.Copies {
+			if c.Link == link && c.Arm == arm && c.Err == "" {
+				v = append(v, of(c))
+			}
+		}
+		if len(v) == 0 {
+			return 0, false
+		}
+		slices.Sort(v)
+		return v[len(v)/2], true
+	}
+	seconds := func(c copySample) float64 { return c.Seconds }
+	wire := func(c copySample) float64 { return float64(c.Wire) }
+	var out []goals.Figure
+	figure := func(name string, ok bool, v func() float64, parts ...string) {
+		f := goals.Figure{Name: name, NotRun: b.o.notRun(parts...)}
+		if ok {
+			f.NotRun, f.Measured = "", v()
+		}
+		out = append(out, f)
+	}
+	out = append(out, b.toBest())
+	auto, ok1 := median("wan-good", armOurs, seconds)
+	autoWire, _ := median("wan-good", armOurs, wire)
+	plain, ok2 := median("wan-good", armPlain, seconds)
+	rate := linkem.Profiles["wan-good"].RateBits / 8
+	figure("wan-good-over-wire-time", ok1, func() float64 { return 100 * (auto/(autoWire/float64(rate)) - 1) }, "wan", "mend")
+	figure("wan-good-compression-gain", ok1 && ok2, func() float64 { return plain / auto }, "wan")
+	again, ok3 := median("wan-good", armResumed, wire) // half way by either reading of it; the worse one counts
+	halfway, ok3files := median("wan-good", armHalfway, wire)
+	figure("resumed-at-half-wire", ok1 && ok3 && ok3files, func() float64 { return 100 * max(again, halfway) / autoWire }, "mend")
+	mended, ok4 := median("wan-good", armMended, wire)
+	mendedTime, _ := median("wan-good", armMended, seconds)
+	figure("reseed-1-percent-wire", ok1 && ok4, func() float64 { return 100 * mended / autoWire }, "mend")
+	figure("reseed-1-percent-time", ok1 && ok4, func() float64 { return 100 * mendedTime / auto }, "mend")
+	cold, ok5 := median("wan-good", armMendedCold, seconds)
+	figure("reseed-1-percent-time-cold", ok1 && ok5, func() float64 { return 100 * cold / auto }, "mend")
+	return append(out, b.tpcbFigure())
+}
+
+// notRun is why a figure is missing to which any of these parts leads.
+func (o SeedingOptions) notRun(parts ...string) string {
+	if slices.ContainsFunc(parts, o.asked) {
+		return "an arm failed"
+	}
+	return "not asked for: it is of " + strings.Join(parts, " or ")
+}
+
+// toBest is our time over that of the best peer of the same round.
+func (b *seedBench) toBest() goals.Figure {
+	ours, best := []float64{}, map[string][]float64{}
+	for _, c := range b.samples.Copies {
+		switch {
+		case c.Link != "metro" || c.Err != "":
+		case c.Arm == armOurs:
+			ours = append(ours, c.Seconds)
+		default:
+			best[c.Arm] = append(best[c.Arm], c.Seconds)
+		}
+	}
+	fastest := 0.0
+	for _, v := range best {
+		slices.Sort(v)
+		if m := v[len(v)/2]; fastest == 0 || m < fastest {
+			fastest = m
+		}
+	}
+	if len(ours) == 0 || fastest == 0 {
+		return goals.Figure{Name: "metro-pgbench-to-best", NotRun: b.o.notRun("metro")}
+	}
+	slices.Sort(ours)
+	return goals.Figure{
+		Name: "metro-pgbench-to-best", Measured: ours[len(ours)/2] / fastest, HasInterval: true,
+		Low: ours[0] / fastest, High: ours[len(ours)-1] / fastest,
+	}
+}
+
+func (b *seedBench) tpcbFigure() goals.Figure {
+	var with, without []float64
+	for _, t := range b.samples.TPCB {
+		if t.Seeding {
+			with = append(with, t.TPS)
+		} else {
+			without = append(without, t.TPS)
+		}
+	}
+	f := goals.Figure{Name: "tpcb-while-throttled"}
+	if len(with) == 0 || len(without) == 0 {
+		f.NotRun = b.o.notRun("tpcb")
+		return f
+	}
+	slices.Sort(with)
+	slices.Sort(without)
+	base := without[len(without)/2]
+	f.Measured, f.HasInterval, f.Low, f.High = with[len(with)/2]/base, true, with[0]/base, with[len(with)-1]/base
+	return f
+}
+
+func (b *seedBench) add(link string, c copySample) {
+	c.Link = link
+	b.samples.Copies = append(b.samples.Copies, c)
+	b.say("%s: %s: %.1f s, %.1f MB on the wire %s", link, c.Arm, c.Seconds, float64(c.Wire)/1e6, cmp.Or(c.Err, strings.TrimSuffix(c.Codec+"; "+c.Phases, "; ")))
+}
+
+func fresh(dir, name string) (string, error) {
+	d := filepath.Join(dir, name)
+	return d, errors.Join(os.RemoveAll(d), os.MkdirAll(d, 0o700))
+}

@@ -1,0 +1,183 @@
+package seedbench
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
+)
+
+// seedTarget is the side that is filled, as a process of its own in its node's network: what it costs can be told from what the source does.
+type seedTarget struct {
+	Addr        string `json:"addr"` // of the source
+	Dir         string `json:"dir"`
+	Compression string `json:"compression"`
+	MaxRate     int64  `json:"max_rate,omitempty"`
+	Profile     string `json:"profile,omitempty"`
+}
+
+// seedTargetLine is what it says: how far it is, and in the end how it went.
+type seedTargetLine struct {
+	Progress seeding.Progress `json:"progress"`
+	Ended    bool             `json:"ended,omitempty"`
+	Err      string           `json:"error,omitempty"`
+}
+
+func BenchSeedingTarget() *cobra.Command {
+	return &cobra.Command{
+		Use: "target SETTINGS", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, a []string) error {
+			var s seedTarget
+			if err := json.Unmarshal([]byte(a[0]), &s); err != nil {
+				return err
+			}
+			return s.run(c.Context(), json.NewEncoder(c.OutOrStdout()))
+		},
+	}
+}
+
+func (s seedTarget) run(ctx context.Context, out *json.Encoder) error {
+	if s.Profile != "" {
+		f, err := os.Create(s.Profile)
+		if err != nil {
+			return err
+		}
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	o := seeding.Options{
+		Dial: func(ctx context.Context) (net.Conn, error) {
+			c, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.Addr)
+			if err != nil {
+				return nil, err
+			}
+			return tls.Client(c, &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}), nil //nolint:gosec // both ends are this program
+		},
+		Member: "n2", Epoch: 1, Compression: s.Compression, Target: filepath.Join(s.Dir, "pgdata"), StateDir: filepath.Join(s.Dir, "state"),
+		MaxRate: func() int64 { return s.MaxRate }, Spread: s.MaxRate > 0,
+		Progress: func(p seeding.Progress) { _ = out.Encode(seedTargetLine{Progress: p}) }, // who does not listen has ended this
+	}
+	r, err := seeding.Run(ctx, o)
+	end := seedTargetLine{Progress: r.Progress, Ended: true}
+	if err != nil {
+		end.Err = err.Error()
+	}
+	return out.Encode(end)
+}
+
+// errKilled is of a target that was ended on purpose.
+var errKilled = errors.New("killed")
+
+// fill runs a target until its end. each is told its process and every line; when it says no, the target is killed.
+func (b *seedBench) fill(ctx context.Context, s seedTarget, each func(pid int, p seeding.Progress) bool) (seeding.Progress, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return seeding.Progress{}, err
+	}
+	s.Addr = b.addr
+	settings, err := json.Marshal(s)
+	if err != nil {
+		return seeding.Progress{}, err
+	}
+	cmd := exec.CommandContext(ctx, self, "bench", "seeding", "target", string(settings))
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return seeding.Progress{}, err
+	}
+	if err := linkem.Enter(b.net.Namespace("n2"), cmd.Start); err != nil {
+		return seeding.Progress{}, err
+	}
+	last, killed := seedTargetLine{}, false
+	lines := json.NewDecoder(bufio.NewReader(out))
+	for lines.Decode(&last) == nil {
+		if !last.Ended && !killed && !each(cmd.Process.Pid, last.Progress) {
+			killed = true
+			_ = cmd.Process.Kill()
+		}
+	}
+	_, _ = io.Copy(io.Discard, out) // what is no JSON
+	err = cmd.Wait()
+	switch {
+	case killed:
+		return last.Progress, errKilled
+	case ctx.Err() != nil:
+		return last.Progress, context.Cause(ctx)
+	case err != nil:
+		return last.Progress, fmt.Errorf("the target: %w: %s", err, strings.TrimSpace(said.String()))
+	case last.Err != "":
+		return last.Progress, errors.New(last.Err)
+	}
+	return last.Progress, nil
+}
+
+// serverTime is the processor time that the server and all its processes have used so far, in seconds.
+func (b *seedBench) serverTime() float64 {
+	text, err := os.ReadFile(filepath.Join(b.server.Data(), "postmaster.pid"))
+	if err != nil {
+		return 0
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		return 0
+	}
+	total := processTime(pid)
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	for _, child := range strings.Fields(string(children)) {
+		if pid, err := strconv.Atoi(child); err == nil {
+			total += processTime(pid)
+		}
+	}
+	return total
+}
+
+// processTime is what a process and its children that have ended used so far, in seconds (proc_pid_stat(5), fields 14 to 17).
+func processTime(pid int) (seconds float64) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	const ticks = 100 // a second, in every build of Linux
+	for _, f := range fields[min(11, len(fields)):min(15, len(fields))] {
+		n, err := strconv.ParseFloat(f, 64)
+		if err != nil {
+			return 0
+		}
+		seconds += n / ticks
+	}
+	return seconds
+}
+
+// ownTime is what this process used so far, in seconds.
+func ownTime() float64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+}
+
+// seedPatience bounds the wait for a throttled seeding to begin.
+const seedPatience = time.Minute

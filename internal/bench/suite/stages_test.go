@@ -1,0 +1,34 @@
+package suite
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/bench/seedbench"
+)
+
+// TestSeedingOfAllIsPublishedOrScaled: where the disk has no room for the published size, a smaller copy is made, and called scaled.
+func TestSeedingOfAllIsPublishedOrScaled(t *testing.T) {
+	last := func(quick, published bool) Piece {
+		stages := AllStages(quick, published)
+		pieces := stages[len(stages)-1].Pieces
+		return pieces[len(pieces)-1]
+	}
+	for _, p := range []Piece{last(false, true), last(false, false), last(true, false)} {
+		if p.Name != "seeding" {
+			t.Fatalf("the last of all is %s", p.Name)
+		}
+	}
+	o := seedbench.SeedingOptions{SizeMB: 1 << 40, OtherwiseMB: 64}
+	if why := o.Fit(); o.SizeMB != 64 || !strings.Contains(why, "caled") || !strings.Contains(why, "free") {
+		t.Errorf("%d MB, %q", o.SizeMB, why)
+	}
+	o = seedbench.SeedingOptions{SizeMB: 1, OtherwiseMB: 64}
+	if why := o.Fit(); o.SizeMB != 1 || why != "" {
+		t.Errorf("%d MB, %q", o.SizeMB, why)
+	}
+	o = seedbench.SeedingOptions{SizeMB: 1 << 40}
+	if why := o.Fit(); o.SizeMB != 1<<40 || why != "" {
+		t.Errorf("%d MB, %q", o.SizeMB, why)
+	}
+}

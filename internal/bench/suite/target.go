@@ -1,0 +1,96 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/bench/experiment"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	benchreport "github.com/coteriedb/coterie/internal/measure/report"
+	"github.com/coteriedb/coterie/internal/measure/workload"
+)
+
+// answers tells whether a target lets us in now. Clients of an experiment look for a server until the end, so a wrong string has to show
+// before they begin.
+func answers(ctx context.Context, flag, dsn string) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return fail.Usagef("%s: %w", flag, err)
+	}
+	cfg.RuntimeParams["application_name"] = "coterie bench" // it may still be there when others are looked for
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("%s: %w; see whether psql gets in with the same string", flag, err)
+	}
+	return conn.Close(ctx)
+}
+
+// mayUse refuses a target that somebody seems to need: any of its servers.
+func (f *Options) mayUse(ctx context.Context, bed *experiment.Bed) error {
+	if f.Yes {
+		return nil
+	}
+	if bed.Group == nil {
+		if err := unused(ctx, "--target-a", bed.A); err != nil {
+			return err
+		}
+		return unused(ctx, "--target-b", bed.B)
+	}
+	if err := unused(ctx, "the group's primary", bed.Group.ReadWrite()); err != nil {
+		return err
+	}
+	members, err := bed.Group.Members(ctx)
+	if err != nil {
+		return err
+	}
+	for range members { // the listeners send readers to the secondaries in turn
+		short, cancel := context.WithTimeout(ctx, 10*time.Second)
+		why, err := workload.LooksUsed(short, bed.Group.ReadOnly())
+		cancel()
+		if err != nil {
+			return context.Cause(ctx) // where nobody takes readers, nobody is disturbed
+		}
+		if why != "" {
+			return looksUsed("a readable secondary of the group", why)
+		}
+	}
+	return nil
+}
+
+// unused refuses one server that somebody seems to need.
+func unused(ctx context.Context, what, dsn string) error {
+	why, err := workload.LooksUsed(ctx, dsn)
+	if err != nil || why == "" {
+		return err
+	}
+	return looksUsed(what, why)
+}
+
+func looksUsed(what, why string) error {
+	return fail.Refusedf("%s looks as if somebody needed it: %s. A benchmark takes all it can get of a server; use one of its own, or say --yes", what, why)
+}
+
+// noteServer writes down which server it is, and what of its settings is not as shipped.
+func noteServer(ctx context.Context, r *benchreport.Report, dsn string) error {
+	conn, err := workload.Open(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	rows, err := conn.Query(ctx, `select name, current_setting(name) from pg_settings where source not in ('default', 'override', 'client', 'session')
+		and name !~ '(password|secret|ssl_.*file|command|conninfo|path|directory)' or name in ('server_version', 'synchronous_commit', 'synchronous_standby_names')`)
+	if err != nil {
+		return err
+	}
+	var name, value string
+	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
+		r.Settings["postgresql: "+name] = benchreport.Redact(value)
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,83 @@
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/node"
+	"github.com/coteriedb/coterie/internal/postgres/keeper"
+)
+
+// ProfileOf is the lease profile of the group as the node in dir knows it; the default one where there is no node.
+func ProfileOf(dir string) string {
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return "default"
+	}
+	var g ag.Group
+	b, err := os.ReadFile(l.GroupFile())
+	if err != nil || json.Unmarshal(b, &g) != nil || g.Profile == "" {
+		return "default"
+	}
+	return g.Profile
+}
+
+// fenceRounds is how often the time to fence is measured: the worst counts.
+const fenceRounds = 3
+
+// FindFence measures the time to fence and holds every lease profile against it (safety specification 8).
+func FindFence(ctx context.Context, profile string) ([]Finding, error) {
+	var all []time.Duration
+	for range fenceRounds {
+		d, err := keeper.MeasureFence(ctx, node.FencedProcesses)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	slices.Sort(all)
+	worst := all[len(all)-1]
+	out := []Finding{{
+		Level: OK,
+		What:  fmt.Sprintf("fencing %d processes took %v, at worst %v of %d", node.FencedProcesses, round(all[len(all)/2]), round(worst), fenceRounds),
+	}}
+	names := make([]string, 0, len(ag.Profiles))
+	for name := range ag.Profiles {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		out = append(out, judgeProfile(ag.Profiles[name], worst, name == profile))
+	}
+	return out, nil
+}
+
+// judgeProfile holds a profile against the measured worst time to fence, with the arithmetic shown.
+func judgeProfile(p ag.Profile, worst time.Duration, inUse bool) Finding {
+	f := Finding{Level: OK, What: fmt.Sprintf("profile %s allows %v for it", p.Name, p.Fence)}
+	if inUse {
+		f.What += "; it is the group's"
+	}
+	if worst <= p.Fence {
+		return f
+	}
+	p.Fence = worst
+	err := p.Validate()
+	f.Level, f.Why = Warning, "it holds all the same: a slower fence uses up the reserve between the lease and the takeover"
+	switch {
+	case err != nil && inUse:
+		f.Level, f.Why = Problem, err.Error()
+		f.Run = "use a longer profile, or find what makes the host slow: a primary here may still act when another one takes over"
+	case err != nil:
+		f.Why = "not to be used on this host: " + err.Error()
+	}
+	return f
+}
+
+func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

@@ -1,0 +1,170 @@
+package check
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/config"
+)
+
+// lookupLimit bounds the time that all names of a check may take.
+const lookupLimit = 10 * time.Second
+
+// When a certificate is to be renewed, and when that is urgent.
+const (
+	renewSoon = 18 * 24 * time.Hour // they are renewed with at least 21 days left
+	renewNow  = 7 * 24 * time.Hour
+)
+
+// noNode is what there is to say where no node is.
+func noNode(dir string) []Finding {
+	return []Finding{{Level: OK, What: "there is no node in " + dir}}
+}
+
+// FindCertificates looks at how long the certificates of the node in dir hold.
+func FindCertificates(dir string, now time.Time) ([]Finding, error) {
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(l.PKI(), "*.crt"))
+	if err != nil {
+		return nil, err
+	}
+	if len(files) == 0 {
+		return noNode(l.Dir), nil
+	}
+	var out []Finding
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		block, _ := pem.Decode(b)
+		if block == nil {
+			out = append(out, Finding{Level: Problem, What: f + " holds no certificate", Why: "the node cannot prove who it is", Run: "take the node out with coterie remove, and have it join again"})
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
+		}
+		out = append(out, judgeCertificate(filepath.Base(f), c.NotAfter.Sub(now)))
+	}
+	return out, nil
+}
+
+func judgeCertificate(name string, left time.Duration) Finding {
+	f := Finding{Level: OK, What: fmt.Sprintf("%s holds for %d days", name, int(left.Hours()/24))}
+	switch {
+	case left <= 0:
+		f = Finding{Level: Problem, What: name + " has expired"}
+	case left < renewNow:
+		f.Level = Problem
+	case left < renewSoon:
+		f.Level = Warning
+	}
+	if f.Level != OK {
+		f.Why = "nodes and clients refuse an expired certificate, and the node should have renewed it after two thirds of its life"
+		f.Run = "look for part=certificates in log/agent.log of the node, and see that its agent runs and reaches a replica"
+	}
+	return f
+}
+
+// FindGroup says what the policies find, and which replicas could not lead.
+func FindGroup(ctx context.Context, dir string) ([]Finding, error) {
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(l.Dir, config.File)); err != nil {
+		return noNode(l.Dir), nil //nolint:nilerr // it is what was looked for
+	}
+	cl := api.NewClient(l.AgentSock())
+	policies, err := rowsOf(ctx, cl, "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok")
+	if err != nil {
+		return nil, err
+	}
+	var out []Finding
+	for _, p := range policies {
+		f := Finding{Level: Warning, What: fmt.Sprintf("%v: %v", p[2], p[3]), Why: fmt.Sprintf("policy: %v", p[1]), Run: "coterie status; coterie explain"}
+		if p[0] == "Critical" {
+			f.Level = Problem
+		}
+		out = append(out, f)
+	}
+	if len(out) == 0 {
+		out = append(out, Finding{Level: OK, What: "all policies are kept"})
+	}
+	urls, err := rowsOf(ctx, cl, "SELECT replica, option, value FROM coterie.options WHERE is_set AND option LIKE '%_URL' ORDER BY replica, option")
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, judgeNames(ctx, urls, (&net.Resolver{}).LookupHost)...)
+	listener, err := findListener(ctx, cl, (&net.Resolver{}).LookupHost)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, listener...)
+	never, err := rowsOf(ctx, cl, `SELECT name, failover_mode FROM coterie.replicas
+WHERE availability_mode = 'SYNCHRONOUS_COMMIT' AND join_state = 'JOINED' AND role <> 'PRIMARY' AND (failover_mode <> 'AUTOMATIC' OR suspended)`)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range never {
+		out = append(out, Finding{
+			Level: Warning, What: fmt.Sprintf("%v is synchronous, and can never take over by itself (FAILOVER_MODE = %v, or suspended)", r[0], r[1]),
+			Why: "commits wait for it, and it does not help availability", Run: fmt.Sprintf("coterie replica set %v failover_mode=AUTOMATIC, or coterie resume %[1]v", r[0]),
+		})
+	}
+	return out, nil
+}
+
+// judgeNames finds the URLs, given as rows of replica, option and value, whose host has no address. Coterie dials none of them.
+func judgeNames(ctx context.Context, urls [][]any, lookup func(context.Context, string) ([]string, error)) []Finding {
+	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
+	defer cancel()
+	var out []Finding
+	for _, r := range urls {
+		u, err := url.Parse(fmt.Sprint(r[2]))
+		if err == nil {
+			_, err = lookup(ctx, u.Hostname())
+		}
+		if err != nil {
+			out = append(out, Finding{
+				Level: Warning, What: fmt.Sprintf("%v of %v is %v, which has no address here: %v", r[1], r[0], r[2], err),
+				Why: "nothing is routed by it, but people and tools that read it are led astray",
+				Run: fmt.Sprintf("ALTER AVAILABILITY GROUP … MODIFY REPLICA ON N'%v' WITH (…) in coterie sql, or name the host in DNS", r[0]),
+			})
+		}
+	}
+	return out
+}
+
+// rowsOf asks the node's console.
+func rowsOf(ctx context.Context, cl *api.Client, query string) ([][]any, error) {
+	a, err := cl.SQL(ctx, query)
+	if err != nil {
+		if errors.Is(err, api.ErrNoAgent) {
+			return nil, errors.New("no agent runs here; start it with coterie agent")
+		}
+		return nil, err
+	}
+	if a.Error != nil {
+		return nil, fmt.Errorf("%s", a.Error)
+	}
+	var r console.Result
+	err = json.Unmarshal(a.Result, &r)
+	return r.Rows, err
+}

@@ -1,0 +1,155 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/config"
+)
+
+// serverSetting is one of one server, as the console shows it.
+type serverSetting struct {
+	node, name, value string
+	pending           bool // another value waits for a restart
+}
+
+// settingsThatDiffer asks for those of which servers have different values, and for those that wait for a restart.
+const settingsThatDiffer = `SELECT node, name, value, pending_restart FROM coterie.settings WHERE pending_restart
+OR name IN (SELECT name FROM coterie.settings GROUP BY name HAVING count(DISTINCT value) > 1) ORDER BY name, node`
+
+// FindSettings compares the settings of the group's servers.
+func FindSettings(ctx context.Context, dir string) ([]Finding, error) {
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(l.Dir, config.File)); err != nil {
+		return noNode(l.Dir), nil //nolint:nilerr // it is what was looked for
+	}
+	cl := api.NewClient(l.AgentSock())
+	rows, err := rowsOf(ctx, cl, settingsThatDiffer)
+	if err != nil {
+		return nil, err
+	}
+	var all []serverSetting
+	for _, r := range rows {
+		all = append(all, serverSetting{fmt.Sprint(r[0]), fmt.Sprint(r[1]), fmt.Sprint(r[2]), r[3] == true})
+	}
+	who, err := rowsOf(ctx, cl, `SELECT name, role = 'PRIMARY', EXISTS (SELECT 1 FROM coterie.settings s WHERE s.node = r.name) FROM coterie.replicas r
+WHERE availability_mode <> 'CONFIGURATION_ONLY' AND join_state = 'JOINED' ORDER BY name`)
+	if err != nil {
+		return nil, err
+	}
+	primary, compared := "", 0
+	var out []Finding
+	for _, r := range who {
+		if isTrue(r[1]) {
+			primary = fmt.Sprint(r[0])
+		}
+		if isTrue(r[2]) {
+			compared++
+			continue
+		}
+		out = append(out, Finding{Level: Warning, What: fmt.Sprintf("%v does not say what its settings are", r[0]), Why: "its server does not answer", Run: "coterie status"})
+	}
+	found := judgeSettings(all, primary)
+	if len(found) == 0 && compared > 1 {
+		found = []Finding{{Level: OK, What: fmt.Sprintf("the servers of %d replicas have the same settings", compared)}}
+	}
+	return append(out, found...), nil
+}
+
+// isTrue reads a value of the console as true or false: an expression has no type of its own, and is a number.
+func isTrue(v any) bool { s := fmt.Sprint(v); return s == "true" || s == "1" }
+
+// atLeastPrimarys are the settings of which a standby must have as much as the primary: else it stops replaying.
+var atLeastPrimarys = []string{"max_connections", "max_locks_per_transaction", "max_prepared_transactions", "max_wal_senders", "max_worker_processes"}
+
+// judgeSettings makes a finding of each setting that differs, and of each that waits for a restart. The list is sorted by name.
+func judgeSettings(all []serverSetting, primary string) []Finding {
+	var out []Finding
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n].name == all[0].name {
+			n++
+		}
+		out = append(out, judgeSetting(all[:n], primary)...)
+		all = all[n:]
+	}
+	return out
+}
+
+// judgeSetting looks at one setting, as every server has it that has another value or waits for one.
+func judgeSetting(of []serverSetting, primary string) []Finding {
+	var out []Finding
+	name := of[0].name
+	var values []string
+	different := false
+	for _, s := range of {
+		values = append(values, fmt.Sprintf("%s on %s", orEmpty(s.value), s.node))
+		different = different || s.value != of[0].value
+		if s.pending {
+			out = append(out, Finding{
+				Level: Warning, What: fmt.Sprintf("%s of %s was changed, and the change waits for a restart of its server", name, s.node),
+				Why: "until then " + orEmpty(s.value) + " is in force", Run: "there: systemctl restart coterie, which moves the leadership away first",
+			})
+		}
+	}
+	if !different {
+		return out
+	}
+	f := Finding{
+		Level: Warning, What: fmt.Sprintf("%s differs: %s", name, strings.Join(values, ", ")), Why: "whoever takes over serves with its own value",
+		Run: "set it alike: ALTER SYSTEM on the primary, postgresql.conf or postgresql.auto.conf on the others",
+	}
+	switch below := belowPrimary(of, primary); {
+	case len(below) > 0:
+		f.Level, f.Why = Problem, fmt.Sprintf("a standby with less than the primary %s stops replaying: %s", primary, strings.Join(below, ", "))
+		f.Run = "raise it on the secondaries first and restart them: there, systemctl restart coterie"
+	case name == "shared_preload_libraries":
+		f.Level, f.Why = Problem, "what a library gives is missing, or a server does not start, once another replica leads"
+	case strings.HasPrefix(name, "collation version"):
+		f.Level, f.Why = Problem, "text sorts differently: indexes on text of a copy are wrong there"
+		f.Run = "use the same release of the system on all; meanwhile let only replicas that agree take over"
+	case name == "server_version":
+		f.Why = "replicas of one major version may differ for as long as an upgrade takes"
+		f.Run = "upgrade the others, the primary last"
+	}
+	return append(out, f)
+}
+
+// belowPrimary names the servers that have less of a setting than the primary, where that matters.
+func belowPrimary(of []serverSetting, primary string) (below []string) {
+	lead := slices.IndexFunc(of, func(s serverSetting) bool { return s.node == primary })
+	if lead < 0 || !slices.Contains(atLeastPrimarys, of[0].name) {
+		return nil
+	}
+	least := leading(of[lead].value)
+	for _, s := range of {
+		if leading(s.value) < least {
+			below = append(below, s.node)
+		}
+	}
+	return below
+}
+
+var digits = regexp.MustCompile(`^\d+`)
+
+func leading(value string) int {
+	n, _ := strconv.Atoi(digits.FindString(value)) // none is 0
+	return n
+}
+
+func orEmpty(s string) string {
+	if s == "" {
+		return "nothing"
+	}
+	return s
+}

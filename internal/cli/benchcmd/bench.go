@@ -1,0 +1,149 @@
+package benchcmd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	benchreport "github.com/coteriedb/coterie/internal/measure/report"
+	"github.com/spf13/cobra"
+)
+
+func Bench() *cobra.Command {
+	c := &cobra.Command{Use: "bench", GroupID: "try", Short: "Measure, and compare with the goals"}
+	c.AddCommand(benchFailover(), benchLinkemCommand(), benchSeeding(), benchEndpointCommand(), benchListenerCommand())
+	c.AddCommand(experimentCommands()...)
+	return c
+}
+
+func benchList() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "list", Short: "The experiments, what each asks, and the published figures beside it", Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			type entry struct {
+				Command   string              `json:"command"`
+				Question  string              `json:"question"`
+				Needs     string              `json:"needs"`
+				Presets   []string            `json:"presets"` // of --preset; none: it has none
+				Published *benchreport.Source `json:"published,omitempty"`
+			}
+			var all []entry
+			for _, one := range catalogue {
+				e := entry{Command: "coterie bench " + one[0], Question: one[1], Needs: one[3], Presets: append([]string{}, presets(one[0])...)}
+				if one[2] != "" {
+					f, err := benchreport.Published(one[2])
+					if err != nil {
+						return err
+					}
+					e.Published = &f.Source
+				}
+				all = append(all, e)
+			}
+			if asJSON {
+				return cli.PrintJSON(c, all)
+			}
+			t := tabwriter.NewWriter(c.OutOrStdout(), 2, 8, 3, ' ', 0)
+			for _, e := range all {
+				_, _ = fmt.Fprintf(t, "%s\t%s\tneeds %s\n", e.Command, e.Question, e.Needs)
+				switch {
+				case e.Published == nil:
+					_, _ = fmt.Fprint(t, "\tpublished: nothing that is known, so there is no --preset\t\n")
+				case len(e.Presets) == 0:
+					_, _ = fmt.Fprintf(t, "\tpublished: %s\t%s; always of that size, without --preset\n", e.Published.What, e.Published.Trust)
+				default:
+					_, _ = fmt.Fprintf(t, "\tpublished: %s\t%s\n", e.Published.What, e.Published.Trust)
+				}
+			}
+			return t.Flush()
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func benchCompare() *cobra.Command {
+	var limits []string
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "compare A B", Short: "Compare two results, and fail where one got worse than it may", Args: cli.Args(2, "two report directories, or their result.json"),
+		Long: `Compares every figure that two results share. A change that the intervals of both explain is called no difference, and breaks no limit. A limit
+names a metric, or the end of its name, and a change in percent that is too much. The exit code is 1 if one is broken, and 2 if it is none, or names
+a metric that is not there.`,
+		Example: "  coterie bench compare before after --fail-if 'p99>+10%' --fail-if '12 threads/routed/rate<-5%'",
+		RunE: func(c *cobra.Command, a []string) error {
+			var parsed []benchreport.Limit
+			for _, l := range limits {
+				one, err := benchreport.ParseLimit(l)
+				if err != nil {
+					return fail.Usagef("--fail-if: %w", err)
+				}
+				parsed = append(parsed, one)
+			}
+			before, err := benchreport.Load(a[0])
+			if err != nil {
+				return err
+			}
+			after, err := benchreport.Load(a[1])
+			if err != nil {
+				return err
+			}
+			changes := benchreport.Diff(before, after)
+			if len(changes) == 0 {
+				return fail.Unhealthyf("the two results have no figure in common: they are of different experiments")
+			}
+			if asJSON {
+				err = cli.PrintJSON(c, changes)
+			} else {
+				err = benchreport.PrintDiff(c.OutOrStdout(), changes)
+			}
+			return errors.Join(err, judge(limits, parsed, changes))
+		},
+	}
+	c.Flags().StringArrayVar(&limits, "fail-if", nil, "a change that is too much, as 'p99>+10%' or 'rate<-5%'; may be given again")
+	c.Flags().BoolVar(&asJSON, "json", false, "print the changes as JSON")
+	return c
+}
+
+// judge fails for a limit that nothing is known of, and for every one that is broken.
+func judge(limits []string, parsed []benchreport.Limit, changes []benchreport.Change) error {
+	var errs []error
+	for i, l := range parsed {
+		broken, known := l.Broken(changes)
+		if !known {
+			return fail.Usagef("--fail-if %s: the two results have no such metric in common; the table above has the names", limits[i])
+		}
+		for _, one := range broken {
+			errs = append(errs, fmt.Errorf("%s: %v", limits[i], one))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// handOver writes all that a measurement found to a file, and prints it, or what print makes of it.
+func handOver(c *cobra.Command, samples any, file string, asJSON bool, print func(io.Writer) error) error {
+	text, err := json.MarshalIndent(samples, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("keep the samples: %w", err)
+	}
+	if asJSON {
+		return cli.PrintJSON(c, samples)
+	}
+	if err := print(c.OutOrStdout()); err != nil {
+		return err
+	}
+	if abs, err := filepath.Abs(file); err == nil {
+		file = abs
+	}
+	_, err = fmt.Fprintf(c.OutOrStdout(), "samples: %s\n", file)
+	return err
+}

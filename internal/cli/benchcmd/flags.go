@@ -1,0 +1,157 @@
+package benchcmd
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/bench/suite"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lib/buildinfo"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/measure/goals"
+	benchreport "github.com/coteriedb/coterie/internal/measure/report"
+)
+
+// experimentFlags are common to all experiments.
+type experimentFlags struct{ suite.Options }
+
+func (f *experimentFlags) add(c *cobra.Command) {
+	fs := c.Flags()
+	fs.StringVar(&f.Preset, "preset", suite.PresetScaled, "sizes: scaled, which takes minutes, or published, which can take hours")
+	f.addOthers(c)
+}
+
+// addOthers adds all but --preset, which an experiment has only if somebody published its conditions.
+func (f *experimentFlags) addOthers(c *cobra.Command) {
+	fs := c.Flags()
+	fs.StringVar(&f.Report, "report", "", "write result.json, summary.csv, series.csv and report.html into this directory")
+	fs.StringVar(&f.Group, "group", "", "connection string of the listeners of a group that is there (default: a lab, made and removed)")
+	fs.StringVar(&f.TargetA, "target-a", "", "connection string of the first of two servers or ways to them that are compared; writes go there")
+	fs.StringVar(&f.TargetB, "target-b", "", "that of the second")
+	fs.BoolVar(&f.Apart, "nodes-apart", false, "the nodes of --group are machines of their own")
+	fs.BoolVar(&f.Yes, "yes", false, "measure on a target that looks as if somebody needed it")
+	fs.BoolVar(&f.Keep, "keep-data", false, "leave what was loaded into --group or --target-a, for another run")
+	fs.IntVar(&f.Blocks, "blocks", 6, "how often each arm runs, in turns; fewer than 6 give no verdict")
+	fs.Uint64Var(&f.Seed, "seed", 1, "of everything random")
+	fs.BoolVar(&f.Json, "json", false, "print the result as JSON")
+	fs.StringVar(&f.ClientAt, "client-at", "", "run the client in the network of this node of the lab, through that node's listener (root)")
+	fs.Float64Var(&f.Cpu, "node-cpu", 0, "processors that each node of the lab may use (default: what the experiment needs)")
+	fs.StringVar(&f.Memory, "node-memory", "", "memory that each node of the lab may use, pages of files included, such as 512MiB (default: what the experiment needs)")
+	fs.StringVar(&f.Link, "link", "", "what the links of the lab are like (default: what the experiment needs): "+linkem.ShapeHelp)
+	fs.IntVar(&f.Lab.Port, "port", 0, "of the first node's listener, of a lab on the loopback interface (default 6432)")
+	fs.StringVar(&f.Lab.Dir, "dir", "", "the lab's directory (default "+lab.DefaultDir()+"-bench)")
+}
+
+// sizes refuses, of a run with the published sizes, flags that say other ones: its columns would stand beside figures of something else.
+func (f *experimentFlags) sizes(c *cobra.Command, flags ...string) error {
+	if f.Preset != suite.PresetPublished {
+		return nil
+	}
+	for _, one := range flags {
+		if c.Flags().Changed(one) {
+			return fail.Usagef("--%s is a size of its own, and --preset published says the sizes: leave one of the two out", one)
+		}
+	}
+	return nil
+}
+
+// measureAll runs the stages one after the other and leaves a report. What fails does not keep the others from running.
+func measureAll(c *cobra.Command, f *suite.Options, title string, stages []suite.Stage) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
+	ctx := c.Context()
+	r := &benchreport.Report{
+		Title: title, Command: benchreport.CommandLine(os.Args), Version: buildinfo.Version, Started: time.Now(), Seed: f.Seed,
+		Settings: map[string]string{"blocks": fmt.Sprint(f.Blocks), "go": runtime.Version()},
+	}
+	if f.Preset != "" {
+		r.Settings["preset"] = f.Preset
+	}
+	p := benchreport.NewProgress(c.ErrOrStderr(), cli.IsTerminal(c.ErrOrStderr()))
+	var failed error
+	for _, s := range stages {
+		failed = errors.Join(failed, f.Stage(ctx, r, p, s))
+	}
+	p.Say("")
+	r.Ended = time.Now()
+	if r.Machine.Cores == 0 {
+		r.Machine = benchreport.Describe(os.TempDir())
+	}
+	if f.Report != "" {
+		if err := r.Save(f.Report); err != nil {
+			return errors.Join(failed, err)
+		}
+	}
+	if f.Json {
+		return errors.Join(failed, cli.PrintJSON(c, r))
+	}
+	if err := r.Print(c.OutOrStdout()); err != nil {
+		return errors.Join(failed, err)
+	}
+	if f.Figures {
+		if _, err := fmt.Fprintln(c.OutOrStdout()); err != nil {
+			return errors.Join(failed, err)
+		}
+		if _, err := goals.Report(c.OutOrStdout(), "experiments", suite.ExperimentFigures(r)); err != nil {
+			return errors.Join(failed, err)
+		}
+	}
+	if f.Report != "" {
+		cli.Say(c, "\nreport: %s", filepath.Join(f.Report, "report.html"))
+	}
+	return failed
+}
+
+// list reads numbers separated by commas.
+func positive(flag string, list []int) error {
+	for _, n := range list {
+		if n < 1 || n > 10_000 {
+			return fail.Usagef("--%s %v: choose numbers from 1 to 10000", flag, strings.Trim(fmt.Sprint(list), "[]"))
+		}
+	}
+	if len(list) == 0 {
+		return fail.Usagef("--%s: give at least one number", flag)
+	}
+	return nil
+}
+
+// withoutPreset has an experiment refuse --preset, and say why: the others have it, and a name that is only unknown would read as a slip.
+func withoutPreset(c *cobra.Command, why string) {
+	c.Flags().Var(noPreset(why), "preset", "")
+	if err := c.Flags().MarkHidden("preset"); err != nil {
+		panic(err) // it was added above
+	}
+}
+
+// noPreset is a flag that takes no value, and the reason.
+type noPreset string
+
+func (p noPreset) String() string { return "" }
+
+func (p noPreset) Type() string { return "string" }
+
+func (p noPreset) Set(string) error {
+	return fmt.Errorf("%s: there are no sizes to choose; leave it out", string(p))
+}
+
+// presets are the values that an experiment's --preset takes; none: it has no such choice.
+func presets(command string) []string {
+	c, _, err := Bench().Find([]string{command})
+	if err != nil {
+		return nil
+	}
+	if f := c.Flags().Lookup("preset"); f == nil || f.Hidden {
+		return nil
+	}
+	return []string{suite.PresetScaled, suite.PresetPublished}
+}

@@ -1,0 +1,93 @@
+package benchcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+
+	"github.com/coteriedb/coterie/internal/bench/outage"
+	"github.com/coteriedb/coterie/internal/bench/patroni"
+	"github.com/coteriedb/coterie/internal/daemon"
+)
+
+// withPeers has Patroni measured beside us, twice: with its default settings and with the shortest times that it accepts. Where it
+// is not installed, the figures will say so.
+func withPeers(ctx context.Context, o *outage.Options, dir, bin string) {
+	programs, err := patroni.Find(ctx)
+	if err != nil {
+		o.PeersWhy = err.Error()
+		return
+	}
+	o.Peers = func(ctx context.Context) ([]outage.Peer, func() error, error) {
+		return startPatroni(ctx, programs, dir, bin)
+	}
+}
+
+func startPatroni(ctx context.Context, programs patroni.Programs, dir, bin string) ([]outage.Peer, func() error, error) {
+	uid, gid := os.Getuid(), os.Getgid()
+	if uid == 0 {
+		u, err := user.Lookup(daemon.ServerUser)
+		if err != nil {
+			return nil, nil, err
+		}
+		var err1, err2 error
+		uid, err1 = strconv.Atoi(u.Uid)
+		gid, err2 = strconv.Atoi(u.Gid)
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, nil, err
+		}
+	}
+	// The last run's directory is there only if that run was killed: then so may be what it started.
+	if err := errors.Join(patroni.Sweep(dir), os.RemoveAll(dir), os.MkdirAll(filepath.Dir(dir), 0o755), os.Mkdir(dir, 0o700)); err != nil { //nolint:gosec // the servers' user passes through
+		return nil, nil, err
+	}
+	c, err := patroni.Start(ctx, patroni.Options{Programs: programs, Dir: dir, Bin: bin, UID: uid, GID: gid})
+	end := func() error {
+		if c == nil {
+			return os.RemoveAll(dir)
+		}
+		return errors.Join(c.Stop(), os.RemoveAll(dir))
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, end())
+	}
+	return []outage.Peer{
+		patroniArm{c, "patroni", patroni.Default, programs.Versions}, patroniArm{c, "patroni-floor", patroni.Floor, programs.Versions},
+	}, end, nil
+}
+
+// patroniArm is the one Patroni cluster with one set of settings.
+type patroniArm struct {
+	*patroni.Cluster
+	name     string
+	settings patroni.Settings
+	versions map[string]string
+}
+
+func (a patroniArm) Name() string { return a.name }
+
+func (a patroniArm) About() map[string]string {
+	about := maps.Clone(a.versions)
+	about["settings"] = fmt.Sprintf("synchronous_mode, %v", a.settings)
+	return about
+}
+
+func (a patroniArm) ReadWrite() string { return a.Cluster.ReadWrite(a.settings) }
+
+func (a patroniArm) Start(node string) error { return a.Restart(node) }
+
+// Settle puts the settings in force once every replica is back.
+func (a patroniArm) Settle(ctx context.Context) error {
+	if err := a.Ready(ctx); err != nil {
+		return err
+	}
+	if err := a.Use(ctx, a.settings); err != nil {
+		return err
+	}
+	return a.Ready(ctx)
+}

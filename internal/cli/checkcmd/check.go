@@ -1,0 +1,105 @@
+package checkcmd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/check"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/cli/nodecmd"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+// checks lists what coterie check can look at on the node in dir. Each area adds its probes here.
+func checks(dir string) *check.Registry {
+	r := &check.Registry{}
+	r.Add("certificates", 0, func(context.Context) ([]check.Finding, error) { return check.FindCertificates(dir, time.Now()) })
+	r.Add("group", 0, func(ctx context.Context) ([]check.Finding, error) { return check.FindGroup(ctx, dir) })
+	r.Add("settings", 0, func(ctx context.Context) ([]check.Finding, error) { return check.FindSettings(ctx, dir) })
+	r.Add("quorum", 0, func(ctx context.Context) ([]check.Finding, error) { return check.FindQuorum(ctx, dir) })
+	r.Add("fence", 3*time.Minute, func(ctx context.Context) ([]check.Finding, error) { return check.FindFence(ctx, check.ProfileOf(dir)) })
+	return r
+}
+
+func Check() *cobra.Command {
+	var asJSON, before, answer bool
+	var f nodecmd.NodeFlags
+	c := &cobra.Command{
+		Use: "check [AREA...]", GroupID: "node", Short: "Look for what is wrong with this node before it matters",
+		Long: `Looks at this node and prints what it finds, each with why it matters and what to run. Without an area it looks at all of them.
+
+fence    how long this host takes until nothing of a server is alive (200 processes that do not obey, three times), and which lease
+         profiles allow for that
+quorum   whether the endpoints of an external etcd answer, how fast, and how many members it has
+certificates
+         how long this node's certificates hold
+group    what the health policies find, which synchronous replicas can never take over by themselves, and URLs whose host has no address
+settings which settings, libraries and collation versions differ between the replicas' servers, and which wait for a restart
+
+With --preflight, before there is a group, the arguments are the hosts that are to be its nodes: their names, the ports both ways, round
+trip and loss, the clocks, which PostgreSQL, C library, locales and extensions' libraries are installed, how long a flush takes and
+whether that is plausible, and space. On each of them coterie check --answer runs meanwhile.
+
+Exit code 3 when there is a problem, or something could not be checked.`,
+		Args:    cobra.ArbitraryArgs,
+		Example: "  coterie check\n  coterie check fence --json\n  coterie check --answer                   # on db2 and db3\n  coterie check --preflight db2 db3        # on db1",
+		RunE: func(c *cobra.Command, areas []string) error {
+			dir, _ := c.Flags().GetString("node")
+			switch {
+			case before && answer:
+				return fail.Usagef("choose one of --preflight and --answer")
+			case before && len(areas) == 0:
+				return fail.Usagef("--preflight needs the hosts that are to be nodes beside this one")
+			case before:
+				return runPreflight(c, dir, &f, areas, asJSON)
+			case answer:
+				return answerPreflights(c, dir, &f)
+			}
+			r := checks(dir)
+			for _, a := range areas {
+				if !slices.Contains(r.Areas(), a) {
+					return fail.Usagef("there is nothing called %s to check; choose from: %s", a, strings.Join(r.Areas(), ", "))
+				}
+			}
+			found := r.Run(c.Context(), areas...)
+			if err := printFindings(c, found, asJSON); err != nil {
+				return err
+			}
+			if check.Worst(found).Worse(check.Warning) {
+				return cli.ErrUnhealthy
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.Flags().BoolVar(&before, "preflight", false, "look at this host and at others before a group exists; the arguments are their names")
+	c.Flags().BoolVar(&answer, "answer", false, "answer preflights of other hosts, for ten minutes")
+	c.Flags().StringVar(&f.Endpoint, "endpoint", ":5022", "port between nodes, for --preflight and --answer; as are the next three")
+	c.Flags().StringVar(&f.ReadWrite, "read-write", ":5432", "port for clients that write")
+	c.Flags().StringVar(&f.ReadOnly, "read-only", ":5433", "port for clients that only read")
+	c.Flags().StringVar(&f.Http, "http", ":8008", "port for health checks and metrics")
+	c.AddCommand(checkLink(), checkBackupCommand(), checkRoutingCommand())
+	return c
+}
+
+func printFindings(c *cobra.Command, found []check.Finding, asJSON bool) error {
+	if asJSON {
+		return cli.PrintJSON(c, found)
+	}
+	for _, f := range found {
+		if _, err := fmt.Fprintf(c.OutOrStdout(), "%-8s %s: %s\n", f.Level, f.Area, f.What); err != nil {
+			return err
+		}
+		for _, more := range []string{f.Why, f.Run} {
+			if more != "" {
+				_, _ = fmt.Fprintf(c.OutOrStdout(), "         %s\n", more)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package groupcmd
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/cli/sqlrun"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+// Clauses are the statements of the language as commands for scripts: each makes the statement's text and runs it.
+func Clauses() []*cobra.Command {
+	return []*cobra.Command{groupCommand(), replicaCommand(), listenerCommand(), routingCommand()}
+}
+
+// alter returns the command that runs one clause of ALTER AVAILABILITY GROUP, which make writes from the arguments: n of them at least, and no
+// more than use names, unless its last word goes on (…).
+func alter(use, short, example string, n int, make func([]string) (string, error)) *cobra.Command {
+	var asJSON, noWait bool
+	_, what, some := strings.Cut(use, " ")
+	most := len(strings.Fields(what))
+	switch {
+	case !some:
+		what = "no arguments"
+	case strings.HasSuffix(what, "…"):
+		most = -1
+	}
+	c := &cobra.Command{
+		Use: use, Short: short, Example: example, Args: cli.ArgsBetween(n, most, what),
+		RunE: func(c *cobra.Command, a []string) error {
+			clause, err := make(a)
+			if err != nil {
+				return err
+			}
+			return runClause(c, clause, noWait, asJSON)
+		},
+	}
+	c.Flags().BoolVar(&noWait, "no-wait", false, "return when it is accepted, not when it has its effect")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// runClause runs a clause on the group of the node.
+func runClause(c *cobra.Command, clause string, noWait, asJSON bool) error {
+	cl, err := cli.Client(c)
+	if err != nil {
+		return err
+	}
+	s, err := cl.Status(c.Context())
+	if err != nil {
+		return cli.NoAgent(c, err)
+	}
+	text := "ALTER AVAILABILITY GROUP " + ddl.Brackets(s.Group) + " " + clause
+	if noWait {
+		text += " WITH NOWAIT"
+	}
+	return runText(c, cl, text, asJSON)
+}
+
+func runText(c *cobra.Command, cl *api.Client, text string, asJSON bool) error {
+	r, err := sqlrun.Ask(c, cl, text)
+	if err != nil {
+		return err
+	}
+	return sqlrun.Printer{C: c, Json: asJSON}.Print(r)
+}
+
+// show returns a command that prints the answers of a query, or of several.
+func show(short, query string) *cobra.Command {
+	var asJSON, asScript bool
+	c := &cobra.Command{
+		Use: "show", Short: short, Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cli.Client(c)
+			if err != nil {
+				return err
+			}
+			if asScript {
+				query = "SCRIPT"
+			}
+			return sqlrun.Printer{C: c, Json: asJSON}.Run(c.Context(), cl, query)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	if strings.Contains(short, "group") {
+		c.Flags().BoolVar(&asScript, "script", false, "print the statements that make the group")
+	}
+	return c
+}
+
+// assignments turns OPTION=VALUE arguments into an option list; the grammar judges names and values.
+func assignments(list []string) (string, error) {
+	var out []string
+	for _, a := range list {
+		name, value, ok := strings.Cut(a, "=")
+		if !ok {
+			return "", fail.Usagef("%q is not OPTION=VALUE", a)
+		}
+		name, value = strings.ToUpper(strings.ReplaceAll(name, "-", "_")), strings.TrimSpace(value)
+		for _, o := range ddl.Options() {
+			if o.Name == name && o.Form == ddl.Text {
+				value = ddl.Literal(strings.Trim(value, "'"))
+			}
+		}
+		out = append(out, name+" = "+value)
+	}
+	return strings.Join(out, ", "), nil
+}
+
+// placed sorts assignments of a replica into its own and those of its roles: secondary.X=…, primary.X=….
+func placed(list []string) (string, error) {
+	var own, secondary, primary []string
+	for _, a := range list {
+		switch place, rest, _ := strings.Cut(a, "."); {
+		case strings.EqualFold(place, "secondary"):
+			secondary = append(secondary, rest)
+		case strings.EqualFold(place, "primary"):
+			primary = append(primary, rest)
+		default:
+			own = append(own, a)
+		}
+	}
+	var parts []string
+	for _, p := range []struct {
+		format string
+		list   []string
+	}{{"%s", own}, {"SECONDARY_ROLE (%s)", secondary}, {"PRIMARY_ROLE (%s)", primary}} {
+		if len(p.list) == 0 {
+			continue
+		}
+		text, err := assignments(p.list)
+		if err != nil {
+			return "", err
+		}
+		parts = append(parts, fmt.Sprintf(p.format, text))
+	}
+	return strings.Join(parts, ", "), nil
+}
+
+func groupCommand() *cobra.Command {
+	c := &cobra.Command{Use: "group", GroupID: "group", Short: "Show and change the group's options and databases"}
+	c.AddCommand(
+		show("Show the group's options", "SELECT option, value, is_set, verdict FROM coterie.options WHERE replica IS NULL"),
+		alter("set OPTION=VALUE…", "Change options of the group", "  coterie group set db_failover=ON commit_rule=ALL", 1, func(a []string) (string, error) {
+			list, err := assignments(a)
+			return "SET (" + list + ")", err
+		}),
+		alter("add DATABASE", "Register a database, and create it where it is absent", "  coterie group add shop", 1, func(a []string) (string, error) {
+			return "ADD DATABASE " + ddl.Brackets(a[0]), nil
+		}),
+		alter("remove DATABASE", "Take a database off the register; it stays", "  coterie group remove shop", 1, func(a []string) (string, error) {
+			return "REMOVE DATABASE " + ddl.Brackets(a[0]), nil
+		}),
+	)
+	return c
+}
+
+func replicaCommand() *cobra.Command {
+	c := &cobra.Command{Use: "replica", GroupID: "group", Short: "Show and change the replicas and their options"}
+	c.AddCommand(
+		show("Show the replicas", "SELECT name, role, synchronization_state, health, availability_mode, failover_mode, join_state, suspended FROM coterie.replicas"),
+		alter("set NAME OPTION=VALUE…", "Change options of a replica",
+			"  coterie replica set n2 availability_mode=ASYNCHRONOUS_COMMIT failover_mode=MANUAL\n  coterie replica set n2 secondary.allow_connections=NO backup_priority=90",
+			2, func(a []string) (string, error) {
+				list, err := placed(a[1:])
+				return "MODIFY REPLICA ON " + ddl.Literal(a[0]) + " WITH (" + list + ")", err
+			}),
+		alter("add NAME", "Make a joined node a replica again; it then joins", "  coterie replica add n3", 1, func(a []string) (string, error) {
+			return "ADD REPLICA ON " + ddl.Literal(a[0]), nil
+		}),
+		alter("remove NAME", "End a replica's part in the group; its node keeps its vote and its copy", "  coterie replica remove n3", 1, func(a []string) (string, error) {
+			return "REMOVE REPLICA ON " + ddl.Literal(a[0]), nil
+		}),
+	)
+	return c
+}
+
+func routingCommand() *cobra.Command {
+	c := &cobra.Command{Use: "routing", GroupID: "group", Short: "Show and change where readers are sent"}
+	var when, list string
+	set := alter("set", "Set the routing list that holds while a replica is the primary",
+		"  coterie routing set --when-primary n1 --list '(n2,n3),n1'\n  coterie routing set --when-primary n1 --list NONE", 0, func([]string) (string, error) {
+			if when == "" || list == "" {
+				return "", fail.Usagef("routing set needs --when-primary NAME and --list LIST")
+			}
+			value := strings.TrimSpace(list)
+			if !strings.EqualFold(value, "NONE") && !strings.EqualFold(value, "DEFAULT") {
+				value = "(" + value + ")"
+			}
+			return "MODIFY REPLICA ON " + ddl.Literal(when) + " WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = " + value + "))", nil
+		})
+	set.Flags().StringVar(&when, "when-primary", "", "the replica whose list it is")
+	set.Flags().StringVar(&list, "list", "", "replicas in order; those in brackets take turns; NONE or DEFAULT")
+	remove := alter("remove", "Go back to the default list", "  coterie routing remove --when-primary n1", 0, func([]string) (string, error) {
+		if when == "" {
+			return "", fail.Usagef("routing remove needs --when-primary NAME")
+		}
+		return "MODIFY REPLICA ON " + ddl.Literal(when) + " WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = DEFAULT))", nil
+	})
+	remove.Flags().StringVar(&when, "when-primary", "", "the replica whose list it is")
+	c.AddCommand(show("Show where each node sends sessions now", "VERIFY ROUTING"), set, remove)
+	return c
+}

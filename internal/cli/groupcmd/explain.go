@@ -1,0 +1,244 @@
+package groupcmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+func Explain() *cobra.Command {
+	var asJSON, all, last bool
+	var epoch uint64
+	c := &cobra.Command{
+		Use: "explain", GroupID: "group", Short: "Say why the last failover happened, or did not", Args: cli.Args(0, "no arguments"),
+		Long: `Says why the leadership changed hands the last time, rule by rule, with what each node saw when it decided, and what would happen if the
+primary failed now. It asks every member in reach; a node whose agent does not run is read from its record on disk.
+
+The order of the steps is that of the group's record: by epoch, then by revision. Times are of each node's own clock; clocks of two
+nodes are never compared.
+
+Of what a node saw: "counted [a b] k=1" says that each acknowledged commit is on at least 1 of a and b, "sealed at" how far the copy of a
+member goes that has promised to take nothing more of the old epoch, "answering" who of the others answered this node, "leader's last
+sign" how long ago the leader last renewed its right to lead.`,
+		Example: "  coterie explain\n  coterie explain --epoch 7\n  coterie explain --all --json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			e, err := explain(c)
+			if err != nil {
+				return err
+			}
+			if !e.Pick(ag.Epoch(epoch)) {
+				return fail.Unhealthyf("nobody remembers a change of leadership to epoch %d; known are: %s", epoch, epochsOf(e.Changes))
+			}
+			if !all {
+				e.Decisions = nil
+			}
+			if asJSON {
+				return cli.PrintJSON(c, e)
+			}
+			return printExplanation(c.OutOrStdout(), e, all)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the view each decision saw")
+	c.Flags().BoolVar(&all, "all", false, "every decision that is remembered")
+	c.Flags().BoolVar(&last, "last-failover", true, "the last failover (this is what it does anyway)")
+	c.Flags().Uint64Var(&epoch, "epoch", 0, "the change of leadership that began this epoch")
+	return c
+}
+
+func epochsOf(changes []agent.Change) string {
+	var s []string
+	for _, c := range changes {
+		s = append(s, fmt.Sprint(c.Epoch))
+	}
+	if len(s) == 0 {
+		return "none"
+	}
+	return strings.Join(s, ", ")
+}
+
+// explain asks the agent, or reads what one that does not run has left.
+func explain(c *cobra.Command) (*agent.Explanation, error) {
+	cl, err := cli.Client(c)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), 2*agent.TestimonyWait)
+	defer cancel()
+	e := &agent.Explanation{}
+	raw, err := cl.Explain(ctx)
+	if err == nil {
+		return e, json.Unmarshal(raw, e)
+	}
+	dir, _ := c.Flags().GetString("node")
+	l, lerr := config.NewLayout(dir)
+	if lerr != nil {
+		return nil, err
+	}
+	ds, rerr := agent.ReadDecisions(l.State())
+	if rerr != nil || len(ds) == 0 {
+		return nil, errors.Join(cli.NoAgent(c, err), rerr)
+	}
+	self := ds[len(ds)-1].Node
+	cli.Say(c, "no agent runs %s; this is what it left on disk, without the other members", l.Dir)
+	e.Node, e.Missing = self, map[ag.ReplicaID]string{}
+	e.Tell(map[ag.ReplicaID]agent.Testimony{self: {Decisions: ds}})
+	return e, nil
+}
+
+func printExplanation(w io.Writer, e *agent.Explanation, all bool) error {
+	switch {
+	case e.Last == nil && len(e.Changes) == 0:
+		_, _ = fmt.Fprintln(w, "No change of leadership is remembered.")
+	case e.Last != nil:
+		printChange(w, *e.Last)
+	}
+	if len(e.Missing) > 0 && len(e.Missing) >= len(e.Asked) {
+		_, _ = fmt.Fprintf(w, "\nThose who do not answer %s may have changed the leadership since: ask another node, too.\n", e.Node)
+	}
+	for _, id := range slices.Sorted(mapKeys(e.Missing)) {
+		_, _ = fmt.Fprintf(w, "\n%s did not answer, so what it decided is not in this: %s\n", id, e.Missing[id])
+	}
+	printOutlook(w, e.Now)
+	if all {
+		_, _ = fmt.Fprintln(w, "\nEvery decision that is remembered:")
+		return printSteps(w, e.Decisions)
+	}
+	return nil
+}
+
+func mapKeys[K comparable, V any](m map[K]V) func(func(K) bool) {
+	return func(yield func(K) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// lastWords are the rules by which a primary itself ends its leadership.
+var lastWords = []ag.Rule{
+	ag.RuleStepDown, ag.RuleRelease, ag.RuleFenceDeposed, ag.RuleFenceExpired, ag.RuleFenceForeign, ag.RuleRestart, ag.RuleQuarantined,
+}
+
+func printChange(w io.Writer, c agent.Change) {
+	kind := "Failover"
+	switch {
+	case c.From == c.To:
+		kind = "Restart of the primary"
+	case c.Forced:
+		kind = "FORCED failover"
+	case strings.HasPrefix(c.Reason, "planned"):
+		kind = "Planned failover"
+	}
+	_, _ = fmt.Fprintf(w, "%s: %s -> %s, epoch %d -> %d\n", kind, c.From, c.To, c.Before, c.Epoch)
+	_, _ = fmt.Fprintf(w, "  why      %s\n", c.Reason)
+	for _, d := range c.Decision { // what the old primary itself said last, which is the cause behind the cause
+		if d.Node == c.From && d.Epoch == c.Before && slices.Contains(lastWords, d.Rule) {
+			_, _ = fmt.Fprintf(w, "  %-8s %s: %s\n", d.Node, d.Rule.Meaning(), d.Because)
+		}
+	}
+	if took := took(c); took != "" {
+		_, _ = fmt.Fprintf(w, "  took     %s\n", took)
+	}
+	_, _ = fmt.Fprintln(w, "\nStep by step, in the order of the group's record:")
+	_ = printSteps(w, c.Decision)
+}
+
+func printSteps(w io.Writer, ds []agent.Decision) error {
+	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "  EPOCH\tREV\tNODE\tITS CLOCK\tRULE\tWHAT IT DID, AND WHY")
+	for _, d := range ds {
+		_, _ = fmt.Fprintf(t, "  %d\t%d\t%s\t%s\t%s\t%s: %s\n", d.Epoch, d.Revision(), d.Node, d.At.Local().Format("15:04:05.000"), d.Rule, d.Rule.Meaning(), d.Because)
+		_, _ = fmt.Fprintf(t, "  \t\t\t\t\t  saw %s\n", saw(d.View))
+	}
+	return t.Flush()
+}
+
+// took measures a failover on the clock of the node that led it: from its first decision about it to the open gate.
+func took(c agent.Change) string {
+	var began, led, opened time.Time
+	for _, d := range c.Decision {
+		if d.Node != c.To {
+			continue
+		}
+		switch {
+		case began.IsZero() && d.Epoch >= c.Before && (d.Rule == ag.RuleClaim || d.Rule == ag.RuleRetake || d.Rule == ag.RulePromote || d.Rule == ag.RuleForce || d.Rule == ag.RuleOutbid):
+			began = d.At
+		case d.Rule == ag.RuleLead && d.Epoch == c.Epoch:
+			led = d.At
+		case d.Open && d.Epoch == c.Epoch && opened.IsZero():
+			opened = d.At
+		}
+	}
+	if began.IsZero() || led.IsZero() {
+		return ""
+	}
+	s := fmt.Sprintf("%v from its first step until %s led", led.Sub(began).Round(time.Millisecond), c.To)
+	if !opened.IsZero() {
+		s += fmt.Sprintf(", %v until it took writes", opened.Sub(began).Round(time.Millisecond))
+	}
+	return s + " (by " + string(c.To) + "'s clock)"
+}
+
+// saw puts a view into a line.
+func saw(v ag.View) string {
+	s := []string{fmt.Sprintf("server %s at %s", v.Local.Server, v.Local.Position)}
+	if !v.Quorum {
+		s = append(s, "no quorum")
+	}
+	if v.Record.Epoch.Leader != v.Self {
+		s = append(s, fmt.Sprintf("leader's last sign %v ago", v.Silence.Round(10*time.Millisecond)))
+	}
+	var counted []string
+	for _, m := range v.Record.State.V {
+		counted = append(counted, string(m.ID))
+	}
+	s = append(s, fmt.Sprintf("counted [%s] k=%d", strings.Join(counted, " "), v.Record.State.K), fmt.Sprintf("answering %v", v.Reach))
+	for _, x := range v.Seals {
+		s = append(s, fmt.Sprintf("%s sealed at %s", x.Member, x.Position))
+	}
+	if why := v.Group.Options.Illness(v.Local.Health); why != "" {
+		s = append(s, "ill: "+why)
+	}
+	return strings.Join(s, "; ")
+}
+
+func printOutlook(w io.Writer, now []agent.Outlook) {
+	if len(now) == 0 {
+		return
+	}
+	_, _ = fmt.Fprintln(w, "\nIf the primary failed now:")
+	for _, o := range now {
+		var not []string
+		for i, c := range o.Checks {
+			if !c.Holds && (o.Leads || i != 2) { // that the leader is alive is no obstacle to what happens once it is not
+				not = append(not, fmt.Sprintf("%s (%s)", c.Condition, c.Seen))
+			}
+		}
+		switch {
+		case o.Leads && len(not) == 0:
+			_, _ = fmt.Fprintf(w, "  %s leads\n", o.Node)
+		case o.Leads:
+			_, _ = fmt.Fprintf(w, "  %s leads, but not for long: not so: %s\n", o.Node, strings.Join(not, "; "))
+		case len(not) == 0:
+			_, _ = fmt.Fprintf(w, "  %s would take over\n", o.Node)
+		default:
+			_, _ = fmt.Fprintf(w, "  %s would not take over, for want of: %s\n", o.Node, strings.Join(not, "; "))
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package groupcmd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+func Failover() *cobra.Command {
+	var req api.FailoverRequest
+	var to string
+	var yes, asJSON, away bool
+	c := &cobra.Command{
+		Use: "failover", GroupID: "group", Short: "Make another replica the primary",
+		Long: `Moves the leadership, without loss, to a SYNCHRONIZED secondary. The primary makes a checkpoint while it goes on serving; then new
+transactions wait and running ones end, the target catches up, the primary stops, the target is promoted, and the old primary becomes a
+secondary. Sessions are closed on the way: idle ones with SQLSTATE 57P01, those whose transaction was not begun yet with 40001; either may
+connect again at once. A request waits 8 s at most.
+
+Transactions that still run after --drain make it give up, with nothing changed, or are ended if --cut is given. Until the target leads,
+any failure ends with the old primary leading on, in the same epoch. The steps are shown as they happen.
+
+--allow-data-loss promotes a replica that may lack acknowledged commits, when the primary is gone for good. The other copies are left
+as they are, suspended, until coterie resume brings each back; what they had beyond the new primary is kept in their forked/ directory.`,
+		Example: "  coterie failover --to n2\n  coterie failover --to n2 --drain 1m --cut\n  coterie failover --to n3 --allow-data-loss",
+		Args:    cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cli.Client(c)
+			if err != nil {
+				return err
+			}
+			req.To = ag.ReplicaID(to)
+			if away {
+				if again, err := goesAway(c, cl, req); !again {
+					return err
+				}
+			}
+			if err := checkFailover(c, cl, req, yes); err != nil {
+				return err
+			}
+			stop := func() {}
+			if !asJSON {
+				stop = showSteps(c, cl)
+			}
+			r, err := cl.Failover(c.Context(), req)
+			stop()
+			if err != nil {
+				return cli.NoAgent(c, err)
+			}
+			if asJSON {
+				return cli.PrintJSON(c, r)
+			}
+			cli.Say(c, "%s is the primary in epoch %d after %v (was %s)", r.To, r.Epoch, r.Took.Round(time.Millisecond), r.From)
+			return nil
+		},
+	}
+	c.Flags().StringVar(&to, "to", "", "the replica that is to lead (default for a planned failover: the first synchronized one)")
+	c.Flags().DurationVar(&req.Drain, "drain", 10*time.Second, "how long running transactions may take to end")
+	c.Flags().BoolVar(&req.Cut, "cut", false, "end transactions that still run then, instead of giving up")
+	c.Flags().BoolVar(&away, "away", false, "only if this node is the primary; else do nothing (what the service unit does before a stop)")
+	c.Flags().BoolVar(&req.AllowDataLoss, "allow-data-loss", false, "promote it even if it may lack acknowledged commits")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// goesAway reports whether there is a leadership here to move away.
+func goesAway(c *cobra.Command, cl *api.Client, req api.FailoverRequest) (bool, error) {
+	if req.To != "" || req.AllowDataLoss {
+		return false, fail.Usagef("--away chooses a synchronized replica by itself: leave --to and --allow-data-loss away")
+	}
+	s, err := cl.Status(c.Context())
+	switch {
+	case errors.Is(err, api.ErrNoAgent):
+		return false, nil
+	case err != nil:
+		return false, err
+	case s.Primary != s.Node:
+		cli.Say(c, "%s is not the primary; nothing to do", s.Node)
+		return false, nil
+	}
+	return true, nil
+}
+
+func checkFailover(c *cobra.Command, cl *api.Client, req api.FailoverRequest, yes bool) error {
+	switch {
+	case req.Drain < time.Millisecond || req.Drain > cli.MaxDrain:
+		return fail.Usagef("--drain %v: choose between 1ms and %v", req.Drain, cli.MaxDrain)
+	case !req.AllowDataLoss:
+		return nil
+	case req.To == "":
+		return fail.Usagef("--allow-data-loss needs --to NAME: choose the replica by its position in coterie status")
+	case !yes:
+		return confirmLoss(c, cl)
+	}
+	return nil
+}
+
+// showSteps prints what the nodes say that they are doing, until the returned function is called.
+func showSteps(c *cobra.Command, cl *api.Client) (stop func()) {
+	ctx, cancel := context.WithCancel(c.Context())
+	start, said := time.Now(), map[ag.ReplicaID]string{}
+	look := func() {
+		ask, done := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer done()
+		s, err := cl.Status(ask)
+		if err != nil {
+			return // the answer to the request will say it
+		}
+		for _, r := range s.Replicas {
+			if r.Progress != "" && said[r.Name] != r.Progress {
+				cli.Say(c, "%6.2f s  %s: %s", time.Since(start).Seconds(), r.Name, r.Progress)
+			}
+			said[r.Name] = r.Progress
+		}
+	}
+	look() // what is under way already is not of this failover, but explains what happens to it
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(20 * time.Millisecond):
+				look()
+			}
+		}
+	})
+	return func() {
+		cancel()
+		running.Wait()
+		look()
+	}
+}
+
+// confirmLoss has the group's name typed: a person must mean it.
+func confirmLoss(c *cobra.Command, cl *api.Client) error {
+	s, err := cl.Status(c.Context())
+	if err != nil {
+		return cli.NoAgent(c, err)
+	}
+	if err := (dashboard{Status: s}).print(c.OutOrStdout()); err != nil {
+		return err
+	}
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return fail.Refusedf("a forced failover may lose acknowledged commits; add --yes to do it from a script")
+	}
+	cli.Say(c, "\nCommits beyond the position of the chosen replica will be lost. Type the group's name (%s) to go on:", s.Group)
+	line, _ := bufio.NewReader(c.InOrStdin()).ReadString('\n')
+	if strings.TrimSpace(line) != s.Group {
+		return fail.Refusedf("not confirmed; nothing was changed")
+	}
+	return nil
+}

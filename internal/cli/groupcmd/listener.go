@@ -1,0 +1,96 @@
+package groupcmd
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+// listenerShown are the listener, if there is one, and everything on which nodes serve clients and each other.
+const listenerShown = `SELECT dns_name AS listener, port, ip_configuration_string_from_cluster AS addresses FROM sys.availability_group_listeners;
+SELECT node, address, 'clients of the group' AS serves, state, device, problem FROM coterie.addresses
+UNION ALL
+SELECT node_name, CASE WHEN is_ipv4 THEN ip_address ELSE '[' || ip_address || ']' END || ':' || port, type_desc, state_desc, NULL, NULL
+FROM sys.dm_tcp_listener_states`
+
+func listenerCommand() *cobra.Command {
+	c := &cobra.Command{Use: "listener", GroupID: "group", Short: "Show and change the group's named client address"}
+	var first, more []string
+	add := alter("add NAME [PORT]", "Add the named listener",
+		"  coterie listener add orders 1433\n  coterie listener add orders 5432 --ip 10.0.1.99/24 --ip 10.0.2.99/24 --ip fd00:1::99", 1, func(a []string) (string, error) {
+			return listenerAdded(a, first)
+		})
+	add.Flags().StringSliceVar(&first, "ip", nil, "an address that the primary puts up, as 10.0.1.99/24 or fd00:1::99 (of a /64)")
+	set := alter("set NAME [PORT]", "Change the listener's port, or give it another address",
+		"  coterie listener set orders 1433\n  coterie listener set orders --add-ip 10.0.3.99/24", 1, func(a []string) (string, error) {
+			return listenerChanged(a, more)
+		})
+	set.Flags().StringSliceVar(&more, "add-ip", nil, "another address, as 10.0.3.99/24 or fd00:1::99 (of a /64)")
+	c.AddCommand(
+		show("Show the listener, its addresses, and every node's ports", listenerShown), add, set,
+		alter("restart NAME", "Have every node open the listener's port anew, with certificate and rules as they are now; sessions go on",
+			"  coterie listener restart orders", 1, func(a []string) (string, error) {
+				return "RESTART LISTENER " + ddl.Literal(a[0]), nil
+			}),
+		alter("remove NAME", "Remove the named listener; the nodes' ports stay", "  coterie listener remove orders", 1, func(a []string) (string, error) {
+			return "REMOVE LISTENER " + ddl.Literal(a[0]), nil
+		}),
+	)
+	return c
+}
+
+// listenerAdded is the clause that adds a listener, given its name and perhaps its port.
+func listenerAdded(a, addresses []string) (string, error) {
+	var parts []string
+	if len(addresses) > 0 {
+		list, err := listenerAddresses(addresses)
+		if err != nil {
+			return "", err
+		}
+		parts = append(parts, "WITH IP ("+strings.Join(list, ", ")+")")
+	}
+	if len(a) > 1 {
+		parts = append(parts, "PORT = "+a[1])
+	}
+	return "ADD LISTENER " + ddl.Literal(a[0]) + " (" + strings.Join(parts, ", ") + ")", nil
+}
+
+// listenerChanged is the clause that changes one thing of a listener, as the language has it.
+func listenerChanged(a, addresses []string) (string, error) {
+	switch list, err := listenerAddresses(addresses); {
+	case err != nil:
+		return "", err
+	case len(list)+len(a) != 2:
+		return "", fail.Usagef("listener set changes one thing at a time: give a PORT, or one --add-ip")
+	case len(list) == 1:
+		return "MODIFY LISTENER " + ddl.Literal(a[0]) + " (ADD IP " + list[0] + ")", nil
+	default:
+		return "MODIFY LISTENER " + ddl.Literal(a[0]) + " (PORT = " + a[1] + ")", nil
+	}
+}
+
+// listenerAddresses writes addresses with their prefix lengths as the language has them: with a mask, or, for IPv6, without.
+func listenerAddresses(list []string) (out []string, err error) {
+	for _, text := range list {
+		p, err := netip.ParsePrefix(text)
+		if ip, bare := netip.ParseAddr(text); err != nil && bare == nil && ip.Is6() {
+			p, err = netip.PrefixFrom(ip, 64), nil
+		}
+		switch {
+		case err != nil:
+			return nil, fail.Usagef("%q is no address of a subnet; write it as 10.0.1.99/24, or as fd00:1::99", text)
+		case p.Addr().Is4():
+			out = append(out, "("+ddl.Literal(p.Addr().String())+", "+ddl.Literal(net.IP(net.CIDRMask(p.Bits(), 32)).String())+")")
+		case p.Bits() != 64:
+			return nil, fail.Usagef("%q: a listener's IPv6 address is of a /64", text)
+		default:
+			out = append(out, "("+ddl.Literal(p.Addr().String())+")")
+		}
+	}
+	return out, nil
+}

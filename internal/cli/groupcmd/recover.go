@@ -1,0 +1,183 @@
+package groupcmd
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/daemon"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/provision"
+)
+
+func Recover() *cobra.Command {
+	c := &cobra.Command{
+		Use: "recover", GroupID: "group", Short: "Make a new quorum when the old one is lost for good",
+		Long: `For the day on which a majority of the voters has lost its quorum directory, or the quorum was put back in time: no replica is promoted then,
+because nothing that could say who holds which commits is to be trusted any more. A person chooses who leads.
+
+ 1. Stop the agent of every member that is left: systemctl stop coterie.
+ 2. On each of them: coterie recover account. It prints what the member knows, for the next step.
+ 3. On the member that is to lead: coterie recover lead --account TEXT for each of the others, --lost NAME for each that is gone for good.
+    It shows how far every copy is, and asks. Then start its agent.
+ 4. On each of the others: coterie recover follow. Then start its agent.
+
+The group gets an epoch above all that were ever promised. Members that are given up for lost leave it: they must never be started
+again from what they have (join them anew). Two of them, with their old quorum intact, would lead the group a second time.
+Automatic failover is off afterwards; ALTER AVAILABILITY GROUP … MODIFY REPLICA ON … WITH (FAILOVER_MODE = AUTOMATIC) turns it on again.`,
+	}
+	c.AddCommand(accountCommand(), leadCommand(), followCommand())
+	return c
+}
+
+// openStopped opens the node directory that a command names, as the user that owns it.
+func openStopped(c *cobra.Command) (*provision.StoppedNode, error) {
+	dir, err := c.Flags().GetString("node")
+	if err != nil {
+		return nil, err
+	}
+	if err := daemon.BecomeServerUser(dir); err != nil {
+		return nil, err
+	}
+	return provision.LockStopped(c.Context(), dir)
+}
+
+func accountCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "account", Short: "Print what this stopped member knows, for coterie recover lead", Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := openStopped(c)
+			if err != nil {
+				return err
+			}
+			defer s.Release()
+			a, _, err := s.Account(c.Context())
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return cli.PrintJSON(c, a)
+			}
+			cli.Say(c, "%s", describeAccount(a))
+			text, err := provision.EncodeAccount(a)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), text)
+			return err
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func describeAccount(a ag.Account) string {
+	if a.Unfit != "" {
+		return fmt.Sprintf("%s: promised epoch %d, saw epoch %d with state %d; cannot lead: %s", a.ID, a.Promised, a.Epoch, a.Seq, a.Unfit)
+	}
+	return fmt.Sprintf("%s: promised epoch %d, saw epoch %d with state %d; its copy ends at %s", a.ID, a.Promised, a.Epoch, a.Seq, a.Position)
+}
+
+func leadCommand() *cobra.Command {
+	var texts, lost []string
+	var yes bool
+	c := &cobra.Command{
+		Use: "lead", Short: "Found a new quorum on this stopped member, which leads the group from then on",
+		Example: "  coterie recover lead --account account1.eyJnc… --lost n3", Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := openStopped(c)
+			if err != nil {
+				return err
+			}
+			defer s.Release()
+			return recoverLead(c, s, texts, lost, yes)
+		},
+	}
+	c.Flags().StringArrayVar(&texts, "account", nil, "what coterie recover account printed on another member (repeat)")
+	c.Flags().StringArrayVar(&lost, "lost", nil, "a member that is gone for good, and leaves the group (repeat)")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return c
+}
+
+// recoverLead founds the new quorum on this node, once a person has confirmed what that costs.
+func recoverLead(c *cobra.Command, s *provision.StoppedNode, texts, lost []string, yes bool) error {
+	plan, err := s.Plan(c.Context(), texts, lost)
+	if err != nil {
+		return err
+	}
+	if err := confirmRecovery(c, s, plan, yes); err != nil {
+		return err
+	}
+	if err := s.Refound(plan.Recovery); err != nil {
+		return err
+	}
+	cli.Say(c, "%s leads epoch %d from its next start on: systemctl start coterie, or coterie agent --node %s", s.Self, plan.Recovery.Epoch.Epoch, s.Layout.Dir)
+	for _, m := range plan.Recovery.Group.Replicas {
+		if m.ID != s.Self {
+			cli.Say(c, "then, on %s: coterie recover follow, and start its agent", m.ID)
+		}
+	}
+	return nil
+}
+
+func confirmRecovery(c *cobra.Command, s *provision.StoppedNode, p provision.RecoveryPlan, yes bool) error {
+	w := tabwriter.NewWriter(c.ErrOrStderr(), 0, 0, 3, ' ', 0)
+	_, _ = fmt.Fprintln(w, "MEMBER\tCOPY ENDS AT\tLAST RECORD SEEN\tPROMISED\tAFTERWARDS")
+	for _, a := range p.Accounts {
+		at, then := a.Position.String(), "follows"
+		switch {
+		case a.Copy == "" || a.Unfit != "":
+			at = "-"
+		case a.ID == s.Self:
+			then = "leads"
+		}
+		for _, id := range p.Recovery.Ahead {
+			if id == a.ID {
+				then = "is AHEAD: suspended until coterie resume; what it has beyond the leader is LOST to the group"
+			}
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\tepoch %d, state %d\tepoch %d\t%s\n", a.ID, at, a.Epoch, a.Seq, a.Promised, then)
+	}
+	for _, id := range p.Gone {
+		_, _ = fmt.Fprintf(w, "%s\tunknown\tunknown\tunknown\tleaves the group; must never be started again as it is\n", id)
+	}
+	if err := w.Flush(); err != nil || yes {
+		return err
+	}
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return fail.Refusedf("commits may be lost, and two primaries are possible if a member that is called lost is not; add --yes to do it from a script")
+	}
+	name := s.Group.Name
+	cli.Say(c, "\nThis is not undone. Type the group's name (%s) to go on:", name)
+	line, _ := bufio.NewReader(c.InOrStdin()).ReadString('\n')
+	if strings.TrimSpace(line) != name {
+		return fail.Refusedf("not confirmed; nothing was changed")
+	}
+	return nil
+}
+
+func followCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "follow", Short: "Make this stopped member forget the lost quorum, and join the new one at its next start", Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := openStopped(c)
+			if err != nil {
+				return err
+			}
+			defer s.Release()
+			if err := s.Follow(); err != nil {
+				return err
+			}
+			cli.Say(c, "%s has forgotten the lost quorum; start its agent: systemctl start coterie, or coterie agent --node %s", s.Self, s.Layout.Dir)
+			return nil
+		},
+	}
+}

@@ -1,0 +1,74 @@
+package groupcmd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/cli"
+)
+
+func Resume() *cobra.Command {
+	var trust bool
+	c := &cobra.Command{
+		Use: "resume NAME", GroupID: "group", Short: "Let a suspended or quarantined replica follow again", Args: cli.Args(1, "the replica's name"),
+		Long: `Continues the data movement of a replica that a forced failover suspended, or that is under quarantine because its storage lost a write.
+A copy that went another way than the new primary is brought back by rewinding it or copying it anew; what only it had is kept in its
+forked/ directory. A copy under quarantine is made anew, from the primary.
+
+--trust keeps a copy that is under quarantine as it is: after you have checked the storage, or when it is the only copy there is. It also
+lets a replica that gave up the leadership for its health, or because its server kept ending, be chosen again at once.`,
+		Example: "  coterie resume n2\n  coterie resume n1 --trust",
+		RunE: func(c *cobra.Command, a []string) error {
+			cl, err := cli.Client(c)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
+			defer cancel()
+			if trust {
+				was, err := cl.Trust(ctx, ag.ReplicaID(a[0]))
+				if err != nil {
+					return cli.NoAgent(c, err)
+				}
+				if was != "" {
+					cli.Say(c, "%s is trusted again (it was under quarantine: %s)", a[0], was)
+				}
+			}
+			if err := cl.Resume(ctx, ag.ReplicaID(a[0])); err != nil {
+				return cli.NoAgent(c, err)
+			}
+			cli.Say(c, "%s follows again", a[0])
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&trust, "trust", false, "keep a copy under quarantine as it is, and forget crashes and ills")
+	return c
+}
+
+// printHealth says below a status who is not well, and what to do about it.
+func printHealth(w io.Writer, s api.Status) {
+	for _, r := range s.Replicas {
+		switch {
+		case r.Quarantine != "":
+			_, _ = fmt.Fprintf(w, "\n%s is under QUARANTINE: %s\n  coterie resume %s makes its copy anew; coterie resume %s --trust keeps it\n", r.Name, r.Quarantine, r.Name, r.Name)
+		case r.Ill != "":
+			_, _ = fmt.Fprintf(w, "\n%s is ILL: %s\n", r.Name, r.Ill)
+		case r.Concern != "":
+			_, _ = fmt.Fprintf(w, "\n%s: %s (no failure at this FAILURE_CONDITION_LEVEL)\n", r.Name, r.Concern)
+		}
+		if r.NoVote != "" {
+			_, _ = fmt.Fprintf(w, "\n%s does not VOTE in the quorum: %s\n", r.Name, r.NoVote)
+		}
+		if r.StoodDown != "" {
+			_, _ = fmt.Fprintf(w, "\n%s gave up the leadership at %s\n  it does not do so again for now, nor is it chosen before others; coterie resume %s --trust forgets it\n",
+				r.Name, r.StoodDown, r.Name)
+		}
+	}
+}

@@ -1,0 +1,295 @@
+package groupcmd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/cli/sqlrun"
+	"github.com/coteriedb/coterie/internal/lib/units"
+)
+
+func Status() *cobra.Command {
+	var asJSON, watch bool
+	c := &cobra.Command{
+		Use: "status", GroupID: "group", Short: "Show the group as this node knows it",
+		Long: `Shows what the dashboard of an availability group shows: the replicas, who is primary, what commits wait for, whether an automatic
+failover could happen now and what a failover to each replica would cost, the databases, and what is wrong, with its severity.
+
+It answers from this node's memory, whatever else is dead; estimates, databases and issues come from the views and may take a moment
+when a node hangs. Exit code 3 when the group has no primary that takes writes.`,
+		Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cli.Client(c)
+			if err != nil {
+				return err
+			}
+			if watch {
+				return watchStatus(c, cl)
+			}
+			return showStatus(c, cl, asJSON)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.Flags().BoolVar(&watch, "watch", false, "refresh in place every second until Ctrl-C")
+	return c
+}
+
+// dashboard is what coterie status shows: what the agent knows from memory, and what the views add to it.
+type dashboard struct {
+	api.Status
+	Health    []replicaHealth  `json:"health,omitempty"`
+	Databases []databaseHealth `json:"databases,omitempty"`
+	Issues    []issue          `json:"issues,omitempty"`
+	Unknown   string           `json:"views,omitempty"` // why there is nothing of the views
+}
+
+// replicaHealth is a replica's failover readiness, and what a failover to it would cost, in seconds; nil: not known.
+type replicaHealth struct {
+	Replica  string   `json:"replica"`
+	Ready    bool     `json:"no_data_loss"`
+	Loss     *float64 `json:"estimated_data_loss_seconds"`
+	Recovery *float64 `json:"estimated_recovery_seconds"`
+}
+
+type databaseHealth struct {
+	Database string `json:"database"`
+	Replica  string `json:"replica"`
+	Sync     string `json:"synchronization_state"`
+	Ready    bool   `json:"no_data_loss"`
+}
+
+type issue struct {
+	Severity string `json:"severity"`
+	Policy   string `json:"policy"`
+	Target   string `json:"target"`
+	Finding  string `json:"finding"`
+}
+
+// The queries behind a dashboard; their columns are those of the structs above.
+const (
+	healthQuery   = "SELECT name, failover_ready, estimated_data_loss, estimated_recovery FROM coterie.replicas WHERE availability_mode <> 'CONFIGURATION_ONLY'"
+	databaseQuery = `SELECT c.database_name, r.replica_server_name, s.synchronization_state_desc, c.is_failover_ready
+FROM sys.dm_hadr_database_replica_cluster_states c JOIN sys.dm_hadr_database_replica_states s USING (replica_id, group_database_id)
+JOIN sys.availability_replicas r USING (replica_id) ORDER BY 1, 2 LIMIT 200`
+	issueQuery = "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok ORDER BY severity, level, target LIMIT 50"
+)
+
+// viewsLimit bounds the wait for the views: the status itself answers from memory, whatever else is dead.
+const viewsLimit = 3 * time.Second
+
+func look(c *cobra.Command, cl *api.Client) (dashboard, error) {
+	ctx, cancel := context.WithTimeout(c.Context(), 2*time.Second)
+	defer cancel()
+	s, err := cl.Status(ctx)
+	if err != nil {
+		return dashboard{}, cli.NoAgent(c, err)
+	}
+	d := dashboard{Status: s}
+	if err := d.askViews(c, cl); err != nil {
+		d.Unknown = strings.TrimSpace(err.Error())
+	}
+	return d, nil
+}
+
+func (d *dashboard) askViews(c *cobra.Command, cl *api.Client) error {
+	ctx, cancel := context.WithTimeout(c.Context(), viewsLimit)
+	defer cancel()
+	seconds := func(v any) *float64 {
+		n, ok := v.(json.Number)
+		f, err := n.Float64()
+		if !ok || err != nil {
+			return nil
+		}
+		return &f
+	}
+	for _, q := range []struct {
+		text string
+		row  func([]any)
+	}{
+		{healthQuery, func(r []any) {
+			d.Health = append(d.Health, replicaHealth{fmt.Sprint(r[0]), r[1] == true, seconds(r[2]), seconds(r[3])})
+		}},
+		{databaseQuery, func(r []any) {
+			d.Databases = append(d.Databases, databaseHealth{fmt.Sprint(r[0]), fmt.Sprint(r[1]), fmt.Sprint(r[2]), r[3] == true})
+		}},
+		{issueQuery, func(r []any) {
+			d.Issues = append(d.Issues, issue{fmt.Sprint(r[0]), fmt.Sprint(r[1]), fmt.Sprint(r[2]), fmt.Sprint(r[3])})
+		}},
+	} {
+		r, err := sqlrun.AskWithin(ctx, c, cl, q.text)
+		if err != nil {
+			return err
+		}
+		for _, row := range r.Rows {
+			q.row(row)
+		}
+	}
+	return nil
+}
+
+func showStatus(c *cobra.Command, cl *api.Client, asJSON bool) error {
+	d, err := look(c, cl)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		err = cli.PrintJSON(c, d)
+	} else {
+		err = d.print(c.OutOrStdout())
+	}
+	if err == nil && !d.WriteOpen {
+		err = cli.ErrUnhealthy
+	}
+	return err
+}
+
+// watchStatus prints the status again and again, each over the last.
+func watchStatus(c *cobra.Command, cl *api.Client) error {
+	for c.Context().Err() == nil {
+		var page bytes.Buffer
+		d, err := look(c, cl)
+		if err == nil {
+			err = d.print(&page)
+		}
+		if err != nil {
+			_, _ = fmt.Fprintln(&page, err)
+		}
+		_, _ = fmt.Fprintf(&page, "\n%s; every second until Ctrl-C", time.Now().Format("15:04:05"))
+		// Each line is cleared to its end, and what is below the last: nothing flickers.
+		text := strings.ReplaceAll(page.String(), "\n", "\x1b[K\r\n")
+		if _, err := fmt.Fprint(c.OutOrStdout(), "\x1b[H"+text+"\x1b[K\x1b[J"); err != nil {
+			return err
+		}
+		select {
+		case <-c.Context().Done():
+		case <-time.After(time.Second):
+		}
+	}
+	_, _ = fmt.Fprintln(c.OutOrStdout())
+	return nil
+}
+
+func readiness(noLoss bool) string {
+	if noLoss {
+		return "No Data Loss"
+	}
+	return "Data Loss"
+}
+
+func (d dashboard) print(w io.Writer) error {
+	if err := d.printReplicas(w); err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
+	if len(d.Databases) > 0 {
+		_, _ = fmt.Fprintln(t, "\nDATABASE\tREPLICA\tSYNCHRONIZATION\tFAILOVER READINESS")
+		for _, x := range d.Databases {
+			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", x.Database, x.Replica, x.Sync, readiness(x.Ready))
+		}
+	}
+	if len(d.Issues) > 0 {
+		_, _ = fmt.Fprintln(t, "\nSEVERITY\tPOLICY\tTARGET\tISSUE")
+		for _, x := range d.Issues {
+			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", x.Severity, x.Policy, x.Target, x.Finding)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	switch {
+	case d.Unknown != "":
+		_, _ = fmt.Fprintf(w, "\ndatabases and issues are not known: %s\n", d.Unknown)
+	case len(d.Issues) == 0 && !d.Draft:
+		_, _ = fmt.Fprintln(w, "\nno issues")
+	}
+	printHealth(w, d.Status)
+	return nil
+}
+
+// printReplicas prints the group, and a line for each node.
+func (d dashboard) printReplicas(w io.Writer) error {
+	s := d.Status
+	primary := string(s.Primary)
+	switch {
+	case primary == "":
+		primary = "none"
+	case !s.WriteOpen:
+		primary += " (not open for writes yet)"
+	}
+	quorum := "ok"
+	if !s.Quorum {
+		quorum = "NONE: what follows is what this node saw last"
+	}
+	votes := fmt.Sprintf("%d voters", s.Voters)
+	if s.External > 0 {
+		votes = fmt.Sprintf("external etcd, members: %d", s.External)
+		if !s.Quorum {
+			quorum += ", of " + strings.Join(s.QuorumEndpoints, " ")
+		}
+	}
+	if s.Draft {
+		_, _ = fmt.Fprintf(w, "no group yet: CREATE AVAILABILITY GROUP makes it, in coterie sql on %s\n", primary)
+	}
+	_, _ = fmt.Fprintf(w, "group %s   primary %s   epoch %d %s   timeline %d\n", s.Group, primary, s.Epoch, s.Phase, s.Timeline)
+	_, _ = fmt.Fprintf(w, "quorum %s (%s)   commits wait for %s   automatic failover: %s\n", quorum, votes, s.WaitsFor, s.FailoverReady)
+	if s.Operation != "" {
+		_, _ = fmt.Fprintf(w, "under way: failover, %s\n", s.Operation)
+	}
+	if s.Rotation != nil {
+		_, _ = fmt.Fprintf(w, "under way: rotation of the certificate authority, %s\n", describeRotation(*s.Rotation))
+	}
+	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
+	_, _ = fmt.Fprintln(t, "\nREPLICA\tROLE\tSYNCHRONIZATION\tMODE\tFAILOVER\tPOSITION\tBEHIND\tREADINESS\tLOSS\tRECOVERY\tCONNECTED\tNOW")
+	for _, r := range s.Replicas {
+		mode, pos, lag, now, sync := string(r.Mode), r.Position.String(), "-", r.Because, string(r.Sync)
+		if r.LagBytes != nil && r.Role != ag.RolePrimary {
+			lag = units.Bytes(*r.LagBytes)
+		}
+		if r.Progress != "" {
+			now = r.Progress
+		}
+		if r.Mode == ag.ConfigurationOnly {
+			mode, pos, sync = "witness", "-", "-"
+		}
+		name := string(r.Name)
+		if r.Name == s.Node {
+			name += " *"
+		}
+		if r.Suspended && r.Join == "" {
+			sync += " (SUSPENDED)"
+		}
+		if r.Join != "" && r.Mode != ag.ConfigurationOnly {
+			sync += " (" + string(r.Join) + ")"
+		}
+		ready, loss, recovery := d.estimates(string(r.Name))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, r.Role, sync, mode, r.FailoverMode, pos, lag, ready, loss, recovery, r.Connected, now)
+	}
+	return t.Flush()
+}
+
+// estimates are a replica's readiness, data loss and recovery, as texts.
+func (d dashboard) estimates(name string) (ready, loss, recovery string) {
+	text := func(s *float64) string {
+		if s == nil {
+			return "-"
+		}
+		return time.Duration(*s * float64(time.Second)).Round(10 * time.Millisecond).String()
+	}
+	for _, h := range d.Health {
+		if h.Replica == name {
+			return readiness(h.Ready), text(h.Loss), text(h.Recovery)
+		}
+	}
+	return "-", "-", "-"
+}

@@ -1,0 +1,210 @@
+package labcmd
+
+import (
+	"fmt"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/lab/cgroup"
+	"github.com/coteriedb/coterie/internal/lab/faultfs"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/units"
+)
+
+// labFaultCommands are the verbs that break a node's disk and clock.
+func labFaultCommands() []*cobra.Command {
+	return []*cobra.Command{labDisk(), labClock(), labServeDisk(), labKeepClocks()}
+}
+
+func labDisk() *cobra.Command {
+	var full, stall, failing, heal, asJSON bool
+	var slow time.Duration
+	c := &cobra.Command{
+		Use: "disk NODE", Short: "Make a node's disk full, slow, stalled or failing, or heal it", Args: cli.Args(1, "the node's name"),
+		Long: `Breaks the disk of one node of a lab made with coterie lab up --disk-faults; PostgreSQL, the agent and the quorum member are all on it.
+A new fault takes the place of the last. Reading goes on in all of them.
+
+  --full    what needs another block gets ENOSPC; what a file has can be overwritten, and removing files makes no room
+  --slow D  every change and every sync takes D longer
+  --stall   every change and every sync waits in the kernel, where not even SIGKILL ends it, until --heal
+  --fail    every sync gets EIO; writing goes on
+
+Without any of them it only shows the disk.`,
+		Example: "  coterie lab disk n2 --slow 50ms\n  coterie lab disk n2 --heal",
+		RunE: func(c *cobra.Command, a []string) error {
+			l, err := openLab(c)
+			if err != nil {
+				return err
+			}
+			chosen := map[faultfs.Fault]bool{
+				{Kind: faultfs.Full}: full, {Kind: faultfs.Slow, Delay: slow}: c.Flags().Changed("slow"), {Kind: faultfs.Stalled}: stall,
+				{Kind: faultfs.Failing}: failing, {}: heal,
+			}
+			f, n := faultfs.Fault{}, 0
+			for k, on := range chosen {
+				if on {
+					f, n = k, n+1
+				}
+			}
+			var s faultfs.State
+			switch {
+			case n > 1:
+				return fail.Usagef("choose one of --full, --slow, --stall, --fail and --heal")
+			case n == 1:
+				s, err = l.Disk(c.Context(), a[0], f)
+			default:
+				s, err = l.ShowDisk(c.Context(), a[0])
+			}
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return cli.PrintJSON(c, s)
+			}
+			cli.Say(c, "the disk of %s is %s; waiting now %d, held up so far %d, refused so far %d", a[0], s.Fault, s.Waiting, s.Delayed, s.Refused)
+			return nil
+		},
+	}
+	fs := c.Flags()
+	fs.BoolVar(&full, "full", false, "no block is free")
+	fs.DurationVar(&slow, "slow", 0, "every change and sync takes `D` longer")
+	fs.BoolVar(&stall, "stall", false, "changes and syncs wait until the disk is healed")
+	fs.BoolVar(&failing, "fail", false, "syncs fail")
+	fs.BoolVar(&heal, "heal", false, "end the fault")
+	fs.BoolVar(&asJSON, "json", false, "print the disk's state as JSON")
+	return c
+}
+
+func labClock() *cobra.Command {
+	var offset time.Duration
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "clock NODE --offset D", Short: "Make the processes of a node believe another time of day", Args: cli.Args(1, "the node's name"),
+		Long: `Shifts the wall clock of a node: of the processes that run now, at once, and of those that they start, within half a second. The
+offset is from the true time, in whole seconds; 0 ends it. x86-64 only.
+
+Not shifted: CLOCK_MONOTONIC and CLOCK_BOOTTIME, so no lease and no timeout; the times of files, which the kernel takes from its own clock.`,
+		Example: "  coterie lab clock n2 --offset -1h\n  coterie lab clock n2 --offset 0",
+		RunE: func(c *cobra.Command, a []string) error {
+			if !c.Flags().Changed("offset") {
+				return fail.Usagef("say by how much: coterie lab clock %s --offset 1h (or -1h; 0 for the true time)", a[0])
+			}
+			l, err := openLab(c)
+			if err != nil {
+				return err
+			}
+			s, err := l.Clock(a[0], offset)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return cli.PrintJSON(c, s)
+			}
+			cli.Say(c, "the clock of %s is off by %v: %d of %d processes; leases and timeouts go by clocks that are not shifted", a[0], s.Offset, s.Shifted, s.Processes)
+			return nil
+		},
+	}
+	c.Flags().DurationVar(&offset, "offset", 0, "from the true time, as 1h or -30m")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// labServeDisk is the process behind the disk of one node.
+func labServeDisk() *cobra.Command {
+	var o faultfs.Options
+	c := &cobra.Command{
+		Use: lab.DiskCommand, Hidden: true, Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM)
+			defer stop()
+			return faultfs.Serve(ctx, o)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.Below, "below", "", "what is shown")
+	f.StringVar(&o.Mount, "mount", "", "where it is shown")
+	f.StringVar(&o.Socket, "socket", "", "where faults are set")
+	f.IntVar(&o.UID, "uid", -1, "owner of the files")
+	f.IntVar(&o.GID, "gid", -1, "group of the owner")
+	return c
+}
+
+// labKeepClocks is the process that gives new programs the clock of their node.
+func labKeepClocks() *cobra.Command {
+	return &cobra.Command{
+		Use: lab.ClockCommand, Hidden: true, Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			dir, _ := c.Flags().GetString("dir")
+			return lab.KeepClocks(c.Context(), dir)
+		},
+	}
+}
+
+// machine is what lab up is told about the machines that its nodes are to be.
+type machine struct {
+	disks  bool
+	cpu    float64
+	memory string
+	mbps   float64
+}
+
+func (m *machine) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.BoolVar(&m.disks, "disk-faults", false, "put every node on a disk of its own that coterie lab disk can break (FUSE)")
+	f.Float64Var(&m.cpu, "node-cpu", 0, "processors that each node may use, as 0.5")
+	f.StringVar(&m.memory, "node-memory", "", "memory that each node may use, as 512MiB")
+	f.Float64Var(&m.mbps, "node-mbps", 0, "rate of every link between two nodes in Mbit/s, with --net netns")
+}
+
+// set puts into the options what the flags said, or refuses what this lab cannot have.
+func (m *machine) set(o *lab.Options) error {
+	switch {
+	case m.mbps < 0:
+		return fail.Usagef("--node-mbps %v: a rate is above 0", m.mbps)
+	case m.mbps > 0 && o.Net != lab.NetNamespaces:
+		return fail.Usagef("--node-mbps needs nodes with links of their own, and on the loopback interface they share one that has no rate: add --net netns, or leave it out")
+	case m.cpu < 0:
+		return fail.Usagef("--node-cpu %v: a share is above 0", m.cpu)
+	}
+	o.Disks, o.Caps.CPU = m.disks, m.cpu
+	if m.mbps > 0 {
+		o.Links.RateBits = int64(m.mbps * 1e6)
+		if err := o.Links.Validate(); err != nil {
+			return fail.Usagef("--node-mbps %v: %w", m.mbps, err)
+		}
+	}
+	if m.memory != "" {
+		n, err := units.ParseBytes(m.memory, cgroup.MinMemory)
+		if err != nil {
+			return fail.Usagef("--node-memory %s: %w", m.memory, err)
+		}
+		o.Caps.Memory = n
+	}
+	if err := o.Caps.Check(); err != nil {
+		return fail.Usagef("%w", err)
+	}
+	return nil
+}
+
+// nodeFaults says in a few words what is done to a node of the lab.
+func nodeFaults(r lab.Replica) string {
+	var out []string
+	if r.Disk != nil && !r.Disk.Served {
+		out = append(out, "disk dead")
+	} else if r.Disk != nil && r.Disk.Kind != faultfs.Healthy {
+		out = append(out, "disk "+r.Disk.Fault.String())
+	}
+	if r.Clock != nil && r.Clock.Offset != 0 {
+		out = append(out, fmt.Sprintf("clock %+v", r.Clock.Offset))
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return " [" + strings.Join(out, ", ") + "]"
+}

@@ -1,0 +1,425 @@
+package nodecmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/daemon"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/node"
+	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/adopt"
+	"github.com/coteriedb/coterie/internal/provision"
+)
+
+// maskedEnv tells the program that root started, and that became the server's user, which unit root has masked for it.
+const maskedEnv = "COTERIE_MASKED_UNIT"
+
+// adoptFlags are the flags of init that take over a cluster instead of making one.
+type adoptFlags struct {
+	target, configFile, root  string
+	yes, dryRun, dropStandbys bool
+}
+
+func (a *adoptFlags) add(c *cobra.Command) {
+	fl := c.Flags()
+	fl.StringVar(&a.target, "adopt", "", "take over a stopped cluster: its data directory, or VERSION/NAME as in pg_lsclusters; prints a report and changes nothing without --yes")
+	fl.StringVar(&a.configFile, "config-file", "", "with --adopt: postgresql.conf, where it is neither in the data directory nor in /etc/postgresql")
+	fl.BoolVar(&a.yes, "yes", false, "with --adopt: go ahead")
+	fl.BoolVar(&a.dryRun, "dry-run", false, "with --adopt: print the report only, also with --yes")
+	fl.BoolVar(&a.dropStandbys, "drop-standbys", false, "with --adopt: drop physical replication slots; standbys of the cluster are cut off")
+	fl.StringVar(&a.root, "adopt-root", "", "directory that stands before /etc, /lib and /run")
+	_ = fl.MarkHidden("adopt-root")
+}
+
+// given reports whether a flag was given that means nothing without --adopt.
+func (a *adoptFlags) given() bool {
+	return a.configFile != "" || a.yes || a.dryRun || a.dropStandbys
+}
+
+// adoption is one run of init --adopt.
+type adoption struct {
+	*adoptFlags
+	node    *NodeFlags
+	layout  config.Layout
+	cfg     config.Config
+	install postgres.Install
+	pg      *postgres.Instance
+	report  *adopt.Report
+}
+
+// adoptNode reports on the cluster and, with --yes, makes it the first node of a new group.
+func adoptNode(c *cobra.Command, dir string, f *NodeFlags, a *adoptFlags, group, profile string) error {
+	if os.Getuid() == 0 {
+		if done, err := adoptAsRoot(c, dir, a); done || err != nil {
+			return err
+		}
+		return daemon.BecomeServerUser(dir) // does not return, but with an error
+	}
+	x := &adoption{adoptFlags: a, node: f}
+	var err error
+	if x.layout, err = config.NewLayout(dir); err != nil {
+		return err
+	}
+	if err := x.inspect(c, group); err != nil {
+		return err
+	}
+	defer func() { _ = x.pg.Close() }()
+	x.report.Print(c.OutOrStdout(), strings.Split(x.cfg.ReadWrite.Listen, ","))
+	switch {
+	case len(x.report.Refusals) > 0:
+		return fail.Refusedf("%s cannot be adopted, for %d reason(s) named above; nothing was changed", x.report.Data, len(x.report.Refusals))
+	case !a.yes || a.dryRun:
+		cli.Say(c, "\nThe cluster can be adopted. Nothing was changed; to go ahead, run the same command with --yes.")
+		return nil
+	}
+	if err := x.take(c, profile); err != nil {
+		return err
+	}
+	return startOrSay(c, dir, f.noStart)
+}
+
+// inspect finds the cluster and looks at it, and settles the configuration of the node to be. It writes nothing.
+func (x *adoption) inspect(c *cobra.Command, group string) error {
+	ctx := c.Context()
+	cluster, err := adopt.Find(x.root, x.target, x.configFile)
+	if err != nil {
+		return asRefusal(err)
+	}
+	if x.node.major != 0 && x.node.major != cluster.Major {
+		return fail.Usagef("--pg-major %d: the cluster has PostgreSQL %d", x.node.major, cluster.Major)
+	}
+	x.node.major = cluster.Major
+	if x.install, err = x.node.Install(ctx); err != nil {
+		return err
+	}
+	if x.install.Major != cluster.Major {
+		return fail.Refusedf("the cluster has PostgreSQL %d, the programs in %s are of %s: name the right directory with --pg-bindir", cluster.Major, x.install.BinDir, x.install.Version)
+	}
+	takeOver := !c.Flags().Changed("read-write")
+	readWrite := x.node.ReadWrite
+	if takeOver {
+		x.node.ReadWrite = "" // settled when the cluster's own port is known
+	}
+	if x.cfg, err = x.node.config(ctx, "replica"); err != nil {
+		return err
+	}
+	x.cfg.Group, x.cfg.GroupName = uuid.NewString(), group
+	x.cfg.PostgreSQL = &config.PostgreSQL{BinDir: x.install.BinDir, Data: cluster.Data, Superuser: x.node.superuser}
+	if cluster.Apart() {
+		x.cfg.PostgreSQL.ConfigFile = cluster.ConfigFile
+	}
+	if x.pg, err = node.NewInstance(x.cfg, x.layout, nil); err != nil {
+		return err
+	}
+	x.report, err = adopt.Inspect(ctx, cluster, adopt.Options{
+		BinDir: x.install.BinDir, NodeDir: x.layout.Dir, DropStandbys: x.dropStandbys,
+		CheckRule: func(line string) error { _, err := listener.ParseHBA(strings.NewReader(line)); return err },
+		Overrides: func() map[string]string { return commandLine(x.pg.Args()) },
+	})
+	if err != nil {
+		return err
+	}
+	if takeOver {
+		readWrite = takenOverPort(x.report)
+	}
+	if readWrite != "" {
+		if err := provision.PortFree(ctx, readWrite); err != nil && len(x.report.Refusals) == 0 {
+			return fmt.Errorf("the port of the clients, %s, cannot be used: %w; stop the program that uses it, or choose another with --read-write", readWrite, err)
+		}
+		x.cfg.ReadWrite = x.clientAddress(ctx, readWrite)
+	}
+	return x.settleSuperuser()
+}
+
+// settleSuperuser makes the instance again once the name of the bootstrap superuser is known: it is on the server's command line.
+func (x *adoption) settleSuperuser() error {
+	if x.node.superuser == "" {
+		x.cfg.PostgreSQL.Superuser = "postgres"
+		if found := x.report.Roles.Superuser; found != "" {
+			x.cfg.PostgreSQL.Superuser = found
+		}
+	}
+	err := x.pg.Close()
+	if err == nil {
+		x.pg, err = node.NewInstance(x.cfg, x.layout, nil)
+	}
+	return err
+}
+
+func asRefusal(err error) error {
+	var r adopt.RefusedError
+	if errors.As(err, &r) {
+		return fail.Refusedf("%w; nothing was changed", err)
+	}
+	return err
+}
+
+// commandLine reads the -c name=value pairs of a server's arguments.
+func commandLine(args []string) map[string]string {
+	set := map[string]string{}
+	for i, a := range args {
+		if name, value, ok := strings.Cut(a, "="); ok && i > 0 && args[i-1] == "-c" {
+			set[name] = value
+		}
+	}
+	return set
+}
+
+// takenOverPort is where the clients are used to finding the cluster.
+func takenOverPort(r *adopt.Report) string {
+	var hosts []string
+	for h := range strings.SplitSeq(r.Addresses, ",") {
+		if h = strings.TrimSpace(h); h != "" {
+			hosts = append(hosts, h)
+		}
+	}
+	switch {
+	case len(hosts) == 0, len(hosts) == 1 && hosts[0] == "localhost":
+		return net.JoinHostPort("127.0.0.1", r.Port)
+	case len(hosts) == 1 && hosts[0] != "*":
+		return net.JoinHostPort(hosts[0], r.Port)
+	}
+	return ":" + r.Port
+}
+
+// clientAddress adds the cluster's local sockets to a port.
+func (x *adoption) clientAddress(ctx context.Context, listen string) config.Address {
+	host, port, _ := net.SplitHostPort(listen)
+	if host == "" || host == "0.0.0.0" || host == "::" {
+		if host = x.node.address; host == "" {
+			host = provision.OwnAddress(ctx)
+		}
+	}
+	a := config.Address{Listen: listen, Advertise: net.JoinHostPort(host, port)}
+	for _, dir := range x.report.Sockets {
+		path := filepath.Join(dir, ".s.PGSQL."+x.report.Port)
+		if len(path) < 107 && !strings.ContainsAny(path, ",:[]") && syscall.Access(dir, 2) == nil {
+			a.Listen += "," + path
+		}
+	}
+	return a
+}
+
+// take does what the report announced, and takes it back if it cannot be completed.
+func (x *adoption) take(c *cobra.Command, profile string) (err error) {
+	l, err := provision.FreshDir(x.layout.Dir)
+	if err != nil {
+		return err
+	}
+	x.layout = l
+	var taken *adopt.Adopted
+	defer func() {
+		if err == nil {
+			return
+		}
+		if taken != nil {
+			if undo := taken.Undo(x.cleanAutoConf); undo != nil {
+				err = fmt.Errorf("%w; and not everything could be taken back: %w; %s says what was changed", err, undo, filepath.Join(l.State(), adopt.RecordFile))
+				return
+			}
+		}
+		provision.TakeBack(l)
+	}()
+	rules, err := os.ReadFile(x.report.HBAFile)
+	if err != nil {
+		return err
+	}
+	if _, err := listener.ParseHBA(strings.NewReader(string(rules))); err != nil {
+		return fmt.Errorf("%s changed while it was looked at: %w", x.report.HBAFile, err)
+	}
+	x.cfg.HBA, x.cfg.ClientCA = filepath.Join(l.Dir, "pg_hba.conf"), x.report.ClientCA
+	if err := os.WriteFile(x.cfg.HBA, rules, 0o600); err != nil { //nolint:gosec // the node directory is the administrator's choice
+		return err
+	}
+	x.report.Start.Masked = x.report.Start.Unit != "" && os.Getenv(maskedEnv) == x.report.Start.Unit
+	if taken, err = adopt.Take(x.report, x.install.BinDir, l.State(), x.cleanAutoConf); err != nil {
+		return fmt.Errorf("adopt %s: %w", x.report.Data, err)
+	}
+	if err := provision.Found(c.Context(), l, x.cfg, x.pg, x.install, profile, false); err != nil {
+		return err
+	}
+	cli.Say(c, "\nadopted %s; coterie release --node %s gives it back", x.report.Data, l.Dir)
+	return nil
+}
+
+func (x *adoption) cleanAutoConf() error { return x.pg.WriteAutoConf(nil) }
+
+// adoptAsRoot does what needs root around the adoption, which itself is done by the server's user: it checks first in a process
+// of that user, since nothing may be written before every check has passed, and masks the unit. It is done when that was all.
+func adoptAsRoot(c *cobra.Command, dir string, a *adoptFlags) (done bool, err error) {
+	if !filepath.IsAbs(dir) {
+		return true, fail.Usagef("--node %s: give an absolute path", dir)
+	}
+	if !a.yes || a.dryRun {
+		return true, asServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), os.Args[1:])
+	}
+	var out strings.Builder
+	if err := asServerUser(c.Context(), &out, &out, append(os.Args[1:], "--dry-run")); err != nil {
+		_, _ = io.WriteString(c.OutOrStdout(), out.String())
+		return true, err
+	}
+	cluster, err := findAs(a)
+	if err != nil {
+		return true, err
+	}
+	s := adopt.FindStart(cluster)
+	if s.Systemd && s.Unit != "" {
+		if err := adopt.Mask(c.Context(), s.Unit); err != nil {
+			return true, err
+		}
+		cli.Say(c, "masked %s; if what follows fails, run: systemctl unmask %s", s.Unit, s.Unit)
+		return false, os.Setenv(maskedEnv, s.Unit)
+	}
+	return false, nil
+}
+
+// findAs finds the cluster as root: its owner, checked already by a process of that user, is another one.
+func findAs(a *adoptFlags) (adopt.Cluster, error) {
+	u, err := user.Lookup(daemon.ServerUser)
+	if err != nil {
+		return adopt.Cluster{}, err
+	}
+	uid, _ := strconv.Atoi(u.Uid)
+	return adopt.FindOwned(a.root, a.target, a.configFile, uid)
+}
+
+// asServerUser runs this program as the user that runs servers, and passes its exit code on.
+func asServerUser(ctx context.Context, out, errOut io.Writer, args []string) error {
+	u, err := user.Lookup(daemon.ServerUser)
+	if err != nil {
+		return fmt.Errorf("there is no user %s: install PostgreSQL, or run this as an ordinary user", daemon.ServerUser)
+	}
+	uid, _ := strconv.Atoi(u.Uid)
+	gid, _ := strconv.Atoi(u.Gid)
+	exe, err := daemon.ReachableExe(uid)
+	if err != nil {
+		return err
+	}
+	var groups []uint32
+	if ids, err := u.GroupIds(); err == nil {
+		for _, g := range ids {
+			if id, err := strconv.ParseUint(g, 10, 32); err == nil {
+				groups = append(groups, uint32(id))
+			}
+		}
+	}
+	cmd := exec.CommandContext(ctx, exe, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", out, errOut
+	cmd.Env = append(os.Environ(), "HOME="+u.HomeDir, "USER="+daemon.ServerUser)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid), Groups: groups}}
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return cli.Exited{Code: exit.ExitCode()} // it has said why itself
+	}
+	return err
+}
+
+func Release() *cobra.Command {
+	c := &cobra.Command{
+		Use: "release", GroupID: "node", Short: "Give an adopted cluster back, as it was found",
+		Long: `Undoes coterie init --adopt on a node whose agent is stopped: restores who starts the cluster and the settings that the group had
+reserved, removes standby.signal and what marks the data as the group's, and says how to start it. The data stays as it is. The node
+directory is kept, with its configuration renamed, so that no agent can start it again; remove it when you need its logs no longer.`,
+		Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			dir, _ := c.Flags().GetString("node")
+			return release(c, dir)
+		},
+	}
+	return c
+}
+
+// lastOfGroup refuses to give the data back while other replicas hold it too: they would go on as a group, and there would be two
+// primaries with one past.
+func lastOfGroup(l config.Layout, self string) error {
+	b, err := os.ReadFile(l.GroupFile())
+	if err != nil {
+		return err
+	}
+	var g ag.Group
+	if err := json.Unmarshal(b, &g); err != nil {
+		return fmt.Errorf("the group as last seen: %w", err)
+	}
+	for _, r := range g.Replicas {
+		if string(r.ID) != self && r.HasData() {
+			return fail.Refusedf("replica %s has the data too, and the group would go on without this node; start the agent, run coterie remove %s and then release again; nothing was changed", r.ID, r.ID)
+		}
+	}
+	return nil
+}
+
+func release(c *cobra.Command, dir string) error {
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return err
+	}
+	a, err := adopt.Load(l.State())
+	if errors.Is(err, fs.ErrNotExist) {
+		return fail.Refusedf("%s runs no adopted cluster; nothing was changed", l.Dir)
+	}
+	if err != nil {
+		return err
+	}
+	if os.Getuid() == 0 {
+		if err := asServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), []string{"release", "--node", l.Dir}); err != nil {
+			return err
+		}
+		if a.Start.Masked {
+			return adopt.Unmask(c.Context(), a.Start.Unit)
+		}
+		return nil
+	}
+	cfg, err := config.Load(l.Dir)
+	if err != nil {
+		return err
+	}
+	unlock, err := config.Lock(l)
+	if err != nil {
+		return fail.Refusedf("%w; stop it first", err)
+	}
+	defer unlock()
+	if err := lastOfGroup(l, cfg.Node); err != nil {
+		return err
+	}
+	pg, err := node.NewInstance(cfg, l, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = pg.Close() }()
+	ctl, err := pg.Control(c.Context())
+	if err != nil {
+		return err
+	}
+	if err := a.Releasable(ctl.State); err != nil {
+		return asRefusal(err)
+	}
+	if err := a.Undo(func() error { return pg.WriteAutoConf(nil) }); err != nil {
+		return fmt.Errorf("release %s: %w", a.Data, err)
+	}
+	if err := os.Rename(filepath.Join(l.Dir, config.File), filepath.Join(l.Dir, config.File+".released")); err != nil {
+		return err
+	}
+	cli.Say(c, "released %s; start it with: %s", a.Data, a.StartCommand(a.BinDir))
+	return nil
+}

@@ -1,0 +1,62 @@
+package nodecmd
+
+import (
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/daemon"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/node"
+)
+
+func Agent() *cobra.Command {
+	var verbose bool
+	c := &cobra.Command{
+		Use:     "agent",
+		GroupID: "node",
+		Short:   "Run this node (what a service unit starts)",
+		Long: `Runs the node of a node directory made by coterie init, join or witness: its part of the quorum, its PostgreSQL, its ports.
+It logs to DIR/log/agent.log and, on a terminal, to the screen. SIGTERM or Ctrl-C stops the server in order, releases the leadership
+and ends. Started as root it becomes user ` + daemon.ServerUser + ` first.`,
+		Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			dir, _ := c.Flags().GetString("node")
+			if _, err := config.Load(dir); err != nil { // before the directory changes hands
+				return fail.Error{Kind: fail.Usage, Err: err}
+			}
+			if err := daemon.BecomeServerUser(dir); err != nil {
+				return err
+			}
+			if err := daemon.TakeSlack(); err != nil {
+				return err
+			}
+			return runAgent(c, dir, verbose)
+		},
+	}
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "log debug messages too")
+	return c
+}
+
+func runAgent(c *cobra.Command, dir string, verbose bool) error {
+	if _, err := config.Load(dir); err != nil {
+		return err
+	}
+	log, closeLog, err := daemon.OpenLog(dir, verbose)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	// A quiet agent holds some 20 MB; letting the heap grow fourfold, within a limit, halves what it spends on collecting garbage.
+	debug.SetGCPercent(400)
+	debug.SetMemoryLimit(100 << 20)
+	err = node.Run(c.Context(), dir, log)
+	if err != nil {
+		log.Error("agent ended", "err", err)
+	} else {
+		log.Info("agent ended")
+	}
+	return err
+}

@@ -1,0 +1,216 @@
+package nodecmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/daemon"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/node"
+	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/provision"
+)
+
+// add registers the flags, of a node that founds a group or of one that joins it.
+func (f *NodeFlags) add(c *cobra.Command, founds bool) {
+	f.quorum.add(c, founds)
+	host, _ := os.Hostname()
+	fl := c.Flags()
+	fl.StringVar(&f.name, "name", sanitizeName(host), "this node's name in the group")
+	fl.StringVar(&f.address, "address", "", "host or IP address at which the other nodes and the clients reach this node (default: the address of the default route's interface, or the host name)")
+	fl.StringVar(&f.Endpoint, "endpoint", ":5022", "port between nodes, host:port to bind")
+	fl.StringVar(&f.ReadWrite, "read-write", ":5432", "port for clients that write; empty: none")
+	fl.StringVar(&f.ReadOnly, "read-only", ":5433", "port for clients that only read; empty: none")
+	fl.StringVar(&f.Http, "http", ":8008", "port for health checks and metrics; empty: none")
+	fl.StringVar(&f.binDir, "pg-bindir", "", "directory of the PostgreSQL binaries (default: the newest supported version found)")
+	fl.IntVar(&f.major, "pg-major", 0, "PostgreSQL major version to use (default: the newest found)")
+	fl.StringVar(&f.superuser, "superuser", "", "the bootstrap superuser of a cluster that was adopted (default: with --adopt the one found, else postgres)")
+	fl.BoolVar(&f.noStart, "no-start", false, "make the node directory only; start it later with coterie agent")
+}
+
+// config fills a node's configuration from the flags.
+func (f *NodeFlags) config(ctx context.Context, kind string) (config.Config, error) {
+	c := config.Config{Node: f.name, Kind: kind}
+	if err := config.CheckName(f.name); err != nil {
+		return c, fail.Usagef("%w; choose one with --name", err)
+	}
+	var err error
+	if c.Quorum, err = f.quorum.config(); err != nil {
+		return c, err
+	}
+	host := f.address
+	if host == "" {
+		host = provision.OwnAddress(ctx)
+	}
+	for _, p := range []struct {
+		flag string
+		in   string
+		out  *config.Address
+	}{{"endpoint", f.Endpoint, &c.Endpoint}, {"read-write", f.ReadWrite, &c.ReadWrite}, {"read-only", f.ReadOnly, &c.ReadOnly}, {"http", f.Http, &c.HTTP}} {
+		if p.in == "" {
+			continue
+		}
+		bind, port, err := net.SplitHostPort(p.in)
+		if err != nil {
+			return c, fail.Usagef("--%s %q: %w", p.flag, p.in, err)
+		}
+		if bind != "" && bind != "0.0.0.0" && bind != "::" && f.address == "" {
+			host = bind
+		}
+		if err := provision.PortFree(ctx, p.in); err != nil {
+			return c, fmt.Errorf("--%s %s cannot be used: %w; stop the program that uses it or choose another port", p.flag, p.in, err)
+		}
+		*p.out = config.Address{Listen: p.in, Advertise: net.JoinHostPort(host, port)}
+	}
+	if path := provision.UsualSocket(c.ReadWrite, provision.UsualSockets, "/etc/postgresql"); path != "" && kind == "replica" {
+		c.ReadWrite.Listen += "," + path
+	}
+	return c, nil
+}
+
+// Install finds the PostgreSQL to use.
+func (f *NodeFlags) Install(ctx context.Context) (postgres.Install, error) {
+	if f.binDir != "" {
+		return postgres.Inspect(ctx, f.binDir)
+	}
+	found, err := postgres.Find(ctx)
+	if err != nil {
+		return postgres.Install{}, err
+	}
+	var have []string
+	for _, in := range found {
+		if f.major == 0 || in.Major == f.major {
+			return in, nil
+		}
+		have = append(have, in.Version)
+	}
+	if len(have) > 0 {
+		return postgres.Install{}, fmt.Errorf("PostgreSQL %d is not installed here; found %s", f.major, strings.Join(have, ", "))
+	}
+	return postgres.Install{}, errors.New("no PostgreSQL server (14 to 18) found; install it, as with apt-get install postgresql, or name its directory with --pg-bindir")
+}
+
+func Init() *cobra.Command {
+	var f NodeFlags
+	var a adoptFlags
+	var group, profile string
+	var noGroup, interactive bool
+	c := &cobra.Command{
+		Use:     "init",
+		GroupID: "node",
+		Short:   "Found a group: make its first node here",
+		Long: `Makes this machine the first node of a new availability group: a new database cluster with data checksums, the group's certificate
+authority, and the record. It ends with the agent running in the foreground (--no-start: ready to be started) and prints the command
+with which the next node joins.
+
+With --interactive it asks, as the New Availability Group wizard does: name, health detection, databases, replicas and their modes,
+listener and seeding; then a validation page, a summary, and the choice to make the group or to write the script that makes it.
+
+With --adopt it takes an existing, cleanly stopped cluster under management in place instead; it first prints what it found and
+changes nothing until --yes is given. coterie release gives the cluster back.`,
+		Example: `  coterie init --group orders                        # on the first machine
+  coterie init --node /tmp/n1 --endpoint 127.0.0.1:7022 --read-write 127.0.0.1:7432 --read-only 127.0.0.1:7433 --http 127.0.0.1:7008`,
+		Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			dir, _ := c.Flags().GetString("node")
+			if _, ok := ag.Profiles[profile]; !ok {
+				return fail.Usagef("--profile %q: default, fast or wan", profile)
+			}
+			if a.target != "" {
+				return adoptNode(c, dir, &f, &a, group, profile)
+			}
+			if interactive {
+				return initInteractive(c, dir, &f, profile)
+			}
+			if a.given() {
+				return fail.Usagef("--config-file, --yes, --dry-run and --drop-standbys belong to --adopt; see coterie init --help")
+			}
+			if err := f.check(c.Context(), "replica", dir, ""); err != nil {
+				return err
+			}
+			if !f.noStart {
+				if done, err := throughUnit(c, dir); done {
+					return err
+				}
+			}
+			if err := daemon.BecomeServerUser(dir); err != nil {
+				return err
+			}
+			if err := initNode(c, dir, &f, group, profile, noGroup); err != nil {
+				return err
+			}
+			return startOrSay(c, dir, f.noStart)
+		},
+	}
+	f.add(c, true)
+	a.add(c)
+	c.Flags().StringVar(&group, "group", "coterie", "what people call the group")
+	c.Flags().StringVar(&profile, "profile", "default", "lease profile: default, fast or wan")
+	c.Flags().BoolVar(&noGroup, "no-group", false, "make nodes that join each other, and no group yet: CREATE AVAILABILITY GROUP and JOIN make it (see docs/language.md)")
+	c.Flags().BoolVar(&interactive, "interactive", false, "ask for everything, validate it, and make the group once the other nodes have joined; or write the script that does")
+	return c
+}
+
+// check finds what is wrong with a node to be before root makes its directory and gives it away: a refusal leaves no trace. The user
+// that runs the node looks again, with its own eyes.
+//
+// group is the one to join, "" for a group to be.
+func (f *NodeFlags) check(ctx context.Context, kind, dir string, group ag.GroupID) error {
+	cfg, err := f.config(ctx, kind)
+	if err != nil {
+		return err
+	}
+	if kind == "replica" {
+		if _, err := f.Install(ctx); err != nil {
+			return err
+		}
+	}
+	if _, err := provision.EmptyLayout(dir); err != nil {
+		return err
+	}
+	_, err = provision.ReachQuorum(ctx, cfg, cmp.Or(group, provision.NewGroup()), group == "")
+	return err
+}
+
+func initNode(c *cobra.Command, dir string, f *NodeFlags, group, profile string, noGroup bool) (err error) {
+	ctx := c.Context()
+	cfg, err := f.config(ctx, "replica")
+	if err != nil {
+		return err
+	}
+	in, err := f.Install(ctx)
+	if err != nil {
+		return err
+	}
+	l, err := provision.FreshDir(dir)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			provision.TakeBack(l)
+		}
+	}()
+	cfg.Group, cfg.GroupName = string(provision.NewGroup()), group
+	cfg.PostgreSQL = &config.PostgreSQL{BinDir: in.BinDir, Data: l.Data(), Superuser: "postgres"}
+	cli.Say(c, "PostgreSQL %s in %s: making the database cluster in %s", in.Version, in.BinDir, l.Data())
+	pg, err := node.NewInstance(cfg, l, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = pg.Close() }()
+	if err := pg.Init(ctx); err != nil {
+		return err
+	}
+	return provision.Found(ctx, l, cfg, pg, in, profile, noGroup)
+}

@@ -1,0 +1,153 @@
+package nodecmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/daemon"
+	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/node"
+	"github.com/coteriedb/coterie/internal/provision"
+)
+
+func Join(witness bool) *cobra.Command {
+	var f NodeFlags
+	kind, use, short := "replica", "join TOKEN", "Join a group: make a replica here"
+	long := `Makes this machine a replica of the group whose token is given: its identity, its part in the quorum, and a copy of the data, seeded from
+the primary. It ends with the agent running in the foreground (--no-start: ready to be started). A token works once and expires; make one
+on any replica with: coterie token create`
+	if witness {
+		kind, use, short = "witness", "witness TOKEN", "Join a group as a witness: a vote without data"
+		long = `Makes this machine a witness of the group whose token is given: it votes in the quorum and holds no data, so that two replicas can tell
+which of them may lead. It needs no PostgreSQL. Make the token on a replica with: coterie token create --role witness`
+	}
+	c := &cobra.Command{
+		Use: use, GroupID: "node", Short: short, Long: long, Args: cli.Args(1, "a join token"),
+		RunE: func(c *cobra.Command, a []string) error {
+			dir, _ := c.Flags().GetString("node")
+			t, err := readToken(kind, a[0])
+			if err != nil {
+				return err
+			}
+			if err := f.quorum.fromToken(t.Quorum); err != nil {
+				return err
+			}
+			if err := f.check(c.Context(), kind, dir, t.Group); err != nil {
+				return err
+			}
+			if !f.noStart {
+				if done, err := throughUnit(c, dir); done {
+					return err
+				}
+			}
+			if err := daemon.BecomeServerUser(dir); err != nil {
+				return err
+			}
+			if err := joinNode(c, dir, &f, kind, a[0]); err != nil {
+				return err
+			}
+			return startOrSay(c, dir, f.noStart)
+		},
+	}
+	f.add(c, false)
+	return c
+}
+
+func joinNode(c *cobra.Command, dir string, f *NodeFlags, kind, text string) (err error) {
+	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
+	defer cancel()
+	t, err := readToken(kind, text)
+	if err != nil {
+		return err
+	}
+	cfg, err := f.config(ctx, kind)
+	if err != nil {
+		return err
+	}
+	cfg.Group, cfg.GroupName = string(t.Group), t.Name
+	if _, err := provision.ReachQuorum(ctx, cfg, t.Group, false); err != nil { // with the eyes of the user that runs the node
+		return err
+	}
+	req := endpoint.JoinRequest{
+		ID: ag.ReplicaID(cfg.Node), Kind: kind, Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise,
+		ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise, Hosts: config.CertificateHosts(cfg),
+	}
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return err
+	}
+	if kind == "replica" {
+		in, err := f.Install(ctx)
+		if err != nil {
+			return err
+		}
+		req.Major = in.Major
+		cfg.PostgreSQL = &config.PostgreSQL{BinDir: in.BinDir, Data: l.Data(), Superuser: cmp.Or(f.superuser, "postgres")}
+	}
+	if l, err = provision.FreshDir(dir); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			provision.TakeBack(l)
+		}
+	}()
+	if kind == "replica" {
+		if req.Fence, err = node.SaveFence(ctx, l, "wan"); err != nil { // the group's own profile is the group's to check
+			return err
+		}
+	}
+	key, err := endpoint.NewKey()
+	if err != nil {
+		return err
+	}
+	cli.Say(c, "asking group %s to admit %s", t.Name, cfg.Node)
+	grant, err := endpoint.Join(ctx, t, req, key)
+	if err != nil {
+		return joinRefused(err)
+	}
+	if cfg.PostgreSQL != nil {
+		cfg.PostgreSQL.Superuser = cmp.Or(f.superuser, grant.Group.Superuser, "postgres")
+	}
+	return provision.Settle(l, cfg, grant, func() (*endpoint.Node, error) { return endpoint.InstallNode(l.PKI(), grant, key) })
+}
+
+func readToken(kind, text string) (endpoint.Token, error) {
+	t, err := endpoint.ParseToken(strings.TrimSpace(text))
+	if err != nil {
+		return t, fail.Usagef("%w", err)
+	}
+	if t.Role != kind {
+		return t, fail.Usagef("this token admits a %s; use coterie %s", t.Role, map[string]string{"replica": "join", "witness": "witness"}[t.Role])
+	}
+	return t, nil
+}
+
+// joinRefused gives the group's answer its exit code.
+func joinRefused(err error) error {
+	if errors.Is(err, endpoint.ErrWrongGroup) {
+		return fail.Error{Kind: fail.Usage, Err: err}
+	}
+	var answer *endpoint.RemoteError
+	if !errors.As(err, &answer) {
+		return err
+	}
+	switch answer.Code {
+	case endpoint.CodeTokenUnknown, endpoint.CodeTokenUsed, endpoint.CodeTokenExpired, endpoint.CodeNameTaken, endpoint.CodeMalformed:
+		return fail.Error{Kind: fail.Usage, Err: err}
+	case endpoint.CodeRefused, endpoint.CodeVersionMismatch, endpoint.CodeGroupMismatch:
+		return fail.Error{Kind: fail.Refused, Err: err}
+	case endpoint.CodeUnavailable:
+		return fail.Error{Kind: fail.Unhealthy, Err: err}
+	}
+	return err
+}

@@ -1,0 +1,121 @@
+package nodecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/config"
+)
+
+// startOrSay ends init and join: with the agent in the foreground, or with the command that starts it.
+func startOrSay(c *cobra.Command, dir string, noStart bool) error {
+	return startAnd(c, dir, noStart, awaitNext)
+}
+
+// startAnd does so, and meanwhile what is to be done once the agent runs.
+func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.Context, c *cobra.Command, abs string) error) error {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if noStart {
+		how := "coterie agent --node " + abs
+		if unitInstalled(c.Context(), abs) {
+			how = "systemctl enable --now coterie"
+		}
+		cli.Say(c, "made %s; start it with: %s", abs, how)
+		return nil
+	}
+	cli.Say(c, "starting the agent in the foreground; Ctrl-C stops it in order, coterie agent --node %s starts it again", abs)
+	ctx, cancel := context.WithCancel(c.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := then(ctx, c, abs); err != nil && ctx.Err() == nil {
+			cli.Say(c, "%v", err)
+		}
+	})
+	err = runAgent(c, dir, false)
+	cancel()
+	wg.Wait()
+	return err
+}
+
+// throughUnit makes the node by running this command again with --no-start, starts it through its service unit, and ends as the
+// foreground would. It reports false where no unit is installed for this node directory, or root is not here to start it.
+func throughUnit(c *cobra.Command, dir string) (bool, error) {
+	if os.Geteuid() != 0 || !unitInstalled(c.Context(), dir) {
+		return false, nil
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return true, err
+	}
+	made := exec.CommandContext(c.Context(), exe, append(slices.Clone(os.Args[1:]), "--no-start")...)
+	made.Stdout, made.Stderr = c.OutOrStdout(), c.ErrOrStderr()
+	if err := made.Run(); err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			return true, cli.Exited{Code: exit.ExitCode()} // it has said why
+		}
+		return true, err
+	}
+	if out, err := exec.CommandContext(c.Context(), "systemctl", "enable", "--now", "coterie.service").CombinedOutput(); err != nil {
+		return true, fmt.Errorf("coterie.service did not start: %s; see journalctl -u coterie", strings.TrimSpace(string(out)))
+	}
+	cli.Say(c, "started through coterie.service; systemctl status coterie, journalctl -u coterie")
+	return true, awaitNext(c.Context(), c, dir)
+}
+
+// unitInstalled reports whether systemd runs here and has a unit for this node directory.
+func unitInstalled(ctx context.Context, dir string) bool {
+	if _, err := os.Stat("/run/systemd/system"); err != nil || dir != cli.DefaultNode {
+		return false
+	}
+	return exec.CommandContext(ctx, "systemctl", "cat", "coterie.service").Run() == nil
+}
+
+// awaitNext waits until the agent serves a group that takes writes and prints the command with which the next node joins it.
+func awaitNext(ctx context.Context, c *cobra.Command, abs string) error {
+	l, err := config.NewLayout(abs)
+	if err != nil {
+		return err
+	}
+	cl := api.NewClient(l.AgentSock())
+	said := time.Now()
+	for {
+		st, err := cl.Status(ctx)
+		if err == nil && st.WriteOpen {
+			break
+		}
+		if time.Since(said) > 3*time.Second {
+			said = time.Now()
+			cli.Say(c, "waiting for the group: %s", st.Because)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	cli.Say(c, "this node is up: coterie status --node %s", abs)
+	r, err := cl.CreateToken(ctx, api.TokenRequest{Role: "replica", TTL: 15 * time.Minute})
+	if err != nil {
+		cli.Say(c, "to admit the next node, run on a replica: coterie token create")
+		return nil //nolint:nilerr // a witness cannot make tokens, and says where to
+	}
+	cli.Say(c, "the next node joins, until %s, with:", r.Expires.Local().Format("15:04"))
+	_, err = fmt.Fprintln(c.OutOrStdout(), r.Command)
+	return err
+}

@@ -1,0 +1,455 @@
+package nodecmd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/check"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/cli/sqlrun"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/daemon"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/provision/preflight"
+)
+
+// plan is the group that the wizard is told about.
+type plan struct {
+	group        string
+	level        int
+	timeout      int // ms
+	dbFailover   bool
+	databases    []string
+	replicas     []plannedReplica // the first is this node
+	listener     string
+	listenerPort int
+}
+
+type plannedReplica struct {
+	name, host string
+	mode       ag.AvailabilityMode
+	failover   ag.FailoverMode
+	manual     bool // it is not seeded by itself
+}
+
+func (r plannedReplica) witness() bool { return r.mode == ag.ConfigurationOnly }
+
+// wizard asks a person, one line each. Its answers end with the input.
+type wizard struct {
+	in  *bufio.Scanner
+	out io.Writer
+	tty bool
+}
+
+var errNoAnswer = errors.New("the answers ended before the questions; nothing was made")
+
+// ask asks until the answer is accepted; an empty one means the default.
+func (w *wizard) ask(question, otherwise string, accept func(string) error) (string, error) {
+	for {
+		_, _ = fmt.Fprintf(w.out, "%s [%s]: ", question, otherwise)
+		if !w.in.Scan() {
+			return "", errors.Join(w.in.Err(), errNoAnswer)
+		}
+		if !w.tty {
+			_, _ = fmt.Fprintln(w.out)
+		}
+		a := strings.TrimSpace(w.in.Text())
+		if a == "" {
+			a = otherwise
+		}
+		if a == "none" {
+			a = ""
+		}
+		err := accept(a)
+		if err == nil {
+			return a, nil
+		}
+		_, _ = fmt.Fprintf(w.out, "  %v\n", err)
+	}
+}
+
+func anything(string) error { return nil }
+
+func oneOf(words ...string) func(string) error {
+	return func(a string) error {
+		if slices.Contains(words, strings.ToLower(a)) {
+			return nil
+		}
+		return fmt.Errorf("choose one of %s", strings.Join(words, ", "))
+	}
+}
+
+func inRange(least, most int) func(string) error {
+	return func(a string) error {
+		if n, err := strconv.Atoi(a); err != nil || n < least || n > most {
+			return fmt.Errorf("a number from %d to %d", least, most)
+		}
+		return nil
+	}
+}
+
+// page prints a heading.
+func (w *wizard) page(n int, title string) { _, _ = fmt.Fprintf(w.out, "\n%d. %s\n", n, title) }
+
+// plan asks for everything.
+func (w *wizard) plan(self string) (p plan, err error) {
+	number := func(question string, otherwise, least, most int) int {
+		if err != nil {
+			return 0
+		}
+		var a string
+		a, err = w.ask(question, strconv.Itoa(otherwise), inRange(least, most))
+		n, _ := strconv.Atoi(a) // looked at
+		return n
+	}
+	text := func(question, otherwise string, accept func(string) error) string {
+		if err != nil {
+			return ""
+		}
+		var a string
+		a, err = w.ask(question, otherwise, accept)
+		return a
+	}
+	w.page(1, "Name")
+	p.group = text("Name of the availability group", "coterie", nonEmpty)
+	w.page(2, "Health detection")
+	p.level = number("FAILURE_CONDITION_LEVEL, which ills of a running primary count: 1 it is down … 5 any", ag.DefaultConditionLevel, 1, 5)
+	p.timeout = number("HEALTH_CHECK_TIMEOUT in ms", int(ag.DefaultHealthTimeout/time.Millisecond), 1000, 1<<31-1)
+	p.dbFailover = yes(text("DB_FAILOVER, fail over when a registered database fails (yes, no)", "yes", oneOf("yes", "no")))
+	w.page(3, "Databases")
+	for db := range strings.SplitSeq(text("Databases to register, with commas between; an absent one is created. The whole instance is replicated", "none", anything), ",") {
+		if db = strings.TrimSpace(db); db != "" {
+			p.databases = append(p.databases, db)
+		}
+	}
+	w.page(4, "Replicas")
+	p.replicas = []plannedReplica{{name: self, mode: ag.SynchronousCommit, failover: ag.Automatic}}
+	_, _ = fmt.Fprintf(w.out, "%s is the first: SYNCHRONOUS_COMMIT, AUTOMATIC\n", self)
+	for err == nil && len(p.replicas) < 10 {
+		host := text("Host of the next node, none to end", "none", anything)
+		if host == "" {
+			break
+		}
+		p.replicas = append(p.replicas, w.replica(host, text))
+	}
+	w.page(5, "Listener")
+	p.listener = text("Name of a listener beside the nodes' own ports", "none", anything)
+	if p.listener != "" {
+		p.listenerPort = number("Its port", 5432, 1, 65535)
+	}
+	w.page(6, "Initial data")
+	manual := text("How copies come to be: automatic (seeded from the primary), manual (you bring them)", "automatic", oneOf("automatic", "manual")) == "manual"
+	for i := range p.replicas {
+		p.replicas[i].manual = manual && i > 0 && !p.replicas[i].witness()
+	}
+	return p, err
+}
+
+func nonEmpty(a string) error {
+	if a == "" || len(a) > 63 {
+		return errors.New("a name has 1 to 63 bytes")
+	}
+	return nil
+}
+
+func yes(a string) bool { return strings.EqualFold(a, "yes") }
+
+func (w *wizard) replica(host string, text func(question, otherwise string, accept func(string) error) string) plannedReplica {
+	r := plannedReplica{host: host, name: sanitizeName(host), mode: ag.AsynchronousCommit, failover: ag.Manual}
+	r.name = text("  its name as a node", r.name, config.CheckName)
+	switch text("  it is: sync (commits wait for it), async, witness (a vote without data)", "sync", oneOf("sync", "async", "witness")) {
+	case "sync":
+		r.mode = ag.SynchronousCommit
+		if yes(text("  may it become the primary by itself (yes, no)", "yes", oneOf("yes", "no"))) {
+			r.failover = ag.Automatic
+		}
+	case "witness":
+		r.mode = ag.ConfigurationOnly
+	}
+	return r
+}
+
+// statements are what makes the group of nodes that have joined.
+func (p plan) statements() []ddl.Statement {
+	word := func(name, v string) ddl.Setting {
+		return ddl.Setting{Name: name, Value: ddl.Value{Form: ddl.Word, Text: v}}
+	}
+	number := func(name string, v int) ddl.Setting {
+		return ddl.Setting{Name: name, Value: ddl.Value{Form: ddl.Number, Text: strconv.Itoa(v)}}
+	}
+	create := ddl.Create{
+		Databases: p.databases,
+		Options: []ddl.Setting{
+			number("FAILURE_CONDITION_LEVEL", p.level), number("HEALTH_CHECK_TIMEOUT", p.timeout), word("DB_FAILOVER", map[bool]string{true: "ON", false: "OFF"}[p.dbFailover]),
+		},
+	}
+	for _, r := range p.replicas {
+		x := ddl.Replica{Server: r.name, Options: []ddl.Setting{word("AVAILABILITY_MODE", string(r.mode)), word("FAILOVER_MODE", string(r.failover))}}
+		if r.manual {
+			x.Options = append(x.Options, word("SEEDING_MODE", "MANUAL"))
+		}
+		create.Replicas = append(create.Replicas, x)
+	}
+	if p.listener != "" {
+		create.Listener = &ddl.Listener{Name: p.listener, Port: p.listenerPort}
+	}
+	out := []ddl.Statement{{Group: p.group, Action: create}}
+	for _, r := range p.replicas[1:] {
+		if !r.witness() {
+			out = append(out, ddl.Statement{Group: p.group, Action: ddl.Join{Server: r.name}, NoWait: r.manual})
+		}
+	}
+	return out
+}
+
+// script is the statements as a file, with what must go before them.
+func (p plan) script() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "-- The availability group %s. First, on %s:  coterie init --no-group\n", p.group, p.replicas[0].name)
+	for _, r := range p.replicas[1:] {
+		verb, role := "join", ""
+		if r.witness() {
+			verb, role = "witness", " --role witness"
+		}
+		fmt.Fprintf(&b, "-- then on %s:  coterie token create%s  and on %s:  coterie %s TOKEN --name %s\n", p.replicas[0].name, role, r.host, verb, r.name)
+	}
+	fmt.Fprintf(&b, "-- then on %s:  coterie sql -f THIS_FILE\n\n", p.replicas[0].name)
+	for _, s := range p.statements() {
+		fmt.Fprintf(&b, "%s;\n", s)
+	}
+	return b.String()
+}
+
+// check tries the statements on a configuration as it will be: what they refuse is found before anything is made.
+func (p plan) check() []check.Finding {
+	g := ag.Group{Draft: true, Name: "none", CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second}
+	for i, r := range p.replicas {
+		x := ag.Replica{ID: ag.ReplicaID(r.name), AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Join: ag.Detached, Suspended: i > 0, Voter: true}
+		if r.witness() {
+			x.AvailabilityMode, x.FailoverMode, x.Join, x.Suspended = ag.ConfigurationOnly, ag.Manual, "", false
+		}
+		g.Replicas = append(g.Replicas, x)
+	}
+	where := ddl.Context{Self: ag.ReplicaID(p.replicas[0].name), Primary: ag.ReplicaID(p.replicas[0].name)}
+	var out []check.Finding
+	for _, s := range p.statements() {
+		parsed, err := ddl.Parse(s.String())
+		if err != nil {
+			return append(out, check.Finding{Level: check.Problem, What: err.Error(), Run: "answer differently"})
+		}
+		next, notices, err := parsed.Change(g, where)
+		if err != nil {
+			return append(out, check.Finding{Level: check.Problem, What: err.Error(), Run: "answer differently"})
+		}
+		for _, n := range notices {
+			out = append(out, check.Finding{Level: check.Warning, What: n.Message})
+		}
+		g = next
+	}
+	out = append(out, check.Finding{Level: check.OK, What: fmt.Sprintf("%d statements make the group", len(p.statements()))})
+	if len(p.replicas) == 2 {
+		out = append(out, check.Finding{
+			Level: check.Warning, What: "two nodes", Why: "they cannot tell a dead primary from a cut link: only the one that has the vote can take over", Run: "add a witness or a third replica",
+		})
+	}
+	return out
+}
+
+// validate is the validation page; it reports whether nothing stands in the way.
+func (w *wizard) validate(ctx context.Context, dir string, p plan, ports []string) (bool, error) {
+	w.page(7, "Validation")
+	own, err := preflight.DescribeMachine(ctx, dir)
+	if err != nil {
+		return false, err
+	}
+	r := &check.Registry{}
+	r.Add("group", 0, func(context.Context) ([]check.Finding, error) { return p.check(), nil })
+	r.Add("this host", 0, func(context.Context) ([]check.Finding, error) { return preflight.JudgeMachine(own, dir), nil })
+	for _, x := range p.replicas[1:] {
+		r.Add(x.host, preflight.PreflightLimit, func(ctx context.Context) ([]check.Finding, error) { return preflight.Other(ctx, own, x.host, ports) })
+	}
+	found := r.Run(ctx)
+	for _, f := range found {
+		colour, mark := map[check.Level]string{check.OK: "\x1b[32m", check.Warning: "\x1b[33m"}[f.Level], "\x1b[0m"
+		if colour == "" {
+			colour = "\x1b[31m"
+		}
+		if !w.tty {
+			colour, mark = "", ""
+		}
+		_, _ = fmt.Fprintf(w.out, "  %s%-8s%s %s: %s\n", colour, f.Level, mark, f.Area, f.What)
+		for _, more := range []string{f.Why, f.Run} {
+			if more != "" {
+				_, _ = fmt.Fprintf(w.out, "           %s\n", more)
+			}
+		}
+	}
+	return !check.Worst(found).Worse(check.Warning), nil
+}
+
+// initInteractive asks, and makes the node and then the group, or writes the script.
+func initInteractive(c *cobra.Command, dir string, f *NodeFlags, profile string) error {
+	if err := f.check(c.Context(), "replica", dir, ""); err != nil {
+		return err
+	}
+	if err := daemon.BecomeServerUser(dir); err != nil {
+		return err
+	}
+	w := &wizard{in: bufio.NewScanner(io.LimitReader(c.InOrStdin(), 64<<10)), out: c.OutOrStdout(), tty: term.IsTerminal(int(os.Stdin.Fd()))}
+	p, err := w.plan(f.name)
+	if err != nil {
+		return err
+	}
+	ports, err := f.PortNumbers()
+	if err != nil {
+		return err
+	}
+	fine, err := w.validate(c.Context(), dir, p, ports)
+	if err != nil {
+		return err
+	}
+	w.page(8, "Summary")
+	_, _ = fmt.Fprintf(w.out, "%s\n", p.script())
+	otherwise := "create"
+	if !fine {
+		otherwise = "quit"
+		_, _ = fmt.Fprintln(w.out, "The validation found problems.")
+	}
+	what, err := w.ask("create makes it, script writes the file, quit leaves all as it is", otherwise, oneOf("create", "script", "quit"))
+	if err != nil {
+		return err
+	}
+	switch strings.ToLower(what) {
+	case "quit":
+		return fail.Refusedf("nothing was made")
+	case "script":
+		path, err := w.ask("File to write", "group.sql", nonEmpty)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(p.script()), 0o644); err != nil { //nolint:gosec // statements hold nothing secret
+			return fmt.Errorf("%w; this runs as the server's user: name a directory that it may write to", err)
+		}
+		cli.Say(c, "wrote %s", path)
+		return nil
+	}
+	if err := initNode(c, dir, f, p.group, profile, true); err != nil {
+		return err
+	}
+	if f.noStart {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return err
+		}
+		path := filepath.Join(abs, "group.sql")
+		if err := os.WriteFile(path, []byte(p.script()), 0o600); err != nil {
+			return err
+		}
+		cli.Say(c, "once all nodes have joined: coterie sql --node %s -f %s", abs, path)
+	}
+	return startAnd(c, dir, f.noStart, p.form)
+}
+
+// form admits the planned nodes, waits for them, and makes the group.
+func (p plan) form(ctx context.Context, c *cobra.Command, abs string) error {
+	l, err := config.NewLayout(abs)
+	if err != nil {
+		return err
+	}
+	cl := api.NewClient(l.AgentSock())
+	if err := p.await(ctx, cl, func(s api.Status) []string {
+		if s.WriteOpen {
+			return nil
+		}
+		return []string{"this node"}
+	}, func([]string) {}); err != nil {
+		return err
+	}
+	for _, r := range p.replicas[1:] {
+		if err := p.admit(ctx, c, cl, r); err != nil {
+			return err
+		}
+	}
+	told := ""
+	err = p.await(ctx, cl, p.missing, func(list []string) {
+		if text := strings.Join(list, ", "); text != told {
+			told = text
+			cli.Say(c, "waiting for %s to join", text)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, s := range p.statements() {
+		r, err := sqlrun.AskWithin(ctx, c, cl, s.String())
+		if err != nil {
+			return fmt.Errorf("%s: %w; what is left to do: %s", s.Verb(), err, p.script())
+		}
+		for _, n := range r.Notices {
+			cli.Say(c, "%s: %s", n.Severity, n.Message)
+		}
+	}
+	cli.Say(c, "the group %s is made: coterie status --node %s", p.group, abs)
+	return nil
+}
+
+// admit prints the command with which a planned node joins.
+func (p plan) admit(ctx context.Context, c *cobra.Command, cl *api.Client, r plannedReplica) error {
+	role := "replica"
+	if r.witness() {
+		role = "witness"
+	}
+	t, err := cl.CreateToken(ctx, api.TokenRequest{Role: role, TTL: time.Hour})
+	if err != nil {
+		return err
+	}
+	cli.Say(c, "on %s, until %s:", r.host, t.Expires.Local().Format("15:04"))
+	_, err = fmt.Fprintf(c.OutOrStdout(), "%s --name %s\n", t.Command, r.name)
+	return err
+}
+
+// missing lists the planned nodes that have not joined and answered.
+func (p plan) missing(s api.Status) []string {
+	var out []string
+	for _, r := range p.replicas {
+		joined := slices.ContainsFunc(s.Replicas, func(x api.Replica) bool { return string(x.Name) == r.name && x.Connected == "CONNECTED" })
+		if !joined {
+			out = append(out, r.name)
+		}
+	}
+	return out
+}
+
+// await asks for the status until nothing is missing.
+func (p plan) await(ctx context.Context, cl *api.Client, missing func(api.Status) []string, tell func([]string)) error {
+	for {
+		s, err := cl.Status(ctx)
+		if err == nil {
+			list := missing(s)
+			if len(list) == 0 {
+				return nil
+			}
+			tell(list)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,2 @@
+// Package sqlrun has the command that runs scripts and statements on a node's console, in a terminal or not, and prints their results as tables.
+package sqlrun

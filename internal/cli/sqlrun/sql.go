@@ -1,0 +1,211 @@
+package sqlrun
+
+import (
+	jsonbytes "bytes"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+// maxScript bounds a file of statements.
+const maxScript = ddl.MaxText
+
+func SQL() *cobra.Command {
+	var text, file string
+	var asJSON, asCSV bool
+	c := &cobra.Command{
+		Use: "sql", GroupID: "group", Short: "Run availability-group statements and queries on the views",
+		Long: `Runs statements on this node's console, as psql does on the database coterie of the listener, but through the node's private socket: it
+needs no password and works whatever PostgreSQL does. Without -c and -f it reads statements from the terminal, or from standard input.
+
+Statements are separated by semicolons, or by lines that hold GO alone. The first that fails ends it, with exit code 1.`,
+		Example: `  coterie sql -c 'SELECT * FROM coterie.replicas'
+  coterie sql -c "ALTER AVAILABILITY GROUP [orders] MODIFY REPLICA ON N'n1' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = (('n2','n3'),'n1')))"
+  coterie sql -f group.sql --json`,
+		Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cli.Client(c)
+			if err != nil {
+				return err
+			}
+			p := Printer{C: c, Json: asJSON, csv: asCSV}
+			switch {
+			case asJSON && asCSV:
+				return fail.Usagef("choose one of --json and --csv")
+			case c.Flags().Changed("command") && file != "":
+				return fail.Usagef("choose one of -c and -f")
+			case c.Flags().Changed("command"):
+				return p.Run(c.Context(), cl, text)
+			case file == "" && term.IsTerminal(int(os.Stdin.Fd())):
+				return p.interactive(cl)
+			}
+			script, err := readScript(c, file)
+			if err != nil {
+				return err
+			}
+			return p.Run(c.Context(), cl, script)
+		},
+	}
+	c.Flags().StringVarP(&text, "command", "c", "", "statements to run")
+	c.Flags().StringVarP(&file, "file", "f", "", "file of statements to run; -: standard input")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON, one document for each statement")
+	c.Flags().BoolVar(&asCSV, "csv", false, "print CSV with a heading")
+	return c
+}
+
+func readScript(c *cobra.Command, file string) (string, error) {
+	in := c.InOrStdin()
+	if file != "" && file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return "", fail.Usagef("%w", err)
+		}
+		defer func() { _ = f.Close() }()
+		in = f
+	}
+	b, err := io.ReadAll(io.LimitReader(in, maxScript+1))
+	if len(b) > maxScript {
+		return "", fail.Usagef("the script has more than %d bytes", maxScript)
+	}
+	return string(b), err
+}
+
+// Printer runs statements and prints what they answer.
+type Printer struct {
+	C         *cobra.Command
+	Json, csv bool
+}
+
+// Run executes every statement of a text.
+func (p Printer) Run(ctx context.Context, cl *api.Client, text string) error {
+	parts, err := ddl.Split(text)
+	if err != nil {
+		return fail.Error{Kind: fail.Usage, Err: err}
+	}
+	for _, part := range parts {
+		r, err := AskWithin(ctx, p.C, cl, part.Text)
+		if err != nil {
+			if len(parts) > 1 {
+				err = fmt.Errorf("line %d: %w", part.Line, err)
+			}
+			return err
+		}
+		if err := p.Print(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Ask runs one statement on this node's console.
+func Ask(c *cobra.Command, cl *api.Client, text string) (console.Result, error) {
+	return AskWithin(c.Context(), c, cl, text)
+}
+
+func AskWithin(ctx context.Context, c *cobra.Command, cl *api.Client, text string) (console.Result, error) {
+	var r console.Result
+	a, err := cl.SQL(ctx, text)
+	if err != nil {
+		return r, cli.NoAgent(c, err)
+	}
+	if a.Error != nil {
+		var bad console.Error
+		if err := json.Unmarshal(a.Error, &bad); err != nil {
+			return r, err
+		}
+		kind := fail.Ordinary
+		switch bad.State {
+		case ddl.StateSyntax:
+			kind = fail.Usage
+		case "57P03":
+			kind = fail.Unhealthy
+		case ddl.StateWrongState:
+			kind = fail.Refused
+		}
+		return r, fail.Error{Kind: kind, Err: &bad}
+	}
+	d := json.NewDecoder(jsonbytes.NewReader(a.Result))
+	d.UseNumber() // positions have more digits than a float
+	return r, d.Decode(&r)
+}
+
+func (p Printer) Print(r console.Result) error {
+	for _, n := range r.Notices {
+		cli.Say(p.C, "%s: %s", n.Severity, n.Message)
+	}
+	w := p.C.OutOrStdout()
+	switch {
+	case p.Json:
+		return p.printJSON(r)
+	case r.Columns == nil:
+		cli.Say(p.C, "%s", r.Tag)
+		return nil
+	case p.csv:
+		out := csv.NewWriter(w)
+		_ = out.Write(headings(r))
+		for _, row := range r.Rows {
+			_ = out.Write(cells(row))
+		}
+		out.Flush()
+		return out.Error()
+	}
+	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, strings.Join(headings(r), "\t"))
+	for _, row := range r.Rows {
+		_, _ = fmt.Fprintln(t, strings.Join(cells(row), "\t"))
+	}
+	return t.Flush()
+}
+
+// printJSON prints rows as objects.
+func (p Printer) printJSON(r console.Result) error {
+	if r.Columns == nil {
+		return cli.PrintJSON(p.C, map[string]any{"statement": r.Tag, "notices": r.Notices})
+	}
+	rows := make([]map[string]any, 0, len(r.Rows))
+	for _, row := range r.Rows {
+		m := map[string]any{}
+		for i, v := range row {
+			m[r.Columns[i].Name] = v
+		}
+		rows = append(rows, m)
+	}
+	return cli.PrintJSON(p.C, rows)
+}
+
+func headings(r console.Result) []string {
+	var out []string
+	for _, c := range r.Columns {
+		out = append(out, c.Name)
+	}
+	return out
+}
+
+func cells(row []any) []string {
+	var out []string
+	for _, v := range row {
+		switch x := v.(type) {
+		case nil:
+			out = append(out, "")
+		case float64:
+			out = append(out, strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.6f", x), "0"), "."))
+		default:
+			out = append(out, fmt.Sprint(x))
+		}
+	}
+	return out
+}

@@ -1,0 +1,257 @@
+package sqlrun
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+)
+
+// Keys as a terminal in raw mode passes them on.
+const (
+	ctrlC     = 0x03
+	eraseLine = "\x05\x15\r" // to the end of the line, erase it, and enter
+)
+
+// keyboard hands on what is typed. Ctrl-C, which comes as a byte, ends the statement that runs, else it takes back what was typed.
+type keyboard struct {
+	typed chan []byte // closed at the end of input
+	rest  []byte
+
+	mu    sync.Mutex         // guards the fields below
+	stop  context.CancelFunc // ends the statement that runs; nil: none does
+	taken bool               // what was typed was taken back, and nobody has asked yet
+}
+
+// newKeyboard begins to read. What reads ends with the input, or with the program.
+func newKeyboard(in io.Reader) *keyboard {
+	k := &keyboard{typed: make(chan []byte, 64)}
+	go func() {
+		defer close(k.typed)
+		for {
+			b := make([]byte, 256)
+			n, err := in.Read(b)
+			if keys := k.heard(b[:n]); len(keys) > 0 {
+				k.typed <- keys
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return k
+}
+
+// heard acts on Ctrl-C and returns the keys that are left.
+func (k *keyboard) heard(keys []byte) []byte {
+	at := bytes.LastIndexByte(keys, ctrlC)
+	if at < 0 {
+		return keys
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.stop != nil {
+		k.stop()
+		return keys[at+1:]
+	}
+	k.taken = true
+	return append([]byte(eraseLine), keys[at+1:]...)
+}
+
+// Read implements io.Reader for the line editor.
+func (k *keyboard) Read(b []byte) (int, error) {
+	if len(k.rest) == 0 {
+		keys, ok := <-k.typed
+		if !ok {
+			return 0, io.EOF
+		}
+		k.rest = keys
+	}
+	n := copy(b, k.rest)
+	k.rest = k.rest[n:]
+	return n, nil
+}
+
+// running tells what Ctrl-C ends from now on; nil: the line.
+func (k *keyboard) running(stop context.CancelFunc) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.stop = stop
+}
+
+// tookBack reports whether what was typed was taken back since the last time.
+func (k *keyboard) tookBack() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	was := k.taken
+	k.taken = false
+	return was
+}
+
+// whole reports whether what was typed can be run: it ends with a semicolon, or a line with GO, that is not inside of something unclosed.
+func whole(text string) bool {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return true
+	}
+	last := text[strings.LastIndexByte(text, '\n')+1:]
+	if !strings.HasSuffix(text, ";") && !strings.EqualFold(strings.TrimSpace(last), "GO") {
+		return false
+	}
+	_, err := ddl.Split(text)
+	var bad *ddl.Error
+	unclosed := errors.As(err, &bad) && (bad.Number == ddl.NumberUnclosedQuote || bad.Number == ddl.NumberUnclosedComment)
+	return !unclosed
+}
+
+// interactive reads statements from a terminal, with history and completion of the views' names.
+func (p Printer) interactive(cl *api.Client) error {
+	fd := int(os.Stdin.Fd())
+	old, err := term.MakeRaw(fd)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = term.Restore(fd, old) }()
+	k := newKeyboard(os.Stdin)
+	t := term.NewTerminal(struct {
+		io.Reader
+		io.Writer
+	}{k, os.Stdout}, "coterie=> ")
+	if w, h, err := term.GetSize(fd); err == nil && w > 0 && h > 0 { // a terminal that does not know its size says 0
+		_ = t.SetSize(w, h)
+	}
+	t.History = loadHistory()
+	words := completions(p.C, cl)
+	t.AutoCompleteCallback = func(line string, pos int, key rune) (string, int, bool) { return complete(words, line, pos, key) }
+	p.C.SetOut(t)
+	p.C.SetErr(t)
+	pending := ""
+	for {
+		line, err := t.ReadLine()
+		if errors.Is(err, io.EOF) || pending == "" && slices.Contains([]string{`\q`, "quit", "exit"}, strings.TrimSpace(line)) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		pending += line + "\n"
+		switch {
+		case k.tookBack():
+		case !whole(pending):
+			t.SetPrompt("coterie-> ")
+			continue
+		default:
+			p.runInterruptibly(k, cl, pending)
+		}
+		pending = ""
+		t.SetPrompt("coterie=> ")
+	}
+}
+
+// runInterruptibly runs what was typed until Ctrl-C, and prints its error.
+func (p Printer) runInterruptibly(k *keyboard, cl *api.Client, text string) {
+	ctx, cancel := context.WithCancel(p.C.Context())
+	defer cancel()
+	k.running(cancel)
+	err := p.Run(ctx, cl, text)
+	k.running(nil)
+	switch {
+	case ctx.Err() != nil:
+		_, _ = fmt.Fprintln(p.C.OutOrStdout(), "interrupted: what was recorded stays, and is not waited for")
+	case err != nil:
+		_, _ = fmt.Fprintln(p.C.OutOrStdout(), "ERROR: "+err.Error())
+	}
+}
+
+// completions are the words that Tab completes: the language's and the views' names.
+func completions(c *cobra.Command, cl *api.Client) []string {
+	words := []string{"SELECT", "FROM", "WHERE", "ALTER AVAILABILITY GROUP", "EXPLAIN FAILOVER;", "VERIFY ROUTING;", "SCRIPT;", "FAILOVER", "MODIFY REPLICA ON"}
+	for _, o := range ddl.Options() {
+		words = append(words, o.Name)
+	}
+	r, err := Ask(c, cl, "SELECT table_schema || '.' || table_name FROM information_schema.tables WHERE table_schema IN ('sys', 'coterie')")
+	if err == nil {
+		for _, row := range r.Rows {
+			words = append(words, fmt.Sprint(row[0]))
+		}
+	}
+	return words
+}
+
+func complete(words []string, line string, pos int, key rune) (string, int, bool) {
+	if key != '\t' {
+		return "", 0, false
+	}
+	from := strings.LastIndexAny(line[:pos], " (,=") + 1
+	typed := line[from:pos]
+	var found string
+	for _, w := range words {
+		if typed == "" || len(w) < len(typed) || !strings.EqualFold(w[:len(typed)], typed) {
+			continue
+		}
+		if found == "" {
+			found = w
+			continue
+		}
+		n := 0
+		for n < len(found) && n < len(w) && strings.EqualFold(found[n:n+1], w[n:n+1]) {
+			n++
+		}
+		found = found[:n]
+	}
+	if len(found) <= len(typed) {
+		return "", 0, false
+	}
+	return line[:from] + found + line[pos:], from + len(found), true
+}
+
+// history keeps what was typed in a file of the user's, the last thousand lines.
+type history struct {
+	path  string
+	lines []string // oldest first
+}
+
+const historyKept = 1000
+
+func loadHistory() *history {
+	h := &history{}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return h
+	}
+	h.path = filepath.Join(home, ".coterie_history")
+	if b, err := os.ReadFile(h.path); err == nil {
+		h.lines = strings.Split(strings.TrimSpace(string(b)), "\n")
+	}
+	return h
+}
+
+// Add keeps a line.
+func (h *history) Add(entry string) {
+	if strings.TrimSpace(entry) == "" || len(h.lines) > 0 && h.lines[len(h.lines)-1] == entry {
+		return
+	}
+	h.lines = append(h.lines, entry)
+	h.lines = h.lines[max(0, len(h.lines)-historyKept):]
+	if h.path != "" {
+		_ = os.WriteFile(h.path, []byte(strings.Join(h.lines, "\n")+"\n"), 0o600) // a convenience
+	}
+}
+
+// Len returns how many lines are kept.
+func (h *history) Len() int { return len(h.lines) }
+
+// At returns a line, 0 being the newest.
+func (h *history) At(i int) string { return h.lines[len(h.lines)-1-i] }

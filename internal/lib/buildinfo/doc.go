@@ -1,0 +1,2 @@
+// Package buildinfo says which build this program is.
+package buildinfo

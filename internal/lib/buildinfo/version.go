@@ -1,0 +1,4 @@
+package buildinfo
+
+// Version is set by the build.
+var Version = "development"

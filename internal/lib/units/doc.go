@@ -1,0 +1,2 @@
+// Package units writes sizes for people and reads them.
+package units

@@ -1,0 +1,152 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/etcd"
+)
+
+// Failover asks for a failover through the store, so that it is carried out by whoever must, and waits for its end.
+func (m *admin) Failover(ctx context.Context, req api.FailoverRequest) (api.FailoverResult, error) {
+	start := time.Now()
+	x, err := m.n.store.Read(ctx)
+	if err != nil {
+		return api.FailoverResult{}, api.Unhealthy("no majority of the quorum answers, and nobody may be promoted without it: " + err.Error())
+	}
+	to, err := failoverTarget(x, req)
+	if err != nil {
+		return api.FailoverResult{}, err
+	}
+	if x.Op != nil && opEpoch(x.Op) == x.Record.Epoch.Epoch {
+		return api.FailoverResult{}, api.Unhealthy("another failover is under way; see coterie status")
+	}
+	op := ag.Op{
+		ID: string(agent.NewCopyID()), Kind: ag.OpPlanned, To: to, Epoch: x.Record.Epoch.Epoch, Drain: req.Drain, Cut: req.Cut,
+	}
+	if req.AllowDataLoss {
+		op.Kind = ag.OpForced
+		if err := m.suspendOthers(ctx, to); err != nil {
+			return api.FailoverResult{}, err
+		}
+	}
+	b, err := json.Marshal(op)
+	if err != nil {
+		return api.FailoverResult{}, err
+	}
+	_, err = m.n.store.PutOp(ctx, x.OpRev, x.Record.Revs.Epoch, b)
+	switch {
+	case errors.Is(err, etcd.ErrConflict):
+		return api.FailoverResult{}, api.Unhealthy("somebody else has asked for a failover, or one has happened, at this very moment; see coterie status")
+	case err != nil:
+		return api.FailoverResult{}, fmt.Errorf("ask for the failover: %w", err)
+	}
+	m.n.agent.Wake()
+	if req.NoWait {
+		return api.FailoverResult{From: x.Record.Epoch.Leader, To: to, Epoch: x.Record.Epoch.Epoch}, nil
+	}
+	return m.awaitFailover(ctx, start, x, op)
+}
+
+func opEpoch(raw json.RawMessage) ag.Epoch {
+	var op ag.Op
+	_ = json.Unmarshal(raw, &op) // void when unreadable
+	return op.Epoch
+}
+
+// failoverTarget checks what can be known beforehand.
+func failoverTarget(x etcd.Snapshot, req api.FailoverRequest) (ag.ReplicaID, error) {
+	leader := x.Record.Epoch.Leader
+	if req.To == "" {
+		for _, mem := range x.Record.State.V {
+			if req.To == "" {
+				req.To = mem.ID
+			}
+		}
+		if req.To == "" {
+			return "", api.Unhealthy("no secondary is synchronized; a failover now would lose data: name one with --to and --allow-data-loss to accept that")
+		}
+	}
+	r, ok := x.Group.Replica(req.To)
+	_, synced := x.Record.State.InV(req.To)
+	switch {
+	case !ok:
+		return "", api.Refused(fmt.Sprintf("the group has no replica %s; see coterie status", req.To))
+	case !r.HasData():
+		return "", api.Refused(fmt.Sprintf("%s is a witness and holds no data", req.To))
+	case req.To == leader && x.Record.Epoch.Phase == ag.PhaseLead:
+		return "", api.Refused(fmt.Sprintf("%s is the primary already", req.To))
+	case !req.AllowDataLoss && x.Record.Epoch.Phase != ag.PhaseLead:
+		return "", api.Unhealthy("the group has no primary at the moment; a planned failover needs one")
+	case !req.AllowDataLoss && (!synced || x.Record.State.K == 0):
+		return "", api.Refused(fmt.Sprintf("%s is not SYNCHRONIZED: a planned failover to it could lose commits; wait for it, or accept loss with --allow-data-loss", req.To))
+	}
+	return req.To, nil
+}
+
+// suspendOthers keeps every other copy as it is after a forced failover, until a person has looked and resumes it.
+func (m *admin) suspendOthers(ctx context.Context, to ag.ReplicaID) error {
+	return m.n.updateGroup(ctx, func(g *ag.Group) error {
+		for i := range g.Replicas {
+			if g.Replicas[i].HasData() {
+				r := &g.Replicas[i]
+				r.Suspended, r.SuspendedBy = r.ID != to || r.Join != "", ""
+				if r.Suspended {
+					r.SuspendedBy = ag.SuspendPartner
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// awaitFailover waits until the target leads, or the request was given up.
+func (m *admin) awaitFailover(ctx context.Context, start time.Time, was etcd.Snapshot, op ag.Op) (api.FailoverResult, error) {
+	budget := failoverBudget + op.Drain
+	if op.Kind == ag.OpForced {
+		budget = time.Minute
+	}
+	ctx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	for {
+		x, err := m.n.store.Read(ctx)
+		e := x.Record.Epoch
+		switch {
+		case err == nil && e.Leader == op.To && e.Phase == ag.PhaseLead && e.Epoch > was.Record.Epoch.Epoch:
+			return api.FailoverResult{From: was.Record.Epoch.Leader, To: op.To, Epoch: e.Epoch, Took: time.Since(start)}, nil
+		case err == nil && e.Phase == ag.PhaseLead && (e.Epoch > was.Record.Epoch.Epoch || x.Op == nil):
+			return api.FailoverResult{}, m.givenUp(ctx, was.Record.Epoch.Leader, e.Leader, op)
+		}
+		select {
+		case <-ctx.Done():
+			return api.FailoverResult{}, api.Unhealthy(fmt.Sprintf("the failover to %s has not ended after %v; see coterie status", op.To, budget))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// givenUp says why a failover did not take place: the primary that was to carry it out publishes that.
+func (m *admin) givenUp(ctx context.Context, primary, leader ag.ReplicaID, op ag.Op) error {
+	for range 40 {
+		x, err := m.n.store.Read(ctx)
+		var st agent.Status
+		if err == nil && json.Unmarshal(x.Statuses[primary], &st) == nil && st.HandOver != nil && st.HandOver.Op == op.ID {
+			text := fmt.Sprintf("planned failover to %s: %s", op.To, st.HandOver.Error)
+			if st.HandOver.Refused {
+				return api.Refused(text)
+			}
+			return api.Unhealthy(text)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return api.Unhealthy(fmt.Sprintf("the failover to %s was given up and %s leads; coterie explain shows why", op.To, leader))
+}

@@ -1,0 +1,143 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint"
+)
+
+// TestWhoMayOpenWhat dials every class of stream as every kind of peer, over TLS, at an endpoint that asks the node as an agent's does.
+// What is not said to be allowed is refused.
+func TestWhoMayOpenWhat(t *testing.T) {
+	t.Parallel()
+	ca, other := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11"), authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")
+	member := func(ca *endpoint.CA, kind string, id ag.ReplicaID) *endpoint.Node {
+		n, err := endpoint.CreateNode(t.TempDir(), ca, endpoint.Identity{Group: ca.Group, Kind: kind, ID: id}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	self, replica, witness := member(ca, endpoint.KindReplica, "n1"), member(ca, endpoint.KindReplica, "n2"), member(ca, endpoint.KindWitness, "w1")
+	n := &node{self: "n1", cfg: config.Config{Kind: "replica"}}
+	n.group.Store(&ag.Group{ID: ca.Group, Replicas: []ag.Replica{
+		{ID: "n1", KeyPin: self.Pin, AvailabilityMode: ag.SynchronousCommit},
+		{ID: "n2", KeyPin: replica.Pin, AvailabilityMode: ag.SynchronousCommit},
+		{ID: "w1", KeyPin: witness.Pin, AvailabilityMode: ag.ConfigurationOnly},
+	}})
+	data := []endpoint.Class{endpoint.ClassWAL, endpoint.ClassSeed, endpoint.ClassSQL}
+	votes := []endpoint.Class{endpoint.ClassControl, endpoint.ClassHeart, endpoint.ClassQuorum, endpoint.ClassRelay, endpoint.ClassBack}
+	all := append(append([]endpoint.Class{}, data...), votes...)
+	may := func(classes ...endpoint.Class) map[endpoint.Class]bool {
+		m := map[endpoint.Class]bool{}
+		for _, c := range classes {
+			m[c] = true
+		}
+		return m
+	}
+	for _, rule := range []struct {
+		name      string
+		authorize func(endpoint.Identity, string, endpoint.Class) error
+		none      bool
+	}{{"by the group", n.authorize, false}, {"without a rule", nil, true}} {
+		addr := serving(t, self, rule.authorize, all)
+		for _, peer := range []struct {
+			name    string
+			node    *endpoint.Node
+			allowed map[endpoint.Class]bool
+		}{
+			{"replica", replica, may(all...)},
+			{"witness", witness, may(votes...)},
+			{"a node that was removed", member(ca, endpoint.KindReplica, "n9"), nil},
+			{"another key of a replica's name", member(ca, endpoint.KindReplica, "n2"), nil},
+			{"a witness that calls itself a replica", member(ca, endpoint.KindReplica, "w1"), nil},
+			{"another authority's replica", member(other, endpoint.KindReplica, "n2"), nil},
+		} {
+			for _, class := range all {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				c, err := endpoint.New(endpoint.Config{Node: peer.node}).DialBy(ctx, endpoint.KindTCP, addr, class, "n1")
+				cancel()
+				if err == nil {
+					_ = c.Close()
+				}
+				if want := peer.allowed[class] && !rule.none; want != (err == nil) {
+					t.Errorf("%s, %s: %s: allowed %v, answered %v", rule.name, peer.name, class, want, err)
+				}
+			}
+		}
+	}
+}
+
+func authority(t *testing.T, group ag.GroupID) *endpoint.CA {
+	t.Helper()
+	ca, err := endpoint.NewCA(group, "sales")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+// serving runs an endpoint that serves the classes, and returns where.
+func serving(t *testing.T, self *endpoint.Node, authorize func(endpoint.Identity, string, endpoint.Class) error, classes []endpoint.Class, prepare ...func(*endpoint.Endpoint)) string {
+	t.Helper()
+	c := endpoint.Config{Node: self, Listen: "127.0.0.1:0", Authorize: authorize, Handlers: map[endpoint.Class]endpoint.Handler{}, Logger: slog.New(slog.DiscardHandler)}
+	for _, class := range classes {
+		c.Handlers[class] = func(ctx context.Context, _ endpoint.Identity, _ net.Conn) { <-ctx.Done() }
+	}
+	e := endpoint.New(c)
+	for _, f := range prepare {
+		f(e)
+	}
+	if err := e.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- e.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return e.Addr().String()
+}
+
+// A node answers before all of it is there: it says that it is here, and everything else waits, as long as whoever asks.
+func TestMethodsWaitForTheNode(t *testing.T) {
+	t.Parallel()
+	ca := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")
+	self, err := endpoint.CreateNode(t.TempDir(), ca, endpoint.Identity{Group: ca.Group, Kind: endpoint.KindReplica, ID: "n1"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{self: "n1", ready: make(chan struct{})}
+	addr := serving(t, self, func(endpoint.Identity, string, endpoint.Class) error { return nil }, nil, func(e *endpoint.Endpoint) {
+		n.control = endpoint.NewControl(e)
+		n.serveControl()
+	})
+	c := endpoint.NewControl(endpoint.New(endpoint.Config{Node: self}))
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var seen agent.SeenMark
+	if err := c.Call(ctx, ag.Replica{ID: "n1", Endpoint: addr}, "ping", nil, &seen); err != nil || seen != (agent.SeenMark{}) {
+		t.Errorf("a ping: %+v, %v", seen, err)
+	}
+	for _, method := range []string{"position", "report", "journal", "seedings"} {
+		brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		err := c.Call(brief, ag.Replica{ID: "n1", Endpoint: addr}, method, nil, nil)
+		cancel()
+		if err == nil || strings.Contains(err.Error(), "by a bug") || strings.Contains(err.Error(), endpoint.CodeUnknownMethod) {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+}

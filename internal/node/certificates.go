@@ -1,0 +1,90 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/endpoint"
+)
+
+// methodRenew is the control method by which a node without the authority's key has its certificate renewed.
+const methodRenew = "renew-certificate"
+
+// certificateTry bounds how long one member is asked for a certificate.
+const certificateTry = 10 * time.Second
+
+// newRenewer keeps this node's certificates from expiring.
+func (n *node) newRenewer() *endpoint.Renewer {
+	return &endpoint.Renewer{
+		Dir: n.layout.PKI(), Node: n.identity, Issue: n.askForCertificate, Logger: n.log.With("part", "certificates"),
+		Renewed: func(string) error {
+			if n.sessions.server == nil {
+				return nil // no clients are served here
+			}
+			defer n.sessions.touch() // it may have been issued for the names of before
+			return n.loadListenerCertificate()
+		},
+	}
+}
+
+// askForCertificate has any replica sign: each holds the authority's key.
+func (n *node) askForCertificate(ctx context.Context, csr []byte) ([]byte, error) {
+	g := n.group.Load()
+	if g == nil {
+		return nil, errors.New("this node does not know its group yet")
+	}
+	var tried []error
+	for _, r := range g.Replicas {
+		if r.ID == n.self || !r.HasData() {
+			continue
+		}
+		var chain []byte
+		c, cancel := context.WithTimeout(ctx, certificateTry)
+		err := n.control.Call(c, r, methodRenew, csr, &chain)
+		cancel()
+		if err == nil {
+			return chain, nil
+		}
+		tried = append(tried, err)
+	}
+	return nil, errors.Join(tried...)
+}
+
+// renewFor signs a member's request, for the key and under the address that the record has of it.
+func (n *node) renewFor(_ context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+	ca := n.ca.Load()
+	if ca == nil {
+		return nil, errors.New("a witness does not hold the authority's key: ask a replica")
+	}
+	r, ok := n.replica(peer.ID)
+	if !ok {
+		return nil, fmt.Errorf("%s is not a member of the group", peer.ID)
+	}
+	var csr []byte
+	if err := json.Unmarshal(body, &csr); err != nil {
+		return nil, err
+	}
+	host, _, err := net.SplitHostPort(r.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	chain, err := ca.RenewFor(peer, r.KeyPin, csr, []string{host})
+	if err != nil {
+		return nil, err
+	}
+	n.log.Info("certificate issued", "member", peer.ID)
+	return chain, nil
+}
+
+// loadIdentity reads who this node is. What has expired while it was down is renewed first, where the authority's key is.
+func loadIdentity(pki string) (*endpoint.Node, error) {
+	if _, err := endpoint.RenewOwn(pki); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return endpoint.LoadNode(pki)
+}

@@ -1,0 +1,93 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint"
+)
+
+// A witness does not hold the authority's key: a replica signs for it, over a real connection, for the key and the address of the record
+// and for nobody else's.
+func TestWitnessAsksForCertificate(t *testing.T) {
+	t.Parallel()
+	ca := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")
+	dirs := map[ag.ReplicaID]string{}
+	member := func(kind string, id ag.ReplicaID) *endpoint.Node {
+		dirs[id] = t.TempDir()
+		n, err := endpoint.CreateNode(dirs[id], ca, endpoint.Identity{Group: ca.Group, Kind: kind, ID: id}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	replica, witness, second := member(endpoint.KindReplica, "n1"), member(endpoint.KindWitness, "w1"), member(endpoint.KindWitness, "w2")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := l.Addr().String() // nobody is there
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	group := &ag.Group{ID: ca.Group, Replicas: []ag.Replica{
+		{ID: "n0", Endpoint: gone, KeyPin: replica.Pin, AvailabilityMode: ag.SynchronousCommit},
+		{ID: "w1", Endpoint: "10.0.0.9:5022", KeyPin: witness.Pin, AvailabilityMode: ag.ConfigurationOnly},
+		{ID: "w2", Endpoint: "10.0.0.8:5022", KeyPin: second.Pin, AvailabilityMode: ag.ConfigurationOnly},
+		{ID: "n1", KeyPin: replica.Pin, AvailabilityMode: ag.SynchronousCommit},
+	}}
+	n := &node{self: "n1", cfg: config.Config{Kind: "replica"}, log: slog.New(slog.DiscardHandler)}
+	n.ca.Store(ca)
+	n.group.Store(group)
+	group.Replicas[3].Endpoint = serving(t, replica, n.authorize, nil, func(e *endpoint.Endpoint) {
+		endpoint.NewControl(e).Handle(methodRenew, n.renewFor)
+	})
+	w := &node{self: "w1", control: endpoint.NewControl(endpoint.New(endpoint.Config{Node: witness}))}
+	w.group.Store(group)
+	defer w.control.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	chain, err := w.askForCertificate(ctx, requestOf(t, dirs["w1"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(chain)
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if endpoint.KeyPin(c) != witness.Pin || c.URIs[0].String() != witness.Identity.String() || c.VerifyHostname("10.0.0.9") != nil {
+		t.Errorf("the certificate is for %s, %v", c.URIs[0], c.IPAddresses)
+	}
+	if _, err := w.askForCertificate(ctx, requestOf(t, dirs["w2"])); err == nil || !strings.Contains(err.Error(), "not for the key") {
+		t.Errorf("another member's key was signed: %v", err)
+	}
+	if _, err := (&node{}).renewFor(ctx, witness.Identity, nil); err == nil {
+		t.Error("a witness signs")
+	}
+}
+
+// requestOf makes a certificate request for a node's key.
+func requestOf(t *testing.T, pki string) []byte {
+	t.Helper()
+	cert, key, _ := endpoint.TLSFiles(pki)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{SignatureAlgorithm: x509.ECDSAWithSHA256}, pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return csr
+}

@@ -1,0 +1,305 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"reflect"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/listener"
+)
+
+// language runs statements of administrators on this node: those that change the configuration, operations, and queries on the views.
+type language struct {
+	n       *node
+	catalog *catalog.Catalog
+	last    sample
+	said    statements
+}
+
+func newLanguage(n *node) *language {
+	l := &language{n: n}
+	l.catalog = catalog.New(l.facts)
+	return l
+}
+
+func (l *language) close() { l.catalog.Close() }
+
+// Version is PostgreSQL's.
+func (l *language) Version() string { return l.version() }
+
+// Describe returns what a query will answer.
+func (l *language) Describe(ctx context.Context, query string, given []console.Type) ([]console.Column, []console.Type, error) {
+	oids := make([]uint32, len(given))
+	for i, t := range given {
+		oids[i] = uint32(t)
+	}
+	columns, params, err := l.catalog.Describe(ctx, query, oids)
+	types := make([]console.Type, len(params))
+	for i, p := range params {
+		types[i] = console.Type(p)
+	}
+	return columnsOf(columns), types, queryFailed(err)
+}
+
+// Query runs a query on the views.
+func (l *language) Query(ctx context.Context, who console.Principal, query string, args []any) (console.Result, error) {
+	columns, rows, err := l.catalog.Query(ctx, who.User, query, args)
+	if err != nil {
+		return console.Result{}, queryFailed(err)
+	}
+	return console.Result{Columns: columnsOf(columns), Rows: rows, Tag: "SELECT"}, nil
+}
+
+func columnsOf(columns []catalog.Column) []console.Column {
+	out := make([]console.Column, len(columns))
+	for i, c := range columns {
+		out[i] = console.Column{Name: c.Name, Type: console.Type(c.Type)}
+	}
+	return out
+}
+
+func queryFailed(err error) error {
+	var known *catalog.Error
+	if errors.As(err, &known) {
+		return console.Errorf(known.State, "%s", known.Message).WithHint(known.Hint)
+	}
+	return err
+}
+
+// Execute runs a statement of the language, here or through the record wherever it must, and waits for its effect.
+func (l *language) Execute(ctx context.Context, who console.Principal, s ddl.Statement) (console.Result, error) {
+	start := time.Now()
+	r, err := l.execute(ctx, s)
+	log := l.n.log.With("user", who.User, "statement", s.String(), "took", time.Since(start).Round(time.Millisecond).String())
+	switch {
+	case err != nil:
+		log.Info("statement failed", "err", err)
+		return r, explained(err)
+	case s.Kind() != ddl.KindReport:
+		log.Info("statement executed")
+		l.said.add(who.User, s.String())
+	}
+	return r, nil
+}
+
+// explained gives the errors of the management paths a state.
+func explained(err error) error {
+	var known *api.Error
+	switch {
+	case errors.As(err, &known):
+		return console.Errorf(map[string]string{"refused": "55000", "unhealthy": "57P03", "usage": "22023"}[known.Kind], "%s", known.Message)
+	case errors.Is(err, etcd.ErrNoQuorum):
+		return &console.Error{State: "57P03", Number: 988, Message: "no majority of the quorum answers: nothing was changed", Hint: "SELECT * FROM sys.dm_hadr_cluster_members"}
+	}
+	return err
+}
+
+func (l *language) execute(ctx context.Context, s ddl.Statement) (console.Result, error) {
+	switch s.Kind() {
+	case ddl.KindReport:
+		return l.report1(ctx, s)
+	case ddl.KindOperation:
+		return l.operate(ctx, s)
+	default:
+		return l.change(ctx, s)
+	}
+}
+
+// where is the place of a statement that runs here.
+func (l *language) where(r ag.Record) ddl.Context {
+	c := ddl.Context{Self: l.n.self}
+	if r.Epoch.Phase == ag.PhaseLead {
+		c.Primary = r.Epoch.Leader
+	}
+	return c
+}
+
+// change makes one compare-and-swap of the configuration, again from the start where somebody else was quicker.
+func (l *language) change(ctx context.Context, s ddl.Statement) (console.Result, error) {
+	r := console.Result{Tag: s.Verb()}
+	for {
+		x, err := l.n.store.Read(ctx)
+		if err != nil {
+			return r, err
+		}
+		next, notices, err := s.Change(x.Group, l.where(x.Record))
+		if err != nil {
+			return r, err
+		}
+		if err := l.n.holdsEverywhere(x.Group.Profile, next.Profile); err != nil {
+			return r, err
+		}
+		made, err := l.createDatabases(ctx, x, next)
+		if err != nil {
+			return r, err
+		}
+		r.Notices = nil
+		for _, n := range notices {
+			r.Notices = append(r.Notices, console.Notice{Severity: "NOTICE", Message: n.Message})
+		}
+		for _, name := range made {
+			r.Notices = append(r.Notices, console.Notice{Severity: "NOTICE", Message: fmt.Sprintf("database %s was created", name)})
+		}
+		if reflect.DeepEqual(next, x.Group) {
+			return r, nil // it is so already
+		}
+		rev, err := l.n.store.UpdateGroup(ctx, x.GroupRev, next)
+		if errors.Is(err, etcd.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return r, err
+		}
+		l.n.agent.Wake()
+		if !s.NoWait {
+			r.Notices = append(r.Notices, l.await(ctx, x.Group, next, rev)...)
+		}
+		return r, nil
+	}
+}
+
+// createDatabases creates the databases that the change registers and that are absent, on the primary, before anything is written.
+func (l *language) createDatabases(ctx context.Context, x etcd.Snapshot, next ag.Group) (made []string, err error) {
+	for _, name := range next.Options.Databases {
+		if contains(x.Group.Options.Databases, name) {
+			continue
+		}
+		leader, ok := x.Group.Replica(x.Record.Epoch.Leader)
+		if !ok || x.Record.Epoch.Phase != ag.PhaseLead {
+			return made, console.Errorf("57P03", "the group has no primary at present, on which database %q could be looked for", name)
+		}
+		var created bool
+		if leader.ID == l.n.self {
+			created, err = l.createHere(ctx, name)
+		} else {
+			err = l.n.control.Call(ctx, leader, "database", name, &created)
+		}
+		if err != nil {
+			return made, fmt.Errorf("on the primary %s: %w", leader.ID, err)
+		}
+		if created {
+			made = append(made, name)
+		}
+	}
+	return made, nil
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+// createHere creates a database unless it is there.
+func (l *language) createHere(ctx context.Context, name string) (bool, error) {
+	<-l.n.ready
+	if v := l.n.agent.View(); l.n.pg == nil || v == nil || v.Role() != ag.RolePrimary {
+		return false, errors.New("this node is not the primary")
+	}
+	ctx, cancel := context.WithTimeout(ctx, 25*time.Second) // within the time of a control call
+	defer cancel()
+	return l.n.pg.CreateDatabase(ctx, name)
+}
+
+// role returns the facts of a role that logs in to the console, which answers where PostgreSQL does not: the primary's, else those of a copy
+// that is not too old to say who may log in.
+func (l *language) role(ctx context.Context, user string) (listener.Role, error) {
+	<-l.n.ready
+	var leader ag.ReplicaID
+	if s := l.n.agent.Snapshot(); s != nil {
+		leader = s.Record.Epoch.Leader
+	}
+	ask := func(id ag.ReplicaID) (listener.Role, error) {
+		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+		defer cancel()
+		if id == l.n.self && l.n.pg == nil {
+			return listener.Role{}, errors.New("this node runs no PostgreSQL")
+		}
+		return l.n.verifier(ctx, id, user)
+	}
+	order := []ag.ReplicaID{l.n.self}
+	for _, r := range l.byLeader() {
+		if r.ID == leader {
+			order = append([]ag.ReplicaID{r.ID}, order...)
+		} else {
+			order = append(order, r.ID)
+		}
+	}
+	return believed(order, leader, cmp.Or(l.n.cfg.AuthStaleness, time.Minute), ask)
+}
+
+// believed asks replicas in order about a role, and takes the first answer that is the leader's or of a copy no older than that.
+func believed(order []ag.ReplicaID, leader ag.ReplicaID, staleness time.Duration, ask func(ag.ReplicaID) (listener.Role, error)) (listener.Role, error) {
+	var why []error
+	for _, id := range order {
+		role, err := ask(id)
+		switch {
+		case err != nil:
+			why = append(why, err)
+		case id != leader && role.Age > staleness:
+			why = append(why, fmt.Errorf("the data of replica %s may be too old to say who may log in (auth_staleness in coterie.yaml: %v)", id, staleness))
+		default:
+			return role, nil
+		}
+	}
+	return listener.Role{}, errors.Join(append(why, errors.New("no replica could be asked about the role; coterie sql on a node needs none"))...)
+}
+
+// byLeader lists the other replicas, the primary first.
+func (l *language) byLeader() []ag.Replica {
+	var out []ag.Replica
+	g := l.n.group.Load()
+	if g == nil {
+		return nil
+	}
+	var leader ag.ReplicaID
+	if s := l.n.agent.Snapshot(); s != nil {
+		leader = s.Record.Epoch.Leader
+	}
+	for _, r := range g.Replicas {
+		switch {
+		case r.ID == l.n.self || !r.HasData():
+		case r.ID == leader:
+			out = append([]ag.Replica{r}, out...)
+		default:
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// serveConsole runs a console session on a connection that the listener has authenticated.
+func (l *language) serveConsole(ctx context.Context, conn net.Conn, hello listener.ConsoleHello) {
+	who := console.Principal{User: hello.User, May: console.PrivilegeOf(hello.Role.Super, hello.User, hello.Role.MemberOf)}
+	if err := console.Serve(ctx, conn, l, console.Hello{
+		Who: who, Settings: hello.Settings, PID: hello.Key.PID, Secret: hello.Key.Secret, Cancel: hello.Cancel, Logger: l.n.log.With("part", "console"),
+	}); err != nil {
+		l.n.log.Debug("console session ended", "user", hello.User, "err", err)
+	}
+}
+
+// SQL runs one statement for whoever may open the management socket: an administrator.
+func (m *admin) SQL(ctx context.Context, text string) (any, error) {
+	s := console.NewSession(m.n.language, console.Principal{User: "coterie", May: ddl.MayAdminister})
+	r, err := s.Run(ctx, text)
+	if err != nil {
+		b, marshalErr := json.Marshal(err)
+		return api.SQLAnswer{Error: b}, marshalErr
+	}
+	b, err := json.Marshal(r)
+	return api.SQLAnswer{Result: b}, err
+}

@@ -1,0 +1,151 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// Bounds of a journal: decisions, events, and the length of a text in it. A control reply has a megabyte.
+const (
+	journalDecisions = 400
+	journalEvents    = 300
+	journalText      = 600
+)
+
+// statements remembers what was executed on this node lately.
+type statements struct {
+	mu   sync.Mutex // guards list
+	list []catalog.Event
+}
+
+func (s *statements) add(user, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, catalog.Event{At: time.Now(), Kind: "statement", What: clipText(text), Because: "by " + user})
+	s.list = s.list[max(0, len(s.list)-journalEvents/3):]
+}
+
+func (s *statements) all() []catalog.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.list)
+}
+
+func clipText(s string) string {
+	if len(s) <= journalText {
+		return s
+	}
+	cut := journalText
+	for cut > 0 && s[cut]&0xC0 == 0x80 { // within a character
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
+// eventKinds are the rules that fire when something happened, by what it happened to. The others are everyday work.
+var eventKinds = map[ag.Rule]string{
+	ag.RuleFenceDeposed: "leadership", ag.RuleFenceExpired: "leadership", ag.RuleFenceForeign: "leadership", ag.RuleRelease: "leadership",
+	ag.RuleVote: "leadership", ag.RuleForce: "leadership", ag.RuleClaim: "leadership", ag.RuleRetake: "leadership", ag.RuleOutbid: "leadership",
+	ag.RulePromote: "leadership", ag.RulePromoteAgain: "leadership", ag.RuleLead: "leadership", ag.RuleHandOver: "leadership",
+	ag.RuleSync: "commits", ag.RuleDoubled: "commits", ag.RuleStepDown: "health", ag.RuleRestart: "health", ag.RuleAwaitQuorum: "health",
+	ag.RuleQuarantined: "copy", ag.RuleSuspended: "copy", ag.RuleSeed: "copy", ag.RuleReseed: "copy", ag.RuleRewind: "copy", ag.RuleAwaitDrop: "copy",
+}
+
+// journal is what this node remembers of late.
+func (l *language) journal() catalog.Journal {
+	var j catalog.Journal
+	for _, d := range l.n.agent.Decisions() {
+		j.Decisions = append(j.Decisions, catalog.Decision{At: d.At, Rule: string(d.Rule), Because: clipText(d.Because), Epoch: d.Epoch, Revision: d.Revision()})
+		if kind, ok := eventKinds[d.Rule]; ok {
+			j.Events = append(j.Events, catalog.Event{At: d.At, Epoch: d.Epoch, Kind: kind, What: d.Rule.Meaning(), Because: clipText(d.Because)})
+		}
+	}
+	if l.n.links != nil {
+		for _, k := range l.n.links.describe() {
+			for _, e := range k.Events {
+				j.Events = append(j.Events, catalog.Event{At: e.At, Kind: "link", What: "link with " + string(k.Peer) + ": " + clipText(e.What), Because: clipText(e.Reason)})
+			}
+		}
+	}
+	j.Events = append(j.Events, l.said.all()...)
+	slices.SortStableFunc(j.Events, func(a, b catalog.Event) int { return a.At.Compare(b.At) })
+	j.Decisions, j.Events = j.Decisions[max(0, len(j.Decisions)-journalDecisions):], j.Events[max(0, len(j.Events)-journalEvents):]
+	return j
+}
+
+// journals asks every node in reach for its own. What a node that does not answer remembers is told by the node itself: coterie explain.
+func (l *language) journals(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID]catalog.Journal {
+	return ofNodes(ctx, l, g, reach, "journal", func(context.Context) (catalog.Journal, error) { return l.journal(), nil })
+}
+
+// settings asks every node in reach for those of its server.
+func (l *language) settings(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID][]catalog.Setting {
+	return ofNodes(ctx, l, g, reach, "settings", l.settingsHere)
+}
+
+// settingsHere are those of this node's server; none where there is no server.
+func (l *language) settingsHere(ctx context.Context) ([]catalog.Setting, error) {
+	if l.n.pg == nil {
+		return nil, nil
+	}
+	found, err := l.n.pg.Settings(ctx)
+	out := make([]catalog.Setting, len(found))
+	for i, s := range found {
+		out[i] = catalog.Setting(s)
+	}
+	return out, err
+}
+
+// ofNodes asks this node, and every other in reach by a control call, at the same time. Who does not answer is left out.
+func ofNodes[T any](ctx context.Context, l *language, g ag.Group, reach []ag.ReplicaID, call string, here func(context.Context) (T, error)) map[ag.ReplicaID]T {
+	ctx, cancel := context.WithTimeout(ctx, 2*reportLimit)
+	defer cancel()
+	out := map[ag.ReplicaID]T{}
+	var mu sync.Mutex // guards out
+	var wg sync.WaitGroup
+	for _, r := range g.Replicas {
+		if r.ID != l.n.self && !slices.Contains(reach, r.ID) {
+			continue
+		}
+		wg.Go(func() {
+			var answer T
+			var err error
+			if r.ID == l.n.self {
+				answer, err = here(ctx)
+			} else {
+				err = l.n.control.Call(ctx, r, call, nil, &answer)
+			}
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out[r.ID] = answer
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// inForce is what commits on this node wait for: so many of those members.
+func (n *node) inForce() ([]ag.ReplicaID, int) {
+	select {
+	case <-n.ready:
+	default:
+		return nil, 0
+	}
+	v := n.agent.View()
+	if v == nil || v.Record.Epoch.Leader != n.self {
+		return nil, 0
+	}
+	members := make([]ag.ReplicaID, 0, len(v.Record.State.V))
+	for _, m := range v.Record.State.V {
+		members = append(members, m.ID)
+	}
+	return members, v.Record.State.K
+}

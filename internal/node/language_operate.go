@@ -1,0 +1,274 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/etcd"
+)
+
+// effectLimit is how long a statement waits for its effect before it says that it is still to come.
+const effectLimit = 90 * time.Second
+
+// await waits until every node that answers acts on the configuration, and until each replica that the change touched is where it was
+// told to be. What is still to come is told.
+func (l *language) await(ctx context.Context, was, is ag.Group, rev int64) []console.Notice {
+	ctx, cancel := context.WithTimeout(ctx, effectLimit)
+	defer cancel()
+	var waiting []string
+	for {
+		waiting = l.missing(was, is, rev)
+		if len(waiting) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return []console.Notice{{Severity: "WARNING", Message: "recorded; the effect is still to come: " + strings.Join(waiting, "; ")}}
+		case <-time.After(30 * time.Millisecond):
+		}
+	}
+}
+
+// missing lists what of a change has not had its effect.
+func (l *language) missing(was, is ag.Group, rev int64) []string {
+	snap, v := l.n.agent.Snapshot(), l.n.agent.View()
+	if snap == nil || v == nil || snap.GroupRev < rev {
+		return []string{"this node has not read it"}
+	}
+	var out []string
+	for _, r := range is.Replicas {
+		st := snap.Statuses[r.ID]
+		if (r.ID == l.n.self || slices.Contains(v.Reach, r.ID)) && st.Config < rev {
+			out = append(out, fmt.Sprintf("%s has not read it", r.ID))
+		}
+		old, _ := was.Replica(r.ID)
+		_, counted := snap.Record.State.InV(r.ID)
+		leads := snap.Record.Epoch.Leader == r.ID
+		switch {
+		case !r.HasData() || leads:
+		case counted && (r.Suspended || r.AvailabilityMode != ag.SynchronousCommit):
+			out = append(out, fmt.Sprintf("%s still counts for commits", r.ID))
+		case old.Suspended && !r.Suspended && (!st.Stream || r.AvailabilityMode == ag.SynchronousCommit && !counted) && (r.ID == l.n.self || slices.Contains(v.Reach, r.ID)):
+			out = append(out, strings.TrimSuffix(fmt.Sprintf("%s does not follow yet: %s", r.ID, st.Progress), ": "))
+		case old.AvailabilityMode == ag.AsynchronousCommit && r.AvailabilityMode == ag.SynchronousCommit && !r.Suspended && !counted && st.Stream:
+			out = append(out, fmt.Sprintf("%s does not count for commits yet", r.ID))
+		}
+	}
+	if len(out) == 0 {
+		out = l.unrouted(was, is, snap.Record.Epoch.Leader)
+	}
+	return out
+}
+
+// unrouted lists what this node's listener does not do yet of a change that is in effect otherwise.
+func (l *language) unrouted(was, is ag.Group, leader ag.ReplicaID) []string {
+	routes := l.n.sessions.routes.Load()
+	if routes == nil || routes.Primary != leader {
+		return nil // whom to route to is another question
+	}
+	if !slices.EqualFunc(routes.ReadList, is.ReadList(leader), slices.Equal[[]ag.ReplicaID]) {
+		return []string{"this node's listener has the list of before"}
+	}
+	var out []string
+	for _, r := range is.Replicas {
+		old, _ := was.Replica(r.ID)
+		t, ok := routes.Target(r.ID)
+		if old.Suspended && !r.Suspended && r.ID != leader && r.HasData() && r.Allow != ag.AllowNo && ok && t.Healthy && !t.Readable {
+			out = append(out, fmt.Sprintf("this node's listener sends no readers to %s yet", r.ID))
+		}
+	}
+	return out
+}
+
+func (l *language) operate(ctx context.Context, s ddl.Statement) (console.Result, error) {
+	x, err := l.n.store.Read(ctx)
+	if err != nil {
+		return console.Result{}, err
+	}
+	if err := s.Check(x.Group, l.where(x.Record)); err != nil {
+		return console.Result{}, err
+	}
+	switch a := s.Action.(type) {
+	case ddl.Failover:
+		return l.failover(ctx, s, a, x)
+	case ddl.RestartListener:
+		return l.restartListeners(ctx, s, a, x.Group)
+	case ddl.Seed:
+		return l.seed(ctx, s, api.SeedRequest{Replica: ddl.ReplicaID(a.Server), Full: true})
+	case ddl.CancelSeeding:
+		op, err := (&admin{l.n}).CancelSeeding(ctx, ddl.ReplicaID(a.Server))
+		return seedResult(s, op), err
+	default:
+		return console.Result{}, console.Errorf("0A000", "%s is not there yet", s.Verb())
+	}
+}
+
+// restartListeners has every node read its listener's certificate and rules again. A node that does not answer does so when it starts.
+func (l *language) restartListeners(ctx context.Context, s ddl.Statement, a ddl.RestartListener, g ag.Group) (console.Result, error) {
+	r := console.Result{Tag: s.Verb()}
+	if !slices.ContainsFunc(g.Options.Listeners, func(x ag.Listener) bool { return strings.EqualFold(x.Name, a.Name) }) {
+		return r, console.Errorf("42704", "availability group %s has no listener %s", g.Name, a.Name).WithHint("SELECT dns_name FROM sys.availability_group_listeners")
+	}
+	for _, m := range g.Replicas {
+		var err error
+		if m.ID == l.n.self {
+			err = l.n.restartListener()
+		} else {
+			c, cancel := context.WithTimeout(ctx, 5*time.Second)
+			err = l.n.control.Call(c, m, "restart-listener", nil, nil)
+			cancel()
+		}
+		if err != nil {
+			r.Notices = append(r.Notices, console.Notice{Severity: "WARNING", Message: fmt.Sprintf("%s: %v", m.ID, err)})
+		}
+	}
+	return r, nil
+}
+
+func (l *language) failover(ctx context.Context, s ddl.Statement, f ddl.Failover, x etcd.Snapshot) (console.Result, error) {
+	to := l.n.self
+	if f.To != "" {
+		to = ddl.ReplicaID(f.To)
+	}
+	if err := failoverRefusal(x, f, to); err != nil {
+		return console.Result{}, err
+	}
+	r, err := (&admin{l.n}).Failover(ctx, api.FailoverRequest{To: to, AllowDataLoss: f.Force, NoWait: s.NoWait})
+	if err != nil {
+		return console.Result{}, err
+	}
+	out := console.Result{Tag: s.Verb()}
+	if s.NoWait {
+		out.Notices = []console.Notice{{Severity: "NOTICE", Message: fmt.Sprintf("%s accepts: see coterie.record", r.To)}}
+		return out, nil
+	}
+	l.awaitOpen(ctx, r.To)
+	out.Notices = []console.Notice{{
+		Severity: "NOTICE", Message: fmt.Sprintf("%s is the primary in epoch %d after %v (was %s)", r.To, r.Epoch, r.Took.Round(time.Millisecond), r.From),
+	}}
+	if f.Force {
+		out.Notices = append(out.Notices, console.Notice{
+			Severity: "WARNING", Message: "every other copy is suspended as it is: look at what it has, then ALTER AVAILABILITY GROUP … RESUME REPLICA ON it",
+		})
+	}
+	return out, nil
+}
+
+// awaitOpen waits, for a while, until this node's listener knows that the new primary takes writes.
+func (l *language) awaitOpen(ctx context.Context, primary ag.ReplicaID) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for {
+		if r := l.n.sessions.routes.Load(); r != nil && r.Primary == primary && r.WriteOpen {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// failoverRefusal says what is known beforehand, with the numbers administrators know.
+func failoverRefusal(x etcd.Snapshot, f ddl.Failover, to ag.ReplicaID) error {
+	refuse := func(number int, hint, format string, a ...any) error {
+		return &console.Error{State: "55000", Number: number, Message: fmt.Sprintf(format, a...), Hint: hint}
+	}
+	r, ok := x.Group.Replica(to)
+	_, synced := x.Record.State.InV(to)
+	leads := x.Record.Epoch.Leader == to && x.Record.Epoch.Phase == ag.PhaseLead
+	switch {
+	case !ok || !r.Part():
+		return refuse(41167, "SELECT replica_server_name FROM sys.availability_replicas", "availability replica %q is not in availability group %q", to, x.Group.Name)
+	case !r.HasData():
+		return refuse(41121, "run it on the replica that is to lead, or say FAILOVER TO N'name'", "%s is a witness and cannot become the primary", to)
+	case leads:
+		return refuse(41122, "run it on the replica that is to lead, or say FAILOVER TO N'name'",
+			"cannot fail over availability group %q to %s: it is the primary already", x.Group.Name, to)
+	case r.Join != "":
+		return refuse(41142, "ALTER AVAILABILITY GROUP … JOIN on it first", "%s cannot become the primary: it has not joined", to)
+	case x.Op != nil && opEpoch(x.Op) == x.Record.Epoch.Epoch:
+		return refuse(41113, "wait for its end: SELECT * FROM coterie.record", "cannot fail over availability group %q: a failover is under way", x.Group.Name)
+	case !f.Force && (!synced || x.Record.State.K == 0):
+		return refuse(41142, "wait until it is SYNCHRONIZED; FORCE_FAILOVER_ALLOW_DATA_LOSS accepts the loss of commits",
+			"%s cannot become the primary of availability group %q: it is not synchronized", to, x.Group.Name)
+	}
+	return nil
+}
+
+// report1 answers the statements that change nothing.
+func (l *language) report1(ctx context.Context, s ddl.Statement) (console.Result, error) {
+	f := l.facts(ctx)
+	if err := s.Check(f.Group, l.where(f.Record)); err != nil {
+		return console.Result{}, err
+	}
+	r := console.Result{Columns: console.Columns(s), Rows: [][]any{}, Tag: "SELECT"}
+	switch a := s.Action.(type) {
+	case ddl.Script:
+		if !f.Group.Draft {
+			for line := range strings.Lines(ddl.ScriptText(f.Group)) {
+				r.Rows = append(r.Rows, []any{strings.TrimRight(line, "\n")})
+			}
+		}
+	case ddl.TraceFlags:
+		for _, t := range a.TraceStatus(f.Group) {
+			on := int64(0)
+			if t.On {
+				on = 1
+			}
+			r.Rows = append(r.Rows, []any{int64(t.Flag), on, on, int64(0)})
+		}
+	case ddl.ExplainFailover:
+		for _, e := range f.ExplainFailover() {
+			r.Rows = append(r.Rows, []any{string(e.Replica), e.Ready, e.Because})
+		}
+	case ddl.VerifyRouting:
+		for _, t := range f.VerifyRouting() {
+			var target, entry any
+			if t.Target != "" {
+				target, entry = string(t.Target), int64(t.Entry)
+			}
+			r.Rows = append(r.Rows, []any{string(t.Node), string(t.Intent), target, entry, strings.Join(t.Passed, "; ")})
+		}
+	default:
+	}
+	return r, nil
+}
+
+// consoleRoles are created by the primary once in an epoch: looking is included in operating, and that in administering.
+var consoleRoles = []string{"coterie_viewer", "coterie_operator", "coterie_admin"}
+
+// keepRoles creates the console's roles wherever this node is the primary.
+func (l *language) keepRoles(ctx context.Context) error {
+	if l.n.pg == nil {
+		<-ctx.Done() // the end of a part ends the node
+		return nil
+	}
+	<-l.n.ready
+	var done ag.Epoch
+	for {
+		v, p := l.n.agent.View(), l.n.agent.Plan()
+		if v != nil && p != nil && p.Open && v.Record.Epoch.Epoch != done {
+			c, cancel := context.WithTimeout(ctx, 5*time.Second)
+			if err := l.n.pg.EnsureRoles(c, consoleRoles); err == nil {
+				done = v.Record.Epoch.Epoch
+			} else {
+				l.n.log.Debug("roles of the console not created yet", "err", err)
+			}
+			cancel()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(2 * time.Second):
+		}
+	}
+}

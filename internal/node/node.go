@@ -1,0 +1,459 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/lib/rawconn"
+	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/keeper"
+	"github.com/coteriedb/coterie/internal/postgres/replication"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
+)
+
+// node is one running agent process: every adapter, joined.
+type node struct {
+	cfg         config.Config
+	layout      config.Layout
+	self        ag.ReplicaID
+	incarnation string
+	log         *slog.Logger
+
+	group    atomic.Pointer[ag.Group]    // the last configuration seen, also while there is no quorum
+	ca       atomic.Pointer[endpoint.CA] // that issues certificates; nil on a witness
+	identity *endpoint.Node
+	renewer  *endpoint.Renewer
+	pki      sync.Mutex             // who changes the authorities in the pki directory
+	voteCAs  atomic.Pointer[string] // the authorities that the quorum's member believes
+	endpoint *endpoint.Endpoint
+	control  *endpoint.Control
+	member   atomic.Pointer[etcd.Member]
+	store    *etcd.Store
+	ports    *groupStore
+	pg       *postgres.Instance // nil on a witness
+	keeper   *keeper.Client
+	up       *replication.Upstream
+	down     *replication.Downstream
+	penalty  *replication.Penalty // nil on a witness
+	seeds    *seeding.Source
+	desk     *desk // nil on a witness
+	sessions *sessions
+	fence    time.Duration // how long this host takes to fence a server
+	probes   *probes
+	links    *links // nil on a witness
+	language *language
+	named    atomic.Pointer[named] // nil: this node serves no clients, or not yet
+	agent    *agent.Agent
+	ready    chan struct{} // closed once there is an agent
+	vote     vote
+	counted  time.Time // when an external quorum's members were counted; the membership's goroutine only
+}
+
+// openNode reads what the node in dir is, and makes sure that nobody else runs it.
+func openNode(dir string, log *slog.Logger) (n *node, unlock func(), err error) {
+	layout, err := config.NewLayout(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, err := config.Load(layout.Dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := layout.Make(); err != nil {
+		return nil, nil, err
+	}
+	if unlock, err = config.Lock(layout); err != nil {
+		return nil, nil, err
+	}
+	return &node{
+		cfg: cfg, layout: layout, self: ag.ReplicaID(cfg.Node), log: log.With("node", cfg.Node),
+		incarnation: fmt.Sprintf("%s-%d-%d", cfg.Node, os.Getpid(), time.Now().UnixNano()), sessions: newSessions(ag.ReplicaID(cfg.Node)),
+		ready: make(chan struct{}),
+	}, unlock, nil
+}
+
+// Run runs the node in dir until ctx is done.
+func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
+	n, unlock, err := openNode(dir, log)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	n.language = newLanguage(n)
+	defer n.language.close() // last: nothing may ask it any more
+	life, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop(nil)
+	// The port between nodes outlives the agent: what it stops in order still goes out, its farewell and its release as well.
+	open, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer hangUp()
+	// run starts a part of the node; the end of any part ends all.
+	part := func(ctx context.Context) func(string, func(context.Context) error) {
+		return func(name string, f func(context.Context) error) {
+			running.Go(func() {
+				if err := f(ctx); err != nil && life.Err() == nil {
+					stop(fmt.Errorf("%s: %w", name, err))
+				}
+			})
+		}
+	}
+	run := part(life)
+	if err := n.openEndpoint(part(open)); err != nil {
+		return err
+	}
+	if err := n.openStore(life); err != nil {
+		return err
+	}
+	defer n.closeStore()
+	if n.cfg.Kind == "replica" {
+		if err := n.openServer(life, run); err != nil {
+			return err
+		}
+		defer n.closeServer()
+	}
+	if err := n.openAgent(); err != nil {
+		return err
+	}
+	if n.seeds != nil {
+		run("seeding source", n.seeds.Run)
+		run("seeding desk", n.desk.Run)
+	}
+	if err := n.openPorts(run); err != nil {
+		return err
+	}
+	n.startChores(run)
+	n.log.Info("agent started", "dir", n.layout.Dir, "pid", os.Getpid(), "endpoint", n.cfg.Endpoint.Listen)
+	err = n.agent.Run(life)
+	if errors.Is(err, agent.ErrRestart) {
+		stop(nil)
+		hangUp()
+		awaitBriefly(&running)
+		return n.succeed()
+	}
+	if cause := context.Cause(life); ctx.Err() == nil && cause != nil {
+		err = errors.Join(cause, err)
+	}
+	return err
+}
+
+// startChores starts what goes on beside the agent's loop.
+func (n *node) startChores(run func(string, func(context.Context) error)) {
+	if n.probes != nil {
+		run("health", n.probes.monitor.Run)
+	}
+	run("quorum membership", n.keepMembership)
+	run("console roles", n.language.keepRoles)
+	run("certificates", n.renewer.Run)
+	run("authority", n.keepAuthority)
+}
+
+func (n *node) openEndpoint(run func(string, func(context.Context) error)) error {
+	if err := n.loadGroup(); err != nil {
+		return err
+	}
+	id, err := loadIdentity(n.layout.PKI())
+	if err != nil {
+		return fmt.Errorf("this node's identity: %w", err)
+	}
+	n.identity = id
+	if n.cfg.Kind == "replica" {
+		if err := n.loadCA(); err != nil {
+			return err
+		}
+	}
+	n.renewer = n.newRenewer()
+	log := n.log.With("part", "endpoint")
+	c := endpoint.Config{
+		Node: id, Listen: n.cfg.Endpoint.Listen, Authorize: n.authorize, Trust: n.trust, Logger: log, Relays: n.relays, Member: n.address,
+		Handlers: map[endpoint.Class]endpoint.Handler{
+			endpoint.ClassHeart:    n.serveHeart,
+			endpoint.ClassQuorum:   n.serveQuorum,
+			endpoint.ClassEtcdPeer: n.serveEtcdPeer,
+		},
+	}
+	if n.ca.Load() != nil {
+		c.Join = n.admit
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.Places()) // readers that nap keep them
+		n.links = NewLinks(n.self, n.replicaOptions, n.log.With("part", "link"), n.serveLink)
+		c.Handlers[endpoint.ClassWAL] = n.links.Serve
+		c.Handlers[endpoint.ClassSeed] = n.serveSeed
+		c.Handlers[endpoint.ClassSQL] = n.serveSession
+	}
+	n.endpoint = endpoint.New(c)
+	if n.links != nil {
+		n.links.Endpoint = n.endpoint
+	}
+	n.control = endpoint.NewControl(n.endpoint)
+	n.serveControl()
+	if err := n.endpoint.Listen(); err != nil {
+		return fmt.Errorf("endpoint %s: %w; another program uses the port, or endpoint.listen in %s names an address this machine does not have",
+			n.cfg.Endpoint.Listen, err, config.File)
+	}
+	run("endpoint", n.endpoint.Serve)
+	return nil
+}
+
+// openServer starts or finds the keeper and makes the adapters of PostgreSQL and of replication.
+func (n *node) openServer(ctx context.Context, run func(string, func(context.Context) error)) error {
+	var err error
+	if n.fence, err = checkFence(ctx, n.layout, n.group.Load().Profile); err != nil {
+		return err
+	}
+	pg, err := NewInstance(n.cfg, n.layout, n.log.With("part", "postgres"))
+	if err != nil {
+		return err
+	}
+	n.pg = pg
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	c, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	if err := keeper.Spawn(c, exe, n.layout.Dir, n.layout.Run); err != nil {
+		return fmt.Errorf("start the keeper: %w; see %s", err, filepath.Join(n.layout.Log(), "keeper.log"))
+	}
+	if n.keeper, _, err = keeper.Dial(c, n.layout.KeeperSock(), n.incarnation); err != nil {
+		return fmt.Errorf("attach to the keeper: %w", err)
+	}
+	log := n.log.With("part", "replication")
+	n.up = replication.NewUpstream(replication.UpstreamConfig{Dir: n.layout.Upstream(), Hello: n.hello, Logger: log})
+	n.penalty = replication.NewPenalty(n.inForce)
+	n.down = replication.NewDownstream(replication.DownstreamConfig{
+		SocketDir: n.layout.Sockets(), Superuser: func() string { return n.cfg.PostgreSQL.Superuser },
+		Self: n.facts, Verify: n.verifyHello, OldRowGone: n.oldRowGone, Penalty: n.penalty, Logger: log,
+	})
+	run("upstream", n.up.Serve)
+	n.seeds = n.newSource()
+	n.desk, err = openDesk(n)
+	return err
+}
+
+// NewInstance makes the adapter of the configured server.
+func NewInstance(cfg config.Config, l config.Layout, log *slog.Logger) (*postgres.Instance, error) {
+	found, err := postgres.Inspect(context.Background(), cfg.PostgreSQL.BinDir)
+	if err != nil {
+		return nil, fmt.Errorf("PostgreSQL in %s: %w; correct postgresql.bin_dir in %s", cfg.PostgreSQL.BinDir, err, filepath.Join(l.Dir, config.File))
+	}
+	return postgres.New(postgres.Config{
+		Install: found, PGData: cfg.PostgreSQL.Data, ConfigFile: cfg.PostgreSQL.ConfigFile, SocketDir: l.Sockets(),
+		UpstreamDir: l.Upstream(), StateDir: l.State(), LogDir: l.Log(), Superuser: cfg.PostgreSQL.Superuser,
+		Slot: postgres.SlotName(ag.ReplicaID(cfg.Node)), Logger: log,
+	}), nil
+}
+
+func (n *node) closeServer() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	n.down.Close()
+	n.links.Close()
+	if err := n.keeper.Shutdown(ctx); err != nil {
+		n.log.Debug("keeper stays", "err", err)
+	}
+	_ = n.keeper.Close()
+	_ = n.pg.Close()
+}
+
+func (n *node) openAgent() error {
+	c := agent.Config{
+		Self: n.self, Incarnation: n.incarnation, Marks: agent.OpenMarks(n.layout.State()), Store: n.ports, Peers: &peers{n.control, n.endpoint},
+		Sessions: n.sessions, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.noVote,
+	}
+	if n.pg != nil {
+		c.Instance = &Instance{Pg: n.pg, Layout: n.layout, self: n.self, systemID: n.systemID, log: n.log.With("part", "postgres")}
+		c.Keeper = newServer(n.keeper, n.pg, n.layout)
+		c.Upstream = &upstream{n.up, n.links}
+		c.Downstream = &downstream{n.down}
+		c.Seeder, c.Wishes, c.Copying = &seeder{n}, n.desk, n.desk.copying
+		n.probes = n.newProbes()
+		c.Probes, c.Suspend, c.Fence = n.probes, n.suspendSelf, n.fence
+	}
+	var err error
+	if n.agent, err = agent.New(c); err == nil {
+		close(n.ready)
+	}
+	return err
+}
+
+// openPorts opens the client ports, the management socket and HTTP.
+func (n *node) openPorts(run func(string, func(context.Context) error)) error {
+	if n.cfg.ReadWrite.Listen != "" || n.cfg.ReadOnly.Listen != "" {
+		s, err := n.newListener()
+		if err != nil {
+			return err
+		}
+		n.sessions.server = s
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + listener.Loops()) // a loop that is busy keeps one
+		run("listener", s.Serve)
+		name := newNamed(n)
+		n.named.Store(name)
+		name.apply() // before the node says that it runs
+		run("listener's name", name.keep)
+		if name.holder != nil {
+			run("virtual addresses", name.holder.Run)
+		}
+	}
+	server := api.NewServer(&admin{n}, n.log.With("part", "api"))
+	run("management socket", func(ctx context.Context) error { return server.ServeAdmin(ctx, n.layout.AgentSock()) })
+	if n.cfg.HTTP.Listen != "" {
+		run("http", func(ctx context.Context) error { return server.ServeHTTP(ctx, n.cfg.HTTP.Listen) })
+	}
+	return nil
+}
+
+// awaitReady returns true once every part of the node that a stream may need is there.
+func (n *node) awaitReady(ctx context.Context) bool {
+	select {
+	case <-n.ready:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// serveLink serves an accepted link, until ctx is done at the latest.
+func (n *node) serveLink(ctx context.Context, peer ag.ReplicaID, conn net.Conn) {
+	if n.awaitReady(ctx) && n.down != nil {
+		n.down.Handle(ctx, peer, conn)
+	}
+}
+
+func (n *node) replicaOptions(id ag.ReplicaID) ag.ReplicaOptions {
+	r, _ := n.replica(id)
+	return r.Options
+}
+
+func (n *node) serveSession(ctx context.Context, _ endpoint.Identity, conn net.Conn) {
+	if !n.awaitReady(ctx) {
+		return
+	}
+	if s := n.sessions.server; s != nil {
+		s.ServeBackend(ctx, conn, n.layout.Sockets())
+	}
+}
+
+// authorize decides by the group's configuration who may open what here. What a witness needs is the quorum and control.
+func (n *node) authorize(peer endpoint.Identity, pin string, class endpoint.Class) error {
+	r, ok := n.replica(peer.ID)
+	if !ok || r.KeyPin != pin {
+		return fmt.Errorf("%s is not a member of this group", peer.ID)
+	}
+	if !r.HasData() && (class == endpoint.ClassWAL || class == endpoint.ClassSeed || class == endpoint.ClassSQL) {
+		return fmt.Errorf("%s is a witness: it votes, and has no business with data", peer.ID)
+	}
+	return nil
+}
+
+// systemID is the system identifier that every copy of the group carries; "" while the group is not known.
+func (n *node) systemID() string {
+	if g := n.group.Load(); g != nil {
+		return g.SystemID
+	}
+	return ""
+}
+
+// relays lists the members that may know a way to one that does not answer.
+func (n *node) relays(to ag.ReplicaID) (vias []endpoint.Via) {
+	g := n.group.Load()
+	if g == nil {
+		return nil
+	}
+	for _, r := range g.Replicas {
+		if r.ID != n.self && r.ID != to {
+			vias = append(vias, endpoint.Via{ID: r.ID, Addr: r.Endpoint})
+		}
+	}
+	return vias
+}
+
+// address is where a member is reached, for others that this node relays.
+func (n *node) address(id ag.ReplicaID) (string, bool) {
+	r, ok := n.replica(id)
+	return r.Endpoint, ok
+}
+
+func (n *node) replica(id ag.ReplicaID) (ag.Replica, bool) {
+	if g := n.group.Load(); g != nil {
+		return g.Replica(id)
+	}
+	return ag.Replica{}, false
+}
+
+// trust decides whether a dialled member is who the configuration says it is: a certificate alone is not enough.
+func (n *node) trust(peer endpoint.Identity, pin string) error {
+	if r, ok := n.replica(peer.ID); !ok || r.KeyPin != pin {
+		return fmt.Errorf("%s answers with a key that the group does not know", peer.ID)
+	}
+	return nil
+}
+
+func (n *node) loadGroup() error {
+	g, err := ReadGroup(n.layout)
+	if err == nil {
+		n.group.Store(&g)
+	}
+	return err
+}
+
+// ReadGroup returns the group's configuration as the node with this layout last saw it.
+func ReadGroup(l config.Layout) (g ag.Group, err error) {
+	b, err := os.ReadFile(l.GroupFile())
+	if err != nil {
+		return g, fmt.Errorf("the group as last seen: %w; this node directory is incomplete: make it again with coterie init or coterie join", err)
+	}
+	if err := json.Unmarshal(b, &g); err != nil {
+		return g, fmt.Errorf("%s: %w", l.GroupFile(), err)
+	}
+	return g, nil
+}
+
+// groupChanged takes a new configuration over: who may connect, whom to ask for the quorum.
+func (n *node) groupChanged(g ag.Group) {
+	if g.ID == "" {
+		return
+	}
+	n.group.Store(&g)
+	if err := SaveGroup(n.layout.GroupFile(), g); err != nil {
+		n.log.Warn("the group's configuration was not saved", "err", err)
+	}
+	if s := n.sessions.server; s != nil {
+		if rules, err := n.rules(); err == nil {
+			s.SetRules(rules)
+		} else {
+			n.log.Error("the listener keeps its rules", "err", err)
+		}
+	}
+	n.sessions.touch()
+	n.endpoint.CloseUnauthorised()
+	n.ports.refresh()
+}
+
+func SaveGroup(path string, g ag.Group) error {
+	b, err := json.MarshalIndent(g, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".tmp", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
+}

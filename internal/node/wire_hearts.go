@@ -1,0 +1,126 @@
+package node
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/endpoint"
+)
+
+// A stream of heartbeats is made of frames of one kind byte and, for a hello, a length byte and the incarnation, or for a beat and
+// its echo, epoch and time of sending with eight bytes each.
+const (
+	heartHello    = 1
+	heartBeat     = 2
+	heartFarewell = 3
+
+	heartWrite = 2 * time.Second // for one frame: it fits any buffer
+)
+
+// heart is a stream of heartbeats on a connection of that class.
+type heart struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+func newHeart(conn net.Conn) *heart { return &heart{conn, bufio.NewReaderSize(conn, 512)} }
+
+func (h *heart) Send(b agent.Beat) error {
+	var frame []byte
+	switch {
+	case b.Farewell:
+		frame = []byte{heartFarewell}
+	case b.Incarnation != "":
+		if len(b.Incarnation) > 255 {
+			return fmt.Errorf("an incarnation of %d letters", len(b.Incarnation))
+		}
+		frame = append([]byte{heartHello, byte(len(b.Incarnation))}, b.Incarnation...)
+	default:
+		frame = binary.BigEndian.AppendUint64([]byte{heartBeat}, uint64(b.Epoch))
+		frame = binary.BigEndian.AppendUint64(frame, uint64(b.Sent))
+	}
+	if err := h.conn.SetWriteDeadline(time.Now().Add(heartWrite)); err != nil {
+		return err
+	}
+	_, err := h.conn.Write(frame)
+	return err
+}
+
+func (h *heart) Receive() (agent.Beat, error) {
+	kind, err := h.in.ReadByte()
+	if err != nil {
+		return agent.Beat{}, err
+	}
+	switch kind {
+	case heartHello:
+		n, err := h.in.ReadByte()
+		if err != nil {
+			return agent.Beat{}, err
+		}
+		name := make([]byte, n)
+		_, err = io.ReadFull(h.in, name)
+		return agent.Beat{Incarnation: string(name)}, err
+	case heartBeat:
+		var body [16]byte
+		_, err := io.ReadFull(h.in, body[:])
+		return agent.Beat{
+			Epoch: ag.Epoch(binary.BigEndian.Uint64(body[:])), Sent: time.Duration(binary.BigEndian.Uint64(body[8:])),
+		}, err
+	case heartFarewell:
+		return agent.Beat{Farewell: true}, nil
+	}
+	return agent.Beat{}, fmt.Errorf("no frame of heartbeats begins with %d", kind)
+}
+
+func (h *heart) Close() error { return h.conn.Close() }
+
+// Heart opens a stream of heartbeats to a member.
+func (p *peers) Heart(ctx context.Context, r ag.Replica) (agent.Heart, error) {
+	conn, err := p.endpoint.Dial(ctx, r.Endpoint, endpoint.ClassHeart, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	return newHeart(conn), nil
+}
+
+// Probe connects to every address of a member's endpoint. Only where each of them refuses does it say so: a firewall that drops, a
+// route that is missing and a program that is too busy to accept are something else.
+func (p *peers) Probe(ctx context.Context, r ag.Replica) error {
+	host, port, err := net.SplitHostPort(r.Endpoint)
+	if err != nil {
+		return err
+	}
+	addrs, err := net.DefaultResolver.LookupHost(ctx, host)
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(a, port))
+		if err == nil {
+			return conn.Close()
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return err
+		}
+	}
+	return errors.Join(agent.ErrRefused, fmt.Errorf("%s refuses connections", r.Endpoint))
+}
+
+// serveHeart answers another member's heartbeats, once this node's agent is there to do it.
+func (n *node) serveHeart(ctx context.Context, peer endpoint.Identity, conn net.Conn) {
+	select {
+	case <-n.ready:
+		n.agent.ServeHeart(ctx, peer.ID, newHeart(conn))
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,33 @@
+package node
+
+import (
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// TestHeirIsInReach: the quorum's leadership goes to a voter that lives, a witness first.
+func TestHeirIsInReach(t *testing.T) {
+	voters := []ag.Replica{
+		{ID: "n1", EtcdID: 1},
+		{ID: "n2", EtcdID: 2},
+		{ID: "n3"},
+		{ID: "w", EtcdID: 4, AvailabilityMode: ag.ConfigurationOnly},
+	}
+	for _, c := range []struct {
+		self  ag.ReplicaID
+		among []ag.ReplicaID
+		want  uint64
+	}{
+		{"n1", []ag.ReplicaID{"n2", "n3", "w"}, 4},
+		{"n1", []ag.ReplicaID{"n2", "n3"}, 2},
+		{"n2", []ag.ReplicaID{"n1"}, 1},
+		{"n2", []ag.ReplicaID{"n3"}, 0}, // it is no member of the quorum yet
+		{"n2", nil, 0},
+		{"n1", []ag.ReplicaID{"n1"}, 0},
+	} {
+		if got := heir(voters, c.self, c.among); got != c.want {
+			t.Errorf("from %s, with %v in reach: %d, want %d", c.self, c.among, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,30 @@
+package provision
+
+import (
+	"context"
+	"net"
+	"os"
+)
+
+func PortFree(ctx context.Context, addr string) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// OwnAddress guesses how other machines reach this one: the address a packet to the outside would carry.
+func OwnAddress(ctx context.Context) string {
+	if c, err := (&net.Dialer{}).DialContext(ctx, "udp", "192.0.2.1:9"); err == nil { // nothing is sent
+		defer func() { _ = c.Close() }()
+		if a, ok := c.LocalAddr().(*net.UDPAddr); ok && !a.IP.IsLoopback() {
+			return a.IP.String()
+		}
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "127.0.0.1"
+	}
+	return host
+}

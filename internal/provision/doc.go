@@ -1,0 +1,7 @@
+// Package provision makes and repairs node directories while no agent runs: it founds a group, writes what a node that joined needs, and
+// recovers a group whose quorum is lost.
+//
+// It must not know how a command is typed or how an agent runs.
+//
+// Start reading at Found and StoppedNode.
+package provision

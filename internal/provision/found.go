@@ -1,0 +1,142 @@
+package provision
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/node"
+	"github.com/coteriedb/coterie/internal/postgres"
+)
+
+// NewGroup makes the id of a group to be.
+func NewGroup() ag.GroupID { return ag.GroupID(uuid.NewString()) }
+
+// EmptyLayout refuses a node directory that holds anything.
+func EmptyLayout(dir string) (config.Layout, error) {
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return l, err
+	}
+	if entries, err := os.ReadDir(l.Dir); err == nil && len(entries) > 0 {
+		return l, fail.Refusedf("%s is not empty; nothing was changed: choose another --node directory, or start what is there with coterie agent", l.Dir)
+	}
+	return l, nil
+}
+
+// FreshDir makes a node directory where there is none, or an empty one.
+func FreshDir(dir string) (config.Layout, error) {
+	l, err := EmptyLayout(dir)
+	if err != nil {
+		return l, err
+	}
+	if err := l.Make(); err != nil {
+		return l, err
+	}
+	return config.NewLayout(dir)
+}
+
+// Found writes what the first node needs to start: identity, configuration and the record to be.
+func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres.Instance, in postgres.Install, profile string, noGroup bool) error {
+	members, err := ReachQuorum(ctx, cfg, ag.GroupID(cfg.Group), true)
+	if err != nil {
+		return err
+	}
+	if _, err := node.SaveFence(ctx, l, profile); err != nil {
+		return err
+	}
+	ctl, err := pg.Control(ctx)
+	if err != nil {
+		return err
+	}
+	ca, err := endpoint.NewCA(ag.GroupID(cfg.Group), cfg.GroupName)
+	if err != nil {
+		return err
+	}
+	if err := ca.Save(l.PKI()); err != nil {
+		return err
+	}
+	hosts := config.CertificateHosts(cfg)
+	id := endpoint.Identity{Group: ag.GroupID(cfg.Group), Kind: "replica", ID: ag.ReplicaID(cfg.Node)}
+	identity, err := endpoint.CreateNode(l.PKI(), ca, id, hosts)
+	if err != nil {
+		return err
+	}
+	if err := issueListener(l, ca, hosts); err != nil {
+		return err
+	}
+	rules, err := ownRules(cfg)
+	if err != nil {
+		return err
+	}
+	cp := agent.NewCopyID()
+	if err := (&node.Instance{Pg: pg, Layout: l}).WriteCopy(cp); err != nil {
+		return err
+	}
+	if err := agent.OpenMarks(l.State()).SetCopy(agent.CopyMark{Copy: cp}); err != nil {
+		return err
+	}
+	self := ag.ReplicaID(cfg.Node)
+	tli := ctl.Timeline
+	f := node.Founding{
+		Group: ag.Group{
+			ID: ag.GroupID(cfg.Group), Name: cfg.GroupName, SystemID: ctl.SystemID, CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second,
+			Profile: profile, HBA: rules, Superuser: cfg.PostgreSQL.Superuser, External: members, Replicas: []ag.Replica{{
+				ID: self, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic,
+				Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise, ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise,
+				KeyPin: identity.Pin, Voter: true, Major: in.Major, Allow: ag.AllowReadOnly,
+			}},
+		},
+		Epoch: ag.EpochRecord{Epoch: 1, Phase: ag.PhasePromote, Leader: self, TLI: tli + 1, MaxTLI: tli + 1, Reason: "founded"},
+		State: ag.State{Leader: self, Copy: cp, V: []ag.Member{}, Timelines: []ag.TimelineEntry{{TLI: tli}}},
+	}
+	if noGroup {
+		f.Group.Draft, f.Group.Replicas[0].Join = true, ag.Detached
+	}
+	b, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(l.State(), "founding.json"), b, 0o600); err != nil {
+		return err
+	}
+	if err := node.SaveGroup(l.GroupFile(), f.Group); err != nil {
+		return err
+	}
+	return cfg.Save(l.Dir)
+}
+
+// ownRules reads the listener rules that an adopted cluster brings: they become the group's, so that no node that joins is more open.
+func ownRules(cfg config.Config) (string, error) {
+	if cfg.HBA == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(cfg.HBA)
+	return string(b), err
+}
+
+func issueListener(l config.Layout, ca *endpoint.CA, hosts []string) error {
+	cert, key, err := ca.IssueListener(hosts)
+	if err != nil {
+		return err
+	}
+	return endpoint.SaveListener(l.PKI(), cert, key)
+}
+
+// TakeBack removes what a failed init or join wrote. The directory itself stays where its parent is another user's.
+func TakeBack(l config.Layout) {
+	_ = os.RemoveAll(l.Run)
+	entries, _ := os.ReadDir(l.Dir)
+	for _, e := range entries {
+		_ = os.RemoveAll(filepath.Join(l.Dir, e.Name()))
+	}
+}

@@ -1,0 +1,29 @@
+package provision
+
+import (
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/node"
+)
+
+// Settle writes what an admitted node needs to start.
+func Settle(l config.Layout, cfg config.Config, grant endpoint.JoinGrant, install func() (*endpoint.Node, error)) error {
+	if _, err := install(); err != nil {
+		return err
+	}
+	if cfg.Kind == "replica" {
+		ca, err := endpoint.LoadCA(l.PKI())
+		if err != nil {
+			return err
+		}
+		if err := issueListener(l, ca, config.CertificateHosts(cfg)); err != nil {
+			return err
+		}
+	} else {
+		cfg.ReadWrite, cfg.ReadOnly = config.Address{}, config.Address{}
+	}
+	if err := node.SaveGroup(l.GroupFile(), grant.Group); err != nil {
+		return err
+	}
+	return cfg.Save(l.Dir)
+}

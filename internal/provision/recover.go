@@ -1,0 +1,250 @@
+package provision
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/node"
+	"github.com/coteriedb/coterie/internal/postgres/keeper"
+)
+
+// StoppedNode is a node whose agent does not run, and cannot be started until it is released.
+type StoppedNode struct {
+	cfg     config.Config
+	Layout  config.Layout
+	Self    ag.ReplicaID
+	Group   ag.Group // as the node last saw it
+	Release func()
+}
+
+// LockStopped keeps the agent of the node in dir from starting until release, and makes sure that neither agent nor server runs.
+func LockStopped(ctx context.Context, dir string) (*StoppedNode, error) {
+	layout, err := config.NewLayout(dir)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := config.Load(layout.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := layout.Make(); err != nil {
+		return nil, err
+	}
+	unlock, err := config.Lock(layout)
+	if err != nil {
+		return nil, fail.Refusedf("%w (coterie recover needs this node with its agent stopped: what it knows must not change meanwhile)", err)
+	}
+	s := &StoppedNode{cfg: cfg, Layout: layout, Self: ag.ReplicaID(cfg.Node), Release: unlock}
+	if err := s.check(ctx); err != nil {
+		unlock()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *StoppedNode) check(ctx context.Context) (err error) {
+	if s.Group, err = node.ReadGroup(s.Layout); err != nil {
+		return err
+	}
+	if s.Group.Draft {
+		return fail.Refusedf("this node is in no group yet; there is nothing to recover")
+	}
+	if s.cfg.Kind != "replica" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	k, _, err := keeper.Dial(ctx, s.Layout.KeeperSock(), "")
+	if err != nil {
+		return nil //nolint:nilerr // no keeper: then no server either, since it dies with its parent
+	}
+	defer func() { _ = k.Close() }()
+	st, err := k.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if st.Postmaster != 0 {
+		return fail.Refusedf("PostgreSQL still runs here (process %d); start the agent and stop it in order: systemctl stop coterie", st.Postmaster)
+	}
+	return nil
+}
+
+// Account reads what this member knows from its disk.
+func (s *StoppedNode) Account(ctx context.Context) (a ag.Account, history []ag.TimelineEntry, err error) {
+	a = ag.Account{Group: ag.GroupID(s.cfg.Group), ID: s.Self}
+	marks := agent.OpenMarks(s.Layout.State())
+	seen, err1 := marks.Seen()
+	promised, err2 := marks.Promised()
+	if err := errors.Join(err1, err2); err != nil {
+		return a, nil, err
+	}
+	a.Promised, a.Epoch, a.Seq = promised, seen.Epoch, seen.Seq
+	if s.cfg.Kind != "replica" {
+		a.Unfit = "it is a witness and holds no data"
+		return a, nil, nil
+	}
+	began, err1 := marks.Promoting()
+	held, err2 := marks.Copy()
+	bad, err3 := marks.Quarantine()
+	pg, err4 := node.NewInstance(s.cfg, s.Layout, slog.New(slog.DiscardHandler))
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return a, nil, err
+	}
+	defer func() { _ = pg.Close() }()
+	a.Copy, a.MaxTLI = held.Copy, began.TLI
+	inside, err := (&node.Instance{Pg: pg, Layout: s.Layout}).InsideCopy()
+	switch {
+	case bad.Copy != "" && bad.Copy == held.Copy:
+		a.Unfit = "its copy is under quarantine: " + bad.Why
+	case marks.Repairing():
+		a.Unfit = "its copy was being rewound or seeded"
+	case err != nil || inside != held.Copy:
+		a.Unfit = "what is in its data directory is not the copy that this node holds"
+	}
+	if a.Unfit != "" {
+		return a, nil, nil
+	}
+	if a.Position, err = pg.EndOfWAL(ctx); err != nil {
+		a.Unfit = err.Error()
+		return a, nil, nil
+	}
+	a.MaxTLI = max(a.MaxTLI, a.Position.Timeline)
+	history, err = pg.History(ctx, a.Position.Timeline)
+	return a, history, err
+}
+
+// accountPrefix begins what coterie recover account prints, with the version of what follows.
+const accountPrefix = "account1."
+
+func EncodeAccount(a ag.Account) (string, error) {
+	b, err := json.Marshal(a)
+	return accountPrefix + base64.RawURLEncoding.EncodeToString(b), err
+}
+
+func decodeAccount(text string) (a ag.Account, err error) {
+	body, ok := strings.CutPrefix(strings.TrimSpace(text), accountPrefix)
+	b, err := base64.RawURLEncoding.DecodeString(body)
+	if err == nil {
+		d := json.NewDecoder(strings.NewReader(string(b)))
+		d.DisallowUnknownFields()
+		err = d.Decode(&a)
+	}
+	if !ok || err != nil {
+		return a, fail.Usagef("%.40s… is not what coterie recover account prints; copy the whole line", text)
+	}
+	return a, nil
+}
+
+// RecoveryPlan is what a recovery would make of the group, and the accounts it rests on.
+type RecoveryPlan struct {
+	Recovery ag.Recovery
+	Accounts []ag.Account
+	Gone     []ag.ReplicaID
+}
+
+// Plan decides the recovery from this node's disk and the accounts of the others. It is refused while any other member answers.
+func (s *StoppedNode) Plan(ctx context.Context, texts, lost []string) (p RecoveryPlan, err error) {
+	own, history, err := s.Account(ctx)
+	if err != nil {
+		return p, err
+	}
+	p.Accounts = []ag.Account{own}
+	for _, t := range texts {
+		a, err := decodeAccount(t)
+		if err != nil {
+			return p, err
+		}
+		if a.ID != s.Self { // of this one the disk has just been read
+			p.Accounts = append(p.Accounts, a)
+		}
+	}
+	for _, l := range lost {
+		p.Gone = append(p.Gone, ag.ReplicaID(l))
+	}
+	if p.Recovery, err = ag.Recover(s.Group, s.Self, p.Accounts, p.Gone, history); err != nil {
+		return p, fail.Refusedf("%w", err)
+	}
+	return p, s.noneAnswers(ctx)
+}
+
+// noneAnswers refuses while any other member's port is open: its agent runs, so the quorum may not be lost at all.
+func (s *StoppedNode) noneAnswers(ctx context.Context) error {
+	for _, r := range s.Group.Replicas {
+		if r.ID == s.Self {
+			continue
+		}
+		d := net.Dialer{Timeout: 2 * time.Second}
+		conn, err := d.DialContext(ctx, "tcp", r.Endpoint)
+		if err != nil {
+			continue
+		}
+		_ = conn.Close()
+		return fail.Refusedf("the agent of %s runs: something answers at %s. Stop it first: while it runs it may lead, or promise something. If the group is "+
+			"well, nothing is to be recovered; see coterie status there", r.ID, r.Endpoint)
+	}
+	return nil
+}
+
+// Refound puts the old quorum member aside and leaves, for the next start, what the new one is founded with. It may run again after a
+// crash at any point.
+func (s *StoppedNode) Refound(r ag.Recovery) error {
+	if err := errors.Join(s.putMemberAside(), s.forgetStore()); err != nil {
+		return err
+	}
+	// The new quorum must not be the old one's twin: founded by the same member at the same address, it would be.
+	f := node.Founding{Group: r.Group, Epoch: r.Epoch, State: r.State, Token: fmt.Sprintf("%s-%d", s.cfg.Group, r.Epoch.Epoch)}
+	b, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return err
+	}
+	return errors.Join(node.SaveGroup(s.Layout.GroupFile(), f.Group), durable.Replace(s.Layout.FoundingFile(), b, 0o600))
+}
+
+// Follow makes this member forget the lost quorum, so that it joins the new one at its next start.
+func (s *StoppedNode) Follow() error {
+	if _, err := os.Stat(s.Layout.FoundingFile()); err == nil {
+		return fail.Refusedf("this member is to found the new quorum at its next start (coterie recover lead was run here); it follows nobody")
+	}
+	return errors.Join(s.putMemberAside(), s.forgetStore(), durable.Replace(s.Layout.ComebackFile(), nil, 0o600))
+}
+
+// putMemberAside keeps the old member's directory, under another name, out of the way of a new one.
+func (s *StoppedNode) putMemberAside() error {
+	aside := s.Layout.Etcd() + ".lost-" + time.Now().UTC().Format("20060102T150405Z")
+	err := os.Rename(s.Layout.Etcd(), aside)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("put the old quorum member aside: %w", err)
+	}
+	if err := os.Remove(s.Layout.MemberMark()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// forgetStore lets this member believe another store than the one it knew; how late a record it has seen it goes on knowing.
+func (s *StoppedNode) forgetStore() error {
+	marks := agent.OpenMarks(s.Layout.State())
+	seen, err := marks.Seen()
+	if err != nil {
+		return err
+	}
+	seen.Store, seen.Rev = 0, 0
+	return marks.SetSeen(seen)
+}
