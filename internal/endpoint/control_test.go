@@ -139,7 +139,7 @@ func TestServeEndsRunningCalls(t *testing.T) {
 	ctx := within(t)
 	go func() { failed <- b.Call(ctx, to, "wait", nil, nil) }()
 	waitFor(t, "the call", func() bool { return len(a.Peers()) == 1 })
-	a.ClosePeer("b")
+	cutPeer(a, "b")
 	if err := <-failed; err == nil {
 		t.Fatal("a cut call succeeded")
 	}

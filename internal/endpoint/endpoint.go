@@ -60,7 +60,7 @@ func classOf(proto string) Class {
 
 // userTimeout bounds how long sent bytes may stay unacknowledged before the connection is given up. Linux counts a receiver
 // that does not read (a zero window) as silence too, so the classes whose receiver may rightly be slow, a client that pauses
-// in a result or a disk that is written to, and what may carry them, go without: their death is noticed by keep-alives, by ClosePeer, or by the
+// in a result or a disk that is written to, and what may carry them, go without: their death is noticed by keep-alives or by the
 // other classes.
 func (c Class) userTimeout() time.Duration {
 	if c == ClassSQL || c == ClassSeed || c == ClassRelay || c == ClassBack {
@@ -70,7 +70,7 @@ func (c Class) userTimeout() time.Duration {
 }
 
 // Handler serves one accepted stream, a *Conn. ctx ends when the connection is closed on this side: by the handler, by
-// CloseUnauthorised, ClosePeer or the end of Serve (that the peer closed it is seen by reading). The endpoint closes conn when
+// CloseUnauthorised or the end of Serve (that the peer closed it is seen by reading). The endpoint closes conn when
 // the handler returns, and Serve waits for that.
 type Handler func(ctx context.Context, peer Identity, conn net.Conn)
 
@@ -260,18 +260,6 @@ func (e *Endpoint) CloseUnauthorised() int {
 	for _, c := range e.live() {
 		if err := e.permit(c); err != nil {
 			e.log.Warn("closing a stream that is no longer allowed", "peer", c.peer.ID, "class", c.class, "reason", err)
-			c.abort()
-			n++
-		}
-	}
-	return n
-}
-
-// ClosePeer closes every live connection with that node and returns how many. Call it when the node is known to be dead.
-func (e *Endpoint) ClosePeer(id ag.ReplicaID) int {
-	n := 0
-	for _, c := range e.live() {
-		if c.peer.ID == id {
 			c.abort()
 			n++
 		}

@@ -45,7 +45,7 @@ func TestStreamBetweenMembers(t *testing.T) {
 	if any := mustDial(t, from, e, ClassWAL, ""); any.(*Conn).Peer().ID != "a" {
 		t.Error("a dial for any member found nobody")
 	}
-	if n := e.ClosePeer("b"); n != 2 {
+	if n := cutPeer(e, "b"); n != 2 {
 		t.Errorf("%d closed", n)
 	}
 	isCut(t, conn)

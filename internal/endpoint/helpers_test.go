@@ -180,6 +180,18 @@ func mustDial(t *testing.T, from, to *Endpoint, class Class, want ag.ReplicaID) 
 	return conn
 }
 
+// cutPeer cuts every live connection with that node and returns how many.
+func cutPeer(e *Endpoint, id ag.ReplicaID) int {
+	n := 0
+	for _, c := range e.live() {
+		if c.peer.ID == id {
+			c.abort()
+			n++
+		}
+	}
+	return n
+}
+
 // roundTrip shows that an echoing stream lives.
 func roundTrip(t *testing.T, conn net.Conn) {
 	t.Helper()

@@ -253,7 +253,7 @@ func TestReverse(t *testing.T) {
 	if served != 3 {
 		t.Errorf("%d streams of WAL are served on what was parked: %+v", served, b.Peers())
 	}
-	if n := b.ClosePeer("a"); n < 3 {
+	if n := cutPeer(b, "a"); n < 3 {
 		t.Errorf("%d were closed", n)
 	}
 }

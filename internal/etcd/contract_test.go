@@ -36,7 +36,6 @@ func TestContract(t *testing.T) {
 		"group and op":       testGroupAndOp,
 		"status":             testStatus,
 		"tokens":             testTokens,
-		"incarnations":       testIncarnations,
 		"two groups":         testTwoGroups,
 		"unreadable values":  testCorrupt,
 		"limits":             testLimits,
@@ -481,25 +480,6 @@ func testTokens(t *testing.T, w world) {
 	ok(t, s.PutToken(ctx, Token{ID: "t4", Expires: now.Add(time.Hour)})) // prunes t3
 	_, err = s.Token(ctx, "t3")
 	want(t, err, ErrTokenUnknown)
-}
-
-func testIncarnations(t *testing.T, w world) {
-	ctx := testContext(t)
-	a, b := w.open(t, testGroup, "n1", "n1-0"), w.open(t, testGroup, "n2", "n2-0")
-	for i, s := range []*Store{a, b, a, a} {
-		n, err := s.BumpIncarnation(ctx, "n1")
-		ok(t, err)
-		if n != uint64(i+1) {
-			t.Fatalf("incarnation %d, want %d", n, i+1)
-		}
-	}
-	n, err := b.BumpIncarnation(ctx, "n2")
-	ok(t, err)
-	m, err := b.Incarnation(ctx, "n1")
-	ok(t, err)
-	if n != 1 || m != 4 {
-		t.Fatalf("n2 is at %d, n1 at %d", n, m)
-	}
 }
 
 func testTwoGroups(t *testing.T, w world) {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -103,55 +102,6 @@ func (s *Store) blind(ctx context.Context, o op) error {
 		return err
 	})
 	return err
-}
-
-// BumpIncarnation registers a new incarnation of a replica's agent and returns its number, from 1. Whoever holds a lower
-// number is a process that was replaced, or a clone of the node.
-func (s *Store) BumpIncarnation(ctx context.Context, id ag.ReplicaID) (uint64, error) {
-	if err := checkID(id, false); err != nil {
-		return 0, fmt.Errorf("register the incarnation: %w", err)
-	}
-	key := s.keys.incarnation + string(id)
-	for range 8 {
-		n, rev, err := s.incarnation(ctx, key)
-		if err == nil {
-			_, err = s.swap(ctx, []guard{{key, rev}}, put(key, strconv.AppendUint(nil, n+1, 10)))
-		}
-		if err == nil {
-			return n + 1, nil
-		}
-		if !errors.Is(err, ErrConflict) {
-			return 0, fmt.Errorf("register the incarnation: %w", err)
-		}
-	}
-	return 0, fmt.Errorf("register the incarnation: %w: replica %s is registered again and again; is its node running twice?", ErrConflict, id)
-}
-
-// Incarnation returns the number of the newest incarnation of a replica's agent, 0 if there was none.
-func (s *Store) Incarnation(ctx context.Context, id ag.ReplicaID) (uint64, error) {
-	if err := checkID(id, false); err != nil {
-		return 0, fmt.Errorf("read the incarnation: %w", err)
-	}
-	n, _, err := s.incarnation(ctx, s.keys.incarnation+string(id))
-	if err != nil {
-		return 0, fmt.Errorf("read the incarnation: %w", err)
-	}
-	return n, nil
-}
-
-func (s *Store) incarnation(ctx context.Context, key string) (n uint64, rev int64, err error) {
-	res, err := s.read(ctx, get(key))
-	if err != nil {
-		return 0, 0, err
-	}
-	k := res.one(0)
-	if k.rev == 0 {
-		return 0, 0, nil
-	}
-	if n, err = strconv.ParseUint(string(k.value), 10, 63); err != nil {
-		return 0, 0, fmt.Errorf("%w: %s: not a number", ErrCorrupt, key)
-	}
-	return n, k.rev, nil
 }
 
 // PutToken stores a new join token. Tokens that expired a day ago or more are removed on the way.

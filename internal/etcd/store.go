@@ -240,13 +240,13 @@ func (s *Store) read(ctx context.Context, ops ...op) (txnResult, error) {
 
 // keys are the keys of one group. Two groups never share a prefix: it ends in '/' and a UUID has a fixed length.
 type keys struct {
-	prefix, epoch, state, lead, config, op, status, vote, token, incarnation, attempt string
+	prefix, epoch, state, lead, config, op, status, vote, token, attempt string
 }
 
 func newKeys(group ag.GroupID, owner string) keys {
 	p := "/coterie/v1/" + string(group) + "/"
 	return keys{
 		prefix: p, epoch: p + "epoch", state: p + "state", lead: p + "lead", config: p + "config", op: p + "op",
-		status: p + "status/", vote: p + "vote/", token: p + "token/", incarnation: p + "incarnation/", attempt: p + "attempt/" + owner,
+		status: p + "status/", vote: p + "vote/", token: p + "token/", attempt: p + "attempt/" + owner,
 	}
 }

@@ -2,11 +2,13 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,7 +69,7 @@ func (c *cable) cut() {
 }
 
 // ends makes two endpoints, the primary's of which serves links into down.
-func ends(t *testing.T, down *Downstream, wish codec.Wish) (near, far *endpoint.Endpoint) {
+func ends(t *testing.T, down *Downstream, wish codec.Wish) (near, far *endpoint.Endpoint, cut func()) {
 	t.Helper()
 	ca, err := endpoint.NewCA("6f1c2f3e-0c55-4a0e-9a51-6a4d3c5a7b01", "test")
 	if err != nil {
@@ -77,6 +79,7 @@ func ends(t *testing.T, down *Downstream, wish codec.Wish) (near, far *endpoint.
 		Serve:     func(ctx context.Context, c *link.Conn) { down.Handle(ctx, "s1", c) },
 		Configure: func(string) link.Config { return link.Config{Compression: func() codec.Wish { return wish }} },
 	}
+	var distrusted atomic.Bool
 	serve := func(id ag.ReplicaID, h endpoint.Handler) *endpoint.Endpoint {
 		n, err := endpoint.CreateNode(t.TempDir(), ca, endpoint.Identity{Group: ca.Group, Kind: endpoint.KindReplica, ID: id}, nil)
 		if err != nil {
@@ -84,6 +87,12 @@ func ends(t *testing.T, down *Downstream, wish codec.Wish) (near, far *endpoint.
 		}
 		e := endpoint.New(endpoint.Config{
 			Node: n, Listen: "127.0.0.1:0", Authorize: func(endpoint.Identity, string, endpoint.Class) error { return nil },
+			Trust: func(endpoint.Identity, string) error {
+				if distrusted.Load() {
+					return errors.New("not trusted at the moment")
+				}
+				return nil
+			},
 			Handlers: map[endpoint.Class]endpoint.Handler{endpoint.ClassWAL: h},
 		})
 		if err := e.Listen(); err != nil {
@@ -102,7 +111,12 @@ func ends(t *testing.T, down *Downstream, wish codec.Wish) (near, far *endpoint.
 		_ = hub.Handle(ctx, string(peer.ID), conn.(*endpoint.Conn))
 	})
 	t.Cleanup(hub.Close)
-	return serve("s1", func(context.Context, endpoint.Identity, net.Conn) {}), far
+	near = serve("s1", func(context.Context, endpoint.Identity, net.Conn) {})
+	return near, far, func() {
+		distrusted.Store(true)
+		near.CloseUnauthorised()
+		distrusted.Store(false)
+	}
 }
 
 // TestServersOverLinks streams between two real servers over links of each transport and codec, which are cut at random: the data is
@@ -128,7 +142,7 @@ func TestServersOverLinks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		near, far := ends(t, p.down, wish)
+		near, far, distrust := ends(t, p.down, wish)
 		wire := newCable(t, far.Addr().String())
 		d := &link.Dialer{Peer: "p1", Prefer: func() link.Preference { return c.prefer }, Open: func(ctx context.Context, kind string) (link.Transport, error) {
 			to := wire.l.Addr().String()
@@ -143,7 +157,7 @@ func TestServersOverLinks(t *testing.T) {
 		}}
 		cut := wire.cut
 		if c.prefer == link.PreferQUIC {
-			cut = func() { near.ClosePeer("p1") } // this ends the link: the walreceiver comes back
+			cut = distrust // this ends the link: the walreceiver comes back
 		}
 		p.up.SetSource(&Source{Epoch: 1, Replica: ag.ReplicaID([]string{"a", "b", "c", "d"}[i]), Dial: func(ctx context.Context) (net.Conn, error) { return d.Dial(ctx) }})
 		cuts, began := 0, time.Now()
