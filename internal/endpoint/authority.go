@@ -138,7 +138,7 @@ func AuthorityKey(pkiDir, pin string) ([]byte, error) {
 }
 
 // BelieveAuthority adds an authority to those that the directory's node believes; it issues nothing yet.
-func BelieveAuthority(pkiDir string, certPEM []byte) error {
+func TrustAuthority(pkiDir string, certPEM []byte) error {
 	added, err := parseAuthorities(certPEM)
 	if err != nil {
 		return err

@@ -142,7 +142,7 @@ func TestRotateAuthority(t *testing.T) {
 				return err
 			}
 		}
-		if err := BelieveAuthority(n.dir, next.CertPEM); err != nil {
+		if err := TrustAuthority(n.dir, next.CertPEM); err != nil {
 			return err
 		}
 		return n.node.Reload(n.dir)
@@ -153,7 +153,7 @@ func TestRotateAuthority(t *testing.T) {
 		}
 		return n.r.Renew(t.Context())
 	})
-	if pins := a.node.Believes(); !slices.Equal(pins, []string{next.Pin(), ca.Pin()}) {
+	if pins := a.node.TrustedPins(); !slices.Equal(pins, []string{next.Pin(), ca.Pin()}) {
 		t.Errorf("believed between: %v", pins)
 	}
 	phase(func(n *rotatingNode) error {
@@ -166,8 +166,8 @@ func TestRotateAuthority(t *testing.T) {
 		d.end()
 	}
 	for _, n := range all {
-		if n.node.Authority() != next.Pin() || !slices.Equal(n.node.Believes(), []string{next.Pin()}) {
-			t.Errorf("%s: certificate of %s, believed are %v", n.node.Identity.ID, n.node.Authority(), n.node.Believes())
+		if n.node.Authority() != next.Pin() || !slices.Equal(n.node.TrustedPins(), []string{next.Pin()}) {
+			t.Errorf("%s: certificate of %s, believed are %v", n.node.Identity.ID, n.node.Authority(), n.node.TrustedPins())
 		}
 	}
 	if l := leafIn(t, a.dir, fileListenerCert); l.CheckSignatureFrom(next.Cert) != nil || l.VerifyHostname("db.example.org") != nil || a.told.Load() != 2 {
@@ -192,7 +192,7 @@ func TestRotationSurvivesCrashes(t *testing.T) {
 	dir, _ := aNodeDir(t, ca, KindReplica)
 	steps := []func(dir string) error{
 		func(dir string) error { return SaveAuthorityKey(dir, next.KeyPEM()) },
-		func(dir string) error { return BelieveAuthority(dir, next.CertPEM) },
+		func(dir string) error { return TrustAuthority(dir, next.CertPEM) },
 		func(dir string) error { return PreferAuthority(dir, next.Pin()) },
 		func(dir string) error { _, err := RenewOwn(dir); return err },
 		ForgetAuthorities,
@@ -234,7 +234,7 @@ func TestRotationSurvivesCrashes(t *testing.T) {
 				}
 			}
 			n, err := LoadNode(crashed)
-			if err != nil || n.Authority() != next.Pin() || !slices.Equal(n.Believes(), []string{next.Pin()}) {
+			if err != nil || n.Authority() != next.Pin() || !slices.Equal(n.TrustedPins(), []string{next.Pin()}) {
 				t.Errorf("step %d, %b of %v, at the end: %v", i, set, changed, err)
 			}
 		}
@@ -262,7 +262,7 @@ func filesIn(t *testing.T, dir string) map[string]string {
 func TestAuthorityRefusals(t *testing.T) {
 	ca, next, other := newTestCA(t, groupA), newTestCA(t, groupA), newTestCA(t, groupB)
 	dir, _ := aNodeDir(t, ca, KindReplica)
-	if err := BelieveAuthority(dir, other.CertPEM); err == nil {
+	if err := TrustAuthority(dir, other.CertPEM); err == nil {
 		if _, err = LoadNode(dir); err == nil {
 			t.Error("another group's authority was believed")
 		}
@@ -271,18 +271,18 @@ func TestAuthorityRefusals(t *testing.T) {
 	if err := PreferAuthority(dir, next.Pin()); err == nil {
 		t.Error("preferred what is not believed")
 	}
-	if err := BelieveAuthority(dir, next.CertPEM); err != nil {
+	if err := TrustAuthority(dir, next.CertPEM); err != nil {
 		t.Fatal(err)
 	}
 	if err := PreferAuthority(dir, next.Pin()); err == nil {
 		t.Error("preferred an authority without its key")
 	}
 	again := newTestCA(t, groupA)
-	if err := BelieveAuthority(dir, again.CertPEM); err != nil {
+	if err := TrustAuthority(dir, again.CertPEM); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := LoadNode(dir); err != nil || !slices.Equal(n.Believes(), []string{ca.Pin(), again.Pin()}) {
-		t.Errorf("believed: %v, %v", n.Believes(), err)
+	if n, err := LoadNode(dir); err != nil || !slices.Equal(n.TrustedPins(), []string{ca.Pin(), again.Pin()}) {
+		t.Errorf("believed: %v, %v", n.TrustedPins(), err)
 	}
 	if _, err := PinOfAuthority(other.CertPEM, groupA); err == nil {
 		t.Error("another group's authority was taken for one of this")

@@ -88,7 +88,7 @@ type Config struct {
 	Trust func(peer Identity, pin string) error
 
 	// Relays lists who may relay to a member that does not answer; nil: nobody is asked.
-	Relays func(to ag.ReplicaID) []Via
+	Relays func(to ag.ReplicaID) []Relay
 
 	// Member returns the address that the record has of a member, by which this node connects others with it; nil: it relays nothing.
 	Member func(id ag.ReplicaID) (addr string, ok bool)
@@ -144,16 +144,16 @@ type Endpoint struct {
 	handlers   map[Class]Handler
 	handshakes *handshakes
 
-	mu       sync.Mutex
-	listener net.Listener
-	quic     *quicPort // nil: UDP could not be bound
-	closed   bool
-	conns    map[*Conn]struct{}
-	counts   map[countKey]int
-	refused  map[countKey]time.Time // when a refusal was last logged as a warning
-	ways     ways
-	ranked   ranked
-	over     chan struct{} // closed when Serve ends
+	mu         sync.Mutex
+	listener   net.Listener
+	quic       *quicPort // nil: UDP could not be bound
+	closed     bool
+	conns      map[*Conn]struct{}
+	counts     map[countKey]int
+	refused    map[countKey]time.Time // when a refusal was last logged as a warning
+	relayCache relayCache
+	ranked     ranked
+	over       chan struct{} // closed when Serve ends
 }
 
 // countKey is what limits of live connections are counted by.
@@ -181,7 +181,7 @@ func New(c Config) *Endpoint {
 		conns:      make(map[*Conn]struct{}),
 		counts:     make(map[countKey]int),
 		refused:    make(map[countKey]time.Time),
-		ways:       newWays(),
+		relayCache: newRelayCache(),
 		ranked:     ranked{wal: make(map[*Conn]struct{}), seeds: make(map[*Conn]struct{})},
 		over:       make(chan struct{}),
 	}
@@ -354,7 +354,7 @@ func (e *Endpoint) shutdown() {
 	for _, c := range e.live() {
 		c.abort()
 	}
-	e.ways.wg.Wait()
+	e.relayCache.wg.Wait()
 }
 
 // serverTLS chooses by what the peer offers: class join alone and without a certificate, everything else with one.

@@ -45,7 +45,7 @@ func (n *Node) NotAfter() time.Time { return n.cert.Load().Leaf.NotAfter }
 func (n *Node) Authority() string { return KeyPin(n.trust.Load().issuer(n.cert.Load().Leaf)) }
 
 // Believes returns the pins of the authorities whose certificates this node takes, the one that is to issue its own first.
-func (n *Node) Believes() (pins []string) {
+func (n *Node) TrustedPins() (pins []string) {
 	for _, ca := range n.trust.Load().cas {
 		pins = append(pins, KeyPin(ca))
 	}

@@ -125,7 +125,7 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 }
 
 // Way is what the kernel says of the way to a member, by the live TCP connections with it.
-type Way struct {
+type PathStats struct {
 	RTT        time.Duration // the shortest smoothed one; 0: there is no connection
 	Sent, Lost uint64        // packets from here since the connections began
 	Rate       int64         // bytes per second, the most that was delivered lately; little traffic gives a low figure
@@ -134,7 +134,7 @@ type Way struct {
 }
 
 // WayTo returns what the way to a member is like.
-func (e *Endpoint) WayTo(id ag.ReplicaID) (w Way) {
+func (e *Endpoint) PathTo(id ag.ReplicaID) (w PathStats) {
 	for _, c := range e.live() {
 		if c.peer.ID != id || c.Kind() != KindTCP || c.class == ClassRelay || c.class == ClassBack {
 			continue

@@ -36,7 +36,7 @@ const (
 var relayedClasses = []Class{ClassControl, ClassWAL, ClassSeed, ClassSQL}
 
 // Via is a member that may relay.
-type Via struct {
+type Relay struct {
 	ID   ag.ReplicaID
 	Addr string
 }
@@ -45,22 +45,22 @@ type Via struct {
 var errDirect = fmt.Errorf("%w: the direct way is back", io.ErrUnexpectedEOF)
 
 // detour is the TLS inside a relayed connection.
-type detour struct {
+type relayedConn struct {
 	*tls.Conn
 	over atomic.Bool // it was cut because the direct way is back, and for no other reason
 }
 
-func (d *detour) Read(p []byte) (int, error) {
+func (d *relayedConn) Read(p []byte) (int, error) {
 	n, err := d.Conn.Read(p)
 	return n, d.why(err)
 }
 
-func (d *detour) Write(p []byte) (int, error) {
+func (d *relayedConn) Write(p []byte) (int, error) {
 	n, err := d.Conn.Write(p)
 	return n, d.why(err)
 }
 
-func (d *detour) why(err error) error {
+func (d *relayedConn) why(err error) error {
 	if err != nil && d.over.Load() {
 		return errDirect
 	}
@@ -79,10 +79,10 @@ func (o outer) Close() error {
 func (c *Conn) Via() string { return string(c.via) }
 
 // ways is what an endpoint knows of the members that it reaches by relays only.
-type ways struct {
-	wg    sync.WaitGroup
-	far   map[ag.ReplicaID]time.Time // since when the direct way is closed; Endpoint.mu guards it
-	tried map[ag.ReplicaID]time.Time // when no relay reached it last; Endpoint.mu guards it
+type relayCache struct {
+	wg          sync.WaitGroup
+	unreachable map[ag.ReplicaID]time.Time // since when the direct way is closed; Endpoint.mu guards it
+	tried       map[ag.ReplicaID]time.Time // when no relay reached it last; Endpoint.mu guards it
 
 	wanted  map[ag.ReplicaID]time.Time  // when it was last dialled in vain; Endpoint.mu guards it
 	parked  map[ag.ReplicaID]chan *Conn // streams that it dialled for this side's use; Endpoint.mu guards the map
@@ -92,9 +92,9 @@ type ways struct {
 	total, sent atomic.Int64
 }
 
-func newWays() ways {
-	return ways{
-		far: make(map[ag.ReplicaID]time.Time), tried: make(map[ag.ReplicaID]time.Time), wanted: make(map[ag.ReplicaID]time.Time),
+func newRelayCache() relayCache {
+	return relayCache{
+		unreachable: make(map[ag.ReplicaID]time.Time), tried: make(map[ag.ReplicaID]time.Time), wanted: make(map[ag.ReplicaID]time.Time),
 		parked: make(map[ag.ReplicaID]chan *Conn), parking: make(map[ag.ReplicaID]bool),
 	}
 }
@@ -106,11 +106,11 @@ type RelayStatus struct {
 
 // Relayed returns what this node relays for others.
 func (e *Endpoint) Relayed() RelayStatus {
-	return RelayStatus{e.ways.pipes.Load(), e.ways.total.Load(), e.ways.sent.Load()}
+	return RelayStatus{e.relayCache.pipes.Load(), e.relayCache.total.Load(), e.relayCache.sent.Load()}
 }
 
 // silentWay reports whether an error of a direct connection leaves open that the member lives: a refusal or another node's answer do not.
-func silentWay(err error) bool {
+func unanswered(err error) bool {
 	var ne net.Error
 	return errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, context.DeadlineExceeded) ||
 		errors.As(err, &ne) && ne.Timeout()
@@ -124,7 +124,7 @@ type attempt struct {
 }
 
 // final reports whether no other way has to be waited for.
-func (a attempt) final() bool { return a.err == nil || !a.relayed && !silentWay(a.err) }
+func (a attempt) final() bool { return a.err == nil || !a.relayed && !unanswered(a.err) }
 
 // dialTCP connects directly and, where that takes long or the network has no answer, by way of other members as well; the first that
 // gets through is taken.
@@ -143,7 +143,7 @@ func (e *Endpoint) dialTCP(ctx context.Context, addr string, class Class, want a
 	ask := sync.OnceFunc(func() {
 		running += 2
 		go func() {
-			c, err := e.dialVias(ctx, class, want)
+			c, err := e.dialRelays(ctx, class, want)
 			results <- attempt{c, err, true}
 		}()
 		go func() {
@@ -163,7 +163,7 @@ func (e *Endpoint) dialTCP(ctx context.Context, addr string, class Class, want a
 			if a.final() || ctx.Err() != nil {
 				go abandon(results, running)
 				if a.err == nil && a.c.via != "" {
-					e.markFar(want, addr, a.c.via)
+					e.markUnreachable(want, addr, a.c.via)
 				}
 				return a.c, a.err
 			}
@@ -184,9 +184,9 @@ func abandon(results <-chan attempt, running int) {
 }
 
 // vias lists who may relay to that member now; nobody where relays were of no use a moment ago.
-func (e *Endpoint) vias(want ag.ReplicaID) []Via {
+func (e *Endpoint) relaysTo(want ag.ReplicaID) []Relay {
 	e.mu.Lock()
-	tried := e.ways.tried[want]
+	tried := e.relayCache.tried[want]
 	e.mu.Unlock()
 	if time.Since(tried) < relayPause {
 		return nil
@@ -198,15 +198,15 @@ func (e *Endpoint) vias(want ag.ReplicaID) []Via {
 func (e *Endpoint) headStart(want ag.ReplicaID) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, far := e.ways.far[want]; far {
+	if _, far := e.relayCache.unreachable[want]; far {
 		return 0
 	}
 	return relayAfter
 }
 
 // dialVias asks all of them at once and takes the first that gets through.
-func (e *Endpoint) dialVias(ctx context.Context, class Class, want ag.ReplicaID) (*Conn, error) {
-	vias := e.vias(want)
+func (e *Endpoint) dialRelays(ctx context.Context, class Class, want ag.ReplicaID) (*Conn, error) {
+	vias := e.relaysTo(want)
 	if len(vias) == 0 {
 		return nil, errors.New("no other member may know a way")
 	}
@@ -215,7 +215,7 @@ func (e *Endpoint) dialVias(ctx context.Context, class Class, want ag.ReplicaID)
 	results := make(chan attempt, len(vias))
 	for _, via := range vias {
 		go func() {
-			c, err := e.dialVia(ctx, via, class, want)
+			c, err := e.dialRelay(ctx, via, class, want)
 			if err != nil {
 				err = fmt.Errorf("by way of %s: %w", via.ID, err)
 			}
@@ -233,21 +233,21 @@ func (e *Endpoint) dialVias(ctx context.Context, class Class, want ag.ReplicaID)
 	}
 	if !errors.Is(ctx.Err(), context.Canceled) {
 		e.mu.Lock()
-		e.ways.tried[want] = time.Now()
+		e.relayCache.tried[want] = time.Now()
 		e.mu.Unlock()
 	}
 	return nil, errs
 }
 
 // dialVia has one member relay.
-func (e *Endpoint) dialVia(ctx context.Context, via Via, class Class, want ag.ReplicaID) (*Conn, error) {
+func (e *Endpoint) dialRelay(ctx context.Context, via Relay, class Class, want ag.ReplicaID) (*Conn, error) {
 	to, err := e.dialDirect(ctx, via.Addr, ClassRelay, via.ID)
 	if err != nil {
 		return nil, err
 	}
 	c := &Conn{raw: outer{to}, e: e, class: class, since: time.Now(), via: via.ID}
 	client := tls.Client(c.raw, e.clientTLS(c, want))
-	c.Conn = &detour{Conn: client}
+	c.Conn = &relayedConn{Conn: client}
 	return c, e.conclude(ctx, c, func() error {
 		if _, err := to.Write(append([]byte{byte(len(want))}, want...)); err != nil {
 			return err
@@ -264,15 +264,15 @@ func (e *Endpoint) dialVia(ctx context.Context, via Via, class Class, want ag.Re
 }
 
 // markFar notes that a member is reached by relays only, and begins to look for the way back.
-func (e *Endpoint) markFar(id ag.ReplicaID, addr string, via ag.ReplicaID) {
+func (e *Endpoint) markUnreachable(id ag.ReplicaID, addr string, via ag.ReplicaID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, known := e.ways.far[id]; known || e.closed {
+	if _, known := e.relayCache.unreachable[id]; known || e.closed {
 		return
 	}
-	e.ways.far[id] = time.Now()
+	e.relayCache.unreachable[id] = time.Now()
 	e.log.Warn("a member does not answer directly, and is reached by way of another one", "member", id, "address", addr, "relay", via)
-	e.ways.wg.Go(func() { e.watchDirect(id, addr) })
+	e.relayCache.wg.Go(func() { e.watchDirect(id, addr) })
 }
 
 // watchDirect looks for the direct way to a member until it is back, nobody uses relays to it any more, or the endpoint is closed. Then
@@ -286,7 +286,7 @@ func (e *Endpoint) watchDirect(id ag.ReplicaID, addr string) {
 		case <-e.over:
 			return
 		}
-		if len(e.detours(id)) > 0 {
+		if len(e.relayedTo(id)) > 0 {
 			used = time.Now()
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), relayReturn)
@@ -297,14 +297,14 @@ func (e *Endpoint) watchDirect(id ag.ReplicaID, addr string) {
 		}
 	}
 	e.mu.Lock()
-	delete(e.ways.far, id)
+	delete(e.relayCache.unreachable, id)
 	e.mu.Unlock()
 	if !back {
 		return
 	}
 	e.log.Info("a member answers directly again", "member", id, "address", addr)
-	for _, c := range e.detours(id) {
-		if d, ok := c.Conn.(*detour); ok {
+	for _, c := range e.relayedTo(id) {
+		if d, ok := c.Conn.(*relayedConn); ok {
 			d.over.Store(true)
 		}
 		c.abort()
@@ -312,7 +312,7 @@ func (e *Endpoint) watchDirect(id ag.ReplicaID, addr string) {
 }
 
 // detours lists the live connections to a member that others relay.
-func (e *Endpoint) detours(id ag.ReplicaID) (all []*Conn) {
+func (e *Endpoint) relayedTo(id ag.ReplicaID) (all []*Conn) {
 	for _, c := range e.live() {
 		if c.via != "" && c.peer.ID == id {
 			all = append(all, c)
@@ -332,16 +332,16 @@ func (e *Endpoint) serveRelay(ctx context.Context, peer Identity, conn net.Conn)
 	if err == nil {
 		defer func() { _ = to.Close() }()
 	}
-	if open := e.ways.pipes.Add(1); open > maxPipes && err == nil {
+	if open := e.relayCache.pipes.Add(1); open > maxPipes && err == nil {
 		err = fmt.Errorf("%d connections are relayed already", maxPipes)
 	}
-	defer e.ways.pipes.Add(-1)
+	defer e.relayCache.pipes.Add(-1)
 	if werr := writeVerdict(c, err); err != nil || werr != nil {
 		e.log.Warn("not relayed", "from", peer.ID, "to", c.relays(), "error", errors.Join(err, werr))
 		return
 	}
 	_ = c.SetDeadline(time.Time{})
-	e.ways.total.Add(1)
+	e.relayCache.total.Add(1)
 	defer context.AfterFunc(ctx, func() { _ = to.Close() })()
 	e.log.Info("relaying between two members", "from", peer.ID, "to", c.relays())
 	var wg sync.WaitGroup
@@ -405,7 +405,7 @@ func (e *Endpoint) mayRelay(c *Conn) error {
 
 // pipe copies one direction, and passes its end on.
 func (e *Endpoint) pipe(to, from net.Conn) {
-	_, err := io.CopyBuffer(counted{to, &e.ways.sent}, struct{ io.Reader }{from}, make([]byte, relayBuffer))
+	_, err := io.CopyBuffer(counted{to, &e.relayCache.sent}, struct{ io.Reader }{from}, make([]byte, relayBuffer))
 	if half, ok := to.(interface{ CloseWrite() error }); err == nil && ok && half.CloseWrite() == nil {
 		return
 	}

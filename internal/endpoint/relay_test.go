@@ -111,11 +111,11 @@ func newTriangle(t *testing.T) *triangle {
 	x.w = startBeside(t, Config{Node: witness, Authorize: x.atWitness.authorize, Member: func(id ag.ReplicaID) (string, bool) {
 		return x.beyond.l.Addr().String(), id == "a" || id == "w" || id == "b" && !x.gone.Load()
 	}})
-	x.a = startBeside(t, Config{Node: newTestNode(t, ca, "a"), Handlers: handlers, Relays: func(to ag.ReplicaID) []Via {
+	x.a = startBeside(t, Config{Node: newTestNode(t, ca, "a"), Handlers: handlers, Relays: func(to ag.ReplicaID) []Relay {
 		if x.silentRelay.Load() {
 			return nil
 		}
-		return []Via{{"w", x.w.Addr().String()}, {"x", "127.0.0.1:1"}}
+		return []Relay{{"w", x.w.Addr().String()}, {"x", "127.0.0.1:1"}}
 	}}, control("a"))
 	t.Cleanup(func() {
 		for _, c := range x.controlOf {
@@ -207,7 +207,7 @@ func TestReverse(t *testing.T) {
 		var control *Control
 		e := startBeside(t, Config{
 			Node: newTestNode(t, ca, id), Handlers: handlers,
-			Relays: func(ag.ReplicaID) []Via { return nil },
+			Relays: func(ag.ReplicaID) []Relay { return nil },
 			Member: func(ag.ReplicaID) (string, bool) { return "", false },
 		}, func(e *Endpoint) { control = NewControl(e) })
 		t.Cleanup(control.Close)
@@ -269,7 +269,7 @@ func TestRelayRefusals(t *testing.T) {
 	}
 	for _, to := range []ag.ReplicaID{"a", "w", "z"} {
 		var refused *RefusedError
-		if _, err := x.a.dialVia(within(t), Via{"w", x.w.Addr().String()}, ClassWAL, to); !errors.As(err, &refused) || refused.Class != ClassRelay {
+		if _, err := x.a.dialRelay(within(t), Relay{"w", x.w.Addr().String()}, ClassWAL, to); !errors.As(err, &refused) || refused.Class != ClassRelay {
 			t.Errorf("a relay to %s: %v", to, err)
 		}
 	}
@@ -277,7 +277,7 @@ func TestRelayRefusals(t *testing.T) {
 	if _, err := x.a.DialBy(within(t), KindTCP, "127.0.0.1:1", ClassWAL, "b"); err == nil || x.w.Relayed().Total != 0 {
 		t.Errorf("what refuses connections was relayed to, after %v: %v", time.Since(began), err)
 	}
-	if _, err := x.b.dialVia(within(t), Via{"a", x.a.Addr().String()}, ClassWAL, "w"); err == nil {
+	if _, err := x.b.dialRelay(within(t), Relay{"a", x.a.Addr().String()}, ClassWAL, "w"); err == nil {
 		t.Error("a node without a record relays")
 	}
 	x.silentRelay.Store(true)

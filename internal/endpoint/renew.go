@@ -156,7 +156,7 @@ func (r *Renewer) ask(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the certificate that the group issued: %w", err)
 	}
-	if got.Authority() != got.Believes()[0] {
+	if got.Authority() != got.TrustedPins()[0] {
 		return errors.New("the group issued a certificate of the authority that is on its way out: who signed it has yet to hear of that")
 	}
 	if got.Identity != r.Node.Identity {

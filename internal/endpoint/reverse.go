@@ -27,7 +27,7 @@ const (
 func (e *Endpoint) wantsBack(id ag.ReplicaID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	last, ok := e.ways.wanted[id]
+	last, ok := e.relayCache.wanted[id]
 	return ok && time.Since(last) < wantedFor
 }
 
@@ -35,10 +35,10 @@ func (e *Endpoint) wantsBack(id ag.ReplicaID) bool {
 func (e *Endpoint) parked(id ag.ReplicaID) chan *Conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	ch := e.ways.parked[id]
+	ch := e.relayCache.parked[id]
 	if ch == nil {
 		ch = make(chan *Conn)
-		e.ways.parked[id] = ch
+		e.relayCache.parked[id] = ch
 	}
 	return ch
 }
@@ -49,7 +49,7 @@ func (e *Endpoint) dialBack(ctx context.Context, class Class, want ag.ReplicaID)
 	defer cancel()
 	ch := e.parked(want)
 	e.mu.Lock()
-	e.ways.wanted[want] = time.Now()
+	e.relayCache.wanted[want] = time.Now()
 	e.mu.Unlock()
 	for {
 		var under *Conn
@@ -97,17 +97,17 @@ func (e *Endpoint) serveBack(ctx context.Context, peer Identity, conn net.Conn) 
 func (e *Endpoint) park(id ag.ReplicaID, addr string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.ways.parking[id] || e.closed || e.handlers[ClassBack] == nil {
+	if e.relayCache.parking[id] || e.closed || e.handlers[ClassBack] == nil {
 		return
 	}
-	e.ways.parking[id] = true
+	e.relayCache.parking[id] = true
 	e.log.Info("a member cannot dial this node: this node dials it", "member", id, "address", addr)
-	e.ways.wg.Go(func() {
+	e.relayCache.wg.Go(func() {
 		for e.parkOne(id, addr) == nil { // a closed endpoint dials no more
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		delete(e.ways.parking, id)
+		delete(e.relayCache.parking, id)
 	})
 }
 
@@ -133,6 +133,6 @@ func (e *Endpoint) parkOne(id ag.ReplicaID, addr string) error {
 		c.abort()
 		return errors.New("too many handshakes")
 	}
-	e.ways.wg.Go(func() { e.serveConn(context.Background(), outer{c}, hs, e.serverTLS()) })
+	e.relayCache.wg.Go(func() { e.serveConn(context.Background(), outer{c}, hs, e.serverTLS()) })
 	return nil
 }

@@ -214,11 +214,11 @@ func TestWayTo(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	server := start(t, Config{Node: newTestNode(t, ca, "far"), Handlers: map[Class]Handler{ClassSQL: echo}})
 	near := client(newTestNode(t, ca, "near"))
-	if w := near.WayTo("far"); w.RTT != 0 {
+	if w := near.PathTo("far"); w.RTT != 0 {
 		t.Errorf("without a connection: %+v", w)
 	}
 	roundTrip(t, mustDial(t, near, server, ClassSQL, "far"))
-	if w := near.WayTo("far"); w.RTT <= 0 || w.Sent == 0 || w.Lost > w.Sent || w.Congestion == "" || w.Via != "" {
+	if w := near.PathTo("far"); w.RTT <= 0 || w.Sent == 0 || w.Lost > w.Sent || w.Congestion == "" || w.Via != "" {
 		t.Errorf("with one: %+v", w)
 	}
 }

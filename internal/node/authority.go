@@ -49,7 +49,7 @@ func (n *node) rotationTurn(ctx context.Context) error {
 	case !member:
 		return nil
 	case r == nil:
-		if len(n.identity.Believes()) == 1 {
+		if len(n.identity.TrustedPins()) == 1 {
 			return nil
 		}
 		return n.changeAuthorities(func(pki string) error { return endpoint.ForgetAuthorities(pki) }) // it was given up
@@ -73,7 +73,7 @@ func (n *node) rotationTurn(ctx context.Context) error {
 func (n *node) rotate(ctx context.Context, r ag.Rotation) error {
 	switch r.Phase {
 	case ag.RotationTrust:
-		if slices.Contains(n.identity.Believes(), r.Pin) {
+		if slices.Contains(n.identity.TrustedPins(), r.Pin) {
 			return nil
 		}
 		return n.believe(ctx, r)
@@ -102,7 +102,7 @@ func (n *node) believe(ctx context.Context, r ag.Rotation) error {
 			}
 		}
 	}
-	return n.changeAuthorities(func(pki string) error { return endpoint.BelieveAuthority(pki, []byte(r.Certificate)) })
+	return n.changeAuthorities(func(pki string) error { return endpoint.TrustAuthority(pki, []byte(r.Certificate)) })
 }
 
 // fetchAuthorityKey asks the other replicas, one of which has made the key.
@@ -166,7 +166,7 @@ func (n *node) loadCA() error {
 
 // believes names the authorities that this node believes, in an order that does not depend on which of them issues.
 func (n *node) believes() string {
-	pins := n.identity.Believes()
+	pins := n.identity.TrustedPins()
 	slices.Sort(pins)
 	return strings.Join(pins, " ")
 }

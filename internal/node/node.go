@@ -192,7 +192,7 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 	}
 	if n.ca.Load() != nil {
 		c.Join = n.admit
-		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.Places()) // readers that nap keep them
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.MaxBlocked()) // readers that nap keep them
 		n.links = NewLinks(n.self, n.replicaOptions, n.log.With("part", "link"), n.serveLink)
 		c.Handlers[endpoint.ClassWAL] = n.links.Serve
 		c.Handlers[endpoint.ClassSeed] = n.serveSeed
@@ -372,14 +372,14 @@ func (n *node) systemID() string {
 }
 
 // relays lists the members that may know a way to one that does not answer.
-func (n *node) relays(to ag.ReplicaID) (vias []endpoint.Via) {
+func (n *node) relays(to ag.ReplicaID) (vias []endpoint.Relay) {
 	g := n.group.Load()
 	if g == nil {
 		return nil
 	}
 	for _, r := range g.Replicas {
 		if r.ID != n.self && r.ID != to {
-			vias = append(vias, endpoint.Via{ID: r.ID, Addr: r.Endpoint})
+			vias = append(vias, endpoint.Relay{ID: r.ID, Addr: r.Endpoint})
 		}
 	}
 	return vias

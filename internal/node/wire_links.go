@@ -25,7 +25,7 @@ type links struct {
 	options  func(ag.ReplicaID) ag.ReplicaOptions // as the group's configuration has them now
 	self     ag.ReplicaID
 	log      *slog.Logger
-	found    link.Found
+	found    link.Estimator
 	Adapt    func(*endpoint.Conn) link.Transport // nil: as they are; a measurement may have them do without something
 
 	mu      sync.Mutex // guards what follows
@@ -45,10 +45,10 @@ func NewLinks(self ag.ReplicaID, options func(ag.ReplicaID) ag.ReplicaOptions, l
 
 // config is that of a link whose secondary is the named one: its options say how it is fed.
 func (l *links) config(secondary ag.ReplicaID) link.Config {
-	return link.Config{Logger: l.log, Found: &l.found, Compression: func() codec.Wish {
+	return link.Config{Logger: l.log, Bandwidth: &l.found, Compression: func() codec.Setting {
 		w, err := codec.Parse("LOG_COMPRESSION", l.options(secondary).LogCompression)
 		if err != nil {
-			return codec.Wish{Auto: true}
+			return codec.Setting{Auto: true}
 		}
 		return w
 	}}

@@ -70,11 +70,11 @@ func (n *node) linkTo(ctx context.Context, id ag.ReplicaID) (a api.Link, err err
 			return a, fmt.Errorf("%s does not reach %s: %w", n.self, id, err)
 		}
 	}
-	w := n.endpoint.WayTo(id)
+	w := n.endpoint.PathTo(id)
 	if w.RTT == 0 {
 		return a, errors.New("the kernel does not tell what the way is like")
 	}
-	prefer, wish := link.PreferAuto, codec.Wish{Auto: true}
+	prefer, wish := link.PreferAuto, codec.Setting{Auto: true}
 	if p, err := link.ParsePreference(to.Options.Transport); err == nil {
 		prefer = p
 	}
@@ -85,7 +85,7 @@ func (n *node) linkTo(ctx context.Context, id ag.ReplicaID) (a api.Link, err err
 	if n.links != nil {
 		carried = n.links.found.Rate(string(id))
 	}
-	s := link.Foresee(prefer, wish, w.RTT, w.Sent, w.Lost, w.Congestion, carried)
+	s := link.Predict(link.PathStats{RTT: w.RTT, Sent: w.Sent, Lost: w.Lost, Congestion: w.Congestion, Carried: carried}, link.Options{Prefer: prefer, Compression: wish})
 	s.Peer = string(id)
 	a = describeStatus(s)
 	a.Idle, a.Rate, a.Via = true, w.Rate, w.Via

@@ -121,7 +121,7 @@ func (b *EndpointBench) zstd(ctx context.Context) error {
 		wal = append(wal, text...)
 	}
 	var e codec.Encoder
-	if err := e.Use(codec.Setting{Codec: codec.Zstd, Level: 1}); err != nil {
+	if err := e.Use(codec.Encoding{Codec: codec.Zstd, Level: 1}); err != nil {
 		return err
 	}
 	const message = 37 << 10 // the mean of a busy walsender

@@ -84,7 +84,7 @@ func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder
 	if err != nil {
 		return err
 	}
-	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.Places()) // as the agent does
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.MaxBlocked()) // as the agent does
 	down := replication.NewDownstream(replication.DownstreamConfig{
 		SocketDir: n.Socket, Superuser: func() string { return "postgres" }, Logger: log,
 		Self: func() replication.PrimaryFacts { return replication.PrimaryFacts{Leading: true, Epoch: 1, TLI: 1} },

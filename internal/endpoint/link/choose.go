@@ -121,19 +121,33 @@ func (ch *chooser) tcp(m measure) []string {
 	return []string{TCP}
 }
 
-// Foresee returns the status that a new link would have for what was measured of its way, and what earlier links carried in bytes per
-// second (0: unknown): main leg, legs, codec and the reason.
-func Foresee(prefer Preference, wish codec.Wish, rtt time.Duration, sent, lost uint64, congestion string, carried int64) Status {
-	ch := chooser{prefer: prefer}
-	c := ch.next(0, measure{trip: rtt, sent: sent, lost: min(lost, sent), congestion: congestion})
+// PathStats is what was measured of the path to a peer that has no link.
+type PathStats struct {
+	RTT        time.Duration // 0: unknown
+	Sent, Lost uint64        // packets
+	Congestion string        // the congestion controller of TCP
+	Carried    int64         // bytes per second that earlier links carried; 0: unknown
+}
+
+// Options are the options of the replica that decide how a link to it is carried.
+type Options struct {
+	Prefer      Preference
+	Compression codec.Setting
+}
+
+// Predict returns the status that a new link over the path would have: its legs, the main one, the codec and the reason.
+func Predict(p PathStats, o Options) Status {
+	ch := chooser{prefer: o.Prefer}
+	lost := min(p.Lost, p.Sent)
+	c := ch.next(0, measure{trip: p.RTT, sent: p.Sent, lost: lost, congestion: p.Congestion})
+	encoding := codec.Choose(o.Compression, codec.Known(), codec.Encoding{}, codec.Path{RTT: p.RTT, Rate: 8 * p.Carried})
 	s := Status{
-		RTT: rtt, Packets: sent, Lost: min(lost, sent), Twice: c.Hedge, Reason: c.Reason, Codec: codec.Choose(wish, codec.Known(), codec.Setting{}, rtt, 8*carried).String(),
-		Carried: carried,
+		RTT: p.RTT, Packets: p.Sent, Lost: lost, Twice: c.Hedge, Reason: c.Reason, Codec: encoding.String(), Carried: p.Carried,
 	}
 	for _, kind := range c.Legs {
 		l := LegStatus{Kind: kind, Main: kind == c.Main && len(s.Legs) == 0}
 		if kind == TCP {
-			l.Congestion = congestion
+			l.Congestion = p.Congestion
 		}
 		s.Legs = append(s.Legs, l)
 	}

@@ -27,13 +27,13 @@ const (
 
 // Config is how a link behaves. Zero values mean the defaults.
 type Config struct {
-	Compression func() codec.Wish // of what this side sends, asked every heartbeat; nil: AUTO
-	Heartbeat   time.Duration     // between pings on each leg, and between looks at what is measured; default 1 s
-	DeadAfter   time.Duration     // silence after which a leg is given up; default 10 s
-	Suspect     time.Duration     // silence of all legs after which another one is opened in their place; default 1.8 s
-	Grace       time.Duration     // that a link without a leg is kept; default 400 ms and 8 round trips
-	Found       *Found            // what links carried, shared by all of a node; nil: nothing is remembered
-	Logger      *slog.Logger      // nil: none
+	Compression func() codec.Setting // of what this side sends, asked every heartbeat; nil: AUTO
+	Heartbeat   time.Duration        // between pings on each leg, and between looks at what is measured; default 1 s
+	DeadAfter   time.Duration        // silence after which a leg is given up; default 10 s
+	Suspect     time.Duration        // silence of all legs after which another one is opened in their place; default 1.8 s
+	Grace       time.Duration        // that a link without a leg is kept; default 400 ms and 8 round trips
+	Bandwidth   *Estimator           // what links carried, shared by all of a node; nil: nothing is remembered
+	Logger      *slog.Logger         // nil: none
 }
 
 func (c Config) filled() Config {
@@ -42,7 +42,7 @@ func (c Config) filled() Config {
 	c.Suspect = cmp.Or(c.Suspect, 1800*time.Millisecond)
 	c.Grace = cmp.Or(c.Grace, 400*time.Millisecond)
 	if c.Compression == nil {
-		c.Compression = func() codec.Wish { return codec.Wish{Auto: true} }
+		c.Compression = func() codec.Setting { return codec.Setting{Auto: true} }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -65,7 +65,7 @@ type Conn struct {
 	over  chan struct{} // closed when the link is over
 	kick  chan struct{} // a leg was lost
 	owed  *time.Timer   // for frames that went as datagrams only; Reset where mu is held
-	wg    crew
+	wg    tasks
 	next  atomic.Uint64 // all numbered frames below it have arrived
 	told  atomic.Uint64 // the highest acknowledgement that was sent
 	begun atomic.Bool
@@ -86,8 +86,8 @@ type Conn struct {
 	cost     int // of unacked: the buffers
 	under    int // and the bytes in them
 	known    []codec.ID
-	setting  codec.Setting // what enc is to use
-	shards   bool          // the other side understands them
+	setting  codec.Encoding // what enc is to use
+	shards   bool           // the other side understands them
 	hedging  bool
 	writeEnd time.Time
 	reset    error // the other side's last word,
@@ -114,7 +114,7 @@ func newConn(id, peer string, cfg Config) *Conn {
 		over: make(chan struct{}), kick: make(chan struct{}, 1), owed: time.NewTimer(0),
 	}
 	c.owed.Stop()
-	c.room.L, c.wg.left.L = &c.mu, &c.wg.mu
+	c.room.L, c.wg.done.L = &c.mu, &c.wg.mu
 	c.in.init()
 	return c
 }
@@ -150,7 +150,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 }
 
 // plan says how to send a write of n bytes: the codec, and the bytes per frame. What may travel twice is cut to fit datagrams.
-func (c *Conn) plan(n int) (use codec.Setting, piece int) {
+func (c *Conn) plan(n int) (use codec.Encoding, piece int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.hedging && headerLen+n <= maxHedged {
@@ -398,7 +398,7 @@ func (c *Conn) attach(t Transport, received uint64, main bool) (serve func(conte
 		c.main = l
 	}
 	if len(c.legs) == 1 {
-		c.setting = codec.Choose(c.cfg.Compression(), c.known, c.setting, l.trip(), 8*c.cfg.Found.Rate(c.peer))
+		c.setting = codec.Choose(c.cfg.Compression(), c.known, c.setting, codec.Path{RTT: l.trip(), Rate: 8 * c.cfg.Bandwidth.Rate(c.peer)})
 	}
 	c.note("leg attached", l.String())
 	if main {

@@ -159,7 +159,7 @@ func TestFollow(t *testing.T) {
 	t.Parallel()
 	w, n := newWeather(t)
 	cfg := linktest.Config("AUTO")
-	cfg.Compression = func() codec.Wish { return codec.Wish{Auto: true} }
+	cfg.Compression = func() codec.Setting { return codec.Setting{Auto: true} }
 	p := linktest.Open(t, n, cfg)
 	stop := make(chan struct{})
 	sent, got := sha256.New(), sha256.New()

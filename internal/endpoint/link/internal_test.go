@@ -20,7 +20,7 @@ func TestOrder(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		var e codec.Encoder
-		if err := e.Use([]codec.Setting{{}, {Codec: codec.Zstd}, {Codec: codec.LZ4}}[r.IntN(3)]); err != nil {
+		if err := e.Use([]codec.Encoding{{}, {Codec: codec.Zstd}, {Codec: codec.LZ4}}[r.IntN(3)]); err != nil {
 			t.Fatal(err)
 		}
 		type sent struct {
@@ -114,14 +114,14 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestForesee asks what a link would be like.
-func TestForesee(t *testing.T) {
+// TestPredict asks what a link would be like.
+func TestPredict(t *testing.T) {
 	t.Parallel()
-	near := Foresee(PreferAuto, codec.Wish{Auto: true}, 200*time.Microsecond, 0, 0, "cubic", 0)
+	near := Predict(PathStats{RTT: 200 * time.Microsecond, Congestion: "cubic"}, Options{PreferAuto, codec.Setting{Auto: true}})
 	if near.Codec != "OFF" || len(near.Legs) != 1 || near.Legs[0] != (LegStatus{Kind: TCP, Congestion: "cubic", Main: true}) || near.Twice {
 		t.Errorf("near: %+v", near)
 	}
-	bad := Foresee(PreferAuto, codec.Wish{Auto: true}, 60*time.Millisecond, 1000, 10, "bbr", 20_000_000)
+	bad := Predict(PathStats{60 * time.Millisecond, 1000, 10, "bbr", 20_000_000}, Options{PreferAuto, codec.Setting{Auto: true}})
 	kinds := []string{}
 	for _, l := range bad.Legs {
 		kinds = append(kinds, l.Kind)
@@ -129,7 +129,7 @@ func TestForesee(t *testing.T) {
 	if bad.Codec != "ZSTD:1" || !slices.Equal(kinds, []string{TCP, TCP, QUIC, QUIC, QUIC}) || !bad.Legs[0].Main || bad.Legs[1].Main || !bad.Twice {
 		t.Errorf("bad: %+v", bad)
 	}
-	if q := Foresee(PreferQUIC, codec.Wish{Auto: true}, time.Millisecond, 0, 0, "", 0); len(q.Legs) != 1 || q.Legs[0].Kind != QUIC || !q.Legs[0].Main {
+	if q := Predict(PathStats{RTT: time.Millisecond}, Options{PreferQUIC, codec.Setting{Auto: true}}); len(q.Legs) != 1 || q.Legs[0].Kind != QUIC || !q.Legs[0].Main {
 		t.Errorf("QUIC: %+v", q)
 	}
 }
@@ -137,8 +137,8 @@ func TestForesee(t *testing.T) {
 // TestFound remembers what a link carried while it was full, and no other time, and begins the next one with it.
 func TestFound(t *testing.T) {
 	t.Parallel()
-	found := &Found{}
-	c := newConn(strings.Repeat("0", 32), "far", Config{Found: found})
+	found := &Estimator{}
+	c := newConn(strings.Repeat("0", 32), "far", Config{Bandwidth: found})
 	for i, s := range []struct {
 		least     int
 		delivered uint64
@@ -167,16 +167,16 @@ func TestFound(t *testing.T) {
 	if found.Rate("near") != 0 || c.Status().Carried != found.Rate("far") {
 		t.Errorf("near %d, status %d", found.Rate("near"), c.Status().Carried)
 	}
-	for i := range 2 * foundMost {
+	for i := range 2 * maxPeers {
 		found.note(fmt.Sprint(i), 1)
 	}
-	if len(found.rates) > foundMost {
+	if len(found.rates) > maxPeers {
 		t.Errorf("%d peers are remembered", len(found.rates))
 	}
-	if s := Foresee(PreferAuto, codec.Wish{Auto: true}, 60*time.Millisecond, 0, 0, "bbr", found.Rate("far")); s.Codec != "ZSTD:3" {
+	if s := Predict(PathStats{RTT: 60 * time.Millisecond, Congestion: "bbr", Carried: found.Rate("far")}, Options{PreferAuto, codec.Setting{Auto: true}}); s.Codec != "ZSTD:3" {
 		t.Errorf("a link known to be slow begins with %s", s.Codec)
 	}
-	var none *Found
+	var none *Estimator
 	none.note("far", 1)
 	if none.Rate("far") != 0 {
 		t.Error("nothing remembers something")

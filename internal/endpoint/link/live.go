@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
@@ -71,7 +72,7 @@ func (c *Conn) beat() {
 	trip := c.trip()
 	watch := c.loss.watch(trip >= farTrip, sent, c.hedging)
 	c.measureRate(now)
-	setting := codec.Choose(c.cfg.Compression(), c.known, c.setting, trip, 8*c.cfg.Found.Rate(c.peer))
+	setting := codec.Choose(c.cfg.Compression(), c.known, c.setting, codec.Path{RTT: trip, Rate: 8 * c.cfg.Bandwidth.Rate(c.peer)})
 	if setting != c.setting && c.cause == nil {
 		c.note("codec changed", fmt.Sprintf("%s to %s: round trip %.3g ms", c.setting, setting, float64(trip.Microseconds())/1000))
 		c.setting = setting
@@ -102,7 +103,7 @@ func (c *Conn) look(legs []*leg, pings int) {
 // measureRate notes what the link has carried since the last heartbeat, if it was full all the while; mu is held.
 func (c *Conn) measureRate(now time.Duration) {
 	if took := now - c.beaten; c.beaten > 0 && took > 0 && c.busy.least >= bulkQueue {
-		c.cfg.Found.note(c.peer, float64(c.busy.delivered)/took.Seconds())
+		c.cfg.Bandwidth.note(c.peer, float64(c.busy.delivered)/took.Seconds())
 	}
 	c.beaten, c.busy = now, busy{least: c.under}
 }
@@ -405,4 +406,37 @@ func (c *Conn) follow(l *leg, hedge bool) {
 		c.note("main leg changed", fmt.Sprintf("%s, small frames twice: %t, as the other side chose", l, hedge))
 	}
 	c.main, c.hedging = l, hedge
+}
+
+// tasks is the goroutines of a link. Unlike a sync.WaitGroup it may be added to while somebody waits: a link is closed by whoever wants
+// it closed, while its legs still end.
+type tasks struct {
+	mu   sync.Mutex
+	done sync.Cond // of mu
+	n    int
+}
+
+// Go runs f in a goroutine that Wait waits for.
+func (w *tasks) Go(f func()) {
+	w.mu.Lock()
+	w.n++
+	w.mu.Unlock()
+	go func() {
+		defer func() {
+			w.mu.Lock()
+			w.n--
+			w.done.Broadcast()
+			w.mu.Unlock()
+		}()
+		f()
+	}()
+}
+
+// Wait returns when no goroutine is left.
+func (w *tasks) Wait() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.n > 0 {
+		w.done.Wait()
+	}
 }

@@ -74,7 +74,7 @@ func (c *Conn) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := Status{
-		Peer: c.peer, Dialled: c.chosen.Main != "", RTT: c.trip(), Twice: c.hedging, Reason: c.chosen.Reason, Carried: c.cfg.Found.Rate(c.peer), Codec: c.setting.String(),
+		Peer: c.peer, Dialled: c.chosen.Main != "", RTT: c.trip(), Twice: c.hedging, Reason: c.chosen.Reason, Carried: c.cfg.Bandwidth.Rate(c.peer), Codec: c.setting.String(),
 		Sent: c.encoded.Raw, SentEncoded: c.encoded.Encoded, SendBusy: c.encoded.Busy, Received: c.in.raw.Load(),
 		ReceivedCoded: c.in.encoded.Load(), ReceiveBusy: time.Duration(c.in.busy.Load()), SentTwice: uint64(max(c.copied, 0)), Resent: c.resent,
 		Doubles: c.in.doubles.Load(), Repaired: c.in.repaired.Load(), Events: slices.Clone(c.events),

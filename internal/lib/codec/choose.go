@@ -7,52 +7,52 @@ import (
 	"time"
 )
 
-// Setting is a codec with its level.
-type Setting struct {
+// Encoding is a codec with its level.
+type Encoding struct {
 	Codec ID
 	Level int // of zstd, 1 to 22; 0: 1
 }
 
-func (s Setting) level() int { return max(s.Level, 1) }
+func (s Encoding) level() int { return max(s.Level, 1) }
 
-// String spells the setting as LOG_COMPRESSION does.
-func (s Setting) String() string {
+// String spells the encoding as LOG_COMPRESSION does.
+func (s Encoding) String() string {
 	if s.Codec == Zstd {
 		return fmt.Sprintf("ZSTD:%d", s.level())
 	}
 	return s.Codec.String()
 }
 
-// Wish is what an administrator wants of a compression: a replica's LOG_COMPRESSION, or SEED_COMPRESSION.
-type Wish struct {
-	Auto    bool
-	Setting Setting // if not Auto
+// Setting is an administrator's choice of compression: a replica's LOG_COMPRESSION or SEED_COMPRESSION.
+type Setting struct {
+	Auto     bool
+	Encoding Encoding // if not Auto
 }
 
 // Parse reads the value of an option of a replica, whose name errors carry: AUTO (also ""), OFF, LZ4, ZSTD, which is ZSTD:1, or
 // ZSTD:level, in any case.
-func Parse(option, text string) (Wish, error) {
+func Parse(option, text string) (Setting, error) {
 	name, level, leveled := strings.Cut(strings.ToUpper(strings.TrimSpace(text)), ":")
-	w := Wish{Auto: name == "" || name == "AUTO"}
+	w := Setting{Auto: name == "" || name == "AUTO"}
 	switch {
 	case name == "ZSTD":
-		w.Setting = Setting{Codec: Zstd, Level: 1}
+		w.Encoding = Encoding{Codec: Zstd, Level: 1}
 		if leveled {
 			n, err := strconv.Atoi(level)
 			if err != nil || n < 1 || n > 22 {
-				return Wish{}, fmt.Errorf("%s %q: the level of ZSTD is 1 to 22", option, text)
+				return Setting{}, fmt.Errorf("%s %q: the level of ZSTD is 1 to 22", option, text)
 			}
-			w.Setting.Level = n
+			w.Encoding.Level = n
 		}
 		return w, nil
 	case name == "LZ4":
-		w.Setting = Setting{Codec: LZ4}
+		w.Encoding = Encoding{Codec: LZ4}
 	case name == "OFF", w.Auto:
 	default:
-		return Wish{}, fmt.Errorf("%s %q: choose AUTO, OFF, LZ4, ZSTD or ZSTD:level", option, text)
+		return Setting{}, fmt.Errorf("%s %q: choose AUTO, OFF, LZ4, ZSTD or ZSTD:level", option, text)
 	}
 	if leveled {
-		return Wish{}, fmt.Errorf("%s %q: only ZSTD has a level", option, text)
+		return Setting{}, fmt.Errorf("%s %q: only ZSTD has a level", option, text)
 	}
 	return w, nil
 }
@@ -64,18 +64,24 @@ const (
 	slow    = 50_000_000              // bits per second below which a higher level pays
 )
 
-// Choose returns what to encode with: the wish, or for AUTO what suits the round trip and the rate of the link (bits per second, 0:
-// unknown), given what is in use. A codec that the other side does not know is never chosen.
-func Choose(w Wish, known []ID, now Setting, rtt time.Duration, rate int64) Setting {
-	s := w.Setting
+// Path is what is known of the path between the two sides. Zero means unknown.
+type Path struct {
+	RTT  time.Duration
+	Rate int64 // bits per second
+}
+
+// Choose returns the encoding to use: the one set, or for AUTO the one that suits the path and what is in use now. It never returns a
+// codec that is not in known, which are those of the other side.
+func Choose(w Setting, known []ID, now Encoding, p Path) Encoding {
+	s := w.Encoding
 	if w.Auto {
-		s = Setting{}
+		s = Encoding{}
 		switch {
-		case rtt >= farRTT && rate > 0 && rate < slow:
-			s = Setting{Codec: Zstd, Level: 3}
-		case rtt >= farRTT:
-			s = Setting{Codec: Zstd, Level: 1}
-		case rtt > nearRTT:
+		case p.RTT >= farRTT && p.Rate > 0 && p.Rate < slow:
+			s = Encoding{Codec: Zstd, Level: 3}
+		case p.RTT >= farRTT:
+			s = Encoding{Codec: Zstd, Level: 1}
+		case p.RTT > nearRTT:
 			s = now
 		}
 		if s.Codec == Zstd && now.Codec == Zstd {
@@ -87,7 +93,7 @@ func Choose(w Wish, known []ID, now Setting, rtt time.Duration, rate int64) Sett
 			return s
 		}
 	}
-	return Setting{}
+	return Encoding{}
 }
 
 // Known lists the codecs of this version, as the hello of a link carries them.

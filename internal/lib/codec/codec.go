@@ -67,7 +67,7 @@ var table = crc32.MakeTable(crc32.Castagnoli)
 
 // Encoder is one direction's sending side. It is for one goroutine.
 type Encoder struct {
-	now   Setting
+	now   Encoding
 	w     *zstd.Encoder
 	out   sink
 	first bool
@@ -86,7 +86,7 @@ func (s *sink) Write(p []byte) (int, error) {
 }
 
 // Use changes the codec from the next block on.
-func (e *Encoder) Use(s Setting) error {
+func (e *Encoder) Use(s Encoding) error {
 	if s == e.now {
 		return nil
 	}
@@ -107,7 +107,7 @@ func (e *Encoder) Use(s Setting) error {
 }
 
 // Setting returns the codec in use.
-func (e *Encoder) Setting() Setting { return e.now }
+func (e *Encoder) Encoding() Encoding { return e.now }
 
 // Stats returns what was encoded so far.
 func (e *Encoder) Stats() Stats { return e.stats }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-var settings = []Setting{{}, {Codec: LZ4}, {Codec: Zstd, Level: 1}, {Codec: Zstd, Level: 3}}
+var settings = []Encoding{{}, {Codec: LZ4}, {Codec: Zstd, Level: 1}, {Codec: Zstd, Level: 3}}
 
 // sample makes blocks like those of a walsender: some text, some noise, many sizes.
 func blocks(seed uint64, n int) [][]byte {
@@ -144,7 +144,7 @@ func TestMemory(t *testing.T) {
 	var e Encoder
 	var d Decoder
 	defer d.Close()
-	if err := e.Use(Setting{Codec: Zstd}); err != nil {
+	if err := e.Use(Encoding{Codec: Zstd}); err != nil {
 		t.Fatal(err)
 	}
 	src := bytes.Repeat([]byte("0123456789abcdef"), MaxRaw/16)
@@ -171,9 +171,9 @@ func TestMemory(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]Wish{
-		"": {Auto: true}, "auto": {Auto: true}, "OFF": {}, "lz4": {Setting: Setting{Codec: LZ4}},
-		"ZSTD": {Setting: Setting{Zstd, 1}}, "zstd:9": {Setting: Setting{Zstd, 9}},
+	for text, want := range map[string]Setting{
+		"": {Auto: true}, "auto": {Auto: true}, "OFF": {}, "lz4": {Encoding: Encoding{Codec: LZ4}},
+		"ZSTD": {Encoding: Encoding{Zstd, 1}}, "zstd:9": {Encoding: Encoding{Zstd, 9}},
 	} {
 		if got, err := Parse("LOG_COMPRESSION", text); err != nil || got != want {
 			t.Errorf("%q: %+v, %v", text, got, err)
@@ -188,26 +188,26 @@ func TestParse(t *testing.T) {
 
 func TestChoose(t *testing.T) {
 	t.Parallel()
-	auto, zstd1, zstd3 := Wish{Auto: true}, Setting{Zstd, 1}, Setting{Zstd, 3}
+	auto, zstd1, zstd3 := Setting{Auto: true}, Encoding{Zstd, 1}, Encoding{Zstd, 3}
 	for _, c := range []struct {
 		name  string
-		wish  Wish
+		wish  Setting
 		known []ID
-		now   Setting
+		now   Encoding
 		rtt   time.Duration
 		rate  int64
-		want  Setting
+		want  Encoding
 	}{
-		{"local network", auto, Known(), Setting{}, 200 * time.Microsecond, 0, Setting{}},
-		{"asked for, on a local network", Wish{Setting: zstd1}, Known(), Setting{}, 200 * time.Microsecond, 0, zstd1},
-		{"far", auto, Known(), Setting{}, 30 * time.Millisecond, 100_000_000, zstd1},
-		{"far and slow", auto, Known(), Setting{}, 60 * time.Millisecond, 20_000_000, zstd3},
+		{"local network", auto, Known(), Encoding{}, 200 * time.Microsecond, 0, Encoding{}},
+		{"asked for, on a local network", Setting{Encoding: zstd1}, Known(), Encoding{}, 200 * time.Microsecond, 0, zstd1},
+		{"far", auto, Known(), Encoding{}, 30 * time.Millisecond, 100_000_000, zstd1},
+		{"far and slow", auto, Known(), Encoding{}, 60 * time.Millisecond, 20_000_000, zstd3},
 		{"far, compressing", auto, Known(), zstd1, 60 * time.Millisecond, 20_000_000, zstd1},
-		{"between, off", auto, Known(), Setting{}, 1800 * time.Microsecond, 0, Setting{}},
+		{"between, off", auto, Known(), Encoding{}, 1800 * time.Microsecond, 0, Encoding{}},
 		{"between, on", auto, Known(), zstd1, 1800 * time.Microsecond, 0, zstd1},
-		{"an older peer", auto, []ID{Raw}, Setting{}, 30 * time.Millisecond, 0, Setting{}},
+		{"an older peer", auto, []ID{Raw}, Encoding{}, 30 * time.Millisecond, 0, Encoding{}},
 	} {
-		if got := Choose(c.wish, c.known, c.now, c.rtt, c.rate); got != c.want {
+		if got := Choose(c.wish, c.known, c.now, Path{c.rtt, c.rate}); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -246,7 +246,7 @@ func FuzzDecode(f *testing.F) {
 // BenchmarkZstd measures the codec on pages with rows in them, a flush per 8 KiB.
 func BenchmarkZstd(b *testing.B) {
 	var e Encoder
-	if err := e.Use(Setting{Codec: Zstd}); err != nil {
+	if err := e.Use(Encoding{Codec: Zstd}); err != nil {
 		b.Fatal(err)
 	}
 	r := rand.New(rand.NewPCG(1, 1))

@@ -69,7 +69,7 @@ func (c *cable) cut() {
 }
 
 // ends makes two endpoints, the primary's of which serves links into down.
-func ends(t *testing.T, down *Downstream, wish codec.Wish) (near, far *endpoint.Endpoint, cut func()) {
+func ends(t *testing.T, down *Downstream, wish codec.Setting) (near, far *endpoint.Endpoint, cut func()) {
 	t.Helper()
 	ca, err := endpoint.NewCA("6f1c2f3e-0c55-4a0e-9a51-6a4d3c5a7b01", "test")
 	if err != nil {
@@ -77,7 +77,7 @@ func ends(t *testing.T, down *Downstream, wish codec.Wish) (near, far *endpoint.
 	}
 	hub := &link.Hub{
 		Serve:     func(ctx context.Context, c *link.Conn) { down.Handle(ctx, "s1", c) },
-		Configure: func(string) link.Config { return link.Config{Compression: func() codec.Wish { return wish }} },
+		Configure: func(string) link.Config { return link.Config{Compression: func() codec.Setting { return wish }} },
 	}
 	var distrusted atomic.Bool
 	serve := func(id ag.ReplicaID, h endpoint.Handler) *endpoint.Endpoint {

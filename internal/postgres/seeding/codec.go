@@ -58,11 +58,11 @@ var zstdLevels = [...]int{1, 1, 3, 7, 11}
 // parseCompression reads SEED_COMPRESSION, which is spelled as LOG_COMPRESSION is. auto reports AUTO.
 func parseCompression(s string) (c codec, auto bool, err error) {
 	w, err := compression.Parse("SEED_COMPRESSION", s)
-	switch w.Setting.Codec {
+	switch w.Encoding.Codec {
 	case compression.LZ4:
 		c.kind = codecLZ4
 	case compression.Zstd:
-		c = codec{codecZstd, int8(zstd.EncoderLevelFromZstd(w.Setting.Level))}
+		c = codec{codecZstd, int8(zstd.EncoderLevelFromZstd(w.Encoding.Level))}
 	default:
 	}
 	return c, w.Auto, err

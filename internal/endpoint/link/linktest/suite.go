@@ -47,7 +47,7 @@ func Config(compression string) link.Config {
 	if err != nil {
 		panic(err)
 	}
-	return link.Config{Compression: func() codec.Wish { return w }, Heartbeat: 30 * time.Millisecond, Grace: 10 * time.Second, Suspect: time.Minute}
+	return link.Config{Compression: func() codec.Setting { return w }, Heartbeat: 30 * time.Millisecond, Grace: 10 * time.Second, Suspect: time.Minute}
 }
 
 // Open makes a link over n.

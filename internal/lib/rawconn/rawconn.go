@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	length = 5 * time.Millisecond // of a nap; after an idle one a reader waits in a way that the scheduler knows of
-	most   = 4                    // readers that nap at a time
+	blockFor   = 5 * time.Millisecond // of a nap; after an idle one a reader waits in a way that the scheduler knows of
+	maxBlocked = 4                    // readers that nap at a time
 )
 
 // Places returns how many places on a processor (GOMAXPROCS) readers may keep while they nap. A program adds as many, so that its other
 // goroutines do not wait for theirs.
-func Places() int { return most }
+func MaxBlocked() int { return maxBlocked }
 
-var taken atomic.Int32 // of the places
+var blocked atomic.Int32 // of the places
 
 // Conn is a stream socket, a net.Conn.
 type Conn struct {
@@ -39,9 +39,9 @@ type Conn struct {
 	fd            int // blocking: reading waits for one nap
 	alarm         int // eventfd that ends a wait for something to read
 
-	use    sync.RWMutex // held for reading while fd is used
-	closed atomic.Bool
-	naps   bool // the last nap was no idle one; belongs to the reader
+	use      sync.RWMutex // held for reading while fd is used
+	closed   atomic.Bool
+	blocking bool // the last nap was no idle one; belongs to the reader
 
 	readEnd, writeEnd atomic.Int64 // deadlines, of boottime.Awake; 0: none
 }
@@ -70,7 +70,7 @@ func Take(c net.Conn) (*Conn, error) {
 	}
 	n := &Conn{local: c.LocalAddr(), remote: c.RemoteAddr(), fd: fd, alarm: alarm}
 	_ = c.Close() // which ends its watch; the socket stays open
-	t := unix.NsecToTimeval(length.Nanoseconds())
+	t := unix.NsecToTimeval(blockFor.Nanoseconds())
 	if err := errors.Join(unix.SetNonblock(fd, false), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t)); err != nil {
 		return nil, errors.Join(fmt.Errorf("set socket options: %w", err), n.Close())
 	}
@@ -102,7 +102,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		case err == unix.EINTR: //nolint:errorlint // an errno of our own call
 			// The scheduler's signal, to stop the world or to let others run: the return to here lets it.
 		case err == unix.EAGAIN: //nolint:errorlint // the same
-			c.naps = false
+			c.blocking = false
 		default:
 			return 0, c.failed("read", err)
 		}
@@ -114,11 +114,11 @@ func (c *Conn) Read(p []byte) (int, error) {
 //go:noinline
 func (c *Conn) receive(p []byte) (int, error) {
 	flags := uintptr(0)
-	if c.naps {
-		c.naps = taken.Add(1) <= most
-		defer taken.Add(-1)
+	if c.blocking {
+		c.blocking = blocked.Add(1) <= maxBlocked
+		defer blocked.Add(-1)
 	}
-	if !c.naps {
+	if !c.blocking {
 		if err := c.wait(c.fd, unix.POLLIN, &c.readEnd); err != nil {
 			return 0, err
 		}
@@ -128,7 +128,7 @@ func (c *Conn) receive(p []byte) (int, error) {
 	if errno != 0 {
 		return 0, errno
 	}
-	c.naps = true
+	c.blocking = true
 	return int(n), nil
 }
 

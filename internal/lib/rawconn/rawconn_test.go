@@ -70,7 +70,7 @@ func TestReaderWakesFromEachKindOfWait(t *testing.T) {
 	pairs(t, func(t *testing.T, c *Conn, other net.Conn) {
 		b := make([]byte, 1)
 		for i := range 6 {
-			time.AfterFunc([]time.Duration{0, length / 5, 3 * length}[i%3], func() { _, _ = other.Write([]byte{byte(i)}) })
+			time.AfterFunc([]time.Duration{0, blockFor / 5, 3 * blockFor}[i%3], func() { _, _ = other.Write([]byte{byte(i)}) })
 			if n, err := c.Read(b); n != 1 || err != nil || b[0] != byte(i) {
 				t.Fatalf("byte %d: %d bytes, %v, %v", i, n, b, err)
 			}
@@ -84,7 +84,7 @@ func TestReaderWakesFromEachKindOfWait(t *testing.T) {
 
 // TestCloseEndsWaits closes while a goroutine reads, in a nap and in a long wait, and while one writes what nobody reads.
 func TestCloseEndsWaits(t *testing.T) {
-	for _, after := range []time.Duration{length / 5, 4 * length} {
+	for _, after := range []time.Duration{blockFor / 5, 4 * blockFor} {
 		pairs(t, func(t *testing.T, c *Conn, other net.Conn) {
 			_, _ = other.Write([]byte("x"))
 			if _, err := c.Read(make([]byte, 1)); err != nil { // from here on it naps
@@ -136,7 +136,7 @@ func TestDeadlines(t *testing.T) {
 			_, err := c.Read(make([]byte, 1))
 			ended <- err
 		}()
-		time.Sleep(3 * length)
+		time.Sleep(3 * blockFor)
 		_ = c.SetReadDeadline(time.Unix(1, 0)) // of a read that waits already
 		if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("read: %v", err)

@@ -19,32 +19,32 @@ import (
 // stream to the same machine has bytes that wait for their first transmission, copies stand back at once.
 
 const (
-	yieldTick  = 10 * time.Millisecond  // between looks at the sockets
-	yieldIdle  = 100 * time.Millisecond // the same while there is no WAL to give way to
-	yieldFar   = 2 * time.Millisecond   // round trip from which on a way counts
-	yieldPiece = 16 << 10               // bytes that a copy sends at a time: what is in front of a commit at most
-	yieldQueue = 64 << 10               // bytes of a copy that wait in the socket for their first transmission
-	yieldBase  = 20 * time.Second       // for which the shortest round trip is remembered, at least
-	yieldSaved = 5 * time.Millisecond   // of its rate that a bucket saves for those who are woken late
+	paceTick  = 10 * time.Millisecond  // between looks at the sockets
+	paceIdle  = 100 * time.Millisecond // the same while there is no WAL to give way to
+	paceFar   = 2 * time.Millisecond   // round trip from which on a way counts
+	paceChunk = 16 << 10               // bytes that a copy sends at a time: what is in front of a commit at most
+	paceQueue = 64 << 10               // bytes of a copy that wait in the socket for their first transmission
+	paceBase  = 20 * time.Second       // for which the shortest round trip is remembered, at least
+	paceSaved = 5 * time.Millisecond   // of its rate that a bucket saves for those who are woken late
 
 	// yieldLeast is what copies get at least, in bytes per second: a chunk on each stream well within the minute that a seeding
 	// waits for an answer.
-	yieldLeast = 160 << 10
+	paceLeast = 160 << 10
 )
 
 // flow is what the kernel says of a connection.
-type flow struct {
+type socketState struct {
 	trip, best time.Duration // round trip: smoothed, shortest
 	acked      uint64        // bytes
 	unsent     uint32        // bytes that were never sent
 }
 
 // flow looks at the socket; ok is false where there is none.
-func (c *Conn) flow() (f flow, ok bool) {
+func (c *Conn) socketState() (f socketState, ok bool) {
 	c.socket(func(fd int) {
 		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 		if ok = err == nil; ok {
-			f = flow{time.Duration(info.Rtt) * time.Microsecond, time.Duration(info.Min_rtt) * time.Microsecond, info.Bytes_acked, info.Notsent_bytes}
+			f = socketState{time.Duration(info.Rtt) * time.Microsecond, time.Duration(info.Min_rtt) * time.Microsecond, info.Bytes_acked, info.Notsent_bytes}
 		}
 	})
 	return f, ok
@@ -56,7 +56,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		return c.Conn.Write(p)
 	}
 	for n < len(p) && err == nil {
-		piece := p[n:min(n+yieldPiece, len(p))]
+		piece := p[n:min(n+paceChunk, len(p))]
 		if b := c.bucket.Load(); b != nil && !b.pass(len(piece), c.over) {
 			return n, net.ErrClosed
 		}
@@ -82,7 +82,7 @@ func (b *bucket) pass(n int, over <-chan struct{}) bool {
 		if wait == 0 {
 			return true
 		}
-		t := time.NewTimer(min(wait, yieldTick)) // the rate may change meanwhile
+		t := time.NewTimer(min(wait, paceTick)) // the rate may change meanwhile
 		select {
 		case <-t.C:
 		case <-over:
@@ -102,7 +102,7 @@ func (b *bucket) take(now time.Duration, n int) (wait time.Duration) {
 		b.owed = 0
 		return 0
 	}
-	if b.owed = max(b.owed-paid, -b.rate*yieldSaved.Seconds()); b.owed > 0 {
+	if b.owed = max(b.owed-paid, -b.rate*paceSaved.Seconds()); b.owed > 0 {
 		return max(time.Duration(b.owed/b.rate*float64(time.Second)), 100*time.Microsecond)
 	}
 	b.owed += float64(n)
@@ -116,7 +116,7 @@ func (b *bucket) set(rate float64) {
 }
 
 // yielding decides how fast the copies to one machine may go. It has no clock.
-type yielding struct {
+type pacer struct {
 	rate  float64 // bytes per second; 0: unbounded
 	good  float64 // rate at which the way was full, of late
 	calm  int     // decisions since it was
@@ -128,7 +128,7 @@ type yielding struct {
 }
 
 // step is told the shortest smoothed round trip among the copies and what they have got acknowledged since the last step. It returns the rate.
-func (y *yielding) step(now, trip time.Duration, acked uint64) float64 {
+func (y *pacer) step(now, trip time.Duration, acked uint64) float64 {
 	base := y.shortest(now, trip)
 	y.got += acked
 	if now < y.next || trip == 0 {
@@ -136,7 +136,7 @@ func (y *yielding) step(now, trip time.Duration, acked uint64) float64 {
 	}
 	delivered := float64(y.got) / max(now-y.since, time.Millisecond).Seconds()
 	first := y.since == 0
-	y.since, y.got, y.next = now, 0, now+max(trip, yieldTick)
+	y.since, y.got, y.next = now, 0, now+max(trip, paceTick)
 	if first || delivered == 0 {
 		return y.rate
 	}
@@ -147,7 +147,7 @@ func (y *yielding) step(now, trip time.Duration, acked uint64) float64 {
 			y.rate = delivered
 		}
 		y.good = max(y.good*7/8, delivered)
-		y.rate = max(y.rate*(1-min(0.5, float64(queue)/float64(trip))), yieldLeast)
+		y.rate = max(y.rate*(1-min(0.5, float64(queue)/float64(trip))), paceLeast)
 		y.next += trip // until it shows
 		y.calm = 0
 	case y.rate == 0 || queue > room/2 || delivered < y.rate/2:
@@ -161,9 +161,9 @@ func (y *yielding) step(now, trip time.Duration, acked uint64) float64 {
 }
 
 // shortest notes a round trip and returns the shortest of the last while.
-func (y *yielding) shortest(now, trip time.Duration) time.Duration {
+func (y *pacer) shortest(now, trip time.Duration) time.Duration {
 	if now >= y.swap {
-		y.best[0], y.best[1], y.swap = y.best[1], 0, now+yieldBase
+		y.best[0], y.best[1], y.swap = y.best[1], 0, now+paceBase
 	}
 	if trip > 0 && (y.best[1] == 0 || trip < y.best[1]) {
 		y.best[1] = trip
@@ -190,16 +190,16 @@ func (e *Endpoint) rank(c *Conn) {
 		e.ranked.seeds[c] = struct{}{}
 		if !e.ranked.watched {
 			e.ranked.watched = true
-			e.ways.wg.Go(e.govern)
+			e.relayCache.wg.Go(e.pace)
 		}
 	default:
 	}
 }
 
 // govern looks after the copies for as long as there are any. It is the only user of what it keeps.
-func (e *Endpoint) govern() {
-	ways := map[string]*copyWay{}
-	t := time.NewTimer(yieldTick)
+func (e *Endpoint) pace() {
+	ways := map[string]*copyPath{}
+	t := time.NewTimer(paceTick)
 	defer t.Stop()
 	for {
 		select {
@@ -220,18 +220,18 @@ func (e *Endpoint) govern() {
 		if len(seeds) == 0 {
 			return
 		}
-		wait := yieldIdle
-		if e.look(boottime.Now(), ways, seeds, wal) {
-			wait = yieldTick
+		wait := paceIdle
+		if e.paceRound(boottime.Now(), ways, seeds, wal) {
+			wait = paceTick
 		}
 		t.Reset(wait)
 	}
 }
 
 // copyWay is the copies to one machine.
-type copyWay struct {
+type copyPath struct {
 	bucket
-	yielding
+	pacer
 	acked   map[*Conn]uint64
 	trip    time.Duration // in this look
 	moved   uint64
@@ -239,7 +239,7 @@ type copyWay struct {
 }
 
 // look judges each way that copies go. It reports whether there is WAL to give way to.
-func (e *Endpoint) look(now time.Duration, ways map[string]*copyWay, seeds, wal []*Conn) (giving bool) {
+func (e *Endpoint) paceRound(now time.Duration, ways map[string]*copyPath, seeds, wal []*Conn) (giving bool) {
 	for _, w := range ways {
 		w.trip, w.moved, w.pressed = 0, 0, false
 		maps.DeleteFunc(w.acked, func(c *Conn, _ uint64) bool { return !slices.Contains(seeds, c) })
@@ -248,18 +248,18 @@ func (e *Endpoint) look(now time.Duration, ways map[string]*copyWay, seeds, wal 
 		host := hostOf(c.raw.RemoteAddr())
 		w := ways[host]
 		if w == nil {
-			w = &copyWay{acked: map[*Conn]uint64{}}
+			w = &copyPath{acked: map[*Conn]uint64{}}
 			ways[host] = w
 		}
-		if f, ok := c.flow(); ok && f.best >= yieldFar {
+		if f, ok := c.socketState(); ok && f.best >= paceFar {
 			w.note(now, c, f)
 		}
 	}
 	for _, c := range wal {
 		trip, _, _ := c.Counters()
-		giving = giving || trip >= yieldFar
+		giving = giving || trip >= paceFar
 		if w := ways[hostOf(c.raw.RemoteAddr())]; w != nil {
-			f, ok := c.flow()
+			f, ok := c.socketState()
 			w.pressed = w.pressed || ok && f.unsent > 0
 		}
 	}
@@ -270,11 +270,11 @@ func (e *Endpoint) look(now time.Duration, ways map[string]*copyWay, seeds, wal 
 }
 
 // note adds one copy's connection to what is seen of the way.
-func (w *copyWay) note(now time.Duration, c *Conn, f flow) {
+func (w *copyPath) note(now time.Duration, c *Conn, f socketState) {
 	before, known := w.acked[c]
 	if w.acked[c] = f.acked; !known {
 		_, _ = c.Steer(true)
-		c.socket(func(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, yieldQueue) })
+		c.socket(func(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, paceQueue) })
 		c.bucket.Store(&w.bucket)
 		w.shortest(now, f.best)
 		return
@@ -288,14 +288,14 @@ func (w *copyWay) note(now time.Duration, c *Conn, f flow) {
 }
 
 // judge sets the rate of the way.
-func (w *copyWay) judge(now time.Duration, giving bool) {
+func (w *copyPath) judge(now time.Duration, giving bool) {
 	switch {
 	case !giving:
-		w.yielding = yielding{best: w.best, swap: w.swap}
+		w.pacer = pacer{best: w.best, swap: w.swap}
 		w.set(0)
 	case w.pressed:
 		w.since, w.got = 0, 0
-		w.set(yieldLeast)
+		w.set(paceLeast)
 	default:
 		w.set(w.step(now, w.trip, w.moved))
 	}

@@ -20,7 +20,7 @@ import (
 func TestYielding(t *testing.T) {
 	t.Parallel()
 	const capacity, base, tick = 2.5e6, 60 * time.Millisecond, 10 * time.Millisecond
-	var y yielding
+	var y pacer
 	var now, queue, smooth time.Duration
 	rate := 0.0
 	var sent, waited float64
@@ -59,7 +59,7 @@ func TestYielding(t *testing.T) {
 		t.Errorf("once the WAL is gone copies have %.2f of the way, and the queue reaches %.0f ms", sent/capacity, waited*1000)
 	}
 	play(2*time.Second, 1.2*capacity)
-	if rate != yieldLeast {
+	if rate != paceLeast {
 		t.Errorf("beside WAL that wants all, copies go at %.0f bytes per second, want the least", rate)
 	}
 }
@@ -166,7 +166,7 @@ func TestWALBeforeCopies(t *testing.T) {
 	})
 	gone := func() (n uint64) {
 		for _, c := range copies {
-			f, _ := c.(*Conn).flow()
+			f, _ := c.(*Conn).socketState()
 			n += f.acked
 		}
 		return n

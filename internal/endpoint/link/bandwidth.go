@@ -4,15 +4,15 @@ import "sync"
 
 // Found remembers what links to each peer were found to carry, so that the next one begins with that. The zero value is empty; nil
 // remembers nothing.
-type Found struct {
+type Estimator struct {
 	mu    sync.Mutex
 	rates map[string]float64 // bytes per second
 }
 
-const foundMost = 64 // peers
+const maxPeers = 64 // peers
 
 // Rate returns the bytes per second that went to the peer when there was more to send than went; 0: it never happened.
-func (f *Found) Rate(peer string) int64 {
+func (f *Estimator) Rate(peer string) int64 {
 	if f == nil {
 		return 0
 	}
@@ -22,7 +22,7 @@ func (f *Found) Rate(peer string) int64 {
 }
 
 // note takes a rate at which a link was full. What is higher counts at once; what is lower, which may be another one's traffic, slowly.
-func (f *Found) note(peer string, rate float64) {
+func (f *Estimator) note(peer string, rate float64) {
 	if f == nil {
 		return
 	}
@@ -32,7 +32,7 @@ func (f *Found) note(peer string, rate float64) {
 	if f.rates == nil {
 		f.rates = make(map[string]float64)
 	}
-	if !known && len(f.rates) >= foundMost {
+	if !known && len(f.rates) >= maxPeers {
 		return
 	}
 	if known && rate < old {
