@@ -25,7 +25,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 	"github.com/coteriedb/coterie/internal/postgres/replication"
-	"github.com/coteriedb/coterie/internal/postgres/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
 )
 
 // node is one running agent process: every adapter, joined.
@@ -52,7 +52,7 @@ type node struct {
 	up       *replication.Upstream
 	down     *replication.Downstream
 	penalty  *replication.Penalty // nil on a witness
-	seeds    *seeding.Source
+	seeds    *source.Source
 	desk     *desk // nil on a witness
 	sessions *sessions
 	fence    time.Duration // how long this host takes to fence a server

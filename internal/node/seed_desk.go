@@ -14,6 +14,9 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
 )
 
 // desk is where operators' wishes about this node's copy arrive, and where what became of them is remembered. It implements
@@ -249,13 +252,13 @@ func (d *desk) attempt(ctx context.Context, from ag.Replica, why string) (contex
 	d.journal.Change(d.open, func(o *seeding.Operation) {
 		o.State, o.Source, o.Chosen, o.Next = seeding.Seeding, from.ID, why, time.Time{}
 		o.Attempts++
-		o.Progress = seeding.Progress{}
+		o.Progress = progress.Progress{}
 	})
 	return ctx, d.open, d.wish
 }
 
 // show notes how far an operation is.
-func (d *desk) show(id string, p seeding.Progress) {
+func (d *desk) show(id string, p progress.Progress) {
 	d.journal.Change(id, func(o *seeding.Operation) { o.Progress, o.ETA = p, p.ETA().Seconds() })
 }
 
@@ -324,7 +327,7 @@ func (d *desk) askVerify(v *ag.View) (seeding.Operation, error) {
 	case v.Local.Server != ag.ServerRecovery && v.Local.Server != ag.ServerWritable:
 		return op, api.Unhealthy(fmt.Sprintf("the server of %s does not run, and only a running one is verified; coterie status says what it waits for: ask again then", d.n.self))
 	}
-	id := d.journal.Begin(seeding.Operation{Target: d.n.self, State: seeding.Verifying, Because: "an operator asked", Attempts: 1, Report: &seeding.Report{}})
+	id := d.journal.Begin(seeding.Operation{Target: d.n.self, State: seeding.Verifying, Because: "an operator asked", Attempts: 1, Report: &pagesum.Report{}})
 	select {
 	case d.verify <- id:
 	default:
@@ -379,10 +382,10 @@ func (d *desk) verifyOnce(ctx context.Context, id string) {
 	if ended {
 		cancel(seeding.ErrCancelled)
 	}
-	r, err := seeding.Verify(ctx, seeding.VerifyOptions{
+	r, err := source.Verify(ctx, source.VerifyOptions{
 		Data: d.n.pg.Config().PGData, Connect: d.n.pg.Session,
 		MaxRate:  func() int64 { return d.n.replicaOptions(d.n.self).SeedMaxRate },
-		Progress: func(p seeding.Progress) { d.show(id, p) },
+		Progress: func(p progress.Progress) { d.show(id, p) },
 	})
 	d.mu.Lock()
 	d.cancel = nil

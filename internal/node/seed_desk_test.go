@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
 
 // deskOf is the desk of a node that has nothing but a directory.
@@ -107,7 +108,7 @@ func TestOthersTellOfACopyWhoseTargetIsGone(t *testing.T) {
 		t.Errorf("nothing was ever copied: %s", said)
 	}
 	_, id, _ := d.attempt(t.Context(), ag.Replica{ID: "n1"}, "the primary")
-	d.show(id, seeding.Progress{Phase: seeding.PhaseCopy, Done: 3 << 20, Total: 9 << 20, Wire: 1 << 20, Rate: 1e6, Pace: 1e6})
+	d.show(id, progress.Progress{Phase: progress.PhaseCopy, Done: 3 << 20, Total: 9 << 20, Wire: 1 << 20, Rate: 1e6, Pace: 1e6})
 	said := agent.Status{Copying: d.copying()}
 	heard := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)
 	rows := seedings(lastCopy("n3", said, heard))

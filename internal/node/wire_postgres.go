@@ -12,12 +12,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
+
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
-	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // copyFile keeps the copy id inside the data directory; pg_rewind and backups overwrite it, which is how a copy that was
@@ -38,7 +39,7 @@ type Instance struct {
 func (i *Instance) data() string { return i.Pg.Config().PGData }
 
 func (i *Instance) Data() ag.DataState {
-	if seeding.HalfSeeded(i.data(), i.Layout.State()) || i.Pg.Interrupted() {
+	if tree.HalfSeeded(i.data(), i.Layout.State()) || i.Pg.Interrupted() {
 		return ag.DataPartial
 	}
 	id, err := i.Pg.SystemID()

@@ -13,11 +13,13 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
 )
 
 // newSource serves copies of this node's server to the other members.
-func (n *node) newSource() *seeding.Source {
-	return seeding.NewSource(seeding.SourceConfig{
+func (n *node) newSource() *source.Source {
+	return source.New(source.Config{
 		Data: n.pg.Config().PGData, Connect: n.pg.Session, Logger: n.log.With("part", "seeding"), AtOnce: n.cfg.SeedingsAtOnce,
 		Leads: func() (ag.Epoch, bool) {
 			f := n.agent.Facts()
@@ -46,7 +48,7 @@ func (s *seeder) Seed(ctx context.Context, leader ag.Replica, e ag.Epoch, note f
 	n := s.n
 	from, why := n.chooseSource(leader)
 	ctx, op, w := n.desk.attempt(ctx, from, why)
-	r, err := s.attempt(ctx, from, leader, e, w, func(p seeding.Progress) {
+	r, err := s.attempt(ctx, from, leader, e, w, func(p progress.Progress) {
 		n.desk.show(op, p)
 		note(seedProgress(p))
 	})
@@ -60,7 +62,7 @@ func (s *seeder) Seed(ctx context.Context, leader ag.Replica, e ag.Epoch, note f
 	return r.Copy, n.pg.ForgetRewind() // a rewind that failed before is history now
 }
 
-func (s *seeder) attempt(ctx context.Context, from, leader ag.Replica, e ag.Epoch, w wish, show func(seeding.Progress)) (seeding.Result, error) {
+func (s *seeder) attempt(ctx context.Context, from, leader ag.Replica, e ag.Epoch, w wish, show func(progress.Progress)) (seeding.Result, error) {
 	n := s.n
 	me, _ := n.replica(n.self)
 	if me.Options.NoSeeding || me.Options.ManualSeeding && !w.Asked {
@@ -139,7 +141,7 @@ func backupPriority(r ag.Replica) int {
 }
 
 // seedProgress is one line for people.
-func seedProgress(p seeding.Progress) string {
+func seedProgress(p progress.Progress) string {
 	line := p.Phase
 	if p.Total > 0 {
 		line = fmt.Sprintf("%s %d of %d MiB", p.Phase, p.Done>>20, p.Total>>20)
@@ -148,7 +150,7 @@ func seedProgress(p seeding.Progress) string {
 		}
 		line += fmt.Sprintf(", %d MiB on the wire", p.Wire>>20)
 	}
-	if eta := p.ETA(); eta > 0 && p.Phase == seeding.PhaseCopy {
+	if eta := p.ETA(); eta > 0 && p.Phase == progress.PhaseCopy {
 		line += fmt.Sprintf(", %v left", eta.Round(time.Second))
 	}
 	if p.Waiting == "" {

@@ -23,6 +23,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
+
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
@@ -31,7 +34,6 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 	"github.com/coteriedb/coterie/internal/lab/pgtest"
 	"github.com/coteriedb/coterie/internal/lib/buildinfo"
-	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // seedBench is a server, a network of two nodes, and what passes between them.
@@ -42,7 +44,7 @@ type seedBench struct {
 	server  *pgtest.Server
 	net     *linkem.Remote
 	stopNet func() error
-	source  *seeding.Source
+	source  *source.Source
 	ctx     context.Context //nolint:containedctx // of what serves, which close ends
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -79,7 +81,7 @@ func newSeedBench(ctx context.Context, o SeedingOptions, say func(string, ...any
 		return nil, err
 	}
 	b.plain, err = b.serve("n1", b.relay)
-	b.source = seeding.NewSource(seeding.SourceConfig{
+	b.source = source.New(source.Config{
 		Data: b.server.Data(), Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, b.server.DSN()) },
 		Leads: func() (ag.Epoch, bool) { return 1, true },
 	})
@@ -243,7 +245,7 @@ func (b *seedBench) seedInto(ctx context.Context, arm string, s seedTarget) copy
 	before, spent := source(), 0.0
 	filling := func() float64 { return processTime(int(pid.Load())) }
 	t := startTrack(source, filling, wire.Load)
-	p, err := b.fill(ctx, s, func(id int, p seeding.Progress) bool {
+	p, err := b.fill(ctx, s, func(id int, p progress.Progress) bool {
 		pid.Store(int64(id))
 		wire.Store(p.Wire)
 		phases.note(p)
@@ -267,7 +269,7 @@ type phaseTimes struct {
 	spent []string
 }
 
-func (t *phaseTimes) note(p seeding.Progress) {
+func (t *phaseTimes) note(p progress.Progress) {
 	if p.Phase == t.now {
 		return
 	}
@@ -280,13 +282,13 @@ func (t *phaseTimes) note(p seeding.Progress) {
 func (t *phaseTimes) String() string { return strings.Join(t.spent, ", ") }
 
 // resumed kills a target half way, as half tells, and runs it again, which is what is measured.
-func (b *seedBench) resumed(ctx context.Context, arm string, half func(seeding.Progress) bool) copySample {
+func (b *seedBench) resumed(ctx context.Context, arm string, half func(progress.Progress) bool) copySample {
 	target, err := b.emptied("ours")
 	if err != nil {
 		return copySample{Arm: arm, Err: err.Error()}
 	}
 	s := seedTarget{Dir: target, Compression: "AUTO"}
-	_, err = b.fill(ctx, s, func(_ int, p seeding.Progress) bool { return !half(p) })
+	_, err = b.fill(ctx, s, func(_ int, p progress.Progress) bool { return !half(p) })
 	if !errors.Is(err, errKilled) {
 		return copySample{Arm: arm, Err: fmt.Sprintf("it was over before it was killed: %v", err)}
 	}
@@ -294,9 +296,9 @@ func (b *seedBench) resumed(ctx context.Context, arm string, half func(seeding.P
 }
 
 // halfOfTheWire tells when half of what the whole copy of this round had on the wire has come.
-func (b *seedBench) halfOfTheWire() func(seeding.Progress) bool {
+func (b *seedBench) halfOfTheWire() func(progress.Progress) bool {
 	half := b.wholeWire() / 2
-	return func(p seeding.Progress) bool { return float64(p.Wire) >= half }
+	return func(p progress.Progress) bool { return float64(p.Wire) >= half }
 }
 
 // wholeWire is how many bytes the last whole copy over the slow link had on the wire; 0: there was none.
@@ -432,8 +434,8 @@ func (b *seedBench) tpcbOnce(ctx context.Context, with bool) (float64, error) {
 		copying := make(chan struct{})
 		var once sync.Once
 		beside.Go(func() {
-			_, _ = b.fill(ctx, seedTarget{Dir: target, Compression: "AUTO", MaxRate: 20e6}, func(_ int, p seeding.Progress) bool { // cancelled when pgbench ends
-				if p.Phase == seeding.PhaseCopy {
+			_, _ = b.fill(ctx, seedTarget{Dir: target, Compression: "AUTO", MaxRate: 20e6}, func(_ int, p progress.Progress) bool { // cancelled when pgbench ends
+				if p.Phase == progress.PhaseCopy {
 					once.Do(func() { close(copying) })
 				}
 				return true

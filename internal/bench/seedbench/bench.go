@@ -18,7 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/bench/bed"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 	"github.com/coteriedb/coterie/internal/measure/goals"
-	"github.com/coteriedb/coterie/internal/postgres/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
 
 // publishedSeedMB is the size of the database whose copy was published; seedMB is what is copied unless told otherwise.
@@ -232,7 +232,7 @@ func (b *seedBench) mend(ctx context.Context) error {
 			b.add("wan-good", b.seedOnce(ctx, armOurs, "AUTO", b.profileOf(round, "wan")))
 		}
 		b.add("wan-good", b.resumed(ctx, armResumed, b.halfOfTheWire()))
-		b.add("wan-good", b.resumed(ctx, armHalfway, func(p seeding.Progress) bool { return p.Total > 0 && p.Done >= p.Total/2 }))
+		b.add("wan-good", b.resumed(ctx, armHalfway, func(p progress.Progress) bool { return p.Total > 0 && p.Done >= p.Total/2 }))
 		defer b.profile(round)()
 		b.add("wan-good", b.damaged(ctx, armMendedCold, ""))
 		b.add("wan-good", b.damaged(ctx, armMended, b.profileOf(round, "target")))

@@ -22,6 +22,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
 
 // seedTarget is the side that is filled, as a process of its own in its node's network: what it costs can be told from what the source does.
@@ -35,9 +36,9 @@ type seedTarget struct {
 
 // seedTargetLine is what it says: how far it is, and in the end how it went.
 type seedTargetLine struct {
-	Progress seeding.Progress `json:"progress"`
-	Ended    bool             `json:"ended,omitempty"`
-	Err      string           `json:"error,omitempty"`
+	Progress progress.Progress `json:"progress"`
+	Ended    bool              `json:"ended,omitempty"`
+	Err      string            `json:"error,omitempty"`
 }
 
 func BenchSeedingTarget() *cobra.Command {
@@ -74,7 +75,7 @@ func (s seedTarget) run(ctx context.Context, out *json.Encoder) error {
 		},
 		Member: "n2", Epoch: 1, Compression: s.Compression, Target: filepath.Join(s.Dir, "pgdata"), StateDir: filepath.Join(s.Dir, "state"),
 		MaxRate: func() int64 { return s.MaxRate }, Spread: s.MaxRate > 0,
-		Progress: func(p seeding.Progress) { _ = out.Encode(seedTargetLine{Progress: p}) }, // who does not listen has ended this
+		Progress: func(p progress.Progress) { _ = out.Encode(seedTargetLine{Progress: p}) }, // who does not listen has ended this
 	}
 	r, err := seeding.Run(ctx, o)
 	end := seedTargetLine{Progress: r.Progress, Ended: true}
@@ -88,25 +89,25 @@ func (s seedTarget) run(ctx context.Context, out *json.Encoder) error {
 var errKilled = errors.New("killed")
 
 // fill runs a target until its end. each is told its process and every line; when it says no, the target is killed.
-func (b *seedBench) fill(ctx context.Context, s seedTarget, each func(pid int, p seeding.Progress) bool) (seeding.Progress, error) {
+func (b *seedBench) fill(ctx context.Context, s seedTarget, each func(pid int, p progress.Progress) bool) (progress.Progress, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return seeding.Progress{}, err
+		return progress.Progress{}, err
 	}
 	s.Addr = b.addr
 	settings, err := json.Marshal(s)
 	if err != nil {
-		return seeding.Progress{}, err
+		return progress.Progress{}, err
 	}
 	cmd := exec.CommandContext(ctx, self, "bench", "seeding", "target", string(settings))
 	var said strings.Builder
 	cmd.Stderr = &said
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return seeding.Progress{}, err
+		return progress.Progress{}, err
 	}
 	if err := linkem.Enter(b.net.Namespace("n2"), cmd.Start); err != nil {
-		return seeding.Progress{}, err
+		return progress.Progress{}, err
 	}
 	last, killed := seedTargetLine{}, false
 	lines := json.NewDecoder(bufio.NewReader(out))

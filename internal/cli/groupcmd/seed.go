@@ -18,6 +18,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/units"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
 
 // seedFlags are the flags of coterie seed.
@@ -209,7 +211,7 @@ func seedLine(op seeding.Operation) string {
 const ratioFrom = 1 << 20
 
 // wireText is what the network carried, with the ratio of what became of it.
-func wireText(p seeding.Progress) string {
+func wireText(p progress.Progress) string {
 	if p.Done-p.Same < ratioFrom {
 		return units.Bytes(p.Wire)
 	}
@@ -239,7 +241,7 @@ func (o *seedFlags) outcome(c *cobra.Command, op seeding.Operation) error {
 	return nil
 }
 
-func reportDamage(c *cobra.Command, name ag.ReplicaID, r seeding.Report, took time.Duration, quiet bool) error {
+func reportDamage(c *cobra.Command, name ag.ReplicaID, r pagesum.Report, took time.Duration, quiet bool) error {
 	if !quiet {
 		cli.Say(c, "%s: %d pages in %d files (%s) read in %v, %d damaged", name, r.Pages, r.Files, units.Bytes(r.Bytes), took, r.Damaged)
 		for _, d := range r.First {

@@ -5,14 +5,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
+
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // TestSeedLine shows how far a copy is, and no time left while its source is gone.
 func TestSeedLine(t *testing.T) {
 	t.Parallel()
-	p := seeding.Progress{Phase: seeding.PhaseCopy, Done: 50 << 20, Total: 100 << 20, Wire: 25 << 20, Rate: 10 << 20, Pace: 10 << 20}
-	waits, early := p, seeding.Progress{Phase: seeding.PhaseCheckpoint, Waiting: "waiting for a source: connection refused"}
+	p := progress.Progress{Phase: progress.PhaseCopy, Done: 50 << 20, Total: 100 << 20, Wire: 25 << 20, Rate: 10 << 20, Pace: 10 << 20}
+	waits, early := p, progress.Progress{Phase: progress.PhaseCheckpoint, Waiting: "waiting for a source: connection refused"}
 	waits.Waiting = early.Waiting
 	const gone = "target n3 not seen since 2026-01-01 12:00:00; goes on when it is back"
 	there := p
@@ -22,7 +24,7 @@ func TestSeedLine(t *testing.T) {
 		"[############............]  50.0 %  50.0 MiB of 100.0 MiB  wire 25.0 MiB (2.0x)  " + waits.Waiting:                              {Progress: waits},
 		"[############............]  50.0 %  50.0 MiB of 100.0 MiB  wire 12.0 KiB  there 50.0 MiB  10.0 MiB/s  5s left  copying from n1": {Progress: there},
 		early.Waiting:            {Progress: early},
-		"waiting for checkpoint": {Progress: seeding.Progress{Phase: seeding.PhaseCheckpoint}},
+		"waiting for checkpoint": {Progress: progress.Progress{Phase: progress.PhaseCheckpoint}},
 		"attempt 2: the disk is full; next at 12:00:00": {
 			State: seeding.Retrying, Attempts: 2, Failure: &seeding.Failure{Text: "the disk is full"}, Next: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC),
 		},

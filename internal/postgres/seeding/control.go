@@ -10,17 +10,20 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/s2"
+
+	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
 // control is the connection about the whole, to the source or to the primary beside it; it is opened again when it is lost.
 type control struct {
 	s    *seeder
 	how  func(context.Context) (net.Conn, error)
-	h    hello // with which it began
-	info windowInfo
+	h    wire.Hello // with which it began
+	info wire.Window
 
 	mu  sync.Mutex
-	f   *framed
+	f   *wire.Conn
 	end func()
 }
 
@@ -39,9 +42,9 @@ func (c *control) drop() {
 
 // attach opens a window at the source; where that is a secondary, the primary is first made to keep the WAL.
 func (s *seeder) attach(ctx context.Context) error {
-	h := hello{}
+	h := wire.Hello{}
 	if s.o.Anchor != nil {
-		s.anchor = &control{s: s, how: s.o.Anchor, h: hello{Anchor: true}}
+		s.anchor = &control{s: s, how: s.o.Anchor, h: wire.Hello{Anchor: true}}
 		if _, err := s.anchor.attach(ctx); err != nil {
 			return fmt.Errorf("have the primary keep WAL: %w", err)
 		}
@@ -54,13 +57,13 @@ func (s *seeder) attach(ctx context.Context) error {
 	var err error
 	s.files, err = s.ctl.attach(ctx)
 	if s.info = s.ctl.info; err == nil {
-		s.hash, err = newPageHash(s.info.Key)
+		s.hash, err = pagesum.NewHash(s.info.Key)
 	}
 	return err
 }
 
 // attach opens a window and returns the files in it.
-func (c *control) attach(ctx context.Context) (files []file, err error) {
+func (c *control) attach(ctx context.Context) (files []wire.File, err error) {
 	err = c.s.patiently(ctx, func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -78,18 +81,18 @@ func (c *control) attach(ctx context.Context) (files []file, err error) {
 	return files, err
 }
 
-func receiveList(f *framed) ([]file, error) {
-	var files []file
+func receiveList(f *wire.Conn) ([]wire.File, error) {
+	var files []wire.File
 	for {
-		kind, body, err := f.read(silence)
+		kind, body, err := f.Read(wire.Silence)
 		switch {
 		case err != nil:
 			return nil, err
-		case kind == frameListed:
+		case kind == wire.FrameListed:
 			return files, nil
-		case kind == frameRefusal:
-			return nil, refused(body)
-		case kind != frameFiles:
+		case kind == wire.FrameRefusal:
+			return nil, wire.DecodeRefusal(body)
+		case kind != wire.FrameFiles:
 			return nil, fmt.Errorf("a frame %q in the list of files", kind)
 		}
 		const most = 16 << 20
@@ -100,12 +103,12 @@ func receiveList(f *framed) ([]file, error) {
 		if err != nil {
 			return nil, fmt.Errorf("unpack the list of files: %w", err)
 		}
-		var part []file
+		var part []wire.File
 		if err := json.Unmarshal(text, &part); err != nil {
 			return nil, fmt.Errorf("read the list of files: %w", err)
 		}
-		if files = append(files, part...); len(files) > maxList {
-			return nil, fmt.Errorf("the source lists more than %d files", maxList)
+		if files = append(files, part...); len(files) > wire.MaxList {
+			return nil, fmt.Errorf("the source lists more than %d files", wire.MaxList)
 		}
 	}
 }
@@ -125,7 +128,7 @@ func (c *control) ask(ctx context.Context, kind byte, question []byte) (answer [
 			c.f, c.end = f, end
 			if info.ID != c.info.ID {
 				c.drop()
-				return &RefusedError{codeGone, "the backup window has ended"}
+				return wire.Refuse(wire.CodeGone, "the backup window has ended")
 			}
 		}
 		answer, err = c.once(kind, question)
@@ -138,8 +141,8 @@ func (c *control) ask(ctx context.Context, kind byte, question []byte) (answer [
 }
 
 // ending asks for the end of the window.
-func (c *control) ending(ctx context.Context) (e ending, err error) {
-	body, err := c.ask(ctx, frameEnd, nil)
+func (c *control) ending(ctx context.Context) (e wire.Ending, err error) {
+	body, err := c.ask(ctx, wire.FrameEnd, nil)
 	if err == nil {
 		err = json.Unmarshal(body, &e)
 	}
@@ -147,15 +150,15 @@ func (c *control) ending(ctx context.Context) (e ending, err error) {
 }
 
 func (c *control) once(kind byte, question []byte) ([]byte, error) {
-	if err := errors.Join(c.f.write(kind, question), c.f.flush()); err != nil {
+	if err := errors.Join(c.f.Write(kind, question), c.f.Flush()); err != nil {
 		return nil, err
 	}
-	got, body, err := c.f.read(controlBudget)
+	got, body, err := c.f.Read(wire.ControlBudget)
 	switch {
 	case err != nil:
-		return nil, noEOF(err)
-	case got == frameRefusal:
-		return nil, refused(body)
+		return nil, wire.UnexpectedEOF(err)
+	case got == wire.FrameRefusal:
+		return nil, wire.DecodeRefusal(body)
 	case got != kind:
 		return nil, fmt.Errorf("a frame %q where %q was expected", got, kind)
 	}
@@ -174,7 +177,7 @@ func (c *control) keepAlive(ctx context.Context, quit <-chan struct{}) error {
 			return nil
 		case <-t.C:
 		}
-		if _, err := c.ask(ctx, framePing, nil); err != nil {
+		if _, err := c.ask(ctx, wire.FramePing, nil); err != nil {
 			return err
 		}
 	}
@@ -185,7 +188,7 @@ func (c *control) keepAlive(ctx context.Context, quit <-chan struct{}) error {
 func (s *seeder) farewell() {
 	for _, c := range []*control{s.ctl, s.anchor} {
 		if c != nil {
-			c.tell(frameDone)
+			c.tell(wire.FrameDone)
 		}
 	}
 }
@@ -197,7 +200,7 @@ func (c *control) tell(kind byte) {
 	if c.f == nil {
 		return
 	}
-	if err := errors.Join(c.f.write(kind), c.f.flush()); err != nil {
+	if err := errors.Join(c.f.Write(kind), c.f.Flush()); err != nil {
 		c.drop()
 	}
 }

@@ -1,11 +1,10 @@
-// Package seeding fills a replica's data directory with a verified copy of the primary, and makes sure that nothing less than
-// a complete copy can ever be started.
+// Package seeding fills a replica's data directory with a verified copy of the primary. Nothing less than a complete copy can ever be
+// started.
 //
-// It owns both ends of the transfer: the backup window and the reading of files at the source (source.go, window.go, read.go,
-// list.go), the comparing and storing at the target (target.go, stream.go, tidy.go), what travels between them (protocol.go,
-// codec.go, auto.go), and the order in which a data directory becomes startable: global/pg_control is installed by rename,
-// last of all, and that rename is the commit point (prepare.go, commit.go). It must not know how connections are made nor what
-// the group has agreed on.
+// It is the target's end of the transfer: it asks for chunks (stream.go), chooses their order (queue.go) and codec (chooser.go), and
+// replaces lost connections (lines.go, control.go). It also keeps the history of operations (operation.go). Package source is the
+// other end, wire is what travels between them, and tree is the directory being filled. It must not know how connections are made or
+// what the group has agreed on.
 //
-// DESIGN.md beside this file says why a copy is valid. Start reading at Run, then seeder.round, then Source.Serve.
+// DESIGN.md beside this file explains why a copy is valid. Start reading at Run, then seeder.round, then source.Source.Serve.
 package seeding

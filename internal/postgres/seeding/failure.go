@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"syscall"
+
+	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
 // Failure says in which state, on which side and why a seeding ended. A code that begins with 1 is of the source, with 2 of the target.
@@ -18,13 +21,12 @@ type Failure struct {
 var (
 	ErrCancelled = errors.New("cancelled")
 	ErrForbidden = errors.New("seeding is not allowed here")
-	errOther     = errors.New("holds something else")
 )
 
 // Explain classifies what Run returned.
 func Explain(err error) Failure {
 	f := Failure{Code: 202, State: "TARGET_FAILED", Text: err.Error()}
-	var refused *RefusedError
+	var refused *wire.RefusedError
 	var local *localError
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -35,14 +37,14 @@ func Explain(err error) Failure {
 		f.Code, f.State = 203, "CANCELLED"
 	case errors.Is(err, ErrForbidden):
 		f.Code, f.State = 205, "TARGET_FORBIDS"
-	case errors.Is(err, errOther):
+	case errors.Is(err, tree.ErrOther):
 		f.Code, f.State = 206, "TARGET_HOLDS_OTHER"
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, errNoRoom):
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, tree.ErrNoRoom):
 		f.Code, f.State = 201, "TARGET_FULL"
 	case errors.As(err, &refused):
 		known, ok := refusals[refused.Code]
 		if !ok {
-			known = refusals[codeFailed]
+			known = refusals[wire.CodeFailed]
 		}
 		f.Code, f.State = known.code, known.state
 	case errors.As(err, &local):
@@ -57,6 +59,6 @@ var refusals = map[string]struct {
 	code  int
 	state string
 }{
-	codeRefused: {101, "SOURCE_REFUSED"}, codeBusy: {102, "SOURCE_BUSY"}, codeGone: {103, "WINDOW_ENDED"},
-	codeFailed: {104, "SOURCE_FAILED"}, codeCorrupt: {105, "SOURCE_DAMAGED"},
+	wire.CodeRefused: {101, "SOURCE_REFUSED"}, wire.CodeBusy: {102, "SOURCE_BUSY"}, wire.CodeGone: {103, "WINDOW_ENDED"},
+	wire.CodeFailed: {104, "SOURCE_FAILED"}, wire.CodeCorrupt: {105, "SOURCE_DAMAGED"},
 }

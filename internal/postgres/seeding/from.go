@@ -6,6 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
 // starting is a directory with another copy of the cluster, such as a restored backup or a snapshot. Chunks that the target lacks
@@ -27,9 +31,9 @@ func checkFrom(from, target string) error {
 		return fmt.Errorf("the starting point %q must be an absolute path", from)
 	case err != nil:
 		return fmt.Errorf("the starting point: %w", err)
-	case within(real, target) || within(target, real):
+	case fileio.Within(real, target) || fileio.Within(target, real):
 		return fmt.Errorf("the starting point %s and the data directory must lie apart", from)
-	case !exists(filepath.Join(real, "PG_VERSION")):
+	case !fileio.Exists(filepath.Join(real, "PG_VERSION")):
 		return fmt.Errorf("the starting point %s holds no PostgreSQL cluster (no PG_VERSION)", from)
 	}
 	return nil
@@ -37,8 +41,8 @@ func checkFrom(from, target string) error {
 
 // openStarting opens the directory after refusing a copy of something else. A snapshot's own pg_control may be missing, as it is in
 // some backups: then the contents alone decide.
-func openStarting(from string, info windowInfo) (*starting, error) {
-	if err := checkOldCopy(from, info.SystemID, info.Major); err != nil {
+func openStarting(from string, info wire.Window) (*starting, error) {
+	if err := tree.CheckOldCopy(from, info.SystemID, info.Major); err != nil {
 		return nil, fmt.Errorf("the starting point %s: %w", from, err)
 	}
 	s := &starting{spaces: map[uint32]*os.Root{}}
@@ -64,7 +68,7 @@ func (s *starting) close() {
 }
 
 // read fills buf with what the starting point has of a file from off on; what cannot be read is not there.
-func (s *starting) read(f file, off int64, buf []byte) []byte {
+func (s *starting) read(f wire.File, off int64, buf []byte) []byte {
 	root := s.main
 	if f.Space != 0 {
 		root = s.spaces[f.Space]
@@ -76,7 +80,7 @@ func (s *starting) read(f file, off int64, buf []byte) []byte {
 	if err != nil {
 		return nil
 	}
-	n, err := readAt(in, buf, off)
+	n, err := fileio.ReadAt(in, buf, off)
 	if err := errors.Join(err, in.Close()); err != nil {
 		return nil
 	}

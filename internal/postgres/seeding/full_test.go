@@ -10,6 +10,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/postgres/seeding/datadir"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
 )
 
 // TestTargetDiskFills lets the target's disk run full half way: the seeding ends in words, what is there cannot be started, and the
@@ -41,7 +46,7 @@ func TestTargetDiskFills(t *testing.T) {
 	o.MaxRate = func() int64 { return 16 << 20 }
 	ballast := filepath.Join(filepath.Dir(o.Target), "ballast")
 	var fill sync.Once
-	o.Progress = func(p Progress) {
+	o.Progress = func(p progress.Progress) {
 		if p.Total > 0 && p.Done > p.Total/2 {
 			fill.Do(func() {
 				f, err := os.Create(ballast)
@@ -58,7 +63,7 @@ func TestTargetDiskFills(t *testing.T) {
 	if _, err := Run(t.Context(), o); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("the disk ran full, and the seeding ended with %v", err)
 	}
-	if !HalfSeeded(o.Target, o.StateDir) || exists(filepath.Join(o.Target, controlName)) {
+	if !tree.HalfSeeded(o.Target, o.StateDir) || fileio.Exists(filepath.Join(o.Target, datadir.ControlFile)) {
 		t.Error("what is there is not known to be half seeded")
 	}
 	if err := os.Remove(ballast); err != nil {
@@ -81,7 +86,7 @@ func TestSourceServerDies(t *testing.T) {
 	b, sock, _, o := begin(t)
 	o.Compression, o.MaxRate = "OFF", func() int64 { return 16 << 20 }
 	var once sync.Once
-	o.Progress = func(p Progress) {
+	o.Progress = func(p progress.Progress) {
 		if p.Total > 0 && p.Done > p.Total/2 {
 			once.Do(func() { b.stop(sock) })
 		}
@@ -124,8 +129,8 @@ func TestSpreadCheckpoint(t *testing.T) {
 	b.must(t, sock, "UPDATE dirty SET repeat = 'y'") // 18 pages and more
 	o.Spread = true
 	var waited time.Duration // until the copying began
-	o.Progress = func(p Progress) {
-		if p.Phase == PhaseCheckpoint {
+	o.Progress = func(p progress.Progress) {
+		if p.Phase == progress.PhaseCheckpoint {
 			waited = p.Took
 		}
 	}

@@ -21,6 +21,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/datadir"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
 // childEnv makes this test binary a target that is told to stop itself somewhere, for tests that kill it there.
@@ -56,7 +61,7 @@ func runChild(text string) int {
 	}
 	if c.File != "" {
 		go func() {
-			for !exists(filepath.Join(c.Target, c.File)) {
+			for !fileio.Exists(filepath.Join(c.Target, c.File)) {
 				time.Sleep(10 * time.Microsecond)
 			}
 			hang()
@@ -70,13 +75,13 @@ func runChild(text string) int {
 		MaxRate:       func() int64 { return c.Rate },
 		TablespaceMap: func(oid uint32, _ string) (string, error) { return c.Space + strconv.Itoa(int(oid)), nil },
 		NodeFiles: func(ag.CopyID) map[string][]byte {
-			if c.Phase == PhaseFinish {
+			if c.Phase == progress.PhaseFinish {
 				hang()
 			}
 			return nil
 		},
-		Progress: func(p Progress) {
-			if p.Total > 0 && p.Phase == PhaseCopy && float64(p.Done) >= c.Percent/100*float64(p.Total) || p.Phase == c.Phase && c.Phase != "" {
+		Progress: func(p progress.Progress) {
+			if p.Total > 0 && p.Phase == progress.PhaseCopy && float64(p.Done) >= c.Percent/100*float64(p.Total) || p.Phase == c.Phase && c.Phase != "" {
 				hang()
 			}
 		},
@@ -116,11 +121,11 @@ func TestTargetKilled(t *testing.T) {
 	b := newBed(t)
 	sock := b.source(t)
 	s := b.station(t, sock)
-	points := []child{{Percent: 50}, {Percent: 1e3, Phase: PhaseFinish}}
+	points := []child{{Percent: 50}, {Percent: 1e3, Phase: progress.PhaseFinish}}
 	if os.Getenv("COTERIE_LONG") != "" {
 		// Around the commit point: while all is made durable, and when pg_control has just got its name.
 		points = append(points, child{Percent: 1}, child{Percent: 10}, child{Percent: 90}, child{Percent: 99},
-			child{Percent: 1e3, File: controlNew}, child{Percent: 1e3, File: controlName})
+			child{Percent: 1e3, File: datadir.ControlNew}, child{Percent: 1e3, File: datadir.ControlFile})
 	}
 	for _, c := range points {
 		t.Run(fmt.Sprintf("%.0f %% %s%s", c.Percent, c.Phase, c.File), func(t *testing.T) {
@@ -136,10 +141,10 @@ func TestTargetKilled(t *testing.T) {
 			if !killed && c.File == "" && c.Percent != 99 { // what was seen may be over before the signal arrives, or the last chunk have made it 99
 				t.Fatal("it ended before it was killed")
 			}
-			whole := exists(filepath.Join(o.Target, controlName))
+			whole := fileio.Exists(filepath.Join(o.Target, datadir.ControlFile))
 			t.Logf("killed: %v, whole: %v", killed, whole)
-			if whole == HalfSeeded(o.Target, o.StateDir) {
-				t.Errorf("pg_control is there: %v, half seeded: %v", whole, HalfSeeded(o.Target, o.StateDir))
+			if whole == tree.HalfSeeded(o.Target, o.StateDir) {
+				t.Errorf("pg_control is there: %v, half seeded: %v", whole, tree.HalfSeeded(o.Target, o.StateDir))
 			}
 			if !whole {
 				b.mustRefuse(t, o)
@@ -170,7 +175,7 @@ func TestSourceKilled(t *testing.T) {
 			o := s.options(t)
 			o.Compression, o.MaxRate = "OFF", func() int64 { return 16 << 20 }
 			var once sync.Once
-			o.Progress = func(p Progress) {
+			o.Progress = func(p progress.Progress) {
 				if p.Total > 0 && p.Done*100 >= p.Total*percent {
 					once.Do(func() { b.crash(t, sock) })
 				}
@@ -217,7 +222,7 @@ func TestThreeFailovers(t *testing.T) {
 	for epoch := uint64(1); epoch <= 3; epoch++ {
 		o.Epoch = ag.Epoch(epoch)
 		fresh := int64(0)
-		o.Progress = func(p Progress) {
+		o.Progress = func(p progress.Progress) {
 			if p.Total > 0 && p.Done > p.Total/2 {
 				fresh = p.Done - p.Same
 				s.epoch.Store(epoch + 1)
@@ -297,15 +302,15 @@ func TestMendsPagesOfATablespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if most := int64(chunkSize / 2); r.Progress.Wire > most {
+	if most := int64(wire.ChunkSize / 2); r.Progress.Wire > most {
 		t.Errorf("%d bytes came over the wire for four pages", r.Progress.Wire)
 	}
-	if fresh := r.Progress.Done - r.Progress.Same; fresh < 4*8192 || fresh > chunkSize/2 { // a few files of the cluster have changed as well
+	if fresh := r.Progress.Done - r.Progress.Same; fresh < 4*8192 || fresh > wire.ChunkSize/2 { // a few files of the cluster have changed as well
 		t.Errorf("%d bytes of files are said not to have been there, of four pages", fresh)
 	}
 	want, err1 := os.ReadFile(mine)
 	got, err2 := os.ReadFile(theirs)
-	if err := errors.Join(err1, err2); err != nil || !bytes.Equal(want, got) || len(got) < 3*chunkSize {
+	if err := errors.Join(err1, err2); err != nil || !bytes.Equal(want, got) || len(got) < 3*wire.ChunkSize {
 		t.Errorf("%d bytes, of %d at the source, are not the same (%v)", len(got), len(want), err)
 	}
 }
@@ -425,7 +430,7 @@ func (c *comparison) tree(space uint32, mine, theirs string) {
 		if space == 0 {
 			listed = "base/" + name
 		}
-		if _, pages := relationFile(space, listed); !pages || strings.Contains(filepath.Base(name), "_") || exists(path+"_init") {
+		if _, pages := datadir.RelationFile(space, listed); !pages || strings.Contains(filepath.Base(name), "_") || fileio.Exists(path+"_init") {
 			return nil
 		}
 		return c.file(name, path, filepath.Join(theirs, name))

@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
 // How a lost connection is opened again.
@@ -24,9 +26,9 @@ const (
 func (s *seeder) patiently(ctx context.Context, f func() error) error {
 	pause, good := retryFirst, time.Now()
 	for {
-		began, done := time.Now(), s.watch.done()
+		began, done := time.Now(), s.watch.Done()
 		err := f()
-		var r *RefusedError
+		var r *wire.RefusedError
 		var local *localError
 		switch {
 		case err == nil:
@@ -35,21 +37,21 @@ func (s *seeder) patiently(ctx context.Context, f func() error) error {
 			return context.Cause(ctx)
 		case errors.As(err, &local):
 			return err
-		case errors.As(err, &r) && r.Code != codeBusy:
+		case errors.As(err, &r) && r.Code != wire.CodeBusy:
 			return err
 		}
-		if s.watch.done() != done {
+		if s.watch.Done() != done {
 			good = time.Now()
 		}
 		if s.o.Anchor != nil && r == nil && time.Since(good) > sourceGone {
 			return fmt.Errorf("the source has not answered for %v: %w", sourceGone, err)
 		}
 		if r != nil { // the source is busy with others, which it says
-			s.watch.lost(r.Message)
+			s.watch.Lost(r.Message)
 		} else {
-			s.watch.cut(err.Error())
+			s.watch.Cut(err.Error())
 		}
-		if time.Since(began) > retryMost || s.watch.done() != done { // it served for a while
+		if time.Since(began) > retryMost || s.watch.Done() != done { // it served for a while
 			pause = retryFirst
 		}
 		t := time.NewTimer(pause)
@@ -70,9 +72,9 @@ func (e *localError) Error() string { return e.err.Error() }
 func (e *localError) Unwrap() error { return e.err }
 
 // dial opens a connection to the source, or to another by way of how, and says hello.
-func (s *seeder) dial(ctx context.Context, how func(context.Context) (net.Conn, error), h hello) (*framed, windowInfo, func(), error) {
-	h.Version, h.Member, h.Epoch, h.Spread, h.Corrupt = protocolVersion, s.o.Member, s.o.Epoch, s.o.Spread, s.o.Corrupt
-	var info windowInfo
+func (s *seeder) dial(ctx context.Context, how func(context.Context) (net.Conn, error), h wire.Hello) (*wire.Conn, wire.Window, func(), error) {
+	h.Version, h.Member, h.Epoch, h.Spread, h.Corrupt = wire.ProtocolVersion, s.o.Member, s.o.Epoch, s.o.Spread, s.o.Corrupt
+	var info wire.Window
 	dctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
 	conn, err := how(dctx)
@@ -81,27 +83,27 @@ func (s *seeder) dial(ctx context.Context, how func(context.Context) (net.Conn, 
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	end := func() { stop(); _ = conn.Close() }
-	f := newFramed(conn)
-	f.count = s.watch.wire
-	if err := f.writeJSON(frameHello, h); err != nil {
+	f := wire.NewConn(conn)
+	f.Count = s.watch.Wire
+	if err := f.WriteJSON(wire.FrameHello, h); err != nil {
 		end()
 		return nil, info, nil, err
 	}
-	limit := silence
+	limit := wire.Silence
 	if h.Window == "" {
-		limit = windowTimeout
+		limit = wire.WindowTimeout
 	}
 	deadline := time.Now().Add(limit)
 	for {
-		kind, body, err := f.read(silence)
+		kind, body, err := f.Read(wire.Silence)
 		switch {
 		case err != nil:
-		case kind == framePing && time.Now().Before(deadline): // a checkpoint takes its time
-			s.watch.found()
+		case kind == wire.FramePing && time.Now().Before(deadline): // a checkpoint takes its time
+			s.watch.Found()
 			continue
-		case kind == frameRefusal:
-			err = refused(body)
-		case kind != frameWindow:
+		case kind == wire.FrameRefusal:
+			err = wire.DecodeRefusal(body)
+		case kind != wire.FrameWindow:
 			err = fmt.Errorf("a frame %q in place of a window", kind)
 		default:
 			err = json.Unmarshal(body, &info)
@@ -110,14 +112,14 @@ func (s *seeder) dial(ctx context.Context, how func(context.Context) (net.Conn, 
 			end()
 			return nil, info, nil, err
 		}
-		s.watch.found()
+		s.watch.Found()
 		return f, info, end, nil
 	}
 }
 
 // line is a data connection that is open, or why there is none.
 type line struct {
-	f   *framed
+	f   *wire.Conn
 	end func()
 	err error
 }
@@ -142,7 +144,7 @@ func (s *seeder) dialAhead(ctx context.Context, n int) *lines {
 
 // line opens a data connection of the window.
 func (s *seeder) line(ctx context.Context) line {
-	f, _, end, err := s.dial(ctx, s.o.Dial, hello{Window: s.info.ID, Data: true, After: s.ctl.h.After})
+	f, _, end, err := s.dial(ctx, s.o.Dial, wire.Hello{Window: s.info.ID, Data: true, After: s.ctl.h.After})
 	return line{f, end, err}
 }
 

@@ -13,6 +13,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
 
 // State is where an operation stands.
@@ -34,22 +37,22 @@ func (s State) Ended() bool { return s == Completed || s == Failed || s == Cance
 
 // Operation is one copy, from the wish to its end, over all attempts; or one verification of what is there.
 type Operation struct {
-	ID       string       `json:"id"` // a UUID
-	Target   ag.ReplicaID `json:"target"`
-	Source   ag.ReplicaID `json:"source,omitempty"` // of the last attempt
-	Because  string       `json:"because,omitempty"`
-	Chosen   string       `json:"source_because,omitempty"` // why that source
-	State    State        `json:"state"`
-	Started  time.Time    `json:"started"`
-	Ended    time.Time    `json:"ended,omitzero"`
-	Attempts int          `json:"attempts"`
-	Next     time.Time    `json:"next,omitzero"` // of the next attempt, while RETRYING
-	Failure  *Failure     `json:"failure,omitempty"`
-	FailedAt time.Time    `json:"failed_at,omitzero"`
-	Progress Progress     `json:"progress"`
-	ETA      float64      `json:"eta_seconds,omitempty"` // of the attempt under way; 0: cannot be told
-	Report   *Report      `json:"report,omitempty"`      // of a verification
-	Absent   string       `json:"absent,omitempty"`      // why this is what was last heard of it, in words; never of the node's own
+	ID       string            `json:"id"` // a UUID
+	Target   ag.ReplicaID      `json:"target"`
+	Source   ag.ReplicaID      `json:"source,omitempty"` // of the last attempt
+	Because  string            `json:"because,omitempty"`
+	Chosen   string            `json:"source_because,omitempty"` // why that source
+	State    State             `json:"state"`
+	Started  time.Time         `json:"started"`
+	Ended    time.Time         `json:"ended,omitzero"`
+	Attempts int               `json:"attempts"`
+	Next     time.Time         `json:"next,omitzero"` // of the next attempt, while RETRYING
+	Failure  *Failure          `json:"failure,omitempty"`
+	FailedAt time.Time         `json:"failed_at,omitzero"`
+	Progress progress.Progress `json:"progress"`
+	ETA      float64           `json:"eta_seconds,omitempty"` // of the attempt under way; 0: cannot be told
+	Report   *pagesum.Report   `json:"report,omitempty"`      // of a verification
+	Absent   string            `json:"absent,omitempty"`      // why this is what was last heard of it, in words; never of the node's own
 }
 
 // operationsKept bounds how many a journal remembers.
@@ -68,7 +71,7 @@ func OpenJournal(path string) (*Journal, error) {
 	j := &Journal{path: path}
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return j, ignoreMissing(err)
+		return j, fileio.IgnoreMissing(err)
 	}
 	if err := json.Unmarshal(b, &j.ops); err != nil {
 		return j, fmt.Errorf("read %s: %w; it is history only, remove it", path, err)

@@ -22,6 +22,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
 // serverDir finds PostgreSQL's binaries, or skips the test with the reason.
@@ -216,7 +220,7 @@ const sums = "SELECT (SELECT count(*) || ' ' || sum(hashtext(x)::bigint) FROM t)
 // mustRefuse checks that PostgreSQL itself will not start what a broken seeding left.
 func (b *bed) mustRefuse(t *testing.T, o Options) {
 	t.Helper()
-	if !HalfSeeded(o.Target, o.StateDir) {
+	if !tree.HalfSeeded(o.Target, o.StateDir) {
 		t.Error("it is not known to be half seeded")
 	}
 	b.give(t, filepath.Dir(o.Target))
@@ -262,7 +266,8 @@ func (b *bed) mustStream(t *testing.T, sock string, o Options) (standby string) 
 type station struct {
 	*bed
 	sock   string
-	source *Source
+	config source.Config
+	source *source.Source
 	addr   string
 	epoch  atomic.Uint64
 
@@ -275,7 +280,7 @@ func (b *bed) station(t *testing.T, sock string) *station {
 	t.Helper()
 	s := &station{bed: b, sock: sock}
 	s.epoch.Store(1)
-	s.serve(t, SourceConfig{
+	s.serve(t, source.Config{
 		Data: filepath.Join(b.dir, "source"), Connect: connectTo(sock),
 		Leads: func() (ag.Epoch, bool) { e := s.epoch.Load(); return ag.Epoch(e), e != 0 },
 	})
@@ -283,9 +288,9 @@ func (b *bed) station(t *testing.T, sock string) *station {
 }
 
 // serve runs a source of that configuration on a port.
-func (s *station) serve(t *testing.T, c SourceConfig) {
+func (s *station) serve(t *testing.T, c source.Config) {
 	t.Helper()
-	s.source = NewSource(c)
+	s.config, s.source = c, source.New(c)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -311,6 +316,15 @@ func (s *station) serve(t *testing.T, c SourceConfig) {
 		cancel()
 		running.Wait()
 	})
+}
+
+// impatient serves copies anew, by a source that waits for databases being created only a little longer than between two looks at the
+// progress.
+func (s *station) impatient(t *testing.T) {
+	t.Helper()
+	c := s.config
+	c.CreationWait = 500 * time.Millisecond
+	s.serve(t, c)
 }
 
 func (s *station) dial(ctx context.Context) (net.Conn, error) {
@@ -386,7 +400,7 @@ func TestSeedsWhileTheServerChanges(t *testing.T) {
 	var busy sync.WaitGroup
 	busy.Go(func() { b.disturb(ctx, t, sock) })
 	created := false
-	o.Progress = func(p Progress) {
+	o.Progress = func(p progress.Progress) {
 		if p.Windows == 1 && p.Done > 1<<20 && !created {
 			created = true
 			for i, strategy := range b.strategies(t, sock) {
@@ -418,7 +432,7 @@ func TestSeesADatabaseThatIsBeingCreated(t *testing.T) {
 	b, _, _, o := begin(t)
 	made := &atomic.Bool{}
 	o.Compression, o.MaxRate = "OFF", slowUntil(made)
-	o.Progress = func(p Progress) {
+	o.Progress = func(p progress.Progress) {
 		if p.Windows == 1 && p.Done > 1<<20 && !made.Swap(true) {
 			if err := os.Mkdir(filepath.Join(b.dir, "source", "base", "4242424"), 0o700); err != nil {
 				t.Error(err)
@@ -436,7 +450,7 @@ func TestSeesADatabaseThatIsBeingCreated(t *testing.T) {
 func TestSeesACreationOlderThanTheWindow(t *testing.T) {
 	t.Parallel()
 	b, sock, s, o := begin(t)
-	s.source.patience = 500 * time.Millisecond // longer than between two looks at its progress
+	s.impatient(t)
 	standbys := func(set string) {
 		b.must(t, sock, "ALTER SYSTEM "+set)
 		b.must(t, sock, "SELECT pg_reload_conf()::text")
@@ -458,7 +472,7 @@ func TestSeesACreationOlderThanTheWindow(t *testing.T) {
 		return err
 	})
 	released := false
-	o.Progress = func(p Progress) {
+	o.Progress = func(p progress.Progress) {
 		if !released && strings.Contains(p.Waiting, "one more") {
 			released = true
 			standbys("RESET synchronous_standby_names")
@@ -523,7 +537,7 @@ func TestResumes(t *testing.T) {
 			o.Compression = "OFF"
 			o.MaxRate = func() int64 { return 16 << 20 }
 			ctx, kill := context.WithCancelCause(t.Context())
-			o.Progress = func(p Progress) {
+			o.Progress = func(p progress.Progress) {
 				if p.Total > 0 && p.Done*100 >= p.Total*percent {
 					kill(errors.New("killed"))
 				}
@@ -677,8 +691,8 @@ func TestRefusesADamagedSource(t *testing.T) {
 	}
 	_ = f.Close()
 	o := s.options(t)
-	var r *RefusedError
-	if _, err := Run(t.Context(), o); !errors.As(err, &r) || r.Code != codeCorrupt || !strings.Contains(err.Error(), "page 3 of "+path) {
+	var r *wire.RefusedError
+	if _, err := Run(t.Context(), o); !errors.As(err, &r) || r.Code != wire.CodeCorrupt || !strings.Contains(err.Error(), "page 3 of "+path) {
 		t.Fatalf("error %v", err)
 	}
 	b.mustRefuse(t, o)
@@ -693,7 +707,7 @@ func TestSourceLosesItsRole(t *testing.T) {
 	t.Parallel()
 	b, sock, s, o := begin(t)
 	o.Compression, o.MaxRate = "OFF", func() int64 { return 16 << 20 }
-	o.Progress = func(p Progress) {
+	o.Progress = func(p progress.Progress) {
 		if p.Total > 0 && p.Done > p.Total/2 {
 			s.epoch.Store(2)
 			s.cut()

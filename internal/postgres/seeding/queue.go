@@ -3,6 +3,8 @@ package seeding
 import (
 	"container/heap"
 	"sync"
+
+	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
 // item is one chunk to be settled.
@@ -24,7 +26,7 @@ type stretch struct {
 // bytes of files was settled when a copy was interrupted is about that part of what the whole is on the wire.
 type queue struct {
 	mu      sync.Mutex
-	files   []file
+	files   []wire.File
 	strands strands
 	again   []item // asked for, and not answered before the connection was lost
 }
@@ -37,16 +39,16 @@ type strand struct {
 }
 
 // where is the middle of what comes next, as a part of the whole strand.
-func (s *strand) where(files []file) float64 {
+func (s *strand) where(files []wire.File) float64 {
 	first := files[s.files[0]]
-	next := min(first.Size-int64(s.chunk)*chunkSize, stretchChunks*chunkSize)
+	next := min(first.Size-int64(s.chunk)*wire.ChunkSize, stretchChunks*wire.ChunkSize)
 	return (float64(s.taken) + float64(next)/2) / float64(s.size)
 }
 
 // strands is a heap (heap.Interface) of those that have something left, by how far they have come.
 type strands struct {
 	all   []*strand
-	files []file
+	files []wire.File
 }
 
 func (s *strands) Len() int      { return len(s.all) }
@@ -67,13 +69,13 @@ func (s *strands) Pop() any {
 	return last
 }
 
-func newQueue(files []file, skip func(file) bool) *queue {
+func newQueue(files []wire.File, skip func(wire.File) bool) *queue {
 	q := &queue{files: files, strands: strands{files: files}}
 	short := &strand{}
 	for i, f := range files {
 		switch {
 		case f.Dir || f.Size == 0 || skip(f):
-		case f.chunks() > stretchChunks:
+		case f.Chunks() > stretchChunks:
 			q.strands.Push(&strand{files: []int{i}, size: f.Size})
 		default:
 			short.files, short.size = append(short.files, i), short.size+f.Size
@@ -110,9 +112,9 @@ func (q *queue) next(own *stretch) (item, bool) {
 func (q *queue) begin() stretch {
 	l := q.strands.all[0]
 	f := q.files[l.files[0]]
-	r := stretch{l.files[0], l.chunk, min(l.chunk+stretchChunks, f.chunks())}
-	l.taken += min(int64(r.end)*chunkSize, f.Size) - int64(r.at)*chunkSize
-	if l.chunk = r.end; r.end == f.chunks() {
+	r := stretch{l.files[0], l.chunk, min(l.chunk+stretchChunks, f.Chunks())}
+	l.taken += min(int64(r.end)*wire.ChunkSize, f.Size) - int64(r.at)*wire.ChunkSize
+	if l.chunk = r.end; r.end == f.Chunks() {
 		l.files, l.chunk = l.files[1:], 0
 	}
 	if len(l.files) == 0 {

@@ -17,6 +17,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
 // standbyOf makes a streaming standby of a station by seeding it, and serves copies of it as a secondary.
@@ -28,7 +32,7 @@ func (s *station) standbyOf(t *testing.T) (second *station, sock string) {
 	}
 	sock = s.mustStream(t, s.sock, o)
 	second = &station{bed: s.bed, sock: sock}
-	second.serve(t, SourceConfig{
+	second.serve(t, source.Config{
 		Data: o.Target, Connect: connectTo(sock),
 		Leads:   func() (ag.Epoch, bool) { return 0, false },
 		Follows: func() (ag.Epoch, bool) { e := s.epoch.Load(); return ag.Epoch(e), e != 0 },
@@ -51,7 +55,7 @@ func TestSeedsFromASecondary(t *testing.T) {
 	var busy sync.WaitGroup
 	busy.Go(func() { b.disturb(ctx, t, sock) })
 	var create sync.Once
-	o.Progress = func(p Progress) {
+	o.Progress = func(p progress.Progress) {
 		if p.Windows == 1 && p.Done > 1<<20 {
 			create.Do(func() {
 				b.must(t, sock, "CREATE DATABASE made"+b.strategies(t, sock)[0])
@@ -78,7 +82,7 @@ func TestPrimaryTellsOfWhatIsUnderWay(t *testing.T) {
 	b := newBed(t)
 	sock := b.source(t)
 	s := b.station(t, sock)
-	s.source.patience = 500 * time.Millisecond // longer than between two looks at its progress
+	s.impatient(t)
 	second, _ := s.standbyOf(t)
 	b.must(t, sock, "CREATE DATABASE spare")
 	conn, err := connectTo(sock)(t.Context())
@@ -94,7 +98,7 @@ func TestPrimaryTellsOfWhatIsUnderWay(t *testing.T) {
 	o := second.options(t)
 	o.Anchor = s.dial
 	said := ""
-	o.Progress = func(p Progress) {
+	o.Progress = func(p progress.Progress) {
 		if said == "" && strings.Contains(p.Waiting, "one more") {
 			said = p.Waiting
 			if _, err := conn.Exec(t.Context(), "ROLLBACK"); err != nil {
@@ -112,24 +116,24 @@ func TestPrimaryTellsOfWhatIsUnderWay(t *testing.T) {
 // TestSecondaryRefusesOutOfEpoch asks a secondary for a copy in an epoch that it does not follow, and without the primary's help.
 func TestSecondaryRefusesOutOfEpoch(t *testing.T) {
 	t.Parallel()
-	source := NewSource(SourceConfig{
+	source := source.New(source.Config{
 		Leads:   func() (ag.Epoch, bool) { return 0, false },
 		Follows: func() (ag.Epoch, bool) { return 7, true },
 	})
-	for name, h := range map[string]hello{
-		"another epoch":   {Version: protocolVersion, Member: "n2", Epoch: 6, After: &anchor{}},
-		"no anchor":       {Version: protocolVersion, Member: "n2", Epoch: 7},
-		"asked to anchor": {Version: protocolVersion, Member: "n2", Epoch: 7, Anchor: true},
+	for name, h := range map[string]wire.Hello{
+		"another epoch":   {Version: wire.ProtocolVersion, Member: "n2", Epoch: 6, After: &wire.Anchor{}},
+		"no anchor":       {Version: wire.ProtocolVersion, Member: "n2", Epoch: 7},
+		"asked to anchor": {Version: wire.ProtocolVersion, Member: "n2", Epoch: 7, Anchor: true},
 	} {
 		here, there := net.Pipe()
 		var served sync.WaitGroup
 		served.Go(func() { source.Serve(t.Context(), "n2", there) })
-		f := newFramed(here)
-		if err := f.writeJSON(frameHello, h); err != nil {
+		f := wire.NewConn(here)
+		if err := f.WriteJSON(wire.FrameHello, h); err != nil {
 			t.Fatal(err)
 		}
-		var info windowInfo
-		if err := f.expect(frameWindow, time.Minute, &info); err == nil {
+		var info wire.Window
+		if err := f.Expect(wire.FrameWindow, time.Minute, &info); err == nil {
 			t.Errorf("%s: it answered with a window", name)
 		}
 		_ = here.Close()
@@ -153,7 +157,7 @@ func TestBeginsFromADirectory(t *testing.T) {
 	b.must(t, sock, "UPDATE t SET x = 'mine' WHERE i % 5000 = 0")
 	o := s.options(t)
 	o.From = old.Target
-	before := leaves(t, old.Target)
+	before := names(t, old.Target)
 	r, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +165,7 @@ func TestBeginsFromADirectory(t *testing.T) {
 	if r.Progress.Wire > first.Progress.Wire/2 {
 		t.Errorf("%d bytes came over the wire although most was at hand; %d for a whole copy", r.Progress.Wire, first.Progress.Wire)
 	}
-	if after := leaves(t, old.Target); len(after) != len(before) {
+	if after := names(t, old.Target); len(after) != len(before) {
 		t.Error("the starting point was changed")
 	}
 	b.mustStream(t, sock, o)
@@ -173,7 +177,7 @@ func TestBeginsFromADirectory(t *testing.T) {
 			t.Errorf("%s was taken for a starting point", name)
 		}
 	}
-	if exists(o.Target) {
+	if fileio.Exists(o.Target) {
 		t.Error("something was begun")
 	}
 }
@@ -184,11 +188,11 @@ func TestVerifyFindsDamage(t *testing.T) {
 	b := newBed(t)
 	sock := b.source(t)
 	b.must(t, sock, "CHECKPOINT")
-	v := VerifyOptions{Data: filepath.Join(b.dir, "source"), Connect: connectTo(sock)}
+	v := source.VerifyOptions{Data: filepath.Join(b.dir, "source"), Connect: connectTo(sock)}
 	ctx, cancel := context.WithCancel(t.Context())
 	var busy sync.WaitGroup
 	busy.Go(func() { b.disturb(ctx, t, sock) })
-	r, err := Verify(t.Context(), v)
+	r, err := source.Verify(t.Context(), v)
 	cancel()
 	busy.Wait()
 	if err != nil || r.Damaged != 0 || r.Pages < 500 || !r.Checksums {
@@ -197,55 +201,15 @@ func TestVerifyFindsDamage(t *testing.T) {
 	b.must(t, sock, "CHECKPOINT")
 	file := b.must(t, sock, "SELECT pg_relation_filepath('marked')")
 	flip(t, filepath.Join(v.Data, file), 4000)
-	r, err = Verify(t.Context(), v)
+	r, err = source.Verify(t.Context(), v)
 	if err != nil || r.Damaged != 1 || len(r.First) != 1 || r.First[0].File != file || r.First[0].Block != 0 {
 		t.Fatalf("one damaged page: %+v, %v", r, err)
-	}
-}
-
-// TestSourceMakesOneHeavyCopyAtATime fills a source with a window that is heavy.
-func TestSourceMakesOneHeavyCopyAtATime(t *testing.T) {
-	t.Parallel()
-	s := NewSource(SourceConfig{})
-	w := &window{member: "n2", files: []file{{Name: "big", Size: heavyBytes}}}
-	s.windows["w"] = w
-	if got := s.others("n3"); len(got) != 1 || got[0] != "n2" {
-		t.Errorf("n3 waits for %v", got)
-	}
-	if got := s.others("n2"); got != nil {
-		t.Errorf("n2 waits for itself: %v", got)
-	}
-	w.done = time.Now()
-	if got := s.others("n3"); got != nil {
-		t.Errorf("n3 waits for a copy that is finished: %v", got)
-	}
-	w.done, w.files = time.Time{}, nil
-	if got := s.others("n3"); got != nil {
-		t.Errorf("n3 waits for a small copy: %v", got)
 	}
 }
 
 func connectTo(sock string) func(context.Context) (*pgx.Conn, error) {
 	return func(ctx context.Context) (*pgx.Conn, error) {
 		return pgx.Connect(ctx, "host="+sock+" port=5432 user=postgres dbname=postgres sslmode=disable")
-	}
-}
-
-// TestTablespaceOfTheSourceItself refuses a place for a tablespace that is the source's own, under whatever name.
-func TestTablespaceOfTheSourceItself(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(dir, link); err != nil {
-		t.Fatal(err)
-	}
-	mine := space{OID: 16400, Location: dir}
-	mine.identify()
-	for place, refused := range map[string]bool{dir: true, link: true, t.TempDir(): false, filepath.Join(dir, "none"): false} {
-		o := Options{Target: "/nowhere/pgdata", TablespaceMap: func(uint32, string) (string, error) { return place, nil }}
-		if _, err := mapTablespaces(o, []space{mine}); (err != nil) != refused {
-			t.Errorf("%s: %v", place, err)
-		}
 	}
 }
 
@@ -258,7 +222,7 @@ func TestWindowKeepsLittleWAL(t *testing.T) {
 	s := &station{bed: b, sock: sock}
 	s.epoch.Store(1)
 	log := &lineLog{}
-	s.serve(t, SourceConfig{
+	s.serve(t, source.Config{
 		Data: filepath.Join(b.dir, "source"), Connect: connectTo(sock), MaxWAL: func() int64 { return 4 << 20 },
 		Leads: func() (ag.Epoch, bool) { return 1, true }, Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
@@ -267,7 +231,7 @@ func TestWindowKeepsLittleWAL(t *testing.T) {
 	defer cancel()
 	var written sync.Once
 	o.Compression, o.MaxRate = "OFF", func() int64 { return 1 << 20 }
-	o.Progress = func(p Progress) {
+	o.Progress = func(p progress.Progress) {
 		if p.Done > 0 {
 			written.Do(func() {
 				b.must(t, sock, "SELECT count(pg_logical_emit_message(false, 'x', repeat('x', 1000000)))::text FROM generate_series(1, 8)")
@@ -332,4 +296,20 @@ func TestSourceThatCannotOpenAWindow(t *testing.T) {
 		_, err := Run(t.Context(), o)
 		return err
 	})
+}
+
+// names lists what is no directory.
+func names(t *testing.T, dir string) (out []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			rel, _ := filepath.Rel(dir, path)
+			out = append(out, rel)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }

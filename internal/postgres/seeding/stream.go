@@ -8,6 +8,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
 // asked is a question under way on a data connection.
@@ -25,17 +30,17 @@ type asked struct {
 // fetcher is one data connection of the target: it asks for chunks, up to pipeline at a time, and stores the answers.
 type fetcher struct {
 	s     *seeder
-	f     *framed
-	slots [pipeline]asked
-	sums  [pipeline][]byte
+	f     *wire.Conn
+	slots [wire.Pipeline]asked
+	sums  [wire.Pipeline][]byte
 	spare [][]byte // room for chunks
 	work  []byte   // what is unpacked
 	tags  []byte
 	under int
-	long  int        // of the last chunk that came whole, on the wire
-	own   stretch    // of the queue
-	in    fileReader // what is compared
-	out   held       // what is written
+	long  int             // of the last chunk that came whole, on the wire
+	own   stretch         // of the queue
+	in    fileio.Reader   // what is compared
+	out   fileio.LastOpen // what is written
 }
 
 // stream settles chunks over one connection until none is left, and ends it. What was asked and not answered is put back.
@@ -43,7 +48,7 @@ func (s *seeder) stream(ctx context.Context, l line) error {
 	stop := context.AfterFunc(ctx, l.end)
 	defer stop()
 	defer l.end()
-	c := &fetcher{s: s, f: l.f, long: chunkSize, work: make([]byte, 0, chunkSize)}
+	c := &fetcher{s: s, f: l.f, long: wire.ChunkSize, work: make([]byte, 0, wire.ChunkSize)}
 	defer c.putBack()
 	return errors.Join(c.run(ctx), c.close())
 }
@@ -57,16 +62,16 @@ func (c *fetcher) run(ctx context.Context) error {
 		if c.under == 0 {
 			return nil
 		}
-		asked := c.s.watch.listens()
-		kind, body, err := c.f.read(silence)
-		c.s.watch.onNet(asked)
+		asked := c.s.watch.Listens()
+		kind, body, err := c.f.Read(wire.Silence)
+		c.s.watch.OnNet(asked)
 		if err != nil {
-			return noEOF(err)
+			return wire.UnexpectedEOF(err)
 		}
-		if kind == frameRefusal {
-			return refused(body)
+		if kind == wire.FrameRefusal {
+			return wire.DecodeRefusal(body)
 		}
-		a, err := decodeAnswer(kind, body)
+		a, err := wire.DecodeAnswer(kind, body)
 		if err != nil {
 			return err
 		}
@@ -77,7 +82,7 @@ func (c *fetcher) run(ctx context.Context) error {
 }
 
 func (c *fetcher) close() error {
-	if err := errors.Join(c.in.close(), c.out.close()); err != nil {
+	if err := errors.Join(c.in.Close(), c.out.Close()); err != nil {
 		return &localError{err}
 	}
 	return nil
@@ -88,7 +93,7 @@ func (c *fetcher) putBack() {
 	for _, q := range c.slots {
 		if q.live {
 			c.s.choose.over(q.round)
-			c.s.pace.giveBack(q.want)
+			c.s.pace.GiveBack(q.want)
 			left = append(left, q.item)
 		}
 	}
@@ -105,15 +110,15 @@ func (c *fetcher) ask(ctx context.Context) error {
 			break
 		}
 		if c.under == 0 {
-			if err := c.s.pace.wait(ctx, chunkSize); err != nil {
+			if err := c.s.pace.Wait(ctx, wire.ChunkSize); err != nil {
 				return err
 			}
-		} else if c.s.pace.take(chunkSize) > 0 { // what is under way is answered first
+		} else if c.s.pace.Take(wire.ChunkSize) > 0 { // what is under way is answered first
 			break
 		}
 		it, ok := c.s.queue.next(&c.own)
 		if !ok {
-			c.s.pace.giveBack(chunkSize)
+			c.s.pace.GiveBack(wire.ChunkSize)
 			break
 		}
 		if err := c.question(slot, it); err != nil {
@@ -135,20 +140,20 @@ func (c *fetcher) full() bool {
 			holding++
 		}
 	}
-	return lacking >= c.fillers() || holding >= holders
+	return lacking >= c.fillers() || holding >= wire.Holders
 }
 
 // fillers is how many chunks that are not here may be asked for at a time: what shrinks to little comes by many, else the link waits for
 // questions, and what does not by few, else another codec would not show for long.
 func (c *fetcher) fillers() int {
-	return max(fillLeast, min(fillWire/max(c.long, 1), fillMost))
+	return max(wire.FillLeast, min(wire.FillWire/max(c.long, 1), wire.FillMost))
 }
 
 // question asks for one chunk, with the hashes of what is there already. The source begins while the next is read here.
 func (c *fetcher) question(slot int, it item) error {
 	f := c.s.files[it.file]
-	off, n := f.span(it.chunk)
-	c.s.pace.giveBack(chunkSize - n)
+	off, n := f.Span(it.chunk)
+	c.s.pace.GiveBack(wire.ChunkSize - n)
 	k, round := c.s.choose.pick()
 	q := &c.slots[slot]
 	*q = asked{item: it, off: off, want: n, live: true, round: round}
@@ -156,7 +161,7 @@ func (c *fetcher) question(slot int, it item) error {
 	began := time.Now()
 	room := c.room()
 	have, err := c.local(f, off, room[:max(0, min(int64(n), c.s.had[it.file]-off))])
-	if err == nil && allZero(have) { // nothing is there, or what an interrupted copy has made room for
+	if err == nil && pagesum.AllZero(have) { // nothing is there, or what an interrupted copy has made room for
 		have = nil
 		if c.s.from != nil {
 			if have = c.s.from.read(f, off, room[:n]); len(have) > 0 {
@@ -164,43 +169,43 @@ func (c *fetcher) question(slot int, it item) error {
 			}
 		}
 	}
-	c.s.watch.onDisk(began)
+	c.s.watch.OnDisk(began)
 	if err != nil {
 		return &localError{err}
 	}
-	m := chunkQuestion{Slot: uint8(slot), File: uint32(it.file), Chunk: uint32(it.chunk), Codec: k}
+	m := wire.Question{Slot: uint8(slot), File: uint32(it.file), Chunk: uint32(it.chunk), Codec: k}
 	if q.had = len(have); q.had > 0 {
-		q.sums = c.s.hash.sums(c.sums[slot][:0], have, c.s.info.Page)
+		q.sums = c.s.hash.Sums(c.sums[slot][:0], have, c.s.info.Page)
 		c.sums[slot], c.tags = q.sums, c.tags[:0]
-		for at := 0; at < len(q.sums); at += hashSize {
-			c.tags = append(c.tags, q.sums[at:at+tagSize]...)
+		for at := 0; at < len(q.sums); at += pagesum.Size {
+			c.tags = append(c.tags, q.sums[at:at+wire.TagSize]...)
 		}
-		m.Hash, m.Tags = sum(q.sums), c.tags
+		m.Hash, m.Tags = pagesum.Sum(q.sums), c.tags
 	}
 	if q.away == nil {
 		c.spare = append(c.spare, room)
 	}
-	return errors.Join(c.f.write(frameChunk, m.encode()), c.f.flush())
+	return errors.Join(c.f.Write(wire.FrameChunk, m.Encode()), c.f.Flush())
 }
 
 // room returns room for a chunk.
 func (c *fetcher) room() []byte {
 	n := len(c.spare)
 	if n == 0 {
-		return make([]byte, chunkSize)
+		return make([]byte, wire.ChunkSize)
 	}
 	b := c.spare[n-1]
 	c.spare = c.spare[:n-1]
-	return b[:chunkSize]
+	return b[:wire.ChunkSize]
 }
 
 // local reads what the target had of a chunk when the window began: later there may be holes that nothing was written to yet.
-func (c *fetcher) local(f file, off int64, buf []byte) ([]byte, error) {
+func (c *fetcher) local(f wire.File, off int64, buf []byte) ([]byte, error) {
 	if len(buf) == 0 {
 		return nil, nil
 	}
-	n, err := c.in.read(place{f.Space, f.Name}, func(flags int) (*os.File, error) {
-		return c.s.tree.root(f.Space).OpenFile(f.Name, os.O_RDONLY|flags, 0)
+	n, err := c.in.Read(fileio.Entry{Space: f.Space, Name: f.Name}, func(flags int) (*os.File, error) {
+		return c.s.tree.Root(f.Space).OpenFile(f.Name, os.O_RDONLY|flags, 0)
 	}, buf, off)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -212,7 +217,7 @@ func (c *fetcher) local(f file, off int64, buf []byte) ([]byte, error) {
 }
 
 // take stores an answer.
-func (c *fetcher) take(a answer) error {
+func (c *fetcher) take(a wire.Answer) error {
 	q := &c.slots[a.Slot]
 	if !q.live || int(a.Len) > q.want {
 		return errors.New("an answer to nothing that was asked")
@@ -221,21 +226,21 @@ func (c *fetcher) take(a answer) error {
 	var err error
 	same := 0 // bytes of it that were there
 	switch a.Kind {
-	case frameGone:
+	case wire.FrameGone:
 		c.s.lost(q.item.file)
-	case frameSame:
+	case wire.FrameSame:
 		if int(a.Len) != q.had {
 			return errors.New("the source says that different lengths are the same")
 		}
 		same = q.want
 		if q.away != nil {
-			err = c.store(f, q.off, [][2]int{{0, q.had}}, q.away)
+			err = c.store(tree.Chunk{File: f, Off: q.off, Data: q.away, Runs: [][2]int{{0, q.had}}})
 		}
-	case frameZero:
+	case wire.FrameZero:
 		err = c.zero(f, q, int(a.Len))
-	case frameData:
+	case wire.FrameData:
 		err = c.data(f, q, a)
-	case framePatch:
+	case wire.FramePatch:
 		same, err = c.patch(f, q, a)
 	default:
 		return fmt.Errorf("a frame %q on a data connection", a.Kind)
@@ -243,11 +248,11 @@ func (c *fetcher) take(a answer) error {
 	if err != nil {
 		return err
 	}
-	if int(a.Len) < q.want && a.Kind != frameGone {
+	if int(a.Len) < q.want && a.Kind != wire.FrameGone {
 		c.s.shorter(q.item.file, q.off+int64(a.Len))
 	}
-	c.s.watch.settled(q.want, same)
-	if a.Kind == frameData {
+	c.s.watch.Settled(q.want, same)
+	if a.Kind == wire.FrameData {
 		c.long = len(a.Body)
 		if c.s.choose.arrived(q.want, len(a.Body), q.round, time.Now()) {
 			c.s.remember()
@@ -272,12 +277,12 @@ func (s *seeder) lost(i int) {
 func (s *seeder) remember() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := readMark(s.o.StateDir)
+	m, err := tree.ReadUnfinished(s.o.StateDir)
 	if err != nil {
 		return
 	}
 	m.Codec = s.choose.lesson()
-	_ = writeMark(s.o.StateDir, m)
+	_ = tree.WriteUnfinished(s.o.StateDir, m)
 }
 
 func (s *seeder) shorter(i int, size int64) {
@@ -289,12 +294,12 @@ func (s *seeder) shorter(i int, size int64) {
 }
 
 // zero makes n bytes zero: a hole, where something was or room was made.
-func (c *fetcher) zero(f file, q *asked, n int) error {
+func (c *fetcher) zero(f wire.File, q *asked, n int) error {
 	empty := q.had == 0 || q.away != nil // what is away is not here, where nothing but zeros was
-	if n == 0 || empty && f.Size <= chunkSize {
+	if n == 0 || empty && f.Size <= wire.ChunkSize {
 		return nil
 	}
-	out, err := c.s.tree.open(&c.out, f, 0)
+	out, err := c.s.tree.OpenFile(&c.out, f, 0)
 	if err != nil {
 		return &localError{err}
 	}
@@ -312,19 +317,19 @@ func (c *fetcher) zero(f file, q *asked, n int) error {
 }
 
 // data stores a chunk that came whole.
-func (c *fetcher) data(f file, q *asked, a answer) error {
-	b, err := a.Codec.decompress(c.work[:0:chunkSize], a.Body, int(a.Len))
+func (c *fetcher) data(f wire.File, q *asked, a wire.Answer) error {
+	b, err := a.Codec.Decompress(c.work[:0:wire.ChunkSize], a.Body, int(a.Len))
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Name, err)
 	}
-	if guard(b) != a.Hash {
+	if pagesum.Guard(b) != a.Hash {
 		return fmt.Errorf("a chunk of %s arrived with another hash than it was sent with", f.Name)
 	}
-	return c.store(f, q.off, [][2]int{{0, len(b)}}, b)
+	return c.store(tree.Chunk{File: f, Off: q.off, Data: b, Runs: [][2]int{{0, len(b)}}})
 }
 
 // patch puts the pages that differ into what was there, and believes the result only by its hash. It returns how many bytes were right.
-func (c *fetcher) patch(f file, q *asked, a answer) (same int, err error) {
+func (c *fetcher) patch(f wire.File, q *asked, a wire.Answer) (same int, err error) {
 	size, n := c.s.info.Page, int(a.Len)
 	count := (n + size - 1) / size
 	if len(a.Pages) != (count+7)/8 {
@@ -335,7 +340,7 @@ func (c *fetcher) patch(f file, q *asked, a answer) (same int, err error) {
 		b = c.room()
 		defer func() { c.spare = append(c.spare, b) }()
 	}
-	b = b[:chunkSize][:n]
+	b = b[:wire.ChunkSize][:n]
 	total := 0
 	for i := range count {
 		if a.Pages[i/8]&(1<<(i%8)) != 0 {
@@ -344,7 +349,7 @@ func (c *fetcher) patch(f file, q *asked, a answer) (same int, err error) {
 			return 0, errors.New("a patch that leaves out what the target does not have")
 		}
 	}
-	fresh, err := a.Codec.decompress(c.work[:0:chunkSize], a.Body, total)
+	fresh, err := a.Codec.Decompress(c.work[:0:wire.ChunkSize], a.Body, total)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", f.Name, err)
 	}
@@ -353,31 +358,31 @@ func (c *fetcher) patch(f file, q *asked, a answer) (same int, err error) {
 	for i := range count {
 		from, to := i*size, min((i+1)*size, n)
 		if a.Pages[i/8]&(1<<(i%8)) == 0 {
-			sums = append(sums, q.sums[i*hashSize:(i+1)*hashSize]...)
+			sums = append(sums, q.sums[i*pagesum.Size:(i+1)*pagesum.Size]...)
 			continue
 		}
 		copy(b[from:to], fresh)
 		fresh = fresh[to-from:]
-		sums = c.s.hash.sums(sums, b[from:to], size)
+		sums = c.s.hash.Sums(sums, b[from:to], size)
 		if k := len(runs); k > 0 && runs[k-1][1] == from {
 			runs[k-1][1] = to
 		} else {
 			runs = append(runs, [2]int{from, to})
 		}
 	}
-	if sum(sums) != a.Hash {
+	if pagesum.Sum(sums) != a.Hash {
 		return 0, fmt.Errorf("a chunk of %s does not have the source's hash after it was mended", f.Name)
 	}
 	if q.away != nil {
 		runs = [][2]int{{0, n}}
 	}
-	return n - total, c.store(f, q.off, runs, b)
+	return n - total, c.store(tree.Chunk{File: f, Off: q.off, Data: b, Runs: runs})
 }
 
 // store writes those parts of a chunk.
-func (c *fetcher) store(f file, off int64, runs [][2]int, b []byte) error {
-	defer c.s.watch.onDisk(time.Now())
-	if err := c.s.tree.store(&c.out, f, off, runs, b); err != nil {
+func (c *fetcher) store(part tree.Chunk) error {
+	defer c.s.watch.OnDisk(time.Now())
+	if err := c.s.tree.Store(&c.out, part); err != nil {
 		return &localError{err}
 	}
 	return nil

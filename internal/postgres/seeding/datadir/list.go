@@ -1,0 +1,185 @@
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
+)
+
+// Emptied are the directories that exist in a copy but hold nothing of the source's.
+var Emptied = []string{
+	"pg_wal", "pg_replslot", "pg_dynshmem", "pg_notify", "pg_serial", "pg_snapshots", "pg_stat", "pg_stat_tmp", "pg_subtrans",
+}
+
+// ofTheSource are the files of the data directory's top level that describe the source node or its run.
+var ofTheSource = []string{
+	"postmaster.pid", "postmaster.opts", "backup_label", "backup_label.old", "tablespace_map", "tablespace_map.old", "backup_manifest",
+	"recovery.signal", "standby.signal", "postgresql.auto.conf.tmp", "current_logfiles", "current_logfiles.tmp",
+	ControlFile, ControlOld, ControlNew,
+}
+
+// temporary are relations of sessions: t<backend>_<relation>.
+var temporary = regexp.MustCompile(`^t\d+_\d+`)
+
+// excluded tells whether a file of the data directory stays where it is: at the source when it is listed, at the target when what
+// the source does not have is removed. Coterie's own files, all named coterie*, belong to their node.
+func excluded(name, logDir string) bool {
+	base := path.Base(name)
+	return slices.Contains(ofTheSource, name) || strings.HasPrefix(name, "coterie") ||
+		strings.HasPrefix(base, "pg_internal.init") || strings.HasPrefix(base, "pgsql_tmp") ||
+		logDir != "" && (name == logDir || strings.HasPrefix(name, logDir+"/"))
+}
+
+// LogDir is log_directory as a place in the data directory, or "" if it is elsewhere or one of PostgreSQL's own.
+func LogDir(dir string) string {
+	d := path.Clean(dir)
+	top, _, _ := strings.Cut(d, "/")
+	if !filepath.IsLocal(d) || d == "." || top == "base" || top == "global" || strings.HasPrefix(top, "pg_") && top != "pg_log" {
+		return ""
+	}
+	return d
+}
+
+// Lister lists what a copy consists of.
+type Lister struct {
+	LogDir  string
+	Version string // prefix of what tablespaces hold
+	files   []wire.File
+}
+
+// List walks the data directory and the tablespaces. What disappears meanwhile is not listed: its end is in the WAL.
+func (l *Lister) List(data string, spaces []wire.Space) ([]wire.File, error) {
+	if err := l.walk(data, 0); err != nil {
+		return nil, err
+	}
+	for _, s := range spaces {
+		if err := l.walk(s.Location, s.OID); err != nil {
+			return nil, fmt.Errorf("tablespace %d: %w", s.OID, err)
+		}
+	}
+	return l.files, nil
+}
+
+func (l *Lister) walk(root string, oid uint32) error {
+	err := filepath.WalkDir(root, func(full string, d fs.DirEntry, err error) error {
+		if errors.Is(err, os.ErrNotExist) && full != root {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, full)
+		if err != nil || rel == "." {
+			return err
+		}
+		return l.add(filepath.ToSlash(rel), oid, d)
+	})
+	if err != nil {
+		return fmt.Errorf("list %s: %w", root, err)
+	}
+	l.dropUnlogged()
+	return nil
+}
+
+func (l *Lister) add(name string, oid uint32, d fs.DirEntry) error {
+	if len(l.files) >= wire.MaxList {
+		return fmt.Errorf("more than %d files", wire.MaxList)
+	}
+	if oid != 0 && !strings.HasPrefix(name, l.Version) {
+		return fileio.Skip(d) // another major version's, or somebody else's
+	}
+	if oid == 0 && excluded(name, l.LogDir) || strings.HasPrefix(path.Base(name), "pgsql_tmp") || temporary.MatchString(path.Base(name)) {
+		return fileio.Skip(d)
+	}
+	isWAL := oid == 0 && name == "pg_wal" // often a link to another disk
+	if d.IsDir() || isWAL {
+		l.files = append(l.files, wire.File{Space: oid, Name: name, Dir: true})
+		if oid == 0 && slices.Contains(Emptied, name) {
+			return l.empty(name, d)
+		}
+		return nil
+	}
+	if !d.Type().IsRegular() {
+		return nil // links of tablespaces are made anew, sockets and the like are nobody's data
+	}
+	info, err := d.Info()
+	if err != nil {
+		return fileio.IgnoreMissing(err)
+	}
+	l.files = append(l.files, wire.File{Space: oid, Name: name, Size: info.Size()})
+	return nil
+}
+
+// empty lists the directories that PostgreSQL wants in an emptied one.
+func (l *Lister) empty(name string, d fs.DirEntry) error {
+	if name == "pg_wal" {
+		l.files = append(l.files, wire.File{Name: "pg_wal/archive_status", Dir: true})
+	}
+	return fileio.Skip(d)
+}
+
+// dropUnlogged removes the forks of unlogged relations but the init fork, from which recovery makes the others anew.
+func (l *Lister) dropUnlogged() {
+	type relation struct {
+		space uint32
+		path  string
+	}
+	unlogged := map[relation]bool{}
+	for _, f := range l.files {
+		if rel, fork, ok := relationOf(f.Name); ok && fork == "init" {
+			unlogged[relation{f.Space, rel}] = true
+		}
+	}
+	if len(unlogged) == 0 {
+		return
+	}
+	l.files = slices.DeleteFunc(l.files, func(f wire.File) bool {
+		rel, fork, ok := relationOf(f.Name)
+		return ok && !f.Dir && fork != "init" && unlogged[relation{f.Space, rel}]
+	})
+}
+
+// relationOf splits a relation's file into its relation (with the directory) and its fork.
+func relationOf(name string) (rel, fork string, ok bool) {
+	dir, base := path.Split(name)
+	base, _, _ = strings.Cut(base, ".")
+	number, fork, _ := strings.Cut(base, "_")
+	_, err := strconv.ParseUint(number, 10, 32)
+	return dir + number, fork, err == nil
+}
+
+// CheckList refuses a list that could lead out of the directories it is meant for, or that is not one.
+func CheckList(files []wire.File) error {
+	seen := make(map[fileio.Entry]bool, len(files))
+	for _, f := range files {
+		if !filepath.IsLocal(f.Name) || path.Clean(f.Name) != f.Name || f.Name == "." || strings.Contains(f.Name, "\x00") {
+			return fmt.Errorf("the source listed %q, which is no name of a file in a data directory", f.Name)
+		}
+		if f.Size < 0 || f.Size > 1<<50 || f.Dir && f.Size != 0 {
+			return fmt.Errorf("the source listed %q with %d bytes", f.Name, f.Size)
+		}
+		if f.Space == 0 && excluded(f.Name, "") {
+			return fmt.Errorf("the source listed %q, which belongs to its node", f.Name)
+		}
+		top, rest, _ := strings.Cut(f.Name, "/")
+		if f.Space == 0 && slices.Contains(Emptied, top) && rest != "" && f.Name != "pg_wal/archive_status" {
+			return fmt.Errorf("the source listed %q, which does not belong to a copy", f.Name)
+		}
+		p := fileio.Entry{Space: f.Space, Name: f.Name}
+		if seen[p] {
+			return fmt.Errorf("the source listed %q twice", f.Name)
+		}
+		seen[p] = true
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package fileio
+
+import "os"
+
+// LastOpen keeps the file that one goroutine used last open: the chunks of a file are asked for in a row, and to open one on a path that
+// must not lead out of a directory takes several calls. What the file's name stands for may change meanwhile; what was opened was there
+// inside the window, as the invariant asks.
+type LastOpen struct {
+	of    Entry
+	flags int
+	f     *os.File
+}
+
+// Open returns the file of that place, opened with these flags, which is valid until the next call.
+func (h *LastOpen) Open(of Entry, flags int, open func() (*os.File, error)) (*os.File, error) {
+	if h.f != nil && h.of == of && h.flags == flags {
+		return h.f, nil
+	}
+	if err := h.Close(); err != nil {
+		return nil, err
+	}
+	f, err := open()
+	if err != nil {
+		return nil, err
+	}
+	h.of, h.flags, h.f = of, flags, f
+	return f, nil
+}
+
+// Close says what became of the last writes, where a file system tells that late.
+func (h *LastOpen) Close() error {
+	if h.f == nil {
+		return nil
+	}
+	err := h.f.Close()
+	h.f = nil
+	return err
+}
+
+// Entry names an entry of a copy.
+type Entry struct {
+	Space uint32
+	Name  string
+}

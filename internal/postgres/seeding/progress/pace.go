@@ -1,0 +1,74 @@
+package progress
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Pacer keeps all connections together within a rate that may change while it runs. It counts bytes of files that are read: that is
+// the work of which a limit spares the source, whatever they become on the wire.
+type Pacer struct {
+	Rate func() int64 // bytes per second; nil or 0: no limit
+
+	mu   sync.Mutex
+	owed float64   // bytes taken that time has not paid for
+	at   time.Time // when owed was right
+}
+
+// paceSaved is what waiting connections may catch up with when they are woken late. Longer pauses earn nothing.
+const paceSaved = 50 * time.Millisecond
+
+// pacePoll is how often a waiting connection looks whether the rate was changed.
+const pacePoll = 200 * time.Millisecond
+
+// Limit is the rate now; 0: none.
+func (p *Pacer) Limit() int64 {
+	if p.Rate == nil {
+		return 0
+	}
+	return max(0, p.Rate())
+}
+
+// Take takes n bytes if what was taken before is paid for, else it says how long that will last at the rate of now.
+func (p *Pacer) Take(n int) (wait time.Duration) {
+	rate := float64(p.Limit())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	paid := now.Sub(p.at).Seconds() * rate
+	p.at = now
+	if rate == 0 {
+		p.owed = 0
+		return 0
+	}
+	if p.owed = max(p.owed-paid, -rate*paceSaved.Seconds()); p.owed > 0 {
+		return max(time.Duration(p.owed/rate*float64(time.Second)), time.Millisecond)
+	}
+	p.owed += float64(n)
+	return 0
+}
+
+// GiveBack returns what was taken and not read.
+func (p *Pacer) GiveBack(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.owed -= float64(n)
+}
+
+// Wait takes n bytes as soon as it may.
+func (p *Pacer) Wait(ctx context.Context, n int) error {
+	for {
+		wait := p.Take(n)
+		if wait == 0 {
+			return nil
+		}
+		t := time.NewTimer(min(wait, pacePoll))
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		case <-t.C:
+		}
+	}
+}

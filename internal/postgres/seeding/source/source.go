@@ -1,0 +1,472 @@
+package source
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/klauspost/compress/s2"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
+)
+
+// Bounds of the source.
+const (
+	maxWindows   = 4                // seedings at a time, however small
+	heavyBytes   = 256 << 20        // of files, from which on a copy is heavy
+	windowIdle   = 10 * time.Minute // a window without connections is closed after this
+	slotLinger   = 10 * time.Minute // how long the slot waits for the finished copy to stream
+	windowPatrol = 2 * time.Second  // how often windows are looked at
+	listPart     = 2000             // files per frame of the list
+	creationWait = time.Minute      // for databases that are being created, within controlBudget
+)
+
+// Config is what a Source needs. Functions are called from many goroutines.
+type Config struct {
+	Data string // the data directory
+	// Connect opens a session of the superuser on this node's server, without time limits.
+	Connect func(context.Context) (*pgx.Conn, error)
+	// Leads returns the epoch in which this node is the primary.
+	Leads func() (ag.Epoch, bool)
+	// Follows returns the epoch in which this node is a healthy secondary, of which copies may be made while the primary keeps
+	// the WAL; nil: it never is.
+	Follows func() (ag.Epoch, bool)
+	// MaxWAL returns how many bytes of WAL a window may make the server keep; nil or 0: half of the free space of the file
+	// system at the time.
+	MaxWAL func() int64
+	// AtOnce is how many heavy copies are made of this node at a time; others wait for their turn. 0: one.
+	AtOnce int
+	// CreationWait is how long a window waits for a database that is being created; 0: a minute.
+	CreationWait time.Duration
+	Logger       *slog.Logger
+}
+
+// Source serves copies of this node's server to other members. Its windows outlive connections and end with the role.
+type Source struct {
+	cfg Config
+	log *slog.Logger
+
+	mu      sync.Mutex
+	windows map[string]*window
+	opening map[ag.ReplicaID]bool
+}
+
+// New makes a Source. Run must be running while connections are served.
+func New(c Config) *Source {
+	log := c.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Source{cfg: c, log: log, windows: map[string]*window{}, opening: map[ag.ReplicaID]bool{}}
+}
+
+// Run watches over the windows until ctx is done, and ends them all then.
+func (s *Source) Run(ctx context.Context) error {
+	t := time.NewTicker(windowPatrol)
+	defer t.Stop()
+	swept := ag.Epoch(0)
+	for {
+		select {
+		case <-ctx.Done():
+			s.closeAll("the agent stops", func(*window) bool { return true })
+			return nil
+		case <-t.C:
+		}
+		e, leads := s.cfg.Leads()
+		followed, follows := s.follows()
+		s.closeAll("this node is not the primary any more", func(w *window) bool { return !w.standby && (!leads || w.epoch != e) })
+		s.closeAll("this node does not follow the primary any more", func(w *window) bool { return w.standby && (!follows || w.epoch != followed) })
+		if leads && swept != e && s.sweep(ctx) == nil {
+			swept = e
+		}
+		s.patrol(ctx)
+	}
+}
+
+// sweep drops the slots of windows that nobody remembers.
+func (s *Source) sweep(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	conn, err := s.cfg.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	rows, err := conn.Query(ctx, `SELECT slot_name FROM pg_replication_slots WHERE slot_name LIKE 'cot\_seed\_%' AND NOT active`)
+	if err != nil {
+		return err
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if member, ok := owned(name); ok && !s.busy(ag.ReplicaID(member)) {
+			if _, err := conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, name); err != nil {
+				return err
+			}
+			s.log.Info("slot of a seeding that has ended dropped", "slot", name)
+		}
+	}
+	return nil
+}
+
+func (s *Source) busy(m ag.ReplicaID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.opening[m] {
+		return true
+	}
+	for _, w := range s.windows {
+		if w.member == m {
+			return true
+		}
+	}
+	return false
+}
+
+// patrol closes windows that nobody uses, whose copy streams, or that keep too much WAL.
+func (s *Source) patrol(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for _, w := range s.all() {
+		w.mu.Lock()
+		users, idle, done, ended := w.users, time.Since(w.idle), w.done, w.ended != nil
+		w.mu.Unlock()
+		var err error
+		switch {
+		case !done.IsZero():
+			if !w.standby && !s.streams(ctx, w.member) && time.Since(done) < slotLinger {
+				continue
+			}
+			err = errors.New("finished")
+		case users == 0 && idle > windowIdle:
+			err = fmt.Errorf("nobody has asked for %v", windowIdle)
+		case !ended:
+			err = w.check(ctx, s.maxWAL())
+		}
+		if err != nil {
+			s.close(w, err)
+		}
+	}
+}
+
+// streams tells whether the member's own slot is in use: then that keeps the WAL.
+func (s *Source) streams(ctx context.Context, m ag.ReplicaID) bool {
+	conn, err := s.cfg.Connect(ctx)
+	if err != nil {
+		return false
+	}
+	defer closeConn(conn)
+	var active bool
+	err = conn.QueryRow(ctx, `SELECT coalesce(bool_or(active), false) FROM pg_replication_slots WHERE slot_name = 'cot_' || $1`, string(m)).Scan(&active)
+	return err == nil && active
+}
+
+func (s *Source) maxWAL() int64 {
+	if s.cfg.MaxWAL != nil {
+		if n := s.cfg.MaxWAL(); n > 0 {
+			return n
+		}
+	}
+	free, err := fileio.FreeSpace(s.cfg.Data)
+	if err != nil {
+		return 0
+	}
+	return free / 2
+}
+
+func (s *Source) all() []*window {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]*window, 0, len(s.windows))
+	for _, w := range s.windows {
+		out = append(out, w)
+	}
+	return out
+}
+
+func (s *Source) close(w *window, why error) {
+	s.mu.Lock()
+	delete(s.windows, w.info.ID)
+	s.mu.Unlock()
+	w.mu.Lock()
+	w.err = why
+	w.mu.Unlock()
+	w.drop(s.cfg.Connect)
+	s.log.Info("backup window closed", "member", w.member, "window", w.info.ID, "why", why.Error())
+}
+
+func (s *Source) closeAll(why string, which func(*window) bool) {
+	for _, w := range s.all() {
+		if which(w) {
+			s.close(w, errors.New(why))
+		}
+	}
+}
+
+// Serve answers one connection of a member until it ends. peer is who the connection is proved to be from.
+func (s *Source) Serve(ctx context.Context, peer ag.ReplicaID, conn net.Conn) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	f := wire.NewConn(conn)
+	var h wire.Hello
+	if err := f.Expect(wire.FrameHello, wire.HelloTimeout, &h); err != nil {
+		s.log.Info("no valid hello of a seeding", "peer", peer, "err", err)
+		return
+	}
+	err := s.serve(ctx, peer, f, h)
+	if err == nil || errors.Is(err, io.EOF) {
+		return
+	}
+	s.log.Info("seeding connection ended", "peer", peer, "data", h.Data, "err", err)
+	r := wire.Refusal{Code: wire.CodeFailed, Message: err.Error()}
+	var known *wire.RefusedError
+	var bad *pagesum.CorruptError
+	if errors.As(err, &known) {
+		r = wire.Refusal{Code: known.Code, Message: known.Message}
+	} else if errors.As(err, &bad) {
+		r.Code = wire.CodeCorrupt
+	}
+	_ = f.WriteJSON(wire.FrameRefusal, r) // the connection may be gone, which is why it ended
+}
+
+func (s *Source) serve(ctx context.Context, peer ag.ReplicaID, f *wire.Conn, h wire.Hello) error {
+	e, serves := s.cfg.Leads()
+	what := "the primary"
+	if h.After != nil {
+		e, serves = s.follows()
+		what = "a healthy secondary"
+	}
+	switch {
+	case h.Version != wire.ProtocolVersion:
+		return wire.Refuse(wire.CodeRefused, fmt.Sprintf("this node speaks version %d of the seeding protocol, not %d; run the same version of coterie on both", wire.ProtocolVersion, h.Version))
+	case h.Member != peer:
+		return wire.Refuse(wire.CodeRefused, fmt.Sprintf("the connection says it is of %q, its certificate is of %q", h.Member, peer))
+	case !serves || h.Epoch != e:
+		return wire.Refuse(wire.CodeRefused, fmt.Sprintf("this node is not %s of epoch %d", what, h.Epoch))
+	}
+	w, err := s.window(ctx, f, h)
+	if err != nil {
+		return err
+	}
+	if !w.use(h.Data) {
+		return wire.Refuse(wire.CodeGone, "the backup window has ended")
+	}
+	defer w.release()
+	if err := f.WriteJSON(wire.FrameWindow, w.info); err != nil {
+		return err
+	}
+	if h.Data {
+		return w.serveData(ctx, f)
+	}
+	return s.serveControl(ctx, f, w, h.Listed && h.Window == w.info.ID)
+}
+
+func (s *Source) follows() (ag.Epoch, bool) {
+	if s.cfg.Follows == nil {
+		return 0, false
+	}
+	return s.cfg.Follows()
+}
+
+// window finds the window that the connection is about, or opens one.
+func (s *Source) window(ctx context.Context, f *wire.Conn, h wire.Hello) (*window, error) {
+	s.mu.Lock()
+	w, found := s.windows[h.Window]
+	if found && w.member != h.Member {
+		found = false
+	}
+	if found || h.Data {
+		s.mu.Unlock()
+		if !found {
+			return nil, wire.Refuse(wire.CodeGone, "the backup window has ended")
+		}
+		return w, nil
+	}
+	if others := s.others(h.Member); len(others) > 0 {
+		s.mu.Unlock()
+		return nil, wire.Refuse(wire.CodeBusy, fmt.Sprintf("this node is the source of %v already; the copy begins when that has ended", others))
+	}
+	var old []*window
+	for _, w := range s.windows {
+		if w.member == h.Member {
+			old = append(old, w)
+		}
+	}
+	s.opening[h.Member] = true
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.opening, h.Member)
+		s.mu.Unlock()
+	}()
+	for _, w := range old {
+		s.close(w, errors.New("the replica begins another seeding"))
+	}
+	w, err := s.openPatiently(ctx, f, h)
+	if err != nil {
+		return nil, err
+	}
+	if h.SystemID != "" && h.SystemID != w.info.SystemID {
+		w.drop(s.cfg.Connect)
+		return nil, wire.Refuse(wire.CodeRefused, fmt.Sprintf("the copy there is of another cluster (system identifier %s, this one is %s)", h.SystemID, w.info.SystemID))
+	}
+	s.mu.Lock()
+	s.windows[w.info.ID] = w
+	s.mu.Unlock()
+	s.log.Info("backup window opened", "member", h.Member, "window", w.info.ID, "start", w.info.Start.String(), "files", len(w.files))
+	return w, nil
+}
+
+// others are the members for whose copies a new one of this member has to wait. s.mu is held. All copies of a cluster are of about
+// one size, so what the others' windows hold says what this one will.
+func (s *Source) others(m ag.ReplicaID) []ag.ReplicaID {
+	var all, heavy []ag.ReplicaID
+	for _, w := range s.windows {
+		w.mu.Lock()
+		copied := !w.done.IsZero()
+		w.mu.Unlock()
+		if w.member == m || copied {
+			continue
+		}
+		if all = append(all, w.member); w.size() >= heavyBytes {
+			heavy = append(heavy, w.member)
+		}
+	}
+	for id := range s.opening {
+		all = append(all, id)
+	}
+	if s.opening[m] || len(all) >= maxWindows {
+		return all
+	}
+	if len(heavy) >= max(s.cfg.AtOnce, 1) {
+		return heavy
+	}
+	return nil
+}
+
+// openPatiently opens a window while it tells the target that it is alive: a checkpoint takes its time.
+func (s *Source) openPatiently(ctx context.Context, f *wire.Conn, h wire.Hello) (*window, error) {
+	type result struct {
+		w   *window
+		err error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		w, err := s.open(ctx, h)
+		opened <- result{w, err}
+	}()
+	t := time.NewTicker(5 * time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case r := <-opened:
+			return r.w, r.err
+		case <-t.C:
+			if err := errors.Join(f.Write(wire.FramePing), f.Flush()); err != nil {
+				if r := <-opened; r.w != nil {
+					r.w.drop(s.cfg.Connect)
+				}
+				return nil, err
+			}
+		}
+	}
+}
+
+func (w *window) use(data bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || data && w.users > wire.MaxStreams {
+		return false
+	}
+	w.users++
+	return true
+}
+
+func (w *window) release() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.users--
+	w.idle = time.Now()
+}
+
+func (w *window) open() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed {
+		return nil
+	}
+	why := "the backup window has ended"
+	if w.err != nil {
+		why = w.err.Error()
+	}
+	return wire.Refuse(wire.CodeGone, why)
+}
+
+// serveControl sends the list and then answers what the target asks about the whole.
+func (s *Source) serveControl(ctx context.Context, f *wire.Conn, w *window, listed bool) error {
+	if !listed {
+		if err := w.sendList(f); err != nil { // empty of an anchor
+			return err
+		}
+	}
+	for {
+		kind, _, err := f.Read(wire.Silence)
+		if err != nil {
+			return err
+		}
+		if err := w.open(); err != nil {
+			return err
+		}
+		switch kind {
+		case wire.FramePing:
+			err = errors.Join(f.Write(wire.FramePing), f.Flush())
+		case wire.FrameEnd:
+			ctx, cancel := context.WithTimeout(ctx, wire.ControlBudget)
+			var e wire.Ending
+			if e, err = w.end(ctx); err == nil {
+				err = f.WriteJSON(wire.FrameEnd, e)
+			}
+			cancel()
+		case wire.FrameDone:
+			w.mu.Lock()
+			w.done = time.Now()
+			w.mu.Unlock()
+		default:
+			err = fmt.Errorf("a frame %q on a control connection", kind)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (w *window) sendList(f *wire.Conn) error {
+	for at := 0; at < len(w.files); at += listPart {
+		b, err := json.Marshal(w.files[at:min(at+listPart, len(w.files))])
+		if err != nil {
+			return err
+		}
+		if err := f.Write(wire.FrameFiles, s2.Encode(nil, b)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(f.Write(wire.FrameListed), f.Flush())
+}
+
+func newWindowID() string { return rand.Text() }
+
+func isGone(err error) bool { return errors.Is(err, os.ErrNotExist) }

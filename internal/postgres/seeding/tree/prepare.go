@@ -1,0 +1,338 @@
+package tree
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/postgres/seeding/datadir"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
+)
+
+// unfinishedName is the file of a mark, below StateDir.
+const unfinishedName = "seeding.json"
+
+// Unfinished is on disk, outside the data directory, from before anything is removed until the new copy is installed.
+type Unfinished struct {
+	Target      string                 `json:"target"`
+	Started     time.Time              `json:"started"`
+	Fresh       bool                   `json:"fresh,omitempty"` // nothing of an older copy was there
+	Tablespaces []UnfinishedTablespace `json:"tablespaces,omitempty"`
+	Codec       string                 `json:"codec,omitempty"` // that AUTO found to be best over this link
+}
+
+// UnfinishedTablespace names what may be removed beside the data directory: the entries of Location that begin with Prefix.
+type UnfinishedTablespace struct {
+	Location string `json:"location"`
+	Prefix   string `json:"prefix"` // PG_<major>_, so that clusters of other versions that share the place are left alone
+}
+
+// HalfSeeded reports whether target was being filled, or its old copy being removed, and never completed: it cannot be
+// started and must be seeded again.
+func HalfSeeded(target, stateDir string) bool {
+	if real, err := filepath.EvalSymlinks(target); err == nil {
+		target = real
+	}
+	if fileio.Exists(filepath.Join(target, datadir.ControlFile)) {
+		return false // the commit point is behind it, or the old copy is still whole
+	}
+	m, err := ReadUnfinished(stateDir)
+	return (err == nil && m.Target == target) || fileio.Exists(filepath.Join(target, datadir.ControlNew)) || fileio.Exists(filepath.Join(target, datadir.ControlOld))
+}
+
+// CheckPlaces returns the real path of the target after refusing places that cannot be right.
+func CheckPlaces(target, stateDir string) (string, error) {
+	if !filepath.IsAbs(target) || !filepath.IsAbs(stateDir) {
+		return target, fmt.Errorf("the data directory %q and the state directory %q must be absolute paths", target, stateDir)
+	}
+	target = filepath.Clean(target)
+	if real, err := filepath.EvalSymlinks(target); err == nil {
+		target = real
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return target, err
+	}
+	if target == "/" || fileio.Within(stateDir, target) {
+		return target, fmt.Errorf("the state directory %s must not lie inside the data directory", stateDir)
+	}
+	return target, nil
+}
+
+// Prepare makes a checked target ready to be filled and returns whether it holds nothing of an older copy. A copy that is there
+// cannot be started from the first step on; its files stay, to be compared. A missing or empty directory is fine; one that
+// holds anything but a PostgreSQL cluster is refused untouched. The server must have been stopped, and what is to be kept of
+// the old copy must have been kept. spaces are the places beside the target that are going to be filled.
+func Prepare(target, stateDir string, spaces map[uint32]string, major int) (fresh bool, err error) {
+	if err := makeDir(target); err != nil {
+		return false, err
+	}
+	entries, err := os.ReadDir(target)
+	if err != nil {
+		return false, err
+	}
+	old, err := ReadUnfinished(stateDir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, err
+	}
+	resumed := old.Target == target
+	if err := refuseForeign(target, entries, resumed); err != nil {
+		return false, err
+	}
+	if err := refuseRunning(target); err != nil {
+		return false, err
+	}
+	ours := linkedTablespaces(target)
+	m := Unfinished{Target: target, Started: time.Now().UTC(), Fresh: !fileio.Exists(filepath.Join(target, "PG_VERSION"))}
+	if resumed {
+		ours = append(ours, old.Tablespaces...)
+		m.Fresh, m.Codec = old.Fresh, old.Codec
+	}
+	m.Tablespaces = slices.Clone(ours)
+	for _, place := range spaces {
+		if err := refuseOccupied(place, datadir.VersionPrefix(major), ours); err != nil {
+			return false, err
+		}
+		if t := (UnfinishedTablespace{Location: place, Prefix: datadir.VersionPrefix(major)}); !slices.Contains(m.Tablespaces, t) {
+			m.Tablespaces = append(m.Tablespaces, t)
+		}
+	}
+	// From here on nobody can start what is there.
+	if err := disable(target); err != nil {
+		return false, err
+	}
+	if err := WriteUnfinished(stateDir, m); err != nil {
+		return false, err
+	}
+	return m.Fresh, removeUnused(ours, spaces, major)
+}
+
+// removeUnused removes the old copy's part of tablespaces that the new one does not have.
+func removeUnused(ours []UnfinishedTablespace, spaces map[uint32]string, major int) error {
+	for _, t := range ours {
+		used := false
+		for _, place := range spaces {
+			used = used || t == UnfinishedTablespace{Location: place, Prefix: datadir.VersionPrefix(major)}
+		}
+		if used {
+			continue
+		}
+		if err := removePrefixed(t.Location, t.Prefix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeDir creates the data directory if it is missing, durably, with the mode that PostgreSQL demands.
+func makeDir(target string) error {
+	st, err := os.Stat(target)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		if err := os.MkdirAll(target, 0o700); err != nil {
+			return err
+		}
+		return fileio.SyncDir(filepath.Dir(target))
+	case err != nil:
+		return err
+	case !st.IsDir():
+		return errors.New("is not a directory")
+	case st.Mode().Perm() != 0o700 && st.Mode().Perm() != 0o750:
+		return os.Chmod(target, 0o700) //nolint:gosec // a directory
+	}
+	return nil
+}
+
+// refuseForeign refuses a directory whose contents are not known to be a PostgreSQL cluster, so that a mistyped path costs
+// nothing.
+func refuseForeign(target string, entries []os.DirEntry, marked bool) error {
+	if marked || fileio.Exists(filepath.Join(target, "PG_VERSION")) || fileio.Exists(filepath.Join(target, datadir.ControlNew)) || fileio.Exists(filepath.Join(target, datadir.ControlOld)) {
+		return nil
+	}
+	for _, e := range entries {
+		if e.Name() != datadir.LostFound {
+			return fmt.Errorf("is not empty (%s) and holds no PostgreSQL cluster; nothing was changed: name an empty directory", e.Name())
+		}
+	}
+	return nil
+}
+
+// refuseRunning refuses a directory whose postmaster lives: the keeper stops it before anybody prepares. A process that only
+// has the same id as a server of the past works elsewhere.
+func refuseRunning(target string) error {
+	text, err := os.ReadFile(filepath.Join(target, "postmaster.pid"))
+	if err != nil {
+		return fileio.IgnoreMissing(err)
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		return nil // torn by a crash; nobody runs under it
+	}
+	if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)); err == nil && cwd == target {
+		return fmt.Errorf("a PostgreSQL server runs there (pid %d); stop it first", pid)
+	}
+	return nil
+}
+
+// refuseOccupied refuses a place for a tablespace that holds another cluster's tablespace of the same version.
+func refuseOccupied(place, prefix string, ours []UnfinishedTablespace) error {
+	if slices.ContainsFunc(ours, func(t UnfinishedTablespace) bool { return t.Location == place && t.Prefix == prefix }) {
+		return nil // left by an earlier attempt, or the old copy's: removed below
+	}
+	entries, err := os.ReadDir(place)
+	if err != nil {
+		return fileio.IgnoreMissing(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix) {
+			return fmt.Errorf("tablespace directory %s is in use (%s); name an empty one", place, e.Name())
+		}
+	}
+	return nil
+}
+
+// disable takes pg_control away, which is what makes a directory startable.
+func disable(target string) error {
+	err := os.Rename(filepath.Join(target, datadir.ControlFile), filepath.Join(target, datadir.ControlOld))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return fileio.SyncDir(filepath.Join(target, "global"))
+}
+
+// linkedTablespaces lists the tablespaces of the copy that is there, with the version it is of.
+func linkedTablespaces(target string) []UnfinishedTablespace {
+	version, err := os.ReadFile(filepath.Join(target, "PG_VERSION"))
+	if err != nil {
+		return nil // a copy half removed: its tablespaces are in the mark already
+	}
+	major, err := strconv.Atoi(strings.TrimSpace(string(version)))
+	if err != nil {
+		return nil
+	}
+	links, _ := filepath.Glob(filepath.Join(target, "pg_tblspc", "[0-9]*"))
+	var found []UnfinishedTablespace
+	for _, l := range links {
+		if place, err := os.Readlink(l); err == nil && filepath.IsAbs(place) {
+			found = append(found, UnfinishedTablespace{Location: filepath.Clean(place), Prefix: datadir.VersionPrefix(major)})
+		}
+	}
+	return found
+}
+
+// removeTree removes path and all below it; mount points stay, emptied.
+func removeTree(path string) error {
+	err := os.RemoveAll(path)
+	if errors.Is(err, unix.EBUSY) {
+		return clearDir(path)
+	}
+	return err
+}
+
+func clearDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fileio.IgnoreMissing(err)
+	}
+	for _, e := range entries {
+		if e.Name() == datadir.LostFound {
+			continue
+		}
+		if err := removeTree(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func removePrefixed(dir, prefix string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fileio.IgnoreMissing(err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix) {
+			if err := removeTree(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func ReadUnfinished(stateDir string) (Unfinished, error) {
+	var m Unfinished
+	text, err := os.ReadFile(filepath.Join(stateDir, unfinishedName))
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(text, &m); err != nil {
+		return m, fmt.Errorf("read %s: %w", filepath.Join(stateDir, unfinishedName), err)
+	}
+	return m, nil
+}
+
+func WriteUnfinished(stateDir string, m Unfinished) error {
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(stateDir, 0o700); err != nil {
+		return err
+	}
+	path := filepath.Join(stateDir, unfinishedName)
+	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return err
+	}
+	return fileio.SyncDir(stateDir)
+}
+
+// RemoveUnfinished forgets a finished seeding. It need not be durable: with pg_control installed the mark means nothing.
+func RemoveUnfinished(stateDir string) error {
+	return fileio.IgnoreMissing(os.Remove(filepath.Join(stateDir, unfinishedName)))
+}
+
+// CheckOldCopy refuses to replace a copy of something else.
+func CheckOldCopy(target, systemID string, major int) error {
+	if v, err := os.ReadFile(filepath.Join(target, "PG_VERSION")); err == nil {
+		if have := strings.TrimSpace(string(v)); have != strconv.Itoa(major) && have != "" {
+			return fmt.Errorf("the directory %w: a cluster of PostgreSQL %s, the source runs %d; empty it yourself if it is not needed", ErrOther, have, major)
+		}
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for _, name := range []string{datadir.ControlFile, datadir.ControlOld} {
+		have, err := datadir.ReadSystemID(filepath.Join(target, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if have != systemID {
+			return fmt.Errorf("the directory %w: another cluster (system identifier %s, the source has %s); empty it yourself if it is not needed", ErrOther, have, systemID)
+		}
+	}
+	return nil
+}
+
+// ErrOther: the data directory holds something else than an older copy of the same cluster.
+var ErrOther = errors.New("holds something else")

@@ -1,0 +1,196 @@
+package tree
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/postgres/seeding/datadir"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
+)
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// oldCopy makes something like a data directory, with a tablespace that a cluster of another version shares and with WAL on another
+// disk.
+func oldCopy(t *testing.T, dir string) (target, state string) {
+	t.Helper()
+	target, state = filepath.Join(dir, "pgdata"), filepath.Join(dir, "state")
+	for name, text := range map[string]string{
+		"PG_VERSION": "15\n", "global/pg_control": "control", "base/5/1": "one", "base/5/2": "two", "base/6/9": "dropped", "postmaster.pid": "999999999\n",
+		"coterie.copy": "copy", "log/old.log": "log", "pg_xact/0000": "xact", "standby.signal": "", "pg_replslot/s/state": "slot", "postgresql.auto.conf": "a = 1\n",
+		"pg_tblspc/x": "",
+	} {
+		writeFile(t, filepath.Join(target, name), text)
+	}
+	writeFile(t, filepath.Join(dir, "space", "PG_15_2022", "5"), "ours")
+	writeFile(t, filepath.Join(dir, "space", "PG_16_2023", "5"), "not ours")
+	writeFile(t, filepath.Join(dir, "wal", "000000010000000000000001"), "wal")
+	for link, to := range map[string]string{"pg_tblspc/16384": "space", "pg_wal": "wal"} {
+		if err := os.Symlink(filepath.Join(dir, to), filepath.Join(target, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return target, state
+}
+
+func TestPrepareAndShapeKeepWhatCanBeCompared(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target, state := oldCopy(t, dir)
+	if HalfSeeded(target, state) {
+		t.Error("a whole copy counts as half seeded")
+	}
+	fresh, err := Prepare(target, state, nil, 15)
+	if err != nil || fresh {
+		t.Fatalf("fresh %v, error %v", fresh, err)
+	}
+	if !HalfSeeded(target, state) || fileio.Exists(filepath.Join(target, datadir.ControlFile)) {
+		t.Error("a copy under way does not count as half seeded")
+	}
+	if fileio.Exists(filepath.Join(dir, "space", "PG_15_2022")) || !fileio.Exists(filepath.Join(dir, "space", "PG_16_2023", "5")) {
+		t.Error("of the tablespace that is not used any more, the wrong part is left")
+	}
+	tree, err := Open(target, nil, 15)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	files := []wire.File{
+		{Name: "base", Dir: true},
+		{Name: "base/5", Dir: true},
+		{Name: "base/5/1", Size: 7},
+		{Name: "base/5/new", Size: 4},
+		{Name: "PG_VERSION", Size: 3},
+		{Name: "pg_wal", Dir: true},
+		{Name: "pg_wal/archive_status", Dir: true},
+		{Name: "pg_replslot", Dir: true},
+		{Name: "pg_tblspc", Dir: true},
+		{Name: "pg_xact", Dir: true},
+		{Name: "pg_xact/0000", Size: 2},
+		{Name: "global", Dir: true},
+		{Name: "postgresql.auto.conf", Size: 99},
+	}
+	had, err := tree.Shape(files, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if had[2] != 3 || had[3] != 0 || had[10] != 2 {
+		t.Errorf("lengths %v", had)
+	}
+	if err := tree.Finish(files, true, map[int]int64{2: 2}, map[int]bool{3: true}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"PG_VERSION", "base/5/1", "coterie.copy", "global/pg_control.reseeding", "pg_wal", "pg_xact/0000", "postgresql.auto.conf",
+	}
+	if got := leaves(t, target); strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("left: %q, want %q", got, want)
+	}
+	if b, _ := os.ReadFile(filepath.Join(target, "base/5/1")); string(b) != "on" {
+		t.Errorf("the file that was cut holds %q", b)
+	}
+	if got := leaves(t, filepath.Join(dir, "wal")); len(got) != 0 {
+		t.Errorf("left of the WAL: %q", got)
+	}
+	if !fileio.Exists(filepath.Join(dir, "wal", "archive_status")) {
+		t.Error("archive_status was not made on the other disk")
+	}
+}
+
+// leaves lists what is no directory.
+func leaves(t *testing.T, dir string) (out []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			rel, _ := filepath.Rel(dir, path)
+			out = append(out, rel)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestPrepareRemembersThatNothingWasThere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target, state := filepath.Join(dir, "pgdata"), filepath.Join(dir, "state")
+	for try := range 2 {
+		fresh, err := Prepare(target, state, nil, 15)
+		if err != nil || !fresh {
+			t.Fatalf("try %d: fresh %v, error %v", try, fresh, err)
+		}
+		writeFile(t, filepath.Join(target, "PG_VERSION"), "15\n") // half of a copy, received before an interruption
+	}
+}
+
+func TestPrepareRefuses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	t.Run("somebody's files", func(t *testing.T) {
+		target := filepath.Join(dir, "photos")
+		writeFile(t, filepath.Join(target, "holiday.jpg"), "jpg")
+		if _, err := Prepare(target, filepath.Join(dir, "s"), nil, 15); err == nil || !strings.Contains(err.Error(), "holiday.jpg") || !fileio.Exists(filepath.Join(target, "holiday.jpg")) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("a running server", func(t *testing.T) {
+		target, state := oldCopy(t, filepath.Join(dir, "running"))
+		cmd := exec.Command("sleep", "60")
+		cmd.Dir = target
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+		writeFile(t, filepath.Join(target, "postmaster.pid"), strconv.Itoa(cmd.Process.Pid)+"\n")
+		if _, err := Prepare(target, state, nil, 15); err == nil || !strings.Contains(err.Error(), "stop it first") || !fileio.Exists(filepath.Join(target, datadir.ControlFile)) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("a tablespace in use", func(t *testing.T) {
+		target, state := filepath.Join(dir, "new"), filepath.Join(dir, "newstate")
+		place := filepath.Join(dir, "occupied")
+		writeFile(t, filepath.Join(place, "PG_15_2022", "5"), "somebody's")
+		if _, err := Prepare(target, state, map[uint32]string{7: place}, 15); err == nil || !strings.Contains(err.Error(), "is in use") {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("state inside the data directory", func(t *testing.T) {
+		if _, err := CheckPlaces(filepath.Join(dir, "d"), filepath.Join(dir, "d", "state")); err == nil {
+			t.Error("taken")
+		}
+	})
+	t.Run("another cluster", func(t *testing.T) {
+		target, _ := oldCopy(t, filepath.Join(dir, "other"))
+		if err := CheckOldCopy(target, "1", 16); err == nil || !strings.Contains(err.Error(), "PostgreSQL 15") {
+			t.Errorf("error %v", err)
+		}
+		writeFile(t, filepath.Join(target, datadir.ControlFile), "12345678")
+		if err := CheckOldCopy(target, "1", 15); err == nil || !strings.Contains(err.Error(), "another cluster") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestStripAutoConf(t *testing.T) {
+	t.Parallel()
+	in := "# comment\nwork_mem = '7MB'\nprimary_conninfo = 'host=x'\n Recovery_Target_Timeline='latest'\nsynchronous_standby_names = 'ANY 1 (a)'\nrestore_command=''\nprimary_slot_name 'x'\n"
+	if got := string(stripAutoConf([]byte(in))); got != "# comment\nwork_mem = '7MB'\n" {
+		t.Errorf("left: %q", got)
+	}
+}
