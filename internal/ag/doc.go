@@ -7,6 +7,6 @@
 // It must not know how anything is done: no clock, no I/O, no logging, no goroutine; the standard library only. Adapters
 // observe and act, package agent joins them, and package agsim runs the same Decide through every interleaving it can find.
 //
-// Start reading at Decide, then Record, then Seal in quorum.go. The rules come from the safety specification whose sections
-// are named in the comments (S1 to S9 are its properties).
+// Start reading at Decide, then Record, then Seal in quorum.go. The rules are in docs/internals/safety.md, whose
+// sections are named in the comments (S1 to S9 are its properties).
 package ag

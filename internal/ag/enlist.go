@@ -70,8 +70,9 @@ func (g *Group) newMember(r Replica) Replica {
 	return m
 }
 
-// AssignVotes decides which members vote. All of them do if their number is odd; otherwise all but one, and at most MaxVoters (safety
-// specification 4.2). Members that vote already keep their vote, then witnesses come, then replicas in the order of the configuration.
+// AssignVotes decides which members vote. All of them do if their number is odd; otherwise all but one, and at most
+// MaxVoters (docs/internals/safety.md, "Quorum store"). Members that vote already keep their vote, then witnesses come,
+// then replicas in the order of the configuration.
 func (g *Group) AssignVotes() {
 	want := min(len(g.Replicas), MaxVoters)
 	if want%2 == 0 {

@@ -40,8 +40,9 @@ func (v View) mustStepDown() bool {
 		(v.relief() || v.Local.Health.Restart)
 }
 
-// stepDown lets another take over from an ill primary. The agent shuts its gate before it releases, so nobody has to wait (safety
-// specification 4.5); the next turn fences. Where nobody could take over, the server is started again instead.
+// stepDown lets another take over from an ill primary. The agent shuts its gate before it releases, so nobody has to
+// wait (docs/internals/safety.md, "Illness"); the next turn fences. Where nobody could take over, the server is started
+// again instead.
 func (v View) stepDown() Plan {
 	if v.relief() {
 		p := v.release(v.illness())

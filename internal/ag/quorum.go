@@ -20,8 +20,8 @@ import (
 //	publish  (V', k')                 if (P, n) is proven in force with barrier B, k' <= n - |P \ V'|, and k' members of V'
 //	                                  have flushed B: commits from before B are on those, later ones on n of P
 //
-// and PostgreSQL may be given (P', n') whenever k <= n' - |P' \ V|: then every commit it acknowledges keeps (V, k) true,
-// whether a backend still uses the old setting or already the new one (reliability notes 4.1 and 4.2, safety specification 3).
+// and PostgreSQL may be given (P', n') whenever k <= n' - |P' \ V|: then every commit it acknowledges keeps (V, k)
+// true, whether a backend still uses the old setting or already the new one (docs/internals/safety.md, "Bookkeeping").
 
 // SealsNeeded returns how many members of V a candidate must seal before it may choose whom to promote.
 func (s State) SealsNeeded() int { return len(s.V) - s.K + 1 }
@@ -40,8 +40,9 @@ func (s State) Holds(c Sync) bool {
 	return s.K <= c.N-outside
 }
 
-// CommitTarget returns how many synchronous secondaries a commit should wait for (n) and below how many it must not fall
-// (required), by the table of safety specification 7. secondaries counts the synchronous replicas beside the primary.
+// CommitTarget returns how many synchronous secondaries a commit should wait for (n) and below how many it must not
+// fall (required), by the table of docs/internals/safety.md, "Commit rule". secondaries counts the synchronous replicas
+// beside the primary.
 func (g Group) CommitTarget(secondaries int) (n, required int) {
 	if secondaries == 0 {
 		return 0, 0
@@ -134,8 +135,8 @@ func NextSync(v View) SyncStep {
 	return SyncStep{State: &next, Because: fmt.Sprintf("V = %v, k = %d: flushed up to barrier %s", want.P, next.K, cur.Barrier)}
 }
 
-// changedCopy finds a member of V that streams with another copy than the one V names: what was acknowledged by the old copy
-// says nothing about the new one (safety specification 1.4).
+// changedCopy finds a member of V that streams with another copy than the one V names: what was acknowledged by the old
+// copy says nothing about the new one (docs/internals/safety.md, "Copies").
 func changedCopy(v View) (Member, bool) {
 	for _, m := range v.Record.State.V {
 		if s, ok := v.stream(m.ID); ok && s.Open && s.Copy != m.Copy {
@@ -237,8 +238,8 @@ func (v View) came(id ReplicaID) bool {
 // that came: who comes later is admitted then.
 const FirstStreamTimeout = 500 * time.Millisecond
 
-// FirstMemberTimeout is how long it waits while none of them has come: then the group is recorded as degraded, if REQUIRED allows it
-// (safety specification 9.7).
+// FirstMemberTimeout is how long it waits while none of them has come: then the group is recorded as degraded, if
+// REQUIRED allows it (docs/internals/safety.md, "Promotion").
 const FirstMemberTimeout = 3 * time.Second
 
 // firstStream is how long a member that commits wait for, and that has not streamed in this epoch, still has for it.
@@ -254,8 +255,9 @@ func (v View) firstStream() time.Duration {
 // RefusedTimeout is how long a member is given whose streams were reset and whose endpoint refuses connections.
 const RefusedTimeout = time.Second
 
-// lost reports whether a member no longer counts: silent for SESSION_TIMEOUT, gone for a second with its endpoint refusing
-// connections (safety specification 3.4), or, by its own word, without the copy that counts. Being wrong costs a re-admission, never data.
+// lost reports whether a member no longer counts: silent for SESSION_TIMEOUT, gone for a second with its endpoint
+// refusing connections (docs/internals/safety.md, "Bookkeeping"), or, by its own word, without the copy that counts.
+// Being wrong costs a re-admission, never data.
 func (v View) lost(id ReplicaID) bool {
 	s, known := v.stream(id)
 	r, ok := v.Group.Replica(id)

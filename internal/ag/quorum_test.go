@@ -24,7 +24,7 @@ func group(n int, witness bool, rule CommitRule) Group {
 
 func name(i int) ReplicaID { return ReplicaID(rune('a' + i)) }
 
-// TestCommitTarget follows the table of safety specification 7.
+// TestCommitTarget follows the table of docs/internals/safety.md, "Commit rule".
 func TestCommitTarget(t *testing.T) {
 	two := 2
 	for _, tt := range []struct {

@@ -12,7 +12,8 @@ import (
 // It is not the timeline.
 type Epoch uint64
 
-// Phase is how far the leadership of an epoch has come. Only LEAD gives rights (safety specification 1.1).
+// Phase is how far the leadership of an epoch has come. Only LEAD gives rights
+// (docs/internals/safety.md, "Epochs and phases").
 type Phase string
 
 // The phases of an epoch: SEAL (a candidate gathers seals), PROMOTE (the best copy is being promoted), LEAD (writes open).
@@ -72,7 +73,7 @@ type Member struct {
 	Copy CopyID    `json:"copy"`
 }
 
-// TimelineEntry allots one timeline id to one epoch (safety specification 1.3).
+// TimelineEntry allots one timeline id to one epoch (docs/internals/safety.md, "Timelines").
 type TimelineEntry struct {
 	TLI    Timeline `json:"tli"`
 	Parent Timeline `json:"parent"`
@@ -225,8 +226,8 @@ func (p Profile) WithFence(f time.Duration) Profile {
 	return p
 }
 
-// Validate refuses a profile whose observers could take over while its holder may still act:
-// O/(1+rho) >= L/(1-rho) + F (reliability notes, "The inequality").
+// Validate refuses a profile whose observers could take over while its holder may still act: O/(1+rho) >= L/(1-rho) + F
+// (docs/internals/safety.md, "Lease").
 func (p Profile) Validate() error {
 	left := float64(p.Observer) / (1 + Rho)
 	right := float64(p.Lease)/(1-Rho) + float64(p.Fence)

@@ -12,9 +12,9 @@ import (
 // unlimited is the end of an answer lease that does not limit anything.
 const unlimited = time.Duration(math.MaxInt64)
 
-// answers is the answer lease of a primary: until when what its server says may reach clients. It is moved by voters that acknowledge
-// heartbeats, and keeps to everything that /lead may say about it: a declaration counts from before it is written until another one of
-// the epoch is known to be written (safety specification 6.1).
+// answers is the answer lease of a primary: until when what its server says may reach clients. It is moved by voters
+// that acknowledge heartbeats, and keeps to everything that /lead may say about it: a declaration counts from before it
+// is written until another one of the epoch is known to be written (docs/internals/safety.md, "Fast takeover").
 type answers struct {
 	self ag.ReplicaID
 

@@ -30,7 +30,7 @@ func (h holding) same(o holding) bool {
 }
 
 // lease renews /lead and knows until when this node may act. The deadline is counted from before a renewal was sent, on
-// CLOCK_BOOTTIME, and only ever from a renewal that succeeded (reliability notes, "The inequality").
+// CLOCK_BOOTTIME, and only ever from a renewal that succeeded (docs/internals/safety.md, "Lease").
 type lease struct {
 	store   Store
 	keeper  Keeper

@@ -31,7 +31,7 @@ func ProfileOf(dir string) string {
 // fenceRounds is how often the time to fence is measured: the worst counts.
 const fenceRounds = 3
 
-// FindFence measures the time to fence and holds every lease profile against it (safety specification 8).
+// FindFence measures the time to fence and holds every lease profile against it (docs/internals/safety.md, "Keeper").
 func FindFence(ctx context.Context, profile string) ([]Finding, error) {
 	var all []time.Duration
 	for range fenceRounds {

@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// mark is what is remembered about the member outside its directory (safety specification 4.2): a member that was started
-// has voted, and must not come back under its id without its log.
+// mark is what is remembered about the member outside its directory (docs/internals/safety.md, "Quorum store"): a
+// member that was started has voted, and must not come back under its id without its log.
 type mark struct {
 	MemberID uint64 `json:"member_id"`
 	Started  bool   `json:"started"`

@@ -48,9 +48,9 @@ func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 	return snap, nil
 }
 
-// Commit changes the record if it is still at the guard's revisions: 0 means that the key must be absent, -1 that it is not
-// compared. The epoch is always compared. It returns the record as its own transaction left it, which is all that a takeover
-// may act on (safety specification 1.2).
+// Commit changes the record if it is still at the guard's revisions: 0 means that the key must be absent, -1 that it is
+// not compared. The epoch is always compared. It returns the record as its own transaction left it, which is all that a
+// takeover may act on (docs/internals/safety.md, "Takeover").
 //
 // ErrConflict comes with the record as it is now. Any other error except ErrUnknown means that the change was not made and
 // will not be; ErrUnknown means that this could not be found out in time.

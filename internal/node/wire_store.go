@@ -156,7 +156,7 @@ func (s *groupStore) refresh() {
 	s.store.SetEndpoints(s.endpoints(primary))
 }
 
-// yieldEvery bounds how often the quorum's leadership is moved (safety specification 4.3).
+// yieldEvery bounds how often the quorum's leadership is moved (docs/internals/safety.md, "Quorum store").
 const yieldEvery = 10 * time.Second
 
 // Yield moves the quorum's leadership away from this node: to the witness, or else to any other voter of those.

@@ -15,7 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/replication"
 )
 
-// checkedWAL is how much WAL before the start of a stream both ends compare by checksum (safety specification 1.3).
+// checkedWAL is how much WAL before the start of a stream both ends compare by checksum
+// (docs/internals/safety.md, "Timelines").
 const checkedWAL = 16 << 10
 
 // upstream is where the local walreceiver connects, as the agent wants it.

@@ -27,9 +27,10 @@ const (
 	minWalKeepMB  = 64
 )
 
-// Args returns the arguments (without the program's name, see Binary) with which the server must be started. What is said
-// here wins over every file and over ALTER SYSTEM (POSTGRES 1.1), so it holds only what must never differ. Limits are
-// raised to what the group needs and never lowered below what the instance's own files say.
+// Args returns the arguments (without the program's name, see Binary) with which the server must be started. What is
+// said here wins over every file and over ALTER SYSTEM (docs/internals/postgresql.md, "Command line"), so it holds only
+// what must never differ. Limits are raised to what the group needs and never lowered below what the instance's own
+// files say.
 //
 // synchronous_standby_names, max_standby_*_delay and hot_standby_feedback are absent on purpose: the agent changes them in
 // a running server.
@@ -61,8 +62,8 @@ func (i *Instance) constants() map[string]string {
 
 		"primary_conninfo":              i.primaryConninfo(),
 		"primary_slot_name":             i.cfg.Slot,
-		"wal_retrieve_retry_interval":   "100ms", // the default costs seconds from the second reconnect on (POSTGRES 1.4)
-		"restore_command":               "",      // an archive would bring WAL past the seal (SAFETY 2.1)
+		"wal_retrieve_retry_interval":   "100ms", // the default costs seconds from the second reconnect on (docs/internals/postgresql.md, "Command line")
+		"restore_command":               "",      // an archive would bring WAL past the seal (docs/internals/safety.md, "Seal")
 		"archive_cleanup_command":       "",
 		"recovery_end_command":          "",
 		"recovery_min_apply_delay":      "0",
@@ -72,7 +73,7 @@ func (i *Instance) constants() map[string]string {
 		"recovery_target_time":          "",
 		"recovery_target_xid":           "",
 		"recovery_target_timeline":      "latest",
-		"restart_after_crash":           "off", // only the keeper starts servers (SAFETY 2.4)
+		"restart_after_crash":           "off", // only the keeper starts servers (docs/internals/safety.md, "Keeper")
 		"hot_standby":                   "on",
 		"full_page_writes":              "on",
 		"fsync":                         "on",
@@ -151,7 +152,7 @@ func (i *Instance) identFile() string {
 
 // primaryConninfo is constant for the life of the node: the agent serves the socket and decides where the stream comes
 // from, so a change of primary is never a change of setting. The primary-side agent puts the member's name into the
-// walsender's startup packet (SAFETY 3.2).
+// walsender's startup packet (docs/internals/safety.md, "Streams").
 func (i *Instance) primaryConninfo() string {
 	return fmt.Sprintf("host=%s port=%d user=%s application_name=coterie",
 		QuoteConninfo(i.cfg.UpstreamDir), Port, QuoteConninfo(i.cfg.Superuser))
@@ -171,7 +172,8 @@ func quoteList(s string) string {
 }
 
 // WriteHBA writes the private pg_hba.conf and pg_ident.conf. The socket directory admits only the server's own user, so
-// whoever reaches the socket is the agent; it logs in as whom it has authenticated (POSTGRES 4.5).
+// whoever reaches the socket is the agent; it logs in as whom it has authenticated
+// (docs/internals/postgresql.md, "Private socket").
 func (i *Instance) WriteHBA() error {
 	hba, ident := "local all all trust\nlocal replication all trust\n", ""
 	if i.cfg.Install.Major >= 16 { // "all" as a name in a map exists from 16 on

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// reserved reports whether a setting is the group's and may not stay in postgresql.auto.conf (SAFETY 3.1).
+// reserved reports whether a setting is the group's and may not stay in postgresql.auto.conf
+// (docs/internals/postgresql.md, "Settings of the agent").
 func reserved(name string) bool {
 	switch name {
 	case "synchronous_standby_names", "primary_conninfo", "primary_slot_name", "restore_command":

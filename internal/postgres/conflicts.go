@@ -19,8 +19,8 @@ var conflictSettings = []string{"max_standby_streaming_delay", "max_standby_arch
 const conflictBudget = 2 * time.Second
 
 // PauseConflicts lets replay win over local sessions until RestoreConflicts: new conflicts end the session at once, and
-// those that hold up replay now are ended (POSTGRES 1.5; one long read would hold up a promotion without bound). The
-// administrator's own values are kept in StateDir.
+// those that hold up replay now are ended (docs/internals/postgresql.md, "Promotion"; one long read would hold up a
+// promotion without bound). The administrator's own values are kept in StateDir.
 func (i *Instance) PauseConflicts(ctx context.Context) error {
 	if err := i.rememberConflicts(); err != nil {
 		return fmt.Errorf("let replay win: %w", err)

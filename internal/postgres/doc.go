@@ -7,6 +7,6 @@
 // It must not know the group, the record, other nodes or why something is asked of it: an upstream is a socket directory,
 // a rewind source a connection string. Of our packages it imports only ag, for the vocabulary.
 //
-// Start reading at Config and Instance, then Args, Observe and EndOfWAL. "POSTGRES" and "SAFETY" in comments are the two
-// normative specifications.
+// Start reading at Config and Instance, then Args, Observe and EndOfWAL. The rules are in docs/internals/postgresql.md
+// and docs/internals/safety.md.
 package postgres

@@ -47,8 +47,8 @@ func (i *Instance) RememberMount() error {
 	return writeDurably(i.mountFile(), append(b, '\n'), 0o600)
 }
 
-// MountLost says, of a data directory without a copy in it, that the file system which a copy was put on is not mounted: then the copy
-// is not lost, and none must be made in its place (F37). "" when it is, or when none was noted.
+// MountLost says, of a data directory without a copy in it, that the file system which a copy was put on is not
+// mounted: then the copy is not lost, and none must be made in its place. "" when it is, or when none was noted.
 func (i *Instance) MountLost() string {
 	b, err := os.ReadFile(i.mountFile())
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Init creates a new cluster in PGData: data checksums, UTF-8, C.UTF-8 where the system has it and else C. The directory
-// must be absent or empty. initdb flushes everything it writes. Nobody but superusers and pg_signal_backend may cancel sessions
-// by SQL. standby.signal is there afterwards, as in every state
-// (POSTGRES 1.2): who starts the first primary removes it for that moment.
+// Init creates a new cluster in PGData: data checksums, UTF-8, C.UTF-8 where the system has it and else C. The
+// directory must be absent or empty. initdb flushes everything it writes. Nobody but superusers and pg_signal_backend
+// may cancel sessions by SQL. standby.signal is there afterwards, as in every state
+// (docs/internals/postgresql.md, "Standby signal"): the first primary is a promoted standby, too.
 func (i *Instance) Init(ctx context.Context) error {
 	entries, err := os.ReadDir(i.cfg.PGData)
 	switch {

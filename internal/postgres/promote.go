@@ -19,8 +19,9 @@ var ErrTimeline = errors.New("timeline id not available")
 // maxSkip bounds the ids one promotion may skip: more is a corrupt record rather than a history of failed promotions.
 const maxSkip = 100_000
 
-// Promote ends recovery on exactly the timeline tli and returns how far WAL is flushed then: at or just behind the end of
-// recovery, so who has flushed that much has the whole change of timeline (SAFETY 1.3, 2.3).
+// Promote ends recovery on exactly the timeline tli and returns how far WAL is flushed then: at or just behind the end
+// of recovery, so who has flushed that much has the whole change of timeline (docs/internals/safety.md, "Timelines" and
+// "Promotion").
 //
 // PostgreSQL takes the id after the newest timeline it has a history file of; so an empty history file is made for every id
 // that is skipped. They stay, since secondaries ask for the file of every id below the newest.

@@ -54,9 +54,10 @@ func (i *Instance) Interrupted() bool { return exists(i.rewindMarkFile()) }
 // ForgetRewind removes the mark of an unfinished rewind. Only for who has replaced the copy by another since.
 func (i *Instance) ForgetRewind() error { return removeDurably(i.rewindMarkFile()) }
 
-// Rewind brings the stopped, diverged copy back to the history of the source with pg_rewind (POSTGRES 1.7). A server that
-// was not shut down in order is recovered first. Between the mark it sets and the end the copy cannot be started (see
-// Interrupted). Afterwards it is a standby that needs the source's WAL.
+// Rewind brings the stopped, diverged copy back to the history of the source with pg_rewind
+// (docs/internals/postgresql.md, "Rewind"). A server that was not shut down in order is recovered first. Between the
+// mark it sets and the end the copy cannot be started (see Interrupted). Afterwards it is a standby that needs the
+// source's WAL.
 //
 // ErrRewind wraps every reason for which only a reseed helps.
 func (i *Instance) Rewind(ctx context.Context, o RewindOptions) error {

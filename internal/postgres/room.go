@@ -27,8 +27,8 @@ func (i *Instance) walFileSystem() (mb int, err error) {
 	return int(st.Blocks * uint64(st.Bsize) >> 20), nil
 }
 
-// slotKeep is the max_slot_wal_keep_size of a file system: a member that is away must not fill the disk of one that serves (F41). What
-// it then lacks it gets by a new copy.
+// slotKeep is the max_slot_wal_keep_size of a file system: a member that is away must not fill the disk of one that
+// serves. What it then lacks it gets by a new copy.
 func slotKeep(fsMB int) int {
 	return max(slotKeepLeast, min(fsMB/slotKeepShare, slotKeepMost))
 }

@@ -18,8 +18,9 @@ const SessionName = "coterie_agent"
 // observeLimit bounds everything that asks the server for facts: what takes longer is an answer in itself.
 const observeLimit = 2 * time.Second
 
-// sessionParams are the settings of the agent's sessions (POSTGRES 1.6): whatever the administrator set for roles or
-// databases, they neither time out, nor wait for secondaries, nor find other people's functions.
+// sessionParams are the settings of the agent's sessions (docs/internals/postgresql.md, "Sessions of the agent"):
+// whatever the administrator set for roles or databases, they neither time out, nor wait for secondaries, nor find
+// other people's functions.
 func (i *Instance) sessionParams() map[string]string {
 	p := map[string]string{
 		"application_name":                    SessionName,

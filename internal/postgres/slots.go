@@ -20,9 +20,9 @@ const SeedSlotPrefix = "cot_seed_"
 
 // EnsureSlots makes the members' physical slots be as wanted: missing ones are created, reserving WAL at once; inactive
 // ones named cot_* that are not wanted are dropped, those of seeding windows excepted; in recovery each inactive wanted
-// slot is advanced to its minimum, so that this copy keeps what any other would need to follow it, and no more (SAFETY 3.6). It is
-// never advanced beyond this copy's own last restartpoint: a member that is rewound from this copy begins at the last checkpoint that
-// both have, which is no older.
+// slot is advanced to its minimum, so that this copy keeps what any other would need to follow it, and no more
+// (docs/internals/postgresql.md, "Slots"). It is never advanced beyond this copy's own last restartpoint: a member that
+// is rewound from this copy begins at the last checkpoint that both have, which is no older.
 func (i *Instance) EnsureSlots(ctx context.Context, want []string, min map[string]ag.LSN) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -109,8 +109,8 @@ func (i *Instance) EndWalsenders(ctx context.Context, member string) error {
 	return nil
 }
 
-// WalsenderRows counts the walsenders of a member, whatever their epoch. A new stream of the member is admitted only when
-// there is none (SAFETY 3.2).
+// WalsenderRows counts the walsenders of a member, whatever their epoch. A new stream of the member is admitted only
+// when there is none (docs/internals/safety.md, "Streams").
 func (i *Instance) WalsenderRows(ctx context.Context, member string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, observeLimit)
 	defer cancel()

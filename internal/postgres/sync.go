@@ -186,8 +186,8 @@ func ParseApplication(name string) (member ag.ReplicaID, epoch ag.Epoch, ok bool
 }
 
 // SetSync sets synchronous_standby_names in the running server, primary or in recovery, and returns when sessions begun
-// from now on see the value, loaded by the second of two reloads (SAFETY 3.3). Walsenders read it each in their own time:
-// that it is in force is proved on the streams, by the caller.
+// from now on see the value, loaded by the second of two reloads (docs/internals/safety.md, "Proof of a setting").
+// Walsenders read it each in their own time: that it is in force is proved on the streams, by the caller.
 func (i *Instance) SetSync(ctx context.Context, s Sync) error {
 	if s.Num < 0 || s.Num > len(s.Names) {
 		return fmt.Errorf("set synchronous_standby_names: %d of %d names", s.Num, len(s.Names))

@@ -194,8 +194,8 @@ func (i *Instance) tips(ctx context.Context, c Control) ([]lineage, error) {
 const maxChecksum = 1 << 20
 
 // WALChecksum returns the CRC-32C of the n bytes of WAL before pos, along the history of pos.Timeline. ok is false when
-// they are not here: removed, or not there yet, as far as page headers tell (ask only for what lies before EndOfWAL). Two
-// copies that agree on it over the last 16 KiB are on one history (SAFETY 1.3).
+// they are not here: removed, or not there yet, as far as page headers tell (ask only for what lies before EndOfWAL).
+// Two copies that agree on it over the last 16 KiB are on one history (docs/internals/safety.md, "Timelines").
 func (i *Instance) WALChecksum(ctx context.Context, pos ag.Position, n int) (crc uint32, ok bool, err error) {
 	if n <= 0 || n > maxChecksum || ag.LSN(n) > pos.LSN {
 		return 0, false, fmt.Errorf("checksum of %d bytes of WAL before %s: out of range", n, pos)

@@ -2,7 +2,8 @@ package agsim
 
 import "github.com/coteriedb/coterie/internal/ag"
 
-// This file is what must hold in every world. S1 and its like are the properties of the safety specification.
+// This file is what must hold in every world. S1 and so on are the properties of
+// docs/internals/safety.md, "Properties".
 
 // checkAck is called when a server reports a commit to its client.
 func (m *Model) checkAck(w *World, i int, c wal, by setting) {
@@ -93,8 +94,8 @@ func (m *Model) checkOpen(w *World, i int, e env) {
 	}
 }
 
-// checkSilent is called when an epoch is claimed because its leader was silent for long: no server of an earlier one is writable any more,
-// not even for what runs inside it (safety specification 8).
+// checkSilent is called when an epoch is claimed because its leader was silent for long: no server of an earlier one is
+// writable any more, not even for what runs inside it (docs/internals/safety.md, "Lease").
 func (m *Model) checkSilent(w *World, b pending) {
 	if !m.timed || !b.silent {
 		return

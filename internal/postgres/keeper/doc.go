@@ -7,6 +7,6 @@
 // It must not know SQL, TLS, the quorum store or the group: no network beyond that socket, nothing that can be slow or fail
 // in a process whose one duty is to be on time. The binary dispatches Main before anything else.
 //
-// Start reading at keeper in loop.go: one goroutine owns all state, and every rule of safety specification 8 is a method
-// of it. Client in client.go is the agent's side.
+// Start reading at keeper in loop.go: one goroutine owns all state, and every rule of
+// docs/internals/safety.md, "Keeper" is a method of it. Client in client.go is the agent's side.
 package keeper

@@ -275,8 +275,8 @@ func (d *Downstream) admit(st *stream, h Hello) (old *stream, a Answer) {
 	return old, Answer{OK: true}
 }
 
-// succeed ends the member's old WAL stream and returns when its walsender's row has vanished: two rows of one name could
-// make one copy count twice (safety specification 3.2).
+// succeed ends the member's old WAL stream and returns when its walsender's row has vanished: two rows of one name
+// could make one copy count twice (docs/internals/safety.md, "Streams").
 func (d *Downstream) succeed(ctx context.Context, st, old *stream) error {
 	if old != nil {
 		old.close(fmt.Errorf("replaced by session %d of the same member", st.session))
@@ -419,8 +419,9 @@ func (d *Downstream) Moved() <-chan struct{} {
 }
 
 // Prove returns when the walsender of each member has shown that it works with every setting whose reload was signalled
-// to the server's processes before the call (safety specification 3.3; see stream.prove). It works while feedback is held.
-// A member without a WAL stream in streaming mode is an error, as is a stream that ends meanwhile.
+// to the server's processes before the call (docs/internals/safety.md, "Proof of a setting"; see stream.prove). It
+// works while feedback is held. A member without a WAL stream in streaming mode is an error, as is a stream that ends
+// meanwhile.
 func (d *Downstream) Prove(ctx context.Context, members []ag.ReplicaID) error {
 	errs := make([]error, len(members))
 	var wg sync.WaitGroup

@@ -10,8 +10,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndDouble kills a primary, and its successor as soon as the record says that it leads. The successor stays dead, and nobody is
-// asked: who was sealed with it leads next, with everything (F65).
+// TestEndToEndDouble kills a primary, and its successor as soon as the record says that it leads. The successor stays
+// dead, and nobody is asked: who was sealed with it leads next, with everything.
 func TestEndToEndDouble(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})

@@ -245,7 +245,7 @@ func targetDiesAfterLead(t *testing.T, g *group) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.SyncCount > 0 { // until a member has flushed what its promotion wrote, only the new primary itself may lead (safety specification 2.3)
+	if s.SyncCount > 0 { // until a member has flushed what its promotion wrote, only the new primary itself may lead (docs/internals/safety.md, "Promotion")
 		g.acknowledged(t, 20)
 	}
 	g.revive(t, to)

@@ -8,7 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndWitness tests two replicas and a witness (safety specification 7).
+// TestEndToEndWitness tests two replicas and a witness (docs/internals/safety.md, "Commit rule").
 func TestEndToEndWitness(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{Replicas: 2, Witness: true})

@@ -66,7 +66,8 @@ func (s *Source) open(ctx context.Context, h wire.Hello) (*window, error) {
 	return w, nil
 }
 
-// enter makes the window what the member asks for: first the slot, then the checkpoint (POSTGRES specification 2).
+// enter makes the window what the member asks for: first the slot, then the checkpoint
+// (docs/internals/postgresql.md, "Seeding").
 func (w *window) enter(ctx context.Context, h wire.Hello) (err error) {
 	if err := w.identify(ctx); err != nil {
 		return err
