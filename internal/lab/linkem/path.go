@@ -1,6 +1,7 @@
 package linkem
 
 import (
+	"encoding/binary"
 	"hash/fnv"
 	"math/rand/v2"
 	"sync/atomic"
@@ -190,4 +191,108 @@ func (p *path) reshape(now nanos, under []*packet) bool {
 	p.free, p.last = free, last
 	p.count.free.Store(int64(free))
 	return true
+}
+
+// lossModel decides which packets of one direction are lost. In bursts it is a Gilbert-Elliott chain that loses everything in
+// its bad state and nothing in its good one, so that runs of losses are geometric with the mean that was asked for.
+type lossModel struct {
+	enter float64 // probability of the next packet being lost after one that was not
+	stay  float64 // and after one that was
+	bad   bool
+}
+
+// set changes the probabilities, not the state.
+func (m *lossModel) set(loss, burst float64) {
+	switch {
+	case loss >= 1 || loss <= 0 || burst <= 1:
+		m.enter, m.stay = loss, loss
+	default:
+		m.stay = 1 - 1/burst
+		m.enter = loss / (1 - loss) / burst // balances: share lost = enter / (enter + 1/burst)
+	}
+}
+
+// lose reports whether the next packet is lost.
+func (m *lossModel) lose(r *rand.Rand) bool {
+	p := m.enter
+	if m.bad {
+		p = m.stay
+	}
+	m.bad = p > 0 && (p >= 1 || r.Float64() < p)
+	return m.bad
+}
+
+// maxFlows is how many connections a firewall's table holds. As with a real one, no more can begin when it is full.
+const maxFlows = 1 << 16
+
+// flow names a TCP connection in one direction of a link: addresses and ports of both ends.
+type flow [12]byte
+
+// flows is what a stateful firewall that has lost its table has learnt since: the connections that began in this direction, or were
+// accepted in it. nil knows everything: nothing was lost.
+type flows map[flow]struct{}
+
+// knows reports whether the firewall lets a packet pass, and learns from it. Of TCP it drops what belongs to no connection whose beginning
+// it saw. Anything else passes: a datagram that nobody knows begins a flow by itself, as does a ping.
+func (f flows) knows(packet []byte) bool {
+	header := int(packet[0]&0xf) * 4
+	switch {
+	case f == nil, packet[9] != protoTCP:
+		return true
+	case binary.BigEndian.Uint16(packet[6:])&0x1fff != 0: // a later fragment, of no use without the first
+		return true
+	case len(packet) < header+tcpHeader:
+		return false
+	}
+	var id flow
+	copy(id[:8], packet[12:20])
+	copy(id[8:], packet[header:header+4])
+	flags := packet[header+13]
+	if flags&tcpSYN != 0 && len(f) < maxFlows {
+		f[id] = struct{}{}
+	}
+	_, known := f[id]
+	if flags&tcpRST != 0 {
+		delete(f, id)
+	}
+	return known
+}
+
+// counters are written by one thread and read by all.
+type counters struct {
+	packets, bytes, lost, queueDrops, duplicated, reordered, corrupted, blocked, rejected, failed, late atomic.Uint64
+
+	free     atomic.Int64 // copy of path.free
+	underWay atomic.Int64 // copy of path.underWay
+}
+
+// Stats are the counters of one direction of a link since it was made.
+type Stats struct {
+	From       string `json:"from"`
+	To         string `json:"to"`
+	Shape      Shape  `json:"shape"`
+	Packets    uint64 `json:"packets"`     // delivered, duplicates included
+	Bytes      uint64 `json:"bytes"`       // of those, IP headers included
+	Lost       uint64 `json:"lost"`        // by Loss
+	QueueDrops uint64 `json:"queue_drops"` // found the queue full
+	Duplicated uint64 `json:"duplicated"`
+	Reordered  uint64 `json:"reordered"`
+	Corrupted  uint64 `json:"corrupted"`
+	Blocked    uint64 `json:"blocked"`     // by Cut, on arrival or under way, by Closed and by Forgot
+	Rejected   uint64 `json:"rejected"`    // by Reject
+	Failed     uint64 `json:"failed"`      // the receiving device did not take it
+	Late       uint64 `json:"late"`        // delivered more than 1 ms after its time: this machine is too busy for these links
+	QueueBytes int64  `json:"queue_bytes"` // waiting for the rate now
+	UnderWay   int64  `json:"under_way"`   // packets queued or on the wire now
+}
+
+func (p *path) stats(from, to string, now nanos) Stats {
+	c, s := &p.count, p.want.Load()
+	return Stats{
+		From: from, To: to, Shape: *s,
+		Packets: c.packets.Load(), Bytes: c.bytes.Load(), Lost: c.lost.Load(), QueueDrops: c.queueDrops.Load(),
+		Duplicated: c.duplicated.Load(), Reordered: c.reordered.Load(), Corrupted: c.corrupted.Load(),
+		Blocked: c.blocked.Load(), Rejected: c.rejected.Load(), Failed: c.failed.Load(), Late: c.late.Load(),
+		QueueBytes: s.waiting(nanos(c.free.Load()) - now), UnderWay: c.underWay.Load(),
+	}
 }
