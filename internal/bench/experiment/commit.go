@@ -261,7 +261,7 @@ func (b *Bed) commitReport(e *report.Experiment, o CommitOptions, m *matrix) err
 			t.Title = "LOG_COMPRESSION = " + kind
 		}
 		for _, c := range o.Cells {
-			t.Rows = append(t.Rows, b.matrixRow(e, m, kind, c, tables[0]))
+			t.Rows = append(t.Rows, b.matrixRow(e, kind, m.both(kind, c), tables[0]))
 		}
 		e.Tables = append(e.Tables, t)
 	}
@@ -419,8 +419,19 @@ func matrixColumns() []report.Column {
 	return append(columns, report.Column{Name: "sync / async", Unit: "x"}, report.Column{Name: "interval"}, report.Column{Name: "verdict"})
 }
 
-func (b *Bed) matrixRow(e *report.Experiment, m *matrix, kind string, c Cell, pub report.Figures) []any {
-	x, y, key, n := m.at(kind, async, c), m.at(kind, synchronous, c), strconv.Itoa(c.Inserts), float64(c.Inserts)
+// cellSamples are those of one cell without and with waiting for a synchronous secondary.
+type cellSamples struct {
+	cell        Cell
+	async, sync *sample
+}
+
+func (m *matrix) both(kind string, c Cell) cellSamples {
+	return cellSamples{c, m.at(kind, async, c), m.at(kind, synchronous, c)}
+}
+
+func (b *Bed) matrixRow(e *report.Experiment, kind string, of cellSamples, pub report.Figures) []any {
+	c, x, y := of.cell, of.async, of.sync
+	key, n := strconv.Itoa(c.Inserts), float64(c.Inserts)
 	row := []any{key, strconv.Itoa(c.Rows)}
 	for _, column := range pub.Columns[2:] {
 		row = append(row, b.figure(pub, key, column))

@@ -150,7 +150,7 @@ func TestOnAPair(t *testing.T) {
 			if did.err != nil || len(did.points) == 0 {
 				t.Errorf("%s: %d points, %v", w.Name, len(did.points), did.err)
 			}
-			if s := did.series("x", w.Unit, did.began, -1, 60); len(s.Points) != len(did.points) {
+			if s := did.series("x", w.Unit, did.began, [2]float64{-1, 60}); len(s.Points) != len(did.points) {
 				t.Errorf("%s: %d of %d points are drawn", w.Name, len(s.Points), len(did.points))
 			}
 			if w.Check != nil {

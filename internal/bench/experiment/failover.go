@@ -270,7 +270,7 @@ func (t told) draw(e *report.Experiment, action Action, beside *Workload) {
 	}
 	e.Series = append(e.Series, s)
 	if beside != nil {
-		e.Series = append(e.Series, t.beside.series(s.Name, beside.Unit, t.at, drawnFrom, drawnTo))
+		e.Series = append(e.Series, t.beside.series(s.Name, beside.Unit, t.at, [2]float64{drawnFrom, drawnTo}))
 	}
 	if len(e.Events) == 0 {
 		e.Events = append(e.Events, report.Event{At: 0, Label: "the primary is hit, or asked to hand over"})

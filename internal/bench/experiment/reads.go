@@ -94,8 +94,8 @@ func (d *diskReads) follow(arm string, threads int) (end func()) {
 	}
 }
 
-func (d *diskReads) note(arm string, threads int, before, after map[string]float64, r method.Result) {
-	k := arm + strconv.Itoa(threads)
+// note adds what the servers read in a run of k, an arm and its threads.
+func (d *diskReads) note(k string, before, after map[string]float64, r method.Result) {
 	d.seconds[k] += r.Elapsed.Seconds()
 	for name, v := range after {
 		if was, ok := before[name]; ok {

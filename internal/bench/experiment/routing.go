@@ -71,7 +71,7 @@ func (b *Bed) Routing(ctx context.Context, o RoutingOptions) (report.Experiment,
 			if err != nil {
 				return err
 			}
-			reads.note(a.name, threads, before, reads.now(ctx), r)
+			reads.note(a.name+strconv.Itoa(threads), before, reads.now(ctx), r)
 			if side[threads] == nil {
 				side[threads] = &sample{}
 			}
@@ -82,7 +82,7 @@ func (b *Bed) Routing(ctx context.Context, o RoutingOptions) (report.Experiment,
 	if err != nil {
 		return e, err
 	}
-	return e, b.routingReport(&e, o, arms, samples, reads)
+	return e, b.routingReport(&e, o, routingSamples{arms, samples, reads})
 }
 
 func index(arms []arm, a arm) int {
@@ -221,7 +221,15 @@ func (b *Bed) routingData(ctx context.Context, o *RoutingOptions) error {
 	return b.replayed(ctx, "select count(*)::float8 from coterie_bench.rows", float64(o.Rows))
 }
 
-func (b *Bed) routingReport(e *report.Experiment, o RoutingOptions, arms []arm, samples [2]map[int]*sample, reads *diskReads) error {
+// routingSamples are the measurements of Routing: those of each arm by threads, and what the disks read.
+type routingSamples struct {
+	arms  []arm
+	side  [2]map[int]*sample
+	reads *diskReads
+}
+
+func (b *Bed) routingReport(e *report.Experiment, o RoutingOptions, r routingSamples) error {
+	arms, samples, reads := r.arms, r.side, r.reads
 	tables, sources, err := b.published("read_only_routing_2016.csv")
 	if err != nil {
 		return err

@@ -75,7 +75,7 @@ func (b *Bed) Read(ctx context.Context, o ReadOptions) (report.Experiment, error
 	if err != nil {
 		return e, err
 	}
-	return e, b.readReport(&e, o, arms, temperatures, samples)
+	return e, b.readReport(&e, o, readSamples{arms, temperatures, samples})
 }
 
 // customers makes the table that is read, and waits until every reader can see it.
@@ -121,13 +121,20 @@ func (b *Bed) temperatures(ctx context.Context) (all []temperature, note string,
 	return []temperature{cold, warm}, "cold: the files of every server were dropped from the page cache before. warm: the same rows were read just before.", nil
 }
 
-func (b *Bed) readReport(e *report.Experiment, o ReadOptions, arms []arm, temperatures []temperature, samples map[string]*sample) error {
+// readSamples are the measurements of Read, by the arm, the format and the temperature together.
+type readSamples struct {
+	arms         []arm
+	temperatures []temperature
+	of           map[string]*sample
+}
+
+func (b *Bed) readReport(e *report.Experiment, o ReadOptions, r readSamples) error {
 	tables, sources, err := b.published("read_1m_rows.csv")
 	if err != nil {
 		return err
 	}
 	e.Published = sources
-	one, two := arms[0].name, arms[1].name
+	one, two := r.arms[0].name, r.arms[1].name
 	t := report.Table{Title: thousands(o.Rows) + " rows", Columns: []report.Column{
 		{Name: "format"},
 		{Name: "2016 primary", Unit: "s", Published: true},
@@ -142,9 +149,9 @@ func (b *Bed) readReport(e *report.Experiment, o ReadOptions, arms []arm, temper
 		{Name: two + ": by secondaries", Unit: "%"},
 	}}
 	for _, f := range o.Formats {
-		for _, temp := range temperatures {
+		for _, temp := range r.temperatures {
 			k := string(f) + string(temp)
-			x, y := samples[one+k], samples[two+k]
+			x, y := r.of[one+k], r.of[two+k]
 			c := compare(x, y, method.LowerIsBetter)
 			var pub [2]any
 			if b.Published {

@@ -90,7 +90,7 @@ func (b *Bed) tunnelReport(e *report.Experiment, arms []arm, payloads []workload
 	var words []string
 	for _, p := range payloads {
 		x, y := samples[one+string(p)], samples[two+string(p)]
-		e.Tables = append(e.Tables, b.tunnelTable(p, arms, x, y, tables[0]))
+		e.Tables = append(e.Tables, b.tunnelTable(p, arms, [2]*sample{x, y}, tables[0]))
 		c := compare(x, y, method.LowerIsBetter)
 		e.Comparisons = append(e.Comparisons, report.Comparison{Name: p.Rows(), Metric: "time", Unit: "s", A: one, B: two, Comparison: c})
 		for i, s := range []*sample{x, y} {
@@ -110,7 +110,8 @@ func (b *Bed) tunnelReport(e *report.Experiment, arms []arm, payloads []workload
 }
 
 // tunnelTable is every run of one payload. The published runs were of constant rows.
-func (b *Bed) tunnelTable(p workload.Payload, arms []arm, x, y *sample, pub report.Figures) report.Table {
+func (b *Bed) tunnelTable(p workload.Payload, arms []arm, samples [2]*sample, pub report.Figures) report.Table {
+	x, y := samples[0], samples[1]
 	unit, per := "s", 1.0
 	if b.Published {
 		unit, per = "min", 60

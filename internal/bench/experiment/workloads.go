@@ -85,12 +85,12 @@ func (w *Workload) start(ctx context.Context, dsn string) (end func() worked) {
 	}
 }
 
-// series is what was done, with the event at 0 s.
-func (w worked) series(name, unit string, event time.Time, from, to float64) report.Series {
+// series is what was done in the span around the event, in seconds from it.
+func (w worked) series(name, unit string, event time.Time, span [2]float64) report.Series {
 	s := report.Series{Name: name, Unit: unit, Points: [][2]float64{}}
 	shift := w.began.Sub(event).Seconds()
 	for _, p := range w.points {
-		if at := p[0] + shift; at >= from && at <= to {
+		if at := p[0] + shift; at >= span[0] && at <= span[1] {
 			s.Points = append(s.Points, [2]float64{at, p[1]})
 		}
 	}

@@ -59,7 +59,7 @@ func (b *linkBench) ping(context.Context) error {
 		if err := b.Set(linkem.Any, linkem.Any, linkem.Shape{Delay: rtt / 2}); err != nil {
 			return err
 		}
-		p, err := probe.Ping(b.in("n1"), b.Addr("n2"), 100, 10*time.Millisecond, time.Second)
+		p, err := probe.Ping(b.in("n1"), b.Addr("n2"), probe.Echoes{Count: 100, Interval: 10 * time.Millisecond, Wait: time.Second})
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func (b *linkBench) loss(context.Context) error {
 	if err := b.Set("n1", "n2", linkem.Shape{Delay: time.Millisecond, Loss: share}); err != nil {
 		return err
 	}
-	h, err := probe.Datagrams(b.in("n1"), b.in("n2"), b.Addr("n2"), probe.Burst{Count: count, Size: 200, PerSecond: 10_000}, 500*time.Millisecond)
+	h, err := probe.Datagrams(b.in("n1"), b.in("n2"), b.Addr("n2"), probe.Burst{Count: count, Size: 200, PerSecond: 10_000, Wait: 500 * time.Millisecond})
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (b *linkBench) packets(context.Context) error {
 	if err := b.Set("n1", "n2", s); err != nil {
 		return err
 	}
-	h, err := probe.Datagrams(b.in("n1"), b.in("n2"), b.Addr("n2"), probe.Burst{Count: 400_000, Size: 64}, 300*time.Millisecond)
+	h, err := probe.Datagrams(b.in("n1"), b.in("n2"), b.Addr("n2"), probe.Burst{Count: 400_000, Size: 64, Wait: 300 * time.Millisecond})
 	if err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ func roundTrip(t *testing.T, n *Network, from, to string, want, tolerance time.D
 	t.Helper()
 	var got time.Duration
 	for range 5 {
-		p, err := probe.Ping(in(n, from), n.Addr(to), 20, 10*time.Millisecond, time.Second)
+		p, err := probe.Ping(in(n, from), n.Addr(to), probe.Echoes{Count: 20, Interval: 10 * time.Millisecond, Wait: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,7 +145,8 @@ func TestRoundTrip(t *testing.T) {
 func datagrams(t *testing.T, n *Network, b probe.Burst) probe.Heard {
 	t.Helper()
 	b.Size, b.PerSecond = 100, 10_000
-	h, err := probe.Datagrams(in(n, "n1"), in(n, "n2"), n.Addr("n2"), b, 300*time.Millisecond)
+	b.Wait = 300 * time.Millisecond
+	h, err := probe.Datagrams(in(n, "n1"), in(n, "n2"), n.Addr("n2"), b)
 	if err != nil {
 		t.Fatal(err)
 	}

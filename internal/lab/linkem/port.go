@@ -163,16 +163,22 @@ func (p *port) forward(u *burst) {
 		together = max(1, min(path.used.together(u.headers+u.each), (gathered-u.headers)/u.each))
 	}
 	for first := 0; first < u.packets; first += together {
-		p.send(path, u, now, first, min(together, u.packets-first))
+		p.send(path, part{u, first, min(together, u.packets-first)}, now)
 	}
 }
 
-// send decides on count packets of u, which share their fate.
-func (p *port) send(path *path, u *burst, now nanos, first, count int) {
-	size := u.size(first, count)
-	f := path.admit(now, count, size)
-	if f.verdict == rejected && first == 0 {
-		if p.reply = refusal(p.reply, u.packet()); p.reply != nil {
+// part is count packets of a burst, from first on. They share their fate.
+type part struct {
+	of           *burst
+	first, count int
+}
+
+// send decides on the fate of a part.
+func (p *port) send(path *path, u part, now nanos) {
+	size := u.of.size(u.first, u.count)
+	f := path.admit(now, u.count, size)
+	if f.verdict == rejected && u.first == 0 {
+		if p.reply = refusal(p.reply, u.of.packet()); p.reply != nil {
 			_ = rawWrite(p.tun, append(append(p.cut[:0], make([]byte, vnetHeader)...), p.reply...)) // a refusal that gets lost is a cut
 		}
 	}
@@ -180,16 +186,16 @@ func (p *port) send(path *path, u *burst, now nanos, first, count int) {
 		return
 	}
 	if f.due <= now && path.underWay == 0 { // nothing to wait for, nobody to overtake
-		b := f.damage(u.cut(p.cut, first, count))
-		path.write(b, count, size)
+		b := f.damage(u.of.cut(p.cut, u.first, u.count))
+		path.write(b, u.count, size)
 		if f.twice {
-			path.write(b, count, size)
+			path.write(b, u.count, size)
 		}
 		return
 	}
-	p.later(path, u, f, first, count)
+	p.later(path, u, f)
 	if f.twice {
-		p.later(path, u, f, first, count)
+		p.later(path, u, f)
 	}
 }
 
@@ -213,21 +219,21 @@ func (p *port) arrival() nanos {
 	return p.stamp
 }
 
-// later puts count packets of u on the agenda.
-func (p *port) later(path *path, u *burst, f fate, first, count int) {
-	size, home := u.size(first, count), &p.singles
-	if count > 1 {
+// later puts a part on the agenda.
+func (p *port) later(path *path, u part, f fate) {
+	size, home := u.of.size(u.first, u.count), &p.singles
+	if u.count > 1 {
 		home = &p.gathers
 	}
 	q := home.get()
-	q.b = u.cut(q.slot, first, count)
-	if count == u.packets { // which was not copied
+	q.b = u.of.cut(q.slot, u.first, u.count)
+	if u.count == u.of.packets { // which was not copied
 		q.b = append(q.slot[:0], q.b...)
 	}
 	q.b = f.damage(q.b)
 	p.order++
-	q.due, q.left, q.ordered, q.order, q.path, q.size, q.packets = f.due, f.left, f.ordered, p.order, path, size, count
-	path.underWay += count
+	q.due, q.left, q.ordered, q.order, q.path, q.size, q.packets = f.due, f.left, f.ordered, p.order, path, size, u.count
+	path.underWay += u.count
 	path.count.underWay.Store(int64(path.underWay))
 	p.agenda.push(q)
 }

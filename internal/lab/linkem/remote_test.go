@@ -93,7 +93,7 @@ func TestRemote(t *testing.T) {
 		t.Fatal(err)
 	}
 	ping := func() time.Duration {
-		p, err := probe.Ping(func(f func() error) error { return r.Do("n1", f) }, r.Addr("n2"), 5, 10*time.Millisecond, time.Second)
+		p, err := probe.Ping(func(f func() error) error { return r.Do("n1", f) }, r.Addr("n2"), probe.Echoes{Count: 5, Interval: 10 * time.Millisecond, Wait: time.Second})
 		if err != nil || len(p.RoundTrips) == 0 {
 			t.Fatalf("%+v, %v", p, err)
 		}

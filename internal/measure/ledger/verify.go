@@ -114,7 +114,8 @@ func (v *Verdict) account(client int, entries []entry, found map[rowKey]*sightin
 		case session.OK:
 			v.Acknowledged++
 			if !present {
-				v.lose(client, i+1, e, f != nil, i+1 < last)
+				v.LostInside += count(i+1 < last)
+				v.lose(rowKey{client, int64(i) + 1}, e, f != nil)
 			}
 		case session.Fail:
 			v.Failed++
@@ -126,13 +127,13 @@ func (v *Verdict) account(client int, entries []entry, found map[rowKey]*sightin
 	}
 }
 
-func (v *Verdict) lose(client, seq int, e entry, altered, inside bool) {
+// lose counts a row that is not present; altered: its key is, with other contents.
+func (v *Verdict) lose(row rowKey, e entry, altered bool) {
 	v.Lost++
-	v.LostInside += count(inside)
 	if len(v.LostIDs) == lostIDs {
 		return
 	}
-	id := fmt.Sprintf("%d/%d (timeline %d, %s)", client, seq, e.server.timeline, e.lsn)
+	id := fmt.Sprintf("%d/%d (timeline %d, %s)", row.client, row.seq, e.server.timeline, e.lsn)
 	if altered {
 		id += " altered"
 	}

@@ -71,24 +71,30 @@ func roundStep(v float64) float64 {
 	return 10 * p
 }
 
+// point is a place in a picture.
+type point struct{ x, y float64 }
+
+// plane is the two axes of a chart.
+type plane struct{ x, y axis }
+
 // picture is an SVG that grows.
 type picture struct{ strings.Builder }
 
 func newPicture(title string, height float64) *picture {
 	p := &picture{}
 	p.add(`<svg viewBox="0 0 %s %s" role="img" aria-label="%s" xmlns="http://www.w3.org/2000/svg">`, px(chartWidth), px(height), html.EscapeString(title))
-	p.text(marginLeft, 16, "t", "start", title)
+	p.text(point{marginLeft, 16}, "t", "start", title)
 	return p
 }
 
 func (p *picture) add(format string, a ...any) { _, _ = fmt.Fprintf(p, format, a...) } // to memory
 
-func (p *picture) text(x, y float64, class, anchor, s string) {
-	p.add(`<text x="%s" y="%s" class="%s" text-anchor="%s">%s</text>`, px(x), px(y), class, anchor, html.EscapeString(s))
+func (p *picture) text(at point, class, anchor, s string) {
+	p.add(`<text x="%s" y="%s" class="%s" text-anchor="%s">%s</text>`, px(at.x), px(at.y), class, anchor, html.EscapeString(s))
 }
 
-func (p *picture) line(x1, y1, x2, y2 float64, class string) {
-	p.add(`<line x1="%s" y1="%s" x2="%s" y2="%s" class="%s"/>`, px(x1), px(y1), px(x2), px(y2), class)
+func (p *picture) line(from, to point, class string) {
+	p.add(`<line x1="%s" y1="%s" x2="%s" y2="%s" class="%s"/>`, px(from.x), px(from.y), px(to.x), px(to.y), class)
 }
 
 func (p *picture) done() template.HTML {
@@ -101,28 +107,26 @@ func px(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f',
 func escape(s string) string { return html.EscapeString(s) }
 
 // grid draws both axes of a chart.
-func (p *picture) grid(x, y axis, xName, yName string, xLabel func(float64) string) {
+func (p *picture) grid(on plane, xName, yName string, xLabel func(float64) string) {
+	x, y := on.x, on.y
 	for _, v := range y.ticks() {
-		p.line(x.from, y.at(v), x.to, y.at(v), "g")
-		p.text(x.from-6, y.at(v)+4, "l", "end", Number(v))
+		p.line(point{x.from, y.at(v)}, point{x.to, y.at(v)}, "g")
+		p.text(point{x.from - 6, y.at(v) + 4}, "l", "end", Number(v))
 	}
 	for _, v := range x.ticks() {
-		p.line(x.at(v), y.from, x.at(v), y.from+4, "a")
-		p.text(x.at(v), y.from+17, "l", "middle", xLabel(v))
+		p.line(point{x.at(v), y.from}, point{x.at(v), y.from + 4}, "a")
+		p.text(point{x.at(v), y.from + 17}, "l", "middle", xLabel(v))
 	}
-	p.line(x.from, y.from, x.to, y.from, "a")
-	p.text((x.from+x.to)/2, y.from+34, "l", "middle", xName)
+	p.line(point{x.from, y.from}, point{x.to, y.from}, "a")
+	p.text(point{(x.from + x.to) / 2, y.from + 34}, "l", "middle", xName)
 	p.add(`<text transform="translate(14 %s) rotate(-90)" class="l" text-anchor="middle">%s</text>`, px((y.from+y.to)/2), escape(yName))
 }
 
 // legendLine is how high a line of a legend is.
 const legendLine = 15.0
 
-// place is where a name of a legend stands.
-type place struct{ x, y float64 }
-
 // legendPlaces lays names out below the title, in as many lines as they need, and says how high that is.
-func legendPlaces(names []string) (places []place, height float64) {
+func legendPlaces(names []string) (places []point, height float64) {
 	if len(names) < 2 {
 		return nil, 0
 	}
@@ -132,7 +136,7 @@ func legendPlaces(names []string) (places []place, height float64) {
 		if x > marginLeft && x+width > chartWidth {
 			x, y = marginLeft, y+legendLine
 		}
-		places = append(places, place{x, y})
+		places = append(places, point{x, y})
 		x += width
 	}
 	return places, y - 34 + legendLine
@@ -144,19 +148,19 @@ func chart(title string, names []string) (p *picture, x, y axis) {
 	p = newPicture(title, chartHeight+extra)
 	for i, at := range places {
 		p.add(`<rect x="%s" y="%s" width="12" height="4" rx="2" class="f%d"/>`, px(at.x), px(at.y-6), i%seriesColours)
-		p.text(at.x+17, at.y, "l", "start", names[i])
+		p.text(point{at.x + 17, at.y}, "l", "start", names[i])
 	}
 	return p, axis{from: marginLeft, to: chartWidth - marginRight}, axis{from: chartHeight + extra - marginEnd, to: marginTop + extra}
 }
 
-func (p *picture) path(points [][2]float64, x, y axis, class, title string) {
+func (p *picture) path(points [][2]float64, on plane, class, title string) {
 	p.add(`<path class="%s" d="`, class)
 	for i, at := range points {
 		verb := 'L'
 		if i == 0 {
 			verb = 'M'
 		}
-		p.add("%c%s %s", verb, px(x.at(at[0])), px(y.at(at[1])))
+		p.add("%c%s %s", verb, px(on.x.at(at[0])), px(on.y.at(at[1])))
 	}
 	p.add(`"><title>%s</title></path>`, escape(title))
 }
@@ -192,19 +196,19 @@ func seriesChart(unit string, list []Series, events []Event) template.HTML {
 	}
 	p, x, y := chart("Over time: "+unit, names)
 	x.low, x.high, y.high = left, right, top*1.06
-	p.grid(x, y, "seconds", unit, Number)
+	p.grid(plane{x, y}, "seconds", unit, Number)
 	for i, s := range list {
-		p.path(s.Points, x, y, fmt.Sprintf("p s%d", i%seriesColours), s.Name)
+		p.path(s.Points, plane{x, y}, fmt.Sprintf("p s%d", i%seriesColours), s.Name)
 	}
 	for i, ev := range events {
 		at := x.at(ev.At)
-		p.line(at, y.from, at, y.to, "e")
+		p.line(point{at, y.from}, point{at, y.to}, "e")
 		anchor := "start"
 		if at > chartWidth*0.75 {
 			anchor = "end"
 			at -= 8
 		}
-		p.text(at+4, y.to+10+13*float64(i%4), "ev", anchor, ev.Label)
+		p.text(point{at + 4, y.to + 10 + 13*float64(i%4)}, "ev", anchor, ev.Label)
 	}
 	return p.done()
 }
@@ -227,23 +231,23 @@ func percentileChart(list []Percentiles) template.HTML {
 	x.log, x.low, x.high = true, 1, right
 	y.log, y.low, y.high = true, max(bottom/1.3, 1e-3), top*1.3
 	for _, v := range y.ticks() {
-		p.line(x.from, y.at(v), x.to, y.at(v), "g")
-		p.text(x.from-6, y.at(v)+4, "l", "end", Number(v))
+		p.line(point{x.from, y.at(v)}, point{x.to, y.at(v)}, "g")
+		p.text(point{x.from - 6, y.at(v) + 4}, "l", "end", Number(v))
 	}
 	for _, q := range []float64{0, 50, 90, 99, 99.9, 99.99, 99.999} {
 		if v := 100 / (100 - q); v <= x.high*1.01 {
-			p.line(x.at(v), y.from, x.at(v), y.to, "g")
-			p.text(x.at(v), y.from+17, "l", "middle", strconv.FormatFloat(q, 'f', -1, 64)+" %")
+			p.line(point{x.at(v), y.from}, point{x.at(v), y.to}, "g")
+			p.text(point{x.at(v), y.from + 17}, "l", "middle", strconv.FormatFloat(q, 'f', -1, 64)+" %")
 		}
 	}
-	p.text((x.from+x.to)/2, y.from+34, "l", "middle", "so many of the operations took no longer")
+	p.text(point{(x.from + x.to) / 2, y.from + 34}, "l", "middle", "so many of the operations took no longer")
 	p.add(`<text transform="translate(14 %s) rotate(-90)" class="l" text-anchor="middle">milliseconds</text>`, px((y.from+y.to)/2))
 	for i, d := range list {
 		var points [][2]float64
 		for _, at := range d.Points {
 			points = append(points, [2]float64{100 / (100 - at[0]), at[1]})
 		}
-		p.path(points, x, y, fmt.Sprintf("p s%d", i%seriesColours), d.Name)
+		p.path(points, plane{x, y}, fmt.Sprintf("p s%d", i%seriesColours), d.Name)
 	}
 	return p.done()
 }
@@ -266,19 +270,19 @@ func intervalChart(list []Comparison) template.HTML {
 	x.low, x.high = max(x.low/1.1, 0.001), x.high*1.1
 	p := newPicture("Ratios, with the interval that holds the true one 95 times in 100", height)
 	for _, v := range x.ticks() {
-		p.line(x.at(v), y.from, x.at(v), y.to, "g")
-		p.text(x.at(v), y.from+17, "l", "middle", Number(v)+" x")
+		p.line(point{x.at(v), y.from}, point{x.at(v), y.to}, "g")
+		p.text(point{x.at(v), y.from + 17}, "l", "middle", Number(v)+" x")
 	}
-	p.line(x.at(1), y.from, x.at(1), y.to, "one")
+	p.line(point{x.at(1), y.from}, point{x.at(1), y.to}, "one")
 	for i, c := range list {
 		at := y.to + row*(float64(i)+0.5)
-		p.text(names-12, at-1, "n", "end", c.Name)
-		p.text(names-12, at+11, "l", "end", c.Metric+": "+c.B+" / "+c.A)
+		p.text(point{names - 12, at - 1}, "n", "end", c.Name)
+		p.text(point{names - 12, at + 11}, "l", "end", c.Metric+": "+c.B+" / "+c.A)
 		class := map[method.Verdict]string{method.Faster: "ok", method.Slower: "bad"}[c.Verdict]
 		if class == "" {
 			class = "open"
 		}
-		p.line(x.at(max(c.Low, x.low)), at, x.at(c.High), at, "i "+class)
+		p.line(point{x.at(max(c.Low, x.low)), at}, point{x.at(c.High), at}, "i "+class)
 		p.add(`<circle cx="%s" cy="%s" r="5" class="d %s"><title>%s</title></circle>`, px(x.at(c.Ratio)), px(at), class, escape(c.String()))
 		if c.Published != nil {
 			px0 := x.at(*c.Published)
@@ -303,8 +307,8 @@ func barChart(b Bars) template.HTML {
 	p, x, y := chart(b.Title, nil)
 	y.high = top * 1.1
 	for _, v := range y.ticks() {
-		p.line(x.from, y.at(v), x.to, y.at(v), "g")
-		p.text(x.from-6, y.at(v)+4, "l", "end", Number(v))
+		p.line(point{x.from, y.at(v)}, point{x.to, y.at(v)}, "g")
+		p.text(point{x.from - 6, y.at(v) + 4}, "l", "end", Number(v))
 	}
 	p.add(`<text transform="translate(14 %s) rotate(-90)" class="l" text-anchor="middle">%s</text>`, px((y.from+y.to)/2), escape(b.Unit))
 	width := (x.to - x.from) / float64(len(b.Bars))
@@ -313,13 +317,13 @@ func barChart(b Bars) template.HTML {
 		p.add(`<rect x="%s" y="%s" width="%s" height="%s" class="f0"><title>%s: %s %s</title></rect>`,
 			px(left), px(top), px(width*0.76), px(y.from-top), escape(one.Name), Number(one.Value), escape(b.Unit))
 		if len(b.Bars) <= 16 {
-			p.text(left+width*0.38, y.from+17, "l", "middle", one.Name)
-			p.text(left+width*0.38, top-4, "l", "middle", Number(one.Value))
+			p.text(point{left + width*0.38, y.from + 17}, "l", "middle", one.Name)
+			p.text(point{left + width*0.38, top - 4}, "l", "middle", Number(one.Value))
 		}
 	}
-	p.line(x.from, y.from, x.to, y.from, "a")
+	p.line(point{x.from, y.from}, point{x.to, y.from}, "a")
 	if b.Each != "" {
-		p.text((x.from+x.to)/2, y.from+34, "l", "middle", b.Each)
+		p.text(point{(x.from + x.to) / 2, y.from + 34}, "l", "middle", b.Each)
 	}
 	return p.done()
 }

@@ -143,11 +143,28 @@ func linesAtOnce(ctx context.Context, tx pgx.Tx, o order, id int) error {
 	return tx.SendBatch(ctx, second).Close()
 }
 
-// middle is clause 2.5.2.2: by last name, the customer in the middle when ordered by first name.
-const middle = `select coalesce($3::int, tpcc.customer_by_name($1, $2, $4))`
+// customerInTheMiddle is clause 2.5.2.2: by last name, the customer in the middle when ordered by first name.
+const customerInTheMiddle = `select coalesce($3::int, tpcc.customer_by_name($1, $2, $4))`
+
+// district is a district of a warehouse.
+type district struct{ w, d int }
+
+// customerKey names a customer by number or by last name; the other is nil.
+type customerKey struct {
+	id   *int
+	last *string
+}
+
+// paymentInput is the input of a Payment: where it is made, whose customer pays, and how much.
+type paymentInput struct {
+	at, of   district
+	customer customerKey
+	cents    int
+}
 
 // paymentSQL is clause 2.5 as a client sends it.
-func paymentSQL(ctx context.Context, conn *pgx.Conn, w, d, cw, cd int, id *int, last *string, cents int) error {
+func paymentSQL(ctx context.Context, conn *pgx.Conn, in paymentInput) error {
+	w, d, cw, cd, cents := in.at.w, in.at.d, in.of.w, in.of.d, in.cents
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		var wName, dName string
 		var c int
@@ -157,7 +174,7 @@ func paymentSQL(ctx context.Context, conn *pgx.Conn, w, d, cw, cd int, id *int, 
 		if err := tx.QueryRow(ctx, `update tpcc.district set d_ytd = d_ytd + $3::int / 100.0 where d_w_id = $1 and d_id = $2 returning d_name`, w, d, cents).Scan(&dName); err != nil {
 			return err
 		}
-		if err := tx.QueryRow(ctx, middle, cw, cd, id, last).Scan(&c); err != nil {
+		if err := tx.QueryRow(ctx, customerInTheMiddle, cw, cd, in.customer.id, in.customer.last).Scan(&c); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, `update tpcc.customer set c_balance = c_balance - $4::int / 100.0, c_ytd_payment = c_ytd_payment + $4::int / 100.0, c_payment_cnt = c_payment_cnt + 1,
@@ -172,11 +189,12 @@ func paymentSQL(ctx context.Context, conn *pgx.Conn, w, d, cw, cd int, id *int, 
 }
 
 // orderStatusSQL is clause 2.6 as a client sends it.
-func orderStatusSQL(ctx context.Context, conn *pgx.Conn, w, d int, id *int, last *string, e *event) error {
+func orderStatusSQL(ctx context.Context, conn *pgx.Conn, at district, customer customerKey, e *event) error {
+	w, d := at.w, at.d
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		var c, o, lines int
 		var balance string
-		if err := tx.QueryRow(ctx, middle, w, d, id, last).Scan(&c); err != nil {
+		if err := tx.QueryRow(ctx, customerInTheMiddle, w, d, customer.id, customer.last).Scan(&c); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, `select c_balance::text, tpcc.server() from tpcc.customer where c_w_id = $1 and c_d_id = $2 and c_id = $3`, w, d, c).Scan(&balance, &e.server); err != nil {
@@ -194,7 +212,7 @@ func deliverySQL(ctx context.Context, conn *pgx.Conn, w, carrier int, e *event) 
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		e.skipped = 0
 		for d := 1; d <= districts; d++ {
-			if err := deliverDistrict(ctx, tx, w, d, carrier, e); err != nil {
+			if err := deliverDistrict(ctx, tx, district{w, d}, carrier, e); err != nil {
 				return err
 			}
 		}
@@ -202,7 +220,8 @@ func deliverySQL(ctx context.Context, conn *pgx.Conn, w, carrier int, e *event) 
 	})
 }
 
-func deliverDistrict(ctx context.Context, tx pgx.Tx, w, d, carrier int, e *event) error {
+func deliverDistrict(ctx context.Context, tx pgx.Tx, at district, carrier int, e *event) error {
+	w, d := at.w, at.d
 	var o, c int
 	var amount string
 	err := tx.QueryRow(ctx, `select no_o_id from tpcc.new_order where no_w_id = $1 and no_d_id = $2 order by no_o_id limit 1 for update`, w, d).Scan(&o)
@@ -229,7 +248,8 @@ func deliverDistrict(ctx context.Context, tx pgx.Tx, w, d, carrier int, e *event
 }
 
 // stockLevelSQL is clause 2.8 as a client sends it.
-func stockLevelSQL(ctx context.Context, conn *pgx.Conn, w, d, threshold int, e *event) error {
+func stockLevelSQL(ctx context.Context, conn *pgx.Conn, at district, threshold int, e *event) error {
+	w, d := at.w, at.d
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		var next, short int
 		if err := tx.QueryRow(ctx, `select d_next_o_id, tpcc.server() from tpcc.district where d_w_id = $1 and d_id = $2`, w, d).Scan(&next, &e.server); err != nil {

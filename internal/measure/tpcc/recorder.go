@@ -8,6 +8,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/coteriedb/coterie/internal/measure/method"
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
@@ -33,19 +34,7 @@ type window struct {
 }
 
 func newWindow() *window {
-	return &window{latency: newHistogram(), errors: map[string]int64{}, retries: map[string]int64{}, reads: map[string]int64{}}
-}
-
-// newHistogram holds 1 µs to 1 h with three digits.
-func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, 3_600_000_000, 3) }
-
-func observe(h *hdrhistogram.Histogram, d time.Duration) {
-	// Only a value above an hour is refused, and no operation is allowed to take so long.
-	_ = h.RecordValue(max(d.Microseconds(), 1))
-}
-
-func quantile(h *hdrhistogram.Histogram, q float64) time.Duration {
-	return time.Duration(h.ValueAtQuantile(q)) * time.Microsecond
+	return &window{latency: method.NewHistogram(), errors: map[string]int64{}, retries: map[string]int64{}, reads: map[string]int64{}}
 }
 
 // recorder takes the events of all terminals. One lock is enough: it is held for about a microsecond per transaction.
@@ -69,7 +58,7 @@ type typeTotal struct {
 func newRecorder() *recorder {
 	r := &recorder{now: newWindow(), total: newWindow()}
 	for k := range r.types {
-		r.types[k].latency = newHistogram()
+		r.types[k].latency = method.NewHistogram()
 	}
 	return r
 }
@@ -90,7 +79,7 @@ func (r *recorder) add(e event) {
 	switch {
 	case e.outcome == session.OK:
 		t.ok++
-		observe(t.latency, e.took)
+		method.Observe(t.latency, e.took)
 	case e.state == invalidItem:
 		t.rolledBack++
 	case e.outcome == session.Fail:
@@ -110,7 +99,7 @@ func (w *window) add(e event) {
 	}
 	if e.outcome == session.OK {
 		w.ok++
-		observe(w.latency, e.took)
+		method.Observe(w.latency, e.took)
 		if e.server != "" {
 			w.reads[e.server]++
 		}
@@ -139,7 +128,7 @@ func (r *recorder) tick() (i Interval, ok bool) {
 	length := end.Sub(since)
 	return Interval{
 		At: end.Sub(r.start), Length: length, TPS: float64(w.ok) / length.Seconds(),
-		P50: quantile(w.latency, 50), P99: quantile(w.latency, 99),
+		P50: method.Quantile(w.latency, 50), P99: method.Quantile(w.latency, 99),
 		Errors: w.errors, Unknown: w.unknown, Reads: w.reads,
 	}, true
 }
@@ -154,7 +143,7 @@ func (r *recorder) result() Result {
 	for k, t := range r.types {
 		res.Types = append(res.Types, TypeResult{
 			Name: kindNames[k], OK: t.ok, Fail: t.fail, Unknown: t.unknown, RolledBack: t.rolledBack,
-			P50: quantile(t.latency, 50), P95: quantile(t.latency, 95), P99: quantile(t.latency, 99),
+			P50: method.Quantile(t.latency, 50), P95: method.Quantile(t.latency, 95), P99: method.Quantile(t.latency, 99),
 			Max: time.Duration(t.latency.Max()) * time.Microsecond,
 		})
 		res.OK += t.ok

@@ -282,7 +282,7 @@ func (t *terminal) payment() func(context.Context, *pgx.Conn) error {
 	w := t.w
 	if t.clientSQL() {
 		return func(ctx context.Context, conn *pgx.Conn) error {
-			return paymentSQL(ctx, conn, w, d, cw, cd, id, last, cents)
+			return paymentSQL(ctx, conn, paymentInput{at: district{w, d}, of: district{cw, cd}, customer: customerKey{id, last}, cents: cents})
 		}
 	}
 	return func(ctx context.Context, conn *pgx.Conn) error {
@@ -297,7 +297,9 @@ func (t *terminal) orderStatus(e *event) func(context.Context, *pgx.Conn) error 
 	id, last := t.customerKey()
 	w := t.w
 	if t.clientSQL() {
-		return func(ctx context.Context, conn *pgx.Conn) error { return orderStatusSQL(ctx, conn, w, d, id, last, e) }
+		return func(ctx context.Context, conn *pgx.Conn) error {
+			return orderStatusSQL(ctx, conn, district{w, d}, customerKey{id, last}, e)
+		}
 	}
 	return func(ctx context.Context, conn *pgx.Conn) error {
 		var lines int
@@ -321,7 +323,9 @@ func (t *terminal) stockLevel(e *event) func(context.Context, *pgx.Conn) error {
 	threshold := t.rand.in(10, 20)
 	w, d := t.w, t.d
 	if t.clientSQL() {
-		return func(ctx context.Context, conn *pgx.Conn) error { return stockLevelSQL(ctx, conn, w, d, threshold, e) }
+		return func(ctx context.Context, conn *pgx.Conn) error {
+			return stockLevelSQL(ctx, conn, district{w, d}, threshold, e)
+		}
 	}
 	return func(ctx context.Context, conn *pgx.Conn) error {
 		var short int

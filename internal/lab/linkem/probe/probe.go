@@ -25,17 +25,24 @@ type Pings struct {
 	Lost       int
 }
 
-// Ping sends count ICMP echo requests, one per interval, and waits at most wait for the last answer. Arrivals are stamped by
-// the kernel, as ping does.
-func Ping(in In, to netip.Addr, count int, interval, wait time.Duration) (p Pings, err error) {
+// Echoes is a series of ICMP echo requests.
+type Echoes struct {
+	Count    int
+	Interval time.Duration // from one to the next
+	Wait     time.Duration // at most, for the last answer
+}
+
+// Ping sends the echo requests and returns when all are answered or the wait is over. The kernel stamps the arrivals, as it does
+// for ping.
+func Ping(in In, to netip.Addr, e Echoes) (p Pings, err error) {
 	err = in(func() (err error) {
-		p, err = ping(to, count, interval, wait)
+		p, err = ping(to, e)
 		return err
 	})
 	return p, err
 }
 
-func ping(to netip.Addr, count int, interval, wait time.Duration) (p Pings, err error) {
+func ping(to netip.Addr, e Echoes) (p Pings, err error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_ICMP)
 	if err != nil {
 		return p, fmt.Errorf("raw socket: %w", err)
@@ -47,18 +54,18 @@ func ping(to netip.Addr, count int, interval, wait time.Duration) (p Pings, err 
 	}
 	defer onTime()()
 	id := uint16(os.Getpid()) ^ uint16(fd)
-	sent, answered := make([]time.Time, 0, count), make([]time.Duration, count)
+	sent, answered := make([]time.Time, 0, e.Count), make([]time.Duration, e.Count)
 	next := time.Now()
-	for end := next.Add(time.Duration(count)*interval + wait); time.Now().Before(end) && len(p.RoundTrips) < count; {
-		if len(sent) < count && !time.Now().Before(next) {
-			next = next.Add(interval)
+	for end := next.Add(time.Duration(e.Count)*e.Interval + e.Wait); time.Now().Before(end) && len(p.RoundTrips) < e.Count; {
+		if len(sent) < e.Count && !time.Now().Before(next) {
+			next = next.Add(e.Interval)
 			sent = append(sent, time.Now())
 			if _, err := unix.Write(fd, echo(id, uint16(len(sent)-1))); err != nil {
 				return p, fmt.Errorf("send echo request to %s: %w", to, err)
 			}
 		}
 		until := end
-		if len(sent) < count {
+		if len(sent) < e.Count {
 			until = next
 		}
 		if err := awaitReadable(fd, time.Until(until)); err != nil {
@@ -75,7 +82,7 @@ func ping(to netip.Addr, count int, interval, wait time.Duration) (p Pings, err 
 			}
 		}
 	}
-	p.Lost = count - len(p.RoundTrips)
+	p.Lost = e.Count - len(p.RoundTrips)
 	return p, nil
 }
 
@@ -145,9 +152,10 @@ func echoReply(fd int, id uint16) (seq uint16, at time.Time, ok bool) {
 // Burst is a stream of numbered UDP datagrams.
 type Burst struct {
 	Count     int
-	Size      int  // bytes of payload, at least 4
-	PerSecond int  // 0: as fast as it goes
-	Unchecked bool // without a UDP checksum, so that a corrupted one arrives
+	Size      int           // bytes of payload, at least 4
+	PerSecond int           // 0: as fast as it goes
+	Unchecked bool          // without a UDP checksum, so that a corrupted one arrives
+	Wait      time.Duration // for the next one, before the rest counts as lost
 }
 
 // Heard is what became of a Burst.
@@ -166,8 +174,8 @@ func (h Heard) Received() (n int) {
 	return n
 }
 
-// Datagrams sends b from one network to an address in another, and returns when all have arrived or none has for wait.
-func Datagrams(from, to In, addr netip.Addr, b Burst, wait time.Duration) (h Heard, err error) {
+// Datagrams sends b from one network to an address in another, and returns when all were sent and none has arrived for b.Wait.
+func Datagrams(from, to In, addr netip.Addr, b Burst) (h Heard, err error) {
 	var r, w *net.UDPConn
 	err = to(func() (err error) {
 		r, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
@@ -190,7 +198,7 @@ func Datagrams(from, to In, addr netip.Addr, b Burst, wait time.Duration) (h Hea
 	}
 	heard := make(chan Heard, 1)
 	sent := make(chan struct{})
-	go func() { heard <- hear(r, b, sent, wait) }()
+	go func() { heard <- hear(r, b, sent) }()
 	err = send(w, b)
 	close(sent)
 	return <-heard, err
@@ -230,7 +238,7 @@ func send(w *net.UDPConn, b Burst) error {
 	return nil
 }
 
-func hear(r *net.UDPConn, b Burst, sent <-chan struct{}, wait time.Duration) (h Heard) {
+func hear(r *net.UDPConn, b Burst, sent <-chan struct{}) (h Heard) {
 	h.Copies = make([]uint8, b.Count)
 	messages := make([]ipv4.Message, batch)
 	for i := range messages {
@@ -239,7 +247,7 @@ func hear(r *net.UDPConn, b Burst, sent <-chan struct{}, wait time.Duration) (h 
 	c := ipv4.NewPacketConn(r)
 	var first time.Time
 	for {
-		_ = r.SetReadDeadline(time.Now().Add(wait))
+		_ = r.SetReadDeadline(time.Now().Add(b.Wait))
 		n, err := c.ReadBatch(messages, 0)
 		if err != nil {
 			select {
