@@ -19,7 +19,6 @@ const (
 	StateDuplicate    = "42710"
 	StateInvalid      = "22023"
 	StateWrongState   = "55000"
-	StatePrivilege    = "42501"
 )
 
 // Numbers of messages that say that a text ends too soon: more of it could make it whole.

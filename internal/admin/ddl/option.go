@@ -2,7 +2,9 @@ package ddl
 
 import (
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -84,3 +86,214 @@ func names(place Place, creating bool) []string {
 }
 
 var options = slices.Concat(groupOptions, replicaOptions, roleOptions)
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+func (v Value) number() int64 {
+	n, _ := strconv.ParseInt(v.Text, 10, 64) // the parser has looked
+	return n
+}
+
+// record keeps what was typed of an option that nothing else keeps.
+func record(name string, form Form) (func(*change, Value) *Error, func(ag.Group, ag.Replica) (Value, bool)) {
+	return func(c *change, v Value) *Error {
+			if c.group.Options.Recorded == nil {
+				c.group.Options.Recorded = map[string]string{}
+			}
+			text := v.Text
+			if v.Form == Flag {
+				text = "ON"
+			}
+			c.group.Options.Recorded[name] = text
+			return nil
+		}, func(g ag.Group, _ ag.Replica) (Value, bool) {
+			text, ok := g.Options.Recorded[name]
+			return Value{Form: form, Text: text}, ok
+		}
+}
+
+func recorded(o Option) Option {
+	o.Place = InGroup
+	o.set, o.get = record(o.Name, o.Form)
+	return o
+}
+
+func setRequired(c *change, v Value) *Error {
+	if v.Text == "DEFAULT" {
+		c.group.Required = nil
+		return nil
+	}
+	n, most := int(v.number()), syncReplicas(*c.group)-1
+	if n > max(most, 0) {
+		return at(c.pos, 0, StateInvalid, "the group has %d synchronous secondaries; requiring %d would stop every commit", max(most, 0), n).
+			WithHint("make another replica SYNCHRONOUS_COMMIT first")
+	}
+	c.group.Required = &n
+	return nil
+}
+
+func syncReplicas(g ag.Group) int {
+	n := 0
+	for _, r := range g.Replicas {
+		if r.Part() && r.AvailabilityMode == ag.SynchronousCommit {
+			n++
+		}
+	}
+	return n
+}
+
+func setHealthTimeout(c *change, v Value) *Error {
+	c.group.Options.HealthTimeout = time.Duration(v.number()) * time.Millisecond
+	if n := v.number(); n < 15000 && c.context.announce {
+		c.notice("HEALTH_CHECK_TIMEOUT = %d is below the 15000 that SQL Server takes at least; accepted", n)
+	}
+	return nil
+}
+
+func onOff(b bool) Value {
+	if b {
+		return word("ON")
+	}
+	return word("OFF")
+}
+
+// groupOptions are in the order of the reference: SQL Server's, then ours.
+var groupOptions = []Option{
+	{
+		Name: "AUTOMATED_BACKUP_PREFERENCE", Place: InGroup, Form: Word, Words: []string{"PRIMARY", "SECONDARY_ONLY", "SECONDARY", "NONE"}, Default: "SECONDARY",
+		Verdict: InEffect, About: "Where a backup job should run. Advice, asked for with sys.fn_hadr_backup_is_preferred_replica or coterie check backup-preferred.",
+		set: func(c *change, v Value) *Error {
+			c.group.Options.BackupPreference = ag.BackupPreference(v.Text)
+			return nil
+		},
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			return word(string(g.Options.BackupPreference)), g.Options.BackupPreference != ""
+		},
+	},
+	{
+		Name: "FAILURE_CONDITION_LEVEL", Place: InGroup, Form: Number, Min: 1, Max: 5, Default: "3", Verdict: InEffect,
+		About: "Which ills of a primary that still runs count as its failure: 1 the server is down, up to 5 any that qualifies.",
+		set:   func(c *change, v Value) *Error { c.group.Options.ConditionLevel = int(v.number()); return nil },
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			return number(int64(g.Options.ConditionLevel)), g.Options.ConditionLevel != 0
+		},
+	},
+	{
+		Name: "HEALTH_CHECK_TIMEOUT", Place: InGroup, Form: Number, Min: 1000, Max: 4294967295, Unit: "ms", Default: "10000", Verdict: InEffect,
+		About: "For how long a probe of the primary may go unanswered. Below 15000, the least that SQL Server takes, with a notice.",
+		set:   setHealthTimeout,
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			return number(g.Options.HealthTimeout.Milliseconds()), g.Options.HealthTimeout != 0
+		},
+	},
+	{
+		Name: "DB_FAILOVER", Place: InGroup, Form: Word, Words: []string{"ON", "OFF"}, Default: "ON", Verdict: InEffect,
+		About: "Whether a registered database that fails on the primary fails the group over. SQL Server's default is OFF.",
+		set:   func(c *change, v Value) *Error { c.group.Options.NoDBFailover = v.Text == "OFF"; return nil },
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			return onOff(!g.Options.NoDBFailover), g.Options.NoDBFailover
+		},
+	},
+	{
+		Name: "REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT", Place: InGroup, Form: Number, Words: []string{"DEFAULT"}, Min: 0, Max: 8, Default: "by the commit rule",
+		Verdict: InEffect, About: "With fewer synchronized secondaries commits wait. DEFAULT: as many as the commit rule allows without stopping at the first failure.",
+		set: setRequired,
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			if g.Required == nil {
+				return Value{}, false
+			}
+			return number(int64(*g.Required)), true
+		},
+	},
+	recorded(Option{
+		Name: "DTC_SUPPORT", Form: Word, Words: []string{"PER_DB", "NONE"}, Default: "NONE", Verdict: NoEffect,
+		Why: "prepared transactions are in the write-ahead log and survive every failover by themselves", About: "Distributed transactions.",
+	}),
+	recorded(Option{
+		Name: "CLUSTER_TYPE", Form: Word, Words: []string{"WSFC", "BUILTIN", "EXTERNAL", "NONE"}, Default: "BUILTIN", OnlyNew: true, Verdict: NoEffect,
+		Why: "the quorum is the one embedded in the nodes", About: "What holds the group together.",
+	}),
+	recorded(Option{
+		Name: "BASIC", Form: Flag, OnlyNew: true, Verdict: NoEffect, Why: "there are no tiers: a group of two may read its secondary",
+		About: "SQL Server's group of two replicas and one database.",
+	}),
+	recorded(Option{
+		Name: "CONTAINED", Form: Flag, OnlyNew: true, Verdict: NoEffect, Why: "roles, grants and settings are in the instance and are always replicated",
+		About: "A group that carries its own logins and jobs.",
+	}),
+	{
+		Name: "DISTRIBUTED", Place: InGroup, Form: Flag, OnlyNew: true, Verdict: Refused, Why: "groups of groups are not there yet", About: "A group of two groups.",
+	},
+	recorded(Option{
+		Name: "WRITE_LEASE_VALIDITY", Form: Number, Min: 1, Max: 3600, Unit: "s", Verdict: NoEffect,
+		Why: "every primary holds a lease, whose length LEASE_PROFILE says", About: "For how long a primary may write without renewing.",
+	}),
+	recorded(Option{
+		Name: "CLUSTER_CONNECTION_OPTIONS", Form: Text, Verdict: NoEffect, Why: "nodes meet by mutual TLS 1.3 with certificates of the group's own authority",
+		About: "How nodes reach the cluster.",
+	}),
+	{
+		Name: "COMMIT_RULE", Place: InGroup, Form: Word, Words: []string{"QUORUM", "ALL"}, Default: "QUORUM", Verdict: InEffect,
+		About: "For how many synchronized secondaries a commit waits: as many as failures are survived, or ALL of them, as SQL Server does.",
+		set:   func(c *change, v Value) *Error { c.group.CommitRule = ag.CommitRule(v.Text); return nil },
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			return word(string(g.CommitRule)), g.CommitRule != "" && g.CommitRule != ag.RuleQuorum
+		},
+	},
+	{
+		Name: "COMMIT_BARRIER", Place: InGroup, Form: Word, Words: []string{"DEFAULT", "STRICT"}, Default: "DEFAULT", Verdict: InEffect,
+		About: "What a client is told of a commit whose wait was cut short. STRICT: no answer before the listener itself has seen the flush.",
+		set: func(c *change, v Value) *Error {
+			c.group.Options.CommitBarrier = ""
+			if v.Text == "STRICT" {
+				c.group.Options.CommitBarrier = ag.BarrierStrict
+			}
+			return nil
+		},
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			return word(string(g.Options.CommitBarrier)), g.Options.CommitBarrier != ""
+		},
+	},
+	{
+		Name: "BACKEND_REUSE", Place: InGroup, Form: Word, Words: []string{"ON", "OFF"}, Default: "OFF", Verdict: InEffect,
+		About: "Whether the server process of a client that has left may serve another one of the same role, database, host and startup parameters.",
+		set:   func(c *change, v Value) *Error { c.group.Options.BackendReuse = v.Text == "ON"; return nil },
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			return onOff(g.Options.BackendReuse), g.Options.BackendReuse
+		},
+	},
+	{
+		Name: "FAILURE_DETECTION", Place: InGroup, Form: Word, Words: []string{"FAST", "STRICT"}, Default: "FAST", Verdict: InEffect,
+		About: "How a takeover may begin: FAST also by evidence and votes, STRICT by silence alone.",
+		set: func(c *change, v Value) *Error {
+			c.group.Options.FailureDetection = ag.FailureDetection(v.Text)
+			return nil
+		},
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			return word(string(g.Options.FailureDetection)), g.Options.FailureDetection != ""
+		},
+	},
+	{
+		Name: "LEASE_PROFILE", Place: InGroup, Form: Word, Words: []string{"DEFAULT", "FAST", "WAN"}, Default: "DEFAULT", Verdict: InEffect,
+		About: "How long the primary's lease lasts and how long it must be silent before another takes over: 6.5 s, FAST 3 s, WAN 17 s.",
+		set: func(c *change, v Value) *Error {
+			c.group.Profile = strings.ToLower(v.Text)
+			return nil
+		},
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			return word(strings.ToUpper(g.Profile)), g.Profile != "" && g.Profile != "default"
+		},
+	},
+	{
+		Name: "SESSION_TIMEOUT", Place: InGroup, Form: Number, Min: 2, Max: 600, Unit: "s", Default: "10", Verdict: InEffect,
+		About: "After so long without a sign of life a secondary is not waited for any more. Of replicas that have none of their own.",
+		set: func(c *change, v Value) *Error {
+			c.group.SessionTimeout = time.Duration(v.number()) * time.Second
+			return nil
+		},
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			s := g.SessionTimeout
+			return number(int64(s / time.Second)), s != 0 && s != 10*time.Second
+		},
+	},
+}
