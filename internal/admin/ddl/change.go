@@ -129,14 +129,14 @@ func (s Statement) check(g ag.Group, where Context) *Error {
 		if s.Group == "" && s.Kind() == KindReport {
 			return nil
 		}
-		bad := at(s.Pos, 15151, StateUndefined, "cannot alter the availability group %s, because it does not exist", quote(clip(s.Group)))
+		bad := s.Pos.errorf(15151, StateUndefined, "cannot alter the availability group %s, because it does not exist", quote(clip(s.Group)))
 		if g.Draft {
 			return bad.WithHint("these nodes have no group yet: CREATE AVAILABILITY GROUP makes it")
 		}
 		return bad.WithHint("the group of these nodes is %s", bracket(g.Name))
 	}
 	if s.Strict && s.onPrimary() && where.Self != where.Primary {
-		return at(s.Pos, 41140, StateWrongState, "availability group %s cannot process the command here: the local replica is not the primary", quote(g.Name)).
+		return s.Pos.errorf(41140, StateWrongState, "availability group %s cannot process the command here: the local replica is not the primary", quote(g.Name)).
 			WithHint("connect to %s and run it again, or leave WITH STRICT away", orNobody(where.Primary))
 	}
 	return nil
@@ -188,10 +188,10 @@ func (c *change) apply(s Statement) *Error {
 	case TraceFlags:
 		return c.traceFlags(a)
 	case SetSecondary:
-		return at(c.pos, 0, StateNotSupported, "SET (ROLE = SECONDARY) is refused: it would leave the group without a primary").
+		return c.pos.errorf(0, StateNotSupported, "SET (ROLE = SECONDARY) is refused: it would leave the group without a primary").
 			WithHint("ALTER AVAILABILITY GROUP %s FAILOVER, on the replica that is to lead", bracket(c.group.Name))
 	case Offline:
-		return at(c.pos, 0, StateNotSupported, "OFFLINE is refused: there is no way back from it").
+		return c.pos.errorf(0, StateNotSupported, "OFFLINE is refused: there is no way back from it").
 			WithHint("ALTER AVAILABILITY GROUP %s SUSPEND stops data movement", bracket(c.group.Name))
 	default:
 		return nil
@@ -257,7 +257,7 @@ func (c *change) modifyReplica(r Replica) *Error {
 }
 
 func (c *change) noReplica(number int, server string, pos Pos) *Error {
-	return at(pos, number, StateUndefined, "availability replica %s is not in availability group %s", quote(clip(server)), quote(c.group.Name)).
+	return pos.errorf(number, StateUndefined, "availability replica %s is not in availability group %s", quote(clip(server)), quote(c.group.Name)).
 		WithHint("its replicas are %s", memberNames(*c.group))
 }
 
@@ -265,10 +265,10 @@ func (c *change) addReplica(r Replica) *Error {
 	m, ok := node(*c.group, r.Server)
 	switch {
 	case !ok:
-		return at(r.pos, 41167, StateUndefined, "no node %s has joined", quote(clip(r.Server))).
+		return r.pos.errorf(41167, StateUndefined, "no node %s has joined", quote(clip(r.Server))).
 			WithHint("coterie token create here, then coterie join TOKEN --name %s there", ReplicaID(r.Server))
 	case m.Part():
-		return at(r.pos, 35282, StateDuplicate, "availability replica %s is in availability group %s already", quote(string(m.ID)), quote(c.group.Name)).
+		return r.pos.errorf(35282, StateDuplicate, "availability replica %s is in availability group %s already", quote(string(m.ID)), quote(c.group.Name)).
 			WithHint("MODIFY REPLICA ON changes its options")
 	}
 	m.Join, c.replica = ag.NotJoined, m
@@ -288,9 +288,9 @@ func (c *change) removeReplica(server string) *Error {
 	case !ok:
 		return c.noReplica(35283, server, c.pos)
 	case m.ID == c.context.Primary:
-		return at(c.pos, 35284, StateWrongState, "availability replica %s cannot be removed: it is the primary", quote(string(m.ID))).WithHint("fail over first")
+		return c.pos.errorf(35284, StateWrongState, "availability replica %s cannot be removed: it is the primary", quote(string(m.ID))).WithHint("fail over first")
 	case !m.HasData():
-		return at(c.pos, 0, StateWrongState, "%s is the witness: its vote would stay", m.ID).WithHint("coterie remove %s takes the node out", m.ID)
+		return c.pos.errorf(0, StateWrongState, "%s is the witness: its vote would stay", m.ID).WithHint("coterie remove %s takes the node out", m.ID)
 	}
 	detach(m)
 	for i := range c.group.Replicas {
@@ -305,7 +305,7 @@ func (c *change) removeReplica(server string) *Error {
 		}
 	}
 	if n := max(syncReplicas(*c.group)-1, 0); c.group.Required != nil && *c.group.Required > n {
-		return at(c.pos, 0, StateInvalid, "REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT is %d and %d synchronous secondaries would be left", *c.group.Required, n).
+		return c.pos.errorf(0, StateInvalid, "REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT is %d and %d synchronous secondaries would be left", *c.group.Required, n).
 			WithHint("lower it first")
 	}
 	c.notice("%s stays a node of the quorum and keeps its copy as it is; coterie remove %s takes it out for good", m.ID, m.ID)
@@ -327,7 +327,7 @@ func (c *change) join(server string) *Error {
 	m, ok := node(*c.group, server)
 	switch {
 	case !ok || m.Join == ag.Detached:
-		return at(c.pos, 41158, StateWrongState, "%s cannot join availability group %s: it was not added to it", who, quote(c.group.Name)).
+		return c.pos.errorf(41158, StateWrongState, "%s cannot join availability group %s: it was not added to it", who, quote(c.group.Name)).
 			WithHint("ALTER AVAILABILITY GROUP %s ADD REPLICA ON %s first, on any node", bracket(c.group.Name), quote(clip(server)))
 	case m.Join == "":
 		c.notice("%s has joined already", m.ID)

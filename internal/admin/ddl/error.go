@@ -63,7 +63,8 @@ func (e *Error) WithHint(format string, a ...any) *Error {
 	return e
 }
 
-func at(p Pos, number int, state, format string, a ...any) *Error {
+// errorf returns an error of that message number and SQLSTATE at the place.
+func (p Pos) errorf(number int, state, format string, a ...any) *Error {
 	e := Errorf(number, state, format, a...)
 	e.Pos = p
 	return e

@@ -157,7 +157,7 @@ func (l *lexer) blockComment() *Error {
 			l.step()
 		}
 	}
-	return at(start, NumberUnclosedComment, StateSyntax, "missing end comment mark '*/'")
+	return start.errorf(NumberUnclosedComment, StateSyntax, "missing end comment mark '*/'")
 }
 
 func (l *lexer) next() (token, *Error) {
@@ -212,7 +212,7 @@ func (l *lexer) quoted(kind tokenKind, closing rune) (token, *Error) {
 		}
 		b.WriteRune(l.step())
 	}
-	return token{}, at(start, NumberUnclosedQuote, StateSyntax, "unclosed quotation mark, expected %c", closing)
+	return token{}, start.errorf(NumberUnclosedQuote, StateSyntax, "unclosed quotation mark, expected %c", closing)
 }
 
 // quote prints a string of the language.
