@@ -9,18 +9,18 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Context is where a statement runs.
+// Context describes the node on which a statement runs.
 type Context struct {
 	Self    ag.ReplicaID // the node that was asked
 	Primary ag.ReplicaID // "" while there is none
 
-	announce  bool // say what would be said once
-	modeGiven bool // FAILOVER_MODE stands beside AVAILABILITY_MODE
+	announce  bool // give the notices that are given once per statement
+	modeGiven bool // the statement sets FAILOVER_MODE as well as AVAILABILITY_MODE
 }
 
-// Notice tells the client something that is no error.
+// Notice is a message for the client that is not an error.
 type Notice struct {
-	Number  int // of the availability-group message that says the same; 0: there is none
+	Number  int // number of the corresponding availability-group message; 0: none corresponds
 	Message string
 }
 
@@ -28,7 +28,7 @@ func (c *change) notice(format string, a ...any) {
 	*c.notices = append(*c.notices, Notice{Message: fmt.Sprintf(format, a...)})
 }
 
-// ReplicaID turns a server's name as typed into that of a member: host names are folded as coterie init folds them, so that
+// ReplicaID returns the member's name for a server's name as typed. Host names are folded as coterie init folds them, so that
 // N'SRV153.contoso.com' and N'SRV153' are the node srv153.
 func ReplicaID(server string) ag.ReplicaID {
 	host, _, _ := strings.Cut(strings.ToLower(server), ".")
@@ -41,7 +41,7 @@ func ReplicaID(server string) ag.ReplicaID {
 	return ag.ReplicaID(name)
 }
 
-// node finds a node of the quorum by a server's name.
+// node returns the node of the quorum with a server's name.
 func node(g ag.Group, server string) (*ag.Replica, bool) {
 	for _, id := range []ag.ReplicaID{ag.ReplicaID(strings.ToLower(server)), ReplicaID(server)} {
 		for i := range g.Replicas {
@@ -53,7 +53,7 @@ func node(g ag.Group, server string) (*ag.Replica, bool) {
 	return nil, false
 }
 
-// member finds a replica of the group by a server's name.
+// member returns the replica of the group with a server's name.
 func member(g ag.Group, server string) (*ag.Replica, bool) {
 	r, ok := node(g, server)
 	return r, ok && r.Part()
@@ -96,8 +96,8 @@ func Clone(g ag.Group) ag.Group {
 	return g
 }
 
-// Change returns the configuration as the statement makes it, and what is to be told. It is a pure function: on an error, which is
-// an *Error, nothing is to be written, and what it returns shares no memory with g. Statements that are no change (Kind) return g.
+// Change returns the configuration after the statement, and the notices for the client. It is a pure function, and its result shares no
+// memory with g. An error is an *Error; the caller then writes nothing. A statement that is not a change (Kind) returns g.
 func (s Statement) Change(g ag.Group, where Context) (ag.Group, []Notice, error) {
 	next := Clone(g)
 	if bad := s.check(g, where); bad != nil {
@@ -112,8 +112,8 @@ func (s Statement) Change(g ag.Group, where Context) (ag.Group, []Notice, error)
 	return next, notices, nil
 }
 
-// Check says whether the statement may run here at all: that the group exists and is meant, and that WITH STRICT does not forbid it.
-// Change does it too; who carries out an operation or a report calls it.
+// Check returns an *Error if the statement may not run on this node: the group does not exist, the statement names another one, or WITH
+// STRICT forbids it. Change calls Check itself; the caller does so before an operation or a report.
 func (s Statement) Check(g ag.Group, where Context) error {
 	if bad := s.check(g, where); bad != nil {
 		return bad
@@ -198,7 +198,8 @@ func (c *change) apply(s Statement) *Error {
 	}
 }
 
-// settings applies options to the group, or to one replica. A mode comes before what depends on it, whatever the order of typing.
+// settings applies options to the group, or to one replica. Modes are applied before the options that depend on them, in whatever order
+// they were typed.
 func (c *change) settings(list []Setting, place func(Setting) Place) *Error {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b Setting) int { return order(a) - order(b) })
@@ -276,7 +277,7 @@ func (c *change) addReplica(r Replica) *Error {
 	m.Suspended, m.SuspendedBy, m.Allow = true, "", ag.AllowReadOnly
 	if m.HasData() {
 		m.AvailabilityMode, m.FailoverMode = ag.SynchronousCommit, ag.Automatic
-	} else { // a witness holds nothing to be joined
+	} else { // a witness holds no data that could be joined
 		m.Join, m.Suspended = "", false
 	}
 	return c.replicaSettings(r)
@@ -312,7 +313,7 @@ func (c *change) removeReplica(server string) *Error {
 	return nil
 }
 
-// detach leaves a node with its vote and its copy, and with no part in the group.
+// detach removes a node from the group. The node keeps its vote in the quorum and its copy.
 func detach(r *ag.Replica) {
 	r.Join, r.Suspended, r.SuspendedBy, r.Options = ag.Detached, true, "", ag.ReplicaOptions{}
 }

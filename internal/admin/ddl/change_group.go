@@ -49,7 +49,7 @@ func (c *change) create(name string, a Create) *Error {
 			m.AvailabilityMode, m.FailoverMode, m.Allow = ag.SynchronousCommit, ag.Automatic, ag.AllowReadOnly
 		}
 	}
-	for _, r := range a.Replicas { // after all of them are replicas: routing lists name each other
+	for _, r := range a.Replicas { // once all of them are replicas: routing lists name each other
 		c.replica, _ = node(*g, r.Server)
 		if bad := c.replicaSettings(r); bad != nil {
 			return bad
@@ -70,7 +70,7 @@ func (c *change) create(name string, a Create) *Error {
 	return nil
 }
 
-// drop leaves the nodes, their quorum and their data; the primary's stay open.
+// drop removes the group. The nodes, their quorum and their data stay, and the primary's databases stay open.
 func (c *change) drop() *Error {
 	g := c.group
 	g.Draft, g.Required, g.CommitRule, g.Options = true, nil, ag.RuleQuorum, ag.Options{}
@@ -150,7 +150,7 @@ func (c *change) leaveDatabase(name string) *Error {
 		WithHint("ALTER AVAILABILITY GROUP %s REMOVE DATABASE %s takes it off the register of all", bracket(c.group.Name), bracket(name))
 }
 
-// suspend stops or continues data movement: of one replica, and on the primary of all others.
+// suspend stops or continues data movement of one replica or, for the primary, of all others.
 func (c *change) suspend(server, database string, on bool) *Error {
 	verb := map[bool]string{true: "SUSPEND", false: "RESUME"}[on]
 	g := c.group
@@ -224,19 +224,19 @@ func (c *change) addListener(l Listener) *Error {
 	return nil
 }
 
-// prefix prints the address with its prefix length; that of IPv6 is 64.
+// prefix returns the address with its prefix length, which is 64 for IPv6.
 func (a Address) prefix() string {
 	if a.Mask == "" {
 		return a.IP + "/64"
 	}
 	mask, err := netip.ParseAddr(a.Mask)
 	if err != nil {
-		return a.IP + "/32" // the parser has looked
+		return a.IP + "/32" // the parser has checked it
 	}
 	return fmt.Sprintf("%s/%d", a.IP, prefixLength(mask))
 }
 
-// address undoes prefix.
+// address is the inverse of prefix.
 func address(prefix string) Address {
 	p, err := netip.ParsePrefix(prefix)
 	if err != nil || !p.Addr().Is4() {
@@ -292,7 +292,7 @@ func (c *change) removeListener(name string) *Error {
 	return nil
 }
 
-// traceFlags sets the compression options that the flags are other names of.
+// traceFlags sets the compression options for which the flags are aliases.
 func (c *change) traceFlags(f TraceFlags) *Error {
 	if f.Verb == "STATUS" {
 		return nil
@@ -319,7 +319,7 @@ func (c *change) traceFlags(f TraceFlags) *Error {
 	return nil
 }
 
-// flagged reports whether a trace flag speaks of the replica.
+// flagged reports whether a trace flag applies to the replica.
 func flagged(flag int, r ag.Replica) bool {
 	switch {
 	case !r.HasData() || !r.Part():
@@ -338,7 +338,7 @@ type TraceStatus struct {
 	On   bool
 }
 
-// TraceStatus returns which of the flags are on: those that were asked for, or with none the ones that are on.
+// TraceStatus returns the state of the requested flags or, if none is requested, the flags that are on.
 func (f TraceFlags) TraceStatus(g ag.Group) []TraceStatus {
 	var out []TraceStatus
 	for _, flag := range []int{1462, 9567, 9592} {

@@ -12,7 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// demo is a group of three replicas and a witness, srv153 being the primary.
+// demo returns a group of three replicas and a witness; srv153 is the primary.
 func demo() ag.Group {
 	replica := func(id ag.ReplicaID) ag.Replica {
 		return ag.Replica{ID: id, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Endpoint: string(id) + ":5022", Voter: true, Allow: ag.AllowReadOnly}
@@ -27,7 +27,7 @@ func demo() ag.Group {
 
 var onPrimary = Context{Self: "srv153", Primary: "srv153"}
 
-// run executes a statement on the group.
+// run executes a statement on the group and returns the result.
 func run(t *testing.T, g ag.Group, where Context, text string) (ag.Group, []string) {
 	t.Helper()
 	s, err := Parse(text)
@@ -45,7 +45,7 @@ func run(t *testing.T, g ag.Group, where Context, text string) (ag.Group, []stri
 	return next, said
 }
 
-// grammar are texts and how they are printed; "" where they are printed as they are.
+// grammar lists texts with their canonical forms; "": the text is in canonical form.
 var grammar = []struct{ text, canonical string }{
 	{"ALTER AVAILABILITY GROUP [DemoAG] MODIFY REPLICA ON N'SRV153' WITH (SECONDARY_ROLE (ALLOW_CONNECTIONS = READ_ONLY, READ_ONLY_ROUTING_URL = N'TCP://SRV153.contoso.com:1433'));", ""},
 	{
@@ -144,7 +144,7 @@ func TestGrammar(t *testing.T) {
 	}
 }
 
-// refusals are texts with the error each gives on the demo group, at srv153.
+// refusals lists texts with the error of each on the demo group, at srv153.
 var refusals = []struct{ text, want string }{
 	{"ALTER AVAILABILITY GROUP g FROB", "Msg 102: line 1, column 28: incorrect syntax near 'FROB': expected " + alterations},
 	{"ALTER AVAILABILITY GROUP g\n  SET (DB_FAILOVER = MAYBE)", "Msg 102: line 2, column 22: incorrect syntax near 'MAYBE': expected ON or OFF"},
@@ -248,7 +248,7 @@ func TestThePublishedStatements(t *testing.T) {
 	}
 }
 
-// TestNotYet names the options whose engine is not there. Whoever builds one takes its name off.
+// TestNotYet lists the options that have no effect yet. A change that implements one removes its name.
 func TestNotYet(t *testing.T) {
 	var got []string
 	for _, o := range Options() {
@@ -301,7 +301,7 @@ func TestTraceFlags(t *testing.T) {
 	}
 }
 
-// TestLifeOfAReplica goes through CREATE, JOIN, REMOVE, ADD and DROP on nodes without a group.
+// TestLifeOfAReplica runs CREATE, JOIN, REMOVE, ADD and DROP on nodes without a group.
 func TestLifeOfAReplica(t *testing.T) {
 	g := nodesOf(demo())
 	g, _ = run(t, g, onPrimary, "CREATE AVAILABILITY GROUP Sales FOR DATABASE shop REPLICA ON 'srv153' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = ('srv154'))), 'srv154', 'wit' LISTENER 'l' (PORT = 1433)")
@@ -352,7 +352,7 @@ func TestLifeOfAReplica(t *testing.T) {
 	}
 }
 
-// nodesOf takes the group away from its nodes.
+// nodesOf returns the nodes of a group without the group.
 func nodesOf(g ag.Group) ag.Group {
 	g = Clone(g)
 	g.Draft, g.Required, g.CommitRule, g.Options, g.SessionTimeout = true, nil, ag.RuleQuorum, ag.Options{}, 10*time.Second
@@ -386,7 +386,7 @@ func TestScriptMakesTheSameGroup(t *testing.T) {
 	}
 }
 
-// scriptDiff scripts a group, executes the script on its nodes and compares.
+// scriptDiff executes the script of a group on its nodes, and returns the difference to the group.
 func scriptDiff(t *testing.T, g ag.Group) string {
 	t.Helper()
 	made := nodesOf(g)
@@ -397,7 +397,7 @@ func scriptDiff(t *testing.T, g ag.Group) string {
 	for i := range made.Replicas {
 		made.Replicas[i].Join, made.Replicas[i].Suspended = "", false
 		w := &want.Replicas[i]
-		w.Options.NoSeeding = false // said on the replica itself
+		w.Options.NoSeeding = false // the script sets it on the replica itself
 		w.Join, w.Suspended, w.SuspendedBy = "", false, ""
 		if !w.HasData() {
 			w.Allow, made.Replicas[i].Allow = "", ""

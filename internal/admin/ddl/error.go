@@ -8,7 +8,7 @@ import (
 // Pos is a place in a text: Line and Column count from 1, Column and Offset in characters, Offset from 0.
 type Pos struct{ Line, Column, Offset int }
 
-// String prints the place as line:column.
+// String returns the place as line:column.
 func (p Pos) String() string { return fmt.Sprintf("%d:%d", p.Line, p.Column) }
 
 // SQLSTATEs of this package's errors.
@@ -21,22 +21,22 @@ const (
 	StateWrongState   = "55000"
 )
 
-// Numbers of messages that say that a text ends too soon: more of it could make it whole.
+// Numbers of the messages about a text that is incomplete: with more text it could become a statement.
 const (
 	NumberUnclosedQuote   = 105
 	NumberUnclosedComment = 113
 )
 
-// Error is why a statement was refused. Nothing was changed.
+// Error is the reason why a statement is refused. Nothing was changed.
 type Error struct {
-	Pos     Pos    // zero: of the whole statement
-	Number  int    // of the availability-group message that says the same; 0: there is none
+	Pos     Pos    // place of the error; zero: the whole statement
+	Number  int    // number of the corresponding availability-group message; 0: none corresponds
 	State   string // SQLSTATE
 	Message string
 	Hint    string // what to do instead
 }
 
-// Error prints the message with its number and place, then the hint.
+// Error returns the message with its number and place, then the hint.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Number != 0 {
@@ -52,18 +52,18 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Errorf returns an error of that message number and SQLSTATE; it has no place.
+// Errorf returns an error with that message number and SQLSTATE, and without a place.
 func Errorf(number int, state, format string, a ...any) *Error {
 	return &Error{Number: number, State: state, Message: fmt.Sprintf(format, a...)}
 }
 
-// WithHint adds what to do instead.
+// WithHint adds advice on what to do instead.
 func (e *Error) WithHint(format string, a ...any) *Error {
 	e.Hint = fmt.Sprintf(format, a...)
 	return e
 }
 
-// errorf returns an error of that message number and SQLSTATE at the place.
+// errorf returns an error at the place, with that message number and SQLSTATE.
 func (p Pos) errorf(number int, state, format string, a ...any) *Error {
 	e := Errorf(number, state, format, a...)
 	e.Pos = p

@@ -25,10 +25,10 @@ type token struct {
 	text string // without quotes, doubled quotes undone
 	pos  Pos
 	from int // byte offset of its first byte
-	end  int // and behind its last
+	end  int // byte offset behind its last byte
 }
 
-// what names the token in an error.
+// what returns the token as an error quotes it.
 func (t token) what() string {
 	switch t.kind {
 	case tokEnd:
@@ -49,12 +49,12 @@ func clip(s string) string {
 	return string([]rune(s)[:40]) + "…"
 }
 
-// is reports whether the token is that keyword, in any case of letters.
+// is reports whether the token is that keyword, in upper or lower case.
 func (t token) is(word string) bool { return t.kind == tokWord && strings.EqualFold(t.text, word) }
 
 func (t token) isSign(c string) bool { return t.kind == tokSign && t.text == c }
 
-// lexer cuts a text into tokens.
+// lexer divides a text into tokens.
 type lexer struct {
 	text string
 	at   int
@@ -118,7 +118,7 @@ func (l *lexer) step() rune {
 
 func (l *lexer) done() bool { return l.at >= len(l.text) }
 
-// blank passes white space and comments; block comments nest.
+// blank skips white space and comments. Block comments nest.
 func (l *lexer) blank() *Error {
 	for !l.done() {
 		switch {
@@ -196,7 +196,7 @@ func (l *lexer) run(kind tokenKind, in func(rune) bool) token {
 	return token{kind: kind, text: l.text[from:l.at], pos: start}
 }
 
-// quoted reads up to the closing mark; the mark doubled stands for itself.
+// quoted reads up to the closing mark. A doubled mark stands for the mark itself.
 func (l *lexer) quoted(kind tokenKind, closing rune) (token, *Error) {
 	start := l.pos
 	l.step()
@@ -215,29 +215,29 @@ func (l *lexer) quoted(kind tokenKind, closing rune) (token, *Error) {
 	return token{}, start.errorf(NumberUnclosedQuote, StateSyntax, "unclosed quotation mark, expected %c", closing)
 }
 
-// quote prints a string of the language.
+// quote returns s as a string of the language.
 func quote(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// bracket prints a name of the language.
+// bracket returns s as a name of the language.
 func bracket(s string) string { return "[" + strings.ReplaceAll(s, "]", "]]") + "]" }
 
 // Part is one statement of a file, as text.
 type Part struct {
 	Text string
-	Line int // of the file, from 1, on which Text begins
+	Line int // line of the file on which Text begins, from 1
 
-	Offset int // in characters, of the beginning of Text
+	Offset int // characters of the file before Text
 }
 
-// Split cuts a text into statements at semicolons and at lines that hold GO alone. It looks only at quotes and comments, so that it
-// cuts SQL of any kind. An unclosed quote or comment is an *Error.
+// Split divides a text into statements at semicolons and at lines that contain only GO. It interprets nothing but quotes and comments, so
+// it divides SQL of any kind. An unclosed quote or comment is an *Error.
 func Split(text string) ([]Part, error) {
 	tokens, bad := lex(text)
 	if bad != nil {
 		return nil, bad
 	}
 	var out []Part
-	from, line, offset := 0, 0, 0 // line 0: nothing begun
+	from, line, offset := 0, 0, 0 // line 0: no statement has begun
 	cut := func(to int) {
 		if t := strings.TrimSpace(text[from:to]); line != 0 && t != "" {
 			out = append(out, Part{t, line, offset})
@@ -261,7 +261,7 @@ func Split(text string) ([]Part, error) {
 	return out, nil
 }
 
-// alone reports whether no other token is on the line of the one at i.
+// alone reports whether the token at i is the only one on its line.
 func alone(tokens []token, i int) bool {
 	line := tokens[i].pos.Line
 	return (i == 0 || tokens[i-1].pos.Line < line) && (tokens[i+1].kind == tokEnd || tokens[i+1].pos.Line > line)

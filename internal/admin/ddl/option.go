@@ -9,7 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Place is where an option is written.
+// Place is the part of a statement in which an option is written.
 type Place string
 
 // The places of options.
@@ -20,11 +20,11 @@ const (
 	InPrimary   Place = "PRIMARY_ROLE"
 )
 
-// Verdict is what becomes of an option.
+// Verdict is the way in which an option is treated.
 type Verdict string
 
-// The verdicts. NotYet is recorded and has no effect until its engine is there; NoEffect is accepted because it is common, and means
-// nothing here, for the reason given; Refused is an error, for the reason given.
+// The verdicts. An option that is NotYet in effect is recorded, and has no effect until the feature exists. One of NoEffect is accepted
+// because it is common, and has no meaning here. One that is Refused is an error. The last two come with a reason (Option.Why).
 const (
 	InEffect Verdict = "in effect"
 	NotYet   Verdict = "recorded, not yet in effect"
@@ -37,20 +37,20 @@ type Option struct {
 	Name     string
 	Place    Place
 	Form     Form
-	Words    []string // of Form Word: what it may be; of Number: words beside numbers
-	Min, Max int64    // of Form Number
+	Words    []string // Form Word: the values; Form Number: the words accepted beside numbers
+	Min, Max int64    // Form Number: the bounds
 	Unit     string
 	Default  string
 	Verdict  Verdict
-	Why      string // of NoEffect and Refused; of others a remark
-	About    string // for the reference, one sentence
-	OnlyNew  bool   // only in CREATE
+	Why      string // reason of NoEffect and Refused; otherwise a remark
+	About    string // one sentence for the reference
+	OnlyNew  bool   // accepted in CREATE only
 
 	set func(*change, Value) *Error
-	get func(ag.Group, ag.Replica) (Value, bool) // nil: it is nowhere to be read
+	get func(ag.Group, ag.Replica) (Value, bool) // nil: the configuration does not keep it
 }
 
-// change is what an option is applied to.
+// change is the configuration that an option is applied to.
 type change struct {
 	group   *ag.Group
 	replica *ag.Replica // nil for options of the group
@@ -63,7 +63,7 @@ func word(s string) Value    { return Value{Form: Word, Text: s} }
 func number(n int64) Value   { return Value{Form: Number, Text: itoa(n)} }
 func textual(s string) Value { return Value{Form: Text, Text: s} }
 
-// Options returns every option of the language, in the order of the reference.
+// Options returns all options of the language, in the order of the reference.
 func Options() []Option { return slices.Clone(options) }
 
 func findOption(place Place, name string) (Option, bool) {
@@ -74,7 +74,7 @@ func findOption(place Place, name string) (Option, bool) {
 	return options[i], true
 }
 
-// names lists the options of a place, for an error.
+// names returns the names of the options of a place, for an error.
 func names(place Place, creating bool) []string {
 	var out []string
 	for _, o := range options {
@@ -90,11 +90,11 @@ var options = slices.Concat(groupOptions, replicaOptions, roleOptions)
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
 func (v Value) number() int64 {
-	n, _ := strconv.ParseInt(v.Text, 10, 64) // the parser has looked
+	n, _ := strconv.ParseInt(v.Text, 10, 64) // the parser has checked it
 	return n
 }
 
-// record keeps what was typed of an option that nothing else keeps.
+// record keeps the typed value of an option that is not stored in a field of its own.
 func record(name string, form Form) (func(*change, Value) *Error, func(ag.Group, ag.Replica) (Value, bool)) {
 	return func(c *change, v Value) *Error {
 			if c.group.Options.Recorded == nil {
@@ -157,7 +157,7 @@ func onOff(b bool) Value {
 	return word("OFF")
 }
 
-// groupOptions are in the order of the reference: SQL Server's, then ours.
+// groupOptions are in the order of the reference: SQL Server's options, then our own.
 var groupOptions = []Option{
 	{
 		Name: "AUTOMATED_BACKUP_PREFERENCE", Place: InGroup, Form: Word, Words: []string{"PRIMARY", "SECONDARY_ONLY", "SECONDARY", "NONE"}, Default: "SECONDARY",

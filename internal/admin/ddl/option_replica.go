@@ -162,7 +162,7 @@ var roleOptions = []Option{
 	},
 }
 
-// checkURL takes scheme://host:port.
+// checkURL returns an error unless text is scheme://host:port.
 func checkURL(pos Pos, option, text string) *Error {
 	scheme, rest, ok := strings.Cut(text, "://")
 	host, port, err := net.SplitHostPort(strings.TrimSuffix(rest, "/"))

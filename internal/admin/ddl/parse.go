@@ -13,7 +13,7 @@ const (
 	maxEntries = 64 // of any list
 )
 
-// Owns reports whether a statement that begins with these words is of this language, whatever follows.
+// Owns reports whether a statement that begins like text belongs to this language, whatever follows.
 func Owns(text string) bool {
 	tokens, bad := lex(text)
 	if bad != nil {
@@ -35,7 +35,7 @@ func Owns(text string) bool {
 	return false
 }
 
-// Parse reads exactly one statement; a semicolon may end it. The error is an *Error.
+// Parse parses exactly one statement, which may end with a semicolon. The error is an *Error.
 func Parse(text string) (Statement, error) {
 	tokens, bad := lex(text)
 	if bad != nil {
@@ -90,7 +90,7 @@ func (p *parser) statement() (Statement, *Error) {
 	return s, bad
 }
 
-// manner reads WITH NOWAIT and WITH STRICT at the end of a statement.
+// manner parses WITH NOWAIT and WITH STRICT at the end of a statement.
 func (p *parser) manner(s *Statement) *Error {
 	if !p.take("WITH") {
 		return nil
@@ -256,7 +256,7 @@ func (p *parser) failover(force bool) (Action, *Error) {
 	return Failover{To: to, Force: force}, bad
 }
 
-// movement reads SEED, CANCEL SEEDING, SUSPEND and RESUME.
+// movement parses SEED, CANCEL SEEDING, SUSPEND and RESUME.
 func (p *parser) movement() (Action, *Error) {
 	switch {
 	case p.take("SEED"):
@@ -306,7 +306,7 @@ func (p *parser) setOptions() (Action, *Error) {
 	return Set{list}, bad
 }
 
-// parts reads ADD, MODIFY and REMOVE of databases, replicas and listeners.
+// parts parses ADD, MODIFY and REMOVE of databases, replicas and listeners.
 func (p *parser) parts() (Action, *Error) {
 	verb := strings.ToUpper(p.tok().text)
 	p.at++
@@ -392,7 +392,7 @@ func (p *parser) setHADR(s *Statement) *Error {
 	return nil
 }
 
-// traceFlagNames are the flags that mean something, with the option each is another name of.
+// traceFlagNames are the supported flags, each with the option for which it is an alias.
 var traceFlagNames = map[int]string{9567: "SEED_COMPRESSION", 9592: "LOG_COMPRESSION", 1462: "LOG_COMPRESSION"}
 
 func (p *parser) traceFlags() (Action, *Error) {

@@ -9,7 +9,7 @@ import (
 func mustOption(place Place, name string) Option {
 	o, ok := findOption(place, name)
 	if !ok {
-		panic("ddl: no option " + name) // a slip in this package
+		panic("ddl: no option " + name) // a mistake in this package
 	}
 	return o
 }
@@ -18,7 +18,7 @@ func refusal(pos Pos, o Option) *Error {
 	return pos.errorf(0, StateNotSupported, "%s is refused: %s", o.Name, o.Why)
 }
 
-// optionList reads ( option [,] option ... ): commas between options may be missing, as they may in SQL Server's roles.
+// optionList parses ( option [,] option ... ). The commas are optional, as they are in SQL Server's roles.
 func (p *parser) optionList(place Place, creating bool) ([]Setting, *Error) {
 	if bad := p.needSign("("); bad != nil {
 		return nil, bad
@@ -103,7 +103,7 @@ func oneOf(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }
 
-// level reads the level of ZSTD:level.
+// level parses the level of ZSTD:level.
 func (p *parser) level(v Value) (Value, *Error) {
 	if v.Text != "ZSTD" || !p.takeSign(":") {
 		return v, nil
@@ -145,7 +145,7 @@ func (p *parser) numberValue(o Option) (Value, *Error) {
 	return number(n), nil
 }
 
-// routes reads NONE, DEFAULT or a list with at most one level of sets.
+// routes parses NONE, DEFAULT or a list with at most one level of sets.
 func (p *parser) routes() (Value, *Error) {
 	v := Value{Form: Routes}
 	switch {
@@ -197,7 +197,7 @@ func (p *parser) route() ([]string, *Error) {
 	}
 }
 
-// replica reads a server and its options; those of a new one are given by WITH or left at their defaults.
+// replica parses a server and its options. A new replica has the options that WITH gives, and defaults for the others.
 func (p *parser) replica(creating bool) (Replica, *Error) {
 	r := Replica{pos: p.tok().pos}
 	var bad *Error
@@ -349,7 +349,7 @@ func (p *parser) listenerChange() (Listener, *Error) {
 	return l, bad
 }
 
-// address reads ( 'ip4', 'mask' ) or ( 'ip6' ).
+// address parses ( 'ip4', 'mask' ) or ( 'ip6' ).
 func (p *parser) address() (Address, *Error) {
 	var a Address
 	if bad := p.needSign("("); bad != nil {
@@ -378,7 +378,7 @@ func (p *parser) address() (Address, *Error) {
 	return a, p.needSign(")")
 }
 
-// prefixLength returns the length of an IPv4 mask, -1 where its ones do not come first.
+// prefixLength returns the prefix length of an IPv4 mask; -1 if its one bits are not contiguous from the left.
 func prefixLength(mask netip.Addr) int {
 	n, ended := 0, false
 	for _, b := range mask.As4() {

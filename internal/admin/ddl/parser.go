@@ -13,12 +13,12 @@ func (p *parser) tok() token { return p.tokens[p.at] }
 
 func (p *parser) ahead(n int) token { return p.tokens[min(p.at+n, len(p.tokens)-1)] }
 
-// expected is the error of a token that cannot stand where it does.
+// expected returns the error of a token that the grammar does not allow at its place.
 func (p *parser) expected(what string) *Error {
 	return p.tok().pos.errorf(102, StateSyntax, "incorrect syntax near %s: expected %s", p.tok().what(), what)
 }
 
-// take passes the keywords if they all follow.
+// take skips the keywords if all of them follow, and reports whether they do.
 func (p *parser) take(words ...string) bool {
 	for i, w := range words {
 		if !p.ahead(i).is(w) {
@@ -53,7 +53,7 @@ func (p *parser) needSign(c string) *Error {
 	return nil
 }
 
-// name reads a name: bare, bracketed or in double quotes.
+// name parses a name: bare, in brackets or in double quotes.
 func (p *parser) name(what string) (string, *Error) {
 	t := p.tok()
 	if t.kind != tokWord && t.kind != tokName {
@@ -72,7 +72,7 @@ func (p *parser) name(what string) (string, *Error) {
 	return t.text, nil
 }
 
-// server reads a replica's name: a string, or a name where somebody left the quotes away.
+// server parses a replica's name: a string, or a name without the quotes.
 func (p *parser) server() (string, *Error) {
 	t := p.tok()
 	if t.kind != tokString && t.kind != tokWord && t.kind != tokName {

@@ -12,7 +12,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/language.md")
 
-// example is a statement of the reference. They run one after the other, each on the node that is named, on nodes without a group.
+// example is a statement of the reference. The examples run one after the other, each on its node, beginning without a group.
 type example struct{ on, text string }
 
 // chapters are the statements of the reference, in the order in which they are read and run.
@@ -129,7 +129,7 @@ with psql or any driver, or given to ` + "`coterie sql`" + ` on a node, which ne
 - Every example below is executed by a test.
 `
 
-// reference writes the document.
+// reference returns the document.
 func reference() string {
 	var b strings.Builder
 	b.WriteString(preamble)

@@ -6,8 +6,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// ScriptOf returns the statements that make the group from nodes without one: CREATE, run where the data is, and JOIN for each other
-// replica. Executed they give the same configuration.
+// ScriptOf returns the statements that create the group on nodes without one: CREATE, to be run on the node with the data, and JOIN for
+// each other replica. Executing them gives the same configuration.
 func ScriptOf(g ag.Group) []Statement {
 	c := Create{Databases: g.Options.Databases}
 	for _, o := range options {
@@ -33,7 +33,7 @@ func ScriptOf(g ag.Group) []Statement {
 	return []Statement{{Group: g.Name, Action: c}}
 }
 
-// replicaOf returns a replica with every option that is not at its default.
+// replicaOf returns a replica with every option whose value is not the default.
 func replicaOf(g ag.Group, r ag.Replica) Replica {
 	out := Replica{Server: string(r.ID)}
 	for _, o := range options {
@@ -60,7 +60,7 @@ func replicaOf(g ag.Group, r ag.Replica) Replica {
 	return out
 }
 
-// ScriptText prints the script of a group, with the statements each other replica runs as remarks.
+// ScriptText returns the script of a group. The statements that each other replica runs are in comments.
 func ScriptText(g ag.Group) string {
 	var b strings.Builder
 	for _, s := range ScriptOf(g) {
@@ -77,7 +77,7 @@ func ScriptText(g ag.Group) string {
 	return b.String()
 }
 
-// Shown is one option as it stands.
+// Shown is an option with its present value.
 type Shown struct {
 	Option string `json:"option"`
 	Place  Place  `json:"place"`
@@ -85,7 +85,7 @@ type Shown struct {
 	Set    bool   `json:"set"` // false: the default
 }
 
-// Show lists the options of the group, or of one of its replicas, with their values.
+// Show returns the options of the group or, if r is not nil, of that replica.
 func Show(g ag.Group, r *ag.Replica) []Shown {
 	var out []Shown
 	for _, o := range options {

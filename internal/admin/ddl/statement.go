@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// Statement is one statement of the language. String prints it in canonical form, which parses to an equal statement.
+// Statement is one statement of the language. String returns its canonical form, which parses to an equal statement.
 type Statement struct {
 	Pos    Pos
-	Group  string // as typed; "" where the statement names none: the group of the node
+	Group  string // as typed; "": the group of the node
 	Action Action
-	NoWait bool // return when it is accepted, not when it has its effect
-	Strict bool // refuse where another node must act, instead of passing it on
+	NoWait bool // return as soon as it is accepted, without waiting for its effect
+	Strict bool // refuse if another node must act, instead of forwarding it
 }
 
-// Action is what a statement does. The set is closed.
+// Action is the effect of a statement. The set of types is closed.
 //
 //sumtype:decl
 type Action interface{ action() }
@@ -32,21 +32,21 @@ type (
 	Drop struct{}
 	// Set changes options of the group.
 	Set struct{ Options []Setting }
-	// AddDatabase registers a database, and creates it where it is absent.
+	// AddDatabase registers a database, and creates it if it does not exist.
 	AddDatabase struct{ Name string }
-	// RemoveDatabase takes a database off the register; the database stays.
+	// RemoveDatabase removes a database from the register; the database itself stays.
 	RemoveDatabase struct{ Name string }
 	// AddReplica makes a joined node a replica of the group.
 	AddReplica struct{ Replica Replica }
 	// ModifyReplica changes options of a replica.
 	ModifyReplica struct{ Replica Replica }
-	// RemoveReplica ends a replica's part in the group; its node stays joined.
+	// RemoveReplica removes a replica from the group; its node stays joined.
 	RemoveReplica struct{ Server string }
-	// Join makes Server, or the node where it runs, a copy of the group it was added to.
+	// Join makes Server, or the node on which it runs, a copy of the group that it was added to.
 	Join struct{ Server string }
-	// Consent is GRANT, or with Deny DENY, CREATE ANY DATABASE: whether the node where it runs may be seeded.
+	// Consent is GRANT CREATE ANY DATABASE or, with Deny, DENY: whether the node on which it runs may be seeded.
 	Consent struct{ Deny bool }
-	// Failover makes To the primary, or the node where it runs; Force accepts the loss of commits.
+	// Failover makes To, or the node on which it runs, the primary; Force accepts the loss of commits.
 	Failover struct {
 		To    string
 		Force bool
@@ -55,7 +55,7 @@ type (
 	AddListener struct{ Listener Listener }
 	// ModifyListener adds an address to a listener, or changes its port.
 	ModifyListener struct{ Listener Listener }
-	// RestartListener has every node read again what its client ports are made of.
+	// RestartListener makes every node reload the configuration of its client ports.
 	RestartListener struct{ Name string }
 	// RemoveListener removes a client address.
 	RemoveListener struct{ Name string }
@@ -63,11 +63,11 @@ type (
 	SetSecondary struct{}
 	// Offline is OFFLINE.
 	Offline struct{}
-	// Seed copies the data to a replica anew.
+	// Seed makes a new copy of the data on a replica.
 	Seed struct{ Server string }
-	// CancelSeeding stops a copy under way.
+	// CancelSeeding stops the copy that is being made.
 	CancelSeeding struct{ Server string }
-	// Suspend stops data movement: to Server, or to the node where it runs, or, there being the primary, to all.
+	// Suspend stops data movement to Server or to the node on which it runs; on the primary, to all replicas.
 	Suspend struct{ Server, Database string }
 	// Resume continues data movement.
 	Resume struct{ Server, Database string }
@@ -75,17 +75,17 @@ type (
 	JoinDatabase struct{ Database string }
 	// LeaveDatabase is ALTER DATABASE ... SET HADR OFF.
 	LeaveDatabase struct{ Database string }
-	// TraceFlags is DBCC TRACEON, TRACEOFF or TRACESTATUS: other names of the compression options.
+	// TraceFlags is DBCC TRACEON, TRACEOFF or TRACESTATUS: aliases of the compression options.
 	TraceFlags struct {
 		Verb   string // ON, OFF or STATUS
 		Flags  []int
 		Global bool
 	}
-	// ExplainFailover shows what an automatic failover would do now.
+	// ExplainFailover shows the outcome of an automatic failover at this moment.
 	ExplainFailover struct{}
-	// VerifyRouting shows where sessions of each intent would go now.
+	// VerifyRouting shows where sessions of each intent would be routed at this moment.
 	VerifyRouting struct{}
-	// Script prints the statements that make this group.
+	// Script prints the statements that create this group.
 	Script struct{}
 )
 
@@ -117,14 +117,14 @@ func (ExplainFailover) action() {}
 func (VerifyRouting) action()   {}
 func (Script) action()          {}
 
-// Setting is an option with the value it is given. A flag such as BASIC has no value.
+// Setting is an option with its value. A flag such as BASIC has no value.
 type Setting struct {
 	Name  string
 	Value Value
 	pos   Pos
 }
 
-// Value is what an option is given: a word, a number, a string or a routing list.
+// Value is the value of an option: a word, a number, a string or a routing list.
 type Value struct {
 	Form Form
 	Text string
@@ -144,7 +144,7 @@ const (
 	Routes
 )
 
-// Replica is a server with options, of its three places: its own, of its secondary role, of its primary role.
+// Replica is a server with its options, by place: its own, those of its secondary role, those of its primary role.
 type Replica struct {
 	Server                      string
 	Options, Secondary, Primary []Setting
@@ -156,17 +156,17 @@ type Listener struct {
 	Name      string
 	DHCP      bool
 	Addresses []Address
-	Port      int // 0: not said
+	Port      int // 0: not given
 	pos       Pos
 }
 
 // Address is one address of a listener; Mask is empty for IPv6.
 type Address struct{ IP, Mask string }
 
-// Equal reports whether two statements are the same, wherever they stand.
+// Equal reports whether two statements are the same, apart from their places in the text.
 func (s Statement) Equal(t Statement) bool { return s.String() == t.String() }
 
-// String prints the statement in canonical form, without a semicolon.
+// String returns the statement in canonical form, without a semicolon.
 func (s Statement) String() string {
 	text := s.text()
 	switch {
@@ -215,7 +215,7 @@ func (s Statement) text() string {
 	return "ALTER AVAILABILITY GROUP " + name + " " + clause(s.Action)
 }
 
-// clause prints what follows the name in ALTER AVAILABILITY GROUP.
+// clause returns the part of ALTER AVAILABILITY GROUP that follows the name.
 func clause(action Action) string {
 	switch a := action.(type) {
 	case Set:
@@ -329,7 +329,7 @@ func (s Setting) text() string {
 	return s.Name + " = " + s.Value.String()
 }
 
-// String prints the value as it is written in a statement.
+// String returns the value as it is written in a statement.
 func (v Value) String() string {
 	switch v.Form {
 	case Text:
@@ -411,17 +411,17 @@ func (a Address) text() string {
 	return "(" + quote(a.IP) + ", " + quote(a.Mask) + ")"
 }
 
-// Kind says who carries a statement out.
+// Kind is the way in which a statement is carried out.
 type Kind int
 
-// The kinds: a change of the configuration, an operation on nodes, or a question that changes nothing.
+// The kinds: a change of the configuration, an operation on nodes, or a report, which changes nothing.
 const (
 	KindChange Kind = iota
 	KindOperation
 	KindReport
 )
 
-// Kind returns who carries the statement out.
+// Kind returns the way in which the statement is carried out.
 func (s Statement) Kind() Kind {
 	switch a := s.Action.(type) {
 	case Failover, Seed, CancelSeeding, RestartListener:
@@ -437,10 +437,10 @@ func (s Statement) Kind() Kind {
 	return KindChange
 }
 
-// Privilege is what somebody must be allowed to do: each includes those before it.
+// Privilege is a level of permission. Each includes the ones before it.
 type Privilege int
 
-// The privileges, as the roles coterie_viewer, coterie_operator and coterie_admin have them.
+// The privileges: those of the roles coterie_viewer, coterie_operator and coterie_admin.
 const (
 	MayNothing Privilege = iota
 	MayLook
@@ -448,7 +448,7 @@ const (
 	MayAdminister
 )
 
-// Needs returns what whoever runs the statement must be allowed to do.
+// Needs returns the privilege that is needed to run the statement.
 func (s Statement) Needs() Privilege {
 	if s.Kind() == KindReport {
 		return MayLook
@@ -461,7 +461,7 @@ func (s Statement) Needs() Privilege {
 	}
 }
 
-// Verb is the statement's first words, as a command tag.
+// Verb returns the statement's first words, as a command tag.
 func (s Statement) Verb() string {
 	words := strings.Fields(s.text())
 	n := map[string]int{"CREATE": 3, "ALTER": 3, "DROP": 3, "DBCC": 2}[words[0]]
@@ -471,7 +471,7 @@ func (s Statement) Verb() string {
 	return strings.Join(words[:min(max(n, 1), len(words))], " ")
 }
 
-// onPrimary reports whether the statement belongs to the primary.
+// onPrimary reports whether the statement must run on the primary.
 func (s Statement) onPrimary() bool {
 	switch s.Action.(type) {
 	case Set, AddDatabase, RemoveDatabase, AddReplica, ModifyReplica, RemoveReplica, AddListener, ModifyListener, RestartListener, RemoveListener:
