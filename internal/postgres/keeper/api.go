@@ -50,7 +50,7 @@ type State struct {
 	PGData      string        `json:"pgdata,omitempty"`    // of the last start
 }
 
-// Fenced is the fsynced record of the last fence. It stays until ClearFenced.
+// Fenced is the fsynced record of the last fence. The next fence replaces it.
 type Fenced struct {
 	Epoch  ag.Epoch  `json:"epoch"`
 	Reason string    `json:"reason"`

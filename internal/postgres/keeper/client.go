@@ -115,12 +115,6 @@ func (c *Client) Status(ctx context.Context) (State, error) {
 	return *m.State, nil
 }
 
-// ClearFenced removes the record of the last fence, once the agent has dealt with it.
-func (c *Client) ClearFenced(ctx context.Context) error {
-	_, err := c.call(ctx, quickly, request{Op: opClearFenced})
-	return wrap("clear the fence record", err)
-}
-
 // Shutdown ends the keeper; only with no server running.
 func (c *Client) Shutdown(ctx context.Context) error {
 	_, err := c.call(ctx, quickly, request{Op: opShutdown})

@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,16 +11,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
-
-// remembered is the keeper's state file: what the next keeper has to clean up after.
-type remembered struct {
-	PGData     string   `json:"pgdata"`
-	Postgres   string   `json:"postgres"`
-	Generation uint64   `json:"generation"`
-	Epoch      ag.Epoch `json:"epoch"`
-}
 
 // putStandbySignal makes sure that standby.signal exists and will exist after a power loss. With it, a start that nobody
 // planned comes up in recovery.
@@ -30,7 +21,7 @@ func putStandbySignal(pgdata string) error {
 	if err != nil {
 		return fmt.Errorf("create standby.signal: %w", err)
 	}
-	if err := errors.Join(f.Sync(), f.Close(), syncDir(pgdata)); err != nil {
+	if err := errors.Join(f.Sync(), f.Close(), durable.SyncDir(pgdata)); err != nil {
 		return fmt.Errorf("create standby.signal: %w", err)
 	}
 	return nil
@@ -46,54 +37,6 @@ func dropStandbySignal(pgdata string) error {
 		return fmt.Errorf("remove standby.signal: %w", err)
 	}
 	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-// writeJSON replaces a file durably.
-func writeJSON(path string, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	f, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(path+".tmp", path)
-	}
-	if err = errors.Join(err, syncDir(filepath.Dir(path))); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
-}
-
-// readJSON reads a small file; found is false when there is none.
-func readJSON(path string, v any) (found bool, err error) {
-	f, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, 1<<20))
-	if err == nil {
-		err = json.Unmarshal(b, v)
-	}
-	if err != nil {
-		return false, fmt.Errorf("read %s: %w", path, err)
-	}
-	return true, nil
 }
 
 // pidFile is what postmaster.pid says. Inode and time tell a file of this start from one that a crash left behind, even

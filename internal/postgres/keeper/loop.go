@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // How often the loop looks at things nobody tells it about.
@@ -258,7 +259,7 @@ func (k *keeper) settle() {
 	record := Fenced{Epoch: k.epoch, Reason: e.reason, At: time.Now().UTC()}
 	do := func() error {
 		if fence {
-			if err := writeJSON(file, record); err != nil {
+			if err := durable.ReplaceJSON(file, record); err != nil {
 				return err
 			}
 		}

@@ -3,7 +3,6 @@ package keeper
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // maxConns bounds the connections at one time: one agent, its successor, a few that look.
@@ -222,8 +222,6 @@ func (k *keeper) command(c *conn, r request, reply func(message, error)) {
 		k.end.waiters = append(k.end.waiters, func(bool) { reply(message{}, nil) })
 	case opStop:
 		k.stop(r, func(clean bool, err error) { reply(message{Clean: clean}, err) })
-	case opClearFenced:
-		k.clearFenced(func(err error) { reply(message{}, err) })
 	case opShutdown:
 		if k.server.pid != 0 || k.starting != nil || k.end != nil {
 			reply(message{}, refuse(ErrBusy, "shut down: a server is running, starting or ending"))
@@ -272,7 +270,7 @@ func (k *keeper) arm(c *conn, r request) error {
 func (k *keeper) rememberEpoch(e ag.Epoch) {
 	k.memory.Epoch = e
 	memory, file := k.memory, filepath.Join(k.dir, "state")
-	k.onDisk(func() error { return writeJSON(file, memory) }, func(err error) {
+	k.onDisk(func() error { return durable.ReplaceJSON(file, memory) }, func(err error) {
 		if err != nil {
 			k.log.Error("remember the epoch", "epoch", e, "err", err)
 		}
@@ -361,22 +359,4 @@ func (k *keeper) stop(r request, reply func(bool, error)) {
 		k.beginStop(sig, r.Budget)
 		k.end.waiters = append(k.end.waiters, func(clean bool) { reply(clean, nil) })
 	}
-}
-
-func (k *keeper) clearFenced(reply func(error)) {
-	if k.fencing() {
-		reply(refuse(ErrBusy, "CLEAR_FENCED: fencing: %s", k.end.reason))
-		return
-	}
-	k.onDisk(func() error {
-		if err := os.Remove(filepath.Join(k.dir, "fenced")); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove the fence record: %w", err)
-		}
-		return syncDir(k.dir)
-	}, func(err error) {
-		if err == nil && !k.fencing() {
-			k.fenced = nil
-		}
-		reply(err)
-	})
 }

@@ -2,8 +2,10 @@ package keeper
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,7 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // starting is a start whose preparation on disk is under way.
@@ -98,7 +102,7 @@ func (k *keeper) prepare(s *starting, memory remembered) error {
 	if err := endLeftovers(ctx, k.log, req.PGData, req.Postgres); err != nil {
 		return refuse(ErrBusy, "%v", err)
 	}
-	if err := writeJSON(filepath.Join(k.dir, "state"), memory); err != nil {
+	if err := durable.ReplaceJSON(filepath.Join(k.dir, "state"), memory); err != nil {
 		return err
 	}
 	if !req.Leader {
@@ -261,4 +265,32 @@ func (k *keeper) cleanUp() {
 // shortly bounds the wait for processes that an earlier keeper left behind.
 func shortly() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 10*time.Second)
+}
+
+// remembered is the keeper's state file: what the next keeper has to clean up after.
+type remembered struct {
+	PGData     string   `json:"pgdata"`
+	Postgres   string   `json:"postgres"`
+	Generation uint64   `json:"generation"`
+	Epoch      ag.Epoch `json:"epoch"`
+}
+
+// readJSON reads a small file; found is false when there is none.
+func readJSON(path string, v any) (found bool, err error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	if err == nil {
+		err = json.Unmarshal(b, v)
+	}
+	if err != nil {
+		return false, fmt.Errorf("read %s: %w", path, err)
+	}
+	return true, nil
 }

@@ -19,17 +19,16 @@ const maxLine = 1 << 20
 
 // The operations, as on the wire.
 const (
-	opHello       = "HELLO"
-	opStart       = "START"
-	opArm         = "ARM"
-	opExtend      = "EXTEND"
-	opDisarm      = "DISARM"
-	opFence       = "FENCE"
-	opStop        = "STOP"
-	opDetach      = "DETACH"
-	opStatus      = "STATUS"
-	opClearFenced = "CLEAR_FENCED"
-	opShutdown    = "SHUTDOWN"
+	opHello    = "HELLO"
+	opStart    = "START"
+	opArm      = "ARM"
+	opExtend   = "EXTEND"
+	opDisarm   = "DISARM"
+	opFence    = "FENCE"
+	opStop     = "STOP"
+	opDetach   = "DETACH"
+	opStatus   = "STATUS"
+	opShutdown = "SHUTDOWN"
 )
 
 // request is one line from the agent. Requests may overlap: a FENCE does not wait for a STOP.
