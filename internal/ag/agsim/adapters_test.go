@@ -60,7 +60,7 @@ var slips = []slip{
 	{"the diverged tail is not kept", "agent/rejoin.go", []string{"	if err := a.keepFork(ctx, v); err != nil {\n		return nil, err\n	}\n	a.showProgress(\"rewinding\")", "	a.showProgress(\"rewinding\")"}, "TestDivergedCopyIsRewound"},
 	{"a change whose answer was lost is made again", "etcd/attempt.go", []string{"case string(found.value) == id: // an", "case false: // an", "out, err := s.readBack(ctx, id, expected, w, err)\n		return out, false, err", "return outcome{}, false, err"}, "TestLostAnswerIsReadBack"},
 	{"a server that was promoted without a lease is left running", "postgres/keeper/loop.go", []string{"if ready && !k.armed && k.end == nil {", "if false {"}, "TestPromotedUnarmed"},
-	{"backends of a killed server are left running", "postgres/keeper/loop.go", []string{"		e.killAt = now\n		killDescendants()\n", ""}, "TestPostmasterKilled"},
+	{"backends of a killed server are left running", "postgres/keeper/loop.go", []string{"		e.killAt = now\n		proc.KillDescendants()\n", ""}, "TestPostmasterKilled"},
 	{"a new primary gives up on all of its members as soon as on one of several", "ag/quorum.go", []string{"	return FirstMemberTimeout\n", "	return FirstStreamTimeout\n"}, "TestNextSync"},
 	{"a new primary waits for its first member without end", "ag/quorum.go", []string{"(v.came(id) || s.Silent < v.firstStream())", "(v.came(id) || v.firstStream() > 0)"}, "TestNextSync"},
 	{"whom an epoch starts with counts as having come", "ag/quorum.go", []string{"v.copyKnown(id) && !heirs", "v.copyKnown(id) || heirs"}, "TestNextSync"},

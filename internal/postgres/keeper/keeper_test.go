@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
+	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
 func TestDeadlineBounds(t *testing.T) {
@@ -190,7 +192,7 @@ func TestPostmasterKilled(t *testing.T) {
 	c, _ := n.dial("a")
 	must(t, c.Arm(t.Context(), 1, in(15*time.Second)))
 	pid := n.startDummy(c, n.dummy(5, "deaf"), 5)
-	below := descendants(pid)
+	below := proc.Descendants(pid)
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
 	e := <-c.Exits()
 	for _, p := range below {
@@ -228,7 +230,7 @@ func TestPrimaryKeepsStandbySignal(t *testing.T) {
 	if saw, _ := os.ReadFile(filepath.Join(n.pgdata, "saw")); string(saw) != "primary" {
 		t.Errorf("started as %s", saw)
 	}
-	n.wait("standby.signal to be put back", func() bool { return hasStandbySignal(n.pgdata) })
+	n.wait("standby.signal to be put back", func() bool { return datadir.HasStandbySignal(n.pgdata) })
 	wantErr(t, c.Disarm(ctx, 2), ErrLeading)
 	clean, err := c.Stop(ctx, "fast", 5*time.Second)
 	if err != nil || !clean {
@@ -242,7 +244,7 @@ func TestPrimaryKeepsStandbySignal(t *testing.T) {
 	must(t, c.Arm(ctx, 3, in(16*time.Second)))
 	must(t, syscall.Kill(pid, syscall.SIGUSR1)) // promotes, and removes the file as PostgreSQL does
 	n.wait("the promotion", func() bool { return n.status().Leader })
-	n.wait("standby.signal to be put back", func() bool { return hasStandbySignal(n.pgdata) })
+	n.wait("standby.signal to be put back", func() bool { return datadir.HasStandbySignal(n.pgdata) })
 	wantErr(t, c.Disarm(ctx, 3), ErrLeading)
 	clean, err = c.Stop(ctx, "immediate", time.Second)
 	if err != nil || clean {
@@ -348,7 +350,7 @@ func TestKeeperKilled(t *testing.T) {
 	if left := findServers(n.pgdata, n.postgres); len(left) != 0 {
 		t.Errorf("left behind: %+v", left)
 	}
-	if !hasStandbySignal(n.pgdata) {
+	if !datadir.HasStandbySignal(n.pgdata) {
 		t.Error("no standby.signal")
 	}
 	c, s := n.dial("b")
@@ -453,14 +455,19 @@ func TestMeasureFence(t *testing.T) {
 // The process that must be on time links nothing that could keep it busy.
 func TestImports(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob(filepath.Join(os.Getenv("KEEPER_TEST_SOURCE"), "*.go"))
-	if err != nil || len(files) == 0 {
+	source := os.Getenv("KEEPER_TEST_SOURCE")
+	files, err := filepath.Glob(filepath.Join(source, "*.go"))
+	below, _ := filepath.Glob(filepath.Join(source, "*", "*.go")) // the pattern is well formed
+	if files = append(files, below...); err != nil || len(files) == 0 {
 		t.Skip("no sources here")
 	}
 	module := map[string]bool{
-		"golang.org/x/sys/unix":                              true,
-		"github.com/coteriedb/coterie/internal/ag":           true,
-		"github.com/coteriedb/coterie/internal/lib/boottime": true,
+		"golang.org/x/sys/unix":                                         true,
+		"github.com/coteriedb/coterie/internal/ag":                      true,
+		"github.com/coteriedb/coterie/internal/lib/boottime":            true,
+		"github.com/coteriedb/coterie/internal/lib/durable":             true,
+		"github.com/coteriedb/coterie/internal/postgres/keeper/datadir": true,
+		"github.com/coteriedb/coterie/internal/postgres/keeper/proc":    true,
 	}
 	for _, name := range files {
 		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)

@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
+	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
 // leftover is a live PostgreSQL process of a data directory that is no descendant of ours: its keeper was killed, or
@@ -29,7 +32,7 @@ type leftover struct {
 // postmaster and for all it forks, and still holds when the postmaster is dead and its backends are not. The pid in
 // postmaster.pid is only a hint about which one to ask first; a process it names by accident is left alone.
 func endLeftovers(ctx context.Context, log *slog.Logger, pgdata, binary string) error {
-	lock := readPidFile(pgdata)
+	lock := datadir.ReadPIDFile(pgdata)
 	quit := time.Time{}
 	for {
 		found := findServers(pgdata, binary)
@@ -38,14 +41,14 @@ func endLeftovers(ctx context.Context, log *slog.Logger, pgdata, binary string) 
 		}
 		if quit.IsZero() {
 			quit = time.Now()
-			log.Warn("ending a server that an earlier keeper left behind", "pgdata", pgdata, "processes", len(found), "postmaster", lock.pid)
+			log.Warn("ending a server that an earlier keeper left behind", "pgdata", pgdata, "processes", len(found), "postmaster", lock.PID)
 			for _, p := range found {
-				if p.pid == lock.pid {
+				if p.pid == lock.PID {
 					p.signal(unix.SIGQUIT)
 				}
 			}
 		}
-		if time.Since(quit) >= KillAfter || !names(found, lock.pid) {
+		if time.Since(quit) >= KillAfter || !names(found, lock.PID) {
 			for _, p := range found {
 				p.kill()
 			}
@@ -80,7 +83,7 @@ func (p leftover) signal(sig unix.Signal) { _ = unix.PidfdSendSignal(p.pidfd, si
 
 // kill ends the process and what it started (commands of archive_command or COPY TO PROGRAM), which is not postgres itself.
 func (p leftover) kill() {
-	below := descendants(p.pid)
+	below := proc.Descendants(p.pid)
 	p.signal(unix.SIGKILL)
 	for _, c := range below {
 		_ = syscall.Kill(c, syscall.SIGKILL)
@@ -94,12 +97,12 @@ func findServers(pgdata, binary string) []leftover {
 		return nil
 	}
 	var found []leftover
-	for _, pid := range processes() {
+	for _, pid := range proc.Processes() {
 		if pid == os.Getpid() || !isServer(pid, binary, &dir) {
 			continue
 		}
-		st, err := readStat(pid)
-		if err != nil || st.state == 'Z' {
+		st, err := proc.ReadStat(pid)
+		if err != nil || st.State == 'Z' {
 			continue
 		}
 		fd, err := unix.PidfdOpen(pid, 0)
@@ -107,12 +110,12 @@ func findServers(pgdata, binary string) []leftover {
 			continue
 		}
 		// Look again with the pidfd open: now it cannot become another process between check and signal.
-		again, err := readStat(pid)
-		if err != nil || again.start != st.start || !isServer(pid, binary, &dir) {
+		again, err := proc.ReadStat(pid)
+		if err != nil || again.Start != st.Start || !isServer(pid, binary, &dir) {
 			_ = unix.Close(fd)
 			continue
 		}
-		found = append(found, leftover{pid: pid, pidfd: fd, start: st.start})
+		found = append(found, leftover{pid: pid, pidfd: fd, start: st.Start})
 	}
 	return found
 }
@@ -136,22 +139,22 @@ func isServer(pid int, binary string, dir *unix.Stat_t) bool {
 // dropForeignPidFile removes a postmaster.pid whose process is alive and provably something else: PostgreSQL would refuse to
 // start as long as that stranger lives. Any other postmaster.pid stays; PostgreSQL itself then checks the shared memory
 // segment that it names.
-func dropForeignPidFile(log *slog.Logger, pgdata string, lock pidFile) error {
-	if lock.pid <= 0 || syscall.Kill(lock.pid, 0) != nil {
+func dropForeignPidFile(log *slog.Logger, pgdata string, lock datadir.PIDFile) error {
+	if lock.PID <= 0 || syscall.Kill(lock.PID, 0) != nil {
 		return nil
 	}
-	exe, err := os.Readlink("/proc/" + strconv.Itoa(lock.pid) + "/exe")
+	exe, err := os.Readlink("/proc/" + strconv.Itoa(lock.PID) + "/exe")
 	if err != nil {
 		// Not ours to look into proves nothing; dead, and never collected by a parent that does not care, proves enough.
-		if st, err := readStat(lock.pid); err != nil || st.state != 'Z' {
+		if st, err := proc.ReadStat(lock.PID); err != nil || st.State != 'Z' {
 			return nil
 		}
 		exe = "(zombie)"
 	}
-	if now := readPidFile(pgdata); now != lock {
+	if now := datadir.ReadPIDFile(pgdata); now != lock {
 		return nil
 	}
-	log.Warn("removing a stale postmaster.pid that names a process of another program", "pgdata", pgdata, "pid", lock.pid, "program", exe)
+	log.Warn("removing a stale postmaster.pid that names a process of another program", "pgdata", pgdata, "pid", lock.PID, "program", exe)
 	if err := os.Remove(filepath.Join(pgdata, "postmaster.pid")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove stale postmaster.pid: %w", err)
 	}
@@ -160,9 +163,9 @@ func dropForeignPidFile(log *slog.Logger, pgdata string, lock pidFile) error {
 
 // dropSocketLock removes the lock of the socket that the same process had: PostgreSQL refuses to start for it all the same, as long as
 // init, which in a container may take its time, has not collected the dead.
-func dropSocketLock(of pidFile) error {
-	path := of.socket + ".lock"
-	if of.socket == "" {
+func dropSocketLock(of datadir.PIDFile) error {
+	path := of.Socket + ".lock"
+	if of.Socket == "" {
 		return nil
 	}
 	f, err := os.Open(path)
@@ -173,7 +176,7 @@ func dropSocketLock(of pidFile) error {
 	n, _ := io.ReadFull(f, b)
 	_ = f.Close()
 	first, _, _ := strings.Cut(string(b[:n]), "\n")
-	if pid, err := strconv.Atoi(strings.TrimSpace(first)); err != nil || pid != of.pid {
+	if pid, err := strconv.Atoi(strings.TrimSpace(first)); err != nil || pid != of.PID {
 		return nil
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -11,6 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
+	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
 // How often the loop looks at things nobody tells it about.
@@ -29,7 +31,7 @@ const (
 type keeper struct {
 	log   *slog.Logger
 	dir   string // NODE/keeper
-	fork  forker
+	fork  proc.Forker
 	alarm *alarm
 	disk  chan diskJob
 	inbox chan func()   // what other goroutines want done here
@@ -66,10 +68,10 @@ type keeper struct {
 type server struct {
 	pid      int // 0: none
 	req      StartRequest
-	before   pidFile // what postmaster.pid was before it started
-	ready    bool    // accepts writes
-	covered  bool    // and standby.signal is back in place
-	watching bool    // a look at postmaster.pid is under way
+	before   datadir.PIDFile // what postmaster.pid was before it started
+	ready    bool            // accepts writes
+	covered  bool            // and standby.signal is back in place
+	watching bool            // a look at postmaster.pid is under way
 	next     time.Duration
 }
 
@@ -117,7 +119,7 @@ func (k *keeper) run(sigchld, term <-chan os.Signal) {
 
 // step does whatever is due and returns when it wants to be called again.
 func (k *keeper) step() time.Duration {
-	none := reap(k.died)
+	none := proc.Reap(k.died)
 	k.checkDeadline()
 	next := min(k.watch(), k.advance(none), k.idle())
 	if k.armed && !k.fencing() {
@@ -151,7 +153,7 @@ func (k *keeper) died(pid int, ws syscall.WaitStatus) {
 	if pid != k.server.pid || pid == 0 {
 		return // an orphan
 	}
-	k.lastExit, k.exitCount = describe(ws), k.exitCount+1
+	k.lastExit, k.exitCount = proc.Describe(ws), k.exitCount+1
 	now := boottime.Now()
 	if k.end == nil {
 		k.end = &ending{quitAt: never, killAt: never, warnAt: never}
@@ -165,7 +167,7 @@ func (k *keeper) died(pid int, ws syscall.WaitStatus) {
 	} else {
 		// Busy backends of a killed postmaster go on committing: kill first, talk later.
 		e.killAt = now
-		killDescendants()
+		proc.KillDescendants()
 	}
 	k.server.pid, k.server.ready = 0, false
 	k.log.Info("postmaster ended", "pid", pid, "generation", k.generation, "status", k.lastExit)
@@ -237,9 +239,9 @@ func (k *keeper) advance(none bool) (next time.Duration) {
 	if e.killsFrom == 0 {
 		e.killsFrom = now
 	}
-	killDescendants()
+	proc.KillDescendants()
 	if now >= e.warnAt {
-		left := descendants(os.Getpid())
+		left := proc.Descendants(os.Getpid())
 		k.log.Error("processes survive SIGKILL; no server will be started until they are gone", "pids", left)
 		e.warnAt = now + 10*time.Second
 	}
@@ -264,9 +266,9 @@ func (k *keeper) settle() {
 			}
 		}
 		if e.exit != nil && e.exit.Clean {
-			e.exit.Clean = shutDown(pgdata)
+			e.exit.Clean = datadir.ShutDown(pgdata)
 		}
-		return sealData(pgdata)
+		return datadir.Seal(pgdata)
 	}
 	k.onDisk(do, func(err error) {
 		if err != nil {
@@ -322,9 +324,9 @@ func (k *keeper) watch() (next time.Duration) {
 	pid, pgdata, before := s.pid, s.req.PGData, s.before
 	var ready bool
 	k.onDisk(func() error {
-		ready = acceptsWrites(pgdata, pid, before)
-		if ready && !hasStandbySignal(pgdata) {
-			return putStandbySignal(pgdata)
+		ready = datadir.AcceptsWrites(pgdata, pid, before)
+		if ready && !datadir.HasStandbySignal(pgdata) {
+			return datadir.PutStandbySignal(pgdata)
 		}
 		return nil
 	}, func(err error) {
@@ -402,7 +404,7 @@ func (k *keeper) post(f func()) bool {
 // state several times a second, and walking /proc is most of the cost of an answer.
 func (k *keeper) population() int {
 	if now := boottime.Now(); k.server.pid == 0 || now-k.countedAt > 2*time.Second {
-		k.counted, k.countedAt = len(descendants(os.Getpid())), now
+		k.counted, k.countedAt = len(proc.Descendants(os.Getpid())), now
 	}
 	return k.counted
 }

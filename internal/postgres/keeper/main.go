@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
 // Exit codes of `coterie keeper`.
@@ -87,7 +88,7 @@ func serve(log *slog.Logger, nodeDir, runDir string) error {
 		return err
 	}
 	k := &keeper{
-		log: log, dir: dir, fork: startForker(), alarm: alarm,
+		log: log, dir: dir, fork: proc.StartForker(), alarm: alarm,
 		disk: make(chan diskJob, 256), inbox: make(chan func()), gone: make(chan struct{}),
 	}
 	k.cleanUp()
@@ -151,7 +152,7 @@ func lockFile(f *os.File) (holder string, err error) {
 		n, _ := f.ReadAt(b, 0)
 		holder = string(b[:n])
 		pid, bad := strconv.Atoi(holder)
-		if st, gone := readStat(pid); bad != nil || boottime.Now() > end || gone == nil && st.state != 'Z' {
+		if st, gone := proc.ReadStat(pid); bad != nil || boottime.Now() > end || gone == nil && st.State != 'Z' {
 			return holder, err
 		}
 	}
@@ -159,10 +160,10 @@ func lockFile(f *os.File) (holder string, err error) {
 
 // settleIn makes this process fit to be the last one standing.
 func settleIn(log *slog.Logger) error {
-	if _, err := readStat(os.Getpid()); err != nil {
+	if _, err := proc.ReadStat(os.Getpid()); err != nil {
 		return fmt.Errorf("a fence needs /proc: %w", err)
 	}
-	if err := becomeReaper(); err != nil {
+	if err := proc.BecomeReaper(); err != nil {
 		return err
 	}
 	runtime.GOMAXPROCS(2)

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
 // The test binary plays every part: the tests, their supervisor (which runs them as an ordinary user and kills what they
@@ -53,7 +55,7 @@ func TestMain(m *testing.M) {
 }
 
 func supervise() int {
-	if err := becomeReaper(); err != nil {
+	if err := proc.BecomeReaper(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -81,10 +83,10 @@ func supervise() int {
 	_ = cmd.Wait()
 	code := cmd.ProcessState.ExitCode()
 	limit := time.Now().Add(10 * time.Second)
-	for said := false; !reap(func(int, syscall.WaitStatus) {}) && time.Now().Before(limit); time.Sleep(5 * time.Millisecond) {
-		for _, p := range descendants(os.Getpid()) { // not by killDescendants, which is what the tests test
+	for said := false; !proc.Reap(func(int, syscall.WaitStatus) {}) && time.Now().Before(limit); time.Sleep(5 * time.Millisecond) {
+		for _, p := range proc.Descendants(os.Getpid()) { // not by killDescendants, which is what the tests test
 			_ = syscall.Kill(p, syscall.SIGKILL)
-			if st, err := readStat(p); !said && err == nil && st.state != 'Z' {
+			if st, err := proc.ReadStat(p); !said && err == nil && st.State != 'Z' {
 				said = true
 				fmt.Fprintln(os.Stderr, "killing what the tests left running")
 			}
@@ -181,7 +183,7 @@ func playPostmaster(args []string) {
 			writePidFile(os.Getpid(), "ready")
 		case s == syscall.SIGQUIT || strings.Contains(traits, "slow"):
 		default:
-			for _, p := range descendants(os.Getpid()) {
+			for _, p := range proc.Descendants(os.Getpid()) {
 				_ = syscall.Kill(p, syscall.SIGKILL)
 			}
 			writeControl(1)
@@ -223,8 +225,8 @@ func writeFile(path, text string) {
 
 // alive tells whether a process runs; one that is dead and not yet collected does not.
 func alive(pid int) bool {
-	st, err := readStat(pid)
-	return err == nil && st.state != 'Z' && unix.Kill(pid, 0) == nil
+	st, err := proc.ReadStat(pid)
+	return err == nil && st.State != 'Z' && unix.Kill(pid, 0) == nil
 }
 
 var discard = slog.New(slog.DiscardHandler)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
 // MeasureFence measures how long this host takes to fence a server of so many backends in the worst case: none of them
@@ -44,7 +46,7 @@ func measureHere(children int, out, errs io.Writer) int {
 }
 
 func measure(children int) (time.Duration, error) {
-	if err := becomeReaper(); err != nil {
+	if err := proc.BecomeReaper(); err != nil {
 		return 0, err
 	}
 	null, err := os.Open(os.DevNull)
@@ -52,21 +54,21 @@ func measure(children int) (time.Duration, error) {
 		return 0, err
 	}
 	defer func() { _ = null.Close() }()
-	f := startForker()
+	f := proc.StartForker()
 	files := []uintptr{null.Fd(), null.Fd(), null.Fd()}
 	// The first one stands for the postmaster. Half of the others are its children, half are orphans of ours.
 	script := `trap "" QUIT; i=0; while [ $i -lt ` + strconv.Itoa(children/2) + ` ]; do sleep 40 & i=$((i+1)); done; wait`
-	postmaster, err := f.fork("/bin/sh", []string{"sh", "-c", script}, os.Environ(), files)
+	postmaster, err := f.Fork("/bin/sh", []string{"sh", "-c", script}, os.Environ(), files)
 	if err != nil {
 		return 0, err
 	}
-	defer killDescendants()
+	defer proc.KillDescendants()
 	for range children - children/2 {
-		if _, err := f.fork("/bin/sh", []string{"sh", "-c", "trap '' QUIT; exec sleep 40"}, os.Environ(), files); err != nil {
+		if _, err := f.Fork("/bin/sh", []string{"sh", "-c", "trap '' QUIT; exec sleep 40"}, os.Environ(), files); err != nil {
 			return 0, err
 		}
 	}
-	for limit := time.Now().Add(20 * time.Second); len(descendants(os.Getpid())) < children+1; {
+	for limit := time.Now().Add(20 * time.Second); len(proc.Descendants(os.Getpid())) < children+1; {
 		if time.Now().After(limit) {
 			return 0, fmt.Errorf("starting %d processes takes longer than 20 s", children)
 		}
@@ -76,12 +78,12 @@ func measure(children int) (time.Duration, error) {
 	_ = syscall.Kill(postmaster, syscall.SIGQUIT)
 	time.Sleep(KillAfter)
 	for {
-		killDescendants()
-		if reap(func(int, syscall.WaitStatus) {}) {
+		proc.KillDescendants()
+		if proc.Reap(func(int, syscall.WaitStatus) {}) {
 			return time.Since(began), nil
 		}
 		if time.Since(began) > 30*time.Second {
-			return 0, fmt.Errorf("processes %v survive SIGKILL", descendants(os.Getpid()))
+			return 0, fmt.Errorf("processes %v survive SIGKILL", proc.Descendants(os.Getpid()))
 		}
 		time.Sleep(time.Millisecond)
 	}

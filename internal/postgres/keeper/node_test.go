@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
 )
 
 // node is a node directory with a keeper.
@@ -114,7 +115,7 @@ func (n *node) startDummy(c *Client, req StartRequest, backends int) int {
 		n.t.Fatal(err)
 	}
 	n.wait("the server to be up", func() bool {
-		return readPidFile(n.pgdata).pid == pid && n.status().Descendants == backends+1
+		return datadir.ReadPIDFile(n.pgdata).PID == pid && n.status().Descendants == backends+1
 	})
 	return pid
 }
@@ -135,7 +136,7 @@ func (n *node) waitFenced() State {
 	if s.Descendants != 0 || s.Postmaster != 0 || s.Armed {
 		n.t.Errorf("after the fence: %+v", s)
 	}
-	if !hasStandbySignal(n.pgdata) {
+	if !datadir.HasStandbySignal(n.pgdata) {
 		n.t.Error("no standby.signal after the fence")
 	}
 	return s

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
 )
 
 // bin finds PostgreSQL's programs.
@@ -118,7 +119,7 @@ func TestPostgres(t *testing.T) {
 
 	t.Log("a primary whose agent vanishes while a session commits")
 	c.start(k, true, 1)
-	c.wait("standby.signal to be put back", func() bool { return hasStandbySignal(c.pgdata) })
+	c.wait("standby.signal to be put back", func() bool { return datadir.HasStandbySignal(c.pgdata) })
 	wait := c.busy()
 	began := time.Now()
 	must(t, k.Close())
@@ -181,7 +182,7 @@ func TestPostgres(t *testing.T) {
 		t.Fatalf("pg_promote says %s", got)
 	}
 	c.wait("the promotion to be seen", func() bool { return c.status().Leader })
-	c.wait("standby.signal to be put back", func() bool { return hasStandbySignal(c.pgdata) })
+	c.wait("standby.signal to be put back", func() bool { return datadir.HasStandbySignal(c.pgdata) })
 	wantErr(t, k.Disarm(ctx, 4), ErrLeading)
 	c.query("CREATE TABLE promoted ()")
 

@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
 )
 
 // maxConns bounds the connections at one time: one agent, its successor, a few that look.
@@ -325,7 +326,7 @@ func (k *keeper) disarm(r request, reply func(error)) {
 		return
 	}
 	pgdata, pid, standby := k.server.req.PGData, k.server.pid, false
-	k.onDisk(func() error { standby = inRecovery(pgdata); return nil }, func(err error) {
+	k.onDisk(func() error { standby = datadir.InRecovery(pgdata); return nil }, func(err error) {
 		switch {
 		case err != nil:
 			reply(err)

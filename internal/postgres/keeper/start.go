@@ -18,6 +18,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
+	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
 // starting is a start whose preparation on disk is under way.
@@ -27,7 +29,7 @@ type starting struct {
 	cancelled string
 
 	log    *os.File // what preparation made
-	before pidFile
+	before datadir.PIDFile
 }
 
 // start begins a start; launch completes it.
@@ -72,7 +74,7 @@ func (k *keeper) mayStart(req StartRequest) error {
 		return refuse(ErrBusy, "a server is starting or ending")
 	case !filepath.IsAbs(req.Postgres) || !filepath.IsAbs(req.PGData):
 		return refuse(ErrRefused, "paths of the binary and the data directory must be absolute: %q, %q", req.Postgres, req.PGData)
-	case len(descendants(os.Getpid())) > 0:
+	case len(proc.Descendants(os.Getpid())) > 0:
 		return refuse(ErrBusy, "processes of the last server are still alive")
 	}
 	return k.mayLead(req)
@@ -106,7 +108,7 @@ func (k *keeper) prepare(s *starting, memory remembered) error {
 		return err
 	}
 	if !req.Leader {
-		if err := putStandbySignal(req.PGData); err != nil {
+		if err := datadir.PutStandbySignal(req.PGData); err != nil {
 			return err
 		}
 	}
@@ -117,7 +119,7 @@ func (k *keeper) prepare(s *starting, memory remembered) error {
 		}
 		s.log = f
 	}
-	s.before = readPidFile(req.PGData)
+	s.before = datadir.ReadPIDFile(req.PGData)
 	return nil
 }
 
@@ -134,16 +136,16 @@ func (k *keeper) launch(s *starting) (int, error) {
 		return 0, err
 	}
 	if s.req.Leader {
-		if err := dropStandbySignal(s.req.PGData); err != nil {
+		if err := datadir.DropStandbySignal(s.req.PGData); err != nil {
 			return 0, err
 		}
-	} else if !hasStandbySignal(s.req.PGData) {
+	} else if !datadir.HasStandbySignal(s.req.PGData) {
 		return 0, refuse(ErrRefused, "standby.signal vanished from %s while the start was prepared", s.req.PGData)
 	}
 	pid, err := k.exec(s)
 	if err != nil {
 		pgdata := s.req.PGData
-		k.onDisk(func() error { return sealData(pgdata) }, func(err error) {
+		k.onDisk(func() error { return datadir.Seal(pgdata) }, func(err error) {
 			if err != nil {
 				k.log.Error("put standby.signal back", "err", err)
 			}
@@ -169,7 +171,7 @@ func (k *keeper) exec(s *starting) (int, error) {
 	if len(env) == 0 {
 		env = os.Environ()
 	}
-	pid, err := k.fork.fork(s.req.Postgres, append([]string{s.req.Postgres}, s.req.Args...), serverEnv(env), []uintptr{null.Fd(), out, out})
+	pid, err := k.fork.Fork(s.req.Postgres, append([]string{s.req.Postgres}, s.req.Args...), serverEnv(env), []uintptr{null.Fd(), out, out})
 	if err != nil {
 		return 0, err
 	}
@@ -255,7 +257,7 @@ func (k *keeper) cleanUp() {
 	ctx, cancel := shortly()
 	defer cancel()
 	began := time.Now()
-	err := errors.Join(endLeftovers(ctx, k.log, m.PGData, m.Postgres), sealData(m.PGData))
+	err := errors.Join(endLeftovers(ctx, k.log, m.PGData, m.Postgres), datadir.Seal(m.PGData))
 	if err != nil {
 		k.log.Error("clean up after the last keeper", "err", err)
 	}

@@ -1,4 +1,4 @@
-package keeper
+package proc
 
 import (
 	"bytes"
@@ -14,18 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// becomeReaper makes orphaned descendants children of this process instead of init's: backends call setsid, so neither a
+// BecomeReaper makes orphaned descendants children of this process instead of init's: backends call setsid, so neither a
 // process group nor the postmaster's own children name them all once the postmaster is dead.
-func becomeReaper() error {
+func BecomeReaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become subreaper: %w", err)
 	}
 	return nil
 }
 
-// forker starts processes from one thread that never ends. The parent-death signal belongs to the forking thread, not to
+// Forker starts processes from one thread that never ends. The parent-death signal belongs to the forking thread, not to
 // the process (golang/go#27505): from an ordinary goroutine the postmaster would be killed when the runtime drops a thread.
-type forker chan forkRequest
+type Forker chan forkRequest
 
 type forkRequest struct {
 	path  string
@@ -39,9 +39,9 @@ type forkReply struct {
 	err error
 }
 
-// startForker starts the thread. It is never stopped: its end is the end of the process, and the signal to the postmaster.
-func startForker() forker {
-	f := make(forker)
+// StartForker starts the thread. It is never stopped: its end is the end of the process, and the signal to the postmaster.
+func StartForker() Forker {
+	f := make(Forker)
 	go func() {
 		runtime.LockOSThread()
 		for r := range f {
@@ -53,9 +53,9 @@ func startForker() forker {
 	return f
 }
 
-// fork starts path in a session of its own, so that a Ctrl-C on the agent's terminal does not reach it. It must not run
+// Fork starts path in a session of its own, so that a Ctrl-C on the agent's terminal does not reach it. It must not run
 // while another goroutine reaps: ForkExec itself waits for a child whose exec failed.
-func (f forker) fork(path string, argv, env []string, files []uintptr) (int, error) {
+func (f Forker) Fork(path string, argv, env []string, files []uintptr) (int, error) {
 	attr := &syscall.ProcAttr{
 		Dir: "/", Env: env, Files: files,
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGQUIT},
@@ -69,9 +69,9 @@ func (f forker) fork(path string, argv, env []string, files []uintptr) (int, err
 	return reply.pid, nil
 }
 
-// reap collects every dead child. none means that no child is left, dead or alive. Since orphans become our children
+// Reap collects every dead child. none means that no child is left, dead or alive. Since orphans become our children
 // before their parent can be collected, that proves that no descendant is left.
-func reap(died func(pid int, ws syscall.WaitStatus)) (none bool) {
+func Reap(died func(pid int, ws syscall.WaitStatus)) (none bool) {
 	for {
 		var ws syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &ws, syscall.WNOHANG|unix.WALL, nil)
@@ -87,8 +87,8 @@ func reap(died func(pid int, ws syscall.WaitStatus)) (none bool) {
 	}
 }
 
-// describe words a wait status as package os does.
-func describe(ws syscall.WaitStatus) string {
+// Describe words a wait status as package os does.
+func Describe(ws syscall.WaitStatus) string {
 	switch {
 	case ws.Signaled() && ws.CoreDump():
 		return fmt.Sprintf("signal: %s (core dumped)", ws.Signal())
@@ -98,9 +98,9 @@ func describe(ws syscall.WaitStatus) string {
 	return fmt.Sprintf("exit status %d", ws.ExitStatus())
 }
 
-// descendants lists all processes below pid, nearest first. It is a snapshot: the list of children may miss some while
+// Descendants lists all processes below pid, nearest first. It is a snapshot: the list of children may miss some while
 // others exit, so whoever kills by it repeats until reap says none.
-func descendants(pid int) []int {
+func Descendants(pid int) []int {
 	var all []int
 	seen := map[int]bool{pid: true}
 	for queue := []int{pid}; len(queue) > 0; queue = queue[1:] {
@@ -141,17 +141,17 @@ func childrenByStat(pid int) []int {
 		return nil // the kernel has lists; this process has just ended
 	}
 	var all []int
-	for _, p := range processes() {
-		if st, err := readStat(p); err == nil && st.parent == pid {
+	for _, p := range Processes() {
+		if st, err := ReadStat(p); err == nil && st.parent == pid {
 			all = append(all, p)
 		}
 	}
 	return all
 }
 
-// killDescendants sends SIGKILL to everything below this process and returns how many it found.
-func killDescendants() int {
-	all := descendants(os.Getpid())
+// KillDescendants sends SIGKILL to everything below this process and returns how many it found.
+func KillDescendants() int {
+	all := Descendants(os.Getpid())
 	for _, p := range all {
 		// Only we can collect a child of ours, and we do it on this goroutine: a direct child's pid cannot have been reused.
 		// A grandchild's could, if its parent collected it since the listing; its new owner would have to be forked in
@@ -161,31 +161,31 @@ func killDescendants() int {
 	return len(all)
 }
 
-// stat is what we need of /proc/<pid>/stat.
-type stat struct {
-	state  byte
+// Stat is what we need of /proc/<pid>/stat.
+type Stat struct {
+	State  byte
 	parent int
-	start  uint64 // in ticks since boot: with the pid, the identity of a process
+	Start  uint64 // in ticks since boot: with the pid, the identity of a process
 }
 
-func readStat(pid int) (stat, error) {
+func ReadStat(pid int) (Stat, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return stat{}, err
+		return Stat{}, err
 	}
 	// The name, in parentheses, may contain anything; the fields start after the last one.
 	_, rest, ok := bytes.Cut(b[max(0, bytes.LastIndexByte(b, ')')):], []byte(") "))
 	f := strings.Fields(string(rest))
 	if !ok || len(f) < 20 {
-		return stat{}, fmt.Errorf("read /proc/%d/stat: unknown format", pid)
+		return Stat{}, fmt.Errorf("read /proc/%d/stat: unknown format", pid)
 	}
 	parent, err1 := strconv.Atoi(f[1])
 	start, err2 := strconv.ParseUint(f[19], 10, 64)
-	return stat{f[0][0], parent, start}, errors.Join(err1, err2)
+	return Stat{f[0][0], parent, start}, errors.Join(err1, err2)
 }
 
-// processes lists all process ids that /proc shows.
-func processes() []int {
+// Processes lists all process ids that /proc shows.
+func Processes() []int {
 	d, err := os.Open("/proc")
 	if err != nil {
 		return nil
