@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // entering is the part of a client that has not proved who it is. Its place is the client's own only as long as nobody needs it more.
@@ -81,14 +82,14 @@ func (s *Server) idler() (found *client) {
 func (c *client) expelled(err error) error {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
-	if _, said := asFatal(err); said || !c.entering.expelled {
+	if _, said := pgwire.AsError(err); said || !c.entering.expelled {
 		return err
 	}
 	return tooManyEnter()
 }
 
-func tooManyEnter() *pgError {
-	return fatal("pre-auth limit", stateTooMany, "too many connections are being opened")
+func tooManyEnter() *pgwire.Error {
+	return pgwire.Fatal("pre-auth limit", pgwire.StateTooMany, "too many connections are being opened")
 }
 
 // waits notes that it is the client's turn, heard that it has done its part.
@@ -132,7 +133,7 @@ func (s *Server) startOne(ctx context.Context) (done func(), err error) {
 }
 
 // count takes a place among the sessions, if the client has none yet. Cancel requests never need one, so a full server can still be helped.
-func (c *client) count() *pgError {
+func (c *client) count() *pgwire.Error {
 	s, limits := c.srv, c.srv.cfg.Limits
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,10 +141,10 @@ func (c *client) count() *pgError {
 		return nil
 	}
 	if s.open >= limits.Connections {
-		return fatal("connection limit", stateTooMany, "sorry, too many clients already")
+		return pgwire.Fatal("connection limit", pgwire.StateTooMany, "sorry, too many clients already")
 	}
 	if limits.PerAddress > 0 && s.perAddress[c.limitKey] >= limits.PerAddress {
-		return fatal("address limit", stateTooMany, "too many connections from this address")
+		return pgwire.Fatal("address limit", pgwire.StateTooMany, "too many connections from this address")
 	}
 	s.open++
 	s.perAddress[c.limitKey]++

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // A storm of logins has the server start a few sessions at a time, through this node and through others, and lets everybody in.
@@ -24,7 +25,7 @@ func TestStormOfLogins(t *testing.T) {
 		}
 		time.Sleep(5 * time.Millisecond)
 		now.Add(-1)
-		_, _ = conn.Write(appendMessage(appendMessage(appendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd")), 'Z', []byte{'I'}))
+		_, _ = conn.Write(pgwire.AppendMessage(pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd")), 'Z', []byte{'I'}))
 		_, _ = conn.Read(make([]byte, 1))
 	}
 	g := newGroup(t, func(c *Config) { c.Rules, c.Limits.Starting = trustAll, atOnce })

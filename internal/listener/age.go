@@ -7,6 +7,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // A reader whose primary does not answer is judged by the role facts of the copy that he is to read, and those may be old: a role that
@@ -76,7 +77,7 @@ func (c *client) ownJudgement(ctx context.Context, r route) (Role, error) {
 	}
 	c.log.Warn("a reader is refused: the primary does not answer, and the replica's copy may be too old to say who may log in",
 		"replica", r.ID, "auth_staleness", c.srv.cfg.AuthStaleness)
-	bad := fatal("stale roles", stateCannotConnect, "the primary does not answer, and the data of replica %s may be too old to say who may log in", r.ID)
-	bad.hint = "Try again when the group has a primary. How old it may be is auth_staleness in coterie.yaml, " + c.srv.cfg.AuthStaleness.String() + " here."
+	bad := pgwire.Fatal("stale roles", pgwire.StateCannotConnect, "the primary does not answer, and the data of replica %s may be too old to say who may log in", r.ID)
+	bad.Hint = "Try again when the group has a primary. How old it may be is auth_staleness in coterie.yaml, " + c.srv.cfg.AuthStaleness.String() + " here."
 	return role, bad
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // MarkStatement is the prepared statement of a session that Config.MarkSession opens.
@@ -97,13 +98,13 @@ func (s *Server) markOf(ctx context.Context, user, database string) (Mark, error
 
 // markQuestion executes the statement.
 func markQuestion(user, database string) []byte {
-	b := append(appendCString([]byte{0}, MarkStatement), 0, 0, 0, 2) // no portal's name, no formats: text
+	b := append(pgwire.AppendCString([]byte{0}, MarkStatement), 0, 0, 0, 2) // no portal's name, no formats: text
 	for _, v := range []string{user, database} {
 		b = append(binary.BigEndian.AppendUint32(b, uint32(len(v))), v...)
 	}
-	out := appendMessage(nil, 'B', append(b, 0, 0))
-	out = appendMessage(out, 'E', []byte{0, 0, 0, 0, 0})
-	return appendMessage(out, 'S', nil)
+	out := pgwire.AppendMessage(nil, 'B', append(b, 0, 0))
+	out = pgwire.AppendMessage(out, 'E', []byte{0, 0, 0, 0, 0})
+	return pgwire.AppendMessage(out, 'S', nil)
 }
 
 // begin takes up the session that was opened, or has one opened.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // script is a client that has said everything it will ever say.
@@ -40,16 +41,16 @@ func (s *script) SetWriteDeadline(time.Time) error { return nil }
 // attacks are what was sent to other programs that speak this protocol, and what was not good for them.
 func attacks() [][]byte {
 	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
-	start := func(pairs string) []byte { return packet(protocol3, append([]byte(pairs), 0)...) }
+	start := func(pairs string) []byte { return packet(pgwire.Protocol3, append([]byte(pairs), 0)...) }
 	alice := start("user\x00alice\x00")
-	ssl, gss := packet(codeSSL), packet(codeGSSENC)
+	ssl, gss := packet(pgwire.SSLRequest), packet(pgwire.GSSENCRequest)
 	initial := func(length uint32, response string) []byte {
-		return appendMessage(nil, 'p', append(binary.BigEndian.AppendUint32([]byte("SCRAM-SHA-256\x00"), length), response...))
+		return pgwire.AppendMessage(nil, 'p', append(binary.BigEndian.AppendUint32([]byte("SCRAM-SHA-256\x00"), length), response...))
 	}
 	const first = "n,,n=,r=abcdef"
 	return [][]byte{
 		join(ssl, alice), // CVE-2021-3935, 2021-23214: said in clear, used after the handshake
-		join(ssl, []byte{firstTLS, 3, 1, 0, 5, 1, 2, 3, 4, 5}),
+		join(ssl, []byte{pgwire.FirstTLSByte, 3, 1, 0, 5, 1, 2, 3, 4, 5}),
 		join(gss, ssl, alice), join(gss, gss, gss), join(ssl, ssl),
 		start("user\x00alice\x00search_path\x00evil\x00"),                  // CVE-2025-12819
 		start("user\x00alice\x00synchronous_commit\x00off\x00"),            // a promise taken back by its client
@@ -60,7 +61,7 @@ func attacks() [][]byte {
 		join(alice, start("user\x00postgres\x00")), // CVE-2026-107350: a second startup during SCRAM
 		join(alice, initial(uint32(len(first)), first), start("user\x00postgres\x00")),
 		join(alice, initial(1<<31, first)), join(alice, initial(1<<32-1, first)), join(alice, initial(3, first)), // CVE-2026-6664
-		join(alice, initial(uint32(len(first)), first), appendMessage(nil, 'p', []byte("c=biws,r=abcdef,p=AAAA"))),
+		join(alice, initial(uint32(len(first)), first), pgwire.AppendMessage(nil, 'p', []byte("c=biws,r=abcdef,p=AAAA"))),
 		{0x80, 0, 0, 8, 0, 3, 0, 0},
 		{0xff, 0xff, 0xff, 0xff, 0, 3, 0, 0}, // CVE-2026-107348: a length over 2^31
 		{0, 0, 0, 0},
@@ -68,10 +69,10 @@ func attacks() [][]byte {
 		{0, 0, 0x27, 0x11, 0, 3, 0, 0},
 		join(alice, []byte{'p', 0x7f, 0xff, 0xff, 0xff}), // the declared length was allocated
 		join(alice, []byte{'p', 0, 1, 0, 4}),             // a length that sixteen bits cut to four
-		packet(codeCancel), packet(codeCancel, make([]byte, 8)...), packet(codeCancel, make([]byte, 260)...),
-		packet(codeCancel, append([]byte{0, 0, 0, 1, 0, 0, 0, 2}, make([]byte, longKey)...)...),
-		packet(protocol3|9999, []byte("user\x00alice\x00_pq_.fancy\x001\x00\x00")...),
-		packet(protocol3, []byte("user\x00u\x00\x00database\x00d\x00\x00")...),
+		packet(pgwire.CancelRequest), packet(pgwire.CancelRequest, make([]byte, 8)...), packet(pgwire.CancelRequest, make([]byte, 260)...),
+		packet(pgwire.CancelRequest, append([]byte{0, 0, 0, 1, 0, 0, 0, 2}, make([]byte, longKey)...)...),
+		packet(pgwire.Protocol3|9999, []byte("user\x00alice\x00_pq_.fancy\x001\x00\x00")...),
+		packet(pgwire.Protocol3, []byte("user\x00u\x00\x00database\x00d\x00\x00")...),
 		[]byte("GET / HTTP/1.1\r\n\r\n"),
 	}
 }
@@ -137,7 +138,7 @@ func checkAnswers(t *testing.T, b []byte) {
 				t.Fatal("it was let in")
 			}
 		case 'E':
-			if len(errorField(body, 'C')) != 5 || errorField(body, 'M') == "" {
+			if len(pgwire.ErrorField(body, 'C')) != 5 || pgwire.ErrorField(body, 'M') == "" {
 				t.Fatalf("an error without state or words: %q", body)
 			}
 		case 'v':
@@ -146,17 +147,4 @@ func checkAnswers(t *testing.T, b []byte) {
 		}
 		b = b[end:]
 	}
-}
-
-// FuzzErrorField reads errors of servers, which may be of any shape (CVE-2026-6666: one without SQLSTATE).
-func FuzzErrorField(f *testing.F) {
-	f.Add([]byte("SFATAL\x00C53300\x00Mtoo many\x00\x00"), byte('C'))
-	f.Add([]byte("SFATAL\x00Mno state\x00\x00"), byte('C'))
-	f.Add([]byte("SFATAL"), byte('C'))
-	f.Add([]byte{}, byte('C'))
-	f.Fuzz(func(t *testing.T, body []byte, field byte) {
-		if got := errorField(body, field); len(got) > 0 && (field == 0 || !bytes.Contains(body, append([]byte{field}, got...))) {
-			t.Fatalf("%q has no field %q of %q", body, field, got)
-		}
-	})
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // rawDial connects without any library between.
@@ -35,14 +36,14 @@ func (g *group) rawDial(address string) net.Conn {
 // fate says how the listener ended a connection: the SQLSTATE of its error, "closed", or "open" if it answered otherwise.
 func fate(t *testing.T, conn net.Conn) string {
 	t.Helper()
-	typ, body, err := readMessage(conn, 1<<20)
+	typ, body, err := pgwire.ReadMessage(conn, 1<<20)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		t.Fatal("neither answered nor closed")
 	case err != nil:
 		return "closed"
 	case typ == 'E':
-		return errorField(body, 'C')
+		return pgwire.ErrorField(body, 'C')
 	}
 	return "open"
 }
@@ -55,7 +56,7 @@ func packet(code uint32, rest ...byte) []byte {
 func TestAttacksBeforeLogin(t *testing.T) {
 	cert, _ := certificate(t)
 	g := newGroup(t, func(c *Config) { c.Certificate = func() *tls.Certificate { return cert } })
-	ssl, gss := packet(codeSSL), packet(codeGSSENC)
+	ssl, gss := packet(pgwire.SSLRequest), packet(pgwire.GSSENCRequest)
 	cases := []struct {
 		name string
 		send []byte
@@ -67,15 +68,15 @@ func TestAttacksBeforeLogin(t *testing.T) {
 		{"length over 2^31", []byte{0x80, 0, 0, 8, 0, 3, 0, 0}, "closed"},
 		{"length all ones", []byte{0xff, 0xff, 0xff, 0xff, 0, 3, 0, 0}, "closed"},
 		{"HTTP", []byte("GET / HTTP/1.1\r\n\r\n"), "closed"},
-		{"NUL in the middle", packet(protocol3, []byte("user\x00u\x00\x00database\x00d\x00\x00")...), "08P01"},
-		{"no user", packet(protocol3, 0), "28000"},
+		{"NUL in the middle", packet(pgwire.Protocol3, []byte("user\x00u\x00\x00database\x00d\x00\x00")...), "08P01"},
+		{"no user", packet(pgwire.Protocol3, 0), "28000"},
 		{"protocol 4", packet(4<<16, []byte("user\x00u\x00\x00")...), "0A000"},
-		{"empty option name", packet(protocol3, []byte("user\x00u\x00options\x00-c=\x00\x00")...), "42601"},
-		{"short cancel", packet(codeCancel), "closed"},
-		{"cancel with a key of 256 bytes", packet(codeCancel, make([]byte, 260)...), "closed"},
-		{"SSLRequest with bytes behind it", append(ssl[:8:8], packet(protocol3, []byte("user\x00postgres\x00\x00")...)...), "08P01"},
-		{"TLS record that is none", []byte{firstTLS, 3, 1, 0, 5, 1, 2, 3, 4, 5}, "closed"},
-		{"long SSLRequest", packet(codeSSL, 0, 0, 0, 0), "0A000"},
+		{"empty option name", packet(pgwire.Protocol3, []byte("user\x00u\x00options\x00-c=\x00\x00")...), "42601"},
+		{"short cancel", packet(pgwire.CancelRequest), "closed"},
+		{"cancel with a key of 256 bytes", packet(pgwire.CancelRequest, make([]byte, 260)...), "closed"},
+		{"SSLRequest with bytes behind it", append(ssl[:8:8], packet(pgwire.Protocol3, []byte("user\x00postgres\x00\x00")...)...), "08P01"},
+		{"TLS record that is none", []byte{pgwire.FirstTLSByte, 3, 1, 0, 5, 1, 2, 3, 4, 5}, "closed"},
+		{"long SSLRequest", packet(pgwire.SSLRequest, 0, 0, 0, 0), "0A000"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -106,7 +107,7 @@ func TestAttacksBeforeLogin(t *testing.T) {
 func TestSSLRequestWithoutCertificate(t *testing.T) {
 	g := newGroup(t, nil)
 	conn := g.rawDial(g.rw)
-	_, _ = conn.Write(append(packet(codeSSL), packet(codeSSL)...))
+	_, _ = conn.Write(append(packet(pgwire.SSLRequest), packet(pgwire.SSLRequest)...))
 	var b [1]byte
 	if _, err := io.ReadFull(conn, b[:]); err != nil || b[0] != 'N' {
 		t.Fatalf("answered %q, %v", b, err)
@@ -131,9 +132,9 @@ func TestAttacksDuringLogin(t *testing.T) {
 	g := newGroup(t, func(c *Config) { c.Limits.FailureDelay = time.Millisecond })
 	g.role("alice", "login password 'secret'")
 	initial := func(mechanism, message string) []byte {
-		b := appendCString(nil, mechanism)
+		b := pgwire.AppendCString(nil, mechanism)
 		b = binary.BigEndian.AppendUint32(b, uint32(len(message)))
-		return appendMessage(nil, 'p', append(b, message...))
+		return pgwire.AppendMessage(nil, 'p', append(b, message...))
 	}
 	cases := []struct {
 		name string
@@ -141,15 +142,15 @@ func TestAttacksDuringLogin(t *testing.T) {
 		want string
 	}{
 		{"second StartupMessage", (&startup{user: "postgres", database: "postgres"}).packet(), "08P01"},
-		{"a query", appendMessage(nil, 'Q', appendCString(nil, "select 1")), "08P01"},
+		{"a query", pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "select 1")), "08P01"},
 		{"unknown mechanism", initial("PLAIN", "x"), "08P01"},
 		{"PLUS without TLS", initial(mechanismSCRAMPlus, "p=tls-server-end-point,,n=,r=a"), "08P01"},
 		{"length lies", []byte{'p', 0x7f, 0xff, 0xff, 0xff}, "08P01"},
 		{"length of 3", []byte{'p', 0, 0, 0, 3}, "08P01"},
-		{"inner length lies", appendMessage(nil, 'p', append(appendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xff, 'n')), "08P01"},
-		{"empty", appendMessage(nil, 'p', nil), "08P01"},
-		{"no message and one", appendMessage(nil, 'p', append(appendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xff)), "open"},
-		{"a length below -1", appendMessage(nil, 'p', append(appendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xfe)), "08P01"},
+		{"inner length lies", pgwire.AppendMessage(nil, 'p', append(pgwire.AppendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xff, 'n')), "08P01"},
+		{"empty", pgwire.AppendMessage(nil, 'p', nil), "08P01"},
+		{"no message and one", pgwire.AppendMessage(nil, 'p', append(pgwire.AppendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xff)), "open"},
+		{"a length below -1", pgwire.AppendMessage(nil, 'p', append(pgwire.AppendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xfe)), "08P01"},
 		{"no nonce", initial(mechanismSCRAM, "n,,n=,r="), "08P01"},
 	}
 	for _, c := range cases {
@@ -265,11 +266,11 @@ func TestHalfOpenHandshakes(t *testing.T) {
 		conn := g.rawDial(g.rw)
 		switch i % 50 {
 		case 1:
-			_, _ = conn.Write(packet(codeSSL)[:5])
+			_, _ = conn.Write(packet(pgwire.SSLRequest)[:5])
 		case 2:
-			_, _ = conn.Write(packet(codeSSL))
+			_, _ = conn.Write(packet(pgwire.SSLRequest))
 		case 3:
-			_, _ = conn.Write([]byte{firstTLS, 3, 1, 1, 0, 1})
+			_, _ = conn.Write([]byte{pgwire.FirstTLSByte, 3, 1, 1, 0, 1})
 		case 4: // these cost the server a question
 			_, _ = conn.Write((&startup{user: "alice", database: "postgres"}).packet())
 		}
@@ -285,9 +286,9 @@ func TestHalfOpenHandshakes(t *testing.T) {
 func TestNegotiateProtocolVersion(t *testing.T) {
 	g := newGroup(t, trusting)
 	conn := g.rawDial(g.rw)
-	_, _ = conn.Write(packet(protocol3|9999, []byte("user\x00postgres\x00_pq_.fancy\x001\x00\x00")...))
+	_, _ = conn.Write(packet(pgwire.Protocol3|9999, []byte("user\x00postgres\x00_pq_.fancy\x001\x00\x00")...))
 	body := readUntil(t, conn, 'v')
-	if binary.BigEndian.Uint32(body) != protocol3|2 || string(body[8:]) != "_pq_.fancy\x00" {
+	if binary.BigEndian.Uint32(body) != pgwire.Protocol3|2 || string(body[8:]) != "_pq_.fancy\x00" {
 		t.Errorf("answered %q", body)
 	}
 	if key := readUntil(t, conn, 'K'); len(key) != 36 {
@@ -295,8 +296,8 @@ func TestNegotiateProtocolVersion(t *testing.T) {
 	}
 	readUntil(t, conn, 'Z')
 	conn = g.rawDial(g.rw)
-	_, _ = conn.Write(packet(protocol3, []byte("user\x00postgres\x00_pq_.fancy\x001\x00\x00")...))
-	if body := readUntil(t, conn, 'v'); binary.BigEndian.Uint32(body) != protocol3 {
+	_, _ = conn.Write(packet(pgwire.Protocol3, []byte("user\x00postgres\x00_pq_.fancy\x001\x00\x00")...))
+	if body := readUntil(t, conn, 'v'); binary.BigEndian.Uint32(body) != pgwire.Protocol3 {
 		t.Errorf("a client of 3.0 was answered %q", body)
 	}
 	if key := readUntil(t, conn, 'K'); len(key) != 8 {
@@ -308,10 +309,10 @@ func TestNegotiateProtocolVersion(t *testing.T) {
 func TestProtocol31(t *testing.T) {
 	g := newGroup(t, trusting)
 	conn := g.rawDial(g.rw)
-	_, _ = conn.Write(packet(protocol3|1, []byte("user\x00postgres\x00\x00")...))
+	_, _ = conn.Write(packet(pgwire.Protocol3|1, []byte("user\x00postgres\x00\x00")...))
 	var said []byte
 	for {
-		typ, body, err := readMessage(conn, 10_000)
+		typ, body, err := pgwire.ReadMessage(conn, 10_000)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -333,7 +334,7 @@ func TestRequestsForEncryption(t *testing.T) {
 	cert, pool := certificate(t)
 	g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })
 	settings := &tls.Config{RootCAs: pool, ServerName: "localhost", NextProtos: []string{"postgresql"}}
-	ssl, gss, start := packet(codeSSL), packet(codeGSSENC), (&startup{user: "postgres", database: "postgres"}).packet()
+	ssl, gss, start := packet(pgwire.SSLRequest), packet(pgwire.GSSENCRequest), (&startup{user: "postgres", database: "postgres"}).packet()
 	answer := func(conn net.Conn, request []byte, want byte) {
 		t.Helper()
 		var b [1]byte
@@ -361,7 +362,7 @@ func TestRequestsForEncryption(t *testing.T) {
 		"SSL, GSSENC inside":     {func() net.Conn { c := upgrade(false); answer(c, gss, 'N'); return c }, start, "open"},
 		"direct, SSL inside":     {func() net.Conn { return tls.Client(g.rawDial(g.rw), settings) }, ssl, "0A000"},
 		"GSSENC, startup":        {func() net.Conn { c := g.rawDial(g.rw); answer(c, gss, 'N'); return c }, start, "open"},
-		"SSL, TLS inside of TLS": {func() net.Conn { return upgrade(false) }, []byte{firstTLS, 3, 1, 0, 5, 1, 2, 3, 4, 5}, "closed"},
+		"SSL, TLS inside of TLS": {func() net.Conn { return upgrade(false) }, []byte{pgwire.FirstTLSByte, 3, 1, 0, 5, 1, 2, 3, 4, 5}, "closed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := c.conn()
@@ -381,20 +382,20 @@ func TestLongCancelKeys(t *testing.T) {
 		c.ForwardCancel = func(_ context.Context, _ uint8, k CancelKey) error { forwarded <- k; return nil }
 	})
 	conn := g.rawDial(g.rw)
-	_, _ = conn.Write(packet(protocol3|2, []byte("user\x00postgres\x00\x00")...))
+	_, _ = conn.Write(packet(pgwire.Protocol3|2, []byte("user\x00postgres\x00\x00")...))
 	key := readUntil(t, conn, 'K') // no NegotiateProtocolVersion: 3.2 it is
 	readUntil(t, conn, 'Z')
 	if len(key) != 36 {
 		t.Fatalf("key of %d bytes", len(key))
 	}
-	_, _ = conn.Write(appendMessage(nil, 'Q', appendCString(nil, "select pg_sleep(60)")))
+	_, _ = conn.Write(pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "select pg_sleep(60)")))
 	watch := g.mustDial(g.rw, "user=postgres")
 	waitFor(t, "the query runs", func() bool {
 		return value[bool](t, watch, "select exists(select 1 from pg_stat_activity where state = 'active' and query = 'select pg_sleep(60)')")
 	})
 	cancel := func(key []byte) {
 		c := g.rawDial(g.rw)
-		_, _ = c.Write(packet(codeCancel, key...))
+		_, _ = c.Write(packet(pgwire.CancelRequest, key...))
 		_, _ = io.Copy(io.Discard, c)
 	}
 	forged := bytes.Clone(key)
@@ -422,12 +423,12 @@ func TestLongCancelKeys(t *testing.T) {
 func readUntilError(t *testing.T, r io.Reader, want string) {
 	t.Helper()
 	for {
-		typ, body, err := readMessage(r, 1<<20)
+		typ, body, err := pgwire.ReadMessage(r, 1<<20)
 		if err != nil {
 			t.Fatalf("waiting for %s: %v", want, err)
 		}
 		if typ == 'E' {
-			if got := errorField(body, 'C'); got != want {
+			if got := pgwire.ErrorField(body, 'C'); got != want {
 				t.Errorf("error %s, want %s", got, want)
 			}
 			return
@@ -455,7 +456,7 @@ func TestServeBackendIsStrict(t *testing.T) {
 			}
 			defer func() { _ = conn.Close() }()
 			_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
-			_, _ = conn.Write(packet(protocol3, []byte(c.params+"\x00")...))
+			_, _ = conn.Write(packet(pgwire.Protocol3, []byte(c.params+"\x00")...))
 			if got := fate(t, conn); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}

@@ -12,6 +12,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // Kinds of authentication request.
@@ -24,8 +26,8 @@ const (
 )
 
 // passwordFailure is the one answer to every failed login; which part failed goes to the log only.
-func passwordFailure(user string) *pgError {
-	return fatal("password", stateInvalidPassword, "password authentication failed for user %q", user)
+func passwordFailure(user string) *pgwire.Error {
+	return pgwire.Fatal("password", pgwire.StateInvalidPassword, "password authentication failed for user %q", user)
 }
 
 // needsRole says that the method is decided by role facts.
@@ -47,7 +49,7 @@ func (c *client) authenticate(rule Rule, role Role) error {
 		if why == nil {
 			return nil
 		}
-		if _, ok := asFatal(why); ok {
+		if _, ok := pgwire.AsError(why); ok {
 			return why
 		}
 		if !errors.Is(why, errBadProof) {
@@ -56,7 +58,7 @@ func (c *client) authenticate(rule Rule, role Role) error {
 		c.log.Info("login failed", "user", c.start.user, "database", c.start.database, "reason", why.Error())
 		return passwordFailure(c.start.user)
 	default:
-		return fatal("rule", stateInvalidAuth, "authentication method %q is not available", string(rule.Method))
+		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "authentication method %q is not available", string(rule.Method))
 	}
 }
 
@@ -94,11 +96,11 @@ func (*expiredError) Is(target error) bool { return target == errBadProof }
 
 func (c *client) exchangeSCRAM(verifier scramVerifier, role Role) error {
 	s := &scram{verifier: verifier, binding: c.binding}
-	mechanisms := appendCString(nil, mechanismSCRAM)
+	mechanisms := pgwire.AppendCString(nil, mechanismSCRAM)
 	if s.binding != nil {
-		mechanisms = append(appendCString(nil, mechanismSCRAMPlus), mechanisms...)
+		mechanisms = append(pgwire.AppendCString(nil, mechanismSCRAMPlus), mechanisms...)
 	}
-	if err := c.send(appendAuth(nil, authSASL, append(mechanisms, 0))); err != nil {
+	if err := c.send(pgwire.AppendAuth(nil, authSASL, append(mechanisms, 0))); err != nil {
 		return err
 	}
 	body, err := c.response()
@@ -111,10 +113,10 @@ func (c *client) exchangeSCRAM(verifier scramVerifier, role Role) error {
 	case ok && mechanism == mechanismSCRAMPlus && s.binding != nil:
 		s.plus = true
 	default:
-		return fatal("protocol", stateProtocolViolation, "client selected an invalid SASL authentication mechanism")
+		return pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "client selected an invalid SASL authentication mechanism")
 	}
 	if !given { // RFC 4422: the client speaks first, and is asked to
-		if err := c.send(appendAuth(nil, authSASLMore, nil)); err != nil {
+		if err := c.send(pgwire.AppendAuth(nil, authSASLMore, nil)); err != nil {
 			return err
 		}
 		if body, err = c.response(); err != nil {
@@ -126,7 +128,7 @@ func (c *client) exchangeSCRAM(verifier scramVerifier, role Role) error {
 	if err != nil {
 		return malformed(err)
 	}
-	if err := c.send(appendAuth(nil, authSASLMore, []byte(reply))); err != nil {
+	if err := c.send(pgwire.AppendAuth(nil, authSASLMore, []byte(reply))); err != nil {
 		return err
 	}
 	if body, err = c.response(); err != nil {
@@ -141,7 +143,7 @@ func (c *client) exchangeSCRAM(verifier scramVerifier, role Role) error {
 	if err := checkValidUntil(role); err != nil {
 		return err
 	}
-	c.withNext = appendAuth(c.withNext, authSASLFinal, []byte(reply))
+	c.withNext = pgwire.AppendAuth(c.withNext, authSASLFinal, []byte(reply))
 	return nil
 }
 
@@ -156,7 +158,7 @@ func (*mockError) Is(target error) bool { return target == errBadProof }
 // malformed turns a violation of the exchange into what the client is told; a bad proof stays what it is.
 func malformed(err error) error {
 	if errors.Is(err, errMalformedSCRAM) {
-		return fatal("protocol", stateProtocolViolation, "%s", err.Error())
+		return pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "%s", err.Error())
 	}
 	return err
 }
@@ -179,7 +181,7 @@ func splitInitial(body []byte) (mechanism, message string, given, ok bool) {
 func (c *client) checkMD5(role Role) error {
 	var salt [4]byte
 	_, _ = rand.Read(salt[:]) // never fails
-	if err := c.send(appendAuth(nil, authMD5, salt[:])); err != nil {
+	if err := c.send(pgwire.AppendAuth(nil, authMD5, salt[:])); err != nil {
 		return err
 	}
 	body, err := c.response()
@@ -200,32 +202,32 @@ func (c *client) checkMD5(role Role) error {
 // response reads the client's next authentication message. Anything else is refused: a second startup packet most of all.
 func (c *client) response() ([]byte, error) {
 	c.waits()
-	typ, body, err := readMessage(c.conn, maxResponse)
+	typ, body, err := pgwire.ReadMessage(c.conn, pgwire.MaxResponse)
 	c.heard()
-	if errors.Is(err, errProtocol) {
-		return nil, fatal("protocol", stateProtocolViolation, "invalid authentication message")
+	if errors.Is(err, pgwire.ErrProtocol) {
+		return nil, pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "invalid authentication message")
 	}
 	if err != nil {
 		return nil, err
 	}
 	if typ != 'p' {
-		return nil, fatal("protocol", stateProtocolViolation, "expected an authentication message, got message type %d", typ)
+		return nil, pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "expected an authentication message, got message type %d", typ)
 	}
 	return body, nil
 }
 
 // checkCertificate verifies what the rule asks of the client's certificate. The chain was verified in the handshake.
-func (c *client) checkCertificate(rule Rule) *pgError {
+func (c *client) checkCertificate(rule Rule) *pgwire.Error {
 	if rule.ClientCert == "" {
 		return nil
 	}
 	if c.tlsState == nil || len(c.tlsState.VerifiedChains) == 0 {
-		return fatal("certificate", stateInvalidAuth, "connection requires a valid client certificate")
+		return pgwire.Fatal("certificate", pgwire.StateInvalidAuth, "connection requires a valid client certificate")
 	}
 	name := c.tlsState.PeerCertificates[0].Subject.CommonName
 	if rule.ClientCert == "verify-full" && name != c.start.user {
-		c.log.Info("login failed", "user", c.start.user, "reason", "the certificate is for another name", "name", clip(name))
-		return fatal("certificate", stateInvalidAuth, "certificate authentication failed for user %q", c.start.user)
+		c.log.Info("login failed", "user", c.start.user, "reason", "the certificate is for another name", "name", pgwire.Clip(name))
+		return pgwire.Fatal("certificate", pgwire.StateInvalidAuth, "certificate authentication failed for user %q", c.start.user)
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // barePair is a bareConn and what is at its other end.
@@ -72,8 +74,8 @@ func TestBareConn(t *testing.T) {
 }
 
 func TestAnsweredIdle(t *testing.T) {
-	done := appendMessage(nil, 'C', appendCString(nil, "DISCARD ALL"))
-	idle := appendMessage(nil, 'Z', []byte{'I'})
+	done := pgwire.AppendMessage(nil, 'C', pgwire.AppendCString(nil, "DISCARD ALL"))
+	idle := pgwire.AppendMessage(nil, 'Z', []byte{'I'})
 	for _, tt := range []struct {
 		name            string
 		b               []byte
@@ -83,11 +85,11 @@ func TestAnsweredIdle(t *testing.T) {
 		{"a half", done[:7], false, true},
 		{"the end is to come", done, false, true},
 		{"done", append(append([]byte{}, done...), idle...), true, true},
-		{"with a setting and a notice", append(append(appendMessage(nil, 'S', []byte("a\x00b\x00")), appendMessage(nil, 'N', nil)...), idle...), true, true},
+		{"with a setting and a notice", append(append(pgwire.AppendMessage(nil, 'S', []byte("a\x00b\x00")), pgwire.AppendMessage(nil, 'N', nil)...), idle...), true, true},
 		{"more behind it", append(append([]byte{}, idle...), 'N'), false, false},
-		{"in a transaction", appendMessage(nil, 'Z', []byte{'T'}), false, false},
-		{"an error", appendMessage(nil, 'E', nil), false, false},
-		{"rows", appendMessage(nil, 'D', nil), false, false},
+		{"in a transaction", pgwire.AppendMessage(nil, 'Z', []byte{'T'}), false, false},
+		{"an error", pgwire.AppendMessage(nil, 'E', nil), false, false},
+		{"rows", pgwire.AppendMessage(nil, 'D', nil), false, false},
 		{"a length below its own", []byte{'C', 0, 0, 0, 3}, false, false},
 		{"a length beyond all bounds", []byte{'C', 0xff, 0xff, 0xff, 0xff}, false, false},
 	} {

@@ -3,6 +3,8 @@ package listener
 import (
 	"net"
 	"testing"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 type sink struct{ net.Conn }
@@ -14,12 +16,12 @@ func BenchmarkRelayedSelect(b *testing.B) {
 	x := &session{srv: &Server{}, guarded: true, onPrimary: true, client: sink{}}
 	x.status.Store('I')
 	var request, reply []byte
-	request = appendMessage(request, 'B', []byte("\x00P0_1\x00\x00\x00\x00\x01\x00\x00\x00\x0512345\x00\x00"))
-	request = appendMessage(appendMessage(appendMessage(request, 'D', []byte("P\x00")), 'E', make([]byte, 5)), 'S', nil)
-	reply = appendMessage(appendMessage(reply, '2', nil), 'T', make([]byte, 29))
-	reply = appendMessage(appendMessage(reply, 'D', make([]byte, 11)), 'C', []byte("SELECT 1\x00"))
-	reply = appendMessage(reply, 'Z', []byte{'I'})
-	var f framer
+	request = pgwire.AppendMessage(request, 'B', []byte("\x00P0_1\x00\x00\x00\x00\x01\x00\x00\x00\x0512345\x00\x00"))
+	request = pgwire.AppendMessage(pgwire.AppendMessage(pgwire.AppendMessage(request, 'D', []byte("P\x00")), 'E', make([]byte, 5)), 'S', nil)
+	reply = pgwire.AppendMessage(pgwire.AppendMessage(reply, '2', nil), 'T', make([]byte, 29))
+	reply = pgwire.AppendMessage(pgwire.AppendMessage(reply, 'D', make([]byte, 11)), 'C', []byte("SELECT 1\x00"))
+	reply = pgwire.AppendMessage(reply, 'Z', []byte{'I'})
+	var f pgwire.Framer
 	for b.Loop() {
 		if _, _, err := x.release(&f, request); err != nil {
 			b.Fatal(err)

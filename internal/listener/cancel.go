@@ -8,6 +8,8 @@ import (
 	"encoding/binary"
 	"io"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // cancelTime bounds the delivery of a cancel request.
@@ -155,6 +157,6 @@ func (s *Server) Cancel(ctx context.Context, key CancelKey) bool {
 
 func cancelPacket(key [8]byte) []byte {
 	b := binary.BigEndian.AppendUint32(nil, 16)
-	b = binary.BigEndian.AppendUint32(b, codeCancel)
+	b = binary.BigEndian.AppendUint32(b, pgwire.CancelRequest)
 	return append(b, key[:]...)
 }

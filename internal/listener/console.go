@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"sync"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // ConsoleDatabase is the name of the database behind which there is no PostgreSQL: the administrators' console.
@@ -68,7 +70,7 @@ func (c *consoles) cancel(k CancelKey) bool {
 
 // wantsConsole says that the client is not for PostgreSQL.
 func (c *client) wantsConsole() bool {
-	return c.srv.cfg.Console != nil && c.start.database == ConsoleDatabase && c.start.replication == replicationNone
+	return c.srv.cfg.Console != nil && c.start.database == ConsoleDatabase && c.start.replication == pgwire.ReplicationNone
 }
 
 // console authenticates the client as for any database, and hands its connection over until the session ends.
@@ -77,8 +79,8 @@ func (c *client) console(ctx context.Context, rule Rule) error {
 	role, err := c.srv.cfg.ConsoleRole(asking, c.start.user)
 	cancel()
 	if err != nil {
-		bad := fatal("console", stateCannotConnect, "the role %q could not be looked up", c.start.user)
-		bad.hint = "The console needs one replica whose server runs to log in; \"coterie sql\" on a node needs none."
+		bad := pgwire.Fatal("console", pgwire.StateCannotConnect, "the role %q could not be looked up", c.start.user)
+		bad.Hint = "The console needs one replica whose server runs to log in; \"coterie sql\" on a node needs none."
 		return errors.Join(bad, fmt.Errorf("console: %w", err))
 	}
 	if err := c.admit(ctx, rule, role); err != nil {
@@ -86,16 +88,16 @@ func (c *client) console(ctx context.Context, rule Rule) error {
 	}
 	switch {
 	case !role.Found:
-		return fatal("console", stateInvalidAuth, "role %q does not exist", c.start.user)
+		return pgwire.Fatal("console", pgwire.StateInvalidAuth, "role %q does not exist", c.start.user)
 	case !role.CanLogin:
-		return fatal("console", stateInvalidAuth, "role %q is not permitted to log in", c.start.user)
+		return pgwire.Fatal("console", pgwire.StateInvalidAuth, "role %q is not permitted to log in", c.start.user)
 	}
 	if err := c.send(nil); err != nil { // that it is authenticated: what follows is not ours
 		return err
 	}
 	settings := map[string]string{}
 	for _, s := range c.start.settings {
-		settings[s.name] = s.value
+		settings[s.Name] = s.Value
 	}
 	c.log.Info("console opened", "user", c.start.user, "client", c.address())
 	key, ask := c.srv.consoles.add(c.srv.cfg.Node)

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // begin connects and sends raw bytes as the first ones.
@@ -45,20 +47,20 @@ func TestDuplicatedUser(t *testing.T) {
 	}
 	g := newGroup(t, func(c *Config) { c.Rules = rules })
 	g.role("alice", "login password 'secret'")
-	conn := g.begin(startupMessage("user", "postgres", "user", "alice", "database", "postgres"), appendMessage(nil, 'Q', appendCString(nil, "select session_user")))
+	conn := g.begin(startupMessage("user", "postgres", "user", "alice", "database", "postgres"), pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "select session_user")))
 	readUntil(t, conn, 'T')
 	if row := readUntil(t, conn, 'D'); !bytes.HasSuffix(row, []byte("alice")) {
 		t.Errorf("logged in as %q", row)
 	}
 	_ = conn.Close()
 	conn = g.begin(startupMessage("user", "alice", "user", "postgres", "database", "postgres"))
-	if typ, body, err := readMessage(conn, 1000); err != nil || typ != 'R' || binary.BigEndian.Uint32(body) != authSASL {
+	if typ, body, err := pgwire.ReadMessage(conn, 1000); err != nil || typ != 'R' || binary.BigEndian.Uint32(body) != authSASL {
 		t.Errorf("alice's rule let postgres in: %q %x %v", typ, body, err)
 	}
 	_ = conn.Close()
 	conn = g.begin(startupMessage("user", "alice", "User", "postgres", "database", "postgres")) // in other letters it is a setting, and there is none
-	if body := readUntil(t, conn, 'E'); errorField(body, 'C') != stateUndefinedObject {
-		t.Errorf("User: %s", errorField(body, 'M'))
+	if body := readUntil(t, conn, 'E'); pgwire.ErrorField(body, 'C') != pgwire.StateUndefinedObject {
+		t.Errorf("User: %s", pgwire.ErrorField(body, 'M'))
 	}
 	_ = conn.Close()
 }
@@ -67,7 +69,7 @@ func TestDuplicatedUser(t *testing.T) {
 func TestNamesOf64Bytes(t *testing.T) {
 	g := newGroup(t, nil)
 	for _, name := range []string{strings.Repeat("n", 63), strings.Repeat("n", 61) + "é", strings.Repeat("m", 62) + "é"} {
-		cut := cutName(name)
+		cut := pgwire.CutName(name)
 		rules, err := ParseHBA(strings.NewReader("host all " + cut + " 127.0.0.1/32 scram-sha-256\n"))
 		if err != nil {
 			t.Fatal(err)
@@ -89,7 +91,7 @@ func TestRequestsBehindTheStartup(t *testing.T) {
 	g := newGroup(t, trusting)
 	first := [][]byte{startupMessage("user", "postgres", "database", "postgres")}
 	for range 100 {
-		first = append(first, appendMessage(nil, 'Q', appendCString(nil, "select 'answer'")))
+		first = append(first, pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "select 'answer'")))
 	}
 	conn := g.begin(first...)
 	defer func() { _ = conn.Close() }()

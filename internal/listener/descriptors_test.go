@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 const (
@@ -35,13 +36,13 @@ func TestOutOfDescriptors(t *testing.T) {
 	}
 	t.Parallel()
 	_, server := fakeServer(t, func(conn net.Conn) {
-		greeting := appendMessage(appendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
-		_, _ = conn.Write(appendMessage(greeting, 'Z', []byte{'I'}))
+		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		_, _ = conn.Write(pgwire.AppendMessage(greeting, 'Z', []byte{'I'}))
 		for {
-			if typ, _, err := readMessage(conn, 1<<10); err != nil || typ == 'X' {
+			if typ, _, err := pgwire.ReadMessage(conn, 1<<10); err != nil || typ == 'X' {
 				return
 			}
-			_, _ = conn.Write(appendMessage(appendMessage(nil, 'C', []byte("SELECT 0\x00")), 'Z', []byte{'I'}))
+			_, _ = conn.Write(pgwire.AppendMessage(pgwire.AppendMessage(nil, 'C', []byte("SELECT 0\x00")), 'Z', []byte{'I'}))
 		}
 	})
 	for _, how := range []string{PathLoop, PathGoroutines} {
@@ -155,12 +156,12 @@ func comesIn(t *testing.T, address string) net.Conn {
 func served(conn net.Conn, within time.Duration) error {
 	_ = conn.SetDeadline(time.Now().Add(within))
 	for {
-		typ, body, err := readMessage(conn, 1<<10)
+		typ, body, err := pgwire.ReadMessage(conn, 1<<10)
 		switch {
 		case err != nil:
 			return err
 		case typ == 'E':
-			return fatal("", errorField(body, 'C'), "%s", errorField(body, 'M'))
+			return pgwire.Fatal("", pgwire.ErrorField(body, 'C'), "%s", pgwire.ErrorField(body, 'M'))
 		case typ == 'Z':
 			return nil
 		}
@@ -180,10 +181,10 @@ func testFew(t *testing.T, address string) {
 			err := served(conn, 10*time.Second)
 			mu.Lock()
 			defer mu.Unlock()
-			switch bad, told := asFatal(err); {
+			switch bad, told := pgwire.AsError(err); {
 			case err == nil:
 				in = append(in, conn)
-			case told && bad.code == stateTooMany:
+			case told && bad.Code == pgwire.StateTooMany:
 				refused++
 			case !errors.Is(err, os.ErrDeadlineExceeded): // it waits
 				t.Errorf("a client without a session: %v", err)
@@ -197,7 +198,7 @@ func testFew(t *testing.T, address string) {
 	t.Logf("of %d clients %d were served and %d refused", many, len(in), refused)
 	for i, conn := range in {
 		_ = conn.SetDeadline(time.Now().Add(time.Minute))
-		if _, err := conn.Write(appendMessage(nil, 'Q', []byte("select\x00"))); err != nil {
+		if _, err := conn.Write(pgwire.AppendMessage(nil, 'Q', []byte("select\x00"))); err != nil {
 			t.Error(err)
 		}
 		if err := served(conn, time.Minute); err != nil {

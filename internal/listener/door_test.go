@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // byLoops has visits come until event loops give sessions by themselves: the first of a kind they cannot.
@@ -140,8 +141,8 @@ func TestDoorstepTakesNothing(t *testing.T) {
 	g.role("door", "login")
 	g.byLoops()
 	packet := (&startup{user: "door", database: "postgres"}).packet()
-	query := appendMessage(nil, 'Q', appendCString(nil, "select 'here'"))
-	ssl := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, 8), codeSSL)
+	query := pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "select 'here'"))
+	ssl := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, 8), pgwire.SSLRequest)
 	for name, pieces := range map[string][][]byte{
 		"with a query": {append(append([]byte(nil), packet...), query...)},
 		"in pieces":    {packet[:3], packet[3:20], packet[20:], query},
@@ -180,7 +181,7 @@ func answering(t *testing.T, before func()) func(context.Context) (net.Conn, err
 		t.Fatal(err)
 	}
 	row := []byte{0, 3, 0, 0, 0, 1, 'm', 0, 0, 0, 1, 'f', 0, 0, 0, 1, 'f'}
-	answer := appendMessage(appendMessage(appendMessage(nil, 'D', row), 'C', []byte("SELECT 1\x00")), 'Z', []byte("I"))
+	answer := pgwire.AppendMessage(pgwire.AppendMessage(pgwire.AppendMessage(nil, 'D', row), 'C', []byte("SELECT 1\x00")), 'Z', []byte("I"))
 	go func() { // ends with the sockets
 		for b := make([]byte, 4096); ; {
 			if n, err := unix.Read(pair[1], b); n <= 0 || err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // doorstep is a client that an event loop has taken in, until its first packet is there. What that asks for the loop gives by itself where
@@ -33,7 +34,7 @@ type doorstep struct {
 }
 
 // farewell is what a client hears that cannot go inside.
-var farewell = outOfFiles().encode()
+var farewell = outOfFiles().Encode()
 
 // welcome takes a client in.
 func (d *door) welcome(fd int, from netip.AddrPort) {
@@ -147,7 +148,7 @@ func (st *doorstep) simple(start *startup) bool {
 	c := st.c
 	s := c.srv
 	c.start = start
-	if start.replication != replicationNone || start.minor > newestMinor || len(start.unknown) > 0 || start.maxLag > 0 || c.wantsConsole() || s.drain.Load() != nil {
+	if start.replication != pgwire.ReplicationNone || start.minor > newestMinor || len(start.unknown) > 0 || start.maxLag > 0 || c.wantsConsole() || s.drain.Load() != nil {
 		return false
 	}
 	set, known := s.remembered.now(s, start.user, start.database)
@@ -243,7 +244,7 @@ func (st *doorstep) opened(x *session, greeting []byte) {
 	client, _ := st.conn.take()
 	consume(client, st.size)
 	p := x.pumpOn(s.quietest(), client, backend, finished)
-	begin := p.guarded(func() { p.begin(appendAuth(nil, authOK, nil), greeting) })
+	begin := p.guarded(func() { p.begin(pgwire.AppendAuth(nil, authOK, nil), greeting) })
 	if p.loop == st.loop {
 		begin()
 		return

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // A commit waits in PostgreSQL until the synchronous secondaries have flushed it. That wait can be cut short: by a cancel request,
@@ -170,7 +172,7 @@ const mutingSetting = "client_min_messages"
 
 // noteMuting finds out whether the session begins with the warning hidden: by its startup packet, else by what was set for its role
 // or database.
-func (x *session) noteMuting(ctx context.Context, settings []setting) {
+func (x *session) noteMuting(ctx context.Context, settings []pgwire.Parameter) {
 	if !x.guarded {
 		return
 	}
@@ -178,11 +180,11 @@ func (x *session) noteMuting(ctx context.Context, settings []setting) {
 }
 
 // mutes says that a session begins with warnings hidden: by its startup packet, else by what was set for its role or database.
-func mutes(settings []setting, defaults func() map[string]string) bool {
+func mutes(settings []pgwire.Parameter, defaults func() map[string]string) bool {
 	level, said := "", false
 	for _, p := range settings {
-		if strings.EqualFold(p.name, mutingSetting) {
-			level, said = p.value, true
+		if strings.EqualFold(p.Name, mutingSetting) {
+			level, said = p.Value, true
 		}
 	}
 	if !said {

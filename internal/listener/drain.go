@@ -3,6 +3,8 @@ package listener
 import (
 	"sync"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // A drain is the listener's part in a planned failover (safety specification 9.2). While it lasts, the requests that would begin a
@@ -98,7 +100,7 @@ func (x *session) streams() {
 
 // forward carries a chunk of the client's bytes to PostgreSQL, while a drain lasts no further than the end of what runs. bad is a
 // breach of the protocol, err a failure to write.
-func (x *session) forward(seen *framer, chunk []byte) (bad, err error) {
+func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 	var holds *time.Timer // set with the first wait: a request is not held for longer than HoldMax
 	for len(chunk) > 0 && x.ended.Load() == nil {
 		n, d, bad := x.release(seen, chunk)
@@ -130,7 +132,7 @@ const goodbye = 5
 
 // release decides how much of chunk may go to PostgreSQL now, and counts it as sent; none: the drain to wait for,
 // or the session leaves its backend.
-func (x *session) release(seen *framer, chunk []byte) (n int, d *drainage, bad error) {
+func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *drainage, bad error) {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	if x.requests.sealed {
@@ -138,8 +140,8 @@ func (x *session) release(seen *framer, chunk []byte) (n int, d *drainage, bad e
 	}
 	d = x.srv.drain.Load()
 	free := d == nil || !x.drained.local || x.drained.streaming
-	for bad == nil && n < len(chunk) && (free || !seen.atBoundary() || !x.waits(chunk[n])) {
-		if seen.atBoundary() && x.outOfTurn(chunk[n]) {
+	for bad == nil && n < len(chunk) && (free || !seen.AtBoundary() || !x.waits(chunk[n])) {
+		if seen.AtBoundary() && x.outOfTurn(chunk[n]) {
 			return 0, nil, nil
 		}
 		var used int
@@ -150,7 +152,7 @@ func (x *session) release(seen *framer, chunk []byte) (n int, d *drainage, bad e
 			return 0, nil, nil
 		}
 	}
-	x.drained.midway = !seen.atBoundary()
+	x.drained.midway = !seen.AtBoundary()
 	x.drained.held = n == 0
 	return n, d, bad
 }

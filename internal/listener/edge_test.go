@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // These tests have everything there before a loop looks: what fills its buffer to the last byte and what is one byte shorter or longer, an
@@ -33,8 +35,8 @@ func replying(t *testing.T, serve func(net.Conn)) *group {
 	t.Helper()
 	g := newGroup(t, trusting)
 	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
-		greeting := appendMessage(appendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
-		_, _ = conn.Write(appendMessage(greeting, 'Z', []byte{'I'}))
+		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		_, _ = conn.Write(pgwire.AppendMessage(greeting, 'Z', []byte{'I'}))
 		serve(conn)
 	})
 	return g
@@ -79,13 +81,13 @@ func TestReadsThatFillTheBuffer(t *testing.T) {
 				return
 			}
 			// The answer is as long as the question, its ReadyForQuery with it.
-			answer := appendMessage(appendMessage(nil, 'D', make([]byte, size-6)), 'Z', []byte{'I'})
+			answer := pgwire.AppendMessage(pgwire.AppendMessage(nil, 'D', make([]byte, size-6)), 'Z', []byte{'I'})
 			g.stalled(func() { _, _ = conn.Write(answer) })
 		}
 	})
 	conn := g.enter(t)
 	for _, size := range []int{loopBuffer - 1, loopBuffer, loopBuffer + 1, 2*loopBuffer - 1, 2 * loopBuffer, 2*loopBuffer + 1} {
-		question := appendMessage(nil, 'Q', make([]byte, size-5))
+		question := pgwire.AppendMessage(nil, 'Q', make([]byte, size-5))
 		g.stalled(func() { _, _ = conn.Write(question) })
 		if len(readUntil(t, conn, 'D')) != size-5-6 {
 			t.Errorf("the answer to %d bytes is not as long as they", size)
@@ -102,7 +104,7 @@ func TestEndBehindTheLastBytes(t *testing.T) {
 		b := make([]byte, 100)
 		if n, _ := conn.Read(b[:6]); n == 6 && b[5] == 'x' { // the server ends
 			g.stalled(func() {
-				_, _ = conn.Write(appendMessage(nil, 'E', []byte("SFATAL\x00VFATAL\x00C57P01\x00Mthe last words\x00\x00")))
+				_, _ = conn.Write(pgwire.AppendMessage(nil, 'E', []byte("SFATAL\x00VFATAL\x00C57P01\x00Mthe last words\x00\x00")))
 				_ = conn.Close()
 			})
 			return
@@ -113,7 +115,7 @@ func TestEndBehindTheLastBytes(t *testing.T) {
 	for range 20 {
 		conn := g.enter(t)
 		g.stalled(func() {
-			_, _ = conn.Write(appendMessage(nil, 'Q', []byte("y: a question without an end")))
+			_, _ = conn.Write(pgwire.AppendMessage(nil, 'Q', []byte("y: a question without an end")))
 			_ = conn.CloseWrite()
 		})
 		if got := within(came); got != "33 <nil>" {
@@ -122,8 +124,8 @@ func TestEndBehindTheLastBytes(t *testing.T) {
 		waitFor(t, "it is gone", func() bool { return len(g.srv.Sessions()) == 0 })
 
 		conn = g.enter(t)
-		_, _ = conn.Write(appendMessage(nil, 'Q', []byte("x")))
-		if got := errorField(readUntil(t, conn, 'E'), 'M'); got != "the last words" {
+		_, _ = conn.Write(pgwire.AppendMessage(nil, 'Q', []byte("x")))
+		if got := pgwire.ErrorField(readUntil(t, conn, 'E'), 'M'); got != "the last words" {
 			t.Fatalf("the client heard %q", got)
 		}
 		if b, _ := io.ReadAll(conn); len(b) > 0 {
@@ -148,7 +150,7 @@ func TestUrgentByte(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	question := appendMessage(nil, 'Q', []byte("0123456789"))
+	question := pgwire.AppendMessage(nil, 'Q', []byte("0123456789"))
 	g.stalled(func() {
 		_, _ = conn.Write(question[:8])
 		_ = raw.Control(func(fd uintptr) { err = unix.Sendto(int(fd), []byte("!"), unix.MSG_OOB, nil) })

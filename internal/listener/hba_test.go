@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 func TestParseHBA(t *testing.T) {
@@ -120,11 +122,11 @@ host    all         gw      samenet     md5
 		{login{addr: addr("::1"), user: "u", database: "u"}, 5},
 		{login{addr: addr("::1"), user: "u", database: "v"}, 0},
 		{login{addr: addr("9.9.9.9"), user: "u", database: "sameuser"}, 6},
-		{login{addr: addr("127.0.0.1"), user: "copier", database: "", replication: replicationPhysical}, 7},
+		{login{addr: addr("127.0.0.1"), user: "copier", database: "", replication: pgwire.ReplicationPhysical}, 7},
 		{login{addr: addr("127.0.0.1"), user: "copier", database: "replication"}, 0},
 		{login{addr: addr("1.2.3.4"), user: "u", database: "d"}, 8},
 		{login{addr: addr("1.2.3.4"), tls: true, user: "u", database: "d"}, 9},
-		{login{addr: addr("1.2.3.4"), tls: true, user: "u", replication: replicationPhysical}, 0},
+		{login{addr: addr("1.2.3.4"), tls: true, user: "u", replication: pgwire.ReplicationPhysical}, 0},
 		{login{addr: addr("127.5.5.5"), user: "gw", database: "d"}, 10},
 	}
 	for _, c := range cases {

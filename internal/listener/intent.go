@@ -5,18 +5,19 @@ import (
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // takeIntent finds what the client asked for and takes the listener's own settings out of those for PostgreSQL. Order:
 // coterie.intent, ApplicationIntent, default_transaction_read_only, the database suffix. The read-only port comes before
 // all of them and is the caller's to know.
-func (s *startup) takeIntent() *pgError {
+func (s *startup) takeIntent() *pgwire.Error {
 	var own, application ag.Intent
 	var readOnlyDefault bool
 	kept := s.settings[:0]
 	for _, p := range s.settings {
-		name := strings.ToLower(p.name)
-		var bad *pgError
+		name := strings.ToLower(p.Name)
+		var bad *pgwire.Error
 		switch {
 		case name == "coterie.intent":
 			own, bad = parseIntent(p)
@@ -30,7 +31,7 @@ func (s *startup) takeIntent() *pgError {
 			// client_addr, tls and whatever comes later are the listener's to say
 		default:
 			if name == "default_transaction_read_only" {
-				readOnlyDefault, s.saysReadOnly = parseBool(p.value)
+				readOnlyDefault, s.saysReadOnly = pgwire.ParseBool(p.Value)
 			}
 			kept = append(kept, p)
 		}
@@ -50,15 +51,15 @@ func (s *startup) takeIntent() *pgError {
 	return nil
 }
 
-func parseIntent(p setting) (ag.Intent, *pgError) {
-	switch strings.ToLower(strings.NewReplacer("_", "", "-", "", " ", "").Replace(p.value)) {
+func parseIntent(p pgwire.Parameter) (ag.Intent, *pgwire.Error) {
+	switch strings.ToLower(strings.NewReplacer("_", "", "-", "", " ", "").Replace(p.Value)) {
 	case "readonly":
 		return ag.ReadOnly, nil
 	case "readwrite":
 		return ag.ReadWrite, nil
 	}
-	bad := fatal("intent", stateInvalidValue, "invalid value for parameter %q: %q", clip(p.name), clip(p.value))
-	bad.hint = "Available values: READ_ONLY, READ_WRITE."
+	bad := pgwire.Fatal("intent", pgwire.StateInvalidValue, "invalid value for parameter %q: %q", pgwire.Clip(p.Name), pgwire.Clip(p.Value))
+	bad.Hint = "Available values: READ_ONLY, READ_WRITE."
 	return "", bad
 }
 
@@ -80,11 +81,11 @@ func intentBy(readOnly bool, start *startup, set map[string]string) ag.Intent {
 		return start.intent
 	}
 	if own := set["coterie.intent"]; own != "" {
-		if own, bad := parseIntent(setting{"coterie.intent", own}); bad == nil {
+		if own, bad := parseIntent(pgwire.Parameter{Name: "coterie.intent", Value: own}); bad == nil {
 			return own
 		}
 	}
-	if on, _ := parseBool(set["default_transaction_read_only"]); on && !start.saysReadOnly {
+	if on, _ := pgwire.ParseBool(set["default_transaction_read_only"]); on && !start.saysReadOnly {
 		return ag.ReadOnly
 	}
 	return ag.ReadWrite

@@ -5,6 +5,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // What begins as a statement that may need a database to itself is its loop's, which has warm backends make way.
@@ -28,7 +30,7 @@ func TestKernelPathLeavesDatabases(t *testing.T) {
 func readUntilEnd(t *testing.T, conn net.Conn) {
 	t.Helper()
 	for {
-		typ, _, err := readMessage(conn, 1<<20)
+		typ, _, err := pgwire.ReadMessage(conn, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +63,7 @@ func TestKernelPathStays(t *testing.T) {
 // What a client is told of its last request is of that one, whatever the kernel has passed on before it and forgotten.
 func TestKernelPathKnowsTheLast(t *testing.T) {
 	g := lenders(t, nil)
-	again := unnamed("")[len(appendMessage(nil, 'P', append(appendCString(appendCString(nil, ""), ""), 0, 0))):] // of the unnamed statement there is
+	again := unnamed("")[len(pgwire.AppendMessage(nil, 'P', append(pgwire.AppendCString(pgwire.AppendCString(nil, ""), ""), 0, 0))):] // of the unnamed statement there is
 	const sleeps = "select pg_sleep(600)"
 	// the same statement sleeps when it runs again; a Query between would end the unnamed statement
 	const second = "select pg_sleep(case current_setting('test.ran', true) when 'yes' then 600 else length(set_config('test.ran', 'yes', true)) / 10 end)"
@@ -70,12 +72,12 @@ func TestKernelPathKnowsTheLast(t *testing.T) {
 		last []byte // is not answered; nil: all are
 		want string
 	}{
-		"nothing":                {[][]byte{query("select 1"), query("begin"), query("commit")}, nil, stateAdminShutdown},
-		"a block":                {[][]byte{query("begin"), query("select 1")}, nil, stateSerialization},
-		"work in a block":        {[][]byte{query("begin"), query("select 1")}, query(sleeps), stateSerialization},
-		"work of its own":        {[][]byte{query("begin"), query("rollback")}, query(sleeps), stateUnknownOutcome},
-		"parsed, in a block":     {[][]byte{query("begin"), unnamed("select 1")}, unnamed(sleeps), stateSerialization},
-		"not parsed, in a block": {[][]byte{query("begin"), unnamed(second)}, again, stateUnknownOutcome},
+		"nothing":                {[][]byte{query("select 1"), query("begin"), query("commit")}, nil, pgwire.StateAdminShutdown},
+		"a block":                {[][]byte{query("begin"), query("select 1")}, nil, pgwire.StateSerialization},
+		"work in a block":        {[][]byte{query("begin"), query("select 1")}, query(sleeps), pgwire.StateSerialization},
+		"work of its own":        {[][]byte{query("begin"), query("rollback")}, query(sleeps), pgwire.StateUnknownOutcome},
+		"parsed, in a block":     {[][]byte{query("begin"), unnamed("select 1")}, unnamed(sleeps), pgwire.StateSerialization},
+		"not parsed, in a block": {[][]byte{query("begin"), unnamed(second)}, again, pgwire.StateUnknownOutcome},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, x := g.lent()
@@ -91,7 +93,7 @@ func TestKernelPathKnowsTheLast(t *testing.T) {
 				t.Errorf("it is with %s: %v", x.path(), g.srv.Stats().KernelPath)
 			}
 			x.end(ending{reason: "test", why: "a test"})
-			if got := errorField(readUntil(t, conn, 'E'), 'C'); got != c.want {
+			if got := pgwire.ErrorField(readUntil(t, conn, 'E'), 'C'); got != c.want {
 				t.Errorf("it was told %s, want %s", got, c.want)
 			}
 			_ = conn.Close()

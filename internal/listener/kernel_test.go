@@ -19,6 +19,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // What the program takes for the places of a slot is where Go has put them.
@@ -69,7 +70,7 @@ func lenders(t *testing.T, change func(*Config)) *group {
 }
 
 // query is a Query.
-func query(sql string) []byte { return appendMessage(nil, 'Q', appendCString(nil, sql)) }
+func query(sql string) []byte { return pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, sql)) }
 
 // lent returns a client's raw connection that the kernel carries, and its session.
 func (g *group) lent() (net.Conn, *session) {
@@ -172,11 +173,11 @@ func TestKernelPathVerdicts(t *testing.T) {
 
 // unnamed is a statement by the extended protocol, in one piece.
 func unnamed(sql string) []byte {
-	b := appendMessage(nil, 'P', append(appendCString(appendCString(nil, ""), sql), 0, 0))
-	b = appendMessage(b, 'B', []byte{0, 0, 0, 0, 0, 0, 0, 0})
-	b = appendMessage(b, 'D', []byte{'P', 0})
-	b = appendMessage(b, 'E', []byte{0, 0, 0, 0, 0})
-	return appendMessage(b, 'S', nil)
+	b := pgwire.AppendMessage(nil, 'P', append(pgwire.AppendCString(pgwire.AppendCString(nil, ""), sql), 0, 0))
+	b = pgwire.AppendMessage(b, 'B', []byte{0, 0, 0, 0, 0, 0, 0, 0})
+	b = pgwire.AppendMessage(b, 'D', []byte{'P', 0})
+	b = pgwire.AppendMessage(b, 'E', []byte{0, 0, 0, 0, 0})
+	return pgwire.AppendMessage(b, 'S', nil)
 }
 
 // A drain that begins finds no session at large: what is new waits, what runs goes on, and nothing is called idle that is not.
@@ -356,7 +357,7 @@ func TestKernelPathCopy(t *testing.T) {
 	waitFor(t, "it is lent", func() bool { g.ask(raw, "select 1"); return x.lent.Load() })
 	_, _ = raw.Write(unnamed("copy copied from stdin"))
 	readUntil(t, raw, 'G')
-	_, _ = raw.Write(appendMessage(appendMessage(appendMessage(nil, 'd', []byte("one\n")), 'c', nil), 'S', nil))
+	_, _ = raw.Write(pgwire.AppendMessage(pgwire.AppendMessage(pgwire.AppendMessage(nil, 'd', []byte("one\n")), 'c', nil), 'S', nil))
 	readUntil(t, raw, 'Z')
 	g.ask(raw, "select 1")
 	if x.lent.Load() {
@@ -390,7 +391,7 @@ func TestKernelPathBulk(t *testing.T) {
 	sent := make(chan int, 1)
 	go func() {
 		n := 0
-		line := appendMessage(nil, 'd', append(bytes.Repeat([]byte("z"), 99_999), '\n'))
+		line := pgwire.AppendMessage(nil, 'd', append(bytes.Repeat([]byte("z"), 99_999), '\n'))
 		for range 2_000 {
 			_ = conn.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
 			k, err := conn.Write(line)
@@ -462,14 +463,14 @@ func TestKernelPathSlowClient(t *testing.T) {
 // rowsOf reads an answer of any size.
 func rowsOf(t *testing.T, conn io.Reader) (rows int) {
 	t.Helper()
-	var f framer
+	var f pgwire.Framer
 	buf := make([]byte, 64<<10)
 	for done := false; !done; {
 		n, err := conn.Read(buf)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = f.scan(buf[:n], func(typ byte, _ []byte) { rows += b2i(typ == 'D'); done = done || typ == 'Z' })
+		_ = f.Scan(buf[:n], func(typ byte, _ []byte) { rows += b2i(typ == 'D'); done = done || typ == 'Z' })
 	}
 	return rows
 }
@@ -484,7 +485,7 @@ func TestKernelPathEnds(t *testing.T) {
 	t.Run("sessions", func(t *testing.T) {
 		g := lenders(t, nil)
 		terminated, _ := g.lent()
-		_, _ = terminated.Write(appendMessage(nil, 'X', nil))
+		_, _ = terminated.Write(pgwire.AppendMessage(nil, 'X', nil))
 		if _, err := io.ReadAll(terminated); err != nil {
 			t.Error(err)
 		}

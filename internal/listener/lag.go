@@ -11,6 +11,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // How far a copy is behind is bounded without comparing clocks. What the primary has flushed is marked with the moment before it was
@@ -155,20 +156,20 @@ func (c *client) pick(ctx context.Context) (r route, next <-chan struct{}, ok bo
 
 // takeLag finds by how much a reader's copy may be behind: by the startup packet, else by what was set for the role or the database.
 // The primary, to which writers go, is never behind.
-func (c *client) takeLag(ctx context.Context) *pgError {
+func (c *client) takeLag(ctx context.Context) *pgwire.Error {
 	if c.intent != ag.ReadOnly {
 		return nil
 	}
 	if c.maxLag = c.start.maxLag; c.maxLag == 0 {
 		if text := c.srv.defaults(ctx, c.start.user, c.start.database)["coterie.max_lag"]; text != "" {
-			var bad *pgError
-			if c.maxLag, bad = parseLag(setting{"coterie.max_lag", text}); bad != nil {
+			var bad *pgwire.Error
+			if c.maxLag, bad = parseLag(pgwire.Parameter{Name: "coterie.max_lag", Value: text}); bad != nil {
 				return bad
 			}
 		}
 	}
 	if c.maxLag > 0 && c.srv.cfg.Position == nil {
-		return fatal("max_lag", stateNotSupported, "coterie.max_lag is not available here")
+		return pgwire.Fatal("max_lag", pgwire.StateNotSupported, "coterie.max_lag is not available here")
 	}
 	return nil
 }
@@ -181,15 +182,15 @@ var lagUnits = map[string]time.Duration{
 // maxMaxLag bounds coterie.max_lag.
 const maxMaxLag = 24 * time.Hour
 
-func parseLag(p setting) (time.Duration, *pgError) {
-	text := strings.TrimSpace(p.value)
+func parseLag(p pgwire.Parameter) (time.Duration, *pgwire.Error) {
+	text := strings.TrimSpace(p.Value)
 	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")
 	unit, known := lagUnits[strings.TrimSpace(text[len(digits):])]
 	n, err := strconv.ParseFloat(digits, 64)
 	if d := n * float64(unit); err == nil && known && d >= 1 && d <= float64(maxMaxLag) { // NaN is neither
 		return time.Duration(d), nil
 	}
-	bad := fatal("max_lag", stateInvalidValue, "invalid value for parameter %q: %q", clip(p.name), clip(p.value))
-	bad.hint = "A time above 0 and of at most a day, as 500ms, 10s or 2min."
+	bad := pgwire.Fatal("max_lag", pgwire.StateInvalidValue, "invalid value for parameter %q: %q", pgwire.Clip(p.Name), pgwire.Clip(p.Value))
+	bad.Hint = "A time above 0 and of at most a day, as 500ms, 10s or 2min."
 	return 0, bad
 }

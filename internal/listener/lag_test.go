@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // standings are where the replicas of a test stand.
@@ -81,14 +82,14 @@ func TestMaxLag(t *testing.T) {
 
 func TestMaxLagIsRefused(t *testing.T) {
 	for _, text := range []string{"", "0", "-1s", "x", "5 fortnights", "2d", "nan", "inf", "1e300d", "0.0000001us"} {
-		if d, bad := parseLag(setting{"coterie.max_lag", text}); bad == nil {
+		if d, bad := parseLag(pgwire.Parameter{Name: "coterie.max_lag", Value: text}); bad == nil {
 			t.Errorf("%q is %v", text, d)
-		} else if bad.code != stateInvalidValue || bad.hint == "" {
+		} else if bad.Code != pgwire.StateInvalidValue || bad.Hint == "" {
 			t.Errorf("%q: %v", text, bad)
 		}
 	}
 	for text, want := range map[string]time.Duration{"1": time.Millisecond, "500 ms": 500 * time.Millisecond, "1.5s": 1500 * time.Millisecond, "2min": 2 * time.Minute, " 1d ": 24 * time.Hour} {
-		if d, bad := parseLag(setting{"coterie.max_lag", text}); bad != nil || d != want {
+		if d, bad := parseLag(pgwire.Parameter{Name: "coterie.max_lag", Value: text}); bad != nil || d != want {
 			t.Errorf("%q: %v %v", text, d, bad)
 		}
 	}

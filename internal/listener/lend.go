@@ -20,7 +20,7 @@ func (p *pump) lendable() bool {
 		return false
 	case p.client.eof, p.backend.eof, p.client.full(), p.backend.full():
 		return false
-	case p.waits, p.drains, p.deaf, len(p.held) > 0, len(p.rest) > 0, !p.requests.atBoundary(), !x.answers.atBoundary():
+	case p.waits, p.drains, p.deaf, len(p.held) > 0, len(p.rest) > 0, !p.requests.AtBoundary(), !x.answers.AtBoundary():
 		return false
 	case x.owed.Load() > 0, x.unsynced.Load(), x.starting, x.replicates, x.copies:
 		return false

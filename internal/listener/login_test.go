@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 func sqlstate(err error) string {
@@ -77,14 +78,14 @@ func TestSASLWithoutInitialResponse(t *testing.T) {
 	g.role("alice", "login password 'secret'")
 	for password, want := range map[string]string{"secret": "open", "Secret": "28P01"} {
 		conn := g.beginSCRAM()
-		_, _ = conn.Write(appendMessage(nil, 'p', append(appendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xff)))
+		_, _ = conn.Write(pgwire.AppendMessage(nil, 'p', append(pgwire.AppendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xff)))
 		if body := readUntil(t, conn, 'R'); binary.BigEndian.Uint32(body) != authSASLMore || len(body) != 4 {
 			t.Fatalf("asked by %q", body)
 		}
 		const bare = "n=,r=clientnonce"
-		_, _ = conn.Write(appendMessage(nil, 'p', []byte("n,,"+bare)))
+		_, _ = conn.Write(pgwire.AppendMessage(nil, 'p', []byte("n,,"+bare)))
 		first := readUntil(t, conn, 'R')
-		_, _ = conn.Write(appendMessage(nil, 'p', []byte(proof(password, "n,,", "", bare, string(first[4:])))))
+		_, _ = conn.Write(pgwire.AppendMessage(nil, 'p', []byte(proof(password, "n,,", "", bare, string(first[4:])))))
 		if got := fate(t, conn); got != want {
 			t.Errorf("%s: %s, want %s", password, got, want)
 		}
@@ -122,7 +123,7 @@ func TestNameClient(t *testing.T) {
 	for given, want := range map[string]string{"": "", "app": "app - ", strings.Repeat("n", 60): "nnn"} {
 		conn := g.mustDial(g.rw, "user=postgres application_name='"+given+"'")
 		got := value[string](t, conn, "show application_name")
-		if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, conn.PgConn().Conn().LocalAddr().String()) || len(got) > maxName {
+		if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, conn.PgConn().Conn().LocalAddr().String()) || len(got) > pgwire.MaxName {
 			t.Errorf("%q became %q", given, got)
 		}
 	}
@@ -191,14 +192,14 @@ func TestTLS(t *testing.T) {
 	}
 	start := &startup{user: "alice", database: "postgres"}
 	_, _ = raw.Write(start.packet())
-	if typ, _, err := readMessage(raw, 1000); err != nil || typ != 'R' {
+	if typ, _, err := pgwire.ReadMessage(raw, 1000); err != nil || typ != 'R' {
 		t.Errorf("direct TLS answered %q, %v", typ, err)
 	}
 	_ = raw.Close()
 	raw, err = tls.Dial("tcp", g.rw, &tls.Config{RootCAs: pool, ServerName: "localhost"})
 	if err == nil {
 		_, _ = raw.Write(start.packet())
-		if typ, _, err := readMessage(raw, 1000); err == nil {
+		if typ, _, err := pgwire.ReadMessage(raw, 1000); err == nil {
 			t.Errorf("direct TLS without ALPN answered %q", typ)
 		}
 		_ = raw.Close()
@@ -304,7 +305,7 @@ func TestReplication(t *testing.T) {
 	}
 	for answers := 0; ; {
 		msg, err := f.Receive()
-		if bad, ok := msg.(*pgproto3.ErrorResponse); ok && bad.Code == stateProtocolViolation {
+		if bad, ok := msg.(*pgproto3.ErrorResponse); ok && bad.Code == pgwire.StateProtocolViolation {
 			break
 		} else if _, ok := msg.(*pgproto3.ReadyForQuery); ok {
 			answers++

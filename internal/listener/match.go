@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // login is what a rule is matched against.
@@ -13,7 +15,7 @@ type login struct {
 	addr        netip.Addr // unmapped; invalid if local
 	user        string
 	database    string
-	replication replicationKind
+	replication pgwire.Replication
 	memberOf    []string // roles of which the user is a member, where a rule asks for that
 }
 
@@ -94,7 +96,7 @@ func onInterface(addr netip.Addr, network bool) bool {
 func (r *Rule) matchesDatabase(l login) bool {
 	for _, n := range r.Databases {
 		switch {
-		case l.replication == replicationPhysical:
+		case l.replication == pgwire.ReplicationPhysical:
 			if n.keyword("replication") {
 				return true
 			}

@@ -3,6 +3,8 @@ package listener
 import (
 	"bytes"
 	"strings"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // This file keeps streams of logical replication from passing for a member. PostgreSQL counts the acknowledgements of any walsender whose
@@ -18,19 +20,19 @@ func ofMember(name string) bool {
 }
 
 // namedAsMember refuses a stream that would pass for one of the group's own.
-func namedAsMember() *pgError {
-	bad := fatal("replication", stateInvalidAuth, "an application_name that begins with %q is for members of the group", memberPrefix)
-	bad.hint = "Replicas of the group are added with \"coterie join\"; another standby or tool takes another name."
+func namedAsMember() *pgwire.Error {
+	bad := pgwire.Fatal("replication", pgwire.StateInvalidAuth, "an application_name that begins with %q is for members of the group", memberPrefix)
+	bad.Hint = "Replicas of the group are added with \"coterie join\"; another standby or tool takes another name."
 	return bad
 }
 
 // checkStandby looks at what the startup packet says.
-func (s *startup) checkStandby() *pgError {
-	if s.replication == replicationNone {
+func (s *startup) checkStandby() *pgwire.Error {
+	if s.replication == pgwire.ReplicationNone {
 		return nil
 	}
 	for _, p := range s.settings {
-		if strings.EqualFold(p.name, "application_name") && ofMember(p.value) {
+		if strings.EqualFold(p.Name, "application_name") && ofMember(p.Value) {
 			return namedAsMember()
 		}
 	}
@@ -44,10 +46,10 @@ func (x *session) posesAsMember(status []byte) bool {
 }
 
 // checkGreeting looks at the name that the session has begun with: a default of its role or database may have given it.
-func (x *session) checkGreeting(g greeting) *pgError {
-	var f framer
-	var bad *pgError
-	_ = f.scan(g.bytes, func(typ byte, body []byte) { // it was put together here
+func (x *session) checkGreeting(g greeting) *pgwire.Error {
+	var f pgwire.Framer
+	var bad *pgwire.Error
+	_ = f.Scan(g.bytes, func(typ byte, body []byte) { // it was put together here
 		if typ == 'S' && x.posesAsMember(body) {
 			bad = namedAsMember()
 		}

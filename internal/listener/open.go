@@ -12,15 +12,16 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // open authenticates the client, opens its session on a replica and relays until its end. Tries that fail for a reason that
 // may pass are repeated: the client sees latency.
 func (c *client) open(ctx context.Context, rule Rule) error {
 	p := c.newPatience()
-	l := proven{rule: rule, replication: c.start.replication != replicationNone}
-	if c.start.replication == replicationLogical && c.intent == ag.ReadOnly {
-		return fatal("replication", stateNotSupported, "logical replication runs on the primary: connect with READ_WRITE intent")
+	l := proven{rule: rule, replication: c.start.replication != pgwire.ReplicationNone}
+	if c.start.replication == pgwire.ReplicationLogical && c.intent == ag.ReadOnly {
+		return pgwire.Fatal("replication", pgwire.StateNotSupported, "logical replication runs on the primary: connect with READ_WRITE intent")
 	}
 	for {
 		r, err := c.route(ctx, p)
@@ -58,11 +59,11 @@ func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, er
 		asked := time.Now()
 		fresh, err := c.judge(ctx, r)
 		if err != nil {
-			_, final := asFatal(err)
+			_, final := pgwire.AsError(err)
 			return !final, err
 		}
 		if l.authenticated && !sameLogin(l.role, fresh) {
-			return false, fatal("role changed", stateCannotConnect, "the role changed while the session was being opened")
+			return false, pgwire.Fatal("role changed", pgwire.StateCannotConnect, "the role changed while the session was being opened")
 		}
 		l.role, l.judge, l.asked = fresh, r.ID, asked
 	}
@@ -76,11 +77,11 @@ func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, er
 		}
 	}
 	if l.replication && !l.role.Replication && !l.role.Super {
-		return false, fatal("replication", "42501", "must be superuser or replication role to start walsender")
+		return false, pgwire.Fatal("replication", "42501", "must be superuser or replication role to start walsender")
 	}
 	x, err := c.connect(ctx, r)
 	if err != nil {
-		_, final := asFatal(err)
+		_, final := pgwire.AsError(err)
 		return !final && !errors.Is(err, errClient), err
 	}
 	c.unhook() // from here on the session is ended by its own means
@@ -101,7 +102,7 @@ func (c *client) admit(ctx context.Context, rule Rule, role Role) error {
 	if err := c.authenticate(rule, role); err != nil {
 		return err
 	}
-	c.withNext = appendAuth(c.withNext, authOK, nil)
+	c.withNext = pgwire.AppendAuth(c.withNext, authOK, nil)
 	c.leavePreAuth()
 	_ = c.raw.SetDeadline(time.Time{})
 	return nil
@@ -119,7 +120,7 @@ func (c *client) memberships(ctx context.Context) ([]string, error) {
 		if err == nil {
 			return role.MemberOf, nil
 		}
-		if _, final := asFatal(err); final {
+		if _, final := pgwire.AsError(err); final {
 			return nil, err
 		}
 		if err := c.retry(ctx, p, r, err); err != nil {
@@ -314,24 +315,24 @@ func (c *client) packet(addr string, id ag.ReplicaID) []byte {
 		tls = tlsName(c.tlsState.Version)
 	}
 	start := c.start
-	if c.srv.cfg.NameClient && start.replication == replicationNone { // standbys are known by that name
+	if c.srv.cfg.NameClient && start.replication == pgwire.ReplicationNone { // standbys are known by that name
 		start = start.named(addr)
 	}
 	return start.packet(
-		setting{"coterie.client_addr", addr}, setting{"coterie.tls", tls}, setting{"coterie.intent", string(c.intent)},
-		setting{"coterie.reads", string(cmp.Or(c.start.reads, readsLease))}, setting{"coterie.replica", string(id)})
+		pgwire.Parameter{Name: "coterie.client_addr", Value: addr}, pgwire.Parameter{Name: "coterie.tls", Value: tls}, pgwire.Parameter{Name: "coterie.intent", Value: string(c.intent)},
+		pgwire.Parameter{Name: "coterie.reads", Value: string(cmp.Or(c.start.reads, readsLease))}, pgwire.Parameter{Name: "coterie.replica", Value: string(id)})
 }
 
 // startSession sends a startup packet to the server of that replica and reads up to ReadyForQuery.
 func startSession(conn net.Conn, in *bufio.Reader, packet []byte, id ag.ReplicaID) (g greeting, err error) {
 	if len(packet) > 10_000 {
-		return g, fatal("malformed", stateProtocolViolation, "the startup packet is too long")
+		return g, pgwire.Fatal("malformed", pgwire.StateProtocolViolation, "the startup packet is too long")
 	}
 	if _, err := conn.Write(packet); err != nil {
 		return g, fmt.Errorf("start a session on replica %s: %w", id, err)
 	}
-	for len(g.bytes) < maxControl {
-		typ, body, err := readMessage(in, maxControl)
+	for len(g.bytes) < pgwire.MaxControl {
+		typ, body, err := pgwire.ReadMessage(in, pgwire.MaxControl)
 		if err != nil {
 			return g, fmt.Errorf("start a session on replica %s: %w", id, err)
 		}
@@ -350,7 +351,7 @@ func startSession(conn net.Conn, in *bufio.Reader, packet []byte, id ag.ReplicaI
 			copy(g.key[:], body)
 			g.keyAt = len(g.bytes) + 5
 		}
-		g.bytes = appendMessage(g.bytes, typ, body)
+		g.bytes = pgwire.AppendMessage(g.bytes, typ, body)
 		if typ == 'Z' {
 			if g.keyAt == 0 {
 				return g, fmt.Errorf("start a session on replica %s: no cancel key", id)
@@ -363,13 +364,13 @@ func startSession(conn net.Conn, in *bufio.Reader, packet []byte, id ag.ReplicaI
 
 // backendRefusal is PostgreSQL's own refusal, passed on as it is.
 func backendRefusal(id ag.ReplicaID, body []byte) error {
-	code := errorField(body, 'C')
-	if code == stateCannotConnect { // starting up, shutting down, in recovery: may pass
-		return fmt.Errorf("start a session on replica %s: %s", id, errorField(body, 'M'))
+	code := pgwire.ErrorField(body, 'C')
+	if code == pgwire.StateCannotConnect { // starting up, shutting down, in recovery: may pass
+		return fmt.Errorf("start a session on replica %s: %s", id, pgwire.ErrorField(body, 'M'))
 	}
-	return &pgError{
-		reason: "postgresql", code: code, message: errorField(body, 'M'),
-		detail: errorField(body, 'D'), hint: errorField(body, 'H'),
+	return &pgwire.Error{
+		Reason: "postgresql", Code: code, Message: pgwire.ErrorField(body, 'M'),
+		Detail: pgwire.ErrorField(body, 'D'), Hint: pgwire.ErrorField(body, 'H'),
 	}
 }
 
@@ -385,7 +386,7 @@ func (c *client) newSession(r route, backend net.Conn) *session {
 	x := &session{
 		srv: c.srv, user: c.start.user, database: c.start.database, addr: c.address(), intent: c.intent, reads: c.start.reads,
 		replica: r.ID, epoch: r.epoch, since: time.Now(), client: c.conn, raw: c.raw, backend: backend,
-		replicates: c.start.replication == replicationLogical, onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, entry: r.entry, cut: make(chan struct{}),
+		replicates: c.start.replication == pgwire.ReplicationLogical, onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, entry: r.entry, cut: make(chan struct{}),
 	}
 	if c.tlsState != nil {
 		x.tls, x.asked = tlsName(c.tlsState.Version), c.tlsState.ServerName

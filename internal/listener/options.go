@@ -1,6 +1,10 @@
 package listener
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+)
 
 // splitOptions takes the words of an options string apart: white space separates, a backslash takes the next byte literally.
 func splitOptions(options string) []string {
@@ -29,8 +33,8 @@ func splitOptions(options string) []string {
 
 // parseOptions reads the options parameter: -c name=value, -cname=value and --name=value. The server's other switches are
 // refused, because a bundle of them can hide a setting from whoever reads less carefully than getopt does.
-func parseOptions(options string) ([]setting, *pgError) {
-	var out []setting
+func parseOptions(options string) ([]pgwire.Parameter, *pgwire.Error) {
+	var out []pgwire.Parameter
 	words := splitOptions(options)
 	for i := 0; i < len(words); i++ {
 		word := words[i]
@@ -39,7 +43,7 @@ func parseOptions(options string) ([]setting, *pgError) {
 		case word == "-c":
 			i++
 			if i == len(words) {
-				return nil, fatal("options", stateSyntax, "options: -c requires a value")
+				return nil, pgwire.Fatal("options", pgwire.StateSyntax, "options: -c requires a value")
 			}
 			assignment = words[i]
 		case strings.HasPrefix(word, "-c"):
@@ -47,22 +51,22 @@ func parseOptions(options string) ([]setting, *pgError) {
 		case strings.HasPrefix(word, "--"):
 			assignment = word[2:]
 		default:
-			bad := fatal("options", stateNotSupported, "options: %q is not supported", clip(word))
-			bad.hint = "Use -c name=value or --name=value."
+			bad := pgwire.Fatal("options", pgwire.StateNotSupported, "options: %q is not supported", pgwire.Clip(word))
+			bad.Hint = "Use -c name=value or --name=value."
 			return nil, bad
 		}
 		name, value, found := strings.Cut(assignment, "=")
 		if !found {
-			return nil, fatal("options", stateSyntax, "options: %q requires a value", clip(word))
+			return nil, pgwire.Fatal("options", pgwire.StateSyntax, "options: %q requires a value", pgwire.Clip(word))
 		}
 		name = strings.ReplaceAll(name, "-", "_")
 		if name == "" {
-			return nil, fatal("options", stateSyntax, "options: a setting without a name")
+			return nil, pgwire.Fatal("options", pgwire.StateSyntax, "options: a setting without a name")
 		}
 		if reserved(name) {
-			return nil, fatal("options", stateUndefinedObject, "unrecognized configuration parameter %q", clip(name))
+			return nil, pgwire.Fatal("options", pgwire.StateUndefinedObject, "unrecognized configuration parameter %q", pgwire.Clip(name))
 		}
-		out = append(out, setting{name, value})
+		out = append(out, pgwire.Parameter{Name: name, Value: value})
 	}
 	return out, nil
 }
@@ -75,12 +79,4 @@ func reserved(name string) bool {
 		return true
 	}
 	return strings.HasPrefix(name, "_pq_.")
-}
-
-// clip shortens a client's text for a message.
-func clip(s string) string {
-	if len(s) <= maxName {
-		return s
-	}
-	return cutName(s) + "…"
 }

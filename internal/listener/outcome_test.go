@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // pgModel is PostgreSQL as far as transactions go, message by message: what it executes, it may fail at.
@@ -214,7 +216,7 @@ func TestVerdictAgainstModel(t *testing.T) {
 			seed = 179565 // an unnamed statement whose Parse was skipped keeps its old meaning
 		}
 		r := rand.New(rand.NewPCG(seed, 1))
-		x, f := &session{srv: &Server{}}, framer{}
+		x, f := &session{srv: &Server{}}, pgwire.Framer{}
 		x.drained.local, x.onPrimary = true, true
 		x.status.Store('I')
 		m := &pgModel{status: 'I', named: map[string]string{}, portals: map[string]string{}}
@@ -227,7 +229,7 @@ func TestVerdictAgainstModel(t *testing.T) {
 		for _, msg := range stream[:cut] {
 			fails := r.IntN(6) == 0
 			log = append(log, fmt.Sprintf("%c %q fails=%v", msg.typ, msg.body, fails))
-			wire = appendMessage(wire, msg.typ, []byte(msg.body))
+			wire = pgwire.AppendMessage(wire, msg.typ, []byte(msg.body))
 			if m.take(msg.typ, msg.body, fails) {
 				answers, known = append(answers, m.status), append(known, m.commits)
 			}
@@ -267,13 +269,13 @@ func TestVerdictAgainstModel(t *testing.T) {
 
 // The table: what a client hears in each case.
 func TestVerdicts(t *testing.T) {
-	q := func(sql string) []byte { return appendMessage(nil, 'Q', appendCString(nil, sql)) }
+	q := func(sql string) []byte { return pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, sql)) }
 	ext := func(sql string, sync bool) []byte {
-		b := appendMessage(nil, 'P', append(appendCString(appendCString(nil, ""), sql), 0, 0))
-		b = appendMessage(b, 'B', make([]byte, 8))
-		b = appendMessage(b, 'E', make([]byte, 5))
+		b := pgwire.AppendMessage(nil, 'P', append(pgwire.AppendCString(pgwire.AppendCString(nil, ""), sql), 0, 0))
+		b = pgwire.AppendMessage(b, 'B', make([]byte, 8))
+		b = pgwire.AppendMessage(b, 'E', make([]byte, 5))
 		if sync {
-			b = appendMessage(b, 'S', nil)
+			b = pgwire.AppendMessage(b, 'S', nil)
 		}
 		return b
 	}
@@ -284,7 +286,7 @@ func TestVerdicts(t *testing.T) {
 		want   verdict
 	}{
 		{"idle", 'I', nil, verdictIdle},
-		{"a statement prepared, not run", 'I', appendMessage(appendMessage(nil, 'P', []byte("s\x00insert into t values (1)\x00\x00\x00")), 'S', nil), verdictIdle},
+		{"a statement prepared, not run", 'I', pgwire.AppendMessage(pgwire.AppendMessage(nil, 'P', []byte("s\x00insert into t values (1)\x00\x00\x00")), 'S', nil), verdictIdle},
 		{"idle in a transaction", 'T', nil, verdictLost},
 		{"idle in a failed transaction", 'E', nil, verdictLost},
 		{"a statement in a transaction", 'T', q("insert into t values (1)"), verdictLost},
@@ -312,7 +314,7 @@ func TestVerdicts(t *testing.T) {
 		{"SHOW", 'I', q("show work_mem"), verdictLost},
 		{"what nobody knows", 'T', q("frobnicate"), verdictUnknown},
 	} {
-		x, f := &session{srv: &Server{}}, framer{}
+		x, f := &session{srv: &Server{}}, pgwire.Framer{}
 		x.drained.local, x.onPrimary = true, true
 		x.ready(c.status)
 		for b := c.wire; len(b) > 0; {
@@ -322,7 +324,7 @@ func TestVerdicts(t *testing.T) {
 			}
 			b = b[used:]
 		}
-		x.drained.midway = !f.atBoundary()
+		x.drained.midway = !f.AtBoundary()
 		if v, _ := x.judge(); v != c.want {
 			t.Errorf("%s: verdict %d, want %d", c.name, v, c.want)
 		}
@@ -336,7 +338,7 @@ func FuzzFollow(f *testing.F) {
 		size = max(1, size&0xff)
 		verdicts := make([]verdict, 0, 2)
 		for _, n := range []int{len(stream) + 1, size} {
-			x, fr := &session{srv: &Server{}, guarded: true}, framer{}
+			x, fr := &session{srv: &Server{}, guarded: true}, pgwire.Framer{}
 			x.drained.local, x.onPrimary = true, true
 			for rest := stream; len(rest) > 0; {
 				used, err := x.follow(&fr, rest[:min(n, len(rest))])

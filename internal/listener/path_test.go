@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // relayTests are the tests of what passes an open session, which hold on both data paths.
@@ -134,7 +135,7 @@ func TestSlowReaderPushesBack(t *testing.T) {
 	defer func() { _ = slow.Close() }()
 	_, _ = slow.Write((&startup{user: "postgres", database: "postgres"}).packet())
 	readUntil(t, slow, 'Z')
-	_, _ = slow.Write(appendMessage(nil, 'Q', appendCString(nil, "select repeat('x', 1000) from generate_series(1, 300000)")))
+	_, _ = slow.Write(pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "select repeat('x', 1000) from generate_series(1, 300000)")))
 	other := g.mustDial(g.rw, "user=postgres")
 	waitFor(t, "PostgreSQL waits for its client", func() bool {
 		return value[bool](t, other, "select exists(select 1 from pg_stat_activity where wait_event = 'ClientWrite' and query like 'select repeat%')")
@@ -143,7 +144,7 @@ func TestSlowReaderPushesBack(t *testing.T) {
 		t.Errorf("%d MB went out to a client that reads nothing", passed>>20)
 	}
 	rows := 0
-	var f framer
+	var f pgwire.Framer
 	buf := make([]byte, 64<<10)
 	for done := false; !done; {
 		_ = slow.SetReadDeadline(time.Now().Add(30 * time.Second))
@@ -151,7 +152,7 @@ func TestSlowReaderPushesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = f.scan(buf[:n], func(typ byte, _ []byte) { rows += b2i(typ == 'D'); done = done || typ == 'Z' })
+		_ = f.Scan(buf[:n], func(typ byte, _ []byte) { rows += b2i(typ == 'D'); done = done || typ == 'Z' })
 	}
 	if rows != 300_000 {
 		t.Errorf("%d rows came", rows)
@@ -218,11 +219,11 @@ func openFiles(t *testing.T) int {
 func TestPrefetchedBytesAtHandOver(t *testing.T) {
 	g := newGroup(t, trusting)
 	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
-		greeting := appendMessage(appendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
-		greeting = appendMessage(appendMessage(greeting, 'Z', []byte{'I'}), 'N', []byte("SNOTICE\x00Mfirst\x00\x00"))
-		_, _ = conn.Write(appendMessage(greeting, 'N', []byte("SNOTICE\x00Msecond\x00\x00"))[:len(greeting)+9]) // ends with a part of the next
+		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		greeting = pgwire.AppendMessage(pgwire.AppendMessage(greeting, 'Z', []byte{'I'}), 'N', []byte("SNOTICE\x00Mfirst\x00\x00"))
+		_, _ = conn.Write(pgwire.AppendMessage(greeting, 'N', []byte("SNOTICE\x00Msecond\x00\x00"))[:len(greeting)+9]) // ends with a part of the next
 		time.Sleep(50 * time.Millisecond)
-		_, _ = conn.Write(appendMessage(nil, 'N', []byte("SNOTICE\x00Msecond\x00\x00"))[9:])
+		_, _ = conn.Write(pgwire.AppendMessage(nil, 'N', []byte("SNOTICE\x00Msecond\x00\x00"))[9:])
 		_, _ = conn.Read(make([]byte, 1))
 	})
 	conn, err := net.Dial("tcp", g.rw)
@@ -234,7 +235,7 @@ func TestPrefetchedBytesAtHandOver(t *testing.T) {
 	_, _ = conn.Write((&startup{user: "postgres", database: "postgres"}).packet())
 	readUntil(t, conn, 'Z')
 	for _, want := range []string{"first", "second"} {
-		if got := errorField(readUntil(t, conn, 'N'), 'M'); got != want {
+		if got := pgwire.ErrorField(readUntil(t, conn, 'N'), 'M'); got != want {
 			t.Errorf("got notice %q, want %q", got, want)
 		}
 	}
@@ -283,7 +284,7 @@ func fakeServer(t *testing.T, serve func(net.Conn)) (dial func(context.Context, 
 				return
 			}
 			running.Go(func() {
-				if _, err := readPacket(conn, 10_000); err == nil {
+				if _, err := pgwire.ReadPacket(conn, 10_000); err == nil {
 					serve(conn)
 				}
 				_ = conn.Close()

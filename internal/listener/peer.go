@@ -7,11 +7,13 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // checkPeer admits the operating system's user of the same name, on a Unix socket.
 func (c *client) checkPeer() error {
-	refused := fatal("peer", stateInvalidAuth, "Peer authentication failed for user %q", c.start.user)
+	refused := pgwire.Fatal("peer", pgwire.StateInvalidAuth, "Peer authentication failed for user %q", c.start.user)
 	u, ok := c.raw.(*net.UnixConn)
 	if !ok {
 		return refused

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // pipeline is a random conversation with PostgreSQL, of requests that each end with one ReadyForQuery. It is made for one that answers the
@@ -66,17 +68,17 @@ func (p *pipeline) simple() []byte {
 		b := query("copy t from stdin")
 		for range p.rng.IntN(4) {
 			n := 100 + p.rng.IntN(1000)
-			b = appendMessage(b, 'd', fmt.Appendf(nil, "%d\tcopied\n", n))
+			b = pgwire.AppendMessage(b, 'd', fmt.Appendf(nil, "%d\tcopied\n", n))
 		}
 		if p.rng.IntN(4) == 0 {
-			return appendMessage(b, 'f', appendCString(nil, "no more"))
+			return pgwire.AppendMessage(b, 'f', pgwire.AppendCString(nil, "no more"))
 		}
-		return appendMessage(b, 'c', nil)
+		return pgwire.AppendMessage(b, 'c', nil)
 	case 13: // pg_catalog.abs(int4) by the fast path
 		b := binary.BigEndian.AppendUint32(nil, 1397)
 		b = append(b, 0, 1, 0, 1, 0, 1, 0, 0, 0, 4)
 		b = binary.BigEndian.AppendUint32(b, uint32(p.rng.IntN(1000)))
-		return appendMessage(nil, 'F', append(b, 0, 1))
+		return pgwire.AppendMessage(nil, 'F', append(b, 0, 1))
 	}
 	return query(p.text())
 }
@@ -86,15 +88,15 @@ func (p *pipeline) extended() []byte {
 	name := func() string { return p.pick("", "", "", "n1", "n2") }
 	portal := func() string { return p.pick("", "", "", "", "p1") }
 	var b []byte
-	add := func(typ byte, body ...[]byte) { b = appendMessage(b, typ, bytes.Join(body, nil)) }
-	z := func(s string) []byte { return appendCString(nil, s) }
+	add := func(typ byte, body ...[]byte) { b = pgwire.AppendMessage(b, typ, bytes.Join(body, nil)) }
+	z := func(s string) []byte { return pgwire.AppendCString(nil, s) }
 	if p.rng.IntN(2) == 0 { // as drivers do
 		n := name()
 		add('P', z(n), z(p.text()), []byte{0, 0})
 		add('B', z(""), z(n), []byte{0, 0, 0, 0, 0, 0})
 		add('D', []byte("P"), z(""))
 		add('E', z(""), []byte{0, 0, 0, 0})
-		return appendMessage(b, 'S', nil)
+		return pgwire.AppendMessage(b, 'S', nil)
 	}
 	for range p.rng.IntN(8) {
 		switch p.rng.IntN(7) {
@@ -112,7 +114,7 @@ func (p *pipeline) extended() []byte {
 			add('H')
 		}
 	}
-	return appendMessage(b, 'S', nil)
+	return pgwire.AppendMessage(b, 'S', nil)
 }
 
 // run has the conversation, cut and timed by another seed, and returns what was answered.
@@ -124,13 +126,13 @@ func (p *pipeline) run(t *testing.T, network, address string, timing uint64) (go
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
-	_, _ = conn.Write((&startup{user: "postgres", database: "postgres", settings: []setting{{"application_name", "p"}}}).packet())
+	_, _ = conn.Write((&startup{user: "postgres", database: "postgres", settings: []pgwire.Parameter{{Name: "application_name", Value: "p"}}}).packet())
 	readUntil(t, conn, 'Z')
 	rng := rand.New(rand.NewPCG(timing, 7))
 	patience := rng.IntN(3) // 0: it always waits for answers, 1: mostly, 2: hardly
 	read := func(owed int) (closed bool) {
 		for owed > 0 {
-			typ, body, err := readMessage(conn, 1<<20)
+			typ, body, err := pgwire.ReadMessage(conn, 1<<20)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatalf("%s %s, timing %d: after %d bytes of answers: %v; the last %.300q", network, address, timing, len(got), err, got[max(0, len(got)-300):])
 			}
@@ -140,7 +142,7 @@ func (p *pipeline) run(t *testing.T, network, address string, timing uint64) (go
 			if typ == 'T' {
 				forgetTables(body)
 			}
-			got = appendMessage(got, typ, tempSchema.ReplaceAll(body, []byte("pg_temp_0")))
+			got = pgwire.AppendMessage(got, typ, tempSchema.ReplaceAll(body, []byte("pg_temp_0")))
 			owed -= b2i(typ == 'Z')
 		}
 		return false

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // pump is a session on an event loop. Its fields belong to the loop's goroutine.
@@ -22,7 +24,7 @@ type pump struct {
 	tls             *tls.Conn // of the client; nil: it has none
 	under           *under    // of tls
 	inside          bool      // tls may have decrypted bytes that were not asked for yet
-	requests        framer
+	requests        pgwire.Framer
 	finished        func()      // gives back what the session was counted under
 	phase           phase       //
 	held            []byte      // from the backend: what is not passed on yet, of which the framer has seen the first seen bytes

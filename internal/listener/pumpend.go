@@ -2,6 +2,8 @@ package listener
 
 import (
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // kick is called by whoever has ended the session, from anywhere.
@@ -24,7 +26,7 @@ func (p *pump) checkEnded() {
 }
 
 // part ends the relay: the backend hears nothing more, the client the last words, if there are any.
-func (p *pump) part(last *pgError) {
+func (p *pump) part(last *pgwire.Error) {
 	if p.phase != relaying {
 		return
 	}
@@ -39,7 +41,7 @@ func (p *pump) part(last *pgError) {
 		return
 	}
 	if last != nil {
-		if err := p.toClient(last.encode()); err != nil {
+		if err := p.toClient(last.Encode()); err != nil {
 			p.bury()
 			return
 		}

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // reads is how far a session's reads may be trusted (safety specification 5), by its startup parameter coterie.reads.
@@ -18,25 +19,25 @@ const (
 	readsConfirmed reads = "confirmed"
 )
 
-func parseReads(p setting) (reads, *pgError) {
-	switch r := reads(strings.ToLower(p.value)); r {
+func parseReads(p pgwire.Parameter) (reads, *pgwire.Error) {
+	switch r := reads(strings.ToLower(p.Value)); r {
 	case readsLease, readsDurable, readsConfirmed:
 		return r, nil
 	}
-	bad := fatal("reads", stateInvalidValue, "invalid value for parameter %q: %q", clip(p.name), clip(p.value))
-	bad.hint = "Available values: lease, durable, confirmed."
+	bad := pgwire.Fatal("reads", pgwire.StateInvalidValue, "invalid value for parameter %q: %q", pgwire.Clip(p.Name), pgwire.Clip(p.Value))
+	bad.Hint = "Available values: lease, durable, confirmed."
 	return "", bad
 }
 
 // checkReads refuses a session what this listener cannot give it.
-func (s *Server) checkReads(r reads, intent ag.Intent) *pgError {
+func (s *Server) checkReads(r reads, intent ag.Intent) *pgwire.Error {
 	switch {
 	case r == readsConfirmed && intent == ag.ReadOnly:
-		bad := fatal("reads", stateInvalidValue, "coterie.reads = confirmed is for READ_WRITE sessions: a secondary is behind by its nature")
-		bad.hint = "coterie.reads = durable works on secondaries."
+		bad := pgwire.Fatal("reads", pgwire.StateInvalidValue, "coterie.reads = confirmed is for READ_WRITE sessions: a secondary is behind by its nature")
+		bad.Hint = "coterie.reads = durable works on secondaries."
 		return bad
 	case r == readsConfirmed && s.cfg.Confirm == nil, r == readsDurable && s.cfg.Durable == nil:
-		return fatal("reads", stateNotSupported, "coterie.reads = %s is not available here", r)
+		return pgwire.Fatal("reads", pgwire.StateNotSupported, "coterie.reads = %s is not available here", r)
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // A direction has one buffer, and a session holds no more than that. It is small while little passes.
@@ -63,7 +65,7 @@ func (x *session) relay() {
 		defer x.rescue("downstream")
 		x.downstream()
 	}()
-	keeps := x.leaves.Load() && x.answers.atBoundary() && x.in.Buffered() == 0
+	keeps := x.leaves.Load() && x.answers.AtBoundary() && x.in.Buffered() == 0
 	if !keeps {
 		_ = x.backend.Close()
 	}
@@ -151,7 +153,7 @@ type passing struct {
 func (x *session) advance(p *passing) (out []byte, s stake, err error) {
 	for p.judged || p.at < len(p.b) {
 		if !p.judged {
-			used, whole, err := x.answers.next(p.b[p.at:])
+			used, whole, err := x.answers.Next(p.b[p.at:])
 			if err != nil {
 				return nil, nothing, err
 			}
@@ -159,7 +161,7 @@ func (x *session) advance(p *passing) (out []byte, s stake, err error) {
 				break
 			}
 		}
-		typ, body := x.answers.at(), x.answers.kept()
+		typ, body := x.answers.Type(), x.answers.Kept()
 		if s := x.doubtful(typ, body); !p.asked && s != nothing {
 			p.asked, p.judged = true, true
 			out, p.from = p.b[p.from:p.begin], p.begin
@@ -170,7 +172,7 @@ func (x *session) advance(p *passing) (out []byte, s stake, err error) {
 		p.begin = p.at
 	}
 	end := len(p.b)
-	if p.begin < end && x.answers.holdsBack() {
+	if p.begin < end && x.answers.HoldsBack() {
 		end = p.begin
 	}
 	out, p.from = p.b[p.from:end], end
@@ -215,7 +217,7 @@ func (x *session) write(b []byte) error {
 }
 
 // passFailed ends a session whose answers cannot be passed on, and returns what its client is told; nil if nothing.
-func (x *session) passFailed(err error) *pgError {
+func (x *session) passFailed(err error) *pgwire.Error {
 	switch {
 	case errors.Is(err, errClient):
 	case errors.Is(err, errUnconfirmed), errors.Is(err, errGate):
@@ -229,7 +231,7 @@ func (x *session) passFailed(err error) *pgError {
 
 // lastWords ends the session, and returns the error that its client is told where PostgreSQL has not said one itself; nil if nothing
 // can be said.
-func (x *session) lastWords(err error) *pgError {
+func (x *session) lastWords(err error) *pgwire.Error {
 	why := "the connection to PostgreSQL was lost"
 	switch e := x.ended.Load(); {
 	case e != nil:
@@ -246,7 +248,7 @@ func (x *session) lastWords(err error) *pgError {
 		x.end(ending{reason: "backend lost", why: why})
 	}
 	last := x.farewell(why)
-	x.srv.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", last.code)
+	x.srv.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", last.Code)
 	if x.midMessage || x.fatalSent.Load() || x.terminated.Load() {
 		return nil
 	}
@@ -254,12 +256,12 @@ func (x *session) lastWords(err error) *pgError {
 }
 
 // say writes the last words.
-func (x *session) say(last *pgError) {
+func (x *session) say(last *pgwire.Error) {
 	if last == nil {
 		return
 	}
 	_ = x.raw.SetWriteDeadline(time.Now().Add(x.srv.cfg.Limits.ShutdownMessage))
-	_, _ = x.client.Write(last.encode())
+	_, _ = x.client.Write(last.Encode())
 }
 
 // lingers says that the client may still have something to read that a reset of its connection would take away.
@@ -267,7 +269,7 @@ func (x *session) lingers() bool { return x.ended.Load() != nil || !x.terminated
 
 // upstream carries requests to PostgreSQL.
 func (x *session) upstream() {
-	var requests framer
+	var requests pgwire.Framer
 	var buf sized
 	defer buf.free()
 	for n := 0; ; {
@@ -299,13 +301,13 @@ func (x *session) upstream() {
 }
 
 // follow takes note of the client's bytes up to the end of one message, and returns how many those are.
-func (x *session) follow(f *framer, b []byte) (used int, err error) {
-	head := f.headLeft()
-	used, whole, err := f.next(b)
+func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
+	head := f.HeaderLeft()
+	used, whole, err := f.Next(b)
 	if err != nil {
 		return used, err
 	}
-	if typ := f.at(); typ == 'Q' || typ == 'P' {
+	if typ := f.Type(); typ == 'Q' || typ == 'P' {
 		text := b[min(head, used):used]
 		if x.guarded {
 			x.observeText(text)
@@ -315,14 +317,14 @@ func (x *session) follow(f *framer, b []byte) (used int, err error) {
 		}
 	}
 	if x.drained.local && x.srv.cfg.Mark != nil {
-		x.noteUse(f.at(), b[min(head, used):used], head > 0, whole)
+		x.noteUse(f.Type(), b[min(head, used):used], head > 0, whole)
 	}
 	if whole {
-		if f.at() == 'P' && mayCopy(f.kept()) {
+		if f.Type() == 'P' && mayCopy(f.Kept()) {
 			x.copies = true
 		}
-		x.requests.forwarded(f.at(), f.kept())
-		x.observeRequest(f.at())
+		x.requests.forwarded(f.Type(), f.Kept())
+		x.observeRequest(f.Type())
 	}
 	return used, nil
 }
@@ -387,13 +389,13 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 	case 'S', 'A': // a setting has changed, or somebody listens
 		x.tainted.Store(true)
 		if typ == 'S' && x.posesAsMember(body) {
-			x.end(ending{"replication", namedAsMember().message, true})
+			x.end(ending{"replication", namedAsMember().Message, true})
 		}
 	case 'K':
 		x.observeKey(body)
 	case 'E':
 		x.doubt.failed = true
-		if v := errorField(body, 'V'); v == "FATAL" || v == "PANIC" {
+		if v := pgwire.ErrorField(body, 'V'); v == "FATAL" || v == "PANIC" {
 			x.fatalSent.Store(true)
 		}
 	}

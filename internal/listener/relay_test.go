@@ -19,6 +19,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 func md5Hex(s string) string { sum := md5.Sum([]byte(s)); return hex.EncodeToString(sum[:]) }
@@ -142,8 +143,8 @@ func TestCopyBothWaysInBoundedMemory(t *testing.T) {
 	defer func() { _ = conn2.Close() }()
 	_, _ = conn2.Write((&startup{user: "postgres", database: "postgres"}).packet())
 	readUntil(t, conn2, 'Z')
-	_, _ = conn2.Write(appendMessage(nil, 'Q', appendCString(nil, "select repeat('y', 40000000)")))
-	var f framer
+	_, _ = conn2.Write(pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "select repeat('y', 40000000)")))
+	var f pgwire.Framer
 	var rows, total int
 	buf := make([]byte, 64<<10)
 	for done := false; !done; {
@@ -152,7 +153,7 @@ func TestCopyBothWaysInBoundedMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		total += n
-		_ = f.scan(buf[:n], func(typ byte, _ []byte) { rows += b2i(typ == 'D'); done = done || typ == 'Z' })
+		_ = f.Scan(buf[:n], func(typ byte, _ []byte) { rows += b2i(typ == 'D'); done = done || typ == 'Z' })
 	}
 	runtime.ReadMemStats(&after)
 	if rows != 1 || total < 40_000_000 || after.HeapSys > before.HeapSys+(16<<20) {
@@ -177,7 +178,7 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 func readUntil(t *testing.T, r io.Reader, want byte) []byte {
 	t.Helper()
 	for {
-		typ, body, err := readMessage(r, 1<<20)
+		typ, body, err := pgwire.ReadMessage(r, 1<<20)
 		if err != nil {
 			t.Fatalf("waiting for %q: %v", want, err)
 		}
@@ -185,7 +186,7 @@ func readUntil(t *testing.T, r io.Reader, want byte) []byte {
 			return body
 		}
 		if typ == 'E' {
-			t.Fatalf("waiting for %q: %s", want, errorField(body, 'M'))
+			t.Fatalf("waiting for %q: %s", want, pgwire.ErrorField(body, 'M'))
 		}
 	}
 }
@@ -260,18 +261,18 @@ func TestCopyKeepsCount(t *testing.T) {
 	defer func() { _ = raw.Close() }()
 	_, _ = raw.Write((&startup{user: "postgres", database: "postgres"}).packet())
 	readUntil(t, raw, 'Z')
-	_, _ = raw.Write(appendMessage(nil, 'Q', appendCString(nil, "create temp table c(t text)")))
+	_, _ = raw.Write(pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "create temp table c(t text)")))
 	readUntil(t, raw, 'Z')
 	var b []byte
-	b = appendMessage(b, 'P', append(appendCString(appendCString(nil, ""), "copy c from stdin"), 0, 0))
-	b = appendMessage(b, 'B', []byte{0, 0, 0, 0, 0, 0, 0, 0})
-	b = appendMessage(b, 'E', []byte{0, 0, 0, 0, 0})
-	b = appendMessage(b, 'S', nil)
+	b = pgwire.AppendMessage(b, 'P', append(pgwire.AppendCString(pgwire.AppendCString(nil, ""), "copy c from stdin"), 0, 0))
+	b = pgwire.AppendMessage(b, 'B', []byte{0, 0, 0, 0, 0, 0, 0, 0})
+	b = pgwire.AppendMessage(b, 'E', []byte{0, 0, 0, 0, 0})
+	b = pgwire.AppendMessage(b, 'S', nil)
 	_, _ = raw.Write(b)
 	readUntil(t, raw, 'G')
-	b = appendMessage(nil, 'd', []byte("row\n"))
-	b = appendMessage(b, 'c', nil)
-	b = appendMessage(b, 'S', nil)
+	b = pgwire.AppendMessage(nil, 'd', []byte("row\n"))
+	b = pgwire.AppendMessage(b, 'c', nil)
+	b = pgwire.AppendMessage(b, 'S', nil)
 	_, _ = raw.Write(b)
 	readUntil(t, raw, 'Z')
 	waitFor(t, "nothing is owed", func() bool { return g.srv.Sessions()[0].State == "idle" })

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // socketName is the file name of PostgreSQL's private socket: its port is always 5432.
@@ -37,22 +38,22 @@ func (s *Server) ServeBackend(ctx context.Context, conn net.Conn, socketDir stri
 	defer func() { _ = conn.Close() }()
 	defer x.rescue("relayed")
 	if bad := x.serveRelayed(ctx, socketDir); bad != nil {
-		s.counts.reject(bad.reason)
+		s.counts.reject(bad.Reason)
 		_ = conn.SetDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
-		_, _ = conn.Write(bad.encode())
+		_, _ = conn.Write(bad.Encode())
 	}
 }
 
-func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgError {
+func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgwire.Error {
 	s := x.srv
 	unhook := context.AfterFunc(ctx, func() { _ = x.client.SetDeadline(time.Unix(1, 0)) })
 	defer unhook()
 	_ = x.client.SetDeadline(time.Now().Add(s.cfg.Limits.PreAuthTime))
-	packet, err := readPacket(x.client, s.cfg.Limits.StartupPacket)
+	packet, err := pgwire.ReadPacket(x.client, s.cfg.Limits.StartupPacket)
 	if err != nil {
-		return fatal("malformed", stateProtocolViolation, "no startup packet")
+		return pgwire.Fatal("malformed", pgwire.StateProtocolViolation, "no startup packet")
 	}
-	cancel := binary.BigEndian.Uint32(packet) == codeCancel
+	cancel := binary.BigEndian.Uint32(packet) == pgwire.CancelRequest
 	if !cancel {
 		if bad := x.readHello(packet); bad != nil {
 			return bad
@@ -71,7 +72,7 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgError {
 		_ = backend.Close()
 	}
 	if err != nil {
-		return fatal("postgresql down", stateCannotConnect, "PostgreSQL of this replica cannot be reached")
+		return pgwire.Fatal("postgresql down", pgwire.StateCannotConnect, "PostgreSQL of this replica cannot be reached")
 	}
 	x.backend = backend
 	defer func() { _ = backend.Close() }()
@@ -85,7 +86,7 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgError {
 	_ = backend.SetDeadline(time.Time{})
 	_ = x.client.SetDeadline(time.Time{})
 	if !s.activate(nil, x) {
-		return fatal("moved", stateCannotConnect, "the group has moved on")
+		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "the group has moved on")
 	}
 	stop := context.AfterFunc(ctx, func() { x.end(stopping) })
 	defer stop()
@@ -116,11 +117,11 @@ const roomPause = 20 * time.Millisecond
 func (s *Server) refusedForRoom(ctx context.Context, conn net.Conn) bool {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
 	body := refusal(conn)
-	if errorField(body, 'C') != stateTooMany {
+	if pgwire.ErrorField(body, 'C') != pgwire.StateTooMany {
 		return false
 	}
-	err := s.makeRoom(&pgError{reason: "postgresql", code: stateTooMany, message: errorField(body, 'M')})
-	if _, final := asFatal(err); final {
+	err := s.makeRoom(&pgwire.Error{Reason: "postgresql", Code: pgwire.StateTooMany, Message: pgwire.ErrorField(body, 'M')})
+	if _, final := pgwire.AsError(err); final {
 		return false
 	}
 	select {
@@ -161,48 +162,48 @@ func refusal(conn net.Conn) []byte {
 }
 
 // startRelayed waits for the session's turn to be started. The turn ends with its first ReadyForQuery, or with the session.
-func (x *session) startRelayed(ctx context.Context) *pgError {
+func (x *session) startRelayed(ctx context.Context) *pgwire.Error {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.Limits.BackendHandshake)
 	defer cancel()
 	done, err := x.srv.startOne(ctx)
 	if err != nil {
-		return fatal("starting", stateCannotConnect, "too many sessions are being started on this replica")
+		return pgwire.Fatal("starting", pgwire.StateCannotConnect, "too many sessions are being started on this replica")
 	}
 	x.starting, x.started = true, done
 	return nil
 }
 
 // readHello reads from the startup packet what the session is. Only the packet of a listener has this shape.
-func (x *session) readHello(packet []byte) *pgError {
-	if binary.BigEndian.Uint32(packet) != protocol3 {
-		return fatal("malformed", stateProtocolViolation, "not a session of a listener")
+func (x *session) readHello(packet []byte) *pgwire.Error {
+	if binary.BigEndian.Uint32(packet) != pgwire.Protocol3 {
+		return pgwire.Fatal("malformed", pgwire.StateProtocolViolation, "not a session of a listener")
 	}
-	params, bad := splitParameters(packet[4:])
+	params, bad := pgwire.SplitParameters(packet[4:])
 	if bad != nil {
 		return bad
 	}
 	seen := make(map[string]bool)
 	for _, p := range params {
-		name := strings.ToLower(p.name)
-		if seen[name] || name == "options" || name == "replication" && p.value != "database" && p.value != "true" {
-			return fatal("malformed", stateProtocolViolation, "not a session of a listener")
+		name := strings.ToLower(p.Name)
+		if seen[name] || name == "options" || name == "replication" && p.Value != "database" && p.Value != "true" {
+			return pgwire.Fatal("malformed", pgwire.StateProtocolViolation, "not a session of a listener")
 		}
 		seen[name] = true
 		switch name {
 		case "user":
-			x.user = p.value
+			x.user = p.Value
 		case "replication":
-			x.replicates = p.value == "database"
+			x.replicates = p.Value == "database"
 		case "database":
-			x.database = p.value
+			x.database = p.Value
 		case "coterie.client_addr":
-			x.addr = p.value
+			x.addr = p.Value
 		case "coterie.tls":
-			x.tls = p.value
+			x.tls = p.Value
 		case "coterie.intent":
-			x.intent = ag.Intent(p.value)
+			x.intent = ag.Intent(p.Value)
 		case "coterie.reads":
-			x.reads = reads(p.value)
+			x.reads = reads(p.Value)
 		}
 	}
 	x.settings = params
@@ -210,21 +211,21 @@ func (x *session) readHello(packet []byte) *pgError {
 		return bad
 	}
 	if x.user == "" || x.intent != ag.ReadWrite && x.intent != ag.ReadOnly {
-		return fatal("malformed", stateProtocolViolation, "not a session of a listener")
+		return pgwire.Fatal("malformed", pgwire.StateProtocolViolation, "not a session of a listener")
 	}
 	return x.place()
 }
 
 // place checks the session against this node's own routes: the other node's may be older.
-func (x *session) place() *pgError {
+func (x *session) place() *pgwire.Error {
 	routes := x.srv.cfg.Routes()
 	if routes == nil {
-		return fatal("moved", stateCannotConnect, "this replica takes no sessions yet")
+		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica takes no sessions yet")
 	}
 	x.replica, x.epoch = routes.Self, routes.Epoch
 	x.onPrimary = routes.Primary == routes.Self && routes.Self != ""
 	if x.intent == ag.ReadWrite && !(x.onPrimary && routes.WriteOpen) {
-		return fatal("moved", stateCannotConnect, "this replica does not take READ_WRITE sessions")
+		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica does not take READ_WRITE sessions")
 	}
 	return nil
 }

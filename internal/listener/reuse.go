@@ -3,6 +3,8 @@ package listener
 import (
 	"bytes"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // With BACKEND_REUSE = ON a backend whose client has said goodbye may serve another one of the same kind (warm.go). DISCARD ALL takes
@@ -83,12 +85,12 @@ func (x *session) handBack(fd int) {
 
 // leave has the backend of a client that has said goodbye made as new, and ends the session.
 func (p *pump) leave() {
-	if p.waits || p.drains || len(p.held) > 0 || p.backend.full() || !p.x.answers.atBoundary() {
+	if p.waits || p.drains || len(p.held) > 0 || p.backend.full() || !p.x.answers.AtBoundary() {
 		p.bury()
 		return
 	}
 	p.x.forget()
-	question := appendMessage(nil, 'Q', appendCString(nil, asNew))
+	question := pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, asNew))
 	if !p.x.mayReturn() {
 		p.bury()
 		return
@@ -118,7 +120,7 @@ func (p *pump) renew() {
 	p.held = append(p.held, p.loop.buf[:n]...)
 	whole, expected := answeredIdle(p.held)
 	switch {
-	case n == 0, err != nil, !expected, len(p.held) > maxControl:
+	case n == 0, err != nil, !expected, len(p.held) > pgwire.MaxControl:
 		p.notAsNew()
 	case whole:
 		b := p.x.warm

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // goneCheck is how often a waiting login looks whether its client is still there, and the pause where routes are polled.
@@ -132,7 +133,7 @@ func (c *client) sleep(ctx context.Context, p *patience, next <-chan struct{}, d
 	case <-next:
 	case <-t.C:
 	case <-ctx.Done():
-		return fatal("stopping", stateAdminShutdown, "the listener of this node is stopping")
+		return pgwire.Fatal("stopping", pgwire.StateAdminShutdown, "the listener of this node is stopping")
 	}
 	if _, gone := peek(c.raw); gone {
 		return io.EOF
@@ -141,18 +142,18 @@ func (c *client) sleep(ctx context.Context, p *patience, next <-chan struct{}, d
 }
 
 // neverServed refuses at once what no waiting would change: readers where the primary takes none, and sends them nowhere else.
-func (c *client) neverServed() *pgError {
+func (c *client) neverServed() *pgwire.Error {
 	if routes := c.srv.cfg.Routes(); c.intent != ag.ReadOnly || routes == nil || routes.Primary == "" || routes.TakesReaders() {
 		return nil
 	}
-	bad := fatal("no routing", stateInvalidAuth, "the primary accepts no READ_ONLY sessions, and its read-only routing list names no other replica (979)")
-	bad.hint = "Connect with READ_WRITE intent, or change READ_ONLY_ROUTING_LIST or ALLOW_CONNECTIONS of the primary."
+	bad := pgwire.Fatal("no routing", pgwire.StateInvalidAuth, "the primary accepts no READ_ONLY sessions, and its read-only routing list names no other replica (979)")
+	bad.Hint = "Connect with READ_WRITE intent, or change READ_ONLY_ROUTING_LIST or ALLOW_CONNECTIONS of the primary."
 	return bad
 }
 
 // noReplica says why nothing serves the client's intent. The numbers are those under which administrators of availability groups know
 // these refusals.
-func (c *client) noReplica(p *patience) *pgError {
+func (c *client) noReplica(p *patience) *pgwire.Error {
 	routes := c.srv.cfg.Routes()
 	number, detail := 983, "No primary takes sessions at present (983)."
 	switch {
@@ -162,11 +163,11 @@ func (c *client) noReplica(p *patience) *pgError {
 	case routes.TakesReaders():
 		number, detail = 982, "No replica of the primary's read-only routing list takes readers at present (982)."
 	}
-	bad := fatal("no replica", stateCannotConnect, "no replica of the group accepts %s sessions at present (%d)", c.intent, number)
-	bad.detail = detail
-	bad.hint = "Try again in a moment; \"coterie status\" shows the state of the group."
+	bad := pgwire.Fatal("no replica", pgwire.StateCannotConnect, "no replica of the group accepts %s sessions at present (%d)", c.intent, number)
+	bad.Detail = detail
+	bad.Hint = "Try again in a moment; \"coterie status\" shows the state of the group."
 	if p.last != nil {
-		bad.detail = "A replica was named but its PostgreSQL could not be reached."
+		bad.Detail = "A replica was named but its PostgreSQL could not be reached."
 		c.log.Warn("session not opened", "user", c.start.user, "intent", c.intent, "error", p.last)
 	}
 	return bad

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // client is one connection from accept to the end of its session. Its life: negotiate, parse, match a rule, wait for a
@@ -105,7 +106,7 @@ func (c *client) run(ctx context.Context) error {
 		return bad
 	}
 	if start.minor > newestMinor || len(start.unknown) > 0 {
-		if err := c.send(negotiateVersion(start)); err != nil {
+		if err := c.send(pgwire.NegotiateVersion(min(start.minor, newestMinor), start.unknown)); err != nil {
 			return err
 		}
 	}
@@ -135,7 +136,7 @@ func (c *client) run(ctx context.Context) error {
 }
 
 // noRule is what PostgreSQL says of a login that no rule admits, or that a rule rejects.
-func (c *client) noRule(rejected bool) *pgError {
+func (c *client) noRule(rejected bool) *pgwire.Error {
 	from, encryption := "[local]", "no encryption"
 	if !c.login.local {
 		from = c.login.addr.String()
@@ -143,15 +144,15 @@ func (c *client) noRule(rejected bool) *pgError {
 	if c.login.tls {
 		encryption = "SSL encryption"
 	}
-	switch physical := c.start.replication == replicationPhysical; {
+	switch physical := c.start.replication == pgwire.ReplicationPhysical; {
 	case rejected && physical:
-		return fatal("rule", stateInvalidAuth, "pg_hba.conf rejects replication connection for host %q, user %q, %s", from, c.start.user, encryption)
+		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "pg_hba.conf rejects replication connection for host %q, user %q, %s", from, c.start.user, encryption)
 	case rejected:
-		return fatal("rule", stateInvalidAuth, "pg_hba.conf rejects connection for host %q, user %q, database %q, %s", from, c.start.user, c.start.database, encryption)
+		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "pg_hba.conf rejects connection for host %q, user %q, database %q, %s", from, c.start.user, c.start.database, encryption)
 	case physical:
-		return fatal("rule", stateInvalidAuth, "no pg_hba.conf entry for replication connection from host %q, user %q, %s", from, c.start.user, encryption)
+		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "no pg_hba.conf entry for replication connection from host %q, user %q, %s", from, c.start.user, encryption)
 	default:
-		return fatal("rule", stateInvalidAuth, "no pg_hba.conf entry for host %q, user %q, database %q, %s", from, c.start.user, c.start.database, encryption)
+		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "no pg_hba.conf entry for host %q, user %q, database %q, %s", from, c.start.user, c.start.database, encryption)
 	}
 }
 
@@ -165,30 +166,30 @@ func (c *client) negotiate(ctx context.Context) ([]byte, error) {
 	}
 	var in io.Reader = &prefixConn{Conn: c.raw, prefix: first[:]}
 	ssl, gss := false, false
-	if cert := c.certificate(); first[0] == firstTLS && cert != nil {
+	if cert := c.certificate(); first[0] == pgwire.FirstTLSByte && cert != nil {
 		if err := c.startTLS(ctx, &prefixConn{Conn: c.raw, prefix: first[:]}, cert, true); err != nil {
 			return nil, err
 		}
 		ssl, in = true, c.conn
 	}
 	for {
-		packet, err := readPacket(in, c.srv.cfg.Limits.StartupPacket)
+		packet, err := pgwire.ReadPacket(in, c.srv.cfg.Limits.StartupPacket)
 		if err != nil {
 			return nil, err
 		}
 		c.waits() // again: a client that answers has not kept anybody waiting
 		in = c.conn
 		switch code := binary.BigEndian.Uint32(packet); {
-		case code == codeCancel:
+		case code == pgwire.CancelRequest:
 			c.cancelRequest(ctx, packet[4:])
 			return nil, nil
-		case code == codeSSL && !ssl && len(packet) == 4:
+		case code == pgwire.SSLRequest && !ssl && len(packet) == 4:
 			ssl = true
 			if err := c.answerSSL(ctx); err != nil {
 				return nil, err
 			}
 			in = c.conn
-		case code == codeGSSENC && !gss && len(packet) == 4:
+		case code == pgwire.GSSENCRequest && !gss && len(packet) == 4:
 			gss = true
 			if err := c.send([]byte{'N'}); err != nil {
 				return nil, err
@@ -212,7 +213,7 @@ func (c *client) answerSSL(ctx context.Context) error {
 		return c.send([]byte{'N'})
 	}
 	if waiting, _ := peek(c.raw); waiting {
-		return fatal("protocol", stateProtocolViolation, "received unencrypted data after SSL request")
+		return pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "received unencrypted data after SSL request")
 	}
 	if err := c.send([]byte{'S'}); err != nil {
 		return err
@@ -253,16 +254,6 @@ func (c *client) startTLS(ctx context.Context, below net.Conn, cert *tls.Certifi
 // keys. With PostgreSQL 3.0 is spoken, whatever the client speaks.
 const newestMinor = 2
 
-// negotiateVersion says which version is spoken, and that no protocol option is known.
-func negotiateVersion(start *startup) []byte {
-	b := binary.BigEndian.AppendUint32(nil, protocol3|uint32(min(start.minor, newestMinor)))
-	b = binary.BigEndian.AppendUint32(b, uint32(len(start.unknown)))
-	for _, name := range start.unknown {
-		b = appendCString(b, name)
-	}
-	return appendMessage(nil, 'v', b)
-}
-
 // send writes to the client.
 func (c *client) send(b []byte) error {
 	if len(c.withNext) > 0 {
@@ -283,10 +274,10 @@ func (c *client) arm(ctx context.Context) {
 
 // refuse tells the client why it gets no session, if there is somebody to tell.
 func (c *client) refuse(ctx context.Context, err error) {
-	bad, ok := asFatal(err)
+	bad, ok := pgwire.AsError(err)
 	if !ok {
 		reason := "gone"
-		if errors.Is(err, errProtocol) {
+		if errors.Is(err, pgwire.ErrProtocol) {
 			reason = "malformed"
 		} else if errors.Is(err, os.ErrDeadlineExceeded) {
 			reason = "timeout"
@@ -296,14 +287,14 @@ func (c *client) refuse(ctx context.Context, err error) {
 		c.srv.counts.reject(reason)
 		return
 	}
-	c.srv.counts.reject(bad.reason)
-	c.log.Debug("client refused", "client", c.host, "sqlstate", bad.code, "error", bad.message)
+	c.srv.counts.reject(bad.Reason)
+	c.log.Debug("client refused", "client", c.host, "sqlstate", bad.Code, "error", bad.Message)
 	c.waits() // it has its place for as long as nobody needs it more: who guesses keeps nobody out
-	if bad.reason == "password" {
+	if bad.Reason == "password" {
 		c.delayFailure(ctx)
 	}
 	_ = c.raw.SetDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))
-	if c.entering.secret || c.send(bad.encode()) != nil {
+	if c.entering.secret || c.send(bad.Encode()) != nil {
 		return
 	}
 	select {
@@ -311,11 +302,18 @@ func (c *client) refuse(ctx context.Context, err error) {
 		return // a flood is not waited for
 	default:
 	}
-	if bad.reason == "pre-auth limit" {
+	if bad.Reason == "pre-auth limit" {
 		return
 	}
 	halfClose(c.conn)
 	drain(c.raw)
+}
+
+// outOfFiles is what a client hears where its session would take more descriptors than there are.
+func outOfFiles() *pgwire.Error {
+	e := pgwire.Fatal("descriptors", pgwire.StateTooMany, "the listener has no file descriptor left for one more session")
+	e.Hint = "Raise the agent's limit of open files (LimitNOFILE of its unit)."
+	return e
 }
 
 // drain reads what a client has still sent, for a moment: closing a socket with unread bytes resets it, and the client

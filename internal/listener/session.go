@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // session is a client joined to a PostgreSQL backend, or another node's listener joined to the local one.
@@ -46,13 +47,13 @@ type session struct {
 	in          *bufio.Reader // from the backend, through the gate
 	guarded     bool          // its backend is local and its answers may have to be confirmed
 	suspect     suspicion
-	settings    []setting // of the startup packet, of a relayed session
-	started     func()    // of a relayed session: ends its turn to be started
+	settings    []pgwire.Parameter // of the startup packet, of a relayed session
+	started     func()             // of a relayed session: ends its turn to be started
 	backendFrom string
 	warm        *backend // as what its backend may wait for another client; nil: it may not
 
 	// downstream's own
-	answers    framer
+	answers    pgwire.Framer
 	starting   bool // it is the session's turn to be started, and its backend has not said that it is ready
 	doubt      doubt
 	midMessage bool // the client has received half a message
@@ -221,9 +222,9 @@ func (x *session) judge() (v verdict, neverBegun bool) {
 }
 
 // farewell is the last error of a session that did not end by itself.
-func (x *session) farewell(why string) *pgError {
+func (x *session) farewell(why string) *pgwire.Error {
 	if e := x.ended.Load(); e != nil && e.broken {
-		return fatal("", stateProtocolViolation, "terminating connection: %s", why)
+		return pgwire.Fatal("", pgwire.StateProtocolViolation, "terminating connection: %s", why)
 	}
 	v, neverBegun := x.judge()
 	switch e := x.ended.Load(); {
@@ -235,22 +236,22 @@ func (x *session) farewell(why string) *pgError {
 	}
 	switch {
 	case neverBegun:
-		bad := fatal("", stateSerialization, "terminating connection before the transaction was begun: %s", why)
-		bad.hint = "Nothing of it was executed: reconnect and run it again."
+		bad := pgwire.Fatal("", pgwire.StateSerialization, "terminating connection before the transaction was begun: %s", why)
+		bad.Hint = "Nothing of it was executed: reconnect and run it again."
 		return bad
 	case v == verdictUnknown:
-		bad := fatal("", stateUnknownOutcome, "terminating connection with a request in flight: %s", why)
-		bad.detail = "If the request would have committed a transaction, it may or may not have been committed."
-		bad.hint = "Reconnect and check before running it again."
+		bad := pgwire.Fatal("", pgwire.StateUnknownOutcome, "terminating connection with a request in flight: %s", why)
+		bad.Detail = "If the request would have committed a transaction, it may or may not have been committed."
+		bad.Hint = "Reconnect and check before running it again."
 		return bad
 	case v == verdictLost:
-		bad := fatal("", stateSerialization, "terminating connection with a transaction open: %s", why)
-		bad.detail = "It was not committed: no request that could have committed it was forwarded."
-		bad.hint = "Reconnect and run the transaction again."
+		bad := pgwire.Fatal("", pgwire.StateSerialization, "terminating connection with a transaction open: %s", why)
+		bad.Detail = "It was not committed: no request that could have committed it was forwarded."
+		bad.Hint = "Reconnect and run the transaction again."
 		return bad
 	}
-	bad := fatal("", stateAdminShutdown, "terminating connection: %s", why)
-	bad.hint = "Reconnect; the listener finds the replica that serves the session."
+	bad := pgwire.Fatal("", pgwire.StateAdminShutdown, "terminating connection: %s", why)
+	bad.Hint = "Reconnect; the listener finds the replica that serves the session."
 	return bad
 }
 

@@ -1,108 +1,67 @@
 package listener
 
 import (
-	"bytes"
 	"encoding/binary"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
-
-// maxName is the longest name of PostgreSQL in bytes; longer ones are cut by the server, so they are cut here first.
-const maxName = 63
-
-type replicationKind int
-
-const (
-	replicationNone replicationKind = iota
-	replicationLogical
-	replicationPhysical
-)
-
-// setting is one configuration parameter of the session.
-type setting struct{ name, value string }
 
 // startup is the meaning of a StartupMessage: nothing of it has two readings any more. The packet for PostgreSQL is built
 // anew from it, so that what was checked is what is run.
 type startup struct {
 	user, database string
-	replication    replicationKind
-	intent         ag.Intent     // empty: nothing in the packet says
-	reads          reads         // empty: the default
-	maxLag         time.Duration // by how much a reader's copy may be behind; 0: any
-	saysReadOnly   bool          // default_transaction_read_only is among the settings
-	settings       []setting     // for PostgreSQL, each name once
-	minor          uint16        // of the protocol version asked for
-	unknown        []string      // _pq_ options, none of which is known
-	suffix         bool          // the database had the @ro suffix
-}
-
-// splitParameters takes the body after the version apart into name and value pairs.
-func splitParameters(body []byte) ([]setting, *pgError) {
-	var out []setting
-	for {
-		name, rest, found := bytes.Cut(body, []byte{0})
-		if !found {
-			return nil, fatal("malformed", stateProtocolViolation, "invalid startup packet layout: expected terminator as last byte")
-		}
-		if len(name) == 0 {
-			if len(rest) != 0 {
-				return nil, fatal("malformed", stateProtocolViolation, "invalid startup packet layout: bytes after the terminator")
-			}
-			return out, nil
-		}
-		value, rest, found := bytes.Cut(rest, []byte{0})
-		if !found {
-			return nil, fatal("malformed", stateProtocolViolation, "invalid startup packet layout: a parameter has no value")
-		}
-		if !utf8.Valid(name) || !utf8.Valid(value) {
-			return nil, fatal("malformed", stateEncoding, "the startup packet is not valid UTF-8")
-		}
-		out = append(out, setting{string(name), string(value)})
-		body = rest
-	}
+	replication    pgwire.Replication
+	intent         ag.Intent          // empty: nothing in the packet says
+	reads          reads              // empty: the default
+	maxLag         time.Duration      // by how much a reader's copy may be behind; 0: any
+	saysReadOnly   bool               // default_transaction_read_only is among the settings
+	settings       []pgwire.Parameter // for PostgreSQL, each name once
+	minor          uint16             // of the protocol version asked for
+	unknown        []string           // _pq_ options, none of which is known
+	suffix         bool               // the database had the @ro suffix
 }
 
 // parseStartup reads a StartupMessage without its length: version, then parameters.
-func parseStartup(packet []byte) (*startup, *pgError) {
+func parseStartup(packet []byte) (*startup, *pgwire.Error) {
 	version := binary.BigEndian.Uint32(packet)
 	if version>>16 != 3 {
-		return nil, fatal("malformed", stateNotSupported, "unsupported frontend protocol %d.%d: server supports 3.0",
+		return nil, pgwire.Fatal("malformed", pgwire.StateNotSupported, "unsupported frontend protocol %d.%d: server supports 3.0",
 			version>>16, version&0xffff)
 	}
-	params, bad := splitParameters(packet[4:])
+	params, bad := pgwire.SplitParameters(packet[4:])
 	if bad != nil {
 		return nil, bad
 	}
 	s := &startup{minor: uint16(version)}
-	var direct []setting
+	var direct []pgwire.Parameter
 	var options, replication string
 	for _, p := range params {
 		switch {
-		case p.name == "user":
-			s.user = p.value
-		case p.name == "database":
-			s.database = p.value
-		case p.name == "options":
-			options = p.value
-		case p.name == "replication":
-			replication = p.value
-		case strings.HasPrefix(p.name, "_pq_."):
-			s.unknown = append(s.unknown, p.name)
-		case reserved(p.name):
+		case p.Name == "user":
+			s.user = p.Value
+		case p.Name == "database":
+			s.database = p.Value
+		case p.Name == "options":
+			options = p.Value
+		case p.Name == "replication":
+			replication = p.Value
+		case strings.HasPrefix(p.Name, "_pq_."):
+			s.unknown = append(s.unknown, p.Name)
+		case reserved(p.Name):
 			// In other letters it is a setting to PostgreSQL, and there is none of that name.
-			return nil, fatal("malformed", stateUndefinedObject, "unrecognized configuration parameter %q", p.name)
+			return nil, pgwire.Fatal("malformed", pgwire.StateUndefinedObject, "unrecognized configuration parameter %q", p.Name)
 		default:
 			direct = append(direct, p)
 		}
 	}
 	if s.user == "" {
-		return nil, fatal("malformed", stateInvalidAuth, "no PostgreSQL user name specified in startup packet")
+		return nil, pgwire.Fatal("malformed", pgwire.StateInvalidAuth, "no PostgreSQL user name specified in startup packet")
 	}
-	if bad := s.setReplication(replication); bad != nil {
+	if s.replication, bad = pgwire.ParseReplication(replication); bad != nil {
 		return nil, bad
 	}
 	fromOptions, bad := parseOptions(options)
@@ -121,9 +80,9 @@ func parseStartup(packet []byte) (*startup, *pgError) {
 }
 
 // set adds a setting; one of the same name, in any case of letters, is replaced.
-func (s *startup) set(p setting) {
+func (s *startup) set(p pgwire.Parameter) {
 	for i := range s.settings {
-		if strings.EqualFold(s.settings[i].name, p.name) {
+		if strings.EqualFold(s.settings[i].Name, p.Name) {
 			s.settings = append(s.settings[:i], s.settings[i+1:]...)
 			break
 		}
@@ -137,18 +96,18 @@ func (s *startup) named(addr string) *startup {
 	named.settings = slices.Clone(s.settings)
 	name := addr
 	for _, p := range s.settings {
-		if strings.EqualFold(p.name, "application_name") && p.value != "" {
-			name = strings.ToValidUTF8(p.value[:min(len(p.value), max(0, maxName-len(addr)-3))], "") + " - " + addr
+		if strings.EqualFold(p.Name, "application_name") && p.Value != "" {
+			name = strings.ToValidUTF8(p.Value[:min(len(p.Value), max(0, pgwire.MaxName-len(addr)-3))], "") + " - " + addr
 		}
 	}
-	named.set(setting{"application_name", name})
+	named.set(pgwire.Parameter{Name: "application_name", Value: name})
 	return &named
 }
 
 // fixesRole says that the packet sets the role of the session, which DISCARD ALL does not go back to.
 func (s *startup) fixesRole() bool {
-	return slices.ContainsFunc(s.settings, func(p setting) bool {
-		return strings.EqualFold(p.name, "role") || strings.EqualFold(p.name, "session_authorization")
+	return slices.ContainsFunc(s.settings, func(p pgwire.Parameter) bool {
+		return strings.EqualFold(p.Name, "role") || strings.EqualFold(p.Name, "session_authorization")
 	})
 }
 
@@ -158,76 +117,23 @@ func (s *startup) nameDatabase() {
 		s.database = name
 		s.suffix = true
 	}
-	s.user = cutName(s.user)
+	s.user = pgwire.CutName(s.user)
 	if s.database == "" {
 		s.database = s.user
 	}
-	s.database = cutName(s.database)
-}
-
-// cutName shortens a name to what CREATE ROLE and CREATE DATABASE would have kept of it.
-func cutName(name string) string {
-	if len(name) <= maxName {
-		return name
-	}
-	n := maxName
-	for n > 0 && !utf8.RuneStart(name[n]) {
-		n--
-	}
-	return name[:n]
-}
-
-func (s *startup) setReplication(value string) *pgError {
-	if value == "" {
-		return nil
-	}
-	if value == "database" {
-		s.replication = replicationLogical
-		return nil
-	}
-	on, ok := parseBool(value)
-	if !ok {
-		return fatal("malformed", stateInvalidValue, "invalid value for parameter \"replication\": %q", value)
-	}
-	if on {
-		s.replication = replicationPhysical
-	}
-	return nil
-}
-
-// parseBool reads a boolean as PostgreSQL does: unique prefixes, any case.
-func parseBool(value string) (on, ok bool) {
-	v := strings.ToLower(value)
-	switch {
-	case v == "":
-		return false, false
-	case strings.HasPrefix("true", v), strings.HasPrefix("yes", v), v == "on", v == "1":
-		return true, true
-	case strings.HasPrefix("false", v), strings.HasPrefix("no", v), v == "of", v == "off", v == "0":
-		return false, true
-	}
-	return false, false
+	s.database = pgwire.CutName(s.database)
 }
 
 // packet builds the StartupMessage for PostgreSQL, with extra settings that win over the client's.
-func (s *startup) packet(extra ...setting) []byte {
-	body := binary.BigEndian.AppendUint32(nil, protocol3)
-	add := func(name, value string) { body = appendCString(appendCString(body, name), value) }
-	add("user", s.user)
-	add("database", s.database)
+func (s *startup) packet(extra ...pgwire.Parameter) []byte {
+	list := append(make([]pgwire.Parameter, 0, 3+len(s.settings)+len(extra)),
+		pgwire.Parameter{Name: "user", Value: s.user}, pgwire.Parameter{Name: "database", Value: s.database})
 	switch s.replication {
-	case replicationNone:
-	case replicationLogical:
-		add("replication", "database")
-	case replicationPhysical:
-		add("replication", "true")
+	case pgwire.ReplicationNone:
+	case pgwire.ReplicationLogical:
+		list = append(list, pgwire.Parameter{Name: "replication", Value: "database"})
+	case pgwire.ReplicationPhysical:
+		list = append(list, pgwire.Parameter{Name: "replication", Value: "true"})
 	}
-	for _, p := range s.settings {
-		add(p.name, p.value)
-	}
-	for _, p := range extra {
-		add(p.name, p.value)
-	}
-	body = append(body, 0)
-	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body)+4)), body...)
+	return pgwire.StartupMessage(append(append(list, s.settings...), extra...)...)
 }

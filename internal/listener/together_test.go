@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 func kernelRing(t *testing.T) *ring {
@@ -87,8 +89,8 @@ func TestSessionsWriteTogether(t *testing.T) {
 	}
 	const many = ringSize + 10
 	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
-		greeting := appendMessage(appendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
-		_, _ = conn.Write(appendMessage(greeting, 'Z', []byte{'I'}))
+		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		_, _ = conn.Write(pgwire.AppendMessage(greeting, 'Z', []byte{'I'}))
 		_, _ = conn.Read(make([]byte, 1))
 	})
 	clients := make([]net.Conn, many)
@@ -119,14 +121,14 @@ func TestSessionsWriteTogether(t *testing.T) {
 		defer g.srv.mu.Unlock()
 		for _, x := range g.srv.sessions {
 			p := x.pump.Load()
-			_ = p.toClient(appendMessage(nil, 'N', []byte("SNOTICE\x00Mfirst\x00\x00")))
-			_ = p.toClient(appendMessage(nil, 'N', []byte("SNOTICE\x00Msecond\x00\x00")))
+			_ = p.toClient(pgwire.AppendMessage(nil, 'N', []byte("SNOTICE\x00Mfirst\x00\x00")))
+			_ = p.toClient(pgwire.AppendMessage(nil, 'N', []byte("SNOTICE\x00Msecond\x00\x00")))
 		}
 	})
 	done.Wait()
 	for i, conn := range clients {
 		for _, want := range []string{"first", "second"} {
-			if got := errorField(readUntil(t, conn, 'N'), 'M'); got != want {
+			if got := pgwire.ErrorField(readUntil(t, conn, 'N'), 'M'); got != want {
 				t.Fatalf("client %d got %q, want %q", i, got, want)
 			}
 		}
@@ -160,14 +162,14 @@ func TestLastWordsComeLast(t *testing.T) {
 			return p != nil
 		})
 		p.loop.post(p.guarded(func() {
-			_ = p.toClient(appendMessage(nil, 'N', []byte("SNOTICE\x00Mfirst\x00\x00")))
+			_ = p.toClient(pgwire.AppendMessage(nil, 'N', []byte("SNOTICE\x00Mfirst\x00\x00")))
 			p.x.end(ending{reason: "test", why: "a test"})
 			p.checkEnded()
 		}))
-		if got := errorField(readUntil(t, conn, 'N'), 'M'); got != "first" {
+		if got := pgwire.ErrorField(readUntil(t, conn, 'N'), 'M'); got != "first" {
 			t.Errorf("heard %q", got)
 		}
-		if got := errorField(readUntil(t, conn, 'E'), 'C'); got != "57P01" {
+		if got := pgwire.ErrorField(readUntil(t, conn, 'E'), 'C'); got != "57P01" {
 			t.Errorf("the last word is %q", got)
 		}
 		_ = conn.Close()
@@ -180,7 +182,7 @@ func TestLastWordsComeLast(t *testing.T) {
 func TestLastRequestComesBeforeTheEnd(t *testing.T) {
 	cert, pool := certificate(t)
 	g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })
-	request := appendMessage(nil, 'd', make([]byte, shortWrite-5))
+	request := pgwire.AppendMessage(nil, 'd', make([]byte, shortWrite-5))
 	fits := 0 // as many as a socket takes that nobody reads
 	for pair := socketPair(t); ; fits++ {
 		if _, err := transmit(pair[0], request); err != nil {
@@ -189,8 +191,8 @@ func TestLastRequestComesBeforeTheEnd(t *testing.T) {
 	}
 	reads, came := make(chan struct{}), make(chan int, 1)
 	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
-		greeting := appendMessage(appendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
-		_, _ = conn.Write(appendMessage(greeting, 'Z', []byte{'I'}))
+		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		_, _ = conn.Write(pgwire.AppendMessage(greeting, 'Z', []byte{'I'}))
 		<-reads
 		n, _ := io.Copy(io.Discard, conn)
 		came <- int(n)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // A backend costs PostgreSQL a process and its caches, some milliseconds of a processor. Two things spare a client that wait: a warm
@@ -95,7 +96,7 @@ type WarmStats struct {
 // what was changed before is seen.
 func (c *client) lease(ctx context.Context, r route) *backend {
 	w := &c.srv.warm
-	if c.srv.cfg.Mark == nil || !r.Local || c.start.replication != replicationNone || c.srv.drain.Load() != nil {
+	if c.srv.cfg.Mark == nil || !r.Local || c.start.replication != pgwire.ReplicationNone || c.srv.drain.Load() != nil {
 		return nil
 	}
 	b := c.wanting(r)
@@ -137,8 +138,8 @@ func (c *client) warmAddress() string {
 // makeRoom drops what waits if the server has no place for a session that somebody wants: the next try may find one. For a while it may
 // even where nothing is left to drop, since the processes of what was dropped take a moment to end.
 func (s *Server) makeRoom(err error) error {
-	bad, ok := asFatal(err)
-	if !ok || bad.reason != "postgresql" || bad.code != stateTooMany {
+	bad, ok := pgwire.AsError(err)
+	if !ok || bad.Reason != "postgresql" || bad.Code != pgwire.StateTooMany {
 		return err
 	}
 	w := &s.warm
@@ -151,7 +152,7 @@ func (s *Server) makeRoom(err error) error {
 	if now.After(w.room) {
 		return err
 	}
-	return fmt.Errorf("start a session: %s", bad.message)
+	return fmt.Errorf("start a session: %s", bad.Message)
 }
 
 // take returns a backend of that kind that waits; nil if there is none.
@@ -331,7 +332,7 @@ func (w *warm) dropAll(list []*backend, why string) {
 func (w *warm) drop(b *backend, why string) {
 	w.dropped(why)
 	_ = b.conn.SetDeadline(time.Now().Add(w.answer))
-	_, _ = b.conn.Write(appendMessage(nil, 'X', nil))
+	_, _ = b.conn.Write(pgwire.AppendMessage(nil, 'X', nil))
 	_ = b.conn.Close()
 }
 
@@ -425,7 +426,7 @@ func (b *backend) wake(within time.Duration) bool { return b.ask("", within) == 
 func (b *backend) ask(query string, within time.Duration) error {
 	_ = b.conn.SetDeadline(time.Now().Add(within))
 	defer func() { _ = b.conn.SetDeadline(time.Time{}) }()
-	if _, err := b.conn.Write(appendMessage(nil, 'Q', appendCString(nil, query))); err != nil {
+	if _, err := b.conn.Write(pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, query))); err != nil {
 		return err
 	}
 	var answer []byte
@@ -436,7 +437,7 @@ func (b *backend) ask(query string, within time.Duration) error {
 		}
 		answer = append(answer, piece[:n]...)
 		switch whole, expected := answeredIdle(answer); {
-		case !expected, len(answer) > maxControl:
+		case !expected, len(answer) > pgwire.MaxControl:
 			return errors.New("unexpected answer")
 		case whole:
 			return nil
@@ -450,7 +451,7 @@ func answeredIdle(b []byte) (whole, expected bool) {
 	for len(b) >= 5 {
 		n := int(binary.BigEndian.Uint32(b[1:])) + 1
 		switch {
-		case n < 5 || n > maxControl:
+		case n < 5 || n > pgwire.MaxControl:
 			return false, false
 		case len(b) < n:
 			return false, true

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/postgres"
 )
 
@@ -561,7 +562,7 @@ func TestPlacesTakeAMomentToBeFree(t *testing.T) {
 		s := &Server{}
 		s.warm.srv, s.warm.answer = s, time.Second
 		refused := func() bool {
-			_, is := asFatal(s.makeRoom(fatal("postgresql", stateTooMany, "too many connections for database")))
+			_, is := pgwire.AsError(s.makeRoom(pgwire.Fatal("postgresql", pgwire.StateTooMany, "too many connections for database")))
 			return is
 		}
 		if !refused() {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // talkative is a writer that does something when it is told.
@@ -158,7 +159,7 @@ func TestPanicOfWhoAskedIsKept(t *testing.T) {
 		t.Fatal("nobody can be asked")
 	}
 	l.write()
-	if _, err := transmit(server, appendMessage(appendMessage(nil, 'C', []byte("SELECT 0\x00")), 'Z', []byte{'I'})); err != nil {
+	if _, err := transmit(server, pgwire.AppendMessage(pgwire.AppendMessage(nil, 'C', []byte("SELECT 0\x00")), 'Z', []byte{'I'})); err != nil {
 		t.Fatal(err)
 	}
 	l.asker.ready(unix.EPOLLIN)

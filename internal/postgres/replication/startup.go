@@ -7,17 +7,12 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// PostgreSQL's numbers in the first packet of a connection (src/include/libpq/pqcomm.h).
-const (
-	protocol3     = 3 << 16
-	sslRequest    = 1234<<16 | 5679
-	gssRequest    = 1234<<16 | 5680
-	cancelRequest = 1234<<16 | 5678
-
-	maxStartup = 10000 // MAX_STARTUP_PACKET_LENGTH
-)
+// maxStartup is MAX_STARTUP_PACKET_LENGTH of src/include/libpq/pqcomm.h.
+const maxStartup = 10000
 
 // errCancel is a first packet that asks to cancel a query: there is none here, and no answer is expected.
 var errCancel = errors.New("cancel request")
@@ -46,13 +41,13 @@ func readStartup(rw io.ReadWriter) (startup, error) {
 			return startup{}, err
 		}
 		switch {
-		case code == cancelRequest:
+		case code == pgwire.CancelRequest:
 			return startup{}, errCancel
-		case (code == sslRequest || code == gssRequest) && length == 8:
+		case (code == pgwire.SSLRequest || code == pgwire.GSSENCRequest) && length == 8:
 			if _, err := rw.Write([]byte{'N'}); err != nil {
 				return startup{}, err
 			}
-		case code>>16 == protocol3>>16:
+		case code>>16 == pgwire.Protocol3>>16:
 			params, err := parseParams(body)
 			return startup{minor: uint16(code), params: params}, err
 		default:
@@ -97,7 +92,7 @@ func (s startup) kind() (string, error) {
 	if value == "database" {
 		return KindBackup, nil
 	}
-	replication, ok := parseBool(value)
+	replication, ok := pgwire.ParseBool(value)
 	switch {
 	case !ok:
 		return "", fmt.Errorf("invalid value for parameter \"replication\": %q", value)
@@ -107,19 +102,6 @@ func (s startup) kind() (string, error) {
 		return KindBackup, nil
 	}
 	return KindWAL, nil
-}
-
-// parseBool reads PostgreSQL's spellings of a boolean: unique prefixes of true, false, yes, no, on, off in any case, 1, 0.
-func parseBool(s string) (value, ok bool) {
-	s = strings.ToLower(s)
-	prefix := func(word string, least int) bool { return len(s) >= least && strings.HasPrefix(word, s) }
-	switch {
-	case prefix("true", 1), prefix("yes", 1), s == "on", s == "1":
-		return true, true
-	case prefix("false", 1), prefix("no", 1), prefix("off", 2), s == "0":
-		return false, true
-	}
-	return false, false
 }
 
 // negotiation returns the message that tells a client of a newer protocol that it gets version 3.0 without extensions, or
@@ -134,47 +116,29 @@ func (s startup) negotiation() []byte {
 	if s.minor == 0 && len(extensions) == 0 {
 		return nil
 	}
-	b := binary.BigEndian.AppendUint32([]byte{'v', 0, 0, 0, 0}, protocol3)
-	b = binary.BigEndian.AppendUint32(b, uint32(len(extensions)))
-	for _, name := range extensions {
-		b = append(append(b, name...), 0)
-	}
-	binary.BigEndian.PutUint32(b[1:], uint32(len(b)-1))
-	return b
+	return pgwire.NegotiateVersion(0, extensions)
 }
 
 // startupPacket builds the packet that the primary's agent sends to its server for a stream: nothing of it is the peer's
 // wish. The name of a WAL stream carries the epoch, so that a walsender of an older epoch satisfies no commit of this one.
 func startupPacket(h Hello, user string) []byte {
-	pairs := []string{"user", user}
+	params := []pgwire.Parameter{{Name: "user", Value: user}}
+	add := func(name, value string) { params = append(params, pgwire.Parameter{Name: name, Value: value}) }
 	switch h.Kind {
 	case KindWAL:
-		pairs = append(pairs, "replication", "true", "application_name", fmt.Sprintf("cot_%s_%d", h.Member, h.Epoch))
+		add("replication", "true")
+		add("application_name", fmt.Sprintf("cot_%s_%d", h.Member, h.Epoch))
 	case KindBackup:
-		pairs = append(pairs, "replication", "true", "application_name", "cot_seed_"+string(h.Member))
+		add("replication", "true")
+		add("application_name", "cot_seed_"+string(h.Member))
 	default:
-		pairs = append(pairs, "database", "postgres", "application_name", "cot_query_"+string(h.Member))
+		add("database", "postgres")
+		add("application_name", "cot_query_"+string(h.Member))
 	}
-	b := binary.BigEndian.AppendUint32(make([]byte, 4), protocol3)
-	for _, s := range pairs {
-		b = append(append(b, s...), 0)
-	}
-	b = append(b, 0)
-	binary.BigEndian.PutUint32(b, uint32(len(b)))
-	return b
+	return pgwire.StartupMessage(params...)
 }
 
 // fatalMessage builds the ErrorResponse that ends a connection.
 func fatalMessage(sqlstate, message, hint string) []byte {
-	b := []byte{'E', 0, 0, 0, 0}
-	for _, f := range []struct{ code, text string }{
-		{"S", "FATAL"}, {"V", "FATAL"}, {"C", sqlstate}, {"M", message}, {"H", hint},
-	} {
-		if f.text != "" {
-			b = append(append(append(b, f.code...), f.text...), 0)
-		}
-	}
-	b = append(b, 0)
-	binary.BigEndian.PutUint32(b[1:], uint32(len(b)-1))
-	return b
+	return (&pgwire.Error{Code: sqlstate, Message: message, Hint: hint}).Encode()
 }

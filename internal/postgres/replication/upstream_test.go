@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // station is an Upstream whose sources are played by the test.
@@ -285,7 +286,7 @@ func TestLocalGarbage(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	bad := "replication\x00maybe\x00\x00"
 	packet := binary.BigEndian.AppendUint32(nil, uint32(8+len(bad)))
-	packet = binary.BigEndian.AppendUint32(packet, protocol3)
+	packet = binary.BigEndian.AppendUint32(packet, pgwire.Protocol3)
 	if _, err := conn.Write(append(packet, bad...)); err != nil {
 		t.Fatal(err)
 	}
