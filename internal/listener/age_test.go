@@ -11,6 +11,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
 // Where the primary does not answer, a copy decides about readers only as long as it is known to be young enough.
@@ -49,7 +50,7 @@ func TestOldCopyJudgesNobody(t *testing.T) {
 
 // Who is a member of a role, where a rule asks for it, is the primary's to say: a copy may not have replayed the GRANT yet.
 func TestMembersAreJudgedByThePrimary(t *testing.T) {
-	rules, err := ParseHBA(strings.NewReader("host all +suspended all reject\nhost all all all trust\n"))
+	rules, err := hba.Parse(strings.NewReader("host all +suspended all reject\nhost all all all trust\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

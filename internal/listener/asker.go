@@ -13,6 +13,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
 // MarkStatement is the prepared statement of a session that Config.MarkSession opens.
@@ -159,8 +160,8 @@ func (a *asker) rescue() {
 	}
 }
 
-// ready reads answers.
-func (a *asker) ready(uint32) {
+// Ready reads answers.
+func (a *asker) Ready(uint32) {
 	defer a.rescue()
 	n, err := receive(a.fd, a.loop.buf)
 	if wouldWait(err) {
@@ -253,10 +254,10 @@ func (a *asker) watch() {
 	})
 }
 
-// wrote loses the session where a question did not leave whole.
-func (a *asker) wrote(w *written) {
+// Wrote loses the session where a question did not leave whole.
+func (a *asker) Wrote(w *uring.Write) {
 	defer a.rescue()
-	if w.fd == a.fd && (w.err != nil || w.n < len(w.b)) {
+	if w.FD == a.fd && (w.Err != nil || w.N < len(w.B)) {
 		a.lost()
 	}
 }

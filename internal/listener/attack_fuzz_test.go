@@ -15,6 +15,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
 // script is a client that has said everything it will ever say.
@@ -88,7 +89,7 @@ func FuzzConversation(f *testing.F) {
 	var secured bool
 	routes := fullRoutes(1)
 	s, err := New(Config{
-		Rules: DefaultRules(false), Logger: slog.New(slog.DiscardHandler), Limits: Limits{FailureDelay: 1},
+		Rules: hba.DefaultRules(false), Logger: slog.New(slog.DiscardHandler), Limits: Limits{FailureDelay: 1},
 		Certificate: func() *tls.Certificate {
 			if secured {
 				return cert
@@ -98,7 +99,7 @@ func FuzzConversation(f *testing.F) {
 		Routes:  func() *ag.Routes { return routes },
 		Backend: func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error) { return nil, errors.New("none") },
 		Verifier: func(_ context.Context, _ ag.ReplicaID, user string) (Role, error) {
-			return Role{Found: user == "alice", CanLogin: true, Password: verifierOf("secret", 1)}, nil
+			return Role{Found: user == "alice", CanLogin: true, Password: scramSecret("secret", 1)}, nil
 		},
 	})
 	if err != nil {

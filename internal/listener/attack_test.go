@@ -19,6 +19,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/scram"
 )
 
 // rawDial connects without any library between.
@@ -144,14 +145,14 @@ func TestAttacksDuringLogin(t *testing.T) {
 		{"second StartupMessage", (&startup{user: "postgres", database: "postgres"}).packet(), "08P01"},
 		{"a query", pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "select 1")), "08P01"},
 		{"unknown mechanism", initial("PLAIN", "x"), "08P01"},
-		{"PLUS without TLS", initial(mechanismSCRAMPlus, "p=tls-server-end-point,,n=,r=a"), "08P01"},
+		{"PLUS without TLS", initial(scram.MechanismPlus, "p=tls-server-end-point,,n=,r=a"), "08P01"},
 		{"length lies", []byte{'p', 0x7f, 0xff, 0xff, 0xff}, "08P01"},
 		{"length of 3", []byte{'p', 0, 0, 0, 3}, "08P01"},
-		{"inner length lies", pgwire.AppendMessage(nil, 'p', append(pgwire.AppendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xff, 'n')), "08P01"},
+		{"inner length lies", pgwire.AppendMessage(nil, 'p', append(pgwire.AppendCString(nil, scram.Mechanism), 0xff, 0xff, 0xff, 0xff, 'n')), "08P01"},
 		{"empty", pgwire.AppendMessage(nil, 'p', nil), "08P01"},
-		{"no message and one", pgwire.AppendMessage(nil, 'p', append(pgwire.AppendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xff)), "open"},
-		{"a length below -1", pgwire.AppendMessage(nil, 'p', append(pgwire.AppendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xfe)), "08P01"},
-		{"no nonce", initial(mechanismSCRAM, "n,,n=,r="), "08P01"},
+		{"no message and one", pgwire.AppendMessage(nil, 'p', append(pgwire.AppendCString(nil, scram.Mechanism), 0xff, 0xff, 0xff, 0xff)), "open"},
+		{"a length below -1", pgwire.AppendMessage(nil, 'p', append(pgwire.AppendCString(nil, scram.Mechanism), 0xff, 0xff, 0xff, 0xfe)), "08P01"},
+		{"no nonce", initial(scram.Mechanism, "n,,n=,r="), "08P01"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

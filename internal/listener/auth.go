@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/scram"
 )
 
 // Kinds of authentication request.
@@ -30,21 +32,18 @@ func passwordFailure(user string) *pgwire.Error {
 	return pgwire.Fatal("password", pgwire.StateInvalidPassword, "password authentication failed for user %q", user)
 }
 
-// needsRole says that the method is decided by role facts.
-func (r *Rule) needsRole() bool { return r.Method == MethodSCRAM || r.Method == MethodMD5 }
-
 // authenticate runs the rule's method with the client. Role facts are those of the node that will run the session; for
 // methods that need none they may be empty. It does not send AuthenticationOk.
-func (c *client) authenticate(rule Rule, role Role) error {
+func (c *client) authenticate(rule hba.Rule, role Role) error {
 	if bad := c.checkCertificate(rule); bad != nil {
 		return bad
 	}
 	switch rule.Method {
-	case MethodTrust, MethodCert:
+	case hba.MethodTrust, hba.MethodCert:
 		return nil
-	case MethodPeer:
+	case hba.MethodPeer:
 		return c.checkPeer()
-	case MethodSCRAM, MethodMD5:
+	case hba.MethodSCRAM, hba.MethodMD5:
 		why := c.checkPassword(rule.Method, role)
 		if why == nil {
 			return nil
@@ -52,7 +51,7 @@ func (c *client) authenticate(rule Rule, role Role) error {
 		if _, ok := pgwire.AsError(why); ok {
 			return why
 		}
-		if !errors.Is(why, errBadProof) {
+		if !errors.Is(why, scram.ErrBadProof) {
 			return why
 		}
 		c.log.Info("login failed", "user", c.start.user, "database", c.start.database, "reason", why.Error())
@@ -64,17 +63,17 @@ func (c *client) authenticate(rule Rule, role Role) error {
 
 // checkPassword lets the client prove that it knows the password. A role without a usable verifier goes through the whole
 // exchange too.
-func (c *client) checkPassword(method Method, role Role) error {
-	if method == MethodMD5 && strings.HasPrefix(role.Password, "md5") && len(role.Password) == 35 {
+func (c *client) checkPassword(method hba.Method, role Role) error {
+	if method == hba.MethodMD5 && strings.HasPrefix(role.Password, "md5") && len(role.Password) == 35 {
 		if c.tlsState == nil && !c.near() && !c.srv.cfg.AllowPlainMD5 {
 			c.log.Warn("md5 login refused: it needs TLS", "user", c.start.user)
 		} else {
 			return c.checkMD5(role)
 		}
 	}
-	verifier, ok := parseVerifier(role.Password)
+	verifier, ok := scram.ParseVerifier(role.Password)
 	if !ok || !role.Found || !role.CanLogin {
-		verifier = mockVerifier(c.srv.cfg.MockSecret(), c.start.user)
+		verifier = scram.MockVerifier(c.srv.cfg.MockSecret(), c.start.user)
 	}
 	return c.exchangeSCRAM(verifier, role)
 }
@@ -92,13 +91,13 @@ var errExpired = &expiredError{}
 type expiredError struct{}
 
 func (*expiredError) Error() string        { return "the password is no longer valid (VALID UNTIL)" }
-func (*expiredError) Is(target error) bool { return target == errBadProof }
+func (*expiredError) Is(target error) bool { return target == scram.ErrBadProof }
 
-func (c *client) exchangeSCRAM(verifier scramVerifier, role Role) error {
-	s := &scram{verifier: verifier, binding: c.binding}
-	mechanisms := pgwire.AppendCString(nil, mechanismSCRAM)
-	if s.binding != nil {
-		mechanisms = append(pgwire.AppendCString(nil, mechanismSCRAMPlus), mechanisms...)
+func (c *client) exchangeSCRAM(verifier scram.Verifier, role Role) error {
+	s := &scram.Exchange{Verifier: verifier, Binding: c.binding}
+	mechanisms := pgwire.AppendCString(nil, scram.Mechanism)
+	if s.Binding != nil {
+		mechanisms = append(pgwire.AppendCString(nil, scram.MechanismPlus), mechanisms...)
 	}
 	if err := c.send(pgwire.AppendAuth(nil, authSASL, append(mechanisms, 0))); err != nil {
 		return err
@@ -109,9 +108,9 @@ func (c *client) exchangeSCRAM(verifier scramVerifier, role Role) error {
 	}
 	mechanism, message, given, ok := splitInitial(body)
 	switch {
-	case ok && mechanism == mechanismSCRAM:
-	case ok && mechanism == mechanismSCRAMPlus && s.binding != nil:
-		s.plus = true
+	case ok && mechanism == scram.Mechanism:
+	case ok && mechanism == scram.MechanismPlus && s.Binding != nil:
+		s.Plus = true
 	default:
 		return pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "client selected an invalid SASL authentication mechanism")
 	}
@@ -124,7 +123,7 @@ func (c *client) exchangeSCRAM(verifier scramVerifier, role Role) error {
 		}
 		message = string(body)
 	}
-	reply, err := s.first(message)
+	reply, err := s.First(message)
 	if err != nil {
 		return malformed(err)
 	}
@@ -134,8 +133,8 @@ func (c *client) exchangeSCRAM(verifier scramVerifier, role Role) error {
 	if body, err = c.response(); err != nil {
 		return err
 	}
-	if reply, err = s.final(string(body)); err != nil {
-		if verifier.mock && errors.Is(err, errBadProof) {
+	if reply, err = s.Final(string(body)); err != nil {
+		if verifier.Mock && errors.Is(err, scram.ErrBadProof) {
 			return &mockError{}
 		}
 		return malformed(err)
@@ -153,11 +152,11 @@ type mockError struct{}
 func (*mockError) Error() string {
 	return "the role is unknown, has no usable password or may not log in"
 }
-func (*mockError) Is(target error) bool { return target == errBadProof }
+func (*mockError) Is(target error) bool { return target == scram.ErrBadProof }
 
 // malformed turns a violation of the exchange into what the client is told; a bad proof stays what it is.
 func malformed(err error) error {
-	if errors.Is(err, errMalformedSCRAM) {
+	if errors.Is(err, scram.ErrMalformed) {
 		return pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "%s", err.Error())
 	}
 	return err
@@ -191,7 +190,7 @@ func (c *client) checkMD5(role Role) error {
 	sum := md5.Sum(append([]byte(role.Password[3:]), salt[:]...)) //nolint:gosec // as above
 	want := "md5" + hex.EncodeToString(sum[:]) + "\x00"
 	if subtle.ConstantTimeCompare([]byte(want), body) != 1 {
-		return errBadProof
+		return scram.ErrBadProof
 	}
 	if !role.CanLogin {
 		return &mockError{}
@@ -217,7 +216,7 @@ func (c *client) response() ([]byte, error) {
 }
 
 // checkCertificate verifies what the rule asks of the client's certificate. The chain was verified in the handshake.
-func (c *client) checkCertificate(rule Rule) *pgwire.Error {
+func (c *client) checkCertificate(rule hba.Rule) *pgwire.Error {
 	if rule.ClientCert == "" {
 		return nil
 	}
@@ -233,7 +232,7 @@ func (c *client) checkCertificate(rule Rule) *pgwire.Error {
 }
 
 // near says that the client's packets do not cross a network.
-func (c *client) near() bool { return c.login.local || c.login.addr.IsLoopback() }
+func (c *client) near() bool { return c.login.Local || c.login.Addr.IsLoopback() }
 
 // delayFailure makes guessing slow: each failure of an address doubles its wait, up to 32 times the first. It ends when the client's place is
 // wanted.

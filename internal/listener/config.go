@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
 // BackendHello says for whom a connection to a replica's PostgreSQL is opened. The session's own startup packet follows on
@@ -116,7 +117,7 @@ type Config struct {
 	// ConnectWait is how long a client waits at login while nothing serves its intent; default 30 s, negative = not at all.
 	ConnectWait time.Duration
 	// Rules decide who may log in and how; nil = DefaultRules(false). Server.SetRules replaces them.
-	Rules []Rule
+	Rules []hba.Rule
 	// MockSecret returns what makes the salt of unknown users stable and cancel keys of one node known to the others: the same 32 bytes on
 	// every node, which nobody else knows. It may change. Nil = random per process.
 	MockSecret func() []byte
@@ -149,7 +150,7 @@ func (c *Config) withDefaults() (Config, error) {
 		return d, errors.New("listener: Node is a number from 0 to 15")
 	}
 	if d.Rules == nil {
-		d.Rules = DefaultRules(false)
+		d.Rules = hba.DefaultRules(false)
 	}
 	if d.MockSecret == nil {
 		secret := make([]byte, 32)

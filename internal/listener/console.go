@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
 // ConsoleDatabase is the name of the database behind which there is no PostgreSQL: the administrators' console.
@@ -74,7 +75,7 @@ func (c *client) wantsConsole() bool {
 }
 
 // console authenticates the client as for any database, and hands its connection over until the session ends.
-func (c *client) console(ctx context.Context, rule Rule) error {
+func (c *client) console(ctx context.Context, rule hba.Rule) error {
 	asking, cancel := context.WithTimeout(ctx, c.srv.cfg.Limits.BackendHandshake)
 	role, err := c.srv.cfg.ConsoleRole(asking, c.start.user)
 	cancel()

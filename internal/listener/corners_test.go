@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
 // begin connects and sends raw bytes as the first ones.
@@ -41,7 +42,7 @@ func startupMessage(pairs ...string) []byte {
 
 // Of two users in one packet the last one logs in, as with PostgreSQL, and no rule or password of the first one helps it.
 func TestDuplicatedUser(t *testing.T) {
-	rules, err := ParseHBA(strings.NewReader("host all alice 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"))
+	rules, err := hba.Parse(strings.NewReader("host all alice 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func TestNamesOf64Bytes(t *testing.T) {
 	g := newGroup(t, nil)
 	for _, name := range []string{strings.Repeat("n", 63), strings.Repeat("n", 61) + "é", strings.Repeat("m", 62) + "é"} {
 		cut := pgwire.CutName(name)
-		rules, err := ParseHBA(strings.NewReader("host all " + cut + " 127.0.0.1/32 scram-sha-256\n"))
+		rules, err := hba.Parse(strings.NewReader("host all " + cut + " 127.0.0.1/32 scram-sha-256\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +144,7 @@ func anEd25519(t *testing.T, name string) (*tls.Certificate, *x509.CertPool) {
 func TestEd25519Certificates(t *testing.T) {
 	cert, pool := anEd25519(t, "localhost")
 	client, clients := anEd25519(t, "alice")
-	rules, err := ParseHBA(strings.NewReader("hostssl all bob all scram-sha-256\nhostssl all all all cert\n"))
+	rules, err := hba.Parse(strings.NewReader("hostssl all bob all scram-sha-256\nhostssl all all all cert\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/listener/offload"
 )
 
 // SessionInfo is one session as status and views show it.
@@ -85,7 +86,7 @@ type Stats struct {
 type counters struct {
 	accepted, cancels, fellBack, lagged, gated, drained, queued, held, unconfirmed, together, doorstep atomic.Uint64
 	lent, passed                                                                                       atomic.Uint64
-	back                                                                                               [whys]atomic.Uint64
+	back                                                                                               [offload.WhyCount]atomic.Uint64
 	gatedTime, heldTime                                                                                atomic.Int64
 	readers                                                                                            readerSeconds
 
@@ -122,14 +123,14 @@ func (c *counters) route(k RoutedKey, fellBack bool) {
 // cameBack counts a session that the kernel has carried.
 func (c *counters) cameBack(why uint32, passed uint64) {
 	c.passed.Add(passed)
-	c.back[min(why, whys-1)].Add(1)
+	c.back[min(why, offload.WhyCount-1)].Add(1)
 }
 
 func (c *counters) backs() map[string]uint64 {
 	m := make(map[string]uint64)
 	for why := range c.back {
 		if n := c.back[why].Load(); n > 0 {
-			m[whyNames[why]] = n
+			m[offload.WhyNames[why]] = n
 		}
 	}
 	return m

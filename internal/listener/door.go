@@ -97,8 +97,8 @@ func (d *door) close() {
 	<-d.gone // the loop ends after whoever waits for this
 }
 
-// ready takes clients in.
-func (d *door) ready(uint32) {
+// Ready takes clients in.
+func (d *door) Ready(uint32) {
 	for range welcomes {
 		fd, from, err := accept(d.fd)
 		switch {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
 // doorstep is a client that an event loop has taken in, until its first packet is there. What that asks for the loop gives by itself where
@@ -114,8 +115,8 @@ func (st *doorstep) inside() {
 	}()
 }
 
-// ready looks at the first packet.
-func (st *doorstep) ready(uint32) { st.guarded(st.look)() }
+// Ready looks at the first packet.
+func (st *doorstep) Ready(uint32) { st.guarded(st.look)() }
 
 func (st *doorstep) look() {
 	packet := st.peek()
@@ -158,10 +159,10 @@ func (st *doorstep) simple(start *startup) bool {
 	if c.intent = intentBy(c.readOnly, start, set); s.checkReads(start.reads, c.intent) != nil || c.intent == ag.ReadOnly && set["coterie.max_lag"] != "" {
 		return false
 	}
-	c.login.user, c.login.database = start.user, start.database
+	c.login.User, c.login.Database = start.user, start.database
 	if rules := *s.rules.Load(); slices.ContainsFunc(rules, asksAround) {
 		return false
-	} else if rule, ok := matchRule(rules, c.login); !ok || rule.Method != MethodTrust || rule.ClientCert != "" {
+	} else if rule, ok := hba.Match(rules, c.login); !ok || rule.Method != hba.MethodTrust || rule.ClientCert != "" {
 		return false
 	}
 	r, _, ok := s.pick(c.intent)
@@ -180,7 +181,9 @@ func (st *doorstep) simple(start *startup) bool {
 }
 
 // asksAround says that matching a rule asks somebody: the server for memberships, or the kernel for this machine's addresses.
-func asksAround(r Rule) bool { return r.SameHost || r.SameNet || askMembers([]Rule{r}) }
+func asksAround(r hba.Rule) bool {
+	return r.SameHost || r.SameNet || hba.NeedsMemberships([]hba.Rule{r})
+}
 
 // marked goes on with the server's word on the mark; ok is false where there is none.
 func (st *doorstep) marked(m Mark, ok bool) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // A commit waits in PostgreSQL until the synchronous secondaries have flushed it. That wait can be cut short: by a cancel request,
@@ -35,21 +36,12 @@ type suspicion struct {
 
 // doubt is downstream's own book.
 type doubt struct {
-	cleared uint64 // cancel requests that can do nothing any more
-	warned  bool   // PostgreSQL said that a wait was cancelled
-	block   bool   // inside a transaction block, as far as the answers told
-	failed  bool   // since the last ReadyForQuery
-	stake   stake  // of what was answered since the last ReadyForQuery
+	cleared uint64      // cancel requests that can do nothing any more
+	warned  bool        // PostgreSQL said that a wait was cancelled
+	block   bool        // inside a transaction block, as far as the answers told
+	failed  bool        // since the last ReadyForQuery
+	stake   stmt.Effect // of what was answered since the last ReadyForQuery
 }
-
-// stake is what a failover could take away from what a command did.
-type stake int
-
-const (
-	nothing stake = iota // it commits nothing
-	reading              // most probably nothing; a function may have written
-	writing
-)
 
 // errUnconfirmed is an answer that may not be given.
 var errUnconfirmed = errors.New("a commit was not confirmed")
@@ -70,42 +62,21 @@ func (x *session) suspected() bool {
 }
 
 // doubtful returns what is at stake if the answer is given before it is confirmed.
-func (x *session) doubtful(typ byte, body []byte) stake {
+func (x *session) doubtful(typ byte, body []byte) stmt.Effect {
 	if !x.guarded || typ != 'C' && typ != 'Z' || x.reads != readsConfirmed && !x.suspected() {
-		return nothing
+		return stmt.NoEffect
 	}
 	if typ == 'Z' { // what committed by Sync; an error means that nothing did
 		if x.doubt.failed || len(body) == 0 || body[0] != 'I' {
-			return nothing
+			return stmt.NoEffect
 		}
 		return x.doubt.stake
 	}
-	tag := commandTag(body)
-	if x.doubt.block && !endsBlock(tag) {
-		return nothing
+	tag := stmt.CommandTag(body)
+	if x.doubt.block && !stmt.EndsBlock(tag) {
+		return stmt.NoEffect
 	}
-	return stakeOf(tag)
-}
-
-func commandTag(body []byte) []byte {
-	tag, _, _ := bytes.Cut(body, []byte{0})
-	return tag
-}
-
-func endsBlock(tag []byte) bool {
-	return string(tag) == "COMMIT" || string(tag) == "PREPARE TRANSACTION"
-}
-
-func stakeOf(tag []byte) stake {
-	switch string(tag) {
-	case "BEGIN", "START TRANSACTION", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET", "SHOW", "RESET", "PREPARE", "DEALLOCATE",
-		"DEALLOCATE ALL", "CLOSE CURSOR", "CLOSE CURSOR ALL", "LISTEN", "UNLISTEN":
-		return nothing
-	}
-	if bytes.HasPrefix(tag, []byte("SELECT ")) || bytes.HasPrefix(tag, []byte("FETCH ")) { // CREATE TABLE AS is a SELECT, too
-		return reading
-	}
-	return writing
+	return stmt.EffectOf(tag)
 }
 
 // commandEnded follows transaction blocks within a pipeline or a Query of several statements. A ROLLBACK may have been one to a
@@ -114,20 +85,20 @@ func (x *session) commandEnded(body []byte) {
 	if !x.guarded {
 		return
 	}
-	tag := commandTag(body)
+	tag := stmt.CommandTag(body)
 	switch string(tag) {
 	case "BEGIN", "START TRANSACTION":
 		x.doubt.block = true
 	case "COMMIT", "ROLLBACK", "PREPARE TRANSACTION":
 		x.doubt.block = false
 	}
-	x.doubt.stake = max(x.doubt.stake, stakeOf(tag))
+	x.doubt.stake = max(x.doubt.stake, stmt.EffectOf(tag))
 }
 
 // cycleEnded is called at ReadyForQuery.
 func (x *session) cycleEnded() {
 	d := &x.doubt
-	d.block, d.failed, d.warned, d.stake = x.status.Load() != 'I', false, false, nothing
+	d.block, d.failed, d.warned, d.stake = x.status.Load() != 'I', false, false, stmt.NoEffect
 	// A cancel request that was delivered while nothing ran does nothing: PostgreSQL forgets it at the next command. What is
 	// owed is looked at last, so nothing ran at a moment after all that are counted had been delivered.
 	delivered := x.suspect.delivered.Load()
@@ -149,22 +120,10 @@ func (x *session) observeNotice(tail []byte) {
 // of sight is found by COMMIT_BARRIER = STRICT only, and docs/guarantees.md says so.
 func (x *session) observeText(text []byte) {
 	if bytes.Contains(text, []byte("client_min_messages")) || bytes.Contains(text, []byte("CLIENT_MIN_MESSAGES")) {
-		if !harmlessLevel(text) {
+		if !stmt.ShowsWarningsOnly(text) {
 			x.suspect.muted.Store(true)
 		}
 	}
-}
-
-// harmlessLevel says that the text is SET client_min_messages to a level that shows warnings, and nothing else.
-func harmlessLevel(text []byte) bool {
-	words := strings.FieldsFunc(strings.ToLower(string(text)), func(r rune) bool { return strings.ContainsRune(" \t\r\n=';\x00", r) })
-	if len(words) > 1 && (words[1] == "session" || words[1] == "local") {
-		words = append(words[:1], words[2:]...)
-	}
-	if len(words) > 2 && words[2] == "to" {
-		words = append(words[:2], words[3:]...)
-	}
-	return len(words) == 3 && words[0] == "set" && words[1] == "client_min_messages" && showsWarnings(words[2])
 }
 
 // mutingSetting is the one that can hide the warning.
@@ -190,30 +149,21 @@ func mutes(settings []pgwire.Parameter, defaults func() map[string]string) bool 
 	if !said {
 		level, said = defaults()[mutingSetting]
 	}
-	return said && !showsWarnings(level)
-}
-
-// showsWarnings says that a session with that client_min_messages is told of a cancelled wait.
-func showsWarnings(level string) bool {
-	switch strings.ToLower(level) {
-	case "debug", "debug5", "debug4", "debug3", "debug2", "debug1", "log", "notice", "warning":
-		return true
-	}
-	return false
+	return said && !stmt.ShowsWarnings(level)
 }
 
 // confirm returns when everything that PostgreSQL had flushed before the call is where its synchronous setting wants it, if the
 // session is suspected, this node is known to lead, if the session wants to know, and the gate is open. An error means that the
 // answer must be discarded. A read that is only held because nobody can tell that it is one waits as commits do in PostgreSQL: as
 // long as it takes, or until somebody cancels it.
-func (x *session) confirm(s stake) error {
+func (x *session) confirm(s stmt.Effect) error {
 	began := time.Now()
 	x.srv.counts.held.Add(1)
 	defer func() { x.srv.counts.heldTime.Add(int64(time.Since(began))) }()
 	var err error
 	if x.suspected() {
 		err = x.within(x.durable)
-		for errors.Is(err, context.DeadlineExceeded) && s == reading && !x.cutShort() {
+		for errors.Is(err, context.DeadlineExceeded) && s == stmt.Reads && !x.cutShort() {
 			err = x.within(x.durable)
 		}
 	}

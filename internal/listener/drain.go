@@ -135,7 +135,7 @@ const goodbye = 5
 func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *drainage, bad error) {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	if x.requests.sealed {
+	if x.requests.Sealed {
 		return 0, nil, nil
 	}
 	d = x.srv.drain.Load()

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
 // Real drivers through a real listener: a parameter, a prepared statement, where writers and readers go, and what a failover sounds like.
@@ -58,7 +60,7 @@ func TestDriversEd25519(t *testing.T) {
 	}
 	cert, _ := certificate(t)
 	client, clients := anEd25519(t, "alice")
-	rules, err := ParseHBA(strings.NewReader("hostssl all all all cert\n"))
+	rules, err := hba.Parse(strings.NewReader("hostssl all all all cert\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func TestKernelPathStays(t *testing.T) {
 	if after := g.srv.Stats(); after.Lent != before.Lent || x.path() != PathKernel {
 		t.Errorf("it was lent %d times more, and is with %s: %v", after.Lent-before.Lent, x.path(), after.KernelPath)
 	}
-	if n := x.pump.Load().crossing.slot.ups; n < 450 {
+	if n := x.pump.Load().crossing.Slot.Ups; n < 450 {
 		t.Errorf("the kernel passed %d requests on", n)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
@@ -20,40 +19,17 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/offload"
 )
-
-// What the program takes for the places of a slot is where Go has put them.
-func TestSlotLayout(t *testing.T) {
-	var s slot
-	for name, got := range map[string][2]uintptr{
-		"armed": {unsafe.Offsetof(s.armed), slotArmed}, "flags": {unsafe.Offsetof(s.flags), slotFlags}, "inside": {unsafe.Offsetof(s.inside), slotInside},
-		"generation": {unsafe.Offsetof(s.generation), slotGeneration}, "ups": {unsafe.Offsetof(s.ups), slotUps}, "downs": {unsafe.Offsetof(s.downs), slotDowns},
-		"upBytes": {unsafe.Offsetof(s.upBytes), slotUpBytes}, "downBytes": {unsafe.Offsetof(s.downBytes), slotDownBytes},
-		"upLeft": {unsafe.Offsetof(s.upLeft), slotUpLeft}, "upTaken": {unsafe.Offsetof(s.upTaken), slotUpTaken},
-		"downLeft": {unsafe.Offsetof(s.downLeft), slotDownLeft}, "downTaken": {unsafe.Offsetof(s.downTaken), slotDownTaken},
-		"downLimit": {unsafe.Offsetof(s.downLimit), slotDownLimit}, "logged": {unsafe.Offsetof(s.logged), slotLogged},
-		"status": {unsafe.Offsetof(s.status), slotStatus}, "why": {unsafe.Offsetof(s.why), slotWhy}, "single": {unsafe.Offsetof(s.single), slotSingle},
-		"log": {unsafe.Offsetof(s.log), slotLog}, "size": {unsafe.Sizeof(s), slotSize},
-	} {
-		if got[0] != got[1] {
-			t.Errorf("%s is at %d, the program has it at %d", name, got[0], got[1])
-		}
-	}
-}
 
 // needKernel skips a test where sessions cannot be lent to the kernel.
 func needKernel(t *testing.T) {
 	t.Helper()
-	l, err := newLoop(&Server{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.close()
-	k, err := newShortcut(l)
+	k, err := offload.New(offload.Config{})
 	if err != nil {
 		t.Skipf("NOT RUN: %v", err)
 	}
-	k.close()
+	k.Close()
 }
 
 // lenders is a group whose sessions are lent to the kernel after their first question.
@@ -194,7 +170,7 @@ func TestKernelPathDrains(t *testing.T) {
 		t.Errorf("%d busy", n)
 	}
 	for _, x := range g.srv.localSessions() {
-		if s := x.pump.Load().crossing.slot; s.armed != 0 {
+		if s := x.pump.Load().crossing.Slot; s.Armed != 0 {
 			t.Error("the kernel has one still")
 		}
 	}
@@ -222,7 +198,7 @@ func TestKernelPathGate(t *testing.T) {
 	waitFor(t, "it is lent again", x.lent.Load)
 	soon := boottime.Now() + 200*time.Millisecond
 	g.gate.Int64.Store(int64(soon)) // nobody says so: an earlier deadline is heard of by looking
-	told := (*g.srv.loops.Load())[0].shortcut.deadline
+	told := (*g.srv.loops.Load())[0].shortcut.Deadline
 	waitFor(t, "the program is told, and it is over", func() bool { return atomic.LoadUint64(told) == uint64(soon) && boottime.Now() > soon })
 	held := g.srv.Stats().Gated
 	_, _ = conn.Write(query("select 1"))
@@ -309,7 +285,7 @@ func TestKernelPathComesBack(t *testing.T) {
 			readUntil(t, conn, 'Z')
 		},
 		"slow client": func(conn net.Conn, x *session) {
-			x.pump.Load().crossing.slot.downLimit = 0
+			x.pump.Load().crossing.Slot.DownLimit = 0
 			g.ask(conn, "select 1")
 		},
 	} {
@@ -503,8 +479,8 @@ func TestKernelPathEnds(t *testing.T) {
 		g.servers["a"].sql(t, "select pg_terminate_backend("+strconv.Itoa(int(x.pid))+")")
 		readUntilError(t, killed, "57P01")
 		waitFor(t, "all are gone", func() bool { return g.srv.Stats().Open == 0 })
-		if l := (*g.srv.loops.Load())[0]; len(l.shortcut.free) != len(l.shortcut.pumps) {
-			t.Errorf("%d of %d places are free", len(l.shortcut.free), len(l.shortcut.pumps))
+		if l := (*g.srv.loops.Load())[0]; len(l.shortcut.Free) != len(l.offloaded) {
+			t.Errorf("%d of %d places are free", len(l.shortcut.Free), len(l.offloaded))
 		}
 		g.lent() // stays until the server ends
 	})
@@ -517,7 +493,7 @@ func TestKernelPathIsFull(t *testing.T) {
 	first, x := g.lent()
 	l := (*g.srv.loops.Load())[0]
 	taken := make(chan struct{})
-	l.post(func() { l.shortcut.free = nil; close(taken) })
+	l.post(func() { l.shortcut.Free = nil; close(taken) })
 	<-taken
 	other := g.begin((&startup{user: "postgres", database: "postgres"}).packet())
 	readUntil(t, other, 'Z')
@@ -527,10 +503,10 @@ func TestKernelPathIsFull(t *testing.T) {
 	if n := g.srv.Stats().Lent; n != 1 {
 		t.Errorf("lent %d times", n)
 	}
-	place := x.pump.Load().crossing.index
+	place := x.pump.Load().crossing.Index
 	_ = first.Close()
 	waitFor(t, "it is gone", func() bool { return g.srv.Stats().Open == 1 })
-	if _, again := g.lent(); again.pump.Load().crossing.index != place {
+	if _, again := g.lent(); again.pump.Load().crossing.Index != place {
 		t.Error("there was another place")
 	}
 }

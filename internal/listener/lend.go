@@ -1,12 +1,22 @@
 package listener
 
 import (
-	"bytes"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/listener/offload"
+)
+
+const (
+	kernelStuck = 10 * time.Second // for writing what a socket has room for, on a machine that is busy
+	kernelTick  = 20 * time.Millisecond
+	// A session is lent when it has asked kernelAfter times, and one that comes back soon has to ask twice as often each time.
+	kernelAfter    = 8
+	kernelAfterMax = 1024
+	kernelPays     = 16 // requests
 )
 
 // A session is lent to the kernel at the end of a turn of its loop, between an answer and the next request, and comes back by recall. Between
@@ -67,27 +77,27 @@ func (p *pump) lend() {
 		return
 	}
 	d := p.crossing
-	s := d.slot
-	base, _, err := carriedBy(p.client.fd)
+	s := d.Slot
+	base, _, err := offload.BytesWritten(p.client.fd)
 	flags, open := x.passFlags()
-	if err != nil || !open || atomic.LoadUint64(&s.upLeft) != d.upRead || atomic.LoadUint64(&s.downLeft) != d.downRead {
+	if err != nil || !open || atomic.LoadUint64(&s.UpLeft) != d.UpRead || atomic.LoadUint64(&s.DownLeft) != d.DownRead {
 		return
 	}
-	d.base, d.began = base-s.downBytes, d.ups
-	s.downs = s.ups // the loop has passed on what was still missing
-	s.upTaken, s.downTaken, s.downLimit = d.upRead, d.downRead, s.downBytes+kernelUnread
-	s.flags, s.logged, s.why, s.status = flags, 0, whyCalled, x.status.Load()
+	d.Base, d.Began = base-s.DownBytes, d.Ups
+	s.Downs = s.Ups // the loop has passed on what was still missing
+	s.UpTaken, s.DownTaken, s.DownLimit = d.UpRead, d.DownRead, s.DownBytes+offload.MaxUnread
+	s.Flags, s.Logged, s.Why, s.Status = flags, 0, offload.WhyCalled, x.status.Load()
 	p.list(&p.client, unix.EPOLLRDHUP) // what comes is not ours; its end is
 	p.list(&p.backend, unix.EPOLLRDHUP)
-	k.setDeadline()
+	k.SetDeadline()
 	if !x.arm(s) {
 		p.settle()
 		return
 	}
 	x.srv.counts.lent.Add(1)
 	x.srv.oneMoreLent()
-	s.awaitOutside() // a piece that came before did not ring
-	if atomic.LoadUint64(&s.upLeft) != d.upRead || atomic.LoadUint64(&s.downLeft) != d.downRead {
+	s.AwaitOutside() // a piece that came before did not ring
+	if atomic.LoadUint64(&s.UpLeft) != d.UpRead || atomic.LoadUint64(&s.DownLeft) != d.DownRead {
 		p.takeBack()
 		p.settle()
 	}
@@ -95,7 +105,7 @@ func (p *pump) lend() {
 
 // arm has the kernel begin, unless somebody wants the session. Who wants it says so first and looks then whether it is lent (recall), and here it
 // is the other way round, so one of the two sees the other.
-func (x *session) arm(s *slot) bool {
+func (x *session) arm(s *offload.Slot) bool {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	x.lent.Store(true)
@@ -103,41 +113,41 @@ func (x *session) arm(s *slot) bool {
 		x.lent.Store(false)
 		return false
 	}
-	atomic.StoreUint32(&s.armed, 1)
+	atomic.StoreUint32(&s.Armed, 1)
 	return true
 }
 
 // passFlags says what the program has to look at; not open: the session cannot be lent as the gate stands.
 func (x *session) passFlags() (flags uint32, open bool) {
 	if x.guarded {
-		flags |= flagGuarded
+		flags |= offload.FlagGuarded
 	}
 	if x.gate == nil {
 		return flags, true
 	}
 	open, err := x.gate.look(x.srv)
 	if x.gate.sticky {
-		return flags | flagDeadline, open && err == nil
+		return flags | offload.FlagDeadline, open && err == nil
 	}
-	return flags | flagUngated, open && err == nil
+	return flags | offload.FlagUngated, open && err == nil
 }
 
 // introduce makes the session's sockets known to the program. It is false for one that is not to be lent.
 func (p *pump) introduce() bool {
 	k := p.loop.shortcut
-	if !isTCP(p.client.fd) {
+	if !offload.IsTCP(p.client.fd) {
 		return false
 	}
-	sender, err := senderOf(p.backend.fd)
+	sender, err := offload.SenderCookie(p.backend.fd)
 	if err == nil {
-		p.crossing, err = k.insert(p.client.fd, p.backend.fd, sender)
+		p.crossing, err = k.Add(p.client.fd, p.backend.fd, sender)
 	}
 	if err != nil {
 		p.x.srv.log.Debug("a session stays on its loop", "session", p.x.id, "reason", err)
 		return false
 	}
-	k.pumps[p.crossing.index] = p
-	p.returns = side{p: p, fd: p.crossing.returns}
+	p.loop.offloaded[p.crossing.Index] = p
+	p.returns = side{p: p, fd: p.crossing.Returns}
 	p.loop.know(p.returns.fd, &p.returns)
 	p.x.tainted.Store(true) // its backend cannot leave the program without losing what comes unasked
 	// What came before the program knew a socket is not in its books.
@@ -155,14 +165,14 @@ func (p *pump) introduce() bool {
 // takeBack ends what lend began, whatever the reason, and enters into the books what passed meanwhile.
 func (p *pump) takeBack() {
 	x, d := p.x, p.crossing
-	s := d.slot
-	s.disarm()
-	passed := s.ups - d.began
-	why := s.why
+	s := d.Slot
+	s.Disarm()
+	passed := s.Ups - d.Began
+	why := s.Why
 	x.srv.counts.cameBack(why, passed)
 	p.asked = 0
 	switch {
-	case why == whyCalled:
+	case why == offload.WhyCalled:
 		p.askedFirst = 1
 	case passed >= kernelPays || x.srv.cfg.kernelAfter > 0:
 		p.askedFirst = x.srv.lendsAfter()
@@ -175,8 +185,8 @@ func (p *pump) takeBack() {
 	if wrong != nil {
 		x.end(ending{"kernel", "the books of the kernel's path are wrong", false})
 	}
-	if s.ups != s.downs { // the request is on its way to PostgreSQL; that it has arrived is known by its answer
-		p.backend.stuck, p.single = true, s.single != 0
+	if s.Ups != s.Downs { // the request is on its way to PostgreSQL; that it has arrived is known by its answer
+		p.backend.stuck, p.single = true, s.Single != 0
 	}
 	p.awaitBacklog(time.Millisecond)
 }
@@ -184,36 +194,36 @@ func (p *pump) takeBack() {
 // enterPassed follows what the kernel has passed on. An error is the program's fault, or the memory's: it has judged the lengths.
 func (p *pump) enterPassed() error {
 	x, d := p.x, p.crossing
-	s := d.slot
-	up, down := d.passed()
+	s := d.Slot
+	up, down := d.Passed()
 	x.bytesIn.Add(up)
 	x.bytesOut.Add(down)
-	d.ups = s.ups
-	d.upBytes.Add(up)
-	d.downBytes.Add(down)
+	d.Ups = s.Ups
+	d.UpBytes.Add(up)
+	d.DownBytes.Add(down)
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	answered := func() {
 		x.owed.Store(0)
-		x.requests.answered(byte(s.status), true)
+		x.requests.Answered(byte(s.Status), true)
 	}
-	if s.ups != d.began { // all but the last were answered, and it is known only that they were of the plainest kind
+	if s.Ups != d.Began { // all but the last were answered, and it is known only that they were of the plainest kind
 		answered()
-		x.requests.forgotten()
+		x.requests.ForgetUnnamed()
 	}
-	for log := s.log[:s.logged]; len(log) > 0; {
+	for log := s.Log[:s.Logged]; len(log) > 0; {
 		used, err := x.follow(&p.requests, log)
 		if err != nil {
 			return err
 		}
 		log = log[used:]
 	}
-	if s.ups == s.downs {
+	if s.Ups == s.Downs {
 		answered()
-		x.status.Store(s.status)
+		x.status.Store(s.Status)
 		x.cycleEnded()
 	} else {
-		x.status.Store(s.status)
+		x.status.Store(s.Status)
 	}
 	return nil
 }
@@ -221,13 +231,13 @@ func (p *pump) enterPassed() error {
 // awaitBacklog has nothing written to the client until it was given what the kernel has taken for it.
 func (p *pump) awaitBacklog(again time.Duration) {
 	d := p.crossing
-	n, waiting, err := carriedBy(p.client.fd)
+	n, waiting, err := offload.BytesWritten(p.client.fd)
 	if err != nil { // the client is gone, and PostgreSQL may be writing into the backlog, which nobody empties any more
 		p.client.stuck = false
 		p.part(p.x.passFailed(errClient))
 		return
 	}
-	if n-d.base == d.slot.downBytes {
+	if n-d.Base == d.Slot.DownBytes {
 		if p.client.stuck {
 			p.unstick(&p.client)
 			p.settle()
@@ -268,7 +278,7 @@ func (p *pump) settleReturns(backend uint32) uint32 {
 
 // wasLast says that PostgreSQL has closed the connection and everything it said before was read.
 func (p *pump) wasLast() bool {
-	return p.gone && p.crossing.downRead == atomic.LoadUint64(&p.crossing.slot.downLeft)
+	return p.gone && p.crossing.DownRead == atomic.LoadUint64(&p.crossing.Slot.DownLeft)
 }
 
 // unstick goes on writing to a side.
@@ -293,7 +303,7 @@ func (x *session) recall() {
 	}
 	x.drained.mu.Lock() // it may be about to be armed
 	p := x.pump.Load()
-	p.crossing.slot.disarm()
+	p.crossing.Slot.Disarm()
 	x.drained.mu.Unlock()
 	p.kick()
 }
@@ -316,19 +326,10 @@ func (s *Server) GateMoved() {
 	}
 	for _, l := range *list {
 		if l.shortcut != nil {
-			l.shortcut.setDeadline()
+			l.shortcut.SetDeadline()
 		}
 	}
 	s.recallWhere(func(x *session) bool { return x.gate != nil && x.lent.Load() })
-}
-
-// setDeadline tells the program the gate's.
-func (k *shortcut) setDeadline() {
-	if gate := k.loop.srv.cfg.Gate; gate != nil {
-		k.moving.Lock() // a value that was asked for earlier must not come later
-		defer k.moving.Unlock()
-		atomic.StoreUint64(k.deadline, uint64(gate()))
-	}
 }
 
 // watchLent renews what the program was told, and calls back whose answers have to be confirmed by now.
@@ -374,7 +375,7 @@ func (s *Server) lookAtLent(loops []*loop) {
 	}()
 	for _, l := range loops {
 		if l.shortcut != nil {
-			l.shortcut.setDeadline()
+			l.shortcut.SetDeadline()
 		}
 	}
 	if s.cfg.Strict != nil && s.cfg.Strict() {
@@ -388,15 +389,4 @@ func (s *Server) lendsAfter() int {
 		return s.cfg.kernelAfter
 	}
 	return kernelAfter
-}
-
-// mayCopy says, of the beginning of a Parse, that its statement may be one that asks the client for more: such a one is not to be executed
-// where only the kernel looks.
-func mayCopy(kept []byte) bool {
-	_, text, whole := bytes.Cut(kept, []byte{0})
-	text = bytes.TrimLeft(text, " \t\r\n")
-	if !whole || len(text) < 4 {
-		return !whole || len(text) > 1 // an empty statement copies nothing
-	}
-	return bytes.EqualFold(text[:4], []byte("copy")) || text[0]|0x20 < 'a' || text[0]|0x20 > 'z'
 }

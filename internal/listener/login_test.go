@@ -19,6 +19,8 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/scram"
 )
 
 func sqlstate(err error) string {
@@ -78,14 +80,14 @@ func TestSASLWithoutInitialResponse(t *testing.T) {
 	g.role("alice", "login password 'secret'")
 	for password, want := range map[string]string{"secret": "open", "Secret": "28P01"} {
 		conn := g.beginSCRAM()
-		_, _ = conn.Write(pgwire.AppendMessage(nil, 'p', append(pgwire.AppendCString(nil, mechanismSCRAM), 0xff, 0xff, 0xff, 0xff)))
+		_, _ = conn.Write(pgwire.AppendMessage(nil, 'p', append(pgwire.AppendCString(nil, scram.Mechanism), 0xff, 0xff, 0xff, 0xff)))
 		if body := readUntil(t, conn, 'R'); binary.BigEndian.Uint32(body) != authSASLMore || len(body) != 4 {
 			t.Fatalf("asked by %q", body)
 		}
 		const bare = "n=,r=clientnonce"
 		_, _ = conn.Write(pgwire.AppendMessage(nil, 'p', []byte("n,,"+bare)))
 		first := readUntil(t, conn, 'R')
-		_, _ = conn.Write(pgwire.AppendMessage(nil, 'p', []byte(proof(password, "n,,", "", bare, string(first[4:])))))
+		_, _ = conn.Write(pgwire.AppendMessage(nil, 'p', []byte(scramProof(password, "n,,", "", bare, string(first[4:])))))
 		if got := fate(t, conn); got != want {
 			t.Errorf("%s: %s, want %s", password, got, want)
 		}
@@ -138,7 +140,7 @@ func TestNameClient(t *testing.T) {
 func TestMD5(t *testing.T) {
 	g := newGroup(t, func(c *Config) {
 		c.Limits.FailureDelay = time.Millisecond
-		c.Rules = []Rule{{Type: TypeHost, Databases: []Name{{Text: "all"}}, Users: []Name{{Text: "all"}}, AnyAddress: true, Method: MethodMD5}}
+		c.Rules = []hba.Rule{{Type: hba.TypeHost, Databases: []hba.Name{{Text: "all"}}, Users: []hba.Name{{Text: "all"}}, AnyAddress: true, Method: hba.MethodMD5}}
 	})
 	// md5 of "secret" followed by the name
 	g.role("oldie", "login password 'md5"+md5Hex("secretoldie")+"'")
@@ -153,7 +155,7 @@ func TestMD5(t *testing.T) {
 			t.Errorf("%s: %v", user, err)
 		}
 	}
-	g.srv.SetRules(DefaultRules(false))
+	g.srv.SetRules(hba.DefaultRules(false))
 	if _, err := g.dial(g.rw, "user=oldie password=secret"); sqlstate(err) != "28P01" {
 		t.Errorf("md5 verifier under a scram rule: %v", err)
 	}
@@ -163,7 +165,7 @@ func TestTLS(t *testing.T) {
 	cert, pool := certificate(t)
 	g := newGroup(t, func(c *Config) {
 		c.Certificate = func() *tls.Certificate { return cert }
-		c.Rules = DefaultRules(true)
+		c.Rules = hba.DefaultRules(true)
 	})
 	g.role("alice", "login password 'secret'")
 	if _, err := g.dial(g.rw, "user=alice password=secret"); sqlstate(err) != "28000" || !strings.Contains(err.Error(), "no pg_hba.conf entry") {
@@ -238,7 +240,7 @@ func TestPeerAndLocalSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	rules, err := ParseHBA(strings.NewReader("local all postgres trust\nlocal all all peer\n"))
+	rules, err := hba.Parse(strings.NewReader("local all postgres trust\nlocal all all peer\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +324,7 @@ func TestReplication(t *testing.T) {
 // Physical replication passes where a rule names it: a role for it, a whole copy with its log, by the primary's port and the readers', and
 // never under the name of a member.
 func TestPhysicalReplication(t *testing.T) {
-	rules, err := ParseHBA(strings.NewReader("host replication cdc,alice all scram-sha-256\n"))
+	rules, err := hba.Parse(strings.NewReader("host replication cdc,alice all scram-sha-256\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/listener/offload"
+	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
 // An event loop carries the bytes of many sessions of the local server in one goroutine, with raw system calls: a pair of goroutines per session costs
@@ -27,28 +30,29 @@ const (
 )
 
 // watcher is told what the kernel says of a file.
-type watcher interface{ ready(events uint32) }
+type watcher interface{ Ready(events uint32) }
 
 // loop is one goroutine and what it carries. Everything but the inbox is its own.
 type loop struct {
-	srv      *Server
-	epoll    int
-	alarm    int // eventfd that ends a wait
-	buf      []byte
-	sides    []watcher              // by file descriptor
-	steps    map[*doorstep]struct{} // clients that have said nothing yet
-	asker    asker                  // of the first loop
-	spare    [][]byte               // buffers for what a peer did not take yet
-	ring     *ring                  // nil: each write is a system call of its own
-	writes   []written              // go at the turn's end
-	telling  []written              // went; those who handed them over are being told
-	short    []byte                 // what is in both
-	shortcut *shortcut              // nil: nothing passes inside the kernel
-	lending  []*pump                // to be lent to the kernel at the end of the turn
-	gone     []*pump                // to be closed when no event of this batch can mean them any more
-	naps     bool                   // the last wait was no idle one
-	carried  atomic.Int64
-	ending   atomic.Bool
+	srv       *Server
+	epoll     int
+	alarm     int // eventfd that ends a wait
+	buf       []byte
+	sides     []watcher              // by file descriptor
+	steps     map[*doorstep]struct{} // clients that have said nothing yet
+	asker     asker                  // of the first loop
+	spare     [][]byte               // buffers for what a peer did not take yet
+	ring      *uring.Ring            // nil: each write is a system call of its own
+	writes    []uring.Write          // go at the turn's end
+	telling   []uring.Write          // went; those who handed them over are being told
+	short     []byte                 // what is in both
+	shortcut  *offload.Path          // nil: nothing passes inside the kernel
+	offloaded []*pump                // those that the kernel knows, by slot
+	lending   []*pump                // to be lent to the kernel at the end of the turn
+	gone      []*pump                // to be closed when no event of this batch can mean them any more
+	naps      bool                   // the last wait was no idle one
+	carried   atomic.Int64
+	ending    atomic.Bool
 
 	mu     sync.Mutex
 	inbox  []func() // guarded by mu
@@ -82,10 +86,10 @@ func (l *loop) close() {
 	_ = unix.Close(l.alarm)
 	l.asker.close()
 	if l.ring != nil {
-		l.ring.close()
+		l.ring.Close()
 	}
 	if l.shortcut != nil {
-		l.shortcut.close()
+		l.shortcut.Close()
 	}
 }
 
@@ -135,12 +139,12 @@ func (l *loop) gather() {
 	if l.srv.cfg.writesSingly {
 		return
 	}
-	r, err := newRing()
+	r, err := uring.New()
 	if err != nil {
 		l.srv.log.Info("event loops make a system call of each write: the kernel does not take many in one", "error", err)
 		return
 	}
-	l.ring, l.writes, l.telling, l.short = r, make([]written, 0, ringSize), make([]written, 0, ringSize), make([]byte, 0, loopBuffer)
+	l.ring, l.writes, l.telling, l.short = r, make([]uring.Write, 0, uring.Size), make([]uring.Write, 0, uring.Size), make([]byte, 0, loopBuffer)
 }
 
 // shorten has the kernel carry what needs no decision, where it can.
@@ -148,15 +152,23 @@ func (l *loop) shorten() {
 	if l.srv.cfg.NoKernelPath {
 		return
 	}
-	k, err := newShortcut(l)
+	n := l.srv.cfg.Limits.Connections
+	k, err := offload.New(offload.Config{Sessions: n, Gate: l.srv.cfg.Gate, Woken: l.woken})
 	if err == nil {
-		err = l.watch(k.bell.fd, k, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
+		err = l.watch(k.EventFD(), k, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
 	}
 	if err != nil {
 		l.srv.log.Info("event loops carry every request: nothing passes inside the kernel", "error", err)
 		return
 	}
-	l.shortcut = k
+	l.shortcut, l.offloaded = k, make([]*pump, k.Slots)
+}
+
+// woken is called for a slot whose session has come back.
+func (l *loop) woken(slot uint32) {
+	if int(slot) < len(l.offloaded) && l.offloaded[slot] != nil {
+		l.offloaded[slot].guarded(func() {})()
+	}
 }
 
 // Loops is how many event loops there are unless told otherwise. A loop keeps a place on a processor (GOMAXPROCS) while it is busy:
@@ -212,9 +224,9 @@ func (l *loop) run() {
 				continue
 			}
 			if s := l.sides[e.Fd]; s != nil {
-				s.ready(e.Events)
+				s.Ready(e.Events)
 			}
-			if len(l.writes) == ringSize {
+			if len(l.writes) == uring.Size {
 				l.write()
 			}
 		}

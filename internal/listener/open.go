@@ -13,11 +13,12 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
 // open authenticates the client, opens its session on a replica and relays until its end. Tries that fail for a reason that
 // may pass are repeated: the client sees latency.
-func (c *client) open(ctx context.Context, rule Rule) error {
+func (c *client) open(ctx context.Context, rule hba.Rule) error {
 	p := c.newPatience()
 	l := proven{rule: rule, replication: c.start.replication != pgwire.ReplicationNone}
 	if c.start.replication == pgwire.ReplicationLogical && c.intent == ag.ReadOnly {
@@ -40,7 +41,7 @@ func (c *client) open(ctx context.Context, rule Rule) error {
 
 // proven is what a client has proved since it asked for its session, however many tries that takes.
 type proven struct {
-	rule          Rule
+	rule          hba.Rule
 	replication   bool         // it wants a stream, and has to have a role for that
 	judge         ag.ReplicaID // whose role facts were used
 	asked         time.Time    // when it was asked for them
@@ -54,7 +55,7 @@ const roleAge = time.Second
 // openOn is one try, on the replica of the route; it returns when the session has ended, or with an error. Again says that the
 // error may pass.
 func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, err error) {
-	needed := l.rule.needsRole() || l.replication
+	needed := l.rule.NeedsRole() || l.replication
 	if needed && (r.ID != l.judge || l.authenticated && time.Since(l.asked) > roleAge) {
 		asked := time.Now()
 		fresh, err := c.judge(ctx, r)
@@ -97,7 +98,7 @@ func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, er
 }
 
 // admit authenticates and tells the client so.
-func (c *client) admit(ctx context.Context, rule Rule, role Role) error {
+func (c *client) admit(ctx context.Context, rule hba.Rule, role Role) error {
 	c.arm(ctx)
 	if err := c.authenticate(rule, role); err != nil {
 		return err
@@ -376,7 +377,7 @@ func backendRefusal(id ag.ReplicaID, body []byte) error {
 
 // address is the client as coterie.client_addr and the log name it.
 func (c *client) address() string {
-	if c.login.local {
+	if c.login.Local {
 		return "local"
 	}
 	return c.raw.RemoteAddr().String()

@@ -1,21 +1,14 @@
 package listener
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // pgModel is PostgreSQL as far as transactions go, message by message: what it executes, it may fail at.
@@ -256,13 +249,13 @@ func TestVerdictAgainstModel(t *testing.T) {
 		}
 		v, _ := x.judge()
 		told[v]++
-		if v != verdictUnknown && m.commits > knows {
+		if v != stmt.Unknown && m.commits > knows {
 			t.Fatalf("seed %d: told %d although %d transactions were committed of which the client knows %d, after %d answers:\n%s",
 				seed, v, m.commits, knows, received, strings.Join(log, "\n"))
 		}
 	}
-	t.Logf("idle %d, lost %d, unknown %d", told[verdictIdle], told[verdictLost], told[verdictUnknown])
-	if told[verdictIdle] == 0 || told[verdictLost] < seeds/20 {
+	t.Logf("idle %d, lost %d, unknown %d", told[stmt.Idle], told[stmt.Aborted], told[stmt.Unknown])
+	if told[stmt.Idle] == 0 || told[stmt.Aborted] < seeds/20 {
 		t.Errorf("next to nothing is certain: %v", told)
 	}
 }
@@ -283,36 +276,36 @@ func TestVerdicts(t *testing.T) {
 		name   string
 		status byte
 		wire   []byte
-		want   verdict
+		want   stmt.Verdict
 	}{
-		{"idle", 'I', nil, verdictIdle},
-		{"a statement prepared, not run", 'I', pgwire.AppendMessage(pgwire.AppendMessage(nil, 'P', []byte("s\x00insert into t values (1)\x00\x00\x00")), 'S', nil), verdictIdle},
-		{"idle in a transaction", 'T', nil, verdictLost},
-		{"idle in a failed transaction", 'E', nil, verdictLost},
-		{"a statement in a transaction", 'T', q("insert into t values (1)"), verdictLost},
-		{"the same, extended", 'T', ext("insert into t values (1)", true), verdictLost},
-		{"a call in a transaction", 'T', q("call p()"), verdictLost},
-		{"COMMIT", 'T', q("commit"), verdictUnknown},
-		{"END", 'T', q("END;"), verdictUnknown},
-		{"COMMIT, extended", 'T', ext("COMMIT", true), verdictUnknown},
-		{"COMMIT without Sync", 'T', ext("COMMIT", false), verdictUnknown},
-		{"COMMIT behind a statement", 'T', q("insert into t values (1); commit"), verdictUnknown},
-		{"COMMIT behind a comment", 'T', q("-- x\ncommit"), verdictUnknown},
-		{"PREPARE TRANSACTION", 'T', q("prepare transaction 'x'"), verdictUnknown},
-		{"ROLLBACK", 'T', q("rollback"), verdictLost},
-		{"ROLLBACK TO", 'T', q("rollback to a"), verdictLost},
-		{"ROLLBACK PREPARED", 'I', q("rollback prepared 'x'"), verdictUnknown},
-		{"autocommit", 'I', q("insert into t values (1)"), verdictUnknown},
-		{"autocommit, extended", 'I', ext("insert into t values (1)", true), verdictUnknown},
-		{"autocommit, no Sync forwarded", 'I', ext("insert into t values (1)", false), verdictLost},
-		{"a procedure, no Sync forwarded", 'I', ext("call p()", false), verdictUnknown},
-		{"half a request", 'I', q("insert into t values (1)")[:12], verdictLost},
-		{"BEGIN", 'I', q("begin"), verdictLost},
-		{"BEGIN with options", 'I', q("begin isolation level serializable"), verdictLost},
-		{"BEGIN, which a cancel request may hit, and a statement", 'I', append(q("begin"), q("insert into t values (1)")...), verdictUnknown},
-		{"BEGIN and a statement in one request, as pgjdbc", 'I', append(ext("BEGIN", false), ext("insert into t values (1)", true)...), verdictLost},
-		{"SHOW", 'I', q("show work_mem"), verdictLost},
-		{"what nobody knows", 'T', q("frobnicate"), verdictUnknown},
+		{"idle", 'I', nil, stmt.Idle},
+		{"a statement prepared, not run", 'I', pgwire.AppendMessage(pgwire.AppendMessage(nil, 'P', []byte("s\x00insert into t values (1)\x00\x00\x00")), 'S', nil), stmt.Idle},
+		{"idle in a transaction", 'T', nil, stmt.Aborted},
+		{"idle in a failed transaction", 'E', nil, stmt.Aborted},
+		{"a statement in a transaction", 'T', q("insert into t values (1)"), stmt.Aborted},
+		{"the same, extended", 'T', ext("insert into t values (1)", true), stmt.Aborted},
+		{"a call in a transaction", 'T', q("call p()"), stmt.Aborted},
+		{"COMMIT", 'T', q("commit"), stmt.Unknown},
+		{"END", 'T', q("END;"), stmt.Unknown},
+		{"COMMIT, extended", 'T', ext("COMMIT", true), stmt.Unknown},
+		{"COMMIT without Sync", 'T', ext("COMMIT", false), stmt.Unknown},
+		{"COMMIT behind a statement", 'T', q("insert into t values (1); commit"), stmt.Unknown},
+		{"COMMIT behind a comment", 'T', q("-- x\ncommit"), stmt.Unknown},
+		{"PREPARE TRANSACTION", 'T', q("prepare transaction 'x'"), stmt.Unknown},
+		{"ROLLBACK", 'T', q("rollback"), stmt.Aborted},
+		{"ROLLBACK TO", 'T', q("rollback to a"), stmt.Aborted},
+		{"ROLLBACK PREPARED", 'I', q("rollback prepared 'x'"), stmt.Unknown},
+		{"autocommit", 'I', q("insert into t values (1)"), stmt.Unknown},
+		{"autocommit, extended", 'I', ext("insert into t values (1)", true), stmt.Unknown},
+		{"autocommit, no Sync forwarded", 'I', ext("insert into t values (1)", false), stmt.Aborted},
+		{"a procedure, no Sync forwarded", 'I', ext("call p()", false), stmt.Unknown},
+		{"half a request", 'I', q("insert into t values (1)")[:12], stmt.Aborted},
+		{"BEGIN", 'I', q("begin"), stmt.Aborted},
+		{"BEGIN with options", 'I', q("begin isolation level serializable"), stmt.Aborted},
+		{"BEGIN, which a cancel request may hit, and a statement", 'I', append(q("begin"), q("insert into t values (1)")...), stmt.Unknown},
+		{"BEGIN and a statement in one request, as pgjdbc", 'I', append(ext("BEGIN", false), ext("insert into t values (1)", true)...), stmt.Aborted},
+		{"SHOW", 'I', q("show work_mem"), stmt.Aborted},
+		{"what nobody knows", 'T', q("frobnicate"), stmt.Unknown},
 	} {
 		x, f := &session{srv: &Server{}}, pgwire.Framer{}
 		x.drained.local, x.onPrimary = true, true
@@ -329,156 +322,4 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%s: verdict %d, want %d", c.name, v, c.want)
 		}
 	}
-}
-
-func FuzzFollow(f *testing.F) {
-	f.Add([]byte{'Q', 0, 0, 0, 11, 'c', 'o', 'm', 'm', 'i', 't', 0}, 3)
-	f.Add([]byte{'P', 0, 0, 0, 5, 0, 'B', 0, 0, 0, 4, 'E', 0, 0, 0, 4, 'S', 0, 0, 0, 4}, 1)
-	f.Fuzz(func(t *testing.T, stream []byte, size int) {
-		size = max(1, size&0xff)
-		verdicts := make([]verdict, 0, 2)
-		for _, n := range []int{len(stream) + 1, size} {
-			x, fr := &session{srv: &Server{}, guarded: true}, pgwire.Framer{}
-			x.drained.local, x.onPrimary = true, true
-			for rest := stream; len(rest) > 0; {
-				used, err := x.follow(&fr, rest[:min(n, len(rest))])
-				if err != nil {
-					return
-				}
-				rest = rest[used:]
-			}
-			v, _ := x.judge()
-			verdicts = append(verdicts, v)
-		}
-		if verdicts[0] != verdicts[1] {
-			t.Fatalf("whole %d, in pieces %d", verdicts[0], verdicts[1])
-		}
-	})
-}
-
-// On real sessions: the primary goes away with something of each kind in flight.
-func TestWhatAClientHears(t *testing.T) {
-	g := newGroup(t, trusting)
-	g.servers["a"].sql(t, "create table if not exists heard(a int)", "truncate heard")
-	defer g.servers["a"].sql(t, "drop table heard")
-	type heard struct {
-		name, want string
-		err        <-chan error
-	}
-	var all []heard
-	inFlight := func(name, want string, prepare []string, sql string) {
-		conn := g.mustDial(g.rw, "user=postgres")
-		sqlOn(t, conn, prepare...)
-		ch := make(chan error, 1)
-		go func() { _, err := conn.Exec(context.Background(), sql, pgx.QueryExecModeSimpleProtocol); ch <- err }()
-		all = append(all, heard{name, want, ch})
-	}
-	inFlight("autocommit", "08007", nil, "insert into heard select 1 from pg_sleep(60)")
-	inFlight("in a transaction", "40001", []string{"begin"}, "insert into heard select 2 from pg_sleep(60)")
-	inFlight("commit in one request", "08007", nil, "begin; insert into heard select 3 from pg_sleep(60); commit")
-	inFlight("a block that commits", "08007", nil, "do $$ begin perform pg_sleep(60); commit; end $$")
-	idle := g.mustDial(g.rw, "user=postgres")
-	open := g.mustDial(g.rw, "user=postgres")
-	sqlOn(t, open, "begin", "insert into heard values (4)")
-	waitFor(t, "all run", func() bool {
-		n := 0
-		for _, x := range g.srv.Sessions() {
-			n += b2i(x.State == "active")
-		}
-		return n == len(all)
-	})
-	defer g.servers["a"].sql(t, "select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_sleep(60)%' and pid <> pg_backend_pid()")
-	g.publish(fullRoutes(2))
-	g.srv.CloseEpoch(2, "the group has a new primary")
-	for _, h := range all {
-		if err := <-h.err; sqlstate(err) != h.want {
-			t.Errorf("%s: %v, want %s", h.name, err, h.want)
-		}
-	}
-	if _, err := idle.Exec(t.Context(), "select 1"); sqlstate(err) != "57P01" {
-		t.Errorf("idle: %v", err)
-	}
-	if _, err := open.Exec(t.Context(), "commit"); sqlstate(err) != "40001" {
-		t.Errorf("open transaction: %v", err)
-	}
-	if n := value[int](t, g.mustDial(g.rw, "user=postgres"), "select count(*) from heard where a in (2, 4)"); n != 0 {
-		t.Errorf("%d rows of transactions that were called lost", n)
-	}
-}
-
-// What psycopg 3 makes of the three verdicts, where it is installed: docs/connecting.md says so.
-func TestPsycopgHears(t *testing.T) {
-	python := "python3"
-	if dir := os.Getenv("COTERIE_DRIVERS"); dir != "" {
-		python = filepath.Join(dir, "venv", "bin", "python3")
-	}
-	if exec.Command(python, "-c", "import psycopg").Run() != nil {
-		t.Skip("NOT RUN: psycopg 3 is not here; make test-drivers installs and runs it")
-	}
-	const script = `
-import psycopg, sys, threading
-idle, open_, doubt = (psycopg.connect(sys.argv[1], autocommit=a) for a in (True, False, True))
-open_.execute("select 1")
-def ask(conn, sql):
-    try:
-        conn.execute(sql)
-        return "answered"
-    except psycopg.Error as e:
-        return "%s %s closed=%s" % (type(e).__name__, e.sqlstate, conn.closed)
-out = [None]
-t = threading.Thread(target=lambda: out.__setitem__(0, ask(doubt, "select pg_sleep(60)")))
-t.start()
-print("ready", flush=True)
-sys.stdin.readline()
-t.join()
-print(ask(idle, "select 1"), flush=True)
-print(ask(open_, "select 1"), flush=True)
-print(out[0], flush=True)
-`
-	g := newGroup(t, trusting)
-	cmd := exec.Command(python, "-c", script, dsn(g.rw, "user=postgres"))
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out, said lockedBuffer
-	cmd.Stdout, cmd.Stderr = &out, &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	waitFor(t, "the statement runs", func() bool {
-		n := 0
-		for _, x := range g.srv.Sessions() {
-			n += b2i(x.State == "active")
-		}
-		return n == 1 && strings.Contains(out.String(), "ready")
-	})
-	defer g.servers["a"].sql(t, "select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_sleep(60)%' and pid <> pg_backend_pid()")
-	g.publish(fullRoutes(2))
-	g.srv.CloseEpoch(2, "the group has a new primary")
-	_, _ = in.Write([]byte("\n"))
-	want := []string{"AdminShutdown 57P01 closed=True", "SerializationFailure 40001 closed=True", "TransactionResolutionUnknown 08007 closed=True"}
-	waitFor(t, "three answers", func() bool { return strings.Count(out.String(), "\n") == 4 || said.String() != "" })
-	if got := strings.Split(strings.TrimSpace(out.String()), "\n")[1:]; !slices.Equal(got, want) {
-		t.Errorf("psycopg hears %q %s", got, said.String())
-	}
-}
-
-// lockedBuffer is written by a process and read meanwhile.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/offload"
+	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // pump is a session on an event loop. Its fields belong to the loop's goroutine.
@@ -25,22 +27,22 @@ type pump struct {
 	under           *under    // of tls
 	inside          bool      // tls may have decrypted bytes that were not asked for yet
 	requests        pgwire.Framer
-	finished        func()      // gives back what the session was counted under
-	phase           phase       //
-	held            []byte      // from the backend: what is not passed on yet, of which the framer has seen the first seen bytes
-	seen            int         //
-	waits           bool        // a goroutine waits for something on which an answer depends: nothing more is read from the backend
-	rest            []byte      // from the client: what waits for the end of a drain
-	drains          bool        // a goroutine waits for that end
-	holds           *time.Timer // ends that wait
-	ends            *time.Timer // ends the wait for a client that has to take the rest of a message
-	deaf            bool        // what the client still sends is thrown away
-	crossing        *crossing   // not nil once the kernel's program knows the session
-	unlendable      bool        // the session is not lent to the kernel
-	asked           int         // answers since it came back, or was begun
-	askedFirst      int         // as many come before it is lent
-	stuckSince      time.Time   // the client's socket has room, and the kernel writes nothing
-	single          bool        // what backend waits for is the answer to a Query
+	finished        func()           // gives back what the session was counted under
+	phase           phase            //
+	held            []byte           // from the backend: what is not passed on yet, of which the framer has seen the first seen bytes
+	seen            int              //
+	waits           bool             // a goroutine waits for something on which an answer depends: nothing more is read from the backend
+	rest            []byte           // from the client: what waits for the end of a drain
+	drains          bool             // a goroutine waits for that end
+	holds           *time.Timer      // ends that wait
+	ends            *time.Timer      // ends the wait for a client that has to take the rest of a message
+	deaf            bool             // what the client still sends is thrown away
+	crossing        *offload.Session // not nil once the kernel's program knows the session
+	unlendable      bool             // the session is not lent to the kernel
+	asked           int              // answers since it came back, or was begun
+	askedFirst      int              // as many come before it is lent
+	stuckSince      time.Time        // the client's socket has room, and the kernel writes nothing
+	single          bool             // what backend waits for is the answer to a Query
 }
 
 type phase uint8
@@ -184,8 +186,8 @@ func (p *pump) rescue() {
 	}
 }
 
-// ready is called with what the kernel says of a socket.
-func (s *side) ready(events uint32) {
+// Ready is called with what the kernel says of a socket.
+func (s *side) Ready(events uint32) {
 	p := s.p
 	if p.phase == buried {
 		return
@@ -381,7 +383,7 @@ func (p *pump) fromBackend() {
 		return
 	}
 	if p.crossing != nil {
-		p.crossing.downRead += uint64(n)
+		p.crossing.DownRead += uint64(n)
 	}
 	p.held = p.held[:0]
 	if x.gate != nil {
@@ -416,7 +418,7 @@ func (p *pump) advance(c *passing) {
 		return
 	}
 	if len(out) > 0 {
-		if stake == nothing {
+		if stake == stmt.NoEffect {
 			p.beforeAnswer()
 		}
 		if err := p.toClient(out); err != nil {
@@ -426,7 +428,7 @@ func (p *pump) advance(c *passing) {
 		x.bytesOut.Add(uint64(len(out)))
 		x.midMessage = false
 	}
-	if stake == nothing {
+	if stake == stmt.NoEffect {
 		x.midMessage = c.from > c.begin
 		p.held = append(p.held[:0], c.kept()...)
 		return

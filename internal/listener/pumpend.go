@@ -103,7 +103,8 @@ func (p *pump) bury() {
 		if p.x.lent.Swap(false) { // it was ended by a panic
 			p.x.srv.lentNow.Add(-1)
 		}
-		p.loop.shortcut.remove(p.crossing)
+		p.loop.offloaded[p.crossing.Index] = nil
+		p.loop.shortcut.Remove(p.crossing)
 	}
 	p.x.forget()
 	p.loop.gone = append(p.loop.gone, p)

@@ -22,7 +22,7 @@ func (p *pump) fromClient() {
 		err = io.EOF
 	}
 	if p.crossing != nil {
-		p.crossing.upRead += uint64(n)
+		p.crossing.UpRead += uint64(n)
 	}
 	p.took(p.loop.buf[:n], err)
 }

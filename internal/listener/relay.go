@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // A direction has one buffer, and a session holds no more than that. It is small while little passes.
@@ -150,19 +151,19 @@ type passing struct {
 
 // advance follows a chunk to its end, or to an answer that has to be confirmed before it is given: then something is at stake, and the
 // caller goes on here when it is. What it hands out is to be written first. Both data paths go through here and nowhere else.
-func (x *session) advance(p *passing) (out []byte, s stake, err error) {
+func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 	for p.judged || p.at < len(p.b) {
 		if !p.judged {
 			used, whole, err := x.answers.Next(p.b[p.at:])
 			if err != nil {
-				return nil, nothing, err
+				return nil, stmt.NoEffect, err
 			}
 			if p.at += used; !whole {
 				break
 			}
 		}
 		typ, body := x.answers.Type(), x.answers.Kept()
-		if s := x.doubtful(typ, body); !p.asked && s != nothing {
+		if s := x.doubtful(typ, body); !p.asked && s != stmt.NoEffect {
 			p.asked, p.judged = true, true
 			out, p.from = p.b[p.from:p.begin], p.begin
 			return out, s, nil
@@ -176,7 +177,7 @@ func (x *session) advance(p *passing) (out []byte, s stake, err error) {
 		end = p.begin
 	}
 	out, p.from = p.b[p.from:end], end
-	return out, nothing, nil
+	return out, stmt.NoEffect, nil
 }
 
 // kept is what the next chunk begins with: an answer that is judged when it is whole.
@@ -194,7 +195,7 @@ func (x *session) pass(b []byte, seen int) (kept int, err error) {
 		if err := x.write(out); err != nil {
 			return 0, err
 		}
-		if stake == nothing {
+		if stake == stmt.NoEffect {
 			x.midMessage = p.from > p.begin
 			return copy(b, p.kept()), nil
 		}
@@ -313,17 +314,17 @@ func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 			x.observeText(text)
 		}
 		if typ == 'Q' {
-			x.requests.text(text)
+			x.requests.QueryText(text)
 		}
 	}
 	if x.drained.local && x.srv.cfg.Mark != nil {
 		x.noteUse(f.Type(), b[min(head, used):used], head > 0, whole)
 	}
 	if whole {
-		if f.Type() == 'P' && mayCopy(f.Kept()) {
+		if f.Type() == 'P' && stmt.MayCopy(f.Kept()) {
 			x.copies = true
 		}
-		x.requests.forwarded(f.Type(), f.Kept())
+		x.requests.Forwarded(f.Type(), f.Kept())
 		x.observeRequest(f.Type())
 	}
 	return used, nil
@@ -343,7 +344,7 @@ func (x *session) observeRequest(typ byte) {
 		x.unsynced.Store(true)
 	case 'c', 'f':
 		if x.bySync.Load() {
-			x.requests.syncIgnored()
+			x.requests.SyncIgnored()
 			x.owed.Store(0) // PostgreSQL ignored that Sync: it came during COPY, and another one follows
 			x.unsynced.Store(true)
 		}
@@ -367,7 +368,7 @@ func (x *session) ready(status byte) {
 			break
 		}
 	}
-	x.requests.answered(status, x.owed.Load() <= 0)
+	x.requests.Answered(status, x.owed.Load() <= 0)
 }
 
 // observeAnswer follows what PostgreSQL has answered.
@@ -383,7 +384,7 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 	case 'C':
 		x.commandEnded(body)
 	case 'V', 's':
-		x.doubt.stake = max(x.doubt.stake, reading)
+		x.doubt.stake = max(x.doubt.stake, stmt.Reads)
 	case 'N':
 		x.observeNotice(body)
 	case 'S', 'A': // a setting has changed, or somebody listens

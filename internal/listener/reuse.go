@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // With BACKEND_REUSE = ON a backend whose client has said goodbye may serve another one of the same kind (warm.go). DISCARD ALL takes
@@ -32,14 +33,14 @@ func (x *session) noteUse(typ byte, text []byte, begun, whole bool) {
 		if typ == 'P' && begun {
 			_, text, _ = bytes.Cut(text, []byte{0})
 		}
-		if begun && needsNoOthers(text) {
+		if begun && stmt.NeedsDatabaseAlone(text) {
 			x.srv.warm.flush("database")
 		}
 		if x.warm == nil || x.tainted.Load() {
 			return
 		}
 		text, _, _ = bytes.Cut(text, []byte{0})
-		if !begun || !whole || !onlyQueries(text) { // a long one is not looked at in pieces
+		if !begun || !whole || !stmt.OnlyQueries(text) { // a long one is not looked at in pieces
 			x.tainted.Store(true)
 		}
 	case 'B', 'E', 'D', 'C', 'S', 'H', 'X':
@@ -143,20 +144,4 @@ func (p *pump) release() (fd int) {
 	fd = p.backend.fd
 	p.loop.sides[fd], p.backend.fd = nil, -1
 	return fd
-}
-
-// needsNoOthers says that a statement may be one that needs a database without other sessions. Where it is written so that it is not
-// found here, PostgreSQL waits for longer than a backend does for its client.
-func needsNoOthers(text []byte) bool {
-	text = bytes.TrimLeft(text, " \t\r\n")
-	if len(text) == 0 || bytes.IndexByte([]byte("dac"), text[0]|0x20) < 0 { // most are not
-		return false
-	}
-	word := firstWord(text)
-	switch string(word) {
-	case "drop", "alter", "create":
-		rest := bytes.TrimLeft(text[len(word):], " \t\r\n")
-		return string(firstWord(rest)) == "database"
-	}
-	return false
 }

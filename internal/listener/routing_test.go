@@ -10,9 +10,10 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
-var trustAll = []Rule{{Type: TypeHost, Databases: []Name{{Text: "all"}}, Users: []Name{{Text: "all"}}, AnyAddress: true, Method: MethodTrust}}
+var trustAll = []hba.Rule{{Type: hba.TypeHost, Databases: []hba.Name{{Text: "all"}}, Users: []hba.Name{{Text: "all"}}, AnyAddress: true, Method: hba.MethodTrust}}
 
 func trusting(c *Config) { c.Rules = trustAll }
 

@@ -14,6 +14,8 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/scram"
 )
 
 // client is one connection from accept to the end of its session. Its life: negotiate, parse, match a rule, wait for a
@@ -29,7 +31,7 @@ type client struct {
 	host     string // its address
 	limitKey string // by which it is counted and limited
 	start    *startup
-	login    login
+	login    hba.Login
 	intent   ag.Intent
 	maxLag   time.Duration // by how much the copy may be behind; 0: any
 	until    time.Time     // the client's own time is over
@@ -48,9 +50,9 @@ func (s *Server) newClient(raw net.Conn, readOnly bool) *client {
 	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr())}
 	c.limitKey = limitKeyOf(raw.RemoteAddr(), c.host)
 	c.until, c.entering.out = time.Now().Add(s.cfg.Limits.PreAuthTime), make(chan struct{})
-	c.login.local = raw.RemoteAddr().Network() == "unix"
+	c.login.Local = raw.RemoteAddr().Network() == "unix"
 	if t, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
-		c.login.addr = t.AddrPort().Addr().Unmap().WithZone("")
+		c.login.Addr = t.AddrPort().Addr().Unmap().WithZone("")
 	}
 	return c
 }
@@ -96,8 +98,8 @@ func (c *client) run(ctx context.Context) error {
 		return bad
 	}
 	c.start = start
-	c.login.user, c.login.database, c.login.replication = start.user, start.database, start.replication
-	c.login.tls = c.tlsState != nil
+	c.login.User, c.login.Database, c.login.Replication = start.user, start.database, start.replication
+	c.login.Tls = c.tlsState != nil
 	c.intent = c.intentOf(ctx)
 	if bad := c.srv.checkReads(start.reads, c.intent); bad != nil {
 		return bad
@@ -114,16 +116,16 @@ func (c *client) run(ctx context.Context) error {
 		return bad
 	}
 	rules := *c.srv.rules.Load()
-	if askMembers(rules) {
+	if hba.NeedsMemberships(rules) {
 		if bad := c.count(); bad != nil { // it may wait for a primary, and is counted as who waits for its session then
 			return bad
 		}
-		if c.login.memberOf, err = c.memberships(ctx); err != nil {
+		if c.login.MemberOf, err = c.memberships(ctx); err != nil {
 			return err
 		}
 	}
-	rule, ok := matchRule(rules, c.login)
-	if !ok || rule.Method == MethodReject {
+	rule, ok := hba.Match(rules, c.login)
+	if !ok || rule.Method == hba.MethodReject {
 		return c.noRule(ok)
 	}
 	if bad := c.count(); bad != nil {
@@ -138,10 +140,10 @@ func (c *client) run(ctx context.Context) error {
 // noRule is what PostgreSQL says of a login that no rule admits, or that a rule rejects.
 func (c *client) noRule(rejected bool) *pgwire.Error {
 	from, encryption := "[local]", "no encryption"
-	if !c.login.local {
-		from = c.login.addr.String()
+	if !c.login.Local {
+		from = c.login.Addr.String()
 	}
-	if c.login.tls {
+	if c.login.Tls {
 		encryption = "SSL encryption"
 	}
 	switch physical := c.start.replication == pgwire.ReplicationPhysical; {
@@ -201,7 +203,7 @@ func (c *client) negotiate(ctx context.Context) ([]byte, error) {
 }
 
 func (c *client) certificate() *tls.Certificate {
-	if c.srv.cfg.Certificate == nil || c.login.local {
+	if c.srv.cfg.Certificate == nil || c.login.Local {
 		return nil
 	}
 	return c.srv.cfg.Certificate()
@@ -246,7 +248,7 @@ func (c *client) startTLS(ctx context.Context, below net.Conn, cert *tls.Certifi
 	if direct && state.NegotiatedProtocol != "postgresql" {
 		return errors.New("direct TLS without ALPN protocol \"postgresql\"")
 	}
-	c.conn, c.tlsState, c.binding = conn, &state, channelBinding(cert)
+	c.conn, c.tlsState, c.binding = conn, &state, scram.ChannelBinding(cert)
 	return nil
 }
 

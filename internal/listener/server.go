@@ -15,13 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
 // Server is the listener of one node.
 type Server struct {
 	cfg        Config
 	log        *slog.Logger
-	rules      atomic.Pointer[[]Rule]
+	rules      atomic.Pointer[[]hba.Rule]
 	ports      []port
 	turn       atomic.Uint64 // round robin over readable replicas
 	remembered remembered
@@ -292,7 +293,7 @@ func (s *Server) accept(p port) {
 }
 
 // SetRules replaces the rules for logins from now on.
-func (s *Server) SetRules(rules []Rule) { s.rules.Store(&rules) }
+func (s *Server) SetRules(rules []hba.Rule) { s.rules.Store(&rules) }
 
 // HoldNew makes new read-write logins wait (bounded by ConnectWait) until it is called with false.
 func (s *Server) HoldNew(hold bool) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // session is a client joined to a PostgreSQL backend, or another node's listener joined to the local one.
@@ -75,7 +76,7 @@ type session struct {
 	copies             bool        // it has prepared what may be a COPY; upstream's own
 	leaves             atomic.Bool // the client has said goodbye, and its backend stays
 	drained            draining
-	requests           requests // guarded by drained.mu
+	requests           stmt.Requests // guarded by drained.mu
 }
 
 // ending is why a session was ended from here.
@@ -200,23 +201,23 @@ func (x *session) close() {
 // counted as delivered, so what is not owed any more has left its status behind.
 func (x *session) idle() bool {
 	if x.lent.Load() {
-		if s := x.pump.Load().crossing.slot; x.lent.Load() { // a session that comes back has its books in order before it is not lent any more
-			return s.quiet() && atomic.LoadUint32(&s.status) == 'I'
+		if s := x.pump.Load().crossing.Slot; x.lent.Load() { // a session that comes back has its books in order before it is not lent any more
+			return s.Quiet() && atomic.LoadUint32(&s.Status) == 'I'
 		}
 	}
 	return x.owed.Load() <= 0 && !x.unsynced.Load() && x.status.Load() == 'I'
 }
 
 // judge says what has become of the client's last request. From here on nothing is forwarded any more.
-func (x *session) judge() (v verdict, neverBegun bool) {
+func (x *session) judge() (v stmt.Verdict, neverBegun bool) {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	x.requests.sealed = true
-	if v = x.requests.verdict(); v == verdictIdle && x.drained.midway {
-		v = verdictLost
+	x.requests.Sealed = true
+	if v = x.requests.Verdict(); v == stmt.Idle && x.drained.midway {
+		v = stmt.Aborted
 	}
 	if !x.onPrimary {
-		v = verdictIdle
+		v = stmt.Idle
 	}
 	return v, x.drained.held && x.idle()
 }
@@ -230,21 +231,21 @@ func (x *session) farewell(why string) *pgwire.Error {
 	switch e := x.ended.Load(); {
 	case e == nil:
 	case e.reason == endUnconfirmed:
-		v = verdictUnknown // whatever it was, PostgreSQL called it done
-	case e.reason == endDrain && v == verdictLost:
-		v = verdictIdle // who took too long for a planned failover is cut (safety specification 9.2)
+		v = stmt.Unknown // whatever it was, PostgreSQL called it done
+	case e.reason == endDrain && v == stmt.Aborted:
+		v = stmt.Idle // who took too long for a planned failover is cut (safety specification 9.2)
 	}
 	switch {
 	case neverBegun:
 		bad := pgwire.Fatal("", pgwire.StateSerialization, "terminating connection before the transaction was begun: %s", why)
 		bad.Hint = "Nothing of it was executed: reconnect and run it again."
 		return bad
-	case v == verdictUnknown:
+	case v == stmt.Unknown:
 		bad := pgwire.Fatal("", pgwire.StateUnknownOutcome, "terminating connection with a request in flight: %s", why)
 		bad.Detail = "If the request would have committed a transaction, it may or may not have been committed."
 		bad.Hint = "Reconnect and check before running it again."
 		return bad
-	case v == verdictLost:
+	case v == stmt.Aborted:
 		bad := pgwire.Fatal("", pgwire.StateSerialization, "terminating connection with a transaction open: %s", why)
 		bad.Detail = "It was not committed: no request that could have committed it was forwarded."
 		bad.Hint = "Reconnect and run the transaction again."
@@ -258,8 +259,8 @@ func (x *session) farewell(why string) *pgwire.Error {
 func (x *session) state() string {
 	status, active := x.status.Load(), x.owed.Load() > 0 || x.unsynced.Load()
 	if x.lent.Load() {
-		s := x.pump.Load().crossing.slot
-		status, active = atomic.LoadUint32(&s.status), !s.quiet()
+		s := x.pump.Load().crossing.Slot
+		status, active = atomic.LoadUint32(&s.Status), !s.Quiet()
 	}
 	switch {
 	case active:
@@ -273,7 +274,7 @@ func (x *session) state() string {
 func (x *session) info() SessionInfo {
 	in, out := x.bytesIn.Load(), x.bytesOut.Load()
 	if x.lent.Load() {
-		up, down := x.pump.Load().crossing.passed()
+		up, down := x.pump.Load().crossing.Passed()
 		in, out = in+up, out+down
 	}
 	return SessionInfo{

@@ -1,6 +1,10 @@
 package listener
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/coteriedb/coterie/internal/listener/uring"
+)
 
 // What the sessions of a loop write in one of its turns goes to the kernel in one system call at the turn's end, when everything that had
 // come was read. It stands in the books as sent from the moment it is handed over here: the gate was looked at, and a request was counted.
@@ -8,18 +12,6 @@ import "slices"
 
 // shortWrite is the longest that waits: what is longer is not worth a copy.
 const shortWrite = 4 << 10
-
-// written is something to be written, and what came of it.
-type written struct {
-	by  writer // nil: it is written or needed no more
-	fd  int
-	b   []byte
-	n   int
-	err error // would wait: the rest did not fit
-}
-
-// writer is told what came of it.
-type writer interface{ wrote(w *written) }
 
 // delay has b written at the end of the turn. It is false where that cannot be.
 func (l *loop) delay(s *side, b []byte) bool {
@@ -31,27 +23,27 @@ func (l *loop) delay(s *side, b []byte) bool {
 }
 
 // put has b written for w at the end of the turn. It is false where that cannot be.
-func (l *loop) put(w writer, fd int, b []byte) bool {
-	if l.ring == nil || len(b) == 0 || len(b) > shortWrite || len(b) > cap(l.short)-len(l.short) || len(l.writes) == ringSize {
+func (l *loop) put(w uring.Writer, fd int, b []byte) bool {
+	if l.ring == nil || len(b) == 0 || len(b) > shortWrite || len(b) > cap(l.short)-len(l.short) || len(l.writes) == uring.Size {
 		return false
 	}
 	from := len(l.short)
 	l.short = append(l.short, b...)
-	l.writes = append(l.writes, written{by: w, fd: fd, b: l.short[from:]})
+	l.writes = append(l.writes, uring.Write{By: w, FD: fd, B: l.short[from:]})
 	return true
 }
 
 // holds says that something waits to be written for w: what is written past the turn's end would overtake it.
-func (l *loop) holds(w writer) bool {
-	return slices.ContainsFunc(l.writes, func(e written) bool { return e.by == w })
+func (l *loop) holds(w uring.Writer) bool {
+	return slices.ContainsFunc(l.writes, func(e uring.Write) bool { return e.By == w })
 }
 
 // unput has nothing more written for w, and w told nothing more. Whoever is told of a write may call it.
-func (l *loop) unput(w writer) {
-	for _, list := range [][]written{l.writes, l.telling} {
+func (l *loop) unput(w uring.Writer) {
+	for _, list := range [][]uring.Write{l.writes, l.telling} {
 		for i := range list {
-			if list[i].by == w {
-				list[i].by = nil
+			if list[i].By == w {
+				list[i].By = nil
 			}
 		}
 	}
@@ -63,8 +55,8 @@ func (l *loop) undelay(s *side) []byte {
 		return nil
 	}
 	w := &l.writes[s.delayed-1]
-	w.by, s.delayed = nil, 0
-	return w.b
+	w.By, s.delayed = nil, 0
+	return w.B
 }
 
 // write writes what waits for the turn's end, and what whoever is told of it hands over then.
@@ -79,42 +71,42 @@ func (l *loop) write() {
 func (l *loop) writeOnce() {
 	list := l.writes[:0]
 	for _, w := range l.writes {
-		if s, ok := w.by.(*side); ok {
+		if s, ok := w.By.(*side); ok {
 			s.delayed = 0
 		}
-		if w.by != nil {
+		if w.By != nil {
 			list = append(list, w)
 		}
 	}
 	l.writes, l.telling = l.telling[:0], list
 	if len(list) == 1 {
-		list[0].n, list[0].err = put(list[0].fd, list[0].b)
+		list[0].N, list[0].Err = put(list[0].FD, list[0].B)
 	} else if len(list) > 1 {
 		l.srv.counts.together.Add(uint64(len(list)))
-		l.ring.write(list)
+		l.ring.Write(list)
 	}
 	for i := range list {
-		if w := &list[i]; w.by != nil {
-			w.by.wrote(w)
+		if w := &list[i]; w.By != nil {
+			w.By.Wrote(w)
 		}
 	}
 	l.telling = list[:0]
 }
 
-// wrote keeps what the peer did not take, as send does, and ends what send's callers end.
-func (s *side) wrote(w *written) {
+// Wrote keeps what the peer did not take, as send does, and ends what send's callers end.
+func (s *side) Wrote(w *uring.Write) {
 	p := s.p
-	if p.phase == buried || w.err == nil && w.n == len(w.b) {
+	if p.phase == buried || w.Err == nil && w.N == len(w.B) {
 		return
 	}
 	defer p.rescue()
 	switch {
 	case p.phase == renewing:
 		p.notAsNew()
-	case w.err != nil && !wouldWait(w.err):
+	case w.Err != nil && !wouldWait(w.Err):
 		p.sendFailed(s)
 	default:
-		p.keep(s, w.b[w.n:])
+		p.keep(s, w.B[w.N:])
 	}
 	p.settle()
 }

@@ -1,9 +1,7 @@
 package listener
 
 import (
-	"bytes"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -13,15 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
-func kernelRing(t *testing.T) *ring {
+func kernelRing(t *testing.T) *uring.Ring {
 	t.Helper()
-	r, err := newRing()
+	r, err := uring.New()
 	if err != nil {
 		t.Skip(err)
 	}
-	t.Cleanup(r.close)
+	t.Cleanup(r.Close)
 	return r
 }
 
@@ -36,50 +35,6 @@ func socketPair(t *testing.T) [2]int {
 	return pair
 }
 
-// The kernel says of each write in one system call what it would have said of it alone, for as many turns as the ring has places and more.
-func TestRingWritesAsSingleCallsDo(t *testing.T) {
-	r := kernelRing(t)
-	whole, full, closed, narrow := socketPair(t), socketPair(t), socketPair(t), socketPair(t)
-	for {
-		if _, err := transmit(full[0], make([]byte, 4096)); err != nil {
-			break
-		}
-	}
-	_ = unix.Shutdown(closed[1], unix.SHUT_RDWR)
-	if err := unix.SetsockoptInt(narrow[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
-		t.Fatal(err)
-	}
-	got := make([]byte, 1<<20)
-	for turn := range 3 * ringSize {
-		said := fmt.Appendf(nil, "turn %d", turn)
-		list := []written{{b: said}, {b: []byte("x")}, {b: []byte("x")}, {b: make([]byte, 1<<20)}, {b: []byte("x")}}
-		for i, fd := range []int{whole[0], full[0], closed[0], narrow[0], -1} {
-			list[i].fd = fd
-		}
-		r.write(list)
-		if list[0].n != len(said) || list[0].err != nil {
-			t.Fatalf("turn %d: a write that fits: %d, %v", turn, list[0].n, list[0].err)
-		}
-		if list[1].n != 0 || !wouldWait(list[1].err) {
-			t.Fatalf("turn %d: a full socket took %d, %v", turn, list[1].n, list[1].err)
-		}
-		if list[2].err != unix.EPIPE { //nolint:errorlint // an errno
-			t.Fatalf("turn %d: a closed socket: %v", turn, list[2].err)
-		}
-		if list[3].n == 0 || list[3].n == 1<<20 || list[3].err != nil {
-			t.Fatalf("turn %d: a narrow socket took %d, %v", turn, list[3].n, list[3].err)
-		}
-		if list[4].err != unix.EBADF { //nolint:errorlint // an errno
-			t.Fatalf("turn %d: no socket: %v", turn, list[4].err)
-		}
-		if n, err := receive(whole[1], got); err != nil || !bytes.Equal(got[:n], said) {
-			t.Fatalf("turn %d: %q came, %v", turn, got[:n], err)
-		}
-		for n := 1; n > 0; n, _ = receive(narrow[1], got) {
-		}
-	}
-}
-
 // As many sessions as write in one turn of the loop do so in one system call; a full ring is written before its turn ends.
 func TestSessionsWriteTogether(t *testing.T) {
 	kernelRing(t)
@@ -87,7 +42,7 @@ func TestSessionsWriteTogether(t *testing.T) {
 	if wantedPath() != PathLoop || g.srv.cfg.writesSingly {
 		t.Skip("nothing is written together on this path")
 	}
-	const many = ringSize + 10
+	const many = uring.Size + 10
 	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
 		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
 		_, _ = conn.Write(pgwire.AppendMessage(greeting, 'Z', []byte{'I'}))
@@ -133,7 +88,7 @@ func TestSessionsWriteTogether(t *testing.T) {
 			}
 		}
 	}
-	if n := g.srv.Stats().Together - before; n == 0 || n > ringSize {
+	if n := g.srv.Stats().Together - before; n == 0 || n > uring.Size {
 		t.Errorf("%d writes went to the kernel together", n)
 	}
 }

@@ -129,7 +129,7 @@ func (b *backend) say(m Mark, start *startup) { b.mark, b.fixed = m.Text, m.Fixe
 
 // warmAddress is the client as its server knows it where several clients may have the backend one after the other: without a port.
 func (c *client) warmAddress() string {
-	if c.login.local {
+	if c.login.Local {
 		return "local"
 	}
 	return c.host

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/postgres"
 )
 
@@ -501,7 +502,7 @@ func TestWarmBackendsOpenNoDoor(t *testing.T) {
 	g.servers["a"].sql(t, "alter role warm valid until '2100-01-01'")
 	g.visit("user=warm password=secret", one)
 	g.left()
-	rules, err := ParseHBA(strings.NewReader("host all warm all reject\n"))
+	rules, err := hba.Parse(strings.NewReader("host all warm all reject\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,16 +12,17 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
 // talkative is a writer that does something when it is told.
 type talkative struct {
 	told []string
-	then func(w *written)
+	then func(w *uring.Write)
 }
 
-func (w *talkative) wrote(e *written) {
-	w.told = append(w.told, string(e.b))
+func (w *talkative) Wrote(e *uring.Write) {
+	w.told = append(w.told, string(e.B))
 	if w.then != nil {
 		w.then(e)
 	}
@@ -58,7 +59,7 @@ func TestWritersAreToldWhileOthersGo(t *testing.T) {
 	l := gathering(t)
 	pair := socketPair(t)
 	var first, lost, last, late talkative
-	first.then = func(*written) {
+	first.then = func(*uring.Write) {
 		l.unput(&lost)
 		if len(late.told) == 0 && !l.put(&late, pair[0], []byte("late")) {
 			t.Error("there is no room while writers are told")
@@ -132,11 +133,11 @@ func TestQuestionsKeepTheirOrder(t *testing.T) {
 	nobody := func(Mark, bool) {}
 	asked := 0
 	for l.asker.ask("postgres", "postgres", nobody) {
-		if asked++; asked > 2*ringSize {
+		if asked++; asked > 2*uring.Size {
 			t.Fatalf("%d questions of one turn were taken", asked)
 		}
 	}
-	if asked != ringSize || len(l.asker.waiting) != asked {
+	if asked != uring.Size || len(l.asker.waiting) != asked {
 		t.Errorf("%d questions were asked, %d wait", asked, len(l.asker.waiting))
 	}
 	got := make([]byte, loopBuffer)
@@ -162,7 +163,7 @@ func TestPanicOfWhoAskedIsKept(t *testing.T) {
 	if _, err := transmit(server, pgwire.AppendMessage(pgwire.AppendMessage(nil, 'C', []byte("SELECT 0\x00")), 'Z', []byte{'I'})); err != nil {
 		t.Fatal(err)
 	}
-	l.asker.ready(unix.EPOLLIN)
+	l.asker.Ready(unix.EPOLLIN)
 	if !second || l.asker.fd >= 0 || l.srv.Stats().Rejected["panic"] != 1 {
 		t.Errorf("the second was told: %v, the session is %d, %d panics counted", second, l.asker.fd, l.srv.Stats().Rejected["panic"])
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/postgres"
 )
 
@@ -316,13 +317,13 @@ func (n *node) reuse() bool {
 }
 
 // rules are the listener's: this node's own file if it names one, else the group's, else scram-sha-256 for everybody.
-func (n *node) rules() ([]listener.Rule, error) {
+func (n *node) rules() ([]hba.Rule, error) {
 	if n.cfg.HBA != "" {
-		rules, err := listener.ParseHBAFile(n.cfg.HBA)
+		rules, err := hba.ParseFile(n.cfg.HBA)
 		if err != nil {
 			return nil, fmt.Errorf("listener rules in %s: %w", n.cfg.HBA, err)
 		}
-		if n.cfg.ClientCA == "" && listener.AskForCertificates(rules) {
+		if n.cfg.ClientCA == "" && hba.AskForCertificates(rules) {
 			return nil, fmt.Errorf("listener rules in %s: client certificates can only be checked if client_ca in coterie.yaml names the file of their authorities", n.cfg.HBA)
 		}
 		return rules, nil
@@ -332,13 +333,13 @@ func (n *node) rules() ([]listener.Rule, error) {
 		text = g.HBA
 	}
 	if text == "" {
-		return listener.DefaultRules(n.cfg.TLSOnly), nil
+		return hba.DefaultRules(n.cfg.TLSOnly), nil
 	}
-	rules, err := listener.ParseHBA(strings.NewReader(text))
+	rules, err := hba.Parse(strings.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("listener rules in the group's record: %w", err)
 	}
-	if n.cfg.ClientCA == "" && listener.AskForCertificates(rules) { // they came with another node, and the others of them are good
+	if n.cfg.ClientCA == "" && hba.AskForCertificates(rules) { // they came with another node, and the others of them are good
 		n.log.Warn("rules of the group that ask for client certificates let nobody in here: client_ca in coterie.yaml names no authorities")
 	}
 	return rules, nil

@@ -25,6 +25,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/postgres"
 )
 
@@ -121,8 +122,8 @@ var benchRoutes = &ag.Routes{
 }
 
 // benchRules are as those of the server: a password for one role, none for the others.
-func benchRules() []listener.Rule {
-	rules, err := listener.ParseHBA(strings.NewReader("host all secret all scram-sha-256\nhost all all all trust\n"))
+func benchRules() []hba.Rule {
+	rules, err := hba.Parse(strings.NewReader("host all secret all scram-sha-256\nhost all all all trust\n"))
 	if err != nil {
 		panic(err)
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/fail"
-	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/node"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/adopt"
@@ -133,7 +133,7 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 	}
 	x.report, err = adopt.Inspect(ctx, cluster, adopt.Options{
 		BinDir: x.install.BinDir, NodeDir: x.layout.Dir, DropStandbys: x.dropStandbys,
-		CheckRule: func(line string) error { _, err := listener.ParseHBA(strings.NewReader(line)); return err },
+		CheckRule: func(line string) error { _, err := hba.Parse(strings.NewReader(line)); return err },
 		Overrides: func() map[string]string { return commandLine(x.pg.Args()) },
 	})
 	if err != nil {
@@ -244,7 +244,7 @@ func (x *adoption) take(c *cobra.Command, profile string) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := listener.ParseHBA(strings.NewReader(string(rules))); err != nil {
+	if _, err := hba.Parse(strings.NewReader(string(rules))); err != nil {
 		return fmt.Errorf("%s changed while it was looked at: %w", x.report.HBAFile, err)
 	}
 	x.cfg.HBA, x.cfg.ClientCA = filepath.Join(l.Dir, "pg_hba.conf"), x.report.ClientCA

@@ -1,4 +1,4 @@
-package listener
+package hba
 
 import (
 	"net/netip"
@@ -11,7 +11,7 @@ import (
 )
 
 func TestParseHBA(t *testing.T) {
-	rules, err := ParseHBA(strings.NewReader(`
+	rules, err := Parse(strings.NewReader(`
 # TYPE  DATABASE        USER            ADDRESS                 METHOD
 local   all             all                                     peer
 host    all             all             127.0.0.1/32            scram-sha-256   # loopback
@@ -70,7 +70,7 @@ func TestParseHBARefuses(t *testing.T) {
 		"hostssl all all all cert clientcert=verify-ca":      "in full",
 		"hostssl all all all scram-sha-256 clientcert=maybe": "verify-ca and verify-full",
 	} {
-		_, err := ParseHBA(strings.NewReader("# first\n" + line + "\nlocal all all trust\n"))
+		_, err := Parse(strings.NewReader("# first\n" + line + "\nlocal all all trust\n"))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "line 2: ") {
 			t.Errorf("%s: %v", line, err)
 		}
@@ -85,7 +85,7 @@ func TestMethodsThatThereAreNot(t *testing.T) {
 	}
 	for _, method := range []string{"ldap", "pam", "gss", "sspi", "radius", "bsd", "oauth", "password"} {
 		want := "line 1: method " + method + " cannot be checked by the listener: use scram-sha-256 or cert"
-		if _, err := ParseHBA(strings.NewReader("host all all all " + method + " ldapserver=ldap.example.com\n")); err == nil || err.Error() != want {
+		if _, err := Parse(strings.NewReader("host all all all " + method + " ldapserver=ldap.example.com\n")); err == nil || err.Error() != want {
 			t.Errorf("%s: %v", method, err)
 		}
 		if text, _, _ := strings.Cut(strings.TrimPrefix(want, "line 1: "), ":"); !strings.Contains(string(docs), text) {
@@ -95,7 +95,7 @@ func TestMethodsThatThereAreNot(t *testing.T) {
 }
 
 func TestMatchRule(t *testing.T) {
-	rules, err := ParseHBA(strings.NewReader(`
+	rules, err := Parse(strings.NewReader(`
 local   all         postgres            peer
 hostssl app         web     10.0.0.0/8  cert
 host    app         web     10.0.0.0/8  reject
@@ -111,31 +111,31 @@ host    all         gw      samenet     md5
 	}
 	addr := netip.MustParseAddr
 	cases := []struct {
-		l    login
+		l    Login
 		line int // 0 = none
 	}{
-		{login{local: true, user: "postgres", database: "x"}, 2},
-		{login{local: true, user: "other", database: "x"}, 0},
-		{login{addr: addr("10.9.9.9"), tls: true, user: "web", database: "app"}, 3},
-		{login{addr: addr("10.9.9.9"), user: "web", database: "app"}, 4},
-		{login{addr: addr("11.9.9.9"), user: "web", database: "app"}, 0},
-		{login{addr: addr("::1"), user: "u", database: "u"}, 5},
-		{login{addr: addr("::1"), user: "u", database: "v"}, 0},
-		{login{addr: addr("9.9.9.9"), user: "u", database: "sameuser"}, 6},
-		{login{addr: addr("127.0.0.1"), user: "copier", database: "", replication: pgwire.ReplicationPhysical}, 7},
-		{login{addr: addr("127.0.0.1"), user: "copier", database: "replication"}, 0},
-		{login{addr: addr("1.2.3.4"), user: "u", database: "d"}, 8},
-		{login{addr: addr("1.2.3.4"), tls: true, user: "u", database: "d"}, 9},
-		{login{addr: addr("1.2.3.4"), tls: true, user: "u", replication: pgwire.ReplicationPhysical}, 0},
-		{login{addr: addr("127.5.5.5"), user: "gw", database: "d"}, 10},
+		{Login{Local: true, User: "postgres", Database: "x"}, 2},
+		{Login{Local: true, User: "other", Database: "x"}, 0},
+		{Login{Addr: addr("10.9.9.9"), Tls: true, User: "web", Database: "app"}, 3},
+		{Login{Addr: addr("10.9.9.9"), User: "web", Database: "app"}, 4},
+		{Login{Addr: addr("11.9.9.9"), User: "web", Database: "app"}, 0},
+		{Login{Addr: addr("::1"), User: "u", Database: "u"}, 5},
+		{Login{Addr: addr("::1"), User: "u", Database: "v"}, 0},
+		{Login{Addr: addr("9.9.9.9"), User: "u", Database: "sameuser"}, 6},
+		{Login{Addr: addr("127.0.0.1"), User: "copier", Database: "", Replication: pgwire.ReplicationPhysical}, 7},
+		{Login{Addr: addr("127.0.0.1"), User: "copier", Database: "replication"}, 0},
+		{Login{Addr: addr("1.2.3.4"), User: "u", Database: "d"}, 8},
+		{Login{Addr: addr("1.2.3.4"), Tls: true, User: "u", Database: "d"}, 9},
+		{Login{Addr: addr("1.2.3.4"), Tls: true, User: "u", Replication: pgwire.ReplicationPhysical}, 0},
+		{Login{Addr: addr("127.5.5.5"), User: "gw", Database: "d"}, 10},
 	}
 	for _, c := range cases {
-		r, ok := matchRule(rules, c.l)
+		r, ok := Match(rules, c.l)
 		if ok != (c.line != 0) || ok && r.Line != c.line {
 			t.Errorf("%+v matched line %d", c.l, r.Line)
 		}
 	}
-	if r, ok := matchRule(DefaultRules(true), login{addr: addr("9.9.9.9"), user: "u"}); ok {
+	if r, ok := Match(DefaultRules(true), Login{Addr: addr("9.9.9.9"), User: "u"}); ok {
 		t.Errorf("without TLS matched %+v", r)
 	}
 }
@@ -151,59 +151,39 @@ func TestNamesOfRules(t *testing.T) {
 		return path
 	}
 	write("dbs", "one, two\n# nothing\nthree \"four 4\"\n")
-	rules, err := ParseHBAFile(write("hba", "host @dbs all all trust\nhost all +admins all md5\nhost samerole all all scram-sha-256\nhost \"/^db\\d+$\" /^app_ all trust\nhost all \"+literal\" all reject\n"))
+	rules, err := ParseFile(write("hba", "host @dbs all all trust\nhost all +admins all md5\nhost samerole all all scram-sha-256\nhost \"/^db\\d+$\" /^app_ all trust\nhost all \"+literal\" all reject\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !askMembers(rules) || askMembers(rules[3:]) {
+	if !NeedsMemberships(rules) || NeedsMemberships(rules[3:]) {
 		t.Error("who is asked for memberships")
 	}
 	at := netip.MustParseAddr("9.9.9.9")
 	for _, c := range []struct {
-		l    login
+		l    Login
 		line int
 	}{
-		{login{user: "u", database: "three"}, 1},
-		{login{user: "u", database: "four 4"}, 1},
-		{login{user: "u", database: "dbs"}, 0},
-		{login{user: "u", database: "x", memberOf: []string{"admins"}}, 2},
-		{login{user: "admins", database: "x"}, 2},
-		{login{user: "u", database: "team", memberOf: []string{"team"}}, 3},
-		{login{user: "u", database: "u"}, 3},
-		{login{user: "app_web", database: "db12"}, 4},
-		{login{user: "app_web", database: "db12x"}, 0},
-		{login{user: "my_app_", database: "db1"}, 0},
-		{login{user: "+literal", database: "x"}, 5},
-		{login{user: "u", database: "x", memberOf: []string{"literal"}}, 0},
+		{Login{User: "u", Database: "three"}, 1},
+		{Login{User: "u", Database: "four 4"}, 1},
+		{Login{User: "u", Database: "dbs"}, 0},
+		{Login{User: "u", Database: "x", MemberOf: []string{"admins"}}, 2},
+		{Login{User: "admins", Database: "x"}, 2},
+		{Login{User: "u", Database: "team", MemberOf: []string{"team"}}, 3},
+		{Login{User: "u", Database: "u"}, 3},
+		{Login{User: "app_web", Database: "db12"}, 4},
+		{Login{User: "app_web", Database: "db12x"}, 0},
+		{Login{User: "my_app_", Database: "db1"}, 0},
+		{Login{User: "+literal", Database: "x"}, 5},
+		{Login{User: "u", Database: "x", MemberOf: []string{"literal"}}, 0},
 	} {
-		c.l.addr = at
-		r, ok := matchRule(rules, c.l)
+		c.l.Addr = at
+		r, ok := Match(rules, c.l)
 		if ok != (c.line != 0) || ok && r.Line != c.line {
 			t.Errorf("%+v matched line %d, want %d", c.l, r.Line, c.line)
 		}
 	}
-	if _, err := ParseHBAFile(write("hba", "host @missing all all md5\n")); err == nil || !strings.Contains(err.Error(), "@missing") {
+	if _, err := ParseFile(write("hba", "host @missing all all md5\n")); err == nil || !strings.Contains(err.Error(), "@missing") {
 		t.Errorf("a list that is not there: %v", err)
-	}
-}
-
-// Memberships are those of the server that will run the session.
-func TestMembershipRule(t *testing.T) {
-	rules, err := ParseHBA(strings.NewReader("host all +staff all trust\nhost all all all reject\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := newGroup(t, func(c *Config) { c.Rules = rules })
-	g.role("staff", "nologin")
-	g.role("crew", "nologin in role staff")
-	g.role("ann", "login in role crew")
-	g.role("bob", "login")
-	if _, err := g.dial(g.rw, "user=bob"); sqlstate(err) != "28000" {
-		t.Errorf("bob: %v", err)
-	}
-	g.mustDial(g.rw, "user=ann")
-	if _, err := g.dial(g.rw, "user=postgres"); sqlstate(err) != "28000" {
-		t.Errorf("a superuser is a member of what was granted to it: %v", err)
 	}
 }
 
@@ -212,7 +192,7 @@ func FuzzHBA(f *testing.F) {
 	f.Add("hostssl \"a b\",c +x 1.2.3.4 255.255.0.0 cert clientcert=verify-full # x")
 	f.Add("host \\\n all , \"\"\"\" ::/0 md5\r\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		rules, err := ParseHBA(strings.NewReader(text))
+		rules, err := Parse(strings.NewReader(text))
 		if err != nil {
 			return
 		}
@@ -224,6 +204,6 @@ func FuzzHBA(f *testing.F) {
 				t.Fatalf("%q gave no address: %+v", text, r)
 			}
 		}
-		matchRule(rules, login{addr: netip.MustParseAddr("1.2.3.4"), user: "u", database: "d"})
+		Match(rules, Login{Addr: netip.MustParseAddr("1.2.3.4"), User: "u", Database: "d"})
 	})
 }

@@ -1,4 +1,4 @@
-package listener
+package uring
 
 import (
 	"fmt"
@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ring is an io_uring that does one thing: it writes to many sockets in one system call, without waiting. A process that a write wakes
+// Ring is an io_uring that does one thing: it writes to many sockets in one system call, without waiting. A process that a write wakes
 // does not run before the call ends, so a loop is not set aside between two of its writes (docs/adr/0073-writes-together.md).
 // The layouts are those of the kernel's linux/io_uring.h; every call is over when the system call returns.
-type ring struct {
+type Ring struct {
 	fd            int
 	rings, slots  []byte // mapped: the indices with the results, and the calls
 	taken, posted *uint32
@@ -20,8 +20,20 @@ type ring struct {
 	results       []ringResult
 }
 
-// ringSize is how many writes fit into one system call.
-const ringSize = 64
+// Write is something to be written, and what came of it.
+type Write struct {
+	By  Writer // nil: it is written or needed no more
+	FD  int
+	B   []byte
+	N   int
+	Err error // would wait: the rest did not fit
+}
+
+// Writer is told what came of it.
+type Writer interface{ Wrote(w *Write) }
+
+// Size is how many writes fit into one system call.
+const Size = 64
 
 const (
 	ringSubmitAll  = 1 << 7 // a call that fails does not keep the others back; Linux 5.18
@@ -61,54 +73,54 @@ type ringParams struct {
 	}
 }
 
-// newRing fails where the kernel is older than 5.18, or does not allow it.
-func newRing() (_ *ring, err error) {
+// New fails where the kernel is older than 5.18, or does not allow it.
+func New() (_ *Ring, err error) {
 	p := ringParams{flags: ringSubmitAll}
-	fd, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, ringSize, uintptr(unsafe.Pointer(&p)), 0) //nolint:gosec // the kernel fills p
+	fd, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, Size, uintptr(unsafe.Pointer(&p)), 0) //nolint:gosec // the kernel fills p
 	if errno != 0 {
 		return nil, fmt.Errorf("io_uring_setup: %w", errno)
 	}
-	r := &ring{fd: int(fd)}
+	r := &Ring{fd: int(fd)}
 	defer func() {
 		if err != nil {
-			r.close()
+			r.Close()
 		}
 	}()
-	if p.features&ringOneMapping == 0 || p.calls != ringSize {
+	if p.features&ringOneMapping == 0 || p.calls != Size {
 		return nil, fmt.Errorf("io_uring_setup: %w", unix.ENOTSUP)
 	}
 	length := max(p.call.order+p.calls*4, p.result.list+p.results*uint32(unsafe.Sizeof(ringResult{})))
 	if r.rings, err = unix.Mmap(r.fd, 0, int(length), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, fmt.Errorf("the ring's memory: %w", err)
 	}
-	if r.slots, err = unix.Mmap(r.fd, ringCallsAt, ringSize*int(unsafe.Sizeof(ringCall{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if r.slots, err = unix.Mmap(r.fd, ringCallsAt, Size*int(unsafe.Sizeof(ringCall{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, fmt.Errorf("the ring's memory: %w", err)
 	}
 	at := func(offset uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.rings[offset])) } //nolint:gosec // the kernel's memory, which lives as long as the ring
 	r.taken, r.posted, r.read, r.ended = at(p.call.head), at(p.call.tail), at(p.result.head), at(p.result.tail)
-	r.calls = unsafe.Slice((*ringCall)(unsafe.Pointer(&r.slots[0])), ringSize)                  //nolint:gosec // the kernel's memory, which lives as long as the ring
+	r.calls = unsafe.Slice((*ringCall)(unsafe.Pointer(&r.slots[0])), Size)                      //nolint:gosec // the kernel's memory, which lives as long as the ring
 	r.results = unsafe.Slice((*ringResult)(unsafe.Pointer(&r.rings[p.result.list])), p.results) //nolint:gosec // the kernel's memory, which lives as long as the ring
-	order := unsafe.Slice(at(p.call.order), ringSize)                                           //nolint:gosec // the kernel's memory, which lives as long as the ring
+	order := unsafe.Slice(at(p.call.order), Size)                                               //nolint:gosec // the kernel's memory, which lives as long as the ring
 	for i := range order {
 		order[i] = uint32(i)
 	}
 	return r, nil
 }
 
-func (r *ring) close() {
+func (r *Ring) Close() {
 	_ = unix.Munmap(r.rings)
 	_ = unix.Munmap(r.slots)
 	_ = unix.Close(r.fd)
 }
 
-// write writes what each socket takes now, and notes what came of it. There are at most ringSize.
-func (r *ring) write(list []written) {
+// Write writes what each socket takes now, and notes what came of it. There are at most ringSize.
+func (r *Ring) Write(list []Write) {
 	began := *r.posted
 	for i := range list {
 		w := &list[i]
-		w.n, w.err = 0, unix.EAGAIN // unless the kernel says more
-		r.calls[(began+uint32(i))%ringSize] = ringCall{
-			what: ringSend, fd: int32(w.fd), address: uint64(uintptr(unsafe.Pointer(&w.b[0]))), length: uint32(len(w.b)), //nolint:gosec // the kernel reads b
+		w.N, w.Err = 0, unix.EAGAIN // unless the kernel says more
+		r.calls[(began+uint32(i))%Size] = ringCall{
+			what: ringSend, fd: int32(w.FD), address: uint64(uintptr(unsafe.Pointer(&w.B[0]))), length: uint32(len(w.B)), //nolint:gosec // the kernel reads b
 			how: unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL, mark: uint64(i),
 		}
 	}
@@ -121,9 +133,9 @@ func (r *ring) write(list []written) {
 		for ; at != end; at, left = at+1, left-1 {
 			c := r.results[at%uint32(len(r.results))]
 			if w := &list[c.mark]; c.n < 0 {
-				w.err = unix.Errno(-c.n)
+				w.Err = unix.Errno(-c.n)
 			} else {
-				w.n, w.err = int(c.n), nil
+				w.N, w.Err = int(c.n), nil
 			}
 		}
 		atomic.StoreUint32(r.read, at)

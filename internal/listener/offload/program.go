@@ -1,4 +1,4 @@
-package listener
+package offload
 
 import (
 	"fmt"
@@ -38,9 +38,9 @@ const (
 
 // What the program is told about a session.
 const (
-	flagGuarded  = 1 // texts that mention client_min_messages are the loop's
-	flagUngated  = 2 // answers pass while there is no deadline
-	flagDeadline = 4 // answers pass until the deadline
+	FlagGuarded  = 1 // texts that mention client_min_messages are the loop's
+	FlagUngated  = 2 // answers pass while there is no deadline
+	FlagDeadline = 4 // answers pass until the deadline
 )
 
 const (
@@ -52,7 +52,7 @@ const (
 
 // Why a session came back to its loop.
 const (
-	whyCalled uint32 = iota // the loop wanted it
+	WhyCalled uint32 = iota // the loop wanted it
 	whyOrder                // something before it was still with the loop
 	whyPipelined
 	whyLong
@@ -63,10 +63,10 @@ const (
 	whySlow  // the client does not read
 	whyGate
 	whyUnasked
-	whys // how many there are
+	WhyCount // how many there are
 )
 
-var whyNames = [whys]string{
+var WhyNames = [WhyCount]string{
 	"called", "order", "pipelined", "long", "unreadable", "in parts", "message", "statement", "slow client", "gate", "unasked",
 }
 
@@ -86,13 +86,16 @@ const (
 	atCount  = -56
 )
 
+// descriptors are those of the maps.
+type descriptors struct{ ways, slots, peers, common, bell int }
+
 // program returns the instructions for maps with these descriptors.
-func program(ways, slots, peers, common, bell int) asm.Instructions {
+func program(maps descriptors) asm.Instructions {
 	var p assembly
-	p.enter(ways, slots)
+	p.enter(maps.ways, maps.slots)
 	p.request()
-	p.answer(common)
-	p.leave(peers, bell)
+	p.answer(maps.common)
+	p.leave(maps.peers, maps.bell)
 	return p.list
 }
 
@@ -200,7 +203,7 @@ func (p *assembly) request() {
 	p.add(
 		asm.StoreMem(rSlot, slotSingle, asm.R1, asm.Word),
 		asm.LoadMem(asm.R1, rSlot, slotFlags, asm.Word),
-		asm.And.Imm(asm.R1, flagGuarded),
+		asm.And.Imm(asm.R1, FlagGuarded),
 		asm.JEq.Imm(asm.R1, 0, "forward"),
 		asm.Mov.Imm(asm.R0, 0),
 	)
@@ -326,11 +329,11 @@ func (p *assembly) answer(common int) {
 		// The gate: what PostgreSQL has sent by now it has sent before the deadline, if that is not over.
 		asm.LoadMem(asm.R1, rSlot, slotFlags, asm.Word),
 		asm.Mov.Reg(asm.R2, asm.R1),
-		asm.And.Imm(asm.R2, flagUngated|flagDeadline),
+		asm.And.Imm(asm.R2, FlagUngated|FlagDeadline),
 		asm.JEq.Imm(asm.R2, 0, "open"),
 		asm.LoadMapValue(asm.R3, common, 0),
 		asm.LoadMem(asm.R3, asm.R3, 0, asm.DWord),
-		asm.And.Imm(asm.R1, flagDeadline),
+		asm.And.Imm(asm.R1, FlagDeadline),
 		asm.JNE.Imm(asm.R1, 0, "deadline"),
 		asm.JNE.Imm(asm.R3, 0, p.back(whyGate)),
 		asm.LongJump("open"),
@@ -433,7 +436,7 @@ func (p *assembly) leave(peers, bell int) {
 		asm.FetchAdd.Mem(rSlot, asm.R1, asm.Word, slotInside),
 		asm.Return(),
 	)
-	for why := whyOrder; why < whys; why++ {
+	for why := whyOrder; why < WhyCount; why++ {
 		p.at(p.back(why))
 		p.add(asm.Mov.Imm(asm.R1, int32(why)), asm.LongJump("back"))
 	}

@@ -1,13 +1,13 @@
-package listener
+package stmt
 
 import (
 	"bytes"
 	"strings"
 )
 
-// onlyQueries says that a text is queries and statements about transactions, and calls no function but those known to leave nothing in
+// OnlyQueries says that a text is queries and statements about transactions, and calls no function but those known to leave nothing in
 // the session that DISCARD ALL does not take away. It knows tokens and no grammar: what it does not understand is no.
-func onlyQueries(text []byte) bool {
+func OnlyQueries(text []byte) bool {
 	q := queries{rest: text, first: true}
 	for len(q.rest) > 0 {
 		if !q.token() {
@@ -173,4 +173,52 @@ func setOf(words string) map[string]bool {
 		set[w] = true
 	}
 	return set
+}
+
+// MayCopy says, of the beginning of a Parse, that its statement may be one that asks the client for more: such a one is not to be executed
+// where only the kernel looks.
+func MayCopy(kept []byte) bool {
+	_, text, whole := bytes.Cut(kept, []byte{0})
+	text = bytes.TrimLeft(text, " \t\r\n")
+	if !whole || len(text) < 4 {
+		return !whole || len(text) > 1 // an empty statement copies nothing
+	}
+	return bytes.EqualFold(text[:4], []byte("copy")) || text[0]|0x20 < 'a' || text[0]|0x20 > 'z'
+}
+
+// NeedsDatabaseAlone says that a statement may be one that needs a database without other sessions. Where it is written so that it is not
+// found here, PostgreSQL waits for longer than a backend does for its client.
+func NeedsDatabaseAlone(text []byte) bool {
+	text = bytes.TrimLeft(text, " \t\r\n")
+	if len(text) == 0 || bytes.IndexByte([]byte("dac"), text[0]|0x20) < 0 { // most are not
+		return false
+	}
+	word := firstWord(text)
+	switch string(word) {
+	case "drop", "alter", "create":
+		rest := bytes.TrimLeft(text[len(word):], " \t\r\n")
+		return string(firstWord(rest)) == "database"
+	}
+	return false
+}
+
+// ShowsWarningsOnly says that the text is SET client_min_messages to a level that shows warnings, and nothing else.
+func ShowsWarningsOnly(text []byte) bool {
+	words := strings.FieldsFunc(strings.ToLower(string(text)), func(r rune) bool { return strings.ContainsRune(" \t\r\n=';\x00", r) })
+	if len(words) > 1 && (words[1] == "session" || words[1] == "local") {
+		words = append(words[:1], words[2:]...)
+	}
+	if len(words) > 2 && words[2] == "to" {
+		words = append(words[:2], words[3:]...)
+	}
+	return len(words) == 3 && words[0] == "set" && words[1] == "client_min_messages" && ShowsWarnings(words[2])
+}
+
+// ShowsWarnings says that a session with that client_min_messages is told of a cancelled wait.
+func ShowsWarnings(level string) bool {
+	switch strings.ToLower(level) {
+	case "debug", "debug5", "debug4", "debug3", "debug2", "debug1", "log", "notice", "warning":
+		return true
+	}
+	return false
 }

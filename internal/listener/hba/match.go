@@ -1,4 +1,4 @@
-package listener
+package hba
 
 import (
 	"net"
@@ -8,22 +8,22 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// login is what a rule is matched against.
-type login struct {
-	local       bool // by Unix socket
-	tls         bool
-	addr        netip.Addr // unmapped; invalid if local
-	user        string
-	database    string
-	replication pgwire.Replication
-	memberOf    []string // roles of which the user is a member, where a rule asks for that
+// Login is what a rule is matched against.
+type Login struct {
+	Local       bool // by Unix socket
+	Tls         bool
+	Addr        netip.Addr // unmapped; invalid if local
+	User        string
+	Database    string
+	Replication pgwire.Replication
+	MemberOf    []string // roles of which the user is a member, where a rule asks for that
 }
 
 // member says that the user is that role, or a member of it, directly or not.
-func (l *login) member(role string) bool { return l.user == role || slices.Contains(l.memberOf, role) }
+func (l *Login) member(role string) bool { return l.User == role || slices.Contains(l.MemberOf, role) }
 
-// askMembers says that matching these rules needs the memberships of the user.
-func askMembers(rules []Rule) bool {
+// NeedsMemberships says that matching these rules needs the memberships of the user.
+func NeedsMemberships(rules []Rule) bool {
 	for _, r := range rules {
 		for _, n := range r.Users {
 			if _, ok := n.role(); ok {
@@ -39,26 +39,26 @@ func askMembers(rules []Rule) bool {
 	return false
 }
 
-// matchRule returns the first rule for that login.
-func matchRule(rules []Rule, l login) (Rule, bool) {
+// Match returns the first rule for that login.
+func Match(rules []Rule, l Login) (Rule, bool) {
 	for _, r := range rules {
-		if r.matchesType(l) && r.matchesAddress(l.addr) && r.matchesDatabase(l) && r.matchesUser(l) {
+		if r.matchesType(l) && r.matchesAddress(l.Addr) && r.matchesDatabase(l) && r.matchesUser(l) {
 			return r, true
 		}
 	}
 	return Rule{}, false
 }
 
-func (r *Rule) matchesType(l login) bool {
+func (r *Rule) matchesType(l Login) bool {
 	switch r.Type {
 	case TypeLocal:
-		return l.local
+		return l.Local
 	case TypeHost, TypeHostNoGSSEnc:
-		return !l.local
+		return !l.Local
 	case TypeHostSSL:
-		return !l.local && l.tls
+		return !l.Local && l.Tls
 	case TypeHostNoSSL:
-		return !l.local && !l.tls
+		return !l.Local && !l.Tls
 	case TypeHostGSSEnc:
 		return false
 	}
@@ -93,38 +93,38 @@ func onInterface(addr netip.Addr, network bool) bool {
 	return false
 }
 
-func (r *Rule) matchesDatabase(l login) bool {
+func (r *Rule) matchesDatabase(l Login) bool {
 	for _, n := range r.Databases {
 		switch {
-		case l.replication == pgwire.ReplicationPhysical:
+		case l.Replication == pgwire.ReplicationPhysical:
 			if n.keyword("replication") {
 				return true
 			}
 		case n.keyword("all"):
 			return true
 		case n.keyword("sameuser"):
-			if l.user == l.database {
+			if l.User == l.Database {
 				return true
 			}
 		case n.keyword("samerole"), n.keyword("samegroup"):
-			if l.member(l.database) {
+			if l.member(l.Database) {
 				return true
 			}
 		case n.keyword("replication"):
-		case n.is(l.database):
+		case n.is(l.Database):
 			return true
 		}
 	}
 	return false
 }
 
-func (r *Rule) matchesUser(l login) bool {
+func (r *Rule) matchesUser(l Login) bool {
 	for _, n := range r.Users {
 		if role, ok := n.role(); ok {
 			if l.member(role) {
 				return true
 			}
-		} else if n.keyword("all") || n.is(l.user) {
+		} else if n.keyword("all") || n.is(l.User) {
 			return true
 		}
 	}

@@ -1,4 +1,4 @@
-package listener
+package scram
 
 import (
 	"crypto/hmac"
@@ -17,8 +17,8 @@ import (
 
 // Names of the SASL mechanisms.
 const (
-	mechanismSCRAM     = "SCRAM-SHA-256"
-	mechanismSCRAMPlus = "SCRAM-SHA-256-PLUS"
+	Mechanism     = "SCRAM-SHA-256"
+	MechanismPlus = "SCRAM-SHA-256-PLUS"
 )
 
 const (
@@ -27,17 +27,17 @@ const (
 	scramNonceLen   = 18
 )
 
-// scramVerifier is what PostgreSQL stores of a password.
-type scramVerifier struct {
+// Verifier is what PostgreSQL stores of a password.
+type Verifier struct {
 	iterations           int
 	salt                 []byte
 	storedKey, serverKey [sha256.Size]byte
-	mock                 bool // of a role that cannot log in: the exchange runs to its end and fails
+	Mock                 bool // of a role that cannot log in: the exchange runs to its end and fails
 }
 
-// parseVerifier reads SCRAM-SHA-256$iterations:salt$stored:server.
-func parseVerifier(s string) (scramVerifier, bool) {
-	var v scramVerifier
+// ParseVerifier reads SCRAM-SHA-256$iterations:salt$stored:server.
+func ParseVerifier(s string) (Verifier, bool) {
+	var v Verifier
 	rest, found := strings.CutPrefix(s, "SCRAM-SHA-256$")
 	head, keys, ok := strings.Cut(rest, "$")
 	iterations, salt, ok2 := strings.Cut(head, ":")
@@ -61,100 +61,100 @@ func decodeKey(dst []byte, s string) bool {
 	return err == nil && copy(dst, b) == len(dst) && len(b) == len(dst)
 }
 
-// mockVerifier is the verifier of a role that has none: its salt is the same at each try, so that it tells nothing.
-func mockVerifier(secret []byte, user string) scramVerifier {
+// MockVerifier is the verifier of a role that has none: its salt is the same at each try, so that it tells nothing.
+func MockVerifier(secret []byte, user string) Verifier {
 	m := hmac.New(sha256.New, secret)
 	m.Write([]byte(user))
-	return scramVerifier{iterations: scramIterations, salt: m.Sum(nil)[:scramSaltLen], mock: true}
+	return Verifier{iterations: scramIterations, salt: m.Sum(nil)[:scramSaltLen], Mock: true}
 }
 
 var (
-	errMalformedSCRAM = errors.New("malformed SCRAM message")
-	errBadProof       = errors.New("the proof does not match")
+	ErrMalformed = errors.New("malformed SCRAM message")
+	ErrBadProof  = errors.New("the proof does not match")
 )
 
-// scram is the server's side of one exchange (RFC 5802, 7677). The name in the messages is ignored, as PostgreSQL does: the
+// Exchange is the server's side of one exchange (RFC 5802, 7677). The name in the messages is ignored, as PostgreSQL does: the
 // role is that of the startup packet.
-type scram struct {
-	verifier  scramVerifier
-	binding   []byte // tls-server-end-point data; nil = not offered
-	plus      bool   // the client chose the -PLUS mechanism
+type Exchange struct {
+	Verifier  Verifier
+	Binding   []byte // tls-server-end-point data; nil = not offered
+	Plus      bool   // the client chose the -PLUS mechanism
 	gs2       string
 	nonce     string
 	authInput string // client-first-bare , server-first
 }
 
-// first reads client-first-message and returns server-first-message.
-func (s *scram) first(message string) (string, error) {
+// First reads client-first-message and returns server-first-message.
+func (s *Exchange) First(message string) (string, error) {
 	flag, rest, ok := strings.Cut(message, ",")
 	authzid, bare, ok2 := strings.Cut(rest, ",")
 	if !ok || !ok2 {
-		return "", errMalformedSCRAM
+		return "", ErrMalformed
 	}
 	switch {
 	case authzid != "":
-		return "", fmt.Errorf("%w: client uses authorization identity, but it is not supported", errMalformedSCRAM)
-	case flag == "n" && !s.plus:
-	case flag == "y" && !s.plus:
-		if s.binding != nil {
-			return "", fmt.Errorf("%w: SCRAM channel binding negotiation error", errMalformedSCRAM)
+		return "", fmt.Errorf("%w: client uses authorization identity, but it is not supported", ErrMalformed)
+	case flag == "n" && !s.Plus:
+	case flag == "y" && !s.Plus:
+		if s.Binding != nil {
+			return "", fmt.Errorf("%w: SCRAM channel binding negotiation error", ErrMalformed)
 		}
-	case flag == "p=tls-server-end-point" && s.plus:
+	case flag == "p=tls-server-end-point" && s.Plus:
 	default:
-		return "", fmt.Errorf("%w: unexpected channel binding flag", errMalformedSCRAM)
+		return "", fmt.Errorf("%w: unexpected channel binding flag", ErrMalformed)
 	}
 	s.gs2 = flag + ",,"
 	fields := strings.Split(bare, ",")
 	if len(fields) < 2 || !strings.HasPrefix(fields[0], "n=") || !strings.HasPrefix(fields[1], "r=") {
-		return "", errMalformedSCRAM
+		return "", ErrMalformed
 	}
 	clientNonce := fields[1][2:]
 	if clientNonce == "" || !printable(clientNonce) {
-		return "", fmt.Errorf("%w: non-printable characters in nonce", errMalformedSCRAM)
+		return "", fmt.Errorf("%w: non-printable characters in nonce", ErrMalformed)
 	}
 	random := make([]byte, scramNonceLen)
 	_, _ = rand.Read(random) // never fails
 	s.nonce = clientNonce + base64.StdEncoding.EncodeToString(random)
-	reply := "r=" + s.nonce + ",s=" + base64.StdEncoding.EncodeToString(s.verifier.salt) + ",i=" + strconv.Itoa(s.verifier.iterations)
+	reply := "r=" + s.nonce + ",s=" + base64.StdEncoding.EncodeToString(s.Verifier.salt) + ",i=" + strconv.Itoa(s.Verifier.iterations)
 	s.authInput = bare + "," + reply
 	return reply, nil
 }
 
-// final reads client-final-message, checks the proof and returns server-final-message.
-func (s *scram) final(message string) (string, error) {
+// Final reads client-final-message, checks the proof and returns server-final-message.
+func (s *Exchange) Final(message string) (string, error) {
 	i := strings.LastIndex(message, ",p=")
 	if i < 0 {
-		return "", errMalformedSCRAM
+		return "", ErrMalformed
 	}
 	without := message[:i]
 	fields := strings.Split(without, ",")
 	if len(fields) < 2 || !strings.HasPrefix(fields[0], "c=") || !strings.HasPrefix(fields[1], "r=") {
-		return "", errMalformedSCRAM
+		return "", ErrMalformed
 	}
 	var proof [sha256.Size]byte
 	if !decodeKey(proof[:], message[i+3:]) {
-		return "", errMalformedSCRAM
+		return "", ErrMalformed
 	}
 	want := []byte(s.gs2)
-	if s.plus {
-		want = append(want, s.binding...)
+	if s.Plus {
+		want = append(want, s.Binding...)
 	}
 	if fields[0][2:] != base64.StdEncoding.EncodeToString(want) {
-		return "", fmt.Errorf("%w: SCRAM channel binding check failed", errMalformedSCRAM)
+		return "", fmt.Errorf("%w: SCRAM channel binding check failed", ErrMalformed)
 	}
 	if fields[1][2:] != s.nonce {
-		return "", fmt.Errorf("%w: nonce does not match", errMalformedSCRAM)
+		return "", fmt.Errorf("%w: nonce does not match", ErrMalformed)
 	}
 	auth := []byte(s.authInput + "," + without)
-	key := hmacSHA256(s.verifier.storedKey[:], auth)
+	key := hmacSHA256(s.Verifier.storedKey[:], auth)
 	for i := range proof {
 		proof[i] ^= key[i]
 	}
 	stored := sha256.Sum256(proof[:])
-	if subtle.ConstantTimeCompare(stored[:], s.verifier.storedKey[:]) != 1 || s.verifier.mock {
-		return "", errBadProof
+	if subtle.ConstantTimeCompare(stored[:], s.Verifier.storedKey[:]) != 1 || s.Verifier.Mock {
+		return "", ErrBadProof
 	}
-	return "v=" + base64.StdEncoding.EncodeToString(hmacSHA256(s.verifier.serverKey[:], auth)), nil
+	return "v=" + base64.StdEncoding.EncodeToString(hmacSHA256(s.Verifier.serverKey[:], auth)), nil
 }
 
 func hmacSHA256(key, data []byte) []byte {
@@ -173,9 +173,9 @@ func printable(s string) bool {
 	return true
 }
 
-// channelBinding returns the tls-server-end-point data of a certificate: its hash by the hash of its signature (RFC 5929).
+// ChannelBinding returns the tls-server-end-point data of a certificate: its hash by the hash of its signature (RFC 5929).
 // It is nil where that is undefined, as for Ed25519, and then -PLUS is not offered.
-func channelBinding(cert *tls.Certificate) []byte {
+func ChannelBinding(cert *tls.Certificate) []byte {
 	if cert == nil || len(cert.Certificate) == 0 {
 		return nil
 	}

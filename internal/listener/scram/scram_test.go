@@ -1,4 +1,4 @@
-package listener
+package scram
 
 import (
 	"crypto/pbkdf2"
@@ -38,17 +38,17 @@ func proof(password, gs2, binding, bare, serverFirst string) string {
 }
 
 func TestSCRAM(t *testing.T) {
-	v, ok := parseVerifier(verifierOf("secret", 4096))
+	v, ok := ParseVerifier(verifierOf("secret", 4096))
 	if !ok {
 		t.Fatal("verifier not read")
 	}
-	run := func(s *scram, password, gs2, binding string) error {
+	run := func(s *Exchange, password, gs2, binding string) error {
 		bare := "n=,r=clientnonce"
-		reply, err := s.first(gs2 + bare)
+		reply, err := s.First(gs2 + bare)
 		if err != nil {
 			return err
 		}
-		last, err := s.final(proof(password, gs2, binding, bare, reply))
+		last, err := s.Final(proof(password, gs2, binding, bare, reply))
 		if err == nil && !strings.HasPrefix(last, "v=") {
 			return errors.New("no server signature")
 		}
@@ -56,23 +56,23 @@ func TestSCRAM(t *testing.T) {
 	}
 	cases := []struct {
 		name          string
-		s             scram
+		s             Exchange
 		password, gs2 string
 		binding       string
 		want          error
 	}{
-		{"plain", scram{verifier: v}, "secret", "n,,", "", nil},
-		{"client supports binding, we do not", scram{verifier: v}, "secret", "y,,", "", nil},
-		{"plus", scram{verifier: v, binding: []byte("hash"), plus: true}, "secret", "p=tls-server-end-point,,", "hash", nil},
-		{"binding offered, not chosen", scram{verifier: v, binding: []byte("hash")}, "secret", "n,,", "", nil},
-		{"wrong password", scram{verifier: v}, "Secret", "n,,", "", errBadProof},
-		{"downgrade", scram{verifier: v, binding: []byte("hash")}, "secret", "y,,", "", errMalformedSCRAM},
-		{"other certificate", scram{verifier: v, binding: []byte("hash"), plus: true}, "secret", "p=tls-server-end-point,,", "evil", errMalformedSCRAM},
-		{"other binding type", scram{verifier: v, binding: []byte("hash"), plus: true}, "secret", "p=tls-unique,,", "hash", errMalformedSCRAM},
-		{"plus without p", scram{verifier: v, binding: []byte("hash"), plus: true}, "secret", "n,,", "", errMalformedSCRAM},
-		{"p without plus", scram{verifier: v}, "secret", "p=tls-server-end-point,,", "hash", errMalformedSCRAM},
-		{"authorization identity", scram{verifier: v}, "secret", "n,a=x,", "", errMalformedSCRAM},
-		{"mock", scram{verifier: mockVerifier([]byte("k"), "u")}, "secret", "n,,", "", errBadProof},
+		{"plain", Exchange{Verifier: v}, "secret", "n,,", "", nil},
+		{"client supports binding, we do not", Exchange{Verifier: v}, "secret", "y,,", "", nil},
+		{"plus", Exchange{Verifier: v, Binding: []byte("hash"), Plus: true}, "secret", "p=tls-server-end-point,,", "hash", nil},
+		{"binding offered, not chosen", Exchange{Verifier: v, Binding: []byte("hash")}, "secret", "n,,", "", nil},
+		{"wrong password", Exchange{Verifier: v}, "Secret", "n,,", "", ErrBadProof},
+		{"downgrade", Exchange{Verifier: v, Binding: []byte("hash")}, "secret", "y,,", "", ErrMalformed},
+		{"other certificate", Exchange{Verifier: v, Binding: []byte("hash"), Plus: true}, "secret", "p=tls-server-end-point,,", "evil", ErrMalformed},
+		{"other binding type", Exchange{Verifier: v, Binding: []byte("hash"), Plus: true}, "secret", "p=tls-unique,,", "hash", ErrMalformed},
+		{"plus without p", Exchange{Verifier: v, Binding: []byte("hash"), Plus: true}, "secret", "n,,", "", ErrMalformed},
+		{"p without plus", Exchange{Verifier: v}, "secret", "p=tls-server-end-point,,", "hash", ErrMalformed},
+		{"authorization identity", Exchange{Verifier: v}, "secret", "n,a=x,", "", ErrMalformed},
+		{"mock", Exchange{Verifier: MockVerifier([]byte("k"), "u")}, "secret", "n,,", "", ErrBadProof},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -84,8 +84,8 @@ func TestSCRAM(t *testing.T) {
 }
 
 func TestMockSaltIsStable(t *testing.T) {
-	a, b := mockVerifier([]byte("k"), "u"), mockVerifier([]byte("k"), "u")
-	other := mockVerifier([]byte("k"), "v")
+	a, b := MockVerifier([]byte("k"), "u"), MockVerifier([]byte("k"), "u")
+	other := MockVerifier([]byte("k"), "v")
 	if string(a.salt) != string(b.salt) || string(a.salt) == string(other.salt) || len(a.salt) != 16 || a.iterations != 4096 {
 		t.Error("a mock salt must be the same for a name and differ between names")
 	}
@@ -97,7 +97,7 @@ func TestParseVerifierRefuses(t *testing.T) {
 		"", "md5abc", "SCRAM-SHA-256$", "SCRAM-SHA-256$0:QQ==$QQ==:QQ==", good[:len(good)-4], good + "AAAA",
 		strings.Replace(good, "$10:", "$x:", 1), strings.Replace(good, "$10:", "$-1:", 1), strings.Replace(good, ":", "", 1),
 	} {
-		if _, ok := parseVerifier(s); ok {
+		if _, ok := ParseVerifier(s); ok {
 			t.Errorf("%q was read", s)
 		}
 	}
@@ -107,19 +107,19 @@ func FuzzSCRAM(f *testing.F) {
 	f.Add("n,,n=,r=abc", "c=biws,r=abc,p=AAAA", false)
 	f.Add("p=tls-server-end-point,,n=x,r=%", "c=,r=,p=", true)
 	f.Add("y,,m=1,n=,r=a,x", ",p=", false)
-	v, _ := parseVerifier(verifierOf("secret", 1))
+	v, _ := ParseVerifier(verifierOf("secret", 1))
 	f.Fuzz(func(t *testing.T, first, final string, plus bool) {
-		s := &scram{verifier: v, plus: plus}
+		s := &Exchange{Verifier: v, Plus: plus}
 		if plus {
-			s.binding = []byte("hash")
+			s.Binding = []byte("hash")
 		}
-		if _, err := s.first(first); err != nil {
+		if _, err := s.First(first); err != nil {
 			return
 		}
-		if _, err := s.final(final); err == nil {
+		if _, err := s.Final(final); err == nil {
 			t.Fatalf("%q, %q logged in", first, final)
 		}
-		if _, err := s.final(strings.Replace(final, "r=", "r="+s.nonce, 1)); err == nil {
+		if _, err := s.Final(strings.Replace(final, "r=", "r="+s.nonce, 1)); err == nil {
 			t.Fatalf("%q, %q logged in", first, final)
 		}
 	})

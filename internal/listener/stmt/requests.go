@@ -1,4 +1,4 @@
-package listener
+package stmt
 
 import (
 	"bytes"
@@ -67,20 +67,20 @@ func (c class) then(d class) class {
 	return classCommit
 }
 
-// verdict is what a client is told of its last request.
-type verdict uint8
+// Verdict is what a client is told of its last request.
+type Verdict uint8
 
 const (
-	verdictIdle    verdict = iota // nothing was under way
-	verdictLost                   // it cannot have been committed
-	verdictUnknown                // it may have been
+	Idle    Verdict = iota // nothing was under way
+	Aborted                // it cannot have been committed
+	Unknown                // it may have been
 )
 
 // maxOutstanding is how many requests without an answer are told apart.
 const maxOutstanding = 1024
 
-// requests are those that were forwarded and are not answered, in their order. They are guarded by draining.mu.
-type requests struct {
+// Requests are those that were forwarded and are not answered, in their order. They are guarded by draining.mu.
+type Requests struct {
 	status   byte             // of the last ReadyForQuery
 	open     []class          // Query, Sync and FunctionCall without a ReadyForQuery
 	crowded  bool             // there were too many: nothing is certain until all are answered
@@ -93,11 +93,11 @@ type requests struct {
 	portals  class            // of all named ones, until the end of the transaction
 	multiple bool             // the Query at hand has more than one statement
 	tail     bool             // its text so far has a semicolon
-	sealed   bool             // the verdict was spoken: nothing is forwarded any more
+	Sealed   bool             // the verdict was spoken: nothing is forwarded any more
 }
 
-// text follows the text of a Query through its pieces.
-func (r *requests) text(piece []byte) {
+// QueryText follows the text of a Query through its pieces.
+func (r *Requests) QueryText(piece []byte) {
 	if r.tail {
 		r.multiple = r.multiple || len(bytes.Trim(piece, "; \t\r\n\x00")) > 0
 	}
@@ -107,8 +107,8 @@ func (r *requests) text(piece []byte) {
 	}
 }
 
-// forwarded takes note of a message that goes to PostgreSQL. kept is the beginning of its body.
-func (r *requests) forwarded(typ byte, kept []byte) {
+// Forwarded takes note of a message that goes to PostgreSQL. kept is the beginning of its body.
+func (r *Requests) Forwarded(typ byte, kept []byte) {
 	switch typ {
 	case 'Q':
 		c := classify(kept)
@@ -135,7 +135,7 @@ func (r *requests) forwarded(typ byte, kept []byte) {
 }
 
 // close ends a batch. An error skips the rest of it, so what it would have prepared may not be what is there afterwards.
-func (r *requests) close(c class) {
+func (r *Requests) close(c class) {
 	if r.mixed {
 		r.unnamed = classCommit
 	}
@@ -149,7 +149,7 @@ func (r *requests) close(c class) {
 
 // parsed notes what a prepared statement is. A name may have been given before and keep its old meaning: then it is at least work,
 // and nothing that is better than that is believed of it.
-func (r *requests) parsed(kept []byte) {
+func (r *Requests) parsed(kept []byte) {
 	name, text, ok := bytes.Cut(kept, []byte{0})
 	c := classCommit
 	if ok {
@@ -169,14 +169,14 @@ func (r *requests) parsed(kept []byte) {
 	}
 }
 
-func (r *requests) special(name string, c class) {
+func (r *Requests) special(name string, c class) {
 	if r.named == nil {
 		r.named = make(map[string]class)
 	}
 	r.named[name] = c
 }
 
-func (r *requests) bound(kept []byte) {
+func (r *Requests) bound(kept []byte) {
 	portal, rest, ok := bytes.Cut(kept, []byte{0})
 	name, _, ok2 := bytes.Cut(rest, []byte{0})
 	c := classWork
@@ -199,17 +199,17 @@ func (r *requests) bound(kept []byte) {
 	}
 }
 
-// forgotten takes note that requests were forwarded and answered of which is known no more than that no statement and no portal of theirs has a
+// ForgetUnnamed takes note that requests were forwarded and answered of which is known no more than that no statement and no portal of theirs has a
 // name: the unnamed statement may be anything.
-func (r *requests) forgotten() { r.unnamed, r.mixed = classCommit, true }
+func (r *Requests) ForgetUnnamed() { r.unnamed, r.mixed = classCommit, true }
 
-// syncIgnored is for a Sync that PostgreSQL skipped because it came during COPY.
-func (r *requests) syncIgnored() {
+// SyncIgnored is for a Sync that PostgreSQL skipped because it came during COPY.
+func (r *Requests) SyncIgnored() {
 	r.open, r.batch = r.open[:0], classCommit
 }
 
-// answered takes note of a ReadyForQuery; all says that nothing else is owed.
-func (r *requests) answered(status byte, all bool) {
+// Answered takes note of a ReadyForQuery; all says that nothing else is owed.
+func (r *Requests) Answered(status byte, all bool) {
 	r.status = status
 	if status == 'I' {
 		r.portals = classNone
@@ -222,29 +222,29 @@ func (r *requests) answered(status byte, all bool) {
 	}
 }
 
-// verdict says what has become of what was forwarded and not answered.
-func (r *requests) verdict() verdict {
+// Verdict says what has become of what was forwarded and not answered.
+func (r *Requests) Verdict() Verdict {
 	at, lost := blockNone, false
 	if r.status == 'T' || r.status == 'E' {
 		at, lost = blockOpen, true
 	}
 	if r.crowded {
-		return verdictUnknown
+		return Unknown
 	}
 	for _, c := range r.open {
 		var commits bool
 		if at, commits = at.after(c, true); commits {
-			return verdictUnknown
+			return Unknown
 		}
 		lost = lost || c != classNone
 	}
 	if _, commits := at.after(r.batch, false); commits {
-		return verdictUnknown
+		return Unknown
 	}
 	if lost || r.batch != classNone {
-		return verdictLost
+		return Aborted
 	}
-	return verdictIdle
+	return Idle
 }
 
 // classify looks at the beginning of a statement.

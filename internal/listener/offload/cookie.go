@@ -1,4 +1,4 @@
-package listener
+package offload
 
 import (
 	"bytes"
@@ -21,10 +21,10 @@ const (
 	diagBody         = 16
 )
 
-// senderOf returns the cookie by which the program knows what comes on a connected socket: its own, or, of a Unix socket, that of the other
+// SenderCookie returns the cookie by which the program knows what comes on a connected socket: its own, or, of a Unix socket, that of the other
 // end, since what is sent on one belongs to the sender until it is read.
-func senderOf(fd int) (uint64, error) {
-	if isTCP(fd) {
+func SenderCookie(fd int) (uint64, error) {
+	if IsTCP(fd) {
 		return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
 	}
 	var st unix.Stat_t
@@ -89,9 +89,9 @@ func askUnix(nl int, inode uint32) (cookie uint64, peer uint32, err error) {
 // tcpClosed is a state of a TCP socket: tcp(7), linux/tcp_states.h.
 const tcpClosed = 7
 
-// carriedBy returns how many bytes were ever written to a TCP socket, but for a constant: those that were acknowledged, and those that wait
+// BytesWritten returns how many bytes were ever written to a TCP socket, but for a constant: those that were acknowledged, and those that wait
 // to be. It is an error if the connection is gone.
-func carriedBy(fd int) (all uint64, waiting int, err error) {
+func BytesWritten(fd int) (all uint64, waiting int, err error) {
 	for {
 		before, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err != nil {
@@ -114,8 +114,8 @@ func carriedBy(fd int) (all uint64, waiting int, err error) {
 	}
 }
 
-// isTCP says that a socket is one whose bytes can be counted by carriedBy.
-func isTCP(fd int) bool {
+// IsTCP says that a socket is one whose bytes can be counted by carriedBy.
+func IsTCP(fd int) bool {
 	sa, err := unix.Getsockname(fd)
 	if err != nil {
 		return false

@@ -1,4 +1,4 @@
-package listener
+package hba
 
 import (
 	"errors"
@@ -96,18 +96,18 @@ func DefaultRules(tlsOnly bool) []Rule {
 	return []Rule{peer, r}
 }
 
-// ParseHBA reads rules in the newest grammar of pg_hba.conf. Every line that the listener cannot honour exactly is an error
+// Parse reads rules in the newest grammar of pg_hba.conf. Every line that the listener cannot honour exactly is an error
 // that names the line; no line is skipped. The error joins those of all lines. Lists in files (@file) are an error.
-func ParseHBA(r io.Reader) ([]Rule, error) { return parseHBA(r, nil) }
+func Parse(r io.Reader) ([]Rule, error) { return parse(r, nil) }
 
-// ParseHBAFile is ParseHBA of a file, beside which lists in files are looked for.
-func ParseHBAFile(path string) ([]Rule, error) {
+// ParseFile is ParseHBA of a file, beside which lists in files are looked for.
+func ParseFile(path string) ([]Rule, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read rules: %w", err)
 	}
 	defer func() { _ = f.Close() }()
-	return parseHBA(f, func(name string) ([]Name, error) {
+	return parse(f, func(name string) ([]Name, error) {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(filepath.Dir(path), name)
 		}
@@ -132,7 +132,7 @@ func listFile(path string) ([]Name, error) {
 	}
 	var names []Name
 	for line := range strings.Lines(string(text)) {
-		fields, err := hbaFields(strings.TrimRight(strings.ReplaceAll(line, "\r", ""), "\n, "))
+		fields, err := splitFields(strings.TrimRight(strings.ReplaceAll(line, "\r", ""), "\n, "))
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +146,7 @@ func listFile(path string) ([]Name, error) {
 // listed reads the names of a list in a file; nil where there are none.
 type listed func(name string) ([]Name, error)
 
-func parseHBA(r io.Reader, files listed) ([]Rule, error) {
+func parse(r io.Reader, files listed) ([]Rule, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxRules+1))
 	if err != nil {
 		return nil, fmt.Errorf("read rules: %w", err)
@@ -163,7 +163,7 @@ func parseHBA(r io.Reader, files listed) ([]Rule, error) {
 			i++
 			line = strings.TrimSuffix(line, "\\") + strings.TrimSuffix(lines[i], "\r")
 		}
-		fields, err := hbaFields(line)
+		fields, err := splitFields(line)
 		if err == nil && len(fields) > 0 {
 			var rule Rule
 			if rule, err = parseRule(fields, files); err == nil {
@@ -181,8 +181,8 @@ func parseHBA(r io.Reader, files listed) ([]Rule, error) {
 	return rules, nil
 }
 
-// hbaFields splits a line into fields, and a field at its commas. Quotes keep white space, commas and # literal.
-func hbaFields(line string) ([][]Name, error) {
+// splitFields splits a line into fields, and a field at its commas. Quotes keep white space, commas and # literal.
+func splitFields(line string) ([][]Name, error) {
 	var fields [][]Name
 	var list []Name
 	for i := 0; ; {
@@ -415,3 +415,6 @@ func (r *Rule) parseOptions(fields [][]Name) error {
 	}
 	return nil
 }
+
+// NeedsRole says that the method is decided by role facts.
+func (r *Rule) NeedsRole() bool { return r.Method == MethodSCRAM || r.Method == MethodMD5 }

@@ -1,0 +1,241 @@
+package offload
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// The kernel's path: requests and answers of a plain session that need no decision go from socket to socket inside the kernel, and nobody
+// of the listener wakes for them. A session begins on an event loop, is lent to the kernel between two requests when it has asked often
+// enough for that to pay, and comes back with the first piece that is not of the plainest kind (kernelprogram.go), or when somebody calls:
+// a drain, a cancel request, the end of the session. What it did meanwhile is entered into its books then: counts, and the last request, which are in its slot.
+//
+// It takes Linux 6.16, CAP_BPF, CAP_PERFMON (for a program that reads at places it has computed) and CAP_NET_ADMIN; without, loops carry
+// everything as before.
+
+// Path is what a loop has in the kernel. But for deadline it belongs to the loop's goroutine.
+type Path struct {
+	cfg        Config
+	maps       []*ebpf.Map
+	directions *ebpf.Map // from the cookie of a socket to its slot and direction
+	peers      *ebpf.Map // from slot and direction to the socket where a piece goes
+	program    *ebpf.Program
+	memory     []byte     // of slots. It stays mapped: whoever looks at a session may still have a slot in hand
+	Deadline   *uint64    // of the gate, for the program
+	moving     sync.Mutex // held while it is moved
+	events     eventRing
+	Free       []uint32
+	Slots      int
+}
+
+const (
+	maxSessions = 1024    // for each loop, at most
+	MaxUnread   = 1 << 20 // bytes that a client may leave unread before its session comes back
+	maxBuffered = 1 << 20 // bytes of answers that wait for the loop at most, before PostgreSQL has to
+)
+
+// ErrUnavailable is why sessions are not lent to the kernel.
+var ErrUnavailable = errors.New("no path through the kernel")
+
+// Config is what a path needs to know of its loop.
+type Config struct {
+	Sessions int                  // how many sessions it may have to carry
+	Gate     func() time.Duration // the deadline of the gate, of CLOCK_BOOTTIME; nil: there is no gate
+	Woken    func(slot uint32)    // is called for each session that came back
+}
+
+func New(cfg Config) (k *Path, err error) {
+	if err := supported(); err != nil {
+		return nil, err
+	}
+	k = &Path{cfg: cfg}
+	defer func() {
+		if err != nil {
+			k.Close()
+			k, err = nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+	}()
+	n := uint32(min(maxSessions, max(16, cfg.Sessions)))
+	k.directions = k.newMap(&err, ebpf.MapSpec{Name: "coterie_ways", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 4 * n})
+	k.peers = k.newMap(&err, ebpf.MapSpec{Name: "coterie_peers", Type: ebpf.SockHash, KeySize: 4, ValueSize: 4, MaxEntries: 3 * n})
+	slots := k.newMap(&err, ebpf.MapSpec{Name: "coterie_slots", Type: ebpf.Array, KeySize: 4, ValueSize: slotSize, MaxEntries: n, Flags: unix.BPF_F_MMAPABLE})
+	common := k.newMap(&err, ebpf.MapSpec{Name: "coterie_common", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE})
+	ring := k.newMap(&err, ebpf.MapSpec{Name: "coterie_bell", Type: ebpf.RingBuf, MaxEntries: eventRingSize})
+	if err != nil {
+		return k, err
+	}
+	if k.memory, err = unix.Mmap(slots.FD(), 0, int(n)*slotSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return k, fmt.Errorf("mapping slots: %w", err)
+	}
+	page, err := unix.Mmap(common.FD(), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return k, fmt.Errorf("mapping the deadline: %w", err)
+	}
+	k.Deadline = (*uint64)(unsafe.Pointer(&page[0])) //nolint:gosec // the mapping is a page
+	if err = k.events.open(ring.FD()); err != nil {
+		return k, err
+	}
+	k.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "coterie_relay", Type: ebpf.SkSKB, AttachType: ebpf.AttachSkSKBVerdict, License: "Apache-2.0",
+		Instructions: program(descriptors{ways: k.directions.FD(), slots: slots.FD(), peers: k.peers.FD(), common: common.FD(), bell: ring.FD()}),
+	})
+	if err != nil {
+		return k, fmt.Errorf("loading the program: %w", err)
+	}
+	err = link.RawAttachProgram(link.RawAttachProgramOptions{Target: k.peers.FD(), Program: k.program, Attach: ebpf.AttachSkSKBVerdict})
+	if err != nil {
+		return k, fmt.Errorf("attaching the program: %w", err)
+	}
+	for i := n; i > 0; i-- {
+		k.Free = append(k.Free, i-1)
+	}
+	k.Slots = int(n)
+	if err = k.selfTest(); err != nil {
+		return k, err
+	}
+	return k, nil
+}
+
+func (k *Path) newMap(failed *error, spec ebpf.MapSpec) *ebpf.Map {
+	if *failed != nil {
+		return nil
+	}
+	m, err := ebpf.NewMap(&spec)
+	if err != nil {
+		*failed = fmt.Errorf("making %s: %w", spec.Name, err)
+		return nil
+	}
+	k.maps = append(k.maps, m)
+	return m
+}
+
+func (k *Path) Close() {
+	if k.program != nil {
+		_ = k.program.Close()
+	}
+	k.events.close()
+	for _, m := range k.maps {
+		_ = m.Close()
+	}
+}
+
+// supported says whether this kernel is one to which sessions may be lent. Before 6.16 a socket's backlog could lose what did not fit into
+// the socket at once, and be freed under its hands (Linux 7683167196bd, 8259eb0e06d8).
+func supported() error {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	var major, minor int
+	release := unix.ByteSliceToString(u.Release[:])
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil || major < 6 || major == 6 && minor < 16 {
+		return fmt.Errorf("%w: Linux %s, it takes 6.16", ErrUnavailable, release)
+	}
+	offsets, err := os.ReadFile("/proc/self/timens_offsets") // the program has the machine's clock
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	for line := range strings.Lines(string(offsets)) {
+		if f := strings.Fields(line); len(f) == 3 && (f[1] != "0" || f[2] != "0") {
+			return fmt.Errorf("%w: a time namespace has a clock of its own", ErrUnavailable)
+		}
+	}
+	return nil
+}
+
+// returnFlag is where what is left to the loop goes from PostgreSQL's socket.
+const returnFlag = 1 << 31
+
+// Add makes two sockets known to the program, which leaves everything to the loop until the slot is armed. sender is the cookie by which
+// PostgreSQL's end of the connection is known: what it sends on a Unix socket carries that one.
+func (k *Path) Add(client, backend int, sender uint64) (d *Session, err error) {
+	if len(k.Free) == 0 {
+		return nil, fmt.Errorf("%w: all %d places are taken", ErrUnavailable, k.Slots)
+	}
+	own, err := unix.GetsockoptUint64(client, unix.SOL_SOCKET, unix.SO_COOKIE)
+	if err != nil {
+		return nil, fmt.Errorf("cookie of a client: %w", err)
+	}
+	other, err := unix.GetsockoptUint64(backend, unix.SOL_SOCKET, unix.SO_COOKIE)
+	if err != nil {
+		return nil, fmt.Errorf("cookie of a backend: %w", err)
+	}
+	back, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("sockets for what comes back: %w", err)
+	}
+	_ = unix.SetsockoptInt(back[0], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, maxBuffered)
+	i := k.Free[len(k.Free)-1]
+	k.Free = k.Free[:len(k.Free)-1]
+	d = &Session{Slot: slotAt(k.memory, i), Index: i, cookies: []uint64{own, other, sender}, returnEnd: back[0], Returns: back[1]}
+	s := d.Slot
+	generation := atomic.AddUint32(&s.generation, 1)
+	s.AwaitOutside() // who came by an older one has left now, or will see the new one
+	*s = Slot{generation: generation}
+	for n, cookie := range d.cookies {
+		way := uint64(i)<<1 | uint64(min(n, 1)) | uint64(generation)<<32
+		if err = k.directions.Update(cookie, directionBytes(way), ebpf.UpdateAny); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = k.peers.Update(i|returnFlag, uint32(d.returnEnd), ebpf.UpdateAny)
+	}
+	if err == nil {
+		err = k.peers.Update(i<<1, uint32(backend), ebpf.UpdateAny)
+	}
+	if err == nil {
+		err = k.peers.Update(i<<1|1, uint32(client), ebpf.UpdateAny)
+	}
+	if err != nil {
+		k.Remove(d)
+		_ = unix.Close(d.Returns)
+		return nil, fmt.Errorf("lending a session to the kernel: %w", err)
+	}
+	return d, nil
+}
+
+// directionBytes is a way as the program reads it: two words, the lower one first.
+func directionBytes(way uint64) []byte {
+	b := binary.NativeEndian.AppendUint32(nil, uint32(way))
+	return binary.NativeEndian.AppendUint32(b, uint32(way>>32))
+}
+
+// Remove takes a session out of the kernel. What its sockets have not been read is lost with them.
+func (k *Path) Remove(d *Session) {
+	d.Slot.Disarm()
+	for _, cookie := range d.cookies {
+		_ = k.directions.Delete(cookie)
+	}
+	_ = k.peers.Delete(d.Index << 1)
+	_ = k.peers.Delete(d.Index<<1 | 1)
+	_ = k.peers.Delete(d.Index | returnFlag)
+	_ = unix.Close(d.returnEnd)
+	k.Free = append(k.Free, d.Index)
+}
+
+// Ready is called when the bell rings: sessions have come back.
+func (k *Path) Ready(uint32) { k.events.each(k.cfg.Woken) }
+
+// EventFD is that on which ready is to be called when it is readable.
+func (k *Path) EventFD() int { return k.events.fd }
+
+// SetDeadline tells the program the gate's.
+func (k *Path) SetDeadline() {
+	if k.cfg.Gate != nil {
+		k.moving.Lock() // a value that was asked for earlier must not come later
+		defer k.moving.Unlock()
+		atomic.StoreUint64(k.Deadline, uint64(k.cfg.Gate()))
+	}
+}

@@ -1,0 +1,25 @@
+package offload
+
+import (
+	"testing"
+	"unsafe"
+)
+
+// What the program takes for the places of a slot is where Go has put them.
+func TestSlotLayout(t *testing.T) {
+	var s Slot
+	for name, got := range map[string][2]uintptr{
+		"armed": {unsafe.Offsetof(s.Armed), slotArmed}, "flags": {unsafe.Offsetof(s.Flags), slotFlags}, "inside": {unsafe.Offsetof(s.inside), slotInside},
+		"generation": {unsafe.Offsetof(s.generation), slotGeneration}, "ups": {unsafe.Offsetof(s.Ups), slotUps}, "downs": {unsafe.Offsetof(s.Downs), slotDowns},
+		"upBytes": {unsafe.Offsetof(s.upBytes), slotUpBytes}, "downBytes": {unsafe.Offsetof(s.DownBytes), slotDownBytes},
+		"upLeft": {unsafe.Offsetof(s.UpLeft), slotUpLeft}, "upTaken": {unsafe.Offsetof(s.UpTaken), slotUpTaken},
+		"downLeft": {unsafe.Offsetof(s.DownLeft), slotDownLeft}, "downTaken": {unsafe.Offsetof(s.DownTaken), slotDownTaken},
+		"downLimit": {unsafe.Offsetof(s.DownLimit), slotDownLimit}, "logged": {unsafe.Offsetof(s.Logged), slotLogged},
+		"status": {unsafe.Offsetof(s.Status), slotStatus}, "why": {unsafe.Offsetof(s.Why), slotWhy}, "single": {unsafe.Offsetof(s.Single), slotSingle},
+		"log": {unsafe.Offsetof(s.Log), slotLog}, "size": {unsafe.Sizeof(s), slotSize},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s is at %d, the program has it at %d", name, got[0], got[1])
+		}
+	}
+}

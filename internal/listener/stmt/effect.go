@@ -1,0 +1,35 @@
+package stmt
+
+import (
+	"bytes"
+)
+
+// Effect is what a failover could take away from what a command did.
+type Effect int
+
+const (
+	NoEffect Effect = iota // it commits nothing
+	Reads                  // most probably nothing; a function may have written
+	Writes
+)
+
+func CommandTag(body []byte) []byte {
+	tag, _, _ := bytes.Cut(body, []byte{0})
+	return tag
+}
+
+func EndsBlock(tag []byte) bool {
+	return string(tag) == "COMMIT" || string(tag) == "PREPARE TRANSACTION"
+}
+
+func EffectOf(tag []byte) Effect {
+	switch string(tag) {
+	case "BEGIN", "START TRANSACTION", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET", "SHOW", "RESET", "PREPARE", "DEALLOCATE",
+		"DEALLOCATE ALL", "CLOSE CURSOR", "CLOSE CURSOR ALL", "LISTEN", "UNLISTEN":
+		return NoEffect
+	}
+	if bytes.HasPrefix(tag, []byte("SELECT ")) || bytes.HasPrefix(tag, []byte("FETCH ")) { // CREATE TABLE AS is a SELECT, too
+		return Reads
+	}
+	return Writes
+}
