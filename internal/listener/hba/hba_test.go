@@ -79,7 +79,7 @@ func TestParseHBARefuses(t *testing.T) {
 
 // Methods that the listener has not are named limits: the refusal says which, and what there is instead, as the documentation has it.
 func TestMethodsThatThereAreNot(t *testing.T) {
-	docs, err := os.ReadFile("../../docs/connecting.md")
+	docs, err := os.ReadFile("../../../docs/connecting.md")
 	if err != nil {
 		t.Fatal(err)
 	}
