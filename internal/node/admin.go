@@ -24,7 +24,7 @@ func (m *admin) Status() api.Status {
 	v, snap := n.agent.View(), n.agent.Snapshot()
 	if v == nil || snap == nil {
 		v, snap = &ag.View{Self: n.self}, &agent.Snapshot{}
-		if g := n.group.Load(); g != nil {
+		if g := n.members.Group(); g != nil {
 			v.Group = *g
 		}
 	}

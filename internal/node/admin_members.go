@@ -22,7 +22,7 @@ func (m *admin) CreateToken(ctx context.Context, req api.TokenRequest) (api.Toke
 		return api.TokenResult{}, api.Refused("a witness cannot admit members; run this on a replica")
 	}
 	var addresses []string
-	for _, r := range n.group.Load().Replicas {
+	for _, r := range n.members.Group().Replicas {
 		if r.HasData() {
 			addresses = append(addresses, r.Endpoint)
 		}

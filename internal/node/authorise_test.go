@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
 // TestWhoMayOpenWhat dials every class of stream as every kind of peer, over TLS, at an endpoint that asks the node as an agent's does.
@@ -27,8 +28,8 @@ func TestWhoMayOpenWhat(t *testing.T) {
 		return n
 	}
 	self, replica, witness := member(ca, endpoint.KindReplica, "n1"), member(ca, endpoint.KindReplica, "n2"), member(ca, endpoint.KindWitness, "w1")
-	n := &node{self: "n1", cfg: config.Config{Kind: "replica"}}
-	n.group.Store(&ag.Group{ID: ca.Group, Replicas: []ag.Replica{
+	n := &node{self: "n1", members: membership.New("n1", config.Layout{}, slog.New(slog.DiscardHandler)), cfg: config.Config{Kind: "replica"}}
+	n.members.Set(ag.Group{ID: ca.Group, Replicas: []ag.Replica{
 		{ID: "n1", KeyPin: self.Pin, AvailabilityMode: ag.SynchronousCommit},
 		{ID: "n2", KeyPin: replica.Pin, AvailabilityMode: ag.SynchronousCommit},
 		{ID: "w1", KeyPin: witness.Pin, AvailabilityMode: ag.ConfigurationOnly},
@@ -47,7 +48,7 @@ func TestWhoMayOpenWhat(t *testing.T) {
 		name      string
 		authorize func(endpoint.Identity, string, endpoint.Class) error
 		none      bool
-	}{{"by the group", n.authorize, false}, {"without a rule", nil, true}} {
+	}{{"by the group", n.members.Authorize, false}, {"without a rule", nil, true}} {
 		addr := serving(t, self, rule.authorize, all)
 		for _, peer := range []struct {
 			name    string
@@ -119,7 +120,7 @@ func TestMethodsWaitForTheNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{self: "n1", ready: make(chan struct{})}
+	n := &node{self: "n1", members: membership.New("n1", config.Layout{}, slog.New(slog.DiscardHandler)), ready: make(chan struct{})}
 	addr := serving(t, self, func(endpoint.Identity, string, endpoint.Class) error { return nil }, nil, func(e *endpoint.Endpoint) {
 		n.control = endpoint.NewControl(e)
 		n.serveControl()

@@ -108,7 +108,7 @@ func (n *node) believe(ctx context.Context, r ag.Rotation) error {
 // fetchAuthorityKey asks the other replicas, one of which has made the key.
 func (n *node) fetchAuthorityKey(ctx context.Context, pin string) error {
 	var tried []error
-	for _, r := range n.group.Load().Replicas {
+	for _, r := range n.members.Group().Replicas {
 		if r.ID == n.self || !r.HasData() {
 			continue
 		}
@@ -126,14 +126,14 @@ func (n *node) fetchAuthorityKey(ctx context.Context, pin string) error {
 
 // authorityKey hands the key of an authority to another replica, which may admit and issue as this one may.
 func (n *node) authorityKey(_ context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
-	if r, ok := n.replica(peer.ID); !ok || !r.HasData() {
+	if r, ok := n.members.Replica(peer.ID); !ok || !r.HasData() {
 		return nil, fmt.Errorf("%s is no replica of this group: only replicas hold the authority's key", peer.ID)
 	}
 	var pin string
 	if err := json.Unmarshal(body, &pin); err != nil {
 		return nil, err
 	}
-	g := n.group.Load()
+	g := n.members.Group()
 	if g == nil || g.Rotation == nil || g.Rotation.Pin != pin {
 		return nil, errors.New("there is no rotation to that authority, as far as this node knows")
 	}

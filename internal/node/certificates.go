@@ -34,7 +34,7 @@ func (n *node) newRenewer() *endpoint.Renewer {
 
 // askForCertificate has any replica sign: each holds the authority's key.
 func (n *node) askForCertificate(ctx context.Context, csr []byte) ([]byte, error) {
-	g := n.group.Load()
+	g := n.members.Group()
 	if g == nil {
 		return nil, errors.New("this node does not know its group yet")
 	}
@@ -61,7 +61,7 @@ func (n *node) renewFor(_ context.Context, peer endpoint.Identity, body json.Raw
 	if ca == nil {
 		return nil, errors.New("a witness does not hold the authority's key: ask a replica")
 	}
-	r, ok := n.replica(peer.ID)
+	r, ok := n.members.Replica(peer.ID)
 	if !ok {
 		return nil, fmt.Errorf("%s is not a member of the group", peer.ID)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
 // A witness does not hold the authority's key: a replica signs for it, over a real connection, for the key and the address of the record
@@ -46,14 +47,14 @@ func TestWitnessAsksForCertificate(t *testing.T) {
 		{ID: "w2", Endpoint: "10.0.0.8:5022", KeyPin: second.Pin, AvailabilityMode: ag.ConfigurationOnly},
 		{ID: "n1", KeyPin: replica.Pin, AvailabilityMode: ag.SynchronousCommit},
 	}}
-	n := &node{self: "n1", cfg: config.Config{Kind: "replica"}, log: slog.New(slog.DiscardHandler)}
+	n := &node{self: "n1", members: membership.New("n1", config.Layout{}, slog.New(slog.DiscardHandler)), cfg: config.Config{Kind: "replica"}, log: slog.New(slog.DiscardHandler)}
 	n.ca.Store(ca)
-	n.group.Store(group)
-	group.Replicas[3].Endpoint = serving(t, replica, n.authorize, nil, func(e *endpoint.Endpoint) {
+	group.Replicas[3].Endpoint = serving(t, replica, n.members.Authorize, nil, func(e *endpoint.Endpoint) {
 		endpoint.NewControl(e).Handle(methodRenew, n.renewFor)
 	})
-	w := &node{self: "w1", control: endpoint.NewControl(endpoint.New(endpoint.Config{Node: witness}))}
-	w.group.Store(group)
+	w := &node{self: "w1", members: membership.New("w1", config.Layout{}, slog.New(slog.DiscardHandler)), control: endpoint.NewControl(endpoint.New(endpoint.Config{Node: witness}))}
+	w.members.Set(*group)
+	n.members.Set(*group)
 	defer w.control.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -72,7 +73,7 @@ func TestWitnessAsksForCertificate(t *testing.T) {
 	if _, err := w.askForCertificate(ctx, requestOf(t, dirs["w2"])); err == nil || !strings.Contains(err.Error(), "not for the key") {
 		t.Errorf("another member's key was signed: %v", err)
 	}
-	if _, err := (&node{}).renewFor(ctx, witness.Identity, nil); err == nil {
+	if _, err := (&node{members: membership.New("n1", config.Layout{}, nil)}).renewFor(ctx, witness.Identity, nil); err == nil {
 		t.Error("a witness signs")
 	}
 }

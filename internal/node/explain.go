@@ -52,7 +52,7 @@ func (m *admin) Explain() any {
 	defer cancel()
 	var mu sync.Mutex // guards told and e.Missing
 	var wg sync.WaitGroup
-	if g := n.group.Load(); g != nil {
+	if g := n.members.Group(); g != nil {
 		for _, r := range g.Replicas {
 			if r.ID == n.self {
 				continue

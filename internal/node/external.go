@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
 func ExternalQuorum(cfg config.Config) etcd.External {
@@ -38,7 +39,7 @@ func sameQuorum(cfg config.Config, g ag.Group) error {
 }
 
 // foundExternal writes the first record into the external etcd, or after its loss the new one; it may run again after a crash.
-func (n *node) foundExternal(ctx context.Context, f Founding) error {
+func (n *node) foundExternal(ctx context.Context, f membership.Founding) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	write := n.store.Bootstrap

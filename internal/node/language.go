@@ -262,7 +262,7 @@ func believed(order []ag.ReplicaID, leader ag.ReplicaID, staleness time.Duration
 // byLeader lists the other replicas, the primary first.
 func (l *language) byLeader() []ag.Replica {
 	var out []ag.Replica
-	g := l.n.group.Load()
+	g := l.n.members.Group()
 	if g == nil {
 		return nil
 	}

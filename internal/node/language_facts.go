@@ -199,7 +199,7 @@ func (l *language) facts(ctx context.Context) catalog.Facts {
 		v, snap = &ag.View{Self: n.self}, &agent.Snapshot{}
 	}
 	f.Group, f.Record, f.Quorum = snap.Group, snap.Record, v.Quorum
-	if g := n.group.Load(); f.Group.ID == "" && g != nil {
+	if g := n.members.Group(); f.Group.ID == "" && g != nil {
 		f.Group = *g
 	}
 	f.Profile = f.Group.Profile
@@ -251,7 +251,7 @@ func (l *language) version() string {
 	if l.n.pg != nil {
 		return l.n.pg.Version()
 	}
-	if g := l.n.group.Load(); g != nil {
+	if g := l.n.members.Group(); g != nil {
 		for _, r := range g.Replicas {
 			if r.Major != 0 {
 				return fmt.Sprintf("%d.0", r.Major)

@@ -10,20 +10,13 @@ import (
 	"os"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/node/membership"
+
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/etcd"
 )
-
-// Founding is what init leaves for the first start of the first node: the record it is to create.
-type Founding struct {
-	Group ag.Group       `json:"group"`
-	Epoch ag.EpochRecord `json:"epoch"`
-	State ag.State       `json:"state"`
-	// Token keeps this quorum apart from an earlier one of the group; "": there was none.
-	Token string `json:"token,omitempty"`
-}
 
 // openStore opens the client of the quorum and, on a voter of an embedded one, its member.
 func (n *node) openStore(ctx context.Context) error {
@@ -31,14 +24,14 @@ func (n *node) openStore(ctx context.Context) error {
 		Group: ag.GroupID(n.cfg.Group), Dial: n.dialQuorum, Replica: n.self, Attempt: n.incarnation,
 		Endpoints: []string{string(n.self)}, Logger: n.log.With("part", "quorum"),
 	}
-	if err := sameQuorum(n.cfg, *n.group.Load()); err != nil {
+	if err := sameQuorum(n.cfg, *n.members.Group()); err != nil {
 		return err
 	}
 	if n.external() {
 		x := ExternalQuorum(n.cfg)
 		c.Dial, c.Endpoints = x.Dial, x.Endpoints
 	}
-	n.ports = &groupStore{self: n.self, member: n.member.Load, voters: n.voters, external: n.external()}
+	n.ports = &groupStore{self: n.self, member: n.member.Load, voters: n.members.Voters, external: n.external()}
 	store, err := etcd.OpenStore(c)
 	if err != nil {
 		return fmt.Errorf("quorum: %w", err)
@@ -73,7 +66,7 @@ func (n *node) found(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	var f Founding
+	var f membership.Founding
 	if err := json.Unmarshal(b, &f); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -127,7 +120,7 @@ func (n *node) dialQuorum(ctx context.Context, name string) (net.Conn, error) {
 		}
 		return m.DialClient(ctx)
 	}
-	r, ok := n.replica(ag.ReplicaID(name))
+	r, ok := n.members.Replica(ag.ReplicaID(name))
 	if !ok {
 		return nil, fmt.Errorf("the group has no member %s", name)
 	}
@@ -146,20 +139,6 @@ func (n *node) serveEtcdPeer(ctx context.Context, _ endpoint.Identity, conn net.
 	if m := n.member.Load(); m != nil {
 		m.ServePeer(ctx, conn)
 	}
-}
-
-func (n *node) voters() []ag.Replica {
-	g := n.group.Load()
-	if g == nil {
-		return nil
-	}
-	var out []ag.Replica
-	for _, r := range g.Replicas {
-		if g.Votes(r) {
-			out = append(out, r)
-		}
-	}
-	return out
 }
 
 // keepMembership makes this node's part in the quorum what the group's configuration says: it joins as a learner and becomes a voter,

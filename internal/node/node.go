@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/node/membership"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -36,7 +37,7 @@ type node struct {
 	incarnation string
 	log         *slog.Logger
 
-	group    atomic.Pointer[ag.Group]    // the last configuration seen, also while there is no quorum
+	members  *membership.Members
 	ca       atomic.Pointer[endpoint.CA] // that issues certificates; nil on a witness
 	identity *endpoint.Node
 	renewer  *endpoint.Renewer
@@ -82,11 +83,13 @@ func openNode(dir string, log *slog.Logger) (n *node, unlock func(), err error) 
 	if unlock, err = config.Lock(layout); err != nil {
 		return nil, nil, err
 	}
-	return &node{
+	n = &node{
 		cfg: cfg, layout: layout, self: ag.ReplicaID(cfg.Node), log: log.With("node", cfg.Node),
 		incarnation: fmt.Sprintf("%s-%d-%d", cfg.Node, os.Getpid(), time.Now().UnixNano()), sessions: newSessions(ag.ReplicaID(cfg.Node)),
 		ready: make(chan struct{}),
-	}, unlock, nil
+	}
+	n.members = membership.New(n.self, layout, n.log)
+	return n, unlock, nil
 }
 
 // Run runs the node in dir until ctx is done.
@@ -167,7 +170,7 @@ func (n *node) startChores(run func(string, func(context.Context) error)) {
 }
 
 func (n *node) openEndpoint(run func(string, func(context.Context) error)) error {
-	if err := n.loadGroup(); err != nil {
+	if err := n.members.Load(); err != nil {
 		return err
 	}
 	id, err := loadIdentity(n.layout.PKI())
@@ -183,7 +186,7 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 	n.renewer = n.newRenewer()
 	log := n.log.With("part", "endpoint")
 	c := endpoint.Config{
-		Node: id, Listen: n.cfg.Endpoint.Listen, Authorize: n.authorize, Trust: n.trust, Logger: log, Relays: n.relays, Member: n.address,
+		Node: id, Listen: n.cfg.Endpoint.Listen, Authorize: n.members.Authorize, Trust: n.members.Trust, Logger: log, Relays: n.relays, Member: n.members.Address,
 		Handlers: map[endpoint.Class]endpoint.Handler{
 			endpoint.ClassHeart:    n.serveHeart,
 			endpoint.ClassQuorum:   n.serveQuorum,
@@ -193,7 +196,7 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 	if n.ca.Load() != nil {
 		c.Join = n.admit
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.MaxBlocked()) // readers that nap keep them
-		n.links = NewLinks(n.self, n.replicaOptions, n.log.With("part", "link"), n.serveLink)
+		n.links = NewLinks(n.self, n.members.Options, n.log.With("part", "link"), n.serveLink)
 		c.Handlers[endpoint.ClassWAL] = n.links.Serve
 		c.Handlers[endpoint.ClassSeed] = n.serveSeed
 		c.Handlers[endpoint.ClassSQL] = n.serveSession
@@ -215,7 +218,7 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 // openServer starts or finds the keeper and makes the adapters of PostgreSQL and of replication.
 func (n *node) openServer(ctx context.Context, run func(string, func(context.Context) error)) error {
 	var err error
-	if n.fence, err = checkFence(ctx, n.layout, n.group.Load().Profile); err != nil {
+	if n.fence, err = checkFence(ctx, n.layout, n.members.Group().Profile); err != nil {
 		return err
 	}
 	pg, err := NewInstance(n.cfg, n.layout, n.log.With("part", "postgres"))
@@ -279,7 +282,7 @@ func (n *node) openAgent() error {
 		Sessions: n.sessions, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.noVote,
 	}
 	if n.pg != nil {
-		c.Instance = &Instance{Pg: n.pg, Layout: n.layout, self: n.self, systemID: n.systemID, log: n.log.With("part", "postgres")}
+		c.Instance = &Instance{Pg: n.pg, Layout: n.layout, self: n.self, systemID: n.members.SystemID, log: n.log.With("part", "postgres")}
 		c.Keeper = newServer(n.keeper, n.pg, n.layout)
 		c.Upstream = &upstream{n.up, n.links}
 		c.Downstream = &downstream{n.down}
@@ -337,11 +340,6 @@ func (n *node) serveLink(ctx context.Context, peer ag.ReplicaID, conn net.Conn) 
 	}
 }
 
-func (n *node) replicaOptions(id ag.ReplicaID) ag.ReplicaOptions {
-	r, _ := n.replica(id)
-	return r.Options
-}
-
 func (n *node) serveSession(ctx context.Context, _ endpoint.Identity, conn net.Conn) {
 	if !n.awaitReady(ctx) {
 		return
@@ -351,29 +349,9 @@ func (n *node) serveSession(ctx context.Context, _ endpoint.Identity, conn net.C
 	}
 }
 
-// authorize decides by the group's configuration who may open what here. What a witness needs is the quorum and control.
-func (n *node) authorize(peer endpoint.Identity, pin string, class endpoint.Class) error {
-	r, ok := n.replica(peer.ID)
-	if !ok || r.KeyPin != pin {
-		return fmt.Errorf("%s is not a member of this group", peer.ID)
-	}
-	if !r.HasData() && (class == endpoint.ClassWAL || class == endpoint.ClassSeed || class == endpoint.ClassSQL) {
-		return fmt.Errorf("%s is a witness: it votes, and has no business with data", peer.ID)
-	}
-	return nil
-}
-
-// systemID is the system identifier that every copy of the group carries; "" while the group is not known.
-func (n *node) systemID() string {
-	if g := n.group.Load(); g != nil {
-		return g.SystemID
-	}
-	return ""
-}
-
 // relays lists the members that may know a way to one that does not answer.
 func (n *node) relays(to ag.ReplicaID) (vias []endpoint.Relay) {
-	g := n.group.Load()
+	g := n.members.Group()
 	if g == nil {
 		return nil
 	}
@@ -385,56 +363,12 @@ func (n *node) relays(to ag.ReplicaID) (vias []endpoint.Relay) {
 	return vias
 }
 
-// address is where a member is reached, for others that this node relays.
-func (n *node) address(id ag.ReplicaID) (string, bool) {
-	r, ok := n.replica(id)
-	return r.Endpoint, ok
-}
-
-func (n *node) replica(id ag.ReplicaID) (ag.Replica, bool) {
-	if g := n.group.Load(); g != nil {
-		return g.Replica(id)
-	}
-	return ag.Replica{}, false
-}
-
-// trust decides whether a dialled member is who the configuration says it is: a certificate alone is not enough.
-func (n *node) trust(peer endpoint.Identity, pin string) error {
-	if r, ok := n.replica(peer.ID); !ok || r.KeyPin != pin {
-		return fmt.Errorf("%s answers with a key that the group does not know", peer.ID)
-	}
-	return nil
-}
-
-func (n *node) loadGroup() error {
-	g, err := ReadGroup(n.layout)
-	if err == nil {
-		n.group.Store(&g)
-	}
-	return err
-}
-
-// ReadGroup returns the group's configuration as the node with this layout last saw it.
-func ReadGroup(l config.Layout) (g ag.Group, err error) {
-	b, err := os.ReadFile(l.GroupFile())
-	if err != nil {
-		return g, fmt.Errorf("the group as last seen: %w; this node directory is incomplete: make it again with coterie init or coterie join", err)
-	}
-	if err := json.Unmarshal(b, &g); err != nil {
-		return g, fmt.Errorf("%s: %w", l.GroupFile(), err)
-	}
-	return g, nil
-}
-
 // groupChanged takes a new configuration over: who may connect, whom to ask for the quorum.
 func (n *node) groupChanged(g ag.Group) {
 	if g.ID == "" {
 		return
 	}
-	n.group.Store(&g)
-	if err := SaveGroup(n.layout.GroupFile(), g); err != nil {
-		n.log.Warn("the group's configuration was not saved", "err", err)
-	}
+	n.members.Update(g)
 	if s := n.sessions.server; s != nil {
 		if rules, err := n.rules(); err == nil {
 			s.SetRules(rules)
@@ -445,15 +379,4 @@ func (n *node) groupChanged(g ag.Group) {
 	n.sessions.touch()
 	n.endpoint.CloseUnauthorised()
 	n.ports.refresh()
-}
-
-func SaveGroup(path string, g ag.Group) error {
-	b, err := json.MarshalIndent(g, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(path+".tmp", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
 }

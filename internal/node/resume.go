@@ -11,7 +11,7 @@ import (
 
 // Trust ends the quarantine of a replica's copy as it is.
 func (m *admin) Trust(ctx context.Context, id ag.ReplicaID) (string, error) {
-	r, ok := m.n.replica(id)
+	r, ok := m.n.members.Replica(id)
 	switch {
 	case !ok:
 		return "", api.Refused(fmt.Sprintf("the group has no member %s", id))

@@ -110,7 +110,7 @@ func (m *admin) seedOp(ctx context.Context, method string, id ag.ReplicaID, body
 
 // deskOf returns this node's own desk, or the replica whose it is.
 func (m *admin) deskOf(id ag.ReplicaID) (*desk, ag.Replica, error) {
-	r, ok := m.n.replica(id)
+	r, ok := m.n.members.Replica(id)
 	switch {
 	case !ok:
 		return nil, r, api.Refused(fmt.Sprintf("the group has no replica %s; see coterie status", id))

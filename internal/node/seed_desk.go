@@ -384,7 +384,7 @@ func (d *desk) verifyOnce(ctx context.Context, id string) {
 	}
 	r, err := source.Verify(ctx, source.VerifyOptions{
 		Data: d.n.pg.Config().PGData, Connect: d.n.pg.Session,
-		MaxRate:  func() int64 { return d.n.replicaOptions(d.n.self).SeedMaxRate },
+		MaxRate:  func() int64 { return d.n.members.Options(d.n.self).SeedMaxRate },
 		Progress: func(p progress.Progress) { d.show(id, p) },
 	})
 	d.mu.Lock()

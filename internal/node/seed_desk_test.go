@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/node/membership"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
@@ -27,7 +28,7 @@ func deskOf(t *testing.T, dir string) *desk {
 	if err := os.MkdirAll(layout.State(), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d, err := openDesk(&node{self: "n3", layout: layout, log: slog.New(slog.DiscardHandler), agent: &agent.Agent{}})
+	d, err := openDesk(&node{self: "n3", members: membership.New("n3", config.Layout{}, slog.New(slog.DiscardHandler)), layout: layout, log: slog.New(slog.DiscardHandler), agent: &agent.Agent{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -185,7 +185,7 @@ func (n *node) standingOf(ctx context.Context, id ag.ReplicaID) (listener.Standi
 	if id == n.self {
 		return n.standing(ctx)
 	}
-	r, ok := n.replica(id)
+	r, ok := n.members.Replica(id)
 	if !ok {
 		return listener.Standing{}, fmt.Errorf("the group has no replica %s", id)
 	}
@@ -244,7 +244,7 @@ type askedDurable struct {
 // and then the position means something else there.
 func (n *node) askDurable(ctx context.Context, lsn ag.LSN) (bool, error) {
 	up := n.up.Status()
-	primary, ok := n.replica(up.Replica)
+	primary, ok := n.members.Replica(up.Replica)
 	if !ok || !up.Connected || primary.ID == n.self {
 		return false, ag.ErrNotLeading
 	}
@@ -295,7 +295,7 @@ const durablePoll = 50 * time.Millisecond
 
 // strict says whether the group wants every commit confirmed by the listener.
 func (n *node) strict() bool {
-	g := n.group.Load()
+	g := n.members.Group()
 	return g != nil && g.Options.CommitBarrier == ag.BarrierStrict
 }
 
@@ -312,7 +312,7 @@ func (n *node) markSession(ctx context.Context) (net.Conn, error) {
 
 // reuse says whether the group lets a backend serve one client after the other.
 func (n *node) reuse() bool {
-	g := n.group.Load()
+	g := n.members.Group()
 	return g != nil && g.Options.BackendReuse
 }
 
@@ -329,7 +329,7 @@ func (n *node) rules() ([]hba.Rule, error) {
 		return rules, nil
 	}
 	text := ""
-	if g := n.group.Load(); g != nil {
+	if g := n.members.Group(); g != nil {
 		text = g.HBA
 	}
 	if text == "" {
@@ -348,7 +348,7 @@ func (n *node) rules() ([]hba.Rule, error) {
 // nodeNumber is this node's number in cancel keys: its place among the members as it was when the node started. Two may share one
 // after members came and went: a key that a node does not know is asked about everywhere.
 func (n *node) nodeNumber() uint8 {
-	for i, r := range n.group.Load().Replicas {
+	for i, r := range n.members.Group().Replicas {
 		if r.ID == n.self {
 			return uint8(i % 16)
 		}
@@ -378,7 +378,7 @@ func (n *node) backend(ctx context.Context, id ag.ReplicaID, _ listener.BackendH
 	if id == n.self {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.layout.Sockets(), ".s.PGSQL.5432"))
 	}
-	r, ok := n.replica(id)
+	r, ok := n.members.Replica(id)
 	if !ok {
 		return nil, fmt.Errorf("the group has no replica %s", id)
 	}
@@ -392,7 +392,7 @@ func (n *node) verifier(ctx context.Context, id ag.ReplicaID, user string) (list
 	if id == n.self {
 		role, err = n.agedRole(ctx, user)
 	} else {
-		r, ok := n.replica(id)
+		r, ok := n.members.Replica(id)
 		if !ok {
 			return listener.Role{}, fmt.Errorf("the group has no replica %s", id)
 		}
@@ -445,7 +445,7 @@ func (n *node) forwardCancel(ctx context.Context, _ uint8, key listener.CancelKe
 	defer found()
 	var asked sync.WaitGroup
 	var known atomic.Bool
-	for _, r := range n.group.Load().Replicas {
+	for _, r := range n.members.Group().Replicas {
 		if r.ID == n.self || !r.HasData() {
 			continue
 		}

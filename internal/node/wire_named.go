@@ -45,7 +45,7 @@ func newNamed(n *node) *named {
 
 // listener is the group's named one; empty: there is none.
 func (n *node) listener() ag.Listener {
-	if g := n.group.Load(); g != nil && len(g.Options.Listeners) > 0 {
+	if g := n.members.Group(); g != nil && len(g.Options.Listeners) > 0 {
 		return g.Options.Listeners[0]
 	}
 	return ag.Listener{}

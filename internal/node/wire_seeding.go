@@ -64,7 +64,7 @@ func (s *seeder) Seed(ctx context.Context, leader ag.Replica, e ag.Epoch, note f
 
 func (s *seeder) attempt(ctx context.Context, from, leader ag.Replica, e ag.Epoch, w wish, show func(progress.Progress)) (seeding.Result, error) {
 	n := s.n
-	me, _ := n.replica(n.self)
+	me, _ := n.members.Replica(n.self)
 	if me.Options.NoSeeding || me.Options.ManualSeeding && !w.Asked {
 		return seeding.Result{}, fmt.Errorf("%w (SEEDING_MODE = MANUAL, or denied); allow it, or ask for a copy with coterie seed %s", seeding.ErrForbidden, n.self)
 	}
@@ -82,7 +82,7 @@ func (s *seeder) attempt(ctx context.Context, from, leader ag.Replica, e ag.Epoc
 		Member: n.self, Epoch: e, Target: n.pg.Config().PGData, StateDir: n.layout.State(), From: w.From,
 		Compression: me.Options.SeedCompression, Spread: spreads(me.Options.SeedMaxRate, n.sessions.routes.Load()),
 		MaxRate: func() int64 {
-			me, _ := n.replica(n.self) // as it is now: the rate may be changed while a copy is made
+			me, _ := n.members.Replica(n.self) // as it is now: the rate may be changed while a copy is made
 			return me.Options.SeedMaxRate
 		},
 		TablespaceMap: func(_ uint32, location string) (string, error) {

@@ -26,7 +26,7 @@ const (
 // Link says what the way between two members is like: the first one is asked.
 func (m *admin) Link(ctx context.Context, req api.LinkRequest) (a api.Link, err error) {
 	for _, id := range []ag.ReplicaID{req.From, req.To} {
-		if _, known := m.n.replica(id); !known {
+		if _, known := m.n.members.Replica(id); !known {
 			return a, &api.Error{Kind: "usage", Message: fmt.Sprintf("%s is no member of this group", id)}
 		}
 	}
@@ -38,7 +38,7 @@ func (m *admin) Link(ctx context.Context, req api.LinkRequest) (a api.Link, err 
 	}
 	ctx, cancel := context.WithTimeout(ctx, linkCall)
 	defer cancel()
-	from, _ := m.n.replica(req.From)
+	from, _ := m.n.members.Replica(req.From)
 	return a, m.n.control.Call(ctx, from, methodLink, req.To, &a)
 }
 
@@ -53,7 +53,7 @@ func (n *node) linkFor(ctx context.Context, _ endpoint.Identity, body json.RawMe
 
 // linkTo describes the link of WAL with a member, or, if there is none now, the way to it and what a link would choose.
 func (n *node) linkTo(ctx context.Context, id ag.ReplicaID) (a api.Link, err error) {
-	to, known := n.replica(id)
+	to, known := n.members.Replica(id)
 	if !known || id == n.self {
 		return a, fmt.Errorf("%s is no other member of this group", id)
 	}

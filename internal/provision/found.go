@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/node/membership"
+
 	"github.com/google/uuid"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -87,7 +89,7 @@ func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	}
 	self := ag.ReplicaID(cfg.Node)
 	tli := ctl.Timeline
-	f := node.Founding{
+	f := membership.Founding{
 		Group: ag.Group{
 			ID: ag.GroupID(cfg.Group), Name: cfg.GroupName, SystemID: ctl.SystemID, CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second,
 			Profile: profile, HBA: rules, Superuser: cfg.PostgreSQL.Superuser, External: members, Replicas: []ag.Replica{{
@@ -109,7 +111,7 @@ func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	if err := os.WriteFile(filepath.Join(l.State(), "founding.json"), b, 0o600); err != nil {
 		return err
 	}
-	if err := node.SaveGroup(l.GroupFile(), f.Group); err != nil {
+	if err := membership.SaveGroup(l, f.Group); err != nil {
 		return err
 	}
 	return cfg.Save(l.Dir)

@@ -3,7 +3,7 @@ package provision
 import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
-	"github.com/coteriedb/coterie/internal/node"
+	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
 // Settle writes what an admitted node needs to start.
@@ -22,7 +22,7 @@ func Settle(l config.Layout, cfg config.Config, grant endpoint.JoinGrant, instal
 	} else {
 		cfg.ReadWrite, cfg.ReadOnly = config.Address{}, config.Address{}
 	}
-	if err := node.SaveGroup(l.GroupFile(), grant.Group); err != nil {
+	if err := membership.SaveGroup(l, grant.Group); err != nil {
 		return err
 	}
 	return cfg.Save(l.Dir)

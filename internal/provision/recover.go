@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/node/membership"
+
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
@@ -57,7 +59,7 @@ func LockStopped(ctx context.Context, dir string) (*StoppedNode, error) {
 }
 
 func (s *StoppedNode) check(ctx context.Context) (err error) {
-	if s.Group, err = node.ReadGroup(s.Layout); err != nil {
+	if s.Group, err = membership.ReadGroup(s.Layout); err != nil {
 		return err
 	}
 	if s.Group.Draft {
@@ -206,12 +208,12 @@ func (s *StoppedNode) Refound(r ag.Recovery) error {
 		return err
 	}
 	// The new quorum must not be the old one's twin: founded by the same member at the same address, it would be.
-	f := node.Founding{Group: r.Group, Epoch: r.Epoch, State: r.State, Token: fmt.Sprintf("%s-%d", s.cfg.Group, r.Epoch.Epoch)}
+	f := membership.Founding{Group: r.Group, Epoch: r.Epoch, State: r.State, Token: fmt.Sprintf("%s-%d", s.cfg.Group, r.Epoch.Epoch)}
 	b, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
 		return err
 	}
-	return errors.Join(node.SaveGroup(s.Layout.GroupFile(), f.Group), durable.Replace(s.Layout.FoundingFile(), b, 0o600))
+	return errors.Join(membership.SaveGroup(s.Layout, f.Group), durable.Replace(s.Layout.FoundingFile(), b, 0o600))
 }
 
 // Follow makes this member forget the lost quorum, so that it joins the new one at its next start.

@@ -1,0 +1,35 @@
+package membership
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/durable"
+)
+
+// Founding is the record that the first start of a new group's first node creates; it is in FoundingFile of the node directory.
+type Founding struct {
+	Group ag.Group       `json:"group"`
+	Epoch ag.EpochRecord `json:"epoch"`
+	State ag.State       `json:"state"`
+	// Token keeps this quorum apart from an earlier one of the group; "" if there was none.
+	Token string `json:"token,omitempty"`
+}
+
+// ReadGroup returns the group's configuration as the node with this layout last saw it.
+func ReadGroup(l config.Layout) (g ag.Group, err error) {
+	b, err := os.ReadFile(l.GroupFile())
+	if err != nil {
+		return g, fmt.Errorf("the group as last seen: %w; this node directory is incomplete: make it again with coterie init or coterie join", err)
+	}
+	if err := json.Unmarshal(b, &g); err != nil {
+		return g, fmt.Errorf("%s: %w", l.GroupFile(), err)
+	}
+	return g, nil
+}
+
+// SaveGroup keeps the group's configuration for the next start, durably.
+func SaveGroup(l config.Layout, g ag.Group) error { return durable.ReplaceJSON(l.GroupFile(), g) }

@@ -1,0 +1,110 @@
+package membership
+
+import (
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint"
+)
+
+// Members is the group's configuration as this node last saw it, also while the quorum does not answer. Any goroutine may use it.
+type Members struct {
+	self   ag.ReplicaID
+	layout config.Layout
+	log    *slog.Logger
+	group  atomic.Pointer[ag.Group]
+}
+
+// New returns the members of the group of the node self. Load or Update must follow before anything is looked up.
+func New(self ag.ReplicaID, layout config.Layout, log *slog.Logger) *Members {
+	return &Members{self: self, layout: layout, log: log}
+}
+
+// Load takes the configuration from the node directory.
+func (m *Members) Load() error {
+	g, err := ReadGroup(m.layout)
+	if err == nil {
+		m.group.Store(&g)
+	}
+	return err
+}
+
+// Set takes a configuration over without saving it.
+func (m *Members) Set(g ag.Group) { m.group.Store(&g) }
+
+// Update takes a new configuration over and saves it. A configuration that cannot be saved counts all the same: the log says why, and
+// the next start knows the older one.
+func (m *Members) Update(g ag.Group) {
+	m.Set(g)
+	if err := SaveGroup(m.layout, g); err != nil {
+		m.log.Warn("the group's configuration was not saved", "err", err)
+	}
+}
+
+// Group returns the configuration, which the caller must not change; nil before Load.
+func (m *Members) Group() *ag.Group { return m.group.Load() }
+
+// Replica returns a member by its name, and whether it exists.
+func (m *Members) Replica(id ag.ReplicaID) (ag.Replica, bool) {
+	if g := m.group.Load(); g != nil {
+		return g.Replica(id)
+	}
+	return ag.Replica{}, false
+}
+
+// Options returns what the group says of a member; nothing of one that does not exist.
+func (m *Members) Options(id ag.ReplicaID) ag.ReplicaOptions {
+	r, _ := m.Replica(id)
+	return r.Options
+}
+
+// SystemID returns the system identifier that every copy of the group carries; "" while the group is not known.
+func (m *Members) SystemID() string {
+	if g := m.group.Load(); g != nil {
+		return g.SystemID
+	}
+	return ""
+}
+
+// Voters returns the members that vote in the embedded quorum.
+func (m *Members) Voters() (voters []ag.Replica) {
+	g := m.group.Load()
+	if g == nil {
+		return nil
+	}
+	for _, r := range g.Replicas {
+		if g.Votes(r) {
+			voters = append(voters, r)
+		}
+	}
+	return voters
+}
+
+// Address returns where a member is reached by others that this node relays, and whether it exists.
+func (m *Members) Address(id ag.ReplicaID) (string, bool) {
+	r, ok := m.Replica(id)
+	return r.Endpoint, ok
+}
+
+// Authorize decides by the configuration which peer may open what here. A witness may use the quorum and control, and no data.
+func (m *Members) Authorize(peer endpoint.Identity, pin string, class endpoint.Class) error {
+	r, ok := m.Replica(peer.ID)
+	if !ok || r.KeyPin != pin {
+		return fmt.Errorf("%s is not a member of this group", peer.ID)
+	}
+	if !r.HasData() && (class == endpoint.ClassWAL || class == endpoint.ClassSeed || class == endpoint.ClassSQL) {
+		return fmt.Errorf("%s is a witness: it votes, and has no business with data", peer.ID)
+	}
+	return nil
+}
+
+// Trust refuses a dialled member whose key is not the one in the configuration: a certificate alone is not enough.
+func (m *Members) Trust(peer endpoint.Identity, pin string) error {
+	if r, ok := m.Replica(peer.ID); !ok || r.KeyPin != pin {
+		return fmt.Errorf("%s answers with a key that the group does not know", peer.ID)
+	}
+	return nil
+}

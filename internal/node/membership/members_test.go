@@ -1,0 +1,125 @@
+package membership
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint"
+)
+
+func group() ag.Group {
+	return ag.Group{ID: "g", SystemID: "7", Replicas: []ag.Replica{
+		{ID: "n1", KeyPin: "p1", Endpoint: "a:1", Voter: true, EtcdID: 1, AvailabilityMode: ag.SynchronousCommit},
+		{ID: "n2", KeyPin: "p2", Endpoint: "b:1", Voter: true, EtcdID: 1, AvailabilityMode: ag.SynchronousCommit},
+		{ID: "n3", KeyPin: "p3", Endpoint: "c:1", AvailabilityMode: ag.AsynchronousCommit},
+		{ID: "w1", KeyPin: "p4", Endpoint: "d:1", Voter: true, EtcdID: 1, AvailabilityMode: ag.ConfigurationOnly},
+	}}
+}
+
+func members() *Members {
+	m := New("n1", config.Layout{}, slog.New(slog.DiscardHandler))
+	m.Set(group())
+	return m
+}
+
+// TestAuthorize holds which peer may open what; everything that the configuration does not name is refused.
+func TestAuthorize(t *testing.T) {
+	t.Parallel()
+	data := []endpoint.Class{endpoint.ClassWAL, endpoint.ClassSeed, endpoint.ClassSQL}
+	votes := []endpoint.Class{endpoint.ClassControl, endpoint.ClassHeart, endpoint.ClassQuorum}
+	for _, tt := range []struct {
+		id          ag.ReplicaID
+		pin         string
+		data, votes bool
+	}{
+		{"n2", "p2", true, true},
+		{"n2", "p3", false, false}, // another member's key
+		{"n9", "p2", false, false}, // no member, or no longer one
+		{"w1", "p4", false, true},
+		{"", "", false, false},
+	} {
+		for want, classes := range map[bool][]endpoint.Class{tt.data: data, tt.votes: votes} {
+			if tt.data == tt.votes {
+				classes = append(append([]endpoint.Class{}, data...), votes...)
+			}
+			for _, class := range classes {
+				if err := members().Authorize(endpoint.Identity{ID: tt.id}, tt.pin, class); (err == nil) != want {
+					t.Errorf("%s with %s opens %s: %v", tt.id, tt.pin, class, err)
+				}
+			}
+		}
+	}
+	if err := New("n1", config.Layout{}, nil).Authorize(endpoint.Identity{ID: "n2"}, "p2", endpoint.ClassControl); err == nil {
+		t.Error("a peer is let in before the group is known")
+	}
+}
+
+func TestTrust(t *testing.T) {
+	t.Parallel()
+	for id, pins := range map[ag.ReplicaID]map[string]bool{"n2": {"p2": true, "p1": false, "": false}, "n9": {"p2": false}} {
+		for pin, want := range pins {
+			if err := members().Trust(endpoint.Identity{ID: id}, pin); (err == nil) != want {
+				t.Errorf("%s with %q: %v", id, pin, err)
+			}
+		}
+	}
+}
+
+func TestLookups(t *testing.T) {
+	t.Parallel()
+	m := members()
+	if r, ok := m.Replica("n3"); !ok || r.Endpoint != "c:1" {
+		t.Errorf("n3: %+v, %v", r, ok)
+	}
+	if at, ok := m.Address("n9"); ok || at != "" {
+		t.Errorf("n9 is at %q, %v", at, ok)
+	}
+	var voters []string
+	for _, r := range m.Voters() {
+		voters = append(voters, string(r.ID))
+	}
+	if got := strings.Join(voters, " "); got != "n1 n2 w1" {
+		t.Errorf("voters: %s", got)
+	}
+	empty := New("n1", config.Layout{}, nil)
+	if _, ok := empty.Replica("n1"); ok || empty.SystemID() != "" || empty.Voters() != nil || empty.Group() != nil {
+		t.Error("an unknown group has members")
+	}
+}
+
+// TestUpdateIsKept walks a configuration from one run of a node to the next, and through a disk that cannot be written.
+func TestUpdateIsKept(t *testing.T) {
+	t.Parallel()
+	l := config.Layout{Dir: t.TempDir()}
+	if err := New("n1", l, nil).Load(); err == nil || !strings.Contains(err.Error(), "coterie init or coterie join") {
+		t.Errorf("a directory without a group: %v", err)
+	}
+	if err := os.MkdirAll(l.State(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	New("n1", l, slog.New(slog.DiscardHandler)).Update(group())
+	next := New("n1", l, nil)
+	if err := next.Load(); err != nil {
+		t.Fatal(err)
+	}
+	if r, ok := next.Replica("n2"); !ok || r.KeyPin != "p2" {
+		t.Errorf("after a restart n2 is %+v", r)
+	}
+	var log bytes.Buffer
+	lost := New("n1", config.Layout{Dir: "/nonexistent"}, slog.New(slog.NewTextHandler(&log, nil)))
+	lost.Update(group())
+	if _, ok := lost.Replica("n2"); !ok || !strings.Contains(log.String(), "not saved") {
+		t.Errorf("a configuration that could not be saved: known %v, log %s", ok, log.String())
+	}
+	if err := os.WriteFile(l.GroupFile(), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Load(); err == nil || !strings.Contains(err.Error(), "group.json") {
+		t.Errorf("a torn file: %v", err)
+	}
+}
