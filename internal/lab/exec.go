@@ -2,16 +2,25 @@ package lab
 
 import (
 	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lab/cgroup"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
@@ -86,4 +95,128 @@ func overHosts(path string) error {
 		return fmt.Errorf("lay %s over /etc/hosts: %w", path, err)
 	}
 	return nil
+}
+
+// RoleCommand is the hidden command that makes the lab's role: `coterie lab RoleCommand SOCKETDIR`, the password on standard input.
+// It is a process of its own because only the user of the servers may open their private socket as their superuser.
+const RoleCommand = "make-role"
+
+// makeRole makes the superuser of the lab's connection strings on the primary. It may be repeated.
+func (l *Lab) makeRole(ctx context.Context, n Node) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	layout, err := config.NewLayout(n.Dir)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, l.d.Exe, "lab", RoleCommand, layout.Sockets())
+	cmd.Dir = "/"
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	cmd.Stdin = strings.NewReader(l.d.Password)
+	cmd.WaitDelay = 5 * time.Second
+	if os.Getuid() == 0 {
+		uid, gid, err := nodeUser()
+		if err != nil {
+			return err
+		}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nodeError{n.Name, fmt.Errorf("make the role %s: %w: %s", role, err, bytes.TrimSpace(out))}
+	}
+	return nil
+}
+
+// MakeRole is what the hidden command does: it makes the role in the server of socketDir with the password that in holds.
+func MakeRole(ctx context.Context, socketDir string, in io.Reader) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	b, err := io.ReadAll(io.LimitReader(in, 200))
+	if err != nil {
+		return err
+	}
+	password := strings.TrimSpace(string(b))
+	if password == "" || strings.ContainsAny(password, `'\`) {
+		return errors.New("the password is empty or has a quote in it")
+	}
+	c, err := pgx.ParseConfig("port=5432 user=postgres dbname=postgres application_name=coterie_lab sslmode=disable connect_timeout=10")
+	if err != nil {
+		return err
+	}
+	c.Host = socketDir
+	conn, err := pgx.ConnectConfig(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	verb := "CREATE"
+	var there bool
+	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", role).Scan(&there); err != nil {
+		return err
+	}
+	if there {
+		verb = "ALTER"
+	}
+	// The statement holds the password: it is not for the server's log.
+	_, err = conn.Exec(ctx, fmt.Sprintf("SET log_statement = none; SET log_min_duration_statement = -1; SET log_min_error_statement = panic; "+
+		"%s ROLE %s SUPERUSER LOGIN PASSWORD '%s'", verb, role, password))
+	return err
+}
+
+// CapStatus is what a node may use of the machine, and how often it was stopped there.
+type CapStatus struct {
+	cgroup.Limits
+	cgroup.Usage
+}
+
+// capName is the name of the node's control group: two labs on one machine have different ones.
+func (l *Lab) capName(n Node) string {
+	sum := sha256.Sum256([]byte(l.dir))
+	return fmt.Sprintf("coterie-lab-%s-%s", hex.EncodeToString(sum[:4]), n.Name)
+}
+
+// tryCaps refuses caps that this machine cannot set, before anything is made.
+func (l *Lab) tryCaps() error {
+	if l.d.Caps == (cgroup.Limits{}) {
+		return nil
+	}
+	if err := l.d.Caps.Check(); err != nil {
+		return usage("%s", err)
+	}
+	name := l.capName(Node{Name: "try"})
+	if _, err := cgroup.Create(name, l.d.Caps); err != nil {
+		return api.Refused(fmt.Sprintf("limits of processor and memory cannot be set here: %s; nothing was made", err))
+	}
+	return cgroup.Remove(name)
+}
+
+// startCapped starts a program of the node within the node's caps.
+func (l *Lab) startCapped(n Node, cmd *exec.Cmd) error {
+	if l.d.Caps == (cgroup.Limits{}) {
+		return cmd.Start()
+	}
+	g, err := cgroup.Create(l.capName(n), l.d.Caps)
+	if err != nil {
+		return fmt.Errorf("set the limits of %s: %w", n.Name, err)
+	}
+	return g.Start(cmd)
+}
+
+// removeCaps removes the nodes' control groups once nothing runs in them.
+func (l *Lab) removeCaps() error {
+	if l.d.Caps == (cgroup.Limits{}) {
+		return nil
+	}
+	var errs []error
+	for _, n := range l.Nodes() {
+		errs = append(errs, cgroup.Remove(l.capName(n)))
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Lab) capStatus(n Node) *CapStatus {
+	if l.d.Caps == (cgroup.Limits{}) {
+		return nil
+	}
+	return &CapStatus{l.d.Caps, cgroup.Read(l.capName(n))}
 }

@@ -418,7 +418,7 @@ func killNetwork(t *testing.T, l *Lab) {
 func TestDirectoryRemoved(t *testing.T) {
 	l := upNamespaced(t, Options{Empty: true, Replicas: 1})
 	p, _, err := l.networkProcess()
-	u, _, uerr := undertakerOf(l.dir)
+	u, _, uerr := reaperOf(l.dir)
 	if err := errors.Join(err, uerr, os.RemoveAll(l.dir)); err != nil {
 		t.Fatal(err)
 	}

@@ -242,7 +242,7 @@ func (l *Lab) down(ctx context.Context, keep bool) error {
 		return err
 	}
 	defer unlock()
-	if l.bond == nil {
+	if l.lifeline == nil {
 		if err := l.dismiss(); err != nil {
 			return err
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/bench/experiment"
 	"github.com/coteriedb/coterie/internal/bench/observe"
 	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/lab/adminsocket"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/measure/method"
@@ -406,7 +407,7 @@ func LabFor(ctx context.Context, n Need, o lab.Options, clientAt string) (*labBe
 // labGroup is a lab as the demo wants it.
 type labGroup struct {
 	*lab.Lab
-	doors *lab.AdminSockets
+	sockets *adminsocket.Sockets
 }
 
 func UpLab(ctx context.Context, o lab.Options, progress func(string)) (observe.Lab, error) {
@@ -415,7 +416,7 @@ func UpLab(ctx context.Context, o lab.Options, progress func(string)) (observe.L
 	if err != nil {
 		return nil, err
 	}
-	d, err := lab.OpenAdminSockets(l)
+	d, err := adminsocket.Open(l)
 	if err != nil {
 		return nil, errors.Join(err, l.Down(context.WithoutCancel(ctx)))
 	}
@@ -442,7 +443,7 @@ func (g *labGroup) Agent(node string) observe.Agent {
 
 // DSN leads to the node's own server by its private socket, whoever leads.
 func (g *labGroup) DSN(node string) string {
-	return fmt.Sprintf("host=%s port=5432 user=postgres dbname=postgres sslmode=disable", g.doors.Dir(node))
+	return fmt.Sprintf("host=%s port=5432 user=postgres dbname=postgres sslmode=disable", g.sockets.Dir(node))
 }
 
 func (g *labGroup) Pause(_ context.Context, node string) error {
@@ -456,12 +457,12 @@ func (g *labGroup) Kill(_ context.Context, node string) error { return g.Lab.Kil
 func (g *labGroup) Start(_ context.Context, node string) error { return g.Lab.Start(node) }
 
 func (g *labGroup) Leave() {
-	g.doors.Close()
+	g.sockets.Close()
 	g.Lab.Leave()
 }
 
 func (g *labGroup) Down(ctx context.Context, keepFiles bool) error {
-	g.doors.Close()
+	g.sockets.Close()
 	if keepFiles {
 		return g.Stop(ctx)
 	}

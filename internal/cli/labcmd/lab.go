@@ -45,7 +45,7 @@ As root the lab is in /var/tmp/coterie-lab and its servers run as user ` + daemo
 		labVerb("start", "Start a node that is down", "%s runs", (*lab.Lab).Start),
 		labPause(),
 		labVerb("resume", "Continue a paused node", "%s goes on", (*lab.Lab).Resume),
-		labLink(), labCut(), labHeal(), labExec(), labNetwork(), labUndertaker(), labMakeRole())
+		labLink(), labCut(), labHeal(), labExec(), labNetwork(), labReaper(), labMakeRole())
 	c.AddCommand(labFaultCommands()...)
 	return []*cobra.Command{c}
 }

@@ -205,14 +205,14 @@ func labNetwork() *cobra.Command {
 	}
 }
 
-// labUndertaker is the process that removes a lab whose maker has died.
-func labUndertaker() *cobra.Command {
+// labReaper is the process that removes a lab whose maker has died.
+func labReaper() *cobra.Command {
 	return &cobra.Command{
-		Use: lab.UndertakerCommand, Hidden: true, Args: cli.Args(0, "no arguments"),
+		Use: lab.ReaperCommand, Hidden: true, Args: cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			signal.Ignore(os.Interrupt, syscall.SIGTERM) // the end of the pipe is the end
 			dir, _ := c.Flags().GetString("dir")
-			return lab.Undertake(context.WithoutCancel(c.Context()), dir, c.InOrStdin())
+			return lab.Reap(context.WithoutCancel(c.Context()), dir, c.InOrStdin())
 		},
 	}
 }

@@ -74,6 +74,7 @@ var rules = []rule{
 	{"cli/benchcmd", []string{"cli", "cli/", "lab", "lab/", "bench/", "measure/", "demo", "daemon", "postgres", "admin/ddl", "lib/", "ag", "config"}, "a command parses and prints"},
 
 	{"lab", []string{"lab/", "admin/api", "ag", "config", "lib/"}, "the lab runs the product through its commands"},
+	{"lab/adminsocket", []string{"lab", "config", "lib/"}, "a way into the servers of a lab"},
 	{"lab/linkem", []string{"lib/"}, "a network knows no product"},
 	{"lab/linkem/probe", []string{"lab/linkem", "lib/"}, "measures a link"},
 	{"lab/faultfs", []string{"lib/"}, "a disk knows no product"},

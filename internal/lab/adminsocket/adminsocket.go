@@ -1,4 +1,9 @@
-package lab
+// Package adminsocket lets root into the servers of a lab as their superuser.
+//
+// It owns the sockets that root uses and the directory they are in. It must not know what is asked on them.
+//
+// Start reading at Sockets.
+package adminsocket
 
 import (
 	"context"
@@ -12,27 +17,30 @@ import (
 	"syscall"
 
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// AdminSockets let root into the servers of a lab as their superuser. A server's private socket lets in the user that runs it and, from
-// PostgreSQL 16 on, nobody else; so root goes through a socket of its own, behind which a thread knocks as that user. For any
-// other user the door is the server's own socket.
-type AdminSockets struct {
-	root      string // of the sockets; empty: none are needed
-	lab       *Lab
+// Sockets are the administrators' sockets of a lab. A server's private socket accepts the user that runs it and, from PostgreSQL 16
+// on, no other user. Root therefore has a socket of its own for each server, behind which a thread connects as that user. Any other user
+// is given the server's own socket.
+type Sockets struct {
+	root      string // directory of the sockets; empty: none are needed
+	lab       *lab.Lab
 	listeners []net.Listener
 	running   sync.WaitGroup
 }
 
-const doorName = ".s.PGSQL.5432"
+// socketName is what libpq looks for in a socket directory.
+const socketName = ".s.PGSQL.5432"
 
-func OpenAdminSockets(l *Lab) (*AdminSockets, error) {
-	d := &AdminSockets{lab: l}
+// Open makes the sockets that this user needs. The caller closes them.
+func Open(l *lab.Lab) (*Sockets, error) {
+	d := &Sockets{lab: l}
 	if os.Getuid() != 0 {
 		return d, nil
 	}
 	var err error
-	if d.root, err = doorsDir(l.Dir()); err != nil {
+	if d.root, err = socketsDir(l.Dir()); err != nil {
 		return nil, err
 	}
 	for _, n := range l.Nodes() {
@@ -47,21 +55,22 @@ func OpenAdminSockets(l *Lab) (*AdminSockets, error) {
 	return d, nil
 }
 
-// longestSocket is what the kernel takes as the path of a socket (sun_path in linux/un.h, with its final zero), less the name of a node
-// and that of the socket.
-const longestSocket = 107 - 32 - len(doorName)
+// longestSocket is the longest directory of sockets. The kernel bounds the path of a socket (sun_path in linux/un.h, with its final zero),
+// which also holds the names of the node and of the socket.
+const longestSocket = 107 - 32 - len(socketName)
 
-// doorsDir makes the directory of the sockets in that of the lab, so that whoever removes the lab removes them; elsewhere if its name is too long.
-func doorsDir(lab string) (string, error) {
-	dir := filepath.Join(lab, "doors")
+// socketsDir makes the directory of the sockets. It is in the directory of the lab and is removed with it, unless its name would be too
+// long for a socket.
+func socketsDir(home string) (string, error) {
+	dir := filepath.Join(home, "doors")
 	if len(dir) > longestSocket {
 		return os.MkdirTemp("", "coterie-doors-")
 	}
 	return dir, os.Mkdir(dir, 0o700)
 }
 
-// Dir is the socket directory that leads to the node's server.
-func (d *AdminSockets) Dir(node string) string {
+// Dir returns the socket directory that leads to the node's server.
+func (d *Sockets) Dir(node string) string {
 	if d.root != "" {
 		return filepath.Join(d.root, node)
 	}
@@ -72,7 +81,8 @@ func (d *AdminSockets) Dir(node string) string {
 	return l.Sockets()
 }
 
-func (d *AdminSockets) Close() {
+// Close ends the connections and removes the sockets.
+func (d *Sockets) Close() {
 	for _, l := range d.listeners {
 		_ = l.Close()
 	}
@@ -82,7 +92,7 @@ func (d *AdminSockets) Close() {
 	}
 }
 
-func (d *AdminSockets) open(n Node) error {
+func (d *Sockets) open(n lab.Node) error {
 	if err := os.Mkdir(d.Dir(n.Name), 0o700); err != nil {
 		return err
 	}
@@ -95,7 +105,7 @@ func (d *AdminSockets) open(n Node) error {
 		return err
 	}
 	uid := int(st.Sys().(*syscall.Stat_t).Uid)
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", filepath.Join(d.Dir(n.Name), doorName))
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", filepath.Join(d.Dir(n.Name), socketName))
 	if err != nil {
 		return err
 	}
@@ -106,16 +116,16 @@ func (d *AdminSockets) open(n Node) error {
 			if err != nil {
 				return
 			}
-			d.running.Go(func() { pass(c, filepath.Join(layout.Sockets(), doorName), uid) })
+			d.running.Go(func() { proxy(c, filepath.Join(layout.Sockets(), socketName), uid) })
 		}
 	})
 	return nil
 }
 
-// pass joins a client with the server's socket until either ends.
-func pass(client net.Conn, socket string, uid int) {
+// proxy joins a client with the server's socket until either ends.
+func proxy(client net.Conn, socket string, uid int) {
 	defer func() { _ = client.Close() }()
-	server, err := knock(socket, uid)
+	server, err := dialAs(socket, uid)
 	if err != nil {
 		return
 	}
@@ -131,8 +141,8 @@ func pass(client net.Conn, socket string, uid int) {
 	wg.Wait()
 }
 
-// knock connects as the user: a unix socket shows the server whose thread connected.
-func knock(socket string, uid int) (net.Conn, error) {
+// dialAs connects as the user: the server sees the credentials of the thread that connected.
+func dialAs(socket string, uid int) (net.Conn, error) {
 	type answer struct {
 		conn net.Conn
 		err  error
@@ -151,7 +161,7 @@ func knock(socket string, uid int) (net.Conn, error) {
 	return a.conn, a.err
 }
 
-// dialHere connects on this very thread, which net.Dial does not promise.
+// dialHere connects on the calling thread. net.Dial does not promise that.
 func dialHere(socket string) (net.Conn, error) {
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

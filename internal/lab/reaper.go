@@ -1,0 +1,156 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ReaperCommand is the hidden command of the reaper, the process that removes a bound lab when the lab's maker has ended: `coterie lab
+// ReaperCommand --dir DIR`. The reaper reads a pipe that only the maker writes to. So it notices any end of the maker, SIGKILL included.
+// The word itself is older than the name: a reaper of another version is found by it.
+const ReaperCommand = "undertake"
+
+// leave is what the maker writes to keep its lab.
+const leave = "leave"
+
+// reaperLog is the reaper's output, in the lab's directory.
+const reaperLog = "undertaker.log"
+
+// lifeline ties a lab to the process that made it.
+type lifeline struct {
+	in    io.WriteCloser
+	ended <-chan struct{} // closed when the reaper has ended
+}
+
+// bind starts the reaper in a session of its own, so that a signal to the maker's process group does not reach it.
+func (l *Lab) bind() error {
+	out, err := os.OpenFile(filepath.Join(l.dir, reaperLog), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	cmd := exec.Command(l.d.Exe, "lab", ReaperCommand, "--dir", l.dir) //nolint:noctx // it outlives every context of ours
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the process that removes the lab if this one dies: %w", err)
+	}
+	ended := make(chan struct{})
+	l.lifeline = &lifeline{in, ended}
+	go func() { // returns when the reaper ends, which ends with the pipe
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	return nil
+}
+
+// unbind unties the lab from this process: when the process ends, the lab stays as it is.
+func (l *Lab) unbind() {
+	if l.lifeline == nil {
+		return
+	}
+	_, _ = io.WriteString(l.lifeline.in, leave) // a reaper that has ended needs none
+	_ = l.lifeline.in.Close()
+	select {
+	case <-l.lifeline.ended:
+	case <-time.After(5 * time.Second): // the word was written
+	}
+	l.lifeline = nil
+}
+
+// dismiss ends the reaper of a lab that this process did not make and takes down.
+func (l *Lab) dismiss() error {
+	p, ok, err := reaperOf(l.dir)
+	if !ok || p.pid == os.Getpid() {
+		return err
+	}
+	return errors.Join(p.signal(syscall.SIGKILL), awaitGone([]process{p}, 5*time.Second))
+}
+
+// reaperOf finds the reaper of the lab in dir.
+func reaperOf(dir string) (process, bool, error) {
+	all, err := processes()
+	i := slices.IndexFunc(all, func(p process) bool {
+		return len(p.argv) > 2 && p.argv[1] == "lab" && p.argv[2] == ReaperCommand && hasOption(p.argv, "--dir", dir)
+	})
+	if i < 0 {
+		return process{}, false, err
+	}
+	return all[i], true, nil
+}
+
+// Reap reads from until it ends, and then takes the lab in dir down and removes it. It does nothing if it read leave, or if the lab no
+// longer exists.
+func Reap(ctx context.Context, dir string, from io.Reader) error {
+	mine, err := Open(dir)
+	if err != nil {
+		return err
+	}
+	end := make(chan string, 1)
+	go func() { // returns when the maker ends
+		said, _ := io.ReadAll(io.LimitReader(from, 1<<10)) // a broken pipe is an end, too
+		end <- string(said)
+	}()
+	gone, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // returns when gone is done
+		awaitEndOf(gone, filepath.Join(mine.dir, file))
+		cancel()
+	}()
+	select {
+	case <-gone.Done():
+		return nil
+	case said := <-end:
+		if said == leave {
+			return nil
+		}
+	}
+	for deadline := time.Now().Add(startTimeout); ; { // the maker may have left something unfinished, and others may be at work
+		now, err := Open(dir)
+		if _, gone := os.Lstat(filepath.Join(mine.dir, file)); errors.Is(gone, os.ErrNotExist) {
+			return nil
+		}
+		if err == nil && now.d.Password != mine.d.Password { // another lab was made there since
+			return nil
+		}
+		if err == nil {
+			err = now.Down(ctx)
+		}
+		if err == nil || ctx.Err() != nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// Maker returns the process with which the lab in dir ends, and its command line. ok is false if there is none.
+func Maker(dir string) (pid int, command string, ok bool) {
+	dir, err := realPath(dir)
+	if err != nil {
+		return 0, "", false
+	}
+	u, ok, err := reaperOf(dir)
+	if err != nil || !ok {
+		return 0, "", false
+	}
+	p, ok := readProcess(u.ppid)
+	if !ok || p.pid == 1 { // the maker has died, and the lab is being taken down
+		p = u
+	}
+	return p.pid, strings.Join(p.argv, " "), true
+}
