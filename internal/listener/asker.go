@@ -57,11 +57,11 @@ func (a *asker) ask(user, database string, answer func(m Mark, ok bool)) bool {
 		return false
 	}
 	text := markQuestion(user, database)
-	if !a.loop.put(a, a.fd, text) {
-		if a.loop.holds(a) {
+	if !a.loop.batch.queue(a, a.fd, text) {
+		if a.loop.batch.holds(a) {
 			return false // the turn has no room for more, and answers come in the order of the questions
 		}
-		if n, err := put(a.fd, text); err != nil || n < len(text) {
+		if n, err := writeSocket(a.fd, text); err != nil || n < len(text) {
 			a.lost()
 			return false
 		}
@@ -267,7 +267,7 @@ func (a *asker) lost() {
 	if a.fd < 0 {
 		return
 	}
-	a.loop.unput(a)
+	a.loop.batch.remove(a)
 	a.loop.forget(a.fd)
 	_ = unix.Close(a.fd)
 	list := a.waiting

@@ -46,7 +46,7 @@ func (b *bareConn) watched() (net.Conn, error) {
 		b.conn = conn
 	} else if b.farewell != nil {
 		consume(b.fd, loopBuffer) // what is unread when a socket is closed resets it, and the client would lose this
-		_, _ = put(b.fd, b.farewell)
+		_, _ = writeSocket(b.fd, b.farewell)
 	}
 	b.fd = -1
 	_ = f.Close()

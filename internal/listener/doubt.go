@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -126,9 +125,6 @@ func (x *session) observeText(text []byte) {
 	}
 }
 
-// mutingSetting is the one that can hide the warning.
-const mutingSetting = "client_min_messages"
-
 // noteMuting finds out whether the session begins with the warning hidden: by its startup packet, else by what was set for its role
 // or database.
 func (x *session) noteMuting(ctx context.Context, settings []pgwire.Parameter) {
@@ -136,20 +132,6 @@ func (x *session) noteMuting(ctx context.Context, settings []pgwire.Parameter) {
 		return
 	}
 	x.suspect.muted.Store(mutes(settings, func() map[string]string { return x.srv.defaults(ctx, x.user, x.database) }))
-}
-
-// mutes says that a session begins with warnings hidden: by its startup packet, else by what was set for its role or database.
-func mutes(settings []pgwire.Parameter, defaults func() map[string]string) bool {
-	level, said := "", false
-	for _, p := range settings {
-		if strings.EqualFold(p.Name, mutingSetting) {
-			level, said = p.Value, true
-		}
-	}
-	if !said {
-		level, said = defaults()[mutingSetting]
-	}
-	return said && !stmt.ShowsWarnings(level)
 }
 
 // confirm returns when everything that PostgreSQL had flushed before the call is where its synchronous setting wants it, if the

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -172,25 +170,4 @@ func (c *client) takeLag(ctx context.Context) *pgwire.Error {
 		return pgwire.Fatal("max_lag", pgwire.StateNotSupported, "coterie.max_lag is not available here")
 	}
 	return nil
-}
-
-// lagUnits are those of PostgreSQL's own settings; a number without one is in milliseconds, as there.
-var lagUnits = map[string]time.Duration{
-	"": time.Millisecond, "us": time.Microsecond, "ms": time.Millisecond, "s": time.Second, "min": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
-}
-
-// maxMaxLag bounds coterie.max_lag.
-const maxMaxLag = 24 * time.Hour
-
-func parseLag(p pgwire.Parameter) (time.Duration, *pgwire.Error) {
-	text := strings.TrimSpace(p.Value)
-	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")
-	unit, known := lagUnits[strings.TrimSpace(text[len(digits):])]
-	n, err := strconv.ParseFloat(digits, 64)
-	if d := n * float64(unit); err == nil && known && d >= 1 && d <= float64(maxMaxLag) { // NaN is neither
-		return time.Duration(d), nil
-	}
-	bad := pgwire.Fatal("max_lag", pgwire.StateInvalidValue, "invalid value for parameter %q: %q", pgwire.Clip(p.Name), pgwire.Clip(p.Value))
-	bad.Hint = "A time above 0 and of at most a day, as 500ms, 10s or 2min."
-	return 0, bad
 }

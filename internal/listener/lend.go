@@ -73,7 +73,7 @@ func (l *loop) lendAll() {
 // lend gives the session to the kernel, if it still may be.
 func (p *pump) lend() {
 	x, k := p.x, p.loop.shortcut
-	if !p.lendable() || p.client.delayed != 0 || p.backend.delayed != 0 {
+	if !p.lendable() || p.client.queued != 0 || p.backend.queued != 0 {
 		return
 	}
 	d := p.crossing
@@ -147,7 +147,7 @@ func (p *pump) introduce() bool {
 		return false
 	}
 	p.loop.offloaded[p.crossing.Index] = p
-	p.returns = side{p: p, fd: p.crossing.Returns}
+	p.returns.open(p, p.crossing.Returns)
 	p.loop.know(p.returns.fd, &p.returns)
 	p.x.tainted.Store(true) // its backend cannot leave the program without losing what comes unasked
 	// What came before the program knew a socket is not in its books.

@@ -41,16 +41,12 @@ type loop struct {
 	sides     []watcher              // by file descriptor
 	steps     map[*doorstep]struct{} // clients that have said nothing yet
 	asker     asker                  // of the first loop
-	spare     [][]byte               // buffers for what a peer did not take yet
-	ring      *uring.Ring            // nil: each write is a system call of its own
-	writes    []uring.Write          // go at the turn's end
-	telling   []uring.Write          // went; those who handed them over are being told
-	short     []byte                 // what is in both
-	shortcut  *offload.Path          // nil: nothing passes inside the kernel
-	offloaded []*pump                // those that the kernel knows, by slot
-	lending   []*pump                // to be lent to the kernel at the end of the turn
-	gone      []*pump                // to be closed when no event of this batch can mean them any more
-	naps      bool                   // the last wait was no idle one
+	batch     writeBatch
+	shortcut  *offload.Path // nil: nothing passes inside the kernel
+	offloaded []*pump       // those that the kernel knows, by slot
+	lending   []*pump       // to be lent to the kernel at the end of the turn
+	gone      []*pump       // to be closed when no event of this batch can mean them any more
+	naps      bool          // the last wait was no idle one
 	carried   atomic.Int64
 	ending    atomic.Bool
 
@@ -85,9 +81,7 @@ func (l *loop) close() {
 	_ = unix.Close(l.epoll)
 	_ = unix.Close(l.alarm)
 	l.asker.close()
-	if l.ring != nil {
-		l.ring.Close()
-	}
+	l.batch.close()
 	if l.shortcut != nil {
 		l.shortcut.Close()
 	}
@@ -144,7 +138,7 @@ func (l *loop) gather() {
 		l.srv.log.Info("event loops make a system call of each write: the kernel does not take many in one", "error", err)
 		return
 	}
-	l.ring, l.writes, l.telling, l.short = r, make([]uring.Write, 0, uring.Size), make([]uring.Write, 0, uring.Size), make([]byte, 0, loopBuffer)
+	l.batch.use(r, &l.srv.counts.together)
 }
 
 // shorten has the kernel carry what needs no decision, where it can.
@@ -226,11 +220,11 @@ func (l *loop) run() {
 			if s := l.sides[e.Fd]; s != nil {
 				s.Ready(e.Events)
 			}
-			if len(l.writes) == uring.Size {
-				l.write()
+			if l.batch.full() {
+				l.batch.flush()
 			}
 		}
-		l.write()
+		l.batch.flush()
 		if len(l.lending) > 0 {
 			l.lendAll()
 		}
@@ -298,26 +292,6 @@ func (l *loop) watch(fd int, w watcher, how int, events uint32) error {
 func (l *loop) forget(fd int) {
 	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
 	l.sides[fd] = nil
-}
-
-// maxSpare is how many buffers a loop keeps for the next slow peer.
-const maxSpare = 16
-
-func (l *loop) borrow() []byte {
-	if n := len(l.spare); n > 0 {
-		b := l.spare[n-1]
-		l.spare = l.spare[:n-1]
-		return b
-	}
-	return make([]byte, 0, loopBuffer)
-}
-
-// giveBack takes the buffer of a side that has nothing left to write.
-func (l *loop) giveBack(s *side) {
-	if s.room != nil && len(l.spare) < maxSpare {
-		l.spare = append(l.spare, s.room)
-	}
-	s.room, s.out = nil, nil
 }
 
 // receive reads what is there, without waiting. No error and nothing read is the end of the stream.

@@ -49,7 +49,7 @@ func (u *under) Write(b []byte) (int, error) {
 	if u.side == nil {
 		return u.Conn.Write(b)
 	}
-	if err := u.side.p.send(u.side, b); err != nil {
+	if err := u.side.send(b, u.side.p.mayQueue()); err != nil {
 		return 0, err
 	}
 	return len(b), nil
@@ -113,7 +113,7 @@ const (
 // toClient writes to the client, through TLS if it came by that.
 func (p *pump) toClient(b []byte) error {
 	if p.tls == nil {
-		return p.send(&p.client, b)
+		return p.client.send(b, p.mayQueue())
 	}
 	_, err := p.tls.Write(b)
 	return err

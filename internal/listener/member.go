@@ -11,34 +11,6 @@ import (
 // application_name is in synchronous_standby_names, a logical one's too, and takes the name as it is when START_REPLICATION comes: from
 // the startup packet, a default of the role or the database, or whatever statement has set it since.
 
-// memberPrefix begins the names by which the group's own members are known to the primary: an acknowledgement under such a name counts.
-const memberPrefix = "cot_"
-
-// ofMember says that a name is one of those, to PostgreSQL, which compares them in any case of letters.
-func ofMember(name string) bool {
-	return len(name) >= len(memberPrefix) && strings.EqualFold(name[:len(memberPrefix)], memberPrefix)
-}
-
-// namedAsMember refuses a stream that would pass for one of the group's own.
-func namedAsMember() *pgwire.Error {
-	bad := pgwire.Fatal("replication", pgwire.StateInvalidAuth, "an application_name that begins with %q is for members of the group", memberPrefix)
-	bad.Hint = "Replicas of the group are added with \"coterie join\"; another standby or tool takes another name."
-	return bad
-}
-
-// checkStandby looks at what the startup packet says.
-func (s *startup) checkStandby() *pgwire.Error {
-	if s.replication == pgwire.ReplicationNone {
-		return nil
-	}
-	for _, p := range s.settings {
-		if strings.EqualFold(p.Name, "application_name") && ofMember(p.Value) {
-			return namedAsMember()
-		}
-	}
-	return nil
-}
-
 // posesAsMember looks at a ParameterStatus. PostgreSQL reports application_name before the ReadyForQuery of whatever has changed it.
 func (x *session) posesAsMember(status []byte) bool {
 	name, value, _ := bytes.Cut(status, []byte{0})

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
+	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
 // pump is a session on an event loop. Its fields belong to the loop's goroutine.
@@ -57,14 +58,15 @@ const (
 
 // side is one of a pump's two sockets.
 type side struct {
-	p       *pump
-	fd      int
-	out     []byte // what the peer did not take yet; while there is any, nothing is read from the other side
-	room    []byte // where out is
-	delayed int    // where in the loop's writes of this turn its own is, counted from 1; 0: it has none
-	eof     bool   // nothing more comes
-	stuck   bool   // the kernel may still have something to write here, before us: nothing is written
-	listed  uint32 // what the loop is told of; 0: it is not registered
+	socketWriter
+	p      *pump
+	eof    bool   // nothing more comes
+	listed uint32 // what the loop is told of; 0: it is not registered
+}
+
+// open makes the side that of a socket of p.
+func (s *side) open(p *pump, fd int) {
+	s.p, s.socketWriter = p, socketWriter{fd: fd, batch: &p.loop.batch, by: s}
 }
 
 // loopable says that a session can be carried by a loop: both its connections are sockets, the client's maybe with TLS.
@@ -121,7 +123,8 @@ func (x *session) handOver(finished func()) bool {
 // pumpOn is the session on that loop, with two descriptors that belong to nobody else.
 func (x *session) pumpOn(l *loop, client, backend int, finished func()) *pump {
 	p := &pump{x: x, loop: l, finished: finished, askedFirst: x.srv.lendsAfter()}
-	p.client, p.backend = side{p: p, fd: client}, side{p: p, fd: backend}
+	p.client.open(p, client)
+	p.backend.open(p, backend)
 	x.pump.Store(p)
 	l.carried.Add(1)
 	return p
@@ -272,71 +275,19 @@ func (p *pump) list(s *side, events uint32) {
 	s.listed = events
 }
 
-// full says that a side takes nothing now.
-func (s *side) full() bool { return len(s.out) > 0 || s.stuck }
-
-// send writes to a side at the end of the loop's turn, or now what it takes, and keeps the rest.
-func (p *pump) send(s *side, b []byte) error {
-	if err := p.hurry(s); err != nil {
-		return err
-	}
-	if !s.full() && p.loop.delay(s, b) {
-		return nil
-	}
-	return p.sendNow(s, b)
-}
-
-func (p *pump) sendNow(s *side, b []byte) error {
-	if !s.full() {
-		n, err := put(s.fd, b)
-		if err != nil {
-			return err
-		}
-		b = b[n:]
-	}
-	p.keep(s, b)
-	return nil
-}
-
-// keep has b written when the peer takes more.
-func (p *pump) keep(s *side, b []byte) {
-	if len(b) == 0 {
-		return
-	}
-	if s.room == nil {
-		s.room = p.loop.borrow()
-		s.out = s.room[:0]
-	}
-	s.out = append(s.out, b...)
-}
-
-// put writes what the socket takes now.
-func put(fd int, b []byte) (written int, err error) {
-	for written < len(b) {
-		n, err := transmit(fd, b[written:])
-		switch {
-		case err == unix.EINTR: //nolint:errorlint // an errno
-		case err == unix.EAGAIN: //nolint:errorlint // an errno
-			return written, nil
-		case err != nil:
-			return written, err
-		}
-		written += n
-	}
-	return written, nil
-}
+// mayQueue reports whether writes may wait for the end of the turn.
+func (p *pump) mayQueue() bool { return p.phase == relaying || p.phase == renewing }
 
 // flush writes what was kept.
 func (p *pump) flush(s *side) {
-	n, err := put(s.fd, s.out)
+	all, err := s.writeKept()
 	if err != nil {
 		p.sendFailed(s)
 		return
 	}
-	if s.out = s.out[n:]; len(s.out) > 0 {
+	if !all {
 		return
 	}
-	p.loop.giveBack(s)
 	switch {
 	case s == &p.client && p.phase == parting:
 		p.linger()
@@ -347,13 +298,31 @@ func (p *pump) flush(s *side) {
 	}
 }
 
+// Wrote keeps what the peer did not take, as send does, and ends what send's callers end.
+func (s *side) Wrote(w *uring.Write) {
+	p := s.p
+	if p.phase == buried || w.Err == nil && w.N == len(w.B) {
+		return
+	}
+	defer p.rescue()
+	switch {
+	case p.phase == renewing:
+		p.notAsNew()
+	case w.Err != nil && !wouldWait(w.Err):
+		p.sendFailed(s)
+	default:
+		s.keep(w.B[w.N:])
+	}
+	p.settle()
+}
+
 // sendFailed: a client that does not take its answers has no session any more; a backend that takes no requests may still have
 // something to say.
 func (p *pump) sendFailed(s *side) {
 	switch {
 	case s == &p.backend:
 		p.deaf, s.stuck = true, false
-		p.loop.giveBack(s)
+		s.discard()
 	case p.phase == relaying:
 		p.part(p.x.passFailed(errClient))
 	default:

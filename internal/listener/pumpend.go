@@ -30,11 +30,11 @@ func (p *pump) part(last *pgwire.Error) {
 	if p.phase != relaying {
 		return
 	}
-	_, _ = p.hurry(&p.backend), p.hurry(&p.client) // what fails here ends below
+	_, _ = p.backend.flushQueued(), p.client.flushQueued() // what fails here ends below
 	p.phase = parting
 	p.holdsNoMore()
 	p.held, p.rest = nil, nil
-	p.loop.giveBack(&p.backend)
+	p.backend.discard()
 	_ = unix.Shutdown(p.backend.fd, unix.SHUT_RDWR)
 	if !p.x.lingers() {
 		p.bury()
@@ -92,8 +92,8 @@ func (p *pump) bury() {
 	}
 	p.held, p.rest = nil, nil
 	for _, s := range p.sides() {
-		p.loop.undelay(s)
-		p.loop.giveBack(s)
+		s.unqueue()
+		s.discard()
 		if s.listed != 0 {
 			_ = unix.EpollCtl(p.loop.epoll, unix.EPOLL_CTL_DEL, s.fd, nil)
 			s.listed = 0

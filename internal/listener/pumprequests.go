@@ -44,7 +44,7 @@ func (p *pump) took(b []byte, err error) {
 	}
 	if errors.Is(err, io.EOF) || x.ended.Load() == nil {
 		x.terminated.Store(true) // nobody reads an error any more
-		if err := p.hurry(&p.backend); err != nil {
+		if err := p.backend.flushQueued(); err != nil {
 			p.sendFailed(&p.backend)
 		}
 		p.noMoreRequests()
@@ -78,7 +78,7 @@ func (p *pump) forward(chunk []byte) {
 			p.hold(d, chunk)
 			return
 		}
-		if err := p.send(&p.backend, chunk[:n]); err != nil {
+		if err := p.backend.send(chunk[:n], p.mayQueue()); err != nil {
 			p.sendFailed(&p.backend)
 			break
 		}

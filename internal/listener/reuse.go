@@ -96,13 +96,13 @@ func (p *pump) leave() {
 		p.bury()
 		return
 	}
-	if p.hurry(&p.client) != nil || p.hurry(&p.backend) != nil || len(p.backend.out) > 0 {
+	if p.client.flushQueued() != nil || p.backend.flushQueued() != nil || len(p.backend.out) > 0 {
 		p.bury()
 		return
 	}
 	p.phase = renewing
-	if !p.loop.delay(&p.backend, question) {
-		if n, err := put(p.backend.fd, question); err != nil || n < len(question) {
+	if !p.backend.queue(question) {
+		if n, err := writeSocket(p.backend.fd, question); err != nil || n < len(question) {
 			p.phase = relaying
 			p.bury()
 			return

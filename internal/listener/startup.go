@@ -3,11 +3,13 @@ package listener
 import (
 	"encoding/binary"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // startup is the meaning of a StartupMessage: nothing of it has two readings any more. The packet for PostgreSQL is built
@@ -136,4 +138,166 @@ func (s *startup) packet(extra ...pgwire.Parameter) []byte {
 		list = append(list, pgwire.Parameter{Name: "replication", Value: "true"})
 	}
 	return pgwire.StartupMessage(append(append(list, s.settings...), extra...)...)
+}
+
+// takeIntent finds what the client asked for and takes the listener's own settings out of those for PostgreSQL. Order:
+// coterie.intent, ApplicationIntent, default_transaction_read_only, the database suffix. The read-only port comes before
+// all of them and is the caller's to know.
+func (s *startup) takeIntent() *pgwire.Error {
+	var own, application ag.Intent
+	var readOnlyDefault bool
+	kept := s.settings[:0]
+	for _, p := range s.settings {
+		name := strings.ToLower(p.Name)
+		var bad *pgwire.Error
+		switch {
+		case name == "coterie.intent":
+			own, bad = parseIntent(p)
+		case name == "applicationintent", name == "coterie.applicationintent":
+			application, bad = parseIntent(p)
+		case name == "coterie.reads":
+			s.reads, bad = parseReads(p)
+		case name == "coterie.max_lag":
+			s.maxLag, bad = parseLag(p)
+		case strings.HasPrefix(name, "coterie."):
+			// client_addr, tls and whatever comes later are the listener's to say
+		default:
+			if name == "default_transaction_read_only" {
+				readOnlyDefault, s.saysReadOnly = pgwire.ParseBool(p.Value)
+			}
+			kept = append(kept, p)
+		}
+		if bad != nil {
+			return bad
+		}
+	}
+	s.settings = kept
+	switch {
+	case own != "":
+		s.intent = own
+	case application != "":
+		s.intent = application
+	case readOnlyDefault || s.suffix:
+		s.intent = ag.ReadOnly
+	}
+	return nil
+}
+
+func parseIntent(p pgwire.Parameter) (ag.Intent, *pgwire.Error) {
+	switch strings.ToLower(strings.NewReplacer("_", "", "-", "", " ", "").Replace(p.Value)) {
+	case "readonly":
+		return ag.ReadOnly, nil
+	case "readwrite":
+		return ag.ReadWrite, nil
+	}
+	bad := pgwire.Fatal("intent", pgwire.StateInvalidValue, "invalid value for parameter %q: %q", pgwire.Clip(p.Name), pgwire.Clip(p.Value))
+	bad.Hint = "Available values: READ_ONLY, READ_WRITE."
+	return "", bad
+}
+
+// intentBy is the intent by the port, else by the startup packet, else by what was set for the role or the database, else READ_WRITE.
+func intentBy(readOnly bool, start *startup, set map[string]string) ag.Intent {
+	switch {
+	case readOnly:
+		return ag.ReadOnly
+	case start.intent != "":
+		return start.intent
+	}
+	if own := set["coterie.intent"]; own != "" {
+		if own, bad := parseIntent(pgwire.Parameter{Name: "coterie.intent", Value: own}); bad == nil {
+			return own
+		}
+	}
+	if on, _ := pgwire.ParseBool(set["default_transaction_read_only"]); on && !start.saysReadOnly {
+		return ag.ReadOnly
+	}
+	return ag.ReadWrite
+}
+
+// reads is how far a session's reads may be trusted (safety specification 5), by its startup parameter coterie.reads.
+type reads string
+
+const (
+	// readsLease, the default: no byte that was read after the lease ended, by this node's clock.
+	readsLease reads = "lease"
+	// readsDurable: nothing that a failover could take away.
+	readsDurable reads = "durable"
+	// readsConfirmed: as lease, and a majority has said after the read that no other node leads; no clock is trusted.
+	readsConfirmed reads = "confirmed"
+)
+
+func parseReads(p pgwire.Parameter) (reads, *pgwire.Error) {
+	switch r := reads(strings.ToLower(p.Value)); r {
+	case readsLease, readsDurable, readsConfirmed:
+		return r, nil
+	}
+	bad := pgwire.Fatal("reads", pgwire.StateInvalidValue, "invalid value for parameter %q: %q", pgwire.Clip(p.Name), pgwire.Clip(p.Value))
+	bad.Hint = "Available values: lease, durable, confirmed."
+	return "", bad
+}
+
+// lagUnits are those of PostgreSQL's own settings; a number without one is in milliseconds, as there.
+var lagUnits = map[string]time.Duration{
+	"": time.Millisecond, "us": time.Microsecond, "ms": time.Millisecond, "s": time.Second, "min": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
+}
+
+// maxMaxLag bounds coterie.max_lag.
+const maxMaxLag = 24 * time.Hour
+
+func parseLag(p pgwire.Parameter) (time.Duration, *pgwire.Error) {
+	text := strings.TrimSpace(p.Value)
+	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")
+	unit, known := lagUnits[strings.TrimSpace(text[len(digits):])]
+	n, err := strconv.ParseFloat(digits, 64)
+	if d := n * float64(unit); err == nil && known && d >= 1 && d <= float64(maxMaxLag) { // NaN is neither
+		return time.Duration(d), nil
+	}
+	bad := pgwire.Fatal("max_lag", pgwire.StateInvalidValue, "invalid value for parameter %q: %q", pgwire.Clip(p.Name), pgwire.Clip(p.Value))
+	bad.Hint = "A time above 0 and of at most a day, as 500ms, 10s or 2min."
+	return 0, bad
+}
+
+// memberPrefix begins the names by which the group's own members are known to the primary: an acknowledgement under such a name counts.
+const memberPrefix = "cot_"
+
+// ofMember says that a name is one of those, to PostgreSQL, which compares them in any case of letters.
+func ofMember(name string) bool {
+	return len(name) >= len(memberPrefix) && strings.EqualFold(name[:len(memberPrefix)], memberPrefix)
+}
+
+// namedAsMember refuses a stream that would pass for one of the group's own.
+func namedAsMember() *pgwire.Error {
+	bad := pgwire.Fatal("replication", pgwire.StateInvalidAuth, "an application_name that begins with %q is for members of the group", memberPrefix)
+	bad.Hint = "Replicas of the group are added with \"coterie join\"; another standby or tool takes another name."
+	return bad
+}
+
+// checkStandby looks at what the startup packet says.
+func (s *startup) checkStandby() *pgwire.Error {
+	if s.replication == pgwire.ReplicationNone {
+		return nil
+	}
+	for _, p := range s.settings {
+		if strings.EqualFold(p.Name, "application_name") && ofMember(p.Value) {
+			return namedAsMember()
+		}
+	}
+	return nil
+}
+
+// mutingSetting is the one that can hide the warning.
+const mutingSetting = "client_min_messages"
+
+// mutes says that a session begins with warnings hidden: by its startup packet, else by what was set for its role or database.
+func mutes(settings []pgwire.Parameter, defaults func() map[string]string) bool {
+	level, said := "", false
+	for _, p := range settings {
+		if strings.EqualFold(p.Name, mutingSetting) {
+			level, said = p.Value, true
+		}
+	}
+	if !said {
+		level, said = defaults()[mutingSetting]
+	}
+	return said && !stmt.ShowsWarnings(level)
 }

@@ -60,8 +60,8 @@ func TestWritersAreToldWhileOthersGo(t *testing.T) {
 	pair := socketPair(t)
 	var first, lost, last, late talkative
 	first.then = func(*uring.Write) {
-		l.unput(&lost)
-		if len(late.told) == 0 && !l.put(&late, pair[0], []byte("late")) {
+		l.batch.remove(&lost)
+		if len(late.told) == 0 && !l.batch.queue(&late, pair[0], []byte("late")) {
 			t.Error("there is no room while writers are told")
 		}
 	}
@@ -69,11 +69,11 @@ func TestWritersAreToldWhileOthersGo(t *testing.T) {
 		by *talkative
 		b  string
 	}{{&first, "a"}, {&lost, "b"}, {&last, "c"}, {&lost, "d"}} {
-		if !l.put(e.by, pair[0], []byte(e.b)) {
+		if !l.batch.queue(e.by, pair[0], []byte(e.b)) {
 			t.Fatalf("there is no room for %s", e.b)
 		}
 	}
-	l.write()
+	l.batch.flush()
 	for name, got := range map[string][]string{"a": first.told, "c": last.told, "late": late.told} {
 		if !slices.Equal(got, []string{name}) {
 			t.Errorf("who wrote %s was told of %q", name, got)
@@ -82,8 +82,8 @@ func TestWritersAreToldWhileOthersGo(t *testing.T) {
 	if len(lost.told) > 0 {
 		t.Errorf("who was lost was told of %q", lost.told)
 	}
-	if len(l.writes)+len(l.telling)+len(l.short) > 0 {
-		t.Errorf("%d writes, %d being told and %d bytes are left", len(l.writes), len(l.writes), len(l.short))
+	if len(l.batch.pending)+len(l.batch.telling)+len(l.batch.bytes) > 0 {
+		t.Errorf("%d writes, %d being told and %d bytes are left", len(l.batch.pending), len(l.batch.pending), len(l.batch.bytes))
 	}
 	got := make([]byte, 100)
 	if n, err := receive(pair[1], got); err != nil || string(got[:n]) != "abcdlate" {
@@ -118,7 +118,7 @@ func TestTwoAskWhereNobodyAnswers(t *testing.T) {
 			t.Fatalf("question %d cannot be asked", i)
 		}
 	}
-	l.write()
+	l.batch.flush()
 	if !slices.Equal(said, []int{1, 1}) {
 		t.Errorf("who asked was told %v times", said)
 	}
@@ -144,7 +144,7 @@ func TestQuestionsKeepTheirOrder(t *testing.T) {
 	if n, err := receive(server, got); !wouldWait(err) {
 		t.Errorf("%d bytes came before the turn's end, %v", n, err)
 	}
-	l.write()
+	l.batch.flush()
 	want := bytes.Repeat(markQuestion("postgres", "postgres"), asked)
 	n, err := receive(server, got)
 	if err != nil || !bytes.Equal(got[:n], want) {
@@ -159,7 +159,7 @@ func TestPanicOfWhoAskedIsKept(t *testing.T) {
 	if !l.asker.ask("a", "b", func(Mark, bool) { panic("boom") }) || !l.asker.ask("c", "d", func(_ Mark, ok bool) { second = !ok }) {
 		t.Fatal("nobody can be asked")
 	}
-	l.write()
+	l.batch.flush()
 	if _, err := transmit(server, pgwire.AppendMessage(pgwire.AppendMessage(nil, 'C', []byte("SELECT 0\x00")), 'Z', []byte{'I'})); err != nil {
 		t.Fatal(err)
 	}

@@ -137,7 +137,7 @@ func TestLastWordsComeLast(t *testing.T) {
 func TestLastRequestComesBeforeTheEnd(t *testing.T) {
 	cert, pool := certificate(t)
 	g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })
-	request := pgwire.AppendMessage(nil, 'd', make([]byte, shortWrite-5))
+	request := pgwire.AppendMessage(nil, 'd', make([]byte, maxQueuedWrite-5))
 	fits := 0 // as many as a socket takes that nobody reads
 	for pair := socketPair(t); ; fits++ {
 		if _, err := transmit(pair[0], request); err != nil {
