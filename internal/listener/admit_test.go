@@ -11,6 +11,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // A storm of logins has the server start a few sessions at a time, through this node and through others, and lets everybody in.
@@ -46,7 +47,7 @@ func TestStormOfLogins(t *testing.T) {
 		}
 		conn := g.rawDial(at)
 		wg.Go(func() {
-			_, _ = conn.Write((&startup{user: "postgres", database: "postgres"}).packet())
+			_, _ = conn.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 			readUntil(t, conn, 'Z')
 		})
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/scram"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // rawDial connects without any library between.
@@ -122,7 +123,7 @@ func TestSSLRequestWithoutCertificate(t *testing.T) {
 func (g *group) beginSCRAM() net.Conn {
 	g.t.Helper()
 	conn := g.rawDial(g.rw)
-	_, _ = conn.Write((&startup{user: "alice", database: "postgres"}).packet())
+	_, _ = conn.Write((&startup.Message{User: "alice", Database: "postgres"}).Packet())
 	if body := readUntil(g.t, conn, 'R'); binary.BigEndian.Uint32(body) != authSASL {
 		g.t.Fatalf("request %v", body)
 	}
@@ -142,7 +143,7 @@ func TestAttacksDuringLogin(t *testing.T) {
 		send []byte
 		want string
 	}{
-		{"second StartupMessage", (&startup{user: "postgres", database: "postgres"}).packet(), "08P01"},
+		{"second StartupMessage", (&startup.Message{User: "postgres", Database: "postgres"}).Packet(), "08P01"},
 		{"a query", pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "select 1")), "08P01"},
 		{"unknown mechanism", initial("PLAIN", "x"), "08P01"},
 		{"PLUS without TLS", initial(scram.MechanismPlus, "p=tls-server-end-point,,n=,r=a"), "08P01"},
@@ -169,7 +170,7 @@ func TestLengthLiesInASession(t *testing.T) {
 	g := newGroup(t, trusting)
 	for _, lie := range [][]byte{{'Q', 0, 0, 0, 3}, {'Q', 0xff, 0xff, 0xff, 0xff}, {'P', 0x80, 0, 0, 0}} {
 		conn := g.rawDial(g.rw)
-		_, _ = conn.Write((&startup{user: "postgres", database: "postgres"}).packet())
+		_, _ = conn.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 		readUntil(t, conn, 'Z')
 		_, _ = conn.Write(lie)
 		if got := fate(t, conn); got != "08P01" {
@@ -183,7 +184,7 @@ func TestPreAuthTimeIsTotal(t *testing.T) {
 	g := newGroup(t, func(c *Config) { c.Limits.PreAuthTime = 300 * time.Millisecond })
 	conn := g.rawDial(g.rw)
 	began := time.Now()
-	for i, b := range (&startup{user: "alice", database: "postgres"}).packet() {
+	for i, b := range (&startup.Message{User: "alice", Database: "postgres"}).Packet() {
 		time.Sleep(20 * time.Millisecond) // never idle, never done
 		if _, err := conn.Write([]byte{b}); err != nil {
 			break
@@ -273,7 +274,7 @@ func TestHalfOpenHandshakes(t *testing.T) {
 		case 3:
 			_, _ = conn.Write([]byte{pgwire.FirstTLSByte, 3, 1, 1, 0, 1})
 		case 4: // these cost the server a question
-			_, _ = conn.Write((&startup{user: "alice", database: "postgres"}).packet())
+			_, _ = conn.Write((&startup.Message{User: "alice", Database: "postgres"}).Packet())
 		}
 	}
 	for _, rest := range []string{"sslmode=disable", "sslmode=require"} {
@@ -335,7 +336,7 @@ func TestRequestsForEncryption(t *testing.T) {
 	cert, pool := certificate(t)
 	g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })
 	settings := &tls.Config{RootCAs: pool, ServerName: "localhost", NextProtos: []string{"postgresql"}}
-	ssl, gss, start := packet(pgwire.SSLRequest), packet(pgwire.GSSENCRequest), (&startup{user: "postgres", database: "postgres"}).packet()
+	ssl, gss, start := packet(pgwire.SSLRequest), packet(pgwire.GSSENCRequest), (&startup.Message{User: "postgres", Database: "postgres"}).Packet()
 	answer := func(conn net.Conn, request []byte, want byte) {
 		t.Helper()
 		var b [1]byte

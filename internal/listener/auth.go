@@ -54,8 +54,8 @@ func (c *client) authenticate(rule hba.Rule, role Role) error {
 		if !errors.Is(why, scram.ErrBadProof) {
 			return why
 		}
-		c.log.Info("login failed", "user", c.start.user, "database", c.start.database, "reason", why.Error())
-		return passwordFailure(c.start.user)
+		c.log.Info("login failed", "user", c.start.User, "database", c.start.Database, "reason", why.Error())
+		return passwordFailure(c.start.User)
 	default:
 		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "authentication method %q is not available", string(rule.Method))
 	}
@@ -66,14 +66,14 @@ func (c *client) authenticate(rule hba.Rule, role Role) error {
 func (c *client) checkPassword(method hba.Method, role Role) error {
 	if method == hba.MethodMD5 && strings.HasPrefix(role.Password, "md5") && len(role.Password) == 35 {
 		if c.tlsState == nil && !c.near() && !c.srv.cfg.AllowPlainMD5 {
-			c.log.Warn("md5 login refused: it needs TLS", "user", c.start.user)
+			c.log.Warn("md5 login refused: it needs TLS", "user", c.start.User)
 		} else {
 			return c.checkMD5(role)
 		}
 	}
 	verifier, ok := scram.ParseVerifier(role.Password)
 	if !ok || !role.Found || !role.CanLogin {
-		verifier = scram.MockVerifier(c.srv.cfg.MockSecret(), c.start.user)
+		verifier = scram.MockVerifier(c.srv.cfg.MockSecret(), c.start.User)
 	}
 	return c.exchangeSCRAM(verifier, role)
 }
@@ -224,9 +224,9 @@ func (c *client) checkCertificate(rule hba.Rule) *pgwire.Error {
 		return pgwire.Fatal("certificate", pgwire.StateInvalidAuth, "connection requires a valid client certificate")
 	}
 	name := c.tlsState.PeerCertificates[0].Subject.CommonName
-	if rule.ClientCert == "verify-full" && name != c.start.user {
-		c.log.Info("login failed", "user", c.start.user, "reason", "the certificate is for another name", "name", pgwire.Clip(name))
-		return pgwire.Fatal("certificate", pgwire.StateInvalidAuth, "certificate authentication failed for user %q", c.start.user)
+	if rule.ClientCert == "verify-full" && name != c.start.User {
+		c.log.Info("login failed", "user", c.start.User, "reason", "the certificate is for another name", "name", pgwire.Clip(name))
+		return pgwire.Fatal("certificate", pgwire.StateInvalidAuth, "certificate authentication failed for user %q", c.start.User)
 	}
 	return nil
 }

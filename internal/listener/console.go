@@ -71,16 +71,16 @@ func (c *consoles) cancel(k CancelKey) bool {
 
 // wantsConsole says that the client is not for PostgreSQL.
 func (c *client) wantsConsole() bool {
-	return c.srv.cfg.Console != nil && c.start.database == ConsoleDatabase && c.start.replication == pgwire.ReplicationNone
+	return c.srv.cfg.Console != nil && c.start.Database == ConsoleDatabase && c.start.Replication == pgwire.ReplicationNone
 }
 
 // console authenticates the client as for any database, and hands its connection over until the session ends.
 func (c *client) console(ctx context.Context, rule hba.Rule) error {
 	asking, cancel := context.WithTimeout(ctx, c.srv.cfg.Limits.BackendHandshake)
-	role, err := c.srv.cfg.ConsoleRole(asking, c.start.user)
+	role, err := c.srv.cfg.ConsoleRole(asking, c.start.User)
 	cancel()
 	if err != nil {
-		bad := pgwire.Fatal("console", pgwire.StateCannotConnect, "the role %q could not be looked up", c.start.user)
+		bad := pgwire.Fatal("console", pgwire.StateCannotConnect, "the role %q could not be looked up", c.start.User)
 		bad.Hint = "The console needs one replica whose server runs to log in; \"coterie sql\" on a node needs none."
 		return errors.Join(bad, fmt.Errorf("console: %w", err))
 	}
@@ -89,21 +89,21 @@ func (c *client) console(ctx context.Context, rule hba.Rule) error {
 	}
 	switch {
 	case !role.Found:
-		return pgwire.Fatal("console", pgwire.StateInvalidAuth, "role %q does not exist", c.start.user)
+		return pgwire.Fatal("console", pgwire.StateInvalidAuth, "role %q does not exist", c.start.User)
 	case !role.CanLogin:
-		return pgwire.Fatal("console", pgwire.StateInvalidAuth, "role %q is not permitted to log in", c.start.user)
+		return pgwire.Fatal("console", pgwire.StateInvalidAuth, "role %q is not permitted to log in", c.start.User)
 	}
 	if err := c.send(nil); err != nil { // that it is authenticated: what follows is not ours
 		return err
 	}
 	settings := map[string]string{}
-	for _, s := range c.start.settings {
+	for _, s := range c.start.Settings {
 		settings[s.Name] = s.Value
 	}
-	c.log.Info("console opened", "user", c.start.user, "client", c.address())
+	c.log.Info("console opened", "user", c.start.User, "client", c.address())
 	key, ask := c.srv.consoles.add(c.srv.cfg.Node)
 	defer c.srv.consoles.remove(key)
-	c.srv.cfg.Console(ctx, c.conn, ConsoleHello{User: c.start.user, Role: role, Settings: settings, Key: key, Cancel: ask})
+	c.srv.cfg.Console(ctx, c.conn, ConsoleHello{User: c.start.User, Role: role, Settings: settings, Key: key, Cancel: ask})
 	return nil
 }
 

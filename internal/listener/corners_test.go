@@ -36,7 +36,7 @@ func (g *group) begin(first ...[]byte) net.Conn {
 
 // startupMessage is a StartupMessage with its length, of parameters in that order.
 func startupMessage(pairs ...string) []byte {
-	body := message(pairs...)
+	body := startupBody(pairs...)
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body)+4)), body...)
 }
 
@@ -191,4 +191,13 @@ func TestEd25519Certificates(t *testing.T) {
 	if out, err := run("channel_binding=require"); err == nil || !strings.Contains(out, "channel binding") {
 		t.Errorf("psql channel_binding=require: %s, %v", out, err)
 	}
+}
+
+// startupBody builds a StartupMessage without its length from name, value, name, value ...
+func startupBody(pairs ...string) []byte {
+	b := binary.BigEndian.AppendUint32(nil, pgwire.Protocol3)
+	for _, p := range pairs {
+		b = pgwire.AppendCString(b, p)
+	}
+	return append(b, 0)
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 const (
@@ -148,7 +149,7 @@ func comesIn(t *testing.T, address string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_, _ = conn.Write((&startup{user: "postgres", database: "postgres"}).packet())
+	_, _ = conn.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 	return conn
 }
 

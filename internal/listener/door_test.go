@@ -15,6 +15,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // byLoops has visits come until event loops give sessions by themselves: the first of a kind they cannot.
@@ -140,7 +141,7 @@ func TestDoorstepTakesNothing(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.role("door", "login")
 	g.byLoops()
-	packet := (&startup{user: "door", database: "postgres"}).packet()
+	packet := (&startup.Message{User: "door", Database: "postgres"}).Packet()
 	query := pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "select 'here'"))
 	ssl := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, 8), pgwire.SSLRequest)
 	for name, pieces := range map[string][][]byte{

@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // doorstep is a client that an event loop has taken in, until its first packet is there. What that asks for the loop gives by itself where
@@ -124,9 +125,9 @@ func (st *doorstep) look() {
 		st.inside()
 		return
 	}
-	start, bad := parseStartup(packet)
+	start, bad := startup.Parse(packet)
 	st.c.heard() // what is waited for now is not the client
-	if bad != nil || !st.simple(start) || !st.loop.asker.ask(start.user, start.database, st.marked) {
+	if bad != nil || !st.simple(start) || !st.loop.asker.ask(start.User, start.Database, st.marked) {
 		st.inside()
 	}
 }
@@ -145,21 +146,21 @@ func (st *doorstep) peek() []byte {
 }
 
 // simple says that nobody has to be waited for but the server, for its word on the mark, as far as can be seen before that.
-func (st *doorstep) simple(start *startup) bool {
+func (st *doorstep) simple(start *startup.Message) bool {
 	c := st.c
 	s := c.srv
 	c.start = start
-	if start.replication != pgwire.ReplicationNone || start.minor > newestMinor || len(start.unknown) > 0 || start.maxLag > 0 || c.wantsConsole() || s.drain.Load() != nil {
+	if start.Replication != pgwire.ReplicationNone || start.Minor > newestMinor || len(start.Unknown) > 0 || start.MaxLag > 0 || c.wantsConsole() || s.drain.Load() != nil {
 		return false
 	}
-	set, known := s.remembered.now(s, start.user, start.database)
+	set, known := s.remembered.now(s, start.User, start.Database)
 	if !known {
 		return false
 	}
-	if c.intent = intentBy(c.readOnly, start, set); s.checkReads(start.reads, c.intent) != nil || c.intent == ag.ReadOnly && set["coterie.max_lag"] != "" {
+	if c.intent = startup.IntentOf(c.readOnly, start, set); s.checkReads(start.Reads, c.intent) != nil || c.intent == ag.ReadOnly && set["coterie.max_lag"] != "" {
 		return false
 	}
-	c.login.User, c.login.Database = start.user, start.database
+	c.login.User, c.login.Database = start.User, start.Database
 	if rules := *s.rules.Load(); slices.ContainsFunc(rules, asksAround) {
 		return false
 	} else if rule, ok := hba.Match(rules, c.login); !ok || rule.Method != hba.MethodTrust || rule.ClientCert != "" {
@@ -175,7 +176,7 @@ func (st *doorstep) simple(start *startup) bool {
 	if !r.Local {
 		return false
 	}
-	st.muted = mutes(start.settings, func() map[string]string { return set })
+	st.muted = startup.HidesWarnings(start.Settings, func() map[string]string { return set })
 	st.wants = c.wanting(r)
 	return s.warm.has(st.wants.packet)
 }

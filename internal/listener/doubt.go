@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
@@ -57,12 +58,12 @@ func (x *session) cutShort() bool { return x.doubt.warned || x.suspect.begun.Loa
 
 // suspected says whether what PostgreSQL calls done may not be replicated.
 func (x *session) suspected() bool {
-	return x.cutShort() || x.suspect.muted.Load() || x.reads == readsDurable || x.srv.cfg.Strict != nil && x.srv.cfg.Strict()
+	return x.cutShort() || x.suspect.muted.Load() || x.reads == startup.ReadsDurable || x.srv.cfg.Strict != nil && x.srv.cfg.Strict()
 }
 
 // doubtful returns what is at stake if the answer is given before it is confirmed.
 func (x *session) doubtful(typ byte, body []byte) stmt.Effect {
-	if !x.guarded || typ != 'C' && typ != 'Z' || x.reads != readsConfirmed && !x.suspected() {
+	if !x.guarded || typ != 'C' && typ != 'Z' || x.reads != startup.ReadsConfirmed && !x.suspected() {
 		return stmt.NoEffect
 	}
 	if typ == 'Z' { // what committed by Sync; an error means that nothing did
@@ -131,7 +132,7 @@ func (x *session) noteMuting(ctx context.Context, settings []pgwire.Parameter) {
 	if !x.guarded {
 		return
 	}
-	x.suspect.muted.Store(mutes(settings, func() map[string]string { return x.srv.defaults(ctx, x.user, x.database) }))
+	x.suspect.muted.Store(startup.HidesWarnings(settings, func() map[string]string { return x.srv.defaults(ctx, x.user, x.database) }))
 }
 
 // confirm returns when everything that PostgreSQL had flushed before the call is where its synchronous setting wants it, if the
@@ -149,7 +150,7 @@ func (x *session) confirm(s stmt.Effect) error {
 			err = x.within(x.durable)
 		}
 	}
-	if err == nil && x.reads == readsConfirmed {
+	if err == nil && x.reads == startup.ReadsConfirmed {
 		err = x.within(func(ctx context.Context) error { _, err := x.srv.leads.ask(ctx); return err })
 	}
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // These tests have everything there before a loop looks: what fills its buffer to the last byte and what is one byte shorter or longer, an
@@ -51,7 +52,7 @@ func (g *group) enter(t *testing.T) *net.TCPConn {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
-	_, _ = conn.Write((&startup{user: "postgres", database: "postgres"}).packet())
+	_, _ = conn.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 	readUntil(t, conn, 'Z')
 	waitFor(t, "it is served by "+wantedPath(), func() bool { list := g.srv.Sessions(); return len(list) == 1 && list[0].Path == wantedPath() })
 	return conn.(*net.TCPConn) //nolint:forcetypeassert // dialled so

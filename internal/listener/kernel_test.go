@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/offload"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // needKernel skips a test where sessions cannot be lent to the kernel.
@@ -51,7 +52,7 @@ func query(sql string) []byte { return pgwire.AppendMessage(nil, 'Q', pgwire.App
 // lent returns a client's raw connection that the kernel carries, and its session.
 func (g *group) lent() (net.Conn, *session) {
 	g.t.Helper()
-	conn := g.begin((&startup{user: "postgres", database: "postgres"}).packet())
+	conn := g.begin((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 	readUntil(g.t, conn, 'Z')
 	local := conn.LocalAddr().String()
 	g.ask(conn, "select 1")
@@ -495,7 +496,7 @@ func TestKernelPathIsFull(t *testing.T) {
 	taken := make(chan struct{})
 	l.post(func() { l.shortcut.Free = nil; close(taken) })
 	<-taken
-	other := g.begin((&startup{user: "postgres", database: "postgres"}).packet())
+	other := g.begin((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 	readUntil(t, other, 'Z')
 	for range 50 {
 		g.ask(other, "select 1")

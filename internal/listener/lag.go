@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // How far a copy is behind is bounded without comparing clocks. What the primary has flushed is marked with the moment before it was
@@ -158,10 +159,10 @@ func (c *client) takeLag(ctx context.Context) *pgwire.Error {
 	if c.intent != ag.ReadOnly {
 		return nil
 	}
-	if c.maxLag = c.start.maxLag; c.maxLag == 0 {
-		if text := c.srv.defaults(ctx, c.start.user, c.start.database)["coterie.max_lag"]; text != "" {
+	if c.maxLag = c.start.MaxLag; c.maxLag == 0 {
+		if text := c.srv.defaults(ctx, c.start.User, c.start.Database)["coterie.max_lag"]; text != "" {
 			var bad *pgwire.Error
-			if c.maxLag, bad = parseLag(pgwire.Parameter{Name: "coterie.max_lag", Value: text}); bad != nil {
+			if c.maxLag, bad = startup.ParseLag(pgwire.Parameter{Name: "coterie.max_lag", Value: text}); bad != nil {
 				return bad
 			}
 		}

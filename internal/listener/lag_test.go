@@ -10,7 +10,6 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
-	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // standings are where the replicas of a test stand.
@@ -80,28 +79,6 @@ func TestMaxLag(t *testing.T) {
 	}
 }
 
-func TestMaxLagIsRefused(t *testing.T) {
-	for _, text := range []string{"", "0", "-1s", "x", "5 fortnights", "2d", "nan", "inf", "1e300d", "0.0000001us"} {
-		if d, bad := parseLag(pgwire.Parameter{Name: "coterie.max_lag", Value: text}); bad == nil {
-			t.Errorf("%q is %v", text, d)
-		} else if bad.Code != pgwire.StateInvalidValue || bad.Hint == "" {
-			t.Errorf("%q: %v", text, bad)
-		}
-	}
-	for text, want := range map[string]time.Duration{"1": time.Millisecond, "500 ms": 500 * time.Millisecond, "1.5s": 1500 * time.Millisecond, "2min": 2 * time.Minute, " 1d ": 24 * time.Hour} {
-		if d, bad := parseLag(pgwire.Parameter{Name: "coterie.max_lag", Value: text}); bad != nil || d != want {
-			t.Errorf("%q: %v %v", text, d, bad)
-		}
-	}
-	g := newGroup(t, trusting)
-	if _, err := g.dial(g.ro, "user=postgres coterie.max_lag=soon"); sqlstate(err) != "22023" {
-		t.Errorf("an unreadable time: %v", err)
-	}
-	if _, err := g.dial(g.ro, "user=postgres coterie.max_lag=1s"); sqlstate(err) != "0A000" {
-		t.Errorf("a listener that cannot tell: %v", err)
-	}
-}
-
 // A bound is never too small: a thinned history only says more.
 func TestMarksAreBounded(t *testing.T) {
 	var m marks
@@ -137,5 +114,15 @@ func TestRoutedPerSecond(t *testing.T) {
 	}
 	if got := r.list(now.Add(61 * time.Second)); len(got) != 1 {
 		t.Errorf("a minute later: %+v", got)
+	}
+}
+
+func TestMaxLagIsRefused(t *testing.T) {
+	g := newGroup(t, trusting)
+	if _, err := g.dial(g.ro, "user=postgres coterie.max_lag=soon"); sqlstate(err) != "22023" {
+		t.Errorf("an unreadable time: %v", err)
+	}
+	if _, err := g.dial(g.ro, "user=postgres coterie.max_lag=1s"); sqlstate(err) != "0A000" {
+		t.Errorf("a listener that cannot tell: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/listener/offload"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 const (
@@ -41,7 +42,7 @@ func (p *pump) lendable() bool {
 // mayBeLent says that nobody wants anything of the session. It is asked once more when the session is lent.
 func (x *session) mayBeLent() bool {
 	return x.ended.Load() == nil && !x.terminated.Load() && !x.fatalSent.Load() && x.srv.drain.Load() == nil &&
-		x.reads != readsConfirmed && !x.doubt.warned && (!x.guarded || !x.suspected())
+		x.reads != startup.ReadsConfirmed && !x.doubt.warned && (!x.guarded || !x.suspected())
 }
 
 // beforeAnswer is called when the client is about to get what it has waited for: who has not read that sends nothing, so the program can be

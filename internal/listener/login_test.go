@@ -21,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 func sqlstate(err error) string {
@@ -192,15 +193,15 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatalf("direct TLS: %v", err)
 	}
-	start := &startup{user: "alice", database: "postgres"}
-	_, _ = raw.Write(start.packet())
+	start := &startup.Message{User: "alice", Database: "postgres"}
+	_, _ = raw.Write(start.Packet())
 	if typ, _, err := pgwire.ReadMessage(raw, 1000); err != nil || typ != 'R' {
 		t.Errorf("direct TLS answered %q, %v", typ, err)
 	}
 	_ = raw.Close()
 	raw, err = tls.Dial("tcp", g.rw, &tls.Config{RootCAs: pool, ServerName: "localhost"})
 	if err == nil {
-		_, _ = raw.Write(start.packet())
+		_, _ = raw.Write(start.Packet())
 		if typ, _, err := pgwire.ReadMessage(raw, 1000); err == nil {
 			t.Errorf("direct TLS without ALPN answered %q", typ)
 		}

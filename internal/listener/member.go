@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // This file keeps streams of logical replication from passing for a member. PostgreSQL counts the acknowledgements of any walsender whose
@@ -14,7 +15,7 @@ import (
 // posesAsMember looks at a ParameterStatus. PostgreSQL reports application_name before the ReadyForQuery of whatever has changed it.
 func (x *session) posesAsMember(status []byte) bool {
 	name, value, _ := bytes.Cut(status, []byte{0})
-	return x.replicates && strings.EqualFold(string(name), "application_name") && ofMember(string(value))
+	return x.replicates && strings.EqualFold(string(name), "application_name") && startup.IsMemberName(string(value))
 }
 
 // checkGreeting looks at the name that the session has begun with: a default of its role or database may have given it.
@@ -23,7 +24,7 @@ func (x *session) checkGreeting(g greeting) *pgwire.Error {
 	var bad *pgwire.Error
 	_ = f.Scan(g.bytes, func(typ byte, body []byte) { // it was put together here
 		if typ == 'S' && x.posesAsMember(body) {
-			bad = namedAsMember()
+			bad = startup.RefuseMember()
 		}
 	})
 	return bad

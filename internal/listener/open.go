@@ -14,14 +14,15 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // open authenticates the client, opens its session on a replica and relays until its end. Tries that fail for a reason that
 // may pass are repeated: the client sees latency.
 func (c *client) open(ctx context.Context, rule hba.Rule) error {
 	p := c.newPatience()
-	l := proven{rule: rule, replication: c.start.replication != pgwire.ReplicationNone}
-	if c.start.replication == pgwire.ReplicationLogical && c.intent == ag.ReadOnly {
+	l := proven{rule: rule, replication: c.start.Replication != pgwire.ReplicationNone}
+	if c.start.Replication == pgwire.ReplicationLogical && c.intent == ag.ReadOnly {
 		return pgwire.Fatal("replication", pgwire.StateNotSupported, "logical replication runs on the primary: connect with READ_WRITE intent")
 	}
 	for {
@@ -176,7 +177,7 @@ func (c *client) roleFacts(ctx context.Context, r route) (Role, error) {
 	defer stopTimer()
 	began := time.Now()
 	defer func() { c.until = c.until.Add(time.Since(began)) }() // not the client's doing
-	role, err := c.srv.cfg.Verifier(ctx, r.ID, c.start.user)
+	role, err := c.srv.cfg.Verifier(ctx, r.ID, c.start.User)
 	if err != nil {
 		return role, fmt.Errorf("ask replica %s about the role: %w", r.ID, err)
 	}
@@ -229,7 +230,7 @@ func (c *client) logOpened(x *session, r route) {
 
 // join joins the client to a backend: one that waits for such a client, or one of its own.
 func (c *client) join(ctx context.Context, r route, lease *backend) (*session, greeting, error) {
-	own := BackendHello{User: c.start.user, Database: c.start.database, ClientAddr: c.address(), Intent: c.intent, Epoch: r.epoch}
+	own := BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: c.address(), Intent: c.intent, Epoch: r.epoch}
 	var warm *backend
 	if lease != nil {
 		own = lease.hello
@@ -253,7 +254,7 @@ func (c *client) join(ctx context.Context, r route, lease *backend) (*session, g
 	}
 	x := c.newSession(r, conn)
 	x.setInput(r.Local, ctx.Done())
-	x.noteMuting(ctx, c.start.settings)
+	x.noteMuting(ctx, c.start.Settings)
 	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	g, err := c.greet(x, warm, own.ClientAddr)
 	if err == nil && x.replicates {
@@ -316,12 +317,12 @@ func (c *client) packet(addr string, id ag.ReplicaID) []byte {
 		tls = tlsName(c.tlsState.Version)
 	}
 	start := c.start
-	if c.srv.cfg.NameClient && start.replication == pgwire.ReplicationNone { // standbys are known by that name
-		start = start.named(addr)
+	if c.srv.cfg.NameClient && start.Replication == pgwire.ReplicationNone { // standbys are known by that name
+		start = start.WithClientName(addr)
 	}
-	return start.packet(
+	return start.Packet(
 		pgwire.Parameter{Name: "coterie.client_addr", Value: addr}, pgwire.Parameter{Name: "coterie.tls", Value: tls}, pgwire.Parameter{Name: "coterie.intent", Value: string(c.intent)},
-		pgwire.Parameter{Name: "coterie.reads", Value: string(cmp.Or(c.start.reads, readsLease))}, pgwire.Parameter{Name: "coterie.replica", Value: string(id)})
+		pgwire.Parameter{Name: "coterie.reads", Value: string(cmp.Or(c.start.Reads, startup.ReadsLease))}, pgwire.Parameter{Name: "coterie.replica", Value: string(id)})
 }
 
 // startSession sends a startup packet to the server of that replica and reads up to ReadyForQuery.
@@ -385,9 +386,9 @@ func (c *client) address() string {
 
 func (c *client) newSession(r route, backend net.Conn) *session {
 	x := &session{
-		srv: c.srv, user: c.start.user, database: c.start.database, addr: c.address(), intent: c.intent, reads: c.start.reads,
+		srv: c.srv, user: c.start.User, database: c.start.Database, addr: c.address(), intent: c.intent, reads: c.start.Reads,
 		replica: r.ID, epoch: r.epoch, since: time.Now(), client: c.conn, raw: c.raw, backend: backend,
-		replicates: c.start.replication == pgwire.ReplicationLogical, onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, entry: r.entry, cut: make(chan struct{}),
+		replicates: c.start.Replication == pgwire.ReplicationLogical, onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, entry: r.entry, cut: make(chan struct{}),
 	}
 	if c.tlsState != nil {
 		x.tls, x.asked = tlsName(c.tlsState.Version), c.tlsState.ServerName
@@ -395,6 +396,6 @@ func (c *client) newSession(r route, backend net.Conn) *session {
 			x.identity = c.tlsState.PeerCertificates[0].Subject.CommonName
 		}
 	}
-	x.longKey = c.start.minor >= 2
+	x.longKey = c.start.Minor >= 2
 	return x
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // relayTests are the tests of what passes an open session, which hold on both data paths.
@@ -133,7 +134,7 @@ func TestSlowReaderPushesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = slow.Close() }()
-	_, _ = slow.Write((&startup{user: "postgres", database: "postgres"}).packet())
+	_, _ = slow.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 	readUntil(t, slow, 'Z')
 	_, _ = slow.Write(pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "select repeat('x', 1000) from generate_series(1, 300000)")))
 	other := g.mustDial(g.rw, "user=postgres")
@@ -232,7 +233,7 @@ func TestPrefetchedBytesAtHandOver(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-	_, _ = conn.Write((&startup{user: "postgres", database: "postgres"}).packet())
+	_, _ = conn.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 	readUntil(t, conn, 'Z')
 	for _, want := range []string{"first", "second"} {
 		if got := pgwire.ErrorField(readUntil(t, conn, 'N'), 'M'); got != want {

@@ -13,7 +13,7 @@ import (
 
 // checkPeer admits the operating system's user of the same name, on a Unix socket.
 func (c *client) checkPeer() error {
-	refused := pgwire.Fatal("peer", pgwire.StateInvalidAuth, "Peer authentication failed for user %q", c.start.user)
+	refused := pgwire.Fatal("peer", pgwire.StateInvalidAuth, "Peer authentication failed for user %q", c.start.User)
 	u, ok := c.raw.(*net.UnixConn)
 	if !ok {
 		return refused
@@ -30,8 +30,8 @@ func (c *client) checkPeer() error {
 		return refused
 	}
 	who, err := user.LookupId(strconv.FormatUint(uint64(cred.Uid), 10))
-	if err != nil || who.Username != c.start.user {
-		c.log.Info("login failed", "user", c.start.user, "reason", "the peer is another user", "uid", cred.Uid)
+	if err != nil || who.Username != c.start.User {
+		c.log.Info("login failed", "user", c.start.User, "reason", "the peer is another user", "uid", cred.Uid)
 		return refused
 	}
 	return nil

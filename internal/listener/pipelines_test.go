@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // pipeline is a random conversation with PostgreSQL, of requests that each end with one ReadyForQuery. It is made for one that answers the
@@ -126,7 +127,7 @@ func (p *pipeline) run(t *testing.T, network, address string, timing uint64) (go
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
-	_, _ = conn.Write((&startup{user: "postgres", database: "postgres", settings: []pgwire.Parameter{{Name: "application_name", Value: "p"}}}).packet())
+	_, _ = conn.Write((&startup.Message{User: "postgres", Database: "postgres", Settings: []pgwire.Parameter{{Name: "application_name", Value: "p"}}}).Packet())
 	readUntil(t, conn, 'Z')
 	rng := rand.New(rand.NewPCG(timing, 7))
 	patience := rng.IntN(3) // 0: it always waits for answers, 1: mostly, 2: hardly

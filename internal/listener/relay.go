@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
@@ -390,7 +391,7 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 	case 'S', 'A': // a setting has changed, or somebody listens
 		x.tainted.Store(true)
 		if typ == 'S' && x.posesAsMember(body) {
-			x.end(ending{"replication", namedAsMember().Message, true})
+			x.end(ending{"replication", startup.RefuseMember().Message, true})
 		}
 	case 'K':
 		x.observeKey(body)

@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 func md5Hex(s string) string { sum := md5.Sum([]byte(s)); return hex.EncodeToString(sum[:]) }
@@ -141,7 +142,7 @@ func TestCopyBothWaysInBoundedMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn2.Close() }()
-	_, _ = conn2.Write((&startup{user: "postgres", database: "postgres"}).packet())
+	_, _ = conn2.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 	readUntil(t, conn2, 'Z')
 	_, _ = conn2.Write(pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "select repeat('y', 40000000)")))
 	var f pgwire.Framer
@@ -259,7 +260,7 @@ func TestCopyKeepsCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = raw.Close() }()
-	_, _ = raw.Write((&startup{user: "postgres", database: "postgres"}).packet())
+	_, _ = raw.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 	readUntil(t, raw, 'Z')
 	_, _ = raw.Write(pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "create temp table c(t text)")))
 	readUntil(t, raw, 'Z')

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // socketName is the file name of PostgreSQL's private socket: its port is always 5432.
@@ -203,7 +204,7 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 		case "coterie.intent":
 			x.intent = ag.Intent(p.Value)
 		case "coterie.reads":
-			x.reads = reads(p.Value)
+			x.reads = startup.Reads(p.Value)
 		}
 	}
 	x.settings = params

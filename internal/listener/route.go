@@ -113,7 +113,7 @@ func (c *client) retry(ctx context.Context, p *patience, r route, err error) err
 		return outOfFiles() // clients that wait, each with the descriptor that another one needs, could all wait in vain
 	}
 	p.last = err
-	c.log.Debug("session not opened yet", "user", c.start.user, "intent", c.intent, "error", err)
+	c.log.Debug("session not opened yet", "user", c.start.User, "intent", c.intent, "error", err)
 	began := time.Now()
 	bad := c.sleep(ctx, p, r.changed, p.pause)
 	c.until = c.until.Add(time.Since(began)) // not the client's doing
@@ -168,7 +168,7 @@ func (c *client) noReplica(p *patience) *pgwire.Error {
 	bad.Hint = "Try again in a moment; \"coterie status\" shows the state of the group."
 	if p.last != nil {
 		bad.Detail = "A replica was named but its PostgreSQL could not be reached."
-		c.log.Warn("session not opened", "user", c.start.user, "intent", c.intent, "error", p.last)
+		c.log.Warn("session not opened", "user", c.start.User, "intent", c.intent, "error", p.last)
 	}
 	return bad
 }

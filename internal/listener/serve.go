@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // client is one connection from accept to the end of its session. Its life: negotiate, parse, match a rule, wait for a
@@ -30,7 +31,7 @@ type client struct {
 	readOnly bool   // came by the read-only port
 	host     string // its address
 	limitKey string // by which it is counted and limited
-	start    *startup
+	start    *startup.Message
 	login    hba.Login
 	intent   ag.Intent
 	maxLag   time.Duration // by how much the copy may be behind; 0: any
@@ -93,26 +94,26 @@ func (c *client) run(ctx context.Context) error {
 	if err != nil || packet == nil {
 		return err
 	}
-	start, bad := parseStartup(packet)
+	start, bad := startup.Parse(packet)
 	if bad != nil {
 		return bad
 	}
 	c.start = start
-	c.login.User, c.login.Database, c.login.Replication = start.user, start.database, start.replication
+	c.login.User, c.login.Database, c.login.Replication = start.User, start.Database, start.Replication
 	c.login.Tls = c.tlsState != nil
 	c.intent = c.intentOf(ctx)
-	if bad := c.srv.checkReads(start.reads, c.intent); bad != nil {
+	if bad := c.srv.checkReads(start.Reads, c.intent); bad != nil {
 		return bad
 	}
 	if bad := c.takeLag(ctx); bad != nil {
 		return bad
 	}
-	if start.minor > newestMinor || len(start.unknown) > 0 {
-		if err := c.send(pgwire.NegotiateVersion(min(start.minor, newestMinor), start.unknown)); err != nil {
+	if start.Minor > newestMinor || len(start.Unknown) > 0 {
+		if err := c.send(pgwire.NegotiateVersion(min(start.Minor, newestMinor), start.Unknown)); err != nil {
 			return err
 		}
 	}
-	if bad := start.checkStandby(); bad != nil {
+	if bad := start.CheckStandby(); bad != nil {
 		return bad
 	}
 	rules := *c.srv.rules.Load()
@@ -146,15 +147,15 @@ func (c *client) noRule(rejected bool) *pgwire.Error {
 	if c.login.Tls {
 		encryption = "SSL encryption"
 	}
-	switch physical := c.start.replication == pgwire.ReplicationPhysical; {
+	switch physical := c.start.Replication == pgwire.ReplicationPhysical; {
 	case rejected && physical:
-		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "pg_hba.conf rejects replication connection for host %q, user %q, %s", from, c.start.user, encryption)
+		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "pg_hba.conf rejects replication connection for host %q, user %q, %s", from, c.start.User, encryption)
 	case rejected:
-		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "pg_hba.conf rejects connection for host %q, user %q, database %q, %s", from, c.start.user, c.start.database, encryption)
+		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "pg_hba.conf rejects connection for host %q, user %q, database %q, %s", from, c.start.User, c.start.Database, encryption)
 	case physical:
-		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "no pg_hba.conf entry for replication connection from host %q, user %q, %s", from, c.start.user, encryption)
+		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "no pg_hba.conf entry for replication connection from host %q, user %q, %s", from, c.start.User, encryption)
 	default:
-		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "no pg_hba.conf entry for host %q, user %q, database %q, %s", from, c.start.user, c.start.database, encryption)
+		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "no pg_hba.conf entry for host %q, user %q, database %q, %s", from, c.start.User, c.start.Database, encryption)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
@@ -26,7 +27,7 @@ type session struct {
 	asked          string // server name that the client asked for in TLS
 	identity       string // of the client's certificate
 	intent         ag.Intent
-	reads          reads
+	reads          startup.Reads
 	replica        ag.ReplicaID
 	epoch          ag.Epoch
 	since          time.Time
@@ -110,7 +111,7 @@ func (x *session) setGate(gate bool, done <-chan struct{}) {
 	if gate && x.srv.cfg.Gate != nil {
 		x.gate = &gated{conn: x.backend, srv: x.srv, done: done}
 	}
-	x.guarded = gate && x.srv.cfg.Durable != nil && (x.onPrimary || x.reads == readsDurable)
+	x.guarded = gate && x.srv.cfg.Durable != nil && (x.onPrimary || x.reads == startup.ReadsDurable)
 }
 
 // activate makes the session one that CloseEpoch and the others see, unless its attempt was overtaken.

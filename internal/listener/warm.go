@@ -14,6 +14,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // A backend costs PostgreSQL a process and its caches, some milliseconds of a processor. Two things spare a client that wait: a warm
@@ -96,15 +97,15 @@ type WarmStats struct {
 // what was changed before is seen.
 func (c *client) lease(ctx context.Context, r route) *backend {
 	w := &c.srv.warm
-	if c.srv.cfg.Mark == nil || !r.Local || c.start.replication != pgwire.ReplicationNone || c.srv.drain.Load() != nil {
+	if c.srv.cfg.Mark == nil || !r.Local || c.start.Replication != pgwire.ReplicationNone || c.srv.drain.Load() != nil {
 		return nil
 	}
 	b := c.wanting(r)
 	ctx, cancel := context.WithTimeout(ctx, w.answer)
 	defer cancel()
-	m, err := c.srv.markOf(ctx, c.start.user, c.start.database)
+	m, err := c.srv.markOf(ctx, c.start.User, c.start.Database)
 	if err != nil {
-		c.log.Debug("no warm backend: the server does not say what it would have to be", "user", c.start.user, "error", err)
+		c.log.Debug("no warm backend: the server does not say what it would have to be", "user", c.start.User, "error", err)
 		return nil
 	}
 	if m.Single {
@@ -120,12 +121,14 @@ func (c *client) wanting(r route) *backend {
 	w.mu.Lock()
 	generation := w.generation
 	w.mu.Unlock()
-	hello := BackendHello{User: c.start.user, Database: c.start.database, ClientAddr: c.warmAddress(), Intent: c.intent, Epoch: r.epoch}
+	hello := BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: c.warmAddress(), Intent: c.intent, Epoch: r.epoch}
 	return &backend{kind: kind{packet: string(c.packet(hello.ClientAddr, r.ID)), epoch: r.epoch}, replica: r.ID, hello: hello, generation: generation}
 }
 
 // say completes it.
-func (b *backend) say(m Mark, start *startup) { b.mark, b.fixed = m.Text, m.Fixed || start.fixesRole() }
+func (b *backend) say(m Mark, start *startup.Message) {
+	b.mark, b.fixed = m.Text, m.Fixed || start.FixesRole()
+}
 
 // warmAddress is the client as its server knows it where several clients may have the backend one after the other: without a port.
 func (c *client) warmAddress() string {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
@@ -56,7 +57,7 @@ func TestSessionsWriteTogether(t *testing.T) {
 		}
 		defer func() { _ = conn.Close() }()
 		_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
-		_, _ = conn.Write((&startup{user: "postgres", database: "postgres"}).packet())
+		_, _ = conn.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 		readUntil(t, conn, 'Z')
 		clients[i] = conn
 	}
@@ -105,7 +106,7 @@ func TestLastWordsComeLast(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
-		_, _ = conn.Write((&startup{user: "postgres", database: "postgres"}).packet())
+		_, _ = conn.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 		readUntil(t, conn, 'Z')
 		var p *pump
 		waitFor(t, "the loop carries it", func() bool {
@@ -161,7 +162,7 @@ func TestLastRequestComesBeforeTheEnd(t *testing.T) {
 		_ = raw.SetDeadline(time.Now().Add(60 * time.Second))
 		all := &heldBack{Conn: raw}
 		client := tls.Client(all, &tls.Config{RootCAs: pool, ServerName: "localhost", NextProtos: []string{"postgresql"}})
-		_, _ = client.Write((&startup{user: "postgres", database: "postgres"}).packet())
+		_, _ = client.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 		readUntil(t, client, 'Z')
 		waitFor(t, "it is served by "+wantedPath(), func() bool { list := g.srv.Sessions(); return len(list) == 1 && list[0].Path == wantedPath() })
 		all.holds = true

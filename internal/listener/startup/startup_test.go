@@ -1,9 +1,10 @@
-package listener
+package startup
 
 import (
 	"encoding/binary"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -23,28 +24,28 @@ func TestParseStartup(t *testing.T) {
 	long := strings.Repeat("n", 70)
 	cases := []struct {
 		name, packet string
-		check        func(*startup) bool
+		check        func(*Message) bool
 	}{
-		{"database defaults to user", "user u", func(s *startup) bool { return s.database == "u" && s.intent == "" }},
-		{"last duplicate wins", "user u user v database a database b", func(s *startup) bool { return s.user == "v" && s.database == "b" }},
-		{"duplicate settings in any case", "user u TimeZone a timezone b", func(s *startup) bool {
-			return len(s.settings) == 1 && s.settings[0] == pgwire.Parameter{Name: "timezone", Value: "b"}
+		{"database defaults to user", "user u", func(s *Message) bool { return s.Database == "u" && s.Intent == "" }},
+		{"last duplicate wins", "user u user v database a database b", func(s *Message) bool { return s.User == "v" && s.Database == "b" }},
+		{"duplicate settings in any case", "user u TimeZone a timezone b", func(s *Message) bool {
+			return len(s.Settings) == 1 && s.Settings[0] == pgwire.Parameter{Name: "timezone", Value: "b"}
 		}},
-		{"names are cut", "user " + long, func(s *startup) bool { return len(s.user) == 63 && len(s.database) == 63 }},
-		{"names are cut between characters", "user " + strings.Repeat("n", 62) + "ää", func(s *startup) bool { return len(s.user) == 62 }},
-		{"suffix", "user u database d@ro", func(s *startup) bool { return s.database == "d" && s.intent == ag.ReadOnly }},
-		{"suffix before the cut", "user u database " + strings.Repeat("d", 63) + "@ro", func(s *startup) bool {
-			return s.database == strings.Repeat("d", 63) && s.intent == ag.ReadOnly
+		{"names are cut", "user " + long, func(s *Message) bool { return len(s.User) == 63 && len(s.Database) == 63 }},
+		{"names are cut between characters", "user " + strings.Repeat("n", 62) + "ää", func(s *Message) bool { return len(s.User) == 62 }},
+		{"suffix", "user u database d@ro", func(s *Message) bool { return s.Database == "d" && s.Intent == ag.ReadOnly }},
+		{"suffix before the cut", "user u database " + strings.Repeat("d", 63) + "@ro", func(s *Message) bool {
+			return s.Database == strings.Repeat("d", 63) && s.Intent == ag.ReadOnly
 		}},
-		{"our settings are taken out", "user u coterie.client_addr x Coterie.TLS y coterie.suffix on", func(s *startup) bool { return len(s.settings) == 0 && s.intent == "" }},
-		{"direct wins over options", "user u options -c\tcoterie.intent=READ_ONLY coterie.intent READ_WRITE", func(s *startup) bool { return s.intent == ag.ReadWrite }},
-		{"last replication wins", "user u replication true replication off", func(s *startup) bool { return s.replication == pgwire.ReplicationNone }},
-		{"logical", "user u replication database", func(s *startup) bool { return s.replication == pgwire.ReplicationLogical }},
-		{"unknown protocol options", "user u _pq_.x 1", func(s *startup) bool { return len(s.unknown) == 1 && len(s.settings) == 0 }},
+		{"our settings are taken out", "user u coterie.client_addr x Coterie.TLS y coterie.suffix on", func(s *Message) bool { return len(s.Settings) == 0 && s.Intent == "" }},
+		{"direct wins over options", "user u options -c\tcoterie.intent=READ_ONLY coterie.intent READ_WRITE", func(s *Message) bool { return s.Intent == ag.ReadWrite }},
+		{"last replication wins", "user u replication true replication off", func(s *Message) bool { return s.Replication == pgwire.ReplicationNone }},
+		{"logical", "user u replication database", func(s *Message) bool { return s.Replication == pgwire.ReplicationLogical }},
+		{"unknown protocol options", "user u _pq_.x 1", func(s *Message) bool { return len(s.Unknown) == 1 && len(s.Settings) == 0 }},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			s, bad := parseStartup(message(strings.Split(c.packet, " ")...))
+			s, bad := Parse(message(strings.Split(c.packet, " ")...))
 			if bad != nil {
 				t.Fatal(bad)
 			}
@@ -86,7 +87,7 @@ func TestParseStartupRefuses(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			s, bad := parseStartup(c.packet)
+			s, bad := Parse(c.packet)
 			if bad == nil {
 				t.Fatalf("accepted: %+v", s)
 			}
@@ -114,9 +115,9 @@ func TestSplitOptions(t *testing.T) {
 }
 
 // What is built for PostgreSQL reads back as itself: there is no second meaning to find in it.
-func checkRebuilt(t *testing.T, s *startup) {
+func checkRebuilt(t *testing.T, s *Message) {
 	t.Helper()
-	packet := s.packet(pgwire.Parameter{Name: "coterie.intent", Value: "READ_WRITE"})
+	packet := s.Packet(pgwire.Parameter{Name: "coterie.intent", Value: "READ_WRITE"})
 	if int(binary.BigEndian.Uint32(packet)) != len(packet) {
 		t.Fatalf("length of %q", packet)
 	}
@@ -132,14 +133,14 @@ func checkRebuilt(t *testing.T, s *startup) {
 		}
 		seen[name] = true
 		switch {
-		case name == "user" && p.Value != s.user, name == "database" && p.Value != s.database,
+		case name == "user" && p.Value != s.User, name == "database" && p.Value != s.Database,
 			name == "replication" && p.Value != "database",
 			strings.HasPrefix(name, "coterie.") && p.Name != "coterie.intent":
 			t.Fatalf("%q has become %q in %q", p.Name, p.Value, packet)
 		}
 	}
-	if len(s.user) > pgwire.MaxName || len(s.database) > pgwire.MaxName || !utf8.ValidString(s.user) {
-		t.Fatalf("names %q, %q", s.user, s.database)
+	if len(s.User) > pgwire.MaxName || len(s.Database) > pgwire.MaxName || !utf8.ValidString(s.User) {
+		t.Fatalf("names %q, %q", s.User, s.Database)
 	}
 }
 
@@ -154,7 +155,7 @@ func FuzzStartup(f *testing.F) {
 		if len(packet) < 4 || len(packet) > 9996 {
 			return
 		}
-		if s, bad := parseStartup(packet); bad == nil {
+		if s, bad := Parse(packet); bad == nil {
 			checkRebuilt(t, s)
 		} else if bad.Code == "" || len(bad.Encode()) > 16<<10 {
 			t.Fatalf("%+v", bad)
@@ -177,4 +178,19 @@ func FuzzOptions(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestParseLag(t *testing.T) {
+	for _, text := range []string{"", "0", "-1s", "x", "5 fortnights", "2d", "nan", "inf", "1e300d", "0.0000001us"} {
+		if d, bad := ParseLag(pgwire.Parameter{Name: "coterie.max_lag", Value: text}); bad == nil {
+			t.Errorf("%q is %v", text, d)
+		} else if bad.Code != pgwire.StateInvalidValue || bad.Hint == "" {
+			t.Errorf("%q: %v", text, bad)
+		}
+	}
+	for text, want := range map[string]time.Duration{"1": time.Millisecond, "500 ms": 500 * time.Millisecond, "1.5s": 1500 * time.Millisecond, "2min": 2 * time.Minute, " 1d ": 24 * time.Hour} {
+		if d, bad := ParseLag(pgwire.Parameter{Name: "coterie.max_lag", Value: text}); bad != nil || d != want {
+			t.Errorf("%q: %v %v", text, d, bad)
+		}
+	}
 }

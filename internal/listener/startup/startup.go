@@ -1,4 +1,4 @@
-package listener
+package startup
 
 import (
 	"encoding/binary"
@@ -12,23 +12,23 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
-// startup is the meaning of a StartupMessage: nothing of it has two readings any more. The packet for PostgreSQL is built
+// Message is the meaning of a StartupMessage: nothing of it has two readings any more. The packet for PostgreSQL is built
 // anew from it, so that what was checked is what is run.
-type startup struct {
-	user, database string
-	replication    pgwire.Replication
-	intent         ag.Intent          // empty: nothing in the packet says
-	reads          reads              // empty: the default
-	maxLag         time.Duration      // by how much a reader's copy may be behind; 0: any
+type Message struct {
+	User, Database string
+	Replication    pgwire.Replication
+	Intent         ag.Intent          // empty: nothing in the packet says
+	Reads          Reads              // empty: the default
+	MaxLag         time.Duration      // by how much a reader's copy may be behind; 0: any
 	saysReadOnly   bool               // default_transaction_read_only is among the settings
-	settings       []pgwire.Parameter // for PostgreSQL, each name once
-	minor          uint16             // of the protocol version asked for
-	unknown        []string           // _pq_ options, none of which is known
+	Settings       []pgwire.Parameter // for PostgreSQL, each name once
+	Minor          uint16             // of the protocol version asked for
+	Unknown        []string           // _pq_ options, none of which is known
 	suffix         bool               // the database had the @ro suffix
 }
 
-// parseStartup reads a StartupMessage without its length: version, then parameters.
-func parseStartup(packet []byte) (*startup, *pgwire.Error) {
+// Parse reads a StartupMessage without its length: version, then parameters.
+func Parse(packet []byte) (*Message, *pgwire.Error) {
 	version := binary.BigEndian.Uint32(packet)
 	if version>>16 != 3 {
 		return nil, pgwire.Fatal("malformed", pgwire.StateNotSupported, "unsupported frontend protocol %d.%d: server supports 3.0",
@@ -38,21 +38,21 @@ func parseStartup(packet []byte) (*startup, *pgwire.Error) {
 	if bad != nil {
 		return nil, bad
 	}
-	s := &startup{minor: uint16(version)}
+	s := &Message{Minor: uint16(version)}
 	var direct []pgwire.Parameter
 	var options, replication string
 	for _, p := range params {
 		switch {
 		case p.Name == "user":
-			s.user = p.Value
+			s.User = p.Value
 		case p.Name == "database":
-			s.database = p.Value
+			s.Database = p.Value
 		case p.Name == "options":
 			options = p.Value
 		case p.Name == "replication":
 			replication = p.Value
 		case strings.HasPrefix(p.Name, "_pq_."):
-			s.unknown = append(s.unknown, p.Name)
+			s.Unknown = append(s.Unknown, p.Name)
 		case reserved(p.Name):
 			// In other letters it is a setting to PostgreSQL, and there is none of that name.
 			return nil, pgwire.Fatal("malformed", pgwire.StateUndefinedObject, "unrecognized configuration parameter %q", p.Name)
@@ -60,10 +60,10 @@ func parseStartup(packet []byte) (*startup, *pgwire.Error) {
 			direct = append(direct, p)
 		}
 	}
-	if s.user == "" {
+	if s.User == "" {
 		return nil, pgwire.Fatal("malformed", pgwire.StateInvalidAuth, "no PostgreSQL user name specified in startup packet")
 	}
-	if s.replication, bad = pgwire.ParseReplication(replication); bad != nil {
+	if s.Replication, bad = pgwire.ParseReplication(replication); bad != nil {
 		return nil, bad
 	}
 	fromOptions, bad := parseOptions(options)
@@ -82,22 +82,22 @@ func parseStartup(packet []byte) (*startup, *pgwire.Error) {
 }
 
 // set adds a setting; one of the same name, in any case of letters, is replaced.
-func (s *startup) set(p pgwire.Parameter) {
-	for i := range s.settings {
-		if strings.EqualFold(s.settings[i].Name, p.Name) {
-			s.settings = append(s.settings[:i], s.settings[i+1:]...)
+func (s *Message) set(p pgwire.Parameter) {
+	for i := range s.Settings {
+		if strings.EqualFold(s.Settings[i].Name, p.Name) {
+			s.Settings = append(s.Settings[:i], s.Settings[i+1:]...)
 			break
 		}
 	}
-	s.settings = append(s.settings, p)
+	s.Settings = append(s.Settings, p)
 }
 
-// named is the packet with the client's address in its application_name, as far as PostgreSQL keeps a name.
-func (s *startup) named(addr string) *startup {
+// WithClientName is the packet with the client's address in its application_name, as far as PostgreSQL keeps a name.
+func (s *Message) WithClientName(addr string) *Message {
 	named := *s
-	named.settings = slices.Clone(s.settings)
+	named.Settings = slices.Clone(s.Settings)
 	name := addr
-	for _, p := range s.settings {
+	for _, p := range s.Settings {
 		if strings.EqualFold(p.Name, "application_name") && p.Value != "" {
 			name = strings.ToValidUTF8(p.Value[:min(len(p.Value), max(0, pgwire.MaxName-len(addr)-3))], "") + " - " + addr
 		}
@@ -106,48 +106,48 @@ func (s *startup) named(addr string) *startup {
 	return &named
 }
 
-// fixesRole says that the packet sets the role of the session, which DISCARD ALL does not go back to.
-func (s *startup) fixesRole() bool {
-	return slices.ContainsFunc(s.settings, func(p pgwire.Parameter) bool {
+// FixesRole says that the packet sets the role of the session, which DISCARD ALL does not go back to.
+func (s *Message) FixesRole() bool {
+	return slices.ContainsFunc(s.Settings, func(p pgwire.Parameter) bool {
 		return strings.EqualFold(p.Name, "role") || strings.EqualFold(p.Name, "session_authorization")
 	})
 }
 
 // nameDatabase strips the @ro suffix and applies the server's default and length of names.
-func (s *startup) nameDatabase() {
-	if name, found := strings.CutSuffix(s.database, "@ro"); found {
-		s.database = name
+func (s *Message) nameDatabase() {
+	if name, found := strings.CutSuffix(s.Database, "@ro"); found {
+		s.Database = name
 		s.suffix = true
 	}
-	s.user = pgwire.CutName(s.user)
-	if s.database == "" {
-		s.database = s.user
+	s.User = pgwire.CutName(s.User)
+	if s.Database == "" {
+		s.Database = s.User
 	}
-	s.database = pgwire.CutName(s.database)
+	s.Database = pgwire.CutName(s.Database)
 }
 
-// packet builds the StartupMessage for PostgreSQL, with extra settings that win over the client's.
-func (s *startup) packet(extra ...pgwire.Parameter) []byte {
-	list := append(make([]pgwire.Parameter, 0, 3+len(s.settings)+len(extra)),
-		pgwire.Parameter{Name: "user", Value: s.user}, pgwire.Parameter{Name: "database", Value: s.database})
-	switch s.replication {
+// Packet builds the StartupMessage for PostgreSQL, with extra settings that win over the client's.
+func (s *Message) Packet(extra ...pgwire.Parameter) []byte {
+	list := append(make([]pgwire.Parameter, 0, 3+len(s.Settings)+len(extra)),
+		pgwire.Parameter{Name: "user", Value: s.User}, pgwire.Parameter{Name: "database", Value: s.Database})
+	switch s.Replication {
 	case pgwire.ReplicationNone:
 	case pgwire.ReplicationLogical:
 		list = append(list, pgwire.Parameter{Name: "replication", Value: "database"})
 	case pgwire.ReplicationPhysical:
 		list = append(list, pgwire.Parameter{Name: "replication", Value: "true"})
 	}
-	return pgwire.StartupMessage(append(append(list, s.settings...), extra...)...)
+	return pgwire.StartupMessage(append(append(list, s.Settings...), extra...)...)
 }
 
 // takeIntent finds what the client asked for and takes the listener's own settings out of those for PostgreSQL. Order:
 // coterie.intent, ApplicationIntent, default_transaction_read_only, the database suffix. The read-only port comes before
 // all of them and is the caller's to know.
-func (s *startup) takeIntent() *pgwire.Error {
+func (s *Message) takeIntent() *pgwire.Error {
 	var own, application ag.Intent
 	var readOnlyDefault bool
-	kept := s.settings[:0]
-	for _, p := range s.settings {
+	kept := s.Settings[:0]
+	for _, p := range s.Settings {
 		name := strings.ToLower(p.Name)
 		var bad *pgwire.Error
 		switch {
@@ -156,9 +156,9 @@ func (s *startup) takeIntent() *pgwire.Error {
 		case name == "applicationintent", name == "coterie.applicationintent":
 			application, bad = parseIntent(p)
 		case name == "coterie.reads":
-			s.reads, bad = parseReads(p)
+			s.Reads, bad = parseReads(p)
 		case name == "coterie.max_lag":
-			s.maxLag, bad = parseLag(p)
+			s.MaxLag, bad = ParseLag(p)
 		case strings.HasPrefix(name, "coterie."):
 			// client_addr, tls and whatever comes later are the listener's to say
 		default:
@@ -171,14 +171,14 @@ func (s *startup) takeIntent() *pgwire.Error {
 			return bad
 		}
 	}
-	s.settings = kept
+	s.Settings = kept
 	switch {
 	case own != "":
-		s.intent = own
+		s.Intent = own
 	case application != "":
-		s.intent = application
+		s.Intent = application
 	case readOnlyDefault || s.suffix:
-		s.intent = ag.ReadOnly
+		s.Intent = ag.ReadOnly
 	}
 	return nil
 }
@@ -195,13 +195,13 @@ func parseIntent(p pgwire.Parameter) (ag.Intent, *pgwire.Error) {
 	return "", bad
 }
 
-// intentBy is the intent by the port, else by the startup packet, else by what was set for the role or the database, else READ_WRITE.
-func intentBy(readOnly bool, start *startup, set map[string]string) ag.Intent {
+// IntentOf is the intent by the port, else by the startup packet, else by what was set for the role or the database, else READ_WRITE.
+func IntentOf(readOnly bool, start *Message, set map[string]string) ag.Intent {
 	switch {
 	case readOnly:
 		return ag.ReadOnly
-	case start.intent != "":
-		return start.intent
+	case start.Intent != "":
+		return start.Intent
 	}
 	if own := set["coterie.intent"]; own != "" {
 		if own, bad := parseIntent(pgwire.Parameter{Name: "coterie.intent", Value: own}); bad == nil {
@@ -214,21 +214,21 @@ func intentBy(readOnly bool, start *startup, set map[string]string) ag.Intent {
 	return ag.ReadWrite
 }
 
-// reads is how far a session's reads may be trusted (safety specification 5), by its startup parameter coterie.reads.
-type reads string
+// Reads is how far a session's reads may be trusted (safety specification 5), by its startup parameter coterie.reads.
+type Reads string
 
 const (
 	// readsLease, the default: no byte that was read after the lease ended, by this node's clock.
-	readsLease reads = "lease"
+	ReadsLease Reads = "lease"
 	// readsDurable: nothing that a failover could take away.
-	readsDurable reads = "durable"
+	ReadsDurable Reads = "durable"
 	// readsConfirmed: as lease, and a majority has said after the read that no other node leads; no clock is trusted.
-	readsConfirmed reads = "confirmed"
+	ReadsConfirmed Reads = "confirmed"
 )
 
-func parseReads(p pgwire.Parameter) (reads, *pgwire.Error) {
-	switch r := reads(strings.ToLower(p.Value)); r {
-	case readsLease, readsDurable, readsConfirmed:
+func parseReads(p pgwire.Parameter) (Reads, *pgwire.Error) {
+	switch r := Reads(strings.ToLower(p.Value)); r {
+	case ReadsLease, ReadsDurable, ReadsConfirmed:
 		return r, nil
 	}
 	bad := pgwire.Fatal("reads", pgwire.StateInvalidValue, "invalid value for parameter %q: %q", pgwire.Clip(p.Name), pgwire.Clip(p.Value))
@@ -244,7 +244,7 @@ var lagUnits = map[string]time.Duration{
 // maxMaxLag bounds coterie.max_lag.
 const maxMaxLag = 24 * time.Hour
 
-func parseLag(p pgwire.Parameter) (time.Duration, *pgwire.Error) {
+func ParseLag(p pgwire.Parameter) (time.Duration, *pgwire.Error) {
 	text := strings.TrimSpace(p.Value)
 	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")
 	unit, known := lagUnits[strings.TrimSpace(text[len(digits):])]
@@ -260,44 +260,44 @@ func parseLag(p pgwire.Parameter) (time.Duration, *pgwire.Error) {
 // memberPrefix begins the names by which the group's own members are known to the primary: an acknowledgement under such a name counts.
 const memberPrefix = "cot_"
 
-// ofMember says that a name is one of those, to PostgreSQL, which compares them in any case of letters.
-func ofMember(name string) bool {
+// IsMemberName says that a name is one of those, to PostgreSQL, which compares them in any case of letters.
+func IsMemberName(name string) bool {
 	return len(name) >= len(memberPrefix) && strings.EqualFold(name[:len(memberPrefix)], memberPrefix)
 }
 
-// namedAsMember refuses a stream that would pass for one of the group's own.
-func namedAsMember() *pgwire.Error {
+// RefuseMember refuses a stream that would pass for one of the group's own.
+func RefuseMember() *pgwire.Error {
 	bad := pgwire.Fatal("replication", pgwire.StateInvalidAuth, "an application_name that begins with %q is for members of the group", memberPrefix)
 	bad.Hint = "Replicas of the group are added with \"coterie join\"; another standby or tool takes another name."
 	return bad
 }
 
-// checkStandby looks at what the startup packet says.
-func (s *startup) checkStandby() *pgwire.Error {
-	if s.replication == pgwire.ReplicationNone {
+// CheckStandby looks at what the startup packet says.
+func (s *Message) CheckStandby() *pgwire.Error {
+	if s.Replication == pgwire.ReplicationNone {
 		return nil
 	}
-	for _, p := range s.settings {
-		if strings.EqualFold(p.Name, "application_name") && ofMember(p.Value) {
-			return namedAsMember()
+	for _, p := range s.Settings {
+		if strings.EqualFold(p.Name, "application_name") && IsMemberName(p.Value) {
+			return RefuseMember()
 		}
 	}
 	return nil
 }
 
-// mutingSetting is the one that can hide the warning.
-const mutingSetting = "client_min_messages"
+// WarningsSetting is the one that can hide the warning.
+const WarningsSetting = "client_min_messages"
 
-// mutes says that a session begins with warnings hidden: by its startup packet, else by what was set for its role or database.
-func mutes(settings []pgwire.Parameter, defaults func() map[string]string) bool {
+// HidesWarnings says that a session begins with warnings hidden: by its startup packet, else by what was set for its role or database.
+func HidesWarnings(settings []pgwire.Parameter, defaults func() map[string]string) bool {
 	level, said := "", false
 	for _, p := range settings {
-		if strings.EqualFold(p.Name, mutingSetting) {
+		if strings.EqualFold(p.Name, WarningsSetting) {
 			level, said = p.Value, true
 		}
 	}
 	if !said {
-		level, said = defaults()[mutingSetting]
+		level, said = defaults()[WarningsSetting]
 	}
 	return said && !stmt.ShowsWarnings(level)
 }
