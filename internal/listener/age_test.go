@@ -71,7 +71,7 @@ func TestMembersAreJudgedByThePrimary(t *testing.T) {
 
 // What a copy has replayed stays replayed when the primary is gone: its age counts from there.
 func TestAgeOfACopy(t *testing.T) {
-	at := &standings{at: map[ag.ReplicaID]Standing{"a": {1, 1000}, "b": {1, 900}}}
+	at := &standings{at: map[ag.ReplicaID]Progress{"a": {1, 1000}, "b": {1, 900}}}
 	routes := fullRoutes(1)
 	routes.Self = "b"
 	s, err := New(Config{
@@ -88,14 +88,14 @@ func TestAgeOfACopy(t *testing.T) {
 		t.Errorf("behind by nobody knows what: %v", s.Age())
 	}
 	marked := boottime.Now()
-	at.set("a", Standing{1, 2000})
-	at.set("b", Standing{1, 1000})
+	at.set("a", Progress{1, 2000})
+	at.set("b", Progress{1, 1000})
 	s.lookAge()
 	if age := s.Age(); age == UnknownAge || age < boottime.Now()-marked {
 		t.Errorf("it has what was there before the primary went on: %v", age)
 	}
 	was := s.current.Load()
-	at.set("b", Standing{2, 5000})
+	at.set("b", Progress{2, 5000})
 	s.lookAge()
 	at.at = nil // nobody says anything any more
 	s.lookAge()

@@ -110,7 +110,7 @@ func FuzzConversation(f *testing.F) {
 		secured = encrypted
 		conn := &script{said: bytes.NewReader(said)}
 		c := s.newClient(conn, false)
-		c.barred = !c.enterPreAuth(true)
+		c.rejected = !c.enterPreAuth(true)
 		c.serve()
 		checkAnswers(t, conn.out.Bytes())
 		if st := s.Stats(); st.PreAuth != 0 || st.Open != 0 || st.Rejected["panic"] != 0 {

@@ -227,23 +227,23 @@ func TestLimits(t *testing.T) {
 // Where all places are taken the one makes room that keeps the listener waiting longest, of the address with most of them. Whom the
 // listener keeps waiting stays.
 func TestWhoMakesRoom(t *testing.T) {
-	s := &Server{entering: make(map[*client]struct{})}
+	s := &Server{preauth: make(map[*client]struct{})}
 	enter := func(host string, since int64) *client {
 		c := &client{srv: s, host: host, limitKey: host}
-		c.entering.since.Store(since)
-		s.entering[c] = struct{}{}
+		c.slot.since.Store(since)
+		s.preauth[c] = struct{}{}
 		return c
 	}
-	if busy := enter("10.0.0.1", 0); s.idler() != nil {
+	if busy := enter("10.0.0.1", 0); s.oldestIdle() != nil {
 		t.Errorf("%s has done its part", busy.host)
 	}
 	only := enter("10.0.0.2", 1)
-	if s.idler() != only {
+	if s.oldestIdle() != only {
 		t.Error("the only one that can")
 	}
 	enter("10.0.0.3", 7)
 	oldest := enter("10.0.0.3", 5)
-	if s.idler() != oldest {
+	if s.oldestIdle() != oldest {
 		t.Error("not the oldest of the address with two")
 	}
 }

@@ -10,12 +10,15 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os/user"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
+	"golang.org/x/sys/unix"
 )
 
 // Kinds of authentication request.
@@ -242,7 +245,7 @@ func (c *client) delayFailure(ctx context.Context) {
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
-	case <-c.entering.out:
+	case <-c.slot.taken:
 	case <-t.C:
 	}
 }
@@ -263,4 +266,30 @@ func hostOf(addr net.Addr) string {
 		return t.AddrPort().Addr().Unmap().WithZone("").String()
 	}
 	return "local"
+}
+
+// checkPeer admits the operating system's user of the same name, on a Unix socket.
+func (c *client) checkPeer() error {
+	refused := pgwire.Fatal("peer", pgwire.StateInvalidAuth, "Peer authentication failed for user %q", c.start.User)
+	u, ok := c.raw.(*net.UnixConn)
+	if !ok {
+		return refused
+	}
+	sys, err := u.SyscallConn()
+	if err != nil {
+		return refused
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := sys.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil || credErr != nil {
+		return refused
+	}
+	who, err := user.LookupId(strconv.FormatUint(uint64(cred.Uid), 10))
+	if err != nil || who.Username != c.start.User {
+		c.log.Info("login failed", "user", c.start.User, "reason", "the peer is another user", "uid", cred.Uid)
+		return refused
+	}
+	return nil
 }

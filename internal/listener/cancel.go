@@ -131,7 +131,7 @@ func (s *Server) Cancel(ctx context.Context, key CancelKey) bool {
 	x, ok := s.keys[key]
 	delivered := func() {}
 	if ok {
-		delivered = x.cancelBegins() // before it can be forgotten: its backend may go to another client then
+		delivered = x.cancelStarts() // before it can be forgotten: its backend may go to another client then
 	}
 	s.mu.Unlock()
 	defer delivered()

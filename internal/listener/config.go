@@ -74,7 +74,7 @@ type Config struct {
 	// Verifier returns role facts from the node that will run the session. An unknown role is Found false, not an error.
 	Verifier func(ctx context.Context, id ag.ReplicaID, user string) (Role, error)
 	// Position returns how far that replica is. Nil = coterie.max_lag is not available.
-	Position func(ctx context.Context, id ag.ReplicaID) (Standing, error)
+	Position func(ctx context.Context, id ag.ReplicaID) (Progress, error)
 	// Defaults returns what was set for sessions of the role in the database, as far as it matters here: coterie.intent,
 	// coterie.max_lag, default_transaction_read_only, client_min_messages. It is remembered for a second. Nil = nothing is.
 	Defaults func(ctx context.Context, user, database string) (map[string]string, error)
@@ -105,11 +105,11 @@ type Config struct {
 	Confirm func(context.Context) error
 	// Mark asks the local server what a backend for the role in the database would have to be: warm backends are given to clients only
 	// as long as it says the same. Nil = there are none.
-	Mark func(ctx context.Context, user, database string) (Mark, error)
+	Fingerprint func(ctx context.Context, user, database string) (LoginFingerprint, error)
 	// MarkSession opens a session of the local server on which MarkStatement is prepared: asked with the names of a role and of a
 	// database as text it returns the columns of Mark, and no row where Single is all that can be said. With it event loops give sessions
 	// on warm backends by themselves. Nil = goroutines do.
-	MarkSession func(context.Context) (net.Conn, error)
+	FingerprintSession func(context.Context) (net.Conn, error)
 	// Reuse says whether a backend may serve another client when its own has left (BACKEND_REUSE = ON). Nil = it may not.
 	Reuse func() bool
 	// Strict says whether every commit is confirmed here before it is answered (COMMIT_BARRIER = STRICT). Nil = it is not.

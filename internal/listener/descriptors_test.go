@@ -100,7 +100,7 @@ func serveWithFew(t *testing.T, how string) {
 		Verifier: func(context.Context, ag.ReplicaID, string) (Role, error) {
 			return Role{Found: true, CanLogin: true}, nil
 		},
-		MarkSession: func(context.Context) (net.Conn, error) { return nil, errors.New("there is none here") },
+		FingerprintSession: func(context.Context) (net.Conn, error) { return nil, errors.New("there is none here") },
 	}
 	if how == PathGoroutines {
 		cfg.Loops = -1

@@ -12,8 +12,8 @@ import (
 // runs goes on to its end. Every session of the local server passes this listener, also those that clients of other nodes have, so
 // nothing has to be told to the others.
 
-// drainage is one of them.
-type drainage struct {
+// activeDrain is one of them.
+type activeDrain struct {
 	over chan struct{} // closed at its end: what waits goes on
 }
 
@@ -34,17 +34,17 @@ type draining struct {
 // session is ended with 40001.
 func (s *Server) Drain(on bool) {
 	if on {
-		defer s.warm.flush("drain") // after the drain is seen by those that would wait
+		defer s.pool.flush("drain") // after the drain is seen by those that would wait
 	}
 	if on {
-		defer s.recallWhere(func(x *session) bool { return x.lent.Load() })
+		defer s.reclaimWhere(func(x *session) bool { return x.offloaded.Load() })
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.drain.Load()
 	switch {
 	case on && d == nil:
-		s.drain.Store(&drainage{over: make(chan struct{})})
+		s.drain.Store(&activeDrain{over: make(chan struct{})})
 	case !on && d != nil:
 		s.drain.Store(nil)
 		close(d.over)
@@ -127,12 +127,12 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 	return nil, nil
 }
 
-// goodbye is how long a Terminate is.
-const goodbye = 5
+// terminateLength is how long a Terminate is.
+const terminateLength = 5
 
 // release decides how much of chunk may go to PostgreSQL now, and counts it as sent; none: the drain to wait for,
 // or the session leaves its backend.
-func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *drainage, bad error) {
+func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDrain, bad error) {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	if x.requests.Sealed {
@@ -147,7 +147,7 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *drainage
 		var used int
 		used, bad = x.follow(seen, chunk[n:])
 		n += used
-		if n == goodbye && x.terminated.Load() && x.keeps() {
+		if n == terminateLength && x.terminated.Load() && x.mayKeepBackend() {
 			x.leaves.Store(true)
 			return 0, nil, nil
 		}
@@ -173,7 +173,7 @@ func (x *session) waits(typ byte) bool {
 
 // await waits until the drain is over or the session is, or, if the request may be let go before that, for a moment. The answer it was
 // held for may have come since release has looked, so that nothing is owed any more, and have left a transaction open.
-func (x *session) await(d *drainage, holds *time.Timer) {
+func (x *session) await(d *activeDrain, holds *time.Timer) {
 	var poll <-chan time.Time
 	if !x.idle() {
 		t := time.NewTimer(drainPoll)

@@ -95,7 +95,7 @@ func TestDrainFindsTheBoundaryInAPipeline(t *testing.T) {
 // An answer that comes between the decision to hold a request and the wait for it leaves a transaction open that has to end: the wait
 // may not last as long as the drain.
 func TestAwaitLooksAgain(t *testing.T) {
-	d, holds := &drainage{over: make(chan struct{})}, time.NewTimer(time.Hour)
+	d, holds := &activeDrain{over: make(chan struct{})}, time.NewTimer(time.Hour)
 	defer holds.Stop()
 	x := &session{cut: make(chan struct{})}
 	x.status.Store('T')

@@ -19,7 +19,7 @@ import (
 
 // stalled runs f while the loop of the server, if there is one, does nothing.
 func (g *group) stalled(f func()) {
-	l := g.srv.quietest()
+	l := g.srv.leastLoaded()
 	if l == nil {
 		f()
 		return

@@ -15,7 +15,7 @@ func TestKernelPathLeavesDatabases(t *testing.T) {
 	conn, x := g.lent()
 	for _, sql := range []string{"create temp table a (b int)", "ALTER table a rename to c", "Drop table c"} {
 		for _, request := range [][]byte{query(sql), unnamed("select 1"), unnamed(sql + " -- ")} {
-			waitFor(t, "it is lent", func() bool { g.ask(conn, "select 1"); return x.lent.Load() })
+			waitFor(t, "it is lent", func() bool { g.ask(conn, "select 1"); return x.offloaded.Load() })
 			before := g.srv.Stats().KernelPath["statement"]
 			_, _ = conn.Write(request)
 			readUntilEnd(t, conn)
@@ -55,7 +55,7 @@ func TestKernelPathStays(t *testing.T) {
 	if after := g.srv.Stats(); after.Lent != before.Lent || x.path() != PathKernel {
 		t.Errorf("it was lent %d times more, and is with %s: %v", after.Lent-before.Lent, x.path(), after.KernelPath)
 	}
-	if n := x.pump.Load().crossing.Slot.Ups; n < 450 {
+	if n := x.onLoop.Load().kernel.Slot.Ups; n < 450 {
 		t.Errorf("the kernel passed %d requests on", n)
 	}
 }

@@ -61,7 +61,7 @@ func (g *group) lent() (net.Conn, *session) {
 		g.srv.mu.Lock()
 		defer g.srv.mu.Unlock()
 		for _, s := range g.srv.sessions {
-			if s.addr == local && s.lent.Load() {
+			if s.addr == local && s.offloaded.Load() {
 				x = s
 			}
 		}
@@ -97,8 +97,8 @@ func TestKernelPathKeepsTheBooks(t *testing.T) {
 	if s := g.srv.Sessions()[0]; s.State != "idle in transaction" || g.srv.Busy() != 1 {
 		t.Errorf("%s, %d busy", s.State, g.srv.Busy())
 	}
-	x.recall()
-	waitFor(t, "it is back", func() bool { return !x.lent.Load() })
+	x.reclaim()
+	waitFor(t, "it is back", func() bool { return !x.offloaded.Load() })
 	if s := g.srv.Sessions()[0]; s.State != "idle in transaction" || s.BytesIn != in+40*uint64(len(query("select 1")))+uint64(len(query("begin"))) {
 		t.Errorf("%+v", s)
 	}
@@ -135,7 +135,7 @@ func TestKernelPathVerdicts(t *testing.T) {
 				_, _ = conn.Write(c.last)
 				waitFor(t, "it has passed", func() bool { return x.state() == "active" })
 			}
-			if !x.lent.Load() {
+			if !x.offloaded.Load() {
 				t.Errorf("it is back: %v", g.srv.Stats().KernelPath)
 			}
 			x.end(ending{reason: "test", why: "a test wants it"})
@@ -171,7 +171,7 @@ func TestKernelPathDrains(t *testing.T) {
 		t.Errorf("%d busy", n)
 	}
 	for _, x := range g.srv.localSessions() {
-		if s := x.pump.Load().crossing.Slot; s.Armed != 0 {
+		if s := x.onLoop.Load().kernel.Slot; s.Armed != 0 {
 			t.Error("the kernel has one still")
 		}
 	}
@@ -196,10 +196,10 @@ func TestKernelPathGate(t *testing.T) {
 	waitFor(t, "the answer is held", func() bool { return g.srv.Stats().Gated == 1 })
 	g.gate.Store(openGate())
 	readUntil(t, conn, 'Z')
-	waitFor(t, "it is lent again", x.lent.Load)
+	waitFor(t, "it is lent again", x.offloaded.Load)
 	soon := boottime.Now() + 200*time.Millisecond
 	g.gate.Int64.Store(int64(soon)) // nobody says so: an earlier deadline is heard of by looking
-	told := (*g.srv.loops.Load())[0].shortcut.Deadline
+	told := (*g.srv.loops.Load())[0].path.Deadline
 	waitFor(t, "the program is told, and it is over", func() bool { return atomic.LoadUint64(told) == uint64(soon) && boottime.Now() > soon })
 	held := g.srv.Stats().Gated
 	_, _ = conn.Write(query("select 1"))
@@ -213,7 +213,7 @@ func TestKernelPathUngated(t *testing.T) {
 	g := lenders(t, nil)
 	conn, x := g.lent()
 	g.gate.Store(closedGate())
-	waitFor(t, "it is called back", func() bool { return !x.lent.Load() })
+	waitFor(t, "it is called back", func() bool { return !x.offloaded.Load() })
 	_, _ = conn.Write(query("select 1"))
 	waitFor(t, "the answer is held", func() bool { return g.srv.Stats().Gated == 1 })
 	g.gate.Store(openGate())
@@ -260,11 +260,11 @@ func TestKernelPathComesBack(t *testing.T) {
 		"long": func(conn net.Conn, _ *session) { g.ask(conn, "select '"+strings.Repeat("x", 3000)+"'") },
 		"statement": func(conn net.Conn, x *session) {
 			g.ask(conn, "set client_min_messages = error")
-			if !x.suspect.muted.Load() {
+			if !x.cancels.warningsHidden.Load() {
 				t.Error("nobody has noticed")
 			}
 			g.ask(conn, "select 1")
-			if x.lent.Load() {
+			if x.offloaded.Load() {
 				t.Error("it was lent again")
 			}
 		},
@@ -286,7 +286,7 @@ func TestKernelPathComesBack(t *testing.T) {
 			readUntil(t, conn, 'Z')
 		},
 		"slow client": func(conn net.Conn, x *session) {
-			x.pump.Load().crossing.Slot.DownLimit = 0
+			x.onLoop.Load().kernel.Slot.DownLimit = 0
 			g.ask(conn, "select 1")
 		},
 	} {
@@ -331,13 +331,13 @@ func TestKernelPathCopy(t *testing.T) {
 	}
 	raw, x := g.lent()
 	g.ask(raw, "create temp table copied(a text)")
-	waitFor(t, "it is lent", func() bool { g.ask(raw, "select 1"); return x.lent.Load() })
+	waitFor(t, "it is lent", func() bool { g.ask(raw, "select 1"); return x.offloaded.Load() })
 	_, _ = raw.Write(unnamed("copy copied from stdin"))
 	readUntil(t, raw, 'G')
 	_, _ = raw.Write(pgwire.AppendMessage(pgwire.AppendMessage(pgwire.AppendMessage(nil, 'd', []byte("one\n")), 'c', nil), 'S', nil))
 	readUntil(t, raw, 'Z')
 	g.ask(raw, "select 1")
-	if x.lent.Load() {
+	if x.offloaded.Load() {
 		t.Error("who has prepared a COPY is lent again")
 	}
 }
@@ -392,7 +392,7 @@ func TestKernelPathSlowClient(t *testing.T) {
 	for _, reads := range []bool{true, false} {
 		conn, x := g.lent()
 		_ = conn.(*net.TCPConn).SetReadBuffer(128 << 10)
-		_ = unix.SetsockoptInt(x.pump.Load().client.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10) // the rest waits in the kernel's backlog
+		_ = unix.SetsockoptInt(x.onLoop.Load().client.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10) // the rest waits in the kernel's backlog
 		asked := 0
 		blocked := func() (is bool) {
 			other, err := g.servers["a"].connect(t.Context(), "postgres")
@@ -480,8 +480,8 @@ func TestKernelPathEnds(t *testing.T) {
 		g.servers["a"].sql(t, "select pg_terminate_backend("+strconv.Itoa(int(x.pid))+")")
 		readUntilError(t, killed, "57P01")
 		waitFor(t, "all are gone", func() bool { return g.srv.Stats().Open == 0 })
-		if l := (*g.srv.loops.Load())[0]; len(l.shortcut.Free) != len(l.offloaded) {
-			t.Errorf("%d of %d places are free", len(l.shortcut.Free), len(l.offloaded))
+		if l := (*g.srv.loops.Load())[0]; len(l.path.Free) != len(l.offloaded) {
+			t.Errorf("%d of %d places are free", len(l.path.Free), len(l.offloaded))
 		}
 		g.lent() // stays until the server ends
 	})
@@ -494,7 +494,7 @@ func TestKernelPathIsFull(t *testing.T) {
 	first, x := g.lent()
 	l := (*g.srv.loops.Load())[0]
 	taken := make(chan struct{})
-	l.post(func() { l.shortcut.Free = nil; close(taken) })
+	l.post(func() { l.path.Free = nil; close(taken) })
 	<-taken
 	other := g.begin((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 	readUntil(t, other, 'Z')
@@ -504,10 +504,10 @@ func TestKernelPathIsFull(t *testing.T) {
 	if n := g.srv.Stats().Lent; n != 1 {
 		t.Errorf("lent %d times", n)
 	}
-	place := x.pump.Load().crossing.Index
+	place := x.onLoop.Load().kernel.Index
 	_ = first.Close()
 	waitFor(t, "it is gone", func() bool { return g.srv.Stats().Open == 1 })
-	if _, again := g.lent(); again.pump.Load().crossing.Index != place {
+	if _, again := g.lent(); again.onLoop.Load().kernel.Index != place {
 		t.Error("there was another place")
 	}
 }

@@ -24,9 +24,9 @@ import (
 const (
 	loopBuffer = 64 << 10
 	loopEvents = 256
-	// nap is how long a loop that has just been busy waits inside a system call that keeps its place on a processor, as the
+	// busyWait is how long a loop that has just been busy waits inside a system call that keeps its place on a processor, as the
 	// scheduler sees it. That makes the next message cheap; after an idle nap the loop waits as everybody else does.
-	nap = 5 // milliseconds
+	busyWait = 5 // milliseconds
 )
 
 // watcher is told what the kernel says of a file.
@@ -34,21 +34,21 @@ type watcher interface{ Ready(events uint32) }
 
 // loop is one goroutine and what it carries. Everything but the inbox is its own.
 type loop struct {
-	srv       *Server
-	epoll     int
-	alarm     int // eventfd that ends a wait
-	buf       []byte
-	sides     []watcher              // by file descriptor
-	steps     map[*doorstep]struct{} // clients that have said nothing yet
-	asker     asker                  // of the first loop
-	batch     writeBatch
-	shortcut  *offload.Path // nil: nothing passes inside the kernel
-	offloaded []*pump       // those that the kernel knows, by slot
-	lending   []*pump       // to be lent to the kernel at the end of the turn
-	gone      []*pump       // to be closed when no event of this batch can mean them any more
-	naps      bool          // the last wait was no idle one
-	carried   atomic.Int64
-	ending    atomic.Bool
+	srv          *Server
+	epoll        int
+	alarm        int // eventfd that ends a wait
+	buf          []byte
+	sides        []watcher                 // by file descriptor
+	preauth      map[*preauthConn]struct{} // clients that have said nothing yet
+	fingerprints fingerprintConn           // of the first loop
+	batch        writeBatch
+	path         *offload.Path  // nil: nothing passes inside the kernel
+	offloaded    []*loopSession // those that the kernel knows, by slot
+	toOffload    []*loopSession // to be lent to the kernel at the end of the turn
+	ended        []*loopSession // to be closed when no event of this batch can mean them any more
+	busy         bool           // the last wait was no idle one
+	carried      atomic.Int64
+	ending       atomic.Bool
 
 	mu     sync.Mutex
 	inbox  []func() // guarded by mu
@@ -65,8 +65,8 @@ func newLoop(s *Server) (*loop, error) {
 		_ = unix.Close(epoll)
 		return nil, fmt.Errorf("event loop: %w", err)
 	}
-	l := &loop{srv: s, epoll: epoll, alarm: alarm, buf: make([]byte, loopBuffer), steps: make(map[*doorstep]struct{})}
-	l.asker = newAsker(l)
+	l := &loop{srv: s, epoll: epoll, alarm: alarm, buf: make([]byte, loopBuffer), preauth: make(map[*preauthConn]struct{})}
+	l.fingerprints = newFingerprintConn(l)
 	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, alarm, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(alarm)}); err != nil {
 		l.close()
 		return nil, fmt.Errorf("event loop: %w", err)
@@ -80,10 +80,10 @@ func (l *loop) close() {
 	l.closed = true // a timer of a session may still post: the number of alarm is another file's by then
 	_ = unix.Close(l.epoll)
 	_ = unix.Close(l.alarm)
-	l.asker.close()
+	l.fingerprints.close()
 	l.batch.close()
-	if l.shortcut != nil {
-		l.shortcut.Close()
+	if l.path != nil {
+		l.path.Close()
 	}
 }
 
@@ -111,25 +111,25 @@ func (s *Server) startLoops() (stop func(), err error) {
 			stop()
 			return nil, err
 		}
-		l.gather()
-		l.shorten()
+		l.enableBatching()
+		l.enableOffload()
 		loops = append(loops, l)
 		running.Go(l.run)
 	}
 	s.loops.Store(&loops)
-	if len(loops) > 0 && loops[0].shortcut != nil {
-		s.wg.Go(func() { s.watchLent(loops) })
+	if len(loops) > 0 && loops[0].path != nil {
+		s.wg.Go(func() { s.watchOffloaded(loops) })
 	}
 	context.AfterFunc(s.life, func() { // everybody who has said nothing goes inside, where the end is told
 		for _, l := range loops {
-			l.post(l.clearSteps)
+			l.post(l.handOffAll)
 		}
 	})
 	return stop, nil
 }
 
-// gather has the loop write what its sessions write in a turn by one system call, where the kernel allows that.
-func (l *loop) gather() {
+// enableBatching has the loop write what its sessions write in a turn by one system call, where the kernel allows that.
+func (l *loop) enableBatching() {
 	if l.srv.cfg.writesSingly {
 		return
 	}
@@ -141,13 +141,13 @@ func (l *loop) gather() {
 	l.batch.use(r, &l.srv.counts.together)
 }
 
-// shorten has the kernel carry what needs no decision, where it can.
-func (l *loop) shorten() {
+// enableOffload has the kernel carry what needs no decision, where it can.
+func (l *loop) enableOffload() {
 	if l.srv.cfg.NoKernelPath {
 		return
 	}
 	n := l.srv.cfg.Limits.Connections
-	k, err := offload.New(offload.Config{Sessions: n, Gate: l.srv.cfg.Gate, Woken: l.woken})
+	k, err := offload.New(offload.Config{Sessions: n, Gate: l.srv.cfg.Gate, Woken: l.cameBack})
 	if err == nil {
 		err = l.watch(k.EventFD(), k, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
 	}
@@ -155,11 +155,11 @@ func (l *loop) shorten() {
 		l.srv.log.Info("event loops carry every request: nothing passes inside the kernel", "error", err)
 		return
 	}
-	l.shortcut, l.offloaded = k, make([]*pump, k.Slots)
+	l.path, l.offloaded = k, make([]*loopSession, k.Slots)
 }
 
-// woken is called for a slot whose session has come back.
-func (l *loop) woken(slot uint32) {
+// cameBack is called for a slot whose session has come back.
+func (l *loop) cameBack(slot uint32) {
 	if int(slot) < len(l.offloaded) && l.offloaded[slot] != nil {
 		l.offloaded[slot].guarded(func() {})()
 	}
@@ -169,16 +169,16 @@ func (l *loop) woken(slot uint32) {
 // a program with other things to do adds as many.
 func Loops() int { return max(1, runtime.NumCPU()/4) }
 
-// front returns the first loop, which takes clients in and asks for marks; nil if there is none.
-func (s *Server) front() *loop {
+// firstLoop returns the first loop, which takes clients in and asks for marks; nil if there is none.
+func (s *Server) firstLoop() *loop {
 	if list := s.loops.Load(); list != nil && len(*list) > 0 {
 		return (*list)[0]
 	}
 	return nil
 }
 
-// quietest returns the loop that carries least; nil if there is none.
-func (s *Server) quietest() *loop {
+// leastLoaded returns the loop that carries least; nil if there is none.
+func (s *Server) leastLoaded() *loop {
 	list := s.loops.Load()
 	if list == nil {
 		return nil
@@ -225,25 +225,25 @@ func (l *loop) run() {
 			}
 		}
 		l.batch.flush()
-		if len(l.lending) > 0 {
+		if len(l.toOffload) > 0 {
 			l.lendAll()
 		}
-		l.bury()
+		l.closeEnded()
 	}
 }
 
 // wait returns how many events there are; none where a signal came or a nap was idle.
 func (l *loop) wait(events []unix.EpollEvent) int {
-	if !l.naps {
+	if !l.busy {
 		n, err := unix.EpollWait(l.epoll, events, -1)
-		l.naps = err == nil
+		l.busy = err == nil
 		return max(n, 0)
 	}
-	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), nap, 0, 0) //nolint:gosec // the kernel fills events
+	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), busyWait, 0, 0) //nolint:gosec // the kernel fills events
 	if errno != 0 {
 		return 0 // the scheduler's signal, to stop the world or to let others run: the return from here lets it
 	}
-	l.naps = n > 0
+	l.busy = n > 0
 	return int(n)
 }
 
@@ -259,9 +259,9 @@ func (l *loop) work() {
 	}
 }
 
-// bury closes what has ended: until here no other file has taken one of its numbers.
-func (l *loop) bury() {
-	for _, p := range l.gone {
+// closeEnded closes what has ended: until here no other file has taken one of its numbers.
+func (l *loop) closeEnded() {
+	for _, p := range l.ended {
 		for _, s := range p.sides() {
 			if s.fd >= 0 {
 				l.sides[s.fd] = nil
@@ -271,11 +271,11 @@ func (l *loop) bury() {
 		l.carried.Add(-1)
 		p.finished()
 	}
-	l.gone = l.gone[:0]
+	l.ended = l.ended[:0]
 }
 
-// know lets events find who watches a file.
-func (l *loop) know(fd int, w watcher) {
+// setWatcher lets events find who watches a file.
+func (l *loop) setWatcher(fd int, w watcher) {
 	for len(l.sides) <= fd {
 		l.sides = append(l.sides, make([]watcher, max(64, len(l.sides)))...)
 	}
@@ -284,7 +284,7 @@ func (l *loop) know(fd int, w watcher) {
 
 // watch has the kernel tell w of these events; how is an operation of epoll_ctl. It fails where the kernel has no room for one file more.
 func (l *loop) watch(fd int, w watcher, how int, events uint32) error {
-	l.know(fd, w)
+	l.setWatcher(fd, w)
 	return unix.EpollCtl(l.epoll, how, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
@@ -316,6 +316,6 @@ func transmit(fd int, b []byte) (n int, err error) {
 func wouldWait(err error) bool { return err == unix.EAGAIN || err == unix.EINTR } //nolint:errorlint // an errno of our own calls
 
 // after has f run by the loop after d, if the session still lives then.
-func (p *pump) after(d time.Duration, f func()) *time.Timer {
+func (p *loopSession) after(d time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(d, func() { p.loop.post(p.guarded(f)) })
 }

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// under is what the TLS of a client reads from and writes to: its connection, and on a loop the loop's side of it. There a read that
+// loopConn is what the TLS of a client reads from and writes to: its connection, and on a loop the loop's side of it. There a read that
 // would have to wait returns a temporary error, after which TLS goes on where it was.
-type under struct {
+type loopConn struct {
 	net.Conn
 	side *side // nil: no loop carries the session yet
 	dry  bool  // the kernel had less than was asked for: there is nothing more until it says so
@@ -24,7 +24,7 @@ func (laterError) Error() string   { return "nothing to read at present" }
 func (laterError) Timeout() bool   { return false }
 func (laterError) Temporary() bool { return true }
 
-func (u *under) Read(b []byte) (int, error) {
+func (u *loopConn) Read(b []byte) (int, error) {
 	if u.side == nil {
 		return u.Conn.Read(b)
 	}
@@ -45,7 +45,7 @@ func (u *under) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-func (u *under) Write(b []byte) (int, error) {
+func (u *loopConn) Write(b []byte) (int, error) {
 	if u.side == nil {
 		return u.Conn.Write(b)
 	}
@@ -56,28 +56,28 @@ func (u *under) Write(b []byte) (int, error) {
 }
 
 // Close and deadlines belong to the loop once it has the connection.
-func (u *under) Close() error {
+func (u *loopConn) Close() error {
 	if u.side == nil {
 		return u.Conn.Close()
 	}
 	return nil
 }
 
-func (u *under) SetDeadline(t time.Time) error {
+func (u *loopConn) SetDeadline(t time.Time) error {
 	if u.side == nil {
 		return u.Conn.SetDeadline(t)
 	}
 	return nil
 }
 
-func (u *under) SetReadDeadline(t time.Time) error {
+func (u *loopConn) SetReadDeadline(t time.Time) error {
 	if u.side == nil {
 		return u.Conn.SetReadDeadline(t)
 	}
 	return nil
 }
 
-func (u *under) SetWriteDeadline(t time.Time) error {
+func (u *loopConn) SetWriteDeadline(t time.Time) error {
 	if u.side == nil {
 		return u.Conn.SetWriteDeadline(t)
 	}
@@ -85,9 +85,9 @@ func (u *under) SetWriteDeadline(t time.Time) error {
 }
 
 // fromTLS carries what TLS has decrypted, as far as that may be read now. What stays inside is not seen by the kernel: settle asks for it.
-func (p *pump) fromTLS(events bool) {
+func (p *loopSession) fromTLS(events bool) {
 	if events {
-		p.under.dry = false
+		p.tlsConn.dry = false
 	}
 	buf := p.loop.buf
 	for range fairShare {
@@ -96,12 +96,12 @@ func (p *pump) fromTLS(events bool) {
 		}
 		n, err := p.tls.Read(buf[:tlsRead])
 		if err == errLater { //nolint:errorlint // our own
-			p.inside = false
+			p.tlsPending = false
 			return
 		}
-		p.took(buf[:n], err)
+		p.received(buf[:n], err)
 	}
-	p.inside = p.phase != buried
+	p.tlsPending = p.phase != closed
 }
 
 // tlsRead is the most that one record holds; fairShare is how many a session may bring while the others wait.
@@ -111,7 +111,7 @@ const (
 )
 
 // toClient writes to the client, through TLS if it came by that.
-func (p *pump) toClient(b []byte) error {
+func (p *loopSession) toClient(b []byte) error {
 	if p.tls == nil {
 		return p.client.send(b, p.mayQueue())
 	}

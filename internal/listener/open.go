@@ -20,7 +20,7 @@ import (
 // open authenticates the client, opens its session on a replica and relays until its end. Tries that fail for a reason that
 // may pass are repeated: the client sees latency.
 func (c *client) open(ctx context.Context, rule hba.Rule) error {
-	p := c.newPatience()
+	p := c.newLoginBudget()
 	l := proven{rule: rule, replication: c.start.Replication != pgwire.ReplicationNone}
 	if c.start.Replication == pgwire.ReplicationLogical && c.intent == ag.ReadOnly {
 		return pgwire.Fatal("replication", pgwire.StateNotSupported, "logical replication runs on the primary: connect with READ_WRITE intent")
@@ -89,7 +89,7 @@ func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, er
 	c.unhook() // from here on the session is ended by its own means
 	c.srv.wg.Add(1)
 	finished := func() { c.release(); c.srv.wg.Done() }
-	if c.carried = true; !x.handOver(finished) {
+	if c.carried = true; !x.toLoop(finished) {
 		go func() { // on a stack of its own: that of this goroutine has grown with the handshake
 			defer finished()
 			x.relay()
@@ -112,7 +112,7 @@ func (c *client) admit(ctx context.Context, rule hba.Rule, role Role) error {
 
 // memberships asks whoever judges the login for the roles that the user is a member of. Nobody has proved anything yet: it is told nobody.
 func (c *client) memberships(ctx context.Context) ([]string, error) {
-	p := c.newPatience()
+	p := c.newLoginBudget()
 	for {
 		r, err := c.route(ctx, p)
 		if err != nil {
@@ -142,7 +142,7 @@ func (c *client) judge(ctx context.Context, r route) (Role, error) {
 	if !ok || !routes.WriteOpen || c.srv.primarySilent() {
 		return c.ownJudgement(ctx, r)
 	}
-	soon, cancel := context.WithTimeout(ctx, primaryPatience)
+	soon, cancel := context.WithTimeout(ctx, primaryBudget)
 	role, err := c.roleFacts(soon, route{Target: primary, epoch: routes.Epoch, changed: r.changed})
 	cancel()
 	if err == nil || ctx.Err() != nil {
@@ -155,8 +155,8 @@ func (c *client) judge(ctx context.Context, r route) (Role, error) {
 
 // A reader's login waits for the primary this long, and for a while after it kept silent the others do not.
 const (
-	primaryPatience = time.Second
-	primaryAgain    = 5 * time.Second
+	primaryBudget = time.Second
+	primaryAgain  = 5 * time.Second
 )
 
 func (s *Server) primarySilent() bool {
@@ -203,7 +203,7 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 	}
 	ctx, stopTimer := context.WithTimeout(ctx, c.srv.cfg.Limits.BackendHandshake)
 	defer stopTimer()
-	lease := c.lease(ctx, r)
+	lease := c.reusableBackend(ctx, r)
 	x, greeting, err := c.join(ctx, r, lease)
 	if err != nil {
 		return nil, err
@@ -213,7 +213,7 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 		return nil, errMoved
 	}
 	if lease != nil && x.backendFrom != backendReused { // those come back
-		defer c.srv.warm.wanted(lease)
+		defer c.srv.pool.noteLogin(lease)
 	}
 	if err := c.send(x.mint(greeting)); err != nil {
 		x.close()
@@ -234,7 +234,7 @@ func (c *client) join(ctx context.Context, r route, lease *backend) (*session, g
 	var warm *backend
 	if lease != nil {
 		own = lease.hello
-		warm = c.srv.warm.take(lease)
+		warm = c.srv.pool.take(lease)
 	}
 	var conn net.Conn
 	if warm != nil {
@@ -254,7 +254,7 @@ func (c *client) join(ctx context.Context, r route, lease *backend) (*session, g
 	}
 	x := c.newSession(r, conn)
 	x.setInput(r.Local, ctx.Done())
-	x.noteMuting(ctx, c.start.Settings)
+	x.noteWarnings(ctx, c.start.Settings)
 	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	g, err := c.greet(x, warm, own.ClientAddr)
 	if err == nil && x.replicates {
@@ -273,21 +273,21 @@ func (c *client) join(ctx context.Context, r route, lease *backend) (*session, g
 		return nil, g, err
 	}
 	if warm != nil {
-		x.takes(warm, g)
+		x.adoptBackend(warm, g)
 		return x, g, nil
 	}
 	x.pid, x.realKey = g.pid(), g.key
-	x.lends(lease, g)
+	x.offerBackend(lease, g)
 	return x, g, nil
 }
 
-// takes gives the session a warm backend.
-func (x *session) takes(b *backend, g greeting) {
+// adoptBackend gives the session a warm backend.
+func (x *session) adoptBackend(b *backend, g greeting) {
 	x.pid, x.realKey, x.backendFrom = g.pid(), g.key, backendAhead
 	if b.used {
 		x.backendFrom = backendReused
 	}
-	x.lends(b, g)
+	x.offerBackend(b, g)
 }
 
 // greet is the greeting of the session's backend. What a warm one said before passes the gate now.

@@ -237,12 +237,12 @@ func newGroup(t *testing.T, change func(*Config)) *group {
 		Routes: g.routes.Load, Changed: g.change, Backend: g.backend, Verifier: g.verifier,
 		Gate: func() time.Duration { return time.Duration(g.gate.Load()) },
 	}
-	cfg.MarkSession = func(ctx context.Context) (net.Conn, error) {
+	cfg.FingerprintSession = func(ctx context.Context) (net.Conn, error) {
 		conn, err := g.servers["a"].connect(ctx, "postgres")
 		if err != nil {
 			return nil, err
 		}
-		return postgres.LendForMarks(ctx, conn, MarkStatement)
+		return postgres.LendForMarks(ctx, conn, FingerprintStatement)
 	}
 	if os.Getenv(pathEnv) == PathGoroutines {
 		cfg.Loops = -1

@@ -167,21 +167,21 @@ func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string
 			return lsn, err
 		},
 		Durable: func(context.Context, ag.LSN) error { return nil }, // no secondary: nothing is waited for
-		Mark: func(ctx context.Context, user, database string) (Mark, error) {
+		Fingerprint: func(ctx context.Context, user, database string) (LoginFingerprint, error) {
 			conn, err := dial(ctx)
 			if err != nil {
-				return Mark{}, err
+				return LoginFingerprint{}, err
 			}
 			defer func() { _ = conn.Close(context.Background()) }()
 			m, err := postgres.MarkOn(ctx, conn, user, database)
-			return Mark(m), err
+			return LoginFingerprint{Text: m.Text, Exclusive: m.Single, NotReusable: m.Fixed}, err
 		},
-		MarkSession: func(ctx context.Context) (net.Conn, error) {
+		FingerprintSession: func(ctx context.Context) (net.Conn, error) {
 			conn, err := dial(ctx)
 			if err != nil {
 				return nil, err
 			}
-			return postgres.LendForMarks(ctx, conn, MarkStatement)
+			return postgres.LendForMarks(ctx, conn, FingerprintStatement)
 		},
 		Reuse:    func() bool { return true },
 		GateHold: time.Hour, // FlushLSN opens a session for each question

@@ -1,9 +1,11 @@
 package listener
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,14 +23,14 @@ const (
 // buffers are the large ones.
 var buffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
 
-// sized is the buffer of a direction.
-type sized struct {
+// relayBuf is the buffer of a direction.
+type relayBuf struct {
 	b     []byte
 	large *[relayBuffer]byte // nil while it is small
 }
 
 // fit makes room for what comes next, after a read that took that many bytes altogether. The first kept bytes stay.
-func (s *sized) fit(took, kept int) {
+func (s *relayBuf) fit(took, kept int) {
 	switch {
 	case s.b == nil:
 		s.b = make([]byte, smallBuffer)
@@ -44,7 +46,7 @@ func (s *sized) fit(took, kept int) {
 	}
 }
 
-func (s *sized) free() {
+func (s *relayBuf) free() {
 	if s.large != nil {
 		buffers.Put(s.large)
 		s.large, s.b = nil, nil
@@ -84,7 +86,7 @@ func (x *session) relay() {
 	}
 	if fd, err := duplicate(x.backend); err == nil {
 		x.forget()
-		x.handBack(fd)
+		x.returnBackend(fd)
 	}
 }
 
@@ -98,8 +100,8 @@ func (x *session) rescue(direction string) {
 	}
 }
 
-// beside runs f in a goroutine of its own that serves no client: a panic in it ends no session.
-func (s *Server) beside(what string, f func()) {
+// background runs f in a goroutine of its own that serves no client: a panic in it ends no session.
+func (s *Server) background(what string, f func()) {
 	s.wg.Go(func() {
 		defer func() {
 			if r := recover(); r != nil {
@@ -113,7 +115,7 @@ func (s *Server) beside(what string, f func()) {
 
 // downstream carries answers to the client. It is the only writer to the client.
 func (x *session) downstream() {
-	var buf sized
+	var buf relayBuf
 	defer buf.free()
 	kept, took := 0, 0 // kept: bytes at the front of the buffer, an answer that is judged when it is whole
 	for {
@@ -126,7 +128,7 @@ func (x *session) downstream() {
 		if n > 0 {
 			var bad error
 			if kept, bad = x.pass(buf.b[:kept+n], kept); bad != nil {
-				x.say(x.passFailed(bad))
+				x.sendFinal(x.passFailed(bad))
 				return
 			}
 		}
@@ -134,7 +136,7 @@ func (x *session) downstream() {
 			return
 		}
 		if err != nil || x.ended.Load() != nil {
-			x.say(x.lastWords(err))
+			x.sendFinal(x.finalError(err))
 			return
 		}
 	}
@@ -164,7 +166,7 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 			}
 		}
 		typ, body := x.answers.Type(), x.answers.Kept()
-		if s := x.doubtful(typ, body); !p.asked && s != stmt.NoEffect {
+		if s := x.effectAtStake(typ, body); !p.asked && s != stmt.NoEffect {
 			p.asked, p.judged = true, true
 			out, p.from = p.b[p.from:p.begin], p.begin
 			return out, s, nil
@@ -223,7 +225,7 @@ func (x *session) passFailed(err error) *pgwire.Error {
 	switch {
 	case errors.Is(err, errClient):
 	case errors.Is(err, errUnconfirmed), errors.Is(err, errGate):
-		return x.lastWords(err)
+		return x.finalError(err)
 	default:
 		x.srv.log.Error("PostgreSQL sent what is no message", "session", x.id, "error", err)
 		x.end(ending{reason: "postgresql protocol", why: "protocol error"})
@@ -231,9 +233,9 @@ func (x *session) passFailed(err error) *pgwire.Error {
 	return nil
 }
 
-// lastWords ends the session, and returns the error that its client is told where PostgreSQL has not said one itself; nil if nothing
+// finalError ends the session, and returns the error that its client is told where PostgreSQL has not said one itself; nil if nothing
 // can be said.
-func (x *session) lastWords(err error) *pgwire.Error {
+func (x *session) finalError(err error) *pgwire.Error {
 	why := "the connection to PostgreSQL was lost"
 	switch e := x.ended.Load(); {
 	case e != nil:
@@ -249,7 +251,7 @@ func (x *session) lastWords(err error) *pgwire.Error {
 	default:
 		x.end(ending{reason: "backend lost", why: why})
 	}
-	last := x.farewell(why)
+	last := x.outcomeError(why)
 	x.srv.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", last.Code)
 	if x.midMessage || x.fatalSent.Load() || x.terminated.Load() {
 		return nil
@@ -257,8 +259,8 @@ func (x *session) lastWords(err error) *pgwire.Error {
 	return last
 }
 
-// say writes the last words.
-func (x *session) say(last *pgwire.Error) {
+// sendFinal writes the last words.
+func (x *session) sendFinal(last *pgwire.Error) {
 	if last == nil {
 		return
 	}
@@ -272,7 +274,7 @@ func (x *session) lingers() bool { return x.ended.Load() != nil || !x.terminated
 // upstream carries requests to PostgreSQL.
 func (x *session) upstream() {
 	var requests pgwire.Framer
-	var buf sized
+	var buf relayBuf
 	defer buf.free()
 	for n := 0; ; {
 		buf.fit(n, 0)
@@ -318,8 +320,8 @@ func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 			x.requests.QueryText(text)
 		}
 	}
-	if x.drained.local && x.srv.cfg.Mark != nil {
-		x.noteUse(f.Type(), b[min(head, used):used], head > 0, whole)
+	if x.drained.local && x.srv.cfg.Fingerprint != nil {
+		x.observeUse(f.Type(), b[min(head, used):used], head > 0, whole)
 	}
 	if whole {
 		if f.Type() == 'P' && stmt.MayCopy(f.Kept()) {
@@ -385,7 +387,7 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 	case 'C':
 		x.commandEnded(body)
 	case 'V', 's':
-		x.doubt.stake = max(x.doubt.stake, stmt.Reads)
+		x.confirmation.effect = max(x.confirmation.effect, stmt.Reads)
 	case 'N':
 		x.observeNotice(body)
 	case 'S', 'A': // a setting has changed, or somebody listens
@@ -396,9 +398,41 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 	case 'K':
 		x.observeKey(body)
 	case 'E':
-		x.doubt.failed = true
+		x.confirmation.failed = true
 		if v := pgwire.ErrorField(body, 'V'); v == "FATAL" || v == "PANIC" {
 			x.fatalSent.Store(true)
 		}
 	}
+}
+
+// This file keeps streams of logical replication from passing for a member. PostgreSQL counts the acknowledgements of any walsender whose
+// application_name is in synchronous_standby_names, a logical one's too, and takes the name as it is when START_REPLICATION comes: from
+// the startup packet, a default of the role or the database, or whatever statement has set it since.
+
+// posesAsMember looks at a ParameterStatus. PostgreSQL reports application_name before the ReadyForQuery of whatever has changed it.
+func (x *session) posesAsMember(status []byte) bool {
+	name, value, _ := bytes.Cut(status, []byte{0})
+	return x.replicates && strings.EqualFold(string(name), "application_name") && startup.IsMemberName(string(value))
+}
+
+// checkGreeting looks at the name that the session has begun with: a default of its role or database may have given it.
+func (x *session) checkGreeting(g greeting) *pgwire.Error {
+	var f pgwire.Framer
+	var bad *pgwire.Error
+	_ = f.Scan(g.bytes, func(typ byte, body []byte) { // it was put together here
+		if typ == 'S' && x.posesAsMember(body) {
+			bad = startup.RefuseMember()
+		}
+	})
+	return bad
+}
+
+// outOfTurn ends a session of logical replication that sends a command before the one before it is over: it might begin to stream by a
+// name that nobody has seen yet.
+func (x *session) outOfTurn(typ byte) bool {
+	if !x.replicates || typ != 'Q' || x.owed.Load() <= 0 {
+		return false
+	}
+	x.end(ending{"replication", "a session of logical replication takes one command at a time", true})
+	return true
 }

@@ -83,7 +83,7 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgwire.Er
 		return nil
 	}
 	x.setInput(true, x.cut)
-	x.noteMuting(ctx, x.settings)
+	x.noteWarnings(ctx, x.settings)
 	_ = backend.SetDeadline(time.Time{})
 	_ = x.client.SetDeadline(time.Time{})
 	if !s.activate(nil, x) {
@@ -238,7 +238,7 @@ func (s *Server) cancelRelayed(key []byte) (delivered func()) {
 	defer s.mu.Unlock()
 	for _, x := range s.sessions {
 		if known := x.backendKey.Load(); known != nil && bytes.Equal(*known, key) {
-			return x.cancelBegins()
+			return x.cancelStarts()
 		}
 	}
 	return func() {}

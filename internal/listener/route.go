@@ -33,15 +33,15 @@ type attempt struct {
 	cancel context.CancelCauseFunc
 }
 
-// patience is how long a login may wait for a replica that serves it, over all its tries.
-type patience struct {
+// loginBudget is how long a login may wait for a replica that serves it, over all its tries.
+type loginBudget struct {
 	until time.Time
 	pause time.Duration // before the next try after one that failed
 	last  error
 }
 
-func (c *client) newPatience() *patience {
-	return &patience{until: time.Now().Add(max(0, c.srv.cfg.ConnectWait)), pause: 50 * time.Millisecond}
+func (c *client) newLoginBudget() *loginBudget {
+	return &loginBudget{until: time.Now().Add(max(0, c.srv.cfg.ConnectWait)), pause: 50 * time.Millisecond}
 }
 
 // pick returns where a session of that intent goes now, to none of those passed over. next is closed when asking again makes sense;
@@ -72,8 +72,8 @@ func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <
 }
 
 // route waits until a replica serves the client's intent, as long as the patience lasts.
-func (c *client) route(ctx context.Context, p *patience) (route, error) {
-	began, unproved := time.Now(), c.unproved()
+func (c *client) route(ctx context.Context, p *loginBudget) (route, error) {
+	began, unproved := time.Now(), c.holdsSlot()
 	r, next, ok := c.pick(ctx)
 	if ok {
 		c.until = c.until.Add(time.Since(began)) // what was asked of others is not the client's doing
@@ -108,7 +108,7 @@ func (s *Server) addWaiting(n int) {
 
 // retry pauses after a try on r that failed for a reason that may pass: until the routes are others than those that named r, which they may
 // be already, or for a while.
-func (c *client) retry(ctx context.Context, p *patience, r route, err error) error {
+func (c *client) retry(ctx context.Context, p *loginBudget, r route, err error) error {
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		return outOfFiles() // clients that wait, each with the descriptor that another one needs, could all wait in vain
 	}
@@ -122,7 +122,7 @@ func (c *client) retry(ctx context.Context, p *patience, r route, err error) err
 }
 
 // sleep waits for next, at most d, and ends the login when patience, server or client have ended.
-func (c *client) sleep(ctx context.Context, p *patience, next <-chan struct{}, d time.Duration) error {
+func (c *client) sleep(ctx context.Context, p *loginBudget, next <-chan struct{}, d time.Duration) error {
 	left := time.Until(p.until)
 	if left <= 0 {
 		return c.noReplica(p)
@@ -153,7 +153,7 @@ func (c *client) neverServed() *pgwire.Error {
 
 // noReplica says why nothing serves the client's intent. The numbers are those under which administrators of availability groups know
 // these refusals.
-func (c *client) noReplica(p *patience) *pgwire.Error {
+func (c *client) noReplica(p *loginBudget) *pgwire.Error {
 	routes := c.srv.cfg.Routes()
 	number, detail := 983, "No primary takes sessions at present (983)."
 	switch {
@@ -195,7 +195,7 @@ func (s *Server) abandon(a *attempt) {
 // routes of the new epoch first: a login that still sees the old ones waits for newer ones.
 func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 	old := func(intent ag.Intent, epoch ag.Epoch) bool { return intent == ag.ReadWrite && epoch < before }
-	s.warm.flush("epoch")
+	s.pool.flush("epoch")
 	s.mu.Lock()
 	s.minEpoch = max(s.minEpoch, before)
 	for a := range s.attempts {
@@ -209,7 +209,7 @@ func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 
 // CloseReplica ends the sessions on that replica; an empty intent means both intents. It returns how many.
 func (s *Server) CloseReplica(id ag.ReplicaID, intent ag.Intent, why string) int {
-	s.warm.flush("replica")
+	s.pool.flush("replica")
 	match := func(i ag.Intent, on ag.ReplicaID) bool { return on == id && (intent == "" || i == intent) }
 	s.mu.Lock()
 	for a := range s.attempts {
@@ -238,4 +238,63 @@ func (s *Server) endWhere(e ending, match func(*session) bool) int {
 		}
 	}
 	return n
+}
+
+// readerPoll is how often sessions that have to leave a replica are looked at, and routes where nobody tells of their change.
+const readerPoll = 100 * time.Millisecond
+
+// moveReaders ends the sessions of readers on replicas that have left the routing list of the primary, as each becomes idle; who is
+// still busy after HoldMax is cut. Their clients come back by the list in force. It runs until the server closes.
+func (s *Server) moveReaders() {
+	since := map[ag.ReplicaID]time.Time{} // replicas that had to be left, and when that was seen first
+	for {
+		var changed <-chan struct{}
+		if s.cfg.Changed != nil {
+			changed = s.cfg.Changed() // before Routes
+		}
+		poll := (<-chan time.Time)(nil)
+		if s.leaveUnlisted(s.cfg.Routes(), since) > 0 || changed == nil {
+			poll = time.After(readerPoll)
+		}
+		select {
+		case <-changed:
+		case <-poll:
+		case <-s.closed:
+			return
+		}
+	}
+}
+
+// leaveUnlisted ends what can be ended, and returns how many sessions are still where they should not be. While there is no primary no
+// list is in force, and readers stay.
+func (s *Server) leaveUnlisted(r *ag.Routes, since map[ag.ReplicaID]time.Time) (left int) {
+	if r == nil || r.Primary == "" {
+		clear(since)
+		return 0
+	}
+	gone := ending{reason: "routing list", why: "this replica has left the read-only routing list"}
+	misplaced := func(x *session) bool {
+		return !x.relayed && x.intent == ag.ReadOnly && x.replica != r.Primary && !r.Listed(x.replica)
+	}
+	seen := map[ag.ReplicaID]bool{}
+	s.endWhere(gone, func(x *session) bool {
+		if !misplaced(x) {
+			return false
+		}
+		seen[x.replica] = true
+		if _, known := since[x.replica]; !known {
+			since[x.replica] = time.Now()
+		}
+		if x.idle() || time.Since(since[x.replica]) > s.cfg.HoldMax {
+			return true
+		}
+		left++
+		return false
+	})
+	for id := range since {
+		if !seen[id] {
+			delete(since, id)
+		}
+	}
+	return left
 }

@@ -36,12 +36,12 @@ type client struct {
 	intent   ag.Intent
 	maxLag   time.Duration // by how much the copy may be behind; 0: any
 	until    time.Time     // the client's own time is over
-	entering entering
-	counted  bool      // counted as a session of its address
-	step     *doorstep // where it stands; nil: inside. Written with Server.mu held, before the client is counted and when it goes in
-	barred   bool      // there was no place for it among those that have not proved who they are
-	picked   *route    // where its session goes, unless that has to be asked anew
-	withNext []byte    // that it is authenticated: sent with what follows, greeting or refusal, so that it is woken once
+	slot     preauthSlot
+	counted  bool         // counted as a session of its address
+	preauth  *preauthConn // where it stands; nil: inside. Written with Server.mu held, before the client is counted and when it goes in
+	rejected bool         // there was no place for it among those that have not proved who they are
+	picked   *route       // where its session goes, unless that has to be asked anew
+	withNext []byte       // that it is authenticated: sent with what follows, greeting or refusal, so that it is woken once
 	unhook   func() bool
 	carried  bool // the session is open, and gives back at its end what the client was counted under
 }
@@ -50,7 +50,7 @@ type client struct {
 func (s *Server) newClient(raw net.Conn, readOnly bool) *client {
 	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr())}
 	c.limitKey = limitKeyOf(raw.RemoteAddr(), c.host)
-	c.until, c.entering.out = time.Now().Add(s.cfg.Limits.PreAuthTime), make(chan struct{})
+	c.until, c.slot.taken = time.Now().Add(s.cfg.Limits.PreAuthTime), make(chan struct{})
 	c.login.Local = raw.RemoteAddr().Network() == "unix"
 	if t, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
 		c.login.Addr = t.AddrPort().Addr().Unmap().WithZone("")
@@ -77,11 +77,11 @@ func (c *client) serve() {
 	c.unhook = context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	defer c.unhook()
 	err := error(tooManyEnter())
-	if !c.barred {
+	if !c.rejected {
 		err = c.run(ctx)
 	}
 	if err != nil {
-		c.refuse(ctx, c.expelled(err))
+		c.refuse(ctx, c.evictionError(err))
 	}
 }
 
@@ -238,12 +238,12 @@ func (c *client) startTLS(ctx context.Context, below net.Conn, cert *tls.Certifi
 			cfg.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 	}
-	conn := tls.Server(&under{Conn: below}, cfg)
-	c.entering.secret = true
+	conn := tls.Server(&loopConn{Conn: below}, cfg)
+	c.slot.handshaking = true
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return err
 	}
-	c.entering.secret = false
+	c.slot.handshaking = false
 	c.waits()
 	state := conn.ConnectionState()
 	if direct && state.NegotiatedProtocol != "postgresql" {
@@ -297,11 +297,11 @@ func (c *client) refuse(ctx context.Context, err error) {
 		c.delayFailure(ctx)
 	}
 	_ = c.raw.SetDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))
-	if c.entering.secret || c.send(bad.Encode()) != nil {
+	if c.slot.handshaking || c.send(bad.Encode()) != nil {
 		return
 	}
 	select {
-	case <-c.entering.out:
+	case <-c.slot.taken:
 		return // a flood is not waited for
 	default:
 	}

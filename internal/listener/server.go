@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,33 +22,33 @@ import (
 
 // Server is the listener of one node.
 type Server struct {
-	cfg        Config
-	log        *slog.Logger
-	rules      atomic.Pointer[[]hba.Rule]
-	ports      []port
-	turn       atomic.Uint64 // round robin over readable replicas
-	remembered remembered
-	failures   failures
-	wrong      rate // cancel requests that hit nothing
-	counts     counters
-	consoles   consoles
-	warm       warm
-	drain      atomic.Pointer[drainage] // nil: none
-	flushed    shared[ag.LSN]           // how far the local PostgreSQL has flushed
-	leads      shared[struct{}]         // whether this node still leads
-	marked     shared[Standing]         // where the primary stands
-	marks      marks                    // where it has stood
-	named      struct {                 // the ports of SetNamed
+	cfg           Config
+	log           *slog.Logger
+	rules         atomic.Pointer[[]hba.Rule]
+	ports         []port
+	turn          atomic.Uint64 // round robin over readable replicas
+	defaultsCache defaultsCache
+	failures      failures
+	wrong         rate // cancel requests that hit nothing
+	counts        counters
+	consoles      consoles
+	pool          backendPool
+	drain         atomic.Pointer[activeDrain] // nil: none
+	flushed       sharedQuery[ag.LSN]         // how far the local PostgreSQL has flushed
+	leads         sharedQuery[struct{}]       // whether this node still leads
+	progress      sharedQuery[Progress]       // where the primary stands
+	positions     positionLog                 // where it has stood
+	named         struct {                    // the ports of SetNamed
 		mu    sync.Mutex
 		ports map[string]port // by address; guarded by mu
 	}
 
-	silentSince atomic.Int64            // CLOCK_BOOTTIME at which the primary last did not answer about a role; 0: never
-	current     atomic.Int64            // CLOCK_BOOTTIME at which this node's copy was last known to be the primary's; 0: it never was
-	loops       atomic.Pointer[[]*loop] // nil: none, or not yet
-	lentNow     atomic.Int64            // sessions that the kernel carries
-	firstLent   chan struct{}           // told of the first of them
-	starting    chan struct{}           // holds a token for each session that the local server starts
+	silentSince    atomic.Int64            // CLOCK_BOOTTIME at which the primary last did not answer about a role; 0: never
+	current        atomic.Int64            // CLOCK_BOOTTIME at which this node's copy was last known to be the primary's; 0: it never was
+	loops          atomic.Pointer[[]*loop] // nil: none, or not yet
+	offloadedNow   atomic.Int64            // sessions that the kernel carries
+	firstOffloaded chan struct{}           // told of the first of them
+	starting       chan struct{}           // holds a token for each session that the local server starts
 
 	life context.Context // ends when the server must stop at once
 	stop context.CancelCauseFunc
@@ -59,7 +61,7 @@ type Server struct {
 	attempts   map[*attempt]struct{}  // to open a session on a replica
 	keys       map[CancelKey]*session // minted keys
 	perAddress map[string]int
-	entering   map[*client]struct{} // that have not proved who they are
+	preauth    map[*client]struct{} // that have not proved who they are
 	waiting    int
 	open       int           // clients past their startup packet
 	minEpoch   ag.Epoch      // nothing read-write opens under an older epoch
@@ -71,12 +73,12 @@ type Server struct {
 type port struct {
 	net.Listener
 	readOnly bool
-	door     *door // by which an event loop takes its clients in
+	acceptor *acceptor // by which an event loop takes its clients in
 }
 
 // Close closes the port: nobody is taken in any more.
 func (p port) Close() error {
-	p.door.close()
+	p.acceptor.close()
 	return p.Listener.Close()
 }
 
@@ -87,23 +89,23 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg:        full,
-		log:        full.Logger,
-		sessions:   make(map[uint64]*session),
-		attempts:   make(map[*attempt]struct{}),
-		keys:       make(map[CancelKey]*session),
-		perAddress: make(map[string]int),
-		entering:   make(map[*client]struct{}),
-		closed:     make(chan struct{}),
-		firstLent:  make(chan struct{}, 1),
-		starting:   make(chan struct{}, full.Limits.Starting),
+		cfg:            full,
+		log:            full.Logger,
+		sessions:       make(map[uint64]*session),
+		attempts:       make(map[*attempt]struct{}),
+		keys:           make(map[CancelKey]*session),
+		perAddress:     make(map[string]int),
+		preauth:        make(map[*client]struct{}),
+		closed:         make(chan struct{}),
+		firstOffloaded: make(chan struct{}, 1),
+		starting:       make(chan struct{}, full.Limits.Starting),
 	}
-	s.warm.srv, s.warm.unused, s.warm.answer = s, warmIdle, warmAsk
+	s.pool.srv, s.pool.unused, s.pool.answer = s, poolIdle, poolAnswer
 	s.SetRules(full.Rules)
-	s.flushed.question, s.flushed.run = full.FlushLSN, s.wg.Go
-	s.leads.question = func(ctx context.Context) (struct{}, error) { return struct{}{}, full.Confirm(ctx) }
+	s.flushed.query, s.flushed.run = full.FlushLSN, s.wg.Go
+	s.leads.query = func(ctx context.Context) (struct{}, error) { return struct{}{}, full.Confirm(ctx) }
 	s.leads.run = s.wg.Go
-	s.marked.question, s.marked.run = s.markPrimary, s.wg.Go
+	s.progress.query, s.progress.run = s.samplePrimary, s.wg.Go
 	s.life, s.stop = context.WithCancelCause(context.Background())
 	if err := errors.Join(s.listen(full.ReadWrite, false), s.listen(full.ReadOnly, true)); err != nil {
 		s.closePorts()
@@ -128,7 +130,7 @@ func (s *Server) listen(addresses string, readOnly bool) error {
 		if err != nil {
 			return fmt.Errorf("listen for clients: %w", err)
 		}
-		s.ports = append(s.ports, port{l, readOnly, &door{}})
+		s.ports = append(s.ports, port{l, readOnly, &acceptor{}})
 	}
 	return nil
 }
@@ -239,7 +241,7 @@ func (s *Server) beginClosing() {
 	}
 	s.mu.Unlock()
 	s.closePorts()
-	s.warm.close()
+	s.pool.close()
 }
 
 func (s *Server) closePorts() {
@@ -257,8 +259,8 @@ func (s *Server) stopNow(why error) {
 
 // accept runs until its port is closed.
 func (s *Server) accept(p port) {
-	if p.door.open(s, p) {
-		<-p.door.gone
+	if p.acceptor.open(s, p) {
+		<-p.acceptor.stopped
 		return
 	}
 	pause := 5 * time.Millisecond
@@ -286,7 +288,7 @@ func (s *Server) accept(p port) {
 		go func() {
 			defer s.wg.Done()
 			c := s.newClient(conn, p.readOnly)
-			c.barred = !c.enterPreAuth(true)
+			c.rejected = !c.enterPreAuth(true)
 			c.serve()
 		}()
 	}
@@ -298,7 +300,7 @@ func (s *Server) SetRules(rules []hba.Rule) { s.rules.Store(&rules) }
 // HoldNew makes new read-write logins wait (bounded by ConnectWait) until it is called with false.
 func (s *Server) HoldNew(hold bool) {
 	if hold {
-		s.warm.flush("held")
+		s.pool.flush("held")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,4 +318,113 @@ func (s *Server) holding() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.held
+}
+
+// farewellTime bounds the wait for the clients of an address that leaves this node.
+const farewellTime = 500 * time.Millisecond
+
+// SetNamed makes the listener serve read-write clients on exactly these addresses beside those of its configuration: host:port
+// each, or the path of a Unix socket. An address need not be on this machine yet. Sessions of an address that is taken off go on. It returns for each address that could
+// not be opened why; the others are served.
+func (s *Server) SetNamed(addresses []string) map[string]error {
+	s.named.mu.Lock()
+	defer s.named.mu.Unlock()
+	for a, p := range s.named.ports {
+		if !slices.Contains(addresses, a) {
+			_ = p.Close()
+			delete(s.named.ports, a)
+			s.log.Info("client port closed", "address", a)
+		}
+	}
+	failed := map[string]error{}
+	for _, a := range addresses {
+		if _, open := s.named.ports[a]; open {
+			continue
+		}
+		if err := s.openNamed(a); err != nil {
+			failed[a] = err
+			continue
+		}
+		s.log.Info("client port opened", "address", a)
+	}
+	return failed
+}
+
+// openNamed is called with named.mu held.
+func (s *Server) openNamed(address string) error {
+	free := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var bad error
+		err := c.Control(func(fd uintptr) { bad = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1) })
+		return errors.Join(err, bad)
+	}}
+	var l net.Listener
+	var err error
+	if strings.HasPrefix(address, "/") {
+		l, err = openSocket(s.life, address)
+	} else {
+		l, err = free.Listen(s.life, "tcp", address)
+	}
+	if err != nil {
+		return fmt.Errorf("listen for clients: %w", err)
+	}
+	if !s.enter() {
+		_ = l.Close()
+		return errors.New("the listener is stopping")
+	}
+	defer s.wg.Done()
+	p := port{l, false, &acceptor{}}
+	if s.named.ports == nil {
+		s.named.ports = map[string]port{}
+	}
+	s.named.ports[address] = p
+	s.wg.Go(func() { s.accept(p) })
+	return nil
+}
+
+// closeNamed closes them all, at the end.
+func (s *Server) closeNamed() {
+	s.named.mu.Lock()
+	defer s.named.mu.Unlock()
+	for a, p := range s.named.ports {
+		_ = p.Close()
+		delete(s.named.ports, a)
+	}
+}
+
+// LeaveAddress ends the sessions of clients that are connected to that address of this machine, which is about to leave it, and waits
+// a moment for their last messages to go out.
+func (s *Server) LeaveAddress(ctx context.Context, a netip.Addr, why string) {
+	on := func(x *session) bool {
+		t, ok := x.raw.LocalAddr().(*net.TCPAddr)
+		return ok && !x.relayed && t.AddrPort().Addr().Unmap().WithZone("") == a
+	}
+	ctx, cancel := context.WithTimeout(ctx, farewellTime)
+	defer cancel()
+	s.endWhere(ending{reason: "address", why: why}, on)
+	for {
+		s.mu.Lock()
+		left := 0
+		for _, x := range s.sessions {
+			if on(x) {
+				left++
+			}
+		}
+		s.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// assert panics unless ok. It is for states that cannot occur: the panic ends the session whose code met one, with an error in
+// the log that names it (session.rescue, pump.rescue), and no other session.
+func assert(ok bool, state string) {
+	if !ok {
+		panic("impossible: " + state)
+	}
 }

@@ -48,17 +48,17 @@ type session struct {
 	gate        *gated        // nil where the backend is not local
 	in          *bufio.Reader // from the backend, through the gate
 	guarded     bool          // its backend is local and its answers may have to be confirmed
-	suspect     suspicion
+	cancels     cancelState
 	settings    []pgwire.Parameter // of the startup packet, of a relayed session
 	started     func()             // of a relayed session: ends its turn to be started
 	backendFrom string
-	warm        *backend // as what its backend may wait for another client; nil: it may not
+	reusable    *backend // as what its backend may wait for another client; nil: it may not
 
 	// downstream's own
-	answers    pgwire.Framer
-	starting   bool // it is the session's turn to be started, and its backend has not said that it is ready
-	doubt      doubt
-	midMessage bool // the client has received half a message
+	answers      pgwire.Framer
+	starting     bool // it is the session's turn to be started, and its backend has not said that it is ready
+	confirmation confirmState
+	midMessage   bool // the client has received half a message
 
 	// What the two directions saw. status is of the last ReadyForQuery; owed counts Query, Sync and FunctionCall without it;
 	// unsynced: extended messages were forwarded and no Sync after them; bySync: what is owed was counted by a Sync.
@@ -69,11 +69,11 @@ type session struct {
 	fatalSent          atomic.Bool // PostgreSQL said FATAL itself
 	bytesIn, bytesOut  atomic.Uint64
 	ended              atomic.Pointer[ending]
-	cut                chan struct{}        // closed when ended is set
-	pump               atomic.Pointer[pump] // nil: goroutines carry the session
+	cut                chan struct{}               // closed when ended is set
+	onLoop             atomic.Pointer[loopSession] // nil: goroutines carry the session
 	registered, closed atomic.Bool
 	tainted            atomic.Bool // its backend is not for another client
-	lent               atomic.Bool // the kernel carries it
+	offloaded          atomic.Bool // the kernel carries it
 	copies             bool        // it has prepared what may be a COPY; upstream's own
 	leaves             atomic.Bool // the client has said goodbye, and its backend stays
 	drained            draining
@@ -167,9 +167,9 @@ func (x *session) end(e ending) bool {
 	close(x.cut)
 	_ = x.raw.SetWriteDeadline(time.Now().Add(x.srv.cfg.Limits.ShutdownMessage))
 	_ = x.backend.SetReadDeadline(time.Unix(1, 0))
-	if p := x.pump.Load(); p != nil { // after ended is set: a loop that takes the session over now sees that
-		x.recall()
-		p.kick()
+	if p := x.onLoop.Load(); p != nil { // after ended is set: a loop that takes the session over now sees that
+		x.reclaim()
+		p.recheck()
 	}
 	return true
 }
@@ -201,8 +201,8 @@ func (x *session) close() {
 // idle says that nothing is owed to the client and no transaction is open. status is looked at last: an answer changes it before it is
 // counted as delivered, so what is not owed any more has left its status behind.
 func (x *session) idle() bool {
-	if x.lent.Load() {
-		if s := x.pump.Load().crossing.Slot; x.lent.Load() { // a session that comes back has its books in order before it is not lent any more
+	if x.offloaded.Load() {
+		if s := x.onLoop.Load().kernel.Slot; x.offloaded.Load() { // a session that comes back has its books in order before it is not lent any more
 			return s.Quiet() && atomic.LoadUint32(&s.Status) == 'I'
 		}
 	}
@@ -223,8 +223,8 @@ func (x *session) judge() (v stmt.Verdict, neverBegun bool) {
 	return v, x.drained.held && x.idle()
 }
 
-// farewell is the last error of a session that did not end by itself.
-func (x *session) farewell(why string) *pgwire.Error {
+// outcomeError is the last error of a session that did not end by itself.
+func (x *session) outcomeError(why string) *pgwire.Error {
 	if e := x.ended.Load(); e != nil && e.broken {
 		return pgwire.Fatal("", pgwire.StateProtocolViolation, "terminating connection: %s", why)
 	}
@@ -259,8 +259,8 @@ func (x *session) farewell(why string) *pgwire.Error {
 
 func (x *session) state() string {
 	status, active := x.status.Load(), x.owed.Load() > 0 || x.unsynced.Load()
-	if x.lent.Load() {
-		s := x.pump.Load().crossing.Slot
+	if x.offloaded.Load() {
+		s := x.onLoop.Load().kernel.Slot
 		status, active = atomic.LoadUint32(&s.Status), !s.Quiet()
 	}
 	switch {
@@ -274,8 +274,8 @@ func (x *session) state() string {
 
 func (x *session) info() SessionInfo {
 	in, out := x.bytesIn.Load(), x.bytesOut.Load()
-	if x.lent.Load() {
-		up, down := x.pump.Load().crossing.Passed()
+	if x.offloaded.Load() {
+		up, down := x.onLoop.Load().kernel.Passed()
 		in, out = in+up, out+down
 	}
 	return SessionInfo{
@@ -288,9 +288,9 @@ func (x *session) info() SessionInfo {
 // path is which of the data paths serves the session.
 func (x *session) path() string {
 	switch {
-	case x.lent.Load():
+	case x.offloaded.Load():
 		return PathKernel
-	case x.pump.Load() != nil:
+	case x.onLoop.Load() != nil:
 		return PathLoop
 	}
 	return PathGoroutines

@@ -14,9 +14,9 @@ func TestAnAnswerIsNoOlderThanItsQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running sync.WaitGroup
 		answers, asked := make(chan int), 0
-		s := &shared[int]{
-			question: func(context.Context) (int, error) { asked++; return <-answers, nil },
-			run:      func(f func()) { running.Go(f) },
+		s := &sharedQuery[int]{
+			query: func(context.Context) (int, error) { asked++; return <-answers, nil },
+			run:   func(f func()) { running.Go(f) },
 		}
 		heard := make([]chan int, 3)
 		for i := range heard {

@@ -71,12 +71,12 @@ func TestSessionsWriteTogether(t *testing.T) {
 	before := g.srv.Stats().Together
 	var done sync.WaitGroup
 	done.Add(1)
-	g.srv.quietest().post(func() {
+	g.srv.leastLoaded().post(func() {
 		defer done.Done()
 		g.srv.mu.Lock()
 		defer g.srv.mu.Unlock()
 		for _, x := range g.srv.sessions {
-			p := x.pump.Load()
+			p := x.onLoop.Load()
 			_ = p.toClient(pgwire.AppendMessage(nil, 'N', []byte("SNOTICE\x00Mfirst\x00\x00")))
 			_ = p.toClient(pgwire.AppendMessage(nil, 'N', []byte("SNOTICE\x00Msecond\x00\x00")))
 		}
@@ -108,12 +108,12 @@ func TestLastWordsComeLast(t *testing.T) {
 		_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
 		_, _ = conn.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 		readUntil(t, conn, 'Z')
-		var p *pump
+		var p *loopSession
 		waitFor(t, "the loop carries it", func() bool {
 			g.srv.mu.Lock()
 			defer g.srv.mu.Unlock()
 			for _, x := range g.srv.sessions {
-				p = x.pump.Load()
+				p = x.onLoop.Load()
 			}
 			return p != nil
 		})

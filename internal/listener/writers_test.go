@@ -50,7 +50,7 @@ func gathering(t *testing.T) *loop {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.close)
-	l.gather()
+	l.enableBatching()
 	return l
 }
 
@@ -100,7 +100,7 @@ func askerOn(t *testing.T) (l *loop, server int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.asker.given = mine
+	l.fingerprints.given = mine
 	return l, pair[1]
 }
 
@@ -110,7 +110,7 @@ func TestTwoAskWhereNobodyAnswers(t *testing.T) {
 	_ = unix.Shutdown(server, unix.SHUT_RDWR)
 	said := make([]int, 2)
 	for i := range said {
-		if !l.asker.ask("postgres", "postgres", func(_ Mark, ok bool) {
+		if !l.fingerprints.ask("postgres", "postgres", func(_ LoginFingerprint, ok bool) {
 			if said[i]++; ok {
 				t.Errorf("question %d was answered", i)
 			}
@@ -122,7 +122,7 @@ func TestTwoAskWhereNobodyAnswers(t *testing.T) {
 	if !slices.Equal(said, []int{1, 1}) {
 		t.Errorf("who asked was told %v times", said)
 	}
-	if l.asker.fd >= 0 {
+	if l.fingerprints.fd >= 0 {
 		t.Error("the session is kept")
 	}
 }
@@ -130,22 +130,22 @@ func TestTwoAskWhereNobodyAnswers(t *testing.T) {
 // A question for which the turn has no room is not sent before those that wait for the turn's end.
 func TestQuestionsKeepTheirOrder(t *testing.T) {
 	l, server := askerOn(t)
-	nobody := func(Mark, bool) {}
+	nobody := func(LoginFingerprint, bool) {}
 	asked := 0
-	for l.asker.ask("postgres", "postgres", nobody) {
+	for l.fingerprints.ask("postgres", "postgres", nobody) {
 		if asked++; asked > 2*uring.Size {
 			t.Fatalf("%d questions of one turn were taken", asked)
 		}
 	}
-	if asked != uring.Size || len(l.asker.waiting) != asked {
-		t.Errorf("%d questions were asked, %d wait", asked, len(l.asker.waiting))
+	if asked != uring.Size || len(l.fingerprints.waiting) != asked {
+		t.Errorf("%d questions were asked, %d wait", asked, len(l.fingerprints.waiting))
 	}
 	got := make([]byte, loopBuffer)
 	if n, err := receive(server, got); !wouldWait(err) {
 		t.Errorf("%d bytes came before the turn's end, %v", n, err)
 	}
 	l.batch.flush()
-	want := bytes.Repeat(markQuestion("postgres", "postgres"), asked)
+	want := bytes.Repeat(fingerprintQuery("postgres", "postgres"), asked)
 	n, err := receive(server, got)
 	if err != nil || !bytes.Equal(got[:n], want) {
 		t.Errorf("%d bytes came, %v, want %d", n, err, len(want))
@@ -156,15 +156,15 @@ func TestQuestionsKeepTheirOrder(t *testing.T) {
 func TestPanicOfWhoAskedIsKept(t *testing.T) {
 	l, server := askerOn(t)
 	second := false
-	if !l.asker.ask("a", "b", func(Mark, bool) { panic("boom") }) || !l.asker.ask("c", "d", func(_ Mark, ok bool) { second = !ok }) {
+	if !l.fingerprints.ask("a", "b", func(LoginFingerprint, bool) { panic("boom") }) || !l.fingerprints.ask("c", "d", func(_ LoginFingerprint, ok bool) { second = !ok }) {
 		t.Fatal("nobody can be asked")
 	}
 	l.batch.flush()
 	if _, err := transmit(server, pgwire.AppendMessage(pgwire.AppendMessage(nil, 'C', []byte("SELECT 0\x00")), 'Z', []byte{'I'})); err != nil {
 		t.Fatal(err)
 	}
-	l.asker.Ready(unix.EPOLLIN)
-	if !second || l.asker.fd >= 0 || l.srv.Stats().Rejected["panic"] != 1 {
-		t.Errorf("the second was told: %v, the session is %d, %d panics counted", second, l.asker.fd, l.srv.Stats().Rejected["panic"])
+	l.fingerprints.Ready(unix.EPOLLIN)
+	if !second || l.fingerprints.fd >= 0 || l.srv.Stats().Rejected["panic"] != 1 {
+		t.Errorf("the second was told: %v, the session is %d, %d panics counted", second, l.fingerprints.fd, l.srv.Stats().Rejected["panic"])
 	}
 }

@@ -142,7 +142,7 @@ func (n *node) newListener() (*listener.Server, error) {
 		c.FlushLSN, c.Durable, c.Confirm, c.Strict = n.pg.CurrentFlush, n.durable, n.confirmLead, n.strict
 		c.Position = n.standingOf
 		c.Defaults = n.pg.Defaults
-		c.Mark, c.MarkSession, c.Reuse = n.mark, n.markSession, n.reuse
+		c.Fingerprint, c.FingerprintSession, c.Reuse = n.mark, n.markSession, n.reuse
 	}
 	return listener.New(c)
 }
@@ -181,22 +181,22 @@ func (n *node) restartListener() error {
 }
 
 // standingOf asks a replica how far it is.
-func (n *node) standingOf(ctx context.Context, id ag.ReplicaID) (listener.Standing, error) {
+func (n *node) standingOf(ctx context.Context, id ag.ReplicaID) (listener.Progress, error) {
 	if id == n.self {
 		return n.standing(ctx)
 	}
 	r, ok := n.members.Replica(id)
 	if !ok {
-		return listener.Standing{}, fmt.Errorf("the group has no replica %s", id)
+		return listener.Progress{}, fmt.Errorf("the group has no replica %s", id)
 	}
-	var x listener.Standing
+	var x listener.Progress
 	err := n.control.Call(ctx, r, "standing", nil, &x)
 	return x, err
 }
 
 // standing is how far this node is: as the primary what it has flushed, as a secondary what it has replayed. While no stream from the
 // primary is open the copy may have diverged, and then its position means something else there.
-func (n *node) standing(ctx context.Context) (x listener.Standing, err error) {
+func (n *node) standing(ctx context.Context) (x listener.Progress, err error) {
 	routes := n.sessions.routes.Load()
 	switch {
 	case n.pg == nil:
@@ -300,14 +300,14 @@ func (n *node) strict() bool {
 }
 
 // mark is what a new session on this node's server would begin with.
-func (n *node) mark(ctx context.Context, user, database string) (listener.Mark, error) {
+func (n *node) mark(ctx context.Context, user, database string) (listener.LoginFingerprint, error) {
 	m, err := n.pg.Mark(ctx, user, database)
-	return listener.Mark(m), err
+	return listener.LoginFingerprint{Text: m.Text, Exclusive: m.Single, NotReusable: m.Fixed}, err
 }
 
 // markSession opens a session on which the listener's event loops ask for marks.
 func (n *node) markSession(ctx context.Context) (net.Conn, error) {
-	return n.pg.MarkSession(ctx, listener.MarkStatement)
+	return n.pg.MarkSession(ctx, listener.FingerprintStatement)
 }
 
 // reuse says whether the group lets a backend serve one client after the other.

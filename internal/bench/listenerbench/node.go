@@ -80,7 +80,7 @@ func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner,
 		Backend: func(ctx context.Context, _ ag.ReplicaID, _ listener.BackendHello) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", n.Socket)
 		},
-		Mark: roles.mark, MarkSession: roles.lend, Reuse: func() bool { return n.Reuse },
+		Fingerprint: roles.mark, FingerprintSession: roles.lend, Reuse: func() bool { return n.Reuse },
 		Verifier: roles.ask, Gate: func() time.Duration { return lease },
 		FlushLSN: func(context.Context) (ag.LSN, error) { return 0, errors.New("nothing is confirmed here") },
 		Durable:  func(context.Context, ag.LSN) error { return errors.New("nothing is confirmed here") },
@@ -151,17 +151,17 @@ func (b *benchRoles) ask(ctx context.Context, _ ag.ReplicaID, user string) (r li
 }
 
 // mark is what the agent asks about a login, too.
-func (b *benchRoles) mark(ctx context.Context, user, database string) (listener.Mark, error) {
+func (b *benchRoles) mark(ctx context.Context, user, database string) (listener.LoginFingerprint, error) {
 	if b.dsn == "" {
-		return listener.Mark{Single: true}, nil
+		return listener.LoginFingerprint{Exclusive: true}, nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.connect(ctx); err != nil {
-		return listener.Mark{}, err
+		return listener.LoginFingerprint{}, err
 	}
 	m, err := postgres.MarkOn(ctx, b.conn, user, database)
-	return listener.Mark(m), err
+	return listener.LoginFingerprint{Text: m.Text, Exclusive: m.Single, NotReusable: m.Fixed}, err
 }
 
 // lend opens a session for the listener's event loops to ask on.
@@ -173,7 +173,7 @@ func (b *benchRoles) lend(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return postgres.LendForMarks(ctx, c, listener.MarkStatement)
+	return postgres.LendForMarks(ctx, c, listener.FingerprintStatement)
 }
 
 // connect opens the session. The caller holds mu.

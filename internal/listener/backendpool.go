@@ -28,53 +28,53 @@ import (
 // They are of this node's own server only. A server's own refusals (NOLOGIN, CONNECT, connection limits) are part of opening a
 // backend, and what they depend on is part of the mark.
 
-// Mark is what a server says of a role and a database.
-type Mark struct {
-	Text   string // differs when anything does that a new session would begin with: role, memberships, database, settings, server
-	Single bool   // each session has to have a backend of its own: a superuser's, a replication role's, one that a login trigger sees
-	Fixed  bool   // a backend cannot be made as new again: its role or database sets the role of the session
+// LoginFingerprint is what a server says of a role and a database.
+type LoginFingerprint struct {
+	Text        string // differs when anything does that a new session would begin with: role, memberships, database, settings, server
+	Exclusive   bool   // each session has to have a backend of its own: a superuser's, a replication role's, one that a login trigger sees
+	NotReusable bool   // a backend cannot be made as new again: its role or database sets the role of the session
 }
 
 // Bounds of what waits for a client.
 const (
-	warmPerKey = 16               // backends of one kind
-	warmKinds  = 256              // kinds of login that are remembered
-	warmIdle   = 2 * time.Second  // less than the 5 s for which DROP DATABASE waits for other sessions
-	warmAge    = 10 * time.Minute // of a backend, whoever has used it
-	warmFresh  = time.Second      // waited no longer than that: its idle timers need no restart
-	warmAsk    = time.Second      // for the question about the mark, and for making a backend as new
+	poolPerKind = 16               // backends of one kind
+	poolKinds   = 256              // kinds of login that are remembered
+	poolIdle    = 2 * time.Second  // less than the 5 s for which DROP DATABASE waits for other sessions
+	poolAge     = 10 * time.Minute // of a backend, whoever has used it
+	poolFresh   = time.Second      // waited no longer than that: its idle timers need no restart
+	poolAnswer  = time.Second      // for the question about the mark, and for making a backend as new
 )
 
 // kind is what backends have to have in common to stand for each other.
 type kind struct {
-	packet string // the startup packet
-	mark   string
-	epoch  ag.Epoch
+	packet      string // the startup packet
+	fingerprint string
+	epoch       ag.Epoch
 }
 
 // backend is a session of the local server between startup and a client, or between two.
 type backend struct {
 	kind
-	replica    ag.ReplicaID
-	hello      BackendHello
-	fixed      bool // not for a second client
-	used       bool // has served a client
-	conn       net.Conn
-	greeting   greeting
-	generation uint64 // of the pool when it was opened
-	born       time.Time
-	since      time.Time // it waits
+	replica     ag.ReplicaID
+	hello       BackendHello
+	notReusable bool // not for a second client
+	used        bool // has served a client
+	conn        net.Conn
+	greeting    greeting
+	generation  uint64 // of the pool when it was opened
+	born        time.Time
+	since       time.Time // it waits
 }
 
-// warm keeps backends that wait for a client.
-type warm struct {
+// backendPool keeps backends that wait for a client.
+type backendPool struct {
 	srv    *Server
 	unused time.Duration // for so long one waits: warmIdle
 	answer time.Duration // for so long a server may think: warmAsk
 
 	mu         sync.Mutex
 	closed     bool                  // guarded by mu, as all below
-	onTheWay   int                   // being opened or made as new
+	inProgress int                   // being opened or made as new
 	generation uint64                // every backend of an older one is dropped
 	idle       map[string][]*backend // by startup packet, the one that waits shortest last
 	size       int
@@ -93,45 +93,45 @@ type WarmStats struct {
 	Waiting       int               // now
 }
 
-// lease asks what a backend for the client would have to be; nil: one of its own. The question is sent after the client came, so
+// reusableBackend asks what a backend for the client would have to be; nil: one of its own. The question is sent after the client came, so
 // what was changed before is seen.
-func (c *client) lease(ctx context.Context, r route) *backend {
-	w := &c.srv.warm
-	if c.srv.cfg.Mark == nil || !r.Local || c.start.Replication != pgwire.ReplicationNone || c.srv.drain.Load() != nil {
+func (c *client) reusableBackend(ctx context.Context, r route) *backend {
+	w := &c.srv.pool
+	if c.srv.cfg.Fingerprint == nil || !r.Local || c.start.Replication != pgwire.ReplicationNone || c.srv.drain.Load() != nil {
 		return nil
 	}
-	b := c.wanting(r)
+	b := c.wantedBackend(r)
 	ctx, cancel := context.WithTimeout(ctx, w.answer)
 	defer cancel()
-	m, err := c.srv.markOf(ctx, c.start.User, c.start.Database)
+	m, err := c.srv.fingerprintOf(ctx, c.start.User, c.start.Database)
 	if err != nil {
 		c.log.Debug("no warm backend: the server does not say what it would have to be", "user", c.start.User, "error", err)
 		return nil
 	}
-	if m.Single {
+	if m.Exclusive {
 		return nil
 	}
-	b.say(m, c.start)
+	b.setFingerprint(m, c.start)
 	return b
 }
 
-// wanting is what a backend for the client would have to be, but for the mark, which is to be asked for afterwards.
-func (c *client) wanting(r route) *backend {
-	w := &c.srv.warm
+// wantedBackend is what a backend for the client would have to be, but for the mark, which is to be asked for afterwards.
+func (c *client) wantedBackend(r route) *backend {
+	w := &c.srv.pool
 	w.mu.Lock()
 	generation := w.generation
 	w.mu.Unlock()
-	hello := BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: c.warmAddress(), Intent: c.intent, Epoch: r.epoch}
+	hello := BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: c.sharedAddress(), Intent: c.intent, Epoch: r.epoch}
 	return &backend{kind: kind{packet: string(c.packet(hello.ClientAddr, r.ID)), epoch: r.epoch}, replica: r.ID, hello: hello, generation: generation}
 }
 
-// say completes it.
-func (b *backend) say(m Mark, start *startup.Message) {
-	b.mark, b.fixed = m.Text, m.Fixed || start.FixesRole()
+// setFingerprint completes it.
+func (b *backend) setFingerprint(m LoginFingerprint, start *startup.Message) {
+	b.fingerprint, b.notReusable = m.Text, m.NotReusable || start.FixesRole()
 }
 
-// warmAddress is the client as its server knows it where several clients may have the backend one after the other: without a port.
-func (c *client) warmAddress() string {
+// sharedAddress is the client as its server knows it where several clients may have the backend one after the other: without a port.
+func (c *client) sharedAddress() string {
 	if c.login.Local {
 		return "local"
 	}
@@ -145,7 +145,7 @@ func (s *Server) makeRoom(err error) error {
 	if !ok || bad.Reason != "postgresql" || bad.Code != pgwire.StateTooMany {
 		return err
 	}
-	w := &s.warm
+	w := &s.pool
 	n, now := w.flush("room"), time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,7 +159,7 @@ func (s *Server) makeRoom(err error) error {
 }
 
 // take returns a backend of that kind that waits; nil if there is none.
-func (w *warm) take(want *backend) *backend {
+func (w *backendPool) take(want *backend) *backend {
 	for {
 		b := w.pop(want)
 		if b == nil {
@@ -169,7 +169,7 @@ func (w *warm) take(want *backend) *backend {
 			w.drop(b, "gone")
 			continue
 		}
-		if time.Since(b.since) > warmFresh && !b.wake(w.answer) {
+		if time.Since(b.since) > poolFresh && !b.wake(w.answer) {
 			w.drop(b, "gone")
 			continue
 		}
@@ -179,25 +179,25 @@ func (w *warm) take(want *backend) *backend {
 }
 
 // has says that one with that packet waits.
-func (w *warm) has(packet string) bool {
+func (w *backendPool) has(packet string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.idle[packet]) > 0
 }
 
 // takeFresh is take without waiting: the newest of its kind, if it needs not be woken.
-func (w *warm) takeFresh(want *backend) *backend {
+func (w *backendPool) takeFresh(want *backend) *backend {
 	for {
 		w.mu.Lock()
 		list := w.idle[want.packet]
 		n := len(list) - 1
-		if n < 0 || list[n].kind != want.kind || time.Since(list[n].since) > warmFresh {
+		if n < 0 || list[n].kind != want.kind || time.Since(list[n].since) > poolFresh {
 			w.mu.Unlock()
 			return nil
 		}
 		b := list[n]
 		w.size--
-		w.keep(want.packet, list[:n])
+		w.setIdle(want.packet, list[:n])
 		w.mu.Unlock()
 		if waiting, gone := peek(b.conn); !waiting && !gone {
 			w.served(b)
@@ -208,7 +208,7 @@ func (w *warm) takeFresh(want *backend) *backend {
 }
 
 // served counts a login.
-func (w *warm) served(b *backend) {
+func (w *backendPool) served(b *backend) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if b.used {
@@ -219,7 +219,7 @@ func (w *warm) served(b *backend) {
 }
 
 // pop takes the newest of a kind off the pool. Those with the same packet and another mark or epoch are of the past.
-func (w *warm) pop(want *backend) *backend {
+func (w *backendPool) pop(want *backend) *backend {
 	w.mu.Lock()
 	list := w.idle[want.packet]
 	var old []*backend
@@ -228,20 +228,20 @@ func (w *warm) pop(want *backend) *backend {
 		list = list[:len(list)-1]
 		w.size--
 		if b.kind == want.kind {
-			w.keep(want.packet, list)
+			w.setIdle(want.packet, list)
 			w.mu.Unlock()
 			w.dropAll(old, "changed")
 			return b
 		}
 		old = append(old, b)
 	}
-	w.keep(want.packet, nil)
+	w.setIdle(want.packet, nil)
 	w.mu.Unlock()
 	w.dropAll(old, "changed")
 	return nil
 }
 
-func (w *warm) keep(packet string, list []*backend) {
+func (w *backendPool) setIdle(packet string, list []*backend) {
 	if len(list) == 0 {
 		delete(w.idle, packet)
 		return
@@ -250,16 +250,16 @@ func (w *warm) keep(packet string, list []*backend) {
 }
 
 // put has a backend wait for its next client, if there is room and nothing has happened since it was opened.
-func (w *warm) put(b *backend) {
+func (w *backendPool) put(b *backend) {
 	now := time.Now()
 	w.mu.Lock()
 	why := ""
 	switch {
 	case w.closed || b.generation != w.generation:
 		why = "ended"
-	case w.size >= w.srv.cfg.Limits.Warm || len(w.idle[b.packet]) >= warmPerKey:
+	case w.size >= w.srv.cfg.Limits.Warm || len(w.idle[b.packet]) >= poolPerKind:
 		why = "room"
-	case now.Sub(b.born) > warmAge:
+	case now.Sub(b.born) > poolAge:
 		why = "age"
 	}
 	if why == "" {
@@ -283,7 +283,7 @@ func (w *warm) put(b *backend) {
 }
 
 // sweep ends those that nobody wanted for a while.
-func (w *warm) sweep() {
+func (w *backendPool) sweep() {
 	now := time.Now()
 	var old []*backend
 	w.mu.Lock()
@@ -293,7 +293,7 @@ func (w *warm) sweep() {
 			n = len(list)
 		}
 		old = append(old, list[:n]...)
-		w.keep(packet, slices.Clone(list[n:]))
+		w.setIdle(packet, slices.Clone(list[n:]))
 	}
 	w.size -= len(old)
 	if w.sweeping = nil; w.size > 0 {
@@ -304,7 +304,7 @@ func (w *warm) sweep() {
 }
 
 // flush drops all that wait, and has none come back that is in use or on its way. It returns how many are gone or will be.
-func (w *warm) flush(why string) int {
+func (w *backendPool) flush(why string) int {
 	var all []*backend
 	w.mu.Lock()
 	w.generation++
@@ -312,27 +312,27 @@ func (w *warm) flush(why string) int {
 		all = append(all, list...)
 	}
 	w.idle, w.size = nil, 0
-	n := len(all) + w.onTheWay
+	n := len(all) + w.inProgress
 	w.mu.Unlock()
 	w.dropAll(all, why)
 	return n
 }
 
-func (w *warm) close() {
+func (w *backendPool) close() {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()
 	w.flush("ended")
 }
 
-func (w *warm) dropAll(list []*backend, why string) {
+func (w *backendPool) dropAll(list []*backend, why string) {
 	for _, b := range list {
 		w.drop(b, why)
 	}
 }
 
 // drop ends a backend as a client would.
-func (w *warm) drop(b *backend, why string) {
+func (w *backendPool) drop(b *backend, why string) {
 	w.dropped(why)
 	_ = b.conn.SetDeadline(time.Now().Add(w.answer))
 	_, _ = b.conn.Write(pgwire.AppendMessage(nil, 'X', nil))
@@ -340,7 +340,7 @@ func (w *warm) drop(b *backend, why string) {
 }
 
 // dropped counts one.
-func (w *warm) dropped(why string) {
+func (w *backendPool) dropped(why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.counts.Dropped == nil {
@@ -349,12 +349,12 @@ func (w *warm) dropped(why string) {
 	w.counts.Dropped[why]++
 }
 
-// wanted is told of a login of that kind. Two that follow each other closely are taken for the sign of a third.
-func (w *warm) wanted(b *backend) {
+// noteLogin is told of a login of that kind. Two that follow each other closely are taken for the sign of a third.
+func (w *backendPool) noteLogin(b *backend) {
 	now := time.Now()
 	w.mu.Lock()
 	last, known := w.seen[b.packet]
-	if !known && len(w.seen) >= warmKinds {
+	if !known && len(w.seen) >= poolKinds {
 		for p, at := range w.seen {
 			if now.Sub(at) > w.unused {
 				delete(w.seen, p)
@@ -364,25 +364,25 @@ func (w *warm) wanted(b *backend) {
 	if w.seen == nil {
 		w.seen, w.opening = make(map[string]time.Time), make(map[string]bool)
 	}
-	if known || len(w.seen) < warmKinds {
+	if known || len(w.seen) < poolKinds {
 		w.seen[b.packet] = now
 	}
 	ahead := known && now.Sub(last) < w.unused && !w.closed && b.generation == w.generation && !w.opening[b.packet] &&
 		len(w.idle[b.packet]) < w.srv.cfg.Limits.WarmAhead && w.size < w.srv.cfg.Limits.Warm
 	if ahead {
 		w.opening[b.packet] = true
-		w.onTheWay++
+		w.inProgress++
 	}
 	w.mu.Unlock()
 	if ahead {
-		w.srv.beside("opening a backend ahead", func() { w.openAhead(b) })
+		w.srv.background("opening a backend ahead", func() { w.openAhead(b) })
 	}
 }
 
 // openAhead opens one like b.
-func (w *warm) openAhead(like *backend) {
-	b := &backend{kind: like.kind, replica: like.replica, hello: like.hello, fixed: like.fixed, generation: like.generation}
-	defer w.coming(-1)
+func (w *backendPool) openAhead(like *backend) {
+	b := &backend{kind: like.kind, replica: like.replica, hello: like.hello, notReusable: like.notReusable, generation: like.generation}
+	defer w.countOpening(-1)
 	err := b.open(w.srv)
 	w.mu.Lock()
 	delete(w.opening, b.packet)
@@ -394,10 +394,10 @@ func (w *warm) openAhead(like *backend) {
 	w.put(b)
 }
 
-// coming counts backends on their way to the pool.
-func (w *warm) coming(n int) {
+// countOpening counts backends on their way to the pool.
+func (w *backendPool) countOpening(n int) {
 	w.mu.Lock()
-	w.onTheWay += n
+	w.inProgress += n
 	w.mu.Unlock()
 }
 
@@ -476,7 +476,7 @@ func (g greeting) copy() greeting {
 }
 
 // stats returns the counters.
-func (w *warm) stats() WarmStats {
+func (w *backendPool) stats() WarmStats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	st := w.counts

@@ -16,26 +16,26 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
-// MarkStatement is the prepared statement of a session that Config.MarkSession opens.
-const MarkStatement = "coterie_mark"
+// FingerprintStatement is the prepared statement of a session that Config.MarkSession opens.
+const FingerprintStatement = "coterie_mark"
 
-// askAgain is how long after a session for questions could not be had the next one is asked for.
-const askAgain = time.Second
+// reopenAfter is how long after a session for questions could not be had the next one is asked for.
+const reopenAfter = time.Second
 
-// maxAnswer bounds the answer to a question about the mark, in bytes: its text grows with the memberships of a role.
-const maxAnswer = 64 << 10
+// maxFingerprint bounds the answer to a question about the mark, in bytes: its text grows with the memberships of a role.
+const maxFingerprint = 64 << 10
 
-// asker asks the local server for marks, on a session of its own: a question and its answer are two turns of its loop, and no goroutine
+// fingerprintConn asks the local server for marks, on a session of its own: a question and its answer are two turns of its loop, and no goroutine
 // wakes. Many may be on their way; the server answers them in order. Marks of two sessions may differ where nothing has changed, since each
 // process of PostgreSQL has its own time of the last reload: so there is one asker, that of the first loop, and goroutines ask it, too.
-type asker struct {
-	loop    *loop
-	fd      int // -1: there is no session
-	waiting []question
-	in      []byte // what has come of an answer
-	answer  Mark   // to the first of waiting
-	said    bool   // that answer is there
-	watches bool   // a timer looks after the oldest question
+type fingerprintConn struct {
+	loop     *loop
+	fd       int // -1: there is no session
+	waiting  []pendingQuery
+	in       []byte           // what has come of an answer
+	answer   LoginFingerprint // to the first of waiting
+	answered bool             // that answer is there
+	timed    bool             // a timer looks after the oldest question
 
 	mu      sync.Mutex
 	given   int           // guarded by mu: the session that was opened; -1: none
@@ -43,20 +43,20 @@ type asker struct {
 	after   time.Duration // guarded by mu: CLOCK_BOOTTIME before which none is opened
 }
 
-// question is one that was sent.
-type question struct {
+// pendingQuery is one that was sent.
+type pendingQuery struct {
 	at     time.Duration // CLOCK_BOOTTIME
-	answer func(m Mark, ok bool)
+	answer func(m LoginFingerprint, ok bool)
 }
 
-func newAsker(l *loop) asker { return asker{loop: l, fd: -1, given: -1} }
+func newFingerprintConn(l *loop) fingerprintConn { return fingerprintConn{loop: l, fd: -1, given: -1} }
 
 // ask asks for the mark of a role in a database; answer is called on the loop. It is false if it cannot, and answer is not called then.
-func (a *asker) ask(user, database string, answer func(m Mark, ok bool)) bool {
+func (a *fingerprintConn) ask(user, database string, answer func(m LoginFingerprint, ok bool)) bool {
 	if a.fd < 0 && !a.begin() {
 		return false
 	}
-	text := markQuestion(user, database)
+	text := fingerprintQuery(user, database)
 	if !a.loop.batch.queue(a, a.fd, text) {
 		if a.loop.batch.holds(a) {
 			return false // the turn has no room for more, and answers come in the order of the questions
@@ -66,23 +66,23 @@ func (a *asker) ask(user, database string, answer func(m Mark, ok bool)) bool {
 			return false
 		}
 	}
-	a.waiting = append(a.waiting, question{boottime.Now(), answer})
+	a.waiting = append(a.waiting, pendingQuery{boottime.Now(), answer})
 	a.watch()
 	return true
 }
 
-// markOf is ask for goroutines. Where there is no session of the asker's yet the server is asked on another one.
-func (s *Server) markOf(ctx context.Context, user, database string) (Mark, error) {
-	if l := s.front(); l != nil && s.cfg.MarkSession != nil {
+// fingerprintOf is ask for goroutines. Where there is no session of the asker's yet the server is asked on another one.
+func (s *Server) fingerprintOf(ctx context.Context, user, database string) (LoginFingerprint, error) {
+	if l := s.firstLoop(); l != nil && s.cfg.FingerprintSession != nil {
 		type reply struct {
-			mark Mark
+			mark LoginFingerprint
 			ok   bool
 		}
 		there := make(chan reply, 1)
 		l.post(func() {
-			answer := func(m Mark, ok bool) { there <- reply{m, ok} }
-			if !l.asker.ask(user, database, answer) {
-				answer(Mark{}, false)
+			answer := func(m LoginFingerprint, ok bool) { there <- reply{m, ok} }
+			if !l.fingerprints.ask(user, database, answer) {
+				answer(LoginFingerprint{}, false)
 			}
 		})
 		select {
@@ -91,15 +91,15 @@ func (s *Server) markOf(ctx context.Context, user, database string) (Mark, error
 				return r.mark, nil
 			}
 		case <-ctx.Done():
-			return Mark{}, context.Cause(ctx)
+			return LoginFingerprint{}, context.Cause(ctx)
 		}
 	}
-	return s.cfg.Mark(ctx, user, database)
+	return s.cfg.Fingerprint(ctx, user, database)
 }
 
-// markQuestion executes the statement.
-func markQuestion(user, database string) []byte {
-	b := append(pgwire.AppendCString([]byte{0}, MarkStatement), 0, 0, 0, 2) // no portal's name, no formats: text
+// fingerprintQuery executes the statement.
+func fingerprintQuery(user, database string) []byte {
+	b := append(pgwire.AppendCString([]byte{0}, FingerprintStatement), 0, 0, 0, 2) // no portal's name, no formats: text
 	for _, v := range []string{user, database} {
 		b = append(binary.BigEndian.AppendUint32(b, uint32(len(v))), v...)
 	}
@@ -109,7 +109,7 @@ func markQuestion(user, database string) []byte {
 }
 
 // begin takes up the session that was opened, or has one opened.
-func (a *asker) begin() bool {
+func (a *fingerprintConn) begin() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.fd, a.given = a.given, -1; a.fd >= 0 {
@@ -122,20 +122,20 @@ func (a *asker) begin() bool {
 	}
 	if s := a.loop.srv; !a.opening && boottime.Now() >= a.after && s.life.Err() == nil {
 		a.opening = true
-		s.beside("opening the session for questions about marks", a.open) // whoever asks is counted there
+		s.background("opening the session for questions about marks", a.open) // whoever asks is counted there
 	}
 	return false
 }
 
 // open opens a session.
-func (a *asker) open() {
+func (a *fingerprintConn) open() {
 	s := a.loop.srv
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.Limits.BackendHandshake)
 	defer cancel()
 	var conn net.Conn
 	var err error
 	fd := -1
-	if conn, err = s.cfg.MarkSession(ctx); err == nil {
+	if conn, err = s.cfg.FingerprintSession(ctx); err == nil {
 		fd, err = duplicate(conn)
 		_ = conn.Close()
 	}
@@ -146,12 +146,12 @@ func (a *asker) open() {
 	defer a.mu.Unlock()
 	a.opening, a.given, a.after = false, fd, boottime.Now()
 	if err != nil {
-		a.after += askAgain
+		a.after += reopenAfter
 	}
 }
 
 // rescue has a panic end the session for questions, and nothing else.
-func (a *asker) rescue() {
+func (a *fingerprintConn) rescue() {
 	if r := recover(); r != nil {
 		s := a.loop.srv
 		s.log.Error("session panicked", "direction", "questions about marks", "panic", r, "stack", string(debug.Stack()))
@@ -161,7 +161,7 @@ func (a *asker) rescue() {
 }
 
 // Ready reads answers.
-func (a *asker) Ready(uint32) {
+func (a *fingerprintConn) Ready(uint32) {
 	defer a.rescue()
 	n, err := receive(a.fd, a.loop.buf)
 	if wouldWait(err) {
@@ -174,7 +174,7 @@ func (a *asker) Ready(uint32) {
 	a.in = append(a.in, a.loop.buf[:n]...)
 	for len(a.in) >= 5 {
 		size := int(binary.BigEndian.Uint32(a.in[1:])) + 1
-		if size < 5 || size > maxAnswer {
+		if size < 5 || size > maxFingerprint {
 			a.lost()
 			return
 		}
@@ -190,22 +190,22 @@ func (a *asker) Ready(uint32) {
 }
 
 // take takes a message. It is false if it does not belong there.
-func (a *asker) take(typ byte, body []byte) bool {
+func (a *fingerprintConn) take(typ byte, body []byte) bool {
 	switch typ {
 	case 'D':
-		a.answer, a.said = markAnswer(body)
-		return a.said
+		a.answer, a.answered = parseFingerprint(body)
+		return a.answered
 	case 'C':
-		if !a.said { // no such role or database: as postgres.Mark has it
-			a.answer, a.said = Mark{Single: true}, true
+		if !a.answered { // no such role or database: as postgres.Mark has it
+			a.answer, a.answered = LoginFingerprint{Exclusive: true}, true
 		}
 	case 'Z':
 		if len(a.waiting) == 0 {
 			return false
 		}
-		q, m, said := a.waiting[0], a.answer, a.said
+		q, m, said := a.waiting[0], a.answer, a.answered
 		a.waiting = slices.Delete(a.waiting, 0, 1)
-		a.answer, a.said = Mark{}, false
+		a.answer, a.answered = LoginFingerprint{}, false
 		q.answer(m, said)
 	case '2', 'E', 'N', 'S', 'A':
 	default:
@@ -214,8 +214,8 @@ func (a *asker) take(typ byte, body []byte) bool {
 	return true
 }
 
-// markAnswer reads the row.
-func markAnswer(b []byte) (m Mark, ok bool) {
+// parseFingerprint reads the row.
+func parseFingerprint(b []byte) (m LoginFingerprint, ok bool) {
 	if len(b) < 2 || binary.BigEndian.Uint16(b) != 3 {
 		return m, false
 	}
@@ -231,20 +231,20 @@ func markAnswer(b []byte) (m Mark, ok bool) {
 		}
 		column[i], b = string(b[:n]), b[n:]
 	}
-	return Mark{Text: column[0], Single: column[1] != "f", Fixed: column[2] != "f"}, len(b) == 0
+	return LoginFingerprint{Text: column[0], Exclusive: column[1] != "f", NotReusable: column[2] != "f"}, len(b) == 0
 }
 
 // watch has a timer look after the oldest question.
-func (a *asker) watch() {
-	if a.watches || len(a.waiting) == 0 {
+func (a *fingerprintConn) watch() {
+	if a.timed || len(a.waiting) == 0 {
 		return
 	}
-	a.watches = true
-	patience := a.loop.srv.warm.answer
+	a.timed = true
+	patience := a.loop.srv.pool.answer
 	left := max(time.Millisecond, a.waiting[0].at+patience-boottime.Now())
 	time.AfterFunc(left, func() {
 		a.loop.post(func() {
-			a.watches = false
+			a.timed = false
 			if len(a.waiting) > 0 && boottime.Now() >= a.waiting[0].at+patience {
 				a.lost()
 				return
@@ -255,7 +255,7 @@ func (a *asker) watch() {
 }
 
 // Wrote loses the session where a question did not leave whole.
-func (a *asker) Wrote(w *uring.Write) {
+func (a *fingerprintConn) Wrote(w *uring.Write) {
 	defer a.rescue()
 	if w.FD == a.fd && (w.Err != nil || w.N < len(w.B)) {
 		a.lost()
@@ -263,7 +263,7 @@ func (a *asker) Wrote(w *uring.Write) {
 }
 
 // lost ends the session, if there is one; whoever waits for an answer gets none.
-func (a *asker) lost() {
+func (a *fingerprintConn) lost() {
 	if a.fd < 0 {
 		return
 	}
@@ -271,14 +271,14 @@ func (a *asker) lost() {
 	a.loop.forget(a.fd)
 	_ = unix.Close(a.fd)
 	list := a.waiting
-	a.fd, a.waiting, a.in, a.answer, a.said = -1, nil, nil, Mark{}, false
+	a.fd, a.waiting, a.in, a.answer, a.answered = -1, nil, nil, LoginFingerprint{}, false
 	for _, q := range list {
-		q.answer(Mark{}, false)
+		q.answer(LoginFingerprint{}, false)
 	}
 }
 
 // close ends what there is, with the loop.
-func (a *asker) close() {
+func (a *fingerprintConn) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, fd := range []int{a.fd, a.given} {

@@ -103,7 +103,7 @@ func TestLoopsAreNotAnswered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pair := socketPair(t)
 			g := warmGroup(t, reusing(), func(c *Config) {
-				c.MarkSession = func(context.Context) (net.Conn, error) {
+				c.FingerprintSession = func(context.Context) (net.Conn, error) {
 					if answer != "" {
 						_, _ = unix.Write(pair[1], []byte(answer))
 					}
@@ -114,7 +114,7 @@ func TestLoopsAreNotAnswered(t *testing.T) {
 			})
 			g.role("door", "login")
 			if answer == "" {
-				g.srv.warm.answer = 100 * time.Millisecond
+				g.srv.pool.answer = 100 * time.Millisecond
 			}
 			for range 5 {
 				g.visit("user=door", nil)
@@ -208,7 +208,7 @@ func TestDoorstepHeld(t *testing.T) {
 			g.srv.HoldNew(true)
 		}
 	})
-	g = warmGroup(t, reusing(), func(c *Config) { c.MarkSession = marks })
+	g = warmGroup(t, reusing(), func(c *Config) { c.FingerprintSession = marks })
 	g.role("door", "login")
 	g.byLoops()
 	before := g.srv.Stats().Doorstep
@@ -270,21 +270,21 @@ func TestMarkAnswer(t *testing.T) {
 		}
 		return b
 	}
-	if m, ok := markAnswer(row("text", "f", "t")); !ok || m != (Mark{Text: "text", Fixed: true}) {
+	if m, ok := parseFingerprint(row("text", "f", "t")); !ok || m != (LoginFingerprint{Text: "text", NotReusable: true}) {
 		t.Errorf("%+v, %v", m, ok)
 	}
-	if m, ok := markAnswer(row("", "?", "f")); !ok || !m.Single {
+	if m, ok := parseFingerprint(row("", "?", "f")); !ok || !m.Exclusive {
 		t.Errorf("%+v, %v", m, ok)
 	}
 	whole := row("text", "f", "f")
 	for n := range whole {
-		if _, ok := markAnswer(whole[:n]); ok {
+		if _, ok := parseFingerprint(whole[:n]); ok {
 			t.Errorf("%d of %d bytes are an answer", n, len(whole))
 		}
 	}
 	null := append(whole[:len(whole)-5:len(whole)-5], 0xff, 0xff, 0xff, 0xff)
 	for _, b := range [][]byte{append(whole, 0), row("text", "f"), row("text", "f", "f", "f"), null} {
-		if _, ok := markAnswer(b); ok {
+		if _, ok := parseFingerprint(b); ok {
 			t.Errorf("%q is an answer", b)
 		}
 	}
@@ -298,10 +298,10 @@ func TestDoorOpensAgain(t *testing.T) {
 		t.Skip("there are no loops")
 	}
 	paused := make(chan struct{})
-	g.srv.front().post(func() {
+	g.srv.firstLoop().post(func() {
 		defer close(paused)
 		for _, p := range g.srv.ports {
-			p.door.pause(unix.EMFILE)
+			p.acceptor.pause(unix.EMFILE)
 		}
 	})
 	<-paused

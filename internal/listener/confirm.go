@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net"
 	"sync/atomic"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -28,52 +30,54 @@ import (
 //
 // Of the others, nothing is asked but three flags, once per CommandComplete and ReadyForQuery.
 
-// suspicion is what can make the end of a command doubtful, as far as other goroutines than downstream set it.
-type suspicion struct {
-	begun, delivered atomic.Uint64 // cancel requests for the session
-	muted            atomic.Bool   // client_min_messages may hide the warning
+// cancelState is what can make the end of a command doubtful, as far as other goroutines than downstream set it.
+type cancelState struct {
+	started, delivered atomic.Uint64 // cancel requests for the session
+	warningsHidden     atomic.Bool   // client_min_messages may hide the warning
 }
 
-// doubt is downstream's own book.
-type doubt struct {
+// confirmState is downstream's own book.
+type confirmState struct {
 	cleared uint64      // cancel requests that can do nothing any more
 	warned  bool        // PostgreSQL said that a wait was cancelled
 	block   bool        // inside a transaction block, as far as the answers told
 	failed  bool        // since the last ReadyForQuery
-	stake   stmt.Effect // of what was answered since the last ReadyForQuery
+	effect  stmt.Effect // of what was answered since the last ReadyForQuery
 }
 
 // errUnconfirmed is an answer that may not be given.
 var errUnconfirmed = errors.New("a commit was not confirmed")
 
-// cancelBegins is called before a cancel request for the session is forwarded; the function it returns when it was delivered.
-func (x *session) cancelBegins() (delivered func()) {
-	x.suspect.begun.Add(1)
-	x.recall()
-	return func() { x.suspect.delivered.Add(1) }
+// cancelStarts is called before a cancel request for the session is forwarded; the function it returns when it was delivered.
+func (x *session) cancelStarts() (delivered func()) {
+	x.cancels.started.Add(1)
+	x.reclaim()
+	return func() { x.cancels.delivered.Add(1) }
 }
 
-// cutShort says whether a wait of the session is known to have been cut short, or asked to be.
-func (x *session) cutShort() bool { return x.doubt.warned || x.suspect.begun.Load() != x.doubt.cleared }
-
-// suspected says whether what PostgreSQL calls done may not be replicated.
-func (x *session) suspected() bool {
-	return x.cutShort() || x.suspect.muted.Load() || x.reads == startup.ReadsDurable || x.srv.cfg.Strict != nil && x.srv.cfg.Strict()
+// waitCancelled says whether a wait of the session is known to have been cut short, or asked to be.
+func (x *session) waitCancelled() bool {
+	return x.confirmation.warned || x.cancels.started.Load() != x.confirmation.cleared
 }
 
-// doubtful returns what is at stake if the answer is given before it is confirmed.
-func (x *session) doubtful(typ byte, body []byte) stmt.Effect {
-	if !x.guarded || typ != 'C' && typ != 'Z' || x.reads != startup.ReadsConfirmed && !x.suspected() {
+// needsConfirmation says whether what PostgreSQL calls done may not be replicated.
+func (x *session) needsConfirmation() bool {
+	return x.waitCancelled() || x.cancels.warningsHidden.Load() || x.reads == startup.ReadsDurable || x.srv.cfg.Strict != nil && x.srv.cfg.Strict()
+}
+
+// effectAtStake returns what is at stake if the answer is given before it is confirmed.
+func (x *session) effectAtStake(typ byte, body []byte) stmt.Effect {
+	if !x.guarded || typ != 'C' && typ != 'Z' || x.reads != startup.ReadsConfirmed && !x.needsConfirmation() {
 		return stmt.NoEffect
 	}
 	if typ == 'Z' { // what committed by Sync; an error means that nothing did
-		if x.doubt.failed || len(body) == 0 || body[0] != 'I' {
+		if x.confirmation.failed || len(body) == 0 || body[0] != 'I' {
 			return stmt.NoEffect
 		}
-		return x.doubt.stake
+		return x.confirmation.effect
 	}
 	tag := stmt.CommandTag(body)
-	if x.doubt.block && !stmt.EndsBlock(tag) {
+	if x.confirmation.block && !stmt.EndsBlock(tag) {
 		return stmt.NoEffect
 	}
 	return stmt.EffectOf(tag)
@@ -88,21 +92,21 @@ func (x *session) commandEnded(body []byte) {
 	tag := stmt.CommandTag(body)
 	switch string(tag) {
 	case "BEGIN", "START TRANSACTION":
-		x.doubt.block = true
+		x.confirmation.block = true
 	case "COMMIT", "ROLLBACK", "PREPARE TRANSACTION":
-		x.doubt.block = false
+		x.confirmation.block = false
 	}
-	x.doubt.stake = max(x.doubt.stake, stmt.EffectOf(tag))
+	x.confirmation.effect = max(x.confirmation.effect, stmt.EffectOf(tag))
 }
 
 // cycleEnded is called at ReadyForQuery.
 func (x *session) cycleEnded() {
-	d := &x.doubt
-	d.block, d.failed, d.warned, d.stake = x.status.Load() != 'I', false, false, stmt.NoEffect
+	d := &x.confirmation
+	d.block, d.failed, d.warned, d.effect = x.status.Load() != 'I', false, false, stmt.NoEffect
 	// A cancel request that was delivered while nothing ran does nothing: PostgreSQL forgets it at the next command. What is
 	// owed is looked at last, so nothing ran at a moment after all that are counted had been delivered.
-	delivered := x.suspect.delivered.Load()
-	if delivered == x.suspect.begun.Load() && x.owed.Load() <= 0 && !x.unsynced.Load() {
+	delivered := x.cancels.delivered.Load()
+	if delivered == x.cancels.started.Load() && x.owed.Load() <= 0 && !x.unsynced.Load() {
 		d.cleared = delivered
 	}
 }
@@ -112,7 +116,7 @@ var syncRepRoutine = []byte("\x00RSyncRepWaitForLSN\x00\x00")
 
 func (x *session) observeNotice(tail []byte) {
 	if bytes.HasSuffix(tail, syncRepRoutine) {
-		x.doubt.warned = true
+		x.confirmation.warned = true
 	}
 }
 
@@ -121,18 +125,18 @@ func (x *session) observeNotice(tail []byte) {
 func (x *session) observeText(text []byte) {
 	if bytes.Contains(text, []byte("client_min_messages")) || bytes.Contains(text, []byte("CLIENT_MIN_MESSAGES")) {
 		if !stmt.ShowsWarningsOnly(text) {
-			x.suspect.muted.Store(true)
+			x.cancels.warningsHidden.Store(true)
 		}
 	}
 }
 
-// noteMuting finds out whether the session begins with the warning hidden: by its startup packet, else by what was set for its role
+// noteWarnings finds out whether the session begins with the warning hidden: by its startup packet, else by what was set for its role
 // or database.
-func (x *session) noteMuting(ctx context.Context, settings []pgwire.Parameter) {
+func (x *session) noteWarnings(ctx context.Context, settings []pgwire.Parameter) {
 	if !x.guarded {
 		return
 	}
-	x.suspect.muted.Store(startup.HidesWarnings(settings, func() map[string]string { return x.srv.defaults(ctx, x.user, x.database) }))
+	x.cancels.warningsHidden.Store(startup.HidesWarnings(settings, func() map[string]string { return x.srv.defaults(ctx, x.user, x.database) }))
 }
 
 // confirm returns when everything that PostgreSQL had flushed before the call is where its synchronous setting wants it, if the
@@ -144,9 +148,9 @@ func (x *session) confirm(s stmt.Effect) error {
 	x.srv.counts.held.Add(1)
 	defer func() { x.srv.counts.heldTime.Add(int64(time.Since(began))) }()
 	var err error
-	if x.suspected() {
+	if x.needsConfirmation() {
 		err = x.within(x.durable)
-		for errors.Is(err, context.DeadlineExceeded) && s == stmt.Reads && !x.cutShort() {
+		for errors.Is(err, context.DeadlineExceeded) && s == stmt.Reads && !x.waitCancelled() {
 			err = x.within(x.durable)
 		}
 	}
@@ -186,4 +190,70 @@ func (x *session) within(f func(context.Context) error) error {
 		}
 	}()
 	return f(ctx)
+}
+
+// gatePoll is how often an expired gate is looked at again.
+const gatePoll = 2 * time.Millisecond
+
+var errGate = errors.New("the answer gate did not open again")
+
+// gated reads from the local PostgreSQL and hands bytes on only while the gate is open. The check comes after the read: bytes
+// that arrive at an open gate were produced before it closed. While bytes are held nothing more is read, so PostgreSQL feels
+// the back-pressure and memory stays bounded.
+type gated struct {
+	conn net.Conn
+	srv  *Server
+	done <-chan struct{} // ends a wait
+	// sticky: the gate had a deadline once, so this session has had bytes of a primary. When it has none any more the role
+	// is gone, and what is still held was produced under it.
+	sticky bool
+}
+
+func (g *gated) Read(p []byte) (int, error) {
+	n, err := g.conn.Read(p)
+	if n > 0 {
+		if gate := g.pass(); gate != nil {
+			return 0, gate
+		}
+	}
+	return n, err
+}
+
+// pass returns when bytes just read may be passed on, or an error when they must be discarded.
+func (g *gated) pass() error {
+	s := g.srv
+	open, err := g.look(s)
+	if open || err != nil {
+		return err
+	}
+	began := time.Now()
+	s.counts.gated.Add(1)
+	defer func() { s.counts.gatedTime.Add(int64(time.Since(began))) }()
+	t := time.NewTicker(gatePoll)
+	defer t.Stop()
+	for {
+		select {
+		case <-g.done:
+			return errGate
+		case <-t.C:
+		}
+		if open, err := g.look(s); open || err != nil {
+			return err
+		}
+		if time.Since(began) > s.cfg.GateHold {
+			return errGate
+		}
+	}
+}
+
+func (g *gated) look(s *Server) (open bool, err error) {
+	deadline := s.cfg.Gate()
+	if deadline == 0 {
+		if g.sticky {
+			return false, errGate
+		}
+		return true, nil
+	}
+	g.sticky = true
+	return boottime.Now() < deadline, nil
 }

@@ -27,21 +27,21 @@ func warmGroup(t *testing.T, reuse *atomic.Bool, change func(*Config)) *group {
 	var g *group
 	g = newGroup(t, func(c *Config) {
 		c.Rules = trustAll
-		c.Mark = func(ctx context.Context, user, database string) (Mark, error) {
+		c.Fingerprint = func(ctx context.Context, user, database string) (LoginFingerprint, error) {
 			conn, err := g.servers["a"].connect(ctx, "postgres")
 			if err != nil {
-				return Mark{}, err
+				return LoginFingerprint{}, err
 			}
 			defer func() { _ = conn.Close(context.Background()) }()
 			m, err := postgres.MarkOn(ctx, conn, user, database)
-			return Mark(m), err
+			return LoginFingerprint{Text: m.Text, Exclusive: m.Single, NotReusable: m.Fixed}, err
 		}
 		c.Reuse, c.Limits.WarmAhead = reuse.Load, -1
 		if change != nil {
 			change(c)
 		}
 	})
-	g.srv.warm.unused, g.srv.warm.answer = 4*warmIdle, time.Minute // a busy machine is no reason to lose one
+	g.srv.pool.unused, g.srv.pool.answer = 4*poolIdle, time.Minute // a busy machine is no reason to lose one
 	return g
 }
 
@@ -73,9 +73,9 @@ func (g *group) left() int {
 		g.srv.mu.Lock()
 		open := g.srv.open
 		g.srv.mu.Unlock()
-		g.srv.warm.mu.Lock()
-		defer g.srv.warm.mu.Unlock()
-		return open == 0 && g.srv.warm.onTheWay == 0
+		g.srv.pool.mu.Lock()
+		defer g.srv.pool.mu.Unlock()
+		return open == 0 && g.srv.pool.inProgress == 0
 	})
 	return g.srv.Stats().Warm.Waiting
 }
@@ -169,13 +169,13 @@ func TestBackendIsOpenedAhead(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	g.left()
-	g.srv.warm.mu.Lock()
-	for _, list := range g.srv.warm.idle {
+	g.srv.pool.mu.Lock()
+	for _, list := range g.srv.pool.idle {
 		for _, b := range list {
-			b.since = b.since.Add(-g.srv.warm.unused)
+			b.since = b.since.Add(-g.srv.pool.unused)
 		}
 	}
-	g.srv.warm.mu.Unlock()
+	g.srv.pool.mu.Unlock()
 	waitFor(t, "nobody wants it: it goes", func() bool { return g.left() == 0 && len(g.backends("warm")) == 0 })
 }
 
@@ -221,7 +221,7 @@ func TestWhatASessionLeavesBehind(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g.srv.warm.flush("test")
+			g.srv.pool.flush("test")
 			pid := g.visit("user=warm", c.do)
 			g.left()
 			waiting := g.srv.Stats().Warm.Waiting == 1
@@ -346,7 +346,7 @@ func TestSetRoleOfTheRole(t *testing.T) {
 // DROP, ALTER and CREATE DATABASE want a database without other sessions, from wherever they come.
 func TestDropDatabaseUnderWarmBackends(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
-	g.srv.warm.unused = warmIdle
+	g.srv.pool.unused = poolIdle
 	g.role("warm", "login")
 	for name, drop := range map[string]func(){
 		"by the listener": func() { g.visit("user=postgres", func(c *pgx.Conn) { mustExec(t, c, " Drop  Database gone") }) },
@@ -422,9 +422,9 @@ func TestWarmBackendsMakeRoomForOtherNodes(t *testing.T) {
 	if n := g.srv.Stats().Warm.Dropped["room"]; n == 0 {
 		t.Error("no backend was given up")
 	}
-	g.srv.warm.mu.Lock()
-	g.srv.warm.room = time.Time{} // nobody waits any longer for what was dropped
-	g.srv.warm.mu.Unlock()
+	g.srv.pool.mu.Lock()
+	g.srv.pool.room = time.Time{} // nobody waits any longer for what was dropped
+	g.srv.pool.mu.Unlock()
 	if _, err := relaying.dial(relaying.rw, "user=warm"); sqlstate(err) != "53300" {
 		t.Errorf("beyond the limit: %v", err)
 	}
@@ -455,7 +455,7 @@ func TestWarmBackendsEnd(t *testing.T) {
 	}
 	// In use when it ended: it does not come back.
 	n := g.srv.Stats().Warm.Returned
-	g.visit("user=warm", func(conn *pgx.Conn) { one(conn); g.srv.warm.flush("test") })
+	g.visit("user=warm", func(conn *pgx.Conn) { one(conn); g.srv.pool.flush("test") })
 	if g.left() != 0 || g.srv.Stats().Warm.Returned != n {
 		t.Error("a backend came back from before")
 	}
@@ -517,7 +517,7 @@ func TestWarmBackendsAreBounded(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.role("warm", "login")
 	var all []*pgx.Conn
-	for range warmPerKey + 3 {
+	for range poolPerKind + 3 {
 		conn, err := g.dial(g.rw, "user=warm")
 		if err != nil {
 			t.Fatal(err)
@@ -527,8 +527,8 @@ func TestWarmBackendsAreBounded(t *testing.T) {
 	for _, conn := range all {
 		_ = conn.Close(context.Background())
 	}
-	if n := g.left(); n != warmPerKey {
-		t.Errorf("%d wait, want %d", n, warmPerKey)
+	if n := g.left(); n != poolPerKind {
+		t.Errorf("%d wait, want %d", n, poolPerKind)
 	}
 	g.servers["a"].sql(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'warm'")
 	waitFor(t, "they are gone", func() bool { return len(g.backends("warm")) == 0 })
@@ -540,13 +540,13 @@ func TestWarmBackendsAreBounded(t *testing.T) {
 	g.left()
 	old := g.visit("user=warm", one)
 	g.left()
-	g.srv.warm.mu.Lock()
-	for _, list := range g.srv.warm.idle {
+	g.srv.pool.mu.Lock()
+	for _, list := range g.srv.pool.idle {
 		for _, b := range list {
-			b.born = b.born.Add(-warmAge)
+			b.born = b.born.Add(-poolAge)
 		}
 	}
-	g.srv.warm.mu.Unlock()
+	g.srv.pool.mu.Unlock()
 	if pid := g.visit("user=warm", one); pid != old {
 		t.Errorf("backend %d, want %d", pid, old)
 	}
@@ -561,7 +561,7 @@ func TestWarmBackendsAreBounded(t *testing.T) {
 func TestPlacesTakeAMomentToBeFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{}
-		s.warm.srv, s.warm.answer = s, time.Second
+		s.pool.srv, s.pool.answer = s, time.Second
 		refused := func() bool {
 			_, is := pgwire.AsError(s.makeRoom(pgwire.Fatal("postgresql", pgwire.StateTooMany, "too many connections for database")))
 			return is
@@ -569,15 +569,15 @@ func TestPlacesTakeAMomentToBeFree(t *testing.T) {
 		if !refused() {
 			t.Error("tried again though nothing was dropped")
 		}
-		s.warm.onTheWay = 1
+		s.pool.inProgress = 1
 		if refused() {
 			t.Error("refused though one was dropped")
 		}
-		s.warm.onTheWay = 0
+		s.pool.inProgress = 0
 		if refused() {
 			t.Error("refused while its process may still end")
 		}
-		time.Sleep(s.warm.answer + time.Millisecond)
+		time.Sleep(s.pool.answer + time.Millisecond)
 		if !refused() {
 			t.Error("tried again for ever")
 		}

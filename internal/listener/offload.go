@@ -12,75 +12,75 @@ import (
 )
 
 const (
-	kernelStuck = 10 * time.Second // for writing what a socket has room for, on a machine that is busy
-	kernelTick  = 20 * time.Millisecond
+	backlogTimeout = 10 * time.Second // for writing what a socket has room for, on a machine that is busy
+	offloadTick    = 20 * time.Millisecond
 	// A session is lent when it has asked kernelAfter times, and one that comes back soon has to ask twice as often each time.
-	kernelAfter    = 8
-	kernelAfterMax = 1024
-	kernelPays     = 16 // requests
+	offloadAfterDefault = 8
+	offloadAfterMax     = 1024
+	offloadPays         = 16 // requests
 )
 
 // A session is lent to the kernel at the end of a turn of its loop, between an answer and the next request, and comes back by recall. Between
 // the two nobody but the kernel touches its sockets.
 
-// lendable says that nothing is under way, nothing is held, and nothing has to be decided about what comes next if it is of the plainest kind.
-func (p *pump) lendable() bool {
+// canOffload says that nothing is under way, nothing is held, and nothing has to be decided about what comes next if it is of the plainest kind.
+func (p *loopSession) canOffload() bool {
 	x := p.x
 	switch {
-	case p.loop.shortcut == nil, p.unlendable, p.phase != relaying, p.tls != nil:
+	case p.loop.path == nil, p.notOffloadable, p.phase != relaying, p.tls != nil:
 		return false
 	case p.client.eof, p.backend.eof, p.client.full(), p.backend.full():
 		return false
-	case p.waits, p.drains, p.deaf, len(p.held) > 0, len(p.rest) > 0, !p.requests.AtBoundary(), !x.answers.AtBoundary():
+	case p.awaiting, p.draining, p.discarding, len(p.held) > 0, len(p.rest) > 0, !p.requests.AtBoundary(), !x.answers.AtBoundary():
 		return false
 	case x.owed.Load() > 0, x.unsynced.Load(), x.starting, x.replicates, x.copies:
 		return false
 	}
-	return x.mayBeLent()
+	return x.mayOffload()
 }
 
-// mayBeLent says that nobody wants anything of the session. It is asked once more when the session is lent.
-func (x *session) mayBeLent() bool {
+// mayOffload says that nobody wants anything of the session. It is asked once more when the session is lent.
+func (x *session) mayOffload() bool {
 	return x.ended.Load() == nil && !x.terminated.Load() && !x.fatalSent.Load() && x.srv.drain.Load() == nil &&
-		x.reads != startup.ReadsConfirmed && !x.doubt.warned && (!x.guarded || !x.suspected())
+		x.reads != startup.ReadsConfirmed && !x.confirmation.warned && (!x.guarded || !x.needsConfirmation())
 }
 
 // beforeAnswer is called when the client is about to get what it has waited for: who has not read that sends nothing, so the program can be
 // told of the session's sockets.
-func (p *pump) beforeAnswer() {
-	if p.loop.shortcut == nil || p.unlendable || p.x.owed.Load() > 0 {
+func (p *loopSession) beforeAnswer() {
+	if p.loop.path == nil || p.notOffloadable || p.x.owed.Load() > 0 {
 		return
 	}
-	if p.asked++; p.asked < p.askedFirst || !p.lendable() {
+	if p.answersSince++; p.answersSince < p.answersNeeded || !p.canOffload() {
 		return
 	}
-	if p.crossing == nil && !p.introduce() {
-		p.unlendable = true
+	if p.kernel == nil && !p.register() {
+		p.notOffloadable = true
 		return
 	}
-	p.loop.lending = append(p.loop.lending, p)
+	p.loop.toOffload = append(p.loop.toOffload, p)
 }
 
 // lendAll lends what is to be lent at the end of a turn, when everything is written.
 func (l *loop) lendAll() {
-	for _, p := range l.lending {
-		if p.phase == relaying && !p.x.lent.Load() {
-			p.guarded(p.lend)()
+	for _, p := range l.toOffload {
+		if p.phase == relaying && !p.x.offloaded.Load() {
+			p.guarded(p.offload)()
 		}
 	}
-	l.lending = l.lending[:0]
+	l.toOffload = l.toOffload[:0]
 }
 
-// lend gives the session to the kernel, if it still may be.
-func (p *pump) lend() {
-	x, k := p.x, p.loop.shortcut
-	if !p.lendable() || p.client.queued != 0 || p.backend.queued != 0 {
+// offload gives the session to the kernel, if it still may be.
+func (p *loopSession) offload() {
+	x, k := p.x, p.loop.path
+	if !p.canOffload() || p.client.queued != 0 || p.backend.queued != 0 {
 		return
 	}
-	d := p.crossing
+	d := p.kernel
 	s := d.Slot
 	base, _, err := offload.BytesWritten(p.client.fd)
-	flags, open := x.passFlags()
+	flags, open := x.slotFlags()
 	if err != nil || !open || atomic.LoadUint64(&s.UpLeft) != d.UpRead || atomic.LoadUint64(&s.DownLeft) != d.DownRead {
 		return
 	}
@@ -88,19 +88,19 @@ func (p *pump) lend() {
 	s.Downs = s.Ups // the loop has passed on what was still missing
 	s.UpTaken, s.DownTaken, s.DownLimit = d.UpRead, d.DownRead, s.DownBytes+offload.MaxUnread
 	s.Flags, s.Logged, s.Why, s.Status = flags, 0, offload.WhyCalled, x.status.Load()
-	p.list(&p.client, unix.EPOLLRDHUP) // what comes is not ours; its end is
-	p.list(&p.backend, unix.EPOLLRDHUP)
+	p.setInterest(&p.client, unix.EPOLLRDHUP) // what comes is not ours; its end is
+	p.setInterest(&p.backend, unix.EPOLLRDHUP)
 	k.SetDeadline()
 	if !x.arm(s) {
-		p.settle()
+		p.updateInterest()
 		return
 	}
 	x.srv.counts.lent.Add(1)
-	x.srv.oneMoreLent()
+	x.srv.countOffloaded()
 	s.AwaitOutside() // a piece that came before did not ring
 	if atomic.LoadUint64(&s.UpLeft) != d.UpRead || atomic.LoadUint64(&s.DownLeft) != d.DownRead {
-		p.takeBack()
-		p.settle()
+		p.finishReclaim()
+		p.updateInterest()
 	}
 }
 
@@ -109,17 +109,17 @@ func (p *pump) lend() {
 func (x *session) arm(s *offload.Slot) bool {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	x.lent.Store(true)
-	if !x.mayBeLent() {
-		x.lent.Store(false)
+	x.offloaded.Store(true)
+	if !x.mayOffload() {
+		x.offloaded.Store(false)
 		return false
 	}
 	atomic.StoreUint32(&s.Armed, 1)
 	return true
 }
 
-// passFlags says what the program has to look at; not open: the session cannot be lent as the gate stands.
-func (x *session) passFlags() (flags uint32, open bool) {
+// slotFlags says what the program has to look at; not open: the session cannot be lent as the gate stands.
+func (x *session) slotFlags() (flags uint32, open bool) {
 	if x.guarded {
 		flags |= offload.FlagGuarded
 	}
@@ -133,23 +133,23 @@ func (x *session) passFlags() (flags uint32, open bool) {
 	return flags | offload.FlagUngated, open && err == nil
 }
 
-// introduce makes the session's sockets known to the program. It is false for one that is not to be lent.
-func (p *pump) introduce() bool {
-	k := p.loop.shortcut
+// register makes the session's sockets known to the program. It is false for one that is not to be lent.
+func (p *loopSession) register() bool {
+	k := p.loop.path
 	if !offload.IsTCP(p.client.fd) {
 		return false
 	}
 	sender, err := offload.SenderCookie(p.backend.fd)
 	if err == nil {
-		p.crossing, err = k.Add(p.client.fd, p.backend.fd, sender)
+		p.kernel, err = k.Add(p.client.fd, p.backend.fd, sender)
 	}
 	if err != nil {
 		p.x.srv.log.Debug("a session stays on its loop", "session", p.x.id, "reason", err)
 		return false
 	}
-	p.loop.offloaded[p.crossing.Index] = p
-	p.returns.open(p, p.crossing.Returns)
-	p.loop.know(p.returns.fd, &p.returns)
+	p.loop.offloaded[p.kernel.Index] = p
+	p.returns.open(p, p.kernel.Returns)
+	p.loop.setWatcher(p.returns.fd, &p.returns)
 	p.x.tainted.Store(true) // its backend cannot leave the program without losing what comes unasked
 	// What came before the program knew a socket is not in its books.
 	var one [1]byte
@@ -163,26 +163,26 @@ func (p *pump) introduce() bool {
 	return err != nil
 }
 
-// takeBack ends what lend began, whatever the reason, and enters into the books what passed meanwhile.
-func (p *pump) takeBack() {
-	x, d := p.x, p.crossing
+// finishReclaim ends what lend began, whatever the reason, and enters into the books what passed meanwhile.
+func (p *loopSession) finishReclaim() {
+	x, d := p.x, p.kernel
 	s := d.Slot
 	s.Disarm()
 	passed := s.Ups - d.Began
 	why := s.Why
 	x.srv.counts.cameBack(why, passed)
-	p.asked = 0
+	p.answersSince = 0
 	switch {
 	case why == offload.WhyCalled:
-		p.askedFirst = 1
-	case passed >= kernelPays || x.srv.cfg.kernelAfter > 0:
-		p.askedFirst = x.srv.lendsAfter()
+		p.answersNeeded = 1
+	case passed >= offloadPays || x.srv.cfg.kernelAfter > 0:
+		p.answersNeeded = x.srv.offloadAfter()
 	default:
-		p.askedFirst = min(2*max(p.askedFirst, x.srv.lendsAfter()), max(kernelAfterMax, x.srv.lendsAfter()))
+		p.answersNeeded = min(2*max(p.answersNeeded, x.srv.offloadAfter()), max(offloadAfterMax, x.srv.offloadAfter()))
 	}
-	wrong := p.enterPassed()
-	x.lent.Store(false)
-	x.srv.lentNow.Add(-1)
+	wrong := p.applyRelayed()
+	x.offloaded.Store(false)
+	x.srv.offloadedNow.Add(-1)
 	if wrong != nil {
 		x.end(ending{"kernel", "the books of the kernel's path are wrong", false})
 	}
@@ -192,9 +192,9 @@ func (p *pump) takeBack() {
 	p.awaitBacklog(time.Millisecond)
 }
 
-// enterPassed follows what the kernel has passed on. An error is the program's fault, or the memory's: it has judged the lengths.
-func (p *pump) enterPassed() error {
-	x, d := p.x, p.crossing
+// applyRelayed follows what the kernel has passed on. An error is the program's fault, or the memory's: it has judged the lengths.
+func (p *loopSession) applyRelayed() error {
+	x, d := p.x, p.kernel
 	s := d.Slot
 	up, down := d.Passed()
 	x.bytesIn.Add(up)
@@ -230,18 +230,18 @@ func (p *pump) enterPassed() error {
 }
 
 // awaitBacklog has nothing written to the client until it was given what the kernel has taken for it.
-func (p *pump) awaitBacklog(again time.Duration) {
-	d := p.crossing
+func (p *loopSession) awaitBacklog(again time.Duration) {
+	d := p.kernel
 	n, waiting, err := offload.BytesWritten(p.client.fd)
 	if err != nil { // the client is gone, and PostgreSQL may be writing into the backlog, which nobody empties any more
 		p.client.stuck = false
-		p.part(p.x.passFailed(errClient))
+		p.terminate(p.x.passFailed(errClient))
 		return
 	}
 	if n-d.Base == d.Slot.DownBytes {
 		if p.client.stuck {
-			p.unstick(&p.client)
-			p.settle()
+			p.resume(&p.client)
+			p.updateInterest()
 		}
 		return
 	}
@@ -250,9 +250,9 @@ func (p *pump) awaitBacklog(again time.Duration) {
 	}
 	if waiting > 0 {
 		p.stuckSince = time.Now() // it is the client that does not read
-	} else if time.Since(p.stuckSince) > kernelStuck {
+	} else if time.Since(p.stuckSince) > backlogTimeout {
 		p.x.end(ending{"kernel", "the kernel has lost an answer", false})
-		p.bury()
+		p.close()
 		return
 	}
 	p.after(again, func() {
@@ -262,58 +262,58 @@ func (p *pump) awaitBacklog(again time.Duration) {
 	})
 }
 
-// settleReturns is settle for a session whose answers come by returns: backend is what would be waited for on PostgreSQL's socket.
-func (p *pump) settleReturns(backend uint32) uint32 {
-	p.list(&p.returns, backend&unix.EPOLLIN)
+// returnInterest is settle for a session whose answers come by returns: backend is what would be waited for on PostgreSQL's socket.
+func (p *loopSession) returnInterest(backend uint32) uint32 {
+	p.setInterest(&p.returns, backend&unix.EPOLLIN)
 	if p.phase != relaying {
 		return backend &^ unix.EPOLLIN
 	}
-	if !p.gone {
+	if !p.backendClosed {
 		return backend&^unix.EPOLLIN | unix.EPOLLRDHUP
 	}
-	if backend&unix.EPOLLIN != 0 && p.wasLast() {
-		p.loop.post(p.guarded(func() { p.fromBackend(); p.settle() }))
+	if backend&unix.EPOLLIN != 0 && p.backendDrained() {
+		p.loop.post(p.guarded(func() { p.fromBackend(); p.updateInterest() }))
 	}
 	return backend &^ unix.EPOLLIN
 }
 
-// wasLast says that PostgreSQL has closed the connection and everything it said before was read.
-func (p *pump) wasLast() bool {
-	return p.gone && p.crossing.DownRead == atomic.LoadUint64(&p.crossing.Slot.DownLeft)
+// backendDrained says that PostgreSQL has closed the connection and everything it said before was read.
+func (p *loopSession) backendDrained() bool {
+	return p.backendClosed && p.kernel.DownRead == atomic.LoadUint64(&p.kernel.Slot.DownLeft)
 }
 
-// unstick goes on writing to a side.
-func (p *pump) unstick(s *side) {
+// resume goes on writing to a side.
+func (p *loopSession) resume(s *side) {
 	s.stuck = false
 	p.flush(s)
 }
 
-// wasAnswered is called when PostgreSQL has said something: then the last request that the kernel passed on has arrived, if it was a Query.
+// answerArrived is called when PostgreSQL has said something: then the last request that the kernel passed on has arrived, if it was a Query.
 // Of what has several messages the end of the answer tells.
-func (p *pump) wasAnswered() {
+func (p *loopSession) answerArrived() {
 	if p.backend.stuck && p.phase == relaying && (p.single || p.x.owed.Load() <= 0) {
-		p.unstick(&p.backend)
+		p.resume(&p.backend)
 	}
 }
 
-// recall has the kernel pass nothing on for the session any more, whoever calls, but with drained.mu held. The loop takes it back as soon as
+// reclaim has the kernel pass nothing on for the session any more, whoever calls, but with drained.mu held. The loop takes it back as soon as
 // it can.
-func (x *session) recall() {
-	if !x.lent.Load() {
+func (x *session) reclaim() {
+	if !x.offloaded.Load() {
 		return
 	}
 	x.drained.mu.Lock() // it may be about to be armed
-	p := x.pump.Load()
-	p.crossing.Slot.Disarm()
+	p := x.onLoop.Load()
+	p.kernel.Slot.Disarm()
 	x.drained.mu.Unlock()
-	p.kick()
+	p.recheck()
 }
 
-// recallWhere does so for all sessions of which which is true.
-func (s *Server) recallWhere(which func(*session) bool) {
+// reclaimWhere does so for all sessions of which which is true.
+func (s *Server) reclaimWhere(which func(*session) bool) {
 	for _, x := range s.localSessions() {
 		if which(x) {
-			x.recall()
+			x.reclaim()
 		}
 	}
 }
@@ -326,48 +326,48 @@ func (s *Server) GateMoved() {
 		return
 	}
 	for _, l := range *list {
-		if l.shortcut != nil {
-			l.shortcut.SetDeadline()
+		if l.path != nil {
+			l.path.SetDeadline()
 		}
 	}
-	s.recallWhere(func(x *session) bool { return x.gate != nil && x.lent.Load() })
+	s.reclaimWhere(func(x *session) bool { return x.gate != nil && x.offloaded.Load() })
 }
 
-// watchLent renews what the program was told, and calls back whose answers have to be confirmed by now.
-func (s *Server) watchLent(loops []*loop) {
-	t := time.NewTicker(kernelTick)
+// watchOffloaded renews what the program was told, and calls back whose answers have to be confirmed by now.
+func (s *Server) watchOffloaded(loops []*loop) {
+	t := time.NewTicker(offloadTick)
 	defer t.Stop()
 	for {
-		if s.lentNow.Load() == 0 {
+		if s.offloadedNow.Load() == 0 {
 			t.Stop()
 			select {
 			case <-s.life.Done():
 				return
-			case <-s.firstLent:
+			case <-s.firstOffloaded:
 			}
-			t.Reset(kernelTick)
+			t.Reset(offloadTick)
 		}
 		select {
 		case <-s.life.Done():
 			return
 		case <-t.C:
-			s.lookAtLent(loops)
+			s.checkOffloaded(loops)
 		}
 	}
 }
 
-// oneMoreLent has watchLent look as long as anybody is lent.
-func (s *Server) oneMoreLent() {
-	if s.lentNow.Add(1) == 1 {
+// countOffloaded has watchLent look as long as anybody is lent.
+func (s *Server) countOffloaded() {
+	if s.offloadedNow.Add(1) == 1 {
 		select {
-		case s.firstLent <- struct{}{}:
+		case s.firstOffloaded <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// lookAtLent is what watchLent does each time. Where it panics what the program was told grows old, and the loops have their sessions back.
-func (s *Server) lookAtLent(loops []*loop) {
+// checkOffloaded is what watchLent does each time. Where it panics what the program was told grows old, and the loops have their sessions back.
+func (s *Server) checkOffloaded(loops []*loop) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.log.Error("panicked beside the sessions", "in", "looking at those that the kernel carries", "panic", r, "stack", string(debug.Stack()))
@@ -375,19 +375,19 @@ func (s *Server) lookAtLent(loops []*loop) {
 		}
 	}()
 	for _, l := range loops {
-		if l.shortcut != nil {
-			l.shortcut.SetDeadline()
+		if l.path != nil {
+			l.path.SetDeadline()
 		}
 	}
 	if s.cfg.Strict != nil && s.cfg.Strict() {
-		s.recallWhere(func(x *session) bool { return x.guarded && x.lent.Load() })
+		s.reclaimWhere(func(x *session) bool { return x.guarded && x.offloaded.Load() })
 	}
 }
 
-// lendsAfter is how often a session asks before it is lent.
-func (s *Server) lendsAfter() int {
+// offloadAfter is how often a session asks before it is lent.
+func (s *Server) offloadAfter() int {
 	if s.cfg.kernelAfter > 0 {
 		return s.cfg.kernelAfter
 	}
-	return kernelAfter
+	return offloadAfterDefault
 }

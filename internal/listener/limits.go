@@ -1,0 +1,233 @@
+package listener
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+)
+
+// preauthSlot is the part of a client that has not proved who it is. Its place is the client's own only as long as nobody needs it more.
+type preauthSlot struct {
+	counted bool // guarded by Server.mu
+	evicted bool // guarded by Server.mu: the place was given to another
+	// since is when the listener began to wait for the client, of CLOCK_BOOTTIME; 0: it is the listener's turn. Written by the client's
+	// goroutine only.
+	since       atomic.Int64
+	handshaking bool          // a TLS handshake is under way: nothing can be said in clear
+	taken       chan struct{} // closed when the place was given to another
+}
+
+// enterPreAuth counts the client among those that have not proved who they are. With limit there are no more of them than that: one
+// that keeps the listener waiting makes room, and only where nobody does is the newcomer refused. A client that comes back from
+// waiting for a primary is not.
+func (c *client) enterPreAuth(limit bool) bool {
+	s := c.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if limit && len(s.preauth) >= s.cfg.Limits.PreAuth {
+		idler := s.oldestIdle()
+		if idler == nil {
+			return false
+		}
+		delete(s.preauth, idler)
+		idler.slot.counted, idler.slot.evicted = false, true
+		close(idler.slot.taken)
+		idler.evict()
+	}
+	if !c.slot.counted {
+		c.slot.counted = true
+		s.preauth[c] = struct{}{}
+	}
+	return true
+}
+
+// evict ends the client's part in its login. The caller holds mu.
+func (c *client) evict() {
+	if st := c.preauth; st != nil {
+		st.loop.post(st.guarded(st.handOff))
+		return
+	}
+	_ = c.raw.SetDeadline(time.Unix(1, 0))
+}
+
+// oldestIdle is who has kept the listener waiting longest, of the address with most that do: a flood ends itself and nobody else. The caller
+// holds mu.
+func (s *Server) oldestIdle() (found *client) {
+	perHost := make(map[string]int)
+	for c := range s.preauth {
+		if c.slot.since.Load() != 0 {
+			perHost[c.limitKey]++
+		}
+	}
+	worse := func(a, b *client) bool {
+		if na, nb := perHost[a.limitKey], perHost[b.limitKey]; na != nb {
+			return na > nb
+		}
+		return a.slot.since.Load() < b.slot.since.Load()
+	}
+	for c := range s.preauth {
+		if c.slot.since.Load() != 0 && (found == nil || worse(c, found)) {
+			found = c
+		}
+	}
+	return found
+}
+
+// evictionError is why the client was lost, if it was for another's sake; else err.
+func (c *client) evictionError(err error) error {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	if _, said := pgwire.AsError(err); said || !c.slot.evicted {
+		return err
+	}
+	return tooManyEnter()
+}
+
+func tooManyEnter() *pgwire.Error {
+	return pgwire.Fatal("pre-auth limit", pgwire.StateTooMany, "too many connections are being opened")
+}
+
+// waits notes that it is the client's turn, heard that it has done its part.
+func (c *client) waits() { c.slot.since.Store(int64(boottime.Now())) }
+func (c *client) heard() { c.slot.since.Store(0) }
+
+// holdsSlot says that the client is counted among those that have not proved who they are.
+func (c *client) holdsSlot() bool {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	return c.slot.counted
+}
+
+func (c *client) leavePreAuth() {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	c.slot.counted = false
+	delete(c.srv.preauth, c)
+}
+
+// startTurn is how long a session's turn to be started is at most: one that takes longer waits for something, a lock or a disk, and
+// keeps no processor from the others.
+const startTurn = time.Second
+
+// startOne waits for the turn to have the local server start a session, in the order of arrival: after a failover everybody comes at
+// once, and a server that starts hundreds of processes side by side finishes none of them soon. done ends the turn.
+func (s *Server) startOne(ctx context.Context) (done func(), err error) {
+	select {
+	case s.starting <- struct{}{}:
+	default:
+		s.counts.queued.Add(1)
+		select {
+		case s.starting <- struct{}{}:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the server was starting %d other sessions all the time: %w", cap(s.starting), ctx.Err())
+		}
+	}
+	end := sync.OnceFunc(func() { <-s.starting })
+	late := time.AfterFunc(startTurn, end)
+	return func() { late.Stop(); end() }, nil
+}
+
+// count takes a place among the sessions, if the client has none yet. Cancel requests never need one, so a full server can still be helped.
+func (c *client) count() *pgwire.Error {
+	s, limits := c.srv, c.srv.cfg.Limits
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.counted {
+		return nil
+	}
+	if s.open >= limits.Connections {
+		return pgwire.Fatal("connection limit", pgwire.StateTooMany, "sorry, too many clients already")
+	}
+	if limits.PerAddress > 0 && s.perAddress[c.limitKey] >= limits.PerAddress {
+		return pgwire.Fatal("address limit", pgwire.StateTooMany, "too many connections from this address")
+	}
+	s.open++
+	s.perAddress[c.limitKey]++
+	c.counted = true
+	return nil
+}
+
+// release gives back what the client was counted under.
+func (c *client) release() {
+	c.leavePreAuth()
+	s := c.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !c.counted {
+		return
+	}
+	s.open--
+	if s.perAddress[c.limitKey]--; s.perAddress[c.limitKey] <= 0 {
+		delete(s.perAddress, c.limitKey)
+	}
+}
+
+const (
+	maxAddresses  = 4096             // remembered at once; beyond, the oldest knowledge is dropped as a whole
+	forgetFailure = 60 * time.Second // without a failure
+)
+
+// failures counts failed logins per address.
+type failures struct {
+	mu   sync.Mutex
+	seen map[string]failure // guarded by mu
+}
+
+type failure struct {
+	count int
+	last  time.Time
+}
+
+// next records a failure and returns how long its answer is delayed.
+func (f *failures) next(key string, now time.Time, first time.Duration) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.seen == nil || len(f.seen) >= maxAddresses {
+		f.seen = make(map[string]failure)
+	}
+	was := f.seen[key]
+	if now.Sub(was.last) > forgetFailure {
+		was.count = 0
+	}
+	d := first << min(was.count, 5)
+	f.seen[key] = failure{count: was.count + 1, last: now}
+	return d
+}
+
+// rate counts events per key in the current second.
+type rate struct {
+	mu     sync.Mutex
+	second int64          // guarded by mu
+	seen   map[string]int // guarded by mu
+}
+
+// over says that key has had limit events in this second.
+func (r *rate) over(key string, now time.Time, limit int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.second == now.Unix() && r.seen[key] >= limit
+}
+
+// add records an event.
+func (r *rate) add(key string, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.second != now.Unix() || len(r.seen) >= maxAddresses {
+		r.second, r.seen = now.Unix(), make(map[string]int)
+	}
+	r.seen[key]++
+}
+
+// takeBack forgets an event that was added at that time.
+func (r *rate) takeBack(key string, at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.second == at.Unix() && r.seen[key] > 0 {
+		r.seen[key]--
+	}
+}

@@ -1,0 +1,226 @@
+package listener
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+)
+
+// fromClient carries requests to PostgreSQL.
+func (p *loopSession) fromClient() {
+	if p.tls != nil {
+		p.fromTLS(true)
+		return
+	}
+	n, err := receive(p.client.fd, p.loop.buf)
+	if wouldWait(err) {
+		return
+	}
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	if p.kernel != nil {
+		p.kernel.UpRead += uint64(n)
+	}
+	p.received(p.loop.buf[:n], err)
+}
+
+// received is called with what was read from the client, or with the end of it.
+func (p *loopSession) received(b []byte, err error) {
+	x := p.x
+	if len(b) > 0 && p.phase == relaying && !p.discarding && x.ended.Load() == nil {
+		x.bytesIn.Add(uint64(len(b)))
+		p.forward(b)
+	}
+	if err == nil {
+		return
+	}
+	p.client.eof = true
+	if p.phase != relaying {
+		p.close()
+		return
+	}
+	if errors.Is(err, io.EOF) || x.ended.Load() == nil {
+		x.terminated.Store(true) // nobody reads an error any more
+		if err := p.backend.flushQueued(); err != nil {
+			p.sendFailed(&p.backend)
+		}
+		p.noMoreRequests()
+	}
+}
+
+// noMoreRequests has the backend hear of the client's end behind everything the client sent: TLS may bring both in one turn of the loop.
+func (p *loopSession) noMoreRequests() {
+	if p.client.eof && !p.backend.full() {
+		_ = unix.Shutdown(p.backend.fd, unix.SHUT_WR)
+	}
+}
+
+// forward is session.forward without waiting.
+func (p *loopSession) forward(chunk []byte) {
+	x := p.x
+	for len(chunk) > 0 && x.ended.Load() == nil {
+		n, d, bad := x.release(&p.requests, chunk)
+		if bad != nil {
+			x.end(ending{"protocol", "invalid message length", true})
+			return
+		}
+		if x.leaves.Load() {
+			p.resetBackend()
+			return
+		}
+		if x.ended.Load() != nil { // the verdict may have been spoken without what release has just counted
+			break
+		}
+		if n == 0 {
+			p.hold(d, chunk)
+			return
+		}
+		if err := p.backend.send(chunk[:n], p.mayQueue()); err != nil {
+			p.sendFailed(&p.backend)
+			break
+		}
+		chunk = chunk[n:]
+	}
+	p.stopHold()
+}
+
+// hold keeps a request until the drain is over or the session is, or, if the client was not answered yet, for a moment.
+func (p *loopSession) hold(d *activeDrain, chunk []byte) {
+	x := p.x
+	p.rest = append([]byte(nil), chunk...)
+	if p.holdTimer == nil {
+		p.holdTimer = time.NewTimer(x.srv.cfg.HoldMax)
+		x.srv.counts.drained.Add(1)
+	}
+	p.draining = true
+	holds := p.holdTimer
+	x.srv.wg.Go(func() {
+		x.await(d, holds)
+		p.loop.post(p.guarded(func() {
+			rest := p.rest
+			p.draining, p.rest = false, nil
+			if p.phase == relaying {
+				p.forward(rest)
+			}
+			p.updateInterest()
+		}))
+	})
+}
+
+func (p *loopSession) stopHold() {
+	if p.holdTimer != nil {
+		p.holdTimer.Stop()
+		p.holdTimer = nil
+	}
+}
+
+// recheck is called by whoever has ended the session, from anywhere.
+func (p *loopSession) recheck() {
+	p.loop.post(p.guarded(func() { p.checkEnded(); p.updateInterest() }))
+}
+
+// checkEnded parts if the session was ended, as soon as nothing stands in the way of the last words: an answer that is held, whose wait
+// ends at once then, or half a message that the client has not taken yet.
+func (p *loopSession) checkEnded() {
+	switch {
+	case p.x.ended.Load() == nil, p.phase != relaying, p.awaiting:
+	case !p.client.full():
+		p.terminate(p.x.finalError(nil))
+	case p.endTimer == nil:
+		p.endTimer = p.after(p.x.srv.cfg.Limits.ShutdownMessage, func() {
+			if p.phase == relaying {
+				p.close()
+			}
+		})
+	}
+}
+
+// terminate ends the relay: the backend hears nothing more, the client the last words, if there are any.
+func (p *loopSession) terminate(last *pgwire.Error) {
+	if p.phase != relaying {
+		return
+	}
+	_, _ = p.backend.flushQueued(), p.client.flushQueued() // what fails here ends below
+	p.phase = terminating
+	p.stopHold()
+	p.held, p.rest = nil, nil
+	p.backend.discard()
+	_ = unix.Shutdown(p.backend.fd, unix.SHUT_RDWR)
+	if !p.x.lingers() {
+		p.close()
+		return
+	}
+	if last != nil {
+		if err := p.toClient(last.Encode()); err != nil {
+			p.close()
+			return
+		}
+	}
+	if !p.client.full() {
+		p.linger()
+		return
+	}
+	p.after(p.x.srv.cfg.Limits.ShutdownMessage, p.close)
+	p.updateInterest()
+}
+
+// linger lets the client read what it was told: closing a socket with unread bytes in it would reset the connection.
+func (p *loopSession) linger() {
+	p.phase = lingering
+	if p.tls != nil {
+		_ = p.tls.CloseWrite() // a short record: what the socket does not take of it is lost with the connection
+	}
+	_ = unix.Shutdown(p.client.fd, unix.SHUT_WR)
+	if p.client.eof {
+		p.close()
+		return
+	}
+	p.after(linger, p.close)
+	p.updateInterest()
+}
+
+// sides are what the session has sockets for.
+func (p *loopSession) sides() []*side {
+	if p.kernel != nil {
+		return []*side{&p.client, &p.backend, &p.returns}
+	}
+	return []*side{&p.client, &p.backend}
+}
+
+// close ends the session. Its sockets are closed at the end of the loop's turn.
+func (p *loopSession) close() {
+	if p.phase == closed {
+		return
+	}
+	if p.phase == resetting {
+		p.x.srv.pool.countOpening(-1)
+	}
+	p.phase = closed
+	p.stopHold()
+	if p.endTimer != nil {
+		p.endTimer.Stop()
+	}
+	p.held, p.rest = nil, nil
+	for _, s := range p.sides() {
+		s.unqueue()
+		s.discard()
+		if s.interest != 0 {
+			_ = unix.EpollCtl(p.loop.epoll, unix.EPOLL_CTL_DEL, s.fd, nil)
+			s.interest = 0
+		}
+	}
+	if p.kernel != nil {
+		if p.x.offloaded.Swap(false) { // it was ended by a panic
+			p.x.srv.offloadedNow.Add(-1)
+		}
+		p.loop.offloaded[p.kernel.Index] = nil
+		p.loop.path.Remove(p.kernel)
+	}
+	p.x.forget()
+	p.loop.ended = append(p.loop.ended, p)
+}

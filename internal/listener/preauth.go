@@ -1,0 +1,452 @@
+package listener
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/startup"
+)
+
+const (
+	// maxAccepts is how many clients a loop takes in at most before it looks after its sessions again.
+	maxAccepts = 16
+	// acceptPause is for how long a loop takes nobody in after it could not.
+	acceptPause = 50 * time.Millisecond
+)
+
+// acceptor is a port at which an event loop takes clients in itself. It has a descriptor of its own of the port's socket.
+type acceptor struct {
+	srv      *Server
+	readOnly bool
+	stopped  chan struct{} // closed when it takes nobody in any more
+
+	mu     sync.Mutex
+	loop   *loop // guarded by mu; nil: not open
+	closed bool  // guarded by mu
+
+	// of the loop
+	at       *loop
+	fd       int
+	local    netip.AddrPort // of the port
+	released bool           // fd is closed
+}
+
+// open has a loop take in the clients of the port. It is false where a goroutine has to: there is no loop, or no client could get a
+// session of it without waiting.
+func (d *acceptor) open(s *Server, p port) bool {
+	l := s.firstLoop()
+	listener, ok := p.Listener.(*net.TCPListener)
+	if l == nil || !ok || s.cfg.FingerprintSession == nil {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return false
+	}
+	fd, err := duplicate(listener)
+	if err != nil {
+		s.log.Info("a goroutine accepts clients", "address", p.Addr(), "error", err)
+		return false
+	}
+	if err := setInherited(fd); err != nil {
+		_ = unix.Close(fd)
+		s.log.Info("a goroutine accepts clients", "address", p.Addr(), "error", err)
+		return false
+	}
+	d.srv, d.readOnly, d.stopped, d.loop, d.at, d.fd = s, p.readOnly, make(chan struct{}), l, l, fd
+	if a, ok := p.Addr().(*net.TCPAddr); ok {
+		d.local = a.AddrPort()
+	}
+	l.post(func() { d.listen(unix.EPOLL_CTL_ADD) })
+	return true
+}
+
+// setInherited sets what Go sets for each connection that it accepts: those of the port have it from here.
+func setInherited(fd int) error {
+	return errors.Join(
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15),
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15),
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9),
+	)
+}
+
+// close has the loop take nobody in any more, and returns when it does not.
+func (d *acceptor) close() {
+	d.mu.Lock()
+	l := d.loop
+	d.loop, d.closed = nil, true
+	d.mu.Unlock()
+	if l == nil {
+		return
+	}
+	l.post(func() {
+		d.released = true
+		l.forget(d.fd)
+		_ = unix.Close(d.fd)
+		close(d.stopped)
+	})
+	<-d.stopped // the loop ends after whoever waits for this
+}
+
+// Ready takes clients in.
+func (d *acceptor) Ready(uint32) {
+	for range maxAccepts {
+		fd, from, err := accept(d.fd)
+		switch {
+		case wouldWait(err):
+			return
+		case errors.Is(err, unix.ECONNABORTED): // the client was gone already
+			continue
+		case err != nil:
+			d.pause(err)
+			return
+		}
+		d.srv.counts.accepted.Add(1)
+		if !d.srv.enter() {
+			_ = unix.Close(fd)
+			return
+		}
+		d.accepted(fd, from)
+	}
+}
+
+// pause takes nobody in for a moment: out of descriptors, most likely.
+func (d *acceptor) pause(err error) {
+	d.srv.log.Warn("accept a client", "error", err)
+	_ = d.at.watch(d.fd, d, unix.EPOLL_CTL_MOD, 0) // where that fails it is tried, and said, again
+	d.later(unix.EPOLL_CTL_MOD)
+}
+
+// listen has the loop take clients in from now on, or in a moment.
+func (d *acceptor) listen(how int) {
+	if d.released {
+		return
+	}
+	if err := d.at.watch(d.fd, d, how, unix.EPOLLIN); err != nil {
+		d.srv.log.Warn("accept clients", "error", err)
+		d.later(how)
+	}
+}
+
+func (d *acceptor) later(how int) {
+	time.AfterFunc(acceptPause, func() { d.at.post(func() { d.listen(how) }) })
+}
+
+// localOf is the address of this machine to which a client has connected.
+func (d *acceptor) localOf(fd int) netip.AddrPort {
+	if !d.local.Addr().IsUnspecified() {
+		return d.local
+	}
+	var raw unix.RawSockaddrAny
+	size := uint32(unsafe.Sizeof(raw))
+	_, _, _ = syscall.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&size))) //nolint:gosec // the kernel fills raw
+	return addressOf(&raw)
+}
+
+// accept takes a client in, without waiting.
+func accept(listener int) (fd int, from netip.AddrPort, err error) {
+	var raw unix.RawSockaddrAny
+	size := uint32(unsafe.Sizeof(raw))
+	r, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listener), uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0) //nolint:gosec // the kernel fills raw
+	if errno != 0 {
+		return -1, from, errno
+	}
+	return int(r), addressOf(&raw), nil
+}
+
+// addressOf reads a socket address of TCP, an IPv4 one as such whatever the socket.
+func addressOf(raw *unix.RawSockaddrAny) netip.AddrPort {
+	port := func(p *uint16) uint16 { b := (*[2]byte)(unsafe.Pointer(p)); return uint16(b[0])<<8 | uint16(b[1]) } //nolint:gosec // network byte order
+	switch raw.Addr.Family {
+	case unix.AF_INET:
+		a := (*unix.RawSockaddrInet4)(unsafe.Pointer(raw)) //nolint:gosec // as its family says
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), port(&a.Port))
+	case unix.AF_INET6:
+		a := (*unix.RawSockaddrInet6)(unsafe.Pointer(raw)) //nolint:gosec // as its family says
+		ip := netip.AddrFrom16(a.Addr).Unmap()
+		if a.Scope_id != 0 && ip.Is6() {
+			ip = ip.WithZone(strconv.FormatUint(uint64(a.Scope_id), 10))
+		}
+		return netip.AddrPortFrom(ip, port(&a.Port))
+	}
+	return netip.AddrPort{}
+}
+
+// preauthConn is a client that an event loop has taken in, until its first packet is there. What that asks for the loop gives by itself where
+// it has to wait for nobody but the server's word on the mark: a session in clear, of the local server, by a rule that trusts the client, on
+// a backend of its kind that waits (warm.go). Everybody else goes in (inside), to a goroutine that reads the packet again and does all that
+// a login may need. Until the session is the client's nothing is taken from its socket and nothing is said, so going in is always possible,
+// and no refusal is spoken from here.
+type preauthConn struct {
+	c              *client
+	loop           *loop
+	conn           *bareConn
+	size           int         // of the first packet
+	wants          *backend    // what a backend would have to be, but for the mark
+	warningsHidden bool        // the session begins with warnings hidden
+	route          route       // where the session goes
+	late           *time.Timer // ends the wait for the first packet
+	gone           bool        // the client has its session, or is inside
+}
+
+// outOfFilesMessage is what a client hears that cannot go inside.
+var outOfFilesMessage = outOfFiles().Encode()
+
+// accepted takes a client in.
+func (d *acceptor) accepted(fd int, from netip.AddrPort) {
+	s, l := d.srv, d.at
+	conn := &bareConn{fd: fd, remote: net.TCPAddrFromAddrPort(from), local: net.TCPAddrFromAddrPort(d.localOf(fd)), farewell: outOfFilesMessage}
+	c := s.newClient(conn, d.readOnly)
+	st := &preauthConn{c: c, loop: l, conn: conn}
+	c.preauth = st
+	l.preauth[st] = struct{}{}
+	defer st.rescue()
+	if c.rejected = !c.enterPreAuth(true); c.rejected {
+		st.handOff()
+		return
+	}
+	c.waits()
+	st.late = time.AfterFunc(s.cfg.Limits.PreAuthTime, func() { l.post(st.guarded(st.handOff)) })
+	if s.life.Err() != nil || l.watch(fd, st, unix.EPOLL_CTL_ADD, unix.EPOLLIN|unix.EPOLLONESHOT) != nil {
+		st.handOff()
+	}
+}
+
+// guarded is f for the loop: a panic ends this client and no other, and one that is gone does nothing.
+func (st *preauthConn) guarded(f func()) func() {
+	return func() {
+		if st.gone {
+			return
+		}
+		defer st.rescue()
+		f()
+	}
+}
+
+func (st *preauthConn) rescue() {
+	if r := recover(); r != nil {
+		st.c.log.Error("session panicked", "direction", "login", "panic", r, "stack", string(debug.Stack()))
+		st.c.srv.counts.reject("panic")
+		if !st.gone {
+			st.detach()
+			_ = st.conn.Close()
+			st.c.release()
+			st.c.srv.wg.Done()
+		}
+	}
+}
+
+// detach takes the client off the doorstep.
+func (st *preauthConn) detach() {
+	st.gone = true
+	if st.late != nil {
+		st.late.Stop()
+	}
+	delete(st.loop.preauth, st)
+	if fd := st.conn.fd; fd >= 0 && fd < len(st.loop.sides) && st.loop.sides[fd] == watcher(st) {
+		st.loop.forget(fd)
+	}
+}
+
+// handOff has a goroutine go on with the client, who is asked for the first packet again.
+func (st *preauthConn) handOff() {
+	st.detach()
+	c, s := st.c, st.c.srv
+	go func() {
+		defer s.wg.Done()
+		conn, err := st.conn.watched()
+		if err != nil {
+			s.log.Warn("take in a client", "error", err)
+			s.counts.reject("descriptors")
+			c.release()
+			_ = st.conn.Close()
+			return
+		}
+		s.mu.Lock()
+		c.raw, c.conn, c.preauth = conn, conn, nil
+		c.rejected = c.rejected || c.slot.evicted
+		s.mu.Unlock()
+		c.serve()
+	}()
+}
+
+// Ready looks at the first packet.
+func (st *preauthConn) Ready(uint32) { st.guarded(st.readStartup)() }
+
+func (st *preauthConn) readStartup() {
+	packet := st.peek()
+	if packet == nil {
+		st.handOff()
+		return
+	}
+	start, bad := startup.Parse(packet)
+	st.c.heard() // what is waited for now is not the client
+	if bad != nil || !st.simple(start) || !st.loop.fingerprints.ask(start.User, start.Database, st.fingerprintCame) {
+		st.handOff()
+	}
+}
+
+// peek returns the StartupMessage without its length, in the loop's buffer; nil if what came is not that, whole, and nothing else. It stays
+// in the socket.
+func (st *preauthConn) peek() []byte {
+	b := st.loop.buf[:st.c.srv.cfg.Limits.StartupPacket+1]
+	r, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(st.conn.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0) //nolint:gosec // the kernel fills b
+	n := int(r)
+	if errno != 0 || n < 8 || n == len(b) || int(binary.BigEndian.Uint32(b)) != n || binary.BigEndian.Uint32(b[4:])>>16 != 3 {
+		return nil
+	}
+	st.size = n
+	return b[4:n]
+}
+
+// simple says that nobody has to be waited for but the server, for its word on the mark, as far as can be seen before that.
+func (st *preauthConn) simple(start *startup.Message) bool {
+	c := st.c
+	s := c.srv
+	c.start = start
+	if start.Replication != pgwire.ReplicationNone || start.Minor > newestMinor || len(start.Unknown) > 0 || start.MaxLag > 0 || c.wantsConsole() || s.drain.Load() != nil {
+		return false
+	}
+	set, known := s.defaultsCache.now(s, start.User, start.Database)
+	if !known {
+		return false
+	}
+	if c.intent = startup.IntentOf(c.readOnly, start, set); s.checkReads(start.Reads, c.intent) != nil || c.intent == ag.ReadOnly && set["coterie.max_lag"] != "" {
+		return false
+	}
+	c.login.User, c.login.Database = start.User, start.Database
+	if rules := *s.rules.Load(); slices.ContainsFunc(rules, asksAround) {
+		return false
+	} else if rule, ok := hba.Match(rules, c.login); !ok || rule.Method != hba.MethodTrust || rule.ClientCert != "" {
+		return false
+	}
+	r, _, ok := s.pick(c.intent)
+	if !ok {
+		return false
+	}
+	if st.route = r; c.intent == ag.ReadOnly { // a writer asks again inside: it may have to wait by then
+		c.picked = &r
+	}
+	if !r.Local {
+		return false
+	}
+	st.warningsHidden = startup.HidesWarnings(start.Settings, func() map[string]string { return set })
+	st.wants = c.wantedBackend(r)
+	return s.pool.has(st.wants.packet)
+}
+
+// asksAround says that matching a rule asks somebody: the server for memberships, or the kernel for this machine's addresses.
+func asksAround(r hba.Rule) bool {
+	return r.SameHost || r.SameNet || hba.NeedsMemberships([]hba.Rule{r})
+}
+
+// fingerprintCame goes on with the server's word on the mark; ok is false where there is none.
+func (st *preauthConn) fingerprintCame(m LoginFingerprint, ok bool) {
+	st.guarded(func() {
+		if !ok || m.Exclusive || !st.enter(m) {
+			st.handOff()
+		}
+	})()
+}
+
+// enter gives the client its session. It is false if there is none to be had so.
+func (st *preauthConn) enter(m LoginFingerprint) bool {
+	c, s, r := st.c, st.c.srv, st.route
+	if c.count() != nil {
+		return false
+	}
+	a := &attempt{route: r, intent: c.intent, cancel: func(error) {}}
+	if !s.begin(a) {
+		return false
+	}
+	defer s.abandon(a)
+	st.wants.setFingerprint(m, c.start)
+	b := s.pool.takeFresh(st.wants)
+	if b == nil {
+		return false
+	}
+	x := c.newSession(r, b.conn)
+	x.setGate(true, nil)
+	x.cancels.warningsHidden.Store(x.guarded && st.warningsHidden)
+	if x.gate != nil {
+		if open, err := x.gate.look(s); !open || err != nil {
+			s.pool.drop(b, "gate")
+			return false
+		}
+	}
+	g := b.greeting.copy()
+	x.adoptBackend(b, g)
+	if !s.activate(a, x) {
+		s.pool.drop(b, "ended")
+		return false
+	}
+	st.opened(x, x.mint(g))
+	return true
+}
+
+// opened hands the session over to the loop that has least to do, its greeting with it.
+func (st *preauthConn) opened(x *session, greeting []byte) {
+	c, s := st.c, st.c.srv
+	st.detach()
+	c.leavePreAuth()
+	s.counts.doorstep.Add(1)
+	c.logOpened(x, st.route)
+	finished := func() { c.release(); s.wg.Done() }
+	backend, err := take(x.backend)
+	if err != nil { // out of descriptors
+		x.close()
+		finished()
+		return
+	}
+	_ = x.backend.Close() // unless it was the only descriptor
+	client, _ := st.conn.take()
+	consume(client, st.size)
+	p := x.attach(s.leastLoaded(), client, backend, finished)
+	begin := p.guarded(func() { p.begin(pgwire.AppendAuth(nil, authOK, nil), greeting) })
+	if p.loop == st.loop {
+		begin()
+		return
+	}
+	p.loop.post(begin)
+}
+
+// consume takes bytes that were looked at from a socket.
+func consume(fd, n int) {
+	_, _, _ = syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), 0, uintptr(n), unix.MSG_TRUNC|unix.MSG_DONTWAIT, 0, 0) // an error shows again
+}
+
+// begin is start, of a session whose client has not been greeted yet.
+func (p *loopSession) begin(greeting ...[]byte) {
+	p.start()
+	if p.phase != relaying {
+		return
+	}
+	if err := p.toClient(slices.Concat(greeting...)); err != nil {
+		p.terminate(p.x.passFailed(errClient))
+	}
+	p.updateInterest()
+}
+
+// handOffAll sends everybody inside: the server stops at once.
+func (l *loop) handOffAll() {
+	for st := range l.preauth {
+		st.guarded(st.handOff)()
+	}
+}
