@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -136,7 +137,7 @@ func (x *session) noteWarnings(ctx context.Context, settings []pgwire.Parameter)
 	if !x.guarded {
 		return
 	}
-	x.cancels.warningsHidden.Store(startup.HidesWarnings(settings, func() map[string]string { return x.srv.defaults(ctx, x.user, x.database) }))
+	x.cancels.warningsHidden.Store(hidesWarnings(settings, func() map[string]string { return x.srv.defaults(ctx, x.user, x.database) }))
 }
 
 // confirm returns when everything that PostgreSQL had flushed before the call is where its synchronous setting wants it, if the
@@ -256,4 +257,21 @@ func (g *gated) look(s *Server) (open bool, err error) {
 	}
 	g.sticky = true
 	return boottime.Now() < deadline, nil
+}
+
+// warningsSetting is the one that can hide the warning.
+const warningsSetting = "client_min_messages"
+
+// hidesWarnings says that a session begins with warnings hidden: by its startup packet, else by what was set for its role or database.
+func hidesWarnings(settings []pgwire.Parameter, defaults func() map[string]string) bool {
+	level, said := "", false
+	for _, p := range settings {
+		if strings.EqualFold(p.Name, warningsSetting) {
+			level, said = p.Value, true
+		}
+	}
+	if !said {
+		level, said = defaults()[warningsSetting]
+	}
+	return said && !stmt.ShowsWarnings(level)
 }

@@ -24,7 +24,7 @@ func (s *Server) defaults(ctx context.Context, user, database string) map[string
 	set, err := s.defaultsCache.ask(ctx, s, user, database)
 	if err != nil {
 		s.log.Debug("defaults of the role not known", "user", user, "error", err)
-		return map[string]string{startup.WarningsSetting: "unknown"}
+		return map[string]string{warningsSetting: "unknown"}
 	}
 	return set
 }

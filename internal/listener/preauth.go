@@ -347,7 +347,7 @@ func (st *preauthConn) simple(start *startup.Message) bool {
 	if !r.Local {
 		return false
 	}
-	st.warningsHidden = startup.HidesWarnings(start.Settings, func() map[string]string { return set })
+	st.warningsHidden = hidesWarnings(start.Settings, func() map[string]string { return set })
 	st.wants = c.wantedBackend(r)
 	return s.pool.has(st.wants.packet)
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
-	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // Message is the meaning of a StartupMessage: nothing of it has two readings any more. The packet for PostgreSQL is built
@@ -283,21 +282,4 @@ func (s *Message) CheckStandby() *pgwire.Error {
 		}
 	}
 	return nil
-}
-
-// WarningsSetting is the one that can hide the warning.
-const WarningsSetting = "client_min_messages"
-
-// HidesWarnings says that a session begins with warnings hidden: by its startup packet, else by what was set for its role or database.
-func HidesWarnings(settings []pgwire.Parameter, defaults func() map[string]string) bool {
-	level, said := "", false
-	for _, p := range settings {
-		if strings.EqualFold(p.Name, WarningsSetting) {
-			level, said = p.Value, true
-		}
-	}
-	if !said {
-		level, said = defaults()[WarningsSetting]
-	}
-	return said && !stmt.ShowsWarnings(level)
 }
