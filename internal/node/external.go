@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
@@ -50,7 +50,7 @@ func (n *node) foundExternal(ctx context.Context, f membership.Founding) error {
 		err := write(ctx, f.Group, f.Epoch, f.State)
 		_, readErr := n.store.Read(ctx)
 		if readErr == nil && (err == nil || f.Token == "" && errors.Is(err, etcd.ErrConflict)) {
-			return os.Remove(n.layout.FoundingFile())
+			return durable.Remove(n.layout.FoundingFile())
 		}
 		if errors.Is(err, etcd.ErrConflict) {
 			return fmt.Errorf("quorum: %w; whoever wrote it goes on: see coterie status there", err)

@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
@@ -70,11 +71,7 @@ func SaveFence(ctx context.Context, l config.Layout, profile string) (time.Durat
 	if err := holdsProfile(profile, d); err != nil {
 		return d, err
 	}
-	b, err := json.Marshal(measuredFence{d, FencedProcesses, time.Now()})
-	if err != nil {
-		return d, err
-	}
-	return d, os.WriteFile(fenceFile(l), b, 0o600)
+	return d, durable.ReplaceJSON(fenceFile(l), measuredFence{d, FencedProcesses, time.Now()})
 }
 
 // checkFence is made when an agent starts: by the measurement of when the node was made, or a new one where there is none.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/node/membership"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -91,7 +92,7 @@ func (n *node) found(ctx context.Context, path string) error {
 	if _, readErr := n.store.Read(ctx); readErr != nil {
 		return errors.Join(err, readErr)
 	}
-	return os.Remove(path)
+	return durable.Remove(path)
 }
 
 func (n *node) startMember(ctx context.Context, token string, founding bool, initial map[string]string) error {
@@ -169,7 +170,7 @@ func (n *node) membershipTurn(ctx context.Context) error {
 		if err := n.updateGroup(ctx, func(g *ag.Group) error { g.AssignVotes(); return nil }); err != nil {
 			return err
 		}
-		return os.Remove(n.layout.ComebackFile())
+		return durable.Remove(n.layout.ComebackFile())
 	}
 	if n.external() {
 		return n.countExternal(ctx, snap)
@@ -247,7 +248,7 @@ func (n *node) stopVoting(m *etcd.Member) error {
 	n.ports.refresh()
 	err := m.Close()
 	n.log.Info("this node does not vote in the quorum any more")
-	return errors.Join(err, os.RemoveAll(n.layout.Etcd()), os.Remove(n.layout.MemberMark()))
+	return errors.Join(err, os.RemoveAll(n.layout.Etcd()), durable.Remove(n.layout.MemberMark()))
 }
 
 // updateGroup changes the configuration by compare-and-swap, reading again when somebody else was quicker.

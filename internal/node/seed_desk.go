@@ -13,6 +13,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
@@ -78,20 +79,13 @@ func (d *desk) file() string { return filepath.Join(d.n.layout.State(), "seed-wi
 // want stores a wish. d.mu is held.
 func (d *desk) want(w wish) error {
 	if w == (wish{}) {
-		if err := os.Remove(d.file()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := durable.Remove(d.file()); err != nil {
 			return fmt.Errorf("forget what was asked: %w", err)
 		}
 		d.wish = w
 		return nil
 	}
-	b, err := json.Marshal(w)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(d.file()+".tmp", b, 0o600); err != nil {
-		return fmt.Errorf("remember what was asked: %w", err)
-	}
-	if err := os.Rename(d.file()+".tmp", d.file()); err != nil {
+	if err := durable.ReplaceJSON(d.file(), w); err != nil {
 		return fmt.Errorf("remember what was asked: %w", err)
 	}
 	d.wish = w

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -76,20 +77,10 @@ func (i *Instance) InsideCopy() (ag.CopyID, error) {
 }
 
 func (i *Instance) WriteCopy(id ag.CopyID) error {
-	f, err := os.OpenFile(filepath.Join(i.data(), copyFile), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
+	if err := durable.Replace(filepath.Join(i.data(), copyFile), []byte(string(id)+"\n"), 0o600); err != nil {
 		return err
 	}
-	_, err = f.WriteString(string(id) + "\n")
-	return errors.Join(err, f.Sync(), f.Close(), syncDir(i.data()), i.Pg.RememberMount())
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return i.Pg.RememberMount()
 }
 
 func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {

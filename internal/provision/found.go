@@ -2,11 +2,11 @@ package provision
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/node/membership"
 
 	"github.com/google/uuid"
@@ -104,11 +104,7 @@ func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	if noGroup {
 		f.Group.Draft, f.Group.Replicas[0].Join = true, ag.Detached
 	}
-	b, err := json.MarshalIndent(f, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(l.State(), "founding.json"), b, 0o600); err != nil {
+	if err := durable.ReplaceJSON(l.FoundingFile(), f); err != nil {
 		return err
 	}
 	if err := membership.SaveGroup(l, f.Group); err != nil {

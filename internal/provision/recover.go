@@ -209,11 +209,7 @@ func (s *StoppedNode) Refound(r ag.Recovery) error {
 	}
 	// The new quorum must not be the old one's twin: founded by the same member at the same address, it would be.
 	f := membership.Founding{Group: r.Group, Epoch: r.Epoch, State: r.State, Token: fmt.Sprintf("%s-%d", s.cfg.Group, r.Epoch.Epoch)}
-	b, err := json.MarshalIndent(f, "", "  ")
-	if err != nil {
-		return err
-	}
-	return errors.Join(membership.SaveGroup(s.Layout, f.Group), durable.Replace(s.Layout.FoundingFile(), b, 0o600))
+	return errors.Join(membership.SaveGroup(s.Layout, f.Group), durable.ReplaceJSON(s.Layout.FoundingFile(), f))
 }
 
 // Follow makes this member forget the lost quorum, so that it joins the new one at its next start.
@@ -227,17 +223,14 @@ func (s *StoppedNode) Follow() error {
 // putMemberAside keeps the old member's directory, under another name, out of the way of a new one.
 func (s *StoppedNode) putMemberAside() error {
 	aside := s.Layout.Etcd() + ".lost-" + time.Now().UTC().Format("20060102T150405Z")
-	err := os.Rename(s.Layout.Etcd(), aside)
+	err := durable.Rename(s.Layout.Etcd(), aside)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
 	if err != nil {
 		return fmt.Errorf("put the old quorum member aside: %w", err)
 	}
-	if err := os.Remove(s.Layout.MemberMark()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return durable.Remove(s.Layout.MemberMark())
 }
 
 // forgetStore lets this member believe another store than the one it knew; how late a record it has seen it goes on knowing.

@@ -23,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/daemon"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/node"
@@ -248,7 +249,7 @@ func (x *adoption) take(c *cobra.Command, profile string) (err error) {
 		return fmt.Errorf("%s changed while it was looked at: %w", x.report.HBAFile, err)
 	}
 	x.cfg.HBA, x.cfg.ClientCA = filepath.Join(l.Dir, "pg_hba.conf"), x.report.ClientCA
-	if err := os.WriteFile(x.cfg.HBA, rules, 0o600); err != nil { //nolint:gosec // the node directory is the administrator's choice
+	if err := durable.Replace(x.cfg.HBA, rules, 0o600); err != nil {
 		return err
 	}
 	x.report.Start.Masked = x.report.Start.Unit != "" && os.Getenv(maskedEnv) == x.report.Start.Unit
@@ -417,7 +418,7 @@ func release(c *cobra.Command, dir string) error {
 	if err := a.Undo(func() error { return pg.WriteAutoConf(nil) }); err != nil {
 		return fmt.Errorf("release %s: %w", a.Data, err)
 	}
-	if err := os.Rename(filepath.Join(l.Dir, config.File), filepath.Join(l.Dir, config.File+".released")); err != nil {
+	if err := durable.Rename(filepath.Join(l.Dir, config.File), filepath.Join(l.Dir, config.File+".released")); err != nil {
 		return err
 	}
 	cli.Say(c, "released %s; start it with: %s", a.Data, a.StartCommand(a.BinDir))
