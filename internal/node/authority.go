@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,14 +12,12 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
 // This file replaces the group's certificate authority while everything goes on (decision 58). The record says which authority is to come
 // and what phase the change is in; every member does its part of a phase, on disk first, and says so by compare-and-swap. Each part can be
 // done again after a crash at any point of it.
-
-// methodAuthorityKey is the control method by which a replica gets the key of an authority to be from another one.
-const methodAuthorityKey = "authority-key"
 
 // keepAuthority carries out this node's part in a rotation of the group's authority, until ctx is done.
 func (n *node) keepAuthority(ctx context.Context) error {
@@ -107,31 +104,19 @@ func (n *node) believe(ctx context.Context, r ag.Rotation) error {
 
 // fetchAuthorityKey asks the other replicas, one of which has made the key.
 func (n *node) fetchAuthorityKey(ctx context.Context, pin string) error {
-	var tried []error
-	for _, r := range n.members.Group().Replicas {
-		if r.ID == n.self || !r.HasData() {
-			continue
-		}
-		var key []byte
-		c, cancel := context.WithTimeout(ctx, certificateTry)
-		err := n.control.Call(c, r, methodAuthorityKey, pin, &key)
-		cancel()
-		if err == nil {
-			return n.changeAuthorities(func(pki string) error { return endpoint.SaveAuthorityKey(pki, key) })
-		}
-		tried = append(tried, err)
+	key, found, err := rpc.First(ctx, n.members.Others(), certificateTry, func(ctx context.Context, r ag.Replica) ([]byte, error) {
+		return rpc.Call(ctx, n.control, r, rpc.AuthorityKey, pin)
+	})
+	if !found {
+		return fmt.Errorf("no replica that answers has the new authority's key (coterie ca rotate --abandon gives it up): %w", err)
 	}
-	return fmt.Errorf("no replica that answers has the new authority's key (coterie ca rotate --abandon gives it up): %w", errors.Join(tried...))
+	return n.changeAuthorities(func(pki string) error { return endpoint.SaveAuthorityKey(pki, key) })
 }
 
 // authorityKey hands the key of an authority to another replica, which may admit and issue as this one may.
-func (n *node) authorityKey(_ context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+func (n *node) authorityKey(_ context.Context, peer endpoint.Identity, pin string) ([]byte, error) {
 	if r, ok := n.members.Replica(peer.ID); !ok || !r.HasData() {
 		return nil, fmt.Errorf("%s is no replica of this group: only replicas hold the authority's key", peer.ID)
-	}
-	var pin string
-	if err := json.Unmarshal(body, &pin); err != nil {
-		return nil, err
 	}
 	g := n.members.Group()
 	if g == nil || g.Rotation == nil || g.Rotation.Pin != pin {

@@ -2,18 +2,16 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
-
-// methodRenew is the control method by which a node without the authority's key has its certificate renewed.
-const methodRenew = "renew-certificate"
 
 // certificateTry bounds how long one member is asked for a certificate.
 const certificateTry = 10 * time.Second
@@ -34,29 +32,20 @@ func (n *node) newRenewer() *endpoint.Renewer {
 
 // askForCertificate has any replica sign: each holds the authority's key.
 func (n *node) askForCertificate(ctx context.Context, csr []byte) ([]byte, error) {
-	g := n.members.Group()
-	if g == nil {
+	if n.members.Group() == nil {
 		return nil, errors.New("this node does not know its group yet")
 	}
-	var tried []error
-	for _, r := range g.Replicas {
-		if r.ID == n.self || !r.HasData() {
-			continue
-		}
-		var chain []byte
-		c, cancel := context.WithTimeout(ctx, certificateTry)
-		err := n.control.Call(c, r, methodRenew, csr, &chain)
-		cancel()
-		if err == nil {
-			return chain, nil
-		}
-		tried = append(tried, err)
+	chain, found, err := rpc.First(ctx, n.members.Others(), certificateTry, func(ctx context.Context, r ag.Replica) ([]byte, error) {
+		return rpc.Call(ctx, n.control, r, rpc.Renew, csr)
+	})
+	if !found && err == nil {
+		err = errors.New("the group has no other replica to ask")
 	}
-	return nil, errors.Join(tried...)
+	return chain, err
 }
 
 // renewFor signs a member's request, for the key and under the address that the record has of it.
-func (n *node) renewFor(_ context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+func (n *node) renewFor(_ context.Context, peer endpoint.Identity, csr []byte) ([]byte, error) {
 	ca := n.ca.Load()
 	if ca == nil {
 		return nil, errors.New("a witness does not hold the authority's key: ask a replica")
@@ -64,10 +53,6 @@ func (n *node) renewFor(_ context.Context, peer endpoint.Identity, body json.Raw
 	r, ok := n.members.Replica(peer.ID)
 	if !ok {
 		return nil, fmt.Errorf("%s is not a member of the group", peer.ID)
-	}
-	var csr []byte
-	if err := json.Unmarshal(body, &csr); err != nil {
-		return nil, err
 	}
 	host, _, err := net.SplitHostPort(r.Endpoint)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/node/membership"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
 // A witness does not hold the authority's key: a replica signs for it, over a real connection, for the key and the address of the record
@@ -50,7 +51,7 @@ func TestWitnessAsksForCertificate(t *testing.T) {
 	n := &node{self: "n1", members: membership.New("n1", config.Layout{}, slog.New(slog.DiscardHandler)), cfg: config.Config{Kind: "replica"}, log: slog.New(slog.DiscardHandler)}
 	n.ca.Store(ca)
 	group.Replicas[3].Endpoint = serving(t, replica, n.members.Authorize, nil, func(e *endpoint.Endpoint) {
-		endpoint.NewControl(e).Handle(methodRenew, n.renewFor)
+		rpc.Handle(endpoint.NewControl(e), rpc.Renew, n.renewFor)
 	})
 	w := &node{self: "w1", members: membership.New("w1", config.Layout{}, slog.New(slog.DiscardHandler)), control: endpoint.NewControl(endpoint.New(endpoint.Config{Node: witness}))}
 	w.members.Set(*group)

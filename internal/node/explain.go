@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"sync"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
 // testify returns this node's newest decisions, as many as fit.
@@ -46,31 +46,20 @@ func (m *admin) Decisions() []api.Decision {
 func (m *admin) Explain() any {
 	n := m.n
 	own := n.testify()
-	told := map[ag.ReplicaID]agent.Testimony{n.self: own}
 	e := agent.Explanation{Node: n.self, Missing: map[ag.ReplicaID]string{}}
 	ctx, cancel := context.WithTimeout(context.Background(), agent.TestimonyWait)
 	defer cancel()
-	var mu sync.Mutex // guards told and e.Missing
-	var wg sync.WaitGroup
+	var others []ag.Replica
 	if g := n.members.Group(); g != nil {
-		for _, r := range g.Replicas {
-			if r.ID == n.self {
-				continue
-			}
-			wg.Go(func() {
-				var t agent.Testimony
-				err := n.control.Call(ctx, r, "decisions", nil, &t)
-				mu.Lock()
-				defer mu.Unlock()
-				if err != nil {
-					e.Missing[r.ID] = err.Error()
-					return
-				}
-				told[r.ID] = t
-			})
-		}
+		others = slices.DeleteFunc(slices.Clone(g.Replicas), func(r ag.Replica) bool { return r.ID == n.self })
 	}
-	wg.Wait()
+	told, failed := rpc.Each(ctx, others, func(ctx context.Context, r ag.Replica) (agent.Testimony, error) {
+		return rpc.Call(ctx, n.control, r, rpc.Decisions, rpc.Nothing{})
+	})
+	for id, err := range failed {
+		e.Missing[id] = err.Error()
+	}
+	told[n.self] = own
 	e.Tell(told)
 	return e
 }

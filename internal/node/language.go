@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
 // language runs statements of administrators on this node: those that change the configuration, operations, and queries on the views.
@@ -183,7 +184,7 @@ func (l *language) createDatabases(ctx context.Context, x etcd.Snapshot, next ag
 		if leader.ID == l.n.self {
 			created, err = l.createHere(ctx, name)
 		} else {
-			err = l.n.control.Call(ctx, leader, "database", name, &created)
+			created, err = rpc.Call(ctx, l.n.control, leader, rpc.CreateDatabase, name)
 		}
 		if err != nil {
 			return made, fmt.Errorf("on the primary %s: %w", leader.ID, err)

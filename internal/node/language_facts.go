@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
 // reportLimit is how long another node may take to say how it is; then what it published last is shown.
@@ -46,24 +46,20 @@ func (r rated) step(at ag.LSN, d time.Duration) rated {
 }
 
 // serveControl offers what other nodes ask for when a statement is run there.
-func (l *language) serveControl(handle func(string, func(context.Context, endpoint.Identity, json.RawMessage) (any, error))) {
-	handle("report", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
+func (l *language) serveControl(gate rpc.Gate) {
+	rpc.Handle(gate, rpc.Report, func(ctx context.Context, _ endpoint.Identity, _ rpc.Nothing) (catalog.Node, error) {
 		return l.report(ctx), nil
 	})
-	handle("restart-listener", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) {
-		return struct{}{}, l.n.restartListener()
+	rpc.Handle(gate, rpc.RestartListener, func(context.Context, endpoint.Identity, rpc.Nothing) (rpc.Nothing, error) {
+		return rpc.Nothing{}, l.n.restartListener()
 	})
-	handle("journal", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) {
+	rpc.Handle(gate, rpc.Journal, func(context.Context, endpoint.Identity, rpc.Nothing) (catalog.Journal, error) {
 		return l.journal(), nil
 	})
-	handle("settings", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
+	rpc.Handle(gate, rpc.Settings, func(ctx context.Context, _ endpoint.Identity, _ rpc.Nothing) ([]catalog.Setting, error) {
 		return l.settingsHere(ctx)
 	})
-	handle("database", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
-		var name string
-		if err := json.Unmarshal(body, &name); err != nil {
-			return nil, err
-		}
+	rpc.Handle(gate, rpc.CreateDatabase, func(ctx context.Context, _ endpoint.Identity, name string) (bool, error) {
 		return l.createHere(ctx, name)
 	})
 }
@@ -212,30 +208,25 @@ func (l *language) facts(ctx context.Context) catalog.Facts {
 	}
 	f.Journals = sync.OnceValue(func() map[ag.ReplicaID]catalog.Journal { return l.journals(ctx, f.Group, v.Reach) })
 	f.Settings = sync.OnceValue(func() map[ag.ReplicaID][]catalog.Setting { return l.settings(ctx, f.Group, v.Reach) })
-	var mu sync.Mutex // guards f.Nodes
-	var wg sync.WaitGroup
+	var reached []ag.Replica
 	for _, r := range f.Group.Replicas {
-		if r.ID == n.self || !slices.Contains(v.Reach, r.ID) {
-			f.Nodes[r.ID] = n.published(r.ID, snap.Statuses[r.ID])
-			continue
+		if r.ID != n.self && slices.Contains(v.Reach, r.ID) {
+			reached = append(reached, r)
 		}
-		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, reportLimit)
-			defer cancel()
-			var node catalog.Node
-			if err := n.control.Call(ctx, r, "report", nil, &node); err != nil {
-				node = n.published(r.ID, snap.Statuses[r.ID])
-			} else {
-				node.Connected = true
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			f.Nodes[r.ID] = node
-		})
+		f.Nodes[r.ID] = n.published(r.ID, snap.Statuses[r.ID])
 	}
-	own := l.report(ctx)
-	wg.Wait()
-	f.Nodes[n.self] = own
+	own := make(chan catalog.Node, 1)
+	go func() { own <- l.report(ctx) }()
+	answers, _ := rpc.Each(ctx, reached, func(ctx context.Context, r ag.Replica) (catalog.Node, error) {
+		ctx, cancel := context.WithTimeout(ctx, reportLimit)
+		defer cancel()
+		return rpc.Call(ctx, n.control, r, rpc.Report, rpc.Nothing{})
+	})
+	for id, node := range answers {
+		node.Connected = true
+		f.Nodes[id] = node
+	}
+	f.Nodes[n.self] = <-own
 	return f
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
 // Bounds of a journal: decisions, events, and the length of a text in it. A control reply has a megabyte.
@@ -80,12 +81,22 @@ func (l *language) journal() catalog.Journal {
 
 // journals asks every node in reach for its own. What a node that does not answer remembers is told by the node itself: coterie explain.
 func (l *language) journals(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID]catalog.Journal {
-	return ofNodes(ctx, l, g, reach, "journal", func(context.Context) (catalog.Journal, error) { return l.journal(), nil })
+	return ofNodes(ctx, l.membersIn(g, reach), func(ctx context.Context, r ag.Replica) (catalog.Journal, error) {
+		if r.ID == l.n.self {
+			return l.journal(), nil
+		}
+		return rpc.Call(ctx, l.n.control, r, rpc.Journal, rpc.Nothing{})
+	})
 }
 
 // settings asks every node in reach for those of its server.
 func (l *language) settings(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID][]catalog.Setting {
-	return ofNodes(ctx, l, g, reach, "settings", l.settingsHere)
+	return ofNodes(ctx, l.membersIn(g, reach), func(ctx context.Context, r ag.Replica) ([]catalog.Setting, error) {
+		if r.ID == l.n.self {
+			return l.settingsHere(ctx)
+		}
+		return rpc.Call(ctx, l.n.control, r, rpc.Settings, rpc.Nothing{})
+	})
 }
 
 // settingsHere are those of this node's server; none where there is no server.
@@ -101,35 +112,17 @@ func (l *language) settingsHere(ctx context.Context) ([]catalog.Setting, error) 
 	return out, err
 }
 
-// ofNodes asks this node, and every other in reach by a control call, at the same time. Who does not answer is left out.
-func ofNodes[T any](ctx context.Context, l *language, g ag.Group, reach []ag.ReplicaID, call string, here func(context.Context) (T, error)) map[ag.ReplicaID]T {
+// membersIn returns this node and the others that are in reach.
+func (l *language) membersIn(g ag.Group, reach []ag.ReplicaID) []ag.Replica {
+	return slices.DeleteFunc(slices.Clone(g.Replicas), func(r ag.Replica) bool { return r.ID != l.n.self && !slices.Contains(reach, r.ID) })
+}
+
+// ofNodes asks the members at the same time. A member that does not answer is left out.
+func ofNodes[T any](ctx context.Context, members []ag.Replica, ask func(context.Context, ag.Replica) (T, error)) map[ag.ReplicaID]T {
 	ctx, cancel := context.WithTimeout(ctx, 2*reportLimit)
 	defer cancel()
-	out := map[ag.ReplicaID]T{}
-	var mu sync.Mutex // guards out
-	var wg sync.WaitGroup
-	for _, r := range g.Replicas {
-		if r.ID != l.n.self && !slices.Contains(reach, r.ID) {
-			continue
-		}
-		wg.Go(func() {
-			var answer T
-			var err error
-			if r.ID == l.n.self {
-				answer, err = here(ctx)
-			} else {
-				err = l.n.control.Call(ctx, r, call, nil, &answer)
-			}
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			out[r.ID] = answer
-		})
-	}
-	wg.Wait()
-	return out
+	answers, _ := rpc.Each(ctx, members, ask)
+	return answers
 }
 
 // inForce is what commits on this node wait for: so many of those members.

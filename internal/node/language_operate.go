@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
 // effectLimit is how long a statement waits for its effect before it says that it is still to come.
@@ -122,7 +123,7 @@ func (l *language) restartListeners(ctx context.Context, s ddl.Statement, a ddl.
 			err = l.n.restartListener()
 		} else {
 			c, cancel := context.WithTimeout(ctx, 5*time.Second)
-			err = l.n.control.Call(c, m, "restart-listener", nil, nil)
+			_, err = rpc.Call(c, l.n.control, m, rpc.RestartListener, rpc.Nothing{})
 			cancel()
 		}
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/node/membership"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -278,7 +279,7 @@ func (n *node) closeServer() {
 
 func (n *node) openAgent() error {
 	c := agent.Config{
-		Self: n.self, Incarnation: n.incarnation, Marks: agent.OpenMarks(n.layout.State()), Store: n.ports, Peers: &peers{n.control, n.endpoint},
+		Self: n.self, Incarnation: n.incarnation, Marks: agent.OpenMarks(n.layout.State()), Store: n.ports, Peers: &rpc.Peers{Control: n.control, Endpoint: n.endpoint},
 		Sessions: n.sessions, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.noVote,
 	}
 	if n.pg != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
 // Trust ends the quarantine of a replica's copy as it is.
@@ -22,8 +23,8 @@ func (m *admin) Trust(ctx context.Context, id ag.ReplicaID) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	var was string
-	if err := m.n.control.Call(ctx, r, "trust", nil, &was); err != nil {
+	was, err := rpc.Call(ctx, m.n.control, r, rpc.Trust, rpc.Nothing{})
+	if err != nil {
 		return "", fmt.Errorf("tell %s that its copy is trusted: %w", id, err)
 	}
 	return was, nil

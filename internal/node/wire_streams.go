@@ -2,16 +2,13 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"syscall"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/postgres/replication"
 )
 
@@ -134,106 +131,4 @@ func (n *node) oldRowGone(ctx context.Context, member ag.ReplicaID) error {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-}
-
-// peers reaches the other agents over the control stream.
-type peers struct {
-	control  *endpoint.Control
-	endpoint *endpoint.Endpoint
-}
-
-func (p *peers) Ping(ctx context.Context, r ag.Replica) (seen agent.SeenMark, err error) {
-	if err = p.control.Call(ctx, r, "ping", nil, &seen); errors.Is(err, syscall.ECONNREFUSED) {
-		err = errors.Join(agent.ErrRefused, err)
-	}
-	return seen, err
-}
-
-func (p *peers) Seal(ctx context.Context, r ag.Replica, req agent.SealRequest) (ag.SealReport, error) {
-	var out ag.SealReport
-	return out, p.control.Call(ctx, r, "seal", req, &out)
-}
-
-func (p *peers) Position(ctx context.Context, r ag.Replica) (agent.Positions, error) {
-	var out agent.Positions
-	return out, p.control.Call(ctx, r, "position", nil, &out)
-}
-
-func (p *peers) StandReady(ctx context.Context, r ag.Replica, req agent.ReadyRequest) error {
-	return p.control.Call(ctx, r, "stand-ready", req, nil)
-}
-
-// handle offers a method that waits until every part of the node is there: the endpoint answers before that.
-func (n *node) handle(method string, f func(context.Context, endpoint.Identity, json.RawMessage) (any, error)) {
-	n.control.Handle(method, func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
-		if !n.awaitReady(ctx) {
-			return nil, errors.New("this node is still starting")
-		}
-		return f(ctx, peer, body)
-	})
-}
-
-// serveControl offers this node's methods to the other nodes.
-func (n *node) serveControl() {
-	n.control.Handle("ping", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) {
-		select {
-		case <-n.ready:
-			return n.agent.Seen(), nil
-		default:
-			return agent.SeenMark{}, nil // it is here, and has seen nothing yet
-		}
-	})
-	n.handle("seal", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
-		var req agent.SealRequest
-		if err := json.Unmarshal(body, &req); err != nil {
-			return nil, err
-		}
-		if req.Candidate != peer.ID {
-			return nil, fmt.Errorf("%s asks for a seal in the name of %s", peer.ID, req.Candidate)
-		}
-		return n.agent.Seal(ctx, req)
-	})
-	n.handle("position", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
-		return n.agent.Position(ctx)
-	})
-	n.handle("stand-ready", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
-		var req agent.ReadyRequest
-		if err := json.Unmarshal(body, &req); err != nil {
-			return nil, err
-		}
-		if req.From != peer.ID {
-			return nil, fmt.Errorf("%s asks in the name of %s", peer.ID, req.From)
-		}
-		return nil, n.agent.StandReady(ctx, req)
-	})
-	n.handle("decisions", func(context.Context, endpoint.Identity, json.RawMessage) (any, error) { return n.testify(), nil })
-	n.handle(methodRenew, n.renewFor)
-	n.handle(methodAuthorityKey, n.authorityKey)
-	n.serveDesk()
-	n.handle("trust", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) {
-		if n.pg == nil {
-			return nil, errors.New("a witness holds no data")
-		}
-		return n.agent.Trust(ctx)
-	})
-	n.handle("role", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
-		if peer.Kind != endpoint.KindReplica {
-			return nil, errors.New("a witness serves no clients and is told no verifiers")
-		}
-		var user string
-		if err := json.Unmarshal(body, &user); err != nil {
-			return nil, err
-		}
-		if n.pg == nil {
-			return nil, errors.New("this node runs no PostgreSQL")
-		}
-		return n.agedRole(ctx, user)
-	})
-	n.handle("durable", n.durableHere)
-	n.handle(methodLink, n.linkFor)
-	n.handle("standing", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) { return n.standing(ctx) })
-	n.language.serveControl(n.handle)
-	n.handle("cancel", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
-		return n.cancelHere(ctx, body)
-	})
 }

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,13 +9,10 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/link"
 	"github.com/coteriedb/coterie/internal/lib/codec"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
-
-// methodLink asks a member what its way to another one is like.
-const methodLink = "link"
 
 const (
 	linkCall  = 8 * time.Second
@@ -39,16 +35,7 @@ func (m *admin) Link(ctx context.Context, req api.LinkRequest) (a api.Link, err 
 	ctx, cancel := context.WithTimeout(ctx, linkCall)
 	defer cancel()
 	from, _ := m.n.members.Replica(req.From)
-	return a, m.n.control.Call(ctx, from, methodLink, req.To, &a)
-}
-
-// linkFor answers another member.
-func (n *node) linkFor(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
-	var to ag.ReplicaID
-	if err := json.Unmarshal(body, &to); err != nil {
-		return nil, err
-	}
-	return n.linkTo(ctx, to)
+	return rpc.Call(ctx, m.n.control, from, rpc.Link, req.To)
 }
 
 // linkTo describes the link of WAL with a member, or, if there is none now, the way to it and what a link would choose.
@@ -66,7 +53,7 @@ func (n *node) linkTo(ctx context.Context, id ag.ReplicaID) (a api.Link, err err
 	ctx, cancel := context.WithTimeout(ctx, linkCall-time.Second)
 	defer cancel()
 	for range linkPings {
-		if err := n.control.Call(ctx, to, "ping", nil, nil); err != nil {
+		if _, err := rpc.Call(ctx, n.control, to, rpc.Ping, rpc.Nothing{}); err != nil {
 			return a, fmt.Errorf("%s does not reach %s: %w", n.self, id, err)
 		}
 	}

@@ -83,6 +83,20 @@ func (m *Members) Voters() (voters []ag.Replica) {
 	return voters
 }
 
+// Others returns the other members that hold data.
+func (m *Members) Others() (others []ag.Replica) {
+	g := m.group.Load()
+	if g == nil {
+		return nil
+	}
+	for _, r := range g.Replicas {
+		if r.ID != m.self && r.HasData() {
+			others = append(others, r)
+		}
+	}
+	return others
+}
+
 // Address returns where a member is reached by others that this node relays, and whether it exists.
 func (m *Members) Address(id ag.ReplicaID) (string, bool) {
 	r, ok := m.Replica(id)

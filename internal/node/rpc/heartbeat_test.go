@@ -1,4 +1,4 @@
-package node
+package rpc
 
 import (
 	"net"
@@ -10,7 +10,7 @@ import (
 
 func TestHeartFrames(t *testing.T) {
 	x, y := net.Pipe()
-	a, b := newHeart(x), newHeart(y)
+	a, b := NewHeart(x), NewHeart(y)
 	for _, want := range []agent.Beat{
 		{Incarnation: "n1-17-4711"}, {Epoch: 7, Sent: 3 * time.Hour}, {Epoch: 1<<63 + 1, Sent: 1}, {Farewell: true},
 	} {

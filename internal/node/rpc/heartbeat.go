@@ -1,4 +1,4 @@
-package node
+package rpc
 
 import (
 	"bufio"
@@ -32,7 +32,8 @@ type heart struct {
 	in   *bufio.Reader
 }
 
-func newHeart(conn net.Conn) *heart { return &heart{conn, bufio.NewReaderSize(conn, 512)} }
+// NewHeart returns the stream of heartbeats on a connection of that class.
+func NewHeart(conn net.Conn) agent.Heart { return &heart{conn, bufio.NewReaderSize(conn, 512)} }
 
 func (h *heart) Send(b agent.Beat) error {
 	var frame []byte
@@ -84,17 +85,17 @@ func (h *heart) Receive() (agent.Beat, error) {
 func (h *heart) Close() error { return h.conn.Close() }
 
 // Heart opens a stream of heartbeats to a member.
-func (p *peers) Heart(ctx context.Context, r ag.Replica) (agent.Heart, error) {
-	conn, err := p.endpoint.Dial(ctx, r.Endpoint, endpoint.ClassHeart, r.ID)
+func (p *Peers) Heart(ctx context.Context, r ag.Replica) (agent.Heart, error) {
+	conn, err := p.Endpoint.Dial(ctx, r.Endpoint, endpoint.ClassHeart, r.ID)
 	if err != nil {
 		return nil, err
 	}
-	return newHeart(conn), nil
+	return NewHeart(conn), nil
 }
 
 // Probe connects to every address of a member's endpoint. Only where each of them refuses does it say so: a firewall that drops, a
 // route that is missing and a program that is too busy to accept are something else.
-func (p *peers) Probe(ctx context.Context, r ag.Replica) error {
+func (p *Peers) Probe(ctx context.Context, r ag.Replica) error {
 	host, port, err := net.SplitHostPort(r.Endpoint)
 	if err != nil {
 		return err
@@ -114,13 +115,4 @@ func (p *peers) Probe(ctx context.Context, r ag.Replica) error {
 		}
 	}
 	return errors.Join(agent.ErrRefused, fmt.Errorf("%s refuses connections", r.Endpoint))
-}
-
-// serveHeart answers another member's heartbeats, once this node's agent is there to do it.
-func (n *node) serveHeart(ctx context.Context, peer endpoint.Identity, conn net.Conn) {
-	select {
-	case <-n.ready:
-		n.agent.ServeHeart(ctx, peer.ID, newHeart(conn))
-	case <-ctx.Done():
-	}
 }

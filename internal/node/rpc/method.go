@@ -1,0 +1,83 @@
+package rpc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint"
+)
+
+// Method is a call between nodes that sends a Req and is answered with a Resp.
+type Method[Req, Resp any] struct{ name string }
+
+// Nothing is sent or answered by methods that need no request or give no answer.
+type Nothing struct{}
+
+// Caller runs a method at another node; *endpoint.Control is one.
+type Caller interface {
+	Call(ctx context.Context, to ag.Replica, method string, in, out any) error
+}
+
+// Call runs a method at another node. ctx must have a deadline. The errors are those of endpoint.Control.Call: after an error of Dial
+// nothing was sent; after any other it is unknown whether the method ran.
+func Call[Req, Resp any](ctx context.Context, c Caller, to ag.Replica, m Method[Req, Resp], req Req) (resp Resp, err error) {
+	var in, out any = req, &resp
+	if _, none := in.(Nothing); none {
+		in = nil
+	}
+	if _, none := any(resp).(Nothing); none {
+		out = nil
+	}
+	return resp, c.Call(ctx, to, m.name, in, out)
+}
+
+// Registrar offers a method to the other nodes under its name; *endpoint.Control is one.
+type Registrar interface {
+	Handle(method string, f func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error))
+}
+
+// Handle offers a method to the other nodes. A request that cannot be decoded is refused before f is called.
+func Handle[Req, Resp any](r Registrar, m Method[Req, Resp], f func(ctx context.Context, peer endpoint.Identity, req Req) (Resp, error)) {
+	r.Handle(m.name, func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+		var req Req
+		if _, none := any(req).(Nothing); !none {
+			if err := json.Unmarshal(body, &req); err != nil {
+				return nil, err
+			}
+		}
+		resp, err := f(ctx, peer, req)
+		if _, none := any(resp).(Nothing); none || err != nil {
+			return nil, err
+		}
+		return resp, nil
+	})
+}
+
+// Gate is a Registrar whose methods wait until the node is complete: the endpoint answers before that.
+type Gate struct {
+	To    Registrar
+	Ready <-chan struct{} // closed once every part of the node exists
+}
+
+// Handle offers a method that waits for Ready, until the caller's deadline.
+func (g Gate) Handle(method string, f func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error)) {
+	g.To.Handle(method, func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+		select {
+		case <-g.Ready:
+			return f(ctx, peer, body)
+		case <-ctx.Done():
+			return nil, errors.New("this node is still starting")
+		}
+	})
+}
+
+// InOwnName refuses a request that one member makes in the name of another.
+func InOwnName(peer endpoint.Identity, named ag.ReplicaID) error {
+	if named != peer.ID {
+		return fmt.Errorf("%s asks in the name of %s", peer.ID, named)
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package rpc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint"
+)
+
+// wire carries calls to handlers in the same process, as JSON, and is called with whom it carries them to.
+type wire map[string]func(context.Context, endpoint.Identity, json.RawMessage) (any, error)
+
+func (w wire) Handle(method string, f func(context.Context, endpoint.Identity, json.RawMessage) (any, error)) {
+	w[method] = f
+}
+
+func (w wire) Call(ctx context.Context, to ag.Replica, method string, in, out any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	result, err := w[method](ctx, endpoint.Identity{ID: "n1"}, body)
+	if err != nil {
+		return err
+	}
+	answer, err := json.Marshal(result)
+	if err != nil || out == nil {
+		return err
+	}
+	return json.Unmarshal(answer, out)
+}
+
+type pair struct{ A, B int }
+
+// TestTypedCall carries requests and answers of every kind of method.
+func TestTypedCall(t *testing.T) {
+	t.Parallel()
+	w := wire{}
+	sum, ask, tell := Method[pair, int]{"sum"}, Method[Nothing, string]{"ask"}, Method[string, Nothing]{"tell"}
+	told := ""
+	Handle(w, sum, func(_ context.Context, _ endpoint.Identity, p pair) (int, error) { return p.A + p.B, nil })
+	Handle(w, ask, func(_ context.Context, peer endpoint.Identity, _ Nothing) (string, error) { return string(peer.ID), nil })
+	Handle(w, tell, func(_ context.Context, _ endpoint.Identity, s string) (Nothing, error) { told = s; return Nothing{}, nil })
+	if n, err := Call(t.Context(), w, ag.Replica{}, sum, pair{2, 3}); n != 5 || err != nil {
+		t.Errorf("sum: %d, %v", n, err)
+	}
+	if s, err := Call(t.Context(), w, ag.Replica{}, ask, Nothing{}); s != "n1" || err != nil {
+		t.Errorf("ask: %q, %v", s, err)
+	}
+	if _, err := Call(t.Context(), w, ag.Replica{}, tell, "x"); told != "x" || err != nil {
+		t.Errorf("tell: %q, %v", told, err)
+	}
+}
+
+// TestRequestThatIsNoneIsRefused holds that a method is not run with a request that cannot be decoded.
+func TestRequestThatIsNoneIsRefused(t *testing.T) {
+	t.Parallel()
+	w, ran := wire{}, false
+	Handle(w, Method[pair, int]{"sum"}, func(context.Context, endpoint.Identity, pair) (int, error) { ran = true; return 0, nil })
+	for _, body := range []string{"", "{", `"x"`, `{"A":"x"}`, "[]"} {
+		if _, err := w["sum"](t.Context(), endpoint.Identity{}, json.RawMessage(body)); err == nil || ran {
+			t.Errorf("%q: ran %v, %v", body, ran, err)
+		}
+	}
+}
+
+// TestGate holds that methods wait for the node, as long as the caller does and no longer.
+func TestGate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, ready := wire{}, make(chan struct{})
+		m := Method[Nothing, bool]{"m"}
+		Handle(Gate{w, ready}, m, func(context.Context, endpoint.Identity, Nothing) (bool, error) { return true, nil })
+		brief, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := Call(brief, w, ag.Replica{}, m, Nothing{}); err == nil || !strings.Contains(err.Error(), "still starting") {
+			t.Errorf("before the node is complete: %v", err)
+		}
+		go func() { time.Sleep(time.Minute); close(ready) }()
+		began := time.Now()
+		if ok, err := Call(t.Context(), w, ag.Replica{}, m, Nothing{}); !ok || err != nil || time.Since(began) != time.Minute {
+			t.Errorf("answered %v, %v after %v", ok, err, time.Since(began))
+		}
+	})
+}
+
+func TestEach(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		answers, failed := Each(ctx, []ag.Replica{{ID: "n1"}, {ID: "n2"}, {ID: "n3"}}, func(ctx context.Context, r ag.Replica) (string, error) {
+			switch r.ID {
+			case "n1":
+				time.Sleep(time.Second)
+				return "one", nil
+			case "n2":
+				return "", errors.New("no")
+			}
+			<-ctx.Done() // a member that does not answer
+			return "", ctx.Err()
+		})
+		if len(answers) != 1 || answers["n1"] != "one" || len(failed) != 2 || !errors.Is(failed["n3"], context.DeadlineExceeded) || time.Since(began) != 3*time.Second {
+			t.Errorf("answers %v, failed %v after %v", answers, failed, time.Since(began))
+		}
+	})
+}
+
+func TestFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		ask := func(ctx context.Context, r ag.Replica) (ag.ReplicaID, error) {
+			asked.Add(1)
+			if r.ID == "silent" {
+				<-ctx.Done()
+				return "", ctx.Err()
+			}
+			if r.ID == "no" {
+				return "", errors.New("it refuses")
+			}
+			return r.ID, nil
+		}
+		began := time.Now()
+		got, found, err := First(t.Context(), []ag.Replica{{ID: "silent"}, {ID: "no"}, {ID: "n3"}, {ID: "n4"}}, time.Second, ask)
+		if got != "n3" || !found || err != nil || asked.Load() != 3 || time.Since(began) != time.Second {
+			t.Errorf("%s, %v, %v, %d asked in %v", got, found, err, asked.Load(), time.Since(began))
+		}
+		_, found, err = First(t.Context(), []ag.Replica{{ID: "silent"}, {ID: "no"}}, time.Second, ask)
+		if found || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "it refuses") {
+			t.Errorf("where none answers: %v, %v", found, err)
+		}
+		if _, found, err := First(t.Context(), nil, time.Second, ask); found || err != nil {
+			t.Errorf("with none to ask: %v, %v", found, err)
+		}
+	})
+}
+
+func TestInOwnName(t *testing.T) {
+	t.Parallel()
+	if err := InOwnName(endpoint.Identity{ID: "n2"}, "n2"); err != nil {
+		t.Error(err)
+	}
+	if err := InOwnName(endpoint.Identity{ID: "n2"}, "n1"); err == nil {
+		t.Error("n2 asks in the name of n1")
+	}
+}

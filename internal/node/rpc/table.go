@@ -1,0 +1,43 @@
+package rpc
+
+import (
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+)
+
+// The methods that nodes call at each other. Package node offers each of them; docs/internals/protocol.md describes them.
+var (
+	// Ping answers with the newest record that the node has seen, as soon as the node answers at all.
+	Ping = Method[Nothing, agent.SeenMark]{"ping"}
+	// Seal asks a member for its promise, and for the end of its WAL.
+	Seal = Method[agent.SealRequest, ag.SealReport]{"seal"}
+	// Position asks a member how far its copy is.
+	Position = Method[Nothing, agent.Positions]{"position"}
+	// PrepareTakeover asks the target of a planned failover to be ready for it.
+	PrepareTakeover = Method[agent.ReadyRequest, Nothing]{"stand-ready"}
+	// Trust lifts the quarantine of a member's copy; the answer is why it was under quarantine.
+	Trust = Method[Nothing, string]{"trust"}
+
+	// Decisions asks a node what it decided lately and why, and what it sees.
+	Decisions = Method[Nothing, agent.Testimony]{"decisions"}
+
+	// Renew has a replica sign a certificate request; the answer is the chain.
+	Renew = Method[[]byte, []byte]{"renew-certificate"}
+	// AuthorityKey asks another replica for the key of the authority with this pin.
+	AuthorityKey = Method[string, []byte]{"authority-key"}
+
+	// Report asks a node for what its views show of itself.
+	Report = Method[Nothing, catalog.Node]{"report"}
+	// Journal asks a node for its latest decisions and events.
+	Journal = Method[Nothing, catalog.Journal]{"journal"}
+	// Settings asks a node for its server's settings.
+	Settings = Method[Nothing, []catalog.Setting]{"settings"}
+	// CreateDatabase asks the primary for a database; the answer is whether it was created.
+	CreateDatabase = Method[string, bool]{"database"}
+	// RestartListener asks a node to open its client ports anew.
+	RestartListener = Method[Nothing, Nothing]{"restart-listener"}
+	// Link asks a node to describe its link to a member.
+	Link = Method[ag.ReplicaID, api.Link]{"link"}
+)
