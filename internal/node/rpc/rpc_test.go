@@ -46,8 +46,13 @@ func TestTypedCall(t *testing.T) {
 	sum, ask, tell := Method[pair, int]{"sum"}, Method[Nothing, string]{"ask"}, Method[string, Nothing]{"tell"}
 	told := ""
 	Handle(w, sum, func(_ context.Context, _ endpoint.Identity, p pair) (int, error) { return p.A + p.B, nil })
-	Handle(w, ask, func(_ context.Context, peer endpoint.Identity, _ Nothing) (string, error) { return string(peer.ID), nil })
-	Handle(w, tell, func(_ context.Context, _ endpoint.Identity, s string) (Nothing, error) { told = s; return Nothing{}, nil })
+	Handle(w, ask, func(_ context.Context, peer endpoint.Identity, _ Nothing) (string, error) {
+		return string(peer.ID), nil
+	})
+	Handle(w, tell, func(_ context.Context, _ endpoint.Identity, s string) (Nothing, error) {
+		told = s
+		return Nothing{}, nil
+	})
 	if n, err := Call(t.Context(), w, ag.Replica{}, sum, pair{2, 3}); n != 5 || err != nil {
 		t.Errorf("sum: %d, %v", n, err)
 	}
