@@ -168,6 +168,46 @@ func TestInternalsListEveryMethod(t *testing.T) {
 	}
 }
 
+var (
+	keeperRow = regexp.MustCompile("`([A-Z_]+)`")
+	keeperOp  = regexp.MustCompile(`(?m)^\s+op[A-Z]\w*\s*=\s*"([A-Z_]+)"`)
+)
+
+// TestInternalsListEveryRequestToTheKeeper checks the same of what an agent asks its keeper.
+func TestInternalsListEveryRequestToTheKeeper(t *testing.T) {
+	_, text, _ := strings.Cut(pages(t)["docs/internals/protocol.md"], "\n## Agent and keeper\n")
+	listed, inCode := map[string]bool{}, map[string]bool{}
+	for line := range strings.Lines(text) {
+		row, _, ok := strings.Cut(strings.TrimPrefix(line, "| "), " | ")
+		if !ok || !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		for _, m := range keeperRow.FindAllStringSubmatch(row, -1) {
+			listed[m[1]] = true
+		}
+	}
+	for file, text := range sources(t) {
+		if strings.Contains(file, "/keeper/") {
+			for _, m := range keeperOp.FindAllStringSubmatch(text, -1) {
+				inCode[m[1]] = true
+			}
+		}
+	}
+	if len(inCode) < 5 {
+		t.Errorf("only %d requests found: the pattern that finds them is wrong", len(inCode))
+	}
+	for op := range inCode {
+		if !listed[op] {
+			t.Errorf("docs/internals/protocol.md does not list the keeper's request %s", op)
+		}
+	}
+	for op := range listed {
+		if !inCode[op] {
+			t.Errorf("docs/internals/protocol.md lists %s, which the keeper does not know", op)
+		}
+	}
+}
+
 var decision = regexp.MustCompile(`\b(?:ADR|decision) ([1-9]\d*)\b`)
 
 // TestDecisionsAreIndexed checks that each decision and each note is in its index, and that a decision which is cited by its number can be
