@@ -7,7 +7,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// A drain is the listener's part in a planned failover (safety specification 9.2). While it lasts, the requests that would begin a
+// A drain is the listener's part in a planned failover (docs/internals/safety.md, "Planned failover"). While it lasts, the requests that would begin a
 // transaction on the local server wait here, at a message boundary, with the client's later bytes behind them in its socket; what
 // runs goes on to its end. Every session of the local server passes this listener, also those that clients of other nodes have, so
 // nothing has to be told to the others.

@@ -240,7 +240,7 @@ func TestLoginLeavesASilentPrimary(t *testing.T) {
 }
 
 // Who proved itself, and then waited for a session, is looked at again before it is given one: the password may have been changed, the role
-// locked or its time be up (safety specification 5).
+// locked or its time be up (docs/internals/safety.md, "Reads").
 func TestRoleIsCheckedAgainAtHandOut(t *testing.T) {
 	for name, change := range map[string]string{
 		"password": "alter role alice password 'other'", "nologin": "alter role alice nologin", "expired": "alter role alice valid until '2001-01-01'",

@@ -234,7 +234,7 @@ func (x *session) outcomeError(why string) *pgwire.Error {
 	case e.reason == endUnconfirmed:
 		v = stmt.Unknown // whatever it was, PostgreSQL called it done
 	case e.reason == endDrain && v == stmt.Aborted:
-		v = stmt.Idle // who took too long for a planned failover is cut (safety specification 9.2)
+		v = stmt.Idle // who took too long for a planned failover is cut (docs/internals/safety.md, "Planned failover")
 	}
 	switch {
 	case neverBegun:

@@ -213,7 +213,7 @@ func IntentOf(readOnly bool, start *Message, set map[string]string) ag.Intent {
 	return ag.ReadWrite
 }
 
-// Reads is how far a session's reads may be trusted (safety specification 5), by its startup parameter coterie.reads.
+// Reads is how far a session's reads may be trusted (docs/internals/safety.md, "Reads"), by its startup parameter coterie.reads.
 type Reads string
 
 const (

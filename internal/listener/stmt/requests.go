@@ -7,7 +7,7 @@ import (
 
 // When a session ends by no will of its client, the client is told what has become of its last request: nothing was under way
 // (57P01), it cannot have been committed and may be run again (40001), or nobody can tell (08007). This file follows the requests
-// closely enough to say the second only where it is certain (safety specification 10). It knows no SQL but the first word of a
+// closely enough to say the second only where it is certain (docs/internals/safety.md, "Answers in doubt"). It knows no SQL but the first word of a
 // statement, and takes what it does not know for a COMMIT.
 
 // class is what a statement can do to a transaction. Within one request the later ones are added by then.
