@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 func TestCAPrintsCertificate(t *testing.T) {
@@ -29,7 +29,7 @@ func TestCAPrintsCertificate(t *testing.T) {
 	if err := os.MkdirAll(l.PKI(), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	ca, err := endpoint.NewCA("0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11", "g")
+	ca, err := certs.NewCA("0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11", "g")
 	if err != nil {
 		t.Fatal(err)
 	}

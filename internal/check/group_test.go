@@ -9,7 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 func TestCertificates(t *testing.T) {
@@ -25,15 +25,15 @@ func TestCertificates(t *testing.T) {
 	if err := l.Make(); err != nil {
 		t.Fatal(err)
 	}
-	ca, err := endpoint.NewCA("0d9c6d8e-7e47-4b8a-8a4e-0123456789ab", "g")
+	ca, err := certs.NewCA("0d9c6d8e-7e47-4b8a-8a4e-0123456789ab", "g")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := ca.Save(l.PKI()); err != nil {
 		t.Fatal(err)
 	}
-	id := endpoint.Identity{Group: "0d9c6d8e-7e47-4b8a-8a4e-0123456789ab", Kind: "replica", ID: ag.ReplicaID("n1")}
-	if _, err := endpoint.CreateNode(l.PKI(), ca, id, []string{"127.0.0.1"}); err != nil {
+	id := certs.Identity{Group: "0d9c6d8e-7e47-4b8a-8a4e-0123456789ab", Kind: "replica", ID: ag.ReplicaID("n1")}
+	if _, err := certs.CreateNode(l.PKI(), ca, id, []string{"127.0.0.1"}); err != nil {
 		t.Fatal(err)
 	}
 	found, err = FindCertificates(dir, time.Now())

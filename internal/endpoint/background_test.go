@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
@@ -106,7 +107,7 @@ func TestWALBeforeCopies(t *testing.T) {
 	t.Cleanup(func() { _ = network.Close() })
 	ca := newTestCA(t, groupA)
 	far := inside(t, network, "b", Config{Node: newTestNode(t, ca, "b"), Handlers: map[Class]Handler{
-		ClassWAL: func(_ context.Context, _ Identity, conn net.Conn) {
+		ClassWAL: func(_ context.Context, _ certs.Identity, conn net.Conn) {
 			for b := make([]byte, 8<<10); ; {
 				if _, err := io.ReadFull(conn, b); err != nil {
 					return
@@ -114,7 +115,7 @@ func TestWALBeforeCopies(t *testing.T) {
 				_, _ = conn.Write(b[:34])
 			}
 		},
-		ClassSeed: func(_ context.Context, _ Identity, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) },
+		ClassSeed: func(_ context.Context, _ certs.Identity, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) },
 	}})
 	near := inside(t, network, "a", Config{Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{ClassWAL: echo}})
 	reach := func(class Class) (c net.Conn) {

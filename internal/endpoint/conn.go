@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
 )
 
@@ -33,7 +34,7 @@ type Conn struct {
 	net.Conn          // *tls.Conn over raw, or *quicStream
 	raw      net.Conn // closing it cuts the connection at once
 	e        *Endpoint
-	peer     Identity
+	peer     certs.Identity
 	pin      string
 	class    Class
 	inbound  bool
@@ -48,7 +49,7 @@ type Conn struct {
 }
 
 // Peer returns who is at the other end; zero for class join.
-func (c *Conn) Peer() Identity { return c.peer }
+func (c *Conn) Peer() certs.Identity { return c.peer }
 
 // Pin returns the pin of the peer's key.
 func (c *Conn) Pin() string { return c.pin }
@@ -292,7 +293,7 @@ func (e *Endpoint) clientTLS(c *Conn, want ag.ReplicaID) *tls.Config {
 		if len(cs.PeerCertificates) == 0 {
 			return errors.New("the peer shows no certificate")
 		}
-		id, err := e.cfg.Node.verify(cs.PeerCertificates[0], certForServer)
+		id, err := e.cfg.Node.Verify(cs.PeerCertificates[0], certForServer)
 		if err != nil {
 			return err
 		}
@@ -302,7 +303,7 @@ func (e *Endpoint) clientTLS(c *Conn, want ag.ReplicaID) *tls.Config {
 		if cs.NegotiatedProtocol != c.class.proto() {
 			return fmt.Errorf("%s does not serve class %s", id.ID, c.class)
 		}
-		c.peer, c.pin = id, KeyPin(cs.PeerCertificates[0])
+		c.peer, c.pin = id, certs.KeyPin(cs.PeerCertificates[0])
 		return nil
 	}
 	return config

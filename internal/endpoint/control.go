@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 const (
@@ -48,7 +49,7 @@ type RemoteError struct {
 func (e *RemoteError) Error() string { return e.Message + " (" + e.Code + ")" }
 
 // Method is one remote call's implementation. What it returns is encoded as JSON.
-type Method func(ctx context.Context, peer Identity, body json.RawMessage) (any, error)
+type Method func(ctx context.Context, peer certs.Identity, body json.RawMessage) (any, error)
 
 // Control is remote calls between nodes: JSON over HTTP/1.1 in streams of class control.
 type Control struct {
@@ -93,7 +94,7 @@ func NewControl(e *Endpoint) *Control {
 }
 
 // Handle sets the implementation of a method, a name of letters, digits, '_', '-' and '.'. Call it before Serve.
-func (c *Control) Handle(method string, f func(ctx context.Context, peer Identity, body json.RawMessage) (any, error)) {
+func (c *Control) Handle(method string, f func(ctx context.Context, peer certs.Identity, body json.RawMessage) (any, error)) {
 	c.methods[method] = f
 }
 
@@ -180,7 +181,7 @@ func (c *Control) dial(ctx context.Context, _, hostport string) (net.Conn, error
 }
 
 // serveStream serves the requests of one connection and returns when it is closed and the last method has returned.
-func (c *Control) serveStream(ctx context.Context, _ Identity, conn net.Conn) {
+func (c *Control) serveStream(ctx context.Context, _ certs.Identity, conn net.Conn) {
 	s := &stream{Conn: conn.(*Conn), closed: make(chan struct{})}
 	_ = c.server.Serve(&oneStream{ctx: context.WithValue(ctx, streamKey{}, s), next: s}) // until ctx, the connection's, is done
 	<-s.closed

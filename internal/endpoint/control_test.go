@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 // controlPair serves a with some methods, and returns the Control of b and a as a replica.
@@ -24,26 +25,26 @@ func controlPair(t *testing.T, rules *allow) (b *Control, to ag.Replica, a *Endp
 	ca := newTestCA(t, groupA)
 	a = start(t, Config{Node: newTestNode(t, ca, "a"), Authorize: rules.authorize}, func(e *Endpoint) {
 		c := NewControl(e)
-		c.Handle("greet", func(_ context.Context, peer Identity, body json.RawMessage) (any, error) {
+		c.Handle("greet", func(_ context.Context, peer certs.Identity, body json.RawMessage) (any, error) {
 			var name string
 			if err := json.Unmarshal(body, &name); err != nil {
 				return nil, &RemoteError{CodeMalformed, err.Error()}
 			}
 			return fmt.Sprintf("hello %s at %s", name, peer.ID), nil
 		})
-		c.Handle("fail", func(context.Context, Identity, json.RawMessage) (any, error) {
+		c.Handle("fail", func(context.Context, certs.Identity, json.RawMessage) (any, error) {
 			return nil, fmt.Errorf("seal: %w", &RemoteError{"sealed_already", "epoch 7 is sealed"})
 		})
-		c.Handle("plain", func(context.Context, Identity, json.RawMessage) (any, error) { return nil, errors.New("no luck") })
-		c.Handle("panic", func(context.Context, Identity, json.RawMessage) (any, error) { panic("a bug") })
-		c.Handle("big", func(context.Context, Identity, json.RawMessage) (any, error) {
+		c.Handle("plain", func(context.Context, certs.Identity, json.RawMessage) (any, error) { return nil, errors.New("no luck") })
+		c.Handle("panic", func(context.Context, certs.Identity, json.RawMessage) (any, error) { panic("a bug") })
+		c.Handle("big", func(context.Context, certs.Identity, json.RawMessage) (any, error) {
 			return strings.Repeat("x", 2*maxBody), nil
 		})
-		c.Handle("wait", func(ctx context.Context, _ Identity, _ json.RawMessage) (any, error) {
+		c.Handle("wait", func(ctx context.Context, _ certs.Identity, _ json.RawMessage) (any, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
-		c.Handle("nothing", func(context.Context, Identity, json.RawMessage) (any, error) { return nil, nil })
+		c.Handle("nothing", func(context.Context, certs.Identity, json.RawMessage) (any, error) { return nil, nil })
 	})
 	b = NewControl(client(newTestNode(t, ca, "b")))
 	t.Cleanup(b.Close)
@@ -151,7 +152,7 @@ func TestServeWaitsForMethods(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	a := New(Config{Node: newTestNode(t, ca, "a"), Listen: "127.0.0.1:0", Authorize: new(allow).authorize})
 	var entered, left atomic.Bool
-	NewControl(a).Handle("linger", func(ctx context.Context, _ Identity, _ json.RawMessage) (any, error) {
+	NewControl(a).Handle("linger", func(ctx context.Context, _ certs.Identity, _ json.RawMessage) (any, error) {
 		entered.Store(true)
 		<-ctx.Done()
 		time.Sleep(100 * time.Millisecond)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 // Class is a kind of stream between nodes. The dialling side names it by ALPN, the accepting side decides from the record
@@ -72,20 +73,20 @@ func (c Class) userTimeout() time.Duration {
 // Handler serves one accepted stream, a *Conn. ctx ends when the connection is closed on this side: by the handler, by
 // CloseUnauthorised or the end of Serve (that the peer closed it is seen by reading). The endpoint closes conn when
 // the handler returns, and Serve waits for that.
-type Handler func(ctx context.Context, peer Identity, conn net.Conn)
+type Handler func(ctx context.Context, peer certs.Identity, conn net.Conn)
 
 // Config is what an endpoint needs. Zero limits mean their defaults.
 type Config struct {
-	Node   *Node
+	Node   *certs.Node
 	Listen string // host:port
 
 	// Authorize decides from the record whether a member, known by its identity and the pin of its key, may open a class
 	// of stream here. It is asked for every connection and again by CloseUnauthorised; the peer is told its error. It must
 	// not block.
-	Authorize func(peer Identity, pin string, class Class) error
+	Authorize func(peer certs.Identity, pin string, class Class) error
 
 	// Trust, when set, decides whether a member that was dialled may be talked to. Without it the certificate suffices.
-	Trust func(peer Identity, pin string) error
+	Trust func(peer certs.Identity, pin string) error
 
 	// Relays lists who may relay to a member that does not answer; nil: nobody is asked.
 	Relays func(to ag.ReplicaID) []Relay
@@ -126,7 +127,7 @@ var (
 
 // RefusedError is a member's refusal to serve a stream.
 type RefusedError struct {
-	Peer    Identity
+	Peer    certs.Identity
 	Class   Class
 	Message string
 }
@@ -232,7 +233,7 @@ func (e *Endpoint) Addr() net.Addr {
 
 // Peer describes one live connection.
 type Peer struct {
-	Identity Identity
+	Identity certs.Identity
 	Pin      string
 	Class    Class
 	Inbound  bool
@@ -384,7 +385,7 @@ func (e *Endpoint) memberTLS(classes []Class) *tls.Config {
 	member := base.Clone()
 	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		now := member.Clone()
-		now.ClientCAs = e.cfg.Node.trust.Load().pool // it changes while the authority is rotated
+		now.ClientCAs = e.cfg.Node.Authorities() // it changes while the authority is rotated
 		return now, nil
 	}
 	return base
@@ -393,11 +394,11 @@ func (e *Endpoint) memberTLS(classes []Class) *tls.Config {
 // baseTLS holds what both sides share. Sessions are not resumed: a full handshake takes as many round trips, and each one
 // proves the key again. Records are full-sized from the start, since streams are long.
 func (e *Endpoint) baseTLS() *tls.Config {
-	cert := &e.cfg.Node.cert // it is renewed while the endpoint serves
+	cert := e.cfg.Node.Certificate // it is renewed while the endpoint serves
 	return &tls.Config{
 		MinVersion:                  tls.VersionTLS13,
-		GetCertificate:              func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert.Load(), nil },
-		GetClientCertificate:        func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert.Load(), nil },
+		GetCertificate:              func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert(), nil },
+		GetClientCertificate:        func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert(), nil },
 		SessionTicketsDisabled:      true,
 		DynamicRecordSizingDisabled: true,
 	}

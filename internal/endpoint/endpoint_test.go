@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 func TestStreamBetweenMembers(t *testing.T) {
@@ -21,7 +23,7 @@ func TestStreamBetweenMembers(t *testing.T) {
 	b := newTestNode(t, ca, "b")
 	var seen atomic.Value
 	e := start(t, Config{Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{
-		ClassWAL: func(ctx context.Context, peer Identity, conn net.Conn) {
+		ClassWAL: func(ctx context.Context, peer certs.Identity, conn net.Conn) {
 			seen.Store(peer)
 			if c := conn.(*Conn); c.Pin() != b.Pin || c.Class() != ClassWAL || c.Peer() != peer {
 				t.Errorf("conn says %v %s %s", c.Peer(), c.Class(), c.Pin())
@@ -52,14 +54,14 @@ func TestStreamBetweenMembers(t *testing.T) {
 }
 
 func TestForeignGroupIsRefused(t *testing.T) {
-	never := func(context.Context, Identity, net.Conn) { t.Error("the handler was called") }
+	never := func(context.Context, certs.Identity, net.Conn) { t.Error("the handler was called") }
 	e := start(t, Config{Node: newTestNode(t, newTestCA(t, groupA), "a"), Handlers: map[Class]Handler{ClassWAL: never, ClassEtcdPeer: never}})
 	foreign := newTestNode(t, newTestCA(t, groupB), "b")
 	if _, err := dial(t, client(foreign), e, ClassWAL, "a"); err == nil || !strings.Contains(err.Error(), "not of this group") {
 		t.Errorf("the dialling side took a foreign group: %v", err)
 	}
 	// A dialling side that checks nothing, and whose authority pretends to be the group's.
-	for _, n := range []*Node{foreign, newTestNode(t, newTestCA(t, groupA), "b")} {
+	for _, n := range []*certs.Node{foreign, newTestNode(t, newTestCA(t, groupA), "b")} {
 		for _, protos := range [][]string{{ClassWAL.proto()}, {protoHTTP}, nil} {
 			raw, err := net.Dial("tcp", e.Addr().String())
 			if err != nil {
@@ -67,7 +69,7 @@ func TestForeignGroupIsRefused(t *testing.T) {
 			}
 			c := tls.Client(raw, &tls.Config{
 				InsecureSkipVerify: true, NextProtos: protos,
-				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return n.cert.Load(), nil },
+				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return n.Certificate(), nil },
 			})
 			isCut(t, c)
 			_ = c.Close()
@@ -103,7 +105,7 @@ func TestRemovalCutsLiveStreams(t *testing.T) {
 	e := start(t, Config{Node: newTestNode(t, ca, "a"), Authorize: rules.authorize, Handlers: map[Class]Handler{ClassWAL: echo, ClassSQL: echo}})
 	var trustA atomic.Bool
 	trustA.Store(true)
-	b := New(Config{Node: newTestNode(t, ca, "b"), Trust: func(peer Identity, pin string) error {
+	b := New(Config{Node: newTestNode(t, ca, "b"), Trust: func(peer certs.Identity, pin string) error {
 		if !trustA.Load() || pin != e.cfg.Node.Pin {
 			return fmt.Errorf("%s was removed", peer.ID)
 		}
@@ -137,7 +139,7 @@ func TestRemovalCutsLiveStreams(t *testing.T) {
 
 // TestStrangersLearnNothing: without a certificate no protocol but join leads anywhere, and nothing but TLS is answered.
 func TestStrangersLearnNothing(t *testing.T) {
-	never := func(context.Context, Identity, net.Conn) { t.Error("the handler was called") }
+	never := func(context.Context, certs.Identity, net.Conn) { t.Error("the handler was called") }
 	ca := newTestCA(t, groupA)
 	e := start(t, Config{
 		Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{ClassWAL: never, ClassControl: never, ClassEtcdPeer: never},
@@ -196,7 +198,7 @@ func TestMemberMeetsUnknownProtocol(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: protos, Certificates: []tls.Certificate{*b.cert.Load()}})
+		c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: protos, Certificates: []tls.Certificate{*b.Certificate()}})
 		isCut(t, c)
 		_ = c.Close()
 	}
@@ -205,7 +207,7 @@ func TestMemberMeetsUnknownProtocol(t *testing.T) {
 // TestEtcdPeerTraffic: an HTTP client that knows only the certificate files, as etcd is, reaches what serves the class.
 func TestEtcdPeerTraffic(t *testing.T) {
 	ca, dir := newTestCA(t, groupA), t.TempDir()
-	if _, err := CreateNode(dir, ca, Identity{groupA, KindReplica, "b"}, nil); err != nil {
+	if _, err := certs.CreateNode(dir, ca, certs.Identity{Group: groupA, Kind: certs.KindReplica, ID: "b"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	srv := &http.Server{
@@ -219,14 +221,14 @@ func TestEtcdPeerTraffic(t *testing.T) {
 	t.Cleanup(func() { _ = srv.Close() })
 	var rules allow
 	e := start(t, Config{Node: newTestNode(t, ca, "a"), Authorize: rules.authorize}, func(e *Endpoint) {
-		e.handlers[ClassEtcdPeer] = func(ctx context.Context, _ Identity, conn net.Conn) {
+		e.handlers[ClassEtcdPeer] = func(ctx context.Context, _ certs.Identity, conn net.Conn) {
 			s := &stream{Conn: conn.(*Conn), closed: make(chan struct{})}
 			_ = srv.Serve(&oneStream{ctx: ctx, next: s})
 			<-s.closed
 		}
 	})
 
-	certFile, keyFile, caFile := TLSFiles(dir)
+	certFile, keyFile, caFile := certs.TLSFiles(dir)
 	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	if err != nil {
 		t.Fatal(err)
@@ -369,7 +371,7 @@ func TestPanicEndsOneStream(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	e := start(t, Config{Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{
 		ClassWAL:  echo,
-		ClassSeed: func(context.Context, Identity, net.Conn) { panic("a bug") },
+		ClassSeed: func(context.Context, certs.Identity, net.Conn) { panic("a bug") },
 	}})
 	b := client(newTestNode(t, ca, "b"))
 	wal := mustDial(t, b, e, ClassWAL, "a")
@@ -383,7 +385,7 @@ func TestEndOfServe(t *testing.T) {
 	other := start(t, Config{Node: newTestNode(t, ca, "b"), Handlers: map[Class]Handler{ClassWAL: echo}})
 	entered, left := make(chan struct{}), make(chan struct{})
 	e := New(Config{Node: newTestNode(t, ca, "a"), Listen: "127.0.0.1:0", Authorize: new(allow).authorize, Handlers: map[Class]Handler{
-		ClassWAL: func(ctx context.Context, _ Identity, _ net.Conn) { close(entered); <-ctx.Done(); close(left) },
+		ClassWAL: func(ctx context.Context, _ certs.Identity, _ net.Conn) { close(entered); <-ctx.Done(); close(left) },
 	}})
 	if err := e.Listen(); err != nil {
 		t.Fatal(err)
@@ -418,7 +420,7 @@ func TestEndOfServe(t *testing.T) {
 func TestDialWantsItsProtocol(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	a, b := newTestNode(t, ca, "a"), client(newTestNode(t, ca, "b"))
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{*a.cert.Load()}})
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{*a.Certificate()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -444,7 +446,7 @@ func TestDialKeepsItsTime(t *testing.T) {
 	for name, greet := range map[string]func(net.Conn){
 		"silent": func(net.Conn) {},
 		"no verdict": func(c net.Conn) {
-			_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{*a.cert.Load()}, NextProtos: []string{ClassWAL.proto()}}).Handshake()
+			_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{*a.Certificate()}, NextProtos: []string{ClassWAL.proto()}}).Handshake()
 		},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 const (
@@ -22,18 +23,18 @@ const (
 // patience is for what happens at once on an idle machine.
 const patience = 60 * time.Second
 
-func newTestCA(t *testing.T, group ag.GroupID) *CA {
+func newTestCA(t *testing.T, group ag.GroupID) *certs.CA {
 	t.Helper()
-	ca, err := NewCA(group, "sales")
+	ca, err := certs.NewCA(group, "sales")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return ca
 }
 
-func newTestNode(t *testing.T, ca *CA, id ag.ReplicaID) *Node {
+func newTestNode(t *testing.T, ca *certs.CA, id ag.ReplicaID) *certs.Node {
 	t.Helper()
-	n, err := CreateNode(t.TempDir(), ca, Identity{ca.Group, KindReplica, id}, nil)
+	n, err := certs.CreateNode(t.TempDir(), ca, certs.Identity{Group: ca.Group, Kind: certs.KindReplica, ID: id}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,7 @@ type allow struct {
 	refused map[ag.ReplicaID]bool
 }
 
-func (a *allow) authorize(peer Identity, _ string, _ Class) error {
+func (a *allow) authorize(peer certs.Identity, _ string, _ Class) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.refused[peer.ID] {
@@ -113,7 +114,7 @@ func startBeside(t *testing.T, c Config, prepare ...func(*Endpoint)) *Endpoint {
 }
 
 // client returns an endpoint that only dials.
-func client(n *Node) *Endpoint { return New(Config{Node: n}) }
+func client(n *certs.Node) *Endpoint { return New(Config{Node: n}) }
 
 // watched are the tests that noLeaks has been called in.
 var watched sync.Map
@@ -158,7 +159,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-func echo(_ context.Context, _ Identity, conn net.Conn) { _, _ = io.Copy(conn, conn) }
+func echo(_ context.Context, _ certs.Identity, conn net.Conn) { _, _ = io.Copy(conn, conn) }
 
 // dial opens a stream that is closed at the test's end.
 func dial(t *testing.T, from, to *Endpoint, class Class, want ag.ReplicaID) (net.Conn, error) {

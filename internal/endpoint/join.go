@@ -4,21 +4,19 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 // Codes of a refused join, in a *RemoteError. Beside them CodeRefused, CodeMalformed and CodeInternal occur.
@@ -59,13 +57,11 @@ type JoinRequest struct {
 	Fence time.Duration `json:"fence,omitempty"` // how long the node's host takes to fence a server; 0: not measured
 }
 
-// JoinGrant is the group's answer to an admitted node; CA.Admit fills all but Group and Extra.
+// JoinGrant is the group's answer to an admitted node.
 type JoinGrant struct {
-	CertPEM   []byte          `json:"cert"` // the node's certificate, then the authority's
-	CACertPEM []byte          `json:"ca_cert"`
-	CAKeyPEM  []byte          `json:"ca_key,omitempty"` // replicas only
-	Group     ag.Group        `json:"group"`
-	Extra     json.RawMessage `json:"extra,omitempty"`
+	certs.Grant
+	Group ag.Group        `json:"group"`
+	Extra json.RawMessage `json:"extra,omitempty"`
 }
 
 // joinMessage is the joiner's one message.
@@ -82,17 +78,17 @@ type joinReply struct {
 
 // KeyPin returns the pin of the key that the request asks a certificate for.
 func (r JoinRequest) KeyPin() (string, error) {
-	_, pin, err := CSRKey(r.CSR)
+	_, pin, err := certs.CSRKey(r.CSR)
 	return pin, err
 }
 
 // validate refuses what no honest joiner sends, before anything else looks at the request.
 func (r JoinRequest) validate() error {
-	if r.Kind != KindReplica && r.Kind != KindWitness {
+	if r.Kind != certs.KindReplica && r.Kind != certs.KindWitness {
 		return fmt.Errorf("%q is not a kind of node: replica or witness", r.Kind)
 	}
-	if !replicaPattern.MatchString(string(r.ID)) {
-		return fmt.Errorf("%q is not a node name: a lower-case letter, then at most 29 of a-z, 0-9 and _", r.ID)
+	if err := certs.ValidateID(r.ID); err != nil {
+		return err
 	}
 	if err := validateAddress(r.Endpoint); err != nil {
 		return fmt.Errorf("endpoint: %w", err)
@@ -105,28 +101,17 @@ func (r JoinRequest) validate() error {
 			return err
 		}
 	}
-	if err := validateHosts(r.Hosts); err != nil {
+	if err := certs.ValidateHosts(r.Hosts); err != nil {
 		return err
 	}
-	_, _, err := CSRKey(r.CSR)
+	_, _, err := certs.CSRKey(r.CSR)
 	return err
 }
 
-// Admit makes the grant for a request whose token was checked and consumed: the certificate and, for a replica, the
-// authority's key. The caller adds Group and Extra.
-func (ca *CA) Admit(req JoinRequest) (JoinGrant, error) {
-	pub, _, err := CSRKey(req.CSR)
-	if err != nil {
-		return JoinGrant{}, err
-	}
-	grant := JoinGrant{CACertPEM: ca.bundlePEM}
-	if grant.CertPEM, err = ca.IssueNode(Identity{ca.Group, req.Kind, req.ID}, pub, req.Hosts); err != nil {
-		return JoinGrant{}, err
-	}
-	if req.Kind == KindReplica {
-		grant.CAKeyPEM = ca.keysPEM
-	}
-	return grant, nil
+// Admit makes the grant for a request whose token was checked and consumed. The caller adds Group and Extra.
+func Admit(ca *certs.CA, req JoinRequest) (JoinGrant, error) {
+	g, err := ca.Admit(certs.Identity{Group: ca.Group, Kind: req.Kind, ID: req.ID}, req.CSR, req.Hosts)
+	return JoinGrant{Grant: g}, err
 }
 
 // The proof shows knowledge of the secret to one who stores only its hash, for one request in one TLS session:
@@ -170,7 +155,7 @@ func joinExporter(cs tls.ConnectionState) ([]byte, error) {
 // *RemoteError. Repeating it with the same key after a lost answer is safe: the token then still belongs to that key.
 func Join(ctx context.Context, t Token, req JoinRequest, key *ecdsa.PrivateKey) (JoinGrant, error) {
 	var err error
-	if req.CSR, err = newCSR(key); err != nil {
+	if req.CSR, err = certs.NewCSR(key); err != nil {
 		return JoinGrant{}, err
 	}
 	if err := req.validate(); err != nil {
@@ -195,15 +180,6 @@ func Join(ctx context.Context, t Token, req JoinRequest, key *ecdsa.PrivateKey) 
 		}
 	}
 	return JoinGrant{}, fmt.Errorf("join group %s: no member of it admitted this node: %w", t.Name, errors.Join(tried...))
-}
-
-// newCSR asks for a certificate for the key; names are the authority's business.
-func newCSR(key *ecdsa.PrivateKey) ([]byte, error) {
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{SignatureAlgorithm: x509.ECDSAWithSHA256}, key)
-	if err != nil {
-		return nil, fmt.Errorf("make a certificate request: %w", err)
-	}
-	return csr, nil
 }
 
 func joinAt(ctx context.Context, addr string, t Token, req JoinRequest) (JoinGrant, error) {
@@ -264,15 +240,10 @@ func joinConn(ctx context.Context, addr string, t Token) (*tls.Conn, error) {
 
 // verifyPinned wants the authority with the token's pin in the chain, and a node of the token's group signed by it.
 func verifyPinned(cs tls.ConnectionState, t Token) error {
-	i := slices.IndexFunc(cs.PeerCertificates, func(c *x509.Certificate) bool { return c.IsCA && KeyPin(c) == t.CAPin })
-	if i < 1 {
+	id, err := certs.VerifyPinned(cs.PeerCertificates, t.CAPin, certForServer)
+	if errors.Is(err, certs.ErrNotPinned) {
 		return ErrWrongGroup
 	}
-	ca, err := parseCACert(cs.PeerCertificates[i].Raw)
-	if err != nil {
-		return err
-	}
-	id, err := newTrust(ca).verify(cs.PeerCertificates[0], certForServer)
 	if err == nil && id.Group != t.Group {
 		err = ErrWrongGroup
 	}
@@ -281,22 +252,18 @@ func verifyPinned(cs tls.ConnectionState, t Token) error {
 
 // verify checks that the grant is what was asked for, under the authority the token pinned.
 func (g JoinGrant) verify(t Token, req JoinRequest, key *ecdsa.PrivateKey) error {
-	keyPEM, err := pemKey(key)
+	n, err := g.Node(key)
 	if err != nil {
 		return err
 	}
-	n, err := parseNode(g.CertPEM, keyPEM, g.CACertPEM, time.Now())
-	if err != nil {
-		return err
-	}
-	if want := (Identity{t.Group, req.Kind, req.ID}); n.Identity != want {
+	if want := (certs.Identity{Group: t.Group, Kind: req.Kind, ID: req.ID}); n.Identity != want {
 		return fmt.Errorf("the certificate is for %s, wanted was %s", n.Identity, want)
 	}
 	if n.Authority() != t.CAPin {
 		return errors.New("the authority is not the one the token names")
 	}
 	if len(g.CAKeyPEM) > 0 {
-		_, err = ParseCA(g.CACertPEM, g.CAKeyPEM)
+		_, err = certs.ParseCA(g.CACertPEM, g.CAKeyPEM)
 	}
 	return err
 }

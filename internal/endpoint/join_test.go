@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 // registry admits joiners as an agent would, with a map for a quorum store.
 type registry struct {
-	ca *CA
+	ca *certs.CA
 
 	mu     sync.Mutex
 	tokens map[string]StoredToken
@@ -35,7 +36,7 @@ func (r *registry) join(_ context.Context, id string, verify func([]byte) bool, 
 	}
 	tok.UsedBy = pin
 	r.tokens[id] = tok
-	grant, err := r.ca.Admit(req)
+	grant, err := Admit(r.ca, req)
 	grant.Group = ag.Group{ID: r.ca.Group, Name: "sales"}
 	grant.Extra = json.RawMessage(`{"n":1}`)
 	return grant, err
@@ -70,7 +71,7 @@ func request(id ag.ReplicaID, kind string) JoinRequest {
 
 func newTestKey(t *testing.T) *ecdsa.PrivateKey {
 	t.Helper()
-	key, err := NewKey()
+	key, err := certs.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,34 +89,34 @@ func wantCode(t *testing.T, err error, code string) {
 func TestJoin(t *testing.T) {
 	e, r := joinable(t)
 	key, dir := newTestKey(t), t.TempDir()
-	tok := r.token(t, KindReplica, time.Hour, "127.0.0.1:1", e.Addr().String()) // the first address is dead
-	grant, err := Join(within(t), tok, request("b", KindReplica), key)
+	tok := r.token(t, certs.KindReplica, time.Hour, "127.0.0.1:1", e.Addr().String()) // the first address is dead
+	grant, err := Join(within(t), tok, request("b", certs.KindReplica), key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if grant.Group.Name != "sales" || string(grant.Extra) != `{"n":1}` {
 		t.Errorf("got %+v", grant)
 	}
-	n, err := InstallNode(dir, grant, key)
+	n, err := certs.InstallNode(dir, grant.Grant, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n.Identity != (Identity{groupA, KindReplica, "b"}) {
+	if n.Identity != (certs.Identity{Group: groupA, Kind: certs.KindReplica, ID: "b"}) {
 		t.Errorf("installed %v", n.Identity)
 	}
-	if ca, err := LoadCA(dir); err != nil || ca.Pin() != r.ca.Pin() {
+	if ca, err := certs.LoadCA(dir); err != nil || ca.Pin() != r.ca.Pin() {
 		t.Errorf("the replica did not get the authority: %v", err)
 	}
 	roundTrip(t, mustDial(t, client(n), e, ClassWAL, "a"))
 
 	// The answer may get lost: the same key may ask again, no other.
-	if _, err := Join(within(t), tok, request("b", KindReplica), key); err != nil {
+	if _, err := Join(within(t), tok, request("b", certs.KindReplica), key); err != nil {
 		t.Errorf("asking again: %v", err)
 	}
-	_, err = Join(within(t), tok, request("c", KindReplica), newTestKey(t))
+	_, err = Join(within(t), tok, request("c", certs.KindReplica), newTestKey(t))
 	wantCode(t, err, CodeTokenUsed)
 
-	grant, err = Join(within(t), r.token(t, KindWitness, time.Hour, e.Addr().String()), request("w", KindWitness), newTestKey(t))
+	grant, err = Join(within(t), r.token(t, certs.KindWitness, time.Hour, e.Addr().String()), request("w", certs.KindWitness), newTestKey(t))
 	if err != nil || len(grant.CAKeyPEM) != 0 {
 		t.Errorf("the witness got the authority's key, or nothing: %v", err)
 	}
@@ -128,32 +129,32 @@ func TestJoinRefusals(t *testing.T) {
 		_, err := Join(within(t), tok, req, newTestKey(t))
 		return err
 	}
-	wrong := r.token(t, KindReplica, time.Hour, addr)
+	wrong := r.token(t, certs.KindReplica, time.Hour, addr)
 	wrong.Secret[0] ^= 1
-	wantCode(t, join(wrong, request("b", KindReplica)), CodeTokenUnknown)
-	unknown := r.token(t, KindReplica, time.Hour, addr)
+	wantCode(t, join(wrong, request("b", certs.KindReplica)), CodeTokenUnknown)
+	unknown := r.token(t, certs.KindReplica, time.Hour, addr)
 	unknown.ID = "0000000000000000"
-	wantCode(t, join(unknown, request("b", KindReplica)), CodeTokenUnknown)
-	wantCode(t, join(r.token(t, KindReplica, -time.Minute, addr), request("b", KindReplica)), CodeTokenExpired)
-	wantCode(t, join(r.token(t, KindWitness, time.Hour, addr), request("b", KindReplica)), CodeRefused)
+	wantCode(t, join(unknown, request("b", certs.KindReplica)), CodeTokenUnknown)
+	wantCode(t, join(r.token(t, certs.KindReplica, -time.Minute, addr), request("b", certs.KindReplica)), CodeTokenExpired)
+	wantCode(t, join(r.token(t, certs.KindWitness, time.Hour, addr), request("b", certs.KindReplica)), CodeRefused)
 
 	// The group's stored hash does not admit.
-	tok := r.token(t, KindReplica, time.Hour, addr)
+	tok := r.token(t, certs.KindReplica, time.Hour, addr)
 	copy(tok.Secret[:], r.tokens[tok.ID].SecretHash)
-	wantCode(t, join(tok, request("b", KindReplica)), CodeTokenUnknown)
+	wantCode(t, join(tok, request("b", certs.KindReplica)), CodeTokenUnknown)
 
 	for name, change := range map[string]func(*JoinRequest){
 		"name": func(q *JoinRequest) { q.ID = "B b" }, "kind": func(q *JoinRequest) { q.Kind = "admin" },
 		"endpoint": func(q *JoinRequest) { q.Endpoint = "nowhere" }, "host": func(q *JoinRequest) { q.Hosts = []string{"a b"} },
 	} {
-		req := request("b", KindReplica)
+		req := request("b", certs.KindReplica)
 		change(&req)
-		if err := join(r.token(t, KindReplica, time.Hour, addr), req); err == nil {
+		if err := join(r.token(t, certs.KindReplica, time.Hour, addr), req); err == nil {
 			t.Errorf("a bad %s was sent", name)
 		}
 		req.CSR = nil
 		raw, _ := json.Marshal(req)
-		if rep := rawJoin(t, r.token(t, KindReplica, time.Hour, addr), raw, nil); rep.Error == nil || rep.Error.Code != CodeMalformed {
+		if rep := rawJoin(t, r.token(t, certs.KindReplica, time.Hour, addr), raw, nil); rep.Error == nil || rep.Error.Code != CodeMalformed {
 			t.Errorf("a bad %s was answered with %+v", name, rep)
 		}
 	}
@@ -187,8 +188,8 @@ func rawJoin(t *testing.T, tok Token, request, proof []byte) joinReply {
 // TestProofIsBound: a proof that was good in one session, or for one request, is good for nothing else.
 func TestProofIsBound(t *testing.T) {
 	e, r := joinable(t)
-	tok := r.token(t, KindReplica, time.Hour, e.Addr().String())
-	req := request("b", KindReplica)
+	tok := r.token(t, certs.KindReplica, time.Hour, e.Addr().String())
+	req := request("b", certs.KindReplica)
 	key := newTestKey(t)
 	conn, err := joinConn(within(t), tok.Addresses[0], tok)
 	if err != nil {
@@ -199,7 +200,7 @@ func TestProofIsBound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fresh := r.token(t, KindReplica, time.Hour, e.Addr().String())
+	fresh := r.token(t, certs.KindReplica, time.Hour, e.Addr().String())
 	req.CSR = csrOf(t, key)
 	raw, err := json.Marshal(req)
 	if err != nil {
@@ -225,7 +226,7 @@ func TestProofIsBound(t *testing.T) {
 
 func csrOf(t *testing.T, key *ecdsa.PrivateKey) []byte {
 	t.Helper()
-	csr, err := newCSR(key)
+	csr, err := certs.NewCSR(key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,12 +236,12 @@ func csrOf(t *testing.T, key *ecdsa.PrivateKey) []byte {
 func TestJoinPinsTheAuthority(t *testing.T) {
 	e, r := joinable(t)
 	other, otherR := joinable(t) // the same group id under another authority
-	tok := r.token(t, KindReplica, time.Hour, other.Addr().String())
-	if _, err := Join(within(t), tok, request("b", KindReplica), newTestKey(t)); !errors.Is(err, ErrWrongGroup) {
+	tok := r.token(t, certs.KindReplica, time.Hour, other.Addr().String())
+	if _, err := Join(within(t), tok, request("b", certs.KindReplica), newTestKey(t)); !errors.Is(err, ErrWrongGroup) {
 		t.Errorf("got %v", err)
 	}
-	tok = otherR.token(t, KindReplica, time.Hour, e.Addr().String(), other.Addr().String())
-	if _, err := Join(within(t), tok, request("b", KindReplica), newTestKey(t)); err != nil {
+	tok = otherR.token(t, certs.KindReplica, time.Hour, e.Addr().String(), other.Addr().String())
+	if _, err := Join(within(t), tok, request("b", certs.KindReplica), newTestKey(t)); err != nil {
 		t.Errorf("the second address was not tried: %v", err)
 	}
 }
@@ -253,9 +254,9 @@ func TestStrangersAreToldNothing(t *testing.T) {
 		if answer != nil {
 			return answer()
 		}
-		return ca.Admit(req) // forgot to check
+		return Admit(ca, req) // forgot to check
 	}})
-	text, _, err := NewToken(ca, KindReplica, []string{e.Addr().String()}, TokenQuorum{}, time.Hour)
+	text, _, err := NewToken(ca, certs.KindReplica, []string{e.Addr().String()}, TokenQuorum{}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,11 +264,11 @@ func TestStrangersAreToldNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = Join(within(t), tok, request("b", KindReplica), newTestKey(t))
+	_, err = Join(within(t), tok, request("b", certs.KindReplica), newTestKey(t))
 	wantCode(t, err, CodeTokenUnknown)
 	for code, want := range map[string]string{CodeNameTaken: CodeTokenUnknown, CodeUnavailable: CodeUnavailable} {
 		answer = func() (JoinGrant, error) { return JoinGrant{}, &RemoteError{code, "replica b of sales"} }
-		_, err = Join(within(t), tok, request("b", KindReplica), newTestKey(t))
+		_, err = Join(within(t), tok, request("b", certs.KindReplica), newTestKey(t))
 		wantCode(t, err, want)
 		if strings.Contains(err.Error(), "replica b of sales") {
 			t.Errorf("a stranger was told: %v", err)
@@ -291,15 +292,15 @@ func TestGrantIsChecked(t *testing.T) {
 	for name, f := range map[string]func(*JoinGrant, JoinRequest){
 		"another name": func(g *JoinGrant, q JoinRequest) {
 			q.ID = "c"
-			*g, _ = ca.Admit(q)
+			*g, _ = Admit(ca, q)
 		},
-		"another authority": func(g *JoinGrant, q JoinRequest) { *g, _ = other.Admit(q) },
+		"another authority": func(g *JoinGrant, q JoinRequest) { *g, _ = Admit(other, q) },
 		"another key":       func(g *JoinGrant, _ JoinRequest) { g.CAKeyPEM = other.KeyPEM() },
 		"no certificate":    func(g *JoinGrant, _ JoinRequest) { g.CertPEM = nil },
 		"no authority":      func(g *JoinGrant, _ JoinRequest) { g.CACertPEM = []byte("x") },
 	} {
 		spoil = f
-		if _, err := Join(within(t), r.token(t, KindReplica, time.Hour, e.Addr().String()), request("b", KindReplica), newTestKey(t)); err == nil ||
+		if _, err := Join(within(t), r.token(t, certs.KindReplica, time.Hour, e.Addr().String()), request("b", certs.KindReplica), newTestKey(t)); err == nil ||
 			!strings.Contains(err.Error(), "not usable") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -323,7 +324,7 @@ func TestJoinLimits(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	r := &registry{ca: ca, tokens: make(map[string]StoredToken)}
 	e := start(t, Config{Node: newTestNode(t, ca, "a"), Join: r.join, HandshakeTimeout: 300 * time.Millisecond})
-	tok := r.token(t, KindReplica, time.Hour, e.Addr().String())
+	tok := r.token(t, certs.KindReplica, time.Hour, e.Addr().String())
 	big, err := joinConn(within(t), tok.Addresses[0], tok)
 	if err != nil {
 		t.Fatal(err)

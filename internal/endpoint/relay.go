@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 // This file reaches a member that does not answer by way of another one (decision 59). The dialling side opens a stream of class relay to
@@ -322,7 +323,7 @@ func (e *Endpoint) relayedTo(id ag.ReplicaID) (all []*Conn) {
 }
 
 // serveRelay connects a member with another one, and copies bytes until one of them is through, or has no business here any more.
-func (e *Endpoint) serveRelay(ctx context.Context, peer Identity, conn net.Conn) {
+func (e *Endpoint) serveRelay(ctx context.Context, peer certs.Identity, conn net.Conn) {
 	c, ok := conn.(*Conn)
 	if !ok {
 		return

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 // street stands between a node and another one's port: it accepts, and passes bytes on while it is open. Closed, it is a network that says
@@ -104,7 +105,7 @@ func newTriangle(t *testing.T) *triangle {
 	handlers := map[Class]Handler{ClassWAL: echo, ClassHeart: echo}
 	x.b = startBeside(t, Config{Node: newTestNode(t, ca, "b"), Handlers: handlers}, control("b"))
 	x.direct, x.beyond = newStreet(t, x.b.Addr(), false), newStreet(t, x.b.Addr(), true)
-	witness, err := CreateNode(t.TempDir(), ca, Identity{ca.Group, KindWitness, "w"}, nil)
+	witness, err := certs.CreateNode(t.TempDir(), ca, certs.Identity{Group: ca.Group, Kind: certs.KindWitness, ID: "w"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +212,7 @@ func TestReverse(t *testing.T) {
 			Member: func(ag.ReplicaID) (string, bool) { return "", false },
 		}, func(e *Endpoint) { control = NewControl(e) })
 		t.Cleanup(control.Close)
-		control.Handle("ping", func(context.Context, Identity, json.RawMessage) (any, error) { return nil, nil })
+		control.Handle("ping", func(context.Context, certs.Identity, json.RawMessage) (any, error) { return nil, nil })
 		return e, control
 	}
 	a, _ := member("a")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 // This file reaches a member that takes no connections, by one that it dials itself. Who has dialled it in vain says so in its answers to
@@ -78,7 +79,7 @@ func (e *Endpoint) dialBack(ctx context.Context, class Class, want ag.ReplicaID)
 }
 
 // serveBack keeps a stream that a member has parked until it is used, and then until it is closed.
-func (e *Endpoint) serveBack(ctx context.Context, peer Identity, conn net.Conn) {
+func (e *Endpoint) serveBack(ctx context.Context, peer certs.Identity, conn net.Conn) {
 	c, ok := conn.(*Conn)
 	if !ok {
 		return

@@ -12,6 +12,8 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 const (
@@ -155,8 +157,8 @@ func (e *Endpoint) identify(c *Conn, cs tls.ConnectionState) error {
 		return errors.New("no certificate") // the handshake demanded one; say so should that ever change
 	}
 	var err error
-	c.peer, err = e.cfg.Node.verify(cs.PeerCertificates[0], certForClient)
-	c.pin = KeyPin(cs.PeerCertificates[0])
+	c.peer, err = e.cfg.Node.Verify(cs.PeerCertificates[0], certForClient)
+	c.pin = certs.KeyPin(cs.PeerCertificates[0])
 	c.key = countKey{c.class, c.peer.String()}
 	return err
 }

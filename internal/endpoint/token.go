@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 const (
@@ -64,7 +65,7 @@ type StoredToken struct {
 }
 
 // NewToken makes a token for a node of that role, and what the group stores of it.
-func NewToken(ca *CA, role string, addresses []string, q TokenQuorum, ttl time.Duration) (string, StoredToken, error) {
+func NewToken(ca *certs.CA, role string, addresses []string, q TokenQuorum, ttl time.Duration) (string, StoredToken, error) {
 	t := Token{
 		Group: ca.Group, Name: ca.Name(), CAPin: ca.Pin(), Role: role, Addresses: addresses, Quorum: q,
 		Expires: time.Now().Add(ttl).UTC().Truncate(time.Second),
@@ -180,9 +181,9 @@ func appendString(b []byte, s string) []byte { return append(append(b, byte(len(
 
 func (t Token) validate() error {
 	switch {
-	case !groupPattern.MatchString(string(t.Group)):
+	case !certs.ValidGroup(t.Group):
 		return fmt.Errorf("%q is not a group id", t.Group)
-	case t.Role != KindReplica && t.Role != KindWitness:
+	case t.Role != certs.KindReplica && t.Role != certs.KindWitness:
 		return fmt.Errorf("%q is not a kind of node: replica or witness", t.Role)
 	case len(t.Name) == 0 || len(t.Name) > 255:
 		return errors.New("the group's name is empty or too long")
@@ -214,7 +215,7 @@ func validateAddress(addr string) error {
 	if err != nil || host == "" || port == "" || len(addr) > 255 {
 		return fmt.Errorf("%q is not an address such as 10.0.0.1:5022", addr)
 	}
-	return validateHosts([]string{host})
+	return certs.ValidateHosts([]string{host})
 }
 
 func decodeToken(b []byte) (Token, error) {

@@ -7,12 +7,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 func TestTokenRoundTrip(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	addrs := []string{"10.0.0.1:5022", "[fd00::1]:5022", "db1.example.org:5022"}
-	text, stored, err := NewToken(ca, KindWitness, addrs, TokenQuorum{}, time.Hour)
+	text, stored, err := NewToken(ca, certs.KindWitness, addrs, TokenQuorum{}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +22,7 @@ func TestTokenRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Group != groupA || got.Name != "sales" || got.CAPin != ca.Pin() || got.ID != stored.ID || got.Role != KindWitness ||
+	if got.Group != groupA || got.Name != "sales" || got.CAPin != ca.Pin() || got.ID != stored.ID || got.Role != certs.KindWitness ||
 		!reflect.DeepEqual(got.Addresses, addrs) || !got.Expires.Equal(stored.Expires) {
 		t.Errorf("got %#v", got)
 	}
@@ -34,7 +36,7 @@ func TestTokenRoundTrip(t *testing.T) {
 
 func TestTokenErrors(t *testing.T) {
 	ca := newTestCA(t, groupA)
-	text, _, err := NewToken(ca, KindReplica, []string{"10.0.0.1:5022"}, TokenQuorum{}, time.Hour)
+	text, _, err := NewToken(ca, certs.KindReplica, []string{"10.0.0.1:5022"}, TokenQuorum{}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +51,7 @@ func TestTokenErrors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	old, _, err := NewToken(ca, KindReplica, []string{"10.0.0.1:5022"}, TokenQuorum{}, -time.Minute)
+	old, _, err := NewToken(ca, certs.KindReplica, []string{"10.0.0.1:5022"}, TokenQuorum{}, -time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +59,7 @@ func TestTokenErrors(t *testing.T) {
 		t.Errorf("got %v, %v", tok, err)
 	}
 	for _, bad := range [][]string{nil, {"10.0.0.1"}, {":5022"}, {"a b:1"}, make([]string, 17)} {
-		if _, _, err := NewToken(ca, KindReplica, bad, TokenQuorum{}, time.Hour); err == nil {
+		if _, _, err := NewToken(ca, certs.KindReplica, bad, TokenQuorum{}, time.Hour); err == nil {
 			t.Errorf("a token for %q was made", bad)
 		}
 	}
@@ -69,12 +71,12 @@ func TestTokenErrors(t *testing.T) {
 // FuzzParseToken: no text makes it panic, and every token it takes is the one text of that token.
 // A token of a group with an external quorum says where it is, and holds no more than paths of what opens it.
 func TestTokenOfExternalQuorum(t *testing.T) {
-	ca, err := NewCA(groupA, "sales")
+	ca, err := certs.NewCA(groupA, "sales")
 	if err != nil {
 		t.Fatal(err)
 	}
 	q := TokenQuorum{Endpoints: []string{"https://10.0.0.8:2379", "https://10.0.0.9:2379"}, CA: "/etc/etcd/ca.crt", Cert: "/etc/etcd/c.crt", Key: "/etc/etcd/c.key"}
-	text, _, err := NewToken(ca, KindReplica, []string{"10.0.0.1:5022"}, q, time.Hour)
+	text, _, err := NewToken(ca, certs.KindReplica, []string{"10.0.0.1:5022"}, q, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,22 +84,22 @@ func TestTokenOfExternalQuorum(t *testing.T) {
 		t.Errorf("%+v %v", tok.Quorum, err)
 	}
 	for _, bad := range []TokenQuorum{{Endpoints: []string{""}}, {Endpoints: make([]string, 17)}, {Endpoints: []string{"x"}, CA: strings.Repeat("x", 256)}} {
-		if _, _, err := NewToken(ca, KindReplica, []string{"10.0.0.1:5022"}, bad, time.Hour); err == nil {
+		if _, _, err := NewToken(ca, certs.KindReplica, []string{"10.0.0.1:5022"}, bad, time.Hour); err == nil {
 			t.Errorf("%+v is in a token", bad)
 		}
 	}
 }
 
 func FuzzParseToken(f *testing.F) {
-	ca, err := NewCA(groupA, "sales")
+	ca, err := certs.NewCA(groupA, "sales")
 	if err != nil {
 		f.Fatal(err)
 	}
-	text, _, err := NewToken(ca, KindReplica, []string{"10.0.0.1:5022", "[fd00::1]:5022"}, TokenQuorum{}, time.Hour)
+	text, _, err := NewToken(ca, certs.KindReplica, []string{"10.0.0.1:5022", "[fd00::1]:5022"}, TokenQuorum{}, time.Hour)
 	if err != nil {
 		f.Fatal(err)
 	}
-	external, _, err := NewToken(ca, KindReplica, []string{"10.0.0.1:5022"}, TokenQuorum{Endpoints: []string{"https://10.0.0.9:2379"}, CA: "/etc/ca.crt"}, time.Hour)
+	external, _, err := NewToken(ca, certs.KindReplica, []string{"10.0.0.1:5022"}, TokenQuorum{Endpoints: []string{"https://10.0.0.9:2379"}, CA: "/etc/ca.crt"}, time.Hour)
 	if err != nil {
 		f.Fatal(err)
 	}

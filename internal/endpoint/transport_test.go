@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/endpoint/link"
 	"github.com/coteriedb/coterie/internal/endpoint/link/linktest"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
@@ -38,7 +39,7 @@ func wayBy(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transpo
 	var mu sync.Mutex
 	var hub *link.Hub
 	server := startBeside(t, Config{Node: newTestNode(t, ca, "far"), MaxConns: map[Class]int{ClassWAL: 1000}, Handlers: map[Class]Handler{
-		ClassWAL: func(ctx context.Context, peer Identity, conn net.Conn) {
+		ClassWAL: func(ctx context.Context, peer certs.Identity, conn net.Conn) {
 			mu.Lock()
 			h := hub
 			mu.Unlock()
@@ -165,7 +166,7 @@ func TestRevokedLink(t *testing.T) {
 			Serve:     func(ctx context.Context, c *link.Conn) { far <- c; <-ctx.Done() },
 		}
 		server := startBeside(t, Config{Node: newTestNode(t, ca, "far"), Authorize: members.authorize, Handlers: map[Class]Handler{
-			ClassWAL: func(ctx context.Context, peer Identity, conn net.Conn) {
+			ClassWAL: func(ctx context.Context, peer certs.Identity, conn net.Conn) {
 				_ = hub.Handle(ctx, string(peer.ID), conn.(*Conn))
 			},
 		}})
@@ -280,7 +281,7 @@ func TestNearStreamsNap(t *testing.T) {
 	t.Parallel()
 	ca := newTestCA(t, groupA)
 	accepted := make(chan *Conn, 2)
-	keep := func(ctx context.Context, peer Identity, conn net.Conn) {
+	keep := func(ctx context.Context, peer certs.Identity, conn net.Conn) {
 		accepted <- conn.(*Conn)
 		echo(ctx, peer, conn)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
@@ -20,14 +21,14 @@ import (
 func TestWhoMayOpenWhat(t *testing.T) {
 	t.Parallel()
 	ca, other := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11"), authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")
-	member := func(ca *endpoint.CA, kind string, id ag.ReplicaID) *endpoint.Node {
-		n, err := endpoint.CreateNode(t.TempDir(), ca, endpoint.Identity{Group: ca.Group, Kind: kind, ID: id}, nil)
+	member := func(ca *certs.CA, kind string, id ag.ReplicaID) *certs.Node {
+		n, err := certs.CreateNode(t.TempDir(), ca, certs.Identity{Group: ca.Group, Kind: kind, ID: id}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	self, replica, witness := member(ca, endpoint.KindReplica, "n1"), member(ca, endpoint.KindReplica, "n2"), member(ca, endpoint.KindWitness, "w1")
+	self, replica, witness := member(ca, certs.KindReplica, "n1"), member(ca, certs.KindReplica, "n2"), member(ca, certs.KindWitness, "w1")
 	n := &node{self: "n1", members: membership.New("n1", config.Layout{}, slog.New(slog.DiscardHandler)), cfg: config.Config{Kind: "replica"}}
 	n.members.Set(ag.Group{ID: ca.Group, Replicas: []ag.Replica{
 		{ID: "n1", KeyPin: self.Pin, AvailabilityMode: ag.SynchronousCommit},
@@ -46,21 +47,21 @@ func TestWhoMayOpenWhat(t *testing.T) {
 	}
 	for _, rule := range []struct {
 		name      string
-		authorize func(endpoint.Identity, string, endpoint.Class) error
+		authorize func(certs.Identity, string, endpoint.Class) error
 		none      bool
 	}{{"by the group", n.members.Authorize, false}, {"without a rule", nil, true}} {
 		addr := serving(t, self, rule.authorize, all)
 		for _, peer := range []struct {
 			name    string
-			node    *endpoint.Node
+			node    *certs.Node
 			allowed map[endpoint.Class]bool
 		}{
 			{"replica", replica, may(all...)},
 			{"witness", witness, may(votes...)},
-			{"a node that was removed", member(ca, endpoint.KindReplica, "n9"), nil},
-			{"another key of a replica's name", member(ca, endpoint.KindReplica, "n2"), nil},
-			{"a witness that calls itself a replica", member(ca, endpoint.KindReplica, "w1"), nil},
-			{"another authority's replica", member(other, endpoint.KindReplica, "n2"), nil},
+			{"a node that was removed", member(ca, certs.KindReplica, "n9"), nil},
+			{"another key of a replica's name", member(ca, certs.KindReplica, "n2"), nil},
+			{"a witness that calls itself a replica", member(ca, certs.KindReplica, "w1"), nil},
+			{"another authority's replica", member(other, certs.KindReplica, "n2"), nil},
 		} {
 			for _, class := range all {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -77,9 +78,9 @@ func TestWhoMayOpenWhat(t *testing.T) {
 	}
 }
 
-func authority(t *testing.T, group ag.GroupID) *endpoint.CA {
+func authority(t *testing.T, group ag.GroupID) *certs.CA {
 	t.Helper()
-	ca, err := endpoint.NewCA(group, "sales")
+	ca, err := certs.NewCA(group, "sales")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,11 +88,11 @@ func authority(t *testing.T, group ag.GroupID) *endpoint.CA {
 }
 
 // serving runs an endpoint that serves the classes, and returns where.
-func serving(t *testing.T, self *endpoint.Node, authorize func(endpoint.Identity, string, endpoint.Class) error, classes []endpoint.Class, prepare ...func(*endpoint.Endpoint)) string {
+func serving(t *testing.T, self *certs.Node, authorize func(certs.Identity, string, endpoint.Class) error, classes []endpoint.Class, prepare ...func(*endpoint.Endpoint)) string {
 	t.Helper()
 	c := endpoint.Config{Node: self, Listen: "127.0.0.1:0", Authorize: authorize, Handlers: map[endpoint.Class]endpoint.Handler{}, Logger: slog.New(slog.DiscardHandler)}
 	for _, class := range classes {
-		c.Handlers[class] = func(ctx context.Context, _ endpoint.Identity, _ net.Conn) { <-ctx.Done() }
+		c.Handlers[class] = func(ctx context.Context, _ certs.Identity, _ net.Conn) { <-ctx.Done() }
 	}
 	e := endpoint.New(c)
 	for _, f := range prepare {
@@ -116,12 +117,12 @@ func serving(t *testing.T, self *endpoint.Node, authorize func(endpoint.Identity
 func TestMethodsWaitForTheNode(t *testing.T) {
 	t.Parallel()
 	ca := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")
-	self, err := endpoint.CreateNode(t.TempDir(), ca, endpoint.Identity{Group: ca.Group, Kind: endpoint.KindReplica, ID: "n1"}, nil)
+	self, err := certs.CreateNode(t.TempDir(), ca, certs.Identity{Group: ca.Group, Kind: certs.KindReplica, ID: "n1"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := &node{self: "n1", members: membership.New("n1", config.Layout{}, slog.New(slog.DiscardHandler)), ready: make(chan struct{})}
-	addr := serving(t, self, func(endpoint.Identity, string, endpoint.Class) error { return nil }, nil, func(e *endpoint.Endpoint) {
+	addr := serving(t, self, func(certs.Identity, string, endpoint.Class) error { return nil }, nil, func(e *endpoint.Endpoint) {
 		n.control = endpoint.NewControl(e)
 		n.serveControl()
 	})

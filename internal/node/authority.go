@@ -10,7 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
@@ -49,7 +49,7 @@ func (n *node) rotationTurn(ctx context.Context) error {
 		if len(n.identity.TrustedPins()) == 1 {
 			return nil
 		}
-		return n.changeAuthorities(func(pki string) error { return endpoint.ForgetAuthorities(pki) }) // it was given up
+		return n.changeAuthorities(func(pki string) error { return certs.ForgetAuthorities(pki) }) // it was given up
 	case slices.Contains(r.Done, n.self) && (len(g.RotationWaits()) > 0 || r.Held()):
 		return nil
 	default:
@@ -75,31 +75,31 @@ func (n *node) rotate(ctx context.Context, r ag.Rotation) error {
 		}
 		return n.believe(ctx, r)
 	case ag.RotationIssue:
-		err := n.changeAuthorities(func(pki string) error { return endpoint.PreferAuthority(pki, r.Pin) })
+		err := n.changeAuthorities(func(pki string) error { return certs.PreferAuthority(pki, r.Pin) })
 		if err != nil {
 			return err
 		}
 		return n.renewer.Renew(ctx)
 	case ag.RotationDrop:
-		return n.changeAuthorities(endpoint.ForgetAuthorities)
+		return n.changeAuthorities(certs.ForgetAuthorities)
 	}
 	return fmt.Errorf("this version knows nothing of it: install the version of the other nodes, and coterie restart")
 }
 
 // believe adds the new authority to those that this node believes, on a replica with its key.
 func (n *node) believe(ctx context.Context, r ag.Rotation) error {
-	pin, err := endpoint.PinOfAuthority([]byte(r.Certificate), ag.GroupID(n.cfg.Group))
+	pin, err := certs.PinOfAuthority([]byte(r.Certificate), ag.GroupID(n.cfg.Group))
 	if err != nil || pin != r.Pin {
 		return errors.Join(errors.New("the new authority in the record is not what its pin says"), err)
 	}
 	if n.ca.Load() != nil {
-		if _, err := endpoint.AuthorityKey(n.layout.PKI(), r.Pin); err != nil {
+		if _, err := certs.AuthorityKey(n.layout.PKI(), r.Pin); err != nil {
 			if err := n.fetchAuthorityKey(ctx, r.Pin); err != nil {
 				return err
 			}
 		}
 	}
-	return n.changeAuthorities(func(pki string) error { return endpoint.TrustAuthority(pki, []byte(r.Certificate)) })
+	return n.changeAuthorities(func(pki string) error { return certs.TrustAuthority(pki, []byte(r.Certificate)) })
 }
 
 // fetchAuthorityKey asks the other replicas, one of which has made the key.
@@ -110,11 +110,11 @@ func (n *node) fetchAuthorityKey(ctx context.Context, pin string) error {
 	if !found {
 		return fmt.Errorf("no replica that answers has the new authority's key (coterie ca rotate --abandon gives it up): %w", err)
 	}
-	return n.changeAuthorities(func(pki string) error { return endpoint.SaveAuthorityKey(pki, key) })
+	return n.changeAuthorities(func(pki string) error { return certs.SaveAuthorityKey(pki, key) })
 }
 
 // authorityKey hands the key of an authority to another replica, which may admit and issue as this one may.
-func (n *node) authorityKey(_ context.Context, peer endpoint.Identity, pin string) ([]byte, error) {
+func (n *node) authorityKey(_ context.Context, peer certs.Identity, pin string) ([]byte, error) {
 	if r, ok := n.members.Replica(peer.ID); !ok || !r.HasData() {
 		return nil, fmt.Errorf("%s is no replica of this group: only replicas hold the authority's key", peer.ID)
 	}
@@ -122,7 +122,7 @@ func (n *node) authorityKey(_ context.Context, peer endpoint.Identity, pin strin
 	if g == nil || g.Rotation == nil || g.Rotation.Pin != pin {
 		return nil, errors.New("there is no rotation to that authority, as far as this node knows")
 	}
-	return endpoint.AuthorityKey(n.layout.PKI(), pin)
+	return certs.AuthorityKey(n.layout.PKI(), pin)
 }
 
 // changeAuthorities changes what the pki directory believes, and puts it into use.
@@ -141,7 +141,7 @@ func (n *node) changeAuthorities(change func(pki string) error) error {
 }
 
 func (n *node) loadCA() error {
-	ca, err := endpoint.LoadCA(n.layout.PKI())
+	ca, err := certs.LoadCA(n.layout.PKI())
 	if err != nil {
 		return fmt.Errorf("the group's certificate authority: %w", err)
 	}
@@ -224,11 +224,11 @@ func (m *admin) RotateAuthority(ctx context.Context, req api.RotateRequest) (api
 }
 
 func (n *node) beginRotation(ctx context.Context, name string, hold bool) (out api.Rotation, err error) {
-	ca, err := endpoint.NewCA(ag.GroupID(n.cfg.Group), name)
+	ca, err := certs.NewCA(ag.GroupID(n.cfg.Group), name)
 	if err != nil {
 		return out, err
 	}
-	if err := endpoint.SaveAuthorityKey(n.layout.PKI(), ca.KeyPEM()); err != nil {
+	if err := certs.SaveAuthorityKey(n.layout.PKI(), ca.KeyPEM()); err != nil {
 		return out, err
 	}
 	n.log.Info("the certificate authority is rotated", "from", n.identity.Authority(), "to", ca.Pin())

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
@@ -17,8 +17,8 @@ import (
 const certificateTry = 10 * time.Second
 
 // newRenewer keeps this node's certificates from expiring.
-func (n *node) newRenewer() *endpoint.Renewer {
-	return &endpoint.Renewer{
+func (n *node) newRenewer() *certs.Renewer {
+	return &certs.Renewer{
 		Dir: n.layout.PKI(), Node: n.identity, Issue: n.askForCertificate, Logger: n.log.With("part", "certificates"),
 		Renewed: func(string) error {
 			if n.sessions.server == nil {
@@ -45,7 +45,7 @@ func (n *node) askForCertificate(ctx context.Context, csr []byte) ([]byte, error
 }
 
 // renewFor signs a member's request, for the key and under the address that the record has of it.
-func (n *node) renewFor(_ context.Context, peer endpoint.Identity, csr []byte) ([]byte, error) {
+func (n *node) renewFor(_ context.Context, peer certs.Identity, csr []byte) ([]byte, error) {
 	ca := n.ca.Load()
 	if ca == nil {
 		return nil, errors.New("a witness does not hold the authority's key: ask a replica")
@@ -67,9 +67,9 @@ func (n *node) renewFor(_ context.Context, peer endpoint.Identity, csr []byte) (
 }
 
 // loadIdentity reads who this node is. What has expired while it was down is renewed first, where the authority's key is.
-func loadIdentity(pki string) (*endpoint.Node, error) {
-	if _, err := endpoint.RenewOwn(pki); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func loadIdentity(pki string) (*certs.Node, error) {
+	if _, err := certs.RenewOwn(pki); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return endpoint.LoadNode(pki)
+	return certs.LoadNode(pki)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/node/membership"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
@@ -25,15 +26,15 @@ func TestWitnessAsksForCertificate(t *testing.T) {
 	t.Parallel()
 	ca := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")
 	dirs := map[ag.ReplicaID]string{}
-	member := func(kind string, id ag.ReplicaID) *endpoint.Node {
+	member := func(kind string, id ag.ReplicaID) *certs.Node {
 		dirs[id] = t.TempDir()
-		n, err := endpoint.CreateNode(dirs[id], ca, endpoint.Identity{Group: ca.Group, Kind: kind, ID: id}, nil)
+		n, err := certs.CreateNode(dirs[id], ca, certs.Identity{Group: ca.Group, Kind: kind, ID: id}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	replica, witness, second := member(endpoint.KindReplica, "n1"), member(endpoint.KindWitness, "w1"), member(endpoint.KindWitness, "w2")
+	replica, witness, second := member(certs.KindReplica, "n1"), member(certs.KindWitness, "w1"), member(certs.KindWitness, "w2")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +69,7 @@ func TestWitnessAsksForCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if endpoint.KeyPin(c) != witness.Pin || c.URIs[0].String() != witness.Identity.String() || c.VerifyHostname("10.0.0.9") != nil {
+	if certs.KeyPin(c) != witness.Pin || c.URIs[0].String() != witness.Identity.String() || c.VerifyHostname("10.0.0.9") != nil {
 		t.Errorf("the certificate is for %s, %v", c.URIs[0], c.IPAddresses)
 	}
 	if _, err := w.askForCertificate(ctx, requestOf(t, dirs["w2"])); err == nil || !strings.Contains(err.Error(), "not for the key") {
@@ -82,7 +83,7 @@ func TestWitnessAsksForCertificate(t *testing.T) {
 // requestOf makes a certificate request for a node's key.
 func requestOf(t *testing.T, pki string) []byte {
 	t.Helper()
-	cert, key, _ := endpoint.TLSFiles(pki)
+	cert, key, _ := certs.TLSFiles(pki)
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
 		t.Fatal(err)

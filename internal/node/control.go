@@ -9,25 +9,25 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
 // serveHeart answers another member's heartbeats, once this node's agent exists.
-func (n *node) serveHeart(ctx context.Context, peer endpoint.Identity, conn net.Conn) {
+func (n *node) serveHeart(ctx context.Context, peer certs.Identity, conn net.Conn) {
 	if n.awaitReady(ctx) {
 		n.agent.ServeHeart(ctx, peer.ID, rpc.NewHeart(conn))
 	}
 }
 
 // handle offers a method that waits until every part of the node exists.
-func (n *node) handle(method string, f func(context.Context, endpoint.Identity, json.RawMessage) (any, error)) {
+func (n *node) handle(method string, f func(context.Context, certs.Identity, json.RawMessage) (any, error)) {
 	rpc.Gate{To: n.control, Ready: n.ready}.Handle(method, f)
 }
 
 // serveControl offers this node's methods to the other nodes.
 func (n *node) serveControl() {
-	rpc.Handle(n.control, rpc.Ping, func(context.Context, endpoint.Identity, rpc.Nothing) (agent.SeenMark, error) {
+	rpc.Handle(n.control, rpc.Ping, func(context.Context, certs.Identity, rpc.Nothing) (agent.SeenMark, error) {
 		select {
 		case <-n.ready:
 			return n.agent.Seen(), nil
@@ -36,35 +36,35 @@ func (n *node) serveControl() {
 		}
 	})
 	gate := rpc.Gate{To: n.control, Ready: n.ready}
-	rpc.Handle(gate, rpc.Seal, func(ctx context.Context, peer endpoint.Identity, req agent.SealRequest) (r ag.SealReport, err error) {
+	rpc.Handle(gate, rpc.Seal, func(ctx context.Context, peer certs.Identity, req agent.SealRequest) (r ag.SealReport, err error) {
 		if err := rpc.InOwnName(peer, req.Candidate); err != nil {
 			return r, err
 		}
 		return n.agent.Seal(ctx, req)
 	})
-	rpc.Handle(gate, rpc.Position, func(ctx context.Context, _ endpoint.Identity, _ rpc.Nothing) (agent.Positions, error) {
+	rpc.Handle(gate, rpc.Position, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) (agent.Positions, error) {
 		return n.agent.Position(ctx)
 	})
-	rpc.Handle(gate, rpc.PrepareTakeover, func(ctx context.Context, peer endpoint.Identity, req agent.ReadyRequest) (none rpc.Nothing, err error) {
+	rpc.Handle(gate, rpc.PrepareTakeover, func(ctx context.Context, peer certs.Identity, req agent.ReadyRequest) (none rpc.Nothing, err error) {
 		if err := rpc.InOwnName(peer, req.From); err != nil {
 			return none, err
 		}
 		return none, n.agent.StandReady(ctx, req)
 	})
-	rpc.Handle(gate, rpc.Decisions, func(context.Context, endpoint.Identity, rpc.Nothing) (agent.Testimony, error) {
+	rpc.Handle(gate, rpc.Decisions, func(context.Context, certs.Identity, rpc.Nothing) (agent.Testimony, error) {
 		return n.testify(), nil
 	})
 	rpc.Handle(gate, rpc.Renew, n.renewFor)
 	rpc.Handle(gate, rpc.AuthorityKey, n.authorityKey)
 	n.serveDesk()
-	rpc.Handle(gate, rpc.Trust, func(ctx context.Context, _ endpoint.Identity, _ rpc.Nothing) (string, error) {
+	rpc.Handle(gate, rpc.Trust, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) (string, error) {
 		if n.pg == nil {
 			return "", errors.New("a witness holds no data")
 		}
 		return n.agent.Trust(ctx)
 	})
-	n.handle("role", func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
-		if peer.Kind != endpoint.KindReplica {
+	n.handle("role", func(ctx context.Context, peer certs.Identity, body json.RawMessage) (any, error) {
+		if peer.Kind != certs.KindReplica {
 			return nil, errors.New("a witness serves no clients and is told no verifiers")
 		}
 		var user string
@@ -77,12 +77,12 @@ func (n *node) serveControl() {
 		return n.agedRole(ctx, user)
 	})
 	n.handle("durable", n.durableHere)
-	rpc.Handle(gate, rpc.Link, func(ctx context.Context, _ endpoint.Identity, to ag.ReplicaID) (api.Link, error) {
+	rpc.Handle(gate, rpc.Link, func(ctx context.Context, _ certs.Identity, to ag.ReplicaID) (api.Link, error) {
 		return n.linkTo(ctx, to)
 	})
-	n.handle("standing", func(ctx context.Context, _ endpoint.Identity, _ json.RawMessage) (any, error) { return n.standing(ctx) })
+	n.handle("standing", func(ctx context.Context, _ certs.Identity, _ json.RawMessage) (any, error) { return n.standing(ctx) })
 	n.language.serveControl(gate)
-	n.handle("cancel", func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
+	n.handle("cancel", func(ctx context.Context, _ certs.Identity, body json.RawMessage) (any, error) {
 		return n.cancelHere(ctx, body)
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
@@ -47,19 +47,19 @@ func (r rated) step(at ag.LSN, d time.Duration) rated {
 
 // serveControl offers what other nodes ask for when a statement is run there.
 func (l *language) serveControl(gate rpc.Gate) {
-	rpc.Handle(gate, rpc.Report, func(ctx context.Context, _ endpoint.Identity, _ rpc.Nothing) (catalog.Node, error) {
+	rpc.Handle(gate, rpc.Report, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) (catalog.Node, error) {
 		return l.report(ctx), nil
 	})
-	rpc.Handle(gate, rpc.RestartListener, func(context.Context, endpoint.Identity, rpc.Nothing) (rpc.Nothing, error) {
+	rpc.Handle(gate, rpc.RestartListener, func(context.Context, certs.Identity, rpc.Nothing) (rpc.Nothing, error) {
 		return rpc.Nothing{}, l.n.restartListener()
 	})
-	rpc.Handle(gate, rpc.Journal, func(context.Context, endpoint.Identity, rpc.Nothing) (catalog.Journal, error) {
+	rpc.Handle(gate, rpc.Journal, func(context.Context, certs.Identity, rpc.Nothing) (catalog.Journal, error) {
 		return l.journal(), nil
 	})
-	rpc.Handle(gate, rpc.Settings, func(ctx context.Context, _ endpoint.Identity, _ rpc.Nothing) ([]catalog.Setting, error) {
+	rpc.Handle(gate, rpc.Settings, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) ([]catalog.Setting, error) {
 		return l.settingsHere(ctx)
 	})
-	rpc.Handle(gate, rpc.CreateDatabase, func(ctx context.Context, _ endpoint.Identity, name string) (bool, error) {
+	rpc.Handle(gate, rpc.CreateDatabase, func(ctx context.Context, _ certs.Identity, name string) (bool, error) {
 		return l.createHere(ctx, name)
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
 )
 
@@ -96,7 +97,7 @@ func (n *node) found(ctx context.Context, path string) error {
 }
 
 func (n *node) startMember(ctx context.Context, token string, founding bool, initial map[string]string) error {
-	cert, key, ca := endpoint.TLSFiles(n.layout.PKI())
+	cert, key, ca := certs.TLSFiles(n.layout.PKI())
 	advertise := n.cfg.Endpoint.Advertise
 	believes := n.believes()
 	m, err := etcd.StartMember(ctx, etcd.MemberConfig{
@@ -130,13 +131,13 @@ func (n *node) dialQuorum(ctx context.Context, name string) (net.Conn, error) {
 
 // serveQuorum serves another node's client of the quorum store, serveEtcdPeer another node's member of it. A node whose own member
 // does not run hangs up, and is asked again.
-func (n *node) serveQuorum(ctx context.Context, _ endpoint.Identity, conn net.Conn) {
+func (n *node) serveQuorum(ctx context.Context, _ certs.Identity, conn net.Conn) {
 	if m := n.member.Load(); m != nil {
 		m.ServeClient(ctx, conn)
 	}
 }
 
-func (n *node) serveEtcdPeer(ctx context.Context, _ endpoint.Identity, conn net.Conn) {
+func (n *node) serveEtcdPeer(ctx context.Context, _ certs.Identity, conn net.Conn) {
 	if m := n.member.Load(); m != nil {
 		m.ServePeer(ctx, conn)
 	}
@@ -291,7 +292,7 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 		return none, err
 	}
 	ca := n.ca.Load()
-	grant, err := ca.Admit(req)
+	grant, err := endpoint.Admit(ca, req)
 	if err != nil {
 		return none, err
 	}
@@ -341,7 +342,7 @@ func enlist(g *ag.Group, req endpoint.JoinRequest, pin string) error {
 	r := ag.Replica{
 		ID: req.ID, Endpoint: req.Endpoint, Listener: req.Listener, ReadOnly: req.ReadOnly, HTTP: req.HTTP, KeyPin: pin, Major: req.Major,
 	}
-	if req.Kind == endpoint.KindWitness {
+	if req.Kind == certs.KindWitness {
 		r.AvailabilityMode = ag.ConfigurationOnly
 	}
 	var refused *ag.EnlistError

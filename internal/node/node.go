@@ -21,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
 	"github.com/coteriedb/coterie/internal/listener"
@@ -39,9 +40,9 @@ type node struct {
 	log         *slog.Logger
 
 	members  *membership.Members
-	ca       atomic.Pointer[endpoint.CA] // that issues certificates; nil on a witness
-	identity *endpoint.Node
-	renewer  *endpoint.Renewer
+	ca       atomic.Pointer[certs.CA] // that issues certificates; nil on a witness
+	identity *certs.Node
+	renewer  *certs.Renewer
 	pki      sync.Mutex             // who changes the authorities in the pki directory
 	voteCAs  atomic.Pointer[string] // the authorities that the quorum's member believes
 	endpoint *endpoint.Endpoint
@@ -341,7 +342,7 @@ func (n *node) serveLink(ctx context.Context, peer ag.ReplicaID, conn net.Conn) 
 	}
 }
 
-func (n *node) serveSession(ctx context.Context, _ endpoint.Identity, conn net.Conn) {
+func (n *node) serveSession(ctx context.Context, _ certs.Identity, conn net.Conn) {
 	if !n.awaitReady(ctx) {
 		return
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
@@ -142,7 +143,7 @@ func (m *admin) askDesk(ctx context.Context, r ag.Replica, method string, body, 
 // serveDesk offers this node's desk to the others.
 func (n *node) serveDesk() {
 	handle := func(method string, f func(ctx context.Context, body json.RawMessage) (any, error)) {
-		n.handle(method, func(ctx context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
+		n.handle(method, func(ctx context.Context, _ certs.Identity, body json.RawMessage) (any, error) {
 			if n.desk == nil {
 				return nil, errors.New("this node holds no data")
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/postgres"
@@ -133,7 +134,7 @@ func (n *node) newListener() (*listener.Server, error) {
 		ClientCAs: n.sessions.clientCAs.Load, NameClient: n.cfg.NameClients, AuthStaleness: n.cfg.AuthStaleness, NoKernelPath: n.cfg.NoKernelPath, Console: n.language.serveConsole, ConsoleRole: n.language.role,
 		Limits: listenerLimits(n.cfg.Limits),
 	}
-	if secret, err := endpoint.NewSecret(n.layout.PKI(), "listener"); err == nil {
+	if secret, err := certs.NewSecret(n.layout.PKI(), "listener"); err == nil {
 		c.MockSecret = secret.Get
 	} else { // each node its own, then: salts of unknown users differ, and long cancel keys hold on their own node only
 		n.log.Warn("the listeners' common secret cannot be read", "error", err)
@@ -153,7 +154,7 @@ func listenerLimits(l config.Limits) listener.Limits {
 }
 
 func (n *node) loadListenerCertificate() error {
-	cert, err := tls.LoadX509KeyPair(endpoint.ListenerFiles(n.layout.PKI()))
+	cert, err := tls.LoadX509KeyPair(certs.ListenerFiles(n.layout.PKI()))
 	if err != nil {
 		return fmt.Errorf("listener certificate: %w", err)
 	}
@@ -253,7 +254,7 @@ func (n *node) askDurable(ctx context.Context, lsn ag.LSN) (bool, error) {
 	return durable, err
 }
 
-func (n *node) durableHere(_ context.Context, _ endpoint.Identity, body json.RawMessage) (any, error) {
+func (n *node) durableHere(_ context.Context, _ certs.Identity, body json.RawMessage) (any, error) {
 	var asked askedDurable
 	if err := json.Unmarshal(body, &asked); err != nil {
 		return nil, err

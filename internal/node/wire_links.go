@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/endpoint/link"
 	"github.com/coteriedb/coterie/internal/lib/codec"
 )
@@ -63,7 +64,7 @@ func (l *links) prefer() link.Preference {
 }
 
 // Serve is the endpoint's handler of class wal.
-func (l *links) Serve(ctx context.Context, peer endpoint.Identity, conn net.Conn) {
+func (l *links) Serve(ctx context.Context, peer certs.Identity, conn net.Conn) {
 	c, ok := conn.(*endpoint.Conn)
 	if !ok {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/listener/vip"
 )
 
@@ -109,7 +109,7 @@ func (x *named) apply() {
 	for _, p := range prefixes(l) {
 		hosts = append(hosts, p.Addr().String())
 	}
-	done, unnamed, err := endpoint.NameListener(x.n.layout.PKI(), hosts)
+	done, unnamed, err := certs.NameListener(x.n.layout.PKI(), hosts)
 	if err == nil && done {
 		err = x.n.loadListenerCertificate()
 	}

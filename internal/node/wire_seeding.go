@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
@@ -35,7 +36,7 @@ func (n *node) newSource() *source.Source {
 	})
 }
 
-func (n *node) serveSeed(ctx context.Context, peer endpoint.Identity, conn net.Conn) {
+func (n *node) serveSeed(ctx context.Context, peer certs.Identity, conn net.Conn) {
 	if n.awaitReady(ctx) && n.seeds != nil {
 		n.seeds.Serve(ctx, peer.ID, conn)
 	}

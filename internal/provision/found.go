@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node"
 	"github.com/coteriedb/coterie/internal/postgres"
@@ -60,7 +60,7 @@ func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	if err != nil {
 		return err
 	}
-	ca, err := endpoint.NewCA(ag.GroupID(cfg.Group), cfg.GroupName)
+	ca, err := certs.NewCA(ag.GroupID(cfg.Group), cfg.GroupName)
 	if err != nil {
 		return err
 	}
@@ -68,8 +68,8 @@ func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 		return err
 	}
 	hosts := config.CertificateHosts(cfg)
-	id := endpoint.Identity{Group: ag.GroupID(cfg.Group), Kind: "replica", ID: ag.ReplicaID(cfg.Node)}
-	identity, err := endpoint.CreateNode(l.PKI(), ca, id, hosts)
+	id := certs.Identity{Group: ag.GroupID(cfg.Group), Kind: "replica", ID: ag.ReplicaID(cfg.Node)}
+	identity, err := certs.CreateNode(l.PKI(), ca, id, hosts)
 	if err != nil {
 		return err
 	}
@@ -122,12 +122,12 @@ func ownRules(cfg config.Config) (string, error) {
 	return string(b), err
 }
 
-func issueListener(l config.Layout, ca *endpoint.CA, hosts []string) error {
+func issueListener(l config.Layout, ca *certs.CA, hosts []string) error {
 	cert, key, err := ca.IssueListener(hosts)
 	if err != nil {
 		return err
 	}
-	return endpoint.SaveListener(l.PKI(), cert, key)
+	return certs.SaveListener(l.PKI(), cert, key)
 }
 
 // TakeBack removes what a failed init or join wrote. The directory itself stays where its parent is another user's.

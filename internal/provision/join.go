@@ -3,16 +3,17 @@ package provision
 import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
 // Settle writes what an admitted node needs to start.
-func Settle(l config.Layout, cfg config.Config, grant endpoint.JoinGrant, install func() (*endpoint.Node, error)) error {
+func Settle(l config.Layout, cfg config.Config, grant endpoint.JoinGrant, install func() (*certs.Node, error)) error {
 	if _, err := install(); err != nil {
 		return err
 	}
 	if cfg.Kind == "replica" {
-		ca, err := endpoint.LoadCA(l.PKI())
+		ca, err := certs.LoadCA(l.PKI())
 		if err != nil {
 			return err
 		}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/endpoint/link"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
 	"github.com/coteriedb/coterie/internal/node"
@@ -80,7 +81,7 @@ func BenchEndpointNode() *cobra.Command {
 }
 
 func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder, log *slog.Logger) (err error) {
-	id, err := endpoint.LoadNode(n.PKI)
+	id, err := certs.LoadNode(n.PKI)
 	if err != nil {
 		return err
 	}
@@ -98,7 +99,7 @@ func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder
 		all.Adapt = func(c *endpoint.Conn) link.Transport { return cubicConn{c} }
 	}
 	all.Endpoint = endpoint.New(endpoint.Config{
-		Node: id, Listen: n.Listen, Logger: log, Authorize: func(endpoint.Identity, string, endpoint.Class) error { return nil },
+		Node: id, Listen: n.Listen, Logger: log, Authorize: func(certs.Identity, string, endpoint.Class) error { return nil },
 		Handlers: map[endpoint.Class]endpoint.Handler{endpoint.ClassWAL: all.Serve, endpoint.ClassSeed: serveNoise},
 	})
 	var running sync.WaitGroup
@@ -145,7 +146,7 @@ func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder
 }
 
 // serveNoise sends what does not compress until the other side has enough.
-func serveNoise(_ context.Context, _ endpoint.Identity, conn net.Conn) {
+func serveNoise(_ context.Context, _ certs.Identity, conn net.Conn) {
 	b := make([]byte, 1<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(b)
 	for {
@@ -203,7 +204,7 @@ func openToAll(socket string) error {
 
 // benchPKI makes the identities of both ends below dir.
 func benchPKI(dir string) error {
-	ca, err := endpoint.NewCA("6f1c2f3e-0c55-4a0e-9a51-6a4d3c5a7b01", "bench")
+	ca, err := certs.NewCA("6f1c2f3e-0c55-4a0e-9a51-6a4d3c5a7b01", "bench")
 	if err != nil {
 		return err
 	}
@@ -212,7 +213,7 @@ func benchPKI(dir string) error {
 		if err := os.MkdirAll(path, 0o700); err != nil {
 			return err
 		}
-		if _, err := endpoint.CreateNode(path, ca, endpoint.Identity{Group: ca.Group, Kind: endpoint.KindReplica, ID: id}, nil); err != nil {
+		if _, err := certs.CreateNode(path, ca, certs.Identity{Group: ca.Group, Kind: certs.KindReplica, ID: id}, nil); err != nil {
 			return err
 		}
 	}

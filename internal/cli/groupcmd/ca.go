@@ -10,7 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
@@ -36,7 +36,7 @@ certificate has left.`,
 			if err != nil {
 				return err
 			}
-			_, _, file := endpoint.TLSFiles(l.PKI())
+			_, _, file := certs.TLSFiles(l.PKI())
 			b, err := os.ReadFile(file)
 			if errors.Is(err, fs.ErrNotExist) {
 				return fail.Usagef("there is no node in %s: name its directory with --node, or copy %s from a machine that has one", l.Dir, filepath.Base(file))

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node"
 	"github.com/coteriedb/coterie/internal/provision"
@@ -106,7 +107,7 @@ func joinNode(c *cobra.Command, dir string, f *NodeFlags, kind, text string) (er
 			return err
 		}
 	}
-	key, err := endpoint.NewKey()
+	key, err := certs.NewKey()
 	if err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func joinNode(c *cobra.Command, dir string, f *NodeFlags, kind, text string) (er
 	if cfg.PostgreSQL != nil {
 		cfg.PostgreSQL.Superuser = cmp.Or(f.superuser, grant.Group.Superuser, "postgres")
 	}
-	return provision.Settle(l, cfg, grant, func() (*endpoint.Node, error) { return endpoint.InstallNode(l.PKI(), grant, key) })
+	return provision.Settle(l, cfg, grant, func() (*certs.Node, error) { return certs.InstallNode(l.PKI(), grant.Grant, key) })
 }
 
 func readToken(kind, text string) (endpoint.Token, error) {

@@ -8,6 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 // Members is the group's configuration as this node last saw it, also while the quorum does not answer. Any goroutine may use it.
@@ -104,7 +105,7 @@ func (m *Members) Address(id ag.ReplicaID) (string, bool) {
 }
 
 // Authorize decides by the configuration which peer may open what here. A witness may use the quorum and control, and no data.
-func (m *Members) Authorize(peer endpoint.Identity, pin string, class endpoint.Class) error {
+func (m *Members) Authorize(peer certs.Identity, pin string, class endpoint.Class) error {
 	r, ok := m.Replica(peer.ID)
 	if !ok || r.KeyPin != pin {
 		return fmt.Errorf("%s is not a member of this group", peer.ID)
@@ -116,7 +117,7 @@ func (m *Members) Authorize(peer endpoint.Identity, pin string, class endpoint.C
 }
 
 // Trust refuses a dialled member whose key is not the one in the configuration: a certificate alone is not enough.
-func (m *Members) Trust(peer endpoint.Identity, pin string) error {
+func (m *Members) Trust(peer certs.Identity, pin string) error {
 	if r, ok := m.Replica(peer.ID); !ok || r.KeyPin != pin {
 		return fmt.Errorf("%s answers with a key that the group does not know", peer.ID)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 func group() ag.Group {
@@ -48,13 +49,13 @@ func TestAuthorize(t *testing.T) {
 				classes = append(append([]endpoint.Class{}, data...), votes...)
 			}
 			for _, class := range classes {
-				if err := members().Authorize(endpoint.Identity{ID: tt.id}, tt.pin, class); (err == nil) != want {
+				if err := members().Authorize(certs.Identity{ID: tt.id}, tt.pin, class); (err == nil) != want {
 					t.Errorf("%s with %s opens %s: %v", tt.id, tt.pin, class, err)
 				}
 			}
 		}
 	}
-	if err := New("n1", config.Layout{}, nil).Authorize(endpoint.Identity{ID: "n2"}, "p2", endpoint.ClassControl); err == nil {
+	if err := New("n1", config.Layout{}, nil).Authorize(certs.Identity{ID: "n2"}, "p2", endpoint.ClassControl); err == nil {
 		t.Error("a peer is let in before the group is known")
 	}
 }
@@ -63,7 +64,7 @@ func TestTrust(t *testing.T) {
 	t.Parallel()
 	for id, pins := range map[ag.ReplicaID]map[string]bool{"n2": {"p2": true, "p1": false, "": false}, "n9": {"p2": false}} {
 		for pin, want := range pins {
-			if err := members().Trust(endpoint.Identity{ID: id}, pin); (err == nil) != want {
+			if err := members().Trust(certs.Identity{ID: id}, pin); (err == nil) != want {
 				t.Errorf("%s with %q: %v", id, pin, err)
 			}
 		}

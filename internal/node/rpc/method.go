@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 // Method is a call between nodes that sends a Req and is answered with a Resp.
@@ -36,12 +36,12 @@ func Call[Req, Resp any](ctx context.Context, c Caller, to ag.Replica, m Method[
 
 // Registrar offers a method to the other nodes under its name; *endpoint.Control is one.
 type Registrar interface {
-	Handle(method string, f func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error))
+	Handle(method string, f func(ctx context.Context, peer certs.Identity, body json.RawMessage) (any, error))
 }
 
 // Handle offers a method to the other nodes. A request that cannot be decoded is refused before f is called.
-func Handle[Req, Resp any](r Registrar, m Method[Req, Resp], f func(ctx context.Context, peer endpoint.Identity, req Req) (Resp, error)) {
-	r.Handle(m.name, func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+func Handle[Req, Resp any](r Registrar, m Method[Req, Resp], f func(ctx context.Context, peer certs.Identity, req Req) (Resp, error)) {
+	r.Handle(m.name, func(ctx context.Context, peer certs.Identity, body json.RawMessage) (any, error) {
 		var req Req
 		if _, none := any(req).(Nothing); !none {
 			if err := json.Unmarshal(body, &req); err != nil {
@@ -63,8 +63,8 @@ type Gate struct {
 }
 
 // Handle offers a method that waits for Ready, until the caller's deadline.
-func (g Gate) Handle(method string, f func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error)) {
-	g.To.Handle(method, func(ctx context.Context, peer endpoint.Identity, body json.RawMessage) (any, error) {
+func (g Gate) Handle(method string, f func(ctx context.Context, peer certs.Identity, body json.RawMessage) (any, error)) {
+	g.To.Handle(method, func(ctx context.Context, peer certs.Identity, body json.RawMessage) (any, error) {
 		select {
 		case <-g.Ready:
 			return f(ctx, peer, body)
@@ -75,7 +75,7 @@ func (g Gate) Handle(method string, f func(ctx context.Context, peer endpoint.Id
 }
 
 // InOwnName refuses a request that one member makes in the name of another.
-func InOwnName(peer endpoint.Identity, named ag.ReplicaID) error {
+func InOwnName(peer certs.Identity, named ag.ReplicaID) error {
 	if named != peer.ID {
 		return fmt.Errorf("%s asks in the name of %s", peer.ID, named)
 	}

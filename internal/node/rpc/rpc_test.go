@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 // wire carries calls to handlers in the same process, as JSON, and is called with whom it carries them to.
-type wire map[string]func(context.Context, endpoint.Identity, json.RawMessage) (any, error)
+type wire map[string]func(context.Context, certs.Identity, json.RawMessage) (any, error)
 
-func (w wire) Handle(method string, f func(context.Context, endpoint.Identity, json.RawMessage) (any, error)) {
+func (w wire) Handle(method string, f func(context.Context, certs.Identity, json.RawMessage) (any, error)) {
 	w[method] = f
 }
 
@@ -26,7 +26,7 @@ func (w wire) Call(ctx context.Context, to ag.Replica, method string, in, out an
 	if err != nil {
 		return err
 	}
-	result, err := w[method](ctx, endpoint.Identity{ID: "n1"}, body)
+	result, err := w[method](ctx, certs.Identity{ID: "n1"}, body)
 	if err != nil {
 		return err
 	}
@@ -45,11 +45,11 @@ func TestTypedCall(t *testing.T) {
 	w := wire{}
 	sum, ask, tell := Method[pair, int]{"sum"}, Method[Nothing, string]{"ask"}, Method[string, Nothing]{"tell"}
 	told := ""
-	Handle(w, sum, func(_ context.Context, _ endpoint.Identity, p pair) (int, error) { return p.A + p.B, nil })
-	Handle(w, ask, func(_ context.Context, peer endpoint.Identity, _ Nothing) (string, error) {
+	Handle(w, sum, func(_ context.Context, _ certs.Identity, p pair) (int, error) { return p.A + p.B, nil })
+	Handle(w, ask, func(_ context.Context, peer certs.Identity, _ Nothing) (string, error) {
 		return string(peer.ID), nil
 	})
-	Handle(w, tell, func(_ context.Context, _ endpoint.Identity, s string) (Nothing, error) {
+	Handle(w, tell, func(_ context.Context, _ certs.Identity, s string) (Nothing, error) {
 		told = s
 		return Nothing{}, nil
 	})
@@ -68,9 +68,9 @@ func TestTypedCall(t *testing.T) {
 func TestRequestThatIsNoneIsRefused(t *testing.T) {
 	t.Parallel()
 	w, ran := wire{}, false
-	Handle(w, Method[pair, int]{"sum"}, func(context.Context, endpoint.Identity, pair) (int, error) { ran = true; return 0, nil })
+	Handle(w, Method[pair, int]{"sum"}, func(context.Context, certs.Identity, pair) (int, error) { ran = true; return 0, nil })
 	for _, body := range []string{"", "{", `"x"`, `{"A":"x"}`, "[]"} {
-		if _, err := w["sum"](t.Context(), endpoint.Identity{}, json.RawMessage(body)); err == nil || ran {
+		if _, err := w["sum"](t.Context(), certs.Identity{}, json.RawMessage(body)); err == nil || ran {
 			t.Errorf("%q: ran %v, %v", body, ran, err)
 		}
 	}
@@ -82,7 +82,7 @@ func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, ready := wire{}, make(chan struct{})
 		m := Method[Nothing, bool]{"m"}
-		Handle(Gate{w, ready}, m, func(context.Context, endpoint.Identity, Nothing) (bool, error) { return true, nil })
+		Handle(Gate{w, ready}, m, func(context.Context, certs.Identity, Nothing) (bool, error) { return true, nil })
 		brief, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := Call(brief, w, ag.Replica{}, m, Nothing{}); err == nil || !strings.Contains(err.Error(), "still starting") {
@@ -151,10 +151,10 @@ func TestFirst(t *testing.T) {
 
 func TestInOwnName(t *testing.T) {
 	t.Parallel()
-	if err := InOwnName(endpoint.Identity{ID: "n2"}, "n2"); err != nil {
+	if err := InOwnName(certs.Identity{ID: "n2"}, "n2"); err != nil {
 		t.Error(err)
 	}
-	if err := InOwnName(endpoint.Identity{ID: "n2"}, "n1"); err == nil {
+	if err := InOwnName(certs.Identity{ID: "n2"}, "n1"); err == nil {
 		t.Error("n2 asks in the name of n1")
 	}
 }

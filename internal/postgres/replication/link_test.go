@@ -14,6 +14,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/endpoint/link"
 	"github.com/coteriedb/coterie/internal/lib/codec"
 )
@@ -71,7 +72,7 @@ func (c *cable) cut() {
 // ends makes two endpoints, the primary's of which serves links into down.
 func ends(t *testing.T, down *Downstream, wish codec.Setting) (near, far *endpoint.Endpoint, cut func()) {
 	t.Helper()
-	ca, err := endpoint.NewCA("6f1c2f3e-0c55-4a0e-9a51-6a4d3c5a7b01", "test")
+	ca, err := certs.NewCA("6f1c2f3e-0c55-4a0e-9a51-6a4d3c5a7b01", "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,13 +82,13 @@ func ends(t *testing.T, down *Downstream, wish codec.Setting) (near, far *endpoi
 	}
 	var distrusted atomic.Bool
 	serve := func(id ag.ReplicaID, h endpoint.Handler) *endpoint.Endpoint {
-		n, err := endpoint.CreateNode(t.TempDir(), ca, endpoint.Identity{Group: ca.Group, Kind: endpoint.KindReplica, ID: id}, nil)
+		n, err := certs.CreateNode(t.TempDir(), ca, certs.Identity{Group: ca.Group, Kind: certs.KindReplica, ID: id}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		e := endpoint.New(endpoint.Config{
-			Node: n, Listen: "127.0.0.1:0", Authorize: func(endpoint.Identity, string, endpoint.Class) error { return nil },
-			Trust: func(endpoint.Identity, string) error {
+			Node: n, Listen: "127.0.0.1:0", Authorize: func(certs.Identity, string, endpoint.Class) error { return nil },
+			Trust: func(certs.Identity, string) error {
 				if distrusted.Load() {
 					return errors.New("not trusted at the moment")
 				}
@@ -107,11 +108,11 @@ func ends(t *testing.T, down *Downstream, wish codec.Setting) (near, far *endpoi
 		})
 		return e
 	}
-	far = serve("p1", func(ctx context.Context, peer endpoint.Identity, conn net.Conn) {
+	far = serve("p1", func(ctx context.Context, peer certs.Identity, conn net.Conn) {
 		_ = hub.Handle(ctx, string(peer.ID), conn.(*endpoint.Conn))
 	})
 	t.Cleanup(hub.Close)
-	near = serve("s1", func(context.Context, endpoint.Identity, net.Conn) {})
+	near = serve("s1", func(context.Context, certs.Identity, net.Conn) {})
 	return near, far, func() {
 		distrusted.Store(true)
 		near.CloseUnauthorised()

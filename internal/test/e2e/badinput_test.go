@@ -21,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/postgres"
 )
 
@@ -196,7 +197,7 @@ func (d *desk) token(t *testing.T, args ...string) api.TokenResult {
 }
 
 // forged makes a token that the group never made.
-func (d *desk) forged(t *testing.T, ca *endpoint.CA) string {
+func (d *desk) forged(t *testing.T, ca *certs.CA) string {
 	t.Helper()
 	s, err := d.g.status(t, filepath.Base(d.primary))
 	if err != nil {
@@ -213,11 +214,11 @@ func (d *desk) tokens(t *testing.T) []mistake {
 	t.Helper()
 	good, witness := d.token(t).Token, d.token(t, "--role", "witness").Token
 	short := d.token(t, "--ttl", "1s")
-	ours, err := endpoint.LoadCA(filepath.Join(d.primary, "pki"))
+	ours, err := certs.LoadCA(filepath.Join(d.primary, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign, err := endpoint.NewCA(ag.GroupID(uuid.NewString()), "foreign")
+	foreign, err := certs.NewCA(ag.GroupID(uuid.NewString()), "foreign")
 	if err != nil {
 		t.Fatal(err)
 	}

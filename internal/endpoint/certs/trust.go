@@ -1,4 +1,4 @@
-package endpoint
+package certs
 
 import (
 	"bytes"
@@ -218,4 +218,21 @@ func readAuthorities(pkiDir string) (all []*x509.Certificate, keys []byte, err e
 		return all, nil, nil
 	}
 	return all, keys, err
+}
+
+// ErrNotPinned means that a chain holds no authority with the pin.
+var ErrNotPinned = errors.New("the chain holds no authority with that pin")
+
+// VerifyPinned returns the identity in the first certificate of a chain. The chain must hold the authority with that pin, which must have
+// signed the certificate; ErrNotPinned otherwise if it holds no such authority.
+func VerifyPinned(chain []*x509.Certificate, pin string, usage x509.ExtKeyUsage) (Identity, error) {
+	i := slices.IndexFunc(chain, func(c *x509.Certificate) bool { return c.IsCA && KeyPin(c) == pin })
+	if i < 1 {
+		return Identity{}, ErrNotPinned
+	}
+	ca, err := parseCACert(chain[i].Raw)
+	if err != nil {
+		return Identity{}, err
+	}
+	return newTrust(ca).verify(chain[0], usage)
 }

@@ -2,7 +2,11 @@ package endpoint
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,21 +16,22 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 // rotatingNode is a node with its directory, its endpoint and its renewer.
 type rotatingNode struct {
 	dir  string
-	node *Node
+	node *certs.Node
 	e    *Endpoint
-	r    *Renewer
+	r    *certs.Renewer
 	told atomic.Int32
 }
 
-func newRotatingNode(t *testing.T, ca *CA, kind string, id ag.ReplicaID) *rotatingNode {
+func newRotatingNode(t *testing.T, ca *certs.CA, kind string, id ag.ReplicaID) *rotatingNode {
 	t.Helper()
 	n := &rotatingNode{dir: t.TempDir()}
-	if kind == KindReplica {
+	if kind == certs.KindReplica {
 		if err := ca.Save(n.dir); err != nil {
 			t.Fatal(err)
 		}
@@ -34,16 +39,16 @@ func newRotatingNode(t *testing.T, ca *CA, kind string, id ag.ReplicaID) *rotati
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := SaveListener(n.dir, cert, key); err != nil {
+		if err := certs.SaveListener(n.dir, cert, key); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var err error
-	if n.node, err = CreateNode(n.dir, ca, Identity{ca.Group, kind, id}, nil); err != nil {
+	if n.node, err = certs.CreateNode(n.dir, ca, certs.Identity{Group: ca.Group, Kind: kind, ID: id}, nil); err != nil {
 		t.Fatal(err)
 	}
 	n.e = startBeside(t, Config{Node: n.node, Handlers: map[Class]Handler{ClassWAL: echo}})
-	n.r = &Renewer{Dir: n.dir, Node: n.node, Logger: slog.New(slog.DiscardHandler), Renewed: func(string) error {
+	n.r = &certs.Renewer{Dir: n.dir, Node: n.node, Logger: slog.New(slog.DiscardHandler), Renewed: func(string) error {
 		n.told.Add(1)
 		return nil
 	}}
@@ -110,10 +115,10 @@ func openly(t *testing.T, from, to *rotatingNode) *dialling {
 func TestRotateAuthority(t *testing.T) {
 	t.Parallel()
 	ca, next := newTestCA(t, groupA), newTestCA(t, groupA)
-	a, b, w := newRotatingNode(t, ca, KindReplica, "a"), newRotatingNode(t, ca, KindReplica, "b"), newRotatingNode(t, ca, KindWitness, "w")
+	a, b, w := newRotatingNode(t, ca, certs.KindReplica, "a"), newRotatingNode(t, ca, certs.KindReplica, "b"), newRotatingNode(t, ca, certs.KindWitness, "w")
 	all := []*rotatingNode{a, b, w}
 	w.r.Issue = func(_ context.Context, csr []byte) ([]byte, error) {
-		now, err := LoadCA(a.dir)
+		now, err := certs.LoadCA(a.dir)
 		if err != nil {
 			return nil, err
 		}
@@ -138,17 +143,17 @@ func TestRotateAuthority(t *testing.T) {
 	}
 	phase(func(n *rotatingNode) error {
 		if n != w {
-			if err := SaveAuthorityKey(n.dir, next.KeyPEM()); err != nil {
+			if err := certs.SaveAuthorityKey(n.dir, next.KeyPEM()); err != nil {
 				return err
 			}
 		}
-		if err := TrustAuthority(n.dir, next.CertPEM); err != nil {
+		if err := certs.TrustAuthority(n.dir, next.CertPEM); err != nil {
 			return err
 		}
 		return n.node.Reload(n.dir)
 	})
 	phase(func(n *rotatingNode) error {
-		if err := PreferAuthority(n.dir, next.Pin()); err != nil {
+		if err := certs.PreferAuthority(n.dir, next.Pin()); err != nil {
 			return err
 		}
 		return n.r.Renew(t.Context())
@@ -157,7 +162,7 @@ func TestRotateAuthority(t *testing.T) {
 		t.Errorf("believed between: %v", pins)
 	}
 	phase(func(n *rotatingNode) error {
-		if err := ForgetAuthorities(n.dir); err != nil {
+		if err := certs.ForgetAuthorities(n.dir); err != nil {
 			return err
 		}
 		return n.node.Reload(n.dir)
@@ -170,10 +175,10 @@ func TestRotateAuthority(t *testing.T) {
 			t.Errorf("%s: certificate of %s, believed are %v", n.node.Identity.ID, n.node.Authority(), n.node.TrustedPins())
 		}
 	}
-	if l := leafIn(t, a.dir, fileListenerCert); l.CheckSignatureFrom(next.Cert) != nil || l.VerifyHostname("db.example.org") != nil || a.told.Load() != 2 {
+	if l := leafIn(t, a.dir, "listener.crt"); l.CheckSignatureFrom(next.Cert) != nil || l.VerifyHostname("db.example.org") != nil || a.told.Load() != 2 {
 		t.Errorf("the listener's certificate was not issued anew, or not put into use: told %d times", a.told.Load())
 	}
-	if _, err := AuthorityKey(b.dir, ca.Pin()); err == nil {
+	if _, err := certs.AuthorityKey(b.dir, ca.Pin()); err == nil {
 		t.Error("the old authority's key is still there")
 	}
 	stranger := startBeside(t, Config{Node: newTestNode(t, ca, "b"), Handlers: map[Class]Handler{ClassWAL: echo}})
@@ -185,110 +190,6 @@ func TestRotateAuthority(t *testing.T) {
 	}
 }
 
-// A crash leaves any of a step's files replaced and the others not: the node starts from that, and the step can be made again.
-func TestRotationSurvivesCrashes(t *testing.T) {
-	t.Parallel()
-	ca, next := newTestCA(t, groupA), newTestCA(t, groupA)
-	dir, _ := aNodeDir(t, ca, KindReplica)
-	steps := []func(dir string) error{
-		func(dir string) error { return SaveAuthorityKey(dir, next.KeyPEM()) },
-		func(dir string) error { return TrustAuthority(dir, next.CertPEM) },
-		func(dir string) error { return PreferAuthority(dir, next.Pin()) },
-		func(dir string) error { _, err := RenewOwn(dir); return err },
-		ForgetAuthorities,
-	}
-	for i, step := range steps {
-		before := filesIn(t, dir)
-		if err := step(dir); err != nil {
-			t.Fatal(err)
-		}
-		after := filesIn(t, dir)
-		var changed []string
-		for name := range after {
-			if before[name] != after[name] {
-				changed = append(changed, name)
-			}
-		}
-		if len(changed) == 0 {
-			t.Errorf("step %d changes nothing", i)
-		}
-		for set := range 1 << len(changed) {
-			crashed := t.TempDir()
-			for name, data := range before {
-				if at := slices.Index(changed, name); at >= 0 && set>>at&1 == 1 {
-					data = after[name]
-				}
-				if err := os.WriteFile(filepath.Join(crashed, name), []byte(data), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if _, err := LoadNode(crashed); err != nil {
-				t.Errorf("step %d, %b of %v: %v", i, set, changed, err)
-			}
-			if _, err := LoadCA(crashed); err != nil {
-				t.Errorf("step %d, %b of %v: %v", i, set, changed, err)
-			}
-			for _, again := range steps[i:] {
-				if err := again(crashed); err != nil {
-					t.Errorf("step %d, %b of %v, then again: %v", i, set, changed, err)
-				}
-			}
-			n, err := LoadNode(crashed)
-			if err != nil || n.Authority() != next.Pin() || !slices.Equal(n.TrustedPins(), []string{next.Pin()}) {
-				t.Errorf("step %d, %b of %v, at the end: %v", i, set, changed, err)
-			}
-		}
-	}
-}
-
-func filesIn(t *testing.T, dir string) map[string]string {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{}
-	for _, e := range entries {
-		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[e.Name()] = string(data)
-	}
-	return files
-}
-
-// What must not be believed or preferred; and a rotation that was given up makes room for another one.
-func TestAuthorityRefusals(t *testing.T) {
-	ca, next, other := newTestCA(t, groupA), newTestCA(t, groupA), newTestCA(t, groupB)
-	dir, _ := aNodeDir(t, ca, KindReplica)
-	if err := TrustAuthority(dir, other.CertPEM); err == nil {
-		if _, err = LoadNode(dir); err == nil {
-			t.Error("another group's authority was believed")
-		}
-	}
-	dir, _ = aNodeDir(t, ca, KindReplica)
-	if err := PreferAuthority(dir, next.Pin()); err == nil {
-		t.Error("preferred what is not believed")
-	}
-	if err := TrustAuthority(dir, next.CertPEM); err != nil {
-		t.Fatal(err)
-	}
-	if err := PreferAuthority(dir, next.Pin()); err == nil {
-		t.Error("preferred an authority without its key")
-	}
-	again := newTestCA(t, groupA)
-	if err := TrustAuthority(dir, again.CertPEM); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := LoadNode(dir); err != nil || !slices.Equal(n.TrustedPins(), []string{ca.Pin(), again.Pin()}) {
-		t.Errorf("believed: %v, %v", n.TrustedPins(), err)
-	}
-	if _, err := PinOfAuthority(other.CertPEM, groupA); err == nil {
-		t.Error("another group's authority was taken for one of this")
-	}
-}
-
 // Certificates with a life of two minutes are renewed again and again under streams of both transports; nothing ends and nothing is refused.
 func TestShortLivesUnderLoad(t *testing.T) {
 	t.Parallel()
@@ -297,19 +198,19 @@ func TestShortLivesUnderLoad(t *testing.T) {
 	}
 	const life, lives = 2 * time.Minute, 2
 	ca := newTestCA(t, groupA)
-	ca.life = life
-	a, b := newRotatingNode(t, ca, KindReplica, "a"), newRotatingNode(t, ca, KindReplica, "b")
+	ca.Life = life
+	a, b := newRotatingNode(t, ca, certs.KindReplica, "a"), newRotatingNode(t, ca, certs.KindReplica, "b")
 	busy := []*dialling{openly(t, a, b), openly(t, b, a)}
 	ctx, cancel := context.WithTimeout(t.Context(), lives*life+life/10)
 	defer cancel()
 	serials := map[string]bool{}
 	var running sync.WaitGroup
 	for _, n := range []*rotatingNode{a, b} {
-		n.r.life = life
+		n.r.Life = life
 		running.Go(func() { _ = n.r.Run(ctx) })
 	}
 	for ctx.Err() == nil {
-		serials[a.node.cert.Load().Leaf.SerialNumber.String()] = true
+		serials[a.node.Certificate().Leaf.SerialNumber.String()] = true
 		if left := time.Until(a.node.NotAfter()); left <= 0 {
 			t.Fatal("a certificate has expired")
 		}
@@ -323,4 +224,120 @@ func TestShortLivesUnderLoad(t *testing.T) {
 	if len(serials) <= lives || int(a.told.Load()) < 2*lives {
 		t.Errorf("%d certificates in %d lives, told %d times", len(serials), lives, a.told.Load())
 	}
+}
+
+// Streams that are open go on with the certificate they were made with; those made later show the new one.
+func TestReloadUnderStreams(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	dir := t.TempDir()
+	a, err := certs.CreateNode(dir, ca, certs.Identity{Group: ca.Group, Kind: certs.KindReplica, ID: "a"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newTestNode(t, ca, "b")
+	echo := func(_ context.Context, _ certs.Identity, c net.Conn) {
+		buf := make([]byte, 1)
+		for {
+			if _, err := c.Read(buf); err != nil {
+				return
+			}
+			if _, err := c.Write(buf); err != nil {
+				return
+			}
+		}
+	}
+	all := &allow{}
+	server := start(t, Config{Node: a, Authorize: all.authorize, Handlers: map[Class]Handler{ClassWAL: echo}})
+	client := startBeside(t, Config{Node: b, Handlers: map[Class]Handler{ClassWAL: echo}}) // it dials by UDP from its own port
+	ask := func(c net.Conn) {
+		t.Helper()
+		buf := []byte{7}
+		if _, err := c.Write(buf); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(buf); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serial := func(kind string) (net.Conn, string) {
+		t.Helper()
+		c, err := client.DialBy(t.Context(), kind, server.Addr().String(), ClassWAL, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		ask(c)
+		var state tls.ConnectionState
+		switch raw := c.Conn.(type) {
+		case *tls.Conn:
+			state = raw.ConnectionState()
+		case *quicStream:
+			state = raw.conn.ConnectionState().TLS
+		}
+		return c, state.PeerCertificates[0].SerialNumber.String()
+	}
+	for _, kind := range []string{KindTCP, KindQUIC} {
+		old, was := serial(kind)
+		chain, err := ca.IssueNode(a.Identity, leafIn(t, dir, "node.crt").PublicKey, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "node.crt"), chain, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Reload(dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, is := serial(kind); is == was {
+			t.Errorf("%s: a new stream shows the old certificate", kind)
+		}
+		ask(old)
+	}
+	if err := a.Reload(t.TempDir()); err == nil {
+		t.Error("reloaded from an empty directory")
+	}
+	if err := b.Reload(dir); err == nil {
+		t.Error("took another node's certificate")
+	}
+}
+
+// A listener's certificate, shown in place of a node's, opens nothing.
+func TestListenerCertificateOpensNothing(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	certPEM, keyPEM, err := ca.IssueListener([]string{"db.example.org"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{ClassWAL: echo, ClassEtcdPeer: echo}})
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, protos := range [][]string{{ClassWAL.proto()}, nil} {
+		conn, err := net.Dial("tcp", e.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, NextProtos: protos, Certificates: []tls.Certificate{pair}})
+		isCut(t, c)
+		_ = c.Close()
+	}
+}
+
+// leafIn returns the first certificate of a file.
+func leafIn(t *testing.T, dir, name string) *x509.Certificate {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		t.Fatalf("%s holds no PEM", name)
+	}
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }

@@ -1,4 +1,4 @@
-package endpoint
+package certs
 
 import (
 	"bytes"
@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -152,22 +151,6 @@ func TestListenerCertificateIsNoIdentity(t *testing.T) {
 	}
 	if _, err := parseNode(certPEM, keyPEM, ca.CertPEM, time.Now()); err == nil {
 		t.Fatal("a listener's certificate was taken for a node's")
-	}
-
-	// Shown in place of a node's certificate it opens nothing.
-	e := start(t, Config{Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{ClassWAL: echo, ClassEtcdPeer: echo}})
-	pair, err := tls.X509KeyPair(certPEM, keyPEM)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, protos := range [][]string{{ClassWAL.proto()}, nil} {
-		conn, err := net.Dial("tcp", e.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, NextProtos: protos, Certificates: []tls.Certificate{pair}})
-		isCut(t, c)
-		_ = c.Close()
 	}
 }
 

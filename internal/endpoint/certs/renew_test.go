@@ -1,12 +1,10 @@
-package endpoint
+package certs
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -108,9 +106,9 @@ func TestRenewerLooksAtBoth(t *testing.T) {
 	for range 20 { // their times are drawn
 		synctest.Test(t, func(t *testing.T) {
 			ca := newTestCA(t, groupA)
-			ca.life = 2 * time.Minute
+			ca.Life = 2 * time.Minute
 			dir, n := aNodeDir(t, ca, KindReplica)
-			r := &Renewer{Dir: dir, Node: n, life: ca.life, Logger: slog.New(slog.DiscardHandler)}
+			r := &Renewer{Dir: dir, Node: n, Life: ca.Life, Logger: slog.New(slog.DiscardHandler)}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			go func() { _ = r.Run(ctx) }()
@@ -118,7 +116,7 @@ func TestRenewerLooksAtBoth(t *testing.T) {
 				time.Sleep(time.Second)
 				synctest.Wait()
 				for _, end := range []time.Time{n.NotAfter(), leafIn(t, dir, fileListenerCert).NotAfter} {
-					if left := time.Until(end); left < ca.life/5 {
+					if left := time.Until(end); left < ca.Life/5 {
 						t.Fatalf("a certificate expires in %s", left)
 					}
 				}
@@ -200,7 +198,7 @@ func TestRenewalRefusals(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		csr, err := newCSR(other)
+		csr, err := NewCSR(other)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,77 +229,6 @@ func TestRenewalRefusals(t *testing.T) {
 			t.Errorf("the certificate on disk was replaced: %v", err)
 		}
 	})
-}
-
-// Streams that are open go on with the certificate they were made with; those made later show the new one.
-func TestReloadUnderStreams(t *testing.T) {
-	ca := newTestCA(t, groupA)
-	dir, a := aNodeDir(t, ca, KindReplica)
-	b := newTestNode(t, ca, "b")
-	echo := func(_ context.Context, _ Identity, c net.Conn) {
-		buf := make([]byte, 1)
-		for {
-			if _, err := c.Read(buf); err != nil {
-				return
-			}
-			if _, err := c.Write(buf); err != nil {
-				return
-			}
-		}
-	}
-	all := &allow{}
-	server := start(t, Config{Node: a, Authorize: all.authorize, Handlers: map[Class]Handler{ClassWAL: echo}})
-	client := startBeside(t, Config{Node: b, Handlers: map[Class]Handler{ClassWAL: echo}}) // it dials by UDP from its own port
-	ask := func(c net.Conn) {
-		t.Helper()
-		buf := []byte{7}
-		if _, err := c.Write(buf); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.Read(buf); err != nil {
-			t.Fatal(err)
-		}
-	}
-	serial := func(kind string) (net.Conn, string) {
-		t.Helper()
-		c, err := client.DialBy(t.Context(), kind, server.Addr().String(), ClassWAL, "a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		ask(c)
-		var state tls.ConnectionState
-		switch raw := c.Conn.(type) {
-		case *tls.Conn:
-			state = raw.ConnectionState()
-		case *quicStream:
-			state = raw.conn.ConnectionState().TLS
-		}
-		return c, state.PeerCertificates[0].SerialNumber.String()
-	}
-	for _, kind := range []string{KindTCP, KindQUIC} {
-		old, was := serial(kind)
-		chain, err := ca.IssueNode(a.Identity, leafIn(t, dir, fileNodeCert).PublicKey, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := writeFile(dir, fileNodeCert, chain, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.Reload(dir); err != nil {
-			t.Fatal(err)
-		}
-		if _, is := serial(kind); is == was {
-			t.Errorf("%s: a new stream shows the old certificate", kind)
-		}
-		ask(old)
-	}
-	if err := a.Reload(t.TempDir()); err == nil {
-		t.Error("reloaded from an empty directory")
-	}
-	if err := b.Reload(dir); err == nil {
-		t.Error("took another node's certificate")
-	}
 }
 
 // The listener's certificate follows the listener's names: same key, same authority, and nothing of what another authority has signed.

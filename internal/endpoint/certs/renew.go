@@ -1,4 +1,4 @@
-package endpoint
+package certs
 
 import (
 	"cmp"
@@ -48,10 +48,10 @@ type Renewer struct {
 	Renewed func(file string) error
 
 	Logger *slog.Logger
+	Life   time.Duration // of the certificates that this node issues to itself; 0: 90 days
 
-	life time.Duration // of what this node issues to itself; 0: that of all certificates
-	mu   sync.Mutex    // one renewal at a time
-	late []string      // files that Renewed has failed on
+	mu   sync.Mutex // one renewal at a time
+	late []string   // files that Renewed has failed on
 }
 
 // Run renews what is due until ctx is done. A renewal that fails is tried again each minute; it never ends Run.
@@ -105,7 +105,7 @@ func listenerDue(pkiDir string) (due time.Time, ok bool) {
 func (r *Renewer) Renew(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	renewed, err := renewOwn(r.Dir, cmp.Or(r.life, leafLifetime))
+	renewed, err := renewOwn(r.Dir, cmp.Or(r.Life, leafLifetime))
 	if errors.Is(err, fs.ErrNotExist) {
 		renewed, err = []string{fileNodeCert}, r.ask(ctx)
 	}
@@ -136,7 +136,7 @@ func (r *Renewer) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, renewRetry)
 	defer cancel()
 	key := r.Node.cert.Load().PrivateKey.(*ecdsa.PrivateKey) //nolint:forcetypeassert // parseNode has looked
-	csr, err := newCSR(key)
+	csr, err := NewCSR(key)
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func renewOwn(pkiDir string, life time.Duration) (renewed []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	ca.life = life
+	ca.Life = life
 	all, err := parseAuthorities(ca.bundlePEM)
 	if err != nil {
 		return nil, err
@@ -276,7 +276,7 @@ func (ca *CA) RenewFor(peer Identity, pin string, csr []byte, hosts []string) ([
 
 // issueListener signs a certificate for a client port.
 func (ca *CA) issueListener(pub crypto.PublicKey, hosts []string) ([]byte, error) {
-	return ca.issue(pub, "Coterie listener", nil, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth})
+	return ca.issue(pub, leaf{name: "Coterie listener", usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, hosts)
 }
 
 // NameListener issues the listener's certificate in pkiDir anew, for the same key, unless it is good for exactly hosts, and reports
@@ -293,7 +293,7 @@ func NameListener(pkiDir string, hosts []string) (done bool, unnamed []string, e
 	}
 	var named []string
 	for _, h := range hosts {
-		if validateHosts([]string{h}) != nil || len(named) == maxHosts {
+		if ValidateHosts([]string{h}) != nil || len(named) == maxHosts {
 			unnamed = append(unnamed, h)
 		} else if ip := net.ParseIP(h); h != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			named = append(named, h)

@@ -1,4 +1,4 @@
-package endpoint
+package certs
 
 import (
 	"crypto/ecdsa"
@@ -15,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // The files of a node's pki directory.
@@ -83,7 +85,7 @@ func CreateNode(pkiDir string, ca *CA, id Identity, hosts []string) (*Node, erro
 }
 
 // InstallNode writes what a join granted into pkiDir: node.key, node.crt, ca.crt and, for a replica, ca.key.
-func InstallNode(pkiDir string, grant JoinGrant, key *ecdsa.PrivateKey) (*Node, error) {
+func InstallNode(pkiDir string, grant Grant, key *ecdsa.PrivateKey) (*Node, error) {
 	if len(grant.CAKeyPEM) > 0 {
 		ca, err := ParseCA(grant.CACertPEM, grant.CAKeyPEM)
 		if err != nil {
@@ -162,7 +164,7 @@ func parseNode(chain, keyPEM, caPEM []byte, now time.Time) (*Node, error) {
 	}
 	n := &Node{Pin: KeyPin(leaf)}
 	n.trust.Store(newTrust(all...))
-	if n.Identity, err = n.verify(leaf, x509.ExtKeyUsageServerAuth); err != nil {
+	if n.Identity, err = n.Verify(leaf, x509.ExtKeyUsageServerAuth); err != nil {
 		return nil, err
 	}
 	// The authority goes along in every handshake: a joiner that knows only its pin must see it.
@@ -171,8 +173,23 @@ func parseNode(chain, keyPEM, caPEM []byte, now time.Time) (*Node, error) {
 	return n, nil
 }
 
-// verify checks that a certificate belongs to a node of this node's group and returns that node's identity.
-func (n *Node) verify(leaf *x509.Certificate, usage x509.ExtKeyUsage) (Identity, error) {
+// Certificate returns the certificate in use, with its key and its authority.
+func (n *Node) Certificate() *tls.Certificate { return n.cert.Load() }
+
+// Authorities returns the trusted authorities. The pool is not changed later; a rotation replaces it.
+func (n *Node) Authorities() *x509.CertPool { return n.trust.Load().pool }
+
+// Node checks that the grant makes a usable identity with that key, and returns it. Nothing is written.
+func (g Grant) Node(key *ecdsa.PrivateKey) (*Node, error) {
+	keyPEM, err := pemKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return parseNode(g.CertPEM, keyPEM, g.CACertPEM, time.Now())
+}
+
+// Verify checks that a certificate belongs to a node of this node's group and returns that node's identity.
+func (n *Node) Verify(leaf *x509.Certificate, usage x509.ExtKeyUsage) (Identity, error) {
 	return n.trust.Load().verify(leaf, usage)
 }
 
@@ -267,25 +284,5 @@ func readPrivate(path string) ([]byte, error) {
 
 // writeFile replaces dir/name in one step and returns when it is on disk.
 func writeFile(dir, name string, data []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(dir, "."+name+".*")
-	if err != nil {
-		return err
-	}
-	_, werr := f.Write(data)
-	err = errors.Join(werr, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, name))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.Replace(filepath.Join(dir, name), data, mode)
 }

@@ -1,4 +1,4 @@
-package endpoint
+package certs
 
 import (
 	"crypto"
@@ -63,11 +63,20 @@ func (id Identity) Validate() error {
 		return fmt.Errorf("%q is not a group id (a UUID in lower case)", id.Group)
 	case id.Kind != KindReplica && id.Kind != KindWitness:
 		return fmt.Errorf("%q is not a kind of node: replica or witness", id.Kind)
-	case !replicaPattern.MatchString(string(id.ID)):
-		return fmt.Errorf("%q is not a node name: a lower-case letter, then at most 29 of a-z, 0-9 and _", id.ID)
+	}
+	return ValidateID(id.ID)
+}
+
+// ValidateID refuses a name that no node may have.
+func ValidateID(id ag.ReplicaID) error {
+	if !replicaPattern.MatchString(string(id)) {
+		return fmt.Errorf("%q is not a node name: a lower-case letter, then at most 29 of a-z, 0-9 and _", id)
 	}
 	return nil
 }
+
+// ValidGroup reports whether id is a UUID in lower case, as every group's is.
+func ValidGroup(id ag.GroupID) bool { return groupPattern.MatchString(string(id)) }
 
 // identityOf reads the identity from a certificate. Exactly one URI, well-formed: a certificate that could be read in two
 // ways is nobody's.
@@ -128,11 +137,11 @@ type CA struct {
 	CertPEM []byte
 	Cert    *x509.Certificate
 	Group   ag.GroupID
+	Life    time.Duration // of the certificates it issues; 90 days unless it is changed
 
 	key       *ecdsa.PrivateKey
-	bundlePEM []byte        // all authorities that are believed, this one first
-	keysPEM   []byte        // their keys, in any order
-	life      time.Duration // of what it issues
+	bundlePEM []byte // all authorities that are believed, this one first
+	keysPEM   []byte // their keys, in any order
 }
 
 // NewCA makes the authority of a new group.
@@ -172,7 +181,7 @@ func newCA(der []byte, key *ecdsa.PrivateKey) (*CA, error) {
 	}
 	certPEM := pemCert(der)
 	return &CA{
-		CertPEM: certPEM, Cert: cert, Group: ag.GroupID(cert.URIs[0].Host), key: key, bundlePEM: certPEM, keysPEM: keyPEM, life: leafLifetime,
+		CertPEM: certPEM, Cert: cert, Group: ag.GroupID(cert.URIs[0].Host), key: key, bundlePEM: certPEM, keysPEM: keyPEM, Life: leafLifetime,
 	}, nil
 }
 
@@ -259,7 +268,7 @@ func (ca *CA) IssueNode(id Identity, pub crypto.PublicKey, hosts []string) ([]by
 		return nil, fmt.Errorf("issue a node certificate: %w", err)
 	}
 	usage := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
-	return ca.issue(pub, string(id.ID), uri, hosts, usage)
+	return ca.issue(pub, leaf{string(id.ID), uri, usage}, hosts)
 }
 
 // IssueListener makes a key and a certificate for a node's client port. It carries no identity and cannot be used as a
@@ -277,21 +286,29 @@ func (ca *CA) IssueListener(hosts []string) (certPEM, keyPEM []byte, err error) 
 	return certPEM, keyPEM, err
 }
 
-func (ca *CA) issue(pub crypto.PublicKey, cn string, uri *url.URL, hosts []string, usage []x509.ExtKeyUsage) ([]byte, error) {
+// leaf is what a certificate says of its holder beside the names.
+type leaf struct {
+	name  string   // the common name
+	uri   *url.URL // the identity; nil: none
+	usage []x509.ExtKeyUsage
+}
+
+// issue signs a certificate for the key and the hosts, and returns the chain in PEM.
+func (ca *CA) issue(pub crypto.PublicKey, l leaf, hosts []string) ([]byte, error) {
 	if err := requireP256(pub); err != nil {
 		return nil, fmt.Errorf("issue a certificate: %w", err)
 	}
-	tmpl, err := template(ca.life, cn)
+	tmpl, err := template(ca.Life, l.name)
 	if err != nil {
 		return nil, err
 	}
 	if err := addHosts(tmpl, hosts); err != nil {
 		return nil, fmt.Errorf("issue a certificate: %w", err)
 	}
-	if uri != nil {
-		tmpl.URIs = []*url.URL{uri}
+	if l.uri != nil {
+		tmpl.URIs = []*url.URL{l.uri}
 	}
-	tmpl.KeyUsage, tmpl.ExtKeyUsage = x509.KeyUsageDigitalSignature, usage
+	tmpl.KeyUsage, tmpl.ExtKeyUsage = x509.KeyUsageDigitalSignature, l.usage
 	tmpl.BasicConstraintsValid = true
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.Cert, pub, ca.key)
 	if err != nil {
@@ -317,7 +334,7 @@ func template(life time.Duration, cn string) (*x509.Certificate, error) {
 
 // addHosts fills the subject alternative names; the machine's own loopback names are always among them.
 func addHosts(tmpl *x509.Certificate, hosts []string) error {
-	if err := validateHosts(hosts); err != nil {
+	if err := ValidateHosts(hosts); err != nil {
 		return err
 	}
 	for _, h := range slices.Concat([]string{"localhost", "127.0.0.1", "::1"}, hosts) {
@@ -332,7 +349,8 @@ func addHosts(tmpl *x509.Certificate, hosts []string) error {
 	return nil
 }
 
-func validateHosts(hosts []string) error {
+// ValidateHosts refuses host names that no certificate may carry.
+func ValidateHosts(hosts []string) error {
 	if len(hosts) > maxHosts {
 		return fmt.Errorf("%d host names are more than a certificate may carry (%d)", len(hosts), maxHosts)
 	}
@@ -342,4 +360,37 @@ func validateHosts(hosts []string) error {
 		}
 	}
 	return nil
+}
+
+// Grant is what an admitted node gets of its certificates; see CA.Admit and InstallNode.
+type Grant struct {
+	CertPEM   []byte `json:"cert"` // the node's certificate, then the authority's
+	CACertPEM []byte `json:"ca_cert"`
+	CAKeyPEM  []byte `json:"ca_key,omitempty"` // replicas only
+}
+
+// Admit makes the grant for a node whose token was checked and consumed: its certificate, for the key and the names of the request, and
+// for a replica the authority's key.
+func (ca *CA) Admit(id Identity, csr []byte, hosts []string) (Grant, error) {
+	pub, _, err := CSRKey(csr)
+	if err != nil {
+		return Grant{}, err
+	}
+	grant := Grant{CACertPEM: ca.bundlePEM}
+	if grant.CertPEM, err = ca.IssueNode(id, pub, hosts); err != nil {
+		return Grant{}, err
+	}
+	if id.Kind == KindReplica {
+		grant.CAKeyPEM = ca.keysPEM
+	}
+	return grant, nil
+}
+
+// NewCSR makes a certificate request for the key. It names no host: the authority decides the names.
+func NewCSR(key *ecdsa.PrivateKey) ([]byte, error) {
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{SignatureAlgorithm: x509.ECDSAWithSHA256}, key)
+	if err != nil {
+		return nil, fmt.Errorf("make a certificate request: %w", err)
+	}
+	return csr, nil
 }
