@@ -1,6 +1,9 @@
 package ag
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // GroupID is the UUID of an availability group. It is in every certificate and in every key of the quorum store.
 type GroupID string
@@ -182,4 +185,182 @@ func (g Group) Voters() int {
 		}
 	}
 	return n
+}
+
+// Options are the group-wide options of the availability-group language. The zero value means the defaults of a new group, so
+// that a configuration written by an older version keeps its meaning; read them through the methods, which know the defaults.
+type Options struct {
+	FailureDetection FailureDetection `json:"failure_detection,omitempty"`
+	CommitBarrier    CommitBarrier    `json:"commit_barrier,omitempty"`
+	ConditionLevel   int              `json:"failure_condition_level,omitempty"`     // 1 to 5; 0: DefaultConditionLevel
+	HealthTimeout    time.Duration    `json:"health_check_timeout,omitempty"`        // 0: DefaultHealthTimeout
+	NoDBFailover     bool             `json:"db_failover_off,omitempty"`             // DB_FAILOVER = OFF
+	BackupPreference BackupPreference `json:"automated_backup_preference,omitempty"` // "": SECONDARY
+	BackendReuse     bool             `json:"backend_reuse,omitempty"`               // BACKEND_REUSE = ON
+	Databases        []string         `json:"databases,omitempty"`                   // registered for health, routing and views
+	Listeners        []Listener       `json:"listeners,omitempty"`
+	// Recorded holds options that were accepted and have no effect here, by their name in the language.
+	Recorded map[string]string `json:"recorded,omitempty"`
+}
+
+// The defaults of Options that are not zero values.
+const (
+	DefaultConditionLevel = 3
+	DefaultHealthTimeout  = 10 * time.Second
+)
+
+// FailureDetection is how a takeover may be begun: FAST ("" too) also by evidence and votes, STRICT by silence alone.
+type FailureDetection string
+
+// The values of FAILURE_DETECTION.
+const (
+	DetectFast   FailureDetection = "FAST"
+	DetectStrict FailureDetection = "STRICT"
+)
+
+// CommitBarrier is what a client is told of a commit whose wait was cut short: "" (by revoking and holding) or STRICT (no answer
+// leaves before the listener has itself seen the flush).
+type CommitBarrier string
+
+// BarrierStrict is COMMIT_BARRIER = STRICT.
+const BarrierStrict CommitBarrier = "STRICT"
+
+// BackupPreference says where a backup job should run; advice only.
+type BackupPreference string
+
+// The values of AUTOMATED_BACKUP_PREFERENCE.
+const (
+	BackupPrimary       BackupPreference = "PRIMARY"
+	BackupSecondaryOnly BackupPreference = "SECONDARY_ONLY"
+	BackupSecondary     BackupPreference = "SECONDARY"
+	BackupNone          BackupPreference = "NONE"
+)
+
+// Listener is a named client address of the group.
+type Listener struct {
+	Name      string   `json:"name"`
+	Addresses []string `json:"addresses,omitempty"` // virtual addresses with prefix length, as 10.0.0.9/24; they follow the primary
+	Port      int      `json:"port,omitempty"`      // 0: the node's own read-write port
+}
+
+// Level returns FAILURE_CONDITION_LEVEL.
+func (o Options) Level() int {
+	if o.ConditionLevel == 0 {
+		return DefaultConditionLevel
+	}
+	return o.ConditionLevel
+}
+
+// HealthWait returns HEALTH_CHECK_TIMEOUT.
+func (o Options) HealthWait() time.Duration {
+	if o.HealthTimeout == 0 {
+		return DefaultHealthTimeout
+	}
+	return o.HealthTimeout
+}
+
+// Detection returns FAILURE_DETECTION.
+func (o Options) Detection() FailureDetection {
+	if o.FailureDetection == "" {
+		return DetectFast
+	}
+	return o.FailureDetection
+}
+
+// ReplicaOptions are the options of one replica beside its modes. The zero value means the defaults.
+type ReplicaOptions struct {
+	SessionTimeout  time.Duration `json:"session_timeout,omitempty"`             // 0: the group's
+	ManualSeeding   bool          `json:"seeding_mode_manual,omitempty"`         // SEEDING_MODE = MANUAL
+	NoSeeding       bool          `json:"seeding_denied,omitempty"`              // DENY CREATE ANY DATABASE
+	BackupPriority  *int          `json:"backup_priority,omitempty"`             // 0 to 100; nil: 50
+	PrimaryAllow    PrimaryAllow  `json:"primary_allow,omitempty"`               // "": ALL
+	ReadOnlyURL     string        `json:"read_only_routing_url,omitempty"`       // shown, never dialled
+	ReadWriteURL    string        `json:"read_write_routing_url,omitempty"`      // shown, never dialled
+	RoutingList     [][]ReplicaID `json:"read_only_routing_list,omitempty"`      // while this replica is the primary; nil: the default list
+	RoutingNone     bool          `json:"read_only_routing_list_none,omitempty"` // READ_ONLY_ROUTING_LIST = NONE
+	EndpointURL     string        `json:"endpoint_url,omitempty"`                // as typed; Replica.Endpoint is dialled
+	LogCompression  string        `json:"log_compression,omitempty"`             // AUTO (""), OFF, LZ4, ZSTD[:level]
+	SeedCompression string        `json:"seed_compression,omitempty"`            // the same
+	SeedMaxRate     int64         `json:"seed_max_rate,omitempty"`               // bytes per second; 0: no limit
+	Transport       string        `json:"transport,omitempty"`                   // AUTO (""), TCP, QUIC
+}
+
+// PrimaryAllow is which intents a replica takes as the primary: ALL (also for "") or READ_WRITE, which refuses read intent.
+type PrimaryAllow string
+
+// The values of ALLOW_CONNECTIONS of a primary role.
+const (
+	PrimaryAllowAll       PrimaryAllow = "ALL"
+	PrimaryAllowReadWrite PrimaryAllow = "READ_WRITE"
+)
+
+// RotationPhase is how far a change of the group's certificate authority has come.
+type RotationPhase string
+
+// The phases of a rotation, in this order. In each of them every member does one thing and says so; then the next one begins.
+const (
+	RotationTrust RotationPhase = "TRUST" // members learn to believe the new authority; nobody shows a certificate of it yet
+	RotationIssue RotationPhase = "ISSUE" // members have their certificates issued by it; both are believed
+	RotationDrop  RotationPhase = "DROP"  // members forget the old one
+)
+
+// Rotation is a change of the group's certificate authority under way. Its private key is not in here: replicas hand it to each other.
+type Rotation struct {
+	Pin         string        `json:"pin"`         // hex SHA-256 of the new authority's public key
+	Certificate string        `json:"certificate"` // the new authority's, in PEM
+	Phase       RotationPhase `json:"phase"`
+	Done        []ReplicaID   `json:"done,omitempty"` // members that are through with the phase
+	Hold        bool          `json:"hold,omitempty"` // TRUST does not end by itself: clients are to learn of the new authority, too
+}
+
+// Held reports whether the rotation waits for an administrator, whoever is through.
+func (r Rotation) Held() bool { return r.Hold && r.Phase == RotationTrust }
+
+// RotationWaits lists the members that the rotation's phase waits for, in the order of the configuration.
+func (g Group) RotationWaits() (ids []ReplicaID) {
+	if g.Rotation == nil {
+		return nil
+	}
+	for _, r := range g.Replicas {
+		if !slices.Contains(g.Rotation.Done, r.ID) {
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids
+}
+
+// RotationTurn reports whether a member may interrupt its part in the quorum for the rotation now: one at a time, in the order of the
+// configuration.
+func (g Group) RotationTurn(id ReplicaID) bool {
+	for _, waits := range g.RotationWaits() {
+		if r, _ := g.Replica(waits); r.Voter || waits == id {
+			return waits == id
+		}
+	}
+	return false
+}
+
+// RotationStep notes that a member is through with a phase of the rotation to the authority of that pin, and begins the next phase, or
+// ends the rotation, once every member of the group is. It changes nothing if that phase is over; what it replaces it does not modify.
+func (g *Group) RotationStep(id ReplicaID, pin string, phase RotationPhase) {
+	if g.Rotation == nil || g.Rotation.Pin != pin || g.Rotation.Phase != phase {
+		return
+	}
+	next := *g.Rotation
+	if !slices.Contains(next.Done, id) {
+		next.Done = append(slices.Clone(next.Done), id)
+	}
+	g.Rotation = &next
+	if len(g.RotationWaits()) > 0 || next.Held() {
+		return
+	}
+	next.Done = nil
+	switch phase {
+	case RotationTrust:
+		next.Phase = RotationIssue
+	case RotationIssue:
+		next.Phase = RotationDrop
+	case RotationDrop:
+		g.Rotation = nil
+	}
 }

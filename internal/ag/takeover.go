@@ -6,6 +6,14 @@ import (
 	"time"
 )
 
+// This file is fast takeover: a leader whose death the network shows is replaced before it has been silent for long.
+//
+// Evidence only says when to try; the proof is the answer lease. A leader passes answers on only while a majority of the voters it
+// declared has acknowledged a heartbeat that it sent less than Answer.Lease ago. A voter that votes has acknowledged nothing for
+// longer than that, and acknowledges nothing while its vote stands. So when a majority has voted, which every majority of
+// acknowledgers meets, no answer of the leader is on its way to a client any more: the same as after silence of O
+// (safety specification 6).
+
 // electable reports whether this copy may be promoted without a person: it is counted in V, so that it is one of those that
 // may hold every acknowledged commit, and its replica is configured for it.
 func (v View) electable() bool {
@@ -88,203 +96,174 @@ func (v View) claim(r Rule, why string) Plan {
 	return Plan{Rule: r, Because: why, Commit: c}
 }
 
-// sealOrChoose gathers seals and, with enough of them, names the best copy.
-func (v View) sealOrChoose() Plan {
-	best, enough := v.best()
-	st, ask := v.Record.State, AskSeals{Epoch: v.epoch(), Members: v.askable()}
-	if from, ok := v.tail(); ok && !enough {
-		return v.fetchTail(from, ask)
-	}
-	if !enough || v.Sealed < SealGrace && len(v.Seals) < len(ask.Members) {
-		because := fmt.Sprintf("%d of %d seals needed", len(v.Seals), st.SealsNeeded())
-		if v.sealed().suffice && !enough {
-			because = fmt.Sprintf("%s has the longest log, may not be promoted, and cannot be fetched from: waiting for another member, or for an operator", best.Member)
-		}
-		p := Plan{Rule: RuleSeal, Because: because, Actions: []Action{ask}}
-		if v.Silence >= v.Profile.Progress() && v.sound() {
-			p.Actions = v.start(ask) // only with its server up may who led last outbid itself, and hear what the others say now
-		}
-		return p
-	}
-	e := v.Record.Epoch
-	e.Phase, e.Leader, e.MaxTLI = PhasePromote, best.Member, e.MaxTLI+1
-	e.TLI, e.From, e.Copy = e.MaxTLI, best.Position, best.Copy
-	e.V, e.K = v.heirs(best)
-	e.Reason = fmt.Sprintf("%s: the copy of %s is promoted, sealed at %s, the furthest of %d", v.Record.Epoch.Reason, best.Member, best.Position, len(v.Seals))
-	return Plan{Rule: RuleChoose, Because: e.Reason, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e}}
+// Answer is what the holder of an epoch declares in /lead of the answer lease it keeps to. No voters: it runs none, and no vote counts.
+type Answer struct {
+	Voters []ReplicaID   `json:"voters,omitempty"`
+	Lease  time.Duration `json:"lease,omitempty"` // G: an answer leaves within this of a heartbeat that a majority acknowledged
 }
 
-// askable lists whom to ask for a seal: every member of V and every synchronous replica in reach, this node, and the last leader.
-func (v View) askable() []ReplicaID {
-	ids := []ReplicaID{v.Self}
-	for _, m := range v.Record.State.V {
-		if !slices.Contains(ids, m.ID) {
-			ids = append(ids, m.ID)
+// Same reports whether two declarations say the same.
+func (a Answer) Same(b Answer) bool { return a.Lease == b.Lease && slices.Equal(a.Voters, b.Voters) }
+
+// Majority returns how many of the declared voters are one.
+func (a Answer) Majority() int { return len(a.Voters)/2 + 1 }
+
+// Until returns the end of the answer lease of the leader self: acked is when the newest heartbeat that each voter acknowledged was sent.
+// ok is false while there is none; a leader that is its own majority, or that runs no answer lease, is never limited by it.
+func (a Answer) Until(self ReplicaID, acked map[ReplicaID]time.Duration) (until time.Duration, limited, ok bool) {
+	need := a.Majority()
+	if len(a.Voters) == 0 {
+		return 0, false, true
+	}
+	var sent []time.Duration
+	for _, id := range a.Voters {
+		if t, has := acked[id]; id == self {
+			need--
+		} else if has {
+			sent = append(sent, t)
 		}
 	}
-	for _, id := range append(v.Group.syncSecondaries(v.Self), v.Record.State.Leader) {
-		if !slices.Contains(ids, id) && v.reaches(id) && id != "" {
-			ids = append(ids, id)
-		}
+	if need <= 0 {
+		return 0, false, true
 	}
-	return ids
+	if len(sent) < need {
+		return 0, true, false
+	}
+	slices.Sort(sent)
+	return sent[len(sent)-need] + a.Lease, true, true
 }
 
-// seals are those that count: a seal counts when its copy is the one in V, or is the last leader's own, which alone suffices.
-type seals struct {
-	all, ofV []SealReport
-	leaderIn bool // the last leader's is there
-	suffice  bool // those of V do
-}
+// minVoters is below how many voters there is no fast takeover: a majority without the leader is then no majority that could be missing one.
+// An external store has to have as many members (safety specification 6.5).
+const minVoters = 3
 
-func (v View) sealed() (in seals) {
-	st := v.Record.State
-	for _, s := range v.Seals {
-		m, counted := st.InV(s.Member)
-		counted = counted && m.Copy == s.Copy
-		last := s.Member == st.Leader && s.Copy == st.Copy
-		if s.Epoch != v.epoch() || !counted && !last {
-			continue
-		}
-		s.Promotable = s.Promotable && (last || v.mayLead(s.Member))
-		if l := v.Local; s.Member == v.Self && s.Copy == l.Copy && l.SourceEp == v.epoch() && l.Position.Compare(s.Position) > 0 {
-			s.Position = l.Position // it has been fed in this epoch
-		}
-		in.all, in.leaderIn = append(in.all, s), in.leaderIn || last
-		if counted {
-			in.ofV = append(in.ofV, s)
+// Answers returns what a leader of the group declares: nothing where takeover is to rest on silence alone.
+func (g Group) Answers(p Profile) Answer {
+	few := g.Voters() < minVoters || g.External > 0 && g.External < minVoters
+	if g.Options.Detection() != DetectFast || g.Options.CommitBarrier == BarrierStrict || few {
+		return Answer{}
+	}
+	a := Answer{Lease: p.Answer}
+	for _, r := range g.Replicas {
+		if r.Voter {
+			a.Voters = append(a.Voters, r.ID)
 		}
 	}
-	in.suffice = st.K >= 1 && len(in.ofV) >= st.SealsNeeded()
-	return in
+	slices.Sort(a.Voters)
+	return a
 }
 
-func (v View) furthest(seals []SealReport) (best SealReport) {
-	for _, s := range seals {
-		if best.Member == "" || s.better(best, v.Self) {
-			best = s
-		}
-	}
-	return best
+// VoteWait returns for how long a voter has acknowledged nothing before it votes: by the slowest clock the answer lease of the leader's
+// fastest has run out.
+func (a Answer) VoteWait() time.Duration {
+	return time.Duration(float64(a.Lease)*(1+Rho)/(1-Rho)) + 1
 }
 
-// best returns the copy to promote, and whether there are enough seals for it: the furthest, if it may be promoted, else the furthest
-// that may be and is not needed to look further (spared).
-//
-// While the members of V suffice, another candidate leaves the last leader's copy aside: it may be the furthest, but only by what was
-// never acknowledged, and its server has just gone down or fallen silent.
-func (v View) best() (SealReport, bool) {
-	in := v.sealed()
-	best, ofV := v.furthest(in.all), v.furthest(in.ofV)
-	switch {
-	case in.suffice && ofV.Promotable && v.Self != v.Record.State.Leader:
-		return ofV, true
-	case in.suffice && !best.Promotable:
-		if s, ok := v.spared(in.ofV); ok {
-			return s, true
-		}
-	}
-	return best, (in.suffice || in.leaderIn) && best.Promotable
+// Vote is the value of a store's /vote key: its member acknowledges no heartbeat of that epoch for as long as the key stands.
+type Vote struct {
+	Member      ReplicaID     `json:"member"`
+	Epoch       Epoch         `json:"epoch"`
+	Incarnation string        `json:"incarnation"` // of the leader's agent that it saw die
+	Waited      time.Duration `json:"waited"`      // the answer lease it has waited for, by the leader's own declaration
+	Rev         int64         `json:"-"`           // modification revision of the key
 }
 
-// mayLead reports whether the agents may promote the member of their own accord.
-func (v View) mayLead(id ReplicaID) bool {
-	r, ok := v.Group.Replica(id)
-	return ok && r.FailoverMode == Automatic && !r.Suspended
+// Evidence names an agent whose death this node has seen: its streams ended without a farewell, its endpoint then refused connections
+// twice, and it has not renewed since. The zero value is none.
+type Evidence struct {
+	Epoch       Epoch  `json:"epoch"`
+	Incarnation string `json:"incarnation"`
 }
 
-// SealsSuffice reports whether the seals so far allow to choose whom to promote. View.Sealed is measured from that moment.
-func (v View) SealsSuffice() bool {
-	_, enough := v.best()
-	return enough
+// Voting is a node's own part in fast takeover.
+type Voting struct {
+	Evidence Evidence      `json:"evidence,omitzero"`
+	Withheld Epoch         `json:"withheld,omitempty"` // no heartbeat of this epoch is acknowledged; 0: none is withheld
+	Fresh    bool          `json:"fresh,omitempty"`    // what an earlier process of this node voted is not undone yet: nothing is acknowledged
+	Quiet    time.Duration `json:"quiet,omitempty"`    // since the last acknowledgement was sent, or this process began
 }
 
-// better prefers the longer log; among equals one that can be promoted, and this node, which needs no word sent to it.
-func (s SealReport) better(t SealReport, self ReplicaID) bool {
-	if c := s.Position.Compare(t.Position); c != 0 {
-		return c > 0
-	}
-	if s.Promotable != t.Promotable {
-		return s.Promotable
-	}
-	return s.Member == self
+// suspects reports whether this node has evidence against the present leader, and votes against it could count.
+func (v View) suspects() bool {
+	e, l := v.Record.Epoch, v.Record.Lead
+	return e.Phase == PhaseLead && e.Leader != v.Self && v.Record.State.K >= 1 &&
+		l.Epoch == e.Epoch && l.Holder == e.Leader && !l.Released && !l.Restarting &&
+		v.Voting.Evidence == Evidence{e.Epoch, l.Incarnation} &&
+		len(l.Answer.Voters) >= minVoters && slices.Contains(l.Answer.Voters, v.Self)
 }
 
-// promoteOrLead promotes this node's server and, once it is seen writable on the timeline of the epoch, takes the rights.
-func (v View) promoteOrLead() Plan {
-	e := v.Record.Epoch
-	if v.Local.Server != ServerWritable || v.Local.EndOfRec == 0 {
-		if e.Copy != "" && e.Copy != v.Local.Copy {
-			return v.giveUp("chosen with another copy than the one that is here now")
-		}
-		switch v.Local.Server {
-		case ServerDown:
-			if v.Local.Data != DataPresent {
-				return v.giveUp("chosen, but the data directory is " + string(v.Local.Data))
-			}
-			return Plan{Rule: RuleStart, Because: "to be promoted", Actions: []Action{Start{}}}
-		case ServerStarting:
-			return Plan{Rule: RuleStart, Because: "starting, to be promoted"}
-		case ServerRecovery:
-			if v.Local.Position.Timeline >= e.TLI {
-				return v.promoteAgain()
-			}
-		case ServerWritable: // where its recovery ended is not known yet
-		}
-		return Plan{
-			Rule: RulePromote, Because: fmt.Sprintf("chosen for epoch %d at %s", e.Epoch, e.From),
-			Actions: []Action{Promote{Epoch: e.Epoch, TLI: e.TLI, Sync: v.FirstSync()}},
-		}
+// ownVote returns this node's vote in the record, if it counts against the present leader.
+func (v View) ownVote() bool {
+	return slices.ContainsFunc(v.Record.Votes, func(x Vote) bool { return x.Member == v.Self && v.counts(x) })
+}
+
+// counts reports whether a vote is against the present leader, as it declares itself now.
+func (v View) counts(x Vote) bool {
+	l := v.Record.Lead
+	return x.Epoch == v.epoch() && x.Incarnation == l.Incarnation && x.Member != v.Record.Epoch.Leader &&
+		x.Waited >= l.Answer.Lease && slices.Contains(l.Answer.Voters, x.Member)
+}
+
+// VoteIn returns how long this node still has to be quiet before it may vote; ok is false when it has no reason to.
+func (v View) VoteIn() (d time.Duration, ok bool) {
+	if v.Voting.Fresh || !v.suspects() || v.Voting.Withheld != v.epoch() || v.ownVote() {
+		return 0, false
 	}
-	st := State{
-		Epoch: e.Epoch, Leader: v.Self, Copy: v.Local.Copy,
-		Basis: Position{e.TLI, v.Local.EndOfRec}, Timelines: v.history(), Setting: v.Local.Sync.Setting(), Seq: v.Record.State.Seq + 1,
+	return max(0, v.Record.Lead.Answer.VoteWait()-v.Voting.Quiet), true
+}
+
+func (v View) mayVote() bool {
+	if v.Voting.Fresh || !v.suspects() {
+		return false
 	}
-	st.V, st.K = v.inherited()
-	e.Phase, e.Copy, e.V, e.K = PhaseLead, "", nil, 0
-	if last := v.Record.State; last.Leader != v.Self && v.reaches(last.Leader) {
-		st.Former = Member{last.Leader, last.Copy}
+	in, ok := v.VoteIn()
+	return v.Voting.Withheld != v.epoch() || ok && in == 0
+}
+
+// vote first stops acknowledging, then, once no acknowledgement of this node can extend the leader's answer lease, says so in the record.
+func (v View) vote() Plan {
+	why := fmt.Sprintf("%s closed its streams without a farewell and its endpoint refuses connections", v.Record.Epoch.Leader)
+	if v.Voting.Withheld != v.epoch() {
+		return Plan{Rule: RuleVote, Because: why, Actions: []Action{Withhold{Epoch: v.epoch()}}}
+	}
+	l := v.Record.Lead
+	return Plan{Rule: RuleVote, Because: why, Commit: &Commit{
+		Guard: Revisions{v.Record.Revs.Epoch, -1, -1},
+		Vote:  &Vote{Member: v.Self, Epoch: v.epoch(), Incarnation: l.Incarnation, Waited: l.Answer.Lease},
+	}}
+}
+
+// mayAcknowledge reports whether this node withholds acknowledgements for no reason (any more).
+func (v View) mayAcknowledge() bool {
+	return v.Voting.Fresh || v.Voting.Withheld == v.epoch() && v.Voting.Withheld != 0 && !v.suspects()
+}
+
+// acknowledge takes this node's vote back, then acknowledges again: in that order, or the vote would lie.
+func (v View) acknowledge() Plan {
+	why := fmt.Sprintf("%s lives", v.Record.Epoch.Leader)
+	if v.Voting.Fresh {
+		why = "this agent has begun; what an earlier one voted is void"
 	}
 	return Plan{
-		Rule: RuleLead, Because: fmt.Sprintf("promoted to timeline %d at %s", e.TLI, v.Local.EndOfRec),
-		Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e, State: &st},
+		Rule: RuleAcknowledge, Because: why, Open: v.open(),
+		Commit:  &Commit{Guard: Revisions{v.Record.Revs.Epoch, -1, -1}, Unvote: v.Self},
+		Actions: []Action{Acknowledge{}},
 	}
 }
 
-// giveUp ends the renewals of a chosen replica that no longer has what was chosen, so that others may outbid it.
-func (v View) giveUp(why string) Plan {
-	if v.released() {
-		return Plan{Rule: RuleStandBy, Because: why}
+// votes returns the votes that depose the leader, this node's own among them; none while they are too few.
+func (v View) votes() []Vote {
+	if !v.suspects() || !v.ownVote() {
+		return nil
 	}
-	return v.release(why)
-}
-
-// promoteAgain gives this copy another epoch and timeline id: its promotion ended, but it went down before it led, and no timeline id
-// is used twice. No new seals are needed: nobody led since it was chosen, those who sealed kept their promise, and its log passed
-// through the timeline that was allotted to the choice, hence is the log that was chosen.
-func (v View) promoteAgain() Plan {
-	e := v.Record.Epoch
-	e.Epoch, e.MaxTLI, e.From = e.Epoch+1, e.MaxTLI+1, v.Local.Position
-	e.TLI = e.MaxTLI
-	e.Reason = fmt.Sprintf("the promotion to timeline %d was interrupted", v.Record.Epoch.TLI)
-	return Plan{Rule: RulePromoteAgain, Because: e.Reason, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e}}
-}
-
-// history tags the timelines of the promoted copy with the epochs the record knows them by.
-func (v View) history() []TimelineEntry {
-	h := slices.Clone(v.Local.History)
-	for i := range h {
-		for _, old := range v.Record.State.Timelines {
-			if old.TLI == h[i].TLI {
-				h[i].Epoch, h[i].Until = old.Epoch, old.Until
-			}
-		}
-		if e := v.Record.Epoch; h[i].TLI == e.TLI {
-			h[i].Epoch = v.epoch()
-			if e.From.Timeline == h[i].Parent && e.From.LSN > h[i].Switch {
-				h[i].Until = e.From.LSN
-			}
+	var out []Vote
+	for _, x := range v.Record.Votes {
+		if v.counts(x) {
+			out = append(out, x)
 		}
 	}
-	return h
+	if len(out) < v.Record.Lead.Answer.Majority() {
+		return nil
+	}
+	return out
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node/membership"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/durable"
@@ -86,8 +87,8 @@ func (s *StoppedNode) check(ctx context.Context) (err error) {
 }
 
 // Account reads what this member knows from its disk.
-func (s *StoppedNode) Account(ctx context.Context) (a ag.Account, history []ag.TimelineEntry, err error) {
-	a = ag.Account{Group: ag.GroupID(s.cfg.Group), ID: s.Self}
+func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history []ag.TimelineEntry, err error) {
+	a = recovery.Account{Group: ag.GroupID(s.cfg.Group), ID: s.Self}
 	marks := agent.OpenMarks(s.Layout.State())
 	seen, err1 := marks.Seen()
 	promised, err2 := marks.Promised()
@@ -132,12 +133,12 @@ func (s *StoppedNode) Account(ctx context.Context) (a ag.Account, history []ag.T
 // accountPrefix begins what coterie recover account prints, with the version of what follows.
 const accountPrefix = "account1."
 
-func EncodeAccount(a ag.Account) (string, error) {
+func EncodeAccount(a recovery.Account) (string, error) {
 	b, err := json.Marshal(a)
 	return accountPrefix + base64.RawURLEncoding.EncodeToString(b), err
 }
 
-func decodeAccount(text string) (a ag.Account, err error) {
+func decodeAccount(text string) (a recovery.Account, err error) {
 	body, ok := strings.CutPrefix(strings.TrimSpace(text), accountPrefix)
 	b, err := base64.RawURLEncoding.DecodeString(body)
 	if err == nil {
@@ -153,8 +154,8 @@ func decodeAccount(text string) (a ag.Account, err error) {
 
 // RecoveryPlan is what a recovery would make of the group, and the accounts it rests on.
 type RecoveryPlan struct {
-	Recovery ag.Recovery
-	Accounts []ag.Account
+	Recovery recovery.Recovery
+	Accounts []recovery.Account
 	Gone     []ag.ReplicaID
 }
 
@@ -164,7 +165,7 @@ func (s *StoppedNode) Plan(ctx context.Context, texts, lost []string) (p Recover
 	if err != nil {
 		return p, err
 	}
-	p.Accounts = []ag.Account{own}
+	p.Accounts = []recovery.Account{own}
 	for _, t := range texts {
 		a, err := decodeAccount(t)
 		if err != nil {
@@ -177,7 +178,7 @@ func (s *StoppedNode) Plan(ctx context.Context, texts, lost []string) (p Recover
 	for _, l := range lost {
 		p.Gone = append(p.Gone, ag.ReplicaID(l))
 	}
-	if p.Recovery, err = ag.Recover(s.Group, s.Self, p.Accounts, p.Gone, history); err != nil {
+	if p.Recovery, err = recovery.Recover(recovery.Request{Group: s.Group, Lead: s.Self, Accounts: p.Accounts, Lost: p.Gone, History: history}); err != nil {
 		return p, fail.Refusedf("%w", err)
 	}
 	return p, s.noneAnswers(ctx)
@@ -203,7 +204,7 @@ func (s *StoppedNode) noneAnswers(ctx context.Context) error {
 
 // Refound puts the old quorum member aside and leaves, for the next start, what the new one is founded with. It may run again after a
 // crash at any point.
-func (s *StoppedNode) Refound(r ag.Recovery) error {
+func (s *StoppedNode) Refound(r recovery.Recovery) error {
 	if err := errors.Join(s.putMemberAside(), s.forgetStore()); err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -79,7 +79,7 @@ func accountCommand() *cobra.Command {
 	return c
 }
 
-func describeAccount(a ag.Account) string {
+func describeAccount(a recovery.Account) string {
 	if a.Unfit != "" {
 		return fmt.Sprintf("%s: promised epoch %d, saw epoch %d with state %d; cannot lead: %s", a.ID, a.Promised, a.Epoch, a.Seq, a.Unfit)
 	}

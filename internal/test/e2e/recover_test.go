@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
@@ -73,12 +74,12 @@ func TestQuorumIsLost(t *testing.T) {
 }
 
 // accounts has every one of the stopped nodes say what it knows.
-func (g *group) accounts(t *testing.T, nodes []string) (texts map[string]string, accounts map[string]ag.Account) {
+func (g *group) accounts(t *testing.T, nodes []string) (texts map[string]string, accounts map[string]recovery.Account) {
 	t.Helper()
-	texts, accounts = map[string]string{}, map[string]ag.Account{}
+	texts, accounts = map[string]string{}, map[string]recovery.Account{}
 	for _, n := range nodes {
 		texts[n] = strings.TrimSpace(must(t, "recover", "account", "--node", g.node(n)).out)
-		var a ag.Account
+		var a recovery.Account
 		if err := json.Unmarshal([]byte(must(t, "recover", "account", "--json", "--node", g.node(n)).out), &a); err != nil {
 			t.Fatal(err)
 		}

@@ -19,6 +19,7 @@ var leaves = []string{"ag", "config", "lib/"}
 // rules are the import rules of the tree. Test files are free, except where TestCoreIsPure says otherwise.
 var rules = []rule{
 	{"ag", nil, "the decision is pure: it can be replayed and explored"},
+	{"ag/recovery", []string{"ag"}, "making a lost record anew is as pure as deciding on one"},
 	{"ag/agsim", []string{"ag"}, "the explorer runs the decision and nothing else"},
 	{"lib", []string{"lib/"}, "a library that knows the product is not a library"},
 	{"config", []string{"lib/"}, "the layout of a node directory depends on nobody"},

@@ -1,32 +1,34 @@
-package ag
+package recovery
 
 import (
 	"errors"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
-func lostGroup() Group {
-	r := func(id ReplicaID) Replica {
-		return Replica{ID: id, AvailabilityMode: SynchronousCommit, FailoverMode: Automatic, Voter: true, EtcdID: 7}
+func lostGroup() ag.Group {
+	r := func(id ag.ReplicaID) ag.Replica {
+		return ag.Replica{ID: id, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Voter: true, EtcdID: 7}
 	}
-	w := Replica{ID: "w", AvailabilityMode: ConfigurationOnly, Voter: true, EtcdID: 9}
-	return Group{ID: "g", Name: "orders", Replicas: []Replica{r("a"), r("b"), w}}
+	w := ag.Replica{ID: "w", AvailabilityMode: ag.ConfigurationOnly, Voter: true, EtcdID: 9}
+	return ag.Group{ID: "g", Name: "orders", Replicas: []ag.Replica{r("a"), r("b"), w}}
 }
 
-func account(id ReplicaID, promised, seen Epoch, seq uint64, lsn LSN) Account {
-	return Account{Group: "g", ID: id, Promised: promised, Epoch: seen, Seq: seq, Position: Position{3, lsn}, Copy: CopyID("c" + id), MaxTLI: 3}
+func account(id ag.ReplicaID, promised, seen ag.Epoch, seq uint64, lsn ag.LSN) Account {
+	return Account{Group: "g", ID: id, Promised: promised, Epoch: seen, Seq: seq, Position: ag.Position{Timeline: 3, LSN: lsn}, Copy: ag.CopyID("c" + id), MaxTLI: 3}
 }
 
 func TestRecoveryTakesNothingBack(t *testing.T) {
 	a, b := account("a", 4, 5, 17, 100), account("b", 8, 5, 16, 200)
 	b.MaxTLI = 6 // it began a promotion that nobody heard of
-	r, err := Recover(lostGroup(), "a", []Account{a, b}, []ReplicaID{"w"}, []TimelineEntry{{TLI: 3}})
+	r, err := Recover(Request{Group: lostGroup(), Lead: "a", Accounts: []Account{a, b}, Lost: []ag.ReplicaID{"w"}, History: []ag.TimelineEntry{{TLI: 3}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Epoch.Epoch != 9 || r.Epoch.Phase != PhasePromote || r.Epoch.Leader != "a" || r.Epoch.Copy != "ca" || r.Epoch.From != a.Position {
+	if r.Epoch.Epoch != 9 || r.Epoch.Phase != ag.PhasePromote || r.Epoch.Leader != "a" || r.Epoch.Copy != "ca" || r.Epoch.From != a.Position {
 		t.Errorf("%+v", r.Epoch)
 	}
 	if r.Epoch.TLI != 6+9 || r.Epoch.MaxTLI != r.Epoch.TLI {
@@ -39,7 +41,7 @@ func TestRecoveryTakesNothingBack(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	for _, m := range r.Group.Replicas {
-		if m.FailoverMode != Manual || m.EtcdID != 0 || m.Voter != (m.ID == "a") || m.Suspended {
+		if m.FailoverMode != ag.Manual || m.EtcdID != 0 || m.Voter != (m.ID == "a") || m.Suspended {
 			t.Errorf("%+v", m)
 		}
 	}
@@ -50,12 +52,12 @@ func TestRecoverySparesWhoIsAhead(t *testing.T) {
 	for name, b := range map[string]Account{
 		"later record": account("b", 1, 1, 18, 50), "longer log": account("b", 1, 1, 17, 101),
 	} {
-		r, err := Recover(lostGroup(), "a", []Account{account("a", 4, 5, 17, 100), b}, []ReplicaID{"w"}, nil)
+		r, err := Recover(Request{Group: lostGroup(), Lead: "a", Accounts: []Account{account("a", 4, 5, 17, 100), b}, Lost: []ag.ReplicaID{"w"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		m, _ := r.Group.Replica("b")
-		if !slices.Equal(r.Ahead, []ReplicaID{"b"}) || !m.Suspended {
+		if !slices.Equal(r.Ahead, []ag.ReplicaID{"b"}) || !m.Suspended {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
@@ -67,19 +69,19 @@ func TestRecoveryIsRefused(t *testing.T) {
 	foreign.Group, ill.Unfit, bare.Copy = "other", "its copy is under quarantine", ""
 	for why, c := range map[string]struct {
 		accounts []Account
-		lost     []ReplicaID
+		lost     []ag.ReplicaID
 	}{
 		"nothing is known of b":  {[]Account{a, w}, nil},
 		"another group":          {[]Account{a, foreign, w}, nil},
 		"two accounts":           {[]Account{a, b, b, w}, nil},
-		"given up for lost":      {[]Account{a, b, w}, []ReplicaID{"b"}},
-		"no account of a":        {[]Account{b, w}, []ReplicaID{"a"}},
+		"given up for lost":      {[]Account{a, b, w}, []ag.ReplicaID{"b"}},
+		"no account of a":        {[]Account{b, w}, []ag.ReplicaID{"a"}},
 		"under quarantine":       {[]Account{ill, b, w}, nil},
 		"holds no copy":          {[]Account{bare, b, w}, nil},
 		"no member of group":     {[]Account{a, b, w, account("x", 1, 1, 1, 1)}, nil},
-		"nothing is known of b ": {[]Account{a, w}, []ReplicaID{"x"}},
+		"nothing is known of b ": {[]Account{a, w}, []ag.ReplicaID{"x"}},
 	} {
-		if _, err := Recover(lostGroup(), "a", c.accounts, c.lost, nil); !errors.Is(err, ErrRecovery) || !strings.Contains(err.Error(), strings.TrimSpace(why)) {
+		if _, err := Recover(Request{Group: lostGroup(), Lead: "a", Accounts: c.accounts, Lost: c.lost}); !errors.Is(err, ErrUnsafe) || !strings.Contains(err.Error(), strings.TrimSpace(why)) {
 			t.Errorf("%s: %v", why, err)
 		}
 	}

@@ -1,0 +1,134 @@
+package recovery
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// Account is what a stopped member reports about itself when the quorum's store is lost. It is enough for a person to choose the next
+// leader, and for the new record to take back nothing that the member promised or saw (safety specification 1.5).
+type Account struct {
+	Group    ag.GroupID   `json:"group"`
+	ID       ag.ReplicaID `json:"member"`
+	Promised ag.Epoch     `json:"promised"`
+	Epoch    ag.Epoch     `json:"epoch"`          // of the latest record that it saw
+	Seq      uint64       `json:"state_sequence"` // of the latest record that it saw
+	Position ag.Position  `json:"position"`       // end of WAL of its copy
+	Copy     ag.CopyID    `json:"copy"`
+	MaxTLI   ag.Timeline  `json:"max_tli"` // the highest timeline id that it knows to have been used
+	// Unfit is the reason why its copy cannot lead; empty if it can. A witness holds no copy.
+	Unfit string `json:"unfit,omitempty"`
+}
+
+// Newer orders accounts by how much of the group's history their copies hold: by the later record seen, then by position.
+func (a Account) Newer(b Account) int {
+	if c := cmp.Compare(a.Seq, b.Seq); c != 0 {
+		return c
+	}
+	return a.Position.Compare(b.Position)
+}
+
+// Request is what an administrator asks for. Every member of the group has an account or is declared lost.
+type Request struct {
+	Group    ag.Group     // as the choosing node last saw it
+	Lead     ag.ReplicaID // the member that is to lead
+	Accounts []Account
+	Lost     []ag.ReplicaID
+	History  []ag.TimelineEntry // of the timeline of the chosen copy
+}
+
+// Recovery replaces the contents of a lost store.
+type Recovery struct {
+	Group ag.Group
+	Epoch ag.EpochRecord
+	State ag.State
+	// Ahead lists the members whose copies may hold commits that the chosen copy lacks. They are suspended until a person resumes them.
+	Ahead []ag.ReplicaID
+}
+
+// ErrUnsafe means that the recovery may not be made as requested.
+var ErrUnsafe = errors.New("this recovery would not be safe")
+
+// Recover makes the record of a group whose quorum's store is lost or cannot be trusted. The new epoch is above every epoch that an
+// account has promised or seen. The chosen member leads it, V is empty, and automatic failover is off. A member that is declared lost
+// leaves the group, so that it is not admitted when it comes back. Every refusal wraps ErrUnsafe.
+func Recover(q Request) (Recovery, error) {
+	mine, err := q.check()
+	if err != nil {
+		return Recovery{}, fmt.Errorf("%w: %w", ErrUnsafe, err)
+	}
+	r := Recovery{Group: q.Group}
+	r.Group.Replicas = nil
+	var epoch ag.Epoch
+	var seq uint64
+	var tli ag.Timeline
+	for _, a := range q.Accounts {
+		epoch, seq, tli = max(epoch, a.Promised, a.Epoch), max(seq, a.Seq), max(tli, a.MaxTLI, a.Position.Timeline)
+		if a.ID != q.Lead && a.Copy != "" && a.Newer(mine) > 0 {
+			r.Ahead = append(r.Ahead, a.ID)
+		}
+	}
+	epoch++
+	// An epoch uses one timeline id at most. So no id that any member used, lost members included, is above this one.
+	tli += ag.Timeline(epoch)
+	for _, old := range q.Group.Replicas {
+		if slices.Contains(q.Lost, old.ID) {
+			continue
+		}
+		old.EtcdID, old.Voter = 0, old.ID == q.Lead
+		if old.HasData() {
+			old.FailoverMode = ag.Manual
+		}
+		old.Suspended = old.ID != q.Lead && (old.Suspended || slices.Contains(r.Ahead, old.ID))
+		r.Group.Replicas = append(r.Group.Replicas, old)
+	}
+	r.Epoch = ag.EpochRecord{
+		Epoch: epoch, Phase: ag.PhasePromote, Leader: q.Lead, TLI: tli, MaxTLI: tli, From: mine.Position, Copy: mine.Copy, Forced: true,
+		Reason: "recovered by an operator from the loss of the quorum's store",
+	}
+	r.State = ag.State{Leader: q.Lead, Copy: mine.Copy, V: []ag.Member{}, Timelines: q.History, Seq: seq + 1}
+	return r, nil
+}
+
+// check returns the account of the member that is to lead.
+func (q Request) check() (mine Account, err error) {
+	said := map[ag.ReplicaID]bool{}
+	for _, a := range q.Accounts {
+		switch _, in := q.Group.Replica(a.ID); {
+		case a.Group != q.Group.ID:
+			return mine, fmt.Errorf("the account of %s is of another group", a.ID)
+		case !in:
+			return mine, fmt.Errorf("%s is no member of group %s as this node last saw it", a.ID, q.Group.Name)
+		case said[a.ID]:
+			return mine, fmt.Errorf("there are two accounts of %s", a.ID)
+		case slices.Contains(q.Lost, a.ID):
+			return mine, fmt.Errorf("%s is given up for lost, and yet there is an account of it", a.ID)
+		}
+		said[a.ID] = true
+		if a.ID == q.Lead {
+			mine = a
+		}
+	}
+	var missing []string
+	for _, r := range q.Group.Replicas {
+		if !said[r.ID] && !slices.Contains(q.Lost, r.ID) {
+			missing = append(missing, string(r.ID))
+		}
+	}
+	switch {
+	case len(missing) > 0:
+		return mine, fmt.Errorf("nothing is known of %s: give its account, or give it up for lost", strings.Join(missing, " and "))
+	case mine.ID == "":
+		return mine, fmt.Errorf("there is no account of %s, which is to lead", q.Lead)
+	case mine.Unfit != "":
+		return mine, fmt.Errorf("%s cannot lead: %s", q.Lead, mine.Unfit)
+	case mine.Copy == "" || mine.Position.LSN == 0:
+		return mine, fmt.Errorf("%s cannot lead: it holds no copy of the data", q.Lead)
+	}
+	return mine, nil
+}
