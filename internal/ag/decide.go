@@ -9,7 +9,7 @@ import (
 // Timing of takeover that does not depend on the lease profile.
 const (
 	// ProgressTimeout is how long a candidate or a promotion may show no progress before it may be outbid, at least
-	// (safety specification 1.1, Profile.Progress).
+	// (docs/internals/safety.md, "Epochs", Profile.Progress).
 	ProgressTimeout = 1500 * time.Millisecond
 	// SealGrace is how long a candidate with enough seals waits for the rest, to choose among more copies.
 	SealGrace = 150 * time.Millisecond
@@ -70,7 +70,7 @@ var Rules = []Rule{
 // Decide returns what replica v.Self should do next. It is a pure function of v, the same for every node.
 //
 // The order matters: what could lose or contradict data comes first. A failover reads claim → seal → choose → promote → lead;
-// its safety argument is in quorum.go and in section 2 of the safety specification.
+// its safety argument is in quorum.go and in docs/internals/safety.md, "Takeover".
 func Decide(v View) Plan {
 	switch {
 	case v.Local.Server == ServerWritable && v.deposed():
@@ -338,7 +338,7 @@ func (v View) counted() (why string, in bool) {
 // Diverged reports whether this copy holds WAL that is not in the leader's history: its timeline is not one the leader's passed
 // through, or it went on after the leader's history left it (S7). Timeline ids are never allotted twice, so this is exact; the
 // checksum of the stream handshake guards against the rest. A promotion that was begun here and did not come to lead counts as well,
-// whatever the files say of it: it may have written (safety specification 1.3).
+// whatever the files say of it: it may have written (docs/internals/safety.md, "Timelines").
 func (v View) Diverged() bool {
 	tls, at := v.Record.State.Timelines, v.Local.Position
 	i := slices.IndexFunc(tls, func(t TimelineEntry) bool { return t.TLI == at.Timeline })

@@ -13,7 +13,7 @@ type GroupID string
 type ReplicaID string
 
 // CopyID is the UUID of one copy of the data: made anew whenever a data directory is created, seeded, rewound or restored.
-// Copies, not members, hold data (safety specification 1.4).
+// Copies, not members, hold data (docs/internals/safety.md, "Copies").
 type CopyID string
 
 // Role is what a replica is at this moment, in the words of the availability-group views.
@@ -122,14 +122,14 @@ const (
 )
 
 // Group is the wish: what administrators configured. It lives under /config in the store, is changed by compare-and-swap
-// by whoever administers, and the leader reconciles the Record towards it (safety specification 1.6).
+// by whoever administers, and the leader reconciles the Record towards it (docs/internals/safety.md, "Record").
 type Group struct {
 	ID             GroupID       `json:"id"`
 	Name           string        `json:"name"`
 	SystemID       string        `json:"system_identifier"` // of the PostgreSQL cluster; every copy must carry it
 	Replicas       []Replica     `json:"replicas"`
 	CommitRule     CommitRule    `json:"commit_rule"`
-	Required       *int          `json:"required_synchronized_secondaries,omitempty"` // nil: by the table of safety specification 7
+	Required       *int          `json:"required_synchronized_secondaries,omitempty"` // nil: by the table of docs/internals/safety.md, "Commit rule"
 	SessionTimeout time.Duration `json:"session_timeout"`                             // a silent member is dropped after this; default 10 s
 	Profile        string        `json:"profile"`                                     // lease profile: default, fast, wan
 	HBA            string        `json:"hba,omitempty"`                               // listener rules of the group, pg_hba.conf syntax; "": the default

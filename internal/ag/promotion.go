@@ -204,7 +204,7 @@ func (v View) Feeds() (to ReplicaID, ok bool) {
 }
 
 // This file is what a new epoch starts with: whom its first commits wait for, and who may lead should its primary die before any of them
-// has come (reliability notes F65).
+// has come (docs/internals/safety.md, "Promotion").
 //
 // The members that were sealed have promised the epoch and stand still until its leader feeds them. So the candidate knows which of them have
 // everything that was ever acknowledged, and (V, k) of the new epoch begins with those: what earlier epochs acknowledged is on them already,
@@ -269,7 +269,7 @@ func (v View) inherited() ([]Member, int) {
 }
 
 // FirstSync is the setting a new primary starts with, in force before promotion: it is protected from its first commit
-// (safety specification 2.3). It waits for the heirs, if they are enough.
+// (docs/internals/safety.md, "Promotion"). It waits for the heirs, if they are enough.
 func (v View) FirstSync() Sync {
 	eligible := v.Group.syncSecondaries(v.Self)
 	_, required := v.Group.CommitTarget(len(eligible))

@@ -12,7 +12,7 @@ import (
 // declared has acknowledged a heartbeat that it sent less than Answer.Lease ago. A voter that votes has acknowledged nothing for
 // longer than that, and acknowledges nothing while its vote stands. So when a majority has voted, which every majority of
 // acknowledgers meets, no answer of the leader is on its way to a client any more: the same as after silence of O
-// (safety specification 6).
+// (docs/internals/safety.md, "Fast takeover").
 
 // electable reports whether this copy may be promoted without a person: it is counted in V, so that it is one of those that
 // may hold every acknowledged commit, and its replica is configured for it.
@@ -86,7 +86,7 @@ func (v View) mayOutbid() bool {
 }
 
 // claim raises the epoch. The transaction compares all three keys, so that the (V, k) it returns is the last one the old leader
-// could write (safety specification 1.2). Where the leader has not been silent for long, the transaction compares the votes as well.
+// could write (docs/internals/safety.md, "Takeover"). Where the leader has not been silent for long, the transaction compares the votes as well.
 func (v View) claim(r Rule, why string) Plan {
 	e := EpochRecord{Epoch: v.epoch() + 1, Phase: PhaseSeal, Leader: v.Self, MaxTLI: max(v.Record.Epoch.MaxTLI, v.Record.Epoch.TLI), Reason: why}
 	c := &Commit{Guard: v.Record.Revs, Epoch: &e}
@@ -134,7 +134,7 @@ func (a Answer) Until(self ReplicaID, acked map[ReplicaID]time.Duration) (until 
 }
 
 // minVoters is below how many voters there is no fast takeover: a majority without the leader is then no majority that could be missing one.
-// An external store has to have as many members (safety specification 6.5).
+// An external store has to have as many members (docs/internals/safety.md, "Fast takeover").
 const minVoters = 3
 
 // Answers returns what a leader of the group declares: nothing where takeover is to rest on silence alone.

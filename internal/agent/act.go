@@ -2,11 +2,13 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -29,10 +31,10 @@ func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
 	case ag.EndStreams:
 		a.endStreams(ctx, act.Members)
 	case ag.Withhold:
-		a.voter.withhold(act.Epoch)
-		a.noteDead(v.Record.Epoch.Leader)
+		a.voter.Withhold(act.Epoch)
+		a.pinger.NoteDead(v.Record.Epoch.Leader)
 	case ag.Acknowledge:
-		a.voter.resume()
+		a.voter.Resume()
 	case ag.Start:
 		a.start(ctx)
 	case ag.Stop:
@@ -89,7 +91,7 @@ func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
 func (a *Agent) fence(reason string, now ag.Epoch) {
 	a.cancelTask("fenced")
 	a.fencing = true // until nothing of the server is left: no renewal may open the gate again
-	a.lease.void()
+	a.lease.Void()
 	a.publishClosed(reason)
 	ctx, cancel := context.WithTimeout(context.Background(), fenceBudget)
 	defer cancel()
@@ -98,7 +100,7 @@ func (a *Agent) fence(reason string, now ag.Epoch) {
 		return
 	}
 	a.fencing = false
-	a.lease.armed.Store(0)
+	a.lease.SetDisarmed()
 	a.log.Warn("fenced", "reason", reason, "epoch", now)
 }
 
@@ -232,7 +234,7 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
 	if err := a.arm(ctx, act.Epoch); err != nil {
 		return nil, err
 	}
-	if err := a.cfg.Marks.SetPromoting(PromotingMark{act.Epoch, act.TLI}); err != nil {
+	if err := a.cfg.Marks.SetPromoting(marks.Promotion{Epoch: act.Epoch, TLI: act.TLI}); err != nil {
 		return nil, err
 	}
 	a.showProgress("promoting")
@@ -254,12 +256,11 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
 // arm waits for a lease of the epoch and gives its deadline to the keeper.
 func (a *Agent) arm(ctx context.Context, e ag.Epoch) error {
 	for {
-		if l := a.lease.state(); l.Valid && l.Epoch == e {
-			if err := a.cfg.Keeper.Arm(ctx, e, a.lease.until()); err != nil {
+		if l := a.lease.State(); l.Valid && l.Epoch == e {
+			if err := a.cfg.Keeper.Arm(ctx, e, a.lease.Until()); err != nil {
 				return fmt.Errorf("arm the keeper: %w", err)
 			}
-			a.lease.armed.Store(uint64(e))
-			a.lease.tell()
+			a.lease.SetArmed(e)
 			return nil
 		}
 		select {
@@ -281,7 +282,7 @@ func (a *Agent) setSync(ctx context.Context, v ag.View, s ag.Sync) (func(), erro
 }
 
 // proveSync establishes that no backend and no walsender works by an older setting, then samples the barrier: every commit that an
-// older setting could have acknowledged ends before it (safety specification 3.3).
+// older setting could have acknowledged ends before it (docs/internals/safety.md, "Proof of a setting").
 func (a *Agent) proveSync(ctx context.Context, v ag.View, copies uint64) (func(), error) {
 	s := v.Local.Sync
 	if s.N > 0 {
@@ -340,3 +341,67 @@ func (a *Agent) proveWaiting(ctx context.Context) error {
 		}
 	}
 }
+
+// retryPause keeps an action that failed from being tried again at every turn.
+const retryPause = 300 * time.Millisecond
+
+// task is the one long action under way.
+type task struct {
+	name   string
+	epoch  ag.Epoch // it is cancelled when the record leaves this epoch
+	cancel context.CancelCauseFunc
+	since  time.Duration
+}
+
+type taskResult struct {
+	name    string
+	applied func() // run by the loop: what the action learned
+	err     error
+}
+
+// work starts a long action unless one is under way. f runs outside the loop; what it returns, with or without an error, is run by
+// the loop when it has ended.
+func (a *Agent) work(ctx context.Context, name string, e ag.Epoch, budget time.Duration, f func(context.Context) (func(), error)) {
+	if a.task != nil || a.failed[name] > boottime.Now() {
+		return
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	a.task = &task{name: name, epoch: e, cancel: cancel, since: boottime.Now()}
+	a.children.Go(func() {
+		ctx, stop := context.WithTimeoutCause(ctx, budget, fmt.Errorf("%s did not end within %v", name, budget))
+		defer stop()
+		applied, err := f(ctx)
+		if err != nil && ctx.Err() != nil {
+			err = errors.Join(err, context.Cause(ctx))
+		}
+		a.done <- taskResult{name, applied, err}
+	})
+}
+
+func (a *Agent) cancelTask(why string) {
+	if a.task != nil {
+		a.task.cancel(errors.New(why))
+	}
+}
+
+func (a *Agent) taskEnded(r taskResult) {
+	took := boottime.Now() - a.task.since
+	a.task.cancel(nil)
+	a.task = nil
+	a.progress.Store(nil)
+	if r.err != nil {
+		a.log.Warn("action failed", "action", r.name, "after", took.Round(time.Millisecond), "err", r.err)
+		pause := retryPause
+		if r.name == "sync" { // a stream that has just begun is not ready to prove anything; clients wait for it
+			pause = retryPause / 10
+		}
+		a.failed[r.name] = boottime.Now() + pause
+	} else if r.name != "sync" {
+		a.log.Info("action done", "action", r.name, "took", took.Round(time.Millisecond))
+	}
+	if r.applied != nil {
+		r.applied()
+	}
+}
+
+func (a *Agent) showProgress(s string) { a.progress.Store(&s) }

@@ -6,20 +6,27 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/decisions"
+	"github.com/coteriedb/coterie/internal/agent/lease"
+	"github.com/coteriedb/coterie/internal/agent/liveness"
+	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/agent/recordguard"
+	"github.com/coteriedb/coterie/internal/lib/asyncwriter"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // Config is everything an agent is joined to. All fields are required, but those a witness has no use for: Instance, Keeper,
-// Upstream, Downstream and Seeder are nil there; and Wishes, Probes and Suspend, which may be nil.
+// Upstream, Downstream and Seeder are nil there; and SeedRequests, Probes and Suspend, which may be nil.
 type Config struct {
 	Self        ag.ReplicaID
 	Incarnation string
-	Marks       *Marks
+	Marks       *marks.Marks
 	Store       Store
 	Instance    Instance
 	Keeper      Keeper
@@ -28,9 +35,9 @@ type Config struct {
 	Peers       Peers
 	Sessions    Sessions
 	Seeder      Seeder
-	// Wishes are what operators want of this node's copy; nil: nothing.
-	Wishes Wishes
-	Logger *slog.Logger
+	// SeedRequests are the requests of operators for a new copy here; nil: there are none.
+	SeedRequests SeedRequests
+	Logger       *slog.Logger
 	// OnGroup is called by the loop with each new configuration of the group, before it is decided upon.
 	OnGroup func(ag.Group)
 	// Probes watches over the server and its disks; nil: nobody does, and the node is always well.
@@ -48,30 +55,31 @@ type Config struct {
 
 // Agent runs one node. Make it with New, run it with Run.
 type Agent struct {
-	cfg   Config
-	log   *slog.Logger
-	lease *lease
-	seal  *sealer
-	voter *voter
-	heart *hearts
-	wake  chan struct{}
+	cfg        Config
+	log        *slog.Logger
+	lease      *lease.Lease
+	answers    *lease.Answers
+	seal       *sealer
+	voter      *liveness.Voter
+	heartbeats *liveness.Heartbeater
+	pinger     *liveness.Pinger
+	wake       chan struct{}
 
 	// Published by the loop for others to read.
 	snapshot atomic.Pointer[Snapshot]
 	view     atomic.Pointer[ag.View]
 	plan     atomic.Pointer[ag.Plan]
 	routes   atomic.Pointer[ag.Routes]
-	reach    atomic.Pointer[reachability]
 	progress atomic.Pointer[string] // of the worker's action
-	history  *decisions
+	history  *decisions.Log
 	target   atomic.Pointer[ProbeTarget]
-	scribe   *scribe
+	writer   *asyncwriter.Queue // marks and decisions, off the loop
 	trust    chan chan<- string // an operator's word that the copy may be trusted
 	turned   atomic.Int64       // boottime of the loop's last turn
 	suspect  atomic.Bool        // one member acknowledged twice: no answer leaves until the setting is proven anew
 	shut     atomic.Bool        // set by the worker: the gate is shut for a planned failover
 	outcome  atomic.Pointer[Outcome]
-	believed trust
+	guard    *recordguard.Guard
 	preset   atomic.Pointer[preset]
 	// restarting is how far a restart in place is; set by the worker.
 	restarting atomic.Int32
@@ -119,13 +127,13 @@ type Agent struct {
 	fencing     bool     // a fence is not confirmed yet
 	refusal     refusal  // the last one
 
-	cond       condition
-	distrusted atomic.Bool // the copy is under quarantine
-	checked    atomic.Bool // the copy is as far as it was when this node was last heard of
-	seenSelf   bool        // what this agent published has been read back
-	autopsies  chan Autopsy
-	suspended  chan struct{}
-	pid        int // of the postmaster, 0: none
+	cond         condition
+	distrusted   atomic.Bool // the copy is under quarantine
+	checked      atomic.Bool // the copy is as far as it was when this node was last heard of
+	seenSelf     bool        // what this agent published has been read back
+	crashReports chan CrashReport
+	suspended    chan struct{}
+	pid          int // of the postmaster, 0: none
 }
 
 // streamFacts remembers a member's stream beyond its end.
@@ -143,32 +151,47 @@ func New(c Config) (*Agent, error) {
 	a := &Agent{
 		cfg: c, log: c.Logger, wake: make(chan struct{}, 1), reports: make(chan sealAnswer, 16), done: make(chan taskResult, 1),
 		prepared: make(chan preparation, 1), restarts: make(chan restartRequest),
-		believed: trust{kick: make(chan struct{}, 1)},
-		streams:  map[ag.ReplicaID]*streamFacts{}, seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{},
-		failed: map[string]time.Duration{}, history: newDecisions(), scribe: newScribe(c.Logger),
-		trust: make(chan chan<- string), autopsies: make(chan Autopsy, 4), suspended: make(chan struct{}, 1),
+		guard:   recordguard.New(marks.Seen{}),
+		streams: map[ag.ReplicaID]*streamFacts{}, seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{},
+		failed: map[string]time.Duration{}, history: decisions.NewLog(), writer: asyncwriter.NewQueue(writerQueue),
+		trust: make(chan chan<- string), crashReports: make(chan CrashReport, 4), suspended: make(chan struct{}, 1),
 	}
 	if c.Store == nil || c.Peers == nil || c.Sessions == nil || c.Marks == nil {
 		return nil, errors.New("agent: Store, Peers, Sessions and Marks are required")
 	}
-	gate := &answers{self: c.Self, moved: c.Sessions.GateMoved}
-	a.lease = &lease{
-		store: c.Store, keeper: c.Keeper, profile: a.profile, log: c.Logger, lost: a.Wake, kick: make(chan struct{}, 1), answers: gate,
-		alive: a.turns, moved: c.Sessions.GateMoved,
-	}
-	a.voter = newVoter(c.Self, c.Peers, a.Wake, c.Logger)
-	a.heart = &hearts{
-		self: c.Self, incarnation: c.Incarnation, peers: c.Peers, answers: gate, profile: a.profile, log: c.Logger, moved: make(chan struct{}, 1),
-		answered: newAnswered(),
-	}
+	a.answers = lease.NewAnswers(c.Self, c.Sessions.GateMoved)
+	a.lease = lease.New(lease.Config{
+		Store: c.Store, Keeper: c.Keeper, Profile: a.profile, Log: c.Logger, Answers: a.answers,
+		Changed: a.Wake, Moved: c.Sessions.GateMoved, Alive: a.turns,
+	})
+	a.voter = liveness.NewVoter(c.Peers.Probe, a.Wake, c.Logger)
+	a.heartbeats = liveness.NewHeartbeater(liveness.HeartbeatConfig{
+		Incarnation: c.Incarnation, Dial: c.Peers.Heartbeats, Acknowledged: a.answers.Acknowledged, Profile: a.profile, Log: c.Logger,
+	})
+	a.pinger = liveness.NewPinger(liveness.PingConfig{Ping: a.ping, Members: a.others, Profile: a.profile, Changed: a.Wake}, a.heartbeats)
 	a.seal = &sealer{
 		self: c.Self, marks: c.Marks, instance: c.Instance, keeper: c.Keeper, upstream: c.Upstream, lease: a.lease,
 		log: c.Logger, turn: make(chan struct{}, 1), distrusted: a.unpromotable, checked: a.checked.Load,
 	}
 	a.seal.turn <- struct{}{}
 	a.seenAt = boottime.Now()
-	a.reach.Store(&reachability{heard: map[ag.ReplicaID]time.Time{}})
 	return a, nil
+}
+
+// writerQueue is how many writes may wait for the disk.
+const writerQueue = 256
+
+// writeLater performs a best-effort write off the loop: a hung disk must not stop decisions. What does not fit into the queue is not
+// written.
+func (a *Agent) writeLater(job func() error) {
+	queued := a.writer.Do(func() {
+		if err := job(); err != nil {
+			a.log.Warn("not written down", "err", err)
+		}
+	})
+	if !queued {
+		a.log.Warn("not written down: the disk does not keep up")
+	}
 }
 
 // Wake makes the loop look again at once. Any goroutine may call it; it never blocks.
@@ -197,29 +220,51 @@ func (a *Agent) Position(ctx context.Context) (Positions, error) {
 	return Positions{Flush: o.Position, Replay: o.Replay}, err
 }
 
-// ServeHeart answers the heartbeats of another member's agent; the endpoint calls it for each stream. It returns when the stream has
-// ended, and where it ended as by a death, when that was found to be so or not.
-func (a *Agent) ServeHeart(ctx context.Context, from ag.ReplicaID, s Heart) {
-	if !a.voter.serve(from, s) {
+// ServeHeartbeats answers the heartbeats of another member's agent; the endpoint calls it for each stream. It returns after the stream
+// has ended. Where the end may be a death, it returns after that was confirmed or disproved.
+func (a *Agent) ServeHeartbeats(ctx context.Context, from ag.ReplicaID, s liveness.HeartbeatStream) {
+	if !a.voter.Serve(from, s) {
 		return
 	}
 	if snap := a.snapshot.Load(); snap != nil {
 		if r, ok := snap.Group.Replica(from); ok {
-			a.voter.probe(ctx, r)
+			a.voter.Probe(ctx, r)
 		}
 	}
 }
+
+// ping asks a member for a sign of life, and takes over what the member has seen of the record: the store may have forgotten it.
+func (a *Agent) ping(ctx context.Context, r ag.Replica) error {
+	seen, err := a.cfg.Peers.Ping(ctx, r)
+	if err == nil {
+		a.guard.Hear(seen)
+	}
+	return err
+}
+
+// others returns the other members; nil before the first read of the record.
+func (a *Agent) others() []ag.Replica {
+	snap := a.snapshot.Load()
+	if snap == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(snap.Group.Replicas), func(r ag.Replica) bool { return r.ID == a.cfg.Self })
+}
+
+// Heard returns when another member last gave a sign of life, to about a second and by this machine's clock. It is for people. Zero:
+// the member has given none since the agent started. Any goroutine may call it.
+func (a *Agent) Heard(id ag.ReplicaID) time.Time { return a.pinger.Reach().Heard(id) }
 
 // Gate returns the instant until which bytes of the local primary may reach clients: the end of its lease, or of its answer lease where
 // that comes first. 0 sets no limit, because the local server is no primary (S3).
 func (a *Agent) Gate() time.Duration {
 	switch {
-	case a.lease.armed.Load() == 0:
+	case a.lease.Armed() == 0:
 		return 0
 	case a.shut.Load(), a.suspect.Load():
 		return 1
 	}
-	return max(min(a.lease.until(), a.lease.answers.until()), 1)
+	return max(a.lease.AnswersUntil(), 1)
 }
 
 // Facts are what a primary's side of a stream handshake needs.
@@ -246,10 +291,10 @@ func (a *Agent) View() *ag.View { return a.view.Load() }
 func (a *Agent) Plan() *ag.Plan { return a.plan.Load() }
 
 // LeaseUntil returns the BOOTTIME until which this node may act as primary; past when it may not.
-func (a *Agent) LeaseUntil() time.Duration { return a.lease.until() }
+func (a *Agent) LeaseUntil() time.Duration { return a.lease.Until() }
 
 // Seen returns the latest record that this node has seen: what it answers to a ping of another member. Any goroutine may call it.
-func (a *Agent) Seen() SeenMark { return a.believed.latest() }
+func (a *Agent) Seen() marks.Seen { return a.guard.Latest() }
 
 // Snapshot returns what the store said last, nil before the first read. It is shared: do not change it.
 func (a *Agent) Snapshot() *Snapshot { return a.snapshot.Load() }
@@ -280,19 +325,19 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.believed.remember(seen)
-	if err := a.history.open(a.cfg.Marks.dir); err != nil {
+	a.guard.Remember(seen)
+	if err := a.history.Open(a.cfg.Marks.Dir()); err != nil {
 		a.log.Warn("earlier decisions are not all known", "err", err)
 	}
-	a.scribe.start()
-	defer a.scribe.close()
+	a.writer.Start()
+	defer a.writer.Close()
 	background, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { a.ping(background) })
-	wg.Go(func() { a.rememberSeen(background) })
+	wg.Go(func() { a.pinger.Run(background) })
+	wg.Go(func() { a.guard.Keep(background, a.cfg.Marks.SetSeen, a.log) })
 	if a.cfg.Instance != nil {
-		wg.Go(func() { a.lease.run(background) })
-		wg.Go(func() { a.heart.run(background) })
+		wg.Go(func() { a.lease.Run(background) })
+		wg.Go(func() { a.heartbeats.Run(background) })
 		wg.Go(func() { a.chores(background) })
 	}
 	if a.cfg.Probes != nil && a.cfg.Keeper != nil {
@@ -317,7 +362,7 @@ func (a *Agent) shutdown() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	a.cfg.Upstream.Hold()
-	e := ag.Epoch(a.lease.armed.Load())
+	e := a.lease.Armed()
 	if e != 0 {
 		a.publishClosed("this node is shutting down")
 		defer a.release(ctx, e)
@@ -338,7 +383,7 @@ func (a *Agent) release(ctx context.Context, e ag.Epoch) {
 	if snap == nil || snap.Record.Epoch.Epoch != e || snap.Record.Epoch.Leader != a.cfg.Self {
 		return
 	}
-	a.lease.void()
+	a.lease.Void()
 	l := ag.Lead{Epoch: e, Holder: a.cfg.Self, Incarnation: a.cfg.Incarnation, Released: true}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

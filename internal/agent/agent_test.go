@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/agenttest"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -69,7 +70,7 @@ func inBubbleUnformed(t *testing.T, test func(l *lab)) {
 		for _, id := range l.ids {
 			l.dirs[id] = t.TempDir()
 		}
-		if err := agent.OpenMarks(l.dirs["a"]).SetCopy(agent.CopyMark{Copy: "copy-a", Epoch: 1, Seq: 1}); err != nil {
+		if err := marks.Open(l.dirs["a"]).SetCopy(marks.Copy{Copy: "copy-a", Epoch: 1, Seq: 1}); err != nil {
 			t.Fatal(err)
 		}
 		defer func() {
@@ -97,7 +98,7 @@ func (l *lab) start(id ag.ReplicaID) *agent.Agent {
 	n := l.Node(id)
 	l.born++
 	a, err := agent.New(agent.Config{
-		Self: id, Incarnation: fmt.Sprintf("%s-%d", id, l.born), Marks: agent.OpenMarks(l.dirs[id]), Store: n.Store,
+		Self: id, Incarnation: fmt.Sprintf("%s-%d", id, l.born), Marks: marks.Open(l.dirs[id]), Store: n.Store,
 		Instance: n.Instance(), Keeper: n.Keeper(), Upstream: n.Upstream(), Downstream: n.Downstream(), Peers: n.Peers(),
 		Sessions: n.Sessions(), Seeder: n.Seeder(), Logger: l.logger(id), Probes: l.probes[id],
 		Suspend: func(context.Context) error { l.suspend(id, true); return nil },

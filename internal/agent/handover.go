@@ -10,7 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// Budgets of a planned failover (safety specification 9). handOverBudget is above their sum and that of starting again.
+// Budgets of a planned failover (docs/internals/safety.md, "Planned failover"). handOverBudget is above their sum and that of starting again.
 const (
 	handOverBudget = 15 * time.Minute
 	drainBudget    = 10 * time.Second
@@ -25,7 +25,171 @@ const (
 	staleStream    = 500 * time.Millisecond
 )
 
-// handover is one planned failover under way on the primary (safety specification 9): gate, quiet, stop, hand over. Until the server
+// segmentBudget is how long the target may take for the rest of a WAL segment, which is empty.
+const segmentBudget = 30 * time.Second
+
+// prepareBudget bounds the checkpoints: a server that is not done by then is too busy to be stopped within a second.
+const prepareBudget = 10 * time.Minute
+
+// preparation is the part of a planned failover that takes place while the primary serves as before. It is the loop's.
+type preparation struct {
+	op    string // being prepared, or prepared; "": none
+	ready bool
+}
+
+// Outcome is how a planned failover that this node carried out, or refused, has ended.
+type Outcome struct {
+	Op    string `json:"op"`
+	Error string `json:"error,omitempty"` // "" when it was handed over
+	// Refused says that nothing had been begun.
+	Refused bool `json:"refused,omitempty"`
+}
+
+// prepare begins the preparation of an operator's request, unless it is under way. It does not take the worker's place: a checkpoint
+// can take minutes, and the bookkeeping of commits must not wait for it.
+func (a *Agent) prepare(ctx context.Context, v ag.View, op ag.Op) {
+	if a.prep.op == op.ID {
+		return
+	}
+	a.prep = preparation{op: op.ID}
+	rev := a.snapshot.Load().OpRev
+	a.log.Info("preparing a planned failover", "to", op.To, "drain", op.Drain, "cut", op.Cut)
+	a.showProgress("preparing: checkpoint")
+	a.children.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, prepareBudget)
+		defer cancel()
+		err := a.checkTarget(ctx, v, op.To)
+		if err == nil {
+			err = a.freshSegment(ctx, v, op.To)
+		}
+		if err == nil {
+			err = a.checkpoints(ctx)
+		}
+		if err == nil { // what was true before the checkpoint may not be any more
+			err = a.checkTarget(ctx, *a.view.Load(), op.To)
+		}
+		if err != nil {
+			a.progress.Store(nil)
+			a.endOp(rev, Outcome{Op: op.ID, Error: err.Error(), Refused: true})
+		}
+		select {
+		case a.prepared <- preparation{op.ID, err == nil}:
+			a.Wake()
+		case <-ctx.Done():
+		}
+	})
+}
+
+// checkTarget refuses a target that could not take over at once.
+func (a *Agent) checkTarget(ctx context.Context, v ag.View, id ag.ReplicaID) error {
+	to, ok := v.Group.Replica(id)
+	own, _ := v.Group.Replica(a.cfg.Self)
+	_, in := v.Record.State.InV(id)
+	switch {
+	case !ok:
+		return fmt.Errorf("the group has no replica %s", id)
+	case !in || v.Record.State.K == 0:
+		return fmt.Errorf("%s is not SYNCHRONIZED; wait for it, or force the failover and accept loss", id)
+	case to.Suspended:
+		return fmt.Errorf("data movement of %s is suspended; coterie resume %s first", id, id)
+	case to.Major != own.Major:
+		return fmt.Errorf("%s has PostgreSQL %d and %s has %d", id, to.Major, own.ID, own.Major)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askBudget)
+	defer cancel()
+	if err := a.cfg.Peers.PrepareTakeover(ctx, to, TakeoverRequest{Epoch: v.Record.Epoch.Epoch, From: a.cfg.Self}); err != nil {
+		return fmt.Errorf("%s is not ready: %w", id, err)
+	}
+	pos, err := a.cfg.Peers.Position(ctx, to)
+	if err != nil {
+		return fmt.Errorf("%s does not answer: %w", id, err)
+	}
+	if lag := int64(pos.Flush.LSN) - int64(pos.Replay); lag > maxReplayLag {
+		return fmt.Errorf("%s has %d MiB left to replay", id, lag>>20)
+	}
+	return nil
+}
+
+// freshSegment lets the failover take place near the beginning of a WAL segment: every standby draws the segment of the switch anew, and the
+// new primary's commits wait for the first that has it. The target has the end of the old segment before anybody waits for it.
+func (a *Agent) freshSegment(ctx context.Context, v ag.View, id ag.ReplicaID) error {
+	begins, err := a.cfg.Instance.FreshSegment(ctx)
+	if err != nil || begins == 0 {
+		return err
+	}
+	to, _ := v.Group.Replica(id)
+	return a.awaitFlush(ctx, to, begins, segmentBudget)
+}
+
+// awaitFlush waits until a member has flushed up to there.
+func (a *Agent) awaitFlush(ctx context.Context, r ag.Replica, to ag.LSN, budget time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	for {
+		pos, err := a.cfg.Peers.Position(ctx, r)
+		if err == nil && pos.Flush.LSN >= to {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return errors.Join(fmt.Errorf("%s has not flushed %s within %v", r.ID, to, budget), err)
+		}
+		pause(ctx, 2*time.Millisecond)
+	}
+}
+
+// checkpoints leave little to write for the one that the shutdown makes.
+func (a *Agent) checkpoints(ctx context.Context) error {
+	for range 2 {
+		began := boottime.Now()
+		if err := a.cfg.Instance.Checkpoint(ctx); err != nil {
+			return err
+		}
+		if boottime.Now()-began <= slowCheckpoint {
+			return nil
+		}
+		a.showProgress("preparing: second checkpoint")
+	}
+	return nil
+}
+
+// notePrepared takes over how a preparation ended. The loop calls it.
+func (a *Agent) notePrepared(p preparation) {
+	if a.prep.op == p.op {
+		a.prep.ready = p.ready
+	}
+}
+
+// ready is the request this node is prepared for.
+func (a *Agent) ready() string {
+	if a.prep.ready {
+		return a.prep.op
+	}
+	return ""
+}
+
+// endOp says how a request has ended, then takes it back. What it says is published by the loop; whoever asked waits for both.
+func (a *Agent) endOp(rev int64, o Outcome) {
+	a.outcome.Store(&o)
+	if o.Error != "" {
+		a.log.Warn("planned failover ended", "err", o.Error)
+	}
+	a.Wake()
+	ctx, cancel := context.WithTimeout(context.Background(), commitBudget)
+	defer cancel()
+	for {
+		err := a.cfg.Store.CloseOp(ctx, rev)
+		if err == nil || errors.Is(err, ErrConflict) { // or somebody else's request by now
+			return
+		}
+		if ctx.Err() != nil {
+			a.log.Warn("the request was not closed", "err", err)
+			return
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
+}
+
+// handover is one planned failover under way on the primary (docs/internals/safety.md, "Planned failover"): gate, quiet, stop, hand over. Until the server
 // is told to stop it can be abandoned without a trace, and from then until the commit by starting the server again.
 type handover struct {
 	a          *Agent
@@ -190,13 +354,13 @@ func (h *handover) commit(ctx context.Context, final ag.Position, clean bool) er
 	if err := a.cfg.Store.Commit(ctx, ag.Commit{Guard: guard, Epoch: &e}); err != nil {
 		return fmt.Errorf("write that %s leads: %w", h.op.To, err)
 	}
-	a.lease.void()
+	a.lease.Void()
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), commitBudget) // the new epoch ends this action
 	defer cancel()
 	if err := a.cfg.Keeper.Disarm(ctx, h.v.Record.Epoch.Epoch); err != nil {
 		a.log.Warn("keeper not disarmed", "err", err)
 	}
-	a.lease.armed.Store(0)
+	a.lease.SetDisarmed()
 	return nil
 }
 
@@ -240,9 +404,9 @@ func (h *handover) stillLeads(ctx context.Context) error {
 		c, cancel := context.WithTimeout(ctx, h.v.Profile.Request)
 		snap, err := h.a.cfg.Store.Read(c)
 		cancel()
-		lease := h.a.lease.state()
+		held := h.a.lease.State()
 		switch {
-		case !lease.Valid || lease.Epoch != h.v.Record.Epoch.Epoch:
+		case !held.Valid || held.Epoch != h.v.Record.Epoch.Epoch:
 			return errors.Join(errors.New("the lease has run out"), err)
 		case err == nil && snap.Record.Revs.Epoch != h.v.Record.Revs.Epoch:
 			return fmt.Errorf("epoch %d of %s has begun", snap.Record.Epoch.Epoch, snap.Record.Epoch.Leader)

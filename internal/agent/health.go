@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -15,8 +16,8 @@ import (
 type Probes interface {
 	// Report returns what was found last. It never blocks.
 	Report() Findings
-	// Autopsy says why the server ended, from what it logged last.
-	Autopsy(ctx context.Context) (Autopsy, error)
+	// CrashReport says why the server ended, from what it logged last.
+	CrashReport(ctx context.Context) (CrashReport, error)
 	// Forget drops a lost write that was found: the copy was made anew, or a person trusts it.
 	Forget()
 }
@@ -57,8 +58,8 @@ func (a *Agent) wellness(v ag.View) Wellness {
 	return w
 }
 
-// Autopsy is why a server ended.
-type Autopsy struct {
+// CrashReport is why a server ended.
+type CrashReport struct {
 	Lost   string // an fsync failed
 	NoRoom string // there was no room for WAL
 	Panic  string // something else made it give up
@@ -85,12 +86,12 @@ func (a *Agent) Target() ProbeTarget {
 // Damping of failovers for health and crashes (reliability catalogue F01, F09): how long having given up the leadership counts. It is
 // this machine's wall clock, compared with nobody else's.
 const (
-	crashDamped  = 10 * time.Minute
-	healthDamped = 6 * time.Hour
-	loopCrashes  = 3 // in crashDamped: a crash loop
-	longLived    = time.Minute
-	mostBackoff  = time.Minute
-	autopsyLimit = 10 * time.Second
+	crashDamped      = 10 * time.Minute
+	healthDamped     = 6 * time.Hour
+	loopCrashes      = 3 // in crashDamped: a crash loop
+	longLived        = time.Minute
+	mostBackoff      = time.Minute
+	crashReportLimit = 10 * time.Second
 )
 
 // loopLimit is for how long the loop may stand still, on a dead disk for instance, until the lease is not renewed any more.
@@ -108,16 +109,16 @@ func (a *Agent) turns() bool {
 
 // condition is this node's health as the loop remembers it.
 type condition struct {
-	stood    []StandDown
-	crashes  []time.Duration // boottime
-	lastEnd  string          // how the server ended last
-	quick    int             // starts in a row whose server did not live long
-	liveFrom time.Duration   // boottime of the last start
-	answered int             // pid of the server that answered
-	mark     QuarantineMark  // zero: the copy is trusted
-	asking   bool            // the group is being told of the quarantine
-	gone     refusal         // the source that no longer keeps the WAL that this copy needs
-	noRoom   string          // said once
+	stood    []marks.StandDown
+	crashes  []time.Duration  // boottime
+	lastEnd  string           // how the server ended last
+	quick    int              // starts in a row whose server did not live long
+	liveFrom time.Duration    // boottime of the last start
+	answered int              // pid of the server that answered
+	mark     marks.Quarantine // zero: the copy is trusted
+	asking   bool             // the group is being told of the quarantine
+	gone     refusal          // the source that no longer keeps the WAL that this copy needs
+	noRoom   string           // said once
 }
 
 // loadCondition reads what outlives an agent.
@@ -155,7 +156,7 @@ func (a *Agent) observeHealth(v *ag.View) {
 	}
 	a.noteGone(*v)
 	v.Local.Quarantine, v.Local.Renew = c.quarantine(), c.renewal(v.Local.Copy)
-	a.noteWishes(v)
+	a.noteSeedRequests(v)
 	v.Local.StoodDown = a.stoodDown(time.Now())
 	v.Unfit = a.unfit(*v)
 }
@@ -202,11 +203,11 @@ func (a *Agent) noteStandDown(v ag.View, p ag.Plan) {
 	if p.Rule != ag.RuleStepDown && !crash {
 		return
 	}
-	s := StandDown{At: time.Now(), Health: p.Rule == ag.RuleStepDown, Epoch: v.Record.Epoch.Epoch, Why: p.Because}
+	s := marks.StandDown{At: time.Now(), Health: p.Rule == ag.RuleStepDown, Epoch: v.Record.Epoch.Epoch, Why: p.Because}
 	a.cond.stood = append(a.cond.stood, s)
-	a.cond.stood = a.cond.stood[max(0, len(a.cond.stood)-standDownsKept):]
+	a.cond.stood = a.cond.stood[max(0, len(a.cond.stood)-marks.StandDownsKept):]
 	kept := slices.Clone(a.cond.stood)
-	a.scribe.do(func() error { return a.cfg.Marks.SetStandDowns(kept) })
+	a.writeLater(func() error { return a.cfg.Marks.SetStandDowns(kept) })
 }
 
 // serverEnded takes note of an end of the server that nobody here asked for.
@@ -229,14 +230,14 @@ func (a *Agent) serverEnded(ctx context.Context, why string) {
 		return
 	}
 	a.children.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, autopsyLimit)
+		ctx, cancel := context.WithTimeout(ctx, crashReportLimit)
 		defer cancel()
-		found, err := a.cfg.Probes.Autopsy(ctx)
+		found, err := a.cfg.Probes.CrashReport(ctx)
 		if err != nil {
 			a.log.Debug("the server's log was not read", "err", err)
 		}
 		select {
-		case a.autopsies <- found:
+		case a.crashReports <- found:
 		case <-ctx.Done():
 		}
 	})
@@ -244,17 +245,17 @@ func (a *Agent) serverEnded(ctx context.Context, why string) {
 
 // lastWords reads, when the agent begins, why a server ended that ended without it: a lost write is one still.
 func (a *Agent) lastWords(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, autopsyLimit)
+	ctx, cancel := context.WithTimeout(ctx, crashReportLimit)
 	defer cancel()
 	if ks, err := a.cfg.Keeper.Status(ctx); err != nil || ks.ServerPID != 0 {
 		return
 	}
-	found, err := a.cfg.Probes.Autopsy(ctx)
+	found, err := a.cfg.Probes.CrashReport(ctx)
 	if err != nil || found.Lost == "" {
 		return
 	}
 	select {
-	case a.autopsies <- Autopsy{Lost: found.Lost}:
+	case a.crashReports <- CrashReport{Lost: found.Lost}:
 	case <-ctx.Done():
 	}
 }
@@ -264,7 +265,7 @@ func orderly(why string) bool {
 	return strings.HasPrefix(why, "fenced") || why == "exit status 0" || why == "stopped"
 }
 
-func (a *Agent) autopsied(found Autopsy) {
+func (a *Agent) noteCrash(found CrashReport) {
 	switch {
 	case found.Lost != "":
 		a.log.Error("the server ended because the storage lost a write", "said", found.Lost)
@@ -330,7 +331,7 @@ func (a *Agent) distrust(why string) {
 	if v := a.view.Load(); v != nil {
 		id = v.Local.Copy
 	}
-	c.mark = QuarantineMark{Copy: id, Why: why, At: time.Now()}
+	c.mark = marks.Quarantine{Copy: id, Why: why, At: time.Now()}
 	a.distrusted.Store(true)
 	a.log.Error("this copy is under quarantine", "because", why)
 	a.saveQuarantine()
@@ -342,7 +343,7 @@ func (a *Agent) unpromotable() bool { return a.distrusted.Load() || a.findings()
 
 func (a *Agent) saveQuarantine() {
 	m := a.cond.mark
-	a.scribe.do(func() error { return a.cfg.Marks.SetQuarantine(m) })
+	a.writeLater(func() error { return a.cfg.Marks.SetQuarantine(m) })
 }
 
 // quarantine is why the copy is not trusted, and renewal why it must be made anew: first the one, then, once resumed, the other.
@@ -363,17 +364,17 @@ func (c *condition) renewal(now ag.CopyID) string {
 	return ""
 }
 
-// noteWishes adds what operators want. A copy is given up for a better one only while somebody leads who can give it: until then it may be
+// noteSeedRequests adds what operators want. A copy is given up for a better one only while somebody leads who can give it: until then it may be
 // the one that has to lead.
-func (a *Agent) noteWishes(v *ag.View) {
+func (a *Agent) noteSeedRequests(v *ag.View) {
 	e := v.Record.Epoch
-	if a.cfg.Wishes == nil || e.Leader == v.Self {
+	if a.cfg.SeedRequests == nil || e.Leader == v.Self {
 		return
 	}
 	if v.Local.Renew == "" && e.Phase == ag.PhaseLead && slices.Contains(v.Reach, e.Leader) {
-		v.Local.Renew = a.cfg.Wishes.Renew(v.Local.Copy)
+		v.Local.Renew = a.cfg.SeedRequests.ReseedReason(v.Local.Copy)
 	}
-	v.Local.Withheld = a.cfg.Wishes.Withheld(e.Epoch)
+	v.Local.Withheld = a.cfg.SeedRequests.BlockedReason(e.Epoch)
 }
 
 // noteGone remembers that the source in force no longer has what this copy needs, for as long as it leads.
@@ -428,12 +429,12 @@ func (a *Agent) askToSuspend(ctx context.Context) {
 }
 
 func (a *Agent) endQuarantine() {
-	a.cond.mark = QuarantineMark{}
+	a.cond.mark = marks.Quarantine{}
 	a.distrusted.Store(false)
 	if a.cfg.Probes != nil {
 		a.cfg.Probes.Forget()
 	}
-	a.scribe.do(a.cfg.Marks.ClearQuarantine)
+	a.writeLater(a.cfg.Marks.ClearQuarantine)
 }
 
 // Trust ends the quarantine of this node's copy as it is: an operator has checked the storage and takes the risk. It returns what the
@@ -459,7 +460,7 @@ func (a *Agent) trusted(answer chan<- string) {
 	why := c.mark.Why
 	c.crashes, c.stood, c.quick = nil, nil, 0
 	a.endQuarantine()
-	a.scribe.do(func() error { return a.cfg.Marks.SetStandDowns(nil) })
+	a.writeLater(func() error { return a.cfg.Marks.SetStandDowns(nil) })
 	a.log.Warn("trusted again by an operator", "was", why)
 	answer <- why
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -17,7 +18,7 @@ import (
 type probes struct {
 	mu      sync.Mutex
 	now     agent.Findings
-	autopsy agent.Autopsy
+	autopsy agent.CrashReport
 }
 
 func (p *probes) find(f agent.Findings) {
@@ -32,7 +33,7 @@ func (p *probes) Report() agent.Findings {
 	return p.now
 }
 
-func (p *probes) Autopsy(context.Context) (agent.Autopsy, error) {
+func (p *probes) CrashReport(context.Context) (agent.CrashReport, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.autopsy, nil
@@ -167,7 +168,7 @@ func TestNoRoomNoStart(t *testing.T) {
 func TestALostWriteIsQuarantined(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
-		l.probes["a"].autopsy = agent.Autopsy{Lost: "PANIC: could not fsync"}
+		l.probes["a"].autopsy = agent.CrashReport{Lost: "PANIC: could not fsync"}
 		l.Node("a").Crash()
 		next := l.leader(10*time.Second, "a")
 		l.wait("a is suspended and down", 20*time.Second, func() bool {
@@ -181,13 +182,13 @@ func TestALostWriteIsQuarantined(t *testing.T) {
 		if s := l.Node("a").State(); s.Running {
 			t.Error("started under quarantine")
 		}
-		l.probes["a"].autopsy = agent.Autopsy{}
+		l.probes["a"].autopsy = agent.CrashReport{}
 		l.suspend("a", false) // coterie resume
 		l.formed(next, time.Minute)
 		if s := l.Node("a").State(); s.Seeds != seeds+1 {
 			t.Errorf("the copy was not made anew: %+v", s)
 		}
-		if q, err := agent.OpenMarks(l.dirs["a"]).Quarantine(); err != nil || q.Why != "" {
+		if q, err := marks.Open(l.dirs["a"]).Quarantine(); err != nil || q.Why != "" {
 			t.Errorf("%+v, %v", q, err)
 		}
 	})

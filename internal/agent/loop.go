@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/lease"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -47,8 +47,8 @@ func (a *Agent) loop(ctx context.Context) error {
 			}
 			a.log.Warn("server ended", "exit", why)
 			a.serverEnded(ctx, why)
-		case found := <-a.autopsies:
-			a.autopsied(found)
+		case found := <-a.crashReports:
+			a.noteCrash(found)
 		case answer := <-a.trust:
 			a.trusted(answer)
 		case h := <-watch:
@@ -149,9 +149,9 @@ func (a *Agent) turn(ctx context.Context) (again bool) {
 	a.checkPast(v)
 	p := ag.Decide(v)
 	a.plan.Store(&p)
-	if made, isNew, keep := a.history.note(v, p); isNew {
+	if made, isNew, keep := a.history.Note(v, p); isNew {
 		if keep {
-			a.scribe.do(func() error { return a.history.write(made) })
+			a.writeLater(func() error { return a.history.Write(made) })
 		}
 		a.log.Info("decided", "rule", p.Rule, "because", p.Because, "epoch", v.Record.Epoch.Epoch, "phase", v.Record.Epoch.Phase,
 			"server", v.Local.Server, "position", v.Local.Position.String())
@@ -184,11 +184,11 @@ func (a *Agent) commit(ctx context.Context, v ag.View, p ag.Plan) bool {
 		l.Incarnation = a.cfg.Incarnation
 		c.Lead = &l
 		if l.Released {
-			a.lease.void()
+			a.lease.Void()
 		}
 	}
 	if c.Epoch != nil {
-		a.lease.hold(nil) // a renewal guarded by the revision that is about to change would look like a lost lease
+		a.lease.Hold(nil) // a renewal guarded by the revision that is about to change would look like a lost lease
 	}
 	err := a.cfg.Store.Commit(ctx, c)
 	if err != nil {
@@ -253,7 +253,7 @@ func (a *Agent) holdLease(v ag.View) {
 	e := v.Record.Epoch
 	restarting := a.restarting.Load()
 	if a.fencing || restarting == restartDetached {
-		a.lease.hold(nil)
+		a.lease.Hold(nil)
 		return
 	}
 	if !v.Quorum {
@@ -262,25 +262,25 @@ func (a *Agent) holdLease(v ag.View) {
 	released := v.Record.Lead.Released && v.Record.Lead.Epoch == e.Epoch
 	alive := v.Local.Server == ag.ServerWritable || e.Phase != ag.PhaseLead || a.handingOver()
 	if e.Leader != v.Self || released || !alive {
-		a.lease.hold(nil)
+		a.lease.Hold(nil)
 		return
 	}
-	h := &holding{
-		epoch: e.Epoch, epochRev: v.Record.Revs.Epoch,
-		lead: ag.Lead{Epoch: e.Epoch, Holder: v.Self, Incarnation: a.cfg.Incarnation, Answer: v.Group.Answers(v.Profile)},
+	h := &lease.Holding{
+		Epoch: e.Epoch, EpochRev: v.Record.Revs.Epoch,
+		Lead: ag.Lead{Epoch: e.Epoch, Holder: v.Self, Incarnation: a.cfg.Incarnation, Answer: v.Group.Answers(v.Profile)},
 	}
-	h.lead.Restarting = restarting == restartAnnounced || a.attached
+	h.Lead.Restarting = restarting == restartAnnounced || a.attached
 	if e.Phase != ag.PhaseLead {
-		h.byProgress, h.lead.Progress = true, a.progressOf(v)
+		h.ByProgress, h.Lead.Progress = true, a.progressOf(v)
 	}
-	a.lease.hold(h)
+	a.lease.Hold(h)
 }
 
 // startGrace is how long a server that starts counts as making progress: it says of itself neither that nor how far it is.
 const startGrace = time.Minute
 
 // progressOf describes how far a candidate or a promotion is. It renews its claim only when this changes, so that one that hangs is
-// outbid and a long replay is not (safety specification 1.1).
+// outbid and a long replay is not (docs/internals/safety.md, "Epochs").
 func (a *Agent) progressOf(v ag.View) string {
 	if v.Record.Epoch.Phase == ag.PhaseSeal {
 		return fmt.Sprintf("%d seals, %s", len(v.Seals), v.Local.Position)
@@ -306,7 +306,7 @@ func (a *Agent) beat(v ag.View) {
 	}
 	e := v.Record.Epoch
 	if e.Leader != v.Self || e.Phase == ag.PhaseSeal {
-		a.heart.want(0, nil)
+		a.heartbeats.Want(0, nil)
 		return
 	}
 	var voters []ag.Replica
@@ -315,7 +315,7 @@ func (a *Agent) beat(v ag.View) {
 			voters = append(voters, r)
 		}
 	}
-	a.heart.want(e.Epoch, voters)
+	a.heartbeats.Want(e.Epoch, voters)
 }
 
 // disarm takes the deadline off a server that is down: it would end the standby that is started next.
@@ -329,107 +329,41 @@ func (a *Agent) disarm(ctx context.Context, v ag.View) {
 		a.log.Warn("keeper not disarmed", "epoch", v.Local.Armed, "err", err)
 		return
 	}
-	a.lease.armed.CompareAndSwap(uint64(v.Local.Armed), 0)
+	a.lease.SetDisarmedOf(v.Local.Armed)
 }
 
-// publish gives the listener its routes.
-func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
-	if p.Open {
-		a.restart = 0
-	}
-	if p.Open && a.opened != v.Record.Epoch.Epoch {
-		a.opened = v.Record.Epoch.Epoch
-		a.log.Info("open for writes", "epoch", a.opened)
-	}
-	r := a.makeRoutes(v, p)
-	old := a.routes.Load()
-	if old != nil && sameRoutes(old, r) {
-		return
-	}
-	a.routes.Store(r)
-	a.cfg.Sessions.Publish(r)
-	if old != nil && old.Primary == v.Self && r.Primary != v.Self {
-		a.cfg.Sessions.CloseLocal("this node is not the primary any more")
-	}
-	if old != nil && old.Primary != v.Self && r.Primary == v.Self {
-		a.cfg.Sessions.CloseReaders("this replica has become the primary; the readers' place is on a secondary")
-	}
-	if old != nil && old.Epoch != r.Epoch {
-		a.cfg.Sessions.CloseOlder(r.Epoch, "the primary has changed")
-	}
-}
-
-// publishClosed takes this node out of the routes at once.
-func (a *Agent) publishClosed(why string) {
-	old := a.routes.Load()
-	if old == nil {
-		return
-	}
-	r := *old
-	r.Primary, r.WriteOpen = "", false
-	a.routes.Store(&r)
-	a.cfg.Sessions.Publish(&r)
-	a.cfg.Sessions.CloseLocal(why)
-}
-
-func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
-	e := v.Record.Epoch
-	r := &ag.Routes{Epoch: e.Epoch, Self: v.Self}
-	statuses := map[ag.ReplicaID]Status{}
-	if s := a.snapshot.Load(); s != nil {
-		statuses = s.Statuses
-	}
-	for _, rep := range v.Group.Replicas {
-		if !rep.HasData() {
+// chores are what must be done now and then and decides nothing: replication slots for every other member, so that any can follow any
+// after a failover, and the quorum's leadership away from the primary.
+func (a *Agent) chores(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(3 * time.Second):
+		}
+		v, snap := a.view.Load(), a.snapshot.Load()
+		if v == nil || snap == nil || !v.Quorum {
 			continue
 		}
-		st := statuses[rep.ID]
-		t := ag.Target{ID: rep.ID, Local: rep.ID == v.Self, Healthy: rep.ID == v.Self || slices.Contains(v.Reach, rep.ID)}
-		if t.Local {
-			t.Readable = v.Local.Server == ag.ServerRecovery && v.Local.Data == ag.DataPresent && v.Busy == ""
-			t.Healthy = t.Readable || v.Local.Server == ag.ServerWritable
-		} else {
-			t.Readable = st.Readable
+		if v.Record.Epoch.Leader == v.Self {
+			a.cfg.Store.Yield(ctx, a.pinger.Reach().Reached)
 		}
-		t.Readable = t.Readable && rep.Allow != ag.AllowNo && !rep.Suspended
-		r.Targets = append(r.Targets, t)
-	}
-	if e.Phase == ag.PhaseLead {
-		if e.Leader == v.Self {
-			r.WriteOpen = p.Open && !a.shut.Load()
-			r.Primary = v.Self
-			if v.Local.Server != ag.ServerWritable || !v.Lease.Valid {
-				r.Primary, r.WriteOpen = "", false
+		if v.Local.Data != ag.DataPresent || v.Busy != "" || v.Local.Server != ag.ServerRecovery && v.Local.Server != ag.ServerWritable {
+			continue
+		}
+		if v.Record.Epoch.Phase == ag.PhaseLead {
+			a.seal.readersLose(false)
+		}
+		at := map[ag.ReplicaID]ag.LSN{}
+		for _, r := range snap.Group.Replicas {
+			if r.ID != v.Self && r.HasData() {
+				at[r.ID] = snap.Statuses[r.ID].Position.LSN
 			}
-		} else if st := statuses[e.Leader]; st.Open && st.Epoch == e.Epoch {
-			r.Primary, r.WriteOpen = e.Leader, true
 		}
+		c, cancel := context.WithTimeout(ctx, 5*time.Second)
+		if err := a.cfg.Instance.EnsureSlots(c, at); err != nil && ctx.Err() == nil {
+			a.log.Warn("replication slots not as they should be", "err", err)
+		}
+		cancel()
 	}
-	r.ReadList = v.Group.ReadList(e.Leader)
-	return r
-}
-
-func sameRoutes(x, y *ag.Routes) bool {
-	return x.Epoch == y.Epoch && x.Self == y.Self && x.Primary == y.Primary && x.WriteOpen == y.WriteOpen &&
-		slices.Equal(x.Targets, y.Targets) && slices.EqualFunc(x.ReadList, y.ReadList, slices.Equal[[]ag.ReplicaID])
-}
-
-// statusEvery is how often a status that says nothing new is published: it carries the positions by which slots are advanced.
-const statusEvery = 5 * time.Second
-
-// report publishes this node's status: at once when it says something new, else as a sign of life.
-func (a *Agent) report(ctx context.Context, v ag.View, p ag.Plan) {
-	s := a.status(v, p)
-	key := s.Key()
-	now := boottime.Now()
-	if !v.Quorum || key == a.statusWas && now-a.statusAt < statusEvery {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, v.Profile.Request)
-	defer cancel()
-	if err := a.cfg.Store.PutStatus(ctx, v.Self, s); err != nil {
-		a.log.Debug("status not published", "err", err)
-		return
-	}
-	a.statusAt, a.statusWas = now, key
 }

@@ -3,11 +3,14 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/agent/recordguard"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -35,9 +38,9 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 	}
 	wg.Wait()
 	if readErr == nil {
-		readErr = a.believed.judge(snap, asked)
+		readErr = a.guard.CheckMonotonic(seenOf(snap), asked)
 	}
-	if errors.Is(readErr, ErrUntrusted) {
+	if errors.Is(readErr, recordguard.ErrUntrusted) {
 		v.Untrusted = readErr.Error()
 	}
 	if readErr == nil {
@@ -55,8 +58,8 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 	}
 	v.Profile = a.profile()
 	v.Silence = boottime.Now() - a.seenAt
-	v.Lease = a.lease.state()
-	v.Reach = a.reach.Load().members()
+	v.Lease = a.lease.State()
+	v.Reach = a.pinger.Reach().Reached
 	v.Voting = a.observeVoting(ctx, v, asked)
 	for _, s := range a.seals {
 		if s.Epoch == v.Record.Epoch.Epoch {
@@ -73,7 +76,7 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 		a.sealedAt = 0
 	}
 	if a.cfg.Instance != nil {
-		local.Armed = ag.Epoch(a.lease.armed.Load())
+		local.Armed = a.lease.Armed()
 		v.Local = local
 		a.noteRefusal(&v)
 		v.Streams = a.observeStreams(v)
@@ -95,11 +98,16 @@ func (a *Agent) observeVoting(ctx context.Context, v ag.View, asked time.Duratio
 	if !v.Quorum {
 		return ag.Voting{}
 	}
-	now, again := a.voter.look(v.Record, asked)
+	now, again := a.voter.Look(v.Record, asked)
 	if r, ok := v.Group.Replica(again); ok {
-		a.children.Go(func() { a.voter.probe(ctx, r) })
+		a.children.Go(func() { a.voter.Probe(ctx, r) })
 	}
 	return now
+}
+
+// seenOf returns what a snapshot says about the record's progress.
+func seenOf(s Snapshot) marks.Seen {
+	return marks.Seen{Epoch: s.Record.Epoch.Epoch, Seq: s.Record.State.Seq, Store: s.StoreID, Rev: s.StoreRev}
 }
 
 // noteSnapshot restarts the stopwatch when /lead or /epoch moved: only what this node saw itself counts.
@@ -165,7 +173,7 @@ func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 	if err != nil {
 		a.log.Warn("keeper does not answer", "err", err)
 		l.Server, l.Position = ag.ServerStarting, a.observed.Position // not known to be down
-		if a.up && a.lease.armed.Load() != 0 {
+		if a.up && a.lease.Armed() != 0 {
 			l.Server = ag.ServerWritable
 		}
 		return l
@@ -175,9 +183,9 @@ func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 		a.fencing = false
 	}
 	a.generation = max(a.generation, ks.Generation)
-	if ks.Armed == 0 && ag.Epoch(a.lease.armed.Load()) != 0 && ks.ServerPID == 0 {
-		a.lease.armed.Store(0) // the keeper fenced
-		a.lease.void()
+	if ks.Armed == 0 && a.lease.Armed() != 0 && ks.ServerPID == 0 {
+		a.lease.SetDisarmed() // the keeper fenced
+		a.lease.Void()
 	}
 	a.observeServer(ctx, &l, ks)
 	return l
@@ -207,7 +215,7 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 	if err != nil {
 		l.Server, l.Position = ag.ServerStarting, a.observed.Position
 		switch {
-		case wasUp && ag.Epoch(a.lease.armed.Load()) != 0:
+		case wasUp && a.lease.Armed() != 0:
 			l.Server, a.up = ag.ServerWritable, true // it was, and nothing says that it ended
 		case wasUp && a.observed.InRecovery && boottime.Now()-a.upAt < slowAnswer:
 			l.Server, a.up = ag.ServerRecovery, true // busy, not gone
@@ -246,7 +254,7 @@ func (a *Agent) observeStreams(v ag.View) []ag.Stream {
 	for _, s := range a.cfg.Downstream.Streams() {
 		open[s.Member] = s
 	}
-	reach := a.reach.Load()
+	reach := a.pinger.Reach()
 	var out []ag.Stream
 	for _, r := range v.Group.Replicas {
 		if r.ID == v.Self || !r.HasData() {
@@ -270,7 +278,7 @@ func (a *Agent) observeStreams(v ag.View) []ag.Stream {
 		}
 		out = append(out, ag.Stream{
 			Member: r.ID, Copy: f.copy, Open: f.open, Flush: f.flush, Silent: now - f.feedback,
-			Close: f.open && f.flush != 0 && f.flush+closeLag >= v.Local.Position.LSN, Refused: !f.open && reach.refused(r.ID),
+			Close: f.open && f.flush != 0 && f.flush+closeLag >= v.Local.Position.LSN, Refused: !f.open && reach.Refused(r.ID),
 			Gone: !f.open && a.saysGone(v, r.ID),
 		})
 	}
@@ -308,4 +316,51 @@ func compare(x, y ag.ReplicaID) int {
 func sameMembers(x, y []ag.ReplicaID) bool {
 	x, y = slices.Sorted(slices.Values(x)), slices.Sorted(slices.Values(y))
 	return slices.Equal(x, y)
+}
+
+// stuckAfter is how long a standby must stand still before it is started again; it doubles with every start that did not help, up to
+// stuckMost.
+const (
+	stuckAfter = 10 * time.Second
+	stuckMost  = 5 * time.Minute
+)
+
+// stuck watches for a standby that cannot read what it has received and will not ask for it again. The startup process of PostgreSQL
+// believes that the log goes on to where the last walreceiver had flushed it, so when a record before that is unreadable it ends each
+// new walreceiver before it has connected, and reads the same bytes again (WaitForWALToBecomeAvailable in xlogrecovery.c; the log
+// says "invalid record length" or "unexpected pageaddr" every wal_retrieve_retry_interval). Started again it knows of no
+// flushed end, and draws the whole segment anew.
+type stuck struct {
+	at     ag.Position   // what had been received, when it was last seen to move
+	replay ag.LSN        // and replayed
+	since  time.Duration // boottime of that
+	where  ag.LSN        // how far it had replayed when it was last started again for it
+	starts int           // for that place
+}
+
+// look returns why the standby will not go on, or "". The loop calls it once a turn.
+func (s *stuck) look(o Observation, up UpstreamStatus, now time.Duration) string {
+	if o.Replay > s.where {
+		s.starts = 0
+	}
+	still := o.InRecovery && o.Streamed && o.Replay < o.Position.LSN && o.Position == s.at && o.Replay == s.replay
+	asks := up.Connected || up.Held || up.Source == ""
+	if !still || asks {
+		s.at, s.replay, s.since = o.Position, o.Replay, now
+		return ""
+	}
+	if now-s.since < min(stuckAfter<<min(s.starts, 10), stuckMost) {
+		return ""
+	}
+	again := ""
+	if s.starts > 0 {
+		again = fmt.Sprintf("; %d starts did not help: see PostgreSQL's log, and coterie seed NAME makes the copy anew", s.starts)
+	}
+	return fmt.Sprintf("its server has replayed up to %s of %s, cannot read on, and does not ask for it again%s", o.Replay, o.Position.LSN, again)
+}
+
+// restarted notes that the server was stopped because of it.
+func (s *stuck) restarted() {
+	s.starts++
+	s.where, s.at = s.replay, ag.Position{}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 )
 
 // node is a primary that b streams from.
@@ -47,7 +48,7 @@ func (n *node) Streams() []Stream { return []Stream{{Member: "b", Copy: n.copy, 
 func TestAnotherCopyVoidsTheProofAtOnce(t *testing.T) {
 	n := &node{copy: "old"}
 	a, err := New(Config{
-		Self: "a", Marks: OpenMarks(t.TempDir()), Store: n, Instance: nodeInstance{}, Keeper: nodeKeeper{}, Upstream: nodeUpstream{},
+		Self: "a", Marks: marks.Open(t.TempDir()), Store: n, Instance: nodeInstance{}, Keeper: nodeKeeper{}, Upstream: nodeUpstream{},
 		Downstream: n, Peers: nodeOthers{}, Sessions: nodeOthers{}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -6,10 +6,13 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/lease"
+	"github.com/coteriedb/coterie/internal/agent/liveness"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 )
 
-// ErrConflict is what a Store answers when a guarded key has changed: look again.
-var ErrConflict = errors.New("the record was changed by another member")
+// ErrConflict is the error of a Store whose guarded key has changed: the caller must read again.
+var ErrConflict = lease.ErrConflict
 
 // ErrUnknown is what a Store answers when it could not find out in time whether a change was made, or whether it will be. Any
 // other error says that it was not and will not be.
@@ -181,26 +184,26 @@ type Stream struct {
 // Peers reaches the other members' agents.
 type Peers interface {
 	// Ping returns what the member has seen of the record, and ErrRefused when its endpoint refuses connections.
-	Ping(ctx context.Context, r ag.Replica) (SeenMark, error)
+	Ping(ctx context.Context, r ag.Replica) (marks.Seen, error)
 	Seal(ctx context.Context, r ag.Replica, req SealRequest) (ag.SealReport, error)
 	// Position asks a member how far its copy is.
 	Position(ctx context.Context, r ag.Replica) (Positions, error)
-	// Heart opens a stream of heartbeats to a member, whose agent serves it with ServeHeart.
-	Heart(ctx context.Context, r ag.Replica) (Heart, error)
+	// Heartbeats opens a stream of heartbeats to a member, whose agent serves it with ServeHeartbeats.
+	Heartbeats(ctx context.Context, r ag.Replica) (liveness.HeartbeatStream, error)
 	// Probe makes a connection to the member's endpoint and drops it: ErrRefused where nothing listens.
 	Probe(ctx context.Context, r ag.Replica) error
-	// StandReady has the target of a planned failover do beforehand what it can.
-	StandReady(ctx context.Context, r ag.Replica, req ReadyRequest) error
+	// PrepareTakeover has the target of a planned failover do beforehand what it can.
+	PrepareTakeover(ctx context.Context, r ag.Replica, req TakeoverRequest) error
 }
 
-// ReadyRequest asks the target of a planned failover to be ready to lead the next epoch, and for what speaks against it.
-type ReadyRequest struct {
+// TakeoverRequest asks the target of a planned failover to be ready to lead the next epoch, and for what speaks against it.
+type TakeoverRequest struct {
 	Epoch ag.Epoch     `json:"epoch"` // in force; the target would lead the one after
 	From  ag.ReplicaID `json:"from"`
 }
 
-// ErrRefused says that a member's endpoint actively refused a connection: nothing listens there.
-var ErrRefused = errors.New("connection refused")
+// ErrRefused is the error of Peers when a member's endpoint actively refused a connection: nothing listens there.
+var ErrRefused = liveness.ErrRefused
 
 // SealRequest asks for a promise never again to take WAL of an epoch before Epoch.
 type SealRequest struct {
@@ -244,10 +247,10 @@ type Seeder interface {
 	Seed(ctx context.Context, from ag.Replica, e ag.Epoch, progress func(string)) (ag.CopyID, error)
 }
 
-// Wishes are what operators want of this node's copy. The loop asks at every turn: both answer from memory.
-type Wishes interface {
-	// Renew says why that copy is to be made anew; "": nobody wants it.
-	Renew(copy ag.CopyID) string
-	// Withheld says why no copy is to be made in that epoch for now; "": one may be.
-	Withheld(e ag.Epoch) string
+// SeedRequests are the requests of operators for a new copy on this node. The loop asks at every turn: both methods answer from memory.
+type SeedRequests interface {
+	// ReseedReason returns why the copy is to be replaced by a new one; empty if no operator asks for that.
+	ReseedReason(copy ag.CopyID) string
+	// BlockedReason returns why no copy is to be made in that epoch for now; empty if one may be made.
+	BlockedReason(e ag.Epoch) string
 }

@@ -4,12 +4,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 )
 
 // TestRepairingMark checks that a repair cut short is remembered, and forgotten once the copy has its mark.
 func TestRepairingMark(t *testing.T) {
-	m := agent.OpenMarks(t.TempDir())
+	m := marks.Open(t.TempDir())
 	if m.Repairing() {
 		t.Fatal("repairing before any repair")
 	}
@@ -33,13 +33,13 @@ func TestRepairingMark(t *testing.T) {
 func TestRepairCutShort(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.stop("c")
-		if err := agent.OpenMarks(l.dirs["c"]).SetRepairing("a"); err != nil {
+		if err := marks.Open(l.dirs["c"]).SetRepairing("a"); err != nil {
 			t.Fatal(err)
 		}
 		l.start("c")
 		l.wait("c follows a new copy", time.Minute, func() bool {
 			v := l.agents["c"].View()
-			return v != nil && v.Local.Data == "PRESENT" && !agent.OpenMarks(l.dirs["c"]).Repairing() && v.Local.Source == "a"
+			return v != nil && v.Local.Data == "PRESENT" && !marks.Open(l.dirs["c"]).Repairing() && v.Local.Source == "a"
 		})
 		l.formed("a", time.Minute)
 	})

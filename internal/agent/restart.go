@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/lease"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// Budgets of a restart in place (safety specification 8).
+// Budgets of a restart in place (docs/internals/safety.md, "Restart in place").
 const (
 	detachFor     = 3 * time.Second // until then the keeper waits for the successor
 	restartBudget = 20 * time.Minute
@@ -64,7 +65,7 @@ func (a *Agent) beginRestart(ctx context.Context, r restartRequest) (leave bool)
 	case a.task != nil:
 		r.done <- fmt.Errorf("this node is busy (%s); try again when that has ended", a.task.name)
 		return false
-	case a.lease.armed.Load() == 0: // its server, if it has one, may go on by itself
+	case a.lease.Armed() == 0: // its server, if it has one, may go on by itself
 		r.done <- nil
 		return true
 	case !v.Quorum || v.Record.Epoch.Leader != v.Self || v.Record.Epoch.Phase != ag.PhaseLead || v.Local.Server != ag.ServerWritable:
@@ -103,44 +104,17 @@ func (a *Agent) detach(ctx context.Context, v ag.View, o RestartOptions) (err er
 	a.cfg.Sessions.GateMoved()
 	a.showProgress("announcing the restart")
 	a.restarting.Store(restartAnnounced)
-	if err := a.lease.announce(ctx, commitBudget); err != nil {
+	if err := a.lease.Announce(ctx, commitBudget); err != nil {
 		return fmt.Errorf("announce the restart: %w", err)
 	}
 	a.cfg.Sessions.CloseServer("the agent of " + string(v.Self) + " restarts; connect again")
 	a.restarting.Store(restartDetached)
-	a.lease.rest()
-	until := min(boottime.Now()+detachFor, a.lease.until())
+	a.lease.Rest()
+	until := min(boottime.Now()+detachFor, a.lease.Until())
 	if err := a.cfg.Keeper.Detach(ctx, v.Record.Epoch.Epoch, until); err != nil {
 		return fmt.Errorf("tell the keeper: %w", err)
 	}
 	return nil
-}
-
-// announce makes the next renewal say that the agent restarts, and returns once it is written.
-func (l *lease) announce(ctx context.Context, budget time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, budget)
-	defer cancel()
-	h := l.want.Load()
-	if h == nil {
-		return errors.New("this node does not lead")
-	}
-	next := *h
-	next.lead.Restarting = true
-	l.hold(&next)
-	for !l.announced.Load() {
-		if ctx.Err() != nil {
-			return errors.New("the record was not written in time")
-		}
-		pause(ctx, 2*time.Millisecond)
-	}
-	return nil
-}
-
-// rest stops renewing and waits until no renewal is under way, which would take back what the keeper is told next.
-func (l *lease) rest() {
-	l.hold(nil)
-	l.renewing.Lock()
-	defer l.renewing.Unlock()
 }
 
 // attach takes over a server that the agent before left running as primary. Whatever is not as it was announced ends in a fence:
@@ -168,7 +142,7 @@ func (a *Agent) takeOver(ctx context.Context, ks KeeperState) error {
 	if err != nil {
 		return err
 	}
-	if err := a.believed.judge(snap, asked); err != nil {
+	if err := a.guard.CheckMonotonic(seenOf(snap), asked); err != nil {
 		return err
 	}
 	e, l := snap.Record.Epoch, snap.Record.Lead
@@ -179,21 +153,20 @@ func (a *Agent) takeOver(ctx context.Context, ks KeeperState) error {
 	// Of two successors one wins: the heartbeat is compared, too.
 	p := profileOf(snap.Group)
 	l.Incarnation, l.Observer = a.cfg.Incarnation, p.Declared(0)
-	a.lease.answers.declaring(e.Epoch, l.Answer)
+	a.answers.Declaring(e.Epoch, l.Answer)
 	t0 := boottime.Now()
 	guard := ag.Revisions{Epoch: snap.Record.Revs.Epoch, State: -1, Lead: snap.Record.Revs.Lead}
 	if err := a.cfg.Store.Commit(ctx, ag.Commit{Guard: guard, Lead: &l}); err != nil {
 		return fmt.Errorf("renew in the name of the agent before: %w", err)
 	}
 	a.snapshot.Store(&snap)
-	h := &holding{epoch: e.Epoch, epochRev: snap.Record.Revs.Epoch, lead: l}
-	a.lease.hold(h)
-	a.lease.renewed(*h, t0+p.Lease)
-	if err := a.cfg.Keeper.Extend(ctx, e.Epoch, a.lease.until()); err != nil {
+	h := &lease.Holding{Epoch: e.Epoch, EpochRev: snap.Record.Revs.Epoch, Lead: l}
+	a.lease.Hold(h)
+	a.lease.Renewed(*h, t0+p.Lease)
+	if err := a.cfg.Keeper.Extend(ctx, e.Epoch, a.lease.Until()); err != nil {
 		return err
 	}
-	a.lease.armed.Store(uint64(e.Epoch))
-	a.lease.tell()
+	a.lease.SetArmed(e.Epoch)
 	a.generation, a.attached = ks.Generation, true
 	return a.rewriteSync(ctx, snap.Record)
 }
@@ -212,7 +185,7 @@ func (a *Agent) firstRead(ctx context.Context) (Snapshot, error) {
 }
 
 // rewriteSync puts before the server what it has, if that keeps the record true, or what the record says; it counts as unproven
-// (safety specification 3.5).
+// (docs/internals/safety.md, "Restart in place").
 func (a *Agent) rewriteSync(ctx context.Context, r ag.Record) error {
 	o, err := a.cfg.Instance.Observe(ctx)
 	switch {

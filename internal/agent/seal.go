@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/lease"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 )
 
 // SealTimeout bounds how long a member takes to answer a seal; a candidate asks again.
@@ -18,11 +21,11 @@ const SealTimeout = 5 * time.Second
 // older epoch can begin after a promise was given (S4).
 type sealer struct {
 	self     ag.ReplicaID
-	marks    *Marks
+	marks    *marks.Marks
 	instance Instance
 	keeper   Keeper
 	upstream Upstream
-	lease    *lease
+	lease    *lease.Lease
 	log      *slog.Logger
 
 	checked    func() bool   // the copy is as far as it was when this node was last heard of
@@ -101,7 +104,7 @@ func (s *sealer) follow(ctx context.Context, leader ag.Replica, e ag.Epoch) erro
 
 // Seal promises the epoch, closes every older source, waits until the walreceiver is gone, and reports where WAL ends here. A
 // server that still leads an older epoch is fenced first. The report stays true until a leader of that epoch or a later one
-// feeds this node (safety specification 2.1).
+// feeds this node (docs/internals/safety.md, "Seal").
 func (s *sealer) Seal(ctx context.Context, req SealRequest) (ag.SealReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, SealTimeout)
 	defer cancel()
@@ -127,12 +130,12 @@ func (s *sealer) Seal(ctx context.Context, req SealRequest) (ag.SealReport, erro
 	if err := s.upstream.Seal(ctx); err != nil {
 		return ag.SealReport{}, fmt.Errorf("close older streams: %w", err)
 	}
-	if armed := ag.Epoch(s.lease.armed.Load()); armed != 0 && armed < req.Epoch {
-		s.lease.void() // the gate first: it takes no time
+	if armed := s.lease.Armed(); armed != 0 && armed < req.Epoch {
+		s.lease.Void() // the gate first: it takes no time
 		if err := s.keeper.Fence(ctx, fmt.Sprintf("%s seals epoch %d", req.Candidate, req.Epoch)); err != nil {
 			return ag.SealReport{}, fmt.Errorf("fence before sealing: %w", err)
 		}
-		s.lease.armed.Store(0)
+		s.lease.SetDisarmed()
 	}
 	return s.report(ctx, req)
 }
@@ -171,4 +174,52 @@ func (s *sealer) report(ctx context.Context, req SealRequest) (ag.SealReport, er
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
+}
+
+// preset is a synchronous setting that was put before a secondary's server for the epoch that it may be about to lead.
+type preset struct {
+	epoch ag.Epoch
+	sync  ag.Sync
+}
+
+// PrepareTakeover answers the primary that prepares a planned failover to this node; the endpoint calls it. The synchronous setting of the
+// next epoch is put there now: in recovery it means nothing, and the promotion need not wait for it.
+func (a *Agent) PrepareTakeover(ctx context.Context, req TakeoverRequest) error {
+	v := a.view.Load()
+	switch {
+	case a.cfg.Instance == nil || v == nil:
+		return errors.New("this node has no data, or has just started")
+	case v.Record.Epoch.Epoch != req.Epoch || v.Record.Epoch.Leader != req.From:
+		return fmt.Errorf("this node knows of epoch %d of %s", v.Record.Epoch.Epoch, v.Record.Epoch.Leader)
+	case v.Local.Server != ag.ServerRecovery || v.Local.Source != req.From:
+		return fmt.Errorf("its server is %s and does not follow %s", v.Local.Server, req.From)
+	case v.Local.Quarantine != "":
+		return errors.New("its copy is quarantined: " + v.Local.Quarantine)
+	case v.Busy != "":
+		return errors.New("it is busy: " + v.Busy)
+	}
+	if err := a.seal.enter(ctx); err != nil {
+		return err
+	}
+	defer a.seal.leave()
+	promised, err := a.cfg.Marks.Promised()
+	if err != nil || promised > req.Epoch {
+		return errors.Join(fmt.Errorf("it has promised epoch %d", promised), err)
+	}
+	p := preset{req.Epoch + 1, v.FirstSync()}
+	if err := a.cfg.Instance.SetSync(ctx, p.sync.P, p.sync.N, p.epoch); err != nil {
+		return err
+	}
+	a.preset.Store(&p)
+	return nil
+}
+
+// isPreset reports whether the setting was put there beforehand and still is.
+func (a *Agent) isPreset(ctx context.Context, e ag.Epoch, s ag.Sync) bool {
+	p := a.preset.Load()
+	if p == nil || p.epoch != e || p.sync.N != s.N || !sameMembers(p.sync.P, s.P) {
+		return false
+	}
+	o, err := a.cfg.Instance.Observe(ctx)
+	return err == nil && o.SyncEpoch == e && o.N == s.N && sameMembers(o.P, s.P)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -103,7 +104,7 @@ func TestSealFencesAnOlderPrimary(t *testing.T) {
 
 func TestWitnessSealsNothing(t *testing.T) {
 	l := &lab{T: t}
-	a, err := agent.New(agent.Config{Self: "w", Marks: agent.OpenMarks(t.TempDir()), Store: none{}, Peers: none{}, Sessions: none{}, Logger: l.logger("w")})
+	a, err := agent.New(agent.Config{Self: "w", Marks: marks.Open(t.TempDir()), Store: none{}, Peers: none{}, Sessions: none{}, Logger: l.logger("w")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -260,7 +260,7 @@ func TestBegunPromotionIsDiverged(t *testing.T) {
 		l.kill("a")
 		l.wait("somebody began a promotion", 5*time.Second, func() bool {
 			for _, id := range []ag.ReplicaID{"b", "c"} {
-				if m, err := agent.OpenMarks(l.dirs[id]).Promoting(); err == nil && m.TLI != 0 {
+				if m, err := marks.Open(l.dirs[id]).Promoting(); err == nil && m.TLI != 0 {
 					return true
 				}
 			}
@@ -272,7 +272,7 @@ func TestBegunPromotionIsDiverged(t *testing.T) {
 		l.wait(string(other)+" leads", time.Minute, func() bool { return l.leads(other) })
 		l.wait(string(began)+" is rewound", time.Minute, func() bool { return l.Node(began).State().Rewinds > 0 })
 		l.wait(string(began)+" is counted", time.Minute, func() bool { return l.counted(began) })
-		if m, err := agent.OpenMarks(l.dirs[began]).Promoting(); err != nil || m.TLI != 0 {
+		if m, err := marks.Open(l.dirs[began]).Promoting(); err != nil || m.TLI != 0 {
 			t.Errorf("%+v, %v", m, err)
 		}
 		l.write(other)

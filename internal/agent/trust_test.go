@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -83,11 +83,11 @@ func TestStoreThatGoesBackBehindAMembersBack(t *testing.T) {
 }
 
 func TestSeenMark(t *testing.T) {
-	m := agent.OpenMarks(t.TempDir())
-	if err := m.SetSeen(agent.SeenMark{Epoch: 3, Seq: 9}); err != nil {
+	m := marks.Open(t.TempDir())
+	if err := m.SetSeen(marks.Seen{Epoch: 3, Seq: 9}); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := m.Seen(); err != nil || s != (agent.SeenMark{Epoch: 3, Seq: 9}) {
+	if s, err := m.Seen(); err != nil || s != (marks.Seen{Epoch: 3, Seq: 9}) {
 		t.Errorf("%+v %v", s, err)
 	}
 }

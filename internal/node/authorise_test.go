@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
@@ -130,8 +130,8 @@ func TestMethodsWaitForTheNode(t *testing.T) {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var seen agent.SeenMark
-	if err := c.Call(ctx, ag.Replica{ID: "n1", Endpoint: addr}, "ping", nil, &seen); err != nil || seen != (agent.SeenMark{}) {
+	var seen marks.Seen
+	if err := c.Call(ctx, ag.Replica{ID: "n1", Endpoint: addr}, "ping", nil, &seen); err != nil || seen != (marks.Seen{}) {
 		t.Errorf("a ping: %+v, %v", seen, err)
 	}
 	for _, method := range []string{"position", "report", "journal", "seedings"} {

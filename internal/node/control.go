@@ -9,6 +9,8 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/decisions"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
@@ -16,7 +18,7 @@ import (
 // serveHeart answers another member's heartbeats, once this node's agent exists.
 func (n *node) serveHeart(ctx context.Context, peer certs.Identity, conn net.Conn) {
 	if n.awaitReady(ctx) {
-		n.agent.ServeHeart(ctx, peer.ID, rpc.NewHeart(conn))
+		n.agent.ServeHeartbeats(ctx, peer.ID, rpc.NewHeart(conn))
 	}
 }
 
@@ -27,12 +29,12 @@ func (n *node) handle(method string, f func(context.Context, certs.Identity, jso
 
 // serveControl offers this node's methods to the other nodes.
 func (n *node) serveControl() {
-	rpc.Handle(n.control, rpc.Ping, func(context.Context, certs.Identity, rpc.Nothing) (agent.SeenMark, error) {
+	rpc.Handle(n.control, rpc.Ping, func(context.Context, certs.Identity, rpc.Nothing) (marks.Seen, error) {
 		select {
 		case <-n.ready:
 			return n.agent.Seen(), nil
 		default:
-			return agent.SeenMark{}, nil // the node answers, and has seen nothing yet
+			return marks.Seen{}, nil // the node answers, and has seen nothing yet
 		}
 	})
 	gate := rpc.Gate{To: n.control, Ready: n.ready}
@@ -45,14 +47,14 @@ func (n *node) serveControl() {
 	rpc.Handle(gate, rpc.Position, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) (agent.Positions, error) {
 		return n.agent.Position(ctx)
 	})
-	rpc.Handle(gate, rpc.PrepareTakeover, func(ctx context.Context, peer certs.Identity, req agent.ReadyRequest) (none rpc.Nothing, err error) {
+	rpc.Handle(gate, rpc.PrepareTakeover, func(ctx context.Context, peer certs.Identity, req agent.TakeoverRequest) (none rpc.Nothing, err error) {
 		if err := rpc.InOwnName(peer, req.From); err != nil {
 			return none, err
 		}
-		return none, n.agent.StandReady(ctx, req)
+		return none, n.agent.PrepareTakeover(ctx, req)
 	})
-	rpc.Handle(gate, rpc.Decisions, func(context.Context, certs.Identity, rpc.Nothing) (agent.Testimony, error) {
-		return n.testify(), nil
+	rpc.Handle(gate, rpc.Decisions, func(context.Context, certs.Identity, rpc.Nothing) (decisions.Report, error) {
+		return n.decisionReport(), nil
 	})
 	rpc.Handle(gate, rpc.Renew, n.renewFor)
 	rpc.Handle(gate, rpc.AuthorityKey, n.authorityKey)

@@ -7,13 +7,13 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
-// testify returns this node's newest decisions, as many as fit.
-func (n *node) testify() agent.Testimony {
-	var t agent.Testimony
+// decisionReport returns this node's newest decisions, as many as fit.
+func (n *node) decisionReport() decisions.Report {
+	var t decisions.Report
 	if v := n.agent.View(); v != nil {
 		slim := v.Slim()
 		t.View = &slim
@@ -22,7 +22,7 @@ func (n *node) testify() agent.Testimony {
 	size := 0
 	for i, d := range slices.Backward(all) {
 		b, err := json.Marshal(d)
-		if err != nil || size+len(b) > agent.TestimonyBytes {
+		if err != nil || size+len(b) > decisions.ReportBytes {
 			all = all[i+1:]
 			break
 		}
@@ -45,15 +45,15 @@ func (m *admin) Decisions() []api.Decision {
 // Explain gathers what all members in reach decided.
 func (m *admin) Explain() any {
 	n := m.n
-	own := n.testify()
-	e := agent.Explanation{Node: n.self, Missing: map[ag.ReplicaID]string{}}
-	ctx, cancel := context.WithTimeout(context.Background(), agent.TestimonyWait)
+	own := n.decisionReport()
+	e := decisions.Explanation{Node: n.self, Missing: map[ag.ReplicaID]string{}}
+	ctx, cancel := context.WithTimeout(context.Background(), decisions.ReportWait)
 	defer cancel()
 	var others []ag.Replica
 	if g := n.members.Group(); g != nil {
 		others = slices.DeleteFunc(slices.Clone(g.Replicas), func(r ag.Replica) bool { return r.ID == n.self })
 	}
-	told, failed := rpc.Each(ctx, others, func(ctx context.Context, r ag.Replica) (agent.Testimony, error) {
+	told, failed := rpc.Each(ctx, others, func(ctx context.Context, r ag.Replica) (decisions.Report, error) {
 		return rpc.Call(ctx, n.control, r, rpc.Decisions, rpc.Nothing{})
 	})
 	for id, err := range failed {

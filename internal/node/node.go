@@ -19,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
@@ -280,7 +281,7 @@ func (n *node) closeServer() {
 
 func (n *node) openAgent() error {
 	c := agent.Config{
-		Self: n.self, Incarnation: n.incarnation, Marks: agent.OpenMarks(n.layout.State()), Store: n.ports, Peers: &rpc.Peers{Control: n.control, Endpoint: n.endpoint},
+		Self: n.self, Incarnation: n.incarnation, Marks: marks.Open(n.layout.State()), Store: n.ports, Peers: &rpc.Peers{Control: n.control, Endpoint: n.endpoint},
 		Sessions: n.sessions, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.noVote,
 	}
 	if n.pg != nil {
@@ -288,7 +289,7 @@ func (n *node) openAgent() error {
 		c.Keeper = newServer(n.keeper, n.pg, n.layout)
 		c.Upstream = &upstream{n.up, n.links}
 		c.Downstream = &downstream{n.down}
-		c.Seeder, c.Wishes, c.Copying = &seeder{n}, n.desk, n.desk.copying
+		c.Seeder, c.SeedRequests, c.Copying = &seeder{n}, n.desk, n.desk.copying
 		n.probes = n.newProbes()
 		c.Probes, c.Suspend, c.Fence = n.probes, n.suspendSelf, n.fence
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 // desk is where operators' wishes about this node's copy arrive, and where what became of them is remembered. It implements
-// agent.Wishes.
+// agent.SeedRequests.
 type desk struct {
 	n       *node
 	journal *seeding.Journal
@@ -92,8 +92,8 @@ func (d *desk) want(w wish) error {
 	return nil
 }
 
-// Renew implements agent.Wishes.
-func (d *desk) Renew(cp ag.CopyID) string {
+// ReseedReason implements agent.SeedRequests.
+func (d *desk) ReseedReason(cp ag.CopyID) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.wish.Asked && d.wish.Cancelled == "" && d.wish.Copy == cp {
@@ -102,8 +102,8 @@ func (d *desk) Renew(cp ag.CopyID) string {
 	return ""
 }
 
-// Withheld implements agent.Wishes.
-func (d *desk) Withheld(e ag.Epoch) string {
+// BlockedReason implements agent.SeedRequests.
+func (d *desk) BlockedReason(e ag.Epoch) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {

@@ -57,10 +57,10 @@ func TestCopiesThatFailAreTriedLater(t *testing.T) {
 	if got := fail(1, false); got < retryMost || got > retryMost+30*time.Second {
 		t.Errorf("at last it waits %v", got)
 	}
-	if why := d.Withheld(1); !strings.Contains(why, "copy attempt 13 failed: the disk is slow; next at") {
+	if why := d.BlockedReason(1); !strings.Contains(why, "copy attempt 13 failed: the disk is slow; next at") {
 		t.Errorf("withheld: %q", why)
 	}
-	if why := d.Withheld(2); why != "" {
+	if why := d.BlockedReason(2); why != "" {
 		t.Errorf("withheld in another epoch: %q", why)
 	}
 	if op, _ := d.journal.Last(); op.State != seeding.Retrying || op.Attempts != 13 || op.Failure == nil || op.Next.IsZero() {
@@ -91,7 +91,7 @@ func TestCancelledCopyStaysCancelled(t *testing.T) {
 		t.Errorf("afterwards it is %s", op.State)
 	}
 	for name, d := range map[string]*desk{"at once": d, "by another agent": deskOf(t, dir)} {
-		if why := d.Withheld(2); !strings.Contains(why, "seeding was cancelled at") || !strings.Contains(why, "coterie seed n3") {
+		if why := d.BlockedReason(2); !strings.Contains(why, "seeding was cancelled at") || !strings.Contains(why, "coterie seed n3") {
 			t.Errorf("withheld %s: %q", name, why)
 		}
 	}

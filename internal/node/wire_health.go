@@ -46,9 +46,9 @@ func (p *probes) Report() agent.Findings {
 	return f
 }
 
-func (p *probes) Autopsy(ctx context.Context) (agent.Autopsy, error) {
+func (p *probes) CrashReport(ctx context.Context) (agent.CrashReport, error) {
 	c, err := p.pg.Autopsy(ctx, p.log)
-	return agent.Autopsy(c), err
+	return agent.CrashReport(c), err
 }
 
 // probeTarget is what the agent's loop last saw there is to probe.

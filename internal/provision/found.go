@@ -13,6 +13,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -84,7 +85,7 @@ func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	if err := (&node.Instance{Pg: pg, Layout: l}).WriteCopy(cp); err != nil {
 		return err
 	}
-	if err := agent.OpenMarks(l.State()).SetCopy(agent.CopyMark{Copy: cp}); err != nil {
+	if err := marks.Open(l.State()).SetCopy(marks.Copy{Copy: cp}); err != nil {
 		return err
 	}
 	self := ag.ReplicaID(cfg.Node)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/recovery"
-	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -89,9 +89,9 @@ func (s *StoppedNode) check(ctx context.Context) (err error) {
 // Account reads what this member knows from its disk.
 func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history []ag.TimelineEntry, err error) {
 	a = recovery.Account{Group: ag.GroupID(s.cfg.Group), ID: s.Self}
-	marks := agent.OpenMarks(s.Layout.State())
-	seen, err1 := marks.Seen()
-	promised, err2 := marks.Promised()
+	own := marks.Open(s.Layout.State())
+	seen, err1 := own.Seen()
+	promised, err2 := own.Promised()
 	if err := errors.Join(err1, err2); err != nil {
 		return a, nil, err
 	}
@@ -100,9 +100,9 @@ func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history 
 		a.Unfit = "it is a witness and holds no data"
 		return a, nil, nil
 	}
-	began, err1 := marks.Promoting()
-	held, err2 := marks.Copy()
-	bad, err3 := marks.Quarantine()
+	began, err1 := own.Promoting()
+	held, err2 := own.Copy()
+	bad, err3 := own.Quarantine()
 	pg, err4 := node.NewInstance(s.cfg, s.Layout, slog.New(slog.DiscardHandler))
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return a, nil, err
@@ -113,7 +113,7 @@ func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history 
 	switch {
 	case bad.Copy != "" && bad.Copy == held.Copy:
 		a.Unfit = "its copy is under quarantine: " + bad.Why
-	case marks.Repairing():
+	case own.Repairing():
 		a.Unfit = "its copy was being rewound or seeded"
 	case err != nil || inside != held.Copy:
 		a.Unfit = "what is in its data directory is not the copy that this node holds"
@@ -236,11 +236,11 @@ func (s *StoppedNode) putMemberAside() error {
 
 // forgetStore lets this member believe another store than the one it knew; how late a record it has seen it goes on knowing.
 func (s *StoppedNode) forgetStore() error {
-	marks := agent.OpenMarks(s.Layout.State())
-	seen, err := marks.Seen()
+	own := marks.Open(s.Layout.State())
+	seen, err := own.Seen()
 	if err != nil {
 		return err
 	}
 	seen.Store, seen.Rev = 0, 0
-	return marks.SetSeen(seen)
+	return own.SetSeen(seen)
 }

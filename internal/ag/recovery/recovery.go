@@ -11,7 +11,7 @@ import (
 )
 
 // Account is what a stopped member reports about itself when the quorum's store is lost. It is enough for a person to choose the next
-// leader, and for the new record to take back nothing that the member promised or saw (safety specification 1.5).
+// leader, and for the new record to take back nothing that the member promised or saw (docs/internals/safety.md, "Untrusted store").
 type Account struct {
 	Group    ag.GroupID   `json:"group"`
 	ID       ag.ReplicaID `json:"member"`

@@ -9,13 +9,14 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/liveness"
 )
 
 // wire is a stream of heartbeats between two nodes. While the link is cut, frames vanish; when a node dies, both ends are told.
 type wire struct {
 	w      *World
 	a, b   ag.ReplicaID
-	frames [2]chan agent.Beat // towards a, towards b
+	frames [2]chan liveness.Heartbeat // towards a, towards b
 	closed chan struct{}
 	once   sync.Once
 }
@@ -30,8 +31,8 @@ type heart struct {
 
 var errStreamEnded = errors.New("the stream has ended")
 
-// Send implements agent.Heart.
-func (h heart) Send(b agent.Beat) error {
+// Send implements liveness.HeartbeatStream.
+func (h heart) Send(b liveness.Heartbeat) error {
 	select {
 	case <-h.closed:
 		return errStreamEnded
@@ -54,8 +55,8 @@ func (h heart) Send(b agent.Beat) error {
 	return nil
 }
 
-// Receive implements agent.Heart.
-func (h heart) Receive() (agent.Beat, error) {
+// Receive implements liveness.HeartbeatStream.
+func (h heart) Receive() (liveness.Heartbeat, error) {
 	select {
 	case b := <-h.frames[h.side]:
 		return b, nil
@@ -69,26 +70,26 @@ func (h heart) Receive() (agent.Beat, error) {
 		case b := <-h.frames[h.side]: // what was sent before the end
 			return b, nil
 		default:
-			return agent.Beat{}, io.EOF
+			return liveness.Heartbeat{}, io.EOF
 		}
 	}
 }
 
-// Close implements agent.Heart.
+// Close implements liveness.HeartbeatStream.
 func (h heart) Close() error {
 	h.end()
 	return nil
 }
 
-// Heart implements agent.Peers.
-func (p *peers) Heart(ctx context.Context, r ag.Replica) (agent.Heart, error) {
+// Heartbeats implements agent.Peers.
+func (p *peers) Heartbeats(ctx context.Context, r ag.Replica) (liveness.HeartbeatStream, error) {
 	a, err := p.reach(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	x := &wire{w: p.w, a: p.ID, b: r.ID, closed: make(chan struct{})}
 	for i := range x.frames {
-		x.frames[i] = make(chan agent.Beat, 64)
+		x.frames[i] = make(chan liveness.Heartbeat, 64)
 	}
 	p.w.mu.Lock()
 	n := p.w.nodes[r.ID]
@@ -109,7 +110,7 @@ func (p *peers) Heart(ctx context.Context, r ag.Replica) (agent.Heart, error) {
 		return nil, agent.ErrRefused
 	}
 	go func() {
-		a.ServeHeart(life, p.ID, heart{x, 1})
+		a.ServeHeartbeats(life, p.ID, heart{x, 1})
 		x.end()
 	}()
 	return heart{x, 0}, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -101,10 +102,10 @@ func (p *peers) reach(ctx context.Context, r ag.Replica) (Agent, error) {
 	return p.w.reach(ctx, p.ID, r.ID)
 }
 
-func (p *peers) Ping(ctx context.Context, r ag.Replica) (agent.SeenMark, error) {
+func (p *peers) Ping(ctx context.Context, r ag.Replica) (marks.Seen, error) {
 	a, err := p.reach(ctx, r)
 	if err != nil {
-		return agent.SeenMark{}, err
+		return marks.Seen{}, err
 	}
 	return a.Seen(), nil
 }
@@ -125,12 +126,12 @@ func (p *peers) Position(ctx context.Context, r ag.Replica) (agent.Positions, er
 	return a.Position(ctx)
 }
 
-func (p *peers) StandReady(ctx context.Context, r ag.Replica, req agent.ReadyRequest) error {
+func (p *peers) PrepareTakeover(ctx context.Context, r ag.Replica, req agent.TakeoverRequest) error {
 	a, err := p.reach(ctx, r)
 	if err != nil {
 		return err
 	}
-	return a.StandReady(ctx, req)
+	return a.PrepareTakeover(ctx, req)
 }
 
 // Sessions returns the node's agent.Sessions, which records what it is told.

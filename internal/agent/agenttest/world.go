@@ -9,6 +9,8 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/liveness"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -202,9 +204,9 @@ type Agent interface {
 	Gate() time.Duration
 	Seal(ctx context.Context, req agent.SealRequest) (ag.SealReport, error)
 	Position(ctx context.Context) (agent.Positions, error)
-	ServeHeart(ctx context.Context, from ag.ReplicaID, s agent.Heart)
-	StandReady(ctx context.Context, req agent.ReadyRequest) error
-	Seen() agent.SeenMark
+	ServeHeartbeats(ctx context.Context, from ag.ReplicaID, s liveness.HeartbeatStream)
+	PrepareTakeover(ctx context.Context, req agent.TakeoverRequest) error
+	Seen() marks.Seen
 }
 
 // Attach gives the node its agent; nil: its process is not running.

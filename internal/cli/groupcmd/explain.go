@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -59,7 +59,7 @@ sign" how long ago the leader last renewed its right to lead.`,
 	return c
 }
 
-func epochsOf(changes []agent.Change) string {
+func epochsOf(changes []decisions.Change) string {
 	var s []string
 	for _, c := range changes {
 		s = append(s, fmt.Sprint(c.Epoch))
@@ -71,14 +71,14 @@ func epochsOf(changes []agent.Change) string {
 }
 
 // explain asks the agent, or reads what one that does not run has left.
-func explain(c *cobra.Command) (*agent.Explanation, error) {
+func explain(c *cobra.Command) (*decisions.Explanation, error) {
 	cl, err := cli.Client(c)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), 2*agent.TestimonyWait)
+	ctx, cancel := context.WithTimeout(c.Context(), 2*decisions.ReportWait)
 	defer cancel()
-	e := &agent.Explanation{}
+	e := &decisions.Explanation{}
 	raw, err := cl.Explain(ctx)
 	if err == nil {
 		return e, json.Unmarshal(raw, e)
@@ -88,18 +88,18 @@ func explain(c *cobra.Command) (*agent.Explanation, error) {
 	if lerr != nil {
 		return nil, err
 	}
-	ds, rerr := agent.ReadDecisions(l.State())
+	ds, rerr := decisions.Read(l.State())
 	if rerr != nil || len(ds) == 0 {
 		return nil, errors.Join(cli.NoAgent(c, err), rerr)
 	}
 	self := ds[len(ds)-1].Node
 	cli.Say(c, "no agent runs %s; this is what it left on disk, without the other members", l.Dir)
 	e.Node, e.Missing = self, map[ag.ReplicaID]string{}
-	e.Tell(map[ag.ReplicaID]agent.Testimony{self: {Decisions: ds}})
+	e.Tell(map[ag.ReplicaID]decisions.Report{self: {Decisions: ds}})
 	return e, nil
 }
 
-func printExplanation(w io.Writer, e *agent.Explanation, all bool) error {
+func printExplanation(w io.Writer, e *decisions.Explanation, all bool) error {
 	switch {
 	case e.Last == nil && len(e.Changes) == 0:
 		_, _ = fmt.Fprintln(w, "No change of leadership is remembered.")
@@ -112,7 +112,7 @@ func printExplanation(w io.Writer, e *agent.Explanation, all bool) error {
 	for _, id := range slices.Sorted(mapKeys(e.Missing)) {
 		_, _ = fmt.Fprintf(w, "\n%s did not answer, so what it decided is not in this: %s\n", id, e.Missing[id])
 	}
-	printOutlook(w, e.Now)
+	printForecast(w, e.Now)
 	if all {
 		_, _ = fmt.Fprintln(w, "\nEvery decision that is remembered:")
 		return printSteps(w, e.Decisions)
@@ -135,7 +135,7 @@ var lastWords = []ag.Rule{
 	ag.RuleStepDown, ag.RuleRelease, ag.RuleFenceDeposed, ag.RuleFenceExpired, ag.RuleFenceForeign, ag.RuleRestart, ag.RuleQuarantined,
 }
 
-func printChange(w io.Writer, c agent.Change) {
+func printChange(w io.Writer, c decisions.Change) {
 	kind := "Failover"
 	switch {
 	case c.From == c.To:
@@ -159,7 +159,7 @@ func printChange(w io.Writer, c agent.Change) {
 	_ = printSteps(w, c.Decision)
 }
 
-func printSteps(w io.Writer, ds []agent.Decision) error {
+func printSteps(w io.Writer, ds []decisions.Decision) error {
 	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "  EPOCH\tREV\tNODE\tITS CLOCK\tRULE\tWHAT IT DID, AND WHY")
 	for _, d := range ds {
@@ -170,7 +170,7 @@ func printSteps(w io.Writer, ds []agent.Decision) error {
 }
 
 // took measures a failover on the clock of the node that led it: from its first decision about it to the open gate.
-func took(c agent.Change) string {
+func took(c decisions.Change) string {
 	var began, led, opened time.Time
 	for _, d := range c.Decision {
 		if d.Node != c.To {
@@ -218,7 +218,7 @@ func saw(v ag.View) string {
 	return strings.Join(s, "; ")
 }
 
-func printOutlook(w io.Writer, now []agent.Outlook) {
+func printForecast(w io.Writer, now []decisions.Forecast) {
 	if len(now) == 0 {
 		return
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/decisions"
 )
 
 // A node that is cut off tells what it remembers, and that others may know better; one that misses a minority does not.
@@ -22,7 +22,7 @@ func TestExplanationOfACutOffNode(t *testing.T) {
 		"all answer":        {[]ag.ReplicaID{"n1", "n2", "n3"}, nil, false},
 	} {
 		var b strings.Builder
-		if err := printExplanation(&b, &agent.Explanation{Node: "n2", Asked: c.asked, Missing: c.missing}, false); err != nil {
+		if err := printExplanation(&b, &decisions.Explanation{Node: "n2", Asked: c.asked, Missing: c.missing}, false); err != nil {
 			t.Fatal(err)
 		}
 		if warns := strings.Contains(b.String(), "ask another node"); warns != c.warns {

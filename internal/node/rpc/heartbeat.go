@@ -13,6 +13,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/liveness"
 	"github.com/coteriedb/coterie/internal/endpoint"
 )
 
@@ -33,9 +34,11 @@ type heart struct {
 }
 
 // NewHeart returns the stream of heartbeats on a connection of that class.
-func NewHeart(conn net.Conn) agent.Heart { return &heart{conn, bufio.NewReaderSize(conn, 512)} }
+func NewHeart(conn net.Conn) liveness.HeartbeatStream {
+	return &heart{conn, bufio.NewReaderSize(conn, 512)}
+}
 
-func (h *heart) Send(b agent.Beat) error {
+func (h *heart) Send(b liveness.Heartbeat) error {
 	var frame []byte
 	switch {
 	case b.Farewell:
@@ -56,36 +59,36 @@ func (h *heart) Send(b agent.Beat) error {
 	return err
 }
 
-func (h *heart) Receive() (agent.Beat, error) {
+func (h *heart) Receive() (liveness.Heartbeat, error) {
 	kind, err := h.in.ReadByte()
 	if err != nil {
-		return agent.Beat{}, err
+		return liveness.Heartbeat{}, err
 	}
 	switch kind {
 	case heartHello:
 		n, err := h.in.ReadByte()
 		if err != nil {
-			return agent.Beat{}, err
+			return liveness.Heartbeat{}, err
 		}
 		name := make([]byte, n)
 		_, err = io.ReadFull(h.in, name)
-		return agent.Beat{Incarnation: string(name)}, err
+		return liveness.Heartbeat{Incarnation: string(name)}, err
 	case heartBeat:
 		var body [16]byte
 		_, err := io.ReadFull(h.in, body[:])
-		return agent.Beat{
+		return liveness.Heartbeat{
 			Epoch: ag.Epoch(binary.BigEndian.Uint64(body[:])), Sent: time.Duration(binary.BigEndian.Uint64(body[8:])),
 		}, err
 	case heartFarewell:
-		return agent.Beat{Farewell: true}, nil
+		return liveness.Heartbeat{Farewell: true}, nil
 	}
-	return agent.Beat{}, fmt.Errorf("no frame of heartbeats begins with %d", kind)
+	return liveness.Heartbeat{}, fmt.Errorf("no frame of heartbeats begins with %d", kind)
 }
 
 func (h *heart) Close() error { return h.conn.Close() }
 
-// Heart opens a stream of heartbeats to a member.
-func (p *Peers) Heart(ctx context.Context, r ag.Replica) (agent.Heart, error) {
+// Heartbeats opens a stream of heartbeats to a member.
+func (p *Peers) Heartbeats(ctx context.Context, r ag.Replica) (liveness.HeartbeatStream, error) {
 	conn, err := p.Endpoint.Dial(ctx, r.Endpoint, endpoint.ClassHeart, r.ID)
 	if err != nil {
 		return nil, err

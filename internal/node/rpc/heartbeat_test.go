@@ -5,13 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/liveness"
 )
 
 func TestHeartFrames(t *testing.T) {
 	x, y := net.Pipe()
 	a, b := NewHeart(x), NewHeart(y)
-	for _, want := range []agent.Beat{
+	for _, want := range []liveness.Heartbeat{
 		{Incarnation: "n1-17-4711"}, {Epoch: 7, Sent: 3 * time.Hour}, {Epoch: 1<<63 + 1, Sent: 1}, {Farewell: true},
 	} {
 		sent := make(chan error, 1)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/endpoint"
 )
 
@@ -17,7 +18,7 @@ type Peers struct {
 }
 
 // Ping asks a member what record it saw last. The error is agent.ErrRefused where the member's host refuses the connection.
-func (p *Peers) Ping(ctx context.Context, r ag.Replica) (agent.SeenMark, error) {
+func (p *Peers) Ping(ctx context.Context, r ag.Replica) (marks.Seen, error) {
 	seen, err := Call(ctx, p.Control, r, Ping, Nothing{})
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		err = errors.Join(agent.ErrRefused, err)
@@ -35,8 +36,8 @@ func (p *Peers) Position(ctx context.Context, r ag.Replica) (agent.Positions, er
 	return Call(ctx, p.Control, r, Position, Nothing{})
 }
 
-// StandReady asks the target of a planned failover to be ready for it.
-func (p *Peers) StandReady(ctx context.Context, r ag.Replica, req agent.ReadyRequest) error {
+// PrepareTakeover asks the target of a planned failover to be ready for it.
+func (p *Peers) PrepareTakeover(ctx context.Context, r ag.Replica, req agent.TakeoverRequest) error {
 	_, err := Call(ctx, p.Control, r, PrepareTakeover, req)
 	return err
 }

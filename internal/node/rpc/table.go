@@ -5,23 +5,25 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/decisions"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 )
 
 // The methods that nodes call at each other. Package node offers each of them; docs/internals/protocol.md describes them.
 var (
 	// Ping answers with the newest record that the node has seen, as soon as the node answers at all.
-	Ping = Method[Nothing, agent.SeenMark]{"ping"}
+	Ping = Method[Nothing, marks.Seen]{"ping"}
 	// Seal asks a member for its promise, and for the end of its WAL.
 	Seal = Method[agent.SealRequest, ag.SealReport]{"seal"}
 	// Position asks a member how far its copy is.
 	Position = Method[Nothing, agent.Positions]{"position"}
 	// PrepareTakeover asks the target of a planned failover to be ready for it.
-	PrepareTakeover = Method[agent.ReadyRequest, Nothing]{"stand-ready"}
+	PrepareTakeover = Method[agent.TakeoverRequest, Nothing]{"stand-ready"}
 	// Trust lifts the quarantine of a member's copy; the answer is why it was under quarantine.
 	Trust = Method[Nothing, string]{"trust"}
 
 	// Decisions asks a node what it decided lately and why, and what it sees.
-	Decisions = Method[Nothing, agent.Testimony]{"decisions"}
+	Decisions = Method[Nothing, decisions.Report]{"decisions"}
 
 	// Renew has a replica sign a certificate request; the answer is the chain.
 	Renew = Method[[]byte, []byte]{"renew-certificate"}

@@ -1,12 +1,15 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -92,19 +95,116 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 }
 
 // Fired returns how often each rule fired since the agent started.
-func (a *Agent) Fired() map[ag.Rule]uint64 {
-	a.history.mu.Lock()
-	defer a.history.mu.Unlock()
-	m := make(map[ag.Rule]uint64, len(ag.Rules))
-	for _, r := range ag.Rules {
-		m[r] = a.history.count[r]
-	}
-	return m
-}
+func (a *Agent) Fired() map[ag.Rule]uint64 { return a.history.Fired() }
+
+// Decisions returns the last decisions, oldest first.
+func (a *Agent) Decisions() []decisions.Decision { return a.history.Kept() }
 
 // Uptime returns how long the agent has run.
 func (a *Agent) Uptime() time.Duration { return boottime.Now() - a.startedAt }
 
 func sameGroup(x, y ag.Group) bool {
 	return reflect.DeepEqual(x, y)
+}
+
+// publish gives the listener its routes.
+func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
+	if p.Open {
+		a.restart = 0
+	}
+	if p.Open && a.opened != v.Record.Epoch.Epoch {
+		a.opened = v.Record.Epoch.Epoch
+		a.log.Info("open for writes", "epoch", a.opened)
+	}
+	r := a.makeRoutes(v, p)
+	old := a.routes.Load()
+	if old != nil && sameRoutes(old, r) {
+		return
+	}
+	a.routes.Store(r)
+	a.cfg.Sessions.Publish(r)
+	if old != nil && old.Primary == v.Self && r.Primary != v.Self {
+		a.cfg.Sessions.CloseLocal("this node is not the primary any more")
+	}
+	if old != nil && old.Primary != v.Self && r.Primary == v.Self {
+		a.cfg.Sessions.CloseReaders("this replica has become the primary; the readers' place is on a secondary")
+	}
+	if old != nil && old.Epoch != r.Epoch {
+		a.cfg.Sessions.CloseOlder(r.Epoch, "the primary has changed")
+	}
+}
+
+// publishClosed takes this node out of the routes at once.
+func (a *Agent) publishClosed(why string) {
+	old := a.routes.Load()
+	if old == nil {
+		return
+	}
+	r := *old
+	r.Primary, r.WriteOpen = "", false
+	a.routes.Store(&r)
+	a.cfg.Sessions.Publish(&r)
+	a.cfg.Sessions.CloseLocal(why)
+}
+
+func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
+	e := v.Record.Epoch
+	r := &ag.Routes{Epoch: e.Epoch, Self: v.Self}
+	statuses := map[ag.ReplicaID]Status{}
+	if s := a.snapshot.Load(); s != nil {
+		statuses = s.Statuses
+	}
+	for _, rep := range v.Group.Replicas {
+		if !rep.HasData() {
+			continue
+		}
+		st := statuses[rep.ID]
+		t := ag.Target{ID: rep.ID, Local: rep.ID == v.Self, Healthy: rep.ID == v.Self || slices.Contains(v.Reach, rep.ID)}
+		if t.Local {
+			t.Readable = v.Local.Server == ag.ServerRecovery && v.Local.Data == ag.DataPresent && v.Busy == ""
+			t.Healthy = t.Readable || v.Local.Server == ag.ServerWritable
+		} else {
+			t.Readable = st.Readable
+		}
+		t.Readable = t.Readable && rep.Allow != ag.AllowNo && !rep.Suspended
+		r.Targets = append(r.Targets, t)
+	}
+	if e.Phase == ag.PhaseLead {
+		if e.Leader == v.Self {
+			r.WriteOpen = p.Open && !a.shut.Load()
+			r.Primary = v.Self
+			if v.Local.Server != ag.ServerWritable || !v.Lease.Valid {
+				r.Primary, r.WriteOpen = "", false
+			}
+		} else if st := statuses[e.Leader]; st.Open && st.Epoch == e.Epoch {
+			r.Primary, r.WriteOpen = e.Leader, true
+		}
+	}
+	r.ReadList = v.Group.ReadList(e.Leader)
+	return r
+}
+
+func sameRoutes(x, y *ag.Routes) bool {
+	return x.Epoch == y.Epoch && x.Self == y.Self && x.Primary == y.Primary && x.WriteOpen == y.WriteOpen &&
+		slices.Equal(x.Targets, y.Targets) && slices.EqualFunc(x.ReadList, y.ReadList, slices.Equal[[]ag.ReplicaID])
+}
+
+// statusEvery is how often a status that says nothing new is published: it carries the positions by which slots are advanced.
+const statusEvery = 5 * time.Second
+
+// report publishes this node's status: at once when it says something new, else as a sign of life.
+func (a *Agent) report(ctx context.Context, v ag.View, p ag.Plan) {
+	s := a.status(v, p)
+	key := s.Key()
+	now := boottime.Now()
+	if !v.Quorum || key == a.statusWas && now-a.statusAt < statusEvery {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, v.Profile.Request)
+	defer cancel()
+	if err := a.cfg.Store.PutStatus(ctx, v.Self, s); err != nil {
+		a.log.Debug("status not published", "err", err)
+		return
+	}
+	a.statusAt, a.statusWas = now, key
 }

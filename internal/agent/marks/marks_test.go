@@ -1,4 +1,4 @@
-package agent
+package marks
 
 import (
 	"os"
@@ -10,21 +10,21 @@ import (
 
 func TestMarksAreKept(t *testing.T) {
 	dir := t.TempDir()
-	m := OpenMarks(dir)
+	m := Open(dir)
 	if e, err := m.Promised(); e != 0 || err != nil {
 		t.Errorf("%d, %v", e, err)
 	}
 	if err := m.ClearPromoting(); err != nil {
 		t.Errorf("clear what is not there: %v", err)
 	}
-	c := CopyMark{Copy: "c", Epoch: 4, Seq: 9}
-	p := PromotingMark{Epoch: 4, TLI: 3}
+	c := Copy{Copy: "c", Epoch: 4, Seq: 9}
+	p := Promotion{Epoch: 4, TLI: 3}
 	for _, err := range []error{m.SetPromised(7), m.SetCopy(c), m.SetPromoting(p)} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	m = OpenMarks(dir)
+	m = Open(dir)
 	if e, err := m.Promised(); e != 7 || err != nil {
 		t.Errorf("%d, %v", e, err)
 	}
@@ -37,7 +37,7 @@ func TestMarksAreKept(t *testing.T) {
 	if err := m.ClearPromoting(); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := m.Promoting(); got != (PromotingMark{}) || err != nil {
+	if got, err := m.Promoting(); got != (Promotion{}) || err != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*"+durable.Suffix)); len(left) != 0 {
@@ -48,7 +48,7 @@ func TestMarksAreKept(t *testing.T) {
 // A crash between the temporary file and the rename leaves the old mark; whatever is in the temporary file is overwritten.
 func TestMarkSurvivesACrashBeforeTheRename(t *testing.T) {
 	dir := t.TempDir()
-	m := OpenMarks(dir)
+	m := Open(dir)
 	if err := m.SetPromised(7); err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestMarkSurvivesACrashBeforeTheRename(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "promise.json"+durable.Suffix), []byte(half), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if e, err := OpenMarks(dir).Promised(); e != 7 || err != nil {
+		if e, err := Open(dir).Promised(); e != 7 || err != nil {
 			t.Errorf("%q: %d, %v", half, e, err)
 		}
 	}
@@ -71,7 +71,7 @@ func TestMarkSurvivesACrashBeforeTheRename(t *testing.T) {
 // A mark that cannot be read is not "no mark": nothing may be promised or followed on the strength of it.
 func TestUnreadableMarkIsAnError(t *testing.T) {
 	dir := t.TempDir()
-	m := OpenMarks(dir)
+	m := Open(dir)
 	for _, bad := range []string{"", "{", `{"epoch":-1}`} {
 		if err := os.WriteFile(filepath.Join(dir, "promise.json"), []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
@@ -84,7 +84,7 @@ func TestUnreadableMarkIsAnError(t *testing.T) {
 
 func TestMarkThatCannotBeWrittenLeavesTheOldOne(t *testing.T) {
 	dir := t.TempDir()
-	m := OpenMarks(dir)
+	m := Open(dir)
 	if err := m.SetPromised(7); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package agent
+package decisions
 
 import (
 	"bufio"
@@ -44,7 +44,7 @@ const (
 )
 
 // decisions is the bounded record of what was decided.
-type decisions struct {
+type Log struct {
 	mu    sync.Mutex // guards the fields below
 	kept  []Decision
 	count map[ag.Rule]uint64
@@ -56,11 +56,11 @@ type decisions struct {
 	size int64  // of that file; the scribe's
 }
 
-func newDecisions() *decisions { return &decisions{count: map[ag.Rule]uint64{}} }
+func NewLog() *Log { return &Log{count: map[ag.Rule]uint64{}} }
 
 // open reads the record that the agent before this one has left in dir, and goes on with it.
-func (d *decisions) open(dir string) error {
-	kept, err := ReadDecisions(dir)
+func (d *Log) Open(dir string) error {
+	kept, err := Read(dir)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.path = filepath.Join(dir, "decisions.jsonl")
@@ -74,9 +74,9 @@ func (d *decisions) open(dir string) error {
 	return err
 }
 
-// ReadDecisions reads the record of decisions in a node's state directory, oldest first. Lines that are no decisions, such as one that a
+// Read reads the record of decisions in a node's state directory, oldest first. Lines that are no decisions, such as one that a
 // crash cut short, are left out.
-func ReadDecisions(dir string) ([]Decision, error) {
+func Read(dir string) ([]Decision, error) {
 	var out []Decision
 	var errs []error
 	for _, name := range []string{"decisions.1.jsonl", "decisions.jsonl"} {
@@ -106,7 +106,7 @@ func ReadDecisions(dir string) ([]Decision, error) {
 
 // note remembers a decision that differs from the last one; isNew says that it does, and keep that it is worth a place on the disk: a
 // primary changes between serving and bookkeeping many times a minute.
-func (d *decisions) note(v ag.View, p ag.Plan) (made Decision, isNew, keep bool) {
+func (d *Log) Note(v ag.View, p ag.Plan) (made Decision, isNew, keep bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.count[p.Rule]++
@@ -136,7 +136,7 @@ func (d *decisions) note(v ag.View, p ag.Plan) (made Decision, isNew, keep bool)
 }
 
 // write appends a decision to the file, durably. Only the scribe calls it.
-func (d *decisions) write(x Decision) error {
+func (d *Log) Write(x Decision) error {
 	if d.path == "" {
 		return nil
 	}
@@ -166,9 +166,20 @@ func (d *decisions) write(x Decision) error {
 	return nil
 }
 
-// Decisions returns the last decisions, oldest first.
-func (a *Agent) Decisions() []Decision {
-	a.history.mu.Lock()
-	defer a.history.mu.Unlock()
-	return slices.Clone(a.history.kept)
+// Kept returns the last decisions, oldest first.
+func (d *Log) Kept() []Decision {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.kept)
+}
+
+// Fired returns how often each rule fired since the agent started.
+func (d *Log) Fired() map[ag.Rule]uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := make(map[ag.Rule]uint64, len(ag.Rules))
+	for _, r := range ag.Rules {
+		m[r] = d.count[r]
+	}
+	return m
 }

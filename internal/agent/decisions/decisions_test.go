@@ -1,4 +1,4 @@
-package agent
+package decisions
 
 import (
 	"fmt"
@@ -10,17 +10,17 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-func decide(d *decisions, rule ag.Rule, epoch ag.Epoch, why string) (Decision, bool) {
+func decide(d *Log, rule ag.Rule, epoch ag.Epoch, why string) (Decision, bool) {
 	v := ag.View{Self: "a", Quorum: true, Group: ag.Group{HBA: strings.Repeat("x", 1000)}}
 	v.Record.Epoch.Epoch = epoch
-	made, _, keep := d.note(v, ag.Plan{Rule: rule, Because: why})
+	made, _, keep := d.Note(v, ag.Plan{Rule: rule, Because: why})
 	return made, keep
 }
 
 func TestDecisionsOutliveTheAgentAndStayShort(t *testing.T) {
 	dir := t.TempDir()
-	d := newDecisions()
-	if err := d.open(dir); err != nil {
+	d := NewLog()
+	if err := d.Open(dir); err != nil {
 		t.Fatal(err)
 	}
 	const many = 4000
@@ -29,7 +29,7 @@ func TestDecisionsOutliveTheAgentAndStayShort(t *testing.T) {
 		if !keep {
 			t.Fatal("a claim is not kept")
 		}
-		if err := d.write(made); err != nil {
+		if err := d.Write(made); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -58,8 +58,8 @@ func TestDecisionsOutliveTheAgentAndStayShort(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	next := newDecisions()
-	if err := next.open(dir); err != nil {
+	next := NewLog()
+	if err := next.Open(dir); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(next.kept); n == 0 || next.kept[n-1].Because != fmt.Sprintf("reason %d", many-1) || next.kept[n-1].View.Group.HBA != "" {
@@ -71,7 +71,7 @@ func TestDecisionsOutliveTheAgentAndStayShort(t *testing.T) {
 }
 
 func TestEverydayDecisionsAreWrittenOnce(t *testing.T) {
-	d := newDecisions()
+	d := NewLog()
 	kept := 0
 	for i := range 100 {
 		for _, r := range []ag.Rule{ag.RuleServe, ag.RuleSync, ag.RuleBusy} {

@@ -1,4 +1,4 @@
-package agent
+package liveness
 
 import (
 	"context"
@@ -12,21 +12,21 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// deafHeart takes what is sent; it echoes the first echoes beats only, and ends when it is closed.
-type deafHeart struct {
+// deafStream takes what is sent. It echoes only the first echoes heartbeats, and ends when it is closed.
+type deafStream struct {
 	echoes int
-	back   chan Beat
+	back   chan Heartbeat
 	closed chan struct{}
 	close  func()
 }
 
-func newDeafHeart(echoes int) *deafHeart {
-	h := &deafHeart{echoes: echoes, back: make(chan Beat, 1000), closed: make(chan struct{})}
+func newDeafStream(echoes int) *deafStream {
+	h := &deafStream{echoes: echoes, back: make(chan Heartbeat, 1000), closed: make(chan struct{})}
 	h.close = sync.OnceFunc(func() { close(h.closed) })
 	return h
 }
 
-func (h *deafHeart) Send(b Beat) error {
+func (h *deafStream) Send(b Heartbeat) error {
 	if b.Epoch != 0 && h.echoes > 0 {
 		h.echoes--
 		h.back <- b
@@ -34,32 +34,31 @@ func (h *deafHeart) Send(b Beat) error {
 	return nil
 }
 
-func (h *deafHeart) Receive() (Beat, error) {
+func (h *deafStream) Receive() (Heartbeat, error) {
 	select {
 	case b := <-h.back:
 		return b, nil
 	case <-h.closed:
-		return Beat{}, io.EOF
+		return Heartbeat{}, io.EOF
 	}
 }
 
-func (h *deafHeart) Close() error { h.close(); return nil }
+func (h *deafStream) Close() error { h.close(); return nil }
 
-// hearing counts the streams that were opened; the n-th one echoes as many beats as echoes says.
+// hearing counts the streams that were opened. The n-th one echoes as many heartbeats as echoes returns.
 type hearing struct {
-	Peers
 	opened []time.Time
 	echoes func(n int) int
 }
 
-func (p *hearing) Heart(context.Context, ag.Replica) (Heart, error) {
+func (p *hearing) dial(context.Context, ag.Replica) (HeartbeatStream, error) {
 	p.opened = append(p.opened, time.Now())
-	return newDeafHeart(p.echoes(len(p.opened))), nil
+	return newDeafStream(p.echoes(len(p.opened))), nil
 }
 
-// TestSilentHeartIsMadeAnew: a stream whose beats come to nothing is given up long before TCP would, and one that is answered, or on which
-// nothing is to be sent, is kept.
-func TestSilentHeartIsMadeAnew(t *testing.T) {
+// A stream whose heartbeats get no echo is replaced long before TCP would give it up. A stream whose heartbeats are answered, or on
+// which none are to be sent, is kept.
+func TestSilentStreamIsReplaced(t *testing.T) {
 	const ever = 1 << 30
 	for name, c := range map[string]struct {
 		epoch  ag.Epoch
@@ -74,13 +73,13 @@ func TestSilentHeartIsMadeAnew(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &hearing{echoes: c.echoes}
 				profile := ag.Profiles["default"]
-				h := &hearts{
-					self: "a", incarnation: "i", peers: p, answers: &answers{self: "a"}, profile: func() ag.Profile { return profile },
-					log: slog.New(slog.DiscardHandler), answered: newAnswered(), moved: make(chan struct{}, 1),
-				}
-				h.want(7, []ag.Replica{{ID: "b"}})
+				h := NewHeartbeater(HeartbeatConfig{
+					Incarnation: "i", Dial: p.dial, Acknowledged: func(ag.Epoch, ag.ReplicaID, time.Duration) {},
+					Profile: func() ag.Profile { return profile }, Log: slog.New(slog.DiscardHandler),
+				})
+				h.Want(7, []ag.Replica{{ID: "b"}})
 				if c.epoch == 0 {
-					h.wanted.Store(&beating{0, nil})
+					h.wanted.Store(&target{0, nil})
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				var ended sync.WaitGroup

@@ -1,24 +1,23 @@
-package agent
+package recordguard
 
 import (
 	"errors"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 )
 
 // A store is told by its identity and its revision too: one put back can hold the epoch and state that were seen last, and votes that
 // were taken back since.
 func TestAnotherStoreIsNotBelieved(t *testing.T) {
-	snap := func(epoch ag.Epoch, seq, store uint64, rev int64) Snapshot {
-		var s Snapshot
-		s.Record.Epoch.Epoch, s.Record.State.Seq, s.StoreID, s.StoreRev = epoch, seq, store, rev
-		return s
+	snap := func(epoch ag.Epoch, seq, store uint64, rev int64) marks.Seen {
+		return marks.Seen{Epoch: epoch, Seq: seq, Store: store, Rev: rev}
 	}
-	believed := trust{kick: make(chan struct{}, 1), seen: SeenMark{Epoch: 3, Seq: 9}} // written before stores were told apart
+	g := New(marks.Seen{Epoch: 3, Seq: 9}) // written before stores had an identity
 	steps := []struct {
 		name string
-		snap Snapshot
+		snap marks.Seen
 		ok   bool
 	}{
 		{"first seen", snap(3, 9, 7, 100), true},
@@ -31,11 +30,11 @@ func TestAnotherStoreIsNotBelieved(t *testing.T) {
 		{"an earlier epoch", snap(3, 11, 7, 140), false},
 	}
 	for _, s := range steps {
-		if err := believed.judge(s.snap, 0); (err == nil) != s.ok || err != nil && !errors.Is(err, ErrUntrusted) {
+		if err := g.CheckMonotonic(s.snap, 0); (err == nil) != s.ok || err != nil && !errors.Is(err, ErrUntrusted) {
 			t.Errorf("%s: %v", s.name, err)
 		}
 	}
-	if now := (SeenMark{Epoch: 4, Seq: 10, Store: 7, Rev: 130}); believed.latest() != now {
-		t.Errorf("%+v", believed.latest())
+	if now := (marks.Seen{Epoch: 4, Seq: 10, Store: 7, Rev: 130}); g.Latest() != now {
+		t.Errorf("%+v", g.Latest())
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package marks
 
 import (
 	"encoding/json"
@@ -17,18 +17,21 @@ import (
 // began. Each is one small file, replaced by rename after fsync, so that a crash leaves the old one or the new one.
 type Marks struct{ dir string }
 
-// OpenMarks returns the marks kept in dir, which must exist.
-func OpenMarks(dir string) *Marks { return &Marks{dir} }
+// Open returns the marks kept in dir, which must exist.
+func Open(dir string) *Marks { return &Marks{dir} }
 
-// CopyMark names the copy in the data directory with the last record it saw.
-type CopyMark struct {
+// Dir returns the directory of the marks.
+func (m *Marks) Dir() string { return m.dir }
+
+// Copy names the copy in the data directory with the last record it saw.
+type Copy struct {
 	Copy  ag.CopyID `json:"copy"`
 	Epoch ag.Epoch  `json:"epoch"`
 	Seq   uint64    `json:"state_sequence"`
 }
 
-// PromotingMark says that this node began a promotion; it is removed when the epoch's LEAD is in the record.
-type PromotingMark struct {
+// Promotion says that this node began a promotion; it is removed when the epoch's LEAD is in the record.
+type Promotion struct {
 	Epoch ag.Epoch    `json:"epoch"`
 	TLI   ag.Timeline `json:"tli"`
 }
@@ -38,10 +41,10 @@ type promiseMark struct {
 }
 
 // Copy returns the copy mark; the zero value when there is none.
-func (m *Marks) Copy() (CopyMark, error) { return readMark[CopyMark](m, "copy.json") }
+func (m *Marks) Copy() (Copy, error) { return readMark[Copy](m, "copy.json") }
 
 // SetCopy stores the copy mark.
-func (m *Marks) SetCopy(c CopyMark) error { return m.write("copy.json", c) }
+func (m *Marks) SetCopy(c Copy) error { return m.write("copy.json", c) }
 
 // Promised returns the highest epoch this node promised.
 func (m *Marks) Promised() (ag.Epoch, error) {
@@ -53,12 +56,12 @@ func (m *Marks) Promised() (ag.Epoch, error) {
 func (m *Marks) SetPromised(e ag.Epoch) error { return m.write("promise.json", promiseMark{e}) }
 
 // Promoting returns the promotion under way; the zero value when there is none.
-func (m *Marks) Promoting() (PromotingMark, error) {
-	return readMark[PromotingMark](m, "promoting.json")
+func (m *Marks) Promoting() (Promotion, error) {
+	return readMark[Promotion](m, "promoting.json")
 }
 
 // SetPromoting stores it, before PostgreSQL is asked to promote.
-func (m *Marks) SetPromoting(p PromotingMark) error { return m.write("promoting.json", p) }
+func (m *Marks) SetPromoting(p Promotion) error { return m.write("promoting.json", p) }
 
 // ClearPromoting removes it.
 func (m *Marks) ClearPromoting() error { return m.clear("promoting.json") }
@@ -84,8 +87,8 @@ type StandDown struct {
 	Why    string    `json:"why"`
 }
 
-// standDownsKept bounds how many are remembered.
-const standDownsKept = 16
+// StandDownsKept is the number of stand-downs that a node remembers.
+const StandDownsKept = 16
 
 // StandDowns returns them, oldest first.
 func (m *Marks) StandDowns() ([]StandDown, error) {
@@ -95,8 +98,8 @@ func (m *Marks) StandDowns() ([]StandDown, error) {
 // SetStandDowns stores them.
 func (m *Marks) SetStandDowns(s []StandDown) error { return m.write("stood-down.json", s) }
 
-// QuarantineMark says that the copy is not trusted because its storage lost a write.
-type QuarantineMark struct {
+// Quarantine says that the copy is not trusted because its storage lost a write.
+type Quarantine struct {
 	Copy      ag.CopyID `json:"copy"`
 	Why       string    `json:"why"`
 	At        time.Time `json:"at"`        // by this machine's clock
@@ -105,12 +108,12 @@ type QuarantineMark struct {
 }
 
 // Quarantine returns the mark; the zero value when the copy is trusted.
-func (m *Marks) Quarantine() (QuarantineMark, error) {
-	return readMark[QuarantineMark](m, "quarantine.json")
+func (m *Marks) Quarantine() (Quarantine, error) {
+	return readMark[Quarantine](m, "quarantine.json")
 }
 
 // SetQuarantine stores it.
-func (m *Marks) SetQuarantine(q QuarantineMark) error { return m.write("quarantine.json", q) }
+func (m *Marks) SetQuarantine(q Quarantine) error { return m.write("quarantine.json", q) }
 
 // ClearQuarantine removes it.
 func (m *Marks) ClearQuarantine() error { return m.clear("quarantine.json") }
@@ -143,3 +146,21 @@ func (m *Marks) write(name string, v any) error {
 	}
 	return nil
 }
+
+// Seen is the latest record that this node has seen, and the store it was in. The numbers only grow in a store that keeps its
+// promises, and it stays the same store. On disk the revision is that of the last time anything else moved.
+type Seen struct {
+	Epoch ag.Epoch `json:"epoch"`
+	Seq   uint64   `json:"state_sequence"`
+	Store uint64   `json:"store,omitempty"`
+	Rev   int64    `json:"store_revision,omitempty"`
+}
+
+// Seen returns the latest record seen; the zero value when there was none.
+func (m *Marks) Seen() (Seen, error) { return readMark[Seen](m, "seen.json") }
+
+// SetSeen stores it.
+func (m *Marks) SetSeen(s Seen) error { return m.write("seen.json", s) }
+
+// OlderThan reports whether a store whose record is s cannot have held that of o before.
+func (s Seen) OlderThan(o Seen) bool { return s.Epoch < o.Epoch || s.Seq < o.Seq }

@@ -1,4 +1,4 @@
-package agent
+package decisions
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package agent
+package decisions
 
 import (
 	"slices"
@@ -7,37 +7,38 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Explanation is what coterie explain says: the answer of a node's management socket to GET explain.
+// Explanation is the answer of a node's management socket to GET explain, which coterie explain prints.
 type Explanation struct {
-	Node      ag.ReplicaID            `json:"node"`                  // who was asked
-	Asked     []ag.ReplicaID          `json:"members"`               // whose decisions are in it
-	Missing   map[ag.ReplicaID]string `json:"unreachable,omitempty"` // whose are not, and why
+	Node      ag.ReplicaID            `json:"node"`                  // the node that was asked
+	Asked     []ag.ReplicaID          `json:"members"`               // members whose decisions are in it
+	Missing   map[ag.ReplicaID]string `json:"unreachable,omitempty"` // members whose decisions are not, and why
 	Changes   []Change                `json:"changes"`               // of leadership, oldest first
 	Last      *Change                 `json:"last,omitempty"`        // the one asked for, with its decisions
-	Now       []Outlook               `json:"now"`
+	Now       []Forecast              `json:"now"`
 	Decisions []Decision              `json:"decisions,omitempty"` // all there are, if asked for
 }
 
-// Outlook is what a node would do if the primary failed now, and on what conditions.
-type Outlook struct {
+// Forecast is what a node would do if the primary failed now, with the conditions for it.
+type Forecast struct {
 	Node   ag.ReplicaID `json:"node"`
 	Leads  bool         `json:"leads"`
 	Checks []ag.Check   `json:"checks"`
 }
 
-// Testimony is what one node tells another of its decisions.
-type Testimony struct {
+// Report is what one node tells another about its decisions.
+type Report struct {
 	Decisions []Decision `json:"decisions"`
 	View      *ag.View   `json:"view"`
 }
 
-// The bounds of a testimony: a control reply has a megabyte.
+// The bounds of a report: a control reply may have a megabyte.
 const (
-	TestimonyBytes = 900 << 10
-	TestimonyWait  = 3 * time.Second
+	ReportBytes = 900 << 10
+	ReportWait  = 3 * time.Second
 )
 
-func (e *Explanation) Tell(told map[ag.ReplicaID]Testimony) {
+// Tell fills the explanation from the reports of the members.
+func (e *Explanation) Tell(told map[ag.ReplicaID]Report) {
 	var lists [][]Decision
 	for id := range told {
 		e.Asked = append(e.Asked, id)
@@ -50,7 +51,7 @@ func (e *Explanation) Tell(told map[ag.ReplicaID]Testimony) {
 			if r, ok := v.Group.Replica(id); !ok || !r.HasData() {
 				continue
 			}
-			o := Outlook{Node: id, Leads: v.Role() == ag.RolePrimary}
+			o := Forecast{Node: id, Leads: v.Role() == ag.RolePrimary}
 			o.Checks = v.WhyClaim()
 			if o.Leads {
 				o.Checks = v.WhyLead()
@@ -62,7 +63,8 @@ func (e *Explanation) Tell(told map[ag.ReplicaID]Testimony) {
 	e.Changes = Changes(e.Decisions)
 }
 
-// Pick chooses the change to tell: of that epoch, or the last one that made another replica the primary, or else the last.
+// Pick chooses the change to explain: that of the epoch, or, with epoch 0, the last one that made another replica the primary, or else
+// the last one. It reports whether there is such a change; with epoch 0 that is not required.
 func (e *Explanation) Pick(epoch ag.Epoch) bool {
 	for _, c := range slices.Backward(e.Changes) {
 		if epoch != 0 && c.Epoch == epoch || epoch == 0 && c.From != c.To {

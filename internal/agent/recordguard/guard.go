@@ -1,0 +1,118 @@
+package recordguard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+)
+
+// ErrUntrusted means that the quorum's store has gone back in time: it was restored from a backup, made anew, or recovered by force.
+// What it says about which member holds which commits is no longer true, so no promotion may rest on it (docs/internals/safety.md, "Untrusted store").
+var ErrUntrusted = errors.New("the quorum's store is older than what this node has seen")
+
+// Guard remembers the latest record seen, in memory at once and on disk within a moment (Keep). A failover does not wait for the disk:
+// a crash in between loses one step of many, and every other member has seen that step too. Make it with New. All methods may be
+// called from any goroutine.
+type Guard struct {
+	mu    sync.Mutex // guards seen and peers
+	seen  marks.Seen
+	peers [2]peerSeen // the latest that other members report to have seen, and the one before it
+
+	changed chan struct{} // seen is to be written to disk
+}
+
+// peerSeen is what other members have seen of the record by a point in time.
+type peerSeen struct {
+	mark marks.Seen    // only its epoch and sequence
+	at   time.Duration // boottime
+}
+
+// New returns a guard that has seen a record.
+func New(seen marks.Seen) *Guard { return &Guard{seen: seen, changed: make(chan struct{}, 1)} }
+
+// Hear records what another member has seen. A member that was away cannot know that the store has gone back to the record that it
+// remembers; the members that stayed tell it.
+func (g *Guard) Hear(s marks.Seen) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if h := g.peers[0].mark; h.OlderThan(s) {
+		latest := marks.Seen{Epoch: max(h.Epoch, s.Epoch), Seq: max(h.Seq, s.Seq)}
+		g.peers[0], g.peers[1] = peerSeen{latest, boottime.Now()}, g.peers[0]
+	}
+}
+
+// CheckMonotonic refuses a record that is older than one seen before, with an error that wraps ErrUntrusted. asked is the boottime at
+// which the record was requested: what another member reported before that moment counts as well, because a store that keeps its
+// promises returns everything that any member has read. A record of another store is refused too.
+//
+// One caller at a time may read a record and have it checked. Of two reads under way at once, the later one might end first.
+func (g *Guard) CheckMonotonic(now marks.Seen, asked time.Duration) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	was := g.seen
+	switch {
+	case now.OlderThan(was):
+		return fmt.Errorf("%w: it holds epoch %d with state %d, and epoch %d with state %d was seen", ErrUntrusted, now.Epoch, now.Seq, was.Epoch, was.Seq)
+	case was.Store != 0 && now.Store != was.Store:
+		return fmt.Errorf("%w: it is store %x, and the record was in store %x", ErrUntrusted, now.Store, was.Store)
+	case now.Rev < was.Rev:
+		return fmt.Errorf("%w: it is at revision %d, and revision %d was seen", ErrUntrusted, now.Rev, was.Rev)
+	}
+	for _, h := range g.peers {
+		if now.OlderThan(h.mark) && asked > h.at {
+			return fmt.Errorf("%w: it holds epoch %d with state %d, and others have seen epoch %d with state %d", ErrUntrusted, now.Epoch, now.Seq, h.mark.Epoch, h.mark.Seq)
+		}
+	}
+	g.seen = now
+	was.Rev = now.Rev // the revision moves all the time; it alone is not worth a write
+	if now != was {
+		select {
+		case g.changed <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// Remember replaces the latest record seen by what the node's disk holds. The agent calls it once, before it reads a record.
+func (g *Guard) Remember(s marks.Seen) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.seen = s
+}
+
+// Latest returns the latest record seen.
+func (g *Guard) Latest() marks.Seen {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.seen
+}
+
+// Keep saves the latest record seen whenever it changes, until ctx is done, and then once more.
+func (g *Guard) Keep(ctx context.Context, save func(marks.Seen) error, log *slog.Logger) {
+	saved := g.Latest()
+	for {
+		ended := false
+		select {
+		case <-g.changed:
+		case <-ctx.Done():
+			ended = true
+		}
+		if now := g.Latest(); now != saved {
+			if err := save(now); err != nil {
+				log.Warn("the record seen was not remembered", "err", err)
+			} else {
+				saved = now
+			}
+		}
+		if ended {
+			return
+		}
+	}
+}
