@@ -9,7 +9,7 @@ import (
 // Timing of takeover that does not depend on the lease profile.
 const (
 	// ProgressTimeout is how long a candidate or a promotion may show no progress before it may be outbid, at least
-	// (docs/internals/safety.md, "Epochs", Profile.Progress).
+	// (docs/internals/safety.md, "Epochs and phases", Profile.Progress).
 	ProgressTimeout = 1500 * time.Millisecond
 	// SealGrace is how long a candidate with enough seals waits for the rest, to choose among more copies.
 	SealGrace = 150 * time.Millisecond

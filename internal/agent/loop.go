@@ -280,7 +280,7 @@ func (a *Agent) holdLease(v ag.View) {
 const startGrace = time.Minute
 
 // progressOf describes how far a candidate or a promotion is. It renews its claim only when this changes, so that one that hangs is
-// outbid and a long replay is not (docs/internals/safety.md, "Epochs").
+// outbid and a long replay is not (docs/internals/safety.md, "Epochs and phases").
 func (a *Agent) progressOf(v ag.View) string {
 	if v.Record.Epoch.Phase == ag.PhaseSeal {
 		return fmt.Sprintf("%d seals, %s", len(v.Seals), v.Local.Position)
