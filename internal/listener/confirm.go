@@ -15,63 +15,63 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
-// A commit waits in PostgreSQL until the synchronous secondaries have flushed it. That wait can be cut short: by a cancel request,
-// by pg_cancel_backend, by a statement_timeout inside CALL. PostgreSQL then says that the commit is done, with a warning that the
-// client may have switched off. This file finds the sessions to which that may have happened, and holds what they would take for
-// an acknowledgement until the secondaries have in fact flushed it. An answer that cannot be confirmed is discarded and the
-// client is told that the outcome is unknown.
+// A commit waits in PostgreSQL until the synchronous secondaries have flushed it. That wait can be cancelled: by a
+// cancel request, by pg_cancel_backend, by a statement_timeout inside CALL. PostgreSQL then reports the commit as
+// done, with a warning that the client may have switched off. This file finds the sessions to which that may have
+// happened. It holds what they would take for an acknowledgement until the secondaries have in fact flushed it. An
+// answer that cannot be confirmed is discarded, and the client is told that the outcome is unknown.
 //
-// A session is suspect from one of these on:
+// A session needs confirmation from one of these events on:
 //
 //	a cancel request for it was forwarded       until it is idle after the delivery
-//	PostgreSQL said that a wait was cancelled   until the answer that follows is confirmed
+//	PostgreSQL warned that a wait was cancelled until the answer that follows is confirmed
 //	its warnings may be switched off            for good
 //	COMMIT_BARRIER = STRICT                     always
 //	coterie.reads = durable                     always
 //
-// Of the others, nothing is asked but three flags, once per CommandComplete and ReadyForQuery.
+// The others cost three checks of a flag per CommandComplete and ReadyForQuery.
 
-// cancelState is what can make the end of a command doubtful, as far as other goroutines than downstream set it.
+// cancelState is what other goroutines than downstream know about cancelled waits of a session.
 type cancelState struct {
 	started, delivered atomic.Uint64 // cancel requests for the session
 	warningsHidden     atomic.Bool   // client_min_messages may hide the warning
 }
 
-// confirmState is downstream's own book.
+// confirmState is what downstream knows about the answers of a session.
 type confirmState struct {
-	cleared uint64      // cancel requests that can do nothing any more
-	warned  bool        // PostgreSQL said that a wait was cancelled
-	block   bool        // inside a transaction block, as far as the answers told
-	failed  bool        // since the last ReadyForQuery
-	effect  stmt.Effect // of what was answered since the last ReadyForQuery
+	cleared uint64      // cancel requests that can no longer have an effect
+	warned  bool        // PostgreSQL warned that a wait was cancelled
+	block   bool        // inside a transaction block, by the answers so far
+	failed  bool        // an error came since the last ReadyForQuery
+	effect  stmt.Effect // of the commands answered since the last ReadyForQuery
 }
 
-// errUnconfirmed is an answer that may not be given.
+// errUnconfirmed means that an answer must be discarded.
 var errUnconfirmed = errors.New("a commit was not confirmed")
 
-// cancelStarts is called before a cancel request for the session is forwarded; the function it returns when it was delivered.
+// cancelStarts must be called before a cancel request for the session is forwarded, and delivered after its delivery.
 func (x *session) cancelStarts() (delivered func()) {
 	x.cancels.started.Add(1)
 	x.reclaim()
 	return func() { x.cancels.delivered.Add(1) }
 }
 
-// waitCancelled says whether a wait of the session is known to have been cut short, or asked to be.
+// waitCancelled reports whether a wait of the session was cancelled, or may have been by a cancel request.
 func (x *session) waitCancelled() bool {
 	return x.confirmation.warned || x.cancels.started.Load() != x.confirmation.cleared
 }
 
-// needsConfirmation says whether what PostgreSQL calls done may not be replicated.
+// needsConfirmation reports whether a commit that PostgreSQL reports as done may not be replicated.
 func (x *session) needsConfirmation() bool {
 	return x.waitCancelled() || x.cancels.warningsHidden.Load() || x.reads == startup.ReadsDurable || x.srv.cfg.Strict != nil && x.srv.cfg.Strict()
 }
 
-// effectAtStake returns what is at stake if the answer is given before it is confirmed.
+// effectAtStake returns the effect that could be lost if an answer is sent before it is confirmed.
 func (x *session) effectAtStake(typ byte, body []byte) stmt.Effect {
 	if !x.guarded || typ != 'C' && typ != 'Z' || x.reads != startup.ReadsConfirmed && !x.needsConfirmation() {
 		return stmt.NoEffect
 	}
-	if typ == 'Z' { // what committed by Sync; an error means that nothing did
+	if typ == 'Z' { // commits by Sync; after an error nothing was committed
 		if x.confirmation.failed || len(body) == 0 || body[0] != 'I' {
 			return stmt.NoEffect
 		}
@@ -84,8 +84,8 @@ func (x *session) effectAtStake(typ byte, body []byte) stmt.Effect {
 	return stmt.EffectOf(tag)
 }
 
-// commandEnded follows transaction blocks within a pipeline or a Query of several statements. A ROLLBACK may have been one to a
-// savepoint: to think the block ended costs a question too many, no more.
+// commandEnded follows transaction blocks within a pipeline, or a Query of several statements. A ROLLBACK may have
+// been one to a savepoint: taking the block for ended then costs one query too many, no more.
 func (x *session) commandEnded(body []byte) {
 	if !x.guarded {
 		return
@@ -104,25 +104,26 @@ func (x *session) commandEnded(body []byte) {
 func (x *session) cycleEnded() {
 	d := &x.confirmation
 	d.block, d.failed, d.warned, d.effect = x.status.Load() != 'I', false, false, stmt.NoEffect
-	// A cancel request that was delivered while nothing ran does nothing: PostgreSQL forgets it at the next command. What is
-	// owed is looked at last, so nothing ran at a moment after all that are counted had been delivered.
+	// A cancel request that was delivered while nothing ran has no effect: PostgreSQL forgets it at the next command.
+	// owed is read last, so nothing ran at some moment after all counted requests had been delivered.
 	delivered := x.cancels.delivered.Load()
 	if delivered == x.cancels.started.Load() && x.owed.Load() <= 0 && !x.unsynced.Load() {
 		d.cleared = delivered
 	}
 }
 
-// syncRepRoutine is the last field of the warning that a wait was cancelled: the same in every language.
+// syncRepRoutine is the last field of the warning that a wait was cancelled. It is the same in every language.
 var syncRepRoutine = []byte("\x00RSyncRepWaitForLSN\x00\x00")
 
+// observeNotice looks for that warning in the end of a notice.
 func (x *session) observeNotice(tail []byte) {
 	if bytes.HasSuffix(tail, syncRepRoutine) {
 		x.confirmation.warned = true
 	}
 }
 
-// observeText looks for the one setting that hides the warning. It is no parser: a mention is enough. What a function does out
-// of sight is found by COMMIT_BARRIER = STRICT only, and docs/guarantees.md says so.
+// observeText looks for the one setting that hides the warning. It does not parse: a mention is enough. A function
+// that sets it is found by COMMIT_BARRIER = STRICT only, as docs/guarantees.md says.
 func (x *session) observeText(text []byte) {
 	if bytes.Contains(text, []byte("client_min_messages")) || bytes.Contains(text, []byte("CLIENT_MIN_MESSAGES")) {
 		if !stmt.ShowsWarningsOnly(text) {
@@ -131,8 +132,8 @@ func (x *session) observeText(text []byte) {
 	}
 }
 
-// noteWarnings finds out whether the session begins with the warning hidden: by its startup packet, else by what was set for its role
-// or database.
+// noteWarnings finds out whether the session begins with the warning hidden: by its startup packet, else by the
+// defaults of its role or database.
 func (x *session) noteWarnings(ctx context.Context, settings []pgwire.Parameter) {
 	if !x.guarded {
 		return
@@ -140,10 +141,10 @@ func (x *session) noteWarnings(ctx context.Context, settings []pgwire.Parameter)
 	x.cancels.warningsHidden.Store(hidesWarnings(settings, func() map[string]string { return x.srv.defaults(ctx, x.user, x.database) }))
 }
 
-// confirm returns when everything that PostgreSQL had flushed before the call is where its synchronous setting wants it, if the
-// session is suspected, this node is known to lead, if the session wants to know, and the gate is open. An error means that the
-// answer must be discarded. A read that is only held because nobody can tell that it is one waits as commits do in PostgreSQL: as
-// long as it takes, or until somebody cancels it.
+// confirm returns when all conditions of the session's answer hold. If it needs confirmation, all WAL that was
+// flushed before the call is flushed where the synchronous setting demands it. If it reads "confirmed", this node is
+// known to lead. The gate is open. An error means that the answer must be discarded. A read that is held only because
+// it may have written waits as commits do in PostgreSQL: without a limit, until it is cancelled.
 func (x *session) confirm(s stmt.Effect) error {
 	began := time.Now()
 	x.srv.counts.held.Add(1)
@@ -166,9 +167,10 @@ func (x *session) confirm(s stmt.Effect) error {
 	if x.gate == nil {
 		return nil
 	}
-	return x.gate.pass() // time has passed since it was read
+	return x.gate.pass() // time has passed since the answer was read
 }
 
+// durable returns when the WAL flushed before the call is durable.
 func (x *session) durable(ctx context.Context) error {
 	lsn, err := x.srv.flushed.ask(ctx)
 	if err != nil {
@@ -177,7 +179,7 @@ func (x *session) durable(ctx context.Context) error {
 	return x.srv.cfg.Durable(ctx, lsn)
 }
 
-// within gives f the time for which an answer is held at most; the end of the session ends it, too.
+// within calls f with a context that ends after GateHold, or with the session.
 func (x *session) within(f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(x.srv.life, x.srv.cfg.GateHold)
 	defer cancel()
@@ -193,20 +195,20 @@ func (x *session) within(f func(context.Context) error) error {
 	return f(ctx)
 }
 
-// gatePoll is how often an expired gate is looked at again.
+// gatePoll is how often a closed gate is checked again.
 const gatePoll = 2 * time.Millisecond
 
 var errGate = errors.New("the answer gate did not open again")
 
-// gated reads from the local PostgreSQL and hands bytes on only while the gate is open. The check comes after the read: bytes
-// that arrive at an open gate were produced before it closed. While bytes are held nothing more is read, so PostgreSQL feels
-// the back-pressure and memory stays bounded.
+// gated reads from the local PostgreSQL and passes bytes on only while the gate is open. The gate is checked after
+// the read: bytes that arrive at an open gate were produced before it closed. While bytes are held nothing more is
+// read, so back-pressure reaches PostgreSQL and memory stays bounded.
 type gated struct {
 	conn net.Conn
 	srv  *Server
 	done <-chan struct{} // ends a wait
-	// sticky: the gate had a deadline once, so this session has had bytes of a primary. When it has none any more the role
-	// is gone, and what is still held was produced under it.
+	// sticky: the gate had a deadline once, so this session has received bytes of a primary. When the gate has none
+	// any more the role has ended, and bytes that are still held were produced under it.
 	sticky bool
 }
 
@@ -220,7 +222,7 @@ func (g *gated) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// pass returns when bytes just read may be passed on, or an error when they must be discarded.
+// pass returns when bytes that were just read may be passed on. An error means that they must be discarded.
 func (g *gated) pass() error {
 	s := g.srv
 	open, err := g.look(s)
@@ -259,10 +261,11 @@ func (g *gated) look(s *Server) (open bool, err error) {
 	return boottime.Now() < deadline, nil
 }
 
-// warningsSetting is the one that can hide the warning.
+// warningsSetting is the setting that can hide the warning.
 const warningsSetting = "client_min_messages"
 
-// hidesWarnings says that a session begins with warnings hidden: by its startup packet, else by what was set for its role or database.
+// hidesWarnings reports whether a session begins with warnings hidden: by its startup packet, else by the defaults of
+// its role or database.
 func hidesWarnings(settings []pgwire.Parameter, defaults func() map[string]string) bool {
 	level, said := "", false
 	for _, p := range settings {

@@ -13,25 +13,25 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
-// ConsoleDatabase is the name of the database behind which there is no PostgreSQL: the administrators' console.
+// ConsoleDatabase is the name of the administrators' console, a database without a PostgreSQL.
 const ConsoleDatabase = "coterie"
 
-// ConsoleHello is a client of the console that has proved who it is and was told so.
+// ConsoleHello describes an authenticated client of the console.
 type ConsoleHello struct {
 	User     string
 	Role     Role
 	Settings map[string]string // of its startup packet
-	Key      CancelKey         // to be told to the client
-	Cancel   <-chan struct{}   // holds one request to cancel what it runs
+	Key      CancelKey         // for the client's BackendKeyData
+	Cancel   <-chan struct{}   // receives requests to cancel its statement
 }
 
-// consoles are the keys by which clients cancel what they run in the console.
+// consoles are the cancel keys of console sessions.
 type consoles struct {
 	mu   sync.Mutex // guards keys
 	keys map[CancelKey]chan struct{}
 }
 
-// add makes a key of this node for a new session.
+// add mints a key of this node for a new session.
 func (c *consoles) add(node uint8) (CancelKey, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,13 +49,14 @@ func (c *consoles) add(node uint8) (CancelKey, <-chan struct{}) {
 	}
 }
 
+// remove forgets the key of a session.
 func (c *consoles) remove(k CancelKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.keys, k)
 }
 
-// cancel asks the session of that key to cancel what it runs; false if there is none.
+// cancel asks the session of that key to cancel its statement. It reports false if there is no such session.
 func (c *consoles) cancel(k CancelKey) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,18 +64,18 @@ func (c *consoles) cancel(k CancelKey) bool {
 	if ok {
 		select {
 		case ask <- struct{}{}:
-		default: // it was asked already
+		default: // a request is pending already
 		}
 	}
 	return ok
 }
 
-// wantsConsole says that the client is not for PostgreSQL.
+// wantsConsole reports whether the client wants the console instead of PostgreSQL.
 func (c *client) wantsConsole() bool {
 	return c.srv.cfg.Console != nil && c.start.Database == ConsoleDatabase && c.start.Replication == pgwire.ReplicationNone
 }
 
-// console authenticates the client as for any database, and hands its connection over until the session ends.
+// console authenticates the client by its rule, and hands the connection over until the session ends.
 func (c *client) console(ctx context.Context, rule hba.Rule) error {
 	asking, cancel := context.WithTimeout(ctx, c.srv.cfg.Limits.BackendHandshake)
 	role, err := c.srv.cfg.ConsoleRole(asking, c.start.User)
@@ -93,7 +94,7 @@ func (c *client) console(ctx context.Context, rule hba.Rule) error {
 	case !role.CanLogin:
 		return pgwire.Fatal("console", pgwire.StateInvalidAuth, "role %q is not permitted to log in", c.start.User)
 	}
-	if err := c.send(nil); err != nil { // that it is authenticated: what follows is not ours
+	if err := c.send(nil); err != nil { // flushes AuthenticationOk: the console writes from here on
 		return err
 	}
 	settings := map[string]string{}
@@ -107,5 +108,5 @@ func (c *client) console(ctx context.Context, rule hba.Rule) error {
 	return nil
 }
 
-// ConsoleFunc serves a console session on an authenticated connection; it returns when the session has ended.
+// ConsoleFunc serves a console session on an authenticated connection. It returns when the session has ended.
 type ConsoleFunc func(ctx context.Context, conn net.Conn, hello ConsoleHello)

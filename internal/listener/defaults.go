@@ -10,7 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// intentOf is the client's intent.
+// intentOf returns the client's intent.
 func (c *client) intentOf(ctx context.Context) ag.Intent {
 	var set map[string]string
 	if !c.readOnly && c.start.Intent == "" {
@@ -19,7 +19,7 @@ func (c *client) intentOf(ctx context.Context) ag.Intent {
 	return startup.IntentOf(c.readOnly, c.start, set)
 }
 
-// defaults asks what was set for sessions of the role in the database. Where that cannot be known, warnings count as switched off.
+// defaults returns the settings of the role in the database. If they cannot be read, warnings count as switched off.
 func (s *Server) defaults(ctx context.Context, user, database string) map[string]string {
 	set, err := s.defaultsCache.ask(ctx, s, user, database)
 	if err != nil {
@@ -29,7 +29,7 @@ func (s *Server) defaults(ctx context.Context, user, database string) map[string
 	return set
 }
 
-// checkReads refuses a session what this listener cannot give it.
+// checkReads refuses guarantees that this listener cannot give.
 func (s *Server) checkReads(r startup.Reads, intent ag.Intent) *pgwire.Error {
 	switch {
 	case r == startup.ReadsConfirmed && intent == ag.ReadOnly:
@@ -43,13 +43,13 @@ func (s *Server) checkReads(r startup.Reads, intent ag.Intent) *pgwire.Error {
 }
 
 const (
-	// defaultsAge is how old what is remembered of the defaults of a role may be.
+	// defaultsAge is how long defaults of a role are cached.
 	defaultsAge = time.Second
-	// maxDefaults is how many pairs of role and database are remembered.
+	// maxDefaults is how many pairs of role and database are cached.
 	maxDefaults = 1000
 )
 
-// defaultsCache is what was set for roles in databases, for a moment: a storm of logins asks once.
+// defaultsCache caches the settings of roles in databases for a moment, so that a storm of logins asks once.
 type defaultsCache struct {
 	mu    sync.Mutex
 	known map[[2]string]knownDefaults // guarded by mu
@@ -60,7 +60,7 @@ type knownDefaults struct {
 	at  time.Time
 }
 
-// now is what is known without asking.
+// now returns the settings if they are known without asking.
 func (d *defaultsCache) now(s *Server, user, database string) (set map[string]string, known bool) {
 	if s.cfg.Defaults == nil {
 		return nil, true
@@ -71,7 +71,7 @@ func (d *defaultsCache) now(s *Server, user, database string) (set map[string]st
 	return k.set, ok && time.Since(k.at) < defaultsAge
 }
 
-// ask asks where nothing is known.
+// ask returns the settings, and asks the server if they are not cached.
 func (d *defaultsCache) ask(ctx context.Context, s *Server, user, database string) (map[string]string, error) {
 	if set, known := d.now(s, user, database); known {
 		return set, nil

@@ -7,34 +7,34 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// A drain is the listener's part in a planned failover (docs/internals/safety.md, "Planned failover"). While it lasts, the requests that would begin a
-// transaction on the local server wait here, at a message boundary, with the client's later bytes behind them in its socket; what
-// runs goes on to its end. Every session of the local server passes this listener, also those that clients of other nodes have, so
-// nothing has to be told to the others.
+// A drain is the listener's part in a planned failover (docs/internals/safety.md, "Planned failover"). While it lasts, requests that
+// would begin a transaction on the local server wait here, at a message boundary; the client's later bytes stay in
+// its socket. Open transactions run to their end. Every session of the local server passes this listener, including
+// those of other nodes' clients, so no other node has to be told.
 
-// activeDrain is one of them.
+// activeDrain is a drain that is in force.
 type activeDrain struct {
-	over chan struct{} // closed at its end: what waits goes on
+	over chan struct{} // closed at its end, when held requests continue
 }
 
-// drainPoll is how often a client that sends its next request before the answer to the last is looked at: only that answer tells
-// whether a transaction has ended.
+// drainPoll is how often a client is checked that sends its next request before the answer to the last: only that
+// answer tells whether its transaction has ended.
 const drainPoll = time.Millisecond
 
-// draining is what a session keeps for it.
+// draining is the part of a session that a drain looks at.
 type draining struct {
-	mu        sync.Mutex // held from looking for a drain until what is forwarded has been counted
-	midway    bool       // a request is half forwarded
-	local     bool       // the backend is this node's server
-	streaming bool       // it carries a logical replication stream, which has no end to wait for
-	held      bool       // a request waits that was never forwarded
+	mu        sync.Mutex // held from the check for a drain until the forwarded bytes are counted
+	midway    bool       // a request is partly forwarded
+	local     bool       // the backend is the local server
+	streaming bool       // a logical replication stream, which has no end to wait for
+	held      bool       // a request waits that was not forwarded at all
 }
 
-// Drain makes new transactions on the local server wait (true), or go on (false). A request waits for HoldMax at most, then its
-// session is ended with 40001.
+// Drain makes new transactions on the local server wait (true), or lets them continue (false). A request waits for at
+// most HoldMax, then its session is ended with 40001.
 func (s *Server) Drain(on bool) {
 	if on {
-		defer s.pool.flush("drain") // after the drain is seen by those that would wait
+		defer s.pool.flush("drain") // after logins can see the drain
 	}
 	if on {
 		defer s.reclaimWhere(func(x *session) bool { return x.offloaded.Load() })
@@ -51,8 +51,8 @@ func (s *Server) Drain(on bool) {
 	}
 }
 
-// Busy returns how many sessions of the local server have a transaction or request under way. While a drain lasts the number
-// only falls.
+// Busy returns how many sessions of the local server have a transaction or request in progress. During a drain the
+// number only falls.
 func (s *Server) Busy() (n int) {
 	for _, x := range s.localSessions() {
 		if x.busy() {
@@ -62,17 +62,18 @@ func (s *Server) Busy() (n int) {
 	return n
 }
 
-// CutBusy ends the sessions of the local server that have a transaction or request under way, and returns how many.
+// CutBusy ends the sessions of the local server that have a transaction or request in progress, and returns how many.
 func (s *Server) CutBusy(why string) int {
 	return s.endWhere(ending{reason: endDrain, why: why}, func(x *session) bool { return x.drained.local && x.busy() })
 }
 
-// CloseServer ends all sessions of the local server and returns how many: those that have a request waiting learn that it was never
-// begun (40001), idle ones that they are closed (57P01).
+// CloseServer ends all sessions of the local server, and returns how many. Sessions with a held request are told that
+// it never began (40001), idle ones that they are closed (57P01).
 func (s *Server) CloseServer(why string) int {
 	return s.endWhere(ending{reason: "planned failover", why: why}, func(x *session) bool { return x.drained.local })
 }
 
+// localSessions returns the sessions of the local server.
 func (s *Server) localSessions() (list []*session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,30 +85,30 @@ func (s *Server) localSessions() (list []*session) {
 	return list
 }
 
-// busy says that PostgreSQL has been sent something by this session that is not over.
+// busy reports whether PostgreSQL is still working for this session.
 func (x *session) busy() bool {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	return !x.drained.streaming && (x.drained.midway || !x.idle())
 }
 
-// streams notes that a session has become a stream of logical replication.
+// streams marks the session as a stream of logical replication.
 func (x *session) streams() {
 	x.drained.mu.Lock()
 	x.drained.streaming = true
 	x.drained.mu.Unlock()
 }
 
-// forward carries a chunk of the client's bytes to PostgreSQL, while a drain lasts no further than the end of what runs. bad is a
-// breach of the protocol, err a failure to write.
+// forward carries a chunk of the client's bytes to PostgreSQL. During a drain it stops at the end of what is in
+// progress. bad is a violation of the protocol, err a failed write.
 func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
-	var holds *time.Timer // set with the first wait: a request is not held for longer than HoldMax
+	var holds *time.Timer // set with the first wait: a request is held for at most HoldMax
 	for len(chunk) > 0 && x.ended.Load() == nil {
 		n, d, bad := x.release(seen, chunk)
 		if bad != nil {
 			return bad, nil
 		}
-		if x.ended.Load() != nil || x.leaves.Load() { // the verdict may have been spoken without what release has just counted
+		if x.ended.Load() != nil || x.leaves.Load() { // the outcome may have been decided without what release has just counted
 			return nil, nil
 		}
 		if n > 0 {
@@ -127,11 +128,11 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 	return nil, nil
 }
 
-// terminateLength is how long a Terminate is.
+// terminateLength is the length of a Terminate message in bytes.
 const terminateLength = 5
 
-// release decides how much of chunk may go to PostgreSQL now, and counts it as sent; none: the drain to wait for,
-// or the session leaves its backend.
+// release decides how much of chunk may go to PostgreSQL now, and counts it as sent. n is 0 if the session has to
+// wait for the drain d, or leaves its backend (d is nil).
 func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDrain, bad error) {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
@@ -157,22 +158,22 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 	return n, d, bad
 }
 
-// waits says whether a message of that type, the client's next, has to wait for the end of the drain: it begins something new, or it
-// may, as long as the answer to what came before it is not known.
+// waits reports whether the client's next message, of that type, has to wait for the end of the drain. It does if it
+// begins something new, or might, as long as the previous answer is not known.
 func (x *session) waits(typ byte) bool {
 	switch {
 	case typ == 'X': // Terminate
 		return false
-	case x.unsynced.Load(): // belongs to what is under way
+	case x.unsynced.Load(): // belongs to the current batch
 		return false
 	case x.owed.Load() > 0:
-		return typ != 'd' && typ != 'c' && typ != 'f' // COPY data does belong to it
+		return typ != 'd' && typ != 'c' && typ != 'f' // COPY data belongs to the current statement
 	}
 	return x.status.Load() == 'I'
 }
 
-// await waits until the drain is over or the session is, or, if the request may be let go before that, for a moment. The answer it was
-// held for may have come since release has looked, so that nothing is owed any more, and have left a transaction open.
+// await waits for the end of the drain or of the session, or only for a moment if the request may be released before
+// that. The answer that the request waited for may arrive after release has looked, and leave a transaction open.
 func (x *session) await(d *activeDrain, holds *time.Timer) {
 	var poll <-chan time.Time
 	if !x.idle() {

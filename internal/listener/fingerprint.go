@@ -16,34 +16,35 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
-// FingerprintStatement is the prepared statement of a session that Config.MarkSession opens.
+// FingerprintStatement is the prepared statement of the session that Config.FingerprintSession opens.
 const FingerprintStatement = "coterie_mark"
 
-// reopenAfter is how long after a session for questions could not be had the next one is asked for.
+// reopenAfter is the pause after the session could not be opened.
 const reopenAfter = time.Second
 
-// maxFingerprint bounds the answer to a question about the mark, in bytes: its text grows with the memberships of a role.
+// maxFingerprint bounds an answer in bytes: its text grows with the memberships of a role.
 const maxFingerprint = 64 << 10
 
-// fingerprintConn asks the local server for marks, on a session of its own: a question and its answer are two turns of its loop, and no goroutine
-// wakes. Many may be on their way; the server answers them in order. Marks of two sessions may differ where nothing has changed, since each
-// process of PostgreSQL has its own time of the last reload: so there is one asker, that of the first loop, and goroutines ask it, too.
+// fingerprintConn asks the local server for fingerprints of logins, on a session of its own. A query and its answer
+// take two turns of its loop and wake no goroutine. Many queries may be outstanding; the server answers them in
+// order. Fingerprints of two sessions may differ although nothing has changed, since each process of PostgreSQL has
+// its own time of the last reload. So there is one connection, on the first loop, and goroutines use it, too.
 type fingerprintConn struct {
 	loop     *loop
 	fd       int // -1: there is no session
 	waiting  []pendingQuery
-	in       []byte           // what has come of an answer
-	answer   LoginFingerprint // to the first of waiting
-	answered bool             // that answer is there
-	timed    bool             // a timer looks after the oldest question
+	in       []byte           // an incomplete message
+	answer   LoginFingerprint // the answer to waiting[0]
+	answered bool             // answer is set
+	timed    bool             // a timer bounds the oldest query
 
 	mu      sync.Mutex
-	given   int           // guarded by mu: the session that was opened; -1: none
+	given   int           // guarded by mu: a session that was opened and not used yet; -1: none
 	opening bool          // guarded by mu
-	after   time.Duration // guarded by mu: CLOCK_BOOTTIME before which none is opened
+	after   time.Duration // guarded by mu: no session is opened before this instant of CLOCK_BOOTTIME
 }
 
-// pendingQuery is one that was sent.
+// pendingQuery is a query that was sent and is not answered.
 type pendingQuery struct {
 	at     time.Duration // CLOCK_BOOTTIME
 	answer func(m LoginFingerprint, ok bool)
@@ -51,7 +52,8 @@ type pendingQuery struct {
 
 func newFingerprintConn(l *loop) fingerprintConn { return fingerprintConn{loop: l, fd: -1, given: -1} }
 
-// ask asks for the mark of a role in a database; answer is called on the loop. It is false if it cannot, and answer is not called then.
+// ask asks for the fingerprint of a role in a database. It calls answer on the loop later, or reports false and never
+// calls it.
 func (a *fingerprintConn) ask(user, database string, answer func(m LoginFingerprint, ok bool)) bool {
 	if a.fd < 0 && !a.begin() {
 		return false
@@ -59,7 +61,7 @@ func (a *fingerprintConn) ask(user, database string, answer func(m LoginFingerpr
 	text := fingerprintQuery(user, database)
 	if !a.loop.batch.queue(a, a.fd, text) {
 		if a.loop.batch.holds(a) {
-			return false // the turn has no room for more, and answers come in the order of the questions
+			return false // the batch is full, and answers come in the order of the queries
 		}
 		if n, err := writeSocket(a.fd, text); err != nil || n < len(text) {
 			a.lost()
@@ -71,7 +73,8 @@ func (a *fingerprintConn) ask(user, database string, answer func(m LoginFingerpr
 	return true
 }
 
-// fingerprintOf is ask for goroutines. Where there is no session of the asker's yet the server is asked on another one.
+// fingerprintOf is ask for goroutines. Without a session for queries it asks the server on another one
+// (Config.Fingerprint).
 func (s *Server) fingerprintOf(ctx context.Context, user, database string) (LoginFingerprint, error) {
 	if l := s.firstLoop(); l != nil && s.cfg.FingerprintSession != nil {
 		type reply struct {
@@ -97,9 +100,9 @@ func (s *Server) fingerprintOf(ctx context.Context, user, database string) (Logi
 	return s.cfg.Fingerprint(ctx, user, database)
 }
 
-// fingerprintQuery executes the statement.
+// fingerprintQuery returns the messages that execute the statement.
 func fingerprintQuery(user, database string) []byte {
-	b := append(pgwire.AppendCString([]byte{0}, FingerprintStatement), 0, 0, 0, 2) // no portal's name, no formats: text
+	b := append(pgwire.AppendCString([]byte{0}, FingerprintStatement), 0, 0, 0, 2) // unnamed portal, no formats: text
 	for _, v := range []string{user, database} {
 		b = append(binary.BigEndian.AppendUint32(b, uint32(len(v))), v...)
 	}
@@ -108,7 +111,7 @@ func fingerprintQuery(user, database string) []byte {
 	return pgwire.AppendMessage(out, 'S', nil)
 }
 
-// begin takes up the session that was opened, or has one opened.
+// begin takes up a session that was opened, or has one opened. It reports whether there is one.
 func (a *fingerprintConn) begin() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -122,7 +125,7 @@ func (a *fingerprintConn) begin() bool {
 	}
 	if s := a.loop.srv; !a.opening && boottime.Now() >= a.after && s.life.Err() == nil {
 		a.opening = true
-		s.background("opening the session for questions about marks", a.open) // whoever asks is counted there
+		s.background("opening the session for questions about marks", a.open) // the caller is counted there
 	}
 	return false
 }
@@ -150,7 +153,7 @@ func (a *fingerprintConn) open() {
 	}
 }
 
-// rescue has a panic end the session for questions, and nothing else.
+// rescue lets a panic end the session for fingerprints, and nothing else.
 func (a *fingerprintConn) rescue() {
 	if r := recover(); r != nil {
 		s := a.loop.srv
@@ -189,14 +192,14 @@ func (a *fingerprintConn) Ready(uint32) {
 	}
 }
 
-// take takes a message. It is false if it does not belong there.
+// take handles a message. It reports false if the message does not belong in an answer.
 func (a *fingerprintConn) take(typ byte, body []byte) bool {
 	switch typ {
 	case 'D':
 		a.answer, a.answered = parseFingerprint(body)
 		return a.answered
 	case 'C':
-		if !a.answered { // no such role or database: as postgres.Mark has it
+		if !a.answered { // no such role or database, as in package postgres
 			a.answer, a.answered = LoginFingerprint{Exclusive: true}, true
 		}
 	case 'Z':
@@ -214,7 +217,7 @@ func (a *fingerprintConn) take(typ byte, body []byte) bool {
 	return true
 }
 
-// parseFingerprint reads the row.
+// parseFingerprint reads the row of an answer.
 func parseFingerprint(b []byte) (m LoginFingerprint, ok bool) {
 	if len(b) < 2 || binary.BigEndian.Uint16(b) != 3 {
 		return m, false
@@ -234,7 +237,7 @@ func parseFingerprint(b []byte) (m LoginFingerprint, ok bool) {
 	return LoginFingerprint{Text: column[0], Exclusive: column[1] != "f", NotReusable: column[2] != "f"}, len(b) == 0
 }
 
-// watch has a timer look after the oldest question.
+// watch starts a timer that bounds the oldest query.
 func (a *fingerprintConn) watch() {
 	if a.timed || len(a.waiting) == 0 {
 		return
@@ -254,7 +257,7 @@ func (a *fingerprintConn) watch() {
 	})
 }
 
-// Wrote loses the session where a question did not leave whole.
+// Wrote closes the session if a query was not written whole.
 func (a *fingerprintConn) Wrote(w *uring.Write) {
 	defer a.rescue()
 	if w.FD == a.fd && (w.Err != nil || w.N < len(w.B)) {
@@ -262,7 +265,7 @@ func (a *fingerprintConn) Wrote(w *uring.Write) {
 	}
 }
 
-// lost ends the session, if there is one; whoever waits for an answer gets none.
+// lost closes the session, if there is one. Outstanding queries are answered with ok false.
 func (a *fingerprintConn) lost() {
 	if a.fd < 0 {
 		return
@@ -277,7 +280,7 @@ func (a *fingerprintConn) lost() {
 	}
 }
 
-// close ends what there is, with the loop.
+// close closes the session, with the loop.
 func (a *fingerprintConn) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,33 +14,35 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// How far a copy is behind is bounded without comparing clocks. What the primary has flushed is marked with the moment before it was
-// asked, on this node's clock. A copy that has replayed as far as a mark holds everything that was flushed then: it is behind by no
-// more than the time since.
+// How far a copy is behind is bounded without comparing clocks. Each position that the primary has flushed is stored
+// with the moment before the question, on this node's clock. A copy that has replayed up to a sample holds everything
+// that was flushed at its moment. So it is behind by no more than the time since then.
 
-// Progress is a position in the history of an epoch: what a primary has flushed, or what a secondary has replayed of a stream from the
-// epoch's primary that is open.
+// Progress is a position in the history of an epoch: what a primary has flushed, or what a secondary has replayed of
+// an open stream from the epoch's primary.
 type Progress struct {
 	Epoch ag.Epoch `json:"epoch"`
 	LSN   ag.LSN   `json:"lsn"`
 }
 
 const (
-	// maxSamples is how many marks are kept. When they are full the older half is thinned: what lies long ago is known more coarsely.
+	// maxSamples is how many samples are kept. When the list is full, every other sample of its older half is
+	// dropped: the distant past is known more coarsely.
 	maxSamples = 128
-	// sampleFor is for how long the primary is not asked again.
+	// sampleFor is how long a sample is used before the primary is asked again.
 	sampleFor = 20 * time.Millisecond
-	// catchUp is how long a login waits at most for a copy to reach the last mark.
+	// catchUp is how long a login waits at most for a copy to reach the last sample.
 	catchUp = time.Second
 )
 
-// positionLog are where the primary of an epoch has stood, oldest first.
+// positionLog is the list of the primary's positions in an epoch, oldest first.
 type positionLog struct {
 	mu    sync.Mutex
 	epoch ag.Epoch // guarded by mu
 	list  []sample // guarded by mu
 }
 
+// sample is a position of the primary.
 type sample struct {
 	at  time.Duration // CLOCK_BOOTTIME
 	lsn ag.LSN
@@ -59,21 +61,21 @@ func (m *positionLog) add(epoch ag.Epoch, x sample) {
 	m.list = append(m.list, x)
 }
 
-// fresh says that the primary was asked just now.
+// fresh reports whether the last sample is recent.
 func (m *positionLog) fresh(epoch ag.Epoch) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return epoch == m.epoch && len(m.list) > 0 && boottime.Now()-m.list[len(m.list)-1].at < sampleFor
 }
 
-// currentEpoch is the epoch of the marks.
+// currentEpoch returns the epoch of the samples.
 func (m *positionLog) currentEpoch() ag.Epoch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.epoch
 }
 
-// behind is by how much a copy at that standing may be behind. It is false where no mark tells.
+// behind returns by how much a copy at that position may be behind. It reports false if no sample tells.
 func (m *positionLog) behind(x Progress) (time.Duration, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,7 +90,7 @@ func (m *positionLog) behind(x Progress) (time.Duration, bool) {
 	return 0, false
 }
 
-// samplePrimary asks the primary how far it is.
+// samplePrimary asks the primary for its position.
 func (s *Server) samplePrimary(ctx context.Context) (Progress, error) {
 	routes := s.cfg.Routes()
 	if routes == nil || routes.Primary == "" {
@@ -102,13 +104,14 @@ func (s *Server) samplePrimary(ctx context.Context) (Progress, error) {
 	return x, err
 }
 
-// within says that the copy is known to be behind by no more than d. It waits a moment for a copy that is about to be.
+// within reports whether the copy is known to be behind by no more than d. It waits a moment for a copy that is about
+// to catch up.
 func (s *Server) within(ctx context.Context, id ag.ReplicaID, d time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, min(d, catchUp))
 	defer cancel()
 	if routes := s.cfg.Routes(); routes != nil && !s.positions.fresh(routes.Epoch) {
 		if _, err := s.progress.ask(ctx); err != nil {
-			s.log.Debug("the primary does not say how far it is", "error", err) // what it said before still counts
+			s.log.Debug("the primary does not say how far it is", "error", err) // earlier samples still count
 		}
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -132,9 +135,9 @@ func (s *Server) within(ctx context.Context, id ag.ReplicaID, d time.Duration) b
 	}
 }
 
-// pick returns where the session goes now, passing over copies that are further behind than the client allows.
+// pick returns where the session goes now. It passes over copies that are further behind than the client allows.
 func (c *client) pick(ctx context.Context) (r route, next <-chan struct{}, ok bool) {
-	if p := c.picked; p != nil { // a moment ago: whoever took a turn keeps it, unless the routes are others
+	if p := c.picked; p != nil { // chosen a moment ago: the turn counts, unless the routes have changed
 		c.picked = nil
 		select {
 		case <-p.changed:
@@ -154,8 +157,8 @@ func (c *client) pick(ctx context.Context) (r route, next <-chan struct{}, ok bo
 	}
 }
 
-// takeLag finds by how much a reader's copy may be behind: by the startup packet, else by what was set for the role or the database.
-// The primary, to which writers go, is never behind.
+// takeLag finds by how much a reader's copy may be behind: by the startup packet, else by the defaults of the role or
+// the database. Writers go to the primary, which is never behind.
 func (c *client) takeLag(ctx context.Context) *pgwire.Error {
 	if c.intent != ag.ReadOnly {
 		return nil
@@ -174,17 +177,17 @@ func (c *client) takeLag(ctx context.Context) *pgwire.Error {
 	return nil
 }
 
-// A reader whose primary does not answer is judged by the role facts of the copy that he is to read, and those may be old: a role that
-// was dropped, a password that has expired. So every node with a copy keeps track of how old that may be, by asking the primary now
-// and then where it is; what a copy has replayed once stays replayed when the primary is gone.
+// If the primary does not answer, a reader's login is checked against the role facts of the copy that it will read.
+// Those may be outdated: a role was dropped, a password has expired. So every node with a copy measures how old its
+// copy may be, by asking the primary regularly. What a copy has replayed stays replayed when the primary is gone.
 
-// UnknownAge is that of a copy of which nothing is known.
+// UnknownAge is the age of a copy that was never compared.
 const UnknownAge = time.Duration(math.MaxInt64)
 
-// ageEvery is how often the primary is asked: how old a copy may be is known about twice as exactly.
+// ageEvery is how often the primary is asked. The age of a copy is known with about twice that precision.
 const ageEvery = 5 * time.Second
 
-// keepAge keeps s.current until the end of the server begins.
+// keepAge keeps s.current up to date until the server begins to close.
 func (s *Server) keepAge() {
 	t := time.NewTicker(ageEvery)
 	defer t.Stop()
@@ -198,7 +201,7 @@ func (s *Server) keepAge() {
 	}
 }
 
-// lookAge compares this node's copy with where the primary has been.
+// lookAge compares this node's copy with the primary's positions.
 func (s *Server) lookAge() {
 	ctx, cancel := context.WithTimeout(s.life, queryTimeout)
 	defer cancel()
@@ -213,7 +216,7 @@ func (s *Server) lookAge() {
 		return
 	}
 	if _, err := s.progress.ask(ctx); err != nil {
-		return // what it said before still counts, and has been compared
+		return // earlier samples were compared already
 	}
 	x, err := s.cfg.Position(ctx, routes.Self)
 	if err != nil {
@@ -224,8 +227,8 @@ func (s *Server) lookAge() {
 	}
 }
 
-// Age is how old this node's copy may be: it holds all that the primary had made durable that long ago, or more. It is at most some
-// seconds, and those of its lag, while the primary answers.
+// Age returns how old this node's copy may be: it holds all that the primary had made durable that long ago, or more.
+// While the primary answers, it is at most some seconds plus the copy's lag.
 func (s *Server) Age() time.Duration {
 	if at := s.current.Load(); at != 0 {
 		return boottime.Now() - time.Duration(at)
@@ -233,7 +236,7 @@ func (s *Server) Age() time.Duration {
 	return UnknownAge
 }
 
-// ownJudgement returns the role facts of the copy that a reader is to read, where those may decide.
+// ownJudgement returns the role facts of the copy that a reader will read, if they are recent enough to decide.
 func (c *client) ownJudgement(ctx context.Context, r route) (Role, error) {
 	role, err := c.roleFacts(ctx, r)
 	if err != nil || c.intent == ag.ReadWrite || role.Age <= c.srv.cfg.AuthStaleness {
@@ -246,27 +249,28 @@ func (c *client) ownJudgement(ctx context.Context, r route) (Role, error) {
 	return role, bad
 }
 
-// queryTimeout bounds one question.
+// queryTimeout bounds one query.
 const queryTimeout = 2 * time.Second
 
-// sharedQuery asks a question for many at once. One is on its way at a time, and its answer serves everybody who asked before it was
-// sent: an answer may not be older than what it is needed for.
+// sharedQuery runs one query for many callers. One query runs at a time, and its answer serves all callers that asked
+// before it was sent: an answer may not be older than the need for it.
 type sharedQuery[T any] struct {
 	query func(context.Context) (T, error)
-	run   func(func()) // runs it in a goroutine that is waited for
+	run   func(func()) // runs it in a goroutine that is waited for at the end
 
 	mu      sync.Mutex
-	next    *answer[T] // to a question that is not sent yet; guarded by mu
+	next    *answer[T] // of the query that is not sent yet; guarded by mu
 	running bool       // guarded by mu
 }
 
+// answer is the result of one query.
 type answer[T any] struct {
-	there chan struct{} // closed when it is there
+	there chan struct{} // closed when value and err are set
 	value T
 	err   error
 }
 
-// ask returns the answer to a question that was sent after the call.
+// ask returns the answer to a query that was sent after the call.
 func (s *sharedQuery[T]) ask(ctx context.Context) (T, error) {
 	s.mu.Lock()
 	if s.next == nil {
@@ -287,7 +291,7 @@ func (s *sharedQuery[T]) ask(ctx context.Context) (T, error) {
 	}
 }
 
-// serve sends questions until nobody asks any more.
+// serve sends queries until there are no callers.
 func (s *sharedQuery[T]) serve() {
 	for {
 		s.mu.Lock()

@@ -11,20 +11,21 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// preauthSlot is the part of a client that has not proved who it is. Its place is the client's own only as long as nobody needs it more.
+// preauthSlot is the slot of a client that is not authenticated. It is the client's own only as long as no other
+// client needs it more.
 type preauthSlot struct {
 	counted bool // guarded by Server.mu
-	evicted bool // guarded by Server.mu: the place was given to another
-	// since is when the listener began to wait for the client, of CLOCK_BOOTTIME; 0: it is the listener's turn. Written by the client's
-	// goroutine only.
+	evicted bool // guarded by Server.mu: the slot was given to another client
+	// since is when the listener began to wait for the client, CLOCK_BOOTTIME; 0: it is the listener's turn. Only the
+	// client's goroutine writes it.
 	since       atomic.Int64
-	handshaking bool          // a TLS handshake is under way: nothing can be said in clear
-	taken       chan struct{} // closed when the place was given to another
+	handshaking bool          // a TLS handshake is in progress: no error can be sent
+	taken       chan struct{} // closed when the slot was given to another client
 }
 
-// enterPreAuth counts the client among those that have not proved who they are. With limit there are no more of them than that: one
-// that keeps the listener waiting makes room, and only where nobody does is the newcomer refused. A client that comes back from
-// waiting for a primary is not.
+// enterPreAuth takes a pre-auth slot. With limit there are no more slots than the configured number: a client that
+// keeps the listener waiting is evicted, and the newcomer is refused only if there is none. A client that returns
+// from waiting for a primary is not limited.
 func (c *client) enterPreAuth(limit bool) bool {
 	s := c.srv
 	s.mu.Lock()
@@ -46,7 +47,7 @@ func (c *client) enterPreAuth(limit bool) bool {
 	return true
 }
 
-// evict ends the client's part in its login. The caller holds mu.
+// evict ends the login of the client. The caller holds mu.
 func (c *client) evict() {
 	if st := c.preauth; st != nil {
 		st.loop.post(st.guarded(st.handOff))
@@ -55,8 +56,8 @@ func (c *client) evict() {
 	_ = c.raw.SetDeadline(time.Unix(1, 0))
 }
 
-// oldestIdle is who has kept the listener waiting longest, of the address with most that do: a flood ends itself and nobody else. The caller
-// holds mu.
+// oldestIdle returns the connection to evict: the longest-waiting one of the address that holds the most pre-auth
+// slots. A flood so evicts only its own connections. The caller holds mu.
 func (s *Server) oldestIdle() (found *client) {
 	perHost := make(map[string]int)
 	for c := range s.preauth {
@@ -78,7 +79,7 @@ func (s *Server) oldestIdle() (found *client) {
 	return found
 }
 
-// evictionError is why the client was lost, if it was for another's sake; else err.
+// evictionError returns the reason why the client was lost, if it was evicted; else err.
 func (c *client) evictionError(err error) error {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
@@ -88,21 +89,23 @@ func (c *client) evictionError(err error) error {
 	return tooManyEnter()
 }
 
+// tooManyEnter returns the error of a client without a pre-auth slot.
 func tooManyEnter() *pgwire.Error {
 	return pgwire.Fatal("pre-auth limit", pgwire.StateTooMany, "too many connections are being opened")
 }
 
-// waits notes that it is the client's turn, heard that it has done its part.
+// waits notes that it is the client's turn. heard notes that the client has acted.
 func (c *client) waits() { c.slot.since.Store(int64(boottime.Now())) }
 func (c *client) heard() { c.slot.since.Store(0) }
 
-// holdsSlot says that the client is counted among those that have not proved who they are.
+// holdsSlot reports whether the client holds a pre-auth slot.
 func (c *client) holdsSlot() bool {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
 	return c.slot.counted
 }
 
+// leavePreAuth gives the slot back.
 func (c *client) leavePreAuth() {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
@@ -110,12 +113,13 @@ func (c *client) leavePreAuth() {
 	delete(c.srv.preauth, c)
 }
 
-// startTurn is how long a session's turn to be started is at most: one that takes longer waits for something, a lock or a disk, and
-// keeps no processor from the others.
+// startTurn is how long a session's turn to start lasts at most. One that takes longer waits for a lock or a disk,
+// and keeps no processor from the others.
 const startTurn = time.Second
 
-// startOne waits for the turn to have the local server start a session, in the order of arrival: after a failover everybody comes at
-// once, and a server that starts hundreds of processes side by side finishes none of them soon. done ends the turn.
+// startOne waits for a turn to have the local server start a session, in order of arrival. After a failover all
+// clients connect at once, and a server that starts hundreds of processes at the same time finishes none of them
+// soon. done ends the turn.
 func (s *Server) startOne(ctx context.Context) (done func(), err error) {
 	select {
 	case s.starting <- struct{}{}:
@@ -132,7 +136,8 @@ func (s *Server) startOne(ctx context.Context) (done func(), err error) {
 	return func() { late.Stop(); end() }, nil
 }
 
-// count takes a place among the sessions, if the client has none yet. Cancel requests never need one, so a full server can still be helped.
+// count takes a place among the sessions, if the client has none yet. Cancel requests never need one, so a full
+// server can still be helped.
 func (c *client) count() *pgwire.Error {
 	s, limits := c.srv, c.srv.cfg.Limits
 	s.mu.Lock()
@@ -168,11 +173,11 @@ func (c *client) release() {
 }
 
 const (
-	maxAddresses  = 4096             // remembered at once; beyond, the oldest knowledge is dropped as a whole
+	maxAddresses  = 4096             // known at once; when full, all are forgotten
 	forgetFailure = 60 * time.Second // without a failure
 )
 
-// failures counts failed logins per address.
+// failures counts failed logins by address.
 type failures struct {
 	mu   sync.Mutex
 	seen map[string]failure // guarded by mu
@@ -199,14 +204,14 @@ func (f *failures) next(key string, now time.Time, first time.Duration) time.Dur
 	return d
 }
 
-// rate counts events per key in the current second.
+// rate counts events by key in the current second.
 type rate struct {
 	mu     sync.Mutex
 	second int64          // guarded by mu
 	seen   map[string]int // guarded by mu
 }
 
-// over says that key has had limit events in this second.
+// over reports whether key has had limit events in this second.
 func (r *rate) over(key string, now time.Time, limit int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,7 +228,7 @@ func (r *rate) add(key string, now time.Time) {
 	r.seen[key]++
 }
 
-// takeBack forgets an event that was added at that time.
+// takeBack removes an event that was added at that time.
 func (r *rate) takeBack(key string, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

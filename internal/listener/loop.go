@@ -16,37 +16,38 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
-// An event loop carries the bytes of many sessions of the local server in one goroutine, with raw system calls: a pair of goroutines per session costs
-// a wake-up of another thread for most messages (docs/adr/0040-event-loops.md has the numbers). A loop decides nothing: every byte
-// goes through the same functions of session as on the goroutines' path (release, advance, doubtful, gated.look), and where one of
-// those has to wait, a goroutine waits, and the loop goes on with the other sessions meanwhile. See pump.go for one session.
+// An event loop carries the bytes of many sessions of the local server in one goroutine, with raw system calls. A
+// pair of goroutines per session would wake another thread for most messages (docs/adr/0040-event-loops.md has the
+// numbers). A loop decides nothing: every byte goes through the same functions of session as on the goroutines' path
+// (release, advance, effectAtStake, gated.look). Where one of those has to wait, a goroutine waits, and the loop
+// continues with the other sessions. See loopsession.go for one session.
 
 const (
 	loopBuffer = 64 << 10
 	loopEvents = 256
-	// busyWait is how long a loop that has just been busy waits inside a system call that keeps its place on a processor, as the
-	// scheduler sees it. That makes the next message cheap; after an idle nap the loop waits as everybody else does.
+	// busyWait is how long a busy loop waits in a system call that keeps its processor, from the scheduler's view.
+	// That makes the next message cheap. After an idle wait of that kind the loop waits as any goroutine does.
 	busyWait = 5 // milliseconds
 )
 
-// watcher is told what the kernel says of a file.
+// watcher handles epoll events of a file.
 type watcher interface{ Ready(events uint32) }
 
-// loop is one goroutine and what it carries. Everything but the inbox is its own.
+// loop is one goroutine and what it carries. Everything but the inbox belongs to that goroutine.
 type loop struct {
 	srv          *Server
 	epoll        int
-	alarm        int // eventfd that ends a wait
+	alarm        int // eventfd that wakes the loop
 	buf          []byte
 	sides        []watcher                 // by file descriptor
-	preauth      map[*preauthConn]struct{} // clients that have said nothing yet
-	fingerprints fingerprintConn           // of the first loop
+	preauth      map[*preauthConn]struct{} // clients whose startup packet has not arrived
+	fingerprints fingerprintConn           // used on the first loop only
 	batch        writeBatch
-	path         *offload.Path  // nil: nothing passes inside the kernel
-	offloaded    []*loopSession // those that the kernel knows, by slot
-	toOffload    []*loopSession // to be lent to the kernel at the end of the turn
-	ended        []*loopSession // to be closed when no event of this batch can mean them any more
-	busy         bool           // the last wait was no idle one
+	path         *offload.Path  // nil: sessions are not offloaded
+	offloaded    []*loopSession // sessions that the program knows, by slot
+	toOffload    []*loopSession // to be offloaded at the end of the turn
+	ended        []*loopSession // to be closed after this batch of events
+	busy         bool           // the last wait returned events
 	carried      atomic.Int64
 	ending       atomic.Bool
 
@@ -77,7 +78,7 @@ func newLoop(s *Server) (*loop, error) {
 func (l *loop) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.closed = true // a timer of a session may still post: the number of alarm is another file's by then
+	l.closed = true // a session's timer may still post, when the number of alarm belongs to another file
 	_ = unix.Close(l.epoll)
 	_ = unix.Close(l.alarm)
 	l.fingerprints.close()
@@ -87,7 +88,7 @@ func (l *loop) close() {
 	}
 }
 
-// startLoops makes the loops; stop ends them when they carry nothing any more.
+// startLoops starts the loops. stop ends them once they carry no session.
 func (s *Server) startLoops() (stop func(), err error) {
 	n := s.cfg.Loops
 	if n == 0 {
@@ -120,7 +121,7 @@ func (s *Server) startLoops() (stop func(), err error) {
 	if len(loops) > 0 && loops[0].path != nil {
 		s.wg.Go(func() { s.watchOffloaded(loops) })
 	}
-	context.AfterFunc(s.life, func() { // everybody who has said nothing goes inside, where the end is told
+	context.AfterFunc(s.life, func() { // clients without a session are handed off, and told there
 		for _, l := range loops {
 			l.post(l.handOffAll)
 		}
@@ -128,7 +129,7 @@ func (s *Server) startLoops() (stop func(), err error) {
 	return stop, nil
 }
 
-// enableBatching has the loop write what its sessions write in a turn by one system call, where the kernel allows that.
+// enableBatching lets the loop write all writes of a turn in one system call, if the kernel allows it.
 func (l *loop) enableBatching() {
 	if l.srv.cfg.writesSingly {
 		return
@@ -141,7 +142,7 @@ func (l *loop) enableBatching() {
 	l.batch.use(r, &l.srv.counts.together)
 }
 
-// enableOffload has the kernel carry what needs no decision, where it can.
+// enableOffload lets the kernel relay simple requests, if it can.
 func (l *loop) enableOffload() {
 	if l.srv.cfg.NoKernelPath {
 		return
@@ -158,18 +159,18 @@ func (l *loop) enableOffload() {
 	l.path, l.offloaded = k, make([]*loopSession, k.Slots)
 }
 
-// cameBack is called for a slot whose session has come back.
+// cameBack takes the session of a slot back.
 func (l *loop) cameBack(slot uint32) {
 	if int(slot) < len(l.offloaded) && l.offloaded[slot] != nil {
 		l.offloaded[slot].guarded(func() {})()
 	}
 }
 
-// Loops is how many event loops there are unless told otherwise. A loop keeps a place on a processor (GOMAXPROCS) while it is busy:
-// a program with other things to do adds as many.
+// Loops returns the default number of event loops. A busy loop keeps a processor (GOMAXPROCS): a program with other
+// work to do adds as many.
 func Loops() int { return max(1, runtime.NumCPU()/4) }
 
-// firstLoop returns the first loop, which takes clients in and asks for marks; nil if there is none.
+// firstLoop returns the loop that accepts clients and asks for fingerprints; nil if there is none.
 func (s *Server) firstLoop() *loop {
 	if list := s.loops.Load(); list != nil && len(*list) > 0 {
 		return (*list)[0]
@@ -177,7 +178,7 @@ func (s *Server) firstLoop() *loop {
 	return nil
 }
 
-// leastLoaded returns the loop that carries least; nil if there is none.
+// leastLoaded returns the loop with the fewest sessions; nil if there is none.
 func (s *Server) leastLoaded() *loop {
 	list := s.loops.Load()
 	if list == nil {
@@ -192,7 +193,7 @@ func (s *Server) leastLoaded() *loop {
 	return best
 }
 
-// post has f run by the loop.
+// post runs f on the loop. Any goroutine may call it.
 func (l *loop) post(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,12 +203,13 @@ func (l *loop) post(f func()) {
 	l.inbox = append(l.inbox, f)
 	if len(l.inbox) == 1 {
 		one := [8]byte{1}
-		_, _ = unix.Write(l.alarm, one[:]) // it fails only if it is set already
+		_, _ = unix.Write(l.alarm, one[:]) // it fails only if the counter is set already
 	}
 }
 
-// run is the loop. It is on no thread of its own: the scheduler takes the processor from every goroutine that keeps it for 10 ms, and one that
-// is locked to a thread gets it back by way of another thread, which on a busy machine costs milliseconds (docs/adr/0063).
+// run is the loop. It is not locked to a thread. The scheduler takes the processor from every goroutine that keeps it
+// for 10 ms; a locked one gets it back through another thread, which costs milliseconds on a busy machine
+// (docs/adr/0063).
 func (l *loop) run() {
 	events := make([]unix.EpollEvent, loopEvents)
 	for !l.ending.Load() {
@@ -232,7 +234,7 @@ func (l *loop) run() {
 	}
 }
 
-// wait returns how many events there are; none where a signal came or a nap was idle.
+// wait returns the number of events. It is 0 after a signal or an idle busy wait.
 func (l *loop) wait(events []unix.EpollEvent) int {
 	if !l.busy {
 		n, err := unix.EpollWait(l.epoll, events, -1)
@@ -241,12 +243,13 @@ func (l *loop) wait(events []unix.EpollEvent) int {
 	}
 	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), busyWait, 0, 0) //nolint:gosec // the kernel fills events
 	if errno != 0 {
-		return 0 // the scheduler's signal, to stop the world or to let others run: the return from here lets it
+		return 0 // the scheduler's signal, to stop the world or to let others run
 	}
 	l.busy = n > 0
 	return int(n)
 }
 
+// work runs what was posted.
 func (l *loop) work() {
 	var b [8]byte
 	_, _ = unix.Read(l.alarm, b[:])
@@ -259,7 +262,7 @@ func (l *loop) work() {
 	}
 }
 
-// closeEnded closes what has ended: until here no other file has taken one of its numbers.
+// closeEnded closes the sockets of ended sessions. Before this point no other file can have taken their numbers.
 func (l *loop) closeEnded() {
 	for _, p := range l.ended {
 		for _, s := range p.sides() {
@@ -274,7 +277,7 @@ func (l *loop) closeEnded() {
 	l.ended = l.ended[:0]
 }
 
-// setWatcher lets events find who watches a file.
+// setWatcher sets who handles the events of a file.
 func (l *loop) setWatcher(fd int, w watcher) {
 	for len(l.sides) <= fd {
 		l.sides = append(l.sides, make([]watcher, max(64, len(l.sides)))...)
@@ -282,19 +285,20 @@ func (l *loop) setWatcher(fd int, w watcher) {
 	l.sides[fd] = w
 }
 
-// watch has the kernel tell w of these events; how is an operation of epoll_ctl. It fails where the kernel has no room for one file more.
+// watch registers w for these events of a file; how is an operation of epoll_ctl. It fails if the kernel has no room
+// for another file.
 func (l *loop) watch(fd int, w watcher, how int, events uint32) error {
 	l.setWatcher(fd, w)
 	return unix.EpollCtl(l.epoll, how, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
-// forget has the kernel tell nothing of a file any more.
+// forget removes a file from epoll.
 func (l *loop) forget(fd int) {
 	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
 	l.sides[fd] = nil
 }
 
-// receive reads what is there, without waiting. No error and nothing read is the end of the stream.
+// receive reads what has arrived, without waiting. n == 0 without an error is the end of the stream.
 func receive(fd int, b []byte) (n int, err error) {
 	r, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0) //nolint:gosec // the kernel fills b
 	if errno != 0 {
@@ -303,7 +307,7 @@ func receive(fd int, b []byte) (n int, err error) {
 	return int(r), nil
 }
 
-// transmit writes what fits, without waiting.
+// transmit writes what the socket takes, without waiting.
 func transmit(fd int, b []byte) (n int, err error) {
 	r, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0) //nolint:gosec // the kernel reads b
 	if errno != 0 {
@@ -312,10 +316,10 @@ func transmit(fd int, b []byte) (n int, err error) {
 	return int(r), nil
 }
 
-// wouldWait says that a call would have had to wait.
+// wouldWait reports whether err means that a call would have had to wait.
 func wouldWait(err error) bool { return err == unix.EAGAIN || err == unix.EINTR } //nolint:errorlint // an errno of our own calls
 
-// after has f run by the loop after d, if the session still lives then.
+// after runs f on the loop after d, if the session is not closed by then.
 func (p *loopSession) after(d time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(d, func() { p.loop.post(p.guarded(f)) })
 }

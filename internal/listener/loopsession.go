@@ -22,54 +22,55 @@ type loopSession struct {
 	x               *session
 	loop            *loop
 	client, backend side
-	returns         side      // what PostgreSQL has said, once the kernel's program knows the session; backend is for writing then
-	backendClosed   bool      // backend is closed: what returns has is the last
-	tls             *tls.Conn // of the client; nil: it has none
-	tlsConn         *loopConn // of tls
-	tlsPending      bool      // tls may have decrypted bytes that were not asked for yet
+	returns         side      // PostgreSQL's answers once the eBPF program knows the session; backend is then used for writing only
+	backendClosed   bool      // backend is closed: returns holds the last bytes
+	tls             *tls.Conn // of the client; nil: a plain connection
+	tlsConn         *loopConn // below tls
+	tlsPending      bool      // tls may hold decrypted bytes that were not read yet
 	requests        pgwire.Framer
-	finished        func()           // gives back what the session was counted under
+	finished        func()           // releases what the session was counted under
 	phase           phase            //
-	held            []byte           // from the backend: what is not passed on yet, of which the framer has seen the first seen bytes
+	held            []byte           // from the backend, not passed on yet; the framer has seen the first seen bytes
 	seen            int              //
-	awaiting        bool             // a goroutine waits for something on which an answer depends: nothing more is read from the backend
-	rest            []byte           // from the client: what waits for the end of a drain
-	draining        bool             // a goroutine waits for that end
-	holdTimer       *time.Timer      // ends that wait
-	endTimer        *time.Timer      // ends the wait for a client that has to take the rest of a message
-	discarding      bool             // what the client still sends is thrown away
-	kernel          *offload.Session // not nil once the kernel's program knows the session
-	notOffloadable  bool             // the session is not lent to the kernel
-	answersSince    int              // answers since it came back, or was begun
-	answersNeeded   int              // as many come before it is lent
-	stuckSince      time.Time        // the client's socket has room, and the kernel writes nothing
-	single          bool             // what backend waits for is the answer to a Query
+	awaiting        bool             // a goroutine waits for a condition of an answer: the backend is not read
+	rest            []byte           // from the client, held by a drain
+	draining        bool             // a goroutine waits for the end of the drain
+	holdTimer       *time.Timer      // ends that wait at HoldMax
+	endTimer        *time.Timer      // ends the wait for a client that has to read the rest of a message
+	discarding      bool             // further bytes of the client are discarded
+	kernel          *offload.Session // not nil once the eBPF program knows the session
+	notOffloadable  bool             // the session is never offloaded
+	answersSince    int              // answers since the session began or came back
+	answersNeeded   int              // answers before it is offloaded
+	stuckSince      time.Time        // since when the client's socket has room and the kernel writes nothing
+	single          bool             // the request that blocks backend is a Query
 }
 
 type phase uint8
 
 const (
 	relaying    phase = iota
-	terminating       // the last words are being written
-	lingering         // they are written: the client may read them
-	resetting         // the client has left, and the backend is made as new for another
-	closed            // nothing is left but to close both sockets
+	terminating       // the final error is being written
+	lingering         // it is written: the client gets time to read it
+	resetting         // the client has left; the backend is being reset for another one
+	closed            // only the sockets have to be closed
 )
 
-// side is one of a pump's two sockets.
+// side is one of the two or three sockets of a loopSession.
 type side struct {
 	socketWriter
 	p        *loopSession
-	eof      bool   // nothing more comes
-	interest uint32 // what the loop is told of; 0: it is not registered
+	eof      bool   // the end of the stream was read
+	interest uint32 // epoll events in force; 0: not registered
 }
 
-// open makes the side that of a socket of p.
+// open binds the side to a socket of p.
 func (s *side) open(p *loopSession, fd int) {
 	s.p, s.socketWriter = p, socketWriter{fd: fd, batch: &p.loop.batch, by: s}
 }
 
-// loopable says that a session can be carried by a loop: both its connections are sockets, the client's maybe with TLS.
+// loopable reports whether a loop can carry the session: both connections are sockets, the client's possibly with
+// TLS.
 func (x *session) loopable() bool {
 	c := x.tlsOf()
 	if c != nil {
@@ -88,8 +89,8 @@ func isSocket(c net.Conn) bool {
 	return false
 }
 
-// toLoop gives the session to a loop. It is false if there is none, or the session cannot be carried by one. finished is called
-// once, when the session has ended.
+// toLoop hands the session to a loop. It reports false if there is no loop or the session cannot be carried by one.
+// finished is called once, when the session has ended.
 func (x *session) toLoop(finished func()) bool {
 	l := x.srv.leastLoaded()
 	if l == nil || !x.loopable() {
@@ -113,14 +114,14 @@ func (x *session) toLoop(finished func()) bool {
 		early, _ := x.in.Peek(n)
 		p.held = append(p.held, early...)
 	}
-	// The runtime's own poller must not hear of these sockets any more.
+	// The runtime's poller must not watch these sockets any more.
 	_, _ = x.raw.Close(), x.backend.Close()
 	x.in = nil
 	l.post(p.guarded(p.start))
 	return true
 }
 
-// attach is the session on that loop, with two descriptors that belong to nobody else.
+// attach returns the session on that loop. Both descriptors become its own.
 func (x *session) attach(l *loop, client, backend int, finished func()) *loopSession {
 	p := &loopSession{x: x, loop: l, finished: finished, answersNeeded: x.srv.offloadAfter()}
 	p.client.open(p, client)
@@ -130,7 +131,7 @@ func (x *session) attach(l *loop, client, backend int, finished func()) *loopSes
 	return p
 }
 
-// take returns a descriptor of the socket that belongs to nobody else: its only one, or one more.
+// take returns a descriptor of the socket that only the caller owns: the original if possible, else a duplicate.
 func take(c net.Conn) (fd int, err error) {
 	if b, ok := c.(*bareConn); ok {
 		if fd, ok := b.take(); ok {
@@ -140,7 +141,7 @@ func take(c net.Conn) (fd int, err error) {
 	return duplicate(c)
 }
 
-// duplicate returns a descriptor of the same socket that belongs to nobody else.
+// duplicate returns a new descriptor of the same socket.
 func duplicate(c any) (fd int, err error) {
 	sys, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -151,7 +152,7 @@ func duplicate(c any) (fd int, err error) {
 	return fd, errors.Join(err, dup)
 }
 
-// start is the first that the loop does with a session.
+// start is the first step of a session on its loop.
 func (p *loopSession) start() {
 	p.loop.setWatcher(p.client.fd, &p.client)
 	p.loop.setWatcher(p.backend.fd, &p.backend)
@@ -159,14 +160,15 @@ func (p *loopSession) start() {
 		p.terminate(p.x.finalError(nil))
 		return
 	}
-	if early := p.held; len(early) > 0 { // read behind the greeting, and through the gate
+	if early := p.held; len(early) > 0 { // read after the greeting, and through the gate
 		p.held = nil
 		p.pass(early, 0)
 	}
 	p.updateInterest()
 }
 
-// guarded is f for the loop: a panic ends this session and no other, and a session that is gone does nothing.
+// guarded wraps f for the loop. A panic in it ends this session and no other. It does nothing once the session is
+// closed, and takes an offloaded session back first.
 func (p *loopSession) guarded(f func()) func() {
 	return func() {
 		if p.phase == closed {
@@ -189,14 +191,14 @@ func (p *loopSession) rescue() {
 	}
 }
 
-// Ready is called with what the kernel says of a socket.
+// Ready handles epoll events of the socket.
 func (s *side) Ready(events uint32) {
 	p := s.p
 	if p.phase == closed {
 		return
 	}
 	defer p.rescue()
-	if p.x.offloaded.Load() { // an end: what is before it is read as soon as the session is ours
+	if p.x.offloaded.Load() { // an end of a stream: the bytes before it are read once the session is back
 		p.finishReclaim()
 		p.updateInterest()
 		return
@@ -221,8 +223,9 @@ func (s *side) Ready(events uint32) {
 	p.updateInterest()
 }
 
-// updateInterest tells the kernel what is waited for now. What a slow side has not taken yet, or an answer or a request that is held, stops the
-// reading from the other side: so PostgreSQL and the client feel it, and memory stays bounded.
+// updateInterest sets the events that the session waits for now. Unsent bytes on one side, or a held answer or
+// request, stop the reading from the other side. So back-pressure reaches PostgreSQL and the client, and memory stays
+// bounded.
 func (p *loopSession) updateInterest() {
 	if p.phase == closed || p.x.offloaded.Load() {
 		return
@@ -251,13 +254,13 @@ func (p *loopSession) updateInterest() {
 	p.setInterest(&p.backend, backend)
 }
 
-// readsClient says whether the client is listened to now.
+// readsClient reports whether the client is read now.
 func (p *loopSession) readsClient() bool {
 	return !p.client.eof && (p.phase == lingering || p.phase == relaying && !p.draining && !p.backend.full())
 }
 
-// setInterest registers a socket for these events. One that waits for nothing is taken off: the end of a connection is told without asking,
-// again and again.
+// setInterest registers a socket for these events. A socket without events is removed from epoll, which reports the
+// end of a connection unasked, again and again. A panic means that the kernel is out of memory; it ends the session.
 func (p *loopSession) setInterest(s *side, events uint32) {
 	if events == s.interest {
 		return
@@ -270,7 +273,7 @@ func (p *loopSession) setInterest(s *side, events uint32) {
 		how = unix.EPOLL_CTL_DEL
 	}
 	if err := unix.EpollCtl(p.loop.epoll, how, s.fd, &unix.EpollEvent{Events: events, Fd: int32(s.fd)}); err != nil {
-		panic(err) // out of memory: the session ends
+		panic(err) // out of memory: rescue ends the session
 	}
 	s.interest = events
 }
@@ -278,7 +281,7 @@ func (p *loopSession) setInterest(s *side, events uint32) {
 // mayQueue reports whether writes may wait for the end of the turn.
 func (p *loopSession) mayQueue() bool { return p.phase == relaying || p.phase == resetting }
 
-// flush writes what was kept.
+// flush writes what was kept for a slow peer, and continues what waited for that.
 func (p *loopSession) flush(s *side) {
 	all, err := s.writeKept()
 	if err != nil {
@@ -298,7 +301,8 @@ func (p *loopSession) flush(s *side) {
 	}
 }
 
-// Wrote keeps what the peer did not take, as send does, and ends what send's callers end.
+// Wrote handles the result of a queued write: it keeps what the peer did not take, and ends the session on errors, as
+// the callers of send do.
 func (s *side) Wrote(w *uring.Write) {
 	p := s.p
 	if p.phase == closed || w.Err == nil && w.N == len(w.B) {
@@ -316,8 +320,8 @@ func (s *side) Wrote(w *uring.Write) {
 	p.updateInterest()
 }
 
-// sendFailed: a client that does not take its answers has no session any more; a backend that takes no requests may still have
-// something to say.
+// sendFailed handles a failed write. A client that takes no answers loses its session. A backend that takes no
+// requests may still have something to say.
 func (p *loopSession) sendFailed(s *side) {
 	switch {
 	case s == &p.backend:
@@ -343,7 +347,7 @@ func (p *loopSession) fromBackend() {
 		return
 	}
 	if x.ended.Load() != nil {
-		p.terminate(x.finalError(nil)) // what came is discarded: it may be of a primary that is none any more
+		p.terminate(x.finalError(nil)) // the bytes are discarded: the server may no longer be the primary
 		return
 	}
 	if n == 0 || err != nil {
@@ -376,9 +380,10 @@ func (p *loopSession) fromBackend() {
 	p.answerArrived()
 }
 
-// pass is session.pass without waiting.
+// pass is session.pass without blocking.
 func (p *loopSession) pass(b []byte, seen int) { p.advance(&passing{b: b, at: seen}) }
 
+// advance carries on with a chunk of answers, and waits for confirmation in a goroutine where that is needed.
 func (p *loopSession) advance(c *passing) {
 	x := p.x
 	out, stake, err := x.advance(c)
@@ -403,11 +408,11 @@ func (p *loopSession) advance(c *passing) {
 		return
 	}
 	own := *c
-	own.b = append([]byte(nil), c.b...) // the loop's buffer is everybody's
+	own.b = append([]byte(nil), c.b...) // the loop's buffer is shared
 	p.awaitThen(func() error { return x.confirm(stake) }, func() { p.advance(&own) })
 }
 
-// awaitThen has a goroutine wait for something on which an answer depends, and goes on with it when it is there.
+// awaitThen runs wait in a goroutine, and continues with then on the loop when it has returned without an error.
 func (p *loopSession) awaitThen(wait func() error, then func()) {
 	x := p.x
 	p.awaiting = true

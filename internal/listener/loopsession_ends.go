@@ -29,7 +29,7 @@ func (p *loopSession) fromClient() {
 	p.received(p.loop.buf[:n], err)
 }
 
-// received is called with what was read from the client, or with the end of it.
+// received handles what was read from the client, or the end of its stream.
 func (p *loopSession) received(b []byte, err error) {
 	x := p.x
 	if len(b) > 0 && p.phase == relaying && !p.discarding && x.ended.Load() == nil {
@@ -45,7 +45,7 @@ func (p *loopSession) received(b []byte, err error) {
 		return
 	}
 	if errors.Is(err, io.EOF) || x.ended.Load() == nil {
-		x.terminated.Store(true) // nobody reads an error any more
+		x.terminated.Store(true) // the client no longer reads errors
 		if err := p.backend.flushQueued(); err != nil {
 			p.sendFailed(&p.backend)
 		}
@@ -53,14 +53,15 @@ func (p *loopSession) received(b []byte, err error) {
 	}
 }
 
-// noMoreRequests has the backend hear of the client's end behind everything the client sent: TLS may bring both in one turn of the loop.
+// noMoreRequests shuts the backend's stream down once all requests are written. TLS may deliver requests and the end
+// in one turn.
 func (p *loopSession) noMoreRequests() {
 	if p.client.eof && !p.backend.full() {
 		_ = unix.Shutdown(p.backend.fd, unix.SHUT_WR)
 	}
 }
 
-// forward is session.forward without waiting.
+// forward is session.forward without blocking.
 func (p *loopSession) forward(chunk []byte) {
 	x := p.x
 	for len(chunk) > 0 && x.ended.Load() == nil {
@@ -73,7 +74,7 @@ func (p *loopSession) forward(chunk []byte) {
 			p.resetBackend()
 			return
 		}
-		if x.ended.Load() != nil { // the verdict may have been spoken without what release has just counted
+		if x.ended.Load() != nil { // the outcome may have been decided without what release has just counted
 			break
 		}
 		if n == 0 {
@@ -89,7 +90,8 @@ func (p *loopSession) forward(chunk []byte) {
 	p.stopHold()
 }
 
-// hold keeps a request until the drain is over or the session is, or, if the client was not answered yet, for a moment.
+// hold keeps a request until the drain or the session ends. It waits only a moment if the client is still owed an
+// answer.
 func (p *loopSession) hold(d *activeDrain, chunk []byte) {
 	x := p.x
 	p.rest = append([]byte(nil), chunk...)
@@ -119,13 +121,13 @@ func (p *loopSession) stopHold() {
 	}
 }
 
-// recheck is called by whoever has ended the session, from anywhere.
+// recheck has the loop look at the session again. Whoever has ended a session calls it, on any goroutine.
 func (p *loopSession) recheck() {
 	p.loop.post(p.guarded(func() { p.checkEnded(); p.updateInterest() }))
 }
 
-// checkEnded parts if the session was ended, as soon as nothing stands in the way of the last words: an answer that is held, whose wait
-// ends at once then, or half a message that the client has not taken yet.
+// checkEnded terminates a session that was ended, as soon as the final error can be written. A held answer stops
+// waiting at once then; half a message must reach the client first.
 func (p *loopSession) checkEnded() {
 	switch {
 	case p.x.ended.Load() == nil, p.phase != relaying, p.awaiting:
@@ -140,12 +142,12 @@ func (p *loopSession) checkEnded() {
 	}
 }
 
-// terminate ends the relay: the backend hears nothing more, the client the last words, if there are any.
+// terminate ends the relay. The backend is shut down, and the client gets last, if it is not nil.
 func (p *loopSession) terminate(last *pgwire.Error) {
 	if p.phase != relaying {
 		return
 	}
-	_, _ = p.backend.flushQueued(), p.client.flushQueued() // what fails here ends below
+	_, _ = p.backend.flushQueued(), p.client.flushQueued() // an error here is handled below
 	p.phase = terminating
 	p.stopHold()
 	p.held, p.rest = nil, nil
@@ -169,11 +171,12 @@ func (p *loopSession) terminate(last *pgwire.Error) {
 	p.updateInterest()
 }
 
-// linger lets the client read what it was told: closing a socket with unread bytes in it would reset the connection.
+// linger gives the client time to read the final error: closing a socket with unread bytes would reset the
+// connection.
 func (p *loopSession) linger() {
 	p.phase = lingering
 	if p.tls != nil {
-		_ = p.tls.CloseWrite() // a short record: what the socket does not take of it is lost with the connection
+		_ = p.tls.CloseWrite() // a short record; what the socket does not take is lost with the connection
 	}
 	_ = unix.Shutdown(p.client.fd, unix.SHUT_WR)
 	if p.client.eof {
@@ -184,7 +187,7 @@ func (p *loopSession) linger() {
 	p.updateInterest()
 }
 
-// sides are what the session has sockets for.
+// sides returns the sockets of the session.
 func (p *loopSession) sides() []*side {
 	if p.kernel != nil {
 		return []*side{&p.client, &p.backend, &p.returns}
@@ -215,7 +218,7 @@ func (p *loopSession) close() {
 		}
 	}
 	if p.kernel != nil {
-		if p.x.offloaded.Swap(false) { // it was ended by a panic
+		if p.x.offloaded.Swap(false) { // a panic ended it
 			p.x.srv.offloadedNow.Add(-1)
 		}
 		p.loop.offloaded[p.kernel.Index] = nil

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// loopConn is what the TLS of a client reads from and writes to: its connection, and on a loop the loop's side of it. There a read that
-// would have to wait returns a temporary error, after which TLS goes on where it was.
+// loopConn is the connection below a client's TLS. On a loop it uses the loop's side: a read that would have to wait
+// returns a temporary error there, after which TLS can be called again.
 type loopConn struct {
 	net.Conn
 	side *side // nil: no loop carries the session yet
-	dry  bool  // the kernel had less than was asked for: there is nothing more until it says so
+	dry  bool  // the last read got less than it asked for: nothing more until the next event
 }
 
 // errLater is that temporary error.
@@ -55,7 +55,7 @@ func (u *loopConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Close and deadlines belong to the loop once it has the connection.
+// Close does nothing once a loop has the connection. The same is true of the deadlines.
 func (u *loopConn) Close() error {
 	if u.side == nil {
 		return u.Conn.Close()
@@ -84,7 +84,8 @@ func (u *loopConn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// fromTLS carries what TLS has decrypted, as far as that may be read now. What stays inside is not seen by the kernel: settle asks for it.
+// fromTLS carries decrypted bytes, as far as they may be read now. The kernel does not see what stays in TLS:
+// updateInterest asks for it.
 func (p *loopSession) fromTLS(events bool) {
 	if events {
 		p.tlsConn.dry = false
@@ -104,13 +105,14 @@ func (p *loopSession) fromTLS(events bool) {
 	p.tlsPending = p.phase != closed
 }
 
-// tlsRead is the most that one record holds; fairShare is how many a session may bring while the others wait.
+// tlsRead is the longest plaintext of one record. fairShare is how many records a session may bring while others
+// wait.
 const (
 	tlsRead   = 16 << 10
 	fairShare = 4
 )
 
-// toClient writes to the client, through TLS if it came by that.
+// toClient writes to the client, through its TLS if there is one.
 func (p *loopSession) toClient(b []byte) error {
 	if p.tls == nil {
 		return p.client.send(b, p.mayQueue())
@@ -119,7 +121,7 @@ func (p *loopSession) toClient(b []byte) error {
 	return err
 }
 
-// tlsOf returns the TLS of a client on a loopable connection; nil if there is none.
+// tlsOf returns the TLS of a client on a loopable connection; nil if it is plain.
 func (x *session) tlsOf() *tls.Conn {
 	c, _ := x.client.(*tls.Conn)
 	return c

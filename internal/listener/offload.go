@@ -12,18 +12,19 @@ import (
 )
 
 const (
-	backlogTimeout = 10 * time.Second // for writing what a socket has room for, on a machine that is busy
+	backlogTimeout = 10 * time.Second // how long a socket with room may take to be written, on a busy machine
 	offloadTick    = 20 * time.Millisecond
-	// A session is lent when it has asked kernelAfter times, and one that comes back soon has to ask twice as often each time.
+	// A session is offloaded after offloadAfterDefault answers. Each time it comes back soon, the number doubles.
 	offloadAfterDefault = 8
 	offloadAfterMax     = 1024
-	offloadPays         = 16 // requests
+	offloadPays         = 16 // requests of one stay that make offloading worth its cost
 )
 
-// A session is lent to the kernel at the end of a turn of its loop, between an answer and the next request, and comes back by recall. Between
-// the two nobody but the kernel touches its sockets.
+// A session is offloaded to the kernel at the end of a turn of its loop, between a response and the next request.
+// reclaim brings it back. Until then only the kernel touches its sockets.
 
-// canOffload says that nothing is under way, nothing is held, and nothing has to be decided about what comes next if it is of the plainest kind.
+// canOffload reports whether the session is idle at a message boundary with empty buffers, so that the kernel may
+// relay its next simple query.
 func (p *loopSession) canOffload() bool {
 	x := p.x
 	switch {
@@ -39,14 +40,15 @@ func (p *loopSession) canOffload() bool {
 	return x.mayOffload()
 }
 
-// mayOffload says that nobody wants anything of the session. It is asked once more when the session is lent.
+// mayOffload reports whether nothing requires the session on its loop: no end, no drain, no confirmation. It is
+// checked again when the session is offloaded.
 func (x *session) mayOffload() bool {
 	return x.ended.Load() == nil && !x.terminated.Load() && !x.fatalSent.Load() && x.srv.drain.Load() == nil &&
 		x.reads != startup.ReadsConfirmed && !x.confirmation.warned && (!x.guarded || !x.needsConfirmation())
 }
 
-// beforeAnswer is called when the client is about to get what it has waited for: who has not read that sends nothing, so the program can be
-// told of the session's sockets.
+// beforeAnswer registers the sockets with the eBPF program just before the last response is written. A client does
+// not send its next request before it has read that response, so no byte can pass unseen.
 func (p *loopSession) beforeAnswer() {
 	if p.loop.path == nil || p.notOffloadable || p.x.owed.Load() > 0 {
 		return
@@ -61,7 +63,7 @@ func (p *loopSession) beforeAnswer() {
 	p.loop.toOffload = append(p.loop.toOffload, p)
 }
 
-// lendAll lends what is to be lent at the end of a turn, when everything is written.
+// lendAll offloads the sessions that are due at the end of a turn, when everything is written.
 func (l *loop) lendAll() {
 	for _, p := range l.toOffload {
 		if p.phase == relaying && !p.x.offloaded.Load() {
@@ -71,7 +73,7 @@ func (l *loop) lendAll() {
 	l.toOffload = l.toOffload[:0]
 }
 
-// offload gives the session to the kernel, if it still may be.
+// offload hands the session to the kernel, if it is still allowed.
 func (p *loopSession) offload() {
 	x, k := p.x, p.loop.path
 	if !p.canOffload() || p.client.queued != 0 || p.backend.queued != 0 {
@@ -85,10 +87,10 @@ func (p *loopSession) offload() {
 		return
 	}
 	d.Base, d.Began = base-s.DownBytes, d.Ups
-	s.Downs = s.Ups // the loop has passed on what was still missing
+	s.Downs = s.Ups // the loop has passed on the rest
 	s.UpTaken, s.DownTaken, s.DownLimit = d.UpRead, d.DownRead, s.DownBytes+offload.MaxUnread
 	s.Flags, s.Logged, s.Why, s.Status = flags, 0, offload.WhyCalled, x.status.Load()
-	p.setInterest(&p.client, unix.EPOLLRDHUP) // what comes is not ours; its end is
+	p.setInterest(&p.client, unix.EPOLLRDHUP) // only the end of the stream is for the loop
 	p.setInterest(&p.backend, unix.EPOLLRDHUP)
 	k.SetDeadline()
 	if !x.arm(s) {
@@ -97,15 +99,15 @@ func (p *loopSession) offload() {
 	}
 	x.srv.counts.lent.Add(1)
 	x.srv.countOffloaded()
-	s.AwaitOutside() // a piece that came before did not ring
+	s.AwaitOutside() // a piece that arrived before raised no event
 	if atomic.LoadUint64(&s.UpLeft) != d.UpRead || atomic.LoadUint64(&s.DownLeft) != d.DownRead {
 		p.finishReclaim()
 		p.updateInterest()
 	}
 }
 
-// arm has the kernel begin, unless somebody wants the session. Who wants it says so first and looks then whether it is lent (recall), and here it
-// is the other way round, so one of the two sees the other.
+// arm lets the kernel begin, unless the session is needed here. Code that needs the session sets its flag first and
+// checks offloaded afterwards (reclaim). Here the order is reversed, so one of the two sees the other.
 func (x *session) arm(s *offload.Slot) bool {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
@@ -118,7 +120,7 @@ func (x *session) arm(s *offload.Slot) bool {
 	return true
 }
 
-// slotFlags says what the program has to look at; not open: the session cannot be lent as the gate stands.
+// slotFlags returns what the program has to check. open is false if the gate does not allow offloading now.
 func (x *session) slotFlags() (flags uint32, open bool) {
 	if x.guarded {
 		flags |= offload.FlagGuarded
@@ -133,7 +135,8 @@ func (x *session) slotFlags() (flags uint32, open bool) {
 	return flags | offload.FlagUngated, open && err == nil
 }
 
-// register makes the session's sockets known to the program. It is false for one that is not to be lent.
+// register makes the session's sockets known to the program. It reports false for a session that is not to be
+// offloaded.
 func (p *loopSession) register() bool {
 	k := p.loop.path
 	if !offload.IsTCP(p.client.fd) {
@@ -150,12 +153,12 @@ func (p *loopSession) register() bool {
 	p.loop.offloaded[p.kernel.Index] = p
 	p.returns.open(p, p.kernel.Returns)
 	p.loop.setWatcher(p.returns.fd, &p.returns)
-	p.x.tainted.Store(true) // its backend cannot leave the program without losing what comes unasked
-	// What came before the program knew a socket is not in its books.
+	p.x.tainted.Store(true) // its backend cannot leave the program without losing unsolicited messages
+	// What arrived before the program knew the socket is not in its counters.
 	var one [1]byte
 	if _, _, err := unix.Recvfrom(p.backend.fd, one[:], unix.MSG_DONTWAIT|unix.MSG_PEEK); err == nil {
-		// PostgreSQL has said something that nobody asked for (or its end) in these microseconds. Nobody can say what the program has
-		// seen of it.
+		// PostgreSQL sent something unsolicited, or closed, in these microseconds. Whether the program saw it cannot
+		// be known.
 		p.x.end(ending{reason: "introduced", why: "PostgreSQL sent something out of turn"})
 		return false
 	}
@@ -163,7 +166,8 @@ func (p *loopSession) register() bool {
 	return err != nil
 }
 
-// finishReclaim ends what lend began, whatever the reason, and enters into the books what passed meanwhile.
+// finishReclaim ends what offload began, whatever the reason, and enters what the kernel relayed into the session's
+// counters.
 func (p *loopSession) finishReclaim() {
 	x, d := p.x, p.kernel
 	s := d.Slot
@@ -186,13 +190,14 @@ func (p *loopSession) finishReclaim() {
 	if wrong != nil {
 		x.end(ending{"kernel", "the books of the kernel's path are wrong", false})
 	}
-	if s.Ups != s.Downs { // the request is on its way to PostgreSQL; that it has arrived is known by its answer
+	if s.Ups != s.Downs { // the request is on its way to PostgreSQL; the answer proves its arrival
 		p.backend.stuck, p.single = true, s.Single != 0
 	}
 	p.awaitBacklog(time.Millisecond)
 }
 
-// applyRelayed follows what the kernel has passed on. An error is the program's fault, or the memory's: it has judged the lengths.
+// applyRelayed enters the requests and answers that the kernel relayed into the session's state. An error means a
+// defect of the program or of memory: the program has checked the lengths.
 func (p *loopSession) applyRelayed() error {
 	x, d := p.x, p.kernel
 	s := d.Slot
@@ -208,7 +213,7 @@ func (p *loopSession) applyRelayed() error {
 		x.owed.Store(0)
 		x.requests.Answered(byte(s.Status), true)
 	}
-	if s.Ups != d.Began { // all but the last were answered, and it is known only that they were of the plainest kind
+	if s.Ups != d.Began { // all but the last were answered; they used no named statement or portal
 		answered()
 		x.requests.ForgetUnnamed()
 	}
@@ -229,11 +234,12 @@ func (p *loopSession) applyRelayed() error {
 	return nil
 }
 
-// awaitBacklog has nothing written to the client until it was given what the kernel has taken for it.
+// awaitBacklog blocks writes to the client until the kernel has delivered what it accepted for that client. again is
+// the time to the next check.
 func (p *loopSession) awaitBacklog(again time.Duration) {
 	d := p.kernel
 	n, waiting, err := offload.BytesWritten(p.client.fd)
-	if err != nil { // the client is gone, and PostgreSQL may be writing into the backlog, which nobody empties any more
+	if err != nil { // the client is gone, and PostgreSQL may be writing into a backlog that is no longer emptied
 		p.client.stuck = false
 		p.terminate(p.x.passFailed(errClient))
 		return
@@ -249,7 +255,7 @@ func (p *loopSession) awaitBacklog(again time.Duration) {
 		p.client.stuck, p.stuckSince = true, time.Now()
 	}
 	if waiting > 0 {
-		p.stuckSince = time.Now() // it is the client that does not read
+		p.stuckSince = time.Now() // the client does not read
 	} else if time.Since(p.stuckSince) > backlogTimeout {
 		p.x.end(ending{"kernel", "the kernel has lost an answer", false})
 		p.close()
@@ -262,7 +268,8 @@ func (p *loopSession) awaitBacklog(again time.Duration) {
 	})
 }
 
-// returnInterest is settle for a session whose answers come by returns: backend is what would be waited for on PostgreSQL's socket.
+// returnInterest is the part of updateInterest for a session whose answers arrive on returns. backend is the interest
+// that PostgreSQL's own socket would have.
 func (p *loopSession) returnInterest(backend uint32) uint32 {
 	p.setInterest(&p.returns, backend&unix.EPOLLIN)
 	if p.phase != relaying {
@@ -277,39 +284,39 @@ func (p *loopSession) returnInterest(backend uint32) uint32 {
 	return backend &^ unix.EPOLLIN
 }
 
-// backendDrained says that PostgreSQL has closed the connection and everything it said before was read.
+// backendDrained reports whether PostgreSQL has closed the connection and everything before its end was read.
 func (p *loopSession) backendDrained() bool {
 	return p.backendClosed && p.kernel.DownRead == atomic.LoadUint64(&p.kernel.Slot.DownLeft)
 }
 
-// resume goes on writing to a side.
+// resume continues to write to a side.
 func (p *loopSession) resume(s *side) {
 	s.stuck = false
 	p.flush(s)
 }
 
-// answerArrived is called when PostgreSQL has said something: then the last request that the kernel passed on has arrived, if it was a Query.
-// Of what has several messages the end of the answer tells.
+// answerArrived is called when PostgreSQL has sent something. If the last relayed request was a Query, that proves
+// its arrival. A request of several messages has arrived when its answer is complete.
 func (p *loopSession) answerArrived() {
 	if p.backend.stuck && p.phase == relaying && (p.single || p.x.owed.Load() <= 0) {
 		p.resume(&p.backend)
 	}
 }
 
-// reclaim has the kernel pass nothing on for the session any more, whoever calls, but with drained.mu held. The loop takes it back as soon as
-// it can.
+// reclaim stops the kernel from relaying for the session, and has the loop take it back soon. Any goroutine may call
+// it, without drained.mu.
 func (x *session) reclaim() {
 	if !x.offloaded.Load() {
 		return
 	}
-	x.drained.mu.Lock() // it may be about to be armed
+	x.drained.mu.Lock() // it may be about to arm the slot
 	p := x.onLoop.Load()
 	p.kernel.Slot.Disarm()
 	x.drained.mu.Unlock()
 	p.recheck()
 }
 
-// reclaimWhere does so for all sessions of which which is true.
+// reclaimWhere reclaims all sessions of the local server that match.
 func (s *Server) reclaimWhere(which func(*session) bool) {
 	for _, x := range s.localSessions() {
 		if which(x) {
@@ -318,8 +325,8 @@ func (s *Server) reclaimWhere(which func(*session) bool) {
 	}
 }
 
-// GateMoved is called when Gate may return less than before, other than by time: from its return on no answer passes that a gate of now
-// would hold.
+// GateMoved must be called when Gate may return less than before for another reason than time. After it returns, no
+// answer passes that the new gate would hold.
 func (s *Server) GateMoved() {
 	list := s.loops.Load()
 	if list == nil || s.cfg.Gate == nil {
@@ -333,7 +340,8 @@ func (s *Server) GateMoved() {
 	s.reclaimWhere(func(x *session) bool { return x.gate != nil && x.offloaded.Load() })
 }
 
-// watchOffloaded renews what the program was told, and calls back whose answers have to be confirmed by now.
+// watchOffloaded keeps the deadline of the program up to date, and reclaims sessions whose answers have to be
+// confirmed.
 func (s *Server) watchOffloaded(loops []*loop) {
 	t := time.NewTicker(offloadTick)
 	defer t.Stop()
@@ -356,7 +364,7 @@ func (s *Server) watchOffloaded(loops []*loop) {
 	}
 }
 
-// countOffloaded has watchLent look as long as anybody is lent.
+// countOffloaded counts a session, and wakes watchOffloaded for the first one.
 func (s *Server) countOffloaded() {
 	if s.offloadedNow.Add(1) == 1 {
 		select {
@@ -366,7 +374,8 @@ func (s *Server) countOffloaded() {
 	}
 }
 
-// checkOffloaded is what watchLent does each time. Where it panics what the program was told grows old, and the loops have their sessions back.
+// checkOffloaded is one round of watchOffloaded. If it panics, the deadline in the program expires and the loops get
+// their sessions back.
 func (s *Server) checkOffloaded(loops []*loop) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -384,7 +393,7 @@ func (s *Server) checkOffloaded(loops []*loop) {
 	}
 }
 
-// offloadAfter is how often a session asks before it is lent.
+// offloadAfter returns after how many answers a session is offloaded.
 func (s *Server) offloadAfter() int {
 	if s.cfg.kernelAfter > 0 {
 		return s.cfg.kernelAfter

@@ -17,8 +17,8 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// open authenticates the client, opens its session on a replica and relays until its end. Tries that fail for a reason that
-// may pass are repeated: the client sees latency.
+// open authenticates the client, opens its session on a replica and relays until its end. Tries that fail for a
+// temporary reason are repeated: the client sees latency.
 func (c *client) open(ctx context.Context, rule hba.Rule) error {
 	p := c.newLoginBudget()
 	l := proven{rule: rule, replication: c.start.Replication != pgwire.ReplicationNone}
@@ -40,21 +40,21 @@ func (c *client) open(ctx context.Context, rule hba.Rule) error {
 	}
 }
 
-// proven is what a client has proved since it asked for its session, however many tries that takes.
+// proven is what a client has proved in its login, over all its tries.
 type proven struct {
 	rule          hba.Rule
-	replication   bool         // it wants a stream, and has to have a role for that
-	judge         ag.ReplicaID // whose role facts were used
-	asked         time.Time    // when it was asked for them
+	replication   bool         // it asks for replication, which needs a role with that right
+	judge         ag.ReplicaID // the replica whose role facts were used
+	asked         time.Time    // when it was asked
 	role          Role
 	authenticated bool
 }
 
-// roleAge is how old the facts about a role may be when a session is handed out: a login may have waited long since it proved itself.
+// roleAge is how old role facts may be when a session is handed out: a login may have waited long since its proof.
 const roleAge = time.Second
 
-// openOn is one try, on the replica of the route; it returns when the session has ended, or with an error. Again says that the
-// error may pass.
+// openOn is one try, on the replica of the route. It returns when the session is handed over, or with an error. again
+// reports whether the error may be temporary.
 func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, err error) {
 	needed := l.rule.NeedsRole() || l.replication
 	if needed && (r.ID != l.judge || l.authenticated && time.Since(l.asked) > roleAge) {
@@ -86,11 +86,11 @@ func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, er
 		_, final := pgwire.AsError(err)
 		return !final && !errors.Is(err, errClient), err
 	}
-	c.unhook() // from here on the session is ended by its own means
+	c.unhook() // from here on the session ends by its own means
 	c.srv.wg.Add(1)
 	finished := func() { c.release(); c.srv.wg.Done() }
 	if c.carried = true; !x.toLoop(finished) {
-		go func() { // on a stack of its own: that of this goroutine has grown with the handshake
+		go func() { // on a new stack: this one has grown with the handshake
 			defer finished()
 			x.relay()
 		}()
@@ -98,7 +98,7 @@ func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, er
 	return false, nil
 }
 
-// admit authenticates and tells the client so.
+// admit authenticates the client and has AuthenticationOk sent.
 func (c *client) admit(ctx context.Context, rule hba.Rule, role Role) error {
 	c.arm(ctx)
 	if err := c.authenticate(rule, role); err != nil {
@@ -110,7 +110,8 @@ func (c *client) admit(ctx context.Context, rule hba.Rule, role Role) error {
 	return nil
 }
 
-// memberships asks whoever judges the login for the roles that the user is a member of. Nobody has proved anything yet: it is told nobody.
+// memberships returns the roles of which the user is a member, as the judging replica knows them. The client is not
+// authenticated, so it is told nothing of them.
 func (c *client) memberships(ctx context.Context) ([]string, error) {
 	p := c.newLoginBudget()
 	for {
@@ -131,8 +132,8 @@ func (c *client) memberships(ctx context.Context) ([]string, error) {
 	}
 }
 
-// judge returns the role facts by which a login is judged: the primary's, whose ALTER ROLE a secondary may not have replayed yet; for a
-// reader the secondary's own where the primary does not answer soon.
+// judge returns the role facts that decide a login. They are the primary's, since a secondary may not have replayed
+// an ALTER ROLE yet. For a reader they are the secondary's own if the primary does not answer soon.
 func (c *client) judge(ctx context.Context, r route) (Role, error) {
 	routes := c.srv.cfg.Routes()
 	if routes == nil || c.intent == ag.ReadWrite || r.ID == routes.Primary {
@@ -153,19 +154,21 @@ func (c *client) judge(ctx context.Context, r route) (Role, error) {
 	return c.ownJudgement(ctx, r)
 }
 
-// A reader's login waits for the primary this long, and for a while after it kept silent the others do not.
+// A reader's login waits for the primary for primaryBudget. After it did not answer, other logins do not wait for
+// primaryAgain.
 const (
 	primaryBudget = time.Second
 	primaryAgain  = 5 * time.Second
 )
 
+// primarySilent reports whether the primary recently did not answer.
 func (s *Server) primarySilent() bool {
 	at := s.silentSince.Load()
 	return at != 0 && boottime.Now()-time.Duration(at) < primaryAgain
 }
 
-// roleFacts asks the route's replica about the role. As with opening a session there, the end of its leadership ends the question: one
-// that has fallen silent is not waited for any longer than the group itself does.
+// roleFacts asks the route's replica about the role. The end of that replica's leadership ends the question, so a
+// silent replica is waited for no longer than the group does.
 func (c *client) roleFacts(ctx context.Context, r route) (Role, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &attempt{route: r, intent: c.intent, cancel: cancel}
@@ -176,7 +179,7 @@ func (c *client) roleFacts(ctx context.Context, r route) (Role, error) {
 	ctx, stopTimer := context.WithTimeout(ctx, c.srv.cfg.Limits.BackendHandshake)
 	defer stopTimer()
 	began := time.Now()
-	defer func() { c.until = c.until.Add(time.Since(began)) }() // not the client's doing
+	defer func() { c.until = c.until.Add(time.Since(began)) }() // not the client's own time
 	role, err := c.srv.cfg.Verifier(ctx, r.ID, c.start.User)
 	if err != nil {
 		return role, fmt.Errorf("ask replica %s about the role: %w", r.ID, err)
@@ -184,7 +187,7 @@ func (c *client) roleFacts(ctx context.Context, r route) (Role, error) {
 	return role, nil
 }
 
-// sameLogin says that what was proved against one node's role facts holds for another's.
+// sameLogin reports whether a proof against one node's role facts holds for another's.
 func sameLogin(was, is Role) bool {
 	return is.Found && is.CanLogin && is.Password == was.Password && checkValidUntil(is) == nil
 }
@@ -192,8 +195,8 @@ func sameLogin(was, is Role) bool {
 // errClient is a failure of the client's side while its session was being opened.
 var errClient = errors.New("client lost")
 
-// connect opens the session on the replica of the route and tells the client that it is ready. An error that is neither a
-// pgError nor errClient may pass, and the client knows nothing of it.
+// connect opens the session on the replica of the route and sends the greeting. An error that is neither a
+// pgwire.Error nor errClient may be temporary, and the client has not been told of it.
 func (c *client) connect(ctx context.Context, r route) (*session, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &attempt{route: r, intent: c.intent, cancel: cancel}
@@ -212,7 +215,7 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 		_ = x.backend.Close()
 		return nil, errMoved
 	}
-	if lease != nil && x.backendFrom != backendReused { // those come back
+	if lease != nil && x.backendFrom != backendReused { // reused backends return to the pool
 		defer c.srv.pool.noteLogin(lease)
 	}
 	if err := c.send(x.mint(greeting)); err != nil {
@@ -223,12 +226,13 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 	return x, nil
 }
 
+// logOpened logs the session.
 func (c *client) logOpened(x *session, r route) {
 	c.log.Info("session opened", "session", x.id, "user", x.user, "database", x.database, "client", x.addr,
 		"tls", x.tls, "tls_name", x.asked, "tls_identity", x.identity, "intent", x.intent, "replica", x.replica, "epoch", x.epoch, "pid", x.pid, "fell_back", r.fellBack)
 }
 
-// join joins the client to a backend: one that waits for such a client, or one of its own.
+// join joins the client to a backend: a pooled one that fits, or a new one.
 func (c *client) join(ctx context.Context, r route, lease *backend) (*session, greeting, error) {
 	own := BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: c.address(), Intent: c.intent, Epoch: r.epoch}
 	var warm *backend
@@ -281,7 +285,7 @@ func (c *client) join(ctx context.Context, r route, lease *backend) (*session, g
 	return x, g, nil
 }
 
-// adoptBackend gives the session a warm backend.
+// adoptBackend gives the session a pooled backend.
 func (x *session) adoptBackend(b *backend, g greeting) {
 	x.pid, x.realKey, x.backendFrom = g.pid(), g.key, backendAhead
 	if b.used {
@@ -290,7 +294,7 @@ func (x *session) adoptBackend(b *backend, g greeting) {
 	x.offerBackend(b, g)
 }
 
-// greet is the greeting of the session's backend. What a warm one said before passes the gate now.
+// greet returns the greeting of the session's backend. That of a pooled backend passes the gate now.
 func (c *client) greet(x *session, warm *backend, addr string) (g greeting, err error) {
 	if warm == nil {
 		return startSession(x.backend, x.in, c.packet(addr, x.replica), x.replica)
@@ -301,16 +305,18 @@ func (c *client) greet(x *session, warm *backend, addr string) (g greeting, err 
 	return warm.greeting.copy(), err
 }
 
-// greeting is what PostgreSQL says between AuthenticationOk and the first ReadyForQuery, with the place of its key.
+// greeting is what PostgreSQL sends between AuthenticationOk and the first ReadyForQuery, with the place of its
+// cancel key.
 type greeting struct {
 	bytes []byte
 	keyAt int     // offset of pid and secret in bytes
-	key   [8]byte // these
+	key   [8]byte // pid and secret
 }
 
 func (g greeting) pid() uint32 { return binary.BigEndian.Uint32(g.key[:]) }
 
-// packet is the startup packet of the client's session on that replica; addr is the client as the server is told.
+// packet returns the startup packet of the client's session on that replica; addr is the client's address as the
+// server is told.
 func (c *client) packet(addr string, id ag.ReplicaID) []byte {
 	tls := ""
 	if c.tlsState != nil {
@@ -364,10 +370,10 @@ func startSession(conn net.Conn, in *bufio.Reader, packet []byte, id ag.ReplicaI
 	return g, fmt.Errorf("start a session on replica %s: the greeting is too long", id)
 }
 
-// backendRefusal is PostgreSQL's own refusal, passed on as it is.
+// backendRefusal returns PostgreSQL's own refusal as an error for the client.
 func backendRefusal(id ag.ReplicaID, body []byte) error {
 	code := pgwire.ErrorField(body, 'C')
-	if code == pgwire.StateCannotConnect { // starting up, shutting down, in recovery: may pass
+	if code == pgwire.StateCannotConnect { // starting up, shutting down, in recovery: temporary
 		return fmt.Errorf("start a session on replica %s: %s", id, pgwire.ErrorField(body, 'M'))
 	}
 	return &pgwire.Error{
@@ -376,7 +382,7 @@ func backendRefusal(id ag.ReplicaID, body []byte) error {
 	}
 }
 
-// address is the client as coterie.client_addr and the log name it.
+// address returns the client's address as coterie.client_addr and the log show it.
 func (c *client) address() string {
 	if c.login.Local {
 		return "local"

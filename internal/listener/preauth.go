@@ -22,31 +22,31 @@ import (
 )
 
 const (
-	// maxAccepts is how many clients a loop takes in at most before it looks after its sessions again.
+	// maxAccepts is how many clients a loop accepts before it serves its sessions again.
 	maxAccepts = 16
-	// acceptPause is for how long a loop takes nobody in after it could not.
+	// acceptPause is how long a loop accepts nothing after an error.
 	acceptPause = 50 * time.Millisecond
 )
 
-// acceptor is a port at which an event loop takes clients in itself. It has a descriptor of its own of the port's socket.
+// acceptor is a port whose clients an event loop accepts. It has its own descriptor of the port's socket.
 type acceptor struct {
 	srv      *Server
 	readOnly bool
-	stopped  chan struct{} // closed when it takes nobody in any more
+	stopped  chan struct{} // closed when it has stopped accepting
 
 	mu     sync.Mutex
 	loop   *loop // guarded by mu; nil: not open
 	closed bool  // guarded by mu
 
-	// of the loop
+	// The loop's own:
 	at       *loop
 	fd       int
 	local    netip.AddrPort // of the port
 	released bool           // fd is closed
 }
 
-// open has a loop take in the clients of the port. It is false where a goroutine has to: there is no loop, or no client could get a
-// session of it without waiting.
+// open has a loop accept the clients of the port. It reports false where a goroutine has to: there is no loop, or no
+// login could be completed on one.
 func (d *acceptor) open(s *Server, p port) bool {
 	l := s.firstLoop()
 	listener, ok := p.Listener.(*net.TCPListener)
@@ -76,7 +76,7 @@ func (d *acceptor) open(s *Server, p port) bool {
 	return true
 }
 
-// setInherited sets what Go sets for each connection that it accepts: those of the port have it from here.
+// setInherited sets the options that Go sets for each connection it accepts. Connections of the port inherit them.
 func setInherited(fd int) error {
 	return errors.Join(
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
@@ -87,7 +87,7 @@ func setInherited(fd int) error {
 	)
 }
 
-// close has the loop take nobody in any more, and returns when it does not.
+// close stops accepting, and returns when the loop has.
 func (d *acceptor) close() {
 	d.mu.Lock()
 	l := d.loop
@@ -102,17 +102,17 @@ func (d *acceptor) close() {
 		_ = unix.Close(d.fd)
 		close(d.stopped)
 	})
-	<-d.stopped // the loop ends after whoever waits for this
+	<-d.stopped // the loop ends only after its acceptors
 }
 
-// Ready takes clients in.
+// Ready accepts clients.
 func (d *acceptor) Ready(uint32) {
 	for range maxAccepts {
 		fd, from, err := accept(d.fd)
 		switch {
 		case wouldWait(err):
 			return
-		case errors.Is(err, unix.ECONNABORTED): // the client was gone already
+		case errors.Is(err, unix.ECONNABORTED): // the client has gone
 			continue
 		case err != nil:
 			d.pause(err)
@@ -127,14 +127,14 @@ func (d *acceptor) Ready(uint32) {
 	}
 }
 
-// pause takes nobody in for a moment: out of descriptors, most likely.
+// pause stops accepting for a moment after an error, which most likely is a lack of descriptors.
 func (d *acceptor) pause(err error) {
 	d.srv.log.Warn("accept a client", "error", err)
-	_ = d.at.watch(d.fd, d, unix.EPOLL_CTL_MOD, 0) // where that fails it is tried, and said, again
+	_ = d.at.watch(d.fd, d, unix.EPOLL_CTL_MOD, 0) // an error shows again later in listen
 	d.later(unix.EPOLL_CTL_MOD)
 }
 
-// listen has the loop take clients in from now on, or in a moment.
+// listen starts accepting, or tries again in a moment.
 func (d *acceptor) listen(how int) {
 	if d.released {
 		return
@@ -149,7 +149,7 @@ func (d *acceptor) later(how int) {
 	time.AfterFunc(acceptPause, func() { d.at.post(func() { d.listen(how) }) })
 }
 
-// localOf is the address of this machine to which a client has connected.
+// localOf returns the local address of an accepted connection.
 func (d *acceptor) localOf(fd int) netip.AddrPort {
 	if !d.local.Addr().IsUnspecified() {
 		return d.local
@@ -160,7 +160,7 @@ func (d *acceptor) localOf(fd int) netip.AddrPort {
 	return addressOf(&raw)
 }
 
-// accept takes a client in, without waiting.
+// accept accepts a client, without waiting.
 func accept(listener int) (fd int, from netip.AddrPort, err error) {
 	var raw unix.RawSockaddrAny
 	size := uint32(unsafe.Sizeof(raw))
@@ -171,7 +171,7 @@ func accept(listener int) (fd int, from netip.AddrPort, err error) {
 	return int(r), addressOf(&raw), nil
 }
 
-// addressOf reads a socket address of TCP, an IPv4 one as such whatever the socket.
+// addressOf reads a TCP socket address. An IPv4 address is returned as such, whatever the family of the socket.
 func addressOf(raw *unix.RawSockaddrAny) netip.AddrPort {
 	port := func(p *uint16) uint16 { b := (*[2]byte)(unsafe.Pointer(p)); return uint16(b[0])<<8 | uint16(b[1]) } //nolint:gosec // network byte order
 	switch raw.Addr.Family {
@@ -189,27 +189,27 @@ func addressOf(raw *unix.RawSockaddrAny) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// preauthConn is a client that an event loop has taken in, until its first packet is there. What that asks for the loop gives by itself where
-// it has to wait for nobody but the server's word on the mark: a session in clear, of the local server, by a rule that trusts the client, on
-// a backend of its kind that waits (warm.go). Everybody else goes in (inside), to a goroutine that reads the packet again and does all that
-// a login may need. Until the session is the client's nothing is taken from its socket and nothing is said, so going in is always possible,
-// and no refusal is spoken from here.
+// preauthConn is an accepted connection whose login is still handled on the event loop. The loop completes the login
+// itself if nothing can block: no TLS, local server, a "trust" rule, and a pooled backend with the same startup
+// packet. Any other login is handed to a goroutine (handOff), which reads the startup packet again. Until the login
+// is complete nothing is taken from the socket and nothing is written, so handing off is always possible, and
+// refusals are sent by that goroutine only.
 type preauthConn struct {
 	c              *client
 	loop           *loop
 	conn           *bareConn
-	size           int         // of the first packet
-	wants          *backend    // what a backend would have to be, but for the mark
+	size           int         // of the startup packet, in bytes
+	wants          *backend    // the backend that would fit, without the fingerprint
 	warningsHidden bool        // the session begins with warnings hidden
 	route          route       // where the session goes
-	late           *time.Timer // ends the wait for the first packet
-	gone           bool        // the client has its session, or is inside
+	late           *time.Timer // ends the wait for the startup packet
+	gone           bool        // the login is complete or handed off
 }
 
-// outOfFilesMessage is what a client hears that cannot go inside.
+// outOfFilesMessage is sent to a client whose login cannot be handed off for want of descriptors.
 var outOfFilesMessage = outOfFiles().Encode()
 
-// accepted takes a client in.
+// accepted begins the login of a client.
 func (d *acceptor) accepted(fd int, from netip.AddrPort) {
 	s, l := d.srv, d.at
 	conn := &bareConn{fd: fd, remote: net.TCPAddrFromAddrPort(from), local: net.TCPAddrFromAddrPort(d.localOf(fd)), farewell: outOfFilesMessage}
@@ -229,7 +229,8 @@ func (d *acceptor) accepted(fd int, from netip.AddrPort) {
 	}
 }
 
-// guarded is f for the loop: a panic ends this client and no other, and one that is gone does nothing.
+// guarded wraps f for the loop. A panic in it ends this client only, and it does nothing once the login has left the
+// loop.
 func (st *preauthConn) guarded(f func()) func() {
 	return func() {
 		if st.gone {
@@ -253,7 +254,7 @@ func (st *preauthConn) rescue() {
 	}
 }
 
-// detach takes the client off the doorstep.
+// detach takes the connection off the loop.
 func (st *preauthConn) detach() {
 	st.gone = true
 	if st.late != nil {
@@ -265,7 +266,7 @@ func (st *preauthConn) detach() {
 	}
 }
 
-// handOff has a goroutine go on with the client, who is asked for the first packet again.
+// handOff continues the login in a goroutine, which reads the startup packet again.
 func (st *preauthConn) handOff() {
 	st.detach()
 	c, s := st.c, st.c.srv
@@ -287,7 +288,7 @@ func (st *preauthConn) handOff() {
 	}()
 }
 
-// Ready looks at the first packet.
+// Ready reads the startup packet.
 func (st *preauthConn) Ready(uint32) { st.guarded(st.readStartup)() }
 
 func (st *preauthConn) readStartup() {
@@ -297,14 +298,14 @@ func (st *preauthConn) readStartup() {
 		return
 	}
 	start, bad := startup.Parse(packet)
-	st.c.heard() // what is waited for now is not the client
+	st.c.heard() // the next wait is not for the client
 	if bad != nil || !st.simple(start) || !st.loop.fingerprints.ask(start.User, start.Database, st.fingerprintCame) {
 		st.handOff()
 	}
 }
 
-// peek returns the StartupMessage without its length, in the loop's buffer; nil if what came is not that, whole, and nothing else. It stays
-// in the socket.
+// peek returns the StartupMessage without its length, in the loop's buffer. It is nil if the socket holds anything
+// but one whole StartupMessage. The bytes stay in the socket.
 func (st *preauthConn) peek() []byte {
 	b := st.loop.buf[:st.c.srv.cfg.Limits.StartupPacket+1]
 	r, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(st.conn.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0) //nolint:gosec // the kernel fills b
@@ -316,7 +317,8 @@ func (st *preauthConn) peek() []byte {
 	return b[4:n]
 }
 
-// simple says that nobody has to be waited for but the server, for its word on the mark, as far as can be seen before that.
+// simple reports whether the login can be completed here, as far as can be seen before the server has told the
+// fingerprint.
 func (st *preauthConn) simple(start *startup.Message) bool {
 	c := st.c
 	s := c.srv
@@ -341,7 +343,7 @@ func (st *preauthConn) simple(start *startup.Message) bool {
 	if !ok {
 		return false
 	}
-	if st.route = r; c.intent == ag.ReadOnly { // a writer asks again inside: it may have to wait by then
+	if st.route = r; c.intent == ag.ReadOnly { // a writer is routed again: it may have to wait by then
 		c.picked = &r
 	}
 	if !r.Local {
@@ -352,12 +354,12 @@ func (st *preauthConn) simple(start *startup.Message) bool {
 	return s.pool.has(st.wants.packet)
 }
 
-// asksAround says that matching a rule asks somebody: the server for memberships, or the kernel for this machine's addresses.
+// asksAround reports whether matching a rule needs the server's memberships or this machine's addresses.
 func asksAround(r hba.Rule) bool {
 	return r.SameHost || r.SameNet || hba.NeedsMemberships([]hba.Rule{r})
 }
 
-// fingerprintCame goes on with the server's word on the mark; ok is false where there is none.
+// fingerprintCame continues the login with the server's fingerprint; ok is false if there is none.
 func (st *preauthConn) fingerprintCame(m LoginFingerprint, ok bool) {
 	st.guarded(func() {
 		if !ok || m.Exclusive || !st.enter(m) {
@@ -366,7 +368,7 @@ func (st *preauthConn) fingerprintCame(m LoginFingerprint, ok bool) {
 	})()
 }
 
-// enter gives the client its session. It is false if there is none to be had so.
+// enter opens the session on a pooled backend. It reports false if there is none that fits.
 func (st *preauthConn) enter(m LoginFingerprint) bool {
 	c, s, r := st.c, st.c.srv, st.route
 	if c.count() != nil {
@@ -401,7 +403,7 @@ func (st *preauthConn) enter(m LoginFingerprint) bool {
 	return true
 }
 
-// opened hands the session over to the loop that has least to do, its greeting with it.
+// opened hands the session and its greeting to the least loaded loop.
 func (st *preauthConn) opened(x *session, greeting []byte) {
 	c, s := st.c, st.c.srv
 	st.detach()
@@ -415,7 +417,7 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 		finished()
 		return
 	}
-	_ = x.backend.Close() // unless it was the only descriptor
+	_ = x.backend.Close() // if it was a duplicate
 	client, _ := st.conn.take()
 	consume(client, st.size)
 	p := x.attach(s.leastLoaded(), client, backend, finished)
@@ -427,12 +429,12 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 	p.loop.post(begin)
 }
 
-// consume takes bytes that were looked at from a socket.
+// consume takes bytes that were peeked at from a socket.
 func consume(fd, n int) {
 	_, _, _ = syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), 0, uintptr(n), unix.MSG_TRUNC|unix.MSG_DONTWAIT, 0, 0) // an error shows again
 }
 
-// begin is start, of a session whose client has not been greeted yet.
+// begin is start for a session whose client has not got its greeting yet.
 func (p *loopSession) begin(greeting ...[]byte) {
 	p.start()
 	if p.phase != relaying {
@@ -444,7 +446,7 @@ func (p *loopSession) begin(greeting ...[]byte) {
 	p.updateInterest()
 }
 
-// handOffAll sends everybody inside: the server stops at once.
+// handOffAll hands every login off: the server stops at once, and the goroutines tell the clients.
 func (l *loop) handOffAll() {
 	for st := range l.preauth {
 		st.guarded(st.handOff)()

@@ -8,13 +8,13 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
-// With BACKEND_REUSE = ON a backend whose client has said goodbye may serve another one of the same kind (warm.go). DISCARD ALL takes
-// away most of what a session leaves behind, but not all: a parameter with a dot that was set is an empty string afterwards where it was
-// NULL, and what libraries and languages keep in the process stays. So a session is followed, and its backend is ended with it unless
-// all it sent was queries and transactions, calling nothing but functions that are known here. What a view, a trigger or an operator
-// calls out of sight is not followed: docs/connecting.md says so.
+// With BACKEND_REUSE = ON the backend of a client that has sent Terminate may serve another client of the same kind
+// (backendpool.go). DISCARD ALL removes most of what a session leaves behind, but not all: a setting with a dot is an
+// empty string afterwards where it was NULL, and libraries and languages keep state in the process. So each session
+// is observed. Its backend is reused only if all it sent was queries and transactions that call nothing but known
+// functions. What a view, a trigger or an operator calls is not seen, as docs/connecting.md says.
 
-// offerBackend notes as what the session's backend may serve another client.
+// offerBackend notes how the session's backend may be offered to another client.
 func (x *session) offerBackend(b *backend, g greeting) {
 	if b == nil || b.notReusable || x.srv.cfg.Reuse == nil || !x.srv.cfg.Reuse() {
 		return
@@ -25,8 +25,8 @@ func (x *session) offerBackend(b *backend, g greeting) {
 	x.reusable = b
 }
 
-// observeUse follows what the client of a local session asks for. text is the part of the body at hand: its beginning if begun is true, its
-// end if whole is.
+// observeUse follows what the client of a local session asks for. text is a part of the message's body: its beginning
+// if begun is true, its end if whole is.
 func (x *session) observeUse(typ byte, text []byte, begun, whole bool) {
 	switch typ {
 	case 'Q', 'P':
@@ -40,7 +40,7 @@ func (x *session) observeUse(typ byte, text []byte, begun, whole bool) {
 			return
 		}
 		text, _, _ = bytes.Cut(text, []byte{0})
-		if !begun || !whole || !stmt.OnlyQueries(text) { // a long one is not looked at in pieces
+		if !begun || !whole || !stmt.OnlyQueries(text) { // a long text is not checked in pieces
 			x.tainted.Store(true)
 		}
 	case 'B', 'E', 'D', 'C', 'S', 'H', 'X':
@@ -49,22 +49,24 @@ func (x *session) observeUse(typ byte, text []byte, begun, whole bool) {
 	}
 }
 
-// mayKeepBackend says, as the client's Terminate arrives, whether its backend may serve another client. The caller holds drained.mu.
+// mayKeepBackend reports, when the client's Terminate arrives, whether its backend may serve another client. The
+// caller holds drained.mu.
 func (x *session) mayKeepBackend() bool {
 	s := x.srv
 	return x.reusable != nil && !x.tainted.Load() && x.idle() && !x.drained.midway && x.ended.Load() == nil && x.cancels.started.Load() == 0 &&
 		!x.cancels.warningsHidden.Load() && s.drain.Load() == nil && s.cfg.Reuse()
 }
 
-// A backend is made as new as soon as its client has left, on the loop that carried the session (renew) or by a goroutine (handBack). Both
-// begin once nothing of the session can reach the backend any more, cancel requests included: the session is forgotten.
+// A backend is reset as soon as its client has left, on the session's loop (resetBackend) or by a goroutine
+// (returnBackend). Both begin once nothing of the session can reach the backend, including cancel requests: the
+// session is forgotten.
 
 const resetStatement = "DISCARD ALL"
 
-// mayReturn says, of a session that is forgotten, whether its backend is still as its client left it.
+// mayReturn reports, for a forgotten session, whether its backend is still as its client left it.
 func (x *session) mayReturn() bool { return x.ended.Load() == nil && x.cancels.started.Load() == 0 }
 
-// returnBackend has the backend wait for its next client; fd is a descriptor of it that belongs to nobody else.
+// returnBackend resets the backend and adds it to the pool. It owns the descriptor fd.
 func (x *session) returnBackend(fd int) {
 	b, w := x.reusable, &x.srv.pool
 	conn := &bareConn{fd: fd}
@@ -84,7 +86,7 @@ func (x *session) returnBackend(fd int) {
 	})
 }
 
-// resetBackend has the backend of a client that has said goodbye made as new, and ends the session.
+// resetBackend resets the backend of a client that has sent Terminate, and ends the session.
 func (p *loopSession) resetBackend() {
 	if p.awaiting || p.draining || len(p.held) > 0 || p.backend.full() || !p.x.answers.AtBoundary() {
 		p.close()
@@ -112,7 +114,7 @@ func (p *loopSession) resetBackend() {
 	p.endTimer = p.after(p.x.srv.pool.answer, p.resetFailed)
 }
 
-// readReset reads the answer, and lets the backend wait for its next client.
+// readReset reads the answer to the reset, and adds the backend to the pool.
 func (p *loopSession) readReset() {
 	n, err := receive(p.backend.fd, p.loop.buf)
 	if wouldWait(err) {
@@ -131,6 +133,7 @@ func (p *loopSession) readReset() {
 	}
 }
 
+// resetFailed ends a session whose backend could not be reset.
 func (p *loopSession) resetFailed() {
 	if p.phase == resetting {
 		p.x.srv.pool.dropped("not as new")

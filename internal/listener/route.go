@@ -12,7 +12,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// goneCheck is how often a waiting login looks whether its client is still there, and the pause where routes are polled.
+// goneCheck is how often a waiting login checks whether its client is still connected, and the pause when routes are
+// polled.
 const goneCheck = 500 * time.Millisecond
 
 var errMoved = errors.New("the group moved while the session was being opened")
@@ -22,8 +23,8 @@ type route struct {
 	ag.Target
 	epoch    ag.Epoch
 	fellBack bool
-	entry    int             // of the routing list; 0: none was asked
-	changed  <-chan struct{} // closed when the routes that named it are no longer in force; nil: not told
+	entry    int             // place in the routing list; 0: the list was not used
+	changed  <-chan struct{} // closed when these routes are no longer in force; nil: routes are polled
 }
 
 // attempt is the opening of a session on a replica. The end of that replica's role ends the attempt, not the login.
@@ -33,10 +34,10 @@ type attempt struct {
 	cancel context.CancelCauseFunc
 }
 
-// loginBudget is how long a login may wait for a replica that serves it, over all its tries.
+// loginBudget is how long a login may wait for a replica, over all its tries.
 type loginBudget struct {
 	until time.Time
-	pause time.Duration // before the next try after one that failed
+	pause time.Duration // before the next try after a failed one
 	last  error
 }
 
@@ -44,8 +45,8 @@ func (c *client) newLoginBudget() *loginBudget {
 	return &loginBudget{until: time.Now().Add(max(0, c.srv.cfg.ConnectWait)), pause: 50 * time.Millisecond}
 }
 
-// pick returns where a session of that intent goes now, to none of those passed over. next is closed when asking again makes sense;
-// nil means to poll.
+// pick returns where a session of that intent goes now, without the replicas passed over. next is closed when another
+// call makes sense; nil means to poll.
 func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <-chan struct{}, ok bool) {
 	if intent == ag.ReadWrite {
 		if held := s.holding(); held != nil {
@@ -53,11 +54,11 @@ func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <
 		}
 	}
 	if s.cfg.Changed != nil {
-		next = s.cfg.Changed() // before Routes, or a change between the two would be slept over
+		next = s.cfg.Changed() // read read before Routes, so that no change is missed
 	}
 	routes := s.cfg.Routes()
 	turn := s.turn.Load()
-	if intent == ag.ReadOnly { // a writer that took a turn would send every reader of a client that opens one of each to the same replica
+	if intent == ag.ReadOnly { // if writers took turns, a client that opens one writer and one reader each time would always read from the same replica
 		turn = s.turn.Add(1) - 1
 	}
 	t, fellBack, ok := routes.Pick(intent, turn, passed...)
@@ -71,19 +72,19 @@ func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <
 	return r, next, true
 }
 
-// route waits until a replica serves the client's intent, as long as the patience lasts.
+// route waits until a replica serves the client's intent, within the login's budget.
 func (c *client) route(ctx context.Context, p *loginBudget) (route, error) {
 	began, unproved := time.Now(), c.holdsSlot()
 	r, next, ok := c.pick(ctx)
 	if ok {
-		c.until = c.until.Add(time.Since(began)) // what was asked of others is not the client's doing
+		c.until = c.until.Add(time.Since(began)) // not the client's own time
 		return r, nil
 	}
 	c.leavePreAuth()
 	c.srv.addWaiting(1)
 	defer func() {
 		c.srv.addWaiting(-1)
-		c.until = c.until.Add(time.Since(began)) // the wait is not the client's doing
+		c.until = c.until.Add(time.Since(began)) // not the client's own time
 		if unproved {
 			c.enterPreAuth(false)
 		}
@@ -106,22 +107,22 @@ func (s *Server) addWaiting(n int) {
 	s.mu.Unlock()
 }
 
-// retry pauses after a try on r that failed for a reason that may pass: until the routes are others than those that named r, which they may
-// be already, or for a while.
+// retry pauses after a try on r that failed for a temporary reason: until other routes are in force than those that
+// named r, which may be the case already, or for a while.
 func (c *client) retry(ctx context.Context, p *loginBudget, r route, err error) error {
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		return outOfFiles() // clients that wait, each with the descriptor that another one needs, could all wait in vain
+		return outOfFiles() // waiting clients, each with the descriptor that another one needs, could all wait in vain
 	}
 	p.last = err
 	c.log.Debug("session not opened yet", "user", c.start.User, "intent", c.intent, "error", err)
 	began := time.Now()
 	bad := c.sleep(ctx, p, r.changed, p.pause)
-	c.until = c.until.Add(time.Since(began)) // not the client's doing
+	c.until = c.until.Add(time.Since(began)) // not the client's own time
 	p.pause = min(2*p.pause, time.Second)
 	return bad
 }
 
-// sleep waits for next, at most d, and ends the login when patience, server or client have ended.
+// sleep waits for next, for at most d. It ends the login when its budget, the server or the client has ended.
 func (c *client) sleep(ctx context.Context, p *loginBudget, next <-chan struct{}, d time.Duration) error {
 	left := time.Until(p.until)
 	if left <= 0 {
@@ -141,7 +142,8 @@ func (c *client) sleep(ctx context.Context, p *loginBudget, next <-chan struct{}
 	return nil
 }
 
-// neverServed refuses at once what no waiting would change: readers where the primary takes none, and sends them nowhere else.
+// neverServed refuses at once what waiting would not change: readers where the primary takes none and its list names
+// no other replica.
 func (c *client) neverServed() *pgwire.Error {
 	if routes := c.srv.cfg.Routes(); c.intent != ag.ReadOnly || routes == nil || routes.Primary == "" || routes.TakesReaders() {
 		return nil
@@ -151,8 +153,8 @@ func (c *client) neverServed() *pgwire.Error {
 	return bad
 }
 
-// noReplica says why nothing serves the client's intent. The numbers are those under which administrators of availability groups know
-// these refusals.
+// noReplica returns the error that no replica serves the client's intent. The numbers are those of the same errors in
+// SQL Server.
 func (c *client) noReplica(p *loginBudget) *pgwire.Error {
 	routes := c.srv.cfg.Routes()
 	number, detail := 983, "No primary takes sessions at present (983)."
@@ -173,7 +175,8 @@ func (c *client) noReplica(p *loginBudget) *pgwire.Error {
 	return bad
 }
 
-// begin registers an attempt, so that CloseEpoch and CloseReplica can end it. It is false if the route is of the past.
+// begin registers an attempt, so that CloseEpoch and CloseReplica can end it. It reports false if the route is
+// outdated.
 func (s *Server) begin(a *attempt) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,6 +187,7 @@ func (s *Server) begin(a *attempt) bool {
 	return true
 }
 
+// abandon unregisters an attempt.
 func (s *Server) abandon(a *attempt) {
 	s.mu.Lock()
 	delete(s.attempts, a)
@@ -191,8 +195,8 @@ func (s *Server) abandon(a *attempt) {
 	a.cancel(nil)
 }
 
-// CloseEpoch ends read-write sessions that were opened under an epoch before that one, and returns how many. Publish the
-// routes of the new epoch first: a login that still sees the old ones waits for newer ones.
+// CloseEpoch ends read-write sessions that were opened under an epoch before that one, and returns how many. Publish
+// the routes of the new epoch first: a login that still sees the old ones waits for newer ones.
 func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 	old := func(intent ag.Intent, epoch ag.Epoch) bool { return intent == ag.ReadWrite && epoch < before }
 	s.pool.flush("epoch")
@@ -207,7 +211,7 @@ func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 	return s.endWhere(ending{reason: "epoch", why: why}, func(x *session) bool { return old(x.intent, x.epoch) || x.onPrimary && x.epoch < before })
 }
 
-// CloseReplica ends the sessions on that replica; an empty intent means both intents. It returns how many.
+// CloseReplica ends the sessions on that replica, of both intents if intent is empty, and returns how many.
 func (s *Server) CloseReplica(id ag.ReplicaID, intent ag.Intent, why string) int {
 	s.pool.flush("replica")
 	match := func(i ag.Intent, on ag.ReplicaID) bool { return on == id && (intent == "" || i == intent) }
@@ -240,13 +244,15 @@ func (s *Server) endWhere(e ending, match func(*session) bool) int {
 	return n
 }
 
-// readerPoll is how often sessions that have to leave a replica are looked at, and routes where nobody tells of their change.
+// readerPoll is how often sessions that have to leave a replica are checked, and routes if their changes are not
+// announced.
 const readerPoll = 100 * time.Millisecond
 
-// moveReaders ends the sessions of readers on replicas that have left the routing list of the primary, as each becomes idle; who is
-// still busy after HoldMax is cut. Their clients come back by the list in force. It runs until the server closes.
+// moveReaders ends the sessions of readers on replicas that have left the primary's routing list, as each becomes
+// idle. A session that is still busy after HoldMax is cut. The clients reconnect by the list in force. It runs until
+// the server closes.
 func (s *Server) moveReaders() {
-	since := map[ag.ReplicaID]time.Time{} // replicas that had to be left, and when that was seen first
+	since := map[ag.ReplicaID]time.Time{} // replicas that left the list, and when that was first seen
 	for {
 		var changed <-chan struct{}
 		if s.cfg.Changed != nil {
@@ -265,8 +271,8 @@ func (s *Server) moveReaders() {
 	}
 }
 
-// leaveUnlisted ends what can be ended, and returns how many sessions are still where they should not be. While there is no primary no
-// list is in force, and readers stay.
+// leaveUnlisted ends what can be ended now, and returns how many sessions are still on unlisted replicas. Without a
+// primary no list is in force, and readers stay.
 func (s *Server) leaveUnlisted(r *ag.Routes, since map[ag.ReplicaID]time.Time) (left int) {
 	if r == nil || r.Primary == "" {
 		clear(since)

@@ -24,84 +24,86 @@ type session struct {
 	id             uint64
 	user, database string
 	addr, tls      string
-	asked          string // server name that the client asked for in TLS
-	identity       string // of the client's certificate
+	asked          string // server name in the client's TLS handshake (SNI)
+	identity       string // common name of the client's certificate
 	intent         ag.Intent
 	reads          startup.Reads
 	replica        ag.ReplicaID
 	epoch          ag.Epoch
 	since          time.Time
 	relayed        bool // the client is at another node's listener
-	replicates     bool // logically, when it says so
-	onPrimary      bool // it can write
+	replicates     bool // a session of logical replication
+	onPrimary      bool // its backend is the primary
 	fellBack       bool
-	entry          int // of the routing list, that won; 0: none was asked
+	entry          int // place in the routing list; 0: the list was not used
 	pid            uint32
-	realKey        [8]byte                // of the backend
-	backendKey     atomic.Pointer[[]byte] // the same, of a relayed session: pid and secret
-	key            CancelKey              // minted, what the client has
-	longKey        bool                   // of 32 bytes: it speaks protocol 3.2
+	realKey        [8]byte                // the backend's own cancel key
+	backendKey     atomic.Pointer[[]byte] // the same of a relayed session: pid and secret
+	key            CancelKey              // minted here, the client's
+	longKey        bool                   // the key has 32 bytes: protocol 3.2
 
 	client      net.Conn // raw or TLS; written by downstream only
 	raw         net.Conn // under client
 	backend     net.Conn
-	gate        *gated        // nil where the backend is not local
+	gate        *gated        // nil: the backend is not local
 	in          *bufio.Reader // from the backend, through the gate
-	guarded     bool          // its backend is local and its answers may have to be confirmed
+	guarded     bool          // the backend is local, and answers may have to be confirmed
 	cancels     cancelState
-	settings    []pgwire.Parameter // of the startup packet, of a relayed session
-	started     func()             // of a relayed session: ends its turn to be started
+	settings    []pgwire.Parameter // of a relayed session: from its startup packet
+	started     func()             // of a relayed session: ends its turn to start
 	backendFrom string
-	reusable    *backend // as what its backend may wait for another client; nil: it may not
+	reusable    *backend // how its backend may be offered to another client; nil: it may not
 
-	// downstream's own
+	// Fields of downstream:
 	answers      pgwire.Framer
-	starting     bool // it is the session's turn to be started, and its backend has not said that it is ready
+	starting     bool // the session holds a turn to start, and its backend is not ready yet
 	confirmation confirmState
 	midMessage   bool // the client has received half a message
 
-	// What the two directions saw. status is of the last ReadyForQuery; owed counts Query, Sync and FunctionCall without it;
-	// unsynced: extended messages were forwarded and no Sync after them; bySync: what is owed was counted by a Sync.
+	// What the two directions saw. status is that of the last ReadyForQuery; owed counts Query, Sync and FunctionCall
+	// without one; unsynced: extended messages were forwarded without a Sync after them; bySync: a Sync was counted
+	// in owed.
 	status             atomic.Uint32
 	owed               atomic.Int32
 	unsynced, bySync   atomic.Bool
-	terminated         atomic.Bool // the client said Terminate
-	fatalSent          atomic.Bool // PostgreSQL said FATAL itself
+	terminated         atomic.Bool // the client sent Terminate
+	fatalSent          atomic.Bool // PostgreSQL sent a FATAL error itself
 	bytesIn, bytesOut  atomic.Uint64
 	ended              atomic.Pointer[ending]
 	cut                chan struct{}               // closed when ended is set
 	onLoop             atomic.Pointer[loopSession] // nil: goroutines carry the session
 	registered, closed atomic.Bool
-	tainted            atomic.Bool // its backend is not for another client
-	offloaded          atomic.Bool // the kernel carries it
-	copies             bool        // it has prepared what may be a COPY; upstream's own
-	leaves             atomic.Bool // the client has said goodbye, and its backend stays
+	tainted            atomic.Bool // its backend may not serve another client
+	offloaded          atomic.Bool // the kernel relays it
+	copies             bool        // it has prepared a statement that may be a COPY; upstream's own
+	leaves             atomic.Bool // the client sent Terminate, and its backend is kept
 	drained            draining
 	requests           stmt.Requests // guarded by drained.mu
 }
 
-// ending is why a session was ended from here.
+// ending is why the listener ended a session.
 type ending struct {
-	reason string // counted under this name
-	why    string // for the client
-	broken bool   // it was the client that broke the protocol
+	reason string // the name under which it is counted
+	why    string // the reason that the client is told
+	broken bool   // the client violated the protocol
 }
 
-// Reasons of endings that decide what the client is told: its last answer was discarded for want of confirmation; it took too long
-// for a planned failover.
+// Reasons that change what the client is told: its last answer was discarded because it could not be confirmed; it
+// was busy for too long in a planned failover.
 const (
 	endUnconfirmed = "unconfirmed"
 	endDrain       = "drain"
 )
 
-// setInput reads the backend through the gate where there is one. Until the session is open, done ends a wait at it.
+// setInput reads the backend, through the gate if gate is set. Until the session is open, done ends a wait at the
+// gate.
 func (x *session) setInput(gate bool, done <-chan struct{}) {
 	x.setGate(gate, done)
 	var in io.Reader = x.backend
 	if x.gate != nil {
 		in = x.gate
 	}
-	// The buffer serves the greeting; reads of the relay are as long at least and go past it.
+	// The buffer is for the greeting: reads of the relay are at least as long and bypass it.
 	x.in = bufio.NewReaderSize(in, smallBuffer)
 }
 
@@ -114,7 +116,7 @@ func (x *session) setGate(gate bool, done <-chan struct{}) {
 	x.guarded = gate && x.srv.cfg.Durable != nil && (x.onPrimary || x.reads == startup.ReadsDurable)
 }
 
-// activate makes the session one that CloseEpoch and the others see, unless its attempt was overtaken.
+// activate registers the session for CloseEpoch and the like. It reports false if its attempt was overtaken.
 func (s *Server) activate(a *attempt, x *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,19 +148,19 @@ func (s *Server) activate(a *attempt, x *session) bool {
 	return true
 }
 
-// mint puts the listener's key in the place of the backend's.
+// mint replaces the backend's cancel key in the greeting by a key of the listener.
 func (x *session) mint(g greeting) []byte {
 	binary.BigEndian.PutUint32(g.bytes[g.keyAt:], x.key.PID)
 	binary.BigEndian.PutUint32(g.bytes[g.keyAt+4:], x.key.Secret)
 	if !x.longKey {
 		return g.bytes
 	}
-	binary.BigEndian.PutUint32(g.bytes[g.keyAt-4:], 4+8+longKey) // the message's length
+	binary.BigEndian.PutUint32(g.bytes[g.keyAt-4:], 4+8+longKey) // length of the message
 	return slices.Insert(g.bytes, g.keyAt+8, x.key.Long[:]...)
 }
 
-// end ends the session from outside: what is held is discarded and the client is told why, if it stands between two
-// messages. It is false if the session had ended already. It never waits.
+// end ends the session from outside. Held bytes are discarded, and the client is told why if it is between two
+// messages. It reports false if the session had ended before. It never blocks.
 func (x *session) end(e ending) bool {
 	if !x.ended.CompareAndSwap(nil, &e) {
 		return false
@@ -167,14 +169,14 @@ func (x *session) end(e ending) bool {
 	close(x.cut)
 	_ = x.raw.SetWriteDeadline(time.Now().Add(x.srv.cfg.Limits.ShutdownMessage))
 	_ = x.backend.SetReadDeadline(time.Unix(1, 0))
-	if p := x.onLoop.Load(); p != nil { // after ended is set: a loop that takes the session over now sees that
+	if p := x.onLoop.Load(); p != nil { // after ended is set, so a loop that takes the session over now sees it
 		x.reclaim()
 		p.recheck()
 	}
 	return true
 }
 
-// forget takes the session off the lists.
+// forget removes the session from the server's lists.
 func (x *session) forget() {
 	if x.registered.Load() {
 		x.srv.mu.Lock()
@@ -186,7 +188,7 @@ func (x *session) forget() {
 	}
 }
 
-// close takes the session off the lists and closes both connections.
+// close removes the session from the lists and closes both connections.
 func (x *session) close() {
 	if x.closed.Swap(true) {
 		return
@@ -198,18 +200,18 @@ func (x *session) close() {
 	_ = x.raw.Close()
 }
 
-// idle says that nothing is owed to the client and no transaction is open. status is looked at last: an answer changes it before it is
-// counted as delivered, so what is not owed any more has left its status behind.
+// idle reports whether nothing is owed to the client and no transaction is open. status is read last: an answer
+// changes it before it counts as delivered, so an answer that is no longer owed has left its status.
 func (x *session) idle() bool {
 	if x.offloaded.Load() {
-		if s := x.onLoop.Load().kernel.Slot; x.offloaded.Load() { // a session that comes back has its books in order before it is not lent any more
+		if s := x.onLoop.Load().kernel.Slot; x.offloaded.Load() { // a session that comes back has correct counters before offloaded is cleared
 			return s.Quiet() && atomic.LoadUint32(&s.Status) == 'I'
 		}
 	}
 	return x.owed.Load() <= 0 && !x.unsynced.Load() && x.status.Load() == 'I'
 }
 
-// judge says what has become of the client's last request. From here on nothing is forwarded any more.
+// judge returns the outcome of the client's last request. After it nothing is forwarded.
 func (x *session) judge() (v stmt.Verdict, neverBegun bool) {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
@@ -223,7 +225,7 @@ func (x *session) judge() (v stmt.Verdict, neverBegun bool) {
 	return v, x.drained.held && x.idle()
 }
 
-// outcomeError is the last error of a session that did not end by itself.
+// outcomeError returns the final error of a session that the listener ended.
 func (x *session) outcomeError(why string) *pgwire.Error {
 	if e := x.ended.Load(); e != nil && e.broken {
 		return pgwire.Fatal("", pgwire.StateProtocolViolation, "terminating connection: %s", why)
@@ -232,9 +234,9 @@ func (x *session) outcomeError(why string) *pgwire.Error {
 	switch e := x.ended.Load(); {
 	case e == nil:
 	case e.reason == endUnconfirmed:
-		v = stmt.Unknown // whatever it was, PostgreSQL called it done
+		v = stmt.Unknown // whatever it was, PostgreSQL reported it done
 	case e.reason == endDrain && v == stmt.Aborted:
-		v = stmt.Idle // who took too long for a planned failover is cut (docs/internals/safety.md, "Planned failover")
+		v = stmt.Idle // a request that takes too long for a planned failover is cut (docs/internals/safety.md, "Planned failover")
 	}
 	switch {
 	case neverBegun:
@@ -257,6 +259,7 @@ func (x *session) outcomeError(why string) *pgwire.Error {
 	return bad
 }
 
+// state returns the session's state as pg_stat_activity names it.
 func (x *session) state() string {
 	status, active := x.status.Load(), x.owed.Load() > 0 || x.unsynced.Load()
 	if x.offloaded.Load() {
@@ -272,6 +275,7 @@ func (x *session) state() string {
 	return "idle"
 }
 
+// info returns the session as status and views show it.
 func (x *session) info() SessionInfo {
 	in, out := x.bytesIn.Load(), x.bytesOut.Load()
 	if x.offloaded.Load() {
@@ -285,7 +289,7 @@ func (x *session) info() SessionInfo {
 	}
 }
 
-// path is which of the data paths serves the session.
+// path returns which data path serves the session.
 func (x *session) path() string {
 	switch {
 	case x.offloaded.Load():
@@ -296,7 +300,7 @@ func (x *session) path() string {
 	return PathGoroutines
 }
 
-// tlsName is the version as PostgreSQL spells it.
+// tlsName returns the TLS version in PostgreSQL's spelling.
 func tlsName(version uint16) string {
 	return strings.Replace(tls.VersionName(version), "TLS ", "TLSv", 1)
 }
