@@ -30,13 +30,13 @@ const (
 	authSASLFinal = 12
 )
 
-// passwordFailure is the one answer to every failed login; which part failed goes to the log only.
+// passwordFailure returns the one answer to every failed login. Which part failed goes to the log only.
 func passwordFailure(user string) *pgwire.Error {
 	return pgwire.Fatal("password", pgwire.StateInvalidPassword, "password authentication failed for user %q", user)
 }
 
-// authenticate runs the rule's method with the client. Role facts are those of the node that will run the session; for
-// methods that need none they may be empty. It does not send AuthenticationOk.
+// authenticate runs the rule's method with the client. role is what the node that will run the session knows; it may
+// be empty for methods that need none. AuthenticationOk is not sent.
 func (c *client) authenticate(rule hba.Rule, role Role) error {
 	if bad := c.checkCertificate(rule); bad != nil {
 		return bad
@@ -64,8 +64,8 @@ func (c *client) authenticate(rule hba.Rule, role Role) error {
 	}
 }
 
-// checkPassword lets the client prove that it knows the password. A role without a usable verifier goes through the whole
-// exchange too.
+// checkPassword has the client prove that it knows the password. A role without a usable verifier goes through the
+// whole exchange, too.
 func (c *client) checkPassword(method hba.Method, role Role) error {
 	if method == hba.MethodMD5 && strings.HasPrefix(role.Password, "md5") && len(role.Password) == 35 {
 		if c.tlsState == nil && !c.near() && !c.srv.cfg.AllowPlainMD5 {
@@ -81,6 +81,7 @@ func (c *client) checkPassword(method hba.Method, role Role) error {
 	return c.exchangeSCRAM(verifier, role)
 }
 
+// checkValidUntil fails if the role's password has expired.
 func checkValidUntil(role Role) error {
 	if !role.ValidUntil.IsZero() && time.Now().After(role.ValidUntil) {
 		return errExpired
@@ -88,7 +89,7 @@ func checkValidUntil(role Role) error {
 	return nil
 }
 
-// errExpired is a failed proof for the client and its own reason in the log.
+// errExpired is a failed proof to the client, and a reason of its own in the log.
 var errExpired = &expiredError{}
 
 type expiredError struct{}
@@ -96,6 +97,7 @@ type expiredError struct{}
 func (*expiredError) Error() string        { return "the password is no longer valid (VALID UNTIL)" }
 func (*expiredError) Is(target error) bool { return target == scram.ErrBadProof }
 
+// exchangeSCRAM runs a SCRAM exchange. The last message is kept for the next write.
 func (c *client) exchangeSCRAM(verifier scram.Verifier, role Role) error {
 	s := &scram.Exchange{Verifier: verifier, Binding: c.binding}
 	mechanisms := pgwire.AppendCString(nil, scram.Mechanism)
@@ -117,7 +119,7 @@ func (c *client) exchangeSCRAM(verifier scram.Verifier, role Role) error {
 	default:
 		return pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "client selected an invalid SASL authentication mechanism")
 	}
-	if !given { // RFC 4422: the client speaks first, and is asked to
+	if !given { // RFC 4422: the client speaks first, and has to be asked
 		if err := c.send(pgwire.AppendAuth(nil, authSASLMore, nil)); err != nil {
 			return err
 		}
@@ -149,7 +151,7 @@ func (c *client) exchangeSCRAM(verifier scram.Verifier, role Role) error {
 	return nil
 }
 
-// mockError is a failed proof whose cause is the role and not the password.
+// mockError is a failed proof that is caused by the role, not by the password.
 type mockError struct{}
 
 func (*mockError) Error() string {
@@ -157,7 +159,7 @@ func (*mockError) Error() string {
 }
 func (*mockError) Is(target error) bool { return target == scram.ErrBadProof }
 
-// malformed turns a violation of the exchange into what the client is told; a bad proof stays what it is.
+// malformed turns a violation of the exchange into the client's error. A failed proof is returned as it is.
 func malformed(err error) error {
 	if errors.Is(err, scram.ErrMalformed) {
 		return pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "%s", err.Error())
@@ -165,7 +167,8 @@ func malformed(err error) error {
 	return err
 }
 
-// splitInitial reads a SASLInitialResponse: mechanism, length, message. The length -1 says that no message is given yet.
+// splitInitial reads a SASLInitialResponse: mechanism, length, message. given is false if the length is -1: there is
+// no message yet.
 func splitInitial(body []byte) (mechanism, message string, given, ok bool) {
 	mechanism, rest, found := strings.Cut(string(body), "\x00")
 	if !found || len(rest) < 4 {
@@ -201,7 +204,8 @@ func (c *client) checkMD5(role Role) error {
 	return checkValidUntil(role)
 }
 
-// response reads the client's next authentication message. Anything else is refused: a second startup packet most of all.
+// response reads the client's next authentication message. Any other message is refused, in particular a second
+// startup packet.
 func (c *client) response() ([]byte, error) {
 	c.waits()
 	typ, body, err := pgwire.ReadMessage(c.conn, pgwire.MaxResponse)
@@ -218,7 +222,7 @@ func (c *client) response() ([]byte, error) {
 	return body, nil
 }
 
-// checkCertificate verifies what the rule asks of the client's certificate. The chain was verified in the handshake.
+// checkCertificate checks what the rule demands of the client's certificate. The handshake has verified the chain.
 func (c *client) checkCertificate(rule hba.Rule) *pgwire.Error {
 	if rule.ClientCert == "" {
 		return nil
@@ -234,11 +238,11 @@ func (c *client) checkCertificate(rule hba.Rule) *pgwire.Error {
 	return nil
 }
 
-// near says that the client's packets do not cross a network.
+// near reports whether the client's packets stay on this machine.
 func (c *client) near() bool { return c.login.Local || c.login.Addr.IsLoopback() }
 
-// delayFailure makes guessing slow: each failure of an address doubles its wait, up to 32 times the first. It ends when the client's place is
-// wanted.
+// delayFailure slows guessing down: each failure of an address doubles its delay, up to 32 times the first. The delay
+// ends early when the client's pre-auth slot is needed.
 func (c *client) delayFailure(ctx context.Context) {
 	d := c.srv.failures.next(c.limitKey, time.Now(), c.srv.cfg.Limits.FailureDelay)
 	t := time.NewTimer(d)
@@ -250,7 +254,8 @@ func (c *client) delayFailure(ctx context.Context) {
 	}
 }
 
-// limitKeyOf is that by which a client is counted and limited: its address, of IPv6 the network, since whoever has one address of a /64 has all.
+// limitKeyOf returns the key under which a client is counted and limited: its address, or the /64 network of an IPv6
+// address, since one host has all of it.
 func limitKeyOf(addr net.Addr, host string) string {
 	if t, ok := addr.(*net.TCPAddr); ok {
 		if ip := t.AddrPort().Addr().Unmap(); ip.Is6() {
@@ -260,7 +265,7 @@ func limitKeyOf(addr net.Addr, host string) string {
 	return host
 }
 
-// hostOf is the client's address.
+// hostOf returns the client's address without the port.
 func hostOf(addr net.Addr) string {
 	if t, ok := addr.(*net.TCPAddr); ok {
 		return t.AddrPort().Addr().Unmap().WithZone("").String()

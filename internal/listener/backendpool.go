@@ -17,84 +17,85 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// A backend costs PostgreSQL a process and its caches, some milliseconds of a processor. Two things spare a client that wait: a warm
-// backend, opened before anybody asked, where logins of the same kind follow each other closely; and, with BACKEND_REUSE = ON, one
-// whose client has left (reuse.go). Neither is a new session, so both are handed out only where nobody can tell the difference:
+// A backend costs PostgreSQL a process and its caches, some milliseconds of a processor. A client need not wait for
+// that in two cases: a backend was opened by startup packet: one is being opened ahead, where logins of one kind follow each other closely; or, with
+// BACKEND_REUSE = ON, the backend of a client that has left is reused (reuse.go). Neither is a new session. So both
+// are handed out only if the difference cannot be seen:
 //
 //   - the startup packet is the same, byte by byte: user, database, every parameter, the client's host, TLS and intent;
-//   - the server says the same of role, database and settings (Mark) as before the backend was opened;
+//   - the server's fingerprint of role, database and settings is the same as before the backend was opened;
 //   - nothing has happened that ends sessions of this kind: an epoch, a drain, a closed gate, a statement about databases.
 //
-// They are of this node's own server only. A server's own refusals (NOLOGIN, CONNECT, connection limits) are part of opening a
-// backend, and what they depend on is part of the mark.
+// The pool holds backends of the local server only. A server's own refusals (NOLOGIN, CONNECT, connection limits)
+// occur when a backend is opened; what they depend on is part of the fingerprint.
 
-// LoginFingerprint is what a server says of a role and a database.
+// LoginFingerprint is the server's description of a role and a database.
 type LoginFingerprint struct {
-	Text        string // differs when anything does that a new session would begin with: role, memberships, database, settings, server
-	Exclusive   bool   // each session has to have a backend of its own: a superuser's, a replication role's, one that a login trigger sees
-	NotReusable bool   // a backend cannot be made as new again: its role or database sets the role of the session
+	Text        string // differs if a new session would differ: role, memberships, database, settings, server
+	Exclusive   bool   // each session needs a backend of its own: superusers, replication roles, databases with a login trigger
+	NotReusable bool   // a backend cannot be reset: its role or database sets the role of the session
 }
 
-// Bounds of what waits for a client.
+// Bounds of the pool.
 const (
 	poolPerKind = 16               // backends of one kind
 	poolKinds   = 256              // kinds of login that are remembered
 	poolIdle    = 2 * time.Second  // less than the 5 s for which DROP DATABASE waits for other sessions
-	poolAge     = 10 * time.Minute // of a backend, whoever has used it
-	poolFresh   = time.Second      // waited no longer than that: its idle timers need no restart
-	poolAnswer  = time.Second      // for the question about the mark, and for making a backend as new
+	poolAge     = 10 * time.Minute // of a backend since it was opened
+	poolFresh   = time.Second      // a backend that waited no longer needs no restart of its idle timers
+	poolAnswer  = time.Second      // bounds a query for a fingerprint, and a reset
 )
 
-// kind is what backends have to have in common to stand for each other.
+// kind is what backends must have in common to stand for each other.
 type kind struct {
 	packet      string // the startup packet
 	fingerprint string
 	epoch       ag.Epoch
 }
 
-// backend is a session of the local server between startup and a client, or between two.
+// backend is a session of the local server between its start and a client, or between two clients.
 type backend struct {
 	kind
 	replica     ag.ReplicaID
 	hello       BackendHello
-	notReusable bool // not for a second client
+	notReusable bool // may not serve a second client
 	used        bool // has served a client
 	conn        net.Conn
 	greeting    greeting
-	generation  uint64 // of the pool when it was opened
+	generation  uint64 // generation of the pool when it was opened
 	born        time.Time
-	since       time.Time // it waits
+	since       time.Time // when it entered the pool
 }
 
 // backendPool keeps backends that wait for a client.
 type backendPool struct {
 	srv    *Server
-	unused time.Duration // for so long one waits: warmIdle
-	answer time.Duration // for so long a server may think: warmAsk
+	unused time.Duration // how long a backend waits: poolIdle
+	answer time.Duration // how long an answer of the server may take: poolAnswer
 
 	mu         sync.Mutex
-	closed     bool                  // guarded by mu, as all below
-	inProgress int                   // being opened or made as new
-	generation uint64                // every backend of an older one is dropped
-	idle       map[string][]*backend // by startup packet, the one that waits shortest last
+	closed     bool                  // guarded by mu, as are all fields below
+	inProgress int                   // being opened or reset
+	generation uint64                // backends of older generations are dropped
+	idle       map[string][]*backend // by startup packet, the newest last
 	size       int
-	room       time.Time            // until then places may become free by what makeRoom dropped
+	room       time.Time            // until then, connection slots may become free that makeRoom has dropped
 	opening    map[string]bool      // ahead
-	seen       map[string]time.Time // the last login of a kind
-	sweeping   *time.Timer          // nil: nothing waits
+	seen       map[string]time.Time // by startup packet: the last login
+	sweeping   *time.Timer          // nil: the pool is empty
 	counts     WarmStats
 }
 
-// WarmStats are counters of warm backends since the start, and how many wait now.
+// WarmStats are counters of the pool since the start, and its size now.
 type WarmStats struct {
-	Ahead, Reused uint64            // logins served by one that was opened ahead, and by one that had a client before
-	Returned      uint64            // made as new after their client
+	Ahead, Reused uint64            // logins served by a backend opened ahead, and by a reused one
+	Returned      uint64            // reset after their client
 	Dropped       map[string]uint64 // by reason
 	Waiting       int               // now
 }
 
-// reusableBackend asks what a backend for the client would have to be; nil: one of its own. The question is sent after the client came, so
-// what was changed before is seen.
+// reusableBackend returns the description of a pooled backend that would fit the client; nil if it needs one of its
+// own. The server is asked after the client came, so that earlier changes are seen.
 func (c *client) reusableBackend(ctx context.Context, r route) *backend {
 	w := &c.srv.pool
 	if c.srv.cfg.Fingerprint == nil || !r.Local || c.start.Replication != pgwire.ReplicationNone || c.srv.drain.Load() != nil {
@@ -115,7 +116,7 @@ func (c *client) reusableBackend(ctx context.Context, r route) *backend {
 	return b
 }
 
-// wantedBackend is what a backend for the client would have to be, but for the mark, which is to be asked for afterwards.
+// wantedBackend returns that description without the fingerprint, which has to be asked for afterwards.
 func (c *client) wantedBackend(r route) *backend {
 	w := &c.srv.pool
 	w.mu.Lock()
@@ -125,12 +126,13 @@ func (c *client) wantedBackend(r route) *backend {
 	return &backend{kind: kind{packet: string(c.packet(hello.ClientAddr, r.ID)), epoch: r.epoch}, replica: r.ID, hello: hello, generation: generation}
 }
 
-// setFingerprint completes it.
+// setFingerprint completes the description.
 func (b *backend) setFingerprint(m LoginFingerprint, start *startup.Message) {
 	b.fingerprint, b.notReusable = m.Text, m.NotReusable || start.FixesRole()
 }
 
-// sharedAddress is the client as its server knows it where several clients may have the backend one after the other: without a port.
+// sharedAddress returns the client's address as the server is told it if several clients may use the backend in turn:
+// without a port.
 func (c *client) sharedAddress() string {
 	if c.login.Local {
 		return "local"
@@ -138,8 +140,9 @@ func (c *client) sharedAddress() string {
 	return c.host
 }
 
-// makeRoom drops what waits if the server has no place for a session that somebody wants: the next try may find one. For a while it may
-// even where nothing is left to drop, since the processes of what was dropped take a moment to end.
+// makeRoom drops pooled backends if the server refused a session for lack of connection slots, so that the next try
+// may succeed. For a while it may succeed even if nothing is left to drop: the processes of dropped backends take a
+// moment to exit.
 func (s *Server) makeRoom(err error) error {
 	bad, ok := pgwire.AsError(err)
 	if !ok || bad.Reason != "postgresql" || bad.Code != pgwire.StateTooMany {
@@ -158,7 +161,7 @@ func (s *Server) makeRoom(err error) error {
 	return fmt.Errorf("start a session: %s", bad.Message)
 }
 
-// take returns a backend of that kind that waits; nil if there is none.
+// take returns a pooled backend of that kind; nil if there is none.
 func (w *backendPool) take(want *backend) *backend {
 	for {
 		b := w.pop(want)
@@ -178,14 +181,14 @@ func (w *backendPool) take(want *backend) *backend {
 	}
 }
 
-// has says that one with that packet waits.
+// has reports whether a backend with that startup packet is pooled.
 func (w *backendPool) has(packet string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.idle[packet]) > 0
 }
 
-// takeFresh is take without waiting: the newest of its kind, if it needs not be woken.
+// takeFresh is take without waiting: it returns the newest of its kind, if that needs no restart of its timers.
 func (w *backendPool) takeFresh(want *backend) *backend {
 	for {
 		w.mu.Lock()
@@ -218,7 +221,8 @@ func (w *backendPool) served(b *backend) {
 	}
 }
 
-// pop takes the newest of a kind off the pool. Those with the same packet and another mark or epoch are of the past.
+// pop removes the newest backend of a kind. Those with the same packet and another fingerprint or epoch are outdated
+// and dropped.
 func (w *backendPool) pop(want *backend) *backend {
 	w.mu.Lock()
 	list := w.idle[want.packet]
@@ -249,7 +253,7 @@ func (w *backendPool) setIdle(packet string, list []*backend) {
 	w.idle[packet] = list
 }
 
-// put has a backend wait for its next client, if there is room and nothing has happened since it was opened.
+// put adds a backend, if there is room and nothing has happened since it was opened. Otherwise it is dropped.
 func (w *backendPool) put(b *backend) {
 	now := time.Now()
 	w.mu.Lock()
@@ -282,7 +286,7 @@ func (w *backendPool) put(b *backend) {
 	}
 }
 
-// sweep ends those that nobody wanted for a while.
+// sweep drops backends that waited too long.
 func (w *backendPool) sweep() {
 	now := time.Now()
 	var old []*backend
@@ -303,7 +307,8 @@ func (w *backendPool) sweep() {
 	w.dropAll(old, "idle")
 }
 
-// flush drops all that wait, and has none come back that is in use or on its way. It returns how many are gone or will be.
+// flush empties the pool. Backends that are in use or being opened will not be added either. It returns how many are
+// gone or will be.
 func (w *backendPool) flush(why string) int {
 	var all []*backend
 	w.mu.Lock()
@@ -339,7 +344,7 @@ func (w *backendPool) drop(b *backend, why string) {
 	_ = b.conn.Close()
 }
 
-// dropped counts one.
+// dropped counts a dropped backend.
 func (w *backendPool) dropped(why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -349,7 +354,7 @@ func (w *backendPool) dropped(why string) {
 	w.counts.Dropped[why]++
 }
 
-// noteLogin is told of a login of that kind. Two that follow each other closely are taken for the sign of a third.
+// noteLogin notes a login of that kind. Two that follow each other closely are taken as a sign of a third.
 func (w *backendPool) noteLogin(b *backend) {
 	now := time.Now()
 	w.mu.Lock()
@@ -379,7 +384,7 @@ func (w *backendPool) noteLogin(b *backend) {
 	}
 }
 
-// openAhead opens one like b.
+// openAhead opens a backend like that one.
 func (w *backendPool) openAhead(like *backend) {
 	b := &backend{kind: like.kind, replica: like.replica, hello: like.hello, notReusable: like.notReusable, generation: like.generation}
 	defer w.countOpening(-1)
@@ -394,14 +399,15 @@ func (w *backendPool) openAhead(like *backend) {
 	w.put(b)
 }
 
-// countOpening counts backends on their way to the pool.
+// countOpening counts backends that are being opened or reset.
 func (w *backendPool) countOpening(n int) {
 	w.mu.Lock()
 	w.inProgress += n
 	w.mu.Unlock()
 }
 
-// open starts the session on the server. The epoch may end meanwhile: then the generation does, and put drops it.
+// open starts the session on the server. If the epoch ends meanwhile, so does the pool's generation, and put drops
+// the backend.
 func (b *backend) open(s *Server) error {
 	ctx, cancel := context.WithTimeout(s.life, s.cfg.Limits.BackendHandshake)
 	defer cancel()
@@ -422,7 +428,7 @@ func (b *backend) open(s *Server) error {
 	return err
 }
 
-// wake lets the server answer an empty query, as if the session had just become idle.
+// wake has the server answer an empty query, so that its idle timers start again.
 func (b *backend) wake(within time.Duration) bool { return b.ask("", within) == nil }
 
 // ask sends a query without rows and reads its answer.
@@ -448,8 +454,8 @@ func (b *backend) ask(query string, within time.Duration) error {
 	}
 }
 
-// answeredIdle looks at the answer to a query without rows: whether it is whole, with the session idle and nothing said behind it, and
-// whether there is nothing in it that does not belong there.
+// answeredIdle checks the answer to a query without rows. whole: it is complete, the session is idle, and nothing
+// follows. expected: it has no message that does not belong there.
 func answeredIdle(b []byte) (whole, expected bool) {
 	for len(b) >= 5 {
 		n := int(binary.BigEndian.Uint32(b[1:])) + 1
@@ -469,7 +475,7 @@ func answeredIdle(b []byte) (whole, expected bool) {
 	return false, true
 }
 
-// copy is the greeting for one client.
+// copy returns the greeting for one client, whose key replaces the backend's in it.
 func (g greeting) copy() greeting {
 	g.bytes = bytes.Clone(g.bytes)
 	return g

@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
-// A direction has one buffer, and a session holds no more than that. It is small while little passes.
+// Each direction of a session has one buffer, which is small while little passes.
 const (
 	relayBuffer = 16 << 10
 	smallBuffer = 1 << 10
@@ -26,10 +26,10 @@ var buffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
 // relayBuf is the buffer of a direction.
 type relayBuf struct {
 	b     []byte
-	large *[relayBuffer]byte // nil while it is small
+	large *[relayBuffer]byte // nil while the buffer is small
 }
 
-// fit makes room for what comes next, after a read that took that many bytes altogether. The first kept bytes stay.
+// fit sizes the buffer for the next read, after one that filled took bytes of it. The first kept bytes are preserved.
 func (s *relayBuf) fit(took, kept int) {
 	switch {
 	case s.b == nil:
@@ -53,7 +53,7 @@ func (s *relayBuf) free() {
 	}
 }
 
-// linger is how long a client may take to read the last error while what it still sends is thrown away.
+// linger is how long a client may take to read the final error, while what it still sends is discarded.
 const linger = 250 * time.Millisecond
 
 // relay carries bytes both ways until either side ends, and returns when both directions have.
@@ -74,7 +74,8 @@ func (x *session) relay() {
 		_ = x.backend.Close()
 	}
 	if x.lingers() {
-		// Unread bytes would make the kernel reset the connection and lose the last error: upstream reads them away.
+		// Unread bytes would make the kernel reset the connection and lose the final error: upstream reads and
+		// discards them.
 		halfClose(x.client)
 		_ = x.raw.SetReadDeadline(time.Now().Add(linger))
 	} else {
@@ -100,7 +101,7 @@ func (x *session) rescue(direction string) {
 	}
 }
 
-// background runs f in a goroutine of its own that serves no client: a panic in it ends no session.
+// background runs f in a goroutine that serves no client. A panic in it is logged and ends no session.
 func (s *Server) background(what string, f func()) {
 	s.wg.Go(func() {
 		defer func() {
@@ -117,13 +118,13 @@ func (s *Server) background(what string, f func()) {
 func (x *session) downstream() {
 	var buf relayBuf
 	defer buf.free()
-	kept, took := 0, 0 // kept: bytes at the front of the buffer, an answer that is judged when it is whole
+	kept, took := 0, 0 // kept: bytes at the front of the buffer, an answer that is checked when it is whole
 	for {
 		buf.fit(took, kept)
 		n, err := x.in.Read(buf.b[kept:])
 		took = kept + n
 		if x.ended.Load() != nil {
-			n = 0 // discarded: it may be of a primary that is none any more
+			n = 0 // discarded: the server may no longer be the primary
 		}
 		if n > 0 {
 			var bad error
@@ -145,15 +146,16 @@ func (x *session) downstream() {
 // passing is a chunk of answers on its way to the client.
 type passing struct {
 	b      []byte
-	at     int  // what the framer has seen of it
-	from   int  // what was handed out to be written
-	begin  int  // where the message at hand begins
-	asked  bool // the question for what is at stake comes after the read, so one covers all of b
-	judged bool // the message at hand is whole, and was judged
+	at     int  // bytes that the framer has seen
+	from   int  // bytes that were handed out to be written
+	begin  int  // where the current message begins
+	asked  bool // confirmed once: the confirmation came after the read, so it covers all of b
+	judged bool // the current message is whole and was checked
 }
 
-// advance follows a chunk to its end, or to an answer that has to be confirmed before it is given: then something is at stake, and the
-// caller goes on here when it is. What it hands out is to be written first. Both data paths go through here and nowhere else.
+// advance follows a chunk to its end, or to an answer that must be confirmed before it is sent. In the second case s
+// is not NoEffect, and the caller calls again after the confirmation. out is to be written first. Both data paths go
+// through this function.
 func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 	for p.judged || p.at < len(p.b) {
 		if !p.judged {
@@ -183,11 +185,11 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 	return out, stmt.NoEffect, nil
 }
 
-// kept is what the next chunk begins with: an answer that is judged when it is whole.
+// kept returns what the next chunk begins with: an answer that is checked when it is whole.
 func (p *passing) kept() []byte { return p.b[p.from:] }
 
-// pass writes what is in b to the client, of which the framer has seen the first bytes already, and holds the answer to a
-// commit until it may be given. It returns how many bytes, now at the front of b, it has kept.
+// pass writes b to the client and holds answers that have to be confirmed. The framer has seen the first seen bytes
+// before. kept is how many bytes, now at the front of b, are left for the next chunk.
 func (x *session) pass(b []byte, seen int) (kept int, err error) {
 	p := passing{b: b, at: seen}
 	for {
@@ -216,11 +218,11 @@ func (x *session) write(b []byte) error {
 		return errClient
 	}
 	x.bytesOut.Add(uint64(len(b)))
-	x.midMessage = false // for whoever stops here; pass knows better
+	x.midMessage = false // if the caller stops here; pass sets it again
 	return nil
 }
 
-// passFailed ends a session whose answers cannot be passed on, and returns what its client is told; nil if nothing.
+// passFailed ends a session whose answers cannot be passed on. It returns the final error for the client, or nil.
 func (x *session) passFailed(err error) *pgwire.Error {
 	switch {
 	case errors.Is(err, errClient):
@@ -233,8 +235,8 @@ func (x *session) passFailed(err error) *pgwire.Error {
 	return nil
 }
 
-// finalError ends the session, and returns the error that its client is told where PostgreSQL has not said one itself; nil if nothing
-// can be said.
+// finalError ends the session. It returns the final error for the client; nil if PostgreSQL has sent one itself or
+// nothing can be written.
 func (x *session) finalError(err error) *pgwire.Error {
 	why := "the connection to PostgreSQL was lost"
 	switch e := x.ended.Load(); {
@@ -259,7 +261,7 @@ func (x *session) finalError(err error) *pgwire.Error {
 	return last
 }
 
-// sendFinal writes the last words.
+// sendFinal writes the final error.
 func (x *session) sendFinal(last *pgwire.Error) {
 	if last == nil {
 		return
@@ -268,7 +270,7 @@ func (x *session) sendFinal(last *pgwire.Error) {
 	_, _ = x.client.Write(last.Encode())
 }
 
-// lingers says that the client may still have something to read that a reset of its connection would take away.
+// lingers reports whether the client may still have something to read that a reset of its connection would destroy.
 func (x *session) lingers() bool { return x.ended.Load() != nil || !x.terminated.Load() }
 
 // upstream carries requests to PostgreSQL.
@@ -296,7 +298,7 @@ func (x *session) upstream() {
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) || x.ended.Load() == nil {
-				x.terminated.Store(true) // nobody reads an error any more
+				x.terminated.Store(true) // the client no longer reads errors
 				halfClose(x.backend)
 			}
 			return
@@ -304,7 +306,7 @@ func (x *session) upstream() {
 	}
 }
 
-// follow takes note of the client's bytes up to the end of one message, and returns how many those are.
+// follow observes the client's bytes up to the end of one message, and returns how many those are.
 func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 	head := f.HeaderLeft()
 	used, whole, err := f.Next(b)
@@ -333,7 +335,7 @@ func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 	return used, nil
 }
 
-// observeRequest follows what the client has asked.
+// observeRequest counts a request of the client.
 func (x *session) observeRequest(typ byte) {
 	switch typ {
 	case 'Q', 'F':
@@ -356,7 +358,7 @@ func (x *session) observeRequest(typ byte) {
 	}
 }
 
-// ready takes note of a ReadyForQuery.
+// ready handles a ReadyForQuery.
 func (x *session) ready(status byte) {
 	if x.starting {
 		x.starting = false
@@ -374,7 +376,7 @@ func (x *session) ready(status byte) {
 	x.requests.Answered(status, x.owed.Load() <= 0)
 }
 
-// observeAnswer follows what PostgreSQL has answered.
+// observeAnswer follows an answer of PostgreSQL.
 func (x *session) observeAnswer(typ byte, body []byte) {
 	switch typ {
 	case 'Z':
@@ -390,7 +392,7 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 		x.confirmation.effect = max(x.confirmation.effect, stmt.Reads)
 	case 'N':
 		x.observeNotice(body)
-	case 'S', 'A': // a setting has changed, or somebody listens
+	case 'S', 'A': // a setting has changed, or a notification arrived
 		x.tainted.Store(true)
 		if typ == 'S' && x.posesAsMember(body) {
 			x.end(ending{"replication", startup.RefuseMember().Message, true})
@@ -405,21 +407,23 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 	}
 }
 
-// This file keeps streams of logical replication from passing for a member. PostgreSQL counts the acknowledgements of any walsender whose
-// application_name is in synchronous_standby_names, a logical one's too, and takes the name as it is when START_REPLICATION comes: from
-// the startup packet, a default of the role or the database, or whatever statement has set it since.
+// The functions below keep streams of logical replication from passing for a member. PostgreSQL counts the
+// acknowledgements of any walsender whose application_name is in synchronous_standby_names, including logical ones.
+// It takes the name as it is when START_REPLICATION arrives: from the startup packet, a default of the role or the
+// database, or any statement that has set it since.
 
-// posesAsMember looks at a ParameterStatus. PostgreSQL reports application_name before the ReadyForQuery of whatever has changed it.
+// posesAsMember checks a ParameterStatus. PostgreSQL reports application_name before the ReadyForQuery of the command
+// that changed it.
 func (x *session) posesAsMember(status []byte) bool {
 	name, value, _ := bytes.Cut(status, []byte{0})
 	return x.replicates && strings.EqualFold(string(name), "application_name") && startup.IsMemberName(string(value))
 }
 
-// checkGreeting looks at the name that the session has begun with: a default of its role or database may have given it.
+// checkGreeting checks the name with which the session began: a default of its role or database may have set it.
 func (x *session) checkGreeting(g greeting) *pgwire.Error {
 	var f pgwire.Framer
 	var bad *pgwire.Error
-	_ = f.Scan(g.bytes, func(typ byte, body []byte) { // it was put together here
+	_ = f.Scan(g.bytes, func(typ byte, body []byte) { // the greeting was assembled here
 		if typ == 'S' && x.posesAsMember(body) {
 			bad = startup.RefuseMember()
 		}
@@ -427,8 +431,8 @@ func (x *session) checkGreeting(g greeting) *pgwire.Error {
 	return bad
 }
 
-// outOfTurn ends a session of logical replication that sends a command before the one before it is over: it might begin to stream by a
-// name that nobody has seen yet.
+// outOfTurn ends a session of logical replication that sends a command before the previous one is over: it might
+// start to stream under a name that was not checked.
 func (x *session) outOfTurn(typ byte) bool {
 	if !x.replicates || typ != 'Q' || x.owed.Load() <= 0 {
 		return false

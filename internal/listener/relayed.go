@@ -22,9 +22,9 @@ import (
 // socketName is the file name of PostgreSQL's private socket: its port is always 5432.
 const socketName = ".s.PGSQL.5432"
 
-// ServeBackend relays a session that arrived from another node's listener to the local PostgreSQL in socketDir, checking the
-// gate after each read from PostgreSQL. It returns when the session has ended and conn is closed. The caller has
-// authenticated the node; its listener has authenticated the client.
+// ServeBackend relays a session that arrived from another node's listener to the local PostgreSQL in socketDir. The
+// gate is checked after each read from PostgreSQL. It returns when the session has ended and conn is closed. The
+// caller has authenticated the node; its listener has authenticated the client.
 func (s *Server) ServeBackend(ctx context.Context, conn net.Conn, socketDir string) {
 	if !s.enter() {
 		_ = conn.Close()
@@ -45,6 +45,7 @@ func (s *Server) ServeBackend(ctx context.Context, conn net.Conn, socketDir stri
 	}
 }
 
+// serveRelayed opens the session and relays it. It returns an error if the session could not be opened.
 func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgwire.Error {
 	s := x.srv
 	unhook := context.AfterFunc(ctx, func() { _ = x.client.SetDeadline(time.Unix(1, 0)) })
@@ -96,7 +97,7 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgwire.Er
 	return nil
 }
 
-// begun is a connection to the local server on which a first packet was sent.
+// begun returns a connection to the local server on which a first packet was sent.
 func (s *Server) begun(ctx context.Context, socket string, packet []byte, until time.Time) (net.Conn, error) {
 	conn, err := (&net.Dialer{Deadline: until}).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -110,11 +111,12 @@ func (s *Server) begun(ctx context.Context, socket string, packet []byte, until 
 	return conn, nil
 }
 
-// roomPause is how long the processes of dropped backends are given to end before the next try.
+// roomPause is how long the processes of dropped backends are given to exit before the next try.
 const roomPause = 20 * time.Millisecond
 
-// refusedForRoom looks at the server's first answer without taking it: whether it refuses the session for want of a place, and backends
-// that waited have made one. What is not seen in time is relayed as it comes.
+// refusedForRoom peeks at the server's first answer. It reports whether the server refuses the session for lack of
+// connection slots and dropping pooled backends has freed some. An answer that does not arrive in time is relayed as
+// it comes.
 func (s *Server) refusedForRoom(ctx context.Context, conn net.Conn) bool {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
 	body := refusal(conn)
@@ -132,8 +134,9 @@ func (s *Server) refusedForRoom(ctx context.Context, conn net.Conn) bool {
 	return true
 }
 
-// refusal waits for what a server says first, within the connection's deadline, and leaves it unread: the body of an ErrorResponse, alone or
-// behind AuthenticationOk, which a server sends with what follows; nil for anything else.
+// refusal waits for the server's first message, within the connection's deadline, and leaves it unread. It returns
+// the body of an ErrorResponse, alone or behind AuthenticationOk, which a server sends in one piece; nil for anything
+// else.
 func refusal(conn net.Conn) []byte {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
@@ -162,7 +165,8 @@ func refusal(conn net.Conn) []byte {
 	return b[5:]
 }
 
-// startRelayed waits for the session's turn to be started. The turn ends with its first ReadyForQuery, or with the session.
+// startRelayed waits for the session's turn to start. The turn ends with its first ReadyForQuery, or with the
+// session.
 func (x *session) startRelayed(ctx context.Context) *pgwire.Error {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.Limits.BackendHandshake)
 	defer cancel()
@@ -174,7 +178,7 @@ func (x *session) startRelayed(ctx context.Context) *pgwire.Error {
 	return nil
 }
 
-// readHello reads from the startup packet what the session is. Only the packet of a listener has this shape.
+// readHello reads the session's properties from the startup packet. Only a listener sends packets of this form.
 func (x *session) readHello(packet []byte) *pgwire.Error {
 	if binary.BigEndian.Uint32(packet) != pgwire.Protocol3 {
 		return pgwire.Fatal("malformed", pgwire.StateProtocolViolation, "not a session of a listener")
@@ -217,7 +221,7 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 	return x.place()
 }
 
-// place checks the session against this node's own routes: the other node's may be older.
+// place checks the session against this node's own routes: those of the other node may be older.
 func (x *session) place() *pgwire.Error {
 	routes := x.srv.cfg.Routes()
 	if routes == nil {
@@ -231,8 +235,8 @@ func (x *session) place() *pgwire.Error {
 	return nil
 }
 
-// cancelRelayed finds the session that a relayed cancel request is for and makes it suspect; the function it returns is called
-// when the request was delivered.
+// cancelRelayed finds the session of a relayed cancel request and notes the request. The caller calls delivered when
+// it was delivered.
 func (s *Server) cancelRelayed(key []byte) (delivered func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,7 +248,7 @@ func (s *Server) cancelRelayed(key []byte) (delivered func()) {
 	return func() {}
 }
 
-// observeKey takes note of the backend's cancel key. Only a relayed session sees it here: others have it from the greeting.
+// observeKey notes the backend's cancel key. Only relayed sessions see it here: others have it from the greeting.
 func (x *session) observeKey(body []byte) {
 	key := bytes.Clone(body)
 	x.backendKey.Store(&key)

@@ -29,43 +29,43 @@ type Server struct {
 	turn          atomic.Uint64 // round robin over readable replicas
 	defaultsCache defaultsCache
 	failures      failures
-	wrong         rate // cancel requests that hit nothing
+	wrong         rate // cancel requests without a session
 	counts        counters
 	consoles      consoles
 	pool          backendPool
-	drain         atomic.Pointer[activeDrain] // nil: none
+	drain         atomic.Pointer[activeDrain] // nil: no drain
 	flushed       sharedQuery[ag.LSN]         // how far the local PostgreSQL has flushed
 	leads         sharedQuery[struct{}]       // whether this node still leads
-	progress      sharedQuery[Progress]       // where the primary stands
-	positions     positionLog                 // where it has stood
+	progress      sharedQuery[Progress]       // how far the primary has flushed
+	positions     positionLog                 // its earlier positions
 	named         struct {                    // the ports of SetNamed
 		mu    sync.Mutex
 		ports map[string]port // by address; guarded by mu
 	}
 
-	silentSince    atomic.Int64            // CLOCK_BOOTTIME at which the primary last did not answer about a role; 0: never
-	current        atomic.Int64            // CLOCK_BOOTTIME at which this node's copy was last known to be the primary's; 0: it never was
-	loops          atomic.Pointer[[]*loop] // nil: none, or not yet
-	offloadedNow   atomic.Int64            // sessions that the kernel carries
-	firstOffloaded chan struct{}           // told of the first of them
-	starting       chan struct{}           // holds a token for each session that the local server starts
+	silentSince    atomic.Int64            // when the primary last failed to answer about a role, CLOCK_BOOTTIME; 0: never
+	current        atomic.Int64            // when this node's copy was last known to equal the primary's, CLOCK_BOOTTIME; 0: never
+	loops          atomic.Pointer[[]*loop] // nil: no loops, or not yet
+	offloadedNow   atomic.Int64            // offloaded sessions
+	firstOffloaded chan struct{}           // signalled for the first of them
+	starting       chan struct{}           // holds a token for each session that the local server is starting
 
 	life context.Context // ends when the server must stop at once
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup // accept loops, clients, relayed sessions
 
 	mu         sync.Mutex
-	closing    bool                   // guarded by mu, as all below
+	closing    bool                   // guarded by mu, as are all fields below
 	lastID     uint64                 //
-	sessions   map[uint64]*session    // that relay
+	sessions   map[uint64]*session    // open sessions
 	attempts   map[*attempt]struct{}  // to open a session on a replica
 	keys       map[CancelKey]*session // minted keys
 	perAddress map[string]int
-	preauth    map[*client]struct{} // that have not proved who they are
+	preauth    map[*client]struct{} // not authenticated yet
 	waiting    int
 	open       int           // clients past their startup packet
-	minEpoch   ag.Epoch      // nothing read-write opens under an older epoch
-	held       chan struct{} // not nil while HoldNew; closed at its end
+	minEpoch   ag.Epoch      // no read-write session is opened under an older epoch
+	held       chan struct{} // not nil while HoldNew is in force; closed at its end
 	closed     chan struct{} // closed when closing begins
 }
 
@@ -73,10 +73,10 @@ type Server struct {
 type port struct {
 	net.Listener
 	readOnly bool
-	acceptor *acceptor // by which an event loop takes its clients in
+	acceptor *acceptor // by which an event loop accepts
 }
 
-// Close closes the port: nobody is taken in any more.
+// Close stops accepting and closes the port.
 func (p port) Close() error {
 	p.acceptor.close()
 	return p.Listener.Close()
@@ -114,6 +114,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// listen opens the addresses, which are separated by commas.
 func (s *Server) listen(addresses string, readOnly bool) error {
 	for a := range strings.SplitSeq(addresses, ",") {
 		a = strings.TrimSpace(a)
@@ -135,20 +136,21 @@ func (s *Server) listen(addresses string, readOnly bool) error {
 	return nil
 }
 
-// forMachine is the Control of a TCP listener: connections that it accepts inherit what is set here. On an address that only this machine
-// reaches nothing is ever lost or delayed on the way, so the simplest congestion control does; where the system's is BBR, which paces,
-// that spares a tenth of the processor time of a session.
+// forMachine is the Control function of a TCP listener; accepted connections inherit what is set here. On a loopback
+// address nothing is lost or delayed, so the simplest congestion control suffices. Where the system's default is BBR,
+// which paces, that saves a tenth of the processor time of a session.
 func forMachine(_, address string, c syscall.RawConn) error {
 	host, _, err := net.SplitHostPort(address)
 	if ip := net.ParseIP(host); err != nil || !ip.IsLoopback() {
 		return nil //nolint:nilerr // listening says what is wrong with the address
 	}
 	return c.Control(func(fd uintptr) {
-		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") // built into every kernel; the system's does, too
+		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") // built into every kernel; on an error the default works, too
 	})
 }
 
-// family is the network on which to listen at an address: one of IPv6 takes IPv4 in, too, unless that has an address of its own.
+// family returns the network for an address. An IPv6 wildcard accepts IPv4, too, unless IPv4 has an address of its
+// own.
 func family(address, all string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err == nil && strings.Contains(host, ":") && strings.Contains(","+strings.ReplaceAll(all, " ", "")+",", ",0.0.0.0:"+port+",") {
@@ -157,7 +159,7 @@ func family(address, all string) string {
 	return "tcp"
 }
 
-// Addrs are the addresses in use; with port 0 in the configuration, the real ones.
+// Addrs returns the addresses in use, with the real ports where the configuration has port 0.
 func (s *Server) Addrs() (readWrite, readOnly []net.Addr) {
 	for _, p := range s.ports {
 		if p.readOnly {
@@ -169,7 +171,8 @@ func (s *Server) Addrs() (readWrite, readOnly []net.Addr) {
 	return readWrite, readOnly
 }
 
-// Serve accepts clients until ctx is done or Shutdown is called, then ends what is open and returns when nothing runs any more.
+// Serve accepts clients until ctx is done or Shutdown is called. It then ends what is open, and returns when nothing
+// runs any more.
 func (s *Server) Serve(ctx context.Context) error {
 	if !s.enter() {
 		return errors.New("listener: Serve after Shutdown")
@@ -180,7 +183,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.wg.Done()
 		return err
 	}
-	defer stopLoops() // when they carry nothing any more
+	defer stopLoops() // once they carry no session
 	for _, p := range s.ports {
 		s.wg.Go(func() { s.accept(p) })
 	}
@@ -198,7 +201,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	return nil
 }
 
-// enter adds the caller to those the end waits for, unless the end has begun.
+// enter adds the caller to the wait group, unless closing has begun.
 func (s *Server) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,7 +211,8 @@ func (s *Server) enter() bool {
 	return !s.closing
 }
 
-// Shutdown stops accepting, ends idle sessions at once and the others as they become idle, all of them when ctx is done.
+// Shutdown stops accepting, ends idle sessions at once and the others as they become idle. When ctx is done it ends
+// all of them.
 func (s *Server) Shutdown(ctx context.Context) {
 	s.beginClosing()
 	gone := make(chan struct{})
@@ -269,7 +273,7 @@ func (s *Server) accept(p port) {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // out of descriptors, or the client was gone already
+		if err != nil { // out of descriptors, or the client has gone
 			s.log.Warn("accept a client", "error", err)
 			select {
 			case <-s.closed:
@@ -297,7 +301,7 @@ func (s *Server) accept(p port) {
 // SetRules replaces the rules for logins from now on.
 func (s *Server) SetRules(rules []hba.Rule) { s.rules.Store(&rules) }
 
-// HoldNew makes new read-write logins wait (bounded by ConnectWait) until it is called with false.
+// HoldNew makes new read-write logins wait, for at most ConnectWait, until it is called with false.
 func (s *Server) HoldNew(hold bool) {
 	if hold {
 		s.pool.flush("held")
@@ -313,7 +317,7 @@ func (s *Server) HoldNew(hold bool) {
 	}
 }
 
-// holding returns a channel that is closed when new read-write logins may go on; nil if they may now.
+// holding returns a channel that is closed when read-write logins may continue; nil if they may now.
 func (s *Server) holding() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -323,9 +327,10 @@ func (s *Server) holding() <-chan struct{} {
 // farewellTime bounds the wait for the clients of an address that leaves this node.
 const farewellTime = 500 * time.Millisecond
 
-// SetNamed makes the listener serve read-write clients on exactly these addresses beside those of its configuration: host:port
-// each, or the path of a Unix socket. An address need not be on this machine yet. Sessions of an address that is taken off go on. It returns for each address that could
-// not be opened why; the others are served.
+// SetNamed makes the listener serve read-write clients on exactly these addresses, beside those of its configuration.
+// An address is host:port or the path of a Unix socket, and need not exist on this machine yet. Sessions of an
+// address that is removed continue. The result has an error for each address that could not be opened; the others are
+// served.
 func (s *Server) SetNamed(addresses []string) map[string]error {
 	s.named.mu.Lock()
 	defer s.named.mu.Unlock()
@@ -350,7 +355,7 @@ func (s *Server) SetNamed(addresses []string) map[string]error {
 	return failed
 }
 
-// openNamed is called with named.mu held.
+// openNamed opens one address. The caller holds named.mu.
 func (s *Server) openNamed(address string) error {
 	free := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var bad error
@@ -381,7 +386,7 @@ func (s *Server) openNamed(address string) error {
 	return nil
 }
 
-// closeNamed closes them all, at the end.
+// closeNamed closes all named ports, at the end.
 func (s *Server) closeNamed() {
 	s.named.mu.Lock()
 	defer s.named.mu.Unlock()
@@ -391,8 +396,8 @@ func (s *Server) closeNamed() {
 	}
 }
 
-// LeaveAddress ends the sessions of clients that are connected to that address of this machine, which is about to leave it, and waits
-// a moment for their last messages to go out.
+// LeaveAddress ends the sessions of clients connected to a local address that is about to leave this machine. It
+// waits a moment for their final messages to be sent.
 func (s *Server) LeaveAddress(ctx context.Context, a netip.Addr, why string) {
 	on := func(x *session) bool {
 		t, ok := x.raw.LocalAddr().(*net.TCPAddr)
@@ -421,8 +426,8 @@ func (s *Server) LeaveAddress(ctx context.Context, a netip.Addr, why string) {
 	}
 }
 
-// assert panics unless ok. It is for states that cannot occur: the panic ends the session whose code met one, with an error in
-// the log that names it (session.rescue, pump.rescue), and no other session.
+// assert panics unless ok. It is for states that cannot occur: the panic ends the session whose code met one, with an
+// error in the log that names it (session.rescue, loopSession.rescue), and no other session.
 func assert(ok bool, state string) {
 	if !ok {
 		panic("impossible: " + state)
