@@ -27,14 +27,11 @@ func Report(err error) int {
 	}
 	var other Exited
 	var known fail.Error
-	var remote *api.Error
 	switch {
 	case errors.As(err, &other):
 		return other.Code
 	case errors.As(err, &known):
 		return known.Kind.ExitCode()
-	case errors.As(err, &remote):
-		return map[string]fail.Kind{"refused": fail.Refused, "unhealthy": fail.Unhealthy, "usage": fail.Usage}[remote.Kind].ExitCode()
 	case errors.Is(err, api.ErrNoAgent):
 		return fail.Unhealthy.ExitCode()
 	}

@@ -255,7 +255,7 @@ func (d description) checkNet() error {
 }
 
 func usage(format string, a ...any) error {
-	return &api.Error{Kind: "usage", Message: fmt.Sprintf(format, a...)}
+	return fail.Usagef(format, a...)
 }
 
 // makeDir makes dir so that the user of the servers can enter it, whatever the umask. It belongs to the lab's user: root trusts

@@ -18,9 +18,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/test/ports"
 )
 
@@ -343,8 +343,8 @@ func TestPortTaken(t *testing.T) {
 	}
 	defer func() { _ = s.Close() }()
 	_, err = Up(t.Context(), o)
-	var refused *api.Error
-	if !errors.As(err, &refused) || refused.Kind != "refused" || !strings.Contains(err.Error(), strconv.Itoa(o.Port+12)) {
+	var refused fail.Error
+	if !errors.As(err, &refused) || refused.Kind != fail.Refused || !strings.Contains(err.Error(), strconv.Itoa(o.Port+12)) {
 		t.Errorf("a taken port: %v", err)
 	}
 	if _, err := os.Stat(o.Dir); !errors.Is(err, os.ErrNotExist) {

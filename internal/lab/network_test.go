@@ -18,8 +18,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 func needNamespaces(t *testing.T) {
@@ -254,8 +254,8 @@ func TestNamesOfLinks(t *testing.T) {
 		}
 	}
 	for _, c := range [][2]string{{"n1", "n9"}, {"n1", "n1"}, {"", "n1"}, {"n1", "n2,,"}} {
-		var refused *api.Error
-		if _, err := l.between(c[0], c[1], false); !errors.As(err, &refused) || refused.Kind != "usage" {
+		var refused fail.Error
+		if _, err := l.between(c[0], c[1], false); !errors.As(err, &refused) || refused.Kind != fail.Usage {
 			t.Errorf("%q to %q: %v, want a usage error", c[0], c[1], err)
 		}
 	}
@@ -290,8 +290,8 @@ func TestLoopbackHasNoLinks(t *testing.T) {
 		"loss": {Net: NetNamespaces, Links: linkem.Shape{Loss: 2}},
 	} {
 		o.Dir, o.Exe = newDir(t), "/bin/false"
-		var wrong *api.Error
-		if _, err := Up(t.Context(), o); !errors.As(err, &wrong) || wrong.Kind != "usage" {
+		var wrong fail.Error
+		if _, err := Up(t.Context(), o); !errors.As(err, &wrong) || wrong.Kind != fail.Usage {
 			t.Errorf("%s: %v, want a usage error", what, err)
 		}
 	}

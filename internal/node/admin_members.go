@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // CreateToken makes a join token that any replica of the group honours once.
@@ -33,7 +34,7 @@ func (m *admin) CreateToken(ctx context.Context, req api.TokenRequest) (api.Toke
 	}
 	text, stored, err := endpoint.NewToken(ca, req.Role, addresses, quorum, req.TTL)
 	if err != nil {
-		return api.TokenResult{}, &api.Error{Kind: "usage", Message: err.Error()}
+		return api.TokenResult{}, fail.Error{Kind: fail.Usage, Err: err}
 	}
 	value, err := json.Marshal(stored)
 	if err != nil {
@@ -137,13 +138,13 @@ func (m *admin) Set(ctx context.Context, req api.SettingsRequest) error {
 	return m.n.updateGroup(ctx, func(g *ag.Group) error {
 		if r := req.CommitRule; r != nil {
 			if *r != ag.RuleQuorum && *r != ag.RuleAll {
-				return &api.Error{Kind: "usage", Message: fmt.Sprintf("commit rule %q: QUORUM or ALL", *r)}
+				return fail.Usagef("commit rule %q: QUORUM or ALL", *r)
 			}
 			g.CommitRule = *r
 		}
 		if t := req.SessionTimeout; t != nil {
 			if *t < 2*time.Second || *t > 10*time.Minute {
-				return &api.Error{Kind: "usage", Message: "the session timeout must be between 2 s and 10 min"}
+				return fail.Usagef("the session timeout must be between 2 s and 10 min")
 			}
 			g.SessionTimeout = *t
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
@@ -96,10 +97,10 @@ func (l *language) Execute(ctx context.Context, who console.Principal, s ddl.Sta
 
 // explained gives the errors of the management paths a state.
 func explained(err error) error {
-	var known *api.Error
+	var known fail.Error
 	switch {
 	case errors.As(err, &known):
-		return console.Errorf(map[string]string{"refused": "55000", "unhealthy": "57P03", "usage": "22023"}[known.Kind], "%s", known.Message)
+		return console.Errorf(known.Kind.SQLState(), "%s", known.Error())
 	case errors.Is(err, etcd.ErrNoQuorum):
 		return &console.Error{State: "57P03", Number: 988, Message: "no majority of the quorum answers: nothing was changed", Hint: "SELECT * FROM sys.dm_hadr_cluster_members"}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
@@ -123,16 +124,15 @@ func (m *admin) deskOf(id ag.ReplicaID) (*desk, ag.Replica, error) {
 	return nil, r, nil
 }
 
-// errorCode carries the kind of an api.Error from node to node.
-const errorCode = "API_"
-
 func (m *admin) askDesk(ctx context.Context, r ag.Replica, method string, body, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, seedCall)
 	defer cancel()
 	err := m.n.control.Call(ctx, r, method, body, out)
 	var remote *endpoint.RemoteError
-	if errors.As(err, &remote) && strings.HasPrefix(remote.Code, errorCode) {
-		return &api.Error{Kind: strings.ToLower(strings.TrimPrefix(remote.Code, errorCode)), Message: remote.Message}
+	if errors.As(err, &remote) {
+		if kind, ok := fail.KindOfCode(remote.Code); ok {
+			return fail.Error{Kind: kind, Err: errors.New(remote.Message)}
+		}
 	}
 	if err != nil {
 		return api.Unhealthy(fmt.Sprintf("ask %s: %v", r.ID, err))
@@ -148,9 +148,9 @@ func (n *node) serveDesk() {
 				return nil, errors.New("this node holds no data")
 			}
 			out, err := f(ctx, body)
-			var known *api.Error
+			var known fail.Error
 			if errors.As(err, &known) {
-				return nil, &endpoint.RemoteError{Code: errorCode + strings.ToUpper(known.Kind), Message: known.Message}
+				return nil, &endpoint.RemoteError{Code: known.Kind.Code(), Message: known.Error()}
 			}
 			return out, err
 		})

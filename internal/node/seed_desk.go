@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
@@ -199,7 +200,7 @@ func (d *desk) refusal(v *ag.View, req api.SeedRequest) error {
 	}
 	if req.From != "" {
 		if st, err := os.Stat(filepath.Join(req.From, "PG_VERSION")); !filepath.IsAbs(req.From) || err != nil || !st.Mode().IsRegular() {
-			return &api.Error{Kind: "usage", Message: fmt.Sprintf("%s: on %s that is not the absolute path of a data directory that its agent can read", req.From, me)}
+			return fail.Usagef("%s: on %s that is not the absolute path of a data directory that its agent can read", req.From, me)
 		}
 	}
 	return nil

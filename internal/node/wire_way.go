@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/link"
 	"github.com/coteriedb/coterie/internal/lib/codec"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
@@ -23,11 +24,11 @@ const (
 func (m *admin) Link(ctx context.Context, req api.LinkRequest) (a api.Link, err error) {
 	for _, id := range []ag.ReplicaID{req.From, req.To} {
 		if _, known := m.n.members.Replica(id); !known {
-			return a, &api.Error{Kind: "usage", Message: fmt.Sprintf("%s is no member of this group", id)}
+			return a, fail.Usagef("%s is not a member of this group", id)
 		}
 	}
 	if req.From == req.To {
-		return a, &api.Error{Kind: "usage", Message: "name two members"}
+		return a, fail.Usagef("name two members")
 	}
 	if req.From == m.n.self {
 		return m.n.linkTo(ctx, req.To)

@@ -61,17 +61,10 @@ type Decision struct {
 	Epoch   ag.Epoch  `json:"epoch"`
 }
 
-// Error is a refusal with its kind: the client's exit code follows from it.
-type Error struct {
-	Kind    string `json:"kind"` // a fail.Kind
-	Message string `json:"message"`
-}
-
-func (e *Error) Error() string { return e.Message }
-
-// Unwrap returns the same error for those who ask for its kind only.
-func (e *Error) Unwrap() error {
-	return fail.Error{Kind: fail.Kind(e.Kind), Err: errors.New(e.Message)}
+// failure is the document of an error. The client makes a fail.Error of it.
+type failure struct {
+	Kind    fail.Kind `json:"kind"`
+	Message string    `json:"message"`
 }
 
 // SQLAnswer is the answer to a statement: a result of the console, or its error.
@@ -80,11 +73,13 @@ type SQLAnswer struct {
 	Error  json.RawMessage `json:"error,omitempty"`
 }
 
-// Refused is an operation that would not be safe.
-func Refused(message string) error { return &Error{string(fail.Refused), message} }
+// Refused returns the error of an operation that would not be safe.
+func Refused(message string) error { return fail.Error{Kind: fail.Refused, Err: errors.New(message)} }
 
-// Unhealthy is an operation that the group's state does not allow now.
-func Unhealthy(message string) error { return &Error{string(fail.Unhealthy), message} }
+// Unhealthy returns the error of an operation that the group's state does not allow now.
+func Unhealthy(message string) error {
+	return fail.Error{Kind: fail.Unhealthy, Err: errors.New(message)}
+}
 
 // FailoverRequest asks for a failover.
 type FailoverRequest struct {

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // ErrNoAgent says that no agent serves the node directory.
@@ -142,11 +143,11 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	defer func() { _ = resp.Body.Close() }()
 	dec := json.NewDecoder(io.LimitReader(resp.Body, 16<<20))
 	if resp.StatusCode != http.StatusOK {
-		var e Error
+		var e failure
 		if err := dec.Decode(&e); err != nil || e.Message == "" {
 			return fmt.Errorf("the agent answered %s", resp.Status)
 		}
-		return &e
+		return fail.Error{Kind: e.Kind, Err: errors.New(e.Message)}
 	}
 	if out == nil {
 		return nil

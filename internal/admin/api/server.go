@@ -148,12 +148,12 @@ func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T
 		// What an administrator asks may take as long as a checkpoint; the socket is private.
 		rc := http.NewResponseController(w)
 		if err := errors.Join(rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Now().Add(maxAnswer))); err != nil {
-			write(w, http.StatusInternalServerError, &Error{string(fail.Ordinary), err.Error()})
+			write(w, http.StatusInternalServerError, failure{fail.Ordinary, err.Error()})
 			return
 		}
 		var in T
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&in); err != nil {
-			write(w, http.StatusBadRequest, &Error{string(fail.Usage), err.Error()})
+			write(w, http.StatusBadRequest, failure{fail.Usage, err.Error()})
 			return
 		}
 		out, err := f(r.Context(), in)
@@ -166,17 +166,13 @@ func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T
 	})
 }
 
-// refusal returns the status and the document of an error. One with a kind is told without what wraps it.
-func refusal(err error) (int, *Error) {
-	var remote *Error
+// refusal returns the status and the document of an error. The document of an error with a kind has the text of that error, without the errors that wrap it.
+func refusal(err error) (int, failure) {
 	var known fail.Error
-	switch {
-	case errors.As(err, &remote):
-		return http.StatusConflict, remote
-	case errors.As(err, &known):
-		return http.StatusConflict, &Error{string(known.Kind), known.Error()}
+	if errors.As(err, &known) {
+		return http.StatusConflict, failure{known.Kind, known.Error()}
 	}
-	return http.StatusInternalServerError, &Error{string(fail.Ordinary), err.Error()}
+	return http.StatusInternalServerError, failure{fail.Ordinary, err.Error()}
 }
 
 func write(w http.ResponseWriter, code int, v any) {

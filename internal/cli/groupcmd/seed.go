@@ -98,12 +98,12 @@ func (o *seedFlags) begin(c *cobra.Command, cl *api.Client) (op seeding.Operatio
 		return op, cl.CancelSeeding(c.Context(), o.req.Replica, &op)
 	}
 	err = cl.Seed(c.Context(), o.req, &op)
-	var refused *api.Error
-	if errors.As(err, &refused) && o.watch && !o.req.Full && !o.req.Verify && o.req.From == "" {
+	var failed fail.Error
+	if errors.As(err, &failed) && o.watch && !o.req.Full && !o.req.Verify && o.req.From == "" {
 		var ops []seeding.Operation
 		if cl.Seedings(c.Context(), o.req.Replica, &ops) == nil && len(ops) > 0 {
-			// Who is refused sees how it ended; who does not reach the replica, what is to go on.
-			if last := ops[len(ops)-1]; refused.Kind == "refused" || !last.State.Ended() {
+			// A refused request shows how the last operation ended; one that does not reach the replica, an operation that continues.
+			if last := ops[len(ops)-1]; failed.Kind == fail.Refused || !last.State.Ended() {
 				return last, nil
 			}
 		}

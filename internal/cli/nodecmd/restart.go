@@ -49,8 +49,8 @@ func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest) error {
 		return cli.NoAgent(c, err)
 	}
 	if err := cl.Restart(c.Context(), req); err != nil {
-		var refused *api.Error
-		if errors.As(err, &refused) || errors.Is(err, api.ErrNoAgent) || c.Context().Err() != nil {
+		var answered fail.Error
+		if errors.As(err, &answered) || errors.Is(err, api.ErrNoAgent) || c.Context().Err() != nil {
 			return cli.NoAgent(c, err)
 		}
 		// The agent was gone before its answer was read.

@@ -7,6 +7,7 @@ package fail
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Kind is a kind of failure, by the name that it has in JSON documents and between nodes.
@@ -45,6 +46,18 @@ func (k Kind) SQLState() string {
 	default:
 		return "XX000" // internal_error
 	}
+}
+
+// codePrefix begins the codes of errors between nodes that carry a kind. Nodes of several releases exchange them.
+const codePrefix = "API_"
+
+// Code returns the code with which a node answers a call of another node that fails in this way.
+func (k Kind) Code() string { return codePrefix + strings.ToUpper(string(k)) }
+
+// KindOfCode returns the kind that a node's answer carries; ok is false if the code carries none.
+func KindOfCode(code string) (k Kind, ok bool) {
+	name, ok := strings.CutPrefix(code, codePrefix)
+	return Kind(strings.ToLower(name)), ok
 }
 
 // Error is an error with a kind. Its text is complete: what happened, why, and what to run next.

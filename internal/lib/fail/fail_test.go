@@ -27,6 +27,17 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%v is %s, exit code %d, SQLSTATE %s; want %s, %d, %s", tt.err, k, k.ExitCode(), k.SQLState(), tt.name, tt.exit, tt.state)
 		}
 	}
+	for _, k := range []Kind{Ordinary, Usage, Unhealthy, Refused} {
+		if got, ok := KindOfCode(k.Code()); got != k || !ok {
+			t.Errorf("%s has the code %s, which is of %s, %v", k, k.Code(), got, ok)
+		}
+	}
+	if code := Refused.Code(); code != "API_REFUSED" {
+		t.Errorf("other releases do not know the code %s", code)
+	}
+	if k, ok := KindOfCode("NOT_MEMBER"); ok {
+		t.Errorf("a code without a kind is of %s", k)
+	}
 	if k := Kind("of a later release"); k.ExitCode() != 1 || k.SQLState() != "XX000" {
 		t.Errorf("an unknown kind has exit code %d and SQLSTATE %s", k.ExitCode(), k.SQLState())
 	}
