@@ -88,7 +88,7 @@ func (v View) seenOfHealth() string {
 		return "well"
 	case v.Local.StoodDown != "":
 		return why + "; but it has itself lately given up the leadership: " + v.Local.StoodDown
-	case !v.heir():
+	case !v.transferee():
 		return why + "; but no synchronized secondary that is better off could take over"
 	}
 	return why

@@ -56,10 +56,10 @@ func (v View) stepDown() Plan {
 // leadership for its health, or for a crash, only while it has not lately done so (StoodDown): so a poison query or a sick storage
 // that the replicas share costs n-1 failovers and not a storm.
 func (v View) relief() bool {
-	return v.Local.StoodDown == "" && v.heir()
+	return v.Local.StoodDown == "" && v.transferee()
 }
 
-func (v View) heir() bool {
+func (v View) transferee() bool {
 	if v.Record.State.K < 1 || !v.quorumInReach() {
 		return false
 	}
@@ -90,7 +90,7 @@ func (v View) defers() bool {
 func (v View) quarantined() Plan {
 	why := "quarantined: " + v.Local.Quarantine + "; coterie resume " + string(v.Self) + " makes the copy anew"
 	holder := v.Record.Epoch.Leader == v.Self && !v.released()
-	if holder && (v.Record.Epoch.Phase != PhaseLead || v.leaseHeld() && v.heir()) {
+	if holder && (v.Record.Epoch.Phase != PhaseLead || v.leaseHeld() && v.transferee()) {
 		return v.release(why)
 	}
 	return Plan{Rule: RuleQuarantined, Because: why, Actions: []Action{Hold{}}}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestHeirs: the epoch starts with the sealed members whose log is a beginning of the chosen one, and knows how many have all that counts.
-func TestHeirs(t *testing.T) {
+// TestInitialSyncSet: the epoch starts with the sealed members whose log is a beginning of the chosen one, and knows how many have all that counts.
+func TestInitialSyncSet(t *testing.T) {
 	both := []Member{{"c", "C"}}
 	for _, tt := range []struct {
 		name string
@@ -34,7 +34,7 @@ func TestHeirs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			v := sealing()
 			tt.edit(&v)
-			if ms, k := v.heirs(v.Seals[0]); !slices.Equal(ms, tt.v) || k != tt.k {
+			if ms, k := v.initialSyncSet(v.Seals[0]); !slices.Equal(ms, tt.v) || k != tt.k {
 				t.Errorf("%v, %d; want %v, %d", ms, k, tt.v, tt.k)
 			}
 		})
@@ -46,8 +46,8 @@ func TestHeirs(t *testing.T) {
 	}
 }
 
-// TestInherited: (V, k) of LEAD is what the choice knew, as far as the setting keeps it true; and then the members of V may lead.
-func TestInherited(t *testing.T) {
+// TestFirstSyncSet: (V, k) of LEAD is what the choice knew, as far as the setting keeps it true; and then the members of V may lead.
+func TestFirstSyncSet(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		v    []Member
@@ -87,18 +87,18 @@ func TestFirstSyncWaitsForTheHeirs(t *testing.T) {
 	}
 }
 
-// TestHeirsOfAPlannedFailover: who stopped has everything; who streamed from it has a beginning of that.
-func TestHeirsOfAPlannedFailover(t *testing.T) {
+// TestInitialSyncSetOfAPlannedFailover: who stopped has everything; who streamed from it has a beginning of that.
+func TestInitialSyncSetOfAPlannedFailover(t *testing.T) {
 	v := leading()
-	if ms, k := v.Heirs("b"); k != 1 || !slices.Equal(ms, []Member{{"a", "A"}, {"c", "C"}}) {
+	if ms, k := v.HandoverSyncSet("b"); k != 1 || !slices.Equal(ms, []Member{{"a", "A"}, {"c", "C"}}) {
 		t.Errorf("%v, %d", ms, k)
 	}
 	v.Streams[1].Copy = "C2"
-	if ms, k := v.Heirs("b"); k != 1 || !slices.Equal(ms, []Member{{"a", "A"}}) {
+	if ms, k := v.HandoverSyncSet("b"); k != 1 || !slices.Equal(ms, []Member{{"a", "A"}}) {
 		t.Errorf("c has another copy: %v, %d", ms, k)
 	}
 	v.Group.Replicas[0].AvailabilityMode = AsynchronousCommit
-	if ms, k := v.Heirs("b"); k != 0 || len(ms) != 0 {
+	if ms, k := v.HandoverSyncSet("b"); k != 0 || len(ms) != 0 {
 		t.Errorf("a is asynchronous: %v, %d", ms, k)
 	}
 }

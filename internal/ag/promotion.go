@@ -26,7 +26,7 @@ func (v View) sealOrChoose() Plan {
 	e := v.Record.Epoch
 	e.Phase, e.Leader, e.MaxTLI = PhasePromote, best.Member, e.MaxTLI+1
 	e.TLI, e.From, e.Copy = e.MaxTLI, best.Position, best.Copy
-	e.V, e.K = v.heirs(best)
+	e.V, e.K = v.initialSyncSet(best)
 	e.Reason = fmt.Sprintf("%s: the copy of %s is promoted, sealed at %s, the furthest of %d", v.Record.Epoch.Reason, best.Member, best.Position, len(v.Seals))
 	return Plan{Rule: RuleChoose, Because: e.Reason, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e}}
 }
@@ -210,9 +210,9 @@ func (v View) Feeds() (to ReplicaID, ok bool) {
 // everything that was ever acknowledged, and (V, k) of the new epoch begins with those: what earlier epochs acknowledged is on them already,
 // and what this one acknowledges is on as many as the setting asks for that is in force before the promotion.
 
-// heirs returns the sealed members, beside the chosen one, whose log is a beginning of its log, and how many of them have everything that was
+// initialSyncSet returns the sealed members, beside the chosen one, whose log is a beginning of its log, and how many of them have everything that was
 // acknowledged so far. Who went on elsewhere is to be rewound, and V would keep it from that.
-func (v View) heirs(chosen SealReport) (ms []Member, k int) {
+func (v View) initialSyncSet(chosen SealReport) (ms []Member, k int) {
 	in, all := v.sealed(), v.acknowledged(chosen.Position)
 	eligible := v.Group.syncSecondaries(chosen.Member)
 	for _, s := range in.all {
@@ -227,9 +227,9 @@ func (v View) heirs(chosen SealReport) (ms []Member, k int) {
 	return ms, k
 }
 
-// Heirs returns what the epoch of a planned failover starts with, once the server of this node has stopped: this node, which has everything,
+// HandoverSyncSet returns what the epoch of a planned failover starts with, once the server of this node has stopped: this node, which has everything,
 // and the members of V that streamed from it, all but the target, whose logs are beginnings of its log.
-func (v View) Heirs(to ReplicaID) (ms []Member, k int) {
+func (v View) HandoverSyncSet(to ReplicaID) (ms []Member, k int) {
 	st, eligible := v.Record.State, v.Group.syncSecondaries(to)
 	if !slices.Contains(eligible, v.Self) {
 		return nil, 0
@@ -255,9 +255,9 @@ func (v View) acknowledged(chosen Position) Position {
 	return in.ofV[n-1].Position
 }
 
-// inherited returns the (V, k) that the epoch starts with: k members have what was acknowledged before, and what is acknowledged under the
+// firstSyncSet returns the (V, k) that the epoch starts with: k members have what was acknowledged before, and what is acknowledged under the
 // setting in force is on as many of V as it asks for, but for those outside.
-func (v View) inherited() ([]Member, int) {
+func (v View) firstSyncSet() ([]Member, int) {
 	e, set := v.Record.Epoch, v.Local.Sync
 	st := State{V: slices.Clone(e.V)}
 	for k := e.K; k >= 1; k-- {
@@ -273,18 +273,18 @@ func (v View) inherited() ([]Member, int) {
 func (v View) FirstSync() Sync {
 	eligible := v.Group.syncSecondaries(v.Self)
 	_, required := v.Group.CommitTarget(len(eligible))
-	var heirs, p []ReplicaID
+	var initial, p []ReplicaID
 	for _, id := range eligible {
 		if slices.ContainsFunc(v.Record.Epoch.V, func(m Member) bool { return m.ID == id }) {
-			heirs = append(heirs, id)
+			initial = append(initial, id)
 		}
 		if v.reaches(id) || slices.ContainsFunc(v.Seals, func(s SealReport) bool { return s.Member == id }) {
 			p = append(p, id)
 		}
 	}
 	switch {
-	case len(heirs) >= max(1, required):
-		p = heirs
+	case len(initial) >= max(1, required):
+		p = initial
 	case len(p) < required:
 		p = eligible
 	}
@@ -322,7 +322,7 @@ func (v View) promoteOrLead() Plan {
 		Epoch: e.Epoch, Leader: v.Self, Copy: v.Local.Copy,
 		Basis: Position{e.TLI, v.Local.EndOfRec}, Timelines: v.history(), Setting: v.Local.Sync.Setting(), Seq: v.Record.State.Seq + 1,
 	}
-	st.V, st.K = v.inherited()
+	st.V, st.K = v.firstSyncSet()
 	e.Phase, e.Copy, e.V, e.K = PhaseLead, "", nil, 0
 	if last := v.Record.State; last.Leader != v.Self && v.reaches(last.Leader) {
 		st.Former = Member{last.Leader, last.Copy}

@@ -230,8 +230,8 @@ func (v View) copyKnown(id ReplicaID) bool {
 // started with.
 func (v View) came(id ReplicaID) bool {
 	s, _ := v.stream(id)
-	heirs := v.Local.Opened != v.epoch() && v.Local.EndOfRec != 0 && !v.Local.Attached
-	return s.Copy != "" || v.copyKnown(id) && !heirs
+	initial := v.Local.Opened != v.epoch() && v.Local.EndOfRec != 0 && !v.Local.Attached
+	return s.Copy != "" || v.copyKnown(id) && !initial
 }
 
 // FirstStreamTimeout is how long a new leader waits for the streams of the members it was promoted with, before it goes on with those

@@ -97,7 +97,7 @@ type EpochRecord struct {
 	From   Position  `json:"from,omitzero"`  // from PROMOTE on: where the epoch's timeline leaves its parent, as expected
 	Copy   CopyID    `json:"copy,omitempty"` // during PROMOTE: the copy that was chosen, if it is known; no other may be promoted
 	// V and K during PROMOTE: what was acknowledged in earlier epochs is on at least K of V, beside the chosen copy, and the log of each of V is
-	// a beginning of the chosen one. The epoch starts with them (View.inherited).
+	// a beginning of the chosen one. The epoch starts with them (View.firstSyncSet).
 	V      []Member `json:"v,omitempty"`
 	K      int      `json:"k,omitempty"`
 	Forced bool     `json:"forced,omitempty"` // an operator accepted the loss

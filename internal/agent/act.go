@@ -23,7 +23,38 @@ const (
 	startBackoff  = 2 * time.Second
 )
 
-// act performs one action of a plan. Short ones are done here; long ones become the worker's.
+// job is a long action: what the worker does for one action of a plan.
+type job struct {
+	name   string
+	epoch  ag.Epoch // the job is cancelled when the record leaves this epoch; 0: never
+	budget time.Duration
+	// do runs on the worker. The loop runs what it returns, with or without an error, when the job has ended.
+	do func(ctx context.Context) (applied func(), err error)
+}
+
+// jobOf returns the job of a long action. It reads the state of the loop, which calls it only when the worker is free; do must not.
+func (a *Agent) jobOf(v ag.View, act ag.Action) (job, bool) {
+	e := v.Record.Epoch.Epoch
+	switch act := act.(type) {
+	case ag.Stop:
+		return job{"stop", e, stopBudget, a.stopStuck}, true
+	case ag.Promote:
+		return job{"promote", act.Epoch, promoteBudget, func(ctx context.Context) (func(), error) { return a.promote(ctx, act) }}, true
+	case ag.SetSync:
+		return job{"sync", e, syncBudget, func(ctx context.Context) (func(), error) { return a.setSync(ctx, v, act.Sync) }}, true
+	case ag.ProveSync:
+		return job{"sync", e, syncBudget, a.settleSync(v)}, true
+	case ag.Rewind:
+		return job{"rewind", e, rewindBudget, func(ctx context.Context) (func(), error) { return a.rewind(ctx, v, act.Source) }}, true
+	case ag.Seed:
+		return job{"seed", e, seedBudget, func(ctx context.Context) (func(), error) { return a.reseed(ctx, v, act.Source) }}, true
+	case ag.HandOver:
+		return job{"hand-over", e, handOverBudget, a.carryOut(v, act.Op)}, true
+	}
+	return job{}, false
+}
+
+// act performs one action of a plan. Short ones are done here; long ones become the worker's (jobOf).
 func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
 	switch act := act.(type) {
 	case ag.Fence:
@@ -37,53 +68,57 @@ func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
 		a.voter.Resume()
 	case ag.Start:
 		a.start(ctx)
-	case ag.Stop:
-		a.work(ctx, "stop", v.Record.Epoch.Epoch, stopBudget, func(ctx context.Context) (func(), error) {
-			_, err := a.cfg.Keeper.Stop(ctx, stopServer)
-			return a.stuck.restarted, err
-		})
 	case ag.AskSeals:
 		a.askSeals(ctx, v, act)
 	case ag.Follow:
 		a.follow(ctx, v, act)
 	case ag.Hold:
 		a.cfg.Upstream.Hold()
-	case ag.Promote:
-		a.work(ctx, "promote", act.Epoch, promoteBudget, func(ctx context.Context) (func(), error) { return a.promote(ctx, act) })
-	case ag.SetSync:
-		a.work(ctx, "sync", v.Record.Epoch.Epoch, syncBudget, func(ctx context.Context) (func(), error) { return a.setSync(ctx, v, act.Sync) })
-	case ag.ProveSync:
-		unsure, copies := a.tried != nil, a.copyChanges
-		a.work(ctx, "sync", v.Record.Epoch.Epoch, syncBudget, func(ctx context.Context) (func(), error) {
-			if unsure { // what would be proven is whatever PostgreSQL has
-				if applied, err := a.setSync(ctx, v, v.Local.Sync); err != nil {
-					return applied, err
-				}
-			}
-			return a.proveSync(ctx, v, copies)
-		})
-	case ag.Rewind:
-		a.work(ctx, "rewind", v.Record.Epoch.Epoch, rewindBudget, func(ctx context.Context) (func(), error) { return a.rewind(ctx, v, act.Source) })
-	case ag.Seed:
-		a.work(ctx, "seed", v.Record.Epoch.Epoch, seedBudget, func(ctx context.Context) (func(), error) { return a.reseed(ctx, v, act.Source) })
 	case ag.Prepare:
 		a.prepare(ctx, v, act.Op)
-	case ag.HandOver:
-		rev, generation := a.snapshot.Load().OpRev, a.generation+1
-		a.work(ctx, "hand-over", v.Record.Epoch.Epoch, handOverBudget, func(ctx context.Context) (func(), error) {
-			applied, err := a.handOver(ctx, v, act.Op, generation)
-			o := Outcome{Op: act.Op.ID}
-			if err != nil {
-				o.Error = err.Error()
+	case ag.Stop, ag.Promote, ag.SetSync, ag.ProveSync, ag.Rewind, ag.Seed, ag.HandOver:
+		j, ok := a.jobOf(v, act)
+		assert(ok, "no job for action %T", act)
+		a.work(ctx, j)
+	}
+}
+
+// stopStuck stops a standby that cannot read on; it is started again by a later plan.
+func (a *Agent) stopStuck(ctx context.Context) (func(), error) {
+	_, err := a.cfg.Keeper.Stop(ctx, stopServer)
+	return a.stuck.restarted, err
+}
+
+// settleSync returns a job that proves the setting in force. A setting of unknown outcome is put before PostgreSQL again first: what
+// would be proven otherwise is whatever PostgreSQL has.
+func (a *Agent) settleSync(v ag.View) func(context.Context) (func(), error) {
+	unsure, copies := a.tried != nil, a.copyChanges
+	return func(ctx context.Context) (func(), error) {
+		if unsure {
+			if applied, err := a.setSync(ctx, v, v.Local.Sync); err != nil {
+				return applied, err
 			}
-			a.children.Go(func() { a.endOp(rev, o) }) // this node has something better to do than to wait for it
-			return func() {
-				a.prep.ready = false // once is enough, however long it takes until the request is closed
-				if applied != nil {
-					applied()
-				}
-			}, err
-		})
+		}
+		return a.proveSync(ctx, v, copies)
+	}
+}
+
+// carryOut returns a job that hands the leadership over, and reports how that ended.
+func (a *Agent) carryOut(v ag.View, op ag.Op) func(context.Context) (func(), error) {
+	rev, generation := a.snapshot.Load().OpRev, a.generation+1
+	return func(ctx context.Context) (func(), error) {
+		applied, err := a.handOver(ctx, v, op, generation)
+		o := Outcome{Op: op.ID}
+		if err != nil {
+			o.Error = err.Error()
+		}
+		a.children.Go(func() { a.endOp(rev, o) }) // the next plan does not wait for it
+		return func() {
+			a.prep.ready = false // once is enough, however long it takes until the request is closed
+			if applied != nil {
+				applied()
+			}
+		}, err
 	}
 }
 
@@ -118,7 +153,7 @@ func (a *Agent) start(ctx context.Context) {
 	a.cond.liveFrom = now
 	a.generation++
 	generation := a.generation
-	a.work(ctx, "start", 0, startBudget, func(ctx context.Context) (func(), error) { return nil, a.cfg.Keeper.Start(ctx, generation) })
+	a.work(ctx, job{"start", 0, startBudget, func(ctx context.Context) (func(), error) { return nil, a.cfg.Keeper.Start(ctx, generation) }})
 }
 
 func (a *Agent) follow(ctx context.Context, v ag.View, act ag.Follow) {
@@ -359,22 +394,21 @@ type taskResult struct {
 	err     error
 }
 
-// work starts a long action unless one is under way. f runs outside the loop; what it returns, with or without an error, is run by
-// the loop when it has ended.
-func (a *Agent) work(ctx context.Context, name string, e ag.Epoch, budget time.Duration, f func(context.Context) (func(), error)) {
-	if a.task != nil || a.failed[name] > boottime.Now() {
+// work starts a long action, unless one is under way or it failed a moment ago.
+func (a *Agent) work(ctx context.Context, j job) {
+	if a.task != nil || a.failed[j.name] > boottime.Now() {
 		return
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	a.task = &task{name: name, epoch: e, cancel: cancel, since: boottime.Now()}
+	a.task = &task{name: j.name, epoch: j.epoch, cancel: cancel, since: boottime.Now()}
 	a.children.Go(func() {
-		ctx, stop := context.WithTimeoutCause(ctx, budget, fmt.Errorf("%s did not end within %v", name, budget))
+		ctx, stop := context.WithTimeoutCause(ctx, j.budget, fmt.Errorf("%s did not end within %v", j.name, j.budget))
 		defer stop()
-		applied, err := f(ctx)
+		applied, err := j.do(ctx)
 		if err != nil && ctx.Err() != nil {
 			err = errors.Join(err, context.Cause(ctx))
 		}
-		a.done <- taskResult{name, applied, err}
+		a.done <- taskResult{j.name, applied, err}
 	})
 }
 
@@ -384,7 +418,9 @@ func (a *Agent) cancelTask(why string) {
 	}
 }
 
+// taskEnded takes over what the worker's action learned. The loop calls it.
 func (a *Agent) taskEnded(r taskResult) {
+	assert(a.task != nil && a.task.name == r.name, "%s ended, and was not under way", r.name)
 	took := boottime.Now() - a.task.since
 	a.task.cancel(nil)
 	a.task = nil
@@ -405,3 +441,32 @@ func (a *Agent) taskEnded(r taskResult) {
 }
 
 func (a *Agent) showProgress(s string) { a.progress.Store(&s) }
+
+// impossible is the panic of assert.
+type impossible struct{ what string }
+
+func (x impossible) Error() string {
+	return "a state that cannot be: " + x.what + "; this node gives up what it holds and ends: start it again, and report this"
+}
+
+// assert panics if a condition does not hold that nothing but a mistake in this program can break. Only the loop calls it: then Run
+// releases the leadership, stops the server and returns the error. Going on is not an option, since a decision may rest on the mistake.
+func assert(holds bool, format string, args ...any) {
+	if !holds {
+		panic(impossible{fmt.Sprintf(format, args...)})
+	}
+}
+
+// orImpossible runs the loop, and returns the error of an assertion that failed in it. Any other panic passes through.
+func orImpossible(loop func() error) (err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case impossible:
+			err = r
+		default:
+			panic(r)
+		}
+	}()
+	return loop()
+}

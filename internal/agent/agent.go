@@ -93,7 +93,6 @@ type Agent struct {
 	generation uint64
 	sync       ag.Sync
 	stuck      stuck
-	streams    map[ag.ReplicaID]*streamFacts
 	seals      map[ag.ReplicaID]ag.SealReport
 	sealing    map[ag.ReplicaID]ag.Epoch // asked, and not answered yet
 	sealedAt   time.Duration
@@ -109,8 +108,8 @@ type Agent struct {
 	noRewind   ag.CopyID
 	rewoundIn  ag.Epoch      // the epoch of the last rewind that ended well; refused again in it, the copy is made anew
 	repairedAt time.Duration // boottime of the last rewind or seeding; refusals before it are history
-	leadingAt  ag.Epoch
-	feedingAt  ag.Epoch // the candidate of that epoch may stream from here; 0: nobody may
+	leading    *leadership   // nil: this node does not lead
+	feedingAt  ag.Epoch      // the candidate of that epoch may stream from here; 0: nobody may
 	task       *task
 	failed     map[string]time.Duration // boottime before which the action of that name is not tried again
 	reports    chan sealAnswer
@@ -151,8 +150,8 @@ func New(c Config) (*Agent, error) {
 	a := &Agent{
 		cfg: c, log: c.Logger, wake: make(chan struct{}, 1), reports: make(chan sealAnswer, 16), done: make(chan taskResult, 1),
 		prepared: make(chan preparation, 1), restarts: make(chan restartRequest),
-		guard:   recordguard.New(marks.Seen{}),
-		streams: map[ag.ReplicaID]*streamFacts{}, seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{},
+		guard: recordguard.New(marks.Seen{}),
+		seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{},
 		failed: map[string]time.Duration{}, history: decisions.NewLog(), writer: asyncwriter.NewQueue(writerQueue),
 		trust: make(chan chan<- string), crashReports: make(chan CrashReport, 4), suspended: make(chan struct{}, 1),
 	}
@@ -346,7 +345,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.cfg.Instance != nil {
 		a.attach(ctx)
 	}
-	err = a.loop(ctx)
+	inner, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	err = orImpossible(func() error { return a.loop(inner) })
+	if x := (impossible{}); errors.As(err, &x) {
+		a.log.Error("the agent ends", "err", err)
+		end(err) // the worker and what else is under way
+	}
 	stop()
 	wg.Wait()
 	a.seal.readers.work.Wait()

@@ -345,7 +345,7 @@ func (h *handover) commit(ctx context.Context, final ag.Position, clean bool) er
 	e.MaxTLI++
 	e.TLI, e.Forced = e.MaxTLI, false
 	if clean {
-		e.V, e.K = h.v.Heirs(h.op.To)
+		e.V, e.K = h.v.HandoverSyncSet(h.op.To)
 	}
 	e.Reason = fmt.Sprintf("planned failover from %s", a.cfg.Self)
 	ctx, cancel := context.WithTimeout(ctx, commitBudget)

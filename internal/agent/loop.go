@@ -218,20 +218,36 @@ func (a *Agent) housekeep(ctx context.Context, v ag.View) {
 	a.beat(v)
 	a.disarm(ctx, v)
 	a.feed(v)
-	leading := v.Quorum && e.Leader == v.Self && e.Phase == ag.PhaseLead && v.Local.Server == ag.ServerWritable && v.Local.Armed == e.Epoch
-	if leading && a.leadingAt != e.Epoch {
-		a.leadingAt = e.Epoch
+	a.lead(v)
+	a.cfg.Store.Prefer(e.Leader)
+}
+
+// leadership is what a node knows of the members only while it leads an epoch. It is made when the epoch's streams are opened and
+// dropped when they are closed: nothing of it passes from one epoch to the next.
+type leadership struct {
+	epoch   ag.Epoch
+	streams map[ag.ReplicaID]*streamFacts
+}
+
+// lead begins and ends the leadership that the view shows.
+func (a *Agent) lead(v ag.View) {
+	e := v.Record.Epoch
+	if !v.Quorum {
+		return
+	}
+	writable := v.Local.Server == ag.ServerWritable
+	leads := e.Leader == v.Self && e.Phase == ag.PhaseLead && writable && v.Local.Armed == e.Epoch
+	if leads && (a.leading == nil || a.leading.epoch != e.Epoch) {
+		a.leading = &leadership{e.Epoch, map[ag.ReplicaID]*streamFacts{}}
 		a.cfg.Downstream.Lead(e.Epoch, true)
 		if err := a.cfg.Marks.ClearPromoting(); err != nil {
 			a.log.Warn("promotion mark not cleared", "err", err)
 		}
 	}
-	if a.leadingAt != 0 && v.Quorum && (e.Leader != v.Self || e.Epoch != a.leadingAt || v.Local.Server != ag.ServerWritable) && !a.handingOver() {
-		a.cfg.Downstream.Lead(a.leadingAt, false)
-		a.leadingAt = 0
-		a.streams = map[ag.ReplicaID]*streamFacts{}
+	if l := a.leading; l != nil && (e.Leader != v.Self || e.Epoch != l.epoch || !writable) && !a.handingOver() {
+		a.cfg.Downstream.Lead(l.epoch, false)
+		a.leading = nil
 	}
-	a.cfg.Store.Prefer(e.Leader)
 }
 
 // feed opens and closes this node's log for a candidate that lacks the end of it. It is closed before this node follows anybody.

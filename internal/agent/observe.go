@@ -234,7 +234,7 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 
 // foreign reports a synchronous setting that is not the one this agent made last.
 func (a *Agent) foreign(o Observation) string {
-	if a.task != nil || a.leadingAt == 0 {
+	if a.task != nil || a.leading == nil {
 		return ""
 	}
 	is := func(s ag.Sync) bool { return o.N == s.N && sameMembers(o.P, s.P) }
@@ -246,7 +246,7 @@ func (a *Agent) foreign(o Observation) string {
 
 // observeStreams describes every other replica's stream, open or not.
 func (a *Agent) observeStreams(v ag.View) []ag.Stream {
-	if a.leadingAt == 0 {
+	if a.leading == nil {
 		return nil
 	}
 	now := boottime.Now()
@@ -260,10 +260,10 @@ func (a *Agent) observeStreams(v ag.View) []ag.Stream {
 		if r.ID == v.Self || !r.HasData() {
 			continue
 		}
-		f := a.streams[r.ID]
+		f := a.leading.streams[r.ID]
 		if f == nil {
 			f = &streamFacts{feedback: now}
-			a.streams[r.ID] = f
+			a.leading.streams[r.ID] = f
 		}
 		s, isOpen := open[r.ID]
 		if isOpen {

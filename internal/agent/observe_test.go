@@ -54,7 +54,7 @@ func TestAnotherCopyVoidsTheProofAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.leadingAt = 1
+	a.leading = &leadership{1, map[ag.ReplicaID]*streamFacts{}}
 	a.sync = ag.Sync{P: []ag.ReplicaID{"b"}, N: 1, Proven: true, Barrier: 50}
 	if v := a.observe(t.Context()); !v.Local.Sync.Proven || len(v.Streams) != 1 {
 		t.Fatalf("%+v", v)

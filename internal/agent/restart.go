@@ -72,14 +72,14 @@ func (a *Agent) beginRestart(ctx context.Context, r restartRequest) (leave bool)
 		r.done <- errors.New("this node is becoming or ceasing to be the primary; try again in a moment")
 		return false
 	}
-	a.work(ctx, "restart", v.Record.Epoch.Epoch, restartBudget, func(ctx context.Context) (func(), error) {
+	a.work(ctx, job{"restart", v.Record.Epoch.Epoch, restartBudget, func(ctx context.Context) (func(), error) {
 		err := a.detach(ctx, *v, r.RestartOptions)
 		r.done <- err
 		if err != nil {
 			return nil, err
 		}
 		return func() { a.leave = true }, nil
-	})
+	}})
 	return false
 }
 

@@ -25,9 +25,9 @@ func (m *Model) handOver(w *World, i int) {
 	}
 }
 
-// heirs is View.Heirs in package ag.
+// heirs is View.HandoverSyncSet in package ag.
 func (m *Model) heirs(w *World, i, to int) (v [maxMembers]copyID, k uint8) {
-	ms, have := m.view(w, i, env{epoch: w.epoch, state: w.state}).Heirs(names[to])
+	ms, have := m.view(w, i, env{epoch: w.epoch, state: w.state}).HandoverSyncSet(names[to])
 	for _, x := range ms {
 		v[index(x.ID)] = copyOf(x.Copy)
 	}

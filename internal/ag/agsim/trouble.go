@@ -301,3 +301,137 @@ func (s *Sim) heal() {
 		t.resumeAt = min(t.resumeAt, s.now+s.rng.IntN(100))
 	}
 }
+
+func (w *World) stopLeading(i int) {
+	n := &w.nodes[i]
+	n.leading, n.streams, n.doubled = 0, 0, 0
+	n.got, n.gotCopy = [maxMembers]uint16{}, [maxMembers]copyID{}
+}
+
+// stop ends the server of node i, which keeps its log.
+func (w *World) stop(i int) {
+	n := &w.nodes[i]
+	w.stopLeading(i)
+	w.dropStreams(i)
+	n.server, n.endOfRec, n.proven, n.barrier = down, 0, false, 0
+	n.sync, n.older, n.olders = setting{}, [3]setting{}, 0
+	n.foreign, n.attached, n.restart = false, false, 0
+}
+
+// fence makes writes impossible on node i and ends what it was doing.
+func (w *World) fence(i int) {
+	n := &w.nodes[i]
+	if n.server == writable {
+		w.stop(i)
+	}
+	n.armed, n.lease = 0, 0
+	if n.busy.kind != committing {
+		n.busy = pending{}
+	}
+}
+
+// crash ends everything of node i but its disk; its agent starts again.
+func (w *World) crash(i int) {
+	n := &w.nodes[i]
+	n.halfPromoted()
+	w.stop(i)
+	w.hold(i)
+	n.busy, n.armed, n.lease, n.opened, n.inPlace = pending{}, 0, 0, 0, settled
+	n.seals, n.unfit, n.sealEp = 0, 0, 0
+	n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
+	n.noRewind = false
+	n.feeds, n.feedTo = 0, 0
+	n.withheld, n.known, n.fresh = 0, 0, true
+}
+
+// halfPromoted leaves the mark of a promotion that ends before it has done anything.
+func (n *node) halfPromoted() {
+	if n.busy.kind == promoting && n.promised <= n.busy.at && n.data == present {
+		n.began = n.busy.tli
+	}
+}
+
+// wipe loses the disk's data of node i, but for the marks.
+func (w *World) wipe(i int) {
+	w.crash(i)
+	w.nodes[i].data, w.nodes[i].log = empty, 0
+	w.nodes[i].quarantine, w.nodes[i].renew = false, false
+}
+
+// restore replaces the data of node i by those of an earlier moment, which are another copy.
+func (m *Model) restore(w *World, i int, depth uint16) {
+	w.crash(i)
+	w.copies++
+	w.nodes[i].log, w.nodes[i].copy = m.logs.at(w.nodes[i].log, depth), w.copies
+}
+
+// This file is what is wrong with a server that runs: it is ill, its storage lost a write, somebody changed a reserved setting, or a
+// member has two walsenders.
+
+// addHealth is what a node's probes, its marks and the other nodes' reports say.
+func (m *Model) addHealth(v *ag.View, w *World, i int, e env) {
+	n := &w.nodes[i]
+	if n.ill != healthy {
+		v.Local.Health = ag.Health{Level: 1, Because: "the server does not answer", Restart: n.ill == curable}
+	}
+	if n.quarantine {
+		v.Local.Quarantine = "an fsync failed"
+		v.Local.Health = ag.Health{Level: ag.DefaultConditionLevel, Because: v.Local.Quarantine}
+	}
+	if n.renew {
+		v.Local.Renew = "it was under quarantine"
+	}
+	if n.stood {
+		v.Local.StoodDown = "lately"
+	}
+	if n.foreign && n.server == writable {
+		v.Local.Foreign = "synchronous_standby_names"
+	}
+	if e.untrusted {
+		v.Untrusted, v.Quorum = "the store has gone back", false
+	}
+	for j := range m.n {
+		if o := &w.nodes[j]; j != i && (o.ill != healthy || o.quarantine || o.stood) {
+			v.Unfit = append(v.Unfit, names[j])
+		}
+	}
+}
+
+// distrust is a write that the storage of node i lost: its server ends, and its copy is put under quarantine. What was flushed is
+// there; nobody believes that it is.
+func (w *World) distrust(i int) {
+	n := &w.nodes[i]
+	n.halfPromoted()
+	w.stop(i)
+	if n.busy.kind != committing {
+		n.busy = pending{}
+	}
+	n.quarantine = !n.renew
+}
+
+// resume lets an operator end the quarantine of node i: the copy is made anew, or trusted as it is.
+func (w *World) resume(i int, trust bool) {
+	n := &w.nodes[i]
+	n.renew = (n.quarantine || n.renew) && !trust
+	n.quarantine = false
+}
+
+// twice gives member j a second walsender on primary i. A session is admitted only after the walsender of the one before has gone, so
+// this one is a stranger's, and the answers that rest on it are held (flawDoubled: it is not, and they are not).
+func (w *World) twice(i, j int) { w.nodes[i].doubled |= one(j) }
+
+// endTwice ends both.
+func (w *World) endTwice(i int, members set) {
+	n := &w.nodes[i]
+	n.streams &^= members
+	n.doubled &^= members
+	n.proven, n.barrier = false, 0
+}
+
+// walsenders is for how many PostgreSQL counts member j.
+func (m *Model) walsenders(n *node, j int) int {
+	if m.flaw == flawDoubled && n.doubled.has(j) {
+		return 2
+	}
+	return 1
+}
