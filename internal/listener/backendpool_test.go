@@ -18,7 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/hba"
-	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
 // warmGroup is a group whose local server has warm backends, and those of clients that have left where reuse says so.
@@ -33,8 +33,8 @@ func warmGroup(t *testing.T, reuse *atomic.Bool, change func(*Config)) *group {
 				return LoginFingerprint{}, err
 			}
 			defer func() { _ = conn.Close(context.Background()) }()
-			m, err := postgres.MarkOn(ctx, conn, user, database)
-			return LoginFingerprint{Text: m.Text, Exclusive: m.Single, NotReusable: m.Fixed}, err
+			m, err := login.FingerprintOn(ctx, conn, user, database)
+			return LoginFingerprint{Text: m.Text, Exclusive: m.Exclusive, NotReusable: m.NotReusable}, err
 		}
 		c.Reuse, c.Limits.WarmAhead = reuse.Load, -1
 		if change != nil {

@@ -27,7 +27,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
-	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
 // server is a real PostgreSQL of its own, on a private socket with trust, as the agent runs it.
@@ -242,7 +242,7 @@ func newGroup(t *testing.T, change func(*Config)) *group {
 		if err != nil {
 			return nil, err
 		}
-		return postgres.LendForMarks(ctx, conn, FingerprintStatement)
+		return login.PrepareFingerprints(ctx, conn, FingerprintStatement)
 	}
 	if os.Getenv(pathEnv) == PathGoroutines {
 		cfg.Loops = -1

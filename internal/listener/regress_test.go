@@ -23,7 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lab/pgtest"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
-	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/login"
 	"github.com/coteriedb/coterie/internal/test/ports"
 )
 
@@ -173,15 +173,15 @@ func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string
 				return LoginFingerprint{}, err
 			}
 			defer func() { _ = conn.Close(context.Background()) }()
-			m, err := postgres.MarkOn(ctx, conn, user, database)
-			return LoginFingerprint{Text: m.Text, Exclusive: m.Single, NotReusable: m.Fixed}, err
+			m, err := login.FingerprintOn(ctx, conn, user, database)
+			return LoginFingerprint{Text: m.Text, Exclusive: m.Exclusive, NotReusable: m.NotReusable}, err
 		},
 		FingerprintSession: func(ctx context.Context) (net.Conn, error) {
 			conn, err := dial(ctx)
 			if err != nil {
 				return nil, err
 			}
-			return postgres.LendForMarks(ctx, conn, FingerprintStatement)
+			return login.PrepareFingerprints(ctx, conn, FingerprintStatement)
 		},
 		Reuse:    func() bool { return true },
 		GateHold: time.Hour, // FlushLSN opens a session for each question

@@ -104,7 +104,7 @@ func (l *language) reportServer(ctx context.Context, out *catalog.Node, v *ag.Vi
 	defer cancel()
 	out.Position = v.Local.Position
 	out.Streaming = out.Server == ag.ServerRecovery && l.n.up.Status().Connected
-	facts, err := l.n.pg.Facts(ctx)
+	facts, err := l.n.pg.ServerFacts(ctx)
 	if err == nil {
 		out.Position.LSN, out.Replay, out.Commit = max(facts.Flush, out.Position.LSN), facts.Replay, facts.Commit
 		for _, d := range facts.Databases {

@@ -28,8 +28,10 @@ import (
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/postgres/replication"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
+	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
 // node is one running agent process: every adapter, joined.
@@ -256,14 +258,14 @@ func (n *node) openServer(ctx context.Context, run func(string, func(context.Con
 
 // NewInstance makes the adapter of the configured server.
 func NewInstance(cfg config.Config, l config.Layout, log *slog.Logger) (*postgres.Instance, error) {
-	found, err := postgres.Inspect(context.Background(), cfg.PostgreSQL.BinDir)
+	found, err := programs.Inspect(context.Background(), cfg.PostgreSQL.BinDir)
 	if err != nil {
 		return nil, fmt.Errorf("PostgreSQL in %s: %w; correct postgresql.bin_dir in %s", cfg.PostgreSQL.BinDir, err, filepath.Join(l.Dir, config.File))
 	}
 	return postgres.New(postgres.Config{
 		Install: found, PGData: cfg.PostgreSQL.Data, ConfigFile: cfg.PostgreSQL.ConfigFile, SocketDir: l.Sockets(),
 		UpstreamDir: l.Upstream(), StateDir: l.State(), LogDir: l.Log(), Superuser: cfg.PostgreSQL.Superuser,
-		Slot: postgres.SlotName(ag.ReplicaID(cfg.Node)), Logger: log,
+		Slot: settings.SlotName(ag.ReplicaID(cfg.Node)), Logger: log,
 	}), nil
 }
 

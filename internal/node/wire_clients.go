@@ -21,7 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/listener/hba"
-	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
 // sessions is the listener as the agent wants it, and the routes as the listener wants them.
@@ -302,13 +302,13 @@ func (n *node) strict() bool {
 
 // mark is what a new session on this node's server would begin with.
 func (n *node) mark(ctx context.Context, user, database string) (listener.LoginFingerprint, error) {
-	m, err := n.pg.Mark(ctx, user, database)
-	return listener.LoginFingerprint{Text: m.Text, Exclusive: m.Single, NotReusable: m.Fixed}, err
+	m, err := n.pg.Fingerprint(ctx, user, database)
+	return listener.LoginFingerprint{Text: m.Text, Exclusive: m.Exclusive, NotReusable: m.NotReusable}, err
 }
 
 // markSession opens a session on which the listener's event loops ask for marks.
 func (n *node) markSession(ctx context.Context) (net.Conn, error) {
-	return n.pg.MarkSession(ctx, listener.FingerprintStatement)
+	return n.pg.FingerprintSession(ctx, listener.FingerprintStatement)
 }
 
 // reuse says whether the group lets a backend serve one client after the other.
@@ -412,7 +412,7 @@ func (n *node) verifier(ctx context.Context, id ag.ReplicaID, user string) (list
 
 // agedRole is what a node says of a role, and how old its copy may be in which it has looked.
 type agedRole struct {
-	postgres.Role
+	login.Role
 	Age time.Duration
 }
 
@@ -428,10 +428,10 @@ func (n *node) agedRole(ctx context.Context, user string) (r agedRole, err error
 // isNoRole says that a node has looked, and there is no such role.
 func isNoRole(err error) bool {
 	var remote *endpoint.RemoteError
-	return errors.Is(err, postgres.ErrNoRole) || errors.As(err, &remote) && remote.Message == postgres.ErrNoRole.Error()
+	return errors.Is(err, login.ErrNoRole) || errors.As(err, &remote) && remote.Message == login.ErrNoRole.Error()
 }
 
-func roleOf(role postgres.Role) listener.Role {
+func roleOf(role login.Role) listener.Role {
 	out := listener.Role{Found: true, Password: role.Password, CanLogin: role.CanLogin, Super: role.Super, Replication: role.Replication, MemberOf: role.MemberOf}
 	if role.ValidUntil != nil { // long ago for '-infinity', which is the zero time here and no limit there
 		out.ValidUntil = time.Unix(max(role.ValidUntil.Unix(), 1), 0)

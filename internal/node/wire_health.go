@@ -9,6 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/diagnose"
 	"github.com/coteriedb/coterie/internal/postgres/health"
 )
 
@@ -47,7 +48,7 @@ func (p *probes) Report() agent.Findings {
 }
 
 func (p *probes) CrashReport(ctx context.Context) (agent.CrashReport, error) {
-	c, err := p.pg.Autopsy(ctx, p.log)
+	c, err := p.pg.CrashReport(ctx, p.log)
 	return agent.CrashReport(c), err
 }
 
@@ -65,7 +66,7 @@ type probedServer struct{ pg *postgres.Instance }
 
 func (s probedServer) Answer(ctx context.Context) error {
 	err := s.pg.Answer(ctx)
-	if errors.Is(err, postgres.ErrExhausted) {
+	if errors.Is(err, diagnose.ErrExhausted) {
 		return fmt.Errorf("%w: %w", health.ErrExhausted, err)
 	}
 	return err
@@ -73,7 +74,7 @@ func (s probedServer) Answer(ctx context.Context) error {
 
 func (s probedServer) Commit(ctx context.Context) error {
 	err := s.pg.Commit(ctx)
-	if errors.Is(err, postgres.ErrBlocked) {
+	if errors.Is(err, diagnose.ErrBlocked) {
 		return fmt.Errorf("%w: %w", health.ErrBlocked, err)
 	}
 	return err

@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
+	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
 // copyFile keeps the copy id inside the data directory; pg_rewind and backups overwrite it, which is how a copy that was
@@ -96,14 +97,14 @@ func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 	if o.WalReceiver != nil && o.WalReceiver.ReceivedTLI > out.Position.Timeline {
 		out.Position.Timeline = o.WalReceiver.ReceivedTLI
 	}
-	s, err := postgres.ParseSync(o.SyncNames)
+	s, err := settings.ParseSync(o.SyncNames)
 	if err != nil {
 		out.N = -1 // not ours, whatever it is
 		return out, nil
 	}
 	out.N = s.Num
 	for k, name := range s.Names {
-		m, e, ok := postgres.ParseApplication(name)
+		m, e, ok := settings.ParseApplication(name)
 		switch {
 		case !ok:
 			m, e = ag.ReplicaID(name), 0
@@ -122,8 +123,8 @@ func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 func doubled(senders []postgres.Walsender) (out []ag.ReplicaID) {
 	seen := map[string]int{}
 	for _, w := range senders {
-		if m, e, ok := postgres.ParseApplication(w.Application); ok {
-			name := postgres.Application(m, e)
+		if m, e, ok := settings.ParseApplication(w.Application); ok {
+			name := settings.Application(m, e)
 			if seen[name]++; seen[name] == 2 {
 				out = append(out, m)
 			}
@@ -147,9 +148,9 @@ func (i *Instance) Promote(ctx context.Context, tli ag.Timeline) (ag.LSN, error)
 }
 
 func (i *Instance) SetSync(ctx context.Context, p []ag.ReplicaID, n int, e ag.Epoch) error {
-	s := postgres.Sync{Num: n}
+	s := settings.Sync{Num: n}
 	for _, id := range p {
-		s.Names = append(s.Names, postgres.Application(id, e))
+		s.Names = append(s.Names, settings.Application(id, e))
 	}
 	if n == 0 {
 		s.Names = nil
@@ -180,8 +181,8 @@ func (i *Instance) EnsureSlots(ctx context.Context, at map[ag.ReplicaID]ag.LSN) 
 	var want []string
 	lsn := map[string]ag.LSN{}
 	for id, l := range at {
-		want = append(want, postgres.SlotName(id))
-		lsn[postgres.SlotName(id)] = l
+		want = append(want, settings.SlotName(id))
+		lsn[settings.SlotName(id)] = l
 	}
 	return i.Pg.EnsureSlots(ctx, want, lsn)
 }
@@ -198,7 +199,7 @@ func (i *Instance) rewind(ctx context.Context, note func(string)) error {
 	c := i.Pg.Config()
 	return i.Pg.Rewind(ctx, postgres.RewindOptions{
 		Progress:       note,
-		SourceConninfo: fmt.Sprintf("host=%s port=5432 user=%s dbname=postgres", postgres.QuoteConninfo(i.Layout.Upstream()), postgres.QuoteConninfo(c.Superuser)),
+		SourceConninfo: fmt.Sprintf("host=%s port=5432 user=%s dbname=postgres", settings.QuoteConninfo(i.Layout.Upstream()), settings.QuoteConninfo(c.Superuser)),
 	})
 }
 

@@ -14,10 +14,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
-)
 
-// Port is the port number in the name of every private socket.
-const Port = 5432
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
+	"github.com/coteriedb/coterie/internal/postgres/session"
+	"github.com/coteriedb/coterie/internal/postgres/settings"
+)
 
 // The floors of Args: room for the members' slots and streams, seeding windows and backup tools; and a little WAL for a copy whose slot
 // is not there yet. More would only make rewinds longer, which copy all that is kept: what members need, their slots hold (EnsureSlots).
@@ -55,8 +59,8 @@ func (i *Instance) constants() map[string]string {
 		"hba_file":                i.cfg.HBAFile,
 		"ident_file":              i.identFile(),
 		"listen_addresses":        "",
-		"port":                    strconv.Itoa(Port),
-		"unix_socket_directories": quoteList(i.cfg.SocketDir),
+		"port":                    strconv.Itoa(session.Port),
+		"unix_socket_directories": settings.QuoteList(i.cfg.SocketDir),
 		"unix_socket_permissions": "0700",
 		"unix_socket_group":       "",
 
@@ -134,10 +138,10 @@ func (i *Instance) fileSetting(ctx context.Context, name string) (string, error)
 		args = append(args, "-c", extra+"="+value)
 	}
 	cmd := exec.CommandContext(ctx, i.Binary(), args...)
-	cmd.Env = toolEnv()
+	cmd.Env = programs.ToolEnv()
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("read setting %s: %w", name, withStderr(err))
+		return "", fmt.Errorf("read setting %s: %w", name, programs.WithStderr(err))
 	}
 	return strings.TrimSpace(string(out)), nil
 }
@@ -155,20 +159,7 @@ func (i *Instance) identFile() string {
 // walsender's startup packet (docs/internals/safety.md, "Streams").
 func (i *Instance) primaryConninfo() string {
 	return fmt.Sprintf("host=%s port=%d user=%s application_name=coterie",
-		QuoteConninfo(i.cfg.UpstreamDir), Port, QuoteConninfo(i.cfg.Superuser))
-}
-
-// QuoteConninfo quotes a value for a libpq connection string where it needs it.
-func QuoteConninfo(s string) string {
-	if s != "" && !strings.ContainsAny(s, " \t\r\n\v\f'\\=") {
-		return s
-	}
-	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + "'"
-}
-
-// quoteList quotes one element of a comma-separated setting.
-func quoteList(s string) string {
-	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
+		settings.QuoteConninfo(i.cfg.UpstreamDir), session.Port, settings.QuoteConninfo(i.cfg.Superuser))
 }
 
 // WriteHBA writes the private pg_hba.conf and pg_ident.conf. The socket directory admits only the server's own user, so
@@ -182,13 +173,13 @@ func (i *Instance) WriteHBA() error {
 			return fmt.Errorf("write pg_ident.conf: %w", err)
 		}
 		hba = "local all all peer map=coterie\nlocal replication all peer map=coterie\n"
-		ident = fmt.Sprintf("coterie %s all\n", quoteList(name))
+		ident = fmt.Sprintf("coterie %s all\n", settings.QuoteList(name))
 	}
 	const header = "# Written by coterie at every start. The listener's rules decide who may connect, not this file.\n"
-	if err := writeDurably(i.cfg.HBAFile, []byte(header+hba), 0o600); err != nil {
+	if err := durable.Replace(i.cfg.HBAFile, []byte(header+hba), 0o600); err != nil {
 		return fmt.Errorf("write pg_hba.conf: %w", err)
 	}
-	if err := writeDurably(i.identFile(), []byte(header+ident), 0o600); err != nil {
+	if err := durable.Replace(i.identFile(), []byte(header+ident), 0o600); err != nil {
 		return fmt.Errorf("write pg_ident.conf: %w", err)
 	}
 	return nil
@@ -203,4 +194,40 @@ func (i *Instance) osUser() (string, error) {
 		return "", err
 	}
 	return u.Username, nil
+}
+
+// The bounds of what is kept for others on a file system of a given size.
+const (
+	slotKeepShare = 4        // a slot may hold a quarter of it,
+	slotKeepMost  = 64 << 10 // MB, at most
+	slotKeepLeast = 64       // MB
+	walKeepShare  = 8        // what is kept without a slot: an eighth of it, at most minWalKeepMB
+)
+
+// walFileSystem returns the size of the file system that pg_wal is on, in MB.
+func (i *Instance) walFileSystem() (mb int, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(i.path("pg_wal"), &st); err != nil {
+		return 0, fmt.Errorf("look at the file system of pg_wal: %w", err)
+	}
+	return int(st.Blocks * uint64(st.Bsize) >> 20), nil
+}
+
+// slotKeep is the max_slot_wal_keep_size of a file system: a member that is away must not fill the disk of one that
+// serves. What it then lacks it gets by a new copy.
+func slotKeep(fsMB int) int {
+	return max(slotKeepLeast, min(fsMB/slotKeepShare, slotKeepMost))
+}
+
+// boundRetention adds the limits of what is kept for others, unless the instance's own files say otherwise.
+func (i *Instance) boundRetention(ctx context.Context, set map[string]string, floors map[string]int) {
+	mb, err := i.walFileSystem()
+	if err != nil {
+		i.log.Warn("what slots may keep is not limited", "error", err)
+		return
+	}
+	floors["wal_keep_size"] = min(minWalKeepMB, max(mb/walKeepShare, 16))
+	if own, err := i.fileSetting(ctx, "max_slot_wal_keep_size"); err == nil && own == "-1" {
+		set["max_slot_wal_keep_size"] = fmt.Sprintf("%dMB", slotKeep(mb))
+	}
 }

@@ -16,6 +16,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
+	"github.com/coteriedb/coterie/internal/postgres/session"
+	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
 // streams waits until the secondary has everything the primary flushed.
@@ -111,19 +114,17 @@ func testSecondary(t *testing.T, p, s *server) {
 	if len(po.Replication) != 2 || po.Replication[0].Application != "coterie" || po.Replication[0].State != "streaming" || po.Replication[0].Flush == 0 {
 		t.Errorf("walsenders: %+v", po.Replication)
 	}
-	if err := s.SetSync(t.Context(), Sync{Names: []string{Application("n1", 2)}, Num: 1}); err != nil {
+	if err := s.SetSync(t.Context(), settings.Sync{Names: []string{settings.Application("n1", 2)}, Num: 1}); err != nil {
 		t.Errorf("set synchronous_standby_names in recovery: %v", err)
 	}
-	if err := s.SetSync(t.Context(), Sync{}); err != nil {
+	if err := s.SetSync(t.Context(), settings.Sync{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.EnsureSlots(t.Context(), []string{"cot_n1", "cot_n3"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	testSlotAdvances(t, p, s)
-	if err := p.TerminateWalsender(t.Context(), "coterie"); err != nil {
-		t.Fatal(err)
-	}
+	p.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE application_name = 'coterie'")
 	s.streams(p)
 	// What a secondary has received is found again after a crash, when its own functions no longer know. What is streamed may end within
 	// a record, what is found ends with one: so it is judged where a record ends.
@@ -177,7 +178,7 @@ func testSlotAdvances(t *testing.T, p, s *server) {
 func testConflicts(t *testing.T, p, s *server) {
 	ctx := t.Context()
 	s.sql("ALTER SYSTEM SET max_standby_streaming_delay = '-1'", "SELECT pg_reload_conf()")
-	c, err := s.connConfig("postgres")
+	c, err := s.server.ConnConfig("postgres")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +187,7 @@ func testConflicts(t *testing.T, p, s *server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeConn(reader)
+	defer session.Close(reader)
 	if _, err := reader.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM public.t"); err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +214,7 @@ func testConflicts(t *testing.T, p, s *server) {
 	if err := s.RestoreConflicts(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if v, _ := autoConfValue(read(t, s.autoConf()), "max_standby_streaming_delay"); v != "-1" {
+	if v, _ := settings.AutoConfValue(read(t, s.autoConf()), "max_standby_streaming_delay"); v != "-1" {
 		t.Errorf("max_standby_streaming_delay is %q, the administrator had set -1", v)
 	}
 }
@@ -229,7 +230,7 @@ func testIdleWalsenders(t *testing.T, p, s *server) {
 			if got := x.observe().Timeline; got != want {
 				return fmt.Errorf("timeline %d, it was %d", got, want)
 			}
-			if n := x.value("SELECT count(*)::text FROM pg_stat_activity WHERE backend_type = 'walsender' AND application_name = '" + SessionName + "'"); n != "0" {
+			if n := x.value("SELECT count(*)::text FROM pg_stat_activity WHERE backend_type = 'walsender' AND application_name = '" + session.Name + "'"); n != "0" {
 				return fmt.Errorf("%s walsenders of the agent's own", n)
 			}
 			return nil
@@ -305,7 +306,7 @@ func testTorn(t *testing.T, p, s *server) {
 	from, ended := p.observe().Flush, make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = p.fresh(context.Background(), func(c *pgx.Conn) error { // ends with the server
+		_ = p.server.Fresh(context.Background(), func(c *pgx.Conn) error { // ends with the server
 			_, err := c.Exec(context.Background(), "SELECT pg_logical_emit_message(false, 'test', repeat('z', 100000000))")
 			return err
 		})
@@ -391,7 +392,7 @@ func testRewind(t *testing.T, p, s *server, fork ag.LSN) {
 	if err := os.WriteFile(p.autoConf(), []byte(auto+"\nprimary_conninfo = 'host=elsewhere'\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	source := fmt.Sprintf("host=%s port=%d user=postgres dbname=postgres", s.cfg.SocketDir, Port)
+	source := fmt.Sprintf("host=%s port=%d user=postgres dbname=postgres", s.cfg.SocketDir, session.Port)
 	without := p.Config()
 	without.Install.Rewind = false
 	if err := New(without).Rewind(t.Context(), RewindOptions{SourceConninfo: source}); !errors.Is(err, ErrRewind) || p.Interrupted() {
@@ -429,7 +430,7 @@ func testRewind(t *testing.T, p, s *server, fork ag.LSN) {
 	if want := (ag.Position{Timeline: 1, LSN: fork}); kept.Fork != want || kept.End.Compare(want) <= 0 {
 		t.Errorf("kept from %s to %s, the fork is at %s", kept.Fork, kept.End, want)
 	}
-	for _, name := range []string{"pg_control", "pg_wal/" + segmentName(1, fork>>24, 16<<20), "pg_wal/" + segmentName(1, fork>>24+1, 16<<20)} {
+	for _, name := range []string{"pg_control", "pg_wal/" + pgfiles.SegmentName(1, fork>>24, 16<<20), "pg_wal/" + pgfiles.SegmentName(1, fork>>24+1, 16<<20)} {
 		if !exists(filepath.Join(forkDir, name)) {
 			t.Errorf("of the fork %s is not kept: %+v", name, kept)
 		}

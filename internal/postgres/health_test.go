@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/postgres/diagnose"
 )
 
 // Sessions that wait for a lock are an illness only when they are all there can be, and none of them can go on.
@@ -19,7 +21,7 @@ func TestEverySessionIsBlocked(t *testing.T) {
 	ctx := t.Context()
 	open := func() *pgx.Conn {
 		t.Helper()
-		c, err := p.connect(ctx, func(c *pgx.ConnConfig) { c.RuntimeParams["application_name"] = "app" })
+		c, err := p.server.Connect(ctx, func(c *pgx.ConnConfig) { c.RuntimeParams["application_name"] = "app" })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +57,7 @@ func TestEverySessionIsBlocked(t *testing.T) {
 	well("places are left")
 	for n := 0; ; n++ { // the agent's own sessions take some
 		var left bool
-		err := p.fresh(ctx, func(c *pgx.Conn) error {
+		err := p.server.Fresh(ctx, func(c *pgx.Conn) error {
 			return c.QueryRow(ctx, `SELECT count(*) < current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
 				FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&left)
 		})
@@ -68,7 +70,7 @@ func TestEverySessionIsBlocked(t *testing.T) {
 		wait()
 	}
 	p.waitFor("the blockade to be seen", func(context.Context) error {
-		if err := p.Commit(ctx); !errors.Is(err, ErrBlocked) {
+		if err := p.Commit(ctx); !errors.Is(err, diagnose.ErrBlocked) {
 			return errors.Join(errors.New("not seen"), err)
 		}
 		return nil

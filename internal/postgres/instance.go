@@ -1,16 +1,31 @@
 package postgres
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/postgres/diagnose"
+	"github.com/coteriedb/coterie/internal/postgres/login"
+	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
+	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
 // Config says where an instance lives. Everything in it is fixed for the life of an Instance.
 type Config struct {
-	Install     Install
+	Install     programs.Install
 	PGData      string
 	ConfigFile  string            // postgresql.conf; "" when it is in PGData
 	HBAFile     string            // the private pg_hba.conf; "" for StateDir/pg_hba.conf. pg_ident.conf is beside it
@@ -28,15 +43,19 @@ type Config struct {
 // Instance is one PostgreSQL instance. Its methods are safe for concurrent use unless they say that the server must be
 // stopped. Methods that talk to the server connect when needed and again after the server was restarted.
 type Instance struct {
-	cfg  Config
-	log  *slog.Logger
-	main *session // observation and settings
-	auth *session // Verifier, so that a login never waits behind an observation
-	repl *session // IDENTIFY_SYSTEM; open only where that may say something new
-	wal  *session // CurrentFlush, for which a client waits
+	*login.Roles     // what a login asks of the server
+	*Facts           // what the views show of it
+	*diagnose.Checks // what may be wrong with it
 
-	replays  atomic.Pointer[replayed]
-	logMarks atomic.Pointer[map[string]int64] // how long the logs were before the last start
+	cfg    Config
+	log    *slog.Logger
+	server session.Server
+	main   *session.Session // observation and settings
+	auth   *session.Session // of Roles and Facts, so that a login never waits behind an observation
+	repl   *session.Session // IDENTIFY_SYSTEM; open only where that may say something new
+	wal    *session.Session // CurrentFlush, for which a client waits
+
+	replays atomic.Pointer[replayed]
 }
 
 // New returns the instance described by c. It touches nothing.
@@ -51,14 +70,18 @@ func New(c Config) *Instance {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	i := &Instance{cfg: c, log: log}
-	i.main, i.auth, i.repl, i.wal = newSession(i), newSession(i), newReplSession(i), newSession(i)
+	server := session.Server{SocketDir: c.SocketDir, Superuser: c.Superuser, Major: c.Install.Major}
+	i := &Instance{
+		cfg: c, log: log, server: server,
+		main: session.New(server), auth: session.New(server), repl: session.NewReplication(server), wal: session.New(server),
+	}
+	i.Roles, i.Facts, i.Checks = login.New(server, i.auth), newFacts(i.auth), diagnose.New(server, c.PGData)
 	return i
 }
 
 // Close ends the instance's permanent sessions. The server is not affected.
 func (i *Instance) Close() error {
-	return errors.Join(i.main.close(), i.auth.close(), i.repl.close(), i.wal.close())
+	return errors.Join(i.main.Close(), i.auth.Close(), i.repl.Close(), i.wal.Close())
 }
 
 // Config returns what New was given, with its defaults filled in.
@@ -76,4 +99,58 @@ func (i *Instance) path(elem ...string) string {
 func exists(path string) bool {
 	_, err := os.Lstat(path) //nolint:gosec // the administrator says where PostgreSQL is
 	return err == nil
+}
+
+// Session opens a session of the superuser in a database that is always there, with the settings of the agent's own sessions. The
+// caller closes it.
+func (i *Instance) Session(ctx context.Context) (*pgx.Conn, error) { return i.server.Connect(ctx, nil) }
+
+// Version returns the version of the server's binaries, as 15.18.
+func (i *Instance) Version() string { return i.cfg.Install.Version }
+
+// SystemID reads the cluster's system identifier from pg_control, with no program started.
+func (i *Instance) SystemID() (string, error) {
+	f, err := os.Open(i.path("global", "pg_control"))
+	if err != nil {
+		return "", fmt.Errorf("read the system identifier: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	var b [8]byte // the first member of ControlFileData, in the machine's order
+	if _, err := io.ReadFull(f, b[:]); err != nil {
+		return "", fmt.Errorf("read the system identifier: %w", err)
+	}
+	return strconv.FormatUint(binary.NativeEndian.Uint64(b[:]), 10), nil
+}
+
+// Control reads pg_control. The server may be running or stopped. A torn read of a running server's file is repeated.
+func (i *Instance) Control(ctx context.Context) (pgfiles.Control, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for try := 0; ; try++ {
+		cmd := exec.CommandContext(ctx, i.bin("pg_controldata"), "-D", i.cfg.PGData)
+		cmd.Env = programs.ToolEnv()
+		out, err := cmd.Output()
+		if err != nil {
+			return pgfiles.Control{}, fmt.Errorf("read pg_control of %s: %w", i.cfg.PGData, programs.WithStderr(err))
+		}
+		c, err := pgfiles.ParseControl(string(out))
+		if err == nil || try == 4 {
+			return c, err
+		}
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			return pgfiles.Control{}, err
+		}
+	}
+}
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
 }

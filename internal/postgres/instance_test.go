@@ -15,6 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/login"
+	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
+	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
 // newPrimary makes a cluster and starts it. With configApart its postgresql.conf is not in the data directory, as Debian's.
@@ -117,7 +120,7 @@ func testArgs(t *testing.T, p *server) {
 	}
 }
 
-func control(t *testing.T, s *server) Control {
+func control(t *testing.T, s *server) pgfiles.Control {
 	t.Helper()
 	c, err := s.Control(t.Context())
 	if err != nil {
@@ -128,7 +131,7 @@ func control(t *testing.T, s *server) Control {
 
 func testSync(t *testing.T, p *server) {
 	ctx := t.Context()
-	want := Sync{Names: []string{Application("n2", 7), Application("n3", 7)}, Num: 1}
+	want := settings.Sync{Names: []string{settings.Application("n2", 7), settings.Application("n3", 7)}, Num: 1}
 	if err := p.SetSync(ctx, want); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +149,7 @@ func testSync(t *testing.T, p *server) {
 		}
 		return errors.New("it does not wait")
 	})
-	if err := p.SetSync(ctx, Sync{}); err != nil {
+	if err := p.SetSync(ctx, settings.Sync{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {
@@ -175,7 +178,7 @@ func testSync(t *testing.T, p *server) {
 			return errors.New("it still waits")
 		}
 	})
-	if err := p.SetSync(ctx, Sync{}); err != nil {
+	if err := p.SetSync(ctx, settings.Sync{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -220,7 +223,7 @@ func testRoles(t *testing.T, p *server) {
 		t.Errorf("alice is valid until %v, want %v", a.ValidUntil, until)
 	}
 	a.Password, a.ValidUntil = "", nil
-	if diff := cmp.Diff(Role{Name: "alice", CanLogin: true, Replication: true, ConnLimit: 3, MemberOf: []string{"ops", "staff"}}, a); diff != "" {
+	if diff := cmp.Diff(login.Role{Name: "alice", CanLogin: true, Replication: true, ConnLimit: 3, MemberOf: []string{"ops", "staff"}}, a); diff != "" {
 		t.Errorf("alice (-want +got):\n%s", diff)
 	}
 	if b, err := p.Verifier(t.Context(), "bob"); err != nil || b.ValidUntil != nil || b.Password != "" {
@@ -229,7 +232,7 @@ func testRoles(t *testing.T, p *server) {
 	if c, err := p.Verifier(t.Context(), "carol"); err != nil || c.ValidUntil == nil || c.CanLogin {
 		t.Errorf("carol: %+v, %v", c, err)
 	}
-	if _, err := p.Verifier(t.Context(), "nobody; DROP ROLE alice"); !errors.Is(err, ErrNoRole) {
+	if _, err := p.Verifier(t.Context(), "nobody; DROP ROLE alice"); !errors.Is(err, login.ErrNoRole) {
 		t.Errorf("a role that is not there: %v", err)
 	}
 }
@@ -247,7 +250,7 @@ func testEndOfWAL(t *testing.T, p *server) {
 		p.waitFor("WAL to be flushed", func(context.Context) error {
 			o := p.observe()
 			// Behind an ended segment the server counts the next page's header as inserted already.
-			if flushed = o.Flush; o.Insert > o.Flush+longPageHeader {
+			if flushed = o.Flush; o.Insert > o.Flush+pgfiles.LongPageHeader {
 				return fmt.Errorf("%s inserted, %s flushed", o.Insert, o.Flush)
 			}
 			return nil
@@ -292,7 +295,7 @@ func testForeignSettings(t *testing.T, p *server) {
 		}
 	}
 	// What the agent itself wrote is kept over a restart.
-	own := Sync{Names: []string{Application("n2", 9)}, Num: 1}
+	own := settings.Sync{Names: []string{settings.Application("n2", 9)}, Num: 1}
 	if err := p.SetSync(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}

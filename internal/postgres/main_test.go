@@ -18,6 +18,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/postgres/programs"
+	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
 // PostgreSQL refuses root, and in production this package never runs as root: so as root, the tests run as user postgres.
@@ -100,12 +103,12 @@ type server struct {
 }
 
 // newest returns the newest PostgreSQL here, or skips the test.
-func newest(t *testing.T) Install {
+func newest(t *testing.T) programs.Install {
 	t.Helper()
 	if os.Geteuid() == 0 {
 		t.Skip("PostgreSQL refuses root and there is no user postgres")
 	}
-	found, err := Find(t.Context())
+	found, err := programs.Find(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,9 +227,9 @@ func (s *server) kill(sig syscall.Signal) {
 func (s *server) clone(slot string) *server {
 	s.t.Helper()
 	c := newServer(s.t, s, slot)
-	cmd := exec.CommandContext(s.t.Context(), s.bin("pg_basebackup"), "-h", s.cfg.SocketDir, "-p", strconv.Itoa(Port), "-U", "postgres",
+	cmd := exec.CommandContext(s.t.Context(), s.bin("pg_basebackup"), "-h", s.cfg.SocketDir, "-p", strconv.Itoa(session.Port), "-U", "postgres",
 		"-D", c.cfg.PGData, "-X", "stream", "-c", "fast", "--no-sync")
-	cmd.Env = toolEnv()
+	cmd.Env = programs.ToolEnv()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		s.t.Fatalf("pg_basebackup: %v: %s", err, out)
 	}
@@ -282,7 +285,7 @@ func sub(t *testing.T, name string, f func(*testing.T), servers ...*server) {
 // sql runs commands as a client would.
 func (s *server) sql(commands ...string) {
 	s.t.Helper()
-	err := s.fresh(s.t.Context(), func(c *pgx.Conn) error {
+	err := s.server.Fresh(s.t.Context(), func(c *pgx.Conn) error {
 		commands = append([]string{"SET search_path = public"}, commands...)
 		for _, q := range commands {
 			if _, err := c.Exec(s.t.Context(), q); err != nil {
@@ -298,7 +301,7 @@ func (s *server) sql(commands ...string) {
 
 func (s *server) value(q string) (v string) {
 	s.t.Helper()
-	err := s.fresh(s.t.Context(), func(c *pgx.Conn) error {
+	err := s.server.Fresh(s.t.Context(), func(c *pgx.Conn) error {
 		if _, err := c.Exec(s.t.Context(), "SET search_path = public"); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
 // Observation is what a running server says about itself at one moment.
@@ -98,15 +99,15 @@ FROM pg_replication_slots ORDER BY slot_name`
 
 // Observe asks the server about itself through the instance's permanent sessions, within two seconds.
 func (i *Instance) Observe(ctx context.Context) (Observation, error) {
-	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
 	var o Observation
-	err := i.main.do(ctx, func(c *pgx.Conn) error {
+	err := i.main.Do(ctx, func(c *pgx.Conn) error {
 		o = Observation{}
 		b := &pgx.Batch{}
 		b.Queue(serverQuery).QueryRow(o.scanServer)
 		b.Queue(walReceiverQuery).Query(o.scanWalReceiver)
-		b.Queue(walsendersQuery, SessionName).Query(o.scanWalsenders)
+		b.Queue(walsendersQuery, session.Name).Query(o.scanWalsenders)
 		b.Queue(slotsQuery).Query(o.scanSlots)
 		return c.SendBatch(ctx, b).Close()
 	})
@@ -114,7 +115,7 @@ func (i *Instance) Observe(ctx context.Context) (Observation, error) {
 		return Observation{}, fmt.Errorf("observe PostgreSQL: %w", err)
 	}
 	if !o.InRecovery {
-		i.repl.rest()
+		i.repl.Rest()
 		return o, nil
 	}
 	o.Flush = max(o.Receive, o.Replay)
@@ -129,7 +130,7 @@ func (i *Instance) Observe(ctx context.Context) (Observation, error) {
 func (i *Instance) replayTimeline(ctx context.Context, o Observation) (ag.Timeline, error) {
 	known := i.replays.Load()
 	if w := o.WalReceiver; known != nil && w != nil && w.Status == "streaming" && w.ReceivedTLI == known.timeline && o.PostmasterStart.Equal(known.of) {
-		i.repl.rest()
+		i.repl.Rest()
 		return known.timeline, nil
 	}
 	p, err := i.identify(ctx)
@@ -212,10 +213,10 @@ func (s *lsnScanner) Scan(src any) error {
 
 // CurrentFlush returns how far a primary has flushed its WAL, or a standby replayed it, asked in a session that nothing else uses.
 func (i *Instance) CurrentFlush(ctx context.Context) (ag.LSN, error) {
-	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
 	var at ag.LSN
-	err := i.wal.do(ctx, func(c *pgx.Conn) error {
+	err := i.wal.Do(ctx, func(c *pgx.Conn) error {
 		results, err := c.PgConn().Exec(ctx, "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END").ReadAll()
 		if err != nil {
 			return err
@@ -235,10 +236,10 @@ func (i *Instance) CurrentFlush(ctx context.Context) (ag.LSN, error) {
 // FlushLSN returns how far WAL is durable here: as primary what it flushed, in recovery the highest of received and
 // replayed.
 func (i *Instance) FlushLSN(ctx context.Context) (ag.LSN, error) {
-	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
 	var l ag.LSN
-	err := i.main.do(ctx, func(c *pgx.Conn) error {
+	err := i.main.Do(ctx, func(c *pgx.Conn) error {
 		return c.QueryRow(ctx, `SELECT (CASE WHEN pg_is_in_recovery()
 			THEN greatest(coalesce(pg_last_wal_receive_lsn(), '0/0'), coalesce(pg_last_wal_replay_lsn(), '0/0'))
 			ELSE pg_current_wal_flush_lsn() END)::text`).Scan(lsn(&l))
@@ -257,7 +258,7 @@ const freshSegment = 1 << 20
 // (RequestXLogStreaming in PostgreSQL), and counts as synchronous only behind that.
 func (i *Instance) FreshSegment(ctx context.Context) (ag.LSN, error) {
 	var begins ag.LSN
-	err := i.fresh(ctx, func(c *pgx.Conn) error {
+	err := i.server.Fresh(ctx, func(c *pgx.Conn) error {
 		var used bool
 		err := c.QueryRow(ctx, `SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0') % setting::numeric > $1
 			FROM pg_settings WHERE name = 'wal_segment_size'`, freshSegment).Scan(&used)
@@ -278,7 +279,7 @@ func (i *Instance) FreshSegment(ctx context.Context) (ag.LSN, error) {
 // Checkpoint performs a checkpoint, or a restartpoint in recovery, as fast as it can. It has no time limit of its own.
 func (i *Instance) Checkpoint(ctx context.Context) error {
 	// Not in the main session: a checkpoint may take a minute, and observation must go on.
-	err := i.fresh(ctx, func(c *pgx.Conn) error {
+	err := i.server.Fresh(ctx, func(c *pgx.Conn) error {
 		_, err := c.Exec(ctx, "CHECKPOINT")
 		return err
 	})
@@ -286,4 +287,39 @@ func (i *Instance) Checkpoint(ctx context.Context) error {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	return nil
+}
+
+// exec runs one command in the main session.
+func (i *Instance) exec(ctx context.Context, sql string, args ...any) error {
+	return i.main.Do(ctx, func(c *pgx.Conn) error {
+		_, err := c.Exec(ctx, sql, args...)
+		return err
+	})
+}
+
+// identify asks for the timeline the server writes or replays and how far its WAL goes there: as primary what is flushed,
+// in recovery the highest of replayed and, if it belongs to the same timeline, received.
+func (i *Instance) identify(ctx context.Context) (ag.Position, error) {
+	var p ag.Position
+	err := i.repl.Do(ctx, func(c *pgx.Conn) error {
+		results, err := c.PgConn().Exec(ctx, "IDENTIFY_SYSTEM").ReadAll()
+		if err != nil {
+			return err
+		}
+		if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) < 3 {
+			return errors.New("IDENTIFY_SYSTEM: unexpected answer")
+		}
+		row := results[0].Rows[0]
+		var tli uint32
+		if _, err := fmt.Sscan(string(row[1]), &tli); err != nil {
+			return fmt.Errorf("IDENTIFY_SYSTEM: timeline %.20q: %w", row[1], err)
+		}
+		lsn, err := ag.ParseLSN(string(row[2]))
+		p = ag.Position{Timeline: ag.Timeline(tli), LSN: lsn}
+		return err
+	})
+	if err != nil {
+		return ag.Position{}, fmt.Errorf("ask for the timeline: %w", err)
+	}
+	return p, nil
 }

@@ -95,7 +95,7 @@ func createEmpty(path string) error {
 
 // leaveRecovery asks for promotion and waits for its end. pg_promote's own wait is not used: it polls ten times a second.
 func (i *Instance) leaveRecovery(ctx context.Context) error {
-	return i.main.do(ctx, func(c *pgx.Conn) error {
+	return i.main.Do(ctx, func(c *pgx.Conn) error {
 		sent, recovery := false, true
 		if err := c.QueryRow(ctx, "SELECT pg_promote(false)").Scan(&sent); err != nil {
 			return err

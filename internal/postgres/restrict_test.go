@@ -5,12 +5,15 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/postgres/login"
+	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
 func testRestrictCancel(t *testing.T, p *server) {
 	p.sql("create role mortal login", "create role warden login in role pg_signal_backend", "create database copied template template0")
 	for _, database := range []string{"postgres", "copied"} {
-		c, err := p.connConfig(database)
+		c, err := p.server.ConnConfig(database)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +31,7 @@ func testRestrictCancel(t *testing.T, p *server) {
 				t.Errorf("%s in %s: anybody may %v, pg_signal_backend may %v", f, database, mortal, warden)
 			}
 		}
-		closeConn(conn)
+		session.Close(conn)
 	}
 	p.sql("drop database copied", "drop role mortal, warden")
 }
@@ -47,16 +50,16 @@ func testCurrentFlush(t *testing.T, p *server) {
 // The mark of a role in a database differs after each change of what its sessions begin with, and after no other.
 func testMark(t *testing.T, p *server) {
 	p.sql("create role marked login", "create role granting", "create role beyond", "create database shop")
-	mark := func() Mark {
+	mark := func() login.Fingerprint {
 		t.Helper()
-		m, err := p.Mark(t.Context(), "marked", "shop")
+		m, err := p.Fingerprint(t.Context(), "marked", "shop")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return m
 	}
 	was := mark()
-	if was.Text == "" || was.Single || was.Fixed {
+	if was.Text == "" || was.Exclusive || was.NotReusable {
 		t.Errorf("an ordinary role: %+v", was)
 	}
 	for _, c := range []struct {
@@ -87,12 +90,12 @@ func testMark(t *testing.T, p *server) {
 	} {
 		p.sql(c.change)
 		m := mark()
-		if same := m.Text == was.Text; same != c.same || m.Single != c.single || m.Fixed != c.fixed {
+		if same := m.Text == was.Text; same != c.same || m.Exclusive != c.single || m.NotReusable != c.fixed {
 			t.Errorf("%s: the same: %t; %+v", c.change, same, m)
 		}
 		was = m
 	}
-	if m, err := p.Mark(t.Context(), "nobody", "shop"); err != nil || !m.Single {
+	if m, err := p.Fingerprint(t.Context(), "nobody", "shop"); err != nil || !m.Exclusive {
 		t.Errorf("nobody: %+v, %v", m, err)
 	}
 	p.sql("alter role all reset all", "drop database shop", "drop role marked, granting, beyond, unmarked", "drop table unmarked")

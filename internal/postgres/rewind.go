@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -17,6 +16,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
+	"github.com/coteriedb/coterie/internal/postgres/session"
+	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
 // RewindOptions says from where to rewind.
@@ -52,7 +56,7 @@ func (i *Instance) rewindMarkFile() string { return filepath.Join(i.cfg.StateDir
 func (i *Instance) Interrupted() bool { return exists(i.rewindMarkFile()) }
 
 // ForgetRewind removes the mark of an unfinished rewind. Only for who has replaced the copy by another since.
-func (i *Instance) ForgetRewind() error { return removeDurably(i.rewindMarkFile()) }
+func (i *Instance) ForgetRewind() error { return durable.Remove(i.rewindMarkFile()) }
 
 // Rewind brings the stopped, diverged copy back to the history of the source with pg_rewind
 // (docs/internals/postgresql.md, "Rewind"). A server that was not shut down in order is recovered first. Between the
@@ -145,12 +149,12 @@ func (i *Instance) prepareSource(ctx context.Context, conninfo, systemID string)
 	if err != nil {
 		return fork, err
 	}
-	config.RuntimeParams = i.sessionParams()
+	config.RuntimeParams = i.server.Params()
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return fork, err
 	}
-	defer closeConn(conn)
+	defer session.Close(conn)
 	var id string
 	var recovery bool
 	if err := conn.QueryRow(ctx, "SELECT system_identifier::text, pg_is_in_recovery() FROM pg_control_system()").Scan(&id, &recovery); err != nil {
@@ -189,7 +193,7 @@ func (i *Instance) forkFrom(ctx context.Context, source *pgx.Conn) (fork ag.Posi
 		if err := source.QueryRow(ctx, "SELECT pg_read_file('pg_wal/' || $1)", fmt.Sprintf("%08X.history", uint32(tli))).Scan(&content); err != nil {
 			return fork, err
 		}
-		if entries, err = parseHistory(content, tli); err != nil {
+		if entries, err = pgfiles.ParseHistory(content, tli); err != nil {
 			return fork, err
 		}
 	}
@@ -204,22 +208,8 @@ func (i *Instance) forkFrom(ctx context.Context, source *pgx.Conn) (fork ag.Posi
 	if err != nil {
 		return fork, err
 	}
-	return commonAncestor(own, newLineage(tli, entries))
-}
-
-// commonAncestor returns where two lineages part.
-func commonAncestor(a, b lineage) (ag.Position, error) {
-	fork := ag.Position{}
-	for k := range min(len(a), len(b)) {
-		if a[k].tli != b[k].tli || a[k].begin != b[k].begin {
-			break
-		}
-		fork = ag.Position{Timeline: a[k].tli, LSN: min(a[k].end, b[k].end)}
-		if a[k].end != b[k].end {
-			break
-		}
-	}
-	if fork.Timeline == 0 {
+	fork, ok := pgfiles.CommonAncestor(own, pgfiles.NewLineage(tli, entries))
+	if !ok {
 		return fork, fmt.Errorf("the histories have no timeline in common: %w", ErrRewind)
 	}
 	return fork, nil
@@ -228,7 +218,7 @@ func commonAncestor(a, b lineage) (ag.Position, error) {
 // recover performs crash recovery in single-user mode. pg_rewind would do the same, but before 15 without the configuration
 // file of a Debian cluster, and with the WAL removed that it needs afterwards.
 func (i *Instance) recover(ctx context.Context) error {
-	if err := removeDurably(i.path("standby.signal")); err != nil { // single-user mode refuses to be a standby
+	if err := durable.Remove(i.path("standby.signal")); err != nil { // single-user mode refuses to be a standby
 		return err
 	}
 	cmd := exec.CommandContext(ctx, i.Binary(), "--single", "-D", i.cfg.PGData,
@@ -236,7 +226,7 @@ func (i *Instance) recover(ctx context.Context) error {
 		"-c", "hba_file="+i.cfg.HBAFile, "-c", "ident_file="+i.identFile(),
 		"-c", "restore_command=", "-c", "archive_mode=off", "-c", "synchronous_standby_names=",
 		"-c", "wal_keep_size=1TB", "-c", "max_slot_wal_keep_size=-1", "template1")
-	cmd.Env = toolEnv()
+	cmd.Env = programs.ToolEnv()
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput() // standard input is /dev/null: it recovers and leaves
@@ -248,7 +238,7 @@ func (i *Instance) recover(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("recover the copy: %w", context.Cause(ctx))
 		}
-		return fmt.Errorf("recover the copy: %w: %s: %w", err, lastText(out), ErrRewind)
+		return fmt.Errorf("recover the copy: %w: %s: %w", err, programs.LastText(out), ErrRewind)
 	}
 	return nil
 }
@@ -262,10 +252,10 @@ func (i *Instance) runRewind(ctx context.Context, o RewindOptions, mark *rewindM
 	if i.cfg.Install.Major >= 15 {
 		args = append(args, "--config-file", i.configFile())
 	}
-	out, err := runLines(ctx, i.bin("pg_rewind"), args, o.Progress)
+	out, err := programs.RunLines(ctx, i.bin("pg_rewind"), args, o.Progress)
 	i.keepLog("rewind", out)
 	if err != nil && ctx.Err() == nil {
-		err = fmt.Errorf("pg_rewind: %w: %s: %w", err, lastText(out), ErrRewind)
+		err = fmt.Errorf("pg_rewind: %w: %s: %w", err, programs.LastText(out), ErrRewind)
 	}
 	if err == nil && bytes.Contains(out, []byte("no rewind required")) {
 		// It judges by the last checkpoint: a copy whose WAL only goes on past the fork is left as it is, diverged.
@@ -280,15 +270,15 @@ func (i *Instance) runRewind(ctx context.Context, o RewindOptions, mark *rewindM
 
 // finishRewind puts back what is this node's own and removes the mark.
 func (i *Instance) finishRewind(mark *rewindMark) error {
-	own := autoConfHeader
+	own := settings.AutoConfHeader
 	if mark.AutoConf != nil {
 		own = *mark.AutoConf
 	}
-	edited, err := editAutoConf(own, nil)
+	edited, err := settings.EditAutoConf(own, nil)
 	if err != nil {
 		return err
 	}
-	if err := writeDurably(i.autoConf(), []byte(edited), 0o600); err != nil {
+	if err := durable.Replace(i.autoConf(), []byte(edited), 0o600); err != nil {
 		return err
 	}
 	if err := i.createStandbySignal(); err != nil {
@@ -317,7 +307,7 @@ func (i *Instance) writeRewindMark(m *rewindMark) error {
 	if err != nil {
 		return err
 	}
-	return writeDurably(i.rewindMarkFile(), b, 0o600)
+	return durable.Replace(i.rewindMarkFile(), b, 0o600)
 }
 
 // keepLog appends a tool's output to a file of LogDir. Losing it is no reason to fail.
@@ -335,52 +325,103 @@ func (i *Instance) keepLog(name string, out []byte) {
 	}
 }
 
-// maxToolOutput bounds what is kept of a tool's output.
-const maxToolOutput = 64 << 10
-
-// runLines runs a tool and calls each with every line it prints; pg_rewind ends those of its progress with a carriage
-// return. It returns the end of the output.
-func runLines(ctx context.Context, name string, args []string, each func(string)) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = toolEnv()
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 10 * time.Second
-	r, w := io.Pipe()
-	cmd.Stdout, cmd.Stderr = w, w
-	var kept []byte
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		lines := bufio.NewScanner(r)
-		lines.Buffer(nil, maxToolOutput)
-		lines.Split(splitLines)
-		for lines.Scan() {
-			line := strings.TrimSpace(lines.Text())
-			if line == "" {
-				continue
-			}
-			each(line)
-			kept = append(append(kept, line...), '\n')
-			kept = kept[max(0, len(kept)-maxToolOutput):]
-		}
-		_, _ = io.Copy(io.Discard, r) // a line too long for the scanner must not block the tool
-	}()
-	err := cmd.Run()
-	_ = w.Close() // of a pipe: never fails
-	<-read
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return kept, err
+// ForkSummary is the summary.json of a kept tail.
+type ForkSummary struct {
+	SystemID string      `json:"system_identifier"`
+	State    string      `json:"cluster_state"`
+	Fork     ag.Position `json:"fork"`
+	End      ag.Position `json:"end"`
+	Time     time.Time   `json:"time"`
+	Files    []string    `json:"files"`
+	Bytes    int64       `json:"bytes"`
 }
 
-// splitLines is bufio.ScanLines for lines that end with \n or \r.
-func splitLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
-	if k := bytes.IndexAny(data, "\r\n"); k >= 0 {
-		return k + 1, data[:k], nil
+// KeepFork copies what a stopped copy has beyond the position from, its diverged tail, into dir before a rewind or reseed
+// destroys it (S5): the WAL segments from the fork to the end, all timeline history files, pg_control and a summary.json,
+// written last. A directory that has a summary is complete and left as it is.
+func (i *Instance) KeepFork(ctx context.Context, from ag.Position, dir string) error {
+	if exists(filepath.Join(dir, "summary.json")) {
+		return nil
 	}
-	if atEOF && len(data) > 0 {
-		return len(data), data, nil
+	if err := i.keepFork(ctx, from, dir); err != nil {
+		return fmt.Errorf("keep the diverged tail in %s: %w", dir, err)
 	}
-	return 0, nil, nil
+	return nil
+}
+
+func (i *Instance) keepFork(ctx context.Context, from ag.Position, dir string) error {
+	c, err := i.Control(ctx)
+	if err != nil {
+		return err
+	}
+	s := ForkSummary{SystemID: c.SystemID, State: c.State, Fork: from, Time: time.Now().UTC()}
+	// A copy whose end cannot be found (an interrupted rewind) is kept to the last file there is.
+	if s.End, err = i.endOnDisk(ctx); err != nil {
+		i.log.Warn("the end of the diverged tail is not known, everything from the fork on is kept", "error", err)
+		s.End = ag.Position{LSN: pgfiles.MaxLSN}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "pg_wal"), 0o700); err != nil {
+		return err
+	}
+	names, err := i.forkFiles(ag.LSN(c.WalSegmentSize), from.LSN, s.End.LSN)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		n, err := copyDurably(i.path(name), filepath.Join(dir, strings.TrimPrefix(name, "global/")))
+		if err != nil {
+			return err
+		}
+		s.Files, s.Bytes = append(s.Files, name), s.Bytes+n
+	}
+	for _, d := range []string{filepath.Join(dir, "pg_wal"), dir, filepath.Dir(dir)} {
+		if err := syncPath(d); err != nil {
+			return err
+		}
+	}
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	return durable.Replace(filepath.Join(dir, "summary.json"), append(b, '\n'), 0o600)
+}
+
+// forkFiles lists what a fork is made of, relative to PGData. Segments beyond the end are preallocated ones.
+func (i *Instance) forkFiles(segSize, from, end ag.LSN) ([]string, error) {
+	entries, err := os.ReadDir(i.path("pg_wal"))
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		seg, ok := pgfiles.SegmentNumber(e.Name(), segSize)
+		if ok = ok && seg >= from/segSize && seg <= end/segSize; ok || strings.HasSuffix(e.Name(), ".history") {
+			names = append(names, "pg_wal/"+e.Name())
+		}
+	}
+	return append(names, "global/pg_control"), nil
+}
+
+// copyDurably copies one file and flushes the copy; the caller flushes the directory.
+func copyDurably(from, to string) (n int64, err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return 0, err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	n, err = io.Copy(out, in)
+	if err == nil {
+		err = out.Sync()
+	}
+	if cerr := out.Close(); err == nil {
+		err = cerr
+	}
+	return n, err
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
 // PrepareStart makes the files of the stopped server ready for a start in either role: private authentication files, no
@@ -76,15 +78,45 @@ func (i *Instance) ownSync() (map[string]*string, error) {
 	if err != nil {
 		return nil, err
 	}
-	value, ok := autoConfValue(string(content), "synchronous_standby_names")
-	s, err := ParseSync(value)
+	value, ok := settings.AutoConfValue(string(content), "synchronous_standby_names")
+	s, err := settings.ParseSync(value)
 	if !ok || err != nil {
 		return nil, nil // not ours
 	}
 	for _, name := range s.Names {
-		if _, _, ours := ParseApplication(name); !ours {
+		if _, _, ours := settings.ParseApplication(name); !ours {
 			return nil, nil
 		}
 	}
 	return map[string]*string{"synchronous_standby_names": &value}, nil
+}
+
+// WriteAutoConf edits postgresql.auto.conf of a stopped server: it sets the settings of set (nil removes one), removes the
+// reserved ones that set does not name, and leaves every other line as it is. A running server would overwrite the file:
+// there, use ALTER SYSTEM.
+func (i *Instance) WriteAutoConf(set map[string]*string) error {
+	old, err := os.ReadFile(i.autoConf())
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("edit postgresql.auto.conf: %w", err)
+	}
+	edited, err := settings.EditAutoConf(string(old), set)
+	if err != nil {
+		return fmt.Errorf("edit postgresql.auto.conf: %w", err)
+	}
+	if edited == string(old) && exists(i.autoConf()) {
+		return nil
+	}
+	if err := durable.Replace(i.autoConf(), []byte(edited), 0o600); err != nil {
+		return fmt.Errorf("edit postgresql.auto.conf: %w", err)
+	}
+	return nil
+}
+
+func (i *Instance) autoConf() string { return i.path("postgresql.auto.conf") }
+
+func (i *Instance) createStandbySignal() error {
+	if err := durable.Replace(i.path("standby.signal"), nil, 0o600); err != nil {
+		return fmt.Errorf("create standby.signal: %w", err)
+	}
+	return nil
 }

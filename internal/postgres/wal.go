@@ -5,15 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"maps"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
+	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
 // EndOfWAL returns the position behind the last WAL that this instance has, and has on disk.
@@ -62,9 +65,9 @@ const saidEndQuery = `SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text
   pg_size_bytes(current_setting('wal_segment_size')), current_setting('wal_block_size')::bigint`
 
 func (i *Instance) runningEnd(ctx context.Context) (said saidEnd, err error) {
-	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
-	err = i.main.do(ctx, func(c *pgx.Conn) error {
+	err = i.main.Do(ctx, func(c *pgx.Conn) error {
 		said = saidEnd{}
 		return c.QueryRow(ctx, saidEndQuery).Scan(&said.recovery, lsn(&said.replayed), lsn(&said.received), &said.segment, &said.page)
 	})
@@ -91,13 +94,13 @@ func (i *Instance) endBehindReplay(ctx context.Context, said saidEnd) (end ag.Po
 		return ag.Position{}, false, err
 	}
 	for _, l := range slices.Backward(through) { // the newest timeline first, if a record of it is there
-		w := newWALFiles(i.path("pg_wal"), Control{WalSegmentSize: said.segment, WalBlockSize: said.page}, l)
-		e, found, err := walEnd(ctx, w, said.replayed, said.received)
-		w.close()
+		w := pgfiles.OpenWAL(i.path("pg_wal"), pgfiles.Control{WalSegmentSize: said.segment, WalBlockSize: said.page}, l)
+		e, found, err := pgfiles.End(ctx, w, said.replayed, said.received)
+		w.Close()
 		if err != nil {
 			return ag.Position{}, false, err
 		}
-		tip := l[len(l)-1].tli
+		tip := l[len(l)-1].TLI
 		if found && e.Timeline == tip || tip == at.Timeline {
 			if !found {
 				e = at
@@ -122,7 +125,7 @@ func (i *Instance) endOnDisk(ctx context.Context) (ag.Position, error) {
 		return ag.Position{}, err
 	}
 	for k, l := range tips {
-		tip := l[len(l)-1].tli
+		tip := l[len(l)-1].TLI
 		end, found, err := i.endAlong(ctx, c, l)
 		if err != nil {
 			return ag.Position{}, err
@@ -138,10 +141,10 @@ func (i *Instance) endOnDisk(ctx context.Context) (ag.Position, error) {
 	panic("unreachable: the last tip returns")
 }
 
-func (i *Instance) endAlong(ctx context.Context, c Control, l lineage) (ag.Position, bool, error) {
-	w := newWALFiles(i.path("pg_wal"), c, l)
-	defer w.close()
-	end, found, err := walEnd(ctx, w, c.CheckPoint, maxLSN)
+func (i *Instance) endAlong(ctx context.Context, c pgfiles.Control, l pgfiles.Lineage) (ag.Position, bool, error) {
+	w := pgfiles.OpenWAL(i.path("pg_wal"), c, l)
+	defer w.Close()
+	end, found, err := pgfiles.End(ctx, w, c.CheckPoint, pgfiles.MaxLSN)
 	if err != nil || !found {
 		return end, found, err
 	}
@@ -149,10 +152,10 @@ func (i *Instance) endAlong(ctx context.Context, c Control, l lineage) (ag.Posit
 }
 
 // flushTail flushes the last two segments, so that what is promised from here survives a power loss.
-func (i *Instance) flushTail(w *walFiles, end ag.Position) error {
-	last := (end.LSN - 1) / w.segSize
+func (i *Instance) flushTail(w *pgfiles.WAL, end ag.Position) error {
+	last := (end.LSN - 1) / w.SegSize
 	for _, seg := range []ag.LSN{last, max(last, 1) - 1} {
-		err := syncPath(i.path("pg_wal", segmentName(end.Timeline, seg, w.segSize)))
+		err := syncPath(i.path("pg_wal", pgfiles.SegmentName(end.Timeline, seg, w.SegSize)))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -162,13 +165,13 @@ func (i *Instance) flushTail(w *walFiles, end ag.Position) error {
 
 // tips returns the lineages on which the instance's WAL may end, the newest timeline first, the one pg_control names last.
 // A newer one counts only where a record of it is found: its history file alone means that an upstream has it.
-func (i *Instance) tips(ctx context.Context, c Control) ([]lineage, error) {
+func (i *Instance) tips(ctx context.Context, c pgfiles.Control) ([]pgfiles.Lineage, error) {
 	files, err := i.historyFiles()
 	if err != nil {
 		return nil, err
 	}
 	base := max(c.Timeline, c.MinRecoveryTLI)
-	var tips []lineage
+	var tips []pgfiles.Lineage
 	for tli, size := range files {
 		if tli <= base || size == 0 {
 			continue
@@ -177,15 +180,15 @@ func (i *Instance) tips(ctx context.Context, c Control) ([]lineage, error) {
 		if err != nil {
 			return nil, err
 		}
-		recovered := c.MinRecoveryEnd == 0 || l.contains(ag.Position{Timeline: base, LSN: c.MinRecoveryEnd}) // 0: was a primary
-		if recovered && l.contains(ag.Position{Timeline: c.Timeline, LSN: c.CheckPoint}) {
+		recovered := c.MinRecoveryEnd == 0 || l.Contains(ag.Position{Timeline: base, LSN: c.MinRecoveryEnd}) // 0: was a primary
+		if recovered && l.Contains(ag.Position{Timeline: c.Timeline, LSN: c.CheckPoint}) {
 			tips = append(tips, l)
 		}
 	}
-	slices.SortFunc(tips, func(a, b lineage) int { return cmp.Compare(b[len(b)-1].tli, a[len(a)-1].tli) })
+	slices.SortFunc(tips, func(a, b pgfiles.Lineage) int { return cmp.Compare(b[len(b)-1].TLI, a[len(a)-1].TLI) })
 	own, err := i.lineage(ctx, base)
 	if errors.Is(err, os.ErrNotExist) {
-		own, err = newLineage(base, nil), nil // as recovery does: a timeline whose history is not here
+		own, err = pgfiles.NewLineage(base, nil), nil // as recovery does: a timeline whose history is not here
 	}
 	return append(tips, own), err
 }
@@ -209,11 +212,11 @@ func (i *Instance) WALChecksum(ctx context.Context, pos ag.Position, n int) (crc
 		return 0, false, err
 	}
 	for _, l := range lineages {
-		crc, err := i.checksumAlong(c, l, pos.LSN-ag.LSN(n), pos.LSN)
+		crc, err := pgfiles.Checksum{Dir: i.path("pg_wal"), Control: c, Along: l}.Of(pos.LSN-ag.LSN(n), pos.LSN)
 		if err == nil {
 			return crc, true, nil
 		}
-		if !errors.Is(err, errNoWAL) {
+		if !errors.Is(err, pgfiles.ErrNoWAL) {
 			return 0, false, fmt.Errorf("checksum of WAL before %s: %w", pos, err)
 		}
 	}
@@ -222,13 +225,13 @@ func (i *Instance) WALChecksum(ctx context.Context, pos ag.Position, n int) (crc
 
 // lineagesThrough returns the known lineages that pos lies on. The bytes before pos are the same in all of them, but a copy
 // may hold them only in the files of a later timeline.
-func (i *Instance) lineagesThrough(ctx context.Context, pos ag.Position) ([]lineage, error) {
+func (i *Instance) lineagesThrough(ctx context.Context, pos ag.Position) ([]pgfiles.Lineage, error) {
 	files, err := i.historyFiles()
 	if err != nil {
 		return nil, err
 	}
 	files[pos.Timeline] = 1 // the timeline itself, for which there is no file if it is the first
-	var through []lineage
+	var through []pgfiles.Lineage
 	for _, tli := range slices.Sorted(maps.Keys(files)) {
 		if tli < pos.Timeline || files[tli] == 0 {
 			continue
@@ -240,55 +243,102 @@ func (i *Instance) lineagesThrough(ctx context.Context, pos ag.Position) ([]line
 		if err != nil {
 			return nil, err
 		}
-		if l.contains(pos) {
+		if l.Contains(pos) {
 			through = append(through, l)
 		}
 	}
 	return through, nil
 }
 
-func (i *Instance) checksumAlong(c Control, l lineage, from, to ag.LSN) (crc uint32, err error) {
-	size := ag.LSN(c.WalSegmentSize)
-	for from < to {
-		end := min(to, (from/size+1)*size)
-		if crc, err = i.checksumSegment(c, l, from, end, crc); err != nil {
-			return 0, err
-		}
-		from = end
-	}
-	return crc, nil
-}
-
-// checksumSegment adds the bytes from..to, which lie in one segment, to the CRC. Any file of the lineage serves whose
-// timeline holds them: the parts that two of its files have in common are equal.
-func (i *Instance) checksumSegment(c Control, l lineage, from, to ag.LSN, crc uint32) (uint32, error) {
-	for _, s := range slices.Backward(l) {
-		if to > s.end {
-			continue
-		}
-		w := newWALFiles(i.path("pg_wal"), c, lineage{s})
-		sum, err := checksumPages(w, from, to, crc)
-		w.close()
-		if !errors.Is(err, errNoWAL) {
-			return sum, err
-		}
-	}
-	return 0, errNoWAL
-}
-
-func checksumPages(w *walFiles, from, to ag.LSN, crc uint32) (uint32, error) {
-	for from < to {
-		start := from - from%w.page
-		p, err := w.at(start)
-		if err != nil {
-			return 0, err
-		}
-		end := min(to, start+w.page)
-		crc = crc32.Update(crc, castagnoli, p.data[from-start:end-start])
-		from = end
-	}
-	return crc, nil
-}
-
 // pollInterval is how often a change that the server does not announce is looked for.
 const pollInterval = 5 * time.Millisecond
+
+// History returns the ancestry of a timeline from its pg_wal/<tli>.history: one entry per timeline from the eldest that
+// left its parent up to tli itself, each with its parent and the LSN where it leaves it. Timeline 1 has no file and an
+// empty history. Epoch is not known to PostgreSQL and left zero. The error wraps os.ErrNotExist if the file is not here.
+func (i *Instance) History(ctx context.Context, tli ag.Timeline) ([]ag.TimelineEntry, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("read the history of timeline %d: %w", tli, err)
+	}
+	if tli <= 1 {
+		return nil, nil
+	}
+	content, err := os.ReadFile(i.historyPath(tli))
+	if err != nil {
+		return nil, fmt.Errorf("read the history of timeline %d: %w", tli, err)
+	}
+	return pgfiles.ParseHistory(string(content), tli)
+}
+
+func (i *Instance) lineage(ctx context.Context, tip ag.Timeline) (pgfiles.Lineage, error) {
+	entries, err := i.History(ctx, tip)
+	if err != nil {
+		return nil, err
+	}
+	return pgfiles.NewLineage(tip, entries), nil
+}
+
+func (i *Instance) historyPath(tli ag.Timeline) string {
+	return i.path("pg_wal", fmt.Sprintf("%08X.history", uint32(tli)))
+}
+
+// historyFiles returns the size of every history file by timeline.
+func (i *Instance) historyFiles() (map[ag.Timeline]int64, error) {
+	entries, err := os.ReadDir(i.path("pg_wal"))
+	if err != nil {
+		return nil, fmt.Errorf("list timelines: %w", err)
+	}
+	files := map[ag.Timeline]int64{}
+	for _, e := range entries {
+		hex, ok := strings.CutSuffix(e.Name(), ".history")
+		if !ok || len(hex) != 8 {
+			continue
+		}
+		id, err := strconv.ParseUint(hex, 16, 32)
+		if err != nil {
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list timelines: %w", err)
+		}
+		files[ag.Timeline(id)] = info.Size()
+	}
+	return files, nil
+}
+
+// Keeps reports whether the WAL after a position is still here, as a standby would ask for it, and else where what is here begins.
+func (i *Instance) Keeps(ctx context.Context, at ag.LSN) (keeps bool, from ag.LSN, err error) {
+	c, err := i.Control(ctx)
+	if err != nil {
+		return false, 0, err
+	}
+	segSize := ag.LSN(c.WalSegmentSize)
+	entries, err := os.ReadDir(i.path("pg_wal"))
+	if err != nil {
+		return false, 0, err
+	}
+	first, any := ag.LSN(0), false
+	for _, e := range entries {
+		if seg, ok := pgfiles.SegmentNumber(e.Name(), segSize); ok && (!any || seg < first) {
+			first, any = seg, true
+		}
+	}
+	return !any || at/segSize >= first, first * segSize, nil
+}
+
+// syncPath flushes a file or a directory.
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("flush %s: %w", path, err)
+	}
+	return nil
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node"
 	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
 
 // NewGroup makes the id of a group to be.
@@ -49,7 +50,7 @@ func FreshDir(dir string) (config.Layout, error) {
 }
 
 // Found writes what the first node needs to start: identity, configuration and the record to be.
-func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres.Instance, in postgres.Install, profile string, noGroup bool) error {
+func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres.Instance, in programs.Install, profile string, noGroup bool) error {
 	members, err := ReachQuorum(ctx, cfg, ag.GroupID(cfg.Group), true)
 	if err != nil {
 		return err

@@ -56,7 +56,7 @@ var slips = []slip{
 	{"a second walsender of a member is admitted", "postgres/replication/downstream.go", []string{"st.hello.Kind != KindWAL || d.cfg.OldRowGone == nil", "true"}, "TestOneWalsender"},
 	{"a stream of logical replication goes by a member's name", "listener/member.go", []string{"return x.replicates && ", "return false && "}, "TestLogicalStreamIsNoMember"},
 	{"a stream of logical replication begins by a name that nobody has seen yet", "listener/member.go", []string{"x.owed.Load() <= 0", "x.owed.Load() >= 0"}, "TestReplication"},
-	{"what a standby's files held before counts as received", "postgres/walrecord.go", []string{" || err == nil && rec.next > limit", ""}, "TestWALEnd"},
+	{"what a standby's files held before counts as received", "postgres/pgfiles/walrecord.go", []string{" || err == nil && rec.next > limit", ""}, "TestWALEnd"},
 	{"a candidate that waits leaves its server down", "ag/promotion.go", []string{"v.Silence >= v.Profile.Progress() && v.sound()", "v.Silence < 0 && v.sound()"}, "TestCandidateThatWaitsStartsItsServer"},
 	{"a member that is no candidate may stream from a node that does not lead", "postgres/replication/downstream.go", []string{"d.only != \"\" && h.Member == d.only &&", "d.only != \"\" &&"}, "TestFeed"},
 	{"a log that still moves is streamed to a candidate", "ag/promotion.go", []string{"l.Promised == e.Epoch && l.Source == \"\" && l", "l"}, "TestFeeds"},

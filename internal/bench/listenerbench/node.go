@@ -26,7 +26,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/listener/hba"
-	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
 // listenerNode is a measured listener: a node without quorum, whose routes never change.
@@ -160,8 +160,8 @@ func (b *benchRoles) mark(ctx context.Context, user, database string) (listener.
 	if err := b.connect(ctx); err != nil {
 		return listener.LoginFingerprint{}, err
 	}
-	m, err := postgres.MarkOn(ctx, b.conn, user, database)
-	return listener.LoginFingerprint{Text: m.Text, Exclusive: m.Single, NotReusable: m.Fixed}, err
+	m, err := login.FingerprintOn(ctx, b.conn, user, database)
+	return listener.LoginFingerprint{Text: m.Text, Exclusive: m.Exclusive, NotReusable: m.NotReusable}, err
 }
 
 // lend opens a session for the listener's event loops to ask on.
@@ -173,7 +173,7 @@ func (b *benchRoles) lend(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return postgres.LendForMarks(ctx, c, listener.FingerprintStatement)
+	return login.PrepareFingerprints(ctx, c, listener.FingerprintStatement)
 }
 
 // connect opens the session. The caller holds mu.

@@ -29,6 +29,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/adopt"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/provision"
 )
 
@@ -63,7 +64,7 @@ type adoption struct {
 	node    *NodeFlags
 	layout  config.Layout
 	cfg     config.Config
-	install postgres.Install
+	install programs.Install
 	pg      *postgres.Instance
 	report  *adopt.Report
 }

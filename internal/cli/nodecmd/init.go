@@ -17,7 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node"
-	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/provision"
 )
 
@@ -79,13 +79,13 @@ func (f *NodeFlags) config(ctx context.Context, kind string) (config.Config, err
 }
 
 // Install finds the PostgreSQL to use.
-func (f *NodeFlags) Install(ctx context.Context) (postgres.Install, error) {
+func (f *NodeFlags) Install(ctx context.Context) (programs.Install, error) {
 	if f.binDir != "" {
-		return postgres.Inspect(ctx, f.binDir)
+		return programs.Inspect(ctx, f.binDir)
 	}
-	found, err := postgres.Find(ctx)
+	found, err := programs.Find(ctx)
 	if err != nil {
-		return postgres.Install{}, err
+		return programs.Install{}, err
 	}
 	var have []string
 	for _, in := range found {
@@ -95,9 +95,9 @@ func (f *NodeFlags) Install(ctx context.Context) (postgres.Install, error) {
 		have = append(have, in.Version)
 	}
 	if len(have) > 0 {
-		return postgres.Install{}, fmt.Errorf("PostgreSQL %d is not installed here; found %s", f.major, strings.Join(have, ", "))
+		return programs.Install{}, fmt.Errorf("PostgreSQL %d is not installed here; found %s", f.major, strings.Join(have, ", "))
 	}
-	return postgres.Install{}, errors.New("no PostgreSQL server (14 to 18) found; install it, as with apt-get install postgresql, or name its directory with --pg-bindir")
+	return programs.Install{}, errors.New("no PostgreSQL server (14 to 18) found; install it, as with apt-get install postgresql, or name its directory with --pg-bindir")
 }
 
 func Init() *cobra.Command {

@@ -16,14 +16,14 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/test/ports"
 )
 
 // bench is a place where clusters can be adopted: a program that every user may run, and a cluster to copy.
 type bench struct {
 	dir, coterie string
-	in           postgres.Install
+	in           programs.Install
 	uid, gid     int // of whoever runs servers
 }
 
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 }
 
 func newBench() (b *bench, err error) {
-	found, err := postgres.Find(context.Background())
+	found, err := programs.Find(context.Background())
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}

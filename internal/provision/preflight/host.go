@@ -18,7 +18,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/check"
 	"github.com/coteriedb/coterie/internal/lib/units"
-	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
 
 // Bounds of a preflight.
@@ -45,7 +45,7 @@ type hostFacts struct {
 func DescribeMachine(ctx context.Context, dir string) (hostFacts, error) {
 	m := hostFacts{Now: time.Now()}
 	m.Host, _ = os.Hostname()
-	found, err := postgres.Find(ctx)
+	found, err := programs.Find(ctx)
 	if err != nil {
 		return m, err
 	}

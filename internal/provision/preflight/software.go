@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/check"
-	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
 
 // maxSoftware bounds the names of a kind that a host tells.
@@ -26,7 +26,7 @@ type software struct {
 }
 
 // describeSoftware looks at this host. What cannot be found out stays empty, and is not compared.
-func describeSoftware(ctx context.Context, found []postgres.Install) software {
+func describeSoftware(ctx context.Context, found []programs.Install) software {
 	s := software{Arch: runtime.GOARCH}
 	for _, in := range found {
 		s.Majors = append(s.Majors, in.Major)

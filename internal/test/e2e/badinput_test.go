@@ -22,7 +22,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
-	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
 
 // The documented exit codes.
@@ -248,12 +248,12 @@ func (d *desk) nodes(t *testing.T) []mistake {
 	if err := os.WriteFile(filepath.Join(full, "file"), []byte("somebody's"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	installed, err := postgres.Find(t.Context())
+	installed, err := programs.Find(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	absent := 14
-	for slices.ContainsFunc(installed, func(in postgres.Install) bool { return in.Major == absent }) {
+	for slices.ContainsFunc(installed, func(in programs.Install) bool { return in.Major == absent }) {
 		absent++
 	}
 	major := strconv.Itoa(absent)

@@ -22,7 +22,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab"
 	"github.com/coteriedb/coterie/internal/measure/ledger"
-	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/test/ports"
 )
 
@@ -109,9 +109,9 @@ func raise(t *testing.T, o lab.Options) *group {
 }
 
 // server is the installation that nodes take unless told otherwise.
-func server(t *testing.T) postgres.Install {
+func server(t *testing.T) programs.Install {
 	t.Helper()
-	found, err := postgres.Find(t.Context())
+	found, err := programs.Find(t.Context())
 	if err != nil || len(found) == 0 {
 		t.Fatalf("no server: %v", err)
 	}

@@ -1,4 +1,4 @@
-package postgres
+package pgfiles
 
 import (
 	"encoding/binary"
@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -15,7 +17,7 @@ import (
 // order of the machine that wrote them; Coterie runs on little-endian ones only.
 const (
 	shortPageHeader = 24
-	longPageHeader  = 40 // of the first page of each segment
+	LongPageHeader  = 40 // of the first page of each segment
 	recordHeader    = 24
 	recordMax       = 1020 << 20
 
@@ -25,9 +27,9 @@ const (
 	pageAllFlags                   = 0xF
 )
 
-// errNoWAL says that the WAL at a position is not here: no file, or one with something else in that place. It is how every
+// ErrNoWAL says that the WAL at a position is not here: no file, or one with something else in that place. It is how every
 // WAL ends.
-var errNoWAL = errors.New("no WAL there")
+var ErrNoWAL = errors.New("no WAL there")
 
 // walPage is one page with its header read.
 type walPage struct {
@@ -39,12 +41,12 @@ type walPage struct {
 	remain int // bytes on this page and later ones that continue a record begun before
 }
 
-// walFiles reads pages of pg_wal along a lineage. It keeps one segment open.
-type walFiles struct {
+// WAL reads pages of pg_wal along a lineage. It keeps one segment open.
+type WAL struct {
 	dir     string
-	segSize ag.LSN
+	SegSize ag.LSN
 	page    ag.LSN
-	along   lineage
+	along   Lineage
 
 	file    *os.File
 	tli     ag.Timeline // of the open file
@@ -57,66 +59,66 @@ type walFiles struct {
 
 const walChunk = 256 << 10
 
-func newWALFiles(dir string, c Control, along lineage) *walFiles {
-	return &walFiles{dir: dir, segSize: ag.LSN(c.WalSegmentSize), page: ag.LSN(c.WalBlockSize), along: along, buf: make([]byte, walChunk)}
+func OpenWAL(dir string, c Control, along Lineage) *WAL {
+	return &WAL{dir: dir, SegSize: ag.LSN(c.WalSegmentSize), page: ag.LSN(c.WalBlockSize), along: along, buf: make([]byte, walChunk)}
 }
 
-func (w *walFiles) close() {
+func (w *WAL) Close() {
 	if w.file != nil {
 		_ = w.file.Close() // only read from
 		w.file = nil
 	}
 }
 
-// segmentName is the file of a segment, as in 000000010000000000000003.
-func segmentName(tli ag.Timeline, seg, segSize ag.LSN) string {
+// SegmentName is the file of a segment, as in 000000010000000000000003.
+func SegmentName(tli ag.Timeline, seg, segSize ag.LSN) string {
 	perID := (ag.LSN(1) << 32) / segSize
 	return fmt.Sprintf("%08X%08X%08X", uint32(tli), uint32(seg/perID), uint32(seg%perID))
 }
 
 // open makes the segment that holds addr the open one. Like PostgreSQL's recovery it prefers the newest timeline of the
 // lineage that had begun by the end of the segment: a promotion copies the begun segment into its own timeline.
-func (w *walFiles) open(addr ag.LSN) error {
-	seg := addr / w.segSize
+func (w *WAL) open(addr ag.LSN) error {
+	seg := addr / w.SegSize
 	if w.file != nil && w.seg == seg {
 		return nil
 	}
-	w.close()
+	w.Close()
 	for _, s := range slices.Backward(w.along) {
-		if seg < s.begin/w.segSize {
+		if seg < s.begin/w.SegSize {
 			continue
 		}
-		f, err := os.Open(w.dir + "/" + segmentName(s.tli, seg, w.segSize))
+		f, err := os.Open(w.dir + "/" + SegmentName(s.TLI, seg, w.SegSize))
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		w.file, w.seg, w.tli, w.limit, w.chunk = f, seg, s.tli, s.end, nil
+		w.file, w.seg, w.tli, w.limit, w.chunk = f, seg, s.TLI, s.end, nil
 		return nil
 	}
-	return errNoWAL
+	return ErrNoWAL
 }
 
 // at returns the page that begins at addr, valid until the next call.
-func (w *walFiles) at(addr ag.LSN) (walPage, error) {
+func (w *WAL) at(addr ag.LSN) (walPage, error) {
 	if err := w.open(addr); err != nil {
 		return walPage{}, err
 	}
 	if w.chunk == nil || addr < w.chunkAt || addr+w.page > w.chunkAt+ag.LSN(len(w.chunk)) {
-		offset := addr % w.segSize
-		n, err := w.file.ReadAt(w.buf[:min(walChunk, w.segSize-offset)], int64(offset))
+		offset := addr % w.SegSize
+		n, err := w.file.ReadAt(w.buf[:min(walChunk, w.SegSize-offset)], int64(offset))
 		if err != nil && !errors.Is(err, io.EOF) {
 			return walPage{}, err
 		}
 		w.chunk, w.chunkAt = w.buf[:n], addr
 		if ag.LSN(n) < w.page {
-			return walPage{}, errNoWAL
+			return walPage{}, ErrNoWAL
 		}
 	}
 	start := addr - w.chunkAt
-	return parsePage(w.chunk[start:start+w.page], addr, w.segSize)
+	return parsePage(w.chunk[start:start+w.page], addr, w.SegSize)
 }
 
 // parsePage checks a page's header: a recycled segment still has the pages of its former life.
@@ -132,13 +134,26 @@ func parsePage(data []byte, addr, segSize ag.LSN) (walPage, error) {
 	first := addr%segSize == 0
 	if p.magic>>8 != 0xD1 || p.flags&^pageAllFlags != 0 || ag.LSN(binary.LittleEndian.Uint64(data[8:])) != addr ||
 		first != (p.flags&pageLongHeader != 0) {
-		return walPage{}, errNoWAL
+		return walPage{}, ErrNoWAL
 	}
 	if first {
-		p.header = longPageHeader
+		p.header = LongPageHeader
 		if binary.LittleEndian.Uint32(data[32:]) != uint32(segSize) || binary.LittleEndian.Uint32(data[36:]) != uint32(len(data)) {
-			return walPage{}, errNoWAL
+			return walPage{}, ErrNoWAL
 		}
 	}
 	return p, nil
+}
+
+var segmentPattern = regexp.MustCompile(`^([0-9A-F]{8})([0-9A-F]{8})([0-9A-F]{8})(\.partial)?$`)
+
+// SegmentNumber reads the number of a segment from its file's name.
+func SegmentNumber(name string, segSize ag.LSN) (seg ag.LSN, ok bool) {
+	m := segmentPattern.FindStringSubmatch(name)
+	if m == nil {
+		return 0, false
+	}
+	hi, err1 := strconv.ParseUint(m[2], 16, 32)
+	lo, err2 := strconv.ParseUint(m[3], 16, 32)
+	return ag.LSN(hi)*((1<<32)/segSize) + ag.LSN(lo), errors.Join(err1, err2) == nil
 }

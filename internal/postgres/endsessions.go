@@ -7,9 +7,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/postgres/session"
+	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
 // The settings that decide how long a local reader may hold up replay.
@@ -65,7 +70,7 @@ func (i *Instance) RestoreConflicts(ctx context.Context) error {
 	if err := i.exec(ctx, "SELECT pg_reload_conf()"); err != nil {
 		return fmt.Errorf("restore max_standby_*_delay: %w", err)
 	}
-	return removeDurably(i.conflictsFile())
+	return durable.Remove(i.conflictsFile())
 }
 
 func (i *Instance) conflictsFile() string { return filepath.Join(i.cfg.StateDir, "conflicts.json") }
@@ -81,7 +86,7 @@ func (i *Instance) rememberConflicts() error {
 	}
 	own := map[string]*string{}
 	for _, name := range conflictSettings {
-		if v, ok := autoConfValue(string(content), name); ok {
+		if v, ok := settings.AutoConfValue(string(content), name); ok {
 			own[name] = &v
 		}
 	}
@@ -89,7 +94,7 @@ func (i *Instance) rememberConflicts() error {
 	if err != nil {
 		return err
 	}
-	return writeDurably(i.conflictsFile(), b, 0o600)
+	return durable.Replace(i.conflictsFile(), b, 0o600)
 }
 
 // The startup process says what kind of thing it waits for, not always for whom: a snapshot, tablespace or buffer-pin
@@ -122,8 +127,8 @@ func (i *Instance) endBlockers(ctx context.Context) error {
 }
 
 func (i *Instance) endBlockersOnce(ctx context.Context) (n int, err error) {
-	err = i.main.do(ctx, func(c *pgx.Conn) error {
-		rows, err := c.Query(ctx, blockersQuery, SessionName)
+	err = i.main.Do(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, blockersQuery, session.Name)
 		if err != nil {
 			return err
 		}
@@ -145,4 +150,89 @@ func (i *Instance) endBlockersOnce(ctx context.Context) (n int, err error) {
 		return nil
 	})
 	return n, err
+}
+
+// What belongs to PostgreSQL itself, by backend_type, or ends by itself when the server stops. Everything else was started by
+// somebody: an extension's worker, or a session that is in the middle of a transaction.
+const writersQuery = `
+SELECT pid, coalesce(backend_type, ''), coalesce(usename::text, ''), coalesce(datname::text, '')
+FROM pg_stat_activity
+WHERE pid <> pg_backend_pid() AND application_name IS DISTINCT FROM $1
+  AND (backend_type = 'client backend' AND state <> 'idle'
+    OR backend_type NOT IN ('client backend', 'walsender', 'walreceiver', 'walwriter', 'checkpointer', 'background writer', 'startup',
+       'archiver', 'logger', 'autovacuum launcher', 'autovacuum worker', 'logical replication launcher', 'slotsync worker', 'walsummarizer',
+       'wal summarizer', 'io worker', 'standalone backend', 'parallel worker', 'stats collector'))`
+
+// EndWriters ends background workers that extensions and users started, and sessions that are not idle, and waits until those are
+// gone; one that is started anew meanwhile is left to the stop of the server. A session whose commit waits for a secondary is ended
+// too: nobody is told of its outcome.
+func (i *Instance) EndWriters(ctx context.Context) error {
+	type writer struct {
+		PID                  int
+		Type, User, Database string
+	}
+	var first []int // those found at the first look; nil before it
+	for {
+		var left []writer
+		err := i.main.Do(ctx, func(c *pgx.Conn) error {
+			rows, err := c.Query(ctx, writersQuery, session.Name)
+			if err == nil {
+				left, err = pgx.CollectRows(rows, pgx.RowToStructByPos[writer])
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("look for background workers: %w", err)
+		}
+		alive := 0
+		for _, w := range left {
+			switch {
+			case first == nil:
+				i.log.Info("ending what still writes", "pid", w.PID, "type", w.Type, "user", w.User, "database", w.Database)
+				if err := i.exec(ctx, "SELECT pg_terminate_backend($1)", w.PID); err != nil {
+					return fmt.Errorf("end %s %d: %w", w.Type, w.PID, err)
+				}
+				alive++
+			case slices.Contains(first, w.PID):
+				alive++
+			}
+		}
+		if alive == 0 {
+			return nil
+		}
+		if first == nil {
+			first = make([]int, 0, len(left))
+			for _, w := range left {
+				first = append(first, w.PID)
+			}
+		}
+		if err := sleep(ctx, pollInterval); err != nil {
+			return fmt.Errorf("%s of user %q in database %q (process %d) does not end: %w", left[0].Type, left[0].User, left[0].Database, left[0].PID, err)
+		}
+	}
+}
+
+// EndWalsenders ends every walsender of a member, whatever its epoch and whoever receives from it.
+func (i *Instance) EndWalsenders(ctx context.Context, member string) error {
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
+	defer cancel()
+	o, err := i.Observe(ctx)
+	if err != nil {
+		return fmt.Errorf("end the walsenders of %s: %w", member, err)
+	}
+	err = i.main.Do(ctx, func(c *pgx.Conn) error {
+		for _, w := range o.Replication {
+			if m, _, ok := settings.ParseApplication(w.Application); !ok || string(m) != member {
+				continue
+			}
+			if _, err := c.Exec(ctx, "SELECT pg_terminate_backend($1)", w.PID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("end the walsenders of %s: %w", member, err)
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package postgres
+package pgfiles
 
 import (
 	"encoding/binary"
@@ -21,7 +21,7 @@ type walBuilder struct {
 
 var testControl = Control{WalSegmentSize: 1 << 20, WalBlockSize: 8192}
 
-const testStart = ag.LSN(1<<20 + longPageHeader)
+const testStart = ag.LSN(1<<20 + LongPageHeader)
 
 // end is where the next byte goes.
 func (b *walBuilder) end() ag.LSN { return 1<<20 + ag.LSN(len(b.data)) }
@@ -30,7 +30,7 @@ func (b *walBuilder) end() ag.LSN { return 1<<20 + ag.LSN(len(b.data)) }
 func (b *walBuilder) header(flags uint16, remain int) {
 	size, at := shortPageHeader, b.end()
 	if at%(1<<20) == 0 {
-		size, flags = longPageHeader, flags|pageLongHeader
+		size, flags = LongPageHeader, flags|pageLongHeader
 	}
 	if remain > 0 {
 		flags |= pageFirstIsContRecord
@@ -41,7 +41,7 @@ func (b *walBuilder) header(flags uint16, remain int) {
 	binary.LittleEndian.PutUint32(h[4:], uint32(b.tli))
 	binary.LittleEndian.PutUint64(h[8:], uint64(at))
 	binary.LittleEndian.PutUint32(h[16:], uint32(remain))
-	if size == longPageHeader {
+	if size == LongPageHeader {
 		binary.LittleEndian.PutUint32(h[32:], 1<<20)
 		binary.LittleEndian.PutUint32(h[36:], 8192)
 	}
@@ -86,7 +86,7 @@ func (b *walBuilder) write() {
 	for k := 0; k*(1<<20) < len(b.data); k++ {
 		seg := make([]byte, 1<<20)
 		copy(seg, b.data[k*(1<<20):])
-		name := filepath.Join(b.dir, segmentName(b.tli, ag.LSN(k+1), 1<<20))
+		name := filepath.Join(b.dir, SegmentName(b.tli, ag.LSN(k+1), 1<<20))
 		if err := os.WriteFile(name, seg, 0o600); err != nil {
 			b.t.Fatal(err)
 		}
@@ -101,9 +101,9 @@ func newWAL(t *testing.T) *walBuilder {
 func (b *walBuilder) wantEnd(name string, want ag.LSN) {
 	b.t.Helper()
 	b.write()
-	w := newWALFiles(b.dir, testControl, newLineage(b.tli, nil))
-	defer w.close()
-	end, found, err := walEnd(b.t.Context(), w, testStart, maxLSN)
+	w := OpenWAL(b.dir, testControl, NewLineage(b.tli, nil))
+	defer w.Close()
+	end, found, err := End(b.t.Context(), w, testStart, MaxLSN)
 	if err != nil || !found || end != (ag.Position{Timeline: b.tli, LSN: want}) {
 		b.t.Errorf("%s: WAL ends at %s, found %v, %v; want %s", name, end, found, err, want)
 	}
@@ -174,21 +174,21 @@ func TestWALEnd(t *testing.T) {
 			b.record(n*37%9000, 0, 0)
 		}
 		b.write() // behind what was received lies what was there before: here the same records
-		w := newWALFiles(b.dir, testControl, newLineage(1, nil))
-		defer w.close()
+		w := OpenWAL(b.dir, testControl, NewLineage(1, nil))
+		defer w.Close()
 		for k := 0; k+9 < len(ends); k += 9 {
 			replayed, received := ends[k], ends[k+8]+5
-			if end, found, err := walEnd(t.Context(), w, replayed, received); err != nil || !found || end.LSN != ends[k+8] {
+			if end, found, err := End(t.Context(), w, replayed, received); err != nil || !found || end.LSN != ends[k+8] {
 				t.Fatalf("replayed %s, received %s: WAL ends at %s, %v, %v; want %s", replayed, received, end, found, err, ends[k+8])
 			}
-			if end, found, err := walEnd(t.Context(), w, ends[k+8], received); err != nil || found {
+			if end, found, err := End(t.Context(), w, ends[k+8], received); err != nil || found {
 				t.Fatalf("all whole records are replayed, and there is another: %s, %v", end, err)
 			}
 		}
 	})
 	t.Run("nothing", func(t *testing.T) {
-		w := newWALFiles(t.TempDir(), testControl, newLineage(1, nil))
-		if end, found, err := walEnd(t.Context(), w, testStart, maxLSN); found || err != nil {
+		w := OpenWAL(t.TempDir(), testControl, NewLineage(1, nil))
+		if end, found, err := End(t.Context(), w, testStart, MaxLSN); found || err != nil {
 			t.Errorf("an empty directory: %s, %v, %v", end, found, err)
 		}
 	})
@@ -204,12 +204,12 @@ func FuzzWALEnd(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, segmentName(1, 1, 1<<20)), data, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, SegmentName(1, 1, 1<<20)), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		w := newWALFiles(dir, testControl, newLineage(1, nil))
-		defer w.close()
-		end, found, err := walEnd(t.Context(), w, testStart, maxLSN)
+		w := OpenWAL(dir, testControl, NewLineage(1, nil))
+		defer w.Close()
+		end, found, err := End(t.Context(), w, testStart, MaxLSN)
 		if err != nil || found && (end.LSN <= testStart || end.LSN > 2<<20) {
 			t.Errorf("%s, %v, %v", end, found, err)
 		}

@@ -1,10 +1,12 @@
-package postgres
+package diagnose
 
 import (
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
 func TestAutopsy(t *testing.T) {
@@ -27,7 +29,7 @@ func TestAutopsy(t *testing.T) {
 			if err := os.WriteFile(log, []byte(strings.Repeat("LOG:  checkpoint\n", 10)+tt.log), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			c, err := New(Config{PGData: dir}).Autopsy(t.Context(), log)
+			c, err := New(session.Server{}, dir).CrashReport(t.Context(), log)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -59,12 +61,12 @@ func TestAutopsyReadsTheCollectorsLogAndNothingOld(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	i := New(Config{PGData: dir})
-	if c, err := i.Autopsy(t.Context(), own); err != nil || c.Lost == "" {
+	i := New(session.Server{}, dir)
+	if c, err := i.CrashReport(t.Context(), own); err != nil || c.Lost == "" {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	i.MarkLogs(own)
-	if c, err := i.Autopsy(t.Context(), own); err != nil || c != (Cause{}) {
+	if c, err := i.CrashReport(t.Context(), own); err != nil || c != (CrashReport{}) {
 		t.Fatalf("what was logged before the last start counts: %+v, %v", c, err)
 	}
 }

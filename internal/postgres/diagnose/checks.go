@@ -1,4 +1,4 @@
-package postgres
+package diagnose
 
 import (
 	"context"
@@ -8,21 +8,40 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
 // ErrExhausted says that the server is there and has no connection, process or memory left, not even for its superuser.
 var ErrExhausted = errors.New("the server has no connection, process or memory left")
 
+// Checks looks for what may be wrong with a running server and its data.
+type Checks struct {
+	server  session.Server
+	dataDir string
+
+	logMarks atomic.Pointer[map[string]int64] // how long the logs were before the last start
+}
+
+func New(server session.Server, dataDir string) *Checks {
+	return &Checks{server: server, dataDir: dataDir}
+}
+
+func (k *Checks) path(elem ...string) string {
+	return filepath.Join(append([]string{k.dataDir}, elem...)...)
+}
+
 // maxDatabases bounds how many databases one look takes.
 const maxDatabases = 32
 
 // Answer opens a new connection and asks for nothing much. A server that refuses because it is starting or stopping has answered.
-func (i *Instance) Answer(ctx context.Context) error {
-	err := i.fresh(ctx, func(c *pgx.Conn) error {
-		_, err := c.Exec(ctx, "SELECT 1")
+func (k *Checks) Answer(ctx context.Context) error {
+	err := k.server.Fresh(ctx, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "SELECT 1")
 		return err
 	})
 	var pg *pgconn.PgError
@@ -54,13 +73,13 @@ const blocked = `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'cli
 
 // Commit commits a transaction that has an id and nothing else, and waits for this server's disk alone. ErrBlocked: it could, and no other
 // session can.
-func (i *Instance) Commit(ctx context.Context) error {
-	return i.fresh(ctx, func(c *pgx.Conn) error {
-		if _, err := c.Exec(ctx, "SELECT pg_current_xact_id()"); err != nil { // the session's synchronous_commit is local
+func (k *Checks) Commit(ctx context.Context) error {
+	return k.server.Fresh(ctx, func(conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, "SELECT pg_current_xact_id()"); err != nil { // the session's synchronous_commit is local
 			return err
 		}
 		var sessions int
-		err := c.QueryRow(ctx, blocked, SessionName).Scan(&sessions)
+		err := conn.QueryRow(ctx, blocked, session.Name).Scan(&sessions)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
@@ -79,15 +98,15 @@ type Fault struct {
 
 // Databases looks into the databases of those names, or into all that take connections: a connection, a read of the catalog, on a
 // primary a tiny write, and the directory and the file of pg_class on the disk. What is wrong with the server as a whole is an error.
-func (i *Instance) Databases(ctx context.Context, names []string) ([]Fault, error) {
+func (k *Checks) Databases(ctx context.Context, names []string) ([]Fault, error) {
 	type row struct {
 		Name string
 		OID  uint32
 		Dir  string
 	}
 	var all []row
-	err := i.fresh(ctx, func(c *pgx.Conn) error {
-		rows, err := c.Query(ctx, `SELECT d.datname, d.oid::oid,
+	err := k.server.Fresh(ctx, func(conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `SELECT d.datname, d.oid::oid,
 			CASE WHEN d.dattablespace = 1663 THEN '' ELSE pg_tablespace_location(d.dattablespace) END
 			FROM pg_database d WHERE d.datallowconn AND (cardinality($1::text[]) = 0 OR d.datname = ANY($1))
 			ORDER BY d.datname LIMIT $2`, append([]string{}, names...), maxDatabases)
@@ -102,14 +121,14 @@ func (i *Instance) Databases(ctx context.Context, names []string) ([]Fault, erro
 	}
 	var faults []Fault
 	for _, d := range all {
-		if err := i.lookInto(ctx, d.Name); err != nil {
+		if err := k.lookInto(ctx, d.Name); err != nil {
 			if isFault(err) {
 				faults = append(faults, Fault{d.Name, err.Error()})
 			}
 			continue
 		}
 		if d.Dir == "" {
-			if err := readable(i.path("base", fmt.Sprint(d.OID), "PG_VERSION")); err != nil {
+			if err := readable(k.path("base", fmt.Sprint(d.OID), "PG_VERSION")); err != nil {
 				faults = append(faults, Fault{d.Name, err.Error()})
 			}
 		}
@@ -118,8 +137,8 @@ func (i *Instance) Databases(ctx context.Context, names []string) ([]Fault, erro
 }
 
 // lookInto reads and, where the server is no standby, writes in one database.
-func (i *Instance) lookInto(ctx context.Context, name string) error {
-	cfg, err := i.connConfig(name)
+func (k *Checks) lookInto(ctx context.Context, name string) error {
+	cfg, err := k.server.ConnConfig(name)
 	if err != nil {
 		return err
 	}
@@ -127,14 +146,14 @@ func (i *Instance) lookInto(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	defer closeConn(conn)
+	defer session.Close(conn)
 	var file string
 	var standby bool
 	err = conn.QueryRow(ctx, `SELECT pg_relation_filepath('pg_class'), pg_is_in_recovery() FROM (SELECT count(*) FROM pg_class) AS read`).Scan(&file, &standby)
 	if err != nil {
 		return err
 	}
-	if err := readable(i.path(filepath.FromSlash(file))); err != nil {
+	if err := readable(k.path(filepath.FromSlash(file))); err != nil {
 		return err
 	}
 	if standby {
@@ -189,14 +208,14 @@ type Place struct {
 }
 
 // Places lists the directories in which PostgreSQL writes: the data directory, that of WAL, every tablespace.
-func (i *Instance) Places(context.Context) ([]Place, error) {
-	places := []Place{{"the data directory", i.cfg.PGData, "PG_VERSION", false}}
-	wal, err := filepath.EvalSymlinks(i.path("pg_wal"))
+func (k *Checks) Places(context.Context) ([]Place, error) {
+	places := []Place{{"the data directory", k.dataDir, "PG_VERSION", false}}
+	wal, err := filepath.EvalSymlinks(k.path("pg_wal"))
 	if err != nil {
 		return nil, fmt.Errorf("find the WAL directory: %w", err)
 	}
 	places = append(places, Place{"the WAL directory", wal, "archive_status", true})
-	links, err := os.ReadDir(i.path("pg_tblspc"))
+	links, err := os.ReadDir(k.path("pg_tblspc"))
 	if err != nil {
 		return nil, fmt.Errorf("find the tablespaces: %w", err)
 	}
@@ -204,7 +223,7 @@ func (i *Instance) Places(context.Context) ([]Place, error) {
 		if l.Type()&fs.ModeSymlink == 0 {
 			continue
 		}
-		dir, err := os.Readlink(i.path("pg_tblspc", l.Name())) // not resolved further: it may not be there
+		dir, err := os.Readlink(k.path("pg_tblspc", l.Name())) // not resolved further: it may not be there
 		if err != nil {
 			continue // dropped since
 		}

@@ -1,4 +1,4 @@
-package postgres
+package login
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
 // Role is what authentication needs to know of a role.
@@ -28,6 +30,14 @@ func (r Role) LogValue() slog.Value {
 		slog.Bool("password", r.Password != ""))
 }
 
+// Roles answers what the authentication of a client asks of a running server.
+type Roles struct {
+	server session.Server
+	s      *session.Session // that nothing but short questions uses
+}
+
+func New(server session.Server, s *session.Session) *Roles { return &Roles{server, s} }
+
 // ErrNoRole says that there is no such role.
 var ErrNoRole = errors.New("no such role")
 
@@ -44,14 +54,14 @@ SELECT rolname, coalesce(rolpassword, ''), rolcanlogin,
 FROM pg_authid WHERE rolname = $1`
 
 // Verifier returns the role of that name, or ErrNoRole. It is read anew at each call, in a session used for nothing else.
-func (i *Instance) Verifier(ctx context.Context, user string) (Role, error) {
-	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+func (r *Roles) Verifier(ctx context.Context, user string) (Role, error) {
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
-	var r Role
+	var role Role
 	var never bool
-	err := i.auth.do(ctx, func(c *pgx.Conn) error {
-		return c.QueryRow(ctx, roleQuery, user).Scan(&r.Name, &r.Password, &r.CanLogin, &r.ValidUntil, &never,
-			&r.Super, &r.Replication, &r.ConnLimit, &r.MemberOf)
+	err := r.s.Do(ctx, func(c *pgx.Conn) error {
+		return c.QueryRow(ctx, roleQuery, user).Scan(&role.Name, &role.Password, &role.CanLogin, &role.ValidUntil, &never,
+			&role.Super, &role.Replication, &role.ConnLimit, &role.MemberOf)
 	})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -59,9 +69,9 @@ func (i *Instance) Verifier(ctx context.Context, user string) (Role, error) {
 	case err != nil:
 		return Role{}, fmt.Errorf("read the role: %w", err)
 	case never:
-		r.ValidUntil = &time.Time{}
+		role.ValidUntil = &time.Time{}
 	}
-	return r, nil
+	return role, nil
 }
 
 // What was set for the pair wins over what was set for the role, for the database, for all, and in the configuration file.
@@ -78,11 +88,11 @@ ORDER BY d.rank`
 
 // Defaults returns those of client_min_messages, default_transaction_read_only, coterie.intent and coterie.max_lag that are set for
 // sessions of the role in the database (ALTER ROLE, ALTER DATABASE), the first of them also if the configuration file says so.
-func (i *Instance) Defaults(ctx context.Context, user, database string) (map[string]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+func (r *Roles) Defaults(ctx context.Context, user, database string) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
 	found := make(map[string]string)
-	err := i.auth.do(ctx, func(c *pgx.Conn) error {
+	err := r.s.Do(ctx, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, defaultsQuery, user, database)
 		if err != nil {
 			return err

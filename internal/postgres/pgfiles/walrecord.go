@@ -1,4 +1,4 @@
-package postgres
+package pgfiles
 
 import (
 	"context"
@@ -11,10 +11,10 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// walEnd follows the records from start, where one begins, to the last that is whole and ends at the limit or before, and returns the
+// End follows the records from start, where one begins, to the last that is whole and ends at the limit or before, and returns the
 // position behind it: the same end of WAL that PostgreSQL's recovery would find. The timeline is that of the last record. found is
 // false if not even the record at start is there.
-func walEnd(ctx context.Context, w *walFiles, start, limit ag.LSN) (end ag.Position, found bool, err error) {
+func End(ctx context.Context, w *WAL, start, limit ag.LSN) (end ag.Position, found bool, err error) {
 	r := recordReader{files: w}
 	at, prev := start, ag.LSN(0)
 	for n := 0; ; n++ {
@@ -22,7 +22,7 @@ func walEnd(ctx context.Context, w *walFiles, start, limit ag.LSN) (end ag.Posit
 			return ag.Position{}, false, context.Cause(ctx)
 		}
 		rec, err := r.read(at, prev, n > 0)
-		if errors.Is(err, errNoWAL) || err == nil && rec.next > limit {
+		if errors.Is(err, ErrNoWAL) || err == nil && rec.next > limit {
 			return end, found, nil
 		}
 		if err != nil {
@@ -40,7 +40,7 @@ type record struct {
 
 // recordReader reads one record after the other. Its fields are what must agree between them.
 type recordReader struct {
-	files *walFiles
+	files *WAL
 	magic uint16
 	tli   ag.Timeline // of the last page: pages never go back to an older timeline
 	body  []byte
@@ -55,17 +55,17 @@ func (r *recordReader) read(at, prev ag.LSN, known bool) (record, error) {
 	}
 	if at%size == 0 {
 		if page.flags&pageFirstIsContRecord != 0 {
-			return record{}, errNoWAL
+			return record{}, ErrNoWAL
 		}
 		at += ag.LSN(page.header)
 	}
 	offset := at % size
 	if at%8 != 0 || offset < ag.LSN(page.header) {
-		return record{}, errNoWAL
+		return record{}, ErrNoWAL
 	}
 	total := int(binary.LittleEndian.Uint32(page.data[offset:]))
 	if total < recordHeader || total > recordMax {
-		return record{}, errNoWAL
+		return record{}, ErrNoWAL
 	}
 	r.body = append(r.body[:0], page.data[offset:min(int(size), int(offset)+total)]...)
 	next := at + align8(len(r.body))
@@ -79,17 +79,17 @@ func (r *recordReader) read(at, prev ag.LSN, known bool) (record, error) {
 		}
 		left := total - len(r.body)
 		if page.flags&pageFirstIsContRecord == 0 || page.remain != left {
-			return record{}, errNoWAL
+			return record{}, ErrNoWAL
 		}
 		n := min(left, int(size)-page.header)
 		r.body = append(r.body, page.data[page.header:page.header+n]...)
 		next = pageAt + ag.LSN(page.header) + align8(n)
 	}
 	if at >= r.files.limit || !r.valid(at, prev, known) { // behind the limit the file is a branch that was left
-		return record{}, errNoWAL
+		return record{}, ErrNoWAL
 	}
 	if isSwitch(r.body) { // the rest of the segment is unused
-		next = (next + r.files.segSize - 1) / r.files.segSize * r.files.segSize
+		next = (next + r.files.SegSize - 1) / r.files.SegSize * r.files.SegSize
 	}
 	return record{start: at, next: next}, nil
 }
@@ -101,7 +101,7 @@ func (r *recordReader) page(addr ag.LSN) (walPage, error) {
 		return walPage{}, err
 	}
 	if r.magic != 0 && p.magic != r.magic || p.tli < r.tli || p.tli > r.files.tli {
-		return walPage{}, errNoWAL
+		return walPage{}, ErrNoWAL
 	}
 	r.magic, r.tli = p.magic, p.tli
 	return p, nil

@@ -1,4 +1,4 @@
-package postgres
+package diagnose
 
 import (
 	"bufio"
@@ -11,42 +11,42 @@ import (
 	"strings"
 )
 
-// Cause is why a server ended, as far as its log tells.
-type Cause struct {
+// CrashReport is why a server ended, as far as its log tells.
+type CrashReport struct {
 	Lost   string // a write was lost by the storage (an fsync failed): what is on the disk is not known
 	NoRoom string // it found no room for its WAL
 	Panic  string // the last PANIC, if neither
 }
 
-// maxAutopsy bounds how much of the end of a log is read.
-const maxAutopsy = 512 << 10
+// maxLog bounds how much of the end of a log is read.
+const maxLog = 512 << 10
 
-// Autopsy reads what the server logged since its last start, to serverLog (where its standard error goes) or, where it has a log
+// CrashReport reads what the server logged since its last start, to serverLog (where its standard error goes) or, where it has a log
 // collector of its own, to the files that names. Only messages in English are understood; what the storage does is seen by probes as
 // well.
-func (i *Instance) Autopsy(ctx context.Context, serverLog string) (Cause, error) {
-	var c Cause
+func (k *Checks) CrashReport(ctx context.Context, serverLog string) (CrashReport, error) {
+	var c CrashReport
 	var errs []error
-	for _, path := range append([]string{serverLog}, i.collectorLogs()...) {
+	for _, path := range append([]string{serverLog}, k.collectorLogs()...) {
 		if ctx.Err() != nil {
 			return c, ctx.Err()
 		}
-		tail, err := tailOf(path, i.logMark(path))
+		tail, err := tailOf(path, k.logMark(path))
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		c.read(tail)
 	}
-	if c == (Cause{}) {
+	if c == (CrashReport{}) {
 		return c, errors.Join(errs...)
 	}
 	return c, nil
 }
 
 // collectorLogs are the files that the server's own log collector writes to.
-func (i *Instance) collectorLogs() []string {
-	b, err := os.ReadFile(i.path("current_logfiles"))
+func (k *Checks) collectorLogs() []string {
+	b, err := os.ReadFile(k.path("current_logfiles"))
 	if err != nil {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (i *Instance) collectorLogs() []string {
 			continue
 		}
 		if !filepath.IsAbs(path) {
-			path = i.path(path)
+			path = k.path(path)
 		}
 		paths = append(paths, path)
 	}
@@ -65,18 +65,18 @@ func (i *Instance) collectorLogs() []string {
 }
 
 // MarkLogs notes how long the logs are: what a server that is started next writes comes after that.
-func (i *Instance) MarkLogs(serverLog string) {
+func (k *Checks) MarkLogs(serverLog string) {
 	marks := map[string]int64{}
-	for _, path := range append([]string{serverLog}, i.collectorLogs()...) {
+	for _, path := range append([]string{serverLog}, k.collectorLogs()...) {
 		if st, err := os.Stat(path); err == nil {
 			marks[path] = st.Size()
 		}
 	}
-	i.logMarks.Store(&marks)
+	k.logMarks.Store(&marks)
 }
 
-func (i *Instance) logMark(path string) int64 {
-	if m := i.logMarks.Load(); m != nil {
+func (k *Checks) logMark(path string) int64 {
+	if m := k.logMarks.Load(); m != nil {
 		return (*m)[path]
 	}
 	return 0
@@ -96,19 +96,19 @@ func tailOf(path string, from int64) ([]byte, error) {
 	if from > end {
 		from = 0 // it was begun anew
 	}
-	if _, err := f.Seek(max(from, end-maxAutopsy), io.SeekStart); err != nil {
+	if _, err := f.Seek(max(from, end-maxLog), io.SeekStart); err != nil {
 		return nil, err
 	}
-	return io.ReadAll(io.LimitReader(f, maxAutopsy))
+	return io.ReadAll(io.LimitReader(f, maxLog))
 }
 
 // read takes the last start and what came after it.
-func (c *Cause) read(log []byte) {
+func (c *CrashReport) read(log []byte) {
 	if at := bytes.LastIndex(log, []byte("starting PostgreSQL")); at >= 0 {
 		log = log[at:]
 	}
 	lines := bufio.NewScanner(bytes.NewReader(log))
-	lines.Buffer(nil, maxAutopsy+1)
+	lines.Buffer(nil, maxLog+1)
 	for lines.Scan() {
 		l := lines.Text()
 		fatal := strings.Contains(l, "PANIC") || strings.Contains(l, "FATAL")

@@ -1,14 +1,10 @@
-package postgres
+package pgfiles
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -41,29 +37,8 @@ const (
 // Clean reports whether the server was shut down in order, as a primary or in recovery.
 func (c Control) Clean() bool { return c.State == stateShutDown || c.State == stateShutDownRecovery }
 
-// Control reads pg_control. The server may be running or stopped. A torn read of a running server's file is repeated.
-func (i *Instance) Control(ctx context.Context) (Control, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	for try := 0; ; try++ {
-		cmd := exec.CommandContext(ctx, i.bin("pg_controldata"), "-D", i.cfg.PGData)
-		cmd.Env = toolEnv()
-		out, err := cmd.Output()
-		if err != nil {
-			return Control{}, fmt.Errorf("read pg_control of %s: %w", i.cfg.PGData, withStderr(err))
-		}
-		c, err := parseControl(string(out))
-		if err == nil || try == 4 {
-			return c, err
-		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
-			return Control{}, err
-		}
-	}
-}
-
-// parseControl reads the output of pg_controldata printed with LC_ALL=C.
-func parseControl(out string) (Control, error) {
+// ParseControl reads the output of pg_controldata printed with LC_ALL=C.
+func ParseControl(out string) (Control, error) {
 	if strings.Contains(out, "WARNING") {
 		// The CRC does not match, or the file was made by another version: the values would be garbage.
 		return Control{}, errors.New("read pg_control: " + strings.Join(strings.Fields(firstLines(out, 4)), " "))
@@ -141,49 +116,7 @@ func (p *controlParser) lsn(key string) ag.LSN {
 	return l
 }
 
-// toolEnv is the environment for PostgreSQL's tools: messages in English, and nothing of a caller's PG* variables, which
-// would redirect them to another server.
-func toolEnv() []string {
-	env := []string{"LC_ALL=C", "LANGUAGE=", "PGSYSCONFDIR=/nonexistent"}
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "PG") && !strings.HasPrefix(e, "LC_") && !strings.HasPrefix(e, "LANG") {
-			env = append(env, e)
-		}
-	}
-	return env
-}
-
-// withStderr adds to the error of a command the end of what it said.
-func withStderr(err error) error {
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || len(exit.Stderr) == 0 {
-		return err
-	}
-	return fmt.Errorf("%w: %s", err, lastText(exit.Stderr))
-}
-
-// lastText is the end of a tool's output, for an error message.
-func lastText(out []byte) string {
-	s := strings.TrimSpace(string(out))
-	if len(s) > 600 {
-		s = "... " + s[len(s)-600:]
-	}
-	return s
-}
-
 func firstLines(s string, n int) string {
 	lines := strings.SplitAfterN(s, "\n", n+1)
 	return strings.Join(lines[:min(n, len(lines))], "")
-}
-
-// sleep waits for d or the end of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
-	}
 }

@@ -1,4 +1,4 @@
-package postgres
+package programs
 
 import (
 	"cmp"
@@ -94,7 +94,7 @@ func inspect(ctx context.Context, dir string) (Install, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for _, need := range []string{"initdb", "pg_controldata"} {
-		if !exists(filepath.Join(dir, need)) {
+		if !isThere(filepath.Join(dir, need)) {
 			return Install{}, fmt.Errorf("%s has no %s", dir, need)
 		}
 	}
@@ -106,7 +106,7 @@ func inspect(ctx context.Context, dir string) (Install, error) {
 	if err != nil {
 		return Install{}, err
 	}
-	in.BinDir, in.Rewind = dir, exists(filepath.Join(dir, "pg_rewind"))
+	in.BinDir, in.Rewind = dir, isThere(filepath.Join(dir, "pg_rewind"))
 	return in, nil
 }
 
@@ -130,4 +130,9 @@ func Inspect(ctx context.Context, dir string) (Install, error) {
 		err = fmt.Errorf("%s has PostgreSQL %s; supported are %d to %d", dir, in.Version, MinMajor, MaxMajor)
 	}
 	return in, err
+}
+
+func isThere(path string) bool {
+	_, err := os.Lstat(path) //nolint:gosec // the administrator says where PostgreSQL is
+	return err == nil
 }

@@ -4,9 +4,67 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/session"
 )
+
+// Database is a database of the instance that sessions may be opened in.
+type Database struct {
+	OID  uint32
+	Name string
+}
+
+// ServerFacts are what the views show of a server.
+type ServerFacts struct {
+	Databases []Database
+	Flush     ag.LSN     // durably here: written as primary, received as secondary; 0: not known
+	Replay    ag.LSN     // of a secondary
+	Commit    *time.Time // of the last transaction committed here, or replayed; nil where the server does not keep that
+}
+
+// Facts answers what the views show of a running server.
+type Facts struct{ s *session.Session }
+
+func newFacts(s *session.Session) *Facts { return &Facts{s} }
+
+// ServerFacts asks the server for them, in the session that serves logins.
+func (v *Facts) ServerFacts(ctx context.Context) (f ServerFacts, err error) {
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
+	defer cancel()
+	err = v.s.Do(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, "SELECT oid, datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY datname LIMIT 1000")
+		if err != nil {
+			return err
+		}
+		if f.Databases, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Database]); err != nil {
+			return err
+		}
+		var flush, replay *string
+		err = c.QueryRow(ctx, `SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_flush_lsn() END::text,
+		    CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() END::text,
+		    CASE WHEN pg_is_in_recovery() THEN pg_last_xact_replay_timestamp()
+		         WHEN current_setting('track_commit_timestamp')::bool THEN (SELECT timestamp FROM pg_last_committed_xact()) END`).Scan(&flush, &replay, &f.Commit)
+		if err != nil {
+			return err
+		}
+		if flush != nil {
+			f.Flush, _ = ag.ParseLSN(*flush) // the server's own words
+		}
+		if replay != nil {
+			f.Replay, _ = ag.ParseLSN(*replay)
+			f.Flush = max(f.Flush, f.Replay) // before the first stream nothing was received
+		}
+		return nil
+	})
+	if err != nil {
+		return f, fmt.Errorf("ask the server how it is: %w", err)
+	}
+	return f, nil
+}
 
 // Setting is one setting of a running server.
 type Setting struct {
@@ -41,10 +99,10 @@ const openSettings = `SELECT name, coalesce(current_setting(name, true), ''), so
     WHERE source NOT IN ('client', 'session') AND name <> ALL ($1) AND name <> 'shared_preload_libraries'`
 
 // Settings asks the running server for the settings of which the replicas of a group have the same, unless somebody wants it otherwise.
-func (i *Instance) Settings(ctx context.Context) (out []Setting, err error) {
-	ctx, cancel := context.WithTimeout(ctx, observeLimit)
+func (v *Facts) Settings(ctx context.Context) (out []Setting, err error) {
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
-	err = i.auth.do(ctx, func(c *pgx.Conn) error {
+	err = v.s.Do(ctx, func(c *pgx.Conn) error {
 		tx, err := c.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 		if err != nil {
 			return err

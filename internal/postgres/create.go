@@ -1,0 +1,219 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
+)
+
+// Init creates a new cluster in PGData: data checksums, UTF-8, C.UTF-8 where the system has it and else C. The
+// directory must be absent or empty. initdb flushes everything it writes. Nobody but superusers and pg_signal_backend
+// may cancel sessions by SQL. standby.signal is there afterwards, as in every state
+// (docs/internals/postgresql.md, "Standby signal"): the first primary is a promoted standby, too.
+func (i *Instance) Init(ctx context.Context) error {
+	entries, err := os.ReadDir(i.cfg.PGData)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return fmt.Errorf("create the cluster: %w", err)
+	case len(entries) > 0:
+		return fmt.Errorf("create the cluster: %s is not empty (it holds %s); give another directory, or adopt the cluster that is in it",
+			i.cfg.PGData, entries[0].Name())
+	}
+	out, err := i.initdb(ctx, "C.UTF-8")
+	if err != nil && strings.Contains(string(out), "locale name") {
+		i.log.Info("locale not available, using C", "locale", "C.UTF-8")
+		out, err = i.initdb(ctx, "C")
+	}
+	if err != nil {
+		return fmt.Errorf("create the cluster: initdb: %w: %s", err, programs.LastText(out))
+	}
+	if err := i.restrictCancel(ctx); err != nil {
+		return fmt.Errorf("create the cluster: %w", err)
+	}
+	return i.createStandbySignal()
+}
+
+func (i *Instance) initdb(ctx context.Context, locale string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, i.bin("initdb"),
+		"-D", i.cfg.PGData, "-U", i.cfg.Superuser, "--data-checksums", "--encoding=UTF8", "--locale="+locale,
+		// The file written by initdb is not the one the server uses (hba_file is on its command line). Whoever starts the
+		// server by hand meets the rules a distribution would have made.
+		"--auth-local=peer", "--auth-host=scram-sha-256")
+	cmd.Env = programs.ToolEnv()
+	return cmd.CombinedOutput()
+}
+
+// restrictCancel takes pg_cancel_backend and pg_terminate_backend from everybody but superusers and members of
+// pg_signal_backend, in the databases that initdb made and so in all that are copied from them. Any role may otherwise cut short
+// the wait of its own other sessions for the secondaries, past the listener. Nothing runs yet: it is done in single-user mode,
+// which alone gets into template0.
+func (i *Instance) restrictCancel(ctx context.Context) error {
+	var sql bytes.Buffer
+	for _, f := range []string{"pg_cancel_backend(integer)", "pg_terminate_backend(integer, bigint)"} {
+		fmt.Fprintf(&sql, "REVOKE EXECUTE ON FUNCTION pg_catalog.%s FROM PUBLIC\n", f)
+		fmt.Fprintf(&sql, "GRANT EXECUTE ON FUNCTION pg_catalog.%s TO pg_signal_backend\n", f)
+	}
+	for _, database := range []string{"template0", "template1", "postgres"} {
+		cmd := exec.CommandContext(ctx, i.Binary(), "--single", "-D", i.cfg.PGData, "-c", "lc_messages=C", "-c", "log_min_messages=error", database)
+		cmd.Env, cmd.Stdin = programs.ToolEnv(), bytes.NewReader(sql.Bytes())
+		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+		cmd.WaitDelay = 10 * time.Second
+		out, err := cmd.CombinedOutput()
+		if err == nil && bytes.Contains(out, []byte("ERROR:")) { // it goes on after one and ends well
+			err = errors.New("refused")
+		}
+		if err != nil {
+			return fmt.Errorf("restrict pg_cancel_backend in %s: %w: %s", database, err, programs.LastText(out))
+		}
+	}
+	return nil
+}
+
+// CreateDatabase creates a database unless it is there, and reports whether it did. It returns when the creation is replicated as any
+// commit is.
+func (i *Instance) CreateDatabase(ctx context.Context, name string) (made bool, err error) {
+	err = i.server.Fresh(ctx, func(c *pgx.Conn) error {
+		var there bool
+		if err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name).Scan(&there); err != nil || there {
+			return err
+		}
+		made = true
+		if _, err := c.Exec(ctx, "SET synchronous_commit = on"); err != nil {
+			return err
+		}
+		_, err := c.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("create database %q: %w", name, err)
+	}
+	return made, nil
+}
+
+// EnsureRoles creates the roles that are missing, without LOGIN, each a member of the one before it.
+func (i *Instance) EnsureRoles(ctx context.Context, names []string) error {
+	err := i.server.Fresh(ctx, func(c *pgx.Conn) error {
+		var before string
+		for _, name := range names {
+			role := pgx.Identifier{name}.Sanitize()
+			var there bool
+			if err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", name).Scan(&there); err != nil {
+				return err
+			}
+			statements := []string{"CREATE ROLE " + role + " NOLOGIN"}
+			if before != "" {
+				statements = append(statements, "GRANT "+before+" TO "+role)
+			}
+			if !there {
+				if _, err := c.Exec(ctx, strings.Join(statements, "; "), pgx.QueryExecModeSimpleProtocol); err != nil {
+					return err
+				}
+			}
+			before = role
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("create the roles of the console: %w", err)
+	}
+	return nil
+}
+
+// mountMark says which file system a copy was put on.
+type mountMark struct {
+	Point string `json:"mount_point"`
+}
+
+func (i *Instance) mountFile() string { return filepath.Join(i.cfg.StateDir, "data-mount.json") }
+
+// RememberMount notes where the file system of the data directory is mounted, when a copy is made.
+func (i *Instance) RememberMount() error {
+	point, err := mountOf(i.cfg.PGData)
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(mountMark{point})
+	if err != nil {
+		return err
+	}
+	return durable.Replace(i.mountFile(), append(b, '\n'), 0o600)
+}
+
+// MountLost says, of a data directory without a copy in it, that the file system which a copy was put on is not
+// mounted: then the copy is not lost, and none must be made in its place. "" when it is, or when none was noted.
+func (i *Instance) MountLost() string {
+	b, err := os.ReadFile(i.mountFile())
+	if err != nil {
+		return ""
+	}
+	var m mountMark
+	if json.Unmarshal(b, &m) != nil || m.Point == "" {
+		return ""
+	}
+	now, err := mountOf(i.cfg.PGData)
+	if err != nil || now == m.Point {
+		return ""
+	}
+	return fmt.Sprintf("the copy is on the file system that was mounted on %s, and it is not mounted now; mount it, or remove %s to have a new copy made on %s",
+		m.Point, i.mountFile(), now)
+}
+
+// mountOf returns the mount point of the file system that a path is, or would be, on.
+func mountOf(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	for {
+		real, err := filepath.EvalSymlinks(path)
+		if err == nil {
+			path = real
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) || path == "/" {
+			return "", fmt.Errorf("find the file system of %s: %w", path, err)
+		}
+		path = filepath.Dir(path)
+	}
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", fmt.Errorf("find the file system of %s: %w", path, err)
+	}
+	return longestMount(string(b), path), nil
+}
+
+// longestMount finds the mount point that is nearest above a path in the text of a mountinfo file.
+func longestMount(mountinfo, path string) string {
+	best := "/"
+	for line := range strings.Lines(mountinfo) {
+		f := strings.Fields(line)
+		if len(f) < 5 {
+			continue
+		}
+		point := unescapeMount(f[4])
+		under := path == point || strings.HasPrefix(path, strings.TrimSuffix(point, "/")+"/")
+		if under && len(point) > len(best) {
+			best = point
+		}
+	}
+	return best
+}
+
+// unescapeMount reads the octal escapes of space, tab, newline and backslash.
+func unescapeMount(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+}

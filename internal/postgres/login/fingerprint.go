@@ -1,0 +1,79 @@
+package login
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/postgres/session"
+)
+
+// Fingerprint is what a new session of a role in a database would begin with, in short.
+type Fingerprint struct {
+	Text        string // differs when any of it does: role, memberships, database, their settings, the configuration, the server
+	Exclusive   bool   // a backend is for one session only: a superuser's or replication role's, or one that a login trigger has to see
+	NotReusable bool   // the role of the session is set for the role or the database, which DISCARD ALL does not go back to
+}
+
+// A row that was changed has another xmin or, in the same transaction, another ctid.
+const fingerprintQuery = `
+WITH RECURSIVE granted(oid, mark) AS (
+    SELECT m.roleid, m.xmin::text || m.ctid FROM pg_auth_members m JOIN pg_authid a ON a.oid = m.member WHERE a.rolname = $1
+    UNION
+    SELECT m.roleid, m.xmin::text || m.ctid FROM pg_auth_members m JOIN granted g ON m.member = g.oid)
+SELECT concat_ws(' ', pg_postmaster_start_time(), pg_conf_load_time(), pg_is_in_recovery(), a.oid, a.xmin, a.ctid, d.oid, d.xmin, d.ctid,
+           s.mark, (SELECT string_agg(g.mark, ' ' ORDER BY g.mark) FROM granted g)),
+       a.rolsuper OR a.rolreplication OR coalesce((to_jsonb(d) ->> 'dathasloginevt')::boolean, false),
+       coalesce(s.fixed, false)
+FROM pg_authid a, pg_database d, LATERAL (
+    SELECT string_agg(xmin::text || ctid, ' ' ORDER BY setdatabase, setrole) AS mark,
+           bool_or(EXISTS (SELECT FROM unnest(setconfig) c WHERE lower(split_part(c, '=', 1)) IN ('role', 'session_authorization'))) AS fixed
+    FROM pg_db_role_setting WHERE setdatabase IN (0, d.oid) AND setrole IN (0, a.oid)) s
+WHERE a.rolname = $1 AND d.datname = $2`
+
+// Fingerprint returns the mark of the role in the database as it is now. Where there is no such role or database it is Exclusive.
+func (r *Roles) Fingerprint(ctx context.Context, user, database string) (m Fingerprint, err error) {
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
+	defer cancel()
+	err = r.s.Do(ctx, func(c *pgx.Conn) (err error) { m, err = FingerprintOn(ctx, c, user, database); return err })
+	return m, err
+}
+
+// FingerprintSession opens a session on which a statement of that name asks for marks.
+func (r *Roles) FingerprintSession(ctx context.Context, statement string) (net.Conn, error) {
+	c, err := r.server.Connect(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	return PrepareFingerprints(ctx, c, statement)
+}
+
+// PrepareFingerprints prepares a statement of that name on a superuser's session of the server: with the names of a role and of a database it
+// returns the fields of their Mark, and no row where there is none of them. The connection is the caller's to speak on, and c is nobody's.
+func PrepareFingerprints(ctx context.Context, c *pgx.Conn, statement string) (net.Conn, error) {
+	_, err := c.Prepare(ctx, statement, fingerprintQuery)
+	if err != nil {
+		session.Close(c)
+		return nil, fmt.Errorf("prepare the question for marks: %w", err)
+	}
+	h, err := c.PgConn().Hijack()
+	if err != nil {
+		session.Close(c)
+		return nil, fmt.Errorf("take over the session for marks: %w", err)
+	}
+	return h.Conn, nil
+}
+
+// FingerprintOn asks on a superuser's session of the server.
+func FingerprintOn(ctx context.Context, c *pgx.Conn, user, database string) (m Fingerprint, err error) {
+	switch err := c.QueryRow(ctx, fingerprintQuery, user, database).Scan(&m.Text, &m.Exclusive, &m.NotReusable); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return Fingerprint{Exclusive: true}, nil
+	case err != nil:
+		return m, fmt.Errorf("read what a session would begin with: %w", err)
+	}
+	return m, nil
+}

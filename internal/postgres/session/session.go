@@ -1,0 +1,187 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/coteriedb/coterie/internal/postgres/settings"
+)
+
+// Name is the application_name of the agent's own sessions.
+const Name = "coterie_agent"
+
+// Limit bounds everything that asks the server for facts: what takes longer is an answer in itself.
+const Limit = 2 * time.Second
+
+// Server is a server of this node, as the agent logs in to it.
+type Server struct {
+	SocketDir string // where it listens
+	Superuser string
+	Major     int
+}
+
+// Params are the settings of the agent's sessions (docs/internals/postgresql.md, "Sessions of the agent"):
+// whatever the administrator set for roles or databases, they neither time out, nor wait for secondaries, nor find
+// other people's functions.
+func (v Server) Params() map[string]string {
+	p := map[string]string{
+		"application_name":                    Name,
+		"statement_timeout":                   "0",
+		"lock_timeout":                        "0",
+		"idle_session_timeout":                "0",
+		"idle_in_transaction_session_timeout": "0",
+		"search_path":                         "pg_catalog",
+		"default_transaction_read_only":       "off",
+		"synchronous_commit":                  "local",
+		"client_min_messages":                 "warning",
+		"datestyle":                           "ISO",
+	}
+	if v.Major >= 17 {
+		p["transaction_timeout"] = "0"
+		p["event_triggers"] = "off" // a failing login trigger locks out even the superuser
+	}
+	return p
+}
+
+// ConnConfig is the way to this server and no other: nothing of the process's PG* environment stays in it.
+func (v Server) ConnConfig(database string) (*pgx.ConnConfig, error) {
+	c, err := pgx.ParseConfig(fmt.Sprintf("host=%s port=%d user=%s dbname=%s sslmode=disable connect_timeout=5",
+		settings.QuoteConninfo(v.SocketDir), Port, settings.QuoteConninfo(v.Superuser), settings.QuoteConninfo(database)))
+	if err != nil {
+		return nil, err
+	}
+	c.RuntimeParams, c.Password, c.TLSConfig, c.Fallbacks = v.Params(), "", nil, nil
+	return c, nil
+}
+
+// Connect opens a session in the database postgres, or in template1 where somebody dropped that one.
+func (v Server) Connect(ctx context.Context, change func(*pgx.ConnConfig)) (*pgx.Conn, error) {
+	for _, database := range []string{"postgres", "template1"} {
+		c, err := v.ConnConfig(database)
+		if err != nil {
+			return nil, fmt.Errorf("connect to PostgreSQL in %s: %w", v.SocketDir, err)
+		}
+		if change != nil {
+			change(c)
+		}
+		conn, err := pgx.ConnectConfig(ctx, c)
+		if err == nil {
+			return conn, nil
+		}
+		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.Code != "3D000" || database == "template1" {
+			return nil, fmt.Errorf("connect to PostgreSQL in %s: %w", v.SocketDir, err)
+		}
+	}
+	panic("unreachable")
+}
+
+// Fresh runs f in a new session, which sees the settings in force in the postmaster now.
+func (v Server) Fresh(ctx context.Context, f func(*pgx.Conn) error) error {
+	conn, err := v.Connect(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer Close(conn)
+	return f(conn)
+}
+
+func Close(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx) // the session ends either way
+}
+
+// Session is a permanent session, opened at first use and again when it was lost. One caller at a time.
+type Session struct {
+	turn chan struct{} // holds one token; a channel, so that waiting for a turn ends with the caller's context
+	open func(context.Context) (*pgx.Conn, error)
+	conn *pgx.Conn
+}
+
+func New(v Server) *Session {
+	return &Session{turn: make(chan struct{}, 1), open: func(ctx context.Context) (*pgx.Conn, error) { return v.Connect(ctx, nil) }}
+}
+
+// NewReplication is for IDENTIFY_SYSTEM: the only thing that tells a standby's replay timeline. It is a walsender, which the server wakes
+// whenever it has flushed WAL or replayed some, at each commit: so it is not kept open where it has nothing new to say (Rest).
+func NewReplication(v Server) *Session {
+	return &Session{turn: make(chan struct{}, 1), open: func(ctx context.Context) (*pgx.Conn, error) {
+		return v.Connect(ctx, func(c *pgx.ConnConfig) {
+			c.RuntimeParams["replication"] = "true"
+			c.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // a walsender knows no other
+			delete(c.RuntimeParams, "search_path")
+		})
+	}}
+}
+
+// Do runs f in the session. A session that was lost while idle (the server was restarted) is opened again once, so f may
+// run twice, but never after it succeeded.
+func (s *Session) Do(ctx context.Context, f func(*pgx.Conn) error) error {
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the session: %w", context.Cause(ctx))
+	}
+	defer func() { <-s.turn }()
+	reused := s.conn != nil && !s.conn.IsClosed()
+	err := s.once(ctx, f)
+	if err != nil && reused && s.conn == nil && ctx.Err() == nil {
+		err = s.once(ctx, f)
+	}
+	return err
+}
+
+func (s *Session) once(ctx context.Context, f func(*pgx.Conn) error) error {
+	if s.conn == nil || s.conn.IsClosed() {
+		conn, err := s.open(ctx)
+		if err != nil {
+			return err
+		}
+		s.conn = conn
+	}
+	err := f(s.conn)
+	if err != nil && (s.conn.IsClosed() || pgconn.SafeToRetry(err)) {
+		Close(s.conn)
+		s.conn = nil
+	}
+	return err
+}
+
+// Close ends the session; a later Do would open it again.
+func (s *Session) Close() error {
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	if s.conn == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	err := s.conn.Close(ctx)
+	s.conn = nil
+	if err != nil {
+		return fmt.Errorf("close the session: %w", err)
+	}
+	return nil
+}
+
+// Rest ends the session if nobody uses it; the next Do opens it again.
+func (s *Session) Rest() {
+	select {
+	case s.turn <- struct{}{}:
+	default:
+		return
+	}
+	defer func() { <-s.turn }()
+	if s.conn != nil {
+		Close(s.conn)
+		s.conn = nil
+	}
+}
+
+// Port is the port number in the name of every private socket.
+const Port = 5432
