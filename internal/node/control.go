@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // serveHeart answers another member's heartbeats, once this node's agent exists.
@@ -58,7 +59,15 @@ func (n *node) serveControl() {
 	})
 	rpc.Handle(gate, rpc.Renew, n.renewFor)
 	rpc.Handle(gate, rpc.AuthorityKey, n.authorityKey)
-	n.serveDesk()
+	rpc.Handle(gate, rpc.Seed, func(ctx context.Context, _ certs.Identity, req api.SeedRequest) (seeding.Operation, error) {
+		return n.seedOps.AnswerSeed(ctx, req)
+	})
+	rpc.Handle(gate, rpc.CancelSeeding, func(context.Context, certs.Identity, rpc.Nothing) (seeding.Operation, error) {
+		return n.seedOps.AnswerCancel()
+	})
+	rpc.Handle(gate, rpc.Seedings, func(context.Context, certs.Identity, rpc.Nothing) ([]seeding.Operation, error) {
+		return n.seedOps.AnswerList()
+	})
 	rpc.Handle(gate, rpc.Trust, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) (string, error) {
 		if n.pg == nil {
 			return "", errors.New("a witness holds no data")

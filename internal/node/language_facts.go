@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/node/seedjobs"
 )
 
 // reportLimit is how long another node may take to say how it is; then what it published last is shown.
@@ -82,8 +83,8 @@ func (l *language) report(ctx context.Context) catalog.Node {
 		st := s.Statuses[n.self]
 		out.Progress, out.Streaming = st.Progress, st.Stream
 	}
-	if n.desk != nil {
-		out.Seedings = seedings(n.desk.operations())
+	if n.seedJobs != nil {
+		out.Seedings = seedings(n.seedJobs.Operations())
 	}
 	for _, s := range v.Streams {
 		out.Streams = append(out.Streams, catalog.Stream{Member: s.Member, Open: s.Open, Flush: s.Flush, Silent: s.Silent})
@@ -233,7 +234,7 @@ func (l *language) facts(ctx context.Context) catalog.Facts {
 // published is what a node that does not answer said of itself last.
 func (n *node) published(id ag.ReplicaID, s agent.Status) catalog.Node {
 	return catalog.Node{
-		Role: ag.RoleResolving, Data: s.Data, Position: s.Position, Because: "does not answer", Seedings: seedings(lastCopy(id, s, n.agent.Heard(id))),
+		Role: ag.RoleResolving, Data: s.Data, Position: s.Position, Because: "does not answer", Seedings: seedings(seedjobs.LastKnown(id, s, n.agent.Heard(id))),
 	}
 }
 

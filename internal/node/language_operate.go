@@ -104,8 +104,8 @@ func (l *language) operate(ctx context.Context, s ddl.Statement) (console.Result
 	case ddl.Seed:
 		return l.seed(ctx, s, api.SeedRequest{Replica: ddl.ReplicaID(a.Server), Full: true})
 	case ddl.CancelSeeding:
-		op, err := (&admin{l.n}).CancelSeeding(ctx, ddl.ReplicaID(a.Server))
-		return seedResult(s, op), err
+		op, err := l.n.seedOps.Cancel(ctx, ddl.ReplicaID(a.Server))
+		return seedResult(s, op, err)
 	default:
 		return console.Result{}, console.Errorf("0A000", "%s is not there yet", s.Verb())
 	}

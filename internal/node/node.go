@@ -15,6 +15,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/node/membership"
 	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/node/seedjobs"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -59,7 +60,8 @@ type node struct {
 	down     *replication.Downstream
 	penalty  *replication.Penalty // nil on a witness
 	seeds    *source.Source
-	desk     *desk // nil on a witness
+	seedJobs *seedjobs.Controller // nil on a witness
+	seedOps  *seedjobs.Client
 	sessions *sessions
 	fence    time.Duration // how long this host takes to fence a server
 	probes   *probes
@@ -94,6 +96,7 @@ func openNode(dir string, log *slog.Logger) (n *node, unlock func(), err error) 
 		ready: make(chan struct{}),
 	}
 	n.members = membership.New(n.self, layout, n.log)
+	n.seedOps = n.newSeedClient()
 	return n, unlock, nil
 }
 
@@ -143,7 +146,7 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 	}
 	if n.seeds != nil {
 		run("seeding source", n.seeds.Run)
-		run("seeding desk", n.desk.Run)
+		run("seeding jobs", n.seedJobs.Run)
 	}
 	if err := n.openPorts(run); err != nil {
 		return err
@@ -251,9 +254,7 @@ func (n *node) openServer(ctx context.Context, run func(string, func(context.Con
 		Self: n.facts, Verify: n.verifyHello, OldRowGone: n.oldRowGone, Penalty: n.penalty, Logger: log,
 	})
 	run("upstream", n.up.Serve)
-	n.seeds = n.newSource()
-	n.desk, err = openDesk(n)
-	return err
+	return n.openSeeding()
 }
 
 // NewInstance makes the adapter of the configured server.
@@ -291,7 +292,7 @@ func (n *node) openAgent() error {
 		c.Keeper = newServer(n.keeper, n.pg, n.layout)
 		c.Upstream = &upstream{n.up, n.links}
 		c.Downstream = &downstream{n.down}
-		c.Seeder, c.SeedRequests, c.Copying = &seeder{n}, n.desk, n.desk.copying
+		c.Seeder, c.SeedRequests, c.Copying = n.seedJobs, n.seedJobs, n.seedJobs.Copying
 		n.probes = n.newProbes()
 		c.Probes, c.Suspend, c.Fence = n.probes, n.suspendSelf, n.fence
 	}

@@ -1,161 +1,130 @@
 package node
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/node/seedjobs"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
-	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
-	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
 )
 
-// newSource serves copies of this node's server to the other members.
-func (n *node) newSource() *source.Source {
-	return source.New(source.Config{
-		Data: n.pg.Config().PGData, Connect: n.pg.Session, Logger: n.log.With("part", "seeding"), AtOnce: n.cfg.SeedingsAtOnce,
-		Leads: func() (ag.Epoch, bool) {
-			f := n.agent.Facts()
-			return f.Epoch, f.Leading
+// openSeeding opens what copies this node's server to other members, and what fills this node's data directory. The agent that they ask
+// may be made later: neither asks it before they run.
+func (n *node) openSeeding() (err error) {
+	log := n.log.With("part", "seeding")
+	n.seeds = seedjobs.NewSource(seedjobs.SourceConfig{
+		Data: n.pg.Config().PGData, Connect: n.pg.Session, AtOnce: n.cfg.SeedingsAtOnce, Logger: log,
+		View:  func() *ag.View { return n.agent.View() },
+		Facts: func() agent.Facts { return n.agent.Facts() },
+	})
+	n.seedJobs, err = seedjobs.Open(seedjobs.Config{
+		Self: n.self, StateDir: n.layout.State(), Logger: n.log,
+		View:     func() *ag.View { return n.agent.View() },
+		Snapshot: func() *agent.Snapshot { return n.agent.Snapshot() },
+		Wake:     func() { n.agent.Wake() },
+		Routes:   n.sessions.routes.Load,
+		Replica:  n.members.Replica,
+		Dial: func(ctx context.Context, from ag.Replica) (net.Conn, error) {
+			return n.endpoint.Dial(ctx, from.Endpoint, endpoint.ClassSeed, from.ID)
 		},
-		Follows: func() (ag.Epoch, bool) {
-			v := n.agent.View()
-			if v == nil || v.Local.Server != ag.ServerRecovery || v.Local.Data != ag.DataPresent || v.Local.Quarantine != "" || v.Local.Source != v.Record.Epoch.Leader {
-				return 0, false
-			}
-			return v.Local.SourceEp, v.Local.SourceEp == v.Record.Epoch.Epoch && v.Record.Epoch.Phase == ag.PhaseLead
+		Data: n.pg.Config().PGData, Connect: n.pg.Session, ForgetRewind: n.pg.ForgetRewind, Tablespaces: n.cfg.Tablespaces,
+		NodeFiles: func(id ag.CopyID) map[string][]byte { return map[string][]byte{copyFile: []byte(string(id) + "\n")} },
+	})
+	return err
+}
+
+// newSeedClient returns what takes administrators' requests for copies, also on a witness.
+func (n *node) newSeedClient() *seedjobs.Client {
+	return seedjobs.NewClient(seedjobs.ClientConfig{
+		Self: n.self, Replica: n.members.Replica,
+		Own: func() *seedjobs.Controller { return n.seedJobs },
+		Seed: func(ctx context.Context, to ag.Replica, req api.SeedRequest) (seeding.Operation, error) {
+			return rpc.Call(ctx, n.control, to, rpc.Seed, req)
 		},
+		Cancel: func(ctx context.Context, to ag.Replica) (seeding.Operation, error) {
+			return rpc.Call(ctx, n.control, to, rpc.CancelSeeding, rpc.Nothing{})
+		},
+		List: func(ctx context.Context, to ag.Replica) ([]seeding.Operation, error) {
+			return rpc.Call(ctx, n.control, to, rpc.Seedings, rpc.Nothing{})
+		},
+		View:     func() *ag.View { return n.agent.View() },
+		Snapshot: func() *agent.Snapshot { return n.agent.Snapshot() },
+		Heard:    func(id ag.ReplicaID) time.Time { return n.agent.Heard(id) },
 	})
 }
 
+// serveSeed serves a copy of this node's server to another member.
 func (n *node) serveSeed(ctx context.Context, peer certs.Identity, conn net.Conn) {
 	if n.awaitReady(ctx) && n.seeds != nil {
 		n.seeds.Serve(ctx, peer.ID, conn)
 	}
 }
 
-// seeder fills this node's data directory from another replica.
-type seeder struct{ n *node }
-
-func (s *seeder) Seed(ctx context.Context, leader ag.Replica, e ag.Epoch, note func(string)) (ag.CopyID, error) {
-	n := s.n
-	from, why := n.chooseSource(leader)
-	ctx, op, w := n.desk.attempt(ctx, from, why)
-	r, err := s.attempt(ctx, from, leader, e, w, func(p progress.Progress) {
-		n.desk.show(op, p)
-		note(seedProgress(p))
-	})
-	n.desk.ended(op, e, ctx.Err() != nil && !errors.Is(context.Cause(ctx), seeding.ErrCancelled), err)
-	if err != nil {
-		return "", err
-	}
-	p := r.Progress
-	n.log.Info("seeded", "from", from.ID, "bytes", p.Done, "same", p.Same, "wire", p.Wire, "took", p.Took.Round(time.Millisecond), "codec", p.Codec,
-		"windows", p.Windows, "cuts", p.Cuts)
-	return r.Copy, n.pg.ForgetRewind() // a rewind that failed before is history now
+// Seed has a replica's copy made anew, or verified.
+func (m *admin) Seed(ctx context.Context, req api.SeedRequest) (any, error) {
+	return m.n.seedOps.Seed(ctx, req)
 }
 
-func (s *seeder) attempt(ctx context.Context, from, leader ag.Replica, e ag.Epoch, w wish, show func(progress.Progress)) (seeding.Result, error) {
-	n := s.n
-	me, _ := n.members.Replica(n.self)
-	if me.Options.NoSeeding || me.Options.ManualSeeding && !w.Asked {
-		return seeding.Result{}, fmt.Errorf("%w (SEEDING_MODE = MANUAL, or denied); allow it, or ask for a copy with coterie seed %s", seeding.ErrForbidden, n.self)
-	}
-	dial := func(to ag.Replica) func(context.Context) (net.Conn, error) {
-		return func(ctx context.Context) (net.Conn, error) {
-			return n.endpoint.Dial(ctx, to.Endpoint, endpoint.ClassSeed, to.ID)
+// CancelSeeding ends the copy or the verification that is under way at a replica.
+func (m *admin) CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error) {
+	return m.n.seedOps.Cancel(ctx, id)
+}
+
+// Seedings lists a replica's copies and verifications.
+func (m *admin) Seedings(ctx context.Context, id ag.ReplicaID) (any, error) {
+	return m.n.seedOps.List(ctx, id)
+}
+
+// seedings returns the copies among operations as the views show them.
+func seedings(ops []seeding.Operation) []catalog.Seeding {
+	var out []catalog.Seeding
+	for _, op := range ops {
+		if op.Report != nil {
+			continue // a verification copies nothing
 		}
-	}
-	var anchor func(context.Context) (net.Conn, error)
-	if from.ID != leader.ID {
-		anchor = dial(leader)
-	}
-	return seeding.Run(ctx, seeding.Options{
-		Dial: dial(from), Anchor: anchor,
-		Member: n.self, Epoch: e, Target: n.pg.Config().PGData, StateDir: n.layout.State(), From: w.From,
-		Compression: me.Options.SeedCompression, Spread: spreads(me.Options.SeedMaxRate, n.sessions.routes.Load()),
-		MaxRate: func() int64 {
-			me, _ := n.members.Replica(n.self) // as it is now: the rate may be changed while a copy is made
-			return me.Options.SeedMaxRate
-		},
-		TablespaceMap: func(_ uint32, location string) (string, error) {
-			if place, ok := n.cfg.Tablespaces[location]; ok {
-				return place, nil
-			}
-			return location, nil // CREATE TABLESPACE is replayed with the same path everywhere
-		},
-		NodeFiles: func(id ag.CopyID) map[string][]byte { return map[string][]byte{copyFile: []byte(string(id) + "\n")} },
-		Progress:  show,
-	})
-}
-
-// spreads says whether a copy is to begin with a checkpoint that takes its time, most of checkpoint_timeout. A limited copy is to leave the
-// source to its work; where nobody can write there is none, and it may be this copy for which writes wait.
-func spreads(limit int64, r *ag.Routes) bool { return limit > 0 && r != nil && r.WriteOpen }
-
-// chooseSource says from whom a copy is made: from the primary, unless a healthy secondary has a higher BACKUP_PRIORITY, or the last
-// attempt was from one and failed.
-func (n *node) chooseSource(leader ag.Replica) (ag.Replica, string) {
-	v, snap := n.agent.View(), n.agent.Snapshot()
-	if v == nil || snap == nil {
-		return leader, "the primary"
-	}
-	if op, ok := n.desk.journal.Last(); ok && !op.State.Ended() && op.Failure != nil && op.Source != "" && op.Source != leader.ID {
-		return leader, fmt.Sprintf("the primary: the copy from %s failed", op.Source)
-	}
-	return bestSource(v, snap.Statuses, n.self, leader)
-}
-
-// bestSource is the healthy secondary with the highest BACKUP_PRIORITY above the primary's, or the primary, and why.
-func bestSource(v *ag.View, said map[ag.ReplicaID]agent.Status, self ag.ReplicaID, leader ag.Replica) (ag.Replica, string) {
-	if v.Group.Options.BackupPreference == ag.BackupPrimary {
-		return leader, "the primary: AUTOMATED_BACKUP_PREFERENCE is PRIMARY"
-	}
-	best, most := leader, backupPriority(leader)
-	for _, r := range v.Group.Replicas {
-		st := said[r.ID]
-		healthy := r.HasData() && !r.Suspended && st.Stream && st.Server == ag.ServerRecovery && st.Busy == "" && st.Ill == "" && st.Quarantine == "" &&
-			slices.Contains(v.Reach, r.ID)
-		if r.ID != self && r.ID != leader.ID && healthy && backupPriority(r) > most {
-			best, most = r, backupPriority(r)
+		p := op.Progress
+		p.Waiting = cmp.Or(op.Absent, p.Waiting)
+		s := catalog.Seeding{
+			ID: op.ID, Source: op.Source, State: string(op.State), Started: op.Started, Ended: op.Ended, Attempts: op.Attempts, FailedAt: op.FailedAt,
+			Text: seedjobs.Line(p), Done: p.Done, Total: p.Total, Wire: p.Wire, Rate: p.Rate, Disk: p.DiskWait, Net: p.NetWait, Packed: p.Packed,
 		}
-	}
-	if best.ID == leader.ID {
-		return leader, fmt.Sprintf("the primary: no healthy secondary has a higher BACKUP_PRIORITY than its %d", most)
-	}
-	return best, fmt.Sprintf("its BACKUP_PRIORITY %d is above the primary's %d", most, backupPriority(leader))
-}
-
-func backupPriority(r ag.Replica) int {
-	if r.Options.BackupPriority == nil {
-		return 50
-	}
-	return *r.Options.BackupPriority
-}
-
-// seedProgress is one line for people.
-func seedProgress(p progress.Progress) string {
-	line := p.Phase
-	if p.Total > 0 {
-		line = fmt.Sprintf("%s %d of %d MiB", p.Phase, p.Done>>20, p.Total>>20)
-		if p.Same > 0 {
-			line += fmt.Sprintf(", %d MiB were there", p.Same>>20)
+		if op.State == seeding.Seeding {
+			s.Left = p.ETA()
 		}
-		line += fmt.Sprintf(", %d MiB on the wire", p.Wire>>20)
+		if op.Failure != nil {
+			s.Code, s.Failure, s.Errno = op.Failure.Code, op.Failure.Text, op.Failure.Errno
+		}
+		out = append(out, s)
 	}
-	if eta := p.ETA(); eta > 0 && p.Phase == progress.PhaseCopy {
-		line += fmt.Sprintf(", %v left", eta.Round(time.Second))
+	return out
+}
+
+// seed runs SEED REPLICA: a present copy is compared as a whole and replaced where it differs. It returns once the copy is asked for.
+func (l *language) seed(ctx context.Context, s ddl.Statement, req api.SeedRequest) (console.Result, error) {
+	op, err := l.n.seedOps.Seed(ctx, req)
+	return seedResult(s, op, err)
+}
+
+// seedResult returns the result of a statement that began or ended op.
+func seedResult(s ddl.Statement, op seeding.Operation, err error) (console.Result, error) {
+	r := console.Result{Tag: s.Verb()}
+	if err == nil {
+		r.Notices = []console.Notice{{
+			Severity: "NOTICE", Message: fmt.Sprintf("%s: %s (operation %s); see sys.dm_hadr_physical_seeding_stats", op.Target, strings.ToLower(string(op.State)), op.ID),
+		}}
 	}
-	if p.Waiting == "" {
-		return line
-	}
-	return strings.TrimPrefix(line+"; "+p.Waiting, "; ")
+	return r, err
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // The methods that nodes call at each other. Package node offers each of them; docs/internals/protocol.md describes them.
@@ -40,6 +41,12 @@ var (
 	CreateDatabase = Method[string, bool]{"database"}
 	// RestartListener asks a node to open its client ports anew.
 	RestartListener = Method[Nothing, Nothing]{"restart-listener"}
+	// Seed asks a replica for a new copy, or for a verification of the one it has.
+	Seed = Method[api.SeedRequest, seeding.Operation]{"seed"}
+	// CancelSeeding ends the copy or the verification that is under way at a replica.
+	CancelSeeding = Method[Nothing, seeding.Operation]{"seed-cancel"}
+	// Seedings asks a replica for its copies and verifications, the oldest first.
+	Seedings = Method[Nothing, []seeding.Operation]{"seedings"}
 	// Link asks a node to describe its link to a member.
 	Link = Method[ag.ReplicaID, api.Link]{"link"}
 )

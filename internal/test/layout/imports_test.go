@@ -79,6 +79,8 @@ var rules = []rule{
 	{"daemon", []string{"config", "lib/"}, "a process knows no group"},
 	{"node", []string{"node/", "agent", "agent/", "etcd", "postgres", "postgres/", "endpoint", "endpoint/", "listener", "listener/", "admin/", "ag", "config", "lib/"},
 		"node joins the adapters, and knows neither commands nor those who make directories"},
+	{"node/seedjobs", []string{"agent", "admin/api", "endpoint", "endpoint/certs", "postgres/seeding", "postgres/seeding/", "ag", "config", "lib/"},
+		"a service of a node gets what is above it as functions, and knows no other service"},
 	{"provision", []string{"node", "node/", "agent", "agent/", "ag/recovery", "etcd", "postgres", "postgres/", "endpoint", "endpoint/certs", "daemon", "ag", "config", "lib/"},
 		"makes with the adapters what node opens"},
 	{"provision/preflight", []string{"check", "endpoint", "endpoint/certs", "postgres", "postgres/", "ag", "config", "lib/"}, "there is no group and no node yet"},
