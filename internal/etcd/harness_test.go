@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/etcd/embedded"
 )
 
 const testGroup ag.GroupID = "6f1c1f3e-6a2b-4c57-9d0a-0c9a3a5b7e11"
@@ -101,7 +102,7 @@ func newPKI(t testing.TB, dir string) pki {
 // relay is a small stand-in for the endpoint: it ends TLS with a client certificate and gives the connection to the member.
 type relay struct {
 	listener net.Listener
-	member   func() *Member // nil: none runs
+	member   func() *embedded.Member // nil: none runs
 	wg       sync.WaitGroup
 
 	mu     sync.Mutex
@@ -110,7 +111,7 @@ type relay struct {
 	cut    bool           // refuse, and drop what is open
 }
 
-func newRelay(t testing.TB, p pki, address string, member func() *Member) *relay {
+func newRelay(t testing.TB, p pki, address string, member func() *embedded.Member) *relay {
 	t.Helper()
 	r := &relay{member: member, conns: map[net.Conn]struct{}{}, offers: map[string]int{}}
 	config := p.config.Clone()
@@ -179,11 +180,11 @@ func (r *relay) close() {
 // node is one member with its relay.
 type node struct {
 	t      testing.TB
-	config MemberConfig
+	config embedded.Config
 	relay  *relay
-	member *Member
+	member *embedded.Member
 	// running is member, for the relay.
-	running atomic.Pointer[Member]
+	running atomic.Pointer[embedded.Member]
 }
 
 // cluster is a quorum on this machine.
@@ -220,8 +221,8 @@ func (c *cluster) add(name string, isNew bool, initial map[string]string) *node 
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		c.t.Fatal(err)
 	}
-	n := &node{t: c.t, config: MemberConfig{
-		Name: name, Dir: filepath.Join(dir, "etcd"), MarkFile: filepath.Join(dir, "mark.json"),
+	n := &node{t: c.t, config: embedded.Config{
+		Name: name, Dir: filepath.Join(dir, "etcd"), IdentityFile: filepath.Join(dir, "mark.json"),
 		ClientSocket: filepath.Join(dir, "c.sock"),
 		Initial:      initial, New: isNew, Token: string(testGroup),
 		CertFile: c.pki.cert, KeyFile: c.pki.key, CAFile: c.pki.ca,
@@ -237,7 +238,7 @@ func (n *node) start() {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	m, err := StartMember(ctx, n.config)
+	m, err := embedded.Start(ctx, n.config)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -260,10 +261,7 @@ func (n *node) ready() {
 func (n *node) stop() {
 	n.t.Helper()
 	n.relay.setCut(true)
-	if g := n.member.grpc.Load(); g != nil {
-		g.Stop()
-	}
-	n.member.server.HardStop()
+	n.member.Kill()
 	if err := n.member.Close(); err != nil {
 		n.t.Fatal(err)
 	}

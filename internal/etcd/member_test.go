@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/etcd/embedded"
 )
 
 // commitWithin makes one change, asking again until it is made, as an agent would.
@@ -58,7 +59,7 @@ func TestQuorumOfThree(t *testing.T) {
 			if n == from {
 				continue
 			}
-			want(t, n.member.MoveLeader(ctx, n.member.ID()+1), ErrNotLeader)
+			want(t, n.member.MoveLeader(ctx, n.member.ID()+1), embedded.ErrNotLeader)
 			ok(t, from.member.MoveLeader(ctx, n.member.ID()))
 			eventually(t, name+" leads", n.member.IsLeader)
 			from = n
@@ -156,7 +157,7 @@ func joinAndLeave(t *testing.T, c *cluster, s *Store) {
 	case <-time.After(patience):
 		t.Fatal("the removed member runs on")
 	}
-	want(t, n4.member.Err(), ErrMemberRemoved)
+	want(t, n4.member.Err(), embedded.ErrRemoved)
 	commitWithin(t, s, patience)
 }
 
@@ -204,55 +205,60 @@ func TestLostDirectoryIsRefused(t *testing.T) {
 
 	aside := n.config.Dir + ".aside"
 	ok(t, os.Rename(n.config.Dir, aside))
-	_, err := StartMember(ctx, n.config)
-	want(t, err, ErrMemberLost)
+	_, err := embedded.Start(ctx, n.config)
+	want(t, err, embedded.ErrLost)
 	ok(t, os.MkdirAll(n.config.Dir, 0o700)) // an unmounted device leaves an empty directory
-	_, err = StartMember(ctx, n.config)
-	want(t, err, ErrMemberLost)
+	_, err = embedded.Start(ctx, n.config)
+	want(t, err, embedded.ErrLost)
 
 	// the data of another member in its place
 	other := newCluster(t, "x1")
 	other.nodes["x1"].stop()
 	ok(t, os.Remove(n.config.Dir))
 	ok(t, os.Rename(other.nodes["x1"].config.Dir, n.config.Dir))
-	_, err = StartMember(ctx, n.config)
-	want(t, err, ErrMemberLost)
+	_, err = embedded.Start(ctx, n.config)
+	want(t, err, embedded.ErrLost)
 
-	ok(t, os.WriteFile(n.config.MarkFile, []byte("{"), 0o600))
-	if _, err = StartMember(ctx, n.config); err == nil {
+	ok(t, os.WriteFile(n.config.IdentityFile, []byte("{"), 0o600))
+	if _, err = embedded.Start(ctx, n.config); err == nil {
 		t.Fatal("an unreadable mark was taken for none")
 	}
 
 	// a lost mark is written again
-	ok(t, os.Remove(n.config.MarkFile))
+	ok(t, os.Remove(n.config.IdentityFile))
 	ok(t, os.RemoveAll(n.config.Dir))
 	ok(t, os.Rename(aside, n.config.Dir))
 	n.start()
 	n.ready()
-	was, err := readMark(n.config.MarkFile)
+	was, err := os.ReadFile(n.config.IdentityFile)
 	ok(t, err)
-	if was != (mark{MemberID: id, Started: true}) {
-		t.Fatalf("mark: %+v", was)
+	var got struct {
+		MemberID uint64 `json:"member_id"`
+		Started  bool   `json:"started"`
+	}
+	ok(t, json.Unmarshal(was, &got))
+	if got.MemberID != id || !got.Started {
+		t.Fatalf("the identity file: %s", was)
 	}
 }
 
 func TestMemberConfigIsChecked(t *testing.T) {
 	dir := shortDir(t)
-	good := MemberConfig{
-		Name: "n1", Dir: filepath.Join(dir, "etcd"), MarkFile: filepath.Join(dir, "mark"), AdvertisePeer: "https://127.0.0.1:5022",
+	good := embedded.Config{
+		Name: "n1", Dir: filepath.Join(dir, "etcd"), IdentityFile: filepath.Join(dir, "mark"), AdvertisePeer: "https://127.0.0.1:5022",
 		ClientSocket: filepath.Join(dir, "c"), New: true,
 	}
-	for name, spoil := range map[string]func(*MemberConfig){
-		"name":      func(c *MemberConfig) { c.Name = "a=b,c" },
-		"directory": func(c *MemberConfig) { c.Dir = "" },
-		"mark":      func(c *MemberConfig) { c.MarkFile = "" },
-		"socket":    func(c *MemberConfig) { c.ClientSocket = "/" + string(make([]byte, 200)) },
-		"scheme":    func(c *MemberConfig) { c.AdvertisePeer = "http://127.0.0.1:5022" },
-		"port":      func(c *MemberConfig) { c.AdvertisePeer = "https://127.0.0.1" },
+	for name, spoil := range map[string]func(*embedded.Config){
+		"name":      func(c *embedded.Config) { c.Name = "a=b,c" },
+		"directory": func(c *embedded.Config) { c.Dir = "" },
+		"mark":      func(c *embedded.Config) { c.IdentityFile = "" },
+		"socket":    func(c *embedded.Config) { c.ClientSocket = "/" + string(make([]byte, 200)) },
+		"scheme":    func(c *embedded.Config) { c.AdvertisePeer = "http://127.0.0.1:5022" },
+		"port":      func(c *embedded.Config) { c.AdvertisePeer = "https://127.0.0.1" },
 	} {
 		c := good
 		spoil(&c)
-		if _, err := StartMember(context.Background(), c); err == nil {
+		if _, err := embedded.Start(context.Background(), c); err == nil {
 			t.Errorf("%s: accepted %+v", name, c)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -117,6 +118,14 @@ func (s *Store) RemoveMember(ctx context.Context, id uint64) error {
 	err := s.reconfigure(ctx, notYet, func(ctx context.Context, endpoint string) error { return s.back.remove(ctx, endpoint, id) })
 	if err != nil && !errors.Is(err, errMemberNotFound) {
 		return fmt.Errorf("remove the quorum member %x: %w", id, err)
+	}
+	return nil
+}
+
+func checkPeerURL(s string) error {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.Path != "" {
+		return fmt.Errorf("peer address %q must be of the form https://host:port", s)
 	}
 	return nil
 }

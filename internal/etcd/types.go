@@ -29,7 +29,7 @@ var (
 	ErrNoQuorum = errors.New("no quorum member answered in time")
 	// ErrNoSpace: the store has reached its quota and refuses writes.
 	ErrNoSpace = errors.New("the quorum store is out of space")
-	// ErrClosed: the store or member was closed.
+	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("the quorum store is closed")
 
 	// ErrTokenUnknown, ErrTokenUsed and ErrTokenExpired: a join token is refused.
@@ -37,13 +37,6 @@ var (
 	ErrTokenUsed    = errors.New("the join token was used already")
 	ErrTokenExpired = errors.New("the join token has expired")
 
-	// ErrMemberLost: the member's directory is empty although the member was started before. Starting it again under its old
-	// id could lose what it had voted for.
-	ErrMemberLost = errors.New("the quorum member has lost its directory")
-	// ErrMemberRemoved: the quorum has removed this member.
-	ErrMemberRemoved = errors.New("the quorum member was removed from the group")
-	// ErrNotLeader: MoveLeader was asked of a member that does not lead the quorum.
-	ErrNotLeader = errors.New("this member does not lead the quorum")
 	// ErrNotReady: a learner did not catch up in time.
 	ErrNotReady = errors.New("the new quorum member has not caught up")
 )

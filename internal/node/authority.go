@@ -11,7 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
-	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/etcd/embedded"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
@@ -179,12 +179,12 @@ func (n *node) mayRenewVote() bool {
 }
 
 // renewVote starts the quorum's member again.
-func (n *node) renewVote(ctx context.Context, m *etcd.Member) error {
+func (n *node) renewVote(ctx context.Context, m *embedded.Member) error {
 	n.log.Info("the quorum's member starts again, to believe what this node believes")
 	n.member.Store(nil)
 	n.ports.refresh()
 	if err := m.Close(); err != nil { // it may hold its files still
-		n.failVote(fmt.Errorf("%w: %w", etcd.ErrMemberFailed, err))
+		n.failVote(fmt.Errorf("%w: %w", embedded.ErrFailed, err))
 		return err
 	}
 	err := n.castVote(ctx)

@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/etcd/embedded"
 )
 
 // openStore opens the client of the quorum and, on a voter of an embedded one, its member.
@@ -100,10 +101,10 @@ func (n *node) startMember(ctx context.Context, token string, founding bool, ini
 	cert, key, ca := certs.TLSFiles(n.layout.PKI())
 	advertise := n.cfg.Endpoint.Advertise
 	believes := n.believes()
-	m, err := etcd.StartMember(ctx, etcd.MemberConfig{
+	m, err := embedded.Start(ctx, embedded.Config{
 		Name: string(n.self), Dir: n.layout.Etcd(),
 		ClientSocket: n.layout.EtcdClient(), AdvertisePeer: "https://" + advertise, Initial: initial, New: founding, Token: token,
-		CertFile: cert, KeyFile: key, CAFile: ca, ServerName: "localhost", MarkFile: n.layout.MemberMark(), HeartbeatMS: 200, ElectionMS: 1000, Logger: n.log.With("part", "quorum"),
+		CertFile: cert, KeyFile: key, CAFile: ca, ServerName: "localhost", IdentityFile: n.layout.MemberMark(), HeartbeatMS: 200, ElectionMS: 1000, Logger: n.log.With("part", "quorum"),
 	})
 	if err != nil {
 		return fmt.Errorf("quorum member: %w", err)
@@ -187,7 +188,7 @@ func (n *node) membershipTurn(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
 		err := n.becomeVoter(ctx)
-		if errors.Is(err, etcd.ErrMemberFailed) {
+		if errors.Is(err, embedded.ErrFailed) {
 			n.failVote(err)
 		}
 		return err
@@ -244,7 +245,7 @@ func (n *node) becomeVoter(ctx context.Context) error {
 }
 
 // stopVoting closes a member that the group has removed, and forgets its log, which may never be used again.
-func (n *node) stopVoting(m *etcd.Member) error {
+func (n *node) stopVoting(m *embedded.Member) error {
 	n.member.Store(nil)
 	n.ports.refresh()
 	err := m.Close()

@@ -25,6 +25,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/etcd/embedded"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/postgres"
@@ -51,7 +52,7 @@ type node struct {
 	voteCAs  atomic.Pointer[string] // the authorities that the quorum's member believes
 	endpoint *endpoint.Endpoint
 	control  *endpoint.Control
-	member   atomic.Pointer[etcd.Member]
+	member   atomic.Pointer[embedded.Member]
 	store    *etcd.Store
 	ports    *groupStore
 	pg       *postgres.Instance // nil on a witness

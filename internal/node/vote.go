@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/etcd/embedded"
 )
 
 // This file keeps a full disk below etcd/ from taking more than this node's vote: the agent, the server and the other nodes go on.
@@ -66,7 +66,7 @@ func (n *node) castVote(ctx context.Context) error {
 		return nil
 	}
 	err = n.startMember(ctx, n.cfg.Group, false, nil) // which says what is wrong with a directory that is not there
-	if errors.Is(err, etcd.ErrMemberFailed) {
+	if errors.Is(err, embedded.ErrFailed) {
 		n.failVote(err)
 		return nil
 	}
@@ -96,8 +96,8 @@ func (n *node) keepVote(ctx context.Context, has bool) (kept bool, err error) {
 }
 
 // watchVote looks after the member that runs.
-func (n *node) watchVote(m *etcd.Member) (gone bool, err error) {
-	if err := m.Err(); errors.Is(err, etcd.ErrMemberFailed) {
+func (n *node) watchVote(m *embedded.Member) (gone bool, err error) {
+	if err := m.Err(); errors.Is(err, embedded.ErrFailed) {
 		n.failVote(err)
 		return true, nil
 	}
@@ -106,10 +106,10 @@ func (n *node) watchVote(m *etcd.Member) (gone bool, err error) {
 		return false, err
 	}
 	n.loseVote(fmt.Sprintf("%d MB are free in %s", free>>20, n.layout.Etcd()))
-	if err := m.Close(); errors.Is(err, etcd.ErrMemberFailed) {
+	if err := m.Close(); errors.Is(err, embedded.ErrFailed) {
 		n.failVote(err)
 	} else if err != nil { // it may hold its files still
-		n.failVote(fmt.Errorf("%w: %w", etcd.ErrMemberFailed, err))
+		n.failVote(fmt.Errorf("%w: %w", embedded.ErrFailed, err))
 	}
 	return true, nil
 }
@@ -133,7 +133,7 @@ func (n *node) failVote(why error) {
 // replaceProcess restarts the agent in place once the disk has room again, so that the member can be started.
 func (n *node) replaceProcess(ctx context.Context) error {
 	pause := brokenPause
-	if errors.Is(n.vote.failed, etcd.ErrNoSpace) {
+	if errors.Is(n.vote.failed, embedded.ErrNoSpace) {
 		pause = fullPause
 	}
 	free, err := room(n.layout.Etcd())

@@ -11,13 +11,14 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/etcd/embedded"
 )
 
 // groupStore is the quorum's store as the agent wants it.
 type groupStore struct {
 	store  *etcd.Store
 	self   ag.ReplicaID
-	member func() *etcd.Member // nil while this node does not vote
+	member func() *embedded.Member // nil while this node does not vote
 	voters func() []ag.Replica
 	// external says that the store is an administrator's etcd, whose endpoints the configuration file names in order of preference.
 	external bool

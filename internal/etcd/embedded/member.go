@@ -1,4 +1,4 @@
-package etcd
+package embedded
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,8 +22,25 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
-// MemberConfig describes the embedded member of one node.
-type MemberConfig struct {
+// Errors of a member. Test with errors.Is; the text around them names the member or the directory.
+var (
+	// ErrLost: the member's directory is empty although the member was started before. Under its old id it could vote again, and
+	// differently.
+	ErrLost = errors.New("the quorum member has lost its directory")
+	// ErrRemoved: the quorum has removed this member.
+	ErrRemoved = errors.New("the quorum member was removed from the group")
+	// ErrNotLeader: MoveLeader was called on a member that does not lead the quorum.
+	ErrNotLeader = errors.New("this member does not lead the quorum")
+	// ErrNoSpace: the member failed because its disk is full; it comes with ErrFailed.
+	ErrNoSpace = errors.New("the quorum store is out of space")
+	// ErrClosed: the member was closed.
+	ErrClosed = errors.New("the quorum store is closed")
+)
+
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// Config describes the embedded member of one node.
+type Config struct {
 	// Name is the member's name, unique in the group: the replica's id.
 	Name string
 	// Dir is etcd's directory. It may be on a device of its own.
@@ -44,8 +62,8 @@ type MemberConfig struct {
 	CertFile, KeyFile, CAFile string
 	// ServerName is the DNS name that every member's certificate carries. Empty: the host of its peer URL must be in it.
 	ServerName string
-	// MarkFile remembers, outside Dir, that this member was started.
-	MarkFile string
+	// IdentityFile remembers, outside Dir, that this member was started.
+	IdentityFile string
 	// Logger gets etcd's warnings. Default: discard.
 	Logger *slog.Logger
 	// HeartbeatMS and ElectionMS are raft's timing. Default 100 and 1000.
@@ -66,6 +84,9 @@ const (
 	maxSocketPath    = 107
 	closeTimeout     = 10 * time.Second
 
+	// windowBytes is the fixed flow-control window. It has to be as on the client's side (package etcd, wire.go), which says why.
+	windowBytes = 1 << 20
+
 	// applyEvery is how often what was applied is written to etcd's database file. Nothing depends on it: the log is synced
 	// before any answer, and what is not in the file yet is applied from the log again at the next start.
 	applyEvery = time.Second
@@ -84,9 +105,9 @@ type Member struct {
 	closeErr  error
 }
 
-// StartMember starts the embedded member and returns when it runs, which is before it has found a quorum (see Ready). It
-// refuses with ErrMemberLost when the directory is empty though the member was started before.
-func StartMember(ctx context.Context, c MemberConfig) (*Member, error) {
+// Start starts the embedded member and returns when it runs, which is before it has found a quorum (see Ready). It
+// refuses with ErrLost when the directory is empty though the member was started before.
+func Start(ctx context.Context, c Config) (*Member, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -95,11 +116,11 @@ func StartMember(ctx context.Context, c MemberConfig) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the quorum member: %w", err)
 	}
-	was, err := checkMark(c)
+	was, err := checkIdentity(c)
 	if err != nil {
 		return nil, fmt.Errorf("start the quorum member: %w", err)
 	}
-	for _, dir := range []string{c.Dir, filepath.Dir(c.MarkFile)} {
+	for _, dir := range []string{c.Dir, filepath.Dir(c.IdentityFile)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("start the quorum member: %w", err)
 		}
@@ -109,11 +130,11 @@ func StartMember(ctx context.Context, c MemberConfig) (*Member, error) {
 	}
 	if was.MemberID != 0 && was.MemberID != m.ID() {
 		err = fmt.Errorf("%w: %s holds member %x, %s says that this node is member %x; %s",
-			ErrMemberLost, c.Dir, m.ID(), c.MarkFile, was.MemberID, lostFix)
-	} else if was != (mark{MemberID: m.ID(), Started: true}) {
+			ErrLost, c.Dir, m.ID(), c.IdentityFile, was.MemberID, lostFix)
+	} else if was != (identity{MemberID: m.ID(), Started: true}) {
 		// After the start, so that a start that failed can be repeated. What is lost by a crash in between is the mark, not
 		// the directory; losing both at once is beyond us.
-		err = durable.ReplaceJSON(c.MarkFile, mark{MemberID: m.ID(), Started: true})
+		err = durable.ReplaceJSON(c.IdentityFile, identity{MemberID: m.ID(), Started: true})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("start the quorum member: %w", errors.Join(err, m.Close()))
@@ -124,24 +145,24 @@ func StartMember(ctx context.Context, c MemberConfig) (*Member, error) {
 const lostFix = "put the directory back if it still exists elsewhere (an unmounted device?); if it is gone for good, remove " +
 	"this node from the group and add it again, so that it gets a new quorum id (the copy of the data stays)"
 
-// checkMark refuses to start without the log of what the member has voted for.
-func checkMark(c MemberConfig) (mark, error) {
-	was, err := readMark(c.MarkFile)
+// checkIdentity refuses to start without the log of what the member has voted for.
+func checkIdentity(c Config) (identity, error) {
+	was, err := readIdentity(c.IdentityFile)
 	if err != nil {
-		return mark{}, err
+		return identity{}, err
 	}
 	if was.Started && !wal.Exist(filepath.Join(c.Dir, "member", "wal")) {
-		return mark{}, fmt.Errorf("%w: %s is empty, and %s says that member %x was started from it. Its votes are lost with it, "+
-			"so it must not come back under the same id: %s", ErrMemberLost, c.Dir, c.MarkFile, was.MemberID, lostFix)
+		return identity{}, fmt.Errorf("%w: %s is empty, and %s says that member %x was started from it. Its votes are lost with it, "+
+			"so it must not come back under the same id: %s", ErrLost, c.Dir, c.IdentityFile, was.MemberID, lostFix)
 	}
 	return was, nil
 }
 
-func (m *Member) config(c MemberConfig) (*embed.Config, error) {
+func (m *Member) config(c Config) (*embed.Config, error) {
 	if !namePattern.MatchString(c.Name) || c.Name == embed.DefaultName {
 		return nil, fmt.Errorf("name %q is not usable", c.Name)
 	}
-	if c.Dir == "" || c.MarkFile == "" {
+	if c.Dir == "" || c.IdentityFile == "" {
 		return nil, errors.New("a directory and a mark file are needed")
 	}
 	if p := c.ClientSocket; p == "" || len(p) > maxSocketPath {
@@ -207,7 +228,7 @@ func checkPeerURL(s string) error {
 	return nil
 }
 
-func initialCluster(c MemberConfig) string {
+func initialCluster(c Config) string {
 	out := c.Name + "=" + c.AdvertisePeer
 	for name, peerURL := range c.Initial {
 		if name != c.Name {
@@ -312,7 +333,7 @@ func (m *Member) Ready(ctx context.Context) error {
 // Done is closed when the member has stopped, by Close or because the quorum removed it. One that failed does not even stop.
 func (m *Member) Done() <-chan struct{} { return m.server.StopNotify() }
 
-// Err says why the member does not serve any more: ErrMemberFailed, also ErrNoSpace if that was for want of room; ErrMemberRemoved if the
+// Err says why the member does not serve any more: ErrFailed, also ErrNoSpace if that was for want of room; ErrRemoved if the
 // quorum removed it, else ErrClosed; nil while it runs.
 func (m *Member) Err() error {
 	if err := m.failure.err(); err != nil {
@@ -324,13 +345,13 @@ func (m *Member) Err() error {
 		return nil
 	}
 	if m.removed.Load() {
-		return ErrMemberRemoved
+		return ErrRemoved
 	}
 	return ErrClosed
 }
 
 // Close stops the member, handing the lead of the quorum to another voter first if it has it. It returns after 10 seconds at
-// the latest. One that failed, or fails in doing so, cannot be stopped: then it returns ErrMemberFailed.
+// the latest. One that failed, or fails in doing so, cannot be stopped: then it returns ErrFailed.
 func (m *Member) Close() error {
 	m.closeOnce.Do(func() {
 		if m.closeErr = m.failure.err(); m.closeErr != nil {
@@ -350,6 +371,14 @@ func (m *Member) Close() error {
 		}
 	})
 	return m.closeErr
+}
+
+// Kill stops the member as a crash would: it does not hand the lead over. Close must follow. Tests of a crash use it.
+func (m *Member) Kill() {
+	if g := m.grpc.Load(); g != nil {
+		g.Stop()
+	}
+	m.server.HardStop()
 }
 
 // stop goes around two waits of etcd's own Close: for clients' watches to end, and, if it was never ready, for its serving

@@ -1,4 +1,4 @@
-package etcd
+package embedded
 
 import (
 	"errors"
@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// ErrMemberFailed says that etcd gave up, for want of room or because its disk failed. What is left of it in this process answers nobody and
+// ErrFailed says that etcd gave up, for want of room or because its disk failed. What is left of it in this process answers nobody and
 // holds its files locked, so only a new process can start the member again.
-var ErrMemberFailed = errors.New("the quorum member gave up")
+var ErrFailed = errors.New("the quorum member gave up")
 
 // failure stands between etcd's way to give up, which is to end the process, and the process. Where etcd logs a fatal error, it blocks the
 // goroutine that met it, for ever: nothing after that point happens, so nothing is acknowledged that was not written, as if the
@@ -38,7 +38,7 @@ func (f *failure) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
 		}
 	}
 	f.once.Do(func() {
-		f.why = fmt.Errorf("%w: %s", ErrMemberFailed, why)
+		f.why = fmt.Errorf("%w: %s", ErrFailed, why)
 		if strings.Contains(why, syscall.ENOSPC.Error()) {
 			f.why = fmt.Errorf("%w: %w", f.why, ErrNoSpace)
 		}
