@@ -15,9 +15,10 @@ import (
 // cancelTime bounds the delivery of a cancel request.
 const cancelTime = 5 * time.Second
 
-// CancelKey is what a client sends to cancel a query: the process id and the secret of BackendKeyData. The four highest bits
-// of the secret are the number of the node that minted it. At protocol 3.2 the secret has 32 bytes: these four and Long, a nonce and a
-// code over all of it, by which any node tells a key of the group from one that somebody made up.
+// CancelKey is what a client sends to cancel a query: the process id and the secret of BackendKeyData. The four
+// highest bits of the secret are the number of the node that minted it. At protocol 3.2 the secret has 32 bytes:
+// these four, and Long, a nonce and a code over all of it. By the code any node tells the group's keys from invented
+// ones.
 type CancelKey struct {
 	PID    uint32
 	Secret uint32
@@ -25,7 +26,7 @@ type CancelKey struct {
 }
 
 const (
-	longKey   = 28 // beyond the four bytes of Secret
+	longKey   = 28 // after the four bytes of Secret
 	longNonce = 12
 )
 
@@ -44,8 +45,9 @@ func (s *Server) keyCode(k CancelKey) []byte {
 	return m.Sum(nil)[:longKey-longNonce]
 }
 
-// readKey reads the body of a CancelRequest. The request has no protocol version: its length tells. Keys of 256 bytes are legal, and
-// none of ours. A key of an open session holds whatever the secret is by now.
+// readKey reads the body of a CancelRequest. The request has no protocol version: its length tells. Keys of up to 256
+// bytes are legal, but none is ours. A key that belongs to an open session is valid even if MockSecret has changed
+// since.
 func (s *Server) readKey(body []byte) (k CancelKey, ok bool) {
 	if len(body) != 8 && len(body) != 8+longKey {
 		return k, false
@@ -60,7 +62,8 @@ func (s *Server) readKey(body []byte) (k CancelKey, ok bool) {
 	return k, open || hmac.Equal(k.Long[longNonce:], s.keyCode(k))
 }
 
-// twin says that a session of this node has a key which differs from this one in its long part only: no other node's does then.
+// twin reports whether a session of this node has a key that differs from this one in its long part only. No other
+// node can have one then.
 func (s *Server) twin(key CancelKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +77,7 @@ func (s *Server) twin(key CancelKey) bool {
 
 func (k CancelKey) node() uint8 { return uint8(k.Secret >> 28) }
 
-// mintKey makes a key that no open session has. The caller holds s.mu.
+// mintKey mints a key that no open session has. The caller holds s.mu.
 func (s *Server) mintKey(pid uint32, long bool) CancelKey {
 	for {
 		var b [4]byte
@@ -89,7 +92,7 @@ func (s *Server) mintKey(pid uint32, long bool) CancelKey {
 	}
 }
 
-// cancelRequest serves a connection that brought a CancelRequest. As PostgreSQL, it answers nothing.
+// cancelRequest serves a connection that brought a CancelRequest. As in PostgreSQL, there is no answer.
 func (c *client) cancelRequest(ctx context.Context, body []byte) {
 	s := c.srv
 	if s.wrong.over(c.limitKey, time.Now(), s.cfg.Limits.WrongCancels) {
@@ -108,7 +111,7 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 		return
 	}
 	began, guessed := time.Now(), key.Long == [longKey]byte{}
-	if guessed { // what it hits is known elsewhere, and taken back then; who has a long key has it from one of us
+	if guessed { // another node knows whether it hits, and then it is taken back; a long key cannot be guessed
 		s.wrong.add(c.limitKey, began)
 	}
 	if s.cfg.ForwardCancel == nil || s.twin(key) {
@@ -125,13 +128,13 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 	}
 }
 
-// Cancel delivers a cancel request whose key this node minted; false if no such session exists.
+// Cancel delivers a cancel request whose key this node minted. It reports false if there is no such session.
 func (s *Server) Cancel(ctx context.Context, key CancelKey) bool {
 	s.mu.Lock()
 	x, ok := s.keys[key]
 	delivered := func() {}
 	if ok {
-		delivered = x.cancelStarts() // before it can be forgotten: its backend may go to another client then
+		delivered = x.cancelStarts() // before the session can be forgotten: its backend may go to another client then
 	}
 	s.mu.Unlock()
 	defer delivered()
@@ -149,7 +152,8 @@ func (s *Server) Cancel(ctx context.Context, key CancelKey) bool {
 		s.log.Warn("cancel request not delivered", "session", x.id, "replica", x.replica, "error", err)
 		return true
 	}
-	// PostgreSQL closes the connection after it has sent the signal: the client's cancel call returns then and not before.
+	// PostgreSQL closes the connection after it has sent the signal: the client's cancel call returns then and not
+	// before.
 	_, _ = io.CopyN(io.Discard, conn, 64)
 	s.counts.cancels.Add(1)
 	return true

@@ -15,8 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
-// BackendHello says for whom a connection to a replica's PostgreSQL is opened. The session's own startup packet follows on
-// the connection; nothing of the hello has to be sent.
+// BackendHello describes for whom a connection to a replica's PostgreSQL is opened. The session's own startup packet
+// follows on the connection; nothing of the hello has to be sent.
 type BackendHello struct {
 	User       string    // empty for a cancel request
 	Database   string    // without any @ro suffix
@@ -34,33 +34,33 @@ type Role struct {
 	ValidUntil  time.Time     // rolvaliduntil; zero = no limit
 	Super       bool          // rolsuper
 	Replication bool          // rolreplication
-	MemberOf    []string      // roles it is a member of, directly or not
-	Age         time.Duration // how old all this may be: 0 for a primary's, Server.Age for a secondary's
+	MemberOf    []string      // roles of which it is a member, directly or not
+	Age         time.Duration // how old these facts may be: 0 on a primary, Server.Age on a secondary
 }
 
-// Limits bound what a client may take before and after it has proved who it is. A zero field means its default.
+// Limits bound what a client may use before and after it is authenticated. A zero field means its default.
 type Limits struct {
-	PreAuthTime      time.Duration // the client's own time until it is authenticated, all of it; default 10 s
+	PreAuthTime      time.Duration // the client's own time until it is authenticated; default 10 s
 	StartupPacket    int           // bytes; default 10,000, as PostgreSQL
-	Connections      int           // sessions in all; default 2,000
+	Connections      int           // sessions in total; default 2,000
 	PerAddress       int           // sessions per client address, of IPv6 per /64; default no limit of its own
 	PreAuth          int           // connections that are not authenticated yet and not waiting for a primary; default 200
 	WrongCancels     int           // wrong cancel requests per second and address; default 10
-	FailureDelay     time.Duration // before the first "authentication failed" to an address; doubles up to 32 times; default 50 ms
+	FailureDelay     time.Duration // delay of the first "authentication failed" to an address, doubled up to 32 times; default 50 ms
 	BackendHandshake time.Duration // from dialling a replica's PostgreSQL to its ReadyForQuery; default 15 s
-	Starting         int           // sessions that the local server starts at once, for clients of all nodes; default 4 for each processor, at least 8
-	Warm             int           // backends that wait for a client; default 32
-	WarmAhead        int           // of one kind, opened before anybody asks; default 2, negative = none
-	ShutdownMessage  time.Duration // for writing the last error to a client that does not read; default 1 s
+	Starting         int           // sessions that the local server starts at once, for clients of all nodes; default 4 per processor, at least 8
+	Warm             int           // pooled backends; default 32
+	WarmAhead        int           // backends of one kind that are opened ahead; default 2, negative = none
+	ShutdownMessage  time.Duration // for writing the final error to a client that does not read; default 1 s
 }
 
 // Config is what a Server needs. Functions are called from many goroutines at once.
 type Config struct {
-	// ReadWrite and ReadOnly are the listen addresses, several separated by commas; an address beginning with "/" is the path
-	// of a Unix socket. Empty = off.
+	// ReadWrite and ReadOnly are the listen addresses, separated by commas. An address that begins with "/" is the
+	// path of a Unix socket. Empty = off.
 	ReadWrite, ReadOnly string
-	// Certificate returns the certificate in use, nil for none; a nil function means no TLS. Its signature decides whether
-	// SCRAM-SHA-256-PLUS can be offered (ECDSA or RSA with SHA-2, not Ed25519).
+	// Certificate returns the certificate in use, nil for none; a nil function means no TLS. Its signature decides
+	// whether SCRAM-SHA-256-PLUS can be offered (ECDSA or RSA with SHA-2, not Ed25519).
 	Certificate func() *tls.Certificate
 	// ClientCAs returns the authorities of client certificates; nil means that the cert method matches nobody.
 	ClientCAs func() *x509.CertPool
@@ -68,18 +68,18 @@ type Config struct {
 	Routes func() *ag.Routes
 	// Changed returns a channel that is closed at the next change of Routes. It is read before Routes. Nil = Routes is polled.
 	Changed func() <-chan struct{}
-	// Backend opens a raw connection to the private socket of that replica's PostgreSQL. The context bounds the opening only:
-	// the connection outlives it. It has to honour SetDeadline.
+	// Backend opens a raw connection to the private socket of that replica's PostgreSQL. The context bounds the
+	// opening only: the connection outlives it. The connection must honour SetDeadline.
 	Backend func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error)
 	// Verifier returns role facts from the node that will run the session. An unknown role is Found false, not an error.
 	Verifier func(ctx context.Context, id ag.ReplicaID, user string) (Role, error)
-	// Position returns how far that replica is. Nil = coterie.max_lag is not available.
+	// Position returns how far that replica has flushed or replayed. Nil = coterie.max_lag is not available.
 	Position func(ctx context.Context, id ag.ReplicaID) (Progress, error)
-	// Defaults returns what was set for sessions of the role in the database, as far as it matters here: coterie.intent,
-	// coterie.max_lag, default_transaction_read_only, client_min_messages. It is remembered for a second. Nil = nothing is.
+	// Defaults returns the settings of the role in the database that matter here: coterie.intent, coterie.max_lag,
+	// default_transaction_read_only, client_min_messages. They are cached for a second. Nil = there are none.
 	Defaults func(ctx context.Context, user, database string) (map[string]string, error)
-	// Console serves the database ConsoleDatabase; nil = there is none. ConsoleRole returns the facts of a role that logs in there,
-	// from whichever node can tell; an unknown role is Found false, not an error.
+	// Console serves the database ConsoleDatabase; nil = there is none. ConsoleRole returns the facts of a role that
+	// logs in there, from any node that knows them; an unknown role is Found false, not an error.
 	Console     ConsoleFunc
 	ConsoleRole func(ctx context.Context, user string) (Role, error)
 	// Node is this node's number in minted cancel keys, 0 to 15, different on each node of the group.
@@ -89,51 +89,54 @@ type Config struct {
 	// Gate returns the instant of CLOCK_BOOTTIME until which bytes of the local PostgreSQL as primary may be passed;
 	// 0 = no limit (it is a secondary). Nil = never a limit.
 	Gate func() time.Duration
-	// GateHold is how long an answer is held, by an expired gate or for want of confirmation, before it is discarded and its
-	// session closed; default 8 s.
+	// GateHold is how long an answer is held, by a closed gate or until it is confirmed, before it is discarded and
+	// its session closed; default 8 s.
 	GateHold time.Duration
 	// HoldMax is how long a request waits while a planned failover drains the server; default 8 s.
 	HoldMax time.Duration
-	// FlushLSN asks the local PostgreSQL how far it has flushed its WAL, or replayed it on a secondary: nothing that a session can
-	// see lies behind that, but for commits that waited for nothing. Durable returns when as many members of the synchronous
-	// setting in force as it asks for have flushed up to there, at once if it asks for none; it waits also while that cannot be
-	// known, as on a node that does not lead. Nil = commits are never confirmed here.
+	// FlushLSN asks the local PostgreSQL how far it has flushed its WAL, or replayed it on a secondary. Whatever a
+	// session can see lies before that position, except commits that waited for nothing. Durable returns when as many
+	// members of the synchronous setting in force as it demands have flushed up to there, at once if it demands none.
+	// It also waits while that cannot be known, as on a node that does not lead. Nil = commits are never confirmed
+	// here.
 	FlushLSN func(context.Context) (ag.LSN, error)
 	Durable  func(context.Context, ag.LSN) error
 	// Confirm returns nil if this node leads according to a majority that was asked after the call (reads = confirmed). Nil = such
 	// sessions are refused.
 	Confirm func(context.Context) error
-	// Mark asks the local server what a backend for the role in the database would have to be: warm backends are given to clients only
-	// as long as it says the same. Nil = there are none.
+	// Fingerprint asks the local server for the fingerprint of a login of the role to the database. Pooled backends
+	// are given to clients only as long as it is the same. Nil = there is no pool.
 	Fingerprint func(ctx context.Context, user, database string) (LoginFingerprint, error)
-	// MarkSession opens a session of the local server on which MarkStatement is prepared: asked with the names of a role and of a
-	// database as text it returns the columns of Mark, and no row where Single is all that can be said. With it event loops give sessions
-	// on warm backends by themselves. Nil = goroutines do.
+	// FingerprintSession opens a session of the local server on which FingerprintStatement is prepared. Executed with
+	// the names of a role and of a database as text, it returns the columns of LoginFingerprint, or no row if only
+	// Exclusive can be told. With it, event loops complete logins on pooled backends themselves. Nil = goroutines do.
 	FingerprintSession func(context.Context) (net.Conn, error)
-	// Reuse says whether a backend may serve another client when its own has left (BACKEND_REUSE = ON). Nil = it may not.
+	// Reuse reports whether a backend may serve another client after its own has left (BACKEND_REUSE = ON). Nil = it
+	// may not.
 	Reuse func() bool
-	// Strict says whether every commit is confirmed here before it is answered (COMMIT_BARRIER = STRICT). Nil = it is not.
+	// Strict reports whether every commit is confirmed here before it is answered (COMMIT_BARRIER = STRICT). Nil = it
+	// is not.
 	Strict func() bool
 	// ConnectWait is how long a client waits at login while nothing serves its intent; default 30 s, negative = not at all.
 	ConnectWait time.Duration
 	// Rules decide who may log in and how; nil = DefaultRules(false). Server.SetRules replaces them.
 	Rules []hba.Rule
-	// MockSecret returns what makes the salt of unknown users stable and cancel keys of one node known to the others: the same 32 bytes on
-	// every node, which nobody else knows. It may change. Nil = random per process.
+	// MockSecret returns the secret that makes the salt of unknown users stable, and cancel keys of one node known to
+	// the others: the same 32 bytes on every node, secret to all others. It may change. Nil = random per process.
 	MockSecret func() []byte
-	// AuthStaleness is how old a replica's role facts may be for a reader to be judged by them while the primary does not answer;
-	// default 60 s.
+	// AuthStaleness is how old a replica's role facts may be to decide a reader's login while the primary does not
+	// answer; default 60 s.
 	AuthStaleness time.Duration
 	// AllowPlainMD5 permits the md5 method without TLS from other hosts.
 	AllowPlainMD5 bool
-	// NameClient has a session's application_name carry the client's address, after what the client calls itself.
+	// NameClient puts the client's address into the session's application_name, after the client's own text.
 	NameClient bool
 	// Loops is how many event loops carry plain sessions of the local server; 0 = Loops(), negative = none, goroutines carry all.
 	Loops int
-	// NoKernelPath has loops carry every request, also where the kernel could carry the plainest by itself.
+	// NoKernelPath keeps every request on the loops, even where the kernel could relay it.
 	NoKernelPath bool
-	kernelAfter  int  // of tests: how often a session asks before it is lent to the kernel; 0 = kernelAfter
-	writesSingly bool // of tests: as where the kernel allows no io_uring
+	kernelAfter  int  // for tests: answers before a session is offloaded; 0 = offloadAfterDefault
+	writesSingly bool // for tests: as if the kernel did not allow io_uring
 	Limits       Limits
 	Logger       *slog.Logger // nil = discard
 }

@@ -17,11 +17,11 @@ type SessionInfo struct {
 	User       string       `json:"user"`
 	Database   string       `json:"database"`
 	ClientAddr string       `json:"client_addr"`
-	TLS        string       `json:"tls,omitempty"`          // version, empty without TLS
-	TLSName    string       `json:"tls_name,omitempty"`     // server name that the client asked for (SNI), empty without one
-	Identity   string       `json:"tls_identity,omitempty"` // common name of the client's certificate, empty without one
+	TLS        string       `json:"tls,omitempty"`          // version; empty without TLS
+	TLSName    string       `json:"tls_name,omitempty"`     // server name of the handshake (SNI); empty without one
+	Identity   string       `json:"tls_identity,omitempty"` // common name of the client's certificate; empty without one
 	Intent     ag.Intent    `json:"intent"`
-	Entry      int          `json:"list_entry,omitempty"` // of the read-only routing list, by which the replica was chosen; 0 for READ_WRITE
+	Entry      int          `json:"list_entry,omitempty"` // place in the read-only routing list; 0 for READ_WRITE
 	Replica    ag.ReplicaID `json:"replica"`
 	Epoch      ag.Epoch     `json:"epoch"`
 	PID        uint32       `json:"pid"`   // of the backend; 0 if relayed
@@ -34,14 +34,15 @@ type SessionInfo struct {
 	Backend    string       `json:"backend"` // own, ahead or reused
 }
 
-// What carries a session's bytes: the kernel by itself, an event loop, or two goroutines of its own (from or to another node).
+// What carries a session's bytes: the kernel alone, an event loop, or two goroutines (for sessions from or to another
+// node).
 const (
 	PathKernel     = "kernel"
 	PathLoop       = "loop"
 	PathGoroutines = "goroutines"
 )
 
-// What a session found: a backend started for it, one that was opened ahead, or one that has had another client.
+// The backend of a session: started for it, opened ahead, or used by another client before.
 const (
 	backendOwn    = "own"
 	backendAhead  = "ahead"
@@ -57,25 +58,25 @@ type RoutedKey struct {
 // Stats are counters since the start, and what is open now.
 type Stats struct {
 	Accepted   uint64
-	Rejected   map[string]uint64 // clients that never got a session, by reason
+	Rejected   map[string]uint64 // clients that got no session, by reason
 	Cancels    uint64            // delivered to a replica
 	Routed     map[RoutedKey]uint64
-	FellBack   uint64            // read-only sessions sent to the primary for want of a readable secondary
+	FellBack   uint64            // read-only sessions sent to the primary because no secondary could take them
 	Lagged     uint64            // times a replica was passed over for coterie.max_lag
 	LastMinute []Second          // the seconds of the last minute in which readers logged in, oldest first
 	Gated      uint64            // times an answer was held by the gate
-	GatedTime  time.Duration     // in all
-	Drained    uint64            // times a request was held back because a planned failover was under way
-	Queued     uint64            // times a session waited for its turn to be started
-	Doorstep   uint64            // sessions that an event loop gave by itself
-	Lent       uint64            // times a session was lent to the kernel
+	GatedTime  time.Duration     // in total
+	Drained    uint64            // times a request was held by a planned failover
+	Queued     uint64            // times a session waited for its turn to start
+	Doorstep   uint64            // logins completed by an event loop
+	Lent       uint64            // times a session was offloaded to the kernel
 	KernelPath map[string]uint64 // times one came back, by reason
-	Passed     uint64            // requests that the kernel passed on by itself, of sessions that came back
-	Together   uint64            // writes of event loops of which the kernel took several in one call
+	Passed     uint64            // requests relayed by the kernel, of sessions that came back
+	Together   uint64            // writes of event loops that shared a system call
 	// Held counts answers held until their commit was confirmed, Unconfirmed those of them that were discarded.
 	Held, Unconfirmed uint64
 	HeldTime          time.Duration     // in all
-	Cut               map[string]uint64 // sessions ended from here, by reason
+	Cut               map[string]uint64 // sessions ended by the listener, by reason
 	Open              int               // sessions now
 	PreAuth           int               // connections not yet authenticated and not waiting now
 	Waiting           int               // logins that wait for a replica now
@@ -120,7 +121,7 @@ func (c *counters) route(k RoutedKey, fellBack bool) {
 	c.routed[k]++
 }
 
-// cameBack counts a session that the kernel has carried.
+// cameBack counts a session that the kernel has relayed.
 func (c *counters) cameBack(why uint32, passed uint64) {
 	c.passed.Add(passed)
 	c.back[min(why, offload.WhyCount-1)].Add(1)
@@ -180,10 +181,10 @@ func (s *Server) Sessions() []SessionInfo {
 type Second struct {
 	At      time.Time `json:"at"`
 	Readers uint64    `json:"readers"`
-	Routed  uint64    `json:"routed"` // of them to a secondary
+	Routed  uint64    `json:"routed"` // of these, to a secondary
 }
 
-// RoutedPct is what part of the readers went to a secondary, in percent.
+// RoutedPct returns the share of the readers that went to a secondary, in percent.
 func (s Second) RoutedPct() float64 {
 	if s.Readers == 0 {
 		return 0
@@ -191,7 +192,7 @@ func (s Second) RoutedPct() float64 {
 	return 100 * float64(s.Routed) / float64(s.Readers)
 }
 
-// readerSeconds are the last 60 of them, each in the place of its number.
+// readerSeconds are the last 60 seconds, each at its number modulo 60.
 type readerSeconds struct {
 	mu      sync.Mutex
 	seconds [60]Second // guarded by mu
@@ -211,7 +212,7 @@ func (r *readerSeconds) add(now time.Time, fellBack bool) {
 	}
 }
 
-// list returns those of the last minute in which somebody logged in, oldest first.
+// list returns the seconds of the last minute in which readers logged in, oldest first.
 func (r *readerSeconds) list(now time.Time) (out []Second) {
 	now = now.Truncate(time.Second)
 	r.mu.Lock()

@@ -19,8 +19,8 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// client is one connection from accept to the end of its session. Its life: negotiate, parse, match a rule, wait for a
-// replica, authenticate, connect there, relay.
+// client is one connection from accept to the end of its session: negotiate, parse, match a rule, wait for a replica,
+// authenticate, connect there, relay.
 type client struct {
 	srv      *Server
 	log      *slog.Logger
@@ -28,25 +28,25 @@ type client struct {
 	conn     net.Conn // raw, or TLS over it
 	tlsState *tls.ConnectionState
 	binding  []byte // for SCRAM-SHA-256-PLUS
-	readOnly bool   // came by the read-only port
-	host     string // its address
-	limitKey string // by which it is counted and limited
+	readOnly bool   // accepted on the read-only port
+	host     string // its address without the port
+	limitKey string // the key under which it is counted and limited
 	start    *startup.Message
 	login    hba.Login
 	intent   ag.Intent
-	maxLag   time.Duration // by how much the copy may be behind; 0: any
-	until    time.Time     // the client's own time is over
+	maxLag   time.Duration // by how much the copy may be behind; 0: no limit
+	until    time.Time     // when the client's own time ends
 	slot     preauthSlot
-	counted  bool         // counted as a session of its address
-	preauth  *preauthConn // where it stands; nil: inside. Written with Server.mu held, before the client is counted and when it goes in
-	rejected bool         // there was no place for it among those that have not proved who they are
-	picked   *route       // where its session goes, unless that has to be asked anew
-	withNext []byte       // that it is authenticated: sent with what follows, greeting or refusal, so that it is woken once
+	counted  bool         // counted among the sessions of its address
+	preauth  *preauthConn // its login on a loop; nil: a goroutine serves it. Written with Server.mu held
+	rejected bool         // there was no pre-auth slot for it
+	picked   *route       // where its session goes, if that was chosen before
+	withNext []byte       // AuthenticationOk, sent with the greeting or the refusal, so that the client wakes once
 	unhook   func() bool
-	carried  bool // the session is open, and gives back at its end what the client was counted under
+	carried  bool // the session is open, and releases the client's counts at its end
 }
 
-// newClient is a client that was accepted just now.
+// newClient returns a client that was just accepted.
 func (s *Server) newClient(raw net.Conn, readOnly bool) *client {
 	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr())}
 	c.limitKey = limitKeyOf(raw.RemoteAddr(), c.host)
@@ -58,7 +58,7 @@ func (s *Server) newClient(raw net.Conn, readOnly bool) *client {
 	return c
 }
 
-// serve takes the client through its life, in a goroutine of its own.
+// serve serves the client in a goroutine of its own.
 func (c *client) serve() {
 	s, raw := c.srv, c.raw
 	ctx, cancel := context.WithCancel(s.life)
@@ -73,7 +73,7 @@ func (c *client) serve() {
 			_ = raw.Close()
 		}
 	}()
-	// The end of the server ends every read and write of a client that is not relayed yet.
+	// The end of the server ends all reads and writes of a client that is not relayed yet.
 	c.unhook = context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	defer c.unhook()
 	err := error(tooManyEnter())
@@ -85,7 +85,8 @@ func (c *client) serve() {
 	}
 }
 
-// run takes the client through its life. An error means that it got no session; it is sent to the client if it is a pgError.
+// run takes the client from its first packet to its session. An error means that it got no session; the client is
+// told if it is a pgwire.Error.
 func (c *client) run(ctx context.Context) error {
 	c.arm(ctx)
 	c.waits()
@@ -118,7 +119,7 @@ func (c *client) run(ctx context.Context) error {
 	}
 	rules := *c.srv.rules.Load()
 	if hba.NeedsMemberships(rules) {
-		if bad := c.count(); bad != nil { // it may wait for a primary, and is counted as who waits for its session then
+		if bad := c.count(); bad != nil { // it may wait for a primary, and counts as a session then
 			return bad
 		}
 		if c.login.MemberOf, err = c.memberships(ctx); err != nil {
@@ -138,7 +139,7 @@ func (c *client) run(ctx context.Context) error {
 	return c.open(ctx, rule)
 }
 
-// noRule is what PostgreSQL says of a login that no rule admits, or that a rule rejects.
+// noRule returns PostgreSQL's error for a login that no rule admits, or that a rule rejects.
 func (c *client) noRule(rejected bool) *pgwire.Error {
 	from, encryption := "[local]", "no encryption"
 	if !c.login.Local {
@@ -159,9 +160,9 @@ func (c *client) noRule(rejected bool) *pgwire.Error {
 	}
 }
 
-// negotiate answers the requests that may come before the StartupMessage and returns that message without its length. It
-// returns nil if the connection brought a cancel request instead. Nothing is ever read past the packet at hand, so no byte
-// that came before a change of layer can be taken for one that came after it.
+// negotiate answers the requests that may come before the StartupMessage, and returns that message without its
+// length. It returns nil if the connection brought a cancel request. Nothing is read past the current packet, so no
+// byte that arrived before a change of layer can be taken for one that arrived after it.
 func (c *client) negotiate(ctx context.Context) ([]byte, error) {
 	var first [1]byte
 	if _, err := io.ReadFull(c.raw, first[:]); err != nil {
@@ -180,7 +181,7 @@ func (c *client) negotiate(ctx context.Context) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.waits() // again: a client that answers has not kept anybody waiting
+		c.waits() // again: a client that answers does not count as waiting
 		in = c.conn
 		switch code := binary.BigEndian.Uint32(packet); {
 		case code == pgwire.CancelRequest:
@@ -203,6 +204,7 @@ func (c *client) negotiate(ctx context.Context) ([]byte, error) {
 	}
 }
 
+// certificate returns the certificate for the client's TLS; nil: none.
 func (c *client) certificate() *tls.Certificate {
 	if c.srv.cfg.Certificate == nil || c.login.Local {
 		return nil
@@ -210,6 +212,7 @@ func (c *client) certificate() *tls.Certificate {
 	return c.srv.cfg.Certificate()
 }
 
+// answerSSL answers an SSLRequest, and starts TLS if there is a certificate.
 func (c *client) answerSSL(ctx context.Context) error {
 	cert := c.certificate()
 	if cert == nil {
@@ -224,13 +227,14 @@ func (c *client) answerSSL(ctx context.Context) error {
 	return c.startTLS(ctx, c.raw, cert, false)
 }
 
+// startTLS runs the TLS handshake over below. direct: without an SSLRequest before it.
 func (c *client) startTLS(ctx context.Context, below net.Conn, cert *tls.Certificate, direct bool) error {
 	cfg := &tls.Config{
 		Certificates:           []tls.Certificate{*cert},
 		MinVersion:             tls.VersionTLS12,
 		NextProtos:             []string{"postgresql"},
 		SessionTicketsDisabled: true,
-		// Small first records help browsers that begin to draw; here they are system calls.
+		// Small first records help browsers that start to render; here they are system calls.
 		DynamicRecordSizingDisabled: true,
 	}
 	if c.srv.cfg.ClientCAs != nil {
@@ -253,7 +257,7 @@ func (c *client) startTLS(ctx context.Context, below net.Conn, cert *tls.Certifi
 	return nil
 }
 
-// newestMinor is the newest version of the protocol that is spoken with clients: 3.2, which differs from 3.0 in the length of cancel
+// newestMinor is the newest minor version spoken with clients: 3.2, which differs from 3.0 in the length of cancel
 // keys. With PostgreSQL 3.0 is spoken, whatever the client speaks.
 const newestMinor = 2
 
@@ -267,7 +271,7 @@ func (c *client) send(b []byte) error {
 	return err
 }
 
-// arm sets the deadline of everything the client has to do before it is authenticated.
+// arm sets the deadline for everything that the client has to do before it is authenticated.
 func (c *client) arm(ctx context.Context) {
 	_ = c.raw.SetDeadline(c.until)
 	if ctx.Err() != nil {
@@ -275,7 +279,7 @@ func (c *client) arm(ctx context.Context) {
 	}
 }
 
-// refuse tells the client why it gets no session, if there is somebody to tell.
+// refuse tells the client why it gets no session, if it can be told.
 func (c *client) refuse(ctx context.Context, err error) {
 	bad, ok := pgwire.AsError(err)
 	if !ok {
@@ -292,7 +296,7 @@ func (c *client) refuse(ctx context.Context, err error) {
 	}
 	c.srv.counts.reject(bad.Reason)
 	c.log.Debug("client refused", "client", c.host, "sqlstate", bad.Code, "error", bad.Message)
-	c.waits() // it has its place for as long as nobody needs it more: who guesses keeps nobody out
+	c.waits() // its slot may be taken from now on: guessing passwords keeps no other client out
 	if bad.Reason == "password" {
 		c.delayFailure(ctx)
 	}
@@ -312,21 +316,21 @@ func (c *client) refuse(ctx context.Context, err error) {
 	drain(c.raw)
 }
 
-// outOfFiles is what a client hears where its session would take more descriptors than there are.
+// outOfFiles returns the error of a session for which there are no descriptors left.
 func outOfFiles() *pgwire.Error {
 	e := pgwire.Fatal("descriptors", pgwire.StateTooMany, "the listener has no file descriptor left for one more session")
 	e.Hint = "Raise the agent's limit of open files (LimitNOFILE of its unit)."
 	return e
 }
 
-// drain reads what a client has still sent, for a moment: closing a socket with unread bytes resets it, and the client
-// would lose the error.
+// drain reads what a client has still sent, for a moment: closing a socket with unread bytes resets it, and the
+// client would lose the error.
 func drain(conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Now().Add(linger))
 	_, _ = io.CopyN(io.Discard, conn, 64<<10)
 }
 
-// halfClose says that nothing more will be written.
+// halfClose ends the stream to the peer.
 func halfClose(conn net.Conn) {
 	if h, ok := conn.(interface{ CloseWrite() error }); ok {
 		_ = h.CloseWrite()
@@ -335,7 +339,7 @@ func halfClose(conn net.Conn) {
 	_ = conn.Close()
 }
 
-// prefixConn returns bytes that were read already before those of the connection.
+// prefixConn returns bytes that were read before, then those of the connection.
 type prefixConn struct {
 	net.Conn
 	prefix []byte

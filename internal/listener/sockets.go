@@ -15,18 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bareConn is the socket of a backend that waits for its next client, or of a client that an event loop has taken in. Go's runtime does not
-// watch it until somebody reads or writes it in Go's way: most go from one event loop to the next, which a dozen system calls are spared.
+// bareConn is the socket of a pooled backend, or of a client whose login is on an event loop. Go's runtime does not
+// watch it until it is read or written in Go's way. Most go from one event loop to the next, which saves a dozen
+// system calls.
 type bareConn struct {
 	mu   sync.Mutex
-	fd   int      // guarded by mu; -1: closed, or somebody else's
+	fd   int      // guarded by mu; -1: closed, or given away
 	conn net.Conn // guarded by mu; not nil once Go watches it: fd is -1 then
 
 	local, remote net.Addr // of a client; nil: a Unix socket without a name
-	farewell      []byte   // what a client hears if Go cannot watch its socket; nil: nothing
+	farewell      []byte   // what a client is sent if Go cannot watch its socket; nil: nothing
 }
 
-// take gives the descriptor away, for good. It is false if Go watches the socket.
+// take gives the descriptor away, for good. It reports false if Go watches the socket.
 func (b *bareConn) take() (fd int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -35,7 +36,7 @@ func (b *bareConn) take() (fd int, ok bool) {
 	return fd, ok
 }
 
-// watched is the socket as one of Go's.
+// watched returns the socket as one of Go's.
 func (b *bareConn) watched() (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -46,11 +47,11 @@ func (b *bareConn) watched() (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 	f := os.NewFile(uintptr(b.fd), "backend")
-	conn, err := net.FileConn(f) // has a descriptor of its own
+	conn, err := net.FileConn(f) // duplicates the descriptor
 	if err == nil {
 		b.conn = conn
 	} else if b.farewell != nil {
-		consume(b.fd, loopBuffer) // what is unread when a socket is closed resets it, and the client would lose this
+		consume(b.fd, loopBuffer) // unread bytes would reset the connection, and the client would lose the message
 		_, _ = writeSocket(b.fd, b.farewell)
 	}
 	b.fd = -1
@@ -88,7 +89,7 @@ func (b *bareConn) Close() error {
 	return unix.Close(fd)
 }
 
-// CloseWrite lets the server see the end of the stream.
+// CloseWrite ends the stream to the peer.
 func (b *bareConn) CloseWrite() error {
 	c, err := b.watched()
 	if err != nil {
@@ -128,7 +129,7 @@ func (b *bareConn) deadline(set func(net.Conn) error) error {
 	return set(c)
 }
 
-// SyscallConn lets the socket be looked at as it is, watched or not.
+// SyscallConn gives access to the descriptor, watched or not.
 func (b *bareConn) SyscallConn() (syscall.RawConn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,7 +139,7 @@ func (b *bareConn) SyscallConn() (syscall.RawConn, error) {
 	return bareControl{b}, nil
 }
 
-// bareControl is what SyscallConn returns of a socket that Go does not watch.
+// bareControl is what SyscallConn returns for a socket that Go does not watch.
 type bareControl struct{ b *bareConn }
 
 func (c bareControl) Control(f func(fd uintptr)) error {
@@ -154,8 +155,8 @@ func (c bareControl) Control(f func(fd uintptr)) error {
 func (bareControl) Read(func(uintptr) bool) error  { return syscall.ENOTSUP }
 func (bareControl) Write(func(uintptr) bool) error { return syscall.ENOTSUP }
 
-// peek looks at what the kernel has received from a client without taking it: whether bytes wait, and whether the client
-// has gone. It says neither where it cannot look.
+// peek looks at what the kernel has received from a peer without taking it. waiting: bytes wait; gone: the peer has
+// closed. Both are false where it cannot look.
 func peek(conn net.Conn) (waiting, gone bool) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
@@ -180,8 +181,8 @@ func peek(conn net.Conn) (waiting, gone bool) {
 	return waiting, gone
 }
 
-// socket is a Unix socket beside which a lock file stands, as PostgreSQL's own has one: a server that is started there sees that the
-// name is taken, and does not take it away.
+// socket is a Unix socket with a lock file beside it, as PostgreSQL's own has one: a server that is started there
+// sees that the name is taken, and does not remove it.
 type socket struct {
 	net.Listener
 	lock string
@@ -199,7 +200,7 @@ func openSocket(ctx context.Context, path string) (net.Listener, error) {
 		l, err = (&net.ListenConfig{}).Listen(ctx, "unix", path)
 	}
 	if err == nil {
-		// As PostgreSQL's own socket: everybody may knock, the rules decide.
+		// As PostgreSQL's own socket: every user may connect, and the rules decide.
 		if err = os.Chmod(path, 0o777); err != nil { //nolint:gosec // see above
 			_ = l.Close()
 		}
@@ -211,11 +212,11 @@ func openSocket(ctx context.Context, path string) (net.Listener, error) {
 	return socket{l, lock}, nil
 }
 
-// Close removes the socket and gives its name back.
+// Close removes the socket and its lock file.
 func (s socket) Close() error { return errors.Join(s.Listener.Close(), os.Remove(s.lock)) }
 
-// claimName makes the lock file, whose first line is the process that has the name, as a postmaster reads and writes it. One that a
-// process left behind that is gone, or that is this one before it was executed again, is replaced.
+// claimName makes the lock file. Its first line is the process that has the name, as a postmaster reads and writes
+// it. A file is replaced if its process is gone, or is this one before it executed itself again.
 func claimName(lock, path string) error {
 	for range 10 {
 		f, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -228,7 +229,7 @@ func claimName(lock, path string) error {
 		}
 		b, err := os.ReadFile(lock)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // given back meanwhile
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return fmt.Errorf("claim the name of %s: %w", path, err)
@@ -248,7 +249,7 @@ func claimName(lock, path string) error {
 	return fmt.Errorf("claim the name of %s: another server comes and goes there", path)
 }
 
-// removeStale removes a socket that nobody listens on any more.
+// removeStale removes a socket without a listening process.
 func removeStale(ctx context.Context, path string) error {
 	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
 		return nil //nolint:nilerr // nothing to remove; Listen reports what stands in the way
