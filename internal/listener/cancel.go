@@ -30,7 +30,7 @@ const (
 	longNonce = 12
 )
 
-// extend makes a key of 32 bytes of one of four.
+// extend returns the key with its long part.
 func (s *Server) extend(k CancelKey) CancelKey {
 	_, _ = rand.Read(k.Long[:longNonce]) // never fails
 	copy(k.Long[longNonce:], s.keyCode(k))

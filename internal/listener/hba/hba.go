@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// maxRules is the size of a rules file that is still read.
+// maxRules is the longest rules file that is read, in bytes.
 const maxRules = 1 << 20
 
 // ConnType is the first field of a rule.
@@ -29,7 +29,7 @@ const (
 	TypeHostNoGSSEnc ConnType = "hostnogssenc"
 )
 
-// Method is how a rule lets a client in.
+// Method is how a client proves who it is.
 type Method string
 
 // The methods that the listener can check.
@@ -46,12 +46,12 @@ const (
 type Name struct {
 	Text   string
 	Quoted bool
-	Match  *regexp.Regexp // of a name that begins with a slash
+	Match  *regexp.Regexp // the pattern of a name that begins with a slash
 }
 
 func (n Name) keyword(word string) bool { return !n.Quoted && n.Text == word }
 
-// role is the role of which +role asks for the members.
+// role returns the role whose members +role means.
 func (n Name) role() (string, bool) {
 	if n.Quoted {
 		return "", false
@@ -59,6 +59,7 @@ func (n Name) role() (string, bool) {
 	return strings.CutPrefix(n.Text, "+")
 }
 
+// is reports whether the name matches a database or user.
 func (n Name) is(text string) bool {
 	if n.Match != nil {
 		return n.Match.MatchString(text)
@@ -68,25 +69,25 @@ func (n Name) is(text string) bool {
 
 // Rule is one line of pg_hba.conf.
 type Rule struct {
-	Line       int // in the file it was read from; 0 for a default
+	Line       int // line number in its file; 0 for a default rule
 	Type       ConnType
 	Databases  []Name
 	Users      []Name
-	Address    netip.Prefix // of a host rule; the zero value with AnyAddress or a keyword
+	Address    netip.Prefix // of a host rule; zero with AnyAddress, SameHost or SameNet
 	AnyAddress bool         // all
 	SameHost   bool         // an address of this machine
-	SameNet    bool         // a network this machine is in
+	SameNet    bool         // an address in a network of this machine
 	Method     Method
-	ClientCert string // "", "verify-ca" or "verify-full": asked in addition to the method
+	ClientCert string // "", "verify-ca" or "verify-full": demanded in addition to the method
 }
 
-// AskForCertificates says that a rule asks for a client certificate.
+// AskForCertificates reports whether a rule asks for a client certificate.
 func AskForCertificates(rules []Rule) bool {
 	return slices.ContainsFunc(rules, func(r Rule) bool { return r.Method == MethodCert || r.ClientCert != "" })
 }
 
-// DefaultRules admit every role to every database: on a Unix socket the operating system's user of its name, by scram-sha-256 from
-// anywhere else; with tlsOnly, over TLS only.
+// DefaultRules admit every role to every database: the operating system's user of the same name on a Unix socket, and
+// scram-sha-256 from anywhere else, with tlsOnly over TLS only.
 func DefaultRules(tlsOnly bool) []Rule {
 	r := Rule{Type: TypeHost, Databases: []Name{{Text: "all"}}, Users: []Name{{Text: "all"}}, AnyAddress: true, Method: MethodSCRAM}
 	if tlsOnly {
@@ -96,11 +97,12 @@ func DefaultRules(tlsOnly bool) []Rule {
 	return []Rule{peer, r}
 }
 
-// Parse reads rules in the newest grammar of pg_hba.conf. Every line that the listener cannot honour exactly is an error
-// that names the line; no line is skipped. The error joins those of all lines. Lists in files (@file) are an error.
+// Parse reads rules in the newest grammar of pg_hba.conf. Every line that the listener cannot honour exactly is an
+// error that names the line; no line is skipped. The error joins those of all lines. Lists in files (@file) are an
+// error.
 func Parse(r io.Reader) ([]Rule, error) { return parse(r, nil) }
 
-// ParseFile is ParseHBA of a file, beside which lists in files are looked for.
+// ParseFile is Parse for a file. Lists in files are looked for beside it.
 func ParseFile(path string) ([]Rule, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -115,8 +117,8 @@ func ParseFile(path string) ([]Rule, error) {
 	})
 }
 
-// listFile reads names from a file, separated by white space, lines or commas. As in PostgreSQL a missing file matches nobody, but
-// here it is an error.
+// listFile reads names from a file, separated by white space, lines or commas. A missing file is an error here; in
+// PostgreSQL it matches no name.
 func listFile(path string) ([]Name, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -143,7 +145,7 @@ func listFile(path string) ([]Name, error) {
 	return names, nil
 }
 
-// listed reads the names of a list in a file; nil where there are none.
+// listed reads the names of a list in a file; nil: there are no such lists.
 type listed func(name string) ([]Name, error)
 
 func parse(r io.Reader, files listed) ([]Rule, error) {
@@ -210,7 +212,7 @@ func splitFields(line string) ([][]Name, error) {
 	}
 }
 
-// hbaToken reads the token that begins at i and returns where it ends: at white space, a comma, # or the end.
+// hbaToken reads the token that begins at i, and returns where it ends: at white space, a comma, # or the end.
 func hbaToken(line string, i int) (Name, int, error) {
 	var text []byte
 	start, quoted, inside := i, line[i] == '"', false
@@ -288,7 +290,7 @@ func single(fields [][]Name, i int, what string) (string, error) {
 	return fields[i][0].Text, nil
 }
 
-// nameList checks the names of a field, and puts those of files in the place of the files.
+// nameList checks the names of a field, and replaces files by the names in them.
 func nameList(names []Name, what string, files listed) (out []Name, err error) {
 	for _, n := range names {
 		file, isFile := strings.CutPrefix(n.Text, "@")
@@ -319,7 +321,8 @@ func nameList(names []Name, what string, files listed) (out []Name, err error) {
 	return out, nil
 }
 
-// parseAddress reads the address field, and the mask if it has one of its own; it returns the index of the next field.
+// parseAddress reads the address field, and the mask if there is a separate one. It returns the index of the next
+// field.
 func (r *Rule) parseAddress(fields [][]Name, i int) (int, error) {
 	text, err := single(fields, i, "address")
 	if err != nil {
@@ -416,5 +419,5 @@ func (r *Rule) parseOptions(fields [][]Name) error {
 	return nil
 }
 
-// NeedsRole says that the method is decided by role facts.
+// NeedsRole reports whether the method is decided by facts about the role.
 func (r *Rule) NeedsRole() bool { return r.Method == MethodSCRAM || r.Method == MethodMD5 }

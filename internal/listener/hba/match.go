@@ -8,7 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// Login is what a rule is matched against.
+// Login is what rules are matched against.
 type Login struct {
 	Local       bool // by Unix socket
 	Tls         bool
@@ -16,13 +16,13 @@ type Login struct {
 	User        string
 	Database    string
 	Replication pgwire.Replication
-	MemberOf    []string // roles of which the user is a member, where a rule asks for that
+	MemberOf    []string // roles of which the user is a member, if a rule asks for that
 }
 
-// member says that the user is that role, or a member of it, directly or not.
+// member reports whether the user is that role, or a direct or indirect member of it.
 func (l *Login) member(role string) bool { return l.User == role || slices.Contains(l.MemberOf, role) }
 
-// NeedsMemberships says that matching these rules needs the memberships of the user.
+// NeedsMemberships reports whether matching these rules needs the memberships of the user.
 func NeedsMemberships(rules []Rule) bool {
 	for _, r := range rules {
 		for _, n := range r.Users {
@@ -39,7 +39,7 @@ func NeedsMemberships(rules []Rule) bool {
 	return false
 }
 
-// Match returns the first rule for that login.
+// Match returns the first rule that matches the login.
 func Match(rules []Rule, l Login) (Rule, bool) {
 	for _, r := range rules {
 		if r.matchesType(l) && r.matchesAddress(l.Addr) && r.matchesDatabase(l) && r.matchesUser(l) {
@@ -75,7 +75,7 @@ func (r *Rule) matchesAddress(addr netip.Addr) bool {
 	return r.Address.Contains(addr)
 }
 
-// onInterface says that addr is an address of this machine, or with network in one of its networks.
+// onInterface reports whether addr is an address of this machine, or, with network, in one of its networks.
 func onInterface(addr netip.Addr, network bool) bool {
 	list, err := net.InterfaceAddrs()
 	if err != nil {

@@ -32,7 +32,7 @@ type Verifier struct {
 	iterations           int
 	salt                 []byte
 	storedKey, serverKey [sha256.Size]byte
-	Mock                 bool // of a role that cannot log in: the exchange runs to its end and fails
+	Mock                 bool // for a role that cannot log in: the exchange runs to its end and fails
 }
 
 // ParseVerifier reads SCRAM-SHA-256$iterations:salt$stored:server.
@@ -61,7 +61,8 @@ func decodeKey(dst []byte, s string) bool {
 	return err == nil && copy(dst, b) == len(dst) && len(b) == len(dst)
 }
 
-// MockVerifier is the verifier of a role that has none: its salt is the same at each try, so that it tells nothing.
+// MockVerifier returns a verifier for a role without one. Its salt is the same at each try, so that it reveals
+// nothing.
 func MockVerifier(secret []byte, user string) Verifier {
 	m := hmac.New(sha256.New, secret)
 	m.Write([]byte(user))
@@ -73,8 +74,8 @@ var (
 	ErrBadProof  = errors.New("the proof does not match")
 )
 
-// Exchange is the server's side of one exchange (RFC 5802, 7677). The name in the messages is ignored, as PostgreSQL does: the
-// role is that of the startup packet.
+// Exchange is the server's side of one exchange (RFC 5802, 7677). The user name in the messages is ignored, as in
+// PostgreSQL: the role is that of the startup packet.
 type Exchange struct {
 	Verifier  Verifier
 	Binding   []byte // tls-server-end-point data; nil = not offered
@@ -163,7 +164,7 @@ func hmacSHA256(key, data []byte) []byte {
 	return m.Sum(nil)
 }
 
-// printable says that s has only the characters RFC 5802 allows in a nonce.
+// printable reports whether s has only characters that RFC 5802 allows in a nonce.
 func printable(s string) bool {
 	for i := range len(s) {
 		if s[i] < 0x21 || s[i] > 0x7e || s[i] == ',' {
@@ -173,8 +174,8 @@ func printable(s string) bool {
 	return true
 }
 
-// ChannelBinding returns the tls-server-end-point data of a certificate: its hash by the hash of its signature (RFC 5929).
-// It is nil where that is undefined, as for Ed25519, and then -PLUS is not offered.
+// ChannelBinding returns the tls-server-end-point data of a certificate: its hash by the hash of its signature (RFC
+// 5929). It is nil where that is not defined, as for Ed25519; then -PLUS is not offered.
 func ChannelBinding(cert *tls.Certificate) []byte {
 	if cert == nil || len(cert.Certificate) == 0 {
 		return nil

@@ -6,7 +6,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// splitOptions takes the words of an options string apart: white space separates, a backslash takes the next byte literally.
+// splitOptions splits an options string into words: white space separates, and a backslash takes the next byte
+// literally.
 func splitOptions(options string) []string {
 	const space = " \t\n\v\f\r"
 	var words []string
@@ -31,8 +32,8 @@ func splitOptions(options string) []string {
 	return words
 }
 
-// parseOptions reads the options parameter: -c name=value, -cname=value and --name=value. The server's other switches are
-// refused, because a bundle of them can hide a setting from whoever reads less carefully than getopt does.
+// parseOptions reads the options parameter: -c name=value, -cname=value and --name=value. The server's other switches
+// are refused, because a bundle of them can hide a setting from a reader that is less careful than getopt.
 func parseOptions(options string) ([]pgwire.Parameter, *pgwire.Error) {
 	var out []pgwire.Parameter
 	words := splitOptions(options)
@@ -71,7 +72,8 @@ func parseOptions(options string) ([]pgwire.Parameter, *pgwire.Error) {
 	return out, nil
 }
 
-// reserved says that the name, in some spelling, means something else in a startup packet than it would as a setting.
+// reserved reports whether the name, in any case of letters, means something else in a startup packet than it would
+// as a setting.
 func reserved(name string) bool {
 	name = strings.ToLower(name)
 	switch name {

@@ -11,19 +11,19 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// Message is the meaning of a StartupMessage: nothing of it has two readings any more. The packet for PostgreSQL is built
-// anew from it, so that what was checked is what is run.
+// Message is the only meaning of a StartupMessage. The packet for PostgreSQL is built anew from it, so that what was
+// checked is what is run.
 type Message struct {
 	User, Database string
 	Replication    pgwire.Replication
-	Intent         ag.Intent          // empty: nothing in the packet says
+	Intent         ag.Intent          // empty: the packet does not say
 	Reads          Reads              // empty: the default
-	MaxLag         time.Duration      // by how much a reader's copy may be behind; 0: any
+	MaxLag         time.Duration      // by how much a reader's copy may be behind; 0: no limit
 	saysReadOnly   bool               // default_transaction_read_only is among the settings
 	Settings       []pgwire.Parameter // for PostgreSQL, each name once
-	Minor          uint16             // of the protocol version asked for
-	Unknown        []string           // _pq_ options, none of which is known
-	suffix         bool               // the database had the @ro suffix
+	Minor          uint16             // minor version of the protocol that was asked for
+	Unknown        []string           // protocol options (_pq_.), none of which is known
+	suffix         bool               // the database had the suffix @ro
 }
 
 // Parse reads a StartupMessage without its length: version, then parameters.
@@ -53,7 +53,7 @@ func Parse(packet []byte) (*Message, *pgwire.Error) {
 		case strings.HasPrefix(p.Name, "_pq_."):
 			s.Unknown = append(s.Unknown, p.Name)
 		case reserved(p.Name):
-			// In other letters it is a setting to PostgreSQL, and there is none of that name.
+			// In another case of letters it is a setting to PostgreSQL, which has none of that name.
 			return nil, pgwire.Fatal("malformed", pgwire.StateUndefinedObject, "unrecognized configuration parameter %q", p.Name)
 		default:
 			direct = append(direct, p)
@@ -80,7 +80,7 @@ func Parse(packet []byte) (*Message, *pgwire.Error) {
 	return s, nil
 }
 
-// set adds a setting; one of the same name, in any case of letters, is replaced.
+// set adds a setting. It replaces one of the same name, in any case of letters.
 func (s *Message) set(p pgwire.Parameter) {
 	for i := range s.Settings {
 		if strings.EqualFold(s.Settings[i].Name, p.Name) {
@@ -91,7 +91,7 @@ func (s *Message) set(p pgwire.Parameter) {
 	s.Settings = append(s.Settings, p)
 }
 
-// WithClientName is the packet with the client's address in its application_name, as far as PostgreSQL keeps a name.
+// WithClientName returns the message with the client's address in its application_name, cut to the length of a name.
 func (s *Message) WithClientName(addr string) *Message {
 	named := *s
 	named.Settings = slices.Clone(s.Settings)
@@ -105,14 +105,14 @@ func (s *Message) WithClientName(addr string) *Message {
 	return &named
 }
 
-// FixesRole says that the packet sets the role of the session, which DISCARD ALL does not go back to.
+// FixesRole reports whether the message sets the role of the session, which DISCARD ALL does not restore.
 func (s *Message) FixesRole() bool {
 	return slices.ContainsFunc(s.Settings, func(p pgwire.Parameter) bool {
 		return strings.EqualFold(p.Name, "role") || strings.EqualFold(p.Name, "session_authorization")
 	})
 }
 
-// nameDatabase strips the @ro suffix and applies the server's default and length of names.
+// nameDatabase strips the suffix @ro, and applies the server's default and length of names.
 func (s *Message) nameDatabase() {
 	if name, found := strings.CutSuffix(s.Database, "@ro"); found {
 		s.Database = name
@@ -139,9 +139,9 @@ func (s *Message) Packet(extra ...pgwire.Parameter) []byte {
 	return pgwire.StartupMessage(append(append(list, s.Settings...), extra...)...)
 }
 
-// takeIntent finds what the client asked for and takes the listener's own settings out of those for PostgreSQL. Order:
-// coterie.intent, ApplicationIntent, default_transaction_read_only, the database suffix. The read-only port comes before
-// all of them and is the caller's to know.
+// takeIntent finds the client's intent, and removes the listener's own settings from those for PostgreSQL. The order
+// is coterie.intent, ApplicationIntent, default_transaction_read_only, the suffix of the database. The caller knows
+// about the read-only port, which comes before all of them.
 func (s *Message) takeIntent() *pgwire.Error {
 	var own, application ag.Intent
 	var readOnlyDefault bool
@@ -159,7 +159,7 @@ func (s *Message) takeIntent() *pgwire.Error {
 		case name == "coterie.max_lag":
 			s.MaxLag, bad = ParseLag(p)
 		case strings.HasPrefix(name, "coterie."):
-			// client_addr, tls and whatever comes later are the listener's to say
+			// client_addr, tls and later settings are set by the listener only
 		default:
 			if name == "default_transaction_read_only" {
 				readOnlyDefault, s.saysReadOnly = pgwire.ParseBool(p.Value)
@@ -194,7 +194,8 @@ func parseIntent(p pgwire.Parameter) (ag.Intent, *pgwire.Error) {
 	return "", bad
 }
 
-// IntentOf is the intent by the port, else by the startup packet, else by what was set for the role or the database, else READ_WRITE.
+// IntentOf returns the intent by the port, else by the startup packet, else by the defaults of the role or the
+// database, else READ_WRITE.
 func IntentOf(readOnly bool, start *Message, set map[string]string) ag.Intent {
 	switch {
 	case readOnly:
@@ -217,11 +218,12 @@ func IntentOf(readOnly bool, start *Message, set map[string]string) ag.Intent {
 type Reads string
 
 const (
-	// readsLease, the default: no byte that was read after the lease ended, by this node's clock.
+	// ReadsLease, the default: no byte that was read after the lease ended, by this node's clock.
 	ReadsLease Reads = "lease"
-	// readsDurable: nothing that a failover could take away.
+	// ReadsDurable: nothing that a failover could undo.
 	ReadsDurable Reads = "durable"
-	// readsConfirmed: as lease, and a majority has said after the read that no other node leads; no clock is trusted.
+	// ReadsConfirmed: as lease, and a majority has confirmed after the read that no other node leads; no clock is
+	// trusted.
 	ReadsConfirmed Reads = "confirmed"
 )
 
@@ -235,7 +237,7 @@ func parseReads(p pgwire.Parameter) (Reads, *pgwire.Error) {
 	return "", bad
 }
 
-// lagUnits are those of PostgreSQL's own settings; a number without one is in milliseconds, as there.
+// lagUnits are the units of PostgreSQL's own settings. A number without a unit is in milliseconds, as there.
 var lagUnits = map[string]time.Duration{
 	"": time.Millisecond, "us": time.Microsecond, "ms": time.Millisecond, "s": time.Second, "min": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
 }
@@ -248,7 +250,7 @@ func ParseLag(p pgwire.Parameter) (time.Duration, *pgwire.Error) {
 	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")
 	unit, known := lagUnits[strings.TrimSpace(text[len(digits):])]
 	n, err := strconv.ParseFloat(digits, 64)
-	if d := n * float64(unit); err == nil && known && d >= 1 && d <= float64(maxMaxLag) { // NaN is neither
+	if d := n * float64(unit); err == nil && known && d >= 1 && d <= float64(maxMaxLag) { // false for NaN
 		return time.Duration(d), nil
 	}
 	bad := pgwire.Fatal("max_lag", pgwire.StateInvalidValue, "invalid value for parameter %q: %q", pgwire.Clip(p.Name), pgwire.Clip(p.Value))
@@ -256,22 +258,23 @@ func ParseLag(p pgwire.Parameter) (time.Duration, *pgwire.Error) {
 	return 0, bad
 }
 
-// memberPrefix begins the names by which the group's own members are known to the primary: an acknowledgement under such a name counts.
+// memberPrefix begins the names under which the primary knows the group's own members: acknowledgements under such a
+// name count.
 const memberPrefix = "cot_"
 
-// IsMemberName says that a name is one of those, to PostgreSQL, which compares them in any case of letters.
+// IsMemberName reports whether a name passes for a member's. PostgreSQL compares names in any case of letters.
 func IsMemberName(name string) bool {
 	return len(name) >= len(memberPrefix) && strings.EqualFold(name[:len(memberPrefix)], memberPrefix)
 }
 
-// RefuseMember refuses a stream that would pass for one of the group's own.
+// RefuseMember returns the error for a stream that would pass for a member of the group.
 func RefuseMember() *pgwire.Error {
 	bad := pgwire.Fatal("replication", pgwire.StateInvalidAuth, "an application_name that begins with %q is for members of the group", memberPrefix)
 	bad.Hint = "Replicas of the group are added with \"coterie join\"; another standby or tool takes another name."
 	return bad
 }
 
-// CheckStandby looks at what the startup packet says.
+// CheckStandby checks the application_name of a replication session.
 func (s *Message) CheckStandby() *pgwire.Error {
 	if s.Replication == pgwire.ReplicationNone {
 		return nil

@@ -4,12 +4,12 @@ import (
 	"bytes"
 )
 
-// Effect is what a failover could take away from what a command did.
+// Effect is what a failover could undo of a command.
 type Effect int
 
 const (
 	NoEffect Effect = iota // it commits nothing
-	Reads                  // most probably nothing; a function may have written
+	Reads                  // most probably it commits nothing, but a function may have written
 	Writes
 )
 
@@ -28,7 +28,7 @@ func EffectOf(tag []byte) Effect {
 		"DEALLOCATE ALL", "CLOSE CURSOR", "CLOSE CURSOR ALL", "LISTEN", "UNLISTEN":
 		return NoEffect
 	}
-	if bytes.HasPrefix(tag, []byte("SELECT ")) || bytes.HasPrefix(tag, []byte("FETCH ")) { // CREATE TABLE AS is a SELECT, too
+	if bytes.HasPrefix(tag, []byte("SELECT ")) || bytes.HasPrefix(tag, []byte("FETCH ")) { // also CREATE TABLE AS
 		return Reads
 	}
 	return Writes

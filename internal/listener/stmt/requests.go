@@ -5,21 +5,21 @@ import (
 	"cmp"
 )
 
-// When a session ends by no will of its client, the client is told what has become of its last request: nothing was under way
-// (57P01), it cannot have been committed and may be run again (40001), or nobody can tell (08007). This file follows the requests
-// closely enough to say the second only where it is certain (docs/internals/safety.md, "Answers in doubt"). It knows no SQL but the first word of a
-// statement, and takes what it does not know for a COMMIT.
+// When the listener ends a session, the client is told what became of its last request: nothing was in progress
+// (57P01), it cannot have been committed and may be run again (40001), or the outcome is unknown (08007). This file
+// follows requests closely enough to report the second only where it is certain (docs/internals/safety.md, "Answers
+// in doubt"). It knows no SQL but the first word of a statement, and takes an unknown word for a COMMIT.
 
-// class is what a statement can do to a transaction. Within one request the later ones are added by then.
+// class is what a statement can do to a transaction. The classes of one request are combined by then.
 type class uint8
 
 const (
 	classNone     class = iota // nothing is executed
-	classLocal                 // concerns the session alone: SET, SHOW
-	classBegin                 // opens a block, if it does not fail
-	classRollback              // closes one, if it does not fail, and commits nothing
-	classWork                  // committed with the transaction it is in, its own if there is no block
-	classOwn                   // as work in a block; outside one it may commit on its own, at any time
+	classLocal                 // affects the session only: SET, SHOW
+	classBegin                 // opens a block, unless it fails
+	classRollback              // closes a block, unless it fails, and commits nothing
+	classWork                  // is committed with its transaction, which is its own outside a block
+	classOwn                   // as classWork in a block; outside one it may commit by itself, at any time
 	classCommit                // commits, or may
 )
 
@@ -32,13 +32,13 @@ const (
 	blockUnknown
 )
 
-// after is the state that a request of that class leaves behind, and whether a commit may have happened with it. Committing
-// says that the end of the request was forwarded too: the Query, or the Sync.
+// after returns the state that a request of that class leaves, and whether it may have committed. committing means
+// that the end of the request was forwarded, too: the Query or the Sync.
 func (b block) after(c class, committing bool) (next block, commits bool) {
 	switch c {
 	case classNone, classLocal:
 		return b, false
-	case classBegin: // anything can fail: there are cancel requests
+	case classBegin: // any statement can fail: there are cancel requests
 		if b == blockOpen {
 			return blockOpen, false
 		}
@@ -54,7 +54,7 @@ func (b block) after(c class, committing bool) (next block, commits bool) {
 	return blockUnknown, true
 }
 
-// then is the class of a request that holds what is of class c, and after it what is of class d.
+// then returns the class of a request that has a part of class c and after it one of class d.
 func (c class) then(d class) class {
 	switch {
 	case c <= classLocal:
@@ -71,32 +71,32 @@ func (c class) then(d class) class {
 type Verdict uint8
 
 const (
-	Idle    Verdict = iota // nothing was under way
+	Idle    Verdict = iota // nothing was in progress
 	Aborted                // it cannot have been committed
 	Unknown                // it may have been
 )
 
-// maxOutstanding is how many requests without an answer are told apart.
+// maxOutstanding is how many unanswered requests are told apart.
 const maxOutstanding = 1024
 
-// Requests are those that were forwarded and are not answered, in their order. They are guarded by draining.mu.
+// Requests are the requests that were forwarded and not answered, in order. The caller guards them by a lock.
 type Requests struct {
 	status   byte             // of the last ReadyForQuery
 	open     []class          // Query, Sync and FunctionCall without a ReadyForQuery
 	crowded  bool             // there were too many: nothing is certain until all are answered
-	batch    class            // extended messages behind the last Sync
-	named    map[string]class // prepared statements that are more than work
+	batch    class            // extended messages after the last Sync
+	named    map[string]class // prepared statements of other classes than classWork and classLocal
 	unknown  bool             // there were too many of those
-	unnamed  class            // the unnamed statement, if it was parsed in this batch; else the worst it may be
-	mixed    bool             // the unnamed statement was more than work once
+	unnamed  class            // the unnamed statement, if it was parsed in this batch; else the worst that it may be
+	mixed    bool             // the unnamed statement was of another class than classWork once
 	portal   class            // the unnamed portal, if it was bound in this batch
-	portals  class            // of all named ones, until the end of the transaction
-	multiple bool             // the Query at hand has more than one statement
+	portals  class            // all named portals, until the end of the transaction
+	multiple bool             // the current Query has several statements
 	tail     bool             // its text so far has a semicolon
-	Sealed   bool             // the verdict was spoken: nothing is forwarded any more
+	Sealed   bool             // the verdict was given: nothing is forwarded after it
 }
 
-// QueryText follows the text of a Query through its pieces.
+// QueryText follows the text of a Query, piece by piece.
 func (r *Requests) QueryText(piece []byte) {
 	if r.tail {
 		r.multiple = r.multiple || len(bytes.Trim(piece, "; \t\r\n\x00")) > 0
@@ -107,7 +107,7 @@ func (r *Requests) QueryText(piece []byte) {
 	}
 }
 
-// Forwarded takes note of a message that goes to PostgreSQL. kept is the beginning of its body.
+// Forwarded notes a message that goes to PostgreSQL. kept is the beginning of its body.
 func (r *Requests) Forwarded(typ byte, kept []byte) {
 	switch typ {
 	case 'Q':
@@ -134,7 +134,7 @@ func (r *Requests) Forwarded(typ byte, kept []byte) {
 	}
 }
 
-// close ends a batch. An error skips the rest of it, so what it would have prepared may not be what is there afterwards.
+// close ends a batch. An error skips the rest of a batch, so it is not known whether its statements were prepared.
 func (r *Requests) close(c class) {
 	if r.mixed {
 		r.unnamed = classCommit
@@ -147,8 +147,8 @@ func (r *Requests) close(c class) {
 	r.open = append(r.open, c)
 }
 
-// parsed notes what a prepared statement is. A name may have been given before and keep its old meaning: then it is at least work,
-// and nothing that is better than that is believed of it.
+// parsed notes the class of a prepared statement. A name may have been used before and keep its old meaning. So it is
+// at least classWork, and no better class is assumed.
 func (r *Requests) parsed(kept []byte) {
 	name, text, ok := bytes.Cut(kept, []byte{0})
 	c := classCommit
@@ -169,6 +169,7 @@ func (r *Requests) parsed(kept []byte) {
 	}
 }
 
+// special notes a prepared statement of that class.
 func (r *Requests) special(name string, c class) {
 	if r.named == nil {
 		r.named = make(map[string]class)
@@ -176,6 +177,7 @@ func (r *Requests) special(name string, c class) {
 	r.named[name] = c
 }
 
+// bound notes the class of a portal.
 func (r *Requests) bound(kept []byte) {
 	portal, rest, ok := bytes.Cut(kept, []byte{0})
 	name, _, ok2 := bytes.Cut(rest, []byte{0})
@@ -193,22 +195,22 @@ func (r *Requests) bound(kept []byte) {
 	case len(portal) == 0 && ok:
 		r.portal = c
 	case c == classBegin || c == classRollback:
-		r.portals = classCommit // which of them is executed is not followed
+		r.portals = classCommit // which portal is executed is not followed
 	default:
 		r.portals = max(r.portals, c)
 	}
 }
 
-// ForgetUnnamed takes note that requests were forwarded and answered of which is known no more than that no statement and no portal of theirs has a
-// name: the unnamed statement may be anything.
+// ForgetUnnamed notes that the kernel relayed requests that were not seen here. They used no named statement or
+// portal. What the unnamed statement is now, is unknown.
 func (r *Requests) ForgetUnnamed() { r.unnamed, r.mixed = classCommit, true }
 
-// SyncIgnored is for a Sync that PostgreSQL skipped because it came during COPY.
+// SyncIgnored notes that PostgreSQL ignored a Sync because it arrived during COPY.
 func (r *Requests) SyncIgnored() {
 	r.open, r.batch = r.open[:0], classCommit
 }
 
-// Answered takes note of a ReadyForQuery; all says that nothing else is owed.
+// Answered notes a ReadyForQuery; all means that no other answer is owed.
 func (r *Requests) Answered(status byte, all bool) {
 	r.status = status
 	if status == 'I' {
@@ -222,7 +224,7 @@ func (r *Requests) Answered(status byte, all bool) {
 	}
 }
 
-// Verdict says what has become of what was forwarded and not answered.
+// Verdict returns what became of the requests that were forwarded and not answered.
 func (r *Requests) Verdict() Verdict {
 	at, lost := blockNone, false
 	if r.status == 'T' || r.status == 'E' {
@@ -247,7 +249,7 @@ func (r *Requests) Verdict() Verdict {
 	return Idle
 }
 
-// classify looks at the beginning of a statement.
+// classify returns the class of a statement by its beginning.
 func classify(text []byte) class {
 	text = bytes.TrimLeft(text, " \t\r\n")
 	word := firstWord(text)
@@ -258,7 +260,7 @@ func classify(text []byte) class {
 	return cmp.Or(known, classCommit)
 }
 
-// firstWord returns the letters that text begins with, in lower case; none if there are too many.
+// firstWord returns the letters with which text begins, in lower case; none if there are too many.
 func firstWord(text []byte) []byte {
 	n := 0
 	for n < len(text) && (text[n]|0x20 >= 'a' && text[n]|0x20 <= 'z' || text[n] == '_') {
@@ -270,10 +272,10 @@ func firstWord(text []byte) []byte {
 	return bytes.ToLower(text[:n])
 }
 
-// withOptions is the class of BEGIN or ROLLBACK with what follows.
+// withOptions returns the class of BEGIN or ROLLBACK with its options.
 func withOptions(c class, rest []byte) class {
 	end := bytes.IndexByte(rest, 0)
-	if end < 0 { // longer than what is kept
+	if end < 0 { // longer than the kept part
 		end = len(rest)
 	}
 	words := bytes.Fields(bytes.ToLower(bytes.Trim(rest[:end], "; \t\r\n")))
@@ -291,8 +293,8 @@ func withOptions(c class, rest []byte) class {
 	return classCommit // ROLLBACK PREPARED, AND CHAIN
 }
 
-// classes are those of the first words that are known. What is missing may commit: COMMIT, END, PREPARE TRANSACTION, and whatever
-// comes with a later version.
+// classes are the classes of known first words. Any other word may commit: COMMIT, END, PREPARE TRANSACTION, and the
+// statements of later versions.
 var classes = map[string]class{
 	"begin": classBegin, "start": classBegin, "rollback": classRollback, "abort": classRollback,
 	"set": classLocal, "show": classLocal, "reset": classLocal,

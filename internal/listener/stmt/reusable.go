@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// OnlyQueries says that a text is queries and statements about transactions, and calls no function but those known to leave nothing in
-// the session that DISCARD ALL does not take away. It knows tokens and no grammar: what it does not understand is no.
+// OnlyQueries reports whether a text has only queries and transaction statements, and calls only functions that leave
+// nothing in the session that DISCARD ALL does not remove. It knows tokens and no grammar, and reports false for what
+// it does not understand.
 func OnlyQueries(text []byte) bool {
 	q := queries{rest: text, first: true}
 	for len(q.rest) > 0 {
@@ -17,16 +18,16 @@ func OnlyQueries(text []byte) bool {
 	return true
 }
 
-// queries is a text on its way through onlyQueries.
+// queries is the state of OnlyQueries.
 type queries struct {
 	rest  []byte
 	first bool   // the next word begins a statement
-	last  string // word before, in lower case; empty: something else
-	into  bool   // the name at hand is the table of INSERT INTO
-	name  string // the name at hand, as far as it is one that a parenthesis would call; "?" is none that is known
+	last  string // the previous word, in lower case; empty: the previous token is not a word
+	into  bool   // the current name is the table of INSERT INTO
+	name  string // the current name, which a parenthesis would call; "?": an unknown name
 }
 
-// token takes the next one.
+// token takes the next token.
 func (q *queries) token() bool {
 	c := q.rest[0]
 	switch {
@@ -45,12 +46,12 @@ func (q *queries) token() bool {
 	case c == '\'':
 		return q.literal()
 	case c == '$' && (len(q.rest) < 2 || q.rest[1] < '0' || q.rest[1] > '9'):
-		return false // a literal in dollars
+		return false // a dollar-quoted literal
 	}
 	return q.sign(c)
 }
 
-// sign takes what is one byte.
+// sign takes a token of one byte.
 func (q *queries) sign(c byte) bool {
 	q.rest = q.rest[1:]
 	switch c {
@@ -61,7 +62,7 @@ func (q *queries) sign(c byte) bool {
 	case ';':
 		q.first = true
 	case '.':
-		if q.name != "" { // the name goes on; only the catalog's are known
+		if q.name != "" { // a qualified name; only names of pg_catalog are known
 			if q.name != "pg_catalog" && !q.into {
 				q.name = "?"
 			}
@@ -73,6 +74,7 @@ func (q *queries) sign(c byte) bool {
 	return true
 }
 
+// word takes a word.
 func (q *queries) word() bool {
 	n := 0
 	for n < len(q.rest) && wordByte(q.rest[n]) {
@@ -80,7 +82,7 @@ func (q *queries) word() bool {
 	}
 	w := string(bytes.ToLower(q.rest[:n]))
 	q.rest = q.rest[n:]
-	if len(q.rest) > 0 && q.rest[0] == '\'' { // e'…' and its like: other rules of quoting
+	if len(q.rest) > 0 && q.rest[0] == '\'' { // e'…' and the like have other quoting rules
 		return false
 	}
 	if q.first && !plainFirst[w] {
@@ -103,7 +105,7 @@ func (q *queries) quoted() bool {
 	return true
 }
 
-// named takes note of a name, which a parenthesis may follow.
+// named notes a name, which a parenthesis may follow.
 func (q *queries) named(w string) {
 	switch {
 	case q.last == "." && q.into:
@@ -116,7 +118,7 @@ func (q *queries) named(w string) {
 
 func (q *queries) literal() bool {
 	end := bytes.IndexByte(q.rest[1:], '\'')
-	if end < 0 || bytes.IndexByte(q.rest[1:end+1], '\\') >= 0 { // which may escape, or not
+	if end < 0 || bytes.IndexByte(q.rest[1:end+1], '\\') >= 0 { // a backslash may be an escape or not
 		return false
 	}
 	q.rest = q.rest[end+2:]
@@ -124,6 +126,7 @@ func (q *queries) literal() bool {
 	return true
 }
 
+// comment takes a comment, which may be nested.
 func (q *queries) comment() bool {
 	depth := 0
 	for i := 0; i+1 < len(q.rest); i++ {
@@ -147,12 +150,12 @@ func wordByte(c byte) bool {
 	return c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= 0x80
 }
 
-// plainFirst are the words with which a query begins, or a statement about transactions.
+// plainFirst are the first words of queries and transaction statements.
 var plainFirst = setOf(`select insert update delete merge with values table show
 	begin start commit end rollback abort savepoint release`)
 
-// harmless may stand before a parenthesis: words of the grammar, types, and functions that read or compute, or whose traces are
-// sequences (DISCARD SEQUENCES).
+// harmless may precede a parenthesis: keywords, types, and functions that read or compute, or that leave only
+// sequence state (DISCARD SEQUENCES).
 var harmless = setOf(`in values and or not exists any all some array row select from where on using as over by having union except
 	intersect when then else case between like ilike is lateral filter group set with materialized conflict limit offset distinct
 	cast extract returning join
@@ -175,22 +178,22 @@ func setOf(words string) map[string]bool {
 	return set
 }
 
-// MayCopy says, of the beginning of a Parse, that its statement may be one that asks the client for more: such a one is not to be executed
-// where only the kernel looks.
+// MayCopy reports, by the beginning of a Parse, whether its statement may be a COPY, which asks the client for more.
+// Such a statement must not be executed on the kernel's path.
 func MayCopy(kept []byte) bool {
 	_, text, whole := bytes.Cut(kept, []byte{0})
 	text = bytes.TrimLeft(text, " \t\r\n")
 	if !whole || len(text) < 4 {
-		return !whole || len(text) > 1 // an empty statement copies nothing
+		return !whole || len(text) > 1 // an empty statement is not a COPY
 	}
 	return bytes.EqualFold(text[:4], []byte("copy")) || text[0]|0x20 < 'a' || text[0]|0x20 > 'z'
 }
 
-// NeedsDatabaseAlone says that a statement may be one that needs a database without other sessions. Where it is written so that it is not
-// found here, PostgreSQL waits for longer than a backend does for its client.
+// NeedsDatabaseAlone reports whether a statement may need a database without other sessions. If one is not found
+// here, PostgreSQL waits for longer than a pooled backend waits for its client.
 func NeedsDatabaseAlone(text []byte) bool {
 	text = bytes.TrimLeft(text, " \t\r\n")
-	if len(text) == 0 || bytes.IndexByte([]byte("dac"), text[0]|0x20) < 0 { // most are not
+	if len(text) == 0 || bytes.IndexByte([]byte("dac"), text[0]|0x20) < 0 { // most statements
 		return false
 	}
 	word := firstWord(text)
@@ -202,7 +205,7 @@ func NeedsDatabaseAlone(text []byte) bool {
 	return false
 }
 
-// ShowsWarningsOnly says that the text is SET client_min_messages to a level that shows warnings, and nothing else.
+// ShowsWarningsOnly reports whether the text only sets client_min_messages to a level that shows warnings.
 func ShowsWarningsOnly(text []byte) bool {
 	words := strings.FieldsFunc(strings.ToLower(string(text)), func(r rune) bool { return strings.ContainsRune(" \t\r\n=';\x00", r) })
 	if len(words) > 1 && (words[1] == "session" || words[1] == "local") {
@@ -214,7 +217,7 @@ func ShowsWarningsOnly(text []byte) bool {
 	return len(words) == 3 && words[0] == "set" && words[1] == "client_min_messages" && ShowsWarnings(words[2])
 }
 
-// ShowsWarnings says that a session with that client_min_messages is told of a cancelled wait.
+// ShowsWarnings reports whether a session with that client_min_messages receives warnings.
 func ShowsWarnings(level string) bool {
 	switch strings.ToLower(level) {
 	case "debug", "debug5", "debug4", "debug3", "debug2", "debug1", "log", "notice", "warning":

@@ -8,42 +8,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ring is an io_uring that does one thing: it writes to many sockets in one system call, without waiting. A process that a write wakes
-// does not run before the call ends, so a loop is not set aside between two of its writes (docs/adr/0073-writes-together.md).
-// The layouts are those of the kernel's linux/io_uring.h; every call is over when the system call returns.
+// Ring is an io_uring that writes to many sockets in one system call, without waiting. A process that a write wakes
+// does not run before the call ends, so a loop is not suspended between two of its writes
+// (docs/adr/0073-writes-together.md). The layouts are those of the kernel's linux/io_uring.h. All operations are
+// complete when the system call returns.
 type Ring struct {
 	fd            int
-	rings, slots  []byte // mapped: the indices with the results, and the calls
+	rings, slots  []byte // mapped memory: the indices with the results, and the calls
 	taken, posted *uint32
 	read, ended   *uint32
 	calls         []ringCall
 	results       []ringResult
 }
 
-// Write is something to be written, and what came of it.
+// Write is one write and its result.
 type Write struct {
-	By  Writer // nil: it is written or needed no more
+	By  Writer // nil: it is no longer needed
 	FD  int
 	B   []byte
 	N   int
-	Err error // would wait: the rest did not fit
+	Err error // EAGAIN: nothing fitted
 }
 
-// Writer is told what came of it.
+// Writer is told the results of its writes.
 type Writer interface{ Wrote(w *Write) }
 
 // Size is how many writes fit into one system call.
 const Size = 64
 
 const (
-	ringSubmitAll  = 1 << 7 // a call that fails does not keep the others back; Linux 5.18
+	ringSubmitAll  = 1 << 7 // a call that fails does not stop the others; Linux 5.18
 	ringOneMapping = 1 << 0
 	ringWaits      = 1 << 0
 	ringSend       = 26
 	ringCallsAt    = 0x10000000
 )
 
-// ringCall is what is asked for.
+// ringCall is an io_uring_sqe.
 type ringCall struct {
 	what, flags uint8
 	_           uint16
@@ -55,12 +56,14 @@ type ringCall struct {
 	_, _, _     uint64
 }
 
+// ringResult is an io_uring_cqe.
 type ringResult struct {
 	mark uint64
 	n    int32 // what the system call would have returned
 	_    uint32
 }
 
+// ringParams is an io_uring_params.
 type ringParams struct {
 	calls, results, flags, _, _, features, _, _, _, _ uint32
 	call                                              struct {
@@ -73,7 +76,7 @@ type ringParams struct {
 	}
 }
 
-// New fails where the kernel is older than 5.18, or does not allow it.
+// New fails if the kernel is older than 5.18 or does not allow io_uring.
 func New() (_ *Ring, err error) {
 	p := ringParams{flags: ringSubmitAll}
 	fd, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, Size, uintptr(unsafe.Pointer(&p)), 0) //nolint:gosec // the kernel fills p
@@ -113,12 +116,12 @@ func (r *Ring) Close() {
 	_ = unix.Close(r.fd)
 }
 
-// Write writes what each socket takes now, and notes what came of it. There are at most ringSize.
+// Write writes what each socket takes now, and sets the results. list has at most Size entries.
 func (r *Ring) Write(list []Write) {
 	began := *r.posted
 	for i := range list {
 		w := &list[i]
-		w.N, w.Err = 0, unix.EAGAIN // unless the kernel says more
+		w.N, w.Err = 0, unix.EAGAIN // unless the kernel reports a result
 		r.calls[(began+uint32(i))%Size] = ringCall{
 			what: ringSend, fd: int32(w.FD), address: uint64(uintptr(unsafe.Pointer(&w.B[0]))), length: uint32(len(w.B)), //nolint:gosec // the kernel reads b
 			how: unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL, mark: uint64(i),
@@ -127,7 +130,7 @@ func (r *Ring) Write(list []Write) {
 	atomic.StoreUint32(r.posted, began+uint32(len(list)))
 	_, _, _ = unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(len(list)), 0, 0, 0, 0)
 	taken := atomic.LoadUint32(r.taken)
-	atomic.StoreUint32(r.posted, taken) // for want of memory the kernel may have left some
+	atomic.StoreUint32(r.posted, taken) // the kernel may have left some for lack of memory
 	for left := int(taken - began); ; {
 		at, end := *r.read, atomic.LoadUint32(r.ended)
 		for ; at != end; at, left = at+1, left-1 {
@@ -142,7 +145,7 @@ func (r *Ring) Write(list []Write) {
 		if left == 0 {
 			return
 		}
-		// A call that must not wait has ended already: this is for a kernel that posts it a moment later.
+		// A call that must not wait has ended already: this is for a kernel that posts the result a moment later.
 		_, _, _ = unix.RawSyscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), 0, uintptr(left), ringWaits, 0, 0)
 	}
 }
