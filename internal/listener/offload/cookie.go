@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoPeer: the kernel does not say who is at the other end of a Unix socket.
+// errNoPeer means that the kernel does not tell the other end of a Unix socket.
 var errNoPeer = errors.New("the other end of a socket is not known")
 
-// Layout of the questions to the kernel about Unix sockets: linux/unix_diag.h, sock_diag(7).
+// Layout of queries to the kernel about Unix sockets: linux/unix_diag.h, sock_diag(7).
 const (
 	sockDiagByFamily = 20
 	unixDiagPeer     = 2
@@ -21,8 +21,8 @@ const (
 	diagBody         = 16
 )
 
-// SenderCookie returns the cookie by which the program knows what comes on a connected socket: its own, or, of a Unix socket, that of the other
-// end, since what is sent on one belongs to the sender until it is read.
+// SenderCookie returns the cookie under which the program sees what arrives on a connected socket. It is the socket's
+// own for TCP. On a Unix socket it is that of the other end, since bytes belong to their sender until they are read.
 func SenderCookie(fd int) (uint64, error) {
 	if IsTCP(fd) {
 		return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
@@ -48,7 +48,7 @@ func SenderCookie(fd int) (uint64, error) {
 	return cookie, err
 }
 
-// askUnix asks for the cookie of the Unix socket with that inode, and for the inode at its other end.
+// askUnix returns the cookie of the Unix socket with that inode, and the inode of its other end.
 func askUnix(nl int, inode uint32) (cookie uint64, peer uint32, err error) {
 	q := binary.NativeEndian.AppendUint32(nil, diagHead+24)
 	q = binary.NativeEndian.AppendUint16(q, sockDiagByFamily)
@@ -89,8 +89,8 @@ func askUnix(nl int, inode uint32) (cookie uint64, peer uint32, err error) {
 // tcpClosed is a state of a TCP socket: tcp(7), linux/tcp_states.h.
 const tcpClosed = 7
 
-// BytesWritten returns how many bytes were ever written to a TCP socket, but for a constant: those that were acknowledged, and those that wait
-// to be. It is an error if the connection is gone.
+// BytesWritten returns how many bytes were ever written to a TCP socket, up to a constant: those that were
+// acknowledged and those that wait for it. waiting is the number of the latter. It fails if the connection is gone.
 func BytesWritten(fd int) (all uint64, waiting int, err error) {
 	for {
 		before, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -114,7 +114,7 @@ func BytesWritten(fd int) (all uint64, waiting int, err error) {
 	}
 }
 
-// IsTCP says that a socket is one whose bytes can be counted by carriedBy.
+// IsTCP reports whether BytesWritten works on a socket.
 func IsTCP(fd int) bool {
 	sa, err := unix.Getsockname(fd)
 	if err != nil {

@@ -9,12 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// eventRing is the ring buffer (BPF_MAP_TYPE_RINGBUF, Linux Documentation/bpf/ringbuf.rst) by which the program says which sessions have come
-// back. A session rings once or twice before it is heard, so its size is enough for all slots.
+// eventRing is the ring buffer (BPF_MAP_TYPE_RINGBUF, Linux Documentation/bpf/ringbuf.rst) by which the program
+// reports sessions that have come back. A session is reported once or twice before it is handled, so the size
+// suffices for all slots.
 type eventRing struct {
 	fd       int
-	consumer []byte // a page with how far it was heard
-	rest     []byte // a page with how far it was rung, and what was
+	consumer []byte // a page with the position of the reader
+	rest     []byte // a page with the position of the writer, and the records
 }
 
 const (
@@ -45,7 +46,7 @@ func (b *eventRing) close() {
 	b.consumer, b.rest = nil, nil
 }
 
-// each calls f with every slot that has rung.
+// each calls f with every slot that was reported.
 func (b *eventRing) each(f func(slot uint32)) {
 	heard := (*uint64)(unsafe.Pointer(&b.consumer[0])) //nolint:gosec // the mapping is a page
 	rung := (*uint64)(unsafe.Pointer(&b.rest[0]))      //nolint:gosec // the mapping begins with a page
@@ -54,7 +55,7 @@ func (b *eventRing) each(f func(slot uint32)) {
 		from := data[at%eventRingSize:]
 		head := atomic.LoadUint32((*uint32)(unsafe.Pointer(&from[0]))) //nolint:gosec // records are aligned
 		if head&recordBusy != 0 {
-			return // it rings again when it is written
+			return // another event follows when the record is written
 		}
 		if head&recordDiscarded == 0 {
 			f(*(*uint32)(unsafe.Pointer(&from[recordHeader]))) //nolint:gosec // records are aligned

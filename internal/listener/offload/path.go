@@ -16,43 +16,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's path: requests and answers of a plain session that need no decision go from socket to socket inside the kernel, and nobody
-// of the listener wakes for them. A session begins on an event loop, is lent to the kernel between two requests when it has asked often
-// enough for that to pay, and comes back with the first piece that is not of the plainest kind (kernelprogram.go), or when somebody calls:
-// a drain, a cancel request, the end of the session. What it did meanwhile is entered into its books then: counts, and the last request, which are in its slot.
+// The kernel's path: simple requests and answers of a plain session go from socket to socket inside the kernel, and
+// no thread of the listener wakes for them. A session begins on an event loop, and is offloaded between two requests
+// when that is expected to pay. It comes back with the first piece that is not simple (program.go), or when the
+// listener needs it: for a drain, a cancel request, the end of the session. What it did meanwhile is in its slot:
+// counters, and the last request.
 //
-// It takes Linux 6.16, CAP_BPF, CAP_PERFMON (for a program that reads at places it has computed) and CAP_NET_ADMIN; without, loops carry
-// everything as before.
+// The path needs Linux 6.16, CAP_BPF, CAP_PERFMON (for a program that reads at computed offsets) and CAP_NET_ADMIN.
+// Without them, loops carry everything.
 
-// Path is what a loop has in the kernel. But for deadline it belongs to the loop's goroutine.
+// Path is the program and the maps of one loop. Everything but the deadline belongs to the loop's goroutine.
 type Path struct {
 	cfg        Config
 	maps       []*ebpf.Map
 	directions *ebpf.Map // from the cookie of a socket to its slot and direction
-	peers      *ebpf.Map // from slot and direction to the socket where a piece goes
+	peers      *ebpf.Map // from slot and direction to the socket that a piece goes to
 	program    *ebpf.Program
-	memory     []byte     // of slots. It stays mapped: whoever looks at a session may still have a slot in hand
+	memory     []byte     // of the slots. It stays mapped: another goroutine may still hold a slot
 	Deadline   *uint64    // of the gate, for the program
-	moving     sync.Mutex // held while it is moved
+	moving     sync.Mutex // held while the deadline is changed
 	events     eventRing
 	Free       []uint32
 	Slots      int
 }
 
 const (
-	maxSessions = 1024    // for each loop, at most
+	maxSessions = 1024    // sessions per loop, at most
 	MaxUnread   = 1 << 20 // bytes that a client may leave unread before its session comes back
-	maxBuffered = 1 << 20 // bytes of answers that wait for the loop at most, before PostgreSQL has to
+	maxBuffered = 1 << 20 // bytes of answers that may wait for the loop, before PostgreSQL has to wait
 )
 
-// ErrUnavailable is why sessions are not lent to the kernel.
+// ErrUnavailable is why sessions cannot be offloaded.
 var ErrUnavailable = errors.New("no path through the kernel")
 
-// Config is what a path needs to know of its loop.
+// Config is what a path needs to know.
 type Config struct {
-	Sessions int                  // how many sessions it may have to carry
-	Gate     func() time.Duration // the deadline of the gate, of CLOCK_BOOTTIME; nil: there is no gate
-	Woken    func(slot uint32)    // is called for each session that came back
+	Sessions int                  // how many sessions there may be
+	Gate     func() time.Duration // returns the deadline of the gate, CLOCK_BOOTTIME; nil: there is no gate
+	Woken    func(slot uint32)    // is called for the slot of each session that came back
 }
 
 func New(cfg Config) (k *Path, err error) {
@@ -130,8 +131,8 @@ func (k *Path) Close() {
 	}
 }
 
-// supported says whether this kernel is one to which sessions may be lent. Before 6.16 a socket's backlog could lose what did not fit into
-// the socket at once, and be freed under its hands (Linux 7683167196bd, 8259eb0e06d8).
+// supported reports why this kernel cannot be used; nil if it can. Before 6.16 a socket's backlog could lose what did
+// not fit into the socket at once, and be freed while in use (Linux 7683167196bd, 8259eb0e06d8).
 func supported() error {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -142,7 +143,7 @@ func supported() error {
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil || major < 6 || major == 6 && minor < 16 {
 		return fmt.Errorf("%w: Linux %s, it takes 6.16", ErrUnavailable, release)
 	}
-	offsets, err := os.ReadFile("/proc/self/timens_offsets") // the program has the machine's clock
+	offsets, err := os.ReadFile("/proc/self/timens_offsets") // the program uses the machine's clock
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
@@ -154,11 +155,11 @@ func supported() error {
 	return nil
 }
 
-// returnFlag is where what is left to the loop goes from PostgreSQL's socket.
+// returnFlag marks the entry of peers to which PostgreSQL's remaining bytes go when the loop has to read them.
 const returnFlag = 1 << 31
 
-// Add makes two sockets known to the program, which leaves everything to the loop until the slot is armed. sender is the cookie by which
-// PostgreSQL's end of the connection is known: what it sends on a Unix socket carries that one.
+// Add makes two sockets known to the program, which leaves everything to the loop until the slot is armed. sender is
+// the cookie of PostgreSQL's end of the connection: what PostgreSQL sends on a Unix socket carries that one.
 func (k *Path) Add(client, backend int, sender uint64) (d *Session, err error) {
 	if len(k.Free) == 0 {
 		return nil, fmt.Errorf("%w: all %d places are taken", ErrUnavailable, k.Slots)
@@ -181,7 +182,7 @@ func (k *Path) Add(client, backend int, sender uint64) (d *Session, err error) {
 	d = &Session{Slot: slotAt(k.memory, i), Index: i, cookies: []uint64{own, other, sender}, returnEnd: back[0], Returns: back[1]}
 	s := d.Slot
 	generation := atomic.AddUint32(&s.generation, 1)
-	s.AwaitOutside() // who came by an older one has left now, or will see the new one
+	s.AwaitOutside() // a run for an older session has ended now, or will see the new generation
 	*s = Slot{generation: generation}
 	for n, cookie := range d.cookies {
 		way := uint64(i)<<1 | uint64(min(n, 1)) | uint64(generation)<<32
@@ -206,13 +207,13 @@ func (k *Path) Add(client, backend int, sender uint64) (d *Session, err error) {
 	return d, nil
 }
 
-// directionBytes is a way as the program reads it: two words, the lower one first.
+// directionBytes encodes a direction as the program reads it: two words, the lower one first.
 func directionBytes(way uint64) []byte {
 	b := binary.NativeEndian.AppendUint32(nil, uint32(way))
 	return binary.NativeEndian.AppendUint32(b, uint32(way>>32))
 }
 
-// Remove takes a session out of the kernel. What its sockets have not been read is lost with them.
+// Remove takes a session out of the kernel. Bytes that were not read from its sockets are lost.
 func (k *Path) Remove(d *Session) {
 	d.Slot.Disarm()
 	for _, cookie := range d.cookies {
@@ -225,16 +226,16 @@ func (k *Path) Remove(d *Session) {
 	k.Free = append(k.Free, d.Index)
 }
 
-// Ready is called when the bell rings: sessions have come back.
+// Ready handles events: sessions have come back.
 func (k *Path) Ready(uint32) { k.events.each(k.cfg.Woken) }
 
-// EventFD is that on which ready is to be called when it is readable.
+// EventFD returns the descriptor that is readable when Ready has to be called.
 func (k *Path) EventFD() int { return k.events.fd }
 
-// SetDeadline tells the program the gate's.
+// SetDeadline tells the program the gate's deadline. Any goroutine may call it.
 func (k *Path) SetDeadline() {
 	if k.cfg.Gate != nil {
-		k.moving.Lock() // a value that was asked for earlier must not come later
+		k.moving.Lock() // an older value must not overwrite a newer one
 		defer k.moving.Unlock()
 		atomic.StoreUint64(k.Deadline, uint64(k.cfg.Gate()))
 	}

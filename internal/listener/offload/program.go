@@ -6,14 +6,15 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// The program that the kernel runs for each piece of a stream that reaches one of the two sockets of a session on the kernel's path. It passes
-// the piece on to the other socket if the piece is a whole request of a kind that needs no decision, or the whole answer to one; everything
-// else it leaves to the event loop, and rings the bell. It keeps the books that the loop takes over then (slot). What is decided by whom,
-// and why nothing can overtake anything else, is in docs/adr/0094-the-kernels-path.md.
+// The kernel runs this program for each piece of a stream that arrives on one of the two sockets of a known session.
+// It passes the piece on to the other socket if the piece is a whole simple request, or the whole answer to one.
+// Everything else it leaves to the event loop, and reports an event. It updates the counters in the slot, which the
+// loop takes over then. docs/adr/0094-the-kernels-path.md has who decides what, and why nothing can overtake anything
+// else.
 //
-// The assembly below is checked by the kernel's verifier when it is loaded: no access outside of slot, no loop without an end.
+// The kernel's verifier checks the assembly when it is loaded: no access outside of the slot, no endless loop.
 
-// Where things lie in a slot, for the program; kernelslot.go has the same as a struct, and a test compares them.
+// Offsets in a slot, for the program. slot.go has the same as a struct, and a test compares them.
 const (
 	slotArmed      = 0
 	slotFlags      = 4
@@ -36,9 +37,9 @@ const (
 	slotSize       = 2048
 )
 
-// What the program is told about a session.
+// Flags of a session.
 const (
-	FlagGuarded  = 1 // texts that mention client_min_messages are the loop's
+	FlagGuarded  = 1 // texts that mention client_min_messages go to the loop
 	FlagUngated  = 2 // answers pass while there is no deadline
 	FlagDeadline = 4 // answers pass until the deadline
 )
@@ -52,14 +53,14 @@ const (
 
 // Why a session came back to its loop.
 const (
-	WhyCalled uint32 = iota // the loop wanted it
-	whyOrder                // something before it was still with the loop
+	WhyCalled uint32 = iota // the loop reclaimed it
+	whyOrder                // an earlier piece was still with the loop
 	whyPipelined
 	whyLong
 	whyRead
 	whyPart  // not whole
-	whyOther // a message that the loop decides about
-	whyText  // a statement that the loop decides about
+	whyOther // a message that the loop has to decide about
+	whyText  // a statement that the loop has to decide about
 	whySlow  // the client does not read
 	whyGate
 	whyUnasked
@@ -70,10 +71,10 @@ var WhyNames = [WhyCount]string{
 	"called", "order", "pipelined", "long", "unreadable", "in parts", "message", "statement", "slow client", "gate", "unasked",
 }
 
-// Registers and places on the stack that keep their meaning.
+// Registers and stack slots with a fixed meaning.
 const (
 	rCtx  = asm.R6
-	rBase = asm.R7 // the request's copy in the slot
+	rBase = asm.R7 // the copy of the request in the slot
 	rSlot = asm.R8
 	rLen  = asm.R9
 
@@ -86,10 +87,10 @@ const (
 	atCount  = -56
 )
 
-// descriptors are those of the maps.
+// descriptors are the file descriptors of the maps.
 type descriptors struct{ ways, slots, peers, common, bell int }
 
-// program returns the instructions for maps with these descriptors.
+// program returns the instructions for these maps.
 func program(maps descriptors) asm.Instructions {
 	var p assembly
 	p.enter(maps.ways, maps.slots)
@@ -99,6 +100,7 @@ func program(maps descriptors) asm.Instructions {
 	return p.list
 }
 
+// assembly is a program that is being written.
 type assembly struct {
 	list  asm.Instructions
 	label string
@@ -115,15 +117,15 @@ func (p *assembly) add(list ...asm.Instruction) {
 // at names the next instruction.
 func (p *assembly) at(label string) {
 	if p.label != "" {
-		p.add(asm.Mov.Reg(asm.R0, asm.R0)) // two names for one place
+		p.add(asm.Mov.Reg(asm.R0, asm.R0)) // two labels for one place
 	}
 	p.label = label
 }
 
-// back leaves the piece to the loop, for that reason.
+// back returns the label that leaves the piece to the loop for that reason.
 func (p *assembly) back(why uint32) string { return fmt.Sprintf("back-%d", why) }
 
-// enter finds the session: rSlot, rLen and the way on the stack.
+// enter finds the session: rSlot, rLen, and the direction on the stack.
 func (p *assembly) enter(ways, slots int) {
 	p.add(
 		asm.Mov.Reg(rCtx, asm.R1),
@@ -144,13 +146,13 @@ func (p *assembly) enter(ways, slots int) {
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "stranger"),
 		asm.Mov.Reg(rSlot, asm.R0),
-		// Whoever takes a session back clears armed and waits until nobody is inside: both sides say their part before they look at
-		// the other's, and the addition is a barrier.
+		// Reclaiming clears Armed and waits until inside is 0. Each side writes its own word before it reads the
+		// other's, and the addition is a barrier.
 		asm.Mov.Imm(asm.R1, 1),
 		asm.FetchAdd.Mem(rSlot, asm.R1, asm.Word, slotInside),
 		asm.LoadMem(asm.R1, rSlot, slotGeneration, asm.Word),
 		asm.LoadMem(asm.R2, asm.RFP, atGen, asm.Word),
-		asm.JNE.Reg(asm.R1, asm.R2, "outside"), // the slot is another session's by now
+		asm.JNE.Reg(asm.R1, asm.R2, "outside"), // the slot belongs to another session by now
 		asm.LoadMem(rLen, rCtx, 0, asm.Word),
 		asm.LoadMem(asm.R1, asm.RFP, atWay, asm.Word),
 		asm.And.Imm(asm.R1, 1),
@@ -158,7 +160,7 @@ func (p *assembly) enter(ways, slots int) {
 	)
 }
 
-// request judges what the client has sent.
+// request checks what the client has sent.
 func (p *assembly) request() {
 	p.add(
 		asm.LoadMem(asm.R1, rSlot, slotArmed, asm.Word),
@@ -171,7 +173,7 @@ func (p *assembly) request() {
 		asm.JNE.Reg(asm.R1, asm.R2, p.back(whyPipelined)),
 		asm.JGT.Imm(rLen, longestRequest, p.back(whyLong)),
 		asm.JLT.Imm(rLen, 5, p.back(whyPart)),
-		asm.Mov.Reg(rBase, rSlot), // the request before it was answered: nobody will ask what it was
+		asm.Mov.Reg(rBase, rSlot), // the previous request was answered, so its copy is no longer needed
 		asm.Add.Imm(rBase, slotLog),
 		asm.Mov.Imm(asm.R1, 0),
 		asm.StoreMem(rSlot, slotLogged, asm.R1, asm.Word),
@@ -181,14 +183,14 @@ func (p *assembly) request() {
 		asm.Mov.Reg(asm.R4, rLen),
 		asm.FnSkbLoadBytes.Call(),
 		asm.JNE.Imm(asm.R0, 0, p.back(whyRead)),
-		asm.Mov.Imm(asm.R0, 0), // where the message at hand begins
+		asm.Mov.Imm(asm.R0, 0), // where the current message begins
 	)
 	for i := range requestParts {
 		p.requestPart(i)
 	}
 	p.add(asm.LongJump(p.back(whyPart)))
 
-	// A text: client_min_messages is looked for by its second word.
+	// A text: client_min_messages is found by its second word.
 	p.at("query")
 	p.add(
 		asm.LoadMem(asm.R1, rBase, 5, asm.Word),
@@ -228,7 +230,7 @@ func (p *assembly) request() {
 	p.add(asm.LongJump("redirect"))
 }
 
-// requestPart judges one message of a request, which begins at R0. R5 is whether one before it has a text.
+// requestPart checks one message of a request, which begins at R0. R5 is whether an earlier message has a text.
 func (p *assembly) requestPart(i int) {
 	next := fmt.Sprintf("part-%d", i+1)
 	p.at(fmt.Sprintf("part-%d", i))
@@ -277,7 +279,7 @@ func (p *assembly) requestPart(i int) {
 		asm.JNE.Imm(asm.R5, 0, "parsed"),
 		asm.LongJump("executed"),
 	)
-	p.at(parse) // of the unnamed statement; a COPY may ask for more than this request, and what begins with no letter may be one
+	p.at(parse) // of the unnamed statement; a COPY may ask for more than this request, and a text that begins without a letter may be one
 	p.add(
 		asm.Mov.Imm(asm.R5, 1),
 		asm.LoadMem(asm.R1, asm.R2, 6, asm.Word),
@@ -292,14 +294,14 @@ func (p *assembly) requestPart(i int) {
 		asm.JLT.Imm(asm.R1, 'a', p.back(whyText)),
 		asm.JGT.Imm(asm.R1, 'z', p.back(whyText)),
 	)
-	p.at(named) // a portal with a name lives on
+	p.at(named) // a named portal stays open
 	p.add(asm.JNE.Imm(asm.R4, 0, p.back(whyOther)))
 	p.at(plain)
 	p.add(asm.Mov.Reg(asm.R0, asm.R0))
 }
 
-// ofDatabases leaves to the loop what begins as statements do that need a database to themselves (needsNoOthers): warm backends make way for
-// them. R1 has the first four letters, lower case.
+// ofDatabases leaves statements to the loop that may need a database without other sessions
+// (stmt.NeedsDatabaseAlone): the pool drops its backends for them. R1 has the first four letters in lower case.
 func (p *assembly) ofDatabases() {
 	p.add(
 		asm.JEq.Imm32(asm.R1, 0x64726f70, p.back(whyText)), // drop
@@ -308,7 +310,7 @@ func (p *assembly) ofDatabases() {
 	)
 }
 
-// answer judges what PostgreSQL has sent.
+// answer checks what PostgreSQL has sent.
 func (p *assembly) answer(common int) {
 	p.at("answer")
 	p.add(
@@ -326,7 +328,7 @@ func (p *assembly) answer(common int) {
 		asm.LoadMem(asm.R2, rSlot, slotDownLimit, asm.DWord),
 		asm.Add.Reg(asm.R1, rLen),
 		asm.JGT.Reg(asm.R1, asm.R2, p.back(whySlow)),
-		// The gate: what PostgreSQL has sent by now it has sent before the deadline, if that is not over.
+		// The gate: if the deadline is not over, PostgreSQL has sent these bytes before it.
 		asm.LoadMem(asm.R1, rSlot, slotFlags, asm.Word),
 		asm.Mov.Reg(asm.R2, asm.R1),
 		asm.And.Imm(asm.R2, FlagUngated|FlagDeadline),
@@ -349,7 +351,7 @@ func (p *assembly) answer(common int) {
 	p.answerParts()
 }
 
-// answerParts judges the messages of an answer.
+// answerParts checks the messages of an answer.
 func (p *assembly) answerParts() {
 	p.add(
 		asm.Mov.Imm(asm.R1, 0),
@@ -398,7 +400,7 @@ func (p *assembly) answerParts() {
 	p.add(asm.LongJump("redirect"))
 }
 
-// load has n bytes of the piece at atHead, from that far behind the offset on the stack.
+// load copies n bytes of the piece to atHead, from that far behind the offset on the stack.
 func (p *assembly) load(offset int16, behind, n int32) {
 	p.add(
 		asm.Mov.Reg(asm.R1, rCtx),
@@ -411,7 +413,7 @@ func (p *assembly) load(offset int16, behind, n int32) {
 	)
 }
 
-// count enters a piece that goes on.
+// count counts a piece that is passed on.
 func (p *assembly) count(pieces, bytes int16) {
 	p.add(
 		asm.LoadMem(asm.R1, rSlot, pieces, asm.DWord),
@@ -460,10 +462,11 @@ func (p *assembly) leave(peers, bell int) {
 		asm.LoadMem(asm.R1, rSlot, left, asm.DWord),
 		asm.Add.Reg(asm.R1, rLen),
 		asm.StoreMem(rSlot, left, asm.R1, asm.DWord),
-		// The loop reads what is left to it from a socket of its own: the other end of one to which it is sent from here. Read from
-		// PostgreSQL's socket itself, what has just come there could overtake what is still on its way through the program.
+		// The loop reads the remaining bytes from a socket of its own, the other end of one to which they are
+		// redirected here. If it read PostgreSQL's socket itself, newly arrived bytes could overtake those that are
+		// still on their way through the program.
 		asm.LoadMem(asm.R1, asm.RFP, atIndex, asm.Word),
-		asm.Or.Imm(asm.R1, -1<<31), // wayBack
+		asm.Or.Imm(asm.R1, -1<<31), // returnFlag
 		asm.StoreMem(asm.RFP, atWay, asm.R1, asm.Word),
 		asm.LongJump("redirect"),
 	)

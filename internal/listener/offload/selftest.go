@@ -41,10 +41,10 @@ func (k *Path) selfTest() error {
 	return nil
 }
 
-// testPair is a client and a server without anything behind them.
+// testPair is a client and a server with nothing behind them.
 type testPair struct {
 	client, server     io.ReadWriteCloser
-	listener, toServer int // the sockets between
+	listener, toServer int // the sockets in between
 	sender             uint64
 	closes             []func() error
 }
@@ -85,7 +85,7 @@ func newTestPair() (t *testPair, err error) {
 	t.toServer = pair[0]
 	t.closes = append(t.closes, func() error { return unix.Close(pair[0]) })
 	file := os.NewFile(uintptr(pair[1]), "server")
-	server, err := net.FileConn(file) // has a descriptor of its own
+	server, err := net.FileConn(file) // duplicates the descriptor
 	if err != nil {
 		_ = file.Close()
 		return t, err
@@ -107,7 +107,7 @@ func newTestPair() (t *testPair, err error) {
 	return t, nil
 }
 
-// descriptorOf returns a descriptor of the same socket that belongs to nobody else.
+// descriptorOf returns a new descriptor of the same socket.
 func descriptorOf(c net.Conn) (fd int, err error) {
 	sys, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -118,10 +118,10 @@ func descriptorOf(c net.Conn) (fd int, err error) {
 	return fd, errors.Join(err, dup)
 }
 
-// testTimeout is how long a piece may take through a kernel that works, on a machine that is busy.
+// testTimeout is how long a piece may take through a working kernel, on a busy machine.
 const testTimeout = 5 * time.Second
 
-// passes sends b from one end to the other.
+// passes sends b from one end to the other, and compares.
 func (t *testPair) passes(from io.Writer, to io.Reader, b []byte) error {
 	if _, err := from.Write(b); err != nil {
 		return err

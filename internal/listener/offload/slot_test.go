@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// What the program takes for the places of a slot is where Go has put them.
+// The program's offsets are those of the Go struct.
 func TestSlotLayout(t *testing.T) {
 	var s Slot
 	for name, got := range map[string][2]uintptr{

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// The frames by which neighbours learn an address and say that they have it: ARP (RFC 826, announcements and probes of RFC 5227) and
-// neighbour discovery (RFC 4861, unsolicited advertisements in 7.2.6; duplicate detection of RFC 4862).
+// The frames by which neighbours learn an address and claim one: ARP (RFC 826, announcements and probes of RFC 5227)
+// and neighbour discovery (RFC 4861, unsolicited advertisements in 7.2.6; duplicate detection of RFC 4862).
 
 const (
 	etherARP  = 0x0806
@@ -25,7 +25,7 @@ const (
 	ip6Len    = 40         // of the IPv6 header
 	ndLen     = 24         // of both messages, without options
 	ndOption  = 8          // a link-layer address
-	overrides = 0x20000000 // of an advertisement: replace what you know
+	overrides = 0x20000000 // of an advertisement: override known addresses
 )
 
 var (
@@ -34,10 +34,10 @@ var (
 	allNodes  = netip.MustParseAddr("ff02::1")
 )
 
-// announcements say that own has the address.
+// announcements tell the neighbours that own has the address.
 func announcements(own net.HardwareAddr, a netip.Addr) [][]byte {
 	if a.Is4() {
-		// Some neighbours take over an address from a request, others from a reply (RFC 5227, 3).
+		// Some neighbours learn an address from a request, others from a reply (RFC 5227, 3).
 		return [][]byte{arp(arpRequest, own, a, nobody, a), arp(arpReply, own, a, own, a)}
 	}
 	m := make([]byte, ndLen+ndOption)
@@ -49,7 +49,7 @@ func announcements(own net.HardwareAddr, a netip.Addr) [][]byte {
 	return [][]byte{discovery(own, multicast(allNodes), a, allNodes, m)}
 }
 
-// probe asks who else has the address, without claiming it.
+// probe asks which host has the address, without claiming it.
 func probe(own net.HardwareAddr, a netip.Addr) []byte {
 	if a.Is4() {
 		return arp(arpRequest, own, netip.IPv4Unspecified(), nobody, a)
@@ -57,7 +57,7 @@ func probe(own net.HardwareAddr, a netip.Addr) []byte {
 	m := make([]byte, ndLen)
 	m[0] = neighbourSolicit
 	copy(m[8:], a.AsSlice())
-	group := netip.MustParseAddr("ff02::1:ff00:0").As16() // of those whose address ends alike
+	group := netip.MustParseAddr("ff02::1:ff00:0").As16() // of the hosts whose address ends alike
 	end := a.As16()
 	copy(group[13:], end[13:])
 	to := netip.AddrFrom16(group)
@@ -96,13 +96,13 @@ func discovery(own, to net.HardwareAddr, from, group netip.Addr, m []byte) []byt
 	return append(b, m...)
 }
 
-// multicast is the link-layer address of a group.
+// multicast returns the link-layer address of a group.
 func multicast(group netip.Addr) net.HardwareAddr {
 	g := group.As16()
 	return net.HardwareAddr{0x33, 0x33, g[12], g[13], g[14], g[15]}
 }
 
-// claim reads who says in a frame that it has an address: the sender of ARP, the target of an advertisement.
+// claim returns which host claims which address in a frame: the sender of ARP, the target of an advertisement.
 func claim(frame []byte) (a netip.Addr, by net.HardwareAddr, ok bool) {
 	if len(frame) < headerLen {
 		return a, nil, false

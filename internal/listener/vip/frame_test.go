@@ -9,7 +9,7 @@ import (
 
 var mac = net.HardwareAddr{2, 0, 0, 0, 0, 7}
 
-// The frames, byte by byte, as the RFCs draw them; the checksum was computed by another program.
+// The frames, byte by byte, as the RFCs show them. Another program computed the checksum.
 func TestFrames(t *testing.T) {
 	four, six := netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("fd00::9")
 	for _, c := range []struct {

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wire is a packet socket on one device: what is sent on it goes out as it is, and what neighbours say of addresses is heard.
+// wire is a packet socket on one device. Frames are sent as they are, and claims of neighbours are received.
 type wire struct {
 	file  *os.File
 	index int
 	own   net.HardwareAddr
 }
 
-// heard is a claim of an address by somebody else, on the device of that index.
+// heard is a claim of an address by another host, on the device of that index.
 type heard struct {
 	index int
 	addr  netip.Addr
@@ -49,7 +49,7 @@ func openWire(index int, own net.HardwareAddr) (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // of no protocol: deaf until the filter is there
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // without a protocol: receives nothing until the filter is set
 	if err != nil {
 		return nil, fmt.Errorf("open a packet socket: %w", err)
 	}
@@ -68,13 +68,13 @@ func openWire(index int, own net.HardwareAddr) (*wire, error) {
 	return &wire{file: os.NewFile(uintptr(fd), "packet"), index: index, own: own}, nil
 }
 
-// listen reports what others claim until the wire is closed. It drops what nobody takes.
+// listen reports what other hosts claim until the wire is closed. It drops claims that are not taken.
 func (w *wire) listen(to chan<- heard) {
 	buffer := make([]byte, 2048)
 	for {
 		n, err := w.file.Read(buffer)
 		if errors.Is(err, unix.ENETDOWN) {
-			continue // the device may come back; the read after this one waits
+			continue // the device may come back; the next read waits
 		}
 		if err != nil {
 			return

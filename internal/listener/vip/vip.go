@@ -20,29 +20,29 @@ import (
 )
 
 const (
-	// lifetime is for how long an address is given to the kernel. It is renewed at every tick.
+	// lifetime is how long an address is given to the kernel. It is renewed at every tick.
 	lifetime = 3 * time.Second
 	tick     = 500 * time.Millisecond
-	// settle is how long somebody else may still answer for an address that was just taken: the holder of before, until the kernel
-	// there has taken it off. After that it is a duplicate.
+	// settle is how long another host may still answer for an address that was just taken: the previous holder, until
+	// its kernel has removed it. After that the address is a duplicate.
 	settle = 2*lifetime + time.Second
-	// again is when an address that somebody else has is tried again, and listenFor how long is listened before.
+	// again is when an address that another host has is tried again. listenFor is how long to listen before that.
 	again     = 30 * time.Second
 	listenFor = 500 * time.Millisecond
 )
 
-// announceAt are the moments after an address was taken at which the neighbours are told, the last ones for those who have been told
-// otherwise by the holder of before meanwhile.
+// announceAt are the moments after an address was taken at which the neighbours are told. The last ones are for
+// neighbours that the previous holder has told otherwise meanwhile.
 var announceAt = []time.Duration{0, 200 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
-// State is what has become of an address on this node.
+// State is the state of an address on this node.
 type State string
 
 // The states of an address.
 const (
 	Offline State = "OFFLINE" // this node is not the primary, or is not in its subnet
 	Online  State = "ONLINE"
-	Failed  State = "FAILED" // it should be here and is not: Problem says why
+	Failed  State = "FAILED" // it should be here and is not: see Problem
 )
 
 // Address is one virtual address as it is on this node.
@@ -50,35 +50,37 @@ type Address struct {
 	Prefix  netip.Prefix `json:"prefix"`
 	State   State        `json:"state"`
 	Device  string       `json:"device,omitempty"`
-	Problem string       `json:"problem,omitempty"` // and what to do
+	Problem string       `json:"problem,omitempty"` // what is wrong, and what to do
 }
 
 // Config is what a Holder needs.
 type Config struct {
 	// Listed returns the addresses of the listener, each with the length of its subnet's prefix.
 	Listed func() []netip.Prefix
-	// Until returns the instant of CLOCK_BOOTTIME until which this node may hold them; 0 or one of the past: not at all.
+	// Until returns the instant of CLOCK_BOOTTIME until which this node may hold them; 0 or a past instant: not at
+	// all.
 	Until func() time.Duration
-	// Changed returns a channel that is closed when either may have changed. It is read before them.
+	// Changed returns a channel that is closed when Listed or Until may have changed. It is read before them.
 	Changed func() <-chan struct{}
-	// Leaving is called before an address is taken off, so that its clients can still be told. It may take a moment. Nil = nobody is.
+	// Leaving is called before an address is removed, so that its clients can still be told. It may take a moment.
+	// Nil = clients are not told.
 	Leaving func(netip.Addr)
 	Logger  *slog.Logger // nil = discard
 }
 
-// Holder puts addresses up and takes them off. Run has to be called; Addresses may be from any goroutine.
+// Holder puts addresses up and removes them. Call Run once; Addresses may be called from any goroutine.
 type Holder struct {
 	cfg   Config
 	log   *slog.Logger
 	links *netlink.Handle
 	shown atomic.Pointer[[]Address]
 
-	// the loop's own
+	// The loop's own:
 	held  map[netip.Addr]*holding
 	wires map[int]*wire
 	ears  sync.WaitGroup // goroutines that listen on the wires
 	heard chan heard
-	tries map[netip.Addr]retry // addresses that somebody else has
+	tries map[netip.Addr]retry // addresses that another host has
 	said  map[netip.Addr]string
 
 	settle, again time.Duration
@@ -88,10 +90,10 @@ type Holder struct {
 type holding struct {
 	link      netlink.Link
 	since     time.Duration
-	announced int // of announceAt
+	announced int // how many of announceAt are done
 }
 
-// retry is when an address is tried again that by has.
+// retry is when an address is tried again that another host, by, has.
 type retry struct {
 	at time.Duration
 	by net.HardwareAddr
@@ -114,10 +116,10 @@ func New(cfg Config) (*Holder, error) {
 	return h, nil
 }
 
-// Addresses returns the addresses of the listener as they are on this node. It is shared: do not change it.
+// Addresses returns the addresses of the listener as they are on this node. The slice is shared: do not change it.
 func (h *Holder) Addresses() []Address { return *h.shown.Load() }
 
-// Run holds what is to be held until ctx is done, and takes it off then. It returns no error but that of a second Run.
+// Run holds the addresses until ctx is done, and removes them then. It returns no error except for a second Run.
 func (h *Holder) Run(ctx context.Context) error {
 	defer h.links.Close()
 	defer func() {
@@ -142,7 +144,7 @@ func (h *Holder) Run(ctx context.Context) error {
 	}
 }
 
-// turn brings the addresses to where they should be, and returns when to look again.
+// turn brings the addresses to their wanted state, and returns when to look again.
 func (h *Holder) turn() time.Duration {
 	listed, until := h.cfg.Listed(), h.cfg.Until()
 	left := boottime.Until(until)
@@ -201,7 +203,7 @@ func (h *Holder) keep(p netip.Prefix, left time.Duration) Address {
 	return out
 }
 
-// explain says what a person has to do.
+// explain returns what an operator has to do.
 func explain(a netip.Addr, err error) string {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return fmt.Sprintf("this agent may not put up %s (%v): it lacks CAP_NET_ADMIN or CAP_NET_RAW; run it by the service unit that comes with it, "+
@@ -210,8 +212,8 @@ func explain(a netip.Addr, err error) string {
 	return err.Error()
 }
 
-// place finds the device whose subnet the address is in; nil: there is none. It is an error if somebody else has configured the
-// address here.
+// place finds the device whose subnet the address is in; nil: there is none. It fails if another program has
+// configured the address here.
 func (h *Holder) place(p netip.Prefix) (netlink.Link, error) {
 	if k := h.held[p.Addr()]; k != nil {
 		return k.link, nil
@@ -253,7 +255,7 @@ func prefixLength(n *net.IPNet) int {
 	return ones
 }
 
-// hold puts the address on the device, or gives it another lifetime, and announces it when it is time to.
+// hold puts the address on the device or renews its lifetime, and announces it when it is time to.
 func (h *Holder) hold(a netip.Addr, link netlink.Link, left time.Duration) error {
 	w, err := h.wire(link)
 	if err != nil {
@@ -268,7 +270,8 @@ func (h *Holder) hold(a netip.Addr, link netlink.Link, left time.Duration) error
 			return errDuplicate(a, h.tries[a].by)
 		}
 	}
-	// In whole seconds, and never beyond what is left: with less than one left the kernel keeps the lifetime of before.
+	// In whole seconds, and never beyond what is left: with less than one second left the kernel keeps the previous
+	// lifetime.
 	if seconds := int(min(left, lifetime) / time.Second); seconds > 0 {
 		if err := h.links.AddrReplace(link, lasting(a, seconds)); err != nil {
 			if k != nil {
@@ -294,8 +297,9 @@ func (h *Holder) hold(a netip.Addr, link netlink.Link, left time.Duration) error
 	return nil
 }
 
-// lasting is the address alone, without its subnet: no route comes and goes with it, and no connection from here takes it as its own
-// address (a preferred lifetime of 0). IPv6 need not wait for the kernel's search for duplicates, which is ours.
+// lasting returns the address alone, without its subnet. No route comes and goes with it, and no connection from here
+// uses it as its source (a preferred lifetime of 0). IPv6 need not wait for the kernel's search for duplicates: this
+// package searches itself.
 func lasting(a netip.Addr, seconds int) *netlink.Addr {
 	x := &netlink.Addr{
 		IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}, ValidLft: seconds, PreferedLft: 0,
@@ -306,7 +310,7 @@ func lasting(a netip.Addr, seconds int) *netlink.Addr {
 	return x
 }
 
-// drop takes an address off.
+// drop removes an address.
 func (h *Holder) drop(a netip.Addr, why string) {
 	k := h.held[a]
 	if h.cfg.Leaving != nil {
@@ -344,8 +348,8 @@ func (h *Holder) closeWires() {
 	h.ears.Wait()
 }
 
-// conflict is somebody else saying that it has an address. One that was just taken is announced again, once its time comes; after a
-// while the address is given up to whoever has it, and tried again later.
+// conflict handles another host's claim to an address. An address that was just taken is announced again, once its
+// time comes. After a while the address is left to the other host, and tried again later.
 func (h *Holder) conflict(x heard) {
 	k := h.held[x.addr]
 	if k == nil || k.link.Attrs().Index != x.index || boottime.Now() < k.since+h.settle {
@@ -360,9 +364,9 @@ func errDuplicate(a netip.Addr, by net.HardwareAddr) error {
 		"ALTER AVAILABILITY GROUP … REMOVE LISTENER, ADD LISTENER", a, by)
 }
 
-// answered asks who has an address that somebody else was seen to have, and says whether somebody still does.
+// answered asks whether another host still has an address, and reports whether it does.
 func (h *Holder) answered(w *wire, a netip.Addr) bool {
-	_ = w.send(probe(w.own, a)) // unheard, it is tried once more
+	_ = w.send(probe(w.own, a)) // if it is lost, it is tried once more
 	until := time.After(listenFor)
 	for {
 		select {
