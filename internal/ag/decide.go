@@ -8,12 +8,12 @@ import (
 
 // Timing of takeover that does not depend on the lease profile.
 const (
-	// ProgressTimeout is how long a candidate or a promotion may show no progress before it may be outbid, at least
+	// ProgressTimeout is how long, at least, a candidate or a promotion may show no progress before it may be outbid
 	// (docs/internals/safety.md, "Epochs and phases", Profile.Progress).
 	ProgressTimeout = 1500 * time.Millisecond
-	// SealGrace is how long a candidate with enough seals waits for the rest, to choose among more copies.
+	// SealGrace is how long a candidate with enough seals waits for the others, to choose among more copies.
 	SealGrace = 150 * time.Millisecond
-	// ReleaseGrace is how long a leader that released because its server crashed leaves the field to others.
+	// ReleaseGrace is how long a leader that released because its server crashed leaves the leadership to others.
 	ReleaseGrace = 3 * time.Second
 )
 
@@ -22,24 +22,24 @@ type Rule string
 
 // The rules, most dangerous case first, in the order Decide tries them.
 const (
-	RuleFenceDeposed Rule = "fence-deposed" // writable without a right to be
+	RuleFenceDeposed Rule = "fence-deposed" // writable without the right to be
 	RuleFenceExpired Rule = "fence-expired" // writable, and the lease ran out
 	RuleFenceForeign Rule = "fence-foreign" // acknowledgements no longer keep the record true
 	RuleStepDown     Rule = "step-down"     // the primary is ill and another can take over: release
-	RuleRestart      Rule = "restart"       // the primary is ill, nobody can take over, and a new start may help
+	RuleRestart      Rule = "restart"       // the primary is ill, no other can take over, and a restart may help
 	RuleDoubled      Rule = "two-streams"   // one member acknowledges twice: hold answers, end both
 	RuleAwaitQuorum  Rule = "await-quorum"  // no majority of the quorum answers: nothing may be decided (S8)
-	RuleVote         Rule = "vote"          // the leader's death was seen: acknowledge it no longer, then say so
-	RuleAcknowledge  Rule = "acknowledge"   // it lives, or this agent has just begun: take the vote back, then acknowledge
+	RuleVote         Rule = "vote"          // the leader's death was seen: stop acknowledging it, then record the vote
+	RuleAcknowledge  Rule = "acknowledge"   // the leader is alive, or this agent has just begun: remove the vote, then acknowledge
 	RuleBusy         Rule = "busy"          // a long action is under way
 	RuleWitness      Rule = "witness"       // a vote without data
 	RuleHoldSealed   Rule = "hold-sealed"   // a later epoch is being formed: take no WAL of an older one (S4)
 	RuleForce        Rule = "force"         // an operator accepted the loss
 	RuleClaim        Rule = "claim"         // the leader fell silent or released: raise the epoch
-	RuleRetake       Rule = "retake"        // the leader of the record comes back before anybody else led
+	RuleRetake       Rule = "retake"        // the leader of the record comes back before another replica led
 	RuleOutbid       Rule = "outbid"        // a candidate or promotion makes no progress
 	RuleSeal         Rule = "seal"          // ask the members for promise and position
-	RuleFetch        Rule = "fetch-tail"    // the longest log may not be promoted: take what this copy lacks of it
+	RuleFetch        Rule = "fetch-tail"    // the longest log may not be promoted: fetch what this copy lacks of it
 	RuleChoose       Rule = "choose"        // enough seals: the best copy is to be promoted
 	RulePromote      Rule = "promote"       // this copy was chosen
 	RulePromoteAgain Rule = "promote-again" // its promotion was interrupted before it led
@@ -48,19 +48,19 @@ const (
 	RuleHandOver     Rule = "hand-over"     // planned failover
 	RuleSync         Rule = "sync"          // bring setting and record to what the group wants
 	RuleServe        Rule = "serve"         // lead, nothing to change
-	RuleQuarantined  Rule = "quarantined"   // the storage lost a write of this copy: not started until a person has decided
+	RuleQuarantined  Rule = "quarantined"   // the storage lost a write of this copy: not started before a person has decided
 	RuleSuspended    Rule = "suspended"     // data movement suspended until RESUME
 	RuleSeed         Rule = "seed"          // empty or unusable: make a copy
 	RuleReseed       Rule = "reseed"        // diverged and not to be rewound
 	RuleRewind       Rule = "rewind"        // diverged: back to the group's history
 	RuleAwaitDrop    Rule = "await-drop"    // this copy is still counted in V: the record must drop it first
 	RuleStart        Rule = "start"         // start as standby
-	RuleReread       Rule = "reread"        // it cannot read what it received: started again, it draws that once more
+	RuleReread       Rule = "reread"        // it cannot read what it received: restarted, it fetches that again
 	RuleFollow       Rule = "follow"        // stream from the leader of this epoch
-	RuleStandBy      Rule = "stand-by"      // streaming, or waiting for somebody to lead
+	RuleStandBy      Rule = "stand-by"      // streaming, or waiting for a leader
 )
 
-// Rules lists every rule, for tests that each is exercised and for metrics that start at zero.
+// Rules lists every rule, for tests that each is exercised and for metrics that begin at zero.
 var Rules = []Rule{
 	RuleFenceDeposed, RuleFenceExpired, RuleFenceForeign, RuleStepDown, RuleRestart, RuleDoubled, RuleAwaitQuorum, RuleVote, RuleAcknowledge, RuleBusy, RuleWitness, RuleHoldSealed, RuleForce,
 	RuleClaim, RuleRetake, RuleOutbid, RuleSeal, RuleFetch, RuleChoose, RulePromote, RulePromoteAgain, RuleLead, RuleRelease, RuleHandOver, RuleSync, RuleServe,
@@ -124,8 +124,9 @@ func (v View) epoch() Epoch { return v.Record.Epoch.Epoch }
 // is reports whether this node holds the record's epoch in that phase.
 func (v View) is(p Phase) bool { return v.Record.Epoch.Leader == v.Self && v.Record.Epoch.Phase == p }
 
-// deposed reports whether a writable server has no right to be so: the record names somebody else, or another epoch than the
-// one the keeper is armed for. Without quorum the record is what was read last; the lease bounds how long that may go on.
+// deposed reports whether a writable server has no right to be writable: the record names another leader, or another
+// epoch than the keeper is armed for. Without quorum the record is the one read last; the lease bounds how long that
+// may last.
 func (v View) deposed() bool {
 	return v.Record.Epoch.Leader != v.Self || v.Record.Epoch.Phase == PhaseSeal || v.Local.Armed != v.epoch()
 }
@@ -144,7 +145,7 @@ func (v View) whyExpired() string {
 
 func (v View) leaseHeld() bool { return v.Lease.Valid && v.Lease.Epoch == v.epoch() }
 
-// contradicts reports whether the setting PostgreSQL has could acknowledge what the record does not cover.
+// contradicts reports whether PostgreSQL's setting could acknowledge commits that the record does not cover.
 func (v View) contradicts() bool {
 	return v.is(PhaseLead) && v.Record.State.Epoch == v.epoch() && (v.Local.Foreign != "" || !v.Record.State.Holds(v.Local.Sync))
 }
@@ -160,7 +161,8 @@ func (v View) fence(r Rule, why string) Plan {
 	return Plan{Rule: r, Because: why, Actions: []Action{Fence{Reason: why}}}
 }
 
-// awaitQuorum keeps what needs no decision going: a leader within its lease serves, a standby that is down starts.
+// awaitQuorum continues what needs no decision: a leader within its lease serves, and a standby that is down is
+// started.
 func (v View) awaitQuorum() Plan {
 	p := Plan{Rule: RuleAwaitQuorum, Because: "no majority of the quorum answers", Open: v.open()}
 	if v.Untrusted != "" {
@@ -172,12 +174,14 @@ func (v View) awaitQuorum() Plan {
 	return p
 }
 
-// mustHold reports whether this node still takes WAL of an epoch that a later one is about to replace. A candidate's own seal ends that.
+// mustHold reports whether this node still takes WAL of an epoch that a later one is about to replace. For a candidate
+// its own seal ends that.
 func (v View) mustHold() bool {
 	return !v.is(PhaseSeal) && v.Local.Source != "" && v.Local.SourceEp < v.epoch() && v.Record.Epoch.Phase != PhaseLead
 }
 
-// forced reports whether an operator asked this node to lead at once, accepting loss: also a candidate that waits in vain.
+// forced reports whether an operator asked this node to lead at once and accepted the loss. That includes a candidate
+// that waits in vain.
 func (v View) forced() bool {
 	return v.Op.Kind == OpForced && v.Op.To == v.Self && v.Op.Epoch == v.epoch() && v.Local.Data == DataPresent &&
 		(v.Record.Epoch.Leader != v.Self || v.is(PhaseSeal))
@@ -192,17 +196,18 @@ func (v View) force() Plan {
 	return Plan{Rule: RuleForce, Because: e.Reason, Commit: &Commit{Guard: v.Record.Revs, Epoch: &e}}
 }
 
-// released reports whether the holder of the present epoch has let go of it.
+// released reports whether the holder of the present epoch has released it.
 func (v View) released() bool { return v.Record.Lead.Released && v.Record.Lead.Epoch == v.epoch() }
 
-// release lets go of the epoch: this node renews it no longer.
+// release gives the epoch up: this node no longer renews it.
 func (v View) release(why string) Plan {
 	l := v.Record.Lead
 	l.Epoch, l.Holder, l.Released = v.epoch(), v.Self, true
 	return Plan{Rule: RuleRelease, Because: why, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, -1, -1}, Lead: &l}}
 }
 
-// lead is a leader's turn in LEAD: serve, keep the bookkeeping, hand over when asked, let go when the server is gone.
+// lead is the turn of a leader in LEAD: serve, keep the bookkeeping, hand over when asked, release when the server is
+// gone.
 func (v View) lead() Plan {
 	if v.Local.Server != ServerWritable {
 		switch {
@@ -233,14 +238,14 @@ func (v View) lead() Plan {
 	case step.Because == "":
 		p.Rule, p.Because = RuleServe, fmt.Sprintf("leads epoch %d", v.epoch())
 	}
-	if planned { // serving goes on, and so does the bookkeeping, however long a checkpoint takes
+	if planned { // serving and bookkeeping continue, however long a checkpoint takes
 		p.Actions = append(p.Actions, Prepare{v.Op})
 	}
 	return p
 }
 
-// open reports whether this node may take writes from clients: it leads, its lease holds, and what it recovered is replicated as
-// the commit rule asks, or the group is recorded as degraded (S6).
+// open reports whether this node may take writes from clients. It must lead and hold its lease, and what it recovered
+// must be replicated as the commit rule asks, or the group be recorded as degraded (S6).
 func (v View) open() bool {
 	if !v.is(PhaseLead) || v.Local.Server != ServerWritable || !v.leaseHeld() || v.Local.Armed != v.epoch() {
 		return false
@@ -257,11 +262,12 @@ func (v View) open() bool {
 	case st.K == 0:
 		return st.Epoch == v.epoch() && v.Local.Sync.N == 0
 	}
-	return v.Local.Sync.Proven && v.replicated(v.Local.EndOfRec) // V may be the heirs still, none of which has come
+	return v.Local.Sync.Proven && v.replicated(v.Local.EndOfRec) // V may still be what the epoch started with, and no member of it may have connected
 }
 
-// replicated reports whether as many members of V as the record promises have flushed what this server had when it was started again,
-// or the group is recorded as degraded: before that nobody may read it (S6).
+// replicated reports whether enough members of V have flushed what this server had when it was restarted: as many as
+// the record promises. It is true as well if the group is recorded as degraded. No client may read that data before
+// (S6).
 func (v View) replicated(at LSN) bool {
 	st, have := v.Record.State, 0
 	for _, m := range st.V {
@@ -272,7 +278,7 @@ func (v View) replicated(at LSN) bool {
 	return have >= max(st.K, 1) || st.K == 0 && v.Local.Sync.N == 0
 }
 
-// follow is everybody else's turn.
+// follow is the turn of every node that does not hold the epoch.
 func (v View) follow() Plan {
 	leader := v.Record.Epoch.Leader
 	leading := v.Record.Epoch.Phase == PhaseLead
@@ -291,7 +297,7 @@ func (v View) follow() Plan {
 		return Plan{Rule: RuleStandBy, Because: "holds no copy, and may not be given one: SEEDING_MODE is MANUAL (coterie seed asks for one), or CREATE ANY DATABASE is denied"}
 	case v.Local.Withheld != "" && (v.Local.Data != DataPresent || v.Local.Renew != "" || diverged && v.Local.NoRewind):
 		return Plan{Rule: RuleStandBy, Because: v.Local.Withheld}
-	case v.Local.Data != DataPresent && leading && v.reaches(leader): // counted or not: there is nothing left to protect
+	case v.Local.Data != DataPresent && leading && v.reaches(leader): // counted or not: no data is left to protect
 		return Plan{Rule: RuleSeed, Because: "the data directory is " + string(v.Local.Data), Actions: []Action{Seed{Source: leader}}}
 	case v.Local.Data != DataPresent:
 		return Plan{Rule: RuleStandBy, Because: "waiting for a leader to be seeded from"}
@@ -318,7 +324,7 @@ func (v View) follow() Plan {
 	return Plan{Rule: RuleStandBy, Because: fmt.Sprintf("waiting for %s to lead epoch %d", leader, v.epoch())}
 }
 
-// start adds a Start to the action when the server is down.
+// start adds a Start to the action if the server is down.
 func (v View) start(a Action) []Action {
 	if v.Local.Server == ServerDown && v.Local.Data == DataPresent {
 		return []Action{a, Start{}}
@@ -326,7 +332,8 @@ func (v View) start(a Action) []Action {
 	return []Action{a}
 }
 
-// counted reports whether this node's copy is in V: then acknowledged commits may rest on it alone, and it must not be touched.
+// counted reports whether this node's copy is in V. Acknowledged commits may then rest on it alone, so it must not be
+// touched.
 func (v View) counted() (why string, in bool) {
 	m, in := v.Record.State.InV(v.Self)
 	if !in || v.Local.Copy != "" && m.Copy != v.Local.Copy {
@@ -335,10 +342,11 @@ func (v View) counted() (why string, in bool) {
 	return "the record still counts this copy; waiting for the leader to drop it", true
 }
 
-// Diverged reports whether this copy holds WAL that is not in the leader's history: its timeline is not one the leader's passed
-// through, or it went on after the leader's history left it (S7). Timeline ids are never allotted twice, so this is exact; the
-// checksum of the stream handshake guards against the rest. A promotion that was begun here and did not come to lead counts as well,
-// whatever the files say of it: it may have written (docs/internals/safety.md, "Timelines").
+// Diverged reports whether this copy holds WAL that is not in the leader's history (S7). Either its timeline is not one
+// of the leader's, or its WAL continues after the point where the leader's history left that timeline. Timeline ids are
+// never allotted twice, so this is exact; the checksum of the stream handshake guards against other mistakes. A
+// promotion that began here and did not lead counts as well, whatever the files contain: it may have written
+// (docs/internals/safety.md, "Timelines").
 func (v View) Diverged() bool {
 	tls, at := v.Record.State.Timelines, v.Local.Position
 	i := slices.IndexFunc(tls, func(t TimelineEntry) bool { return t.TLI == at.Timeline })

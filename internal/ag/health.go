@@ -6,23 +6,24 @@ import (
 	"time"
 )
 
-// IllGrace is how long a replica that is ill itself leaves the leadership to the others before it takes it all the same: an ill
-// primary is better than none.
+// IllGrace is how long an ill replica leaves the leadership to the others before it takes it anyway: an ill primary is
+// better than none.
 const IllGrace = 5 * time.Second
 
-// Health is what a node's own probes say of its server, its disks and the group's databases. The zero value is well.
+// Health is what a node's probes report about its server, its disks and the group's databases. The zero value is
+// healthy.
 type Health struct {
 	Level    int    `json:"level,omitempty"`   // the lowest FAILURE_CONDITION_LEVEL that counts Because as a failure; 0: none does
 	Because  string `json:"because,omitempty"` // what is wrong
-	Restart  bool   `json:"restart,omitempty"` // starting the server again may cure it
+	Restart  bool   `json:"restart,omitempty"` // a restart of the server may cure it
 	Database string `json:"database,omitempty"`
 }
 
-// illness returns why this node is too ill to lead by the group's options; "" when it is well enough.
+// illness returns why this node is too ill to lead, by the group's options; "" if it is well enough.
 func (v View) illness() string { return v.Group.Options.Illness(v.Local.Health) }
 
-// Illness returns what of h counts as a failure under the options: at FAILURE_CONDITION_LEVEL or below, or a database that is not
-// online unless DB_FAILOVER is OFF. "" is well enough.
+// Illness returns what of h counts as a failure under the options; "" if nothing does. A condition counts at
+// FAILURE_CONDITION_LEVEL or below. A database that is not online counts unless DB_FAILOVER is OFF.
 func (o Options) Illness(h Health) string {
 	switch {
 	case h.Level != 0 && h.Level <= o.Level():
@@ -33,16 +34,16 @@ func (o Options) Illness(h Health) string {
 	return ""
 }
 
-// mustStepDown reports whether this primary is ill and something can be done about it: another takes over, or its server is started
-// again. With neither, an ill primary is better than none.
+// mustStepDown reports whether this primary is ill and something can be done: another replica takes over, or its server
+// is restarted. Otherwise an ill primary is better than none.
 func (v View) mustStepDown() bool {
 	return v.is(PhaseLead) && v.Local.Server == ServerWritable && !v.released() && v.Busy != "hand-over" && v.illness() != "" &&
 		(v.relief() || v.Local.Health.Restart)
 }
 
-// stepDown lets another take over from an ill primary. The agent shuts its gate before it releases, so nobody has to
-// wait (docs/internals/safety.md, "Illness"); the next turn fences. Where nobody could take over, the server is started
-// again instead.
+// stepDown lets another replica take over from an ill primary. The agent shuts its gate BEFORE it releases, so the
+// successor need not wait (docs/internals/safety.md, "Illness"); the next turn fences. If no replica could take over,
+// the server is restarted instead.
 func (v View) stepDown() Plan {
 	if v.relief() {
 		p := v.release(v.illness())
@@ -52,13 +53,14 @@ func (v View) stepDown() Plan {
 	return v.fence(RuleRestart, fmt.Sprintf("%s; nobody could take over, so the server here is started again", v.illness()))
 }
 
-// relief reports whether somebody else would take over if this primary released now, and is no worse off. A replica gives up the
-// leadership for its health, or for a crash, only while it has not lately done so (StoodDown): so a poison query or a sick storage
-// that the replicas share costs n-1 failovers and not a storm.
+// relief reports whether another replica, no worse off, would take over if this primary released now. A replica gives
+// up the leadership for its health or a crash only if it has not done so lately (StoodDown). So a poison query, or a
+// sick storage that the replicas share, costs n-1 failovers and no more.
 func (v View) relief() bool {
 	return v.Local.StoodDown == "" && v.transferee()
 }
 
+// transferee reports whether a synchronized member that is no worse off could take the leadership over now.
 func (v View) transferee() bool {
 	if v.Record.State.K < 1 || !v.quorumInReach() {
 		return false
@@ -68,7 +70,7 @@ func (v View) transferee() bool {
 	})
 }
 
-// yields reports whether this node, being ill, leaves a leadership that is free to the others for now.
+// yields reports whether this node, being ill, leaves a free leadership to the others for now.
 func (v View) yields() bool {
 	if v.illness() == "" {
 		return false
@@ -79,14 +81,14 @@ func (v View) yields() bool {
 	return v.Silence < v.Patience()+IllGrace
 }
 
-// defers reports whether this node, having itself lately given up the leadership for its health or a crash, leaves one that was
-// released to those who have not.
+// defers reports whether this node leaves a released leadership to others, because it lately gave up the leadership
+// itself for its health or a crash.
 func (v View) defers() bool {
 	return v.released() && v.Local.StoodDown != "" && v.Silence < IllGrace
 }
 
-// quarantined is the turn of a node whose copy is not trusted: its storage lost a write. Nothing starts the server until a person has
-// decided.
+// quarantined is the turn of a node whose storage lost a write, so that its copy is not trusted. The server is not
+// started before a person has decided.
 func (v View) quarantined() Plan {
 	why := "quarantined: " + v.Local.Quarantine + "; coterie resume " + string(v.Self) + " makes the copy anew"
 	holder := v.Record.Epoch.Leader == v.Self && !v.released()
@@ -96,7 +98,7 @@ func (v View) quarantined() Plan {
 	return Plan{Rule: RuleQuarantined, Because: why, Actions: []Action{Hold{}}}
 }
 
-// sound reports whether there is a copy here that may lead.
+// sound reports whether this node has a copy that may lead.
 func (v View) sound() bool {
 	return v.Local.Data == DataPresent && v.Local.Quarantine == "" && v.Local.Renew == ""
 }

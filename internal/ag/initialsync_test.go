@@ -87,8 +87,8 @@ func TestFirstSyncWaitsForTheHeirs(t *testing.T) {
 	}
 }
 
-// TestInitialSyncSetOfAPlannedFailover: who stopped has everything; who streamed from it has a beginning of that.
-func TestInitialSyncSetOfAPlannedFailover(t *testing.T) {
+// TestHandoverSyncSet: who stopped has everything; who streamed from it has a beginning of that.
+func TestHandoverSyncSet(t *testing.T) {
 	v := leading()
 	if ms, k := v.HandoverSyncSet("b"); k != 1 || !slices.Equal(ms, []Member{{"a", "A"}, {"c", "C"}}) {
 		t.Errorf("%v, %d", ms, k)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// sealOrChoose gathers seals and, with enough of them, names the best copy.
+// sealOrChoose gathers seals and, with enough of them, chooses the best copy.
 func (v View) sealOrChoose() Plan {
 	best, enough := v.best()
 	st, ask := v.Record.State, AskSeals{Epoch: v.epoch(), Members: v.askable()}
@@ -19,7 +19,7 @@ func (v View) sealOrChoose() Plan {
 		}
 		p := Plan{Rule: RuleSeal, Because: because, Actions: []Action{ask}}
 		if v.Silence >= v.Profile.Progress() && v.sound() {
-			p.Actions = v.start(ask) // only with its server up may who led last outbid itself, and hear what the others say now
+			p.Actions = v.start(ask) // a candidate that led last can outbid itself, and ask again, only with its server up
 		}
 		return p
 	}
@@ -31,7 +31,8 @@ func (v View) sealOrChoose() Plan {
 	return Plan{Rule: RuleChoose, Because: e.Reason, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e}}
 }
 
-// askable lists whom to ask for a seal: every member of V and every synchronous replica in reach, this node, and the last leader.
+// askable lists the members to ask for a seal: this node, every member of V, every synchronous replica in reach, and
+// the last leader.
 func (v View) askable() []ReplicaID {
 	ids := []ReplicaID{v.Self}
 	for _, m := range v.Record.State.V {
@@ -47,11 +48,12 @@ func (v View) askable() []ReplicaID {
 	return ids
 }
 
-// seals are those that count: a seal counts when its copy is the one in V, or is the last leader's own, which alone suffices.
+// seals are the seals that count. A seal counts if its copy is the one in V, or if it is the last leader's own, which
+// is enough alone.
 type seals struct {
 	all, ofV []SealReport
-	leaderIn bool // the last leader's is there
-	suffice  bool // those of V do
+	leaderIn bool // the last leader's is among them
+	suffice  bool // those of V are enough
 }
 
 func (v View) sealed() (in seals) {
@@ -65,7 +67,7 @@ func (v View) sealed() (in seals) {
 		}
 		s.Promotable = s.Promotable && (last || v.mayLead(s.Member))
 		if l := v.Local; s.Member == v.Self && s.Copy == l.Copy && l.SourceEp == v.epoch() && l.Position.Compare(s.Position) > 0 {
-			s.Position = l.Position // it has been fed in this epoch
+			s.Position = l.Position // it was fed in this epoch
 		}
 		in.all, in.leaderIn = append(in.all, s), in.leaderIn || last
 		if counted {
@@ -85,11 +87,11 @@ func (v View) furthest(seals []SealReport) (best SealReport) {
 	return best
 }
 
-// best returns the copy to promote, and whether there are enough seals for it: the furthest, if it may be promoted, else the furthest
-// that may be and is not needed to look further (spared).
+// best returns the copy to promote, and whether there are enough seals to promote it. It is the furthest copy, if that
+// may be promoted. Otherwise it is the furthest copy that may be promoted and is far enough (spared).
 //
-// While the members of V suffice, another candidate leaves the last leader's copy aside: it may be the furthest, but only by what was
-// never acknowledged, and its server has just gone down or fallen silent.
+// While the members of V are enough, another candidate does not choose the last leader's copy. That copy may be the
+// furthest, but what it has more was never acknowledged, and its server has just gone down or fallen silent.
 func (v View) best() (SealReport, bool) {
 	in := v.sealed()
 	best, ofV := v.furthest(in.all), v.furthest(in.ofV)
@@ -104,19 +106,20 @@ func (v View) best() (SealReport, bool) {
 	return best, (in.suffice || in.leaderIn) && best.Promotable
 }
 
-// mayLead reports whether the agents may promote the member of their own accord.
+// mayLead reports whether the agents may promote the member without a person.
 func (v View) mayLead(id ReplicaID) bool {
 	r, ok := v.Group.Replica(id)
 	return ok && r.FailoverMode == Automatic && !r.Suspended
 }
 
-// SealsSuffice reports whether the seals so far allow to choose whom to promote. View.Sealed is measured from that moment.
+// SealsSuffice reports whether a copy can be chosen from the seals so far. View.Sealed is measured from that moment.
 func (v View) SealsSuffice() bool {
 	_, enough := v.best()
 	return enough
 }
 
-// better prefers the longer log; among equals one that can be promoted, and this node, which needs no word sent to it.
+// better prefers the longer log. Among equals it prefers a copy that may be promoted, then this node, which needs no
+// message.
 func (s SealReport) better(t SealReport, self ReplicaID) bool {
 	if c := s.Position.Compare(t.Position); c != 0 {
 		return c > 0
@@ -127,14 +130,16 @@ func (s SealReport) better(t SealReport, self ReplicaID) bool {
 	return s.Member == self
 }
 
-// This file is what becomes of a longest log that may not be promoted: its replica is MANUAL or suspended, or its copy is not trusted.
+// The next functions handle a longest log that may not be promoted: its replica is MANUAL or suspended, or its copy is
+// not trusted.
 //
-// What is acknowledged is on some member of any |V| - k + 1 of V, so it is in the longest log of as many. Either enough members are left
-// when those ahead of a copy that may be promoted are taken out; or the candidate fetches from the longest log what its own lacks, and then
-// it has the longest log. Both logs stand still but for that: who sealed takes no WAL of an older epoch, and nobody leads this one.
+// An acknowledged commit is on some member of any |V| - k + 1 members of V, so it is in the longest log of that many.
+// There are two ways out. Either enough members are left without those that are ahead of a copy that may be promoted.
+// Or the candidate fetches from the longest log what its own log lacks, and then has the longest log. Neither log moves
+// otherwise: a member that sealed takes no WAL of an older epoch, and no member leads this one.
 
-// spared returns the furthest copy that may be promoted without those ahead of it: as many as are needed are not further than it is, so
-// what the others have beyond it was never acknowledged.
+// spared returns the furthest copy that may be promoted without the members ahead of it. As many members as are needed
+// are not further than it, so what the others have beyond it was never acknowledged.
 func (v View) spared(ofV []SealReport) (SealReport, bool) {
 	var fit []SealReport
 	for _, s := range ofV {
@@ -151,8 +156,8 @@ func (v View) spared(ofV []SealReport) (SealReport, bool) {
 	return v.furthest(fit), len(fit) > 0
 }
 
-// tail returns whose log this candidate, which may be promoted, lacks the end of and can take it from: the longest of enough seals, of
-// which its own copy is a beginning.
+// tail returns the member from whose log this candidate can fetch the end that its own log lacks: the longest of enough
+// seals. ok is false unless this copy may be promoted and its log is a prefix of that one.
 func (v View) tail() (from SealReport, ok bool) {
 	in := v.sealed()
 	from = v.furthest(in.ofV)
@@ -163,8 +168,8 @@ func (v View) tail() (from SealReport, ok bool) {
 	return from, v.Record.State.begins(in.ofV[i].Position, from.Position)
 }
 
-// fetchTail has this candidate stream from the member with the longest log, in the epoch that is being sealed. It is done when the copy
-// here is as far; until then nobody is chosen, whatever becomes of either.
+// fetchTail streams from the member with the longest log, in the epoch that is being sealed, until this copy is as far.
+// No copy is chosen before that.
 func (v View) fetchTail(from SealReport, ask AskSeals) Plan {
 	p := Plan{
 		Rule: RuleFetch, Actions: []Action{ask},
@@ -183,8 +188,8 @@ func (v View) fetchTail(from SealReport, ask AskSeals) Plan {
 	return p
 }
 
-// begins reports whether a log that ends at p is a beginning of one that ends at q, by the history of the record. Timeline ids are
-// never allotted twice; what the history does not tell is taken for no.
+// begins reports whether a log that ends at p is a prefix of one that ends at q, by the history of the record. Timeline
+// ids are never allotted twice. If the history does not tell, the answer is no.
 func (s State) begins(p, q Position) bool {
 	if p.Timeline == q.Timeline {
 		return p.LSN <= q.LSN
@@ -196,22 +201,24 @@ func (s State) begins(p, q Position) bool {
 	return i >= 0 && i < j && s.Timelines[i+1].Parent == p.Timeline && p.LSN <= s.Timelines[i+1].Switch
 }
 
-// Feeds returns who may stream from this node although it does not lead: the candidate of the epoch that is being sealed, once this node
-// has promised it. Nothing feeds this node then, so the log that is streamed from it stands still.
+// Feeds returns the member that may stream from this node although this node does not lead: the candidate of the epoch
+// that is being sealed, AFTER this node has promised it that epoch. Nothing feeds this node then, so the log that is
+// streamed does not move.
 func (v View) Feeds() (to ReplicaID, ok bool) {
 	e, l := v.Record.Epoch, v.Local
 	return e.Leader, e.Phase == PhaseSeal && e.Leader != v.Self && l.Promised == e.Epoch && l.Source == "" && l.Server == ServerRecovery
 }
 
-// This file is what a new epoch starts with: whom its first commits wait for, and who may lead should its primary die before any of them
-// has come (docs/internals/safety.md, "Promotion").
+// The next functions decide what a new epoch starts with: which members its first commits wait for, and which may lead
+// if its primary dies before any of them has connected (docs/internals/safety.md, "Promotion").
 //
-// The members that were sealed have promised the epoch and stand still until its leader feeds them. So the candidate knows which of them have
-// everything that was ever acknowledged, and (V, k) of the new epoch begins with those: what earlier epochs acknowledged is on them already,
-// and what this one acknowledges is on as many as the setting asks for that is in force before the promotion.
+// The sealed members have promised the epoch, and their logs do not move until its leader feeds them. So the candidate
+// knows which of them hold everything that was ever acknowledged, and (V, k) of the new epoch begins with those. What
+// earlier epochs acknowledged is on them already. What this epoch acknowledges is on as many as the setting asks for,
+// which is in force before the promotion.
 
-// initialSyncSet returns the sealed members, beside the chosen one, whose log is a beginning of its log, and how many of them have everything that was
-// acknowledged so far. Who went on elsewhere is to be rewound, and V would keep it from that.
+// initialSyncSet returns the sealed members whose WAL is a prefix of the chosen member's, and how many of them hold
+// every acknowledged commit. Diverged members are left out: they must be rewound, and a member of V never is.
 func (v View) initialSyncSet(chosen SealReport) (ms []Member, k int) {
 	in, all := v.sealed(), v.acknowledged(chosen.Position)
 	eligible := v.Group.syncSecondaries(chosen.Member)
@@ -227,8 +234,9 @@ func (v View) initialSyncSet(chosen SealReport) (ms []Member, k int) {
 	return ms, k
 }
 
-// HandoverSyncSet returns what the epoch of a planned failover starts with, once the server of this node has stopped: this node, which has everything,
-// and the members of V that streamed from it, all but the target, whose logs are beginnings of its log.
+// HandoverSyncSet returns what the epoch of a planned failover to a replica starts with, AFTER the server of this node
+// has stopped: this node, which has everything, and the members of V other than the target that streamed from it. Their
+// logs are prefixes of its log.
 func (v View) HandoverSyncSet(to ReplicaID) (ms []Member, k int) {
 	st, eligible := v.Record.State, v.Group.syncSecondaries(to)
 	if !slices.Contains(eligible, v.Self) {
@@ -243,20 +251,21 @@ func (v View) HandoverSyncSet(to ReplicaID) (ms []Member, k int) {
 	return ms, 1
 }
 
-// acknowledged returns a position that no acknowledged commit lies behind. Each is on k of V: if those that are not sealed have it, on so
-// many fewer of those that are. Where that leaves none, it is only known to be in the chosen log.
+// acknowledged returns a position before which every acknowledged commit ends. Each commit is on k members of V. Even
+// if all unsealed members hold it, n of the sealed ones must hold it too. If n is below one, it is only known to be in
+// the chosen log.
 func (v View) acknowledged(chosen Position) Position {
 	st, in := v.Record.State, v.sealed()
 	n := st.K - (len(st.V) - len(in.ofV))
-	if n < 1 || n > len(in.ofV) { // the latter in no record that is in order
+	if n < 1 || n > len(in.ofV) { // n > len(in.ofV) in no valid record
 		return chosen
 	}
 	slices.SortFunc(in.ofV, func(s, t SealReport) int { return t.Position.Compare(s.Position) })
 	return in.ofV[n-1].Position
 }
 
-// firstSyncSet returns the (V, k) that the epoch starts with: k members have what was acknowledged before, and what is acknowledged under the
-// setting in force is on as many of V as it asks for, but for those outside.
+// firstSyncSet returns the (V, k) that the epoch starts with. k members hold what was acknowledged before. What is
+// acknowledged under the setting in force is on at least k members of V as well.
 func (v View) firstSyncSet() ([]Member, int) {
 	e, set := v.Record.Epoch, v.Local.Sync
 	st := State{V: slices.Clone(e.V)}
@@ -268,8 +277,9 @@ func (v View) firstSyncSet() ([]Member, int) {
 	return []Member{}, 0
 }
 
-// FirstSync is the setting a new primary starts with, in force before promotion: it is protected from its first commit
-// (docs/internals/safety.md, "Promotion"). It waits for the heirs, if they are enough.
+// FirstSync returns the setting that a new primary starts with. It is in force BEFORE the promotion, so that the first
+// commit is protected (docs/internals/safety.md, "Promotion"). It waits for the members of the epoch's V, if they are
+// enough.
 func (v View) FirstSync() Sync {
 	eligible := v.Group.syncSecondaries(v.Self)
 	_, required := v.Group.CommitTarget(len(eligible))
@@ -292,7 +302,8 @@ func (v View) FirstSync() Sync {
 	return Sync{P: p, N: min(max(1, required), len(p))}
 }
 
-// promoteOrLead promotes this node's server and, once it is seen writable on the timeline of the epoch, takes the rights.
+// promoteOrLead promotes this node's server, and takes the rights AFTER a view has shown the server writable on the
+// timeline of the epoch.
 func (v View) promoteOrLead() Plan {
 	e := v.Record.Epoch
 	if v.Local.Server != ServerWritable || v.Local.EndOfRec == 0 {
@@ -311,7 +322,7 @@ func (v View) promoteOrLead() Plan {
 			if v.Local.Position.Timeline >= e.TLI {
 				return v.promoteAgain()
 			}
-		case ServerWritable: // where its recovery ended is not known yet
+		case ServerWritable: // the end of its recovery is not known yet
 		}
 		return Plan{
 			Rule: RulePromote, Because: fmt.Sprintf("chosen for epoch %d at %s", e.Epoch, e.From),
@@ -333,7 +344,7 @@ func (v View) promoteOrLead() Plan {
 	}
 }
 
-// giveUp ends the renewals of a chosen replica that no longer has what was chosen, so that others may outbid it.
+// giveUp ends the renewals of a chosen replica that no longer has the chosen copy, so that others may outbid it.
 func (v View) giveUp(why string) Plan {
 	if v.released() {
 		return Plan{Rule: RuleStandBy, Because: why}
@@ -341,9 +352,10 @@ func (v View) giveUp(why string) Plan {
 	return v.release(why)
 }
 
-// promoteAgain gives this copy another epoch and timeline id: its promotion ended, but it went down before it led, and no timeline id
-// is used twice. No new seals are needed: nobody led since it was chosen, those who sealed kept their promise, and its log passed
-// through the timeline that was allotted to the choice, hence is the log that was chosen.
+// promoteAgain gives this copy another epoch and timeline id: its promotion ended, but its server went down before it
+// led, and no timeline id is used twice. No new seals are needed. Nobody led since the copy was chosen, the members
+// that sealed kept their promise, and the log passed through the timeline that was allotted to the choice, so it is the
+// log that was chosen.
 func (v View) promoteAgain() Plan {
 	e := v.Record.Epoch
 	e.Epoch, e.MaxTLI, e.From = e.Epoch+1, e.MaxTLI+1, v.Local.Position
@@ -352,7 +364,7 @@ func (v View) promoteAgain() Plan {
 	return Plan{Rule: RulePromoteAgain, Because: e.Reason, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e}}
 }
 
-// history tags the timelines of the promoted copy with the epochs the record knows them by.
+// history adds to the timelines of the promoted copy the epochs by which the record knows them.
 func (v View) history() []TimelineEntry {
 	h := slices.Clone(v.Local.History)
 	for i := range h {

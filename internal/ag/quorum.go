@@ -23,7 +23,7 @@ import (
 // and PostgreSQL may be given (P', n') whenever k <= n' - |P' \ V|: then every commit it acknowledges keeps (V, k)
 // true, whether a backend still uses the old setting or already the new one (docs/internals/safety.md, "Bookkeeping").
 
-// SealsNeeded returns how many members of V a candidate must seal before it may choose whom to promote.
+// SealsNeeded returns how many members of V a candidate must seal before it may choose a copy to promote.
 func (s State) SealsNeeded() int { return len(s.V) - s.K + 1 }
 
 // Holds reports whether acknowledgements under the setting keep the state's (V, k) true: k <= n - |P \ V|.
@@ -40,9 +40,9 @@ func (s State) Holds(c Sync) bool {
 	return s.K <= c.N-outside
 }
 
-// CommitTarget returns how many synchronous secondaries a commit should wait for (n) and below how many it must not
-// fall (required), by the table of docs/internals/safety.md, "Commit rule". secondaries counts the synchronous replicas
-// beside the primary.
+// CommitTarget returns how many synchronous secondaries a commit should wait for (n), and the least number that it must
+// wait for (required), by the table of docs/internals/safety.md, "Commit rule". secondaries counts the synchronous
+// replicas beside the primary.
 func (g Group) CommitTarget(secondaries int) (n, required int) {
 	if secondaries == 0 {
 		return 0, 0
@@ -59,7 +59,7 @@ func (g Group) CommitTarget(secondaries int) (n, required int) {
 	return max(n, required), required
 }
 
-// syncSecondaries returns the members whose acknowledgement counts when primary leads.
+// syncSecondaries returns the members whose acknowledgement counts while primary leads.
 func (g Group) syncSecondaries(primary ReplicaID) []ReplicaID {
 	var ids []ReplicaID
 	for _, r := range g.Replicas {
@@ -70,8 +70,8 @@ func (g Group) syncSecondaries(primary ReplicaID) []ReplicaID {
 	return ids
 }
 
-// SyncStep is the next step of bringing PostgreSQL's setting and the record's (V, k) to what the group wants.
-// At most one of its fields is set; none: there is nothing to do, or something to wait for, which Because says.
+// SyncStep is the next step that brings PostgreSQL's setting and the record's (V, k) to what the group wants. At most
+// one of Set, Prove and State is set. If none is, nothing is to be done, or Because says what is waited for.
 type SyncStep struct {
 	Set     *Sync
 	Prove   bool
@@ -79,12 +79,12 @@ type SyncStep struct {
 	Because string
 }
 
-// NextSync decides that step for a leader. It is level-triggered and safe to lose after any step: each record it yields is true
-// of all acknowledgements possible under the setting in force and the one before it.
+// NextSync returns that step for a leader. It is level-triggered and safe to lose after any step. Each record that it
+// returns is true of all acknowledgements possible under the setting in force and under the one before it.
 //
-// A write of the record whose answer was lost may still take effect, until some other write of it does. So a setting is announced
-// in the record before it is given: what was decided under another setting, and claims what only that one kept true, then comes
-// too late.
+// A write of the record whose answer was lost may still take effect, until another write of the record does. So a
+// setting MUST be announced in the record BEFORE PostgreSQL is given it. A write that was decided under another
+// setting, with claims that only that setting kept true, then comes too late.
 func NextSync(v View) SyncStep {
 	st, cur := v.Record.State, v.Local.Sync
 	streams := func(p []ReplicaID) bool {
@@ -114,7 +114,7 @@ func NextSync(v View) SyncStep {
 		return SyncStep{Prove: true, Because: "the setting is not yet proven to be in force"}
 	}
 	for _, id := range want.P {
-		if !v.copyKnown(id) && v.Record.State.Former.ID != id { // nobody could seal it: it cannot be told which copy was counted
+		if !v.copyKnown(id) && v.Record.State.Former.ID != id { // nobody could seal it: which copy was counted cannot be told
 			return SyncStep{Because: fmt.Sprintf("waiting for %s to stream", id)}
 		}
 	}
@@ -135,8 +135,8 @@ func NextSync(v View) SyncStep {
 	return SyncStep{State: &next, Because: fmt.Sprintf("V = %v, k = %d: flushed up to barrier %s", want.P, next.K, cur.Barrier)}
 }
 
-// changedCopy finds a member of V that streams with another copy than the one V names: what was acknowledged by the old
-// copy says nothing about the new one (docs/internals/safety.md, "Copies").
+// changedCopy returns a member of V that streams with another copy than the one that V names. What the old copy
+// acknowledged says nothing about the new one (docs/internals/safety.md, "Copies").
 func changedCopy(v View) (Member, bool) {
 	for _, m := range v.Record.State.V {
 		if s, ok := v.stream(m.ID); ok && s.Open && s.Copy != m.Copy {
@@ -146,8 +146,9 @@ func changedCopy(v View) (Member, bool) {
 	return Member{}, false
 }
 
-// goneCopy finds a member of V that will not stream again before V has dropped it, and that no other setting would drop: commits are to
-// wait for it all the same, or for others of which none streams, so that no setting can be proven.
+// goneCopy returns a member of V that will not stream again before V has dropped it, and that no other setting would
+// drop. Either commits are to wait for it all the same, or they wait for others of which none streams, so that no
+// setting can be proven.
 func goneCopy(v View, want Sync, streams bool) (Member, bool) {
 	for _, m := range v.Record.State.V {
 		if v.gone(m.ID) && (slices.Contains(want.P, m.ID) || !streams) {
@@ -157,13 +158,14 @@ func goneCopy(v View, want Sync, streams bool) (Member, bool) {
 	return Member{}, false
 }
 
-// gone reports whether a member says itself that V counts a copy of it in vain. Being wrong costs a re-admission, never data.
+// gone reports whether a member itself reports that it no longer has the copy that V counts. A mistake costs a
+// re-admission, never data.
 func (v View) gone(id ReplicaID) bool {
 	s, known := v.stream(id)
 	return known && !s.Open && s.Gone
 }
 
-// shed takes a member out of V, with one acknowledgement fewer promised: true at any time.
+// shed takes a member out of V and promises one acknowledgement fewer. That is true at any time.
 func shed(st State, m Member, because string) SyncStep {
 	next := st.Clone()
 	next.V = slices.DeleteFunc(next.V, func(x Member) bool { return x == m })
@@ -171,7 +173,7 @@ func shed(st State, m Member, because string) SyncStep {
 	return SyncStep{State: &next, Because: because}
 }
 
-// announce writes the setting into the record, with the (V, k) that it keeps true.
+// announce writes the setting into the record, with the (V, k) that the setting keeps true.
 func announce(v View, st State, want Sync) SyncStep {
 	next := st.Clone()
 	next.Setting = want.Setting()
@@ -195,8 +197,9 @@ func announce(v View, st State, want Sync) SyncStep {
 	return SyncStep{State: &next, Because: fmt.Sprintf("recorded before PostgreSQL is told to wait for %d of %v", want.N, want.P)}
 }
 
-// wantedSync returns the setting the group should have now: members that stream closely enough, those already waited for
-// unless they are lost, and as many acknowledgements as the commit rule asks and the members allow, never below REQUIRED.
+// wantedSync returns the setting that the group should have now. P holds the members that stream closely enough, and
+// those already waited for unless they are lost. N is as many as the commit rule asks for and the members allow, never
+// below REQUIRED.
 func wantedSync(v View) Sync {
 	eligible := v.Group.syncSecondaries(v.Self)
 	n, required := v.Group.CommitTarget(len(eligible))
@@ -209,7 +212,7 @@ func wantedSync(v View) Sync {
 		}
 	}
 	alive := len(p)
-	for _, id := range slices.Concat(v.Local.Sync.P, eligible) { // rather wait for anybody than acknowledge below REQUIRED
+	for _, id := range slices.Concat(v.Local.Sync.P, eligible) { // a member that does not stream is better than an acknowledgement below REQUIRED
 		was := alive < required && slices.Contains(v.Local.Sync.P, id)
 		if (was || len(p) < required) && slices.Contains(eligible, id) && !slices.Contains(p, id) {
 			p = append(p, id)
@@ -219,30 +222,30 @@ func wantedSync(v View) Sync {
 	return Sync{P: p, N: min(max(n, required), max(alive, required), len(p))}
 }
 
-// copyKnown reports whether it is known which copy a member holds: its stream said so, or the record does.
+// copyKnown reports whether it is known which copy a member holds: from its stream, or from the record.
 func (v View) copyKnown(id ReplicaID) bool {
 	s, _ := v.stream(id)
 	_, in := v.Record.State.InV(id)
 	return s.Copy != "" || in
 }
 
-// came reports whether a member has streamed in this epoch: its stream said which copy it holds, or V does, and is not what the epoch
-// started with.
+// came reports whether a member has streamed in this epoch. Its stream told which copy it holds, or V tells, unless V
+// is still what the epoch started with.
 func (v View) came(id ReplicaID) bool {
 	s, _ := v.stream(id)
 	initial := v.Local.Opened != v.epoch() && v.Local.EndOfRec != 0 && !v.Local.Attached
 	return s.Copy != "" || v.copyKnown(id) && !initial
 }
 
-// FirstStreamTimeout is how long a new leader waits for the streams of the members it was promoted with, before it goes on with those
-// that came: who comes later is admitted then.
+// FirstStreamTimeout is how long a new leader waits for the streams of the members that it was promoted with. After
+// that it continues with those that have connected; a later one is admitted when it connects.
 const FirstStreamTimeout = 500 * time.Millisecond
 
-// FirstMemberTimeout is how long it waits while none of them has come: then the group is recorded as degraded, if
-// REQUIRED allows it (docs/internals/safety.md, "Promotion").
+// FirstMemberTimeout is how long it waits while no member has connected. After that the group is recorded as degraded,
+// if REQUIRED allows it (docs/internals/safety.md, "Promotion").
 const FirstMemberTimeout = 3 * time.Second
 
-// firstStream is how long a member that commits wait for, and that has not streamed in this epoch, still has for it.
+// firstStream returns how long a member that commits wait for may take to stream for the first time in this epoch.
 func (v View) firstStream() time.Duration {
 	for _, id := range v.Local.Sync.P {
 		if s, ok := v.stream(id); ok && s.Open {
@@ -252,12 +255,12 @@ func (v View) firstStream() time.Duration {
 	return FirstMemberTimeout
 }
 
-// RefusedTimeout is how long a member is given whose streams were reset and whose endpoint refuses connections.
+// RefusedTimeout is how long a member is waited for whose streams were reset and whose endpoint refuses connections.
 const RefusedTimeout = time.Second
 
-// lost reports whether a member no longer counts: silent for SESSION_TIMEOUT, gone for a second with its endpoint
-// refusing connections (docs/internals/safety.md, "Bookkeeping"), or, by its own word, without the copy that counts.
-// Being wrong costs a re-admission, never data.
+// lost reports whether a member no longer counts. It was silent for SESSION_TIMEOUT, or its stream has been closed for
+// a second and its endpoint refuses connections (docs/internals/safety.md, "Bookkeeping"), or it reports that it no
+// longer has its copy. A mistake costs a re-admission, never data.
 func (v View) lost(id ReplicaID) bool {
 	s, known := v.stream(id)
 	r, ok := v.Group.Replica(id)
@@ -271,7 +274,7 @@ func (v View) lost(id ReplicaID) bool {
 	return v.gone(id) || s.Silent >= timeout || !s.Open && s.Refused && s.Silent >= RefusedTimeout
 }
 
-// allLost reports whether commits wait only for members that are lost, which is for the sake of REQUIRED.
+// allLost reports whether commits wait only for members that are lost, because of REQUIRED.
 func (v View) allLost(p []ReplicaID) bool {
 	return len(p) > 0 && !slices.ContainsFunc(p, func(id ReplicaID) bool { return !v.lost(id) })
 }
@@ -295,7 +298,7 @@ func flushedBy(v View, p []ReplicaID, barrier LSN) int {
 	return n
 }
 
-// membersOf pairs the members with the copies their streams announced, or that the record already holds.
+// membersOf pairs the members with the copies that their streams announced, or that the record holds.
 func membersOf(v View, p []ReplicaID) []Member {
 	ms := make([]Member, 0, len(p))
 	for _, id := range p {
@@ -312,7 +315,7 @@ func membersOf(v View, p []ReplicaID) []Member {
 	return ms
 }
 
-// sameSet reports whether a and b, neither with doubles, hold the same.
+// sameSet reports whether a and b hold the same elements; neither has duplicates.
 func sameSet[T comparable](a, b []T) bool {
 	if len(a) != len(b) {
 		return false
@@ -325,19 +328,19 @@ func sameSet[T comparable](a, b []T) bool {
 	return true
 }
 
-// Reasons for which a leader cannot tell that a commit may be acknowledged, however long it waits.
+// Errors of Acknowledged: waiting does not help.
 var (
 	ErrNotLeading = errors.New("this node does not lead a server that takes writes")
 	ErrNotCovered = errors.New("the synchronous setting does not keep the record true")
 )
 
-// Acknowledged reports whether a commit that ends at or before lsn may be acknowledged by what these streams of the current epoch
-// have flushed: as many members of the setting in force as it asks for, counted as PostgreSQL counts them, except that a copy
-// other than the one the record names does not count. That is what PostgreSQL's own wait establishes, so whatever follows from it
-// (the three moves of quorum.go) follows from this.
+// Acknowledged reports whether a commit that ends at or before lsn may be acknowledged, given what the streams of the
+// current epoch have flushed. It counts as PostgreSQL does: as many members of the setting in force as it asks for. A
+// copy other than the one that the record names does not count. PostgreSQL's own wait establishes the same, so
+// everything that follows from that wait (the three moves above) follows from this.
 //
-// Take lsn first and the latest view after it: whatever setting is proven in a view that comes later, its barrier is sampled
-// later still and lies at or behind lsn.
+// lsn MUST be taken BEFORE the view. A setting that a later view shows as proven has sampled its barrier later still,
+// so that barrier lies at or behind lsn.
 func (v View) Acknowledged(lsn LSN, streams []Stream) (bool, error) {
 	e, st, set := v.Record.Epoch, v.Record.State, v.Local.Sync
 	switch {

@@ -43,7 +43,7 @@ func ParseLSN(s string) (LSN, error) {
 	return LSN(h<<32 | l), nil
 }
 
-// Position is a place in the history of the data: comparable only along one history.
+// Position is a place in the history of the data. Two positions can be compared only if they lie on one history.
 type Position struct {
 	Timeline Timeline `json:"tli"`
 	LSN      LSN      `json:"lsn"`
@@ -79,44 +79,45 @@ type TimelineEntry struct {
 	Parent Timeline `json:"parent"`
 	Switch LSN      `json:"switch_lsn"` // where it leaves its parent
 	Epoch  Epoch    `json:"epoch"`
-	// Until is how far the promoted copy had its parent's WAL, where that is beyond Switch: the beginning of a record whose end it never got. A
-	// copy that has no more of the parent than that has the same bytes and nothing else, and can follow.
+	// Until is how far the promoted copy had its parent's WAL, if that is beyond Switch: the beginning of a record
+	// whose end it never received. A copy that has no more of the parent's WAL has the same bytes, and can follow.
 	Until LSN `json:"until,omitempty"`
 }
 
-// leaves returns from where on WAL of the parent is none of this history.
+// leaves returns the position from which WAL of the parent does not belong to this history.
 func (t TimelineEntry) leaves() LSN { return max(t.Switch, t.Until) }
 
-// EpochRecord is the value of the store's /epoch key: who is (or tries to be) in charge.
+// EpochRecord is the value of the store's /epoch key: the replica that leads, or tries to.
 type EpochRecord struct {
 	Epoch  Epoch     `json:"epoch"`
 	Phase  Phase     `json:"phase"`
 	Leader ReplicaID `json:"leader"`         // the candidate during SEAL, the chosen replica from PROMOTE on
 	TLI    Timeline  `json:"tli,omitempty"`  // from PROMOTE on: the timeline id of this epoch
-	MaxTLI Timeline  `json:"max_tli"`        // the highest timeline id ever allotted, carried from epoch to epoch so that none is used twice
+	MaxTLI Timeline  `json:"max_tli"`        // the highest timeline id ever allotted; it passes from epoch to epoch so that no id is used twice
 	From   Position  `json:"from,omitzero"`  // from PROMOTE on: where the epoch's timeline leaves its parent, as expected
-	Copy   CopyID    `json:"copy,omitempty"` // during PROMOTE: the copy that was chosen, if it is known; no other may be promoted
-	// V and K during PROMOTE: what was acknowledged in earlier epochs is on at least K of V, beside the chosen copy, and the log of each of V is
-	// a beginning of the chosen one. The epoch starts with them (View.firstSyncSet).
+	Copy   CopyID    `json:"copy,omitempty"` // during PROMOTE: the chosen copy, if it is known; no other may be promoted
+	// V and K during PROMOTE. Everything acknowledged in earlier epochs is on at least K members of V, beside the
+	// chosen copy. The log of each member of V is a prefix of the chosen one. The epoch starts with them
+	// (View.firstSyncSet).
 	V      []Member `json:"v,omitempty"`
 	K      int      `json:"k,omitempty"`
 	Forced bool     `json:"forced,omitempty"` // an operator accepted the loss
 	Reason string   `json:"reason,omitempty"`
 }
 
-// State is the value of the store's /state key. Its meaning: every commit acknowledged so far is on at least K members of
-// V, beside the leader. K = 0: only the leader named here may lead. Only a leader in LEAD writes it.
+// State is the value of the store's /state key. It means that every commit acknowledged so far is on at least K members
+// of V, beside the leader. If K is 0, only the leader named here may lead. Only a leader in LEAD writes it.
 type State struct {
 	Epoch     Epoch           `json:"epoch"`
 	Leader    ReplicaID       `json:"leader"`
 	Copy      CopyID          `json:"copy"` // the leader's own copy
 	V         []Member        `json:"v"`
 	K         int             `json:"k"`
-	Setting   Setting         `json:"setting"` // what PostgreSQL is given, written here first: see NextSync
+	Setting   Setting         `json:"setting"` // given to PostgreSQL AFTER it is written here: see NextSync
 	Basis     Position        `json:"basis"`   // end of recovery of the epoch: where its own history begins
 	Timelines []TimelineEntry `json:"timelines"`
-	// Former is who led before, with its copy, when it was there to see the new leader: it will stream with that copy, and the leader
-	// need not wait for it to say so.
+	// Former is the previous leader with its copy, if it could be reached when the new leader took over. It will stream
+	// with that copy, so the leader need not wait until its stream names the copy.
 	Former Member `json:"former,omitzero"`
 	Seq    uint64 `json:"seq"` // grows by one with every write of /state
 }
@@ -127,30 +128,32 @@ type Setting struct {
 	N int         `json:"n"`
 }
 
-// Same reports whether two settings ask for the same.
+// Same reports whether two settings are equal.
 func (s Setting) Same(t Setting) bool { return s.N == t.N && sameSet(s.P, t.P) }
 
-// Lead is the value of the store's /lead key: the heartbeat of the holder (of LEAD), and the progress of a candidate.
-// Observers time its revisions on their own clock; the value is never compared with a clock.
+// Lead is the value of the store's /lead key: the heartbeat of the holder in LEAD, and the progress of a candidate.
+// Observers time its revisions on their own clocks; no clock is compared with the value.
 type Lead struct {
 	Epoch       Epoch     `json:"epoch"`
 	Holder      ReplicaID `json:"holder"`
 	Incarnation string    `json:"incarnation"` // of the agent that writes
 	Released    bool      `json:"released,omitempty"`
-	Restarting  bool      `json:"restarting,omitempty"` // announced restart of the agent in place
-	Progress    string    `json:"progress,omitempty"`   // of a candidate or a promotion: it is renewed when this changes
-	Answer      Answer    `json:"answer,omitzero"`      // the answer lease its holder keeps to
-	// Observer is for how long its holder must be silent from then on before another may claim its epoch; 0: as the configured profile says.
+	Restarting  bool      `json:"restarting,omitempty"` // the agent announced a restart in place
+	Progress    string    `json:"progress,omitempty"`   // of a candidate or a promotion, which renews when this changes
+	Answer      Answer    `json:"answer,omitzero"`      // the holder's answer lease
+	// Observer is how long the holder must then be silent before another may claim its epoch; 0: as the configured
+	// profile says.
 	Observer time.Duration `json:"observer,omitempty"`
 }
 
-// Same reports whether two heartbeats say the same: then the newer one only renews the older.
+// Same reports whether two heartbeats are equal, so that the newer one only renews the older.
 func (l Lead) Same(m Lead) bool {
 	return l.Epoch == m.Epoch && l.Holder == m.Holder && l.Incarnation == m.Incarnation && l.Released == m.Released &&
 		l.Restarting == m.Restarting && l.Progress == m.Progress && l.Answer.Same(m.Answer) && l.Observer == m.Observer
 }
 
-// Record is the agreed state of the group with the store revisions it was read at; every change is a compare-and-swap on them.
+// Record is the agreed state of the group, with the store revisions at which it was read. Every change is a
+// compare-and-swap on them.
 type Record struct {
 	Epoch EpochRecord `json:"epoch"`
 	State State       `json:"state"`
@@ -181,7 +184,7 @@ func (s State) Clone() State {
 	return s
 }
 
-// Profile is a lease profile: the timing of renewal, expiry and takeover. See Validate for how they must relate.
+// Profile is a lease profile: the timing of renewal, expiry and takeover. Validate checks how they relate.
 type Profile struct {
 	Name     string        `json:"name"`
 	Heart    time.Duration `json:"heartbeat"` // H: how often the leader renews
@@ -189,7 +192,7 @@ type Profile struct {
 	Lease    time.Duration `json:"lease"`     // L: the holder may act for this long after it sent a successful renewal
 	Fence    time.Duration `json:"fence"`     // F: worst time from the deadline until the last effect is impossible
 	Observer time.Duration `json:"observer"`  // O: silence after which an observer may take over
-	Beat     time.Duration `json:"beat"`      // HB: how often the leader sends a heartbeat to every voter, at least
+	Beat     time.Duration `json:"beat"`      // HB: the longest interval between two heartbeats of the leader to a voter
 	Answer   time.Duration `json:"answer"`    // G: the answer lease, counted from a heartbeat that a majority acknowledged
 }
 
@@ -209,18 +212,19 @@ var Profiles = map[string]Profile{
 	"wan": {"wan", 2 * time.Second, 4 * time.Second, 15 * time.Second, time.Second, 17 * time.Second, 500 * time.Millisecond, 2 * time.Second},
 }
 
-// Progress is how long a candidate or a promotion may be silent before it may be outbid: it renews no more often than the profile says.
+// Progress returns how long a candidate or a promotion may be silent before it may be outbid. It renews no more often
+// than the profile says.
 func (p Profile) Progress() time.Duration { return max(ProgressTimeout, 2*p.Heart) }
 
-// Declared returns the O that a holder declares with a renewal: the profile's, or what is left of a longer lease that it was granted before
-// it went over to this profile asks for, by the same inequality. So the profile can be changed while the group runs: whoever claims an epoch
-// has waited for what its holder declared last.
+// Declared returns the O that a holder declares with a renewal: the profile's, or more if the holder still has a longer
+// lease from an earlier profile, by the same inequality. So the profile can be changed while the group runs: a claimant
+// has waited for what the holder declared last.
 func (p Profile) Declared(left time.Duration) time.Duration {
 	need := (float64(left)/(1-Rho) + float64(p.Fence)) * (1 + Rho)
 	return max(p.Observer, time.Duration(need)+1)
 }
 
-// WithFence returns the profile with the time to fence that was measured on a host.
+// WithFence returns the profile with the fencing time that was measured on a host.
 func (p Profile) WithFence(f time.Duration) Profile {
 	p.Fence = f
 	return p

@@ -6,16 +6,17 @@ import (
 	"time"
 )
 
-// This file is fast takeover: a leader whose death the network shows is replaced before it has been silent for long.
+// This file decides when a node may take the leadership over. It includes fast takeover: a leader whose death the
+// network shows is replaced before it has been silent for long.
 //
-// Evidence only says when to try; the proof is the answer lease. A leader passes answers on only while a majority of the voters it
-// declared has acknowledged a heartbeat that it sent less than Answer.Lease ago. A voter that votes has acknowledged nothing for
-// longer than that, and acknowledges nothing while its vote stands. So when a majority has voted, which every majority of
-// acknowledgers meets, no answer of the leader is on its way to a client any more: the same as after silence of O
-// (docs/internals/safety.md, "Fast takeover").
+// Evidence only says when to try; the proof is the answer lease. A leader passes answers on only while a majority of
+// the voters that it declared has acknowledged a heartbeat sent less than Answer.Lease ago. A voter votes AFTER it has
+// acknowledged nothing for longer than that, and MUST NOT acknowledge anything while its vote stands. Every majority of
+// voters meets every majority of acknowledgers. So when a majority has voted, no answer of the leader is on its way to
+// a client any more, as after silence of O (docs/internals/safety.md, "Fast takeover").
 
-// electable reports whether this copy may be promoted without a person: it is counted in V, so that it is one of those that
-// may hold every acknowledged commit, and its replica is configured for it.
+// electable reports whether this copy may be promoted without a person. It must be in V, because then it may hold every
+// acknowledged commit, and its replica must be configured for automatic failover.
 func (v View) electable() bool {
 	m, in := v.Record.State.InV(v.Self)
 	r := v.me()
@@ -23,13 +24,14 @@ func (v View) electable() bool {
 		r.AvailabilityMode == SynchronousCommit && r.FailoverMode == Automatic
 }
 
-// ledLast reports whether this copy is the one the last LEAD named: it may lead again with nobody's seal but its own.
+// ledLast reports whether the last LEAD named this copy. Then it may lead again with no other seal than its own.
 func (v View) ledLast() bool {
 	s := v.Record.State
 	return s.Leader == v.Self && s.Copy == v.Local.Copy && v.sound()
 }
 
-// quorumInReach reports whether enough members of V answer for a seal to succeed; a leader is not deposed in vain.
+// quorumInReach reports whether enough members of V answer for a seal to succeed. Without them a leader would be
+// deposed in vain.
 func (v View) quorumInReach() bool {
 	n := 0
 	for _, m := range v.Record.State.V {
@@ -44,8 +46,9 @@ func (v View) silent() bool {
 	return v.released() || v.Silence >= v.Patience()
 }
 
-// Patience returns how long the holder of the present epoch must have been silent before another may claim it: what it declared itself with
-// the renewal that the silence is counted from. The profile of the configuration may have been changed since, and it may not know yet.
+// Patience returns how long the holder of the present epoch must have been silent before another may claim the epoch.
+// The holder declares it with the renewal that the silence is counted from: the profile of the configuration may have
+// changed since, and the holder may not know the new one yet.
 func (v View) Patience() time.Duration {
 	if l := v.Record.Lead; l.Epoch == v.epoch() && l.Observer > 0 {
 		return l.Observer
@@ -68,8 +71,8 @@ func (v View) whyClaim() string {
 	return fmt.Sprintf("%s has been silent for %v", v.Record.Epoch.Leader, v.Silence.Round(10*time.Millisecond))
 }
 
-// mayRetake: the record names this node, its server does not lead (it was restarted), and it does not leave the field to others
-// after having released.
+// mayRetake reports whether this node may lead again: the record names it, its server was restarted and does not lead,
+// and it does not leave the leadership to others after a release.
 func (v View) mayRetake() bool {
 	return v.is(PhaseLead) && v.ledLast() && v.Local.Server == ServerRecovery && (!v.released() || v.Silence >= ReleaseGrace && !v.yields())
 }
@@ -85,8 +88,9 @@ func (v View) mayOutbid() bool {
 	return v.Record.State.K >= 1 && v.electable() && v.quorumInReach() && e.Leader != v.Self
 }
 
-// claim raises the epoch. The transaction compares all three keys, so that the (V, k) it returns is the last one the old leader
-// could write (docs/internals/safety.md, "Takeover"). Where the leader has not been silent for long, the transaction compares the votes as well.
+// claim raises the epoch. The transaction compares all three keys, so that the (V, k) that it returns is the last one
+// that the old leader could write (docs/internals/safety.md, "Takeover"). If the leader has not been silent for long,
+// the transaction compares the votes as well.
 func (v View) claim(r Rule, why string) Plan {
 	e := EpochRecord{Epoch: v.epoch() + 1, Phase: PhaseSeal, Leader: v.Self, MaxTLI: max(v.Record.Epoch.MaxTLI, v.Record.Epoch.TLI), Reason: why}
 	c := &Commit{Guard: v.Record.Revs, Epoch: &e}
@@ -96,20 +100,22 @@ func (v View) claim(r Rule, why string) Plan {
 	return Plan{Rule: r, Because: why, Commit: c}
 }
 
-// Answer is what the holder of an epoch declares in /lead of the answer lease it keeps to. No voters: it runs none, and no vote counts.
+// Answer is the answer lease that the holder of an epoch declares in /lead. Without voters there is none, and no vote
+// counts.
 type Answer struct {
 	Voters []ReplicaID   `json:"voters,omitempty"`
-	Lease  time.Duration `json:"lease,omitempty"` // G: an answer leaves within this of a heartbeat that a majority acknowledged
+	Lease  time.Duration `json:"lease,omitempty"` // G: an answer leaves within this time of a heartbeat that a majority acknowledged
 }
 
-// Same reports whether two declarations say the same.
+// Same reports whether two declarations are equal.
 func (a Answer) Same(b Answer) bool { return a.Lease == b.Lease && slices.Equal(a.Voters, b.Voters) }
 
-// Majority returns how many of the declared voters are one.
+// Majority returns how many of the declared voters are a majority.
 func (a Answer) Majority() int { return len(a.Voters)/2 + 1 }
 
-// Until returns the end of the answer lease of the leader self: acked is when the newest heartbeat that each voter acknowledged was sent.
-// ok is false while there is none; a leader that is its own majority, or that runs no answer lease, is never limited by it.
+// Until returns the end of the answer lease of the leader self. acked holds, for each voter, when the newest heartbeat
+// that it acknowledged was sent. ok is false while there is no lease. limited is false for a leader that is its own
+// majority, or that declares no answer lease.
 func (a Answer) Until(self ReplicaID, acked map[ReplicaID]time.Duration) (until time.Duration, limited, ok bool) {
 	need := a.Majority()
 	if len(a.Voters) == 0 {
@@ -133,11 +139,11 @@ func (a Answer) Until(self ReplicaID, acked map[ReplicaID]time.Duration) (until 
 	return sent[len(sent)-need] + a.Lease, true, true
 }
 
-// minVoters is below how many voters there is no fast takeover: a majority without the leader is then no majority that could be missing one.
-// An external store has to have as many members (docs/internals/safety.md, "Fast takeover").
+// minVoters is the number of voters below which there is no fast takeover: a majority would need the leader's own vote.
+// An external store must have as many members (docs/internals/safety.md, "Fast takeover").
 const minVoters = 3
 
-// Answers returns what a leader of the group declares: nothing where takeover is to rest on silence alone.
+// Answers returns what a leader of the group declares: no voters if a takeover is to rest on silence alone.
 func (g Group) Answers(p Profile) Answer {
 	few := g.Voters() < minVoters || g.External > 0 && g.External < minVoters
 	if g.Options.Detection() != DetectFast || g.Options.CommitBarrier == BarrierStrict || few {
@@ -153,23 +159,24 @@ func (g Group) Answers(p Profile) Answer {
 	return a
 }
 
-// VoteWait returns for how long a voter has acknowledged nothing before it votes: by the slowest clock the answer lease of the leader's
-// fastest has run out.
+// VoteWait returns how long a voter must have acknowledged nothing before it votes. By then the answer lease has run
+// out even if the voter's clock is the slowest and the leader's the fastest.
 func (a Answer) VoteWait() time.Duration {
 	return time.Duration(float64(a.Lease)*(1+Rho)/(1-Rho)) + 1
 }
 
-// Vote is the value of a store's /vote key: its member acknowledges no heartbeat of that epoch for as long as the key stands.
+// Vote is the value of a store's /vote key. Its member acknowledges no heartbeat of that epoch as long as the key
+// exists.
 type Vote struct {
 	Member      ReplicaID     `json:"member"`
 	Epoch       Epoch         `json:"epoch"`
-	Incarnation string        `json:"incarnation"` // of the leader's agent that it saw die
-	Waited      time.Duration `json:"waited"`      // the answer lease it has waited for, by the leader's own declaration
+	Incarnation string        `json:"incarnation"` // of the leader's agent whose death it saw
+	Waited      time.Duration `json:"waited"`      // the answer lease, as the leader declared it, for which it has waited
 	Rev         int64         `json:"-"`           // modification revision of the key
 }
 
-// Evidence names an agent whose death this node has seen: its streams ended without a farewell, its endpoint then refused connections
-// twice, and it has not renewed since. The zero value is none.
+// Evidence names an agent whose death this node has seen. Its streams ended without a farewell, its endpoint then
+// refused two connections, and it has not renewed since. The zero value is no evidence.
 type Evidence struct {
 	Epoch       Epoch  `json:"epoch"`
 	Incarnation string `json:"incarnation"`
@@ -179,11 +186,11 @@ type Evidence struct {
 type Voting struct {
 	Evidence Evidence      `json:"evidence,omitzero"`
 	Withheld Epoch         `json:"withheld,omitempty"` // no heartbeat of this epoch is acknowledged; 0: none is withheld
-	Fresh    bool          `json:"fresh,omitempty"`    // what an earlier process of this node voted is not undone yet: nothing is acknowledged
+	Fresh    bool          `json:"fresh,omitempty"`    // an earlier process of this node may have voted, and the vote is not removed yet: nothing is acknowledged
 	Quiet    time.Duration `json:"quiet,omitempty"`    // since the last acknowledgement was sent, or this process began
 }
 
-// suspects reports whether this node has evidence against the present leader, and votes against it could count.
+// suspects reports whether this node has evidence against the present leader, and a vote against it could count.
 func (v View) suspects() bool {
 	e, l := v.Record.Epoch, v.Record.Lead
 	return e.Phase == PhaseLead && e.Leader != v.Self && v.Record.State.K >= 1 &&
@@ -192,19 +199,19 @@ func (v View) suspects() bool {
 		len(l.Answer.Voters) >= minVoters && slices.Contains(l.Answer.Voters, v.Self)
 }
 
-// ownVote returns this node's vote in the record, if it counts against the present leader.
+// ownVote reports whether the record holds a vote of this node that counts against the present leader.
 func (v View) ownVote() bool {
 	return slices.ContainsFunc(v.Record.Votes, func(x Vote) bool { return x.Member == v.Self && v.counts(x) })
 }
 
-// counts reports whether a vote is against the present leader, as it declares itself now.
+// counts reports whether a vote is against the present leader with its present declaration.
 func (v View) counts(x Vote) bool {
 	l := v.Record.Lead
 	return x.Epoch == v.epoch() && x.Incarnation == l.Incarnation && x.Member != v.Record.Epoch.Leader &&
 		x.Waited >= l.Answer.Lease && slices.Contains(l.Answer.Voters, x.Member)
 }
 
-// VoteIn returns how long this node still has to be quiet before it may vote; ok is false when it has no reason to.
+// VoteIn returns how long this node must still be quiet before it may vote. ok is false if it has no reason to vote.
 func (v View) VoteIn() (d time.Duration, ok bool) {
 	if v.Voting.Fresh || !v.suspects() || v.Voting.Withheld != v.epoch() || v.ownVote() {
 		return 0, false
@@ -220,7 +227,8 @@ func (v View) mayVote() bool {
 	return v.Voting.Withheld != v.epoch() || ok && in == 0
 }
 
-// vote first stops acknowledging, then, once no acknowledgement of this node can extend the leader's answer lease, says so in the record.
+// vote votes against the leader. BEFORE it writes the vote, it stops acknowledging and waits until no acknowledgement
+// of this node can extend the leader's answer lease.
 func (v View) vote() Plan {
 	why := fmt.Sprintf("%s closed its streams without a farewell and its endpoint refuses connections", v.Record.Epoch.Leader)
 	if v.Voting.Withheld != v.epoch() {
@@ -233,12 +241,13 @@ func (v View) vote() Plan {
 	}}
 }
 
-// mayAcknowledge reports whether this node withholds acknowledgements for no reason (any more).
+// mayAcknowledge reports whether this node withholds acknowledgements and has no reason to.
 func (v View) mayAcknowledge() bool {
 	return v.Voting.Fresh || v.Voting.Withheld == v.epoch() && v.Voting.Withheld != 0 && !v.suspects()
 }
 
-// acknowledge takes this node's vote back, then acknowledges again: in that order, or the vote would lie.
+// acknowledge acknowledges heartbeats again, AFTER this node's vote was removed: in the other order the vote would be
+// false.
 func (v View) acknowledge() Plan {
 	why := fmt.Sprintf("%s lives", v.Record.Epoch.Leader)
 	if v.Voting.Fresh {
@@ -251,7 +260,7 @@ func (v View) acknowledge() Plan {
 	}
 }
 
-// votes returns the votes that depose the leader, this node's own among them; none while they are too few.
+// votes returns the votes that depose the leader, this node's own among them; nil while they are too few.
 func (v View) votes() []Vote {
 	if !v.suspects() || !v.ownVote() {
 		return nil

@@ -5,21 +5,22 @@ import (
 	"time"
 )
 
-// DataState says what is in a replica's data directory.
+// DataState is what a replica's data directory contains.
 type DataState string
 
-// The states of a data directory. DataPartial was left by a seeding or rewind that did not finish: no server may start on it.
+// The states of a data directory. An unfinished seeding or rewind leaves DataPartial: no server may start on it.
 const (
 	DataEmpty   DataState = "EMPTY"
 	DataPartial DataState = "PARTIAL"
 	DataPresent DataState = "PRESENT"
-	DataForeign DataState = "FOREIGN" // not the copy this node's marks name: nothing touches it until a person has looked
+	DataForeign DataState = "FOREIGN" // not the copy that this node's marks name: not touched before a person has looked
 )
 
-// ServerState says what a replica's PostgreSQL is doing.
+// ServerState is what a replica's PostgreSQL does.
 type ServerState string
 
-// The states of a server. A server in ServerWritable left recovery: fenced unless the record says it may be so.
+// The states of a server. A server in ServerWritable has left recovery. It is fenced unless the record gives it the
+// right.
 const (
 	ServerDown     ServerState = "DOWN"
 	ServerStarting ServerState = "STARTING"
@@ -36,53 +37,53 @@ type Sync struct {
 	Barrier LSN         `json:"barrier"` // sampled after the proof: commits acknowledged under any earlier setting end before it
 }
 
-// Setting returns what the setting asks for.
+// Setting returns the members and their number, without the proof.
 func (s Sync) Setting() Setting { return Setting{s.P, s.N} }
 
-// Local is what a node knows of its own PostgreSQL and of its own durable marks.
+// Local is what a node knows about its own PostgreSQL and from its own durable marks.
 type Local struct {
 	Data     DataState       `json:"data"`
 	Server   ServerState     `json:"server"`
 	Copy     CopyID          `json:"copy"`
-	Position Position        `json:"position"`            // end of WAL here; of a running primary its flush position
+	Position Position        `json:"position"`            // end of WAL here; the flush position of a running primary
 	Promised Epoch           `json:"promised"`            // the highest epoch promised to a candidate, on disk
-	Began    Timeline        `json:"began,omitempty"`     // the timeline of the last promotion that was begun here, on disk; 0: none
-	Armed    Epoch           `json:"armed"`               // the epoch the keeper holds a deadline for; 0: none
-	Source   ReplicaID       `json:"source,omitempty"`    // whom the upstream socket is pointed at
-	SourceEp Epoch           `json:"source_epoch"`        // and in which epoch
+	Began    Timeline        `json:"began,omitempty"`     // the timeline of the last promotion that began here, on disk; 0: none
+	Armed    Epoch           `json:"armed"`               // the epoch for which the keeper holds a deadline; 0: none
+	Source   ReplicaID       `json:"source,omitempty"`    // the member that the upstream socket leads to
+	SourceEp Epoch           `json:"source_epoch"`        // the epoch in which it does
 	Refused  bool            `json:"refused,omitempty"`   // the source refused the stream because this copy diverged
 	NoRewind bool            `json:"no_rewind,omitempty"` // the last rewind of this copy failed or is impossible: reseed
 	Sync     Sync            `json:"sync"`
-	Foreign  string          `json:"foreign,omitempty"`  // a reserved setting carries a value that is not ours
+	Foreign  string          `json:"foreign,omitempty"`  // a reserved setting has a value that the agent did not set
 	EndOfRec LSN             `json:"end_of_recovery"`    // where the promotion of this epoch ended
 	History  []TimelineEntry `json:"history,omitempty"`  // the timelines of this copy, oldest first, known after promotion
 	Doubled  []ReplicaID     `json:"doubled,omitempty"`  // members for which two walsenders run: PostgreSQL counts both
 	Opened   Epoch           `json:"opened"`             // the epoch in which the gate was opened here
-	Attached bool            `json:"attached,omitempty"` // the server was left running by another agent, and what commits wait for is not proven yet
-	Restart  LSN             `json:"restart,omitempty"`  // the server was started again within the epoch: how far its WAL went then; 0: it was not
+	Attached bool            `json:"attached,omitempty"` // another agent left the server running, and the setting of its commits is not proven yet
+	Restart  LSN             `json:"restart,omitempty"`  // the end of its WAL when the server was restarted within the epoch; 0: it was not
 
-	Stuck      string `json:"stuck,omitempty"`    // why this standby will not go on before it is started again; "": it goes on, or waits for its source
-	Renew      string `json:"renew,omitempty"`    // why the copy must be made anew although it has not diverged; "": it need not
-	Withheld   string `json:"withheld,omitempty"` // why no copy is made here for now although one is needed; "": one may be
+	Stuck      string `json:"stuck,omitempty"`    // why this standby does not continue before it is restarted; "": it continues, or waits for its source
+	Renew      string `json:"renew,omitempty"`    // why the copy must be replaced although it has not diverged; "": it need not
+	Withheld   string `json:"withheld,omitempty"` // why no copy is made here for now although one is needed; "": one may be made
 	Health     Health `json:"health,omitzero"`
-	Quarantine string `json:"quarantine,omitempty"` // why this copy is not trusted; "": it is
+	Quarantine string `json:"quarantine,omitempty"` // why this copy is not trusted; "": it is trusted
 	StoodDown  string `json:"stood_down,omitempty"` // when this node last gave up the leadership for its health or a crash, while that counts
 }
 
-// Stream is a replication stream that a secondary draws from this node, as seen by the primary's agent.
+// Stream is a replication stream from this node to a secondary, as the primary's agent sees it.
 type Stream struct {
 	Member  ReplicaID     `json:"member"`
 	Copy    CopyID        `json:"copy"`
 	Open    bool          `json:"open"`
 	Flush   LSN           `json:"flush"`
-	Close   bool          `json:"close"`             // its lag is small enough to be made synchronous
-	Silent  time.Duration `json:"silent"`            // since the last feedback, or since it was lost
-	Refused bool          `json:"refused,omitempty"` // not open, and its endpoint refuses connections: provably not running
-	Gone    bool          `json:"gone,omitempty"`    // not open, and it says itself that it has the copy no more that V names, or waits for V to drop it
+	Close   bool          `json:"close"`             // its lag is small enough for synchronous commit
+	Silent  time.Duration `json:"silent"`            // since the last feedback, or since the stream was lost
+	Refused bool          `json:"refused,omitempty"` // not open, and its endpoint refuses connections: it provably does not run
+	Gone    bool          `json:"gone,omitempty"`    // not open, and it reports that it no longer has the copy that V names, or waits for V to drop it
 }
 
-// SealReport is a member's answer to a candidate: it promised Epoch, its older streams are closed, and Position will not move
-// until a leader of that epoch or a later one feeds it.
+// SealReport is a member's answer to a candidate. The member has promised Epoch and closed its older streams. Position
+// does not move until a leader of that epoch or a later one feeds the member.
 type SealReport struct {
 	Member     ReplicaID `json:"member"`
 	Copy       CopyID    `json:"copy"`
@@ -94,58 +95,70 @@ type SealReport struct {
 // OpKind is the kind of an operator's request.
 type OpKind string
 
-// The operator's requests the leader or the target carries out.
+// The kinds of request. The leader or the target carries them out.
 const (
 	OpPlanned OpKind = "PLANNED"
 	OpForced  OpKind = "FORCED"
 )
 
-// Op is an operator's request under way, kept in the store so that it survives any one node. One at a time.
+// Op is an operator's request. It is kept in the store, so that it survives any single node. There is one at a time.
 type Op struct {
 	ID    string    `json:"id"`
 	Kind  OpKind    `json:"kind"`
 	To    ReplicaID `json:"to"`
-	Epoch Epoch     `json:"epoch"` // the epoch it was asked in; it is void in any other
-	// Drain is how long running transactions may take to end before a planned failover, 0: as usual. Cut ends them then, instead of
-	// giving up.
+	Epoch Epoch     `json:"epoch"` // the epoch in which it was made; it is void in any other
+	// Drain is how long running transactions may take to end before a planned failover; 0: the default. Afterwards Cut
+	// ends them, instead of giving the failover up.
 	Drain time.Duration `json:"drain_ns,omitempty"`
 	Cut   bool          `json:"cut,omitempty"`
 }
 
-// Lease is this node's own hold on the leadership, as its renewals and its clock have it.
+// Lease is this node's hold on the leadership, by its own renewals and clock.
 type Lease struct {
 	Epoch Epoch `json:"epoch"`
 	Valid bool  `json:"valid"` // the deadline of the last successful renewal has not passed
 }
 
-// View is what one node can see at one moment: a value, without pointers to anything alive, that can be stored and decided
-// again. Durations are what this node's own stopwatch measured.
+// View is what one node can see at one moment. It is a value without pointers to anything alive, so it can be stored
+// and decided again. This node's own stopwatch measures its durations.
 type View struct {
 	Self      ReplicaID     `json:"self"`
 	Group     Group         `json:"group"`
 	Profile   Profile       `json:"profile"`
-	Untrusted string        `json:"untrusted,omitempty"` // the store has gone back in time: why it is not believed; Quorum is false then
+	Untrusted string        `json:"untrusted,omitempty"` // why the store is not believed: it has gone back in time; Quorum is false then
 	Quorum    bool          `json:"quorum"`              // Record is from a linearizable read of this turn
 	Record    Record        `json:"record"`
 	Silence   time.Duration `json:"silence"` // since this node last saw /lead or /epoch change
 	Lease     Lease         `json:"lease"`
 	Voting    Voting        `json:"voting,omitzero"`
 	Local     Local         `json:"local"`
-	Reach     []ReplicaID   `json:"reach"`           // members that answered on the control stream lately, self included
-	Unfit     []ReplicaID   `json:"unfit,omitempty"` // members that an ill primary should not leave the leadership to: by their own reports
+	Reach     []ReplicaID   `json:"reach"`           // members that gave a sign of life lately, and this node
+	Unfit     []ReplicaID   `json:"unfit,omitempty"` // members that an ill primary should not leave the leadership to, by their own reports
 	Seals     []SealReport  `json:"seals,omitempty"`
 	Sealed    time.Duration `json:"sealed"` // since enough seals were in; 0 if they are not
 	Streams   []Stream      `json:"streams,omitempty"`
 	Op        Op            `json:"op,omitzero"`
-	Ready     string        `json:"ready,omitempty"` // the operator's request that this node is prepared for
-	Busy      string        `json:"busy,omitempty"`  // the long action under way here
+	Ready     string        `json:"ready,omitempty"` // the operator's request for which this node is prepared
+	Busy      string        `json:"busy,omitempty"`  // the long action under way
 }
 
-// Plan is what the node should do now.
+// Plan is what the node should do now. Its order is a contract:
 //
-// Contract: a fence comes before anything and needs no record. Commit, if there is one, is made before the Actions, by
-// compare-and-swap on the record of the view, and the Actions are dropped when it fails. What must follow an effect waits
-// until a later view shows the effect. A plan is never resumed, only decided anew.
+//     Fence     comes BEFORE anything else, and needs no record.
+//     Commit    is made BEFORE the Actions, by compare-and-swap on the record of the view. If it fails, the Actions MUST NOT be performed.
+//     Actions   are performed in order, AFTER the commit.
+//
+// What must follow an effect waits until a later view shows that effect. A plan is never resumed; the next view is
+// decided anew.
+//
+// A promotion is therefore a sequence of plans, each of which rests on what the view shows:
+//
+//     1. claim:    the epoch is raised. The transaction MUST compare all three keys, so that (V, k) is final.
+//     2. seal:     each member makes its promise durable BEFORE it closes its older streams, and closes them BEFORE it reports its position.
+//     3. choose:   the best copy and a new timeline id are recorded BEFORE any server is promoted.
+//     4. promote:  see Promote.
+//     5. lead:     LEAD and the new state are recorded AFTER the server is seen writable. Only LEAD gives rights.
+//     6. open:     the gate opens AFTER the setting is proven and what was recovered is replicated (S6).
 type Plan struct {
 	Rule    Rule     `json:"rule"`
 	Because string   `json:"because"`
@@ -154,16 +167,16 @@ type Plan struct {
 	Open    bool     `json:"open"` // this node may accept writes from clients (S6); false shuts the gate
 }
 
-// Commit is one guarded transaction on the record: nil fields stay as they are.
+// Commit is one guarded transaction on the record. A nil field is not written.
 type Commit struct {
 	Guard Revisions    `json:"guard"` // negative: not compared
 	Epoch *EpochRecord `json:"epoch,omitempty"`
 	State *State       `json:"state,omitempty"`
 	Lead  *Lead        `json:"lead,omitempty"`
 
-	Votes  []Vote    `json:"votes,omitempty"`  // compared as well: each must still be there, unchanged
+	Votes  []Vote    `json:"votes,omitempty"`  // compared as well: each must still exist, unchanged
 	Vote   *Vote     `json:"vote,omitempty"`   // written
-	Unvote ReplicaID `json:"unvote,omitempty"` // whose vote is removed, if there is one
+	Unvote ReplicaID `json:"unvote,omitempty"` // the member whose vote is removed, if there is one
 }
 
 // Action is one thing an agent can do. The set is closed.
@@ -171,11 +184,11 @@ type Commit struct {
 //sumtype:decl
 type Action interface{ action() }
 
-// The actions. Each is idempotent: doing it twice is doing it once.
+// The actions. Each is idempotent.
 type (
-	// Fence makes writes impossible here, now, needing nobody.
+	// Fence makes writes impossible here and now. It needs no other node.
 	Fence struct{ Reason string }
-	// Withhold acknowledges no heartbeat of the epoch any more.
+	// Withhold stops acknowledging heartbeats of the epoch.
 	Withhold struct{ Epoch Epoch }
 	// Acknowledge acknowledges heartbeats again.
 	Acknowledge struct{}
@@ -183,37 +196,40 @@ type (
 	Start struct{}
 	// Stop stops a standby.
 	Stop struct{}
-	// AskSeals asks the members for their promise to Epoch and their position; this node itself among them.
+	// AskSeals asks the members, this node included, for their promise of Epoch and their position.
 	AskSeals struct {
 		Epoch   Epoch
 		Members []ReplicaID
 	}
-	// Promote arms the keeper, puts Sync in force, marks the promotion on disk and promotes onto timeline TLI.
+	// Promote promotes the server here onto timeline TLI. Sync MUST be in force BEFORE the keeper is armed, the keeper
+	// be armed BEFORE the promotion is marked on disk, and the mark be on disk BEFORE PostgreSQL is told to promote.
 	Promote struct {
 		Epoch Epoch
 		TLI   Timeline
 		Sync  Sync
 	}
-	// Follow points the upstream at Leader in Epoch: at who leads it, or, while it is being sealed, at who has the longest log.
+	// Follow points the upstream at a member in an epoch: at its leader, or, while it is being sealed, at the member
+	// with the longest log.
 	Follow struct {
 		Leader ReplicaID
 		Epoch  Epoch
 	}
-	// Hold points the upstream at nobody; the walreceiver waits.
+	// Hold points the upstream at no member; the walreceiver waits.
 	Hold struct{}
 	// Rewind brings a diverged copy back to Source's history.
 	Rewind struct{ Source ReplicaID }
-	// Seed makes a new copy from Source; what is there is kept in part (the diverged tail) and replaced.
+	// Seed makes a new copy from Source. The diverged tail of the present copy is kept; the rest is replaced.
 	Seed struct{ Source ReplicaID }
 	// SetSync puts a synchronous-replication setting before PostgreSQL.
 	SetSync struct{ Sync Sync }
-	// EndStreams holds every answer, ends all walsenders of the members, and lets answers go again once the setting is proven anew.
+	// EndStreams holds every answer and ends all walsenders of the members. Answers are sent again AFTER the setting
+	// was proven anew.
 	EndStreams struct{ Members []ReplicaID }
-	// ProveSync proves the present setting to be in force everywhere and samples the barrier.
+	// ProveSync proves that the present setting is in force everywhere, then samples the barrier.
 	ProveSync struct{}
-	// Prepare does what a planned failover needs beforehand, while this node goes on serving.
+	// Prepare does in advance what a planned failover needs, while this node serves.
 	Prepare struct{ Op Op }
-	// HandOver runs a planned failover that is prepared.
+	// HandOver carries out a planned failover that is prepared.
 	HandOver struct{ Op Op }
 )
 
@@ -252,8 +268,8 @@ func (v View) Role() Role {
 	return RoleResolving
 }
 
-// ForkPoint returns where this copy's WAL leaves the leader's history; its own position where it does not, and the start of its
-// timeline where nothing is known of that.
+// ForkPoint returns where this copy's WAL leaves the leader's history. It is the copy's position if it does not leave
+// it, and the start of its timeline if nothing is known about that.
 func (v View) ForkPoint() Position {
 	tls, at := v.Record.State.Timelines, v.Local.Position
 	i := slices.IndexFunc(tls, func(t TimelineEntry) bool { return t.TLI == at.Timeline })
