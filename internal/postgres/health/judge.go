@@ -45,7 +45,7 @@ func (m *Monitor) judge(t Target, now time.Duration) Report {
 		if space.Total != 0 {
 			r.Space = append(r.Space, space)
 		}
-		found = append(found, judgePlace(p, w, space, t.Wait, now))
+		found = append(found, p.judge(t.Wait, now))
 		if w.WAL && space.Total != 0 && space.Free < walSegment {
 			r.NoRoom = fmt.Sprintf("%s (%s) has %s free; PostgreSQL needs at least %s for its next WAL file", w.Name, w.Dir, size(space.Free), size(walSegment))
 		}
@@ -116,7 +116,8 @@ func (m *Monitor) judgeBases(now time.Duration) string {
 	return fmt.Sprintf("database %s is not online: %s", f[0].Name, f[0].Err)
 }
 
-func judgePlace(p *place, w Place, space Space, wait, now time.Duration) ag.Health {
+func (p *place) judge(wait, now time.Duration) ag.Health {
+	w, space := p.now()
 	lasts, fails, err := p.trouble(now)
 	moves := lasts > 0 && p.progress(now, wait/2) // counted from the first sign of trouble, long before it matters
 	switch {

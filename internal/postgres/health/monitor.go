@@ -191,17 +191,23 @@ func (m *Monitor) all() []*probe {
 // attempt begins the probes that are due.
 func (m *Monitor) attempt(ctx context.Context, t Target, now time.Duration) {
 	every := min(max(t.Wait/probesPerWait, fastest), slowest)
+	begin := func(p *probe, s schedule, try func(context.Context) error) {
+		if p.due(now, s.every) {
+			m.begin(ctx, p, s.limit, try)
+		}
+	}
 	if m.running != t.Running { // another server, or none: what the last one did says nothing
 		m.running = t.Running
 		m.answer, m.commit, m.bases = &probe{}, &probe{}, &probe{}
 	}
 	if t.Running {
-		m.begin(ctx, m.answer, now, every, t.Wait, m.cfg.Server.Answer)
+		begin(m.answer, schedule{every, t.Wait}, m.cfg.Server.Answer)
 		if t.Writable && t.Level >= levelAny {
-			m.begin(ctx, m.commit, now, every, t.Wait, m.cfg.Server.Commit)
+			begin(m.commit, schedule{every, t.Wait}, m.cfg.Server.Commit)
 		}
 		if t.Writable && !t.DBOff {
-			m.begin(ctx, m.bases, now, max(every, basesEvery), 2*basesEvery, func(ctx context.Context) error { return m.lookIntoBases(ctx, t.Databases) })
+			look := func(ctx context.Context) error { return m.lookIntoBases(ctx, t.Databases) }
+			begin(m.bases, schedule{max(every, basesEvery), 2 * basesEvery}, look)
 		}
 	}
 	if next := m.listed.Swap(nil); next != nil && t.Data {
@@ -211,16 +217,19 @@ func (m *Monitor) attempt(ctx context.Context, t Target, now time.Duration) {
 		m.places = map[string]*place{}
 		return
 	}
-	m.begin(ctx, m.list, now, max(every, basesEvery), t.Wait, m.listPlaces)
+	begin(m.list, schedule{max(every, basesEvery), t.Wait}, m.listPlaces)
 	for _, p := range m.places {
-		m.begin(ctx, &p.probe, now, every, t.Wait, p.try)
+		begin(&p.probe, schedule{every, t.Wait}, p.try)
 	}
 }
 
-func (m *Monitor) begin(ctx context.Context, p *probe, now, every, limit time.Duration, try func(context.Context) error) {
-	if !p.due(now, every) {
-		return
-	}
+// schedule is how often a probe is made, and how long an attempt may take.
+type schedule struct {
+	every, limit time.Duration
+}
+
+// begin makes an attempt at a probe that is due.
+func (m *Monitor) begin(ctx context.Context, p *probe, limit time.Duration, try func(context.Context) error) {
 	m.waiting.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()

@@ -273,7 +273,7 @@ func try(p *place, times int) (err error) {
 func TestPlace(t *testing.T) {
 	dir := t.TempDir()
 	w := Place{Name: "the WAL directory", Dir: dir, Has: "archive_status", Floor: 1, WAL: true}
-	judged := func(p *place) int { return judgePlace(p, p.what, p.space, 10*time.Second, boottime.Now()).Level }
+	judged := func(p *place) int { return p.judge(10*time.Second, boottime.Now()).Level }
 	p := testPlace(t, w)
 	if err := try(p, 1); !errors.Is(err, os.ErrNotExist) || judged(p) != 0 {
 		t.Errorf("an empty mount point: %v, level %d after one failure", err, judged(p))
@@ -306,7 +306,7 @@ func TestAPlaceThatHangs(t *testing.T) {
 	p := testPlace(t, Place{Name: "the WAL directory", Dir: t.TempDir()})
 	now := boottime.Now()
 	p.due(now-11*time.Second, 0)
-	if h := judgePlace(p, p.what, p.space, 10*time.Second, now); h.Level != levelCritical || h.Restart {
+	if h := p.judge(10*time.Second, now); h.Level != levelCritical || h.Restart {
 		t.Errorf("%+v", h)
 	}
 	file := filepath.Join(t.TempDir(), "stat")
@@ -318,11 +318,11 @@ func TestAPlaceThatHangs(t *testing.T) {
 	p.dev = device{path: file}
 	for i := range 3 { // the disk is slow, but it does complete something
 		counters(i + 2)
-		if h := judgePlace(p, p.what, p.space, 10*time.Second, now+time.Duration(i)*time.Second); h.Level != 0 {
+		if h := p.judge(10*time.Second, now+time.Duration(i)*time.Second); h.Level != 0 {
 			t.Errorf("%+v", h)
 		}
 	}
-	if h := judgePlace(p, p.what, p.space, 10*time.Second, now+20*time.Second); h.Level != levelCritical {
+	if h := p.judge(10*time.Second, now+20*time.Second); h.Level != levelCritical {
 		t.Errorf("it stands still: %+v", h)
 	}
 }

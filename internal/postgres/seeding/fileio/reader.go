@@ -113,14 +113,6 @@ func Exists(path string) bool {
 	return err == nil
 }
 
-func SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
 // Within reports whether path is dir or lies below it.
 func Within(path, dir string) bool {
 	rel, err := filepath.Rel(dir, path)

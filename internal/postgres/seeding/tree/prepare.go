@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/datadir"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
 )
@@ -138,7 +139,7 @@ func makeDir(target string) error {
 		if err := os.MkdirAll(target, 0o700); err != nil {
 			return err
 		}
-		return fileio.SyncDir(filepath.Dir(target))
+		return durable.SyncDir(filepath.Dir(target))
 	case err != nil:
 		return err
 	case !st.IsDir():
@@ -207,7 +208,7 @@ func disable(target string) error {
 	if err != nil {
 		return err
 	}
-	return fileio.SyncDir(filepath.Join(target, "global"))
+	return durable.SyncDir(filepath.Join(target, "global"))
 }
 
 // linkedTablespaces lists the tablespaces of the copy that is there, with the version it is of.
@@ -270,6 +271,7 @@ func removePrefixed(dir, prefix string) error {
 	return nil
 }
 
+// ReadUnfinished returns the mark; the error wraps os.ErrNotExist if there is none.
 func ReadUnfinished(stateDir string) (Unfinished, error) {
 	var m Unfinished
 	text, err := os.ReadFile(filepath.Join(stateDir, unfinishedName))
@@ -282,27 +284,12 @@ func ReadUnfinished(stateDir string) (Unfinished, error) {
 	return m, nil
 }
 
+// WriteUnfinished replaces the mark durably.
 func WriteUnfinished(stateDir string, m Unfinished) error {
-	text, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return err
-	}
 	if err := os.MkdirAll(stateDir, 0o700); err != nil {
 		return err
 	}
-	path := filepath.Join(stateDir, unfinishedName)
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(text, '\n'))
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		return err
-	}
-	return fileio.SyncDir(stateDir)
+	return durable.ReplaceJSON(filepath.Join(stateDir, unfinishedName), m)
 }
 
 // RemoveUnfinished forgets a finished seeding. It need not be durable: with pg_control installed the mark means nothing.

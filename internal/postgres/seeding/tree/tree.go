@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/datadir"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
@@ -190,7 +191,7 @@ func (t *Tree) Install(control []byte) error {
 	if err := t.main.Rename(datadir.ControlNew, datadir.ControlFile); err != nil {
 		return err
 	}
-	if err := fileio.SyncDir(filepath.Join(t.target, "global")); err != nil {
+	if err := durable.SyncDir(filepath.Join(t.target, "global")); err != nil {
 		return err
 	}
 	return fileio.IgnoreMissing(t.main.Remove(datadir.ControlOld))
