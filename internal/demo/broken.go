@@ -22,7 +22,7 @@ const (
 )
 
 // breakProtection takes from the primary what makes its acknowledgements true: its walsenders are stopped, so that nothing leaves
-// it any more, and synchronous_standby_names is emptied behind the agent's back, so that commits wait for nobody. It returns as
+// it any more, and synchronous_standby_names is emptied behind the agent's back, so that commits wait for no secondary. It returns as
 // soon as some rows were acknowledged that only this node has. The agent finds the foreign value at its next look and fences;
 // that takes part of a second, which is long enough to lie.
 func breakProtection(ctx context.Context, dsn string, postmaster int, ledger *ledger.Ledger) (rows int64, err error) {
@@ -35,7 +35,7 @@ func breakProtection(ctx context.Context, dsn string, postmaster int, ledger *le
 		defer cancel()
 		_ = conn.Close(c)
 	}()
-	// The checkpointer tells the server's processes that commits wait for nobody; one that is at a checkpoint does so too late.
+	// The checkpointer tells the server's processes that commits wait for no secondary; one that is at a checkpoint does so too late.
 	if _, err := conn.Exec(ctx, "checkpoint"); err != nil {
 		return 0, fmt.Errorf("break the protection: checkpoint: %w", err)
 	}

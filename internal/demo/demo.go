@@ -21,7 +21,7 @@ import (
 
 const stages = 6
 
-// Options says what Run runs.
+// Options describes what Run runs.
 type Options struct {
 	Up       func(ctx context.Context, progress func(string)) (observe.Lab, error)
 	Out      io.Writer     // of the story
@@ -47,7 +47,7 @@ type demo struct {
 	report Report
 }
 
-// Run tells the story and returns its verdict. An error says that it did not come to its end; what was lost is in the report, not
+// Run tells the story and returns its verdict. An error means that the story did not end; losses are in the report, not
 // in the error. Everything it started is gone when it returns, unless Keep was asked for and the story came to its end.
 func Run(ctx context.Context, o Options) (report Report, err error) {
 	if o.Clients <= 0 {
@@ -226,7 +226,7 @@ func (c *clients) stop() (tpcc.Result, error) {
 	return res, errors.Join(err, <-c.wrote)
 }
 
-// nodeDeath kills the primary's node under load and waits until writes go on.
+// nodeDeath kills the primary's node under load and waits until writes are acknowledged again.
 func (d *demo) nodeDeath(ctx context.Context) (err error) {
 	d.stage(4, "%d clients and a ledger writer (a row every 5 ms, fsynced here per acknowledgement) through the listener", d.Clients)
 	d.screen.Begin()
@@ -287,7 +287,7 @@ func (d *demo) sabotage(ctx context.Context, s api.Status) error {
 	return nil
 }
 
-// kill ends everything of the node at once and says what that was.
+// kill ends every process of the node at once and prints which these were.
 func (d *demo) kill(ctx context.Context, s api.Status) (at time.Time, err error) {
 	what := ""
 	if p := observe.Own(s).Local; p != nil {
@@ -386,7 +386,7 @@ func (d *demo) handOver(ctx context.Context) (err error) {
 	return err
 }
 
-// settle has the clients go on for a while, and counts where they read.
+// settle lets the clients work for a while, and counts where they read.
 func (d *demo) settle(ctx context.Context, leader string) error {
 	stage := "while " + leader + " led"
 	d.meter.learn(ctx, d.lab)

@@ -82,7 +82,7 @@ func (m *meter) in(stage string) {
 	m.stage = stage
 }
 
-// learn asks every server what it calls itself, for a restarted one has another name. A dead one is left out.
+// learn asks every server what it calls itself, since a restarted one has another name. A dead one is left out.
 func (m *meter) learn(ctx context.Context, l observe.Lab) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

@@ -113,7 +113,7 @@ func (l *Lab) setClocks(n Node, offset time.Duration) error {
 	return nil
 }
 
-// setClock stops the process for a moment and shifts its clock. One that has the offset, or is gone, is left alone.
+// setClock stops the process for a moment and shifts its clock. A process that has the offset, or has ended, is left as it is.
 func (p process) setClock(offset time.Duration) error {
 	if is, err := faketime.Offset(p.pid); err == nil && is == offset {
 		return nil
@@ -197,7 +197,7 @@ func (l *Lab) clockKeeper() (*process, error) {
 	return nil, nil //nolint:nilnil // none is an answer
 }
 
-// endClocks puts every clock right: of the processes no more is left to do when the nodes end.
+// endClocks ends every shift: the keeper of clocks has nothing to do when the nodes end.
 func (l *Lab) endClocks() error {
 	if err := os.Remove(l.clocksFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

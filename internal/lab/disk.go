@@ -26,7 +26,7 @@ type DiskStatus struct {
 	Served bool `json:"served"` // false: the server is dead, and the disk with it; coterie lab start or up mounts it again
 }
 
-// disksDir holds what is below the disks, their sockets and what their servers say. Only the lab's user writes it.
+// disksDir holds what is below the disks, their sockets and the output of their servers. Only the lab's user writes it.
 func (l *Lab) disksDir() string { return filepath.Join(l.dir, "disks") }
 
 func (l *Lab) diskSocket(n Node) string { return filepath.Join(l.disksDir(), n.Name+".sock") }
@@ -97,7 +97,7 @@ func (l *Lab) mountDisks(ctx context.Context) error {
 	return nil
 }
 
-// mountDisk mounts the node's disk unless it is there and alive. What ran on a dead one is killed: all it gets is errors.
+// mountDisk mounts the node's disk unless it is mounted and alive. Processes on a dead one are killed: they get nothing but errors.
 func (l *Lab) mountDisk(ctx context.Context, n Node) error {
 	if !l.d.DiskFaults {
 		return nil
@@ -137,7 +137,7 @@ func (l *Lab) serveDisk(ctx context.Context, n Node) error {
 			return err
 		}
 	}
-	// Below as well as where it is shown: who owns a node directory says where its sockets are, also while the disk is away.
+	// Below as well as where it is shown: the owner of a node directory decides where its sockets are, also while the disk is away.
 	if err := errors.Join(os.Lchown(n.disk, uid, gid), os.Lchown(n.Dir, uid, gid)); err != nil {
 		return err
 	}

@@ -132,7 +132,7 @@ func inItsNamespace(t *testing.T, l *Lab, node string) {
 	}
 }
 
-// writer inserts rows one after the other, over whatever connection it gets, and remembers which were acknowledged.
+// writer inserts rows one after the other, over any connection it gets, and remembers which were acknowledged.
 type writer struct {
 	mu    sync.Mutex
 	acked []int

@@ -27,7 +27,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// serverUser runs the nodes where the lab's user is root; the commands become it by themselves.
+// serverUser runs the nodes where the lab's user is root; the commands become it without help.
 const serverUser = "postgres"
 
 // role is the superuser that the lab's connection strings name.
@@ -42,17 +42,17 @@ const defaultPort = 6432
 // maxReplicas is a primary and eight secondaries.
 const maxReplicas = 9
 
-// connectTimeout lets a client turn to the next address when a node is paused: such a node accepts connections and says nothing.
+// connectTimeout lets a client turn to the next address when a node is paused: such a node accepts connections and sends nothing.
 const connectTimeout = 5
 
-// Options say what a lab is to be. The zero value is a lab of three replicas in the default place.
+// Options describe a lab. The zero value is a lab of three replicas in the default place.
 type Options struct {
 	Dir      string        // default: DefaultDir
 	Replicas int           // the primary counts; default 3
 	Witness  bool          // with a witness, too
 	Empty    bool          // make the empty lab only; the reader forms the group by hand
 	NoGroup  bool          // nodes that have joined each other, and no group yet: CREATE AVAILABILITY GROUP makes it
-	Net      string        // NetLoopback, the default, or NetNamespaces; of a lab that is there, empty is what it has
+	Net      string        // NetLoopback, the default, or NetNamespaces; of an existing lab, empty keeps what it has
 	Links    linkem.Shape  // of every link between two nodes at first; of NetNamespaces only
 	Port     int           // of the first node's read-write listener; default 6432; of NetLoopback only
 	Profile  string        // lease profile: default, fast or wan
@@ -60,10 +60,10 @@ type Options struct {
 	Bound    bool          // end the lab that Up makes with this process, however that ends, and remove it
 	Disks    bool          // put every node on a disk of its own that can be full, slow, stalled or failing
 	Caps     cgroup.Limits // of every node
-	Quorum   []string      // what coterie init is told of an external quorum; none: it is embedded
+	Quorum   []string      // flags of coterie init for an external quorum; none: it is embedded
 	Exe      string        // the coterie program; default: this one
 	Timeout  time.Duration // of Up; default 3 min
-	Progress func(string)  // is told what goes on, at least every three seconds; one call at a time; may be nil
+	Progress func(string)  // is called with the current step, at least every three seconds; one call at a time; may be nil
 }
 
 // Node is a member of a lab.
@@ -117,7 +117,7 @@ type description struct {
 
 func (d description) write(dir string) error { return writeJSON(filepath.Join(dir, file), d) }
 
-// DefaultDir is where a lab is when nobody says otherwise: in /var/tmp for root, whose home the user of the servers cannot enter.
+// DefaultDir returns where a lab is by default: in /var/tmp for root, whose home the user of the servers cannot enter.
 func DefaultDir() string {
 	if os.Getuid() == 0 {
 		return "/var/tmp/coterie-lab"
@@ -259,7 +259,7 @@ func usage(format string, a ...any) error {
 }
 
 // makeDir makes dir so that the user of the servers can enter it, whatever the umask. It belongs to the lab's user: root trusts
-// what lab.json says, so nobody else may write it.
+// the contents of lab.json, so no other user may write it.
 func makeDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return ownedByUs(dir)
@@ -346,7 +346,7 @@ func (l *Lab) node(name string) (Node, error) {
 	return Node{}, usage("the lab has no node %s; it has %s", name, strings.Join(names, ", "))
 }
 
-// made tells whether the node's directory has been made by init, join or witness. It asks below the node's disk, which may be away.
+// made reports whether the node's directory has been made by init, join or witness. It asks below the node's disk, which may be away.
 func (n Node) made() bool {
 	_, err := os.Stat(filepath.Join(n.files(), config.File))
 	return err == nil

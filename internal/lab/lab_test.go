@@ -26,7 +26,7 @@ import (
 
 var programDir string // of the program, once it was built
 
-// built builds the program where the user of the servers can execute it; COTERIE_TEST_EXE names one that is there.
+// built builds the program where the user of the servers can execute it; COTERIE_TEST_EXE names an existing one.
 var built = sync.OnceValues(func() (exe string, err error) {
 	if exe := os.Getenv("COTERIE_TEST_EXE"); exe != "" {
 		return exe, nil
@@ -423,7 +423,7 @@ func TestTreeOf(t *testing.T) {
 		{pid: 15, ppid: 1, comm: "postgres", argv: []string{"/pg/postgres", "-D", "/lab/n10/pgdata"}},
 		{pid: 16, ppid: 1, argv: []string{"coterie", "status", "--node", "/lab/n1"}},
 		{pid: 17, ppid: 1, argv: []string{"tail", "-f", "/lab/n1/log/agent.log"}},
-		{pid: 18, ppid: 1, uid: 1 << 30, argv: []string{"coterie", "agent", "--node=/lab/n1"}}, // somebody else's
+		{pid: 18, ppid: 1, uid: 1 << 30, argv: []string{"coterie", "agent", "--node=/lab/n1"}}, // of another owner
 	}
 	for i := range ps {
 		if ps[i].uid == 0 {

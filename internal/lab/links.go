@@ -113,7 +113,7 @@ func (l *Lab) firstShape(from, to string) linkem.Shape {
 	return l.d.Links
 }
 
-// ends lists who has links: the nodes and the client.
+// ends lists the ends of links: the nodes and the client.
 func (l *Lab) ends() []string {
 	var out []string
 	for _, n := range l.Nodes() {
@@ -186,7 +186,7 @@ func (l *Lab) Cut(ctx context.Context, a, b string, reject, oneWay bool) ([]link
 }
 
 // Forget lets a stateful firewall between a and b lose its table: of TCP connections that began before nothing gets through any more, in
-// either direction, and nobody is told; new ones pass. Each call is one more loss. Heal takes the firewall away.
+// either direction, without a notice to their ends; new ones pass. Each call is one more loss. Heal takes the firewall away.
 func (l *Lab) Forget(ctx context.Context, a, b string) ([]linkem.Stats, error) {
 	return l.change(ctx, a, b, false, func(_ Direction, now linkem.Shape) linkem.Shape {
 		now.Forgot++
@@ -206,7 +206,7 @@ func (l *Lab) Heal(ctx context.Context, a, b string, cutsOnly bool) ([]linkem.St
 	})
 }
 
-// endCuts lets nodes that are to stop say farewell to each other, and find each other again.
+// endCuts ends all cuts, so that nodes that stop can tell each other, and find each other again.
 func (l *Lab) endCuts(ctx context.Context) error {
 	if l.cuts() == "" {
 		return nil
@@ -272,7 +272,7 @@ type Network struct {
 	Finding string `json:"finding,omitempty"` // what is wrong with it, and what to do
 }
 
-// networkStatus says what the network does. Without an answer the links are those it will have again.
+// networkStatus reports the state of the network. Without an answer the links are those it will have again.
 func (l *Lab) networkStatus() (Network, []linkem.Stats) {
 	n := Network{Kind: NetLoopback}
 	if !l.Namespaced() {
@@ -305,7 +305,7 @@ func (l *Lab) networkStatus() (Network, []linkem.Stats) {
 	return n, l.plannedStats()
 }
 
-// lostNamespaces names nodes whose namespace somebody removed by hand. The nodes go on in it, and cannot be started there again.
+// lostNamespaces names nodes whose namespace was removed by hand. The nodes continue to run in it, and cannot be started there again.
 func (l *Lab) lostNamespaces() string {
 	var lost []string
 	for _, n := range l.Nodes() {
@@ -331,7 +331,7 @@ func (l *Lab) plannedStats() []linkem.Stats {
 	return all
 }
 
-// cuts names the links that are cut, for whoever waits in vain; empty: none is.
+// cuts names the links that are cut, for an error about a wait in vain; empty: none.
 func (l *Lab) cuts() string {
 	if !l.Namespaced() {
 		return ""

@@ -32,7 +32,7 @@ const (
 )
 
 // NetworkCommand is the hidden command that passes the packets of a lab with NetNamespaces: `coterie lab NetworkCommand --dir DIR`.
-// It is a process of its own, because a network that waits for a processor is slower than its links say.
+// It is a process of its own, because a network that waits for a processor is slower than its links are set to be.
 const NetworkCommand = "network"
 
 // Client is the name of this host on the lab's links: what connects to the nodes from outside of them.
@@ -60,7 +60,7 @@ func networkOf(dir string) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// Namespaced tells whether the lab's nodes have namespaces of their own, with all ports.
+// Namespaced reports whether the lab's nodes have namespaces of their own, with all ports.
 func (l *Lab) Namespaced() bool { return l.d.Net == NetNamespaces }
 
 // namespace names the network namespace of a node; "" is that of this host.
@@ -85,7 +85,7 @@ func (l *Lab) place(n *Node, i int) {
 	}
 }
 
-// canNamespaces says what is missing for NetNamespaces.
+// canNamespaces returns an error that names what NetNamespaces lacks here.
 func canNamespaces() error {
 	if os.Geteuid() != 0 {
 		return usage("a lab with --net netns makes network namespaces and TUN devices, which only root may do: run it with sudo, or use --net loopback, where links cannot be shaped or cut")
@@ -104,7 +104,7 @@ func (l *Lab) needNamespaces() error {
 	return usage("the lab in %s is on the loopback interface, where nodes have no links of their own; make one with coterie lab up --net netns (as root)", l.dir)
 }
 
-// within calls f on a thread in the node's network. What f starts is there, too.
+// within calls f on a thread in the node's network. What f starts runs there, too.
 func (l *Lab) within(n Node, f func() error) error {
 	if !l.Namespaced() {
 		return f()
@@ -278,7 +278,7 @@ func isNetwork(p process, dir string) bool {
 	return p.uid == os.Getuid() && len(p.argv) > 2 && p.argv[1] == "lab" && p.argv[2] == NetworkCommand && hasOption(p.argv, "--dir", dir)
 }
 
-// endNetwork ends the network process, whatever is left in the namespaces, and these. It is the last of a lab that goes down.
+// endNetwork ends the network process, every process that is still in the namespaces, and removes these. It is the last step of taking a lab down.
 func (l *Lab) endNetwork() error {
 	if !l.Namespaced() {
 		return nil
@@ -370,7 +370,7 @@ func ServeNetwork(ctx context.Context, dir string, log *slog.Logger) (err error)
 	}
 	defer func() {
 		err = errors.Join(err, network.Close())
-		if _, gone := os.Lstat(filepath.Join(l.dir, file)); errors.Is(gone, os.ErrNotExist) { // nobody else is left to do it
+		if _, gone := os.Lstat(filepath.Join(l.dir, file)); errors.Is(gone, os.ErrNotExist) { // no other process would do it
 			err = errors.Join(err, linkem.Sweep(o.Lab))
 		}
 	}()
@@ -401,7 +401,7 @@ func ServeNetwork(ctx context.Context, dir string, log *slog.Logger) (err error)
 	return serveLinks(ctx, s, network, log)
 }
 
-// listen makes the socket. What a killed process left of it is removed: who got here owns the lab's device, and is alone.
+// listen makes the socket. A killed process may have left one behind, which is removed: the caller owns the lab's device and so is the only one.
 func (l *Lab) listen(home *os.File) (net.Listener, error) {
 	if err := os.Remove(filepath.Join(l.dir, networkSocket)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -417,7 +417,7 @@ func (l *Lab) listen(home *os.File) (net.Listener, error) {
 	return s, nil
 }
 
-// awaitEndOf returns when ctx is done or the file is gone: a lab that somebody removed by hand needs no network.
+// awaitEndOf returns when ctx is done or the file is gone: a lab that was removed by hand needs no network.
 func awaitEndOf(ctx context.Context, path string) {
 	for {
 		select {
@@ -448,7 +448,7 @@ func serveLinks(ctx context.Context, s net.Listener, network *linkem.Network, lo
 		running.Go(func() {
 			defer c.Close()
 			defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-			_ = c.SetDeadline(time.Now().Add(networkTimeout)) // commands are quick, and one that hangs keeps nobody
+			_ = c.SetDeadline(time.Now().Add(networkTimeout)) // commands are quick, and one that hangs blocks no other
 			if err := network.Serve(c); err != nil && ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 				log.Warn("a command's connection broke", "err", err)
 			}

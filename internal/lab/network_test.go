@@ -206,7 +206,7 @@ func TestLinks(t *testing.T) {
 		t.Errorf("the client is not cut off: %v", err)
 	}
 
-	// With reject: refused at once by whoever is on the sending side, and only there.
+	// With reject: refused at once on the sending side, and only there.
 	if _, err = l.Cut(t.Context(), "n1", "n2", true, true); err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestNamesOfLinks(t *testing.T) {
 	}
 }
 
-// TestLoopbackHasNoLinks: what needs a network says so, and how to get one.
+// TestLoopbackHasNoLinks: a command that needs a network names it, and how to get one.
 func TestLoopbackHasNoLinks(t *testing.T) {
 	l, err := Up(t.Context(), Options{Dir: newDir(t), Port: freePort(t), Exe: "/bin/false", Empty: true})
 	if err != nil {

@@ -78,13 +78,13 @@ func readProcess(pid int) (process, bool) {
 	return p, true
 }
 
-// alive tells whether this very process still runs.
+// alive reports whether this very process still runs.
 func (p process) alive() bool {
 	now, ok := readProcess(p.pid)
 	return ok && now.start == p.start
 }
 
-// signal signals this very process and never a later one with its number. A process that is gone is no error.
+// signal signals this very process and never a later one with its number. A process that has ended is not an error.
 func (p process) signal(sig syscall.Signal) error {
 	fd, err := unix.PidfdOpen(p.pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -118,7 +118,7 @@ type tree struct {
 
 func (t tree) running() bool { return len(t.all) > 0 }
 
-// paused tells whether every process of the node is stopped.
+// paused reports whether every process of the node is stopped.
 func (t tree) paused() bool { return t.running() && allStopped(t.all) }
 
 func allStopped(ps []process) bool {
@@ -141,7 +141,7 @@ func (t tree) part(what string) []process {
 }
 
 // treeOf finds the processes of a node: its agent and its keeper by what they were started with, its servers by their data directory,
-// and everything these started. Processes of other users do not count, whatever they say they are.
+// and everything these started. Processes of other users do not count, whatever their command lines are.
 func treeOf(ps []process, n Node, uid int) tree {
 	var t tree
 	in := map[int]bool{}
@@ -204,7 +204,7 @@ func hasOption(argv []string, name, value string) bool {
 	return false
 }
 
-// runsIn tells whether the process works in dir, as every process of a server does in its data directory.
+// runsIn reports whether the process works in dir, as every process of a server does in its data directory.
 func runsIn(p process, dir string) bool {
 	cwd, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(p.pid), "cwd"))
 	return err == nil && cwd == dir

@@ -43,7 +43,7 @@ func left(t *testing.T, dir string) (all []string) {
 }
 
 // TestMakerDies kills a command that makes a lab for itself, with SIGKILL, while its nodes start: nothing of the lab is left. Before that,
-// another command that wants the same place is told who has it.
+// another command that wants the same place gets an error that names the maker.
 func TestMakerDies(t *testing.T) {
 	exe, dir := program(t), newDir(t)
 	port := freePort(t)
@@ -95,7 +95,7 @@ func TestMakerDies(t *testing.T) {
 	}
 }
 
-// TestLeave: a lab whose maker lets go of it, and one that is taken down, need nobody who waits for its end.
+// TestLeave: a lab whose maker lets go of it, and one that is taken down, need no reaper.
 func TestLeave(t *testing.T) {
 	for name, end := range map[string]func(*Lab){
 		"left": (*Lab).Leave,
@@ -123,7 +123,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestPortsTaken: who cannot have its ports is told who has them.
+// TestPortsTaken: a lab whose ports are taken gets an error that names their holders.
 func TestPortsTaken(t *testing.T) {
 	l := &Lab{d: description{Replicas: 1, Port: freePort(t), Net: NetLoopback}}
 	s, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", l.Nodes()[0].readWrite())

@@ -19,7 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
-// askTimeout bounds the wait for one agent, so that a status is there within a second whatever is dead.
+// askTimeout bounds the wait for one agent, so that a status takes at most a second even if nodes are dead.
 const askTimeout = 600 * time.Millisecond
 
 // Listener holds connection strings of clients: complete libpq URIs.
@@ -65,8 +65,8 @@ type Status struct {
 	Net       Network        `json:"net"`
 	Listener  Listener       `json:"listener"`
 	Group     string         `json:"group"`
-	Draft     bool           `json:"draft,omitempty"` // the nodes have joined each other, and there is no group
-	Primary   *string        `json:"primary"`         // who takes writes now; null: nobody
+	Draft     bool           `json:"draft,omitempty"` // the nodes have joined each other, but no group exists
+	Primary   *string        `json:"primary"`         // the node that takes writes now; null: none
 	Epoch     ag.Epoch       `json:"epoch"`
 	Voters    int            `json:"voters"`
 	WaitsFor  string         `json:"commits_wait_for"`
@@ -88,7 +88,7 @@ func (s Status) Replica(name string) (Replica, bool) {
 	return Replica{}, false
 }
 
-// Ready tells whether the group takes writes, every replica of it is SYNCHRONIZED and every node connected.
+// Ready reports whether the group takes writes, every replica of it is SYNCHRONIZED and every node connected.
 func (s Status) Ready() bool {
 	for _, r := range s.Replicas {
 		replica := !s.Draft && r.Join != ag.Detached
@@ -120,7 +120,7 @@ func ask(ctx context.Context, n Node) (api.Status, error) {
 	return api.NewClient(l.AgentSock()).Status(ctx)
 }
 
-// Status asks every node at once and answers within a second, whatever is dead.
+// Status asks every node at once and answers within a second, even if nodes are dead.
 func (l *Lab) Status(ctx context.Context) (Status, error) {
 	nodes := l.Nodes()
 	answers, disks := make([]*api.Status, len(nodes)), make([]*DiskStatus, len(nodes))
@@ -181,7 +181,7 @@ func (l *Lab) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-// leads tells whether the answer is that of a primary that takes writes.
+// leads reports whether the answer is that of a primary that takes writes.
 func leads(s *api.Status) bool { return s.WriteOpen && s.Primary == s.Node }
 
 // bestAnswer is whom to believe about the group: the primary's answer if there is one, else that of a node with a quorum, and of
@@ -207,7 +207,7 @@ func bestAnswer(answers []*api.Status) *api.Status {
 	return best
 }
 
-// replica joins what a node says of itself and what the group says of it.
+// replica combines a node's own report with the group's report of it.
 func (l *Lab) replica(n Node, own, group *api.Status) Replica {
 	r := Replica{
 		Name: n.Name, Role: ag.RoleResolving, Sync: ag.NotSynchronizing, Connected: disconnected, Dir: n.Dir, HTTP: "http://" + n.http(),

@@ -20,7 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Up makes the lab, or starts what is down of the one that is there, and returns when every replica is SYNCHRONIZED. If that
+// Up makes the lab, or starts the nodes of an existing one that are down, and returns when every replica is SYNCHRONIZED. If that
 // fails, it takes everything down again, unless Options.Keep.
 func Up(ctx context.Context, o Options) (*Lab, error) {
 	o.setDefaults()
@@ -259,7 +259,7 @@ func (l *Lab) awaitPrimary(ctx context.Context) (Node, error) {
 	}
 }
 
-// awaitReady waits until every replica is SYNCHRONIZED and everyone who is to vote does: before that, the group would not survive
+// awaitReady waits until every replica is SYNCHRONIZED and every voter votes: before that, the group would not survive
 // its primary.
 func (l *Lab) awaitReady(ctx context.Context) error {
 	seen := map[string]ag.SyncState{}
@@ -358,15 +358,15 @@ func (l *Lab) ByHand() []string {
 	return out
 }
 
-// silence is how long a lab says nothing before it says what it waits for.
+// silence is how long a lab prints nothing before it prints what it waits for.
 const silence = 2 * time.Second
 
-// progress tells one listener what goes on, one line at a time.
+// progress reports to one listener what happens, one line at a time.
 type progress struct {
 	mu   sync.Mutex
 	say  func(string)
 	last time.Time
-	now  string // what goes on, said again after a silence
+	now  string // the current step, printed again after a silence
 }
 
 func newProgress(say func(string)) *progress {
@@ -383,7 +383,7 @@ func (p *progress) line(s string) {
 	p.now, p.last = s, time.Now()
 }
 
-// doing notes what goes on, for the next silence.
+// doing notes the current step, for the next silence.
 func (p *progress) doing(s string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

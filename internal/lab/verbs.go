@@ -118,7 +118,7 @@ func thaw(t tree) error {
 	return errors.Join(errs...)
 }
 
-// Start starts the agent of a node, which starts the rest, and returns when it answers. A node that runs is left as it is.
+// Start starts the agent of a node, which starts the rest, and returns when it answers. A running node is left as it is.
 func (l *Lab) Start(node string) error {
 	n, err := l.node(node)
 	if err != nil {
@@ -179,7 +179,7 @@ func (l *Lab) startAgent(n Node) (<-chan error, error) {
 	return ended, nil
 }
 
-// withoutNetwork starts an agent that cannot change this host's own network, whoever starts it: a virtual address of a lab is for nodes
+// withoutNetwork starts an agent that cannot change this host's own network, also if root starts it: a virtual address of a lab is for nodes
 // with a network of their own.
 func withoutNetwork(start func() error) error {
 	done := make(chan error)
@@ -193,7 +193,7 @@ func withoutNetwork(start func() error) error {
 	return <-done
 }
 
-// agentOut opens the file for what an agent says outside its log. The directory is another user's when this is root, who must not
+// agentOut opens the file for an agent's output outside its log. The directory is another user's when this is root, who must not
 // be led out of it by a link.
 func agentOut(n Node) (*os.File, error) {
 	uid, gid, err := nodeUser()
@@ -254,7 +254,7 @@ func (l *Lab) down(ctx context.Context, keep bool) error {
 // Leave lets go of a lab that would end with this process: it stays as it is.
 func (l *Lab) Leave() { l.unbind() }
 
-// takeDown asks every agent to end, waits, and kills what is left.
+// takeDown asks every agent to end, waits, and kills the processes that remain.
 func (l *Lab) takeDown(ctx context.Context, keep bool) error {
 	budget := 10 * time.Second
 	if keep { // data that is used again deserves a shutdown in order

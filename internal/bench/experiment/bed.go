@@ -26,7 +26,7 @@ type Group interface {
 	Primary(ctx context.Context) (string, error)
 	ReadWrite() string                               // connection string of the listeners
 	ReadOnly() string                                // the same with read intent
-	Own(member string) string                        // connection string of the member's own server; empty: there is no way to it
+	Own(member string) string                        // connection string of the member's own server; empty: it cannot be reached
 	Statement(ctx context.Context, sql string) error // an availability-group statement
 }
 
@@ -62,8 +62,8 @@ type Bed struct {
 	Dial      pgconn.DialFunc                    // where the client is; nil: here
 	ClientAt  string                             // in words
 	Near      string                             // the member at which the client is; empty: at none
-	ReadBytes func() map[string]map[string]int64 // that each process of each member's server had its disk read so far; nil: nobody can tell
-	Chill     func(ctx context.Context) error    // drops the servers' files from their machines' page caches; nil: nobody can
+	ReadBytes func() map[string]map[string]int64 // that each process of each member's server had its disk read so far; nil: unknown
+	Chill     func(ctx context.Context) error    // drops the servers' files from their machines' page caches; nil: not possible
 }
 
 // Pair names the arms of a pair of connection strings.
@@ -138,7 +138,7 @@ func (s *sample) mean(f func(method.Result) float64) float64 {
 	return sum / float64(max(len(s.results), 1))
 }
 
-// bound says why the client may have been the limit in a block; empty: in none.
+// bound returns why the client may have been the limit in a block; empty: in none.
 func (s *sample) bound() string {
 	for _, r := range s.results {
 		if why := r.ClientBound(); why != "" {
@@ -189,7 +189,7 @@ func compare(a, b *sample, better method.Better) method.Comparison {
 	return c.Withhold(why)
 }
 
-// finite is v for a report, which cannot hold what is no number.
+// finite is v for a report, which cannot hold NaN or infinities.
 func finite(v float64) any {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return nil
@@ -267,7 +267,7 @@ const appName = "coterie bench"
 func closeConn(c *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = c.Close(ctx) // nothing of value is left on it
+	_ = c.Close(ctx) // the connection is not used again
 }
 
 // until waits for a condition.
@@ -280,7 +280,7 @@ func until(ctx context.Context, patience time.Duration, what string, f func(cont
 		if ok && err == nil {
 			return nil
 		}
-		if ctx.Err() == nil || last == nil { // what was the matter until then says more than that the time is over
+		if ctx.Err() == nil || last == nil { // the last error is more useful than that the time is over
 			last = err
 		}
 		select {
@@ -291,17 +291,17 @@ func until(ctx context.Context, patience time.Duration, what string, f func(cont
 	}
 }
 
-// Follower is a group to whose members' servers there is no way of our own, and which tells how far they are.
+// Follower is a group whose members' servers cannot be reached, but which reports how far they have replayed.
 type Follower interface {
 	// Behind names the secondaries that readers may be sent to and that have not replayed as much as that, each with how far it is.
 	Behind(ctx context.Context, lsn string) ([]string, error)
 }
 
-// replayPatience is how long replicas may take to replay what was loaded, unless the bed says otherwise: a load can be many gigabytes.
+// replayPatience is how long replicas may take to replay what was loaded, unless the bed has its own bound: a load can be many gigabytes.
 const replayPatience = 10 * time.Minute
 
-// replayed waits until whoever readers may be sent to can see what was loaded: until every member, or the second of a pair, answers a
-// query with at least so much; or, where there is no way to the members, until the group says that they have replayed what is written now.
+// replayed waits until every server that may get readers can see what was loaded: until every member, or the second of a pair, answers a
+// query with at least that value. Where the members cannot be reached, it waits until the group reports that they have replayed all WAL of now.
 func (b *Bed) replayed(ctx context.Context, sql string, least float64) error {
 	servers := map[string]string{}
 	if b.Group == nil {
@@ -331,7 +331,7 @@ func (b *Bed) replayed(ctx context.Context, sql string, least float64) error {
 	return nil
 }
 
-// followed waits until nobody who takes readers is behind a record that is written now: one of its own, since the end of what is written
+// followed waits until no server that takes readers is behind a record that is written now: one of its own, since the end of what is written
 // may lie within a record.
 func (b *Bed) followed(ctx context.Context, f Follower) error {
 	lsn, err := text(ctx, b.Group.ReadWrite(), "select pg_logical_emit_message(true, 'coterie bench', '')::text")
@@ -356,7 +356,7 @@ func (b *Bed) followed(ctx context.Context, f Follower) error {
 func (b *Bed) loading(what string) func(done, total int) {
 	tell, begun := b.Progress.Loading(what), false
 	return func(done, total int) {
-		if !begun { // such a load first tells of itself when its first part is there
+		if !begun { // such a load first reports progress when its first part is done
 			tell(0, int64(total))
 		}
 		begun = true

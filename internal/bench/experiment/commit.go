@@ -16,7 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// Cell is one shape of the insert matrix: so many transactions of so many rows.
+// Cell is one shape of the insert matrix: a number of transactions, each of a number of rows.
 type Cell struct{ Inserts, Rows int }
 
 func (c Cell) String() string { return fmt.Sprintf("%d × %d", c.Inserts, c.Rows) }
@@ -24,7 +24,7 @@ func (c Cell) String() string { return fmt.Sprintf("%d × %d", c.Inserts, c.Rows
 // PublishedCells are those of the published matrix.
 var PublishedCells = []Cell{{1, 1_000_000}, {10, 100_000}, {100, 10_000}, {1_000, 1_000}, {10_000, 100}, {100_000, 10}, {1_000_000, 1}}
 
-// CommitOptions says what Commit inserts.
+// CommitOptions describes what Commit inserts.
 type CommitOptions struct {
 	Cells       []Cell
 	Compression []string                             // LOG_COMPRESSION of every secondary, each in turn; empty: as it is
@@ -131,7 +131,7 @@ func (b *Bed) compress(ctx context.Context, kind string) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range members { // on all: the option speaks for a replica's link, whoever leads
+	for _, m := range members { // on all: the option is of a replica's link, whichever replica leads
 		sql := fmt.Sprintf("ALTER AVAILABILITY GROUP [%s] MODIFY REPLICA ON N'%s' WITH (LOG_COMPRESSION = %s)", b.Group.Name(), m, kind)
 		if err := b.Group.Statement(ctx, sql); err != nil {
 			return err

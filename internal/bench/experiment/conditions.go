@@ -9,7 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
-// conditionsHold checks the twelve conditions on every server that there is a way to, and says in words where they held.
+// conditionsHold checks the twelve conditions on every reachable server, and returns in words where they held.
 func (b *Bed) conditionsHold(ctx context.Context, write string) (held string, err error) {
 	var n, of int
 	if b.Group == nil {
@@ -28,7 +28,7 @@ func (b *Bed) conditionsHold(ctx context.Context, write string) (held string, er
 	return fmt.Sprintf("All twelve consistency conditions held afterwards on every server (%d).", n), nil
 }
 
-// conditionsOfGroup checks n servers of so many members.
+// conditionsOfGroup checks n servers of all members.
 func (b *Bed) conditionsOfGroup(ctx context.Context, write string) (n, of int, err error) {
 	members, err := b.Group.Members(ctx)
 	if err != nil {

@@ -45,7 +45,7 @@ func pair(t *testing.T) *Bed {
 	return &Bed{A: s.DSN(), B: r.DSN(), Blocks: 2, Seed: 1}
 }
 
-// whole looks that an experiment can be printed and saved, and holds no figure that is no number.
+// whole checks that an experiment can be printed and saved, and that every figure is a number.
 func whole(t *testing.T, e report.Experiment, rows int) {
 	t.Helper()
 	if len(e.Tables) == 0 || len(e.Tables[0].Rows) != rows || e.Answer == "" {
@@ -172,7 +172,7 @@ func TestOnAPair(t *testing.T) {
 	})
 }
 
-// onlyGroup is a group of which nothing is limited.
+// onlyGroup is a group without limits.
 type onlyGroup struct{ Group }
 
 // TestUncappedIsRefused: where nothing limits the nodes, an experiment that rests on that is refused before it touches anything.

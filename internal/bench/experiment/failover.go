@@ -29,7 +29,7 @@ const (
 // Actions are all of them.
 var Actions = []Action{Kill, Pause, Cut, Planned}
 
-// FailoverOptions says what happens, and who notices.
+// FailoverOptions describes what happens, and which clients notice.
 type FailoverOptions struct {
 	Actions []Action
 	Runs    int           // of each action
@@ -38,7 +38,7 @@ type FailoverOptions struct {
 	Before  time.Duration // of writing before the action
 	After   time.Duration // after writes have come back
 	Dir     string        // of the ledgers
-	Beside  *Workload     // what else goes on; nil: nothing
+	Beside  *Workload     // what else runs; nil: nothing
 }
 
 // said is what happened, for an answer.

@@ -104,7 +104,7 @@ func (d *diskReads) note(k string, before, after map[string]float64, r method.Re
 	}
 }
 
-// table says what each replica answered and read.
+// table shows what each replica answered and read.
 func (d *diskReads) table(o RoutingOptions, arms []arm, samples [2]map[int]*sample) report.Table {
 	t := report.Table{Title: "By replica", Columns: []report.Column{{Name: "threads"}, {Name: "arm"}}}
 	names := map[string]bool{}

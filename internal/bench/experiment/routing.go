@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// RoutingOptions says what Routing asks, and how often.
+// RoutingOptions describes what Routing asks, and how often.
 type RoutingOptions struct {
 	Threads    []int
 	SQL        string // default: an aggregate over 2,000 rows of our own table

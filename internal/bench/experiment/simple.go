@@ -10,7 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// ReadOptions says how much Read reads, and how.
+// ReadOptions describes how much Read reads, and how.
 type ReadOptions struct {
 	Rows    int
 	Formats []workload.Format
@@ -177,14 +177,14 @@ func (b *Bed) readReport(e *report.Experiment, o ReadOptions, r readSamples) err
 	return nil
 }
 
-// ConnectOptions says who logs in.
+// ConnectOptions describes the clients that log in.
 type ConnectOptions struct {
 	Clients  []int
 	Duration time.Duration
 	WarmUp   time.Duration
 }
 
-// Connect asks how many logins a second there are: connect, ask who answers, leave.
+// Connect asks how many logins a second are possible: connect, ask which server answers, leave.
 func (b *Bed) Connect(ctx context.Context, o ConnectOptions) (report.Experiment, error) {
 	e := report.Experiment{
 		Name: "connect", Title: "Logging in", Question: "How many logins per second?",

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
-// TproccOptions says how much of the TPC-C-derived mix runs.
+// TproccOptions describes how much of the TPC-C-derived mix runs.
 type TproccOptions struct {
 	Users        []int
 	Warehouses   int

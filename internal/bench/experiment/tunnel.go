@@ -11,15 +11,15 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// TunnelOptions says what goes through the tunnel.
+// TunnelOptions describes what goes through the tunnel.
 type TunnelOptions struct {
 	Tunnel   workload.Tunnel
 	Payloads []workload.Payload                                                           // each is measured; the tunnel's own is not looked at
 	Link     string                                                                       // shape of the links, in words
-	CSV      func(at time.Time, took time.Duration, payload workload.Payload, arm string) // is told every run, as the published script logs it; may be nil
+	CSV      func(at time.Time, took time.Duration, payload workload.Payload, arm string) // is called after every run, with what the published script logs; may be nil
 }
 
-// Tunnel asks what the compression of the link gives: rows with one long column, a commit per so many, to synchronous secondaries over
+// Tunnel asks what the compression of the link gives: rows with one long column, a commit after a number of rows, to synchronous secondaries over
 // a narrow link.
 func (b *Bed) Tunnel(ctx context.Context, o TunnelOptions) (report.Experiment, error) {
 	e := report.Experiment{

@@ -18,13 +18,13 @@ type Workload struct {
 	Unit string // of its rate
 	// Prepare loads what it needs; nil: nothing.
 	Prepare func(ctx context.Context, dsn string) error
-	// Run works until ctx ends, which is no error, and tells its rate for every step; it returns what was not answered, by SQLSTATE.
+	// Run works until ctx ends, which is not an error, and reports its rate for every step. It returns the number of failed operations by SQLSTATE.
 	Run func(ctx context.Context, dsn string, tick func(at, length time.Duration, rate float64)) (map[string]int64, error)
 	// Check looks afterwards, on every replica, whether what it wrote is whole; nil: there is nothing to look at.
 	Check func(ctx context.Context, b *Bed, write string) error
 }
 
-// QueryWorkload asks one query by so many clients.
+// QueryWorkload asks one query by that many clients.
 func QueryWorkload(sql string, clients int) *Workload {
 	return &Workload{
 		Name: fmt.Sprintf("%d clients asking %q", clients, sql), Unit: "queries/s",
@@ -38,7 +38,7 @@ func QueryWorkload(sql string, clients int) *Workload {
 	}
 }
 
-// TproccWorkload runs the TPC-C-derived mix by so many users on one warehouse.
+// TproccWorkload runs the TPC-C-derived mix by that many users on one warehouse.
 func TproccWorkload(users int, seed uint64) *Workload {
 	return &Workload{
 		Name: fmt.Sprintf("%d users of the TPC-C-derived mix", users), Unit: "transactions/s",

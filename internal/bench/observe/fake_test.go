@@ -8,7 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// fakeLab is a group of which only the agents' answers exist.
+// fakeLab is a group that consists of its agents' answers only.
 type fakeLab struct {
 	names  []string
 	agents map[string]*fakeAgent
@@ -55,7 +55,7 @@ func (a *fakeAgent) Failover(context.Context, api.FailoverRequest) (api.Failover
 	return api.FailoverResult{}, errors.New("not here")
 }
 
-// group is a status of n1 leading n2 and n3, of which both are counted.
+// group is a status of n1 leading n2 and n3, both of which are counted.
 func group() api.Status {
 	return api.Status{
 		Node: "n1", Primary: "n1", WriteOpen: true, Epoch: 4, Phase: ag.PhaseLead,

@@ -95,7 +95,7 @@ func Await(ctx context.Context, budget time.Duration, what string, ok func(conte
 	}
 }
 
-// Synchronized reports whether the primary counts so many replicas as synchronized, itself included, and whether node, if not
+// Synchronized reports whether the primary counts at least n replicas as synchronized, itself included, and whether node, if not
 // empty, is one of them.
 func Synchronized(ctx context.Context, l Lab, n int, node string) (bool, error) {
 	s, err := Primary(ctx, l)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// quiet is how long a screen that is not a terminal says nothing before it says what is under way.
+// quiet is how long a screen that is not a terminal prints nothing before it prints the current step.
 const quiet = 2 * time.Second
 
 // Screen prints lines, and below them on a terminal one line that changes. It is never silent for three seconds. Its methods are
@@ -25,7 +25,7 @@ type Screen struct {
 	started time.Time // of the load: times of events count from it
 }
 
-// NewScreen returns a screen on out; live says that it is a terminal. Close ends it.
+// NewScreen returns a screen on out; live is true for a terminal. Close ends it.
 func NewScreen(out io.Writer, live bool) *Screen {
 	s := &Screen{out: out, live: live, ending: make(chan struct{}), done: make(chan struct{}), spoken: time.Now(), started: time.Now()}
 	go s.beat()

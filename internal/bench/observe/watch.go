@@ -79,7 +79,7 @@ func (w *Watcher) run(ctx context.Context, since map[string]time.Time) {
 	}
 }
 
-// change is what of a status says that something was decided.
+// change returns the parts of a status that change with every decision.
 func change(s api.Status) string { return fmt.Sprint(s.Epoch, s.Phase, s.Rule, s.WriteOpen) }
 
 // look returns what the node decided after since, if its status is another than last.
@@ -132,7 +132,7 @@ func (w *Watcher) Rules(node string) map[ag.Rule]int {
 	return m
 }
 
-// told says what a decision means to somebody who watches a failover. The everyday ones are not in it.
+// told explains decisions to a person who watches a failover. Everyday decisions are not in it.
 var told = map[ag.Rule]string{
 	ag.RuleClaim:        "claims epoch NEXT: WHY",
 	ag.RuleRetake:       "claims epoch NEXT again: WHY",
@@ -173,7 +173,7 @@ func (r Rejoin) String() string {
 	return fmt.Sprintf("%s; SYNCHRONIZED after %.1f s", how, r.Seconds)
 }
 
-// RejoinOf says how the old primary came back.
+// RejoinOf returns how the old primary came back.
 func RejoinOf(dir string, fired map[ag.Rule]int, took time.Duration) Rejoin {
 	r := Rejoin{How: "followed", Seconds: took.Seconds()}
 	switch {

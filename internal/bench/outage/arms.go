@@ -37,7 +37,7 @@ var Arms = []Arm{ArmDeath, ArmPlanned, ArmSilent, ArmSecondary, ArmWitness, ArmL
 const gapFor = 3 * time.Second
 
 // impatience is how long the writer gives a statement, and an attempt to reach one listener, while a primary is silent. A client of the
-// silent node's own listener is told nothing by anybody: what it sees is the group's outage and its own patience together.
+// silent node's own listener gets no answer at all: it sees the group's outage plus its own patience.
 const impatience = time.Second
 
 func (m *measurement) wants(a Arm) bool { return len(m.Only) == 0 || slices.Contains(m.Only, a) }

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// BenchCopier is a relay as a process, as relays are. It says its port, and ends with its input.
+// BenchCopier is a relay as a process, as relays are. It prints its port, and ends with its input.
 func BenchCopier() *cobra.Command {
 	return &cobra.Command{
 		Use: "copier TO", Hidden: true, Args: cobra.ExactArgs(1),

@@ -26,7 +26,7 @@ type Relay interface {
 	Close() error
 }
 
-// What the group costs: commits per second of so many clients, each sending the next when the last was acknowledged.
+// What the group costs: commits per second of a number of clients, each sending the next when the last was acknowledged.
 const (
 	costClients = 8
 	costWarmUp  = 2 * time.Second

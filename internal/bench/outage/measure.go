@@ -27,7 +27,7 @@ const (
 	peerBudget = 3 * time.Minute // for a peer to have another primary; its own default settings take half a minute
 )
 
-// Options says what Measure measures.
+// Options describes what Measure measures.
 type Options struct {
 	Up       func(ctx context.Context, progress func(string)) (observe.Lab, error) // three replicas
 	Witness  func(ctx context.Context, progress func(string)) (observe.Lab, error) // two replicas and a witness; nil: not measured
@@ -98,7 +98,7 @@ type Sample struct {
 	Rejoin   *observe.Rejoin  `json:"rejoin,omitempty"`
 }
 
-// Idle is what an agent needs while nobody asks anything.
+// Idle is what an agent needs without clients.
 type Idle struct {
 	Node      string  `json:"node"`
 	Seconds   float64 `json:"seconds"`
@@ -193,7 +193,7 @@ func (m *measurement) writer(ctx context.Context, name string, fault func(contex
 	return m.writerOn(ctx, name, ledger.WriterOptions{DSN: m.lab.ReadWrite()}, m.lab.DSN, fault)
 }
 
-// writerOn is writer for any system and any patience: o says where and how it writes, server gives where a node's rows are read.
+// writerOn is writer for any system and any patience: o describes where and how it writes, server returns where a node's rows are read.
 func (m *measurement) writerOn(ctx context.Context, name string, o ledger.WriterOptions, server func(node string) string, fault func(context.Context, *ledger.Ledger) (Sample, error)) (s Sample, err error) {
 	l, err := ledger.Open(filepath.Join(m.Dir, name))
 	if err != nil {
@@ -331,7 +331,7 @@ func (s Samples) Save(path string) error {
 	return os.WriteFile(path, append(b, '\n'), 0o600)
 }
 
-// Figures are the samples as figures of the two benches; why says why something is missing.
+// Figures are the samples as figures of the two benches; why is the reason of missing ones.
 func (s Samples) Figures(why string) (failover, footprint []goals.Figure) {
 	lost := func(list []Sample) (n float64) {
 		for _, one := range list {

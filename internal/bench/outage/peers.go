@@ -13,7 +13,7 @@ import (
 // peerGoals are the names under which peers have goals.
 var peerGoals = []string{"patroni", "patroni-floor"}
 
-// startPeers starts what is measured beside us. That it is not installed is no error: then the figures say so.
+// startPeers starts what is measured beside us. It is not an error if it is not installed: the figures then have the reason.
 func (m *measurement) startPeers(ctx context.Context, s *Samples) ([]Peer, func() error, error) {
 	none := func() error { return nil }
 	switch {

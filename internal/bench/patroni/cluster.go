@@ -19,7 +19,7 @@ import (
 // readyTimeout bounds each wait for the cluster: with default settings a replica looks every ten seconds.
 const readyTimeout = 3 * time.Minute
 
-// Options say where a cluster is and with which PostgreSQL.
+// Options describe where a cluster is and which PostgreSQL it uses.
 type Options struct {
 	Programs Programs
 	Dir      string // empty, reachable for the user of the servers
@@ -136,7 +136,7 @@ func (c *Cluster) Restart(name string) error {
 	return err
 }
 
-// Primary names the node that says it is the primary.
+// Primary names the node that reports itself as the primary.
 func (c *Cluster) Primary(ctx context.Context) (string, error) {
 	last := errors.New("no node answers")
 	for _, n := range c.nodes {

@@ -116,7 +116,7 @@ func (l *layout) patroni(n *node) ([]byte, error) {
 	}, "", "  ")
 }
 
-// haproxy has a port for each of the settings: both send to the primary, and look for it as the settings say.
+// haproxy has a port for each of the settings: both send to the primary, and look for it as often as the settings demand.
 func (l *layout) haproxy() []byte {
 	var b strings.Builder
 	b.WriteString("global\n  maxconn 200\ndefaults\n  mode tcp\n  maxconn 100\n  retries 2\n  timeout client 30m\n  timeout connect 4s\n  timeout server 30m\n  timeout check 5s\n")
@@ -143,7 +143,7 @@ func (l *layout) etcd(n *node) []string {
 	}
 }
 
-// write makes the directories and the files, all of which belong to the user of the servers.
+// write makes the directories and the files. They belong to the user of the servers.
 func (l *layout) write(uid, gid int) error {
 	own := func(path string, b []byte) error {
 		if err := os.WriteFile(path, b, 0o600); err != nil {

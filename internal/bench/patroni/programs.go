@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Programs are where the programs are, and of which versions.
+// Programs holds the paths of the programs, and their versions.
 type Programs struct {
 	Patroni, Etcd, HAProxy string
 	Versions               map[string]string // by program

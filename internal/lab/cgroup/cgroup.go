@@ -30,7 +30,7 @@ const (
 // still for the rest of it.
 const period = 100_000
 
-// Check says what is wrong with limits that somebody asks for.
+// Check returns what is wrong with the limits.
 func (l Limits) Check() error {
 	switch {
 	case l.CPU != 0 && (l.CPU < MinCPU || l.CPU > 1024):
@@ -52,7 +52,7 @@ type directory struct {
 	home string // our own group
 }
 
-// Create makes the group of a name with its limits, or sets those of one that is there.
+// Create makes the group of a name with its limits, or sets those of an existing one.
 func Create(name string, l Limits) (*Group, error) {
 	if err := l.Check(); err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func set(path, value string) error {
 // Start starts the command in the group: it and everything it starts are in it from their first instruction. It does so on the
 // caller's thread, which may be in a namespace of its own.
 func (g *Group) Start(cmd *exec.Cmd) error {
-	runtime.LockOSThread() // this thread joins the group, its child inherits that, and it goes home; if it cannot, it is nobody else's
+	runtime.LockOSThread() // this thread joins the group, its child inherits that, and it returns; if it cannot, no other goroutine uses it
 	err := g.startHere(cmd)
 	if g.leave() == nil {
 		runtime.UnlockOSThread()
@@ -175,7 +175,7 @@ func (g *Group) startHere(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// Remove removes the group of a name wherever it is. It must have no members any more. A group that is not there is no error.
+// Remove removes the group of a name wherever it is. It must have no members. A group that does not exist is not an error.
 func Remove(name string) error {
 	all, err := find()
 	if err != nil {
@@ -241,7 +241,7 @@ func Read(name string) Usage {
 	return u
 }
 
-// table reads a file of names and numbers; what is not there is zero.
+// table reads a file of names and numbers; a missing name is zero.
 func table(path string) map[string]int64 {
 	b, err := os.ReadFile(path)
 	if err != nil {

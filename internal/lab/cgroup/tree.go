@@ -22,7 +22,7 @@ type place struct {
 	v2  bool
 }
 
-// locate finds the group of a name anywhere in the hierarchy: who made it may have had another group of its own than we have, as
+// locate finds the group of a name anywhere in the hierarchy: its maker may have been in another group than we are, as
 // every login session has. It gives the place where it would be made if there is none.
 func (p place) locate(name string) (dir string, there bool) {
 	dir = filepath.Join(p.dir, name)
@@ -97,7 +97,7 @@ func below(dir, root, path string) string {
 	return dir
 }
 
-// needed gives the places of the controllers that the limits need, or says what this machine lacks.
+// needed gives the places of the controllers that the limits need, or returns an error that names what this machine lacks.
 func needed(all map[string]place, l Limits) (map[string]place, error) {
 	out := map[string]place{}
 	for c, wanted := range map[string]bool{cpu: l.CPU > 0, memory: l.Memory > 0} {

@@ -34,7 +34,7 @@ var code = []byte{
 	0xff, 0x74, 0x03, 0x48, 0x89, 0x07, 0xc3,
 }
 
-// entries says at which byte of code each function of the vDSO goes on.
+// entries holds the byte of code at which each function of the vDSO continues.
 var entries = map[string]uint64{"__vdso_clock_gettime": 0x10, "__vdso_gettimeofday": 0x40, "__vdso_time": 0x60}
 
 // jumpSize is how many bytes a jump needs.

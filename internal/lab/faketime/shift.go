@@ -17,7 +17,7 @@ import (
 // MaxOffset is the largest offset, in either direction.
 const MaxOffset = 10 * 365 * 24 * time.Hour
 
-// ErrBusy says that a thread of the process is not stopped yet, or stopped at the very instructions that would be changed: let it run
+// ErrBusy is returned when a thread of the process is not stopped yet, or stopped at the very instructions that would be changed: let it run
 // for a moment and try again.
 var ErrBusy = errors.New("a thread is asking for the time just now")
 
@@ -30,7 +30,7 @@ type vdso struct {
 	start, end uint64
 }
 
-// Possible says why clocks cannot be shifted on this machine; nil: they can, where /proc/PID/mem may be written.
+// Possible returns why clocks cannot be shifted on this machine; nil: they can, where /proc/PID/mem may be written.
 func Possible() error {
 	if machine == "" {
 		return errors.New("shifting the wall clock of processes works on x86-64 only")
@@ -38,7 +38,7 @@ func Possible() error {
 	return nil
 }
 
-// Check says what is wrong with an offset that somebody asks for.
+// Check returns what is wrong with the offset.
 func Check(offset time.Duration) error {
 	switch {
 	case offset%time.Second != 0:

@@ -118,7 +118,7 @@ func answer(l net.Listener, g *gate) {
 		if err != nil {
 			a.Error = err.Error()
 		}
-		_ = json.NewEncoder(c).Encode(a) // who asked is gone when this fails
+		_ = json.NewEncoder(c).Encode(a) // the client is gone when this fails
 		_ = c.Close()
 	}
 }

@@ -1,5 +1,5 @@
 // Package faultfs is a disk that can be full, slow, stalled or failing on request: a directory shown through FUSE at another place,
-// every change of which passes one gate.
+// every change to which passes one gate.
 //
 // It owns the mount, the faults and the socket on which they are set. It must not know what the files are for: a lab puts a node's
 // directory on it, so that PostgreSQL, the agent and the quorum member get the errors and the waits of a real bad disk, and wait in

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// The test program is the disk's server when it is told what to serve.
+// The test program is the disk's server when it is given what to serve.
 const serveEnv = "FAULTFS_TEST_SERVE"
 
 func TestMain(m *testing.M) {
@@ -271,7 +271,7 @@ func TestStalled(t *testing.T) {
 	<-ended
 }
 
-// The server's death ends what it holds; the dead mount is taken away and the files are there again.
+// The server's death ends the operations it holds up; the dead mount is taken away and the files are accessible again.
 func TestServerKilled(t *testing.T) {
 	d := newDisk(t)
 	if err := os.WriteFile(d.path("kept"), []byte("x"), 0o600); err != nil {

@@ -17,7 +17,7 @@ const (
 	Full    Kind = "full"  // what needs another block ends in ENOSPC; blocks that a file has can be overwritten, and removing makes no room
 	Slow    Kind = "slow"  // every change and every sync takes Delay longer
 	Stalled Kind = "stall" // every change and every sync waits in the kernel until the disk is healed; not even SIGKILL ends the wait
-	Failing Kind = "fail"  // every sync ends in EIO; writing goes on
+	Failing Kind = "fail"  // every sync ends in EIO; writes still succeed
 )
 
 // MaxDelay is the longest Fault.Delay: longer is a stall.
@@ -40,7 +40,7 @@ func (f Fault) String() string {
 	}
 }
 
-// Check says what is wrong with a fault that somebody asks for.
+// Check returns what is wrong with the fault.
 func (f Fault) Check() error {
 	switch {
 	case f.Kind != Healthy && f.Kind != Full && f.Kind != Slow && f.Kind != Stalled && f.Kind != Failing:
@@ -79,7 +79,7 @@ func newGate() *gate {
 	return g
 }
 
-// set puts another fault in force; who waits because of the last one looks again.
+// set puts another fault in force; operations that wait because of the last one check again.
 func (g *gate) set(f Fault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,7 +95,7 @@ func (g *gate) now() (Fault, <-chan struct{}) {
 	return *g.fault.Load(), g.change
 }
 
-// pass holds up one change or sync for as long as the fault in force says. It heeds no interruption: that is what a disk does.
+// pass holds up one change or sync for as long as the fault in force demands. It is not interruptible, as a disk is not.
 func (g *gate) pass() {
 	if k := g.fault.Load().Kind; k != Slow && k != Stalled {
 		return

@@ -19,16 +19,16 @@ import (
 // Name is the type of the mounts as mountinfo shows it, after "fuse.".
 const Name = "coterie-disk"
 
-// Options say what is shown where. All paths are absolute.
+// Options describe what is shown where. All paths are absolute.
 type Options struct {
 	Below  string // the directory that holds the files
 	Mount  string // the directory where they are shown
 	Socket string // where faults are set
-	UID    int    // who owns the files: root becomes this user once the disk is mounted
+	UID    int    // the owner of the files: root becomes this user once the disk is mounted
 	GID    int
 }
 
-// Possible says why a disk with faults cannot be had here, and what to do about it; nil: it can.
+// Possible returns why a disk with faults cannot be had here, and what to do about it; nil: it can.
 func Possible() error {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	switch {
@@ -47,8 +47,8 @@ func Possible() error {
 	return nil
 }
 
-// Serve shows the disk until it is unmounted or ctx is done; then what is held goes on, and the mount, if it is still there, is dead
-// until somebody calls Unmount. As root it becomes the owner of the files once they are shown, for good: it wants a process of its own.
+// Serve shows the disk until it is unmounted or ctx is done; then held operations continue, and the mount, if it still exists, is dead
+// until Unmount is called. As root it becomes the owner of the files once they are shown, for good: it wants a process of its own.
 func Serve(ctx context.Context, o Options) error {
 	syscall.Umask(0) // the kernel has applied the caller's
 	g := newGate()
@@ -84,7 +84,7 @@ func mount(o Options, g *gate) (*fuse.Server, error) {
 		return nil, fmt.Errorf("look at %s: %w", o.Below, err)
 	}
 	root := &node{&fs.LoopbackNode{RootData: &fs.LoopbackRoot{Path: o.Below, Dev: st.Dev}}, g}
-	cache := time.Minute // nobody else changes what is below
+	cache := time.Minute // no other process changes the files below
 	server, err := fs.Mount(o.Mount, root, &fs.Options{
 		AttrTimeout: &cache, EntryTimeout: &cache,
 		MountOptions: fuse.MountOptions{
@@ -92,7 +92,7 @@ func mount(o Options, g *gate) (*fuse.Server, error) {
 			DirectMountStrict: os.Geteuid() == 0, AllowOther: os.Geteuid() == 0,
 			DisabledCapabilities: fuse.CAP_PASSTHROUGH, // it would go round the gate
 			DisableXAttrs:        true,
-			// Nobody else changes what is below, so the kernel need not drop what it has cached when the modification time is a new
+			// No other process changes the files below, so the kernel need not drop what it has cached when the modification time is a new
 			// one. It would do so beside a write that is under way, and read back what stood there before.
 			ExplicitDataCacheControl: true,
 		},
@@ -114,7 +114,7 @@ func become(uid, gid int) error {
 	return nil
 }
 
-// Mounted tells whether a disk with faults, alive or dead, is mounted at dir.
+// Mounted reports whether a disk with faults, alive or dead, is mounted at dir.
 func Mounted(dir string) (bool, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -134,8 +134,8 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// Unmount takes away every disk with faults that is mounted at dir, also a dead one and one in use: who has it open gets errors. No
-// other mount is touched. Nothing mounted is no error.
+// Unmount takes away every disk with faults that is mounted at dir, also a dead one and one in use: processes that have it open get errors. No
+// other mount is touched. It is not an error if nothing is mounted.
 func Unmount(dir string) error {
 	for range 100 {
 		if is, err := Mounted(dir); err != nil || !is {

@@ -7,8 +7,8 @@ import (
 )
 
 // A TUN device passes what a network card with offloads would: up to 64 kB of a TCP connection at a time, with one header, to be
-// cut into packets by whoever puts them on the wire, and checksums that are still to be completed. In front of each stands the
-// kernel's struct virtio_net_hdr, which says so: flags, kind, length of the headers, payload of each packet, where the checksum
+// cut into packets by the sender to the wire, and checksums that are still to be completed. In front of each stands the
+// kernel's struct virtio_net_hdr, which describes it: flags, kind, length of the headers, payload of each packet, where the checksum
 // begins and where in that it is kept (section 5.1.6 of the Virtio specification, in the machine's byte order).
 const vnetHeader = 10
 
@@ -33,7 +33,7 @@ type burst struct {
 	packets int
 }
 
-// newBurst reads what came from a device; it returns false for what is no packet of IPv4, which has no link here.
+// newBurst reads what came from a device; it returns false for anything but an IPv4 packet, which has no link here.
 func newBurst(b []byte) (burst, bool) {
 	if len(b) < vnetHeader+ipHeader || b[vnetHeader]>>4 != 4 {
 		return burst{}, false

@@ -35,7 +35,7 @@ func TestLossComesAsAsked(t *testing.T) {
 		var m lossModel
 		m.set(c.loss, c.burst)
 		lost, byLength := runs(&m, rand.New(rand.NewPCG(1, 2)), n)
-		stay := c.loss // probability that a run goes on
+		stay := c.loss // probability that a run continues
 		if c.burst > 1 {
 			stay = 1 - 1/c.burst
 		}

@@ -18,7 +18,7 @@ import (
 // namespaces is where ip netns keeps its names: a file each, over which the namespace is mounted.
 const namespaces = "/run/netns"
 
-// Enter calls f on a thread inside the named network namespace. Sockets that f makes stay there, whoever uses them later; so do
+// Enter calls f on a thread inside the named network namespace. Sockets that f makes stay there, also if other threads use them later; so do
 // processes that f starts. Goroutines that f starts do not.
 func Enter(namespace string, f func() error) error {
 	ns, err := os.Open(filepath.Join(namespaces, namespace))
@@ -174,7 +174,7 @@ func flock(f *os.File, patience time.Duration) error {
 	}
 }
 
-// ErrRunning says that the process which runs the lab's network is alive.
+// ErrRunning is returned when the process that runs the lab's network is alive.
 var ErrRunning = errors.New("the lab's network is running")
 
 // Sweep removes what the network of a lab left behind when its process was killed: the namespaces' names, and what Guard made. The

@@ -23,7 +23,7 @@ const Client = "client"
 // Any stands for every node in Set.
 const Any = "*"
 
-// ErrNotRoot says that a lab's network needs what ordinary users may not do.
+// ErrNotRoot is returned to users other than root, who may not make network namespaces.
 var ErrNotRoot = errors.New("network namespaces and TUN devices need root")
 
 // Options are what a network starts with.

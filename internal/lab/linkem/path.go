@@ -233,7 +233,7 @@ type flow [12]byte
 type flows map[flow]struct{}
 
 // knows reports whether the firewall lets a packet pass, and learns from it. Of TCP it drops what belongs to no connection whose beginning
-// it saw. Anything else passes: a datagram that nobody knows begins a flow by itself, as does a ping.
+// it saw. Anything else passes: an unknown datagram begins a flow, as does a ping.
 func (f flows) knows(packet []byte) bool {
 	header := int(packet[0]&0xf) * 4
 	switch {

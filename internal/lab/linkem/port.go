@@ -68,7 +68,7 @@ func (p *port) prepare(mtu int) {
 }
 
 // run moves packets until quit. It keeps its thread, at real-time priority where that is allowed: a network that waits for a
-// processor is slower than its links say.
+// processor is slower than its links are set to be.
 func (p *port) run() {
 	runtime.LockOSThread() // and never unlocked: the thread ends with its priority
 	if err := urgent(); err != nil {
@@ -185,7 +185,7 @@ func (p *port) send(path *path, u part, now nanos) {
 	if f.verdict != deliver {
 		return
 	}
-	if f.due <= now && path.underWay == 0 { // nothing to wait for, nobody to overtake
+	if f.due <= now && path.underWay == 0 { // no packet to wait for, none to overtake
 		b := f.damage(u.of.cut(p.cut, u.first, u.count))
 		path.write(b, u.count, size)
 		if f.twice {

@@ -14,7 +14,7 @@ const (
 	tcpFIN, tcpSYN, tcpRST, tcpPSH, tcpACK, tcpCWR = 0x01, 0x02, 0x04, 0x08, 0x10, 0x80
 )
 
-// begins reports whether a packet is of a kind that a firewall which lets nobody in does not let pass.
+// begins reports whether a packet is of a kind that a firewall that accepts no connection drops.
 func begins(packet []byte) bool {
 	header := int(packet[0]&0xf) * 4
 	switch packet[9] {

@@ -19,7 +19,7 @@ type request struct {
 	Stats bool   `json:"stats,omitempty"`
 }
 
-// reply answers a request, always with who is there.
+// reply answers a request; it always lists the nodes.
 type reply struct {
 	Error string                `json:"error,omitempty"`
 	Lab   string                `json:"lab"`

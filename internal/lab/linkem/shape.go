@@ -23,8 +23,8 @@ type Shape struct {
 	Duplicate float64       `json:"duplicate,omitempty"` // arrives twice
 	Corrupt   float64       `json:"corrupt,omitempty"`   // one bit flipped
 	Cut       bool          `json:"cut,omitempty"`       // nothing gets through, what is under way included
-	Reject    bool          `json:"reject,omitempty"`    // like Cut, and the sender is told: TCP is reset, all else gets ICMP port unreachable
-	Closed    bool          `json:"closed,omitempty"`    // as by a firewall that lets nobody in: TCP connections cannot begin in this direction, and UDP does not get through
+	Reject    bool          `json:"reject,omitempty"`    // like Cut, with a notice to the sender: TCP is reset, all else gets ICMP port unreachable
+	Closed    bool          `json:"closed,omitempty"`    // as by a firewall that accepts no connection: TCP connections cannot begin in this direction, and UDP does not get through
 
 	// Forgot counts how often a stateful firewall on the way has lost its table: TCP connections that began before the last time are
 	// dropped without a word, new ones pass, and all else does. 0: there is none. Set in both directions, as one firewall sees both.

@@ -45,7 +45,7 @@ func Dedicate() error {
 
 // The system calls of a port's thread do not tell Go's scheduler. An ordinary call gives away the right to run Go code, and to
 // get it back the thread has to wait for a lock that threads without its priority hold: on a busy machine, for tens of
-// milliseconds. Whoever has to stop all Go code interrupts these calls with a signal.
+// milliseconds. To stop all Go code, the runtime interrupts these calls with a signal.
 
 func rawRead(fd int, b []byte) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b))) //nolint:gosec // see above

@@ -35,7 +35,7 @@ type Server struct {
 	exited   chan struct{}
 }
 
-// Options are what a server starts with beside the defaults.
+// Options are what a server starts with in addition to the defaults.
 type Options struct {
 	Settings []string                 // name=value
 	Port     int                      // among Settings, too; 0: 5432
@@ -112,7 +112,7 @@ func (s *Server) fill(command string, args ...string) error {
 			return err
 		}
 	}
-	cmd := exec.Command(filepath.Join(s.bin, command), args...) //nolint:noctx // ends by itself
+	cmd := exec.Command(filepath.Join(s.bin, command), args...) //nolint:noctx // ends without help
 	cmd.Dir, cmd.SysProcAttr = s.dir, attr
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", command, err, out)

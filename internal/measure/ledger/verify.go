@@ -32,7 +32,7 @@ type Verdict struct {
 // lostIDs bounds Verdict.LostIDs.
 const lostIDs = 20
 
-// Sound tells whether the server kept every promise: nothing lost, nothing done that was said undone, nothing done twice, and
+// Sound reports whether the server kept every promise: nothing lost, nothing done that was said undone, nothing done twice, and
 // one server at a time.
 func (v Verdict) Sound() bool {
 	return v.Lost == 0 && v.FailedPresent == 0 && v.Duplicates == 0 && v.Unrecorded == 0 && !v.TwoServers

@@ -49,7 +49,7 @@ func (l *Ledger) Prepare(ctx context.Context, dsn string) error {
 func closeConn(c *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = c.Close(ctx) // nothing of value is left on it
+	_ = c.Close(ctx) // the connection is not used again
 }
 
 // Write runs the writers until ctx ends; that is not an error. A row that is under way then is let finish. Nothing is ever

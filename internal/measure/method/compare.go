@@ -70,7 +70,7 @@ func (c Comparison) Withhold(why string) Comparison {
 	return c
 }
 
-// ClientBound says that there is no verdict because the client may have been the limit.
+// ClientBound reports whether there is no verdict because the client may have been the limit.
 func (c Comparison) ClientBound() bool {
 	return c.Verdict == Withheld && strings.HasPrefix(c.Why, clientBound)
 }

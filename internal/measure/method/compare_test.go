@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// machine is a computer that nobody would want to measure on: it slows down, breathes, stumbles and is noisy.
+// machine is a computer that is unfit for measuring: it slows down, breathes, stumbles and is noisy.
 type machine struct {
 	r     *rand.Rand
 	at    float64
@@ -20,12 +20,12 @@ func (m *machine) run(work float64) float64 {
 	m.state = 0.8*m.state + 0.03*m.r.NormFloat64() // noise that lasts
 	slow := 1 + 0.01*m.at + 0.15*math.Sin(m.at/9) + m.state
 	if m.r.IntN(12) == 0 {
-		slow *= 1.5 // somebody else's job
+		slow *= 1.5 // of another owner job
 	}
 	return work * slow * (1 + 0.02*math.Abs(m.r.NormFloat64()))
 }
 
-// experiment measures two arms of which the second takes so much longer.
+// experiment measures two arms; the second takes longer by a factor.
 func experiment(seed uint64, blocks int, factor float64) Comparison {
 	m := &machine{r: rand.New(rand.NewPCG(seed, 9))}
 	times := [2][]float64{}

@@ -1,5 +1,5 @@
 // Package method is how benchmarks are run and judged: load in a closed or an open loop, latency from the intended start, arms that
-// take turns in balanced blocks, and a comparison that may say that no difference was shown.
+// take turns in balanced blocks, and a comparison whose verdict may be that no difference was shown.
 //
 // It owns the arithmetic and the clock of a measurement, and nothing else: what an operation is, Worker knows. It must not know
 // PostgreSQL.

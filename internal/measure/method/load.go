@@ -35,7 +35,7 @@ type Preparer interface {
 	Prepare(ctx context.Context) error
 }
 
-// Load says how operations are asked for.
+// Load describes how operations are asked for.
 type Load struct {
 	Clients    int           // default 1
 	Rate       float64       // operations per second that all clients together intend; 0: a closed loop, each as fast as it is answered
@@ -45,14 +45,14 @@ type Load struct {
 	Iterations int64         // of each client, counted; 0: until Duration
 	Seed       uint64
 	Every      time.Duration // of a point of the series; default a second
-	Ended      func()        // is called when the last operation has ended and every worker is still there; nil: nobody wants to know
+	Ended      func()        // is called when the last operation has ended and no worker is closed yet; may be nil
 	Tick       func(Point)   // is called with every point as it ends, by one goroutine
 }
 
 // ErrLoad means that a Load asks for nothing.
 var ErrLoad = errors.New("say how long, or how many operations: a load needs Duration or Iterations")
 
-// Run asks for operations until the load is done or ctx ends; the end of ctx is not an error. Every operation that began is let finish.
+// Run asks for operations until the load is done or ctx ends; the end of ctx is not an error. Every operation that began is completed.
 func Run(ctx context.Context, l Load, worker func(client int) (Worker, error)) (Result, error) {
 	l.Clients = max(l.Clients, 1)
 	if l.Every <= 0 {
@@ -190,7 +190,7 @@ func (r *run) client(ctx context.Context, w Worker) error {
 	return nil
 }
 
-// schedule hands out the intended starts of an open loop, in order, whoever asks.
+// schedule hands out the intended starts of an open loop, in order, to any worker.
 type schedule struct {
 	mu      sync.Mutex
 	rand    *rand.Rand

@@ -78,7 +78,7 @@ func TestClosedLoopCountsAfterWarmUp(t *testing.T) {
 	}
 }
 
-// TestClientsStay: an operation that fails is counted under its state, and its client goes on.
+// TestClientsStay: an operation that fails is counted under its state, and its client continues.
 func TestClientsStay(t *testing.T) {
 	var n atomic.Int64
 	serve := workerFunc(func(context.Context) (Event, error) {

@@ -69,7 +69,7 @@ func (r Result) RoutedPct() float64 { return 100 * float64(r.Routed) / float64(m
 // clientBound begins the reason of every row whose client may have been the limit.
 const clientBound = "client-bound: "
 
-// ClientBound says why the client may have been the limit; empty: it was not.
+// ClientBound returns why the client may have been the limit; empty: it was not.
 func (r Result) ClientBound() string {
 	switch {
 	case r.ClientCPU > MaxClientCPU:

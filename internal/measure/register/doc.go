@@ -1,7 +1,7 @@
 // Package register is a workload of registers, and the judge of what was read from and written to them.
 //
 // Clients read, write and compare-and-swap rows at the same time, each statement a transaction of its own; a further client counts, and
-// readers watch the count on every replica. Check then says whether what all of them heard can have come from one copy of the data that
+// readers watch the count on every replica. Check then reports whether what all of them heard can have come from one copy of the data that
 // did one operation after the other (linearizability, decided by porcupine), and whether any session saw the count go back.
 //
 // What a client was not told stays open: such a write may take effect at any later time, or never.

@@ -55,7 +55,7 @@ func (t Table) measuredColumns() (shown []int) {
 	return shown
 }
 
-// publishedRatios says whether a published ratio stands beside any of the comparisons.
+// publishedRatios reports whether a published ratio stands beside any of the comparisons.
 func publishedRatios(list []Comparison) bool {
 	return slices.ContainsFunc(list, func(c Comparison) bool { return c.Published != nil })
 }

@@ -31,7 +31,7 @@ func newWatch(limit time.Duration, expire func()) *watch {
 
 func (w *watch) begin() { w.began.Store(int64(time.Since(w.origin))) }
 
-// end says whether the operation had not run out of time.
+// end reports whether the operation had not run out of time.
 func (w *watch) end() bool { return w.began.Swap(idle) != expired }
 
 // look ends the operation if it is due, and else looks again when it will be. One that begins from now on is not due before that.

@@ -56,7 +56,7 @@ func (c condition) check(ctx context.Context, tx pgx.Tx) (Condition, error) {
 	return res, nil
 }
 
-// snapshotTries is how often a replica may cancel a snapshot because replay had to go on.
+// snapshotTries is how often a replica may cancel a snapshot because replay had to continue.
 const snapshotTries = 5
 
 // snapshot runs f in a read-only transaction of one snapshot, again if a replica cancelled it in favour of replay.
@@ -88,7 +88,7 @@ func Digest(ctx context.Context, dsn string) (string, error) {
 	h := sha256.New()
 	err := snapshot(ctx, dsn, func(tx pgx.Tx) error {
 		h.Reset()
-		// What a row looks like as text must not depend on who asks.
+		// The text of a row must not depend on the session.
 		const settings = `set local timezone = 'UTC'; set local datestyle = 'ISO'; set local intervalstyle = 'postgres';
 			set local bytea_output = 'hex'; set local extra_float_digits = 1; set local search_path = pg_catalog`
 		if _, err := tx.Exec(ctx, settings); err != nil {

@@ -336,7 +336,7 @@ func TestReloadGivesTheSameDigest(t *testing.T) {
 	if _, err := Run(t.Context(), RunOptions{DSN: dsn}); err == nil {
 		t.Error("ran on a load that did not end")
 	}
-	// Of other rows, the unfinished load is replaced. This one is interrupted, and the next one goes on.
+	// Of other rows, the unfinished load is replaced. This one is interrupted, and the next one continues it.
 	ctx, cancel := context.WithCancel(t.Context())
 	o := LoadOptions{Seed: testSeed, Parallel: 4, Resume: true, Progress: func(done, total int64) {
 		if done > total/4 {
@@ -384,7 +384,7 @@ func TestReplica(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var reads int64
-	var busy []Condition // seen while replay goes on
+	var busy []Condition // seen during replay
 	var busyErr error
 	res, err := Run(ctx, RunOptions{DSN: dsn, ReadDSN: replica.DSN(), Clients: 4, Seed: 2, Tick: func(i Interval) {
 		if reads += i.Reads["copy"]; reads > 0 && busy == nil {

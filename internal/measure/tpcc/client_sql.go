@@ -15,7 +15,7 @@ type Mode string
 // statement.
 const (
 	Functions Mode = "functions" // one call of a server-side function
-	ClientSQL Mode = "sql"       // BEGIN, every statement by itself, COMMIT
+	ClientSQL Mode = "sql"       // BEGIN, one statement after another, COMMIT
 	Pipeline  Mode = "pipeline"  // client SQL, with the statements of all order lines sent at once
 )
 

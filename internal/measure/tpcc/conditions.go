@@ -7,7 +7,7 @@ type condition struct {
 	query  string
 }
 
-// conditions holds at every moment of which a snapshot can be taken, on every server. They prove that transactions were
+// conditions hold in every snapshot, on every server. They prove that transactions were
 // applied whole; a tail that is cleanly missing breaks none of them, which is what the ledger is for.
 var conditions = []condition{
 	{1, "W_YTD = sum(D_YTD)", `

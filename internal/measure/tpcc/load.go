@@ -22,7 +22,7 @@ var schemaSQL string
 //go:embed functions.sql
 var functionsSQL string
 
-// indexes are built after the rows are in; the slowest first. There are no foreign keys.
+// indexes are built after the rows are loaded, the slowest first. There are no foreign keys.
 var indexes = []string{
 	`alter table tpcc.order_line add primary key (ol_w_id, ol_d_id, ol_o_id, ol_number)`,
 	`alter table tpcc.stock add primary key (s_w_id, s_i_id)`,
@@ -50,13 +50,13 @@ const appName = "coterie bench"
 var ErrNotOurs = errors.New("schema tpcc exists and was not made by this tool (it has no table tpcc.coterie_bench): " +
 	"load into another database, or drop the schema yourself")
 
-// LoadOptions says what Load loads.
+// LoadOptions describes what Load loads.
 type LoadOptions struct {
 	Warehouses int                     // default 1
 	Seed       uint64                  // the same seed gives byte-identical rows
 	Parallel   int                     // COPY streams; default 2
 	Progress   func(done, total int64) // rows; called a few times a second by one goroutine, and first with what an earlier load made
-	Resume     bool                    // go on with an earlier Load of the same rows, which may have been interrupted, instead of replacing it
+	Resume     bool                    // continue an earlier Load of the same rows, which may have been interrupted, instead of replacing it
 }
 
 // Load creates schema tpcc and fills it, and returns how many rows that took. A schema tpcc that an earlier Load made is
@@ -122,7 +122,7 @@ func schemaTables() string {
 func closeConn(c *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = c.Close(ctx) // nothing of value is left on it
+	_ = c.Close(ctx) // the connection is not used again
 }
 
 // createSchema makes the empty tables in one transaction, so that no schema without its mark is ever left behind.
@@ -174,7 +174,7 @@ type loader struct {
 	dsn    string
 	chunks []chunk
 	total  int64
-	done   atomic.Int64 // rows that are there
+	done   atomic.Int64 // rows that exist
 	made   atomic.Int64 // of these, by this load
 }
 
@@ -246,7 +246,7 @@ func (l *loader) report(progress func(done, total int64)) (stop func()) {
 	return func() { close(quit); wg.Wait() }
 }
 
-// each calls do for 0 to n-1 on so many connections, and stops at the first error.
+// each calls do for 0 to n-1 on that many connections, and stops at the first error.
 func (l *loader) each(ctx context.Context, parallel, n int, do func(context.Context, *pgx.Conn, int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -10,7 +10,7 @@ import (
 // loadTime stands for every "time of load" of the population, so that it does not differ between two loads.
 const loadTime = "2026-01-01 00:00:00+00"
 
-// chunk is a piece of one table, made and copied by itself.
+// chunk is a piece of one table, made and copied on its own.
 type chunk struct {
 	table string // with its columns, as COPY takes it
 	rows  int

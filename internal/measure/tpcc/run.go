@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// RunOptions says what Run runs.
+// RunOptions describes what Run runs.
 type RunOptions struct {
 	DSN        string          // libpq URI of the read-write address; several hosts are tried in turn
 	ReadDSN    string          // where Order-Status and Stock-Level go; default: where everything goes
@@ -25,8 +25,8 @@ type RunOptions struct {
 	Timeout    time.Duration   // after which an operation's outcome is unknown; default 5 s
 	Dial       pgconn.DialFunc // where connections are made from; default: here
 
-	WarmUp       time.Duration  // at the beginning, of which nothing is counted
-	Begin        func()         // called when counting begins; nil: nobody wants to know
+	WarmUp       time.Duration  // at the beginning; nothing of it is counted
+	Begin        func()         // called when counting begins; may be nil
 	Duration     time.Duration  // of what is counted; default: until ctx ends
 	Transactions int64          // of each terminal, counted, answered or not, after which it ends; default: until Duration is over
 	Tick         func(Interval) // called once every Every by one goroutine, if set
@@ -74,7 +74,7 @@ type ClientResult struct {
 }
 
 // Run connects every terminal and runs the mix until Duration is over, every terminal has had its Transactions, or ctx ends, which is not
-// an error. A transaction that is under way then is let finish. What failed with a serialization failure or a deadlock, and nothing else,
+// an error. A transaction that is under way then is completed. What failed with a serialization failure or a deadlock, and nothing else,
 // is sent again, with the same inputs. A terminal that loses its server looks for another until the end.
 func Run(ctx context.Context, o RunOptions) (Result, error) {
 	if o.Clients <= 0 {
@@ -133,7 +133,7 @@ func Run(ctx context.Context, o RunOptions) (Result, error) {
 var errDone = errors.New("the measured time is over")
 
 // time begins to count after the warm-up, at once where there is none, and ends the run after its Duration. The function that it returns
-// waits until nothing of that goes on; the context has to have ended by then.
+// waits until all of that has ended; the context must have ended by then.
 func (o RunOptions) time(ctx context.Context, cancel context.CancelCauseFunc, rec *recorder) (wait func()) {
 	begin := func() {
 		if o.Begin != nil {

@@ -95,7 +95,7 @@ func (t *terminal) reconnects() int {
 	return n
 }
 
-// connect connects every session of the terminal that has no connection. The end of ctx is no error.
+// connect connects every session of the terminal that has no connection. The end of ctx is not an error.
 func (t *terminal) connect(ctx context.Context) error {
 	for _, s := range []*session.Session{t.write, t.read} {
 		if s.Conn() != nil {
@@ -160,7 +160,7 @@ func (t *terminal) wrote(at time.Time) {
 	t.lastWrite = at
 }
 
-// again runs a transaction, and runs it again, with the same inputs, where the server says that others were in its way.
+// again runs a transaction, and runs it again, with the same inputs, where the server reports a conflict with other transactions.
 func (e *event) again(ctx context.Context, s *session.Session, op func(context.Context, *pgx.Conn) error) {
 	for {
 		e.outcome, e.state, _ = s.Do(ctx, op) // the state says what the error was

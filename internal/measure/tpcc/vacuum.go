@@ -20,7 +20,7 @@ func ForbidAutovacuum(ctx context.Context, dsn string) (allow func() error, err 
 		return eachTable(ctx, dsn, "alter table %s reset (autovacuum_enabled)")
 	}
 	if err := eachTable(ctx, dsn, "alter table %s set (autovacuum_enabled = false)"); err != nil {
-		return nil, errors.Join(err, allow()) // some tables may have been told
+		return nil, errors.Join(err, allow()) // some tables may have been changed
 	}
 	return allow, nil
 }

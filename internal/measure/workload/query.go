@@ -396,5 +396,5 @@ func (l *logger) Close() { l.client.Close() }
 func closeConn(c *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = c.Close(ctx) // nothing of value is left on it
+	_ = c.Close(ctx) // the connection is not used again
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/method"
 )
 
-// Tunnel is the published workload of a replication link: rows with one long column, a commit per so many, one session.
+// Tunnel is the published workload of a replication link: rows with one long column, a commit after a number of rows, one session.
 type Tunnel struct {
 	Rows    int     // published: 10,000
 	Bytes   int     // of the column; published: 4,000

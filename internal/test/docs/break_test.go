@@ -17,7 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/test/ports"
 )
 
-// conditions are what the page says must be seen, as shell conditions. P is the node that was broken.
+// conditions are the results that the page promises, as shell conditions. P is the node that was broken.
 var conditions = map[string]string{
 	"another primary takes writes": `n=$(its primary); test -n "$n" && test "$n" != "$P"`,
 	"every replica is synchronized": `s=$(coterie lab status --json); test -n "$(its primary)" &&
@@ -155,7 +155,7 @@ func TestBreakItYourself(t *testing.T) {
 	t.Logf("%d rows acknowledged, all of them there", told)
 }
 
-// reader is somebody who follows the page.
+// reader is a person who follows the page.
 type reader struct {
 	t       *testing.T
 	dir     string // where the terminals are
@@ -214,7 +214,7 @@ func (r *reader) run(text string) string {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Minute)
 	defer cancel()
-	// The lab's nodes keep what they are given as standard error; a file, unlike a pipe, keeps nobody waiting for them.
+	// The lab's nodes keep their standard error open; a file, unlike a pipe, blocks no reader.
 	f, err := os.CreateTemp(r.dir, "out-")
 	if err != nil {
 		r.t.Fatal(err)

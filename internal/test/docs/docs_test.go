@@ -52,7 +52,7 @@ func pages(t *testing.T) map[string]string {
 	return found
 }
 
-// soon are parts of the program that the documentation may speak of before they are there.
+// soon are parts of the program that the documentation may name before they exist.
 var soon = []string{"lab", "demo", "bench", "agsim", "adopt", "e2e"}
 
 // build compiles the program once.
@@ -127,7 +127,7 @@ func (c *tool) knows(t *testing.T, path ...string) bool {
 
 var word = regexp.MustCompile(`^[a-z]+$`)
 
-// check says what is wrong with a command line, or "".
+// check returns what is wrong with a command line, or "".
 func (c *tool) check(t *testing.T, line string) string {
 	t.Helper()
 	fields := strings.Fields(line)[1:]

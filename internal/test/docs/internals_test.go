@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// ruled are the pages of which every numbered rule names its place in the code and the tests that hold it.
+// ruled are the pages on which every numbered rule names its place in the code and its tests.
 var ruled = []string{"docs/internals/safety.md", "docs/internals/postgresql.md", "docs/internals/protocol.md"}
 
-// mostUntested is how many rules say themselves that no test holds them. It may only be lowered.
+// mostUntested is how many rules are marked as untested. It may only be lowered.
 const mostUntested = 4
 
 var (
@@ -46,8 +46,8 @@ func rules(text string) map[string][]string {
 	return found
 }
 
-// TestNamesInInternalsExist checks that every rule of the pages about the program's inside names code and tests that exist, or says that
-// there is no test yet.
+// TestNamesInInternalsExist checks that every rule of the pages about the program's inside names code and tests that exist, or is marked
+// as untested.
 func TestNamesInInternalsExist(t *testing.T) {
 	all, there := pages(t), tests(t)
 	known := map[string]map[string]bool{}

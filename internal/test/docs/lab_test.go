@@ -40,7 +40,7 @@ func TestLabPageCanBeRead(t *testing.T) {
 	}
 }
 
-// TestLabPage takes the walk of docs/lab.md, and looks at what it says must be seen.
+// TestLabPage runs the commands of docs/lab.md, and checks the output that it promises.
 func TestLabPage(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("makes several labs; COTERIE_LONG=1 runs it")

@@ -18,7 +18,7 @@ import (
 
 // TestEndToEndCancelledWait has commits whose wait for the secondaries is cut short on a primary whose walsenders are stopped, and
 // then kills that primary. Through the listener none of them may be called done; a session on the server's private socket, which
-// no listener sees, is told so and loses its row: the control that shows what would happen.
+// no listener sees, gets an acknowledgement and loses its row: the control that shows what would happen.
 func TestEndToEndCancelledWait(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})

@@ -21,7 +21,7 @@ func groupName(t *testing.T, g *group) string {
 	return fmt.Sprint(r.Rows[0][0])
 }
 
-// shown looks at what the views say of the addresses.
+// shown checks what the views show of the addresses.
 func (s *subnets) shown(t *testing.T, g *group) {
 	t.Helper()
 	var last string

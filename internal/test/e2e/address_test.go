@@ -199,7 +199,7 @@ func TestVirtualAddresses(t *testing.T) {
 	if s.neighbour(t, near1) != mac(t, g, "n1") {
 		t.Errorf("the client believes %s at %s", near1, s.neighbour(t, near1))
 	}
-	// The primary's node dies: nobody there takes anything off, and the client comes by the same address.
+	// The primary's node dies: no agent there removes its addresses, and the client connects by the same address.
 	if err := g.Kill("n1", lab.WhatNode); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestVirtualAddresses(t *testing.T) {
 	}
 	g.ready(t)
 
-	// A planned failover: a client that is connected by the address is told, and comes back by it.
+	// A planned failover: a client that is connected by the address gets an error, and reconnects by it.
 	conn, err := s.dial(t.Context(), g, near1, onPort, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -63,7 +63,7 @@ type desk struct {
 	dir     string
 	node    string // a node directory that is not there
 	ports   []string
-	taken   string // an address that somebody listens on
+	taken   string // an address that another process listens on
 }
 
 func newDesk(t *testing.T, g *group, primary string) *desk {
@@ -141,7 +141,7 @@ func picture(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// runDirsOf finds the private directory that a node directory has elsewhere, whoever runs it.
+// runDirsOf finds the private directory that a node directory has elsewhere, for any user.
 func runDirsOf(t *testing.T, node string) []string {
 	t.Helper()
 	l, err := config.NewLayout(node)

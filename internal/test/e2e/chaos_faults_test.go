@@ -76,7 +76,7 @@ func (c *chaos) whole(t *testing.T) lab.Status {
 	})
 }
 
-// hold is how long a fault lasts that does not end by itself: sometimes shorter than any lease, sometimes longer than them all.
+// hold is how long a fault lasts that has no end of its own: sometimes shorter than any lease, sometimes longer than them all.
 func (c *chaos) hold() {
 	time.Sleep(time.Duration(300+c.rng.IntN(9000)) * time.Millisecond)
 }
@@ -130,7 +130,7 @@ func (c *chaos) forget(t *testing.T, primary, others string) {
 	if _, err := c.Forget(t.Context(), primary, others); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Second) // what was on its way at that moment says nothing
+	time.Sleep(2 * time.Second) // packets that were under way at that moment prove nothing
 	c.whole(t)
 	c.progress(t, 20)
 	if took := time.Since(began); took > forgotten {

@@ -24,7 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/register"
 )
 
-// chaosMinutes is how long the faults of the long proof go on. make chaos goes through all of them, for each of its seeds.
+// chaosMinutes is how long the faults of the long proof last. make chaos goes through all of them, for each of its seeds.
 const chaosMinutes = 2
 
 // judging bounds the search of the linearizability check.
@@ -39,7 +39,7 @@ type chaos struct {
 	end     context.CancelFunc
 	running chan error
 	cut     *canceller
-	told    strings.Builder // what a record of the run says
+	told    strings.Builder // the text of a record of the run
 }
 
 // say logs a line, and keeps it for the record.
@@ -65,7 +65,7 @@ func record(t *testing.T, command, variable, told string) {
 	}
 }
 
-// TestEndToEndChaos kills, stops, cuts and cancels, one fault after the other as the seed says, and judges what all clients were told.
+// TestEndToEndChaos kills, stops, cuts and cancels, one fault after the other in the order of the seed, and judges the answers that all clients got.
 // First the judges are shown what they must find: a primary whose protection is switched off.
 func TestEndToEndChaos(t *testing.T) {
 	long(t)
@@ -173,7 +173,7 @@ func (c *chaos) seesBrokenProtection(t *testing.T, seed uint64) {
 	t.Fatalf("protection was off %d times, and the judges saw nothing: they prove nothing", tries)
 }
 
-// breakProtection takes from a primary what makes its acknowledgements true, as demo-broken does, and kills it. It tells whether rows were
+// breakProtection takes from a primary what makes its acknowledgements true, as demo-broken does, and kills it. It reports whether rows were
 // lost and registers violated.
 func (c *chaos) breakProtection(t *testing.T, seed, try uint64) (seen bool) {
 	c.begin(t, seed+try)
@@ -223,7 +223,7 @@ func (c *chaos) breakProtection(t *testing.T, seed, try uint64) (seen bool) {
 	return v.Lost > 0 && len(bad) > 0
 }
 
-// judgeAll compares what clients were told with what is there.
+// judgeAll compares the answers that clients got with the rows that exist.
 func (c *chaos) judgeAll(t *testing.T, faults int) {
 	t.Helper()
 	c.judge(t)
@@ -280,7 +280,7 @@ func (g *group) askPrivately(t *testing.T, node, query string) string {
 	return sql(t, fmt.Sprintf("host=%s user=postgres dbname=postgres sslmode=disable", l.Sockets()), query)
 }
 
-// canceller inserts rows and cancels half of the statements, most of them while the commit waits. What was called done must be there.
+// canceller inserts rows and cancels half of the statements, most of them while the commit waits. Acknowledged rows must exist.
 type canceller struct {
 	dsn       string
 	rng       *rand.Rand

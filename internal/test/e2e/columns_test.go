@@ -159,7 +159,7 @@ func (g *group) columns(t *testing.T, node string, views []string) columns {
 	return out
 }
 
-// fact changes something, and the columns say so.
+// fact changes something, and the columns show it.
 type fact struct {
 	name  string
 	on    string // the node that is asked
@@ -229,7 +229,7 @@ func (g *group) see(t *testing.T, f fact, seen map[string]bool) {
 
 var alwaysNull = regexp.MustCompile(`(\w+) \(`)
 
-// absent are the columns that docs/views.md says are NULL always, and the views it says are empty.
+// absent are the columns that are always NULL according to docs/views.md, and the views that are empty.
 func absent(t *testing.T) map[string]bool {
 	t.Helper()
 	b, err := os.ReadFile("../../../docs/views.md")
@@ -304,7 +304,7 @@ func (g *group) settingsDiffer(t *testing.T) {
 	})
 }
 
-// nobody waits until no session is left, which closes a moment after its client.
+// nobody waits until no session exists. A session closes a moment after its client.
 func (g *group) nobody(t *testing.T, node string) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {

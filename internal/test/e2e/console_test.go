@@ -176,7 +176,7 @@ func (g *group) consolePgjdbc(t *testing.T) {
 	}
 }
 
-// nonsense is typed, whole, in part and in bulk: each is refused, the session goes on, and nothing has changed.
+// nonsense is typed, whole, in part and in bulk: each is refused, the session continues, and nothing has changed.
 func (g *group) nonsense(t *testing.T) {
 	before := g.columns(t, "n1", []string{"coterie.options", "coterie.databases"})
 	conn, err := pgx.Connect(t.Context(), g.console(t, "n2").String())
@@ -246,7 +246,7 @@ func (g *group) statementsAtOnce(t *testing.T) {
 	}
 }
 
-// withoutMajority asks the one node that is left.
+// withoutMajority asks the one remaining node.
 func (g *group) withoutMajority(t *testing.T) {
 	lost := secondaries(g.ready(t))
 	for _, n := range lost {

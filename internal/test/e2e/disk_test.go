@@ -153,7 +153,7 @@ func TestEndToEndLostWrite(t *testing.T) {
 	}
 }
 
-// onSmallDisk makes a group whose primary, n2, has its WAL on a disk of so many megabytes.
+// onSmallDisk makes a group whose primary, n2, has its WAL on a disk of that many megabytes.
 func onSmallDisk(t *testing.T, megabytes int) (*group, *smallDisk) {
 	g := newGroup(t, lab.Options{})
 	d := newDisk(t, filepath.Dir(g.Dir()), megabytes)
@@ -238,7 +238,7 @@ func lostWrite(t *testing.T, g *group, d *smallDisk) {
 		m := member(st, "n2")
 		return err == nil && m.Quarantine != "" && m.Suspended
 	})
-	if r, _ := s.Replica("n2"); r.Role == ag.RolePrimary { // a server that was started as a standby before the probe saw it goes on, without WAL
+	if r, _ := s.Replica("n2"); r.Role == ag.RolePrimary { // a server that was started as a standby before the probe saw it continues, without WAL
 		t.Error("it leads")
 	}
 	if a := coterie(t, "status", "--node", g.node("n1")); !strings.Contains(a.out, "QUARANTINE") || !strings.Contains(a.out, "coterie resume n2") {

@@ -10,8 +10,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndDouble kills a primary, and its successor as soon as the record says that it leads. The successor stays
-// dead, and nobody is asked: who was sealed with it leads next, with everything.
+// TestEndToEndDouble kills a primary, and its successor as soon as it leads in the record. The successor stays
+// dead, and no operator acts: the replica that was sealed with it leads next, with every row.
 func TestEndToEndDouble(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})
@@ -49,7 +49,7 @@ func TestEndToEndDouble(t *testing.T) {
 	g.down(t)
 }
 
-// leads returns who leads as soon as the record says so, and the k that the epoch starts with.
+// leads returns the leader as soon as the record has one, and the k with which the epoch starts.
 func (g *group) leads(t *testing.T, was lab.Status) (node string, k int) {
 	t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {

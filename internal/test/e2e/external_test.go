@@ -38,7 +38,7 @@ func outside(t *testing.T) (s *standalone.Server, flags []string) {
 	return s, []string{"--quorum-endpoints", s.Endpoint(), "--quorum-ca", s.CA, "--quorum-cert", s.Cert, "--quorum-key", s.Key}
 }
 
-// TestExternalQuorum: three replicas whose quorum is an administrator's etcd survive the death of their primary by themselves, do nothing
+// TestExternalQuorum: three replicas whose quorum is an administrator's etcd survive the death of their primary without help, do nothing
 // without the etcd, and come back with it. When it is lost for good, a person has one of them lead in a new one.
 func TestExternalQuorum(t *testing.T) {
 	long(t)
@@ -105,7 +105,7 @@ func externalIsShown(t *testing.T, g *group, etcd *standalone.Server) {
 	}
 }
 
-// externalStops: without the store nobody may lead, whoever is well.
+// externalStops: without the store no replica may lead, however healthy it is.
 func externalStops(t *testing.T, g *group, etcd *standalone.Server) {
 	was := g.ready(t)
 	etcd.Stop()

@@ -114,7 +114,7 @@ func (g *group) silent(t *testing.T, during time.Duration) {
 	t.Helper()
 	time.Sleep(time.Second) // what was on its way
 	before := g.ledger.Progress().Acknowledged
-	time.Sleep(during) // there is no condition to wait for: nothing may happen
+	time.Sleep(during) // nothing may happen, so there is no condition to wait for
 	if now := g.ledger.Progress().Acknowledged; now != before {
 		t.Errorf("%d rows were acknowledged that no secondary has", now-before)
 	}
@@ -140,7 +140,7 @@ func secondariesHang(t *testing.T, g *group) {
 	defer thaw(pids[0])
 	for _, list := range pids {
 		for _, p := range list {
-			_ = syscall.Kill(p, syscall.SIGSTOP) // one may have ended by itself
+			_ = syscall.Kill(p, syscall.SIGSTOP) // one may have ended on its own
 		}
 	}
 	g.silent(t, 12*time.Second)

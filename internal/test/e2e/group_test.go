@@ -96,7 +96,7 @@ func raise(t *testing.T, o lab.Options) *group {
 			break
 		}
 		g.Lab = nil
-		bury(dir)
+		reap(dir)
 		if !strings.Contains(err.Error(), "a host that is not as busy") || time.Since(began) > patience {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func (g *group) destroy(t *testing.T) {
 			t.Errorf("down: %v", err)
 		}
 	}
-	bury(filepath.Dir(g.Dir()))
+	reap(filepath.Dir(g.Dir()))
 }
 
 func (g *group) showLogs(t *testing.T) {
@@ -344,7 +344,7 @@ func (g *group) agent(t *testing.T, node string) *api.Client {
 	return api.NewClient(l.AgentSock())
 }
 
-// member is what a node says of a member.
+// member is what a node reports of a member.
 func member(s api.Status, name string) api.Replica {
 	i := slices.IndexFunc(s.Replicas, func(r api.Replica) bool { return r.Name == ag.ReplicaID(name) })
 	if i < 0 {

@@ -146,7 +146,7 @@ func failoverWhileSeeding(t *testing.T, g *group) {
 	if err := os.RemoveAll(filepath.Join(g.node(victim), "pgdata")); err != nil {
 		t.Fatal(err)
 	}
-	// While a commit may be on the lost copy alone, nobody may take over.
+	// While a commit may be on the lost copy alone, no replica may take over.
 	g.await(t, "no commit counts on "+victim, func(s lab.Status) bool { return s.WaitsFor != "" && !strings.Contains(s.WaitsFor, victim) })
 	if err := g.Start(victim); err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func failoverWhileSeeding(t *testing.T, g *group) {
 	if err := g.Kill(*was.Primary, lab.WhatNode); err != nil {
 		t.Fatal(err)
 	}
-	// The group asks for a synchronized secondary, so nobody takes writes before the copy is made, which does not take its time then.
+	// The group asks for a synchronized secondary, so no replica takes writes before the copy is made, which is not throttled then.
 	now := g.newPrimary(t, was)
 	if *now.Primary == victim {
 		t.Fatal("a half-made copy leads")

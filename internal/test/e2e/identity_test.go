@@ -50,7 +50,7 @@ func rename(t *testing.T, from, to string) {
 
 func (g *group) data(node string) string { return filepath.Join(g.node(node), "pgdata") }
 
-// leftAlone waits until a node says that its data directory is not its own, and looks that nothing happens to it.
+// leftAlone waits until a node reports that its data directory is not its own, and checks that nothing happens to it.
 func (g *group) leftAlone(t *testing.T, node string) {
 	t.Helper()
 	g.await(t, node+" leaves the data directory alone", func(lab.Status) bool {
@@ -110,7 +110,7 @@ func restored(t *testing.T, g *group) {
 	g.start(t, x)
 	g.back(t, x)
 	g.acknowledged(t, 200)
-	time.Sleep(6 * time.Second) // its status says how far it is
+	time.Sleep(6 * time.Second) // its status shows how far it is
 	g.kill(t, x)
 	for _, d := range []string{"pgdata", "state"} {
 		if err := os.RemoveAll(filepath.Join(g.node(x), d)); err != nil {
@@ -161,7 +161,7 @@ func unmounted(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
-// foreign puts the cluster of somebody else, with this copy's mark in it, where the copy was.
+// foreign puts another cluster, with this copy's mark in it, where the copy was.
 func foreign(t *testing.T, g *group) {
 	was := g.ready(t)
 	x := secondaries(was)[0]

@@ -93,7 +93,7 @@ func (g *group) psql(t *testing.T, script string) string {
 	return out.String()
 }
 
-// commands are those that show and check the group: every way to say an intent is tried through every node.
+// commands are those that show and check the group: every form of an intent is tried through every node.
 func (g *group) commands(t *testing.T) {
 	t.Helper()
 	var status struct {

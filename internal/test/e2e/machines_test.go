@@ -114,7 +114,7 @@ func (m *machine) boot() {
 		m.t.Fatal(err)
 	}
 	c.Stdout, c.Stderr = console, console
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what kills the tests' group must not part it from its machine: see bury
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a signal to the tests' group must not part it from its machine: see reap
 	if err := errors.Join(c.Start(), console.Close()); err != nil {
 		m.t.Fatal(err)
 	}

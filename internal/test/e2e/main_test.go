@@ -19,13 +19,13 @@ var (
 	exe  string
 )
 
-// undertaker is the environment variable that makes this program the one that buries what the tests left: see bury.
-const undertaker = "COTERIE_E2E_UNDERTAKER"
+// reaper is the environment variable that makes this program the process that removes what the tests left: see reap.
+const reaper = "COTERIE_E2E_REAPER"
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(undertaker); dir != "" {
+	if dir := os.Getenv(reaper); dir != "" {
 		_, _ = io.Copy(io.Discard, os.Stdin) // ends when the tests do, however they end
-		bury(dir)
+		reap(dir)
 		return
 	}
 	code, err := run(m)
@@ -44,7 +44,7 @@ func run(m *testing.M) (code int, err error) {
 	if err := os.Chmod(root, 0o755); err != nil {
 		return 1, err
 	}
-	end, err := hireUndertaker(root)
+	end, err := startReaper(root)
 	if err != nil {
 		return 1, err
 	}
@@ -59,14 +59,14 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// hireUndertaker starts a process that outlives this one by a moment: a test run that panics or is killed ends no lab itself.
-func hireUndertaker(dir string) (end func(), err error) {
+// startReaper starts a process that outlives this one by a moment: a test run that panics or is killed takes no lab down.
+func startReaper(dir string) (end func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), undertaker+"="+dir)
+	cmd.Env = append(os.Environ(), reaper+"="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -81,8 +81,8 @@ func hireUndertaker(dir string) (end func(), err error) {
 	}, nil
 }
 
-// bury kills whatever works in dir or was started with it, and removes dir.
-func bury(dir string) {
+// reap kills every process that works in dir or was started with it, and removes dir.
+func reap(dir string) {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		left := processesOf(dir)
 		if len(left) == 0 {
@@ -93,7 +93,7 @@ func bury(dir string) {
 				pid = machine // ends with all of its processes; systemd-nspawn then takes its network away and ends
 			}
 			_ = syscall.Kill(pid, syscall.SIGKILL)
-			if _, run, ok := strings.Cut(line, " --run "); ok { // a keeper's; the agent's sockets are there, too
+			if _, run, ok := strings.Cut(line, " --run "); ok { // a keeper's; it holds the agent's sockets, too
 				run, _, _ = strings.Cut(run, " ")
 				defer func() { _ = os.RemoveAll(run) }()
 			}

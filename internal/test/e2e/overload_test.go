@@ -16,7 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// overloadMinutes is how long the overload of the long proof goes on; make overload MINUTES=n takes its time.
+// overloadMinutes is how long the overload of the long proof lasts; make overload MINUTES=n takes its time.
 const overloadMinutes = 2
 
 // burnersPerCPU is how many processes want each processor for themselves, beside those of the group.
@@ -91,7 +91,7 @@ func burn(t *testing.T, n int) (end func()) {
 	return end
 }
 
-// processorPressure is how long somebody has waited for a processor since the system was started; 0 where the kernel does not say.
+// processorPressure is how long any process has waited for a processor since the system was started; 0 where the kernel does not measure it.
 func processorPressure(t *testing.T) time.Duration {
 	t.Helper()
 	b, _ := os.ReadFile("/proc/pressure/cpu")

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// pgbenchWorks runs what docs/how-to/pgbench.md says, through both ports and in every query mode.
+// pgbenchWorks runs the commands of docs/how-to/pgbench.md, through both ports and in every query mode.
 func pgbenchWorks(t *testing.T, g *group) {
 	g.ready(t)
 	program := filepath.Join(server(t).BinDir, "pgbench")

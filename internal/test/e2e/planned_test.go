@@ -40,7 +40,7 @@ func TestEndToEndPlanned(t *testing.T) {
 	g.down(t)
 }
 
-// same asserts that nobody else has led and that no server was started again.
+// same asserts that no other replica has led and that no server was started again.
 func (g *group) same(t *testing.T, was lab.Status) {
 	t.Helper()
 	is := g.ready(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestQuorumDiskIsFull: the disk below a primary's etcd/ fills up, first slowly, then at once. It costs the node its vote, and nobody
-// anything else: the same agent or its successor leads on in the same epoch, commits go on, and the vote comes back with the room.
+// TestQuorumDiskIsFull: the disk below a primary's etcd/ fills up, first slowly, then at once. It costs the node its vote, and nothing
+// else: the same agent or its successor still leads in the same epoch, commits continue, and the vote comes back with the free space.
 func TestQuorumDiskIsFull(t *testing.T) {
 	long(t)
 	if os.Getuid() != 0 {
@@ -25,7 +25,7 @@ func TestQuorumDiskIsFull(t *testing.T) {
 	if err := g.Kill(x, lab.WhatNode); err != nil {
 		t.Fatal(err)
 	}
-	// Its directory goes on a disk of its own: the old one is kept beside it, and copied.
+	// Its directory moves to a disk of its own: the old one is kept beside it, and copied.
 	run1(t, "mv", disk, disk+".was")
 	run1(t, "cp", "-a", disk+".was", disk)
 	run1(t, "mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", disk)

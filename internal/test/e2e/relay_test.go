@@ -12,7 +12,7 @@ import (
 )
 
 // TestEndToEndRelay cuts the primary from its only secondary while both see the witness, and mends that, both times without a sound: the
-// witness relays, commits go on to wait for the secondary, and when the way is back it is taken again.
+// witness relays, commits still wait for the secondary, and when the direct link is back it is used again.
 func TestEndToEndRelay(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{Replicas: 2, Witness: true, Net: lab.NetNamespaces})

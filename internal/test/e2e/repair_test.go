@@ -17,7 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndRepair brings back a primary that wrote what nobody else has: by a rewind where there is pg_rewind, else by a new
+// TestEndToEndRepair brings back a primary that wrote rows that no other replica has: by a rewind where pg_rewind exists, else by a new
 // copy, and its diverged tail is kept in both cases.
 func TestEndToEndRepair(t *testing.T) {
 	long(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
-// TestEndToEndReverse has a firewall in front of a node that lets nobody in: what the others want of it goes by connections that it dials
+// TestEndToEndReverse has a firewall in front of a node that accepts no connection: the others reach it by connections that it dials
 // itself. It is fed, takes over on request, feeds the other replica, dies, is taken over from, comes back and takes over from a dead one.
 func TestEndToEndReverse(t *testing.T) {
 	long(t)
@@ -21,7 +21,7 @@ func TestEndToEndReverse(t *testing.T) {
 	if _, err := g.Link(t.Context(), open+",w", closed, wall, true); err != nil {
 		t.Fatal(err)
 	}
-	g.kill(t, closed) // what is open would go on
+	g.kill(t, closed) // open connections would continue
 	g.start(t, closed)
 	g.ready(t)
 	g.acknowledged(t, 100)

@@ -186,8 +186,8 @@ func rotateAndAbandon(t *testing.T, g *group) {
 	}
 }
 
-// rotateUnderKills has each node's agent die while the rotation goes on, also that of the node where it was asked for. A phase waits for
-// whoever is away, and the members of the quorum do not start again meanwhile.
+// rotateUnderKills kills each node's agent during the rotation, also that of the node where it was asked for. A phase waits for
+// absent nodes, and the members of the quorum do not start again meanwhile.
 func rotateUnderKills(t *testing.T, g *group) {
 	old, _ := g.authorityFile(t, "n1")
 	must(t, "ca", "rotate", "--hold", "--node", g.node("n1"))

@@ -15,7 +15,7 @@ import (
 
 // What a client that writes sees after a loss.
 const (
-	writes = "commits"      // a row is committed, by whoever leads then
+	writes = "commits"      // a row is committed, by any leader
 	waits  = "commits wait" // no row is committed before what was lost is back
 )
 
@@ -101,7 +101,7 @@ func (g *group) lose(t *testing.T, required int, c outcome) {
 	g.says(t, "n1", fmt.Sprintf("ALTER AVAILABILITY GROUP lab SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = %d)", required))
 	was := g.ready(t)
 	if len(was.Replicas) == 2 && len(was.Witnesses) == 0 && *was.Primary != "n1" {
-		// The one vote of such a group is n1's, wherever the primary is: without it nobody can renew a lease. The table is for a primary
+		// The one vote of such a group is n1's, wherever the primary is: without it no lease can be renewed. The table is for a primary
 		// that has it (README, limits).
 		g.says(t, "n1", "ALTER AVAILABILITY GROUP lab FAILOVER")
 		was = g.ready(t)

@@ -62,7 +62,7 @@ func mendsDamage(t *testing.T, g *group) {
 	}
 }
 
-// tellsOfADeadTarget kills a secondary while its copy is made: the others go on showing it, and who watches sees its end once it is back.
+// tellsOfADeadTarget kills a secondary while its copy is made: the others still show it, and a watching command sees its end once it is back.
 func tellsOfADeadTarget(t *testing.T, g *group) {
 	was := g.ready(t)
 	victim := secondaries(was)[0]
@@ -192,7 +192,7 @@ func flip(t *testing.T, path string, at int64) {
 	}
 }
 
-// summary is what coterie seed says of a finished copy.
+// summary is what coterie seed prints about a finished copy.
 var summary = regexp.MustCompile(`: ([0-9.]+) (\w+) of files, .* were there, on the wire ([0-9.]+) (\w+)`)
 
 // onWire is the share of a copy that came over the wire, by what it said.

@@ -49,7 +49,7 @@ func (g *group) processes(node string) []int {
 	return out
 }
 
-// listening lists the TCP sockets that listen, and those of UDP that are bound for anybody, of these processes.
+// listening lists the TCP sockets that listen, and those of UDP that accept any sender, of these processes.
 func listening(t *testing.T, pids []int) []string {
 	t.Helper()
 	mine := map[string]bool{}

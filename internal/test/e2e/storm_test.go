@@ -19,7 +19,7 @@ const stormMinutes = 1
 
 // TestEndToEndStorm lets several faults overlap, on any nodes, the majority among them: kills, pauses, cuts, slow links, full, slow and
 // stalled disks, wrong clocks. After each squall everything is mended, the group must become whole without a person, and the judges of
-// chaos, which that shows to see a loss, compare what clients were told with what is there.
+// chaos, which is proved there to see a loss, compare the answers that clients got with the rows that exist.
 func TestEndToEndStorm(t *testing.T) {
 	long(t)
 	if os.Getuid() != 0 {
@@ -64,7 +64,7 @@ func (s *storm) squall(t *testing.T, n int) {
 	s.say(t, "%3d. %s: whole after %v, epoch %d to %d", n, strings.Join(names, "; "), time.Since(began).Round(100*time.Millisecond), was.Epoch, now.Epoch)
 }
 
-// fault draws one. A process may be gone already: then it says so.
+// fault draws one. If a process has already ended, it returns that.
 func (s *storm) fault(t *testing.T) (name string, do func() error) {
 	node := s.any("n1", "n2", "n3")
 	what := s.any(lab.WhatAgent, lab.WhatKeeper, lab.WhatPostgres)

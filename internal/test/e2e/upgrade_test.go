@@ -105,7 +105,7 @@ func newUpgrade(t *testing.T, program string) *upgrade {
 	if err := os.Chmod(home, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { bury(home) })
+	t.Cleanup(func() { reap(home) })
 	return &upgrade{dir: filepath.Join(home, "lab"), exe: filepath.Join(home, "coterie")}
 }
 

@@ -58,7 +58,7 @@ func failoverToWitness(t *testing.T, g *group) {
 	}
 }
 
-// unprotected waits until the primary waits for nobody, and returns what the writer had to wait for that.
+// unprotected waits until the primary waits for no secondary, and returns how long the writer waited for that.
 func (g *group) unprotected(t *testing.T, primary string, since time.Time) time.Duration {
 	t.Helper()
 	g.await(t, "k = 0", func(lab.Status) bool {
@@ -104,7 +104,7 @@ func degraded(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
-// secondarySilent: what says nothing may still run, so that it is dropped after the session timeout of 10 s.
+// secondarySilent: a silent node may still run, so it is dropped only after the session timeout of 10 s.
 func secondarySilent(t *testing.T, g *group) {
 	was := g.ready(t)
 	since := time.Now()
@@ -124,7 +124,7 @@ func secondarySilent(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
-// forced: an operator accepts the loss. The other copy is left as it is until it is resumed, and its tail is kept then.
+// forced: an operator accepts the loss. The other copy stays as it is until it is resumed; its tail is then kept.
 func forced(t *testing.T, g *group) {
 	was := g.ready(t)
 	primary, secondary := *was.Primary, secondaries(was)[0]

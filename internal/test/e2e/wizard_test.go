@@ -41,7 +41,7 @@ func (s *said) String() string {
 	return s.b.String()
 }
 
-// running is a command that goes on, in the network of a node.
+// running is a command that still runs, in the network of a node.
 type running struct {
 	cmd   *exec.Cmd
 	out   *said
@@ -104,7 +104,7 @@ func (r *running) stop(t *testing.T) {
 	}
 }
 
-// says waits until a command has said something, and returns all that it said.
+// says waits until a command has printed a text, and returns all its output.
 func (r *running) says(t *testing.T, text string) string {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
@@ -146,7 +146,7 @@ func TestWizard(t *testing.T) {
 		if err := l.Down(context.Background()); err != nil {
 			t.Error(err)
 		}
-		bury(dir)
+		reap(dir)
 	})
 	script := filepath.Join(dir, "group.sql")
 	m.preflights(script)
@@ -303,7 +303,7 @@ func (m machines) end(nodes ...*running) ag.Group {
 	return g
 }
 
-// follow does what the script says, line by line, and compares what becomes of it with what the wizard made.
+// follow runs the script line by line, and compares the result with what the wizard made.
 func (m machines) follow(want ag.Group, script string) {
 	t := m.t
 	first := filepath.Join(m.Dir(), "first")

@@ -1,4 +1,4 @@
-// Package ports gives tests TCP ports that nobody else takes before they are used. Only tests import it.
+// Package ports gives tests TCP ports that no other process takes before they are used. Only tests import it.
 //
 // A port that was free when a test looked, and that a program opens later, can be taken in between: by a connection that goes out, if
 // the port is one of those that the kernel gives to them; by another test process that looked at the same moment; by the same test,
@@ -85,7 +85,7 @@ func nextBlock(t testing.TB) {
 	drawn.block = (drawn.block + 1) % len(drawn.own)
 }
 
-// free tells whether nothing listens on any of n ports, on any address.
+// free reports whether nothing listens on any of n ports, on any address.
 func free(port, n int) bool {
 	for i := range n {
 		l, err := net.Listen("tcp", ":"+strconv.Itoa(port+i)) //nolint:noctx // it does not wait

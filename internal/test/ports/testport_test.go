@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestNoPortTwice draws from several blocks; a port that something listens on is left out.
+// TestNoPortTwice draws from several blocks. A port that a process listens on is left out.
 func TestNoPortTwice(t *testing.T) {
 	seen := map[int]bool{}
 	for i := range 250 {

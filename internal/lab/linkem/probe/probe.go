@@ -125,7 +125,7 @@ func echo(id, seq uint16) []byte {
 	return b
 }
 
-// echoReply reads what is there, and returns ok when it was an answer to us; a foreign one is skipped.
+// echoReply reads the packets that have arrived and returns ok when one answers our request; others are skipped.
 func echoReply(fd int, id uint16) (seq uint16, at time.Time, ok bool) {
 	var b [256]byte
 	var oob [128]byte
@@ -316,7 +316,7 @@ type TCP struct {
 	Duration   time.Duration // after Warmup
 }
 
-// ErrCongestion says that the kernel does not let us use the congestion control that was asked for.
+// ErrCongestion is returned when the kernel refuses the congestion control that was asked for.
 var ErrCongestion = errors.New("this kernel does not offer the congestion control")
 
 // Rates sends as fast as TCP does, and returns each flow's payload in bits per second as received after the warm-up.
