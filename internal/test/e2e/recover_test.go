@@ -13,8 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestQuorumIsLost: the primary's machine is gone for good, and so are the quorum directories of the other two. Nobody leads by itself; a
-// person has the furthest copy lead, and every acknowledged row is there.
+// TestQuorumIsLost: the primary's machine is gone for good, and so are the quorum directories of the other two. No replica leads without help; a
+// person has the furthest copy lead, and every acknowledged row is present.
 func TestQuorumIsLost(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})
@@ -73,7 +73,7 @@ func TestQuorumIsLost(t *testing.T) {
 	g.judge(t)
 }
 
-// accounts has every one of the stopped nodes say what it knows.
+// accounts returns what every stopped node knows.
 func (g *group) accounts(t *testing.T, nodes []string) (texts map[string]string, accounts map[string]recovery.Account) {
 	t.Helper()
 	texts, accounts = map[string]string{}, map[string]recovery.Account{}
