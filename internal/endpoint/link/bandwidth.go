@@ -2,8 +2,8 @@ package link
 
 import "sync"
 
-// Found remembers what links to each peer were found to carry, so that the next one begins with that. The zero value is empty; nil
-// remembers nothing.
+// Estimator keeps the bandwidth that links to each peer had, so that the next link begins with it. The zero value is empty; nil keeps
+// nothing.
 type Estimator struct {
 	mu    sync.Mutex
 	rates map[string]float64 // bytes per second
@@ -11,7 +11,7 @@ type Estimator struct {
 
 const maxPeers = 64 // peers
 
-// Rate returns the bytes per second that went to the peer when there was more to send than went; 0: it never happened.
+// Rate returns the bytes per second that the peer acknowledged while a link to it was full; 0: no link was.
 func (f *Estimator) Rate(peer string) int64 {
 	if f == nil {
 		return 0
@@ -21,7 +21,8 @@ func (f *Estimator) Rate(peer string) int64 {
 	return int64(f.rates[peer])
 }
 
-// note takes a rate at which a link was full. What is higher counts at once; what is lower, which may be another one's traffic, slowly.
+// note records a bandwidth sample taken while the link was full. Higher samples replace the estimate at once; lower ones, which may be
+// cross traffic, decay it slowly.
 func (f *Estimator) note(peer string, rate float64) {
 	if f == nil {
 		return
@@ -41,7 +42,7 @@ func (f *Estimator) note(peer string, rate float64) {
 	f.rates[peer] = rate
 }
 
-// busy is how full a link was since the last heartbeat; Conn.mu guards it.
+// busy measures how full a link was since the last heartbeat; Conn.mu guards it.
 type busy struct {
 	least     int    // bytes under way
 	delivered uint64 // bytes acknowledged

@@ -12,7 +12,7 @@ const (
 	maxHedged  = 1500      // bytes of a frame that travels twice
 )
 
-// bucket bounds the copies that a leg takes: what its congestion controller holds back comes too late to be of use.
+// bucket limits the copies that a leg takes: a copy that its congestion controller holds back comes too late to be of use.
 type bucket struct {
 	rate  float64 // bytes per second; 0: unknown, and unbounded
 	depth float64 // bytes
@@ -21,10 +21,10 @@ type bucket struct {
 	asked time.Duration // when the controller was asked
 }
 
-// askEvery is how long a controller's answer holds: it halves its window at a loss.
+// askEvery is how long the controller's rate is used before it is read again: a loss halves its window.
 const askEvery = 10 * time.Millisecond
 
-// set takes what the controller allows: so much within a round trip.
+// set sets the rate that the controller allows, and the depth: what it allows within one round trip.
 func (b *bucket) set(now time.Duration, rate int64, trip time.Duration) {
 	b.rate, b.depth, b.asked = float64(rate), float64(rate)*trip.Seconds(), now
 }
@@ -39,9 +39,9 @@ func (b *bucket) room(now time.Duration) float64 {
 	return b.level
 }
 
-// hedge sends a frame, or a copy of it, so that a loss delays nobody, and reports whether the main leg need not carry it for now; mu is
-// held. A short frame goes by the main leg, too: its bytes travel twice. A longer one goes as shards with parities, and by the main leg
-// only if nobody acknowledges it.
+// hedge sends a frame, or a copy of it, so that a loss does not delay it. It reports whether the main leg need not carry the frame for now;
+// mu is held. A short frame goes by the main leg too: its bytes travel twice. A longer one goes as shards with parities, and by the main
+// leg only if it is not acknowledged in time.
 func (c *Conn) hedge(f *frame, main *leg) (enough bool) {
 	n := len(f.buf)
 	switch {
@@ -64,7 +64,7 @@ func (c *Conn) hedge(f *frame, main *leg) (enough bool) {
 	return false
 }
 
-// scatter sends a frame as shards, if there is room for its pieces and one parity; mu is held.
+// scatter sends a frame as shards if there is room for its pieces and one parity; mu is held.
 func (c *Conn) scatter(f *frame) bool {
 	pieces, each := cut(len(f.buf))
 	to := c.loose(shardHead+each, pieces+spares(pieces, c.loss.share()), f.sent)
@@ -78,7 +78,7 @@ func (c *Conn) scatter(f *frame) bool {
 		return false
 	}
 	for i, b := range list {
-		to[i].enqueue(copied{loose: b}) // what finds no room is as good as lost
+		to[i].enqueue(copied{loose: b}) // a shard without room counts as lost
 		c.copied += len(b)
 	}
 	c.copied -= len(f.buf)
@@ -89,8 +89,8 @@ func (c *Conn) scatter(f *frame) bool {
 	return true
 }
 
-// loose returns the legs for up to count datagrams of n bytes, one for each, as far as their controllers let them: each time the one with
-// most room, which it takes; mu is held.
+// loose returns one leg for each of up to count datagrams of n bytes, as far as the congestion controllers allow. It takes the room on the
+// leg that has most of it each time; mu is held.
 func (c *Conn) loose(n, count int, now time.Duration) (to []*leg) {
 	for _, l := range c.legs {
 		if l.packet != nil && now-l.bucket.asked >= askEvery {
@@ -117,18 +117,18 @@ func (c *Conn) loose(n, count int, now time.Duration) (to []*leg) {
 	return to
 }
 
-// giveBack returns the room that loose took; mu is held.
+// giveBack releases the room that loose took; mu is held.
 func (c *Conn) giveBack(to []*leg, n int) {
 	for _, l := range to {
 		l.bucket.level += float64(n)
 	}
 }
 
-// patience is how long an acknowledgement of what went as datagrams only is waited for: two round trips, and the time of a flush; mu is
-// held.
+// patience returns how long to wait for the acknowledgement of a frame that went as datagrams only: two round trips and the time of a
+// flush; mu is held.
 func (c *Conn) patience() time.Duration { return 2*c.trip() + 20*time.Millisecond }
 
-// makeUp sends by the main leg what went as datagrams only, and was not acknowledged in time.
+// makeUp sends by the main leg the frames that went as datagrams only and were not acknowledged in time.
 func (c *Conn) makeUp() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,17 +141,17 @@ func (c *Conn) makeUp() {
 	}
 }
 
-// Where no controller stands loss, as BBR does, one connection is slow on a lossy way: each loss halves what it has under way. When there
-// is much to send it is striped over several, which rarely lose at the same time, and the receiver puts the frames in order, as ever.
+// Without BBR, one TCP connection is slow on a lossy path: each loss halves its window. When there is much to send, the frames are striped
+// over several connections, which rarely lose at the same time. The receiver puts the frames in order as usual.
 
 const (
 	stripes     = 12        // TCP connections of such a link
-	bulkQueue   = 128 << 10 // bytes under way from which frames take what is best for many
-	stripeQueue = 256 << 10 // bytes under way on each stripe at most: what waits there cannot be overtaken
+	bulkQueue   = 128 << 10 // bytes under way from which on frames take the leg with the most throughput
+	stripeQueue = 256 << 10 // bytes under way on each stripe at most: bytes that wait there cannot be overtaken
 )
 
-// carrier returns the leg for the next frame, and whether it is a stripe beside the main leg's writer; mu is held. When much is under way, a TCP
-// leg with BBR is fastest, else the stripe with the least.
+// carrier returns the leg for the next frame, and whether it is a stripe; mu is held. When much is under way, that is a TCP leg with BBR
+// if there is one, else the stripe with the least under way.
 func (c *Conn) carrier() (best *leg, striped bool) {
 	if c.main == nil || c.cost < bulkQueue || c.main.standsLoss() {
 		return c.main, false
@@ -183,7 +183,7 @@ func (c *Conn) full() bool {
 // standsLoss reports whether the leg's controller does not take each loss for congestion.
 func (l *leg) standsLoss() bool { return l.Kind() == TCP && l.bbr.Load() }
 
-// put notes that the frame is under way on that leg, nil for none; Conn.mu is held.
+// put records that the frame is under way on that leg, nil for none; Conn.mu is held.
 func (f *frame) put(l *leg) {
 	if f.leg != nil {
 		f.leg.under -= len(f.buf)

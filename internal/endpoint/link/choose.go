@@ -31,20 +31,20 @@ func ParsePreference(text string) (Preference, error) {
 	return "", fmt.Errorf("TRANSPORT %q: choose AUTO, TCP or QUIC", text)
 }
 
-// The limits of AUTO. Between two limits nothing changes, so that a link at a border does not go to and fro.
+// The limits of AUTO. Between two limits nothing changes, so that a link near a limit does not switch back and forth.
 const (
-	nearTrip  = 1500 * time.Microsecond // at most: a local network
-	farTrip   = 2 * time.Millisecond    // at least: not one
-	lossySome = 0.003                   // share of packets lost, at least: lossy
-	lossyNone = 0.001                   // below: not lossy, once it has been so for calm
-	lossySure = 100                     // packets that an estimate of loss needs
-	minLost   = 2                       // losses it needs: one may be chance
+	nearTrip  = 1500 * time.Microsecond // a round trip up to this is a local network
+	farTrip   = 2 * time.Millisecond    // one from this on is not
+	lossySome = 0.003                   // share of packets lost from which on a link is lossy
+	lossyNone = 0.001                   // share below which it is not, after chooser.calm
+	lossySure = 100                     // packets that an estimate of loss needs at least
+	minLost   = 2                       // losses it needs at least: one may be chance
 )
 
-// measure is what is known of a link at a moment.
+// measure is what is known of a link at one moment.
 type measure struct {
 	trip       time.Duration // 0: unknown
-	sent, lost uint64        // packets, of the last while
+	sent, lost uint64        // packets of the last heartbeats
 	udp        udpState
 	congestion string // of TCP
 }
@@ -64,7 +64,7 @@ func (m measure) share() float64 {
 	return float64(m.lost) / float64(m.sent)
 }
 
-// choice is how a link is to be carried.
+// choice is a decision of the chooser.
 type choice struct {
 	Main   string   // the transport that new frames take
 	Legs   []string // the transports to keep open
@@ -76,7 +76,7 @@ func (c choice) same(d choice) bool {
 	return c.Main == d.Main && c.Hedge == d.Hedge && slices.Equal(c.Legs, d.Legs)
 }
 
-// chooser decides how a link is carried. It is fed every heartbeat, remembers what it found between links to the same peer, and has no
+// chooser decides how a link is carried. It gets a measure every heartbeat, keeps its state between links to the same peer, and has no
 // clock.
 type chooser struct {
 	prefer Preference
@@ -109,8 +109,8 @@ func (ch *chooser) next(now time.Duration, m measure) choice {
 	return choice{Main: TCP, Legs: append(ch.tcp(m), QUIC), Reason: why}
 }
 
-// tcp is the TCP legs: one that carries, another one for copies on a lossy way, and on a far way without a controller that stands loss as
-// many as do it together.
+// tcp returns the TCP legs: one, a second one for copies on a lossy path, and on a far path without BBR as many as make up for the
+// losses together.
 func (ch *chooser) tcp(m measure) []string {
 	switch {
 	case ch.far && m.congestion != "bbr":
@@ -157,7 +157,7 @@ func Predict(p PathStats, o Options) Status {
 	return s
 }
 
-// learn moves the two states, each with a gap between its limits.
+// learn updates the states far and lossy, each with a gap between its limits.
 func (ch *chooser) learn(now time.Duration, m measure) {
 	switch {
 	case m.trip >= farTrip:
@@ -199,25 +199,25 @@ func (ch *chooser) describe(m measure) string {
 	return where + ": far, not lossy"
 }
 
-// share is how much of the packets was lost.
+// share returns the share of the packets that were lost.
 func (w *lossWindow) share() float64 {
 	sent, lost := w.sum()
 	return measure{sent: sent, lost: lost}.share()
 }
 
-// lossWindow adds up the packets of the last heartbeats, of more of them while few are sent.
+// lossWindow adds up the packets of the last heartbeats; of more heartbeats while few packets are sent.
 type lossWindow struct {
 	sent, lost [lossKept]uint64
 	at         int
-	closely    int // heartbeats of a far way for which it was looked at closely
+	closely    int // heartbeats for which a far path was measured closely
 }
 
 const (
 	lossKept = 10
-	lossPart = 2 * lossySure / lossKept // packets from which on a heartbeat is a part of its own
+	lossPart = 2 * lossySure / lossKept // packets from which on a heartbeat fills a slot of its own
 
-	watchClosely = 20 // datagrams per heartbeat by which loss is measured where traffic does not tell
-	watchIdly    = 2  // the same where what was found stands
+	watchClosely = 20 // datagrams per heartbeat that measure loss where there is too little traffic
+	watchIdly    = 2  // the same once the result is stable
 )
 
 func (w *lossWindow) add(sent, lost uint64) {
@@ -229,9 +229,9 @@ func (w *lossWindow) add(sent, lost uint64) {
 	w.lost[w.at] += lost
 }
 
-// watch returns how many datagrams are to be sent for the sake of measuring, after a heartbeat with so many packets. A way is looked at
-// closely at first, and whenever what is seen of it lately speaks against what is in force: a loss where nothing travels twice, none
-// where it does. Else little is enough, and none where pings alone are that.
+// watch returns how many datagrams to send only to measure loss, after a heartbeat in which sent packets went. A path is measured closely
+// at first, and whenever recent losses contradict the mode in force: a loss while nothing is hedged, none while frames are. Otherwise a few
+// datagrams suffice, or none.
 func (w *lossWindow) watch(far bool, sent uint64, hedging bool) int {
 	_, lost := w.sum()
 	switch {

@@ -11,16 +11,16 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/codec"
 )
 
-// The types of frame. The numbered ones are delivered once and in order; the others concern the leg they come by.
+// The types of frame. Numbered ones are delivered once and in order; the others concern the leg that they arrive on.
 const (
 	typeData  = 1 // numbered: a block
-	typeEnd   = 2 // numbered: nothing more follows in this direction
-	typeAck   = 3 // nothing but the acknowledgement that every frame carries
+	typeEnd   = 2 // numbered: the end of this direction
+	typeAck   = 3 // only the acknowledgement that every frame carries
 	typePing  = 4 // number: the sender's time; payload: its counters
 	typePong  = 5 // number: that of the ping
 	typeMain  = 6 // this leg is the main one from now on
 	typeReset = 7 // the link is over; payload: why
-	typeShard = 9 // a part of a numbered frame, see shard; 8 is no longer sent
+	typeShard = 9 // a part of a numbered frame, see shard.go; 8 is no longer sent
 )
 
 const (
@@ -59,7 +59,7 @@ func (h header) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, h.crc)
 }
 
-// parseHeader reads the headerLen bytes at the front of b and refuses what no sender of this version sends.
+// parseHeader reads the first headerLen bytes of b and refuses a header that no sender of this version sends.
 func parseHeader(b []byte) (header, error) {
 	h := header{
 		kind: b[0], codec: codec.ID(b[1]), first: b[2] == 1, length: int(binary.BigEndian.Uint32(b[4:])),
@@ -84,7 +84,7 @@ func (h header) block(body []byte) codec.Block {
 }
 
 // frame is a numbered frame that the other side may not have yet. Its bytes do not change, but for the acknowledgement in the header,
-// which is written afresh each time; whoever uses the bytes holds a reference.
+// which is written again each time. A user of the bytes holds a reference.
 type frame struct {
 	number uint64
 	buf    []byte
@@ -95,7 +95,7 @@ type frame struct {
 }
 
 var (
-	frameSizes = [...]int{1536, 8 << 10, 40 << 10, 144 << 10, headerLen + maxPayload} // what travels twice fits the first
+	frameSizes = [...]int{1536, 8 << 10, 40 << 10, 144 << 10, headerLen + maxPayload} // a hedged frame fits the first
 	framePools [len(frameSizes)]sync.Pool
 )
 
@@ -123,7 +123,7 @@ func (f *frame) release() {
 
 func (f *frame) cost() int { return frameSizes[f.class] }
 
-// pingBody is what a ping tells of its leg, as the sender sees it.
+// pingBody encodes what the sender of a ping measured on its leg.
 func pingBody(rtt time.Duration, sent, lost uint64) []byte {
 	b := binary.BigEndian.AppendUint64(make([]byte, 0, pingLen), uint64(rtt))
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, sent), lost)

@@ -31,7 +31,7 @@ type Transport interface {
 	Counters() (rtt time.Duration, sent, lost uint64)
 }
 
-// datagrams is a Transport that also carries messages which may be lost but overtake what is lost.
+// datagrams is a Transport that also carries messages. They may be lost, and overtake what is being sent again.
 type datagrams interface {
 	SendDatagram(b []byte) error
 	ReceiveDatagram(ctx context.Context) ([]byte, error)
@@ -39,8 +39,8 @@ type datagrams interface {
 
 const (
 	readBuffer  = 64 << 10
-	maxDatagram = 1180 // bytes; with what is added to it, it fits the packets of QUIC
-	keptTrips   = 5    // round trips of which the shortest counts
+	maxDatagram = 1180 // bytes; fits the packets of QUIC with their headers
+	keptTrips   = 5    // round trips, of which the shortest is used
 	maxPending  = 32   // control frames that wait for a writer
 	maxCopies   = 64   // second copies of frames that wait to be sent
 )
@@ -54,18 +54,18 @@ type leg struct {
 	bucket  bucket      // of copies; guarded by Conn.mu
 	under   int         // bytes of numbered frames under way; the same
 	carried uint64      // and of all
-	bbr     atomic.Bool // it is in force
+	bbr     atomic.Bool // BBR is the congestion controller
 	closed  atomic.Bool // by this side
 	since   time.Duration
 
 	lastRead   atomic.Int64
-	delivering atomic.Bool // its reader is busy handing bytes on: its silence is our own
-	suited     *bool       // for a far way, or not; belongs to whoever attaches and then to live
+	delivering atomic.Bool // its reader is busy handing bytes on, so the silence is on this side
+	suited     *bool       // the controller is set for a far path (true) or a near one; used by attach, then by live
 
 	mu        sync.Mutex
 	free      sync.Cond // not busy any more
-	busy      bool      // somebody writes
-	pending   [][]byte  // control frames for whoever writes
+	busy      bool      // a goroutine writes
+	pending   [][]byte  // control frames that the writing goroutine sends next
 	trips     []time.Duration
 	peerTrip  time.Duration
 	counted   [2]uint64 // sent and lost at the last count, here
@@ -90,7 +90,7 @@ func newLeg(c *Conn, t Transport) *leg {
 	return l
 }
 
-// send writes one frame. An error means that the leg is of no use any more.
+// send writes one frame. After an error the leg is unusable.
 func (l *leg) send(f *frame) error {
 	l.mu.Lock()
 	for l.busy {
@@ -103,7 +103,7 @@ func (l *leg) send(f *frame) error {
 	return err
 }
 
-// control sends a frame that is not numbered, and never waits: if somebody writes, they send it.
+// control sends a frame that is not numbered and never waits: if another goroutine writes, that one sends it.
 func (l *leg) control(b []byte) {
 	l.mu.Lock()
 	if l.busy {
@@ -115,11 +115,11 @@ func (l *leg) control(b []byte) {
 	}
 	l.busy = true
 	l.mu.Unlock()
-	_, _ = l.Write(b) // the reader sees that the leg is dead
+	_, _ = l.Write(b) // the reader notices a dead leg
 	l.done()
 }
 
-// done lets the next one write, after the control frames that have come up meanwhile.
+// done writes the pending control frames and lets the next goroutine write.
 func (l *leg) done() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,7 +144,7 @@ func (l *leg) copy(f *frame) bool {
 	return false
 }
 
-// copied is what goes by a leg besides what it carries: a frame, or a shard, which goes to legs with datagrams only.
+// copied is a copy for a leg beside the frames it carries: a frame, or a shard, for legs with datagrams only.
 type copied struct {
 	frame *frame
 	loose []byte
@@ -159,7 +159,7 @@ func (l *leg) enqueue(x copied) bool {
 	}
 }
 
-// sendCopies sends what copy has queued until the link is over or the leg is gone.
+// sendCopies sends the queued copies until the link is over or the leg is gone.
 func (l *leg) sendCopies(gone <-chan struct{}) {
 	for {
 		select {
@@ -182,7 +182,7 @@ func (l *leg) sendCopies(gone <-chan struct{}) {
 	}
 }
 
-// read handles frames until the leg ends, and says why it did.
+// read handles frames until the leg ends, and returns why it did.
 func (l *leg) read() error {
 	r := bufio.NewReaderSize(l.Transport, readBuffer)
 	var body []byte
@@ -208,7 +208,7 @@ func (l *leg) read() error {
 	}
 }
 
-// readDatagrams handles the frames that come as datagrams. What is malformed is dropped, since nothing depends on it.
+// readDatagrams handles the frames that come as datagrams. A malformed one is dropped, since nothing depends on it.
 func (l *leg) readDatagrams(ctx context.Context) {
 	for {
 		b, err := l.packet.ReceiveDatagram(ctx)
@@ -257,7 +257,7 @@ func (l *leg) handle(h header, body []byte) error {
 	return nil
 }
 
-// reply sends a small control frame, as a datagram where there are any: it is worth measuring what gets lost.
+// reply sends a small control frame, as a datagram if the leg has them: their loss is a useful measurement.
 func (l *leg) reply(h header, body ...byte) {
 	h.length = len(body)
 	b := append(h.append(make([]byte, 0, headerLen+len(body))), body...)
@@ -284,7 +284,7 @@ func (l *leg) noteTrip(d time.Duration) {
 	l.trips = append(l.trips, d)
 }
 
-// trip returns the shortest of the last round trips, 0 if there was none: what is longer waited behind something.
+// trip returns the shortest of the last round trips, 0 if none was measured. Longer ones waited in a queue.
 func (l *leg) trip() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -309,7 +309,7 @@ func (l *leg) count() (sent, lost uint64) {
 	return sent, lost
 }
 
-// less is the difference of two values of a counter, which may go back when a loss turns out to be none.
+// less returns how much a counter grew, at least 0: it may go back when a packet that counted as lost arrives.
 func less(now, before uint64) uint64 {
 	if now < before {
 		return 0
@@ -317,7 +317,7 @@ func less(now, before uint64) uint64 {
 	return now - before
 }
 
-// silent returns how long nothing was heard.
+// silent returns how long nothing was received.
 func (l *leg) silent(now time.Duration) time.Duration {
 	if l.delivering.Load() {
 		return 0
@@ -331,7 +331,7 @@ func (l *leg) shut() {
 	_ = l.Close()
 }
 
-// cut closes it without a farewell, where it can.
+// cut closes the transport without a farewell if it can.
 func (l *leg) cut() {
 	l.closed.Store(true)
 	if t, ok := l.Transport.(interface{ Abort() }); ok {
@@ -341,7 +341,7 @@ func (l *leg) cut() {
 	_ = l.Close()
 }
 
-// rate returns the bytes per second that the transport thinks possible, 0 if it does not say.
+// rate returns the transport's estimate in bytes per second, 0 if it has none.
 func (l *leg) rate() int64 {
 	if r, ok := l.Transport.(interface{ Rate() int64 }); ok {
 		return r.Rate()
@@ -349,7 +349,7 @@ func (l *leg) rate() int64 {
 	return 0
 }
 
-// suit has the transport choose its controller for the way, where it can.
+// suit lets the transport choose its congestion controller for the path, if it can.
 func (l *leg) suit(far bool) {
 	t, ok := l.Transport.(interface {
 		Steer(far bool) (inForce string, refused error)
@@ -364,7 +364,7 @@ func (l *leg) suit(far bool) {
 	}
 }
 
-// freshen has the transport forget how little it carried before it carries more, where it can; l may be nil.
+// freshen resets BBR's estimate on an idle connection, if the transport can; l may be nil.
 func (l *leg) freshen() {
 	if l == nil || !l.bbr.Load() {
 		return
@@ -374,10 +374,10 @@ func (l *leg) freshen() {
 	}
 }
 
-// revoked reports whether err says that this node, but not this link, has closed the transport.
+// revoked reports whether this node, but not this link, closed the transport.
 func (l *leg) revoked(err error) bool { return errors.Is(err, net.ErrClosed) && !l.closed.Load() }
 
-// broken is what becomes of a leg that cannot be written to.
+// broken closes a leg that cannot be written to, or ends the link if the leg was revoked.
 func (l *leg) broken(err error) {
 	if l.revoked(err) {
 		l.c.end(ErrRevoked, "")
@@ -386,7 +386,7 @@ func (l *leg) broken(err error) {
 	l.shut()
 }
 
-// via returns who relays the leg, "" for nobody.
+// via returns the member that relays the leg, "" if it is direct.
 func (l *leg) via() string {
 	if r, ok := l.Transport.(interface{ Via() string }); ok {
 		return r.Via()

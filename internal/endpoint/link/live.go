@@ -20,7 +20,7 @@ const (
 	retryUDP    = time.Minute
 )
 
-// live watches over the legs of a link until it is over; d is nil on the side that accepted it.
+// live maintains the legs of a link until the link is over; d is nil on the side that accepted it.
 func (c *Conn) live(d *Dialer) {
 	ticker := time.NewTicker(c.cfg.Heartbeat)
 	defer ticker.Stop()
@@ -31,7 +31,7 @@ func (c *Conn) live(d *Dialer) {
 		select {
 		case <-c.over:
 			cancel()
-			_ = dial.wait() // nobody wants that leg any more
+			_ = dial.wait() // the leg is of no use now
 			return
 		case <-c.kick:
 		case <-c.owed.C:
@@ -47,7 +47,7 @@ func (c *Conn) live(d *Dialer) {
 	}
 }
 
-// beat pings, gives up what is silent, and looks at what was measured.
+// beat pings every leg, closes silent ones, and evaluates what was measured.
 func (c *Conn) beat() {
 	now := boottime.Awake()
 	c.mu.Lock()
@@ -86,7 +86,7 @@ func (c *Conn) beat() {
 	c.rescue(now)
 }
 
-// look sends so many pings within half a heartbeat. Those that are sent at once would travel in one packet.
+// look sends pings spread over half a heartbeat. Pings sent at once would travel in one packet.
 func (c *Conn) look(legs []*leg, pings int) {
 	t := time.NewTicker(c.cfg.Heartbeat / time.Duration(2*pings))
 	defer t.Stop()
@@ -100,7 +100,7 @@ func (c *Conn) look(legs []*leg, pings int) {
 	}
 }
 
-// measureRate notes what the link has carried since the last heartbeat, if it was full all the while; mu is held.
+// measureRate records what the link has carried since the last heartbeat if it was full all that time; mu is held.
 func (c *Conn) measureRate(now time.Duration) {
 	if took := now - c.beaten; c.beaten > 0 && took > 0 && c.busy.least >= bulkQueue {
 		c.cfg.Bandwidth.note(c.peer, float64(c.busy.delivered)/took.Seconds())
@@ -108,7 +108,7 @@ func (c *Conn) measureRate(now time.Duration) {
 	c.beaten, c.busy = now, busy{least: c.under}
 }
 
-// trip is the round trip of the link: the shortest of its legs'; mu is held.
+// trip returns the round trip of the link, the shortest of its legs; mu is held.
 func (c *Conn) trip() time.Duration {
 	var best time.Duration
 	for _, l := range c.legs {
@@ -123,7 +123,7 @@ func (c *Conn) trip() time.Duration {
 	return best
 }
 
-// rescue sends what a stuck main leg does not deliver by another one.
+// rescue makes another leg the main one when that is stuck, and sends its frames again.
 func (c *Conn) rescue(now time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,13 +144,12 @@ func (c *Conn) rescue(now time.Duration) {
 	}
 }
 
-// again sends the frames that were sent on the leg that is gone, or on none, by the main leg; mu is held.
+// again sends by the main leg the frames that were sent on the lost leg or on none; mu is held.
 func (c *Conn) again(gone *leg) {
 	c.resent += uint64(c.send(func(f *frame) bool { return f.leg == gone || f.leg == nil }))
 }
 
-// send sends those of the frames that the other side may not have by the main leg, if there is one, and returns how many bytes they
-// are; mu is held.
+// send sends by the main leg, if there is one, those unacknowledged frames that which selects. It returns their bytes; mu is held.
 func (c *Conn) send(which func(*frame) bool) (n int) {
 	main := c.main
 	var list []*frame
@@ -177,7 +176,7 @@ func (c *Conn) send(which func(*frame) bool) (n int) {
 	return n
 }
 
-// expire ends a link that has been without a leg for too long.
+// expire ends an accepted link that has been without a leg for too long.
 func (c *Conn) expire(d *Dialer) {
 	c.mu.Lock()
 	since, trip := c.legless, c.trip()
@@ -187,7 +186,7 @@ func (c *Conn) expire(d *Dialer) {
 	}
 }
 
-// dialing is the one attempt to open another leg that may be under way.
+// dialing is the attempt to open another leg; at most one is under way.
 type dialing struct {
 	done chan error // nil: none
 	kind string
@@ -200,7 +199,7 @@ func (g *dialing) wait() error {
 	return <-g.done
 }
 
-// steer brings the legs to what the chooser wants; the dialling side only.
+// steer makes the legs what the chooser decides; on the dialling side only.
 func (c *Conn) steer(ctx context.Context, d *Dialer, dial *dialing) {
 	if dial.done != nil {
 		select {
@@ -218,7 +217,7 @@ func (c *Conn) steer(ctx context.Context, d *Dialer, dial *dialing) {
 		return
 	}
 	if dial.done == nil && c.suspicious() {
-		c.extend(ctx, d, dial, TCP, true) // by a way that does not end where theirs do, if there is one
+		c.extend(ctx, d, dial, TCP, true) // by a relay, if the direct path is dead
 		return
 	}
 	want := c.decide(d)
@@ -260,7 +259,7 @@ func (c *Conn) extend(ctx context.Context, d *Dialer, dial *dialing, kind string
 	})
 }
 
-// suspicious reports whether all legs have been silent for long enough to look for another way.
+// suspicious reports whether all legs have been silent for long enough to open another one.
 func (c *Conn) suspicious() bool {
 	now := boottime.Awake()
 	c.mu.Lock()
@@ -268,8 +267,8 @@ func (c *Conn) suspicious() bool {
 	return !slices.ContainsFunc(c.legs, func(l *leg) bool { return l.silent(now) <= c.cfg.Suspect })
 }
 
-// replaceSilent gives up the legs beside a new one that have been silent for long, so that what is under way on them goes by the new one,
-// once their readers have ended, and nothing is put on them any more; mu is held.
+// replaceSilent gives up the legs that have been silent for long, except the new one; mu is held. No new frame is put on them, and the
+// frames under way on them go by the new leg once their readers have ended.
 func (c *Conn) replaceSilent(by *leg) {
 	now := boottime.Awake()
 	c.legs = slices.DeleteFunc(c.legs, func(l *leg) bool {
@@ -283,7 +282,7 @@ func (c *Conn) replaceSilent(by *leg) {
 	})
 }
 
-// decide asks the chooser.
+// decide returns the chooser's decision for what is measured now.
 func (c *Conn) decide(d *Dialer) choice {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -310,7 +309,7 @@ func (c *Conn) decide(d *Dialer) choice {
 	return want
 }
 
-// compare returns a kind of leg that is missing, a leg that is there in vain, and the leg that is to be the main one; mu is held.
+// compare returns a kind of leg that is missing, a leg that is superfluous, and the leg that should be the main one; mu is held.
 func (c *Conn) compare(want choice) (missing string, extra, main *leg) {
 	free := slices.Clone(c.legs)
 	for _, kind := range want.Legs {
@@ -325,12 +324,12 @@ func (c *Conn) compare(want choice) (missing string, extra, main *leg) {
 		free = slices.Delete(free, i, i+1)
 	}
 	if len(free) > 0 && missing == "" && free[0] != c.main && boottime.Awake()-free[0].since > 3*c.cfg.Heartbeat {
-		extra = free[0] // not before all else is as it should be
+		extra = free[0] // only once everything else matches
 	}
 	return missing, extra, main
 }
 
-// revive opens a leg again after the last one was lost, for as long as the other side keeps the link.
+// revive opens a leg after the last one was lost, for as long as the other side keeps the link.
 func (c *Conn) revive(ctx context.Context, d *Dialer) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -382,7 +381,7 @@ func (c *Conn) add(ctx context.Context, d *Dialer, kind string, main bool) error
 	return d.join(ctx, c, t, false, main)
 }
 
-// dialled takes note of how an attempt at another leg went.
+// dialled records the result of an attempt to open another leg.
 func (c *Conn) dialled(d *Dialer, kind string, err error) {
 	if err == nil {
 		return
@@ -395,7 +394,7 @@ func (c *Conn) dialled(d *Dialer, kind string, err error) {
 	}
 }
 
-// follow makes the leg the main one, as the dialling side says.
+// follow makes the leg the main one, as the dialling side decided.
 func (c *Conn) follow(l *leg, hedge bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -408,8 +407,8 @@ func (c *Conn) follow(l *leg, hedge bool) {
 	c.main, c.hedging = l, hedge
 }
 
-// tasks is the goroutines of a link. Unlike a sync.WaitGroup it may be added to while somebody waits: a link is closed by whoever wants
-// it closed, while its legs still end.
+// tasks counts the goroutines of a link. Unlike a sync.WaitGroup it may grow while Wait is under way: a link can be closed while its legs
+// still end.
 type tasks struct {
 	mu   sync.Mutex
 	done sync.Cond // of mu
@@ -432,7 +431,7 @@ func (w *tasks) Go(f func()) {
 	}()
 }
 
-// Wait returns when no goroutine is left.
+// Wait returns when no goroutine runs.
 func (w *tasks) Wait() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -22,10 +22,10 @@ const (
 	protocol    = 1
 	maxOpening  = 4 << 10
 	openTimeout = 5 * time.Second
-	patience    = time.Second // that TCP has before QUIC is tried beside it
+	patience    = time.Second // time that the first transport has before the other one is tried too
 )
 
-// opening is the first thing on a leg, from the side that dialled it; opened is the answer.
+// opening is the first message on a leg, from the dialling side; opened is the answer.
 type opening struct {
 	Protocol int        `json:"protocol"`
 	Link     string     `json:"link"`
@@ -79,7 +79,7 @@ func readMessage(r io.Reader, v any) error {
 type Hub struct {
 	// Serve is given each new link. The link ends when Serve returns.
 	Serve func(ctx context.Context, c *Conn)
-	// Configure returns what a link with that peer is like; asked once per link.
+	// Configure returns the configuration of a link with that peer; called once per link.
 	Configure func(peer string) Config
 
 	mu     sync.Mutex
@@ -88,8 +88,8 @@ type Hub struct {
 	wg     sync.WaitGroup
 }
 
-// Handle serves a leg of an authenticated peer until it ends, which it does when ctx does. That ends the link, too: the caller's
-// context says that the peer may not be here any more.
+// Handle serves a leg of an authenticated peer until the leg ends. The end of ctx ends the leg and its link: it means that the peer is no
+// longer allowed.
 func (h *Hub) Handle(ctx context.Context, peer string, t Transport) error {
 	_ = t.SetDeadline(time.Now().Add(openTimeout))
 	var o opening
@@ -118,7 +118,7 @@ func (h *Hub) Handle(ctx context.Context, peer string, t Transport) error {
 	return serve(ctx)
 }
 
-// find returns the link that a leg is for.
+// find returns the link that a leg belongs to.
 func (h *Hub) find(peer string, o opening) (c *Conn, fresh bool, refusal string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -188,13 +188,13 @@ func (h *Hub) Close() {
 	h.wg.Wait()
 }
 
-// Dialer opens links to one peer, one after the other, and remembers between them what it learnt of the way.
+// Dialer opens links to one peer, one after the other, and keeps between them what it learnt about the path.
 type Dialer struct {
 	Config
 	Peer   string
 	Prefer func() Preference // asked every heartbeat; nil: AUTO
 	Calm   time.Duration     // freedom from loss after which a link does not count as lossy any more; default 30 s
-	// Open opens a leg of a kind; Final says whether its error is one that another try will not mend.
+	// Open opens a leg of a kind. Final reports whether an error of Open is permanent.
 	Open  func(ctx context.Context, kind string) (Transport, error)
 	Final func(error) bool
 
@@ -229,8 +229,8 @@ func (d *Dialer) Dial(ctx context.Context) (*Conn, error) {
 	return c, nil
 }
 
-// first opens the leg a link begins with: the preferred transport, and after a while the other one beside it. A refused TCP connection
-// means that nobody is there, whichever transport.
+// first opens the first leg of a link: the preferred transport, and after a while the other one beside it. A refused TCP connection means
+// that the peer does not run, so the other transport is not tried.
 func (d *Dialer) first(ctx context.Context) (Transport, error) {
 	kinds := []string{TCP, QUIC}
 	switch d.prefer() {
@@ -279,7 +279,7 @@ func (d *Dialer) first(ctx context.Context) (Transport, error) {
 	}
 }
 
-// discard closes what came too late.
+// discard closes connections that came too late.
 func discard(n int, next func() net.Conn) {
 	for range n {
 		if t := next(); t != nil {

@@ -18,7 +18,7 @@ var errOrder = errors.New("frames that no window allows")
 // inbox puts frames in order, decodes them, and hands the bytes to a reader.
 type inbox struct {
 	mu      sync.Mutex
-	moved   sync.Cond // of mu: bytes came or went, a deadline passed, the end
+	moved   sync.Cond // of mu: bytes came or went, a deadline passed, or the link ended
 	dec     codec.Decoder
 	parked  map[uint64]parked // frames that overtook others
 	waiting int               // bytes of parked
@@ -32,7 +32,7 @@ type inbox struct {
 
 	// Counters that Status reads without waiting for a sink.
 	raw, encoded      atomic.Uint64 // bytes after and before decoding
-	doubles, repaired atomic.Uint64 // frames that came twice; of which a part was made again
+	doubles, repaired atomic.Uint64 // frames that came twice; frames of which a part was reconstructed
 	busy              atomic.Int64
 }
 
@@ -62,14 +62,14 @@ func (in *inbox) deadline(t time.Time) {
 	}
 }
 
-// receive takes a numbered frame, whichever leg it came by. Each number is taken once, in order; what came too early waits.
+// receive takes a numbered frame from any leg. Each number is taken once and in order; a frame that is too early waits.
 func (c *Conn) receive(h header, body []byte) error {
 	c.in.mu.Lock()
 	defer c.in.mu.Unlock()
 	return c.order(h, body)
 }
 
-// order is receive; in.mu is held.
+// order does the work of receive; in.mu is held.
 func (c *Conn) order(h header, body []byte) error {
 	in := &c.in
 	next := c.next.Load()
@@ -108,7 +108,7 @@ func (c *Conn) order(h header, body []byte) error {
 	return nil
 }
 
-// take decodes the next frame and hands its bytes on; in.mu is held, and let go while Read is waited for.
+// take decodes the next frame and hands its bytes on; in.mu is held, and released while it waits for Read.
 func (c *Conn) take(h header, body []byte) error {
 	in := &c.in
 	if in.eof {
@@ -144,7 +144,7 @@ func (c *Conn) take(h header, body []byte) error {
 	return nil
 }
 
-// pass hands bytes to the sink; mu is held, so that its calls are in order. What a sink refuses is gone.
+// pass hands bytes to the sink; mu is held, so that its calls are in order. Bytes that the sink refuses are lost.
 func (in *inbox) pass(b []byte) {
 	if err := in.sink(b); err != nil {
 		in.failed, in.sink = err, nil
@@ -207,7 +207,7 @@ func (in *inbox) receive(c *Conn, f func([]byte) error) error {
 	return os.ErrDeadlineExceeded
 }
 
-// acknowledge tells the other side what has arrived.
+// acknowledge sends the other side the number below which every frame has arrived.
 func (c *Conn) acknowledge() {
 	n := c.next.Load()
 	if c.told.Load() >= n {

@@ -11,24 +11,24 @@ import (
 	"github.com/klauspost/reedsolomon"
 )
 
-// A frame that is longer than a datagram travels as shards: pieces of one length, and some more, the parities, made of them. From as many
-// shards as there are pieces, whichever they are, the frame is made (Reed and Solomon, 1960), and nobody waits for a retransmission.
+// A frame that is longer than a datagram travels as shards: pieces of one length, and parities computed from them. Any subset of as many
+// shards as there are pieces reconstructs the frame (Reed and Solomon, 1960), so a loss costs no retransmission.
 
 const (
 	pieceMost  = maxDatagram - shardHead // bytes
-	piecesMost = 32                      // so the longest frame has
+	piecesMost = 32                      // of the longest frame
 	sparesMost = 8                       // parities
-	scatterTo  = 32 << 10                // bytes of a frame that may travel so
+	scatterTo  = 32 << 10                // bytes of the longest frame that travels as shards
 	shardHead  = headerLen + 1           // the index precedes the piece
-	usualLoss  = 0.01                    // of packets, at least, that parities are reckoned with
-	rareLoss   = 1e-4                    // of frames, that may lose more than they have parities
-	openMost   = 16                      // frames of which shards wait for others
-	openBytes  = 256 << 10               // and bytes of those
+	usualLoss  = 0.01                    // share of packets lost that parities are computed for, at least
+	rareLoss   = 1e-4                    // share of frames that may lose more shards than they have parities
+	openMost   = 16                      // incomplete frames
+	openBytes  = 256 << 10               // bytes of their shards
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// coder makes and uses the parities of so many pieces. The pieces alone decide what a parity is, not how many of them are sent.
+// coder returns the encoder for that many pieces. A parity depends on the pieces only, not on how many parities are sent.
 func coder(pieces int) (reedsolomon.Encoder, error) {
 	coders.Lock()
 	defer coders.Unlock()
@@ -47,18 +47,18 @@ var coders struct {
 	by [piecesMost + 1]reedsolomon.Encoder
 }
 
-// cut says in how many pieces of how many bytes a frame of n bytes is cut.
+// cut returns how many pieces a frame of n bytes is cut into, and the bytes of each.
 func cut(n int) (pieces, each int) {
 	pieces = (n + pieceMost - 1) / pieceMost
 	each = (n + pieces - 1) / pieces
 	return pieces, each
 }
 
-// spares returns how many parities so many pieces get where that share of the packets is lost: rarely are more of them lost, and there is
-// one for each four pieces at most.
+// spares returns how many parities a frame gets if that share of the packets is lost: so many that more losses are rare (rareLoss), and at
+// most one for each four pieces.
 func spares(pieces int, share float64) (n int) {
 	mean := float64(pieces) * max(share, usualLoss)
-	term := math.Exp(-mean) // losses are few, and independent: Poisson's law
+	term := math.Exp(-mean) // rare, independent losses: Poisson distribution
 	for rest := 1 - term; rest > rareLoss && n < min(max(1, pieces/4), sparesMost); rest -= term {
 		n++
 		term *= mean / float64(n)
@@ -66,7 +66,7 @@ func spares(pieces int, share float64) (n int) {
 	return n
 }
 
-// shards returns the datagrams of a frame: its pieces, and so many parities.
+// shards returns the datagrams of a frame: its pieces and that many parities.
 func shards(f *frame, parities int, ack uint64) ([][]byte, error) {
 	pieces, each := cut(len(f.buf))
 	h := header{kind: typeShard, number: f.number, ack: ack, size: len(f.buf), length: 1 + each, crc: crc32.Checksum(f.buf, castagnoli)}
@@ -92,22 +92,22 @@ func shards(f *frame, parities int, ack uint64) ([][]byte, error) {
 	return all[:pieces+parities], nil
 }
 
-// gathering is a frame of which some shards have come.
+// gathering is an incomplete frame.
 type gathering struct {
 	header
 	pieces, each int
-	parts        [][]byte // those that have not come are empty
+	parts        [][]byte // empty where the shard has not arrived
 	have         int
 }
 
-// gatherer keeps the shards of frames of which not enough have come.
+// gatherer keeps the shards of incomplete frames.
 type gatherer struct {
 	open  []*gathering
 	bytes int // of the parts
 }
 
-// note takes a shard and returns the frame if that was the last one it takes to make it. made says that a part of it was lost, and made
-// again. What no sender sends is dropped: a frame comes by another way, too, if nobody acknowledges it.
+// note takes a shard and returns the frame once it is complete. made reports whether a lost part was reconstructed. A malformed shard is
+// dropped: the sender sends an unacknowledged frame again by another leg.
 func (g *gatherer) note(h header, body []byte) (frame []byte, made bool) {
 	if len(body) < 2 || h.size <= headerLen || h.size > scatterTo {
 		return nil, false
@@ -144,7 +144,7 @@ func (g *gatherer) forget(i int) {
 	g.open = slices.Delete(g.open, i, i+1)
 }
 
-// below forgets the frames that have come meanwhile.
+// below forgets the frames that have arrived meanwhile.
 func (g *gatherer) below(next uint64) {
 	for i := len(g.open) - 1; i >= 0; i-- {
 		if g.open[i].number < next {
@@ -153,7 +153,7 @@ func (g *gatherer) below(next uint64) {
 	}
 }
 
-// join makes the frame, nil if what comes out is not what was sent.
+// join returns the frame, nil if its checksum or header is wrong.
 func (o *gathering) join() (frame []byte, made bool) {
 	made = slices.ContainsFunc(o.parts[:o.pieces], func(p []byte) bool { return len(p) == 0 })
 	if made {
@@ -176,13 +176,13 @@ func (o *gathering) join() (frame []byte, made bool) {
 	return b, made
 }
 
-// gather takes a shard, and the frame if it can be made now.
+// gather takes a shard, and receives the frame once it is complete.
 func (c *Conn) gather(l *leg, h header, body []byte) error {
 	next := c.next.Load()
 	if err := c.collect(h, body); err != nil || c.next.Load() == next {
 		return err
 	}
-	// The other side would send it by another leg as well.
+	// At once: without an acknowledgement the other side sends the frame by another leg as well.
 	c.noteAck(c.next.Load())
 	l.reply(header{kind: typeAck, ack: c.next.Load()})
 	return nil
@@ -203,6 +203,6 @@ func (c *Conn) collect(h header, body []byte) error {
 	if made {
 		in.repaired.Add(1)
 	}
-	f, _ := parseHeader(b) // join has asked
+	f, _ := parseHeader(b) // join has checked it
 	return c.order(f, b[headerLen:])
 }

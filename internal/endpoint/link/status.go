@@ -14,7 +14,7 @@ type Event struct {
 
 const keptEvents = 32
 
-// note keeps and logs an event; mu is held.
+// note records and logs an event; mu is held.
 func (c *Conn) note(what, reason string) {
 	if len(c.events) >= keptEvents {
 		c.events = slices.Delete(c.events, 0, len(c.events)-keptEvents+1)
@@ -29,13 +29,13 @@ type LegStatus struct {
 	Congestion string        `json:"congestion"`
 	Main       bool          `json:"main"`
 	RTT        time.Duration `json:"rtt_ns"`
-	Rate       int64         `json:"rate"` // bytes per second, as far as the transport knows; 0: unknown
+	Rate       int64         `json:"rate"` // bytes per second that the transport estimates; 0: unknown
 	Remote     string        `json:"remote"`
-	Via        string        `json:"via,omitempty"` // who relays it
-	Sent       uint64        `json:"sent"`          // bytes of numbered frames that were given to it, second copies left out
+	Via        string        `json:"via,omitempty"` // the member that relays it
+	Sent       uint64        `json:"sent"`          // bytes of numbered frames that it carried, without copies
 }
 
-// Status is what a link is like now.
+// Status describes a link at one moment.
 type Status struct {
 	Peer    string        `json:"peer"`
 	Dialled bool          `json:"dialled"` // by this side
@@ -61,7 +61,7 @@ type Status struct {
 	Events        []Event       `json:"events"`
 }
 
-// Ratio is how much smaller encoding makes what is sent; 1 for nothing sent.
+// Ratio returns the compression ratio of the sent bytes; 1 if nothing was sent.
 func (s Status) Ratio() float64 {
 	if s.SentEncoded == 0 {
 		return 1
@@ -69,7 +69,7 @@ func (s Status) Ratio() float64 {
 	return float64(s.Sent) / float64(s.SentEncoded)
 }
 
-// Status returns what the link is like now.
+// Status returns the link's status now.
 func (c *Conn) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -57,10 +57,10 @@ func Parse(option, text string) (Setting, error) {
 	return w, nil
 }
 
-// The limits of AUTO. A link's round trip must leave the range between the two by one side or the other to change anything.
+// The limits of AUTO. Between the two round trips the encoding in use stays.
 const (
-	nearRTT = 1500 * time.Microsecond // at most: a local network, where a codec costs more time than it saves
-	farRTT  = 2 * time.Millisecond    // at least: compress
+	nearRTT = 1500 * time.Microsecond // up to this it is a local network, where a codec costs more time than it saves
+	farRTT  = 2 * time.Millisecond    // from this on compression pays
 	slow    = 50_000_000              // bits per second below which a higher level pays
 )
 
@@ -85,7 +85,7 @@ func Choose(w Setting, known []ID, now Encoding, p Path) Encoding {
 			s = now
 		}
 		if s.Codec == Zstd && now.Codec == Zstd {
-			s = now // a new level begins the stream anew, which costs more than it brings
+			s = now // a new level restarts the stream, which costs more than it saves
 		}
 	}
 	for _, id := range known {
@@ -96,13 +96,13 @@ func Choose(w Setting, known []ID, now Encoding, p Path) Encoding {
 	return Encoding{}
 }
 
-// Known lists the codecs of this version, as the hello of a link carries them.
+// Known returns the codecs of this version, as the opening of a link carries them.
 func Known() []ID { return []ID{Raw, LZ4, Zstd} }
 
-// idle stops encoding for a while where it does not help: encrypted or already compressed data costs processor time for nothing.
+// idle pauses encoding where it does not help, as with encrypted or compressed data.
 type idle struct {
-	raw, coded int // in the sample under way
-	rest       int // bytes still to be sent as they are
+	raw, coded int // bytes of the current sample
+	rest       int // bytes that are still sent unencoded
 }
 
 const (

@@ -14,7 +14,7 @@ import (
 // ID names a codec on the wire.
 type ID byte
 
-// The codecs. Zstd is one stream over all blocks between two restarts; LZ4 compresses each block by itself.
+// The codecs. Zstd is one stream over all blocks between two restarts; LZ4 compresses each block separately.
 const (
 	Raw  ID = 0
 	LZ4  ID = 1
@@ -37,26 +37,26 @@ func (id ID) String() string {
 const (
 	// MaxRaw is the longest block before it is encoded. A walsender's messages have up to 128 KiB.
 	MaxRaw = 256 << 10
-	// MaxBody is the longest block after that: what does not shrink is sent raw, but zstd may end a block late.
+	// MaxBody is the longest encoded block. A block that does not shrink is sent raw, but zstd may end a block late.
 	MaxBody = MaxRaw + 4<<10
 
-	window    = 512 << 10 // of zstd, to encode with; larger ones buy nothing for WAL, and fit the processor's cache less
+	window    = 512 << 10 // of zstd, to encode with; a larger one gains nothing for WAL and exceeds the processor's cache
 	maxWindow = 1 << 20   // to decode with: that of older versions
 
 	// least is the shortest block worth a codec's 20 µs.
 	least = 512
 )
 
-// Block is what travels of one encoded block.
+// Block is one encoded block as it is transmitted.
 type Block struct {
 	Codec ID
-	First bool   // the zstd stream begins anew with this block
+	First bool   // a new zstd stream begins with this block
 	Size  int    // before encoding
 	CRC   uint32 // Castagnoli, of the bytes before encoding; 0 for Raw
 	Body  []byte
 }
 
-// Stats is what a codec has done so far.
+// Stats counts the work of an encoder.
 type Stats struct {
 	Raw     uint64        // bytes before encoding
 	Encoded uint64        // bytes after it
@@ -65,7 +65,7 @@ type Stats struct {
 
 var table = crc32.MakeTable(crc32.Castagnoli)
 
-// Encoder is one direction's sending side. It is for one goroutine.
+// Encoder encodes one direction of a stream. It is for one goroutine.
 type Encoder struct {
 	now   Encoding
 	w     *zstd.Encoder
@@ -77,7 +77,7 @@ type Encoder struct {
 	stats Stats
 }
 
-// sink collects what zstd writes.
+// sink collects the output of zstd.
 type sink struct{ b []byte }
 
 func (s *sink) Write(p []byte) (int, error) {
@@ -92,7 +92,7 @@ func (e *Encoder) Use(s Encoding) error {
 	}
 	e.idle = idle{}
 	if s.Codec == Zstd {
-		// Not with less memory: it would move the whole window for each 128 KiB.
+		// Without WithLowerEncoderMem, which would move the whole window for each 128 KiB.
 		w, err := zstd.NewWriter(&e.out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(window), zstd.WithEncoderCRC(false),
 			zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(s.level())))
 		if err != nil {
@@ -106,10 +106,10 @@ func (e *Encoder) Use(s Encoding) error {
 	return nil
 }
 
-// Setting returns the codec in use.
+// Encoding returns the codec in use.
 func (e *Encoder) Encoding() Encoding { return e.now }
 
-// Stats returns what was encoded so far.
+// Stats returns the counters so far.
 func (e *Encoder) Stats() Stats { return e.stats }
 
 // Encode encodes at most MaxRaw bytes. The body of the block is src itself or memory of the encoder, good until the next call.
@@ -157,14 +157,14 @@ func (e *Encoder) encode(src []byte) (Block, error) {
 	if err := e.w.Flush(); err != nil {
 		return Block{}, fmt.Errorf("zstd: %w", err)
 	}
-	b.Body, b.First, e.first = e.out.b, e.first, false // the other side's stream needs it, also when it did not shrink
+	b.Body, b.First, e.first = e.out.b, e.first, false // the other side's stream needs it even if it did not shrink
 	return b, nil
 }
 
-// ErrCorrupt means that a block is not what was encoded. Nothing of it may be used, and nothing after it can be decoded.
+// ErrCorrupt means that a block was damaged. None of its bytes may be used, and no later block can be decoded.
 var ErrCorrupt = errors.New("corrupt block")
 
-// Decoder is one direction's receiving side. It is for one goroutine. Its memory is bounded by MaxRaw and maxWindow.
+// Decoder decodes one direction of a stream. It is for one goroutine. Its memory is bounded by MaxRaw and maxWindow.
 type Decoder struct {
 	r    *zstd.Decoder
 	in   source

@@ -1,8 +1,8 @@
 // Package rawconn makes waiting for the next message of a busy connection cheap.
 //
-// A goroutine that waits for a socket in Go's way is parked, found by the poller and often woken on another thread: where a message takes a
-// few microseconds to pass on, most of the processor time goes there. A Conn is not watched by Go's poller. While messages follow each other
-// its reader waits inside the system call that reads, of which the scheduler is not told (docs/adr/0070).
+// Go parks a goroutine that waits for a socket; the poller finds it and often wakes it on another thread. If forwarding a message takes a few
+// microseconds, that is most of the processor time. A Conn is not in Go's poller. While messages follow each other closely, its reader
+// blocks in the system call itself, without telling the scheduler (docs/adr/0070).
 package rawconn
 
 import (
@@ -27,26 +27,26 @@ const (
 	maxBlocked = 4                    // readers that nap at a time
 )
 
-// Places returns how many places on a processor (GOMAXPROCS) readers may keep while they nap. A program adds as many, so that its other
-// goroutines do not wait for theirs.
+// MaxBlocked returns how many readers may block at a time. Each holds a place of GOMAXPROCS meanwhile, so a program adds as many: its other
+// goroutines then do not wait.
 func MaxBlocked() int { return maxBlocked }
 
-var blocked atomic.Int32 // of the places
+var blocked atomic.Int32 // readers that block now
 
 // Conn is a stream socket, a net.Conn.
 type Conn struct {
 	local, remote net.Addr
-	fd            int // blocking: reading waits for one nap
-	alarm         int // eventfd that ends a wait for something to read
+	fd            int // in blocking mode, with blockFor as the receive timeout
+	alarm         int // eventfd that wakes a waiting reader
 
 	use      sync.RWMutex // held for reading while fd is used
 	closed   atomic.Bool
-	blocking bool // the last nap was no idle one; belongs to the reader
+	blocking bool // the next read blocks in recvfrom; used by the reader only
 
 	readEnd, writeEnd atomic.Int64 // deadlines, of boottime.Awake; 0: none
 }
 
-// Take makes a Conn of a socket of Go, which is closed and must not be in use.
+// Take makes a Conn from a socket of package net, which it closes. The socket must not be in use.
 func Take(c net.Conn) (*Conn, error) {
 	s, ok := c.(syscall.Conn)
 	if !ok {
@@ -69,7 +69,7 @@ func Take(c net.Conn) (*Conn, error) {
 		return nil, errors.Join(fmt.Errorf("make an eventfd: %w", err), unix.Close(fd))
 	}
 	n := &Conn{local: c.LocalAddr(), remote: c.RemoteAddr(), fd: fd, alarm: alarm}
-	_ = c.Close() // which ends its watch; the socket stays open
+	_ = c.Close() // removes it from the poller; the duplicate keeps the socket open
 	t := unix.NsecToTimeval(blockFor.Nanoseconds())
 	if err := errors.Join(unix.SetNonblock(fd, false), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t)); err != nil {
 		return nil, errors.Join(fmt.Errorf("set socket options: %w", err), n.Close())
@@ -93,14 +93,14 @@ func (c *Conn) Read(p []byte) (int, error) {
 		}
 		n, err := c.receive(p)
 		switch {
-		case n == 0 && c.closed.Load(): // whatever the system says of it
+		case n == 0 && c.closed.Load(): // whatever errno is
 			return 0, net.ErrClosed
 		case err == nil && n == 0:
 			return 0, io.EOF
 		case err == nil:
 			return n, nil
 		case err == unix.EINTR: //nolint:errorlint // an errno of our own call
-			// The scheduler's signal, to stop the world or to let others run: the return to here lets it.
+			// The scheduler's signal, to stop the world or to preempt: returning to here lets it.
 		case err == unix.EAGAIN: //nolint:errorlint // the same
 			c.blocking = false
 		default:
@@ -109,7 +109,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 }
 
-// receive reads once, after a nap or after waiting in a way that the scheduler knows of.
+// receive reads once. It blocks in the system call, or first waits in ppoll, which the scheduler knows of.
 //
 //go:noinline
 func (c *Conn) receive(p []byte) (int, error) {
@@ -192,12 +192,12 @@ func passed(end *atomic.Int64) bool {
 	return at != 0 && int64(boottime.Awake()) >= at
 }
 
-// Close ends reading and writing, and returns when nobody does any more.
+// Close ends reading and writing, and returns when no call is under way any more.
 func (c *Conn) Close() error {
 	if c.closed.Swap(true) {
 		return net.ErrClosed
 	}
-	_ = unix.Shutdown(c.fd, unix.SHUT_RDWR) // who waits is woken
+	_ = unix.Shutdown(c.fd, unix.SHUT_RDWR) // wakes blocked calls
 	c.ring()
 	c.use.Lock()
 	defer c.use.Unlock()
@@ -207,10 +207,10 @@ func (c *Conn) Close() error {
 
 func (c *Conn) ring() {
 	one := [8]byte{1}
-	_, _ = unix.Write(c.alarm, one[:]) // it fails only if it is set already
+	_, _ = unix.Write(c.alarm, one[:]) // fails only if the counter is set already
 }
 
-// Control has f look at the socket, unless it is closed.
+// Control calls f with the descriptor, unless the Conn is closed.
 func (c *Conn) Control(f func(fd uintptr)) error {
 	c.use.RLock()
 	defer c.use.RUnlock()
@@ -243,13 +243,13 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline is net.Conn's, but that a Write that waits already keeps the one it began with.
+// SetWriteDeadline is net.Conn's, except that a Write that already waits keeps its deadline.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	c.writeEnd.Store(instant(t))
 	return nil
 }
 
-// instant is a deadline as it is kept.
+// instant converts a deadline to an instant of boottime.Awake, 0 for none.
 func instant(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
