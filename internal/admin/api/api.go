@@ -1,7 +1,7 @@
-// Package api is how people and programs talk to an agent: HTTP with JSON on the node's private socket for administration, and on
-// the node's HTTP port for health checks and reading.
+// Package api is the management interface of an agent: HTTP with JSON on the node's private socket for administration, and on the node's
+// HTTP port for health checks and reading.
 //
-// It owns the paths, the documents and their limits. It decides nothing and knows no other adapter: what it serves comes from a
+// It owns the paths, the documents and their limits. It decides nothing and knows no other adapter: everything it serves comes from a
 // Node. Start reading at Node, then Server and Client.
 package api
 
@@ -15,45 +15,46 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// Node is the agent as an administrator sees it: what Server serves.
+// Node is the agent as an administrator sees it. Server serves it.
 type Node interface {
-	// Status answers from what this node knows, at once, whatever is dead.
+	// Status returns what this node knows. It never blocks, even if other nodes or this node's server are dead.
 	Status() Status
-	// Decisions returns what this node decided lately, oldest first.
+	// Decisions returns this node's recent decisions, oldest first.
 	Decisions() []Decision
-	// Explain asks every member in reach, and tells why the leadership changed hands as far as they remember.
+	// Explain asks every reachable member, and returns the changes of leadership that they remember, with their reasons.
 	Explain() any
 	// Failover makes another replica the primary: planned, or forced with the loss accepted.
 	Failover(ctx context.Context, req FailoverRequest) (FailoverResult, error)
-	// Restart replaces the agent by a new one while its server goes on.
+	// Restart replaces the agent by a new one while its PostgreSQL server keeps running.
 	Restart(ctx context.Context, req RestartRequest) error
 	// CreateToken makes a one-time join token.
 	CreateToken(ctx context.Context, req TokenRequest) (TokenResult, error)
-	// RotateAuthority begins to replace the group's certificate authority, changes how that is done, or gives it up.
+	// RotateAuthority begins to replace the group's certificate authority, changes how that is done, or abandons it.
 	RotateAuthority(ctx context.Context, req RotateRequest) (Rotation, error)
 	// Remove takes a member out of the group.
 	Remove(ctx context.Context, id ag.ReplicaID) error
-	// Resume continues the data movement of a suspended replica; a copy under quarantine is made anew.
+	// Resume continues the data movement of a suspended replica. A copy under quarantine is replaced by a new one.
 	Resume(ctx context.Context, id ag.ReplicaID) error
-	// Trust ends the quarantine of a replica's copy as it is, and returns what it was for; "" if there was none.
+	// Trust ends the quarantine of a replica's copy without replacing it, and returns the reason of the quarantine; "" if there was none.
 	Trust(ctx context.Context, id ag.ReplicaID) (was string, err error)
-	// Seed has a replica's copy made anew, or verified where it is, and returns the operation as it stands.
+	// Seed replaces a replica's copy by a new one, or verifies it in place. It returns the state of the operation without waiting for its
+	// end.
 	Seed(ctx context.Context, req SeedRequest) (any, error)
-	// CancelSeeding ends what Seed began, or what the replica began by itself.
+	// CancelSeeding ends an operation of Seed, or one that the replica began on its own.
 	CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error)
 	// Seedings lists a replica's copies and verifications, oldest first.
 	Seedings(ctx context.Context, id ag.ReplicaID) (any, error)
-	// Link says what a way between two members measures and how WAL travels by it, as the first one sees it.
+	// Link returns the measurements of the path between two members and the transport of WAL on it, as the first member sees them.
 	Link(ctx context.Context, req LinkRequest) (Link, error)
 	// Set changes settings of the group.
 	Set(ctx context.Context, req SettingsRequest) error
-	// SQL runs one statement of the console as an administrator; it returns its result, or an error of the console.
+	// SQL runs one statement of the console as an administrator, and returns its result. Its errors are those of the console.
 	SQL(ctx context.Context, text string) (any, error)
-	// Metrics writes the Prometheus text form.
+	// Metrics returns the values of the metrics by their Prometheus names.
 	Metrics() map[string]float64
 }
 
-// Decision is what a node decided, without what it saw.
+// Decision is a decision of a node, without the view that it was based on.
 type Decision struct {
 	At      time.Time `json:"at"` // by the node's own clock
 	Rule    ag.Rule   `json:"rule"`
@@ -85,11 +86,11 @@ func Unhealthy(message string) error {
 type FailoverRequest struct {
 	To            ag.ReplicaID `json:"to"`
 	AllowDataLoss bool         `json:"allow_data_loss,omitempty"`
-	// Drain is how long running transactions may take to end before a planned failover is given up; 0: 10 s. With Cut they are ended
-	// then.
+	// Drain is how long running transactions may take to end before a planned failover is abandoned; 0: 10 s. With Cut they are
+	// terminated instead.
 	Drain time.Duration `json:"drain_ns,omitempty"`
 	Cut   bool          `json:"cut,omitempty"`
-	// NoWait returns when the request is accepted.
+	// NoWait makes the call return as soon as the request is accepted.
 	NoWait bool `json:"no_wait,omitempty"`
 }
 
@@ -102,21 +103,21 @@ type RestartRequest struct {
 // SeedRequest asks for a copy of the data on a replica.
 type SeedRequest struct {
 	Replica ag.ReplicaID `json:"replica"`
-	// Full replaces a copy that is whole: every byte is compared with the source, what differs is fetched.
+	// Full allows the replacement of a complete copy: every byte is compared with the source, and the differences are fetched.
 	Full bool `json:"full,omitempty"`
-	// From is a directory on the replica's machine with another copy, which is looked into before the source is asked.
+	// From is a directory on the replica's machine with another copy. Data found there is not fetched from the source.
 	From string `json:"from,omitempty"`
-	// Verify changes nothing: the checksums of the running server's pages are read.
+	// Verify changes nothing: it checks the page checksums of the running server.
 	Verify bool `json:"verify,omitempty"`
 }
 
 // RotateRequest asks for a rotation of the certificate authority.
 type RotateRequest struct {
-	Hold    bool `json:"hold,omitempty"`    // both authorities are believed until it is asked for again without this
-	Abandon bool `json:"abandon,omitempty"` // give it up, while nobody shows a certificate of the new one
+	Hold    bool `json:"hold,omitempty"`    // both authorities stay trusted until a request without Hold
+	Abandon bool `json:"abandon,omitempty"` // end the rotation, as long as no member uses a certificate of the new authority
 }
 
-// FailoverResult says how it went.
+// FailoverResult is the outcome of a failover.
 type FailoverResult struct {
 	From  ag.ReplicaID  `json:"from"`
 	To    ag.ReplicaID  `json:"to"`
@@ -130,14 +131,14 @@ type TokenRequest struct {
 	TTL  time.Duration `json:"ttl_ns"`
 }
 
-// SettingsRequest changes the settings that are not nil. Required below zero means: by the table of the commit rule.
+// SettingsRequest changes the settings that are not nil. A negative Required means the default of the commit rule.
 type SettingsRequest struct {
 	CommitRule     *ag.CommitRule `json:"commit_rule,omitempty"`
 	Required       *int           `json:"required,omitempty"`
 	SessionTimeout *time.Duration `json:"session_timeout_ns,omitempty"`
 }
 
-// TokenResult is the token and the commands that use it.
+// TokenResult is the token and the command that uses it.
 type TokenResult struct {
 	Token   string    `json:"token"`
 	Role    string    `json:"role"`
@@ -148,7 +149,7 @@ type TokenResult struct {
 // Status is the group as one node knows it.
 type Status struct {
 	Group     string       `json:"group"`
-	Draft     bool         `json:"draft,omitempty"` // the nodes have joined each other, and there is no group yet
+	Draft     bool         `json:"draft,omitempty"` // the nodes have joined each other, and the group does not exist yet
 	GroupID   ag.GroupID   `json:"group_id"`
 	Node      ag.ReplicaID `json:"node"`
 	Epoch     ag.Epoch     `json:"epoch"`
@@ -191,10 +192,10 @@ type Rotation struct {
 	Pin      string           `json:"pin"` // of the new authority's key
 	Phase    ag.RotationPhase `json:"phase"`
 	Held     bool             `json:"held,omitempty"` // it waits for coterie ca rotate without --hold
-	WaitsFor []ag.ReplicaID   `json:"waits_for"`      // the members that are not through with the phase
+	WaitsFor []ag.ReplicaID   `json:"waits_for"`      // the members that have not completed the phase
 }
 
-// Restarted reports whether the agent that answered was started less than that long ago.
+// Restarted reports whether the answering agent was started less than ago before its answer.
 func (s Status) Restarted(ago time.Duration) bool {
 	p := s.self().Local
 	return p != nil && p.Uptime < ago
@@ -218,10 +219,10 @@ type Replica struct {
 	Voter        bool                `json:"voter"`
 	Suspended    bool                `json:"suspended,omitempty"`
 	Join         ag.JoinState        `json:"join_state,omitempty"` // "": a replica of the group
-	Ill          string              `json:"ill,omitempty"`        // what counts as a failure at the group's FAILURE_CONDITION_LEVEL
-	Concern      string              `json:"concern,omitempty"`    // what would at a higher one
+	Ill          string              `json:"ill,omitempty"`        // the problem that counts as a failure at the group's FAILURE_CONDITION_LEVEL
+	Concern      string              `json:"concern,omitempty"`    // a problem that would count at a higher level
 	Quarantine   string              `json:"quarantine,omitempty"` // why its copy is not trusted
-	NoVote       string              `json:"no_vote,omitempty"`    // why its vote in the quorum is not cast
+	NoVote       string              `json:"no_vote,omitempty"`    // why it does not vote in the quorum
 	StoodDown    string              `json:"stood_down,omitempty"` // when it last gave up the leadership for its health or a crash
 	Endpoint     string              `json:"endpoint"`
 	Listener     string              `json:"listener,omitempty"`
@@ -230,44 +231,44 @@ type Replica struct {
 	Local        *Process            `json:"process,omitempty"` // of the answering node only
 }
 
-// Link is one link that carries WAL, as the answering node sees it.
+// Link is a link that carries WAL, as the answering node sees it.
 type Link struct {
 	Peer       ag.ReplicaID `json:"peer"`
-	Idle       bool         `json:"idle,omitempty"` // no WAL flows: the choice is what AUTO would choose
+	Idle       bool         `json:"idle,omitempty"` // no WAL flows; the fields show what AUTO would choose
 	Dialled    bool         `json:"dialled"`        // by this node
 	Transport  string       `json:"transport"`      // of the main leg: tcp or quic
 	Congestion string       `json:"congestion"`     // the controller in force on it
-	Via        ag.ReplicaID `json:"via,omitempty"`  // the member that relays it, since the two do not see each other
+	Via        ag.ReplicaID `json:"via,omitempty"`  // the member that relays it, as the two cannot connect to each other
 	Legs       []string     `json:"legs"`
 	Twice      bool         `json:"small_frames_twice"`
-	Reason     string       `json:"reason,omitempty"` // of that choice, at the node that dialled
+	Reason     string       `json:"reason,omitempty"` // reason of that choice, known to the node that dialled
 	RTT        float64      `json:"round_trip_ms"`
 	Packets    uint64       `json:"packets"` // of the last ten seconds, both directions
 	Lost       uint64       `json:"lost"`    // of those
-	Rate       int64        `json:"rate"`    // bytes per second that the main leg thinks possible, from its latest traffic; 0: unknown
-	Carried    int64        `json:"carried"` // bytes per second, of this link or earlier ones to the peer, when there was more to send; 0: never
+	Rate       int64        `json:"rate"`    // estimated bandwidth of the main leg in bytes per second, from its latest traffic; 0: unknown
+	Carried    int64        `json:"carried"` // bytes per second that this link or an earlier one to the peer carried while saturated; 0: never saturated
 
-	Codec           string      `json:"codec"`           // of what this node sends
-	Sent            uint64      `json:"sent_bytes"`      // before encoding
-	SentEncoded     uint64      `json:"sent_encoded"`    // after it
-	Ratio           float64     `json:"ratio"`           // of the two
-	EncodeSeconds   float64     `json:"encode_seconds"`  // spent on it
-	Received        uint64      `json:"received_bytes"`  // after decoding
-	ReceivedEncoded uint64      `json:"received_coded"`  // before it
-	DecodeSeconds   float64     `json:"decode_seconds"`  // spent on it
-	SentTwice       uint64      `json:"sent_twice"`      // bytes of second copies, and of shards beyond the frames' own
-	Resent          uint64      `json:"resent"`          // bytes sent again after a leg was lost
+	Codec           string      `json:"codec"`           // codec of the data that this node sends
+	Sent            uint64      `json:"sent_bytes"`      // bytes before encoding
+	SentEncoded     uint64      `json:"sent_encoded"`    // bytes after encoding
+	Ratio           float64     `json:"ratio"`           // of sent_bytes to sent_encoded
+	EncodeSeconds   float64     `json:"encode_seconds"`  // spent on encoding
+	Received        uint64      `json:"received_bytes"`  // bytes after decoding
+	ReceivedEncoded uint64      `json:"received_coded"`  // bytes before decoding
+	DecodeSeconds   float64     `json:"decode_seconds"`  // spent on decoding
+	SentTwice       uint64      `json:"sent_twice"`      // bytes of second copies and of redundant shards
+	Resent          uint64      `json:"resent"`          // bytes sent again after the loss of a leg
 	Doubles         uint64      `json:"doubles_dropped"` // frames that arrived more than once
 	Events          []LinkEvent `json:"events,omitempty"`
 }
 
 // LinkRequest names two members.
 type LinkRequest struct {
-	From ag.ReplicaID `json:"from"` // who is asked
+	From ag.ReplicaID `json:"from"` // the member that is asked
 	To   ag.ReplicaID `json:"to"`
 }
 
-// LinkEvent is a change of a link, and why it came.
+// LinkEvent is a change of a link, with its reason.
 type LinkEvent struct {
 	At     time.Time `json:"at"`
 	What   string    `json:"what"`
@@ -277,7 +278,7 @@ type LinkEvent struct {
 // Process names the operating-system side of the answering node.
 type Process struct {
 	Dir      string        `json:"dir"`
-	Sockets  string        `json:"sockets"` // directory of PostgreSQL's private socket, for the server's own user
+	Sockets  string        `json:"sockets"` // directory of PostgreSQL's private socket, which only the server's user can use
 	Agent    int           `json:"agent"`
 	Keeper   int           `json:"keeper,omitempty"`
 	Postgres int           `json:"postgres,omitempty"`

@@ -15,13 +15,13 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// ErrNoAgent says that no agent serves the node directory.
+// ErrNoAgent is returned when no agent serves the node directory.
 var ErrNoAgent = errors.New("no agent is running")
 
 // Client talks to the agent of one node through its private socket.
 type Client struct{ http http.Client }
 
-// NewClient returns a client of the socket; nothing is opened yet.
+// NewClient returns a client of the socket. It opens nothing until the first call.
 func NewClient(socket string) *Client {
 	return &Client{http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -43,19 +43,19 @@ func (c *Client) Decisions(ctx context.Context) ([]Decision, error) {
 	return all, c.call(ctx, "GET", "decisions", nil, &all)
 }
 
-// Explain asks why the leadership changed hands, of all members that the node reaches, as raw JSON.
+// Explain asks for the changes of leadership that all reachable members remember, as raw JSON.
 func (c *Client) Explain(ctx context.Context) (json.RawMessage, error) {
 	var raw json.RawMessage
 	return raw, c.call(ctx, "GET", "explain", nil, &raw)
 }
 
-// Failover asks for a failover and waits until it is over.
+// Failover asks for a failover and waits for its end.
 func (c *Client) Failover(ctx context.Context, r FailoverRequest) (FailoverResult, error) {
 	var out FailoverResult
 	return out, c.call(ctx, "POST", "failover", r, &out)
 }
 
-// Restart asks the agent to be replaced by a new one. The answer may get lost with the agent.
+// Restart asks for the replacement of the agent by a new one. The answer may be lost with the old agent.
 func (c *Client) Restart(ctx context.Context, r RestartRequest) error {
 	return c.call(ctx, "POST", "restart", r, nil)
 }
@@ -66,7 +66,7 @@ func (c *Client) CreateToken(ctx context.Context, r TokenRequest) (TokenResult, 
 	return out, c.call(ctx, "POST", "token", r, &out)
 }
 
-// RotateAuthority begins to replace the group's certificate authority, or gives that up.
+// RotateAuthority begins to replace the group's certificate authority, or abandons that.
 func (c *Client) RotateAuthority(ctx context.Context, r RotateRequest) (Rotation, error) {
 	var out Rotation
 	return out, c.call(ctx, "POST", "authority/rotate", r, &out)
@@ -82,13 +82,13 @@ func (c *Client) Resume(ctx context.Context, id ag.ReplicaID) error {
 	return c.call(ctx, "POST", "resume", id, nil)
 }
 
-// Trust ends the quarantine of a replica's copy as it is, and returns what it was for.
+// Trust ends the quarantine of a replica's copy without replacing it, and returns the reason of the quarantine.
 func (c *Client) Trust(ctx context.Context, id ag.ReplicaID) (string, error) {
 	var was string
 	return was, c.call(ctx, "POST", "trust", id, &was)
 }
 
-// Seed has a replica's copy made anew or verified; out receives the operation.
+// Seed asks for a new copy on a replica, or for the verification of its copy; out receives the operation.
 func (c *Client) Seed(ctx context.Context, r SeedRequest, out any) error {
 	return c.call(ctx, "POST", "seed", r, out)
 }
@@ -108,13 +108,13 @@ func (c *Client) Set(ctx context.Context, r SettingsRequest) error {
 	return c.call(ctx, "POST", "settings", r, nil)
 }
 
-// Link asks a member what its way to another one measures.
+// Link asks a member for the measurements of its path to another one.
 func (c *Client) Link(ctx context.Context, r LinkRequest) (Link, error) {
 	var out Link
 	return out, c.call(ctx, "POST", "link", r, &out)
 }
 
-// SQL runs one statement of the console. The error is of the way there; that of the statement is in the answer.
+// SQL runs one statement of the console. The error is one of the call; an error of the statement is in the answer.
 func (c *Client) SQL(ctx context.Context, text string) (SQLAnswer, error) {
 	var out SQLAnswer
 	return out, c.call(ctx, "POST", "sql", text, &out)

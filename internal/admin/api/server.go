@@ -18,7 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// maxBody bounds a request, maxAnswer the time that an administrator's may take.
+// maxBody is the maximum size of a request in bytes. maxAnswer is the maximum duration of an administrator's request.
 const (
 	maxBody   = 64 << 10
 	maxAnswer = 30 * time.Minute
@@ -33,8 +33,8 @@ type Server struct {
 // NewServer returns a server; ServeAdmin and ServeHTTP run it.
 func NewServer(m Node, log *slog.Logger) *Server { return &Server{m, log} }
 
-// ServeAdmin serves everything on a private Unix socket until ctx is done. Who may open the socket may administer: it is made
-// with mode 0600, and the peer's user must be this process's, or root.
+// ServeAdmin serves everything on a private Unix socket until ctx is done. A user who can open the socket may administer: the socket has
+// mode 0600, and the peer must run as this process's user or as root.
 func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -61,12 +61,12 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	handle(mux, "POST /api/v1/link", func(ctx context.Context, r LinkRequest) (any, error) { return s.m.Link(ctx, r) })
 	handle(mux, "POST /api/v1/settings", func(ctx context.Context, r SettingsRequest) (any, error) { return nil, s.m.Set(ctx, r) })
 	handle(mux, "POST /api/v1/sql", func(ctx context.Context, text string) (any, error) { return s.m.SQL(ctx, text) })
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile) // where time goes, for whoever may administer
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile) // processor profiles, for administrators only
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	return s.serve(ctx, ownUser{l}, mux)
 }
 
-// ServeHTTP serves health checks, metrics and status, nothing that changes anything, until ctx is done.
+// ServeHTTP serves health checks, metrics and status until ctx is done. Nothing on this port changes anything.
 func (s *Server) ServeHTTP(ctx context.Context, addr string) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *Server) readPaths(mux *http.ServeMux) {
 	}
 }
 
-// checks are the health checks that load balancers and orchestrators know from Patroni; /primary is true only when writes are open.
+// checks are the health checks that load balancers and orchestrators know from Patroni. /primary succeeds only while writes are open.
 var checks = map[string]func(Status, Replica) bool{
 	"/primary":      func(s Status, r Replica) bool { return s.Primary == r.Name && s.WriteOpen },
 	"/read-write":   func(s Status, r Replica) bool { return s.Primary == r.Name && s.WriteOpen },
@@ -145,7 +145,7 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 
 func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T) (any, error)) {
 	mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		// What an administrator asks may take as long as a checkpoint; the socket is private.
+		// A request of an administrator may take as long as a checkpoint. The socket is private, so slow clients are no attack.
 		rc := http.NewResponseController(w)
 		if err := errors.Join(rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Now().Add(maxAnswer))); err != nil {
 			write(w, http.StatusInternalServerError, failure{fail.Ordinary, err.Error()})
@@ -166,7 +166,7 @@ func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T
 	})
 }
 
-// refusal returns the status and the document of an error. The document of an error with a kind has the text of that error, without the errors that wrap it.
+// refusal returns the HTTP status and the document of an error. The document of an error with a kind has the text of that error, without the errors that wrap it.
 func refusal(err error) (int, failure) {
 	var known fail.Error
 	if errors.As(err, &known) {
@@ -178,10 +178,10 @@ func refusal(err error) (int, failure) {
 func write(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(v) // the client is gone when this fails
+	_ = json.NewEncoder(w).Encode(v) // it fails only if the client has gone
 }
 
-// ownUser accepts connections of this process's user and of root only.
+// ownUser accepts only connections of this process's user and of root.
 type ownUser struct{ net.Listener }
 
 func (l ownUser) Accept() (net.Conn, error) {

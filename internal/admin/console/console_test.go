@@ -19,7 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// world is a Backend on the real views, with a configuration that statements change.
+// world is a Backend with the real views, and a configuration that statements change.
 type world struct {
 	views *catalog.Catalog
 	group ag.Group
@@ -95,7 +95,7 @@ func (w *world) Execute(_ context.Context, _ Principal, s ddl.Statement) (Result
 	return r, nil
 }
 
-// serve opens a port behind which every client is let in as that principal; it returns the port's address.
+// serve opens a port that accepts every client as that principal, and returns its address.
 func serve(t *testing.T, b Backend, who Principal) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -182,7 +182,7 @@ func TestPgx(t *testing.T) {
 	if err := conn.QueryRow(t.Context(), "SELECT nosuch").Scan(&n); !errors.As(err, &pgErr) || pgErr.Code != "42703" {
 		t.Errorf("got %v", err)
 	}
-	if err := conn.Ping(t.Context()); err != nil { // the session lives on
+	if err := conn.Ping(t.Context()); err != nil { // the session continues
 		t.Error(err)
 	}
 	tx, err := conn.Begin(t.Context())
@@ -233,7 +233,7 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-// slow is a backend whose statements run until they are cancelled.
+// slow is a Backend whose statements run until they are cancelled.
 type slow struct{ *world }
 
 func (s slow) Query(ctx context.Context, _ Principal, sql string, _ []any) (Result, error) {
@@ -248,7 +248,7 @@ func TestCancel(t *testing.T) {
 	ask := make(chan struct{}, 1)
 	s := NewSession(slow{newWorld(t)}, Principal{"me", ddl.MayAdminister})
 	s.interrupt = ask
-	ask <- struct{}{} // nothing runs: of no consequence
+	ask <- struct{}{} // nothing runs: it is ignored
 	if _, err := s.Run(t.Context(), "SELECT 1"); err != nil {
 		t.Error(err)
 	}
@@ -263,8 +263,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// sessions are what clients send at their start, one after the other on one session, with what is answered: the tag, an error's
-// SQLSTATE, or the first value.
+// sessions lists the statements that clients send at their start, in order and on one session, with the answers: the tag, the SQLSTATE of
+// an error, or the first value.
 var sessions = map[string][][2]string{
 	"pgjdbc": {
 		{"SET extra_float_digits = 3", "SET"},
@@ -295,7 +295,7 @@ var sessions = map[string][][2]string{
 		{"SELECT db.oid,db.* FROM pg_catalog.pg_database db WHERE datallowconn AND NOT datistemplate OR db.datname ='coterie' ORDER BY db.datname", "1"},
 		{"SELECT n.oid,n.*,d.description FROM pg_catalog.pg_namespace n LEFT OUTER JOIN pg_catalog.pg_description d ON d.objoid=n.oid AND d.objsubid=0 AND d.classoid='pg_namespace'::regclass ORDER BY nspname", "2201"},
 		{"SELECT c.relname,a.*,pg_catalog.pg_get_expr(ad.adbin, ad.adrelid, true) as def_value,dsc.description,dep.objid FROM pg_catalog.pg_attribute a INNER JOIN pg_catalog.pg_class c ON (a.attrelid=c.oid) LEFT OUTER JOIN pg_catalog.pg_attrdef ad ON (a.attrelid=ad.adrelid AND a.attnum = ad.adnum) LEFT OUTER JOIN pg_catalog.pg_description dsc ON (c.oid=dsc.objoid AND a.attnum = dsc.objsubid) LEFT OUTER JOIN pg_depend dep on dep.refobjid = a.attrelid AND dep.deptype = 'i' and dep.refobjsubid = a.attnum and dep.classid = dep.refclassid WHERE NOT a.attisdropped AND c.relname = 'availability_groups' ORDER BY a.attnum LIMIT 1", "availability_groups"},
-		{"select string_agg(word, ',') from pg_catalog.pg_get_keywords() where word <> ALL ('{a,abs}'::text[])", "42P01"}, // it goes on without
+		{"select string_agg(word, ',') from pg_catalog.pg_get_keywords() where word <> ALL ('{a,abs}'::text[])", "42P01"}, // the client continues without it
 		{"SELECT oid, typname FROM pg_catalog.pg_type ORDER BY oid LIMIT 1", "16"},
 		{"SHOW search_path", "sys, coterie"},
 	},
@@ -365,7 +365,7 @@ func TestPsql(t *testing.T) {
 	}
 }
 
-// FuzzWire sends whatever comes as messages of the extended protocol: the session answers or ends, and never panics.
+// FuzzWire sends arbitrary messages of the extended protocol: the session answers or ends, and never panics.
 func FuzzWire(f *testing.F) {
 	var b []byte
 	for _, m := range []pgproto3.FrontendMessage{

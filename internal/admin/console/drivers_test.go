@@ -1,7 +1,7 @@
 package console
 
 import (
-	"crypto/sha1" // what Maven Central publishes beside each file
+	"crypto/sha1" // the checksum that Maven Central publishes for each file
 	"encoding/hex"
 	"io"
 	"net"
@@ -16,7 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
 
-// runDriver runs a program of another language and returns what it printed.
+// runDriver runs a program of another language and returns its output.
 func runDriver(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
@@ -46,7 +46,7 @@ const (
 	pgjdbcSHA1 = "264310fd7b2cd76738787dc0b9f7ea2e3b11adc1"
 )
 
-// TestPgjdbc runs the driver itself. It is fetched once.
+// TestPgjdbc runs the real driver, which is fetched once.
 func TestPgjdbc(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("fetches a driver; make test-long runs it (COTERIE_LONG=1)")

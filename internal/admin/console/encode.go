@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// epoch is where PostgreSQL's binary timestamps begin.
+// epoch is the zero of PostgreSQL's binary timestamps.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const timeLayout = "2006-01-02 15:04:05.999999-07"
@@ -53,7 +53,7 @@ func floatText(x float64) string {
 	return strconv.FormatFloat(x, 'g', -1, 64)
 }
 
-// encodeBinary returns a value in the binary form of the type; what does not fit the type is an error.
+// encodeBinary returns a value in the binary form of the type. A value that does not fit the type is an error.
 func encodeBinary(v any, t Type) ([]byte, error) {
 	if v == nil {
 		return nil, nil
@@ -103,7 +103,7 @@ func encodeInteger(n int64, t Type) ([]byte, error) {
 	return nil, Errorf("22003", "%d is out of range", n)
 }
 
-// OIDs of types that clients send and the console never does.
+// OIDs of types that clients send and the console does not.
 const (
 	oidInt2    = 21
 	oidFloat4  = 700
@@ -112,7 +112,7 @@ const (
 	oidName    = 19
 )
 
-// decode reads a parameter.
+// decode returns the value of a parameter.
 func decode(b []byte, t Type, isBinary bool) (any, error) {
 	if b == nil {
 		return nil, nil

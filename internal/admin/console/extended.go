@@ -149,7 +149,7 @@ func (w *wire) execute(ctx context.Context, m *pgproto3.Execute) error {
 	return nil
 }
 
-// row encodes a row as the portal's formats say, in the types that were announced.
+// row encodes a row in the portal's formats and the announced types.
 func (p *portal) row(values []any) (*pgproto3.DataRow, error) {
 	out := &pgproto3.DataRow{Values: make([][]byte, len(values))}
 	for i, v := range values {

@@ -12,7 +12,7 @@ import (
 // Type is the OID of a PostgreSQL type.
 type Type uint32
 
-// The types of the console. Values of them are bool, int64, float64, string and time.Time; nil is NULL.
+// The types of the console. Their values are bool, int64, float64, string and time.Time; nil is NULL.
 const (
 	Bool        Type = 16
 	Int8        Type = 20
@@ -30,7 +30,7 @@ type Column struct {
 	Type Type   `json:"type"`
 }
 
-// Notice is told beside a result.
+// Notice is a message that accompanies a result.
 type Notice struct {
 	Severity string `json:"severity"` // NOTICE or WARNING
 	Message  string `json:"message"`
@@ -38,23 +38,23 @@ type Notice struct {
 
 // Result is the answer to one statement.
 type Result struct {
-	Columns []Column `json:"columns,omitempty"` // nil: it returns no rows
+	Columns []Column `json:"columns,omitempty"` // nil: the statement returns no rows
 	Rows    [][]any  `json:"rows,omitempty"`
 	Tag     string   `json:"tag"`
 	Notices []Notice `json:"notices,omitempty"`
 }
 
-// Error is a statement's failure as a client sees it.
+// Error is the error of a statement as a client receives it.
 type Error struct {
 	State    string `json:"state"`            // SQLSTATE
-	Number   int    `json:"number,omitempty"` // of the availability-group message; 0: none
+	Number   int    `json:"number,omitempty"` // number of the availability-group message; 0: none
 	Message  string `json:"message"`
 	Detail   string `json:"detail,omitempty"`
 	Hint     string `json:"hint,omitempty"`
-	Position int    `json:"position,omitempty"` // in characters from 1; 0: not known
+	Position int    `json:"position,omitempty"` // in characters of the statement, from 1; 0: unknown
 }
 
-// Error prints the message, and the hint in brackets.
+// Error returns the message, and the hint in brackets.
 func (e *Error) Error() string {
 	text := e.text()
 	if e.Hint != "" {
@@ -70,18 +70,18 @@ func (e *Error) text() string {
 	return e.Message
 }
 
-// Errorf returns an error of that SQLSTATE.
+// Errorf returns an error with that SQLSTATE.
 func Errorf(state, format string, a ...any) *Error {
 	return &Error{State: state, Message: fmt.Sprintf(format, a...)}
 }
 
-// WithHint adds what to do instead.
+// WithHint adds advice on what to do instead.
 func (e *Error) WithHint(hint string) *Error {
 	e.Hint = hint
 	return e
 }
 
-// asError turns any error into what a client is told. A place counts from the beginning of the statement.
+// asError returns any error as a client receives it. Its position counts from the beginning of the statement.
 func asError(err error) *Error {
 	var known *Error
 	var refused *ddl.Error
@@ -103,21 +103,21 @@ func asError(err error) *Error {
 	return Errorf("XX000", "%s", strings.TrimSpace(err.Error()))
 }
 
-// Principal is who runs a session.
+// Principal is the user of a session.
 type Principal struct {
 	User string
 	May  ddl.Privilege
 }
 
-// Backend is what sessions talk to. Its methods are called from many goroutines at once.
+// Backend executes the statements of sessions. Its methods may be called by many goroutines at once.
 type Backend interface {
 	// Execute runs a statement of the availability-group language for the principal, whose privilege has been checked.
 	Execute(ctx context.Context, who Principal, s ddl.Statement) (Result, error)
-	// Describe returns the columns and the parameters' types of a query without running it; given are the types that the client
-	// named, 0 where it named none.
+	// Describe returns the columns and the parameters' types of a query without running it. The types in given are the client's; 0: the
+	// client left it open.
 	Describe(ctx context.Context, sql string, given []Type) (columns []Column, params []Type, err error)
 	// Query runs a query on the views.
 	Query(ctx context.Context, who Principal, sql string, args []any) (Result, error)
-	// Version is PostgreSQL's version in this group, as server_version shows it.
+	// Version returns PostgreSQL's version in this group, as server_version shows it.
 	Version() string
 }

@@ -18,24 +18,24 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
 
-// maxMessage bounds a message of a client.
+// maxMessage is the maximum size of a client's message in bytes.
 const maxMessage = 1 << 20
 
-// writeLimit is how long a client may take to read what it asked for.
+// writeLimit is how long a client may take to read an answer.
 const writeLimit = time.Minute
 
 // Hello is a client that the listener has authenticated.
 type Hello struct {
 	Who      Principal
 	Settings map[string]string // of its startup packet
-	PID      uint32            // with Secret what the client cancels with
+	PID      uint32            // with Secret, the key of the client's cancel requests
 	Secret   uint32
-	Cancel   <-chan struct{} // a request to cancel what runs; what comes while nothing does is of no consequence. nil: none comes
+	Cancel   <-chan struct{} // requests to cancel the running statement; ignored while none runs. nil: there are none
 	Logger   *slog.Logger
 }
 
-// Serve speaks with an authenticated client, which has been told AuthenticationOk, until it leaves or ctx is done. It does not close
-// the connection.
+// Serve serves an authenticated client, which has received AuthenticationOk, until it disconnects or ctx is done. It does not close the
+// connection.
 func Serve(ctx context.Context, conn net.Conn, b Backend, hello Hello) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -55,7 +55,7 @@ func Serve(ctx context.Context, conn net.Conn, b Backend, hello Hello) (err erro
 		return w.deny(hello.Who)
 	}
 	for name, value := range hello.Settings {
-		_ = w.s.assign(name, value) // what cannot be set at the start is left as it is
+		_ = w.s.assign(name, value) // a setting that cannot be changed at the start keeps its value
 	}
 	w.s.changed = nil
 	if err := w.greet(); err != nil {
@@ -78,7 +78,7 @@ func Serve(ctx context.Context, conn net.Conn, b Backend, hello Hello) (err erro
 	}
 }
 
-// wire is a session on a connection.
+// wire connects a session to its client.
 type wire struct {
 	conn       net.Conn
 	b          *pgproto3.Backend
@@ -99,7 +99,7 @@ type portal struct {
 	*prepared
 	args    []any
 	formats []int16
-	result  *Result // nil: not run yet
+	result  *Result // nil: not executed yet
 	at      int
 }
 
@@ -125,7 +125,7 @@ func (w *wire) greet() error {
 	return w.ready()
 }
 
-// ready tells settings that changed, and that the next message may come.
+// ready reports the settings that have changed, then ReadyForQuery.
 func (w *wire) ready() error {
 	for _, key := range w.s.changed {
 		if i := slices.IndexFunc(reported, func(n string) bool { return strings.EqualFold(n, key) }); i >= 0 {
@@ -168,7 +168,7 @@ func (w *wire) handle(ctx context.Context, m pgproto3.FrontendMessage) error {
 	return nil
 }
 
-// simple runs every statement of a text up to the first that fails.
+// simple runs the statements of a text, up to the first one that fails.
 func (w *wire) simple(ctx context.Context, text string) {
 	parts, err := ddl.Split(text)
 	if err != nil {
@@ -258,7 +258,7 @@ func typeSize(t Type) int16 {
 	}
 }
 
-// format returns the format of column i: none given means text, one is for all.
+// format returns the format of column i. Without formats it is text; a single one applies to all columns.
 func format(formats []int16, i int) int16 {
 	switch {
 	case len(formats) == 0:

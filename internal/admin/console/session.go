@@ -17,34 +17,34 @@ const (
 	maxSettings = 256
 )
 
-// Transaction states, as ReadyForQuery says them.
+// Transaction states, as in ReadyForQuery.
 const (
 	txIdle   = 'I'
 	txOpen   = 'T'
 	txFailed = 'E'
 )
 
-// Session is one client's, or one command's, use of the console. One goroutine at a time may use it.
+// Session is the state of one client, or of one command, at the console. It is not safe for concurrent use.
 type Session struct {
 	backend  Backend
 	who      Principal
 	settings map[string]string // by lower-case name
-	changed  []string          // settings that a client is told of
+	changed  []string          // settings that are to be reported to the client
 	tx       byte
 	limit    time.Duration
 
-	interrupt <-chan struct{} // a request to cancel what runs; nil: none comes
+	interrupt <-chan struct{} // requests to cancel the running statement; nil: there are none
 }
 
 var errInterrupted = errors.New("canceling statement due to user request")
 
-// interruptible returns a context that ends when the client cancels what runs; stop must be called at its end.
+// interruptible returns a context that ends when the client cancels the running statement. The caller calls stop after the statement.
 func (s *Session) interruptible(ctx context.Context) (out context.Context, stop func()) {
 	if s.interrupt == nil {
 		return ctx, func() {}
 	}
 	select {
-	case <-s.interrupt: // it came when nothing ran
+	case <-s.interrupt: // it arrived while nothing ran
 	default:
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -75,7 +75,7 @@ func (s *Session) Run(ctx context.Context, text string) (Result, error) {
 	return r, nil
 }
 
-// run executes a statement with the arguments of its parameters and keeps the state of the transaction.
+// run executes a statement with the arguments of its parameters and maintains the state of the transaction.
 func (s *Session) run(ctx context.Context, text string, args []any) (Result, error) {
 	ctx, stop := s.interruptible(ctx)
 	defer stop()
@@ -95,21 +95,21 @@ func (s *Session) run(ctx context.Context, text string, args []any) (Result, err
 	return r, err
 }
 
-// kind is what a statement is.
+// kind is the kind of a statement.
 type kind int
 
 const (
 	kindUnknown  kind = iota
-	kindLanguage      // of the availability-group language
+	kindLanguage      // availability-group language
 	kindQuery         // SQL on the views
 	kindBegin
 	kindEnd // COMMIT and ROLLBACK
 	kindSet
 	kindShow
-	kindAccepted // accepted and without meaning here: DISCARD, LISTEN, …
+	kindAccepted // accepted, and without an effect here: DISCARD, LISTEN, …
 )
 
-// first words of statements; those of the language are found by its own parser.
+// kinds by the first words of statements. The parser of the language recognises its own.
 var firstWords = map[string]kind{
 	"SELECT": kindQuery, "WITH": kindQuery, "VALUES": kindQuery, "TABLE": kindQuery, "(": kindQuery,
 	"BEGIN": kindBegin, "START": kindBegin,
@@ -133,7 +133,7 @@ func classify(text string) kind {
 	return firstWords[w[0]]
 }
 
-// words returns the first words of a text in upper case, comments left out.
+// words returns the first words of a text in upper case, without comments.
 func words(text string, n int) []string {
 	parts, err := ddl.Split(text)
 	if err != nil || len(parts) == 0 {
@@ -154,7 +154,7 @@ func wordRune(r rune) bool {
 	return r == '_' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
 }
 
-// stripComments drops the comments a statement begins with.
+// stripComments removes the comments at the beginning of a statement.
 func stripComments(text string) string {
 	for {
 		text = strings.TrimSpace(text)
@@ -246,7 +246,7 @@ func RoleFor(p ddl.Privilege) string {
 	}
 }
 
-// PrivilegeOf returns what a role may do by its memberships.
+// PrivilegeOf returns the privilege that a role has by its memberships.
 func PrivilegeOf(super bool, user string, memberOf []string) ddl.Privilege {
 	if super {
 		return ddl.MayAdminister
@@ -259,7 +259,7 @@ func PrivilegeOf(super bool, user string, memberOf []string) ddl.Privilege {
 	return ddl.MayNothing
 }
 
-// describe returns what a statement will answer, without running it.
+// describe returns the columns and parameters of a statement without running it.
 func (s *Session) describe(ctx context.Context, text string, given []Type) (columns []Column, params []Type, err error) {
 	switch classify(text) {
 	case kindQuery:
@@ -284,7 +284,7 @@ func (s *Session) describe(ctx context.Context, text string, given []Type) (colu
 	return nil, given, nil
 }
 
-// Columns returns the columns of a statement's answer: of the reports only.
+// Columns returns the columns of a report; nil for other statements.
 func Columns(s ddl.Statement) []Column {
 	switch s.Action.(type) {
 	case ddl.Script:

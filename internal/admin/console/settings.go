@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// reported are the settings whose value a client is told at its start and at each change.
+// reported are the settings whose values the client receives at its start and at each change.
 var reported = []string{
 	"server_version", "server_encoding", "client_encoding", "application_name", "default_transaction_read_only", "in_hot_standby", "is_superuser",
 	"session_authorization", "DateStyle", "IntervalStyle", "TimeZone", "integer_datetimes", "standard_conforming_strings",
@@ -26,7 +26,7 @@ func (s *Session) defaults() map[string]string {
 	}
 }
 
-// versionNumber turns 15.18 into 150018.
+// versionNumber returns 150018 for 15.18.
 func versionNumber(v string) string {
 	major, rest, _ := strings.Cut(v, ".")
 	minor := rest
@@ -39,7 +39,8 @@ func versionNumber(v string) string {
 	return major + strings.Repeat("0", 4-len(minor)) + minor
 }
 
-// set takes SET name = value, SET name TO value, RESET name and the forms of SQL: any name, and the last value is remembered.
+// set executes SET name = value, SET name TO value, RESET name and the forms of standard SQL. Any name is accepted, and its last value
+// is kept.
 func (s *Session) set(text string) (Result, error) {
 	text = strings.TrimRight(strings.TrimSpace(stripComments(text)), ";")
 	verb, rest, _ := strings.Cut(text, " ")
@@ -69,7 +70,7 @@ func (s *Session) set(text string) (Result, error) {
 	if !ok || strings.ContainsAny(strings.TrimSpace(name), " '\"") {
 		name = fields[0]
 		if len(fields) < 3 || !strings.EqualFold(fields[1], "TO") && fields[1] != "=" {
-			return Result{Tag: verb}, nil // SET NOCOUNT ON and its like
+			return Result{Tag: verb}, nil // SET NOCOUNT ON and the like
 		}
 		value = strings.TrimSpace(strings.TrimSpace(rest)[len(fields[0]):])
 		value = value[len(fields[1]):]
@@ -113,7 +114,7 @@ func (s *Session) assign(name, value string) error {
 	return nil
 }
 
-// showName is the name that SHOW asks for.
+// showName returns the name that SHOW asks for.
 func showName(text string) string {
 	fields := strings.Fields(strings.TrimRight(stripComments(text), "; \n\t"))
 	name := strings.ToLower(strings.Join(fields[1:], " "))
