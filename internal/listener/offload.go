@@ -170,6 +170,7 @@ func (p *loopSession) register() bool {
 // counters.
 func (p *loopSession) finishReclaim() {
 	x, d := p.x, p.kernel
+	assert(d != nil, "an offloaded session has no slot")
 	s := d.Slot
 	s.Disarm()
 	passed := s.Ups - d.Began
@@ -309,8 +310,9 @@ func (x *session) reclaim() {
 	if !x.offloaded.Load() {
 		return
 	}
-	x.drained.mu.Lock() // it may be about to arm the slot
 	p := x.onLoop.Load()
+	assert(p != nil, "an offloaded session is on no loop")
+	x.drained.mu.Lock() // it may be about to arm the slot
 	p.kernel.Slot.Disarm()
 	x.drained.mu.Unlock()
 	p.recheck()

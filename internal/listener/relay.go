@@ -157,6 +157,7 @@ type passing struct {
 // is not NoEffect, and the caller calls again after the confirmation. out is to be written first. Both data paths go
 // through this function.
 func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
+	assert(p.from <= p.begin && p.begin <= p.at, "bytes of an answer are passed on before they are checked")
 	for p.judged || p.at < len(p.b) {
 		if !p.judged {
 			used, whole, err := x.answers.Next(p.b[p.at:])

@@ -150,6 +150,7 @@ func (s *Server) activate(a *attempt, x *session) bool {
 
 // mint replaces the backend's cancel key in the greeting by a key of the listener.
 func (x *session) mint(g greeting) []byte {
+	assert(g.keyAt >= 5 && g.keyAt+8 <= len(g.bytes), "a greeting has no cancel key")
 	binary.BigEndian.PutUint32(g.bytes[g.keyAt:], x.key.PID)
 	binary.BigEndian.PutUint32(g.bytes[g.keyAt+4:], x.key.Secret)
 	if !x.longKey {
