@@ -18,7 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// byLoops has visits come until event loops give sessions by themselves: the first of a kind they cannot.
+// byLoops repeats visits until event loops complete logins: the first login of a kind cannot be completed there.
 func (g *group) byLoops() {
 	g.t.Helper()
 	if wantedPath() == PathGoroutines {
@@ -32,7 +32,7 @@ func (g *group) byLoops() {
 	})
 }
 
-// A login for which a backend waits wakes nobody but its loop, and is a session like any other.
+// A login for which a pooled backend waits wakes only its loop, and its session is like any other.
 func TestLoopsGiveSessions(t *testing.T) {
 	g := warmGroup(t, reusing(), func(c *Config) { c.NameClient = true })
 	g.role("door", "login")
@@ -57,7 +57,7 @@ func TestLoopsGiveSessions(t *testing.T) {
 	}
 }
 
-// What a role may be told at its login it is told, though a backend waits for it and a loop took it in.
+// A login completed by a loop on a pooled backend still gets what its role has to be told.
 func TestLoopsHearOfChanges(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.role("door", "login")
@@ -81,7 +81,7 @@ func TestLoopsHearOfChanges(t *testing.T) {
 	}
 }
 
-// The session on which loops ask may end at any time; others wait for nothing, and the loops ask on another one.
+// The session for fingerprints may end at any time: other sessions do not wait, and the loops ask on a new one.
 func TestLoopsLoseTheirSession(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.role("door", "login")
@@ -97,7 +97,7 @@ func TestLoopsLoseTheirSession(t *testing.T) {
 	g.byLoops()
 }
 
-// A server that does not answer keeps nobody out: the client goes inside.
+// A server that does not answer locks no client out: the login is handed off.
 func TestLoopsAreNotAnswered(t *testing.T) {
 	for name, answer := range map[string]string{"silent": "", "nonsense": "\x00\x00\x00\x00\x00\x00", "an unasked row": "D\x00\x00\x00\x06\x00\x00", "too long": "D\x7f\xff\xff\xff"} {
 		t.Run(name, func(t *testing.T) {
@@ -136,7 +136,8 @@ func mustDup(t *testing.T, fd int) int {
 	return n
 }
 
-// Whatever comes with the startup packet, or in pieces, is served as by a goroutine: nothing was taken from the socket.
+// Bytes that follow the startup packet, and packets in pieces, are served as by a goroutine: nothing was taken from
+// the socket.
 func TestDoorstepTakesNothing(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.role("door", "login")
@@ -174,7 +175,7 @@ func TestDoorstepTakesNothing(t *testing.T) {
 	}
 }
 
-// answering is a server that says the same of every role, and before that does what it is told to.
+// answering is a server that gives every role the same fingerprint, and calls before first.
 func answering(t *testing.T, before func()) func(context.Context) (net.Conn, error) {
 	t.Helper()
 	pair := socketPair(t)
@@ -199,7 +200,8 @@ func answering(t *testing.T, before func()) func(context.Context) (net.Conn, err
 	}
 }
 
-// A planned failover that begins while a loop asks for a mark finds no session given after it: the client waits as others do.
+// A planned failover that begins while a loop asks for a fingerprint finds no session opened after it: the client
+// waits as others do.
 func TestDoorstepHeld(t *testing.T) {
 	var hold atomic.Bool
 	var g *group
@@ -231,7 +233,7 @@ func TestDoorstepHeld(t *testing.T) {
 	}
 }
 
-// Readers who go inside keep the turn that they took: two replicas get as many of them.
+// Readers whose login is handed off keep their turn: two replicas get the same number of them.
 func TestDoorstepTakesOneTurn(t *testing.T) {
 	g := newGroup(t, func(c *Config) { c.Rules = trustAll })
 	for range 20 {
@@ -247,7 +249,7 @@ func TestDoorstepTakesOneTurn(t *testing.T) {
 	}
 }
 
-// Clients on the doorstep end with the server, and those who say nothing after their time.
+// Clients whose login is on a loop are ended with the server, and silent ones after their time.
 func TestDoorstepEnds(t *testing.T) {
 	g := newGroup(t, func(c *Config) { c.Rules, c.Limits.PreAuthTime = trustAll, 200*time.Millisecond })
 	conn, err := net.Dial("tcp", g.rw)
@@ -290,7 +292,7 @@ func TestMarkAnswer(t *testing.T) {
 	}
 }
 
-// A port that could take nobody in, for want of descriptors, does so again after a moment.
+// A port that could not accept for lack of descriptors does so again after a moment.
 func TestDoorOpensAgain(t *testing.T) {
 	g := newGroup(t, func(c *Config) { c.Rules = trustAll })
 	g.visit("user=postgres", nil) // it is open

@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
-// Where the primary does not answer, a copy decides about readers only as long as it is known to be young enough.
+// While the primary does not answer, a copy decides about readers only as long as it is known to be recent enough.
 func TestOldCopyJudgesNobody(t *testing.T) {
 	var age atomic.Int64
 	g := newGroup(t, func(c *Config) { c.AuthStaleness = 10 * time.Second })
@@ -48,7 +48,7 @@ func TestOldCopyJudgesNobody(t *testing.T) {
 	g.mustDial(g.ro, "user=alice password=secret")
 }
 
-// Who is a member of a role, where a rule asks for it, is the primary's to say: a copy may not have replayed the GRANT yet.
+// The primary decides about memberships that a rule asks for: a copy may not have replayed the GRANT yet.
 func TestMembersAreJudgedByThePrimary(t *testing.T) {
 	rules, err := hba.Parse(strings.NewReader("host all +suspended all reject\nhost all all all trust\n"))
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
-// script is a client that has said everything it will ever say.
+// script is a client that has sent all it will ever send.
 type script struct {
 	said io.Reader
 	mu   sync.Mutex
@@ -39,7 +39,7 @@ func (s *script) SetDeadline(time.Time) error      { return nil }
 func (s *script) SetReadDeadline(time.Time) error  { return nil }
 func (s *script) SetWriteDeadline(time.Time) error { return nil }
 
-// attacks are what was sent to other programs that speak this protocol, and what was not good for them.
+// attacks are inputs that broke other programs that speak this protocol.
 func attacks() [][]byte {
 	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 	start := func(pairs string) []byte { return packet(pgwire.Protocol3, append([]byte(pairs), 0)...) }
@@ -78,8 +78,8 @@ func attacks() [][]byte {
 	}
 }
 
-// FuzzConversation has a client say anything: it is never let in, the listener ends the conversation by itself, and what it says is of the
-// protocol.
+// FuzzConversation has a client send anything. It is never let in, the listener ends the conversation, and what it
+// sends follows the protocol.
 func FuzzConversation(f *testing.F) {
 	for _, a := range attacks() {
 		f.Add(a, false)
@@ -119,7 +119,7 @@ func FuzzConversation(f *testing.F) {
 	})
 }
 
-// checkAnswers reads what a client that knows no password may hear.
+// checkAnswers reads what a client without a password may receive.
 func checkAnswers(t *testing.T, b []byte) {
 	t.Helper()
 	for len(b) > 0 && b[0] == 'N' && (len(b) == 1 || b[1] != 0) { // the answer to a request for encryption; a notice would have a length

@@ -23,7 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// rawDial connects without any library between.
+// rawDial connects without a client library.
 func (g *group) rawDial(address string) net.Conn {
 	g.t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -35,7 +35,8 @@ func (g *group) rawDial(address string) net.Conn {
 	return conn
 }
 
-// fate says how the listener ended a connection: the SQLSTATE of its error, "closed", or "open" if it answered otherwise.
+// fate returns how the listener ended a connection: the SQLSTATE of its error, "closed", or "open" if it answered
+// otherwise.
 func fate(t *testing.T, conn net.Conn) string {
 	t.Helper()
 	typ, body, err := pgwire.ReadMessage(conn, 1<<20)
@@ -224,8 +225,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Where all places are taken the one makes room that keeps the listener waiting longest, of the address with most of them. Whom the
-// listener keeps waiting stays.
+// When all pre-auth slots are taken, the client is evicted that keeps the listener waiting longest, of the address
+// with most of them. A client that waits for the listener stays.
 func TestWhoMakesRoom(t *testing.T) {
 	s := &Server{preauth: make(map[*client]struct{})}
 	enter := func(host string, since int64) *client {
@@ -248,7 +249,7 @@ func TestWhoMakesRoom(t *testing.T) {
 	}
 }
 
-// Thousands of handshakes that stop half way, in every place where they can, stop nobody else's login, of the same address or another.
+// Thousands of handshakes that stop at any point stop no other login, of the same address or another.
 func TestHalfOpenHandshakes(t *testing.T) {
 	const flood = 5000
 	var l unix.Rlimit
@@ -307,7 +308,7 @@ func TestNegotiateProtocolVersion(t *testing.T) {
 	}
 }
 
-// Protocol 3.1 differs from 3.0 in nothing and was never released; PostgreSQL 18 speaks it with whoever asks for it.
+// Protocol 3.1 is the same as 3.0 and was never released; PostgreSQL 18 speaks it with any client that asks for it.
 func TestProtocol31(t *testing.T) {
 	g := newGroup(t, trusting)
 	conn := g.rawDial(g.rw)
@@ -330,8 +331,8 @@ func TestProtocol31(t *testing.T) {
 	}
 }
 
-// After a request for encryption comes what the client is, encrypted or not; a second request for the same is what PostgreSQL takes it for, a
-// startup packet of an unknown version.
+// After a request for encryption the client's startup packet follows, encrypted or not. PostgreSQL takes a second
+// request of the same kind for a startup packet of an unknown version.
 func TestRequestsForEncryption(t *testing.T) {
 	cert, pool := certificate(t)
 	g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })
@@ -376,7 +377,8 @@ func TestRequestsForEncryption(t *testing.T) {
 	}
 }
 
-// A client of protocol 3.2 gets a key of 32 bytes, and only that whole key cancels. A key that no node made never leaves this one.
+// A client of protocol 3.2 gets a key of 32 bytes, and only that whole key cancels. A key that no node minted never
+// leaves this one.
 func TestLongCancelKeys(t *testing.T) {
 	forwarded := make(chan CancelKey, 10)
 	g := newGroup(t, func(c *Config) {
@@ -438,7 +440,7 @@ func readUntilError(t *testing.T, r io.Reader, want string) {
 	}
 }
 
-// What another node's ServeBackend accepts is the packet of a listener and nothing else.
+// ServeBackend accepts the packet of a listener and nothing else.
 func TestServeBackendIsStrict(t *testing.T) {
 	g := newGroup(t, trusting)
 	ok := "user\x00postgres\x00database\x00postgres\x00coterie.intent\x00READ_WRITE\x00"
@@ -466,7 +468,7 @@ func TestServeBackendIsStrict(t *testing.T) {
 	}
 }
 
-// Who guesses passwords waits long for each answer, and keeps nobody out meanwhile.
+// A client that guesses passwords waits long for each answer, and keeps no other client out meanwhile.
 func TestGuessersKeepNobodyOut(t *testing.T) {
 	const guessers = 3
 	g := newGroup(t, func(c *Config) { c.Limits.PreAuth, c.Limits.FailureDelay = guessers, time.Minute })
@@ -488,7 +490,7 @@ func TestGuessersKeepNobodyOut(t *testing.T) {
 	wg.Wait()
 }
 
-// The limit on wrong cancel requests is for those that hit nothing: 20 for sessions of another node all arrive.
+// The limit on wrong cancel requests counts only those without a session: 20 for sessions of another node all arrive.
 func TestForwardedCancelsAreNotWrong(t *testing.T) {
 	var hits atomic.Bool
 	var asked atomic.Int64
@@ -521,7 +523,7 @@ func TestForwardedCancelsAreNotWrong(t *testing.T) {
 	}
 }
 
-// A session's long key holds after the secret of which it was made has changed.
+// A session's long key is valid after the secret that it was made with has changed.
 func TestCancelKeysOutliveTheSecret(t *testing.T) {
 	secret := []byte("before")
 	s, err := New(Config{

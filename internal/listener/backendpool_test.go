@@ -21,7 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
-// warmGroup is a group whose local server has warm backends, and those of clients that have left where reuse says so.
+// warmGroup is a group whose local server has a pool, and reuses backends if reuse says so.
 func warmGroup(t *testing.T, reuse *atomic.Bool, change func(*Config)) *group {
 	t.Helper()
 	var g *group
@@ -51,7 +51,7 @@ func reusing() *atomic.Bool {
 	return &on
 }
 
-// visit opens a session, has f use it, and closes it politely. It returns the backend's process.
+// visit opens a session, calls f on it, and closes it with Terminate. It returns the backend's process.
 func (g *group) visit(rest string, f func(*pgx.Conn)) uint32 {
 	g.t.Helper()
 	conn, err := g.dial(g.rw, rest)
@@ -66,7 +66,7 @@ func (g *group) visit(rest string, f func(*pgx.Conn)) uint32 {
 	return pid
 }
 
-// left waits until what a visit has left behind is where it stays: in the pool, or nowhere.
+// left waits until the backend of a visit has been pooled or dropped.
 func (g *group) left() int {
 	g.t.Helper()
 	waitFor(g.t, "nothing is on its way", func() bool {
@@ -82,7 +82,7 @@ func (g *group) left() int {
 
 func one(conn *pgx.Conn) { _, _ = conn.Exec(context.Background(), "select 1") }
 
-// A backend whose client has left serves the next one of the same kind, on both paths; only if that is wanted.
+// A backend whose client has left serves the next one of the same kind, on both paths, if reuse is on.
 func TestBackendIsReused(t *testing.T) {
 	for _, path := range []string{PathLoop, PathGoroutines} {
 		t.Run(path, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestBackendIsReused(t *testing.T) {
 	}
 }
 
-// backends are the processes that serve the role.
+// backends returns the processes that serve the role.
 func (g *group) backends(user string) (pids []uint32) {
 	conn, err := g.servers["a"].connect(context.Background(), "postgres")
 	if err != nil {
@@ -146,7 +146,7 @@ func (g *group) backends(user string) (pids []uint32) {
 	return pids
 }
 
-// Where logins follow each other closely the next finds a backend that is there already.
+// Where logins follow each other closely, the next one finds a backend that was opened ahead.
 func TestBackendIsOpenedAhead(t *testing.T) {
 	var off atomic.Bool
 	g := warmGroup(t, &off, func(c *Config) { c.Limits.WarmAhead = 0 })
@@ -179,7 +179,7 @@ func TestBackendIsOpenedAhead(t *testing.T) {
 	waitFor(t, "nobody wants it: it goes", func() bool { return g.left() == 0 && len(g.backends("warm")) == 0 })
 }
 
-// Whatever a session does that DISCARD ALL does not take away ends its backend, and what it takes away is away.
+// Anything a session does that DISCARD ALL does not undo ends its backend; what it undoes is undone.
 func TestWhatASessionLeavesBehind(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.role("warm", "login")
@@ -248,7 +248,7 @@ func TestWhatASessionLeavesBehind(t *testing.T) {
 	}
 }
 
-// What a new session would begin with has changed: the backend that waits is not given to anybody.
+// If a new session would begin differently, the pooled backend is not handed out.
 func TestWarmBackendsAreOfNow(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	a := g.servers["a"]
@@ -300,7 +300,7 @@ func b2d(b bool, d time.Duration) time.Duration {
 	return 0
 }
 
-// A superuser has no warm backends; when it is one no more, the next login has no power of before.
+// A superuser has no pooled backends. When it is no longer one, its next login has none of its former rights.
 func TestDemotedSuperuser(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.role("boss", "login superuser")
@@ -324,7 +324,7 @@ func TestDemotedSuperuser(t *testing.T) {
 	})
 }
 
-// A role set for the role is not what DISCARD ALL goes back to: such a backend has one client.
+// DISCARD ALL does not restore a role that is set for the role: such a backend has one client.
 func TestSetRoleOfTheRole(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.role("acts", "nologin")
@@ -343,7 +343,7 @@ func TestSetRoleOfTheRole(t *testing.T) {
 	}
 }
 
-// DROP, ALTER and CREATE DATABASE want a database without other sessions, from wherever they come.
+// DROP, ALTER and CREATE DATABASE find the database without pooled backends, whichever session sends them.
 func TestDropDatabaseUnderWarmBackends(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.srv.pool.unused = poolIdle
@@ -380,7 +380,7 @@ func mustExec(t *testing.T, conn *pgx.Conn, text string) {
 	}
 }
 
-// What waits has a place that somebody else wants: it is given up.
+// Pooled backends are dropped when another session needs their connection slot.
 func TestWarmBackendsMakeRoom(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.role("warm", "login connection limit 1")
@@ -392,7 +392,7 @@ func TestWarmBackendsMakeRoom(t *testing.T) {
 	if n := g.srv.Stats().Warm.Dropped["room"]; n == 0 {
 		t.Error("no backend was given up")
 	}
-	// The place may be wanted by somebody who has none that wait.
+	// The slot may be needed by a login without pooled backends.
 	g.servers["a"].sql(t, "alter database template1 connection limit 1")
 	defer g.servers["a"].sql(t, "alter database template1 connection limit -1")
 	g.left()
@@ -402,7 +402,7 @@ func TestWarmBackendsMakeRoom(t *testing.T) {
 	g.visit("user=guest dbname=template1", one)
 }
 
-// What waits makes room for clients of other nodes, too.
+// Pooled backends are also dropped for clients of other nodes.
 func TestWarmBackendsMakeRoomForOtherNodes(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.role("warm", "login connection limit 1")
@@ -430,7 +430,7 @@ func TestWarmBackendsMakeRoomForOtherNodes(t *testing.T) {
 	}
 }
 
-// Nothing that waits outlives the epoch, a drain, a held login, or the role of its replica.
+// No pooled backend outlives the epoch, a drain, a held login, or the role of its replica.
 func TestWarmBackendsEnd(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.role("warm", "login")
@@ -453,7 +453,7 @@ func TestWarmBackendsEnd(t *testing.T) {
 		}
 		g.left()
 	}
-	// In use when it ended: it does not come back.
+	// It was in use when the epoch ended, and is not pooled again.
 	n := g.srv.Stats().Warm.Returned
 	g.visit("user=warm", func(conn *pgx.Conn) { one(conn); g.srv.pool.flush("test") })
 	if g.left() != 0 || g.srv.Stats().Warm.Returned != n {
@@ -482,7 +482,7 @@ func TestWarmBackendsEnd(t *testing.T) {
 	}
 }
 
-// A rule and VALID UNTIL are looked at for each login, whatever waits.
+// Rules and VALID UNTIL are checked for each login, whatever is pooled.
 func TestWarmBackendsOpenNoDoor(t *testing.T) {
 	g := warmGroup(t, reusing(), func(c *Config) { c.Rules = nil })
 	g.role("warm", "login password 'secret'")
@@ -512,7 +512,7 @@ func TestWarmBackendsOpenNoDoor(t *testing.T) {
 	}
 }
 
-// Backends that wait are few, and one that has died is not given to anybody.
+// The pool is small, and a backend that has died is not handed out.
 func TestWarmBackendsAreBounded(t *testing.T) {
 	g := warmGroup(t, reusing(), nil)
 	g.role("warm", "login")
@@ -556,8 +556,8 @@ func TestWarmBackendsAreBounded(t *testing.T) {
 	}
 }
 
-// TestPlacesTakeAMomentToBeFree: a login for which waiting backends were dropped is tried again while their processes may still end, and
-// refused at once where nothing was dropped.
+// TestPlacesTakeAMomentToBeFree: a login for which pooled backends were dropped is tried again while their processes
+// may still exit, and refused at once if none were dropped.
 func TestPlacesTakeAMomentToBeFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{}

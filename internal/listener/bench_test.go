@@ -11,7 +11,7 @@ type sink struct{ net.Conn }
 
 func (sink) Write(b []byte) (int, error) { return len(b), nil }
 
-// What the relay itself adds to one SELECT in the extended protocol: following the request and the answer.
+// The cost that the relay itself adds to one SELECT in the extended protocol: following the request and the answer.
 func BenchmarkRelayedSelect(b *testing.B) {
 	x := &session{srv: &Server{}, guarded: true, onPrimary: true, client: sink{}}
 	x.status.Store('I')

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// cut is a way to end a commit's wait for the secondaries before they have flushed it.
+// cut is a way to cancel a commit's wait for the secondaries before they have flushed it.
 type cut struct {
 	name    string
 	options string // of the session
@@ -23,7 +23,7 @@ type cut struct {
 	do      func(t *testing.T, p *pair, conn *pgx.Conn)
 	// ends: the session ends with the wait, so nothing can be confirmed afterwards.
 	ends bool
-	// alone: the wait ends by itself, perhaps before anybody has seen it.
+	// alone: the wait ends by itself, perhaps before it was seen.
 	alone bool
 }
 
@@ -71,7 +71,8 @@ var cuts = []cut{
 	},
 }
 
-// attempt runs the statement with the standby's feedback frozen, cuts its wait short, and returns what the client hears.
+// attempt runs the statement with the standby's feedback frozen, cancels its wait, and returns what the client
+// receives.
 func (c cut) attempt(t *testing.T, p *pair, g *group) <-chan error {
 	t.Helper()
 	p.reset(t)
@@ -95,8 +96,8 @@ func (c cut) attempt(t *testing.T, p *pair, g *group) <-chan error {
 	return heard
 }
 
-// The hole itself: a listener that confirms nothing passes the acknowledgement of a commit that no secondary has, which shows too
-// that the tests below can fail.
+// The hole itself: a listener that confirms nothing passes the acknowledgement of a commit that no secondary has. It
+// also proves that the tests below can fail.
 func TestCancelledWaitWithoutConfirmation(t *testing.T) {
 	p := thePair(t)
 	g := p.group(t, func(c *Config) { c.FlushLSN, c.Durable = nil, nil })
@@ -119,7 +120,7 @@ func TestCancelledWaitWithoutConfirmation(t *testing.T) {
 	}
 }
 
-// What was cut short is acknowledged when the standby has it, and not before.
+// A commit whose wait was cancelled is acknowledged when the standby has it, and not before.
 func TestCancelledWaitIsHeld(t *testing.T) {
 	p := thePair(t)
 	g := p.group(t, func(c *Config) { c.GateHold = 2 * time.Minute })
@@ -149,7 +150,7 @@ func TestCancelledWaitIsHeld(t *testing.T) {
 	}
 }
 
-// What cannot be confirmed in time is called unknown, and the connection ends.
+// A commit that cannot be confirmed in time is reported as unknown, and the connection ends.
 func TestUnconfirmedIsUnknown(t *testing.T) {
 	p := thePair(t)
 	g := p.group(t, func(c *Config) { c.GateHold = 300 * time.Millisecond })
@@ -174,7 +175,7 @@ func TestUnconfirmedIsUnknown(t *testing.T) {
 	}
 }
 
-// COMMIT_BARRIER = STRICT covers what nobody can see on the wire: warnings switched off by a function, a lowered
+// COMMIT_BARRIER = STRICT covers what the wire does not show: warnings switched off by a function, a lowered
 // synchronous_commit.
 func TestStrictBarrier(t *testing.T) {
 	p := thePair(t)
@@ -213,8 +214,8 @@ func TestStrictBarrier(t *testing.T) {
 	}
 }
 
-// A read in a session whose warnings are off waits for what it may have committed, longer than an answer in doubt would be held;
-// a cancel request ends that, and what commits nothing does not wait at all.
+// A read in a session whose warnings are off waits for what it may have committed, longer than a doubtful answer
+// would be held. A cancel request ends that, and a command that commits nothing does not wait.
 func TestReadsOfMutedSessionsWait(t *testing.T) {
 	p := thePair(t)
 	g := p.group(t, func(c *Config) { c.GateHold = 200 * time.Millisecond })
@@ -252,7 +253,8 @@ func TestReadsOfMutedSessionsWait(t *testing.T) {
 	}
 }
 
-// Cancelling what runs is as quick as ever, also while the standby is frozen: only a commit in doubt is held.
+// Cancelling a running statement is as quick as ever, also while the standby is frozen: only a doubtful commit is
+// held.
 func TestCancelOfARunningQueryIsNotHeld(t *testing.T) {
 	p := thePair(t)
 	g := p.group(t, nil)
@@ -284,7 +286,7 @@ func TestCancelOfARunningQueryIsNotHeld(t *testing.T) {
 	sqlOn(t, conn, "insert into acks values (8)")
 }
 
-// The suspicion ends: a session whose cancel request hit nothing answers without questions again.
+// The need for confirmation ends: a session whose cancel request had no effect answers without queries again.
 func TestSuspicionEnds(t *testing.T) {
 	p := thePair(t)
 	g := p.group(t, nil)
@@ -301,7 +303,7 @@ func TestSuspicionEnds(t *testing.T) {
 	}
 }
 
-// Warnings that are off by a default of the role, or may be, are off.
+// Warnings that are off by a default of the role, or may be, count as off.
 func TestMutedByDefault(t *testing.T) {
 	p := thePair(t)
 	for _, answer := range []error{nil, context.DeadlineExceeded} {
@@ -321,7 +323,7 @@ func TestMutedByDefault(t *testing.T) {
 	}
 }
 
-// The session runs here, the client is at another node: this node holds.
+// The session runs here and the client is at another node: this node holds the answer.
 func TestCancelledWaitThroughAnotherNode(t *testing.T) {
 	p := thePair(t)
 	node := p.group(t, func(c *Config) { c.GateHold = 2 * time.Minute })
@@ -348,7 +350,7 @@ func TestCancelledWaitThroughAnotherNode(t *testing.T) {
 	}
 }
 
-// A pipeline of several transactions, cancelled in the middle of the wait of one of them.
+// A pipeline of several transactions is cancelled during the wait of one of them.
 func TestCancelledPipeline(t *testing.T) {
 	p := thePair(t)
 	g := p.group(t, func(c *Config) { c.GateHold = 300 * time.Millisecond })
@@ -404,7 +406,7 @@ func TestEndOfSessionEndsTheHold(t *testing.T) {
 	}
 }
 
-// A read of a session with coterie.reads = durable shows nothing that a failover could take away: neither here nor on a secondary.
+// A read with coterie.reads = durable shows nothing that a failover could undo, on the primary and on a secondary.
 func TestDurableReads(t *testing.T) {
 	p := thePair(t)
 	g := p.group(t, func(c *Config) { c.GateHold = 300 * time.Millisecond })
@@ -448,7 +450,7 @@ func TestDurableReads(t *testing.T) {
 	}
 }
 
-// With coterie.reads = confirmed an answer waits for a majority to say that this node still leads.
+// With coterie.reads = confirmed an answer waits for a majority to confirm that this node still leads.
 func TestConfirmedReads(t *testing.T) {
 	var asked atomic.Int64
 	leads := make(chan error)

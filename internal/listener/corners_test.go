@@ -34,13 +34,13 @@ func (g *group) begin(first ...[]byte) net.Conn {
 	return conn
 }
 
-// startupMessage is a StartupMessage with its length, of parameters in that order.
+// startupMessage returns a StartupMessage with its length, with the parameters in that order.
 func startupMessage(pairs ...string) []byte {
 	body := startupBody(pairs...)
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body)+4)), body...)
 }
 
-// Of two users in one packet the last one logs in, as with PostgreSQL, and no rule or password of the first one helps it.
+// Of two users in one packet the last one logs in, as with PostgreSQL. No rule or password of the first one helps it.
 func TestDuplicatedUser(t *testing.T) {
 	rules, err := hba.Parse(strings.NewReader("host all alice 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"))
 	if err != nil {
@@ -66,7 +66,8 @@ func TestDuplicatedUser(t *testing.T) {
 	_ = conn.Close()
 }
 
-// A name of 64 bytes is that of 63, for rules, passwords and PostgreSQL alike; a character of several bytes is not split.
+// A name of 64 bytes is cut to 63, for rules, passwords and PostgreSQL alike; a character of several bytes is not
+// split.
 func TestNamesOf64Bytes(t *testing.T) {
 	g := newGroup(t, nil)
 	for _, name := range []string{strings.Repeat("n", 63), strings.Repeat("n", 61) + "é", strings.Repeat("m", 62) + "é"} {
@@ -87,7 +88,7 @@ func TestNamesOf64Bytes(t *testing.T) {
 	}
 }
 
-// What a client sends right behind its startup packet is not lost where the session is handed over to what carries it.
+// Bytes that a client sends right after its startup packet are not lost when the session is handed over.
 func TestRequestsBehindTheStartup(t *testing.T) {
 	g := newGroup(t, trusting)
 	first := [][]byte{startupMessage("user", "postgres", "database", "postgres")}
@@ -138,9 +139,9 @@ func anEd25519(t *testing.T, name string) (*tls.Certificate, *x509.CertPool) {
 	return &tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}, pool
 }
 
-// With an Ed25519 certificate there is no hash to bind to (RFC 5929 takes it from the signature, which names none), so -PLUS is not
-// offered: libpq, which fails when it is, logs in without, and refuses where it was told to require it. As a client's, it is as good
-// as any other.
+// With an Ed25519 certificate there is no hash to bind to (RFC 5929 takes it from the signature, which names none),
+// so -PLUS is not offered. libpq, which would fail with it, logs in without, and refuses if it is told to require it.
+// A client's Ed25519 certificate works as any other.
 func TestEd25519Certificates(t *testing.T) {
 	cert, pool := anEd25519(t, "localhost")
 	client, clients := anEd25519(t, "alice")

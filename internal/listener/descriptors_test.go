@@ -27,9 +27,9 @@ const (
 	fewSocket      = "COTERIE_TEST_FEW_SOCKET"
 )
 
-// TestOutOfDescriptors has more clients come than the listener may have files open. Whoever has a session keeps it and is answered; who
-// cannot have one hears so, or waits; as soon as others have left, clients are served again, by the port of the loops and by that of
-// goroutines.
+// TestOutOfDescriptors has more clients connect than the listener may have files open. Clients with a session keep it
+// and are answered; the others get an error, or wait. As soon as some have left, clients are served again, on the
+// port of the loops and on that of goroutines.
 func TestOutOfDescriptors(t *testing.T) {
 	if how := os.Getenv(fewDescriptors); how != "" {
 		serveWithFew(t, how)
@@ -51,7 +51,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	}
 }
 
-// fewServer runs this test in a process of its own, which says where it listens.
+// fewServer runs this test in a process of its own, which prints its address.
 func fewServer(t *testing.T, how, server string) (address string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestOutOfDescriptors$", "-test.v") // it ends with its input
@@ -131,7 +131,7 @@ func serveWithFew(t *testing.T, how string) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// visit is a client that comes and goes.
+// visit is a client that connects and leaves.
 func visit(t *testing.T, address string) {
 	t.Helper()
 	conn := comesIn(t, address)

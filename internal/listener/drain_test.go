@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// later runs a query whose outcome is wanted later.
+// later runs a query in the background and returns a channel for its error.
 func later(conn *pgx.Conn, query string) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -38,7 +38,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// drained makes the group wait until nothing runs any more.
+// drained waits until nothing runs in the group.
 func (g *group) drained() {
 	g.t.Helper()
 	waitFor(g.t, "nothing runs", func() bool { return g.srv.Busy() == 0 })
@@ -92,8 +92,8 @@ func TestDrainFindsTheBoundaryInAPipeline(t *testing.T) {
 	must(t, p.Close())
 }
 
-// An answer that comes between the decision to hold a request and the wait for it leaves a transaction open that has to end: the wait
-// may not last as long as the drain.
+// An answer that arrives between the decision to hold a request and the wait leaves a transaction open that has to
+// end: the wait may not last as long as the drain.
 func TestAwaitLooksAgain(t *testing.T) {
 	d, holds := &activeDrain{over: make(chan struct{})}, time.NewTimer(time.Hour)
 	defer holds.Stop()
@@ -132,7 +132,7 @@ func TestDrainLetsACopyEnd(t *testing.T) {
 	}
 }
 
-// slowLines yields a line per value of more.
+// slowLines yields one line for each value received from more.
 type slowLines struct{ more chan bool }
 
 func (s *slowLines) Read(p []byte) (int, error) {
@@ -169,7 +169,8 @@ func TestCloseServerSaysWhatBecameOfIt(t *testing.T) {
 	must(t, <-later(reader, "select 1"))
 }
 
-// What is held at the primary is said to clients of other nodes in the same words: their own listener does not know better.
+// Clients of other nodes get the same error for a request that was held at the primary: their own listener knows no
+// better.
 func TestDrainReachesClientsOfOtherNodes(t *testing.T) {
 	primary := newGroup(t, func(c *Config) { c.Rules = trustAll })
 	g := newGroup(t, func(c *Config) { c.Rules = trustAll })

@@ -15,9 +15,9 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
-// Real drivers through a real listener: a parameter, a prepared statement, where writers and readers go, and what a failover sounds like.
-// COTERIE_DRIVERS is a directory with node_modules/pg, venv (SQLAlchemy, Django, psycopg) and postgresql-*.jar: "make test-drivers" makes
-// it. What is missing there is said and not taken for tested.
+// Real drivers through a real listener: a parameter, a prepared statement, where writers and readers go, and the
+// errors of a failover. COTERIE_DRIVERS is a directory with node_modules/pg, venv (SQLAlchemy, Django, psycopg) and
+// postgresql-*.jar; "make test-drivers" makes it. A missing driver is reported and does not count as tested.
 func TestDrivers(t *testing.T) {
 	dir := os.Getenv("COTERIE_DRIVERS")
 	if dir == "" {
@@ -146,7 +146,7 @@ func drive(t *testing.T, dir string, command []string, idle string) {
 	}
 }
 
-// waitSoftly is waitFor without the verdict.
+// waitSoftly is waitFor without failing the test.
 func waitSoftly(ok func() bool) {
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end) && !ok(); time.Sleep(10 * time.Millisecond) {
 	}

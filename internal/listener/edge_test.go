@@ -14,10 +14,10 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// These tests have everything there before a loop looks: what fills its buffer to the last byte and what is one byte shorter or longer, an
-// end that stands behind the last bytes, an urgent byte among them.
+// In these tests all bytes have arrived before a loop reads: exactly a full buffer, one byte less or more, the end of
+// the stream right after the last bytes, an urgent byte among them.
 
-// stalled runs f while the loop of the server, if there is one, does nothing.
+// stalled calls f while the server's loop, if there is one, does nothing.
 func (g *group) stalled(f func()) {
 	l := g.srv.leastLoaded()
 	if l == nil {
@@ -31,7 +31,7 @@ func (g *group) stalled(f func()) {
 	close(out)
 }
 
-// replying is a group whose backends greet, and then do as serve says.
+// replying is a group whose backends send a greeting and then call serve.
 func replying(t *testing.T, serve func(net.Conn)) *group {
 	t.Helper()
 	g := newGroup(t, trusting)
@@ -43,7 +43,7 @@ func replying(t *testing.T, serve func(net.Conn)) *group {
 	return g
 }
 
-// enter is a client in clear, whose session is on the wanted path.
+// enter connects a client without TLS and waits until its session is on the wanted path.
 func (g *group) enter(t *testing.T) *net.TCPConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", g.rw)
@@ -58,7 +58,7 @@ func (g *group) enter(t *testing.T) *net.TCPConn {
 	return conn.(*net.TCPConn) //nolint:forcetypeassert // dialled so
 }
 
-// within waits for a minute.
+// within receives from c for at most a minute.
 func within(c <-chan string) string {
 	select {
 	case s := <-c:
@@ -81,7 +81,7 @@ func TestReadsThatFillTheBuffer(t *testing.T) {
 			if _, err := io.CopyN(io.Discard, conn, size); err != nil {
 				return
 			}
-			// The answer is as long as the question, its ReadyForQuery with it.
+			// The answer is as long as the request, including its ReadyForQuery.
 			answer := pgwire.AppendMessage(pgwire.AppendMessage(nil, 'D', make([]byte, size-6)), 'Z', []byte{'I'})
 			g.stalled(func() { _, _ = conn.Write(answer) })
 		}
@@ -136,7 +136,7 @@ func TestEndBehindTheLastBytes(t *testing.T) {
 	}
 }
 
-// A read ends in front of an urgent byte, which no server of PostgreSQL asks for and the kernel leaves out.
+// A read ends before an urgent byte, which no PostgreSQL server asks for and the kernel leaves out.
 func TestUrgentByte(t *testing.T) {
 	t.Parallel()
 	got := make(chan string, 1)

@@ -12,7 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// standings are where the replicas of a test stand.
+// standings are the positions of a test's replicas.
 type standings struct {
 	mu sync.Mutex
 	at map[ag.ReplicaID]Progress // guarded by mu; absent: it does not say
@@ -79,7 +79,7 @@ func TestMaxLag(t *testing.T) {
 	}
 }
 
-// A bound is never too small: a thinned history only says more.
+// A bound is never too small: a thinned history only gives larger ones.
 func TestMarksAreBounded(t *testing.T) {
 	var m positionLog
 	start := boottime.Now()

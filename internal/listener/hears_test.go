@@ -42,7 +42,7 @@ func FuzzFollow(f *testing.F) {
 	})
 }
 
-// On real sessions: the primary goes away with something of each kind in flight.
+// On real sessions: the primary goes away with one request of each kind in progress.
 func TestWhatAClientHears(t *testing.T) {
 	g := newGroup(t, trusting)
 	g.servers["a"].sql(t, "create table if not exists heard(a int)", "truncate heard")
@@ -92,7 +92,7 @@ func TestWhatAClientHears(t *testing.T) {
 	}
 }
 
-// What psycopg 3 makes of the three verdicts, where it is installed: docs/connecting.md says so.
+// What psycopg 3 reports for the three verdicts, if it is installed, as docs/connecting.md describes.
 func TestPsycopgHears(t *testing.T) {
 	python := "python3"
 	if dir := os.Getenv("COTERIE_DRIVERS"); dir != "" {

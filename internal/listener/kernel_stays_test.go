@@ -9,7 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// What begins as a statement that may need a database to itself is its loop's, which has warm backends make way.
+// A statement that may need a database alone goes to the loop, which has the pool drop its backends.
 func TestKernelPathLeavesDatabases(t *testing.T) {
 	g := lenders(t, nil)
 	conn, x := g.lent()
@@ -26,7 +26,7 @@ func TestKernelPathLeavesDatabases(t *testing.T) {
 	}
 }
 
-// readUntilEnd reads up to the end of an answer, be it an error.
+// readUntilEnd reads up to the end of an answer or an error.
 func readUntilEnd(t *testing.T, conn net.Conn) {
 	t.Helper()
 	for {
@@ -40,7 +40,8 @@ func readUntilEnd(t *testing.T, conn net.Conn) {
 	}
 }
 
-// A session stays with the kernel for as long as it asks plainly, and what is said of its last request is of that one, whatever came before.
+// A session stays offloaded as long as its requests are simple. Its final error is about its last request, whatever
+// came before.
 func TestKernelPathStays(t *testing.T) {
 	g := lenders(t, nil)
 	conn, x := g.lent()
@@ -60,7 +61,7 @@ func TestKernelPathStays(t *testing.T) {
 	}
 }
 
-// What a client is told of its last request is of that one, whatever the kernel has passed on before it and forgotten.
+// The final error is about the last request, whatever the kernel has relayed and forgotten before it.
 func TestKernelPathKnowsTheLast(t *testing.T) {
 	g := lenders(t, nil)
 	again := unnamed("")[len(pgwire.AppendMessage(nil, 'P', append(pgwire.AppendCString(pgwire.AppendCString(nil, ""), ""), 0, 0))):] // of the unnamed statement there is

@@ -23,7 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// needKernel skips a test where sessions cannot be lent to the kernel.
+// needKernel skips a test where sessions cannot be offloaded.
 func needKernel(t *testing.T) {
 	t.Helper()
 	k, err := offload.New(offload.Config{})
@@ -33,7 +33,7 @@ func needKernel(t *testing.T) {
 	k.Close()
 }
 
-// lenders is a group whose sessions are lent to the kernel after their first question.
+// lenders is a group whose sessions are offloaded after their first answer.
 func lenders(t *testing.T, change func(*Config)) *group {
 	t.Helper()
 	needKernel(t)
@@ -46,10 +46,10 @@ func lenders(t *testing.T, change func(*Config)) *group {
 	})
 }
 
-// query is a Query.
+// query returns a Query message.
 func query(sql string) []byte { return pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, sql)) }
 
-// lent returns a client's raw connection that the kernel carries, and its session.
+// lent returns the raw connection of a client whose session is offloaded, and the session.
 func (g *group) lent() (net.Conn, *session) {
 	g.t.Helper()
 	conn := g.begin((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
@@ -79,7 +79,8 @@ func (g *group) ask(conn io.ReadWriter, sql string) {
 	readUntil(g.t, conn, 'Z')
 }
 
-// Requests pass by without the loop, and are in the books when the session comes back: the views, the next drain, the last words.
+// Requests pass without the loop, and are counted when the session comes back: in the views, the next drain, the
+// final error.
 func TestKernelPathKeepsTheBooks(t *testing.T) {
 	g := lenders(t, nil)
 	conn, x := g.lent()
@@ -107,7 +108,7 @@ func TestKernelPathKeepsTheBooks(t *testing.T) {
 	}
 }
 
-// What a client of the kernel's path is told of its last request when its session ends.
+// The final error of an offloaded session, by its last request.
 func TestKernelPathVerdicts(t *testing.T) {
 	g := lenders(t, nil)
 	g.servers["a"].sql(t, "create table if not exists passed(a int)", "truncate passed")
@@ -148,7 +149,7 @@ func TestKernelPathVerdicts(t *testing.T) {
 	}
 }
 
-// unnamed is a statement by the extended protocol, in one piece.
+// unnamed returns a statement of the extended protocol in one piece.
 func unnamed(sql string) []byte {
 	b := pgwire.AppendMessage(nil, 'P', append(pgwire.AppendCString(pgwire.AppendCString(nil, ""), sql), 0, 0))
 	b = pgwire.AppendMessage(b, 'B', []byte{0, 0, 0, 0, 0, 0, 0, 0})
@@ -157,7 +158,7 @@ func unnamed(sql string) []byte {
 	return pgwire.AppendMessage(b, 'S', nil)
 }
 
-// A drain that begins finds no session at large: what is new waits, what runs goes on, and nothing is called idle that is not.
+// A drain reclaims every session: new requests wait, running ones continue, and no busy session counts as idle.
 func TestKernelPathDrains(t *testing.T) {
 	g := lenders(t, nil)
 	idle, _ := g.lent()
@@ -186,7 +187,7 @@ func TestKernelPathDrains(t *testing.T) {
 	g.ask(runs, "select 4")
 }
 
-// Whoever moves the gate moves it for the kernel, too, and what the kernel is told grows old by time alone.
+// Moving the gate moves it for the kernel, too, and the kernel's deadline expires by time alone.
 func TestKernelPathGate(t *testing.T) {
 	g := lenders(t, func(c *Config) { c.GateHold = time.Minute })
 	g.gate.Store(openGate())
@@ -208,7 +209,7 @@ func TestKernelPathGate(t *testing.T) {
 	readUntil(t, conn, 'Z')
 }
 
-// A secondary has no gate; once it leads it has one, and sessions from before have to pass it.
+// A secondary has no gate. Once it leads it has one, which sessions from before have to pass.
 func TestKernelPathUngated(t *testing.T) {
 	g := lenders(t, nil)
 	conn, x := g.lent()
@@ -220,7 +221,7 @@ func TestKernelPathUngated(t *testing.T) {
 	readUntil(t, conn, 'Z')
 }
 
-// A cancel request reaches a session that the kernel carries, and makes it one whose answers are looked at.
+// A cancel request reaches an offloaded session, whose answers are checked from then on.
 func TestKernelPathCancel(t *testing.T) {
 	g := lenders(t, nil)
 	conn := g.mustDial(g.rw, "user=postgres default_query_exec_mode=simple_protocol")
@@ -250,7 +251,7 @@ func TestKernelPathCancel(t *testing.T) {
 	}
 }
 
-// What the loop decides about comes back to it: each with the answer that a client gets directly.
+// Messages that the loop has to decide about come back to it, and each gets the answer that a direct client gets.
 func TestKernelPathComesBack(t *testing.T) {
 	g := lenders(t, func(c *Config) {
 		c.FlushLSN = func(context.Context) (lsn ag.LSN, err error) { return 1, nil }
@@ -305,7 +306,7 @@ func TestKernelPathComesBack(t *testing.T) {
 	}
 }
 
-// COPY in both directions and by both protocols, from a session that was lent a moment before.
+// COPY in both directions and by both protocols, from a session that was offloaded a moment before.
 func TestKernelPathCopy(t *testing.T) {
 	g := lenders(t, nil)
 	conn := g.mustDial(g.rw, "user=postgres")
@@ -342,8 +343,8 @@ func TestKernelPathCopy(t *testing.T) {
 	}
 }
 
-// Rows that are many times what a session may hold pass whole through sockets that the kernel's program knows, and a client that does not
-// read is felt by PostgreSQL.
+// Results that are many times larger than a session's buffers pass whole through registered sockets. A client that
+// does not read slows PostgreSQL down.
 func TestKernelPathBulk(t *testing.T) {
 	g := lenders(t, nil)
 	conn, _ := g.lent()
@@ -385,8 +386,8 @@ func TestKernelPathBulk(t *testing.T) {
 	sqlOn(t, other, "rollback")
 }
 
-// A client that asks and does not read is felt by PostgreSQL, also where the kernel carries the answers. What is unread comes in order when it
-// reads on; one that goes away is gone, and PostgreSQL does not wait for it.
+// A client that asks and does not read slows PostgreSQL down, also where the kernel relays the answers. Unread bytes
+// arrive in order when it reads again. When it leaves, PostgreSQL does not wait for it.
 func TestKernelPathSlowClient(t *testing.T) {
 	g := lenders(t, nil)
 	for _, reads := range []bool{true, false} {
@@ -452,7 +453,8 @@ func rowsOf(t *testing.T, conn io.Reader) (rows int) {
 	return rows
 }
 
-// Sessions that end while the kernel has them: by the client in every way, by PostgreSQL, by the server's end. Nothing is left of them.
+// Sessions that end while offloaded: by the client in every way, by PostgreSQL, by the end of the server. Nothing of
+// them remains.
 func TestKernelPathEnds(t *testing.T) {
 	outer := lenders(t, nil)
 	c, _ := outer.lent()
@@ -488,7 +490,7 @@ func TestKernelPathEnds(t *testing.T) {
 	waitFor(t, "nothing is left", func() bool { return openFiles(t) <= files && runtime.NumGoroutine() <= routines })
 }
 
-// Where there is no place for one more session its loop carries it, and a place that was left is taken again.
+// Without a free slot a session stays on its loop, and a freed slot is used again.
 func TestKernelPathIsFull(t *testing.T) {
 	g := lenders(t, func(c *Config) { c.Limits.Connections = 16 })
 	first, x := g.lent()

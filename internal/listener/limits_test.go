@@ -14,7 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// A storm of logins has the server start a few sessions at a time, through this node and through others, and lets everybody in.
+// In a storm of logins the server starts a few sessions at a time, through this node and others, and all clients get
+// one.
 func TestStormOfLogins(t *testing.T) {
 	const atOnce, clients = 3, 40
 	var now, most atomic.Int32
@@ -60,7 +61,7 @@ func TestStormOfLogins(t *testing.T) {
 	}
 }
 
-// A session that takes long to start waits for something, and does not keep the others waiting for it.
+// A session that takes long to start waits for something, and does not block the others.
 func TestSlowStartKeepsNobody(t *testing.T) {
 	s := &Server{starting: make(chan struct{}, 1)}
 	slow, err := s.startOne(t.Context())
@@ -82,7 +83,7 @@ func TestSlowStartKeepsNobody(t *testing.T) {
 	}
 }
 
-// Who has one IPv6 address has the 2^64 of its network: they are limited together.
+// The 2^64 addresses of an IPv6 network are limited together, since one host has all of them.
 func TestLimitKeys(t *testing.T) {
 	for a, want := range map[string]string{
 		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "2001:db8:1:2:3::4": "2001:db8:1:2::/64", "2001:db8:1:2:ffff::": "2001:db8:1:2::/64",

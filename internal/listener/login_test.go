@@ -75,7 +75,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// A client that names the mechanism and gives no message with it, with the length -1, is asked for its first one (RFC 4422).
+// A client that names the mechanism without a message, with the length -1, is asked for its first one (RFC 4422).
 func TestSASLWithoutInitialResponse(t *testing.T) {
 	g := newGroup(t, func(c *Config) { c.Limits.FailureDelay = time.Millisecond })
 	g.role("alice", "login password 'secret'")
@@ -322,8 +322,8 @@ func TestReplication(t *testing.T) {
 	}
 }
 
-// Physical replication passes where a rule names it: a role for it, a whole copy with its log, by the primary's port and the readers', and
-// never under the name of a member.
+// Physical replication passes where a rule names it: a role for it, a whole copy with its log, on the ports of the
+// primary and the readers, and never under the name of a member.
 func TestPhysicalReplication(t *testing.T) {
 	rules, err := hba.Parse(strings.NewReader("host replication cdc,alice all scram-sha-256\n"))
 	if err != nil {
@@ -367,7 +367,7 @@ func TestPhysicalReplication(t *testing.T) {
 	_ = reader.Close(t.Context())
 }
 
-// Addresses of IPv4 and of IPv6 are served side by side, chosen ones or all.
+// Addresses of IPv4 and of IPv6 are served together, single ones or all.
 func TestBothFamilies(t *testing.T) {
 	for list, dialled := range map[string][]string{"127.0.0.1:0, [::1]:0": {"127.0.0.1", "::1"}, "[::]:0": {"127.0.0.1", "::1"}, "0.0.0.0:0,[::]:0": {"127.0.0.1", "::1"}} {
 		g := newGroup(t, func(c *Config) { c.Rules, c.ReadWrite = trustAll, list })

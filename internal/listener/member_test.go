@@ -16,10 +16,10 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// impostor is a member that commits of the pair may wait for as well, and that is not there.
+// impostor is a member that commits of the pair may wait for as well, and that does not exist.
 const impostor = "cot_x_1"
 
-// pose is a way to stream by that name.
+// pose is a way to stream under that name.
 type pose struct {
 	name     string
 	role     string   // its default
@@ -36,7 +36,8 @@ var poses = []pose{
 	{name: "before it is answered", commands: []string{"SET application_name = '" + impostor + "'"}, together: true},
 }
 
-// stream takes the name and streams by it, claiming to have flushed up to that position. It returns what kept it from that.
+// stream takes the name and streams under it, claiming to have flushed up to that position. It returns what prevented
+// it.
 func (o pose) stream(t *testing.T, conn *pgconn.PgConn, at ag.LSN) error {
 	t.Helper()
 	_ = conn.Conn().SetDeadline(time.Now().Add(30 * time.Second))
@@ -69,8 +70,8 @@ func (o pose) stream(t *testing.T, conn *pgconn.PgConn, at ag.LSN) error {
 	}
 }
 
-// acknowledge goes on until the connection is closed: only what a walsender hears that has caught up counts. It claims no more than there
-// is: PostgreSQL believes any position, and lets no commit before it wait ever again.
+// acknowledge runs until the connection is closed: a walsender only counts when it has caught up. It claims no more
+// than the WAL has: PostgreSQL believes any position, and then never lets a commit before it wait again.
 func acknowledge(f *pgproto3.Frontend, at ag.LSN) {
 	status := append([]byte{'r'}, make([]byte, 33)...)
 	for k := range 3 {
@@ -87,7 +88,8 @@ func acknowledge(f *pgproto3.Frontend, at ag.LSN) {
 	}()
 }
 
-// commitBesides has the pose stream while a commit waits for a standby that nobody hears, and says whether that commit was acknowledged.
+// commitBesides has the pose stream while a commit waits for a standby whose feedback is frozen. It reports whether
+// that commit was acknowledged.
 func (o pose) commitBesides(t *testing.T, p *pair, g *group, dial func(string) (*pgx.Conn, error), patience time.Duration) (acknowledged bool, refused error) {
 	t.Helper()
 	p.reset(t)
@@ -133,7 +135,7 @@ func (o pose) commitBesides(t *testing.T, p *pair, g *group, dial func(string) (
 	return acknowledged, refused
 }
 
-// The hole itself: past the listener, a stream of logical replication acknowledges a commit in a member's name.
+// The hole itself: without the listener, a stream of logical replication acknowledges a commit in a member's name.
 func TestLogicalStreamCountsAsAMember(t *testing.T) {
 	p := thePair(t)
 	g := p.group(t, nil)

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The ports of the group's listener come and go while sessions run; one that cannot be opened does not keep the others from it.
+// The ports of the group's listener come and go while sessions run. One that cannot be opened does not affect the
+// others.
 func TestNamedPorts(t *testing.T) {
 	g := newGroup(t, trusting)
 	free := func() string {
@@ -38,7 +39,7 @@ func TestNamedPorts(t *testing.T) {
 	g.mustDial(two, "user=postgres")
 }
 
-// Who is connected by an address that leaves is told, nobody else.
+// Only clients that are connected to a leaving address are told.
 func TestLeaveAddress(t *testing.T) {
 	g := newGroup(t, func(c *Config) { c.Rules, c.ReadWrite = trustAll, "0.0.0.0:0" })
 	_, port, err := net.SplitHostPort(g.rw)

@@ -11,7 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
-// pgModel is PostgreSQL as far as transactions go, message by message: what it executes, it may fail at.
+// pgModel is PostgreSQL as far as transactions matter, message by message. Whatever it executes may fail.
 type pgModel struct {
 	status  byte // I, T, E
 	commits int  // transactions that had an effect and were committed
@@ -21,7 +21,7 @@ type pgModel struct {
 	portals map[string]string
 }
 
-// run executes one statement and says whether it succeeded. The implicit transaction of the request goes on.
+// run executes one statement and reports whether it succeeded. The implicit transaction of the request continues.
 func (m *pgModel) run(sql string, fails bool) bool {
 	word := strings.ToLower(strings.TrimLeft(sql, " \n"))
 	is := func(prefix string) bool { return strings.HasPrefix(word, prefix) }
@@ -86,7 +86,7 @@ func (m *pgModel) fail() {
 	}
 }
 
-// endRequest is Sync or the end of a Query.
+// endRequest handles Sync and the end of a Query.
 func (m *pgModel) endRequest() {
 	if m.status == 'I' {
 		if m.effect {
@@ -98,7 +98,7 @@ func (m *pgModel) endRequest() {
 	m.skip = false
 }
 
-// take executes a message; ready says that it is answered with ReadyForQuery.
+// take executes a message, and reports whether it is answered with ReadyForQuery.
 func (m *pgModel) take(typ byte, body string, fails bool) (ready bool) {
 	part := strings.Split(body, "\x00")
 	if m.skip && typ != 'S' { // a Query too
@@ -151,7 +151,7 @@ var modelStatements = []string{
 	"rollback; insert into t values (1)", "select 1; commit; insert into t values (2)", "rollback work", "begin work;",
 }
 
-// modelStream is a random sequence of messages, most of them as drivers send them.
+// modelStream returns a random sequence of messages, most of them as drivers send them.
 func modelStream(r *rand.Rand) (out []struct {
 	typ  byte
 	body string
@@ -195,8 +195,8 @@ func modelStream(r *rand.Rand) (out []struct {
 	return out
 }
 
-// Random pipelines against the model: whoever is told that nothing was committed has had nothing committed, whatever failed and
-// wherever the session was cut.
+// Random pipelines against the model: a client that is told that nothing was committed has had nothing committed,
+// whatever failed and wherever the session was cut.
 func TestVerdictAgainstModel(t *testing.T) {
 	seeds := 60_000
 	if os.Getenv("COTERIE_LONG") != "" {
@@ -260,7 +260,7 @@ func TestVerdictAgainstModel(t *testing.T) {
 	}
 }
 
-// The table: what a client hears in each case.
+// The table: what a client is told in each case.
 func TestVerdicts(t *testing.T) {
 	q := func(sql string) []byte { return pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, sql)) }
 	ext := func(sql string, sync bool) []byte {

@@ -18,8 +18,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// pair is a real primary with a real synchronous standby, between them a relay that can be frozen: then the standby flushes and
-// nobody hears of it.
+// pair is a real primary with a real synchronous standby. The relay between them can be frozen: then the standby
+// flushes, and its feedback does not arrive.
 type pair struct {
 	primary, standby *server
 	relay            *relayUp
@@ -119,7 +119,7 @@ func (p *pair) flushed(ctx context.Context) (ag.LSN, error) {
 	return ag.ParseLSN(*text)
 }
 
-// flushLSN and durable are what the agent offers the listener, asked of PostgreSQL itself.
+// flushLSN and durable are what the agent offers to the listener, asked of PostgreSQL itself.
 func (p *pair) flushLSN(ctx context.Context) (ag.LSN, error) {
 	conn, err := p.primary.connect(ctx, "postgres")
 	if err != nil {
@@ -160,7 +160,7 @@ func (p *pair) group(t *testing.T, change func(*Config)) *group {
 	return g
 }
 
-// confirmed says whether the standby has told the primary that it has flushed all there is.
+// confirmed reports whether the standby has told the primary that it has flushed all WAL.
 func (p *pair) confirmed(t *testing.T) bool {
 	t.Helper()
 	lsn, err := p.flushLSN(t.Context())
@@ -196,7 +196,7 @@ func sqlOn(t *testing.T, conn *pgx.Conn, statements ...string) {
 	}
 }
 
-// relayUp stands between the standby and the primary. Frozen, it passes WAL and holds what the standby says.
+// relayUp is between the standby and the primary. Frozen, it passes WAL and holds the standby's feedback.
 type relayUp struct {
 	l  net.Listener
 	mu sync.Mutex

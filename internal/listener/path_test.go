@@ -22,17 +22,17 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// relayTests are the tests of what passes an open session, which hold on both data paths.
+// relayTests are the tests of open sessions, which hold on all data paths.
 const relayTests = "^(TestCancel|TestCancelled.*|TestUnconfirmedIsUnknown|TestStrictBarrier|TestReadsOfMutedSessionsWait|TestCancelOfARunningQueryIsNotHeld|" +
 	"TestSuspicionEnds|TestEndOfSessionEndsTheHold|TestDurableReads|TestConfirmedReads|TestDrain.*|TestCloseServerSaysWhatBecameOfIt|TestHeldRequestsHaveALimit|" +
 	"TestWhatAClientHears|TestCopy.*|TestPipelineAndNotifications|TestGateHoldsBytes|TestBackendLost|TestShutdownIsPolite|TestCloseEpoch|TestLengthLiesInASession|" +
 	"TestSlowReaderPushesBack|TestLastRequestComesBeforeTheEnd|TestNothingIsLeft|TestReplication|TestLogicalStreamIsNoMember)$"
 
-// writingSingly is, for pathEnv, a loop as it is where the kernel does not take several writes in one system call.
+// writingSingly is the value of pathEnv for a loop without io_uring.
 const writingSingly = "loop, writing singly"
 
-// The tests run with the event loops that plain sessions get; those of the relay once more without, and once more with loops that make a
-// system call of each write.
+// The tests run with the event loops that plain sessions get. Those of the relay run again without loops, and with
+// loops that make one system call per write.
 func TestOnOtherPaths(t *testing.T) {
 	if os.Getenv(pathEnv) != "" {
 		t.Skip("this is that run")
@@ -90,8 +90,8 @@ func TestWhichPathServes(t *testing.T) {
 	}
 }
 
-// TLS on a loop: rows that fill many records, a request of many records, a pipeline that is inside TLS before anybody reads it, and the
-// last words.
+// TLS on a loop: rows that fill many records, a request of many records, a pipeline that is inside TLS before it is
+// read, and the final error.
 func TestTLSOnBothPaths(t *testing.T) {
 	for _, path := range []string{PathLoop, PathGoroutines, writingSingly} {
 		t.Run(path, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestTLSOnBothPaths(t *testing.T) {
 	}
 }
 
-// A client that reads nothing makes PostgreSQL wait, and costs no memory; the others go on.
+// A client that reads nothing makes PostgreSQL wait, and costs no memory; the others continue.
 func TestSlowReaderPushesBack(t *testing.T) {
 	g := newGroup(t, trusting)
 	slow, err := net.Dial("tcp", g.rw)
@@ -190,7 +190,7 @@ func TestNothingIsLeft(t *testing.T) {
 	nothingIsLeft(t, files, routines)
 }
 
-// placesAreFree waits until nothing of any session is left in the listener.
+// placesAreFree waits until no session is left in the listener.
 func placesAreFree(t *testing.T, srv *Server) {
 	t.Helper()
 	waitFor(t, "no session is left", func() bool { return len(srv.Sessions()) == 0 })
@@ -201,7 +201,7 @@ func placesAreFree(t *testing.T, srv *Server) {
 	})
 }
 
-// nothingIsLeft waits until no more files are open, and no more goroutines run, than so many.
+// nothingIsLeft waits until at most that many files are open and goroutines run.
 func nothingIsLeft(t *testing.T, files, routines int) {
 	t.Helper()
 	waitFor(t, "files and goroutines are as before", func() bool { return openFiles(t) <= files && runtime.NumGoroutine() <= routines })
@@ -216,7 +216,7 @@ func openFiles(t *testing.T) int {
 	return len(list)
 }
 
-// Bytes that PostgreSQL sent behind its greeting arrive before everything else.
+// Bytes that PostgreSQL sent after its greeting arrive before everything else.
 func TestPrefetchedBytesAtHandOver(t *testing.T) {
 	g := newGroup(t, trusting)
 	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
@@ -242,7 +242,7 @@ func TestPrefetchedBytesAtHandOver(t *testing.T) {
 	}
 }
 
-// A late timer must not write to a descriptor that is another file's by then.
+// A late timer must not write to a descriptor that belongs to another file by then.
 func TestLoopIsDeafWhenClosed(t *testing.T) {
 	l, err := newLoop(&Server{})
 	if err != nil {
@@ -261,14 +261,14 @@ func TestLoopIsDeafWhenClosed(t *testing.T) {
 	}
 }
 
-// fakeBackend makes connections to a server that is a function; the startup packet was read.
+// fakeBackend returns a function that connects to a server made of serve; the startup packet was read.
 func fakeBackend(t *testing.T, serve func(net.Conn)) func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error) {
 	t.Helper()
 	dial, _ := fakeServer(t, serve)
 	return dial
 }
 
-// fakeServer is fakeBackend, and the directory of the server's socket. Clients are served side by side.
+// fakeServer is fakeBackend with the directory of the server's socket. Clients are served concurrently.
 func fakeServer(t *testing.T, serve func(net.Conn)) (dial func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error), dir string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -19,9 +19,9 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// pipeline is a random conversation with PostgreSQL, of requests that each end with one ReadyForQuery. It is made for one that answers the
-// same whenever it is asked, so PostgreSQL itself, directly connected, is the model: bytes by the listener have to be the same bytes, however the
-// client's are cut into pieces, and whether it waits for answers or not.
+// pipeline is a random conversation with PostgreSQL, of requests that each end with one ReadyForQuery. Its answers
+// are the same each time, so PostgreSQL itself, directly connected, is the model. The bytes through the listener must
+// be the same, however the client's bytes are cut into pieces, and whether it waits for answers or not.
 type pipeline struct {
 	rng      *rand.Rand
 	requests [][]byte
@@ -58,7 +58,7 @@ func (p *pipeline) text() string {
 	)
 }
 
-// simple is a Query, maybe of several statements, or a COPY with its data behind it, or a function call.
+// simple returns a Query, perhaps of several statements, or a COPY followed by its data, or a function call.
 func (p *pipeline) simple() []byte {
 	switch p.rng.IntN(14) {
 	case 0:
@@ -84,7 +84,8 @@ func (p *pipeline) simple() []byte {
 	return query(p.text())
 }
 
-// extended is messages of the extended protocol in any order that PostgreSQL answers with one ReadyForQuery, errors included.
+// extended returns messages of the extended protocol in any order that PostgreSQL answers with one ReadyForQuery,
+// errors included.
 func (p *pipeline) extended() []byte {
 	name := func() string { return p.pick("", "", "", "n1", "n2") }
 	portal := func() string { return p.pick("", "", "", "", "p1") }
@@ -118,7 +119,7 @@ func (p *pipeline) extended() []byte {
 	return pgwire.AppendMessage(b, 'S', nil)
 }
 
-// run has the conversation, cut and timed by another seed, and returns what was answered.
+// run has the conversation, cut and timed by another seed, and returns the answers.
 func (p *pipeline) run(t *testing.T, network, address string, timing uint64) (got []byte, closed bool) {
 	t.Helper()
 	conn, err := net.Dial(network, address)
@@ -171,10 +172,10 @@ func (p *pipeline) run(t *testing.T, network, address string, timing uint64) (go
 	return got, read(owed)
 }
 
-// tempSchema is where a session has its temporary tables.
+// tempSchema is the schema of a session's temporary tables.
 var tempSchema = regexp.MustCompile(`pg_temp_\d+`)
 
-// forgetTables takes the numbers of tables out of a RowDescription: each session has a table of its own.
+// forgetTables removes the numbers of tables from a RowDescription: each session has tables of its own.
 func forgetTables(body []byte) {
 	for rest := body[2:]; len(rest) > 0; {
 		name := bytes.IndexByte(rest, 0)

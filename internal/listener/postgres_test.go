@@ -30,7 +30,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
-// server is a real PostgreSQL of its own, on a private socket with trust, as the agent runs it.
+// server is a real PostgreSQL on a private socket with trust, as the agent runs it.
 type server struct {
 	name, dir string // dir holds data/ and is the socket directory
 	cmd       *exec.Cmd
@@ -188,7 +188,7 @@ func (s *server) connect(ctx context.Context, database string) (*pgx.Conn, error
 	return pgx.Connect(ctx, "host="+s.dir+" user=postgres dbname="+database)
 }
 
-// sql runs statements on the server, behind the listener's back.
+// sql runs statements on the server directly, without the listener.
 func (s *server) sql(t *testing.T, statements ...string) {
 	t.Helper()
 	conn, err := s.connect(t.Context(), "postgres")
@@ -203,7 +203,7 @@ func (s *server) sql(t *testing.T, statements ...string) {
 	}
 }
 
-// group is a listener over the real servers, with everything around it under the test's control.
+// group is a listener in front of the real servers, with everything around it controlled by the test.
 type group struct {
 	t       *testing.T
 	srv     *Server
@@ -217,7 +217,7 @@ type group struct {
 	hellos  chan BackendHello
 }
 
-// pathEnv chooses the data path of all groups: TestOnOtherPaths runs the tests of what passes a session once more with it.
+// pathEnv chooses the data path of all groups: TestOnOtherPaths runs the relay tests again with it.
 const pathEnv = "COTERIE_LISTENER_TEST_PATH"
 
 func newGroup(t *testing.T, change func(*Config)) *group {

@@ -11,7 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// What a client is told where nothing serves it, by the numbers of the availability groups it may know.
+// What a client is told when nothing serves it, by the numbers known from availability groups.
 func TestRefusalsHaveTheirNumbers(t *testing.T) {
 	g := newGroup(t, func(c *Config) { c.Rules, c.ConnectWait = trustAll, 50*time.Millisecond })
 	routes := func(change func(*ag.Routes)) {
@@ -87,8 +87,8 @@ func TestReadersLeaveWithTheList(t *testing.T) {
 	value[string](t, reader, "show cluster_name")
 }
 
-// A password that has expired on the primary opens nothing on a replica that has not heard of it; while the primary is silent the
-// replica decides.
+// A password that has expired on the primary opens nothing on a replica that has not replayed it. While the primary
+// is silent the replica decides.
 func TestReadersAreJudgedByThePrimary(t *testing.T) {
 	g := newGroup(t, nil)
 	g.role("alice", "login password 'secret'")

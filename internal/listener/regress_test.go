@@ -32,11 +32,11 @@ type suite struct {
 	dir, program, schedule string
 }
 
-// direct is the arm that no listener is in; the others are data paths.
+// direct is the arm without a listener; the others are data paths.
 const direct = "direct"
 
-// PostgreSQL's own regression and isolation tests pass through the listener as they pass directly, on each data path. The listener runs in
-// this process: with -race the detector sees all of it. scripts/test-regress fetches the sources.
+// PostgreSQL's own regression and isolation tests pass through the listener as they pass directly, on each data path.
+// The listener runs in this process, so -race checks all of it. scripts/test-regress fetches the sources.
 func TestPostgresOwnTests(t *testing.T) {
 	source := os.Getenv("COTERIE_PG_TESTS")
 	if source == "" {
@@ -69,7 +69,7 @@ func TestPostgresOwnTests(t *testing.T) {
 	}
 }
 
-// results are the tests that ran, and what each printed that is not expected; "" for one that passed.
+// results are the tests that ran, and what each printed unexpectedly; "" for one that passed.
 type results map[string]string
 
 func (r results) String() string {
@@ -129,7 +129,7 @@ func (s suite) run(t *testing.T, source, arm string) results {
 	return readResults(t, dir, string(out))
 }
 
-// listen puts a listener before the server, without event loops if those are not the path, and returns its port.
+// listen puts a listener in front of the server, without event loops if the path has none, and returns its port.
 func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string) int {
 	t.Helper()
 	dial := func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, server.DSN()) }
@@ -216,7 +216,7 @@ func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string
 	return rw[0].(*net.TCPAddr).Port
 }
 
-// readResults reads what pg_regress said, and for tests that failed how they differ from what is expected.
+// readResults reads the output of pg_regress, and the differences of failed tests.
 func readResults(t *testing.T, dir, out string) results {
 	t.Helper()
 	r := make(results)
@@ -242,7 +242,7 @@ func readResults(t *testing.T, dir, out string) results {
 	return r
 }
 
-// diffOf is what a test printed and should not have, and the other way round, without the places.
+// diffOf returns the differences of a test without line numbers.
 func diffOf(diffs, name string) string {
 	_, after, _ := strings.Cut(diffs, "/results/"+name+".out")
 	after, _, _ = strings.Cut(after, "\ndiff ")

@@ -252,7 +252,7 @@ func TestPipelineAndNotifications(t *testing.T) {
 	}
 }
 
-// After an extended-protocol COPY the books are even: the Sync that PostgreSQL ignored is not owed for ever.
+// After an extended-protocol COPY the counters are right: the Sync that PostgreSQL ignored is not owed forever.
 func TestCopyKeepsCount(t *testing.T) {
 	g := newGroup(t, trusting)
 	raw, err := net.Dial("tcp", g.rw)
@@ -395,7 +395,7 @@ func TestPanicInARelay(t *testing.T) {
 	}
 }
 
-// What runs beside the sessions may panic, too: backends that are opened ahead.
+// Background work may panic, too: opening backends ahead.
 func TestPanicBesideSessions(t *testing.T) {
 	var bomb atomic.Bool
 	g := warmGroup(t, reusing(), func(c *Config) {

@@ -65,7 +65,7 @@ func TestIntentCarriers(t *testing.T) {
 	}
 }
 
-// What was set for the role or the database decides where nothing in the packet does.
+// Defaults of the role or the database decide where the packet says nothing.
 func TestIntentByDefault(t *testing.T) {
 	g := newGroup(t, func(c *Config) {
 		c.Rules = trustAll
@@ -197,7 +197,7 @@ func TestWaitIsBounded(t *testing.T) {
 	waitFor(t, "the abandoned login is gone", func() bool { st := g.srv.Stats(); return st.Waiting == 0 && st.PreAuth == 0 })
 }
 
-// A primary that fell silent, and that a login asks about the role, holds the login up no longer than the group itself.
+// A silent primary that a login asks about the role delays the login no longer than the group itself waits.
 func TestLoginLeavesASilentPrimary(t *testing.T) {
 	asked := make(chan ag.ReplicaID, 10)
 	g := newGroup(t, func(c *Config) {
@@ -239,8 +239,8 @@ func TestLoginLeavesASilentPrimary(t *testing.T) {
 	}
 }
 
-// Who proved itself, and then waited for a session, is looked at again before it is given one: the password may have been changed, the role
-// locked or its time be up (docs/internals/safety.md, "Reads").
+// A client that is authenticated and then waits for a session is checked again before it gets one: the password may
+// have been changed, the role locked or expired (docs/internals/safety.md, "Reads").
 func TestRoleIsCheckedAgainAtHandOut(t *testing.T) {
 	for name, change := range map[string]string{
 		"password": "alter role alice password 'other'", "nologin": "alter role alice nologin", "expired": "alter role alice valid until '2001-01-01'",
@@ -359,7 +359,7 @@ func TestCloseEpoch(t *testing.T) {
 	waitFor(t, "sessions are gone", func() bool { return g.srv.Stats().Open <= 1 })
 }
 
-// Routes of the past open nothing once an epoch was closed, even if the agent is late to publish the new ones.
+// Outdated routes open nothing once an epoch was closed, even if the agent publishes the new ones late.
 func TestOldRoutesOpenNothing(t *testing.T) {
 	g := newGroup(t, func(c *Config) { c.Rules, c.ConnectWait = trustAll, 300*time.Millisecond })
 	g.srv.CloseEpoch(2, "the group has a new primary")

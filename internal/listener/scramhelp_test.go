@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// scramSecret is what PostgreSQL would store of the password.
+// scramSecret returns what PostgreSQL would store of the password.
 func scramSecret(password string, iterations int) string {
 	salt := []byte("sixteen bytes ok")
 	salted, _ := pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)

@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 )
 
-// TestAnAnswerIsNoOlderThanItsQuestion: who asks while a question is on its way is not served by its answer, which may be older than what
-// it is needed for; those who ask meanwhile share the next.
+// TestAnAnswerIsNoOlderThanItsQuestion: a caller that asks while a query is running is not served by its answer,
+// which may be older than the need for it. Callers that ask meanwhile share the next one.
 func TestAnAnswerIsNoOlderThanItsQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running sync.WaitGroup

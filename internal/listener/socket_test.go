@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The socket in a directory that is not ours alone: peers come in by default, and whoever has the name keeps it.
+// A socket in a shared directory: local users are admitted by default, and the server that has the name keeps it.
 func TestUsualSocket(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "cotls") // a name of at most 107 bytes
 	if err != nil {
@@ -64,7 +64,7 @@ func TestUsualSocket(t *testing.T) {
 	}
 }
 
-// What only this machine reaches has the simplest congestion control, everything else the system's.
+// Loopback addresses have the simplest congestion control, all others the system's.
 func TestCongestionControlOfAddresses(t *testing.T) {
 	system, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// barePair is a bareConn and what is at its other end.
+// barePair returns a bareConn and the descriptor of its other end.
 func barePair(t *testing.T) (*bareConn, int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

@@ -25,7 +25,7 @@ func kernelRing(t *testing.T) *uring.Ring {
 	return r
 }
 
-// socketPair returns two connected sockets that do not wait.
+// socketPair returns two connected non-blocking sockets.
 func socketPair(t *testing.T) [2]int {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -36,7 +36,8 @@ func socketPair(t *testing.T) [2]int {
 	return pair
 }
 
-// As many sessions as write in one turn of the loop do so in one system call; a full ring is written before its turn ends.
+// All sessions that write in one turn of the loop do so in one system call; a full ring is written before its turn
+// ends.
 func TestSessionsWriteTogether(t *testing.T) {
 	kernelRing(t)
 	g := newGroup(t, trusting)
@@ -94,7 +95,7 @@ func TestSessionsWriteTogether(t *testing.T) {
 	}
 }
 
-// What was handed over in a turn in which the session ends comes before the last words.
+// A write that is queued in the turn in which its session ends is written before the final error.
 func TestLastWordsComeLast(t *testing.T) {
 	g := newGroup(t, trusting)
 	if wantedPath() != PathLoop {
@@ -133,8 +134,8 @@ func TestLastWordsComeLast(t *testing.T) {
 	}
 }
 
-// A client that says goodbye right behind its last request has it carried out, also where the backend cannot take it yet: TLS brings both in
-// one turn of the loop, in which the request waits for the turn's end.
+// A client that sends Terminate right after its last request has the request executed, also if the backend cannot
+// take it yet. TLS brings both in one turn of the loop, in which the request is queued.
 func TestLastRequestComesBeforeTheEnd(t *testing.T) {
 	cert, pool := certificate(t)
 	g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })

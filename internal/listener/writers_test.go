@@ -15,7 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
-// talkative is a writer that does something when it is told.
+// talkative is a writer that calls a function when it is told a result.
 type talkative struct {
 	told []string
 	then func(w *uring.Write)
@@ -28,7 +28,7 @@ func (w *talkative) Wrote(e *uring.Write) {
 	}
 }
 
-// gathering returns a loop that nobody runs, and that writes together.
+// gathering returns a loop that is not running and queues writes.
 func gathering(t *testing.T) *loop {
 	t.Helper()
 	kernelRing(t)
@@ -54,7 +54,7 @@ func gathering(t *testing.T) *loop {
 	return l
 }
 
-// A writer that is told may lose others that are not told yet, and hand over more, which goes in the same turn.
+// A writer that is told may remove others that are not told yet, and queue more, which is written in the same turn.
 func TestWritersAreToldWhileOthersGo(t *testing.T) {
 	l := gathering(t)
 	pair := socketPair(t)
@@ -91,7 +91,7 @@ func TestWritersAreToldWhileOthersGo(t *testing.T) {
 	}
 }
 
-// askerOn returns a loop that nobody runs, whose asker's session is one end of a pair of sockets.
+// askerOn returns a loop that is not running, whose session for fingerprints is one end of a pair of sockets.
 func askerOn(t *testing.T) (l *loop, server int) {
 	t.Helper()
 	l = gathering(t)
@@ -104,7 +104,7 @@ func askerOn(t *testing.T) (l *loop, server int) {
 	return l, pair[1]
 }
 
-// Two questions of one turn go to a server that has just gone: both who asked are told so, once.
+// Two queries of one turn go to a server that has just gone: both callers are told, once.
 func TestTwoAskWhereNobodyAnswers(t *testing.T) {
 	l, server := askerOn(t)
 	_ = unix.Shutdown(server, unix.SHUT_RDWR)
@@ -127,7 +127,7 @@ func TestTwoAskWhereNobodyAnswers(t *testing.T) {
 	}
 }
 
-// A question for which the turn has no room is not sent before those that wait for the turn's end.
+// A query for which the batch has no room is not sent before those that are queued.
 func TestQuestionsKeepTheirOrder(t *testing.T) {
 	l, server := askerOn(t)
 	nobody := func(LoginFingerprint, bool) {}
@@ -152,7 +152,7 @@ func TestQuestionsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// A panic of whoever asked ends the session for questions, and no other.
+// A panic of a caller ends the session for fingerprints, and no other.
 func TestPanicOfWhoAskedIsKept(t *testing.T) {
 	l, server := askerOn(t)
 	second := false

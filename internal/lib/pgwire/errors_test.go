@@ -14,7 +14,7 @@ func TestErrorFieldTakesAnything(t *testing.T) {
 	}
 }
 
-// FuzzErrorField reads errors of servers, which may be of any shape (CVE-2026-6666: one without SQLSTATE).
+// FuzzErrorField reads errors of servers, which may have any form (CVE-2026-6666: one without SQLSTATE).
 func FuzzErrorField(f *testing.F) {
 	f.Add([]byte("SFATAL\x00C53300\x00Mtoo many\x00\x00"), byte('C'))
 	f.Add([]byte("SFATAL\x00Mno state\x00\x00"), byte('C'))

@@ -77,7 +77,8 @@ func TestParseHBARefuses(t *testing.T) {
 	}
 }
 
-// Methods that the listener has not are named limits: the refusal says which, and what there is instead, as the documentation has it.
+// Methods that the listener does not have are documented limits: the refusal names the method and the alternative, as
+// the documentation does.
 func TestMethodsThatThereAreNot(t *testing.T) {
 	docs, err := os.ReadFile("../../../docs/connecting.md")
 	if err != nil {

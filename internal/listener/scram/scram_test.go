@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// verifierOf is what PostgreSQL would store of the password.
+// verifierOf returns what PostgreSQL would store of the password.
 func verifierOf(password string, iterations int) string {
 	salt := []byte("sixteen bytes ok")
 	salted, _ := pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel says of each write in one system call what it would have said of it alone, for as many turns as the ring has places and more.
+// The results of writes in one system call are those of single calls, for more turns than the ring has places.
 func TestRingWritesAsSingleCallsDo(t *testing.T) {
 	r := testRing(t)
 	whole, full, closed, narrow := connectedSockets(t), connectedSockets(t), connectedSockets(t), connectedSockets(t)
@@ -62,7 +62,7 @@ func testRing(t *testing.T) *Ring {
 	return r
 }
 
-// connectedSockets returns two that do not wait.
+// connectedSockets returns two connected non-blocking sockets.
 func connectedSockets(t *testing.T) [2]int {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

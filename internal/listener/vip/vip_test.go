@@ -22,7 +22,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// patience is generous: a loaded machine is no failure.
+// patience is long: a busy machine is not a failure.
 const patience = 30 * time.Second
 
 // place is a network namespace with one device on the test's switch.
@@ -102,7 +102,7 @@ func (p *place) add(address string) {
 	p.must(p.nl.AddrAdd(p.device(), a))
 }
 
-// has says whether the address is up here.
+// has reports whether the address is up here.
 func (p *place) has(a netip.Addr) bool {
 	p.t.Helper()
 	list, err := p.nl.AddrList(p.device(), netlink.FAMILY_ALL)
@@ -110,7 +110,7 @@ func (p *place) has(a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(x netlink.Addr) bool { return x.IP.Equal(a.AsSlice()) })
 }
 
-// neighbour is what this place believes the link-layer address of a to be.
+// neighbour returns the link-layer address of a in this place's neighbour table.
 func (p *place) neighbour(a netip.Addr) string {
 	p.t.Helper()
 	family := netlink.FAMILY_V4
@@ -141,7 +141,7 @@ func (p *place) in(f func()) {
 	p.must(<-done)
 }
 
-// serve says its name to whoever connects, on every address of the place.
+// serve sends its name to every client, on every address of the place.
 func (p *place) serve(name string) {
 	p.in(func() {
 		l, err := net.Listen("tcp", "[::]:7777")
@@ -251,7 +251,7 @@ var (
 	far  = netip.MustParsePrefix("10.78.0.99/24")
 )
 
-// The addresses follow the primary, and the neighbours know it at once.
+// The addresses follow the primary, and the neighbours learn it at once.
 func TestFollowsThePrimary(t *testing.T) {
 	t.Parallel()
 	p := newPlaces(t, 3)
@@ -286,7 +286,7 @@ func TestFollowsThePrimary(t *testing.T) {
 	}
 }
 
-// Nothing outlives the right to it: neither the end of the lease, nor a holder that does not run any more.
+// No address outlives the right to it: neither the end of the lease, nor a holder that no longer runs.
 func TestEndsWithTheLease(t *testing.T) {
 	t.Parallel()
 	p := newPlaces(t, 2)
@@ -307,7 +307,7 @@ func TestEndsWithTheLease(t *testing.T) {
 	t.Logf("a lifetime of 1 s ended after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// Somebody else has the address: it is given up and said, and taken once it is free.
+// If another host has the address, it is given up and reported, and taken once it is free.
 func TestDuplicate(t *testing.T) {
 	for _, v := range []netip.Prefix{four, six} {
 		t.Run(v.String(), func(t *testing.T) {
@@ -330,7 +330,7 @@ func TestDuplicate(t *testing.T) {
 	}
 }
 
-// What somebody has configured here is left alone.
+// An address that an administrator has configured here is left alone.
 func TestConfiguredBySomebodyElse(t *testing.T) {
 	t.Parallel()
 	p := newPlaces(t, 1)
@@ -348,7 +348,7 @@ func TestConfiguredBySomebodyElse(t *testing.T) {
 	}
 }
 
-// Without the capabilities it is said what to do.
+// Without the capabilities the error says what to do.
 func TestWithoutCapabilities(t *testing.T) {
 	p := newPlaces(t, 1)
 	h := p[0].hold(func(*Holder) { // on the thread of the Holder, which ends with it
