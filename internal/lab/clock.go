@@ -209,7 +209,7 @@ func (l *Lab) endClocks() error {
 	return errors.Join(p.signal(syscall.SIGTERM), awaitGone([]process{*p}, 10*time.Second))
 }
 
-// KeepClocks is what the hidden command does: until no clock is wrong any more, the lab is gone or ctx is done, it looks for programs
+// KeepClocks is the hidden command: until no clock is wrong any more, the lab is gone or ctx is done, it looks for programs
 // of the nodes that have another time than their node.
 func KeepClocks(ctx context.Context, dir string) error {
 	l, err := Open(dir)

@@ -129,7 +129,7 @@ func (l *Lab) serveDisk(ctx context.Context, n Node) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(l.disksDir(), 0o711); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // its user passes through to what is below
+	if err := os.Mkdir(l.disksDir(), 0o711); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // its user reaches the files below
 		return err
 	}
 	for _, dir := range []string{n.Dir, n.disk} {
@@ -174,7 +174,7 @@ func (l *Lab) serveDisk(ctx context.Context, n Node) error {
 	}
 }
 
-// healDisks lets go what the disks hold, so that everything on them can end. A server that does not answer is killed: then the
+// healDisks releases the operations that the disks hold up, so that the processes on them can end. A server that does not answer is killed: then the
 // kernel lets go.
 func (l *Lab) healDisks(ctx context.Context) error {
 	if !l.d.DiskFaults {
@@ -209,7 +209,7 @@ func (l *Lab) unmountDisk(n Node) error {
 	return l.endDiskServer(n)
 }
 
-// endDiskServer kills the server of the node's disk, if there is one. Who waits for the disk gets an error.
+// endDiskServer kills the server of the node's disk, if one runs. Processes that wait for the disk get an error.
 func (l *Lab) endDiskServer(n Node) error {
 	uid, _, err := nodeUser()
 	if err != nil {

@@ -127,7 +127,7 @@ func (l *Lab) makeRole(ctx context.Context, n Node) error {
 	return nil
 }
 
-// MakeRole is what the hidden command does: it makes the role in the server of socketDir with the password that in holds.
+// MakeRole is the hidden command: it makes the role in the server of socketDir with the password that in holds.
 func MakeRole(ctx context.Context, socketDir string, in io.Reader) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

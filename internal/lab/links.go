@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
-// linksFile keeps what the links are to be, so that a network that was killed comes back with them. The shapes at first are in
+// linksFile keeps the shapes of the links, so that a killed network comes back with them. The shapes at first are in
 // the description, which never changes; this is what commands have changed since.
 const linksFile = "links.json"
 
@@ -23,7 +23,7 @@ const (
 	AllNodes = "nodes" // every node, without the client
 )
 
-// Direction is one direction of a link, and what it is to be like.
+// Direction is one direction of a link, and its shape.
 type Direction struct {
 	From  string       `json:"from"`
 	To    string       `json:"to"`
@@ -105,7 +105,7 @@ func (p plan) directions(l *Lab) []Direction {
 	return all
 }
 
-// firstShape is what a direction was like at first: between nodes what Options.Links said; to the client it is perfect.
+// firstShape returns a direction's first shape: between nodes that of Options.Links; to the client a perfect one.
 func (l *Lab) firstShape(from, to string) linkem.Shape {
 	if from == Client || to == Client {
 		return linkem.Shape{}
@@ -177,7 +177,7 @@ func (l *Lab) Link(ctx context.Context, a, b string, s linkem.Shape, oneWay bool
 	return l.change(ctx, a, b, oneWay, func(Direction, linkem.Shape) linkem.Shape { return s })
 }
 
-// Cut lets nothing through between a and b. With reject, senders are told at once; without, they wait in vain.
+// Cut lets nothing through between a and b. With reject, senders get an error at once; without, they wait in vain.
 func (l *Lab) Cut(ctx context.Context, a, b string, reject, oneWay bool) ([]linkem.Stats, error) {
 	return l.change(ctx, a, b, oneWay, func(_ Direction, now linkem.Shape) linkem.Shape {
 		now.Cut, now.Reject = !reject, reject

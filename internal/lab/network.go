@@ -120,7 +120,7 @@ type links struct {
 
 func (k *links) close() { _ = k.conn.Close() }
 
-// dialNetwork connects to the network process, which has to tell all that it is asked within patience.
+// dialNetwork connects to the network process, which must answer within patience.
 func (l *Lab) dialNetwork(patience time.Duration) (*links, error) {
 	d, err := os.Open(l.dir)
 	if err != nil {
@@ -347,7 +347,7 @@ func lockFile(ctx context.Context, path string, patience time.Duration) (unlock 
 	}
 }
 
-// ServeNetwork is what the network process does: it makes the lab's network, with its links as they are to be, and changes them
+// ServeNetwork is the network process: it makes the lab's network, with its links as they are to be, and changes them
 // on request until ctx is done or the lab's directory is gone. The namespaces stay as long as the lab does.
 func ServeNetwork(ctx context.Context, dir string, log *slog.Logger) (err error) {
 	l, err := Open(dir)

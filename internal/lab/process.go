@@ -31,7 +31,7 @@ type process struct {
 
 func (p process) stopped() bool { return p.state == 'T' || p.state == 't' }
 
-// processes reads what runs on this machine, without what is dead already.
+// processes lists the running processes of this machine, without zombies.
 func processes() ([]process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

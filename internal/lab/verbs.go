@@ -193,7 +193,7 @@ func withoutNetwork(start func() error) error {
 	return <-done
 }
 
-// agentOut opens the file for an agent's output outside its log. The directory is another user's when this is root, who must not
+// agentOut opens the file for an agent's output outside its log. The directory belongs to another user when this is root, which must not
 // be led out of it by a link.
 func agentOut(n Node) (*os.File, error) {
 	uid, gid, err := nodeUser()

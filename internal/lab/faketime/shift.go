@@ -75,7 +75,7 @@ func Offset(pid int) (time.Duration, error) {
 }
 
 // Shift sets the offset of a process from the true time, in whole seconds; zero gives the true time back. The process must be stopped
-// (SIGSTOP, every thread in state T): its code is changed. Who is not root needs the right to trace it.
+// (SIGSTOP, every thread in state T): its code is changed. A user other than root needs the right to trace it.
 func Shift(pid int, offset time.Duration) error {
 	if err := errors.Join(Possible(), Check(offset)); err != nil {
 		return err

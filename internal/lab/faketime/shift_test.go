@@ -148,7 +148,7 @@ func TestShift(t *testing.T) {
 	}
 }
 
-// What is forked has the same clock; what a shell executes begins with the true one.
+// A forked process has the same clock; a program that a shell executes begins with the true one.
 func TestForkAndExec(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {

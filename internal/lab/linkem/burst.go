@@ -95,7 +95,7 @@ func (u *burst) cut(dst []byte, first, count int) []byte {
 	binary.BigEndian.PutUint16(ip[10:], fold(sum(0, ip[:len(ip)-len(tcp)])))
 	binary.BigEndian.PutUint32(tcp[4:], binary.BigEndian.Uint32(tcp[4:])+uint32(first*u.each))
 	if first > 0 {
-		tcp[13] &^= tcpCWR // it is said once, by the first
+		tcp[13] &^= tcpCWR // it is reported once, by the first
 	}
 	if first+count < u.packets {
 		tcp[13] &^= tcpFIN | tcpPSH // and these by the last
@@ -111,7 +111,7 @@ func complete(b []byte) {
 		from, at := int(binary.NativeEndian.Uint16(b[vnetCSumFrom:])), int(binary.NativeEndian.Uint16(b[vnetCSumAt:]))
 		if part := b[vnetHeader:]; from+at+2 <= len(part) {
 			part = part[from:]
-			c := fold(sum(0, part)) // of which the sum so far is a part
+			c := fold(sum(0, part)) // the sum so far is a part of it
 			if c == 0 {
 				c = 0xffff // which is the same, and not UDP's "none"
 			}

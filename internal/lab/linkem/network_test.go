@@ -107,7 +107,7 @@ func stats(n *Network, from, to string) Stats {
 	return Stats{}
 }
 
-// roundTrip fails unless the fastest of some pings is within tolerance of want. The fastest: a link is never faster than told,
+// roundTrip fails unless the fastest of some pings is within tolerance of want. The fastest: a link is never faster than its shape,
 // and on a busy machine the others are those of the machine.
 func roundTrip(t *testing.T, n *Network, from, to string, want, tolerance time.Duration) {
 	t.Helper()

@@ -26,7 +26,7 @@ func begins(packet []byte) bool {
 	return false
 }
 
-// refusal returns what a host answers that does not want packet: a TCP reset, or ICMP port unreachable for all else. It returns
+// refusal returns the answer of a host that refuses packet: a TCP reset, or ICMP port unreachable for all else. It returns
 // nil where none is due, as for a reset, an ICMP error, or a later fragment. It appends to buf.
 func refusal(buf, packet []byte) []byte {
 	if len(packet) < ipHeader || packet[0]>>4 != 4 {

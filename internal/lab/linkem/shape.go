@@ -22,7 +22,7 @@ type Shape struct {
 	Reorder   float64       `json:"reorder,omitempty"`   // held back for a while, so that later ones overtake
 	Duplicate float64       `json:"duplicate,omitempty"` // arrives twice
 	Corrupt   float64       `json:"corrupt,omitempty"`   // one bit flipped
-	Cut       bool          `json:"cut,omitempty"`       // nothing gets through, what is under way included
+	Cut       bool          `json:"cut,omitempty"`       // no packet arrives, including those under way
 	Reject    bool          `json:"reject,omitempty"`    // like Cut, with a notice to the sender: TCP is reset, all else gets ICMP port unreachable
 	Closed    bool          `json:"closed,omitempty"`    // as by a firewall that accepts no connection: TCP connections cannot begin in this direction, and UDP does not get through
 
@@ -53,7 +53,7 @@ var Profiles = map[string]Shape{
 // ProfileNames returns the names of Profiles in order.
 func ProfileNames() []string { return slices.Sorted(maps.Keys(Profiles)) }
 
-// Validate returns what is wrong with s.
+// Validate returns an error that names what is wrong with s.
 func (s Shape) Validate() error {
 	for name, p := range map[string]float64{"loss": s.Loss, "reorder": s.Reorder, "duplicate": s.Duplicate, "corrupt": s.Corrupt} {
 		if math.IsNaN(p) || p < 0 || p > 1 {

@@ -122,7 +122,7 @@ func (s *Server) fill(command string, args ...string) error {
 
 func (s *Server) data() string { return filepath.Join(s.dir, "d") }
 
-// as says which user the server runs as: PostgreSQL refuses root. The child dies with this process.
+// as returns the user that the server runs as: PostgreSQL refuses root. The child dies with this process.
 func (s *Server) as() (*syscall.SysProcAttr, error) {
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
 	if os.Geteuid() != 0 {

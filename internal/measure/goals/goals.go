@@ -15,7 +15,7 @@ import (
 //go:embed goals.json
 var goalsJSON []byte
 
-// Goal is what one figure is meant to reach. Goals are checked in; one is never changed together with what it measures.
+// Goal is the value that one figure is meant to reach. A goal is checked in and is never changed together with the code that it measures.
 type Goal struct {
 	Bench  string  `json:"bench"` // the command that measures it: make bench-<bench>
 	Name   string  `json:"name"`
@@ -54,7 +54,7 @@ func parseGoals(text []byte) ([]Goal, error) {
 	return goals, nil
 }
 
-// met judges a figure by its middle; where the goal is not to be slower than something else, by the side of its interval that speaks for
+// met judges a figure by its median. Where the goal is not to be slower than something else, it takes the better side of the interval for
 // it, since that is refuted only by an interval that excludes it.
 func (g Goal) met(f Figure) bool {
 	v := f.Measured
@@ -79,7 +79,7 @@ func (g Goal) sign() string {
 	return "≥"
 }
 
-// Figure is one measurement, or the reason why there is none.
+// Figure is one measurement, or the reason why it was not made.
 type Figure struct {
 	Name        string // of its Goal
 	Measured    float64

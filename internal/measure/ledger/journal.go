@@ -24,7 +24,7 @@ type journal struct {
 	end int64
 	err error // the first failure; everything fails after it
 
-	syncMu sync.Mutex // held during fsync: whoever waits for it finds its line synced, as a rule
+	syncMu sync.Mutex // held during fsync: a goroutine that waits for it usually finds its line synced
 	synced int64
 }
 
@@ -90,7 +90,7 @@ func (j *journal) sync(end int64) error {
 	if err := j.f.Sync(); err != nil {
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		j.err = errors.Join(j.err, err) // after a failed fsync nothing is known of what was written before it
+		j.err = errors.Join(j.err, err) // after a failed fsync the fate of every earlier write is unknown
 		return j.err
 	}
 	j.synced = upTo

@@ -21,7 +21,7 @@ func open(t *testing.T, dir string) *Ledger {
 	return l
 }
 
-// put notes what a writer would note of one row.
+// put notes one row as a writer does.
 func put(t *testing.T, l *Ledger, client int, sent, done time.Duration, o op, s server) int64 {
 	t.Helper()
 	seq := l.nextSeq(client)

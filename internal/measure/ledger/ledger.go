@@ -14,8 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// Ledger is the client-side account of every row that writers sent and of what the server said about each. An
-// acknowledgement counts once it is on the client's own disk; what a server is asked for afterwards is exactly that list.
+// Ledger is the client-side account of every row that writers sent and of the server's answer to each. An
+// acknowledgement counts once it is on the client's own disk; exactly those rows are asked for afterwards.
 //
 // Times inside are those of CLOCK_BOOTTIME: one clock for all writers of a machine. Its methods are safe for concurrent use.
 type Ledger struct {
@@ -47,7 +47,7 @@ type entry struct {
 	lsn        string // no later than the row's commit
 }
 
-// verdict is the outcome, where no conclusion is a doubt like any other.
+// verdict is the outcome. An operation without a conclusion is in doubt.
 func (e entry) verdict() session.Outcome {
 	if !e.concluded {
 		return session.Unknown
@@ -55,13 +55,13 @@ func (e entry) verdict() session.Outcome {
 	return e.outcome
 }
 
-// server is one start of one postmaster on one timeline. A member that was demoted was restarted, so it comes back as another.
+// server is one start of one postmaster on one timeline. A demoted member was restarted, so it is another server.
 type server struct {
 	timeline uint32
 	started  int64 // microseconds since 1970 by its own clock
 }
 
-// segment is the time in which one Write ran. end is zero while it runs, or if its process died.
+// segment is the time during which one Write ran. end is zero while it runs, or if its process died.
 type segment struct{ start, end time.Duration }
 
 // clock relates CLOCK_BOOTTIME to the wall clock, once, so that a step of the latter moves no entry. wall has no monotonic
@@ -92,7 +92,7 @@ func Open(dir string) (*Ledger, error) {
 		return l, nil
 	}
 	var id [12]byte
-	_, _ = rand.Read(id[:]) // never fails, says its documentation
+	_, _ = rand.Read(id[:]) // never fails, according to its documentation
 	l.run, l.epoch = hex.EncodeToString(id[:]), clock{boottime.Now(), time.Now().Round(0)}
 	if err := j.sync(j.add(formatHeader(l.run, l.epoch))); err != nil {
 		return nil, errors.Join(fmt.Errorf("begin ledger: %w", err), j.close())

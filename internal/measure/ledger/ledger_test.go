@@ -198,7 +198,7 @@ func TestOutageOfARealServer(t *testing.T) {
 	}
 }
 
-// TestTimeIsUp: a row that is not answered in time is in doubt, and the server is left to finish it: no cancel request.
+// TestTimeIsUp: a row that is not answered in time is in doubt, and the server finishes it: no cancel request is sent.
 func TestTimeIsUp(t *testing.T) {
 	s, l := lend(t)
 	conn, err := session.Open(t.Context(), s.DSN(), "test")

@@ -10,7 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// Outage is what the writers saw of an interruption.
+// Outage is an interruption as the writers saw it.
 type Outage struct {
 	Longest      time.Duration // from the last acknowledgement before to the first one after, of any writer
 	Start, End   time.Time     // of that
@@ -30,7 +30,7 @@ func (l *Ledger) Outage() Outage {
 	return l.outage(0, math.MaxInt64)
 }
 
-// OutageBetween is Outage for the interruptions that touch the time from one instant to another: those of one fault among
+// OutageBetween is Outage for the interruptions that overlap the time from one instant to another: those of one fault among
 // several in a run.
 func (l *Ledger) OutageBetween(from, to time.Time) Outage {
 	l.mu.Lock()
@@ -46,7 +46,7 @@ type gap struct {
 
 func (g gap) length() time.Duration { return g.end - g.start }
 
-// series is when one or all writers were acknowledged during one Write, in order.
+// series holds the times of acknowledgements of one or all writers during one Write, in order.
 type series struct {
 	acks  []time.Duration
 	limit time.Duration // when that Write ended
@@ -101,7 +101,7 @@ func (l *Ledger) outage(from, to time.Duration) Outage {
 	return o
 }
 
-// limit is when seg ended; now, for the one that runs; for one whose process died, the last thing known.
+// limit returns when seg ended: now, if it still runs; the last known event, if its process died.
 func (l *Ledger) limit(seg segment) time.Duration {
 	if seg.end != 0 {
 		return seg.end
@@ -118,7 +118,7 @@ func (l *Ledger) limit(seg segment) time.Duration {
 	return last
 }
 
-// acks returns when the writer was acknowledged within a segment. One writer's are in order by themselves.
+// acks returns when the writer was acknowledged within a segment. One writer's are already in order.
 func (a *account) acks(start, end time.Duration) []time.Duration {
 	var at []time.Duration
 	for _, e := range a.entries {

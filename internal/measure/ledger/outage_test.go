@@ -44,7 +44,7 @@ func TestOutage(t *testing.T) {
 	steady(t, l, 0, base+4000*ms, base+6000*ms, now)
 	steady(t, l, 1, base+4000*ms, base+6000*ms, now)
 	mark(t, l, record{op: opEnd, at: base + 6000*ms})
-	// Nobody writes for an hour; that is no outage. Then a short one.
+	// No writer runs for an hour, which is not an outage. A short outage follows.
 	later := base + time.Hour
 	mark(t, l, record{op: opBegin, at: later})
 	steady(t, l, 0, later, later+1000*ms, now)

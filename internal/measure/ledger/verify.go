@@ -21,10 +21,10 @@ type Verdict struct {
 	LostInside     int64 // of these, with a later row of the same writer present: not a clean tail
 	Unknown        int64 // rows in doubt: allowed to be present or not
 	UnknownPresent int64
-	Failed         int64 // rows that a server said it rolled back
+	Failed         int64 // rows that a server rolled back, by its own answer
 	FailedPresent  int64 // of these, present all the same
 	Duplicates     int64 // rows present more than once
-	Unrecorded     int64 // rows present of which the ledger knows nothing
+	Unrecorded     int64 // rows present that the ledger does not know
 	LostIDs        []string
 	TwoServers     bool // two servers acknowledged rows at the same time
 }
@@ -32,7 +32,7 @@ type Verdict struct {
 // lostIDs bounds Verdict.LostIDs.
 const lostIDs = 20
 
-// Sound reports whether the server kept every promise: nothing lost, nothing done that was said undone, nothing done twice, and
+// Sound reports whether the server kept every promise: no row lost, none present that was rolled back, none present twice, and
 // one server at a time.
 func (v Verdict) Sound() bool {
 	return v.Lost == 0 && v.FailedPresent == 0 && v.Duplicates == 0 && v.Unrecorded == 0 && !v.TwoServers
@@ -90,7 +90,7 @@ func (l *Ledger) Verify(ctx context.Context, dsn string) (Verdict, error) {
 	return v, nil
 }
 
-// sighting is what a server has under one key.
+// sighting is the rows that a server has under one key.
 type sighting struct {
 	rows, good int  // good rows hold what was sent
 	known      bool // the ledger sent it
@@ -147,7 +147,7 @@ func count(b bool) int64 {
 	return 0
 }
 
-// readTries is how often a replica may cancel the reading because replay had to go on.
+// readTries is how often a replica may cancel the reading because replay had to continue.
 const readTries = 5
 
 // read returns what the server has of this ledger.
@@ -200,7 +200,7 @@ func (l *Ledger) readOnce(ctx context.Context, conn *pgx.Conn) (map[rowKey]*sigh
 }
 
 // twoServers looks for proof that two servers acknowledged rows at the same time. An answer may be on its way for long, so
-// only rows that were sent after another's answer had come say anything about order.
+// only rows that were sent after another's answer had come prove anything about order.
 func twoServers(clients map[int]*account) bool {
 	type window struct{ firstDone, lastSent time.Duration }
 	seen := map[server]*window{}

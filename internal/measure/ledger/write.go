@@ -17,7 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// WriterOptions says how Ledger.Write writes.
+// WriterOptions describes how Ledger.Write writes.
 type WriterOptions struct {
 	DSN     string        // libpq URI; several hosts are tried in turn
 	Clients int           // writers; default 1
@@ -28,7 +28,7 @@ type WriterOptions struct {
 
 const appName = "coterie ledger"
 
-// Prepare creates the ledger's table, unless it is there. Several ledgers share it; a row belongs to the one it names. It has
+// Prepare creates the ledger's table, unless it exists. Several ledgers share it; a row belongs to the one it names. It has
 // no unique key: a row that is present twice must show, not fail.
 func (l *Ledger) Prepare(ctx context.Context, dsn string) error {
 	conn, err := session.Open(ctx, dsn, appName)
@@ -52,8 +52,8 @@ func closeConn(c *pgx.Conn) {
 	_ = c.Close(ctx) // the connection is not used again
 }
 
-// Write runs the writers until ctx ends; that is not an error. A row that is under way then is let finish. Nothing is ever
-// sent twice: what a lost connection leaves in doubt stays so until Verify.
+// Write runs the writers until ctx ends; that is not an error. A row that is under way then is completed. Nothing is ever
+// sent twice: a row that a lost connection leaves in doubt stays so until Verify.
 func (l *Ledger) Write(ctx context.Context, o WriterOptions) error {
 	o.Clients = max(o.Clients, 1)
 	if o.Every <= 0 {
@@ -89,7 +89,7 @@ func (l *Ledger) Write(ctx context.Context, o WriterOptions) error {
 	return end
 }
 
-// errWriting is what a second Write is told.
+// errWriting is returned by a second Write.
 var errWriting = errors.New("the ledger is being written already: one Write at a time, with more clients")
 
 func (l *Ledger) begin() error {
@@ -143,7 +143,7 @@ func (w *writer) run(ctx context.Context) error {
 				return err
 			}
 		}
-		// A writer that is late takes up its pace again; it does not catch up, which would look like a recovery.
+		// A writer that is late takes up its pace again; it does not catch up, since that would look like a recovery.
 		if now := time.Now(); next.Before(now) {
 			next = now
 		}

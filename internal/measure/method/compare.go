@@ -18,7 +18,7 @@ const Confidence = 0.95
 // resamples of the bootstrap. More change no second digit.
 const resamples = 1000
 
-// Verdict is what a comparison came to.
+// Verdict is the result of a comparison.
 type Verdict string
 
 // The verdicts. Faster and Slower are of the second arm beside the first.

@@ -21,7 +21,7 @@ const (
 	Swap // writes if the register still holds what is expected
 )
 
-// Op is one operation on one register, and what its client was told. Times are of one clock.
+// Op is one operation on one register, and the answer that its client got. Times are of one clock.
 type Op struct {
 	Client, Key  int
 	Kind         Kind
@@ -43,7 +43,7 @@ func (o Op) String() string {
 	return s + ", " + o.Outcome.String()
 }
 
-// forever is the end of an operation whose outcome nobody was told.
+// forever is the end of an operation whose outcome is unknown.
 const forever = math.MaxInt64
 
 // model is one register, which holds 0 at first.

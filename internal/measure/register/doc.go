@@ -4,7 +4,7 @@
 // readers watch the count on every replica. Check then reports whether what all of them heard can have come from one copy of the data that
 // did one operation after the other (linearizability, decided by porcupine), and whether any session saw the count go back.
 //
-// What a client was not told stays open: such a write may take effect at any later time, or never.
+// An operation without an answer stays open: such a write may take effect at any later time, or never.
 //
 // It must not know of groups, failovers or faults. Start reading at Load.Run, then Check in check.go.
 package register

@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// Bounds of a register's history: what the judge has to search grows fast with operations in doubt, so such a register is left alone and
+// Bounds of a register's history: the search of the judge grows fast with operations in doubt, so such a register is left alone and
 // a fresh one takes its place.
 const (
 	registers = 20_000 // in the table
@@ -27,7 +27,7 @@ const (
 
 const appName = "coterie register"
 
-// Options say who does what.
+// Options describe the clients and their operations.
 type Options struct {
 	ReadWrite []string      // libpq URIs; the clients take them in turn. Where one names several hosts, they are tried in turn
 	ReadOnly  []string      // of replicas; each gets a watcher of the count, beside those of ReadWrite

@@ -26,7 +26,7 @@ type Change struct {
 	Noise      bool          `json:"within_intervals"`
 }
 
-// MarshalJSON writes null for a change that is no number.
+// MarshalJSON writes null for a change that is NaN or infinite.
 func (c Change) MarshalJSON() ([]byte, error) {
 	type plain Change
 	out := struct {

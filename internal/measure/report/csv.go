@@ -129,7 +129,7 @@ func (r *Report) Print(w io.Writer) error {
 	return err
 }
 
-// heading is the title, which says what was not as published.
+// heading is the title, which names every deviation from the published setup.
 func (e Experiment) heading() string {
 	if e.Scaled {
 		return e.Title + " (scaled)"

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// TestPageIsWhole: every chart is there and is well-formed, what is published says so, and nothing in the page asks a network.
+// TestPageIsWhole: every chart exists and is well-formed, published figures are marked, and the page needs no network.
 func TestPageIsWhole(t *testing.T) {
 	r := sample()
 	r.complete()
@@ -71,7 +71,7 @@ func TestPageWithoutAnything(t *testing.T) {
 	}
 }
 
-// TestPageInChromium renders the page in a browser whose every request would go to a proxy of ours, and looks at what is drawn.
+// TestPageInChromium renders the page in a browser whose every request would go to a proxy of ours, and checks what is drawn.
 func TestPageInChromium(t *testing.T) {
 	browser := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {

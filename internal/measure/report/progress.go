@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Progress tells a waiting person what goes on and how long it will still take. On a terminal it rewrites one line; elsewhere it
-// writes a line for each step. Its methods may be called by several goroutines; a nil Progress says nothing.
+// Progress shows a waiting person the current step and the remaining time. On a terminal it rewrites one line; elsewhere it
+// writes a line for each step. Its methods may be called by several goroutines; a nil Progress prints nothing.
 type Progress struct {
 	w        io.Writer
 	terminal bool
@@ -20,7 +20,7 @@ type Progress struct {
 	first   time.Time     // step
 	at      time.Time     // of the step that runs
 	step    time.Duration // planned
-	share   float64       // of the step that runs, done so far; 0: nobody knows
+	share   float64       // of the current step, done so far; 0: unknown
 	idle    time.Duration // between steps: loading, making a lab
 	paused  time.Time     // since when; zero: a step runs
 	label   string
@@ -31,7 +31,7 @@ func NewProgress(w io.Writer, terminal bool) *Progress {
 	return &Progress{w: w, terminal: terminal, start: time.Now()}
 }
 
-// Plan adds to what is to come.
+// Plan adds to the planned time.
 func (p *Progress) Plan(d time.Duration) {
 	if p == nil {
 		return
@@ -84,7 +84,7 @@ func (p *Progress) Within(share float64) {
 	p.share = min(max(share, 0), 1)
 }
 
-// Loading returns what a load tells how far it is, and says so at every tenth of a load that takes longer than a few seconds, with how long
+// Loading returns the function that a load calls with its progress. It prints every tenth of a load that takes longer than a few seconds, with how long
 // the rest will take. What was there at the first call was made by an earlier load.
 func (p *Progress) Loading(what string) func(done, total int64) {
 	start, from, next := time.Now(), int64(-1), 0.1

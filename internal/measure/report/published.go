@@ -13,7 +13,7 @@ import (
 //go:embed published/*.csv
 var publishedFiles embed.FS
 
-// Source says where published figures are from, and how far they can be trusted.
+// Source describes where published figures are from, and how far they can be trusted.
 type Source struct {
 	File   string `json:"file"`
 	Origin string `json:"origin"`

@@ -99,7 +99,7 @@ type Series struct {
 	Points [][2]float64 `json:"points"` // seconds and value
 }
 
-// Event is what happened to whoever was measured.
+// Event is a change to the system that was measured.
 type Event struct {
 	At    float64 `json:"at_s"`
 	Label string  `json:"label"`
@@ -121,7 +121,7 @@ type Bar struct {
 
 // Metric is a figure that two results can be compared by.
 type Metric struct {
-	Name   string        `json:"name"` // parts with / between; the last says what it is: p99, rate
+	Name   string        `json:"name"` // parts with / between; the last names the kind: p99, rate
 	Unit   string        `json:"unit"`
 	Better method.Better `json:"better"`
 	Value  float64       `json:"value"`

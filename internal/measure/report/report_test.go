@@ -61,7 +61,7 @@ func sample() *Report {
 	}
 }
 
-// TestSchema: what is saved is what the schema says, and the schema says no to what is not.
+// TestSchema: saved results match the schema, and the schema refuses other documents.
 func TestSchema(t *testing.T) {
 	dir := t.TempDir()
 	if err := sample().Save(dir); err != nil {
@@ -290,7 +290,7 @@ func TestPrint(t *testing.T) {
 	}
 }
 
-// TestProgressWithin: while the first step runs, what is left follows from how much of it is done.
+// TestProgressWithin: while the first step runs, the remaining time follows from how much of it is done.
 func TestProgressWithin(t *testing.T) {
 	p := NewProgress(io.Discard, false)
 	p.Plan(4 * time.Second) // but each step takes an hour
@@ -302,7 +302,7 @@ func TestProgressWithin(t *testing.T) {
 	}
 }
 
-// TestLoading: a load that goes on says so, and tells at its tenths how long the rest will take.
+// TestLoading: a continued load is announced as such, and prints at every tenth how long the rest will take.
 func TestLoading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -125,7 +125,7 @@ func (p *picture) grid(on plane, xName, yName string, xLabel func(float64) strin
 // legendLine is how high a line of a legend is.
 const legendLine = 15.0
 
-// legendPlaces lays names out below the title, in as many lines as they need, and says how high that is.
+// legendPlaces lays names out below the title, in as many lines as they need, and returns their height.
 func legendPlaces(names []string) (places []point, height float64) {
 	if len(names) < 2 {
 		return nil, 0

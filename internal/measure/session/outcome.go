@@ -14,7 +14,7 @@ import (
 // Outcome is what a client may conclude about a transaction.
 type Outcome uint8
 
-// The outcomes. There is no fourth: a client that is not told is in doubt.
+// The outcomes. There is no fourth: a client without an answer is in doubt.
 const (
 	OK      Outcome = iota // the server acknowledged the commit
 	Fail                   // the server said that it rolled back, or nothing was ever sent
@@ -34,7 +34,7 @@ func (o Outcome) String() string {
 	return "outcome?"
 }
 
-// Classify says what err means for a statement that is a transaction of its own, and the SQLSTATE, or for an error that did
+// Classify returns what err means for a statement that is a transaction of its own, and the SQLSTATE, or for an error that did
 // not come from a server a word in its place (timeout, reset, eof, refused, not-sent, client).
 //
 // An ERROR proves a rollback, and so does class 40 at any severity, whose name is "transaction rollback": a listener that gives a
@@ -61,7 +61,7 @@ func Classify(err error) (Outcome, string) {
 	return Unknown, word(err)
 }
 
-// Retryable says of the SQLSTATE of a failed transaction whether the same transaction may succeed when it is tried again: others were in
+// Retryable reports for the SQLSTATE of a failed transaction whether the same transaction may succeed when it is tried again: others were in
 // its way (40001, serialization failure; 40P01, deadlock).
 func Retryable(state string) bool { return state == "40001" || state == "40P01" }
 

@@ -24,7 +24,7 @@ const (
 	longestPause   = 250 * time.Millisecond // short, so that the outage measured is the server's and not the client's
 )
 
-// Options says where a Session connects.
+// Options describes where a Session connects.
 type Options struct {
 	DSN     string          // libpq URI or keyword string; several hosts are tried in turn
 	Start   int             // index of the host to begin with, modulo their number: clients spread themselves with it
@@ -105,7 +105,7 @@ func (s *Session) Host() string {
 	return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
 }
 
-// Connect connects to the first host that lets it in, for as long as ctx lives. It gives up only if every host gives an answer
+// Connect connects to the first host that accepts the client, until ctx ends. It returns an error only if every host gives an answer
 // that waiting cannot change, and only while the session never had a connection: a wrong password, a database that is not there.
 func (s *Session) Connect(ctx context.Context) error {
 	pause := firstPause
@@ -158,7 +158,7 @@ func hopeless(err error) bool {
 	return strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000" || pg.Code == "42501"
 }
 
-// Do runs op with the session's deadline and says what it came to. op must be one transaction. The deadline is of what op waits for on
+// Do runs op with the session's deadline and returns its outcome. op must be one transaction. The deadline is of what op waits for on
 // the connection, the context that op gets has none, and ending ctx does not cut op short: that would only turn an answer that is on its way into a doubt.
 // After any doubt the connection is given up; the caller calls Connect again.
 func (s *Session) Do(ctx context.Context, op func(context.Context, *pgx.Conn) error) (Outcome, string, error) {
@@ -231,7 +231,7 @@ func (w *wire) cut() {
 	}
 }
 
-// expire has whoever waits for the server be told that the time is up.
+// expire ends every wait for the server, as its time is up.
 func (w *wire) expire() { _ = w.conn.SetDeadline(time.Unix(1, 0)) }
 
 func jitter(d time.Duration) time.Duration {

@@ -69,7 +69,7 @@ func TestHostsAreSplit(t *testing.T) {
 	}
 }
 
-// deaf listens like a stopped server: the kernel takes the connection, nobody answers.
+// deaf listens like a stopped server: the kernel accepts the connection, no program answers.
 func deaf(t *testing.T) (dir string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "cb")

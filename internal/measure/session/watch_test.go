@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestWatch: an operation ends when its own time is up, whenever it began, and one that ends before is left alone.
+// TestWatch: an operation ends when its own time is up, whenever it began, and one that ends before is not affected.
 func TestWatch(t *testing.T) {
 	const limit = time.Second
 	for _, before := range []time.Duration{0, 300 * time.Millisecond, limit, 2700 * time.Millisecond} { // that the session idles first

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// Condition is what a consistency condition came to.
+// Condition is the result of a consistency condition.
 type Condition struct {
 	Number     int // of clause 3.3.2
 	Name       string

@@ -19,7 +19,7 @@ const (
 	Pipeline  Mode = "pipeline"  // client SQL, with the statements of all order lines sent at once
 )
 
-// errInvalidItem is what a New-Order with an item that does not exist rolls back with, by whatever mode.
+// errInvalidItem is what a New-Order with an item that does not exist rolls back with, in every mode.
 var errInvalidItem = &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: invalidItem, Message: "item number is not valid"}
 
 // order is the input of a New-Order; lines are sorted by supplying warehouse and item.

@@ -30,7 +30,7 @@ func TestPopulationStaysTheSame(t *testing.T) {
 	}
 }
 
-// BenchmarkPopulation makes a warehouse's rows and throws them away: what the loader costs beyond COPY.
+// BenchmarkPopulation makes a warehouse's rows and throws them away: the cost of the loader beyond COPY.
 func BenchmarkPopulation(b *testing.B) {
 	for b.Loop() {
 		b.SetBytes(copyPopulation(b, io.Discard))

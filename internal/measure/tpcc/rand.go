@@ -73,7 +73,7 @@ func (s stream) text(b []byte, lo, hi int) []byte {
 	return b
 }
 
-// pairs are two letters each, the first from the lower digit to base 62: a division by a constant is what a letter costs.
+// pairs are two letters each, the first from the lower digit to base 62: a letter costs one division by a constant.
 var pairs = func() (p [62 * 62][2]byte) {
 	for i := range p {
 		p[i] = [2]byte{alphabet[i%62], alphabet[i/62]}

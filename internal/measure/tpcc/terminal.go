@@ -38,7 +38,7 @@ func deck() []int {
 	return cards
 }
 
-// invalidItem is the SQLSTATE of the New-Order that must roll back (2.4.1.4): it did what it was asked to do.
+// invalidItem is the SQLSTATE of the New-Order that must roll back (2.4.1.4): it did what it was meant to do.
 const invalidItem = "TPC01"
 
 // terminal is one client: a home district, its own random numbers, a session for writes and perhaps one for reads.

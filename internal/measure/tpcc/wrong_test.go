@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// rule is one of clause 4.3.3.1: a query that is true of what a right generator loads, and what a wrong one would have made of it.
+// rule is one of clause 4.3.3.1: a query that holds for the rows of a right generator, and a change that a wrong one would make.
 type rule struct {
 	name  string
 	holds string

@@ -12,7 +12,7 @@ import (
 // CustomerBytes is about what one row of the table customer needs on disk.
 const CustomerBytes = 700
 
-// LoadCustomers fills the table customer, as TPC-C has it, with n rows or a few more, part by part: a load that was interrupted goes on
+// LoadCustomers fills the table customer, as TPC-C has it, with n rows or a few more, part by part: an interrupted load continues
 // where it was. It returns how many it had to make.
 func LoadCustomers(ctx context.Context, dsn string, n int, progress func(done, total int)) (made int, err error) {
 	conn, err := Open(ctx, dsn)
@@ -44,7 +44,7 @@ func LoadCustomers(ctx context.Context, dsn string, n int, progress func(done, t
 	return made, nil
 }
 
-// loadCustomers makes one part, unless it is there.
+// loadCustomers makes one part, unless it exists.
 func loadCustomers(ctx context.Context, conn *pgx.Conn, p int) (did bool, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, "insert into loaded values ('customer', $1) on conflict do nothing", p)

@@ -13,7 +13,7 @@ import (
 // Schema holds every table that the experiments make, but for package tpcc's.
 const Schema = "coterie_bench"
 
-// ErrNotOurs is why a schema is left alone.
+// ErrNotOurs is returned for a schema that this program did not make.
 var ErrNotOurs = errors.New("schema " + Schema + " exists and was not made by this tool (it has no table " + Schema + ".made): " +
 	"use another database, or drop the schema yourself")
 
@@ -33,7 +33,7 @@ func Open(ctx context.Context, dsn string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// own makes the schema and its mark in one transaction, or sees that they are there.
+// own makes the schema and its mark in one transaction, or checks that they exist.
 func own(ctx context.Context, conn *pgx.Conn) error {
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		var exists, ours bool
@@ -62,7 +62,7 @@ func own(ctx context.Context, conn *pgx.Conn) error {
 // part is how many rows one transaction of a load makes.
 const part = 10_000
 
-// LoadRows fills the table rows up to n of them, the same for the same n, part by part: a load that was interrupted goes on where it
+// LoadRows fills the table rows up to n of them, the same for the same n, part by part: an interrupted load continues where it
 // was. It returns how many it had to make.
 func LoadRows(ctx context.Context, dsn string, n int, progress func(done, total int)) (made int, err error) {
 	conn, err := Open(ctx, dsn)
@@ -94,7 +94,7 @@ func LoadRows(ctx context.Context, dsn string, n int, progress func(done, total 
 	return made, nil
 }
 
-// loadPart makes one part, unless it is there. A part that was made smaller by an earlier load is filled up.
+// loadPart makes one part, unless it exists. A part that was made smaller by an earlier load is filled up.
 func loadPart(ctx context.Context, conn *pgx.Conn, p, size int) (did bool, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `insert into loaded values ('rows ' || $2::int, $1) on conflict do nothing`, p, size)

@@ -52,7 +52,7 @@ func (q Query) Worker(client int) (method.Worker, error) {
 }
 
 // Try asks once, with the first parameters. It finds what would fail each time, such as a parameter that is not there: the clients of
-// an experiment count failures and go on.
+// an experiment count failures and continue.
 func (q Query) Try(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(q.Timeout, session.DefaultTimeout))
 	defer cancel()
@@ -71,7 +71,7 @@ func (q Query) Try(ctx context.Context) error {
 	return nil
 }
 
-// asker is a session that knows who answers it.
+// asker is a session that knows which server answers it.
 type asker struct {
 	session *session.Session
 	again   bool // connect for every operation
@@ -367,7 +367,7 @@ func (s *stater) Prepare(ctx context.Context) error { return s.client.prepare(ct
 // Close implements method.Worker.
 func (s *stater) Close() { s.client.Close() }
 
-// Login is a client that connects, asks who answers, and leaves.
+// Login is a client that connects, asks which server answers, and leaves.
 type Login struct {
 	DSN     string
 	Timeout time.Duration

@@ -156,7 +156,7 @@ func (w Commits) Run(ctx context.Context, c *pgx.Conn) ([]time.Duration, error) 
 	return all, nil
 }
 
-// WALLoad logs WAL at a rate, of which no commit is waited for, until ctx is done.
+// WALLoad logs WAL at a rate until ctx is done. Its commits are not waited for.
 type WALLoad struct {
 	BytesPerSecond int
 	Chunk          int

@@ -10,7 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// LooksUsed says why the server at dsn may be one that somebody needs; empty: nothing speaks for it. What takes all of a server's processors
+// LooksUsed returns why the server at dsn may be in use; empty: no sign of it. A benchmark that takes all of a server's processors
 // is felt in all of its databases, so clients of the others count, too; tables can only be seen in this one.
 func LooksUsed(ctx context.Context, dsn string) (string, error) {
 	conn, err := session.Open(ctx, dsn, appName)
@@ -31,8 +31,8 @@ func LooksUsed(ctx context.Context, dsn string) (string, error) {
 	return strings.Join(reasons, ", and "), nil
 }
 
-// othersConnected counts clients of the server that are not of this program. Who may not see what others do (pg_read_all_stats) is not told
-// of what kind their sessions are, but who they are and where.
+// othersConnected counts clients of the server that are not of this program. A user without the right to see what others do (pg_read_all_stats) is not shown
+// of what kind their sessions are, but it sees their users and databases.
 func othersConnected(ctx context.Context, conn *pgx.Conn) (string, error) {
 	var clients, elsewhere int
 	var example string
@@ -53,7 +53,7 @@ func othersConnected(ctx context.Context, conn *pgx.Conn) (string, error) {
 	return fmt.Sprintf("others are connected to %s: %d (%s)", where, clients, example), nil
 }
 
-// othersTables looks at sizes: what the server has counted is told late, and forgotten in a failover.
+// othersTables looks at sizes: the server publishes its counts late, and forgets them in a failover.
 func othersTables(ctx context.Context, conn *pgx.Conn) (string, error) {
 	var tables int
 	var example string

@@ -237,7 +237,7 @@ func TestOnlyOursIsDropped(t *testing.T) {
 	}
 }
 
-// looks waits until LooksUsed says what it is to say: who has just left may still be seen.
+// looks waits until LooksUsed returns what it should: a client that has just left may still be seen.
 func looks(t *testing.T, dsn, want string) {
 	t.Helper()
 	var why string
@@ -250,7 +250,7 @@ func looks(t *testing.T, dsn, want string) {
 	t.Errorf("%q, %v, want %q", why, err, want)
 }
 
-// TestLooksUsed: clients of any database of the server count, whoever looks, and tables of this one.
+// TestLooksUsed: clients of any database of the server count, for any user that looks, and tables of this one.
 func TestLooksUsed(t *testing.T) {
 	dsn := database(t, "used")
 	if _, err := LoadRows(t.Context(), dsn, 100, nil); err != nil {
