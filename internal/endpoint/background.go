@@ -12,34 +12,34 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// This file lets WAL go before copies (decision 64). A copy of the data would fill every queue between two nodes, and a commit would wait
-// behind it. While this node has a link of WAL over a long way, what copies send over long ways passes a bucket, one for each machine
-// that they go to. Its rate follows the queue: once a round trip, the queue is what the round trips are longer than the shortest lately; where it
-// grows, copies give way by as much as empties it within a round trip (after LEDBAT, RFC 6817), whoever has filled it. And where a WAL
-// stream to the same machine has bytes that wait for their first transmission, copies stand back at once.
+// This file makes copies of the data yield to WAL (decision 64). A copy would fill every queue between two nodes, and a commit would wait
+// behind it. While this node has a WAL link over a long path, copies over long paths pass a token bucket, one for each destination machine.
+// The bucket's rate follows the queue, which is the round trip beyond the shortest recent one. Once a round trip, when the queue grows, the
+// rate drops by as much as empties it within a round trip, no matter which sender filled it (after LEDBAT, RFC 6817). When a WAL stream to
+// the same machine has bytes that wait for their first transmission, copies slow down at once.
 
 const (
 	paceTick  = 10 * time.Millisecond  // between looks at the sockets
-	paceIdle  = 100 * time.Millisecond // the same while there is no WAL to give way to
-	paceFar   = 2 * time.Millisecond   // round trip from which on a way counts
-	paceChunk = 16 << 10               // bytes that a copy sends at a time: what is in front of a commit at most
+	paceIdle  = 100 * time.Millisecond // the same while no WAL needs the path
+	paceFar   = 2 * time.Millisecond   // round trip from which on a path is long
+	paceChunk = 16 << 10               // bytes that a copy sends at a time, so at most these are ahead of a commit
 	paceQueue = 64 << 10               // bytes of a copy that wait in the socket for their first transmission
-	paceBase  = 20 * time.Second       // for which the shortest round trip is remembered, at least
-	paceSaved = 5 * time.Millisecond   // of its rate that a bucket saves for those who are woken late
+	paceBase  = 20 * time.Second       // for which the shortest round trip is kept, at least
+	paceSaved = 5 * time.Millisecond   // of its rate that a bucket saves up, for senders that wake late
 
 	// yieldLeast is what copies get at least, in bytes per second: a chunk on each stream well within the minute that a seeding
 	// waits for an answer.
 	paceLeast = 160 << 10
 )
 
-// flow is what the kernel says of a connection.
+// socketState is what the kernel reports about a connection.
 type socketState struct {
 	trip, best time.Duration // round trip: smoothed, shortest
 	acked      uint64        // bytes
 	unsent     uint32        // bytes that were never sent
 }
 
-// flow looks at the socket; ok is false where there is none.
+// socketState reads the socket; ok is false if there is none.
 func (c *Conn) socketState() (f socketState, ok bool) {
 	c.socket(func(fd int) {
 		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -50,7 +50,7 @@ func (c *Conn) socketState() (f socketState, ok bool) {
 	return f, ok
 }
 
-// Write sends p, a copy's bytes as fast as the bucket of their way lets them.
+// Write sends p; on a copy's stream at the rate that the bucket of its path allows.
 func (c *Conn) Write(p []byte) (n int, err error) {
 	if c.class != ClassSeed {
 		return c.Conn.Write(p)
@@ -67,15 +67,15 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// bucket is what the copies to one machine have to pass.
+// bucket limits the copies to one machine.
 type bucket struct {
 	mu   sync.Mutex
 	rate float64 // bytes per second; 0: unbounded
-	owed float64 // bytes that time has not paid for
+	owed float64 // bytes taken beyond the rate
 	at   time.Duration
 }
 
-// pass takes n bytes as soon as it may, and returns false if over is closed before that.
+// pass waits until it may take n bytes, and returns false if over is closed before that.
 func (b *bucket) pass(n int, over <-chan struct{}) bool {
 	for {
 		wait := b.take(boottime.Now(), n)
@@ -92,7 +92,7 @@ func (b *bucket) pass(n int, over <-chan struct{}) bool {
 	}
 }
 
-// take takes n bytes if what was taken before is paid for, else it says how long that will last.
+// take takes n bytes and returns 0 if the rate allows it now, else it returns how long to wait.
 func (b *bucket) take(now time.Duration, n int) (wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -115,11 +115,11 @@ func (b *bucket) set(rate float64) {
 	b.rate = rate
 }
 
-// yielding decides how fast the copies to one machine may go. It has no clock.
+// pacer decides how fast the copies to one machine may go. It has no clock.
 type pacer struct {
 	rate  float64 // bytes per second; 0: unbounded
-	good  float64 // rate at which the way was full, of late
-	calm  int     // decisions since it was
+	good  float64 // recent rate at which the path was full
+	calm  int     // decisions since then
 	best  [2]time.Duration
 	swap  time.Duration // when the older of best is forgotten
 	since time.Duration // the last decision
@@ -127,7 +127,7 @@ type pacer struct {
 	got   uint64        // bytes acknowledged since
 }
 
-// step is told the shortest smoothed round trip among the copies and what they have got acknowledged since the last step. It returns the rate.
+// step returns the new rate. trip is the shortest smoothed round trip among the copies, acked the bytes acknowledged since the last step.
 func (y *pacer) step(now, trip time.Duration, acked uint64) float64 {
 	base := y.shortest(now, trip)
 	y.got += acked
@@ -148,19 +148,19 @@ func (y *pacer) step(now, trip time.Duration, acked uint64) float64 {
 		}
 		y.good = max(y.good*7/8, delivered)
 		y.rate = max(y.rate*(1-min(0.5, float64(queue)/float64(trip))), paceLeast)
-		y.next += trip // until it shows
+		y.next += trip // until the effect shows
 		y.calm = 0
 	case y.rate == 0 || queue > room/2 || delivered < y.rate/2:
 	case y.rate < y.good*3/4:
 		y.rate *= 1.25
 	default:
-		y.calm++ // the longer nothing is in the way, the bolder
+		y.calm++ // the longer the path is free, the larger the steps
 		y.rate *= 1 + min(0.25, float64(y.calm)/100)
 	}
 	return y.rate
 }
 
-// shortest notes a round trip and returns the shortest of the last while.
+// shortest records a round trip and returns the shortest recent one.
 func (y *pacer) shortest(now, trip time.Duration) time.Duration {
 	if now >= y.swap {
 		y.best[0], y.best[1], y.swap = y.best[1], 0, now+paceBase
@@ -174,13 +174,13 @@ func (y *pacer) shortest(now, trip time.Duration) time.Duration {
 	return y.best[0]
 }
 
-// ranked are the live connections between which there is an order of precedence.
+// ranked are the live connections of the two classes that are ordered by precedence.
 type ranked struct {
 	wal, seeds map[*Conn]struct{} // Endpoint.mu guards them
-	watched    bool               // somebody looks after seeds; the same
+	watched    bool               // pace runs; Endpoint.mu guards it
 }
 
-// rank notes a connection that has begun, and has somebody look after the copies; e.mu is held.
+// rank records a new connection, and starts pace for the first copy; e.mu is held.
 func (e *Endpoint) rank(c *Conn) {
 	switch c.class {
 	case ClassWAL:
@@ -196,7 +196,7 @@ func (e *Endpoint) rank(c *Conn) {
 	}
 }
 
-// govern looks after the copies for as long as there are any. It is the only user of what it keeps.
+// pace adjusts the rates of the copies until none is left.
 func (e *Endpoint) pace() {
 	ways := map[string]*copyPath{}
 	t := time.NewTimer(paceTick)
@@ -228,7 +228,7 @@ func (e *Endpoint) pace() {
 	}
 }
 
-// copyWay is the copies to one machine.
+// copyPath is the copies to one machine.
 type copyPath struct {
 	bucket
 	pacer
@@ -238,7 +238,7 @@ type copyPath struct {
 	pressed bool
 }
 
-// look judges each way that copies go. It reports whether there is WAL to give way to.
+// paceRound sets the rate of each path with copies. It reports whether WAL needs a long path.
 func (e *Endpoint) paceRound(now time.Duration, ways map[string]*copyPath, seeds, wal []*Conn) (giving bool) {
 	for _, w := range ways {
 		w.trip, w.moved, w.pressed = 0, 0, false
@@ -269,7 +269,7 @@ func (e *Endpoint) paceRound(now time.Duration, ways map[string]*copyPath, seeds
 	return giving
 }
 
-// note adds one copy's connection to what is seen of the way.
+// note adds one copy's connection to the measurements of the path.
 func (w *copyPath) note(now time.Duration, c *Conn, f socketState) {
 	before, known := w.acked[c]
 	if w.acked[c] = f.acked; !known {
@@ -287,7 +287,7 @@ func (w *copyPath) note(now time.Duration, c *Conn, f socketState) {
 	}
 }
 
-// judge sets the rate of the way.
+// judge sets the rate of the path.
 func (w *copyPath) judge(now time.Duration, giving bool) {
 	switch {
 	case !giving:

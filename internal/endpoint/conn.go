@@ -23,13 +23,13 @@ import (
 // keepAlive notices a dead peer of a silent connection within about ten seconds.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interval: 2 * time.Second, Count: 3}
 
-// notSent is how much of a WAL stream waits in the socket for its first transmission before writing blocks, in bytes.
+// notSent is the bytes of a WAL stream that may wait in the socket for their first transmission before Write blocks.
 const notSent = 256 << 10
 
-// closeGrace bounds the farewell of a Close: TLS may have to wait for a full send buffer.
+// closeGrace bounds the wait of Close for the TLS close notification, which may wait for a full send buffer.
 const closeGrace = time.Second
 
-// Conn is one authenticated stream between two nodes, as Dial returns it and as handlers get it.
+// Conn is one authenticated stream between two nodes. Dial returns one, and handlers get one.
 type Conn struct {
 	net.Conn          // *tls.Conn over raw, or *quicStream
 	raw      net.Conn // closing it cuts the connection at once
@@ -42,13 +42,13 @@ type Conn struct {
 	key      countKey
 	cancel   context.CancelFunc // ends the handler's context; nil on dialled connections
 	once     sync.Once
-	via      ag.ReplicaID                 // that relays a dialled connection
-	relayTo  atomic.Pointer[ag.ReplicaID] // whom an accepted one is relayed to
-	bucket   atomic.Pointer[bucket]       // that a copy's bytes pass; nil: none
+	via      ag.ReplicaID                 // the member that relays a dialled connection
+	relayTo  atomic.Pointer[ag.ReplicaID] // the member that an accepted one is relayed to
+	bucket   atomic.Pointer[bucket]       // limits a copy's bytes; nil: no limit
 	over     chan struct{}                // closed once it is released; copies only
 }
 
-// Peer returns who is at the other end; zero for class join.
+// Peer returns the identity of the other end; zero for class join.
 func (c *Conn) Peer() certs.Identity { return c.peer }
 
 // Pin returns the pin of the peer's key.
@@ -57,7 +57,7 @@ func (c *Conn) Pin() string { return c.pin }
 // Class returns the stream's class.
 func (c *Conn) Class() Class { return c.class }
 
-// Close says farewell and closes, within a second even when the peer reads nothing.
+// Close sends the TLS close notification and closes, within a second even if the peer reads nothing.
 func (c *Conn) Close() error {
 	c.release()
 	t := time.AfterFunc(closeGrace, func() { _ = c.raw.Close() })
@@ -124,7 +124,7 @@ func tune(raw net.Conn, class Class) error {
 	err = sc.Control(func(fd uintptr) {
 		serr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(class.userTimeout().Milliseconds()))
 		if class == ClassWAL {
-			// What waits in the socket cannot be overtaken, nor sent by another way.
+			// Bytes that wait in the socket cannot be overtaken, nor sent by another leg.
 			serr = errors.Join(serr, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, notSent))
 		}
 	})
@@ -134,10 +134,10 @@ func tune(raw net.Conn, class Class) error {
 	return nil
 }
 
-// nearTrip is the round trip up to which the reader of a stream of WAL naps: what passes it on costs more than the way.
+// nearTrip is the round trip up to which the reader of a WAL stream blocks in the system call: waking it costs more than the path.
 const nearTrip = 1500 * time.Microsecond
 
-// hasten makes a stream of WAL over a short way one whose reader naps, before anybody uses it.
+// readBlocking makes the reader of a WAL stream over a short path block in the system call (rawconn). Call it before the stream is used.
 func (c *Conn) readBlocking() error {
 	if _, ok := c.raw.(*net.TCPConn); !ok || c.class != ClassWAL {
 		return nil
@@ -153,7 +153,7 @@ func (c *Conn) readBlocking() error {
 	return nil
 }
 
-// plug is what TLS is spoken through on an accepted connection, whose class is known after the handshake only.
+// plug is the connection below the TLS of an accepted connection. It can be replaced after the handshake, when the class is known.
 type plug struct{ net.Conn }
 
 // Each stream but those of the classes join and etcd-peer begins with the accepting side's verdict, so that a Dial that
@@ -247,7 +247,7 @@ func (e *Endpoint) dialDirect(ctx context.Context, addr string, class Class, wan
 	return c, e.conclude(ctx, c, func() error { return client.HandshakeContext(ctx) })
 }
 
-// conclude shakes hands, has the peer judged here and this node judged there, or cuts the connection.
+// conclude runs the handshake and greet, and cuts the connection if one of them fails.
 func (e *Endpoint) conclude(ctx context.Context, c *Conn, handshake func() error) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.raw.Close() })
 	err := handshake()
@@ -266,7 +266,7 @@ func (e *Endpoint) conclude(ctx context.Context, c *Conn, handshake func() error
 	return err
 }
 
-// greet has the peer judged here and this node judged there.
+// greet checks whether this node trusts the peer, and reads whether the peer allows the stream.
 func (e *Endpoint) greet(c *Conn) error {
 	if err := e.track(c); err != nil {
 		return err
@@ -284,7 +284,7 @@ func (e *Endpoint) greet(c *Conn) error {
 	return nil
 }
 
-// clientTLS verifies the peer by its identity in place of a host name, which is what InsecureSkipVerify turns off.
+// clientTLS verifies the peer by its identity in place of a host name; InsecureSkipVerify turns off the check of the name.
 func (e *Endpoint) clientTLS(c *Conn, want ag.ReplicaID) *tls.Config {
 	config := e.baseTLS()
 	config.NextProtos = []string{c.class.proto()}

@@ -48,10 +48,10 @@ type RemoteError struct {
 // Error returns the message with the code.
 func (e *RemoteError) Error() string { return e.Message + " (" + e.Code + ")" }
 
-// Method is one remote call's implementation. What it returns is encoded as JSON.
+// Method implements one remote call. Its result is encoded as JSON.
 type Method func(ctx context.Context, peer certs.Identity, body json.RawMessage) (any, error)
 
-// Control is remote calls between nodes: JSON over HTTP/1.1 in streams of class control.
+// Control makes and serves remote calls between nodes: JSON over HTTP/1.1 in streams of class control.
 type Control struct {
 	e       *Endpoint
 	methods map[string]Method
@@ -161,8 +161,8 @@ func (c *Control) call(ctx context.Context, to ag.Replica, method string, in, ou
 	return nil
 }
 
-// poolKey encodes whom to dial as a host name, by which http.Transport keeps its connections apart: a connection to one node
-// is never used for another that took over its address.
+// poolKey encodes the address and the node as a host name, by which http.Transport keeps its connections apart: a connection to
+// one node is never used for another that took over its address.
 func poolKey(addr string, want ag.ReplicaID) string {
 	return hex.EncodeToString([]byte(want)) + "." + hex.EncodeToString([]byte(addr)) + ".x"
 }
@@ -239,10 +239,10 @@ func (c *Control) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a caller that is gone is no matter
+	_, _ = w.Write(body) // a caller that is gone does not matter
 }
 
-// run reads a request, asks once more whether the peer may, and runs the method in the caller's time.
+// run reads a request, checks the authorisation once more, and runs the method within the caller's deadline.
 func (c *Control) run(w http.ResponseWriter, r *http.Request, s *stream) (result any, err error) {
 	method := strings.TrimPrefix(r.URL.Path, "/")
 	defer func() {
@@ -284,7 +284,7 @@ func (c *Control) run(w http.ResponseWriter, r *http.Request, s *stream) (result
 	return f(ctx, s.peer, body)
 }
 
-// remoteError turns any error into what may be sent.
+// remoteError turns any error into one that may be sent.
 func remoteError(err error) *RemoteError {
 	out := &RemoteError{CodeError, err.Error()}
 	var re *RemoteError

@@ -85,13 +85,13 @@ type Config struct {
 	// not block.
 	Authorize func(peer certs.Identity, pin string, class Class) error
 
-	// Trust, when set, decides whether a member that was dialled may be talked to. Without it the certificate suffices.
+	// Trust, if set, returns an error if a dialled member is not trusted. Without it the certificate suffices.
 	Trust func(peer certs.Identity, pin string) error
 
-	// Relays lists who may relay to a member that does not answer; nil: nobody is asked.
+	// Relays lists the members that may relay to a member that does not answer; nil: none.
 	Relays func(to ag.ReplicaID) []Relay
 
-	// Member returns the address that the record has of a member, by which this node connects others with it; nil: it relays nothing.
+	// Member returns a member's address in the record, to which this node relays for others; nil: it relays nothing.
 	Member func(id ag.ReplicaID) (addr string, ok bool)
 
 	// Handlers serve the classes; a class without a handler is not offered. NewControl adds class control.
@@ -121,7 +121,7 @@ const maxJoins = 32
 var (
 	// ErrClosed means that the endpoint has stopped.
 	ErrClosed = errors.New("the endpoint is closed")
-	// ErrIdentity means that another node than the wanted one answered.
+	// ErrIdentity means that a node other than the wanted one answered.
 	ErrIdentity = errors.New("another node answered")
 )
 
@@ -132,7 +132,7 @@ type RefusedError struct {
 	Message string
 }
 
-// Error says who refused what, and why.
+// Error returns the peer, the class and the reason.
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s refused a %s stream: %s", e.Peer.ID, e.Class, e.Message)
 }
@@ -157,13 +157,13 @@ type Endpoint struct {
 	over       chan struct{} // closed when Serve ends
 }
 
-// countKey is what limits of live connections are counted by.
+// countKey is the key by which live connections are counted for their limits.
 type countKey struct {
 	class Class
 	peer  string
 }
 
-// New returns an endpoint; it starts nothing and binds nothing yet.
+// New returns an endpoint. It starts and binds nothing yet.
 func New(c Config) *Endpoint {
 	if c.MaxHandshakes <= 0 {
 		c.MaxHandshakes = 128
@@ -240,8 +240,8 @@ type Peer struct {
 	Kind     string // KindTCP or KindQUIC
 	Remote   string
 	Since    time.Time
-	Via      ag.ReplicaID // that relays it; "": nobody
-	RelayTo  ag.ReplicaID // whom this node connects it with; "": it ends here
+	Via      ag.ReplicaID // the member that relays it; "": none
+	RelayTo  ag.ReplicaID // the member that this node relays it to; "": none
 }
 
 // Peers lists the live connections between this node and others, accepted and dialled.
@@ -268,7 +268,7 @@ func (e *Endpoint) CloseUnauthorised() int {
 	return n
 }
 
-// permit asks the callback that governs the connection's direction. Joins are governed by their token.
+// permit returns the error of the callback for the connection's direction. Joins are governed by their token.
 func (e *Endpoint) permit(c *Conn) error {
 	switch {
 	case c.class == ClassJoin:
@@ -394,7 +394,7 @@ func (e *Endpoint) memberTLS(classes []Class) *tls.Config {
 // baseTLS holds what both sides share. Sessions are not resumed: a full handshake takes as many round trips, and each one
 // proves the key again. Records are full-sized from the start, since streams are long.
 func (e *Endpoint) baseTLS() *tls.Config {
-	cert := e.cfg.Node.Certificate // it is renewed while the endpoint serves
+	cert := e.cfg.Node.Certificate // a method: the certificate is renewed while the endpoint serves
 	return &tls.Config{
 		MinVersion:                  tls.VersionTLS13,
 		GetCertificate:              func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert(), nil },

@@ -41,7 +41,7 @@ const (
 // ErrWrongGroup means that the node at a token's address does not belong to the token's group, as far as the token can tell.
 var ErrWrongGroup = errors.New("the node there does not belong to the token's group, or the group's authority was rotated after the token was made")
 
-// JoinRequest is what a node that wants to join says about itself.
+// JoinRequest describes a node that wants to join.
 type JoinRequest struct {
 	ID       ag.ReplicaID `json:"id"`
 	Kind     string       `json:"kind"`  // KindReplica or KindWitness; the token's role
@@ -114,7 +114,7 @@ func Admit(ca *certs.CA, req JoinRequest) (JoinGrant, error) {
 	return JoinGrant{Grant: g}, err
 }
 
-// The proof shows knowledge of the secret to one who stores only its hash, for one request in one TLS session:
+// The proof shows knowledge of the secret to a verifier that stores only its hash, for one request in one TLS session:
 //
 //	mask  = HMAC-SHA256(key = SHA-256(secret), label || TLS exporter || SHA-256(request))
 //	proof = secret XOR mask
@@ -216,7 +216,7 @@ func joinAt(ctx context.Context, addr string, t Token, req JoinRequest) (JoinGra
 	return *rep.Grant, nil
 }
 
-// joinConn connects to a member that the token's pin vouches for. The joiner shows no certificate; it has none.
+// joinConn connects to a member and verifies it by the token's pin. The joiner has no certificate to show.
 func joinConn(ctx context.Context, addr string, t Token) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinDial)
 	defer cancel()
@@ -238,7 +238,7 @@ func joinConn(ctx context.Context, addr string, t Token) (*tls.Conn, error) {
 	return conn, nil
 }
 
-// verifyPinned wants the authority with the token's pin in the chain, and a node of the token's group signed by it.
+// verifyPinned requires the authority with the token's pin in the chain, and a node of the token's group signed by it.
 func verifyPinned(cs tls.ConnectionState, t Token) error {
 	id, err := certs.VerifyPinned(cs.PeerCertificates, t.CAPin, certForServer)
 	if errors.Is(err, certs.ErrNotPinned) {
@@ -327,7 +327,7 @@ func (e *Endpoint) join(ctx context.Context, c *Conn, msg joinMessage) (JoinGran
 	return grant, req, nil
 }
 
-// unproved is all that a stranger is told, whatever Config.Join answered.
+// unproved returns the only error that a stranger is sent, whatever Config.Join returned.
 func unproved(err error) error {
 	var re *RemoteError
 	if errors.As(err, &re) && re.Code == CodeUnavailable {
@@ -336,7 +336,7 @@ func unproved(err error) error {
 	if err == nil {
 		err = errors.New("a grant was made without checking the token")
 	}
-	return fmt.Errorf("%w: %w", errTokenUnknown, err) // the second goes into the log only
+	return fmt.Errorf("%w: %w", errTokenUnknown, err) // the second is logged only
 }
 
 // writeFrame sends v as JSON behind its length.

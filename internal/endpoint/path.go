@@ -21,7 +21,7 @@ func (c *Conn) Kind() string {
 	return KindTCP
 }
 
-// Congestion returns the name of the congestion controller in force, "" if it is not known.
+// Congestion returns the name of the congestion controller in force, "" if it is unknown.
 func (c *Conn) Congestion() string {
 	if c.Kind() == KindQUIC {
 		return "newreno" // quic-go has no other
@@ -35,8 +35,8 @@ func (c *Conn) Congestion() string {
 	return name
 }
 
-// Steer chooses the congestion controller for the way: BBR where a way is long, since it does not take loss for congestion, and the
-// system's own where it is short. It returns the name of the one in force, and why not BBR if BBR was wanted and refused.
+// Steer chooses the congestion controller: BBR for a long path, since it does not take loss for congestion, and the system's own for a
+// short one. It returns the name of the one in force, and an error if BBR was refused.
 func (c *Conn) Steer(far bool) (inForce string, refused error) {
 	if far {
 		return c.Use("bbr")
@@ -44,7 +44,7 @@ func (c *Conn) Steer(far bool) (inForce string, refused error) {
 	return c.Congestion(), nil
 }
 
-// Use asks for a congestion controller, with TCP only. It returns the name of the one in force, and why not the one that was asked for.
+// Use sets the congestion controller; with TCP only. It returns the name of the one in force, and an error if the other was refused.
 func (c *Conn) Use(controller string) (inForce string, refused error) {
 	if c.Kind() == KindTCP {
 		c.socket(func(fd int) { refused = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, controller) })
@@ -52,11 +52,11 @@ func (c *Conn) Use(controller string) (inForce string, refused error) {
 	return c.Congestion(), refused
 }
 
-// freshPace is the bytes per round trip that a new connection is paced with, about: ten packets, and what BBR adds to find out more.
+// freshPace is about the bytes per round trip that a new connection is paced with: ten packets, and what BBR adds to probe for more.
 const freshPace = 32 << 10
 
-// Freshen has BBR begin anew on a connection that is idle and would be paced slower than a new one. What BBR knows of a connection that carries
-// little is how little that was, and by that it spreads the next burst over a round trip. With another controller it does nothing.
+// Freshen resets BBR on an idle connection that would be paced slower than a new one. On a connection that carries little, BBR's estimate
+// is that little, so it would spread the next burst over a round trip. With another controller Freshen does nothing.
 func (c *Conn) Freshen() {
 	if c.Congestion() != "bbr" {
 		return
@@ -66,14 +66,14 @@ func (c *Conn) Freshen() {
 		if err != nil || info.Unacked > 0 || info.Notsent_bytes > 0 || float64(info.Pacing_rate)*float64(info.Rtt)/1e6 >= freshPace {
 			return
 		}
-		if unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") == nil { // every user may have it
-			_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr") // it was in force
+		if unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") == nil { // every user may set it
+			_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr") // allowed: it was in force
 		}
 	})
 }
 
-// Counters returns what the transport knows of its path: the smoothed round trip, the packets with data sent from here, and how many of
-// them were lost. Zeros where the system does not tell.
+// Counters returns the smoothed round trip, the packets with data sent from here, and how many of them were lost. Zeros mean that the
+// system does not report them.
 func (c *Conn) Counters() (rtt time.Duration, sent, lost uint64) {
 	if s, ok := c.Conn.(*quicStream); ok {
 		st := s.conn.ConnectionStats()
@@ -88,8 +88,8 @@ func (c *Conn) Counters() (rtt time.Duration, sent, lost uint64) {
 	return rtt, sent, lost
 }
 
-// Rate returns what the way lets through as far as the transport knows, in bytes per second; 0 if it does not. With TCP it is what was
-// delivered lately, so that little traffic gives a low figure; with QUIC what its controller would let pass now.
+// Rate returns the transport's estimate of the bandwidth in bytes per second, 0 if it has none. With TCP it is the recent delivery rate, so
+// that little traffic gives a low figure; with QUIC it is the congestion window per round trip.
 func (c *Conn) Rate() (rate int64) {
 	s, ok := c.Conn.(*quicStream)
 	if !ok {
@@ -107,7 +107,7 @@ func (c *Conn) Rate() (rate int64) {
 	return int64(float64(st.CongestionWindow) / st.SmoothedRTT.Seconds())
 }
 
-// SendDatagram sends a message that may be lost and overtakes what waits; streams of QUIC only.
+// SendDatagram sends a message that may be lost and overtakes queued bytes; streams of QUIC only.
 func (c *Conn) SendDatagram(b []byte) error {
 	if s, ok := c.Conn.(*quicStream); ok {
 		return quicError(s.conn.SendDatagram(b))
@@ -124,16 +124,16 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	return nil, errors.ErrUnsupported
 }
 
-// Way is what the kernel says of the way to a member, by the live TCP connections with it.
+// PathStats is what the kernel reports about the path to a member, from the live TCP connections with it.
 type PathStats struct {
 	RTT        time.Duration // the shortest smoothed one; 0: there is no connection
 	Sent, Lost uint64        // packets from here since the connections began
-	Rate       int64         // bytes per second, the most that was delivered lately; little traffic gives a low figure
+	Rate       int64         // bytes per second, the highest recent delivery rate; little traffic gives a low figure
 	Congestion string        // the controller of one of them
 	Via        ag.ReplicaID  // that relays
 }
 
-// WayTo returns what the way to a member is like.
+// PathTo returns the measurements of the path to a member.
 func (e *Endpoint) PathTo(id ag.ReplicaID) (w PathStats) {
 	for _, c := range e.live() {
 		if c.peer.ID != id || c.Kind() != KindTCP || c.class == ClassRelay || c.class == ClassBack {

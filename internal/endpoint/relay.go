@@ -17,38 +17,38 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
-// This file reaches a member that does not answer by way of another one (decision 59). The dialling side opens a stream of class relay to
-// a third member and names the one it wants; the relay connects to the address that the record has of it and copies bytes. Inside of
-// that the two ends shake hands with each other, as on a connection of their own: the relay sees nothing but their TLS.
+// This file reaches a member that does not answer through another member (decision 59). The dialling side opens a stream of class relay to
+// a third member and names the member it wants. The relay connects to that member's address in the record and copies bytes. The two ends
+// shake hands inside that stream, as on a direct connection: the relay sees only their TLS.
 
 const (
-	relayAfter    = 700 * time.Millisecond // that a direct connection has before others are asked
+	relayAfter    = 700 * time.Millisecond // that a direct connection has before relays are tried
 	relayConnect  = 3 * time.Second        // for the relay's own connection
-	relayPause    = 5 * time.Second        // before relays that did not help are asked again
-	relayReturn   = 2 * time.Second        // between looks whether the direct way is back
+	relayPause    = 5 * time.Second        // before relays that failed are tried again
+	relayReturn   = 2 * time.Second        // between attempts to connect directly
 	relayBuffer   = 32 << 10               // bytes held for each direction of a pipe
 	maxPipes      = 64                     // pipes of one relay, all members together
 	maxMemberName = 64                     // bytes
-	relayForgets  = 10 * relayReturn       // a way that nobody uses is not looked at any more
+	relayForgets  = 10 * relayReturn       // without use, after which the direct path is not tried any more
 )
 
-// relayedClasses are those that may go by way of another member. Heartbeats and the quorum's own traffic do not: a vote is about what the
-// voter itself sees of the network.
+// relayedClasses are the classes that may be relayed. Heartbeats and the quorum's own traffic are not: a vote is about what the voter
+// itself sees of the network.
 var relayedClasses = []Class{ClassControl, ClassWAL, ClassSeed, ClassSQL}
 
-// Via is a member that may relay.
+// Relay is a member that may relay.
 type Relay struct {
 	ID   ag.ReplicaID
 	Addr string
 }
 
-// errDirect ends a relayed connection when the direct way is back.
+// errDirect ends a relayed connection when the direct path works again.
 var errDirect = fmt.Errorf("%w: the direct way is back", io.ErrUnexpectedEOF)
 
-// detour is the TLS inside a relayed connection.
+// relayedConn is the TLS inside a relayed connection.
 type relayedConn struct {
 	*tls.Conn
-	over atomic.Bool // it was cut because the direct way is back, and for no other reason
+	over atomic.Bool // it was cut because the direct path works again
 }
 
 func (d *relayedConn) Read(p []byte) (int, error) {
@@ -68,7 +68,7 @@ func (d *relayedConn) why(err error) error {
 	return err
 }
 
-// outer is the connection to the relay, under the TLS of a detour: closing it cuts.
+// outer is the connection to the relay, below the TLS of a relayedConn: Close cuts it.
 type outer struct{ *Conn }
 
 func (o outer) Close() error {
@@ -79,15 +79,15 @@ func (o outer) Close() error {
 // Via returns the member that relays the connection, "" for a direct one.
 func (c *Conn) Via() string { return string(c.via) }
 
-// ways is what an endpoint knows of the members that it reaches by relays only.
+// relayCache is what an endpoint knows about the members that it reaches through relays only.
 type relayCache struct {
 	wg          sync.WaitGroup
-	unreachable map[ag.ReplicaID]time.Time // since when the direct way is closed; Endpoint.mu guards it
-	tried       map[ag.ReplicaID]time.Time // when no relay reached it last; Endpoint.mu guards it
+	unreachable map[ag.ReplicaID]time.Time // since when a member is not reached directly; Endpoint.mu guards it
+	tried       map[ag.ReplicaID]time.Time // when all relays to it failed last; Endpoint.mu guards it
 
-	wanted  map[ag.ReplicaID]time.Time  // when it was last dialled in vain; Endpoint.mu guards it
-	parked  map[ag.ReplicaID]chan *Conn // streams that it dialled for this side's use; Endpoint.mu guards the map
-	parking map[ag.ReplicaID]bool       // this side dials it for that; Endpoint.mu guards it
+	wanted  map[ag.ReplicaID]time.Time  // when dialling it failed last; Endpoint.mu guards it
+	parked  map[ag.ReplicaID]chan *Conn // streams that it opened for this side's use; Endpoint.mu guards the map
+	parking map[ag.ReplicaID]bool       // this side opens such streams there; Endpoint.mu guards it
 
 	pipes       atomic.Int64
 	total, sent atomic.Int64
@@ -100,35 +100,36 @@ func newRelayCache() relayCache {
 	}
 }
 
-// RelayStatus counts what this node has relayed for others.
+// RelayStatus counts the connections that this node has relayed for others.
 type RelayStatus struct {
 	Open, Total, Bytes int64
 }
 
-// Relayed returns what this node relays for others.
+// Relayed returns the counters of what this node relays for others.
 func (e *Endpoint) Relayed() RelayStatus {
 	return RelayStatus{e.relayCache.pipes.Load(), e.relayCache.total.Load(), e.relayCache.sent.Load()}
 }
 
-// silentWay reports whether an error of a direct connection leaves open that the member lives: a refusal or another node's answer do not.
+// unanswered reports whether the member may live in spite of this error of a direct connection. After a refusal, or the answer of another
+// node, it does not.
 func unanswered(err error) bool {
 	var ne net.Error
 	return errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, context.DeadlineExceeded) ||
 		errors.As(err, &ne) && ne.Timeout()
 }
 
-// attempt is how one way to a member went.
+// attempt is the result of one attempt to reach a member.
 type attempt struct {
 	c       *Conn
 	err     error
 	relayed bool
 }
 
-// final reports whether no other way has to be waited for.
+// final reports whether no other attempt need be waited for.
 func (a attempt) final() bool { return a.err == nil || !a.relayed && !unanswered(a.err) }
 
-// dialTCP connects directly and, where that takes long or the network has no answer, by way of other members as well; the first that
-// gets through is taken.
+// dialTCP connects directly. If that takes long or the network does not answer, it also tries other members as relays. It returns the first
+// connection that succeeds.
 func (e *Endpoint) dialTCP(ctx context.Context, addr string, class Class, want ag.ReplicaID) (*Conn, error) {
 	if want == "" || e.cfg.Relays == nil || !slices.Contains(relayedClasses, class) {
 		return e.dialDirect(ctx, addr, class, want)
@@ -175,7 +176,7 @@ func (e *Endpoint) dialTCP(ctx context.Context, addr string, class Class, want a
 	return nil, errs
 }
 
-// abandon cuts what came too late. It ends with the attempts, which their context ends.
+// abandon cuts connections that came too late. It returns when the attempts have ended, which their context makes them do.
 func abandon(results <-chan attempt, running int) {
 	for range running {
 		if a := <-results; a.err == nil {
@@ -184,7 +185,7 @@ func abandon(results <-chan attempt, running int) {
 	}
 }
 
-// vias lists who may relay to that member now; nobody where relays were of no use a moment ago.
+// relaysTo lists the members that may relay to that member now; none if the relays failed within relayPause.
 func (e *Endpoint) relaysTo(want ag.ReplicaID) []Relay {
 	e.mu.Lock()
 	tried := e.relayCache.tried[want]
@@ -195,7 +196,7 @@ func (e *Endpoint) relaysTo(want ag.ReplicaID) []Relay {
 	return e.cfg.Relays(want)
 }
 
-// headStart is how long a direct connection is waited for before relays are asked.
+// headStart is how long to wait for a direct connection before relays are tried.
 func (e *Endpoint) headStart(want ag.ReplicaID) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -205,7 +206,7 @@ func (e *Endpoint) headStart(want ag.ReplicaID) time.Duration {
 	return relayAfter
 }
 
-// dialVias asks all of them at once and takes the first that gets through.
+// dialRelays tries all relays at once and returns the first connection that succeeds.
 func (e *Endpoint) dialRelays(ctx context.Context, class Class, want ag.ReplicaID) (*Conn, error) {
 	vias := e.relaysTo(want)
 	if len(vias) == 0 {
@@ -240,7 +241,7 @@ func (e *Endpoint) dialRelays(ctx context.Context, class Class, want ag.ReplicaI
 	return nil, errs
 }
 
-// dialVia has one member relay.
+// dialRelay connects through one relay.
 func (e *Endpoint) dialRelay(ctx context.Context, via Relay, class Class, want ag.ReplicaID) (*Conn, error) {
 	to, err := e.dialDirect(ctx, via.Addr, ClassRelay, via.ID)
 	if err != nil {
@@ -264,7 +265,7 @@ func (e *Endpoint) dialRelay(ctx context.Context, via Relay, class Class, want a
 	})
 }
 
-// markFar notes that a member is reached by relays only, and begins to look for the way back.
+// markUnreachable records that a member is reached through relays only, and starts watchDirect.
 func (e *Endpoint) markUnreachable(id ag.ReplicaID, addr string, via ag.ReplicaID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -276,8 +277,8 @@ func (e *Endpoint) markUnreachable(id ag.ReplicaID, addr string, via ag.ReplicaI
 	e.relayCache.wg.Go(func() { e.watchDirect(id, addr) })
 }
 
-// watchDirect looks for the direct way to a member until it is back, nobody uses relays to it any more, or the endpoint is closed. Then
-// what is relayed is cut, to be opened again directly.
+// watchDirect tries to connect to a member directly until that succeeds, no relayed connection is in use any more, or the endpoint is
+// closed. When it succeeds, relayed connections are cut, so that they are opened again directly.
 func (e *Endpoint) watchDirect(id ag.ReplicaID, addr string) {
 	used := time.Now()
 	back := false
@@ -312,7 +313,7 @@ func (e *Endpoint) watchDirect(id ag.ReplicaID, addr string) {
 	}
 }
 
-// detours lists the live connections to a member that others relay.
+// relayedTo lists the live relayed connections to a member.
 func (e *Endpoint) relayedTo(id ag.ReplicaID) (all []*Conn) {
 	for _, c := range e.live() {
 		if c.via != "" && c.peer.ID == id {
@@ -322,7 +323,7 @@ func (e *Endpoint) relayedTo(id ag.ReplicaID) (all []*Conn) {
 	return all
 }
 
-// serveRelay connects a member with another one, and copies bytes until one of them is through, or has no business here any more.
+// serveRelay connects a member with another one, and copies bytes until one side ends or is no longer authorised.
 func (e *Endpoint) serveRelay(ctx context.Context, peer certs.Identity, conn net.Conn) {
 	c, ok := conn.(*Conn)
 	if !ok {
@@ -351,7 +352,7 @@ func (e *Endpoint) serveRelay(ctx context.Context, peer certs.Identity, conn net
 	wg.Wait()
 }
 
-// relays returns the member that an accepted connection is relayed to, "" for none.
+// relays returns the member that an accepted connection is relayed to, "" if none.
 func (c *Conn) relays() ag.ReplicaID {
 	if id := c.relayTo.Load(); id != nil {
 		return *id
@@ -359,7 +360,7 @@ func (c *Conn) relays() ag.ReplicaID {
 	return ""
 }
 
-// relayTarget reads who is wanted and connects to the address that the record has of it, never to one that the caller names.
+// relayTarget reads the name of the wanted member and connects to its address in the record, never to one that the caller names.
 func (e *Endpoint) relayTarget(ctx context.Context, c *Conn) (net.Conn, error) {
 	var n [1]byte
 	if _, err := io.ReadFull(c, n[:]); err != nil {
@@ -389,11 +390,11 @@ func (e *Endpoint) relayTarget(ctx context.Context, c *Conn) (net.Conn, error) {
 	return to, nil
 }
 
-// mayRelay decides whether a member may be connected with the one that it named.
+// mayRelay returns an error if a member may not be connected with the member that it named.
 func (e *Endpoint) mayRelay(c *Conn) error {
 	id := c.relays()
 	if id == "" {
-		return nil // it is of another class, or has yet to say
+		return nil // it is of another class, or has not named one yet
 	}
 	if e.cfg.Member == nil {
 		return errors.New("this node relays nothing")
@@ -404,7 +405,7 @@ func (e *Endpoint) mayRelay(c *Conn) error {
 	return nil
 }
 
-// pipe copies one direction, and passes its end on.
+// pipe copies one direction and forwards its end.
 func (e *Endpoint) pipe(to, from net.Conn) {
 	_, err := io.CopyBuffer(counted{to, &e.relayCache.sent}, struct{ io.Reader }{from}, make([]byte, relayBuffer))
 	if half, ok := to.(interface{ CloseWrite() error }); err == nil && ok && half.CloseWrite() == nil {

@@ -13,18 +13,18 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
-// This file reaches a member that takes no connections, by one that it dials itself. Who has dialled it in vain says so in its answers to
-// that member's calls; the member then parks a stream of class back there, and serves on it what the other side opens inside, as if it had
-// been accepted at its port.
+// This file reaches a member that accepts no connections, through one that it dials itself. A node that dialled it in vain sets a header in
+// its answers to that member's calls. The member then parks a stream of class back there. It serves a connection that the other side opens
+// inside the stream as if it had accepted that at its own port.
 
 const (
 	wantedHeader = "Coterie-Wanted" // in the answer to a call: this node could not dial the caller
-	wantedFor    = 10 * time.Second // after an attempt to dial in vain
+	wantedFor    = 10 * time.Second // after a failed attempt to dial
 	parkFor      = time.Minute      // that a parked stream waits for its use
 	backGreeting = 1                // the first byte of the side that uses a parked stream
 )
 
-// wantsBack reports whether this node has dialled a member in vain lately.
+// wantsBack reports whether this node recently failed to dial a member.
 func (e *Endpoint) wantsBack(id ag.ReplicaID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -32,7 +32,7 @@ func (e *Endpoint) wantsBack(id ag.ReplicaID) bool {
 	return ok && time.Since(last) < wantedFor
 }
 
-// parked returns where streams that a member has parked here are handed over.
+// parked returns the channel that hands over the streams which a member has parked here.
 func (e *Endpoint) parked(id ag.ReplicaID) chan *Conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -44,7 +44,7 @@ func (e *Endpoint) parked(id ag.ReplicaID) chan *Conn {
 	return ch
 }
 
-// dialBack waits for a stream that the member parks here, and opens a connection of that class inside of it.
+// dialBack waits for a stream that the member parks here, and opens a connection of that class inside it.
 func (e *Endpoint) dialBack(ctx context.Context, class Class, want ag.ReplicaID) (*Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, relayConnect)
 	defer cancel()
@@ -78,7 +78,7 @@ func (e *Endpoint) dialBack(ctx context.Context, class Class, want ag.ReplicaID)
 	}
 }
 
-// serveBack keeps a stream that a member has parked until it is used, and then until it is closed.
+// serveBack holds a parked stream until it is used, and then until it is closed.
 func (e *Endpoint) serveBack(ctx context.Context, peer certs.Identity, conn net.Conn) {
 	c, ok := conn.(*Conn)
 	if !ok {
@@ -94,7 +94,7 @@ func (e *Endpoint) serveBack(ctx context.Context, peer certs.Identity, conn net.
 	}
 }
 
-// park begins to park streams at a member that has dialled this node in vain, if that is not done already.
+// park starts to park streams at a member that cannot dial this node, unless it already does.
 func (e *Endpoint) park(id ag.ReplicaID, addr string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -58,7 +58,7 @@ func (e *Endpoint) Serve(ctx context.Context) error {
 	}
 }
 
-// accept waits out passing errors, such as too many open files.
+// accept retries after temporary errors, such as too many open files.
 func (e *Endpoint) accept(ctx context.Context) (net.Conn, error) {
 	delay := 5 * time.Millisecond
 	for {
@@ -128,7 +128,7 @@ func (e *Endpoint) serveAuthenticated(ctx context.Context, c *Conn) {
 	e.handlers[c.class](ctx, c.peer, c)
 }
 
-// authenticate runs the handshake under a deadline that also covers the verdict, and learns peer and class.
+// authenticate runs the handshake and sets peer and class. Its deadline also covers the verdict.
 func (e *Endpoint) authenticate(ctx context.Context, c *Conn, server *tls.Conn) error {
 	if err := c.raw.SetDeadline(time.Now().Add(e.cfg.HandshakeTimeout)); err != nil {
 		return err
@@ -148,13 +148,13 @@ func (e *Endpoint) authenticate(ctx context.Context, c *Conn, server *tls.Conn) 
 	return e.identify(c, cs)
 }
 
-// identify learns who is at the other end of an accepted connection.
+// identify verifies the peer's certificate on an accepted connection and sets its identity.
 func (e *Endpoint) identify(c *Conn, cs tls.ConnectionState) error {
 	if e.handlers[c.class] == nil {
 		return fmt.Errorf("class %q is not served here", c.class)
 	}
 	if len(cs.PeerCertificates) == 0 {
-		return errors.New("no certificate") // the handshake demanded one; say so should that ever change
+		return errors.New("no certificate") // cannot happen: the handshake requires one
 	}
 	var err error
 	c.peer, err = e.cfg.Node.Verify(cs.PeerCertificates[0], certForClient)
@@ -175,15 +175,15 @@ func (e *Endpoint) logRefusal(c *Conn, reason error) {
 	e.log.Log(context.Background(), level, "stream refused", "peer", c.peer.ID, "class", c.class, "reason", reason)
 }
 
-// recovered keeps one stream's bug from taking all the others down.
+// recovered keeps a panic of one stream's handler from ending the process.
 func recovered(log *slog.Logger, c *Conn) {
 	if p := recover(); p != nil {
 		log.Error("a stream's handler panicked", "peer", c.peer.ID, "class", c.class, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 	}
 }
 
-// handshakeGrace is how long a connection may take to authenticate before a full house may cost it its place. An honest
-// handshake takes a few round trips.
+// handshakeGrace is how long a connection may take to authenticate before it can be evicted for another one. An honest handshake takes a
+// few round trips.
 const handshakeGrace = 500 * time.Millisecond
 
 // handshakes is the set of connections that have not authenticated yet. It is bounded; when it is full, the oldest
@@ -226,7 +226,7 @@ func (h *handshakes) admit(ctx context.Context, conn net.Conn) *handshake {
 	}
 }
 
-// try takes a place if there is one or can be made one, else it says how long until one can be made.
+// try takes a place if one is free or can be freed, else it returns how long until one can be freed.
 func (h *handshakes) try(hs *handshake) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,7 +256,7 @@ func (h *handshakes) victim() *handshake {
 	return worst
 }
 
-// done gives the place back; the connection has authenticated or is gone.
+// done releases the place of a connection that has authenticated or ended.
 func (h *handshakes) done(hs *handshake) {
 	h.mu.Lock()
 	delete(h.live, hs)
@@ -273,7 +273,7 @@ func (h *handshakes) len() int {
 	return len(h.live)
 }
 
-// hostOf is whom a connection is counted for: its IPv4 address, or its IPv6 network, since one host has many addresses there.
+// hostOf returns the key that a connection is counted by: its IPv4 address, or its IPv6 /64, since one host has many IPv6 addresses.
 func hostOf(addr net.Addr) string {
 	ap, err := netip.ParseAddrPort(addr.String())
 	if err != nil {

@@ -32,7 +32,7 @@ var (
 
 var errTokenUnknown = &RemoteError{CodeTokenUnknown, "the group does not know this token: make a new one"}
 
-// Token lets one node join a group once. Whoever has its text can use it.
+// Token lets one node join a group once. Its text is a secret: possession suffices.
 type Token struct {
 	Group     ag.GroupID
 	Name      string // of the group
@@ -42,17 +42,18 @@ type Token struct {
 	Addresses []string // endpoints of members that can admit
 	Role      string   // KindReplica or KindWitness
 	Expires   time.Time
-	Quorum    TokenQuorum // of a group whose quorum is not embedded
+	Quorum    TokenQuorum // of a group with an external quorum
 }
 
-// TokenQuorum tells a joiner of an external quorum: where it is, and in which files the maker of the token has what it is reached with,
-// because an administrator tends to keep them at one place on every node. No secret is in it. The zero value: the quorum is embedded.
+// TokenQuorum describes an external quorum to a joiner: its endpoints, and the files in which the maker of the token has its authority,
+// certificate and key. Administrators tend to keep these at the same path on every node. It holds no secret. The zero value means that the
+// quorum is embedded.
 type TokenQuorum struct {
 	Endpoints     []string
 	CA, Cert, Key string // paths; "": none
 }
 
-// parts are what a token carries of it, in this order.
+// parts returns the strings that a token carries, in their order.
 func (q TokenQuorum) parts() []string { return append([]string{q.CA, q.Cert, q.Key}, q.Endpoints...) }
 
 // StoredToken is what the group keeps of a token. The hash admits nobody: see proofOf.
@@ -131,7 +132,7 @@ func ParseToken(text string) (Token, error) {
 	return t, nil
 }
 
-// String hides the secret, should a token ever be printed.
+// String hides the secret, in case a token is printed.
 func (t Token) String() string { return fmt.Sprintf("token %s of group %s", t.ID, t.Name) }
 
 // GoString hides the secret as well.
