@@ -122,7 +122,7 @@ var (
 )
 
 // displaced reports whether another agent publishes under this node's name: a machine was cloned, or its snapshot restored, while this one
-// still runs (F39). The newest wins: the older one sees what the newer wrote, and ends.
+// still runs. The newest wins: the older one sees what the newer wrote, and ends.
 func (a *Agent) displaced() bool {
 	s := a.snapshot.Load()
 	if s == nil {
@@ -145,7 +145,7 @@ func (a *Agent) leaveToOther() error {
 
 // checkPast looks once, before this node gives any seal, whether its copy is as far as it said it was when it was last heard of. A copy
 // that is not was restored from an older state, node directory and all: it no longer holds what it acknowledged, so it becomes another
-// copy, which nobody counts on (docs/internals/safety.md, "Copies", F39).
+// copy, which nobody counts on (docs/internals/safety.md, "Copies").
 func (a *Agent) checkPast(v ag.View) {
 	switch {
 	case a.checked.Load() || !v.Quorum || v.Local.Data == ag.DataForeign:

@@ -83,7 +83,7 @@ func (a *Agent) Target() ProbeTarget {
 	return ProbeTarget{}
 }
 
-// Damping of failovers for health and crashes (reliability catalogue F01, F09): how long having given up the leadership counts. It is
+// Damping of failovers for health and crashes: how long having given up the leadership counts. It is
 // this machine's wall clock, compared with nobody else's.
 const (
 	crashDamped      = 10 * time.Minute
@@ -321,7 +321,7 @@ func (a *Agent) mayStart() bool {
 	return true
 }
 
-// distrust puts the copy that is here now under quarantine: its storage said that a write is not where it should be (F35).
+// distrust puts the copy that is here now under quarantine: its storage said that a write is not where it should be.
 func (a *Agent) distrust(why string) {
 	c := &a.cond
 	if c.mark.Why != "" {

@@ -171,7 +171,7 @@ func TestVoteOfAnEarlierAgentIsVoid(t *testing.T) {
 	})
 }
 
-// The death of the new primary, at any moment after it leads, loses nothing that either acknowledged (F65).
+// The death of the new primary, at any moment after it leads, loses nothing that either acknowledged.
 func TestDoubleFailover(t *testing.T) {
 	for _, after := range []time.Duration{0, 10 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -193,7 +193,7 @@ func TestDoubleFailover(t *testing.T) {
 }
 
 // The death of the new primary as soon as the record says that it leads, before anybody streams from it, needs nobody's word: whoever was sealed
-// with it has everything, and leads (F65). It never comes back.
+// with it has everything, and leads. It never comes back.
 func TestPrimaryDiesAsItLeads(t *testing.T) {
 	for _, planned := range []bool{false, true} {
 		inBubble(t, func(l *lab) {
@@ -224,7 +224,7 @@ func TestPrimaryDiesAsItLeads(t *testing.T) {
 	}
 }
 
-// A member that acknowledges twice: answers are held until both walsenders are gone and the setting is proven anew (safety 3.3, F29).
+// A member that acknowledges twice: answers are held until both walsenders are gone and the setting is proven anew (docs/internals/safety.md, "Streams").
 func TestDoubledMemberHoldsAnswers(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
@@ -279,7 +279,7 @@ func TestBegunPromotionIsDiverged(t *testing.T) {
 	})
 }
 
-// A promotion that makes no progress is outbid, also by a candidate that is not better (F66); one that replays for long is not.
+// A promotion that makes no progress is outbid, also by a candidate that is not better; one that replays for long is not.
 func TestHungPromotionIsOutbid(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
