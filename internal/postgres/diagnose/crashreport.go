@@ -13,16 +13,16 @@ import (
 
 // CrashReport is why a server ended, as far as its log tells.
 type CrashReport struct {
-	Lost   string // a write was lost by the storage (an fsync failed): what is on the disk is not known
-	NoRoom string // it found no room for its WAL
+	Lost   string // the storage lost a write (an fsync failed): the contents of the disk are unknown
+	NoRoom string // the server found no room for its WAL
 	Panic  string // the last PANIC, if neither
 }
 
 // maxLog bounds how much of the end of a log is read.
 const maxLog = 512 << 10
 
-// CrashReport reads what the server logged since its last start, to serverLog (where its standard error goes) or, where it has a log
-// collector of its own, to the files that names. Only messages in English are understood; what the storage does is seen by probes as
+// CrashReport reads the log since the server's last start: serverLog, to which its standard error goes, and the files of
+// its log collector if it has one. Only messages in English are understood; probes detect failures of the storage as
 // well.
 func (k *Checks) CrashReport(ctx context.Context, serverLog string) (CrashReport, error) {
 	var c CrashReport
@@ -64,7 +64,7 @@ func (k *Checks) collectorLogs() []string {
 	return paths
 }
 
-// MarkLogs notes how long the logs are: what a server that is started next writes comes after that.
+// MarkLogs records the lengths of the logs, so that CrashReport skips what was logged before the next start.
 func (k *Checks) MarkLogs(serverLog string) {
 	marks := map[string]int64{}
 	for _, path := range append([]string{serverLog}, k.collectorLogs()...) {
@@ -82,7 +82,7 @@ func (k *Checks) logMark(path string) int64 {
 	return 0
 }
 
-// tailOf reads a file from a position on, and no more than its last part.
+// tailOf reads a file from a position on, and at most its last maxLog bytes.
 func tailOf(path string, from int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -94,7 +94,7 @@ func tailOf(path string, from int64) ([]byte, error) {
 		return nil, err
 	}
 	if from > end {
-		from = 0 // it was begun anew
+		from = 0 // the file was replaced
 	}
 	if _, err := f.Seek(max(from, end-maxLog), io.SeekStart); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func tailOf(path string, from int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxLog))
 }
 
-// read takes the last start and what came after it.
+// read evaluates the log from the last start on.
 func (c *CrashReport) read(log []byte) {
 	if at := bytes.LastIndex(log, []byte("starting PostgreSQL")); at >= 0 {
 		log = log[at:]
@@ -113,8 +113,8 @@ func (c *CrashReport) read(log []byte) {
 		l := lines.Text()
 		fatal := strings.Contains(l, "PANIC") || strings.Contains(l, "FATAL")
 		switch {
-		// A sync that fails comes first, whatever its reason: thin volumes and network file systems say so of room, too, and the pages
-		// that it was for may be gone from memory.
+		// A failed sync takes precedence, whatever its reason: thin volumes and network file systems also report a lack
+		// of room by it, and the pages may be gone from memory.
 		case fatal && (strings.Contains(l, "could not fsync") || strings.Contains(l, "could not fdatasync") ||
 			strings.Contains(l, "could not flush") || strings.Contains(l, "Input/output error") || strings.Contains(l, "Read-only file system")):
 			c.Lost = clip(l)
@@ -126,7 +126,7 @@ func (c *CrashReport) read(log []byte) {
 	}
 }
 
-// clip takes the message out of a line of the log.
+// clip returns the message in a line of the log.
 func clip(l string) string {
 	for _, severity := range []string{"PANIC", "FATAL"} {
 		if _, msg, ok := strings.Cut(l, severity); ok {

@@ -1,11 +1,12 @@
-// Package health watches one node's PostgreSQL and the disks under it, and says from which FAILURE_CONDITION_LEVEL on what it sees is
-// a failure.
+// Package health watches one node's PostgreSQL and the disks under it, and reports from which FAILURE_CONDITION_LEVEL on
+// its findings count as a failure.
 //
-// It owns the probes (a new connection, a tiny commit, a write, fsync and read in every directory the data is in, free space, each
-// database), their deadlines, and the hysteresis between a probe that failed and an illness: overload is none, waiting for synchronous
-// replication is none. It decides nothing: ag.Decide compares what it reports with the group's options.
+// It owns the probes, their deadlines, and the hysteresis between a failed probe and a finding. The probes are a new
+// connection, a tiny commit, a write, fsync and read in every directory with data, free space, and each database.
+// Overload and waiting for synchronous replication are not findings. It decides nothing: ag.Decide compares its report
+// with the group's options.
 //
-// It must not know the record, other nodes, or SQL: who asks the server is given to it as Server. Probes run apart from every other
-// goroutine, because a system call on a dead disk never returns; each probe has at most one attempt under way, so that nothing piles up.
-// Start reading at Monitor.Run, then judge.
+// It must not know the record, other nodes, or SQL: Server asks the server. Each probe runs in a goroutine of its own,
+// because a system call on a dead disk never returns. A probe has at most one attempt under way, so that attempts do not
+// pile up. Start reading at Monitor.Run, then judge.
 package health

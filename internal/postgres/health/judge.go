@@ -12,7 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// The FAILURE_CONDITION_LEVELs, each of which counts those below it as well. Level 1, a server that ended, needs no probe.
+// The FAILURE_CONDITION_LEVELs. Each includes those below it. Level 1, a server that ended, needs no probe.
 const (
 	levelUnresponsive = 2 // no answer within HEALTH_CHECK_TIMEOUT
 	levelCritical     = 3 // a directory with data cannot be written, synced or read
@@ -20,13 +20,13 @@ const (
 	levelAny          = 5 // a tiny commit that waits for no secondary does not end
 )
 
-// patient is by how much longer an answer may take on a machine, or a disk, that is merely busy.
+// patient is the factor by which an answer may take longer on a machine or a disk that is merely busy.
 const patient = 3
 
-// sure is how often a clear error must come in a row.
+// sure is how many clear errors in a row make a finding.
 const sure = 2
 
-// judge makes of the probes' results what is ill.
+// judge turns the results of the probes into findings.
 func (m *Monitor) judge(t Target, now time.Duration) Report {
 	if n := m.forgets.Load(); n != m.forgot {
 		m.lost, m.forgot = "", n
@@ -68,8 +68,8 @@ func (m *Monitor) inOrder() []*place {
 	return ps
 }
 
-// judgeAnswer: silence is an illness once it has lasted; on a machine that has no processor to spare only after much longer, unless
-// the postmaster is plainly stopped.
+// judgeAnswer reports a server that has been silent for too long. On an overloaded machine the limit is much longer,
+// unless the postmaster is stopped by a signal.
 func (m *Monitor) judgeAnswer(t Target, now time.Duration) ag.Health {
 	lasts, fails, err := m.answer.trouble(now)
 	if lasts < t.Wait {
@@ -119,7 +119,7 @@ func (m *Monitor) judgeBases(now time.Duration) string {
 func (p *place) judge(wait, now time.Duration) ag.Health {
 	w, space := p.now()
 	lasts, fails, err := p.trouble(now)
-	moves := lasts > 0 && p.progress(now, wait/2) // counted from the first sign of trouble, long before it matters
+	moves := lasts > 0 && p.progress(now, wait/2) // counted from the first failure, long before it matters
 	switch {
 	case fails >= sure && errors.Is(err, syscall.ENOSPC), space.Total != 0 && space.Free < w.Floor && fails == 0 && lasts < wait:
 		return ag.Health{Level: levelModerate, Because: fmt.Sprintf("%s is full: %s has %s free of %s", w.Name, w.Dir, size(space.Free), size(space.Total))}
@@ -131,7 +131,7 @@ func (p *place) judge(wait, now time.Duration) ag.Health {
 	return ag.Health{}
 }
 
-// round makes a duration readable, and equal for a while, so that a report that says nothing new is not one.
+// round shortens a duration so that it stays equal for a while: a report with no news then compares equal.
 func round(d time.Duration) time.Duration {
 	if d > 10*time.Second {
 		return d.Truncate(10 * time.Second)

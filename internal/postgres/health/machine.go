@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// busyAt is the share of the last ten seconds, in percent, during which somebody waited for a processor, from which on the machine is
-// called overloaded.
+// busyAt is the share of the last ten seconds, in percent, in which a task waited for a processor. From it on the
+// machine counts as overloaded.
 const busyAt = 60
 
-// busyProcessors reports whether the machine has no processor to spare, by the kernel's pressure stall information. A kernel without
-// it is never called busy.
+// busyProcessors reports whether the machine is short of processor time, by the kernel's pressure stall information. A
+// kernel without it never counts as busy.
 func busyProcessors() bool {
 	b, err := os.ReadFile("/proc/pressure/cpu")
 	return err == nil && pressure(string(b)) >= busyAt
@@ -47,14 +47,14 @@ func processStopped(pid int) bool {
 	return len(f) > 0 && (f[0][0] == 'T' || f[0][0] == 't')
 }
 
-// device watches whether a block device completes requests at all: one that does is slow and not dead.
+// device watches whether a block device completes requests. A device that does is slow, not dead.
 type device struct {
-	path  string // of its counters; "": it has none
+	path  string // of its counters; "": the device has none
 	count uint64
-	moved time.Duration // boottime at which the counters were last seen to have moved
+	moved time.Duration // boottime at which the counters last moved
 }
 
-// open names the device of a file system by its number.
+// open sets the device of a file system by its number.
 func (d *device) open(dev uint64) {
 	path := fmt.Sprintf("/sys/dev/block/%d:%d/stat", unix.Major(dev), unix.Minor(dev))
 	if _, err := os.Stat(path); err != nil {

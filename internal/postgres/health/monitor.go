@@ -12,23 +12,25 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// Server asks the node's PostgreSQL. Every method ends with its context, or soon after.
+// Server asks the node's PostgreSQL. Every method returns when its context ends, or soon after.
 type Server interface {
-	// Answer opens a new connection and selects something: the postmaster must fork for it.
+	// Answer opens a new connection, for which the postmaster must fork, and runs a SELECT.
 	Answer(ctx context.Context) error
-	// Commit writes something tiny and commits it without waiting for any secondary; ErrBlocked where it alone could.
+	// Commit commits a tiny write without waiting for any secondary. It returns ErrBlocked if it could and no other
+	// session can.
 	Commit(ctx context.Context) error
-	// Databases looks into the databases of those names, into all when there are none. A fault that is not of one database is an error.
+	// Databases checks the named databases, or all if there are no names. An error is a failure that does not belong to
+	// one database.
 	Databases(ctx context.Context, names []string) ([]DatabaseFault, error)
-	// Places lists the directories the data is in.
+	// Places lists the directories that contain data.
 	Places(ctx context.Context) ([]Place, error)
 }
 
-// ErrExhausted is an Answer that says that the server is there and has no connection, process or memory left, not even for its
+// ErrExhausted is returned by Answer if the server is up and has no connection, process or memory left, not even for its
 // superuser.
 var ErrExhausted = errors.New("no connection left")
 
-// ErrBlocked is a Commit that says that no connection is left and every session waits for a lock.
+// ErrBlocked is returned by Commit if no connection is left and every session waits for a lock.
 var ErrBlocked = errors.New("every session is blocked")
 
 // DatabaseFault is a database that is not online.
@@ -37,38 +39,38 @@ type DatabaseFault struct {
 	Err  string
 }
 
-// Place is a directory with data.
+// Place is a directory that contains data.
 type Place struct {
 	Name  string // as in "the WAL directory"
 	Dir   string
-	Has   string // a pattern of what must be in it; "": anything
+	Has   string // a pattern that an entry of it must match; "": anything
 	Floor int64  // bytes that must stay free
 	WAL   bool
 }
 
-// Target says what there is to watch at this moment.
+// Target is what the Monitor watches at this moment.
 type Target struct {
-	Data      bool // there is a copy in the data directory, and nothing is rewriting it
-	Running   bool // the server runs and has answered since its start: silence is an illness
+	Data      bool // the data directory contains a copy, and nothing is rewriting it
+	Running   bool // the server runs and has answered since its start, so that silence is a finding
 	PID       int  // of its postmaster
 	Writable  bool
 	Wait      time.Duration // HEALTH_CHECK_TIMEOUT
-	Level     int           // FAILURE_CONDITION_LEVEL: dearer probes run only where they count
+	Level     int           // FAILURE_CONDITION_LEVEL: the costlier probes run only where they count
 	Databases []string
 	DBOff     bool // DB_FAILOVER = OFF
 }
 
-// Report is what a Monitor found last. The zero value is well.
+// Report is the last result of a Monitor. The zero value is a healthy node.
 type Report struct {
 	ag.Health
-	Lost   string  // a write was lost by the storage: the copy is not to be trusted
-	NoRoom string  // a server would find no room for its WAL
+	Lost   string  // the storage lost a write: the copy cannot be trusted
+	NoRoom string  // the room is too small for the next WAL file
 	Space  []Space // of each place, as last seen
 
-	forgot uint64 // how many calls of Forget it knows of
+	forgot uint64 // calls of Forget that it includes
 }
 
-// Space is the room in a place.
+// Space is the room in a directory.
 type Space struct {
 	Place string `json:"place"`
 	Dir   string `json:"dir"`
@@ -84,7 +86,7 @@ type Config struct {
 	Found  func() // called after the report has changed; it must not block
 }
 
-// Monitor probes. Make it with New, run it with Run; Report is for everybody.
+// Monitor runs the probes. Create it with New and run it with Run; Report may be called from any goroutine.
 type Monitor struct {
 	cfg    Config
 	report atomic.Pointer[Report]
@@ -112,7 +114,7 @@ func New(c Config) *Monitor {
 	return m
 }
 
-// Report returns what was found last, without a lost write that was forgotten since.
+// Report returns the last result, without a lost write that was forgotten since.
 func (m *Monitor) Report() Report {
 	r := *m.report.Load()
 	if r.forgot != m.forgets.Load() {
@@ -121,8 +123,9 @@ func (m *Monitor) Report() Report {
 	return r
 }
 
-// Forget drops what was found of a lost write: the copy has been made anew, or a person trusts it. It holds from its return on: the
-// agent looks again before the next probe does, and would give up the new copy for what was wrong with the old one.
+// Forget drops the finding of a lost write, because the copy was replaced or an administrator trusts it. It takes effect
+// before it returns: the agent looks again before the next probe does, and would otherwise discard the new copy for a
+// fault of the old one.
 func (m *Monitor) Forget() { m.forgets.Add(1) }
 
 // How often probes are made, by HEALTH_CHECK_TIMEOUT, and how often the results are looked at.
@@ -150,7 +153,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 		now := boottime.Now()
-		if late := now - last - glance; late > glance { // it was this process that stood still, not what it looks at
+		if late := now - last - glance; late > glance { // this process stood still, not the server
 			m.forgive(late)
 		}
 		last = now
@@ -160,7 +163,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 	}
 }
 
-// leave waits for the attempts, but not for one that a disk holds.
+// leave waits for the attempts, except one that a disk holds.
 func (m *Monitor) leave() {
 	done := make(chan struct{})
 	go func() { // ends with the last attempt
@@ -196,7 +199,7 @@ func (m *Monitor) attempt(ctx context.Context, t Target, now time.Duration) {
 			m.begin(ctx, p, s.limit, try)
 		}
 	}
-	if m.running != t.Running { // another server, or none: what the last one did says nothing
+	if m.running != t.Running { // another server, or none: earlier results do not apply
 		m.running = t.Running
 		m.answer, m.commit, m.bases = &probe{}, &probe{}, &probe{}
 	}
@@ -237,7 +240,7 @@ func (m *Monitor) begin(ctx context.Context, p *probe, limit time.Duration, try 
 	})
 }
 
-// basesError is the error of a look into the databases that found one of them ill.
+// basesError is the error of a check of the databases that found faults.
 type basesError []DatabaseFault
 
 func (b basesError) Error() string { return b[0].Name + ": " + b[0].Err }
@@ -258,7 +261,7 @@ func (m *Monitor) listPlaces(ctx context.Context) error {
 	return err
 }
 
-// replace takes the present list of directories over. What is known of those that stay is kept.
+// replace adopts the present list of directories. Results for those that remain are kept.
 func (m *Monitor) replace(list []Place) {
 	old := m.places
 	m.places = map[string]*place{}

@@ -20,7 +20,7 @@ import (
 // probeFile is written, synced and read in every place. Its blocks are reused, so a full file system does not matter to it.
 const probeFile = "coterie.probe"
 
-// maxPlaces bounds the places that are probed; what has more tablespaces is probed in the first ones.
+// maxPlaces bounds the directories that are probed. Further tablespaces are not.
 const maxPlaces = 64
 
 // walSegment is the size of a WAL file unless initdb was told otherwise.
@@ -62,7 +62,8 @@ func (p *place) progress(now, within time.Duration) bool {
 	return p.dev.look(now, within)
 }
 
-// try asks for the room, then writes, syncs and reads. No context ends a system call: an attempt on a dead disk hangs.
+// try reads the free space, then writes, syncs and reads a block. No context ends a system call: an attempt on a dead
+// disk hangs.
 func (p *place) try(context.Context) error {
 	w, _ := p.now()
 	var st unix.Statfs_t
@@ -87,7 +88,7 @@ func (p *place) try(context.Context) error {
 	return err
 }
 
-// errWriteLost is an error after which nothing that was written is known to be on the disk.
+// errWriteLost is an error after which no earlier write is known to be on the disk.
 var errWriteLost = errors.New("the storage lost a write")
 
 // roundTrip writes a block, makes it durable, and reads it back from the disk.
@@ -117,7 +118,8 @@ func write(f *os.File, count uint64) error {
 	return nil
 }
 
-// lostWrite tells those errors. A file system makes itself read-only when it could not write what it had promised.
+// lostWrite wraps those errors that mean a lost write. A file system becomes read-only when it could not write what it
+// had acknowledged.
 func lostWrite(err error) error {
 	if errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("%w: %w", errWriteLost, err)
@@ -125,7 +127,7 @@ func lostWrite(err error) error {
 	return err
 }
 
-// readBack reads past the page cache where the file system can.
+// readBack reads the block past the page cache, if the file system supports that.
 func readBack(path string, count uint64) error {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECT, 0)
 	if errors.Is(err, syscall.EINVAL) {
@@ -153,7 +155,7 @@ func pattern(count uint64) []byte {
 	return b
 }
 
-// alignedBlock is memory that the kernel lets a disk write into.
+// alignedBlock returns memory that is aligned for direct reads.
 func alignedBlock() []byte {
 	const align = 4096
 	b := make([]byte, block+align)

@@ -7,17 +7,17 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// probe is one thing that is tried again and again, one attempt at a time.
+// probe is one check that is repeated, one attempt at a time.
 type probe struct {
 	mu    sync.Mutex    // guards what follows
-	since time.Duration // boottime at which the attempt under way began; 0: none is
+	since time.Duration // boottime at which the attempt under way began; 0: no attempt is under way
 	last  time.Duration // when the last attempt began
-	bad   time.Duration // when the first attempt began of those that have not succeeded since one did; 0: the last one did
-	fails int           // attempts that ended badly since one succeeded
-	err   error         // of the last one that ended badly
+	bad   time.Duration // when the first attempt began that failed since the last success; 0: the last attempt succeeded
+	fails int           // failed attempts since the last success
+	err   error         // of the last failed attempt
 }
 
-// due reports whether the next attempt begins now, and notes that it does.
+// due reports whether the next attempt begins now, and records that it does.
 func (p *probe) due(now, every time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,7 +42,7 @@ func (p *probe) ended(err error) {
 	p.since = 0
 }
 
-// trouble is for how long a probe has not succeeded since it began to fail or to hang, and how often and how it failed.
+// trouble returns how long a probe has been failing or hanging, how often it failed, and the last error.
 func (p *probe) trouble(now time.Duration) (lasts time.Duration, fails int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +56,7 @@ func (p *probe) trouble(now time.Duration) (lasts time.Duration, fails int, err 
 	return now - from, p.fails, p.err
 }
 
-// forgive takes out of all durations a time in which this process did not run.
+// forgive subtracts from all durations a time in which this process did not run.
 func (p *probe) forgive(late time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,14 +11,14 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
-// Fingerprint is what a new session of a role in a database would begin with, in short.
+// Fingerprint stands for the state that a new session of a role in a database begins with.
 type Fingerprint struct {
-	Text        string // differs when any of it does: role, memberships, database, their settings, the configuration, the server
-	Exclusive   bool   // a backend is for one session only: a superuser's or replication role's, or one that a login trigger has to see
-	NotReusable bool   // the role of the session is set for the role or the database, which DISCARD ALL does not go back to
+	Text        string // differs if any part does: role, memberships, database, their settings, the configuration, the server
+	Exclusive   bool   // a backend serves one session only: a superuser's or replication role's, or one that a login trigger must see
+	NotReusable bool   // the session's role is set for the role or the database, and DISCARD ALL does not restore it
 }
 
-// A row that was changed has another xmin or, in the same transaction, another ctid.
+// A changed row has another xmin or, in the same transaction, another ctid.
 const fingerprintQuery = `
 WITH RECURSIVE granted(oid, mark) AS (
     SELECT m.roleid, m.xmin::text || m.ctid FROM pg_auth_members m JOIN pg_authid a ON a.oid = m.member WHERE a.rolname = $1
@@ -34,7 +34,8 @@ FROM pg_authid a, pg_database d, LATERAL (
     FROM pg_db_role_setting WHERE setdatabase IN (0, d.oid) AND setrole IN (0, a.oid)) s
 WHERE a.rolname = $1 AND d.datname = $2`
 
-// Fingerprint returns the mark of the role in the database as it is now. Where there is no such role or database it is Exclusive.
+// Fingerprint returns the present fingerprint of the role in the database. If either does not exist, the result is
+// Exclusive.
 func (r *Roles) Fingerprint(ctx context.Context, user, database string) (m Fingerprint, err error) {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
@@ -42,7 +43,7 @@ func (r *Roles) Fingerprint(ctx context.Context, user, database string) (m Finge
 	return m, err
 }
 
-// FingerprintSession opens a session on which a statement of that name asks for marks.
+// FingerprintSession opens a session on which the statement of that name returns fingerprints.
 func (r *Roles) FingerprintSession(ctx context.Context, statement string) (net.Conn, error) {
 	c, err := r.server.Connect(ctx, nil)
 	if err != nil {
@@ -51,8 +52,9 @@ func (r *Roles) FingerprintSession(ctx context.Context, statement string) (net.C
 	return PrepareFingerprints(ctx, c, statement)
 }
 
-// PrepareFingerprints prepares a statement of that name on a superuser's session of the server: with the names of a role and of a database it
-// returns the fields of their Mark, and no row where there is none of them. The connection is the caller's to speak on, and c is nobody's.
+// PrepareFingerprints prepares a statement of that name in a superuser's session. Its parameters are the names of a role
+// and of a database; its result is the fields of their Fingerprint, or no row if either does not exist. The caller owns
+// the returned connection, and c must not be used any more.
 func PrepareFingerprints(ctx context.Context, c *pgx.Conn, statement string) (net.Conn, error) {
 	_, err := c.Prepare(ctx, statement, fingerprintQuery)
 	if err != nil {
@@ -67,7 +69,7 @@ func PrepareFingerprints(ctx context.Context, c *pgx.Conn, statement string) (ne
 	return h.Conn, nil
 }
 
-// FingerprintOn asks on a superuser's session of the server.
+// FingerprintOn returns the fingerprint by a superuser's session of the server.
 func FingerprintOn(ctx context.Context, c *pgx.Conn, user, database string) (m Fingerprint, err error) {
 	switch err := c.QueryRow(ctx, fingerprintQuery, user, database).Scan(&m.Text, &m.Exclusive, &m.NotReusable); {
 	case errors.Is(err, pgx.ErrNoRows):

@@ -12,7 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
-// Role is what authentication needs to know of a role.
+// Role is what authentication needs of a role.
 type Role struct {
 	Name        string
 	Password    string // the verifier (SCRAM-SHA-256$... or md5...), never the password itself; "" for none
@@ -33,12 +33,12 @@ func (r Role) LogValue() slog.Value {
 // Roles answers what the authentication of a client asks of a running server.
 type Roles struct {
 	server session.Server
-	s      *session.Session // that nothing but short questions uses
+	s      *session.Session // used for short questions only
 }
 
 func New(server session.Server, s *session.Session) *Roles { return &Roles{server, s} }
 
-// ErrNoRole says that there is no such role.
+// ErrNoRole means that the role does not exist.
 var ErrNoRole = errors.New("no such role")
 
 // pg_hba's +role counts a superuser as a member only of what it was granted, so pg_has_role would be wrong here.
@@ -53,7 +53,8 @@ SELECT rolname, coalesce(rolpassword, ''), rolcanlogin,
        ARRAY(SELECT a.rolname::text FROM granted g JOIN pg_authid a ON a.oid = g.oid ORDER BY 1)
 FROM pg_authid WHERE rolname = $1`
 
-// Verifier returns the role of that name, or ErrNoRole. It is read anew at each call, in a session used for nothing else.
+// Verifier returns the role of that name, or ErrNoRole. It reads the role at every call, in a session that observation
+// does not use.
 func (r *Roles) Verifier(ctx context.Context, user string) (Role, error) {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
@@ -74,7 +75,7 @@ func (r *Roles) Verifier(ctx context.Context, user string) (Role, error) {
 	return role, nil
 }
 
-// What was set for the pair wins over what was set for the role, for the database, for all, and in the configuration file.
+// A setting of the pair takes precedence over one of the role, of the database, of all, and of the configuration file.
 const defaultsQuery = `
 SELECT split_part(d.text, '=', 1), substr(d.text, strpos(d.text, '=') + 1)
 FROM (SELECT -1 AS rank, name || '=' || setting AS text FROM pg_file_settings WHERE applied AND name = 'client_min_messages'
@@ -86,8 +87,9 @@ FROM (SELECT -1 AS rank, name || '=' || setting AS text FROM pg_file_settings WH
 WHERE split_part(d.text, '=', 1) IN ('client_min_messages', 'default_transaction_read_only', 'coterie.intent', 'coterie.max_lag')
 ORDER BY d.rank`
 
-// Defaults returns those of client_min_messages, default_transaction_read_only, coterie.intent and coterie.max_lag that are set for
-// sessions of the role in the database (ALTER ROLE, ALTER DATABASE), the first of them also if the configuration file says so.
+// Defaults returns which of client_min_messages, default_transaction_read_only, coterie.intent and coterie.max_lag are
+// set for sessions of the role in the database (ALTER ROLE, ALTER DATABASE). client_min_messages is also read from the
+// configuration file.
 func (r *Roles) Defaults(ctx context.Context, user, database string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()

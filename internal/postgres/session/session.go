@@ -15,19 +15,19 @@ import (
 // Name is the application_name of the agent's own sessions.
 const Name = "coterie_agent"
 
-// Limit bounds everything that asks the server for facts: what takes longer is an answer in itself.
+// Limit bounds every question to the server. A server that takes longer counts as not answering.
 const Limit = 2 * time.Second
 
-// Server is a server of this node, as the agent logs in to it.
+// Server is how the agent reaches its own server.
 type Server struct {
 	SocketDir string // where it listens
 	Superuser string
 	Major     int
 }
 
-// Params are the settings of the agent's sessions (docs/internals/postgresql.md, "Sessions of the agent"):
-// whatever the administrator set for roles or databases, they neither time out, nor wait for secondaries, nor find
-// other people's functions.
+// Params are the settings of the agent's sessions (docs/internals/postgresql.md, "Sessions of the agent"). Whatever is
+// set for roles or databases, these sessions do not time out, do not wait for secondaries, and do not find other users'
+// functions.
 func (v Server) Params() map[string]string {
 	p := map[string]string{
 		"application_name":                    Name,
@@ -48,7 +48,8 @@ func (v Server) Params() map[string]string {
 	return p
 }
 
-// ConnConfig is the way to this server and no other: nothing of the process's PG* environment stays in it.
+// ConnConfig returns the configuration of a connection to this server. It contains nothing of the process's PG*
+// environment.
 func (v Server) ConnConfig(database string) (*pgx.ConnConfig, error) {
 	c, err := pgx.ParseConfig(fmt.Sprintf("host=%s port=%d user=%s dbname=%s sslmode=disable connect_timeout=5",
 		settings.QuoteConninfo(v.SocketDir), Port, settings.QuoteConninfo(v.Superuser), settings.QuoteConninfo(database)))
@@ -59,7 +60,7 @@ func (v Server) ConnConfig(database string) (*pgx.ConnConfig, error) {
 	return c, nil
 }
 
-// Connect opens a session in the database postgres, or in template1 where somebody dropped that one.
+// Connect opens a session in the database postgres, or in template1 if postgres was dropped.
 func (v Server) Connect(ctx context.Context, change func(*pgx.ConnConfig)) (*pgx.Conn, error) {
 	for _, database := range []string{"postgres", "template1"} {
 		c, err := v.ConnConfig(database)
@@ -80,7 +81,7 @@ func (v Server) Connect(ctx context.Context, change func(*pgx.ConnConfig)) (*pgx
 	panic("unreachable")
 }
 
-// Fresh runs f in a new session, which sees the settings in force in the postmaster now.
+// Fresh runs f in a new session, which has the settings in force in the postmaster now.
 func (v Server) Fresh(ctx context.Context, f func(*pgx.Conn) error) error {
 	conn, err := v.Connect(ctx, nil)
 	if err != nil {
@@ -96,7 +97,7 @@ func Close(conn *pgx.Conn) {
 	_ = conn.Close(ctx) // the session ends either way
 }
 
-// Session is a permanent session, opened at first use and again when it was lost. One caller at a time.
+// Session is a permanent session. It is opened at first use and again after it was lost. It serves one caller at a time.
 type Session struct {
 	turn chan struct{} // holds one token; a channel, so that waiting for a turn ends with the caller's context
 	open func(context.Context) (*pgx.Conn, error)
@@ -107,8 +108,9 @@ func New(v Server) *Session {
 	return &Session{turn: make(chan struct{}, 1), open: func(ctx context.Context) (*pgx.Conn, error) { return v.Connect(ctx, nil) }}
 }
 
-// NewReplication is for IDENTIFY_SYSTEM: the only thing that tells a standby's replay timeline. It is a walsender, which the server wakes
-// whenever it has flushed WAL or replayed some, at each commit: so it is not kept open where it has nothing new to say (Rest).
+// NewReplication returns a session for IDENTIFY_SYSTEM, the only command that tells the timeline a standby replays. The
+// session is a walsender, which the server wakes at each commit, whenever it has flushed or replayed WAL. Rest closes it
+// while it has nothing new to tell.
 func NewReplication(v Server) *Session {
 	return &Session{turn: make(chan struct{}, 1), open: func(ctx context.Context) (*pgx.Conn, error) {
 		return v.Connect(ctx, func(c *pgx.ConnConfig) {
@@ -119,8 +121,8 @@ func NewReplication(v Server) *Session {
 	}}
 }
 
-// Do runs f in the session. A session that was lost while idle (the server was restarted) is opened again once, so f may
-// run twice, but never after it succeeded.
+// Do runs f in the session. A session that was lost while idle, as when the server was restarted, is opened again once.
+// So f may run twice, but never after it succeeded.
 func (s *Session) Do(ctx context.Context, f func(*pgx.Conn) error) error {
 	select {
 	case s.turn <- struct{}{}:
@@ -152,7 +154,7 @@ func (s *Session) once(ctx context.Context, f func(*pgx.Conn) error) error {
 	return err
 }
 
-// Close ends the session; a later Do would open it again.
+// Close ends the session; a later Do opens it again.
 func (s *Session) Close() error {
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
@@ -169,7 +171,7 @@ func (s *Session) Close() error {
 	return nil
 }
 
-// Rest ends the session if nobody uses it; the next Do opens it again.
+// Rest ends the session if it is not in use; the next Do opens it again.
 func (s *Session) Rest() {
 	select {
 	case s.turn <- struct{}{}:
