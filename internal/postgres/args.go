@@ -23,21 +23,22 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
-// The floors of Args: room for the members' slots and streams, seeding windows and backup tools; and a little WAL for a copy whose slot
-// is not there yet. More would only make rewinds longer, which copy all that is kept: what members need, their slots hold (EnsureSlots).
+// The floors of Args leave room for the members' slots and streams, seeding windows and backup tools, and keep a little
+// WAL for a copy that has no slot yet. More would only lengthen rewinds, which copy all WAL that is kept. What members
+// need is kept by their slots (EnsureSlots).
 const (
 	minWalSenders = 20
 	minSlots      = 20
 	minWalKeepMB  = 64
 )
 
-// Args returns the arguments (without the program's name, see Binary) with which the server must be started. What is
-// said here wins over every file and over ALTER SYSTEM (docs/internals/postgresql.md, "Command line"), so it holds only
-// what must never differ. Limits are raised to what the group needs and never lowered below what the instance's own
-// files say.
+// Args returns the arguments, without the program's name (see Binary), with which the server must be started. They take
+// precedence over every file and over ALTER SYSTEM (docs/internals/postgresql.md, "Command line"), so they contain only
+// what must never differ. Limits are raised to what the group needs, and never lowered below the values in the
+// instance's own files.
 //
-// synchronous_standby_names, max_standby_*_delay and hot_standby_feedback are absent on purpose: the agent changes them in
-// a running server.
+// synchronous_standby_names, max_standby_*_delay and hot_standby_feedback are absent on purpose: the agent changes
+// them in a running server.
 func (i *Instance) Args() []string {
 	set := maps.Clone(i.cfg.Extra)
 	if set == nil {
@@ -99,13 +100,13 @@ func (i *Instance) constants() map[string]string {
 	return c
 }
 
-// raise adds the settings that have a floor, where the instance's own value is below it.
+// raise adds the settings that have a floor, if the instance's own value is lower.
 func (i *Instance) raise(set map[string]string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
 	floors := map[string]int{"max_wal_senders": minWalSenders, "max_replication_slots": minSlots, "wal_keep_size": minWalKeepMB}
 	if c, err := i.Control(ctx); err == nil {
-		// A standby below the primary's value of one of these pauses replay or does not start.
+		// A standby whose value is below the primary's pauses replay or does not start.
 		for name, n := range c.Settings {
 			floors[name] = max(floors[name], n)
 		}
@@ -154,16 +155,16 @@ func (i *Instance) identFile() string {
 	return filepath.Join(filepath.Dir(i.cfg.HBAFile), "pg_ident.conf")
 }
 
-// primaryConninfo is constant for the life of the node: the agent serves the socket and decides where the stream comes
-// from, so a change of primary is never a change of setting. The primary-side agent puts the member's name into the
-// walsender's startup packet (docs/internals/safety.md, "Streams").
+// primaryConninfo is constant for the life of the node. The agent serves the socket and chooses the source of the
+// stream, so a new primary does not change the setting. The primary's agent puts the member's name into the walsender's
+// startup packet (docs/internals/safety.md, "Streams").
 func (i *Instance) primaryConninfo() string {
 	return fmt.Sprintf("host=%s port=%d user=%s application_name=coterie",
 		settings.QuoteConninfo(i.cfg.UpstreamDir), session.Port, settings.QuoteConninfo(i.cfg.Superuser))
 }
 
-// WriteHBA writes the private pg_hba.conf and pg_ident.conf. The socket directory admits only the server's own user, so
-// whoever reaches the socket is the agent; it logs in as whom it has authenticated
+// WriteHBA writes the private pg_hba.conf and pg_ident.conf. Only the server's own user can enter the socket directory,
+// so every connection there is the agent's. The agent logs in as the role that it has authenticated
 // (docs/internals/postgresql.md, "Private socket").
 func (i *Instance) WriteHBA() error {
 	hba, ident := "local all all trust\nlocal replication all trust\n", ""
@@ -196,7 +197,7 @@ func (i *Instance) osUser() (string, error) {
 	return u.Username, nil
 }
 
-// The bounds of what is kept for others on a file system of a given size.
+// The bounds of the WAL that is kept for other nodes, by the size of the file system.
 const (
 	slotKeepShare = 4        // a slot may hold a quarter of it,
 	slotKeepMost  = 64 << 10 // MB, at most
@@ -213,13 +214,13 @@ func (i *Instance) walFileSystem() (mb int, err error) {
 	return int(st.Blocks * uint64(st.Bsize) >> 20), nil
 }
 
-// slotKeep is the max_slot_wal_keep_size of a file system: a member that is away must not fill the disk of one that
-// serves. What it then lacks it gets by a new copy.
+// slotKeep returns the max_slot_wal_keep_size for a file system: an absent member must not fill the disk of a serving
+// one. The absent member then needs a new copy.
 func slotKeep(fsMB int) int {
 	return max(slotKeepLeast, min(fsMB/slotKeepShare, slotKeepMost))
 }
 
-// boundRetention adds the limits of what is kept for others, unless the instance's own files say otherwise.
+// boundRetention adds the limits of the WAL kept for other nodes, unless the instance's own files set them.
 func (i *Instance) boundRetention(ctx context.Context, set map[string]string, floors map[string]int) {
 	mb, err := i.walFileSystem()
 	if err != nil {

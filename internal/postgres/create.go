@@ -19,10 +19,10 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
 
-// Init creates a new cluster in PGData: data checksums, UTF-8, C.UTF-8 where the system has it and else C. The
-// directory must be absent or empty. initdb flushes everything it writes. Nobody but superusers and pg_signal_backend
-// may cancel sessions by SQL. standby.signal is there afterwards, as in every state
-// (docs/internals/postgresql.md, "Standby signal"): the first primary is a promoted standby, too.
+// Init creates a new cluster in PGData, with data checksums, UTF-8, and the locale C.UTF-8 if the system has it, else C.
+// The directory must be absent or empty. initdb flushes everything it writes. Only superusers and pg_signal_backend may
+// cancel sessions by SQL. standby.signal exists afterwards, as in every state (docs/internals/postgresql.md, "Standby
+// signal"): the first primary is a promoted standby, too.
 func (i *Instance) Init(ctx context.Context) error {
 	entries, err := os.ReadDir(i.cfg.PGData)
 	switch {
@@ -50,17 +50,17 @@ func (i *Instance) Init(ctx context.Context) error {
 func (i *Instance) initdb(ctx context.Context, locale string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, i.bin("initdb"),
 		"-D", i.cfg.PGData, "-U", i.cfg.Superuser, "--data-checksums", "--encoding=UTF8", "--locale="+locale,
-		// The file written by initdb is not the one the server uses (hba_file is on its command line). Whoever starts the
-		// server by hand meets the rules a distribution would have made.
+		// The server does not use the pg_hba.conf of initdb (hba_file is on its command line). A server started by hand
+		// gets the rules that a distribution would have made.
 		"--auth-local=peer", "--auth-host=scram-sha-256")
 	cmd.Env = programs.ToolEnv()
 	return cmd.CombinedOutput()
 }
 
-// restrictCancel takes pg_cancel_backend and pg_terminate_backend from everybody but superusers and members of
-// pg_signal_backend, in the databases that initdb made and so in all that are copied from them. Any role may otherwise cut short
-// the wait of its own other sessions for the secondaries, past the listener. Nothing runs yet: it is done in single-user mode,
-// which alone gets into template0.
+// restrictCancel revokes pg_cancel_backend and pg_terminate_backend from all but superusers and members of
+// pg_signal_backend, in initdb's databases and so in all that are copied from them. Otherwise a role could cut short the
+// wait of its own other sessions for the secondaries, past the listener. It runs in single-user mode, before the first
+// start: only that mode can open template0.
 func (i *Instance) restrictCancel(ctx context.Context) error {
 	var sql bytes.Buffer
 	for _, f := range []string{"pg_cancel_backend(integer)", "pg_terminate_backend(integer, bigint)"} {
@@ -83,8 +83,8 @@ func (i *Instance) restrictCancel(ctx context.Context) error {
 	return nil
 }
 
-// CreateDatabase creates a database unless it is there, and reports whether it did. It returns when the creation is replicated as any
-// commit is.
+// CreateDatabase creates a database unless it exists, and reports whether it did. It returns when the creation is
+// replicated as any commit is.
 func (i *Instance) CreateDatabase(ctx context.Context, name string) (made bool, err error) {
 	err = i.server.Fresh(ctx, func(c *pgx.Conn) error {
 		var there bool
@@ -104,7 +104,7 @@ func (i *Instance) CreateDatabase(ctx context.Context, name string) (made bool, 
 	return made, nil
 }
 
-// EnsureRoles creates the roles that are missing, without LOGIN, each a member of the one before it.
+// EnsureRoles creates missing roles, without LOGIN. Each is a member of the one before it.
 func (i *Instance) EnsureRoles(ctx context.Context, names []string) error {
 	err := i.server.Fresh(ctx, func(c *pgx.Conn) error {
 		var before string
@@ -133,14 +133,14 @@ func (i *Instance) EnsureRoles(ctx context.Context, names []string) error {
 	return nil
 }
 
-// mountMark says which file system a copy was put on.
+// mountMark is the content of data-mount.json: the file system on which a copy was made.
 type mountMark struct {
 	Point string `json:"mount_point"`
 }
 
 func (i *Instance) mountFile() string { return filepath.Join(i.cfg.StateDir, "data-mount.json") }
 
-// RememberMount notes where the file system of the data directory is mounted, when a copy is made.
+// RememberMount records where the file system of the data directory is mounted, when a copy is made.
 func (i *Instance) RememberMount() error {
 	point, err := mountOf(i.cfg.PGData)
 	if err != nil {
@@ -153,8 +153,9 @@ func (i *Instance) RememberMount() error {
 	return durable.Replace(i.mountFile(), append(b, '\n'), 0o600)
 }
 
-// MountLost says, of a data directory without a copy in it, that the file system which a copy was put on is not
-// mounted: then the copy is not lost, and none must be made in its place. "" when it is, or when none was noted.
+// MountLost explains, for a data directory without a copy, that the file system of the recorded copy is not mounted.
+// That copy is not lost, and none must be made in its place. The result is "" if the file system is mounted, or if none
+// was recorded.
 func (i *Instance) MountLost() string {
 	b, err := os.ReadFile(i.mountFile())
 	if err != nil {
@@ -196,7 +197,7 @@ func mountOf(path string) (string, error) {
 	return longestMount(string(b), path), nil
 }
 
-// longestMount finds the mount point that is nearest above a path in the text of a mountinfo file.
+// longestMount returns the nearest mount point above a path, from the text of a mountinfo file.
 func longestMount(mountinfo, path string) string {
 	best := "/"
 	for line := range strings.Lines(mountinfo) {

@@ -17,15 +17,15 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
-// The settings that decide how long a local reader may hold up replay.
+// The settings that bound how long a local reader may delay replay.
 var conflictSettings = []string{"max_standby_streaming_delay", "max_standby_archive_delay"}
 
-// conflictBudget bounds how long PauseConflicts looks for sessions that hold up replay.
+// conflictBudget bounds how long PauseConflicts looks for sessions that delay replay.
 const conflictBudget = 2 * time.Second
 
-// PauseConflicts lets replay win over local sessions until RestoreConflicts: new conflicts end the session at once, and
-// those that hold up replay now are ended (docs/internals/postgresql.md, "Promotion"; one long read would hold up a
-// promotion without bound). The administrator's own values are kept in StateDir.
+// PauseConflicts gives replay precedence over local sessions until RestoreConflicts. New conflicts end the session at
+// once, and sessions that delay replay now are ended: one long read would delay a promotion without bound
+// (docs/internals/postgresql.md, "Promotion"). The administrator's own values are kept in StateDir.
 func (i *Instance) PauseConflicts(ctx context.Context) error {
 	if err := i.rememberConflicts(); err != nil {
 		return fmt.Errorf("let replay win: %w", err)
@@ -44,7 +44,7 @@ func (i *Instance) PauseConflicts(ctx context.Context) error {
 	return nil
 }
 
-// RestoreConflicts puts the administrator's values back. Without a PauseConflicts before it does nothing.
+// RestoreConflicts restores the administrator's values. Without an earlier PauseConflicts it does nothing.
 func (i *Instance) RestoreConflicts(ctx context.Context) error {
 	content, err := os.ReadFile(i.conflictsFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -75,7 +75,8 @@ func (i *Instance) RestoreConflicts(ctx context.Context) error {
 
 func (i *Instance) conflictsFile() string { return filepath.Join(i.cfg.StateDir, "conflicts.json") }
 
-// rememberConflicts saves what postgresql.auto.conf says of the settings; a file from before holds the right values still.
+// rememberConflicts saves the settings' values in postgresql.auto.conf. A file that exists already still holds the right
+// values.
 func (i *Instance) rememberConflicts() error {
 	if exists(i.conflictsFile()) {
 		return nil
@@ -97,8 +98,8 @@ func (i *Instance) rememberConflicts() error {
 	return durable.Replace(i.conflictsFile(), b, 0o600)
 }
 
-// The startup process says what kind of thing it waits for, not always for whom: a snapshot, tablespace or buffer-pin
-// conflict is with some session that holds a snapshot, a lock conflict with those that block it.
+// The startup process reports what kind of conflict it waits for, not always with which session. A snapshot, tablespace
+// or buffer-pin conflict is with a session that holds a snapshot; a lock conflict is with those that block it.
 const blockersQuery = `
 SELECT b.pid, coalesce(b.usename::text, ''), coalesce(b.datname::text, '')
 FROM pg_stat_activity s JOIN pg_stat_activity b ON b.backend_type = 'client backend' AND b.application_name <> $1
@@ -107,7 +108,7 @@ WHERE s.backend_type = 'startup'
     OR s.wait_event_type = 'BufferPin' AND b.state <> 'idle'
     OR s.wait_event_type = 'Lock' AND b.pid = ANY (pg_blocking_pids(s.pid)))`
 
-// endBlockers ends the sessions that hold up replay now, until none does in three looks in a row.
+// endBlockers ends the sessions that delay replay, until three looks in a row find none.
 func (i *Instance) endBlockers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, conflictBudget)
 	defer cancel()
@@ -152,8 +153,8 @@ func (i *Instance) endBlockersOnce(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// What belongs to PostgreSQL itself, by backend_type, or ends by itself when the server stops. Everything else was started by
-// somebody: an extension's worker, or a session that is in the middle of a transaction.
+// The query leaves out PostgreSQL's own processes, by backend_type, and those that end when the server stops. The rest
+// are workers of extensions and sessions in the middle of a transaction.
 const writersQuery = `
 SELECT pid, coalesce(backend_type, ''), coalesce(usename::text, ''), coalesce(datname::text, '')
 FROM pg_stat_activity
@@ -163,9 +164,9 @@ WHERE pid <> pg_backend_pid() AND application_name IS DISTINCT FROM $1
        'archiver', 'logger', 'autovacuum launcher', 'autovacuum worker', 'logical replication launcher', 'slotsync worker', 'walsummarizer',
        'wal summarizer', 'io worker', 'standalone backend', 'parallel worker', 'stats collector'))`
 
-// EndWriters ends background workers that extensions and users started, and sessions that are not idle, and waits until those are
-// gone; one that is started anew meanwhile is left to the stop of the server. A session whose commit waits for a secondary is ended
-// too: nobody is told of its outcome.
+// EndWriters ends background workers of extensions and users, and sessions that are not idle, and waits until they have
+// ended. One that is started meanwhile ends with the server. A session whose commit waits for a secondary is ended too:
+// its client is not told the outcome.
 func (i *Instance) EndWriters(ctx context.Context) error {
 	type writer struct {
 		PID                  int
@@ -212,7 +213,7 @@ func (i *Instance) EndWriters(ctx context.Context) error {
 	}
 }
 
-// EndWalsenders ends every walsender of a member, whatever its epoch and whoever receives from it.
+// EndWalsenders ends every walsender of a member, whatever its epoch and receiver.
 func (i *Instance) EndWalsenders(ctx context.Context, member string) error {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()

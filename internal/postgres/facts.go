@@ -26,12 +26,12 @@ type ServerFacts struct {
 	Commit    *time.Time // of the last transaction committed here, or replayed; nil where the server does not keep that
 }
 
-// Facts answers what the views show of a running server.
+// Facts reads what the views show of a running server.
 type Facts struct{ s *session.Session }
 
 func newFacts(s *session.Session) *Facts { return &Facts{s} }
 
-// ServerFacts asks the server for them, in the session that serves logins.
+// ServerFacts reads them, in the session that serves logins.
 func (v *Facts) ServerFacts(ctx context.Context) (f ServerFacts, err error) {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
@@ -74,15 +74,15 @@ type Setting struct {
 	Pending bool   // another value waits for a restart
 }
 
-// ownSettings are those that differ from node to node by nature, or that the agent changes with the node's role.
+// ownSettings differ from node to node by nature, or are changed by the agent with the node's role.
 var ownSettings = []string{
 	"external_pid_file", "cluster_name", "primary_conninfo", "primary_slot_name", "synchronous_standby_names", "max_standby_streaming_delay", "max_standby_archive_delay",
 	"hot_standby_feedback", "in_hot_standby", "transaction_read_only", "server_version_num", "shared_memory_size", "shared_memory_size_in_huge_pages", "application_name", "role",
 }
 
-// What the server tells nobody but superusers may be secret and is left out, but for the libraries, without which a server does not
-// start. Of the collation providers the version is a setting, too: indexes on text depend on it. Then come the settings that
-// this session may have set for itself, as the files have them.
+// Settings that only superusers may see could be secret and are left out, except the libraries, without which a server
+// does not start. The version of a collation provider counts as a setting, because indexes on text depend on it.
+// Settings that this session may have changed for itself are read from the files.
 const privilegedSettings = `SELECT 'shared_preload_libraries' AS name, current_setting('shared_preload_libraries') AS value, source, pending_restart
     FROM pg_settings WHERE name = 'shared_preload_libraries'
 UNION ALL
@@ -98,7 +98,8 @@ SELECT s.name, coalesce(f.setting, s.boot_val, ''), CASE WHEN f.setting IS NULL 
 const openSettings = `SELECT name, coalesce(current_setting(name, true), ''), source, pending_restart FROM pg_settings
     WHERE source NOT IN ('client', 'session') AND name <> ALL ($1) AND name <> 'shared_preload_libraries'`
 
-// Settings asks the running server for the settings of which the replicas of a group have the same, unless somebody wants it otherwise.
+// Settings returns the settings of the running server that the replicas of a group have in common, unless an
+// administrator chose otherwise.
 func (v *Facts) Settings(ctx context.Context) (out []Setting, err error) {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
@@ -128,7 +129,8 @@ func collectSettings(ctx context.Context, tx pgx.Tx) ([]Setting, error) {
 			return nil, err
 		}
 		out = append(out, found...)
-		// A role that every server has and that reads no more settings than anybody: what comes next is what may be shown.
+		// From here on, read only what any role may see: this role exists on every server and sees no more settings than
+		// others.
 		if _, err := tx.Exec(ctx, "SET LOCAL ROLE pg_read_all_stats"); err != nil {
 			return nil, err
 		}

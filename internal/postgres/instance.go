@@ -23,7 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
-// Config says where an instance lives. Everything in it is fixed for the life of an Instance.
+// Config describes an instance. It does not change during the life of an Instance.
 type Config struct {
 	Install     programs.Install
 	PGData      string
@@ -43,22 +43,22 @@ type Config struct {
 // Instance is one PostgreSQL instance. Its methods are safe for concurrent use unless they say that the server must be
 // stopped. Methods that talk to the server connect when needed and again after the server was restarted.
 type Instance struct {
-	*login.Roles     // what a login asks of the server
-	*Facts           // what the views show of it
-	*diagnose.Checks // what may be wrong with it
+	*login.Roles     // for logins
+	*Facts           // for the views
+	*diagnose.Checks // for health
 
 	cfg    Config
 	log    *slog.Logger
 	server session.Server
 	main   *session.Session // observation and settings
 	auth   *session.Session // of Roles and Facts, so that a login never waits behind an observation
-	repl   *session.Session // IDENTIFY_SYSTEM; open only where that may say something new
+	repl   *session.Session // IDENTIFY_SYSTEM; open only while that may tell something new
 	wal    *session.Session // CurrentFlush, for which a client waits
 
 	replays atomic.Pointer[replayed]
 }
 
-// New returns the instance described by c. It touches nothing.
+// New returns the instance described by c. It neither reads files nor connects.
 func New(c Config) *Instance {
 	if c.Superuser == "" {
 		c.Superuser = "postgres"
@@ -101,14 +101,14 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Session opens a session of the superuser in a database that is always there, with the settings of the agent's own sessions. The
-// caller closes it.
+// Session opens a session of the superuser, with the settings of the agent's own sessions, in a database that always
+// exists. The caller closes it.
 func (i *Instance) Session(ctx context.Context) (*pgx.Conn, error) { return i.server.Connect(ctx, nil) }
 
 // Version returns the version of the server's binaries, as 15.18.
 func (i *Instance) Version() string { return i.cfg.Install.Version }
 
-// SystemID reads the cluster's system identifier from pg_control, with no program started.
+// SystemID reads the cluster's system identifier from pg_control, without running a program.
 func (i *Instance) SystemID() (string, error) {
 	f, err := os.Open(i.path("global", "pg_control"))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
-// Observation is what a running server says about itself at one moment.
+// Observation is the state of a running server at one moment, as the server reports it.
 type Observation struct {
 	InRecovery      bool
 	Timeline        ag.Timeline // of what it writes, or of what it replays
@@ -32,7 +32,7 @@ type Observation struct {
 	SyncRepWaiters  int // sessions whose commit waits for synchronous replication
 }
 
-// WalReceiver is the row of pg_stat_wal_receiver. There is none while the receiver still waits for its connection.
+// WalReceiver is the row of pg_stat_wal_receiver. No row exists while the receiver waits for its connection.
 type WalReceiver struct {
 	PID         int
 	Status      string
@@ -44,7 +44,7 @@ type WalReceiver struct {
 	LastMessage time.Time
 }
 
-// Walsender is one row of pg_stat_replication. The instance's own session is not among them.
+// Walsender is one row of pg_stat_replication. The instance's own session is left out.
 type Walsender struct {
 	PID         int
 	Application string
@@ -97,7 +97,7 @@ const slotsQuery = `
 SELECT slot_name, slot_type, active, coalesce(active_pid, 0), restart_lsn::text, coalesce(wal_status, ''), temporary
 FROM pg_replication_slots ORDER BY slot_name`
 
-// Observe asks the server about itself through the instance's permanent sessions, within two seconds.
+// Observe reads the server's state through the instance's permanent sessions, within two seconds.
 func (i *Instance) Observe(ctx context.Context) (Observation, error) {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
@@ -125,8 +125,8 @@ func (i *Instance) Observe(ctx context.Context) (Observation, error) {
 	return o, nil
 }
 
-// replayTimeline is the one that a standby replays. While it streams on the one that it was last known to replay it cannot be another: what
-// it replays is never newer than what it receives, and never older than before.
+// replayTimeline returns the timeline that a standby replays. While the standby streams on the timeline it was last
+// known to replay, that is the one: replay is never newer than what is received, and never goes back.
 func (i *Instance) replayTimeline(ctx context.Context, o Observation) (ag.Timeline, error) {
 	known := i.replays.Load()
 	if w := o.WalReceiver; known != nil && w != nil && w.Status == "streaming" && w.ReceivedTLI == known.timeline && o.PostmasterStart.Equal(known.of) {
@@ -211,7 +211,8 @@ func (s *lsnScanner) Scan(src any) error {
 	return fmt.Errorf("%T is not the text of a WAL position", src)
 }
 
-// CurrentFlush returns how far a primary has flushed its WAL, or a standby replayed it, asked in a session that nothing else uses.
+// CurrentFlush returns how far a primary has flushed its WAL, or a standby has replayed it. It uses a session of its
+// own.
 func (i *Instance) CurrentFlush(ctx context.Context) (ag.LSN, error) {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
@@ -233,8 +234,8 @@ func (i *Instance) CurrentFlush(ctx context.Context) (ag.LSN, error) {
 	return at, nil
 }
 
-// FlushLSN returns how far WAL is durable here: as primary what it flushed, in recovery the highest of received and
-// replayed.
+// FlushLSN returns how far WAL is durable here: on a primary the flushed position, in recovery the higher of received
+// and replayed.
 func (i *Instance) FlushLSN(ctx context.Context) (ag.LSN, error) {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
@@ -250,12 +251,13 @@ func (i *Instance) FlushLSN(ctx context.Context) (ag.LSN, error) {
 	return l, nil
 }
 
-// freshSegment is how many bytes of a WAL segment may be used for it to count as just begun.
+// freshSegment is how many bytes of a WAL segment may be used for it to count as new.
 const freshSegment = 1 << 20
 
-// FreshSegment has a primary go on in a new WAL segment unless it has just begun one, and returns where that begins, flushed up to there;
-// 0 if it did not. A standby that follows a new primary draws the segment of the switch from its beginning, whatever it has of it
-// (RequestXLogStreaming in PostgreSQL), and counts as synchronous only behind that.
+// FreshSegment makes a primary begin a new WAL segment, unless the present one is new, and returns where it begins,
+// flushed up to there; 0 if it did not. A standby that follows a new primary fetches the segment of the switch from its
+// beginning, whatever it already has of it (RequestXLogStreaming in PostgreSQL), and counts as synchronous only beyond
+// it.
 func (i *Instance) FreshSegment(ctx context.Context) (ag.LSN, error) {
 	var begins ag.LSN
 	err := i.server.Fresh(ctx, func(c *pgx.Conn) error {
@@ -278,7 +280,7 @@ func (i *Instance) FreshSegment(ctx context.Context) (ag.LSN, error) {
 
 // Checkpoint performs a checkpoint, or a restartpoint in recovery, as fast as it can. It has no time limit of its own.
 func (i *Instance) Checkpoint(ctx context.Context) error {
-	// Not in the main session: a checkpoint may take a minute, and observation must go on.
+	// Not in the main session: a checkpoint may take a minute, and observation must continue.
 	err := i.server.Fresh(ctx, func(c *pgx.Conn) error {
 		_, err := c.Exec(ctx, "CHECKPOINT")
 		return err
@@ -297,8 +299,8 @@ func (i *Instance) exec(ctx context.Context, sql string, args ...any) error {
 	})
 }
 
-// identify asks for the timeline the server writes or replays and how far its WAL goes there: as primary what is flushed,
-// in recovery the highest of replayed and, if it belongs to the same timeline, received.
+// identify returns the timeline that the server writes or replays, and how far its WAL reaches there: on a primary the
+// flushed position, in recovery the higher of replayed and, if it is of the same timeline, received.
 func (i *Instance) identify(ctx context.Context) (ag.Position, error) {
 	var p ag.Position
 	err := i.repl.Do(ctx, func(c *pgx.Conn) error {

@@ -12,22 +12,23 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// ErrTimeline says that a promotion did not, or could not, take the timeline id that was asked for. If the server has left
-// recovery it must be fenced: its timeline belongs to nobody.
+// ErrTimeline means that a promotion did not, or could not, take the requested timeline id. If the server has left
+// recovery it must be fenced: its timeline belongs to no member.
 var ErrTimeline = errors.New("timeline id not available")
 
-// maxSkip bounds the ids one promotion may skip: more is a corrupt record rather than a history of failed promotions.
+// maxSkip bounds the ids that one promotion may skip. A larger gap means a corrupt record, not a history of failed
+// promotions.
 const maxSkip = 100_000
 
-// Promote ends recovery on exactly the timeline tli and returns how far WAL is flushed then: at or just behind the end
-// of recovery, so who has flushed that much has the whole change of timeline (docs/internals/safety.md, "Timelines" and
-// "Promotion").
+// Promote ends recovery on exactly the timeline tli and returns how far WAL is flushed then: at or just beyond the end
+// of recovery. A copy that has flushed that much has the whole change of timeline (docs/internals/safety.md, "Timelines"
+// and "Promotion").
 //
-// PostgreSQL takes the id after the newest timeline it has a history file of; so an empty history file is made for every id
-// that is skipped. They stay, since secondaries ask for the file of every id below the newest.
+// PostgreSQL takes the id after the newest timeline of which it has a history file. So an empty history file is
+// created for every skipped id. They stay, because secondaries ask for the file of every id below the newest.
 //
-// An error other than ErrTimeline leaves it open whether the server was or will be promoted: fence, then look. Promoting
-// again to the timeline that the server already writes succeeds.
+// After an error other than ErrTimeline the server may or may not be promoted, now or later: fence, then look.
+// Promoting again to the timeline that the server already writes succeeds.
 func (i *Instance) Promote(ctx context.Context, tli ag.Timeline, budget time.Duration) (endOfRecovery ag.LSN, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, fmt.Errorf("not out of recovery after %v", budget))
 	defer cancel()
@@ -56,7 +57,7 @@ func (i *Instance) Promote(ctx context.Context, tli ag.Timeline, budget time.Dur
 	return p.LSN, nil
 }
 
-// skipTo makes tli the next id PostgreSQL will choose.
+// skipTo makes tli the id that PostgreSQL will choose next.
 func (i *Instance) skipTo(current, tli ag.Timeline) error {
 	if tli <= current || tli-current > maxSkip {
 		return fmt.Errorf("the server replays timeline %d: %w", current, ErrTimeline)
@@ -93,7 +94,8 @@ func createEmpty(path string) error {
 	return errors.Join(err, f.Close())
 }
 
-// leaveRecovery asks for promotion and waits for its end. pg_promote's own wait is not used: it polls ten times a second.
+// leaveRecovery requests promotion and waits for its end. It does not use the wait of pg_promote, which polls ten times
+// a second.
 func (i *Instance) leaveRecovery(ctx context.Context) error {
 	return i.main.Do(ctx, func(c *pgx.Conn) error {
 		sent, recovery := false, true

@@ -23,27 +23,27 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
-// RewindOptions says from where to rewind.
+// RewindOptions configures a rewind.
 type RewindOptions struct {
 	SourceConninfo string       // of the primary, as a superuser; no password in it
 	ForkDir        string       // where the diverged tail is kept first (KeepFork); "" if the caller has kept it
 	Progress       func(string) // called with each line pg_rewind prints; may be nil
 }
 
-// ErrRewind says that this copy cannot be rewound: the caller seeds it again.
+// ErrRewind means that this copy cannot be rewound: the caller seeds it again.
 var ErrRewind = errors.New("rewind not possible")
 
-// ErrInterrupted says that a rewind of the copy was begun and not finished, so that it must not be started.
+// ErrInterrupted means that a rewind of the copy was begun and not finished, so that it must not be started.
 var ErrInterrupted = errors.New("a rewind of this copy is unfinished; rewind it again, or seed it again")
 
-// rewindMark is StateDir/rewinding.json: from its creation to its removal the server must not be started.
+// rewindMark is the content of StateDir/rewinding.json. While the file exists the server must not be started.
 type rewindMark struct {
 	Phase    string    `json:"phase"`
 	AutoConf *string   `json:"auto_conf"` // the node's own postgresql.auto.conf, which pg_rewind replaces by the source's
 	Since    time.Time `json:"since"`
 }
 
-// The phases of a rewind. Only the middle one, in which pg_rewind writes, cannot be begun again.
+// The phases of a rewind. Only the middle one, in which pg_rewind writes, cannot be repeated.
 const (
 	phaseRecover = "recover"
 	phaseRewind  = "rewind"
@@ -55,15 +55,14 @@ func (i *Instance) rewindMarkFile() string { return filepath.Join(i.cfg.StateDir
 // Interrupted reports whether a rewind was begun and not finished. The server must not be started then.
 func (i *Instance) Interrupted() bool { return exists(i.rewindMarkFile()) }
 
-// ForgetRewind removes the mark of an unfinished rewind. Only for who has replaced the copy by another since.
+// ForgetRewind removes the mark of an unfinished rewind. The caller must have replaced the copy since.
 func (i *Instance) ForgetRewind() error { return durable.Remove(i.rewindMarkFile()) }
 
-// Rewind brings the stopped, diverged copy back to the history of the source with pg_rewind
-// (docs/internals/postgresql.md, "Rewind"). A server that was not shut down in order is recovered first. Between the
-// mark it sets and the end the copy cannot be started (see Interrupted). Afterwards it is a standby that needs the
-// source's WAL.
+// Rewind returns the stopped, diverged copy to the history of the source with pg_rewind (docs/internals/postgresql.md,
+// "Rewind"). A server that was not shut down cleanly is recovered first. From its mark to its end the copy cannot be
+// started (see Interrupted). Afterwards it is a standby that needs the source's WAL.
 //
-// ErrRewind wraps every reason for which only a reseed helps.
+// Errors after which only a reseed helps wrap ErrRewind.
 func (i *Instance) Rewind(ctx context.Context, o RewindOptions) error {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
@@ -90,7 +89,8 @@ func (i *Instance) Rewind(ctx context.Context, o RewindOptions) error {
 	return nil
 }
 
-// beginRewind checks what can be checked, keeps the tail, sets the mark, and ends with a copy in order at its own end.
+// beginRewind checks what can be checked, keeps the tail, and sets the mark. It leaves a cleanly shut down copy at its
+// own end.
 func (i *Instance) beginRewind(ctx context.Context, o RewindOptions, mark *rewindMark) (*rewindMark, error) {
 	c, err := i.Control(ctx)
 	if err != nil {
@@ -131,17 +131,17 @@ func (i *Instance) beginRewind(ctx context.Context, o RewindOptions, mark *rewin
 	return mark, i.recover(ctx)
 }
 
-// sharedSegment asks whether the segment that a primary writes is there of other timelines, too.
+// sharedSegment reports whether other timelines have a file of the segment that the primary writes.
 const sharedSegment = `SELECT count(*) > 1 FROM pg_ls_waldir()
 	WHERE name ~ '^[0-9A-F]{24}$' AND substr(name, 9) = substr(pg_walfile_name(pg_current_wal_insert_lsn()), 9)`
 
-// prepareSource checks that the source is a primary of the same cluster, has its timeline in pg_control (before 16,
-// pg_rewind reads it from the last checkpoint, which a server just promoted has not made on its timeline), and returns
-// where this copy's history leaves the source's.
+// prepareSource checks that the source is a primary of the same cluster, makes its timeline appear in pg_control, and
+// returns where this copy's history leaves the source's. Before 16, pg_rewind reads the timeline from the last
+// checkpoint, and a newly promoted server has not made one on its timeline.
 //
-// pg_rewind copies the source's pg_wal whole, where each timeline has a file of its own of every segment that it has a part in, and a
-// checkpoint removes what lies in older segments only. So the source goes on in a new segment where timelines share the present one:
-// else each failover would make the next rewind longer by a segment, until the segment is full.
+// pg_rewind copies the source's whole pg_wal. Each timeline has a file of its own for every segment it has a part
+// in, and a checkpoint removes older segments only. So the source begins a new segment if timelines share the
+// present one: else each failover would lengthen the next rewind by a segment, until the segment is full.
 func (i *Instance) prepareSource(ctx context.Context, conninfo, systemID string) (fork ag.Position, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // the checkpoint
 	defer cancel()
@@ -215,8 +215,8 @@ func (i *Instance) forkFrom(ctx context.Context, source *pgx.Conn) (fork ag.Posi
 	return fork, nil
 }
 
-// recover performs crash recovery in single-user mode. pg_rewind would do the same, but before 15 without the configuration
-// file of a Debian cluster, and with the WAL removed that it needs afterwards.
+// recover performs crash recovery in single-user mode. pg_rewind would do the same, but before 15 without the
+// configuration file of a Debian cluster, and it would remove WAL that it needs afterwards.
 func (i *Instance) recover(ctx context.Context) error {
 	if err := durable.Remove(i.path("standby.signal")); err != nil { // single-user mode refuses to be a standby
 		return err
@@ -258,7 +258,7 @@ func (i *Instance) runRewind(ctx context.Context, o RewindOptions, mark *rewindM
 		err = fmt.Errorf("pg_rewind: %w: %s: %w", err, programs.LastText(out), ErrRewind)
 	}
 	if err == nil && bytes.Contains(out, []byte("no rewind required")) {
-		// It judges by the last checkpoint: a copy whose WAL only goes on past the fork is left as it is, diverged.
+		// pg_rewind compares the last checkpoints: a copy whose WAL merely continues beyond the fork is left diverged.
 		err = fmt.Errorf("pg_rewind finds nothing to rewind, since this copy went on without a checkpoint after the fork (no rewind required): %w", ErrRewind)
 	}
 	if err != nil {
@@ -268,7 +268,7 @@ func (i *Instance) runRewind(ctx context.Context, o RewindOptions, mark *rewindM
 	return i.writeRewindMark(mark)
 }
 
-// finishRewind puts back what is this node's own and removes the mark.
+// finishRewind restores this node's own files and removes the mark.
 func (i *Instance) finishRewind(mark *rewindMark) error {
 	own := settings.AutoConfHeader
 	if mark.AutoConf != nil {
@@ -310,7 +310,7 @@ func (i *Instance) writeRewindMark(m *rewindMark) error {
 	return durable.Replace(i.rewindMarkFile(), b, 0o600)
 }
 
-// keepLog appends a tool's output to a file of LogDir. Losing it is no reason to fail.
+// keepLog appends a tool's output to a file of LogDir, best-effort.
 func (i *Instance) keepLog(name string, out []byte) {
 	if i.cfg.LogDir == "" {
 		return
@@ -336,9 +336,9 @@ type ForkSummary struct {
 	Bytes    int64       `json:"bytes"`
 }
 
-// KeepFork copies what a stopped copy has beyond the position from, its diverged tail, into dir before a rewind or reseed
-// destroys it (S5): the WAL segments from the fork to the end, all timeline history files, pg_control and a summary.json,
-// written last. A directory that has a summary is complete and left as it is.
+// KeepFork copies the diverged tail of a stopped copy, its WAL beyond the position from, into dir before a rewind or
+// reseed destroys it (S5). The tail is the WAL segments from the fork to the end, all timeline history files, pg_control
+// and, written last, summary.json. A directory with a summary is complete and not changed.
 func (i *Instance) KeepFork(ctx context.Context, from ag.Position, dir string) error {
 	if exists(filepath.Join(dir, "summary.json")) {
 		return nil
@@ -355,7 +355,7 @@ func (i *Instance) keepFork(ctx context.Context, from ag.Position, dir string) e
 		return err
 	}
 	s := ForkSummary{SystemID: c.SystemID, State: c.State, Fork: from, Time: time.Now().UTC()}
-	// A copy whose end cannot be found (an interrupted rewind) is kept to the last file there is.
+	// If the end of the copy cannot be found (an interrupted rewind), every file after the fork is kept.
 	if s.End, err = i.endOnDisk(ctx); err != nil {
 		i.log.Warn("the end of the diverged tail is not known, everything from the fork on is kept", "error", err)
 		s.End = ag.Position{LSN: pgfiles.MaxLSN}
@@ -389,7 +389,7 @@ func (i *Instance) keepFork(ctx context.Context, from ag.Position, dir string) e
 	return durable.Replace(filepath.Join(dir, "summary.json"), append(b, '\n'), 0o600)
 }
 
-// forkFiles lists what a fork is made of, relative to PGData. Segments beyond the end are preallocated ones.
+// forkFiles lists the files of a fork, relative to PGData. Segments beyond the end are preallocated and left out.
 func (i *Instance) forkFiles(segSize, from, end ag.LSN) ([]string, error) {
 	entries, err := os.ReadDir(i.path("pg_wal"))
 	if err != nil {

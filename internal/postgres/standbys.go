@@ -16,9 +16,9 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
-// SetSync sets synchronous_standby_names in the running server, primary or in recovery, and returns when sessions begun
-// from now on see the value, loaded by the second of two reloads (docs/internals/safety.md, "Proof of a setting").
-// Walsenders read it each in their own time: that it is in force is proved on the streams, by the caller.
+// SetSync sets synchronous_standby_names in the running server, on a primary or in recovery. It returns when new
+// sessions see the value, loaded by the second of two reloads (docs/internals/safety.md, "Proof of a setting"). Each
+// walsender reads the setting in its own time: the caller proves on the streams that it is in force.
 func (i *Instance) SetSync(ctx context.Context, s settings.Sync) error {
 	if s.Num < 0 || s.Num > len(s.Names) {
 		return fmt.Errorf("set synchronous_standby_names: %d of %d names", s.Num, len(s.Names))
@@ -42,7 +42,7 @@ func (i *Instance) SetSync(ctx context.Context, s settings.Sync) error {
 	return nil
 }
 
-// SyncInForce returns the synchronous_standby_names that a session begun now sees, and the file it comes from.
+// SyncInForce returns the synchronous_standby_names that a new session sees, and the file of that value.
 func (i *Instance) SyncInForce(ctx context.Context) (s settings.Sync, sourcefile string, err error) {
 	var value string
 	err = i.server.Fresh(ctx, func(c *pgx.Conn) error {
@@ -66,8 +66,8 @@ func (i *Instance) alterSystem(ctx context.Context, name, value string) error {
 	return i.exec(ctx, "ALTER SYSTEM SET "+pgx.Identifier{name}.Sanitize()+" = "+settings.QuoteLiteral(value))
 }
 
-// reload makes the postmaster read its files again and waits until a fresh session has inherited the result. Two requests
-// sent without that wait could be served by one load.
+// reload makes the postmaster read its files again and waits until a new session has inherited the result. Without that
+// wait one load could serve two requests.
 func (i *Instance) reload(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -92,15 +92,15 @@ func (i *Instance) reload(ctx context.Context) error {
 	}
 }
 
-// loadTime is when the postmaster last read its configuration, as a fresh session inherits it.
+// loadTime returns when the postmaster last read its configuration, as a new session inherits it.
 func (i *Instance) loadTime(ctx context.Context) (t time.Time, err error) {
 	err = i.server.Fresh(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, "SELECT pg_conf_load_time()").Scan(&t) })
 	return t, err
 }
 
-// ProbeCommit starts a tiny commit that waits for the synchronous secondaries, on a session of its own with that pid. The
-// channel gives its outcome once: nil when the commit was confirmed by them. The end of ctx ends the session; a commit
-// whose wait was cut short is an error, whatever the server said to the client.
+// ProbeCommit starts a tiny commit that waits for the synchronous secondaries, in a session of its own with that pid.
+// The channel receives its outcome once: nil if they confirmed the commit. The session ends with ctx. A commit whose
+// wait was cut short is an error, whatever the server reported to the client.
 func (i *Instance) ProbeCommit(ctx context.Context) (done <-chan error, pid int, err error) {
 	var cancelled error // written and read by the session's own goroutine only, once connected
 	conn, err := i.server.Connect(ctx, func(c *pgx.ConnConfig) {
@@ -129,8 +129,8 @@ func (i *Instance) ProbeCommit(ctx context.Context) (done <-chan error, pid int,
 	return result, int(conn.PgConn().PID()), nil
 }
 
-// WaitingInSyncRep reports whether the backend with that pid waits for synchronous replication now. It says false also
-// when it could not ask.
+// WaitingInSyncRep reports whether the backend with that pid waits for synchronous replication now. It is false also if
+// the server does not answer.
 func (i *Instance) WaitingInSyncRep(ctx context.Context, pid int) bool {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
@@ -142,10 +142,10 @@ func (i *Instance) WaitingInSyncRep(ctx context.Context, pid int) bool {
 	return err == nil && waiting
 }
 
-// EnsureSlots makes the members' physical slots be as wanted: missing ones are created, reserving WAL at once; inactive
-// ones named cot_* that are not wanted are dropped, those of seeding windows excepted; in recovery each inactive wanted
+// EnsureSlots makes the members' physical slots match want. Missing ones are created and reserve WAL at once. Inactive
+// slots named cot_* that are not wanted are dropped, except those of seeding windows. In recovery each inactive wanted
 // slot is advanced to its minimum, so that this copy keeps what any other would need to follow it, and no more
-// (docs/internals/postgresql.md, "Slots"). It is never advanced beyond this copy's own last restartpoint: a member that
+// (docs/internals/postgresql.md, "Slots"). A slot is never advanced beyond this copy's last restartpoint: a member that
 // is rewound from this copy begins at the last checkpoint that both have, which is no older.
 func (i *Instance) EnsureSlots(ctx context.Context, want []string, min map[string]ag.LSN) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -177,7 +177,7 @@ func (i *Instance) EnsureSlots(ctx context.Context, want []string, min map[strin
 func (i *Instance) ensureSlot(ctx context.Context, name string, have map[string]Slot, o Observation, to ag.LSN) error {
 	s, ok := have[name]
 	if ok && s.WALStatus == "lost" && !s.Active {
-		// It no longer protects anything and cannot be used again.
+		// It protects no WAL any more and cannot be used again.
 		if err := i.exec(ctx, "SELECT pg_drop_replication_slot($1)", name); err != nil {
 			return err
 		}
@@ -198,8 +198,8 @@ func (i *Instance) ensureSlot(ctx context.Context, name string, have map[string]
 		FROM pg_control_checkpoint() WHERE redo_lsn > $3::text::pg_lsn`, name, to.String(), s.Restart.String())
 }
 
-// WalsenderRows counts the walsenders of a member, whatever their epoch. A new stream of the member is admitted only
-// when there is none (docs/internals/safety.md, "Streams").
+// WalsenderRows counts the walsenders of a member, whatever their epoch. A new stream of the member is admitted only if
+// the count is 0 (docs/internals/safety.md, "Streams").
 func (i *Instance) WalsenderRows(ctx context.Context, member string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()

@@ -12,10 +12,10 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
-// PrepareStart makes the files of the stopped server ready for a start in either role: private authentication files, no
-// reserved setting in postgresql.auto.conf, standby.signal, and no timeline file that an interrupted promotion left behind
-// (with one, the server would take the skipped id for the newest timeline and refuse to start). It refuses while a rewind
-// is unfinished. The keeper removes standby.signal for the moment of starting a primary.
+// PrepareStart prepares the files of the stopped server for a start in either role. It writes the private authentication
+// files and standby.signal, removes reserved settings from postgresql.auto.conf, and removes timeline files of an
+// interrupted promotion, which would make the server take the skipped id for the newest timeline and refuse to start. It
+// fails while a rewind is unfinished. The keeper removes standby.signal while it starts a primary.
 func (i *Instance) PrepareStart(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("start PostgreSQL: %w", err)
@@ -68,8 +68,8 @@ func (i *Instance) removeTrailingSkips() error {
 	return syncPath(i.path("pg_wal"))
 }
 
-// ownSync returns the synchronous_standby_names of postgresql.auto.conf if the agent wrote it. It is kept over a restart:
-// commits of a primary that comes back wait rather than not, until the agent has set what the record says.
+// ownSync returns the synchronous_standby_names of postgresql.auto.conf if the agent wrote it. The value survives a
+// restart: commits of a returning primary wait until the agent has set the record's value.
 func (i *Instance) ownSync() (map[string]*string, error) {
 	content, err := os.ReadFile(i.autoConf())
 	if errors.Is(err, os.ErrNotExist) {
@@ -91,9 +91,9 @@ func (i *Instance) ownSync() (map[string]*string, error) {
 	return map[string]*string{"synchronous_standby_names": &value}, nil
 }
 
-// WriteAutoConf edits postgresql.auto.conf of a stopped server: it sets the settings of set (nil removes one), removes the
-// reserved ones that set does not name, and leaves every other line as it is. A running server would overwrite the file:
-// there, use ALTER SYSTEM.
+// WriteAutoConf edits postgresql.auto.conf of a stopped server. It sets the settings of set (nil removes one), removes
+// reserved ones that set does not name, and keeps every other line. A running server would overwrite the file: use ALTER
+// SYSTEM there.
 func (i *Instance) WriteAutoConf(set map[string]*string) error {
 	old, err := os.ReadFile(i.autoConf())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

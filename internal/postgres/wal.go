@@ -19,13 +19,13 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
-// EndOfWAL returns the position behind the last WAL that this instance has, and has on disk.
+// EndOfWAL returns the position after the last WAL that this instance has on disk.
 //
-// A running primary is asked for what it flushed. Of a standby that has streamed since its start, what is behind its replay is read; of
-// everything else all of pg_wal, record by record from the last checkpoint: a server that is down, one that crashed, one that still
-// replays what it had, and a standby that has not streamed yet, whose own functions do not know of WAL it received before its
-// start. Of a running standby the server's word counts too where it is further. While a standby streams the answer is a
-// lower bound; sealing ends the stream first.
+// A running primary is asked for its flushed position. For a standby that has streamed since its start, the WAL
+// after its replay position is read. For everything else all of pg_wal is read, record by record from the last
+// checkpoint: a server that is down or crashed, one that still replays what it had, and a standby that has not
+// streamed yet, whose functions do not know WAL received before its start. A running standby's own answer counts as
+// well if it is further. While a standby streams the result is a lower bound; sealing ends the stream first.
 func (i *Instance) EndOfWAL(ctx context.Context) (ag.Position, error) {
 	said, err := i.runningEnd(ctx)
 	running := err == nil
@@ -51,7 +51,7 @@ func (i *Instance) EndOfWAL(ctx context.Context) (ag.Position, error) {
 	return end, nil
 }
 
-// saidEnd is what a server that accepts sessions says of the end of its WAL.
+// saidEnd is the end of WAL as a server that accepts sessions reports it.
 type saidEnd struct {
 	recovery bool
 	at       ag.Position // flushed; of a standby as far as it is of the timeline that it replays
@@ -80,10 +80,10 @@ func (i *Instance) runningEnd(ctx context.Context) (said saidEnd, err error) {
 	return said, nil
 }
 
-// endBehindReplay finds the end of WAL of a standby that has streamed since its start: it reads on where replay is. Before it asked for a
-// stream it had replayed all the whole records that were here, so what is behind was received since, and is flushed as far as the server
-// says. A record counts only if all of it was: behind that the file may hold what remains of its former life. ok is false where no file is
-// known to lead on from there.
+// endBehindReplay finds the end of WAL of a standby that has streamed since its start, reading on from its replay
+// position. Before it requested a stream it had replayed every whole record that was here. So later WAL was received
+// since, and is flushed as far as the server reports. A record counts only if all of it was received: the rest of the
+// file may be old content. ok is false if no file is known to continue from there.
 func (i *Instance) endBehindReplay(ctx context.Context, said saidEnd) (end ag.Position, ok bool, err error) {
 	if said.received == 0 {
 		return ag.Position{}, false, nil
@@ -111,7 +111,7 @@ func (i *Instance) endBehindReplay(ctx context.Context, said saidEnd) (end ag.Po
 	return ag.Position{}, false, nil
 }
 
-// endOnDisk finds the end of WAL from the files.
+// endOnDisk finds the end of WAL from the files alone.
 func (i *Instance) endOnDisk(ctx context.Context) (ag.Position, error) {
 	if exists(i.path("backup_label")) {
 		return ag.Position{}, errors.New("the copy was made by a backup or a rewind and has not been started since: start it as a secondary first")
@@ -151,7 +151,7 @@ func (i *Instance) endAlong(ctx context.Context, c pgfiles.Control, l pgfiles.Li
 	return end, true, i.flushTail(w, end)
 }
 
-// flushTail flushes the last two segments, so that what is promised from here survives a power loss.
+// flushTail flushes the last two segments, so that a promised position survives a power loss.
 func (i *Instance) flushTail(w *pgfiles.WAL, end ag.Position) error {
 	last := (end.LSN - 1) / w.SegSize
 	for _, seg := range []ag.LSN{last, max(last, 1) - 1} {
@@ -163,8 +163,8 @@ func (i *Instance) flushTail(w *pgfiles.WAL, end ag.Position) error {
 	return syncPath(i.path("pg_wal"))
 }
 
-// tips returns the lineages on which the instance's WAL may end, the newest timeline first, the one pg_control names last.
-// A newer one counts only where a record of it is found: its history file alone means that an upstream has it.
+// tips returns the lineages on which the instance's WAL may end, the newest timeline first and the one of pg_control
+// last. A newer one counts only if a record of it is found: its history file alone means that an upstream has it.
 func (i *Instance) tips(ctx context.Context, c pgfiles.Control) ([]pgfiles.Lineage, error) {
 	files, err := i.historyFiles()
 	if err != nil {
@@ -193,12 +193,12 @@ func (i *Instance) tips(ctx context.Context, c pgfiles.Control) ([]pgfiles.Linea
 	return append(tips, own), err
 }
 
-// maxChecksum bounds the work one comparison may ask for.
+// maxChecksum bounds the bytes of one comparison.
 const maxChecksum = 1 << 20
 
-// WALChecksum returns the CRC-32C of the n bytes of WAL before pos, along the history of pos.Timeline. ok is false when
-// they are not here: removed, or not there yet, as far as page headers tell (ask only for what lies before EndOfWAL).
-// Two copies that agree on it over the last 16 KiB are on one history (docs/internals/safety.md, "Timelines").
+// WALChecksum returns the CRC-32C of the n bytes of WAL before pos, along the history of pos.Timeline. ok is false if
+// they are not here, removed or not received yet, as far as page headers tell: ask only for what lies before EndOfWAL.
+// Two copies with the same result over the last 16 KiB are on one history (docs/internals/safety.md, "Timelines").
 func (i *Instance) WALChecksum(ctx context.Context, pos ag.Position, n int) (crc uint32, ok bool, err error) {
 	if n <= 0 || n > maxChecksum || ag.LSN(n) > pos.LSN {
 		return 0, false, fmt.Errorf("checksum of %d bytes of WAL before %s: out of range", n, pos)
@@ -223,8 +223,8 @@ func (i *Instance) WALChecksum(ctx context.Context, pos ag.Position, n int) (crc
 	return 0, false, nil
 }
 
-// lineagesThrough returns the known lineages that pos lies on. The bytes before pos are the same in all of them, but a copy
-// may hold them only in the files of a later timeline.
+// lineagesThrough returns the known lineages that contain pos. The bytes before pos are the same in all of them, but a
+// copy may hold them only in the files of a later timeline.
 func (i *Instance) lineagesThrough(ctx context.Context, pos ag.Position) ([]pgfiles.Lineage, error) {
 	files, err := i.historyFiles()
 	if err != nil {
@@ -250,12 +250,12 @@ func (i *Instance) lineagesThrough(ctx context.Context, pos ag.Position) ([]pgfi
 	return through, nil
 }
 
-// pollInterval is how often a change that the server does not announce is looked for.
+// pollInterval is the pause between two looks for a change that the server does not announce.
 const pollInterval = 5 * time.Millisecond
 
-// History returns the ancestry of a timeline from its pg_wal/<tli>.history: one entry per timeline from the eldest that
-// left its parent up to tli itself, each with its parent and the LSN where it leaves it. Timeline 1 has no file and an
-// empty history. Epoch is not known to PostgreSQL and left zero. The error wraps os.ErrNotExist if the file is not here.
+// History returns the ancestry of a timeline from its pg_wal/<tli>.history: one entry per timeline, from the oldest that
+// left its parent to tli itself, each with its parent and the LSN where it leaves it. Timeline 1 has no file and an
+// empty history. PostgreSQL does not know epochs: Epoch is zero. The error wraps os.ErrNotExist if the file is not here.
 func (i *Instance) History(ctx context.Context, tli ag.Timeline) ([]ag.TimelineEntry, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read the history of timeline %d: %w", tli, err)
@@ -310,7 +310,8 @@ func (i *Instance) historyFiles() (map[ag.Timeline]int64, error) {
 	return files, nil
 }
 
-// Keeps reports whether the WAL after a position is still here, as a standby would ask for it, and else where what is here begins.
+// Keeps reports whether the WAL after a position is still here, as a standby would request it; if not, from is where the
+// WAL here begins.
 func (i *Instance) Keeps(ctx context.Context, at ag.LSN) (keeps bool, from ag.LSN, err error) {
 	c, err := i.Control(ctx)
 	if err != nil {

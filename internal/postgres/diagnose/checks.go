@@ -16,7 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
-// ErrExhausted says that the server is there and has no connection, process or memory left, not even for its superuser.
+// ErrExhausted means that the server is up and has no connection, process or memory left, not even for its superuser.
 var ErrExhausted = errors.New("the server has no connection, process or memory left")
 
 // Checks looks for what may be wrong with a running server and its data.
@@ -35,10 +35,11 @@ func (k *Checks) path(elem ...string) string {
 	return filepath.Join(append([]string{k.dataDir}, elem...)...)
 }
 
-// maxDatabases bounds how many databases one look takes.
+// maxDatabases bounds the databases of one check.
 const maxDatabases = 32
 
-// Answer opens a new connection and asks for nothing much. A server that refuses because it is starting or stopping has answered.
+// Answer opens a new connection and runs a trivial query. A server that refuses because it is starting or stopping has
+// answered.
 func (k *Checks) Answer(ctx context.Context) error {
 	err := k.server.Fresh(ctx, func(conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, "SELECT 1")
@@ -57,12 +58,12 @@ func (k *Checks) Answer(ctx context.Context) error {
 	return err
 }
 
-// ErrBlocked says that nobody can do anything: no ordinary connection is left, and every session waits for a lock or holds some in an
-// idle transaction. Waiting for synchronous replication is not that.
+// ErrBlocked means that no work is possible: no ordinary connection is left, and every session waits for a lock or holds
+// some in an idle transaction. Waiting for synchronous replication does not count.
 var ErrBlocked = errors.New("no connection is left and every session is blocked")
 
-// blocked returns how many sessions there are, if all are blocked and were so two seconds ago: somebody who works lets others go on
-// in between. It speaks of everybody but the agent.
+// blocked returns the number of sessions if all are blocked and were so two seconds ago: a working session would release
+// others in between. The agent's sessions are left out.
 const blocked = `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
 	HAVING count(*) >= current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
 			- coalesce(current_setting('reserved_connections', true)::int, 0)
@@ -71,8 +72,8 @@ const blocked = `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'cli
 		AND bool_or(state = 'active') FILTER (WHERE application_name <> $1)
 		AND max(state_change) FILTER (WHERE application_name <> $1) < clock_timestamp() - interval '2 seconds'`
 
-// Commit commits a transaction that has an id and nothing else, and waits for this server's disk alone. ErrBlocked: it could, and no other
-// session can.
+// Commit commits an empty transaction with an id, and waits for this server's disk only. It returns ErrBlocked if that
+// succeeded and no other session can work.
 func (k *Checks) Commit(ctx context.Context) error {
 	return k.server.Fresh(ctx, func(conn *pgx.Conn) error {
 		if _, err := conn.Exec(ctx, "SELECT pg_current_xact_id()"); err != nil { // the session's synchronous_commit is local
@@ -96,8 +97,8 @@ type Fault struct {
 	Err      string
 }
 
-// Databases looks into the databases of those names, or into all that take connections: a connection, a read of the catalog, on a
-// primary a tiny write, and the directory and the file of pg_class on the disk. What is wrong with the server as a whole is an error.
+// Databases checks the named databases, or all that allow connections: a connection, a read of the catalog, on a primary
+// a tiny write, and the directory and the file of pg_class on the disk. A failure of the server as a whole is an error.
 func (k *Checks) Databases(ctx context.Context, names []string) ([]Fault, error) {
 	type row struct {
 		Name string
@@ -136,7 +137,7 @@ func (k *Checks) Databases(ctx context.Context, names []string) ([]Fault, error)
 	return faults, ctx.Err()
 }
 
-// lookInto reads and, where the server is no standby, writes in one database.
+// lookInto reads in one database and, unless the server is a standby, writes.
 func (k *Checks) lookInto(ctx context.Context, name string) error {
 	cfg, err := k.server.ConnConfig(name)
 	if err != nil {
@@ -163,7 +164,7 @@ func (k *Checks) lookInto(ctx context.Context, name string) error {
 	return err
 }
 
-// isFault tells what is wrong with a database from what is wrong with the server, the moment, or the asker.
+// isFault reports whether an error means a fault of the database, and not of the server, the moment or the caller.
 func isFault(err error) bool {
 	if errors.Is(err, errUnreadable) {
 		return true

@@ -9,7 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Control is what pg_control says, as printed by pg_controldata.
+// Control is the content of pg_control, as printed by pg_controldata.
 type Control struct {
 	SystemID       string
 	State          string // as printed: "in production", "shut down", "shut down in recovery", "in archive recovery", ...
@@ -28,13 +28,13 @@ type Control struct {
 	Settings       map[string]int // max_connections and the other settings of the primary that a standby may not undercut
 }
 
-// The states of pg_control that something is decided on.
+// The states of pg_control on which decisions depend.
 const (
 	stateShutDown         = "shut down"
 	stateShutDownRecovery = "shut down in recovery"
 )
 
-// Clean reports whether the server was shut down in order, as a primary or in recovery.
+// Clean reports whether the server was shut down cleanly, as a primary or in recovery.
 func (c Control) Clean() bool { return c.State == stateShutDown || c.State == stateShutDownRecovery }
 
 // ParseControl reads the output of pg_controldata printed with LC_ALL=C.
@@ -85,7 +85,7 @@ func ParseControl(out string) (Control, error) {
 	return c, nil
 }
 
-// controlParser keeps the first error, so that the field list above can be read as a list.
+// controlParser keeps the first error, so that ParseControl reads as a list of fields.
 type controlParser struct {
 	values map[string]string
 	err    error

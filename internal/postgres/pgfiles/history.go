@@ -48,10 +48,10 @@ func ParseHistory(content string, tli ag.Timeline) ([]ag.TimelineEntry, error) {
 	return entries, nil
 }
 
-// Lineage is the way from the first timeline to a tip.
+// Lineage is the sequence of timelines from the first to a tip.
 type Lineage []Span
 
-// Span is one timeline of a lineage: it holds the WAL from begin (included) to end (excluded).
+// Span is one timeline of a lineage. It holds the WAL from begin (included) to end (excluded).
 type Span struct {
 	TLI        ag.Timeline
 	begin, end ag.LSN

@@ -13,8 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// The format of WAL pages and records, the same in PostgreSQL 14 to 18 but for the magic number. Numbers are in the byte
-// order of the machine that wrote them; Coterie runs on little-endian ones only.
+// The format of WAL pages and records, the same in PostgreSQL 14 to 18 except for the magic number. Numbers have the
+// byte order of the machine that wrote them; Coterie runs on little-endian machines only.
 const (
 	shortPageHeader = 24
 	LongPageHeader  = 40 // of the first page of each segment
@@ -27,8 +27,8 @@ const (
 	pageAllFlags                   = 0xF
 )
 
-// ErrNoWAL says that the WAL at a position is not here: no file, or one with something else in that place. It is how every
-// WAL ends.
+// ErrNoWAL means that the WAL at a position is not here: no file exists, or other content is in its place. Every WAL
+// ends this way.
 var ErrNoWAL = errors.New("no WAL there")
 
 // walPage is one page with its header read.
@@ -76,8 +76,8 @@ func SegmentName(tli ag.Timeline, seg, segSize ag.LSN) string {
 	return fmt.Sprintf("%08X%08X%08X", uint32(tli), uint32(seg/perID), uint32(seg%perID))
 }
 
-// open makes the segment that holds addr the open one. Like PostgreSQL's recovery it prefers the newest timeline of the
-// lineage that had begun by the end of the segment: a promotion copies the begun segment into its own timeline.
+// open opens the segment that contains addr. Like PostgreSQL's recovery it prefers the newest timeline of the lineage
+// that had begun by the end of the segment: a promotion copies the begun segment into its own timeline.
 func (w *WAL) open(addr ag.LSN) error {
 	seg := addr / w.SegSize
 	if w.file != nil && w.seg == seg {
@@ -121,7 +121,7 @@ func (w *WAL) at(addr ag.LSN) (walPage, error) {
 	return parsePage(w.chunk[start:start+w.page], addr, w.SegSize)
 }
 
-// parsePage checks a page's header: a recycled segment still has the pages of its former life.
+// parsePage checks a page's header: a recycled segment still has the pages of its earlier use.
 func parsePage(data []byte, addr, segSize ag.LSN) (walPage, error) {
 	p := walPage{
 		data:   data,

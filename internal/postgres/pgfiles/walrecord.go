@@ -11,9 +11,9 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// End follows the records from start, where one begins, to the last that is whole and ends at the limit or before, and returns the
-// position behind it: the same end of WAL that PostgreSQL's recovery would find. The timeline is that of the last record. found is
-// false if not even the record at start is there.
+// End follows the records from start, where one begins, to the last whole one that ends at or before the limit, and
+// returns the position after it: the end of WAL that PostgreSQL's recovery would find. The timeline is that of the last
+// record. found is false if not even the record at start is here.
 func End(ctx context.Context, w *WAL, start, limit ag.LSN) (end ag.Position, found bool, err error) {
 	r := recordReader{files: w}
 	at, prev := start, ag.LSN(0)
@@ -38,7 +38,7 @@ type record struct {
 	start, next ag.LSN
 }
 
-// recordReader reads one record after the other. Its fields are what must agree between them.
+// recordReader reads one record after another. Its fields are what must agree between them.
 type recordReader struct {
 	files *WAL
 	magic uint16
@@ -74,7 +74,7 @@ func (r *recordReader) read(at, prev ag.LSN, known bool) (record, error) {
 			return record{}, err
 		}
 		if page.flags&pageFirstIsOverwriteContRecord != 0 {
-			// The record was never finished before a crash; what was written afterwards begins on this page.
+			// A crash cut the record short; later WAL begins on this page.
 			return r.read(pageAt, prev, known)
 		}
 		left := total - len(r.body)
@@ -107,8 +107,8 @@ func (r *recordReader) page(addr ag.LSN) (walPage, error) {
 	return p, nil
 }
 
-// valid checks the record in body: its link to the one before, and its CRC, which covers the data first and then the header
-// up to the CRC itself.
+// valid checks the record in body: its link to the previous record, and its CRC, which covers the data first and then
+// the header up to the CRC itself.
 func (r *recordReader) valid(at, prev ag.LSN, known bool) bool {
 	link := ag.LSN(binary.LittleEndian.Uint64(r.body[8:]))
 	if known && link != prev || !known && link >= at {

@@ -42,9 +42,9 @@ var binDirPatterns = []string{
 	"/usr/local/opt/postgresql@*/bin",
 }
 
-// Find returns the supported PostgreSQL installations of this machine, each once: first those in $COTERIE_PG_BINDIRS (a list like
-// PATH), in its order, so that who takes the first gets what was asked for; then, newest first, what pg_config, PATH and the places
-// of distributions have. An empty result is not an error.
+// Find returns the supported PostgreSQL installations of this machine, each once. Those in $COTERIE_PG_BINDIRS (a list
+// like PATH) come first and in its order, so that the first result is the requested one. Then, newest first, come those
+// of pg_config, PATH and the places of distributions. An empty result is not an error.
 func Find(ctx context.Context) ([]Install, error) {
 	var found []Install
 	seen := map[string]bool{}
@@ -88,8 +88,8 @@ func candidateDirs(ctx context.Context) []string {
 	return dirs
 }
 
-// inspect asks the binaries in dir for their version. A directory without initdb and pg_controldata has a client or a part
-// of an installation only, and is refused.
+// inspect reads the version of the binaries in dir. A directory without initdb and pg_controldata contains a client, or
+// only a part of an installation, and is refused.
 func inspect(ctx context.Context, dir string) (Install, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -123,7 +123,7 @@ func parseVersion(s string) (Install, error) {
 	return Install{Major: major, Version: m[1], Num: major*10000 + minor}, nil
 }
 
-// Inspect returns the installation in dir, or says what is wrong with it.
+// Inspect returns the installation in dir, or an error that explains what is wrong with it.
 func Inspect(ctx context.Context, dir string) (Install, error) {
 	in, err := inspect(ctx, dir)
 	if err == nil && (in.Major < MinMajor || in.Major > MaxMajor) {

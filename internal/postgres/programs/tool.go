@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// ToolEnv is the environment for PostgreSQL's tools: messages in English, and nothing of a caller's PG* variables, which
-// would redirect them to another server.
+// ToolEnv returns the environment for PostgreSQL's tools: messages in English, and none of the caller's PG* variables,
+// which would redirect them to another server.
 func ToolEnv() []string {
 	env := []string{"LC_ALL=C", "LANGUAGE=", "PGSYSCONFDIR=/nonexistent"}
 	for _, e := range os.Environ() {
@@ -25,7 +25,7 @@ func ToolEnv() []string {
 	return env
 }
 
-// WithStderr adds to the error of a command the end of what it said.
+// WithStderr adds the end of a command's standard error to its error.
 func WithStderr(err error) error {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || len(exit.Stderr) == 0 {
@@ -34,7 +34,7 @@ func WithStderr(err error) error {
 	return fmt.Errorf("%w: %s", err, LastText(exit.Stderr))
 }
 
-// LastText is the end of a tool's output, for an error message.
+// LastText returns the end of a tool's output, for an error message.
 func LastText(out []byte) string {
 	s := strings.TrimSpace(string(out))
 	if len(s) > 600 {
@@ -46,8 +46,8 @@ func LastText(out []byte) string {
 // maxToolOutput bounds what is kept of a tool's output.
 const maxToolOutput = 64 << 10
 
-// RunLines runs a tool and calls each with every line it prints; pg_rewind ends those of its progress with a carriage
-// return. It returns the end of the output.
+// RunLines runs a tool, calls each with every line of its output, and returns the end of the output. pg_rewind ends
+// lines of its progress with a carriage return.
 func RunLines(ctx context.Context, name string, args []string, each func(string)) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = ToolEnv()

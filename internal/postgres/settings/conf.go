@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// reserved reports whether a setting is the group's and may not stay in postgresql.auto.conf
+// reserved reports whether a setting belongs to the group and may not stay in postgresql.auto.conf
 // (docs/internals/postgresql.md, "Settings of the agent").
 func reserved(name string) bool {
 	switch name {
@@ -90,7 +90,7 @@ func quoteConfValue(s string) string {
 	return "'" + strings.NewReplacer(`'`, `''`, `\`, `\\`).Replace(s) + "'"
 }
 
-// unquoteConfValue reads a value in single quotes; what follows the closing quote is ignored.
+// unquoteConfValue reads a value in single quotes and ignores the rest of the line.
 func unquoteConfValue(s string) string {
 	var b strings.Builder
 	for k := 1; k < len(s); k++ {
@@ -117,7 +117,7 @@ func unescape(c byte) byte {
 	return c
 }
 
-// QuoteConninfo quotes a value for a libpq connection string where it needs it.
+// QuoteConninfo quotes a value for a libpq connection string if necessary.
 func QuoteConninfo(s string) string {
 	if s != "" && !strings.ContainsAny(s, " \t\r\n\v\f'\\=") {
 		return s
@@ -130,7 +130,7 @@ func QuoteList(s string) string {
 	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
 }
 
-// QuoteLiteral quotes a string constant so that it means the same whatever standard_conforming_strings says.
+// QuoteLiteral quotes a string constant so that standard_conforming_strings does not change its meaning.
 func QuoteLiteral(s string) string {
 	quoted := strings.NewReplacer(`'`, `''`, `\`, `\\`).Replace(s)
 	if strings.Contains(s, `\`) {

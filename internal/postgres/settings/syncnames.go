@@ -12,7 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Sync is a value of synchronous_standby_names. The zero value means that commits wait for nobody.
+// Sync is a value of synchronous_standby_names. With the zero value commits wait for no secondary.
 type Sync struct {
 	Names []string // application names, see Application
 	Num   int      // how many of them a commit waits for
@@ -167,7 +167,7 @@ func Application(member ag.ReplicaID, epoch ag.Epoch) string {
 	return fmt.Sprintf("%s%s_%d", ApplicationPrefix, member, epoch)
 }
 
-// ParseApplication is the inverse of Application, in any case of letters: PostgreSQL counts whatever walsender has such a name.
+// ParseApplication is the inverse of Application and ignores case, as PostgreSQL does when it compares such names.
 func ParseApplication(name string) (member ag.ReplicaID, epoch ag.Epoch, ok bool) {
 	name = strings.ToLower(name)
 	rest, ok := strings.CutPrefix(name, ApplicationPrefix)
@@ -185,5 +185,5 @@ func ParseApplication(name string) (member ag.ReplicaID, epoch ag.Epoch, ok bool
 // SlotName is the name of the physical slot of a member.
 func SlotName(member ag.ReplicaID) string { return ApplicationPrefix + string(member) }
 
-// SeedSlotPrefix begins the names of the slots of seeding windows. They are nobody's stray slots.
+// SeedSlotPrefix begins the names of the slots of seeding windows, which EnsureSlots does not drop.
 const SeedSlotPrefix = "cot_seed_"
