@@ -81,7 +81,7 @@ func newDir(t *testing.T) string {
 	return filepath.Join(parent, "lab")
 }
 
-// await waits until the status is as wanted.
+// await waits until the status satisfies is.
 func await(t *testing.T, l *Lab, what string, is func(Status) bool) Status {
 	t.Helper()
 	var s Status

@@ -158,7 +158,7 @@ func (d decision) tell() string {
 	return strings.NewReplacer("NOW", fmt.Sprint(d.Epoch), "NEXT", fmt.Sprint(d.Epoch+1), "WHY", d.Because).Replace(told[d.Rule])
 }
 
-// Rejoin is how the old primary came back.
+// Rejoin describes how the old primary came back.
 type Rejoin struct {
 	How     string  `json:"how"`              // rewound, reseeded, or followed
 	Forked  string  `json:"forked,omitempty"` // where its diverged tail is kept

@@ -94,10 +94,10 @@ func (m *measurement) cost(ctx context.Context, s *Samples) (err error) {
 	return nil
 }
 
-// less is by how many percent of than v is less.
+// less returns by how many percent v is less than than.
 func less(v, than float64) float64 { return 100 * (1 - v/than) }
 
-// costFigures are what the relays cost, and the group beyond that.
+// costFigures are the cost of the relays, and that of the group beyond it.
 func (s Samples) costFigures(why string) []goals.Figure {
 	var relay, beyond []float64
 	for _, r := range s.Cost {
@@ -131,7 +131,7 @@ func (m *measurement) ownListener(node string) (*pgx.ConnConfig, error) {
 	return c, err
 }
 
-// commits returns how many rows a second are committed, one per transaction.
+// commits returns the rows committed per second, one per transaction.
 func commits(ctx context.Context, c *pgx.ConnConfig) (perSecond float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, costWarmUp+costFor+30*time.Second)
 	defer cancel()
@@ -233,7 +233,7 @@ func (p *plainPair) relayed(ctx context.Context) (*pgx.ConnConfig, error) {
 	return pgx.ParseConfig(fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", p.relay.Port()))
 }
 
-// follow has the secondary stream from there, and waits until it does.
+// follow makes the secondary stream from that address, and waits until it does.
 func (p *plainPair) follow(ctx context.Context, host string, port int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -255,7 +255,7 @@ func (p *plainPair) follow(ctx context.Context, host string, port int) error {
 	})
 }
 
-// Forwarder is a relay that copies bytes, each read written before the next: what any relay in user space does.
+// Forwarder is a relay that copies bytes, each read written before the next: as any relay in user space does.
 type Forwarder struct {
 	in    net.Listener
 	to    string
@@ -265,7 +265,7 @@ type Forwarder struct {
 	wg    sync.WaitGroup
 }
 
-// NewForwarder starts one before an address of TCP or the path of a Unix socket.
+// NewForwarder starts a forwarder to a TCP address or to the path of a Unix socket.
 func NewForwarder(to string) (*Forwarder, error) {
 	in, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // close ends it
 	if err != nil {
@@ -300,7 +300,7 @@ func (c *Forwarder) accept() {
 	}
 }
 
-// keep registers a pair, so that close ends it; false once it is closed.
+// keep registers a pair, so that Close ends it. It returns false once the forwarder is closed.
 func (c *Forwarder) keep(client, server net.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -312,7 +312,7 @@ func (c *Forwarder) keep(client, server net.Conn) bool {
 	return true
 }
 
-// pass copies through a buffer; without the wrappers the kernel would do it, which no relay that looks at what it passes can have.
+// pass copies through a buffer; without the wrappers the kernel would copy, which a relay that inspects its data cannot use.
 func (c *Forwarder) pass(to, from net.Conn) {
 	_, _ = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 32<<10))
 	_, _ = to.Close(), from.Close()

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/bench/observe"
 )
 
-// idle measures processes that have nothing to do.
+// idle measures idle processes.
 func (m *measurement) idle(ctx context.Context, pids map[string]int) ([]Idle, error) {
 	m.Screen.Busy("idle agents, %v", settleIn+idleFor)
 	if err := observe.Pause(ctx, settleIn); err != nil {
@@ -49,7 +49,7 @@ func (m *measurement) idle(ctx context.Context, pids map[string]int) ([]Idle, er
 	return out, nil
 }
 
-// witness measures what needs one.
+// witness measures the arms that need a witness.
 func (m *measurement) witness(ctx context.Context, s *Samples) (err error) {
 	m.Screen.Busy("lab up with a witness")
 	m.lab, err = m.Witness(ctx, func(string) {})

@@ -234,7 +234,7 @@ func (m *measurement) writerOn(ctx context.Context, name string, o ledger.Writer
 	return s, err
 }
 
-// death kills the primary's node and has it come back.
+// death kills the primary's node and starts it again.
 func (m *measurement) death(ctx context.Context, run int) (Sample, error) {
 	m.Screen.Busy("run %d of %d: node death", run, m.Runs)
 	s, err := m.writer(ctx, fmt.Sprintf("ledger-%03d-death", run), func(ctx context.Context, l *ledger.Ledger) (Sample, error) {
@@ -382,7 +382,7 @@ func (s Samples) Figures(why string) (failover, footprint []goals.Figure) {
 
 func round(v float64) float64 { return math.Round(v*100) / 100 }
 
-// median gives the middle with its 95 % interval by order statistics; of fewer than six samples, the range.
+// median returns the lower median with its 95 % interval by order statistics, or with the range for fewer than six samples.
 func median(name string, v []float64, why string) goals.Figure {
 	n := len(v)
 	if n == 0 {

@@ -36,7 +36,7 @@ func (m *measurement) startPeers(ctx context.Context, s *Samples) ([]Peer, func(
 	return peers, end, nil
 }
 
-// peerDeath is death for a peer: the primary's node is killed under the same writer, and comes back.
+// peerDeath is like death, for a peer: the primary's node is killed under the same writer, and comes back.
 func (m *measurement) peerDeath(ctx context.Context, run int, p Peer) (Sample, error) {
 	m.Screen.Busy("run %d of %d: %s: every replica back", run, m.Runs, p.Name())
 	if err := p.Settle(ctx); err != nil {
@@ -96,7 +96,7 @@ func (s Samples) peerFigures(ours []float64, why string) []goals.Figure {
 	return out
 }
 
-// ratio divides two medians. Its interval is the widest that theirs allow.
+// ratio divides two medians. Its interval is the widest that the two intervals allow.
 func ratio(name string, a, b goals.Figure) goals.Figure {
 	return goals.Figure{Name: name, Measured: a.Measured / b.Measured, Low: a.Low / b.High, High: a.High / b.Low, HasInterval: true}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // TestEndToEndCancelledWait has commits whose wait for the secondaries is cut short on a primary whose walsenders are stopped, and
-// then kills that primary. Through the listener none of them may be called done; a session on the server's private socket, which
+// then kills that primary. Through the listener none of them may be acknowledged. A session on the server's private socket, which
 // no listener sees, gets an acknowledgement and loses its row: the control that shows what would happen.
 func TestEndToEndCancelledWait(t *testing.T) {
 	long(t)
@@ -169,7 +169,7 @@ func TestEndToEndCancelledWait(t *testing.T) {
 	g.down(t)
 }
 
-// privately runs statements on a node's private socket, as its superuser, where no listener is between.
+// privately runs statements on a node's private socket, as its superuser, without a listener between.
 func (g *group) privately(t *testing.T, node string, statements ...string) error {
 	t.Helper()
 	l, err := config.NewLayout(g.node(node))

@@ -42,7 +42,7 @@ func (s *subnets) shown(t *testing.T, g *group) {
 	}
 }
 
-// leafOf is the certificate that a listener shows.
+// leafOf returns the certificate that a listener presents.
 func leafOf(ctx context.Context, dsn string) (leaf *x509.Certificate, err error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *subnets) certified(t *testing.T, g *group) {
 	}
 }
 
-// bare finds that neither keeper nor server have the agent's capabilities.
+// bare checks that neither keeper nor server has the agent's capabilities.
 func (g *group) bare(t *testing.T, node string) {
 	t.Helper()
 	with := 0

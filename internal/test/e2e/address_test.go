@@ -34,7 +34,7 @@ func ip(t *testing.T, namespace string, args ...string) string {
 	return string(out)
 }
 
-// join puts the namespace onto the Ethernet of that number, as 10.91.N.HOST and fd91:N::HOST.
+// join connects the namespace to the Ethernet of that number, as 10.91.N.HOST and fd91:N::HOST.
 func (s *subnets) join(t *testing.T, namespace string, number, host int) {
 	t.Helper()
 	port := fmt.Sprintf("p%d-%d", number, host)
@@ -46,7 +46,7 @@ func (s *subnets) join(t *testing.T, namespace string, number, host int) {
 	ip(t, namespace, "link", "set", device, "up")
 }
 
-// newSubnets has n1 on the first of them, the others and the client on both.
+// newSubnets puts n1 on the first of them, the others and the client on both.
 func newSubnets(t *testing.T, g *group) *subnets {
 	t.Helper()
 	sum := sha256.Sum256([]byte(g.Dir()))
@@ -92,7 +92,7 @@ func (s *subnets) dial(ctx context.Context, g *group, host string, port uint16, 
 	return pgx.ConnectConfig(ctx, cfg)
 }
 
-// where is the address: the nodes that hold it.
+// where returns the nodes that hold the address.
 func (s *subnets) where(t *testing.T, g *group, address string) (nodes []string) {
 	t.Helper()
 	st, err := g.Status(t.Context())
@@ -107,7 +107,7 @@ func (s *subnets) where(t *testing.T, g *group, address string) (nodes []string)
 	return nodes
 }
 
-// neighbour is the client's belief about an address.
+// neighbour is the client's neighbour entry of an address.
 func (s *subnets) neighbour(t *testing.T, address string) string {
 	t.Helper()
 	f := strings.Fields(ip(t, s.client, "neigh", "show", address))
@@ -174,7 +174,7 @@ const (
 )
 
 // TestVirtualAddresses has the listener's addresses follow the primary through two subnets, its port and its name take effect while
-// everything runs, and nothing of it stay behind.
+// everything runs, and nothing of them stay behind.
 func TestVirtualAddresses(t *testing.T) {
 	long(t)
 	if os.Getuid() != 0 {

@@ -41,7 +41,7 @@ type mistake struct {
 	says string // part of the message
 }
 
-// badInput makes every mistake that the documentation warns of.
+// badInput makes every mistake that the documentation warns about.
 func badInput(t *testing.T, g *group) {
 	s := g.ready(t)
 	d := newDesk(t, g, *s.Primary)
@@ -84,7 +84,7 @@ func newDesk(t *testing.T, g *group, primary string) *desk {
 	return d
 }
 
-// make makes a mistake and looks at what it did.
+// make makes a mistake and checks its effect.
 func (d *desk) make(t *testing.T, m mistake) {
 	t.Helper()
 	before := picture(t, d.dir)
@@ -185,7 +185,7 @@ func with(args []string, flag, value string) []string {
 	return args
 }
 
-// token has the group make a token.
+// token returns a token that the group has made.
 func (d *desk) token(t *testing.T, args ...string) api.TokenResult {
 	t.Helper()
 	a := must(t, append([]string{"token", "create", "--json", "--node", d.primary}, args...)...)
@@ -196,7 +196,7 @@ func (d *desk) token(t *testing.T, args ...string) api.TokenResult {
 	return r
 }
 
-// forged makes a token that the group never made.
+// forged returns a token that the group has not made.
 func (d *desk) forged(t *testing.T, ca *certs.CA) string {
 	t.Helper()
 	s, err := d.g.status(t, filepath.Base(d.primary))
@@ -312,7 +312,7 @@ func (d *desk) commands() []mistake {
 	}
 }
 
-// admitted has a node join that is never started, and is taken out again.
+// admitted joins a node that is never started, and removes it again.
 func (d *desk) admitted(t *testing.T) {
 	token := d.token(t).Token
 	must(t, d.new("join", token)...)

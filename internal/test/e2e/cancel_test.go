@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// cancelsAcrossNodes cancels what runs for a client of one listener by way of another, as a client does behind a name with several addresses:
+// cancelsAcrossNodes cancels the statement of a client of one listener through another one, as a client does behind a name with several addresses:
 // on each data path, for a session of the listener's own server and one that it carries to another node's.
 func cancelsAcrossNodes(t *testing.T, g *group) {
 	g.ready(t)
@@ -51,7 +51,7 @@ func cancelsAcrossNodes(t *testing.T, g *group) {
 	}
 }
 
-// cancelUntil sends the request until what it is for has ended: one that comes before the statement has nothing to cancel.
+// cancelUntil repeats the request until the statement has ended: a request that arrives before the statement has nothing to cancel.
 func cancelUntil(address string, request *pgproto3.CancelRequest, ended <-chan error) error {
 	packet, err := request.Encode(nil)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// fault is one thing that is done to a group and undone again.
+// fault is a fault of a group, and its end.
 type fault struct {
 	name string
 	do   func(t *testing.T, was lab.Status, primary string)
@@ -47,7 +47,7 @@ func (c *chaos) faults() []fault {
 	)
 }
 
-// suffer does the fault, waits until the group is whole again, and sees that clients get on.
+// suffer applies the fault, waits until the group is whole again, and checks that clients are served.
 func (c *chaos) suffer(t *testing.T, n int, f fault) {
 	t.Helper()
 	was := c.whole(t)
@@ -59,7 +59,7 @@ func (c *chaos) suffer(t *testing.T, n int, f fault) {
 		time.Since(began).Round(100*time.Millisecond), c.load.Done()-done, was.Epoch, now.Epoch)
 }
 
-// whole waits until the group is and every process runs, starting agents that have ended as a service unit does.
+// whole waits until the group is whole and every process runs, starting agents that have ended as a service unit does.
 func (c *chaos) whole(t *testing.T) lab.Status {
 	t.Helper()
 	return c.await(t, "the group is whole", func(s lab.Status) bool {
@@ -105,8 +105,8 @@ func (c *chaos) mend(t *testing.T) {
 	}
 }
 
-// reset ends every connection between the primary and the others by a reset, as a router does that has forgotten them, and lets them
-// connect again at once.
+// reset ends every connection between the primary and the others by a reset, as a router does that has lost its state, and lets them
+// reconnect at once.
 func (c *chaos) reset(t *testing.T, _ lab.Status, primary string) {
 	for range 3 {
 		if _, err := c.Cut(t.Context(), primary, lab.AllNodes, true, false); err != nil {
@@ -118,12 +118,12 @@ func (c *chaos) reset(t *testing.T, _ lab.Status, primary string) {
 	}
 }
 
-// forgotten bounds what a firewall that loses its table costs: ten seconds of silence end a connection, two end one that commits wait for;
-// the rest is for this machine. A connection that TCP alone gives up lives for a quarter of an hour.
+// forgotten bounds the outage after a firewall lost its table: ten seconds of silence end a connection, two end one that commits wait for;
+// the rest is for this machine. A connection that only TCP ends lives for a quarter of an hour.
 const forgotten = 2 * time.Minute
 
-// forget lets the connections between the primary and others vanish without a word, while new ones pass: the group must find that out by
-// itself, and be whole before they are let through again.
+// forget lets the connections between the primary and others vanish without a notice, while new ones pass: the group must detect that
+// without help, and be whole before they pass again.
 func (c *chaos) forget(t *testing.T, primary, others string) {
 	t.Helper()
 	began := time.Now()
@@ -139,8 +139,8 @@ func (c *chaos) forget(t *testing.T, primary, others string) {
 	c.mend(t)
 }
 
-// cancelAndKill lets commits wait for secondaries that hear nothing, while their client cancels them, and then kills the node: PostgreSQL
-// has called them done.
+// cancelAndKill lets commits wait for secondaries that receive nothing, while their client cancels them, and then kills the node: PostgreSQL
+// has reported them as committed.
 func (c *chaos) cancelAndKill(t *testing.T, was lab.Status, primary string) {
 	for _, p := range c.walsenders(primary) {
 		if err := syscall.Kill(p, syscall.SIGSTOP); err != nil {

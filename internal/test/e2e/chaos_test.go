@@ -49,7 +49,7 @@ func (c *chaos) say(t *testing.T, format string, args ...any) {
 	fmt.Fprintf(&c.told, format+"\n", args...)
 }
 
-// builtOf is the state that is tested: by the end of a long test the tree may be another one.
+// builtOf returns the commit that is tested: the tree may change during a long test.
 var builtOf, _ = exec.Command("git", "describe", "--always", "--dirty").Output()
 
 // record keeps what a run has shown in the file that the environment names, if it names one and nothing failed.
@@ -66,7 +66,7 @@ func record(t *testing.T, command, variable, told string) {
 }
 
 // TestEndToEndChaos kills, stops, cuts and cancels, one fault after the other in the order of the seed, and judges the answers that all clients got.
-// First the judges are shown what they must find: a primary whose protection is switched off.
+// First the judges must find a known loss: a primary whose protection is switched off.
 func TestEndToEndChaos(t *testing.T) {
 	long(t)
 	if os.Getuid() != 0 {
@@ -85,7 +85,7 @@ func TestEndToEndChaos(t *testing.T) {
 	record(t, "make chaos SEED='"+strings.Join(seeds, " ")+"'", "COTERIE_CHAOS_RECORD", told.String())
 }
 
-// play plays one order of the faults: each at least once where minutes is 0, else as many as that allows. It returns what it has seen.
+// play plays one order of the faults: each at least once if minutes is 0, else as many as fit into that time. It returns which faults were applied.
 func play(t *testing.T, seed uint64, minutes int) string {
 	c := &chaos{group: newGroup(t, lab.Options{Net: lab.NetNamespaces}), rng: rand.New(rand.NewPCG(seed, 0))}
 	c.say(t, "seed %d", seed)
@@ -161,8 +161,8 @@ func (c *chaos) progress(t *testing.T, n int) {
 	c.await(t, "operations succeed", func(lab.Status) bool { return c.load.Done() >= want })
 }
 
-// seesBrokenProtection has the ledger and the registers notice what a primary without protection loses: else they prove nothing. On a busy
-// machine the agent may be sooner than the clients, and fence the primary before anything was acknowledged wrongly.
+// seesBrokenProtection checks that the ledger and the registers detect the loss of a primary without protection: else they prove nothing. On a busy
+// machine the agent may be faster than the clients, and fence the primary before anything was acknowledged wrongly.
 func (c *chaos) seesBrokenProtection(t *testing.T, seed uint64) {
 	const tries = 5
 	for try := range uint64(tries) {
@@ -173,7 +173,7 @@ func (c *chaos) seesBrokenProtection(t *testing.T, seed uint64) {
 	t.Fatalf("protection was off %d times, and the judges saw nothing: they prove nothing", tries)
 }
 
-// breakProtection takes from a primary what makes its acknowledgements true, as demo-broken does, and kills it. It reports whether rows were
+// breakProtection takes the protection from a primary that makes its acknowledgements true, as demo-broken does, and kills it. It reports whether rows were
 // lost and registers violated.
 func (c *chaos) breakProtection(t *testing.T, seed, try uint64) (seen bool) {
 	c.begin(t, seed+try)
@@ -244,7 +244,7 @@ func (c *chaos) judgeAll(t *testing.T, faults int) {
 	c.equal(t)
 }
 
-// equal waits until every replica holds the same.
+// equal waits until every replica holds the same rows.
 func (c *chaos) equal(t *testing.T) {
 	t.Helper()
 	const fingerprint = `select coalesce(md5(string_agg(x, ',' order by x)), '') from (

@@ -19,7 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// fixed are the columns that no fact of a lab moves, with the reason.
+// fixed are the columns that no fact of a lab changes, with the reason.
 var fixed = map[string]string{
 	"sys.availability_groups.version":                                          "the format of the configuration; there is one",
 	"coterie.addresses.device":                                                 "tested with the addresses",
@@ -85,7 +85,7 @@ var fixed = map[string]string{
 	"coterie.streams.carried_rate":                                             "only a link that has more to send than goes for a second has one; internal/endpoint/link has it",
 }
 
-// answered asks a node's console, through its private socket.
+// answered queries a node's console, through its private socket.
 func (g *group) answered(t *testing.T, node, text string) (console.Result, error) {
 	t.Helper()
 	l, err := config.NewLayout(g.node(node))
@@ -190,7 +190,7 @@ func viewsOf(list []string) []string {
 	return slices.Compact(out)
 }
 
-// see changes the fact and waits until every column of it has moved.
+// see changes the fact and waits until every column of it has changed.
 func (g *group) see(t *testing.T, f fact, seen map[string]bool) {
 	t.Helper()
 	began := time.Now()
@@ -256,7 +256,7 @@ func absent(t *testing.T) map[string]bool {
 	return out
 }
 
-// TestColumns changes facts of a lab and sees every column of every view move.
+// TestColumns changes facts of a lab and checks that every column of every view follows.
 func TestColumns(t *testing.T) {
 	long(t)
 	g := raise(t, lab.Options{NoGroup: true, Witness: true})
@@ -279,7 +279,7 @@ func TestColumns(t *testing.T) {
 
 const shop = "shop"
 
-// rows puts some WAL onto the primary.
+// rows writes some WAL on the primary.
 func (g *group) rows(t *testing.T, n int) {
 	t.Helper()
 	sql(t, g.ReadWrite(), "create table if not exists filler (t text)")
@@ -295,7 +295,7 @@ func (g *group) alter(t *testing.T, clauses ...string) {
 	sql(t, g.ReadWrite(), "SELECT pg_reload_conf()")
 }
 
-// settingsDiffer asks a command what was changed on the primary alone.
+// settingsDiffer runs the command that lists settings which were changed on the primary alone.
 func (g *group) settingsDiffer(t *testing.T) {
 	t.Helper()
 	g.await(t, "the finding about settings", func(lab.Status) bool {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// The relay beside which the group's cost is measured is a process that copies, and ends with its input.
+// The relay with which the group's cost is compared is a process that copies bytes, and ends with its input.
 func TestCopierIsAProcess(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	echo, err := net.Listen("unix", socket)

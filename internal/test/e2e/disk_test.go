@@ -15,8 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// smallDisk is a file system of its own, of a given size, for the WAL of one node. It lies in a file in memory, so that it can be made to
-// fail: when the memory is full, the disk refuses to take what was written to it.
+// smallDisk is a file system of its own, of a given size, for the WAL of one node. It is in a file in memory, so that it can be made to
+// fail: when the memory is full, the disk refuses writes.
 type smallDisk struct {
 	t      *testing.T
 	memory string
@@ -33,7 +33,7 @@ func run1(t *testing.T, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// newDisk makes the file system. It is root's to mount one.
+// newDisk makes the file system. Only root may mount one.
 func newDisk(t *testing.T, dir string, mb int) *smallDisk {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -77,7 +77,7 @@ func (d *smallDisk) free() int64 {
 	return int64(st.Bavail) * st.Bsize >> 20
 }
 
-// fill leaves that many MB free; clear gives all back.
+// fill leaves that many MB free; clear frees all.
 func (d *smallDisk) fill(leave int64) {
 	d.t.Helper()
 	run1(d.t, "fallocate", "-l", strconv.FormatInt(d.free()-leave, 10)+"M", filepath.Join(d.mount, "ballast"))
@@ -107,7 +107,7 @@ func (g *group) moveWAL(t *testing.T, node string, d *smallDisk) {
 	g.back(t, node)
 }
 
-// back waits until a node that was started is a secondary again, and the group whole.
+// back waits until a started node is a secondary again, and the group is whole.
 func (g *group) back(t *testing.T, node string) lab.Status {
 	t.Helper()
 	return g.await(t, node+" back", func(s lab.Status) bool {
@@ -127,7 +127,7 @@ func fillWAL(t *testing.T, uri string, mb int) error {
 	return nil
 }
 
-// TestEndToEndDisk has the disk of a primary's WAL fill up, and hold on to the WAL of a secondary that is away.
+// TestEndToEndDisk has the disk of a primary's WAL fill up, and keeps the WAL of an absent secondary.
 func TestEndToEndDisk(t *testing.T) {
 	long(t)
 	if _, err := exec.LookPath("psql"); err != nil {
@@ -163,7 +163,7 @@ func onSmallDisk(t *testing.T, megabytes int) (*group, *smallDisk) {
 	return g, d
 }
 
-// walFull: PostgreSQL gives up, another replica leads, nothing flaps, and the full one is back when there is room.
+// walFull: PostgreSQL stops, another replica leads, no role flaps, and the full one is back when its disk has free space.
 func walFull(t *testing.T, g *group, d *smallDisk) {
 	was := g.ready(t)
 	mark := len(g.log("n2", "agent.log"))
@@ -193,7 +193,7 @@ func walFull(t *testing.T, g *group, d *smallDisk) {
 	g.judgeAndGoOn(t)
 }
 
-// awayTooLong: what slots keep for a secondary that is away is bounded, so that the primary's disk does not fill; the secondary is made
+// awayTooLong: the WAL that slots keep for an absent secondary is bounded, so that the primary's disk does not fill; the secondary is made
 // anew when it comes back.
 func awayTooLong(t *testing.T, g *group, d *smallDisk) {
 	time.Sleep(6 * time.Second) // until the others know that n2 may lead
@@ -223,7 +223,7 @@ func awayTooLong(t *testing.T, g *group, d *smallDisk) {
 	g.judgeAndGoOn(t)
 }
 
-// lostWrite: a copy on a disk that lost a write leads no more, is not started again, and is made anew on a sound disk.
+// lostWrite: a copy on a disk that lost a write no longer leads, is not started again, and is made anew on a sound disk.
 func lostWrite(t *testing.T, g *group, d *smallDisk) {
 	was := g.ready(t)
 	if *was.Primary != "n2" {

@@ -64,7 +64,7 @@ func (g *group) leads(t *testing.T, was lab.Status) (node string, k int) {
 	return "", 0
 }
 
-// TestEndToEndGone takes a secondary's data away while the primary lives: it is dropped at its own word, long before SESSION_TIMEOUT, so that the
+// TestEndToEndGone takes a secondary's data away while the primary lives: it is dropped at its own report, long before SESSION_TIMEOUT, so that the
 // other one may lead when the primary dies.
 func TestEndToEndGone(t *testing.T) {
 	long(t)

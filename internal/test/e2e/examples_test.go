@@ -56,7 +56,7 @@ func TestLanguageExamples(t *testing.T) {
 	g.down(t)
 }
 
-// followed waits until the group has a primary, which is not to, and a secondary is synchronized: what was told WITH NOWAIT is done.
+// followed waits until the group has a primary, which is not to, and a secondary is synchronized: a statement WITH NOWAIT has taken effect.
 func (g *group) followed(t *testing.T, to string) {
 	t.Helper()
 	g.await(t, "a primary other than "+to+", and a secondary that is synchronized", func(s lab.Status) bool {

@@ -123,7 +123,7 @@ func externalStops(t *testing.T, g *group, etcd *standalone.Server) {
 	g.judgeAndGoOn(t)
 }
 
-// externalIsLost: an etcd made anew at the same address is not believed, and a person has the furthest copy lead in it.
+// externalIsLost: a new etcd at the same address is not trusted, and a person has the furthest copy lead in it.
 func externalIsLost(t *testing.T, g *group, etcd *standalone.Server) {
 	was := g.ready(t)
 	etcd.Stop()

@@ -50,7 +50,7 @@ func (g *group) killOne(t *testing.T, on, what string) {
 	g.judgeAndGoOn(t)
 }
 
-// stopOne stops a process as a hypervisor or a debugger does, and continues it when the group has gone on without it.
+// stopOne stops a process as a hypervisor or a debugger does, and continues it when the group works without it.
 func (g *group) stopOne(t *testing.T, on, what string) {
 	was := g.ready(t)
 	victim := *was.Primary

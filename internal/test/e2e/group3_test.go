@@ -16,7 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndGroup does to three replicas what needs more than one fault.
+// TestEndToEndGroup applies to three replicas the cases that need more than one fault.
 func TestEndToEndGroup(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})
@@ -53,7 +53,7 @@ func twoFailovers(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
-// yieldsTo gives the primary the quorum's leadership, and waits until it has handed that to the other one that lives: else the primary's death
+// yieldsTo gives the primary the quorum's leadership, and waits until the member has handed it to the other live one: else the primary's death
 // would cost an election there, too.
 func (g *group) yieldsTo(t *testing.T, primary, other string) {
 	t.Helper()
@@ -120,7 +120,7 @@ func (g *group) silent(t *testing.T, during time.Duration) {
 	}
 }
 
-// secondariesHang: one of two secondaries is REQUIRED, so commits wait when both are silent, whatever the session timeout.
+// secondariesHang: one of two secondaries is REQUIRED, so commits wait when both are silent, with any session timeout.
 func secondariesHang(t *testing.T, g *group) {
 	was := g.ready(t)
 	var pids [][]int

@@ -26,7 +26,7 @@ import (
 	"github.com/coteriedb/coterie/internal/test/ports"
 )
 
-// patience is how long a state may take that takes seconds on an idle machine, and minutes where forty processes want its two processors.
+// patience is how long a state may take that takes seconds on an idle machine, and minutes where forty processes compete for its two processors.
 const patience = 5 * time.Minute
 
 // group is a lab with a writer.
@@ -108,7 +108,7 @@ func raise(t *testing.T, o lab.Options) *group {
 	return g
 }
 
-// server is the installation that nodes take unless told otherwise.
+// server is the installation that nodes use by default.
 func server(t *testing.T) programs.Install {
 	t.Helper()
 	found, err := programs.Find(t.Context())
@@ -118,7 +118,7 @@ func server(t *testing.T) programs.Install {
 	return found[0]
 }
 
-// runs makes sure that the group's servers are of the version that the test believes them to be.
+// runs checks that the group's servers are of the version that the test expects.
 func (g *group) runs(t *testing.T, version string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), g.ReadWrite())
@@ -135,7 +135,7 @@ func (g *group) runs(t *testing.T, version string) {
 	}
 }
 
-// destroy ends a group whose test failed, having shown what its nodes logged. After down there is nothing left to do.
+// destroy ends a group whose test failed, having shown the logs of its nodes. After down it does nothing.
 func (g *group) destroy(t *testing.T) {
 	g.end()
 	if err := <-g.ended; err != nil {
@@ -165,7 +165,7 @@ func (g *group) showLogs(t *testing.T) {
 	}
 }
 
-// down takes the group down and looks for what it left behind.
+// down takes the group down and fails if anything of it stays behind.
 func (g *group) down(t *testing.T) {
 	t.Helper()
 	if g.ledger != nil {
@@ -211,14 +211,14 @@ func (g *group) write(t *testing.T) {
 	g.acknowledged(t, 20)
 }
 
-// acknowledged waits until the writer has got n more acknowledgements.
+// acknowledged waits for n more acknowledgements of the writer.
 func (g *group) acknowledged(t *testing.T, n int64) {
 	t.Helper()
 	want := g.ledger.Progress().Acknowledged + n
 	g.await(t, fmt.Sprintf("%d more acknowledged", n), func(lab.Status) bool { return g.ledger.Progress().Acknowledged >= want })
 }
 
-// judge stops the writer and compares its ledger with what the primary has, row by row.
+// judge stops the writer and compares its ledger with the primary's rows, one by one.
 func (g *group) judge(t *testing.T) {
 	t.Helper()
 	g.end()
@@ -236,14 +236,14 @@ func (g *group) judge(t *testing.T) {
 	}
 }
 
-// judgeAndGoOn does so between two faults.
+// judgeAndGoOn judges and starts the writer again, between two faults.
 func (g *group) judgeAndGoOn(t *testing.T) {
 	t.Helper()
 	g.judge(t)
 	g.write(t)
 }
 
-// await waits until the status is as wanted.
+// await waits until the status satisfies is.
 func (g *group) await(t *testing.T, what string, is func(lab.Status) bool) lab.Status {
 	t.Helper()
 	return g.awaitFor(t, patience, what, is)
@@ -323,7 +323,7 @@ func (g *group) status(t *testing.T, node string) (api.Status, error) {
 	return g.agent(t, node).Status(ctx)
 }
 
-// decisions are those that a node remembers.
+// decisions returns those that a node remembers.
 func (g *group) decisions(t *testing.T, node string) []api.Decision {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -353,7 +353,7 @@ func member(s api.Status, name string) api.Replica {
 	return s.Replicas[i]
 }
 
-// pid is the process of a kind on a node.
+// pid returns the process of a kind on a node.
 func pid(t *testing.T, s lab.Status, node, what string) int {
 	t.Helper()
 	r, _ := s.Replica(node)
@@ -371,7 +371,7 @@ func signal(t *testing.T, pid int, sig syscall.Signal) {
 	}
 }
 
-// answer is what a command said.
+// answer is the exit code and the output of a command.
 type answer struct {
 	code     int
 	out, err string
@@ -395,7 +395,7 @@ func coterie(t *testing.T, args ...string) answer {
 	return answer{cmd.ProcessState.ExitCode(), out.String(), said.String()}
 }
 
-// must runs a command that is to succeed.
+// must runs a command that must succeed.
 func must(t *testing.T, args ...string) answer {
 	t.Helper()
 	a := coterie(t, args...)
@@ -405,7 +405,7 @@ func must(t *testing.T, args ...string) answer {
 	return a
 }
 
-// failover moves the leadership to a replica as an operator would: one that has just come back may be asked again.
+// failover moves the leadership to a replica as an operator would: a replica that has just come back may need a second attempt.
 func (g *group) failover(t *testing.T, to string) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {

@@ -16,7 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndHealth makes the primary ill in ways that kill no process.
+// TestEndToEndHealth gives the primary faults that kill no process.
 func TestEndToEndHealth(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})
@@ -27,8 +27,8 @@ func TestEndToEndHealth(t *testing.T) {
 	}
 }
 
-// postmasterHangs stops the postmaster alone, so that sessions live and none can begin, until another replica leads, and has the
-// failover explained.
+// postmasterHangs stops the postmaster alone, so that sessions live but none can begin, until another replica leads, and checks that the
+// failover is explained.
 func postmasterHangs(t *testing.T, g *group) {
 	was := g.ready(t)
 	victim := *was.Primary
@@ -56,7 +56,7 @@ func postmasterHangs(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
-// reopens crashes a primary that may not be relieved, while nothing of it is replicated: what was written and never acknowledged must not
+// reopens crashes a primary that must not be replaced, while nothing of it is replicated: rows that were written and never acknowledged must not
 // be readable before it is on a secondary (S6).
 func reopens(t *testing.T, g *group) {
 	was := g.ready(t)
@@ -130,7 +130,7 @@ func (g *group) walreceivers(node string) (out []int) {
 	return out
 }
 
-// failoverWhileSeeding kills the primary while one of the secondaries is being made anew from it.
+// failoverWhileSeeding kills the primary while one of the secondaries is seeded from it.
 func failoverWhileSeeding(t *testing.T, g *group) {
 	was := g.ready(t)
 	sql(t, g.ReadWrite(), "create table if not exists bulk as select g, md5(random()::text) from generate_series(1, 1000000) g")

@@ -73,7 +73,7 @@ func listing(t *testing.T, dir string) string {
 	return string(out)
 }
 
-// swapped gives two secondaries each other's disk, and later their own.
+// swapped exchanges the disks of two secondaries, and later exchanges them back.
 func swapped(t *testing.T, g *group) {
 	was := g.ready(t)
 	x, y := secondaries(was)[0], secondaries(was)[1]
@@ -98,8 +98,8 @@ func swapped(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
-// restored puts the data directory and the marks of a secondary back to what they were a while ago, as restoring a snapshot of the
-// machine would. The quorum's own directory stays: it has a check of its own.
+// restored puts the data directory and the marks of a secondary back to an earlier state, as restoring a snapshot of the
+// machine would. The quorum's own directory stays: another test checks it.
 func restored(t *testing.T, g *group) {
 	was := g.ready(t)
 	x := secondaries(was)[0]

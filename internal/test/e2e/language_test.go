@@ -21,7 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestScript runs the life of a group with psql, on nodes without one: it is made, joined, changed, failed over, forced, resumed,
+// TestScript runs the life of a group with psql, on nodes that have no group: it is made, joined, changed, failed over, forced, resumed,
 // dropped and made again.
 func TestScript(t *testing.T) {
 	g := raise(t, lab.Options{NoGroup: true})
@@ -43,7 +43,7 @@ func TestScript(t *testing.T) {
 	g.down(t)
 }
 
-// port is that of a node's listener.
+// port returns the port of a node's listener.
 func port(t *testing.T, uri string) string {
 	t.Helper()
 	u, err := url.Parse(uri)

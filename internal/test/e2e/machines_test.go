@@ -31,7 +31,7 @@ type machine struct {
 	off                chan struct{} // closed when it is
 }
 
-// bridge makes the wire between machines. 198.18/15 is set aside for measurements (RFC 2544).
+// bridge makes the network between machines. 198.18/15 is set aside for measurements (RFC 2544).
 func bridge(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -144,14 +144,14 @@ func (m *machine) until(what string, is func() bool) {
 	}
 }
 
-// fail ends the test with what the machine said.
+// fail ends the test with the output of the machine.
 func (m *machine) fail(why string) {
 	m.t.Helper()
 	console, _ := os.ReadFile(filepath.Join(m.dir, "console"))
 	m.t.Fatalf("%s: %s\n%s", m.name, why, console)
 }
 
-// command runs something on the machine, as its root.
+// command runs a program on the machine, as its root.
 func (m *machine) command(args ...string) *exec.Cmd {
 	a := append([]string{"-t", strconv.Itoa(m.init), "-m", "-u", "-i", "-n", "-p", "-C", "env", "-i", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, args...)
 	return exec.Command("nsenter", a...)
@@ -174,7 +174,7 @@ func (m *machine) unit(property string) string {
 	return m.run("systemctl", "show", "coterie.service", "--value", "--property", property)
 }
 
-// processes lists what runs of the service. Other services of this machine run in its copies, too, some of them as the same user.
+// processes lists the processes of the service. Copies of other services of this machine run too, some of them as the same user.
 func (m *machine) processes() string {
 	m.t.Helper()
 	return m.run("sh", "-c", `for p in $(pgrep .); do grep -qs /coterie.service "/proc/$p/cgroup" && ps -o pid=,user=,args= -p "$p"; done; true`)
@@ -201,7 +201,7 @@ func (m *machine) gone() {
 // site is the machines of a group, a node on each.
 type site []*machine
 
-// status asks any machine that answers.
+// status returns the status of any machine that answers.
 func (ms site) status() (api.Status, bool) {
 	for _, m := range ms {
 		var s api.Status
@@ -278,7 +278,7 @@ func (ms site) login(t *testing.T) string {
 	return "postgres://app:" + url.PathEscape("not a secret") + "@" + strings.Join(hosts, ",") + "/postgres?sslmode=verify-full&sslrootcert=" + url.QueryEscape(ca)
 }
 
-// TestThreeMachines forms a group on three machines that systemd runs, by one command each, and does to it what happens to machines.
+// TestThreeMachines forms a group on three machines that systemd runs, by one command each, and applies the faults of machines to it.
 func TestThreeMachines(t *testing.T) {
 	long(t)
 	wire := bridge(t)

@@ -19,11 +19,11 @@ import (
 // overloadMinutes is how long the overload of the long proof lasts; make overload MINUTES=n takes its time.
 const overloadMinutes = 2
 
-// burnersPerCPU is how many processes want each processor for themselves, beside those of the group.
+// burnersPerCPU is how many busy processes run for each processor, beside those of the group.
 const burnersPerCPU = 2
 
-// TestEndToEndOverload keeps more processes than processors busy and looks for what must not come of it: a failover, and answers that a
-// primary holds because its voters are too slow.
+// TestEndToEndOverload keeps more processes than processors busy and checks that this causes neither a failover nor answers that a
+// primary holds back because its voters are too slow.
 func TestEndToEndOverload(t *testing.T) {
 	long(t)
 	during := time.Duration(setting(t, "COTERIE_OVERLOAD_MINUTES", overloadMinutes)) * time.Minute
@@ -68,7 +68,7 @@ func noneOr(none bool) string {
 	return "some"
 }
 
-// burn starts processes that do nothing but want a processor. The end of the test ends them, if nothing else has.
+// burn starts processes that use a whole processor each. The end of the test ends them at the latest.
 func burn(t *testing.T, n int) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

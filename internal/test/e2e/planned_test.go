@@ -15,7 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndPlanned does what an administrator does to a group that is well, under a writer, and what can come between.
+// TestEndToEndPlanned runs an administrator's operations on a healthy group, under a writer, with the faults that can interrupt them.
 func TestEndToEndPlanned(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})
@@ -120,7 +120,7 @@ func longTransactionCut(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
-// outsider: what does not come through the listener is not drained, and writes until the end.
+// outsider: a session past the listener is not drained, and writes until the end.
 func outsider(t *testing.T, g *group) {
 	was := g.ready(t)
 	st, err := g.status(t, *was.Primary)
@@ -178,7 +178,7 @@ func twoOperators(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
-// killTarget begins a failover, kills its target at that moment, and returns what the command said.
+// killTarget begins a failover, kills its target at that moment, and returns the command's answer.
 func (g *group) killTarget(t *testing.T, to string, moment func() bool) answer {
 	t.Helper()
 	said := make(chan answer, 1)
