@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Level says how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
-// The levels, the worst last. Failed is for what could not be found out.
+// The levels, the worst last. Failed means that the probe gave no result.
 const (
 	OK      Level = "ok"
 	Warning Level = "warning"
@@ -25,19 +25,19 @@ var rank = map[Level]int{OK: 0, Warning: 1, Failed: 2, Problem: 3}
 // Worse reports whether l is worse than m.
 func (l Level) Worse(m Level) bool { return rank[l] > rank[m] }
 
-// Finding is one thing that was looked at.
+// Finding is the result of one check.
 type Finding struct {
 	Area  string `json:"area"`
 	Level Level  `json:"level"`
-	What  string `json:"what"`          // what was found, with its figures
+	What  string `json:"what"`          // the finding, with its figures
 	Why   string `json:"why,omitempty"` // why it matters
-	Run   string `json:"run,omitempty"` // what to run, or to change
+	Run   string `json:"run,omitempty"` // the command to run, or the change to make
 }
 
-// Probe looks at one thing. What it reports without an Area is of the area it was added under; an error becomes a finding.
+// Probe makes one check. Findings without an Area get the area of the probe. An error becomes a finding.
 type Probe func(ctx context.Context) ([]Finding, error)
 
-// Limit is how long a probe may take, unless Add is told otherwise.
+// Limit is how long a probe may take, unless Add is given another limit.
 const Limit = 30 * time.Second
 
 type entry struct {
@@ -46,10 +46,10 @@ type entry struct {
 	probe Probe
 }
 
-// Registry holds the probes of all areas. Fill it before Run; it is not safe for concurrent use then.
+// Registry holds the probes of all areas. Add probes before Run; a Registry is not safe for concurrent use.
 type Registry struct{ entries []entry }
 
-// Add adds a probe of an area; limit 0 means Limit. A probe that does not return within it is reported as such.
+// Add adds a probe to an area; limit 0 means Limit. A probe that does not return in time is reported as a finding.
 func (r *Registry) Add(area string, limit time.Duration, p Probe) {
 	if limit <= 0 {
 		limit = Limit
@@ -57,7 +57,7 @@ func (r *Registry) Add(area string, limit time.Duration, p Probe) {
 	r.entries = append(r.entries, entry{area, limit, p})
 }
 
-// Areas lists the areas in order.
+// Areas returns the areas in order.
 func (r *Registry) Areas() []string {
 	var out []string
 	for _, e := range r.entries {
@@ -69,7 +69,7 @@ func (r *Registry) Areas() []string {
 	return out
 }
 
-// Run runs the probes of those areas, none meaning all, at the same time, and returns what they found: by area, the worst first.
+// Run runs the probes of those areas concurrently, or all if no area is given. It returns the findings by area, the worst first.
 func (r *Registry) Run(ctx context.Context, areas ...string) []Finding {
 	var mu sync.Mutex // guards out
 	var out []Finding
@@ -99,7 +99,7 @@ func (e entry) run(ctx context.Context) []Finding {
 		found []Finding
 		err   error
 	}
-	done := make(chan answer, 1) // a probe that does not obey its context is left behind, with the process
+	done := make(chan answer, 1) // a probe that ignores its context keeps running until the process ends
 	go func() {
 		found, err := e.probe(ctx)
 		done <- answer{found, err}
@@ -121,7 +121,7 @@ func (e entry) run(ctx context.Context) []Finding {
 	return a.found
 }
 
-// Worst returns the worst level of the findings, OK when there are none.
+// Worst returns the worst level of the findings; OK if there are none.
 func Worst(found []Finding) Level {
 	worst := OK
 	for _, f := range found {

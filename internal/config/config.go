@@ -1,7 +1,8 @@
-// Package config is a node's own file, coterie.yaml: where this node listens, what it calls itself, which PostgreSQL it runs.
+// Package config is a node's own file, coterie.yaml: the node's name, the addresses on which it listens, the PostgreSQL that it runs. It also
+// has the layout of a node directory.
 //
-// It owns the file's format and its checks. Nothing about the group is in it (that is the record's), and nothing secret: keys
-// are files beside it. Start reading at Config.
+// It owns the file's format and its checks. The file contains nothing about the group, which is in the record, and nothing secret: keys are
+// files of their own. Start reading at Config.
 package config
 
 import (
@@ -24,59 +25,60 @@ const File = "coterie.yaml"
 
 // Config holds the node-local facts. Init and join write it; every field may be edited while the agent is stopped.
 type Config struct {
-	// Node is this member's name in the group: a-z, 0-9 and _, beginning with a letter, at most 30.
+	// Node is this member's name in the group: a-z, 0-9 and _, beginning with a letter, at most 30 characters.
 	Node string `yaml:"node"`
 	// Kind is "replica" or "witness".
 	Kind string `yaml:"kind"`
-	// Group is the group's UUID, and GroupName what people call it.
+	// Group is the UUID of the group, and GroupName its name.
 	Group     string `yaml:"group"`
 	GroupName string `yaml:"group_name"`
-	// Quorum is absent where the group's quorum is embedded in its nodes.
+	// Quorum is absent if the group's quorum is embedded in its nodes.
 	Quorum *Quorum `yaml:"quorum,omitempty"`
-	// Endpoint is the one port for everything between nodes.
+	// Endpoint is the only port for communication between nodes.
 	Endpoint Address `yaml:"endpoint"`
-	// ReadWrite and ReadOnly are the client ports. Advertise is what other nodes and `coterie status` print.
+	// ReadWrite and ReadOnly are the client ports. Their Advertise is shown by other nodes and by `coterie status`.
 	ReadWrite Address `yaml:"read_write"`
 	ReadOnly  Address `yaml:"read_only"`
 	// HTTP is the port of health checks, metrics and the read-only API.
 	HTTP Address `yaml:"http"`
 	// PostgreSQL is absent on a witness.
 	PostgreSQL *PostgreSQL `yaml:"postgresql,omitempty"`
-	// HBA is the file with the listener's rules in pg_hba.conf syntax; empty: scram-sha-256 for everybody.
+	// HBA is the file with the listener's rules in pg_hba.conf syntax; empty: scram-sha-256 for every client.
 	HBA string `yaml:"hba,omitempty"`
-	// ClientCA is the file with the authorities, in PEM, that issue client certificates; empty: rules that ask for one let nobody in.
+	// ClientCA is the file with the authorities, in PEM, that issue client certificates; empty: rules that require one refuse every client.
 	ClientCA string `yaml:"client_ca,omitempty"`
 	// TLSOnly refuses clients without TLS.
 	TLSOnly bool `yaml:"tls_only,omitempty"`
-	// NameClients has the application_name of every session, in pg_stat_activity and the server's log, end with its client's address.
+	// NameClients appends the client's address to the application_name of every session, in pg_stat_activity and the server's log.
 	NameClients bool `yaml:"application_name_add_host,omitempty"`
-	// NoKernelPath has the listener carry every request itself, also where the kernel could pass the plainest from socket to socket.
+	// NoKernelPath makes the listener relay every request itself, even if the kernel could pass simple ones from socket to socket.
 	NoKernelPath bool `yaml:"no_kernel_path,omitempty"`
-	// Limits are those of this node's listener.
+	// Limits are the limits of this node's listener.
 	Limits Limits `yaml:"limits,omitempty"`
-	// AuthStaleness is how old this node's or another's copy may be for its roles to decide about a reader's login while the primary does
-	// not answer, as 10s or 1h; 0: 60s.
+	// AuthStaleness is the maximum age of a copy whose roles may decide about a reader's login while the primary does not answer, such
+	// as 10s or 1h; 0: 60s.
 	AuthStaleness time.Duration `yaml:"auth_staleness,omitempty"`
-	// Tablespaces says where a tablespace of another node is kept on this one, by its location there; others are at the same path.
+	// Tablespaces maps the location of a tablespace on another node to its location on this one; others are at the same path.
 	Tablespaces map[string]string `yaml:"tablespaces,omitempty"`
-	// SeedingsAtOnce is how many heavy copies may be made of this node at a time; 0: one. Others wait for their turn.
+	// SeedingsAtOnce is the number of large copies that may be made from this node at a time; 0: one. Others wait for their turn.
 	SeedingsAtOnce int `yaml:"seedings_at_once,omitempty"`
 }
 
-// Quorum is an etcd that an administrator runs, and how this node reaches it. Whether a group has one is decided when it is founded.
+// Quorum describes an etcd that an administrator runs, and how this node reaches it. Whether a group uses one is decided when the group
+// is founded.
 type Quorum struct {
 	Endpoints []string `yaml:"endpoints"`      // client URLs, https://host:2379, the preferred ones first
-	CA        string   `yaml:"ca,omitempty"`   // file of the authorities behind the servers' certificates; "": the system's
-	Cert      string   `yaml:"cert,omitempty"` // file of this node's client certificate, where the etcd wants one
-	Key       string   `yaml:"key,omitempty"`  // file of its key, which only this node's user may read
+	CA        string   `yaml:"ca,omitempty"`   // file of the authorities that issue the servers' certificates; "": the system's
+	Cert      string   `yaml:"cert,omitempty"` // file of this node's client certificate, if the etcd requires one
+	Key       string   `yaml:"key,omitempty"`  // file of its key, readable only by this node's user
 }
 
-// Limits bound what clients take of this node's listener. What is 0 has its default.
+// Limits bound the use of this node's listener by clients. A limit of 0 means its default.
 type Limits struct {
-	Connections int           `yaml:"connections,omitempty"`             // sessions at once; 2,000
-	PerAddress  int           `yaml:"connections_per_address,omitempty"` // of them of one client address, of IPv6 of one /64; none
-	Logins      int           `yaml:"logins,omitempty"`                  // connections that are proving who they are; 200
-	LoginTime   time.Duration `yaml:"login_time,omitempty"`              // of a client's own until it has proved that; 10s
+	Connections int           `yaml:"connections,omitempty"`             // sessions at once; default 2,000
+	PerAddress  int           `yaml:"connections_per_address,omitempty"` // sessions of one client address, or of one /64 of IPv6; default: no limit
+	Logins      int           `yaml:"logins,omitempty"`                  // connections during login; default 200
+	LoginTime   time.Duration `yaml:"login_time,omitempty"`              // the client's share of the time of a login; default 10s
 }
 
 func (l Limits) validate() (errs []error) {
@@ -93,11 +95,11 @@ func (l Limits) validate() (errs []error) {
 
 // Address is a port this node serves.
 type Address struct {
-	Listen    string `yaml:"listen"`              // host:port to bind; ":5022" binds every address. Of a client port several, with commas, also paths of Unix sockets
+	Listen    string `yaml:"listen"`              // host:port to bind; ":5022" binds every address. A client port may have several, separated by commas, and paths of Unix sockets
 	Advertise string `yaml:"advertise,omitempty"` // host:port as others reach it
 }
 
-// Places parts what a client port binds into addresses of the network, as host:port, and paths of Unix sockets.
+// Places returns the addresses that a client port binds: network addresses as host:port, and paths of Unix sockets.
 func (a Address) Places() (addresses, sockets []string) {
 	for at := range strings.SplitSeq(a.Listen, ",") {
 		if at = strings.TrimSpace(at); strings.HasPrefix(at, "/") {
@@ -109,17 +111,17 @@ func (a Address) Places() (addresses, sockets []string) {
 	return addresses, sockets
 }
 
-// PostgreSQL says which server this node runs.
+// PostgreSQL describes the server that this node runs.
 type PostgreSQL struct {
 	BinDir     string `yaml:"bin_dir"`               // of initdb, postgres, pg_rewind, ...
 	Data       string `yaml:"data"`                  // the data directory
-	ConfigFile string `yaml:"config_file,omitempty"` // where it is outside the data directory, as Debian has it
+	ConfigFile string `yaml:"config_file,omitempty"` // if it is outside the data directory, as on Debian
 	Superuser  string `yaml:"superuser"`             // the bootstrap superuser of the cluster
 }
 
 var nodeName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,29}$`)
 
-// CheckName refuses a node name the group could not use in slots, application names and certificates.
+// CheckName returns an error for a node name that cannot be used in slots, application names and certificates.
 func CheckName(name string) error {
 	if strings.HasPrefix(name, "seed_") || strings.HasPrefix(name, "query_") {
 		return fmt.Errorf("node name %q: seed_ and query_ begin the names of sessions of the group's own", name)
@@ -130,7 +132,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Load reads and checks dir's configuration. An unknown key is an error that names its line.
+// Load reads and checks the configuration in dir. An unknown key is an error that names its line.
 func Load(dir string) (Config, error) {
 	path := filepath.Join(dir, File)
 	b, err := os.ReadFile(path)
@@ -156,7 +158,7 @@ func Parse(b []byte) (Config, error) {
 	return c, c.Validate()
 }
 
-// Validate checks the fields and how they relate.
+// Validate checks the fields and their relations.
 func (c Config) Validate() error {
 	var errs []error
 	if err := CheckName(c.Node); err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A client port binds several addresses, of IPv4 and IPv6, and sockets; the others bind one.
+// TestListenAddresses holds that a client port binds several IPv4 and IPv6 addresses and sockets, and the other ports one address.
 func TestListenAddresses(t *testing.T) {
 	const both, socket = "127.0.0.1:5432,[::1]:5432", "/var/run/postgresql/.s.PGSQL.5432"
 	for _, c := range []struct{ endpoint, readWrite, readOnly, http, want string }{
@@ -35,7 +35,7 @@ func TestListenAddresses(t *testing.T) {
 	}
 }
 
-// What is no limit is refused by its key; without a word there are the listener's own.
+// TestLimits holds that an invalid limit is refused with its key, and that limits which are not given have their defaults.
 func TestLimits(t *testing.T) {
 	const node = "node: n1\nkind: witness\ngroup: g\nendpoint:\n  listen: :5022\n"
 	for text, want := range map[string]string{

@@ -20,7 +20,7 @@ import (
 const (
 	maxRows    = 10000
 	queryLimit = 10 * time.Second
-	engines    = 3 // open at once; more queries wait
+	engines    = 3 // engines that exist at once; further queries wait
 )
 
 // Catalog answers queries. Make it with New and Close it at the end.
@@ -36,16 +36,16 @@ type Catalog struct {
 type engine struct {
 	db    *sql.DB
 	conn  *sql.Conn
-	facts *Facts // of the query under way: what its functions see
+	facts *Facts // of the running query, for its functions
 }
 
-// Column is a result's column.
+// Column is a column of a result.
 type Column struct {
 	Name string
 	Type uint32 // OID
 }
 
-// New returns a catalog of the facts, which are asked for once for each query.
+// New returns a catalog of the facts. Each query calls facts once.
 func New(facts func(context.Context) Facts) *Catalog {
 	c := &Catalog{facts: facts, pool: make(chan *engine, engines)}
 	for range engines {
@@ -101,7 +101,7 @@ func (c *Catalog) newEngine(ctx context.Context) (*engine, error) {
 	return e, nil
 }
 
-// Limits of SQLite's own, by their numbers in its C interface.
+// Limits of SQLite, by their numbers in its C interface.
 const (
 	limitLength      = 0
 	limitSQLLength   = 1
@@ -135,7 +135,7 @@ func (e *engine) setUp(ctx context.Context) error {
 	return nil
 }
 
-// use runs f on an engine whose tables, as far as the query names them, hold the facts of this moment.
+// use runs f on an engine whose tables contain the current facts. Only the tables that the query names are filled.
 func (c *Catalog) use(ctx context.Context, user string, t []token, f func(context.Context, *engine) error) error {
 	ctx, cancel := context.WithTimeout(ctx, queryLimit)
 	defer cancel()
@@ -166,7 +166,7 @@ func (c *Catalog) use(ctx context.Context, user string, t []token, f func(contex
 	return err
 }
 
-// fill writes the rows of every view that is named in the query.
+// fill writes the rows of every view that the query names.
 func (e *engine) fill(ctx context.Context, t []token) error {
 	for _, v := range views {
 		named := slices.ContainsFunc(t, func(x token) bool { return x.is(v.name) || strings.EqualFold(x.text, `"`+v.name+`"`) })
@@ -189,7 +189,7 @@ func (e *engine) fill(ctx context.Context, t []token) error {
 	return nil
 }
 
-// numbered replaces $n by ?n, and returns how many parameters there are.
+// numbered replaces $n by ?n, and returns the number of parameters.
 func numbered(t []token) (string, int) {
 	out, most := slices.Clone(t), 0
 	for i, x := range out {
@@ -202,11 +202,11 @@ func numbered(t []token) (string, int) {
 	return join(out), most
 }
 
-// maxParams bounds the parameters of a query.
+// maxParams is the maximum number of parameters of a query.
 const maxParams = 100
 
-// Describe returns a query's columns and its parameters' types without its rows. given are types that the client named, 0 where it
-// named none.
+// Describe returns a query's columns and the types of its parameters, without its rows. The types in given are the client's; 0: the client
+// left it open.
 func (c *Catalog) Describe(ctx context.Context, query string, given []uint32) (columns []Column, params []uint32, err error) {
 	t, err := rewrite(query)
 	if err != nil {
@@ -218,7 +218,7 @@ func (c *Catalog) Describe(ctx context.Context, query string, given []uint32) (c
 	}
 	params = guessParams(t, n, given)
 	args := make([]any, n)
-	for i, x := range t { // LIMIT takes no NULL
+	for i, x := range t { // LIMIT does not accept NULL
 		if k, err := strconv.Atoi(strings.TrimPrefix(x.text, "$")); err == nil && x.kind == tokParam && k >= 1 && (at(t, i-1).is("LIMIT") || at(t, i-1).is("OFFSET")) {
 			args[k-1] = int64(1)
 		}
@@ -230,7 +230,7 @@ func (c *Catalog) Describe(ctx context.Context, query string, given []uint32) (c
 	return columns, params, err
 }
 
-// Query runs a query for a user and returns its rows: values are bool, int64, float64, string, time.Time and nil.
+// Query runs a query for a user and returns its rows. Values are bool, int64, float64, string, time.Time and nil.
 func (c *Catalog) Query(ctx context.Context, user, query string, args []any) (columns []Column, rows [][]any, err error) {
 	t, err := rewrite(query)
 	if err != nil {
@@ -247,7 +247,7 @@ func (c *Catalog) Query(ctx context.Context, user, query string, args []any) (co
 	return columns, rows, err
 }
 
-// run executes the query and reads at most that many rows; reading only is enforced by the engine itself.
+// run executes the query and returns at most that many rows. The engine itself refuses writes.
 func (e *engine) run(ctx context.Context, query string, args []any, most int) ([]Column, [][]any, error) {
 	if _, err := e.conn.ExecContext(ctx, "PRAGMA query_only = ON"); err != nil {
 		return nil, nil, err
@@ -306,14 +306,15 @@ var (
 	aCall = regexp.MustCompile(`^(\w+) *\(`)
 )
 
-// functionTypes are the types of functions' values, for when there is no value to tell.
+// functionTypes are the result types of functions, for results without a value.
 var functionTypes = map[string]uint32{
 	"count": typeInt8.oid, "sum": typeInt8.oid, "row_number": typeInt8.oid, "rank": typeInt8.oid, "datediff": typeInt8.oid, "len": typeInt8.oid, "length": typeInt8.oid,
 	"now": typeTime.oid, "getdate": typeTime.oid, "to_timestamp": typeTime.oid, "date_trunc": typeTime.oid, "clock_timestamp": typeTime.oid,
 	"extract_field": typeFloat.oid, "avg": typeFloat.oid, "backup_is_preferred_replica": typeInt8.oid, "fn_hadr_backup_is_preferred_replica": typeInt8.oid,
 }
 
-// expressionColumn names and types a column that is no view's: as PostgreSQL names it, and by its first value, else by its function.
+// expressionColumn returns name and type of a column that is an expression. The name is PostgreSQL's; the type follows from the first value
+// or, without values, from the function.
 func expressionColumn(name string, rows [][]any, i int) Column {
 	c := Column{name, inferred(rows, i)}
 	call := aCall.FindStringSubmatch(name)
@@ -335,7 +336,7 @@ func expressionColumn(name string, rows [][]any, i int) Column {
 	return c
 }
 
-// inferred is the type of an expression: that of its first value.
+// inferred returns the type of an expression: that of its first value.
 func inferred(rows [][]any, i int) uint32 {
 	for _, row := range rows {
 		switch v := row[i].(type) {
@@ -359,7 +360,7 @@ func inferred(rows [][]any, i int) uint32 {
 	return typeText.oid
 }
 
-// typed turns a value of the engine into one of the type.
+// typed converts a value of the engine to the type.
 func typed(v any, oid uint32) any {
 	switch x := v.(type) {
 	case []byte:
@@ -378,7 +379,7 @@ func typed(v any, oid uint32) any {
 	return v
 }
 
-// queryError turns the engine's words into an error for a client.
+// queryError converts an error of the engine to one for a client.
 func queryError(err error) error {
 	text := err.Error()
 	text = strings.TrimPrefix(text, "SQL logic error: ")
@@ -403,7 +404,7 @@ func queryError(err error) error {
 	return e
 }
 
-// guessParams gives each parameter the type that the client named, or that of the column it stands beside.
+// guessParams returns for each parameter the type that the client gave, or else that of the column next to it.
 func guessParams(t []token, n int, given []uint32) []uint32 {
 	out := make([]uint32, n)
 	copy(out, given)
@@ -434,7 +435,7 @@ func guessParams(t []token, n int, given []uint32) []uint32 {
 	return out
 }
 
-// columnTypeOf finds the type of a column by its name alone.
+// columnTypeOf returns the type of a column by its name alone.
 func columnTypeOf(name string) uint32 {
 	for _, v := range views {
 		for _, c := range v.columns {

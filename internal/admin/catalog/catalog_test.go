@@ -15,7 +15,7 @@ import (
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// demo are facts of a healthy group of three replicas and a witness, as node a, the primary, knows them.
+// demo returns the facts of a healthy group of three replicas and a witness, as node a, the primary, knows them.
 func demo() Facts {
 	replica := func(id ag.ReplicaID) ag.Replica {
 		return ag.Replica{
@@ -79,7 +79,7 @@ func open(t *testing.T, f *Facts) *Catalog {
 	return c
 }
 
-// ask returns the answer as lines of values joined by |.
+// ask returns the answer to a query as lines of values joined by |.
 func ask(t *testing.T, c *Catalog, query string, args ...any) string {
 	t.Helper()
 	_, rows, err := c.Query(t.Context(), "me", query, args)
@@ -198,7 +198,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// changes are facts that move columns.
+// changes lists changes of the facts, with a query whose answer changes.
 var changes = []struct {
 	name   string
 	change func(*Facts)
@@ -283,12 +283,12 @@ func TestDescribe(t *testing.T) {
 	if diff := cmp.Diff([]uint32{25, 23, 20}, params); diff != "" {
 		t.Error(diff)
 	}
-	if _, params, err = c.Describe(t.Context(), "select 1 limit $1", []uint32{21}); err != nil || params[0] != 21 { // as psycopg names them
+	if _, params, err = c.Describe(t.Context(), "select 1 limit $1", []uint32{21}); err != nil || params[0] != 21 { // as psycopg does
 		t.Errorf("params %v, %v", params, err)
 	}
 }
 
-// FuzzQuery asks whatever comes: an error is well, a panic or a change of the views is not.
+// FuzzQuery runs arbitrary queries. An error is correct; a panic is not.
 func FuzzQuery(f *testing.F) {
 	f.Add("select 1")
 	f.Add("select [a]::int[] from x where a = any('{1,2}') and extract(epoch from b) > cast(c as numeric(3,2)) limit all")
@@ -310,7 +310,7 @@ func FuzzQuery(f *testing.F) {
 	})
 }
 
-// TestRelayOfAStream is named by whichever end knows it, which is the one that dialled.
+// TestRelayOfAStream holds that the relay is shown whichever end knows it, which is the one that dialled.
 func TestRelayOfAStream(t *testing.T) {
 	for _, tt := range []struct {
 		end  ag.ReplicaID

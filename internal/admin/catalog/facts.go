@@ -8,26 +8,26 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Facts are what one node knows of the group at one moment.
+// Facts are the knowledge of one node about the group at one moment.
 type Facts struct {
 	Now       time.Time
 	Self      ag.ReplicaID
 	Group     ag.Group
 	Record    ag.Record
-	Primary   ag.ReplicaID // that accepts sessions; "": none
+	Primary   ag.ReplicaID // the replica that accepts sessions; "": none
 	WriteOpen bool
 	Quorum    bool
 	Nodes     map[ag.ReplicaID]Node
-	Journals  func() map[ag.ReplicaID]Journal   // of every node that answers; nil: nobody was asked
-	Settings  func() map[ag.ReplicaID][]Setting // the same of their servers
-	Version   string                            // of PostgreSQL, as 15.18
-	User      string                            // who asks
+	Journals  func() map[ag.ReplicaID]Journal   // journals of the nodes that answer; nil: no node was asked
+	Settings  func() map[ag.ReplicaID][]Setting // settings of their servers, likewise
+	Version   string                            // version of PostgreSQL, such as 15.18
+	User      string                            // user of the query
 	Profile   string
 }
 
-// Node is what one node reports of itself.
+// Node is the report of one node about itself.
 type Node struct {
-	Connected bool           `json:"-"` // it answers; what follows is of this moment, else the last known
+	Connected bool           `json:"-"` // it answers, and the report is current; otherwise it is the last known one
 	Role      ag.Role        `json:"role"`
 	Sync      ag.SyncState   `json:"synchronization_state"`
 	Data      ag.DataState   `json:"data"`
@@ -35,25 +35,25 @@ type Node struct {
 	Position  ag.Position    `json:"position"` // end of WAL held durably
 	Replay    ag.LSN         `json:"replay"`
 	Open      bool           `json:"open"`
-	Streaming bool           `json:"streaming"` // from the leader
+	Streaming bool           `json:"streaming"` // it receives WAL from the leader
 	Busy      string         `json:"busy,omitempty"`
 	Progress  string         `json:"progress,omitempty"`
 	Because   string         `json:"because,omitempty"`
-	Streams   []Stream       `json:"streams,omitempty"` // of others, as primary
+	Streams   []Stream       `json:"streams,omitempty"` // streams to the others, if it is the primary
 	Databases []Database     `json:"databases,omitempty"`
 	Sessions  []Session      `json:"sessions,omitempty"`
 	Routes    *ag.Routes     `json:"routes,omitempty"`
-	FellBack  uint64         `json:"fell_back"` // readers sent to the primary since the node started
-	Lagged    uint64         `json:"lagged"`    // times a replica was passed over for coterie.max_lag since then
+	FellBack  uint64         `json:"fell_back"` // readers routed to the primary since the node started
+	Lagged    uint64         `json:"lagged"`    // times that a replica was skipped because of coterie.max_lag since then
 	Readers   []Second       `json:"readers,omitempty"`
-	Places    []Place        `json:"places,omitempty"` // of the group's listener
+	Places    []Place        `json:"places,omitempty"` // addresses and ports of the group's listener
 	Uptime    time.Duration  `json:"uptime_ns"`
-	Lease     time.Duration  `json:"lease_ns,omitempty"`    // left, as primary
-	Commit    *time.Time     `json:"last_commit,omitempty"` // of the last transaction committed, or replayed, here
-	LogRate   float64        `json:"log_rate"`              // bytes per second: written as primary, replayed as secondary
-	Links     []Link         `json:"links,omitempty"`       // that carry WAL
-	Commits   *Commits       `json:"commits,omitempty"`     // what synchronous commits cost here
-	Seedings  []Seeding      `json:"seedings,omitempty"`    // copies to this node, oldest first
+	Lease     time.Duration  `json:"lease_ns,omitempty"`    // remaining time, if it is the primary
+	Commit    *time.Time     `json:"last_commit,omitempty"` // time of the last transaction that was committed or replayed here
+	LogRate   float64        `json:"log_rate"`              // bytes per second that the primary writes or a secondary replays
+	Links     []Link         `json:"links,omitempty"`       // links that carry WAL
+	Commits   *Commits       `json:"commits,omitempty"`     // the waits of synchronous commits here
+	Seedings  []Seeding      `json:"seedings,omitempty"`    // copies made to this node, oldest first
 }
 
 // Stream is a secondary's log stream as the primary sees it.
@@ -63,9 +63,9 @@ type Stream struct {
 	Sent   ag.LSN        `json:"sent"`
 	Flush  ag.LSN        `json:"flush"`
 	Apply  ag.LSN        `json:"apply"`
-	Silent time.Duration `json:"silent_ns"`         // since its last sign of life
-	Idle   time.Duration `json:"idle_ns,omitempty"` // since WAL was sent last; 0: not known
-	Rate   float64       `json:"rate"`              // bytes of WAL per second, lately
+	Silent time.Duration `json:"silent_ns"`         // since its last message
+	Idle   time.Duration `json:"idle_ns,omitempty"` // since WAL was last sent; 0: unknown
+	Rate   float64       `json:"rate"`              // recent bytes of WAL per second
 }
 
 // Setting is a setting of a server.
@@ -92,15 +92,15 @@ type Session struct {
 	TLSName  string       `json:"tls_name"`     // server name that the client asked for (SNI)
 	Identity string       `json:"tls_identity"` // of the client's certificate
 	Intent   ag.Intent    `json:"intent"`
-	Entry    int          `json:"list_entry"` // of the routing list, that won; 0: none was asked
+	Entry    int          `json:"list_entry"` // chosen entry of the routing list; 0: the list was not used
 	Replica  ag.ReplicaID `json:"replica"`
 	State    string       `json:"state"`
 	Since    time.Time    `json:"since"`
 	In       uint64       `json:"bytes_in"`
 	Out      uint64       `json:"bytes_out"`
 	PID      uint32       `json:"pid"`
-	Path     string       `json:"path"`    // of the bytes at that node's listener: loop or goroutines
-	Backend  string       `json:"backend"` // own, opened ahead, or reused after another client
+	Path     string       `json:"path"`    // path of the data at that node's listener: loop or goroutines
+	Backend  string       `json:"backend"` // own, opened in advance, or reused after another client
 }
 
 // Place is an address or a port of the group's listener on the node that reports it.
@@ -108,14 +108,14 @@ type Place struct {
 	Address string `json:"address"` // host:port where it listens, or an address with the length of its subnet's prefix
 	State   string `json:"state"`   // ONLINE, OFFLINE, FAILED
 	Device  string `json:"device,omitempty"`
-	Problem string `json:"problem,omitempty"` // and what to do
+	Problem string `json:"problem,omitempty"` // with the remedy
 }
 
-// Second is one in which readers logged in at a node's listener, and where they were sent.
+// Second counts the readers that logged in at a node's listener in one second, and their routes.
 type Second struct {
 	At      time.Time `json:"at"`
 	Readers uint64    `json:"readers"`
-	Routed  uint64    `json:"routed"` // of them to a secondary
+	Routed  uint64    `json:"routed"` // those routed to a secondary
 	Pct     float64   `json:"routed_pct"`
 }
 
@@ -127,52 +127,52 @@ type Seeding struct {
 	Started  time.Time     `json:"started"`
 	Ended    time.Time     `json:"ended,omitzero"`
 	Attempts int           `json:"attempts"`
-	Code     int           `json:"failure_code,omitempty"` // of the last attempt that failed: 1.. on the source, 2.. on the target
+	Code     int           `json:"failure_code,omitempty"` // code of the last failed attempt: 1.. on the source, 2.. on the target
 	Failure  string        `json:"failure,omitempty"`
 	Errno    int           `json:"errno,omitempty"`
 	FailedAt time.Time     `json:"failed_at,omitzero"`
-	Text     string        `json:"text"` // how far it is, for people
+	Text     string        `json:"text"` // progress as text
 	Done     int64         `json:"done_bytes"`
 	Total    int64         `json:"total_bytes"`
 	Wire     int64         `json:"wire_bytes"`
-	Rate     float64       `json:"rate"` // bytes of files per second, lately
+	Rate     float64       `json:"rate"` // recent bytes of files per second
 	Left     time.Duration `json:"left_ns"`
 	Disk     time.Duration `json:"disk_wait_ns"`
 	Net      time.Duration `json:"network_wait_ns"`
-	Packed   bool          `json:"packed"` // what travels is compressed
+	Packed   bool          `json:"packed"` // the data on the network is compressed
 }
 
-// ended reports whether nothing more comes of the copy.
+// ended reports whether the copy is in a final state.
 func (s Seeding) ended() bool {
 	return s.State == "COMPLETED" || s.State == "FAILED" || s.State == "CANCELLED"
 }
 
-// Link is what carries WAL between the node that reports it and a peer.
+// Link is a link that carries WAL between the reporting node and a peer.
 type Link struct {
 	Peer      ag.ReplicaID `json:"peer"`
 	Transport string       `json:"transport"`
 	Codec     string       `json:"codec"`
-	Via       ag.ReplicaID `json:"via,omitempty"` // the member that relays it, since the two do not see each other
+	Via       ag.ReplicaID `json:"via,omitempty"` // the member that relays it, as the two cannot connect to each other
 	RTT       float64      `json:"round_trip_ms"`
 	Sent      uint64       `json:"sent"`     // bytes before encoding
-	Encoded   uint64       `json:"encoded"`  // and after it
+	Encoded   uint64       `json:"encoded"`  // bytes after encoding
 	Received  uint64       `json:"received"` // bytes after decoding
 	Resent    uint64       `json:"resent"`   // bytes
-	Carried   int64        `json:"carried"`  // bytes per second when there was more to send; 0: never
+	Carried   int64        `json:"carried"`  // bytes per second while saturated; 0: never saturated
 }
 
-// Commits is what commits waited for the acknowledgement of secondaries: one wait per block of WAL.
+// Commits describes the waits of commits for the acknowledgement of secondaries: one wait per block of WAL.
 type Commits struct {
-	Waits  uint64        `json:"waits"` // since the agent started, as the next two
+	Waits  uint64        `json:"waits"` // since the agent started, like the next two
 	Waited time.Duration `json:"waited_ns"`
 	Max    time.Duration `json:"max_ns"`
-	Mean   time.Duration `json:"mean_ns"` // of the last minute or two, as the rest
+	Mean   time.Duration `json:"mean_ns"` // over the last minute or two, like the rest
 	P50    time.Duration `json:"p50_ns"`
 	P95    time.Duration `json:"p95_ns"`
 	P99    time.Duration `json:"p99_ns"`
 }
 
-// Journal is what a node remembers of its decisions and of what happened to it, each oldest first.
+// Journal is the history that a node keeps of its decisions and of events, each oldest first.
 type Journal struct {
 	Decisions []Decision `json:"decisions,omitempty"`
 	Events    []Event    `json:"events,omitempty"`
@@ -180,14 +180,14 @@ type Journal struct {
 
 // Decision is a rule that fired.
 type Decision struct {
-	At       time.Time `json:"at"` // by the clock of the node
+	At       time.Time `json:"at"` // by the node's own clock
 	Rule     string    `json:"rule"`
 	Because  string    `json:"because"`
 	Epoch    ag.Epoch  `json:"epoch"`
-	Revision int64     `json:"revision"` // of the record that was seen: orders decisions of several nodes
+	Revision int64     `json:"revision"` // revision of the record that the decision is based on; it orders decisions of several nodes
 }
 
-// Event is something that happened: a decision out of the ordinary, a change of a link, a statement.
+// Event is a notable event: an unusual decision, a change of a link, a statement.
 type Event struct {
 	At      time.Time `json:"at"`
 	Epoch   ag.Epoch  `json:"epoch,omitempty"`
@@ -196,20 +196,20 @@ type Event struct {
 	Because string    `json:"because,omitempty"`
 }
 
-// namespace keeps ids of this package apart from others made of the same words.
+// namespace separates the ids of this package from others derived from the same words.
 var namespace = uuid.MustParse("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 
-// ReplicaUUID is the id by which views name a replica: always the same for the same replica of the same group.
+// ReplicaUUID returns the id of a replica in the views. It depends only on the group and the replica.
 func ReplicaUUID(g ag.GroupID, r ag.ReplicaID) string {
 	return uuid.NewSHA1(namespace, []byte("coterie replica "+string(g)+" "+string(r))).String()
 }
 
-// DatabaseUUID is the id by which views name a database of the group.
+// DatabaseUUID returns the id of a database of the group in the views.
 func DatabaseUUID(g ag.GroupID, name string) string {
 	return uuid.NewSHA1(namespace, []byte("coterie database "+string(g)+" "+name)).String()
 }
 
-// members are the replicas of the group; none while there is no group.
+// members returns the replicas of the group; none while the group does not exist.
 func (f Facts) members() []ag.Replica {
 	var out []ag.Replica
 	for _, r := range f.Group.Replicas {
@@ -220,13 +220,13 @@ func (f Facts) members() []ag.Replica {
 	return out
 }
 
-// leader is the replica that the record names, whether it serves or not; ok is false outside of LEAD.
+// leader returns the leader in the record, whether or not it serves sessions; ok is false outside of LEAD.
 func (f Facts) leader() (ag.Replica, bool) {
 	r, ok := f.Group.Replica(f.Record.Epoch.Leader)
 	return r, ok && f.Record.Epoch.Phase == ag.PhaseLead
 }
 
-// databases are those registered; where none is, all of the primary's.
+// databases returns the registered databases or, if none is registered, all of the primary's.
 func (f Facts) databases() []Database {
 	var found []Database
 	for _, id := range append([]ag.ReplicaID{f.Record.Epoch.Leader, f.Self}, ids(f.Group)...) {

@@ -12,7 +12,7 @@ import (
 	"modernc.org/sqlite"
 )
 
-// maxPattern bounds a regular expression.
+// maxPattern is the maximum length of a regular expression in bytes.
 const maxPattern = 1000
 
 type scalar = func(args []driver.Value) (driver.Value, error)
@@ -33,7 +33,7 @@ func constant(v driver.Value) scalar {
 	return func([]driver.Value) (driver.Value, error) { return v, nil }
 }
 
-// pure are functions that need no facts: by name, with how many arguments they take (-1: any).
+// pure are the functions that do not need facts, by name, with their numbers of arguments (-1: any).
 var pure = map[string]struct {
 	args int32
 	f    scalar
@@ -107,7 +107,7 @@ func integer(v driver.Value) int64 {
 	return n
 }
 
-// registerPure gives the functions to a driver.
+// registerPure registers the functions with a driver.
 func registerPure(d *sqlite.Driver) error {
 	for name, fn := range pure {
 		f := fn.f
@@ -149,7 +149,7 @@ func parseTime(v driver.Value) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// extractField is extract(field from x): of an interval, which is a number of seconds here, and of a time.
+// extractField implements extract(field from x) for times and for intervals, which are numbers of seconds here.
 func extractField(a []driver.Value) (driver.Value, error) {
 	if a[1] == nil {
 		return nil, nil
@@ -261,7 +261,7 @@ func splitPart(a []driver.Value) (driver.Value, error) {
 	return "", nil
 }
 
-// answers are functions of the facts: by name, with how many arguments they take.
+// answers are the functions of the facts, by name, with their numbers of arguments.
 var answers = map[string]struct {
 	args int32
 	f    func(Facts, []driver.Value) (driver.Value, error)
@@ -292,7 +292,7 @@ var answers = map[string]struct {
 
 func preferred(f Facts, a []driver.Value) (driver.Value, error) {
 	if len(a) > 0 && !f.has(text(a[0])) {
-		return int64(1), nil // a database outside of the group is backed up where it is
+		return int64(1), nil // a database outside of the group is backed up on its own node
 	}
 	return bit(f.PreferredForBackup(f.Self)), nil
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Error is a query's failure.
+// Error is the error of a query.
 type Error struct {
 	State   string
 	Message string
@@ -20,7 +20,7 @@ func unsupported(what string) error {
 	return &Error{State: "0A000", Message: what + " is not there in the console", Hint: "the views are plain tables: SELECT, WITH, joins, aggregates and window functions work"}
 }
 
-// rewrite turns SQL as PostgreSQL and SQL Server clients write it into what the engine reads.
+// rewrite translates the SQL of PostgreSQL and SQL Server clients into that of the engine.
 func rewrite(sql string) ([]token, error) {
 	t, err := scan(sql)
 	if err != nil {
@@ -44,7 +44,7 @@ func at(t []token, i int) token {
 	return t[i]
 }
 
-// closing returns the place of the bracket that closes the one at i.
+// closing returns the index of the bracket that closes the one at i; -1 if it is not closed.
 func closing(t []token, i int) int {
 	depth := 0
 	for ; i < len(t); i++ {
@@ -60,10 +60,10 @@ func closing(t []token, i int) int {
 	return -1
 }
 
-// schemaPrefixes are dropped before a function's name: the engine has no functions in schemas.
+// schemaPrefixes are removed before the name of a function: the engine has no functions in schemas.
 var schemaPrefixes = []string{"pg_catalog", "sys", "coterie", "dbo", "master"}
 
-// names drops schemas before functions, SQL Server's database names and table hints, and collations.
+// names removes schemas before functions, SQL Server's database names and table hints, and collations.
 func names(t []token) ([]token, error) {
 	var out []token
 	for i := 0; i < len(t); i++ {
@@ -95,7 +95,7 @@ func names(t []token) ([]token, error) {
 	return out, nil
 }
 
-// operators turns those the engine lacks into those it has.
+// operators replaces operators that the engine does not have.
 func operators(t []token) ([]token, error) {
 	word := func(s string) token { return token{tokWord, s} }
 	var out []token
@@ -123,10 +123,10 @@ func operators(t []token) ([]token, error) {
 	return out, nil
 }
 
-// niladic are words that are functions without brackets.
+// niladic are the functions that are called without brackets.
 var niladic = []string{"current_user", "session_user", "current_catalog", "current_schema", "current_role", "user"}
 
-// expressions turns extract(field from x) and niladic functions into calls.
+// expressions replaces extract(field from x) and niladic functions by calls.
 func expressions(t []token) ([]token, error) {
 	var out []token
 	for i := 0; i < len(t); i++ {
@@ -155,7 +155,7 @@ func expressions(t []token) ([]token, error) {
 	return out, nil
 }
 
-// arrays turns = ANY (ARRAY[…]) and = ANY (current_schemas(…)) into IN lists. The engine has no other arrays.
+// arrays replaces = ANY (ARRAY[…]) and = ANY (current_schemas(…)) by IN lists. Other arrays are not supported.
 func arrays(t []token) ([]token, error) {
 	var out []token
 	for i := 0; i < len(t); i++ {
@@ -163,7 +163,7 @@ func arrays(t []token) ([]token, error) {
 			if t[i].is("ARRAY") && (at(t, i+1).sign("[") || at(t, i+1).sign("(")) {
 				return nil, unsupported("an array")
 			}
-			if t[i].sign("[") { // a subscript: of the search path only
+			if t[i].sign("[") { // a subscript: supported for the search path only
 				from := operand(out, len(out))
 				if !slices.ContainsFunc(out[from:], func(x token) bool { return x.is("current_schemas") }) {
 					return nil, unsupported("an array")
@@ -221,7 +221,7 @@ func listOf(t []token) ([]token, error) {
 	return nil, unsupported("an array")
 }
 
-// affinities are the engine's types by the names that clients cast to; "" leaves the value as it is.
+// affinities are the engine's types, by the names of types in casts; "": the cast is dropped.
 var affinities = map[string]string{
 	"int": "INTEGER", "int2": "INTEGER", "int4": "INTEGER", "int8": "INTEGER", "integer": "INTEGER", "bigint": "INTEGER", "smallint": "INTEGER", "tinyint": "INTEGER",
 	"text": "TEXT", "varchar": "TEXT", "nvarchar": "TEXT", "char": "TEXT", "nchar": "TEXT", "character": "TEXT", "name": "TEXT", "bpchar": "TEXT", "sysname": "TEXT",
@@ -231,7 +231,7 @@ var affinities = map[string]string{
 	"datetime": "", "datetime2": "", "datetimeoffset": "", "date": "", "interval": "", "unknown": "", "pg_lsn": "", "json": "", "jsonb": "", "regrole": "",
 }
 
-// typeAt reads a type's name and returns the affinity and how many tokens the name takes.
+// typeAt parses the name of a type, and returns the affinity and the number of tokens of the name.
 func typeAt(t []token, i int) (affinity string, used int, err error) {
 	start := i
 	if at(t, i).is("pg_catalog") && at(t, i+1).sign(".") {
@@ -263,7 +263,7 @@ func typeAt(t []token, i int) (affinity string, used int, err error) {
 	return affinity, i - start, nil
 }
 
-// operand returns where the operand that ends before i begins.
+// operand returns the index at which the operand that ends before i begins.
 func operand(t []token, i int) int {
 	i--
 	if at(t, i).sign(")") {
@@ -291,7 +291,7 @@ func keyword(t token) bool {
 	return slices.ContainsFunc([]string{"SELECT", "AND", "OR", "NOT", "IN", "WHERE", "ON", "THEN", "ELSE", "WHEN", "CASE", "BY", "LIKE", "REGEXP", "FROM", "AS", "HAVING"}, t.is)
 }
 
-// casts turns x::type and CAST(x AS type) into the engine's casts, or drops them where they say nothing to it.
+// casts replaces x::type and CAST(x AS type) by the engine's casts, or drops those without a meaning for it.
 func casts(t []token) ([]token, error) {
 	var out []token
 	for i := 0; i < len(t); i++ {
@@ -318,7 +318,7 @@ func casts(t []token) ([]token, error) {
 	return out, nil
 }
 
-// castTo wraps out[from:].
+// castTo wraps out[from:] in a cast.
 func castTo(out []token, from int, affinity string) []token {
 	inner := slices.Clone(out[from:])
 	out = out[:from]
@@ -333,7 +333,7 @@ func castTo(out []token, from int, affinity string) []token {
 	return append(out, token{tokWord, "AS"}, token{tokWord, affinity}, sign(")"))
 }
 
-// castCall reads CAST ( x AS type ).
+// castCall parses CAST ( x AS type ).
 func castCall(t []token, i int) ([]token, int, error) {
 	end := closing(t, i+1)
 	if end < 0 {
@@ -365,7 +365,7 @@ func castCall(t []token, i int) ([]token, int, error) {
 	return castTo(inner, 0, affinity), end, nil
 }
 
-// limits turns TOP n and FETCH FIRST n ROWS ONLY into LIMIT n.
+// limits replaces TOP n and FETCH FIRST n ROWS ONLY by LIMIT n.
 func limits(t []token) ([]token, error) {
 	var l limiter
 	for i := 0; i < len(t); i++ {
@@ -403,7 +403,7 @@ func limits(t []token) ([]token, error) {
 	return l.out, nil
 }
 
-// topN is a TOP whose LIMIT comes at the end of the query at that depth of brackets.
+// topN is a TOP whose LIMIT is written at the end of the query at that depth of brackets.
 type topN struct {
 	depth int
 	count []token
@@ -415,7 +415,7 @@ type limiter struct {
 	pending []topN
 }
 
-// close writes the LIMITs of the query that ends here.
+// close writes the LIMIT clauses of the query that ends here.
 func (l *limiter) close() {
 	for n := len(l.pending); n > 0 && l.pending[n-1].depth == l.depth; n-- {
 		l.out = append(append(l.out, token{tokWord, "LIMIT"}), l.pending[n-1].count...)

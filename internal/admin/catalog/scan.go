@@ -17,7 +17,7 @@ const (
 	tokSign  // an operator or a bracket
 )
 
-// token is a piece of SQL. text is what the engine is given.
+// token is a token of SQL, with its text for the engine.
 type token struct {
 	kind tokenKind
 	text string
@@ -30,7 +30,7 @@ func (t token) sign(s string) bool { return t.kind == tokSign && t.text == s }
 // signs are operators of more than one character, longest first.
 var signs = []string{"!~~*", "!~*", "!~~", "~~*", "::", "!~", "~*", "~~", "<>", "!=", "<=", ">=", "||", "@@", "->>", "->", "@>", "<@"}
 
-// scan cuts SQL into tokens, as PostgreSQL and SQL Server clients write it; comments and white space are dropped.
+// scan divides the SQL of PostgreSQL and SQL Server clients into tokens. Comments and white space are dropped.
 func scan(sql string) ([]token, error) {
 	var out []token
 	for i := 0; i < len(sql); {
@@ -87,8 +87,8 @@ func commentEnd(s string) int {
 	return len(s)
 }
 
-// bracketName reports whether a [ begins a name, as in SQL Server, and not an array or its subscript, as in PostgreSQL: a name stands
-// apart from what is before it, and is one.
+// bracketName reports whether a [ begins a name, as in SQL Server, rather than an array or a subscript, as in PostgreSQL. A name is
+// separated from the text before it, and has the form of a name.
 func bracketName(sql string, i int, before []token) bool {
 	content, _, closed := strings.Cut(sql[i+1:], "]")
 	if !closed || len(before) > 0 && before[len(before)-1].is("ARRAY") {
@@ -195,7 +195,7 @@ func plainToken(s string, r rune, n int) (token, int) {
 	return token{tokSign, s[:n]}, n
 }
 
-// join writes tokens as SQL again.
+// join returns the tokens as SQL.
 func join(tokens []token) string {
 	var b strings.Builder
 	for i, t := range tokens {

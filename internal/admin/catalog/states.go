@@ -7,7 +7,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// code is a number that tools key on, with its word.
+// code is a number that tools rely on, with its name.
 type code struct {
 	n    int64
 	desc string
@@ -52,10 +52,10 @@ func backupPreference(g ag.Group) ag.BackupPreference {
 	return g.Options.BackupPreference
 }
 
-// Health is a level of the roll-up: the worst of what is below.
+// Health is a level of health. That of a group is the worst of its replicas, that of a replica the worst of its databases.
 type Health int64
 
-// The levels of health, as the views number them.
+// The levels of health, with the numbers of the views.
 const (
 	NotHealthy Health = iota
 	PartiallyHealthy
@@ -66,7 +66,7 @@ func (h Health) code() code {
 	return code{int64(h), []string{"NOT_HEALTHY", "PARTIALLY_HEALTHY", "HEALTHY"}[h]}
 }
 
-// DatabaseHealth is a copy's health by its replica's mode and its state.
+// DatabaseHealth returns the health of a copy by the mode of its replica and its state.
 func DatabaseHealth(mode ag.AvailabilityMode, s ag.SyncState) Health {
 	switch {
 	case mode == ag.SynchronousCommit && s == ag.Synchronized, mode == ag.AsynchronousCommit && (s == ag.Synchronizing || s == ag.Synchronized):
@@ -77,7 +77,7 @@ func DatabaseHealth(mode ag.AvailabilityMode, s ag.SyncState) Health {
 	return NotHealthy
 }
 
-// replicaHealth is the least health of the replica's databases; all of them are in one instance, hence in one state. A witness has none.
+// replicaHealth returns the worst health of the replica's databases, which are in one instance and so in one state. A witness has none.
 func (f Facts) replicaHealth(r ag.Replica) Health {
 	switch {
 	case !r.HasData():
@@ -102,7 +102,7 @@ func (f Facts) groupHealth() Health {
 	return h
 }
 
-// role is what a replica is now: one that does not answer, or whose word is of another time, is resolving.
+// role returns the present role of a replica. One that does not answer, or whose report is out of date, is resolving.
 func (f Facts) role(r ag.Replica) ag.Role {
 	n := f.Nodes[r.ID]
 	switch {
@@ -112,7 +112,7 @@ func (f Facts) role(r ag.Replica) ag.Role {
 	return n.Role
 }
 
-// syncState is a copy's state; that of the primary is SYNCHRONIZED where a secondary's is, or where there is none to wait for.
+// syncState returns the state of a copy. The primary is SYNCHRONIZED if a secondary is, or if commits wait for no secondary.
 func (f Facts) syncState(r ag.Replica) ag.SyncState {
 	n := f.Nodes[r.ID]
 	_, counted := f.Record.State.InV(r.ID)
@@ -132,7 +132,7 @@ func (f Facts) syncState(r ag.Replica) ag.SyncState {
 	return ag.Synchronizing
 }
 
-// operational is the state of the local replica; of others nobody knows it.
+// operational returns the operational state of a replica.
 func (f Facts) operational(r ag.Replica) code {
 	role := f.role(r)
 	switch {
@@ -148,7 +148,7 @@ func (f Facts) operational(r ag.Replica) code {
 	return code{2, "ONLINE"}
 }
 
-// failoverReady reports whether the copy has every acknowledged commit for certain: the record counts it.
+// failoverReady reports whether the copy certainly has every acknowledged commit, because the record counts it.
 func (f Facts) failoverReady(r ag.Replica) bool {
 	if r.ID == f.Record.Epoch.Leader {
 		return true
@@ -181,9 +181,9 @@ func (f Facts) PreferredForBackup(id ag.ReplicaID) bool {
 		}
 	}
 	if len(best) == 0 {
-		return pref == ag.BackupSecondary && id == leader // no secondary can: better there than nowhere
+		return pref == ag.BackupSecondary && id == leader // no secondary can: the primary is better than none
 	}
-	slices.Sort(best) // the same one on every node
+	slices.Sort(best) // every node chooses the same one
 	return best[0] == id
 }
 
@@ -194,14 +194,14 @@ func priority(r ag.Replica) int {
 	return *r.Options.BackupPriority
 }
 
-// Candidate is what an automatic failover would find in a replica now.
+// Candidate is the assessment of a replica as the target of an automatic failover.
 type Candidate struct {
 	Replica ag.ReplicaID
 	Ready   bool
 	Because string
 }
 
-// ExplainFailover says of every replica whether it could lead at once without a person and without loss, and why not.
+// ExplainFailover returns for every replica whether an automatic failover to it is possible now without loss, with the reason.
 func (f Facts) ExplainFailover() []Candidate {
 	var out []Candidate
 	for _, r := range f.members() {
@@ -241,16 +241,16 @@ func (f Facts) hinders(r ag.Replica) string {
 	return ""
 }
 
-// Routed is where a session of an intent would go from a node now.
+// Routed is the route of a new session of an intent at a node.
 type Routed struct {
 	Node   ag.ReplicaID
 	Intent ag.Intent
-	Target ag.ReplicaID // "": nowhere, the client waits
-	Entry  int          // of the routing list; 0: by intent alone
-	Passed []string     // entries passed over, with the reason
+	Target ag.ReplicaID // "": none, the client waits
+	Entry  int          // entry of the routing list; 0: routed by intent alone
+	Passed []string     // entries that were skipped, with the reasons
 }
 
-// VerifyRouting says for every node that answers where its listener sends sessions of each intent, by the routes in force there.
+// VerifyRouting returns the routes of sessions of each intent at the listener of every node that answers, by the routes in force there.
 func (f Facts) VerifyRouting() []Routed {
 	var out []Routed
 	for _, r := range f.Group.Replicas {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// columnType is a column's type: what clients are told, and how the SQL engine declares it.
+// columnType is the type of a column, for clients and for the SQL engine.
 type columnType struct {
 	oid     uint32
 	name    string // PostgreSQL's
-	declare string // the engine takes the affinity from it
+	declare string // declaration in the engine, which determines the affinity
 	length  int
 }
 
@@ -36,14 +36,14 @@ func typeByDeclaration(declared string) (columnType, bool) {
 	return columnTypes[i], true
 }
 
-// column is one of a view's; absent says why it is always NULL.
+// column is a column of a view. If it is always NULL, absent is the reason.
 type column struct {
 	name   string
 	typ    columnType
 	absent string
 }
 
-// view is a table of the catalog and how it is filled.
+// view is a table of the catalog, with the function that returns its rows.
 type view struct {
 	schema, name string
 	about        string
@@ -54,12 +54,12 @@ type view struct {
 
 func (v view) full() string { return v.schema + "." + v.name }
 
-// statements empty the view's table in the engine, and insert a row.
+// statements returns the statements that empty the view's table in the engine, and that insert a row.
 func (v view) statements() (empty, insert string) {
 	return "DELETE FROM " + v.full(), "INSERT INTO " + v.full() + " VALUES (?" + strings.Repeat(", ?", len(v.columns)-1) + ")"
 }
 
-// cols reads "name type, name type" with types b i8 i4 t o f ts u.
+// cols parses "name type, name type" with the types b i8 i4 t o f ts u; a ! after the type marks a column that is always NULL.
 func cols(spec string) []column {
 	types := map[string]columnType{"b": typeBool, "i8": typeInt8, "i4": typeInt4, "t": typeText, "o": typeOID, "f": typeFloat, "ts": typeTime, "u": typeUUID}
 	var out []column
@@ -67,7 +67,7 @@ func cols(spec string) []column {
 		name, t, _ := strings.Cut(strings.TrimSpace(f), " ")
 		typ, ok := types[strings.TrimSuffix(t, "!")]
 		if !ok {
-			panic(fmt.Sprintf("catalog: column %q of type %q", name, t)) // a slip in this package
+			panic(fmt.Sprintf("catalog: column %q of type %q", name, t)) // a mistake in this package
 		}
 		c := column{name: name, typ: typ}
 		if strings.HasSuffix(t, "!") {
@@ -81,10 +81,10 @@ func cols(spec string) []column {
 	return out
 }
 
-// timeLayout is how times stand in the engine: they sort as text.
+// timeLayout is the form of times in the engine: as text they sort by time.
 const timeLayout = "2006-01-02 15:04:05.000000-07"
 
-// perNode makes the rows of a view that tells a list of every node that answers, the node's name first.
+// perNode returns the rows of a view of a list that every node reports. The first column is the node's name.
 func perNode[T any](list func(Node) []T, row func(T) []any) func(Facts) [][]any {
 	return func(f Facts) (out [][]any) {
 		for _, r := range f.Group.Replicas {
@@ -103,7 +103,7 @@ func timeText(t time.Time) any {
 	return t.UTC().Format(timeLayout)
 }
 
-// orNull turns a zero value into NULL.
+// orNull returns NULL for a zero value.
 func orNull[T comparable](v T) any {
 	var zero T
 	if v == zero {
@@ -119,7 +119,7 @@ func bit(b bool) int64 {
 	return 0
 }
 
-// absences are the columns that are NULL always, with the reason. They are there so that queries written for SQL Server run.
+// absences are the columns that are always NULL, with the reasons. They exist so that queries written for SQL Server run.
 var absences = func() map[string]string {
 	out := map[string]string{}
 	for line := range strings.Lines(absenceText) {

@@ -9,7 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// copies are the views of the data on each replica.
+// copyViews are the views of the data on each replica.
 var copyViews = []view{
 	{
 		schema: "sys", name: "dm_hadr_database_replica_states", about: "How each copy of each database is. LSNs are positions in bytes; coterie.replicas prints them as PostgreSQL does.",
@@ -66,16 +66,17 @@ func perCopy(f Facts, row func(ag.Replica, Database) []any) [][]any {
 	return out
 }
 
-// positions are how far a copy is.
+// positions are the WAL positions of a copy.
 type positions struct {
 	sent, flushed, replayed, end ag.LSN
 	silent                       time.Duration // since its last report
-	idle                         time.Duration // since WAL was sent to it; 0: not known
-	rate                         float64       // of what is sent, bytes per second
+	idle                         time.Duration // since WAL was sent to it; 0: unknown
+	rate                         float64       // bytes per second that are sent
 	known                        bool
 }
 
-// positionsOf takes a secondary's from the primary's stream, which is fresher than the secondary's own word of some moment.
+// positionsOf returns the positions of a copy. Those of a secondary come from the primary's stream, which is more recent than the
+// secondary's own report.
 func (f Facts) positionsOf(r ag.Replica) positions {
 	n := f.Nodes[r.ID]
 	p := positions{flushed: n.Position.LSN, replayed: n.Replay, end: n.Position.LSN, sent: n.Position.LSN, known: n.Position.LSN != 0}
@@ -88,10 +89,10 @@ func (f Facts) positionsOf(r ag.Replica) positions {
 	return p
 }
 
-// head is the end of the primary's log.
+// head returns the end of the primary's WAL.
 func (f Facts) head() ag.LSN { return f.Nodes[f.Record.Epoch.Leader].Position.LSN }
 
-// recovered is where the history that everybody follows began: a copy that has more of the one before must go back.
+// recovered returns the start of the current timeline. A copy that has more of the previous timeline must be rewound.
 func (f Facts) recovered() ag.LSN {
 	if t := f.Record.State.Timelines; len(t) > 0 {
 		return t[len(t)-1].Switch
@@ -99,7 +100,7 @@ func (f Facts) recovered() ag.LSN {
 	return 0
 }
 
-// kept is up to where every copy has the log: nobody needs what is before.
+// kept returns the position up to which every copy has the WAL, so that older WAL is not needed.
 func (f Facts) kept() ag.LSN {
 	var least ag.LSN
 	for _, r := range f.members() {
@@ -112,7 +113,7 @@ func (f Facts) kept() ag.LSN {
 
 func lsn(l ag.LSN) any { return orNull(int64(l)) }
 
-// behind is a distance in KiB, at least one where there is any.
+// behind returns the distance in KiB, rounded up.
 func behind(from, to ag.LSN) int64 {
 	if to >= from {
 		return 0
@@ -138,7 +139,7 @@ func (f Facts) copyState(r ag.Replica, d Database) []any {
 	var sent, sentTime, received, redone, sendQueue, sendRate, redoQueue, redoRate, hardenedTime, lag, unhardened any
 	if !primary && p.known {
 		sent, received = lsn(p.sent), lsn(p.flushed)
-		if p.replayed != 0 { // a server that is being started does not say
+		if p.replayed != 0 { // a starting server does not report it
 			redone, redoQueue = lsn(p.replayed), behind(p.flushed, p.replayed)
 		}
 		if n.LogRate > 0 {
@@ -185,8 +186,8 @@ func databaseState(n Node, role ag.Role) code {
 	return code{0, "ONLINE"}
 }
 
-// lastCommit is when the primary committed last, by its clock. It knows that itself with track_commit_timestamp only; commits carry
-// the time, so the copy that has replayed furthest knows, too.
+// lastCommit returns the time of the primary's last commit, by its clock. The primary knows it with track_commit_timestamp only. As commits
+// carry their time, it is otherwise taken from the copy with the latest commit.
 func (f Facts) lastCommit() *time.Time {
 	last := f.Nodes[f.Record.Epoch.Leader].Commit
 	if last != nil {
@@ -200,7 +201,7 @@ func (f Facts) lastCommit() *time.Time {
 	return last
 }
 
-// lag is by how much a copy's last commit is older than the primary's; NULL where one of them is not known.
+// lag returns the difference in seconds between a copy's last commit and the primary's; NULL if one of them is unknown.
 func (f Facts) lag(n Node) any {
 	at := f.lastCommit()
 	if at == nil || n.Commit == nil {
@@ -209,7 +210,7 @@ func (f Facts) lag(n Node) any {
 	return max(int64(at.Sub(*n.Commit).Seconds()), 0)
 }
 
-// dataLoss is what the dashboard estimates in seconds: none where the copy is ready, else the difference of the last commits.
+// dataLoss returns the estimated data loss of a failover in seconds: 0 if the copy is ready, otherwise the difference of the last commits.
 func (f Facts) dataLoss(r ag.Replica) any {
 	if f.failoverReady(r) {
 		return float64(0)
@@ -221,7 +222,7 @@ func (f Facts) dataLoss(r ag.Replica) any {
 	return at.Sub(*here).Seconds()
 }
 
-// dataLossByRate is what the theory says: what was not sent, by the rate at which it is made.
+// dataLossByRate returns the same estimate in seconds by another formula: the WAL that the copy lacks, divided by the rate of its generation.
 func (f Facts) dataLossByRate(r ag.Replica) any {
 	p, rate := f.positionsOf(r), f.Nodes[f.Record.Epoch.Leader].LogRate
 	queue := behind(f.head(), p.flushed)
@@ -236,7 +237,7 @@ func (f Facts) dataLossByRate(r ag.Replica) any {
 	return float64(queue) * 1024 / rate
 }
 
-// recovery is how long a promotion would replay, in seconds.
+// recovery returns the estimated time that a promotion would spend on replay, in seconds.
 func (f Facts) recovery(r ag.Replica) any {
 	p, rate := f.positionsOf(r), f.Nodes[r.ID].LogRate
 	queue := behind(p.flushed, p.replayed)
@@ -251,7 +252,7 @@ func (f Facts) recovery(r ag.Replica) any {
 	return float64(queue) * 1024 / rate
 }
 
-// perSeeding makes a row of each copy that a replica remembers, where row makes one of it.
+// perSeeding returns a row for each copy that the replicas remember, except those for which row returns nil.
 func (f Facts) perSeeding(row func(r ag.Replica, s Seeding, newest bool) []any) [][]any {
 	var out [][]any
 	for _, r := range f.members() {
@@ -265,10 +266,10 @@ func (f Facts) perSeeding(row func(r ag.Replica, s Seeding, newest bool) []any) 
 	return out
 }
 
-// asSource tells on which side of a copy to r the node that is asked stands: who is neither looks from the source.
+// asSource reports whether the rows of a copy to r are from the view of the source. They are on every node but r itself.
 func (f Facts) asSource(r ag.Replica) bool { return f.Self != r.ID }
 
-// remote is the other side.
+// remote returns the other side of the copy.
 func (f Facts) remote(r ag.Replica, s Seeding) ag.ReplicaID {
 	if f.asSource(r) {
 		return r.ID
@@ -302,7 +303,7 @@ func (f Facts) physicalSeeding(r ag.Replica, s Seeding, newest bool) []any {
 	rate := int64(s.Rate)
 	if s.ended() {
 		rate = 0
-		if took := s.Ended.Sub(s.Started).Seconds(); took > 0 { // on the whole
+		if took := s.Ended.Sub(s.Started).Seconds(); took > 0 { // the average
 			rate = int64(float64(s.Done) / took)
 		}
 	}
@@ -316,7 +317,7 @@ func (f Facts) physicalSeeding(r ag.Replica, s Seeding, newest bool) []any {
 	}
 }
 
-// sourceID is the source's side of the copy: a backup window, of which an attempt may need more than one.
+// sourceID returns the id of the source's side of the copy: a backup, of which an attempt may need more than one.
 func (s Seeding) sourceID(g ag.GroupID) string {
 	return uuid.NewSHA1(namespace, []byte("coterie seeding from "+string(s.Source)+" "+string(g)+" "+s.ID)).String()
 }

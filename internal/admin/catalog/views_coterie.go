@@ -157,7 +157,7 @@ var ownViews = []view{
 	},
 }
 
-// remembered makes rows of every node's journal.
+// remembered returns rows of the journals of all nodes that answer.
 func (f Facts) remembered(rows func(node string, j Journal) [][]any) [][]any {
 	if f.Journals == nil {
 		return nil
@@ -170,7 +170,7 @@ func (f Facts) remembered(rows func(node string, j Journal) [][]any) [][]any {
 	return out
 }
 
-// linkTo sums up the links by which the primary sends WAL to a member.
+// linkTo returns the sums over the links on which the primary sends WAL to a member.
 func (f Facts) linkTo(member ag.ReplicaID) (Link, bool) {
 	sum, found := Link{Peer: member}, false
 	for _, l := range f.Nodes[f.Record.Epoch.Leader].Links {
@@ -181,7 +181,7 @@ func (f Facts) linkTo(member ag.ReplicaID) (Link, bool) {
 		sum.Transport, sum.Codec, sum.RTT, sum.Carried, sum.Via = l.Transport, l.Codec, l.RTT, l.Carried, l.Via
 		sum.Sent, sum.Encoded, sum.Received, sum.Resent = sum.Sent+l.Sent, sum.Encoded+l.Encoded, sum.Received+l.Received, sum.Resent+l.Resent
 	}
-	for _, l := range f.Nodes[member].Links { // who dialled knows who relays
+	for _, l := range f.Nodes[member].Links { // the node that dialled knows the relay
 		if l.Peer == f.Record.Epoch.Leader && l.Via != "" {
 			sum.Via = l.Via
 		}
@@ -253,13 +253,13 @@ func ownRoutes(f Facts) [][]any {
 	return out
 }
 
-// Policy is one of the fourteen, applied to one thing.
+// Policy is the result of one of the fourteen policies for one object.
 type Policy struct {
 	Name, Level, Severity, Target string
-	Finding                       string // "": it is kept
+	Finding                       string // "": the object complies
 }
 
-// Policies applies all of them.
+// Policies returns the results of all policies.
 func Policies(f Facts) []Policy {
 	var out []Policy
 	add := func(name, level, severity, target string, bad bool, format string, a ...any) {
@@ -324,7 +324,7 @@ func (f Facts) replicaPolicies(r ag.Replica, add func(name, level, severity, tar
 	}
 }
 
-// automaticReady reports whether an automatic failover has a target, where one is wanted.
+// automaticReady reports whether an automatic failover has a target, if the group is configured for one.
 func (f Facts) automaticReady() bool {
 	leader, ok := f.leader()
 	if !ok {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// views are all tables, in the order in which they are listed. Each has an oid by its place.
+// views are all tables, in the order in which they are listed. The oid of each follows from its position.
 var views = func() []view {
 	all := slices.Concat(sysViews, copyViews, counterViews, ownViews, postgresViews)
 	for i := range all {
@@ -14,15 +14,15 @@ var views = func() []view {
 	return all
 }()
 
-// schemas are attached databases of the engine.
+// schemas are the attached databases of the engine.
 var schemas = []string{"sys", "coterie", "pg_catalog", "information_schema"}
 
 func schemaOID(schema string) int64 { return int64(2200 + slices.Index(schemas, schema)) }
 
-// postgresViews are as much of PostgreSQL's catalog as tools ask for at their start, and psql for \d.
+// postgresViews are the parts of PostgreSQL's catalog that tools query at their start, and psql for \d.
 var postgresViews []view
 
-func init() { // they list all views, themselves among them
+func init() { // they list all views, including themselves
 	postgresViews = slices.Concat(catalogTables(), emptyTables(), otherTables())
 	for i := range postgresViews {
 		postgresViews[i].oid = int64(16384 + len(views) + i)
@@ -161,7 +161,7 @@ func attributeRows() [][]any {
 	return out
 }
 
-// shortName is a type's name in pg_type.
+// shortName returns the name of a type in pg_type.
 func shortName(t columnType) string {
 	return strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(t.declare, "_INT"), "_TEXT"), "_REAL"))
 }

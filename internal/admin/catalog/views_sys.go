@@ -10,7 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// one returns the rows of a view of the group: one, or none while there is no group.
+// one returns the rows of a view of the group: one, or none while the group does not exist.
 func one(f Facts, row ...any) [][]any {
 	if f.Group.Draft {
 		return nil
@@ -18,7 +18,7 @@ func one(f Facts, row ...any) [][]any {
 	return [][]any{row}
 }
 
-// each makes a row of every replica of the group.
+// each returns a row for every replica of the group.
 func each(f Facts, row func(ag.Replica) []any) [][]any {
 	var out [][]any
 	for _, r := range f.members() {
@@ -324,7 +324,7 @@ func listenerAddresses(f Facts) [][]any {
 	return out
 }
 
-// addressState is ONLINE where any node holds the address, else FAILED where the node that should says so.
+// addressState returns ONLINE if any node holds the address, or FAILED if the node that should hold it reports that.
 func (f Facts) addressState(prefix string) code {
 	state := code{0, "OFFLINE"}
 	for _, n := range f.Nodes {
@@ -395,7 +395,7 @@ func ports(f Facts) [][]any {
 	return out
 }
 
-// counterViews are what SQL Server counts and waits for.
+// counterViews are the counterparts of SQL Server's counters and wait statistics.
 var counterViews = []view{
 	{
 		schema: "sys", name: "dm_os_wait_stats",
@@ -419,7 +419,7 @@ var counterViews = []view{
 	},
 }
 
-// The types of counters, as SQL Server numbers them: a value, and a sum of which two readings make a rate.
+// The types of counters, with SQL Server's numbers: a value, and a sum from which two readings give a rate.
 const (
 	counterValue = int64(65792)
 	counterSum   = int64(272696576)
@@ -453,7 +453,7 @@ func counters(f Facts) [][]any {
 		}
 	}
 	if c := f.Nodes[leader].Commits; c != nil {
-		for _, d := range f.databases() { // one log carries all of them
+		for _, d := range f.databases() { // all of them are in one WAL stream
 			add("Database Replica", "Mirrored Write Transactions/sec", d.Name, counterSum, int64(c.Waits))
 			add("Database Replica", "Transaction Delay", d.Name, counterSum, c.Waited.Milliseconds())
 		}
