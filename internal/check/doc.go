@@ -1,6 +1,6 @@
-// Package check is the registry of findings behind coterie check: what could be wrong with a node or its group, each with why it matters
-// and what to run.
+// Package check has the findings of coterie check: possible problems of a node or its group, each with its importance and the command that
+// helps.
 //
-// It owns the form of a finding and the order of a report. It knows no area: each adds its own probes from cmd/coterie, and no other
-// adapter. Start reading at Registry.
+// It owns the form of a finding, the order of a report and the probes of most areas. The commands decide which probes run: they add them to
+// a Registry. Start reading at Registry.
 package check

@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
 
-// ProfileOf is the lease profile of the group as the node in dir knows it; the default one where there is no node.
+// ProfileOf returns the lease profile of the group as the node in dir knows it; the default one if there is no node.
 func ProfileOf(dir string) string {
 	l, err := config.NewLayout(dir)
 	if err != nil {
@@ -28,10 +28,10 @@ func ProfileOf(dir string) string {
 	return g.Profile
 }
 
-// fenceRounds is how often the time to fence is measured: the worst counts.
+// fenceRounds is the number of measurements of the time to fence, of which the worst is used.
 const fenceRounds = 3
 
-// FindFence measures the time to fence and holds every lease profile against it (docs/internals/safety.md, "Keeper").
+// FindFence measures the time to fence and compares every lease profile with it (docs/internals/safety.md, "Keeper").
 func FindFence(ctx context.Context, profile string) ([]Finding, error) {
 	var all []time.Duration
 	for range fenceRounds {
@@ -58,7 +58,7 @@ func FindFence(ctx context.Context, profile string) ([]Finding, error) {
 	return out, nil
 }
 
-// judgeProfile holds a profile against the measured worst time to fence, with the arithmetic shown.
+// judgeProfile compares a profile with the worst measured time to fence. The finding shows the calculation.
 func judgeProfile(p ag.Profile, worst time.Duration, inUse bool) Finding {
 	f := Finding{Level: OK, What: fmt.Sprintf("profile %s allows %v for it", p.Name, p.Fence)}
 	if inUse {

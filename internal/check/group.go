@@ -18,21 +18,21 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 )
 
-// lookupLimit bounds the time that all names of a check may take.
+// lookupLimit is how long the lookups of all names of a check may take together.
 const lookupLimit = 10 * time.Second
 
-// When a certificate is to be renewed, and when that is urgent.
+// Remaining lifetimes of a certificate at which it should have been renewed, and at which the renewal is urgent.
 const (
 	renewSoon = 18 * 24 * time.Hour // they are renewed with at least 21 days left
 	renewNow  = 7 * 24 * time.Hour
 )
 
-// noNode is what there is to say where no node is.
+// noNode returns the findings for a directory without a node.
 func noNode(dir string) []Finding {
 	return []Finding{{Level: OK, What: "there is no node in " + dir}}
 }
 
-// FindCertificates looks at how long the certificates of the node in dir hold.
+// FindCertificates checks the remaining lifetime of the certificates of the node in dir.
 func FindCertificates(dir string, now time.Time) ([]Finding, error) {
 	l, err := config.NewLayout(dir)
 	if err != nil {
@@ -82,7 +82,7 @@ func judgeCertificate(name string, left time.Duration) Finding {
 	return f
 }
 
-// FindGroup says what the policies find, and which replicas could not lead.
+// FindGroup returns the findings of the policies, and the replicas that could not lead.
 func FindGroup(ctx context.Context, dir string) ([]Finding, error) {
 	l, err := config.NewLayout(dir)
 	if err != nil {
@@ -131,7 +131,8 @@ WHERE availability_mode = 'SYNCHRONOUS_COMMIT' AND join_state = 'JOINED' AND rol
 	return out, nil
 }
 
-// judgeNames finds the URLs, given as rows of replica, option and value, whose host has no address. Coterie dials none of them.
+// judgeNames returns findings for the URLs whose host has no address. The URLs are rows of replica, option and value. Coterie itself
+// connects to none of them.
 func judgeNames(ctx context.Context, urls [][]any, lookup func(context.Context, string) ([]string, error)) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
 	defer cancel()
@@ -152,7 +153,7 @@ func judgeNames(ctx context.Context, urls [][]any, lookup func(context.Context, 
 	return out
 }
 
-// rowsOf asks the node's console.
+// rowsOf returns the rows of a query at the node's console.
 func rowsOf(ctx context.Context, cl *api.Client, query string) ([][]any, error) {
 	a, err := cl.SQL(ctx, query)
 	if err != nil {

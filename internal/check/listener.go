@@ -9,7 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 )
 
-// findListener compares the group's named listener with what the nodes hold of it and with DNS, into which Coterie writes nothing.
+// findListener compares the group's named listener with the addresses that the nodes hold, and with DNS, which Coterie does not change.
 func findListener(ctx context.Context, cl *api.Client, lookup func(context.Context, string) ([]string, error)) ([]Finding, error) {
 	names, err := rowsOf(ctx, cl, "SELECT dns_name FROM sys.availability_group_listeners")
 	if err != nil {
@@ -41,7 +41,8 @@ func column(rows [][]any) (out []string) {
 	return out
 }
 
-// judgePlaces finds the addresses and ports, given as rows of node, address and problem, that a node should serve and does not.
+// judgePlaces returns findings for the addresses and ports that a node should serve and does not. They are rows of node, address and
+// problem.
 func judgePlaces(rows [][]any) (out []Finding) {
 	for _, r := range rows {
 		what, run, _ := strings.Cut(fmt.Sprint(r[2]), "; ")
@@ -53,15 +54,15 @@ func judgePlaces(rows [][]any) (out []Finding) {
 	return out
 }
 
-// judgeOffline finds a listener of whose addresses, given as rows of address and state, none is up on any node, though no node failed. That
-// some are not is as it should be where subnets differ.
+// judgeOffline returns a finding if none of the listener's addresses, as rows of address and state, is up on any node, although no node
+// failed. It is normal that some are not up if the nodes are in different subnets.
 func judgeOffline(held [][]any, why []string) []Finding {
 	for _, r := range held {
 		if r[1] != "OFFLINE" {
-			return nil // judgePlaces has told what failed
+			return nil // judgePlaces reports the failure
 		}
 	}
-	if len(held) == 0 || len(why) == 0 { // without a reason there is no primary to put them up
+	if len(held) == 0 || len(why) == 0 { // without a reason there is no primary that could hold them
 		return nil
 	}
 	return []Finding{{
@@ -71,7 +72,7 @@ func judgeOffline(held [][]any, why []string) []Finding {
 	}}
 }
 
-// judgeListenerName looks the name up: it should lead to the listener's addresses, all of them and no others.
+// judgeListenerName looks the name up. It should resolve to the listener's addresses, all of them and no others.
 func judgeListenerName(ctx context.Context, name string, addresses []string, lookup func(context.Context, string) ([]string, error)) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
 	defer cancel()
@@ -81,7 +82,7 @@ func judgeListenerName(ctx context.Context, name string, addresses []string, loo
 	case err != nil:
 		f.What, f.Run = fmt.Sprintf("the listener's name %s has no address here: %v", name, err), "give it in DNS "+orNodes(addresses)
 	case len(addresses) == 0:
-		return nil // which of the nodes it names is its owner's choice
+		return nil // the owner of the name chooses the nodes that it resolves to
 	default:
 		var missing, odd []string
 		for _, a := range addresses {

@@ -10,7 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node"
 )
 
-// FindQuorum looks at every endpoint of an external etcd as this node reaches it.
+// FindQuorum checks every endpoint of an external etcd from this node.
 func FindQuorum(ctx context.Context, dir string) ([]Finding, error) {
 	cfg, err := config.Load(dir)
 	if err != nil {
@@ -50,5 +50,5 @@ func FindQuorum(ctx context.Context, dir string) ([]Finding, error) {
 	return out, nil
 }
 
-// slowQuorum is above what a read of a healthy etcd takes, even on another site.
+// slowQuorum is longer than a read of a healthy etcd takes, even at another site.
 const slowQuorum = 200 * time.Millisecond

@@ -14,13 +14,13 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 )
 
-// serverSetting is one of one server, as the console shows it.
+// serverSetting is a setting of a server, as the console shows it.
 type serverSetting struct {
 	node, name, value string
 	pending           bool // another value waits for a restart
 }
 
-// settingsThatDiffer asks for those of which servers have different values, and for those that wait for a restart.
+// settingsThatDiffer selects the settings whose values differ between servers, and those that wait for a restart.
 const settingsThatDiffer = `SELECT node, name, value, pending_restart FROM coterie.settings WHERE pending_restart
 OR name IN (SELECT name FROM coterie.settings GROUP BY name HAVING count(DISTINCT value) > 1) ORDER BY name, node`
 
@@ -66,13 +66,13 @@ WHERE availability_mode <> 'CONFIGURATION_ONLY' AND join_state = 'JOINED' ORDER 
 	return append(out, found...), nil
 }
 
-// isTrue reads a value of the console as true or false: an expression has no type of its own, and is a number.
+// isTrue reports whether a value of the console is true. Expressions have no boolean type there, so they are numbers.
 func isTrue(v any) bool { s := fmt.Sprint(v); return s == "true" || s == "1" }
 
-// atLeastPrimarys are the settings of which a standby must have as much as the primary: else it stops replaying.
+// atLeastPrimarys are the settings whose value on a standby must be at least the primary's. Otherwise the standby stops replaying.
 var atLeastPrimarys = []string{"max_connections", "max_locks_per_transaction", "max_prepared_transactions", "max_wal_senders", "max_worker_processes"}
 
-// judgeSettings makes a finding of each setting that differs, and of each that waits for a restart. The list is sorted by name.
+// judgeSettings returns a finding for each setting that differs or waits for a restart. The list is sorted by name.
 func judgeSettings(all []serverSetting, primary string) []Finding {
 	var out []Finding
 	for len(all) > 0 {
@@ -86,7 +86,7 @@ func judgeSettings(all []serverSetting, primary string) []Finding {
 	return out
 }
 
-// judgeSetting looks at one setting, as every server has it that has another value or waits for one.
+// judgeSetting returns a finding for one setting, given the values of the servers that differ or wait for a restart.
 func judgeSetting(of []serverSetting, primary string) []Finding {
 	var out []Finding
 	name := of[0].name
@@ -125,7 +125,7 @@ func judgeSetting(of []serverSetting, primary string) []Finding {
 	return append(out, f)
 }
 
-// belowPrimary names the servers that have less of a setting than the primary, where that matters.
+// belowPrimary returns the servers whose value is below the primary's, for the settings of atLeastPrimarys.
 func belowPrimary(of []serverSetting, primary string) (below []string) {
 	lead := slices.IndexFunc(of, func(s serverSetting) bool { return s.node == primary })
 	if lead < 0 || !slices.Contains(atLeastPrimarys, of[0].name) {
@@ -143,7 +143,7 @@ func belowPrimary(of []serverSetting, primary string) (below []string) {
 var digits = regexp.MustCompile(`^\d+`)
 
 func leading(value string) int {
-	n, _ := strconv.Atoi(digits.FindString(value)) // none is 0
+	n, _ := strconv.Atoi(digits.FindString(value)) // no digits: 0
 	return n
 }
 

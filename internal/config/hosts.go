@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// CertificateHosts lists the names and addresses under which a node may be reached.
+// CertificateHosts returns the names and addresses at which a node may be reached.
 func CertificateHosts(cfg Config) []string {
 	var hosts []string
 	for _, a := range []Address{cfg.Endpoint, cfg.ReadWrite, cfg.ReadOnly} {

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// Layout is where things are in a node directory and in its run directory.
+// Layout has the paths in a node directory and in its run directory.
 type Layout struct {
 	Dir string // the node directory
-	Run string // private directory of its sockets; short, because a socket path may have 107 bytes
+	Run string // private directory of its sockets; short, because the path of a socket has at most 107 bytes
 }
 
-// NewLayout finds both directories for a node directory. The run directory's name follows from the node directory's path, so that
-// every command finds the agent's socket without being told.
+// NewLayout returns the layout for a node directory. The name of the run directory is derived from the path of the node directory, so that
+// every command finds the agent's socket.
 func NewLayout(dir string) (Layout, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -33,13 +33,13 @@ func NewLayout(dir string) (Layout, error) {
 	sum := sha256.Sum256([]byte(abs))
 	id := hex.EncodeToString(sum[:4])
 	uid := os.Getuid()
-	if st, err := os.Stat(abs); err == nil { // root asks about a node that another user runs
+	if st, err := os.Stat(abs); err == nil { // root may ask about a node of another user
 		uid = int(st.Sys().(*syscall.Stat_t).Uid)
 	}
 	return Layout{Dir: abs, Run: filepath.Join(runParent(uid), id)}, nil
 }
 
-// runParent is where a user's run directories are.
+// runParent returns the directory of a user's run directories.
 func runParent(uid int) string {
 	if st, err := os.Stat("/run/coterie"); err == nil && int(st.Sys().(*syscall.Stat_t).Uid) == uid {
 		return "/run/coterie"
@@ -47,7 +47,7 @@ func runParent(uid int) string {
 	return fmt.Sprintf("/tmp/coterie-%d", uid)
 }
 
-// Make creates the directories that a node needs, private to its user, and refuses one that belongs to somebody else.
+// Make creates the directories of a node, private to its user. One that belongs to another user is an error.
 func (l Layout) Make() error {
 	for _, d := range []string{l.Dir, l.PKI(), l.State(), l.Log(), l.Forked(), filepath.Dir(l.Run), l.Run, l.Sockets(), l.Upstream()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -68,14 +68,14 @@ func (l Layout) Make() error {
 	return nil
 }
 
-// ownerFile says in a run directory which node directory it belongs to.
+// ownerFile is the file of a run directory that names its node directory.
 const ownerFile = "node"
 
-// runLife is how long a run directory that says nothing of its node is left alone: its node may be about to start.
+// runLife is how long a run directory that does not name its node is kept: the node may be about to start.
 const runLife = time.Hour
 
-// pruneRuns removes the run directories whose node directories are gone, as after a forced removal, and those, made before since,
-// that hold no socket and do not say whose they are. One in which anything still listens stays, and so does what another user owns.
+// pruneRuns removes run directories whose node directories do not exist, as after a forced removal. It also removes those from before
+// since that contain no file and do not name their node. A directory in which a process listens stays, and so does one of another user.
 func pruneRuns(parent string, since time.Time) {
 	runs, err := os.ReadDir(parent)
 	if err != nil {
@@ -87,7 +87,7 @@ func pruneRuns(parent string, since time.Time) {
 		switch {
 		case !r.IsDir() || !runName.MatchString(r.Name()) || listening(dir):
 			continue
-		case err != nil || len(owner) == 0: // it may be about to be written
+		case err != nil || len(owner) == 0: // it may not be written yet
 			st, err := r.Info()
 			if err != nil || st.ModTime().After(since) || holdsFiles(dir) {
 				continue
@@ -97,13 +97,13 @@ func pruneRuns(parent string, since time.Time) {
 				continue
 			}
 		}
-		_ = os.RemoveAll(dir) // what cannot be removed stays
+		_ = os.RemoveAll(dir) // best effort
 	}
 }
 
 var runName = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
-// listening tells whether a process answers at a socket of the run directory.
+// listening reports whether a process accepts connections at a socket of the run directory.
 func listening(dir string) bool {
 	for _, pattern := range []string{"*.sock", "*/.s.PGSQL.5432"} {
 		sockets, err := filepath.Glob(filepath.Join(dir, pattern))
@@ -121,7 +121,7 @@ func listening(dir string) bool {
 	return false
 }
 
-// holdsFiles tells whether there is anything but empty directories.
+// holdsFiles reports whether the directory contains anything but empty directories.
 func holdsFiles(dir string) bool {
 	found := false
 	err := filepath.WalkDir(dir, func(_ string, e os.DirEntry, err error) error {
@@ -133,37 +133,37 @@ func holdsFiles(dir string) bool {
 	return found || err != nil
 }
 
-// PKI is where its certificates and keys are.
+// PKI is the directory of certificates and keys.
 func (l Layout) PKI() string { return filepath.Join(l.Dir, "pki") }
 
-// State is where the agent's marks are.
+// State is the directory of the agent's marks.
 func (l Layout) State() string { return filepath.Join(l.Dir, "state") }
 
-// Log is where the logs are.
+// Log is the directory of the logs.
 func (l Layout) Log() string { return filepath.Join(l.Dir, "log") }
 
-// Etcd is where the quorum's member keeps its data.
+// Etcd is the data directory of the quorum's member.
 func (l Layout) Etcd() string { return filepath.Join(l.Dir, "etcd") }
 
-// Forked is where data that left the history is kept.
+// Forked is the directory of data that diverged from the group's history.
 func (l Layout) Forked() string { return filepath.Join(l.Dir, "forked") }
 
-// Data is where PostgreSQL's data is, unless it was adopted elsewhere.
+// Data is PostgreSQL's data directory, unless an existing cluster was adopted elsewhere.
 func (l Layout) Data() string { return filepath.Join(l.Dir, "pgdata") }
 
 // Sockets is the directory of PostgreSQL's private socket.
 func (l Layout) Sockets() string { return filepath.Join(l.Run, "pg") }
 
-// Upstream is the directory of the socket that leads a walreceiver to the primary.
+// Upstream is the directory of the socket through which a walreceiver reaches the primary.
 func (l Layout) Upstream() string { return filepath.Join(l.Run, "up") }
 
-// AgentSock is where the agent serves administrators.
+// AgentSock is the socket on which the agent serves administrators.
 func (l Layout) AgentSock() string { return filepath.Join(l.Run, "agent.sock") }
 
-// KeeperSock is where the keeper serves the agent.
+// KeeperSock is the socket on which the keeper serves the agent.
 func (l Layout) KeeperSock() string { return filepath.Join(l.Run, "keeper.sock") }
 
-// EtcdClient is where the quorum's member serves a person with etcdctl; the nodes need it not.
+// EtcdClient is the socket on which the quorum's member serves etcdctl. The nodes do not use it.
 func (l Layout) EtcdClient() string { return filepath.Join(l.Run, "etcd-client.sock") }
 
 // GroupFile holds the group's configuration as this node last saw it, so that a starting node knows its peers and trusts them.
@@ -172,8 +172,8 @@ func (l Layout) GroupFile() string { return filepath.Join(l.State(), "group.json
 // FoundingFile holds the record that the first start of a new group's first node creates.
 func (l Layout) FoundingFile() string { return filepath.Join(l.State(), "founding.json") }
 
-// MemberMark exists where this node was a member of the embedded quorum.
+// MemberMark exists if this node was a member of the embedded quorum.
 func (l Layout) MemberMark() string { return filepath.Join(l.State(), "quorum.json") }
 
-// ComebackFile exists where this member's quorum was lost and another one founded: votes are assigned anew when it arrives there.
+// ComebackFile exists if this member's quorum was lost and another one founded. Votes are assigned anew when the member joins it.
 func (l Layout) ComebackFile() string { return filepath.Join(l.State(), "comeback") }

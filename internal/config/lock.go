@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Lock makes sure that one agent runs a node directory.
+// Lock ensures that at most one agent runs for a node directory.
 func Lock(l Layout) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(l.State(), "agent.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -32,16 +32,16 @@ func TestPruneRuns(t *testing.T) {
 		return dir
 	}
 	stays := map[string]bool{
-		run("00000001", home, old):                               true,  // its node is there
-		run("00000002", filepath.Join(home, "gone"), time.Now()): false, // its node is gone
-		run("00000003", "", old):                                 false, // empty and old: of a version that did not say whose it is
-		run("00000004", "", time.Now()):                          true,  // of a node that may be about to start
+		run("00000001", home, old):                               true,  // its node exists
+		run("00000002", filepath.Join(home, "gone"), time.Now()): false, // its node does not exist
+		run("00000003", "", old):                                 false, // empty and old: of a version that did not name the node
+		run("00000004", "", time.Now()):                          true,  // its node may be about to start
 		run("something", filepath.Join(home, "gone"), old):       true,  // not ours
 		run("00000005", "", old):                                 true,  // has a file
-		run("00000006", filepath.Join(home, "gone"), old):        true,  // somebody listens
+		run("00000006", filepath.Join(home, "gone"), old):        true,  // a process listens
 	}
 	being := run("00000007", "", time.Now())
-	stays[being] = true // of a node that is writing whose it is, at this moment
+	stays[being] = true // its node is writing the name at this moment
 	for _, empty := range []string{filepath.Join(parent, "00000005", "pg", "file"), filepath.Join(being, ownerFile)} {
 		if err := os.WriteFile(empty, nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -52,7 +52,7 @@ func TestPruneRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	for dir := range stays { // writing into a directory made it new
+	for dir := range stays { // writing into a directory has changed its time
 		if at := old; filepath.Base(dir) == "00000005" || filepath.Base(dir) == "00000006" {
 			if err := os.Chtimes(dir, at, at); err != nil {
 				t.Fatal(err)

@@ -1,5 +1,5 @@
-// Command gotest runs `go test` and says what a reader of its log wants to know: that it is still alive and at what, the whole
-// output of what failed and nothing of what passed, and in the end everything that was skipped, with the reason.
+// Command gotest runs `go test` with a log for people: which tests are running, the complete output of the tests that failed and none of
+// those that passed, and at the end all skipped tests with their reasons.
 //
 //	gotest [-record FILE] [-heartbeat 10s] [go test flags and packages]
 //
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// options splits off our own flags, which come first.
+// options separates our own flags, which come first.
 func options(args []string) (record string, beat time.Duration, rest []string, err error) {
 	beat = 10 * time.Second
 	for len(args) >= 2 {
@@ -55,7 +55,7 @@ func options(args []string) (record string, beat time.Duration, rest []string, e
 }
 
 func run(ctx context.Context, args []string, out io.Writer) (int, error) {
-	record, beat, rest, err := options(args)
+	path, beat, rest, err := options(args)
 	if err != nil {
 		return 2, err
 	}
@@ -84,23 +84,23 @@ func run(ctx context.Context, args []string, out io.Writer) (int, error) {
 		}
 	}
 	if code == 0 && (r.failed > 0 || !r.complete()) {
-		code = 1 // go test was content, but its own events say otherwise
+		code = 1 // go test succeeded, but its events contain a failure
 	}
 	var summary bytes.Buffer
 	r.summary(&summary, time.Since(began))
 	if _, err := out.Write(summary.Bytes()); err != nil {
 		return 1, err
 	}
-	if record != "" {
-		return code, writeRecord(ctx, record, rest, code, began, summary.Bytes())
+	if path != "" {
+		return code, record{rest, code, began, summary.Bytes()}.write(ctx, path)
 	}
 	return code, nil
 }
 
-// follow feeds the report with events until there are no more, and lets it say something when a while has passed without.
+// follow passes events to the report until there are no more. After a while without output it calls its beat.
 func follow(r *report, events io.Reader, beat time.Duration) {
 	lines := make(chan []byte)
-	go func() { // ends with the pipe; the loop below drains it
+	go func() { // ends with the pipe; the loop below reads all of it
 		defer close(lines)
 		in := bufio.NewReader(events)
 		for {
@@ -128,20 +128,28 @@ func follow(r *report, events io.Reader, beat time.Duration) {
 	}
 }
 
-// writeRecord keeps the summary with what is needed to repeat it.
-func writeRecord(ctx context.Context, path string, args []string, code int, began time.Time, summary []byte) error {
+// record is the result of a run.
+type record struct {
+	args    []string
+	code    int
+	began   time.Time
+	summary []byte
+}
+
+// write writes the summary to path, with the command and the commit that are needed to repeat the run.
+func (r record) write(ctx context.Context, path string) error {
 	commit := "unknown"
 	if b, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12").Output(); err == nil {
 		commit = strings.TrimSpace(string(b))
 	}
 	verdict := "passed"
-	if code != 0 {
+	if r.code != 0 {
 		verdict = "FAILED"
 	}
 	text := fmt.Sprintf("date:    %s\ncommit:  %s\ncommand: go test %s\nresult:  %s\n\n%s",
-		began.UTC().Format("2006-01-02 15:04 UTC"), commit, strings.Join(args, " "), verdict, summary)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // docs/ is for everybody to read
+		r.began.UTC().Format("2006-01-02 15:04 UTC"), commit, strings.Join(r.args, " "), verdict, r.summary)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // every user may read docs/
 		return err
 	}
-	return os.WriteFile(path, []byte(text), 0o644) //nolint:gosec // a result for everybody to read
+	return os.WriteFile(path, []byte(text), 0o644) //nolint:gosec // every user may read results
 }

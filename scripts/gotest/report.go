@@ -14,7 +14,7 @@ import (
 type event struct {
 	Action     string
 	Package    string
-	ImportPath string // of build output
+	ImportPath string // the package of build output
 	Test       string
 	Output     string
 	Elapsed    float64
@@ -27,16 +27,16 @@ type test struct {
 
 type running struct {
 	since  time.Time
-	waits  bool // for its turn among the parallel ones
+	waits  bool // for its turn among the parallel tests
 	output []string
 }
 
-// report turns events into what is worth reading.
+// report turns events into the log.
 type report struct {
 	out     io.Writer
 	began   time.Time
 	spoke   time.Time // when something was last printed
-	prefix  string    // common to all packages, not worth repeating
+	prefix  string    // common to all packages, and left out
 	open    map[test]*running
 	passed  int
 	failed  int
@@ -53,10 +53,10 @@ func newReport(out io.Writer, began time.Time) *report {
 
 func (r *report) print(s string) {
 	r.spoke = time.Now()
-	_, _ = io.WriteString(r.out, s) // a log that cannot be written ends go test by its own closed pipe
+	_, _ = io.WriteString(r.out, s) // if the log cannot be written, go test ends by its own closed pipe
 }
 
-// line takes one line of go test; what is no event (a message of the go command) is passed on.
+// line processes one line of go test. A line that is not an event, such as a message of the go command, is printed.
 func (r *report) line(line []byte) {
 	var e event
 	if err := json.Unmarshal(line, &e); err != nil || e.Action == "" {
@@ -80,10 +80,10 @@ func (r *report) line(line []byte) {
 	}
 }
 
-// dull are the lines of a package that say nothing happened.
+// dull are the lines of a package without a failure.
 var dull = []string{"PASS\n", "[no test files]\n", "no tests to run\n", "[no tests to run]\n"}
 
-// output keeps a test's words until it is known whether they matter. A package's own lines are its result.
+// output keeps the output of a test until the test has passed or failed. A package's own lines are its result.
 func (r *report) output(t test, text string) {
 	if t.name == "" {
 		if !slices.ContainsFunc(dull, func(end string) bool { return strings.HasSuffix(text, end) }) {
@@ -123,7 +123,7 @@ func (r *report) end(t test, e event) {
 	}
 }
 
-// abandoned shows the tests that a package left unfinished: whom a panic or a timeout hit.
+// abandoned prints the tests that a package left unfinished because of a panic or a timeout.
 func (r *report) abandoned(pkg string) {
 	for t, o := range r.open {
 		if t.pkg == pkg {
@@ -140,14 +140,14 @@ func (r *report) dump(o *running) {
 	}
 }
 
-// reason is what a test said when it skipped itself: the last that it said in its own name, without the place in the source. What it or its
-// cleanups logged stands beside it without a place, as go test's own lines do.
+// reason returns the message with which a test skipped itself: its last message with a place in the source, without that place. Lines without
+// a place are other logs of the test or its cleanups, and go test's own lines.
 func reason(o *running) string {
 	if o == nil {
 		return "no reason given"
 	}
 	var said []string
-	more := false // lines of what was said before may follow, further to the right
+	more := false // further lines of the message may follow, indented deeper
 	for _, l := range o.output {
 		place, rest, ok := strings.Cut(strings.TrimSpace(l), ": ")
 		switch {
@@ -165,7 +165,7 @@ func reason(o *running) string {
 	return strings.Join(said, " ")
 }
 
-// beat says what runs when nothing has been printed for a while.
+// beat prints the running tests if nothing has been printed for a while.
 func (r *report) beat(now time.Time, quiet time.Duration) {
 	if now.Sub(r.spoke) < quiet {
 		return
@@ -188,12 +188,12 @@ func (r *report) beat(now time.Time, quiet time.Duration) {
 	r.print(fmt.Sprintf("... %s: %s\n", now.Sub(r.began).Round(time.Second), at))
 }
 
-// complete reports whether everything that began has ended.
+// complete reports whether every test that began has ended.
 func (r *report) complete() bool { return len(r.open) == 0 }
 
 func (r *report) short(pkg string) string { return strings.TrimPrefix(pkg, r.prefix) }
 
-// summary is the end of the log: the counts, the slowest packages, and everything that was skipped.
+// summary writes the end of the log: the counts, the slowest packages, and all skipped tests.
 func (r *report) summary(w io.Writer, took time.Duration) {
 	skipped := 0
 	for _, list := range r.skipped {

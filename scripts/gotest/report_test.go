@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// module makes a module with one package per source text, to run go test on for real.
+// module creates a module with one package per source text, on which the tests run the real go test.
 func module(t *testing.T, tests map[string]string) {
 	t.Helper()
 	dir := t.TempDir()
