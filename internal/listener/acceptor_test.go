@@ -25,16 +25,16 @@ func (g *group) byLoops() {
 		g.t.Skip("there are no loops")
 	}
 	waitFor(g.t, "an event loop gives a session by itself", func() bool {
-		before := g.srv.Stats().Doorstep
+		before := g.srv.Stats().LoopLogins
 		g.visit("user=door", nil)
 		g.left()
-		return g.srv.Stats().Doorstep > before
+		return g.srv.Stats().LoopLogins > before
 	})
 }
 
 // A login for which a pooled backend waits wakes only its loop, and its session is like any other.
 func TestLoopsGiveSessions(t *testing.T) {
-	g := warmGroup(t, reusing(), func(c *Config) { c.NameClient = true })
+	g := poolGroup(t, reusing(), func(c *Config) { c.NameClient = true })
 	g.role("door", "login")
 	g.byLoops()
 	conn, err := g.dial(g.rw, "user=door")
@@ -59,17 +59,17 @@ func TestLoopsGiveSessions(t *testing.T) {
 
 // A login completed by a loop on a pooled backend still gets what its role has to be told.
 func TestLoopsHearOfChanges(t *testing.T) {
-	g := warmGroup(t, reusing(), nil)
+	g := poolGroup(t, reusing(), nil)
 	g.role("door", "login")
 	for _, change := range []string{"alter role door set work_mem = '5MB'", "alter role door valid until 'infinity'", "alter database postgres set geqo = off", "select pg_reload_conf()"} {
 		g.byLoops()
-		before := g.srv.Stats().Doorstep
+		before := g.srv.Stats().LoopLogins
 		g.servers["a"].sql(t, change)
 		if strings.HasPrefix(change, "select") {
 			continue // it is for the next round that loops give sessions again
 		}
 		g.visit("user=door", nil)
-		if now := g.srv.Stats().Doorstep; now != before {
+		if now := g.srv.Stats().LoopLogins; now != before {
 			t.Errorf("%s: a loop gave a session of before", change)
 		}
 	}
@@ -83,7 +83,7 @@ func TestLoopsHearOfChanges(t *testing.T) {
 
 // The session for fingerprints may end at any time: other sessions do not wait, and the loops ask on a new one.
 func TestLoopsLoseTheirSession(t *testing.T) {
-	g := warmGroup(t, reusing(), nil)
+	g := poolGroup(t, reusing(), nil)
 	g.role("door", "login")
 	for range 3 {
 		g.byLoops()
@@ -102,7 +102,7 @@ func TestLoopsAreNotAnswered(t *testing.T) {
 	for name, answer := range map[string]string{"silent": "", "nonsense": "\x00\x00\x00\x00\x00\x00", "an unasked row": "D\x00\x00\x00\x06\x00\x00", "too long": "D\x7f\xff\xff\xff"} {
 		t.Run(name, func(t *testing.T) {
 			pair := socketPair(t)
-			g := warmGroup(t, reusing(), func(c *Config) {
+			g := poolGroup(t, reusing(), func(c *Config) {
 				c.FingerprintSession = func(context.Context) (net.Conn, error) {
 					if answer != "" {
 						_, _ = unix.Write(pair[1], []byte(answer))
@@ -120,7 +120,7 @@ func TestLoopsAreNotAnswered(t *testing.T) {
 				g.visit("user=door", nil)
 				g.left()
 			}
-			if n := g.srv.Stats().Doorstep; n != 0 {
+			if n := g.srv.Stats().LoopLogins; n != 0 {
 				t.Errorf("%d sessions by loops that were told nothing", n)
 			}
 		})
@@ -139,7 +139,7 @@ func mustDup(t *testing.T, fd int) int {
 // Bytes that follow the startup packet, and packets in pieces, are served as by a goroutine: nothing was taken from
 // the socket.
 func TestDoorstepTakesNothing(t *testing.T) {
-	g := warmGroup(t, reusing(), nil)
+	g := poolGroup(t, reusing(), nil)
 	g.role("door", "login")
 	g.byLoops()
 	packet := (&startup.Message{User: "door", Database: "postgres"}).Packet()
@@ -210,10 +210,10 @@ func TestDoorstepHeld(t *testing.T) {
 			g.srv.HoldNew(true)
 		}
 	})
-	g = warmGroup(t, reusing(), func(c *Config) { c.FingerprintSession = marks })
+	g = poolGroup(t, reusing(), func(c *Config) { c.FingerprintSession = marks })
 	g.role("door", "login")
 	g.byLoops()
-	before := g.srv.Stats().Doorstep
+	before := g.srv.Stats().LoopLogins
 	hold.Store(true)
 	opened := make(chan error, 1)
 	go func() {
@@ -228,7 +228,7 @@ func TestDoorstepHeld(t *testing.T) {
 	if err := <-opened; err != nil {
 		t.Error(err)
 	}
-	if now := g.srv.Stats().Doorstep; now != before {
+	if now := g.srv.Stats().LoopLogins; now != before {
 		t.Error("a loop gave a session while none was to be given")
 	}
 }

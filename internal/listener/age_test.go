@@ -97,7 +97,7 @@ func TestAgeOfACopy(t *testing.T) {
 	was := s.current.Load()
 	at.set("b", Progress{2, 5000})
 	s.lookAge()
-	at.at = nil // nobody says anything any more
+	at.at = nil // no more answers
 	s.lookAge()
 	if s.current.Load() != was {
 		t.Error("silence or another history has changed what was known")

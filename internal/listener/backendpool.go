@@ -83,11 +83,11 @@ type backendPool struct {
 	opening    map[string]bool      // ahead
 	seen       map[string]time.Time // by startup packet: the last login
 	sweeping   *time.Timer          // nil: the pool is empty
-	counts     WarmStats
+	counts     PoolStats
 }
 
-// WarmStats are counters of the pool since the start, and its size now.
-type WarmStats struct {
+// PoolStats are counters of the pool since the start, and its size now.
+type PoolStats struct {
 	Ahead, Reused uint64            // logins served by a backend opened ahead, and by a reused one
 	Returned      uint64            // reset after their client
 	Dropped       map[string]uint64 // by reason
@@ -106,7 +106,7 @@ func (c *client) reusableBackend(ctx context.Context, r route) *backend {
 	defer cancel()
 	m, err := c.srv.fingerprintOf(ctx, c.start.User, c.start.Database)
 	if err != nil {
-		c.log.Debug("no warm backend: the server does not say what it would have to be", "user", c.start.User, "error", err)
+		c.log.Debug("no pooled backend: the server did not tell the fingerprint of the login", "user", c.start.User, "error", err)
 		return nil
 	}
 	if m.Exclusive {
@@ -261,7 +261,7 @@ func (w *backendPool) put(b *backend) {
 	switch {
 	case w.closed || b.generation != w.generation:
 		why = "ended"
-	case w.size >= w.srv.cfg.Limits.Warm || len(w.idle[b.packet]) >= poolPerKind:
+	case w.size >= w.srv.cfg.Limits.PoolSize || len(w.idle[b.packet]) >= poolPerKind:
 		why = "room"
 	case now.Sub(b.born) > poolAge:
 		why = "age"
@@ -373,7 +373,7 @@ func (w *backendPool) noteLogin(b *backend) {
 		w.seen[b.packet] = now
 	}
 	ahead := known && now.Sub(last) < w.unused && !w.closed && b.generation == w.generation && !w.opening[b.packet] &&
-		len(w.idle[b.packet]) < w.srv.cfg.Limits.WarmAhead && w.size < w.srv.cfg.Limits.Warm
+		len(w.idle[b.packet]) < w.srv.cfg.Limits.PoolAhead && w.size < w.srv.cfg.Limits.PoolSize
 	if ahead {
 		w.opening[b.packet] = true
 		w.inProgress++
@@ -482,7 +482,7 @@ func (g greeting) copy() greeting {
 }
 
 // stats returns the counters.
-func (w *backendPool) stats() WarmStats {
+func (w *backendPool) stats() PoolStats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	st := w.counts

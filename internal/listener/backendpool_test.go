@@ -21,8 +21,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
-// warmGroup is a group whose local server has a pool, and reuses backends if reuse says so.
-func warmGroup(t *testing.T, reuse *atomic.Bool, change func(*Config)) *group {
+// poolGroup is a group whose local server has a pool, and reuses backends if reuse says so.
+func poolGroup(t *testing.T, reuse *atomic.Bool, change func(*Config)) *group {
 	t.Helper()
 	var g *group
 	g = newGroup(t, func(c *Config) {
@@ -36,7 +36,7 @@ func warmGroup(t *testing.T, reuse *atomic.Bool, change func(*Config)) *group {
 			m, err := login.FingerprintOn(ctx, conn, user, database)
 			return LoginFingerprint{Text: m.Text, Exclusive: m.Exclusive, NotReusable: m.NotReusable}, err
 		}
-		c.Reuse, c.Limits.WarmAhead = reuse.Load, -1
+		c.Reuse, c.Limits.PoolAhead = reuse.Load, -1
 		if change != nil {
 			change(c)
 		}
@@ -77,7 +77,7 @@ func (g *group) left() int {
 		defer g.srv.pool.mu.Unlock()
 		return open == 0 && g.srv.pool.inProgress == 0
 	})
-	return g.srv.Stats().Warm.Waiting
+	return g.srv.Stats().Pool.Waiting
 }
 
 func one(conn *pgx.Conn) { _, _ = conn.Exec(context.Background(), "select 1") }
@@ -88,7 +88,7 @@ func TestBackendIsReused(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			t.Setenv(pathEnv, path)
 			on := reusing()
-			g := warmGroup(t, on, nil)
+			g := poolGroup(t, on, nil)
 			g.role("warm", "login")
 			first := g.visit("user=warm", one)
 			g.left()
@@ -149,7 +149,7 @@ func (g *group) backends(user string) (pids []uint32) {
 // Where logins follow each other closely, the next one finds a backend that was opened ahead.
 func TestBackendIsOpenedAhead(t *testing.T) {
 	var off atomic.Bool
-	g := warmGroup(t, &off, func(c *Config) { c.Limits.WarmAhead = 0 })
+	g := poolGroup(t, &off, func(c *Config) { c.Limits.PoolAhead = 0 })
 	g.role("warm", "login")
 	for range 2 {
 		g.visit("user=warm", one)
@@ -165,7 +165,7 @@ func TestBackendIsOpenedAhead(t *testing.T) {
 			t.Error("its cancel key is of another process")
 		}
 	})
-	if st := g.srv.Stats().Warm; st.Ahead != 1 || st.Reused != 0 {
+	if st := g.srv.Stats().Pool; st.Ahead != 1 || st.Reused != 0 {
 		t.Errorf("%+v", st)
 	}
 	g.left()
@@ -181,7 +181,7 @@ func TestBackendIsOpenedAhead(t *testing.T) {
 
 // Anything a session does that DISCARD ALL does not undo ends its backend; what it undoes is undone.
 func TestWhatASessionLeavesBehind(t *testing.T) {
-	g := warmGroup(t, reusing(), nil)
+	g := poolGroup(t, reusing(), nil)
 	g.role("warm", "login")
 	g.servers["a"].sql(t, "create table left_behind (id serial, v text)", "grant all on left_behind, left_behind_id_seq to warm")
 	defer g.servers["a"].sql(t, "drop table left_behind")
@@ -224,7 +224,7 @@ func TestWhatASessionLeavesBehind(t *testing.T) {
 			g.srv.pool.flush("test")
 			pid := g.visit("user=warm", c.do)
 			g.left()
-			waiting := g.srv.Stats().Warm.Waiting == 1
+			waiting := g.srv.Stats().Pool.Waiting == 1
 			if waiting != c.keeps {
 				t.Fatalf("kept: %t", waiting)
 			}
@@ -250,7 +250,7 @@ func TestWhatASessionLeavesBehind(t *testing.T) {
 
 // If a new session would begin differently, the pooled backend is not handed out.
 func TestWarmBackendsAreOfNow(t *testing.T) {
-	g := warmGroup(t, reusing(), nil)
+	g := poolGroup(t, reusing(), nil)
 	a := g.servers["a"]
 	g.role("warm", "login password 'secret'")
 	g.role("warmer", "nologin")
@@ -302,7 +302,7 @@ func b2d(b bool, d time.Duration) time.Duration {
 
 // A superuser has no pooled backends. When it is no longer one, its next login has none of its former rights.
 func TestDemotedSuperuser(t *testing.T) {
-	g := warmGroup(t, reusing(), nil)
+	g := poolGroup(t, reusing(), nil)
 	g.role("boss", "login superuser")
 	for range 3 {
 		g.visit("user=boss", one)
@@ -316,7 +316,7 @@ func TestDemotedSuperuser(t *testing.T) {
 	g.servers["a"].sql(t, "alter role boss superuser", "alter role boss nosuperuser")
 	g.visit("user=boss", func(conn *pgx.Conn) {
 		if conn.PgConn().ParameterStatus("is_superuser") != "off" || value[string](t, conn, "show is_superuser") != "off" {
-			t.Error("it kept its power")
+			t.Error("it kept its rights")
 		}
 		if _, err := conn.Exec(context.Background(), "select * from pg_authid"); sqlstate(err) != "42501" {
 			t.Errorf("it reads passwords: %v", err)
@@ -326,7 +326,7 @@ func TestDemotedSuperuser(t *testing.T) {
 
 // DISCARD ALL does not restore a role that is set for the role: such a backend has one client.
 func TestSetRoleOfTheRole(t *testing.T) {
-	g := warmGroup(t, reusing(), nil)
+	g := poolGroup(t, reusing(), nil)
 	g.role("acts", "nologin")
 	g.role("warm", "login in role acts")
 	g.servers["a"].sql(t, "alter role warm set role = 'acts'")
@@ -338,14 +338,14 @@ func TestSetRoleOfTheRole(t *testing.T) {
 		})
 		g.left()
 	}
-	if n := g.srv.Stats().Warm.Reused; n != 0 {
+	if n := g.srv.Stats().Pool.Reused; n != 0 {
 		t.Errorf("%d backends reused", n)
 	}
 }
 
 // DROP, ALTER and CREATE DATABASE find the database without pooled backends, whichever session sends them.
 func TestDropDatabaseUnderWarmBackends(t *testing.T) {
-	g := warmGroup(t, reusing(), nil)
+	g := poolGroup(t, reusing(), nil)
 	g.srv.pool.unused = poolIdle
 	g.role("warm", "login")
 	for name, drop := range map[string]func(){
@@ -357,7 +357,7 @@ func TestDropDatabaseUnderWarmBackends(t *testing.T) {
 		"renamed, dropped": func() { g.servers["a"].sql(t, "alter database gone rename to away", "drop database away") },
 	} {
 		if name != "by the listener" && os.Getenv("COTERIE_LONG") == "" {
-			continue // PostgreSQL waits for the backend to go by itself
+			continue // PostgreSQL waits for the backend to exit
 		}
 		g.servers["a"].sql(t, "create database gone")
 		g.visit("user=warm dbname=gone", one)
@@ -368,7 +368,7 @@ func TestDropDatabaseUnderWarmBackends(t *testing.T) {
 		drop()
 		t.Logf("%s: %v", name, time.Since(began))
 	}
-	if n := g.srv.Stats().Warm.Dropped["database"]; n != 1 {
+	if n := g.srv.Stats().Pool.Dropped["database"]; n != 1 {
 		t.Errorf("%d backends dropped for the statement", n)
 	}
 }
@@ -382,14 +382,14 @@ func mustExec(t *testing.T, conn *pgx.Conn, text string) {
 
 // Pooled backends are dropped when another session needs their connection slot.
 func TestWarmBackendsMakeRoom(t *testing.T) {
-	g := warmGroup(t, reusing(), nil)
+	g := poolGroup(t, reusing(), nil)
 	g.role("warm", "login connection limit 1")
 	first := g.visit("user=warm", one)
 	g.left()
 	if second := g.visit("user=warm application_name=other", one); second == first {
 		t.Error("got a backend of another name")
 	}
-	if n := g.srv.Stats().Warm.Dropped["room"]; n == 0 {
+	if n := g.srv.Stats().Pool.Dropped["room"]; n == 0 {
 		t.Error("no backend was given up")
 	}
 	// The slot may be needed by a login without pooled backends.
@@ -404,7 +404,7 @@ func TestWarmBackendsMakeRoom(t *testing.T) {
 
 // Pooled backends are also dropped for clients of other nodes.
 func TestWarmBackendsMakeRoomForOtherNodes(t *testing.T) {
-	g := warmGroup(t, reusing(), nil)
+	g := poolGroup(t, reusing(), nil)
 	g.role("warm", "login connection limit 1")
 	relaying := newGroup(t, trusting)
 	relaying.srv.cfg.Backend = func(ctx context.Context, _ ag.ReplicaID, _ BackendHello) (net.Conn, error) {
@@ -419,11 +419,11 @@ func TestWarmBackendsMakeRoomForOtherNodes(t *testing.T) {
 	}
 	conn := relaying.mustDial(relaying.rw, "user=warm")
 	one(conn)
-	if n := g.srv.Stats().Warm.Dropped["room"]; n == 0 {
+	if n := g.srv.Stats().Pool.Dropped["room"]; n == 0 {
 		t.Error("no backend was given up")
 	}
 	g.srv.pool.mu.Lock()
-	g.srv.pool.room = time.Time{} // nobody waits any longer for what was dropped
+	g.srv.pool.room = time.Time{} // the wait for dropped backends is over
 	g.srv.pool.mu.Unlock()
 	if _, err := relaying.dial(relaying.rw, "user=warm"); sqlstate(err) != "53300" {
 		t.Errorf("beyond the limit: %v", err)
@@ -432,7 +432,7 @@ func TestWarmBackendsMakeRoomForOtherNodes(t *testing.T) {
 
 // No pooled backend outlives the epoch, a drain, a held login, or the role of its replica.
 func TestWarmBackendsEnd(t *testing.T) {
-	g := warmGroup(t, reusing(), nil)
+	g := poolGroup(t, reusing(), nil)
 	g.role("warm", "login")
 	for name, end := range map[string]func(){
 		"epoch":   func() { g.publish(fullRoutes(2)); g.srv.CloseEpoch(2, "test") },
@@ -454,9 +454,9 @@ func TestWarmBackendsEnd(t *testing.T) {
 		g.left()
 	}
 	// It was in use when the epoch ended, and is not pooled again.
-	n := g.srv.Stats().Warm.Returned
+	n := g.srv.Stats().Pool.Returned
 	g.visit("user=warm", func(conn *pgx.Conn) { one(conn); g.srv.pool.flush("test") })
-	if g.left() != 0 || g.srv.Stats().Warm.Returned != n {
+	if g.left() != 0 || g.srv.Stats().Pool.Returned != n {
 		t.Error("a backend came back from before")
 	}
 	g.visit("user=warm", one)
@@ -484,7 +484,7 @@ func TestWarmBackendsEnd(t *testing.T) {
 
 // Rules and VALID UNTIL are checked for each login, whatever is pooled.
 func TestWarmBackendsOpenNoDoor(t *testing.T) {
-	g := warmGroup(t, reusing(), func(c *Config) { c.Rules = nil })
+	g := poolGroup(t, reusing(), func(c *Config) { c.Rules = nil })
 	g.role("warm", "login password 'secret'")
 	first := g.visit("user=warm password=secret", one)
 	g.left()
@@ -514,7 +514,7 @@ func TestWarmBackendsOpenNoDoor(t *testing.T) {
 
 // The pool is small, and a backend that has died is not handed out.
 func TestWarmBackendsAreBounded(t *testing.T) {
-	g := warmGroup(t, reusing(), nil)
+	g := poolGroup(t, reusing(), nil)
 	g.role("warm", "login")
 	var all []*pgx.Conn
 	for range poolPerKind + 3 {

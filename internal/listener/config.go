@@ -49,8 +49,8 @@ type Limits struct {
 	FailureDelay     time.Duration // delay of the first "authentication failed" to an address, doubled up to 32 times; default 50 ms
 	BackendHandshake time.Duration // from dialling a replica's PostgreSQL to its ReadyForQuery; default 15 s
 	Starting         int           // sessions that the local server starts at once, for clients of all nodes; default 4 per processor, at least 8
-	Warm             int           // pooled backends; default 32
-	WarmAhead        int           // backends of one kind that are opened ahead; default 2, negative = none
+	PoolSize         int           // pooled backends; default 32
+	PoolAhead        int           // backends of one kind that are opened ahead; default 2, negative = none
 	ShutdownMessage  time.Duration // for writing the final error to a client that does not read; default 1 s
 }
 
@@ -135,8 +135,8 @@ type Config struct {
 	Loops int
 	// NoKernelPath keeps every request on the loops, even where the kernel could relay it.
 	NoKernelPath bool
-	kernelAfter  int  // for tests: answers before a session is offloaded; 0 = offloadAfterDefault
-	writesSingly bool // for tests: as if the kernel did not allow io_uring
+	offloadAfter int  // for tests: answers before a session is offloaded; 0 = offloadAfterDefault
+	singleWrites bool // for tests: as if the kernel did not allow io_uring
 	Limits       Limits
 	Logger       *slog.Logger // nil = discard
 }
@@ -172,8 +172,8 @@ func (c *Config) withDefaults() (Config, error) {
 	setDefault(&d.Limits.Connections, 2_000)
 	setDefault(&d.Limits.PreAuth, 200)
 	setDefault(&d.Limits.Starting, max(8, 4*runtime.NumCPU()))
-	setDefault(&d.Limits.Warm, 32)
-	setDefault(&d.Limits.WarmAhead, 2)
+	setDefault(&d.Limits.PoolSize, 32)
+	setDefault(&d.Limits.PoolAhead, 2)
 	setDefault(&d.Limits.WrongCancels, 10)
 	setDefault(&d.Limits.FailureDelay, 50*time.Millisecond)
 	setDefault(&d.Limits.BackendHandshake, 15*time.Second)

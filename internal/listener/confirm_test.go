@@ -230,7 +230,7 @@ func TestReadsOfMutedSessionsWait(t *testing.T) {
 		return heard
 	}
 	p.relay.freeze(true)
-	p.primary.sql(t, "insert into acks values (100)") // by somebody who does not wait
+	p.primary.sql(t, "insert into acks values (100)") // by a session that does not wait
 	sqlOn(t, conn, "set work_mem = '1MB'")
 	heard := read()
 	select {
@@ -414,7 +414,7 @@ func TestDurableReads(t *testing.T) {
 	plain, durable := g.mustDial(g.rw, "user=postgres"), g.mustDial(g.rw, "user=postgres coterie.reads=durable")
 	value[int64](t, durable, "select count(*) from acks")
 	p.relay.freeze(true)
-	p.primary.sql(t, "insert into acks values (1)") // waits for nobody
+	p.primary.sql(t, "insert into acks values (1)") // does not wait
 	if n := value[int64](t, plain, "select count(*) from acks"); n != 1 {
 		t.Errorf("%d rows", n)
 	}

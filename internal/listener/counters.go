@@ -57,22 +57,22 @@ type RoutedKey struct {
 
 // Stats are counters since the start, and what is open now.
 type Stats struct {
-	Accepted   uint64
-	Rejected   map[string]uint64 // clients that got no session, by reason
-	Cancels    uint64            // delivered to a replica
-	Routed     map[RoutedKey]uint64
-	FellBack   uint64            // read-only sessions sent to the primary because no secondary could take them
-	Lagged     uint64            // times a replica was passed over for coterie.max_lag
-	LastMinute []Second          // the seconds of the last minute in which readers logged in, oldest first
-	Gated      uint64            // times an answer was held by the gate
-	GatedTime  time.Duration     // in total
-	Drained    uint64            // times a request was held by a planned failover
-	Queued     uint64            // times a session waited for its turn to start
-	Doorstep   uint64            // logins completed by an event loop
-	Lent       uint64            // times a session was offloaded to the kernel
-	KernelPath map[string]uint64 // times one came back, by reason
-	Passed     uint64            // requests relayed by the kernel, of sessions that came back
-	Together   uint64            // writes of event loops that shared a system call
+	Accepted        uint64
+	Rejected        map[string]uint64 // clients that got no session, by reason
+	Cancels         uint64            // delivered to a replica
+	Routed          map[RoutedKey]uint64
+	FellBack        uint64            // read-only sessions sent to the primary because no secondary could take them
+	Lagged          uint64            // times a replica was passed over for coterie.max_lag
+	LastMinute      []Second          // the seconds of the last minute in which readers logged in, oldest first
+	Gated           uint64            // times an answer was held by the gate
+	GatedTime       time.Duration     // in total
+	Drained         uint64            // times a request was held by a planned failover
+	Queued          uint64            // times a session waited for its turn to start
+	LoopLogins      uint64            // logins completed by an event loop
+	Offloaded       uint64            // times a session was offloaded to the kernel
+	KernelPath      map[string]uint64 // times one came back, by reason
+	RelayedByKernel uint64            // requests relayed by the kernel, of sessions that came back
+	BatchedWrites   uint64            // writes of event loops that shared a system call
 	// Held counts answers held until their commit was confirmed, Unconfirmed those of them that were discarded.
 	Held, Unconfirmed uint64
 	HeldTime          time.Duration     // in all
@@ -80,16 +80,16 @@ type Stats struct {
 	Open              int               // sessions now
 	PreAuth           int               // connections not yet authenticated and not waiting now
 	Waiting           int               // logins that wait for a replica now
-	Warm              WarmStats
+	Pool              PoolStats
 }
 
 // counters are Stats while they grow.
 type counters struct {
-	accepted, cancels, fellBack, lagged, gated, drained, queued, held, unconfirmed, together, doorstep atomic.Uint64
-	lent, passed                                                                                       atomic.Uint64
-	back                                                                                               [offload.WhyCount]atomic.Uint64
-	gatedTime, heldTime                                                                                atomic.Int64
-	readers                                                                                            readerSeconds
+	accepted, cancels, fellBack, lagged, gated, drained, queued, held, unconfirmed, batchedWrites, loopLogins atomic.Uint64
+	offloaded, passed                                                                                         atomic.Uint64
+	back                                                                                                      [offload.WhyCount]atomic.Uint64
+	gatedTime, heldTime                                                                                       atomic.Int64
+	readers                                                                                                   readerSeconds
 
 	mu       sync.Mutex
 	rejected map[string]uint64    // guarded by mu
@@ -127,7 +127,7 @@ func (c *counters) cameBack(why uint32, passed uint64) {
 	c.back[min(why, offload.WhyCount-1)].Add(1)
 }
 
-func (c *counters) backs() map[string]uint64 {
+func (c *counters) returnReasons() map[string]uint64 {
 	m := make(map[string]uint64)
 	for why := range c.back {
 		if n := c.back[why].Load(); n > 0 {
@@ -141,16 +141,16 @@ func (c *counters) backs() map[string]uint64 {
 func (s *Server) Stats() Stats {
 	c := &s.counts
 	st := Stats{
-		Accepted: c.accepted.Load(),
-		Cancels:  c.cancels.Load(),
-		FellBack: c.fellBack.Load(),
-		Lagged:   c.lagged.Load(),
-		Gated:    c.gated.Load(),
-		Drained:  c.drained.Load(),
-		Queued:   c.queued.Load(),
-		Doorstep: c.doorstep.Load(),
-		Together: c.together.Load(),
-		Lent:     c.lent.Load(), Passed: c.passed.Load(), KernelPath: c.backs(),
+		Accepted:      c.accepted.Load(),
+		Cancels:       c.cancels.Load(),
+		FellBack:      c.fellBack.Load(),
+		Lagged:        c.lagged.Load(),
+		Gated:         c.gated.Load(),
+		Drained:       c.drained.Load(),
+		Queued:        c.queued.Load(),
+		LoopLogins:    c.loopLogins.Load(),
+		BatchedWrites: c.batchedWrites.Load(),
+		Offloaded:     c.offloaded.Load(), RelayedByKernel: c.passed.Load(), KernelPath: c.returnReasons(),
 		GatedTime: time.Duration(c.gatedTime.Load()),
 		Held:      c.held.Load(), Unconfirmed: c.unconfirmed.Load(), HeldTime: time.Duration(c.heldTime.Load()),
 	}
@@ -161,7 +161,7 @@ func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	st.Open, st.PreAuth, st.Waiting = len(s.sessions), len(s.preauth), s.waiting
 	s.mu.Unlock()
-	st.Warm = s.pool.stats()
+	st.Pool = s.pool.stats()
 	return st
 }
 

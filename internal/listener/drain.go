@@ -108,7 +108,7 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 		if bad != nil {
 			return bad, nil
 		}
-		if x.ended.Load() != nil || x.leaves.Load() { // the outcome may have been decided without what release has just counted
+		if x.ended.Load() != nil || x.keepsBackend.Load() { // the outcome may have been decided without what release has just counted
 			return nil, nil
 		}
 		if n > 0 {
@@ -149,7 +149,7 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 		used, bad = x.follow(seen, chunk[n:])
 		n += used
 		if n == terminateLength && x.terminated.Load() && x.mayKeepBackend() {
-			x.leaves.Store(true)
+			x.keepsBackend.Store(true)
 			return 0, nil, nil
 		}
 	}

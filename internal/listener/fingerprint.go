@@ -39,7 +39,7 @@ type fingerprintConn struct {
 	timed    bool             // a timer bounds the oldest query
 
 	mu      sync.Mutex
-	given   int           // guarded by mu: a session that was opened and not used yet; -1: none
+	opened  int           // guarded by mu: a session that was opened and not used yet; -1: none
 	opening bool          // guarded by mu
 	after   time.Duration // guarded by mu: no session is opened before this instant of CLOCK_BOOTTIME
 }
@@ -50,7 +50,7 @@ type pendingQuery struct {
 	answer func(m LoginFingerprint, ok bool)
 }
 
-func newFingerprintConn(l *loop) fingerprintConn { return fingerprintConn{loop: l, fd: -1, given: -1} }
+func newFingerprintConn(l *loop) fingerprintConn { return fingerprintConn{loop: l, fd: -1, opened: -1} }
 
 // ask asks for the fingerprint of a role in a database. It calls answer on the loop later, or reports false and never
 // calls it.
@@ -115,17 +115,17 @@ func fingerprintQuery(user, database string) []byte {
 func (a *fingerprintConn) begin() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.fd, a.given = a.given, -1; a.fd >= 0 {
+	if a.fd, a.opened = a.opened, -1; a.fd >= 0 {
 		err := a.loop.watch(a.fd, a, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
 		if err != nil {
-			a.loop.srv.log.Warn("watch the session for questions about marks", "error", err)
+			a.loop.srv.log.Warn("watch the session for login fingerprints", "error", err)
 			a.lost()
 		}
 		return err == nil
 	}
 	if s := a.loop.srv; !a.opening && boottime.Now() >= a.after && s.life.Err() == nil {
 		a.opening = true
-		s.background("opening the session for questions about marks", a.open) // the caller is counted there
+		s.background("opening the session for login fingerprints", a.open) // the caller is counted there
 	}
 	return false
 }
@@ -143,11 +143,11 @@ func (a *fingerprintConn) open() {
 		_ = conn.Close()
 	}
 	if err != nil {
-		s.log.Info("event loops give no sessions by themselves: no session for questions about marks", "error", err)
+		s.log.Info("event loops complete no logins: the session for login fingerprints could not be opened", "error", err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.opening, a.given, a.after = false, fd, boottime.Now()
+	a.opening, a.opened, a.after = false, fd, boottime.Now()
 	if err != nil {
 		a.after += reopenAfter
 	}
@@ -157,7 +157,7 @@ func (a *fingerprintConn) open() {
 func (a *fingerprintConn) rescue() {
 	if r := recover(); r != nil {
 		s := a.loop.srv
-		s.log.Error("session panicked", "direction", "questions about marks", "panic", r, "stack", string(debug.Stack()))
+		s.log.Error("session panicked", "direction", "login fingerprints", "panic", r, "stack", string(debug.Stack()))
 		s.counts.reject("panic")
 		a.lost()
 	}
@@ -284,10 +284,10 @@ func (a *fingerprintConn) lost() {
 func (a *fingerprintConn) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, fd := range []int{a.fd, a.given} {
+	for _, fd := range []int{a.fd, a.opened} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
 	}
-	a.fd, a.given = -1, -1
+	a.fd, a.opened = -1, -1
 }

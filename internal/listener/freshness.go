@@ -111,13 +111,13 @@ func (s *Server) within(ctx context.Context, id ag.ReplicaID, d time.Duration) b
 	defer cancel()
 	if routes := s.cfg.Routes(); routes != nil && !s.positions.fresh(routes.Epoch) {
 		if _, err := s.progress.ask(ctx); err != nil {
-			s.log.Debug("the primary does not say how far it is", "error", err) // earlier samples still count
+			s.log.Debug("the position of the primary is not known", "error", err) // earlier samples still count
 		}
 	}
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		x, err := s.cfg.Position(ctx, id)
 		if err != nil {
-			s.log.Debug("a replica does not say how far it is", "replica", id, "error", err)
+			s.log.Debug("the position of a replica is not known", "replica", id, "error", err)
 			return false
 		}
 		behind, known := s.positions.behind(x)

@@ -64,7 +64,7 @@ func TestMaxLag(t *testing.T) {
 	if st := g.srv.Stats(); st.Lagged == 0 || st.FellBack == 0 {
 		t.Errorf("passed over %d times, fell back %d times", st.Lagged, st.FellBack)
 	}
-	// Without the primary in the list nobody serves it, and it is told why.
+	// Without the primary in the list no replica serves it, and it is told why.
 	only := fullRoutes(1)
 	only.ReadList = [][]ag.ReplicaID{{"b", "c"}}
 	g.publish(only)
@@ -73,7 +73,7 @@ func TestMaxLag(t *testing.T) {
 	}
 	s.set("a", Progress{1, 5000})
 	s.set("c", Progress{1, 1000})
-	want("coterie.max_lag=1d", "c") // by an old mark
+	want("coterie.max_lag=1d", "c") // by an old sample
 	if got := value[string](t, g.mustDial(g.rw, "user=postgres coterie.max_lag=1ms"), "show cluster_name"); got != "a" {
 		t.Errorf("a writer went to %s", got)
 	}

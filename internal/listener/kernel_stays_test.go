@@ -11,8 +11,8 @@ import (
 
 // A statement that may need a database alone goes to the loop, which has the pool drop its backends.
 func TestKernelPathLeavesDatabases(t *testing.T) {
-	g := lenders(t, nil)
-	conn, x := g.lent()
+	g := offloadGroup(t, nil)
+	conn, x := g.offloadedSession()
 	for _, sql := range []string{"create temp table a (b int)", "ALTER table a rename to c", "Drop table c"} {
 		for _, request := range [][]byte{query(sql), unnamed("select 1"), unnamed(sql + " -- ")} {
 			waitFor(t, "it is lent", func() bool { g.ask(conn, "select 1"); return x.offloaded.Load() })
@@ -43,8 +43,8 @@ func readUntilEnd(t *testing.T, conn net.Conn) {
 // A session stays offloaded as long as its requests are simple. Its final error is about its last request, whatever
 // came before.
 func TestKernelPathStays(t *testing.T) {
-	g := lenders(t, nil)
-	conn, x := g.lent()
+	g := offloadGroup(t, nil)
+	conn, x := g.offloadedSession()
 	before := g.srv.Stats()
 	for i := range 300 {
 		g.ask(conn, "select 1 --"+strings.Repeat("x", i*3))
@@ -53,8 +53,8 @@ func TestKernelPathStays(t *testing.T) {
 			readUntil(t, conn, 'Z')
 		}
 	}
-	if after := g.srv.Stats(); after.Lent != before.Lent || x.path() != PathKernel {
-		t.Errorf("it was lent %d times more, and is with %s: %v", after.Lent-before.Lent, x.path(), after.KernelPath)
+	if after := g.srv.Stats(); after.Offloaded != before.Offloaded || x.path() != PathKernel {
+		t.Errorf("it was lent %d times more, and is with %s: %v", after.Offloaded-before.Offloaded, x.path(), after.KernelPath)
 	}
 	if n := x.onLoop.Load().kernel.Slot.Ups; n < 450 {
 		t.Errorf("the kernel passed %d requests on", n)
@@ -63,7 +63,7 @@ func TestKernelPathStays(t *testing.T) {
 
 // The final error is about the last request, whatever the kernel has relayed and forgotten before it.
 func TestKernelPathKnowsTheLast(t *testing.T) {
-	g := lenders(t, nil)
+	g := offloadGroup(t, nil)
 	again := unnamed("")[len(pgwire.AppendMessage(nil, 'P', append(pgwire.AppendCString(pgwire.AppendCString(nil, ""), ""), 0, 0))):] // of the unnamed statement there is
 	const sleeps = "select pg_sleep(600)"
 	// the same statement sleeps when it runs again; a Query between would end the unnamed statement
@@ -81,7 +81,7 @@ func TestKernelPathKnowsTheLast(t *testing.T) {
 		"not parsed, in a block": {[][]byte{query("begin"), unnamed(second)}, again, pgwire.StateUnknownOutcome},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn, x := g.lent()
+			conn, x := g.offloadedSession()
 			for _, ask := range c.asks {
 				_, _ = conn.Write(ask)
 				readUntil(t, conn, 'Z')

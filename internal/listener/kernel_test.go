@@ -33,13 +33,13 @@ func needKernel(t *testing.T) {
 	k.Close()
 }
 
-// lenders is a group whose sessions are offloaded after their first answer.
-func lenders(t *testing.T, change func(*Config)) *group {
+// offloadGroup is a group whose sessions are offloaded after their first answer.
+func offloadGroup(t *testing.T, change func(*Config)) *group {
 	t.Helper()
 	needKernel(t)
 	return newGroup(t, func(c *Config) {
 		trusting(c)
-		c.kernelAfter = 1
+		c.offloadAfter = 1
 		if change != nil {
 			change(c)
 		}
@@ -49,8 +49,8 @@ func lenders(t *testing.T, change func(*Config)) *group {
 // query returns a Query message.
 func query(sql string) []byte { return pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, sql)) }
 
-// lent returns the raw connection of a client whose session is offloaded, and the session.
-func (g *group) lent() (net.Conn, *session) {
+// offloadedSession returns the raw connection of a client whose session is offloaded, and the session.
+func (g *group) offloadedSession() (net.Conn, *session) {
 	g.t.Helper()
 	conn := g.begin((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 	readUntil(g.t, conn, 'Z')
@@ -82,14 +82,14 @@ func (g *group) ask(conn io.ReadWriter, sql string) {
 // Requests pass without the loop, and are counted when the session comes back: in the views, the next drain, the
 // final error.
 func TestKernelPathKeepsTheBooks(t *testing.T) {
-	g := lenders(t, nil)
-	conn, x := g.lent()
+	g := offloadGroup(t, nil)
+	conn, x := g.offloadedSession()
 	in := g.srv.Sessions()[0].BytesIn
 	for range 40 {
 		g.ask(conn, "select 1")
 	}
-	if got := g.srv.Stats(); got.Lent != 1 {
-		t.Errorf("lent %d times, %v", got.Lent, got.KernelPath)
+	if got := g.srv.Stats(); got.Offloaded != 1 {
+		t.Errorf("lent %d times, %v", got.Offloaded, got.KernelPath)
 	}
 	if s := g.srv.Sessions()[0]; s.Path != PathKernel || s.State != "idle" || s.BytesIn != in+40*uint64(len(query("select 1"))) {
 		t.Errorf("%+v, %d bytes before", s, in)
@@ -103,14 +103,14 @@ func TestKernelPathKeepsTheBooks(t *testing.T) {
 	if s := g.srv.Sessions()[0]; s.State != "idle in transaction" || s.BytesIn != in+40*uint64(len(query("select 1")))+uint64(len(query("begin"))) {
 		t.Errorf("%+v", s)
 	}
-	if got := g.srv.Stats(); got.Passed != 41 || got.KernelPath["called"] != 1 {
-		t.Errorf("%d passed, %v", got.Passed, got.KernelPath)
+	if got := g.srv.Stats(); got.RelayedByKernel != 41 || got.KernelPath["called"] != 1 {
+		t.Errorf("%d passed, %v", got.RelayedByKernel, got.KernelPath)
 	}
 }
 
 // The final error of an offloaded session, by its last request.
 func TestKernelPathVerdicts(t *testing.T) {
-	g := lenders(t, nil)
+	g := offloadGroup(t, nil)
 	g.servers["a"].sql(t, "create table if not exists passed(a int)", "truncate passed")
 	defer g.servers["a"].sql(t, "drop table passed")
 	for _, c := range []struct {
@@ -128,7 +128,7 @@ func TestKernelPathVerdicts(t *testing.T) {
 		{"prepared in a block", "40001", []string{"begin"}, unnamed("insert into passed select 7 from pg_sleep(60)")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			conn, x := g.lent()
+			conn, x := g.offloadedSession()
 			for _, sql := range c.before {
 				g.ask(conn, sql)
 			}
@@ -160,11 +160,11 @@ func unnamed(sql string) []byte {
 
 // A drain reclaims every session: new requests wait, running ones continue, and no busy session counts as idle.
 func TestKernelPathDrains(t *testing.T) {
-	g := lenders(t, nil)
-	idle, _ := g.lent()
-	open, _ := g.lent()
+	g := offloadGroup(t, nil)
+	idle, _ := g.offloadedSession()
+	open, _ := g.offloadedSession()
 	g.ask(open, "begin")
-	runs, _ := g.lent()
+	runs, _ := g.offloadedSession()
 	_, _ = runs.Write(query("select pg_sleep(1)"))
 	waitFor(t, "it runs", func() bool { return g.srv.Busy() == 2 })
 	g.srv.Drain(true)
@@ -189,9 +189,9 @@ func TestKernelPathDrains(t *testing.T) {
 
 // Moving the gate moves it for the kernel, too, and the kernel's deadline expires by time alone.
 func TestKernelPathGate(t *testing.T) {
-	g := lenders(t, func(c *Config) { c.GateHold = time.Minute })
+	g := offloadGroup(t, func(c *Config) { c.GateHold = time.Minute })
 	g.gate.Store(openGate())
-	conn, x := g.lent()
+	conn, x := g.offloadedSession()
 	g.gate.Store(closedGate())
 	_, _ = conn.Write(query("select 1"))
 	waitFor(t, "the answer is held", func() bool { return g.srv.Stats().Gated == 1 })
@@ -199,7 +199,7 @@ func TestKernelPathGate(t *testing.T) {
 	readUntil(t, conn, 'Z')
 	waitFor(t, "it is lent again", x.offloaded.Load)
 	soon := boottime.Now() + 200*time.Millisecond
-	g.gate.Int64.Store(int64(soon)) // nobody says so: an earlier deadline is heard of by looking
+	g.gate.Int64.Store(int64(soon)) // not announced: an earlier deadline is found by polling
 	told := (*g.srv.loops.Load())[0].path.Deadline
 	waitFor(t, "the program is told, and it is over", func() bool { return atomic.LoadUint64(told) == uint64(soon) && boottime.Now() > soon })
 	held := g.srv.Stats().Gated
@@ -211,8 +211,8 @@ func TestKernelPathGate(t *testing.T) {
 
 // A secondary has no gate. Once it leads it has one, which sessions from before have to pass.
 func TestKernelPathUngated(t *testing.T) {
-	g := lenders(t, nil)
-	conn, x := g.lent()
+	g := offloadGroup(t, nil)
+	conn, x := g.offloadedSession()
 	g.gate.Store(closedGate())
 	waitFor(t, "it is called back", func() bool { return !x.offloaded.Load() })
 	_, _ = conn.Write(query("select 1"))
@@ -223,7 +223,7 @@ func TestKernelPathUngated(t *testing.T) {
 
 // A cancel request reaches an offloaded session, whose answers are checked from then on.
 func TestKernelPathCancel(t *testing.T) {
-	g := lenders(t, nil)
+	g := offloadGroup(t, nil)
 	conn := g.mustDial(g.rw, "user=postgres default_query_exec_mode=simple_protocol")
 	if _, err := conn.Exec(t.Context(), "select 1"); err != nil {
 		t.Fatal(err)
@@ -253,7 +253,7 @@ func TestKernelPathCancel(t *testing.T) {
 
 // Messages that the loop has to decide about come back to it, and each gets the answer that a direct client gets.
 func TestKernelPathComesBack(t *testing.T) {
-	g := lenders(t, func(c *Config) {
+	g := offloadGroup(t, func(c *Config) {
 		c.FlushLSN = func(context.Context) (lsn ag.LSN, err error) { return 1, nil }
 		c.Durable = func(context.Context, ag.LSN) error { return nil }
 	})
@@ -262,11 +262,11 @@ func TestKernelPathComesBack(t *testing.T) {
 		"statement": func(conn net.Conn, x *session) {
 			g.ask(conn, "set client_min_messages = error")
 			if !x.cancels.warningsHidden.Load() {
-				t.Error("nobody has noticed")
+				t.Error("the cancel request was not noticed")
 			}
 			g.ask(conn, "select 1")
 			if x.offloaded.Load() {
-				t.Error("it was lent again")
+				t.Error("it was offloaded again")
 			}
 		},
 		"message": func(conn net.Conn, _ *session) {
@@ -292,7 +292,7 @@ func TestKernelPathComesBack(t *testing.T) {
 		},
 	} {
 		t.Run(why, func(t *testing.T) {
-			conn, x := g.lent()
+			conn, x := g.offloadedSession()
 			before := g.srv.Stats().KernelPath[why]
 			f(conn, x)
 			if after := g.srv.Stats(); after.KernelPath[why] <= before {
@@ -308,7 +308,7 @@ func TestKernelPathComesBack(t *testing.T) {
 
 // COPY in both directions and by both protocols, from a session that was offloaded a moment before.
 func TestKernelPathCopy(t *testing.T) {
-	g := lenders(t, nil)
+	g := offloadGroup(t, nil)
 	conn := g.mustDial(g.rw, "user=postgres")
 	lend := func() {
 		t.Helper()
@@ -330,7 +330,7 @@ func TestKernelPathCopy(t *testing.T) {
 		}
 		sqlOn(t, conn, "truncate copied")
 	}
-	raw, x := g.lent()
+	raw, x := g.offloadedSession()
 	g.ask(raw, "create temp table copied(a text)")
 	waitFor(t, "it is lent", func() bool { g.ask(raw, "select 1"); return x.offloaded.Load() })
 	_, _ = raw.Write(unnamed("copy copied from stdin"))
@@ -339,15 +339,15 @@ func TestKernelPathCopy(t *testing.T) {
 	readUntil(t, raw, 'Z')
 	g.ask(raw, "select 1")
 	if x.offloaded.Load() {
-		t.Error("who has prepared a COPY is lent again")
+		t.Error("a session that prepared a COPY is offloaded again")
 	}
 }
 
 // Results that are many times larger than a session's buffers pass whole through registered sockets. A client that
 // does not read slows PostgreSQL down.
 func TestKernelPathBulk(t *testing.T) {
-	g := lenders(t, nil)
-	conn, _ := g.lent()
+	g := offloadGroup(t, nil)
+	conn, _ := g.offloadedSession()
 	_, _ = conn.Write(query("select repeat('x', 1000) from generate_series(1, 100000)"))
 	other := g.mustDial(g.rw, "user=postgres")
 	waitFor(t, "PostgreSQL waits for its client", func() bool {
@@ -364,7 +364,7 @@ func TestKernelPathBulk(t *testing.T) {
 	// Requests that PostgreSQL does not take are felt by the client.
 	sqlOn(t, other, "create table locked(a text)", "begin", "lock locked")
 	defer g.servers["a"].sql(t, "drop table locked")
-	conn, x := g.lent()
+	conn, x := g.offloadedSession()
 	_, _ = conn.Write(query("copy locked from stdin"))
 	sent := make(chan int, 1)
 	go func() {
@@ -389,9 +389,9 @@ func TestKernelPathBulk(t *testing.T) {
 // A client that asks and does not read slows PostgreSQL down, also where the kernel relays the answers. Unread bytes
 // arrive in order when it reads again. When it leaves, PostgreSQL does not wait for it.
 func TestKernelPathSlowClient(t *testing.T) {
-	g := lenders(t, nil)
+	g := offloadGroup(t, nil)
 	for _, reads := range []bool{true, false} {
-		conn, x := g.lent()
+		conn, x := g.offloadedSession()
 		_ = conn.(*net.TCPConn).SetReadBuffer(128 << 10)
 		_ = unix.SetsockoptInt(x.onLoop.Load().client.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10) // the rest waits in the kernel's backlog
 		asked := 0
@@ -456,44 +456,44 @@ func rowsOf(t *testing.T, conn io.Reader) (rows int) {
 // Sessions that end while offloaded: by the client in every way, by PostgreSQL, by the end of the server. Nothing of
 // them remains.
 func TestKernelPathEnds(t *testing.T) {
-	outer := lenders(t, nil)
-	c, _ := outer.lent()
+	outer := offloadGroup(t, nil)
+	c, _ := outer.offloadedSession()
 	_ = c.Close()
 	waitFor(t, "the first session is gone", func() bool { return outer.srv.Stats().Open == 0 })
 	files, routines := openFiles(t), runtime.NumGoroutine()
 	t.Run("sessions", func(t *testing.T) {
-		g := lenders(t, nil)
-		terminated, _ := g.lent()
+		g := offloadGroup(t, nil)
+		terminated, _ := g.offloadedSession()
 		_, _ = terminated.Write(pgwire.AppendMessage(nil, 'X', nil))
 		if _, err := io.ReadAll(terminated); err != nil {
 			t.Error(err)
 		}
-		halfClosed, _ := g.lent()
+		halfClosed, _ := g.offloadedSession()
 		_, _ = halfClosed.Write(query("select pg_sleep(0.1), 'the last'"))
 		_ = halfClosed.(*net.TCPConn).CloseWrite()
 		if b, err := io.ReadAll(halfClosed); err != nil || !bytes.Contains(b, []byte("the last")) {
 			t.Errorf("%q %v", b, err)
 		}
-		reset, _ := g.lent()
+		reset, _ := g.offloadedSession()
 		_, _ = reset.Write(query("select pg_sleep(0.1)"))
 		_ = reset.(*net.TCPConn).SetLinger(0)
 		_ = reset.Close()
-		killed, x := g.lent()
+		killed, x := g.offloadedSession()
 		g.servers["a"].sql(t, "select pg_terminate_backend("+strconv.Itoa(int(x.pid))+")")
 		readUntilError(t, killed, "57P01")
 		waitFor(t, "all are gone", func() bool { return g.srv.Stats().Open == 0 })
 		if l := (*g.srv.loops.Load())[0]; len(l.path.Free) != len(l.offloaded) {
 			t.Errorf("%d of %d places are free", len(l.path.Free), len(l.offloaded))
 		}
-		g.lent() // stays until the server ends
+		g.offloadedSession() // stays until the server ends
 	})
 	waitFor(t, "nothing is left", func() bool { return openFiles(t) <= files && runtime.NumGoroutine() <= routines })
 }
 
 // Without a free slot a session stays on its loop, and a freed slot is used again.
 func TestKernelPathIsFull(t *testing.T) {
-	g := lenders(t, func(c *Config) { c.Limits.Connections = 16 })
-	first, x := g.lent()
+	g := offloadGroup(t, func(c *Config) { c.Limits.Connections = 16 })
+	first, x := g.offloadedSession()
 	l := (*g.srv.loops.Load())[0]
 	taken := make(chan struct{})
 	l.post(func() { l.path.Free = nil; close(taken) })
@@ -503,13 +503,13 @@ func TestKernelPathIsFull(t *testing.T) {
 	for range 50 {
 		g.ask(other, "select 1")
 	}
-	if n := g.srv.Stats().Lent; n != 1 {
+	if n := g.srv.Stats().Offloaded; n != 1 {
 		t.Errorf("lent %d times", n)
 	}
 	place := x.onLoop.Load().kernel.Index
 	_ = first.Close()
 	waitFor(t, "it is gone", func() bool { return g.srv.Stats().Open == 1 })
-	if _, again := g.lent(); again.onLoop.Load().kernel.Index != place {
-		t.Error("there was another place")
+	if _, again := g.offloadedSession(); again.onLoop.Load().kernel.Index != place {
+		t.Error("there was another slot")
 	}
 }

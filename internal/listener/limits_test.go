@@ -57,7 +57,7 @@ func TestStormOfLogins(t *testing.T) {
 		t.Errorf("%d sessions were started at once, want at most %d", n, atOnce)
 	}
 	if g.srv.Stats().Queued == 0 {
-		t.Error("nobody had to wait")
+		t.Error("no login had to wait")
 	}
 }
 

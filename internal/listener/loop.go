@@ -131,15 +131,15 @@ func (s *Server) startLoops() (stop func(), err error) {
 
 // enableBatching lets the loop write all writes of a turn in one system call, if the kernel allows it.
 func (l *loop) enableBatching() {
-	if l.srv.cfg.writesSingly {
+	if l.srv.cfg.singleWrites {
 		return
 	}
 	r, err := uring.New()
 	if err != nil {
-		l.srv.log.Info("event loops make a system call of each write: the kernel does not take many in one", "error", err)
+		l.srv.log.Info("event loops make one system call per write: the kernel does not allow io_uring", "error", err)
 		return
 	}
-	l.batch.use(r, &l.srv.counts.together)
+	l.batch.use(r, &l.srv.counts.batchedWrites)
 }
 
 // enableOffload lets the kernel relay simple requests, if it can.
@@ -153,7 +153,7 @@ func (l *loop) enableOffload() {
 		err = l.watch(k.EventFD(), k, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
 	}
 	if err != nil {
-		l.srv.log.Info("event loops carry every request: nothing passes inside the kernel", "error", err)
+		l.srv.log.Info("event loops carry every request: sessions are not offloaded to the kernel", "error", err)
 		return
 	}
 	l.path, l.offloaded = k, make([]*loopSession, k.Slots)
@@ -228,7 +228,7 @@ func (l *loop) run() {
 		}
 		l.batch.flush()
 		if len(l.toOffload) > 0 {
-			l.lendAll()
+			l.offloadAll()
 		}
 		l.closeEnded()
 	}

@@ -70,7 +70,7 @@ func (p *loopSession) forward(chunk []byte) {
 			x.end(ending{"protocol", "invalid message length", true})
 			return
 		}
-		if x.leaves.Load() {
+		if x.keepsBackend.Load() {
 			p.resetBackend()
 			return
 		}
@@ -121,7 +121,7 @@ func (p *loopSession) stopHold() {
 	}
 }
 
-// recheck has the loop look at the session again. Whoever has ended a session calls it, on any goroutine.
+// recheck has the loop look at the session again. It is called after a session was ended, on any goroutine.
 func (p *loopSession) recheck() {
 	p.loop.post(p.guarded(func() { p.checkEnded(); p.updateInterest() }))
 }

@@ -63,8 +63,8 @@ func (p *loopSession) beforeAnswer() {
 	p.loop.toOffload = append(p.loop.toOffload, p)
 }
 
-// lendAll offloads the sessions that are due at the end of a turn, when everything is written.
-func (l *loop) lendAll() {
+// offloadAll offloads the sessions that are due at the end of a turn, when everything is written.
+func (l *loop) offloadAll() {
 	for _, p := range l.toOffload {
 		if p.phase == relaying && !p.x.offloaded.Load() {
 			p.guarded(p.offload)()
@@ -97,7 +97,7 @@ func (p *loopSession) offload() {
 		p.updateInterest()
 		return
 	}
-	x.srv.counts.lent.Add(1)
+	x.srv.counts.offloaded.Add(1)
 	x.srv.countOffloaded()
 	s.AwaitOutside() // a piece that arrived before raised no event
 	if atomic.LoadUint64(&s.UpLeft) != d.UpRead || atomic.LoadUint64(&s.DownLeft) != d.DownRead {
@@ -180,7 +180,7 @@ func (p *loopSession) finishReclaim() {
 	switch {
 	case why == offload.WhyCalled:
 		p.answersNeeded = 1
-	case passed >= offloadPays || x.srv.cfg.kernelAfter > 0:
+	case passed >= offloadPays || x.srv.cfg.offloadAfter > 0:
 		p.answersNeeded = x.srv.offloadAfter()
 	default:
 		p.answersNeeded = min(2*max(p.answersNeeded, x.srv.offloadAfter()), max(offloadAfterMax, x.srv.offloadAfter()))
@@ -189,7 +189,7 @@ func (p *loopSession) finishReclaim() {
 	x.offloaded.Store(false)
 	x.srv.offloadedNow.Add(-1)
 	if wrong != nil {
-		x.end(ending{"kernel", "the books of the kernel's path are wrong", false})
+		x.end(ending{"kernel", "the counters of the kernel's path are wrong", false})
 	}
 	if s.Ups != s.Downs { // the request is on its way to PostgreSQL; the answer proves its arrival
 		p.backend.stuck, p.single = true, s.Single != 0
@@ -381,7 +381,7 @@ func (s *Server) countOffloaded() {
 func (s *Server) checkOffloaded(loops []*loop) {
 	defer func() {
 		if r := recover(); r != nil {
-			s.log.Error("panicked beside the sessions", "in", "looking at those that the kernel carries", "panic", r, "stack", string(debug.Stack()))
+			s.log.Error("background work panicked", "in", "checking offloaded sessions", "panic", r, "stack", string(debug.Stack()))
 			s.counts.reject("panic")
 		}
 	}()
@@ -397,8 +397,8 @@ func (s *Server) checkOffloaded(loops []*loop) {
 
 // offloadAfter returns after how many answers a session is offloaded.
 func (s *Server) offloadAfter() int {
-	if s.cfg.kernelAfter > 0 {
-		return s.cfg.kernelAfter
+	if s.cfg.offloadAfter > 0 {
+		return s.cfg.offloadAfter
 	}
 	return offloadAfterDefault
 }

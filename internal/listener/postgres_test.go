@@ -247,9 +247,9 @@ func newGroup(t *testing.T, change func(*Config)) *group {
 	if os.Getenv(pathEnv) == PathGoroutines {
 		cfg.Loops = -1
 	}
-	cfg.writesSingly = os.Getenv(pathEnv) == writingSingly
+	cfg.singleWrites = os.Getenv(pathEnv) == writingSingly
 	if os.Getenv(pathEnv) == PathKernel {
-		cfg.kernelAfter = 1
+		cfg.offloadAfter = 1
 	}
 	if change != nil {
 		change(&cfg)
@@ -407,7 +407,7 @@ func (g *group) mustDial(address, rest string) *pgx.Conn {
 		g.t.Fatal(err)
 	}
 	g.t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	if os.Getenv(pathEnv) == PathKernel { // lent after its first question
+	if os.Getenv(pathEnv) == PathKernel { // offloaded after its first answer
 		for range 3 {
 			if _, err := conn.Exec(context.Background(), "", pgx.QueryExecModeSimpleProtocol); err != nil {
 				g.t.Fatal(err)

@@ -212,7 +212,7 @@ var outOfFilesMessage = outOfFiles().Encode()
 // accepted begins the login of a client.
 func (d *acceptor) accepted(fd int, from netip.AddrPort) {
 	s, l := d.srv, d.at
-	conn := &bareConn{fd: fd, remote: net.TCPAddrFromAddrPort(from), local: net.TCPAddrFromAddrPort(d.localOf(fd)), farewell: outOfFilesMessage}
+	conn := &bareConn{fd: fd, remote: net.TCPAddrFromAddrPort(from), local: net.TCPAddrFromAddrPort(d.localOf(fd)), lastMessage: outOfFilesMessage}
 	c := s.newClient(conn, d.readOnly)
 	st := &preauthConn{c: c, loop: l, conn: conn}
 	c.preauth = st
@@ -408,7 +408,7 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 	c, s := st.c, st.c.srv
 	st.detach()
 	c.leavePreAuth()
-	s.counts.doorstep.Add(1)
+	s.counts.loopLogins.Add(1)
 	c.logOpened(x, st.route)
 	finished := func() { c.release(); s.wg.Done() }
 	backend, err := take(x.backend)

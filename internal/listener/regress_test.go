@@ -145,8 +145,8 @@ func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string
 		after = 1
 	}
 	srv, err := New(Config{
-		kernelAfter: after, NoKernelPath: path != PathKernel,
-		ReadWrite: "127.0.0.1:0", Loops: loops, writesSingly: path == writingSingly, Rules: trustAll, Routes: func() *ag.Routes { return routes },
+		offloadAfter: after, NoKernelPath: path != PathKernel,
+		ReadWrite: "127.0.0.1:0", Loops: loops, singleWrites: path == writingSingly, Rules: trustAll, Routes: func() *ag.Routes { return routes },
 		Backend: func(ctx context.Context, _ ag.ReplicaID, _ BackendHello) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(server.Dir(), ".s.PGSQL."+strconv.Itoa(port)))
 		},
@@ -196,7 +196,7 @@ func (s suite) listen(t *testing.T, server *pgtest.Server, port int, path string
 	t.Cleanup(func() {
 		placesAreFree(t, srv)
 		if st := srv.Stats(); path == PathKernel {
-			t.Logf("%d requests passed inside the kernel, of sessions lent %d times, which came back for %v", st.Passed, st.Lent, st.KernelPath)
+			t.Logf("%d requests passed inside the kernel, of sessions lent %d times, which came back for %v", st.RelayedByKernel, st.Offloaded, st.KernelPath)
 		}
 		cancel()
 		if err := <-done; err != nil {

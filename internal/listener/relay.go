@@ -69,7 +69,7 @@ func (x *session) relay() {
 		defer x.rescue("downstream")
 		x.downstream()
 	}()
-	keeps := x.leaves.Load() && x.answers.AtBoundary() && x.in.Buffered() == 0
+	keeps := x.keepsBackend.Load() && x.answers.AtBoundary() && x.in.Buffered() == 0
 	if !keeps {
 		_ = x.backend.Close()
 	}
@@ -106,7 +106,7 @@ func (s *Server) background(what string, f func()) {
 	s.wg.Go(func() {
 		defer func() {
 			if r := recover(); r != nil {
-				s.log.Error("panicked beside the sessions", "in", what, "panic", r, "stack", string(debug.Stack()))
+				s.log.Error("background work panicked", "in", what, "panic", r, "stack", string(debug.Stack()))
 				s.counts.reject("panic")
 			}
 		}()
@@ -133,7 +133,7 @@ func (x *session) downstream() {
 				return
 			}
 		}
-		if err != nil && x.leaves.Load() && x.ended.Load() == nil {
+		if err != nil && x.keepsBackend.Load() && x.ended.Load() == nil {
 			return
 		}
 		if err != nil || x.ended.Load() != nil {
@@ -230,7 +230,7 @@ func (x *session) passFailed(err error) *pgwire.Error {
 	case errors.Is(err, errUnconfirmed), errors.Is(err, errGate):
 		return x.finalError(err)
 	default:
-		x.srv.log.Error("PostgreSQL sent what is no message", "session", x.id, "error", err)
+		x.srv.log.Error("PostgreSQL sent an invalid message", "session", x.id, "error", err)
 		x.end(ending{reason: "postgresql protocol", why: "protocol error"})
 	}
 	return nil
@@ -293,7 +293,7 @@ func (x *session) upstream() {
 				return
 			}
 		}
-		if x.leaves.Load() {
+		if x.keepsBackend.Load() {
 			_ = x.backend.SetReadDeadline(time.Unix(1, 0)) // downstream has nothing more to wait for
 			return
 		}

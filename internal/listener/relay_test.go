@@ -210,7 +210,7 @@ func TestPipelineAndNotifications(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := conn.PgConn().StartPipeline(t.Context())
-	for range 3 { // an error inside each, the session goes on
+	for range 3 { // an error in each, the session continues
 		p.SendQueryParams("select 1/0", nil, nil, nil, nil)
 		if err := p.Sync(); err != nil {
 			t.Fatal(err)
@@ -374,7 +374,7 @@ func TestPanicInARelay(t *testing.T) {
 	var bomb atomic.Bool
 	g := newGroup(t, func(c *Config) {
 		c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert }
-		c.NoKernelPath = true // nobody but the relay asks the gate
+		c.NoKernelPath = true // only the relay asks the gate
 		c.Gate = func() time.Duration {
 			if bomb.CompareAndSwap(true, false) {
 				panic("boom")
@@ -398,9 +398,9 @@ func TestPanicInARelay(t *testing.T) {
 // Background work may panic, too: opening backends ahead.
 func TestPanicBesideSessions(t *testing.T) {
 	var bomb atomic.Bool
-	g := warmGroup(t, reusing(), func(c *Config) {
+	g := poolGroup(t, reusing(), func(c *Config) {
 		backend := c.Backend
-		c.Limits.WarmAhead = 1
+		c.Limits.PoolAhead = 1
 		c.Backend = func(ctx context.Context, id ag.ReplicaID, h BackendHello) (net.Conn, error) {
 			if bomb.Load() {
 				panic("boom")

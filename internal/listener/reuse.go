@@ -76,7 +76,7 @@ func (x *session) returnBackend(fd int) {
 	}
 	b.conn, b.used = conn, true
 	w.countOpening(1)
-	x.srv.background("making a backend as new", func() {
+	x.srv.background("resetting a backend", func() {
 		defer w.countOpening(-1)
 		if err := b.ask(resetStatement, w.answer); err != nil {
 			w.drop(b, "not as new")

@@ -324,8 +324,8 @@ func (s *Server) holding() <-chan struct{} {
 	return s.held
 }
 
-// farewellTime bounds the wait for the clients of an address that leaves this node.
-const farewellTime = 500 * time.Millisecond
+// leaveTimeout bounds the wait for the clients of an address that leaves this node.
+const leaveTimeout = 500 * time.Millisecond
 
 // SetNamed makes the listener serve read-write clients on exactly these addresses, beside those of its configuration.
 // An address is host:port or the path of a Unix socket, and need not exist on this machine yet. Sessions of an
@@ -403,7 +403,7 @@ func (s *Server) LeaveAddress(ctx context.Context, a netip.Addr, why string) {
 		t, ok := x.raw.LocalAddr().(*net.TCPAddr)
 		return ok && !x.relayed && t.AddrPort().Addr().Unmap().WithZone("") == a
 	}
-	ctx, cancel := context.WithTimeout(ctx, farewellTime)
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	s.endWhere(ending{reason: "address", why: why}, on)
 	for {

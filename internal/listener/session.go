@@ -76,7 +76,7 @@ type session struct {
 	tainted            atomic.Bool // its backend may not serve another client
 	offloaded          atomic.Bool // the kernel relays it
 	copies             bool        // it has prepared a statement that may be a COPY; upstream's own
-	leaves             atomic.Bool // the client sent Terminate, and its backend is kept
+	keepsBackend       atomic.Bool // the client sent Terminate, and its backend is kept
 	drained            draining
 	requests           stmt.Requests // guarded by drained.mu
 }

@@ -45,7 +45,7 @@ func TestAnAnswerIsNoOlderThanItsQuestion(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		s.run = func(func()) {} // nobody answers
+		s.run = func(func()) {} // no answer
 		if _, err := s.ask(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("an asker that left: %v", err)
 		}

@@ -24,7 +24,7 @@ type bareConn struct {
 	conn net.Conn // guarded by mu; not nil once Go watches it: fd is -1 then
 
 	local, remote net.Addr // of a client; nil: a Unix socket without a name
-	farewell      []byte   // what a client is sent if Go cannot watch its socket; nil: nothing
+	lastMessage   []byte   // what a client is sent if Go cannot watch its socket; nil: nothing
 }
 
 // take gives the descriptor away, for good. It reports false if Go watches the socket.
@@ -50,9 +50,9 @@ func (b *bareConn) watched() (net.Conn, error) {
 	conn, err := net.FileConn(f) // duplicates the descriptor
 	if err == nil {
 		b.conn = conn
-	} else if b.farewell != nil {
+	} else if b.lastMessage != nil {
 		consume(b.fd, loopBuffer) // unread bytes would reset the connection, and the client would lose the message
-		_, _ = writeSocket(b.fd, b.farewell)
+		_, _ = writeSocket(b.fd, b.lastMessage)
 	}
 	b.fd = -1
 	_ = f.Close()

@@ -41,7 +41,7 @@ func socketPair(t *testing.T) [2]int {
 func TestSessionsWriteTogether(t *testing.T) {
 	kernelRing(t)
 	g := newGroup(t, trusting)
-	if wantedPath() != PathLoop || g.srv.cfg.writesSingly {
+	if wantedPath() != PathLoop || g.srv.cfg.singleWrites {
 		t.Skip("nothing is written together on this path")
 	}
 	const many = uring.Size + 10
@@ -69,7 +69,7 @@ func TestSessionsWriteTogether(t *testing.T) {
 		}
 		return n == many
 	})
-	before := g.srv.Stats().Together
+	before := g.srv.Stats().BatchedWrites
 	var done sync.WaitGroup
 	done.Add(1)
 	g.srv.leastLoaded().post(func() {
@@ -90,7 +90,7 @@ func TestSessionsWriteTogether(t *testing.T) {
 			}
 		}
 	}
-	if n := g.srv.Stats().Together - before; n == 0 || n > uring.Size {
+	if n := g.srv.Stats().BatchedWrites - before; n == 0 || n > uring.Size {
 		t.Errorf("%d writes went to the kernel together", n)
 	}
 }
@@ -140,7 +140,7 @@ func TestLastRequestComesBeforeTheEnd(t *testing.T) {
 	cert, pool := certificate(t)
 	g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })
 	request := pgwire.AppendMessage(nil, 'd', make([]byte, maxQueuedWrite-5))
-	fits := 0 // as many as a socket takes that nobody reads
+	fits := 0 // as many as an unread socket takes
 	for pair := socketPair(t); ; fits++ {
 		if _, err := transmit(pair[0], request); err != nil {
 			break

@@ -28,8 +28,8 @@ func (w *talkative) Wrote(e *uring.Write) {
 	}
 }
 
-// gathering returns a loop that is not running and queues writes.
-func gathering(t *testing.T) *loop {
+// batchingLoop returns a loop that is not running and queues writes.
+func batchingLoop(t *testing.T) *loop {
 	t.Helper()
 	kernelRing(t)
 	srv, err := New(Config{
@@ -56,7 +56,7 @@ func gathering(t *testing.T) *loop {
 
 // A writer that is told may remove others that are not told yet, and queue more, which is written in the same turn.
 func TestWritersAreToldWhileOthersGo(t *testing.T) {
-	l := gathering(t)
+	l := batchingLoop(t)
 	pair := socketPair(t)
 	var first, lost, last, late talkative
 	first.then = func(*uring.Write) {
@@ -91,22 +91,22 @@ func TestWritersAreToldWhileOthersGo(t *testing.T) {
 	}
 }
 
-// askerOn returns a loop that is not running, whose session for fingerprints is one end of a pair of sockets.
-func askerOn(t *testing.T) (l *loop, server int) {
+// fingerprintConnOn returns a loop that is not running, whose session for fingerprints is one end of a pair of sockets.
+func fingerprintConnOn(t *testing.T) (l *loop, server int) {
 	t.Helper()
-	l = gathering(t)
+	l = batchingLoop(t)
 	pair := socketPair(t)
-	mine, err := unix.FcntlInt(uintptr(pair[0]), unix.F_DUPFD_CLOEXEC, 0) // the asker closes it
+	mine, err := unix.FcntlInt(uintptr(pair[0]), unix.F_DUPFD_CLOEXEC, 0) // the connection closes it
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.fingerprints.given = mine
+	l.fingerprints.opened = mine
 	return l, pair[1]
 }
 
 // Two queries of one turn go to a server that has just gone: both callers are told, once.
 func TestTwoAskWhereNobodyAnswers(t *testing.T) {
-	l, server := askerOn(t)
+	l, server := fingerprintConnOn(t)
 	_ = unix.Shutdown(server, unix.SHUT_RDWR)
 	said := make([]int, 2)
 	for i := range said {
@@ -129,7 +129,7 @@ func TestTwoAskWhereNobodyAnswers(t *testing.T) {
 
 // A query for which the batch has no room is not sent before those that are queued.
 func TestQuestionsKeepTheirOrder(t *testing.T) {
-	l, server := askerOn(t)
+	l, server := fingerprintConnOn(t)
 	nobody := func(LoginFingerprint, bool) {}
 	asked := 0
 	for l.fingerprints.ask("postgres", "postgres", nobody) {
@@ -154,7 +154,7 @@ func TestQuestionsKeepTheirOrder(t *testing.T) {
 
 // A panic of a caller ends the session for fingerprints, and no other.
 func TestPanicOfWhoAskedIsKept(t *testing.T) {
-	l, server := askerOn(t)
+	l, server := fingerprintConnOn(t)
 	second := false
 	if !l.fingerprints.ask("a", "b", func(LoginFingerprint, bool) { panic("boom") }) || !l.fingerprints.ask("c", "d", func(_ LoginFingerprint, ok bool) { second = !ok }) {
 		t.Fatal("nobody can be asked")

@@ -205,17 +205,17 @@ func (m *admin) Metrics() map[string]float64 {
 		out["coterie_sessions_open"] = float64(st.Open)
 		out["coterie_answers_held_total"] = float64(st.Gated)
 		out["coterie_answers_held_seconds_total"] = st.GatedTime.Seconds()
-		out["coterie_logins_by_loops_total"] = float64(st.Doorstep)
-		out["coterie_writes_together_total"] = float64(st.Together)
-		out["coterie_sessions_lent_to_kernel_total"] = float64(st.Lent)
-		out["coterie_requests_by_kernel_total"] = float64(st.Passed)
+		out["coterie_logins_by_loops_total"] = float64(st.LoopLogins)
+		out["coterie_writes_together_total"] = float64(st.BatchedWrites)
+		out["coterie_sessions_lent_to_kernel_total"] = float64(st.Offloaded)
+		out["coterie_requests_by_kernel_total"] = float64(st.RelayedByKernel)
 		for why, k := range st.KernelPath {
 			out[fmt.Sprintf("coterie_sessions_back_from_kernel_total{reason=%q}", why)] = float64(k)
 		}
-		out["coterie_backends_waiting"] = float64(st.Warm.Waiting)
-		out[`coterie_backends_taken_total{from="ahead"}`] = float64(st.Warm.Ahead)
-		out[`coterie_backends_taken_total{from="reused"}`] = float64(st.Warm.Reused)
-		for why, k := range st.Warm.Dropped {
+		out["coterie_backends_waiting"] = float64(st.Pool.Waiting)
+		out[`coterie_backends_taken_total{from="ahead"}`] = float64(st.Pool.Ahead)
+		out[`coterie_backends_taken_total{from="reused"}`] = float64(st.Pool.Reused)
+		for why, k := range st.Pool.Dropped {
 			out[fmt.Sprintf("coterie_backends_dropped_total{reason=%q}", why)] = float64(k)
 		}
 		out["coterie_routing_fallbacks_total"] = float64(st.FellBack)

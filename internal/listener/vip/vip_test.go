@@ -298,7 +298,7 @@ func TestEndsWithTheLease(t *testing.T) {
 		waitFor(t, "it is gone after the lease", func() bool { return !p[0].has(v.Addr()) })
 	}
 	t.Logf("gone %v after the lease", (boottime.Now() - until).Round(time.Millisecond))
-	// As if the agent had been killed: nobody renews, and the kernel takes it off.
+	// As if the agent had been killed: the address is not renewed, and the kernel removes it.
 	for _, v := range []netip.Prefix{four, six} {
 		p[1].must(p[1].nl.AddrReplace(p[1].device(), lasting(v.Addr(), 1)))
 	}

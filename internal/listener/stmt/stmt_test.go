@@ -1,0 +1,79 @@
+package stmt
+
+import "testing"
+
+func TestOnlyQueries(t *testing.T) {
+	for text, want := range map[string]bool{
+		"select 1":                              true,
+		"SELECT count(*) FROM t; commit":        true,
+		"insert into t(a) values (lower('x'))":  true,
+		"select /* a /* nested */ comment */ 1": true,
+		"":                                      true,
+		"select set_config('a.b', 'c', false)":  false,
+		"select myfunction(1)":                  false,
+		"select other.lower('x')":               false,
+		"select pg_catalog.lower('x')":          true,
+		"set work_mem = '1MB'":                  false,
+		"select $$x$$":                          false,
+		`select e'\''`:                          false,
+		"select 'not closed":                    false,
+	} {
+		if got := OnlyQueries([]byte(text)); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	query := func(text string) func(*Requests) {
+		return func(r *Requests) {
+			r.QueryText([]byte(text + "\x00"))
+			r.Forwarded('Q', []byte(text+"\x00"))
+		}
+	}
+	for name, c := range map[string]struct {
+		status byte
+		do     []func(*Requests)
+		want   Verdict
+	}{
+		"nothing":              {'I', nil, Idle},
+		"a query":              {'I', []func(*Requests){query("select 1")}, Unknown},
+		"a query in a block":   {'T', []func(*Requests){query("select 1")}, Aborted},
+		"a commit":             {'T', []func(*Requests){query("commit")}, Unknown},
+		"an unknown word":      {'T', []func(*Requests){query("frobnicate")}, Unknown},
+		"a setting":            {'I', []func(*Requests){query("set a = 1")}, Aborted},
+		"several statements":   {'T', []func(*Requests){query("select 1; select 2")}, Unknown},
+		"answered":             {'I', []func(*Requests){query("select 1"), func(r *Requests) { r.Answered('I', true) }}, Idle},
+		"an idle, open block":  {'T', nil, Aborted},
+		"a rollback to a name": {'T', []func(*Requests){query("rollback to a")}, Aborted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r Requests
+			r.Answered(c.status, true)
+			for _, f := range c.do {
+				f(&r)
+			}
+			if got := r.Verdict(); got != c.want {
+				t.Errorf("verdict %d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+func TestFirstWordsThatMatter(t *testing.T) {
+	for text, want := range map[string]bool{"drop database a": true, " CREATE  DATABASE a": true, "drop table a": false, "select 1": false, "": false} {
+		if got := NeedsDatabaseAlone([]byte(text)); got != want {
+			t.Errorf("%q needs its database alone: %v", text, got)
+		}
+	}
+	for text, want := range map[string]bool{"\x00copy t from stdin\x00": true, "\x00 COPY t": true, "\x00select 1\x00": false, "\x00\x00": false, "\x00(copy)\x00": true} {
+		if got := MayCopy([]byte(text)); got != want {
+			t.Errorf("%q may be a COPY: %v", text, got)
+		}
+	}
+	for tag, want := range map[string]Effect{"SELECT 1": Reads, "SET": NoEffect, "BEGIN": NoEffect, "COMMIT": Writes, "INSERT 0 1": Writes} {
+		if got := EffectOf([]byte(tag)); got != want {
+			t.Errorf("%s has the effect %d, want %d", tag, got, want)
+		}
+	}
+}
