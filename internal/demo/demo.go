@@ -331,7 +331,7 @@ func (d *demo) awaitWrites(ctx context.Context, old string, since time.Time) (le
 	return leader, nil
 }
 
-// underLoad runs part with clients at work and returns what they lived through.
+// underLoad runs part with clients at work and returns how their connections fared.
 func (d *demo) underLoad(ctx context.Context, seed uint64, part func(context.Context) error) (c Connections, tps float64, err error) {
 	w := d.work(ctx, seed)
 	err = part(ctx)
@@ -433,7 +433,7 @@ func failures(by map[string]int64) (n int64) {
 	return n
 }
 
-// verify compares what was promised with what every replica has.
+// verify compares the acknowledged rows with the rows of every replica.
 func (d *demo) verify(ctx context.Context) error {
 	d.screen.Busy("comparing ledger, conditions and contents on every replica")
 	s, err := observe.Primary(ctx, d.lab)

@@ -37,7 +37,7 @@ func startLoad(ctx context.Context, l observe.Lab, clients int, seed uint64, tic
 	return w
 }
 
-// stop ends the load and returns what it was.
+// stop ends the load and returns its result.
 func (w *load) stop() (tpcc.Result, error) {
 	w.cancel()
 	<-w.done
@@ -82,7 +82,7 @@ func (m *meter) in(stage string) {
 	m.stage = stage
 }
 
-// learn asks every server what it calls itself, since a restarted one has another name. A dead one is left out.
+// learn asks every server for its name, since a restarted one has another name. A dead one is left out.
 func (m *meter) learn(ctx context.Context, l observe.Lab) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -124,7 +124,7 @@ func (m *meter) translate(by map[string]int64) map[string]int64 {
 	return out
 }
 
-// line is the load now.
+// line describes the current load.
 func (m *meter) line(since time.Duration, acknowledged int64) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -189,7 +189,7 @@ func query(ctx context.Context, dsn, sql string, args []any, into any) error {
 	return conn.QueryRow(ctx, sql, args...).Scan(into)
 }
 
-// finding is what one replica holds.
+// finding is the state of one replica's database.
 type finding struct {
 	node       string
 	conditions []tpcc.Condition

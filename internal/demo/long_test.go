@@ -137,7 +137,7 @@ func TestDemo(t *testing.T) { //nolint:paralleltest // one group at a time on th
 	}
 }
 
-// The demo must be able to fail: without protection it finds what was lost.
+// The demo must be able to fail: without protection it finds the lost rows.
 func TestDemoBroken(t *testing.T) { //nolint:paralleltest // the same
 	exe, dir := program(t)
 	r, _, code := run(t, exe, dir, "--broken")
@@ -147,7 +147,7 @@ func TestDemoBroken(t *testing.T) { //nolint:paralleltest // the same
 	}
 }
 
-// Ctrl-C in the middle of the load leaves nothing.
+// Ctrl-C in the middle of the load leaves nothing behind.
 func TestDemoInterrupted(t *testing.T) { //nolint:paralleltest // the same
 	exe, dir := program(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)

@@ -9,7 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
-// Report is what the demo found, as printed by --json.
+// Report is the result of the demo, as printed by --json.
 type Report struct {
 	Version    string  `json:"version"`
 	PostgreSQL string  `json:"postgresql"`
@@ -41,7 +41,7 @@ type Report struct {
 	Kept         bool      `json:"kept_running"`
 }
 
-// Replica is what one replica holds at the end.
+// Replica is the state of one replica at the end.
 type Replica struct {
 	Name       string         `json:"name"`
 	Conditions int            `json:"conditions_held"`
@@ -50,7 +50,7 @@ type Replica struct {
 	Ledger     ledger.Verdict `json:"ledger"`
 }
 
-// Connections is what the clients lived through in one part of the story. A client has one session to write and one to read.
+// Connections describes how the clients' connections fared in one part of the story. A client has one session to write and one to read.
 type Connections struct {
 	Sessions    int   `json:"sessions"`
 	Reconnected int   `json:"reconnections"`
@@ -190,7 +190,7 @@ func (d *demo) tell() {
 	}
 }
 
-// tellKept prints what may be done with the group that was left running.
+// tellKept prints the commands for the group that was left running.
 func (d *demo) tellKept() {
 	d.screen.Doing(nil)
 	first := d.lab.Nodes()[0]

@@ -13,7 +13,7 @@ func interval(c method.Comparison) string {
 	return fmt.Sprintf("%s to %s", report.Number(c.Low), report.Number(c.High))
 }
 
-// verdict is what a comparison came to, for a cell of a table.
+// verdict is the result of a comparison, for a cell of a table.
 func verdict(c method.Comparison) string {
 	if c.ClientBound() {
 		return "client-bound"
@@ -47,7 +47,7 @@ func share(c method.Comparison) string {
 	return fmt.Sprintf("%s (%s to %s)", text, percent(c.Low), percent(c.High))
 }
 
-// thousands writes a number as people do: 20,000.
+// thousands writes a number with separators: 20,000.
 func thousands(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0; i -= 3 {

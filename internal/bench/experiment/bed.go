@@ -30,7 +30,7 @@ type Group interface {
 	Statement(ctx context.Context, sql string) error // an availability-group statement
 }
 
-// Faults are what a lab can do to its nodes.
+// Faults are the faults that a lab can give its nodes.
 type Faults interface {
 	Do(ctx context.Context, action Action) error   // to the primary
 	Mend(ctx context.Context, action Action) error // undoes it, and waits until every replica is synchronized
@@ -44,7 +44,7 @@ type Links interface {
 	SyncTime(ctx context.Context, member string, n int) (time.Duration, error) // of a small write to the disk of a member
 }
 
-// Bed is where the experiments are done: a group, or two connection strings that are compared.
+// Bed is the system on which the experiments run: a group, or two connection strings that are compared.
 type Bed struct {
 	Group  Group  // nil: a pair
 	Faults Faults // nil: nothing can be broken
@@ -79,7 +79,7 @@ type arm struct {
 	prepare func(context.Context) error // puts it in force; nil: nothing to do
 }
 
-// errNoGroup is why an experiment needs more than two connection strings.
+// errNoGroup is the error of an experiment that needs more than two connection strings.
 var errNoGroup = errors.New("it needs a group: a lab (no target), or --group with the listeners' connection string")
 
 // turns runs each arm once in each block, in balanced order. run measures every point of the arm in turn and keeps the results.

@@ -48,8 +48,8 @@ func (b *Bed) conditionsOfGroup(ctx context.Context, write string) (n, of int, e
 	return n, len(members), err
 }
 
-// conditionsByListener checks the primary, and the secondaries as the listeners send readers to them, which is in turn: so it knocks more
-// often than there are members, and looks once at each that opens. It returns how many those were.
+// conditionsByListener checks the primary, and the secondaries as the listeners send readers to them, which is in turn: so it connects more
+// often than the group has members, and checks each server once. It returns the number of servers checked.
 func (b *Bed) conditionsByListener(ctx context.Context, write string, members int) (int, error) {
 	seen := map[string]bool{}
 	if err := conditionsAt(ctx, "the primary", write, seen); err != nil {
@@ -66,8 +66,8 @@ func (b *Bed) conditionsByListener(ctx context.Context, write string, members in
 	return len(seen), nil
 }
 
-// conditionsAt checks the server behind a connection string unless it was seen, and adds it to those. Without a name it is called what it
-// calls itself.
+// conditionsAt checks the server behind a connection string unless it was seen, and adds it to those. Without a name it has the name that it
+// reports itself.
 func conditionsAt(ctx context.Context, name, dsn string, seen map[string]bool) error {
 	server, found, err := tpcc.CheckUnseen(ctx, dsn, func(server string) bool { return seen[server] })
 	name = cmp.Or(name, server, "a server")

@@ -24,8 +24,8 @@ func (g *byListener) Members(context.Context) ([]string, error) { return []strin
 func (g *byListener) Own(string) string                         { return "" }
 func (g *byListener) ReadOnly() string                          { g.n++; return g.readers[g.n%len(g.readers)] }
 
-// conditionsEverywhere: the twelve conditions are looked at on every server that can be reached, and of those that cannot the
-// report does not say that they held.
+// conditionsEverywhere: the twelve conditions are checked on every server that can be reached. For the others, the
+// report does not claim that they held.
 func conditionsEverywhere(t *testing.T, b *Bed) {
 	for _, name := range []string{"schema.sql", "functions.sql"} { // empty tables keep every condition
 		text, err := os.ReadFile(filepath.Join("..", "..", "measure", "tpcc", name))

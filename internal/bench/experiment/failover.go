@@ -49,7 +49,7 @@ func seconds(ms float64) string { return report.Number(ms / 1000) }
 // step of the chart.
 const step = 100 * time.Millisecond
 
-// Failover asks how long an outage is, for each client, and what of the acknowledged rows is still there.
+// Failover asks how long an outage is, for each client, and which acknowledged rows are still present.
 func (b *Bed) Failover(ctx context.Context, o FailoverOptions) (report.Experiment, error) {
 	e := report.Experiment{
 		Name: "failover", Title: "The outage", Question: "How long is an outage?",
@@ -141,7 +141,7 @@ func outageAnswer(e *report.Experiment, o FailoverOptions, outages map[Action]*s
 	e.Notes = append(e.Notes, "An outage is the longest time between two acknowledged rows that the action touched; the ledger asks the new primary for every acknowledged row.")
 }
 
-// account adds what was not answered, to writers and beside them.
+// account adds the failed operations of the writers and of the workload beside them.
 func (t told) account(e *report.Experiment) {
 	for _, errors := range []map[string]int64{t.Errors, t.beside.errors} {
 		for state, n := range errors {
@@ -150,7 +150,7 @@ func (t told) account(e *report.Experiment) {
 	}
 }
 
-// told is what one failover came to.
+// told is the result of one failover.
 type told struct {
 	ledger.Outage
 	verdict   ledger.Verdict

@@ -40,7 +40,7 @@ func newDiskReads(ctx context.Context, b *Bed) *diskReads {
 	return d
 }
 
-// names are those of the replicas, by what their servers call themselves. Who cannot be asked is not in it.
+// names are those of the replicas, by what their servers call themselves. Unreachable servers are left out.
 func (b *Bed) names(ctx context.Context) map[string]string {
 	names := map[string]string{}
 	members, err := b.Group.Members(ctx)
@@ -66,7 +66,7 @@ func (d *diskReads) answered(r method.Result) map[string]int64 {
 	return by
 }
 
-// now is the megabytes read so far, by server. Who cannot be asked is not in it.
+// now is the megabytes read so far, by server. Unreachable servers are left out.
 func (d *diskReads) now(ctx context.Context) map[string]float64 {
 	mb := map[string]float64{}
 	for name, dsn := range d.servers {
@@ -78,8 +78,8 @@ func (d *diskReads) now(ctx context.Context) map[string]float64 {
 	return mb
 }
 
-// follow counts, from now until the function that it returns is called, what the disks read. That has to be before the clients leave: what a
-// server's process had read is known as long as the process lives.
+// follow counts, from now until the function that it returns is called, the bytes that the disks read. It must be called before the clients leave: the reads of a
+// server's process are known as long as the process lives.
 func (d *diskReads) follow(arm string, threads int) (end func()) {
 	if d.bytes == nil {
 		return nil

@@ -31,7 +31,7 @@ type RoutingOptions struct {
 // PublishedThreads are those of the published table.
 var PublishedThreads = []int{1, 2, 4, 8, 10, 12}
 
-// ownQuery is what is asked unless something else is given: work for a server, and little for a client.
+// ownQuery is the default query: work for a server, and little for a client.
 const ownQuery = `select count(*), sum(amount), max(pad) from coterie_bench.rows where id between $1 and $1 + 1999`
 
 // Routing asks whether read-only routing pays: read intent is declared in both arms, and served by the primary alone in one, by every
@@ -107,7 +107,7 @@ func (b *Bed) load(o RoutingOptions, threads int) method.Load {
 	}
 }
 
-// runTime is about how long one run takes. So many queries take the longer the more threads ask them.
+// runTime is about how long one run takes. The number of queries is fixed, so more threads take longer.
 func (o RoutingOptions) runTime(threads int) time.Duration {
 	if o.Iterations > 0 {
 		return o.WarmUp + time.Duration(int64(threads)*o.Iterations)*5*time.Millisecond
@@ -164,7 +164,7 @@ func (b *Bed) unroute(ctx context.Context) func() {
 	}
 }
 
-// routed is an arm with read intent and a routing list. It is in force when the answers of new readers are those that follow from it.
+// routed is an arm with read intent and a routing list. It is in force when new readers get the answers that follow from it.
 func (b *Bed) routed(name, list string, follows func(answered []string, primary string) bool) arm {
 	return arm{name: name, dsn: b.Group.ReadOnly(), prepare: func(ctx context.Context) error {
 		names := b.names(ctx)

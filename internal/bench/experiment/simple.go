@@ -19,7 +19,7 @@ type ReadOptions struct {
 // PublishedRows are read in the published experiment.
 const PublishedRows = 1_000_000
 
-// temperature is whether what is read is in the memory of the machine that reads it.
+// temperature is whether the rows are in the memory of the machine that reads them.
 type temperature string
 
 const (
@@ -105,7 +105,7 @@ func (b *Bed) readOnce(ctx context.Context, o ReadOptions, a arm, f workload.For
 	return r, err
 }
 
-// temperatures are those that can be had: a table of less than a quarter of the server's own cache stays there, whatever becomes of the files.
+// temperatures returns those that are possible: a table of less than a quarter of the server's own cache stays there, also when the files are dropped from memory.
 func (b *Bed) temperatures(ctx context.Context) (all []temperature, note string, err error) {
 	if b.Chill == nil {
 		return []temperature{warm}, "", nil

@@ -66,7 +66,7 @@ func (b *Bed) Tprocc(ctx context.Context, o TproccOptions) (report.Experiment, e
 	return e, b.tproccReport(&e, o, users)
 }
 
-// runTime is about how long one run takes. So many transactions take the longer the more users there are.
+// runTime is about how long one run takes. The number of transactions is fixed, so more users take longer.
 func (o TproccOptions) runTime(users int) time.Duration {
 	if o.Transactions > 0 {
 		return o.WarmUp + time.Duration(int64(users)*o.Transactions)*2*time.Millisecond

@@ -12,7 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// Workload is what else a group has to do while its primary is hit. The ledger's writers tell how long the outage is in any case.
+// Workload is the load of a group, beside the ledger's writers, while its primary fails. The outage is always measured by the ledger's writers.
 type Workload struct {
 	Name string // in words
 	Unit string // of its rate
@@ -57,7 +57,7 @@ func TproccWorkload(users int, seed uint64) *Workload {
 	}
 }
 
-// worked is what a workload did in one run.
+// worked is the result of a workload in one run.
 type worked struct {
 	began  time.Time
 	points [][2]float64 // seconds after began, and rate

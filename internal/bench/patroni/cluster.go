@@ -80,7 +80,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	return c, c.Ready(ctx)
 }
 
-// Stop ends every process of the cluster. Its files are the caller's to remove.
+// Stop ends every process of the cluster. The caller removes its files.
 func (c *Cluster) Stop() error {
 	var errs []error
 	for _, n := range c.nodes {
@@ -149,7 +149,7 @@ func (c *Cluster) Primary(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("find Patroni's primary: %w", last)
 }
 
-// Use puts settings in force and waits until everybody has looked at them.
+// Use puts settings in force and waits until every Patroni has read them.
 func (c *Cluster) Use(ctx context.Context, s Settings) error {
 	if s == c.settings {
 		return nil
@@ -246,7 +246,7 @@ func patch(ctx context.Context, url string, body []byte) error {
 	return call(ctx, http.MethodPatch, url, body)
 }
 
-// call asks Patroni or etcd, of whose answer only the status counts.
+// call sends a request to Patroni or etcd. Only the status of the answer counts.
 func call(ctx context.Context, method, url string, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

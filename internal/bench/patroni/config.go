@@ -20,7 +20,7 @@ type Settings struct {
 	Check        string `json:"haproxy_check"` // default-server of HAProxy
 }
 
-// The arms: what Patroni does unless told otherwise, with the health check of its sample HAProxy configuration, and the shortest times
+// The arms: Patroni's defaults, with the health check of its sample HAProxy configuration, and the shortest times
 // that it accepts (it refuses a ttl below 20).
 var (
 	Default = Settings{"default", 30, 10, 10, "inter 3s fall 3 rise 2 on-marked-down shutdown-sessions"}
@@ -46,7 +46,7 @@ type node struct {
 	container *process // of Patroni; nil: it does not run
 }
 
-// layout is what the configurations are made of.
+// layout is the input of the configurations.
 type layout struct {
 	dir      string
 	bin      string // of PostgreSQL

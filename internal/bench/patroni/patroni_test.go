@@ -73,7 +73,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// What a killed benchmark left is found by where it works.
+// The processes that a killed benchmark left are found by their working directory.
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.Command("sleep", "60")

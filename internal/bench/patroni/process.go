@@ -82,7 +82,7 @@ func vanish(killed []int) error {
 	}
 }
 
-// descendants lists the processes and what they started, dead ones not.
+// descendants lists the living processes and their living descendants.
 func descendants(roots []int) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -124,7 +124,7 @@ func descendants(roots []int) ([]int, error) {
 	return out, nil
 }
 
-// Sweep ends whatever works in dir: what a benchmark that was killed left there. The directory must be the caller's own.
+// Sweep ends every process that works in dir, such as those of a killed benchmark. The directory must be the caller's own.
 func Sweep(dir string) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -144,7 +144,7 @@ func Sweep(dir string) error {
 	return kill(roots...)
 }
 
-// postmaster reads the number of the node's server; 0: there is none.
+// postmaster reads the process number of the node's server; 0: it does not run.
 func (n *node) postmaster() int {
 	b, err := os.ReadFile(filepath.Join(n.dir, "data", "postmaster.pid"))
 	if err != nil {
@@ -174,7 +174,7 @@ func (n *node) roots() []int {
 	return out
 }
 
-// gone waits for the end of what was killed.
+// gone waits until the killed processes have ended.
 func (p *process) gone() error {
 	select {
 	case <-p.done:

@@ -62,7 +62,7 @@ func blocksOf(t *testing.T, text string) []block {
 	return blocks
 }
 
-// script makes a block that a shell can run: what must be seen becomes a wait that fails.
+// script makes a block that a shell can run: an expected result becomes a wait that fails.
 func script(t *testing.T, text string) string {
 	t.Helper()
 	var out strings.Builder
@@ -88,7 +88,7 @@ func script(t *testing.T, text string) string {
 	return out.String()
 }
 
-// The page is checked at every run, so that a slip does not wait for the long one.
+// The page is checked at every run, so that a mistake shows before the long one.
 func TestBreakItYourselfCanBeRead(t *testing.T) {
 	kinds := map[string]int{}
 	for _, b := range breakPage(t) {
@@ -104,7 +104,7 @@ func TestBreakItYourselfCanBeRead(t *testing.T) {
 	}
 }
 
-// TestBreakItYourself does what the page tells a reader to do, with a lab in a directory and on ports of its own.
+// TestBreakItYourself runs the steps of the page, with a lab in a directory and on ports of its own.
 func TestBreakItYourself(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("breaks a lab in six ways; COTERIE_LONG=1 runs it")

@@ -20,7 +20,7 @@ import (
 
 const root = "../../.."
 
-// elsewhere are documents that this package does not answer for: results are data.
+// elsewhere are documents that this package does not check: results are data.
 func elsewhere(path string) bool { return strings.HasPrefix(path, "docs/results/") }
 
 // pages returns every document by its path from the root.
@@ -96,7 +96,7 @@ func program(t *testing.T) string {
 	return bin
 }
 
-// tool asks the program what it understands.
+// tool asks the program for its commands and flags.
 type tool struct {
 	bin  string
 	help map[string]string

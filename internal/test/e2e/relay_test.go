@@ -11,7 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndRelay cuts the primary from its only secondary while both see the witness, and mends that, both times without a sound: the
+// TestEndToEndRelay cuts the primary from its only secondary while both see the witness, and mends that, both times without an error on the connection: the
 // witness relays, commits still wait for the secondary, and when the direct link is back it is used again.
 func TestEndToEndRelay(t *testing.T) {
 	long(t)

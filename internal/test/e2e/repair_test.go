@@ -50,7 +50,7 @@ func TestEndToEndRepair(t *testing.T) {
 	}
 }
 
-// diverge has the primary commit what no secondary gets, because its walsenders are stopped, and die. It returns when another leads.
+// diverge makes the primary commit rows that no secondary gets, because its walsenders are stopped, and kills it. It returns when another leads.
 func (g *group) diverge(t *testing.T) (old string, mark int) {
 	t.Helper()
 	was := g.ready(t)
@@ -120,7 +120,7 @@ func (g *group) hideRewind(t *testing.T, node, binDir string) {
 	}
 }
 
-// repaired starts the diverged node and looks at how it came back.
+// repaired starts the diverged node and checks how it came back.
 func (g *group) repaired(t *testing.T, old string, mark int, by, notBy string) {
 	t.Helper()
 	forks := len(g.forks(old))

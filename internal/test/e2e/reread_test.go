@@ -13,8 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndReread has a secondary receive what it cannot read, as if its memory or disk had changed the bytes: PostgreSQL alone
-// would read them again for ever. The agent starts the server again, which draws them anew.
+// TestEndToEndReread has a secondary receive WAL that it cannot read, as if its memory or disk had changed the bytes: PostgreSQL alone
+// would read them again for ever. The agent starts the server again, which requests them again.
 func TestEndToEndReread(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})

@@ -19,7 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndRotation replaces the certificate authority of a group that is written to: undisturbed, then with a death in every phase.
+// TestEndToEndRotation replaces the certificate authority of a group under a writer: undisturbed, then with a death in every phase.
 func TestEndToEndRotation(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{Replicas: 2, Witness: true})
@@ -38,7 +38,7 @@ func TestEndToEndRotation(t *testing.T) {
 	g.down(t)
 }
 
-// authorityFile writes what coterie ca prints on a node into a file for clients, and returns how many certificates it is.
+// authorityFile writes what coterie ca prints on a node into a file for clients, and returns their number.
 func (g *group) authorityFile(t *testing.T, node string) (file string, n int) {
 	t.Helper()
 	text := must(t, "ca", "--node", g.node(node)).out
@@ -83,7 +83,7 @@ func (g *group) verified(t *testing.T, node, file string) error {
 	return err
 }
 
-// rotated waits for the end of a rotation and looks at what every node has then.
+// rotated waits for the end of a rotation and checks the certificates of every node.
 func (g *group) rotated(t *testing.T, old string) {
 	t.Helper()
 	s := g.ready(t)

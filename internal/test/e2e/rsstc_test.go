@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// What a client that writes sees after a loss.
+// The effects of a loss on a client that writes.
 const (
 	writes = "commits"      // a row is committed, by any leader
 	waits  = "commits wait" // no row is committed before what was lost is back
@@ -95,7 +95,7 @@ func TestRequiredSecondariesInTheDocumentation(t *testing.T) {
 	}
 }
 
-// lose takes nodes away, looks at what becomes of a commit, and brings them back.
+// lose takes nodes away, checks the fate of a commit, and brings them back.
 func (g *group) lose(t *testing.T, required int, c outcome) {
 	t.Helper()
 	g.says(t, "n1", fmt.Sprintf("ALTER AVAILABILITY GROUP lab SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = %d)", required))

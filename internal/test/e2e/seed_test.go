@@ -15,7 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndSeed gives a secondary a new copy by hand: one that is mended after a page of it was damaged, one that dies in the middle of a
+// TestEndToEndSeed gives a secondary a new copy by hand: one that is repaired after a page of it was damaged, one that dies in the middle of a
 // copy, and one that begins with a directory.
 func TestEndToEndSeed(t *testing.T) {
 	long(t)
@@ -121,7 +121,7 @@ func tellsOfADeadTarget(t *testing.T, g *group) {
 	g.replayed(t, *was.Primary, victim)
 }
 
-// beginsFromDirectory loses a secondary's data directory and gives it back from an older one that lies elsewhere.
+// beginsFromDirectory loses a secondary's data directory and gives it back from an older copy elsewhere.
 func beginsFromDirectory(t *testing.T, g *group) {
 	was := g.ready(t)
 	victim := secondaries(was)[0]
@@ -195,7 +195,7 @@ func flip(t *testing.T, path string, at int64) {
 // summary is what coterie seed prints about a finished copy.
 var summary = regexp.MustCompile(`: ([0-9.]+) (\w+) of files, .* were there, on the wire ([0-9.]+) (\w+)`)
 
-// onWire is the share of a copy that came over the wire, by what it said.
+// onWire returns the share of a copy that came over the network, according to its summary.
 func onWire(t *testing.T, said string) float64 {
 	t.Helper()
 	m := summary.FindStringSubmatch(said)

@@ -12,7 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 )
 
-// onlyItsPorts finds that each node listens on its endpoint by TCP and UDP, on its client ports and for HTTP, and nowhere else: neither
+// onlyItsPorts checks that each node listens on its endpoint by TCP and UDP, on its client ports and for HTTP, and nowhere else: neither
 // its agent, nor its keeper, nor PostgreSQL.
 func onlyItsPorts(t *testing.T, g *group) {
 	for _, r := range g.ready(t).Replicas {

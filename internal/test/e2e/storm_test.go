@@ -18,7 +18,7 @@ import (
 const stormMinutes = 1
 
 // TestEndToEndStorm lets several faults overlap, on any nodes, the majority among them: kills, pauses, cuts, slow links, full, slow and
-// stalled disks, wrong clocks. After each squall everything is mended, the group must become whole without a person, and the judges of
+// stalled disks, wrong clocks. After each squall every fault is ended, the group must become whole without a person, and the judges of
 // chaos, which is proved there to see a loss, compare the answers that clients got with the rows that exist.
 func TestEndToEndStorm(t *testing.T) {
 	long(t)
@@ -44,7 +44,7 @@ func TestEndToEndStorm(t *testing.T) {
 
 type storm struct{ chaos }
 
-// squall does some faults, each while the last are in force, mends them all, and waits until the group is whole and serves.
+// squall applies some faults, each while the earlier ones are in force, ends them all, and waits until the group is whole and serves.
 func (s *storm) squall(t *testing.T, n int) {
 	t.Helper()
 	was := s.whole(t)
@@ -120,7 +120,7 @@ func (s *storm) fault(t *testing.T) (name string, do func() error) {
 
 func (s *storm) any(of ...string) string { return of[s.rng.IntN(len(of))] }
 
-// calm mends everything that a fault may have done.
+// calm ends everything that a fault may have changed.
 func (s *storm) calm(t *testing.T) {
 	t.Helper()
 	if _, err := s.Heal(t.Context(), lab.AllEnds, lab.AllEnds, false); err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
-// said collects what a command prints, while it runs.
+// said collects the output of a running command.
 type said struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -81,7 +81,7 @@ func (m machines) start(on, stdin string, args ...string) *running {
 	return r
 }
 
-// run runs a command to its end and returns its exit code and what it said.
+// run runs a command to its end and returns its exit code and its output.
 func (m machines) run(on, stdin string, args ...string) (int, string) {
 	m.t.Helper()
 	r := m.start(on, stdin, args...)
@@ -124,7 +124,7 @@ func (r *running) says(t *testing.T, text string) string {
 }
 
 // TestWizard makes a group of three machines with the wizard, and a second one of the same machines with the wizard's script: the
-// configurations are the same. Before, the machines are looked at by the preflight.
+// configurations are the same. The preflight checks the machines first.
 func TestWizard(t *testing.T) {
 	long(t)
 	if os.Geteuid() != 0 {
@@ -155,7 +155,7 @@ func TestWizard(t *testing.T) {
 	m.follow(wizard, script)
 }
 
-// answers are what is typed into the wizard, but for the last page.
+// answers are the input of the wizard, except that of the last page.
 const answers = "Sales\n2\n20000\nno\nshop\nn2\n\nsync\nyes\nn3\nwit\nwitness\n\nSales-L\n1433\nautomatic\n"
 
 // init are the arguments of coterie init for the first machine.
@@ -168,7 +168,7 @@ func (m machines) init(more ...string) []string {
 	}, more...)
 }
 
-// preflights looks at the machines over good, slow and cut links, and has the wizard write its script.
+// preflights checks the machines over good, slow and cut links, and lets the wizard write its script.
 func (m machines) preflights(script string) {
 	t := m.t
 	first := filepath.Join(m.Dir(), "first")
@@ -219,7 +219,7 @@ func (m machines) preflights(script string) {
 
 func (m machines) answersFor(last ...string) string { return answers + strings.Join(last, "\n") + "\n" }
 
-// refusals are answers that make nothing.
+// refusals are answers with which the wizard makes nothing.
 func (m machines) refusals() {
 	for name, c := range map[string]struct {
 		stdin string
@@ -332,7 +332,7 @@ func (m machines) follow(want ag.Group, script string) {
 	}
 }
 
-// sees waits until a query of one number answers it.
+// sees waits until a query returns the number.
 func (m machines) sees(first, query string, want int) {
 	m.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
