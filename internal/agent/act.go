@@ -12,7 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// Budgets of the long actions. A promotion replays what it received first, hence the length of its own.
+// Budgets of the long actions. A promotion replays what it received first, so its budget is long.
 const (
 	startBudget   = 30 * time.Second
 	fenceBudget   = 10 * time.Second
@@ -32,7 +32,8 @@ type job struct {
 	do func(ctx context.Context) (applied func(), err error)
 }
 
-// jobOf returns the job of a long action. It reads the state of the loop, which calls it only when the worker is free; do must not.
+// jobOf returns the job of a long action. The loop calls it; do runs on the worker and MUST NOT read what the loop
+// owns.
 func (a *Agent) jobOf(v ag.View, act ag.Action) (job, bool) {
 	e := v.Record.Epoch.Epoch
 	switch act := act.(type) {
@@ -54,7 +55,7 @@ func (a *Agent) jobOf(v ag.View, act ag.Action) (job, bool) {
 	return job{}, false
 }
 
-// act performs one action of a plan. Short ones are done here; long ones become the worker's (jobOf).
+// act performs one action of a plan. Short actions are done here; the worker does the long ones (jobOf).
 func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
 	switch act := act.(type) {
 	case ag.Fence:
@@ -83,14 +84,14 @@ func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
 	}
 }
 
-// stopStuck stops a standby that cannot read on; it is started again by a later plan.
+// stopStuck stops a standby that cannot read on. A later plan starts it again.
 func (a *Agent) stopStuck(ctx context.Context) (func(), error) {
 	_, err := a.cfg.Keeper.Stop(ctx, stopServer)
 	return a.stuck.restarted, err
 }
 
-// settleSync returns a job that proves the setting in force. A setting of unknown outcome is put before PostgreSQL again first: what
-// would be proven otherwise is whatever PostgreSQL has.
+// settleSync returns a job that proves the setting in force. A setting of unknown outcome is put before PostgreSQL
+// again first: otherwise the proof would be about whatever setting PostgreSQL has.
 func (a *Agent) settleSync(v ag.View) func(context.Context) (func(), error) {
 	unsure, copies := a.tried != nil, a.copyChanges
 	return func(ctx context.Context) (func(), error) {
@@ -122,10 +123,10 @@ func (a *Agent) carryOut(v ag.View, op ag.Op) func(context.Context) (func(), err
 	}
 }
 
-// fence makes writes impossible here: the gate first, since it takes no time, then the server.
+// fence makes writes impossible here. It shuts the gate BEFORE it fences the server, because the gate takes no time.
 func (a *Agent) fence(reason string, now ag.Epoch) {
 	a.cancelTask("fenced")
-	a.fencing = true // until nothing of the server is left: no renewal may open the gate again
+	a.fencing = true // until no process of the server is left: no renewal may open the gate again
 	a.lease.Void()
 	a.publishClosed(reason)
 	ctx, cancel := context.WithTimeout(context.Background(), fenceBudget)
@@ -139,8 +140,9 @@ func (a *Agent) fence(reason string, now ag.Epoch) {
 	a.log.Warn("fenced", "reason", reason, "epoch", now)
 }
 
-// start starts the server as a standby, not more often than every startBackoff. It is the worker's: preparing a start reads files and runs
-// programs, which may take seconds, and the loop has a lease, a claim or a promotion to answer for meanwhile.
+// start starts the server as a standby, no more often than backoff allows. The worker does it: preparing a start reads
+// files and runs programs, which may take seconds, and meanwhile the loop must keep a lease, a claim or a promotion
+// alive.
 func (a *Agent) start(ctx context.Context) {
 	now := boottime.Now()
 	if now < a.startRetry || a.task != nil {
@@ -170,8 +172,8 @@ func (a *Agent) follow(ctx context.Context, v ag.View, act ag.Follow) {
 	a.Wake()
 }
 
-// endStreams holds every answer from now on, and ends what acknowledged twice. Commits of the last moment may have been acknowledged by too
-// few, so the setting is proven anew, and its barrier flushed, before any answer leaves.
+// endStreams holds every answer from now on, and ends the walsenders that acknowledged twice. Too few members may have
+// acknowledged the last commits. So the setting is proven again, and its barrier flushed, BEFORE any answer leaves.
 func (a *Agent) endStreams(ctx context.Context, members []ag.ReplicaID) {
 	a.suspect.Store(true)
 	a.cfg.Sessions.GateMoved()
@@ -194,7 +196,7 @@ type sealAnswer struct {
 	err    error
 }
 
-// askSeals asks each member that has not answered and is not being asked. This node's own seal takes the same path.
+// askSeals asks each member that has not answered and is not being asked. This node's own seal takes the same way.
 func (a *Agent) askSeals(ctx context.Context, v ag.View, act ag.AskSeals) {
 	for _, id := range act.Members {
 		if _, have := a.seals[id]; have || a.sealing[id] == act.Epoch {
@@ -220,7 +222,7 @@ func (a *Agent) askSeals(ctx context.Context, v ag.View, act ag.AskSeals) {
 			}
 			select {
 			case a.reports <- ans:
-			case <-ctx.Done(): // nobody reads them any more
+			case <-ctx.Done(): // no loop reads them any more
 			}
 		})
 	}
@@ -238,7 +240,7 @@ func (a *Agent) sealAnswered(ans sealAnswer) {
 	a.seals[ans.member] = ans.report
 }
 
-// promote protects the new primary before it exists, arms the keeper, marks the promotion and promotes.
+// promote carries out ag.Promote, whose doc states the order.
 func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
 	if err := a.seal.enter(ctx); err != nil {
 		return nil, err
@@ -288,7 +290,7 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
 	}, nil
 }
 
-// arm waits for a lease of the epoch and gives its deadline to the keeper.
+// arm waits for a lease of the epoch, then gives its deadline to the keeper.
 func (a *Agent) arm(ctx context.Context, e ag.Epoch) error {
 	for {
 		if l := a.lease.State(); l.Valid && l.Epoch == e {
@@ -306,8 +308,8 @@ func (a *Agent) arm(ctx context.Context, e ag.Epoch) error {
 	}
 }
 
-// setSync puts a setting before PostgreSQL. When that fails, the setting may be in force or not: until one is put there for sure, the old
-// one and this one both count as ours, and nothing is proven.
+// setSync puts a setting before PostgreSQL. If that fails, the setting may be in force or not. Until one is known to
+// be, the old setting and this one both count as the agent's own, and nothing is proven.
 func (a *Agent) setSync(ctx context.Context, v ag.View, s ag.Sync) (func(), error) {
 	err := a.cfg.Instance.SetSync(ctx, s.P, s.N, v.Record.Epoch.Epoch)
 	if err != nil {
@@ -316,8 +318,9 @@ func (a *Agent) setSync(ctx context.Context, v ag.View, s ag.Sync) (func(), erro
 	return func() { a.sync, a.tried = ag.Sync{P: s.P, N: s.N}, nil }, nil
 }
 
-// proveSync establishes that no backend and no walsender works by an older setting, then samples the barrier: every commit that an
-// older setting could have acknowledged ends before it (docs/internals/safety.md, "Proof of a setting").
+// proveSync establishes that no backend and no walsender uses an older setting, and samples the barrier AFTER that.
+// Every commit that an older setting could have acknowledged ends before the barrier (docs/internals/safety.md, "Proof
+// of a setting").
 func (a *Agent) proveSync(ctx context.Context, v ag.View, copies uint64) (func(), error) {
 	s := v.Local.Sync
 	if s.N > 0 {
@@ -345,8 +348,8 @@ func (a *Agent) proveSync(ctx context.Context, v ag.View, copies uint64) (func()
 	}, nil
 }
 
-// proveWaiting sees a probe commit wait while the members' feedback is held back, which shows that commits wait at all: the
-// shared flag that makes them do so is set by the checkpointer, at its own time.
+// proveWaiting holds the members' feedback back and observes that a probe commit waits. That shows that commits wait at
+// all: the shared flag for it is set by the checkpointer, at a time of its own.
 func (a *Agent) proveWaiting(ctx context.Context) error {
 	a.cfg.Downstream.HoldFeedback(true)
 	defer a.cfg.Downstream.HoldFeedback(false)
@@ -369,7 +372,7 @@ func (a *Agent) proveWaiting(ctx context.Context) error {
 			case <-time.After(5 * time.Millisecond):
 				continue
 			}
-			break // it went through without waiting: the setting is not in force yet
+			break // it did not wait: the setting is not in force yet
 		}
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("commits do not wait for the members yet: %w", err)
@@ -377,20 +380,20 @@ func (a *Agent) proveWaiting(ctx context.Context) error {
 	}
 }
 
-// retryPause keeps an action that failed from being tried again at every turn.
+// retryPause separates two attempts of an action that failed.
 const retryPause = 300 * time.Millisecond
 
 // task is the one long action under way.
 type task struct {
 	name   string
-	epoch  ag.Epoch // it is cancelled when the record leaves this epoch
+	epoch  ag.Epoch // the task is cancelled when the record leaves this epoch
 	cancel context.CancelCauseFunc
 	since  time.Duration
 }
 
 type taskResult struct {
 	name    string
-	applied func() // run by the loop: what the action learned
+	applied func() // what the action learned; the loop runs it
 	err     error
 }
 
@@ -428,7 +431,7 @@ func (a *Agent) taskEnded(r taskResult) {
 	if r.err != nil {
 		a.log.Warn("action failed", "action", r.name, "after", took.Round(time.Millisecond), "err", r.err)
 		pause := retryPause
-		if r.name == "sync" { // a stream that has just begun is not ready to prove anything; clients wait for it
+		if r.name == "sync" { // a stream that has just begun cannot prove anything yet, and clients wait for it
 			pause = retryPause / 10
 		}
 		a.failed[r.name] = boottime.Now() + pause
@@ -449,15 +452,16 @@ func (x impossible) Error() string {
 	return "a state that cannot be: " + x.what + "; this node gives up what it holds and ends: start it again, and report this"
 }
 
-// assert panics if a condition does not hold that nothing but a mistake in this program can break. Only the loop calls it: then Run
-// releases the leadership, stops the server and returns the error. Going on is not an option, since a decision may rest on the mistake.
+// assert panics if a condition does not hold that only a mistake in this program can break. Only the loop calls it. Run
+// then releases the leadership, stops the server and returns the error. The agent does not continue, because a decision
+// may rest on the mistake.
 func assert(holds bool, format string, args ...any) {
 	if !holds {
 		panic(impossible{fmt.Sprintf(format, args...)})
 	}
 }
 
-// orImpossible runs the loop, and returns the error of an assertion that failed in it. Any other panic passes through.
+// orImpossible runs the loop and returns the error of a failed assertion in it. Any other panic passes through.
 func orImpossible(loop func() error) (err error) {
 	defer func() {
 		switch r := recover().(type) {

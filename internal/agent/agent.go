@@ -21,8 +21,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// Config is everything an agent is joined to. All fields are required, but those a witness has no use for: Instance, Keeper,
-// Upstream, Downstream and Seeder are nil there; and SeedRequests, Probes and Suspend, which may be nil.
+// Config is everything that an agent depends on. All fields are required, with two exceptions. A witness has no
+// Instance, Keeper, Upstream, Downstream and Seeder. SeedRequests, Probes and Suspend may be nil.
 type Config struct {
 	Self        ag.ReplicaID
 	Incarnation string
@@ -38,18 +38,22 @@ type Config struct {
 	// SeedRequests are the requests of operators for a new copy here; nil: there are none.
 	SeedRequests SeedRequests
 	Logger       *slog.Logger
-	// OnGroup is called by the loop with each new configuration of the group, before it is decided upon.
+	// OnGroup is called by the loop with each new configuration of the group, BEFORE a decision rests on it.
 	OnGroup func(ag.Group)
-	// Probes watches over the server and its disks; nil: nobody does, and the node is always well.
+	// Probes watches the server and its disks; nil: the node always counts as healthy.
 	Probes Probes
-	// Fence is how long this host takes to fence a server, as measured; 0: not measured. The group's profile must allow for it.
+	// Fence is the measured time that this host takes to fence a server; 0: not measured. The group's profile must
+	// allow for it.
 	Fence time.Duration
-	// NoVote says why this node does not cast its vote in the quorum, though it has one; "": it does, or has none. nil: not told.
+	// NoVote returns why this node does not cast its vote in the quorum although it has one; "": it does, or has none.
+	// It may be nil.
 	NoVote func() string
-	// Copying describes, for who asked for it, the copy to this node that is under way or is to go on: others tell of it while this node does
-	// not answer. The agent passes it on as it is; nil, or JSON of nothing: there is none. It answers from memory.
+	// Copying describes the copy to this node that is under way or is to continue, for the node that asked for it.
+	// Other nodes show it while this node does not answer. The agent passes it on unchanged; nil, or JSON of nothing:
+	// there is none. It must answer from memory.
 	Copying func() json.RawMessage
-	// Suspend suspends this node's data movement in the group's configuration, as an operator would; nil: nobody is told.
+	// Suspend suspends this node's data movement in the group's configuration, as an operator would. nil: the group is
+	// not told.
 	Suspend func(context.Context) error
 }
 
@@ -74,14 +78,14 @@ type Agent struct {
 	history  *decisions.Log
 	target   atomic.Pointer[ProbeTarget]
 	writer   *asyncwriter.Queue // marks and decisions, off the loop
-	trust    chan chan<- string // an operator's word that the copy may be trusted
+	trust    chan chan<- string // an operator confirms that the copy may be trusted
 	turned   atomic.Int64       // boottime of the loop's last turn
-	suspect  atomic.Bool        // one member acknowledged twice: no answer leaves until the setting is proven anew
+	suspect  atomic.Bool        // one member acknowledged twice: no answer leaves before the setting is proven again
 	shut     atomic.Bool        // set by the worker: the gate is shut for a planned failover
 	outcome  atomic.Pointer[Outcome]
 	guard    *recordguard.Guard
 	preset   atomic.Pointer[preset]
-	// restarting is how far a restart in place is; set by the worker.
+	// restarting is the stage of a restart in place; set by the worker.
 	restarting atomic.Int32
 
 	// Owned by the loop.
@@ -94,22 +98,22 @@ type Agent struct {
 	sync       ag.Sync
 	stuck      stuck
 	seals      map[ag.ReplicaID]ag.SealReport
-	sealing    map[ag.ReplicaID]ag.Epoch // asked, and not answered yet
+	sealing    map[ag.ReplicaID]ag.Epoch // asked, not answered yet
 	sealedAt   time.Duration
 	endOfRec   ag.LSN
 	timelines  []ag.TimelineEntry
 	opened     ag.Epoch
-	restart    ag.LSN // set: the server was started again in this epoch, and had written this much
+	restart    ag.LSN // not 0: the server was restarted in this epoch, and its WAL ended here
 	prep       preparation
 	prepared   chan preparation
 	restarts   chan restartRequest
-	leave      bool // the loop shall end, for a successor
-	attached   bool // the server was left by the agent before, and what it waits for is not proven yet
+	leave      bool // the loop must end, for a successor
+	attached   bool // the previous agent left the server running, and its setting is not proven yet
 	noRewind   ag.CopyID
-	rewoundIn  ag.Epoch      // the epoch of the last rewind that ended well; refused again in it, the copy is made anew
-	repairedAt time.Duration // boottime of the last rewind or seeding; refusals before it are history
+	rewoundIn  ag.Epoch      // the epoch of the last successful rewind; if the source refuses the copy again in it, the copy is made anew
+	repairedAt time.Duration // boottime of the last rewind or seeding; earlier refusals do not count
 	leading    *leadership   // nil: this node does not lead
-	feedingAt  ag.Epoch      // the candidate of that epoch may stream from here; 0: nobody may
+	feedingAt  ag.Epoch      // the candidate of that epoch may stream from here; 0: no member may
 	task       *task
 	failed     map[string]time.Duration // boottime before which the action of that name is not tried again
 	reports    chan sealAnswer
@@ -121,21 +125,21 @@ type Agent struct {
 	startRetry time.Duration
 	answeredAt time.Duration // boottime of the server's last answer while it was to be promoted
 
-	tried       *ag.Sync // a setting that may be in force as well; nil: none
-	copyChanges uint64   // streams that came back with another copy
+	tried       *ag.Sync // a setting that may be in force too; nil: none
+	copyChanges uint64   // number of streams that came back with another copy
 	fencing     bool     // a fence is not confirmed yet
-	refusal     refusal  // the last one
+	refusal     refusal  // the last refusal
 
 	cond         condition
 	distrusted   atomic.Bool // the copy is under quarantine
-	checked      atomic.Bool // the copy is as far as it was when this node was last heard of
-	seenSelf     bool        // what this agent published has been read back
+	checked      atomic.Bool // the copy was checked: it is as far as the group last saw it
+	seenSelf     bool        // this agent has read back what it published
 	crashReports chan CrashReport
 	suspended    chan struct{}
-	pid          int // of the postmaster, 0: none
+	pid          int // of the postmaster; 0: none
 }
 
-// streamFacts remembers a member's stream beyond its end.
+// streamFacts is what is known about a member's stream, also after its end.
 type streamFacts struct {
 	open     bool
 	session  uint64
@@ -193,7 +197,7 @@ func (a *Agent) writeLater(job func() error) {
 	}
 }
 
-// Wake makes the loop look again at once. Any goroutine may call it; it never blocks.
+// Wake makes the loop observe and decide again at once. Any goroutine may call it; it never blocks.
 func (a *Agent) Wake() {
 	select {
 	case a.wake <- struct{}{}:
@@ -210,7 +214,7 @@ func (a *Agent) Seal(ctx context.Context, req SealRequest) (ag.SealReport, error
 	return a.seal.Seal(ctx, req)
 }
 
-// Position answers how far this node's copy is; the endpoint calls it.
+// Position returns how far this node's copy is; the endpoint calls it.
 func (a *Agent) Position(ctx context.Context) (Positions, error) {
 	if a.cfg.Instance == nil {
 		return Positions{}, errors.New("a witness holds no data")
@@ -254,8 +258,8 @@ func (a *Agent) others() []ag.Replica {
 // the member has given none since the agent started. Any goroutine may call it.
 func (a *Agent) Heard(id ag.ReplicaID) time.Time { return a.pinger.Reach().Heard(id) }
 
-// Gate returns the instant until which bytes of the local primary may reach clients: the end of its lease, or of its answer lease where
-// that comes first. 0 sets no limit, because the local server is no primary (S3).
+// Gate returns the boottime until which bytes of the local primary may reach clients: the end of its lease, or of its
+// answer lease if that is earlier. 0 means no limit, because the local server is not a primary (S3).
 func (a *Agent) Gate() time.Duration {
 	switch {
 	case a.lease.Armed() == 0:
@@ -266,14 +270,14 @@ func (a *Agent) Gate() time.Duration {
 	return max(a.lease.AnswersUntil(), 1)
 }
 
-// Facts are what a primary's side of a stream handshake needs.
+// Facts is what a primary needs for its side of a stream handshake.
 type Facts struct {
 	Leading   bool
 	Epoch     ag.Epoch
 	Timelines []ag.TimelineEntry
 }
 
-// Facts returns them from the last turn.
+// Facts returns the facts of the last turn.
 func (a *Agent) Facts() Facts {
 	v := a.view.Load()
 	if v == nil {
@@ -283,19 +287,20 @@ func (a *Agent) Facts() Facts {
 	return Facts{Leading: leading, Epoch: v.Record.Epoch.Epoch, Timelines: v.Record.State.Timelines}
 }
 
-// View returns the last view, nil before the first turn. It is shared: do not change it.
+// View returns the last view; nil before the first turn. It is shared and must not be modified.
 func (a *Agent) View() *ag.View { return a.view.Load() }
 
-// Plan returns the last plan, nil before the first turn. It is shared: do not change it.
+// Plan returns the last plan; nil before the first turn. It is shared and must not be modified.
 func (a *Agent) Plan() *ag.Plan { return a.plan.Load() }
 
-// LeaseUntil returns the BOOTTIME until which this node may act as primary; past when it may not.
+// LeaseUntil returns the boottime until which this node may act as primary; in the past if it may not.
 func (a *Agent) LeaseUntil() time.Duration { return a.lease.Until() }
 
-// Seen returns the latest record that this node has seen: what it answers to a ping of another member. Any goroutine may call it.
+// Seen returns the latest record that this node has seen, which is its answer to a ping of another member. Any
+// goroutine may call it.
 func (a *Agent) Seen() marks.Seen { return a.guard.Latest() }
 
-// Snapshot returns what the store said last, nil before the first read. It is shared: do not change it.
+// Snapshot returns what the store last returned; nil before the first read. It is shared and must not be modified.
 func (a *Agent) Snapshot() *Snapshot { return a.snapshot.Load() }
 
 func (a *Agent) profile() ag.Profile {
@@ -312,8 +317,8 @@ func profileOf(g ag.Group) ag.Profile {
 	return ag.Profiles["default"]
 }
 
-// Run runs the node until ctx is done, then fences or stops what it owns. It returns nil after an orderly end, ErrRestart after one
-// that leaves the server to another agent.
+// Run runs the node until ctx is done, then fences or stops what it owns. It returns nil after an orderly end, and
+// ErrRestart after an end that leaves the server to another agent.
 func (a *Agent) Run(ctx context.Context) error {
 	a.startedAt = boottime.Now()
 	a.turned.Store(int64(a.startedAt))
@@ -355,14 +360,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	stop()
 	wg.Wait()
 	a.seal.readers.work.Wait()
-	a.children.Wait() // a promotion or a hand-over must not go on behind the shutdown's back
+	a.children.Wait() // a promotion or a hand-over must end BEFORE the shutdown begins
 	if a.cfg.Instance != nil && !errors.Is(err, ErrRestart) {
 		err = errors.Join(err, a.shutdown())
 	}
 	return err
 }
 
-// shutdown releases the leadership, if it is held, and stops the server in order: the others need not wait for silence.
+// shutdown stops the server in order, and releases the leadership if it is held, so that the others need not wait for
+// silence.
 func (a *Agent) shutdown() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -382,7 +388,7 @@ func (a *Agent) shutdown() error {
 	return nil
 }
 
-// release tells the group that the leadership is free.
+// release records that the leadership is free.
 func (a *Agent) release(ctx context.Context, e ag.Epoch) {
 	snap := a.snapshot.Load()
 	if snap == nil || snap.Record.Epoch.Epoch != e || snap.Record.Epoch.Leader != a.cfg.Self {

@@ -14,7 +14,8 @@ import (
 
 const stopBudget = 10 * time.Second
 
-// rewind brings this diverged copy back to the leader's history, keeping the diverged tail. A failure makes the next plan a reseed.
+// rewind brings this diverged copy back to the leader's history, and keeps the diverged tail. After a failure the next
+// plan is a reseed.
 func (a *Agent) rewind(ctx context.Context, v ag.View, source ag.ReplicaID) (func(), error) {
 	was := v.Local.Copy
 	failed := func() { a.noRewind = was }
@@ -35,7 +36,7 @@ func (a *Agent) rewind(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 	return func() { fresh(); a.rewoundIn = v.Record.Epoch.Epoch }, a.newCopy("", v)
 }
 
-// repaired forgets what was known of the copy before: where it ended, and that a source refused it.
+// repaired forgets what was known about the previous copy: where it ended, and that a source refused it.
 func (a *Agent) repaired(at time.Duration) func() {
 	return func() { a.noRewind, a.observed, a.repairedAt = "", Observation{}, at }
 }
@@ -64,7 +65,7 @@ func (a *Agent) reseed(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 	return a.repaired(boottime.Now()), a.newCopy(id, v)
 }
 
-// stopForRepair stops the server and points the upstream at the source, through which the repair reads.
+// stopForRepair stops the server and points the upstream at the source, from which the repair reads.
 func (a *Agent) stopForRepair(ctx context.Context, v ag.View, source ag.ReplicaID) error {
 	leader, ok := v.Group.Replica(source)
 	if !ok {
@@ -76,7 +77,7 @@ func (a *Agent) stopForRepair(ctx context.Context, v ag.View, source ag.ReplicaI
 	return a.seal.follow(ctx, leader, v.Record.Epoch.Epoch)
 }
 
-// keepFork sets the diverged tail aside before anything overwrites it (S5).
+// keepFork saves the diverged tail BEFORE anything overwrites it (S5).
 func (a *Agent) keepFork(ctx context.Context, v ag.View) error {
 	dir, err := a.cfg.Instance.KeepFork(ctx, v.ForkPoint())
 	if err != nil {
@@ -86,7 +87,7 @@ func (a *Agent) keepFork(ctx context.Context, v ag.View) error {
 	return nil
 }
 
-// newCopy gives the copy its new identity, inside the data directory and outside.
+// newCopy gives the copy its new identity, in the data directory and in the marks.
 func (a *Agent) newCopy(id ag.CopyID, v ag.View) error {
 	if id == "" {
 		id = NewCopyID()
@@ -111,18 +112,18 @@ func NewCopyID() ag.CopyID {
 	return ag.CopyID(fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]))
 }
 
-// walFile is the size of a WAL file unless initdb was told otherwise.
+// walFile is the size of a WAL file, unless initdb was given another.
 const walFile = 16 << 20
 
 var (
-	// errDisplaced ends an agent whose identity another one has taken over.
+	// errDisplaced ends an agent whose name another agent has taken over.
 	errDisplaced = errors.New("another agent runs under this node's name since, from a copy of its node directory; this one ends: " +
 		"keep one of the two, and join the other machine again under another name")
 	errNotChecked = errors.New("this node has just started and has not yet checked that its copy is as far as it was")
 )
 
-// displaced reports whether another agent publishes under this node's name: a machine was cloned, or its snapshot restored, while this one
-// still runs. The newest wins: the older one sees what the newer wrote, and ends.
+// displaced reports whether another agent publishes under this node's name: a machine was cloned, or its snapshot
+// restored, while this agent still runs. The newest wins: the older one sees what the newer wrote, and ends.
 func (a *Agent) displaced() bool {
 	s := a.snapshot.Load()
 	if s == nil {
@@ -135,7 +136,7 @@ func (a *Agent) displaced() bool {
 	return a.seenSelf && said != "" && said != a.cfg.Incarnation
 }
 
-// leaveToOther makes way for the agent that runs under this node's name since.
+// leaveToOther fences, and makes way for the agent that now runs under this node's name.
 func (a *Agent) leaveToOther() error {
 	if s := a.snapshot.Load(); a.cfg.Keeper != nil {
 		a.fence("another agent runs under this node's name", s.Record.Epoch.Epoch)
@@ -150,7 +151,7 @@ func (a *Agent) checkPast(v ag.View) {
 	switch {
 	case a.checked.Load() || !v.Quorum || v.Local.Data == ag.DataForeign:
 		return
-	case v.Local.Data != ag.DataPresent: // nothing is there that could be counted
+	case v.Local.Data != ag.DataPresent: // no data that could be counted
 		a.checked.Store(true)
 		return
 	case v.Local.Position.LSN == 0:
@@ -172,8 +173,8 @@ func (a *Agent) checkPast(v ag.View) {
 	a.Wake()
 }
 
-// behind reports whether a copy ends before where it was. A standby that waits for the rest of a record counts the file that ends with
-// the beginning of it as whole.
+// behind reports whether a copy ends before where it once was. A standby that waits for the rest of a record counts the
+// whole file in which the record begins.
 func behind(at, was ag.Position) bool {
 	if was.LSN%walFile == 0 && was.LSN-at.LSN < walFile {
 		return false

@@ -10,7 +10,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// Budgets of a planned failover (docs/internals/safety.md, "Planned failover"). handOverBudget is above their sum and that of starting again.
+// Budgets of a planned failover (docs/internals/safety.md, "Planned failover"). handOverBudget is above their sum and
+// the time of a restart.
 const (
 	handOverBudget = 15 * time.Minute
 	drainBudget    = 10 * time.Second
@@ -21,32 +22,32 @@ const (
 	askBudget      = 2 * time.Second
 	commitBudget   = 2 * time.Second
 	maxReplayLag   = 16 << 20
-	slowCheckpoint = 2 * time.Second // one that took longer has left too much to do for the shutdown's own
+	slowCheckpoint = 2 * time.Second // a slower checkpoint has left too much to do for the one of the shutdown
 	staleStream    = 500 * time.Millisecond
 )
 
-// segmentBudget is how long the target may take for the rest of a WAL segment, which is empty.
+// segmentBudget is how long the target may take to receive the rest of a WAL segment, which is empty.
 const segmentBudget = 30 * time.Second
 
-// prepareBudget bounds the checkpoints: a server that is not done by then is too busy to be stopped within a second.
+// prepareBudget bounds the checkpoints. A server that needs longer is too busy to be stopped within a second.
 const prepareBudget = 10 * time.Minute
 
-// preparation is the part of a planned failover that takes place while the primary serves as before. It is the loop's.
+// preparation is the part of a planned failover during which the primary serves as before. The loop owns it.
 type preparation struct {
-	op    string // being prepared, or prepared; "": none
+	op    string // the request that is being prepared, or is prepared; "": none
 	ready bool
 }
 
-// Outcome is how a planned failover that this node carried out, or refused, has ended.
+// Outcome is the result of a planned failover that this node carried out or refused.
 type Outcome struct {
 	Op    string `json:"op"`
-	Error string `json:"error,omitempty"` // "" when it was handed over
-	// Refused says that nothing had been begun.
+	Error string `json:"error,omitempty"` // "" if the leadership was handed over
+	// Refused means that the failover had not begun.
 	Refused bool `json:"refused,omitempty"`
 }
 
-// prepare begins the preparation of an operator's request, unless it is under way. It does not take the worker's place: a checkpoint
-// can take minutes, and the bookkeeping of commits must not wait for it.
+// prepare begins the preparation of an operator's request, unless it is under way. It does not run on the worker: a
+// checkpoint can take minutes, and the bookkeeping of commits must not wait for it.
 func (a *Agent) prepare(ctx context.Context, v ag.View, op ag.Op) {
 	if a.prep.op == op.ID {
 		return
@@ -65,7 +66,7 @@ func (a *Agent) prepare(ctx context.Context, v ag.View, op ag.Op) {
 		if err == nil {
 			err = a.checkpoints(ctx)
 		}
-		if err == nil { // what was true before the checkpoint may not be any more
+		if err == nil { // what was true before the checkpoint may have changed
 			err = a.checkTarget(ctx, *a.view.Load(), op.To)
 		}
 		if err != nil {
@@ -110,8 +111,9 @@ func (a *Agent) checkTarget(ctx context.Context, v ag.View, id ag.ReplicaID) err
 	return nil
 }
 
-// freshSegment lets the failover take place near the beginning of a WAL segment: every standby draws the segment of the switch anew, and the
-// new primary's commits wait for the first that has it. The target has the end of the old segment before anybody waits for it.
+// freshSegment lets the failover take place near the beginning of a WAL segment. Every standby fetches the segment of
+// the switch again, and the new primary's commits wait for the first that has it. The target has the end of the old
+// segment BEFORE any commit waits for it.
 func (a *Agent) freshSegment(ctx context.Context, v ag.View, id ag.ReplicaID) error {
 	begins, err := a.cfg.Instance.FreshSegment(ctx)
 	if err != nil || begins == 0 {
@@ -121,7 +123,7 @@ func (a *Agent) freshSegment(ctx context.Context, v ag.View, id ag.ReplicaID) er
 	return a.awaitFlush(ctx, to, begins, segmentBudget)
 }
 
-// awaitFlush waits until a member has flushed up to there.
+// awaitFlush waits until a member has flushed up to a position.
 func (a *Agent) awaitFlush(ctx context.Context, r ag.Replica, to ag.LSN, budget time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, budget)
 	defer cancel()
@@ -137,7 +139,7 @@ func (a *Agent) awaitFlush(ctx context.Context, r ag.Replica, to ag.LSN, budget 
 	}
 }
 
-// checkpoints leave little to write for the one that the shutdown makes.
+// checkpoints make the checkpoint of the shutdown short.
 func (a *Agent) checkpoints(ctx context.Context) error {
 	for range 2 {
 		began := boottime.Now()
@@ -152,14 +154,14 @@ func (a *Agent) checkpoints(ctx context.Context) error {
 	return nil
 }
 
-// notePrepared takes over how a preparation ended. The loop calls it.
+// notePrepared takes over the result of a preparation. The loop calls it.
 func (a *Agent) notePrepared(p preparation) {
 	if a.prep.op == p.op {
 		a.prep.ready = p.ready
 	}
 }
 
-// ready is the request this node is prepared for.
+// ready returns the request for which this node is prepared; "" if there is none.
 func (a *Agent) ready() string {
 	if a.prep.ready {
 		return a.prep.op
@@ -167,7 +169,7 @@ func (a *Agent) ready() string {
 	return ""
 }
 
-// endOp says how a request has ended, then takes it back. What it says is published by the loop; whoever asked waits for both.
+// endOp publishes the result of a request, then removes the request. The client that asked waits for both.
 func (a *Agent) endOp(rev int64, o Outcome) {
 	a.outcome.Store(&o)
 	if o.Error != "" {
@@ -178,7 +180,7 @@ func (a *Agent) endOp(rev int64, o Outcome) {
 	defer cancel()
 	for {
 		err := a.cfg.Store.CloseOp(ctx, rev)
-		if err == nil || errors.Is(err, ErrConflict) { // or somebody else's request by now
+		if err == nil || errors.Is(err, ErrConflict) { // ErrConflict: there is another request by now
 			return
 		}
 		if ctx.Err() != nil {
@@ -189,14 +191,16 @@ func (a *Agent) endOp(rev int64, o Outcome) {
 	}
 }
 
-// handover is one planned failover under way on the primary (docs/internals/safety.md, "Planned failover"): gate, quiet, stop, hand over. Until the server
-// is told to stop it can be abandoned without a trace, and from then until the commit by starting the server again.
+// handover is one planned failover under way on the primary (docs/internals/safety.md, "Planned failover"). Its order:
+// new transactions wait (drain), the gate is shut, the target MUST have everything (quiet) BEFORE the server is
+// stopped, and the leadership is given away AFTER the server has stopped. Until the server is told to stop, the
+// failover can be abandoned without a trace. From then until the commit it is abandoned by starting the server again.
 type handover struct {
 	a          *Agent
-	v          ag.View // as decided upon
+	v          ag.View // the view that was decided upon
 	op         ag.Op
 	to         ag.Replica
-	generation uint64 // of the next start
+	generation uint64 // of the server's next start
 }
 
 func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation uint64) (applied func(), err error) {
@@ -214,8 +218,8 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation ui
 		return reopen, fmt.Errorf("given up, %s serves on: %w", v.Self, err)
 	}
 	a.shut.Store(true)
-	a.cfg.Sessions.GateMoved() // from here on no client is told of a commit that quiet does not see
-	a.Wake()                   // the routes
+	a.cfg.Sessions.GateMoved() // from here on no client learns of a commit that quiet does not see
+	a.Wake()                   // publishes the routes
 	x, err := h.quiet(ctx)
 	if err != nil {
 		return reopen, fmt.Errorf("given up, %s serves on: %w", v.Self, err)
@@ -233,12 +237,12 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation ui
 	}
 	return func() {
 		a.sync, a.tried = ag.Sync{P: v.Local.Sync.P, N: v.Local.Sync.N}, nil
-		a.restart = end // before the gate: nobody reads what is not replicated (S6)
+		a.restart = end // BEFORE the gate opens: nobody may read what is not replicated (S6)
 		reopen()
 	}, fmt.Errorf("given up, %s leads again in the same epoch: %w", v.Self, err)
 }
 
-// step tells whoever watches how far it is.
+// step publishes the progress of the failover.
 func (h *handover) step(s string) {
 	h.a.log.Info("planned failover", "to", h.op.To, "step", s)
 	h.a.showProgress(s)
@@ -277,7 +281,8 @@ func (h *handover) awaitIdle(ctx context.Context, budget time.Duration) int {
 	}
 }
 
-// quiet ends whatever else writes here, and waits until the target has flushed and replayed what this server has flushed then.
+// quiet ends everything else that writes here, then waits until the target has flushed and replayed what this server
+// has flushed.
 func (h *handover) quiet(ctx context.Context) (ag.LSN, error) {
 	h.step("waiting until " + string(h.op.To) + " has everything")
 	ctx, cancel := context.WithTimeout(ctx, quietBudget)
@@ -301,7 +306,7 @@ func (h *handover) quiet(ctx context.Context) (ag.LSN, error) {
 	}
 }
 
-// finish stops the server and gives the leadership away. x is what every acknowledged commit ends before.
+// finish stops the server and gives the leadership away. Every acknowledged commit ends before x.
 func (h *handover) finish(ctx context.Context, x ag.LSN) error {
 	a := h.a
 	h.step("stopping the server")
@@ -321,7 +326,7 @@ func (h *handover) finish(ctx context.Context, x ag.LSN) error {
 		return fmt.Errorf("read the final position: %w", err)
 	}
 	need := final
-	if !clean { // nothing is acknowledged beyond x; what lies there is rewound
+	if !clean { // nothing beyond x was acknowledged; it is rewound
 		need.LSN = x
 	}
 	if err := a.awaitFlush(ctx, h.to, need.LSN, flushBudget); err != nil {
@@ -331,8 +336,8 @@ func (h *handover) finish(ctx context.Context, x ag.LSN) error {
 	return h.commit(ctx, need, clean)
 }
 
-// commit is the step after which the target leads: the writer itself has stopped and released, so no seal is needed.
-// A server that had to be killed may have more than the target, and counts for nothing.
+// commit is the step after which the target leads. It needs no seal, because the writer itself has stopped and
+// released. A server that had to be killed may have more than the target, so its copy is not counted.
 func (h *handover) commit(ctx context.Context, final ag.Position, clean bool) error {
 	a, e := h.a, h.v.Record.Epoch
 	e.Epoch++
@@ -341,7 +346,7 @@ func (h *handover) commit(ctx context.Context, final ag.Position, clean bool) er
 	if !in {
 		return fmt.Errorf("%s is not SYNCHRONIZED", h.op.To)
 	}
-	e.Copy = m.Copy // no other copy than the one that was counted may be promoted
+	e.Copy = m.Copy // no other copy than the counted one may be promoted
 	e.MaxTLI++
 	e.TLI, e.Forced = e.MaxTLI, false
 	if clean {
@@ -355,7 +360,7 @@ func (h *handover) commit(ctx context.Context, final ag.Position, clean bool) er
 		return fmt.Errorf("write that %s leads: %w", h.op.To, err)
 	}
 	a.lease.Void()
-	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), commitBudget) // the new epoch ends this action
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), commitBudget) // the new epoch cancels this action
 	defer cancel()
 	if err := a.cfg.Keeper.Disarm(ctx, h.v.Record.Epoch.Epoch); err != nil {
 		a.log.Warn("keeper not disarmed", "err", err)
@@ -364,9 +369,9 @@ func (h *handover) commit(ctx context.Context, final ag.Position, clean bool) er
 	return nil
 }
 
-// leadAgain starts the server where it stopped, in the same epoch and on the same timeline: nobody else has led, and nobody can
-// before this node's lease, which was renewed throughout, has run out. It returns how far WAL goes now: clients are let in again when
-// that is replicated (Local.Restart in package ag).
+// leadAgain starts the server where it stopped, in the same epoch and on the same timeline. No other replica has led,
+// and none can before this node's lease has run out, which was renewed throughout. It returns the end of WAL: clients
+// are let in again AFTER that is replicated (Local.Restart in package ag).
 func (h *handover) leadAgain(ctx context.Context) (end ag.LSN, err error) {
 	a, was := h.a, h.v.Local.Sync
 	h.step("given up; starting the server again")
@@ -398,7 +403,7 @@ func (h *handover) leadAgain(ctx context.Context) (end ag.LSN, err error) {
 	return a.cfg.Instance.FlushLSN(ctx)
 }
 
-// stillLeads asks the record, as long as the lease allows an answer to be of use.
+// stillLeads reads the record until it answers, or until the lease has run out.
 func (h *handover) stillLeads(ctx context.Context) error {
 	for {
 		c, cancel := context.WithTimeout(ctx, h.v.Profile.Request)

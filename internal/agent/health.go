@@ -12,17 +12,17 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// Probes watches over this node's server and disks, apart from the loop.
+// Probes watches this node's server and disks, independently of the loop.
 type Probes interface {
-	// Report returns what was found last. It never blocks.
+	// Report returns the last findings. It never blocks.
 	Report() Findings
-	// CrashReport says why the server ended, from what it logged last.
+	// CrashReport returns why the server ended, from the end of its log.
 	CrashReport(ctx context.Context) (CrashReport, error)
-	// Forget drops a lost write that was found: the copy was made anew, or a person trusts it.
+	// Forget drops the finding of a lost write: the copy was made anew, or a person trusts it.
 	Forget()
 }
 
-// Findings is what probes found. The zero value is well.
+// Findings is the result of the probes. The zero value is healthy.
 type Findings struct {
 	ag.Health
 	Lost   string // the storage lost a write
@@ -38,16 +38,16 @@ type Space struct {
 	Total int64  `json:"total_bytes"`
 }
 
-// Wellness is what a node reports of its health.
+// Wellness is what a node reports about its health.
 type Wellness struct {
 	Ill        string  `json:"ill,omitempty"`        // what counts as a failure at the group's FAILURE_CONDITION_LEVEL
-	Concern    string  `json:"concern,omitempty"`    // what would at a higher one
+	Concern    string  `json:"concern,omitempty"`    // what would count at a higher level
 	Quarantine string  `json:"quarantine,omitempty"` // why the copy is not trusted
-	StoodDown  string  `json:"stood_down,omitempty"` // when it last gave up the leadership for its health or a crash, while that counts
+	StoodDown  string  `json:"stood_down,omitempty"` // when it last gave up the leadership for its health or a crash, as long as that counts
 	Space      []Space `json:"space,omitempty"`
 }
 
-// wellness is this node's, as the view has it.
+// wellness returns this node's health as the view has it.
 func (a *Agent) wellness(v ag.View) Wellness {
 	w := Wellness{
 		Ill: v.Group.Options.Illness(v.Local.Health), Quarantine: v.Local.Quarantine, StoodDown: v.Local.StoodDown, Space: a.findings().Space,
@@ -58,16 +58,16 @@ func (a *Agent) wellness(v ag.View) Wellness {
 	return w
 }
 
-// CrashReport is why a server ended.
+// CrashReport is the reason why a server ended.
 type CrashReport struct {
 	Lost   string // an fsync failed
 	NoRoom string // there was no room for WAL
-	Panic  string // something else made it give up
+	Panic  string // another reason for which it gave up
 }
 
-// ProbeTarget is what there is to probe at the moment.
+// ProbeTarget is what can be probed at the moment.
 type ProbeTarget struct {
-	Data      bool // a copy is there and nothing rewrites it
+	Data      bool // a copy exists and nothing rewrites it
 	Running   bool // the server runs and has answered since it was started
 	PID       int
 	Writable  bool
@@ -75,7 +75,7 @@ type ProbeTarget struct {
 	Databases []string
 }
 
-// Target returns what there is to probe at the moment. Any goroutine may call it.
+// Target returns what can be probed at the moment. Any goroutine may call it.
 func (a *Agent) Target() ProbeTarget {
 	if t := a.target.Load(); t != nil {
 		return *t
@@ -83,8 +83,8 @@ func (a *Agent) Target() ProbeTarget {
 	return ProbeTarget{}
 }
 
-// Damping of failovers for health and crashes: how long having given up the leadership counts. It is
-// this machine's wall clock, compared with nobody else's.
+// Damping of failovers for health and crashes: how long a stand-down counts. This
+// machine's wall clock measures it, and is compared with no other clock.
 const (
 	crashDamped      = 10 * time.Minute
 	healthDamped     = 6 * time.Hour
@@ -94,10 +94,10 @@ const (
 	crashReportLimit = 10 * time.Second
 )
 
-// loopLimit is for how long the loop may stand still, on a dead disk for instance, until the lease is not renewed any more.
+// loopLimit is how long the loop may stand still, for instance on a dead disk, before the lease is no longer renewed.
 const loopLimit = 10 * time.Second
 
-// turns reports whether the loop has turned lately: a lease is for a node that decides.
+// turns reports whether the loop has turned lately: only a node that decides may hold a lease.
 func (a *Agent) turns() bool {
 	late := boottime.Now() - time.Duration(a.turned.Load())
 	if late <= loopLimit {
@@ -112,13 +112,13 @@ type condition struct {
 	stood    []marks.StandDown
 	crashes  []time.Duration  // boottime
 	lastEnd  string           // how the server ended last
-	quick    int              // starts in a row whose server did not live long
+	quick    int              // number of starts in a row after which the server did not live long
 	liveFrom time.Duration    // boottime of the last start
 	answered int              // pid of the server that answered
 	mark     marks.Quarantine // zero: the copy is trusted
-	asking   bool             // the group is being told of the quarantine
-	gone     refusal          // the source that no longer keeps the WAL that this copy needs
-	noRoom   string           // said once
+	asking   bool             // the group is being told about the quarantine
+	gone     refusal          // the source that no longer keeps the WAL which this copy needs
+	noRoom   string           // logged once
 }
 
 // loadCondition reads what outlives an agent.
@@ -132,7 +132,7 @@ func (a *Agent) loadCondition() error {
 	return err
 }
 
-// observeHealth adds to the view what is known of this node's health, and who else is no better off.
+// observeHealth adds to the view what is known about this node's health, and which members are no better off.
 func (a *Agent) observeHealth(v *ag.View) {
 	c, pid := &a.cond, a.pid
 	if a.up {
@@ -168,7 +168,7 @@ func (a *Agent) findings() Findings {
 	return a.cfg.Probes.Report()
 }
 
-// unfit lists the members that report themselves no better off than an ill primary.
+// unfit returns the members that report to be no better off than an ill primary.
 func (a *Agent) unfit(v ag.View) []ag.ReplicaID {
 	snap := a.snapshot.Load()
 	if snap == nil {
@@ -183,7 +183,7 @@ func (a *Agent) unfit(v ag.View) []ag.ReplicaID {
 	return out
 }
 
-// stoodDown says when this node gave up the leadership last, if that still counts.
+// stoodDown returns when this node last gave up the leadership, if that still counts; else "".
 func (a *Agent) stoodDown(now time.Time) string {
 	for _, s := range slices.Backward(a.cond.stood) {
 		age := now.Sub(s.At)
@@ -197,7 +197,7 @@ func (a *Agent) stoodDown(now time.Time) string {
 	return ""
 }
 
-// noteStandDown remembers that this node released the leadership because of its own health or its server's end.
+// noteStandDown records that this node released the leadership because of its own health or the end of its server.
 func (a *Agent) noteStandDown(v ag.View, p ag.Plan) {
 	crash := p.Rule == ag.RuleRelease && v.Record.Epoch.Phase == ag.PhaseLead
 	if p.Rule != ag.RuleStepDown && !crash {
@@ -210,7 +210,7 @@ func (a *Agent) noteStandDown(v ag.View, p ag.Plan) {
 	a.writeLater(func() error { return a.cfg.Marks.SetStandDowns(kept) })
 }
 
-// serverEnded takes note of an end of the server that nobody here asked for.
+// serverEnded records an end of the server that this node did not ask for.
 func (a *Agent) serverEnded(ctx context.Context, why string) {
 	c := &a.cond
 	if orderly(why) || a.fencing || a.task != nil && a.task.name != "sync" && a.task.name != "start" {
@@ -243,7 +243,7 @@ func (a *Agent) serverEnded(ctx context.Context, why string) {
 	})
 }
 
-// lastWords reads, when the agent begins, why a server ended that ended without it: a lost write is one still.
+// lastWords reads, when the agent begins, why a server ended while no agent ran. A lost write still counts.
 func (a *Agent) lastWords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, crashReportLimit)
 	defer cancel()
@@ -260,7 +260,7 @@ func (a *Agent) lastWords(ctx context.Context) {
 	}
 }
 
-// orderly tells an end of the server that was asked for from one that was not: see Keeper.Exits.
+// orderly reports whether an end of the server was asked for: see Keeper.Exits.
 func orderly(why string) bool {
 	return strings.HasPrefix(why, "fenced") || why == "exit status 0" || why == "stopped"
 }
@@ -279,7 +279,7 @@ func (a *Agent) noteCrash(found CrashReport) {
 	}
 }
 
-// crashLoop says that the server keeps ending, while it does.
+// crashLoop returns a description while the server keeps ending; else "".
 func (a *Agent) crashLoop() string {
 	c := &a.cond
 	now := boottime.Now()
@@ -290,8 +290,8 @@ func (a *Agent) crashLoop() string {
 	return fmt.Sprintf("PostgreSQL has ended by itself %d times within %v, last with: %s", len(c.crashes), crashDamped, c.lastEnd)
 }
 
-// backoff is how long to wait with the next start: longer each time a server did not live long, but for the leader of the record not so
-// long that the others take the silence for its death.
+// backoff returns how long to wait before the next start. It grows with each server that did not live long. The leader
+// of the record waits no longer than half its patience, because the others would take the silence for its death.
 func (a *Agent) backoff() time.Duration {
 	d, most := startBackoff, mostBackoff
 	if v := a.view.Load(); v != nil && v.Record.Epoch.Leader == v.Self {
@@ -303,7 +303,7 @@ func (a *Agent) backoff() time.Duration {
 	return min(d, most)
 }
 
-// mayStart refuses to start a server that could only fail.
+// mayStart reports whether a server may be started: one that would find no room for its WAL could only fail.
 func (a *Agent) mayStart() bool {
 	if why := a.findings().NoRoom; why != "" {
 		if a.cond.noRoom != why {
@@ -321,7 +321,7 @@ func (a *Agent) mayStart() bool {
 	return true
 }
 
-// distrust puts the copy that is here now under quarantine: its storage said that a write is not where it should be.
+// distrust puts the present copy under quarantine: its storage reported that a write was lost.
 func (a *Agent) distrust(why string) {
 	c := &a.cond
 	if c.mark.Why != "" {
@@ -337,8 +337,8 @@ func (a *Agent) distrust(why string) {
 	a.saveQuarantine()
 }
 
-// unpromotable reports, to a candidate that asks for a seal, that this copy may hold the longest log and is not to be promoted: it is under
-// quarantine, or its server would find no room for WAL. Any goroutine may call it.
+// unpromotable reports whether this copy, even with the longest log, must not be promoted: it is under quarantine, or
+// its server would find no room for WAL. A candidate that asks for a seal is told so. Any goroutine may call it.
 func (a *Agent) unpromotable() bool { return a.distrusted.Load() || a.findings().NoRoom != "" }
 
 func (a *Agent) saveQuarantine() {
@@ -346,7 +346,8 @@ func (a *Agent) saveQuarantine() {
 	a.writeLater(func() error { return a.cfg.Marks.SetQuarantine(m) })
 }
 
-// quarantine is why the copy is not trusted, and renewal why it must be made anew: first the one, then, once resumed, the other.
+// quarantine returns why the copy is not trusted; once an operator has resumed it, renewal returns why it must be made
+// anew instead.
 func (c *condition) quarantine() string {
 	if c.mark.Renew {
 		return ""
@@ -364,8 +365,8 @@ func (c *condition) renewal(now ag.CopyID) string {
 	return ""
 }
 
-// noteSeedRequests adds what operators want. A copy is given up for a better one only while somebody leads who can give it: until then it may be
-// the one that has to lead.
+// noteSeedRequests adds what operators request. A copy is given up for a better one only while a leader exists that can
+// provide it. Until then this copy may have to lead.
 func (a *Agent) noteSeedRequests(v *ag.View) {
 	e := v.Record.Epoch
 	if a.cfg.SeedRequests == nil || e.Leader == v.Self {
@@ -377,7 +378,7 @@ func (a *Agent) noteSeedRequests(v *ag.View) {
 	v.Local.Withheld = a.cfg.SeedRequests.BlockedReason(e.Epoch)
 }
 
-// noteGone remembers that the source in force no longer has what this copy needs, for as long as it leads.
+// noteGone remembers, as long as the source leads, that the source no longer has the WAL which this copy needs.
 func (a *Agent) noteGone(v ag.View) {
 	c, e := &a.cond, v.Record.Epoch
 	if up := a.cfg.Upstream.Status(); up.Gone && up.At > a.repairedAt {
@@ -388,8 +389,8 @@ func (a *Agent) noteGone(v ag.View) {
 	}
 }
 
-// keepQuarantine tells the group that this copy is not to be counted on, by suspending it as an operator would. When an operator has
-// resumed it, the copy is made anew; when it has been, the quarantine is over.
+// keepQuarantine tells the group that this copy must not be counted on, by suspending it as an operator would. When an
+// operator has resumed it, the copy is made anew; when that is done, the quarantine is over.
 func (a *Agent) keepQuarantine(ctx context.Context, v ag.View) {
 	c := &a.cond
 	select {
@@ -424,7 +425,7 @@ func (a *Agent) askToSuspend(ctx context.Context) {
 		a.log.Warn("the group was not told of the quarantine yet", "err", err)
 		pause(ctx, time.Second)
 	}
-	a.suspended <- struct{}{} // one at a time asks, so there is room
+	a.suspended <- struct{}{} // there is room: only one goroutine asks at a time
 	a.Wake()
 }
 
@@ -437,8 +438,8 @@ func (a *Agent) endQuarantine() {
 	a.writeLater(a.cfg.Marks.ClearQuarantine)
 }
 
-// Trust ends the quarantine of this node's copy as it is: an operator has checked the storage and takes the risk. It returns what the
-// quarantine was for.
+// Trust ends the quarantine of this node's copy without a new one: an operator has checked the storage and accepts the
+// risk. It returns why the copy was under quarantine.
 func (a *Agent) Trust(ctx context.Context) (string, error) {
 	answer := make(chan string, 1)
 	select {

@@ -11,7 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// How often the loop looks when nothing wakes it: idleTurn as a rule, calmTurn where all that could happen is told.
+// How often the loop turns when nothing wakes it. calmTurn applies where every possible event wakes it; idleTurn
+// otherwise.
 const (
 	idleTurn = time.Second
 	calmTurn = 3 * time.Second
@@ -25,8 +26,8 @@ func (a *Agent) loop(ctx context.Context) error {
 	if a.cfg.Instance != nil {
 		exits, moved = a.cfg.Keeper.Exits(), a.cfg.Downstream.Changed()
 	}
-	var calm <-chan time.Time // set: flush positions are not looked at until it fires
-	var due time.Duration     // boottime of the next turn, if nothing happens; 0: now
+	var calm <-chan time.Time // not nil: flush positions are ignored until it fires
+	var due time.Duration     // boottime of the next turn if nothing happens; 0: now
 	for {
 		if due == 0 {
 			due = boottime.Now() + a.idleFor(a.turn(ctx))
@@ -53,7 +54,7 @@ func (a *Agent) loop(ctx context.Context) error {
 			a.trusted(answer)
 		case h := <-watch:
 			if a.renewed(h) {
-				next = due // nothing is new but that the leader lives
+				next = due // nothing is new except that the leader is alive
 			}
 		case <-moved:
 			moved, calm = nil, time.After(a.calm())
@@ -81,8 +82,8 @@ func (a *Agent) loop(ctx context.Context) error {
 	}
 }
 
-// renewed takes up a renewal of /lead that says nothing new, and reports whether the hint was no more than that: it starts the
-// stopwatch anew without a look at anything. Whether the leader is silent is still decided upon a record that was read.
+// renewed takes over a renewal of /lead that contains nothing new, and reports whether the hint was only that. It
+// restarts the stopwatch without a turn. Whether the leader is silent is still decided from a record that was read.
 func (a *Agent) renewed(h Hint) bool {
 	v, snap := a.view.Load(), a.snapshot.Load()
 	if h.Changed || v == nil || snap == nil || !v.Quorum || v.Voting.Evidence != (ag.Evidence{}) || !h.Lead.Same(snap.Record.Lead) {
@@ -94,7 +95,7 @@ func (a *Agent) renewed(h Hint) bool {
 	return true
 }
 
-// idleFor is how long the loop may wait for something to happen after a turn; again: it asked for another one soon.
+// idleFor returns how long the loop may wait for an event after a turn. again: the turn asked for another one soon.
 func (a *Agent) idleFor(again bool) time.Duration {
 	v, p := a.view.Load(), a.plan.Load()
 	switch {
@@ -114,8 +115,8 @@ func (a *Agent) idleFor(again bool) time.Duration {
 	return idleTurn
 }
 
-// untilSilence is how long the loop may wait at most: not beyond the moment at which the leader's silence becomes long enough, which
-// only this node's stopwatch tells.
+// untilSilence returns how long the loop may wait at most: until the leader's silence becomes long enough, which only
+// this node's stopwatch tells.
 func (a *Agent) untilSilence() time.Duration {
 	v := a.view.Load()
 	if v == nil {
@@ -127,8 +128,8 @@ func (a *Agent) untilSilence() time.Duration {
 	return idleTurn
 }
 
-// calm is for how long flush positions that move shall not turn the loop again: a busy stream moves them a thousand times a second.
-// While the bookkeeping waits for one it is looked at often.
+// calm returns for how long moving flush positions do not turn the loop: a busy stream moves them a thousand times a
+// second. While the bookkeeping waits for one, it is short.
 func (a *Agent) calm() time.Duration {
 	if p := a.plan.Load(); p != nil && p.Rule == ag.RuleSync {
 		return 5 * time.Millisecond
@@ -136,11 +137,11 @@ func (a *Agent) calm() time.Duration {
 	return idleTurn
 }
 
-// turn is one look and one plan. It returns true when another should follow soon.
+// turn makes one view and one plan. It returns true if another turn should follow soon.
 func (a *Agent) turn(ctx context.Context) (again bool) {
 	v := a.observe(ctx)
 	if ctx.Err() != nil {
-		return false // what was observed under a cancelled context says nothing
+		return false // an observation under a cancelled context means nothing
 	}
 	a.turned.Store(int64(boottime.Now()))
 	a.view.Store(&v)
@@ -157,7 +158,7 @@ func (a *Agent) turn(ctx context.Context) (again bool) {
 			"server", v.Local.Server, "position", v.Local.Position.String())
 	}
 	if p.Rule == ag.RuleServe || v.Local.Server != ag.ServerWritable {
-		a.suspect.Store(false) // proven and flushed, or not a primary any more
+		a.suspect.Store(false) // proven and flushed, or no longer a primary
 	}
 	a.publish(ctx, v, p)
 	if p.Commit != nil {
@@ -174,7 +175,7 @@ func (a *Agent) turn(ctx context.Context) (again bool) {
 	return again || p.Rule == ag.RuleSeal || p.Rule == ag.RuleDoubled || v.Record.Epoch.Phase != ag.PhaseLead
 }
 
-// commit makes the plan's transaction; false means that the record moved and the actions are void.
+// commit makes the plan's transaction. false means that the record has changed, so the actions are void.
 func (a *Agent) commit(ctx context.Context, v ag.View, p ag.Plan) bool {
 	ctx, cancel := context.WithTimeout(ctx, v.Profile.Request)
 	defer cancel()
@@ -188,7 +189,7 @@ func (a *Agent) commit(ctx context.Context, v ag.View, p ag.Plan) bool {
 		}
 	}
 	if c.Epoch != nil {
-		a.lease.Hold(nil) // a renewal guarded by the revision that is about to change would look like a lost lease
+		a.lease.Hold(nil) // otherwise a renewal guarded by the revision that is about to change would look like a lost lease
 	}
 	err := a.cfg.Store.Commit(ctx, c)
 	if err != nil {
@@ -199,8 +200,8 @@ func (a *Agent) commit(ctx context.Context, v ag.View, p ag.Plan) bool {
 	return true
 }
 
-// housekeep follows what the view shows: it drops seals and tasks of another epoch, keeps the lease renewed exactly while it may be
-// held, and opens or closes the streams of the members.
+// housekeep follows what the view shows. It drops seals and tasks of another epoch, renews the lease exactly while this
+// node may hold it, and opens or closes the streams of the members.
 func (a *Agent) housekeep(ctx context.Context, v ag.View) {
 	e := v.Record.Epoch
 	for id, s := range a.seals {
@@ -222,14 +223,14 @@ func (a *Agent) housekeep(ctx context.Context, v ag.View) {
 	a.cfg.Store.Prefer(e.Leader)
 }
 
-// leadership is what a node knows of the members only while it leads an epoch. It is made when the epoch's streams are opened and
-// dropped when they are closed: nothing of it passes from one epoch to the next.
+// leadership is what a node knows about the members only while it leads an epoch. It is made when the epoch's streams
+// are opened and dropped when they are closed: nothing in it passes from one epoch to the next.
 type leadership struct {
 	epoch   ag.Epoch
 	streams map[ag.ReplicaID]*streamFacts
 }
 
-// lead begins and ends the leadership that the view shows.
+// lead begins and ends the leadership, as the view shows it.
 func (a *Agent) lead(v ag.View) {
 	e := v.Record.Epoch
 	if !v.Quorum {
@@ -250,7 +251,8 @@ func (a *Agent) lead(v ag.View) {
 	}
 }
 
-// feed opens and closes this node's log for a candidate that lacks the end of it. It is closed before this node follows anybody.
+// feed opens this node's log for a candidate that lacks its end, and closes it again. It is closed BEFORE this node
+// follows any member.
 func (a *Agent) feed(v ag.View) {
 	to, feeds := v.Feeds()
 	switch e := v.Record.Epoch.Epoch; {
@@ -263,8 +265,8 @@ func (a *Agent) feed(v ag.View) {
 	}
 }
 
-// holdLease renews while this node is the epoch's holder: as a candidate, while its promotion is under way, and in LEAD while the server
-// is writable or being handed over.
+// holdLease renews while this node holds the epoch: as a candidate, while its promotion is under way, and in LEAD while
+// the server is writable or is being handed over.
 func (a *Agent) holdLease(v ag.View) {
 	e := v.Record.Epoch
 	restarting := a.restarting.Load()
@@ -273,7 +275,7 @@ func (a *Agent) holdLease(v ag.View) {
 		return
 	}
 	if !v.Quorum {
-		return // renewals go on: they are guarded by the revision of /epoch
+		return // renewals continue: the revision of /epoch guards them
 	}
 	released := v.Record.Lead.Released && v.Record.Lead.Epoch == e.Epoch
 	alive := v.Local.Server == ag.ServerWritable || e.Phase != ag.PhaseLead || a.handingOver()
@@ -292,11 +294,11 @@ func (a *Agent) holdLease(v ag.View) {
 	a.lease.Hold(h)
 }
 
-// startGrace is how long a server that starts counts as making progress: it says of itself neither that nor how far it is.
+// startGrace is how long a starting server counts as making progress. It reports neither its progress nor its position.
 const startGrace = time.Minute
 
-// progressOf describes how far a candidate or a promotion is. It renews its claim only when this changes, so that one that hangs is
-// outbid and a long replay is not (docs/internals/safety.md, "Epochs and phases").
+// progressOf describes the progress of a candidate or a promotion. The claim is renewed only when this changes: a
+// candidate that hangs is outbid, and a long replay is not (docs/internals/safety.md, "Epochs and phases").
 func (a *Agent) progressOf(v ag.View) string {
 	if v.Record.Epoch.Phase == ag.PhaseSeal {
 		return fmt.Sprintf("%d seals, %s", len(v.Seals), v.Local.Position)
@@ -315,10 +317,10 @@ func (a *Agent) progressOf(v ag.View) string {
 	return fmt.Sprintf("%s, %s, replayed %s, %s", v.Local.Server, v.Local.Position, a.observed.Replay, step)
 }
 
-// beat sends heartbeats to the voters while this node is to lead, or leads.
+// beat sends heartbeats to the voters while this node leads or is about to lead.
 func (a *Agent) beat(v ag.View) {
 	if !v.Quorum {
-		return // they go on: what they extend is bounded by the lease
+		return // heartbeats continue: the lease bounds what they extend
 	}
 	e := v.Record.Epoch
 	if e.Leader != v.Self || e.Phase == ag.PhaseSeal {
@@ -334,7 +336,7 @@ func (a *Agent) beat(v ag.View) {
 	a.heartbeats.Want(e.Epoch, voters)
 }
 
-// disarm takes the deadline off a server that is down: it would end the standby that is started next.
+// disarm removes the deadline of a server that is down. It would otherwise end the standby that is started next.
 func (a *Agent) disarm(ctx context.Context, v ag.View) {
 	if v.Local.Server != ag.ServerDown || v.Local.Armed == 0 || a.task != nil {
 		return
@@ -348,8 +350,8 @@ func (a *Agent) disarm(ctx context.Context, v ag.View) {
 	a.lease.SetDisarmedOf(v.Local.Armed)
 }
 
-// chores are what must be done now and then and decides nothing: replication slots for every other member, so that any can follow any
-// after a failover, and the quorum's leadership away from the primary.
+// chores does from time to time what decides nothing. It keeps replication slots for every other member, so that any
+// member can follow any other after a failover, and moves the quorum's leadership away from the primary.
 func (a *Agent) chores(ctx context.Context) {
 	for {
 		select {
