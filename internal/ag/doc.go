@@ -1,4 +1,4 @@
-// Package ag is what an availability group is, and what should happen to it next.
+// Package ag defines what an availability group is, and decides what should happen to it next.
 //
 // It owns the vocabulary (Group, Replica, Record, Epoch, Position, ...), the arithmetic of who must acknowledge a commit
 // and who may lead (quorum.go), the routing of clients (routes.go), and Decide, which maps what one node can see (View) to
@@ -7,6 +7,6 @@
 // It must not know how anything is done: no clock, no I/O, no logging, no goroutine; the standard library only. Adapters
 // observe and act, package agent joins them, and package agsim runs the same Decide through every interleaving it can find.
 //
-// Start reading at Decide, then Record, then Seal in quorum.go. The rules are in docs/internals/safety.md, whose
+// Start reading at Decide, then Plan, then Record, then quorum.go. The rules are in docs/internals/safety.md, whose
 // sections are named in the comments (S1 to S9 are its properties).
 package ag

@@ -13,8 +13,8 @@ type Check struct {
 	Seen      string `json:"seen"` // what the view saw of it
 }
 
-// WhyClaim lists the conditions on which the viewing node would take the leadership over by itself, each with what it sees of it. It is
-// mayClaim in words, and a test keeps the two together.
+// WhyClaim returns the conditions for this node to take the leadership over without a person, each with what the view
+// shows of it. It is mayClaim in words; a test compares the two.
 func (v View) WhyClaim() []Check {
 	e, st := v.Record.Epoch, v.Record.State
 	m, in := st.InV(v.Self)
@@ -68,7 +68,7 @@ func (v View) seenOfCopy() string {
 	return "the data directory is " + string(v.Local.Data)
 }
 
-// WhyLead lists the conditions on which the viewing primary goes on to lead.
+// WhyLead returns the conditions for the viewing primary to continue to lead.
 func (v View) WhyLead() []Check {
 	return []Check{
 		{"the record names it, in this epoch", !v.deposed(), fmt.Sprintf("%s of epoch %d by %s; armed for epoch %d", v.Record.Epoch.Phase, v.epoch(), v.Record.Epoch.Leader, v.Local.Armed)},
@@ -94,7 +94,7 @@ func (v View) seenOfHealth() string {
 	return why
 }
 
-// Meaning says in a sentence what a rule does. Every rule has one.
+// Meaning describes in a sentence what a rule does. Every rule has a meaning.
 func (r Rule) Meaning() string { return meanings[r] }
 
 var meanings = map[Rule]string{
@@ -136,7 +136,7 @@ var meanings = map[Rule]string{
 	RuleStandBy:      "stood by",
 }
 
-// Slim returns the view without what no explanation needs, for a record of decisions that is kept for long.
+// Slim returns the view without what no explanation needs, for a record of decisions that is kept for a long time.
 func (v View) Slim() View {
 	v.Group.HBA, v.Group.Options.Recorded, v.Group.Options.Listeners = "", nil, nil
 	v.Group.Replicas = slices.Clone(v.Group.Replicas)

@@ -12,21 +12,21 @@ type GroupID string
 // [a-z][a-z0-9_]{0,29}, and is never reused for another node.
 type ReplicaID string
 
-// CopyID is the UUID of one copy of the data: made anew whenever a data directory is created, seeded, rewound or restored.
-// Copies, not members, hold data (docs/internals/safety.md, "Copies").
+// CopyID is the UUID of one copy of the data. It is made anew whenever a data directory is created, seeded, rewound or
+// restored. Copies, not members, hold data (docs/internals/safety.md, "Copies").
 type CopyID string
 
 // Role is what a replica is at this moment, in the words of the availability-group views.
 type Role string
 
-// The three roles. RESOLVING: not known, or not allowed to serve writes and not following anybody.
+// The three roles. RESOLVING: the role is not known, or the replica may not serve writes and follows no other.
 const (
 	RolePrimary   Role = "PRIMARY"
 	RoleSecondary Role = "SECONDARY"
 	RoleResolving Role = "RESOLVING"
 )
 
-// AvailabilityMode is a replica's configured way of taking part in commits.
+// AvailabilityMode is how a replica is configured to take part in commits.
 type AvailabilityMode string
 
 // The availability modes. CONFIGURATION_ONLY is the witness: a vote without data.
@@ -36,7 +36,7 @@ const (
 	ConfigurationOnly  AvailabilityMode = "CONFIGURATION_ONLY"
 )
 
-// FailoverMode says whether a replica may become primary without a person.
+// FailoverMode is whether a replica may become primary without a person.
 type FailoverMode string
 
 // The failover modes.
@@ -57,11 +57,11 @@ const (
 	Initializing     SyncState = "INITIALIZING"
 )
 
-// CommitRule is the group's way of choosing how many synchronous secondaries a commit waits for.
+// CommitRule decides how many synchronous secondaries a commit waits for.
 type CommitRule string
 
-// The commit rules. QUORUM waits for as many as simultaneous failures can be survived (ANY n); ALL waits for every
-// synchronized secondary, as SQL Server does.
+// The commit rules. QUORUM waits for as many as the number of simultaneous failures that can be survived (ANY n). ALL
+// waits for every synchronized secondary, as SQL Server does.
 const (
 	RuleQuorum CommitRule = "QUORUM"
 	RuleAll    CommitRule = "ALL"
@@ -81,22 +81,22 @@ type Replica struct {
 	EtcdID           uint64           `json:"etcd_id,omitempty"`   // its member id in the embedded store
 	Suspended        bool             `json:"suspended,omitempty"` // data movement suspended until RESUME
 	SuspendedBy      SuspendReason    `json:"suspended_by,omitempty"`
-	Join             JoinState        `json:"join_state,omitempty"` // beside "", it is suspended too
+	Join             JoinState        `json:"join_state,omitempty"` // unless it is "", the replica is suspended too
 	Major            int              `json:"major,omitempty"`      // PostgreSQL major version, 0 for the witness
 	Allow            AllowConnections `json:"secondary_allow,omitempty"`
 	Options          ReplicaOptions   `json:"options,omitzero"`
 }
 
-// JoinState is how far a node of the quorum has become a replica of the group: "" it is one.
+// JoinState is how far a node of the quorum has become a replica of the group; "": it is one.
 type JoinState string
 
-// The join states of a node that is no replica yet, or no more. ADD REPLICA and then JOIN on the node itself make it one.
+// The join states of a node that is not a replica. ADD REPLICA, and then JOIN on the node itself, make it one.
 const (
-	NotJoined JoinState = "NOT_JOINED" // added, and to be joined
+	NotJoined JoinState = "NOT_JOINED" // added, and not joined yet
 	Detached  JoinState = "DETACHED"   // a node of the quorum only
 )
 
-// SuspendReason is who suspended a replica's data movement: "" and USER a person, PARTNER a forced failover.
+// SuspendReason is the origin of a suspension: a person for "" and USER, a forced failover for PARTNER.
 type SuspendReason string
 
 // The reasons of a suspension.
@@ -105,13 +105,13 @@ const (
 	SuspendPartner SuspendReason = "PARTNER"
 )
 
-// Part reports whether the replica was made one of the group's, joined or not.
+// Part reports whether the replica was added to the group, joined or not.
 func (r Replica) Part() bool { return r.Join != Detached }
 
 // HasData reports whether the replica holds a copy of the database; a witness does not.
 func (r Replica) HasData() bool { return r.AvailabilityMode != ConfigurationOnly }
 
-// AllowConnections is a secondary's answer to clients: NO, READ_ONLY (the default, also for "") or ALL.
+// AllowConnections is which connections a secondary takes: NO, READ_ONLY (the default, also for "") or ALL.
 type AllowConnections string
 
 // The values of ALLOW_CONNECTIONS of a secondary role.
@@ -121,8 +121,8 @@ const (
 	AllowAll      AllowConnections = "ALL"
 )
 
-// Group is the wish: what administrators configured. It lives under /config in the store, is changed by compare-and-swap
-// by whoever administers, and the leader reconciles the Record towards it (docs/internals/safety.md, "Record").
+// Group is the configuration that administrators want. It is stored under /config and changed by compare-and-swap by
+// the administrator's node; the leader reconciles the Record towards it (docs/internals/safety.md, "Record").
 type Group struct {
 	ID             GroupID       `json:"id"`
 	Name           string        `json:"name"`
@@ -135,15 +135,17 @@ type Group struct {
 	HBA            string        `json:"hba,omitempty"`                               // listener rules of the group, pg_hba.conf syntax; "": the default
 	Superuser      string        `json:"superuser,omitempty"`                         // bootstrap superuser of the cluster; "": postgres
 	Options        Options       `json:"options,omitzero"`
-	// External is how many voting members the etcd has on which an administrator founded the group; 0: the quorum is embedded in its nodes.
+	// External is the number of voting members of the etcd on which an administrator founded the group; 0: the quorum
+	// is embedded in the group's nodes.
 	External int `json:"external_quorum,omitempty"`
-	// Draft says that there is no group yet, or no more: nodes with a quorum, one of which has the data. CREATE makes it a group.
+	// Draft means that there is no group yet, or none any more: only nodes with a quorum, one of which has the data.
+	// CREATE makes it a group.
 	Draft bool `json:"draft,omitempty"`
-	// Rotation is the change of the certificate authority under way; nil: there is none.
+	// Rotation is the change of the certificate authority under way; nil: none.
 	Rotation *Rotation `json:"rotation,omitempty"`
 }
 
-// Replica returns the configured replica of that id.
+// Replica returns the configured replica with that id.
 func (g Group) Replica(id ReplicaID) (Replica, bool) {
 	for _, r := range g.Replicas {
 		if r.ID == id {
@@ -153,11 +155,11 @@ func (g Group) Replica(id ReplicaID) (Replica, bool) {
 	return Replica{}, false
 }
 
-// Votes reports whether the member votes by now: in an embedded quorum it only is to vote until its learner is promoted. On an
-// external one a vote is about the death of a leader, and needs no member of the store.
+// Votes reports whether the member votes now. In an embedded quorum it does not vote before its learner is promoted. On
+// an external quorum a vote is about the death of a leader, and needs no member of the store.
 func (g Group) Votes(r Replica) bool { return r.Voter && (r.EtcdID != 0 || g.External > 0) }
 
-// Voting returns how many members vote by now.
+// Voting returns how many members vote now.
 func (g Group) Voting() (n int) {
 	for _, r := range g.Replicas {
 		if g.Votes(r) {
@@ -167,7 +169,8 @@ func (g Group) Voting() (n int) {
 	return n
 }
 
-// Survives reports whether the quorum keeps its majority without a member. An external one does not rest on any of them.
+// Survives reports whether the quorum keeps its majority without a member. An external quorum does not depend on any of
+// them.
 func (g Group) Survives(id ReplicaID) bool {
 	left := g.Voting()
 	if r, ok := g.Replica(id); ok && g.Votes(r) {
@@ -187,8 +190,9 @@ func (g Group) Voters() int {
 	return n
 }
 
-// Options are the group-wide options of the availability-group language. The zero value means the defaults of a new group, so
-// that a configuration written by an older version keeps its meaning; read them through the methods, which know the defaults.
+// Options are the group-wide options of the availability-group language. The zero value means the defaults of a new
+// group, so that a configuration written by an older version keeps its meaning. Read them through the methods, which
+// know the defaults.
 type Options struct {
 	FailureDetection FailureDetection `json:"failure_detection,omitempty"`
 	CommitBarrier    CommitBarrier    `json:"commit_barrier,omitempty"`
@@ -199,7 +203,7 @@ type Options struct {
 	BackendReuse     bool             `json:"backend_reuse,omitempty"`               // BACKEND_REUSE = ON
 	Databases        []string         `json:"databases,omitempty"`                   // registered for health, routing and views
 	Listeners        []Listener       `json:"listeners,omitempty"`
-	// Recorded holds options that were accepted and have no effect here, by their name in the language.
+	// Recorded holds accepted options that have no effect here, by their name in the language.
 	Recorded map[string]string `json:"recorded,omitempty"`
 }
 
@@ -209,7 +213,8 @@ const (
 	DefaultHealthTimeout  = 10 * time.Second
 )
 
-// FailureDetection is how a takeover may be begun: FAST ("" too) also by evidence and votes, STRICT by silence alone.
+// FailureDetection is what may begin a takeover: evidence and votes, or silence, for FAST (also for ""); silence alone
+// for STRICT.
 type FailureDetection string
 
 // The values of FAILURE_DETECTION.
@@ -218,14 +223,14 @@ const (
 	DetectStrict FailureDetection = "STRICT"
 )
 
-// CommitBarrier is what a client is told of a commit whose wait was cut short: "" (by revoking and holding) or STRICT (no answer
-// leaves before the listener has itself seen the flush).
+// CommitBarrier is what a client is told about a commit whose wait was cut short. "": by revoking and holding. STRICT:
+// no answer leaves before the listener itself has seen the flush.
 type CommitBarrier string
 
 // BarrierStrict is COMMIT_BARRIER = STRICT.
 const BarrierStrict CommitBarrier = "STRICT"
 
-// BackupPreference says where a backup job should run; advice only.
+// BackupPreference is where a backup job should run. It is advice only.
 type BackupPreference string
 
 // The values of AUTOMATED_BACKUP_PREFERENCE.
@@ -239,7 +244,7 @@ const (
 // Listener is a named client address of the group.
 type Listener struct {
 	Name      string   `json:"name"`
-	Addresses []string `json:"addresses,omitempty"` // virtual addresses with prefix length, as 10.0.0.9/24; they follow the primary
+	Addresses []string `json:"addresses,omitempty"` // virtual addresses with prefix length, such as 10.0.0.9/24; they follow the primary
 	Port      int      `json:"port,omitempty"`      // 0: the node's own read-write port
 }
 
@@ -297,23 +302,25 @@ const (
 // RotationPhase is how far a change of the group's certificate authority has come.
 type RotationPhase string
 
-// The phases of a rotation, in this order. In each of them every member does one thing and says so; then the next one begins.
+// The phases of a rotation, in their order. In each phase every member does one thing and reports it; then the next
+// phase begins.
 const (
-	RotationTrust RotationPhase = "TRUST" // members learn to believe the new authority; nobody shows a certificate of it yet
-	RotationIssue RotationPhase = "ISSUE" // members have their certificates issued by it; both are believed
-	RotationDrop  RotationPhase = "DROP"  // members forget the old one
+	RotationTrust RotationPhase = "TRUST" // members learn to trust the new authority; no member uses a certificate of it yet
+	RotationIssue RotationPhase = "ISSUE" // members get certificates from it; both authorities are trusted
+	RotationDrop  RotationPhase = "DROP"  // members stop trusting the old authority
 )
 
-// Rotation is a change of the group's certificate authority under way. Its private key is not in here: replicas hand it to each other.
+// Rotation is a change of the group's certificate authority under way. It does not contain the private key: replicas
+// hand that to each other.
 type Rotation struct {
 	Pin         string        `json:"pin"`         // hex SHA-256 of the new authority's public key
-	Certificate string        `json:"certificate"` // the new authority's, in PEM
+	Certificate string        `json:"certificate"` // of the new authority, in PEM
 	Phase       RotationPhase `json:"phase"`
-	Done        []ReplicaID   `json:"done,omitempty"` // members that are through with the phase
-	Hold        bool          `json:"hold,omitempty"` // TRUST does not end by itself: clients are to learn of the new authority, too
+	Done        []ReplicaID   `json:"done,omitempty"` // members that have completed the phase
+	Hold        bool          `json:"hold,omitempty"` // TRUST does not end without an administrator: clients must learn of the new authority, too
 }
 
-// Held reports whether the rotation waits for an administrator, whoever is through.
+// Held reports whether the rotation waits for an administrator, even after all members have completed the phase.
 func (r Rotation) Held() bool { return r.Hold && r.Phase == RotationTrust }
 
 // RotationWaits lists the members that the rotation's phase waits for, in the order of the configuration.
@@ -329,8 +336,8 @@ func (g Group) RotationWaits() (ids []ReplicaID) {
 	return ids
 }
 
-// RotationTurn reports whether a member may interrupt its part in the quorum for the rotation now: one at a time, in the order of the
-// configuration.
+// RotationTurn reports whether a member may interrupt its part in the quorum for the rotation now. Members take turns
+// in the order of the configuration.
 func (g Group) RotationTurn(id ReplicaID) bool {
 	for _, waits := range g.RotationWaits() {
 		if r, _ := g.Replica(waits); r.Voter || waits == id {
@@ -340,8 +347,9 @@ func (g Group) RotationTurn(id ReplicaID) bool {
 	return false
 }
 
-// RotationStep notes that a member is through with a phase of the rotation to the authority of that pin, and begins the next phase, or
-// ends the rotation, once every member of the group is. It changes nothing if that phase is over; what it replaces it does not modify.
+// RotationStep records that a member has completed a phase of the rotation to the authority with that pin. Once every
+// member has, it begins the next phase or ends the rotation. It changes nothing if the phase is over. It replaces the
+// Rotation and does not modify it.
 func (g *Group) RotationStep(id ReplicaID, pin string, phase RotationPhase) {
 	if g.Rotation == nil || g.Rotation.Pin != pin || g.Rotation.Phase != phase {
 		return

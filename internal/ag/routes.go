@@ -2,7 +2,7 @@ package ag
 
 import "slices"
 
-// Intent is what a client asked for when it connected.
+// Intent is what a client asks for when it connects.
 type Intent string
 
 // The two intents.
@@ -19,18 +19,18 @@ type Target struct {
 	Readable bool      `json:"readable"` // a secondary that takes read-only sessions
 }
 
-// Routes is an immutable snapshot of where sessions may go. The agent publishes a new one with each change; the data plane
-// reads it from an atomic pointer and never waits for the control plane.
+// Routes is an immutable snapshot of where sessions may go. The agent publishes a new one with each change. The data
+// plane reads it from an atomic pointer and never waits for the control plane.
 type Routes struct {
 	Epoch     Epoch         `json:"epoch"`
 	Self      ReplicaID     `json:"self"`
-	Primary   ReplicaID     `json:"primary"`    // empty while there is none that accepts sessions
+	Primary   ReplicaID     `json:"primary"`    // empty while no primary accepts sessions
 	WriteOpen bool          `json:"write_open"` // the primary's gate is open (S6)
 	Targets   []Target      `json:"targets"`
-	ReadList  [][]ReplicaID `json:"read_list"` // ordered sets; inside a set round robin; the primary only where it is listed
+	ReadList  [][]ReplicaID `json:"read_list"` // ordered sets; round robin within a set; the primary only where it is listed
 }
 
-// Target returns the target of that id.
+// Target returns the target with that id.
 func (r *Routes) Target(id ReplicaID) (Target, bool) {
 	for _, t := range r.Targets {
 		if t.ID == id {
@@ -106,7 +106,7 @@ func (r *Routes) Pick(intent Intent, n uint64, passed ...ReplicaID) (t Target, f
 	return Target{}, false, false
 }
 
-// TakesReaders says that the list in force names at least one replica: readers are taken, if not now.
+// TakesReaders reports whether the list in force names a replica at all, so that readers may wait for one.
 func (r *Routes) TakesReaders() bool {
 	if r == nil {
 		return true
@@ -119,12 +119,12 @@ func (r *Routes) TakesReaders() bool {
 	return false
 }
 
-// Entry is the first entry of the list in force that names the replica, counted from 1; 0: none does.
+// Entry returns the first entry of the list in force that names the replica, counted from 1; 0 if none does.
 func (r *Routes) Entry(id ReplicaID) int {
 	return 1 + slices.IndexFunc(r.ReadList, func(set []ReplicaID) bool { return slices.Contains(set, id) })
 }
 
-// Listed says whether that replica is in the list in force.
+// Listed reports whether the replica is in the list in force.
 func (r *Routes) Listed(id ReplicaID) bool { return r.Entry(id) > 0 }
 
 func (r *Routes) primary() (Target, bool, bool) {

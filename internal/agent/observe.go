@@ -14,13 +14,13 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// slowAnswer is how long a standby that answered before may take to answer again until it counts as not ready.
+// slowAnswer is how long a standby that answered before may take to answer again before it counts as not ready.
 const slowAnswer = 10 * time.Second
 
-// closeLag is how near a member's flush position must be for commits to be made to wait for it.
+// closeLag is how close a member's flush position must be before commits are made to wait for the member.
 const closeLag = 16 << 20
 
-// observe builds the view of this turn: the store and the server are asked at the same time.
+// observe builds the view of this turn. It asks the store and the server at the same time.
 func (a *Agent) observe(ctx context.Context) ag.View {
 	v := ag.View{Self: a.cfg.Self}
 	asked := boottime.Now()
@@ -92,8 +92,8 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 	return v
 }
 
-// observeVoting returns this node's part in fast takeover, and looks again at a leader that renewed since its death was seen: it may have
-// done so before it died.
+// observeVoting returns this node's part in fast takeover. A leader that renewed after its death was seen is probed
+// again: it may have renewed before it died.
 func (a *Agent) observeVoting(ctx context.Context, v ag.View, asked time.Duration) ag.Voting {
 	if !v.Quorum {
 		return ag.Voting{}
@@ -110,7 +110,7 @@ func seenOf(s Snapshot) marks.Seen {
 	return marks.Seen{Epoch: s.Record.Epoch.Epoch, Seq: s.Record.State.Seq, Store: s.StoreID, Rev: s.StoreRev}
 }
 
-// noteSnapshot restarts the stopwatch when /lead or /epoch moved: only what this node saw itself counts.
+// noteSnapshot restarts the stopwatch if /lead or /epoch has changed: only what this node itself saw counts.
 func (a *Agent) noteSnapshot(s Snapshot) {
 	if s.Record.Revs.Lead != a.seen.Lead || s.Record.Revs.Epoch != a.seen.Epoch {
 		a.seen, a.seenAt = s.Record.Revs, boottime.Now()
@@ -121,7 +121,8 @@ func (a *Agent) noteSnapshot(s Snapshot) {
 	a.snapshot.Store(&s)
 }
 
-// refusal is what a source said of a copy: it stands for as long as that source leads, also while nothing is asked of it.
+// refusal is what a source answered about a copy. It stands as long as that source leads, even while the source is not
+// asked.
 type refusal struct {
 	copy   ag.CopyID
 	source ag.ReplicaID
@@ -134,10 +135,10 @@ func (a *Agent) noteRefusal(v *ag.View) {
 		a.refusal = refusal{l.Copy, l.Source, l.SourceEp}
 	}
 	l.Refused = a.refusal == refusal{l.Copy, v.Record.Epoch.Leader, v.Record.Epoch.Epoch} && l.Copy != ""
-	// pg_rewind calls a copy whose WAL goes on beyond the fork without a checkpoint there one that needs no rewind, and leaves it as it is:
-	// who has diverged in the epoch in which it was rewound is made anew.
+	// If a copy's WAL continues beyond the fork without a checkpoint there, pg_rewind reports that no rewind is needed
+	// and leaves the copy as it is. So a copy that has diverged in the epoch in which it was rewound is made anew.
 	l.NoRewind = l.NoRewind || (l.Refused || v.Diverged()) && a.rewoundIn != 0 && a.rewoundIn == v.Record.Epoch.Epoch
-	if l.Refused && l.Source == "" { // held since: without this, holding would undo its own reason
+	if l.Refused && l.Source == "" { // held since: otherwise the hold would remove its own reason
 		l.Source, l.SourceEp = a.refusal.source, a.refusal.epoch
 	}
 }
@@ -162,7 +163,7 @@ func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 		inside, err := a.cfg.Instance.InsideCopy()
 		switch {
 		case a.cfg.Marks.Repairing():
-			l.Data = ag.DataPartial // a crash cut a rewind or seeding short: made anew, whatever it looks like
+			l.Data = ag.DataPartial // a crash interrupted a rewind or seeding: made anew, whatever it looks like
 		case err != nil || inside != mark.Copy:
 			l.Data = ag.DataForeign
 		}
@@ -191,7 +192,7 @@ func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 	return l
 }
 
-// observeServer asks the server, or reads its files when it is down.
+// observeServer asks the server, or reads its files if it is down.
 func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) {
 	wasUp := a.up
 	a.up = false
@@ -204,7 +205,7 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 			}
 		}
 		l.Position = a.observed.Position
-		if !a.handingOver() { // which may start it again, with the same setting
+		if !a.handingOver() { // a hand-over may start it again, with the same setting
 			a.sync, a.tried, a.restart, a.attached = ag.Sync{}, nil, 0, false
 		}
 		a.endOfRec, a.timelines = 0, nil
@@ -216,7 +217,7 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 		l.Server, l.Position = ag.ServerStarting, a.observed.Position
 		switch {
 		case wasUp && a.lease.Armed() != 0:
-			l.Server, a.up = ag.ServerWritable, true // it was, and nothing says that it ended
+			l.Server, a.up = ag.ServerWritable, true // it was writable, and nothing shows that it ended
 		case wasUp && a.observed.InRecovery && boottime.Now()-a.upAt < slowAnswer:
 			l.Server, a.up = ag.ServerRecovery, true // busy, not gone
 		}
@@ -232,7 +233,7 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 	}
 }
 
-// foreign reports a synchronous setting that is not the one this agent made last.
+// foreign returns the name of a reserved setting that has another value than this agent gave it last; else "".
 func (a *Agent) foreign(o Observation) string {
 	if a.task != nil || a.leading == nil {
 		return ""
@@ -285,8 +286,8 @@ func (a *Agent) observeStreams(v ag.View) []ag.Stream {
 	return out
 }
 
-// saysGone reports whether a member says that it has no longer what V counts of it, or that it waits for V to drop it. What it said of
-// another copy says nothing of this one.
+// saysGone reports whether a member reports that it no longer has the copy that V counts, or that it waits for V to
+// drop it. A report about another copy does not count.
 func (a *Agent) saysGone(v ag.View, id ag.ReplicaID) bool {
 	m, in := v.Record.State.InV(id)
 	snap := a.snapshot.Load()
@@ -318,27 +319,27 @@ func sameMembers(x, y []ag.ReplicaID) bool {
 	return slices.Equal(x, y)
 }
 
-// stuckAfter is how long a standby must stand still before it is started again; it doubles with every start that did not help, up to
-// stuckMost.
+// stuckAfter is how long a standby may stand still before it is restarted. It doubles, up to stuckMost, with every
+// restart that did not help.
 const (
 	stuckAfter = 10 * time.Second
 	stuckMost  = 5 * time.Minute
 )
 
-// stuck watches for a standby that cannot read what it has received and will not ask for it again. The startup process of PostgreSQL
-// believes that the log goes on to where the last walreceiver had flushed it, so when a record before that is unreadable it ends each
-// new walreceiver before it has connected, and reads the same bytes again (WaitForWALToBecomeAvailable in xlogrecovery.c; the log
-// says "invalid record length" or "unexpected pageaddr" every wal_retrieve_retry_interval). Started again it knows of no
-// flushed end, and draws the whole segment anew.
+// stuck detects a standby that cannot read what it has received and does not ask for it again. The startup process of
+// PostgreSQL believes that the log continues to where the last walreceiver had flushed it. If a record before that is
+// unreadable, it ends each new walreceiver before it has connected, and reads the same bytes again
+// (WaitForWALToBecomeAvailable in xlogrecovery.c; the log says "invalid record length" or "unexpected pageaddr" every
+// wal_retrieve_retry_interval). After a restart it knows of no flushed end, and fetches the whole segment again.
 type stuck struct {
-	at     ag.Position   // what had been received, when it was last seen to move
-	replay ag.LSN        // and replayed
-	since  time.Duration // boottime of that
-	where  ag.LSN        // how far it had replayed when it was last started again for it
-	starts int           // for that place
+	at     ag.Position   // end of what had been received when that last changed
+	replay ag.LSN        // end of what had been replayed then
+	since  time.Duration // boottime of that change
+	where  ag.LSN        // how far it had replayed at the last restart for this reason
+	starts int           // number of restarts at that place
 }
 
-// look returns why the standby will not go on, or "". The loop calls it once a turn.
+// look returns why the standby does not continue, or "". The loop calls it once a turn.
 func (s *stuck) look(o Observation, up UpstreamStatus, now time.Duration) string {
 	if o.Replay > s.where {
 		s.starts = 0
@@ -359,7 +360,7 @@ func (s *stuck) look(o Observation, up UpstreamStatus, now time.Duration) string
 	return fmt.Sprintf("its server has replayed up to %s of %s, cannot read on, and does not ask for it again%s", o.Replay, o.Position.LSN, again)
 }
 
-// restarted notes that the server was stopped because of it.
+// restarted records that the server was stopped for this reason.
 func (s *stuck) restarted() {
 	s.starts++
 	s.where, s.at = s.replay, ag.Position{}

@@ -14,11 +14,11 @@ import (
 // ErrConflict is the error of a Store whose guarded key has changed: the caller must read again.
 var ErrConflict = lease.ErrConflict
 
-// ErrUnknown is what a Store answers when it could not find out in time whether a change was made, or whether it will be. Any
-// other error says that it was not and will not be.
+// ErrUnknown is the error of a Store that could not find out in time whether a change was made, or will be. Any other
+// error means that it was not and will not be.
 var ErrUnknown = errors.New("it is not known whether the record was changed")
 
-// Snapshot is what one linearizable read of the store returned.
+// Snapshot is the result of one linearizable read of the store.
 type Snapshot struct {
 	Record   ag.Record
 	Group    ag.Group
@@ -26,7 +26,7 @@ type Snapshot struct {
 	Op       ag.Op // zero: none
 	OpRev    int64
 	Statuses map[ag.ReplicaID]Status
-	StoreID  uint64 // which store answered; 0: not told
+	StoreID  uint64 // the store that answered; 0: unknown
 	StoreRev int64  // its revision
 }
 
@@ -34,19 +34,20 @@ type Snapshot struct {
 type Store interface {
 	// Read returns everything at one revision, linearizably.
 	Read(ctx context.Context) (Snapshot, error)
-	// Commit makes the guarded transaction or returns ErrConflict; ErrUnknown leaves the outcome open.
+	// Commit makes the guarded transaction, or returns ErrConflict. ErrUnknown leaves the outcome open.
 	Commit(ctx context.Context, c ag.Commit) error
 	// Renew writes /lead if /epoch is still at that revision, or returns ErrConflict.
 	Renew(ctx context.Context, epochRev int64, l ag.Lead) error
-	// Watch tells that something changed. What it says may be late, repeated or missing.
+	// Watch reports that something changed. Its hints may be late, repeated or missing.
 	Watch(ctx context.Context) <-chan Hint
 	// PutStatus publishes what this node reports about itself.
 	PutStatus(ctx context.Context, id ag.ReplicaID, s Status) error
 	// CloseOp removes the operator's request of that revision.
 	CloseOp(ctx context.Context, opRev int64) error
-	// Prefer orders the members to ask: this node's own last while it is the primary.
+	// Prefer orders the members to ask. This node's own member comes last while this node is the primary.
 	Prefer(primary ag.ReplicaID)
-	// Yield moves the quorum's leadership away from this node, if it has it, to one of those members, which are in reach.
+	// Yield moves the quorum's leadership away from this node, if it has it, to one of the given members, which are in
+	// reach.
 	Yield(ctx context.Context, to []ag.ReplicaID)
 }
 
@@ -57,25 +58,25 @@ type Hint struct {
 	LeadRev int64
 }
 
-// Observation is what the running server says about itself.
+// Observation is what the running server reports about itself.
 type Observation struct {
 	InRecovery bool
 	Position   ag.Position // end of WAL held durably here
 	Replay     ag.LSN
 	Receiving  bool // a walreceiver is alive
-	Streamed   bool // one has received something since the server's start, before which it replayed all it had
+	Streamed   bool // a walreceiver has received something since the server started and had replayed all it had
 	P          []ag.ReplicaID
 	N          int
 	Doubled    []ag.ReplicaID // members with more than one walsender
-	SyncEpoch  ag.Epoch       // of the names in it; 0: none, or of several
+	SyncEpoch  ag.Epoch       // of the names in it; 0: none, or of several epochs
 	Waiters    int            // sessions waiting for synchronous replication
 }
 
 // Instance is this node's PostgreSQL: its files and, while it runs, its server.
 type Instance interface {
-	// Data says what is in the data directory, the marks of an unfinished seeding or rewind included.
+	// Data returns the state of the data directory, including the marks of an unfinished seeding or rewind.
 	Data() ag.DataState
-	// InsideCopy reads the copy id kept inside the data directory; WriteCopy puts it there, durably.
+	// InsideCopy reads the copy id in the data directory; WriteCopy writes it there, durably.
 	InsideCopy() (ag.CopyID, error)
 	WriteCopy(id ag.CopyID) error
 	// Observe asks the server; an error means that it does not answer.
@@ -84,26 +85,28 @@ type Instance interface {
 	EndOfWAL(ctx context.Context) (ag.Position, error)
 	// History returns the timelines that lead to tli, oldest first, tli last.
 	History(ctx context.Context, tli ag.Timeline) ([]ag.TimelineEntry, error)
-	// Promote leaves recovery on exactly that timeline and returns the flushed end of recovery.
+	// Promote leaves recovery on exactly that timeline, and returns the flushed end of recovery.
 	Promote(ctx context.Context, tli ag.Timeline) (ag.LSN, error)
 	// SetSync puts the setting before PostgreSQL and waits until a new session sees it. The names carry the epoch.
 	SetSync(ctx context.Context, p []ag.ReplicaID, n int, e ag.Epoch) error
 	FlushLSN(ctx context.Context) (ag.LSN, error)
-	// EndWalsenders ends every walsender of a member, whoever receives from it.
+	// EndWalsenders ends every walsender of a member.
 	EndWalsenders(ctx context.Context, member ag.ReplicaID) error
 	Checkpoint(ctx context.Context) error
-	// FreshSegment has a primary go on in a new WAL segment unless it has just begun one, and returns where that begins; 0 if it did not.
+	// FreshSegment makes a primary switch to a new WAL segment, unless it has just begun one. It returns where that
+	// segment begins; 0 if it did not switch.
 	FreshSegment(ctx context.Context) (ag.LSN, error)
-	// EndWriters ends the background workers of users and the sessions that are in the middle of something.
+	// EndWriters ends background workers of users, and sessions with a statement or transaction under way.
 	EndWriters(ctx context.Context) error
-	// EndConflicts lets replay win over readers at the start of a seal; RestoreConflicts undoes it.
+	// EndConflicts lets replay win over readers from the start of a seal; RestoreConflicts undoes it.
 	EndConflicts(ctx context.Context) error
 	RestoreConflicts(ctx context.Context) error
-	// ProbeCommit commits something tiny that must wait for synchronous replication. waiting reports whether it does.
+	// ProbeCommit makes a tiny commit that must wait for synchronous replication. waiting reports whether it does.
 	ProbeCommit(ctx context.Context) (done <-chan error, waiting func(context.Context) bool, err error)
-	// EnsureSlots keeps one physical slot per member, advanced to where that member is on a server in recovery.
+	// EnsureSlots keeps one physical slot per member. On a server in recovery it advances each to the member's
+	// position.
 	EnsureSlots(ctx context.Context, at map[ag.ReplicaID]ag.LSN) error
-	// KeepFork copies WAL from the fork on, history files and control file aside before they are rewound or replaced (S5).
+	// KeepFork saves WAL from the fork on, history files and control file BEFORE they are rewound or replaced (S5).
 	KeepFork(ctx context.Context, from ag.Position) (dir string, err error)
 	// Rewind brings the stopped copy back to the history of the server behind the upstream socket.
 	Rewind(ctx context.Context, progress func(string)) error
@@ -113,23 +116,24 @@ type Instance interface {
 type Keeper interface {
 	// Start starts the server as a standby and returns once the process exists.
 	Start(ctx context.Context, generation uint64) error
-	// StartPrimary starts a server that led when it stopped, to lead on in the epoch the keeper is armed for.
+	// StartPrimary starts a server that led when it stopped. It leads again in the epoch for which the keeper is armed.
 	StartPrimary(ctx context.Context, generation uint64, e ag.Epoch) error
 	Arm(ctx context.Context, e ag.Epoch, deadline time.Duration) error
 	Extend(ctx context.Context, e ag.Epoch, deadline time.Duration) error
 	Disarm(ctx context.Context, e ag.Epoch) error
-	// Detach announces that this agent ends and another one will Extend before until, which is not beyond the deadline.
+	// Detach announces that this agent ends, and that another agent will call Extend before until, which is not beyond
+	// the deadline.
 	Detach(ctx context.Context, e ag.Epoch, until time.Duration) error
-	// Fence returns when nothing of the server is left alive.
+	// Fence returns AFTER no process of the server is left.
 	Fence(ctx context.Context, reason string) error
-	// Stop stops the server within the budget, harder at its end; clean says whether it shut down in order.
+	// Stop stops the server within the budget, and kills it at its end; clean reports whether it shut down in order.
 	Stop(ctx context.Context, budget time.Duration) (clean bool, err error)
 	Status(ctx context.Context) (KeeperState, error)
-	// Exits yields each end of the server, "fenced: …" if that was by a fence; closed when the keeper is lost.
+	// Exits yields each end of the server, "fenced: …" if it was fenced. It is closed when the keeper is lost.
 	Exits() <-chan string
 }
 
-// KeeperState is what the keeper says.
+// KeeperState is what the keeper reports.
 type KeeperState struct {
 	KeeperPID, ServerPID int
 	Generation           uint64
@@ -139,30 +143,31 @@ type KeeperState struct {
 // Upstream is where this node's walreceiver connects.
 type Upstream interface {
 	Follow(leader ag.Replica, e ag.Epoch)
-	// Hold closes what there is and keeps new connections waiting.
+	// Hold closes the present connection and keeps new ones waiting.
 	Hold()
-	// Seal is Hold that returns when nothing is left.
+	// Seal is Hold, and returns AFTER no connection is left.
 	Seal(ctx context.Context) error
 	Status() UpstreamStatus
 }
 
-// UpstreamStatus is what the upstream saw.
+// UpstreamStatus is the state of the upstream.
 type UpstreamStatus struct {
-	Connected bool // a walreceiver is joined to the source,
-	Held      bool // or one waits for it
+	Connected bool // a walreceiver is connected to the source
+	Held      bool // a walreceiver waits for the source
 	Source    ag.ReplicaID
 	Epoch     ag.Epoch
 	Diverged  bool          // the source in force refused the stream because of this copy's history
-	Gone      bool          // it no longer keeps the WAL that this copy needs
-	At        time.Duration // boottime of its answer
+	Gone      bool          // the source no longer keeps the WAL that this copy needs
+	At        time.Duration // boottime of the source's answer
 	Detail    string
 }
 
 // Downstream feeds the members from this node's server.
 type Downstream interface {
-	// Lead opens for members in that epoch, or closes everything when leading is false; returns when older streams are closed.
+	// Lead opens for members in that epoch, or closes everything if leading is false. It returns AFTER older streams
+	// are closed.
 	Lead(e ag.Epoch, leading bool)
-	// Feed opens for the WAL stream of one member alone, in an epoch that nobody leads yet, until Lead says otherwise.
+	// Feed opens for the WAL stream of one member only, in an epoch that has no leader yet, until the next Lead.
 	Feed(e ag.Epoch, to ag.ReplicaID)
 	Streams() []Stream
 	Changed() <-chan struct{}
@@ -192,44 +197,46 @@ type Peers interface {
 	Heartbeats(ctx context.Context, r ag.Replica) (liveness.HeartbeatStream, error)
 	// Probe makes a connection to the member's endpoint and drops it: ErrRefused where nothing listens.
 	Probe(ctx context.Context, r ag.Replica) error
-	// PrepareTakeover has the target of a planned failover do beforehand what it can.
+	// PrepareTakeover asks the target of a planned failover to do in advance what it can.
 	PrepareTakeover(ctx context.Context, r ag.Replica, req TakeoverRequest) error
 }
 
-// TakeoverRequest asks the target of a planned failover to be ready to lead the next epoch, and for what speaks against it.
+// TakeoverRequest asks the target of a planned failover to prepare to lead the next epoch. The error is what speaks
+// against it.
 type TakeoverRequest struct {
-	Epoch ag.Epoch     `json:"epoch"` // in force; the target would lead the one after
+	Epoch ag.Epoch     `json:"epoch"` // the present epoch; the target would lead the next one
 	From  ag.ReplicaID `json:"from"`
 }
 
 // ErrRefused is the error of Peers when a member's endpoint actively refused a connection: nothing listens there.
 var ErrRefused = liveness.ErrRefused
 
-// SealRequest asks for a promise never again to take WAL of an epoch before Epoch.
+// SealRequest asks for the promise never again to take WAL of an epoch before Epoch.
 type SealRequest struct {
 	Epoch     ag.Epoch     `json:"epoch"`
 	Candidate ag.ReplicaID `json:"candidate"`
 }
 
-// Positions is how far a copy is: flushed, and replayed.
+// Positions is how far a copy has flushed and replayed.
 type Positions struct {
 	Flush  ag.Position `json:"flush"`
 	Replay ag.LSN      `json:"replay"`
 }
 
-// Sessions is the clients' side.
+// Sessions are the sessions of clients.
 type Sessions interface {
-	// Publish makes a snapshot the one in force.
+	// Publish puts a snapshot in force.
 	Publish(r *ag.Routes)
 	// CloseOlder ends the read-write sessions opened before epoch e, wherever they run.
 	CloseOlder(e ag.Epoch, why string)
 	// CloseLocal ends the read-write sessions that run on this node's server.
 	CloseLocal(why string)
-	// CloseReaders ends the read-only sessions that run on this node's server, which they did not choose as a primary.
+	// CloseReaders ends the read-only sessions on this node's server, which did not ask for a primary.
 	CloseReaders(why string)
 	// Hold keeps new connections waiting during a planned failover.
 	Hold(on bool)
-	// Drain keeps the requests waiting that would begin a transaction on this node's server, whosever clients they come from.
+	// Drain keeps requests waiting that would begin a transaction on this node's server, whatever node their clients
+	// are connected to.
 	Drain(on bool)
 	// Busy counts the sessions of this node's server that have a transaction or request under way.
 	Busy() int
@@ -237,8 +244,8 @@ type Sessions interface {
 	CutBusy(why string)
 	// CloseServer ends all sessions of this node's server.
 	CloseServer(why string)
-	// GateMoved is called when Agent.Gate is nearer than before, other than by time: what decides by an older one ends before it returns. It
-	// asks the gate, and calls nothing else of the agent.
+	// GateMoved is called when Agent.Gate has come nearer, other than by time. It returns AFTER every decision that
+	// rests on the older gate has ended. It calls Agent.Gate and no other method of the agent.
 	GateMoved()
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// Status is what one node reports about itself to the group.
+// Status is what a node reports about itself to the group.
 type Status struct {
 	Epoch    ag.Epoch                `json:"epoch"`
 	Rule     ag.Rule                 `json:"rule"`
@@ -32,26 +32,26 @@ type Status struct {
 	Flushed  map[ag.ReplicaID]ag.LSN `json:"flushed,omitempty"`
 	SyncP    []ag.ReplicaID          `json:"sync_members,omitempty"`
 	SyncN    int                     `json:"sync_count"`
-	Config   int64                   `json:"config_revision"`     // of the configuration this node acts on
-	HandOver *Outcome                `json:"hand_over,omitempty"` // of the last planned failover that was this node's to carry out
+	Config   int64                   `json:"config_revision"`     // of the configuration on which this node acts
+	HandOver *Outcome                `json:"hand_over,omitempty"` // of the last planned failover that this node had to carry out
 
 	Wellness
 
-	NoVote      string        `json:"no_vote,omitempty"`     // why its vote in the quorum is not cast
-	Incarnation string        `json:"incarnation,omitempty"` // of the agent that says all this
+	NoVote      string        `json:"no_vote,omitempty"`     // why its vote in the quorum is not cast; "": it is, or it has none
+	Incarnation string        `json:"incarnation,omitempty"` // of the agent that reports
 	Fence       time.Duration `json:"fence,omitempty"`       // how long its host takes to fence a server; 0: not measured
 
 	Copying json.RawMessage `json:"copying,omitempty"` // Config.Copying
 }
 
-// Key is what makes a status worth publishing, and worth looking at, at once: two with one key differ by how far they are.
+// Key identifies what is worth publishing at once. Two statuses with one key differ only in positions and progress.
 func (s Status) Key() string {
 	key := fmt.Sprint(s.Epoch, s.Rule, s.Role, s.Data, s.Server, s.Copy, s.Readable, s.Open, s.Stream, s.Busy, s.Members, s.SyncP, s.SyncN, s.Config)
 	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.Copying != nil)
 	if s.HandOver != nil {
 		key += s.HandOver.Op
 	}
-	if s.Busy == "hand-over" || s.Busy == "promote" || s.Busy == "" { // steps that somebody watches; a copy's percents are for later
+	if s.Busy == "hand-over" || s.Busy == "promote" || s.Busy == "" { // steps that a person watches; the percentages of a copy can wait
 		key += s.Progress
 	}
 	return key
@@ -107,7 +107,7 @@ func sameGroup(x, y ag.Group) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// publish gives the listener its routes.
+// publish gives the listener its routes, and ends the sessions that may not continue.
 func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
 	if p.Open {
 		a.restart = 0
@@ -134,7 +134,7 @@ func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
 	}
 }
 
-// publishClosed takes this node out of the routes at once.
+// publishClosed takes the primary out of this node's routes at once.
 func (a *Agent) publishClosed(why string) {
 	old := a.routes.Load()
 	if old == nil {
@@ -189,10 +189,10 @@ func sameRoutes(x, y *ag.Routes) bool {
 		slices.Equal(x.Targets, y.Targets) && slices.EqualFunc(x.ReadList, y.ReadList, slices.Equal[[]ag.ReplicaID])
 }
 
-// statusEvery is how often a status that says nothing new is published: it carries the positions by which slots are advanced.
+// statusEvery is how often a status without news is published: it carries the positions to which slots are advanced.
 const statusEvery = 5 * time.Second
 
-// report publishes this node's status: at once when it says something new, else as a sign of life.
+// report publishes this node's status: at once if it contains news, else as a sign of life.
 func (a *Agent) report(ctx context.Context, v ag.View, p ag.Plan) {
 	s := a.status(v, p)
 	key := s.Key()

@@ -14,26 +14,26 @@ import (
 
 // Budgets of a restart in place (docs/internals/safety.md, "Restart in place").
 const (
-	detachFor     = 3 * time.Second // until then the keeper waits for the successor
+	detachFor     = 3 * time.Second // how long the keeper waits for the successor
 	restartBudget = 20 * time.Minute
 	attachBudget  = 4 * time.Second
 )
 
-// ErrRestart is what Run returns when the agent has made room for its successor: the server goes on, and nothing may be stopped. A
-// primary's keeper fences in three seconds if the successor has not taken over by then.
+// ErrRestart is returned by Run when the agent ends for a successor: the server keeps running, and nothing may be
+// stopped. The keeper of a primary fences after three seconds if the successor has not taken over.
 var ErrRestart = errors.New("the agent makes room for its successor")
 
-// How far a restart in place is.
+// The stages of a restart in place.
 const (
 	restartNone      = iota
-	restartAnnounced // /lead says so
-	restartDetached  // the keeper knows, and nothing is renewed any more
+	restartAnnounced // /lead announces it
+	restartDetached  // the keeper knows of it, and nothing is renewed any more
 )
 
-// RestartOptions says what becomes of running transactions.
+// RestartOptions is what is done about running transactions.
 type RestartOptions struct {
 	Drain time.Duration // how long they may take to end; 0: 10 s
-	Cut   bool          // end them then, instead of giving up
+	Cut   bool          // end them afterwards, instead of giving up
 }
 
 type restartRequest struct {
@@ -41,8 +41,9 @@ type restartRequest struct {
 	done chan error
 }
 
-// Restart makes this agent end with ErrRestart while its server goes on: at once on a secondary, on a primary once no transaction runs
-// and the record and the keeper know of it. An error leaves everything as it was. Any goroutine may call it.
+// Restart makes this agent end with ErrRestart while its server keeps running. A secondary's agent ends at once; a
+// primary's ends AFTER no transaction runs and the record and the keeper know of the restart. After an error everything
+// is as before. Any goroutine may call it.
 func (a *Agent) Restart(ctx context.Context, o RestartOptions) error {
 	r := restartRequest{o, make(chan error, 1)}
 	select {
@@ -58,14 +59,14 @@ func (a *Agent) Restart(ctx context.Context, o RestartOptions) error {
 	}
 }
 
-// beginRestart is the loop's part. It returns true when the loop may end.
+// beginRestart is the loop's part of Restart. It returns true if the loop may end.
 func (a *Agent) beginRestart(ctx context.Context, r restartRequest) (leave bool) {
 	v := a.view.Load()
 	switch {
 	case a.task != nil:
 		r.done <- fmt.Errorf("this node is busy (%s); try again when that has ended", a.task.name)
 		return false
-	case a.lease.Armed() == 0: // its server, if it has one, may go on by itself
+	case a.lease.Armed() == 0: // its server, if there is one, may run without an agent
 		r.done <- nil
 		return true
 	case !v.Quorum || v.Record.Epoch.Leader != v.Self || v.Record.Epoch.Phase != ag.PhaseLead || v.Local.Server != ag.ServerWritable:
@@ -83,7 +84,8 @@ func (a *Agent) beginRestart(ctx context.Context, r restartRequest) (leave bool)
 	return false
 }
 
-// detach drains the server and announces the restart, in the record and to the keeper. After it nothing is renewed.
+// detach drains the server, then announces the restart in the record, then stops renewing, then tells the keeper.
+// Nothing is renewed afterwards.
 func (a *Agent) detach(ctx context.Context, v ag.View, o RestartOptions) (err error) {
 	a.cfg.Sessions.Hold(true)
 	a.cfg.Sessions.Drain(true)
@@ -117,8 +119,8 @@ func (a *Agent) detach(ctx context.Context, v ag.View, o RestartOptions) (err er
 	return nil
 }
 
-// attach takes over a server that the agent before left running as primary. Whatever is not as it was announced ends in a fence:
-// then this node starts as any other.
+// attach takes over a server that the previous agent left running as primary. If anything differs from the
+// announcement, the server is fenced, and this node starts as usual.
 func (a *Agent) attach(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, attachBudget)
 	defer cancel()
@@ -150,7 +152,7 @@ func (a *Agent) takeOver(ctx context.Context, ks KeeperState) error {
 		l.Epoch != e.Epoch || l.Holder != a.cfg.Self || !l.Restarting {
 		return fmt.Errorf("the record says %s of epoch %d by %s, held by %s (restart announced: %t)", e.Phase, e.Epoch, e.Leader, l.Holder, l.Restarting)
 	}
-	// Of two successors one wins: the heartbeat is compared, too.
+	// The heartbeat is compared too, so that of two successors one wins.
 	p := profileOf(snap.Group)
 	l.Incarnation, l.Observer = a.cfg.Incarnation, p.Declared(0)
 	a.answers.Declaring(e.Epoch, l.Answer)
@@ -171,7 +173,7 @@ func (a *Agent) takeOver(ctx context.Context, ks KeeperState) error {
 	return a.rewriteSync(ctx, snap.Record)
 }
 
-// firstRead asks the record until it answers.
+// firstRead reads the record until it answers.
 func (a *Agent) firstRead(ctx context.Context) (Snapshot, error) {
 	for {
 		c, cancel := context.WithTimeout(ctx, a.profile().Request)
@@ -184,8 +186,8 @@ func (a *Agent) firstRead(ctx context.Context) (Snapshot, error) {
 	}
 }
 
-// rewriteSync puts before the server what it has, if that keeps the record true, or what the record says; it counts as unproven
-// (docs/internals/safety.md, "Restart in place").
+// rewriteSync puts a setting before the server: the server's own, if that keeps the record true, or else what the
+// record says. It counts as unproven (docs/internals/safety.md, "Restart in place").
 func (a *Agent) rewriteSync(ctx context.Context, r ag.Record) error {
 	o, err := a.cfg.Instance.Observe(ctx)
 	switch {
