@@ -39,14 +39,14 @@ func (q *queries) token() bool {
 		return true
 	case bytes.HasPrefix(q.rest, []byte("/*")):
 		return q.comment()
+	case c == '$' && (len(q.rest) < 2 || q.rest[1] < '0' || q.rest[1] > '9'):
+		return false // a dollar-quoted literal
 	case wordByte(c) && (c < '0' || c > '9'):
 		return q.word()
 	case c == '"':
 		return q.quoted()
 	case c == '\'':
 		return q.literal()
-	case c == '$' && (len(q.rest) < 2 || q.rest[1] < '0' || q.rest[1] > '9'):
-		return false // a dollar-quoted literal
 	}
 	return q.sign(c)
 }

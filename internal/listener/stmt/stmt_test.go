@@ -15,6 +15,8 @@ func TestOnlyQueries(t *testing.T) {
 		"select pg_catalog.lower('x')":          true,
 		"set work_mem = '1MB'":                  false,
 		"select $$x$$":                          false,
+		"select $$ '$$, f(1), $$ '$$":           false,
+		"select $1":                             true,
 		`select e'\''`:                          false,
 		"select 'not closed":                    false,
 	} {
