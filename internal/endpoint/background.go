@@ -27,7 +27,7 @@ const (
 	paceBase  = 20 * time.Second       // for which the shortest round trip is kept, at least
 	paceSaved = 5 * time.Millisecond   // of its rate that a bucket saves up, for senders that wake late
 
-	// yieldLeast is what copies get at least, in bytes per second: a chunk on each stream well within the minute that a seeding
+	// paceLeast is the lowest rate of copies, in bytes per second: a chunk on each stream well within the minute that a seeding
 	// waits for an answer.
 	paceLeast = 160 << 10
 )

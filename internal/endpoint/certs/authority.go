@@ -44,7 +44,7 @@ var (
 	dnsPattern     = regexp.MustCompile(`^` + dnsLabel + `(\.` + dnsLabel + `)*$`)
 )
 
-// Identity is who a node is: the URI coterie://<group>/<kind>/<id> in its certificate.
+// Identity identifies a node: it is the URI coterie://<group>/<kind>/<id> in its certificate.
 type Identity struct {
 	Group ag.GroupID
 	Kind  string // KindReplica or KindWitness
@@ -78,8 +78,8 @@ func ValidateID(id ag.ReplicaID) error {
 // ValidGroup reports whether id is a UUID in lower case, as every group's is.
 func ValidGroup(id ag.GroupID) bool { return groupPattern.MatchString(string(id)) }
 
-// identityOf reads the identity from a certificate. Exactly one URI, well-formed: a certificate that could be read in two
-// ways is nobody's.
+// identityOf reads the identity from a certificate. The certificate must have exactly one URI, well-formed, so that it cannot be
+// read in two ways.
 func identityOf(cert *x509.Certificate) (Identity, error) {
 	if len(cert.URIs) != 1 {
 		return Identity{}, errors.New("the certificate names no node of a group")
@@ -140,7 +140,7 @@ type CA struct {
 	Life    time.Duration // of the certificates it issues; 90 days unless it is changed
 
 	key       *ecdsa.PrivateKey
-	bundlePEM []byte // all authorities that are believed, this one first
+	bundlePEM []byte // all trusted authorities, this one first
 	keysPEM   []byte // their keys, in any order
 }
 
@@ -198,8 +198,7 @@ func parseCACert(der []byte) (*x509.Certificate, error) {
 	return cert, requireP256(cert.PublicKey)
 }
 
-// ParseCA reads the authority that issues certificates from what a pki directory holds, in PEM: the first certificate, and whichever of
-// the keys belongs to it.
+// ParseCA reads the issuing authority from the PEM files of a pki directory: the first certificate, and the key that belongs to it.
 func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	all, err := parseAuthorities(certPEM)
 	if err != nil {
@@ -245,13 +244,13 @@ func (ca *CA) Save(dir string) error {
 	return nil
 }
 
-// KeyPEM returns what ca.key holds: the authority's private key, and those of others that are believed. Who holds it can admit nodes.
+// KeyPEM returns the content of ca.key: the private keys of this and the other trusted authorities. Their holder can admit nodes.
 func (ca *CA) KeyPEM() []byte { return ca.keysPEM }
 
 // Pin returns the pin of the authority's key, as join tokens carry it.
 func (ca *CA) Pin() string { return KeyPin(ca.Cert) }
 
-// Name returns the group's name as it was when the authority was made.
+// Name returns the group's name at the time the authority was made.
 func (ca *CA) Name() string { return strings.TrimPrefix(ca.Cert.Subject.CommonName, "Coterie group ") }
 
 // IssueNode signs the certificate of a node, valid for 90 days as client and as server under the addresses of hosts and of
@@ -332,7 +331,7 @@ func template(life time.Duration, cn string) (*x509.Certificate, error) {
 	}, nil
 }
 
-// addHosts fills the subject alternative names; the machine's own loopback names are always among them.
+// addHosts sets the subject alternative names, which always include the machine's loopback names.
 func addHosts(tmpl *x509.Certificate, hosts []string) error {
 	if err := ValidateHosts(hosts); err != nil {
 		return err
@@ -362,7 +361,7 @@ func ValidateHosts(hosts []string) error {
 	return nil
 }
 
-// Grant is what an admitted node gets of its certificates; see CA.Admit and InstallNode.
+// Grant holds the certificates of an admitted node; see CA.Admit and InstallNode.
 type Grant struct {
 	CertPEM   []byte `json:"cert"` // the node's certificate, then the authority's
 	CACertPEM []byte `json:"ca_cert"`

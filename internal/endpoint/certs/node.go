@@ -37,7 +37,7 @@ type Node struct {
 	cert  atomic.Pointer[tls.Certificate]
 	trust atomic.Pointer[trust]
 
-	reloading sync.Mutex // what was read last is what is in use
+	reloading sync.Mutex // so that the files read last are those in use
 }
 
 // NotAfter returns when the certificate in use expires.
@@ -46,7 +46,7 @@ func (n *Node) NotAfter() time.Time { return n.cert.Load().Leaf.NotAfter }
 // Authority returns the pin of the authority that issued the certificate in use.
 func (n *Node) Authority() string { return KeyPin(n.trust.Load().issuer(n.cert.Load().Leaf)) }
 
-// Believes returns the pins of the authorities whose certificates this node takes, the one that is to issue its own first.
+// TrustedPins returns the pins of the trusted authorities, the issuing one first.
 func (n *Node) TrustedPins() (pins []string) {
 	for _, ca := range n.trust.Load().cas {
 		pins = append(pins, KeyPin(ca))
@@ -54,8 +54,8 @@ func (n *Node) TrustedPins() (pins []string) {
 	return pins
 }
 
-// Reload puts the certificate and the authorities that are in pkiDir now into use for the connections that are made from here on; the
-// others go on with what they were made with. The identity and its key have to be the same.
+// Reload reads the certificate and the authorities from pkiDir and uses them for new connections; existing connections keep theirs. The
+// identity and the key must be unchanged.
 func (n *Node) Reload(pkiDir string) error {
 	n.reloading.Lock()
 	defer n.reloading.Unlock()
@@ -66,7 +66,7 @@ func (n *Node) Reload(pkiDir string) error {
 	if fresh.Identity != n.Identity || fresh.Pin != n.Pin {
 		return fmt.Errorf("%s holds the certificate of another node or key than the one in use: start the node again", pkiDir)
 	}
-	n.trust.Store(fresh.trust.Load()) // first: with a new certificate goes its issuer
+	n.trust.Store(fresh.trust.Load()) // first: a new certificate needs its issuer
 	n.cert.Store(fresh.cert.Load())
 	return nil
 }
@@ -84,7 +84,7 @@ func CreateNode(pkiDir string, ca *CA, id Identity, hosts []string) (*Node, erro
 	return saveNode(pkiDir, chain, ca.CertPEM, key)
 }
 
-// InstallNode writes what a join granted into pkiDir: node.key, node.crt, ca.crt and, for a replica, ca.key.
+// InstallNode writes the files of a grant into pkiDir: node.key, node.crt, ca.crt and, for a replica, ca.key.
 func InstallNode(pkiDir string, grant Grant, key *ecdsa.PrivateKey) (*Node, error) {
 	if len(grant.CAKeyPEM) > 0 {
 		ca, err := ParseCA(grant.CACertPEM, grant.CAKeyPEM)
@@ -120,7 +120,7 @@ func saveNode(pkiDir string, chain, caPEM []byte, key *ecdsa.PrivateKey) (*Node,
 	return LoadNode(pkiDir)
 }
 
-// LoadNode reads this node's identity from pkiDir and checks that it would be accepted by the group's other nodes.
+// LoadNode reads this node's identity from pkiDir and checks that the group's other nodes would accept it.
 func LoadNode(pkiDir string) (*Node, error) {
 	n, err := loadNode(pkiDir)
 	if err != nil {
@@ -167,7 +167,7 @@ func parseNode(chain, keyPEM, caPEM []byte, now time.Time) (*Node, error) {
 	if n.Identity, err = n.Verify(leaf, x509.ExtKeyUsageServerAuth); err != nil {
 		return nil, err
 	}
-	// The authority goes along in every handshake: a joiner that knows only its pin must see it.
+	// Every handshake includes the authority: a joiner that knows only its pin must see it.
 	pair.Certificate = [][]byte{leaf.Raw, n.trust.Load().issuer(leaf).Raw}
 	n.cert.Store(&pair)
 	return n, nil
@@ -204,13 +204,13 @@ func SaveListener(pkiDir string, certPEM, keyPEM []byte) error {
 	return nil
 }
 
-// ListenerFiles names the files SaveListener writes.
+// ListenerFiles returns the paths of the files that SaveListener writes.
 func ListenerFiles(pkiDir string) (cert, key string) {
 	return filepath.Join(pkiDir, fileListenerCert), filepath.Join(pkiDir, fileListenerKey)
 }
 
-// TLSFiles names the node's certificate, its key and the authority's certificate, for those who present this node's
-// identity by themselves.
+// TLSFiles returns the paths of the node's certificate, its key and the authorities' certificates, for programs that load them
+// themselves.
 func TLSFiles(pkiDir string) (cert, key, ca string) {
 	return filepath.Join(pkiDir, fileNodeCert), filepath.Join(pkiDir, fileNodeKey), filepath.Join(pkiDir, fileCACert)
 }
@@ -270,7 +270,7 @@ func parseKey(der []byte) (*ecdsa.PrivateKey, error) {
 	return key, requireP256(key.Public())
 }
 
-// readPrivate reads a private key and refuses one that others may read.
+// readPrivate reads a private key. It refuses a file that others may read.
 func readPrivate(path string) ([]byte, error) {
 	st, err := os.Stat(path)
 	if err != nil {

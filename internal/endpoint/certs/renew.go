@@ -21,30 +21,29 @@ import (
 )
 
 const (
-	renewLook  = 6 * time.Hour // how often the certificates are looked at, at least
+	renewLook  = 6 * time.Hour // the longest time between two checks of the certificates
 	renewRetry = time.Minute   // after a renewal that failed
 )
 
-// renewalTime returns when a certificate is renewed: after two thirds of its life and up to a tenth more, which differs from
-// certificate to certificate, so that the nodes of a group do not all renew in one moment.
+// renewalTime returns when a certificate is renewed: after two thirds of its life and up to a tenth more. The tenth depends on
+// the serial number, so that the nodes of a group do not all renew at once.
 func renewalTime(c *x509.Certificate) time.Time {
 	life := c.NotAfter.Sub(c.NotBefore)
 	share := new(big.Int).Mod(c.SerialNumber, big.NewInt(1000)).Int64()
 	return c.NotBefore.Add(life*2/3 + life/10*time.Duration(share)/1000)
 }
 
-// Renewer keeps the certificates in a node's pki directory from expiring. Their keys stay what they are, so the record and the other
-// nodes have nothing to learn.
+// Renewer keeps the certificates in a node's pki directory from expiring. Their keys do not change, so neither do the pins in the record.
 type Renewer struct {
 	Dir  string
 	Node *Node // the identity in use
 
-	// Issue asks the group for a certificate for this node's key: a chain in PEM, as CA.IssueNode returns it. ctx has a deadline. Only
-	// a node that does not hold the authority's key needs it.
+	// Issue requests a certificate for this node's key from the group: a chain in PEM, as CA.IssueNode returns it. ctx has a deadline.
+	// Only a node without the authority's key needs it.
 	Issue func(ctx context.Context, csr []byte) (chain []byte, err error)
 
-	// Renewed is told which file was renewed, after the node's own certificate is in use, and again until it returns no error. It may be
-	// nil.
+	// Renewed is called with each renewed file after the node's own certificate is in use, and again until it returns no error. It may
+	// be nil.
 	Renewed func(file string) error
 
 	Logger *slog.Logger
@@ -54,7 +53,7 @@ type Renewer struct {
 	late []string   // files that Renewed has failed on
 }
 
-// Run renews what is due until ctx is done. A renewal that fails is tried again each minute; it never ends Run.
+// Run renews due certificates until ctx is done. A failed renewal is tried again each minute; it never ends Run.
 func (r *Renewer) Run(ctx context.Context) error {
 	for {
 		next, err := r.round(ctx)
@@ -69,7 +68,7 @@ func (r *Renewer) Run(ctx context.Context) error {
 	}
 }
 
-// round renews what is due and returns how long to wait for the next look.
+// round renews due certificates and returns how long to wait for the next check.
 func (r *Renewer) round(ctx context.Context) (next time.Duration, err error) {
 	if !time.Now().Before(renewalTime(r.Node.cert.Load().Leaf)) || ownsAuthority(r.Dir) {
 		if err := r.Renew(ctx); err != nil {
@@ -83,7 +82,7 @@ func (r *Renewer) round(ctx context.Context) (next time.Duration, err error) {
 	return min(renewLook, max(time.Until(due), time.Second)), nil
 }
 
-// listenerDue returns when the listener's certificate is renewed here; not ok where that is not this node's to do.
+// listenerDue returns when this node renews the listener's certificate; ok is false if it does not.
 func listenerDue(pkiDir string) (due time.Time, ok bool) {
 	ca, err := LoadCA(pkiDir)
 	if err != nil {
@@ -100,8 +99,8 @@ func listenerDue(pkiDir string) (due time.Time, ok bool) {
 	return renewalTime(c), true
 }
 
-// Renew puts what the directory holds into use, having issued anew what is due there: on a node with the authority's key all that is too
-// old or that another authority of the group has issued, on others the node's own certificate in any case.
+// Renew issues due certificates again and then uses the files of the directory. On a node with the authority's key, a certificate is due if
+// it is too old or if another authority of the group issued it. On other nodes the node's own certificate is always due.
 func (r *Renewer) Renew(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,7 +114,7 @@ func (r *Renewer) Renew(ctx context.Context) error {
 	for _, f := range renewed {
 		r.Logger.Info("certificate renewed", "file", f)
 	}
-	// Also where nothing was renewed: what was written before may have failed to come into use.
+	// Also if nothing was renewed: an earlier Reload may have failed.
 	err = r.Node.Reload(r.Dir)
 	files := append(r.late, renewed...)
 	r.late = nil
@@ -131,7 +130,7 @@ func (r *Renewer) Renew(ctx context.Context) error {
 	return err
 }
 
-// ask has another node sign, and installs the answer only if this node can use it.
+// ask requests a certificate from another node and installs it only if this node can use it.
 func (r *Renewer) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, renewRetry)
 	defer cancel()
@@ -173,9 +172,9 @@ func ownsAuthority(pkiDir string) bool {
 	return err == nil
 }
 
-// RenewOwn issues anew what is due in a directory that holds the authority's key, expired certificates too, and returns the names of
-// the files it replaced. It is fs.ErrNotExist where the key is not. Call it before LoadNode, which refuses an expired certificate.
-// A listener's certificate that another authority has signed is its administrator's business.
+// RenewOwn issues due certificates again, expired ones included, in a directory that holds the authority's key. It returns the names of
+// the files it replaced, and fs.ErrNotExist if the key is missing. Call it before LoadNode, which refuses an expired certificate.
+// It does not touch a listener's certificate that a foreign authority has signed: that is its administrator's.
 func RenewOwn(pkiDir string) (renewed []string, err error) { return renewOwn(pkiDir, leafLifetime) }
 
 func renewOwn(pkiDir string, life time.Duration) (renewed []string, err error) {
@@ -214,7 +213,7 @@ func renewOwn(pkiDir string, life time.Duration) (renewed []string, err error) {
 	return renewed, nil
 }
 
-// renewFile replaces one certificate if it is of an authority of the group, and due or not of the one that issues.
+// renewFile replaces one certificate if an authority of the group issued it, and it is due or not of the issuing authority.
 func renewFile(dir, name string, believed *trust, issue func(*x509.Certificate) ([]byte, error)) (done bool, err error) {
 	old, err := readCertificate(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -247,7 +246,7 @@ func readCertificate(dir, name string) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// hostsOf lists the names and addresses that a certificate is good for, without those that every certificate has.
+// hostsOf returns the names and addresses of a certificate, without those that every certificate has.
 func hostsOf(c *x509.Certificate) (hosts []string) {
 	for _, name := range c.DNSNames {
 		if name != "localhost" {
@@ -262,7 +261,7 @@ func hostsOf(c *x509.Certificate) (hosts []string) {
 	return hosts
 }
 
-// RenewFor signs the certificate request of a member that is known by peer, for the key that the record knows it by and for hosts.
+// RenewFor signs the certificate request of the member peer for hosts. The request must be for the key with that pin, as in the record.
 func (ca *CA) RenewFor(peer Identity, pin string, csr []byte, hosts []string) ([]byte, error) {
 	pub, got, err := CSRKey(csr)
 	if err != nil {
@@ -279,9 +278,9 @@ func (ca *CA) issueListener(pub crypto.PublicKey, hosts []string) ([]byte, error
 	return ca.issue(pub, leaf{name: "Coterie listener", usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, hosts)
 }
 
-// NameListener issues the listener's certificate in pkiDir anew, for the same key, unless it is good for exactly hosts, and reports
-// whether it did. It leaves out, and returns, what no certificate can name. Of a certificate that another authority has signed it says
-// nothing: that is its administrator's business. It needs the authority's key there.
+// NameListener issues the listener's certificate in pkiDir again, for the same key, unless its names are exactly hosts. It reports whether
+// it did, and returns the hosts that no certificate can name, which it leaves out. It does nothing to a certificate that a foreign
+// authority has signed. The directory must hold the authority's key.
 func NameListener(pkiDir string, hosts []string) (done bool, unnamed []string, err error) {
 	ca, err := LoadCA(pkiDir)
 	if err != nil {

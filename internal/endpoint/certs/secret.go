@@ -12,23 +12,23 @@ import (
 	"time"
 )
 
-// A Secret is 32 bytes for one purpose that all replicas of a group have and nobody else: they are derived (HKDF, RFC 5869) from the private
-// key of the authority that issues, which witnesses and clients do not hold. It changes when the authority is rotated.
+// A Secret is 32 bytes for one purpose that only the replicas of a group have. It is derived (HKDF, RFC 5869) from the private key of the
+// issuing authority, which witnesses and clients do not hold, so it changes when the authority is rotated.
 type Secret struct {
 	dir, purpose string
 
 	mu  sync.Mutex
-	at  time.Time // when the certificates on which it rests were written
+	at  time.Time // modification time of the ca.crt that it was derived for
 	now []byte    // guarded by mu
 }
 
-// NewSecret returns the secret for a purpose of the replica with that pkiDir; an error where the authority's key is not, as on a witness.
+// NewSecret returns the secret for a purpose, or an error if pkiDir holds no key of the authority, as on a witness.
 func NewSecret(pkiDir, purpose string) (*Secret, error) {
 	s := &Secret{dir: pkiDir, purpose: purpose}
 	return s, s.read()
 }
 
-// Get returns the secret as it is now. While the authority's files cannot be read it is what it was.
+// Get returns the current secret. While the authority's files cannot be read it returns the last one.
 func (s *Secret) Get() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()

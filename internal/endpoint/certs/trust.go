@@ -14,14 +14,14 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// This file changes which authorities a node believes. ca.crt holds their certificates, the first of which issues; ca.key holds, on a
-// replica, their keys in any order. Each step replaces one file after the other, in an order after whose every write the directory is
-// good: keys without a certificate do no harm.
+// This file changes which authorities a node trusts. ca.crt holds their certificates; the first one issues. On a replica, ca.key holds
+// their keys in any order. Each step replaces one file after the other, in such an order that the directory is valid after every write:
+// a key without a certificate does no harm.
 
-// maxAuthorities is how many a node believes at once: the group's, and in a rotation the next one.
+// maxAuthorities is how many authorities a node trusts at once: the group's, and during a rotation the next one.
 const maxAuthorities = 2
 
-// trust is what a node believes; it does not change.
+// trust is the set of trusted authorities; it is immutable.
 type trust struct {
 	cas  []*x509.Certificate
 	pool *x509.CertPool
@@ -95,8 +95,8 @@ func PinOfAuthority(certPEM []byte, group ag.GroupID) (string, error) {
 	return KeyPin(all[0]), nil
 }
 
-// SaveAuthorityKey adds the key of an authority to be to ca.key, so that a replica can issue by it, and its successors do. What was
-// there of authorities that are not believed goes.
+// SaveAuthorityKey adds the key of the next authority to ca.key, so that a replica can issue with it. It removes the keys of authorities
+// that are not trusted.
 func SaveAuthorityKey(pkiDir string, keyPEM []byte) error {
 	believed, keys, err := readAuthorities(pkiDir)
 	if err != nil {
@@ -105,7 +105,7 @@ func SaveAuthorityKey(pkiDir string, keyPEM []byte) error {
 	return saveKeys(pkiDir, believed, append(slices.Clone(keyPEM), keys...), keyPEM)
 }
 
-// saveKeys keeps of keys those of the authorities in all, and extra.
+// saveKeys writes ca.key: extra, and those of keys that belong to the authorities in all.
 func saveKeys(pkiDir string, all []*x509.Certificate, keys, extra []byte) error {
 	out := slices.Clone(extra)
 	for _, ca := range all {
@@ -124,7 +124,7 @@ func saveKeys(pkiDir string, all []*x509.Certificate, keys, extra []byte) error 
 	return writeFile(pkiDir, fileCAKey, out, 0o600)
 }
 
-// AuthorityKey returns the key of the authority with that pin from ca.key, in PEM; an error where it is not. Who holds it can admit nodes.
+// AuthorityKey returns the key of the authority with that pin from ca.key, in PEM, or an error if it is not there. Its holder can admit nodes.
 func AuthorityKey(pkiDir, pin string) ([]byte, error) {
 	keys, err := readPrivate(filepath.Join(pkiDir, fileCAKey))
 	if err != nil {
@@ -137,7 +137,7 @@ func AuthorityKey(pkiDir, pin string) ([]byte, error) {
 	return pemKey(key)
 }
 
-// BelieveAuthority adds an authority to those that the directory's node believes; it issues nothing yet.
+// TrustAuthority adds an authority to those that the directory's node trusts; it issues nothing yet.
 func TrustAuthority(pkiDir string, certPEM []byte) error {
 	added, err := parseAuthorities(certPEM)
 	if err != nil {
@@ -147,12 +147,12 @@ func TrustAuthority(pkiDir string, certPEM []byte) error {
 		if slices.ContainsFunc(all, added[0].Equal) {
 			return all
 		}
-		return append(all[:1:1], added[0]) // one that was given up makes room
+		return append(all[:1:1], added[0]) // replaces the next one of an abandoned rotation
 	})
 }
 
-// PreferAuthority makes the authority with that pin the one that issues. It has to be believed already, and on a replica its key to be
-// there.
+// PreferAuthority makes the authority with that pin the one that issues. It must be trusted already, and on a replica ca.key must hold its
+// key.
 func PreferAuthority(pkiDir, pin string) error {
 	all, keys, err := readAuthorities(pkiDir)
 	if err != nil {
@@ -172,7 +172,7 @@ func PreferAuthority(pkiDir, pin string) error {
 	})
 }
 
-// ForgetAuthorities takes all authorities but the issuing one away, and their keys.
+// ForgetAuthorities removes all authorities but the issuing one, and their keys.
 func ForgetAuthorities(pkiDir string) error {
 	err := changeAuthorities(pkiDir, func(all []*x509.Certificate) []*x509.Certificate { return all[:1] })
 	if err != nil {
@@ -185,7 +185,7 @@ func ForgetAuthorities(pkiDir string) error {
 	return saveKeys(pkiDir, all, keys, nil)
 }
 
-// changeAuthorities replaces ca.crt if the change makes a difference.
+// changeAuthorities replaces ca.crt if change returns something else.
 func changeAuthorities(pkiDir string, change func([]*x509.Certificate) []*x509.Certificate) error {
 	all, _, err := readAuthorities(pkiDir)
 	if err != nil {
