@@ -13,8 +13,8 @@ import (
 //
 //   - the same transaction may be sent again, to any endpoint: at most one of the copies is applied, and each answer tells
 //     whether one was;
-//   - overwriting the attempt key with something else makes void whatever copy is still under way (void), so that "not made"
-//     is a statement about the future too.
+//   - overwriting the attempt key with another value voids every copy that is still under way, so that "not made" also holds for
+//     the future.
 
 // attempts is the state of a Store's attempt key.
 type attempts struct {
@@ -30,8 +30,8 @@ type write struct {
 	reads  []op
 }
 
-// outcome is how a change ended. If made, rev is the revision that made it. late means that the reads are of a later moment
-// than the change, because its own answer was lost.
+// outcome is the result of a change. If made, rev is the revision that made it. late means that the reads were made later than
+// the change, because its own answer was lost.
 type outcome struct {
 	made  bool
 	rev   int64
@@ -43,8 +43,8 @@ type outcome struct {
 // Store of a known replica, once more for a change of its own that came through late.
 const adoptions = 4
 
-// change makes w and reports truthfully whether it was made: (made), (not made, because a guard failed), an error that is
-// not ErrUnknown (not made, and it will not be), or ErrUnknown.
+// change makes w. It returns made; or not made, because a guard failed; or an error. An error other than ErrUnknown means that
+// the change was not made and will not be.
 func (s *Store) change(ctx context.Context, w write) (outcome, error) {
 	ctx, cancel := s.bounded(ctx, s.cfg.CallTimeout)
 	defer cancel()
@@ -65,8 +65,8 @@ func (s *Store) change(ctx context.Context, w write) (outcome, error) {
 	return outcome{}, fmt.Errorf("%w: another process writes as replica %q", ErrNoQuorum, s.cfg.Replica)
 }
 
-// attempt sends w once to as many endpoints as it takes. again asks for another attempt with the attempt key's revision that
-// was found.
+// attempt sends w once, to one endpoint after the other until one answers. again requests another attempt with the attempt
+// key's revision that was found.
 func (s *Store) attempt(ctx context.Context, id string, w write) (out outcome, again bool, err error) {
 	expected := s.attempts.rev
 	key := s.keys.attempt
@@ -104,7 +104,7 @@ func (s *Store) attempt(ctx context.Context, id string, w write) (out outcome, a
 	return outcome{reads: res}, false, nil
 }
 
-// send runs a change's transaction in most of the time there is, leaving the rest for reading back.
+// send runs a change's transaction in most of the remaining time, and leaves the rest for reading back.
 func (s *Store) send(ctx context.Context, t txn) (res txnResult, maySent bool, err error) {
 	deadline, _ := ctx.Deadline()
 	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)*7/10)
@@ -116,7 +116,7 @@ func (s *Store) send(ctx context.Context, t txn) (res txnResult, maySent bool, e
 	return res, maySent, err
 }
 
-// readBack finds out what became of a change that got no answer, and makes void what is still under way of it.
+// readBack determines the outcome of a change that got no answer, and voids the copies that are still under way.
 func (s *Store) readBack(ctx context.Context, id string, expected int64, w write, cause error) (outcome, error) {
 	unknown := func(why error) error { return fmt.Errorf("%w: %w", ErrUnknown, why) }
 	if ctx.Err() != nil {

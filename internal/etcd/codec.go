@@ -39,7 +39,7 @@ func encode(v any, limit int) ([]byte, error) {
 	return b, nil
 }
 
-// decode reads exactly one JSON value from k into v. Fields it does not know are accepted: a newer version may have written
+// decode reads exactly one JSON value from k into v. Unknown fields are accepted: a newer version may have written
 // them.
 func decode(k kv, limit int, v any) error {
 	corrupt := func(why error) error { return fmt.Errorf("%w: %s: %w", ErrCorrupt, k.key, why) }
@@ -99,7 +99,7 @@ func decodeRecord(epoch, state, lead kv) (ag.Record, error) {
 	return r, nil
 }
 
-// The checks refuse what no version writes; they are made before writing and after reading.
+// The checks refuse values that no version writes; they are made before writing and after reading.
 
 func checkEpoch(e ag.EpochRecord) error {
 	if e.Epoch == 0 {
@@ -137,7 +137,7 @@ func checkVote(v ag.Vote) error {
 	return checkID(v.Member, false)
 }
 
-// decodeVotes reads the votes; one that is unreadable does not count.
+// decodeVotes reads the votes; an unreadable one does not count.
 func decodeVotes(prefix string, kvs []kv) (votes []ag.Vote, bad []error) {
 	for _, k := range kvs {
 		var v ag.Vote
@@ -187,7 +187,7 @@ func checkID(id ag.ReplicaID, mayBeEmpty bool) error {
 	return fmt.Errorf("replica name %q: want a lower-case letter, then letters, digits or _ (30 characters at most)", id)
 }
 
-// decodeStatuses reads the status reports; one that is unreadable hides only itself.
+// decodeStatuses reads the status reports; an unreadable one is left out and returned in bad.
 func decodeStatuses(prefix string, kvs []kv) (statuses map[ag.ReplicaID]json.RawMessage, bad []error) {
 	statuses = map[ag.ReplicaID]json.RawMessage{}
 	for _, k := range kvs {

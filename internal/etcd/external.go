@@ -16,11 +16,11 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// External is an etcd that an administrator runs, in place of a member in every node: where it is, and what it is reached with.
+// External is an etcd that an administrator runs in place of a member in every node: its endpoints and the client's files.
 type External struct {
 	// Endpoints are client URLs as in https://host:2379, the preferred ones first. http is for this machine's own addresses only.
 	Endpoints []string
-	// CAFile holds the authorities that may have signed the servers' certificates; empty: those of the system.
+	// CAFile holds the authorities of the servers' certificates; empty: those of the system.
 	CAFile string
 	// CertFile and KeyFile are this client's certificate; both empty: it has none.
 	CertFile, KeyFile string
@@ -29,7 +29,7 @@ type External struct {
 // maxExternal bounds the endpoints of an external etcd: more members than it is ever given.
 const maxExternal = 9
 
-// Check says what is wrong with the settings, without looking at any file.
+// Check returns an error if the settings are invalid. It reads no file.
 func (x External) Check() error {
 	if n := len(x.Endpoints); n == 0 || n > maxExternal {
 		return fmt.Errorf("%d endpoints: name 1 to %d", n, maxExternal)
@@ -84,7 +84,7 @@ func (x External) Dial(ctx context.Context, endpoint string) (net.Conn, error) {
 }
 
 func (x External) tls(host string) (*tls.Config, error) {
-	c := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}} // etcd speaks gRPC to whom asks for it
+	c := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}} // etcd serves gRPC to clients that offer h2
 	if x.CAFile != "" {
 		b, err := os.ReadFile(x.CAFile)
 		if err != nil {
@@ -109,7 +109,7 @@ func (x External) tls(host string) (*tls.Config, error) {
 	return c, nil
 }
 
-// private refuses a key that others can read: one of the node's own user must be its alone, one of root's may be lent to a group.
+// private refuses a key that others can read. A key of the node's own user must be mode 0600; one of root may be readable by a group.
 func private(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -126,19 +126,19 @@ func private(path string) error {
 	return nil
 }
 
-// Reached is what became of looking at one endpoint of an external etcd.
+// Reached is the result of probing one endpoint of an external etcd.
 type Reached struct {
 	Endpoint string
 	Took     time.Duration // of one linearizable read
 	Members  int           // voting members, as this endpoint lists them
 	Known    bool          // the store holds a record of the group
-	Err      error         // any other answer than a record, or its absence
+	Err      error         // any error, except that the record is absent
 }
 
-// probeLimit bounds a look at one endpoint: a name that does not resolve, an address that swallows packets.
+// probeLimit bounds the probe of one endpoint, for a name that does not resolve or an address that drops packets.
 const probeLimit = 5 * time.Second
 
-// Probe looks at every endpoint in turn, by one linearizable read and one list of the members. It changes nothing.
+// Probe probes every endpoint in turn, with a linearizable read and a list of the members. It changes nothing.
 func (x External) Probe(ctx context.Context, group ag.GroupID) []Reached {
 	out := make([]Reached, 0, len(x.Endpoints))
 	for _, e := range x.Endpoints {
@@ -174,10 +174,10 @@ func (x External) probe(ctx context.Context, group ag.GroupID, endpoint string) 
 	return r
 }
 
-// greetTime is how long a server is given to refuse a certificate: with TLS 1.3 a client learns of it after its handshake only.
+// greetTime is how long a server has to refuse a certificate: with TLS 1.3 a client learns of it only after its handshake.
 const greetTime = 500 * time.Millisecond
 
-// greet connects without gRPC, which would try again and hide why it cannot.
+// greet connects without gRPC, which would retry and hide the reason of a failure.
 func (x External) greet(ctx context.Context, endpoint string) error {
 	conn, err := x.Dial(ctx, endpoint)
 	if err != nil {

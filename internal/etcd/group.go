@@ -70,8 +70,8 @@ func (s *Store) swap(ctx context.Context, guards []guard, o op) (int64, error) {
 	return out.rev, nil
 }
 
-// PutStatus publishes a replica's status report. It is not guarded: reports are for people and for hints, and one that was
-// delayed may for a moment replace a newer one.
+// PutStatus publishes a replica's status report. It is not guarded: reports are for people and for hints, and a delayed one may
+// briefly replace a newer one.
 func (s *Store) PutStatus(ctx context.Context, id ag.ReplicaID, status json.RawMessage) error {
 	if err := errors.Join(checkID(id, false), raw(status, maxStatusBytes)); err != nil {
 		return fmt.Errorf("publish the status: %w", err)
@@ -104,7 +104,7 @@ func (s *Store) blind(ctx context.Context, o op) error {
 	return err
 }
 
-// PutToken stores a new join token. Tokens that expired a day ago or more are removed on the way.
+// PutToken stores a new join token. It also removes tokens that expired a day ago or more.
 func (s *Store) PutToken(ctx context.Context, t Token) error {
 	if !namePattern.MatchString(t.ID) {
 		return errors.New("store the join token: its id must be 1 to 64 letters, digits, dots, dashes or underscores")
@@ -196,7 +196,7 @@ func (s *Store) ConsumeToken(ctx context.Context, id string) (Token, error) {
 	key := s.keys.token + id
 	_, err = s.swap(ctx, []guard{{key, rev}}, put(key, b))
 	if errors.Is(err, ErrConflict) {
-		return t, fmt.Errorf("use the join token: %w", ErrTokenUsed) // the only change a token knows
+		return t, fmt.Errorf("use the join token: %w", ErrTokenUsed) // a token is changed only once
 	}
 	if err != nil {
 		return Token{}, fmt.Errorf("use the join token: %w", err)

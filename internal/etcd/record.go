@@ -8,7 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Read returns all that the group's members act on, as of one revision, by one linearizable transaction. It fails with
+// Read returns everything that the group's members act on, as of one revision, by one linearizable transaction. It fails with
 // ErrNoRecord when the group does not exist in this store, and with ErrCorrupt when it exists in part.
 func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 	res, err := s.read(ctx, get(s.keys.epoch), get(s.keys.state), get(s.keys.lead), get(s.keys.config), get(s.keys.op),
@@ -134,10 +134,10 @@ func (s *Store) recordWrite(g ag.Revisions, c Change) (write, error) {
 type renewal struct {
 	turn chan struct{} // holds one token while a renewal is being made
 	rev  int64         // the lead key's revision as last seen
-	last ag.Lead       // what it said at that revision
+	last ag.Lead       // its value at that revision
 }
 
-// found takes over what somebody else wrote. What cannot be read is no release, and is written over.
+// found records a value that another writer wrote. An unreadable value is not a release, and is overwritten.
 func (r *renewal) found(lead kv) {
 	r.rev, r.last = lead.rev, ag.Lead{}
 	if lead.rev != 0 && decode(lead, maxRecordBytes, &r.last) != nil {
@@ -145,7 +145,7 @@ func (r *renewal) found(lead kv) {
 	}
 }
 
-// overRelease reports whether lead would take back what its holder has let go of. Others may have been told by then, and act on it.
+// overRelease reports whether lead would revoke its holder's own release. Other members may already act on the release.
 func (r *renewal) overRelease(lead ag.Lead) bool {
 	return r.last.Released && !lead.Released && r.last.Epoch == lead.Epoch && r.last.Holder == lead.Holder
 }
@@ -157,8 +157,8 @@ const renewals = 4
 // sent after the call began was applied: a caller that took its clock before the call may count its lease from there.
 //
 // It does not wait for changes under way. It compares /lead with the last revision it saw, so that a renewal whose answer was
-// lost can never be applied after a later one: a released lease must not come back, nor one in force be released by an echo. A
-// renewal that finds its own holder's release of the epoch, made while it was on its way, fails with ErrConflict: a release is final.
+// lost can never be applied after a later one: a released lease must not come back, nor may an echo release one in force. A renewal
+// that meets the release of its epoch by its own holder fails with ErrConflict: a release is final.
 func (s *Store) Renew(ctx context.Context, epochRev int64, lead ag.Lead) (int64, error) {
 	b, err := encode(lead, maxRecordBytes)
 	if err = errors.Join(checkLead(lead), err); err != nil {
@@ -203,8 +203,8 @@ func (s *Store) Renew(ctx context.Context, epochRev int64, lead ag.Lead) (int64,
 	return 0, fmt.Errorf("renew the lease: %w: /lead keeps changing", ErrConflict)
 }
 
-// Replace writes a group's configuration and record anew after the loss of its quorum, whatever an older store still holds of it. It
-// fails with ErrConflict if the store holds an epoch as late as e already; calling it again after it was made changes nothing.
+// Replace overwrites a group's configuration and record after the loss of its quorum. It fails with ErrConflict if the store already holds
+// an epoch as late as e. Calling it again after it was made changes nothing.
 func (s *Store) Replace(ctx context.Context, g ag.Group, e ag.EpochRecord, st ag.State) error {
 	config, err1 := encode(g, maxConfigBytes)
 	epoch, err2 := encode(e, maxRecordBytes)

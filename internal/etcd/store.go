@@ -122,7 +122,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// order returns the endpoints, preferred ones first, those that failed lately last (the longest ago first).
+// order returns the endpoints: preferred ones first, then those that failed recently, the oldest failure first.
 func (s *Store) order() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +144,7 @@ func (s *Store) succeeded(endpoint string) {
 	s.mu.Unlock()
 }
 
-// fell notes that an endpoint failed. A watch there may be as dead without knowing, so it moves on.
+// fell records that an endpoint failed. A watch there may be dead unnoticed, so it moves to another one.
 func (s *Store) fell(endpoint string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,8 +166,8 @@ func (s *Store) bounded(ctx context.Context, limit time.Duration) (context.Conte
 }
 
 // each tries one endpoint after the other until one answers, the answer is final, or ctx ends. ctx must have a deadline.
-// Every endpoint but the last gets half of the time that is left, so that a dead one costs little. maySent reports whether a
-// try that failed could have reached a member: then a change has an unknown outcome.
+// Every endpoint but the last gets half of the remaining time, so that a dead one costs little. maySent reports whether a failed
+// try could have reached a member: then the outcome of a change is unknown.
 func (s *Store) each(ctx context.Context, try func(ctx context.Context, endpoint string) error) (maySent bool, err error) {
 	var tried []error
 	for {
@@ -219,7 +219,7 @@ func (s *Store) tryOne(ctx context.Context, name string, last bool, try func(ctx
 	switch {
 	case err == nil || errors.As(err, &final):
 		s.succeeded(name)
-	case !errors.Is(ctx.Err(), context.Canceled): // a caller that gave up says nothing about the endpoint
+	case !errors.Is(ctx.Err(), context.Canceled): // a cancelled call is not a failure of the endpoint
 		s.fell(name)
 		s.log.Debug("quorum endpoint failed", "endpoint", name, "error", err)
 	}

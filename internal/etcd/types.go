@@ -12,12 +12,12 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Sentinel errors. Test with errors.Is; what is wrapped around them says which key or member.
+// Sentinel errors. Test with errors.Is; the text around them names the key or member.
 var (
-	// ErrNoRecord: the store answers, and holds no record of this group.
+	// ErrNoRecord: the store answered, and holds no record of this group.
 	ErrNoRecord = errors.New("the quorum store holds no record of this group")
-	// ErrConflict: a guarded key was changed by somebody else. The change was not made, or (Commit says so in words) it was
-	// made and has already been overtaken by a later epoch.
+	// ErrConflict: another writer changed a guarded key. The change was not made; or, as the text of Commit's error says, it was made
+	// and has already been overtaken by a later epoch.
 	ErrConflict = errors.New("the record was changed by another member")
 	// ErrUnknown: the call ended before its outcome was known. The change may or may not have been made: read again.
 	ErrUnknown = errors.New("the outcome of the change is unknown")
@@ -41,7 +41,7 @@ var (
 	ErrNotReady = errors.New("the new quorum member has not caught up")
 )
 
-// StoreConfig says how to reach the quorum store and for which group.
+// StoreConfig describes how to reach the quorum store, and the group.
 type StoreConfig struct {
 	// Group is the group whose record this is; every key lies below its prefix.
 	Group ag.GroupID
@@ -51,8 +51,8 @@ type StoreConfig struct {
 	Endpoints []string
 	// CallTimeout bounds every call, whatever the caller's context allows. Default one second.
 	CallTimeout time.Duration
-	// Replica owns the attempt key of this store: one per replica, so that a new incarnation's first change makes void
-	// whatever an older one still has under way. Default: Attempt.
+	// Replica owns the attempt key of this store. There is one per replica, so that the first change of a new incarnation voids the
+	// changes that an older one still has under way. Default: Attempt.
 	Replica ag.ReplicaID
 	// Attempt is the incarnation of the writer; it is part of every attempt id.
 	Attempt string
@@ -70,7 +70,7 @@ type Snapshot struct {
 	Op       json.RawMessage // the operator's request, nil when there is none
 	OpRev    int64
 	Store    uint64 // which store answered: etcd's cluster id
-	StoreRev int64  // its revision, which never goes back in a store that keeps its promises
+	StoreRev int64  // its revision, which never goes back in a correct store
 	Statuses map[ag.ReplicaID]json.RawMessage
 }
 
@@ -85,8 +85,8 @@ type Change struct {
 	Unvote ag.ReplicaID // whose vote is removed, if there is one; removing it makes void any write of it still under way
 }
 
-// Event says what kind of key changed. It is a hint to read again, never a fact to act on. The keys that are written all the time
-// come with their values, for a receiver that wants to know whether they say anything new.
+// Event tells which kinds of key changed. It is a hint to read again, never a fact to act on. Keys that are written often come with
+// their values, so that a receiver can ignore a write that changes nothing of interest.
 type Event struct {
 	Record  bool // epoch, state or a vote; lead, if it was deleted or cannot be read
 	Group   bool // the configuration
@@ -102,12 +102,12 @@ type Renewal struct {
 	Lead ag.Lead
 }
 
-// Empty reports whether the event says nothing.
+// Empty reports whether nothing changed.
 func (e Event) Empty() bool {
 	return !e.Record && !e.Group && !e.Op && !e.Status && e.Renewal == nil && len(e.Reports) == 0
 }
 
-// add takes up what a later event says.
+// add merges a later event into e.
 func (e *Event) add(x Event) {
 	e.Record, e.Group, e.Op, e.Status = e.Record || x.Record, e.Group || x.Group, e.Op || x.Op, e.Status || x.Status
 	if x.Renewal != nil {
@@ -119,7 +119,7 @@ func (e *Event) add(x Event) {
 	maps.Copy(e.Reports, x.Reports)
 }
 
-// Token is a join token: who made it decides what Value says; the store decides that it is consumed once.
+// Token is a join token. Its maker defines Value; the store guarantees that it is consumed once.
 type Token struct {
 	ID      string          `json:"id"`
 	Value   json.RawMessage `json:"value,omitempty"`

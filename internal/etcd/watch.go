@@ -52,8 +52,8 @@ func (s *Store) Watch(ctx context.Context) <-chan Event {
 	return out
 }
 
-// merge passes hints on, one Event at a time, adding up what comes while the receiver is busy. It reads hints until they are
-// closed, so that the sender never blocks.
+// merge forwards hints, one Event at a time, and merges those that come while the receiver is busy. It reads hints until they
+// are closed, so that the sender never blocks.
 func merge(ctx context.Context, hints <-chan Event, out chan<- Event) {
 	var pending Event
 	for {
@@ -109,7 +109,7 @@ func (s *Store) watchAt(ctx context.Context, endpoint string, hints chan<- Event
 		delete(s.watches, w)
 		s.mu.Unlock()
 	}()
-	// A stream that is not established in time is one to a black hole.
+	// A stream that is not established in time leads to an address that drops packets.
 	unconnected := time.AfterFunc(maxDialTime, cancel)
 	defer unconnected.Stop()
 	connected := func() {
@@ -123,7 +123,7 @@ func (s *Store) watchAt(ctx context.Context, endpoint string, hints chan<- Event
 	})
 }
 
-// event sorts changed keys; one without a value was deleted.
+// event returns the event for changed keys; a key without a value was deleted.
 func (k keys) event(changed []kv) (e Event) {
 	for _, c := range changed {
 		switch c.key {

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// backend is one way to reach the store's keys: etcd over gRPC (wire), or memory. It makes exactly one try at one endpoint.
+// backend reaches the store's keys: etcd over gRPC (wire), or memory in tests. It makes exactly one try at one endpoint.
 type backend interface {
 	txn(ctx context.Context, endpoint string, t txn) (txnResult, error)
 	// watch calls connected once, then seen with every change below prefix, until ctx or the stream ends.
@@ -125,7 +125,7 @@ const (
 )
 
 // wire is the backend that speaks gRPC to etcd. It keeps one connection per endpoint, and leaves the choice of endpoint to
-// the Store: a balancer that does not know who is preferred, and waits for a black-holed endpoint, is what we avoid by it.
+// the Store: a gRPC balancer does not know the preferred endpoint, and waits for one that drops packets.
 type wire struct {
 	dial func(ctx context.Context, endpoint string) (net.Conn, error)
 
@@ -157,7 +157,7 @@ func (w *wire) conn(endpoint string) (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithNoProxy(),
-		grpc.WithIdleTimeout(0), // reconnecting in the middle of a takeover is what an idle connection would cost
+		grpc.WithIdleTimeout(0), // an idle connection would have to reconnect in the middle of a takeover
 		grpc.WithReadBufferSize(8<<10), grpc.WithWriteBufferSize(8<<10),
 		grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(windowBytes),
 	)
@@ -173,7 +173,7 @@ func (w *wire) keep(endpoints []string) {
 	defer w.mu.Unlock()
 	for name, c := range w.conns {
 		if !slices.Contains(endpoints, name) {
-			_ = c.Close() // only says that it was closed before
+			_ = c.Close() // fails only if it was closed before
 			delete(w.conns, name)
 		}
 	}
@@ -186,7 +186,7 @@ func (w *wire) close() {
 	w.mu.Unlock()
 }
 
-// call runs one unary request and sorts its error. Require-leader makes a member that is cut off answer at once instead of
+// call runs one unary request and classifies its error. Require-leader makes an isolated member answer at once instead of
 // holding the request until its deadline.
 func (w *wire) call(ctx context.Context, endpoint string, do func(ctx context.Context, c *grpc.ClientConn, opt grpc.CallOption) error) error {
 	c, err := w.conn(endpoint)
@@ -208,7 +208,7 @@ func requireLeader(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader)
 }
 
-// sorted marks the answers that are the same everywhere as final.
+// sorted marks errors that every endpoint would return as final.
 func sorted(err error) error {
 	known := map[string]error{
 		status.Convert(rpctypes.ErrGRPCNoSpace).Message():          ErrNoSpace,
@@ -227,7 +227,7 @@ func sorted(err error) error {
 	case codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange, codes.NotFound, codes.AlreadyExists,
 		codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
 		return finalError{err}
-	default: // may pass
+	default: // may be temporary
 		return err
 	}
 }

@@ -10,13 +10,13 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// ErrFailed says that etcd gave up, for want of room or because its disk failed. What is left of it in this process answers nobody and
-// holds its files locked, so only a new process can start the member again.
+// ErrFailed means that etcd gave up because its disk is full or failed. Its remains in this process do not answer and hold its files locked,
+// so only a new process can start the member again.
 var ErrFailed = errors.New("the quorum member gave up")
 
-// failure stands between etcd's way to give up, which is to end the process, and the process. Where etcd logs a fatal error, it blocks the
-// goroutine that met it, for ever: nothing after that point happens, so nothing is acknowledged that was not written, as if the
-// process had ended there; but the node's server does not lose its agent. It can be neither undone nor cleaned up: etcd holds locks there.
+// failure keeps etcd from ending the process when it gives up. When etcd logs a fatal error, failure blocks the goroutine that met it for
+// ever. Nothing after that point happens, as if the process had ended there, so nothing is acknowledged that was not written; but the node's
+// server keeps its agent. It can be neither undone nor cleaned up, since etcd holds locks there.
 type failure struct {
 	once sync.Once
 	why  error
@@ -56,8 +56,8 @@ func (f *failure) err() error {
 	}
 }
 
-// seclude takes what is left of a failed member off the network: its raft may still hold the lead of the quorum, with nobody behind it to
-// carry anything out. It ends with the member otherwise.
+// seclude takes a failed member off the network: its raft may still hold the lead of the quorum, although nothing applies its entries any
+// more. If the member does not fail, seclude ends with it.
 func (m *Member) seclude() {
 	select {
 	case <-m.failure.done:

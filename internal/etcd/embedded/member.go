@@ -45,7 +45,7 @@ type Config struct {
 	Name string
 	// Dir is etcd's directory. It may be on a device of its own.
 	Dir string
-	// ClientSocket is the unix socket that etcd listens on; nobody else should be able to open it. The node itself uses
+	// ClientSocket is the unix socket that etcd listens on; other users should not be able to open it. The node itself uses
 	// ServePeer, ServeClient and DialClient.
 	ClientSocket string
 	// AdvertisePeer is the address at which the other members reach this one, as in https://host:5022. etcd dials it itself,
@@ -54,7 +54,7 @@ type Config struct {
 	// Initial maps the names of the first members (New) or of the present ones (join) to their peer URLs. Needed for the
 	// first start only. The member adds itself.
 	Initial map[string]string
-	// New says that the members of Initial found the quorum together; otherwise this member joins one that has added it.
+	// New means that the members of Initial found the quorum together; otherwise this member joins one that has added it.
 	New bool
 	// Token keeps quorums apart that were founded with the same names and addresses: the group's id.
 	Token string
@@ -87,8 +87,8 @@ const (
 	// windowBytes is the fixed flow-control window. It has to be as on the client's side (package etcd, wire.go), which says why.
 	windowBytes = 1 << 20
 
-	// applyEvery is how often what was applied is written to etcd's database file. Nothing depends on it: the log is synced
-	// before any answer, and what is not in the file yet is applied from the log again at the next start.
+	// applyEvery is how often applied changes are written to etcd's database file. Nothing depends on it: the log is synced
+	// before any answer, and the next start applies the missing changes from the log again.
 	applyEvery = time.Second
 )
 
@@ -145,7 +145,7 @@ func Start(ctx context.Context, c Config) (*Member, error) {
 const lostFix = "put the directory back if it still exists elsewhere (an unmounted device?); if it is gone for good, remove " +
 	"this node from the group and add it again, so that it gets a new quorum id (the copy of the data stays)"
 
-// checkIdentity refuses to start without the log of what the member has voted for.
+// checkIdentity refuses to start without the log of the member's votes.
 func checkIdentity(c Config) (identity, error) {
 	was, err := readIdentity(c.IdentityFile)
 	if err != nil {
@@ -181,7 +181,7 @@ func (m *Member) config(c Config) (*embed.Config, error) {
 	cfg.ListenPeerUrls = nil // see ServePeer
 	cfg.ListenClientUrls = []url.URL{unixURL(c.ClientSocket)}
 	cfg.AdvertisePeerUrls = []url.URL{*advertise}
-	cfg.AdvertiseClientUrls = []url.URL{*advertise} // must be something; nobody uses it
+	cfg.AdvertiseClientUrls = []url.URL{*advertise} // required by etcd; not used
 	cfg.PeerTLSInfo = transport.TLSInfo{CertFile: c.CertFile, KeyFile: c.KeyFile, TrustedCAFile: c.CAFile, ServerName: c.ServerName}
 	cfg.TlsMinVersion = "TLS1.3"
 	cfg.InitialClusterToken = "coterie-" + c.Token
@@ -208,8 +208,8 @@ func (m *Member) config(c Config) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// prepareProcess makes the two settings that etcd takes from the process: a variable of its package, and the proxy that its
-// peer traffic would go through if the environment named one. Nothing between nodes goes through a web proxy.
+// prepareProcess makes the two settings that etcd takes from the process: a variable of its package, and the proxy from the
+// environment. Nothing between nodes goes through a web proxy.
 var prepareProcess = sync.OnceFunc(func() {
 	wal.SegmentSizeBytes = walSegmentBytes
 	for _, name := range []string{"HTTPS_PROXY", "https_proxy"} {
@@ -238,7 +238,7 @@ func initialCluster(c Config) string {
 	return out
 }
 
-// start runs etcd's own start, which knows no context and can wait for ever (for a lock on its file, say).
+// start runs etcd's own start, which takes no context and can wait for ever, for example for a lock on its file.
 func (m *Member) start(ctx context.Context, cfg *embed.Config) error {
 	type result struct {
 		etcd *embed.Etcd
@@ -261,7 +261,7 @@ func (m *Member) start(ctx context.Context, cfg *embed.Config) error {
 	case <-m.failure.done:
 		return m.failure.err()
 	case <-ctx.Done():
-		// Nothing can stop it, so let it come up and be closed then.
+		// It cannot be stopped, so it is closed once it has started.
 		go func() {
 			if r := <-done; r.err == nil {
 				m.etcd, m.server = r.etcd, r.etcd.Server
@@ -272,7 +272,7 @@ func (m *Member) start(ctx context.Context, cfg *embed.Config) error {
 	}
 }
 
-// startEtcd turns a panic of a start that failed into an error.
+// startEtcd turns a panic of a failed start into an error.
 func startEtcd(cfg *embed.Config) (e *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -282,10 +282,10 @@ func startEtcd(cfg *embed.Config) (e *embed.Etcd, err error) {
 	return embed.StartEtcd(cfg)
 }
 
-// ID is the member's id in the quorum.
+// ID returns the member's id in the quorum.
 func (m *Member) ID() uint64 { return uint64(m.server.MemberID()) }
 
-// LeaderID is the id of the member that leads the quorum as far as this one knows, 0 if it knows none.
+// LeaderID returns the id of the quorum's leader as far as this member knows, 0 if it knows none.
 func (m *Member) LeaderID() uint64 { return m.server.Lead() }
 
 // IsLeader reports whether this member leads the quorum, as far as it knows.
@@ -307,8 +307,8 @@ func (m *Member) MoveLeader(ctx context.Context, to uint64) error {
 	return nil
 }
 
-// Yield hands the lead of the quorum, if this member has it, to the voter that has been connected longest; it fails when none
-// is. It takes milliseconds, and 5 seconds and two elections at the most.
+// Yield hands the lead of the quorum, if this member has it, to the voter that has been connected longest. It fails if none is
+// connected. It takes milliseconds, and at most 5 seconds and two elections.
 func (m *Member) Yield() error {
 	if err := m.server.TryTransferLeadershipOnShutdown(); err != nil {
 		return fmt.Errorf("move the quorum's lead: %w", err)
@@ -330,7 +330,7 @@ func (m *Member) Ready(ctx context.Context) error {
 	}
 }
 
-// Done is closed when the member has stopped, by Close or because the quorum removed it. One that failed does not even stop.
+// Done is closed when the member has stopped, by Close or because the quorum removed it. A failed member does not stop.
 func (m *Member) Done() <-chan struct{} { return m.server.StopNotify() }
 
 // Err says why the member does not serve any more: ErrFailed, also ErrNoSpace if that was for want of room; ErrRemoved if the
@@ -351,7 +351,7 @@ func (m *Member) Err() error {
 }
 
 // Close stops the member, handing the lead of the quorum to another voter first if it has it. It returns after 10 seconds at
-// the latest. One that failed, or fails in doing so, cannot be stopped: then it returns ErrFailed.
+// the latest. A member that failed, or fails meanwhile, cannot be stopped: then Close returns ErrFailed.
 func (m *Member) Close() error {
 	m.closeOnce.Do(func() {
 		if m.closeErr = m.failure.err(); m.closeErr != nil {
@@ -381,8 +381,8 @@ func (m *Member) Kill() {
 	m.server.HardStop()
 }
 
-// stop goes around two waits of etcd's own Close: for clients' watches to end, and, if it was never ready, for its serving
-// goroutines, which wait for it to be ready.
+// stop avoids two endless waits of etcd's own Close: for clients' watches to end, and, in a member that was never ready, for its
+// serving goroutines, which wait until it is ready.
 func (m *Member) stop() {
 	if g := m.grpc.Load(); g != nil {
 		g.Stop()

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// errNotServing is what a member that is stopping, or has not found a quorum yet, answers.
+// errNotServing is the error of a member that is stopping or has not found a quorum yet.
 var errNotServing = errors.New("the quorum member does not serve")
 
 const (
@@ -23,8 +23,8 @@ const (
 	localDial       = 5 * time.Second // a client waits as long for a member that has not found a quorum yet
 )
 
-// services is what a member serves on connections that are given to it, instead of sockets of its own: a socket in between would cost
-// every message of an idle quorum two more wake-ups of the process.
+// services serves peers and clients on connections that are handed over, instead of on sockets of its own: a socket in between would cost
+// two more wake-ups of the process for every message of an idle quorum.
 type services struct {
 	peers, clients *handover
 	http           *http.Server
@@ -52,7 +52,7 @@ func (m *Member) serveClients(g *grpc.Server) {
 	close(m.services.ready)
 }
 
-// close ends what is being served. The servers have been told to stop.
+// close ends all connections and waits for the servers, which have been stopped before.
 func (s *services) close() {
 	_ = s.peers.Close()
 	_ = s.clients.Close()
@@ -104,8 +104,8 @@ func (m *Member) waitServing(ctx context.Context) error {
 	return errNotServing
 }
 
-// writeLimit bounds each write to another member, as etcd's own listener does: its streams have no other way to notice that a peer
-// takes nothing.
+// writeLimit bounds each write to another member, as etcd's own listener does: its streams do not notice otherwise that a peer reads
+// nothing.
 type writeLimit struct{ net.Conn }
 
 func (c writeLimit) Write(b []byte) (int, error) {
@@ -115,7 +115,7 @@ func (c writeLimit) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// handover is a listener for connections that somebody else has accepted.
+// handover is a net.Listener whose connections were accepted elsewhere.
 type handover struct {
 	conns chan net.Conn
 	over  chan struct{}
@@ -124,7 +124,7 @@ type handover struct {
 
 func newHandover() *handover { return &handover{conns: make(chan net.Conn), over: make(chan struct{})} }
 
-// give passes a connection on to the server; closing it is the server's from then on.
+// give hands a connection to the server, which then has to close it.
 func (h *handover) give(ctx context.Context, c net.Conn) error {
 	select {
 	case h.conns <- c:
@@ -136,7 +136,7 @@ func (h *handover) give(ctx context.Context, c net.Conn) error {
 	}
 }
 
-// serve gives a connection and returns when it is closed, which it is at the latest when ctx is done.
+// serve gives a connection and returns when it is closed, at the latest when ctx is done.
 func (h *handover) serve(ctx context.Context, c net.Conn) {
 	g := &given{Conn: c, closed: make(chan struct{})}
 	if h.give(ctx, g) == nil {
@@ -165,10 +165,10 @@ func (h *handover) Close() error {
 	return nil
 }
 
-// Addr has nothing to say.
+// Addr returns a placeholder.
 func (h *handover) Addr() net.Addr { return &net.UnixAddr{Name: "handed over", Net: "unix"} }
 
-// given is a connection that tells when it is closed.
+// given is a connection whose closed channel is closed with it.
 type given struct {
 	net.Conn
 	once   sync.Once

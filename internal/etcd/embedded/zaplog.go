@@ -11,15 +11,15 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// zapToSlog passes etcd's warnings and errors on to slog. The rest is dropped: it is the day-to-day chatter of raft.
+// zapToSlog forwards etcd's warnings and errors to slog. Lower levels are dropped: they are raft's routine messages.
 type zapToSlog struct {
 	log     *slog.Logger
 	fields  []zapcore.Field
-	removed *atomic.Bool // set when etcd says that this member was removed, which it says in its log only
+	removed *atomic.Bool // set when etcd logs that this member was removed, which it reports nowhere else
 }
 
-// newZap returns etcd's logger. Each message is passed on at most 3 times in 10 minutes: an unreachable peer is reported by
-// etcd several times per second, and by the agent in better words. etcd's fatal errors and panics are met by gaveUp.
+// newZap returns etcd's logger. Each message is forwarded at most 3 times in 10 minutes: etcd reports an unreachable peer several
+// times per second, and the agent reports it better. gaveUp handles etcd's fatal errors and panics.
 func newZap(log *slog.Logger, removed *atomic.Bool, gaveUp zapcore.CheckWriteHook) *zap.Logger {
 	core := zapcore.NewSamplerWithOptions(&zapToSlog{log: log, removed: removed}, 10*time.Minute, 3, 0)
 	return zap.New(core, zap.WithFatalHook(gaveUp), zap.WithPanicHook(gaveUp))
@@ -49,7 +49,7 @@ func (z *zapToSlog) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		z.removed.Store(true)
 	}
 	if strings.HasPrefix(e.Message, "Running http and grpc server on single port") {
-		return nil // on a private socket it is right
+		return nil // intended on a private socket
 	}
 	level := slog.LevelWarn
 	if e.Level > zapcore.WarnLevel {

@@ -7,7 +7,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// TestClocks: both go on, at the same pace while the machine is awake, and neither is near 0.
+// TestClocks: both clocks advance at the same rate while the machine is awake, and neither is near 0.
 func TestClocks(t *testing.T) {
 	t.Parallel()
 	boot, awake := boottime.Now(), boottime.Awake()
