@@ -25,7 +25,7 @@ const (
 	maxOthers      = 8                // streams of a member that are not WAL streams
 )
 
-// PrimaryFacts is what a primary says about itself in an Answer.
+// PrimaryFacts is what a primary tells about itself in an Answer.
 type PrimaryFacts struct {
 	Leading   bool
 	Epoch     ag.Epoch
@@ -37,15 +37,16 @@ type PrimaryFacts struct {
 // DownstreamConfig is what a Downstream needs to run.
 type DownstreamConfig struct {
 	SocketDir string              // PostgreSQL's private socket directory
-	Superuser func() string       // the role of the connections to it
-	Self      func() PrimaryFacts // for the Answer; a stream is refused while it says Leading false or another epoch
+	Superuser func() string       // the role that connects to it
+	Self      func() PrimaryFacts // for the Answer; a stream is refused while Leading is false or the epoch is another
 	// Verify compares the copy, the history and the WAL of a Hello of kind wal with this node's, and answers; only OK, Code
 	// and Message of the answer are used. A nil Verify accepts. It may take 10 s.
 	Verify func(context.Context, Hello) Answer
-	// OldRowGone returns when pg_stat_replication has no row left of any epoch's name of the member (and an error when ctx
-	// is done first). It is called before each WAL stream of the member is joined to the server. A nil one does not wait.
+	// OldRowGone returns when pg_stat_replication has no row left for any epoch's name of the member, or with an error
+	// when ctx is done first. It is called before each WAL stream of the member is joined to the server. If it is nil,
+	// nothing is waited for.
 	OldRowGone func(context.Context, ag.ReplicaID) error
-	Penalty    *Penalty     // measures the waits of commits; nil: nobody does
+	Penalty    *Penalty     // measures the waits of commits; nil: they are not measured
 	Logger     *slog.Logger // nil: none
 
 	// ProbeAfter is the silence, in either direction, after which a WAL stream in streaming mode gets a keepalive that wants
@@ -62,7 +63,7 @@ type Stream struct {
 	Session      uint64 // unique in the life of the Downstream, growing
 	Kind         string
 	Streaming    bool          // the walsender is in streaming mode; WAL streams only
-	Sent         ag.LSN        // end of the WAL that the server handed over for the member
+	Sent         ag.LSN        // end of the WAL that the server sent for the member
 	LastSent     time.Duration // boottime of that; 0: none yet
 	Write        ag.LSN        // the positions that the secondary reported last; those of held feedback count
 	Flush        ag.LSN        //
@@ -79,7 +80,7 @@ type Downstream struct {
 	log     *slog.Logger
 	holding atomic.Bool
 	changed chan struct{}
-	moved   atomic.Pointer[chan struct{}] // closed at the next move; nil while nobody waits for one
+	moved   atomic.Pointer[chan struct{}] // closed at the next move; nil while no caller waits
 
 	mu      sync.Mutex
 	epoch   ag.Epoch
@@ -91,7 +92,7 @@ type Downstream struct {
 	wal     map[ag.ReplicaID]*stream
 }
 
-// NewDownstream returns a Downstream that refuses every stream until SetEpoch says that this node leads.
+// NewDownstream returns a Downstream that refuses every stream until SetEpoch reports that this node leads.
 func NewDownstream(cfg DownstreamConfig) *Downstream {
 	cfg.ProbeAfter = cmp.Or(cfg.ProbeAfter, 3*time.Second)
 	cfg.DeadAfter = cmp.Or(cfg.DeadAfter, 10*time.Second)
@@ -127,7 +128,7 @@ func (d *Downstream) Handle(ctx context.Context, peer ag.ReplicaID, conn net.Con
 	defer helpers.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	helpers.Go(func() { // either end of life ends the other
+	helpers.Go(func() { // either end ends the other
 		select {
 		case <-ctx.Done():
 			st.close(context.Cause(ctx))
@@ -147,7 +148,7 @@ func (d *Downstream) Handle(ctx context.Context, peer ag.ReplicaID, conn net.Con
 	log.Info("stream ended", "cause", st.ended())
 }
 
-// enter notes the stream, from its first byte on, so that Close can end it.
+// enter registers the stream from its first byte on, so that Close can end it.
 func (d *Downstream) enter(st *stream) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -158,7 +159,7 @@ func (d *Downstream) enter(st *stream) bool {
 	return true
 }
 
-// leave is the end of a stream: nothing of it runs any more.
+// leave removes a stream of which nothing runs any more.
 func (d *Downstream) leave(st *stream) {
 	st.close(errEnded)
 	d.mu.Lock()
@@ -171,7 +172,7 @@ func (d *Downstream) leave(st *stream) {
 	d.signal()
 }
 
-// prepare reads the Hello, judges it, and joins the stream to the server. If its answer is OK it has been sent.
+// prepare reads and judges the Hello, and joins the stream to the server. If its answer is OK it has been sent.
 func (d *Downstream) prepare(ctx context.Context, peer ag.ReplicaID, st *stream) Answer {
 	refuse := func(code, format string, args ...any) Answer {
 		return Answer{Code: code, Message: fmt.Sprintf(format, args...)}
@@ -209,7 +210,8 @@ func (d *Downstream) prepare(ctx context.Context, peer ag.ReplicaID, st *stream)
 	if err := d.connect(ctx, st); err != nil {
 		return refuse(CodeBusy, "%v", err)
 	}
-	// The answer goes out before the stream counts as running: nobody reports or proves a stream whose peer does not know.
+	// The answer is sent before the stream counts as running: a stream whose peer does not know of it is neither
+	// reported nor proved.
 	facts := d.cfg.Self()
 	a = Answer{OK: true, Epoch: h.Epoch, TLI: facts.TLI, Switch: facts.Switch}
 	if err := d.answer(st, a); err != nil {
@@ -222,7 +224,7 @@ func (d *Downstream) prepare(ctx context.Context, peer ag.ReplicaID, st *stream)
 	return a
 }
 
-// memberName is the form of a ReplicaID: it becomes part of an application name that synchronous_standby_names lists.
+// memberName is the form of a ReplicaID, which becomes part of an application name in synchronous_standby_names.
 var memberName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,29}$`)
 
 // judge refuses a Hello of another epoch, or any while this node does not lead.
@@ -248,8 +250,8 @@ func (d *Downstream) judgeLocked(h Hello, facts PrimaryFacts) Answer {
 	return a
 }
 
-// admit makes st a stream of its member, and its only WAL stream: old is the one it takes the place of. From here on
-// SetEpoch and Drop see it.
+// admit makes st a stream of its member, and its only WAL stream. It returns the stream that st replaces, if any. From
+// here on SetEpoch and Drop see it.
 func (d *Downstream) admit(st *stream, h Hello) (old *stream, a Answer) {
 	facts := d.cfg.Self()
 	d.mu.Lock()
@@ -275,8 +277,8 @@ func (d *Downstream) admit(st *stream, h Hello) (old *stream, a Answer) {
 	return old, Answer{OK: true}
 }
 
-// succeed ends the member's old WAL stream and returns when its walsender's row has vanished: two rows of one name
-// could make one copy count twice (docs/internals/safety.md, "Streams").
+// succeed ends the member's old WAL stream and returns when its walsender's row has vanished: two rows of one name could
+// make one copy count twice (docs/internals/safety.md, "Streams").
 func (d *Downstream) succeed(ctx context.Context, st, old *stream) error {
 	if old != nil {
 		old.close(fmt.Errorf("replaced by session %d of the same member", st.session))
@@ -330,8 +332,8 @@ func (d *Downstream) answer(st *stream, a Answer) error {
 	return st.peer.SetWriteDeadline(time.Time{})
 }
 
-// SetEpoch says which epoch this node leads, if it leads. It closes every stream of an older epoch, or all of them when
-// not leading, and returns when nothing of them runs any more. An epoch lower than one named before is ignored.
+// SetEpoch sets the epoch and whether this node leads it. It closes every stream of an older epoch, or all of them if it
+// does not lead, and returns when nothing of them runs any more. An epoch lower than an earlier one is ignored.
 func (d *Downstream) SetEpoch(e ag.Epoch, leading bool) {
 	if d.enterEpoch(e, leading, "") {
 		d.end(fmt.Errorf("epoch %d began", e), func(st *stream) bool {
@@ -340,9 +342,9 @@ func (d *Downstream) SetEpoch(e ag.Epoch, leading bool) {
 	}
 }
 
-// Feed opens for the WAL stream of one member in epoch e, although this node does not lead it: its server is in recovery and takes no WAL
-// itself. Every other stream is closed, and nothing of it runs any more when Feed returns. SetEpoch ends it. An epoch lower than one named
-// before is ignored.
+// Feed admits the WAL stream of one member in epoch e although this node does not lead it: its server is in recovery and
+// takes no WAL itself. Feed closes every other stream and returns when nothing of them runs any more. SetEpoch ends it.
+// An epoch lower than an earlier one is ignored.
 func (d *Downstream) Feed(e ag.Epoch, only ag.ReplicaID) {
 	if d.enterEpoch(e, false, only) {
 		d.end(fmt.Errorf("epoch %d is being sealed", e), func(st *stream) bool {
@@ -351,7 +353,7 @@ func (d *Downstream) Feed(e ag.Epoch, only ag.ReplicaID) {
 	}
 }
 
-// enterEpoch says whose streams are admitted from now on; false: the epoch is over.
+// enterEpoch sets whose streams are admitted from now on. It returns false if the epoch is over.
 func (d *Downstream) enterEpoch(e ag.Epoch, leading bool, only ag.ReplicaID) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -400,12 +402,12 @@ func (d *Downstream) Streams() []Stream {
 	return list
 }
 
-// Changed returns a channel with room for one signal, which is there whenever a flush position has moved or a stream has
-// begun, begun to stream, or ended since the last receive. It is for one reader.
+// Changed returns a channel with room for one signal. It receives one when a flush position has moved, or a stream has
+// begun, begun to stream, or ended. It is for one reader.
 func (d *Downstream) Changed() <-chan struct{} { return d.changed }
 
-// Moved returns a channel that is closed at the next of the moves that Changed tells of. It is for any number of readers; who
-// waits for a position takes the channel first and looks at Streams then.
+// Moved returns a channel that is closed at the next of those moves. It is for any number of readers. To wait for a
+// position, take the channel first and look at Streams then.
 func (d *Downstream) Moved() <-chan struct{} {
 	next := make(chan struct{})
 	for {
@@ -419,9 +421,8 @@ func (d *Downstream) Moved() <-chan struct{} {
 }
 
 // Prove returns when the walsender of each member has shown that it works with every setting whose reload was signalled
-// to the server's processes before the call (docs/internals/safety.md, "Proof of a setting"; see stream.prove). It
-// works while feedback is held. A member without a WAL stream in streaming mode is an error, as is a stream that ends
-// meanwhile.
+// to the server's processes before the call (docs/internals/safety.md, "Proof of a setting"; see stream.prove). It works
+// while feedback is held. It fails if a member has no WAL stream in streaming mode, or if its stream ends meanwhile.
 func (d *Downstream) Prove(ctx context.Context, members []ag.ReplicaID) error {
 	errs := make([]error, len(members))
 	var wg sync.WaitGroup
@@ -444,9 +445,10 @@ func (d *Downstream) Prove(ctx context.Context, members []ag.ReplicaID) error {
 	return errors.Join(errs...)
 }
 
-// HoldFeedback keeps status updates and hot standby feedback of WAL streams from PostgreSQL while hold is true; of each
-// kind the newest is kept per stream and passed on at the end. When HoldFeedback(true) returns, nothing that arrives from
-// now on reaches PostgreSQL. Held longer than wal_sender_timeout (60 s by default), PostgreSQL ends the streams.
+// HoldFeedback withholds status updates and hot standby feedback of WAL streams from PostgreSQL while hold is true. The
+// newest of each kind is kept per stream and forwarded when hold ends. When HoldFeedback(true) returns, no later
+// feedback reaches PostgreSQL. If it lasts longer than wal_sender_timeout (60 s by default), PostgreSQL ends the
+// streams.
 func (d *Downstream) HoldFeedback(hold bool) {
 	d.holding.Store(hold)
 	for _, st := range d.choose(func(st *stream) bool { return st.running && st.hello.Kind == KindWAL }) {
@@ -454,7 +456,7 @@ func (d *Downstream) HoldFeedback(hold bool) {
 	}
 }
 
-// Drop closes the streams of member and does not wait for their end. The member may come back.
+// Drop closes the streams of member without waiting for their end. The member may return.
 func (d *Downstream) Drop(member ag.ReplicaID, why string) {
 	for _, st := range d.choose(func(st *stream) bool { return st.admitted && st.hello.Member == member }) {
 		st.close(fmt.Errorf("dropped: %s", why))

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// passUp writes a message of the walreceiver to the walsender, or keeps it back while feedback is held.
+// passUp writes a message of the walreceiver to the walsender, or keeps it while feedback is held.
 func (st *stream) passUp(f frame) error {
 	if err := st.toServer.take(context.Background(), st.closing); err != nil {
 		return err
@@ -35,8 +35,8 @@ func (st *stream) passUp(f frame) error {
 	return st.writeServer(f.head)
 }
 
-// hold keeps the newest feedback of each kind: positions are cumulative, so nothing older is needed, and memory is bounded
-// however long it lasts. toServer is held.
+// hold keeps the newest feedback of each kind. Positions are cumulative, so older ones are not needed and memory is
+// bounded. The caller holds toServer.
 func (st *stream) hold(f frame) {
 	if !f.isStatus() {
 		st.heldXmin = append(st.heldXmin[:0], f.head...)
@@ -49,7 +49,7 @@ func (st *stream) hold(f frame) {
 	}
 }
 
-// release passes on what was held; toServer is held.
+// release forwards what was held. The caller holds toServer.
 func (st *stream) release() error {
 	xmin, held := st.heldXmin, st.held
 	st.heldXmin, st.held = nil, nil
@@ -64,7 +64,7 @@ func (st *stream) release() error {
 	return nil
 }
 
-// writeStatus sends a status update to the walsender and books the reply it owes for it; toServer is held.
+// writeStatus sends a status update to the walsender and records the reply it owes for it. The caller holds toServer.
 func (st *stream) writeStatus(b []byte, reply chan bool) error {
 	f := frame{kind: b[0], head: b, size: len(b)}
 	if f.replyWanted() {
@@ -88,8 +88,8 @@ func (st *stream) writeServer(b []byte) error {
 	return nil
 }
 
-// settle returns when no feedback that was on its way when holding changed is still on its way, and passes on what was
-// held if it is held no longer.
+// settle returns when no feedback is on its way that was when holding changed. It forwards what was held if feedback is
+// held no longer.
 func (st *stream) settle() {
 	if st.toServer.take(context.Background(), st.closing) != nil {
 		return
@@ -103,10 +103,10 @@ func (st *stream) settle() {
 	}
 }
 
-// prove returns when the walsender has answered two status updates, one after the other. A walsender re-reads its settings
-// at the top of its loop and then reads all the messages there are; one may arrive while it is already reading, so the
-// first reply proves nothing. It is sent only after that reading, though, so what is sent after the first reply is read
-// in a later round, behind a re-read of every setting that was signalled before the call.
+// prove returns when the walsender has answered two status updates, one after the other. A walsender re-reads its
+// settings at the top of its loop and then reads all waiting messages. A message may arrive during that reading, so the
+// first reply proves nothing. But the reply is sent after the reading, so the second update is read in a later round,
+// after a re-read of every setting that was signalled before the call.
 func (st *stream) prove(ctx context.Context) error {
 	select {
 	case <-st.started:
@@ -137,7 +137,7 @@ func (st *stream) prove(ctx context.Context) error {
 	return nil
 }
 
-// ask puts a status update with unchanged positions into the stream, and returns where its reply will be told.
+// ask adds a status update with unchanged positions to the stream, and returns the channel of its reply.
 func (st *stream) ask(ctx context.Context) (<-chan bool, error) {
 	if err := st.toServer.take(ctx, st.closing); err != nil {
 		return nil, err

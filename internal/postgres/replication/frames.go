@@ -9,19 +9,19 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Sizes of the frames that are looked into: a CopyData message ('d' and a length) around one replication message.
+// Sizes of the frames that are inspected: a CopyData message ('d' and a length) around one replication message.
 const (
 	headerLen    = 5
 	keepaliveLen = headerLen + 1 + 8 + 8 + 1         // 'k': end of WAL, time, reply wanted
 	statusLen    = headerLen + 1 + 8 + 8 + 8 + 8 + 1 // 'r': write, flush, apply, time, reply wanted
 	walHeadLen   = headerLen + 1 + 8 + 8 + 8         // 'w': start, end of WAL, time; the WAL follows
 
-	// wholeLen is the size up to which the splitter waits for a whole frame; longer ones are passed on as they come.
+	// wholeLen is the size up to which the splitter waits for a whole frame; longer frames are forwarded as they arrive.
 	wholeLen = 64
 )
 
-// frame is a message of the PostgreSQL protocol as far as the splitter has it: all of a short one, at least the first
-// wholeLen bytes of a longer one.
+// frame is a message of the PostgreSQL protocol as far as the splitter has it: a short one completely, a longer one at
+// least up to wholeLen.
 type frame struct {
 	kind byte   // the message's type
 	head []byte // from the type byte on
@@ -42,12 +42,13 @@ func (f frame) sub() byte {
 // replyWanted returns the last byte of a keepalive or a status update.
 func (f frame) replyWanted() bool { return f.head[len(f.head)-1] != 0 }
 
-// isKeepalive reports a primary's keepalive, isStatus a secondary's status update, isHotStandby its xmin feedback.
+// isKeepalive reports whether the frame is a primary's keepalive, isStatus a secondary's status update, isHotStandby its
+// xmin feedback.
 func (f frame) isKeepalive() bool  { return f.sub() == 'k' && f.whole() && f.size == keepaliveLen }
 func (f frame) isStatus() bool     { return f.sub() == 'r' && f.whole() && f.size == statusLen }
 func (f frame) isHotStandby() bool { return f.sub() == 'h' && f.whole() }
 
-// walEnd returns the end of the primary's WAL as a keepalive or a WAL message tells it.
+// walEnd returns the end of the primary's WAL in a keepalive or a WAL message.
 func (f frame) walEnd() (ag.LSN, bool) {
 	switch {
 	case f.isKeepalive():
@@ -78,15 +79,14 @@ func (f frame) status() status {
 	}
 }
 
-// splitter cuts a byte stream into frames without keeping more than the start of one. It remembers where in a message
-// the stream is; buffers are the caller's.
+// splitter cuts a byte stream into frames and keeps only the position within a message. Buffers are the caller's.
 type splitter struct {
 	skip int // bytes of the current message still to come
 }
 
-// next looks at the front of b. A message that begins there is returned as a frame once enough of it is in b, with n the
-// part of it that is in b; the rest of a long message comes back from later calls as n > 0 without frame (f.size 0). n = 0
-// without error asks for more bytes.
+// next inspects the front of b. A message that begins there is returned as a frame once enough of it is in b; n is the
+// part of it that is in b. Later calls return the rest of a long message as n > 0 without a frame (f.size 0). n = 0
+// without an error means that more bytes are needed.
 func (s *splitter) next(b []byte) (f frame, n int, err error) {
 	if s.skip > 0 {
 		n = min(s.skip, len(b))
@@ -109,7 +109,7 @@ func (s *splitter) next(b []byte) (f frame, n int, err error) {
 	return frame{kind: b[0], head: b[:n], size: size}, n, nil
 }
 
-// between reports whether the stream is at the border of two messages, where another one may be put in.
+// between reports whether the stream is at the border of two messages, where another message can be inserted.
 func (s *splitter) between() bool { return s.skip == 0 }
 
 // pgEpoch is the zero of PostgreSQL's timestamps.
@@ -130,7 +130,7 @@ func finish(b []byte, replyWanted bool) []byte {
 	return b
 }
 
-// statusUpdate builds a secondary's status update that asks for a reply.
+// statusUpdate returns a secondary's status update that requests a reply.
 func statusUpdate(s status) []byte {
 	b := copyData(statusLen, 'r')
 	for _, l := range []ag.LSN{s.write, s.flush, s.apply} {
@@ -139,7 +139,7 @@ func statusUpdate(s status) []byte {
 	return finish(b, true)
 }
 
-// keepalive builds a primary's keepalive that asks for a reply.
+// keepalive returns a primary's keepalive that requests a reply.
 func keepalive(end ag.LSN) []byte {
 	return finish(binary.BigEndian.AppendUint64(copyData(keepaliveLen, 'k'), uint64(end)), true)
 }

@@ -19,7 +19,7 @@ const (
 	KindWAL = "wal"
 	// KindQuery is an ordinary superuser session, for pg_rewind and slot synchronization.
 	KindQuery = "query"
-	// KindBackup is a replication connection whose name no commit ever waits for, for BASE_BACKUP.
+	// KindBackup is a replication connection for BASE_BACKUP, under a name that no commit waits for.
 	KindBackup = "backup"
 )
 
@@ -27,10 +27,9 @@ const (
 const (
 	CodeEpoch        = "epoch"        // the two nodes are not in the same epoch
 	CodeDiverged     = "diverged"     // the secondary's WAL is not a prefix of the primary's
-	CodeNotPrimary   = "not-primary"  // the asked node does not lead
-	CodeCopy         = "copy"         // the copy is not one this primary may serve
+	CodeNotPrimary   = "not-primary"  // the node does not lead
 	CodeGone         = "gone"         // the WAL that the secondary needs next is no longer here
-	CodeBusy         = "busy"         // not now: try again
+	CodeBusy         = "busy"         // temporarily not possible: try again
 	CodeUnauthorised = "unauthorised" // the peer may not open this stream
 )
 
@@ -41,7 +40,7 @@ const (
 	answerTimeout = 30 * time.Second // for the other node to verify, to end an old stream, and to connect
 )
 
-// Hello is the first frame a secondary's agent sends on a stream: who asks, in which epoch, with what data.
+// Hello is the first frame that a secondary's agent sends on a stream: who connects, in which epoch, with what data.
 type Hello struct {
 	Kind        string             `json:"kind"`
 	Member      ag.ReplicaID       `json:"member"`
@@ -54,7 +53,7 @@ type Hello struct {
 	CRCLen      int                `json:"crc_length,omitempty"` // 0: no WAL at hand, nothing to compare
 }
 
-// Answer is the reply to a Hello. Refusals carry a Code and a Message for people.
+// Answer is the reply to a Hello. A refusal has a Code and a Message for people.
 type Answer struct {
 	OK      bool        `json:"ok"`
 	Code    string      `json:"code,omitempty"`
@@ -67,13 +66,13 @@ type Answer struct {
 // RefusedError is a Hello answered with a refusal.
 type RefusedError struct{ Answer Answer }
 
-// Error says who refused and why.
+// Error names the node that refused, and the reason.
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the other node refused the stream (%s): %s", e.Answer.Code, e.Answer.Message)
 }
 
-// Open performs the handshake on a connection just dialed: it sends h and reads the answer. After a nil error the next
-// bytes on conn are the server's answer to a startup packet that the other agent has sent: the caller sends none. A
+// Open performs the handshake on a newly dialed connection: it sends h and reads the answer. After a nil error the next
+// bytes on conn are the server's answer to a startup packet that the other agent has sent; the caller sends none. A
 // refusal is a *RefusedError. The caller closes conn in any case.
 func Open(ctx context.Context, conn net.Conn, h Hello) (Answer, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
@@ -98,7 +97,7 @@ func Open(ctx context.Context, conn net.Conn, h Hello) (Answer, error) {
 	return a, conn.SetDeadline(time.Time{})
 }
 
-// writeFrame sends v as JSON behind a four-byte length, in one Write.
+// writeFrame sends v as JSON after a four-byte length, in one Write.
 func writeFrame(w io.Writer, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -112,7 +111,7 @@ func writeFrame(w io.Writer, v any) error {
 	return err
 }
 
-// readFrame reads what writeFrame sent and not one byte more: what follows belongs to PostgreSQL.
+// readFrame reads one such frame and not a byte more: the rest belongs to PostgreSQL.
 func readFrame(r io.Reader, v any) error {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	maxMarks      = 4096        // blocks of WAL under way at once; more are not measured
-	penaltyWindow = time.Minute // what percentiles look back on, and up to as much again
+	maxMarks      = 4096        // blocks of WAL in flight; more are not measured
+	penaltyWindow = time.Minute // what percentiles cover, and up to as much again
 )
 
-// Penalty measures what synchronous commits cost: for each block of WAL, from the moment the server handed it to the first stream
-// until so many members had flushed it as a commit waits for. A commit's own wait is that of the block that ends with it. Its
-// methods may be called from several goroutines.
+// Penalty measures the cost of synchronous commits: for each block of WAL, the time from its sending to the first stream
+// until as many members had flushed it as a commit waits for. The wait of a commit is that of the block that ends with
+// it. The methods may be called from several goroutines.
 type Penalty struct {
 	inForce func() (members []ag.ReplicaID, k int)
 
@@ -31,7 +31,7 @@ type Penalty struct {
 	windows [2]*hdrhistogram.Histogram
 }
 
-// mark is the end of a block of WAL, and when it left.
+// mark is the end of a block of WAL, and when it was sent.
 type mark struct {
 	end ag.LSN
 	at  time.Duration
@@ -45,7 +45,8 @@ type PenaltyTotals struct {
 	Mean          time.Duration // of the same minutes
 }
 
-// NewPenalty returns a measure for a primary whose commits wait for k of the members that sync returns; with k = 0 nothing is measured.
+// NewPenalty returns a measure for a primary whose commits wait for k of the members that sync returns. With k = 0
+// nothing is measured.
 func NewPenalty(syncNow func() (members []ag.ReplicaID, k int)) *Penalty {
 	p := &Penalty{inForce: syncNow, flushed: map[ag.ReplicaID]ag.LSN{}, began: boottime.Now()}
 	for i := range p.windows {
@@ -54,7 +55,7 @@ func NewPenalty(syncNow func() (members []ag.ReplicaID, k int)) *Penalty {
 	return p
 }
 
-// sent notes that WAL up to end has left for a member at now.
+// sent records that WAL up to end was sent to a member at now.
 func (p *Penalty) sent(now time.Duration, end ag.LSN) {
 	if p == nil {
 		return
@@ -67,7 +68,7 @@ func (p *Penalty) sent(now time.Duration, end ag.LSN) {
 	}
 }
 
-// acknowledged notes how far a member had flushed, by a message that came at now.
+// acknowledged records how far a member had flushed, by a message received at now.
 func (p *Penalty) acknowledged(now time.Duration, member ag.ReplicaID, flush ag.LSN) {
 	if p == nil {
 		return
@@ -93,7 +94,7 @@ func (p *Penalty) acknowledged(now time.Duration, member ag.ReplicaID, flush ag.
 	p.marks = append(p.marks[:0], p.marks[n:]...)
 }
 
-// kth is how far at least k of the members have flushed; with k = 0, how far anybody has.
+// kth returns how far at least k of the members have flushed; with k = 0, how far any has.
 func kth(flushed map[ag.ReplicaID]ag.LSN, members []ag.ReplicaID, k int) ag.LSN {
 	var at []ag.LSN
 	for id, l := range flushed {
@@ -115,7 +116,7 @@ func (p *Penalty) countLocked(d time.Duration) {
 	_ = p.windows[0].RecordValue(min(max(d.Microseconds(), 1), time.Minute.Microseconds())) // within bounds
 }
 
-// turnLocked begins a new window when the newer one is full.
+// turnLocked begins a new window if the newer one is full.
 func (p *Penalty) turnLocked(now time.Duration) {
 	switch age := now - p.began; {
 	case age < penaltyWindow:
@@ -129,7 +130,7 @@ func (p *Penalty) turnLocked(now time.Duration) {
 	p.began = now
 }
 
-// Totals returns what was measured so far.
+// Totals returns the measurements so far.
 func (p *Penalty) Totals() PenaltyTotals {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,7 +146,7 @@ func (p *Penalty) Totals() PenaltyTotals {
 	return t
 }
 
-// forget drops what is under way: the streams are of another time.
+// forget drops the blocks in flight: the streams belong to an earlier role.
 func (p *Penalty) forget() {
 	if p == nil {
 		return

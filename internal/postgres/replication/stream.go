@@ -20,7 +20,7 @@ const (
 	downBuffer   = 128 << 10        // the largest message of a walsender is 128 KiB of WAL
 	writeTimeout = 10 * time.Second // for a server to take a message of a few bytes; longer means it is stuck
 	drainTimeout = time.Second      // for the peer to read the end of a stream that the server has ended
-	maxOwed      = 1024             // replies a walsender may owe before the peer is taken for broken
+	maxOwed      = 1024             // replies a walsender may owe; more mean that the peer is broken
 )
 
 var (
@@ -29,8 +29,8 @@ var (
 	errNotStreaming = errors.New("the walsender is not in streaming mode")
 )
 
-// turn is a lock that can be waited for with a way out. The holder may write to a connection, so it must not be a mutex:
-// whoever wants to inject a message has a deadline.
+// turn is a lock whose wait can be abandoned. Its holder may write to a connection and its waiters have deadlines, so it
+// cannot be a mutex.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }
@@ -68,7 +68,7 @@ type stream struct {
 	peer    net.Conn
 	server  net.Conn     // nil until dialed; guarded by mu until running
 	holding *atomic.Bool // the Downstream's
-	signal  func()       // tells the Downstream's reader that something moved
+	signal  func()       // wakes the Downstream's reader
 	penalty *Penalty     // may be nil
 
 	closing chan struct{} // closed when the end begins
@@ -76,9 +76,9 @@ type stream struct {
 
 	// toServer is held while writing to the server. It guards the fields below it.
 	toServer turn
-	passed   status // the last positions the walsender was told
-	held     []byte // the last status update kept back; it says all that earlier ones said
-	heldXmin []byte // the last hot standby feedback kept back
+	passed   status // the last positions sent to the walsender
+	held     []byte // the last status update withheld; it includes all earlier ones
+	heldXmin []byte // the last hot standby feedback withheld
 	copyDone bool   // the peer has ended its half of the streaming
 
 	// toPeer is held while writing to the peer. It guards down.
@@ -111,7 +111,7 @@ func newStream(peer net.Conn, holding *atomic.Bool, signal func(), penalty *Pena
 	return st
 }
 
-// close ends the stream; the first cause stays. It does not wait.
+// close ends the stream and does not wait. The first cause is kept.
 func (st *stream) close(cause error) {
 	st.mu.Lock()
 	first := st.cause == nil
@@ -124,13 +124,13 @@ func (st *stream) close(cause error) {
 	if !first {
 		return
 	}
-	if server != nil { // first: from here on no feedback counts
+	if server != nil { // first, so that no later feedback counts
 		_ = server.Close()
 	}
 	_ = st.peer.Close()
 }
 
-// ended waits for the end of the stream and says why it came.
+// ended waits for the end of the stream and returns its cause.
 func (st *stream) ended() error {
 	<-st.closing
 	return st.cause
@@ -148,8 +148,8 @@ func (st *stream) join(server net.Conn) error {
 	return nil
 }
 
-// run joins both connections until either ends. A walsender's last words reach the peer: they may be the shutdown
-// checkpoint that a planned failover waits for.
+// run joins both connections until either ends. The last messages of a walsender reach the peer: they may be the
+// shutdown checkpoint that a planned failover waits for.
 func (st *stream) run(probeAfter, deadAfter time.Duration) {
 	up, down := st.upRaw, st.downRaw
 	var wg sync.WaitGroup
@@ -185,7 +185,7 @@ func peerFailed(err error) error   { return fmt.Errorf("peer: %w", err) }
 func (st *stream) upRaw() error   { return copyConn(st.server, st.peer, serverFailed, peerFailed) }
 func (st *stream) downRaw() error { return copyConn(st.peer, st.server, peerFailed, serverFailed) }
 
-// copyConn passes on what it reads until an error, which it marks with the side that failed.
+// copyConn forwards what it reads until an error, to which it adds the side that failed.
 func copyConn(dst, src net.Conn, dstFailed, srcFailed func(error) error) error {
 	buf := make([]byte, 64<<10)
 	for {
@@ -201,7 +201,7 @@ func copyConn(dst, src net.Conn, dstFailed, srcFailed func(error) error) error {
 	}
 }
 
-// downWAL passes on what the walsender sends, whole reads at a time, and looks at the frames on the way.
+// downWAL forwards what the walsender sends, whole reads at a time, and inspects the frames.
 func (st *stream) downWAL() error {
 	buf := make([]byte, downBuffer)
 	kept := 0 // bytes at the front of buf that are the beginning of a short frame
@@ -219,8 +219,8 @@ func (st *stream) downWAL() error {
 	}
 }
 
-// passDown writes the frames in b to the peer, except the replies to injected status updates, and moves what cannot be
-// judged yet to the front of b.
+// passDown writes the frames in b to the peer, except the replies to injected status updates. It moves incomplete frames
+// to the front of b.
 func (st *stream) passDown(b []byte) (kept int, err error) {
 	if err := st.toPeer.take(context.Background(), st.closing); err != nil {
 		return 0, err
@@ -250,7 +250,7 @@ func (st *stream) passDown(b []byte) (kept int, err error) {
 	return copy(b, b[at:]), nil
 }
 
-// writePeer sends b; now is when it came.
+// writePeer sends b, which arrived at now.
 func (st *stream) writePeer(now time.Duration, b []byte) error {
 	if len(b) == 0 {
 		return nil
@@ -262,7 +262,7 @@ func (st *stream) writePeer(now time.Duration, b []byte) error {
 	return nil
 }
 
-// observeDown takes note of a message of the walsender that came at now, and reports whether the peer gets it.
+// observeDown records a message of the walsender that arrived at now, and reports whether to forward it to the peer.
 func (st *stream) observeDown(now time.Duration, f frame) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -293,7 +293,8 @@ func (st *stream) observeDown(now time.Duration, f frame) bool {
 	return true
 }
 
-// startStreaming notes the begin of streaming mode; mu is held. Requests that were sent before it are never answered.
+// startStreaming records that streaming mode began. The caller holds mu. Requests that were sent earlier are never
+// answered.
 func (st *stream) startStreaming() {
 	for _, reply := range st.owed {
 		if reply != nil {
@@ -310,10 +311,10 @@ func (st *stream) startStreaming() {
 	st.signal()
 }
 
-// upWAL passes on what the walreceiver sends, message by message, so that others can be put in between.
+// upWAL forwards what the walreceiver sends, message by message, so that others can be inserted.
 func (st *stream) upWAL() error {
 	var in frontend
-	var failed error // of what is done with the messages, as opposed to the connection
+	var failed error // of handling a message, as opposed to the connection
 	err := receive(st.peer, maxFrontend, func(b []byte) error {
 		now := boottime.Now()
 		st.lastRead.Store(int64(now))
@@ -334,7 +335,7 @@ func (st *stream) upWAL() error {
 // frontend cuts what a walreceiver sends into messages.
 type frontend struct{ kept []byte } // the beginning of a message
 
-// feed calls f with each message that b completes. The messages are good until f returns.
+// feed calls f with each message that b completes. A message is valid until f returns.
 func (in *frontend) feed(b []byte, f func(frame) error) error {
 	if len(in.kept) > 0 {
 		in.kept = append(in.kept, b...)
@@ -358,8 +359,8 @@ func (in *frontend) feed(b []byte, f func(frame) error) error {
 	return nil
 }
 
-// receive calls f with what comes from conn, in order, until the end, which is an error, too. A link hands its bytes over by itself,
-// which saves a thread from being woken up for them.
+// receive calls f with the bytes of conn, in order, until an error, the end included. A link delivers its bytes itself,
+// which avoids waking a thread.
 func receive(conn net.Conn, size int, f func([]byte) error) error {
 	if r, ok := conn.(interface {
 		Receive(f func([]byte) error) error
@@ -380,7 +381,7 @@ func receive(conn net.Conn, size int, f func([]byte) error) error {
 	}
 }
 
-// observeStatus takes note of positions that came at now.
+// observeStatus records positions that arrived at now.
 func (st *stream) observeStatus(now time.Duration, s status) {
 	st.mu.Lock()
 	moved := s.flush != st.seen.flush || st.lastFeedback == 0
@@ -394,8 +395,8 @@ func (st *stream) observeStatus(now time.Duration, s status) {
 	}
 }
 
-// watch keeps traffic on a silent stream and ends it when the peer is silent nevertheless. The injected keepalive wants a
-// reply, so it is heard in both directions: the peer's Upstream can take silence for the death of this node.
+// watch keeps traffic on a silent stream, and ends the stream if the peer stays silent. The injected keepalive requests
+// a reply, so both directions have traffic: the peer's Upstream takes silence for the death of this node.
 func (st *stream) watch(probeAfter, deadAfter time.Duration) {
 	interval := probeAfter / 3
 	ticker := time.NewTicker(interval)
@@ -431,7 +432,7 @@ func (st *stream) watch(probeAfter, deadAfter time.Duration) {
 	}
 }
 
-// probe sends a keepalive to the peer, unless a message is being sent.
+// probe sends a keepalive to the peer unless a message is being sent.
 func (st *stream) probe(end ag.LSN, timeout time.Duration) {
 	if !st.toPeer.try() {
 		return
@@ -450,7 +451,7 @@ func (st *stream) probe(end ag.LSN, timeout time.Duration) {
 	_ = st.peer.SetWriteDeadline(time.Time{})
 }
 
-// report describes the stream; running streams only.
+// report describes a running stream.
 func (st *stream) report() Stream {
 	st.mu.Lock()
 	defer st.mu.Unlock()

@@ -28,33 +28,33 @@ const (
 	retryFirst    = 5 * time.Millisecond   // half of the first wait after a source could not be reached or refused: it may lead in a moment
 	retryMost     = 500 * time.Millisecond // the longest wait for one that may be starting
 	retryRefused  = 2 * time.Second        // the longest wait for one that refuses this copy
-	queryPatience = 10 * time.Second       // how long a session that is not a walreceiver's is kept while dialing fails
+	queryPatience = 10 * time.Second       // how long a session other than a walreceiver's is kept while dialing fails
 )
 
-// Source is where this node's WAL comes from: the replica that leads the epoch, and how to reach its agent.
+// Source is the replica that leads the epoch, the source of this node's WAL, and how to reach its agent.
 type Source struct {
 	Epoch   ag.Epoch
 	Replica ag.ReplicaID
 	Dial    func(ctx context.Context) (net.Conn, error)
 }
 
-// same reports whether connections to s may stay when t takes its place.
+// same reports whether connections to s may stay if t replaces it.
 func (s *Source) same(t *Source) bool {
 	return s != nil && t != nil && s.Epoch == t.Epoch && s.Replica == t.Replica
 }
 
 // UpstreamConfig is what an Upstream needs to run.
 type UpstreamConfig struct {
-	Dir    string       // the directory of the socket; 0700, since whoever reaches the socket is a superuser at the source
+	Dir    string       // the directory of the socket; 0700, because a client of the socket is a superuser at the source
 	Hello  func() Hello // the facts of this node now, called per attempt; Kind is filled in by the Upstream
 	Logger *slog.Logger // nil: none
 
-	// DeadAfter is the silence after which a source is taken for dead on a WAL stream; default 13 s. A Downstream sends
-	// something every ProbeAfter (3 s), so it must be well above that.
+	// DeadAfter is the silence on a WAL stream after which a source is considered dead; default 13 s. It must be well
+	// above a Downstream's ProbeAfter (3 s), its longest silence.
 	DeadAfter time.Duration
 }
 
-// UpstreamStatus is what an Upstream saw last. Times are of boottime, 0 for never.
+// UpstreamStatus is the last state of an Upstream. Times are of boottime, 0 for never.
 type UpstreamStatus struct {
 	Connected bool          // a walreceiver is joined to the source
 	Since     time.Duration // the last change of Connected
@@ -66,15 +66,15 @@ type UpstreamStatus struct {
 	LastRead  time.Duration // the last byte from a source on a WAL stream
 
 	Answer      Answer       // the last answer to a Hello of kind wal
-	AnswerFrom  ag.ReplicaID // who gave it,
-	AnswerEpoch ag.Epoch     // asked in which epoch,
+	AnswerFrom  ag.ReplicaID // the replica that gave it,
+	AnswerEpoch ag.Epoch     // in which epoch,
 	AnswerAt    time.Duration
 	Err         string // the last failure to reach the source in force; empty after a success
 }
 
-// Upstream serves the unix socket to which the local walreceiver, pg_rewind and slot synchronization connect, and joins
-// each connection to the source in force. While there is none, or it cannot be reached, or it refuses, a walreceiver waits
-// in silence: PostgreSQL logs nothing and comes back at once when there is a source.
+// Upstream serves the Unix socket to which the local walreceiver, pg_rewind and slot synchronization connect, and joins
+// each connection to the present source. While no source exists, or it cannot be reached or refuses, a walreceiver waits
+// in silence: PostgreSQL logs nothing, and continues at once when a source exists.
 type Upstream struct {
 	cfg            UpstreamConfig
 	log            *slog.Logger
@@ -111,7 +111,7 @@ func (u *Upstream) Serve(ctx context.Context) error {
 		return fmt.Errorf("the socket path %s has %d bytes; unix sockets allow %d", path, len(path), maxSocketPath)
 	}
 	if fi, err := os.Lstat(path); err == nil && fi.Mode().Type() == os.ModeSocket {
-		_ = os.Remove(path) // of an agent that was killed: the node directory's lock says that there is no other
+		_ = os.Remove(path) // of a killed agent: the lock of the node directory proves that no other runs
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
 	if err != nil {
@@ -147,8 +147,8 @@ func (u *Upstream) Serve(ctx context.Context) error {
 	}
 }
 
-// SetSource changes the source; nil holds every connection. Connections of another source or epoch begin to close at once:
-// Seal says when they are closed.
+// SetSource changes the source; nil holds every connection. Connections of another source or epoch begin to close at
+// once; Seal waits until they are closed.
 func (u *Upstream) SetSource(s *Source) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -171,9 +171,9 @@ func (u *Upstream) SetSource(s *Source) {
 	}
 }
 
-// Seal removes the source and returns when no byte of one can reach PostgreSQL through this Upstream any more. What is in
-// the socket's buffer may still be read: the caller waits for the walreceiver to vanish. Connections that were held stay
-// held. An error means that ctx was done first; the source stays removed.
+// Seal removes the source and returns when no byte of one can reach PostgreSQL through this Upstream any more. The
+// contents of the socket's buffer may still be read: the caller waits for the walreceiver to vanish. Held connections
+// stay held. An error means that ctx was done first; the source stays removed.
 func (u *Upstream) Seal(ctx context.Context) error {
 	u.SetSource(nil)
 	u.mu.Lock()
@@ -192,7 +192,7 @@ func (u *Upstream) Seal(ctx context.Context) error {
 	return nil
 }
 
-// Status returns what the Upstream saw last.
+// Status returns the last state of the Upstream.
 func (u *Upstream) Status() UpstreamStatus {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -205,7 +205,7 @@ func (u *Upstream) Status() UpstreamStatus {
 	return s
 }
 
-// serve is the life of a local connection.
+// serve handles a local connection until its end.
 func (u *Upstream) serve(ctx context.Context, local net.Conn) {
 	defer func() { _ = local.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = local.Close() })()
@@ -233,12 +233,12 @@ func (u *Upstream) serve(ctx context.Context, local net.Conn) {
 type localConn struct {
 	net.Conn
 	kind     string
-	greeting []byte // goes ahead of the source's first byte
-	early    []byte // what came from the client while it waited
+	greeting []byte // sent before the source's first byte
+	early    []byte // what the client sent while it waited
 }
 
 // attach tries to join c to the source in force until it has been joined, and returns when that has ended. The error is
-// for the client: a walreceiver gets none, it is held instead.
+// for the client; a walreceiver gets none, because it is held instead.
 func (u *Upstream) attach(ctx context.Context, c *localConn) error {
 	began := boottime.Now()
 	retry := retryFirst
@@ -270,7 +270,7 @@ func (u *Upstream) attach(ctx context.Context, c *localConn) error {
 	}
 }
 
-// hold waits until the source changes or it is time to try again, and reports whether c is still there then.
+// hold waits until the source changes or the next attempt is due, and reports whether c is still connected then.
 func (u *Upstream) hold(ctx context.Context, c *localConn, changed <-chan struct{}, again <-chan time.Time) bool {
 	u.count(func(s *UpstreamStatus) { s.Held++ })
 	defer u.count(func(s *UpstreamStatus) { s.Held-- })
@@ -293,8 +293,8 @@ func (u *Upstream) count(change func(*UpstreamStatus)) {
 	change(&u.status)
 }
 
-// listen reads from a connection that has nothing to say yet, to learn when it goes: gone is closed then. stop ends the
-// listening and returns when it has ended.
+// listen reads from a connection that has nothing to send yet, to learn when it closes: gone is closed then. stop ends
+// the reading and returns when it has ended.
 func (c *localConn) listen() (gone <-chan struct{}, stop func()) {
 	left := make(chan struct{})
 	var reading sync.WaitGroup
@@ -313,8 +313,8 @@ func (c *localConn) listen() (gone <-chan struct{}, stop func()) {
 	}
 }
 
-// try makes one attempt to join c to src. joined means that the client has got bytes of the source, or would have: the
-// connection is used up.
+// try makes one attempt to join c to src. joined means that the client has, or could have, received bytes of the source:
+// the connection cannot be used again.
 func (u *Upstream) try(ctx context.Context, c *localConn, src *Source) (joined bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

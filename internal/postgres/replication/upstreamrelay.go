@@ -56,8 +56,8 @@ func (u *Upstream) noteAnswer(src *Source, a Answer) {
 	}
 }
 
-// relay passes bytes between c and the source until either side ends or ctx is done. All that the source has sent reaches
-// the client before its connection is closed.
+// relay forwards bytes between c and the source until either side ends or ctx is done. All that the source has sent
+// reaches the client before its connection is closed.
 func (u *Upstream) relay(ctx context.Context, c *localConn, remote net.Conn) error {
 	if c.kind == KindWAL {
 		n, err := rawconn.Take(c.Conn)
