@@ -25,7 +25,7 @@ func newAlarm() (*alarm, error) {
 	return &alarm{file: os.NewFile(uintptr(fd), "timer"), rings: make(chan struct{}, 1)}, nil
 }
 
-// serve passes the rings on until the alarm is closed.
+// serve forwards the rings until the alarm is closed.
 func (a *alarm) serve() {
 	var b [8]byte
 	for {
@@ -39,7 +39,7 @@ func (a *alarm) serve() {
 	}
 }
 
-// set makes it ring at that time, or soon when it has passed.
+// set makes the alarm ring at that time, or at once if it has passed.
 func (a *alarm) set(at time.Duration) {
 	if at == never {
 		at = boottime.Now() + time.Hour
@@ -51,6 +51,6 @@ func (a *alarm) set(at time.Duration) {
 		err = raw.Control(func(fd uintptr) { setErr = unix.TimerfdSettime(int(fd), unix.TFD_TIMER_ABSTIME, &spec, nil) })
 	}
 	if err = errors.Join(err, setErr); err != nil {
-		panic(fmt.Sprintf("set timer: %v", err)) // without a timer there is no deadline: die, and let PDEATHSIG fence
+		panic(fmt.Sprintf("set timer: %v", err)) // without a timer no deadline is kept: die, and let PDEATHSIG fence
 	}
 }

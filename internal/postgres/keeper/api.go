@@ -32,7 +32,7 @@ type StartRequest struct {
 	Env        []string `json:"env,omitempty"` // the whole environment; empty: the keeper's own
 }
 
-// State is what a keeper says about itself.
+// State is the state of a keeper, as it reports it.
 type State struct {
 	Version     int           `json:"version"`
 	KeeperPID   int           `json:"keeper_pid"`
@@ -57,16 +57,16 @@ type Fenced struct {
 	At     time.Time `json:"at"` // wall time, for people
 }
 
-// Exit tells that a postmaster has ended and that nothing it forked is alive.
+// Exit reports that a postmaster has ended and that no process it forked is alive.
 type Exit struct {
 	PID        int    `json:"pid"`
 	Generation uint64 `json:"generation"`
 	Status     string `json:"status"`           // as in "exit status 1" or "signal: killed"
-	Clean      bool   `json:"clean"`            // it shut down by itself, with a shutdown checkpoint
+	Clean      bool   `json:"clean"`            // it shut down in order, with a shutdown checkpoint
 	Fenced     bool   `json:"fenced,omitempty"` // a fence ended it
 }
 
-// What a keeper refuses. Errors of Client wrap one of these, with the reason.
+// The reasons for which a keeper refuses a request. Errors of Client wrap one of these.
 var (
 	ErrStaleEpoch = errors.New("epoch is lower than the keeper's")
 	ErrDeadline   = errors.New("deadline out of bounds")
@@ -78,7 +78,7 @@ var (
 	ErrClosed     = errors.New("connection to the keeper has ended")
 )
 
-// codes name the sentinels on the wire.
+// codes are the sentinels' names on the wire.
 var codes = map[string]error{
 	"stale_epoch": ErrStaleEpoch, "deadline": ErrDeadline, "not_armed": ErrNotArmed, "busy": ErrBusy,
 	"leading": ErrLeading, "observer": ErrObserver, "refused": ErrRefused,

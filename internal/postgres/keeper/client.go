@@ -34,9 +34,9 @@ type Client struct {
 	ended   bool
 }
 
-// Dial connects to the keeper's socket and says HELLO. incarnation names this run of the agent; the keeper serves one agent,
-// the last that came, and ends the connection of the one before (which fences, if that one was armed and had not detached).
-// An empty incarnation observes: it displaces nobody and may only ask Status.
+// Dial connects to the keeper's socket and sends HELLO. incarnation names this run of the agent. The keeper serves one
+// agent, the last to connect, and ends the connection of the previous one, which fences if that one was armed and not
+// detached. A caller with an empty incarnation is an observer: it displaces no agent and may only call Status.
 func Dial(ctx context.Context, socket, incarnation string) (*Client, State, error) {
 	ctx, cancel := context.WithTimeout(ctx, quickly)
 	defer cancel()
@@ -61,8 +61,8 @@ func Dial(ctx context.Context, socket, incarnation string) (*Client, State, erro
 	return c, *m.State, nil
 }
 
-// Start starts PostgreSQL: as a standby, or, while armed for req.Epoch, as a primary. It returns once the postmaster is
-// forked, not when it accepts connections. No start is accepted while anything of the last server is alive.
+// Start starts PostgreSQL, as a standby or, while armed for req.Epoch, as a primary. It returns once the postmaster is
+// forked, not when it accepts connections. A start is refused while any process of the last server is alive.
 func (c *Client) Start(ctx context.Context, req StartRequest) (pid int, err error) {
 	m, err := c.call(ctx, slowly, request{Op: opStart, Start: &req})
 	return m.PID, wrap("start PostgreSQL", err)
@@ -74,26 +74,26 @@ func (c *Client) Arm(ctx context.Context, epoch ag.Epoch, deadline time.Duration
 	return wrap("arm the keeper", err)
 }
 
-// Extend moves the deadline forward. It also ends a Detach, whose until is in force till then.
+// Extend moves the deadline forward. It also ends a Detach, whose until remains in force until then.
 func (c *Client) Extend(ctx context.Context, epoch ag.Epoch, deadline time.Duration) error {
 	_, err := c.call(ctx, quickly, request{Op: opExtend, Epoch: epoch, Deadline: deadline})
 	return wrap("extend the keeper's deadline", err)
 }
 
-// Disarm ends the armed state; only when no server runs or it is in recovery, else ErrLeading.
+// Disarm ends the armed state. If a server runs and is not in recovery, it is refused with ErrLeading.
 func (c *Client) Disarm(ctx context.Context, epoch ag.Epoch) error {
 	_, err := c.call(ctx, quickly, request{Op: opDisarm, Epoch: epoch})
 	return wrap("disarm the keeper", err)
 }
 
-// Fence ends the server as fast as it can be done and returns when nothing is left alive and the fence is on disk.
+// Fence ends the server as fast as possible, and returns when no process is alive and the fence is on disk.
 func (c *Client) Fence(ctx context.Context, reason string) error {
 	_, err := c.call(ctx, slowly, request{Op: opFence, Reason: reason})
 	return wrap("fence", err)
 }
 
-// Stop stops the server; mode is "smart", "fast" or "immediate". After budget what still lives is ended as by Fence. clean
-// tells whether it wrote its shutdown checkpoint; with no server running, whether the last one did.
+// Stop stops the server; mode is "smart", "fast" or "immediate". After budget, what is still alive is ended as by Fence.
+// clean reports whether the server wrote its shutdown checkpoint; if none runs, whether the last one did.
 func (c *Client) Stop(ctx context.Context, mode string, budget time.Duration) (clean bool, err error) {
 	m, err := c.call(ctx, max(budget, 0)+slowly, request{Op: opStop, Mode: mode, Budget: budget})
 	return m.Clean, wrap("stop PostgreSQL", err)
@@ -106,7 +106,7 @@ func (c *Client) Detach(ctx context.Context, epoch ag.Epoch, until time.Duration
 	return wrap("detach from the keeper", err)
 }
 
-// Status asks for the keeper's state.
+// Status returns the keeper's state.
 func (c *Client) Status(ctx context.Context) (State, error) {
 	m, err := c.call(ctx, quickly, request{Op: opStatus})
 	if err != nil || m.State == nil {
@@ -121,8 +121,8 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return wrap("shut the keeper down", err)
 }
 
-// Exits tells each end of a postmaster, after all that it forked has been killed. It is closed when the connection ends.
-// A receiver that is 64 values behind misses some; State.ExitCount tells.
+// Exits receives each end of a postmaster, after all processes that it forked have been killed. It is closed when the
+// connection ends. A receiver that is 64 values behind misses some, which State.ExitCount shows.
 func (c *Client) Exits() <-chan Exit { return c.exits }
 
 // Close ends the connection. While armed and not detached, that fences.
@@ -190,7 +190,7 @@ func (c *Client) call(ctx context.Context, limit time.Duration, r request) (mess
 	case <-c.done:
 	}
 	select {
-	case m := <-reply: // it came just before the end
+	case m := <-reply: // it arrived just before the end
 		return m, m.err()
 	default:
 		return message{}, ErrClosed
@@ -213,7 +213,7 @@ func (c *Client) send(ctx context.Context, r request) error {
 	}
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if err := ctx.Err(); err != nil { // the caller's time was over before it came here: that says nothing about the keeper
+	if err := ctx.Err(); err != nil { // the caller's deadline passed before the request was sent, which does not mean that the keeper is gone
 		return err
 	}
 	deadline, _ := ctx.Deadline()

@@ -19,18 +19,18 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
-// leftover is a live PostgreSQL process of a data directory that is no descendant of ours: its keeper was killed, or
-// somebody started it by hand. The pidfd keeps its number from naming another process.
+// leftover is a live PostgreSQL process of a data directory that is not a descendant of this keeper: its keeper was
+// killed, or it was started by hand. The pidfd prevents its number from naming another process.
 type leftover struct {
 	pid   int
 	pidfd int
 	start uint64
 }
 
-// endLeftovers ends every PostgreSQL process that works in pgdata, and returns when none is left. A process is one of them
-// when its executable is postgres (or the binary about to be started) and its working directory is pgdata: that holds for the
-// postmaster and for all it forks, and still holds when the postmaster is dead and its backends are not. The pid in
-// postmaster.pid is only a hint about which one to ask first; a process it names by accident is left alone.
+// endLeftovers ends every PostgreSQL process that works in pgdata, and returns when none is alive. A process is one of
+// them if its executable is postgres (or the binary about to be started) and its working directory is pgdata. That holds
+// for the postmaster and all it forks, and also for backends whose postmaster is dead. The pid in postmaster.pid is only
+// a hint which process to signal first; an unrelated process with that pid is not touched.
 func endLeftovers(ctx context.Context, log *slog.Logger, pgdata, binary string) error {
 	lock := datadir.ReadPIDFile(pgdata)
 	quit := time.Time{}
@@ -81,7 +81,7 @@ func closeAll(found []leftover) (pids []int) {
 
 func (p leftover) signal(sig unix.Signal) { _ = unix.PidfdSendSignal(p.pidfd, sig, nil, 0) }
 
-// kill ends the process and what it started (commands of archive_command or COPY TO PROGRAM), which is not postgres itself.
+// kill ends the process and the programs it started (of archive_command or COPY TO PROGRAM), which are not postgres.
 func (p leftover) kill() {
 	below := proc.Descendants(p.pid)
 	p.signal(unix.SIGKILL)
@@ -109,7 +109,7 @@ func findServers(pgdata, binary string) []leftover {
 		if err != nil {
 			continue
 		}
-		// Look again with the pidfd open: now it cannot become another process between check and signal.
+		// Check again with the pidfd open: from here on the pid cannot name another process between check and signal.
 		again, err := proc.ReadStat(pid)
 		if err != nil || again.Start != st.Start || !isServer(pid, binary, &dir) {
 			_ = unix.Close(fd)
@@ -136,8 +136,8 @@ func isServer(pid int, binary string, dir *unix.Stat_t) bool {
 	return cwd.Dev == dir.Dev && cwd.Ino == dir.Ino
 }
 
-// dropForeignPidFile removes a postmaster.pid whose process is alive and provably something else: PostgreSQL would refuse to
-// start as long as that stranger lives. Any other postmaster.pid stays; PostgreSQL itself then checks the shared memory
+// dropForeignPidFile removes a postmaster.pid whose process is alive and provably of another program: PostgreSQL would
+// refuse to start while that process lives. Any other postmaster.pid stays; PostgreSQL then checks the shared memory
 // segment that it names.
 func dropForeignPidFile(log *slog.Logger, pgdata string, lock datadir.PIDFile) error {
 	if lock.PID <= 0 || syscall.Kill(lock.PID, 0) != nil {
@@ -145,7 +145,7 @@ func dropForeignPidFile(log *slog.Logger, pgdata string, lock datadir.PIDFile) e
 	}
 	exe, err := os.Readlink("/proc/" + strconv.Itoa(lock.PID) + "/exe")
 	if err != nil {
-		// Not ours to look into proves nothing; dead, and never collected by a parent that does not care, proves enough.
+		// A process that may not be inspected proves nothing. A zombie that its parent does not collect proves enough.
 		if st, err := proc.ReadStat(lock.PID); err != nil || st.State != 'Z' {
 			return nil
 		}
@@ -161,8 +161,8 @@ func dropForeignPidFile(log *slog.Logger, pgdata string, lock datadir.PIDFile) e
 	return dropSocketLock(lock)
 }
 
-// dropSocketLock removes the lock of the socket that the same process had: PostgreSQL refuses to start for it all the same, as long as
-// init, which in a container may take its time, has not collected the dead.
+// dropSocketLock removes the lock of the socket of the same process. PostgreSQL would refuse to start because of it as
+// long as init has not collected the dead process, which can take time in a container.
 func dropSocketLock(of datadir.PIDFile) error {
 	path := of.Socket + ".lock"
 	if of.Socket == "" {
@@ -170,7 +170,7 @@ func dropSocketLock(of datadir.PIDFile) error {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil // there is none, or PostgreSQL will say what is wrong with it
+		return nil // either it does not exist, or PostgreSQL will report the problem
 	}
 	b := make([]byte, 64)
 	n, _ := io.ReadFull(f, b)

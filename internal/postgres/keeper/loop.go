@@ -15,26 +15,26 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
-// How often the loop looks at things nobody tells it about.
+// How often the loop looks for changes that are not announced.
 const (
 	killEvery    = 5 * time.Millisecond   // while killing: new orphans keep arriving,
 	killSeldom   = time.Second            // less and less often where one is held by the kernel and cannot die
 	watchClosely = 100 * time.Millisecond // at postmaster.pid, while a server is becoming primary
-	watchIdly    = time.Second            // at postmaster.pid, else
-	leftTime     = 300 * time.Millisecond // for the log collector to write what a clean postmaster left it
+	watchIdly    = time.Second            // at postmaster.pid, otherwise
+	leftTime     = 300 * time.Millisecond // for the log collector to write the last output of a clean postmaster
 	idleExit     = time.Minute            // without server and agent; the next agent starts a new keeper
 	never        = time.Duration(1<<63 - 1)
 )
 
-// keeper is the whole state. Only the goroutine of run touches it, and run never does anything that can block: files are
-// the business of the disk goroutine, because a sick disk must not delay a fence.
+// keeper is the whole state. Only the goroutine of run touches it, and run never blocks. The disk goroutine handles
+// files, so that a failing disk cannot delay a fence.
 type keeper struct {
 	log   *slog.Logger
 	dir   string // NODE/keeper
 	fork  proc.Forker
 	alarm *alarm
 	disk  chan diskJob
-	inbox chan func()   // what other goroutines want done here
+	inbox chan func()   // functions of other goroutines, to be run in the loop
 	gone  chan struct{} // closed when the loop has ended
 
 	counted   int           // processes below this one, as last counted
@@ -50,7 +50,7 @@ type keeper struct {
 	until    time.Duration // after DETACH: an earlier deadline; 0: none
 
 	server     server
-	memory     remembered // what the state file says, or will soon
+	memory     remembered // the content of the state file, now or soon
 	generation uint64
 	starting   *starting
 	end        *ending
@@ -75,17 +75,17 @@ type server struct {
 	next     time.Duration
 }
 
-// ending is a stop, a fence or a crash on its way to "nothing is left alive".
+// ending is a stop, a fence or a crash that is not complete until no process is alive.
 type ending struct {
 	fence  bool
 	reason string
-	quitAt time.Duration // when to send SIGQUIT to a postmaster that was asked to stop politely
-	killAt time.Duration // from when on everything is killed
+	quitAt time.Duration // when to send SIGQUIT to a postmaster that was stopped in smart or fast mode
+	killAt time.Duration // when to begin killing every process
 	// killsFrom is when that began; 0: not yet.
 	killsFrom time.Duration
 	forced    bool // by SIGQUIT or worse
 	warnAt    time.Duration
-	settling  bool // all dead, being written down
+	settling  bool // all processes are dead, and that is being written to disk
 	exit      *Exit
 	waiters   []func(clean bool)
 }
@@ -95,7 +95,7 @@ type diskJob struct {
 	then func(error) // in the loop
 }
 
-// run is the loop. It returns when the keeper shall end; then no server runs.
+// run is the loop. It returns when the keeper is to end; no server runs then.
 func (k *keeper) run(sigchld, term <-chan os.Signal) {
 	defer close(k.gone)
 	k.lonely = boottime.Now()
@@ -106,7 +106,7 @@ func (k *keeper) run(sigchld, term <-chan os.Signal) {
 		}
 		select {
 		case f := <-k.inbox:
-			// Time first: after a pause of this process, the deadline counts before anything that was said meanwhile.
+			// The deadline first: after a pause of this process it takes precedence over requests made meanwhile.
 			k.checkDeadline()
 			f()
 		case <-sigchld:
@@ -117,7 +117,7 @@ func (k *keeper) run(sigchld, term <-chan os.Signal) {
 	}
 }
 
-// step does whatever is due and returns when it wants to be called again.
+// step performs what is due and returns the time of its next call.
 func (k *keeper) step() time.Duration {
 	none := proc.Reap(k.died)
 	k.checkDeadline()
@@ -148,7 +148,7 @@ func (k *keeper) checkDeadline() {
 	}
 }
 
-// died notes a dead child.
+// died records a dead child.
 func (k *keeper) died(pid int, ws syscall.WaitStatus) {
 	if pid != k.server.pid || pid == 0 {
 		return // an orphan
@@ -165,7 +165,7 @@ func (k *keeper) died(pid int, ws syscall.WaitStatus) {
 	if e.exit.Clean {
 		e.killAt = min(e.killAt, now+leftTime)
 	} else {
-		// Busy backends of a killed postmaster go on committing: kill first, talk later.
+		// Backends of a killed postmaster continue committing: kill them first, then log.
 		e.killAt = now
 		proc.KillDescendants()
 	}
@@ -173,7 +173,7 @@ func (k *keeper) died(pid int, ws syscall.WaitStatus) {
 	k.log.Info("postmaster ended", "pid", pid, "generation", k.generation, "status", k.lastExit)
 }
 
-// beginFence starts to end everything at once. It may find no server: the record on disk is made all the same.
+// beginFence starts to end everything at once. Without a server it still writes the record.
 func (k *keeper) beginFence(reason string) {
 	if k.fencing() {
 		return
@@ -195,7 +195,7 @@ func (k *keeper) beginFence(reason string) {
 	k.log.Warn("fencing", "reason", reason, "epoch", k.epoch, "armed", k.armed, "postmaster", k.server.pid)
 }
 
-// beginStop starts to end the server by that signal; see ending for what follows when it does not obey within budget.
+// beginStop starts to end the server with that signal. See ending for what follows if it does not stop within budget.
 func (k *keeper) beginStop(sig syscall.Signal, budget time.Duration) {
 	now := boottime.Now()
 	budget = min(max(budget, 0), 24*time.Hour)
@@ -217,7 +217,7 @@ func (k *keeper) beginStop(sig syscall.Signal, budget time.Duration) {
 	k.log.Info("stopping", "signal", sig.String(), "budget", budget, "postmaster", k.server.pid)
 }
 
-// advance takes the ending a step further.
+// advance performs the next step of the ending.
 func (k *keeper) advance(none bool) (next time.Duration) {
 	e := k.end
 	if e == nil || e.settling {
@@ -248,12 +248,13 @@ func (k *keeper) advance(none bool) (next time.Duration) {
 	return boottime.Now() + killAgain(now-e.killsFrom)
 }
 
-// killAgain is the pause between two rounds of kills that have gone on for that long. A death is noticed without them.
+// killAgain returns the pause between two rounds of kills after kills have lasted that long. A death is noticed without
+// them.
 func killAgain(lasted time.Duration) time.Duration {
 	return min(max(lasted/10, killEvery), killSeldom)
 }
 
-// settle writes down that everything is dead, then tells everybody.
+// settle writes to disk that everything is dead, then answers the waiting requests.
 func (k *keeper) settle() {
 	e, pgdata, file := k.end, k.server.req.PGData, filepath.Join(k.dir, "fenced")
 	e.settling = true
@@ -277,7 +278,7 @@ func (k *keeper) settle() {
 		if fence {
 			k.fenced = &record
 		}
-		if e.fence && !fence { // the fence came while this was written
+		if e.fence && !fence { // the fence came during this write
 			k.settle()
 			return
 		}
@@ -305,8 +306,9 @@ func (k *keeper) settled() {
 	k.lonely = boottime.Now()
 }
 
-// watch looks from time to time whether the server has become primary. PostgreSQL itself removes standby.signal when it is
-// promoted, and the keeper does before it starts a primary: once it accepts writes the file can come back.
+// watch checks at intervals whether the server has become primary. PostgreSQL removes standby.signal when it is
+// promoted, and the keeper removes it before it starts a primary. Once the server accepts writes the file can be
+// restored.
 func (k *keeper) watch() (next time.Duration) {
 	s := &k.server
 	if s.pid == 0 || s.watching || k.end != nil {
@@ -345,7 +347,7 @@ func (k *keeper) watch() (next time.Duration) {
 	return s.next
 }
 
-// idle ends a keeper that nobody needs, or that was asked to end.
+// idle ends a keeper that is not needed any more, or that was asked to end.
 func (k *keeper) idle() (next time.Duration) {
 	if k.server.pid != 0 || k.starting != nil || k.end != nil {
 		return never
@@ -373,7 +375,7 @@ func (k *keeper) terminate(why string) {
 	}
 }
 
-// onDisk has the disk goroutine do something and then continues here. Jobs run one after another in the order given.
+// onDisk runs do on the disk goroutine and then runs then in the loop. Jobs run one after another, in order.
 func (k *keeper) onDisk(do func() error, then func(error)) {
 	select {
 	case k.disk <- diskJob{do, then}:
@@ -390,7 +392,7 @@ func (k *keeper) serveDisk() {
 	}
 }
 
-// post hands f to the loop; false when the loop has ended.
+// post runs f in the loop. It returns false if the loop has ended.
 func (k *keeper) post(f func()) bool {
 	select {
 	case k.inbox <- f:
@@ -400,8 +402,8 @@ func (k *keeper) post(f func()) bool {
 	}
 }
 
-// population counts the processes below the keeper, beside a running server anew every two seconds at most: an agent asks for the
-// state several times a second, and walking /proc is most of the cost of an answer.
+// population counts the processes below the keeper. Beside a running server it counts at most every two seconds: an
+// agent requests the state several times a second, and walking /proc is most of the cost of an answer.
 func (k *keeper) population() int {
 	if now := boottime.Now(); k.server.pid == 0 || now-k.countedAt > 2*time.Second {
 		k.counted, k.countedAt = len(proc.Descendants(os.Getpid())), now

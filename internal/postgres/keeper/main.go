@@ -64,7 +64,7 @@ func Main(args []string) int {
 	return exitOK
 }
 
-// serve is the whole life of a keeper.
+// serve runs a keeper from start to end.
 func serve(log *slog.Logger, nodeDir, runDir string) error {
 	nodeDir, err1 := filepath.Abs(nodeDir)
 	runDir, err2 := filepath.Abs(runDir)
@@ -138,10 +138,10 @@ func lockNode(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// dyingTime is how long a keeper that was killed may hold its lock: until the kernel has ended the last of its threads.
+// dyingTime is how long a killed keeper may hold its lock: until the kernel has ended the last of its threads.
 const dyingTime = 10 * time.Second
 
-// lockFile locks the file, or says who holds it. Whoever is dying already is waited for.
+// lockFile locks the file, or returns its holder. It waits for a holder that is already dying.
 func lockFile(f *os.File) (holder string, err error) {
 	for end := boottime.Now() + dyingTime; ; time.Sleep(10 * time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -158,7 +158,7 @@ func lockFile(f *os.File) (holder string, err error) {
 	}
 }
 
-// settleIn makes this process fit to be the last one standing.
+// settleIn prepares this process to outlive all others: reaper, signals, OOM score, locked memory.
 func settleIn(log *slog.Logger) error {
 	if _, err := proc.ReadStat(os.Getpid()); err != nil {
 		return fmt.Errorf("a fence needs /proc: %w", err)
@@ -168,7 +168,7 @@ func settleIn(log *slog.Logger) error {
 	}
 	runtime.GOMAXPROCS(2)
 	unix.Umask(0o077)
-	// A hangup or a log pipe that broke must not end the parent of the postmaster.
+	// A hangup or a broken log pipe must not end the parent of the postmaster.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGPIPE)
 	adjustOOM(os.Getpid(), -1000)
 	// Without a privilege or an unlimited allowance, MCL_FUTURE would make a later allocation fail, which ends the process.
@@ -183,7 +183,7 @@ func settleIn(log *slog.Logger) error {
 	return nil
 }
 
-// listen opens the socket, replacing that of a keeper which is gone.
+// listen opens the socket and replaces that of a keeper which has ended.
 func listen(path string) (*net.UnixListener, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -205,7 +205,8 @@ func listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// patientWriter lets the loop log to a file on a disk that hangs: what does not fit into its queue is dropped.
+// patientWriter is an io.Writer with a bounded queue: logging to a hung disk must not block the loop. Lines that do not
+// fit are dropped.
 type patientWriter struct {
 	lines chan []byte
 	done  sync.WaitGroup

@@ -15,8 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
-// MeasureFence measures how long this host takes to fence a server of so many backends in the worst case: none of them
-// obeys SIGQUIT, each has a session of its own. The running executable must dispatch the word keeper to Main.
+// MeasureFence measures how long this host takes to fence a server of so many backends in the worst case: no backend
+// obeys SIGQUIT, and each has a session of its own. The running executable must dispatch the word keeper to Main.
 func MeasureFence(ctx context.Context, children int) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

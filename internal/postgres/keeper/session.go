@@ -16,7 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
 )
 
-// maxConns bounds the connections at one time: one agent, its successor, a few that look.
+// maxConns bounds the connections at a time: one agent, its successor, a few observers.
 const maxConns = 16
 
 // conn is one connection as the loop knows it.
@@ -24,13 +24,13 @@ type conn struct {
 	nc  *net.UnixConn
 	out chan message
 
-	greeted  bool // HELLO was said
+	greeted  bool // HELLO was received
 	agent    bool // with an incarnation: may command, while it is the attached one
 	detached bool // its end was announced
 	gone     bool
 }
 
-// sessions are the connections in being.
+// sessions are the open connections.
 type sessions struct {
 	wg sync.WaitGroup
 
@@ -38,7 +38,7 @@ type sessions struct {
 	open map[*conn]bool
 }
 
-// add makes room for a connection; false when there is none.
+// add registers a connection. It returns false if there are too many.
 func (s *sessions) add(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *sessions) remove(c *conn) {
 	delete(s.open, c)
 }
 
-// finish lets every connection send what is queued, ends it and waits for that. The loop and the listener have ended.
+// finish lets every connection send its queue, ends it and waits for that. The loop and the listener have ended.
 func (s *sessions) finish() {
 	s.mu.Lock()
 	for c := range s.open {
@@ -99,7 +99,7 @@ func (k *keeper) accept(l *net.UnixListener, all *sessions) {
 	}
 }
 
-// read hands requests to the loop until the connection ends, then tells it so.
+// read passes requests to the loop until the connection ends, and then reports the end to the loop.
 func (k *keeper) read(c *conn) {
 	_ = c.nc.SetReadDeadline(time.Now().Add(5 * time.Second)) // for HELLO
 	in := newLines(c.nc)
@@ -120,7 +120,7 @@ func (k *keeper) read(c *conn) {
 	}
 }
 
-// write sends what the loop says. A peer that does not read loses its connection, never the loop's time.
+// write sends the loop's messages. A peer that does not read loses its connection and does not delay the loop.
 func (c *conn) write() {
 	defer func() { _ = c.nc.Close() }()
 	broken := false
@@ -148,7 +148,7 @@ func (c *conn) send(m message) {
 	}
 }
 
-// disconnected is the end of a connection. While armed, an end that was not announced is the agent's death.
+// disconnected handles the end of a connection. While armed, an unannounced end means that the agent has died.
 func (k *keeper) disconnected(c *conn) {
 	if c.gone {
 		return
@@ -187,7 +187,7 @@ func (k *keeper) handle(c *conn, r request) {
 	}
 }
 
-// hello attaches an agent. The one before is cut off first, with all that the end of its connection means.
+// hello attaches an agent. The previous one is disconnected first, with all consequences of that.
 func (k *keeper) hello(c *conn, r request) *State {
 	c.greeted = true
 	if r.Incarnation != "" && !c.gone {
@@ -235,7 +235,7 @@ func (k *keeper) command(c *conn, r request, reply func(message, error)) {
 	}
 }
 
-// checkDeadlineOf applies the bounds of every deadline: ahead, not beyond a lease from now, never moving back.
+// checkDeadlineOf checks a new deadline: it must be ahead, at most a lease from now, and not before the present one.
 func (k *keeper) checkDeadlineOf(r request) error {
 	now := boottime.Now()
 	switch {
@@ -267,7 +267,7 @@ func (k *keeper) arm(c *conn, r request) error {
 	return nil
 }
 
-// rememberEpoch lets the next keeper refuse lower epochs, too. Best effort: it is the record that decides who leads.
+// rememberEpoch lets the next keeper refuse lower epochs, too. It is best-effort: the record decides which node leads.
 func (k *keeper) rememberEpoch(e ag.Epoch) {
 	k.memory.Epoch = e
 	memory, file := k.memory, filepath.Join(k.dir, "state")
@@ -304,7 +304,7 @@ func (k *keeper) detach(c *conn, r request) error {
 	return nil
 }
 
-// disarm gives up the deadline. A server that accepts writes must keep it.
+// disarm removes the deadline. A server that accepts writes must keep it.
 func (k *keeper) disarm(r request, reply func(error)) {
 	leading := refuse(ErrLeading, "DISARM: the server is, or may be about to become, a primary; stop or fence it first")
 	switch {
@@ -346,7 +346,7 @@ func (k *keeper) disarmed() {
 	k.log.Info("disarmed", "epoch", k.epoch)
 }
 
-// stop asks the server to stop and answers when nothing of it is alive.
+// stop stops the server and answers when no process of it is alive.
 func (k *keeper) stop(r request, reply func(bool, error)) {
 	sig, ok := map[string]syscall.Signal{"smart": syscall.SIGTERM, "fast": syscall.SIGINT, "immediate": syscall.SIGQUIT}[r.Mode]
 	switch {

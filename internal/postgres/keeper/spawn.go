@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spawn makes sure that a keeper serves runDir: if none answers it starts `exe keeper` for nodeDir in a session of its own,
-// with NODE/log/keeper.log for what it says, and waits until its socket answers. The keeper outlives the caller; a goroutine
-// collects it if it ends before.
+// Spawn makes sure that a keeper serves runDir. If none answers it starts `exe keeper` for nodeDir in a session of its
+// own, with NODE/log/keeper.log as its log, and waits until the socket answers. The keeper outlives the caller. A
+// goroutine collects it if it ends earlier.
 func Spawn(ctx context.Context, exe, nodeDir, runDir string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -35,7 +35,7 @@ func Spawn(ctx context.Context, exe, nodeDir, runDir string) error {
 		}
 		select {
 		case exit := <-ended:
-			// Another agent's Spawn may have been faster; then that keeper holds the lock and ours has given way.
+			// Another agent's Spawn may have been faster: then its keeper holds the lock and this one has ended.
 			if exit == exitRefused && answers(ctx, socket) == nil {
 				return nil
 			}
@@ -89,8 +89,8 @@ func spawn(exe, nodeDir, runDir string) (<-chan int, error) {
 // defaultSlack is the kernel's own timer slack.
 const defaultSlack = 50 * time.Microsecond
 
-// startPunctually starts a process without capabilities whose timers, and those of the server it will start, keep the kernel's own slack, whatever the
-// caller allows its own: a process inherits that of the thread that makes it.
+// startPunctually starts a process without capabilities and with the kernel's default timer slack, whatever the caller's
+// own slack is: a process inherits the slack of the thread that creates it, and passes it on to the server.
 func startPunctually(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -104,8 +104,9 @@ func startPunctually(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// withoutCapabilities takes from the calling thread, which must be locked, what the programs that it executes would inherit, and
-// returns what gives it back: the agent may have been given capabilities for its network, and no server needs them.
+// withoutCapabilities removes from the calling thread, which must be locked, the capabilities that its programs would
+// inherit, and returns a function that restores them. The agent may have capabilities for its network, and no server
+// needs them.
 func withoutCapabilities() (back func()) {
 	var had []uintptr
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
@@ -113,7 +114,7 @@ func withoutCapabilities() (back func()) {
 			had = append(had, c)
 		}
 	}
-	_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) // a kernel without them has none to inherit
+	_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) // a kernel without ambient capabilities passes none on
 	return func() {
 		for _, c := range had {
 			_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, c, 0, 0)

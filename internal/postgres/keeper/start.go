@@ -22,7 +22,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
-// starting is a start whose preparation on disk is under way.
+// starting is a start whose preparation on disk is in progress.
 type starting struct {
 	req       StartRequest
 	reply     func(pid int, err error)
@@ -63,7 +63,7 @@ func (k *keeper) start(req StartRequest, reply func(int, error)) {
 	})
 }
 
-// mayStart checks what needs no disk.
+// mayStart checks the conditions of a start that need no disk.
 func (k *keeper) mayStart(req StartRequest) error {
 	switch {
 	case k.exiting:
@@ -93,7 +93,7 @@ func (k *keeper) mayLead(req StartRequest) error {
 	return nil
 }
 
-// prepare does the part of a start that touches the disk and other processes. Runs on the disk goroutine.
+// prepare performs the part of a start that touches the disk and other processes. It runs on the disk goroutine.
 func (k *keeper) prepare(s *starting, memory remembered) error {
 	req := s.req
 	if err := k.claim(req.PGData); err != nil {
@@ -123,7 +123,7 @@ func (k *keeper) prepare(s *starting, memory remembered) error {
 	return nil
 }
 
-// launch forks the postmaster. It is back in the loop, where things may have changed since the request. Nothing of a server
+// launch forks the postmaster, in the loop, where the state may have changed since the request. No process of a server
 // is alive, so a moment on the disk delays no fence.
 func (k *keeper) launch(s *starting) (int, error) {
 	if s.cancelled != "" {
@@ -179,8 +179,8 @@ func (k *keeper) exec(s *starting) (int, error) {
 	return pid, nil
 }
 
-// serverEnv takes our service manager's socket away from the server, and lets its backends be the first to go when memory
-// runs out: the score we give the postmaster is inherited otherwise.
+// serverEnv removes the service manager's socket from the server's environment, and makes its backends the first to be
+// killed when memory runs out: otherwise they inherit the postmaster's score.
 func serverEnv(env []string) []string {
 	drop := map[string]bool{
 		"NOTIFY_SOCKET": true, "WATCHDOG_PID": true, "WATCHDOG_USEC": true,
@@ -201,7 +201,8 @@ func adjustOOM(pid, score int) {
 	_ = os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte(strconv.Itoa(score)), 0)
 }
 
-// claim locks the data directory itself against keepers of other node directories: what runs in it is theirs to end.
+// claim locks the data directory against keepers of other node directories, because this keeper ends every process that
+// works in it.
 func (k *keeper) claim(pgdata string) error {
 	d, err := os.Open(pgdata)
 	if err != nil {
@@ -231,8 +232,8 @@ func sameFile(a, b *os.File) bool {
 	return err1 == nil && err2 == nil && os.SameFile(x, y)
 }
 
-// cleanUp ends what a keeper left behind that was killed: its server is being ended by the parent-death signal, but backends may
-// ignore that for longer than we can. Runs before the keeper serves anybody.
+// cleanUp ends what a killed keeper left behind. The parent-death signal is ending its server, but backends may ignore
+// that for a long time. It runs before the keeper serves requests.
 func (k *keeper) cleanUp() {
 	var m remembered
 	var f Fenced
@@ -264,12 +265,12 @@ func (k *keeper) cleanUp() {
 	k.log.Info("looked for what the last keeper left behind", "pgdata", m.PGData, "took", time.Since(began).Round(time.Millisecond))
 }
 
-// shortly bounds the wait for processes that an earlier keeper left behind.
+// shortly bounds the wait for the processes of an earlier keeper.
 func shortly() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 10*time.Second)
 }
 
-// remembered is the keeper's state file: what the next keeper has to clean up after.
+// remembered is the content of the keeper's state file: what the next keeper must clean up.
 type remembered struct {
 	PGData     string   `json:"pgdata"`
 	Postgres   string   `json:"postgres"`
@@ -277,7 +278,7 @@ type remembered struct {
 	Epoch      ag.Epoch `json:"epoch"`
 }
 
-// readJSON reads a small file; found is false when there is none.
+// readJSON reads a small file; found is false if it does not exist.
 func readJSON(path string, v any) (found bool, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {

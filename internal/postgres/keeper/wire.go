@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// maxLine bounds a message: arguments and environment of a server fit many times.
+// maxLine bounds a message. The arguments and the environment of a server need far less.
 const maxLine = 1 << 20
 
 // The operations, as on the wire.
@@ -68,7 +68,7 @@ func (m *message) setError(err error) {
 	}
 }
 
-// err rebuilds what the keeper refused, for errors.Is.
+// err returns the keeper's refusal as an error for errors.Is.
 func (m *message) err() error {
 	if m.Error == "" {
 		return nil
@@ -88,7 +88,7 @@ type refusal struct {
 func (r *refusal) Error() string { return r.text }
 func (r *refusal) Unwrap() error { return r.kind }
 
-// refuse words a refusal of that kind.
+// refuse returns a refusal of that kind.
 func refuse(kind error, format string, args ...any) error {
 	return &refusal{fmt.Sprintf(format, args...), kind}
 }
