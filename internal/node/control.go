@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"path/filepath"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -13,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/postgres/health"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
@@ -89,11 +91,32 @@ func (n *node) serveControl() {
 	})
 	n.handle("durable", n.durableHere)
 	rpc.Handle(gate, rpc.Link, func(ctx context.Context, _ certs.Identity, to ag.ReplicaID) (api.Link, error) {
-		return n.linkTo(ctx, to)
+		return n.paths().Describe(ctx, to)
 	})
 	n.handle("standing", func(ctx context.Context, _ certs.Identity, _ json.RawMessage) (any, error) { return n.standing(ctx) })
 	n.language.serveControl(gate)
 	n.handle("cancel", func(ctx context.Context, _ certs.Identity, body json.RawMessage) (any, error) {
 		return n.cancelHere(ctx, body)
 	})
+}
+
+// serverLog is where the standard error of the server goes.
+func (n *node) serverLog() string { return filepath.Join(n.layout.Log(), "postgres.log") }
+
+// probeTarget is what the agent's loop last saw there is to probe.
+func (n *node) probeTarget() health.Target {
+	t := n.agent.Target()
+	return health.Target{
+		Data: t.Data, Running: t.Running, PID: t.PID, Writable: t.Writable, Wait: t.Options.HealthWait(), Level: t.Options.Level(),
+		Databases: t.Databases, DBOff: t.Options.NoDBFailover,
+	}
+}
+
+// suspendSelf suspends this node in the group's configuration: its copy is not to be counted on.
+func (n *node) suspendSelf(ctx context.Context) error {
+	return n.updateGroup(ctx, func(g *ag.Group) error { return setSuspended(g, n.self, true) })
+}
+
+func (n *node) paths() *Paths {
+	return &Paths{Self: n.self, Members: n.members, Links: n.links, Endpoint: n.endpoint, Control: n.control}
 }

@@ -124,21 +124,3 @@ func ofNodes[T any](ctx context.Context, members []ag.Replica, ask func(context.
 	answers, _ := rpc.Each(ctx, members, ask)
 	return answers
 }
-
-// inForce is what commits on this node wait for: so many of those members.
-func (n *node) inForce() ([]ag.ReplicaID, int) {
-	select {
-	case <-n.ready:
-	default:
-		return nil, 0
-	}
-	v := n.agent.View()
-	if v == nil || v.Record.Epoch.Leader != n.self {
-		return nil, 0
-	}
-	members := make([]ag.ReplicaID, 0, len(v.Record.State.V))
-	for _, m := range v.Record.State.V {
-		members = append(members, m.ID)
-	}
-	return members, v.Record.State.K
-}

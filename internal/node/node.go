@@ -29,11 +29,10 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/health"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
-	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/postgres/replication"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
-	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
 // node is one running agent process: every adapter, joined.
@@ -170,7 +169,7 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 // startChores starts what goes on beside the agent's loop.
 func (n *node) startChores(run func(string, func(context.Context) error)) {
 	if n.probes != nil {
-		run("health", n.probes.monitor.Run)
+		run("health", n.probes.Run)
 	}
 	run("quorum membership", n.keepMembership)
 	run("console roles", n.language.keepRoles)
@@ -248,27 +247,15 @@ func (n *node) openServer(ctx context.Context, run func(string, func(context.Con
 		return fmt.Errorf("attach to the keeper: %w", err)
 	}
 	log := n.log.With("part", "replication")
-	n.up = replication.NewUpstream(replication.UpstreamConfig{Dir: n.layout.Upstream(), Hello: n.hello, Logger: log})
-	n.penalty = replication.NewPenalty(n.inForce)
+	streams := &Streams{StreamsConfig{Self: n.self, Incarnation: n.incarnation, Server: n.pg, Agent: func() Decider { return n.agent }, Ready: n.ready}}
+	n.up = replication.NewUpstream(replication.UpstreamConfig{Dir: n.layout.Upstream(), Hello: streams.Hello, Logger: log})
+	n.penalty = replication.NewPenalty(streams.InForce)
 	n.down = replication.NewDownstream(replication.DownstreamConfig{
 		SocketDir: n.layout.Sockets(), Superuser: func() string { return n.cfg.PostgreSQL.Superuser },
-		Self: n.facts, Verify: n.verifyHello, OldRowGone: n.oldRowGone, Penalty: n.penalty, Logger: log,
+		Self: streams.Facts, Verify: streams.Verify, OldRowGone: streams.OldRowGone, Penalty: n.penalty, Logger: log,
 	})
 	run("upstream", n.up.Serve)
 	return n.openSeeding()
-}
-
-// NewInstance makes the adapter of the configured server.
-func NewInstance(cfg config.Config, l config.Layout, log *slog.Logger) (*postgres.Instance, error) {
-	found, err := programs.Inspect(context.Background(), cfg.PostgreSQL.BinDir)
-	if err != nil {
-		return nil, fmt.Errorf("PostgreSQL in %s: %w; correct postgresql.bin_dir in %s", cfg.PostgreSQL.BinDir, err, filepath.Join(l.Dir, config.File))
-	}
-	return postgres.New(postgres.Config{
-		Install: found, PGData: cfg.PostgreSQL.Data, ConfigFile: cfg.PostgreSQL.ConfigFile, SocketDir: l.Sockets(),
-		UpstreamDir: l.Upstream(), StateDir: l.State(), LogDir: l.Log(), Superuser: cfg.PostgreSQL.Superuser,
-		Slot: settings.SlotName(ag.ReplicaID(cfg.Node)), Logger: log,
-	}), nil
 }
 
 func (n *node) closeServer() {
@@ -289,12 +276,12 @@ func (n *node) openAgent() error {
 		Sessions: n.sessions, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.noVote,
 	}
 	if n.pg != nil {
-		c.Instance = &Instance{Pg: n.pg, Layout: n.layout, self: n.self, systemID: n.members.SystemID, log: n.log.With("part", "postgres")}
+		c.Instance = &Instance{Instance: n.pg, Layout: n.layout, self: n.self, systemID: n.members.SystemID, log: n.log.With("part", "postgres")}
 		c.Keeper = newServer(n.keeper, n.pg, n.layout)
-		c.Upstream = &upstream{n.up, n.links}
+		c.Upstream = newUpstream(n.up, n.links)
 		c.Downstream = &downstream{n.down}
 		c.Seeder, c.SeedRequests, c.Copying = n.seedJobs, n.seedJobs, n.seedJobs.Copying
-		n.probes = n.newProbes()
+		n.probes = newProbes(n.pg, n.serverLog(), health.Config{Target: n.probeTarget, Logger: n.log.With("part", "health"), Found: func() { n.agent.Wake() }})
 		c.Probes, c.Suspend, c.Fence = n.probes, n.suspendSelf, n.fence
 	}
 	var err error

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/diagnose"
@@ -21,25 +19,21 @@ const (
 
 // probes is the node's health monitor, as the agent wants it.
 type probes struct {
-	monitor *health.Monitor
-	pg      *postgres.Instance
-	log     string // where the server's standard error goes
+	*health.Monitor
+	pg  *postgres.Instance
+	log string // where the server's standard error goes
 }
 
-func (n *node) newProbes() *probes {
-	p := &probes{pg: n.pg, log: n.serverLog()}
-	p.monitor = health.New(health.Config{
-		Server: probedServer{n.pg}, Target: n.probeTarget, Logger: n.log.With("part", "health"), Found: func() { n.agent.Wake() },
-	})
+// newProbes returns the monitor of a server whose standard error goes to serverLog. c has everything but the server.
+func newProbes(pg *postgres.Instance, serverLog string, c health.Config) *probes {
+	p := &probes{pg: pg, log: serverLog}
+	c.Server = probedServer{pg}
+	p.Monitor = health.New(c)
 	return p
 }
 
-func (n *node) serverLog() string { return filepath.Join(n.layout.Log(), "postgres.log") }
-
-func (p *probes) Forget() { p.monitor.Forget() }
-
 func (p *probes) Report() agent.Findings {
-	r := p.monitor.Report()
+	r := p.Monitor.Report()
 	f := agent.Findings{Health: r.Health, Lost: r.Lost, NoRoom: r.NoRoom}
 	for _, s := range r.Space {
 		f.Space = append(f.Space, agent.Space(s))
@@ -50,15 +44,6 @@ func (p *probes) Report() agent.Findings {
 func (p *probes) CrashReport(ctx context.Context) (agent.CrashReport, error) {
 	c, err := p.pg.CrashReport(ctx, p.log)
 	return agent.CrashReport(c), err
-}
-
-// probeTarget is what the agent's loop last saw there is to probe.
-func (n *node) probeTarget() health.Target {
-	t := n.agent.Target()
-	return health.Target{
-		Data: t.Data, Running: t.Running, PID: t.PID, Writable: t.Writable, Wait: t.Options.HealthWait(), Level: t.Options.Level(),
-		Databases: t.Databases, DBOff: t.Options.NoDBFailover,
-	}
 }
 
 // probedServer is this node's PostgreSQL as the monitor asks it.
@@ -100,9 +85,4 @@ func (s probedServer) Places(ctx context.Context) ([]health.Place, error) {
 		out = append(out, health.Place{Name: p.Name, Dir: p.Dir, Has: p.Has, Floor: floor, WAL: p.WAL})
 	}
 	return out, err
-}
-
-// suspendSelf suspends this node in the group's configuration: its copy is not to be counted on.
-func (n *node) suspendSelf(ctx context.Context) error {
-	return n.updateGroup(ctx, func(g *ag.Group) error { return setSuspended(g, n.self, true) })
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -17,6 +18,8 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/endpoint/link"
 	"github.com/coteriedb/coterie/internal/lib/codec"
+	"github.com/coteriedb/coterie/internal/node/membership"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
 // links are the links of WAL between this node and others, dialled and accepted.
@@ -205,4 +208,59 @@ func (l *links) metrics(out map[string]float64) {
 		out[fmt.Sprintf("coterie_link_round_trip_seconds{peer=%q}", s.Peer)] = s.RTT.Seconds()
 		out[fmt.Sprintf("coterie_link_carried_bytes_per_second{peer=%q}", s.Peer)] = float64(s.Carried)
 	}
+}
+
+const (
+	linkCall  = 8 * time.Second
+	linkPings = 5 // on a way that carries no WAL, so that there is something to measure
+)
+
+// Paths describes the links of this node and the paths that they would take.
+type Paths struct {
+	Self     ag.ReplicaID
+	Members  *membership.Members
+	Links    *links // nil on a witness
+	Endpoint *endpoint.Endpoint
+	Control  *endpoint.Control
+}
+
+// Describe describes the link of WAL with a member, or, if there is none now, the way to it and what a link would choose.
+func (p *Paths) Describe(ctx context.Context, id ag.ReplicaID) (a api.Link, err error) {
+	to, known := p.Members.Replica(id)
+	if !known || id == p.Self {
+		return a, fmt.Errorf("%s is no other member of this group", id)
+	}
+	if p.Links != nil {
+		all := p.Links.describe()
+		if i := slices.IndexFunc(all, func(l api.Link) bool { return l.Peer == id && l.Transport != "" }); i >= 0 {
+			return all[i], nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, linkCall-time.Second)
+	defer cancel()
+	for range linkPings {
+		if _, err := rpc.Call(ctx, p.Control, to, rpc.Ping, rpc.Nothing{}); err != nil {
+			return a, fmt.Errorf("%s does not reach %s: %w", p.Self, id, err)
+		}
+	}
+	w := p.Endpoint.PathTo(id)
+	if w.RTT == 0 {
+		return a, errors.New("the kernel does not tell what the way is like")
+	}
+	prefer, wish := link.PreferAuto, codec.Setting{Auto: true}
+	if p, err := link.ParsePreference(to.Options.Transport); err == nil {
+		prefer = p
+	}
+	if c, err := codec.Parse("LOG_COMPRESSION", to.Options.LogCompression); err == nil {
+		wish = c
+	}
+	carried := int64(0)
+	if p.Links != nil {
+		carried = p.Links.found.Rate(string(id))
+	}
+	s := link.Predict(link.PathStats{RTT: w.RTT, Sent: w.Sent, Lost: w.Lost, Congestion: w.Congestion, Carried: carried}, link.Options{Prefer: prefer, Compression: wish})
+	s.Peer = string(id)
+	a = describeStatus(s)
+	a.Idle, a.Rate, a.Via = true, w.Rate, w.Via
+	return a, nil
 }

@@ -12,6 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/postgres/programs"
+	"github.com/coteriedb/coterie/internal/postgres/settings"
+
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
 
@@ -20,7 +23,6 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
-	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
 // copyFile keeps the copy id inside the data directory; pg_rewind and backups overwrite it, which is how a copy that was
@@ -29,7 +31,7 @@ const copyFile = "coterie.copy"
 
 // Instance is the PostgreSQL server as the agent wants it.
 type Instance struct {
-	Pg     *postgres.Instance
+	*postgres.Instance
 	Layout config.Layout
 	self   ag.ReplicaID
 
@@ -38,13 +40,13 @@ type Instance struct {
 	foreign  atomic.Pointer[string] // why the data directory is not this node's, when that was last said
 }
 
-func (i *Instance) data() string { return i.Pg.Config().PGData }
+func (i *Instance) data() string { return i.Instance.Config().PGData }
 
 func (i *Instance) Data() ag.DataState {
-	if tree.HalfSeeded(i.data(), i.Layout.State()) || i.Pg.Interrupted() {
+	if tree.HalfSeeded(i.data(), i.Layout.State()) || i.Instance.Interrupted() {
 		return ag.DataPartial
 	}
-	id, err := i.Pg.SystemID()
+	id, err := i.Instance.SystemID()
 	switch {
 	case err == nil && i.systemID != nil && i.systemID() != "" && id != i.systemID():
 		return i.isForeign(fmt.Sprintf("it holds a cluster with the system identifier %s; the group's is %s", id, i.systemID()))
@@ -54,7 +56,7 @@ func (i *Instance) Data() ag.DataState {
 	case !errors.Is(err, fs.ErrNotExist):
 		return i.isForeign(err.Error())
 	}
-	if why := i.Pg.MountLost(); why != "" {
+	if why := i.Instance.MountLost(); why != "" {
 		return i.isForeign(why)
 	}
 	entries, err := os.ReadDir(i.data())
@@ -81,11 +83,11 @@ func (i *Instance) WriteCopy(id ag.CopyID) error {
 	if err := durable.Replace(filepath.Join(i.data(), copyFile), []byte(string(id)+"\n"), 0o600); err != nil {
 		return err
 	}
-	return i.Pg.RememberMount()
+	return i.Instance.RememberMount()
 }
 
 func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
-	o, err := i.Pg.Observe(ctx)
+	o, err := i.Instance.Observe(ctx)
 	if err != nil {
 		return agent.Observation{}, err
 	}
@@ -134,17 +136,11 @@ func doubled(senders []postgres.Walsender) (out []ag.ReplicaID) {
 }
 
 func (i *Instance) EndWalsenders(ctx context.Context, member ag.ReplicaID) error {
-	return i.Pg.EndWalsenders(ctx, string(member))
-}
-
-func (i *Instance) EndOfWAL(ctx context.Context) (ag.Position, error) { return i.Pg.EndOfWAL(ctx) }
-
-func (i *Instance) History(ctx context.Context, tli ag.Timeline) ([]ag.TimelineEntry, error) {
-	return i.Pg.History(ctx, tli)
+	return i.Instance.EndWalsenders(ctx, string(member))
 }
 
 func (i *Instance) Promote(ctx context.Context, tli ag.Timeline) (ag.LSN, error) {
-	return i.Pg.Promote(ctx, tli, 5*time.Minute)
+	return i.Instance.Promote(ctx, tli, 5*time.Minute)
 }
 
 func (i *Instance) SetSync(ctx context.Context, p []ag.ReplicaID, n int, e ag.Epoch) error {
@@ -155,26 +151,20 @@ func (i *Instance) SetSync(ctx context.Context, p []ag.ReplicaID, n int, e ag.Ep
 	if n == 0 {
 		s.Names = nil
 	}
-	return i.Pg.SetSync(ctx, s)
+	return i.Instance.SetSync(ctx, s)
 }
 
-func (i *Instance) FlushLSN(ctx context.Context) (ag.LSN, error) { return i.Pg.FlushLSN(ctx) }
+func (i *Instance) EndConflicts(ctx context.Context) error { return i.Instance.PauseConflicts(ctx) }
 
-func (i *Instance) Checkpoint(ctx context.Context) error { return i.Pg.Checkpoint(ctx) }
-
-func (i *Instance) FreshSegment(ctx context.Context) (ag.LSN, error) { return i.Pg.FreshSegment(ctx) }
-
-func (i *Instance) EndWriters(ctx context.Context) error { return i.Pg.EndWriters(ctx) }
-
-func (i *Instance) EndConflicts(ctx context.Context) error { return i.Pg.PauseConflicts(ctx) }
-
-func (i *Instance) RestoreConflicts(ctx context.Context) error { return i.Pg.RestoreConflicts(ctx) }
+func (i *Instance) RestoreConflicts(ctx context.Context) error {
+	return i.Instance.RestoreConflicts(ctx)
+}
 
 func (i *Instance) Rewind(ctx context.Context, note func(string)) error { return i.rewind(ctx, note) }
 
 func (i *Instance) ProbeCommit(ctx context.Context) (<-chan error, func(context.Context) bool, error) {
-	done, pid, err := i.Pg.ProbeCommit(ctx)
-	return done, func(ctx context.Context) bool { return i.Pg.WaitingInSyncRep(ctx, pid) }, err
+	done, pid, err := i.Instance.ProbeCommit(ctx)
+	return done, func(ctx context.Context) bool { return i.Instance.WaitingInSyncRep(ctx, pid) }, err
 }
 
 func (i *Instance) EnsureSlots(ctx context.Context, at map[ag.ReplicaID]ag.LSN) error {
@@ -184,20 +174,20 @@ func (i *Instance) EnsureSlots(ctx context.Context, at map[ag.ReplicaID]ag.LSN) 
 		want = append(want, settings.SlotName(id))
 		lsn[settings.SlotName(id)] = l
 	}
-	return i.Pg.EnsureSlots(ctx, want, lsn)
+	return i.Instance.EnsureSlots(ctx, want, lsn)
 }
 
 func (i *Instance) KeepFork(ctx context.Context, from ag.Position) (string, error) {
 	dir := filepath.Join(i.Layout.Forked(), time.Now().UTC().Format("20060102T150405.000Z"))
-	return dir, i.Pg.KeepFork(ctx, from, dir)
+	return dir, i.Instance.KeepFork(ctx, from, dir)
 }
 
 func (i *Instance) rewind(ctx context.Context, note func(string)) error {
-	if err := i.Pg.WriteHBA(); err != nil {
+	if err := i.Instance.WriteHBA(); err != nil {
 		return err
 	}
-	c := i.Pg.Config()
-	return i.Pg.Rewind(ctx, postgres.RewindOptions{
+	c := i.Instance.Config()
+	return i.Instance.Rewind(ctx, postgres.RewindOptions{
 		Progress:       note,
 		SourceConninfo: fmt.Sprintf("host=%s port=5432 user=%s dbname=postgres", settings.QuoteConninfo(i.Layout.Upstream()), settings.QuoteConninfo(c.Superuser)),
 	})
@@ -205,14 +195,14 @@ func (i *Instance) rewind(ctx context.Context, note func(string)) error {
 
 // server is the keeper as the agent wants it.
 type server struct {
-	client *keeper.Client
+	*keeper.Client
 	pg     *postgres.Instance
 	layout config.Layout
 	exits  chan string
 }
 
 func newServer(c *keeper.Client, pg *postgres.Instance, l config.Layout) *server {
-	s := &server{client: c, pg: pg, layout: l, exits: make(chan string, 4)}
+	s := &server{Client: c, pg: pg, layout: l, exits: make(chan string, 4)}
 	go func() { // ends when the keeper's connection does
 		defer close(s.exits)
 		for e := range c.Exits() {
@@ -243,7 +233,7 @@ func (s *server) start(ctx context.Context, r keeper.StartRequest) error {
 	r.Postgres, r.PGData, r.Args, r.Env = s.pg.Binary(), s.pg.Config().PGData, s.pg.Args(), serverEnv()
 	r.LogFile = filepath.Join(s.layout.Log(), "postgres.log")
 	s.pg.MarkLogs(r.LogFile)
-	_, err := s.client.Start(ctx, r)
+	_, err := s.Client.Start(ctx, r)
 	return err
 }
 
@@ -258,29 +248,13 @@ func serverEnv() []string {
 	return env
 }
 
-func (s *server) Arm(ctx context.Context, e ag.Epoch, d time.Duration) error {
-	return s.client.Arm(ctx, e, d)
-}
-
-func (s *server) Extend(ctx context.Context, e ag.Epoch, d time.Duration) error {
-	return s.client.Extend(ctx, e, d)
-}
-
-func (s *server) Disarm(ctx context.Context, e ag.Epoch) error { return s.client.Disarm(ctx, e) }
-
-func (s *server) Detach(ctx context.Context, e ag.Epoch, until time.Duration) error {
-	return s.client.Detach(ctx, e, until)
-}
-
-func (s *server) Fence(ctx context.Context, reason string) error { return s.client.Fence(ctx, reason) }
-
 func (s *server) Exits() <-chan string { return s.exits }
 
 // Stop waits while a server is starting, which the keeper does not interrupt: an agent that gave up then would end and leave the
 // server behind.
 func (s *server) Stop(ctx context.Context, budget time.Duration) (bool, error) {
 	for {
-		clean, err := s.client.Stop(ctx, "fast", budget)
+		clean, err := s.Client.Stop(ctx, "fast", budget)
 		if !errors.Is(err, keeper.ErrBusy) {
 			return clean, err
 		}
@@ -293,10 +267,23 @@ func (s *server) Stop(ctx context.Context, budget time.Duration) (bool, error) {
 }
 
 func (s *server) Status(ctx context.Context) (agent.KeeperState, error) {
-	st, err := s.client.Status(ctx)
+	st, err := s.Client.Status(ctx)
 	out := agent.KeeperState{KeeperPID: st.KeeperPID, ServerPID: st.Postmaster, Generation: st.Generation}
 	if st.Armed {
 		out.Armed = st.Epoch
 	}
 	return out, err
+}
+
+// NewInstance makes the adapter of the configured server.
+func NewInstance(cfg config.Config, l config.Layout, log *slog.Logger) (*postgres.Instance, error) {
+	found, err := programs.Inspect(context.Background(), cfg.PostgreSQL.BinDir)
+	if err != nil {
+		return nil, fmt.Errorf("PostgreSQL in %s: %w; correct postgresql.bin_dir in %s", cfg.PostgreSQL.BinDir, err, filepath.Join(l.Dir, config.File))
+	}
+	return postgres.New(postgres.Config{
+		Install: found, PGData: cfg.PostgreSQL.Data, ConfigFile: cfg.PostgreSQL.ConfigFile, SocketDir: l.Sockets(),
+		UpstreamDir: l.Upstream(), StateDir: l.State(), LogDir: l.Log(), Superuser: cfg.PostgreSQL.Superuser,
+		Slot: settings.SlotName(ag.ReplicaID(cfg.Node)), Logger: log,
+	}), nil
 }

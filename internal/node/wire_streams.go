@@ -18,22 +18,23 @@ const checkedWAL = 16 << 10
 
 // upstream is where the local walreceiver connects, as the agent wants it.
 type upstream struct {
-	up    *replication.Upstream
+	*replication.Upstream
 	links *links
 }
 
+// newUpstream returns the source of the local walreceiver, which reaches it by links.
+func newUpstream(up *replication.Upstream, l *links) *upstream { return &upstream{up, l} }
+
 func (u *upstream) Follow(leader ag.Replica, e ag.Epoch) {
-	u.up.SetSource(&replication.Source{Epoch: e, Replica: leader.ID, Dial: func(ctx context.Context) (net.Conn, error) {
+	u.Upstream.SetSource(&replication.Source{Epoch: e, Replica: leader.ID, Dial: func(ctx context.Context) (net.Conn, error) {
 		return u.links.Dial(ctx, leader)
 	}})
 }
 
-func (u *upstream) Hold() { u.up.SetSource(nil) }
-
-func (u *upstream) Seal(ctx context.Context) error { return u.up.Seal(ctx) }
+func (u *upstream) Hold() { u.Upstream.SetSource(nil) }
 
 func (u *upstream) Status() agent.UpstreamStatus {
-	s := u.up.Status()
+	s := u.Upstream.Status()
 	answered := s.AnswerAt != 0 && s.AnswerEpoch == s.Epoch && s.AnswerFrom == s.Replica
 	return agent.UpstreamStatus{
 		Connected: s.Connected, Held: s.Held > 0, Source: s.Replica, Epoch: s.Epoch, Diverged: answered && s.Answer.Code == replication.CodeDiverged,
@@ -42,25 +43,13 @@ func (u *upstream) Status() agent.UpstreamStatus {
 }
 
 // downstream feeds the members, as the agent wants it.
-type downstream struct{ down *replication.Downstream }
+type downstream struct{ *replication.Downstream }
 
-func (d *downstream) Lead(e ag.Epoch, leading bool) { d.down.SetEpoch(e, leading) }
-
-func (d *downstream) Feed(e ag.Epoch, to ag.ReplicaID) { d.down.Feed(e, to) }
-
-func (d *downstream) Changed() <-chan struct{} { return d.down.Changed() }
-
-func (d *downstream) HoldFeedback(hold bool) { d.down.HoldFeedback(hold) }
-
-func (d *downstream) Drop(member ag.ReplicaID, why string) { d.down.Drop(member, why) }
-
-func (d *downstream) Prove(ctx context.Context, members []ag.ReplicaID) error {
-	return d.down.Prove(ctx, members)
-}
+func (d *downstream) Lead(e ag.Epoch, leading bool) { d.Downstream.SetEpoch(e, leading) }
 
 func (d *downstream) Streams() []agent.Stream {
 	var out []agent.Stream
-	for _, s := range d.down.Streams() {
+	for _, s := range d.Downstream.Streams() {
 		if s.Kind == replication.KindWAL && s.Streaming {
 			out = append(out, agent.Stream{
 				Member: s.Member, Copy: s.Copy, Flush: s.Flush, Apply: s.Apply, Session: s.Session,
@@ -71,26 +60,55 @@ func (d *downstream) Streams() []agent.Stream {
 	return out
 }
 
-// hello describes this node's copy to the primary it wants to stream from.
-func (n *node) hello() replication.Hello {
-	h := replication.Hello{Member: n.self, Incarnation: n.incarnation}
-	if v := n.agent.View(); v != nil {
+// Streams are the WAL streams of this node in both directions, as replication asks for them. Its functions may be called only once Ready is
+// closed, but for InForce.
+type Streams struct {
+	StreamsConfig
+}
+
+// StreamsConfig says what streams are joined of.
+type StreamsConfig struct {
+	Self        ag.ReplicaID
+	Incarnation string // of this process
+	Server      WALFiles
+	Agent       func() Decider
+	Ready       <-chan struct{} // closed once there is an agent
+}
+
+// WALFiles is the server as far as streams need it; *postgres.Instance is one.
+type WALFiles interface {
+	EndOfWAL(ctx context.Context) (ag.Position, error)
+	WALChecksum(ctx context.Context, end ag.Position, length int) (crc uint32, ok bool, err error)
+	Keeps(ctx context.Context, lsn ag.LSN) (keeps bool, from ag.LSN, err error)
+	WalsenderRows(ctx context.Context, application string) (int, error)
+}
+
+// Decider is the agent as far as streams need it; *agent.Agent is one.
+type Decider interface {
+	View() *ag.View
+	Facts() agent.Facts
+}
+
+// Hello describes this node's copy to the primary it wants to stream from.
+func (s *Streams) Hello() replication.Hello {
+	h := replication.Hello{Member: s.Self, Incarnation: s.Incarnation}
+	if v := s.Agent().View(); v != nil {
 		h.Copy, h.Position = v.Local.Copy, v.Local.Position
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	if pos, err := n.pg.EndOfWAL(ctx); err == nil {
+	if pos, err := s.Server.EndOfWAL(ctx); err == nil {
 		h.Position = pos
 	}
-	if crc, ok, err := n.pg.WALChecksum(ctx, h.Position, checkedWAL); err == nil && ok {
+	if crc, ok, err := s.Server.WALChecksum(ctx, h.Position, checkedWAL); err == nil && ok {
 		h.CRC, h.CRCLen = crc, checkedWAL
 	}
 	return h
 }
 
-// facts are this node's as a source.
-func (n *node) facts() replication.PrimaryFacts {
-	f := n.agent.Facts()
+// Facts are this node's as a source.
+func (s *Streams) Facts() replication.PrimaryFacts {
+	f := s.Agent().Facts()
 	out := replication.PrimaryFacts{Leading: f.Leading, Epoch: f.Epoch, Timelines: f.Timelines}
 	if len(f.Timelines) > 0 {
 		last := f.Timelines[len(f.Timelines)-1]
@@ -99,18 +117,18 @@ func (n *node) facts() replication.PrimaryFacts {
 	return out
 }
 
-// verifyHello refuses a copy that is not a prefix of this primary's history, by its timeline and by the checksum of its last WAL.
-func (n *node) verifyHello(ctx context.Context, h replication.Hello) replication.Answer {
-	f := n.agent.Facts()
+// Verify refuses a copy that is not a prefix of this primary's history, by its timeline and by the checksum of its last WAL.
+func (s *Streams) Verify(ctx context.Context, h replication.Hello) replication.Answer {
+	f := s.Agent().Facts()
 	theirs := ag.View{Local: ag.Local{Position: h.Position}, Record: ag.Record{State: ag.State{Timelines: f.Timelines}}}
 	if theirs.Diverged() {
 		return replication.Answer{Code: replication.CodeDiverged, Message: fmt.Sprintf("its WAL ends at %s, which is not on this primary's history", h.Position)}
 	}
-	if keeps, from, err := n.pg.Keeps(ctx, h.Position.LSN); err == nil && !keeps && h.Position.LSN != 0 && h.Kind == replication.KindWAL {
+	if keeps, from, err := s.Server.Keeps(ctx, h.Position.LSN); err == nil && !keeps && h.Position.LSN != 0 && h.Kind == replication.KindWAL {
 		return replication.Answer{Code: replication.CodeGone, Message: fmt.Sprintf("WAL is kept from %s on; the WAL after %s is gone", from, h.Position)}
 	}
 	if h.CRCLen == checkedWAL {
-		crc, ok, err := n.pg.WALChecksum(ctx, h.Position, checkedWAL)
+		crc, ok, err := s.Server.WALChecksum(ctx, h.Position, checkedWAL)
 		if err == nil && ok && crc != h.CRC {
 			return replication.Answer{Code: replication.CodeDiverged, Message: fmt.Sprintf("the WAL before %s differs", h.Position)}
 		}
@@ -118,10 +136,10 @@ func (n *node) verifyHello(ctx context.Context, h replication.Hello) replication
 	return replication.Answer{OK: true}
 }
 
-// oldRowGone waits until no walsender of the member is left: PostgreSQL counts every row of a name as an acknowledgement.
-func (n *node) oldRowGone(ctx context.Context, member ag.ReplicaID) error {
+// OldRowGone waits until no walsender of the member is left: PostgreSQL counts every row of a name as an acknowledgement.
+func (s *Streams) OldRowGone(ctx context.Context, member ag.ReplicaID) error {
 	for {
-		rows, err := n.pg.WalsenderRows(ctx, string(member))
+		rows, err := s.Server.WalsenderRows(ctx, string(member))
 		if err == nil && rows == 0 {
 			return nil
 		}
@@ -131,4 +149,22 @@ func (n *node) oldRowGone(ctx context.Context, member ag.ReplicaID) error {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
+}
+
+// InForce is what commits on this node wait for: so many of those members.
+func (s *Streams) InForce() ([]ag.ReplicaID, int) {
+	select {
+	case <-s.Ready:
+	default:
+		return nil, 0
+	}
+	v := s.Agent().View()
+	if v == nil || v.Record.Epoch.Leader != s.Self {
+		return nil, 0
+	}
+	members := make([]ag.ReplicaID, 0, len(v.Record.State.V))
+	for _, m := range v.Record.State.V {
+		members = append(members, m.ID)
+	}
+	return members, v.Record.State.K
 }
