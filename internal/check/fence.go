@@ -8,9 +8,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/node/fencetime"
+
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/node"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
 
@@ -35,7 +36,7 @@ const fenceRounds = 3
 func FindFence(ctx context.Context, profile string) ([]Finding, error) {
 	var all []time.Duration
 	for range fenceRounds {
-		d, err := keeper.MeasureFence(ctx, node.FencedProcesses)
+		d, err := keeper.MeasureFence(ctx, fencetime.Processes)
 		if err != nil {
 			return nil, err
 		}
@@ -45,7 +46,7 @@ func FindFence(ctx context.Context, profile string) ([]Finding, error) {
 	worst := all[len(all)-1]
 	out := []Finding{{
 		Level: OK,
-		What:  fmt.Sprintf("fencing %d processes took %v, at worst %v of %d", node.FencedProcesses, round(all[len(all)/2]), round(worst), fenceRounds),
+		What:  fmt.Sprintf("fencing %d processes took %v, at worst %v of %d", fencetime.Processes, round(all[len(all)/2]), round(worst), fenceRounds),
 	}}
 	names := make([]string, 0, len(ag.Profiles))
 	for name := range ag.Profiles {

@@ -59,7 +59,7 @@ func (m *admin) Status() api.Status {
 		s.Replicas = append(s.Replicas, m.replica(*v, snap, r, head))
 	}
 	if n.links != nil {
-		s.Links = n.links.describe()
+		s.Links = n.links.Describe()
 	}
 	for _, p := range n.endpoint.Peers() {
 		if p.RelayTo != "" {
@@ -229,7 +229,7 @@ func (m *admin) Metrics() map[string]float64 {
 		}
 	}
 	if m.n.links != nil {
-		m.n.links.metrics(out)
+		m.n.links.Metrics(out)
 	}
 	r := m.n.endpoint.Relayed()
 	out["coterie_relays_open"], out["coterie_relays_total"], out["coterie_relayed_bytes_total"] = float64(r.Open), float64(r.Total), float64(r.Bytes)

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/node/walstream"
 	"github.com/coteriedb/coterie/internal/postgres/health"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
@@ -117,6 +118,6 @@ func (n *node) suspendSelf(ctx context.Context) error {
 	return n.updateGroup(ctx, func(g *ag.Group) error { return setSuspended(g, n.self, true) })
 }
 
-func (n *node) paths() *Paths {
-	return &Paths{Self: n.self, Members: n.members, Links: n.links, Endpoint: n.endpoint, Control: n.control}
+func (n *node) paths() *walstream.Paths {
+	return &walstream.Paths{Self: n.self, Members: n.members, Links: n.links, Endpoint: n.endpoint, Control: n.control}
 }

@@ -149,7 +149,7 @@ func (l *language) reportServer(ctx context.Context, out *catalog.Node, v *ag.Vi
 // reportLinks adds what carries the log, and what commits pay for it.
 func (l *language) reportLinks(out *catalog.Node) {
 	if l.n.links != nil {
-		for _, k := range l.n.links.describe() {
+		for _, k := range l.n.links.Describe() {
 			out.Links = append(out.Links, catalog.Link{
 				Peer: k.Peer, Transport: k.Transport, Codec: k.Codec, RTT: k.RTT, Sent: k.Sent, Encoded: k.SentEncoded, Received: k.Received, Resent: k.Resent,
 				Carried: k.Carried, Via: k.Via,

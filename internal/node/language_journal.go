@@ -67,7 +67,7 @@ func (l *language) journal() catalog.Journal {
 		}
 	}
 	if l.n.links != nil {
-		for _, k := range l.n.links.describe() {
+		for _, k := range l.n.links.Describe() {
 			for _, e := range k.Events {
 				j.Events = append(j.Events, catalog.Event{At: e.At, Kind: "link", What: "link with " + string(k.Peer) + ": " + clipText(e.What), Because: clipText(e.Reason)})
 			}

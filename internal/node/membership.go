@@ -10,15 +10,15 @@ import (
 	"os"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/lib/durable"
-	"github.com/coteriedb/coterie/internal/node/membership"
-
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
+	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/node/fencetime"
+	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
 // openStore opens the client of the quorum and, on a voter of an embedded one, its member.
@@ -309,7 +309,7 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 	if err := enlist(&x.Group, req, pin); err != nil { // refused before the token is spent
 		return none, err
 	}
-	if err := holdsProfile(x.Group.Profile, req.Fence); err != nil {
+	if err := fencetime.Holds(x.Group.Profile, req.Fence); err != nil {
 		return none, &endpoint.RemoteError{Code: endpoint.CodeRefused, Message: err.Error()}
 	}
 	if !stored.Used {

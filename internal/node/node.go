@@ -13,10 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/node/membership"
-	"github.com/coteriedb/coterie/internal/node/rpc"
-	"github.com/coteriedb/coterie/internal/node/seedjobs"
-
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
@@ -28,6 +24,12 @@ import (
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
 	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/node/fencetime"
+	"github.com/coteriedb/coterie/internal/node/membership"
+	"github.com/coteriedb/coterie/internal/node/pgserver"
+	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/node/seedjobs"
+	"github.com/coteriedb/coterie/internal/node/walstream"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/health"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
@@ -64,8 +66,8 @@ type node struct {
 	seedOps  *seedjobs.Client
 	sessions *sessions
 	fence    time.Duration // how long this host takes to fence a server
-	probes   *probes
-	links    *links // nil on a witness
+	probes   *pgserver.Probes
+	links    *walstream.Links // nil on a witness
 	language *language
 	named    atomic.Pointer[named] // nil: this node serves no clients, or not yet
 	agent    *agent.Agent
@@ -204,7 +206,7 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 	if n.ca.Load() != nil {
 		c.Join = n.admit
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.MaxBlocked()) // readers that nap keep them
-		n.links = NewLinks(n.self, n.members.Options, n.log.With("part", "link"), n.serveLink)
+		n.links = walstream.NewLinks(n.self, n.members.Options, n.log.With("part", "link"), n.serveLink)
 		c.Handlers[endpoint.ClassWAL] = n.links.Serve
 		c.Handlers[endpoint.ClassSeed] = n.serveSeed
 		c.Handlers[endpoint.ClassSQL] = n.serveSession
@@ -226,10 +228,10 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 // openServer starts or finds the keeper and makes the adapters of PostgreSQL and of replication.
 func (n *node) openServer(ctx context.Context, run func(string, func(context.Context) error)) error {
 	var err error
-	if n.fence, err = checkFence(ctx, n.layout, n.members.Group().Profile); err != nil {
+	if n.fence, err = fencetime.Check(ctx, n.layout, n.members.Group().Profile); err != nil {
 		return err
 	}
-	pg, err := NewInstance(n.cfg, n.layout, n.log.With("part", "postgres"))
+	pg, err := pgserver.NewInstance(n.cfg, n.layout, n.log.With("part", "postgres"))
 	if err != nil {
 		return err
 	}
@@ -247,7 +249,7 @@ func (n *node) openServer(ctx context.Context, run func(string, func(context.Con
 		return fmt.Errorf("attach to the keeper: %w", err)
 	}
 	log := n.log.With("part", "replication")
-	streams := &Streams{StreamsConfig{Self: n.self, Incarnation: n.incarnation, Server: n.pg, Agent: func() Decider { return n.agent }, Ready: n.ready}}
+	streams := &walstream.Streams{StreamsConfig: walstream.StreamsConfig{Self: n.self, Incarnation: n.incarnation, Server: n.pg, Agent: func() walstream.Decider { return n.agent }, Ready: n.ready}}
 	n.up = replication.NewUpstream(replication.UpstreamConfig{Dir: n.layout.Upstream(), Hello: streams.Hello, Logger: log})
 	n.penalty = replication.NewPenalty(streams.InForce)
 	n.down = replication.NewDownstream(replication.DownstreamConfig{
@@ -276,12 +278,12 @@ func (n *node) openAgent() error {
 		Sessions: n.sessions, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.noVote,
 	}
 	if n.pg != nil {
-		c.Instance = &Instance{Instance: n.pg, Layout: n.layout, self: n.self, systemID: n.members.SystemID, log: n.log.With("part", "postgres")}
-		c.Keeper = newServer(n.keeper, n.pg, n.layout)
-		c.Upstream = newUpstream(n.up, n.links)
-		c.Downstream = &downstream{n.down}
+		c.Instance = &pgserver.Instance{Instance: n.pg, Layout: n.layout, Self: n.self, GroupSystemID: n.members.SystemID, Log: n.log.With("part", "postgres")}
+		c.Keeper = pgserver.NewServer(n.keeper, n.pg, n.layout)
+		c.Upstream = walstream.NewUpstream(n.up, n.links)
+		c.Downstream = &walstream.Downstream{Downstream: n.down}
 		c.Seeder, c.SeedRequests, c.Copying = n.seedJobs, n.seedJobs, n.seedJobs.Copying
-		n.probes = newProbes(n.pg, n.serverLog(), health.Config{Target: n.probeTarget, Logger: n.log.With("part", "health"), Found: func() { n.agent.Wake() }})
+		n.probes = pgserver.NewProbes(n.pg, n.serverLog(), health.Config{Target: n.probeTarget, Logger: n.log.With("part", "health"), Found: func() { n.agent.Wake() }})
 		c.Probes, c.Suspend, c.Fence = n.probes, n.suspendSelf, n.fence
 	}
 	var err error

@@ -21,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/node/walstream"
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
@@ -285,7 +286,7 @@ func (n *node) acknowledged(lsn ag.LSN) (bool, error) {
 		return false, ag.ErrNotLeading
 	}
 	var streams []ag.Stream
-	for _, s := range (&downstream{n.down}).Streams() {
+	for _, s := range (&walstream.Downstream{Downstream: n.down}).Streams() {
 		streams = append(streams, ag.Stream{Member: s.Member, Copy: s.Copy, Open: true, Flush: s.Flush})
 	}
 	return view.Acknowledged(lsn, streams)

@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/node/pgserver"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/node/seedjobs"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
@@ -41,7 +42,9 @@ func (n *node) openSeeding() (err error) {
 			return n.endpoint.Dial(ctx, from.Endpoint, endpoint.ClassSeed, from.ID)
 		},
 		Data: n.pg.Config().PGData, Connect: n.pg.Session, ForgetRewind: n.pg.ForgetRewind, Tablespaces: n.cfg.Tablespaces,
-		NodeFiles: func(id ag.CopyID) map[string][]byte { return map[string][]byte{copyFile: []byte(string(id) + "\n")} },
+		NodeFiles: func(id ag.CopyID) map[string][]byte {
+			return map[string][]byte{pgserver.CopyFile: []byte(string(id) + "\n")}
+		},
 	})
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/node/walstream"
 )
 
 // Link says what the way between two members is like: the first one is asked.
@@ -22,7 +23,7 @@ func (m *admin) Link(ctx context.Context, req api.LinkRequest) (a api.Link, err 
 	if req.From == m.n.self {
 		return m.n.paths().Describe(ctx, req.To)
 	}
-	ctx, cancel := context.WithTimeout(ctx, linkCall)
+	ctx, cancel := context.WithTimeout(ctx, walstream.PathLimit)
 	defer cancel()
 	from, _ := m.n.members.Replica(req.From)
 	return rpc.Call(ctx, m.n.control, from, rpc.Link, req.To)

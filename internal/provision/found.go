@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/node/fencetime"
+	"github.com/coteriedb/coterie/internal/node/pgserver"
+
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/node/membership"
 
@@ -17,7 +20,6 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
-	"github.com/coteriedb/coterie/internal/node"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
@@ -55,7 +57,7 @@ func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	if err != nil {
 		return err
 	}
-	if _, err := node.SaveFence(ctx, l, profile); err != nil {
+	if _, err := fencetime.Save(ctx, l, profile); err != nil {
 		return err
 	}
 	ctl, err := pg.Control(ctx)
@@ -83,7 +85,7 @@ func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 		return err
 	}
 	cp := agent.NewCopyID()
-	if err := (&node.Instance{Pg: pg, Layout: l}).WriteCopy(cp); err != nil {
+	if err := (&pgserver.Instance{Instance: pg, Layout: l}).WriteCopy(cp); err != nil {
 		return err
 	}
 	if err := marks.Open(l.State()).SetCopy(marks.Copy{Copy: cp}); err != nil {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/node/pgserver"
+
 	"github.com/coteriedb/coterie/internal/node/membership"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -21,7 +23,6 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
-	"github.com/coteriedb/coterie/internal/node"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
 
@@ -103,13 +104,13 @@ func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history 
 	began, err1 := own.Promoting()
 	held, err2 := own.Copy()
 	bad, err3 := own.Quarantine()
-	pg, err4 := node.NewInstance(s.cfg, s.Layout, slog.New(slog.DiscardHandler))
+	pg, err4 := pgserver.NewInstance(s.cfg, s.Layout, slog.New(slog.DiscardHandler))
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return a, nil, err
 	}
 	defer func() { _ = pg.Close() }()
 	a.Copy, a.MaxTLI = held.Copy, began.TLI
-	inside, err := (&node.Instance{Pg: pg, Layout: s.Layout}).InsideCopy()
+	inside, err := (&pgserver.Instance{Instance: pg, Layout: s.Layout}).InsideCopy()
 	switch {
 	case bad.Copy != "" && bad.Copy == held.Copy:
 		a.Unfit = "its copy is under quarantine: " + bad.Why

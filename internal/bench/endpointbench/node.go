@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/node/walstream"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -24,7 +26,6 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/endpoint/link"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
-	"github.com/coteriedb/coterie/internal/node"
 	"github.com/coteriedb/coterie/internal/postgres/replication"
 )
 
@@ -92,7 +93,7 @@ func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder
 	})
 	defer down.Close()
 	down.SetEpoch(1, true)
-	all := node.NewLinks(id.Identity.ID, func(ag.ReplicaID) ag.ReplicaOptions { return n.Options }, log, func(ctx context.Context, peer ag.ReplicaID, conn net.Conn) {
+	all := walstream.NewLinks(id.Identity.ID, func(ag.ReplicaID) ag.ReplicaOptions { return n.Options }, log, func(ctx context.Context, peer ag.ReplicaID, conn net.Conn) {
 		down.Handle(ctx, peer, conn)
 	})
 	if n.Cubic {

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/coteriedb/coterie/internal/node/pgserver"
+
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
@@ -26,7 +28,6 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/listener/hba"
-	"github.com/coteriedb/coterie/internal/node"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/adopt"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
@@ -130,7 +131,7 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 	if cluster.Apart() {
 		x.cfg.PostgreSQL.ConfigFile = cluster.ConfigFile
 	}
-	if x.pg, err = node.NewInstance(x.cfg, x.layout, nil); err != nil {
+	if x.pg, err = pgserver.NewInstance(x.cfg, x.layout, nil); err != nil {
 		return err
 	}
 	x.report, err = adopt.Inspect(ctx, cluster, adopt.Options{
@@ -163,7 +164,7 @@ func (x *adoption) settleSuperuser() error {
 	}
 	err := x.pg.Close()
 	if err == nil {
-		x.pg, err = node.NewInstance(x.cfg, x.layout, nil)
+		x.pg, err = pgserver.NewInstance(x.cfg, x.layout, nil)
 	}
 	return err
 }
@@ -404,7 +405,7 @@ func release(c *cobra.Command, dir string) error {
 	if err := lastOfGroup(l, cfg.Node); err != nil {
 		return err
 	}
-	pg, err := node.NewInstance(cfg, l, nil)
+	pg, err := pgserver.NewInstance(cfg, l, nil)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/coteriedb/coterie/internal/node/pgserver"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -16,7 +18,6 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/fail"
-	"github.com/coteriedb/coterie/internal/node"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/provision"
 )
@@ -204,7 +205,7 @@ func initNode(c *cobra.Command, dir string, f *NodeFlags, group, profile string,
 	cfg.Group, cfg.GroupName = string(provision.NewGroup()), group
 	cfg.PostgreSQL = &config.PostgreSQL{BinDir: in.BinDir, Data: l.Data(), Superuser: "postgres"}
 	cli.Say(c, "PostgreSQL %s in %s: making the database cluster in %s", in.Version, in.BinDir, l.Data())
-	pg, err := node.NewInstance(cfg, l, nil)
+	pg, err := pgserver.NewInstance(cfg, l, nil)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/node/fencetime"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -16,7 +18,6 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
-	"github.com/coteriedb/coterie/internal/node"
 	"github.com/coteriedb/coterie/internal/provision"
 )
 
@@ -103,7 +104,7 @@ func joinNode(c *cobra.Command, dir string, f *NodeFlags, kind, text string) (er
 		}
 	}()
 	if kind == "replica" {
-		if req.Fence, err = node.SaveFence(ctx, l, "wan"); err != nil { // the group's own profile is the group's to check
+		if req.Fence, err = fencetime.Save(ctx, l, "wan"); err != nil { // the group's own profile is the group's to check
 			return err
 		}
 	}

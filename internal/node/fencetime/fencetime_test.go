@@ -1,4 +1,4 @@
-package node
+package fencetime
 
 import (
 	"encoding/json"
@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
@@ -28,7 +26,7 @@ func TestProfileThatAHostCannotHold(t *testing.T) {
 		{"wan", 1600 * time.Millisecond, true},
 		{"wan", 2 * time.Second, false},
 	} {
-		err := holdsProfile(tt.profile, tt.fence)
+		err := Holds(tt.profile, tt.fence)
 		var failed fail.Error
 		switch {
 		case (err == nil) != tt.holds:
@@ -50,40 +48,21 @@ func TestAgentChecksTheMeasurementItKeeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	for took, holds := range map[time.Duration]bool{500 * time.Millisecond: true, 2 * time.Second: false} {
-		b, err := json.Marshal(measuredFence{Took: took, Processes: FencedProcesses, At: time.Now()})
+		b, err := json.Marshal(measurement{Took: took, Processes: Processes, At: time.Now()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(fenceFile(l), b, 0o600); err != nil {
+		if err := os.WriteFile(file(l), b, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := checkFence(t.Context(), l, "default"); (err == nil) != holds {
+		if _, err := Check(t.Context(), l, "default"); (err == nil) != holds {
 			t.Errorf("measured %v: %v", took, err)
 		}
 	}
-	if err := os.WriteFile(fenceFile(l), []byte("?"), 0o600); err != nil {
+	if err := os.WriteFile(file(l), []byte("?"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := checkFence(t.Context(), l, "default"); err == nil {
+	if _, err := Check(t.Context(), l, "default"); err == nil {
 		t.Error("an unreadable measurement was taken for one")
-	}
-}
-
-func TestAProfileThatAHostCannotHoldIsRefused(t *testing.T) {
-	snap := &agent.Snapshot{
-		Group:    ag.Group{Replicas: []ag.Replica{{ID: "n1"}, {ID: "n2"}, {ID: "n3"}}},
-		Statuses: map[ag.ReplicaID]agent.Status{"n1": {Fence: 40 * time.Millisecond}, "n2": {Fence: 900 * time.Millisecond}},
-	}
-	if err := everyHostHolds(ag.Profiles["default"], snap); err != nil {
-		t.Error(err)
-	}
-	err := everyHostHolds(ag.Profiles["fast"], snap)
-	if err == nil {
-		t.Fatal("n2 takes 0.9 s to fence, and fast was accepted")
-	}
-	for _, part := range []string{"n2", "900ms", "O/(1+rho)", "2.97s", "3.122s"} {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not say %q", err, part)
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package node
+package pgserver
 
 import (
 	"context"
@@ -17,22 +17,22 @@ const (
 	dataFloor = 16 << 20
 )
 
-// probes is the node's health monitor, as the agent wants it.
-type probes struct {
+// Probes is the node's health monitor, as the agent wants it.
+type Probes struct {
 	*health.Monitor
 	pg  *postgres.Instance
 	log string // where the server's standard error goes
 }
 
-// newProbes returns the monitor of a server whose standard error goes to serverLog. c has everything but the server.
-func newProbes(pg *postgres.Instance, serverLog string, c health.Config) *probes {
-	p := &probes{pg: pg, log: serverLog}
+// NewProbes returns the monitor of a server whose standard error goes to serverLog. c has everything but the server.
+func NewProbes(pg *postgres.Instance, serverLog string, c health.Config) *Probes {
+	p := &Probes{pg: pg, log: serverLog}
 	c.Server = probedServer{pg}
 	p.Monitor = health.New(c)
 	return p
 }
 
-func (p *probes) Report() agent.Findings {
+func (p *Probes) Report() agent.Findings {
 	r := p.Monitor.Report()
 	f := agent.Findings{Health: r.Health, Lost: r.Lost, NoRoom: r.NoRoom}
 	for _, s := range r.Space {
@@ -41,7 +41,7 @@ func (p *probes) Report() agent.Findings {
 	return f
 }
 
-func (p *probes) CrashReport(ctx context.Context) (agent.CrashReport, error) {
+func (p *Probes) CrashReport(ctx context.Context) (agent.CrashReport, error) {
 	c, err := p.pg.CrashReport(ctx, p.log)
 	return agent.CrashReport(c), err
 }

@@ -1,4 +1,4 @@
-package node
+package walstream
 
 import (
 	"context"
@@ -16,24 +16,24 @@ import (
 // (docs/internals/safety.md, "Timelines").
 const checkedWAL = 16 << 10
 
-// upstream is where the local walreceiver connects, as the agent wants it.
-type upstream struct {
+// Upstream is where the local walreceiver connects, as the agent wants it.
+type Upstream struct {
 	*replication.Upstream
-	links *links
+	links *Links
 }
 
-// newUpstream returns the source of the local walreceiver, which reaches it by links.
-func newUpstream(up *replication.Upstream, l *links) *upstream { return &upstream{up, l} }
+// NewUpstream returns the source of the local walreceiver, which reaches it by links.
+func NewUpstream(up *replication.Upstream, l *Links) *Upstream { return &Upstream{up, l} }
 
-func (u *upstream) Follow(leader ag.Replica, e ag.Epoch) {
+func (u *Upstream) Follow(leader ag.Replica, e ag.Epoch) {
 	u.Upstream.SetSource(&replication.Source{Epoch: e, Replica: leader.ID, Dial: func(ctx context.Context) (net.Conn, error) {
 		return u.links.Dial(ctx, leader)
 	}})
 }
 
-func (u *upstream) Hold() { u.Upstream.SetSource(nil) }
+func (u *Upstream) Hold() { u.Upstream.SetSource(nil) }
 
-func (u *upstream) Status() agent.UpstreamStatus {
+func (u *Upstream) Status() agent.UpstreamStatus {
 	s := u.Upstream.Status()
 	answered := s.AnswerAt != 0 && s.AnswerEpoch == s.Epoch && s.AnswerFrom == s.Replica
 	return agent.UpstreamStatus{
@@ -42,12 +42,12 @@ func (u *upstream) Status() agent.UpstreamStatus {
 	}
 }
 
-// downstream feeds the members, as the agent wants it.
-type downstream struct{ *replication.Downstream }
+// Downstream feeds the members, as the agent wants it.
+type Downstream struct{ *replication.Downstream }
 
-func (d *downstream) Lead(e ag.Epoch, leading bool) { d.Downstream.SetEpoch(e, leading) }
+func (d *Downstream) Lead(e ag.Epoch, leading bool) { d.Downstream.SetEpoch(e, leading) }
 
-func (d *downstream) Streams() []agent.Stream {
+func (d *Downstream) Streams() []agent.Stream {
 	var out []agent.Stream
 	for _, s := range d.Downstream.Streams() {
 		if s.Kind == replication.KindWAL && s.Streaming {

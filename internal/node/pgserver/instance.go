@@ -1,4 +1,4 @@
-package node
+package pgserver
 
 import (
 	"context"
@@ -12,32 +12,29 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/postgres/programs"
-	"github.com/coteriedb/coterie/internal/postgres/settings"
-
-	"github.com/coteriedb/coterie/internal/lib/durable"
-	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
-
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/postgres"
-	"github.com/coteriedb/coterie/internal/postgres/keeper"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
+	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
-// copyFile keeps the copy id inside the data directory; pg_rewind and backups overwrite it, which is how a copy that was
+// CopyFile keeps the copy id inside the data directory; pg_rewind and backups overwrite it, which is how a copy that was
 // changed behind the agent is told from the one it made.
-const copyFile = "coterie.copy"
+const CopyFile = "coterie.copy"
 
 // Instance is the PostgreSQL server as the agent wants it.
 type Instance struct {
 	*postgres.Instance
 	Layout config.Layout
-	self   ag.ReplicaID
+	Self   ag.ReplicaID
 
-	systemID func() string // of the group; nil: any will do
-	log      *slog.Logger
-	foreign  atomic.Pointer[string] // why the data directory is not this node's, when that was last said
+	GroupSystemID func() string // of the group; nil: any will do
+	Log           *slog.Logger
+	foreign       atomic.Pointer[string] // why the data directory is not this node's, when that was last said
 }
 
 func (i *Instance) data() string { return i.Instance.Config().PGData }
@@ -48,8 +45,8 @@ func (i *Instance) Data() ag.DataState {
 	}
 	id, err := i.Instance.SystemID()
 	switch {
-	case err == nil && i.systemID != nil && i.systemID() != "" && id != i.systemID():
-		return i.isForeign(fmt.Sprintf("it holds a cluster with the system identifier %s; the group's is %s", id, i.systemID()))
+	case err == nil && i.GroupSystemID != nil && i.GroupSystemID() != "" && id != i.GroupSystemID():
+		return i.isForeign(fmt.Sprintf("it holds a cluster with the system identifier %s; the group's is %s", id, i.GroupSystemID()))
 	case err == nil:
 		i.foreign.Store(nil)
 		return ag.DataPresent
@@ -68,19 +65,19 @@ func (i *Instance) Data() ag.DataState {
 
 // isForeign says once why nothing touches the data directory: it is not this node's to change.
 func (i *Instance) isForeign(why string) ag.DataState {
-	if old := i.foreign.Swap(&why); i.log != nil && (old == nil || *old != why) {
-		i.log.Error("the data directory is left alone", "dir", i.data(), "because", why)
+	if old := i.foreign.Swap(&why); i.Log != nil && (old == nil || *old != why) {
+		i.Log.Error("the data directory is left alone", "dir", i.data(), "because", why)
 	}
 	return ag.DataForeign
 }
 
 func (i *Instance) InsideCopy() (ag.CopyID, error) {
-	b, err := os.ReadFile(filepath.Join(i.data(), copyFile))
+	b, err := os.ReadFile(filepath.Join(i.data(), CopyFile))
 	return ag.CopyID(strings.TrimSpace(string(b))), err
 }
 
 func (i *Instance) WriteCopy(id ag.CopyID) error {
-	if err := durable.Replace(filepath.Join(i.data(), copyFile), []byte(string(id)+"\n"), 0o600); err != nil {
+	if err := durable.Replace(filepath.Join(i.data(), CopyFile), []byte(string(id)+"\n"), 0o600); err != nil {
 		return err
 	}
 	return i.Instance.RememberMount()
@@ -191,88 +188,6 @@ func (i *Instance) rewind(ctx context.Context, note func(string)) error {
 		Progress:       note,
 		SourceConninfo: fmt.Sprintf("host=%s port=5432 user=%s dbname=postgres", settings.QuoteConninfo(i.Layout.Upstream()), settings.QuoteConninfo(c.Superuser)),
 	})
-}
-
-// server is the keeper as the agent wants it.
-type server struct {
-	*keeper.Client
-	pg     *postgres.Instance
-	layout config.Layout
-	exits  chan string
-}
-
-func newServer(c *keeper.Client, pg *postgres.Instance, l config.Layout) *server {
-	s := &server{Client: c, pg: pg, layout: l, exits: make(chan string, 4)}
-	go func() { // ends when the keeper's connection does
-		defer close(s.exits)
-		for e := range c.Exits() {
-			if e.Fenced {
-				e.Status = "fenced: " + e.Status
-			}
-			s.exits <- e.Status
-		}
-	}()
-	return s
-}
-
-func (s *server) Start(ctx context.Context, generation uint64) error {
-	return s.start(ctx, keeper.StartRequest{Generation: generation})
-}
-
-func (s *server) StartPrimary(ctx context.Context, generation uint64, e ag.Epoch) error {
-	return s.start(ctx, keeper.StartRequest{Generation: generation, Leader: true, Epoch: e})
-}
-
-func (s *server) start(ctx context.Context, r keeper.StartRequest) error {
-	if err := s.pg.WriteHBA(); err != nil {
-		return err
-	}
-	if err := s.pg.PrepareStart(ctx); err != nil {
-		return err
-	}
-	r.Postgres, r.PGData, r.Args, r.Env = s.pg.Binary(), s.pg.Config().PGData, s.pg.Args(), serverEnv()
-	r.LogFile = filepath.Join(s.layout.Log(), "postgres.log")
-	s.pg.MarkLogs(r.LogFile)
-	_, err := s.Client.Start(ctx, r)
-	return err
-}
-
-// serverEnv is the environment of the server: nothing of the administrator's shell but the time zone and where programs are.
-func serverEnv() []string {
-	env := []string{"LC_ALL=C.UTF-8"}
-	for _, k := range []string{"PATH", "TZ", "LD_LIBRARY_PATH", "HOME"} {
-		if v, ok := os.LookupEnv(k); ok {
-			env = append(env, k+"="+v)
-		}
-	}
-	return env
-}
-
-func (s *server) Exits() <-chan string { return s.exits }
-
-// Stop waits while a server is starting, which the keeper does not interrupt: an agent that gave up then would end and leave the
-// server behind.
-func (s *server) Stop(ctx context.Context, budget time.Duration) (bool, error) {
-	for {
-		clean, err := s.Client.Stop(ctx, "fast", budget)
-		if !errors.Is(err, keeper.ErrBusy) {
-			return clean, err
-		}
-		select {
-		case <-ctx.Done():
-			return false, errors.Join(ctx.Err(), err)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
-func (s *server) Status(ctx context.Context) (agent.KeeperState, error) {
-	st, err := s.Client.Status(ctx)
-	out := agent.KeeperState{KeeperPID: st.KeeperPID, ServerPID: st.Postmaster, Generation: st.Generation}
-	if st.Armed {
-		out.Armed = st.Epoch
-	}
-	return out, err
 }
 
 // NewInstance makes the adapter of the configured server.

@@ -1,0 +1,97 @@
+package pgserver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/keeper"
+)
+
+// Server is the keeper as the agent wants it.
+type Server struct {
+	*keeper.Client
+	pg     *postgres.Instance
+	layout config.Layout
+	exits  chan string
+}
+
+func NewServer(c *keeper.Client, pg *postgres.Instance, l config.Layout) *Server {
+	s := &Server{Client: c, pg: pg, layout: l, exits: make(chan string, 4)}
+	go func() { // ends when the keeper's connection does
+		defer close(s.exits)
+		for e := range c.Exits() {
+			if e.Fenced {
+				e.Status = "fenced: " + e.Status
+			}
+			s.exits <- e.Status
+		}
+	}()
+	return s
+}
+
+func (s *Server) Start(ctx context.Context, generation uint64) error {
+	return s.start(ctx, keeper.StartRequest{Generation: generation})
+}
+
+func (s *Server) StartPrimary(ctx context.Context, generation uint64, e ag.Epoch) error {
+	return s.start(ctx, keeper.StartRequest{Generation: generation, Leader: true, Epoch: e})
+}
+
+func (s *Server) start(ctx context.Context, r keeper.StartRequest) error {
+	if err := s.pg.WriteHBA(); err != nil {
+		return err
+	}
+	if err := s.pg.PrepareStart(ctx); err != nil {
+		return err
+	}
+	r.Postgres, r.PGData, r.Args, r.Env = s.pg.Binary(), s.pg.Config().PGData, s.pg.Args(), serverEnv()
+	r.LogFile = filepath.Join(s.layout.Log(), "postgres.log")
+	s.pg.MarkLogs(r.LogFile)
+	_, err := s.Client.Start(ctx, r)
+	return err
+}
+
+// serverEnv is the environment of the server: nothing of the administrator's shell but the time zone and where programs are.
+func serverEnv() []string {
+	env := []string{"LC_ALL=C.UTF-8"}
+	for _, k := range []string{"PATH", "TZ", "LD_LIBRARY_PATH", "HOME"} {
+		if v, ok := os.LookupEnv(k); ok {
+			env = append(env, k+"="+v)
+		}
+	}
+	return env
+}
+
+func (s *Server) Exits() <-chan string { return s.exits }
+
+// Stop waits while a server is starting, which the keeper does not interrupt: an agent that gave up then would end and leave the
+// server behind.
+func (s *Server) Stop(ctx context.Context, budget time.Duration) (bool, error) {
+	for {
+		clean, err := s.Client.Stop(ctx, "fast", budget)
+		if !errors.Is(err, keeper.ErrBusy) {
+			return clean, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, errors.Join(ctx.Err(), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (s *Server) Status(ctx context.Context) (agent.KeeperState, error) {
+	st, err := s.Client.Status(ctx)
+	out := agent.KeeperState{KeeperPID: st.KeeperPID, ServerPID: st.Postmaster, Generation: st.Generation}
+	if st.Armed {
+		out.Armed = st.Epoch
+	}
+	return out, err
+}
