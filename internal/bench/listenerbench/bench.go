@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -127,8 +126,8 @@ func (s *listenerSamples) Print(w io.Writer) error {
 			if len(tps) == 0 {
 				continue
 			}
-			_, err := fmt.Fprintf(w, "%-16s %-10s %10.0f %8.2f %12.2f %12.2f\n", work.name, way, middle(tps),
-				middle(s.ratios(work.name, way, wayDirect)), s.median(work.name, way, cpu), s.median(work.name, way, workers))
+			_, err := fmt.Fprintf(w, "%-16s %-10s %10.0f %8.2f %12.2f %12.2f\n", work.name, way, method.Median(tps),
+				method.Median(s.ratios(work.name, way, wayDirect)), s.median(work.name, way, cpu), s.median(work.name, way, workers))
 			if err != nil {
 				return err
 			}
@@ -171,7 +170,7 @@ func workers(r listenerRun) float64 { return r.Workers }
 
 // median is that of a value of the runs of a work in a way.
 func (s *listenerSamples) median(work, way string, value func(listenerRun) float64) float64 {
-	return middle(slices.Collect(maps.Values(s.of(work, way, value))))
+	return method.Median(slices.Collect(maps.Values(s.of(work, way, value))))
 }
 
 // ratios are of runs of the same round.
@@ -188,14 +187,6 @@ func over(a, b map[int]float64) (out []float64) {
 	return out
 }
 
-func middle(v []float64) float64 {
-	if len(v) == 0 {
-		return math.NaN()
-	}
-	v = slices.Sorted(slices.Values(v))
-	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
-}
-
 func (s *listenerSamples) figure(name string, values []float64, missing string) {
 	f := goals.Figure{Name: name}
 	if len(values) == 0 {
@@ -205,7 +196,7 @@ func (s *listenerSamples) figure(name string, values []float64, missing string) 
 		s.Figures = append(s.Figures, f)
 		return
 	}
-	f.Measured, f.Low, f.High, f.HasInterval = middle(values), slices.Min(values), slices.Max(values), len(values) > 1
+	f.Measured, f.Low, f.High, f.HasInterval = method.Median(values), slices.Min(values), slices.Max(values), len(values) > 1
 	s.Figures = append(s.Figures, f)
 }
 
@@ -221,7 +212,7 @@ func (s *listenerSamples) judge() {
 	var worst []float64
 	for _, w := range dataWorks {
 		all := func(r listenerRun) float64 { return r.CPU + r.Workers }
-		if v := over(s.of(w.name, wayListener, all), s.of(w.name, wayPgBouncer, all)); len(v) > 0 && (worst == nil || middle(v) > middle(worst)) {
+		if v := over(s.of(w.name, wayListener, all), s.of(w.name, wayPgBouncer, all)); len(v) > 0 && (worst == nil || method.Median(v) > method.Median(worst)) {
 			worst = v
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/bench/observe"
 	"github.com/coteriedb/coterie/internal/measure/goals"
 	"github.com/coteriedb/coterie/internal/measure/ledger"
+	"github.com/coteriedb/coterie/internal/measure/method"
 )
 
 // Arm is one kind of fault that Measure repeats.
@@ -230,7 +231,7 @@ func (s Samples) armFigures(why string) []goals.Figure {
 	}
 }
 
-// high is the 95th percentile, most the largest.
+// high is the figure of the 95th percentile, most that of the largest value.
 func high(name string, v []float64, why string) goals.Figure { return at(name, v, why, 95) }
 func most(name string, v []float64, why string) goals.Figure { return at(name, v, why, 100) }
 
@@ -238,8 +239,7 @@ func at(name string, v []float64, why string, percent int) goals.Figure {
 	if len(v) == 0 {
 		return goals.Figure{Name: name, NotRun: why}
 	}
-	v = slices.Sorted(slices.Values(v))
-	return goals.Figure{Name: name, Measured: v[min(len(v)-1, (len(v)*percent+99)/100-1)]}
+	return goals.Figure{Name: name, Measured: method.Nearest(v, percent)}
 }
 
 // witnessName returns the member without data.

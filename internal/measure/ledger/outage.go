@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/measure/method"
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
@@ -96,8 +97,8 @@ func (l *Ledger) outage(from, to time.Duration) Outage {
 	o.Longest, o.Ended = worst.length(), worst.ended
 	o.Start, o.End = l.epoch.time(worst.start), l.epoch.time(worst.end)
 	o.TimeTo90 = around.recovery(worst)
-	lengths := slices.Sorted(maps.Values(each))
-	o.PerClientP50, o.PerClientP95, o.PerClientMax = rank(lengths, 50), rank(lengths, 95), rank(lengths, 100)
+	lengths := slices.Collect(maps.Values(each)) // not empty: the longest gap is part of a gap of each writer
+	o.PerClientP50, o.PerClientP95, o.PerClientMax = method.Nearest(lengths, 50), method.Nearest(lengths, 95), method.Nearest(lengths, 100)
 	return o
 }
 
@@ -178,12 +179,4 @@ func (s series) between(from, to time.Duration) int {
 	lo, _ := slices.BinarySearch(s.acks, from)
 	hi, _ := slices.BinarySearch(s.acks, to)
 	return hi - lo
-}
-
-// rank returns the nearest-rank percentile of a sorted list.
-func rank(sorted []time.Duration, percent int) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[max((len(sorted)*percent+99)/100, 1)-1]
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Percentile returns it in milliseconds.
+// Percentile returns a percentile of times in milliseconds, by the nearest rank; 0 if there are none.
 func Percentile(times []time.Duration, p int) float64 {
 	if len(times) == 0 {
 		return 0
@@ -15,13 +15,13 @@ func Percentile(times []time.Duration, p int) float64 {
 	return Nearest(times, p).Seconds() * 1000
 }
 
-// Nearest is a percentile of at least one value: the nearest rank, itself one of them.
+// Nearest returns a percentile of at least one value by the nearest rank: it is one of the values.
 func Nearest[V cmp.Ordered](values []V, p int) V {
 	s := slices.Sorted(slices.Values(values))
 	return s[min(len(s)-1, (len(s)*p+99)/100-1)]
 }
 
-// MeanAndHalf returns the mean, and half of its 95 % interval.
+// MeanAndHalf returns the mean and half the width of its 95 % interval.
 func MeanAndHalf(v []float64) (mean, half float64) {
 	n := float64(len(v))
 	for _, x := range v {

@@ -220,18 +220,6 @@ func (s *schedule) next() time.Time {
 	return s.at
 }
 
-// SleepUntil returns at t, or when ctx ends. It reports whether ctx has not ended.
-func SleepUntil(ctx context.Context, t time.Time) bool {
-	timer := time.NewTimer(time.Until(t))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return ctx.Err() == nil
-	}
-}
-
 // ErrUncapped is what MustBeCapped refuses with.
 var ErrUncapped = errors.New("nothing limits the nodes")
 
