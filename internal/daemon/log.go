@@ -6,9 +6,16 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+
+	"github.com/coteriedb/coterie/internal/lib/asyncwriter"
 )
 
-func OpenLog(dir string, verbose bool) (*slog.Logger, func(), error) {
+// logQueue is the number of lines that may wait for the disk. Further ones are lost, and counted.
+const logQueue = 4096
+
+// OpenLog returns a logger to agent.log in the node directory dir, and to standard error if that is a terminal. Logging never waits for the
+// disk: the agent must go on deciding while a disk hangs. The caller calls end, which waits at most a second for the queued lines.
+func OpenLog(dir string, verbose bool) (logger *slog.Logger, end func(), err error) {
 	logDir := filepath.Join(dir, "log")
 	if err := os.MkdirAll(logDir, 0o700); err != nil {
 		return nil, nil, err
@@ -25,8 +32,10 @@ func OpenLog(dir string, verbose bool) (*slog.Logger, func(), error) {
 	if st, err := os.Stderr.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
 		w = io.MultiWriter(f, os.Stderr)
 	}
-	log := newPatientLog(w)
-	end := func() {
+	log := asyncwriter.NewWriter(w, logQueue, func(n int) string {
+		return fmt.Sprintf("level=ERROR msg=\"lines of this log are lost: the disk did not keep up\" lines=%d", n)
+	})
+	end = func() {
 		log.Close()
 		_ = f.Close()
 	}
