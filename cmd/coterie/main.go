@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/bench/linkbench"
+	"github.com/coteriedb/coterie/internal/bench/outage"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/benchcmd"
 	"github.com/coteriedb/coterie/internal/cli/checkcmd"
@@ -17,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/lib/buildinfo"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/reexec"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
 
@@ -25,9 +28,22 @@ func main() {
 		os.Exit(keeper.Main(os.Args[2:]))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := newRoot().ExecuteContext(ctx)
+	ran, err := helpers().Run(ctx, os.Args[1:], reexec.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
+	if !ran {
+		err = newRoot().ExecuteContext(ctx)
+	}
 	stop()
 	os.Exit(cli.Report(err))
+}
+
+// helpers are the processes that the program starts for itself.
+func helpers() reexec.Helpers {
+	h := reexec.Helpers{}
+	for _, add := range []func() (string, reexec.Helper){outage.Copier, linkbench.Network} {
+		name, run := add()
+		h[name] = run
+	}
+	return h
 }
 
 func newRoot() *cobra.Command {

@@ -1,41 +1,40 @@
 package linkbench
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"os/signal"
-	"strconv"
-	"strings"
-
-	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lib/reexec"
 )
 
-// BenchLinkemNetwork is the process that passes the packets, as a lab has it.
-func BenchLinkemNetwork() *cobra.Command {
-	var seed uint64
-	c := &cobra.Command{
-		Use: "network", Hidden: true, Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			signal.Ignore(os.Interrupt) // the end of the pipe is the end
-			log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
-			if err := linkem.Dedicate(); err != nil {
-				log.Warn("links are late when processors are busy", "err", err)
-			}
-			n, err := startBeside(linkem.Options{Nodes: benchNodes, Seed: seed, Log: log})
-			if err != nil {
-				return err
-			}
-			return errors.Join(n.Serve(pipe{c.InOrStdin(), c.OutOrStdout()}), n.Close())
-		},
-	}
-	c.Flags().Uint64Var(&seed, "seed", 1, "of the links' randomness")
-	return c
+// networkName is the helper that Network is.
+const networkName = "bench-network"
+
+// networkConfig has the seed of the links' randomness.
+type networkConfig struct {
+	Seed uint64 `json:"seed"`
+}
+
+// Network returns the name and the helper of the process that passes the packets of a network, as that of a lab does. It ends with its input.
+func Network() (name string, h reexec.Helper) {
+	return networkName, reexec.Typed(func(_ context.Context, c networkConfig, s reexec.Streams) error {
+		signal.Ignore(os.Interrupt) // the end of the pipe is the end
+		log := slog.New(slog.NewTextHandler(s.Err, nil))
+		if err := linkem.Dedicate(); err != nil {
+			log.Warn("links are late when processors are busy", "err", err)
+		}
+		n, err := startBeside(linkem.Options{Nodes: benchNodes, Seed: c.Seed, Log: log})
+		if err != nil {
+			return err
+		}
+		return errors.Join(n.Serve(pipe{s.In, s.Out}), n.Close())
+	})
 }
 
 var benchNodes = []string{"n1", "n2", "n3"}
@@ -51,7 +50,7 @@ func startBeside(o linkem.Options) (*linkem.Network, error) {
 			return n, err
 		}
 		if i == most {
-			return nil, fmt.Errorf("%d networks of benches run on this machine: wait for the end of one (ps -eo pid,args | grep 'bench linkem network' lists them): %w", most, err)
+			return nil, fmt.Errorf("%d networks of benches run on this machine: wait for the end of one (ps -eo pid,args | grep bench-network lists them): %w", most, err)
 		}
 	}
 }
@@ -66,32 +65,12 @@ func StartBenchNetwork(seed uint64) (r *linkem.Remote, stop func() error, err er
 	if os.Geteuid() != 0 {
 		return nil, nil, linkem.ErrNotRoot
 	}
-	self, err := os.Executable()
+	child, err := reexec.Start(context.Background(), reexec.Spec{Name: networkName, Config: networkConfig{seed}}) // ends with its pipe
 	if err != nil {
 		return nil, nil, err
 	}
-	var said strings.Builder
-	child := exec.Command(self, "bench", "linkem", "network", "--seed", strconv.FormatUint(seed, 10)) //nolint:noctx // ends with its pipe
-	child.Stderr = &said
-	in, err := child.StdinPipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	out, err := child.StdoutPipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := child.Start(); err != nil {
-		return nil, nil, err
-	}
-	stop = func() error {
-		err := errors.Join(in.Close(), child.Wait())
-		if err != nil {
-			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(said.String()))
-		}
-		return err
-	}
-	if r, err = linkem.Connect(pipe{out, in}); err != nil {
+	stop = child.Stop
+	if r, err = linkem.Connect(pipe{child.Out, child.In}); err != nil {
 		return nil, nil, errors.Join(err, stop())
 	}
 	return r, stop, nil

@@ -6,52 +6,46 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 
-	"github.com/spf13/cobra"
+	"github.com/coteriedb/coterie/internal/lib/reexec"
 )
 
-// BenchCopier is a relay as a process, as relays are. It prints its port, and ends with its input.
-func BenchCopier() *cobra.Command {
-	return &cobra.Command{
-		Use: "copier TO", Hidden: true, Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, a []string) error {
-			r, err := NewForwarder(a[0])
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(c.OutOrStdout(), r.Port())
-			_, readErr := io.Copy(io.Discard, c.InOrStdin())
-			return errors.Join(err, readErr, r.Close())
-		},
-	}
+// copierName is the helper that RunCopier is.
+const copierName = "bench-copier"
+
+// copierConfig has the address of TCP, or the path of a Unix socket, to which the relay copies.
+type copierConfig struct {
+	To string `json:"to"`
 }
 
-// copierProcess is a benchCopier that runs.
+// Copier returns the name and the helper of a relay that is a process of its own, as real relays are. It prints its port, and ends with its
+// input.
+func Copier() (name string, h reexec.Helper) {
+	return copierName, reexec.Typed(func(_ context.Context, c copierConfig, s reexec.Streams) error {
+		r, err := NewForwarder(c.To)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(s.Out, r.Port())
+		_, readErr := io.Copy(io.Discard, s.In)
+		return errors.Join(err, readErr, r.Close())
+	})
+}
+
+// copierProcess is a Copier that runs.
 type copierProcess struct {
-	cmd  *exec.Cmd
-	in   io.WriteCloser
+	*reexec.Process
 	port int
 }
 
+// StartCopier starts a Copier to an address or a socket.
 func StartCopier(ctx context.Context, to string) (Relay, error) {
-	self, err := os.Executable()
+	helper, err := reexec.Start(ctx, reexec.Spec{Name: copierName, Config: copierConfig{to}}, reexec.Stderr(os.Stderr))
 	if err != nil {
 		return nil, err
 	}
-	p := &copierProcess{cmd: exec.CommandContext(ctx, self, "bench", "failover", "copier", to)}
-	p.cmd.Stderr = os.Stderr
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	if _, err := fmt.Fscan(out, &p.port); err != nil {
+	p := &copierProcess{Process: helper}
+	if _, err := fmt.Fscan(p.Out, &p.port); err != nil {
 		return nil, errors.Join(fmt.Errorf("the copying relay did not start: %w", err), p.Close())
 	}
 	return p, nil
@@ -59,7 +53,4 @@ func StartCopier(ctx context.Context, to string) (Relay, error) {
 
 func (p *copierProcess) Port() int { return p.port }
 
-func (p *copierProcess) Close() error {
-	_ = p.in.Close()
-	return p.cmd.Wait()
-}
+func (p *copierProcess) Close() error { return p.Stop() }

@@ -93,7 +93,6 @@ Nobody published an outage, so there are no published conditions to take, and no
 			return errors.Join(measureErr, reportFigures(c, s, measureErr, out))
 		},
 	}
-	c.AddCommand(outage.BenchCopier())
 	withoutPreset(c, "nobody published an outage")
 	c.Flags().IntVar(&o.Runs, "runs", 50, "how often")
 	c.Flags().StringSliceVar(&only, "only", nil, "arms to run: death, planned, silent, secondary, witness, last, cost, silent-fast (default all)")

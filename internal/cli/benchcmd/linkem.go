@@ -28,7 +28,6 @@ so there is no --preset.`,
 			})
 		},
 	}
-	c.AddCommand(linkbench.BenchLinkemNetwork())
 	withoutPreset(c, "nobody published such links")
 	c.Flags().Uint64Var(&seed, "seed", 1, "of the links' randomness")
 	c.Flags().BoolVar(&asJSON, "json", false, "print the samples instead of the figures")

@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"io"
 	"net"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/bench/outage"
+	"github.com/coteriedb/coterie/internal/lib/reexec"
 )
 
 // The relay with which the group's cost is compared is a process that copies bytes, and ends with its input.
@@ -29,20 +31,16 @@ func TestCopierIsAProcess(t *testing.T) {
 		}
 	}()
 	start := func(to string) (port string, end func() error) {
-		cmd := exec.CommandContext(t.Context(), exe, "bench", "failover", "copier", to)
-		in, err1 := cmd.StdinPipe()
-		out, err2 := cmd.StdoutPipe()
-		if err1 != nil || err2 != nil {
-			t.Fatal(err1, err2)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		line, err := bufio.NewReader(out).ReadString('\n')
+		name, _ := outage.Copier()
+		p, err := reexec.Start(t.Context(), reexec.Spec{Exe: exe, Name: name, Config: map[string]string{"to": to}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return strings.TrimSpace(line), func() error { _ = in.Close(); return cmd.Wait() }
+		line, err := bufio.NewReader(p.Out).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(line), p.Stop
 	}
 	near, endNear := start(socket)
 	far, endFar := start(net.JoinHostPort("127.0.0.1", near)) // the second one behind the first
