@@ -17,8 +17,8 @@ import (
 // SealTimeout bounds how long a member takes to answer a seal; a candidate asks again.
 const SealTimeout = 5 * time.Second
 
-// sealer is the only place where this node's promise and its source of WAL change, one at a time, so that no stream of an
-// older epoch can begin after a promise was given (S4).
+// sealer is the only place where this node's promise and its source of WAL change, one at a time. So no stream of an
+// older epoch can begin AFTER a promise was given (S4).
 type sealer struct {
 	self     ag.ReplicaID
 	marks    *marks.Marks
@@ -28,22 +28,23 @@ type sealer struct {
 	lease    *lease.Lease
 	log      *slog.Logger
 
-	checked    func() bool   // the copy is as far as it was when this node was last heard of
-	distrusted func() bool   // the copy may hold the longest log, but is not to be promoted
-	turn       chan struct{} // holds one token: whoever has it may change promise or source
+	checked    func() bool   // the copy was checked: it is as far as the group last saw it
+	distrusted func() bool   // the copy may hold the longest log, but must not be promoted
+	turn       chan struct{} // holds one token; only its holder may change promise or source
 	readers    readers
 }
 
-// readers is whether replay wins over this node's readers: from the first seal of an epoch until somebody leads, for one long read would
-// hold up a promotion without bound. PostgreSQL is told so beside what goes on, which does not wait for it.
+// readers is whether replay wins over this node's readers. It does from the first seal of an epoch until a replica
+// leads, because one long read could delay a promotion without bound. PostgreSQL is told in the background, and no seal
+// waits for it.
 type readers struct {
 	lose atomic.Bool // as it should be
 	mu   sync.Mutex  // guards told, and is held while PostgreSQL is told
-	told *bool       // as PostgreSQL was told by this agent; nil: not at all
+	told *bool       // as this agent last told PostgreSQL; nil: not yet
 	work sync.WaitGroup
 }
 
-// readersLose changes it.
+// readersLose sets whether replay wins over readers.
 func (s *sealer) readersLose(on bool) {
 	if s.readers.lose.Swap(on) == on && on {
 		return
@@ -51,7 +52,7 @@ func (s *sealer) readersLose(on bool) {
 	s.readers.work.Go(func() {
 		s.readers.mu.Lock()
 		defer s.readers.mu.Unlock()
-		lose := s.readers.lose.Load() // what is wanted by now
+		lose := s.readers.lose.Load() // as it should be by now
 		if s.readers.told != nil && *s.readers.told == lose {
 			return
 		}
@@ -102,9 +103,9 @@ func (s *sealer) follow(ctx context.Context, leader ag.Replica, e ag.Epoch) erro
 	return nil
 }
 
-// Seal promises the epoch, closes every older source, waits until the walreceiver is gone, and reports where WAL ends here. A
-// server that still leads an older epoch is fenced first. The report stays true until a leader of that epoch or a later one
-// feeds this node (docs/internals/safety.md, "Seal").
+// Seal answers a candidate. Its order: the promise MUST be on disk BEFORE older sources are closed; a server that still
+// leads an older epoch is fenced; the walreceiver has ended BEFORE the end of WAL is read. The report stays true until
+// a leader of that epoch or a later one feeds this node (docs/internals/safety.md, "Seal").
 func (s *sealer) Seal(ctx context.Context, req SealRequest) (ag.SealReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, SealTimeout)
 	defer cancel()
@@ -140,7 +141,7 @@ func (s *sealer) Seal(ctx context.Context, req SealRequest) (ag.SealReport, erro
 	return s.report(ctx, req)
 }
 
-// report waits for the walreceiver to be gone and reads the end of WAL.
+// report waits until the walreceiver has ended, then reads the end of WAL.
 func (s *sealer) report(ctx context.Context, req SealRequest) (ag.SealReport, error) {
 	c, err := s.marks.Copy()
 	if err != nil {
@@ -154,7 +155,7 @@ func (s *sealer) report(ctx context.Context, req SealRequest) (ag.SealReport, er
 		obs, err := s.instance.Observe(ctx)
 		gone := err == nil && !obs.Receiving
 		switch {
-		case err != nil: // down, or not answering: the files say it
+		case err != nil: // down, or no answer: the files tell
 			if r.Position, err = s.instance.EndOfWAL(ctx); err != nil {
 				return r, fmt.Errorf("read the end of WAL: %w", err)
 			}
@@ -162,7 +163,7 @@ func (s *sealer) report(ctx context.Context, req SealRequest) (ag.SealReport, er
 			return r, nil
 		case !obs.InRecovery:
 			return r, fmt.Errorf("the server here is not in recovery")
-		case gone: // what is received but not replayed is read; replay, which may have ended within a record, is not waited for
+		case gone: // WAL that is received but not replayed counts; replay may have ended within a record and is not waited for
 			s.readersLose(true)
 			r.Position, err = s.instance.EndOfWAL(ctx)
 			r.Promotable = err == nil && !s.distrusted()
@@ -176,14 +177,15 @@ func (s *sealer) report(ctx context.Context, req SealRequest) (ag.SealReport, er
 	}
 }
 
-// preset is a synchronous setting that was put before a secondary's server for the epoch that it may be about to lead.
+// preset is a synchronous setting that was put before a secondary's server for the epoch that it may lead next.
 type preset struct {
 	epoch ag.Epoch
 	sync  ag.Sync
 }
 
-// PrepareTakeover answers the primary that prepares a planned failover to this node; the endpoint calls it. The synchronous setting of the
-// next epoch is put there now: in recovery it means nothing, and the promotion need not wait for it.
+// PrepareTakeover answers the primary that prepares a planned failover to this node; the endpoint calls it. It puts the
+// synchronous setting of the next epoch before the server now. In recovery the setting has no effect, and the promotion
+// need not wait for it.
 func (a *Agent) PrepareTakeover(ctx context.Context, req TakeoverRequest) error {
 	v := a.view.Load()
 	switch {
@@ -214,7 +216,7 @@ func (a *Agent) PrepareTakeover(ctx context.Context, req TakeoverRequest) error 
 	return nil
 }
 
-// isPreset reports whether the setting was put there beforehand and still is.
+// isPreset reports whether the setting was put before the server in advance and is still there.
 func (a *Agent) isPreset(ctx context.Context, e ag.Epoch, s ag.Sync) bool {
 	p := a.preset.Load()
 	if p == nil || p.epoch != e || p.sync.N != s.N || !sameMembers(p.sync.P, s.P) {

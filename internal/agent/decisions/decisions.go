@@ -17,48 +17,50 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Decision is one firing of a rule with the view it saw, kept for coterie explain.
+// Decision is one rule that fired, with the view that it saw.
 type Decision struct {
 	Node    ag.ReplicaID `json:"node"`
-	Seq     uint64       `json:"seq"` // of this node's decisions; grows over restarts of its agent
-	At      time.Time    `json:"at"`  // by this node's clock, which is compared with no other's
+	Seq     uint64       `json:"seq"` // of this node's decisions; it grows across restarts of the agent
+	At      time.Time    `json:"at"`  // by this node's clock, which is compared with no other clock
 	Rule    ag.Rule      `json:"rule"`
 	Because string       `json:"because"`
 	Epoch   ag.Epoch     `json:"epoch"`
-	Open    bool         `json:"open,omitempty"` // writes were let through
+	Open    bool         `json:"open,omitempty"` // writes were allowed
 	View    ag.View      `json:"view"`
 }
 
-// Revision is the last revision of the record that the decision saw: the only order that decisions of several nodes have.
+// Revision returns the last revision of the record that the decision saw. It is the only order between decisions of
+// several nodes.
 func (d Decision) Revision() int64 {
 	r := d.View.Record.Revs
 	return max(r.Epoch, r.State, r.Lead)
 }
 
-// The bounds of the record of decisions: how many are in memory, and how long a file of it may be. There are two files, the present and
-// the one before.
+// The bounds of the record of decisions: how many are in memory, and how long a file may be. There are two files, the
+// present and the previous one.
 const (
 	decisionsKept = 512
 	decisionFile  = 1 << 20
 	longDecision  = 256 << 10
 )
 
-// decisions is the bounded record of what was decided.
+// Log is the bounded record of decisions. Note, Kept and Fired may be called from any goroutine; only one goroutine
+// calls Write.
 type Log struct {
 	mu    sync.Mutex // guards the fields below
 	kept  []Decision
 	count map[ag.Rule]uint64
 	last  string
-	calm  string // of the last everyday decision that was written
+	calm  string // the last everyday decision that was written
 	seq   uint64
 
-	path string // of the present file; "": it is not kept
-	size int64  // of that file; the scribe's
+	path string // of the present file; "": decisions are not written
+	size int64  // of that file; only Write uses it
 }
 
 func NewLog() *Log { return &Log{count: map[ag.Rule]uint64{}} }
 
-// open reads the record that the agent before this one has left in dir, and goes on with it.
+// Open reads the record that the previous agent left in dir, and continues it.
 func (d *Log) Open(dir string) error {
 	kept, err := Read(dir)
 	d.mu.Lock()
@@ -74,8 +76,8 @@ func (d *Log) Open(dir string) error {
 	return err
 }
 
-// Read reads the record of decisions in a node's state directory, oldest first. Lines that are no decisions, such as one that a
-// crash cut short, are left out.
+// Read reads the record of decisions in a node's state directory, oldest first. It skips lines that are not decisions,
+// such as one that a crash cut short.
 func Read(dir string) ([]Decision, error) {
 	var out []Decision
 	var errs []error
@@ -104,8 +106,8 @@ func Read(dir string) ([]Decision, error) {
 	return out, nil
 }
 
-// note remembers a decision that differs from the last one; isNew says that it does, and keep that it is worth a place on the disk: a
-// primary changes between serving and bookkeeping many times a minute.
+// Note records a decision. isNew reports whether it differs from the last one. keep reports whether it is worth a place
+// on the disk: a primary alternates between serving and bookkeeping many times a minute.
 func (d *Log) Note(v ag.View, p ag.Plan) (made Decision, isNew, keep bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -135,7 +137,7 @@ func (d *Log) Note(v ag.View, p ag.Plan) (made Decision, isNew, keep bool) {
 	return made, true, keep
 }
 
-// write appends a decision to the file, durably. Only the scribe calls it.
+// Write appends a decision to the file, durably.
 func (d *Log) Write(x Decision) error {
 	if d.path == "" {
 		return nil

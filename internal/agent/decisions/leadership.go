@@ -7,22 +7,22 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Change is one change of the leadership, as the decisions of the members tell it.
+// Change is one change of the leadership, as the decisions of the members show it.
 type Change struct {
-	Epoch    ag.Epoch     `json:"epoch"`               // the epoch it led to
-	From     ag.ReplicaID `json:"from"`                // who led before; the same as To: it took its own leadership again
-	To       ag.ReplicaID `json:"to"`                  // who leads since
-	Before   ag.Epoch     `json:"epoch_before"`        // the last epoch that From led
+	Epoch    ag.Epoch     `json:"epoch"`               // the epoch that it led to
+	From     ag.ReplicaID `json:"from"`                // the previous leader; equal to To if it took its own leadership again
+	To       ag.ReplicaID `json:"to"`                  // the new leader
+	Before   ag.Epoch     `json:"epoch_before"`        // the last epoch of From
 	Reason   string       `json:"reason"`              // as in the record
 	Forced   bool         `json:"forced,omitempty"`    // an operator accepted the loss
-	Decision []Decision   `json:"decisions,omitempty"` // what led to it and what it took, in order
+	Decision []Decision   `json:"decisions,omitempty"` // the decisions that led to it and carried it out, in order
 }
 
-// everyday are the rules that say nothing about a change of leadership.
+// everyday are the rules that have nothing to do with a change of leadership.
 var everyday = []ag.Rule{ag.RuleServe, ag.RuleStandBy, ag.RuleSync, ag.RuleBusy, ag.RuleWitness, ag.RuleSuspended, ag.RuleAcknowledge}
 
-// Merge puts the decisions of several nodes into the one order they have: by epoch, then by the revision of the record that each saw,
-// and those of one node as that node made them. Clocks have no part in it.
+// Merge orders the decisions of several nodes: by epoch, then by the revision of the record that each saw. Those of one
+// node keep their order. Clocks are not compared.
 func Merge(nodes ...[]Decision) []Decision {
 	all := slices.Concat(nodes...)
 	slices.SortStableFunc(all, func(x, y Decision) int {
@@ -34,7 +34,7 @@ func Merge(nodes ...[]Decision) []Decision {
 	return all
 }
 
-// led tells who led which epoch, as far as the decisions show it.
+// led returns the record of each epoch that reached LEAD, as far as the decisions show it.
 func led(all []Decision) map[ag.Epoch]ag.EpochRecord {
 	out := map[ag.Epoch]ag.EpochRecord{}
 	for _, d := range all {
@@ -45,7 +45,8 @@ func led(all []Decision) map[ag.Epoch]ag.EpochRecord {
 	return out
 }
 
-// Changes lists the changes of leadership that the decisions show, oldest first, without what led to them.
+// Changes returns the changes of leadership that the decisions show, oldest first, without the decisions that belong to
+// them.
 func Changes(all []Decision) []Change {
 	who := led(all)
 	epochs := make([]ag.Epoch, 0, len(who))
@@ -66,8 +67,8 @@ func Changes(all []Decision) []Change {
 	return out
 }
 
-// Tell adds to a change the decisions that belong to it: from what ended the epoch before to what the members did in the new one. What a
-// node decided again for the same reason is told once; of serving, that the gate opened.
+// Tell adds to a change the decisions that belong to it, from the end of the previous epoch to what the members did in
+// the new one. Repeated decisions with the same reason appear once. Of serving only the opening of the gate appears.
 func (c Change) Tell(all []Decision) Change {
 	c.Decision = nil
 	opened, last := false, map[ag.ReplicaID]Decision{}
@@ -93,7 +94,7 @@ var formation = []ag.Rule{
 	ag.RuleAwaitDrop, ag.RuleHoldSealed,
 }
 
-// ends tells a decision that has to do with the end of an epoch from what went on in it: joining, seeding, following.
+// ends reports whether a decision belongs to the end of an epoch rather than to joining, seeding or following in it.
 func ends(d Decision) bool {
 	if d.Rule == ag.RuleStart {
 		return d.Node == d.View.Record.Epoch.Leader

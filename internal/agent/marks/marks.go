@@ -13,8 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
-// Marks are the durable facts of a node outside its data directory: what it promised, which copy it holds, and a promotion it
-// began. Each is one small file, replaced by rename after fsync, so that a crash leaves the old one or the new one.
+// Marks are the durable facts of a node outside its data directory. Each is one small file that is replaced by rename
+// AFTER fsync, so that a crash leaves either the old or the new one.
 type Marks struct{ dir string }
 
 // Open returns the marks kept in dir, which must exist.
@@ -23,14 +23,14 @@ func Open(dir string) *Marks { return &Marks{dir} }
 // Dir returns the directory of the marks.
 func (m *Marks) Dir() string { return m.dir }
 
-// Copy names the copy in the data directory with the last record it saw.
+// Copy names the copy in the data directory, with the last record that it saw.
 type Copy struct {
 	Copy  ag.CopyID `json:"copy"`
 	Epoch ag.Epoch  `json:"epoch"`
 	Seq   uint64    `json:"state_sequence"`
 }
 
-// Promotion says that this node began a promotion; it is removed when the epoch's LEAD is in the record.
+// Promotion records that this node began a promotion. It is removed AFTER the epoch's LEAD is in the record.
 type Promotion struct {
 	Epoch ag.Epoch    `json:"epoch"`
 	TLI   ag.Timeline `json:"tli"`
@@ -40,46 +40,46 @@ type promiseMark struct {
 	Epoch ag.Epoch `json:"epoch"`
 }
 
-// Copy returns the copy mark; the zero value when there is none.
+// Copy returns the copy mark; the zero value if there is none.
 func (m *Marks) Copy() (Copy, error) { return readMark[Copy](m, "copy.json") }
 
 // SetCopy stores the copy mark.
 func (m *Marks) SetCopy(c Copy) error { return m.write("copy.json", c) }
 
-// Promised returns the highest epoch this node promised.
+// Promised returns the highest epoch that this node promised.
 func (m *Marks) Promised() (ag.Epoch, error) {
 	p, err := readMark[promiseMark](m, "promise.json")
 	return p.Epoch, err
 }
 
-// SetPromised stores a promise. It must be on disk before the promise is given.
+// SetPromised stores a promise. It MUST be on disk BEFORE the promise is given.
 func (m *Marks) SetPromised(e ag.Epoch) error { return m.write("promise.json", promiseMark{e}) }
 
-// Promoting returns the promotion under way; the zero value when there is none.
+// Promoting returns the promotion under way; the zero value if there is none.
 func (m *Marks) Promoting() (Promotion, error) {
 	return readMark[Promotion](m, "promoting.json")
 }
 
-// SetPromoting stores it, before PostgreSQL is asked to promote.
+// SetPromoting stores a promotion. It MUST be on disk BEFORE PostgreSQL is told to promote.
 func (m *Marks) SetPromoting(p Promotion) error { return m.write("promoting.json", p) }
 
-// ClearPromoting removes it.
+// ClearPromoting removes the promotion.
 func (m *Marks) ClearPromoting() error { return m.clear("promoting.json") }
 
-// Repairing reports whether a rewind or seeding of this copy began and did not end: what is in the data directory then is no copy
-// of anything, whatever its own mark says.
+// Repairing reports whether a rewind or seeding of this copy began and did not end. The data directory then holds no
+// valid copy, whatever its own mark says.
 func (m *Marks) Repairing() bool {
 	_, err := os.Lstat(filepath.Join(m.dir, "repairing.json"))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// SetRepairing stores that, before the first byte is changed; ClearRepairing removes it once the copy has its new mark.
+// SetRepairing stores that a repair begins. It MUST be on disk BEFORE the first byte is changed.
 func (m *Marks) SetRepairing(from ag.ReplicaID) error { return m.write("repairing.json", from) }
 
-// ClearRepairing removes it.
+// ClearRepairing removes it, AFTER the copy has its new mark.
 func (m *Marks) ClearRepairing() error { return m.clear("repairing.json") }
 
-// StandDown is one time that this node gave up the leadership for its health or because its server ended.
+// StandDown is one case in which this node gave up the leadership for its health or because its server ended.
 type StandDown struct {
 	At     time.Time `json:"at"` // by this machine's clock
 	Health bool      `json:"health"`
@@ -90,32 +90,32 @@ type StandDown struct {
 // StandDownsKept is the number of stand-downs that a node remembers.
 const StandDownsKept = 16
 
-// StandDowns returns them, oldest first.
+// StandDowns returns the stored stand-downs, oldest first.
 func (m *Marks) StandDowns() ([]StandDown, error) {
 	return readMark[[]StandDown](m, "stood-down.json")
 }
 
-// SetStandDowns stores them.
+// SetStandDowns stores the stand-downs.
 func (m *Marks) SetStandDowns(s []StandDown) error { return m.write("stood-down.json", s) }
 
-// Quarantine says that the copy is not trusted because its storage lost a write.
+// Quarantine records that the copy is not trusted because its storage lost a write.
 type Quarantine struct {
 	Copy      ag.CopyID `json:"copy"`
 	Why       string    `json:"why"`
 	At        time.Time `json:"at"`        // by this machine's clock
-	Suspended bool      `json:"suspended"` // the group's configuration says so too
-	Renew     bool      `json:"renew"`     // and an operator has resumed it since: the copy is to be made anew
+	Suspended bool      `json:"suspended"` // the group's configuration has this node suspended for it
+	Renew     bool      `json:"renew"`     // an operator has resumed it since: the copy must be made anew
 }
 
-// Quarantine returns the mark; the zero value when the copy is trusted.
+// Quarantine returns the mark; the zero value if the copy is trusted.
 func (m *Marks) Quarantine() (Quarantine, error) {
 	return readMark[Quarantine](m, "quarantine.json")
 }
 
-// SetQuarantine stores it.
+// SetQuarantine stores the mark.
 func (m *Marks) SetQuarantine(q Quarantine) error { return m.write("quarantine.json", q) }
 
-// ClearQuarantine removes it.
+// ClearQuarantine removes the mark.
 func (m *Marks) ClearQuarantine() error { return m.clear("quarantine.json") }
 
 func (m *Marks) clear(name string) error {
@@ -147,8 +147,9 @@ func (m *Marks) write(name string, v any) error {
 	return nil
 }
 
-// Seen is the latest record that this node has seen, and the store it was in. The numbers only grow in a store that keeps its
-// promises, and it stays the same store. On disk the revision is that of the last time anything else moved.
+// Seen is the latest record that this node has seen, and the store that held it. In a store that keeps its promises the
+// numbers only grow and the identity stays the same. The revision on disk is that of the last time another field
+// changed.
 type Seen struct {
 	Epoch ag.Epoch `json:"epoch"`
 	Seq   uint64   `json:"state_sequence"`
@@ -156,11 +157,11 @@ type Seen struct {
 	Rev   int64    `json:"store_revision,omitempty"`
 }
 
-// Seen returns the latest record seen; the zero value when there was none.
+// Seen returns the latest record seen; the zero value if there was none.
 func (m *Marks) Seen() (Seen, error) { return readMark[Seen](m, "seen.json") }
 
-// SetSeen stores it.
+// SetSeen stores the latest record seen.
 func (m *Marks) SetSeen(s Seen) error { return m.write("seen.json", s) }
 
-// OlderThan reports whether a store whose record is s cannot have held that of o before.
+// OlderThan reports whether a store whose record is s cannot have held the record of o before.
 func (s Seen) OlderThan(o Seen) bool { return s.Epoch < o.Epoch || s.Seq < o.Seq }
