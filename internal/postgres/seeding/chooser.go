@@ -83,7 +83,7 @@ func (c *chooser) resume(learned string) {
 	c.why = "AUTO: " + learned + ", which was best before the interruption"
 }
 
-// lesson is what resume is to be told by the next attempt; "": nothing.
+// lesson returns the codec for the next attempt's resume; "": none.
 func (c *chooser) lesson() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +104,7 @@ func (c *chooser) current() wire.Codec {
 	return c.now
 }
 
-// pick returns the codec for the next chunk, and the round that its answer belongs to.
+// pick returns the codec for the next chunk, and the round of its answer.
 func (c *chooser) pick() (wire.Codec, int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +112,7 @@ func (c *chooser) pick() (wire.Codec, int) {
 	return c.now, c.round
 }
 
-// over notes that a question of that round is answered, or never will be.
+// over records that a question of that round has been answered, or never will be.
 func (c *chooser) over(round int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +123,7 @@ func (c *chooser) over(round int) {
 	}
 }
 
-// choice says which codec is in use, and why.
+// choice returns the codec in use and the reason.
 func (c *chooser) choice() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +184,7 @@ func (c *chooser) count(n, sent, round int, now time.Time) {
 	c.settle()
 }
 
-// following is the candidate to be tried after this one.
+// following returns the candidate to try after the present one.
 func (c *chooser) following() int {
 	linkBound, limit := c.rates[1] > c.rates[0], float64(c.limit())
 	switch {
@@ -198,7 +198,7 @@ func (c *chooser) following() int {
 	return len(candidates)
 }
 
-// best is the first of the candidates tried so far that none beats clearly.
+// best returns the first of the candidates tried so far that no other clearly beats.
 func (c *chooser) best() (best int) {
 	for i, r := range c.rates {
 		if r > 1.03*c.rates[best] {

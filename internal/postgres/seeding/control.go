@@ -15,7 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// control is the connection about the whole, to the source or to the primary beside it; it is opened again when it is lost.
+// control is the connection for the whole copy, to the source or to the primary beside it. It is opened again when it is
+// lost.
 type control struct {
 	s    *seeder
 	how  func(context.Context) (net.Conn, error)
@@ -113,7 +114,7 @@ func receiveList(f *wire.Conn) ([]wire.File, error) {
 	}
 }
 
-// ask sends a question and returns the body of its answer, over another connection if this one is lost.
+// ask sends a question and returns the body of its answer, over a new connection if the old one is lost.
 func (c *control) ask(ctx context.Context, kind byte, question []byte) (answer []byte, err error) {
 	err = c.s.patiently(ctx, func() error {
 		c.mu.Lock()
@@ -165,7 +166,7 @@ func (c *control) once(kind byte, question []byte) ([]byte, error) {
 	return append([]byte{}, body...), nil
 }
 
-// keepAlive tells the source now and then that somebody is there, until quit is closed.
+// keepAlive sends pings to the source until quit is closed.
 func (c *control) keepAlive(ctx context.Context, quit <-chan struct{}) error {
 	t := time.NewTicker(pingEvery)
 	defer t.Stop()
@@ -183,8 +184,8 @@ func (c *control) keepAlive(ctx context.Context, quit <-chan struct{}) error {
 	}
 }
 
-// farewell tells the source, and the primary, that the window has served, and waits for nobody: they find out by themselves, later, if this
-// is lost.
+// farewell reports to the source and the primary that the copy is installed. It is best-effort: if it is lost they find
+// out later.
 func (s *seeder) farewell() {
 	for _, c := range []*control{s.ctl, s.anchor} {
 		if c != nil {
@@ -193,7 +194,7 @@ func (s *seeder) farewell() {
 	}
 }
 
-// tell sends what nobody answers, if there is a connection.
+// tell sends a frame without an answer, if a connection exists.
 func (c *control) tell(kind byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// Failure says in which state, on which side and why a seeding ended. A code that begins with 1 is of the source, with 2 of the target.
+// Failure is the state, the side and the reason in which a seeding ended. A code that begins with 1 is of the source,
+// with 2 of the target.
 type Failure struct {
 	Code  int    `json:"code"`
 	State string `json:"state"`           // a word for the code
@@ -54,7 +55,7 @@ func Explain(err error) Failure {
 	return f
 }
 
-// refusals are how a source's codes are shown.
+// refusals maps a source's codes to the codes that are shown.
 var refusals = map[string]struct {
 	code  int
 	state string

@@ -22,7 +22,7 @@ const (
 	sourceGone = 30 * time.Second
 )
 
-// patiently runs f again, with growing pauses, while it fails by a connection and not by a refusal.
+// patiently repeats f, with growing pauses, while it fails because of a connection and not because of a refusal.
 func (s *seeder) patiently(ctx context.Context, f func() error) error {
 	pause, good := retryFirst, time.Now()
 	for {
@@ -65,7 +65,7 @@ func (s *seeder) patiently(ctx context.Context, f func() error) error {
 	}
 }
 
-// localError is a failure of this node, which no other connection mends.
+// localError is a failure of this node, which another connection does not repair.
 type localError struct{ err error }
 
 func (e *localError) Error() string { return e.err.Error() }
@@ -117,7 +117,7 @@ func (s *seeder) dial(ctx context.Context, how func(context.Context) (net.Conn, 
 	}
 }
 
-// line is a data connection that is open, or why there is none.
+// line is an open data connection, or why it could not be opened.
 type line struct {
 	f   *wire.Conn
 	end func()
@@ -148,7 +148,7 @@ func (s *seeder) line(ctx context.Context) line {
 	return line{f, end, err}
 }
 
-// take returns one of them, which is the caller's to end. Nobody takes more than there are.
+// take returns one of them, which the caller ends. It is not called more often than there are connections.
 func (l *lines) take(ctx context.Context) line {
 	select {
 	case one := <-l.open:
@@ -158,7 +158,7 @@ func (l *lines) take(ctx context.Context) line {
 	}
 }
 
-// close ends those that nobody took.
+// close ends the connections that were not taken.
 func (l *lines) close() {
 	l.stop()
 	l.all.Wait()

@@ -18,7 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
 
-// State is where an operation stands.
+// State is the state of an operation.
 type State string
 
 // The states. A failed attempt that is going to be repeated leaves its operation in RETRYING; a cancelled one waits for an operator.
@@ -32,10 +32,10 @@ const (
 	Cancelled State = "CANCELLED"
 )
 
-// Ended reports whether nothing more comes of it.
+// Ended reports whether the state is final.
 func (s State) Ended() bool { return s == Completed || s == Failed || s == Cancelled }
 
-// Operation is one copy, from the wish to its end, over all attempts; or one verification of what is there.
+// Operation is one copy over all its attempts, from the request to its end; or one verification of a copy.
 type Operation struct {
 	ID       string            `json:"id"` // a UUID
 	Target   ag.ReplicaID      `json:"target"`
@@ -139,7 +139,7 @@ func (j *Journal) Change(id string, f func(*Operation)) {
 	}
 }
 
-// save writes the journal. It is history: that it is lost with a full disk harms nothing.
+// save writes the journal, best-effort: it is history, and losing it on a full disk does no harm.
 func (j *Journal) save() {
 	b, err := json.Marshal(j.ops)
 	if err != nil {

@@ -27,7 +27,8 @@ type asked struct {
 	live  bool
 }
 
-// fetcher is one data connection of the target: it asks for chunks, up to pipeline at a time, and stores the answers.
+// fetcher is one data connection of the target. It requests chunks, up to wire.Pipeline at a time, and stores the
+// answers.
 type fetcher struct {
 	s     *seeder
 	f     *wire.Conn
@@ -128,7 +129,7 @@ func (c *fetcher) ask(ctx context.Context) error {
 	return nil
 }
 
-// full tells whether nothing more may be asked now, though there are slots.
+// full reports whether no more may be requested now, although slots are free.
 func (c *fetcher) full() bool {
 	lacking, holding := 0, 0
 	for _, q := range c.slots {
@@ -273,7 +274,7 @@ func (s *seeder) lost(i int) {
 	s.gone[i] = true
 }
 
-// remember keeps what the chooser has learned for the attempt after this one. If that fails, it learns it again.
+// remember keeps what the chooser has learned for the next attempt, best-effort.
 func (s *seeder) remember() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,8 +31,9 @@ var ofTheSource = []string{
 // temporary are relations of sessions: t<backend>_<relation>.
 var temporary = regexp.MustCompile(`^t\d+_\d+`)
 
-// excluded tells whether a file of the data directory stays where it is: at the source when it is listed, at the target when what
-// the source does not have is removed. Coterie's own files, all named coterie*, belong to their node.
+// excluded reports whether a file of the data directory stays in its place: at the source when files are listed, at the
+// target when files that the source does not have are removed. Coterie's own files, all named coterie*, belong to their
+// node.
 func excluded(name, logDir string) bool {
 	base := path.Base(name)
 	return slices.Contains(ofTheSource, name) || strings.HasPrefix(name, "coterie") ||
@@ -40,7 +41,8 @@ func excluded(name, logDir string) bool {
 		logDir != "" && (name == logDir || strings.HasPrefix(name, logDir+"/"))
 }
 
-// LogDir is log_directory as a place in the data directory, or "" if it is elsewhere or one of PostgreSQL's own.
+// LogDir returns log_directory relative to the data directory, or "" if it is elsewhere or one of PostgreSQL's own
+// directories.
 func LogDir(dir string) string {
 	d := path.Clean(dir)
 	top, _, _ := strings.Cut(d, "/")

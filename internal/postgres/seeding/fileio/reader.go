@@ -44,12 +44,13 @@ func (r *Reader) Read(of Entry, open func(flags int) (*os.File, error), buf []by
 	return n + rest, err
 }
 
-// Last is the one that was read last, through the page cache.
+// Last returns the file that was read last, open through the page cache.
 func (r *Reader) Last() *os.File { return r.cached.f }
 
 func (r *Reader) Close() error { return errors.Join(r.cached.Close(), r.direct.Close()) }
 
-// mostlyCached tells whether at least half of the range is in the page cache, and yes where the kernel does not tell, as before Linux 6.5.
+// mostlyCached reports whether at least half of the range is in the page cache. It is true if the kernel cannot tell, as
+// before Linux 6.5.
 func mostlyCached(in *os.File, off int64, n int) bool {
 	var st unix.Cachestat_t
 	err := unix.Cachestat(uint(in.Fd()), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &st, 0)

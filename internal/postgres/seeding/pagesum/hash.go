@@ -21,9 +21,10 @@ func Sum(b []byte) (h [Size]byte) {
 	return h
 }
 
-// Hash tells pages apart by AES-GMAC under a key that the source makes by chance for each window. It is no hash that anybody may compute,
-// but of two pages that differ and were written without knowledge of the key, at most one key in 2^116 takes them for equal, which is proved
-// and not assumed (the bound of a polynomial hash), and it takes a fifth of the time of SHA-256. The key travels as the hashes do, between the two nodes.
+// Hash distinguishes pages by AES-GMAC under a random key that the source creates for each window. It is not a hash that
+// others can compute. But for two different pages that were written without knowledge of the key, at most one key in
+// 2^116 takes them for equal. That is proved and not assumed (the bound of a polynomial hash), and it takes a fifth of
+// the time of SHA-256. The key travels as the hashes do, between the two nodes.
 type Hash struct{ mac cipher.AEAD }
 
 // KeyLen is the length of its key.
@@ -51,8 +52,8 @@ func (h Hash) Sums(dst, b []byte, size int) []byte {
 	return dst
 }
 
-// Guard is for bytes that are sent: they are not taken for equal to anything, but must arrive as they were read. The connection keeps
-// others from changing them, so that this looks for accidents alone, such as memory that forgets, in a tenth of the time of sum.
+// Guard is a checksum for bytes that are sent: they are not compared, but must arrive as they were read. The connection
+// protects them from changes by others, so Guard detects accidents such as faulty memory, in a tenth of the time of Sum.
 func Guard(b []byte) (h [Size]byte) {
 	binary.BigEndian.PutUint64(h[:], xxhash.Sum64(b))
 	return h

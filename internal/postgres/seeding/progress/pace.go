@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Pacer keeps all connections together within a rate that may change while it runs. It counts bytes of files that are read: that is
-// the work of which a limit spares the source, whatever they become on the wire.
+// Pacer keeps all connections together within a rate that may change meanwhile. It counts bytes of files read, whatever
+// they become on the wire: reading is the work that a limit spares the source.
 type Pacer struct {
 	Rate func() int64 // bytes per second; nil or 0: no limit
 
@@ -49,7 +49,7 @@ func (p *Pacer) Take(n int) (wait time.Duration) {
 	return 0
 }
 
-// GiveBack returns what was taken and not read.
+// GiveBack returns bytes that were taken and not read.
 func (p *Pacer) GiveBack(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,7 +17,7 @@ const (
 	paceWindow = 30 * time.Second
 )
 
-// Watcher collects progress from every connection and shows it.
+// Watcher collects the progress of every connection and reports it.
 type Watcher struct {
 	show  func(Progress)
 	codec func() (use string, packed bool)
@@ -116,7 +116,7 @@ func (w *Watcher) measure(now time.Time) {
 	w.now.Pace = w.since(0, now, w.now.Pace)
 }
 
-// share is the part of what was settled between two samples that had been there; NaN if nothing was.
+// share returns the part of the bytes settled between two samples that had been here before; NaN if none were settled.
 func share(from, to sample) float64 {
 	return float64(to.same-from.same) / float64(to.done-from.done)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// Torn pages: the server may be writing a page while it is read. It is read again this often, this far apart.
+// Torn pages: the server may write a page while it is read. Such a page is read again, this often and at this interval.
 const (
 	pageTries = 5
 	pagePause = 20 * time.Millisecond

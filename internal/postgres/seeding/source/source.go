@@ -72,7 +72,7 @@ func New(c Config) *Source {
 	return &Source{cfg: c, log: log, windows: map[string]*window{}, opening: map[ag.ReplicaID]bool{}}
 }
 
-// Run watches over the windows until ctx is done, and ends them all then.
+// Run watches the windows until ctx is done, and then ends them all.
 func (s *Source) Run(ctx context.Context) error {
 	t := time.NewTicker(windowPatrol)
 	defer t.Stop()
@@ -95,7 +95,7 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-// sweep drops the slots of windows that nobody remembers.
+// sweep drops the slots of windows that do not exist any more.
 func (s *Source) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -137,7 +137,7 @@ func (s *Source) busy(m ag.ReplicaID) bool {
 	return false
 }
 
-// patrol closes windows that nobody uses, whose copy streams, or that keep too much WAL.
+// patrol closes windows that are not used, whose copy streams, or that keep too much WAL.
 func (s *Source) patrol(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -163,7 +163,7 @@ func (s *Source) patrol(ctx context.Context) {
 	}
 }
 
-// streams tells whether the member's own slot is in use: then that keeps the WAL.
+// streams reports whether the member's own slot is in use, which then keeps the WAL.
 func (s *Source) streams(ctx context.Context, m ag.ReplicaID) bool {
 	conn, err := s.cfg.Connect(ctx)
 	if err != nil {
@@ -217,7 +217,7 @@ func (s *Source) closeAll(why string, which func(*window) bool) {
 	}
 }
 
-// Serve answers one connection of a member until it ends. peer is who the connection is proved to be from.
+// Serve answers one connection of a member until it ends. peer is the authenticated member.
 func (s *Source) Serve(ctx context.Context, peer ag.ReplicaID, conn net.Conn) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -282,7 +282,7 @@ func (s *Source) follows() (ag.Epoch, bool) {
 	return s.cfg.Follows()
 }
 
-// window finds the window that the connection is about, or opens one.
+// window returns the window of the connection, or opens one.
 func (s *Source) window(ctx context.Context, f *wire.Conn, h wire.Hello) (*window, error) {
 	s.mu.Lock()
 	w, found := s.windows[h.Window]
@@ -331,8 +331,8 @@ func (s *Source) window(ctx context.Context, f *wire.Conn, h wire.Hello) (*windo
 	return w, nil
 }
 
-// others are the members for whose copies a new one of this member has to wait. s.mu is held. All copies of a cluster are of about
-// one size, so what the others' windows hold says what this one will.
+// others returns the members that a new copy of this member has to wait for. The caller holds s.mu. All copies of a
+// cluster have about the same size, so the other windows tell the size of this one.
 func (s *Source) others(m ag.ReplicaID) []ag.ReplicaID {
 	var all, heavy []ag.ReplicaID
 	for _, w := range s.windows {
@@ -358,7 +358,7 @@ func (s *Source) others(m ag.ReplicaID) []ag.ReplicaID {
 	return nil
 }
 
-// openPatiently opens a window while it tells the target that it is alive: a checkpoint takes its time.
+// openPatiently opens a window and sends pings meanwhile, because a checkpoint may take long.
 func (s *Source) openPatiently(ctx context.Context, f *wire.Conn, h wire.Hello) (*window, error) {
 	type result struct {
 		w   *window
@@ -416,7 +416,7 @@ func (w *window) open() error {
 	return wire.Refuse(wire.CodeGone, why)
 }
 
-// serveControl sends the list and then answers what the target asks about the whole.
+// serveControl sends the list and then answers the target's questions about the whole copy.
 func (s *Source) serveControl(ctx context.Context, f *wire.Conn, w *window, listed bool) error {
 	if !listed {
 		if err := w.sendList(f); err != nil { // empty of an anchor

@@ -27,9 +27,9 @@ type VerifyOptions struct {
 	Progress func(progress.Progress)                  // called now and then, from one goroutine; nil: nobody watches
 }
 
-// Verify reads every page of a running server's files and checks its checksum. Nothing is changed and nobody waits for it. What the
-// server is just writing is read again; only what stays wrong is reported. It finds what is wrong on disk, also while a good page is
-// in the server's memory.
+// Verify reads every page of a running server's files and checks its checksum. It changes nothing and delays no session.
+// A page that the server is writing is read again; only a page that stays wrong is reported. It finds damage on disk
+// even while the server has a good page in memory.
 func Verify(ctx context.Context, o VerifyOptions) (pagesum.Report, error) {
 	w := &window{data: o.Data}
 	var err error
@@ -121,7 +121,7 @@ func (v *verifier) file(ctx context.Context, f wire.File, buf []byte) error {
 	return nil
 }
 
-// pages reads one page after another and notes those that are damaged.
+// pages reads one page after another and records the damaged ones.
 func (v *verifier) pages(ctx context.Context, f wire.File, off int64, buf []byte) (int, error) {
 	size, total := v.w.info.Page, 0
 	for at := 0; at+size <= len(buf); at += size {
@@ -144,7 +144,7 @@ func (v *verifier) pages(ctx context.Context, f wire.File, off int64, buf []byte
 	return total, nil
 }
 
-// filed names a file as an administrator finds it below the data directory.
+// filed returns a file's path below the data directory.
 func filed(f wire.File) string {
 	if f.Space == 0 {
 		return f.Name

@@ -50,7 +50,7 @@ type window struct {
 // slotPrefix begins the names of slots that keep WAL for a seeding. The rest is the member.
 const slotPrefix = "cot_seed_"
 
-// open begins a backup window for the member. What was made is undone if it fails.
+// open begins a backup window for the member. If it fails, what was created is removed.
 func (s *Source) open(ctx context.Context, h wire.Hello) (*window, error) {
 	ctx, cancel := context.WithTimeout(ctx, wire.WindowTimeout)
 	defer cancel()
@@ -142,7 +142,7 @@ func (w *window) keep(ctx context.Context, slot string) error {
 	return nil
 }
 
-// catchUp waits until this secondary has replayed that much.
+// catchUp waits until this secondary has replayed to lsn.
 func (w *window) catchUp(ctx context.Context, lsn ag.LSN) error {
 	for {
 		now, err := w.insertLSN(ctx)
@@ -256,7 +256,8 @@ func (w *window) databases(ctx context.Context) (string, error) {
 	return *s, nil
 }
 
-// underWay tells whether a database is being created, dropped or moved: what copies its files holds such a lock until it commits.
+// underWay reports whether a database is being created, dropped or moved: a session that copies its files holds such a
+// lock until it commits.
 func (w *window) underWay(ctx context.Context) (yes bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -271,7 +272,7 @@ func (w *window) underWay(ctx context.Context) (yes bool, err error) {
 	return yes, nil
 }
 
-// quiet waits until no database is being created, for as long as it may.
+// quiet waits until no database is being created, at most for w.patience.
 func (w *window) quiet(ctx context.Context) error {
 	for until := time.Now().Add(w.patience); ; {
 		busy, err := w.underWay(ctx)
@@ -286,8 +287,9 @@ func (w *window) quiet(ctx context.Context) error {
 	}
 }
 
-// changed says what happened to databases that makes one more window necessary. A creation whose WAL lies before the end of the backup
-// is committed by now, and shows in the catalog, or still under way. One that was given up has removed its directory, as replay will.
+// changed returns why a change of databases makes one more window necessary; "": it does not. A creation whose WAL lies
+// before the end of the backup is committed by now and shows in the catalog, or is still in progress. One that was
+// abandoned has removed its directory, as replay will.
 func (w *window) changed(ctx context.Context) (string, error) {
 	busy, err := w.underWay(ctx) // first: what ends in between shows in the catalog
 	if err != nil {
@@ -353,7 +355,7 @@ func (w *window) insertLSN(ctx context.Context) (ag.LSN, error) {
 	return ag.ParseLSN(s)
 }
 
-// check looks whether the window may go on: its session lives, and the WAL it keeps is within the bound.
+// check returns an error if the window may not continue: its session is lost, or it keeps more WAL than the bound.
 func (w *window) check(ctx context.Context, bound int64) error {
 	now, err := w.insertLSN(ctx)
 	if err != nil {
@@ -436,7 +438,7 @@ func (w *window) stop(ctx context.Context) (e wire.Ending, err error) {
 	return e, err
 }
 
-// drop ends whatever of the window is left, its slot included.
+// drop ends what remains of the window, its slot included.
 func (w *window) drop(connect func(context.Context) (*pgx.Conn, error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -472,7 +474,7 @@ func (w *window) path(f wire.File) string {
 	return filepath.Join(w.spaces[f.Space], filepath.FromSlash(f.Name))
 }
 
-// owned tells whether a slot's name is of the kind that windows make, for which member.
+// owned reports whether a slot's name is one that windows create, and returns its member.
 func owned(slot string) (member string, ok bool) {
 	if len(slot) <= len(slotPrefix) || slot[:len(slotPrefix)] != slotPrefix {
 		return "", false

@@ -104,7 +104,7 @@ func Prepare(target, stateDir string, spaces map[uint32]string, major int) (fres
 			m.Tablespaces = append(m.Tablespaces, t)
 		}
 	}
-	// From here on nobody can start what is there.
+	// From here on the copy cannot be started.
 	if err := disable(target); err != nil {
 		return false, err
 	}
@@ -199,7 +199,7 @@ func refuseOccupied(place, prefix string, ours []UnfinishedTablespace) error {
 	return nil
 }
 
-// disable takes pg_control away, which is what makes a directory startable.
+// disable renames pg_control, without which a directory cannot be started.
 func disable(target string) error {
 	err := os.Rename(filepath.Join(target, datadir.ControlFile), filepath.Join(target, datadir.ControlOld))
 	if errors.Is(err, os.ErrNotExist) {

@@ -76,7 +76,7 @@ func (sh *shaper) entry(oid uint32, name, full string, d fs.DirEntry) error {
 	return remove(full, d)
 }
 
-// Stays tells what of the target is not the source's business.
+// Stays reports whether an entry of the target does not depend on the source.
 func (t *Tree) Stays(oid uint32, name string, keepConf bool) bool {
 	top, _, _ := strings.Cut(name, "/")
 	if top == datadir.LostFound {

@@ -58,7 +58,7 @@ func Open(target string, places map[uint32]string, major int) (*Tree, error) {
 
 var ErrNoRoom = errors.New("not enough room")
 
-// CheckRoom refuses what cannot fit, before hours of copying show it.
+// CheckRoom refuses a copy that cannot fit, before hours of copying show it.
 func CheckRoom(dir string, need int64) error {
 	free, err := fileio.FreeSpace(dir)
 	if err == nil && free < need {

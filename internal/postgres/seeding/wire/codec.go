@@ -52,7 +52,7 @@ func (c Codec) String() string {
 	}
 }
 
-// zstdLevels are zstd's own levels that ours stand for.
+// zstdLevels are the levels of zstd itself, by our level.
 var zstdLevels = [...]int{1, 1, 3, 7, 11}
 
 // ParseCompression reads SEED_COMPRESSION, which is spelled as LOG_COMPRESSION is. auto reports AUTO.
@@ -68,8 +68,8 @@ func ParseCompression(s string) (c Codec, auto bool, err error) {
 	return c, w.Auto, err
 }
 
-// encoders holds one stateless zstd encoder per level. They are safe for concurrent use, which they serialise by their
-// concurrency: as many as there are data connections.
+// encoders holds one stateless zstd encoder per level. An encoder is safe for concurrent use; its concurrency is the
+// number of data connections.
 var encoders [5]struct {
 	once sync.Once
 	enc  *zstd.Encoder
@@ -131,7 +131,7 @@ func (c Codec) Compress(dst, src []byte) ([]byte, Kind) {
 	return append(dst, out...), c.Kind
 }
 
-// worth looks whether a sample of src compresses at all, so that encrypted and already compressed data cost little.
+// worth reports whether a sample of src compresses at all, so that encrypted and compressed data cost little.
 func worth(src []byte) bool {
 	const piece = 4 << 10
 	if len(src) < 16*piece {

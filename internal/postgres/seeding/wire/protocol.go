@@ -121,14 +121,14 @@ func (s *Space) Identify() {
 	}
 }
 
-// IsAt tells whether place is the source's own directory.
+// IsAt reports whether place is the source's own directory.
 func (s Space) IsAt(place string) bool {
 	here := Space{Location: place}
 	here.Identify()
 	return here.Machine != "" && here.Machine == s.Machine && here.Device == s.Device && here.Inode == s.Inode
 }
 
-// machine names this boot of this machine, which containers on it share.
+// machine returns an identifier of this boot of this machine, which containers on it share.
 var machine = sync.OnceValue(func() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b))
@@ -144,7 +144,7 @@ type File struct {
 
 func (f File) Chunks() int { return int((f.Size + ChunkSize - 1) / ChunkSize) }
 
-// Span returns where chunk i begins and how long it is by the list.
+// Span returns where chunk i begins, and its length by the list.
 func (f File) Span(i int) (off int64, n int) {
 	off = int64(i) * ChunkSize
 	return off, int(min(ChunkSize, f.Size-off))
