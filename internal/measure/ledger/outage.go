@@ -97,7 +97,7 @@ func (l *Ledger) outage(from, to time.Duration) Outage {
 	o.Longest, o.Ended = worst.length(), worst.ended
 	o.Start, o.End = l.epoch.time(worst.start), l.epoch.time(worst.end)
 	o.TimeTo90 = around.recovery(worst)
-	lengths := slices.Collect(maps.Values(each)) // not empty: the longest gap is part of a gap of each writer
+	lengths := slices.Collect(maps.Values(each)) // not empty: the longest gap is within one of the writer whose acknowledgement begins it
 	o.PerClientP50, o.PerClientP95, o.PerClientMax = method.Nearest(lengths, 50), method.Nearest(lengths, 95), method.Nearest(lengths, 100)
 	return o
 }
