@@ -21,18 +21,18 @@ import (
 
 const (
 	window     = 16 << 20  // bytes of memory in frames that the other side may not have yet
-	ackEvery   = 512 << 10 // bytes received after which an acknowledgement goes out of its own
+	ackEvery   = 512 << 10 // bytes received after which a separate acknowledgement is sent
 	inboxLimit = 256 << 10 // bytes that wait for Read
 )
 
-// Config is how a link behaves. Zero values mean the defaults.
+// Config configures a link. Zero values mean the defaults.
 type Config struct {
 	Compression func() codec.Setting // of what this side sends, asked every heartbeat; nil: AUTO
-	Heartbeat   time.Duration        // between pings on each leg, and between looks at what is measured; default 1 s
+	Heartbeat   time.Duration        // between pings on each leg, and between evaluations of the measurements; default 1 s
 	DeadAfter   time.Duration        // silence after which a leg is given up; default 10 s
 	Suspect     time.Duration        // silence of all legs after which another one is opened in their place; default 1.8 s
-	Grace       time.Duration        // that a link without a leg is kept; default 400 ms and 8 round trips
-	Bandwidth   *Estimator           // what links carried, shared by all of a node; nil: nothing is remembered
+	Grace       time.Duration        // how long a link without a leg is kept, beside 8 round trips; default 400 ms
+	Bandwidth   *Estimator           // what links carried, shared by all links of a node; nil: not kept
 	Logger      *slog.Logger         // nil: none
 }
 
@@ -79,7 +79,7 @@ type Conn struct {
 	cause    error
 	legs     []*leg
 	main     *leg
-	legless  time.Duration // since when there is no leg; 0: there is one
+	legless  time.Duration // since when the link has no leg; 0: it has one
 	sent     uint64        // number of the next frame
 	acked    uint64
 	unacked  []*frame
@@ -90,7 +90,7 @@ type Conn struct {
 	shards   bool           // the other side understands them
 	hedging  bool
 	writeEnd time.Time
-	reset    error // the other side's last word,
+	reset    error // why the other side ended the link,
 	resetAt  uint64
 	events   []Event
 	copied   int    // bytes of copies, and of shards beyond the frame's own
@@ -100,7 +100,7 @@ type Conn struct {
 	loss     lossWindow
 	busy     busy
 	beaten   time.Duration // the last heartbeat
-	chosen   choice        // the dialling side's; the other one is told of main leg and hedging
+	chosen   choice        // on the dialling side; it sends main leg and hedging to the other one
 	lastTrip time.Duration
 
 	in inbox
@@ -119,7 +119,7 @@ func newConn(id, peer string, cfg Config) *Conn {
 	return c
 }
 
-// Peer returns who is at the other side, as Dial or Hub.Handle was told.
+// Peer returns the name of the other side that was given to Dial or Hub.Handle.
 func (c *Conn) Peer() string { return c.peer }
 
 // Write sends p. It returns when the bytes are kept for sending, not when the other side has them.
@@ -149,7 +149,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// plan says how to send a write of n bytes: the codec, and the bytes per frame. What may travel twice is cut to fit datagrams.
+// plan returns the codec for a write of n bytes, and the bytes per frame. A write that may be hedged is cut to fit datagrams.
 func (c *Conn) plan(n int) (use codec.Encoding, piece int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,7 +174,7 @@ func (c *Conn) launch(f *frame, h header, body []byte) error {
 	f.number, f.buf = c.sent, append(h.append(f.buf), body...)
 	c.sent++
 	f.sent, c.encoded = boottime.Awake(), c.enc.Stats()
-	if len(c.unacked) == 0 && c.lastTrip >= farTrip && !c.hedging { // datagrams are not paced by it
+	if len(c.unacked) == 0 && c.lastTrip >= farTrip && !c.hedging { // the controller does not pace datagrams
 		c.main.freshen()
 	}
 	c.unacked = append(c.unacked, f)
@@ -192,18 +192,18 @@ func (c *Conn) launch(f *frame, h header, body []byte) error {
 	return nil
 }
 
-// carry sends a frame by the leg that carries it, nil for none.
+// carry sends a frame by its leg, nil for none.
 func (c *Conn) carry(f *frame, main *leg, striped bool) {
 	if main == nil || striped && main.copy(f) {
 		return
 	}
 	c.noteAck(binary.BigEndian.Uint64(f.buf[ackAt:]))
 	if err := main.send(f); err != nil {
-		main.broken(err) // its reader takes it from here: the frame is kept
+		main.broken(err) // its reader continues: the frame is kept
 	}
 }
 
-// writable says why nothing can be written; mu is held.
+// writable returns why nothing can be written, or nil; mu is held.
 func (c *Conn) writable() error {
 	switch {
 	case c.cause != nil:
@@ -225,7 +225,7 @@ func (c *Conn) noteAck(n uint64) {
 	}
 }
 
-// acknowledged forgets what the other side has.
+// acknowledged releases the frames that the other side has.
 func (c *Conn) acknowledged(n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -257,16 +257,16 @@ func (c *Conn) CloseWrite() error {
 	return c.launch(newFrame(headerLen), header{kind: typeEnd}, nil)
 }
 
-// Close ends the link, and tells the other side. Legs are closed behind its back, within a second or so; Wait waits for that.
+// Close ends the link and notifies the other side. Its legs are closed in the background within about a second; Wait waits for that.
 func (c *Conn) Close() error {
 	c.end(net.ErrClosed, "closed")
 	return nil
 }
 
-// Wait returns when nothing of the link runs any more. The link must have ended, or be about to.
+// Wait returns when no goroutine of the link runs any more. The link must have ended, or be about to.
 func (c *Conn) Wait() { c.wg.Wait() }
 
-// AfterEnd has f called once the link is over. Call it at most once, before anybody waits.
+// AfterEnd calls f once the link is over. Call it at most once, before Wait.
 func (c *Conn) AfterEnd(f func()) {
 	c.wg.Go(func() {
 		<-c.over
@@ -277,7 +277,7 @@ func (c *Conn) AfterEnd(f func()) {
 // Done is closed when the link is over.
 func (c *Conn) Done() <-chan struct{} { return c.over }
 
-// end is the end of the link; the first cause stays. A farewell is sent if there is one.
+// end ends the link; the first cause is kept. A farewell that is not empty is sent.
 func (c *Conn) end(cause error, farewell string) {
 	c.mu.Lock()
 	if c.cause != nil {
@@ -302,10 +302,10 @@ func (c *Conn) end(cause error, farewell string) {
 			c.wg.Go(l.shut)
 		}
 	}
-	c.wg.Go(c.in.wake) // who receives may be in the middle of something
+	c.wg.Go(c.in.wake) // in the background: a receiver may hold the lock
 }
 
-// peerReset is the other side's end of the link, once all that it sent has been read.
+// peerReset records that the other side ended the link, which takes effect once everything that it sent has been read.
 func (c *Conn) peerReset(at uint64, why string) {
 	err := fmt.Errorf("%w: the other side ended the link: %.100q", io.ErrUnexpectedEOF, why)
 	c.mu.Lock()
@@ -344,13 +344,13 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return c.SetWriteDeadline(t)
 }
 
-// SetReadDeadline ends Read and Receive at t; the link goes on.
+// SetReadDeadline ends Read and Receive at t; the link continues.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	c.in.deadline(t)
 	return nil
 }
 
-// SetWriteDeadline ends the wait of Write for room at t; the link goes on.
+// SetWriteDeadline ends the wait of Write for room at t; the link continues.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -380,7 +380,7 @@ func (c *Conn) failure() error {
 	return c.cause
 }
 
-// attach adds a leg whose other side has received all frames below received, and returns what reads it until it ends.
+// attach adds a leg whose other side has received all frames below received. It returns the function that reads the leg until it ends.
 func (c *Conn) attach(t Transport, received uint64, main bool) (serve func(context.Context) error, err error) {
 	c.acknowledged(received)
 	l := newLeg(c, t)
@@ -406,7 +406,7 @@ func (c *Conn) attach(t Transport, received uint64, main bool) (serve func(conte
 	}
 	c.again(nil)
 	return func(ctx context.Context) error {
-		defer context.AfterFunc(ctx, func() { // not by this link: whoever did it has judged the peer
+		defer context.AfterFunc(ctx, func() { // not by this link: the peer is no longer allowed
 			if !l.closed.Load() {
 				c.end(ErrRevoked, "")
 			}
@@ -434,7 +434,7 @@ func (c *Conn) serve(ctx context.Context, l *leg) error {
 	return err
 }
 
-// lost takes a leg that has ended away, and sends what was under way on it by another one.
+// lost removes a leg that has ended, and sends the frames that were under way on it by another one.
 func (c *Conn) lost(l *leg, cause error) {
 	revoked := l.revoked(cause)
 	broken := errors.Is(cause, codec.ErrCorrupt) || errors.Is(cause, errOrder)
@@ -459,7 +459,7 @@ func (c *Conn) lost(l *leg, cause error) {
 	switch {
 	case revoked:
 		c.end(ErrRevoked, "")
-	case broken: // what follows cannot be understood: begin anew with a new link
+	case broken: // later frames cannot be decoded: a new link has to begin
 		c.end(cause, "broken")
 	}
 	select {

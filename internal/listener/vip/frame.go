@@ -38,7 +38,7 @@ var (
 func announcements(own net.HardwareAddr, a netip.Addr) [][]byte {
 	if a.Is4() {
 		// Some neighbours learn an address from a request, others from a reply (RFC 5227, 3).
-		return [][]byte{arp(arpRequest, own, a, nobody, a), arp(arpReply, own, a, own, a)}
+		return [][]byte{arp(arpRequest, host{own, a}, host{nobody, a}), arp(arpReply, host{own, a}, host{own, a})}
 	}
 	m := make([]byte, ndLen+ndOption)
 	m[0] = neighbourAdvertise
@@ -46,45 +46,52 @@ func announcements(own net.HardwareAddr, a netip.Addr) [][]byte {
 	copy(m[8:], a.AsSlice())
 	m[ndLen], m[ndLen+1] = 2, 1 // the target's link-layer address, in units of eight bytes
 	copy(m[ndLen+2:], own)
-	return [][]byte{discovery(own, multicast(allNodes), a, allNodes, m)}
+	return [][]byte{discovery(host{own, a}, allNodes, m)}
 }
 
 // probe asks which host has the address, without claiming it.
 func probe(own net.HardwareAddr, a netip.Addr) []byte {
 	if a.Is4() {
-		return arp(arpRequest, own, netip.IPv4Unspecified(), nobody, a)
+		return arp(arpRequest, host{own, netip.IPv4Unspecified()}, host{nobody, a})
 	}
 	m := make([]byte, ndLen)
 	m[0] = neighbourSolicit
 	copy(m[8:], a.AsSlice())
-	group := netip.MustParseAddr("ff02::1:ff00:0").As16() // of the hosts whose address ends alike
+	group := netip.MustParseAddr("ff02::1:ff00:0").As16() // the hosts whose address has the same last 24 bits
 	end := a.As16()
 	copy(group[13:], end[13:])
 	to := netip.AddrFrom16(group)
-	return discovery(own, multicast(to), netip.IPv6Unspecified(), to, m)
+	return discovery(host{own, netip.IPv6Unspecified()}, to, m)
 }
 
 func ethernet(to, from net.HardwareAddr, kind uint16) []byte {
 	return binary.BigEndian.AppendUint16(append(bytes.Clone(to), from...), kind)
 }
 
-func arp(op uint16, from net.HardwareAddr, sender netip.Addr, to net.HardwareAddr, target netip.Addr) []byte {
-	b := ethernet(everybody, from, etherARP)
-	b = append(b, 0, 1, 8, 0, 6, 4) // Ethernet, IPv4, lengths of both kinds of address
-	b = binary.BigEndian.AppendUint16(b, op)
-	b = append(append(b, from...), sender.AsSlice()...)
-	return append(append(b, to...), target.AsSlice()...)
+// host is a machine as ARP and neighbour discovery name it.
+type host struct {
+	link net.HardwareAddr
+	addr netip.Addr
 }
 
-// discovery puts an ICMPv6 message into a frame, with its checksum.
-func discovery(own, to net.HardwareAddr, from, group netip.Addr, m []byte) []byte {
-	b := ethernet(to, own, etherIPv6)
+// arp returns a broadcast frame with an ARP packet.
+func arp(op uint16, sender, target host) []byte {
+	b := ethernet(everybody, sender.link, etherARP)
+	b = append(b, 0, 1, 8, 0, 6, 4) // Ethernet, IPv4, lengths of both kinds of address
+	b = binary.BigEndian.AppendUint16(b, op)
+	b = append(append(b, sender.link...), sender.addr.AsSlice()...)
+	return append(append(b, target.link...), target.addr.AsSlice()...)
+}
+
+// discovery returns a frame to a multicast group with an ICMPv6 message, whose checksum it sets.
+func discovery(from host, group netip.Addr, m []byte) []byte {
+	b := ethernet(multicast(group), from.link, etherIPv6)
 	b = append(b, 0x60, 0, 0, 0)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(m)))
-	b = append(b, icmp6, 255) // the hop limit proves that no router passed it
-	b = append(append(b, from.AsSlice()...), group.AsSlice()...)
+	b = append(b, icmp6, 255) // this hop limit proves that no router forwarded it
+	b = append(append(b, from.addr.AsSlice()...), group.AsSlice()...)
 	sum := uint32(len(m)) + icmp6
-	for _, part := range [][]byte{from.AsSlice(), group.AsSlice(), m} {
+	for _, part := range [][]byte{from.addr.AsSlice(), group.AsSlice(), m} {
 		for i := 0; i < len(part); i += 2 {
 			sum += uint32(binary.BigEndian.Uint16(part[i:]))
 		}
@@ -102,7 +109,7 @@ func multicast(group netip.Addr) net.HardwareAddr {
 	return net.HardwareAddr{0x33, 0x33, g[12], g[13], g[14], g[15]}
 }
 
-// claim returns which host claims which address in a frame: the sender of ARP, the target of an advertisement.
+// claim returns the address that a frame claims and the host that claims it: the sender of ARP, or the target of an advertisement.
 func claim(frame []byte) (a netip.Addr, by net.HardwareAddr, ok bool) {
 	if len(frame) < headerLen {
 		return a, nil, false

@@ -25,7 +25,7 @@ type heard struct {
 	by    net.HardwareAddr
 }
 
-// onlyClaims lets ARP and neighbour advertisements through, and nothing else: a busy device costs nothing.
+// onlyClaims passes only ARP and neighbour advertisements, so that a busy device costs nothing.
 var onlyClaims = []bpf.Instruction{
 	bpf.LoadAbsolute{Off: 12, Size: 2},
 	bpf.JumpIf{Cond: bpf.JumpEqual, Val: etherARP, SkipTrue: 5},

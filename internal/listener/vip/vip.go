@@ -53,7 +53,7 @@ type Address struct {
 	Problem string       `json:"problem,omitempty"` // what is wrong, and what to do
 }
 
-// Config is what a Holder needs.
+// Config configures a Holder.
 type Config struct {
 	// Listed returns the addresses of the listener, each with the length of its subnet's prefix.
 	Listed func() []netip.Prefix
@@ -176,7 +176,7 @@ func (h *Holder) turn() time.Duration {
 	return next
 }
 
-// keep puts one address up or renews it, if there is time left.
+// keep adds one address or renews it, if the time allows.
 func (h *Holder) keep(p netip.Prefix, left time.Duration) Address {
 	out := Address{Prefix: p, State: Offline}
 	if left == 0 {
