@@ -12,8 +12,8 @@ import (
 func (c *change) create(name string, a Create) *Error {
 	g := c.group
 	if !g.Draft {
-		return c.pos.errorf(41042, StateDuplicate, "the availability group %s already exists: a node is in one group", quote(g.Name)).
-			WithHint("ALTER AVAILABILITY GROUP %s changes it", bracket(g.Name))
+		return c.pos.errorf(41042, StateDuplicate, "the availability group %s already exists: a node is in one group", Literal(g.Name)).
+			WithHint("ALTER AVAILABILITY GROUP %s changes it", Brackets(g.Name))
 	}
 	first := false
 	var typed []ag.ReplicaID
@@ -21,17 +21,17 @@ func (c *change) create(name string, a Create) *Error {
 		m, ok := node(*g, r.Server)
 		switch {
 		case !ok:
-			return r.pos.errorf(41167, StateUndefined, "no node %s has joined", quote(clip(r.Server))).
+			return r.pos.errorf(41167, StateUndefined, "no node %s has joined", Literal(clip(r.Server))).
 				WithHint("coterie token create here, then coterie join TOKEN --name %s there", ReplicaID(r.Server))
 		case slices.Contains(typed, m.ID):
-			return r.pos.errorf(35282, StateDuplicate, "replica %s is given twice", quote(clip(r.Server)))
+			return r.pos.errorf(35282, StateDuplicate, "replica %s is given twice", Literal(clip(r.Server)))
 		}
 		typed = append(typed, m.ID)
 		first = first || m.ID == c.context.Primary
 	}
 	if !first {
 		return c.pos.errorf(35237, StateInvalid, "none of the replicas is %s, which has the data and is to be the first primary", orNobody(c.context.Primary)).
-			WithHint("add REPLICA ON %s", quote(string(c.context.Primary)))
+			WithHint("add REPLICA ON %s", Literal(string(c.context.Primary)))
 	}
 	g.Draft, g.Name = false, name
 	for i := range g.Replicas {
@@ -93,7 +93,7 @@ func (c *change) drop() *Error {
 
 func (c *change) addDatabase(name string) *Error {
 	if slices.Contains(c.group.Options.Databases, name) {
-		return c.pos.errorf(35280, StateDuplicate, "database %s is in availability group %s already", quote(name), quote(c.group.Name))
+		return c.pos.errorf(35280, StateDuplicate, "database %s is in availability group %s already", Literal(name), Literal(c.group.Name))
 	}
 	switch name {
 	case "template0", "template1":
@@ -110,7 +110,7 @@ func (c *change) addDatabase(name string) *Error {
 
 func (c *change) removeDatabase(name string) *Error {
 	if !slices.Contains(c.group.Options.Databases, name) {
-		return c.pos.errorf(35281, StateUndefined, "database %s is not in availability group %s", quote(clip(name)), quote(c.group.Name)).
+		return c.pos.errorf(35281, StateUndefined, "database %s is not in availability group %s", Literal(clip(name)), Literal(c.group.Name)).
 			WithHint("its databases are: %s", orNone(c.group.Options.Databases))
 	}
 	c.group.Options.Databases = without(c.group.Options.Databases, name)
@@ -135,8 +135,8 @@ func orNone(list []string) string {
 
 func (c *change) joinDatabase(name string) *Error {
 	if !slices.Contains(c.group.Options.Databases, name) {
-		return c.pos.errorf(41148, StateUndefined, "database %s is not in availability group %s", quote(clip(name)), quote(c.group.Name)).
-			WithHint("ALTER AVAILABILITY GROUP %s ADD DATABASE %s", bracket(c.group.Name), bracket(name))
+		return c.pos.errorf(41148, StateUndefined, "database %s is not in availability group %s", Literal(clip(name)), Literal(c.group.Name)).
+			WithHint("ALTER AVAILABILITY GROUP %s ADD DATABASE %s", Brackets(c.group.Name), Brackets(name))
 	}
 	c.notice("database %s is on every replica already: the whole instance is replicated", name)
 	return nil
@@ -144,10 +144,10 @@ func (c *change) joinDatabase(name string) *Error {
 
 func (c *change) leaveDatabase(name string) *Error {
 	if !slices.Contains(c.group.Options.Databases, name) {
-		return c.pos.errorf(35242, StateUndefined, "database %s is not in availability group %s", quote(clip(name)), quote(c.group.Name))
+		return c.pos.errorf(35242, StateUndefined, "database %s is not in availability group %s", Literal(clip(name)), Literal(c.group.Name))
 	}
 	return c.pos.errorf(0, StateNotSupported, "one replica cannot leave a database out: the whole instance is replicated").
-		WithHint("ALTER AVAILABILITY GROUP %s REMOVE DATABASE %s takes it off the register of all", bracket(c.group.Name), bracket(name))
+		WithHint("ALTER AVAILABILITY GROUP %s REMOVE DATABASE %s takes it off the register of all", Brackets(c.group.Name), Brackets(name))
 }
 
 // suspend stops or continues data movement of one replica or, for the primary, of all others.
@@ -155,8 +155,8 @@ func (c *change) suspend(server, database string, on bool) *Error {
 	verb := map[bool]string{true: "SUSPEND", false: "RESUME"}[on]
 	g := c.group
 	if database != "" && !slices.Contains(g.Options.Databases, database) {
-		return c.pos.errorf(35239, StateUndefined, "SET HADR %s failed: database %s is not in availability group %s", verb, quote(clip(database)), quote(g.Name)).
-			WithHint("ALTER AVAILABILITY GROUP %s %s needs no database", bracket(g.Name), verb)
+		return c.pos.errorf(35239, StateUndefined, "SET HADR %s failed: database %s is not in availability group %s", verb, Literal(clip(database)), Literal(g.Name)).
+			WithHint("ALTER AVAILABILITY GROUP %s %s needs no database", Brackets(g.Name), verb)
 	}
 	if database != "" && len(g.Options.Databases) > 1 {
 		c.notice("all databases of the replica are meant: the whole instance is replicated")
@@ -205,10 +205,10 @@ func (c *change) addListener(l Listener) *Error {
 	list := c.group.Options.Listeners
 	switch {
 	case slices.ContainsFunc(list, func(x ag.Listener) bool { return strings.EqualFold(x.Name, l.Name) }):
-		return l.pos.errorf(0, StateDuplicate, "availability group %s has a listener %s already", quote(c.group.Name), quote(l.Name))
+		return l.pos.errorf(0, StateDuplicate, "availability group %s has a listener %s already", Literal(c.group.Name), Literal(l.Name))
 	case len(list) > 0:
-		return l.pos.errorf(0, StateInvalid, "a group has one listener, and %s has %s", quote(c.group.Name), quote(list[0].Name)).
-			WithHint("MODIFY LISTENER %s (ADD IP …) gives it another address", quote(list[0].Name))
+		return l.pos.errorf(0, StateInvalid, "a group has one listener, and %s has %s", Literal(c.group.Name), Literal(list[0].Name)).
+			WithHint("MODIFY LISTENER %s (ADD IP …) gives it another address", Literal(list[0].Name))
 	case l.DHCP:
 		return l.pos.errorf(0, StateNotSupported, "WITH DHCP is refused: the address must not change").WithHint("WITH IP ((N'10.0.0.9', N'255.255.255.0'))")
 	}
@@ -216,7 +216,7 @@ func (c *change) addListener(l Listener) *Error {
 	for _, a := range l.Addresses {
 		text := a.prefix()
 		if slices.Contains(x.Addresses, text) {
-			return l.pos.errorf(0, StateDuplicate, "address %s is given twice", quote(a.IP))
+			return l.pos.errorf(0, StateDuplicate, "address %s is given twice", Literal(a.IP))
 		}
 		x.Addresses = append(x.Addresses, text)
 	}
@@ -256,7 +256,7 @@ func (c *change) findListener(name string, pos Pos) (*ag.Listener, *Error) {
 			return &c.group.Options.Listeners[i], nil
 		}
 	}
-	return nil, pos.errorf(0, StateUndefined, "availability group %s has no listener %s", quote(c.group.Name), quote(clip(name)))
+	return nil, pos.errorf(0, StateUndefined, "availability group %s has no listener %s", Literal(c.group.Name), Literal(clip(name)))
 }
 
 func (c *change) modifyListener(l Listener) *Error {
@@ -270,7 +270,7 @@ func (c *change) modifyListener(l Listener) *Error {
 	}
 	text := l.Addresses[0].prefix()
 	if slices.Contains(x.Addresses, text) {
-		return l.pos.errorf(0, StateDuplicate, "listener %s has address %s already", quote(x.Name), quote(l.Addresses[0].IP))
+		return l.pos.errorf(0, StateDuplicate, "listener %s has address %s already", Literal(x.Name), Literal(l.Addresses[0].IP))
 	}
 	if len(x.Addresses) >= maxEntries {
 		return l.pos.errorf(0, StateInvalid, "a listener has at most %d addresses", maxEntries)

@@ -34,9 +34,9 @@ func (t token) what() string {
 	case tokEnd:
 		return "the end"
 	case tokString:
-		return quote(clip(t.text))
+		return Literal(clip(t.text))
 	case tokName:
-		return bracket(clip(t.text))
+		return Brackets(clip(t.text))
 	default:
 		return "'" + clip(t.text) + "'"
 	}
@@ -215,11 +215,11 @@ func (l *lexer) quoted(kind tokenKind, closing rune) (token, *Error) {
 	return token{}, start.errorf(NumberUnclosedQuote, StateSyntax, "unclosed quotation mark, expected %c", closing)
 }
 
-// quote returns s as a string of the language.
-func quote(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }
+// Literal returns s as a string of the language.
+func Literal(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// bracket returns s as a name of the language.
-func bracket(s string) string { return "[" + strings.ReplaceAll(s, "]", "]]") + "]" }
+// Brackets returns s as a name of the language.
+func Brackets(s string) string { return "[" + strings.ReplaceAll(s, "]", "]]") + "]" }
 
 // Part is one statement of a file, as text.
 type Part struct {
@@ -266,9 +266,3 @@ func alone(tokens []token, i int) bool {
 	line := tokens[i].pos.Line
 	return (i == 0 || tokens[i-1].pos.Line < line) && (tokens[i+1].kind == tokEnd || tokens[i+1].pos.Line > line)
 }
-
-// Brackets prints a name of the language.
-func Brackets(s string) string { return bracket(s) }
-
-// Literal prints a string of the language.
-func Literal(s string) string { return quote(s) }

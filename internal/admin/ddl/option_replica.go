@@ -169,7 +169,7 @@ func checkURL(pos Pos, option, text string) *Error {
 	n, convErr := strconv.Atoi(port)
 	if !ok || err != nil || convErr != nil || host == "" || n < 1 || n > 65535 || len(text) > 512 || strings.ContainsAny(host, " \t\r\n'\"") ||
 		!strings.EqualFold(scheme, "tcp") && !strings.EqualFold(scheme, "quic") && !strings.EqualFold(scheme, "tunnel") {
-		return pos.errorf(0, StateInvalid, "%s is %s; expected TCP://host:port", option, quote(clip(text)))
+		return pos.errorf(0, StateInvalid, "%s is %s; expected TCP://host:port", option, Literal(clip(text)))
 	}
 	return nil
 }
@@ -224,7 +224,7 @@ func setRoutes(c *change, v Value) *Error {
 			r, ok := member(*c.group, name)
 			switch {
 			case !ok:
-				return c.pos.errorf(41167, StateUndefined, "availability replica %s of the routing list is not in availability group %s", quote(name), quote(c.group.Name)).
+				return c.pos.errorf(41167, StateUndefined, "availability replica %s of the routing list is not in availability group %s", Literal(name), Literal(c.group.Name)).
 					WithHint("its replicas are %s", memberNames(*c.group))
 			case !r.HasData():
 				return c.pos.errorf(0, StateInvalid, "%s is a witness: it has nothing to read", r.ID)

@@ -68,9 +68,9 @@ func ScriptText(g ag.Group) string {
 	}
 	for _, r := range g.Replicas {
 		if r.Part() && r.HasData() {
-			b.WriteString("-- on " + string(r.ID) + ", unless it runs the statement above: ALTER AVAILABILITY GROUP " + bracket(g.Name) + " JOIN;\n")
+			b.WriteString("-- on " + string(r.ID) + ", unless it runs the statement above: ALTER AVAILABILITY GROUP " + Brackets(g.Name) + " JOIN;\n")
 			if r.Options.NoSeeding {
-				b.WriteString("-- on " + string(r.ID) + ": ALTER AVAILABILITY GROUP " + bracket(g.Name) + " DENY CREATE ANY DATABASE;\n")
+				b.WriteString("-- on " + string(r.ID) + ": ALTER AVAILABILITY GROUP " + Brackets(g.Name) + " DENY CREATE ANY DATABASE;\n")
 			}
 		}
 	}

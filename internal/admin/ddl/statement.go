@@ -181,7 +181,7 @@ func (s Statement) String() string {
 }
 
 func (s Statement) text() string {
-	name := bracket(s.Group)
+	name := Brackets(s.Group)
 	switch a := s.Action.(type) {
 	case Create:
 		return "CREATE AVAILABILITY GROUP " + name + a.clauses()
@@ -189,16 +189,16 @@ func (s Statement) text() string {
 		return "DROP AVAILABILITY GROUP " + name
 	case Suspend:
 		if a.Database != "" {
-			return "ALTER DATABASE " + bracket(a.Database) + " SET HADR SUSPEND"
+			return "ALTER DATABASE " + Brackets(a.Database) + " SET HADR SUSPEND"
 		}
 	case Resume:
 		if a.Database != "" {
-			return "ALTER DATABASE " + bracket(a.Database) + " SET HADR RESUME"
+			return "ALTER DATABASE " + Brackets(a.Database) + " SET HADR RESUME"
 		}
 	case JoinDatabase:
-		return "ALTER DATABASE " + bracket(a.Database) + " SET HADR AVAILABILITY GROUP = " + name
+		return "ALTER DATABASE " + Brackets(a.Database) + " SET HADR AVAILABILITY GROUP = " + name
 	case LeaveDatabase:
-		return "ALTER DATABASE " + bracket(a.Database) + " SET HADR OFF"
+		return "ALTER DATABASE " + Brackets(a.Database) + " SET HADR OFF"
 	case TraceFlags:
 		return a.text()
 	case ExplainFailover:
@@ -221,15 +221,15 @@ func clause(action Action) string {
 	case Set:
 		return "SET (" + settings(a.Options) + ")"
 	case AddDatabase:
-		return "ADD DATABASE " + bracket(a.Name)
+		return "ADD DATABASE " + Brackets(a.Name)
 	case RemoveDatabase:
-		return "REMOVE DATABASE " + bracket(a.Name)
+		return "REMOVE DATABASE " + Brackets(a.Name)
 	case AddReplica:
 		return "ADD REPLICA ON " + a.Replica.text()
 	case ModifyReplica:
 		return "MODIFY REPLICA ON " + a.Replica.text()
 	case RemoveReplica:
-		return "REMOVE REPLICA ON " + quote(a.Server)
+		return "REMOVE REPLICA ON " + Literal(a.Server)
 	case Join:
 		return "JOIN" + onServer(a.Server)
 	case Consent:
@@ -244,17 +244,17 @@ func clause(action Action) string {
 	case ModifyListener:
 		return "MODIFY LISTENER " + a.Listener.change()
 	case RestartListener:
-		return "RESTART LISTENER " + quote(a.Name)
+		return "RESTART LISTENER " + Literal(a.Name)
 	case RemoveListener:
-		return "REMOVE LISTENER " + quote(a.Name)
+		return "REMOVE LISTENER " + Literal(a.Name)
 	case SetSecondary:
 		return "SET (ROLE = SECONDARY)"
 	case Offline:
 		return "OFFLINE"
 	case Seed:
-		return "SEED REPLICA ON " + quote(a.Server)
+		return "SEED REPLICA ON " + Literal(a.Server)
 	case CancelSeeding:
-		return "CANCEL SEEDING ON " + quote(a.Server)
+		return "CANCEL SEEDING ON " + Literal(a.Server)
 	case Suspend:
 		return "SUSPEND" + onServer(a.Server)
 	case Resume:
@@ -268,7 +268,7 @@ func onServer(server string) string {
 	if server == "" {
 		return ""
 	}
-	return " REPLICA ON " + quote(server)
+	return " REPLICA ON " + Literal(server)
 }
 
 func (f Failover) text() string {
@@ -277,7 +277,7 @@ func (f Failover) text() string {
 		t = "FORCE_FAILOVER_ALLOW_DATA_LOSS"
 	}
 	if f.To != "" {
-		t += " TO " + quote(f.To)
+		t += " TO " + Literal(f.To)
 	}
 	return t
 }
@@ -300,7 +300,7 @@ func (c Create) clauses() string {
 	}
 	b.WriteString("\n    FOR ")
 	for i, db := range c.Databases {
-		b.WriteString([]string{"DATABASE ", ", "}[min(i, 1)] + bracket(db))
+		b.WriteString([]string{"DATABASE ", ", "}[min(i, 1)] + Brackets(db))
 	}
 	if len(c.Databases) > 0 {
 		b.WriteString("\n    ")
@@ -333,7 +333,7 @@ func (s Setting) text() string {
 func (v Value) String() string {
 	switch v.Form {
 	case Text:
-		return quote(v.Text)
+		return Literal(v.Text)
 	case Routes:
 		if v.Text != "" {
 			return v.Text // NONE or DEFAULT
@@ -349,7 +349,7 @@ func routesText(list [][]string) string {
 	for _, set := range list {
 		var names []string
 		for _, n := range set {
-			names = append(names, quote(n))
+			names = append(names, Literal(n))
 		}
 		text := strings.Join(names, ", ")
 		if len(set) != 1 {
@@ -372,9 +372,9 @@ func (r Replica) text() string {
 		parts = append(parts, "PRIMARY_ROLE ("+settings(r.Primary)+")")
 	}
 	if len(parts) == 0 {
-		return quote(r.Server)
+		return Literal(r.Server)
 	}
-	return quote(r.Server) + " WITH (" + strings.Join(parts, ", ") + ")"
+	return Literal(r.Server) + " WITH (" + strings.Join(parts, ", ") + ")"
 }
 
 func (l Listener) text() string {
@@ -394,21 +394,21 @@ func (l Listener) text() string {
 	if l.Port != 0 {
 		parts = append(parts, fmt.Sprintf("PORT = %d", l.Port))
 	}
-	return quote(l.Name) + " (" + strings.Join(parts, ", ") + ")"
+	return Literal(l.Name) + " (" + strings.Join(parts, ", ") + ")"
 }
 
 func (l Listener) change() string {
 	if l.Port != 0 {
-		return fmt.Sprintf("%s (PORT = %d)", quote(l.Name), l.Port)
+		return fmt.Sprintf("%s (PORT = %d)", Literal(l.Name), l.Port)
 	}
-	return quote(l.Name) + " (ADD IP " + l.Addresses[0].text() + ")"
+	return Literal(l.Name) + " (ADD IP " + l.Addresses[0].text() + ")"
 }
 
 func (a Address) text() string {
 	if a.Mask == "" {
-		return "(" + quote(a.IP) + ")"
+		return "(" + Literal(a.IP) + ")"
 	}
-	return "(" + quote(a.IP) + ", " + quote(a.Mask) + ")"
+	return "(" + Literal(a.IP) + ", " + Literal(a.Mask) + ")"
 }
 
 // Kind is the way in which a statement is carried out.
