@@ -2,14 +2,14 @@ package agsim
 
 import "github.com/coteriedb/coterie/internal/ag"
 
-// This file is what must hold in every world. S1 and so on are the properties of
-// docs/internals/safety.md, "Properties".
+// This file is what must hold in every world. S1 and so on are the properties of docs/internals/safety.md,
+// "Properties".
 
 // checkAck is called when a server reports a commit to its client.
 func (m *Model) checkAck(w *World, i int, c wal, by setting) {
 	n := &w.nodes[i]
 	if n.armed < w.ackEpoch {
-		return // a failover was forced since: losing this one was accepted
+		return // a failover was forced since: the loss of this commit was accepted
 	}
 	if n.armed < w.state.epoch && !m.logs.in(c, w.state.basis) {
 		fail("%s of epoch %d acknowledged %s after %s led epoch %d without it (S4)", names[i], n.armed, m.logs.position(c),
@@ -27,7 +27,7 @@ func (m *Model) checkAck(w *World, i int, c wal, by setting) {
 	w.acked = c
 }
 
-// checkLead is called when an epoch enters LEAD: whoever leads has every acknowledged commit (S1).
+// checkLead is called when an epoch enters LEAD: its leader must have every acknowledged commit (S1).
 func (m *Model) checkLead(w *World, i int) {
 	if w.epoch.phase != lead {
 		return
@@ -43,7 +43,7 @@ func (m *Model) checkLead(w *World, i int) {
 	}
 }
 
-// checkCommit is called before a change of the record: nothing goes back (S2).
+// checkCommit is called before a change of the record: epoch and state never go back (S2).
 func (m *Model) checkCommit(w *World, b pending) {
 	if b.hasState && !b.guardState {
 		fail("/state was written without being compared")
@@ -63,8 +63,8 @@ func (m *Model) checkCommit(w *World, b pending) {
 	}
 }
 
-// checkChosen is called when a candidate names whom to promote: not a replica that is to be promoted by a person only, but for the copy
-// that led last.
+// checkChosen is called when a candidate chooses a copy. It must not be one that only a person may promote, unless it
+// led last.
 func (m *Model) checkChosen(w *World, e epochRec) {
 	i := e.leader - 1
 	if m.group.Replicas[i].FailoverMode == ag.Manual && (w.state.leader != e.leader || w.state.copy != e.copy) {
@@ -72,7 +72,7 @@ func (m *Model) checkChosen(w *World, e epochRec) {
 	}
 }
 
-// checkAnswers: once an epoch was claimed by votes, no primary of an earlier one passes answers on (S3).
+// checkAnswers: AFTER an epoch was claimed by votes, no primary of an earlier one passes answers on (S3).
 func (m *Model) checkAnswers(w *World) {
 	for i := range m.n {
 		n := &w.nodes[i]
@@ -82,8 +82,8 @@ func (m *Model) checkAnswers(w *World) {
 	}
 }
 
-// checkOpen is called when a server is about to be opened to clients, as the node that opens it sees the record: what they could read then
-// is not lost by the next failover (S6).
+// checkOpen is called when a server is about to be opened to clients, as its node sees the record: the next failover
+// must not lose what clients could then read (S6).
 func (m *Model) checkOpen(w *World, i int, e env) {
 	n := &w.nodes[i]
 	if n.opened == e.epoch.epoch && n.restart == 0 || e.state.k == 0 || e.epoch.forced || m.astray {
@@ -94,8 +94,8 @@ func (m *Model) checkOpen(w *World, i int, e env) {
 	}
 }
 
-// checkSilent is called when an epoch is claimed because its leader was silent for long: no server of an earlier one is
-// writable any more, not even for what runs inside it (docs/internals/safety.md, "Lease").
+// checkSilent is called when an epoch is claimed because its leader was silent for long. No server of an earlier epoch
+// may still be writable, not even for what runs inside it (docs/internals/safety.md, "Lease").
 func (m *Model) checkSilent(w *World, b pending) {
 	if !m.timed || !b.silent {
 		return
@@ -107,7 +107,7 @@ func (m *Model) checkSilent(w *World, b pending) {
 	}
 }
 
-// checkTimeline is called when a server is promoted: no timeline id is used twice.
+// checkTimeline is called when a server is promoted: no timeline id may be used twice.
 func (m *Model) checkTimeline(w *World, tli uint16) {
 	if tli < 64 {
 		if w.used>>tli&1 == 1 {
@@ -117,7 +117,7 @@ func (m *Model) checkTimeline(w *World, tli uint16) {
 	}
 }
 
-// checkRepair is called when a copy is about to be rewound or replaced: not while the record counts it (S5).
+// checkRepair is called when a copy is about to be rewound or replaced: the record must not count it (S5).
 func (m *Model) checkRepair(w *World, i int) {
 	n := &w.nodes[i]
 	if n.data == present && w.state.v[i] == n.copy {
@@ -125,8 +125,8 @@ func (m *Model) checkRepair(w *World, i int) {
 	}
 }
 
-// check holds in every world: whatever copies of V a candidate could seal, one of them has the last acknowledged commit, hence
-// every one. Equivalently, of the copies of V that still exist fewer than SealsNeeded lack it.
+// check holds in every world. Whatever copies of V a candidate could seal, one of them has the last acknowledged
+// commit, and so every one. In other words, of the copies of V that still exist, fewer than SealsNeeded lack it.
 func (m *Model) check(w *World) {
 	if m.votes {
 		m.checkAnswers(w)
@@ -139,7 +139,7 @@ func (m *Model) check(w *World) {
 	}
 }
 
-// lacking counts the members of V whose copy is there and does not have the commit.
+// lacking counts the members of V whose copy exists and lacks the commit.
 func (m *Model) lacking(w *World, st stateRec, c wal) (lacking int) {
 	for j, id := range st.v {
 		n := &w.nodes[j]

@@ -8,27 +8,28 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Bounds keep an exploration finite: how far the record, and how many faults of each kind one history may see.
+// Bounds keep an exploration finite: how far the record may go, and how many faults of each kind one history may
+// contain.
 type Bounds struct {
 	Epochs uint16 // highest epoch
 	Writes uint8  // commits
 	Faults uint8  // crashes of nodes and servers, expired leases
 	Ops    uint8  // planned and forced failovers
-	Wipes  uint8  // lost disks, and disks restored to an earlier moment
+	Wipes  uint8  // lost disks, and disks restored to an earlier state
 	Losses uint8  // transactions whose answer is lost and that may take effect later
-	States int    // give up after so many worlds; 0: never
-	Born   bool   // begin with the founding of the group instead of with a group that is well
+	States int    // give up after this many worlds; 0: never
+	Born   bool   // begin with the founding of the group instead of a healthy group
 	Forced bool   // let Ops be forced failovers as well
-	Deaths uint8  // how often a member may see the leader die, or believe so; 0: there are no votes
+	Deaths uint8  // how often a member may see the leader die, or believe that it does; 0: there are no votes
 	Ills   uint8  // servers that fall ill, storages that lose a write, settings changed by others, second walsenders
-	// Restarts are those of a primary's agent while its server goes on.
+	// Restarts are those of a primary's agent while its server keeps running.
 	Restarts uint8
 }
 
 // spareCopies is how many copies may be made anew in one history.
 const spareCopies = 3
 
-// Report is what an exploration found.
+// Report is the result of an exploration.
 type Report struct {
 	States  int
 	Depth   int  // events in the longest shortest history
@@ -54,20 +55,20 @@ const (
 	doWrite
 	doAck
 	doCrash       // the node
-	doServerCrash // its PostgreSQL only
+	doServerCrash // the PostgreSQL only
 	doExpire      // the lease runs out, and the agent notices
 	doWipe
 	doRestore // from a backup that lacks the last record
 	doPlanned // an operator asks for j
 	doForced
 	doLose // node i gives up waiting for its transaction
-	doLate // which takes effect now
+	doLate // which then takes effect
 	doBeat // j acknowledges a heartbeat of primary i
 
 	doIll     // j: 1 where a new start cures it
-	doRecover // by itself
+	doRecover // without a person
 	doDistrust
-	doResume // by an operator; j: 1 where he trusts the copy as it is
+	doResume // by an operator; j: 1 if he trusts the copy as it is
 	doForeign
 	doTwice
 	doAnnounce
@@ -77,12 +78,12 @@ const (
 	doGiveUp // of a hand-over
 )
 
-// The ways a turn may find the world, as bits of event.j.
+// What a turn may see of the world, as bits of event.j.
 const (
 	sawSilence = 1 << iota // of the leader, and of the members whose streams are closed
 	sawNobody              // no other node answers
 	sawDeath               // of the leader: evidence
-	sawQuiet               // it has acknowledged nothing for longer than any answer lease lasts
+	sawQuiet               // this node has acknowledged nothing for longer than any answer lease lasts
 )
 
 // Explore walks every history within the bounds, breadth first, and stops at the first world or event that breaks an invariant.
@@ -135,13 +136,14 @@ func (m *Model) Explore(b Bounds) (r Report) {
 	return r
 }
 
-// place is a world, and the step that led to it.
+// place is a world and the step that led to it.
 type place struct {
 	world World
 	step  int32
 }
 
-// frontier holds the worlds from which the next steps are to be made, in blocks that are let go one by one: worlds are large and many.
+// frontier holds the worlds from which the next steps start, in blocks that are released one by one: worlds are large
+// and many.
 type frontier [][]place
 
 const frontierBlock = 1024
@@ -191,7 +193,7 @@ func (m *Model) try(w *World, ev event) (flaw string) {
 	return ""
 }
 
-// tidy forgets what nobody can see any more, so that worlds that differ in nothing else are one.
+// tidy removes what no node can see any more, so that worlds that differ in nothing else become equal.
 func (m *Model) tidy(w *World) {
 	for i := range m.n {
 		n := &w.nodes[i]
@@ -210,7 +212,7 @@ func (m *Model) tidy(w *World) {
 	m.tidyVotes(w)
 }
 
-// tidyVotes forgets what was voted and acknowledged in epochs in which nobody has a server any more.
+// tidyVotes removes votes and acknowledgements of epochs in which no node has a server any more.
 func (m *Model) tidyVotes(w *World) {
 	older := false
 	for i := range m.n {
@@ -306,7 +308,7 @@ func (m *Model) apply(w *World, ev event) (p ag.Plan) {
 	return p
 }
 
-// request is a transaction whose answer is lost, or an operator's wish.
+// request is a transaction whose answer is lost, or an operator's request.
 func (m *Model) request(w *World, ev event) {
 	i := int(ev.i)
 	n := &w.nodes[i]
@@ -331,7 +333,7 @@ func (m *Model) request(w *World, ev event) {
 	}
 }
 
-// odd makes happen what oddities lists.
+// odd performs one of oddities.
 func (m *Model) odd(w *World, ev event) {
 	i := int(ev.i)
 	n := &w.nodes[i]
@@ -369,7 +371,7 @@ func (m *Model) odd(w *World, ev event) {
 	}
 }
 
-// env is what node i's turn finds, as the bits say.
+// env is what node i's turn sees, as the bits say.
 func (m *Model) env(w *World, i int, saw uint8) env {
 	e := env{epoch: w.epoch, state: w.state, released: w.released, sealed: time.Hour, votes: w.votes, against: w.against, evidence: saw&sawDeath != 0}
 	e.restarting, e.incarnation = w.restarting, w.incarnation

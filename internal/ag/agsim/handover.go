@@ -1,7 +1,7 @@
 package agsim
 
-// This file is what a primary's agent does on its own initiative and with its server's consent: to hand over to another, and to be started
-// again while its server goes on. Both can be given up, and can die, at every step.
+// This file is what a primary's agent does with its server's cooperation: hand over to another node, and restart while
+// its server keeps running. Each can be given up, and can be cut short by a death, at every step.
 
 // handOver runs a planned failover in two steps: stop with nothing left to send, then name the successor.
 func (m *Model) handOver(w *World, i int) {
@@ -13,7 +13,7 @@ func (m *Model) handOver(w *World, i int) {
 			return
 		}
 		b := n.busy
-		b.epoch.v, b.epoch.k = m.heirs(w, i, to)
+		b.epoch.v, b.epoch.k = m.syncSet(w, i, to)
 		w.stop(i)
 		n.busy = b
 		return
@@ -25,8 +25,8 @@ func (m *Model) handOver(w *World, i int) {
 	}
 }
 
-// heirs is View.HandoverSyncSet in package ag.
-func (m *Model) heirs(w *World, i, to int) (v [maxMembers]copyID, k uint8) {
+// syncSet is View.HandoverSyncSet in package ag.
+func (m *Model) syncSet(w *World, i, to int) (v [maxMembers]copyID, k uint8) {
 	ms, have := m.view(w, i, env{epoch: w.epoch, state: w.state}).HandoverSyncSet(names[to])
 	for _, x := range ms {
 		v[index(x.ID)] = copyOf(x.Copy)
@@ -45,8 +45,9 @@ func (m *Model) successor(w *World, i int) pending {
 	return pending{kind: committing, guardState: true, staleEpoch: n.busy.staleEpoch, staleState: n.busy.staleState, hasEpoch: true, epoch: e}
 }
 
-// giveUp ends a hand-over before its transaction was sent. A server that was stopped is started where it stopped, in the same epoch, if
-// the record still says that this node leads and its lease holds; clients are let in again when what it has is replicated.
+// giveUp ends a hand-over before its transaction was sent. A server that was stopped starts again where it stopped, in
+// the same epoch, if the record still names this node as leader and its lease holds. Clients are let in again AFTER
+// what it has is replicated.
 func (m *Model) giveUp(w *World, i int) {
 	n := &w.nodes[i]
 	b := n.busy
@@ -62,7 +63,7 @@ func (m *Model) giveUp(w *World, i int) {
 	n.sync = b.sync
 }
 
-// lose lets the hand-over's transaction take effect later, or never: its author cannot tell, and leads no more.
+// lose makes the hand-over's transaction take effect later, or never. Its author cannot tell, and no longer leads.
 func (m *Model) lose(w *World, i int) pending {
 	b := m.successor(w, i)
 	if m.flaw == flawResume {
@@ -72,13 +73,14 @@ func (m *Model) lose(w *World, i int) pending {
 	return b
 }
 
-// announce lets the agent of node i say in /lead that it restarts. No transaction runs, and no client is there any more.
+// announce makes the agent of node i announce its restart in /lead. No transaction runs, and no client is connected any
+// more.
 func (m *Model) announce(w *World, i int) {
 	w.nodes[i].inPlace, w.nodes[i].opened = announced, 0
 	w.renews(i, true)
 }
 
-// renews is a renewal of /lead by node i that says something new: it voids what compares the key.
+// renews is a renewal of /lead by node i with news: it voids transactions that compare the key.
 func (w *World) renews(i int, restarting bool) {
 	w.restarting = restarting
 	for j := range w.nodes {
@@ -91,8 +93,8 @@ func (w *World) renews(i int, restarting bool) {
 	}
 }
 
-// mayRestart reports whether the agent of primary i may make room for its successor: it leads, is open, does nothing else, and every
-// transaction has ended, with an answer.
+// mayRestart reports whether the agent of primary i may end for its successor: it leads, is open, does nothing else,
+// and every transaction has ended with an answer.
 func (m *Model) mayRestart(w *World, i int) bool {
 	n := &w.nodes[i]
 	if !n.isOpen() || n.busy.kind != idle || n.lease != n.armed || n.inPlace != settled || n.attached {
@@ -104,7 +106,7 @@ func (m *Model) mayRestart(w *World, i int) bool {
 	return m.logs.depth(n.log) <= n.endOfRec || m.logs.in(n.log, w.acked)
 }
 
-// detach ends the agent of node i; its server goes on, and its keeper waits for the successor.
+// detach ends the agent of node i. Its server keeps running, and its keeper waits for the successor.
 func (m *Model) detach(w *World, i int) {
 	n := &w.nodes[i]
 	n.inPlace, n.up = away, false
@@ -116,7 +118,7 @@ func (m *Model) detach(w *World, i int) {
 	w.hold(i)
 }
 
-// attach lets the successor take the server over. Whatever is not as it was announced ends in a fence.
+// attach lets the successor take the server over. Any difference from the announcement ends in a fence.
 func (m *Model) attach(w *World, i int) {
 	n := &w.nodes[i]
 	n.inPlace, n.up = settled, true
@@ -154,7 +156,7 @@ func holds(st stateRec, s setting) bool {
 	return st.k+outside <= s.n
 }
 
-// expire is the end of the keeper's patience: it fences, and what starts later is an agent like any other.
+// expire is the end of the keeper's wait: it fences, and the agent that starts later is like any other.
 func (m *Model) expire(w *World, i int) {
 	w.crash(i)
 	w.nodes[i].up = true
