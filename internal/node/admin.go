@@ -46,7 +46,7 @@ func (m *admin) Status() api.Status {
 	if p := n.agent.Plan(); p != nil {
 		s.Rule, s.Because = p.Rule, p.Because
 	}
-	if r := n.sessions.routes.Load(); r != nil {
+	if r := n.clients.Routes(); r != nil {
 		answers := r.Primary == n.self || slices.Contains(v.Reach, r.Primary)
 		s.Primary, s.WriteOpen = r.Primary, r.WriteOpen && answers // a primary that died has said that it is open
 	}
@@ -182,7 +182,7 @@ func (m *admin) process() *api.Process {
 			p.Keeper, p.Postgres = st.KeeperPID, st.Postmaster
 		}
 	}
-	if s := m.n.sessions.server; s != nil {
+	if s := m.n.clients.Server(); s != nil {
 		p.Sessions = len(s.Sessions())
 	}
 	return p
@@ -199,7 +199,7 @@ func (m *admin) Metrics() map[string]float64 {
 		out["coterie_quorum"] = truth(v.Quorum)
 		out["coterie_primary"] = truth(v.Role() == ag.RolePrimary)
 	}
-	if s := m.n.sessions.server; s != nil {
+	if s := m.n.clients.Server(); s != nil {
 		st := s.Stats()
 		out["coterie_sessions_accepted_total"] = float64(st.Accepted)
 		out["coterie_sessions_open"] = float64(st.Open)

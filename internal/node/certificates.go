@@ -20,13 +20,7 @@ const certificateTry = 10 * time.Second
 func (n *node) newRenewer() *certs.Renewer {
 	return &certs.Renewer{
 		Dir: n.layout.PKI(), Node: n.identity, Issue: n.askForCertificate, Logger: n.log.With("part", "certificates"),
-		Renewed: func(string) error {
-			if n.sessions.server == nil {
-				return nil // no clients are served here
-			}
-			defer n.sessions.touch() // it may have been issued for the names of before
-			return n.loadListenerCertificate()
-		},
+		Renewed: func(string) error { return n.clients.CertificateRenewed() },
 	}
 }
 

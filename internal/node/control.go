@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/node/walstream"
 	"github.com/coteriedb/coterie/internal/postgres/health"
@@ -24,11 +24,6 @@ func (n *node) serveHeart(ctx context.Context, peer certs.Identity, conn net.Con
 	if n.awaitReady(ctx) {
 		n.agent.ServeHeartbeats(ctx, peer.ID, rpc.NewHeart(conn))
 	}
-}
-
-// handle offers a method that waits until every part of the node exists.
-func (n *node) handle(method string, f func(context.Context, certs.Identity, json.RawMessage) (any, error)) {
-	rpc.Gate{To: n.control, Ready: n.ready}.Handle(method, f)
 }
 
 // serveControl offers this node's methods to the other nodes.
@@ -77,27 +72,30 @@ func (n *node) serveControl() {
 		}
 		return n.agent.Trust(ctx)
 	})
-	n.handle("role", func(ctx context.Context, peer certs.Identity, body json.RawMessage) (any, error) {
-		if peer.Kind != certs.KindReplica {
-			return nil, errors.New("a witness serves no clients and is told no verifiers")
-		}
-		var user string
-		if err := json.Unmarshal(body, &user); err != nil {
-			return nil, err
-		}
-		if n.pg == nil {
-			return nil, errors.New("this node runs no PostgreSQL")
-		}
-		return n.agedRole(ctx, user)
-	})
-	n.handle("durable", n.durableHere)
+	n.serveClientPort(gate)
 	rpc.Handle(gate, rpc.Link, func(ctx context.Context, _ certs.Identity, to ag.ReplicaID) (api.Link, error) {
 		return n.paths().Describe(ctx, to)
 	})
-	n.handle("standing", func(ctx context.Context, _ certs.Identity, _ json.RawMessage) (any, error) { return n.standing(ctx) })
 	n.language.serveControl(gate)
-	n.handle("cancel", func(ctx context.Context, _ certs.Identity, body json.RawMessage) (any, error) {
-		return n.cancelHere(ctx, body)
+}
+
+// serveClientPort offers what the client ports of other nodes ask.
+func (n *node) serveClientPort(gate rpc.Gate) {
+	rpc.Handle(gate, rpc.Role, func(ctx context.Context, peer certs.Identity, user string) (r rpc.AgedRole, err error) {
+		if peer.Kind != certs.KindReplica {
+			return r, errors.New("a witness serves no clients and is told no verifiers")
+		}
+		r.Role, r.Age, err = n.clients.Role(ctx, user)
+		return r, err
+	})
+	rpc.Handle(gate, rpc.Progress, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) (listener.Progress, error) {
+		return n.clients.Progress(ctx)
+	})
+	rpc.Handle(gate, rpc.Durable, func(_ context.Context, _ certs.Identity, asked rpc.DurableRequest) (bool, error) {
+		return n.clients.Durable(asked.Epoch, asked.LSN)
+	})
+	rpc.Handle(gate, rpc.Cancel, func(ctx context.Context, _ certs.Identity, key listener.CancelKey) (none rpc.Nothing, err error) {
+		return none, n.clients.Cancel(ctx, key)
 	})
 }
 

@@ -1,12 +1,10 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"reflect"
 	"time"
 
@@ -17,7 +15,6 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
-	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
@@ -215,83 +212,6 @@ func (l *language) createHere(ctx context.Context, name string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 25*time.Second) // within the time of a control call
 	defer cancel()
 	return l.n.pg.CreateDatabase(ctx, name)
-}
-
-// role returns the facts of a role that logs in to the console, which answers where PostgreSQL does not: the primary's, else those of a copy
-// that is not too old to say who may log in.
-func (l *language) role(ctx context.Context, user string) (listener.Role, error) {
-	<-l.n.ready
-	var leader ag.ReplicaID
-	if s := l.n.agent.Snapshot(); s != nil {
-		leader = s.Record.Epoch.Leader
-	}
-	ask := func(id ag.ReplicaID) (listener.Role, error) {
-		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-		defer cancel()
-		if id == l.n.self && l.n.pg == nil {
-			return listener.Role{}, errors.New("this node runs no PostgreSQL")
-		}
-		return l.n.verifier(ctx, id, user)
-	}
-	order := []ag.ReplicaID{l.n.self}
-	for _, r := range l.byLeader() {
-		if r.ID == leader {
-			order = append([]ag.ReplicaID{r.ID}, order...)
-		} else {
-			order = append(order, r.ID)
-		}
-	}
-	return believed(order, leader, cmp.Or(l.n.cfg.AuthStaleness, time.Minute), ask)
-}
-
-// believed asks replicas in order about a role, and takes the first answer that is the leader's or of a copy no older than that.
-func believed(order []ag.ReplicaID, leader ag.ReplicaID, staleness time.Duration, ask func(ag.ReplicaID) (listener.Role, error)) (listener.Role, error) {
-	var why []error
-	for _, id := range order {
-		role, err := ask(id)
-		switch {
-		case err != nil:
-			why = append(why, err)
-		case id != leader && role.Age > staleness:
-			why = append(why, fmt.Errorf("the data of replica %s may be too old to say who may log in (auth_staleness in coterie.yaml: %v)", id, staleness))
-		default:
-			return role, nil
-		}
-	}
-	return listener.Role{}, errors.Join(append(why, errors.New("no replica could be asked about the role; coterie sql on a node needs none"))...)
-}
-
-// byLeader lists the other replicas, the primary first.
-func (l *language) byLeader() []ag.Replica {
-	var out []ag.Replica
-	g := l.n.members.Group()
-	if g == nil {
-		return nil
-	}
-	var leader ag.ReplicaID
-	if s := l.n.agent.Snapshot(); s != nil {
-		leader = s.Record.Epoch.Leader
-	}
-	for _, r := range g.Replicas {
-		switch {
-		case r.ID == l.n.self || !r.HasData():
-		case r.ID == leader:
-			out = append([]ag.Replica{r}, out...)
-		default:
-			out = append(out, r)
-		}
-	}
-	return out
-}
-
-// serveConsole runs a console session on a connection that the listener has authenticated.
-func (l *language) serveConsole(ctx context.Context, conn net.Conn, hello listener.ConsoleHello) {
-	who := console.Principal{User: hello.User, May: console.PrivilegeOf(hello.Role.Super, hello.User, hello.Role.MemberOf)}
-	if err := console.Serve(ctx, conn, l, console.Hello{
-		Who: who, Settings: hello.Settings, PID: hello.Key.PID, Secret: hello.Key.Secret, Cancel: hello.Cancel, Logger: l.n.log.With("part", "console"),
-	}); err != nil {
-		l.n.log.Debug("console session ended", "user", hello.User, "err", err)
-	}
 }
 
 // SQL runs one statement for whoever may open the management socket: an administrator.

@@ -52,7 +52,7 @@ func (l *language) serveControl(gate rpc.Gate) {
 		return l.report(ctx), nil
 	})
 	rpc.Handle(gate, rpc.RestartListener, func(context.Context, certs.Identity, rpc.Nothing) (rpc.Nothing, error) {
-		return rpc.Nothing{}, l.n.restartListener()
+		return rpc.Nothing{}, l.n.clients.Restart()
 	})
 	rpc.Handle(gate, rpc.Journal, func(context.Context, certs.Identity, rpc.Nothing) (catalog.Journal, error) {
 		return l.journal(), nil
@@ -163,14 +163,12 @@ func (l *language) reportLinks(out *catalog.Node) {
 }
 
 func (l *language) reportSessions(out *catalog.Node) {
-	out.Routes = l.n.sessions.routes.Load()
-	server := l.n.sessions.server
+	out.Routes = l.n.clients.Routes()
+	server := l.n.clients.Server()
 	if server == nil {
 		return
 	}
-	if name := l.n.named.Load(); name != nil {
-		out.Places = name.places()
-	}
+	out.Places = l.n.clients.Places()
 	stats := server.Stats()
 	out.FellBack, out.Lagged = stats.FellBack, stats.Lagged
 	for _, s := range stats.LastMinute {
@@ -200,7 +198,7 @@ func (l *language) facts(ctx context.Context) catalog.Facts {
 		f.Group = *g
 	}
 	f.Profile = f.Group.Profile
-	if r := n.sessions.routes.Load(); r != nil {
+	if r := n.clients.Routes(); r != nil {
 		f.Primary = r.Primary
 		f.WriteOpen = r.WriteOpen && (r.Primary == n.self || slices.Contains(v.Reach, r.Primary))
 		if !f.WriteOpen && r.Primary != n.self && !slices.Contains(v.Reach, r.Primary) {

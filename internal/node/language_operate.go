@@ -70,7 +70,7 @@ func (l *language) missing(was, is ag.Group, rev int64) []string {
 
 // unrouted lists what this node's listener does not do yet of a change that is in effect otherwise.
 func (l *language) unrouted(was, is ag.Group, leader ag.ReplicaID) []string {
-	routes := l.n.sessions.routes.Load()
+	routes := l.n.clients.Routes()
 	if routes == nil || routes.Primary != leader {
 		return nil // whom to route to is another question
 	}
@@ -120,7 +120,7 @@ func (l *language) restartListeners(ctx context.Context, s ddl.Statement, a ddl.
 	for _, m := range g.Replicas {
 		var err error
 		if m.ID == l.n.self {
-			err = l.n.restartListener()
+			err = l.n.clients.Restart()
 		} else {
 			c, cancel := context.WithTimeout(ctx, 5*time.Second)
 			_, err = rpc.Call(c, l.n.control, m, rpc.RestartListener, rpc.Nothing{})
@@ -167,7 +167,7 @@ func (l *language) awaitOpen(ctx context.Context, primary ag.ReplicaID) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for {
-		if r := l.n.sessions.routes.Load(); r != nil && r.Primary == primary && r.WriteOpen {
+		if r := l.n.clients.Routes(); r != nil && r.Primary == primary && r.WriteOpen {
 			return
 		}
 		select {
@@ -242,34 +242,4 @@ func (l *language) report1(ctx context.Context, s ddl.Statement) (console.Result
 	default:
 	}
 	return r, nil
-}
-
-// consoleRoles are created by the primary once in an epoch: looking is included in operating, and that in administering.
-var consoleRoles = []string{"coterie_viewer", "coterie_operator", "coterie_admin"}
-
-// keepRoles creates the console's roles wherever this node is the primary.
-func (l *language) keepRoles(ctx context.Context) error {
-	if l.n.pg == nil {
-		<-ctx.Done() // the end of a part ends the node
-		return nil
-	}
-	<-l.n.ready
-	var done ag.Epoch
-	for {
-		v, p := l.n.agent.View(), l.n.agent.Plan()
-		if v != nil && p != nil && p.Open && v.Record.Epoch.Epoch != done {
-			c, cancel := context.WithTimeout(ctx, 5*time.Second)
-			if err := l.n.pg.EnsureRoles(c, consoleRoles); err == nil {
-				done = v.Record.Epoch.Epoch
-			} else {
-				l.n.log.Debug("roles of the console not created yet", "err", err)
-			}
-			cancel()
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(2 * time.Second):
-		}
-	}
 }

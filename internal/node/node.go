@@ -23,7 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
-	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/node/clientport"
 	"github.com/coteriedb/coterie/internal/node/fencetime"
 	"github.com/coteriedb/coterie/internal/node/membership"
 	"github.com/coteriedb/coterie/internal/node/pgserver"
@@ -64,12 +64,11 @@ type node struct {
 	seeds    *source.Source
 	seedJobs *seedjobs.Controller // nil on a witness
 	seedOps  *seedjobs.Client
-	sessions *sessions
+	clients  *clientport.Port
 	fence    time.Duration // how long this host takes to fence a server
 	probes   *pgserver.Probes
 	links    *walstream.Links // nil on a witness
 	language *language
-	named    atomic.Pointer[named] // nil: this node serves no clients, or not yet
 	agent    *agent.Agent
 	ready    chan struct{} // closed once there is an agent
 	vote     vote
@@ -94,11 +93,12 @@ func openNode(dir string, log *slog.Logger) (n *node, unlock func(), err error) 
 	}
 	n = &node{
 		cfg: cfg, layout: layout, self: ag.ReplicaID(cfg.Node), log: log.With("node", cfg.Node),
-		incarnation: fmt.Sprintf("%s-%d-%d", cfg.Node, os.Getpid(), time.Now().UnixNano()), sessions: newSessions(ag.ReplicaID(cfg.Node)),
-		ready: make(chan struct{}),
+		incarnation: fmt.Sprintf("%s-%d-%d", cfg.Node, os.Getpid(), time.Now().UnixNano()),
+		ready:       make(chan struct{}),
 	}
 	n.members = membership.New(n.self, layout, n.log)
 	n.seedOps = n.newSeedClient()
+	n.clients = n.newClientPort()
 	return n, unlock, nil
 }
 
@@ -174,7 +174,7 @@ func (n *node) startChores(run func(string, func(context.Context) error)) {
 		run("health", n.probes.Run)
 	}
 	run("quorum membership", n.keepMembership)
-	run("console roles", n.language.keepRoles)
+	run("console roles", n.clients.KeepRoles)
 	run("certificates", n.renewer.Run)
 	run("authority", n.keepAuthority)
 }
@@ -275,7 +275,7 @@ func (n *node) closeServer() {
 func (n *node) openAgent() error {
 	c := agent.Config{
 		Self: n.self, Incarnation: n.incarnation, Marks: marks.Open(n.layout.State()), Store: n.ports, Peers: &rpc.Peers{Control: n.control, Endpoint: n.endpoint},
-		Sessions: n.sessions, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.noVote,
+		Sessions: n.clients, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.noVote,
 	}
 	if n.pg != nil {
 		c.Instance = &pgserver.Instance{Instance: n.pg, Layout: n.layout, Self: n.self, GroupSystemID: n.members.SystemID, Log: n.log.With("part", "postgres")}
@@ -295,21 +295,8 @@ func (n *node) openAgent() error {
 
 // openPorts opens the client ports, the management socket and HTTP.
 func (n *node) openPorts(run func(string, func(context.Context) error)) error {
-	if n.cfg.ReadWrite.Listen != "" || n.cfg.ReadOnly.Listen != "" {
-		s, err := n.newListener()
-		if err != nil {
-			return err
-		}
-		n.sessions.server = s
-		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + listener.Loops()) // a loop that is busy keeps one
-		run("listener", s.Serve)
-		name := newNamed(n)
-		n.named.Store(name)
-		name.apply() // before the node says that it runs
-		run("listener's name", name.keep)
-		if name.holder != nil {
-			run("virtual addresses", name.holder.Run)
-		}
+	if err := n.clients.Open(run); err != nil {
+		return err
 	}
 	server := api.NewServer(&admin{n}, n.log.With("part", "api"))
 	run("management socket", func(ctx context.Context) error { return server.ServeAdmin(ctx, n.layout.AgentSock()) })
@@ -336,15 +323,6 @@ func (n *node) serveLink(ctx context.Context, peer ag.ReplicaID, conn net.Conn) 
 	}
 }
 
-func (n *node) serveSession(ctx context.Context, _ certs.Identity, conn net.Conn) {
-	if !n.awaitReady(ctx) {
-		return
-	}
-	if s := n.sessions.server; s != nil {
-		s.ServeBackend(ctx, conn, n.layout.Sockets())
-	}
-}
-
 // relays lists the members that may know a way to one that does not answer.
 func (n *node) relays(to ag.ReplicaID) (vias []endpoint.Relay) {
 	g := n.members.Group()
@@ -365,14 +343,7 @@ func (n *node) groupChanged(g ag.Group) {
 		return
 	}
 	n.members.Update(g)
-	if s := n.sessions.server; s != nil {
-		if rules, err := n.rules(); err == nil {
-			s.SetRules(rules)
-		} else {
-			n.log.Error("the listener keeps its rules", "err", err)
-		}
-	}
-	n.sessions.touch()
+	n.clients.GroupChanged()
 	n.endpoint.CloseUnauthorised()
 	n.ports.refresh()
 }

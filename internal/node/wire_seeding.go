@@ -36,7 +36,7 @@ func (n *node) openSeeding() (err error) {
 		View:     func() *ag.View { return n.agent.View() },
 		Snapshot: func() *agent.Snapshot { return n.agent.Snapshot() },
 		Wake:     func() { n.agent.Wake() },
-		Routes:   n.sessions.routes.Load,
+		Routes:   func() *ag.Routes { return n.clients.Routes() },
 		Replica:  n.members.Replica,
 		Dial: func(ctx context.Context, from ag.Replica) (net.Conn, error) {
 			return n.endpoint.Dial(ctx, from.Endpoint, endpoint.ClassSeed, from.ID)

@@ -1,12 +1,16 @@
 package rpc
 
 import (
+	"time"
+
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/postgres/login"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
@@ -41,6 +45,14 @@ var (
 	CreateDatabase = Method[string, bool]{"database"}
 	// RestartListener asks a node to open its client ports anew.
 	RestartListener = Method[Nothing, Nothing]{"restart-listener"}
+	// Role asks a replica for a role that logs in, and for the age of the copy that it was read from. A witness is refused.
+	Role = Method[string, AgedRole]{"role"}
+	// Progress asks a replica how far its server is in the history of an epoch.
+	Progress = Method[Nothing, listener.Progress]{"standing"}
+	// Durable asks the primary whether a position that a secondary has replayed is durable.
+	Durable = Method[DurableRequest, bool]{"durable"}
+	// Cancel asks a node to cancel the statement of the session with that key.
+	Cancel = Method[listener.CancelKey, Nothing]{"cancel"}
 	// Seed asks a replica for a new copy, or for a verification of the one it has.
 	Seed = Method[api.SeedRequest, seeding.Operation]{"seed"}
 	// CancelSeeding ends the copy or the verification that is under way at a replica.
@@ -50,3 +62,15 @@ var (
 	// Link asks a node to describe its link to a member.
 	Link = Method[ag.ReplicaID, api.Link]{"link"}
 )
+
+// AgedRole is a role as a node's server has it, and how old the copy may be that it was read from.
+type AgedRole struct {
+	login.Role
+	Age time.Duration
+}
+
+// DurableRequest is a position of the history that a secondary streams from the primary in that epoch.
+type DurableRequest struct {
+	Epoch ag.Epoch `json:"epoch"`
+	LSN   ag.LSN   `json:"lsn"`
+}

@@ -79,6 +79,8 @@ var rules = []rule{
 	{"daemon", []string{"config", "lib/"}, "a process knows no group"},
 	{"node", []string{"node/", "agent", "agent/", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "endpoint/", "listener", "listener/", "admin/", "ag", "config", "lib/"},
 		"node joins the adapters, and knows neither commands nor those who make directories"},
+	{"node/clientport", []string{"agent", "admin/catalog", "admin/console", "endpoint", "endpoint/certs", "listener", "listener/hba", "listener/vip", "postgres/login", "ag", "config", "lib/"},
+		"a service of a node gets what is above it as functions, and knows no other service"},
 	{"node/seedjobs", []string{"agent", "admin/api", "endpoint", "endpoint/certs", "postgres/seeding", "postgres/seeding/", "ag", "config", "lib/"},
 		"a service of a node gets what is above it as functions, and knows no other service"},
 	{"provision", []string{"node", "node/", "agent", "agent/", "ag/recovery", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "endpoint/certs", "daemon", "ag", "config", "lib/"},

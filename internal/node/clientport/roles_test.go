@@ -1,4 +1,4 @@
-package node
+package clientport
 
 import (
 	"errors"
@@ -24,7 +24,7 @@ func TestBelievedRole(t *testing.T) {
 		"the old one is not last": {"n2", answers{"n2": dead, "n1": listener.UnknownAge, "n3": time.Second}, "n3"},
 		"no leader is known":      {"", answers{"n2": listener.UnknownAge, "n1": listener.UnknownAge}, ""},
 	} {
-		role, err := believed([]ag.ReplicaID{"n2", "n1", "n3"}, c.leader, time.Minute, func(id ag.ReplicaID) (listener.Role, error) {
+		role, err := firstCurrent([]ag.ReplicaID{"n2", "n1", "n3"}, c.leader, time.Minute, func(id ag.ReplicaID) (listener.Role, error) {
 			switch x := c.said[id].(type) {
 			case time.Duration:
 				return listener.Role{Found: true, Password: string(id), Age: x}, nil

@@ -1,0 +1,58 @@
+package clientport
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/listener"
+)
+
+// consoleRoles are the roles of the console, created by the primary once in an epoch. A viewer's rights are included in an operator's, and
+// those in an administrator's.
+var consoleRoles = []string{"coterie_viewer", "coterie_operator", "coterie_admin"}
+
+// How often KeepRoles looks for a new epoch, and how long the server may take to create the roles.
+const (
+	rolesEvery   = 2 * time.Second
+	rolesTimeout = 5 * time.Second
+)
+
+// serveConsole runs a session of the console on a connection that the listener has authenticated.
+func (p *Port) serveConsole(ctx context.Context, conn net.Conn, hello listener.ConsoleHello) {
+	who := console.Principal{User: hello.User, May: console.PrivilegeOf(hello.Role.Super, hello.User, hello.Role.MemberOf)}
+	if err := console.Serve(ctx, conn, p.c.Console(), console.Hello{
+		Who: who, Settings: hello.Settings, PID: hello.Key.PID, Secret: hello.Key.Secret, Cancel: hello.Cancel, Logger: p.c.Logger.With("part", "console"),
+	}); err != nil {
+		p.c.Logger.Debug("console session ended", "user", hello.User, "err", err)
+	}
+}
+
+// KeepRoles creates the console's roles wherever this node is the primary, until ctx is done.
+func (p *Port) KeepRoles(ctx context.Context) error {
+	server := p.c.Server()
+	if server == nil {
+		<-ctx.Done() // the end of a part ends the node
+		return nil
+	}
+	var done ag.Epoch
+	for {
+		v, plan := p.c.View(), p.c.Plan()
+		if v != nil && plan != nil && plan.Open && v.Record.Epoch.Epoch != done {
+			c, cancel := context.WithTimeout(ctx, rolesTimeout)
+			if err := server.EnsureRoles(c, consoleRoles); err == nil {
+				done = v.Record.Epoch.Epoch
+			} else {
+				p.c.Logger.Debug("roles of the console not created yet", "err", err)
+			}
+			cancel()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(rolesEvery):
+		}
+	}
+}

@@ -1,0 +1,324 @@
+package clientport
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/postgres/login"
+)
+
+// Config is what a Port needs of its node. Its functions are called from many goroutines, none of them before Open or before the first
+// call of another node; only Group is called earlier. No function may be nil.
+type Config struct {
+	Self   ag.ReplicaID
+	Node   config.Config
+	Layout config.Layout
+	Logger *slog.Logger
+
+	Group    func() *ag.Group                              // as this node last saw it; nil: not known yet
+	View     func() *ag.View                               // the agent's; nil before its first turn
+	Plan     func() *ag.Plan                               // the agent's; nil before its first turn
+	Snapshot func() *agent.Snapshot                        // what the agent last read; nil before that
+	Gate     func() time.Duration                          // as listener.Config.Gate
+	Lease    func() time.Duration                          // BOOTTIME until which this node may act as the primary
+	Read     func(context.Context) (agent.Snapshot, error) // asks the quorum
+
+	Server   func() Server                                       // this node's PostgreSQL; nil on a witness
+	Upstream func() agent.UpstreamStatus                         // the stream from the primary
+	Streams  func() []agent.Stream                               // the streams to the members
+	Moved    func() <-chan struct{}                              // closed at the next change of Streams
+	Dial     func(context.Context, ag.Replica) (net.Conn, error) // opens a connection to the PostgreSQL of another replica
+	Peers    Peers
+	Console  func() console.Backend // runs the statements of administrators
+}
+
+// Server is the PostgreSQL of this node. *postgres.Instance implements it.
+type Server interface {
+	CurrentFlush(ctx context.Context) (ag.LSN, error)
+	Defaults(ctx context.Context, user, database string) (map[string]string, error)
+	Fingerprint(ctx context.Context, user, database string) (login.Fingerprint, error)
+	FingerprintSession(ctx context.Context, statement string) (net.Conn, error)
+	Verifier(ctx context.Context, user string) (login.Role, error)
+	EnsureRoles(ctx context.Context, names []string) error
+}
+
+// Peers asks the ports of other nodes.
+type Peers interface {
+	// Role returns a role as that node's server has it, and how old its copy may be. An unknown role is login.ErrNoRole, or an error of
+	// another node with its text.
+	Role(ctx context.Context, to ag.Replica, user string) (login.Role, time.Duration, error)
+	Progress(ctx context.Context, to ag.Replica) (listener.Progress, error)
+	// Durable asks the primary whether a position of the history of epoch e is durable.
+	Durable(ctx context.Context, to ag.Replica, e ag.Epoch, lsn ag.LSN) (bool, error)
+	Cancel(ctx context.Context, to ag.Replica, key listener.CancelKey) error
+}
+
+// Port is the client ports of a node. It implements agent.Sessions.
+type Port struct {
+	c         Config
+	routes    atomic.Pointer[ag.Routes]
+	server    atomic.Pointer[listener.Server]   // nil: this node serves no clients, or not yet
+	cert      atomic.Pointer[tls.Certificate]   // of the client ports
+	clientCAs atomic.Pointer[x509.CertPool]     // the authorities of client certificates; nil: none
+	addresses atomic.Pointer[ListenerAddresses] // nil: as server
+
+	mu      sync.Mutex // guards changed
+	changed chan struct{}
+}
+
+// New returns the ports of a node, which Open opens.
+func New(c Config) *Port { return &Port{c: c, changed: make(chan struct{})} }
+
+// Open opens the client ports, unless coterie.yaml names none, and starts their parts with run. When it returns, the ports are served.
+func (p *Port) Open(run func(name string, part func(context.Context) error)) error {
+	if p.c.Node.ReadWrite.Listen == "" && p.c.Node.ReadOnly.Listen == "" {
+		return nil
+	}
+	c, err := p.listenerConfig()
+	if err != nil {
+		return err
+	}
+	s, err := listener.New(c)
+	if err != nil {
+		return err
+	}
+	p.server.Store(s)
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + listener.Loops()) // an event loop that is busy occupies one
+	run("listener", s.Serve)
+	a := p.newAddresses(s)
+	p.addresses.Store(a)
+	a.reconcile() // before the node reports that it runs
+	run("listener's addresses", a.run)
+	if a.holder != nil {
+		run("virtual addresses", a.holder.Run)
+	}
+	return nil
+}
+
+// listenerConfig returns the configuration of the listener. It reads certificates and rules.
+func (p *Port) listenerConfig() (listener.Config, error) {
+	rules, err := p.rules()
+	if err != nil {
+		return listener.Config{}, err
+	}
+	if err := p.loadCertificates(); err != nil {
+		return listener.Config{}, err
+	}
+	n := p.c.Node
+	readWrite, _ := n.ReadWrite.Places() // its sockets are opened, and tried again, with the group's own port
+	c := listener.Config{
+		ReadWrite: strings.Join(readWrite, ","), ReadOnly: n.ReadOnly.Listen, Rules: rules, Logger: p.c.Logger.With("part", "listener"),
+		Certificate: p.cert.Load, ClientCAs: p.clientCAs.Load, Routes: p.routes.Load, Changed: p.Changed,
+		Backend: p.backend, Verifier: p.verifier, Gate: p.c.Gate, Node: p.nodeNumber(), ForwardCancel: p.forwardCancel,
+		NameClient: n.NameClients, AuthStaleness: n.AuthStaleness, NoKernelPath: n.NoKernelPath,
+		Console: p.serveConsole, ConsoleRole: p.consoleRole,
+		// The listener has a default for each limit that coterie.yaml does not name.
+		Limits: listener.Limits{Connections: n.Limits.Connections, PerAddress: n.Limits.PerAddress, PreAuth: n.Limits.Logins, PreAuthTime: n.Limits.LoginTime},
+	}
+	if secret, err := certs.NewSecret(p.c.Layout.PKI(), "listener"); err == nil {
+		c.MockSecret = secret.Get
+	} else { // each node has its own: salts of unknown users differ, and long cancel keys are known on their own node only
+		p.c.Logger.Warn("the listeners' common secret cannot be read", "error", err)
+	}
+	if server := p.c.Server(); server != nil {
+		c.FlushLSN, c.Durable, c.Confirm, c.Strict = server.CurrentFlush, p.durable, p.confirmLead, p.strict
+		c.Position = p.progressOf
+		c.Defaults = server.Defaults
+		c.Reuse = p.reuse
+		c.Fingerprint = func(ctx context.Context, user, database string) (listener.LoginFingerprint, error) {
+			f, err := server.Fingerprint(ctx, user, database)
+			return listener.LoginFingerprint{Text: f.Text, Exclusive: f.Exclusive, NotReusable: f.NotReusable}, err
+		}
+		c.FingerprintSession = func(ctx context.Context) (net.Conn, error) {
+			return server.FingerprintSession(ctx, listener.FingerprintStatement)
+		}
+	}
+	return c, nil
+}
+
+// Server returns the listener; nil where this node serves no clients, or not yet.
+func (p *Port) Server() *listener.Server { return p.server.Load() }
+
+// Places returns the addresses and ports of the group's listener as they are on this node; nil where Server is nil.
+func (p *Port) Places() []catalog.Place {
+	if a := p.addresses.Load(); a != nil {
+		return a.places()
+	}
+	return nil
+}
+
+// ServeBackend serves a session that another node's listener runs on this node's server.
+func (p *Port) ServeBackend(ctx context.Context, conn net.Conn) {
+	if s := p.server.Load(); s != nil {
+		s.ServeBackend(ctx, conn, p.c.Layout.Sockets())
+	}
+}
+
+// GroupChanged applies the rules of a configuration that Group returns since now, and has everything that waits on Changed look again.
+// Rules that cannot be used leave the present ones in force.
+func (p *Port) GroupChanged() {
+	if s := p.server.Load(); s != nil {
+		if rules, err := p.rules(); err == nil {
+			s.SetRules(rules)
+		} else {
+			p.c.Logger.Error("the listener keeps its rules", "err", err)
+		}
+	}
+	p.touch()
+}
+
+// CertificateRenewed reads the listener's certificate again. It may have been issued for the names that the listener had before: the
+// addresses are looked at again.
+func (p *Port) CertificateRenewed() error {
+	if p.server.Load() == nil {
+		return nil // no clients are served here
+	}
+	defer p.touch()
+	return p.loadCertificate()
+}
+
+// Restart reads the certificates and the rules again, and opens the port of the group's listener again. Sessions continue. On an error
+// nothing has changed but the certificates that could be read.
+func (p *Port) Restart() error {
+	s := p.server.Load()
+	if s == nil {
+		return nil
+	}
+	rules, err := p.rules()
+	if err != nil {
+		return err
+	}
+	if err := p.loadCertificates(); err != nil {
+		return err
+	}
+	s.SetRules(rules)
+	s.SetNamed(nil) // reconcile opens them again
+	p.touch()
+	return nil
+}
+
+// loadCertificates reads the certificate of the ports and the authorities of client certificates.
+func (p *Port) loadCertificates() error { return errors.Join(p.loadCertificate(), p.loadClientCAs()) }
+
+func (p *Port) loadCertificate() error {
+	cert, err := tls.LoadX509KeyPair(certs.ListenerFiles(p.c.Layout.PKI()))
+	if err != nil {
+		return fmt.Errorf("listener certificate: %w", err)
+	}
+	p.cert.Store(&cert)
+	return nil
+}
+
+// loadClientCAs reads the authorities of client certificates, if coterie.yaml names any.
+func (p *Port) loadClientCAs() error {
+	if p.c.Node.ClientCA == "" {
+		return nil
+	}
+	b, err := os.ReadFile(p.c.Node.ClientCA)
+	if err != nil {
+		return fmt.Errorf("authorities of client certificates (client_ca): %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(b) {
+		return fmt.Errorf("authorities of client certificates (client_ca): no certificate in PEM is in %s", p.c.Node.ClientCA)
+	}
+	p.clientCAs.Store(pool)
+	return nil
+}
+
+// rules returns the rules for logins: those of this node's own file if coterie.yaml names one, else the group's, else scram-sha-256 for
+// everybody.
+func (p *Port) rules() ([]hba.Rule, error) {
+	if p.c.Node.HBA != "" {
+		rules, err := hba.ParseFile(p.c.Node.HBA)
+		if err != nil {
+			return nil, fmt.Errorf("listener rules in %s: %w", p.c.Node.HBA, err)
+		}
+		if p.c.Node.ClientCA == "" && hba.AskForCertificates(rules) {
+			return nil, fmt.Errorf("listener rules in %s: client certificates can only be checked if client_ca in coterie.yaml names the file of their authorities", p.c.Node.HBA)
+		}
+		return rules, nil
+	}
+	text := ""
+	if g := p.c.Group(); g != nil {
+		text = g.HBA
+	}
+	if text == "" {
+		return hba.DefaultRules(p.c.Node.TLSOnly), nil
+	}
+	rules, err := hba.Parse(strings.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("listener rules in the group's record: %w", err)
+	}
+	if p.c.Node.ClientCA == "" && hba.AskForCertificates(rules) { // another node's directory brought them, and its other rules are good
+		p.c.Logger.Warn("rules of the group that ask for client certificates let nobody in here: client_ca in coterie.yaml names no authorities")
+	}
+	return rules, nil
+}
+
+// nodeNumber returns this node's number in cancel keys: its place among the members when the node starts. Two nodes may share a number
+// after members came and went. A key that a node does not know is asked about at every other node, so that is no harm.
+func (p *Port) nodeNumber() uint8 {
+	if g := p.c.Group(); g != nil {
+		for i, r := range g.Replicas {
+			if r.ID == p.c.Self {
+				return uint8(i % 16)
+			}
+		}
+	}
+	return 15
+}
+
+// replica returns a member of the group. An unknown one is an error.
+func (p *Port) replica(id ag.ReplicaID) (ag.Replica, error) {
+	if g := p.c.Group(); g != nil {
+		if r, ok := g.Replica(id); ok {
+			return r, nil
+		}
+	}
+	return ag.Replica{}, fmt.Errorf("the group has no replica %s", id)
+}
+
+// backend opens a connection to a replica's PostgreSQL: by the private socket on this node, through the endpoint elsewhere.
+func (p *Port) backend(ctx context.Context, id ag.ReplicaID, _ listener.BackendHello) (net.Conn, error) {
+	if id == p.c.Self {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(p.c.Layout.Sockets(), ".s.PGSQL.5432"))
+	}
+	r, err := p.replica(id)
+	if err != nil {
+		return nil, err
+	}
+	return p.c.Dial(ctx, r)
+}
+
+// strict reports whether the group wants every commit confirmed by the listener (COMMIT_BARRIER = STRICT).
+func (p *Port) strict() bool {
+	g := p.c.Group()
+	return g != nil && g.Options.CommitBarrier == ag.BarrierStrict
+}
+
+// reuse reports whether the group lets a backend serve one client after the other (BACKEND_REUSE = ON).
+func (p *Port) reuse() bool {
+	g := p.c.Group()
+	return g != nil && g.Options.BackendReuse
+}
