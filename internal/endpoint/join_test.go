@@ -44,7 +44,7 @@ func (r *registry) join(_ context.Context, id string, verify func([]byte) bool, 
 
 func (r *registry) token(t *testing.T, role string, ttl time.Duration, addrs ...string) Token {
 	t.Helper()
-	text, stored, err := NewToken(r.ca, role, addrs, TokenQuorum{}, ttl)
+	text, stored, err := NewToken(r.ca, TokenOptions{Role: role, Addresses: addrs}, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestStrangersAreToldNothing(t *testing.T) {
 		}
 		return Admit(ca, req) // forgot to check
 	}})
-	text, _, err := NewToken(ca, certs.KindReplica, []string{e.Addr().String()}, TokenQuorum{}, time.Hour)
+	text, _, err := NewToken(ca, TokenOptions{Role: certs.KindReplica, Addresses: []string{e.Addr().String()}}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,10 +65,17 @@ type StoredToken struct {
 	UsedBy     string    `json:"used_by,omitempty"` // pin of the key that was admitted
 }
 
-// NewToken makes a token for a node of that role, and what the group stores of it.
-func NewToken(ca *certs.CA, role string, addresses []string, q TokenQuorum, ttl time.Duration) (string, StoredToken, error) {
+// TokenOptions describe the node that a new token admits, and how it reaches the group.
+type TokenOptions struct {
+	Role      string      // certs.KindReplica or certs.KindWitness
+	Addresses []string    // endpoints of members that can admit
+	Quorum    TokenQuorum // of a group with an external quorum
+}
+
+// NewToken makes a token that expires after ttl. It returns the token's text and what the group stores of it.
+func NewToken(ca *certs.CA, o TokenOptions, ttl time.Duration) (string, StoredToken, error) {
 	t := Token{
-		Group: ca.Group, Name: ca.Name(), CAPin: ca.Pin(), Role: role, Addresses: addresses, Quorum: q,
+		Group: ca.Group, Name: ca.Name(), CAPin: ca.Pin(), Role: o.Role, Addresses: o.Addresses, Quorum: o.Quorum,
 		Expires: time.Now().Add(ttl).UTC().Truncate(time.Second),
 	}
 	var id [8]byte
@@ -84,7 +91,7 @@ func NewToken(ca *certs.CA, role string, addresses []string, q TokenQuorum, ttl 
 		return "", StoredToken{}, fmt.Errorf("make a token: %w", err)
 	}
 	hash := sha256.Sum256(t.Secret[:])
-	return text, StoredToken{ID: t.ID, SecretHash: hash[:], Role: role, Expires: t.Expires}, nil
+	return text, StoredToken{ID: t.ID, SecretHash: hash[:], Role: o.Role, Expires: t.Expires}, nil
 }
 
 // Check decides whether the token admits a joiner of that role and key; verify is the one given to Config.Join. Until the

@@ -14,7 +14,7 @@ import (
 func TestTokenRoundTrip(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	addrs := []string{"10.0.0.1:5022", "[fd00::1]:5022", "db1.example.org:5022"}
-	text, stored, err := NewToken(ca, certs.KindWitness, addrs, TokenQuorum{}, time.Hour)
+	text, stored, err := NewToken(ca, TokenOptions{Role: certs.KindWitness, Addresses: addrs}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestTokenRoundTrip(t *testing.T) {
 
 func TestTokenErrors(t *testing.T) {
 	ca := newTestCA(t, groupA)
-	text, _, err := NewToken(ca, certs.KindReplica, []string{"10.0.0.1:5022"}, TokenQuorum{}, time.Hour)
+	text, _, err := NewToken(ca, TokenOptions{Role: certs.KindReplica, Addresses: []string{"10.0.0.1:5022"}}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestTokenErrors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	old, _, err := NewToken(ca, certs.KindReplica, []string{"10.0.0.1:5022"}, TokenQuorum{}, -time.Minute)
+	old, _, err := NewToken(ca, TokenOptions{Role: certs.KindReplica, Addresses: []string{"10.0.0.1:5022"}}, -time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,11 +59,11 @@ func TestTokenErrors(t *testing.T) {
 		t.Errorf("got %v, %v", tok, err)
 	}
 	for _, bad := range [][]string{nil, {"10.0.0.1"}, {":5022"}, {"a b:1"}, make([]string, 17)} {
-		if _, _, err := NewToken(ca, certs.KindReplica, bad, TokenQuorum{}, time.Hour); err == nil {
+		if _, _, err := NewToken(ca, TokenOptions{Role: certs.KindReplica, Addresses: bad}, time.Hour); err == nil {
 			t.Errorf("a token for %q was made", bad)
 		}
 	}
-	if _, _, err := NewToken(ca, "admin", []string{"10.0.0.1:5022"}, TokenQuorum{}, time.Hour); err == nil {
+	if _, _, err := NewToken(ca, TokenOptions{Role: "admin", Addresses: []string{"10.0.0.1:5022"}}, time.Hour); err == nil {
 		t.Error("a token of an unknown role was made")
 	}
 }
@@ -76,7 +76,7 @@ func TestTokenOfExternalQuorum(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := TokenQuorum{Endpoints: []string{"https://10.0.0.8:2379", "https://10.0.0.9:2379"}, CA: "/etc/etcd/ca.crt", Cert: "/etc/etcd/c.crt", Key: "/etc/etcd/c.key"}
-	text, _, err := NewToken(ca, certs.KindReplica, []string{"10.0.0.1:5022"}, q, time.Hour)
+	text, _, err := NewToken(ca, TokenOptions{Role: certs.KindReplica, Addresses: []string{"10.0.0.1:5022"}, Quorum: q}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestTokenOfExternalQuorum(t *testing.T) {
 		t.Errorf("%+v %v", tok.Quorum, err)
 	}
 	for _, bad := range []TokenQuorum{{Endpoints: []string{""}}, {Endpoints: make([]string, 17)}, {Endpoints: []string{"x"}, CA: strings.Repeat("x", 256)}} {
-		if _, _, err := NewToken(ca, certs.KindReplica, []string{"10.0.0.1:5022"}, bad, time.Hour); err == nil {
+		if _, _, err := NewToken(ca, TokenOptions{Role: certs.KindReplica, Addresses: []string{"10.0.0.1:5022"}, Quorum: bad}, time.Hour); err == nil {
 			t.Errorf("%+v is in a token", bad)
 		}
 	}
@@ -95,11 +95,11 @@ func FuzzParseToken(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	text, _, err := NewToken(ca, certs.KindReplica, []string{"10.0.0.1:5022", "[fd00::1]:5022"}, TokenQuorum{}, time.Hour)
+	text, _, err := NewToken(ca, TokenOptions{Role: certs.KindReplica, Addresses: []string{"10.0.0.1:5022", "[fd00::1]:5022"}}, time.Hour)
 	if err != nil {
 		f.Fatal(err)
 	}
-	external, _, err := NewToken(ca, certs.KindReplica, []string{"10.0.0.1:5022"}, TokenQuorum{Endpoints: []string{"https://10.0.0.9:2379"}, CA: "/etc/ca.crt"}, time.Hour)
+	external, _, err := NewToken(ca, TokenOptions{Role: certs.KindReplica, Addresses: []string{"10.0.0.1:5022"}, Quorum: TokenQuorum{Endpoints: []string{"https://10.0.0.9:2379"}, CA: "/etc/ca.crt"}}, time.Hour)
 	if err != nil {
 		f.Fatal(err)
 	}

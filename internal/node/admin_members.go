@@ -32,7 +32,7 @@ func (m *admin) CreateToken(ctx context.Context, req api.TokenRequest) (api.Toke
 	if q := n.cfg.Quorum; q != nil {
 		quorum = endpoint.TokenQuorum{Endpoints: q.Endpoints, CA: q.CA, Cert: q.Cert, Key: q.Key}
 	}
-	text, stored, err := endpoint.NewToken(ca, req.Role, addresses, quorum, req.TTL)
+	text, stored, err := endpoint.NewToken(ca, endpoint.TokenOptions{Role: req.Role, Addresses: addresses, Quorum: quorum}, req.TTL)
 	if err != nil {
 		return api.TokenResult{}, fail.Error{Kind: fail.Usage, Err: err}
 	}

@@ -203,7 +203,7 @@ func (d *desk) forged(t *testing.T, ca *certs.CA) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, _, err := endpoint.NewToken(ca, "replica", []string{member(s, filepath.Base(d.primary)).Endpoint}, endpoint.TokenQuorum{}, time.Hour)
+	text, _, err := endpoint.NewToken(ca, endpoint.TokenOptions{Role: "replica", Addresses: []string{member(s, filepath.Base(d.primary)).Endpoint}}, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
