@@ -265,3 +265,6 @@ func formatRate(bits int64) string {
 	}
 	return strconv.FormatInt(bits, 10)
 }
+
+// ShapeHelp describes how a shape is written on a command line.
+var ShapeHelp = "a profile (" + strings.Join(ProfileNames(), ", ") + `), or as in "rtt=60ms,loss=1%,rate=20mbit"`
