@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -175,10 +174,8 @@ func syncState(v ag.View, st agent.Status, r api.Replica) ag.SyncState {
 
 func (m *admin) process() *api.Process {
 	p := &api.Process{Dir: m.n.layout.Dir, Sockets: m.n.layout.Sockets(), Agent: os.Getpid(), Uptime: m.n.agent.Uptime()}
-	if m.n.keeper != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-		defer cancel()
-		if st, err := m.n.keeper.Status(ctx); err == nil {
+	if m.n.server != nil {
+		if st, err := m.n.server.Seen(); err == nil {
 			p.Keeper, p.Postgres = st.KeeperPID, st.Postmaster
 		}
 	}

@@ -58,6 +58,7 @@ type node struct {
 	ports    *groupStore
 	pg       *postgres.Instance // nil on a witness
 	keeper   *keeper.Client
+	server   *pgserver.Server // nil on a witness
 	up       *replication.Upstream
 	down     *replication.Downstream
 	penalty  *replication.Penalty // nil on a witness
@@ -279,7 +280,8 @@ func (n *node) openAgent() error {
 	}
 	if n.pg != nil {
 		c.Instance = &pgserver.Instance{Instance: n.pg, Layout: n.layout, Self: n.self, GroupSystemID: n.members.SystemID, Log: n.log.With("part", "postgres")}
-		c.Keeper = pgserver.NewServer(n.keeper, n.pg, n.layout)
+		n.server = pgserver.NewServer(n.keeper, n.pg, n.layout)
+		c.Keeper = n.server
 		c.Upstream = walstream.NewUpstream(n.up, n.links)
 		c.Downstream = &walstream.Downstream{Downstream: n.down}
 		c.Seeder, c.SeedRequests, c.Copying = n.seedJobs, n.seedJobs, n.seedJobs.Copying

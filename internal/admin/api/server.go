@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
@@ -22,6 +24,13 @@ import (
 const (
 	maxBody   = 64 << 10
 	maxAnswer = 30 * time.Minute
+)
+
+// maxHTTPConns bounds the connections of the HTTP port, which takes requests from anybody. Others wait in the kernel's backlog until one
+// ends; a connection that sends nothing ends after idleHTTP.
+const (
+	maxHTTPConns = 256
+	idleHTTP     = 10 * time.Second
 )
 
 // Server serves a Node.
@@ -74,12 +83,12 @@ func (s *Server) ServeHTTP(ctx context.Context, addr string) error {
 	}
 	mux := http.NewServeMux()
 	s.readPaths(mux)
-	return s.serve(ctx, l, mux)
+	return s.serve(ctx, netutil.LimitListener(l, maxHTTPConns), mux)
 }
 
 func (s *Server) serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 2 * time.Minute,
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 2 * time.Minute, IdleTimeout: idleHTTP,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -20,6 +21,36 @@ type Server struct {
 	pg     *postgres.Instance
 	layout config.Layout
 	exits  chan string
+
+	seen seen
+}
+
+// seen is the keeper's state as others than the agent's loop last asked for it.
+type seen struct {
+	mu    sync.Mutex // one question at a time
+	state keeper.State
+	at    time.Time
+}
+
+// seenFor is how old a state may be that is shown.
+const seenFor = 100 * time.Millisecond
+
+// Seen returns the keeper's state, at most 100 ms old. However many ask at once, the keeper is asked once: the connection that keeps the
+// deadline carries nothing that callers can multiply. It takes 300 ms at most, and then returns the state of before with the error.
+func (s *Server) Seen() (keeper.State, error) {
+	s.seen.mu.Lock()
+	defer s.seen.mu.Unlock()
+	if time.Since(s.seen.at) < seenFor {
+		return s.seen.state, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*seenFor)
+	defer cancel()
+	st, err := s.Client.Status(ctx)
+	if err == nil {
+		s.seen.state = st
+	}
+	s.seen.at = time.Now() // also after a failure, or every caller would wait in turn
+	return s.seen.state, err
 }
 
 func NewServer(c *keeper.Client, pg *postgres.Instance, l config.Layout) *Server {

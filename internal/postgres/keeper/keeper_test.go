@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -403,6 +404,43 @@ func TestForeignPidIsLeftAlone(t *testing.T) {
 	if !alive(stranger.Process.Pid) {
 		t.Error("the stranger was killed")
 	}
+}
+
+// TestFloodOfQuestionsFencesNothing sends an armed agent's connection far more requests than the keeper may leave unanswered, first from
+// many callers and then from a peer that reads no answer for a while.
+func TestFloodOfQuestionsFencesNothing(t *testing.T) {
+	n := newNode(t)
+	c, _ := n.dial("a1")
+	n.startDummy(c, n.dummy(2), 2)
+	must(t, c.Arm(t.Context(), 1, in(20*time.Second)))
+	var asking sync.WaitGroup
+	for range 300 {
+		asking.Go(func() {
+			for range 20 {
+				if _, err := c.Status(t.Context()); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	asking.Wait()
+	must(t, c.Extend(t.Context(), 1, in(20*time.Second)))
+
+	c.mu.Lock() // the client's reader delivers nothing: answers pile up behind it
+	var line []byte
+	for i := range 5000 {
+		line = fmt.Appendf(line, `{"id":%d,"op":%q}`+"\n", 1_000_000+i, opStatus)
+	}
+	wrote := make(chan error, 1)
+	go func() { _, err := c.nc.Write(line); wrote <- err }()
+	time.Sleep(500 * time.Millisecond) // no condition to wait for: what must not happen is a fence
+	c.mu.Unlock()
+	must(t, <-wrote)
+	if st, err := c.Status(t.Context()); err != nil || !st.Armed || st.Postmaster == 0 {
+		t.Errorf("after the flood: %+v, %v", st, err)
+	}
+	must(t, c.Fence(t.Context(), "the test ends"))
 }
 
 func TestBadLines(t *testing.T) {

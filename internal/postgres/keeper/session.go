@@ -19,10 +19,20 @@ import (
 // maxConns bounds the connections at a time: one agent, its successor, a few observers.
 const maxConns = 16
 
+// maxAnswers bounds the requests of a connection that are not answered yet; maxUnsent has room for as many exits beside them.
+const (
+	maxAnswers = 48
+	maxUnsent  = maxAnswers + 16
+)
+
 // conn is one connection as the loop knows it.
 type conn struct {
 	nc  *net.UnixConn
 	out chan message
+	// answers has a place for each request whose answer is not written yet: a request is read only once it has one. Together with the
+	// places for exits this is what out holds, so that an answer always finds room.
+	answers chan struct{}
+	broken  chan struct{} // closed when nothing can be written any more
 
 	greeted  bool // HELLO was received
 	agent    bool // with an incarnation: may command, while it is the attached one
@@ -83,7 +93,7 @@ func (k *keeper) accept(l *net.UnixListener, all *sessions) {
 			_ = nc.Close()
 			continue
 		}
-		c := &conn{nc: nc, out: make(chan message, 64)}
+		c := &conn{nc: nc, out: make(chan message, maxUnsent), answers: make(chan struct{}, maxAnswers), broken: make(chan struct{})}
 		if !all.add(c) {
 			k.log.Warn("too many connections")
 			_ = nc.Close()
@@ -104,6 +114,11 @@ func (k *keeper) read(c *conn) {
 	_ = c.nc.SetReadDeadline(time.Now().Add(5 * time.Second)) // for HELLO
 	in := newLines(c.nc)
 	for {
+		select {
+		case c.answers <- struct{}{}:
+		case <-c.broken:
+		case <-k.gone: // nothing is answered any more; what is written already decides whether the end of the connection is read
+		}
 		var r request
 		if err := in.next(&r); err != nil {
 			break
@@ -120,7 +135,8 @@ func (k *keeper) read(c *conn) {
 	}
 }
 
-// write sends the loop's messages. A peer that does not read loses its connection and does not delay the loop.
+// write sends the loop's messages. A peer that reads nothing for five seconds loses its connection; one that only reads slowly is asked
+// for no more, and neither delays the loop.
 func (c *conn) write() {
 	defer func() { _ = c.nc.Close() }()
 	broken := false
@@ -130,13 +146,20 @@ func (c *conn) write() {
 			_ = c.nc.SetWriteDeadline(time.Now().Add(5 * time.Second))
 			_, err = c.nc.Write(append(b, '\n'))
 		}
-		if err != nil {
+		if err != nil && !broken {
 			broken = true
+			close(c.broken)
 			_ = c.nc.Close()
+		}
+		if m.Exit == nil {
+			<-c.answers
 		}
 	}
 }
 
+// send queues a message for the peer. An answer always finds room, since a request is read only once its answer has a place. An exit for
+// which there is none is dropped, which State.ExitCount shows: the connection of an agent is never closed for want of room, because its
+// end means the agent's death.
 func (c *conn) send(m message) {
 	if c.gone {
 		return
@@ -144,7 +167,6 @@ func (c *conn) send(m message) {
 	select {
 	case c.out <- m:
 	default:
-		_ = c.nc.Close()
 	}
 }
 
