@@ -91,7 +91,8 @@ func TestEnlistRefuses(t *testing.T) {
 		"a full group":               {ten, member("x"), RefusedFull, "remove a member first"},
 		"a witness for a full group": {ten, member("w2"), RefusedFull, "remove a member first"},
 		"another major version": {
-			[]ReplicaID{"w", "a"}, change(member("b"), func(r *Replica) { r.Major = 16 }), RefusedVersion,
+			[]ReplicaID{"w", "a"},
+			change(member("b"), func(r *Replica) { r.Major = 16 }), RefusedVersion,
 			"this node has PostgreSQL 16 and the group has 17; install PostgreSQL 17",
 		},
 		"an unknown major version": {
@@ -211,8 +212,10 @@ func TestAssignVotesPending(t *testing.T) {
 // SynchronousBeside counts suspended replicas, and neither the one named, asynchronous ones nor witnesses.
 func TestSynchronousBeside(t *testing.T) {
 	g := Group{Replicas: []Replica{
-		{ID: "a", AvailabilityMode: SynchronousCommit}, {ID: "b", AvailabilityMode: SynchronousCommit, Suspended: true},
-		{ID: "c", AvailabilityMode: AsynchronousCommit}, {ID: "w", AvailabilityMode: ConfigurationOnly},
+		{ID: "a", AvailabilityMode: SynchronousCommit},
+		{ID: "b", AvailabilityMode: SynchronousCommit, Suspended: true},
+		{ID: "c", AvailabilityMode: AsynchronousCommit},
+		{ID: "w", AvailabilityMode: ConfigurationOnly},
 	}}
 	for id, want := range map[ReplicaID]int{"": 2, "a": 1, "b": 1, "c": 2, "x": 2} {
 		if got := g.SynchronousBeside(id); got != want {

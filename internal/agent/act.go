@@ -36,7 +36,7 @@ type job struct {
 // owns.
 func (a *Agent) jobOf(v ag.View, act ag.Action) (job, bool) {
 	e := v.Record.Epoch.Epoch
-	switch act := act.(type) {
+	switch act := act.(type) { //nolint:gochecksumtype // the other actions are short: act performs them
 	case ag.Stop:
 		return job{"stop", e, stopBudget, a.stopStuck}, true
 	case ag.Promote:

@@ -101,7 +101,7 @@ func (c *client) run(ctx context.Context) error {
 	}
 	c.start = start
 	c.login.User, c.login.Database, c.login.Replication = start.User, start.Database, start.Replication
-	c.login.Tls = c.tlsState != nil
+	c.login.TLS = c.tlsState != nil
 	c.intent = c.intentOf(ctx)
 	if bad := c.srv.checkReads(start.Reads, c.intent); bad != nil {
 		return bad
@@ -145,7 +145,7 @@ func (c *client) noRule(rejected bool) *pgwire.Error {
 	if !c.login.Local {
 		from = c.login.Addr.String()
 	}
-	if c.login.Tls {
+	if c.login.TLS {
 		encryption = "SSL encryption"
 	}
 	switch physical := c.start.Replication == pgwire.ReplicationPhysical; {

@@ -29,8 +29,8 @@ func TestWhoMayOpenWhat(t *testing.T) {
 		return n
 	}
 	self, replica, witness := member(ca, certs.KindReplica, "n1"), member(ca, certs.KindReplica, "n2"), member(ca, certs.KindWitness, "w1")
-	n := &node{self: "n1", members: membership.New("n1", config.Layout{}, slog.New(slog.DiscardHandler)), cfg: config.Config{Kind: "replica"}}
-	n.members.Set(ag.Group{ID: ca.Group, Replicas: []ag.Replica{
+	members := membership.New("n1", config.Layout{}, slog.New(slog.DiscardHandler))
+	members.Set(ag.Group{ID: ca.Group, Replicas: []ag.Replica{
 		{ID: "n1", KeyPin: self.Pin, AvailabilityMode: ag.SynchronousCommit},
 		{ID: "n2", KeyPin: replica.Pin, AvailabilityMode: ag.SynchronousCommit},
 		{ID: "w1", KeyPin: witness.Pin, AvailabilityMode: ag.ConfigurationOnly},
@@ -49,7 +49,7 @@ func TestWhoMayOpenWhat(t *testing.T) {
 		name      string
 		authorize func(certs.Identity, string, endpoint.Class) error
 		none      bool
-	}{{"by the group", n.members.Authorize, false}, {"without a rule", nil, true}} {
+	}{{"by the group", members.Authorize, false}, {"without a rule", nil, true}} {
 		addr := serving(t, self, rule.authorize, all)
 		for _, peer := range []struct {
 			name    string

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
+// ExternalQuorum returns the etcd that the configuration names; it must name one.
 func ExternalQuorum(cfg config.Config) etcd.External {
 	q := cfg.Quorum
 	return etcd.External{Endpoints: q.Endpoints, CAFile: q.CA, CertFile: q.Cert, KeyFile: q.Key}

@@ -6,12 +6,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/node/fencetime"
-	"github.com/coteriedb/coterie/internal/node/pgserver"
-
-	"github.com/coteriedb/coterie/internal/lib/durable"
-	"github.com/coteriedb/coterie/internal/node/membership"
-
 	"github.com/google/uuid"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -19,7 +13,11 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/node/fencetime"
+	"github.com/coteriedb/coterie/internal/node/membership"
+	"github.com/coteriedb/coterie/internal/node/pgserver"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 )

@@ -13,16 +13,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/node/pgserver"
-
-	"github.com/coteriedb/coterie/internal/node/membership"
-
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/node/membership"
+	"github.com/coteriedb/coterie/internal/node/pgserver"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
 

@@ -58,6 +58,7 @@ type Log struct {
 	size int64  // of that file; only Write uses it
 }
 
+// NewLog returns an empty log.
 func NewLog() *Log { return &Log{count: map[ag.Rule]uint64{}} }
 
 // Open reads the record that the previous agent left in dir, and continues it.

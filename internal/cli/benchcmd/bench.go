@@ -9,10 +9,11 @@ import (
 	"path/filepath"
 	"text/tabwriter"
 
+	"github.com/spf13/cobra"
+
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
-	"github.com/spf13/cobra"
 )
 
 func Bench() *cobra.Command {

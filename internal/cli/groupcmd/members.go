@@ -6,13 +6,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
-	"github.com/coteriedb/coterie/internal/lib/fail"
-
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 func Remove() *cobra.Command {

@@ -6,10 +6,9 @@ import (
 	"io"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
-
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 )

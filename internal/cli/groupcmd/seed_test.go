@@ -5,9 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
-
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
 
 // TestSeedLine shows how far a copy is, and no time left while its source is gone.

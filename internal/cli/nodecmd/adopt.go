@@ -16,8 +16,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/coteriedb/coterie/internal/node/pgserver"
-
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
@@ -28,6 +26,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/node/pgserver"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/adopt"
 	"github.com/coteriedb/coterie/internal/postgres/programs"

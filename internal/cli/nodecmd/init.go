@@ -9,8 +9,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/coteriedb/coterie/internal/node/pgserver"
-
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -18,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/node/pgserver"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/provision"
 )

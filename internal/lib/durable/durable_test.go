@@ -133,7 +133,7 @@ func TestReplaceOverLeftover(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x")
-	if err := os.WriteFile(path+Suffix, []byte("a longer half"), 0o644); err != nil { //nolint:gosec // the mode is the case
+	if err := os.WriteFile(path+Suffix, []byte("a longer half"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := Replace(path, []byte("new"), 0o600); err != nil {

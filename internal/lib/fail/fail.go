@@ -13,6 +13,7 @@ import (
 // Kind is a kind of failure, by the name that it has in JSON documents and between nodes.
 type Kind string
 
+// The kinds of failure.
 const (
 	Ordinary  Kind = "error"     // anything that has no kind of its own
 	Usage     Kind = "usage"     // the request is malformed: the command was typed wrongly

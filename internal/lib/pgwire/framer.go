@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// framer follows message boundaries through a stream that is relayed in chunks, so that large messages are never held. It
+// Framer follows message boundaries through a stream that is relayed in chunks, so that large messages are never held. It
 // keeps the first bytes of a body, of a notice the last, because the few messages that matter to a relay are decided by them.
 type Framer struct {
 	head  [5]byte

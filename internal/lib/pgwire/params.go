@@ -15,6 +15,7 @@ type Parameter struct{ Name, Value string }
 // Replication is the kind of session that the parameter "replication" of a startup packet asks for.
 type Replication int
 
+// What a startup packet asks for in the parameter replication.
 const (
 	ReplicationNone Replication = iota
 	ReplicationLogical

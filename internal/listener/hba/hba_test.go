@@ -117,7 +117,7 @@ host    all         gw      samenet     md5
 	}{
 		{Login{Local: true, User: "postgres", Database: "x"}, 2},
 		{Login{Local: true, User: "other", Database: "x"}, 0},
-		{Login{Addr: addr("10.9.9.9"), Tls: true, User: "web", Database: "app"}, 3},
+		{Login{Addr: addr("10.9.9.9"), TLS: true, User: "web", Database: "app"}, 3},
 		{Login{Addr: addr("10.9.9.9"), User: "web", Database: "app"}, 4},
 		{Login{Addr: addr("11.9.9.9"), User: "web", Database: "app"}, 0},
 		{Login{Addr: addr("::1"), User: "u", Database: "u"}, 5},
@@ -126,8 +126,8 @@ host    all         gw      samenet     md5
 		{Login{Addr: addr("127.0.0.1"), User: "copier", Database: "", Replication: pgwire.ReplicationPhysical}, 7},
 		{Login{Addr: addr("127.0.0.1"), User: "copier", Database: "replication"}, 0},
 		{Login{Addr: addr("1.2.3.4"), User: "u", Database: "d"}, 8},
-		{Login{Addr: addr("1.2.3.4"), Tls: true, User: "u", Database: "d"}, 9},
-		{Login{Addr: addr("1.2.3.4"), Tls: true, User: "u", Replication: pgwire.ReplicationPhysical}, 0},
+		{Login{Addr: addr("1.2.3.4"), TLS: true, User: "u", Database: "d"}, 9},
+		{Login{Addr: addr("1.2.3.4"), TLS: true, User: "u", Replication: pgwire.ReplicationPhysical}, 0},
 		{Login{Addr: addr("127.5.5.5"), User: "gw", Database: "d"}, 10},
 	}
 	for _, c := range cases {

@@ -11,7 +11,7 @@ import (
 // Login is what rules are matched against.
 type Login struct {
 	Local       bool // by Unix socket
-	Tls         bool
+	TLS         bool
 	Addr        netip.Addr // unmapped; invalid if local
 	User        string
 	Database    string
@@ -56,9 +56,9 @@ func (r *Rule) matchesType(l Login) bool {
 	case TypeHost, TypeHostNoGSSEnc:
 		return !l.Local
 	case TypeHostSSL:
-		return !l.Local && l.Tls
+		return !l.Local && l.TLS
 	case TypeHostNoSSL:
-		return !l.Local && !l.Tls
+		return !l.Local && !l.TLS
 	case TypeHostGSSEnc:
 		return false
 	}

@@ -40,6 +40,7 @@ type Path struct {
 	Slots      int
 }
 
+// The sizes of a path.
 const (
 	maxSessions = 1024    // sessions per loop, at most
 	MaxUnread   = 1 << 20 // bytes that a client may leave unread before its session comes back
@@ -56,6 +57,8 @@ type Config struct {
 	Woken    func(slot uint32)    // is called for the slot of each session that came back
 }
 
+// New loads the program and its maps. It fails where the kernel, or this process's rights, do not allow that; sessions are then
+// relayed by the loop.
 func New(cfg Config) (k *Path, err error) {
 	if err := supported(); err != nil {
 		return nil, err
@@ -121,6 +124,7 @@ func (k *Path) newMap(failed *error, spec ebpf.MapSpec) *ebpf.Map {
 	return m
 }
 
+// Close removes the program. Sessions that it still carries are closed.
 func (k *Path) Close() {
 	if k.program != nil {
 		_ = k.program.Close()

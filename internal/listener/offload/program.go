@@ -67,6 +67,7 @@ const (
 	WhyCount // how many there are
 )
 
+// WhyNames are the reasons for which a session came back from the kernel, as metrics name them.
 var WhyNames = [WhyCount]string{
 	"called", "order", "pipelined", "long", "unreadable", "in parts", "message", "statement", "slow client", "gate", "unasked",
 }

@@ -70,6 +70,7 @@ func MockVerifier(secret []byte, user string) Verifier {
 }
 
 var (
+	// ErrMalformed is the error of a message that is not SCRAM.
 	ErrMalformed = errors.New("malformed SCRAM message")
 	ErrBadProof  = errors.New("the proof does not match")
 )

@@ -218,11 +218,11 @@ func IntentOf(readOnly bool, start *Message, set map[string]string) ag.Intent {
 type Reads string
 
 const (
-	// ReadsLease, the default: no byte that was read after the lease ended, by this node's clock.
+	// ReadsLease is the default: no byte that was read after the lease ended, by this node's clock.
 	ReadsLease Reads = "lease"
-	// ReadsDurable: nothing that a failover could undo.
+	// ReadsDurable returns nothing that a failover could undo.
 	ReadsDurable Reads = "durable"
-	// ReadsConfirmed: as lease, and a majority has confirmed after the read that no other node leads; no clock is
+	// ReadsConfirmed is as lease, and a majority has confirmed after the read that no other node leads; no clock is
 	// trusted.
 	ReadsConfirmed Reads = "confirmed"
 )
@@ -245,6 +245,7 @@ var lagUnits = map[string]time.Duration{
 // maxMaxLag bounds coterie.max_lag.
 const maxMaxLag = 24 * time.Hour
 
+// ParseLag reads the largest lag that a reader accepts, from a startup parameter.
 func ParseLag(p pgwire.Parameter) (time.Duration, *pgwire.Error) {
 	text := strings.TrimSpace(p.Value)
 	digits := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyz ")

@@ -7,21 +7,25 @@ import (
 // Effect is what a failover could undo of a command.
 type Effect int
 
+// The effects that a statement may have had.
 const (
 	NoEffect Effect = iota // it commits nothing
 	Reads                  // most probably it commits nothing, but a function may have written
 	Writes
 )
 
+// CommandTag returns the tag of a CommandComplete message.
 func CommandTag(body []byte) []byte {
 	tag, _, _ := bytes.Cut(body, []byte{0})
 	return tag
 }
 
+// EndsBlock reports whether the tag is of a statement that ends a transaction with its effects kept.
 func EndsBlock(tag []byte) bool {
 	return string(tag) == "COMMIT" || string(tag) == "PREPARE TRANSACTION"
 }
 
+// EffectOf returns what a statement with this tag may have committed.
 func EffectOf(tag []byte) Effect {
 	switch string(tag) {
 	case "BEGIN", "START TRANSACTION", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET", "SHOW", "RESET", "PREPARE", "DEALLOCATE",

@@ -70,6 +70,7 @@ func (c class) then(d class) class {
 // Verdict is what a client is told of its last request.
 type Verdict uint8
 
+// What is known of the outcome.
 const (
 	Idle    Verdict = iota // nothing was in progress
 	Aborted                // it cannot have been committed

@@ -110,6 +110,7 @@ func New() (_ *Ring, err error) {
 	return r, nil
 }
 
+// Close ends the ring. Writes that are under way are waited for by the kernel.
 func (r *Ring) Close() {
 	_ = unix.Munmap(r.rings)
 	_ = unix.Munmap(r.slots)

@@ -32,6 +32,7 @@ func NewProbes(pg *postgres.Instance, serverLog string, c health.Config) *Probes
 	return p
 }
 
+// Report returns what the probes found last.
 func (p *Probes) Report() agent.Findings {
 	r := p.Monitor.Report()
 	f := agent.Findings{Health: r.Health, Lost: r.Lost, NoRoom: r.NoRoom}
@@ -41,6 +42,7 @@ func (p *Probes) Report() agent.Findings {
 	return f
 }
 
+// CrashReport reads from the server's log why it ended.
 func (p *Probes) CrashReport(ctx context.Context) (agent.CrashReport, error) {
 	c, err := p.pg.CrashReport(ctx, p.log)
 	return agent.CrashReport(c), err

@@ -39,6 +39,8 @@ type Instance struct {
 
 func (i *Instance) data() string { return i.Instance.Config().PGData }
 
+// Data returns what is in the data directory. A cluster of another group, and files that are not a cluster, are foreign: nothing touches
+// them.
 func (i *Instance) Data() ag.DataState {
 	if tree.HalfSeeded(i.data(), i.Layout.State()) || i.Instance.Interrupted() {
 		return ag.DataPartial
@@ -71,11 +73,13 @@ func (i *Instance) isForeign(why string) ag.DataState {
 	return ag.DataForeign
 }
 
+// InsideCopy returns the copy id that lies in the data directory.
 func (i *Instance) InsideCopy() (ag.CopyID, error) {
 	b, err := os.ReadFile(filepath.Join(i.data(), CopyFile))
 	return ag.CopyID(strings.TrimSpace(string(b))), err
 }
 
+// WriteCopy puts a copy id into the data directory, durably.
 func (i *Instance) WriteCopy(id ag.CopyID) error {
 	if err := durable.Replace(filepath.Join(i.data(), CopyFile), []byte(string(id)+"\n"), 0o600); err != nil {
 		return err
@@ -83,6 +87,7 @@ func (i *Instance) WriteCopy(id ag.CopyID) error {
 	return i.Instance.RememberMount()
 }
 
+// Observe asks the server for its state. A server that does not answer is an error.
 func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 	o, err := i.Instance.Observe(ctx)
 	if err != nil {
@@ -132,14 +137,17 @@ func doubled(senders []postgres.Walsender) (out []ag.ReplicaID) {
 	return out
 }
 
+// EndWalsenders ends the walsenders of a member.
 func (i *Instance) EndWalsenders(ctx context.Context, member ag.ReplicaID) error {
 	return i.Instance.EndWalsenders(ctx, string(member))
 }
 
+// Promote promotes the server to a timeline, and returns where that begins.
 func (i *Instance) Promote(ctx context.Context, tli ag.Timeline) (ag.LSN, error) {
 	return i.Instance.Promote(ctx, tli, 5*time.Minute)
 }
 
+// SetSync makes commits wait for n of the members p, under their names of epoch e.
 func (i *Instance) SetSync(ctx context.Context, p []ag.ReplicaID, n int, e ag.Epoch) error {
 	s := settings.Sync{Num: n}
 	for _, id := range p {
@@ -151,19 +159,24 @@ func (i *Instance) SetSync(ctx context.Context, p []ag.ReplicaID, n int, e ag.Ep
 	return i.Instance.SetSync(ctx, s)
 }
 
+// EndConflicts lets replay cancel the queries that hold it up.
 func (i *Instance) EndConflicts(ctx context.Context) error { return i.Instance.PauseConflicts(ctx) }
 
+// RestoreConflicts undoes EndConflicts.
 func (i *Instance) RestoreConflicts(ctx context.Context) error {
 	return i.Instance.RestoreConflicts(ctx)
 }
 
+// Rewind makes a diverged copy a prefix of the history that it will follow. note is told of its progress.
 func (i *Instance) Rewind(ctx context.Context, note func(string)) error { return i.rewind(ctx, note) }
 
+// ProbeCommit begins a commit and returns the channel of its outcome, and a function that reports whether it waits for a standby.
 func (i *Instance) ProbeCommit(ctx context.Context) (<-chan error, func(context.Context) bool, error) {
 	done, pid, err := i.Instance.ProbeCommit(ctx)
 	return done, func(ctx context.Context) bool { return i.Instance.WaitingInSyncRep(ctx, pid) }, err
 }
 
+// EnsureSlots makes one replication slot for each of these members, no further than the given positions, and drops all others of the group.
 func (i *Instance) EnsureSlots(ctx context.Context, at map[ag.ReplicaID]ag.LSN) error {
 	var want []string
 	lsn := map[string]ag.LSN{}
@@ -174,6 +187,7 @@ func (i *Instance) EnsureSlots(ctx context.Context, at map[ag.ReplicaID]ag.LSN) 
 	return i.Instance.EnsureSlots(ctx, want, lsn)
 }
 
+// KeepFork copies the WAL from a position on into a directory below forked/, and returns its path.
 func (i *Instance) KeepFork(ctx context.Context, from ag.Position) (string, error) {
 	dir := filepath.Join(i.Layout.Forked(), time.Now().UTC().Format("20060102T150405.000Z"))
 	return dir, i.Instance.KeepFork(ctx, from, dir)

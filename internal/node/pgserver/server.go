@@ -53,6 +53,7 @@ func (s *Server) Seen() (keeper.State, error) {
 	return s.seen.state, err
 }
 
+// NewServer returns the keeper of pg. Its exits end when the keeper's connection does.
 func NewServer(c *keeper.Client, pg *postgres.Instance, l config.Layout) *Server {
 	s := &Server{Client: c, pg: pg, layout: l, exits: make(chan string, 4)}
 	go func() { // ends when the keeper's connection does
@@ -67,10 +68,12 @@ func NewServer(c *keeper.Client, pg *postgres.Instance, l config.Layout) *Server
 	return s
 }
 
+// Start starts the server as a standby.
 func (s *Server) Start(ctx context.Context, generation uint64) error {
 	return s.start(ctx, keeper.StartRequest{Generation: generation})
 }
 
+// StartPrimary starts the server as the primary of an epoch whose deadline the keeper holds.
 func (s *Server) StartPrimary(ctx context.Context, generation uint64, e ag.Epoch) error {
 	return s.start(ctx, keeper.StartRequest{Generation: generation, Leader: true, Epoch: e})
 }
@@ -100,6 +103,7 @@ func serverEnv() []string {
 	return env
 }
 
+// Exits receives how each postmaster ended.
 func (s *Server) Exits() <-chan string { return s.exits }
 
 // Stop waits while a server is starting, which the keeper does not interrupt: an agent that gave up then would end and leave the
@@ -118,6 +122,7 @@ func (s *Server) Stop(ctx context.Context, budget time.Duration) (bool, error) {
 	}
 }
 
+// Status returns the keeper's state. Only the agent's loop calls it; anybody else uses Seen.
 func (s *Server) Status(ctx context.Context) (agent.KeeperState, error) {
 	st, err := s.Client.Status(ctx)
 	out := agent.KeeperState{KeeperPID: st.KeeperPID, ServerPID: st.Postmaster, Generation: st.Generation}

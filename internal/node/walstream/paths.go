@@ -43,8 +43,10 @@ func describeStatus(s link.Status) api.Link {
 	return a
 }
 
+// PathLimit bounds a question about the path between two members.
+const PathLimit = 8 * time.Second
+
 const (
-	PathLimit = 8 * time.Second
 	linkPings = 5 // on a way that carries no WAL, so that there is something to measure
 )
 

@@ -25,14 +25,17 @@ type Upstream struct {
 // NewUpstream returns the source of the local walreceiver, which reaches it by links.
 func NewUpstream(up *replication.Upstream, l *Links) *Upstream { return &Upstream{up, l} }
 
+// Follow makes the local walreceiver stream from a leader.
 func (u *Upstream) Follow(leader ag.Replica, e ag.Epoch) {
 	u.Upstream.SetSource(&replication.Source{Epoch: e, Replica: leader.ID, Dial: func(ctx context.Context) (net.Conn, error) {
 		return u.links.Dial(ctx, leader)
 	}})
 }
 
+// Hold makes the local walreceiver stream from nobody.
 func (u *Upstream) Hold() { u.Upstream.SetSource(nil) }
 
+// Status returns what the local walreceiver is doing.
 func (u *Upstream) Status() agent.UpstreamStatus {
 	s := u.Upstream.Status()
 	answered := s.AnswerAt != 0 && s.AnswerEpoch == s.Epoch && s.AnswerFrom == s.Replica
@@ -45,8 +48,10 @@ func (u *Upstream) Status() agent.UpstreamStatus {
 // Downstream feeds the members, as the agent wants it.
 type Downstream struct{ *replication.Downstream }
 
+// Lead makes this node the source of an epoch, or ends that.
 func (d *Downstream) Lead(e ag.Epoch, leading bool) { d.Downstream.SetEpoch(e, leading) }
 
+// Streams returns the members that stream from this node now.
 func (d *Downstream) Streams() []agent.Stream {
 	var out []agent.Stream
 	for _, s := range d.Downstream.Streams() {

@@ -27,6 +27,7 @@ type Checks struct {
 	logMarks atomic.Pointer[map[string]int64] // how long the logs were before the last start
 }
 
+// New returns the checks of a server and its data directory.
 func New(server session.Server, dataDir string) *Checks {
 	return &Checks{server: server, dataDir: dataDir}
 }

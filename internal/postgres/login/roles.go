@@ -36,6 +36,7 @@ type Roles struct {
 	s      *session.Session // used for short questions only
 }
 
+// New returns the roles of a server, read in the session s.
 func New(server session.Server, s *session.Session) *Roles { return &Roles{server, s} }
 
 // ErrNoRole means that the role does not exist.

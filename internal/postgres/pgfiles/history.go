@@ -57,8 +57,10 @@ type Span struct {
 	begin, end ag.LSN
 }
 
+// MaxLSN is beyond every position.
 const MaxLSN = ^ag.LSN(0)
 
+// NewLineage returns the timelines that lead to tip.
 func NewLineage(tip ag.Timeline, entries []ag.TimelineEntry) Lineage {
 	var l Lineage
 	begin := ag.LSN(0)

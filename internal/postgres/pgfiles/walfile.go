@@ -59,10 +59,12 @@ type WAL struct {
 
 const walChunk = 256 << 10
 
+// OpenWAL returns the WAL in a directory, read along a lineage. Close it.
 func OpenWAL(dir string, c Control, along Lineage) *WAL {
 	return &WAL{dir: dir, SegSize: ag.LSN(c.WalSegmentSize), page: ag.LSN(c.WalBlockSize), along: along, buf: make([]byte, walChunk)}
 }
 
+// Close closes the segment that was read last.
 func (w *WAL) Close() {
 	if w.file != nil {
 		_ = w.file.Close() // only read from

@@ -91,6 +91,7 @@ func (v Server) Fresh(ctx context.Context, f func(*pgx.Conn) error) error {
 	return f(conn)
 }
 
+// Close closes a connection and waits for the server a second at most.
 func Close(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -104,6 +105,7 @@ type Session struct {
 	conn *pgx.Conn
 }
 
+// New returns a session that is opened at first use.
 func New(v Server) *Session {
 	return &Session{turn: make(chan struct{}, 1), open: func(ctx context.Context) (*pgx.Conn, error) { return v.Connect(ctx, nil) }}
 }

@@ -160,6 +160,7 @@ func quotedName(s string) (name string, n int, ok bool) {
 	return "", 0, false
 }
 
+// ApplicationPrefix begins the application_name of every member's walreceiver.
 const ApplicationPrefix = "cot_"
 
 // Application is the application_name that the primary's agent gives a member's walsender in an epoch: cot_<member>_<epoch>.
