@@ -1,13 +1,20 @@
 package clientport
 
 import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 )
 
+// TestListenAt holds where the group's listener is served beside the addresses of the node itself.
 func TestListenAt(t *testing.T) {
 	four, six := "10.0.0.9/24", "fd00::9/64"
 	for _, c := range []struct {
@@ -31,5 +38,69 @@ func TestListenAt(t *testing.T) {
 		if got := strings.Join(listenAt(c.l, own), " "); got != c.want {
 			t.Errorf("%+v beside %q: %q, want %q", c.l, c.own, got, c.want)
 		}
+	}
+}
+
+// fakeBinder is a listener that cannot open the addresses in failed.
+type fakeBinder struct {
+	failed map[string]error
+	set    []string
+}
+
+func (b *fakeBinder) SetNamed(addresses []string) map[string]error {
+	b.set = addresses
+	return b.failed
+}
+
+func (b *fakeBinder) LeaveAddress(context.Context, netip.Addr, string) {}
+
+// TestReconcile holds that the ports, what the views show of them, and the names in the certificate follow the group's listener, and that a
+// port that cannot be opened keeps nothing else from it.
+func TestReconcile(t *testing.T) {
+	t.Parallel()
+	n := primary()
+	p := n.port(t, func(c *config.Config) { c.ReadWrite.Listen = "10.0.0.1:5432" })
+	issue(t, p)
+	b := &fakeBinder{}
+	a := &ListenerAddresses{port: p, server: b, said: map[string]string{}, log: p.c.Logger}
+	a.served.Store(new([]catalog.Place))
+	a.reconcile()
+	if len(b.set) != 0 || len(a.places()) != 0 {
+		t.Errorf("no listener: %v, %+v", b.set, a.places())
+	}
+	n.group.Options.Listeners = []ag.Listener{{Name: "sales.example", Addresses: []string{"10.0.0.8/24", "10.0.0.9/24"}, Port: 1433}}
+	b.failed = map[string]error{"10.0.0.9:1433": errors.New("address in use")}
+	a.reconcile()
+	if want := []string{"10.0.0.8:1433", "10.0.0.9:1433"}; !slices.Equal(b.set, want) {
+		t.Errorf("it serves %v, want %v", b.set, want)
+	}
+	places := a.places()
+	if len(places) != 2 || places[0].Problem != "" || places[0].State == places[1].State || !strings.Contains(places[1].Problem, "address in use; end the program that has it") {
+		t.Errorf("places %+v", places)
+	}
+	cert, err := x509.ParseCertificate(p.cert.Load().Certificate[0])
+	if err != nil || cert.VerifyHostname("sales.example") != nil || cert.VerifyHostname("10.0.0.9") != nil {
+		t.Errorf("the certificate is for %v %v, %v", cert.DNSNames, cert.IPAddresses, err)
+	}
+	b.failed = nil
+	a.reconcile()
+	if places := a.places(); len(places) != 2 || places[1].Problem != "" || a.said["10.0.0.9:1433"] != "" {
+		t.Errorf("the port is free: %+v", places)
+	}
+}
+
+// TestAddressesUntil holds that virtual addresses are held for as long as the lease, and only by the node that sessions go to.
+func TestAddressesUntil(t *testing.T) {
+	t.Parallel()
+	p := primary().port(t)
+	for primary, want := range map[ag.ReplicaID]bool{"n1": true, "n2": false, "": false} {
+		p.routes.Store(&ag.Routes{Primary: primary})
+		if got := p.addressesUntil(); (got == 42) != want || !want && got != 0 {
+			t.Errorf("the primary is %q: until %v", primary, got)
+		}
+	}
+	p.routes.Store(nil)
+	if got := p.addressesUntil(); got != 0 {
+		t.Errorf("no routes: until %v", got)
 	}
 }
