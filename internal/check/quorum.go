@@ -7,7 +7,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/node"
+	"github.com/coteriedb/coterie/internal/node/quorum"
 )
 
 // FindQuorum checks every endpoint of an external etcd from this node.
@@ -21,7 +21,7 @@ func FindQuorum(ctx context.Context, dir string) ([]Finding, error) {
 	}
 	var out []Finding
 	members := 0
-	for _, r := range node.ExternalQuorum(cfg).Probe(ctx, ag.GroupID(cfg.Group)) {
+	for _, r := range quorum.External(cfg).Probe(ctx, ag.GroupID(cfg.Group)) {
 		f := Finding{Level: OK, What: fmt.Sprintf("%s answers in %v", r.Endpoint, r.Took.Round(100*time.Microsecond))}
 		switch {
 		case r.Err != nil:

@@ -129,7 +129,7 @@ func (m *admin) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag.P
 	}
 	out.NoVote = st.NoVote
 	if mine {
-		out.NoVote = m.n.noVote()
+		out.NoVote = m.n.quorum.NoVote()
 	}
 	out.Ill, out.Concern, out.Quarantine, out.StoodDown = st.Ill, st.Concern, st.Quarantine, st.StoodDown
 	if mine {

@@ -11,7 +11,6 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
-	"github.com/coteriedb/coterie/internal/etcd/embedded"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
@@ -58,7 +57,7 @@ func (n *node) rotationTurn(ctx context.Context) error {
 		if err := n.rotate(ctx, *r); err != nil {
 			return fmt.Errorf("phase %s: %w", r.Phase, err)
 		}
-		if !n.voteBelieves() && r.Phase != ag.RotationIssue {
+		if !n.quorum.MemberTrusts() && r.Phase != ag.RotationIssue {
 			return nil // the quorum's member is to be started again first
 		}
 		n.log.Info("this node is through with a phase of the authority's rotation", "phase", r.Phase, "authority", r.Pin)
@@ -154,42 +153,6 @@ func (n *node) believes() string {
 	pins := n.identity.TrustedPins()
 	slices.Sort(pins)
 	return strings.Join(pins, " ")
-}
-
-// voteBelieves reports whether this node's member of the quorum, if it has one, believes what the node does: it reads that when it
-// starts, and never again.
-func (n *node) voteBelieves() bool {
-	was := n.voteCAs.Load()
-	return n.member.Load() == nil || was != nil && *was == n.believes()
-}
-
-// mayRenewVote reports whether the quorum's member here is to be started again now, for the sake of what it believes: one after the
-// other, and while every other voter answers, so that the quorum keeps its majority.
-func (n *node) mayRenewVote() bool {
-	snap, v := n.agent.Snapshot(), n.agent.View()
-	if n.voteBelieves() || snap == nil || v == nil || !v.Quorum || !snap.Group.RotationTurn(n.self) {
-		return false
-	}
-	for _, r := range snap.Group.Replicas {
-		if snap.Group.Votes(r) && r.ID != n.self && !slices.Contains(v.Reach, r.ID) {
-			return false
-		}
-	}
-	return true
-}
-
-// renewVote starts the quorum's member again.
-func (n *node) renewVote(ctx context.Context, m *embedded.Member) error {
-	n.log.Info("the quorum's member starts again, to believe what this node believes")
-	n.member.Store(nil)
-	n.ports.refresh()
-	if err := m.Close(); err != nil { // it may hold its files still
-		n.failVote(fmt.Errorf("%w: %w", embedded.ErrFailed, err))
-		return err
-	}
-	err := n.castVote(ctx)
-	n.ports.refresh()
-	return err
 }
 
 // RotateAuthority begins a rotation, the key of which is on this node's disk before the record names the authority, or holds or lets go the

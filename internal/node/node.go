@@ -21,12 +21,12 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
-	"github.com/coteriedb/coterie/internal/etcd/embedded"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
 	"github.com/coteriedb/coterie/internal/node/clientport"
 	"github.com/coteriedb/coterie/internal/node/fencetime"
 	"github.com/coteriedb/coterie/internal/node/membership"
 	"github.com/coteriedb/coterie/internal/node/pgserver"
+	"github.com/coteriedb/coterie/internal/node/quorum"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/node/seedjobs"
 	"github.com/coteriedb/coterie/internal/node/walstream"
@@ -49,13 +49,12 @@ type node struct {
 	ca       atomic.Pointer[certs.CA] // that issues certificates; nil on a witness
 	identity *certs.Node
 	renewer  *certs.Renewer
-	pki      sync.Mutex             // who changes the authorities in the pki directory
-	voteCAs  atomic.Pointer[string] // the authorities that the quorum's member believes
+	pki      sync.Mutex // who changes the authorities in the pki directory
 	endpoint *endpoint.Endpoint
 	control  *endpoint.Control
-	member   atomic.Pointer[embedded.Member]
+	quorum   *quorum.Service
 	store    *etcd.Store
-	ports    *groupStore
+	ports    *quorum.Store
 	pg       *postgres.Instance // nil on a witness
 	keeper   *keeper.Client
 	server   *pgserver.Server // nil on a witness
@@ -72,8 +71,6 @@ type node struct {
 	language *language
 	agent    *agent.Agent
 	ready    chan struct{} // closed once there is an agent
-	vote     vote
-	counted  time.Time // when an external quorum's members were counted; the membership's goroutine only
 }
 
 // openNode reads what the node in dir is, and makes sure that nobody else runs it.
@@ -98,9 +95,24 @@ func openNode(dir string, log *slog.Logger) (n *node, unlock func(), err error) 
 		ready:       make(chan struct{}),
 	}
 	n.members = membership.New(n.self, layout, n.log)
+	n.quorum = n.newQuorum()
 	n.seedOps = n.newSeedClient()
 	n.clients = n.newClientPort()
 	return n, unlock, nil
+}
+
+// newQuorum returns this node's part in the quorum, not open yet.
+func (n *node) newQuorum() *quorum.Service {
+	return quorum.New(quorum.Config{
+		Node: n.cfg, Layout: n.layout, Incarnation: n.incarnation, Logger: n.log, Members: n.members,
+		Dial: func(ctx context.Context, r ag.Replica) (net.Conn, error) {
+			return n.endpoint.Dial(ctx, r.Endpoint, endpoint.ClassQuorum, r.ID)
+		},
+		TrustedCAs: n.believes,
+		Snapshot:   func() *agent.Snapshot { return n.agent.Snapshot() },
+		View:       func() *ag.View { return n.agent.View() },
+		Restart:    func(ctx context.Context) error { return n.agent.Restart(ctx, agent.RestartOptions{}) },
+	})
 }
 
 // Run runs the node in dir until ctx is done.
@@ -134,10 +146,11 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 	if err := n.openEndpoint(part(open)); err != nil {
 		return err
 	}
-	if err := n.openStore(life); err != nil {
+	if err := n.quorum.Open(life); err != nil {
 		return err
 	}
-	defer n.closeStore()
+	defer n.quorum.Close()
+	n.store, n.ports = n.quorum.Etcd(), n.quorum.Store()
 	if n.cfg.Kind == "replica" {
 		if err := n.openServer(life, run); err != nil {
 			return err
@@ -174,7 +187,7 @@ func (n *node) startChores(run func(string, func(context.Context) error)) {
 	if n.probes != nil {
 		run("health", n.probes.Run)
 	}
-	run("quorum membership", n.keepMembership)
+	run("quorum membership", n.quorum.Run)
 	run("console roles", n.clients.KeepRoles)
 	run("certificates", n.renewer.Run)
 	run("authority", n.keepAuthority)
@@ -200,8 +213,8 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 		Node: id, Listen: n.cfg.Endpoint.Listen, Authorize: n.members.Authorize, Trust: n.members.Trust, Logger: log, Relays: n.relays, Member: n.members.Address,
 		Handlers: map[endpoint.Class]endpoint.Handler{
 			endpoint.ClassHeart:    n.serveHeart,
-			endpoint.ClassQuorum:   n.serveQuorum,
-			endpoint.ClassEtcdPeer: n.serveEtcdPeer,
+			endpoint.ClassQuorum:   n.quorum.ServeClient,
+			endpoint.ClassEtcdPeer: n.quorum.ServePeer,
 		},
 	}
 	if n.ca.Load() != nil {
@@ -276,7 +289,7 @@ func (n *node) closeServer() {
 func (n *node) openAgent() error {
 	c := agent.Config{
 		Self: n.self, Incarnation: n.incarnation, Marks: marks.Open(n.layout.State()), Store: n.ports, Peers: &rpc.Peers{Control: n.control, Endpoint: n.endpoint},
-		Sessions: n.clients, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.noVote,
+		Sessions: n.clients, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.quorum.NoVote,
 	}
 	if n.pg != nil {
 		c.Instance = &pgserver.Instance{Instance: n.pg, Layout: n.layout, Self: n.self, GroupSystemID: n.members.SystemID, Log: n.log.With("part", "postgres")}
@@ -347,5 +360,5 @@ func (n *node) groupChanged(g ag.Group) {
 	n.members.Update(g)
 	n.clients.GroupChanged()
 	n.endpoint.CloseUnauthorised()
-	n.ports.refresh()
+	n.ports.Refresh()
 }

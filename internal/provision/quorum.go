@@ -8,7 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/fail"
-	"github.com/coteriedb/coterie/internal/node"
+	"github.com/coteriedb/coterie/internal/node/quorum"
 )
 
 // ReachQuorum makes sure that the quorum answers before anything is made, and returns how many members vote in it; 0 where it is
@@ -18,7 +18,7 @@ func ReachQuorum(ctx context.Context, cfg config.Config, group ag.GroupID, found
 		return 0, nil
 	}
 	var tried []error
-	for _, r := range node.ExternalQuorum(cfg).Probe(ctx, group) {
+	for _, r := range quorum.External(cfg).Probe(ctx, group) {
 		switch {
 		case r.Err != nil:
 			tried = append(tried, fmt.Errorf("%s: %w", r.Endpoint, r.Err))

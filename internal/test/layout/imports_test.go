@@ -102,6 +102,11 @@ var rules = []rule{
 		"a service of a node gets what is above it as functions, and knows no other service",
 	},
 	{
+		"node/quorum",
+		[]string{"node/membership", "agent", "endpoint/certs", "etcd", "etcd/embedded", "ag", "config", "lib/"},
+		"a service of a node gets what is above it as functions, and knows no other service",
+	},
+	{
 		"node/seedjobs",
 		[]string{"agent", "admin/api", "endpoint", "endpoint/certs", "postgres/seeding", "postgres/seeding/", "ag", "config", "lib/"},
 		"a service of a node gets what is above it as functions, and knows no other service",

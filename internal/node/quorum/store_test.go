@@ -1,4 +1,4 @@
-package node
+package quorum
 
 import (
 	"testing"
@@ -6,8 +6,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// TestHeirIsInReach: the quorum's leadership goes to a voter that lives, a witness first.
-func TestHeirIsInReach(t *testing.T) {
+// TestTransfereeIsInReach: the quorum's leadership goes to a voter in reach, a witness first.
+func TestTransfereeIsInReach(t *testing.T) {
 	voters := []ag.Replica{
 		{ID: "n1", EtcdID: 1},
 		{ID: "n2", EtcdID: 2},
@@ -22,11 +22,11 @@ func TestHeirIsInReach(t *testing.T) {
 		{"n1", []ag.ReplicaID{"n2", "n3", "w"}, 4},
 		{"n1", []ag.ReplicaID{"n2", "n3"}, 2},
 		{"n2", []ag.ReplicaID{"n1"}, 1},
-		{"n2", []ag.ReplicaID{"n3"}, 0}, // it is no member of the quorum yet
+		{"n2", []ag.ReplicaID{"n3"}, 0}, // not a member of the quorum yet
 		{"n2", nil, 0},
 		{"n1", []ag.ReplicaID{"n1"}, 0},
 	} {
-		if got := heir(voters, c.self, c.among); got != c.want {
+		if got := transferee(voters, c.self, c.among); got != c.want {
 			t.Errorf("from %s, with %v in reach: %d, want %d", c.self, c.among, got, c.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package node
+package quorum
 
 import (
 	"context"
@@ -14,16 +14,16 @@ import (
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
-// ExternalQuorum returns the etcd that the configuration names; it must name one.
-func ExternalQuorum(cfg config.Config) etcd.External {
+// External returns the etcd that the node's configuration file names as its quorum. cfg.Quorum must not be nil.
+func External(cfg config.Config) etcd.External {
 	q := cfg.Quorum
 	return etcd.External{Endpoints: q.Endpoints, CAFile: q.CA, CertFile: q.Cert, KeyFile: q.Key}
 }
 
-// external tells whether an administrator runs the quorum's etcd.
-func (n *node) external() bool { return n.cfg.Quorum != nil }
+// external reports whether an administrator runs the quorum's etcd.
+func (s *Service) external() bool { return s.Node.Quorum != nil }
 
-// sameQuorum refuses to start a node whose configuration file and whose group disagree on what the quorum is.
+// sameQuorum returns an error if the node's configuration file and its group disagree on what the quorum is. The node must not start then.
 func sameQuorum(cfg config.Config, g ag.Group) error {
 	switch {
 	case cfg.Quorum == nil && g.External > 0:
@@ -33,25 +33,26 @@ func sameQuorum(cfg config.Config, g ag.Group) error {
 	case cfg.Quorum == nil:
 		return nil
 	}
-	if err := ExternalQuorum(cfg).Check(); err != nil {
+	if err := External(cfg).Check(); err != nil {
 		return fmt.Errorf("quorum.endpoints in %s: %w", config.File, err)
 	}
 	return nil
 }
 
-// foundExternal writes the first record into the external etcd, or after its loss the new one; it may run again after a crash.
-func (n *node) foundExternal(ctx context.Context, f membership.Founding) error {
+// foundExternal writes the first record into the external etcd or, after the loss of that etcd, the new record. After a crash it can be
+// called again.
+func (s *Service) foundExternal(ctx context.Context, f membership.Founding) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	write := n.store.Bootstrap
+	write := s.calls.Bootstrap
 	if f.Token != "" {
-		write = n.store.Replace
+		write = s.calls.Replace
 	}
 	for {
 		err := write(ctx, f.Group, f.Epoch, f.State)
-		_, readErr := n.store.Read(ctx)
+		_, readErr := s.calls.Read(ctx)
 		if readErr == nil && (err == nil || f.Token == "" && errors.Is(err, etcd.ErrConflict)) {
-			return durable.Remove(n.layout.FoundingFile())
+			return durable.Remove(s.Layout.FoundingFile())
 		}
 		if errors.Is(err, etcd.ErrConflict) {
 			return fmt.Errorf("quorum: %w; whoever wrote it goes on: see coterie status there", err)
@@ -64,19 +65,19 @@ func (n *node) foundExternal(ctx context.Context, f membership.Founding) error {
 	}
 }
 
-// countEvery is how often the primary looks how many members the external etcd has: fast takeover rests on three.
+// countEvery is how often the primary counts the members of the external etcd. Fast takeover needs three.
 const countEvery = 10 * time.Second
 
-// countExternal keeps the number of the external etcd's members in the configuration; the primary does it.
-func (n *node) countExternal(ctx context.Context, snap *agent.Snapshot) error {
-	if snap.Record.Epoch.Leader != n.self || time.Since(n.counted) < countEvery {
+// countExternal keeps the number of the external etcd's voting members in the configuration. Only the primary does so.
+func (s *Service) countExternal(ctx context.Context, snap *agent.Snapshot) error {
+	if snap.Record.Epoch.Leader != s.self || s.now().Sub(s.counted) < countEvery {
 		return nil
 	}
-	n.counted = time.Now()
-	k, err := n.store.VotingMembers(ctx)
+	s.counted = s.now()
+	k, err := s.calls.VotingMembers(ctx)
 	if err != nil || k == snap.Group.External || k == 0 {
 		return err
 	}
-	n.log.Info("the external quorum has another number of voting members", "was", snap.Group.External, "is", k)
-	return n.updateGroup(ctx, func(g *ag.Group) error { g.External = k; return nil })
+	s.Logger.Info("the external quorum has another number of voting members", "was", snap.Group.External, "is", k)
+	return s.UpdateGroup(ctx, func(g *ag.Group) error { g.External = k; return nil })
 }

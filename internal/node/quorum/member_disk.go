@@ -1,0 +1,147 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/etcd/embedded"
+)
+
+// A full disk below etcd/ must cost no more than this node's vote: the agent, the server and the other nodes continue.
+//
+// With little space left the member is stopped in order, while that still works. If the disk fills up faster, etcd gives up, and its
+// remains in this process disappear only with the process. Once there is space, the agent is then restarted in place, as by coterie
+// restart, which leaves the server and the leadership where they are.
+
+const (
+	// suspendBelow is the free space below which the member is stopped. etcd allocates its next log file of 4 MB ahead, and its database
+	// grows by pages.
+	suspendBelow = 4 << 20
+	// startAbove is the free space needed to start the member: four log files.
+	startAbove = 16 << 20
+	// fullPause and brokenPause are the least time between two restarts of the agent for a member that failed, on a full disk and for
+	// another reason.
+	fullPause, brokenPause = time.Minute, 10 * time.Minute
+)
+
+// NoVote returns why this node's member does not run; "" if it runs, or if the node has none.
+func (s *Service) NoVote() string {
+	if why := s.missing.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
+// wasMember reports whether this node has a member of the quorum, running or not.
+func (s *Service) wasMember() bool {
+	_, err := os.Stat(s.Layout.MemberMark())
+	return err == nil
+}
+
+// freeBytes returns how many bytes this user may still write to the file system of dir.
+func freeBytes(dir string) (int64, error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("the room in %s: %w", dir, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// startMember starts the member that this node had, if there is space for it. It returns nil if there is none: the node continues without
+// its member.
+func (s *Service) startMember(ctx context.Context) error {
+	free, err := s.freeBytes(s.Layout.Etcd())
+	if err == nil && free < startAbove {
+		s.suspendMember(s.lowOn(free))
+		return nil
+	}
+	err = s.launch(ctx, embedded.Config{Token: s.Node.Group}) // its error tells what is wrong with a missing directory
+	if errors.Is(err, embedded.ErrFailed) {
+		s.memberFailed(err)
+		return nil
+	}
+	if err == nil && s.missing.Swap(nil) != nil {
+		s.Logger.Info("the quorum member runs again")
+		s.store.Refresh()
+	}
+	return err
+}
+
+// supervise looks after the member and its disk; has reports whether the group's configuration knows the member. done means that
+// nothing else may be done about the membership in this turn.
+func (s *Service) supervise(ctx context.Context, has bool) (done bool, err error) {
+	m := s.running()
+	switch {
+	case m != nil:
+		if s.mayRestartMember() {
+			return true, s.restartMember(ctx, m)
+		}
+		return s.watchMember(m)
+	case s.failed != nil:
+		return true, s.restartAgent(ctx)
+	case has && s.wasMember():
+		return true, s.startMember(ctx)
+	}
+	return false, nil
+}
+
+// watchMember suspends the member that runs if its disk is nearly full, and reports whether it is gone.
+func (s *Service) watchMember(m member) (gone bool, err error) {
+	if err := m.Err(); errors.Is(err, embedded.ErrFailed) {
+		s.memberFailed(err)
+		return true, nil
+	}
+	free, err := s.freeBytes(s.Layout.Etcd())
+	if err != nil || free >= suspendBelow {
+		return false, err
+	}
+	s.suspendMember(s.lowOn(free))
+	if err := m.Close(); errors.Is(err, embedded.ErrFailed) {
+		s.memberFailed(err)
+	} else if err != nil { // it may still hold its files
+		s.memberFailed(fmt.Errorf("%w: %w", embedded.ErrFailed, err))
+	}
+	return true, nil
+}
+
+func (s *Service) lowOn(free int64) string {
+	return fmt.Sprintf("%d MB are free in %s", free>>20, s.Layout.Etcd())
+}
+
+// suspendMember records why this node does not vote. From now on the node asks the others for the quorum. The caller closes the member.
+func (s *Service) suspendMember(why string) {
+	s.member.Store(nil)
+	s.store.Refresh()
+	text := fmt.Sprintf("%s; the quorum's member begins again by itself when %d MB are free there: remove what does not belong on that disk, or enlarge it", why, startAbove>>20)
+	if old := s.missing.Swap(&text); old == nil {
+		s.Logger.Error("this node does not vote in the quorum", "because", text)
+	}
+}
+
+// memberFailed records that etcd gave up. Only another process can start the member again.
+func (s *Service) memberFailed(why error) {
+	s.failed, s.restarted = why, s.now()
+	s.suspendMember(why.Error())
+}
+
+// restartAgent restarts the agent in place once the disk has space again, so that the member can be started.
+func (s *Service) restartAgent(ctx context.Context) error {
+	pause := brokenPause
+	if errors.Is(s.failed, embedded.ErrNoSpace) {
+		pause = fullPause
+	}
+	free, err := s.freeBytes(s.Layout.Etcd())
+	if err != nil || free < startAbove || s.now().Sub(s.restarted) < pause {
+		return err
+	}
+	s.restarted = s.now()
+	s.Logger.Warn("the agent restarts in place, so that its quorum member can start again", "because", s.failed)
+	if err := s.Restart(ctx); err != nil {
+		return fmt.Errorf("restart in place, for the quorum member: %w", err)
+	}
+	return nil
+}

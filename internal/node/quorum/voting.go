@@ -1,0 +1,127 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/etcd/embedded"
+	"github.com/coteriedb/coterie/internal/lib/durable"
+)
+
+// turnEvery is the pause between two turns of Run.
+const turnEvery = 500 * time.Millisecond
+
+// Run keeps this node's part in the quorum as the group's configuration wants it, until ctx is done: the node joins as a learner and
+// becomes a voter, or leaves.
+func (s *Service) Run(ctx context.Context) error {
+	logged := ""
+	for {
+		if err := s.membershipTurn(ctx); err != nil && ctx.Err() == nil && err.Error() != logged {
+			logged = err.Error()
+			s.Logger.Warn("quorum membership not settled yet", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(turnEvery):
+		}
+	}
+}
+
+// membershipTurn takes one step towards the part in the quorum that the configuration wants.
+func (s *Service) membershipTurn(ctx context.Context) error {
+	snap := s.Snapshot()
+	if snap == nil {
+		return nil
+	}
+	self, ok := snap.Group.Replica(s.self)
+	m := s.running()
+	if ok && s.comesBack() {
+		if err := s.UpdateGroup(ctx, func(g *ag.Group) error { g.AssignVotes(); return nil }); err != nil {
+			return err
+		}
+		return durable.Remove(s.Layout.ComebackFile())
+	}
+	if s.external() {
+		return s.countExternal(ctx, snap)
+	}
+	if done, err := s.supervise(ctx, ok && self.EtcdID != 0); done {
+		return err
+	}
+	switch {
+	case ok && self.Voter && (m == nil || self.EtcdID == 0):
+		if before := waitsFor(snap.Group, s.self); before != "" {
+			return fmt.Errorf("%s is to vote first; start it, or take it out with coterie remove %s", before, before)
+		}
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
+		err := s.becomeVoter(ctx)
+		if errors.Is(err, embedded.ErrFailed) {
+			s.memberFailed(err)
+		}
+		return err
+	case (!ok || !self.Voter) && m != nil && len(snap.Group.Replicas) > 0:
+		return s.stopVoting(m)
+	}
+	return nil
+}
+
+// comesBack reports whether the quorum was founded anew without this node's member, by coterie recover.
+func (s *Service) comesBack() bool {
+	_, err := os.Stat(s.Layout.ComebackFile())
+	return err == nil
+}
+
+// waitsFor returns the member that is to become a voter before this one; "": none. Members become voters one at a time, in the order of
+// the configuration: the quorum accepts one learner at a time, and a second learner that it rejects stays behind in its members'
+// connections for ever.
+func waitsFor(g ag.Group, self ag.ReplicaID) ag.ReplicaID {
+	for _, r := range g.Replicas {
+		if r.ID == self {
+			return ""
+		}
+		if r.Voter && r.EtcdID == 0 {
+			return r.ID
+		}
+	}
+	return ""
+}
+
+// becomeVoter adds this node to the quorum as a learner, starts its member, and promotes it once it has caught up. Every step can be
+// repeated.
+func (s *Service) becomeVoter(ctx context.Context) error {
+	id, initial, err := s.calls.AddLearner(ctx, "https://"+s.Node.Endpoint.Advertise)
+	if err != nil {
+		return err
+	}
+	if s.running() == nil {
+		if err := s.launch(ctx, embedded.Config{Token: s.Node.Group, Initial: initial}); err != nil {
+			return err
+		}
+	}
+	if err := s.calls.PromoteLearner(ctx, id); err != nil {
+		return err
+	}
+	s.Logger.Info("this node votes in the quorum now", "member", fmt.Sprintf("%x", id))
+	return s.UpdateGroup(ctx, func(g *ag.Group) error {
+		for i := range g.Replicas {
+			if g.Replicas[i].ID == s.self {
+				g.Replicas[i].EtcdID = id
+			}
+		}
+		return nil
+	})
+}
+
+// stopVoting closes a member that the group has removed, and deletes its log, which must never be used again.
+func (s *Service) stopVoting(m member) error {
+	s.member.Store(nil)
+	s.store.Refresh()
+	err := m.Close()
+	s.Logger.Info("this node does not vote in the quorum any more")
+	return errors.Join(err, os.RemoveAll(s.Layout.Etcd()), durable.Remove(s.Layout.MemberMark()))
+}
