@@ -144,14 +144,14 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestFailureTakesBack lets the adoption fail after it has begun.
+// TestFailureTakesBack makes the adoption fail after it has begun.
 func TestFailureTakesBack(t *testing.T) {
 	b := shared
 	dir := b.cluster(t, true)
 	etc := filepath.Join(b.etc(dir), "start.conf")
 	auto := filepath.Join(dir, "data", "postgresql.auto.conf")
 	was, _ := os.ReadFile(auto)
-	// The last change cannot be made: something is in its way.
+	// The last change cannot be made, because a directory has its name.
 	if err := os.Mkdir(filepath.Join(dir, "data", "postgresql.conf.coterie-tmp"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestFailureTakesBack(t *testing.T) {
 	}
 }
 
-// commands are the commands of docs/adopting.md, in their order.
+// commands returns the commands of docs/adopting.md, in their order.
 func commands(t *testing.T) [][]string {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/adopting.md")
@@ -202,11 +202,11 @@ func commands(t *testing.T) [][]string {
 	return all
 }
 
-// TestAdopt runs the page: report, adoption, life in a group of one, release, and life as before.
+// TestAdopt follows the page: report, adoption, operation as a group of one, release, and operation as before.
 func TestAdopt(t *testing.T) {
 	for _, ordinary := range []bool{false, true} {
 		if ordinary && os.Getuid() != 0 {
-			continue // the first round was it
+			continue // the first round did that
 		}
 		t.Run(fmt.Sprintf("ordinary user %v", ordinary), func(t *testing.T) { testAdopt(t, shared, ordinary) })
 	}
@@ -275,7 +275,7 @@ func testAdopt(t *testing.T, b *bench, ordinary bool) {
 	}
 }
 
-// waitForgotten waits until the agent has written down that the group is smaller.
+// waitForgotten waits until the agent has recorded that the group is smaller.
 func waitForgotten(t *testing.T, file, name string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -286,7 +286,7 @@ func waitForgotten(t *testing.T, file, name string) {
 	t.Fatalf("%s still names %s", file, name)
 }
 
-// fakeSystemd makes dir look as if systemd ran there, and returns the file that tells what was asked of it.
+// fakeSystemd makes dir look as if systemd ran there, and returns the file that records the calls of systemctl.
 func fakeSystemd(t *testing.T, b *bench, dir string) (calls string) {
 	t.Helper()
 	calls = filepath.Join(dir, "systemctl.calls")
@@ -301,7 +301,8 @@ func fakeSystemd(t *testing.T, b *bench, dir string) (calls string) {
 	return calls
 }
 
-// checkJoin adds a second node: it gets the data and, although postgresql.conf is outside the data directory, the settings.
+// checkJoin adds a second node. It receives the data and also the settings, although postgresql.conf is outside the data
+// directory.
 func checkJoin(t *testing.T, b *bench, dir string) {
 	t.Helper()
 	out, code := b.run(false, "token", "create", "--node", filepath.Join(dir, "node"))
@@ -324,7 +325,7 @@ func checkJoin(t *testing.T, b *bench, dir string) {
 		var conn *pgx.Conn
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		if conn, err = pgx.Connect(ctx, fmt.Sprintf("postgres://app:old%%20secret@%s/postgres", readOnly)); err == nil {
-			// Until the copy is there, the port leads to the primary.
+			// Until the copy exists, the port leads to the primary.
 			err = conn.QueryRow(ctx, "SELECT current_setting('maintenance_work_mem') || ' ' || current_setting('work_mem') || ' ' || count(*) FROM t WHERE pg_is_in_recovery() AND g > 0").Scan(&got)
 			if err == nil && strings.HasSuffix(got, " 0") {
 				err = errors.New("not a secondary")
@@ -338,7 +339,7 @@ func checkJoin(t *testing.T, b *bench, dir string) {
 	}
 }
 
-// checkRunning logs in through the listener with an old password, and looks at what survived.
+// checkRunning logs in through the listener with an old password, and checks that data and settings survived.
 func checkRunning(t *testing.T, b *bench, dir string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -393,7 +394,7 @@ func portOf(t *testing.T, b *bench, dir string) string {
 	return port
 }
 
-// checkReleased starts the cluster as its owner would have before.
+// checkReleased starts the cluster in the way that its owner did before the adoption.
 func checkReleased(t *testing.T, b *bench, dir, autoWas string) {
 	t.Helper()
 	data := filepath.Join(dir, "data")

@@ -24,7 +24,7 @@ import (
 type bench struct {
 	dir, coterie string
 	in           programs.Install
-	uid, gid     int // of whoever runs servers
+	uid, gid     int // of the user that runs servers
 }
 
 func TestMain(m *testing.M) {
@@ -79,7 +79,7 @@ func (b *bench) makeTemplate() error {
 	if out, code := b.server("initdb", "-D", b.template(), "-U", "dba", "--no-sync", "--wal-segsize=1", "--auth-local=trust", "--auth-host=scram-sha-256"); code != 0 {
 		return errors.New(out)
 	}
-	// Few settings: the server's program is run for each.
+	// There are few settings, because the server's program is run for each.
 	if err := os.WriteFile(filepath.Join(b.template(), "postgresql.conf"), []byte("max_connections = 30\nshared_buffers = 16MB\n"), 0o600); err != nil {
 		return err
 	}
@@ -110,7 +110,8 @@ func (b *bench) server(name string, args ...string) (string, int) {
 	return b.as(true, filepath.Join(b.in.BinDir, name), args...)
 }
 
-// run runs coterie as whoever runs the tests; with ordinary as the server's user, which is another one only for root.
+// run runs coterie as the user that runs the tests. With ordinary it runs as the server's user, which differs only under
+// root.
 func (b *bench) run(ordinary bool, args ...string) (string, int) {
 	return b.as(ordinary, b.coterie, args...)
 }
@@ -119,7 +120,7 @@ func (b *bench) as(ordinary bool, name string, args ...string) (string, int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	cmd := b.command(ctx, ordinary, name, args...)
-	// Output goes through a file: a server that is started would hold a pipe open.
+	// The output goes to a file, because a server that is started would hold a pipe open.
 	f, err := os.CreateTemp("", "cotout")
 	if err != nil {
 		return err.Error(), -1
@@ -209,7 +210,7 @@ func (b *bench) write(t *testing.T, path, text string) {
 	}
 }
 
-// tree is a digest of everything under dir: names, modes, owners, contents and times of change.
+// tree returns a digest of everything under dir: names, modes, owners, contents and modification times.
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	h := sha256.New()
@@ -230,7 +231,7 @@ func tree(t *testing.T, dir string) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// portFlags are the flags that put everything on free loopback ports; the clients' port is the cluster's own.
+// portFlags returns the flags that put everything on free loopback ports. The clients' port is the cluster's own.
 func portFlags(t *testing.T) []string {
 	t.Helper()
 	return []string{"--endpoint", ports.Address(t), "--read-only", ports.Address(t), "--http", ports.Address(t), "--name", "n1"}
@@ -258,7 +259,7 @@ func (b *bench) agent(t *testing.T, ordinary bool, outFile string, args ...strin
 		stopped = true
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		select {
-		case <-done: // its exit code after a signal says nothing
+		case <-done: // its exit code after a signal means nothing
 		case <-time.After(60 * time.Second):
 			_ = cmd.Process.Kill()
 			t.Error("the agent did not end")

@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// RefusedError is a reason not to adopt a cluster and what to do about it.
+// RefusedError is a reason not to adopt a cluster, with the remedy.
 type RefusedError struct {
 	Reason string `json:"reason"`
 	Fix    string `json:"fix"`
@@ -24,13 +24,13 @@ func refuse(reason, fix string, a ...any) RefusedError {
 	return RefusedError{reason, fmt.Sprintf(fix, a...)}
 }
 
-// Cluster is where a cluster's parts are.
+// Cluster names the places of a cluster's parts.
 type Cluster struct {
 	Data       string `json:"data"`
 	ConfigFile string `json:"config_file"`
 	Major      int    `json:"major"`
 	Name       string `json:"name,omitempty"` // 15/main in Debian's layout
-	Root       string `json:"-"`              // stands before /etc, /lib and /run; empty but in tests
+	Root       string `json:"-"`              // the prefix of /etc, /lib and /run; empty except in tests
 }
 
 // Apart reports whether postgresql.conf is outside the data directory.
@@ -79,7 +79,7 @@ func FindOwned(root, target, configFile string, uid int) (Cluster, error) {
 	return c, c.findConfig()
 }
 
-// checkOwner refuses the data directory of another user: the server would not start, and nothing could be read anyhow.
+// checkOwner refuses the data directory of another user: the server would not start, and its files could not be read.
 func (c *Cluster) checkOwner(uid int) error {
 	st, err := os.Stat(c.Data)
 	if err != nil || !st.IsDir() {
@@ -91,7 +91,7 @@ func (c *Cluster) checkOwner(uid int) error {
 	return nil
 }
 
-// findConfig looks for postgresql.conf where a server started by the usual means would.
+// findConfig looks for postgresql.conf in the places where a server started by the usual means would look.
 func (c *Cluster) findConfig() error {
 	inside := filepath.Join(c.Data, "postgresql.conf")
 	if _, err := os.Stat(inside); err == nil && c.ConfigFile == "" {

@@ -11,14 +11,14 @@ import (
 // Setting is a setting that a configuration file makes.
 type Setting struct {
 	Name  string `json:"name"`
-	Value string `json:"value"` // as in force; as written where the server does not know the name
+	Value string `json:"value"` // the effective value; as written if the server does not know the name
 	File  string `json:"file"`
 	Line  int    `json:"line"`
-	Beats string `json:"-"` // what Coterie says instead, on the command line
-	Ours  bool   `json:"-"` // Coterie says something else
+	Beats string `json:"-"` // the value that Coterie sets on the command line instead
+	Ours  bool   `json:"-"` // Coterie sets another value
 }
 
-// maxConf bounds a configuration file, and how deep files include one another.
+// maxConf bounds the size of a configuration file, and maxInclude the nesting of includes.
 const (
 	maxConf    = 4 << 20
 	maxInclude = 10
@@ -66,7 +66,8 @@ func readConf(path string, depth int) ([]Setting, error) {
 	return all, nil
 }
 
-// included returns the files that an include directive names; nil when the line is none, empty when it names nothing.
+// included returns the files that an include directive names. It returns nil for a line that is not one, and an empty
+// slice if the directive names nothing.
 func included(path, name, value string) ([]string, error) {
 	if !filepath.IsAbs(value) {
 		value = filepath.Join(filepath.Dir(path), value)
@@ -122,7 +123,7 @@ func confLine(line string) (name, value string, ok bool) {
 	return name, b.String(), true
 }
 
-// confValue returns what a file says about one setting.
+// confValue returns a file's value of one setting.
 func confValue(path, name string) (string, error) {
 	all, err := readConf(path, 0)
 	if err != nil {
@@ -136,7 +137,7 @@ func confValue(path, name string) (string, error) {
 	return "", nil
 }
 
-// settings returns what the files of the cluster set, ALTER SYSTEM's file last, each name once.
+// settings returns the settings that the cluster's files make, each name once. ALTER SYSTEM's file is read last.
 func (c Cluster) settings() ([]Setting, error) {
 	all, err := readConf(c.ConfigFile, 0)
 	if err != nil {

@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// Options are what an inspection needs from the rest of the program.
+// Options are the inputs of an inspection from the rest of the program.
 type Options struct {
 	BinDir       string
 	NodeDir      string
-	DropStandbys bool // physical slots are dropped rather than a reason to refuse
-	// CheckRule says why the listener cannot honour one line of pg_hba.conf.
+	DropStandbys bool // drop physical slots rather than refuse the cluster
+	// CheckRule returns the reason why the listener cannot honour one line of pg_hba.conf, or "".
 	CheckRule func(line string) error
 	// Overrides are the settings that will be on the server's command line.
 	Overrides func() map[string]string
 }
 
-// Report is what an inspection found. Nothing was changed to make it.
+// Report is the result of an inspection. Nothing was changed to make it.
 type Report struct {
 	Cluster
 	Version, SystemID, State, WALLevel string
@@ -39,7 +39,7 @@ type Report struct {
 	Settings                           []Setting
 	Rules                              []Rule
 	Roles                              Roles
-	RolesUnknown                       string // why they could not be looked at
+	RolesUnknown                       string // why they could not be read
 	Tablespaces                        []string
 	Slots                              []Slot
 	ArchiveCommand, ArchiveMode        string
@@ -61,8 +61,8 @@ type inspection struct {
 	control map[string]string
 }
 
-// Inspect looks at a stopped cluster and changes nothing. An error means that it could not be done; reasons against the
-// adoption are in the report.
+// Inspect examines a stopped cluster and changes nothing. It returns an error if the inspection was impossible; reasons
+// against the adoption are in the report.
 func Inspect(ctx context.Context, c Cluster, opt Options) (*Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -73,7 +73,7 @@ func Inspect(ctx context.Context, c Cluster, opt Options) (*Report, error) {
 	x.checkStopped()
 	x.checkPlace()
 	if !x.checkSettings(ctx) {
-		return &x.Report, nil // the configuration is unreadable; what follows needs it
+		return &x.Report, nil // return &x.Report, nil // the configuration is unreadable, and the remaining checks need it
 	}
 	x.checkRules()
 	x.listTablespaces()
@@ -131,7 +131,7 @@ func toolEnv() []string {
 	return env
 }
 
-// checkStopped refuses a cluster that runs, crashed, or was not a primary.
+// checkStopped refuses a cluster that is running, has crashed, or was not a primary.
 func (x *inspection) checkStopped() {
 	if pid, live := livePostmaster(x.Data); live {
 		x.refuse(fmt.Sprintf("the cluster is running: postmaster.pid names process %d", pid), "stop it: %s", x.StopCommand(x.opt.BinDir))
@@ -155,7 +155,7 @@ func (x *inspection) checkStopped() {
 	}
 }
 
-// checkPlace refuses what another group, or this one, already has.
+// checkPlace refuses a cluster, a port or a directory that a group already uses, this one included.
 func (x *inspection) checkPlace() {
 	if exists(filepath.Join(x.Data, "coterie.copy")) {
 		x.refuse("there is coterie.copy: the data directory already belongs to a group", "start that group's agent, or give the cluster back with coterie release")
@@ -185,13 +185,13 @@ func livePostmaster(data string) (pid int, live bool) {
 	return pid, err == nil || errors.Is(err, syscall.EPERM)
 }
 
-// effective asks the server's own program for the value that a setting would have.
+// effective asks the server's own program for the effective value of a setting.
 func (x *inspection) effective(ctx context.Context, name string) (string, error) {
 	out, err := x.run(ctx, "postgres", "-D", x.Data, "-c", "config_file="+x.ConfigFile, "-C", name)
 	return strings.TrimSuffix(out, "\n"), err
 }
 
-// checkSettings fills in what the configuration says. It reports whether the configuration can be read at all.
+// checkSettings fills in the configuration's settings. It reports whether the configuration is readable at all.
 func (x *inspection) checkSettings(ctx context.Context) bool {
 	set, err := x.settings()
 	if err == nil {
@@ -297,7 +297,7 @@ func (x *inspection) checkRoles(ctx context.Context) {
 	}
 }
 
-// StopCommand is how a person stops the cluster.
+// StopCommand returns the command with which a person stops the cluster.
 func (c Cluster) StopCommand(binDir string) string {
 	if v, n, ok := strings.Cut(c.Name, "/"); ok {
 		return fmt.Sprintf("pg_ctlcluster %s %s stop", v, n)
@@ -305,7 +305,7 @@ func (c Cluster) StopCommand(binDir string) string {
 	return fmt.Sprintf("%s stop -m fast -D %s", filepath.Join(binDir, "pg_ctl"), c.Data)
 }
 
-// StartCommand is how a person starts the cluster after it was given back.
+// StartCommand returns the command with which a person starts the cluster after its release.
 func (c Cluster) StartCommand(binDir string) string {
 	if v, n, ok := strings.Cut(c.Name, "/"); ok {
 		return fmt.Sprintf("pg_ctlcluster %s %s start", v, n)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// printer writes a report and forgets about errors: it goes to a person.
+// printer writes a report and ignores write errors, because the report goes to a person's terminal.
 type printer struct{ w io.Writer }
 
 func (p printer) line(format string, a ...any) { _, _ = fmt.Fprintf(p.w, format+"\n", a...) }
@@ -17,7 +17,7 @@ func (p printer) fact(name, value string) {
 	p.line("  %-14s %s", name, cmp.Or(value, "none"))
 }
 
-// Print writes the report for a person. clients is where the listener will answer.
+// Print writes the report for a person. clients are the addresses where the listener will answer.
 func (r *Report) Print(w io.Writer, clients []string) {
 	p := printer{w}
 	p.line("Cluster")

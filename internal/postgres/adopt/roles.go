@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// Roles is what the shared catalogs say.
+// Roles is the contents of the shared catalogs that an adoption reports.
 type Roles struct {
 	Superuser string   `json:"superuser"` // the bootstrap superuser
 	Databases []string `json:"databases"`
-	Roles     []Role   `json:"roles"` // those that may log in
+	Roles     []Role   `json:"roles"` // that may log in
 }
 
 // Role is a role that may log in.
@@ -31,7 +31,7 @@ type Role struct {
 // maxRoleCopy bounds the temporary copy of the catalogs.
 const maxRoleCopy = 1 << 30
 
-// One line of output: jsonb escapes what could break it.
+// The result is one line of output: jsonb escapes line breaks.
 const rolesQuery = `SELECT jsonb_build_object(
  'superuser', (SELECT rolname FROM pg_authid WHERE oid = 10),
  'databases', (SELECT jsonb_agg(datname ORDER BY datname) FROM pg_database),
@@ -42,8 +42,9 @@ const rolesQuery = `SELECT jsonb_build_object(
 // The single-user server prints one attribute per line.
 var factsLine = regexp.MustCompile(`(?m)^\s*1: facts = "(.*)"\t\(typeid`)
 
-// readRoles asks a copy of the shared catalogs and of template1: a few megabytes, in a private directory that is removed. The
-// cluster itself is not opened, since even a single-user server writes WAL and pg_control. It must be cleanly shut down.
+// readRoles queries a copy of the shared catalogs and of template1: a few megabytes, in a private directory that is
+// removed. The cluster itself is not opened, since even a single-user server writes WAL and pg_control. The cluster must
+// be cleanly shut down.
 func (x *inspection) readRoles(ctx context.Context) (Roles, error) {
 	tmp, err := os.MkdirTemp("", "coterie-adopt")
 	if err != nil {
@@ -90,7 +91,7 @@ func (x *inspection) copyCatalogs(tmp string) error {
 			return err
 		}
 	}
-	// The segment that the shutdown checkpoint is in, and the next in case the record crosses its end.
+	// Copy the segment that holds the shutdown checkpoint, and the next one in case the record crosses its end.
 	first := x.control["Latest checkpoint's REDO WAL file"]
 	entries, err := os.ReadDir(filepath.Join(x.Data, "pg_wal"))
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// Rule is one line of pg_hba.conf and what becomes of it.
+// Rule is one line of pg_hba.conf and the result of judging it.
 type Rule struct {
 	Line    int
 	Text    string
-	Problem string // why the listener cannot honour it; empty: it becomes a rule of the listener
+	Problem string // why the listener cannot honour it; if empty, it becomes a rule of the listener
 }
 
 const maxHBA = 1 << 20

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// Start is who starts the cluster at boot.
+// Start describes what starts the cluster at boot.
 type Start struct {
 	Conf    string `json:"conf,omitempty"`    // Debian's start.conf
-	Content string `json:"content,omitempty"` // what was in it
+	Content string `json:"content,omitempty"` // its contents before the adoption
 	Absent  bool   `json:"absent,omitempty"`  // it did not exist
 	Value   string `json:"value,omitempty"`   // auto, manual or disabled
-	Unit    string `json:"unit,omitempty"`    // of systemd
+	Unit    string `json:"unit,omitempty"`    // the systemd unit
 	Systemd bool   `json:"systemd,omitempty"` // systemd runs here
 	Masked  bool   `json:"masked,omitempty"`  // by the adoption
 }
@@ -86,7 +86,7 @@ func namesDirectory(unit, data string) bool {
 	return false
 }
 
-// disabledConf is start.conf with its value replaced and its comments kept.
+// disabledConf returns start.conf with its value replaced and its comments kept.
 func disabledConf(content string) string {
 	var b strings.Builder
 	for line := range strings.Lines(content) {

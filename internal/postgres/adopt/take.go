@@ -13,18 +13,18 @@ import (
 // RecordFile is the name of the adoption's record in the node's state directory.
 const RecordFile = "adopted.json"
 
-// Adopted is the record of an adoption: what was changed outside the node directory, and what the cluster was like. It is on
-// disk before the first change, so that Undo works however far the adoption came.
+// Adopted is the record of an adoption: the changes outside the node directory, and the cluster's former state. It is on
+// disk before the first change, so that Undo works after an adoption that was interrupted at any point.
 type Adopted struct {
 	Cluster
 	SystemID  string    `json:"system_id"`
 	BinDir    string    `json:"bin_dir"`
 	Start     Start     `json:"start"`
-	AutoConf  string    `json:"auto_conf"`               // postgresql.auto.conf as it was
+	AutoConf  string    `json:"auto_conf"`               // postgresql.auto.conf before the adoption
 	Removed   []string  `json:"removed,omitempty"`       // its lines that the group reserves
 	Generated bool      `json:"generated,omitempty"`     // a postgresql.conf for joining nodes was put into the data directory
 	Dropped   []string  `json:"dropped_slots,omitempty"` // physical slots
-	Settings  []Setting `json:"settings"`                // what the files set
+	Settings  []Setting `json:"settings"`                // the settings that the files made
 	SyncNames string    `json:"synchronous_standby_names,omitempty"`
 }
 
@@ -49,8 +49,8 @@ func (a *Adopted) save(stateDir string) error {
 	return writeDurably(filepath.Join(stateDir, RecordFile), b, 0o600)
 }
 
-// Take takes over what r describes, which must have no refusals. clean removes the reserved settings from
-// postgresql.auto.conf. The caller undoes what was done when an error is returned, and when it fails later.
+// Take takes over the cluster that r describes; r must have no refusals. clean removes the reserved settings from
+// postgresql.auto.conf. The caller calls Undo when Take returns an error, and when a later step fails.
 func Take(r *Report, binDir, stateDir string, clean func() error) (*Adopted, error) {
 	if len(r.Refusals) > 0 {
 		return nil, r.Refusals[0]
@@ -75,7 +75,7 @@ func Take(r *Report, binDir, stateDir string, clean func() error) (*Adopted, err
 }
 
 func (a *Adopted) change(r *Report, stateDir string, clean func() error) error {
-	// From here an accidental start is a standby's, which writes nothing.
+	// From here on an accidental start is that of a standby, which writes nothing.
 	if err := writeDurably(filepath.Join(a.Data, "standby.signal"), nil, 0o600); err != nil {
 		return fmt.Errorf("create standby.signal: %w", err)
 	}
@@ -113,14 +113,15 @@ func (a *Adopted) change(r *Report, stateDir string, clean func() error) error {
 	return nil
 }
 
-// nodeLocal are settings that mean something on one machine only.
+// nodeLocal are the settings that apply to one machine only.
 var nodeLocal = []string{
 	"data_directory", "hba_file", "ident_file", "external_pid_file", "port", "listen_addresses", "unix_socket_directories",
 	"ssl", "ssl_cert_file", "ssl_key_file", "ssl_ca_file", "ssl_crl_file", "ssl_crl_dir", "ssl_dh_params_file", "stats_temp_directory", "log_directory", "krb_server_keyfile",
 	"cluster_name", "synchronous_standby_names",
 }
 
-// generatedConf is the configuration that nodes which copy the data get with it. This node keeps its own, outside.
+// generatedConf returns the configuration for nodes that copy the data, which they receive with it. This node keeps its
+// own configuration, outside the data directory.
 func generatedConf(settings []Setting, autoConf string) string {
 	var b strings.Builder
 	b.WriteString("# The group's settings, taken from the cluster that was adopted. The adopted node itself does not read this file.\n")
@@ -132,11 +133,12 @@ func generatedConf(settings []Setting, autoConf string) string {
 	return b.String()
 }
 
-// agentSettings are what the agent itself writes with ALTER SYSTEM in a running server.
+// agentSettings are the settings that the agent itself writes with ALTER SYSTEM in a running server.
 var agentSettings = []string{"synchronous_standby_names", "max_standby_streaming_delay", "max_standby_archive_delay", "hot_standby_feedback"}
 
-// Undo gives the cluster back as it was found, as far as it is not as it was already. The server must be stopped. clean is as for
-// Take. What the administrator set with ALTER SYSTEM in the meantime stays; dropped slots do not come back.
+// Undo restores the cluster as it was before the adoption, wherever it differs. The server must be stopped. clean is the
+// same function as for Take. Settings that the administrator made with ALTER SYSTEM in the meantime stay; dropped slots
+// do not come back.
 func (a *Adopted) Undo(clean func() error) error {
 	var errs []error
 	step := func(what string, err error) {
@@ -155,7 +157,7 @@ func (a *Adopted) Undo(clean func() error) error {
 	} else if a.Start.Conf != "" {
 		step("restore start.conf", writeInPlace(a.Start.Conf, a.Start.Content))
 	}
-	if len(errs) == 0 { // last: while it is there, a start by accident does no harm
+	if len(errs) == 0 { // last: while standby.signal exists, an accidental start does no harm
 		step("remove standby.signal", os.Remove(filepath.Join(a.Data, "standby.signal")))
 		step("flush the data directory", syncPath(a.Data))
 	}
@@ -189,7 +191,7 @@ func (a *Adopted) restoreAutoConf(clean func() error) error {
 	return writeDurably(a.autoConf(), []byte(out.String()), 0o600)
 }
 
-// removeMemberSlots removes the group's slots of a stopped server: nobody would ever advance them again.
+// removeMemberSlots removes the group's slots of a stopped server, because nothing would ever advance them again.
 func removeMemberSlots(data string) error {
 	dirs, err := filepath.Glob(filepath.Join(data, "pg_replslot", "cot_*"))
 	for _, d := range dirs {
@@ -198,7 +200,7 @@ func removeMemberSlots(data string) error {
 	return err
 }
 
-// Releasable says why the cluster cannot be given back now; nil when it can.
+// Releasable returns the reason why the cluster cannot be given back now, or nil.
 func (a *Adopted) Releasable(state string) error {
 	if pid, live := livePostmaster(a.Data); live {
 		return refuse(fmt.Sprintf("the server is running, as process %d", pid), "stop the agent (SIGTERM) and wait for its end")
@@ -212,7 +214,7 @@ func (a *Adopted) Releasable(state string) error {
 	return refuse(fmt.Sprintf("the server was not cleanly shut down (its state is %q)", state), "start the agent, wait until it is healthy, and stop it in order")
 }
 
-// writeDurably replaces a file, so that after a power loss there is either the old or the new one.
+// writeDurably replaces a file, so that either the old or the new one exists after a power loss.
 func writeDurably(path string, content []byte, mode os.FileMode) error {
 	tmp := path + ".coterie-tmp"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
@@ -230,7 +232,8 @@ func writeDurably(path string, content []byte, mode os.FileMode) error {
 	return syncPath(filepath.Dir(path))
 }
 
-// writeInPlace keeps owner and mode of a file in a directory that may belong to somebody else.
+// writeInPlace writes a file without replacing it: it keeps the owner and the mode of a file in a directory that may
+// belong to another user.
 func writeInPlace(path, content string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644) //nolint:gosec // start.conf is read by everybody
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
-// PutStandbySignal makes sure that standby.signal exists and will exist after a power loss. With it, a start that nobody
-// planned comes up in recovery.
+// PutStandbySignal makes sure that standby.signal exists, and still exists after a power loss. With it, an unplanned
+// start comes up in recovery.
 func PutStandbySignal(pgdata string) error {
 	f, err := os.OpenFile(filepath.Join(pgdata, "standby.signal"), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -39,8 +39,8 @@ func DropStandbySignal(pgdata string) error {
 	return nil
 }
 
-// PIDFile is what postmaster.pid says. Inode and time tell a file of this start from one that a crash left behind, even
-// when both name the same pid, as happens in containers.
+// PIDFile is the contents of postmaster.pid. Inode and time distinguish a file of this start from one that a crash left
+// behind, even when both name the same pid, as happens in containers.
 type PIDFile struct {
 	PID    int
 	status string // "starting", "stopping", "ready" (a primary or a hot standby) or "standby"
@@ -82,7 +82,7 @@ func ReadPIDFile(pgdata string) PIDFile {
 	return p
 }
 
-// The values of DBState in pg_control that matter here; unchanged from PostgreSQL 9.0 to 18.
+// The values of DBState in pg_control that matter here. They have not changed from PostgreSQL 9.0 to 18.
 const (
 	dbShutdown           = 1
 	dbShutdownInRecovery = 2
@@ -90,9 +90,9 @@ const (
 	dbInProduction       = 6
 )
 
-// AcceptsWrites reports whether the server with that pid, before whose start postmaster.pid was as told, is a primary. A
-// crashed primary leaves "in production" in pg_control, so that is believed only once postmaster.pid says that this server
-// is ready: by then it has written there what it is itself.
+// AcceptsWrites reports whether the server with that pid is a primary. before is the contents of postmaster.pid before
+// the server was started. A crashed primary leaves "in production" in pg_control. That state therefore counts only once
+// postmaster.pid reports this server as ready: by then the server has written its own state there.
 func AcceptsWrites(pgdata string, pid int, before PIDFile) bool {
 	p := ReadPIDFile(pgdata)
 	if p.PID != pid || p.status != "ready" || (p.inode == before.inode && p.mtime == before.mtime) {
@@ -102,8 +102,9 @@ func AcceptsWrites(pgdata string, pid int, before PIDFile) bool {
 	return err == nil && state == dbInProduction
 }
 
-// InRecovery reports whether the running server of pgdata is certainly still a standby: pg_control says so (PostgreSQL
-// rewrites it under the same lock under which it opens itself for writes) and no promotion has been asked for.
+// InRecovery reports whether the running server of pgdata is certainly still a standby. This holds if pg_control has
+// that state and no promotion has been requested. PostgreSQL rewrites pg_control under the same lock under which it
+// opens itself for writes.
 func InRecovery(pgdata string) bool {
 	if _, err := os.Lstat(filepath.Join(pgdata, "promote")); err == nil {
 		return false
@@ -112,8 +113,8 @@ func InRecovery(pgdata string) bool {
 	return err == nil && (state == dbShutdownInRecovery || state == dbInArchiveRecovery)
 }
 
-// ShutDown reports whether the last server of pgdata wrote its shutdown checkpoint. Its exit status does not tell: an
-// immediate shutdown by somebody else's signal is 0 as well.
+// ShutDown reports whether the last server of pgdata wrote its shutdown checkpoint. The exit status is no evidence: it
+// is also 0 after an immediate shutdown by a foreign signal.
 func ShutDown(pgdata string) bool {
 	state, err := controlState(pgdata)
 	return err == nil && (state == dbShutdown || state == dbShutdownInRecovery)
@@ -133,7 +134,7 @@ func controlState(pgdata string) (uint32, error) {
 	return binary.NativeEndian.Uint32(b[16:]), nil
 }
 
-// Seal puts standby.signal into a data directory that has been initialised. An empty one is left empty, for initdb.
+// Seal puts standby.signal into an initialised data directory. An empty directory is left empty, for initdb.
 func Seal(pgdata string) error {
 	if pgdata == "" {
 		return nil

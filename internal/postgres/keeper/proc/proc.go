@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BecomeReaper makes orphaned descendants children of this process instead of init's: backends call setsid, so neither a
-// process group nor the postmaster's own children name them all once the postmaster is dead.
+// BecomeReaper makes orphaned descendants children of this process instead of init's. Backends call setsid, so neither a
+// process group nor the postmaster's own children cover them all once the postmaster is dead.
 func BecomeReaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become subreaper: %w", err)
@@ -69,8 +69,8 @@ func (f Forker) Fork(path string, argv, env []string, files []uintptr) (int, err
 	return reply.pid, nil
 }
 
-// Reap collects every dead child. none means that no child is left, dead or alive. Since orphans become our children
-// before their parent can be collected, that proves that no descendant is left.
+// Reap collects every dead child. none reports whether no child remains, dead or alive. Orphans become our children
+// before their parent can be collected, so none proves that no descendant remains.
 func Reap(died func(pid int, ws syscall.WaitStatus)) (none bool) {
 	for {
 		var ws syscall.WaitStatus
@@ -87,7 +87,7 @@ func Reap(died func(pid int, ws syscall.WaitStatus)) (none bool) {
 	}
 }
 
-// Describe words a wait status as package os does.
+// Describe formats a wait status as package os does.
 func Describe(ws syscall.WaitStatus) string {
 	switch {
 	case ws.Signaled() && ws.CoreDump():
@@ -99,7 +99,7 @@ func Describe(ws syscall.WaitStatus) string {
 }
 
 // Descendants lists all processes below pid, nearest first. It is a snapshot: the list of children may miss some while
-// others exit, so whoever kills by it repeats until reap says none.
+// others exit. A caller that kills by this list repeats until Reap reports none.
 func Descendants(pid int) []int {
 	var all []int
 	seen := map[int]bool{pid: true}
@@ -124,7 +124,7 @@ func children(pid int) []int {
 	for _, l := range lists {
 		b, err := os.ReadFile(l)
 		if err != nil {
-			continue // the thread has ended; its children went to another one
+			continue // the thread has ended; its children have moved to another one
 		}
 		for _, f := range strings.Fields(string(b)) {
 			if c, err := strconv.Atoi(f); err == nil {
@@ -153,15 +153,15 @@ func childrenByStat(pid int) []int {
 func KillDescendants() int {
 	all := Descendants(os.Getpid())
 	for _, p := range all {
-		// Only we can collect a child of ours, and we do it on this goroutine: a direct child's pid cannot have been reused.
-		// A grandchild's could, if its parent collected it since the listing; its new owner would have to be forked in
-		// these microseconds after the whole pid space went around.
+		// Only we can collect a child of ours, and we do it on this goroutine: a direct child's pid cannot have been
+		// reused. A grandchild's pid can, if its parent has collected it since the listing. The new process would have
+		// to be forked in these microseconds, after the whole pid space has wrapped around.
 		_ = syscall.Kill(p, syscall.SIGKILL)
 	}
 	return len(all)
 }
 
-// Stat is what we need of /proc/<pid>/stat.
+// Stat is the part of /proc/<pid>/stat that the keeper needs.
 type Stat struct {
 	State  byte
 	parent int
@@ -173,7 +173,7 @@ func ReadStat(pid int) (Stat, error) {
 	if err != nil {
 		return Stat{}, err
 	}
-	// The name, in parentheses, may contain anything; the fields start after the last one.
+	// The name, in parentheses, may contain any character; the fields start after the last parenthesis.
 	_, rest, ok := bytes.Cut(b[max(0, bytes.LastIndexByte(b, ')')):], []byte(") "))
 	f := strings.Fields(string(rest))
 	if !ok || len(f) < 20 {
