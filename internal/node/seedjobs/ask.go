@@ -147,12 +147,10 @@ func (c *Controller) askVerify(v *ag.View) (seeding.Operation, error) {
 	case v.Local.Server != ag.ServerRecovery && v.Local.Server != ag.ServerWritable:
 		return op, fail.Unhealthyf("the server of %s does not run, and only a running one is verified; coterie status says what it waits for: ask again then", c.Self)
 	}
-	id := c.journal.Begin(seeding.Operation{Target: c.Self, State: seeding.Verifying, Because: "an operator asked", Attempts: 1, Report: &pagesum.Report{}})
-	select {
-	case c.verify <- id:
-	default:
+	if len(c.verify) == cap(c.verify) { // with one that was cancelled; only askVerify adds, and c.mu is held
 		return op, fail.Unhealthyf("another verification is about to begin")
 	}
+	c.verify <- c.journal.Begin(seeding.Operation{Target: c.Self, State: seeding.Verifying, Because: "an operator asked", Attempts: 1, Report: &pagesum.Report{}})
 	op, _ = c.journal.Last()
 	return op, nil
 }

@@ -362,6 +362,30 @@ func TestVerification(t *testing.T) {
 	}
 }
 
+// TestVerificationBehindACancelledOne holds that a verification that cannot be queued leaves no operation behind.
+func TestVerificationBehindACancelledOne(t *testing.T) {
+	t.Parallel()
+	n := secondary()
+	n.view.Local.Data, n.view.Local.Server = ag.DataPresent, ag.ServerRecovery
+	c := n.open(t, t.TempDir())
+	if _, err := c.Ask(t.Context(), api.SeedRequest{Verify: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Cancel(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Ask(t.Context(), api.SeedRequest{Verify: true}); kindOf(err) != "unhealthy" || !strings.Contains(err.Error(), "about to begin") {
+		t.Errorf("%v", err)
+	}
+	if ops := c.Operations(); len(ops) != 1 || ops[0].State != seeding.Cancelled {
+		t.Errorf("the operations are %+v", ops)
+	}
+	<-c.verify
+	if op, err := c.Ask(t.Context(), api.SeedRequest{Verify: true}); err != nil || op.State != seeding.Verifying {
+		t.Errorf("once the queue is empty: %+v, %v", op, err)
+	}
+}
+
 // TestFirstViewIsWaitedFor holds that a request that comes before the agent's first turn waits for it, but not longer than firstViewPatience
 // and not for a caller who has gone.
 func TestFirstViewIsWaitedFor(t *testing.T) {
