@@ -24,8 +24,9 @@ type Target struct {
 type Routes struct {
 	Epoch     Epoch         `json:"epoch"`
 	Self      ReplicaID     `json:"self"`
-	Primary   ReplicaID     `json:"primary"`    // empty while no primary accepts sessions
-	WriteOpen bool          `json:"write_open"` // the primary's gate is open (S6)
+	Primary   ReplicaID     `json:"primary"`             // empty while no primary accepts sessions
+	WriteOpen bool          `json:"write_open"`          // the primary's gate is open (S6)
+	Promoting bool          `json:"promoting,omitempty"` // this node was chosen to lead and has not opened yet: its server takes no session
 	Targets   []Target      `json:"targets"`
 	ReadList  [][]ReplicaID `json:"read_list"` // ordered sets; round robin within a set; the primary only where it is listed
 }

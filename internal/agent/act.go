@@ -261,6 +261,7 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
 	if err := a.cfg.Upstream.Seal(ctx); err != nil {
 		return nil, err
 	}
+	a.cfg.Sessions.CloseReaders("this replica is being promoted; the readers' place is on a secondary")
 	a.showProgress("protecting")
 	if !a.isPreset(ctx, act.Epoch, act.Sync) {
 		if err := a.cfg.Instance.SetSync(ctx, act.Sync.P, act.Sync.N, act.Epoch); err != nil {

@@ -82,6 +82,7 @@ type Agent struct {
 	turned   atomic.Int64       // boottime of the loop's last turn
 	suspect  atomic.Bool        // one member acknowledged twice: no answer leaves before the setting is proven again
 	shut     atomic.Bool        // set by the worker: the gate is shut for a planned failover
+	answered atomic.Uint64      // the epoch in which this node has opened, so that its answers may leave; 0: none
 	outcome  atomic.Pointer[Outcome]
 	guard    *recordguard.Guard
 	preset   atomic.Pointer[preset]
@@ -259,12 +260,14 @@ func (a *Agent) others() []ag.Replica {
 func (a *Agent) Heard(id ag.ReplicaID) time.Time { return a.pinger.Reach().Heard(id) }
 
 // Gate returns the boottime until which bytes of the local primary may reach clients: the end of its lease, or of its
-// answer lease if that is earlier. 0 means no limit, because the local server is not a primary (S3).
+// answer lease if that is earlier. 0 means no limit, because the local server is not a primary (S3). From the moment
+// the keeper is armed for a promotion until this node leads and has opened, the gate is shut: PostgreSQL keeps the
+// sessions of a standby over its promotion, and what they write then is not protected by the record yet.
 func (a *Agent) Gate() time.Duration {
-	switch {
-	case a.lease.Armed() == 0:
+	switch e := a.lease.Armed(); {
+	case e == 0:
 		return 0
-	case a.shut.Load(), a.suspect.Load():
+	case a.shut.Load(), a.suspect.Load(), a.answered.Load() != uint64(e):
 		return 1
 	}
 	return max(a.lease.AnswersUntil(), 1)

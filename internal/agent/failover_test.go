@@ -2,6 +2,8 @@ package agent_test
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -258,5 +260,39 @@ func TestSilentKeeperIsNoDeadServer(t *testing.T) {
 		if s := l.Node("a").State(); l.epoch() != was || len(s.Fences) != 0 {
 			t.Errorf("epoch %d after %d, %+v", l.epoch(), was, s)
 		}
+	})
+}
+
+// PostgreSQL keeps the sessions of a standby over its promotion, and they can write from then on. They are ended before
+// the promotion, and nothing of the server reaches a client before the node leads and has opened.
+func TestNoAnswerBetweenPromotionAndOpening(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.Record.SetGroup(func(g *ag.Group) {
+			g.Replicas[2].AvailabilityMode, g.Replicas[2].FailoverMode = ag.AsynchronousCommit, ag.Manual
+		})
+		l.wait("only b is waited for", time.Minute, func() bool { return l.counted("b") && !l.counted("c") })
+		l.write("a")
+		b, looked := l.Node("b"), false
+		b.Before("promote", func() {
+			s := b.State()
+			if !s.Routes.Promoting || !slices.ContainsFunc(s.Events, func(e string) bool { return strings.HasPrefix(e, "close readers") }) {
+				t.Errorf("the promotion begins, and readers stay: %+v, %q", s.Routes, s.Events)
+			}
+		})
+		b.Before("history", func() {
+			looked = true
+			time.Sleep(300 * time.Millisecond) // until heartbeats of the new epoch are acknowledged
+			if phase := l.Record.Snapshot().Record.Epoch.Phase; phase != ag.PhasePromote {
+				t.Errorf("the phase is %s", phase)
+			}
+			if err := l.WriteWithin("b", time.Second); err == nil {
+				t.Error("a commit was acknowledged before the record says that b leads")
+			}
+		})
+		l.kill("a")
+		if id := l.leader(30*time.Second, "a"); id != "b" || !looked {
+			t.Fatalf("%s leads; looked: %t", id, looked)
+		}
+		l.write("b")
 	})
 }

@@ -238,6 +238,7 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation ui
 	return func() {
 		a.sync, a.tried = ag.Sync{P: v.Local.Sync.P, N: v.Local.Sync.N}, nil
 		a.restart = end // BEFORE the gate opens: nobody may read what is not replicated (S6)
+		a.answered.Store(0)
 		reopen()
 	}, fmt.Errorf("given up, %s leads again in the same epoch: %w", v.Self, err)
 }

@@ -231,7 +231,8 @@ type Sessions interface {
 	CloseOlder(e ag.Epoch, why string)
 	// CloseLocal ends the read-write sessions that run on this node's server.
 	CloseLocal(why string)
-	// CloseReaders ends the read-only sessions on this node's server, which did not ask for a primary.
+	// CloseReaders ends the read-only sessions on this node's server, which did not ask for a primary. It is called
+	// before the server is promoted. Routes.Promoting was published before that, so that no session comes after it.
 	CloseReaders(why string)
 	// Hold keeps new connections waiting during a planned failover.
 	Hold(on bool)

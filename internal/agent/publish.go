@@ -111,6 +111,7 @@ func sameGroup(x, y ag.Group) bool {
 func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
 	if p.Open {
 		a.restart = 0
+		a.answered.Store(uint64(v.Record.Epoch.Epoch))
 	}
 	if p.Open && a.opened != v.Record.Epoch.Epoch {
 		a.opened = v.Record.Epoch.Epoch
@@ -150,6 +151,7 @@ func (a *Agent) publishClosed(why string) {
 func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 	e := v.Record.Epoch
 	r := &ag.Routes{Epoch: e.Epoch, Self: v.Self}
+	r.Promoting = e.Leader == v.Self && e.Phase != ag.PhaseSeal && a.answered.Load() != uint64(e.Epoch)
 	statuses := map[ag.ReplicaID]Status{}
 	if s := a.snapshot.Load(); s != nil {
 		statuses = s.Statuses
@@ -166,7 +168,7 @@ func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 		} else {
 			t.Readable = st.Readable
 		}
-		t.Readable = t.Readable && rep.Allow != ag.AllowNo && !rep.Suspended
+		t.Readable = t.Readable && !(t.Local && r.Promoting) && rep.Allow != ag.AllowNo && !rep.Suspended
 		r.Targets = append(r.Targets, t)
 	}
 	if e.Phase == ag.PhaseLead {
@@ -185,7 +187,7 @@ func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 }
 
 func sameRoutes(x, y *ag.Routes) bool {
-	return x.Epoch == y.Epoch && x.Self == y.Self && x.Primary == y.Primary && x.WriteOpen == y.WriteOpen &&
+	return x.Epoch == y.Epoch && x.Self == y.Self && x.Primary == y.Primary && x.WriteOpen == y.WriteOpen && x.Promoting == y.Promoting &&
 		slices.Equal(x.Targets, y.Targets) && slices.EqualFunc(x.ReadList, y.ReadList, slices.Equal[[]ag.ReplicaID])
 }
 
