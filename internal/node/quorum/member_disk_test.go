@@ -1,0 +1,154 @@
+package quorum
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/etcd/embedded"
+)
+
+// TestSuperviseSuspends: a member whose disk is nearly full is closed, the others are asked from then on, and the member starts again
+// when there is space for it.
+func TestSuperviseSuspends(t *testing.T) {
+	b := newBed(t)
+	m := b.run(t)
+	if done, err := b.supervise(t.Context(), true); done || err != nil || m.closed {
+		t.Fatalf("with space: done %v, closed %v, %v", done, m.closed, err)
+	}
+	b.free = suspendBelow - 1
+	if done, err := b.supervise(t.Context(), true); !done || err != nil || !m.closed || b.running() != nil {
+		t.Fatalf("without space: done %v, closed %v, %v", done, m.closed, err)
+	}
+	if !strings.Contains(b.NoVote(), "3 MB are free") {
+		t.Errorf("the reason is %q", b.NoVote())
+	}
+	if want := []string{"n2", "w1"}; !slices.Equal(b.etcd.endpoints, want) {
+		t.Errorf("asked are %v, want %v", b.etcd.endpoints, want)
+	}
+	b.free = startAbove - 1
+	if done, err := b.supervise(t.Context(), true); !done || err != nil || len(b.started) > 0 {
+		t.Fatalf("with too little space: done %v, started %d, %v", done, len(b.started), err)
+	}
+	b.free = startAbove
+	if done, err := b.supervise(t.Context(), true); !done || err != nil || b.running() == nil || b.NoVote() != "" {
+		t.Fatalf("with space again: done %v, %q, %v", done, b.NoVote(), err)
+	}
+	if b.started[0].New || b.started[0].Token != "g" {
+		t.Errorf("started with %+v", b.started[0])
+	}
+	if want := []string{"n1", "n2", "w1"}; !slices.Equal(b.etcd.endpoints, want) {
+		t.Errorf("asked are %v, want %v", b.etcd.endpoints, want)
+	}
+}
+
+// TestSuperviseFailed: a member that gave up, or that could not be closed, is never started again by this process. The agent restarts in
+// place once there is space, and not more often than the pause allows.
+func TestSuperviseFailed(t *testing.T) {
+	full := fmt.Errorf("%w: %w", embedded.ErrFailed, embedded.ErrNoSpace)
+	for name, c := range map[string]struct {
+		err, closeErr error
+		free          int64
+		pause         int64 // seconds
+	}{
+		"gave up on a full disk":                {full, nil, 0, 60},
+		"gave up for another reason":            {embedded.ErrFailed, nil, 1 << 30, 600},
+		"gave up while it was closed":           {nil, full, 0, 60},
+		"was not closed, and may use its files": {nil, errTest, 0, 600},
+	} {
+		b := newBed(t)
+		m := b.run(t)
+		m.err, m.closeErr, b.free = c.err, c.closeErr, c.free
+		if done, err := b.supervise(t.Context(), true); !done || err != nil || b.running() != nil || b.NoVote() == "" {
+			t.Errorf("%s: done %v, %q, %v", name, done, b.NoVote(), err)
+		}
+		for _, turn := range []struct {
+			free, after int64
+			want        int
+		}{{startAbove - 1, c.pause, 0}, {startAbove, 0, 1}, {startAbove, c.pause - 1, 1}, {startAbove, 1, 2}} {
+			b.free, b.clock = turn.free, b.clock.Add(seconds(turn.after))
+			if done, err := b.supervise(t.Context(), true); !done || err != nil || b.restarts != turn.want {
+				t.Errorf("%s, %+v: done %v, %d restarts, %v", name, turn, done, b.restarts, err)
+			}
+		}
+		if len(b.started) > 0 {
+			t.Errorf("%s: it was started again", name)
+		}
+	}
+}
+
+// TestSuperviseLeavesAlone: a node without a member of its own, and one that the configuration does not know, start none.
+func TestSuperviseLeavesAlone(t *testing.T) {
+	b := newBed(t)
+	if done, err := b.supervise(t.Context(), true); done || err != nil || len(b.started) > 0 {
+		t.Errorf("never a member: done %v, %v", done, err)
+	}
+	b.mark(t)
+	if done, err := b.supervise(t.Context(), false); done || err != nil || len(b.started) > 0 {
+		t.Errorf("not in the configuration: done %v, %v", done, err)
+	}
+	b.startErr = errTest
+	if done, err := b.supervise(t.Context(), true); !done || err == nil || b.NoVote() != "" {
+		t.Errorf("a start that fails: done %v, %v", done, err)
+	}
+	b.startErr = embedded.ErrFailed
+	if done, err := b.supervise(t.Context(), true); !done || err != nil || b.NoVote() == "" {
+		t.Errorf("a start that gives up: done %v, %q, %v", done, b.NoVote(), err)
+	}
+}
+
+// TestSuperviseRestartsForTrust: the member restarts for a new authority only in this node's turn, with the quorum, and while every other
+// voter answers.
+func TestSuperviseRestartsForTrust(t *testing.T) {
+	for name, c := range map[string]struct {
+		change   func(*bed)
+		restarts bool
+	}{
+		"its turn":                  {func(*bed) {}, true},
+		"trusts the same":           {func(b *bed) { b.trusts = "old" }, false},
+		"no quorum":                 {func(b *bed) { b.view.Quorum = false }, false},
+		"no view yet":               {func(b *bed) { b.view = nil }, false},
+		"no record yet":             {func(b *bed) { b.snap = nil }, false},
+		"no rotation":               {func(b *bed) { b.snap.Group.Rotation = nil }, false},
+		"done already":              {func(b *bed) { b.snap.Group.Rotation.Done = []ag.ReplicaID{"n1"} }, false},
+		"a voter does not answer":   {func(b *bed) { b.view.Reach = []ag.ReplicaID{"n2"} }, false},
+		"a member without a vote":   {func(b *bed) { b.view.Reach = nil; noOtherVotes(&b.snap.Group) }, true},
+		"another's turn before it":  {func(b *bed) { r := b.snap.Group.Replicas; r[0], r[1] = r[1], r[0] }, false},
+		"the one before it is done": {func(b *bed) { swapDone(&b.snap.Group) }, true},
+	} {
+		b := newBed(t)
+		m := b.run(t)
+		b.alter(func(g *ag.Group) { g.Rotation = &ag.Rotation{Pin: "new", Phase: ag.RotationTrust} })
+		b.trusts = "new old"
+		if b.MemberTrusts() {
+			t.Errorf("%s: the member trusts what it has not read", name)
+		}
+		c.change(b)
+		done, err := b.supervise(t.Context(), true)
+		if err != nil || done != c.restarts || m.closed != c.restarts || len(b.started) == 1 != c.restarts {
+			t.Errorf("%s: done %v, closed %v, started %d, %v", name, done, m.closed, len(b.started), err)
+		}
+		if c.restarts && (!b.MemberTrusts() || b.running() == nil) {
+			t.Errorf("%s: the member does not trust the authorities", name)
+		}
+	}
+	b := newBed(t)
+	m := b.run(t)
+	m.closeErr = errTest
+	if err := b.restartMember(t.Context(), m); err == nil || len(b.started) > 0 || b.failed == nil {
+		t.Errorf("a member that was not closed was started again: %v", err)
+	}
+}
+
+func noOtherVotes(g *ag.Group) {
+	for i := range g.Replicas[1:] {
+		g.Replicas[i+1].Voter, g.Replicas[i+1].EtcdID = false, 0
+	}
+}
+
+func swapDone(g *ag.Group) {
+	g.Replicas[0], g.Replicas[1] = g.Replicas[1], g.Replicas[0]
+	g.Rotation.Done = []ag.ReplicaID{"n2"}
+}

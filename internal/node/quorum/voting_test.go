@@ -1,0 +1,168 @@
+package quorum
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/etcd/embedded"
+)
+
+func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
+
+// TestMembershipTurnJoins: a node with a vote in the configuration becomes a learner, starts its member, is promoted, and writes its id
+// into the configuration.
+func TestMembershipTurnJoins(t *testing.T) {
+	b := newBed(t)
+	b.alter(func(g *ag.Group) { g.Replicas[0].EtcdID = 0 })
+	if err := b.membershipTurn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if b.running() == nil || !slices.Equal(b.etcd.promoted, []uint64{7}) || b.etcd.group.Replicas[0].EtcdID != 7 {
+		t.Errorf("promoted %v, the configuration has %+v", b.etcd.promoted, b.etcd.group.Replicas[0])
+	}
+	if c := b.started[0]; c.New || c.Token != "g" || len(c.Initial) != 1 {
+		t.Errorf("started with %+v", c)
+	}
+}
+
+// TestMembershipTurnWaits: nothing is begun before it is this node's turn, and a step that failed is repeated without another start.
+func TestMembershipTurnWaits(t *testing.T) {
+	b := newBed(t)
+	b.alter(func(g *ag.Group) {
+		r := g.Replicas
+		r[0], r[1] = r[1], r[0]
+		r[0].EtcdID, r[1].EtcdID = 0, 0
+	})
+	if err := b.membershipTurn(t.Context()); err == nil || !strings.Contains(err.Error(), "n2 is to vote first") || b.etcd.learners > 0 {
+		t.Errorf("it did not wait for n2: %v", err)
+	}
+	b.alter(func(g *ag.Group) { g.Replicas[0].EtcdID = 2 })
+	b.etcd.err = errTest
+	if err := b.membershipTurn(t.Context()); !errors.Is(err, errTest) || b.running() != nil {
+		t.Errorf("a learner that the quorum refused was started: %v", err)
+	}
+	b.etcd.err, b.startErr = nil, embedded.ErrFailed
+	if err := b.membershipTurn(t.Context()); !errors.Is(err, embedded.ErrFailed) || b.NoVote() == "" || len(b.etcd.promoted) > 0 {
+		t.Errorf("a member that gave up: %q, %v", b.NoVote(), err)
+	}
+	b.snap = nil
+	if err := b.membershipTurn(t.Context()); err != nil {
+		t.Errorf("before the record was read: %v", err)
+	}
+}
+
+// TestMembershipTurnLeaves: a member whose vote was taken is closed and its log deleted. A configuration without members, which no group
+// has, deletes nothing.
+func TestMembershipTurnLeaves(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*ag.Group)
+		leaves bool
+	}{
+		"its vote was taken": {func(g *ag.Group) { g.Replicas[0].Voter = false }, true},
+		"it was removed":     {func(g *ag.Group) { g.Replicas = g.Replicas[1:] }, true},
+		"nothing is known":   {func(g *ag.Group) { g.Replicas = nil }, false},
+		"it votes":           {func(*ag.Group) {}, false},
+	} {
+		b := newBed(t)
+		m := b.run(t)
+		b.alter(c.change)
+		if err := b.membershipTurn(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		_, dirErr := os.Stat(b.Layout.Etcd())
+		if m.closed != c.leaves || (b.running() == nil) != c.leaves || os.IsNotExist(dirErr) != c.leaves || b.wasMember() == c.leaves {
+			t.Errorf("%s: closed %v, its directory: %v, was a member: %v", name, m.closed, dirErr, b.wasMember())
+		}
+	}
+}
+
+// TestMembershipTurnComesBack: after coterie recover the votes are assigned anew, once.
+func TestMembershipTurnComesBack(t *testing.T) {
+	b := newBed(t)
+	b.alter(func(g *ag.Group) {
+		g.Replicas[0].Voter, g.Replicas[0].EtcdID = false, 0
+		g.Replicas[1].Voter, g.Replicas[1].EtcdID = true, 2
+		g.Replicas[2].Voter, g.Replicas[2].EtcdID = false, 0
+	})
+	if err := os.WriteFile(b.Layout.ComebackFile(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.membershipTurn(t.Context()); err != nil || b.comesBack() || !b.etcd.group.Replicas[0].Voter || b.etcd.learners > 0 {
+		t.Errorf("%+v, %v", b.etcd.group.Replicas, err)
+	}
+}
+
+// TestCountExternal: the primary alone keeps the number of the external etcd's members, at most once in countEvery, and never writes 0.
+func TestCountExternal(t *testing.T) {
+	b := newBed(t)
+	b.Node.Quorum = &config.Quorum{}
+	b.alter(func(g *ag.Group) { g.External = 1 })
+	b.etcd.voting = 3
+	turn := func(want int) {
+		t.Helper()
+		if err := b.membershipTurn(t.Context()); err != nil || b.etcd.group.External != want || len(b.started) > 0 {
+			t.Errorf("%d members, want %d: %v", b.etcd.group.External, want, err)
+		}
+	}
+	turn(1) // not the primary
+	b.snap.Record.Epoch.Leader = "n1"
+	turn(3)
+	b.etcd.voting = 5
+	turn(3) // too early
+	b.clock = b.clock.Add(countEvery)
+	turn(5)
+	b.etcd.voting, b.clock = 0, b.clock.Add(countEvery)
+	turn(5)
+}
+
+// TestUpdateGroup: a change is made again on what another writer left, and an error of the change writes nothing.
+func TestUpdateGroup(t *testing.T) {
+	b := newBed(t)
+	b.etcd.overtaken = 2
+	calls := 0
+	err := b.UpdateGroup(t.Context(), func(g *ag.Group) error { calls++; g.Profile = "WAN"; return nil })
+	if g := b.etcd.group; err != nil || calls != 3 || g.Profile != "WAN" || g.SessionTimeout != 2*time.Second {
+		t.Errorf("%d calls, %+v, %v", calls, g, err)
+	}
+	rev := b.etcd.rev
+	if err := b.UpdateGroup(t.Context(), func(*ag.Group) error { return errTest }); !errors.Is(err, errTest) || b.etcd.rev != rev {
+		t.Errorf("a change that was refused: %v", err)
+	}
+}
+
+// TestDial: without its own member this node's part of the quorum is not reached, nor one that the group does not have.
+func TestDial(t *testing.T) {
+	b := newBed(t)
+	for name, want := range map[string]string{"n1": "does not run", "n9": "has no member n9", "n2": errTest.Error()} {
+		if _, err := b.dial(t.Context(), name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestSameQuorum: a node whose configuration file and group disagree on the quorum does not start.
+func TestSameQuorum(t *testing.T) {
+	external := &config.Quorum{Endpoints: []string{"https://10.0.0.1:2379"}}
+	for name, c := range map[string]struct {
+		quorum *config.Quorum
+		count  int
+		want   string
+	}{
+		"embedded":                  {nil, 0, ""},
+		"external":                  {external, 3, ""},
+		"the file lost it":          {nil, 3, "put them back"},
+		"the file has one too many": {external, 0, "remove them"},
+		"not an endpoint":           {&config.Quorum{Endpoints: []string{"x"}}, 3, "quorum.endpoints"},
+	} {
+		err := sameQuorum(config.Config{Quorum: c.quorum}, ag.Group{External: c.count})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
