@@ -31,7 +31,8 @@ func Call[Req, Resp any](ctx context.Context, c Caller, to ag.Replica, m Method[
 	if _, none := any(resp).(Nothing); none {
 		out = nil
 	}
-	return resp, c.Call(ctx, to, m.name, in, out)
+	err = c.Call(ctx, to, m.name, in, out)
+	return resp, err
 }
 
 // Registrar offers a method to the other nodes under its name; *endpoint.Control is one.
