@@ -1,3 +1,4 @@
+// Command coterie runs and administers availability groups of PostgreSQL servers. The commands are in the packages below internal/cli.
 package main
 
 import (

@@ -12,9 +12,10 @@ import (
 // DefaultNode is the node directory of a command that names none.
 const DefaultNode = "/var/lib/coterie"
 
+// MaxDrain is the longest --drain of a planned failover or restart.
 const MaxDrain = time.Hour
 
-// NeedCommand makes a usage error of a command that a group of commands does not have; without one the group shows its help.
+// NeedCommand makes every group of commands below c refuse an unknown command with a usage error. A group without a command shows its help.
 func NeedCommand(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		NeedCommand(sub)
@@ -31,10 +32,10 @@ func NeedCommand(c *cobra.Command) {
 	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 }
 
-// Args accepts exactly n arguments, which what names, and calls a wrong number a usage error.
+// Args accepts exactly n arguments. Any other number is a usage error, which names them as what.
 func Args(n int, what string) cobra.PositionalArgs { return ArgsBetween(n, n, what) }
 
-// ArgsBetween accepts from least to most arguments, any number from least where most is negative.
+// ArgsBetween accepts from least to most arguments. A negative most means no upper limit.
 func ArgsBetween(least, most int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, a []string) error {
 		switch {

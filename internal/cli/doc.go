@@ -1,6 +1,6 @@
-// Package cli is what every command shares: argument counts, exit codes, JSON, the terminal and the client of a node directory.
+// Package cli has the helpers that all commands share: argument counts, exit codes, JSON, the terminal and the client of a node directory.
 //
-// The commands themselves are in the packages below it; nothing but the program imports those.
+// The commands are in the packages below it. Only cmd/coterie imports those.
 //
 // Start reading at Report.
 package cli

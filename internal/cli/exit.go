@@ -9,15 +9,15 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// Exited is the error of a command whose other process has printed why it failed, and left this exit code.
-type Exited struct{ Code int }
+// ExitError is the error of a command whose child process has printed the reason of its failure. Code is the exit code of that process.
+type ExitError struct{ Code int }
 
-func (e Exited) Error() string { return "" }
+func (e ExitError) Error() string { return "" }
 
-// ErrUnhealthy ends a command that has printed what is wrong.
+// ErrUnhealthy ends a command with the exit code of an unhealthy group. Its text is empty, because the command has printed the problem.
 var ErrUnhealthy = fail.Error{Kind: fail.Unhealthy, Err: errors.New("")}
 
-// Report prints a command's error and returns the exit code of the process.
+// Report prints the error of a command on standard error and returns the exit code of the process.
 func Report(err error) int {
 	if err == nil {
 		return 0
@@ -25,7 +25,7 @@ func Report(err error) int {
 	if msg := err.Error(); msg != "" {
 		fmt.Fprintln(os.Stderr, "coterie: "+msg)
 	}
-	var other Exited
+	var other ExitError
 	var known fail.Error
 	switch {
 	case errors.As(err, &other):

@@ -7,13 +7,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// PrintJSON prints v as indented JSON on standard output.
 func PrintJSON(c *cobra.Command, v any) error {
 	e := json.NewEncoder(c.OutOrStdout())
 	e.SetIndent("", "  ")
 	return e.Encode(v)
 }
 
-// Say tells the person what is going on; data goes to standard output, talk to standard error.
+// Say prints a message for the user on standard error. Standard output is for data.
 func Say(c *cobra.Command, format string, a ...any) {
 	_, _ = fmt.Fprintf(c.ErrOrStderr(), format+"\n", a...)
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 )
 
+// PortFree returns an error if addr, as host:port, cannot be listened on.
 func PortFree(ctx context.Context, addr string) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {

@@ -132,6 +132,7 @@ func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history 
 // accountPrefix begins what coterie recover account prints, with the version of what follows.
 const accountPrefix = "account1."
 
+// EncodeAccount returns an account as one line of text, which Plan reads on another member.
 func EncodeAccount(a recovery.Account) (string, error) {
 	b, err := json.Marshal(a)
 	return accountPrefix + base64.RawURLEncoding.EncodeToString(b), err

@@ -26,6 +26,7 @@ func checks(dir string) *check.Registry {
 	return r
 }
 
+// Check returns the command check, with its subcommands.
 func Check() *cobra.Command {
 	var asJSON, before, answer bool
 	var f nodecmd.NodeFlags
@@ -82,7 +83,7 @@ Exit code 3 when there is a problem, or something could not be checked.`,
 	c.Flags().StringVar(&f.Endpoint, "endpoint", ":5022", "port between nodes, for --preflight and --answer; as are the next three")
 	c.Flags().StringVar(&f.ReadWrite, "read-write", ":5432", "port for clients that write")
 	c.Flags().StringVar(&f.ReadOnly, "read-only", ":5433", "port for clients that only read")
-	c.Flags().StringVar(&f.Http, "http", ":8008", "port for health checks and metrics")
+	c.Flags().StringVar(&f.HTTP, "http", ":8008", "port for health checks and metrics")
 	c.AddCommand(checkLink(), checkBackupCommand(), checkRoutingCommand())
 	return c
 }

@@ -30,7 +30,7 @@ func runPreflight(c *cobra.Command, dir string, f *nodecmd.NodeFlags, hosts []st
 	r := &check.Registry{}
 	r.Add("this host", 0, func(context.Context) ([]check.Finding, error) { return preflight.JudgeMachine(own, dir), nil })
 	for _, h := range hosts {
-		r.Add(h, preflight.PreflightLimit, func(ctx context.Context) ([]check.Finding, error) { return preflight.Other(ctx, own, h, ports) })
+		r.Add(h, preflight.Limit, func(ctx context.Context) ([]check.Finding, error) { return preflight.Other(ctx, own, h, ports) })
 	}
 	found := r.Run(c.Context())
 	if err := printFindings(c, found, asJSON); err != nil {

@@ -92,7 +92,7 @@ session found no replica, or another one than its intent asks for.`,
 				}
 				cli.Say(c, "%v\nlogged in nowhere: name a role with --user, its password in PGPASSWORD. What follows is what the routes in force say.", err)
 			}
-			if err := (sqlrun.Printer{C: c, Json: asJSON}).Print(routes); err != nil {
+			if err := (sqlrun.Printer{C: c, JSON: asJSON}).Print(routes); err != nil {
 				return err
 			}
 			return routingVerdict(routes)

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
+// CA returns the command ca, which prints the group's CA certificate or rotates the authority.
 func CA() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "ca",

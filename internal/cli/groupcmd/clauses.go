@@ -67,7 +67,7 @@ func runText(c *cobra.Command, cl *api.Client, text string, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	return sqlrun.Printer{C: c, Json: asJSON}.Print(r)
+	return sqlrun.Printer{C: c, JSON: asJSON}.Print(r)
 }
 
 // show returns a command that prints the answers of a query, or of several.
@@ -83,7 +83,7 @@ func show(short, query string) *cobra.Command {
 			if asScript {
 				query = "SCRIPT"
 			}
-			return sqlrun.Printer{C: c, Json: asJSON}.Run(c.Context(), cl, query)
+			return sqlrun.Printer{C: c, JSON: asJSON}.Run(c.Context(), cl, query)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")

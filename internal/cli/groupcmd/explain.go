@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -20,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
+// Explain returns the command explain, which prints the decisions behind changes of leadership.
 func Explain() *cobra.Command {
 	var asJSON, all, last bool
 	var epoch uint64
@@ -109,7 +111,7 @@ func printExplanation(w io.Writer, e *decisions.Explanation, all bool) error {
 	if len(e.Missing) > 0 && len(e.Missing) >= len(e.Asked) {
 		_, _ = fmt.Fprintf(w, "\nThose who do not answer %s may have changed the leadership since: ask another node, too.\n", e.Node)
 	}
-	for _, id := range slices.Sorted(mapKeys(e.Missing)) {
+	for _, id := range slices.Sorted(maps.Keys(e.Missing)) {
 		_, _ = fmt.Fprintf(w, "\n%s did not answer, so what it decided is not in this: %s\n", id, e.Missing[id])
 	}
 	printForecast(w, e.Now)
@@ -118,16 +120,6 @@ func printExplanation(w io.Writer, e *decisions.Explanation, all bool) error {
 		return printSteps(w, e.Decisions)
 	}
 	return nil
-}
-
-func mapKeys[K comparable, V any](m map[K]V) func(func(K) bool) {
-	return func(yield func(K) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 // lastWords are the rules by which a primary itself ends its leadership.

@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
+// Failover returns the command failover, which makes another replica the primary.
 func Failover() *cobra.Command {
 	var req api.FailoverRequest
 	var to string
@@ -151,7 +152,7 @@ func confirmLoss(c *cobra.Command, cl *api.Client) error {
 	if err != nil {
 		return cli.NoAgent(c, err)
 	}
-	if err := (dashboard{Status: s}).print(c.OutOrStdout()); err != nil {
+	if err := (dashboard{Status: s}).render(c.OutOrStdout()); err != nil {
 		return err
 	}
 	if !term.IsTerminal(int(os.Stdin.Fd())) {

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
+// Remove returns the command remove, which removes a member from the group.
 func Remove() *cobra.Command {
 	return &cobra.Command{
 		Use: "remove NAME", GroupID: "group", Short: "Take a member out of the group",
@@ -36,6 +37,7 @@ own node directory is left as it is.`,
 	}
 }
 
+// Set returns the command set, which changes how the group commits and fails over.
 func Set() *cobra.Command {
 	var rule string
 	var required int
@@ -81,6 +83,7 @@ func Set() *cobra.Command {
 	return c
 }
 
+// Token returns the command token, which admits nodes to the group.
 func Token() *cobra.Command {
 	var role string
 	var ttl time.Duration

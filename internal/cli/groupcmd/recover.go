@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/provision"
 )
 
+// Recover returns the command recover, for a group whose quorum is lost for good.
 func Recover() *cobra.Command {
 	c := &cobra.Command{
 		Use: "recover", GroupID: "group", Short: "Make a new quorum when the old one is lost for good",

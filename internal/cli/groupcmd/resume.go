@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli"
 )
 
+// Resume returns the command resume, which lets a suspended or quarantined replica follow again.
 func Resume() *cobra.Command {
 	var trust bool
 	c := &cobra.Command{

@@ -28,6 +28,7 @@ type seedFlags struct {
 	watch, cancel, json bool
 }
 
+// Seed returns the command seed.
 func Seed() *cobra.Command {
 	var o seedFlags
 	c := &cobra.Command{

@@ -19,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/units"
 )
 
+// Status returns the command status.
 func Status() *cobra.Command {
 	var asJSON, watch bool
 	c := &cobra.Command{
@@ -146,7 +147,7 @@ func showStatus(c *cobra.Command, cl *api.Client, asJSON bool) error {
 	if asJSON {
 		err = cli.PrintJSON(c, d)
 	} else {
-		err = d.print(c.OutOrStdout())
+		err = d.render(c.OutOrStdout())
 	}
 	if err == nil && !d.WriteOpen {
 		err = cli.ErrUnhealthy
@@ -160,7 +161,7 @@ func watchStatus(c *cobra.Command, cl *api.Client) error {
 		var page bytes.Buffer
 		d, err := look(c, cl)
 		if err == nil {
-			err = d.print(&page)
+			err = d.render(&page)
 		}
 		if err != nil {
 			_, _ = fmt.Fprintln(&page, err)
@@ -187,7 +188,7 @@ func readiness(noLoss bool) string {
 	return "Data Loss"
 }
 
-func (d dashboard) print(w io.Writer) error {
+func (d dashboard) render(w io.Writer) error {
 	if err := d.printReplicas(w); err != nil {
 		return err
 	}

@@ -332,11 +332,12 @@ func asServerUser(ctx context.Context, out, errOut io.Writer, args []string) err
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return cli.Exited{Code: exit.ExitCode()} // it has said why itself
+		return cli.ExitError{Code: exit.ExitCode()} // it has said why itself
 	}
 	return err
 }
 
+// Release returns the command release, which gives an adopted cluster back.
 func Release() *cobra.Command {
 	c := &cobra.Command{
 		Use: "release", GroupID: "node", Short: "Give an adopted cluster back, as it was found",

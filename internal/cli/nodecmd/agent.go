@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node"
 )
 
+// Agent returns the command agent, which runs a node.
 func Agent() *cobra.Command {
 	var verbose bool
 	c := &cobra.Command{

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
+// Config returns the command config.
 func Config() *cobra.Command {
 	c := &cobra.Command{Use: "config", GroupID: "node", Short: "Look at this node's configuration file"}
 	c.AddCommand(&cobra.Command{

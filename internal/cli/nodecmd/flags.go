@@ -9,7 +9,7 @@ import (
 
 // NodeFlags are what init, join and witness have in common.
 type NodeFlags struct {
-	name, address, Endpoint, ReadWrite, ReadOnly, Http, binDir string
+	name, address, Endpoint, ReadWrite, ReadOnly, HTTP, binDir string
 	superuser                                                  string
 	noStart                                                    bool
 	major                                                      int
@@ -34,7 +34,7 @@ func sanitizeName(host string) string {
 // PortNumbers are those of a node's four ports, the one between nodes first.
 func (f *NodeFlags) PortNumbers() ([]string, error) {
 	var out []string
-	for _, a := range []string{f.Endpoint, f.ReadWrite, f.ReadOnly, f.Http} {
+	for _, a := range []string{f.Endpoint, f.ReadWrite, f.ReadOnly, f.HTTP} {
 		if a == "" {
 			continue
 		}

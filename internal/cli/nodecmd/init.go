@@ -31,7 +31,7 @@ func (f *NodeFlags) add(c *cobra.Command, founds bool) {
 	fl.StringVar(&f.Endpoint, "endpoint", ":5022", "port between nodes, host:port to bind")
 	fl.StringVar(&f.ReadWrite, "read-write", ":5432", "port for clients that write; empty: none")
 	fl.StringVar(&f.ReadOnly, "read-only", ":5433", "port for clients that only read; empty: none")
-	fl.StringVar(&f.Http, "http", ":8008", "port for health checks and metrics; empty: none")
+	fl.StringVar(&f.HTTP, "http", ":8008", "port for health checks and metrics; empty: none")
 	fl.StringVar(&f.binDir, "pg-bindir", "", "directory of the PostgreSQL binaries (default: the newest supported version found)")
 	fl.IntVar(&f.major, "pg-major", 0, "PostgreSQL major version to use (default: the newest found)")
 	fl.StringVar(&f.superuser, "superuser", "", "the bootstrap superuser of a cluster that was adopted (default: with --adopt the one found, else postgres)")
@@ -56,7 +56,7 @@ func (f *NodeFlags) config(ctx context.Context, kind string) (config.Config, err
 		flag string
 		in   string
 		out  *config.Address
-	}{{"endpoint", f.Endpoint, &c.Endpoint}, {"read-write", f.ReadWrite, &c.ReadWrite}, {"read-only", f.ReadOnly, &c.ReadOnly}, {"http", f.Http, &c.HTTP}} {
+	}{{"endpoint", f.Endpoint, &c.Endpoint}, {"read-write", f.ReadWrite, &c.ReadWrite}, {"read-only", f.ReadOnly, &c.ReadOnly}, {"http", f.HTTP, &c.HTTP}} {
 		if p.in == "" {
 			continue
 		}
@@ -100,6 +100,7 @@ func (f *NodeFlags) Install(ctx context.Context) (programs.Install, error) {
 	return programs.Install{}, errors.New("no PostgreSQL server (14 to 18) found; install it, as with apt-get install postgresql, or name its directory with --pg-bindir")
 }
 
+// Init returns the command init, which makes the first node of a group.
 func Init() *cobra.Command {
 	var f NodeFlags
 	var a adoptFlags

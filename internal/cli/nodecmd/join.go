@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/provision"
 )
 
+// Join returns the command join, or the command witness.
 func Join(witness bool) *cobra.Command {
 	var f NodeFlags
 	kind, use, short := "replica", "join TOKEN", "Join a group: make a replica here"

@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
+// Restart returns the command restart, which replaces the agent and keeps PostgreSQL running.
 func Restart() *cobra.Command {
 	var req api.RestartRequest
 	c := &cobra.Command{

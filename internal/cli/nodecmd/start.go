@@ -67,7 +67,7 @@ func throughUnit(c *cobra.Command, dir string) (bool, error) {
 	if err := made.Run(); err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			return true, cli.Exited{Code: exit.ExitCode()} // it has said why
+			return true, cli.ExitError{Code: exit.ExitCode()} // it has said why
 		}
 		return true, err
 	}

@@ -281,7 +281,7 @@ func (w *wizard) validate(ctx context.Context, dir string, p plan, ports []strin
 	r.Add("group", 0, func(context.Context) ([]check.Finding, error) { return p.check(), nil })
 	r.Add("this host", 0, func(context.Context) ([]check.Finding, error) { return preflight.JudgeMachine(own, dir), nil })
 	for _, x := range p.replicas[1:] {
-		r.Add(x.host, preflight.PreflightLimit, func(ctx context.Context) ([]check.Finding, error) { return preflight.Other(ctx, own, x.host, ports) })
+		r.Add(x.host, preflight.Limit, func(ctx context.Context) ([]check.Finding, error) { return preflight.Other(ctx, own, x.host, ports) })
 	}
 	found := r.Run(ctx)
 	for _, f := range found {

@@ -24,6 +24,7 @@ import (
 // maxScript bounds a file of statements.
 const maxScript = ddl.MaxText
 
+// SQL returns the command sql, which runs statements on the console of this node.
 func SQL() *cobra.Command {
 	var text, file string
 	var asJSON, asCSV bool
@@ -42,7 +43,7 @@ Statements are separated by semicolons, or by lines that hold GO alone. The firs
 			if err != nil {
 				return err
 			}
-			p := Printer{C: c, Json: asJSON, csv: asCSV}
+			p := Printer{C: c, JSON: asJSON, csv: asCSV}
 			switch {
 			case asJSON && asCSV:
 				return fail.Usagef("choose one of --json and --csv")
@@ -87,7 +88,7 @@ func readScript(c *cobra.Command, file string) (string, error) {
 // Printer runs statements and prints what they answer.
 type Printer struct {
 	C         *cobra.Command
-	Json, csv bool
+	JSON, csv bool
 }
 
 // Run executes every statement of a text.
@@ -116,6 +117,7 @@ func Ask(c *cobra.Command, cl *api.Client, text string) (console.Result, error) 
 	return AskWithin(c.Context(), c, cl, text)
 }
 
+// AskWithin is Ask with a context other than the command's. A refused statement is a fail.Error around a console.Error.
 func AskWithin(ctx context.Context, c *cobra.Command, cl *api.Client, text string) (console.Result, error) {
 	var r console.Result
 	a, err := cl.SQL(ctx, text)
@@ -143,13 +145,14 @@ func AskWithin(ctx context.Context, c *cobra.Command, cl *api.Client, text strin
 	return r, d.Decode(&r)
 }
 
+// Print prints a result and its notices: as a table, CSV or JSON.
 func (p Printer) Print(r console.Result) error {
 	for _, n := range r.Notices {
 		cli.Say(p.C, "%s: %s", n.Severity, n.Message)
 	}
 	w := p.C.OutOrStdout()
 	switch {
-	case p.Json:
+	case p.JSON:
 		return p.printJSON(r)
 	case r.Columns == nil:
 		cli.Say(p.C, "%s", r.Tag)

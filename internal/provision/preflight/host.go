@@ -24,15 +24,15 @@ import (
 // Bounds of a preflight.
 const (
 	preflightDial    = 2 * time.Second
-	PreflightLimit   = time.Minute
+	Limit            = time.Minute
 	preflightPings   = 20
 	preflightFlushes = 50
 	AnswerLimit      = 10 * time.Minute
 	maxAnswer        = 64 << 10
 )
 
-// hostFacts is what a host says of itself before there is a group.
-type hostFacts struct {
+// HostFacts describes a host for a preflight.
+type HostFacts struct {
 	Host  string        `json:"host"`
 	Now   time.Time     `json:"now"`
 	Flush time.Duration `json:"flush_ns"`
@@ -42,8 +42,8 @@ type hostFacts struct {
 }
 
 // DescribeMachine looks at this host; dir is where a node would be, or its nearest parent that exists.
-func DescribeMachine(ctx context.Context, dir string) (hostFacts, error) {
-	m := hostFacts{Now: time.Now()}
+func DescribeMachine(ctx context.Context, dir string) (HostFacts, error) {
+	m := HostFacts{Now: time.Now()}
 	m.Host, _ = os.Hostname()
 	found, err := programs.Find(ctx)
 	if err != nil {
@@ -134,6 +134,7 @@ func (a *Answerer) Listen(ctx context.Context) error {
 	return nil
 }
 
+// Close closes the ports and waits until the goroutines of Listen have ended.
 func (a *Answerer) Close() {
 	for _, l := range a.open {
 		_ = l.Close()
@@ -169,7 +170,8 @@ func (a *Answerer) tell(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(m)
 }
 
-func JudgeMachine(m hostFacts, dir string) []check.Finding {
+// JudgeMachine returns findings for the software, the flush latency and the free space of a host. The findings name dir.
+func JudgeMachine(m HostFacts, dir string) []check.Finding {
 	find := func(level check.Level, why, run, format string, args ...any) check.Finding {
 		return check.Finding{Level: level, What: fmt.Sprintf(format, args...), Why: why, Run: run}
 	}
@@ -199,8 +201,8 @@ func JudgeMachine(m hostFacts, dir string) []check.Finding {
 	return out
 }
 
-func fetchMachine(ctx context.Context, host string, ports []string) (hostFacts, error) {
-	var m hostFacts
+func fetchMachine(ctx context.Context, host string, ports []string) (HostFacts, error) {
+	var m HostFacts
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, ports[0])+"/preflight?back="+strings.Join(ports, ","), nil)
 	if err != nil {
 		return m, err

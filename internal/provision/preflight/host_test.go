@@ -75,11 +75,11 @@ func TestPreflight(t *testing.T) {
 }
 
 func TestJudgeMachine(t *testing.T) {
-	good := JudgeMachine(hostFacts{software: software{Majors: []int{15}}, Flush: time.Millisecond, Free: 100 << 30}, "/x")
+	good := JudgeMachine(HostFacts{software: software{Majors: []int{15}}, Flush: time.Millisecond, Free: 100 << 30}, "/x")
 	if check.Worst(good) != check.OK {
 		t.Errorf("%+v", good)
 	}
-	for _, m := range []hostFacts{
+	for _, m := range []HostFacts{
 		{Flush: time.Millisecond, Free: 100 << 30},
 		{software: software{Majors: []int{15}}, Flush: time.Microsecond, Free: 100 << 30},
 		{software: software{Majors: []int{15}}, Flush: time.Second, Free: 100 << 30},

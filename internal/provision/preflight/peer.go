@@ -46,7 +46,7 @@ func reach(ctx context.Context, host, port string) string {
 }
 
 // Other looks at another host from here, and has it look back.
-func Other(ctx context.Context, own hostFacts, host string, ports []string) ([]check.Finding, error) {
+func Other(ctx context.Context, own HostFacts, host string, ports []string) ([]check.Finding, error) {
 	var out []check.Finding
 	find := func(level check.Level, why, run, format string, args ...any) {
 		out = append(out, check.Finding{Level: level, What: fmt.Sprintf(format, args...), Why: why, Run: run})

@@ -1,4 +1,4 @@
-package main
+package cli_test
 
 import (
 	"strings"
@@ -9,7 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli"
 )
 
-// A wrong number of arguments is told apart: what is missing, or what nobody asked for.
+// TestArgs checks that the error for a wrong number of arguments names the missing or the superfluous ones.
 func TestArgs(t *testing.T) {
 	c := &cobra.Command{Use: "kill NODE"}
 	for _, x := range []struct {
