@@ -17,24 +17,24 @@ import (
 // shortest interval is that of the heartbeats, 50 ms, and the keeper, which fences, does without (keeper.Spawn).
 const timerSlack = time.Millisecond
 
-// slackAsked marks, in the environment, a process that was executed for its slack.
-const slackAsked = "COTERIE_SLACK_ASKED"
+// slackEnv marks, in the environment, a process that was executed for its slack.
+const slackEnv = "COTERIE_SLACK_ASKED"
 
-// execAgain replaces this process, as syscall.Exec does, by one with slack. Only a new program has it in all of its threads.
-func execAgain(exe string, argv, env []string) error {
+// reexec replaces this process, as syscall.Exec does, by one with slack. Only a new program has it in all of its threads.
+func reexec(exe string, argv, env []string) error {
 	runtime.LockOSThread() // the slack is the calling thread's, and so the new program's
 	defer runtime.UnlockOSThread()
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack), 0, 0, 0) // where it is refused, only processor time is lost
 	return fmt.Errorf("run %s again: %w", exe, syscall.Exec(exe, argv, env))
 }
 
-// TakeSlack makes sure that this process has slack, executing it again if need be.
-func TakeSlack() error {
-	asked := os.Getenv(slackAsked) != ""
+// EnsureTimerSlack makes sure that this process has slack, executing it again if need be.
+func EnsureTimerSlack() error {
+	asked := os.Getenv(slackEnv) != ""
 	now, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 	if asked || err != nil || now == int(timerSlack) {
-		return os.Unsetenv(slackAsked)
+		return os.Unsetenv(slackEnv)
 	}
 	exe, err := os.Executable()
-	return errors.Join(err, execAgain(exe, os.Args, append(os.Environ(), slackAsked+"=1")))
+	return errors.Join(err, reexec(exe, os.Args, append(os.Environ(), slackEnv+"=1")))
 }

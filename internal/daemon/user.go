@@ -73,7 +73,7 @@ func BecomeServerUser(dir string) error {
 		return err
 	}
 	argv := append(slices.Clone(os.Args), "--node", abs) // the last one wins, and it means the same from anywhere
-	return fmt.Errorf("as user %s: %w", ServerUser, execAgain(exe, argv, env))
+	return fmt.Errorf("as user %s: %w", ServerUser, reexec(exe, argv, env))
 }
 
 // prepareFor makes the node directory and the parent of run directories the user's own, and refuses a path that the user could not

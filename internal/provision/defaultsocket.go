@@ -14,12 +14,12 @@ import (
 	"github.com/coteriedb/coterie/internal/daemon"
 )
 
-// UsualSockets is where distributions have PostgreSQL's socket, and clients on the host look for it.
-const UsualSockets = "/var/run/postgresql"
+// DefaultSocketDir is where distributions have PostgreSQL's socket, and clients on the host look for it.
+const DefaultSocketDir = "/var/run/postgresql"
 
-// UsualSocket returns the path of the socket that programs on the host expect of a server at that port, "" where it is not for this
+// DefaultSocket returns the path of the socket that programs on the host expect of a server at that port, "" where it is not for this
 // node: it listens at chosen addresses only, the directory is not that of its user, or a cluster of the distribution has the port.
-func UsualSocket(listen config.Address, dir, clusters string) string {
+func DefaultSocket(listen config.Address, dir, clusters string) string {
 	addresses, _ := listen.Places()
 	port := ""
 	for _, a := range addresses {

@@ -11,7 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/daemon"
 )
 
-func TestUsualSocket(t *testing.T) {
+func TestDefaultSocket(t *testing.T) {
 	dir, clusters := t.TempDir(), t.TempDir()
 	if os.Getuid() == 0 {
 		u, err := user.Lookup(daemon.ServerUser)
@@ -25,7 +25,7 @@ func TestUsualSocket(t *testing.T) {
 	}
 	want := func(listen, path string) {
 		t.Helper()
-		if got := UsualSocket(config.Address{Listen: listen}, dir, clusters); got != path {
+		if got := DefaultSocket(config.Address{Listen: listen}, dir, clusters); got != path {
 			t.Errorf("%s: %q, want %q", listen, got, path)
 		}
 	}

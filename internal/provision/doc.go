@@ -3,5 +3,5 @@
 //
 // It must not know how a command is typed or how an agent runs.
 //
-// Start reading at Found and StoppedNode.
+// Start reading at FoundGroup and StoppedNode.
 package provision

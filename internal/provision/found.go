@@ -19,13 +19,12 @@ import (
 	"github.com/coteriedb/coterie/internal/node/membership"
 	"github.com/coteriedb/coterie/internal/node/pgserver"
 	"github.com/coteriedb/coterie/internal/postgres"
-	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
 
-// NewGroup makes the id of a group to be.
+// NewGroup returns an id for a new group.
 func NewGroup() ag.GroupID { return ag.GroupID(uuid.NewString()) }
 
-// EmptyLayout refuses a node directory that holds anything.
+// EmptyLayout returns the layout of the node directory dir. It is refused if the directory is not empty.
 func EmptyLayout(dir string) (config.Layout, error) {
 	l, err := config.NewLayout(dir)
 	if err != nil {
@@ -37,7 +36,7 @@ func EmptyLayout(dir string) (config.Layout, error) {
 	return l, nil
 }
 
-// FreshDir makes a node directory where there is none, or an empty one.
+// FreshDir makes the node directory dir. It is refused if the directory exists and is not empty.
 func FreshDir(dir string) (config.Layout, error) {
 	l, err := EmptyLayout(dir)
 	if err != nil {
@@ -49,13 +48,25 @@ func FreshDir(dir string) (config.Layout, error) {
 	return config.NewLayout(dir)
 }
 
-// Found writes what the first node needs to start: identity, configuration and the record to be.
-func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres.Instance, in programs.Install, profile string, noGroup bool) error {
+// FirstNode is the first node of a new group.
+type FirstNode struct {
+	Layout     config.Layout
+	Config     config.Config
+	PostgreSQL *postgres.Instance
+	Major      int    // PostgreSQL version
+	Profile    string // lease profile
+	Draft      bool   // there is no group yet: CREATE AVAILABILITY GROUP makes it
+}
+
+// FoundGroup writes the files that the first node needs to start: its certificates, its configuration, and the founding record of the
+// group.
+func FoundGroup(ctx context.Context, n FirstNode) error {
+	l, cfg, pg := n.Layout, n.Config, n.PostgreSQL
 	members, err := ReachQuorum(ctx, cfg, ag.GroupID(cfg.Group), true)
 	if err != nil {
 		return err
 	}
-	if _, err := fencetime.Save(ctx, l, profile); err != nil {
+	if _, err := fencetime.Save(ctx, l, n.Profile); err != nil {
 		return err
 	}
 	ctl, err := pg.Control(ctx)
@@ -94,16 +105,16 @@ func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	f := membership.Founding{
 		Group: ag.Group{
 			ID: ag.GroupID(cfg.Group), Name: cfg.GroupName, SystemID: ctl.SystemID, CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second,
-			Profile: profile, HBA: rules, Superuser: cfg.PostgreSQL.Superuser, External: members, Replicas: []ag.Replica{{
+			Profile: n.Profile, HBA: rules, Superuser: cfg.PostgreSQL.Superuser, External: members, Replicas: []ag.Replica{{
 				ID: self, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic,
 				Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise, ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise,
-				KeyPin: identity.Pin, Voter: true, Major: in.Major, Allow: ag.AllowReadOnly,
+				KeyPin: identity.Pin, Voter: true, Major: n.Major, Allow: ag.AllowReadOnly,
 			}},
 		},
 		Epoch: ag.EpochRecord{Epoch: 1, Phase: ag.PhasePromote, Leader: self, TLI: tli + 1, MaxTLI: tli + 1, Reason: "founded"},
 		State: ag.State{Leader: self, Copy: cp, V: []ag.Member{}, Timelines: []ag.TimelineEntry{{TLI: tli}}},
 	}
-	if noGroup {
+	if n.Draft {
 		f.Group.Draft, f.Group.Replicas[0].Join = true, ag.Detached
 	}
 	if err := durable.ReplaceJSON(l.FoundingFile(), f); err != nil {
@@ -115,7 +126,8 @@ func Found(ctx context.Context, l config.Layout, cfg config.Config, pg *postgres
 	return cfg.Save(l.Dir)
 }
 
-// ownRules reads the listener rules that an adopted cluster brings: they become the group's, so that no node that joins is more open.
+// ownRules returns the listener rules of an adopted cluster. They become the rules of the group, so that no node that joins later admits more
+// clients.
 func ownRules(cfg config.Config) (string, error) {
 	if cfg.HBA == "" {
 		return "", nil
@@ -124,6 +136,7 @@ func ownRules(cfg config.Config) (string, error) {
 	return string(b), err
 }
 
+// issueListener issues and saves the certificate of this node's listener.
 func issueListener(l config.Layout, ca *certs.CA, hosts []string) error {
 	cert, key, err := ca.IssueListener(hosts)
 	if err != nil {
@@ -132,8 +145,8 @@ func issueListener(l config.Layout, ca *certs.CA, hosts []string) error {
 	return certs.SaveListener(l.PKI(), cert, key)
 }
 
-// TakeBack removes what a failed init or join wrote. The directory itself stays where its parent is another user's.
-func TakeBack(l config.Layout) {
+// Rollback removes the files of a failed init or join. It keeps the node directory itself, whose parent may belong to another user.
+func Rollback(l config.Layout) {
 	_ = os.RemoveAll(l.Run)
 	entries, _ := os.ReadDir(l.Dir)
 	for _, e := range entries {

@@ -7,8 +7,9 @@ import (
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
-// Settle writes what an admitted node needs to start.
-func Settle(l config.Layout, cfg config.Config, grant endpoint.JoinGrant, install func() (*certs.Node, error)) error {
+// WriteJoined writes the files that an admitted node needs to start: certificates, the group as granted, and the configuration. install
+// writes the node's own certificate.
+func WriteJoined(l config.Layout, cfg config.Config, grant endpoint.JoinGrant, install func() (*certs.Node, error)) error {
 	if _, err := install(); err != nil {
 		return err
 	}

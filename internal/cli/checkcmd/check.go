@@ -15,7 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// checks lists what coterie check can look at on the node in dir. Each area adds its probes here.
+// checks returns the probes of coterie check for the node in dir. Every area adds its probes here.
 func checks(dir string) *check.Registry {
 	r := &check.Registry{}
 	r.Add("certificates", 0, func(context.Context) ([]check.Finding, error) { return check.FindCertificates(dir, time.Now()) })
@@ -57,7 +57,11 @@ Exit code 3 when there is a problem, or something could not be checked.`,
 			case before && len(areas) == 0:
 				return fail.Usagef("--preflight needs the hosts that are to be nodes beside this one")
 			case before:
-				return runPreflight(c, dir, &f, areas, asJSON)
+				found, err := runPreflight(c.Context(), dir, &f, areas)
+				if err != nil {
+					return err
+				}
+				return report(c, found, asJSON)
 			case answer:
 				return answerPreflights(c, dir, &f)
 			}
@@ -67,14 +71,7 @@ Exit code 3 when there is a problem, or something could not be checked.`,
 					return fail.Usagef("there is nothing called %s to check; choose from: %s", a, strings.Join(r.Areas(), ", "))
 				}
 			}
-			found := r.Run(c.Context(), areas...)
-			if err := printFindings(c, found, asJSON); err != nil {
-				return err
-			}
-			if check.Worst(found).Worse(check.Warning) {
-				return cli.ErrUnhealthy
-			}
-			return nil
+			return report(c, r.Run(c.Context(), areas...), asJSON)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -86,6 +83,17 @@ Exit code 3 when there is a problem, or something could not be checked.`,
 	c.Flags().StringVar(&f.HTTP, "http", ":8008", "port for health checks and metrics")
 	c.AddCommand(checkLink(), checkBackupCommand(), checkRoutingCommand())
 	return c
+}
+
+// report prints the findings. It returns cli.ErrUnhealthy if one is worse than a warning.
+func report(c *cobra.Command, found []check.Finding, asJSON bool) error {
+	if err := printFindings(c, found, asJSON); err != nil {
+		return err
+	}
+	if check.Worst(found).Worse(check.Warning) {
+		return cli.ErrUnhealthy
+	}
+	return nil
 }
 
 func printFindings(c *cobra.Command, found []check.Finding, asJSON bool) error {

@@ -12,37 +12,30 @@ import (
 	"github.com/coteriedb/coterie/internal/provision/preflight"
 )
 
-// preflight looks at this machine and at the others that are to be nodes of a group.
-func runPreflight(c *cobra.Command, dir string, f *nodecmd.NodeFlags, hosts []string, asJSON bool) error {
+// runPreflight examines this host and the other hosts of a planned group.
+func runPreflight(ctx context.Context, dir string, f *nodecmd.NodeFlags, hosts []string) ([]check.Finding, error) {
 	ports, err := f.PortNumbers()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	a := &preflight.Answerer{Dir: dir, Ports: ports}
-	if err := a.Listen(c.Context()); err != nil {
-		return err
+	if err := a.Listen(ctx); err != nil {
+		return nil, err
 	}
 	defer a.Close()
-	own, err := preflight.DescribeMachine(c.Context(), dir)
+	own, err := preflight.DescribeMachine(ctx, dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r := &check.Registry{}
 	r.Add("this host", 0, func(context.Context) ([]check.Finding, error) { return preflight.JudgeMachine(own, dir), nil })
 	for _, h := range hosts {
 		r.Add(h, preflight.Limit, func(ctx context.Context) ([]check.Finding, error) { return preflight.Other(ctx, own, h, ports) })
 	}
-	found := r.Run(c.Context())
-	if err := printFindings(c, found, asJSON); err != nil {
-		return err
-	}
-	if check.Worst(found).Worse(check.Warning) {
-		return cli.ErrUnhealthy
-	}
-	return nil
+	return r.Run(ctx), nil
 }
 
-// answerPreflights answers other machines for a while.
+// answerPreflights answers the preflights of other hosts for preflight.AnswerLimit.
 func answerPreflights(c *cobra.Command, dir string, f *nodecmd.NodeFlags) error {
 	ports, err := f.PortNumbers()
 	if err != nil {

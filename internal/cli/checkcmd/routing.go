@@ -35,15 +35,17 @@ type login struct {
 	Error    string   `json:"error,omitempty"`
 }
 
-// carriers are the ways to say an intent that the listener knows. A default of the role or the database is one more, and is changed
-// in the database.
-var carriers = []struct {
+// carrier is a way in which a client states its intent.
+type carrier struct {
 	name     string
 	intent   ag.Intent
-	readOnly bool              // by its port
+	readOnly bool              // by the port
 	set      map[string]string // startup parameters
 	suffix   string            // of the database name
-}{
+}
+
+// carriers are the carriers that the listener supports. A default of the role or the database is another one; it is set in the database.
+var carriers = []carrier{
 	{name: "read-write port", intent: ag.ReadWrite},
 	{name: "read-only port", intent: ag.ReadOnly, readOnly: true},
 	{name: "coterie.intent=READ_ONLY", intent: ag.ReadOnly, set: map[string]string{"coterie.intent": "READ_ONLY"}},
@@ -83,7 +85,7 @@ session found no replica, or another one than its intent asks for.`,
 				return err
 			}
 			if !dry {
-				found, err := logins(c, cl, s, routes, user, database)
+				found, err := routingTest{c, cl, s, routes, user, database}.logins()
 				if err == nil {
 					return printLogins(c, found, asJSON)
 				}
@@ -105,10 +107,20 @@ session found no replica, or another one than its intent asks for.`,
 	return c
 }
 
-// logins tries every carrier through every node that has a listener. Its error says that the role may not log in at all.
-func logins(c *cobra.Command, cl *api.Client, s api.Status, routes console.Result, user, database string) ([]login, error) {
+// routingTest logs in through the listeners of a group.
+type routingTest struct {
+	c              *cobra.Command
+	cl             *api.Client
+	status         api.Status
+	routes         console.Result // of VERIFY ROUTING
+	user, database string
+}
+
+// logins tries every carrier through every node that has a listener. It returns an error if the role is not allowed to log in, or the
+// database does not exist.
+func (x routingTest) logins() ([]login, error) {
 	var out []login
-	for _, r := range s.Replicas {
+	for _, r := range x.status.Replicas {
 		for _, k := range carriers {
 			address := r.Listener
 			if k.readOnly {
@@ -118,7 +130,7 @@ func logins(c *cobra.Command, cl *api.Client, s api.Status, routes console.Resul
 				continue
 			}
 			l := login{Node: string(r.Name), Carrier: k.name, Intent: string(k.intent)}
-			err := l.try(c, cl, address, user, database+k.suffix, k.set)
+			err := x.try(&l, address, k)
 			var refused *pgconn.PgError
 			if errors.As(err, &refused) && (strings.HasPrefix(refused.Code, "28") || refused.Code == "3D000") {
 				return nil, fmt.Errorf("login through %s: %s", r.Name, refused.Message)
@@ -126,7 +138,7 @@ func logins(c *cobra.Command, cl *api.Client, s api.Status, routes console.Resul
 			if err != nil {
 				l.Error = strings.TrimSpace(err.Error())
 			}
-			l.judge(s.Primary, routes)
+			l.judge(x.status.Primary, x.routes)
 			out = append(out, l)
 		}
 	}
@@ -136,8 +148,9 @@ func logins(c *cobra.Command, cl *api.Client, s api.Status, routes console.Resul
 	return out, nil
 }
 
-// try logs in and finds out who answered: the console of this node knows every session by its client's address.
-func (l *login) try(c *cobra.Command, cl *api.Client, address, user, database string, set map[string]string) error {
+// try logs in at address and finds the replica that runs the session. The console of this node lists every session with its client's
+// address.
+func (x routingTest) try(l *login, address string, k carrier) error {
 	cfg, err := pgx.ParseConfig("sslmode=prefer")
 	if err != nil {
 		return err
@@ -146,23 +159,23 @@ func (l *login) try(c *cobra.Command, cl *api.Client, address, user, database st
 	if err != nil {
 		return err
 	}
-	cfg.Host, cfg.Database, cfg.Fallbacks = host, database, withHost(cfg.Fallbacks, host)
+	cfg.Host, cfg.Database, cfg.Fallbacks = host, x.database+k.suffix, withHost(cfg.Fallbacks, host)
 	if _, err := fmt.Sscan(port, &cfg.Port); err != nil {
 		return err
 	}
 	for _, f := range cfg.Fallbacks {
 		f.Port = cfg.Port
 	}
-	if user != "" {
-		cfg.User = user
+	if x.user != "" {
+		cfg.User = x.user
 	}
 	if cfg.TLSConfig != nil {
 		cfg.TLSConfig.ServerName = host
 	}
-	for k, v := range set {
-		cfg.RuntimeParams[k] = v
+	for name, v := range k.set {
+		cfg.RuntimeParams[name] = v
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), loginLimit)
+	ctx, cancel := context.WithTimeout(x.c.Context(), loginLimit)
 	defer cancel()
 	start := time.Now()
 	conn, err := pgx.ConnectConfig(ctx, cfg)
@@ -171,7 +184,7 @@ func (l *login) try(c *cobra.Command, cl *api.Client, address, user, database st
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	r, err := sqlrun.Ask(c, cl, "SELECT replica FROM coterie.sessions WHERE client = "+ddl.Literal(conn.PgConn().Conn().LocalAddr().String()))
+	r, err := sqlrun.Ask(x.c, x.cl, "SELECT replica FROM coterie.sessions WHERE client = "+ddl.Literal(conn.PgConn().Conn().LocalAddr().String()))
 	switch {
 	case err != nil:
 		return err

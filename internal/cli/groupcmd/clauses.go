@@ -18,11 +18,16 @@ func Clauses() []*cobra.Command {
 	return []*cobra.Command{groupCommand(), replicaCommand(), listenerCommand(), routingCommand()}
 }
 
-// alter returns the command that runs one clause of ALTER AVAILABILITY GROUP, which make writes from the arguments: n of them at least, and no
-// more than use names, unless its last word goes on (…).
-func alter(use, short, example string, n int, make func([]string) (string, error)) *cobra.Command {
+// usage describes a command in its help.
+type usage struct {
+	line, short, example string
+}
+
+// alter returns the command that runs one clause of ALTER AVAILABILITY GROUP, written by clauseOf from the arguments. The command takes at
+// least n arguments. It takes no more than the usage line names, except that a line ending with … has no upper limit.
+func alter(u usage, n int, clauseOf func([]string) (string, error)) *cobra.Command {
 	var asJSON, noWait bool
-	_, what, some := strings.Cut(use, " ")
+	_, what, some := strings.Cut(u.line, " ")
 	most := len(strings.Fields(what))
 	switch {
 	case !some:
@@ -31,9 +36,9 @@ func alter(use, short, example string, n int, make func([]string) (string, error
 		most = -1
 	}
 	c := &cobra.Command{
-		Use: use, Short: short, Example: example, Args: cli.ArgsBetween(n, most, what),
+		Use: u.line, Short: u.short, Example: u.example, Args: cli.ArgsBetween(n, most, what),
 		RunE: func(c *cobra.Command, a []string) error {
-			clause, err := make(a)
+			clause, err := clauseOf(a)
 			if err != nil {
 				return err
 			}
@@ -146,14 +151,14 @@ func groupCommand() *cobra.Command {
 	c := &cobra.Command{Use: "group", GroupID: "group", Short: "Show and change the group's options and databases"}
 	c.AddCommand(
 		show("Show the group's options", "SELECT option, value, is_set, verdict FROM coterie.options WHERE replica IS NULL"),
-		alter("set OPTION=VALUE…", "Change options of the group", "  coterie group set db_failover=ON commit_rule=ALL", 1, func(a []string) (string, error) {
+		alter(usage{"set OPTION=VALUE…", "Change options of the group", "  coterie group set db_failover=ON commit_rule=ALL"}, 1, func(a []string) (string, error) {
 			list, err := assignments(a)
 			return "SET (" + list + ")", err
 		}),
-		alter("add DATABASE", "Register a database, and create it where it is absent", "  coterie group add shop", 1, func(a []string) (string, error) {
+		alter(usage{"add DATABASE", "Register a database, and create it where it is absent", "  coterie group add shop"}, 1, func(a []string) (string, error) {
 			return "ADD DATABASE " + ddl.Brackets(a[0]), nil
 		}),
-		alter("remove DATABASE", "Take a database off the register; it stays", "  coterie group remove shop", 1, func(a []string) (string, error) {
+		alter(usage{"remove DATABASE", "Take a database off the register; it stays", "  coterie group remove shop"}, 1, func(a []string) (string, error) {
 			return "REMOVE DATABASE " + ddl.Brackets(a[0]), nil
 		}),
 	)
@@ -164,16 +169,14 @@ func replicaCommand() *cobra.Command {
 	c := &cobra.Command{Use: "replica", GroupID: "group", Short: "Show and change the replicas and their options"}
 	c.AddCommand(
 		show("Show the replicas", "SELECT name, role, synchronization_state, health, availability_mode, failover_mode, join_state, suspended FROM coterie.replicas"),
-		alter("set NAME OPTION=VALUE…", "Change options of a replica",
-			"  coterie replica set n2 availability_mode=ASYNCHRONOUS_COMMIT failover_mode=MANUAL\n  coterie replica set n2 secondary.allow_connections=NO backup_priority=90",
-			2, func(a []string) (string, error) {
-				list, err := placed(a[1:])
-				return "MODIFY REPLICA ON " + ddl.Literal(a[0]) + " WITH (" + list + ")", err
-			}),
-		alter("add NAME", "Make a joined node a replica again; it then joins", "  coterie replica add n3", 1, func(a []string) (string, error) {
+		alter(usage{"set NAME OPTION=VALUE…", "Change options of a replica", "  coterie replica set n2 availability_mode=ASYNCHRONOUS_COMMIT failover_mode=MANUAL\n  coterie replica set n2 secondary.allow_connections=NO backup_priority=90"}, 2, func(a []string) (string, error) {
+			list, err := placed(a[1:])
+			return "MODIFY REPLICA ON " + ddl.Literal(a[0]) + " WITH (" + list + ")", err
+		}),
+		alter(usage{"add NAME", "Make a joined node a replica again; it then joins", "  coterie replica add n3"}, 1, func(a []string) (string, error) {
 			return "ADD REPLICA ON " + ddl.Literal(a[0]), nil
 		}),
-		alter("remove NAME", "End a replica's part in the group; its node keeps its vote and its copy", "  coterie replica remove n3", 1, func(a []string) (string, error) {
+		alter(usage{"remove NAME", "End a replica's part in the group; its node keeps its vote and its copy", "  coterie replica remove n3"}, 1, func(a []string) (string, error) {
 			return "REMOVE REPLICA ON " + ddl.Literal(a[0]), nil
 		}),
 	)
@@ -183,20 +186,19 @@ func replicaCommand() *cobra.Command {
 func routingCommand() *cobra.Command {
 	c := &cobra.Command{Use: "routing", GroupID: "group", Short: "Show and change where readers are sent"}
 	var when, list string
-	set := alter("set", "Set the routing list that holds while a replica is the primary",
-		"  coterie routing set --when-primary n1 --list '(n2,n3),n1'\n  coterie routing set --when-primary n1 --list NONE", 0, func([]string) (string, error) {
-			if when == "" || list == "" {
-				return "", fail.Usagef("routing set needs --when-primary NAME and --list LIST")
-			}
-			value := strings.TrimSpace(list)
-			if !strings.EqualFold(value, "NONE") && !strings.EqualFold(value, "DEFAULT") {
-				value = "(" + value + ")"
-			}
-			return "MODIFY REPLICA ON " + ddl.Literal(when) + " WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = " + value + "))", nil
-		})
+	set := alter(usage{"set", "Set the routing list that holds while a replica is the primary", "  coterie routing set --when-primary n1 --list '(n2,n3),n1'\n  coterie routing set --when-primary n1 --list NONE"}, 0, func([]string) (string, error) {
+		if when == "" || list == "" {
+			return "", fail.Usagef("routing set needs --when-primary NAME and --list LIST")
+		}
+		value := strings.TrimSpace(list)
+		if !strings.EqualFold(value, "NONE") && !strings.EqualFold(value, "DEFAULT") {
+			value = "(" + value + ")"
+		}
+		return "MODIFY REPLICA ON " + ddl.Literal(when) + " WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = " + value + "))", nil
+	})
 	set.Flags().StringVar(&when, "when-primary", "", "the replica whose list it is")
 	set.Flags().StringVar(&list, "list", "", "replicas in order; those in brackets take turns; NONE or DEFAULT")
-	remove := alter("remove", "Go back to the default list", "  coterie routing remove --when-primary n1", 0, func([]string) (string, error) {
+	remove := alter(usage{"remove", "Go back to the default list", "  coterie routing remove --when-primary n1"}, 0, func([]string) (string, error) {
 		if when == "" {
 			return "", fail.Usagef("routing remove needs --when-primary NAME")
 		}

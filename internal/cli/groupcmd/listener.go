@@ -21,23 +21,20 @@ FROM sys.dm_tcp_listener_states`
 func listenerCommand() *cobra.Command {
 	c := &cobra.Command{Use: "listener", GroupID: "group", Short: "Show and change the group's named client address"}
 	var first, more []string
-	add := alter("add NAME [PORT]", "Add the named listener",
-		"  coterie listener add orders 1433\n  coterie listener add orders 5432 --ip 10.0.1.99/24 --ip 10.0.2.99/24 --ip fd00:1::99", 1, func(a []string) (string, error) {
-			return listenerAdded(a, first)
-		})
+	add := alter(usage{"add NAME [PORT]", "Add the named listener", "  coterie listener add orders 1433\n  coterie listener add orders 5432 --ip 10.0.1.99/24 --ip 10.0.2.99/24 --ip fd00:1::99"}, 1, func(a []string) (string, error) {
+		return listenerAdded(a, first)
+	})
 	add.Flags().StringSliceVar(&first, "ip", nil, "an address that the primary puts up, as 10.0.1.99/24 or fd00:1::99 (of a /64)")
-	set := alter("set NAME [PORT]", "Change the listener's port, or give it another address",
-		"  coterie listener set orders 1433\n  coterie listener set orders --add-ip 10.0.3.99/24", 1, func(a []string) (string, error) {
-			return listenerChanged(a, more)
-		})
+	set := alter(usage{"set NAME [PORT]", "Change the listener's port, or give it another address", "  coterie listener set orders 1433\n  coterie listener set orders --add-ip 10.0.3.99/24"}, 1, func(a []string) (string, error) {
+		return listenerChanged(a, more)
+	})
 	set.Flags().StringSliceVar(&more, "add-ip", nil, "another address, as 10.0.3.99/24 or fd00:1::99 (of a /64)")
 	c.AddCommand(
 		show("Show the listener, its addresses, and every node's ports", listenerShown), add, set,
-		alter("restart NAME", "Have every node open the listener's port anew, with certificate and rules as they are now; sessions go on",
-			"  coterie listener restart orders", 1, func(a []string) (string, error) {
-				return "RESTART LISTENER " + ddl.Literal(a[0]), nil
-			}),
-		alter("remove NAME", "Remove the named listener; the nodes' ports stay", "  coterie listener remove orders", 1, func(a []string) (string, error) {
+		alter(usage{"restart NAME", "Have every node open the listener's port anew, with certificate and rules as they are now; sessions go on", "  coterie listener restart orders"}, 1, func(a []string) (string, error) {
+			return "RESTART LISTENER " + ddl.Literal(a[0]), nil
+		}),
+		alter(usage{"remove NAME", "Remove the named listener; the nodes' ports stay", "  coterie listener remove orders"}, 1, func(a []string) (string, error) {
 			return "REMOVE LISTENER " + ddl.Literal(a[0]), nil
 		}),
 	)

@@ -59,7 +59,7 @@ func TestClauseArguments(t *testing.T) {
 		{"set OPTION=VALUE…", 1, "a b c d", ""},
 		{"set", 0, "a", `needs no arguments, and does not know what to do with "a"`},
 	} {
-		cmd := alter(c.use, "", "", c.least, nil)
+		cmd := alter(usage{line: c.use}, c.least, nil)
 		err := cmd.Args(cmd, strings.Fields(c.given))
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s, given %q: %v, want %q", c.use, c.given, err, c.says)

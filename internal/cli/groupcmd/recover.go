@@ -99,7 +99,11 @@ func leadCommand() *cobra.Command {
 				return err
 			}
 			defer s.Release()
-			return recoverLead(c, s, texts, lost, yes)
+			plan, err := s.Plan(c.Context(), texts, lost)
+			if err != nil {
+				return err
+			}
+			return recoverLead(c, s, plan, yes)
 		},
 	}
 	c.Flags().StringArrayVar(&texts, "account", nil, "what coterie recover account printed on another member (repeat)")
@@ -108,12 +112,8 @@ func leadCommand() *cobra.Command {
 	return c
 }
 
-// recoverLead founds the new quorum on this node, once a person has confirmed what that costs.
-func recoverLead(c *cobra.Command, s *provision.StoppedNode, texts, lost []string, yes bool) error {
-	plan, err := s.Plan(c.Context(), texts, lost)
-	if err != nil {
-		return err
-	}
+// recoverLead founds the new quorum on this node, after the user has confirmed the plan and its losses.
+func recoverLead(c *cobra.Command, s *provision.StoppedNode, plan provision.RecoveryPlan, yes bool) error {
 	if err := confirmRecovery(c, s, plan, yes); err != nil {
 		return err
 	}

@@ -225,7 +225,7 @@ func (o *seedFlags) outcome(c *cobra.Command, op seeding.Operation) error {
 	took := op.Ended.Sub(op.Started).Round(100 * time.Millisecond)
 	switch {
 	case op.State == seeding.Completed && op.Report != nil:
-		return reportDamage(c, name, *op.Report, took, o.json)
+		return o.reportDamage(c, *op.Report, took)
 	case o.json && (op.State == seeding.Completed || !op.State.Ended()):
 	case op.State == seeding.Completed:
 		cli.Say(c, "%s: copied from %s (%s) in %v: %s of files, %s of them were there, on the wire %s, attempts: %d; codec %s", name, op.Source, op.Chosen, took,
@@ -242,8 +242,10 @@ func (o *seedFlags) outcome(c *cobra.Command, op seeding.Operation) error {
 	return nil
 }
 
-func reportDamage(c *cobra.Command, name ag.ReplicaID, r pagesum.Report, took time.Duration, quiet bool) error {
-	if !quiet {
+// reportDamage prints the result of --verify. Damaged pages are an unhealthy error.
+func (o *seedFlags) reportDamage(c *cobra.Command, r pagesum.Report, took time.Duration) error {
+	name := o.req.Replica
+	if !o.json {
 		cli.Say(c, "%s: %d pages in %d files (%s) read in %v, %d damaged", name, r.Pages, r.Files, units.Bytes(r.Bytes), took, r.Damaged)
 		for _, d := range r.First {
 			cli.Say(c, "  page %d of %s (its LSN is %s)", d.Block, d.File, d.LSN)

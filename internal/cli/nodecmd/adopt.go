@@ -70,19 +70,19 @@ type adoption struct {
 }
 
 // adoptNode reports on the cluster and, with --yes, makes it the first node of a new group.
-func adoptNode(c *cobra.Command, dir string, f *NodeFlags, a *adoptFlags, group, profile string) error {
+func adoptNode(c *cobra.Command, f *NodeFlags, a *adoptFlags, g newGroup) error {
 	if os.Getuid() == 0 {
-		if done, err := adoptAsRoot(c, dir, a); done || err != nil {
+		if done, err := adoptAsRoot(c, g.dir, a); done || err != nil {
 			return err
 		}
-		return daemon.BecomeServerUser(dir) // does not return, but with an error
+		return daemon.BecomeServerUser(g.dir) // returns only with an error
 	}
 	x := &adoption{adoptFlags: a, node: f}
 	var err error
-	if x.layout, err = config.NewLayout(dir); err != nil {
+	if x.layout, err = config.NewLayout(g.dir); err != nil {
 		return err
 	}
-	if err := x.inspect(c, group); err != nil {
+	if err := x.inspect(c, g.name); err != nil {
 		return err
 	}
 	defer func() { _ = x.pg.Close() }()
@@ -94,10 +94,10 @@ func adoptNode(c *cobra.Command, dir string, f *NodeFlags, a *adoptFlags, group,
 		cli.Say(c, "\nThe cluster can be adopted. Nothing was changed; to go ahead, run the same command with --yes.")
 		return nil
 	}
-	if err := x.take(c, profile); err != nil {
+	if err := x.take(c, g.profile); err != nil {
 		return err
 	}
-	return startOrSay(c, dir, f.noStart)
+	return startOrSay(c, g.dir, f.noStart)
 }
 
 // inspect finds the cluster and looks at it, and settles the configuration of the node to be. It writes nothing.
@@ -240,7 +240,7 @@ func (x *adoption) take(c *cobra.Command, profile string) (err error) {
 				return
 			}
 		}
-		provision.TakeBack(l)
+		provision.Rollback(l)
 	}()
 	rules, err := os.ReadFile(x.report.HBAFile)
 	if err != nil {
@@ -257,7 +257,7 @@ func (x *adoption) take(c *cobra.Command, profile string) (err error) {
 	if taken, err = adopt.Take(x.report, x.install.BinDir, l.State(), x.cleanAutoConf); err != nil {
 		return fmt.Errorf("adopt %s: %w", x.report.Data, err)
 	}
-	if err := provision.Found(c.Context(), l, x.cfg, x.pg, x.install, profile, false); err != nil {
+	if err := provision.FoundGroup(c.Context(), provision.FirstNode{Layout: l, Config: x.cfg, PostgreSQL: x.pg, Major: x.install.Major, Profile: profile}); err != nil {
 		return err
 	}
 	cli.Say(c, "\nadopted %s; coterie release --node %s gives it back", x.report.Data, l.Dir)

@@ -31,7 +31,7 @@ and ends. Started as root it becomes user ` + daemon.ServerUser + ` first.`,
 			if err := daemon.BecomeServerUser(dir); err != nil {
 				return err
 			}
-			if err := daemon.TakeSlack(); err != nil {
+			if err := daemon.EnsureTimerSlack(); err != nil {
 				return err
 			}
 			return runAgent(c, dir, verbose)

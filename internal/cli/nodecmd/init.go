@@ -72,7 +72,7 @@ func (f *NodeFlags) config(ctx context.Context, kind string) (config.Config, err
 		}
 		*p.out = config.Address{Listen: p.in, Advertise: net.JoinHostPort(host, port)}
 	}
-	if path := provision.UsualSocket(c.ReadWrite, provision.UsualSockets, "/etc/postgresql"); path != "" && kind == "replica" {
+	if path := provision.DefaultSocket(c.ReadWrite, provision.DefaultSocketDir, "/etc/postgresql"); path != "" && kind == "replica" {
 		c.ReadWrite.Listen += "," + path
 	}
 	return c, nil
@@ -128,7 +128,7 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 				return fail.Usagef("--profile %q: default, fast or wan", profile)
 			}
 			if a.target != "" {
-				return adoptNode(c, dir, &f, &a, group, profile)
+				return adoptNode(c, &f, &a, newGroup{dir: dir, name: group, profile: profile})
 			}
 			if interactive {
 				return initInteractive(c, dir, &f, profile)
@@ -147,7 +147,7 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 			if err := daemon.BecomeServerUser(dir); err != nil {
 				return err
 			}
-			if err := initNode(c, dir, &f, group, profile, noGroup); err != nil {
+			if err := initNode(c, &f, newGroup{dir: dir, name: group, profile: profile, draft: noGroup}); err != nil {
 				return err
 			}
 			return startOrSay(c, dir, f.noStart)
@@ -183,7 +183,16 @@ func (f *NodeFlags) check(ctx context.Context, kind, dir string, group ag.GroupI
 	return err
 }
 
-func initNode(c *cobra.Command, dir string, f *NodeFlags, group, profile string, noGroup bool) (err error) {
+// newGroup describes the group that init makes, and the directory of its first node.
+type newGroup struct {
+	dir     string
+	name    string
+	profile string // lease profile
+	draft   bool   // nodes can join, but the group is made later with CREATE AVAILABILITY GROUP
+}
+
+// initNode makes the node directory and the database cluster of the first node. If it fails, it removes them.
+func initNode(c *cobra.Command, f *NodeFlags, g newGroup) (err error) {
 	ctx := c.Context()
 	cfg, err := f.config(ctx, "replica")
 	if err != nil {
@@ -193,16 +202,16 @@ func initNode(c *cobra.Command, dir string, f *NodeFlags, group, profile string,
 	if err != nil {
 		return err
 	}
-	l, err := provision.FreshDir(dir)
+	l, err := provision.FreshDir(g.dir)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			provision.TakeBack(l)
+			provision.Rollback(l)
 		}
 	}()
-	cfg.Group, cfg.GroupName = string(provision.NewGroup()), group
+	cfg.Group, cfg.GroupName = string(provision.NewGroup()), g.name
 	cfg.PostgreSQL = &config.PostgreSQL{BinDir: in.BinDir, Data: l.Data(), Superuser: "postgres"}
 	cli.Say(c, "PostgreSQL %s in %s: making the database cluster in %s", in.Version, in.BinDir, l.Data())
 	pg, err := pgserver.NewInstance(cfg, l, nil)
@@ -213,5 +222,5 @@ func initNode(c *cobra.Command, dir string, f *NodeFlags, group, profile string,
 	if err := pg.Init(ctx); err != nil {
 		return err
 	}
-	return provision.Found(ctx, l, cfg, pg, in, profile, noGroup)
+	return provision.FoundGroup(ctx, provision.FirstNode{Layout: l, Config: cfg, PostgreSQL: pg, Major: in.Major, Profile: g.profile, Draft: g.draft})
 }

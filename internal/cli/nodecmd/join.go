@@ -54,7 +54,7 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 			if err := daemon.BecomeServerUser(dir); err != nil {
 				return err
 			}
-			if err := joinNode(c, dir, &f, kind, a[0]); err != nil {
+			if err := joinNode(c, dir, &f, t); err != nil {
 				return err
 			}
 			return startOrSay(c, dir, f.noStart)
@@ -64,19 +64,17 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 	return c
 }
 
-func joinNode(c *cobra.Command, dir string, f *NodeFlags, kind, text string) (err error) {
+// joinNode asks the group of the token to admit this node, and makes the node directory. If it fails, it removes the directory.
+func joinNode(c *cobra.Command, dir string, f *NodeFlags, t endpoint.Token) (err error) {
 	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 	defer cancel()
-	t, err := readToken(kind, text)
-	if err != nil {
-		return err
-	}
+	kind := t.Role
 	cfg, err := f.config(ctx, kind)
 	if err != nil {
 		return err
 	}
 	cfg.Group, cfg.GroupName = string(t.Group), t.Name
-	if _, err := provision.ReachQuorum(ctx, cfg, t.Group, false); err != nil { // with the eyes of the user that runs the node
+	if _, err := provision.ReachQuorum(ctx, cfg, t.Group, false); err != nil { // the user that runs the node must reach it too
 		return err
 	}
 	req := endpoint.JoinRequest{
@@ -100,11 +98,11 @@ func joinNode(c *cobra.Command, dir string, f *NodeFlags, kind, text string) (er
 	}
 	defer func() {
 		if err != nil {
-			provision.TakeBack(l)
+			provision.Rollback(l)
 		}
 	}()
 	if kind == "replica" {
-		if req.Fence, err = fencetime.Save(ctx, l, "wan"); err != nil { // the group's own profile is the group's to check
+		if req.Fence, err = fencetime.Save(ctx, l, "wan"); err != nil { // the group compares it with its own profile
 			return err
 		}
 	}
@@ -120,7 +118,7 @@ func joinNode(c *cobra.Command, dir string, f *NodeFlags, kind, text string) (er
 	if cfg.PostgreSQL != nil {
 		cfg.PostgreSQL.Superuser = cmp.Or(f.superuser, grant.Group.Superuser, "postgres")
 	}
-	return provision.Settle(l, cfg, grant, func() (*certs.Node, error) { return certs.InstallNode(l.PKI(), grant.Grant, key) })
+	return provision.WriteJoined(l, cfg, grant, func() (*certs.Node, error) { return certs.InstallNode(l.PKI(), grant.Grant, key) })
 }
 
 func readToken(kind, text string) (endpoint.Token, error) {

@@ -348,7 +348,7 @@ func initInteractive(c *cobra.Command, dir string, f *NodeFlags, profile string)
 		cli.Say(c, "wrote %s", path)
 		return nil
 	}
-	if err := initNode(c, dir, f, p.group, profile, true); err != nil {
+	if err := initNode(c, f, newGroup{dir: dir, name: p.group, profile: profile, draft: true}); err != nil {
 		return err
 	}
 	if f.noStart {
