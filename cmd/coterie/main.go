@@ -40,7 +40,7 @@ func main() {
 // helpers are the processes that the program starts for itself.
 func helpers() reexec.Helpers {
 	h := reexec.Helpers{}
-	for _, add := range []func() (string, reexec.Helper){outage.Copier, linkbench.Network} {
+	for _, add := range []func() (string, reexec.Helper){outage.ForwarderHelper, linkbench.Network} {
 		name, run := add()
 		h[name] = run
 	}

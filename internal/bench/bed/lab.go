@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/config"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sys/unix"
@@ -23,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/bench/experiment"
 	"github.com/coteriedb/coterie/internal/bench/observe"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab"
 	"github.com/coteriedb/coterie/internal/lab/adminsocket"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
@@ -31,7 +30,7 @@ import (
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
-// console connects to the database coterie of the listener.
+// console calls f with a connection to the database coterie of the listener, and closes the connection.
 func (g *ConsoleGroup) console(ctx context.Context, f func(*pgx.Conn) error) error {
 	cfg, err := pgx.ParseConfig(g.dsn)
 	if err != nil {
@@ -47,14 +46,19 @@ func (g *ConsoleGroup) console(ctx context.Context, f func(*pgx.Conn) error) err
 	return f(conn)
 }
 
+// Name returns the name of the group.
 func (g *ConsoleGroup) Name() string { return g.name }
 
+// ReadWrite returns the connection string of the listeners.
 func (g *ConsoleGroup) ReadWrite() string { return g.dsn }
 
+// ReadOnly returns the connection string of the listeners with read intent.
 func (g *ConsoleGroup) ReadOnly() string { return withIntent(g.dsn) }
 
+// Own returns the empty string: the console does not lead to the server of a member.
 func (g *ConsoleGroup) Own(string) string { return "" }
 
+// Statement runs an availability-group statement on the console.
 func (g *ConsoleGroup) Statement(ctx context.Context, sql string) error {
 	return g.console(ctx, func(c *pgx.Conn) error {
 		_, err := c.Exec(ctx, sql)
@@ -75,10 +79,12 @@ func (g *ConsoleGroup) names(ctx context.Context, where string) ([]string, error
 	return names, err
 }
 
+// Members returns the names of the replicas that hold data, the primary included, in alphabetical order.
 func (g *ConsoleGroup) Members(ctx context.Context) ([]string, error) {
 	return g.names(ctx, "availability_mode <> 'CONFIGURATION_ONLY'")
 }
 
+// Primary returns the name of the primary. It is an error if the group has none, or more than one during a failover.
 func (g *ConsoleGroup) Primary(ctx context.Context) (string, error) {
 	names, err := g.names(ctx, "role = 'PRIMARY'")
 	if err != nil {
@@ -90,8 +96,8 @@ func (g *ConsoleGroup) Primary(ctx context.Context) (string, error) {
 	return names[0], nil
 }
 
-// Behind names the secondaries that take readers and have not replayed as much as that. The console knows it a moment late, which only
-// makes them look further behind.
+// Behind returns the readable secondaries that have not replayed up to lsn, each with its position. The console shows positions a
+// moment late, so a secondary is at worst further ahead than Behind reports.
 func (g *ConsoleGroup) Behind(ctx context.Context, lsn string) (behind []string, err error) {
 	least, err := ag.ParseLSN(lsn)
 	if err != nil {
@@ -105,7 +111,7 @@ func (g *ConsoleGroup) Behind(ctx context.Context, lsn string) (behind []string,
 		}
 		var name, replayed string
 		_, err = pgx.ForEachRow(rows, []any{&name, &replayed}, func() error {
-			if at, err := ag.ParseLSN(replayed); err != nil || at < least { // a server that is being started does not say
+			if at, err := ag.ParseLSN(replayed); err != nil || at < least { // a starting server reports no position
 				behind = append(behind, fmt.Sprintf("%s (at %s)", name, cmp.Or(replayed, "an unknown place")))
 			}
 			return nil
@@ -115,15 +121,15 @@ func (g *ConsoleGroup) Behind(ctx context.Context, lsn string) (behind []string,
 	return behind, err
 }
 
-// labBed is a lab as a bed: the group, its faults and its links.
-type labBed struct {
+// LabBed is a lab as a bed: the group and its faults.
+type LabBed struct {
 	*ConsoleGroup
 	lab *labGroup
-	at  string // the client's node; empty: this host
+	at  string // the node at which the client runs; empty: this host
 }
 
 // raiseBed makes a lab.
-func raiseBed(ctx context.Context, o lab.Options, clientAt string) (*labBed, error) {
+func raiseBed(ctx context.Context, o lab.Options, clientAt string) (*LabBed, error) {
 	l, err := UpLab(ctx, o, o.Progress)
 	if err != nil {
 		return nil, err
@@ -132,7 +138,7 @@ func raiseBed(ctx context.Context, o lab.Options, clientAt string) (*labBed, err
 	if !ok {
 		return nil, fmt.Errorf("a lab of another kind: %T", l)
 	}
-	b := &labBed{lab: g, at: clientAt, ConsoleGroup: &ConsoleGroup{dsn: g.ReadWrite()}}
+	b := &LabBed{lab: g, at: clientAt, ConsoleGroup: &ConsoleGroup{dsn: g.ReadWrite()}}
 	if clientAt != "" {
 		if b.dsn = g.Lab.DSN(clientAt); b.dsn == "" {
 			return nil, errors.Join(fail.Usagef("--client-at %s: the lab has no replica of that name", clientAt), b.Remove(ctx))
@@ -149,22 +155,22 @@ func raiseBed(ctx context.Context, o lab.Options, clientAt string) (*labBed, err
 }
 
 // Remove ends the lab and all that it made.
-func (b *labBed) Remove(ctx context.Context) error {
+func (b *LabBed) Remove(ctx context.Context) error {
 	c, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer cancel()
 	return b.lab.Down(c, false)
 }
 
-func (b *labBed) ReadOnly() string {
+func (b *LabBed) ReadOnly() string {
 	if b.at != "" {
 		return withIntent(b.dsn)
 	}
 	return b.lab.ReadOnly()
 }
 
-func (b *labBed) Own(member string) string { return b.lab.DSN(member) }
+func (b *LabBed) Own(member string) string { return b.lab.DSN(member) }
 
-func (b *labBed) Members(context.Context) ([]string, error) {
+func (b *LabBed) Members(context.Context) ([]string, error) {
 	var names []string
 	for _, n := range b.lab.Lab.Nodes() {
 		if !n.Witness {
@@ -174,7 +180,7 @@ func (b *labBed) Members(context.Context) ([]string, error) {
 	return names, nil
 }
 
-func (b *labBed) Primary(ctx context.Context) (string, error) {
+func (b *LabBed) Primary(ctx context.Context) (string, error) {
 	s, err := b.lab.Status(ctx)
 	if err != nil {
 		return "", err
@@ -186,7 +192,7 @@ func (b *labBed) Primary(ctx context.Context) (string, error) {
 }
 
 // Do hits the primary.
-func (b *labBed) Do(ctx context.Context, action experiment.Action) error {
+func (b *LabBed) Do(ctx context.Context, action experiment.Action) error {
 	primary, err := b.Primary(ctx)
 	if err != nil {
 		return err
@@ -216,7 +222,7 @@ func (b *labBed) Do(ctx context.Context, action experiment.Action) error {
 }
 
 // Mend undoes what was done.
-func (b *labBed) Mend(ctx context.Context, action experiment.Action) error {
+func (b *LabBed) Mend(ctx context.Context, action experiment.Action) error {
 	var err error
 	switch action {
 	case experiment.Kill, experiment.Pause:
@@ -240,7 +246,7 @@ func (b *labBed) Mend(ctx context.Context, action experiment.Action) error {
 }
 
 // Reconnected waits until every replica is synchronized.
-func (b *labBed) Reconnected(ctx context.Context, patience time.Duration) error {
+func (b *LabBed) Reconnected(ctx context.Context, patience time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("waited %v for every replica to be SYNCHRONIZED", patience))
 	defer cancel()
 	for {
@@ -254,7 +260,7 @@ func (b *labBed) Reconnected(ctx context.Context, patience time.Duration) error 
 }
 
 // labLinks are the links of a lab with network namespaces.
-type labLinks struct{ *labBed }
+type labLinks struct{ *LabBed }
 
 // Shape changes every link between nodes.
 func (l labLinks) Shape(ctx context.Context, shape string) error {
@@ -297,21 +303,21 @@ func (l labLinks) SyncTime(_ context.Context, member string, n int) (time.Durati
 	return benchreport.SyncTime(l.lab.Dir(member), n)
 }
 
-// chill drops the data files of every node from the page cache. What the server holds in shared_buffers stays.
-func (b *labBed) chill(ctx context.Context) error {
+// dropPageCache drops the data files of every node from the page cache. It leaves the shared_buffers of the servers as they are.
+func (b *LabBed) dropPageCache(ctx context.Context) error {
 	members, err := b.Members(ctx)
 	if err != nil {
 		return err
 	}
 	for _, m := range members {
 		err := filepath.WalkDir(filepath.Join(b.lab.Dir(m), "pgdata", "base"), func(path string, d fs.DirEntry, err error) error {
-			if errors.Is(err, fs.ErrNotExist) { // the server removes files meanwhile
+			if errors.Is(err, fs.ErrNotExist) { // the server removes files at the same time
 				return nil
 			}
 			if err != nil || !d.Type().IsRegular() {
 				return err
 			}
-			return drop(path)
+			return dropFile(path)
 		})
 		if err != nil {
 			return fmt.Errorf("drop the files of %s from the page cache: %w", m, err)
@@ -320,8 +326,8 @@ func (b *labBed) chill(ctx context.Context) error {
 	return nil
 }
 
-// drop writes a file's pages out and has the kernel forget them.
-func drop(path string) error {
+// dropFile writes the dirty pages of a file to disk and drops the file from the page cache. A file that does not exist is not an error.
+func dropFile(path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -336,7 +342,7 @@ func drop(path string) error {
 	return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 }
 
-// dialIn connects from within a network namespace.
+// dialIn returns a dial function that connects from within a network namespace.
 func dialIn(namespace string) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (c net.Conn, err error) {
 		err = linkem.Enter(namespace, func() error {
@@ -348,25 +354,26 @@ func dialIn(namespace string) pgconn.DialFunc {
 	}
 }
 
-// Need is what an experiment wants of the lab that is made for it.
+// Need is what an experiment requires of the lab that is made for it.
 type Need struct {
-	Cpu     float64
-	Memory  int64
-	Network bool
-	Links   string
-	Bytes   uint64 // that the replicas need together for what is loaded
+	CPU     float64 // processors that each node may use; 0: not limited
+	Memory  int64   // bytes that each node may use; 0: not limited
+	Network bool    // every node has a network namespace of its own
+	Links   string  // shape of the links between nodes, as linkem.ParseShape reads it
+	Bytes   uint64  // of disk that all replicas together need for the loaded data
 }
 
-// Loaded estimates what the replicas of a lab need together for so much data: the data, as much WAL, three times.
+// Loaded returns the bytes of disk that the three replicas of a lab need for data of that size: the data and as much WAL, each three times.
 func Loaded(bytes int) uint64 { return uint64(bytes) * 6 }
 
-// LabFor makes a lab that has what is needed, or as much of it as this user may have.
-func LabFor(ctx context.Context, n Need, o lab.Options, clientAt string) (*labBed, *experiment.Bed, error) {
+// LabFor makes a lab that meets n, and returns it as a bed as well. Without root the lab has no limits and no network of its own.
+// clientAt is the node at which the client runs; empty: this host. The caller removes the lab with LabBed.Remove.
+func LabFor(ctx context.Context, n Need, o lab.Options, clientAt string) (*LabBed, *experiment.Bed, error) {
 	root := os.Geteuid() == 0
 	bed := &experiment.Bed{}
-	if n.Cpu > 0 && root {
-		o.Caps.CPU = n.Cpu
-		bed.Capped = fmt.Sprintf("%v of a processor", n.Cpu)
+	if n.CPU > 0 && root {
+		o.Caps.CPU = n.CPU
+		bed.Capped = fmt.Sprintf("%v of a processor", n.CPU)
 	}
 	if n.Memory > 0 && root {
 		o.Caps.Memory, bed.Small = n.Memory, true
@@ -385,7 +392,7 @@ func LabFor(ctx context.Context, n Need, o lab.Options, clientAt string) (*labBe
 	}
 	bed.Group, bed.Faults = b, b
 	if root {
-		bed.Chill, bed.ReadBytes = b.chill, b.readBytes
+		bed.DropPageCache, bed.ReadBytes = b.dropPageCache, b.readBytes
 	}
 	if o.Net == lab.NetNamespaces {
 		bed.Links = labLinks{b}
@@ -404,12 +411,13 @@ func LabFor(ctx context.Context, n Need, o lab.Options, clientAt string) (*labBe
 	return b, bed, nil
 }
 
-// labGroup is a lab as the demo wants it.
+// labGroup is a lab as the interface observe.Lab.
 type labGroup struct {
 	*lab.Lab
 	sockets *adminsocket.Sockets
 }
 
+// UpLab makes a lab that ends with this process, and opens the administrators' sockets of its servers. The caller ends it with Down or Leave.
 func UpLab(ctx context.Context, o lab.Options, progress func(string)) (observe.Lab, error) {
 	o.Progress, o.Bound = progress, true
 	l, err := RaiseLab(ctx, o)
@@ -441,7 +449,7 @@ func (g *labGroup) Agent(node string) observe.Agent {
 	return api.NewClient(l.AgentSock())
 }
 
-// DSN leads to the node's own server by its private socket, whoever leads.
+// DSN returns the connection string of the node's own server, by its private socket and whatever its role.
 func (g *labGroup) DSN(node string) string {
 	return fmt.Sprintf("host=%s port=5432 user=postgres dbname=postgres sslmode=disable", g.sockets.Dir(node))
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // readBytes is what each process of each node's server had its disk read so far. Who cannot be asked is not in it.
-func (b *labBed) readBytes() map[string]map[string]int64 {
+func (b *LabBed) readBytes() map[string]map[string]int64 {
 	all := map[string]map[string]int64{}
 	for _, n := range b.lab.Lab.Nodes() {
 		if !n.Witness {

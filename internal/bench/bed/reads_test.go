@@ -20,7 +20,7 @@ func TestServerReads(t *testing.T) {
 	if err := os.WriteFile(file, make([]byte, size), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := drop(file); err != nil {
+	if err := dropFile(file); err != nil {
 		t.Skipf("NOT RUN: no file can be dropped from the page cache here: %v", err)
 	}
 	before, ok := processReads(self)

@@ -9,17 +9,18 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/goals"
 )
 
-// EndpointParts are what can be asked for alone.
+// EndpointParts are the parts of the measurement, in the order in which they run.
 var EndpointParts = []string{"wan-good", "wan-bad", "random", "commits", "loaded", "bulk", "beside", "change", "idle", "lan", "zstd"}
 
+// EndpointOptions are the flags of coterie bench endpoint.
 type EndpointOptions struct {
-	Seed   uint64
-	Rounds int
-	Only   []string
-	Port   int
+	Seed   uint64   // of the links' randomness
+	Rounds int      // how often each arm runs
+	Only   []string // names of EndpointParts; none: all
+	Port   int      // first of four ports on this host, for the part lan
 }
 
-// endpointSamples is all that a run found.
+// endpointSamples are the raw measurements of a run.
 type endpointSamples struct {
 	Version    string                  `json:"version"`
 	Kernel     string                  `json:"kernel"`
@@ -28,7 +29,7 @@ type endpointSamples struct {
 	Seed       uint64                  `json:"seed"`
 	Runs       []tunnelRun             `json:"runs"`
 	Times      map[string][]float64    `json:"times_ms"`
-	Links      map[string]*link.Status `json:"links"` // of ours, at the primary, at the end of each part
+	Links      map[string]*link.Status `json:"links"` // our link as the primary sees it at the end of each part
 	Figures    []goals.Figure          `json:"figures"`
 }
 
@@ -37,15 +38,16 @@ type tunnelRun struct {
 	Arm     string  `json:"arm"`
 	Random  bool    `json:"random,omitempty"`
 	Seconds float64 `json:"seconds"`
-	Rows    int     `json:"rows"` // committed; fewer than asked for: the run was cut short
+	Rows    int     `json:"rows"` // committed; fewer than requested if the run was cut short
 }
 
+// EndpointBench measures the link between replicas beside other ways to replicate.
 type EndpointBench struct {
 	endpointSamples
 	O        EndpointOptions
 	Progress io.Writer
 	net      *linkem.Remote
-	stage    *stage
+	pair     *Pair
 }
 
 type endpointPart struct {
@@ -54,7 +56,7 @@ type endpointPart struct {
 	run     func(context.Context) error
 }
 
-// quotients divides run by run, or by the only run there is.
+// quotients divides ours by theirs, run by run. If theirs has fewer runs, its last one serves for the rest.
 func quotients(ours, theirs []float64) []float64 {
 	var all []float64
 	for i, v := range ours {

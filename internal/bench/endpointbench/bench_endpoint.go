@@ -44,6 +44,7 @@ func (b *EndpointBench) say(format string, a ...any) {
 
 func (b *EndpointBench) figure(f goals.Figure) { b.Figures = append(b.Figures, f) }
 
+// Run measures the chosen parts. A figure that could not be measured is in the samples with its reason, so Run returns no error.
 func (b *EndpointBench) Run(ctx context.Context) *endpointSamples {
 	b.Version, b.Cores, b.Seed = buildinfo.Version, runtime.NumCPU(), b.O.Seed
 	b.Kernel, b.Congestion = report.KernelText("kernel/osrelease"), report.KernelText("net/ipv4/tcp_available_congestion_control")
@@ -71,13 +72,13 @@ func (b *EndpointBench) Run(ctx context.Context) *endpointSamples {
 	return &b.endpointSamples
 }
 
-// parts runs some parts on one stage. What fails is a figure that was not run.
+// parts runs some parts on one pair of servers. The figures of a part that fails are reported as not run.
 func (b *EndpointBench) parts(ctx context.Context, parts []endpointPart, open func(context.Context) (func() error, error)) {
 	wanted := func(p endpointPart) bool { return len(b.O.Only) == 0 || slices.Contains(b.O.Only, p.name) }
-	var closeStage func() error
+	var closePair func() error
 	var openErr error
 	if slices.ContainsFunc(parts, wanted) {
-		closeStage, openErr = open(ctx)
+		closePair, openErr = open(ctx)
 	}
 	for _, p := range parts {
 		err := openErr
@@ -94,39 +95,39 @@ func (b *EndpointBench) parts(ctx context.Context, parts []endpointPart, open fu
 			}
 		}
 	}
-	if closeStage != nil {
-		if err := closeStage(); err != nil {
+	if closePair != nil {
+		if err := closePair(); err != nil {
 			b.say("clean up: %v", err)
 		}
 	}
 }
 
-// openNetwork makes the stage in two namespaces.
+// openNetwork makes the pair in two network namespaces.
 func (b *EndpointBench) openNetwork(ctx context.Context) (func() error, error) {
 	net, stop, err := linkbench.StartBenchNetwork(b.O.Seed)
 	if err != nil {
 		return nil, err
 	}
-	at := func(node string) Place {
-		return Place{In: func(f func() error) error { return net.Do(node, f) }, Addr: net.Addr(node), Port: 5432, End: 5022}
+	at := func(node string) Site {
+		return Site{In: func(f func() error) error { return net.Do(node, f) }, Addr: net.Addr(node), Port: 5432, End: 5022}
 	}
-	s, err := NewStage(ctx, at("n1"), at("n2"))
+	s, err := NewPair(ctx, at("n1"), at("n2"))
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
-	b.net, b.stage = net, s
+	b.net, b.pair = net, s
 	return func() error { return errors.Join(s.Close(context.WithoutCancel(ctx)), stop()) }, nil
 }
 
-// openHost makes the stage on this machine.
+// openHost makes the pair on this machine.
 func (b *EndpointBench) openHost(ctx context.Context) (func() error, error) {
 	here := func(f func() error) error { return f() }
 	local := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	s, err := NewStage(ctx, Place{here, local, b.O.Port, b.O.Port + 1}, Place{here, local, b.O.Port + 2, b.O.Port + 3})
+	s, err := NewPair(ctx, Site{here, local, b.O.Port, b.O.Port + 1}, Site{here, local, b.O.Port + 2, b.O.Port + 3})
 	if err != nil {
 		return nil, err
 	}
-	b.stage = s
+	b.pair = s
 	return func() error { return s.Close(context.WithoutCancel(ctx)) }, nil
 }
 
@@ -140,10 +141,10 @@ func (b *EndpointBench) tunnel(ctx context.Context, profile string, a arm, w wor
 	if err := b.shape(profile); err != nil {
 		return tunnelRun{}, err
 	}
-	if err := b.stage.Join(ctx, a); err != nil {
+	if err := b.pair.Join(ctx, a); err != nil {
 		return tunnelRun{}, fmt.Errorf("%s over %s: %w", a.name, profile, err)
 	}
-	c, err := pgx.Connect(ctx, b.stage.Primary.DSN())
+	c, err := pgx.Connect(ctx, b.pair.Primary.DSN())
 	if err != nil {
 		return tunnelRun{}, err
 	}
@@ -156,7 +157,7 @@ func (b *EndpointBench) tunnel(ctx context.Context, profile string, a arm, w wor
 			return tunnelRun{}, err
 		}
 	}
-	if err := b.stage.settle(ctx); err != nil {
+	if err := b.pair.settle(ctx); err != nil {
 		return tunnelRun{}, err
 	}
 	if !method.Pause(ctx, 2*time.Second) { // each arm may measure its way
@@ -173,7 +174,7 @@ func (b *EndpointBench) tunnel(ctx context.Context, profile string, a arm, w wor
 	b.say("  %-24s %6.1f s, %d rows", a.name, r.Seconds, r.Rows)
 	b.keep(profile + " " + a.name)
 	if rows < w.Rows { // what is still under way would disturb the next
-		err = errors.Join(b.shape("lan"), b.stage.settle(ctx))
+		err = errors.Join(b.shape("lan"), b.pair.settle(ctx))
 		return r, err
 	}
 	return r, nil
@@ -181,11 +182,11 @@ func (b *EndpointBench) tunnel(ctx context.Context, profile string, a arm, w wor
 
 // keep remembers what ours said about its link.
 func (b *EndpointBench) keep(name string) {
-	if len(b.stage.ends) == 0 {
+	if len(b.pair.ends) == 0 {
 		return
 	}
 	for i, side := range []string{"primary", "secondary"} {
-		if s, err := b.stage.ends[i].status(); err == nil && len(s) > 0 {
+		if s, err := b.pair.ends[i].status(); err == nil && len(s) > 0 {
 			b.Links[name+", "+side] = &s[0]
 		}
 	}

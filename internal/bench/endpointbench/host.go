@@ -22,14 +22,14 @@ import (
 // lan compares with direct replication, all on this machine: commits of one client, then of eight.
 func (b *EndpointBench) lan(ctx context.Context) error {
 	direct := arm{name: "direct"}
-	if _, err := b.stage.admin.Exec(ctx, "CREATE TABLE IF NOT EXISTS lan (i int)"); err != nil {
+	if _, err := b.pair.admin.Exec(ctx, "CREATE TABLE IF NOT EXISTS lan (i int)"); err != nil {
 		return err
 	}
 	var added, ratio []float64
 	for range b.O.Rounds {
 		got := map[string][2]float64{}
 		for _, a := range []arm{direct, wayOurs} {
-			if err := b.stage.Join(ctx, a); err != nil {
+			if err := b.pair.Join(ctx, a); err != nil {
 				return err
 			}
 			one, _, err := b.pgbench(ctx, 1)
@@ -56,11 +56,11 @@ func (b *EndpointBench) lan(ctx context.Context) error {
 
 // pgbench runs single-row inserts and returns the mean latency in ms and the commits per second.
 func (b *EndpointBench) pgbench(ctx context.Context, clients int) (latency, tps float64, err error) {
-	script := filepath.Join(b.stage.dir, "insert.sql")
+	script := filepath.Join(b.pair.dir, "insert.sql")
 	if err := os.WriteFile(script, []byte("INSERT INTO lan VALUES (1);\n"), 0o600); err != nil {
 		return 0, 0, err
 	}
-	out, err := exec.CommandContext(ctx, "pgbench", "-n", "-M", "prepared", "-c", strconv.Itoa(clients), "-T", "5", "-f", script, b.stage.Primary.DSN()).Output()
+	out, err := exec.CommandContext(ctx, "pgbench", "-n", "-M", "prepared", "-c", strconv.Itoa(clients), "-T", "5", "-f", script, b.pair.Primary.DSN()).Output()
 	if err != nil {
 		return 0, 0, fmt.Errorf("pgbench: %w", err)
 	}
@@ -80,23 +80,23 @@ func (b *EndpointBench) pgbench(ctx context.Context, clients int) (latency, tps 
 
 // zstd compresses the WAL of a pgbench run, message by message.
 func (b *EndpointBench) zstd(ctx context.Context) error {
-	if err := b.stage.Join(ctx, arm{name: "direct"}); err != nil {
+	if err := b.pair.Join(ctx, arm{name: "direct"}); err != nil {
 		return err
 	}
 	var from, to ag.LSN
 	lsn := func(into *ag.LSN) error {
 		var text string
-		err := b.stage.admin.QueryRow(ctx, "SELECT pg_switch_wal()::text").Scan(&text)
+		err := b.pair.admin.QueryRow(ctx, "SELECT pg_switch_wal()::text").Scan(&text)
 		if err == nil {
 			*into, err = ag.ParseLSN(text)
 		}
 		return err
 	}
-	dsn := b.stage.Primary.DSN()
+	dsn := b.pair.Primary.DSN()
 	if out, err := exec.CommandContext(ctx, "pgbench", "-i", "-q", "-s", "10", dsn).CombinedOutput(); err != nil {
 		return fmt.Errorf("pgbench: %w: %s", err, out)
 	}
-	if _, err := b.stage.admin.Exec(ctx, "CHECKPOINT"); err != nil {
+	if _, err := b.pair.admin.Exec(ctx, "CHECKPOINT"); err != nil {
 		return err
 	}
 	if err := lsn(&from); err != nil {
@@ -111,7 +111,7 @@ func (b *EndpointBench) zstd(ctx context.Context) error {
 	var wal []byte
 	const segment = 16 << 20
 	for seg := uint64(from)/segment + 1; seg <= uint64(to)/segment; seg++ {
-		text, err := os.ReadFile(filepath.Join(b.stage.Primary.Data(), "pg_wal", fmt.Sprintf("%08X%08X%08X", 1, seg/256, seg%256)))
+		text, err := os.ReadFile(filepath.Join(b.pair.Primary.Data(), "pg_wal", fmt.Sprintf("%08X%08X%08X", 1, seg/256, seg%256)))
 		if err != nil {
 			return err
 		}

@@ -50,7 +50,7 @@ func (b *EndpointBench) lessThanSSH(less func(string, arm), reason error) {
 
 // tunnel forwards the port far.end of the secondary's own host to the primary's server, by an sshd of its own on the port near.end: as
 // the user of the servers, who may log in with one key, to there alone.
-func (s *stage) tunnel(ctx context.Context) error {
+func (s *Pair) tunnel(ctx context.Context) error {
 	p, err := findSSH()
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func (s *stage) tunnel(ctx context.Context) error {
 		}
 	}
 	run := func(name string, args ...string) *exec.Cmd {
-		c := exec.Command(name, args...) //nolint:noctx // ends with the stage
+		c := exec.Command(name, args...) //nolint:noctx // ends with the pair
 		c.Dir, c.SysProcAttr, c.Stdout, c.Stderr = dir, attr, s.log, s.log
 		return c
 	}
@@ -88,7 +88,7 @@ func (s *stage) tunnel(ctx context.Context) error {
 		"-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "ExitOnForwardFailure=yes", "-o", "ConnectionAttempts=20",
 		"-L", fmt.Sprintf("127.0.0.1:%d:%s:%d", s.far.End, s.near.Addr, s.near.Port), u+"@"+s.near.Addr.String())
 	for _, c := range []struct {
-		at  Place
+		at  Site
 		cmd *exec.Cmd
 	}{{s.near, server}, {s.far, client}} {
 		if err := c.at.In(c.cmd.Start); err != nil {
@@ -103,7 +103,7 @@ func (s *stage) tunnel(ctx context.Context) error {
 }
 
 // forwarded waits until the port is forwarded, which it is once the key was accepted.
-func (s *stage) forwarded(ctx context.Context) error {
+func (s *Pair) forwarded(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for {
@@ -125,7 +125,7 @@ func (s *stage) forwarded(ctx context.Context) error {
 }
 
 // serverUser is the user that the servers run as, and how to become that user.
-func (s *stage) serverUser() (name string, attr *syscall.SysProcAttr, err error) {
+func (s *Pair) serverUser() (name string, attr *syscall.SysProcAttr, err error) {
 	c, err := s.Primary.Command("postgres")
 	if err != nil {
 		return "", nil, err

@@ -19,13 +19,13 @@ func (b *EndpointBench) prepared(ctx context.Context, profile string, a arm) (*p
 	if err := b.shape(profile); err != nil {
 		return nil, err
 	}
-	if err := b.stage.Join(ctx, a); err != nil {
+	if err := b.pair.Join(ctx, a); err != nil {
 		return nil, err
 	}
 	if a.options != nil && !method.Pause(ctx, 12*time.Second) {
 		return nil, ctx.Err()
 	}
-	return pgx.Connect(ctx, b.stage.Primary.DSN())
+	return pgx.Connect(ctx, b.pair.Primary.DSN())
 }
 
 func (b *EndpointBench) commits(ctx context.Context) error {
@@ -65,7 +65,7 @@ func (b *EndpointBench) loaded(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		other, err := pgx.Connect(ctx, b.stage.Primary.DSN())
+		other, err := pgx.Connect(ctx, b.pair.Primary.DSN())
 		if err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func (b *EndpointBench) loaded(ctx context.Context) error {
 		if a.options != nil {
 			b.figure(goals.Figure{Name: "commit-loaded-wan-bad-p99", Measured: method.Percentile(times, 99)})
 		}
-		if err := b.stage.settle(ctx); err != nil {
+		if err := b.pair.settle(ctx); err != nil {
 			return err
 		}
 	}
@@ -111,7 +111,7 @@ func (b *EndpointBench) bulk(ctx context.Context) error {
 		stop()
 		_ = c.Close(context.WithoutCancel(ctx))
 		if err == nil {
-			err = b.stage.settle(ctx)
+			err = b.pair.settle(ctx)
 		}
 		if err != nil {
 			return err
@@ -140,7 +140,7 @@ func (b *EndpointBench) beside(ctx context.Context) error {
 	}
 	b.latency("commit 8 KB, wan-good, alone", alone)
 	var before, after int64
-	far := b.stage.ends[1]
+	far := b.pair.ends[1]
 	if err := far.tell(benchCopy, &before); err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (b *EndpointBench) change(ctx context.Context) error {
 	}
 	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
 	walsender := func() (pid int, err error) {
-		return pid, b.stage.admin.QueryRow(ctx, "SELECT coalesce(max(pid), 0) FROM pg_stat_replication").Scan(&pid)
+		return pid, b.pair.admin.QueryRow(ctx, "SELECT coalesce(max(pid), 0) FROM pg_stat_replication").Scan(&pid)
 	}
 	before, err := walsender()
 	if err != nil {
@@ -206,7 +206,7 @@ func (b *EndpointBench) change(ctx context.Context) error {
 		b.say("  %s %s: %s", e.At.Format("15:04:05"), e.What, e.Reason)
 	}
 	b.figure(goals.Figure{Name: "change-restarts", Measured: float64(restarts)})
-	return b.stage.settle(ctx)
+	return b.pair.settle(ctx)
 }
 
 // awaitLink waits until the link has found out what its way is like now: far and lossy, or near.
@@ -214,7 +214,7 @@ func (b *EndpointBench) awaitLink(ctx context.Context, lossy bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
 	for {
-		s, err := b.stage.ends[0].status()
+		s, err := b.pair.ends[0].status()
 		if err != nil {
 			return err
 		}

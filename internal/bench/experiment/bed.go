@@ -54,16 +54,16 @@ type Bed struct {
 	Small  bool   // the memory of each node is limited, too
 	Apart  bool   // every node is a machine of its own
 
-	Patience  time.Duration // with replicas that replay what was loaded; 0: replayPatience
-	Seed      uint64
-	Blocks    int
-	Published bool // published sizes; else scaled
-	Progress  *report.Progress
-	Dial      pgconn.DialFunc                    // where the client is; nil: here
-	ClientAt  string                             // in words
-	Near      string                             // the member at which the client is; empty: at none
-	ReadBytes func() map[string]map[string]int64 // that each process of each member's server had its disk read so far; nil: unknown
-	Chill     func(ctx context.Context) error    // drops the servers' files from their machines' page caches; nil: not possible
+	Patience      time.Duration // with replicas that replay what was loaded; 0: replayPatience
+	Seed          uint64
+	Blocks        int
+	Published     bool // published sizes; else scaled
+	Progress      *report.Progress
+	Dial          pgconn.DialFunc                    // where the client is; nil: here
+	ClientAt      string                             // in words
+	Near          string                             // the member at which the client is; empty: at none
+	ReadBytes     func() map[string]map[string]int64 // that each process of each member's server had its disk read so far; nil: unknown
+	DropPageCache func(ctx context.Context) error    // drops the servers' files from their machines' page caches; nil: not possible
 }
 
 // Pair names the arms of a pair of connection strings.

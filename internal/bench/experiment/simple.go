@@ -93,7 +93,7 @@ func (b *Bed) customers(ctx context.Context, rows int) error {
 
 func (b *Bed) readOnce(ctx context.Context, o ReadOptions, a arm, f workload.Format, t temperature) (method.Result, error) {
 	if t == cold {
-		if err := b.Chill(ctx); err != nil {
+		if err := b.DropPageCache(ctx); err != nil {
 			return method.Result{}, err
 		}
 	}
@@ -107,7 +107,7 @@ func (b *Bed) readOnce(ctx context.Context, o ReadOptions, a arm, f workload.For
 
 // temperatures returns those that are possible: a table of less than a quarter of the server's own cache stays there, also when the files are dropped from memory.
 func (b *Bed) temperatures(ctx context.Context) (all []temperature, note string, err error) {
-	if b.Chill == nil {
+	if b.DropPageCache == nil {
 		return []temperature{warm}, "", nil
 	}
 	large, err := ask[bool](ctx, b.Group.ReadWrite(),

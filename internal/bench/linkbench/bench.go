@@ -15,8 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/report"
 )
 
-// linkSamples is all that a run found.
-type linkSamples struct {
+// Samples are the raw measurements of a run, and the figures made of them.
+type Samples struct {
 	Version    string             `json:"version"`
 	Kernel     string             `json:"kernel"`
 	Congestion string             `json:"congestion_controls"`
@@ -25,8 +25,8 @@ type linkSamples struct {
 	Pings      []pingSample       `json:"pings"`
 	Loss       *lossSample        `json:"loss,omitempty"`
 	Flows      map[string]flowSet `json:"flows"`
-	Links      []linkem.Stats     `json:"links"`   // the counters at the end
-	Overrun    map[string]uint64  `json:"overrun"` // packets per node that were sent faster than this machine passes them on
+	Links      []linkem.Stats     `json:"links"`   // counters at the end of the run
+	Overrun    map[string]uint64  `json:"overrun"` // by node, packets that it sent faster than this machine forwards them
 	Figures    []goals.Figure     `json:"figures"`
 }
 
@@ -50,16 +50,17 @@ type flowSet struct {
 	PacketsPS  float64      `json:"packets_per_s,omitempty"`
 }
 
-// linkBench is a network of benchNodes, and what was found in it.
+// linkBench is a network of benchNodes, and its measurements.
 type linkBench struct {
 	*linkem.Remote
-	linkSamples
+	Samples
 	mu sync.Mutex // guards Flows and Figures
 }
 
-// MeasureLinks measures one thing after the other; what fails is a figure that was not run.
-func MeasureLinks(ctx context.Context, seed uint64, progress io.Writer) linkSamples {
-	b := &linkBench{linkSamples: linkSamples{Version: buildinfo.Version, Cores: runtime.NumCPU(), Seed: seed, Flows: map[string]flowSet{}}}
+// MeasureLinks makes a network with that seed, runs every measurement in turn and prints what it does to progress. The figures of a
+// measurement that fails are in the samples as not run, with the reason.
+func MeasureLinks(ctx context.Context, seed uint64, progress io.Writer) Samples {
+	b := &linkBench{Samples: Samples{Version: buildinfo.Version, Cores: runtime.NumCPU(), Seed: seed, Flows: map[string]flowSet{}}}
 	b.Kernel, b.Congestion = report.KernelText("kernel/osrelease"), report.KernelText("net/ipv4/tcp_available_congestion_control")
 	steps := []struct {
 		what    string
@@ -92,15 +93,15 @@ func MeasureLinks(ctx context.Context, seed uint64, progress io.Writer) linkSamp
 		}
 	}
 	if startErr != nil {
-		return b.linkSamples
+		return b.Samples
 	}
 	if err := errors.Join(b.counters(), stop()); err != nil {
 		_, _ = fmt.Fprintf(progress, "the network's process: %v\n", err)
 	}
-	return b.linkSamples
+	return b.Samples
 }
 
-// deviation is the figure of a ratio that ought to be 1, in percent, with the half width of its interval.
+// deviation returns the figure of a ratio that ought to be 1: its distance from 1 in percent. half is half the width of its interval.
 func deviation(name string, ratio, half float64) goals.Figure {
 	off := math.Abs(ratio-1) * 100
 	return goals.Figure{Name: name, Measured: off, Low: max(0, off-half), High: off + half, HasInterval: true}

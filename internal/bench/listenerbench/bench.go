@@ -17,19 +17,20 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/report"
 )
 
+// ListenerOptions are the flags of coterie bench listener.
 type ListenerOptions struct {
-	Rounds   int
-	Seconds  int
-	Sessions int
-	Port     int
-	Only     []string
-	Both     bool // the goroutines' path, too
+	Rounds   int      // how often each run is repeated
+	Seconds  int      // length of each run of pgbench
+	Sessions int      // number of idle sessions
+	Port     int      // first of six ports on this host
+	Only     []string // names of ListenerParts; none: all
+	Both     bool     // measure a listener without event loops, too
 }
 
-// ListenerParts are what can be measured apart.
+// ListenerParts are the parts of the measurement, in the order in which they run.
 var ListenerParts = []string{"data", "tls", "connect", "login", "idle"}
 
-// listenerSamples is all that a run found.
+// listenerSamples are the raw measurements of a run.
 type listenerSamples struct {
 	Version  string               `json:"version"`
 	Date     time.Time            `json:"date"`
@@ -252,7 +253,7 @@ func (s *listenerSamples) reason(part string, peers ...string) string {
 	return ""
 }
 
-// toPeers is ours over the better of the two, round by round.
+// toPeers returns our rate over that of the faster peer, round by round.
 func (s *listenerSamples) toPeers(work string) []float64 {
 	tps := func(r listenerRun) float64 { return r.TPS }
 	best := s.of(work, wayHAProxy, tps)
@@ -262,6 +263,7 @@ func (s *listenerSamples) toPeers(work string) []float64 {
 	return over(s.of(work, wayListener, tps), best)
 }
 
+// ListenerBench measures the listener beside a direct connection, HAProxy and PgBouncer.
 type ListenerBench struct {
 	listenerSamples
 	O        ListenerOptions
@@ -272,6 +274,7 @@ func (b *ListenerBench) say(format string, a ...any) {
 	_, _ = fmt.Fprintf(b.Progress, format+"\n", a...)
 }
 
+// Run measures the chosen parts. The samples have the reason of each part that failed, so Run returns no error.
 func (b *ListenerBench) Run(ctx context.Context) *listenerSamples {
 	b.Version, b.Date, b.Cores = buildinfo.Version, time.Now().UTC(), runtime.NumCPU()
 	b.Kernel = report.KernelText("kernel/osrelease")
@@ -312,7 +315,7 @@ func (b *ListenerBench) Run(ctx context.Context) *listenerSamples {
 	return &b.listenerSamples
 }
 
-// data runs the works of the data path, and asks how late the listener's process was meanwhile.
+// data runs the works of the data path, and measures how late the listener's process ran a timer during them.
 func (b *ListenerBench) data(ctx context.Context, bed *listenerBed) error {
 	if _, err := bed.listener.late(); err != nil {
 		return err
@@ -325,7 +328,7 @@ func (b *ListenerBench) data(ctx context.Context, bed *listenerBed) error {
 	return err
 }
 
-// works runs each work in each way, in turn; the order moves on with each round.
+// works runs each work in each way, in turn. The order of the ways rotates by one with each round.
 func (b *ListenerBench) works(ctx context.Context, bed *listenerBed, works []listenerWork) error {
 	for round := range b.O.Rounds {
 		for _, w := range works {

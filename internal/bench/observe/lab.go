@@ -15,19 +15,19 @@ import (
 // Lab is a running group on this machine.
 type Lab interface {
 	Nodes() []string                             // names of the replicas, the first primary first
-	Dir(node string) string                      // of the node
-	Agent(node string) Agent                     // of the node, dead or alive
-	ReadWrite() string                           // libpq URI that lists every node's listener
-	ReadOnly() string                            // the same for reading
-	DSN(node string) string                      // the node's own server, past the listener
-	Kill(ctx context.Context, node string) error // everything of the node, at one instant
+	Dir(node string) string                      // directory of the node
+	Agent(node string) Agent                     // agent of the node, whether or not it runs
+	ReadWrite() string                           // libpq URI that lists the listener of every node
+	ReadOnly() string                            // the same URI with read intent
+	DSN(node string) string                      // connection string of the node's own server, not through the listener
+	Kill(ctx context.Context, node string) error // kills every process of the node at one instant
 	Start(ctx context.Context, node string) error
-	// Pause stops every process of the node, as a machine that hangs does; Resume continues them.
+	// Pause stops every process of the node, like a machine that hangs. Resume continues them.
 	Pause(ctx context.Context, node string) error
 	Resume(ctx context.Context, node string) error
-	// Leave lets go of the group and leaves it running.
+	// Leave releases the group and leaves it running.
 	Leave()
-	// Down ends every process, and removes the files unless they are to be looked at.
+	// Down ends every process, and removes the files unless keepFiles is true.
 	Down(ctx context.Context, keepFiles bool) error
 }
 
@@ -38,16 +38,17 @@ type Agent interface {
 	Failover(ctx context.Context, r api.FailoverRequest) (api.FailoverResult, error)
 }
 
-// Deadlines. A slow machine is not a failure, so they are far from what is expected.
+// Deadlines for what the group does. They are far above the expected times, because a slow machine is not a failure.
 const (
 	FailoverBudget = 90 * time.Second
 	RejoinBudget   = 2 * time.Minute
 	DownBudget     = 30 * time.Second
 )
 
-// askFor bounds one question to an agent that may be dead.
+// askFor bounds one request to an agent that may be dead.
 const askFor = time.Second
 
+// Status returns the status of a node as its own agent reports it. A dead agent is an error after at most a second.
 func Status(ctx context.Context, l Lab, node string) (api.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
@@ -71,7 +72,8 @@ func Primary(ctx context.Context, l Lab) (api.Status, error) {
 	return api.Status{}, fmt.Errorf("find the primary: %w", last)
 }
 
-// Await polls until ok or the deadline; what names the condition in the error.
+// Await calls ok every 50 ms until it returns true. After budget it fails with an error that names the condition, what, and the last
+// error of ok.
 func Await(ctx context.Context, budget time.Duration, what string, ok func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, fmt.Errorf("waited %v for %s", budget, what))
 	defer cancel()
@@ -95,8 +97,8 @@ func Await(ctx context.Context, budget time.Duration, what string, ok func(conte
 	}
 }
 
-// Synchronized reports whether the primary counts at least n replicas as synchronized, itself included, and whether node, if not
-// empty, is one of them.
+// Synchronized reports whether the primary counts at least n replicas as synchronized, itself included, and whether node is one of them
+// unless it is empty. Otherwise the error names the replicas that are not synchronized.
 func Synchronized(ctx context.Context, l Lab, n int, node string) (bool, error) {
 	s, err := Primary(ctx, l)
 	if err != nil {
@@ -105,7 +107,7 @@ func Synchronized(ctx context.Context, l Lab, n int, node string) (bool, error) 
 	var names, waiting []string
 	for _, r := range s.Replicas {
 		counted := slices.ContainsFunc(s.SyncMembers, func(m ag.Member) bool { return m.ID == r.Name })
-		// The role, too: a node that was just started is still what it last said it was.
+		// The role is compared, too: a node that has just started is listed with the last role that it reported.
 		if r.Name == s.Node || counted && r.Role == ag.RoleSecondary && r.Sync == ag.Synchronized {
 			names = append(names, string(r.Name))
 		} else {
@@ -122,6 +124,7 @@ func Synchronized(ctx context.Context, l Lab, n int, node string) (bool, error) 
 	return false, errors.New(strings.Join(waiting, ", "))
 }
 
+// Own returns the replica of the node that reported s, or the zero Replica if s does not list it.
 func Own(s api.Status) api.Replica {
 	i := slices.IndexFunc(s.Replicas, func(r api.Replica) bool { return r.Name == s.Node })
 	if i < 0 {
@@ -130,7 +133,7 @@ func Own(s api.Status) api.Replica {
 	return s.Replicas[i]
 }
 
-// Target chooses a synchronized secondary, another than avoid if there is one.
+// Target returns a synchronized secondary: one other than avoid if there is one, and the empty string if none is synchronized.
 func Target(s api.Status, avoid string) ag.ReplicaID {
 	var to ag.ReplicaID
 	for _, r := range s.Replicas {
@@ -141,6 +144,7 @@ func Target(s api.Status, avoid string) ag.ReplicaID {
 	return to
 }
 
+// Pause waits for t, or returns the cause of the end of ctx.
 func Pause(ctx context.Context, t time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -46,6 +46,7 @@ func Watch(ctx context.Context, l Lab, s *Screen) *Watcher {
 	return w
 }
 
+// Stop ends the watching and returns when it has ended.
 func (w *Watcher) Stop() {
 	w.quit()
 	w.wg.Wait()

@@ -23,9 +23,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
-	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
-
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
@@ -34,6 +31,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 	"github.com/coteriedb/coterie/internal/lab/pgtest"
 	"github.com/coteriedb/coterie/internal/lib/buildinfo"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
 )
 
 // seedBench is a server, a network of two nodes, and what passes between them.
@@ -52,11 +51,11 @@ type seedBench struct {
 	tls     *tls.Config
 	addr    string // of the source, in n1
 	passed  atomic.Int64
-	samples *seedingSamples
+	samples *Samples
 }
 
 func newSeedBench(ctx context.Context, o SeedingOptions, say func(string, ...any)) (_ *seedBench, err error) {
-	b := &seedBench{o: o, say: say, samples: &seedingSamples{Version: buildinfo.Version, SizeMB: o.SizeMB, Scaled: o.SizeMB < PublishedSeedMB, Date: time.Now().UTC()}}
+	b := &seedBench{o: o, say: say, samples: &Samples{Version: buildinfo.Version, SizeMB: o.SizeMB, Scaled: o.SizeMB < PublishedSeedMB, Date: time.Now().UTC()}}
 	b.ctx, b.cancel = context.WithCancel(ctx)
 	defer func() {
 		if err != nil {

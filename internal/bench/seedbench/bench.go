@@ -29,24 +29,24 @@ const (
 
 // SeedingOptions are the flags of coterie bench seeding.
 type SeedingOptions struct {
-	SizeMB int
-	Rounds int
-	Dir    string
-	Out    string
-	Prof   string
-	Only   []string
-	Report string
-	Json   bool
+	SizeMB int      // size of the pgbench database
+	Rounds int      // rounds in which every arm runs once
+	Dir    string   // directory of the copies; empty: a new one in /var/tmp
+	Out    string   // file for the samples
+	Prof   string   // beginning of the names of processor profiles; empty: none
+	Only   []string // names of SeedingParts; none: all
+	Report string   // directory of the report; empty: none
+	JSON   bool     // print the samples instead of the figures
 
-	OtherwiseMB int // the size where there is no room for sizeMB; 0: none
+	OtherwiseMB int // the size to use where the disk has no room for SizeMB; 0: none
 }
 
-// seedingSamples is all that a run found.
-type seedingSamples struct {
+// Samples are the raw measurements of a run.
+type Samples struct {
 	Version string       `json:"version"`
 	Server  string       `json:"postgresql"`
 	SizeMB  int          `json:"size_mb"`
-	Scaled  bool         `json:"scaled"` // not the published size: not to be compared with published figures
+	Scaled  bool         `json:"scaled"` // the size is not the published one, so the figures do not compare with published ones
 	Date    time.Time    `json:"date"`
 	Copies  []copySample `json:"copies"`
 	TPCB    []tpcbSample `json:"tpcb"`
@@ -75,7 +75,7 @@ type tpcbSample struct {
 	TPS     float64 `json:"tps"`
 }
 
-func (s *seedingSamples) Print(w io.Writer) {
+func (s *Samples) Print(w io.Writer) {
 	if s.Scaled {
 		_, _ = fmt.Fprintf(w, "scaled run: %d MB instead of the published %d\n", s.SizeMB, PublishedSeedMB)
 	}
@@ -125,8 +125,9 @@ func (o *SeedingOptions) Fit() (why string) {
 	return fmt.Sprintf("Scaled to %d MB: %v.", o.SizeMB, no)
 }
 
-// MeasureSeeding runs the whole experiment, or what is asked of it.
-func MeasureSeeding(ctx context.Context, o SeedingOptions, say func(string, ...any)) (*seedingSamples, []goals.Figure, error) {
+// MeasureSeeding runs the parts that o names and reports with say what it does. The disk must have room for the copies, and only root
+// may make the emulated links.
+func MeasureSeeding(ctx context.Context, o SeedingOptions, say func(string, ...any)) (*Samples, []goals.Figure, error) {
 	if err := o.room(); err != nil {
 		return nil, nil, err
 	}

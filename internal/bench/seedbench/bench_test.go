@@ -13,7 +13,7 @@ func TestSeedingReport(t *testing.T) {
 	k := startTrack(func() float64 { return float64(n) / 10 }, ownTime, func() int64 { n += 1e6; return n })
 	time.Sleep(3 * trackEvery)
 	k.stop()
-	b := &seedBench{say: func(string, ...any) {}, samples: &seedingSamples{SizeMB: 10, Scaled: true, Server: "15.0", Date: time.Now()}}
+	b := &seedBench{say: func(string, ...any) {}, samples: &Samples{SizeMB: 10, Scaled: true, Server: "15.0", Date: time.Now()}}
 	b.add("wan-good", copySample{Arm: armOurs, Seconds: 10, Wire: 4e6, Bytes: 40e6, SourceCPU: 1, TargetCPU: 2, Codec: "AUTO: ZSTD:1", track: k})
 	b.add("wan-good", copySample{Arm: armPlain, Seconds: 40, Wire: 40e6, Bytes: 40e6, SourceCPU: 1, TargetCPU: 2, track: k})
 	b.add("metro", copySample{Arm: "pg_basebackup none", Err: "it failed"})
@@ -46,7 +46,7 @@ func TestSeedingWithoutRoom(t *testing.T) {
 // TestFiguresNobodyAskedFor are told apart from those whose copy failed.
 func TestFiguresNobodyAskedFor(t *testing.T) {
 	t.Parallel()
-	b := &seedBench{o: SeedingOptions{Only: []string{"mend"}}, samples: &seedingSamples{}}
+	b := &seedBench{o: SeedingOptions{Only: []string{"mend"}}, samples: &Samples{}}
 	got := map[string]string{}
 	for _, f := range b.figures() {
 		got[f.Name] = f.NotRun

@@ -71,7 +71,7 @@ func (t *track) stop() {
 }
 
 // SeedingExperiment is what a run found, the published table first.
-func SeedingExperiment(s *seedingSamples) (benchreport.Experiment, error) {
+func SeedingExperiment(s *Samples) (benchreport.Experiment, error) {
 	pub, err := benchreport.Published("seeding.csv")
 	if err != nil {
 		return benchreport.Experiment{}, err
@@ -127,7 +127,7 @@ func SeedingExperiment(s *seedingSamples) (benchreport.Experiment, error) {
 }
 
 // SeedingReport makes the page of a run.
-func SeedingReport(s *seedingSamples) (*benchreport.Report, error) {
+func SeedingReport(s *Samples) (*benchreport.Report, error) {
 	e, err := SeedingExperiment(s)
 	if err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func SeedingReport(s *seedingSamples) (*benchreport.Report, error) {
 }
 
 // overTime are the curves of two copies over one link, the uncompressed one first as in the published picture.
-func (s *seedingSamples) overTime() (out []benchreport.Series) {
+func (s *Samples) overTime() (out []benchreport.Series) {
 	for _, link := range []string{"wan-good", "metro"} {
 		for _, arm := range []struct{ arm, name string }{{armPlain, "OFF"}, {armOurs, "AUTO"}} {
 			i := slices.IndexFunc(s.Copies, func(c copySample) bool { return c.Link == link && c.Arm == arm.arm && c.track != nil })

@@ -24,10 +24,10 @@ func plainCommit(ctx context.Context, b *experiment.Bed, e *benchreport.Experime
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	at := func(node string) endpointbench.Place {
-		return endpointbench.Place{In: func(f func() error) error { return net.Do(node, f) }, Addr: net.Addr(node), Port: 5432, End: 5022}
+	at := func(node string) endpointbench.Site {
+		return endpointbench.Site{In: func(f func() error) error { return net.Do(node, f) }, Addr: net.Addr(node), Port: 5432, End: 5022}
 	}
-	s, err := endpointbench.NewStage(ctx, at("n1"), at("n2"), "fsync=on")
+	s, err := endpointbench.NewPair(ctx, at("n1"), at("n2"), "fsync=on")
 	if err != nil {
 		return err
 	}

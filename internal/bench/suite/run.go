@@ -19,30 +19,31 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// Options say on what a command's experiments run and where their results go.
+// Options are the flags that all experiments share: what they run on and where their results go.
 type Options struct {
 	Lab                    lab.Options
-	TargetA, TargetB       string // connection strings of two targets that are compared; "": none
+	TargetA, TargetB       string // connection strings of two targets to compare; "": none
 	Group                  string // connection string of a group's listeners; "": a lab
-	Report, Preset         string // directory of the report; presetScaled, presetPublished or "" where nobody published conditions
+	Report, Preset         string // directory of the report; PresetScaled, PresetPublished or "" for an experiment without published conditions
 	ClientAt, Link         string // a node of the lab whose network the client runs in; the shape of the lab's links
 	Blocks                 int    // how often each arm runs
 	Seed                   uint64
-	Cpu                    float64 // processors of each node of the lab; 0: as the experiment needs
+	CPU                    float64 // processors of each node of the lab; 0: as the experiment needs
 	Memory                 string  // memory of each node of the lab, such as 512MiB
-	Yes, Keep, Json, Apart bool
-	Figures                bool // print those that have goals
+	Yes, Keep, JSON, Apart bool
+	Figures                bool // print the figures that have goals
 }
 
+// Values of Options.Preset.
 const (
-	PresetScaled    = "scaled"
-	PresetPublished = "published"
+	PresetScaled    = "scaled"    // sizes that take minutes
+	PresetPublished = "published" // the sizes of the published experiment
 )
 
 // Check refuses options that contradict each other.
 func (f *Options) Check() error {
 	switch {
-	case f.Preset != "" && f.Preset != PresetScaled && f.Preset != PresetPublished: // none: nobody published conditions
+	case f.Preset != "" && f.Preset != PresetScaled && f.Preset != PresetPublished: // "": an experiment without published conditions
 		return fail.Usagef("--preset %s: choose scaled or published", f.Preset)
 	case (f.TargetA == "") != (f.TargetB == ""):
 		return fail.Usagef("--target-a and --target-b are two things that are compared: give both, or neither")
@@ -56,29 +57,30 @@ func (f *Options) Check() error {
 	return nil
 }
 
-// Piece is one experiment of a command.
-type Piece struct {
-	Name, Title, Question string // said of it if it cannot run
+// Experiment is one experiment of a command, ready to run on a bed.
+type Experiment struct {
+	Name, Title, Question string // the report has them even if it cannot run
 	Run                   func(context.Context, *experiment.Bed) (benchreport.Experiment, error)
 }
 
-// Stage is a lab and what is measured on it.
-type Stage struct {
-	Need   bed.Need
-	Pieces []Piece
+// BedRun is the need of a bed, and the experiments that run on it.
+type BedRun struct {
+	Need        bed.Need
+	Experiments []Experiment
 }
 
-// Stage measures on one bed.
-func (f *Options) Stage(ctx context.Context, r *benchreport.Report, p *benchreport.Progress, s Stage) (failed error) {
-	on, end, err := f.bed(ctx, r, p, s.Need)
+// RunOn makes one bed, runs the experiments of run on it, and appends their results to r. An experiment that fails is in the report with
+// its error as the reason, and the next one runs.
+func (f *Options) RunOn(ctx context.Context, r *benchreport.Report, p *benchreport.Progress, run BedRun) (failed error) {
+	on, end, err := f.bed(ctx, r, p, run.Need)
 	if err != nil {
-		for _, one := range s.Pieces {
+		for _, one := range run.Experiments {
 			r.Experiments = append(r.Experiments, benchreport.Experiment{Name: one.Name, Title: one.Title, Question: one.Question, NotRun: benchreport.Redact(err.Error())})
 		}
 		return err
 	}
 	defer func() { failed = errors.Join(failed, end()) }()
-	for _, one := range s.Pieces {
+	for _, one := range run.Experiments {
 		if ctx.Err() != nil {
 			return errors.Join(failed, context.Cause(ctx))
 		}
@@ -99,7 +101,7 @@ func (f *Options) Stage(ctx context.Context, r *benchreport.Report, p *benchrepo
 	return failed
 }
 
-// bed is what the flags name, or a lab; end removes what was made.
+// bed opens the targets or the group that the options name, or makes a lab. end removes what was made.
 func (f *Options) bed(ctx context.Context, r *benchreport.Report, p *benchreport.Progress, n bed.Need) (on *experiment.Bed, end func() error, err error) {
 	var write string
 	end = func() error { return nil }
@@ -142,6 +144,7 @@ func (f *Options) bed(ctx context.Context, r *benchreport.Report, p *benchreport
 	return on, end, noteServer(ctx, r, write)
 }
 
+// labBed makes a lab that meets n and the limits of the options, after it has checked the free disk space.
 func (f *Options) labBed(ctx context.Context, p *benchreport.Progress, n bed.Need) (*experiment.Bed, func() error, error) {
 	dir, err := lab.DemoDir(f.Lab.Dir, "bench")
 	if err != nil {
@@ -151,8 +154,8 @@ func (f *Options) labBed(ctx context.Context, p *benchreport.Progress, n bed.Nee
 	if err := bed.EnoughDisk(filepath.Dir(dir), bed.LabNeeds+n.Bytes); err != nil {
 		return nil, nil, err
 	}
-	if f.Cpu > 0 {
-		n.Cpu = f.Cpu
+	if f.CPU > 0 {
+		n.CPU = f.CPU
 	}
 	if f.Memory != "" {
 		bytes, err := units.ParseBytes(f.Memory, cgroup.MinMemory)

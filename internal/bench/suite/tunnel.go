@@ -14,8 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// Minutes logs the runs of the tunnel as the published script does: a line timestamp,minutes for each, here with arm and payload behind
-// them; at the end the averages, and by how much the second arm differs.
+// Minutes logs the runs of the tunnel as the published script does: a line timestamp,minutes for each run, with the arm and the payload
+// after them. At the end it logs the averages and the difference of the second arm.
 type Minutes struct {
 	W    io.Writer
 	arms []string
@@ -23,6 +23,7 @@ type Minutes struct {
 	err  error
 }
 
+// Run logs one run that began at that time. Averages returns its errors.
 func (m *Minutes) Run(at time.Time, took time.Duration, payload workload.Payload, arm string) {
 	if !slices.Contains(m.arms, arm) {
 		m.arms = append(m.arms, arm)
@@ -39,16 +40,18 @@ func (m *Minutes) line(what string, v float64, arm string, payload workload.Payl
 	m.err = errors.Join(m.err, err)
 }
 
+// Averages logs the average of each arm by payload, and the difference of two arms in percent of the first. It returns the errors of
+// all writes so far.
 func (m *Minutes) Averages() error {
 	slices.Sort(m.arms)
 	if i := slices.Index(m.arms, "OFF"); i > 0 {
-		m.arms[0], m.arms[i] = m.arms[i], m.arms[0] // it is what the other is compared with
+		m.arms[0], m.arms[i] = m.arms[i], m.arms[0] // the other arm is compared with it
 	}
 	for _, payload := range slices.Sorted(maps.Keys(m.Took)) {
 		var means []float64
 		for _, arm := range m.arms {
 			if len(m.Took[payload][arm]) == 0 {
-				continue // the run was ended before
+				continue // the measurement was ended early
 			}
 			sum := 0.0
 			for _, v := range m.Took[payload][arm] {
@@ -64,8 +67,9 @@ func (m *Minutes) Averages() error {
 	return m.err
 }
 
-func TunnelPiece(o experiment.TunnelOptions, link string) Piece {
-	return Piece{"tunnel", "The tunnel", "What does compression give?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
+// TunnelExperiment returns the experiment of compression on links of the shape link. A group whose links cannot be shaped is refused.
+func TunnelExperiment(o experiment.TunnelOptions, link string) Experiment {
+	return Experiment{"tunnel", "The tunnel", "What does compression give?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
 		if b.Group != nil {
 			if b.Links == nil {
 				return benchreport.Experiment{}, errors.New("its links cannot be shaped, and without a narrow link there is nothing to see: it needs a lab with network namespaces (root)")

@@ -25,7 +25,7 @@ root, what needs limits or links is not run and the report says so.`,
 				return fail.Usagef("bench all makes labs of its own; for a target, run the experiments one by one: see coterie bench list")
 			}
 			f.Figures = true
-			return measureAll(c, &f.Options, "An availability group of PostgreSQL, measured", suite.AllStages(quick, f.Preset == suite.PresetPublished))
+			return measureAll(c, &f.Options, "An availability group of PostgreSQL, measured", suite.AllBedRuns(quick, f.Preset == suite.PresetPublished))
 		},
 	}
 	f.add(c)

@@ -16,6 +16,7 @@ import (
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
+// Bench returns the command bench with all its experiments.
 func Bench() *cobra.Command {
 	c := &cobra.Command{Use: "bench", GroupID: "try", Short: "Measure, and compare with the goals"}
 	c.AddCommand(benchFailover(), benchLinkemCommand(), benchSeeding(), benchEndpointCommand(), benchListenerCommand())
@@ -32,7 +33,7 @@ func benchList() *cobra.Command {
 				Command   string              `json:"command"`
 				Question  string              `json:"question"`
 				Needs     string              `json:"needs"`
-				Presets   []string            `json:"presets"` // of --preset; none: it has none
+				Presets   []string            `json:"presets"` // values of --preset; empty: the experiment does not have the flag
 				Published *benchreport.Source `json:"published,omitempty"`
 			}
 			var all []entry
@@ -112,7 +113,7 @@ a metric that is not there.`,
 	return c
 }
 
-// judge fails for a limit that nothing is known of, and for every one that is broken.
+// judge returns an error for each broken limit, and a usage error for a limit whose metric the results do not share.
 func judge(limits []string, parsed []benchreport.Limit, changes []benchreport.Change) error {
 	var errs []error
 	for i, l := range parsed {
@@ -127,21 +128,28 @@ func judge(limits []string, parsed []benchreport.Limit, changes []benchreport.Ch
 	return errors.Join(errs...)
 }
 
-// handOver writes all that a measurement found to a file, and prints it, or what print makes of it.
-func handOver(c *cobra.Command, samples any, file string, asJSON bool, print func(io.Writer) error) error {
+// sampleOutput says where the samples of a measurement go.
+type sampleOutput struct {
+	file   string // for the samples as JSON
+	asJSON bool   // print the samples instead of the figures
+}
+
+// saveSamples writes the samples to the file. Then it prints the samples as JSON, or calls printFigures and prints the name of the file.
+func saveSamples(c *cobra.Command, samples any, o sampleOutput, printFigures func(io.Writer) error) error {
 	text, err := json.MarshalIndent(samples, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(file, append(text, '\n'), 0o600); err != nil {
+	if err := os.WriteFile(o.file, append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("keep the samples: %w", err)
 	}
-	if asJSON {
+	if o.asJSON {
 		return cli.PrintJSON(c, samples)
 	}
-	if err := print(c.OutOrStdout()); err != nil {
+	if err := printFigures(c.OutOrStdout()); err != nil {
 		return err
 	}
+	file := o.file
 	if abs, err := filepath.Abs(file); err == nil {
 		file = abs
 	}

@@ -14,8 +14,7 @@ import (
 
 func benchEndpointCommand() *cobra.Command {
 	var o endpointbench.EndpointOptions
-	var out string
-	var asJSON bool
+	var out sampleOutput
 	c := &cobra.Command{
 		Use: "endpoint", Short: "What the link between replicas saves over slow and lossy ways, and costs over short ones",
 		Long: `Makes two real servers, in two network namespaces with an emulated link between them, and measures the published workload of a
@@ -29,7 +28,7 @@ is no --preset. It needs root.`,
 			}
 			b := &endpointbench.EndpointBench{O: o, Progress: c.ErrOrStderr()}
 			s := b.Run(c.Context())
-			return handOver(c, s, out, asJSON, func(w io.Writer) error {
+			return saveSamples(c, s, out, func(w io.Writer) error {
 				if err := s.Table(w); err != nil {
 					return err
 				}
@@ -44,7 +43,7 @@ is no --preset. It needs root.`,
 	c.Flags().IntVar(&o.Rounds, "rounds", 3, "how often each arm runs, in turn")
 	c.Flags().StringSliceVar(&o.Only, "only", nil, "parts to measure: "+strings.Join(endpointbench.EndpointParts, ", ")+" (default all)")
 	c.Flags().IntVar(&o.Port, "port", 28100, "first of four ports on this host, for the part lan")
-	c.Flags().BoolVar(&asJSON, "json", false, "print the samples instead of the figures")
-	c.Flags().StringVar(&out, "out", "bench-endpoint.json", "file for the samples")
+	c.Flags().BoolVar(&out.asJSON, "json", false, "print the samples instead of the figures")
+	c.Flags().StringVar(&out.file, "out", "bench-endpoint.json", "file for the samples")
 	return c
 }

@@ -52,12 +52,12 @@ in turn. Each node of the lab may use half a processor: without such a limit the
 			if err := errors.Join(atLeastOne(c, "rows"), f.sizes(c, "rows", "iterations", "duration", "rate")); err != nil {
 				return err
 			}
-			n := bed.Need{Cpu: 0.5}
+			n := bed.Need{CPU: 0.5}
 			if f.Preset == suite.PresetPublished {
 				o.Iterations, o.Duration, o.Rows, n.Memory = 1000, 0, suite.PublishedRoutingRows, suite.PublishedMemory
 			}
 			n.Bytes = bed.Loaded(o.Rows * workload.RowBytes)
-			return measureAll(c, &f.Options, "Read-only routing", []suite.Stage{{Need: n, Pieces: []suite.Piece{suite.RoutingPiece(o, params, paramFile)}}})
+			return measureAll(c, &f.Options, "Read-only routing", []suite.BedRun{{Need: n, Experiments: []suite.Experiment{suite.RoutingExperiment(o, params, paramFile)}}})
 		},
 	}
 	f.add(c)
@@ -109,7 +109,7 @@ afterwards. It is derived from TPC-C and is not TPC-C.` + targetHelp,
 			if o.KeyAndThink && o.Transactions == 0 && !c.Flags().Changed("duration") {
 				o.Duration = 2 * time.Minute // a New-Order takes half a minute
 			}
-			return measureAll(c, &f.Options, "TPC-C-derived transactions", []suite.Stage{{Need: bed.Need{Cpu: 0.5, Bytes: bed.Loaded(o.Warehouses * 110 << 20)}, Pieces: []suite.Piece{suite.TproccPiece(o)}}})
+			return measureAll(c, &f.Options, "TPC-C-derived transactions", []suite.BedRun{{Need: bed.Need{CPU: 0.5, Bytes: bed.Loaded(o.Warehouses * 110 << 20)}, Experiments: []suite.Experiment{suite.TproccExperiment(o)}}})
 		},
 	}
 	f.add(c)
@@ -140,7 +140,7 @@ lab's table that is larger than a quarter of shared_buffers is read cold, with t
 			}
 			n.Bytes = bed.Loaded(o.Rows * workload.CustomerBytes)
 			o.Formats = []workload.Format{workload.Text, workload.Binary, workload.Copy}
-			return measureAll(c, &f.Options, "Reading rows", []suite.Stage{{Need: n, Pieces: []suite.Piece{{
+			return measureAll(c, &f.Options, "Reading rows", []suite.BedRun{{Need: n, Experiments: []suite.Experiment{{
 				Name: "read", Title: "Reading rows", Question: "How long does one client take to read so many rows?",
 				Run: func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) { return b.Read(ctx, o) },
 			}}}})
@@ -162,7 +162,7 @@ to take, and no --preset.` + targetHelp,
 			if err := positive("clients", o.Clients); err != nil {
 				return err
 			}
-			return measureAll(c, &f.Options, "Logging in", []suite.Stage{{Need: bed.Need{}, Pieces: []suite.Piece{{
+			return measureAll(c, &f.Options, "Logging in", []suite.BedRun{{Need: bed.Need{}, Experiments: []suite.Experiment{{
 				Name: "connect", Title: "Logging in", Question: "How many logins per second?",
 				Run: func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) { return b.Connect(ctx, o) },
 			}}}})
@@ -205,7 +205,7 @@ lab's links are of 1 Gbit/s and 0.5 ms. With --target-a and --target-b the first
 				o.Compression = nil
 			}
 			n := bed.Need{Network: true, Links: suite.CommitLink, Bytes: bed.Loaded(2 * suite.Largest(o.Cells) * workload.RowBytes)}
-			return measureAll(c, &f.Options, "The insert matrix", []suite.Stage{{Need: n, Pieces: []suite.Piece{suite.CommitPiece(o, linkWord(f.Link, suite.CommitLink))}}})
+			return measureAll(c, &f.Options, "The insert matrix", []suite.BedRun{{Need: n, Experiments: []suite.Experiment{suite.CommitExperiment(o, linkWord(f.Link, suite.CommitLink))}}})
 		},
 	}
 	f.add(c)

@@ -71,7 +71,8 @@ Nobody published an outage, so there are no published conditions to take, and no
 				if e.Beside, err = besideOutage(beside, query, e.Clients); err != nil {
 					return err
 				}
-				return reportOutages(c, e, o.Runs, actions, suite.Options{Report: page, Lab: lo, Blocks: o.Runs, Seed: 1, Json: asJSON})
+				e.Runs = o.Runs
+				return reportOutages(c, e, actions, suite.Options{Report: page, Lab: lo, Blocks: o.Runs, Seed: 1, JSON: asJSON})
 			}
 			for _, name := range only {
 				if !slices.Contains(outage.Arms, outage.Arm(name)) {
@@ -123,9 +124,10 @@ func besideOutage(name, query string, clients int) (*experiment.Workload, error)
 	return nil, fail.Usagef("--workload %s: choose query or tprocc", name)
 }
 
-func reportOutages(c *cobra.Command, e experiment.FailoverOptions, runs int, actions []string, f suite.Options) error {
-	if runs < 1 || e.Clients < 1 {
-		return fail.Usagef("--runs %d, --clients %d: choose 1 or more", runs, e.Clients)
+// reportOutages measures the outages of each action and leaves a report. Without --runs each action is repeated 5 times.
+func reportOutages(c *cobra.Command, e experiment.FailoverOptions, actions []string, f suite.Options) error {
+	if e.Runs < 1 || e.Clients < 1 {
+		return fail.Usagef("--runs %d, --clients %d: choose 1 or more", e.Runs, e.Clients)
 	}
 	var n bed.Need
 	for _, a := range actions {
@@ -137,10 +139,9 @@ func reportOutages(c *cobra.Command, e experiment.FailoverOptions, runs int, act
 		e.Actions = append(e.Actions, action)
 	}
 	if !c.Flags().Changed("runs") {
-		runs = 5
+		e.Runs = 5
 	}
-	e.Runs = runs
-	return measureAll(c, &f, "The outage", []suite.Stage{{Need: n, Pieces: []suite.Piece{suite.OutagePiece(e, "")}}})
+	return measureAll(c, &f, "The outage", []suite.BedRun{{Need: n, Experiments: []suite.Experiment{suite.OutageExperiment(e, "")}}})
 }
 
 func measure(c *cobra.Command, o outage.Options, lo lab.Options, peers bool) (s outage.Samples, err error) {
@@ -173,7 +174,7 @@ func measure(c *cobra.Command, o outage.Options, lo lab.Options, peers bool) (s 
 		f.Profile = "fast"
 		return bed.UpLab(ctx, f, progress)
 	}
-	o.Relay = outage.StartCopier
+	o.Relay = outage.StartForwarder
 	return outage.Measure(c.Context(), o)
 }
 

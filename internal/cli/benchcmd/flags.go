@@ -42,9 +42,9 @@ func (f *experimentFlags) addOthers(c *cobra.Command) {
 	fs.BoolVar(&f.Keep, "keep-data", false, "leave what was loaded into --group or --target-a, for another run")
 	fs.IntVar(&f.Blocks, "blocks", 6, "how often each arm runs, in turns; fewer than 6 give no verdict")
 	fs.Uint64Var(&f.Seed, "seed", 1, "of everything random")
-	fs.BoolVar(&f.Json, "json", false, "print the result as JSON")
+	fs.BoolVar(&f.JSON, "json", false, "print the result as JSON")
 	fs.StringVar(&f.ClientAt, "client-at", "", "run the client in the network of this node of the lab, through that node's listener (root)")
-	fs.Float64Var(&f.Cpu, "node-cpu", 0, "processors that each node of the lab may use (default: what the experiment needs)")
+	fs.Float64Var(&f.CPU, "node-cpu", 0, "processors that each node of the lab may use (default: what the experiment needs)")
 	fs.StringVar(&f.Memory, "node-memory", "", "memory that each node of the lab may use, pages of files included, such as 512MiB (default: what the experiment needs)")
 	fs.StringVar(&f.Link, "link", "", "what the links of the lab are like (default: what the experiment needs): "+linkem.ShapeHelp)
 	fs.IntVar(&f.Lab.Port, "port", 0, "of the first node's listener, of a lab on the loopback interface (default 6432)")
@@ -65,7 +65,7 @@ func (f *experimentFlags) sizes(c *cobra.Command, flags ...string) error {
 }
 
 // measureAll runs the stages one after the other and leaves a report. What fails does not keep the others from running.
-func measureAll(c *cobra.Command, f *suite.Options, title string, stages []suite.Stage) error {
+func measureAll(c *cobra.Command, f *suite.Options, title string, stages []suite.BedRun) error {
 	if err := f.Check(); err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func measureAll(c *cobra.Command, f *suite.Options, title string, stages []suite
 	p := benchreport.NewProgress(c.ErrOrStderr(), cli.IsTerminal(c.ErrOrStderr()))
 	var failed error
 	for _, s := range stages {
-		failed = errors.Join(failed, f.Stage(ctx, r, p, s))
+		failed = errors.Join(failed, f.RunOn(ctx, r, p, s))
 	}
 	p.Say("")
 	r.Ended = time.Now()
@@ -92,7 +92,7 @@ func measureAll(c *cobra.Command, f *suite.Options, title string, stages []suite
 			return errors.Join(failed, err)
 		}
 	}
-	if f.Json {
+	if f.JSON {
 		return errors.Join(failed, cli.PrintJSON(c, r))
 	}
 	if err := r.Print(c.OutOrStdout()); err != nil {

@@ -12,8 +12,7 @@ import (
 
 func benchLinkemCommand() *cobra.Command {
 	var seed uint64
-	var out string
-	var asJSON bool
+	var out sampleOutput
 	c := &cobra.Command{
 		Use: "linkem", Short: "How true the lab's links are: round trips, loss, TCP against theory, throughput",
 		Long: `Makes a network of three nodes without servers in it, and compares what its links do with what they were told to: round trips, loss,
@@ -22,7 +21,7 @@ so there is no --preset.`,
 		Args: cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			s := linkbench.MeasureLinks(c.Context(), seed, c.ErrOrStderr())
-			return handOver(c, s, out, asJSON, func(w io.Writer) error {
+			return saveSamples(c, s, out, func(w io.Writer) error {
 				_, err := goals.Report(w, "linkem", s.Figures)
 				return err
 			})
@@ -30,7 +29,7 @@ so there is no --preset.`,
 	}
 	withoutPreset(c, "nobody published such links")
 	c.Flags().Uint64Var(&seed, "seed", 1, "of the links' randomness")
-	c.Flags().BoolVar(&asJSON, "json", false, "print the samples instead of the figures")
-	c.Flags().StringVar(&out, "out", "bench-linkem.json", "file for the samples")
+	c.Flags().BoolVar(&out.asJSON, "json", false, "print the samples instead of the figures")
+	c.Flags().StringVar(&out.file, "out", "bench-linkem.json", "file for the samples")
 	return c
 }

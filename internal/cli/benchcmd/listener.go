@@ -12,8 +12,7 @@ import (
 
 func benchListenerCommand() *cobra.Command {
 	var o listenerbench.ListenerOptions
-	var out string
-	var asJSON bool
+	var out sampleOutput
 	c := &cobra.Command{
 		Use: "listener", Short: "What the listener costs beside a direct connection, HAProxy and PgBouncer",
 		Long: `Makes a throw-away server and puts before it a listener with fixed routes in a process of its own, HAProxy and PgBouncer where they are
@@ -31,7 +30,7 @@ there is no --preset.`,
 			}
 			b := &listenerbench.ListenerBench{O: o, Progress: c.ErrOrStderr()}
 			s := b.Run(c.Context())
-			return handOver(c, s, out, asJSON, s.Print)
+			return saveSamples(c, s, out, s.Print)
 		},
 	}
 	c.AddCommand(listenerbench.BenchListenerNode())
@@ -42,7 +41,7 @@ there is no --preset.`,
 	c.Flags().StringSliceVar(&o.Only, "only", nil, "parts to measure: "+strings.Join(listenerbench.ListenerParts, ", ")+" (default all)")
 	c.Flags().IntVar(&o.Port, "port", 28200, "first of six ports on this host")
 	c.Flags().BoolVar(&o.Both, "with-goroutines", false, "measure a listener without event loops, too")
-	c.Flags().BoolVar(&asJSON, "json", false, "print the samples instead of the figures")
-	c.Flags().StringVar(&out, "out", "bench-listener.json", "file for the samples")
+	c.Flags().BoolVar(&out.asJSON, "json", false, "print the samples instead of the figures")
+	c.Flags().StringVar(&out.file, "out", "bench-listener.json", "file for the samples")
 	return c
 }

@@ -59,7 +59,7 @@ of 32 GB, which --preset published takes, too; a smaller one is a scaled run and
 					return err
 				}
 			}
-			if o.Json {
+			if o.JSON {
 				return cli.PrintJSON(c, s)
 			}
 			s.Print(c.OutOrStdout())
@@ -76,7 +76,7 @@ of 32 GB, which --preset published takes, too; a smaller one is a scaled run and
 	c.Flags().StringSliceVar(&o.Only, "only", nil, "parts to run: metro, wan, mend, tpcb, others (default: all)")
 	c.Flags().StringVar(&o.Report, "report", "", "directory for the report: the published table beside ours, processor and network over time")
 	c.Flags().StringVar(&o.Prof, "profile", "", "files that begin so, for processor profiles of both sides of our own copies over metro and of mends, for go tool pprof")
-	c.Flags().BoolVar(&o.Json, "json", false, "print the samples instead of the figures")
+	c.Flags().BoolVar(&o.JSON, "json", false, "print the samples instead of the figures")
 	return c
 }
 

@@ -46,7 +46,7 @@ AUTO, with constant rows, with text and with random ones in turns. The links of 
 				o.CSV = log.Run
 				defer func() { err = errors.Join(err, log.Averages(), out.Close()) }()
 			}
-			return measureAll(c, &f.Options, "The tunnel", []suite.Stage{{Need: n, Pieces: []suite.Piece{suite.TunnelPiece(o, linkWord(f.Link, suite.TunnelLink))}}})
+			return measureAll(c, &f.Options, "The tunnel", []suite.BedRun{{Need: n, Experiments: []suite.Experiment{suite.TunnelExperiment(o, linkWord(f.Link, suite.TunnelLink))}}})
 		},
 	}
 	f.add(c)

@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/buildinfo"
 )
 
+// Demo returns the command demo.
 func Demo() *cobra.Command {
 	var o demo.Options
 	var lo lab.Options

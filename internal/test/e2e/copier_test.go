@@ -31,7 +31,7 @@ func TestCopierIsAProcess(t *testing.T) {
 		}
 	}()
 	start := func(to string) (port string, end func() error) {
-		name, _ := outage.Copier()
+		name, _ := outage.ForwarderHelper()
 		p, err := reexec.Start(t.Context(), reexec.Spec{Exe: exe, Name: name, Config: map[string]string{"to": to}})
 		if err != nil {
 			t.Fatal(err)

@@ -9,14 +9,16 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-func AllStages(quick, published bool) []Stage {
+// AllBedRuns returns the runs of coterie bench all: experiments that need limits on the nodes, and those that need links. quick chooses
+// sizes for less than ten minutes, published those of the published experiments.
+func AllBedRuns(quick, published bool) []BedRun {
 	routing := experiment.RoutingOptions{Threads: experiment.PublishedThreads, Duration: 3 * time.Second, WarmUp: 300 * time.Millisecond, Rows: 200_000}
 	mix := experiment.TproccOptions{Users: []int{1, 4, 12}, Warehouses: 2, Duration: 5 * time.Second, WarmUp: 500 * time.Millisecond}
 	commit := experiment.CommitOptions{Cells: MatrixCells(100_000), Compression: []string{"OFF", "ZSTD"}}
 	tunnel := experiment.TunnelOptions{Tunnel: workload.PublishedTunnel, Payloads: []workload.Payload{workload.PayloadConstant, workload.PayloadText, workload.PayloadRandom}}
 	outage := experiment.FailoverOptions{Actions: experiment.Actions, Runs: 5, Clients: 8, Every: 10 * time.Millisecond, Before: 3 * time.Second, After: 3 * time.Second}
 	tunnel.Tunnel.Pipelined = true
-	limits, limitsOfMix := bed.Need{Cpu: 0.5}, bed.Need{Cpu: 0.5}
+	limits, limitsOfMix := bed.Need{CPU: 0.5}, bed.Need{CPU: 0.5}
 	if published {
 		mix = experiment.TproccOptions{Users: experiment.PublishedThreads, Warehouses: PublishedWarehouses, Transactions: PublishedTransactions, WarmUp: mix.WarmUp}
 		limitsOfMix.Bytes = bed.Loaded(mix.Warehouses * 110 << 20)
@@ -29,13 +31,13 @@ func AllStages(quick, published bool) []Stage {
 		tunnel.Tunnel.Rows = 2000
 		outage.Actions, outage.Runs = []experiment.Action{experiment.Kill, experiment.Planned}, 3
 	}
-	first := Stage{limits, []Piece{RoutingPiece(routing, "", "")}}
+	first := BedRun{limits, []Experiment{RoutingExperiment(routing, "", "")}}
 	if !quick && !published {
-		first.Pieces = append(first.Pieces, TproccPiece(mix))
+		first.Experiments = append(first.Experiments, TproccExperiment(mix))
 	}
-	stages := []Stage{first}
-	if published { // memory was limited for what was read, and not said to be for the mix
-		stages = append(stages, Stage{limitsOfMix, []Piece{TproccPiece(mix)}})
+	runs := []BedRun{first}
+	if published { // the published conditions limit memory for the reads, and do not mention it for the mix
+		runs = append(runs, BedRun{limitsOfMix, []Experiment{TproccExperiment(mix)}})
 	}
 	copied := seedbench.SeedingOptions{SizeMB: 1024, Rounds: 1, Only: []string{"metro", "wan"}}
 	switch {
@@ -45,5 +47,5 @@ func AllStages(quick, published bool) []Stage {
 		copied.SizeMB, copied.OtherwiseMB = seedbench.PublishedSeedMB, copied.SizeMB
 	}
 	linked := bed.Need{Network: true, Links: CommitLink, Bytes: bed.Loaded(2 * Largest(commit.Cells) * workload.RowBytes)}
-	return append(stages, Stage{linked, []Piece{CommitPiece(commit, CommitLink), TunnelPiece(tunnel, TunnelLink), OutagePiece(outage, CommitLink), seedingPiece(copied)}})
+	return append(runs, BedRun{linked, []Experiment{CommitExperiment(commit, CommitLink), TunnelExperiment(tunnel, TunnelLink), OutageExperiment(outage, CommitLink), seedingExperiment(copied)}})
 }

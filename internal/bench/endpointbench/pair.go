@@ -22,23 +22,23 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/method"
 )
 
-// Place is where a node of a measurement runs: a network namespace, or this host.
-type Place struct {
+// Site is where a node of a measurement runs: in a network namespace or on this host.
+type Site struct {
 	In   func(func() error) error
 	Addr netip.Addr
 	Port int // of its server
 	End  int // of its endpoint
 }
 
-// stage is a primary and a secondary at two places, and the ways to join them.
-type stage struct {
+// Pair is a primary and a secondary at two sites, and the ways to join them.
+type Pair struct {
 	dir        string
-	near, far  Place // of the primary, of the secondary
+	near, far  Site // of the primary, of the secondary
 	Primary    *pgtest.Server
 	secondary  *pgtest.Server
 	admin      *pgx.Conn // on the primary
 	ends       []*benchEnd
-	tunnels    []func() // end what forwards
+	tunnels    []func() // stop the processes that forward
 	log        *os.File
 	controlled string // congestion controller of the route, "" for the system's
 }
@@ -54,6 +54,7 @@ type arm struct {
 }
 
 var (
+	// WayCubic is plain TCP with the congestion controller cubic, as Linux has it by default.
 	WayCubic = arm{name: "plain TCP cubic", congestion: "cubic"}
 	wayBBR   = arm{name: "plain TCP BBR by route", congestion: "bbr"}
 	wayOurs  = arm{name: "ours", options: &ag.ReplicaOptions{}}
@@ -62,9 +63,9 @@ var (
 	wayNoUDP   = arm{name: "ours, without BBR and UDP", options: &ag.ReplicaOptions{Transport: string(link.PreferTCP)}, cubic: true}
 )
 
-// NewStage makes the two servers, with further settings.
-func NewStage(ctx context.Context, near, far Place, further ...string) (s *stage, err error) {
-	s = &stage{near: near, far: far}
+// NewPair makes the two servers with further settings, each "name=value". They are not joined yet. The caller ends them with Close.
+func NewPair(ctx context.Context, near, far Site, further ...string) (s *Pair, err error) {
+	s = &Pair{near: near, far: far}
 	if s.dir, err = os.MkdirTemp("/tmp", "ce"); err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func NewStage(ctx context.Context, near, far Place, further ...string) (s *stage
 	if err := errors.Join(os.Mkdir(up, 0o755), os.Chmod(up, 0o755)); err != nil { //nolint:gosec // the same
 		return nil, err
 	}
-	settings := func(p Place) []string {
+	settings := func(p Site) []string {
 		return append([]string{
 			"listen_addresses=" + p.Addr.String(), fmt.Sprintf("port=%d", p.Port), "wal_retrieve_retry_interval=100ms", "wal_sender_timeout=5min", "wal_receiver_timeout=5min",
 		}, further...)
@@ -107,7 +108,7 @@ func NewStage(ctx context.Context, near, far Place, further ...string) (s *stage
 	return s, err
 }
 
-func (s *stage) Close(ctx context.Context) error {
+func (s *Pair) Close(ctx context.Context) error {
 	err := s.disconnect()
 	if s.admin != nil {
 		_ = s.admin.Close(ctx)
@@ -121,7 +122,7 @@ func (s *stage) Close(ctx context.Context) error {
 }
 
 // disconnect ends what ours is made of.
-func (s *stage) disconnect() (err error) {
+func (s *Pair) disconnect() (err error) {
 	for _, e := range s.ends {
 		err = errors.Join(err, e.stop())
 	}
@@ -134,7 +135,7 @@ func (s *stage) disconnect() (err error) {
 }
 
 // Join has the secondary stream by that arm, and commits wait for it. It returns when the secondary has caught up.
-func (s *stage) Join(ctx context.Context, a arm) error {
+func (s *Pair) Join(ctx context.Context, a arm) error {
 	if err := s.disconnect(); err != nil {
 		return err
 	}
@@ -180,7 +181,7 @@ func (s *stage) Join(ctx context.Context, a arm) error {
 }
 
 // settle waits until the secondary has all.
-func (s *stage) settle(ctx context.Context) error {
+func (s *Pair) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for {
@@ -196,7 +197,7 @@ func (s *stage) settle(ctx context.Context) error {
 }
 
 // route has what the primary's place sends to the secondary's use a congestion controller.
-func (s *stage) route(congestion string) error {
+func (s *Pair) route(congestion string) error {
 	if s.near.Addr == s.far.Addr || congestion == s.controlled {
 		return nil
 	}
@@ -224,7 +225,7 @@ func (s *stage) route(congestion string) error {
 }
 
 // start runs both ends of ours.
-func (s *stage) start(a arm) error {
+func (s *Pair) start(a arm) error {
 	at := fmt.Sprintf("%s:%d", s.near.Addr, s.near.End)
 	p, err := s.spawn(s.near, benchNode{
 		PKI: filepath.Join(s.dir, "pki-p"), Listen: at, Socket: filepath.Join(s.dir, "server"), Primary: at, Options: *a.options, Cubic: a.cubic,
@@ -243,7 +244,7 @@ func (s *stage) start(a arm) error {
 	return nil
 }
 
-func (s *stage) spawn(at Place, n benchNode) (*benchEnd, error) {
+func (s *Pair) spawn(at Site, n benchNode) (*benchEnd, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err

@@ -9,12 +9,12 @@ import (
 
 // TestSeedingOfAllIsPublishedOrScaled: where the disk has no room for the published size, a smaller copy is made, and called scaled.
 func TestSeedingOfAllIsPublishedOrScaled(t *testing.T) {
-	last := func(quick, published bool) Piece {
-		stages := AllStages(quick, published)
-		pieces := stages[len(stages)-1].Pieces
-		return pieces[len(pieces)-1]
+	last := func(quick, published bool) Experiment {
+		runs := AllBedRuns(quick, published)
+		experiments := runs[len(runs)-1].Experiments
+		return experiments[len(experiments)-1]
 	}
-	for _, p := range []Piece{last(false, true), last(false, false), last(true, false)} {
+	for _, p := range []Experiment{last(false, true), last(false, false), last(true, false)} {
 		if p.Name != "seeding" {
 			t.Fatalf("the last of all is %s", p.Name)
 		}

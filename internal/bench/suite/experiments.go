@@ -12,8 +12,10 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-func RoutingPiece(o experiment.RoutingOptions, params, paramFile string) Piece {
-	return Piece{"routing", "Read-only routing", "Does read-only routing pay?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
+// RoutingExperiment returns the experiment of read-only routing. The parameters of its query come from the CSV file paramFile or from
+// the rows of the query params; if both are empty, o has them.
+func RoutingExperiment(o experiment.RoutingOptions, params, paramFile string) Experiment {
+	return Experiment{"routing", "Read-only routing", "Does read-only routing pay?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
 		var err error
 		switch {
 		case paramFile != "":
@@ -33,13 +35,14 @@ func RoutingPiece(o experiment.RoutingOptions, params, paramFile string) Piece {
 	}}
 }
 
-func TproccPiece(o experiment.TproccOptions) Piece {
-	return Piece{"tprocc", "TPC-C-derived transactions", "Is the mix faster with its read-only transactions routed?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
+// TproccExperiment returns the experiment of TPC-C-derived transactions.
+func TproccExperiment(o experiment.TproccOptions) Experiment {
+	return Experiment{"tprocc", "TPC-C-derived transactions", "Is the mix faster with its read-only transactions routed?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
 		return b.Tprocc(ctx, o)
 	}}
 }
 
-// Largest is the most rows that a cell inserts.
+// Largest returns the largest number of rows that one of the cells inserts.
 func Largest(cells []experiment.Cell) (rows int) {
 	for _, c := range cells {
 		rows = max(rows, c.Inserts*c.Rows)
@@ -47,7 +50,7 @@ func Largest(cells []experiment.Cell) (rows int) {
 	return rows
 }
 
-// MatrixCells are the shapes of the matrix for a number of rows: in one transaction, in hundreds, in tens, and one by one.
+// MatrixCells returns the cells of the insert matrix for a total number of rows: from all rows in one transaction down to one row each.
 func MatrixCells(total int) []experiment.Cell {
 	var out []experiment.Cell
 	for _, rows := range []int{total, total / 10, 1000, 10, 1} {
@@ -61,8 +64,9 @@ func MatrixCells(total int) []experiment.Cell {
 	return out
 }
 
-func CommitPiece(o experiment.CommitOptions, link string) Piece {
-	return Piece{"commit", "The insert matrix", "What does a synchronous commit cost?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
+// CommitExperiment returns the insert matrix on links of the shape link, with plain PostgreSQL beside it where the bed has links.
+func CommitExperiment(o experiment.CommitOptions, link string) Experiment {
+	return Experiment{"commit", "The insert matrix", "What does a synchronous commit cost?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
 		if b.Links != nil {
 			if err := b.Links.Shape(ctx, link); err != nil {
 				return benchreport.Experiment{}, err
@@ -79,9 +83,9 @@ func CommitPiece(o experiment.CommitOptions, link string) Piece {
 	}}
 }
 
-// OutagePiece breaks the group, on links as they were made.
-func OutagePiece(o experiment.FailoverOptions, link string) Piece {
-	return Piece{"failover", "The outage", "How long is an outage?", func(ctx context.Context, b *experiment.Bed) (e benchreport.Experiment, err error) {
+// OutageExperiment returns the experiment that breaks the group, on links of the shape link; empty: as they are.
+func OutageExperiment(o experiment.FailoverOptions, link string) Experiment {
+	return Experiment{"failover", "The outage", "How long is an outage?", func(ctx context.Context, b *experiment.Bed) (e benchreport.Experiment, err error) {
 		if b.Links != nil && link != "" {
 			if err := b.Links.Shape(ctx, link); err != nil {
 				return e, err
@@ -95,9 +99,9 @@ func OutagePiece(o experiment.FailoverOptions, link string) Piece {
 	}}
 }
 
-// seedingPiece copies a server of its own over a link of its own: nothing of the lab is in it.
-func seedingPiece(o seedbench.SeedingOptions) Piece {
-	return Piece{"seeding", "Seeding", "How fast is a copy?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
+// seedingExperiment returns the experiment of seeding. It copies a server of its own over a link of its own, and uses nothing of the lab.
+func seedingExperiment(o seedbench.SeedingOptions) Experiment {
+	return Experiment{"seeding", "Seeding", "How fast is a copy?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
 		why := o.Fit()
 		if why != "" {
 			b.Progress.Say("seeding: %s", why)
