@@ -1,12 +1,14 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"regexp"
+	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +21,8 @@ import (
 // Limits of a query.
 const (
 	maxRows    = 10000
+	maxBytes   = 16 << 20  // of an answer
+	maxGrowth  = 128 << 20 // bytes by which the process may grow during a query
 	queryLimit = 10 * time.Second
 	engines    = 3 // engines that exist at once; further queries wait
 )
@@ -32,11 +36,15 @@ type Catalog struct {
 	open []*engine
 }
 
-// engine is an embedded database with the views as tables.
+// engine is an embedded database with the views as tables. One query uses it at a time.
 type engine struct {
 	db    *sql.DB
 	conn  *sql.Conn
 	facts *Facts // of the running query, for its functions
+
+	trusted bool         // the statements of this package run; those of a client never do while it is set
+	denied  bool         // a statement asked for more than reading the views
+	pump    func() error // executes the running query; see run
 }
 
 // Column is a column of a result.
@@ -59,17 +67,32 @@ func (c *Catalog) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range c.open {
-		_ = e.conn.Close()
-		_ = e.db.Close()
+		e.close()
 	}
 	c.open = nil
+}
+
+func (e *engine) close() {
+	_ = e.conn.Close()
+	_ = e.db.Close()
+}
+
+// discard closes an engine that is not used again.
+func (c *Catalog) discard(e *engine) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open = slices.DeleteFunc(c.open, func(x *engine) bool { return x == e })
+	e.close()
 }
 
 // connector opens connections of one driver.
 type connector struct{ d *sqlite.Driver }
 
-func (c connector) Connect(context.Context) (driver.Conn, error) { return c.d.Open(":memory:") }
-func (c connector) Driver() driver.Driver                        { return c.d }
+// Connect opens a database in memory, in which "x" is a name and never a string.
+func (c connector) Connect(context.Context) (driver.Conn, error) {
+	return c.d.Open(":memory:?_dqs=0&_defensive=1")
+}
+func (c connector) Driver() driver.Driver { return c.d }
 
 func (c *Catalog) newEngine(ctx context.Context) (*engine, error) {
 	e := &engine{facts: &Facts{}}
@@ -86,9 +109,14 @@ func (c *Catalog) newEngine(ctx context.Context) (*engine, error) {
 			return nil, fmt.Errorf("function %s: %w", name, err)
 		}
 	}
+	err := d.RegisterFunction(pumpName, &sqlite.FunctionImpl{
+		Scalar: func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) { return nil, e.pump() },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("function %s: %w", pumpName, err)
+	}
 	e.db = sql.OpenDB(connector{d})
 	e.db.SetMaxOpenConns(1)
-	var err error
 	if e.conn, err = e.db.Conn(ctx); err != nil {
 		return nil, errors.Join(err, e.db.Close())
 	}
@@ -101,17 +129,34 @@ func (c *Catalog) newEngine(ctx context.Context) (*engine, error) {
 	return e, nil
 }
 
-// Limits of SQLite, by their numbers in its C interface.
-const (
-	limitLength      = 0
-	limitSQLLength   = 1
-	limitCompound    = 4
-	limitExprDepth   = 3
-	limitLikePattern = 8
-)
+// limitsOfEngine are the limits of SQLite that an engine gets after its set-up, by their numbers in its C interface.
+var limitsOfEngine = map[int]int{
+	0:  1 << 20,   // SQLITE_LIMIT_LENGTH: bytes of a value or a row
+	1:  512 << 10, // SQL_LENGTH
+	2:  500,       // COLUMN
+	3:  200,       // EXPR_DEPTH
+	4:  50,        // COMPOUND_SELECT
+	5:  100_000,   // VDBE_OP
+	6:  100,       // FUNCTION_ARG
+	7:  0,         // ATTACHED: no further database is attached
+	8:  1000,      // LIKE_PATTERN_LENGTH
+	9:  maxParams, // VARIABLE_NUMBER
+	10: 0,         // TRIGGER_DEPTH
+	11: 0,         // WORKER_THREADS
+}
 
 func (e *engine) setUp(ctx context.Context) error {
-	statements := []string{"PRAGMA hard_heap_limit = 67108864", "PRAGMA temp_store = MEMORY", "PRAGMA trusted_schema = OFF"}
+	e.trusted = true
+	defer func() { e.trusted = false }()
+	err := e.conn.Raw(func(c any) error {
+		return c.(sqlite.AuthorizerRegisterer).RegisterAuthorizer(func(a sqlite.AuthorizerActionCode, arg1, arg2, database, _ string) sqlite.AuthorizerReturnCode {
+			return e.authorize(a, arg1, arg2, database)
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("set up the views: %w", err)
+	}
+	statements := []string{"PRAGMA temp_store = MEMORY", "PRAGMA trusted_schema = OFF"}
 	for _, s := range schemas {
 		statements = append(statements, "ATTACH ':memory:' AS "+s)
 	}
@@ -127,7 +172,7 @@ func (e *engine) setUp(ctx context.Context) error {
 			return fmt.Errorf("set up the views: %s: %w", s, err)
 		}
 	}
-	for id, n := range map[int]int{limitLength: 4 << 20, limitSQLLength: 512 << 10, limitCompound: 50, limitExprDepth: 200, limitLikePattern: 1000} {
+	for id, n := range limitsOfEngine {
 		if _, err := sqlite.Limit(e.conn, id, n); err != nil {
 			return fmt.Errorf("set up the views: %w", err)
 		}
@@ -139,6 +184,8 @@ func (e *engine) setUp(ctx context.Context) error {
 func (c *Catalog) use(ctx context.Context, user string, t []token, f func(context.Context, *engine) error) error {
 	ctx, cancel := context.WithTimeout(ctx, queryLimit)
 	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	facts := c.facts(ctx)
 	facts.User = user
 	var e *engine
@@ -147,7 +194,14 @@ func (c *Catalog) use(ctx context.Context, user string, t []token, f func(contex
 	case <-ctx.Done():
 		return &Error{State: "53300", Message: "too many queries are under way"}
 	}
-	defer func() { c.pool <- e }()
+	sound := false // an engine that was asked for a forbidden thing, or whose query panicked, is not used again
+	defer func() {
+		if e != nil && !sound {
+			c.discard(e)
+			e = nil
+		}
+		c.pool <- e
+	}()
 	if e == nil {
 		var err error
 		if e, err = c.newEngine(ctx); err != nil {
@@ -159,15 +213,55 @@ func (c *Catalog) use(ctx context.Context, user string, t []token, f func(contex
 	if err := e.fill(ctx, t); err != nil {
 		return fmt.Errorf("fill the views: %w", err)
 	}
+	go watchMemory(ctx, stop)
 	err := f(ctx, e)
+	sound = !e.denied
+	var known *Error
+	if err != nil && errors.As(context.Cause(ctx), &known) {
+		sound = false
+		return known
+	}
 	if ctx.Err() != nil && err != nil {
 		return &Error{State: "57014", Message: fmt.Sprintf("the query took longer than %v", queryLimit)}
 	}
 	return err
 }
 
+// watchMemory stops the query when the process has grown by maxGrowth since it began. The engine's own heap limit does not work: the library
+// is built without SQLite's memory statistics. Growth that other parts of the process cause counts, too.
+func watchMemory(ctx context.Context, stop context.CancelCauseFunc) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for begin := resident(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if resident() > begin+maxGrowth {
+			stop(&Error{State: "54000", Message: fmt.Sprintf("the query needs more than %d bytes of memory", maxGrowth)})
+			return
+		}
+	}
+}
+
+// resident returns the resident memory of the process in bytes; 0 where the kernel does not tell.
+func resident() int {
+	b, _ := os.ReadFile("/proc/self/statm")
+	if fields := strings.Fields(string(b)); len(fields) > 1 {
+		pages, _ := strconv.Atoi(fields[1])
+		return pages * os.Getpagesize()
+	}
+	return 0
+}
+
 // fill writes the rows of every view that the query names.
 func (e *engine) fill(ctx context.Context, t []token) error {
+	e.trusted = true
+	defer func() { e.trusted = false }()
+	if _, err := e.conn.ExecContext(ctx, "PRAGMA query_only = OFF"); err != nil {
+		return err
+	}
 	for _, v := range views {
 		named := slices.ContainsFunc(t, func(x token) bool { return x.is(v.name) || strings.EqualFold(x.text, `"`+v.name+`"`) })
 		if !named {
@@ -186,7 +280,8 @@ func (e *engine) fill(ctx context.Context, t []token) error {
 			}
 		}
 	}
-	return nil
+	_, err := e.conn.ExecContext(ctx, "PRAGMA query_only = ON")
+	return err
 }
 
 // numbered replaces $n by ?n, and returns the number of parameters.
@@ -247,140 +342,116 @@ func (c *Catalog) Query(ctx context.Context, user, query string, args []any) (co
 	return columns, rows, err
 }
 
-// run executes the query and returns at most that many rows. The engine itself refuses writes.
+// pumpName is the function of the engine that executes the query of a client.
+const pumpName = "coterie_pump"
+
+// run executes the query and returns at most that many rows. The text must be one statement, and the authorizer lets it read the views only.
+//
+// The driver interrupts a statement up to its first row only. So the query runs inside a function of another statement, whose first row
+// comes when the query has ended: the end of ctx ends it at any row.
 func (e *engine) run(ctx context.Context, query string, args []any, most int) ([]Column, [][]any, error) {
-	if _, err := e.conn.ExecContext(ctx, "PRAGMA query_only = ON"); err != nil {
-		return nil, nil, err
+	if !oneStatement(query) {
+		return nil, nil, &Error{State: "42601", Message: "the text is more than one statement"}
 	}
-	defer func() { _, _ = e.conn.ExecContext(context.WithoutCancel(ctx), "PRAGMA query_only = OFF") }()
-	rows, err := e.conn.QueryContext(ctx, query, args...)
+	named := make([]driver.NamedValue, len(args))
+	for i, a := range args {
+		v, err := driver.DefaultParameterConverter.ConvertValue(a)
+		if err != nil {
+			return nil, nil, &Error{State: "22023", Message: fmt.Sprintf("parameter $%d: %v", i+1, err)}
+		}
+		named[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
+	}
+	var a *answer
+	err := e.conn.Raw(func(c any) error {
+		var failed error
+		e.pump = func() error {
+			e.trusted = false
+			a, failed = read(c.(driver.QueryerContext), query, named, most)
+			return failed
+		}
+		e.trusted = true
+		defer func() { e.trusted, e.pump = false, nil }()
+		_, err := c.(driver.ExecerContext).ExecContext(ctx, "SELECT "+pumpName+"()", nil)
+		return cmp.Or(failed, err)
+	})
 	if err != nil {
 		return nil, nil, queryError(err)
+	}
+	return a.typed()
+}
+
+// answer is what the engine answers to a query.
+type answer struct {
+	columns []Column
+	known   []bool // whether the column's type is known from its declaration
+	rows    [][]any
+}
+
+// read executes the query.
+func read(c driver.QueryerContext, query string, args []driver.NamedValue, most int) (*answer, error) {
+	rows, err := c.QueryContext(context.Background(), query, args)
+	if err != nil {
+		return nil, err
 	}
 	defer func() { _ = rows.Close() }()
-	types, err := rows.ColumnTypes()
-	if err != nil {
-		return nil, nil, queryError(err)
-	}
-	columns, known := make([]Column, len(types)), make([]bool, len(types))
-	for i, ct := range types {
-		t, ok := typeByDeclaration(ct.DatabaseTypeName())
+	a, bytes := &answer{}, 0
+	for i, name := range rows.Columns() {
+		t, ok := typeByDeclaration(rows.(driver.RowsColumnTypeDatabaseTypeName).ColumnTypeDatabaseTypeName(i))
 		if !ok {
 			t = typeText
 		}
-		columns[i], known[i] = Column{ct.Name(), t.oid}, ok
+		a.columns, a.known = append(a.columns, Column{name, t.oid}), append(a.known, ok)
 	}
-	var out [][]any
-	for rows.Next() {
-		if len(out) == most {
+	for {
+		values := make([]driver.Value, len(a.columns))
+		if err := rows.Next(values); errors.Is(err, io.EOF) {
+			return a, nil
+		} else if err != nil {
+			return nil, err
+		}
+		if len(a.rows) == most {
 			if most == maxRows {
-				return nil, nil, &Error{State: "54000", Message: fmt.Sprintf("the answer has more than %d rows", maxRows), Hint: "add LIMIT"}
+				return nil, &Error{State: "54000", Message: fmt.Sprintf("the answer has more than %d rows", maxRows), Hint: "add LIMIT"}
 			}
-			break
+			return a, nil
 		}
-		values, into := make([]any, len(types)), make([]any, len(types))
-		for i := range values {
-			into[i] = &values[i]
-		}
-		if err := rows.Scan(into...); err != nil {
-			return nil, nil, queryError(err)
-		}
-		out = append(out, values)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, nil, queryError(err)
-	}
-	for i := range columns {
-		if !known[i] {
-			columns[i] = expressionColumn(columns[i].Name, out, i)
-		}
-		for _, row := range out {
-			row[i] = typed(row[i], columns[i].Type)
-		}
-	}
-	return columns, out, nil
-}
-
-var (
-	aName = regexp.MustCompile(`^[\pL_][\pL\pN_ $#-]*$`)
-	aCall = regexp.MustCompile(`^(\w+) *\(`)
-)
-
-// functionTypes are the result types of functions, for results without a value.
-var functionTypes = map[string]uint32{
-	"count": typeInt8.oid, "sum": typeInt8.oid, "row_number": typeInt8.oid, "rank": typeInt8.oid, "datediff": typeInt8.oid, "len": typeInt8.oid, "length": typeInt8.oid,
-	"now": typeTime.oid, "getdate": typeTime.oid, "to_timestamp": typeTime.oid, "date_trunc": typeTime.oid, "clock_timestamp": typeTime.oid,
-	"extract_field": typeFloat.oid, "avg": typeFloat.oid, "backup_is_preferred_replica": typeInt8.oid, "fn_hadr_backup_is_preferred_replica": typeInt8.oid,
-}
-
-// expressionColumn returns name and type of a column that is an expression. The name is PostgreSQL's; the type follows from the first value
-// or, without values, from the function.
-func expressionColumn(name string, rows [][]any, i int) Column {
-	c := Column{name, inferred(rows, i)}
-	call := aCall.FindStringSubmatch(name)
-	if call != nil && !slices.ContainsFunc(rows, func(row []any) bool { return row[i] != nil }) {
-		if t, ok := functionTypes[strings.ToLower(call[1])]; ok {
-			c.Type = t
-		} else if strings.HasSuffix(name, "AS INTEGER )") {
-			c.Type = typeInt8.oid
-		}
-	}
-	switch {
-	case call != nil && strings.EqualFold(call[1], "CAST"):
-		c.Name = "?column?"
-	case call != nil:
-		c.Name = strings.Replace(strings.ToLower(call[1]), "extract_field", "extract", 1)
-	case !aName.MatchString(name):
-		c.Name = "?column?"
-	}
-	return c
-}
-
-// inferred returns the type of an expression: that of its first value.
-func inferred(rows [][]any, i int) uint32 {
-	for _, row := range rows {
-		switch v := row[i].(type) {
-		case nil:
-			continue
-		case int64:
-			return typeInt8.oid
-		case float64:
-			return typeFloat.oid
-		case bool:
-			return typeBool.oid
-		case string:
-			if _, err := time.Parse(timeLayout, v); err == nil {
-				return typeTime.oid
-			}
-			return typeText.oid
-		default:
-			return typeText.oid
-		}
-	}
-	return typeText.oid
-}
-
-// typed converts a value of the engine to the type.
-func typed(v any, oid uint32) any {
-	switch x := v.(type) {
-	case []byte:
-		return typed(string(x), oid)
-	case int64:
-		if oid == typeBool.oid {
-			return x != 0
-		}
-	case string:
-		if oid == typeTime.oid {
-			if t, err := time.Parse(timeLayout, x); err == nil {
-				return t
+		row := make([]any, len(values))
+		for i, v := range values {
+			row[i] = v
+			bytes += 16
+			switch v := v.(type) {
+			case string:
+				bytes += len(v)
+			case []byte:
+				bytes += len(v)
 			}
 		}
+		if bytes > maxBytes {
+			return nil, &Error{State: "54000", Message: fmt.Sprintf("the answer has more than %d bytes", maxBytes), Hint: "add LIMIT"}
+		}
+		a.rows = append(a.rows, row)
 	}
-	return v
+}
+
+// typed gives every column its type, and every value the type of its column.
+func (a *answer) typed() ([]Column, [][]any, error) {
+	for i := range a.columns {
+		if !a.known[i] {
+			a.columns[i] = expressionColumn(a.columns[i].Name, a.rows, i)
+		}
+		for _, row := range a.rows {
+			row[i] = typed(row[i], a.columns[i].Type)
+		}
+	}
+	return a.columns, a.rows, nil
 }
 
 // queryError converts an error of the engine to one for a client.
 func queryError(err error) error {
+	var known *Error
+	if errors.As(err, &known) {
+		return known
+	}
 	text := err.Error()
 	text = strings.TrimPrefix(text, "SQL logic error: ")
 	if i := strings.LastIndex(text, " ("); i > 0 {
@@ -394,55 +465,12 @@ func queryError(err error) error {
 		e.State = "42703"
 	case strings.Contains(text, "no such function"), strings.Contains(text, "wrong number of arguments"):
 		e.State, e.Hint = "42883", "docs/views.md lists the functions of the console; of psql's commands \\d, \\dv, \\dn and \\l work"
-	case strings.Contains(text, "readonly"), strings.Contains(text, "read-only"):
-		e.State = "25006"
+	case strings.Contains(text, "not authorized"), strings.Contains(text, "prohibited"):
+		e.State, e.Message, e.Hint = "42501", "permission denied: "+text, "a query of the console reads the views, and does nothing else"
 	case strings.Contains(text, "out of memory"), strings.Contains(text, "too big"), strings.Contains(text, "too large"):
 		e.State = "54000"
 	case strings.Contains(text, "interrupted"):
 		return context.DeadlineExceeded
 	}
 	return e
-}
-
-// guessParams returns for each parameter the type that the client gave, or else that of the column next to it.
-func guessParams(t []token, n int, given []uint32) []uint32 {
-	out := make([]uint32, n)
-	copy(out, given)
-	for i, x := range t {
-		if x.kind != tokParam {
-			continue
-		}
-		k, _ := strconv.Atoi(x.text[1:])
-		if k < 1 || k > n || out[k-1] != 0 {
-			continue
-		}
-		switch {
-		case at(t, i-1).is("LIMIT") || at(t, i-1).is("OFFSET"):
-			out[k-1] = typeInt8.oid
-		case at(t, i+1).is("AS") && at(t, i+2).is("INTEGER"):
-			out[k-1] = typeInt8.oid
-		case at(t, i+1).is("AS") && at(t, i+2).is("REAL"):
-			out[k-1] = typeFloat.oid
-		case at(t, i-1).kind == tokSign && at(t, i-2).kind != tokSign:
-			out[k-1] = columnTypeOf(at(t, i-2).text)
-		}
-	}
-	for i := range out {
-		if out[i] == 0 {
-			out[i] = typeText.oid
-		}
-	}
-	return out
-}
-
-// columnTypeOf returns the type of a column by its name alone.
-func columnTypeOf(name string) uint32 {
-	for _, v := range views {
-		for _, c := range v.columns {
-			if strings.EqualFold(c.name, strings.Trim(name, `"`)) {
-				return c.typ.oid
-			}
-		}
-	}
-	return 0
 }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"modernc.org/sqlite"
@@ -362,4 +363,63 @@ func quoteIdent(a []driver.Value) (driver.Value, error) {
 		return name, nil
 	}
 	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`, nil
+}
+
+// builtIn are the functions of the engine itself that a query may call. The others reach beyond the query's values: they load extensions,
+// read tables by their names, write the log or belong to other kinds of tables.
+var builtIn = strings.Fields(`-> ->> abs acos acosh asin asinh atan atan2 atanh avg ceil ceiling char coalesce concat concat_ws cos cosh count
+	cume_dist current_date current_time current_timestamp date datetime degrees dense_rank exp first_value floor format glob group_concat hex if
+	ifnull iif instr json json_array json_array_length json_extract json_group_array json_group_object json_insert json_object json_patch
+	json_quote json_remove json_replace json_set json_type json_valid julianday lag last_value lead length like likelihood likely ln log log10
+	log2 lower ltrim max min mod nth_value ntile nullif octet_length percent_rank pi pow power printf quote radians random randomblob rank
+	replace round row_number rtrim sign sin sinh sqrt strftime string_agg substr substring sum tan tanh time timediff total trim trunc typeof
+	unhex unicode unistr unixepoch unlikely upper zeroblob`)
+
+// callable are the names of all functions that a query may call.
+var callable = sync.OnceValue(func() map[string]bool {
+	out := map[string]bool{}
+	for _, name := range builtIn {
+		out[name] = true
+	}
+	for name := range pure {
+		out[name] = true
+	}
+	for name := range answers {
+		out[name] = true
+	}
+	return out
+})
+
+// readable are the tables that a query may read, with their schemas.
+var readable = sync.OnceValue(func() map[string]bool {
+	out := map[string]bool{}
+	for _, v := range views {
+		out[v.full()] = true
+	}
+	return out
+})
+
+// authorize is the engine's answer whether it may compile an operation. Whatever is refused marks the engine, which is then not used again.
+func (e *engine) authorize(action sqlite.AuthorizerActionCode, arg1, arg2, database string) sqlite.AuthorizerReturnCode {
+	if !e.trusted && !reading(action, arg1, arg2, database) {
+		e.denied = true
+		return sqlite.AuthorizerDeny
+	}
+	return sqlite.AuthorizerOK
+}
+
+// reading reports whether an operation only reads the views or calls a function of the console. A client's query may do nothing else: PRAGMA,
+// ATTACH, transactions and every kind of write are refused, and so is whatever a later version of the engine adds.
+func reading(action sqlite.AuthorizerActionCode, arg1, arg2, database string) bool {
+	switch action {
+	case sqlite.AuthSelect, sqlite.AuthRecursive:
+		return true
+	case sqlite.AuthFunction:
+		return callable()[strings.ToLower(arg2)]
+	case sqlite.AuthRead:
+		// Without a column and a database it is a table of which no value is read, such as in count(*).
+		return arg2 == "" && database == "" || readable()[database+"."+arg1]
+	default:
+		return false
+	}
 }

@@ -3,6 +3,7 @@ package catalog
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -33,6 +34,9 @@ func rewrite(sql string) ([]token, error) {
 		if t, err = pass(t); err != nil {
 			return nil, err
 		}
+	}
+	if err := check(t); err != nil {
+		return nil, err
 	}
 	return t, nil
 }
@@ -165,7 +169,7 @@ func arrays(t []token) ([]token, error) {
 			}
 			if t[i].sign("[") { // a subscript: supported for the search path only
 				from := operand(out, len(out))
-				if !slices.ContainsFunc(out[from:], func(x token) bool { return x.is("current_schemas") }) {
+				if !slices.ContainsFunc(out[from:], func(x token) bool { return x.is("current_schemas") }) || !at(t, i+2).sign("]") {
 					return nil, unsupported("an array")
 				}
 				out = append(out[:from], token{tokString, "'sys'"})
@@ -421,4 +425,47 @@ func (l *limiter) close() {
 		l.out = append(append(l.out, token{tokWord, "LIMIT"}), l.pending[n-1].count...)
 		l.pending = l.pending[:n-1]
 	}
+}
+
+// guessParams returns for each parameter the type that the client gave, or else that of the column next to it.
+func guessParams(t []token, n int, given []uint32) []uint32 {
+	out := make([]uint32, n)
+	copy(out, given)
+	for i, x := range t {
+		if x.kind != tokParam {
+			continue
+		}
+		k, _ := strconv.Atoi(x.text[1:])
+		if k < 1 || k > n || out[k-1] != 0 {
+			continue
+		}
+		switch {
+		case at(t, i-1).is("LIMIT") || at(t, i-1).is("OFFSET"):
+			out[k-1] = typeInt8.oid
+		case at(t, i+1).is("AS") && at(t, i+2).is("INTEGER"):
+			out[k-1] = typeInt8.oid
+		case at(t, i+1).is("AS") && at(t, i+2).is("REAL"):
+			out[k-1] = typeFloat.oid
+		case at(t, i-1).kind == tokSign && at(t, i-2).kind != tokSign:
+			out[k-1] = columnTypeOf(at(t, i-2).text)
+		}
+	}
+	for i := range out {
+		if out[i] == 0 {
+			out[i] = typeText.oid
+		}
+	}
+	return out
+}
+
+// columnTypeOf returns the type of a column by its name alone.
+func columnTypeOf(name string) uint32 {
+	for _, v := range views {
+		for _, c := range v.columns {
+			if strings.EqualFold(c.name, strings.Trim(name, `"`)) {
+				return c.typ.oid
+			}
+		}
+	}
+	return 0
 }

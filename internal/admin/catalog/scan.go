@@ -1,6 +1,8 @@
 package catalog
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -30,10 +32,28 @@ func (t token) sign(s string) bool { return t.kind == tokSign && t.text == s }
 // signs are operators of more than one character, longest first.
 var signs = []string{"!~~*", "!~*", "!~~", "~~*", "::", "!~", "~*", "~~", "<>", "!=", "<=", ">=", "||", "@@", "->>", "->", "@>", "<@"}
 
+// Limits of a query's text. The passes of rewrite take time in proportion to their squares.
+const (
+	maxTokens = 4000
+	maxDepth  = 100 // of brackets
+)
+
 // scan divides the SQL of PostgreSQL and SQL Server clients into tokens. Comments and white space are dropped.
 func scan(sql string) ([]token, error) {
+	if strings.IndexByte(sql, 0) >= 0 {
+		return nil, &Error{State: "22021", Message: "the text has a zero byte"}
+	}
 	var out []token
+	depth := 0
 	for i := 0; i < len(sql); {
+		if n := len(out); n > 0 && out[n-1].sign("(") {
+			depth++
+		} else if n > 0 && out[n-1].sign(")") {
+			depth--
+		}
+		if len(out) > maxTokens || depth > maxDepth {
+			return nil, &Error{State: "54001", Message: fmt.Sprintf("the query is too complex: at most %d words and signs, and %d nested brackets, are taken", maxTokens, maxDepth)}
+		}
 		r, n := utf8.DecodeRuneInString(sql[i:])
 		rest := sql[i:]
 		switch {
@@ -185,6 +205,9 @@ func plainToken(s string, r rune, n int) (token, int) {
 		return token{tokWord, t}, len(t)
 	case r >= '0' && r <= '9':
 		t := run(func(r rune) bool { return r >= '0' && r <= '9' || r == '.' || r == 'e' || r == 'E' })
+		if strings.HasPrefix(s[len(t):], "'") {
+			t = strings.TrimRight(t, "eE") // 1E'x' is a number and a string
+		}
 		return token{tokNumber, t}, len(t)
 	}
 	for _, op := range signs {
@@ -208,4 +231,80 @@ func join(tokens []token) string {
 		b.WriteString(t.text)
 	}
 	return b.String()
+}
+
+// engineSigns are the signs that the engine gets. None of them begins or ends a statement, a quotation, a comment or a parameter there.
+var engineSigns = []string{
+	"(", ")", ",", ".", "+", "-", "*", "/", "%", "=", "<", ">", "<>", "!=", "<=", ">=", "||", "->", "->>", "&", "|", "~",
+}
+
+// check refuses tokens that the engine could read otherwise than scan did. It is the last step of the translation, so that no pass can
+// bring one back. A ; is one of them: the engine gets one statement.
+func check(t []token) error {
+	if first := at(t, 0); !first.is("SELECT") && !first.is("WITH") && !first.is("VALUES") && !first.sign("(") {
+		return &Error{State: "42601", Message: fmt.Sprintf("a query begins with SELECT, WITH, VALUES or TABLE, not with %.40q", first.text)}
+	}
+	for _, x := range t {
+		ok := true
+		switch x.kind {
+		case tokSign:
+			ok = slices.Contains(engineSigns, x.text)
+		case tokWord: // # and $ begin a parameter of the engine's
+			ok = x.text != "" && !strings.ContainsFunc(x.text, func(r rune) bool { return !wordRune(r) || r == '#' || r == '$' })
+		case tokNumber:
+			ok = strings.Trim(x.text, "0123456789.eE") == ""
+		case tokParam:
+			ok = strings.Trim(x.text[1:], "0123456789") == ""
+		case tokString:
+			ok = quoted(x.text, '\'')
+		case tokName:
+			ok = quoted(x.text, '"')
+		}
+		if !ok {
+			return &Error{State: "42601", Message: fmt.Sprintf("syntax error at or near %.40q", x.text)}
+		}
+	}
+	return nil
+}
+
+// quoted reports whether s is one quotation: every mark within it is doubled.
+func quoted(s string, mark byte) bool {
+	return len(s) >= 2 && endOfQuote(s, mark) == len(s)
+}
+
+// endOfQuote returns the index behind the quotation at the beginning of s; 0 if there is none, or it does not end.
+func endOfQuote(s string, mark byte) int {
+	if s[0] != mark {
+		return 0
+	}
+	for i := 1; i < len(s); i++ {
+		if s[i] != mark {
+			continue
+		}
+		if i+1 == len(s) || s[i+1] != mark {
+			return i + 1
+		}
+		i++
+	}
+	return 0
+}
+
+// oneStatement reports whether a text for the engine is one statement by the rules of the engine's own lexer. It does not rely on scan.
+// Quotations and comments that scan never writes count as more than one.
+func oneStatement(sql string) bool {
+	for i := 0; i < len(sql); {
+		switch c := sql[i]; {
+		case c == '\'' || c == '"':
+			n := endOfQuote(sql[i:], c)
+			if n == 0 {
+				return false
+			}
+			i += n
+		case strings.IndexByte(";`[]\x00#@$:\\", c) >= 0, strings.HasPrefix(sql[i:], "--"), strings.HasPrefix(sql[i:], "/*"):
+			return false
+		default:
+			i++
+		}
+	}
+	return true
 }

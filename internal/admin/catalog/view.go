@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -154,3 +155,81 @@ network_subnet_ip: addresses are not checked against interfaces
 network_subnet_prefix_length: addresses are not checked against interfaces
 network_subnet_ipv4_mask: addresses are not checked against interfaces
 `
+
+var (
+	aName = regexp.MustCompile(`^[\pL_][\pL\pN_ $#-]*$`)
+	aCall = regexp.MustCompile(`^(\w+) *\(`)
+)
+
+// functionTypes are the result types of functions, for results without a value.
+var functionTypes = map[string]uint32{
+	"count": typeInt8.oid, "sum": typeInt8.oid, "row_number": typeInt8.oid, "rank": typeInt8.oid, "datediff": typeInt8.oid, "len": typeInt8.oid, "length": typeInt8.oid,
+	"now": typeTime.oid, "getdate": typeTime.oid, "to_timestamp": typeTime.oid, "date_trunc": typeTime.oid, "clock_timestamp": typeTime.oid,
+	"extract_field": typeFloat.oid, "avg": typeFloat.oid, "backup_is_preferred_replica": typeInt8.oid, "fn_hadr_backup_is_preferred_replica": typeInt8.oid,
+}
+
+// expressionColumn returns name and type of a column that is an expression. The name is PostgreSQL's; the type follows from the first value
+// or, without values, from the function.
+func expressionColumn(name string, rows [][]any, i int) Column {
+	c := Column{name, inferred(rows, i)}
+	call := aCall.FindStringSubmatch(name)
+	if call != nil && !slices.ContainsFunc(rows, func(row []any) bool { return row[i] != nil }) {
+		if t, ok := functionTypes[strings.ToLower(call[1])]; ok {
+			c.Type = t
+		} else if strings.HasSuffix(name, "AS INTEGER )") {
+			c.Type = typeInt8.oid
+		}
+	}
+	switch {
+	case call != nil && strings.EqualFold(call[1], "CAST"):
+		c.Name = "?column?"
+	case call != nil:
+		c.Name = strings.Replace(strings.ToLower(call[1]), "extract_field", "extract", 1)
+	case !aName.MatchString(name):
+		c.Name = "?column?"
+	}
+	return c
+}
+
+// inferred returns the type of an expression: that of its first value.
+func inferred(rows [][]any, i int) uint32 {
+	for _, row := range rows {
+		switch v := row[i].(type) {
+		case nil:
+			continue
+		case int64:
+			return typeInt8.oid
+		case float64:
+			return typeFloat.oid
+		case bool:
+			return typeBool.oid
+		case string:
+			if _, err := time.Parse(timeLayout, v); err == nil {
+				return typeTime.oid
+			}
+			return typeText.oid
+		default:
+			return typeText.oid
+		}
+	}
+	return typeText.oid
+}
+
+// typed converts a value of the engine to the type.
+func typed(v any, oid uint32) any {
+	switch x := v.(type) {
+	case []byte:
+		return typed(string(x), oid)
+	case int64:
+		if oid == typeBool.oid {
+			return x != 0
+		}
+	case string:
+		if oid == typeTime.oid {
+			if t, err := time.Parse(timeLayout, x); err == nil {
+				return t
+			}
+		}
+	}
+	return v
+}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -395,4 +397,32 @@ func FuzzWire(f *testing.F) {
 		}
 		_ = server.Close()
 	})
+}
+
+// TestSmuggledStatements holds that a viewer's query cannot bring further statements into the engine of the views, by either protocol.
+func TestSmuggledStatements(t *testing.T) {
+	w := newWorld(t)
+	conn, err := pgx.Connect(t.Context(), dsn(serve(t, w, Principal{"monitor", ddl.MayLook})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	file := filepath.Join(t.TempDir(), "pwned.db")
+	rest := ` ; PRAGMA query_only = OFF ; ATTACH DATABASE "` + file + `" AS y ; CREATE TABLE y.t AS SELECT 'line' AS x ; SELECT 'done' AS x `
+	for _, text := range []string{"SELECT E'\\''" + rest + "-- '", "SELECT current_schemas [ 1 1" + rest + "]", "SELECT ` , ' `" + rest + "-- '"} {
+		var known *pgconn.PgError
+		if _, err := conn.PgConn().Exec(t.Context(), text).ReadAll(); !errors.As(err, &known) {
+			t.Errorf("simple protocol: %s: %v", text, err)
+		}
+		if r := conn.PgConn().ExecParams(t.Context(), text, nil, nil, nil, nil).Read(); !errors.As(r.Err, &known) {
+			t.Errorf("extended protocol: %s: %v", text, r.Err)
+		}
+		if _, err := os.Stat(file); err == nil {
+			t.Fatalf("%s: wrote a file", text)
+		}
+	}
+	var n int
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM coterie.replicas").Scan(&n); err != nil || n != 2 {
+		t.Errorf("%d replicas, %v", n, err)
+	}
 }

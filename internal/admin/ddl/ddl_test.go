@@ -417,6 +417,23 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// TestSplitEscapes holds that a backslash in E'text' takes the quote behind it into the text, as it does where the statement is executed.
+func TestSplitEscapes(t *testing.T) {
+	for text, want := range map[string]int{
+		`select E'\'' ; select 1 -- '`: 2, `select E'\' ; select 1'`: 1, `select e'\\' ; select 1`: 2, `select E''';'; x`: 2, `select nameE'\' ; x`: 2, `select '\' ; x`: 2,
+	} {
+		if parts, err := Split(text); err != nil || len(parts) != want {
+			t.Errorf("%s: %d statements, %v; want %d", text, len(parts), err, want)
+		}
+	}
+	if _, err := Split(`select E'\'`); err == nil {
+		t.Error("an unclosed quotation is one")
+	}
+	if _, err := Parse(`ALTER AVAILABILITY GROUP E'x' FAILOVER`); err == nil {
+		t.Error("E'…' is a name of the language")
+	}
+}
+
 func FuzzStatement(f *testing.F) {
 	for _, c := range grammar {
 		f.Add(c.text)

@@ -12,12 +12,13 @@ const MaxText = 256 << 10
 type tokenKind int
 
 const (
-	tokEnd    tokenKind = iota
-	tokWord             // bare: a keyword or a name
-	tokName             // [bracketed] or "quoted": always a name
-	tokString           // 'text' or N'text'
-	tokNumber           // digits, perhaps with a fraction
-	tokSign             // one character
+	tokEnd     tokenKind = iota
+	tokWord              // bare: a keyword or a name
+	tokName              // [bracketed] or "quoted": always a name
+	tokString            // 'text' or N'text'
+	tokEscaped           // E'text' of PostgreSQL, which is no string of the language; Split must know where it ends
+	tokNumber            // digits, perhaps with a fraction
+	tokSign              // one character
 )
 
 type token struct {
@@ -173,6 +174,8 @@ func (l *lexer) next() (token, *Error) {
 		t, bad := l.quoted(tokString, '\'')
 		t.pos = start
 		return t, bad
+	case (r == 'E' || r == 'e') && strings.HasPrefix(l.text[l.at+1:], "'"):
+		return l.escaped()
 	case r == '[':
 		return l.quoted(tokName, ']')
 	case r == '"':
@@ -213,6 +216,24 @@ func (l *lexer) quoted(kind tokenKind, closing rune) (token, *Error) {
 		b.WriteRune(l.step())
 	}
 	return token{}, start.errorf(NumberUnclosedQuote, StateSyntax, "unclosed quotation mark, expected %c", closing)
+}
+
+// escaped reads E'text', in which a backslash takes its meaning from the next character.
+func (l *lexer) escaped() (token, *Error) {
+	start, from := l.pos, l.at
+	l.step()
+	l.step()
+	for !l.done() {
+		switch r := l.step(); {
+		case r == '\\' && !l.done():
+			l.step()
+		case r == '\'' && l.left("'"):
+			l.step()
+		case r == '\'':
+			return token{kind: tokEscaped, text: l.text[from:l.at], pos: start}, nil
+		}
+	}
+	return token{}, start.errorf(NumberUnclosedQuote, StateSyntax, "unclosed quotation mark, expected '")
 }
 
 // Literal returns s as a string of the language.

@@ -1,0 +1,211 @@
+package catalog
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"modernc.org/sqlite"
+
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+)
+
+// smuggled are texts that are one statement to one lexer and several to another. FILE is a file that they would write.
+var smuggled = []string{
+	`SELECT E'\'' ; PRAGMA query_only = OFF ; ATTACH DATABASE "FILE" AS y ; CREATE TABLE y.t AS SELECT 'line' AS x ; SELECT 'done' AS x -- '`,
+	`SELECT current_schemas [ 1 1 ; PRAGMA query_only = OFF ; ATTACH DATABASE "FILE" AS y ; CREATE TABLE y.t AS SELECT 'line' AS x ; SELECT 'done' AS x ]`,
+	"SELECT 1 ` , ' ` ; PRAGMA query_only = OFF ; ATTACH DATABASE \"FILE\" AS y ; CREATE TABLE y.t AS SELECT 1 AS x ; SELECT 2 -- '",
+	`SELECT 1 = ANY (SELECT [ ' ] ) ; PRAGMA query_only = OFF ; ATTACH DATABASE "FILE" AS y ; CREATE TABLE y.t AS SELECT 1 AS x ; SELECT 2 -- ' ] )`,
+	`SELECT 1 = ANY (ARRAY[ [ ' ] ) ; PRAGMA query_only = OFF ; ATTACH DATABASE "FILE" AS y ; CREATE TABLE y.t AS SELECT 1 AS x -- ' ] ])`,
+	`SELECT #a(.') ; PRAGMA query_only = OFF ; ATTACH DATABASE "FILE" AS y ; CREATE TABLE y.t AS SELECT 1 AS x -- ')`,
+	`SELECT a#b(.') ; PRAGMA query_only = OFF ; ATTACH DATABASE "FILE" AS y ; CREATE TABLE y.t AS SELECT 1 AS x -- ')`,
+	`SELECT 1E'\'' ; PRAGMA query_only = OFF ; ATTACH DATABASE "FILE" AS y ; CREATE TABLE y.t AS SELECT 1 AS x -- '`,
+	`SELECT 1 ; PRAGMA query_only = OFF ; ATTACH DATABASE "FILE" AS y ; CREATE TABLE y.t AS SELECT 1 AS x`,
+	`SELECT E'\'' ; PRAGMA query_only = OFF ; CREATE TEMP TABLE replicas AS SELECT 'n1' AS name, 'FAKE' AS health ; SELECT 1 -- '`,
+	`SELECT E'\'' ; PRAGMA query_only = OFF ; DROP TABLE coterie.replicas ; SELECT 1 -- '`,
+}
+
+// TestOneStatement holds that no text gives the engine a second statement, by the simple path nor by the extended one.
+func TestOneStatement(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pwned.db")
+	f := demo()
+	c := open(t, &f)
+	want := ask(t, c, "select name from coterie.replicas order by 1")
+	for _, s := range smuggled {
+		s = strings.ReplaceAll(s, "FILE", file)
+		var known *Error
+		if _, _, err := c.Query(t.Context(), "me", s, nil); !errors.As(err, &known) {
+			t.Errorf("%s: %v", s, err)
+		}
+		if _, _, err := c.Describe(t.Context(), s, nil); !errors.As(err, &known) {
+			t.Errorf("describe %s: %v", s, err)
+		}
+		if _, err := os.Stat(file); err == nil {
+			t.Fatalf("%s: wrote a file", s)
+		}
+		for range engines { // each engine of the pool
+			if got := ask(t, c, "select name from replicas order by 1"); got != want {
+				t.Errorf("after %s: replicas are %s", s, got)
+			}
+		}
+	}
+}
+
+// bare runs a text in the engine without the translation and the look at its statements.
+func bare(e *engine, text string) error {
+	return e.conn.Raw(func(c any) error {
+		_, err := read(c.(driver.QueryerContext), text, nil, maxRows)
+		return err
+	})
+}
+
+// TestEngineReadsOnly holds that the engine refuses everything but reading the views, whatever text it gets.
+func TestEngineReadsOnly(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pwned.db")
+	f := demo()
+	c := open(t, &f)
+	e, err := c.newEngine(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{
+		"ATTACH 'FILE' AS y", "DETACH sys", "VACUUM INTO 'FILE'", "VACUUM", "PRAGMA query_only = OFF", "PRAGMA query_only", "PRAGMA hard_heap_limit = 0",
+		"BEGIN", "SAVEPOINT a", "COMMIT", "ANALYZE", "CREATE TABLE x(a)", "CREATE TEMP TABLE replicas(a)", "CREATE TEMP VIEW replicas AS SELECT 1",
+		"CREATE INDEX coterie.i ON replicas(name)", "CREATE VIRTUAL TABLE temp.x USING fts5(a)", "DROP TABLE coterie.replicas", "ALTER TABLE coterie.replicas RENAME TO x",
+		"DELETE FROM coterie.replicas", "UPDATE coterie.replicas SET name = 'x'", "INSERT INTO coterie.replicas(name) VALUES ('x')",
+		"WITH x AS (SELECT 1) DELETE FROM coterie.replicas", "INSERT INTO coterie.replicas(name) VALUES ('x') RETURNING name",
+		"SELECT load_extension('x')", "SELECT writefile('FILE', 'x')", "SELECT readfile('/etc/passwd')", "SELECT fts5(x'00')", "SELECT sqlite_log(1, 'x')", "SELECT coterie_pump()",
+		"SELECT * FROM pragma_database_list", "SELECT * FROM pragma_query_only(0)", "SELECT sql FROM sys.sqlite_master", "SELECT * FROM sqlite_temp_schema",
+		"SELECT 1; ATTACH 'FILE' AS y", "SELECT 1; DROP TABLE coterie.replicas", "EXPLAIN ATTACH 'FILE' AS y",
+	} {
+		if err := bare(e, strings.ReplaceAll(s, "FILE", file)); err == nil {
+			t.Errorf("%s: was executed", s)
+		}
+		if _, err := os.Stat(file); err == nil {
+			t.Fatalf("%s: wrote a file", s)
+		}
+	}
+	if !e.denied {
+		t.Error("the engine is to be used again")
+	}
+	e.trusted = true
+	if err := bare(e, "ATTACH ':memory:' AS y"); err == nil {
+		t.Error("a further database was attached")
+	}
+	if err := bare(e, "SELECT count(*), max(name) FROM coterie.replicas"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLimits holds that a query ends within its limits of rows, bytes, nesting and time, also between two rows.
+func TestLimits(t *testing.T) {
+	f := demo()
+	c := open(t, &f)
+	long := "SELECT " + strings.Repeat("CAST(", 8000) + "1" + strings.Repeat(" AS int)", 8000)
+	for query, want := range map[string]string{
+		"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT x FROM c WHERE x = 1":                                    "57014",
+		"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT count(*) FROM c":                                         "57014",
+		"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x < 200) SELECT hex(zeroblob(500000)) FROM c":              "54000",
+		"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT x FROM c":                                                "54000",
+		"WITH RECURSIVE c(x, y) AS (SELECT 1, '' UNION ALL SELECT x+1, hex(zeroblob(400000)) FROM c) SELECT x, y FROM c ORDER BY y, x": "54000",
+		long: "54001",
+		"SELECT 1" + strings.Repeat("::int", 8000): "54001",
+		"SELECT " + strings.Repeat("(", 200) + "1": "54001",
+	} {
+		limit := time.Second
+		if strings.Contains(query, "ORDER BY") { // it fills the memory first
+			limit = queryLimit
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		start := time.Now()
+		_, _, err := c.Query(ctx, "me", query, nil)
+		cancel()
+		var known *Error
+		if !errors.As(err, &known) || known.State != want {
+			t.Errorf("%.100s: %v, want %s", query, err, want)
+		}
+		if took := time.Since(start); took > limit+4*time.Second {
+			t.Errorf("%.100s took %v", query, took)
+		}
+	}
+	if got := ask(t, c, "select count(*) from coterie.replicas"); got != "4" {
+		t.Error(got)
+	}
+}
+
+// FuzzOneStatement holds the lexer of Split, that of scan and that of the engine against each other: a part of a text that is handed to the
+// engine is one statement there.
+func FuzzOneStatement(f *testing.F) {
+	for _, s := range smuggled {
+		f.Add(s)
+	}
+	f.Add(`select [a b], "c""d", N'x', E'\\', 1e5, a.[b]::int, $1 from sys.databases where x = any('{1,2}') /* ; */ -- ;`)
+	facts := demo()
+	c := New(func(context.Context) Facts { return facts })
+	f.Cleanup(c.Close)
+	e, err := c.newEngine(f.Context())
+	if err != nil {
+		f.Fatal(err)
+	}
+	asked := 0
+	err = e.conn.Raw(func(c any) error {
+		return c.(sqlite.AuthorizerRegisterer).RegisterAuthorizer(func(a sqlite.AuthorizerActionCode, x, y, db, _ string) sqlite.AuthorizerReturnCode {
+			asked++
+			return e.authorize(a, x, y, db)
+		})
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		parts, err := ddl.Split(text)
+		if err != nil {
+			return
+		}
+		for _, p := range parts {
+			tokens, err := rewrite(p.Text)
+			if err != nil {
+				continue
+			}
+			sent, n := numbered(tokens)
+			if !oneStatement(sent) {
+				t.Fatalf("%q: the engine would get %q", p.Text, sent)
+			}
+			if n > maxParams {
+				continue
+			}
+			// The driver compiles a single statement once, and the first of several twice.
+			err = e.conn.Raw(func(c any) error {
+				asked = 0
+				if _, err := c.(interface {
+					ColumnInfo(string) ([]sqlite.ColumnInfo, error)
+				}).ColumnInfo(sent); err != nil {
+					return nil
+				}
+				once := asked
+				asked = 0
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				args := make([]driver.NamedValue, n)
+				for i := range args {
+					args[i].Ordinal = i + 1
+				}
+				if rows, err := c.(driver.QueryerContext).QueryContext(ctx, sent, args); err == nil {
+					_ = rows.Close()
+				}
+				if asked > once {
+					t.Fatalf("%q: the engine got %q, which is more than one statement", p.Text, sent)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
