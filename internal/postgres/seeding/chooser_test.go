@@ -10,7 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// TestAutoFollowsLinkAndCPU gives the chooser links and processors and looks what it settles on.
+// TestAutoFollowsLinkAndCPU gives the chooser links and processors and checks its choice.
 func TestAutoFollowsLinkAndCPU(t *testing.T) {
 	t.Parallel()
 	type machine struct {
@@ -53,7 +53,8 @@ func TestAutoFollowsLinkAndCPU(t *testing.T) {
 
 func unlimited() int64 { return 0 }
 
-// TestAutoUnderALimit: a limit is no slow link. It keeps the cheapest codec that brings what may come, and looks again when the limit changes.
+// TestAutoUnderALimit holds that a limit is not taken for a slow link. AUTO keeps the cheapest codec that reaches the
+// limit, and tries again when the limit changes.
 func TestAutoUnderALimit(t *testing.T) {
 	t.Parallel()
 	limit := int64(20e6)
@@ -83,7 +84,7 @@ func TestAutoUnderALimit(t *testing.T) {
 	if ch.current().Kind != wire.CodecZstd {
 		t.Errorf("after the limit was taken away: %s", ch.choice())
 	}
-	limit = 50e6 // more than MinLZ brings over this link
+	limit = 50e6 // more than MinLZ reaches over this link
 	run(200)
 	if ch.current().Kind != wire.CodecZstd {
 		t.Errorf("under a limit that the link does not allow without zstd: %s", ch.choice())
@@ -120,7 +121,8 @@ func TestAutoLooksAgain(t *testing.T) {
 	}
 }
 
-// TestAutoRemembers: an attempt after an interruption begins with what the one before has learned, but not under a limit.
+// TestAutoRemembers holds that an attempt after an interruption begins with the codec that the previous one chose, but
+// not under a limit.
 func TestAutoRemembers(t *testing.T) {
 	t.Parallel()
 	target, state := filepath.Join(t.TempDir(), "pgdata"), t.TempDir()
@@ -165,7 +167,8 @@ func TestAutoRemembers(t *testing.T) {
 	}
 }
 
-// TestAutoCountsWhatItAskedFor has many questions under way: what was asked for with one codec says nothing about the next.
+// TestAutoCountsWhatItAskedFor has many questions under way: answers that were requested with one codec do not count for
+// the next.
 func TestAutoCountsWhatItAskedFor(t *testing.T) {
 	t.Parallel()
 	ch, err := newChooser("AUTO", unlimited)
@@ -191,7 +194,7 @@ func TestAutoCountsWhatItAskedFor(t *testing.T) {
 		ch.arrived(wire.ChunkSize, int(wire.ChunkSize/ratio), q.round, now)
 		ch.over(q.round)
 	}
-	if ch.current().Kind != wire.CodecMinLZ || strings.Contains(ch.choice(), "OFF") { // data that shrink so well are not sent as they are even to try
+	if ch.current().Kind != wire.CodecMinLZ || strings.Contains(ch.choice(), "OFF") { // data that compress so well are not sent uncompressed even for a trial
 		t.Errorf("it settled on %s", ch.choice())
 	}
 }

@@ -20,7 +20,7 @@ import (
 type control struct {
 	s    *seeder
 	how  func(context.Context) (net.Conn, error)
-	h    wire.Hello // with which it began
+	h    wire.Hello // the hello that it began with
 	info wire.Window
 
 	mu  sync.Mutex
@@ -41,7 +41,7 @@ func (c *control) drop() {
 	c.f, c.end = nil, nil
 }
 
-// attach opens a window at the source; where that is a secondary, the primary is first made to keep the WAL.
+// attach opens a window at the source. If the source is a secondary, it first makes the primary keep the WAL.
 func (s *seeder) attach(ctx context.Context) error {
 	h := wire.Hello{}
 	if s.o.Anchor != nil {
@@ -184,8 +184,8 @@ func (c *control) keepAlive(ctx context.Context, quit <-chan struct{}) error {
 	}
 }
 
-// farewell reports to the source and the primary that the copy is installed. It is best-effort: if it is lost they find
-// out later.
+// farewell reports to the source and the primary that the copy is installed. It is best-effort: if the report is lost
+// they find out later.
 func (s *seeder) farewell() {
 	for _, c := range []*control{s.ctl, s.anchor} {
 		if c != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// Failure is the state, the side and the reason in which a seeding ended. A code that begins with 1 is of the source,
-// with 2 of the target.
+// Failure is the state, the side and the reason in which a seeding ended. A code that begins with 1 is the source's,
+// with 2 the target's.
 type Failure struct {
 	Code  int    `json:"code"`
 	State string `json:"state"`           // a word for the code
@@ -24,7 +24,7 @@ var (
 	ErrForbidden = errors.New("seeding is not allowed here")
 )
 
-// Explain classifies what Run returned.
+// Explain classifies an error of Run.
 func Explain(err error) Failure {
 	f := Failure{Code: 202, State: "TARGET_FAILED", Text: err.Error()}
 	var refused *wire.RefusedError

@@ -12,15 +12,16 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// starting is a directory with another copy of the cluster, such as a restored backup or a snapshot. Chunks that the target lacks
-// are looked for there before they are asked of the source, which says by hash whether they are right: how old it is, whether it was
-// taken in order and what happened to it since does not matter for the result, only for how much travels.
+// starting is a directory with another copy of the cluster, such as a restored backup or a snapshot. Chunks that the
+// target lacks are looked for there before they are requested from the source, which confirms them by hash. The
+// directory's age, the way it was taken and later changes to it therefore do not affect the result, only the amount of
+// traffic.
 type starting struct {
 	main   *os.Root
 	spaces map[uint32]*os.Root
 }
 
-// checkFrom refuses a starting point that cannot be one, before anything is touched.
+// checkFrom refuses an unusable starting point before anything is touched.
 func checkFrom(from, target string) error {
 	if from == "" {
 		return nil
@@ -39,8 +40,8 @@ func checkFrom(from, target string) error {
 	return nil
 }
 
-// openStarting opens the directory after refusing a copy of something else. A snapshot's own pg_control may be missing, as it is in
-// some backups: then the contents alone decide.
+// openStarting opens the directory after refusing a copy of something else. A snapshot's own pg_control may be missing,
+// as it is in some backups; then the contents alone decide.
 func openStarting(from string, info wire.Window) (*starting, error) {
 	if err := tree.CheckOldCopy(from, info.SystemID, info.Major); err != nil {
 		return nil, fmt.Errorf("the starting point %s: %w", from, err)
@@ -53,7 +54,7 @@ func openStarting(from string, info wire.Window) (*starting, error) {
 	for _, t := range info.Spaces {
 		root, err := os.OpenRoot(filepath.Join(from, "pg_tblspc", strconv.FormatUint(uint64(t.OID), 10)))
 		if err != nil {
-			continue // not there: fetched whole
+			continue // missing: fetched whole
 		}
 		s.spaces[t.OID] = root
 	}
@@ -67,7 +68,7 @@ func (s *starting) close() {
 	_ = s.main.Close()
 }
 
-// read fills buf with what the starting point has of a file from off on; what cannot be read is not there.
+// read fills buf with the starting point's bytes of a file from off on. Unreadable bytes count as missing.
 func (s *starting) read(f wire.File, off int64, buf []byte) []byte {
 	root := s.main
 	if f.Space != 0 {

@@ -17,8 +17,9 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
 )
 
-// TestTargetDiskFills lets the target's disk run full half way: the seeding ends in words, what is there cannot be started, and the
-// next one, when there is room, fetches only the rest. A disk that is too small from the start is refused before anything is copied.
+// TestTargetDiskFills makes the target's disk run full half way. The seeding ends with a clear reason, and the partial
+// copy cannot be started. The next seeding, once there is room, fetches only the rest. A disk that is too small from the
+// start is refused before anything is copied.
 func TestTargetDiskFills(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("NOT RUN: mounting a small file system needs root")
@@ -80,7 +81,8 @@ func TestTargetDiskFills(t *testing.T) {
 	b.mustStream(t, s.sock, o)
 }
 
-// TestSourceServerDies stops the source's server half way: a window does not outlive its session, and what was copied is not started.
+// TestSourceServerDies stops the source's server half way: a window does not outlive its session, and the partial copy
+// cannot be started.
 func TestSourceServerDies(t *testing.T) {
 	t.Parallel()
 	b, sock, _, o := begin(t)
@@ -104,7 +106,8 @@ func TestSourceServerDies(t *testing.T) {
 	b.mustStream(t, sock, o)
 }
 
-// TestLimitIsOfWhatIsRead: a limit spares the source reading, so data that shrink on the wire come no faster for it.
+// TestLimitIsOfWhatIsRead holds that a limit applies to bytes read at the source. Data that compress well do not come
+// faster.
 func TestLimitIsOfWhatIsRead(t *testing.T) {
 	t.Parallel()
 	_, _, _, o := begin(t)
@@ -119,8 +122,8 @@ func TestLimitIsOfWhatIsRead(t *testing.T) {
 	}
 }
 
-// TestSpreadCheckpoint: a copy that is to spare its source does not make it write everything at once. A spread checkpoint pauses for a tenth
-// of a second after each page (CheckpointWriteDelay), an immediate one does not.
+// TestSpreadCheckpoint holds that a copy that spares its source does not make it write everything at once. A spread
+// checkpoint pauses for a tenth of a second after each page (CheckpointWriteDelay), an immediate one does not.
 func TestSpreadCheckpoint(t *testing.T) {
 	t.Parallel()
 	b, sock, _, o := begin(t)

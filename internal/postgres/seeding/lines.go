@@ -12,13 +12,14 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// How a lost connection is opened again.
+// The pauses and the patience after a lost connection.
 const (
 	retryFirst = 50 * time.Millisecond
 	retryMost  = 3 * time.Second
 	pingEvery  = 5 * time.Second
 	dialLimit  = 15 * time.Second
-	// sourceGone is how long a secondary may fail as a source until the attempt is given up: unlike a primary, nobody replaces it.
+	// sourceGone is the time after which an attempt with a failing secondary is given up: unlike a primary, a secondary
+	// is not replaced.
 	sourceGone = 30 * time.Second
 )
 
@@ -46,7 +47,7 @@ func (s *seeder) patiently(ctx context.Context, f func() error) error {
 		if s.o.Anchor != nil && r == nil && time.Since(good) > sourceGone {
 			return fmt.Errorf("the source has not answered for %v: %w", sourceGone, err)
 		}
-		if r != nil { // the source is busy with others, which it says
+		if r != nil { // the source is busy with others and answers so
 			s.watch.Lost(r.Message)
 		} else {
 			s.watch.Cut(err.Error())
@@ -71,7 +72,7 @@ type localError struct{ err error }
 func (e *localError) Error() string { return e.err.Error() }
 func (e *localError) Unwrap() error { return e.err }
 
-// dial opens a connection to the source, or to another by way of how, and says hello.
+// dial opens a connection to the source, or to another node by means of how, and sends the hello.
 func (s *seeder) dial(ctx context.Context, how func(context.Context) (net.Conn, error), h wire.Hello) (*wire.Conn, wire.Window, func(), error) {
 	h.Version, h.Member, h.Epoch, h.Spread, h.Corrupt = wire.ProtocolVersion, s.o.Member, s.o.Epoch, s.o.Spread, s.o.Corrupt
 	var info wire.Window
@@ -117,15 +118,15 @@ func (s *seeder) dial(ctx context.Context, how func(context.Context) (net.Conn, 
 	}
 }
 
-// line is an open data connection, or why it could not be opened.
+// line is an open data connection, or the reason why it could not be opened.
 type line struct {
 	f   *wire.Conn
 	end func()
 	err error
 }
 
-// lines are data connections that are opened before there is anything to ask: that takes three ways there and back, in which the target is
-// made the shape of the list.
+// lines are data connections that are opened before the first question. Opening takes three round trips, in which the
+// target is given the shape of the list.
 type lines struct {
 	open chan line
 	all  sync.WaitGroup
@@ -148,7 +149,8 @@ func (s *seeder) line(ctx context.Context) line {
 	return line{f, end, err}
 }
 
-// take returns one of them, which the caller ends. It is not called more often than there are connections.
+// take returns one of the connections, which the caller closes. It must not be called more often than there are
+// connections.
 func (l *lines) take(ctx context.Context) line {
 	select {
 	case one := <-l.open:

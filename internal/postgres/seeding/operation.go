@@ -23,7 +23,7 @@ type State string
 
 // The states. A failed attempt that is going to be repeated leaves its operation in RETRYING; a cancelled one waits for an operator.
 const (
-	Pending   State = "PENDING" // asked for: the copy has still to be let go
+	Pending   State = "PENDING" // requested: the copy has not been released yet
 	Seeding   State = "SEEDING" // an attempt is under way
 	Verifying State = "VERIFYING"
 	Retrying  State = "RETRYING"
@@ -52,13 +52,14 @@ type Operation struct {
 	Progress progress.Progress `json:"progress"`
 	ETA      float64           `json:"eta_seconds,omitempty"` // of the attempt under way; 0: cannot be told
 	Report   *pagesum.Report   `json:"report,omitempty"`      // of a verification
-	Absent   string            `json:"absent,omitempty"`      // why this is what was last heard of it, in words; never of the node's own
+	Absent   string            `json:"absent,omitempty"`      // why this is only the last known state, in words; never set for the node's own operations
 }
 
-// operationsKept bounds how many a journal remembers.
+// operationsKept bounds the number of operations in a journal.
 const operationsKept = 32
 
-// Journal remembers the operations of one target across restarts of its agent. Its methods may be called from any goroutine.
+// Journal remembers the operations of one target across restarts of its agent. Its methods may be called from any
+// goroutine.
 type Journal struct {
 	path string
 
@@ -66,7 +67,8 @@ type Journal struct {
 	ops []Operation // oldest first
 }
 
-// OpenJournal reads the journal at path, which need not be there yet. What was under way when the agent ended is marked so.
+// OpenJournal reads the journal at path, which need not exist yet. An operation that was under way when the agent ended
+// is marked so.
 func OpenJournal(path string) (*Journal, error) {
 	j := &Journal{path: path}
 	b, err := os.ReadFile(path)
@@ -105,7 +107,7 @@ func (j *Journal) Last() (Operation, bool) {
 	return j.ops[len(j.ops)-1], true
 }
 
-// Begin adds an operation and returns its id. One that is still open ends with it, as cancelled.
+// Begin adds an operation and returns its id. An operation that is still open is cancelled.
 func (j *Journal) Begin(op Operation) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -124,7 +126,7 @@ func (j *Journal) Begin(op Operation) string {
 	return op.ID
 }
 
-// Change applies f to an operation. What changes its state is remembered on disk; progress alone is not.
+// Change applies f to an operation. A change of its state is recorded on disk; progress alone is not.
 func (j *Journal) Change(id string, f func(*Operation)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

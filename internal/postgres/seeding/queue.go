@@ -12,40 +12,42 @@ type item struct {
 	file, chunk int
 }
 
-// stretchChunks is how many chunks of a file a connection asks for in a row: a file is not opened for each, and what is
-// under way is still a sample of the whole, by which AUTO judges.
+// stretchChunks is the number of chunks of a file that a connection requests in a row. A file is not opened for each,
+// and the chunks under way are still a sample of the whole, which AUTO needs for its choice.
 const stretchChunks = 4
 
-// stretch is what a connection has of the queue: chunks of one file that lie behind each other.
+// stretch is a connection's part of the queue: consecutive chunks of one file.
 type stretch struct {
 	file, at, end int
 }
 
-// queue hands out the chunks of all files so that they advance together, each in proportion to its size, the biggest first. Tables that
-// shrink well travel beside indexes that do not until the end: neither link nor processors wait for the other, and whatever part of the
-// bytes of files was settled when a copy was interrupted is about that part of what the whole is on the wire.
+// queue hands out the chunks of all files so that they advance together, each in proportion to its size, the biggest
+// first. Tables that compress well travel beside indexes that do not until the end: neither link nor processors wait for
+// the other. When a copy is interrupted, the settled share of the bytes of files is also about the share of the network
+// traffic.
 type queue struct {
 	mu      sync.Mutex
 	files   []wire.File
 	strands strands
-	again   []item // asked for, and not answered before the connection was lost
+	again   []item // requested, and not answered before the connection was lost
 }
 
-// strand is a long file, or all short ones behind each other in the order of the list, where a table is beside its indexes.
+// strand is a long file, or all short ones one after another in the order of the list, where a table is beside its
+// indexes.
 type strand struct {
-	files       []int // what is left, by their indexes; the first may be begun
+	files       []int // the remaining ones, by their indexes; the first may be begun
 	chunk       int   // of the first, to be handed out next
 	size, taken int64 // bytes
 }
 
-// where is the middle of what comes next, as a part of the whole strand.
+// where returns the middle of the next stretch, as a part of the whole strand.
 func (s *strand) where(files []wire.File) float64 {
 	first := files[s.files[0]]
 	next := min(first.Size-int64(s.chunk)*wire.ChunkSize, stretchChunks*wire.ChunkSize)
 	return (float64(s.taken) + float64(next)/2) / float64(s.size)
 }
 
-// strands is a heap (heap.Interface) of those that have something left, by how far they have come.
+// strands is a heap (heap.Interface) of the unfinished strands, by their progress.
 type strands struct {
 	all   []*strand
 	files []wire.File
@@ -88,7 +90,7 @@ func newQueue(files []wire.File, skip func(wire.File) bool) *queue {
 	return q
 }
 
-// next returns a chunk for a connection, of the stretch that it has or of another, which becomes its own.
+// next returns a chunk for a connection: of its own stretch, or of a new one, which becomes its own.
 func (q *queue) next(own *stretch) (item, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -125,7 +127,7 @@ func (q *queue) begin() stretch {
 	return r
 }
 
-// putBack returns what a connection leaves: its stretch, and chunks that were asked for and not settled.
+// putBack returns a connection's unfinished work: its stretch, and chunks that were requested and not settled.
 func (q *queue) putBack(own *stretch, items ...item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

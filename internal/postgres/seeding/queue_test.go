@@ -22,15 +22,16 @@ func TestQueueHandsOutEveryChunkOnceTheBiggestFileFirst(t *testing.T) {
 			got = got[:1]
 		}
 	}
-	// What was lost comes first, the rest of the stretch after it. The small file is half way when the big one is.
+	// Lost chunks come first, the rest of the stretch after them. The small file is half way when the big one is.
 	want := []item{{2, 0}, {2, 1}, {2, 3}, {2, 2}, {0, 0}, {2, 4}, {2, 5}, {2, 6}, {2, 7}, {2, 8}, {2, 9}}
 	if !slices.Equal(got, want) {
 		t.Errorf("handed out %v, want %v", got, want)
 	}
 }
 
-// TestEveryKindAdvancesInProportion: whatever part of the bytes was handed out, to connections of which some are slow, about that part of the
-// tables was, and of the indexes, and of the small files of either kind. So a copy that was killed half way has half of what is on the wire.
+// TestEveryKindAdvancesInProportion holds that tables, indexes and small files of either kind advance in proportion to
+// all bytes. Some of the connections are slow. So a copy that was killed half way has about half of all network traffic
+// behind it.
 func TestEveryKindAdvancesInProportion(t *testing.T) {
 	t.Parallel()
 	files := []wire.File{

@@ -72,11 +72,11 @@ func TestSeedsFromASecondary(t *testing.T) {
 	if r.Progress.Windows < 2 {
 		t.Errorf("a database was created by copying files, and one window was thought to be enough: %+v", r.Progress)
 	}
-	b.mustStream(t, sock, o) // from the primary, which kept what it needs
+	b.mustStream(t, sock, o) // from the primary, which kept the WAL that it needs
 }
 
-// TestPrimaryTellsOfWhatIsUnderWay copies a secondary while a transaction on the primary, begun before, changes a database and does not
-// end: of that the secondary knows nothing.
+// TestPrimaryTellsOfWhatIsUnderWay copies a secondary while an older transaction on the primary changes a database and
+// does not end. The secondary does not know of it.
 func TestPrimaryTellsOfWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -142,7 +142,7 @@ func TestSecondaryRefusesOutOfEpoch(t *testing.T) {
 	}
 }
 
-// TestBeginsFromADirectory makes a copy of which most is in an older one, whose files are not all whole.
+// TestBeginsFromADirectory makes a copy whose files are mostly in an older one; some of the older files are damaged.
 func TestBeginsFromADirectory(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -213,8 +213,8 @@ func connectTo(sock string) func(context.Context) (*pgx.Conn, error) {
 	}
 }
 
-// TestWindowKeepsLittleWAL: a window that makes its server keep more WAL than it may is closed with its reason, and its slot is gone, so that
-// a copy that does not come on fills no disk.
+// TestWindowKeepsLittleWAL holds that a window is closed, with the reason, when its server keeps more WAL for it than
+// allowed. Its slot is dropped, so that a copy that makes no progress does not fill the disk.
 func TestWindowKeepsLittleWAL(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -239,7 +239,7 @@ func TestWindowKeepsLittleWAL(t *testing.T) {
 		}
 	}
 	var copying sync.WaitGroup
-	copying.Go(func() { _, _ = Run(ctx, o) }) // which begins another window, until it is ended
+	copying.Go(func() { _, _ = Run(ctx, o) }) // this begins another window, until it is ended
 	const why = "has made this server keep"
 	waitFor(t, "the window to be closed", func() error {
 		if said := log.String(); !strings.Contains(said, why) {
@@ -252,7 +252,7 @@ func TestWindowKeepsLittleWAL(t *testing.T) {
 	b.mustRefuse(t, o)
 }
 
-// lineLog keeps what is logged.
+// lineLog keeps the logged lines.
 type lineLog struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -270,7 +270,7 @@ func (l *lineLog) String() string {
 	return l.text.String()
 }
 
-// TestSourceThatCannotOpenAWindow says why, keeps nothing, and goes on to serve.
+// TestSourceThatCannotOpenAWindow returns the reason, keeps nothing, and continues to serve.
 func TestSourceThatCannotOpenAWindow(t *testing.T) {
 	t.Parallel()
 	b, sock, _, o := begin(t)
@@ -298,7 +298,7 @@ func TestSourceThatCannotOpenAWindow(t *testing.T) {
 	})
 }
 
-// names lists what is no directory.
+// names lists all entries except directories.
 func names(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {

@@ -25,17 +25,17 @@ type seeder struct {
 	hash  pagesum.Hash // of its pages
 	files []wire.File
 	tree  *tree.Tree
-	from  *starting // where else to look; nil: nowhere
-	fresh bool      // nothing of an older copy was there
-	had   []int64   // how long each file was here when the window began
+	from  *starting // where else to look; may be nil
+	fresh bool      // there was no older copy
+	had   []int64   // the length of each file here when the window began
 	queue *queue
 
 	mu   sync.Mutex
-	cut  map[int]int64 // files that are shorter at the source than its list says
-	gone map[int]bool  // files that the source does not have any more
+	cut  map[int]int64 // files that are shorter at the source than in its list
+	gone map[int]bool  // files that no longer exist at the source
 
 	ctl    *control
-	anchor *control // to the primary, where the source is a secondary; else nil
+	anchor *control // to the primary, if the source is a secondary; else nil
 }
 
 func (s *seeder) close() {
@@ -52,8 +52,8 @@ func (s *seeder) close() {
 	}
 }
 
-// round fills the target within one backup window: everything is compared or received, then the window is ended. What has to be done after
-// that lies between the last byte and the end of the copy, so as much as can be is done before or beside it.
+// round fills the target within one backup window: everything is compared or received, then the window is ended. Later
+// work lies between the last byte and the end of the copy, so as much as possible is done before or beside it.
 func (s *seeder) round(ctx context.Context) (wire.Ending, error) {
 	for _, c := range []*control{s.ctl, s.anchor} {
 		if c != nil {
@@ -68,19 +68,21 @@ func (s *seeder) round(ctx context.Context) (wire.Ending, error) {
 	if err := s.prepare(); err != nil {
 		return wire.Ending{}, err
 	}
-	// What others have not written to these disks yet is written while the copy travels: the end has to wait for it as well.
+	// Data of other processes that these disks have not written yet is written while the copy travels: the end has to
+	// wait for it as well.
 	early := beside(s.tree.Sync)
 	if err := errors.Join(s.transfer(ctx, ahead), <-early); err != nil {
 		return wire.Ending{}, err
 	}
 	s.watch.Enter(progress.PhaseFinish)
-	// Nearly all is written: what install has to wait for is little. Another window, if one is needed, begins with these lengths.
+	// Nearly everything is written, so install has little to wait for. Another window, if one is needed, begins with
+	// these lengths.
 	settled := beside(func() error { return errors.Join(s.finish(), s.tree.Sync()) })
 	e, err := s.end(ctx)
 	return e, errors.Join(err, <-settled)
 }
 
-// beside runs f; what it returns is to be received.
+// beside runs f in a goroutine. The caller must receive its result.
 func beside(f func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -104,7 +106,7 @@ func (s *seeder) end(ctx context.Context) (wire.Ending, error) {
 	if e.End < s.info.Start || len(e.Label) == 0 {
 		return wire.Ending{}, fmt.Errorf("the backup ended at %s, before its start %s, or without a label", e.End, s.info.Start)
 	}
-	if s.anchor != nil && e.Again == "" { // a secondary knows of no creation that is not committed
+	if s.anchor != nil && e.Again == "" { // a secondary does not know of an uncommitted creation
 		kept, err := s.anchor.ending(ctx)
 		if err != nil {
 			return wire.Ending{}, fmt.Errorf("ask the primary what databases there are: %w", err)
@@ -114,7 +116,7 @@ func (s *seeder) end(ctx context.Context) (wire.Ending, error) {
 	return e, nil
 }
 
-// prepare makes the target the shape of the list.
+// prepare gives the target the shape of the list.
 func (s *seeder) prepare() error {
 	s.watch.Enter(progress.PhasePrepare)
 	if err := datadir.CheckList(s.files); err != nil {
@@ -160,7 +162,7 @@ func (s *seeder) prepare() error {
 	if err := s.tree.Reserve(s.files, s.had); err != nil {
 		return err
 	}
-	empty := slices.DeleteFunc(slices.Clone(s.files), func(f wire.File) bool { return f.Size > 0 }) // nothing of them travels, so they need not wait for the end
+	empty := slices.DeleteFunc(slices.Clone(s.files), func(f wire.File) bool { return f.Size > 0 }) // they need no transfer, so they need not wait for the end
 	if err := s.tree.Finish(empty, !s.fresh, nil, nil); err != nil {
 		return fmt.Errorf("make the empty files: %w", err)
 	}
@@ -170,7 +172,7 @@ func (s *seeder) prepare() error {
 	return nil
 }
 
-// transfer settles chunks over the data connections until nothing is left to ask for.
+// transfer settles chunks over the data connections until nothing remains to be asked.
 func (s *seeder) transfer(ctx context.Context, ahead *lines) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -211,7 +213,7 @@ func (s *seeder) transfer(ctx context.Context, ahead *lines) error {
 	return nil
 }
 
-// streams is how many data connections are worth while.
+// streams returns the number of data connections that are worthwhile.
 func (s *seeder) streams() int {
 	if s.o.Streams > 0 {
 		return min(s.o.Streams, wire.MaxStreams)

@@ -15,35 +15,37 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// Options says from where, into what and how fast a copy is made.
+// Options are the source, the target and the speed of a copy.
 type Options struct {
-	// Dial opens a connection to the source's agent. It is called often: a seeding uses several, and replaces those that are cut.
+	// Dial opens a connection to the source's agent. It is called often: a seeding uses several connections, and
+	// replaces those that are cut.
 	Dial func(context.Context) (net.Conn, error)
-	// Anchor opens a connection to the primary's agent when the source is a secondary: the primary keeps the WAL that the copy
-	// will need when it streams from it. Nil: the source is the primary.
+	// Anchor opens a connection to the primary's agent when the source is a secondary. The primary keeps the WAL that
+	// the copy will need when it streams from the primary. Nil: the source is the primary.
 	Anchor func(context.Context) (net.Conn, error)
 	Member ag.ReplicaID // this node
 	Epoch  ag.Epoch     // in which the source is the primary
-	// Target is the data directory: missing, empty, or an older copy of the same cluster, of which what is equal stays. What of
-	// that copy has to be kept (S5) must have been kept before. It may be a mount point.
+	// Target is the data directory: missing, empty, or an older copy of the same cluster. Equal parts of an older copy
+	// stay. Files of that copy that must survive (S5) must have been saved before. Target may be a mount point.
 	Target string
 	// StateDir is a directory outside Target where the mark of a seeding under way is kept.
 	StateDir string
-	// TablespaceMap says where a tablespace of the source goes on this node: an absolute path outside Target.
-	// Nil refuses a source that has tablespaces.
+	// TablespaceMap returns the place of a source's tablespace on this node: an absolute path outside Target. Nil
+	// refuses a source that has tablespaces.
 	TablespaceMap func(oid uint32, location string) (string, error)
 	// NodeFiles returns files of this node, by path relative to Target, that must be in the copy from the moment it can be
 	// started. They replace the source's files of the same name. Nil: none.
 	NodeFiles func(ag.CopyID) map[string][]byte
-	// From is a directory with another copy of the same cluster, as a restored backup or a snapshot is: what the target lacks is
-	// taken from there where it equals the source's, instead of from the wire. It is only read. "": none.
+	// From is a directory with another copy of the same cluster, such as a restored backup or a snapshot. Parts that the
+	// target lacks are taken from there, instead of over the network, where they equal the source's. It is only read.
+	// "": none.
 	From        string
 	Compression string                  // SEED_COMPRESSION; "" is AUTO
-	MaxRate     func() int64            // bytes of the source's files per second, asked again and again; nil or 0: unlimited
+	MaxRate     func() int64            // bytes of the source's files per second, called repeatedly; nil or 0: unlimited
 	Streams     int                     // data connections; 0: by the size of the copy, at most 4
-	Spread      bool                    // do not ask the source for a burst of writes (an immediate checkpoint)
-	Corrupt     bool                    // take pages whose checksum is wrong at the source as they are
-	Progress    func(progress.Progress) // called a few times a second and at each new phase, from one goroutine at a time; nil: nobody watches
+	Spread      bool                    // do not request a burst of writes from the source (an immediate checkpoint)
+	Corrupt     bool                    // accept pages whose checksum is wrong at the source, unchanged
+	Progress    func(progress.Progress) // called a few times a second and at each new phase, from one goroutine at a time; may be nil
 }
 
 // Result describes a finished copy.
@@ -52,18 +54,18 @@ type Result struct {
 	Timeline ag.Timeline       // of the backup
 	Start    ag.LSN            // where replay begins
 	End      ag.LSN            // where the copy becomes consistent
-	Copy     ag.CopyID         // made anew for this copy
+	Copy     ag.CopyID         // new for this copy
 	Progress progress.Progress // at the end
 }
 
-// Run fills o.Target and returns once the copy is complete, verified and durable. A connection that is cut is opened again, for
-// as long as ctx lasts, and nothing that arrived is sent again; Run gives up when the source refuses. Whatever it returns an
-// error for leaves a directory that no server can be started from (or, if nothing was touched yet, the old copy), and the next
-// Run, from the same source or another, compares what is there and fetches the difference.
+// Run fills o.Target and returns once the copy is complete, verified and durable. A connection that is cut is opened
+// again, for as long as ctx lasts, and data that arrived is not sent again; Run gives up when the source refuses. When
+// it returns an error, it leaves a directory that no server can be started from or, if nothing was touched yet, the old
+// copy. The next Run, from the same source or another, compares that directory's contents and fetches the difference.
 func Run(ctx context.Context, o Options) (Result, error) {
 	r, err := run(ctx, o)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = cause // closed connections are only how it showed
+		err = cause // closed connections are only its symptom
 	}
 	if err != nil {
 		return Result{}, fmt.Errorf("seed %s: %w", o.Target, err)
@@ -71,7 +73,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	return r, nil
 }
 
-// maxRounds bounds how many backup windows one Run takes because databases come and go.
+// maxRounds bounds the number of backup windows that one Run takes because databases are created or dropped.
 const maxRounds = 5
 
 func run(ctx context.Context, o Options) (Result, error) {

@@ -19,10 +19,10 @@ import (
 type asked struct {
 	item  item
 	off   int64
-	want  int    // bytes of the chunk by the list
-	had   int    // of these, that the target has, or that were found elsewhere
-	sums  []byte // the hashes of the pages of what it had
-	away  []byte // that, where it is not the target's own yet
+	want  int    // bytes of the chunk according to the list
+	had   int    // of these, the bytes that the target has, or that were found elsewhere
+	sums  []byte // the hashes of the pages that it had
+	away  []byte // those bytes, if they are not in the target's own file yet
 	round int    // of the chooser
 	live  bool
 }
@@ -35,16 +35,16 @@ type fetcher struct {
 	slots [wire.Pipeline]asked
 	sums  [wire.Pipeline][]byte
 	spare [][]byte // room for chunks
-	work  []byte   // what is unpacked
+	work  []byte   // decompressed data
 	tags  []byte
 	under int
-	long  int             // of the last chunk that came whole, on the wire
+	long  int             // size on the network of the last chunk that came whole
 	own   stretch         // of the queue
-	in    fileio.Reader   // what is compared
-	out   fileio.LastOpen // what is written
+	in    fileio.Reader   // for comparison
+	out   fileio.LastOpen // for storing
 }
 
-// stream settles chunks over one connection until none is left, and ends it. What was asked and not answered is put back.
+// stream settles chunks over one connection until none remains, and closes it. Questions without an answer are put back.
 func (s *seeder) stream(ctx context.Context, l line) error {
 	stop := context.AfterFunc(ctx, l.end)
 	defer stop()
@@ -54,7 +54,7 @@ func (s *seeder) stream(ctx context.Context, l line) error {
 	return errors.Join(c.run(ctx), c.close())
 }
 
-// run asks and stores until nothing is left to ask for.
+// run asks and stores until nothing remains to be asked.
 func (c *fetcher) run(ctx context.Context) error {
 	for {
 		if err := c.ask(ctx); err != nil {
@@ -114,7 +114,7 @@ func (c *fetcher) ask(ctx context.Context) error {
 			if err := c.s.pace.Wait(ctx, wire.ChunkSize); err != nil {
 				return err
 			}
-		} else if c.s.pace.Take(wire.ChunkSize) > 0 { // what is under way is answered first
+		} else if c.s.pace.Take(wire.ChunkSize) > 0 { // the questions under way are answered first
 			break
 		}
 		it, ok := c.s.queue.next(&c.own)
@@ -144,13 +144,15 @@ func (c *fetcher) full() bool {
 	return lacking >= c.fillers() || holding >= wire.Holders
 }
 
-// fillers is how many chunks that are not here may be asked for at a time: what shrinks to little comes by many, else the link waits for
-// questions, and what does not by few, else another codec would not show for long.
+// fillers returns the number of missing chunks that may be requested at a time. Chunks that compress well are requested
+// in large numbers, because otherwise the link waits for questions. Others are requested in small numbers, because
+// otherwise a change of codec takes long to show.
 func (c *fetcher) fillers() int {
 	return max(wire.FillLeast, min(wire.FillWire/max(c.long, 1), wire.FillMost))
 }
 
-// question asks for one chunk, with the hashes of what is there already. The source begins while the next is read here.
+// question asks for one chunk, with the hashes of its present contents. The source begins while the next chunk is read
+// here.
 func (c *fetcher) question(slot int, it item) error {
 	f := c.s.files[it.file]
 	off, n := f.Span(it.chunk)
@@ -162,7 +164,7 @@ func (c *fetcher) question(slot int, it item) error {
 	began := time.Now()
 	room := c.room()
 	have, err := c.local(f, off, room[:max(0, min(int64(n), c.s.had[it.file]-off))])
-	if err == nil && pagesum.AllZero(have) { // nothing is there, or what an interrupted copy has made room for
+	if err == nil && pagesum.AllZero(have) { // nothing exists, or only room that an interrupted copy has reserved
 		have = nil
 		if c.s.from != nil {
 			if have = c.s.from.read(f, off, room[:n]); len(have) > 0 {
@@ -200,7 +202,8 @@ func (c *fetcher) room() []byte {
 	return b[:wire.ChunkSize]
 }
 
-// local reads what the target had of a chunk when the window began: later there may be holes that nothing was written to yet.
+// local reads the target's bytes of a chunk as of the beginning of the window: later there may be holes that are not
+// written yet.
 func (c *fetcher) local(f wire.File, off int64, buf []byte) ([]byte, error) {
 	if len(buf) == 0 {
 		return nil, nil
@@ -225,7 +228,7 @@ func (c *fetcher) take(a wire.Answer) error {
 	}
 	f := c.s.files[q.item.file]
 	var err error
-	same := 0 // bytes of it that were there
+	same := 0 // bytes of it that were present
 	switch a.Kind {
 	case wire.FrameGone:
 		c.s.lost(q.item.file)
@@ -274,7 +277,7 @@ func (s *seeder) lost(i int) {
 	s.gone[i] = true
 }
 
-// remember keeps what the chooser has learned for the next attempt, best-effort.
+// remember keeps the chooser's result for the next attempt, best-effort.
 func (s *seeder) remember() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,9 +297,9 @@ func (s *seeder) shorter(i int, size int64) {
 	}
 }
 
-// zero makes n bytes zero: a hole, where something was or room was made.
+// zero makes n bytes zero: a hole, if something was there or room was reserved.
 func (c *fetcher) zero(f wire.File, q *asked, n int) error {
-	empty := q.had == 0 || q.away != nil // what is away is not here, where nothing but zeros was
+	empty := q.had == 0 || q.away != nil // bytes found elsewhere are not in this file, which holds only zeros there
 	if n == 0 || empty && f.Size <= wire.ChunkSize {
 		return nil
 	}
@@ -329,7 +332,8 @@ func (c *fetcher) data(f wire.File, q *asked, a wire.Answer) error {
 	return c.store(tree.Chunk{File: f, Off: q.off, Data: b, Runs: [][2]int{{0, len(b)}}})
 }
 
-// patch puts the pages that differ into what was there, and believes the result only by its hash. It returns how many bytes were right.
+// patch puts the differing pages into the present contents, and accepts the result only if its hash is right. It returns
+// the number of bytes that were right.
 func (c *fetcher) patch(f wire.File, q *asked, a wire.Answer) (same int, err error) {
 	size, n := c.s.info.Page, int(a.Len)
 	count := (n + size - 1) / size
@@ -337,7 +341,7 @@ func (c *fetcher) patch(f wire.File, q *asked, a wire.Answer) (same int, err err
 		return 0, errors.New("a patch for another number of pages")
 	}
 	b := q.away
-	if b == nil { // what does not differ is not written either
+	if b == nil { // equal pages are not written either
 		b = c.room()
 		defer func() { c.spare = append(c.spare, b) }()
 	}

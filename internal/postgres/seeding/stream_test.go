@@ -11,7 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// TestZerosTakeNoRoom reserves the room of a file and gives that of a chunk of zeros back; a file of one chunk needs none.
+// TestZerosTakeNoRoom reserves the room of a file and gives back that of a chunk of zeros; a file of one chunk needs
+// none.
 func TestZerosTakeNoRoom(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

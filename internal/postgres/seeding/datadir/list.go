@@ -16,7 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// Emptied are the directories that exist in a copy but hold nothing of the source's.
+// Emptied are the directories that exist in a copy but hold none of the source's files.
 var Emptied = []string{
 	"pg_wal", "pg_replslot", "pg_dynshmem", "pg_notify", "pg_serial", "pg_snapshots", "pg_stat", "pg_stat_tmp", "pg_subtrans",
 }
@@ -31,9 +31,8 @@ var ofTheSource = []string{
 // temporary are relations of sessions: t<backend>_<relation>.
 var temporary = regexp.MustCompile(`^t\d+_\d+`)
 
-// excluded reports whether a file of the data directory stays in its place: at the source when files are listed, at the
-// target when files that the source does not have are removed. Coterie's own files, all named coterie*, belong to their
-// node.
+// excluded reports whether a file of the data directory stays in its place. At the source such a file is not listed; at
+// the target it is not removed when the source lacks it. Coterie's own files, all named coterie*, belong to their node.
 func excluded(name, logDir string) bool {
 	base := path.Base(name)
 	return slices.Contains(ofTheSource, name) || strings.HasPrefix(name, "coterie") ||
@@ -52,14 +51,15 @@ func LogDir(dir string) string {
 	return d
 }
 
-// Lister lists what a copy consists of.
+// Lister lists the files of a copy.
 type Lister struct {
 	LogDir  string
-	Version string // prefix of what tablespaces hold
+	Version string // prefix of a tablespace's entries
 	files   []wire.File
 }
 
-// List walks the data directory and the tablespaces. What disappears meanwhile is not listed: its end is in the WAL.
+// List walks the data directory and the tablespaces. A file that disappears meanwhile is not listed: its removal is in
+// the WAL.
 func (l *Lister) List(data string, spaces []wire.Space) ([]wire.File, error) {
 	if err := l.walk(data, 0); err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (l *Lister) add(name string, oid uint32, d fs.DirEntry) error {
 		return fmt.Errorf("more than %d files", wire.MaxList)
 	}
 	if oid != 0 && !strings.HasPrefix(name, l.Version) {
-		return fileio.Skip(d) // another major version's, or somebody else's
+		return fileio.Skip(d) // another major version's, or foreign
 	}
 	if oid == 0 && excluded(name, l.LogDir) || strings.HasPrefix(path.Base(name), "pgsql_tmp") || temporary.MatchString(path.Base(name)) {
 		return fileio.Skip(d)
@@ -112,7 +112,7 @@ func (l *Lister) add(name string, oid uint32, d fs.DirEntry) error {
 		return nil
 	}
 	if !d.Type().IsRegular() {
-		return nil // links of tablespaces are made anew, sockets and the like are nobody's data
+		return nil // links of tablespaces are made anew; sockets and the like are not data
 	}
 	info, err := d.Info()
 	if err != nil {
@@ -130,7 +130,7 @@ func (l *Lister) empty(name string, d fs.DirEntry) error {
 	return fileio.Skip(d)
 }
 
-// dropUnlogged removes the forks of unlogged relations but the init fork, from which recovery makes the others anew.
+// dropUnlogged removes the forks of unlogged relations except the init fork, from which recovery makes the others anew.
 func (l *Lister) dropUnlogged() {
 	type relation struct {
 		space uint32
@@ -160,7 +160,7 @@ func relationOf(name string) (rel, fork string, ok bool) {
 	return dir + number, fork, err == nil
 }
 
-// CheckList refuses a list that could lead out of the directories it is meant for, or that is not one.
+// CheckList refuses a list that is malformed or could lead out of its directories.
 func CheckList(files []wire.File) error {
 	seen := make(map[fileio.Entry]bool, len(files))
 	for _, f := range files {

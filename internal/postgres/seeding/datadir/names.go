@@ -22,12 +22,13 @@ const (
 // controlLen is the length of pg_control, in every version.
 const controlLen = 8192
 
+// VersionPrefix begins the name of a tablespace's directory for a major version of PostgreSQL.
 func VersionPrefix(major int) string { return "PG_" + strconv.Itoa(major) + "_" }
 
 const LostFound = "lost+found" // of the file system whose mount point the directory is
 
-// RelationFile tells a file of pages by its name and place, as PostgreSQL names them: a number, a fork, a segment.
-// segment is the number of the segment.
+// RelationFile reports whether a name and its place are those of a file of pages, as PostgreSQL names them: a number, a
+// fork, a segment. segment is the number of the segment.
 func RelationFile(space uint32, name string) (segment uint32, ok bool) {
 	dir, base := path.Split(name)
 	if space == 0 && dir != "global/" && !strings.HasPrefix(dir, "base/") {
@@ -62,8 +63,8 @@ func ReadSystemID(path string) (string, error) {
 	return strconv.FormatUint(binary.NativeEndian.Uint64(b[:]), 10), nil
 }
 
-// CheckControl tells whether b is a whole pg_control of that cluster. The checksum is the last field of a structure whose length
-// differs by version, so it is looked for.
+// CheckControl reports whether b is a whole pg_control of that cluster, by its error. The checksum is the last field of
+// a structure whose length differs by version, so its position is searched for.
 func CheckControl(b []byte, systemID string) error {
 	if len(b) != controlLen {
 		return fmt.Errorf("pg_control has %d bytes", len(b))

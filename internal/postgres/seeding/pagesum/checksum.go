@@ -13,9 +13,10 @@ const (
 	UpperOffset    = 14
 )
 
-// State is what the header of a page says of its contents.
+// State is the result of checking a page's header.
 type State int
 
+// The states of a page. Good is a page whose checksum fits.
 const (
 	Good  State = iota
 	New         // never initialised
@@ -34,7 +35,7 @@ func Check(page []byte, block uint32) (State, ag.LSN) {
 	return Good, lsn
 }
 
-// lanes is how many partial sums PostgreSQL's page checksum keeps.
+// lanes is the number of partial sums in PostgreSQL's page checksum.
 const lanes = 32
 
 // offsets are the initial values of the lanes (checksum_impl.h of PostgreSQL).
@@ -79,6 +80,7 @@ func mixAnywhere(sums *[lanes]uint32, page []byte) {
 	}
 }
 
+// AllZero reports whether all bytes of b are zero.
 func AllZero(b []byte) bool {
 	for len(b) >= 8 {
 		if binary.NativeEndian.Uint64(b) != 0 {

@@ -22,14 +22,15 @@ func Sum(b []byte) (h [Size]byte) {
 }
 
 // Hash distinguishes pages by AES-GMAC under a random key that the source creates for each window. It is not a hash that
-// others can compute. But for two different pages that were written without knowledge of the key, at most one key in
-// 2^116 takes them for equal. That is proved and not assumed (the bound of a polynomial hash), and it takes a fifth of
-// the time of SHA-256. The key travels as the hashes do, between the two nodes.
+// others can compute. For two different pages that were written without knowledge of the key, at most one key in 2^116
+// makes them equal. That bound is proved (the bound of a polynomial hash), not assumed, and the hash takes a fifth of
+// the time of SHA-256. The key travels between the two nodes as the hashes do.
 type Hash struct{ mac cipher.AEAD }
 
-// KeyLen is the length of its key.
+// KeyLen is the length of the key of a Hash, in bytes.
 const KeyLen = 16
 
+// NewHash returns the hash under a key of KeyLen bytes.
 func NewHash(key []byte) (Hash, error) {
 	if len(key) != KeyLen {
 		return Hash{}, fmt.Errorf("a key of %d bytes for the hashes of pages", len(key))
@@ -42,8 +43,9 @@ func NewHash(key []byte) (Hash, error) {
 	return Hash{mac}, err
 }
 
-// Sums appends the hashes of the pages of b to dst, the last of which may be shorter. sum of them all stands for b: it says as much as
-// a hash over b itself, which would read every byte once more where pages have to be told apart.
+// Sums appends the hashes of the pages of b to dst; the last page may be shorter. The Sum of them all represents b. It
+// is as strong as a hash over b itself, which would read every byte once more where single pages have to be
+// distinguished.
 func (h Hash) Sums(dst, b []byte, size int) []byte {
 	var nonce [12]byte // always the same: equal pages have equal hashes
 	for at := 0; at < len(b); at += size {
@@ -59,6 +61,7 @@ func Guard(b []byte) (h [Size]byte) {
 	return h
 }
 
+// NewKey returns a random key for a Hash.
 func NewKey() []byte {
 	key := make([]byte, KeyLen)
 	_, _ = rand.Read(key) // never fails

@@ -1,4 +1,5 @@
-// Package progress counts how far a copy has come and estimates the time that is left, and keeps the rate of reading within a limit.
+// Package progress counts the progress of a copy, estimates the remaining time, and keeps the rate of reading within a
+// limit.
 //
-// It must not know what is copied. Start reading at Progress and Watcher; Pacer limits the rate.
+// It must not know the contents of the copy. Start reading at Progress and Watcher; Pacer limits the rate.
 package progress

@@ -7,22 +7,22 @@ import (
 )
 
 // Pacer keeps all connections together within a rate that may change meanwhile. It counts bytes of files read, whatever
-// they become on the wire: reading is the work that a limit spares the source.
+// their size on the network: reading is the work that a limit spares the source.
 type Pacer struct {
 	Rate func() int64 // bytes per second; nil or 0: no limit
 
 	mu   sync.Mutex
-	owed float64   // bytes taken that time has not paid for
-	at   time.Time // when owed was right
+	owed float64   // bytes taken for which no time has passed yet
+	at   time.Time // when owed was computed
 }
 
-// paceSaved is what waiting connections may catch up with when they are woken late. Longer pauses earn nothing.
+// paceSaved is the time that waiting connections may catch up when they are woken late. Longer pauses earn nothing.
 const paceSaved = 50 * time.Millisecond
 
-// pacePoll is how often a waiting connection looks whether the rate was changed.
+// pacePoll is the interval at which a waiting connection checks whether the rate has changed.
 const pacePoll = 200 * time.Millisecond
 
-// Limit is the rate now; 0: none.
+// Limit returns the present rate in bytes per second; 0: none.
 func (p *Pacer) Limit() int64 {
 	if p.Rate == nil {
 		return 0
@@ -30,7 +30,7 @@ func (p *Pacer) Limit() int64 {
 	return max(0, p.Rate())
 }
 
-// Take takes n bytes if what was taken before is paid for, else it says how long that will last at the rate of now.
+// Take takes n bytes if the bytes taken before are paid for. Else it returns the time until then at the present rate.
 func (p *Pacer) Take(n int) (wait time.Duration) {
 	rate := float64(p.Limit())
 	p.mu.Lock()
@@ -56,7 +56,7 @@ func (p *Pacer) GiveBack(n int) {
 	p.owed -= float64(n)
 }
 
-// Wait takes n bytes as soon as it may.
+// Wait takes n bytes as soon as the rate allows it.
 func (p *Pacer) Wait(ctx context.Context, n int) error {
 	for {
 		wait := p.Take(n)

@@ -12,7 +12,7 @@ const (
 	PhaseDone       = "done"
 )
 
-// Progress is how far a seeding has come.
+// Progress is the progress of a seeding.
 type Progress struct {
 	Phase   string        `json:"phase"`
 	Done    int64         `json:"done_bytes"`        // bytes of files settled: received, or found equal
@@ -26,15 +26,15 @@ type Progress struct {
 	Rate    float64       `json:"rate"`              // bytes of files per second, lately
 	Codec   string        `json:"codec"`             // in use, and why
 	Packed  bool          `json:"packed,omitempty"`  // that codec compresses
-	Waiting string        `json:"waiting,omitempty"` // for what, or why, in words
+	Waiting string        `json:"waiting,omitempty"` // the thing waited for or the reason, in words
 
-	Pace     float64       `json:"pace"`         // bytes of files per second, over the last half minute: what the ETA is made of
+	Pace     float64       `json:"pace"`         // bytes of files per second, over the last half minute: the basis of the ETA
 	DiskWait time.Duration `json:"disk_wait_ns"` // spent by all connections on the target's disks
 	NetWait  time.Duration `json:"net_wait_ns"`  // and on the source's answers
 }
 
-// ETA estimates the time that is left, by bytes of files and how fast they were settled lately, whatever they became on the wire;
-// 0 if it cannot be told, as while the source is gone.
+// ETA estimates the remaining time from the bytes of files and their recent rate, whatever their size on the network. It
+// returns 0 if there is no estimate, as while the source is gone.
 func (p Progress) ETA() time.Duration {
 	if p.Pace <= 0 || p.Total == 0 || p.Waiting != "" {
 		return 0
@@ -42,7 +42,8 @@ func (p Progress) ETA() time.Duration {
 	return time.Duration(float64(p.Total-p.Done) / p.Pace * float64(time.Second))
 }
 
-// Ratio is how many bytes of files came for each byte on the wire, those that were there already left out; 0 while nothing came.
+// Ratio returns the bytes of files received for each byte on the network, without those that existed before. It returns
+// 0 until something is received.
 func (p Progress) Ratio() float64 {
 	if p.Wire == 0 {
 		return 0

@@ -9,9 +9,10 @@ import (
 
 const showEvery = 250 * time.Millisecond
 
-// rateWindow is over how long the rate is measured that is shown, paceWindow that of which the ETA is made: what is there already is
-// settled in bursts, and an estimate that jumps with each is none. But where what is there has ended, as in a copy that goes on after an
-// interruption, its pace says nothing of what has to come: the share of it has changed, and the longer window begins anew.
+// rateWindow is the period over which the displayed rate is measured; paceWindow is that of the rate behind the ETA.
+// Existing data is settled in bursts, and an estimate that jumps with each burst is useless. But a copy that continues
+// after an interruption comes to the end of its existing data. The pace up to there does not predict the rest: the share
+// of existing data has changed, and the longer window begins anew.
 const (
 	rateWindow = 5 * time.Second
 	paceWindow = 30 * time.Second
@@ -26,23 +27,24 @@ type Watcher struct {
 
 	mu    sync.Mutex
 	now   Progress
-	past  []sample  // of the last paceWindow, in which nothing was waited for
+	past  []sample  // of the last paceWindow, without the time spent waiting
 	seen  time.Time // when the last snapshot was made
-	gone  string    // why there is no source
+	gone  string    // the reason why there is no source
 	asked int       // connections that wait for an answer
-	heard time.Time // when a question or an answer was last on one
+	heard time.Time // when a question or an answer last passed on any connection
 }
 
-// quiet is how long a source that was asked may say nothing until it is said to be gone: a connection that is silently cut off shows much
-// later.
+// quiet is the time that a source may leave a question unanswered before it is shown as gone. A connection that is
+// silently cut off shows only much later.
 const quiet = 5 * time.Second
 
-// sample is how much was done at an instant, and how much of it had been there.
+// sample is the number of bytes settled at an instant, and the number of them that existed before.
 type sample struct {
 	at         time.Time
 	done, same int64
 }
 
+// NewWatcher returns a Watcher that reports to show. codec returns the codec in use and whether it compresses.
 func NewWatcher(show func(Progress), codec func() (use string, packed bool)) *Watcher {
 	return &Watcher{show: show, codec: codec, began: time.Now(), moved: make(chan struct{}, 1)}
 }
@@ -72,6 +74,7 @@ func (w *Watcher) Run() (stop func()) {
 	return func() { close(quit); <-done }
 }
 
+// Snapshot returns the progress of now.
 func (w *Watcher) Snapshot() Progress {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,7 +87,7 @@ func (w *Watcher) Snapshot() Progress {
 	if gone != "" {
 		p.Waiting = "waiting for a source: " + gone
 	}
-	if p.Waiting != "" { // which is no measure of how fast it will go on
+	if p.Waiting != "" { // a wait does not predict the later rate
 		for i := range w.past {
 			w.past[i].at = w.past[i].at.Add(now.Sub(w.seen))
 		}
@@ -99,7 +102,7 @@ func (w *Watcher) Snapshot() Progress {
 	return p
 }
 
-// measure notes how fast it went lately; w.mu is held.
+// measure records the recent rate; w.mu is held.
 func (w *Watcher) measure(now time.Time) {
 	w.past = append(w.past, sample{now, w.now.Done, w.now.Same})
 	for len(w.past) > 2 && now.Sub(w.past[0].at) > paceWindow {
@@ -116,12 +119,12 @@ func (w *Watcher) measure(now time.Time) {
 	w.now.Pace = w.since(0, now, w.now.Pace)
 }
 
-// share returns the part of the bytes settled between two samples that had been here before; NaN if none were settled.
+// share returns the part of the bytes settled between two samples that existed before; NaN if none were settled.
 func share(from, to sample) float64 {
 	return float64(to.same-from.same) / float64(to.done-from.done)
 }
 
-// since is the rate from a sample until now; was, if that is too short ago to tell.
+// since returns the rate from a sample until now, or was if the sample is too recent to tell.
 func (w *Watcher) since(i int, now time.Time, was float64) float64 {
 	first := w.past[i]
 	if now.Sub(first.at) <= showEvery {
@@ -130,13 +133,15 @@ func (w *Watcher) since(i int, now time.Time, was float64) float64 {
 	return max(0, float64(w.now.Done-first.done)/now.Sub(first.at).Seconds())
 }
 
-// OnDisk and onNet count time that a connection has spent since.
+// OnDisk counts the time that a connection has spent on the disk since the given instant.
 func (w *Watcher) OnDisk(since time.Time) {
 	w.mu.Lock()
 	w.now.DiskWait += time.Since(since)
 	w.mu.Unlock()
 }
 
+// OnNet counts the time that a connection has waited for an answer since the given instant, at which Listens was
+// called.
 func (w *Watcher) OnNet(since time.Time) {
 	w.mu.Lock()
 	w.heard = time.Now()
@@ -145,7 +150,7 @@ func (w *Watcher) OnNet(since time.Time) {
 	w.mu.Unlock()
 }
 
-// Listens notes that a connection waits for an answer from now on, until onNet.
+// Listens records that a connection waits for an answer from now on, until OnNet.
 func (w *Watcher) Listens() (since time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -154,13 +159,14 @@ func (w *Watcher) Listens() (since time.Time) {
 	return w.heard
 }
 
-// Done is how much has been settled.
+// Done returns the number of bytes settled.
 func (w *Watcher) Done() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.now.Done
 }
 
+// Enter begins a phase, which is shown at once.
 func (w *Watcher) Enter(phase string) {
 	w.mu.Lock()
 	w.now.Phase, w.now.Waiting = phase, ""
@@ -171,22 +177,24 @@ func (w *Watcher) Enter(phase string) {
 	}
 }
 
-// Again says why all begins anew, until something is settled.
+// Again shows the reason why the copy begins anew, until something is settled.
 func (w *Watcher) Again(why string) {
 	w.mu.Lock()
 	w.now.Phase, w.now.Waiting = PhaseCheckpoint, "one more backup window: "+why
 	w.mu.Unlock()
 }
 
-// Lost says why there is no source, until found is told that there is one.
+// Lost shows the reason why there is no source, until Found is called.
 func (w *Watcher) Lost(why string) {
 	w.mu.Lock()
 	w.gone = why
 	w.mu.Unlock()
 }
 
+// Found records that there is a source again.
 func (w *Watcher) Found() { w.Lost("") }
 
+// Cut counts a lost connection and shows the reason.
 func (w *Watcher) Cut(why string) {
 	w.mu.Lock()
 	w.now.Cuts++
@@ -194,6 +202,7 @@ func (w *Watcher) Cut(why string) {
 	w.mu.Unlock()
 }
 
+// Start begins a backup window whose list has that many bytes and files.
 func (w *Watcher) Start(total int64, files int) {
 	w.mu.Lock()
 	w.now.Total, w.now.Files, w.now.Done, w.now.Same, w.past = total, files, 0, 0, nil
@@ -202,13 +211,14 @@ func (w *Watcher) Start(total int64, files int) {
 	w.Enter(PhaseCopy)
 }
 
+// Wire counts n bytes read from a connection.
 func (w *Watcher) Wire(n int) {
 	w.mu.Lock()
 	w.now.Wire += int64(n)
 	w.mu.Unlock()
 }
 
-// Settled notes n bytes of files that are right now, of which same were there.
+// Settled counts n bytes of files as right from now on; same of them existed before.
 func (w *Watcher) Settled(n, same int) {
 	w.mu.Lock()
 	w.now.Done += int64(n)

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestEstimateWhileTheSourceIsGone shows no time left while nothing can come, and the right one once it comes again.
+// TestEstimateWhileTheSourceIsGone holds that no remaining time is shown while the source is gone, and the right one
+// after its return.
 func TestEstimateWhileTheSourceIsGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -36,9 +37,9 @@ func TestEstimateWhileTheSourceIsGone(t *testing.T) {
 			expect(w.Snapshot(), 0, "waiting for a source: connection refused")
 		}
 		expect(second(), 79*time.Second, "")
-		since := w.Listens() // and now without a word
+		since := w.Listens() // and from here on without an answer
 		time.Sleep(quiet)
-		expect(w.Snapshot(), 95*time.Second, "") // a fifth more: of what it can tell, it has not moved for a fifth
+		expect(w.Snapshot(), 95*time.Second, "") // a fifth more: as far as it can tell, nothing has moved for a fifth of the time
 		for range 60 {
 			time.Sleep(time.Second)
 			expect(w.Snapshot(), 0, "waiting for a source: nothing has come for")
@@ -48,8 +49,8 @@ func TestEstimateWhileTheSourceIsGone(t *testing.T) {
 	})
 }
 
-// TestEstimateAfterWhatIsThere goes on with a copy of which a half is there, found a hundred times as fast as the other half comes: a few
-// seconds after that the estimate is of the other half.
+// TestEstimateAfterWhatIsThere continues a copy of which half exists already. That half is found a hundred times as fast
+// as the other half arrives. A few seconds later the estimate is that of the other half.
 func TestEstimateAfterWhatIsThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

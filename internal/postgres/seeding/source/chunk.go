@@ -17,7 +17,7 @@ type chunkServer struct {
 	in   fileio.Reader
 	buf  []byte // room for a chunk
 	sums []byte // hashes of its pages
-	out  []byte // room for what is compressed
+	out  []byte // room for compressed data
 }
 
 func (w *window) serveData(ctx context.Context, f *wire.Conn) error {
@@ -43,7 +43,7 @@ func (w *window) serveData(ctx context.Context, f *wire.Conn) error {
 	}
 }
 
-// chunk reads the chunk once, and reports that the target has it, or sends it.
+// chunk reads a chunk once, and either reports that the target has it or sends it.
 func (c *chunkServer) chunk(ctx context.Context, body []byte) error {
 	q, err := wire.DecodeQuestion(body)
 	if err != nil {
@@ -85,7 +85,7 @@ func (c *chunkServer) chunk(ctx context.Context, body []byte) error {
 	return c.f.Write(kind, a.Head(), out)
 }
 
-// differing returns the pages of a chunk whose hashes do not begin as the target's do, and a bitmap of them.
+// differing returns the pages of a chunk whose hashes do not begin with the target's tags, and a bitmap of them.
 func (c *chunkServer) differing(chunk, tags []byte) (pages, bitmap []byte) {
 	size := c.w.info.Page
 	count := (len(chunk) + size - 1) / size

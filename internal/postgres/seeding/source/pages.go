@@ -13,7 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// Torn pages: the server may write a page while it is read. Such a page is read again, this often and at this interval.
+// The server may write a page while it is being read, which tears it. Such a page is read again, at most this often and
+// at this interval.
 const (
 	pageTries = 5
 	pagePause = 20 * time.Millisecond
@@ -23,7 +24,7 @@ const (
 type pageReader struct {
 	size   int
 	verify bool
-	start  ag.LSN // pages changed since are repaired by WAL
+	start  ag.LSN // WAL repairs the pages that changed after it
 	insert func(context.Context) (ag.LSN, error)
 }
 
@@ -34,15 +35,16 @@ type position struct {
 	off  int64
 }
 
-// pagePosition is where a page lies in a listed file, and its block number, counted through all segments of the relation fork.
+// pagePosition is the place of a page in a listed file, and its block number, counted through all segments of the
+// relation fork.
 type pagePosition struct {
 	file  wire.File
 	off   int64
 	block uint32
 }
 
-// read fills buf from off on and returns how much the file has there. A file that is gone gives os.ErrNotExist. in is the caller's own
-// from one call to the next.
+// read fills buf from the position on and returns the number of bytes that the file has there. For a file that no longer
+// exists it returns os.ErrNotExist. in belongs to the caller and is kept from one call to the next.
 func (r *pageReader) read(ctx context.Context, in *fileio.Reader, at position, buf []byte) (int, error) {
 	f, off := at.file, at.off
 	n, err := in.Read(fileio.Entry{Space: f.Space, Name: f.Name}, func(flags int) (*os.File, error) { return os.OpenFile(at.path, os.O_RDONLY|flags, 0) }, buf, off)
@@ -53,7 +55,7 @@ func (r *pageReader) read(ctx context.Context, in *fileio.Reader, at position, b
 	if !r.verify || !pages {
 		return n, nil
 	}
-	const segmentSize = 1 << 30 // of a relation, in every build that Coterie runs on
+	const segmentSize = 1 << 30 // of a relation, in every build that Coterie supports
 	first := segment*uint32(segmentSize/r.size) + uint32(off/int64(r.size))
 	for i := 0; i+r.size <= n; i += r.size {
 		if err := r.page(ctx, in.Last(), pagePosition{f, off + int64(i), first + uint32(i/r.size)}, buf[i:i+r.size]); err != nil {
@@ -86,7 +88,7 @@ func (r *pageReader) page(ctx context.Context, in *os.File, at pagePosition, pag
 		if n, err := fileio.ReadAt(in, page, at.off); err != nil {
 			return err
 		} else if n < len(page) {
-			return nil // cut meanwhile, which WAL tells as well
+			return nil // cut meanwhile, which is in the WAL as well
 		}
 	}
 }

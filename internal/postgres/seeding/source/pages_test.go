@@ -15,8 +15,9 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// TestTornPagesAreReadAgain reads a page of a later segment that the server has half written: it is read again until it is whole, taken as it
-// is where WAL of the window brings it, and named, by its number among all of the relation, where it stays wrong.
+// TestTornPagesAreReadAgain reads a page of a later segment that the server has half written. The page is read again
+// until it is whole, and is accepted torn where WAL of the window repairs it. A page that stays wrong is reported by its
+// number within the whole relation.
 func TestTornPagesAreReadAgain(t *testing.T) {
 	t.Parallel()
 	const size, block = 8192, 1<<30/8192 + 1 // the second page of the segment .1
@@ -33,8 +34,8 @@ func TestTornPagesAreReadAgain(t *testing.T) {
 	clear(torn[size+4096:])
 	for _, c := range []struct {
 		name    string
-		insert  ag.LSN // how far WAL has come
-		mended  int    // at which look the server has written all of it; 0: never
+		insert  ag.LSN // the current end of WAL
+		mended  int    // the read at which the server has written all of it; 0: never
 		looks   int
 		want    []byte
 		corrupt bool

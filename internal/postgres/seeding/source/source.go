@@ -28,7 +28,7 @@ const (
 	heavyBytes   = 256 << 20        // of files, from which on a copy is heavy
 	windowIdle   = 10 * time.Minute // a window without connections is closed after this
 	slotLinger   = 10 * time.Minute // how long the slot waits for the finished copy to stream
-	windowPatrol = 2 * time.Second  // how often windows are looked at
+	windowPatrol = 2 * time.Second  // the interval between two looks at the windows
 	listPart     = 2000             // files per frame of the list
 	creationWait = time.Minute      // for databases that are being created, within controlBudget
 )
@@ -40,15 +40,16 @@ type Config struct {
 	Connect func(context.Context) (*pgx.Conn, error)
 	// Leads returns the epoch in which this node is the primary.
 	Leads func() (ag.Epoch, bool)
-	// Follows returns the epoch in which this node is a healthy secondary, of which copies may be made while the primary keeps
-	// the WAL; nil: it never is.
+	// Follows returns the epoch in which this node is a healthy secondary. Copies may be made of it while the primary
+	// keeps the WAL. nil means that it never is one.
 	Follows func() (ag.Epoch, bool)
-	// MaxWAL returns how many bytes of WAL a window may make the server keep; nil or 0: half of the free space of the file
-	// system at the time.
+	// MaxWAL returns the number of bytes of WAL that a window may make the server keep. nil or 0 means half of the free
+	// space of the file system at the time.
 	MaxWAL func() int64
-	// AtOnce is how many heavy copies are made of this node at a time; others wait for their turn. 0: one.
+	// AtOnce is the number of heavy copies that are made of this node at a time; others wait for their turn. 0 means
+	// one.
 	AtOnce int
-	// CreationWait is how long a window waits for a database that is being created; 0: a minute.
+	// CreationWait is the time that a window waits for a database that is being created; 0 means a minute.
 	CreationWait time.Duration
 	Logger       *slog.Logger
 }
@@ -95,7 +96,7 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-// sweep drops the slots of windows that do not exist any more.
+// sweep drops the slots of windows that no longer exist.
 func (s *Source) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -137,7 +138,7 @@ func (s *Source) busy(m ag.ReplicaID) bool {
 	return false
 }
 
-// patrol closes windows that are not used, whose copy streams, or that keep too much WAL.
+// patrol closes windows that are unused, whose copy streams, or that keep too much WAL.
 func (s *Source) patrol(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -163,7 +164,7 @@ func (s *Source) patrol(ctx context.Context) {
 	}
 }
 
-// streams reports whether the member's own slot is in use, which then keeps the WAL.
+// streams reports whether the member's own slot is in use: from then on that slot keeps the WAL.
 func (s *Source) streams(ctx context.Context, m ag.ReplicaID) bool {
 	conn, err := s.cfg.Connect(ctx)
 	if err != nil {
@@ -331,8 +332,8 @@ func (s *Source) window(ctx context.Context, f *wire.Conn, h wire.Hello) (*windo
 	return w, nil
 }
 
-// others returns the members that a new copy of this member has to wait for. The caller holds s.mu. All copies of a
-// cluster have about the same size, so the other windows tell the size of this one.
+// others returns the members whose copies are made before a new copy of this member. The caller holds s.mu. All copies
+// of a cluster have about the same size, so the size of the other windows predicts the size of this one.
 func (s *Source) others(m ag.ReplicaID) []ag.ReplicaID {
 	var all, heavy []ag.ReplicaID
 	for _, w := range s.windows {
@@ -419,7 +420,7 @@ func (w *window) open() error {
 // serveControl sends the list and then answers the target's questions about the whole copy.
 func (s *Source) serveControl(ctx context.Context, f *wire.Conn, w *window, listed bool) error {
 	if !listed {
-		if err := w.sendList(f); err != nil { // empty of an anchor
+		if err := w.sendList(f); err != nil { // an anchor's list is empty
 			return err
 		}
 	}

@@ -16,15 +16,15 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// damagesNamed bounds how many damaged pages a report names.
+// damagesNamed bounds the number of damaged pages that a report names.
 const damagesNamed = 20
 
-// VerifyOptions says what is verified and how.
+// VerifyOptions are the inputs of a verification.
 type VerifyOptions struct {
 	Data     string                                   // the data directory
 	Connect  func(context.Context) (*pgx.Conn, error) // to the server that runs on it
 	MaxRate  func() int64                             // bytes of files per second; nil or 0: unlimited
-	Progress func(progress.Progress)                  // called now and then, from one goroutine; nil: nobody watches
+	Progress func(progress.Progress)                  // called at intervals, from one goroutine; may be nil
 }
 
 // Verify reads every page of a running server's files and checks its checksum. It changes nothing and delays no session.
@@ -88,7 +88,7 @@ func (v *verifier) run(ctx context.Context) error {
 	return nil
 }
 
-// file reads a file chunk by chunk, each page of a damaged chunk by itself.
+// file reads a file chunk by chunk, and each page of a damaged chunk on its own.
 func (v *verifier) file(ctx context.Context, f wire.File, buf []byte) error {
 	for i := range f.Chunks() {
 		if err := v.pace.Wait(ctx, wire.ChunkSize); err != nil {

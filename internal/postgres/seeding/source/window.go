@@ -19,14 +19,14 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// window is one backup window of the source: between pg_backup_start and pg_backup_stop, in one session that it keeps. It
-// survives the connections of the target.
+// window is one backup window of the source: the time between pg_backup_start and pg_backup_stop, in one session that it
+// keeps. It survives the connections of the target.
 type window struct {
 	info    wire.Window
 	member  ag.ReplicaID
 	epoch   ag.Epoch
 	data    string
-	standby bool // of a secondary: the primary keeps the WAL
+	standby bool // the source is a secondary: the primary keeps the WAL
 	spaces  map[uint32]string
 	files   []wire.File
 	pages   *pageReader
@@ -43,11 +43,11 @@ type window struct {
 	stopped *wire.Ending // the backup is ended in the server
 	ended   *wire.Ending
 	closed  bool
-	err     error     // why it was closed before its end
-	done    time.Time // when the target said that its copy is installed
+	err     error     // the reason why it was closed early
+	done    time.Time // when the target reported that its copy is installed
 }
 
-// slotPrefix begins the names of slots that keep WAL for a seeding. The rest is the member.
+// slotPrefix begins the names of slots that keep WAL for a seeding. The rest of the name is the member.
 const slotPrefix = "cot_seed_"
 
 // open begins a backup window for the member. If it fails, what was created is removed.
@@ -66,7 +66,7 @@ func (s *Source) open(ctx context.Context, h wire.Hello) (*window, error) {
 	return w, nil
 }
 
-// enter makes the window what the member asks for: first the slot, then the checkpoint
+// enter opens the kind of window that the member asks for: first the slot, then the checkpoint
 // (docs/internals/postgresql.md, "Seeding").
 func (w *window) enter(ctx context.Context, h wire.Hello) (err error) {
 	if err := w.identify(ctx); err != nil {
@@ -76,7 +76,7 @@ func (w *window) enter(ctx context.Context, h wire.Hello) (err error) {
 	if w.hash, err = pagesum.NewHash(w.info.Key); err != nil {
 		return err
 	}
-	if err := w.quiet(ctx); err != nil { // else this window would be for nothing
+	if err := w.quiet(ctx); err != nil { // otherwise this window would be useless
 		return err
 	}
 	switch {
@@ -91,7 +91,7 @@ func (w *window) enter(ctx context.Context, h wire.Hello) (err error) {
 		if err := w.reserve(ctx, slotPrefix+string(h.Member)); err != nil {
 			return fmt.Errorf("reserve WAL for the copy: %w", err)
 		}
-		// Before the backup begins: what is created after its checkpoint is replayed.
+		// This is read before the backup begins: databases created after its checkpoint are replayed.
 		if w.catalog, err = w.databases(ctx); err != nil {
 			return err
 		}
@@ -110,8 +110,8 @@ func (w *window) enter(ctx context.Context, h wire.Hello) (err error) {
 	return nil
 }
 
-// keep makes this window one that only keeps WAL, for a copy that is made from a secondary: the slot first, then what databases there
-// are, then a checkpoint, which the secondary's backup begins at or after.
+// keep makes this a window that only keeps WAL, for a copy that is made from a secondary. It makes the slot first, then
+// lists the databases, then makes a checkpoint. The secondary's backup begins at or after that checkpoint.
 func (w *window) keep(ctx context.Context, slot string) error {
 	if err := w.reserve(ctx, slot); err != nil {
 		return fmt.Errorf("reserve WAL for the copy: %w", err)
@@ -160,7 +160,8 @@ func (w *window) catchUp(ctx context.Context, lsn ag.LSN) error {
 	}
 }
 
-// identify reads what both copies must have in common, and refuses a source that cannot give a consistent copy.
+// identify reads the properties that both copies must have in common, and refuses a source that cannot give a consistent
+// copy.
 func (w *window) identify(ctx context.Context) error {
 	var walLevel, fpw string
 	var recovery bool
@@ -181,7 +182,7 @@ func (w *window) identify(ctx context.Context) error {
 	return w.describe(ctx)
 }
 
-// describe reads what the cluster is, and where its parts are.
+// describe reads the properties of the cluster and the places of its parts.
 func (w *window) describe(ctx context.Context) error {
 	var checksums string
 	err := w.conn.QueryRow(ctx, `SELECT s.system_identifier::text, current_setting('server_version_num')::int / 10000,
@@ -214,7 +215,7 @@ func (w *window) describe(ctx context.Context) error {
 	return nil
 }
 
-// reserve makes the slot that keeps WAL from before the window's redo position on. One left over is made anew.
+// reserve makes the slot that keeps WAL from before the window's redo position on. A leftover slot is made anew.
 func (w *window) reserve(ctx context.Context, slot string) error {
 	w.info.Slot = slot
 	const drop = `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1 AND NOT active`
@@ -246,7 +247,8 @@ func (w *window) begin(ctx context.Context, fast bool) error {
 	return nil
 }
 
-// databases describes what a file copy of a template would change unseen: rows of pg_database with their tablespaces.
+// databases describes the things that a file copy of a template changes without WAL: rows of pg_database with their
+// tablespaces.
 func (w *window) databases(ctx context.Context) (string, error) {
 	var s *string
 	err := w.conn.QueryRow(ctx, `SELECT string_agg(oid || ':' || dattablespace, ' ' ORDER BY oid) FROM pg_database`).Scan(&s)
@@ -272,7 +274,7 @@ func (w *window) underWay(ctx context.Context) (yes bool, err error) {
 	return yes, nil
 }
 
-// quiet waits until no database is being created, at most for w.patience.
+// quiet waits until no database is being created, for at most w.patience.
 func (w *window) quiet(ctx context.Context) error {
 	for until := time.Now().Add(w.patience); ; {
 		busy, err := w.underWay(ctx)
@@ -287,11 +289,11 @@ func (w *window) quiet(ctx context.Context) error {
 	}
 }
 
-// changed returns why a change of databases makes one more window necessary; "": it does not. A creation whose WAL lies
-// before the end of the backup is committed by now and shows in the catalog, or is still in progress. One that was
-// abandoned has removed its directory, as replay will.
+// changed returns the reason why a change of databases makes one more window necessary, or "". A creation whose WAL lies
+// before the end of the backup is committed by now and shows in the catalog, or is still in progress. An abandoned
+// creation has removed its directory, as replay will.
 func (w *window) changed(ctx context.Context) (string, error) {
-	busy, err := w.underWay(ctx) // first: what ends in between shows in the catalog
+	busy, err := w.underWay(ctx) // first: a creation that ends in between shows in the catalog
 	if err != nil {
 		return "", err
 	}
@@ -312,7 +314,8 @@ func (w *window) changed(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// directories lists those of databases. A creation that is not committed yet, whose WAL may be replayed all the same, shows nowhere else.
+// directories lists the directories of databases. An uncommitted creation, whose WAL may nevertheless be replayed, shows
+// nowhere else.
 func (w *window) directories() string {
 	found, _ := filepath.Glob(filepath.Join(w.data, "base", "[0-9]*")) // the patterns are well formed
 	for _, location := range w.spaces {
@@ -334,7 +337,7 @@ func (w *window) list(ctx context.Context) error {
 	return err
 }
 
-// size is how many bytes of files the window lists.
+// size returns the number of bytes of files that the window lists.
 func (w *window) size() (n int64) {
 	for _, f := range w.files {
 		n += f.Size
@@ -368,8 +371,8 @@ func (w *window) check(ctx context.Context, bound int64) error {
 	return nil
 }
 
-// end closes the backup, asked again answers the same; of a window that only keeps WAL it says what happened to databases since it
-// began.
+// end closes the backup; a repeated call returns the same answer. For a window that only keeps WAL it returns the
+// changes of databases since the window began.
 func (w *window) end(ctx context.Context) (wire.Ending, error) {
 	if e, ended := w.wasEnded(); ended {
 		return e, nil
@@ -410,7 +413,7 @@ func (w *window) wasEnded() (wire.Ending, bool) {
 func (w *window) stop(ctx context.Context) (e wire.Ending, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.stopped != nil { // over a connection that was lost
+	if w.stopped != nil { // the answer was lost with its connection
 		return *w.stopped, nil
 	}
 	if w.conn == nil {
@@ -438,7 +441,7 @@ func (w *window) stop(ctx context.Context) (e wire.Ending, err error) {
 	return e, err
 }
 
-// drop ends what remains of the window, its slot included.
+// drop ends the rest of the window, its slot included.
 func (w *window) drop(connect func(context.Context) (*pgx.Conn, error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -454,7 +457,7 @@ func (w *window) drop(connect func(context.Context) (*pgx.Conn, error)) {
 	defer cancel()
 	conn, err := connect(ctx)
 	if err != nil {
-		return // the next leader's sweep, or this one's, finds it
+		return // the next sweep, by this leader or the next, finds it
 	}
 	defer closeConn(conn)
 	_, _ = conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1 AND NOT active`, w.info.Slot)
@@ -466,7 +469,7 @@ func closeConn(c *pgx.Conn) {
 	_ = c.Close(ctx) // the session ends either way
 }
 
-// path returns where a listed file is at the source.
+// path returns the path of a listed file at the source.
 func (w *window) path(f wire.File) string {
 	if f.Space == 0 {
 		return filepath.Join(w.data, filepath.FromSlash(f.Name))

@@ -8,7 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// MapTablespaces asks where each tablespace of the source goes and refuses places that cannot be.
+// MapTablespaces asks for the place of each tablespace of the source and refuses unusable places.
 func MapTablespaces(target string, ask func(oid uint32, location string) (string, error), spaces []wire.Space) (map[uint32]string, error) {
 	places := map[uint32]string{}
 	used := map[string]uint32{}

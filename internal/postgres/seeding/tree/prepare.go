@@ -18,38 +18,40 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
 )
 
-// unfinishedName is the file of a mark, below StateDir.
+// unfinishedName is the name of the mark's file, in the state directory.
 const unfinishedName = "seeding.json"
 
-// Unfinished is on disk, outside the data directory, from before anything is removed until the new copy is installed.
+// Unfinished is the mark of a seeding under way. It is on disk, outside the data directory, from before anything is
+// removed until the new copy is installed.
 type Unfinished struct {
 	Target      string                 `json:"target"`
 	Started     time.Time              `json:"started"`
-	Fresh       bool                   `json:"fresh,omitempty"` // nothing of an older copy was there
+	Fresh       bool                   `json:"fresh,omitempty"` // there was no older copy
 	Tablespaces []UnfinishedTablespace `json:"tablespaces,omitempty"`
-	Codec       string                 `json:"codec,omitempty"` // that AUTO found to be best over this link
+	Codec       string                 `json:"codec,omitempty"` // the best one for this link according to AUTO
 }
 
-// UnfinishedTablespace names what may be removed beside the data directory: the entries of Location that begin with Prefix.
+// UnfinishedTablespace names the entries that may be removed beside the data directory: those of Location that begin
+// with Prefix.
 type UnfinishedTablespace struct {
 	Location string `json:"location"`
-	Prefix   string `json:"prefix"` // PG_<major>_, so that clusters of other versions that share the place are left alone
+	Prefix   string `json:"prefix"` // PG_<major>_, so that clusters of other versions that share the place are kept
 }
 
-// HalfSeeded reports whether target was being filled, or its old copy being removed, and never completed: it cannot be
-// started and must be seeded again.
+// HalfSeeded reports whether target was being filled, or its old copy being removed, and the seeding never completed.
+// Such a directory cannot be started and must be seeded again.
 func HalfSeeded(target, stateDir string) bool {
 	if real, err := filepath.EvalSymlinks(target); err == nil {
 		target = real
 	}
 	if fileio.Exists(filepath.Join(target, datadir.ControlFile)) {
-		return false // the commit point is behind it, or the old copy is still whole
+		return false // after the commit point, or the old copy is still whole
 	}
 	m, err := ReadUnfinished(stateDir)
 	return (err == nil && m.Target == target) || fileio.Exists(filepath.Join(target, datadir.ControlNew)) || fileio.Exists(filepath.Join(target, datadir.ControlOld))
 }
 
-// CheckPlaces returns the real path of the target after refusing places that cannot be right.
+// CheckPlaces refuses places that cannot be right, and returns the real path of the target.
 func CheckPlaces(target, stateDir string) (string, error) {
 	if !filepath.IsAbs(target) || !filepath.IsAbs(stateDir) {
 		return target, fmt.Errorf("the data directory %q and the state directory %q must be absolute paths", target, stateDir)
@@ -66,10 +68,11 @@ func CheckPlaces(target, stateDir string) (string, error) {
 	return target, nil
 }
 
-// Prepare makes a checked target ready to be filled and returns whether it holds nothing of an older copy. A copy that is there
-// cannot be started from the first step on; its files stay, to be compared. A missing or empty directory is fine; one that
-// holds anything but a PostgreSQL cluster is refused untouched. The server must have been stopped, and what is to be kept of
-// the old copy must have been kept. spaces are the places beside the target that are going to be filled.
+// Prepare makes a checked target ready to be filled, and reports whether it holds nothing of an older copy. An older
+// copy cannot be started from the first step on; its files stay, to be compared. A missing or empty directory is
+// accepted; a directory with other contents than a PostgreSQL cluster is refused untouched. The caller must have stopped
+// the server, and saved the files of the old copy that are still needed. spaces are the places beside the target that
+// are going to be filled.
 func Prepare(target, stateDir string, spaces map[uint32]string, major int) (fresh bool, err error) {
 	if err := makeDir(target); err != nil {
 		return false, err
@@ -150,8 +153,8 @@ func makeDir(target string) error {
 	return nil
 }
 
-// refuseForeign refuses a directory whose contents are not known to be a PostgreSQL cluster, so that a mistyped path costs
-// nothing.
+// refuseForeign refuses a directory whose contents are not known to be a PostgreSQL cluster, so that a mistyped path
+// costs nothing.
 func refuseForeign(target string, entries []os.DirEntry, marked bool) error {
 	if marked || fileio.Exists(filepath.Join(target, "PG_VERSION")) || fileio.Exists(filepath.Join(target, datadir.ControlNew)) || fileio.Exists(filepath.Join(target, datadir.ControlOld)) {
 		return nil
@@ -164,8 +167,8 @@ func refuseForeign(target string, entries []os.DirEntry, marked bool) error {
 	return nil
 }
 
-// refuseRunning refuses a directory whose postmaster lives: the keeper stops it before anybody prepares. A process that only
-// has the same id as a server of the past works elsewhere.
+// refuseRunning refuses a directory whose postmaster lives: the keeper stops it before Prepare. A process that merely
+// has the same id as a former server has another working directory.
 func refuseRunning(target string) error {
 	text, err := os.ReadFile(filepath.Join(target, "postmaster.pid"))
 	if err != nil {
@@ -174,7 +177,7 @@ func refuseRunning(target string) error {
 	line, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(strings.TrimSpace(line))
 	if err != nil {
-		return nil // torn by a crash; nobody runs under it
+		return nil // torn by a crash; no server runs under it
 	}
 	if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)); err == nil && cwd == target {
 		return fmt.Errorf("a PostgreSQL server runs there (pid %d); stop it first", pid)
@@ -185,7 +188,7 @@ func refuseRunning(target string) error {
 // refuseOccupied refuses a place for a tablespace that holds another cluster's tablespace of the same version.
 func refuseOccupied(place, prefix string, ours []UnfinishedTablespace) error {
 	if slices.ContainsFunc(ours, func(t UnfinishedTablespace) bool { return t.Location == place && t.Prefix == prefix }) {
-		return nil // left by an earlier attempt, or the old copy's: removed below
+		return nil // left by an earlier attempt, or part of the old copy: removed below
 	}
 	entries, err := os.ReadDir(place)
 	if err != nil {
@@ -211,7 +214,7 @@ func disable(target string) error {
 	return durable.SyncDir(filepath.Join(target, "global"))
 }
 
-// linkedTablespaces lists the tablespaces of the copy that is there, with the version it is of.
+// linkedTablespaces lists the tablespaces of the old copy, with its version.
 func linkedTablespaces(target string) []UnfinishedTablespace {
 	version, err := os.ReadFile(filepath.Join(target, "PG_VERSION"))
 	if err != nil {
@@ -321,5 +324,5 @@ func CheckOldCopy(target, systemID string, major int) error {
 	return nil
 }
 
-// ErrOther: the data directory holds something else than an older copy of the same cluster.
+// ErrOther is returned when the data directory holds something other than an older copy of the same cluster.
 var ErrOther = errors.New("holds something else")

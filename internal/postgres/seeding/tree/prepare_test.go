@@ -23,8 +23,8 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-// oldCopy makes something like a data directory, with a tablespace that a cluster of another version shares and with WAL on another
-// disk.
+// oldCopy makes an imitation of a data directory. A cluster of another version shares its tablespace, and its WAL is on
+// another disk.
 func oldCopy(t *testing.T, dir string) (target, state string) {
 	t.Helper()
 	target, state = filepath.Join(dir, "pgdata"), filepath.Join(dir, "state")
@@ -110,7 +110,7 @@ func TestPrepareAndShapeKeepWhatCanBeCompared(t *testing.T) {
 	}
 }
 
-// leaves lists what is no directory.
+// leaves lists all entries except directories.
 func leaves(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {

@@ -13,8 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// Shape gives the target the directories of the list, empties those that are empty in a copy, and removes what the source does
-// not have. It returns how long each listed file is here already.
+// Shape gives the target the directories of the list, empties those that are empty in a copy, and removes entries that
+// the source lacks. It returns the present length of each listed file.
 func (t *Tree) Shape(files []wire.File, keepConf bool) (had []int64, err error) {
 	sh := &shaper{tree: t, files: files, keepConf: keepConf, had: make([]int64, len(files)), wanted: make(map[fileio.Entry]int, len(files))}
 	for i, f := range files {
@@ -39,7 +39,7 @@ func (t *Tree) Shape(files []wire.File, keepConf bool) (had []int64, err error) 
 	return sh.had, nil
 }
 
-// shaper is one walk through the target with the source's list in hand.
+// shaper is one walk through the target, compared with the source's list.
 type shaper struct {
 	tree     *Tree
 	files    []wire.File
@@ -88,14 +88,14 @@ func (t *Tree) Stays(oid uint32, name string, keepConf bool) bool {
 	return strings.HasPrefix(name, "coterie") || name == datadir.ControlOld || keepConf && name == datadir.AutoConf
 }
 
-// compare decides whether an entry that the source has too may stay: a file, to be compared, or a directory.
+// compare decides whether an entry that the source also has may stay: a file, to be compared, or a directory.
 func (t *Tree) compare(f wire.File, name, full string, d fs.DirEntry) (have int64, keep bool, err error) {
 	switch {
 	case f.Space == 0 && slices.Contains(datadir.Emptied, name):
 		if d.IsDir() {
-			return 0, true, nil // what is in it is not listed, and goes
+			return 0, true, nil // its contents are not listed, and are removed
 		}
-		if name == "pg_wal" && d.Type()&fs.ModeSymlink != 0 { // WAL on another disk: that choice of the node is kept
+		if name == "pg_wal" && d.Type()&fs.ModeSymlink != 0 { // WAL on another disk: the node's choice is kept
 			return 0, true, clearDir(full)
 		}
 		return 0, false, nil
@@ -119,7 +119,7 @@ func remove(full string, d fs.DirEntry) error {
 	return fileio.Skip(d)
 }
 
-// Finish gives every file the length it has at the source and removes those that are gone there.
+// Finish gives every file the length it has at the source and removes the files that no longer exist there.
 func (t *Tree) Finish(files []wire.File, keepConf bool, cut map[int]int64, gone map[int]bool) error {
 	for i, f := range files {
 		if f.Dir || t.Stays(f.Space, f.Name, keepConf) {

@@ -10,7 +10,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// Chunk is a chunk to be stored: data lies at off in the file, and the parts of it named by runs (from and to) are written.
+// Chunk is a chunk to be stored. Data lies at Off in the file, and the parts of it named by Runs (from and to) are
+// written.
 type Chunk struct {
 	File wire.File
 	Off  int64
@@ -18,22 +19,23 @@ type Chunk struct {
 	Runs [][2]int
 }
 
-// Store writes those parts of a chunk, b, which lies at off in the file. What is long goes to the disk directly: to fill the page cache
-// costs more processor time than everything else that is done to a chunk, and pushes out what this machine needs. The rest is left to
-// the kernel, which is told to begin at once, if it is much, so that the end is not one long flush. Neither is durable before disks.sync. h is the caller's
-// own from one call to the next.
+// Store writes those parts of a chunk. Long parts go directly to the disk. Filling the page cache costs more processor
+// time than all other work on a chunk, and evicts pages that this machine needs. The other parts go through the kernel,
+// which is told to begin writing at once if they are large, so that the end is not one long flush. Neither is durable
+// before disks.sync. h belongs to the caller and is kept from one call to the next.
 func (t *Tree) Store(h *fileio.LastOpen, c Chunk) error {
 	if direct(c.Off, c.Runs) && !t.cached.Load() {
 		err := t.put(h, c, unix.O_DIRECT)
 		if !errors.Is(err, unix.EINVAL) {
 			return err
 		}
-		t.cached.Store(true) // this file system wants other blocks, or does not know direct writes
+		t.cached.Store(true) // this file system needs other blocks, or does not support direct writes
 	}
 	return t.put(h, c, 0)
 }
 
-// direct tells whether all runs are long and whole blocks. The chunk itself is in memory as large allocations are: at a page.
+// direct reports whether all runs are long and consist of whole blocks. The chunk itself begins at a page of memory, as
+// large allocations do.
 func direct(off int64, runs [][2]int) bool {
 	for _, r := range runs {
 		if (off+int64(r[0]))%fileio.DirectBlock != 0 || r[0]%fileio.DirectBlock != 0 || r[1]%fileio.DirectBlock != 0 || r[1]-r[0] < fileio.DirectLeast {
@@ -54,14 +56,14 @@ func (t *Tree) put(h *fileio.LastOpen, c Chunk, flag int) error {
 		}
 	}
 	if flag == 0 && len(c.Data) >= fileio.DirectLeast {
-		_ = unix.SyncFileRange(int(out.Fd()), c.Off, int64(len(c.Data)), unix.SYNC_FILE_RANGE_WRITE) // where it cannot, all is left to the end
+		_ = unix.SyncFileRange(int(out.Fd()), c.Off, int64(len(c.Data)), unix.SYNC_FILE_RANGE_WRITE) // where it is unsupported, all writing happens at the end
 	}
 	return nil
 }
 
-// Reserve gives files of several chunks their length and their room on the disk before they are filled. File systems let several write
-// directly into a file at once only where it need not grow and its blocks have their places; to find these in one go is also cheaper than
-// chunk by chunk. A full disk shows now and not after hours.
+// Reserve gives files of several chunks their length and their room on the disk before they are filled. File systems
+// allow several concurrent direct writers in a file only if it need not grow and its blocks are allocated. Allocating
+// them at once is also cheaper than chunk by chunk. A full disk shows now and not after hours.
 func (t *Tree) Reserve(files []wire.File, had []int64) error {
 	for i, f := range files {
 		if f.Size <= wire.ChunkSize || had[i] == f.Size {
@@ -71,7 +73,7 @@ func (t *Tree) Reserve(files []wire.File, had []int64) error {
 		out, err := t.OpenFile(&h, f, 0)
 		if err == nil {
 			err = unix.Fallocate(int(out.Fd()), 0, had[i], f.Size-had[i])
-			if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) { // then it is done without
+			if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) { // then the copy is made without it
 				err = nil
 			}
 		}

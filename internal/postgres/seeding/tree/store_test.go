@@ -11,8 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// TestStoresDirectlyOrNot writes runs that may go to the disk directly and some that may not, also from memory that the disk cannot take
-// them from, and reads them back.
+// TestStoresDirectlyOrNot writes runs that may go to the disk directly and runs that may not, and reads them back. It
+// also writes from memory that is not aligned for direct writes.
 func TestStoresDirectlyOrNot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

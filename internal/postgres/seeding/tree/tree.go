@@ -28,7 +28,7 @@ type Tree struct {
 	spaces  map[uint32]*os.Root
 	places  map[uint32]string
 	disks   disks
-	cached  atomic.Bool // a file system does not do direct writes
+	cached  atomic.Bool // the file system does not support direct writes
 }
 
 // Open opens the prepared target and creates the tablespaces' directories.
@@ -56,6 +56,7 @@ func Open(target string, places map[uint32]string, major int) (*Tree, error) {
 	return t, nil
 }
 
+// ErrNoRoom is returned by CheckRoom when the file system has too little free space for the copy.
 var ErrNoRoom = errors.New("not enough room")
 
 // CheckRoom refuses a copy that cannot fit, before hours of copying show it.
@@ -67,6 +68,7 @@ func CheckRoom(dir string, need int64) error {
 	return err
 }
 
+// Close closes the directories that the tree holds open.
 func (t *Tree) Close() {
 	for _, r := range t.spaces {
 		_ = r.Close()
@@ -77,6 +79,7 @@ func (t *Tree) Close() {
 	t.disks.close()
 }
 
+// Root returns the root of the data directory (0) or of a tablespace.
 func (t *Tree) Root(oid uint32) *os.Root {
 	if oid == 0 {
 		return t.main
@@ -84,7 +87,7 @@ func (t *Tree) Root(oid uint32) *os.Root {
 	return t.spaces[oid]
 }
 
-// mkdir makes sure that a listed directory exists. pg_wal and what is in it may be behind a link to another disk.
+// mkdir makes sure that a listed directory exists. pg_wal and its contents may be behind a link to another disk.
 func (t *Tree) mkdir(oid uint32, name string) error {
 	dir := filepath.Join(t.Dir(oid), filepath.FromSlash(name))
 	if oid == 0 && (name == "pg_wal" || strings.HasPrefix(name, "pg_wal/")) {
@@ -99,7 +102,7 @@ func (t *Tree) mkdir(oid uint32, name string) error {
 	return t.disks.add(dir)
 }
 
-// Dir is where the files of the data directory (0) or of a tablespace are.
+// Dir returns the path of the data directory (0) or of a tablespace.
 func (t *Tree) Dir(oid uint32) string {
 	if oid == 0 {
 		return t.target
@@ -107,7 +110,8 @@ func (t *Tree) Dir(oid uint32) string {
 	return t.places[oid]
 }
 
-// OpenFile opens a listed file for change, with more flags of open(2), and leaves it to h; it is made if it is missing.
+// OpenFile opens a listed file for change, with additional flags of open(2), and makes it if it is missing. h keeps the
+// file and closes it.
 func (t *Tree) OpenFile(h *fileio.LastOpen, f wire.File, flags int) (*os.File, error) {
 	root := t.Root(f.Space)
 	if root == nil {
@@ -116,7 +120,7 @@ func (t *Tree) OpenFile(h *fileio.LastOpen, f wire.File, flags int) (*os.File, e
 	return h.Open(fileio.Entry{Space: f.Space, Name: f.Name}, flags, func() (*os.File, error) { return root.OpenFile(f.Name, os.O_RDWR|os.O_CREATE|flags, 0o600) })
 }
 
-// write stores a file of this node, in place of whatever is there under that name.
+// write stores a file of this node in place of an entry of that name.
 func (t *Tree) write(name string, content []byte) error {
 	if err := fileio.IgnoreMissing(t.main.Remove(name)); err != nil {
 		return err
@@ -129,9 +133,9 @@ func (t *Tree) write(name string, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// WriteNodeFiles stores what does not come from the source as it is: the label of the backup, standby.signal, so that any
-// start is a standby's, this node's tablespace places, ALTER SYSTEM settings without those that are bound to a node, and the
-// caller's files.
+// WriteNodeFiles stores the files that do not come from the source unchanged. These are the label of the backup and
+// standby.signal, which makes any start that of a standby. They are also this node's tablespace places, the ALTER SYSTEM
+// settings without those that belong to one node, and the caller's files.
 func (t *Tree) WriteNodeFiles(label []byte, files map[string][]byte) error {
 	autoConf, err := t.main.ReadFile(datadir.AutoConf)
 	if err = fileio.IgnoreMissing(err); err != nil {
@@ -169,7 +173,8 @@ var mapEscapes = strings.NewReplacer("\\", "\\\\", "\n", "\\\n", "\r", "\\\r")
 
 var nodeSetting = regexp.MustCompile(`(?i)^\s*(primary_conninfo|primary_slot_name|restore_command|synchronous_standby_names|recovery_\w+)\s*[=\s]`)
 
-// stripAutoConf drops the settings that say whom the source followed and who followed it. ALTER SYSTEM writes one per line.
+// stripAutoConf drops the settings that name the source's upstream and its standbys. ALTER SYSTEM writes one setting per
+// line.
 func stripAutoConf(text []byte) []byte {
 	var out strings.Builder
 	for line := range strings.Lines(string(text)) {
