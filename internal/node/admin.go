@@ -68,7 +68,7 @@ func (m *admin) Status() api.Status {
 	leader := snap.Statuses[e.Leader]
 	s.WaitsFor = fmt.Sprintf("%d of %v", leader.SyncN, leader.SyncP)
 	s.FailoverReady = failoverReady(*v)
-	s.Rotation, s.Authority = rotationOf(v.Group), n.identity.Authority()
+	s.Rotation, s.Authority = rotationOf(v.Group), n.pki.Identity().Authority()
 	return s
 }
 

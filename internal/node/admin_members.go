@@ -18,7 +18,7 @@ import (
 // CreateToken makes a join token that any replica of the group honours once.
 func (m *admin) CreateToken(ctx context.Context, req api.TokenRequest) (api.TokenResult, error) {
 	n := m.n
-	ca := n.ca.Load()
+	ca := n.pki.CA()
 	if ca == nil {
 		return api.TokenResult{}, api.Refused("a witness cannot admit members; run this on a replica")
 	}

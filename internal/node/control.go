@@ -55,8 +55,8 @@ func (n *node) serveControl() {
 	rpc.Handle(gate, rpc.Decisions, func(context.Context, certs.Identity, rpc.Nothing) (decisions.Report, error) {
 		return n.decisionReport(), nil
 	})
-	rpc.Handle(gate, rpc.Renew, n.renewFor)
-	rpc.Handle(gate, rpc.AuthorityKey, n.authorityKey)
+	rpc.Handle(gate, rpc.Renew, n.pki.RenewFor)
+	rpc.Handle(gate, rpc.AuthorityKey, n.pki.AuthorityKey)
 	rpc.Handle(gate, rpc.Seed, func(ctx context.Context, _ certs.Identity, req api.SeedRequest) (seeding.Operation, error) {
 		return n.seedOps.AnswerSeed(ctx, req)
 	})

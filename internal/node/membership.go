@@ -41,7 +41,7 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 	if err := t.Check(verify, req.Kind, pin, time.Now()); err != nil {
 		return none, err
 	}
-	ca := n.ca.Load()
+	ca := n.pki.CA()
 	grant, err := endpoint.Admit(ca, req)
 	if err != nil {
 		return none, err
@@ -67,7 +67,7 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 		}
 	}
 	err = n.updateGroup(ctx, func(g *ag.Group) error {
-		if n.ca.Load() != ca { // the joiner would not know what the others have come to believe meanwhile
+		if n.pki.CA() != ca { // the joiner would not know what the others have come to believe meanwhile
 			return &endpoint.RemoteError{Code: endpoint.CodeUnavailable, Message: "the certificate authority is being rotated; try again"}
 		}
 		return enlist(g, req, pin)

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -19,13 +18,13 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
-	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
 	"github.com/coteriedb/coterie/internal/node/clientport"
 	"github.com/coteriedb/coterie/internal/node/fencetime"
 	"github.com/coteriedb/coterie/internal/node/membership"
 	"github.com/coteriedb/coterie/internal/node/pgserver"
+	"github.com/coteriedb/coterie/internal/node/pki"
 	"github.com/coteriedb/coterie/internal/node/quorum"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/node/seedjobs"
@@ -46,10 +45,7 @@ type node struct {
 	log         *slog.Logger
 
 	members  *membership.Members
-	ca       atomic.Pointer[certs.CA] // that issues certificates; nil on a witness
-	identity *certs.Node
-	renewer  *certs.Renewer
-	pki      sync.Mutex // who changes the authorities in the pki directory
+	pki      *pki.Service
 	endpoint *endpoint.Endpoint
 	control  *endpoint.Control
 	quorum   *quorum.Service
@@ -108,10 +104,27 @@ func (n *node) newQuorum() *quorum.Service {
 		Dial: func(ctx context.Context, r ag.Replica) (net.Conn, error) {
 			return n.endpoint.Dial(ctx, r.Endpoint, endpoint.ClassQuorum, r.ID)
 		},
-		TrustedCAs: n.believes,
+		TrustedCAs: func() string { return n.pki.TrustedCAs() },
 		Snapshot:   func() *agent.Snapshot { return n.agent.Snapshot() },
 		View:       func() *ag.View { return n.agent.View() },
 		Restart:    func(ctx context.Context) error { return n.agent.Restart(ctx, agent.RestartOptions{}) },
+	})
+}
+
+// openPKI opens this node's part in the group's certificates.
+func (n *node) openPKI() (*pki.Service, error) {
+	return pki.Open(pki.Config{
+		Self: n.self, Group: ag.GroupID(n.cfg.Group), Dir: n.layout.PKI(), Replica: n.cfg.Kind == "replica", Logger: n.log, Members: n.members,
+		AskCertificate: func(ctx context.Context, r ag.Replica, csr []byte) ([]byte, error) {
+			return rpc.Call(ctx, n.control, r, rpc.Renew, csr)
+		},
+		AskKey: func(ctx context.Context, r ag.Replica, pin string) ([]byte, error) {
+			return rpc.Call(ctx, n.control, r, rpc.AuthorityKey, pin)
+		},
+		Renewed:      n.clients.CertificateRenewed,
+		Snapshot:     func() *agent.Snapshot { return n.agent.Snapshot() },
+		Update:       n.quorum.UpdateGroup,
+		MemberTrusts: n.quorum.MemberTrusts,
 	})
 }
 
@@ -189,35 +202,28 @@ func (n *node) startChores(run func(string, func(context.Context) error)) {
 	}
 	run("quorum membership", n.quorum.Run)
 	run("console roles", n.clients.KeepRoles)
-	run("certificates", n.renewer.Run)
-	run("authority", n.keepAuthority)
+	run("certificates", n.pki.RunRenewal)
+	run("authority", n.pki.RunRotation)
 }
 
 func (n *node) openEndpoint(run func(string, func(context.Context) error)) error {
 	if err := n.members.Load(); err != nil {
 		return err
 	}
-	id, err := loadIdentity(n.layout.PKI())
-	if err != nil {
-		return fmt.Errorf("this node's identity: %w", err)
+	var err error
+	if n.pki, err = n.openPKI(); err != nil {
+		return err
 	}
-	n.identity = id
-	if n.cfg.Kind == "replica" {
-		if err := n.loadCA(); err != nil {
-			return err
-		}
-	}
-	n.renewer = n.newRenewer()
 	log := n.log.With("part", "endpoint")
 	c := endpoint.Config{
-		Node: id, Listen: n.cfg.Endpoint.Listen, Authorize: n.members.Authorize, Trust: n.members.Trust, Logger: log, Relays: n.relays, Member: n.members.Address,
+		Node: n.pki.Identity(), Listen: n.cfg.Endpoint.Listen, Authorize: n.members.Authorize, Trust: n.members.Trust, Logger: log, Relays: n.relays, Member: n.members.Address,
 		Handlers: map[endpoint.Class]endpoint.Handler{
 			endpoint.ClassHeart:    n.serveHeart,
 			endpoint.ClassQuorum:   n.quorum.ServeClient,
 			endpoint.ClassEtcdPeer: n.quorum.ServePeer,
 		},
 	}
-	if n.ca.Load() != nil {
+	if n.pki.CA() != nil {
 		c.Join = n.admit
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.MaxBlocked()) // readers that nap keep them
 		n.links = walstream.NewLinks(n.self, n.members.Options, n.log.With("part", "link"), n.serveLink)

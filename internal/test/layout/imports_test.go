@@ -102,6 +102,11 @@ var rules = []rule{
 		"a service of a node gets what is above it as functions, and knows no other service",
 	},
 	{
+		"node/pki",
+		[]string{"node/membership", "node/rpc", "agent", "endpoint/certs", "ag", "lib/"},
+		"a service of a node gets what is above it as functions, and knows no other service but the calls between nodes",
+	},
+	{
 		"node/quorum",
 		[]string{"node/membership", "agent", "endpoint/certs", "etcd", "etcd/embedded", "ag", "config", "lib/"},
 		"a service of a node gets what is above it as functions, and knows no other service",

@@ -1,4 +1,4 @@
-package node
+package pki
 
 import (
 	"context"
@@ -20,8 +20,8 @@ import (
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
-// A witness does not hold the authority's key: a replica signs for it, over a real connection, for the key and the address of the record
-// and for nobody else's.
+// TestWitnessAsksForCertificate: a witness does not hold the authority's key. A replica signs for it, over a real connection, for the key
+// and the address in the group's configuration, and for no other.
 func TestWitnessAsksForCertificate(t *testing.T) {
 	t.Parallel()
 	ca := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")
@@ -39,7 +39,7 @@ func TestWitnessAsksForCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := l.Addr().String() // nobody is there
+	gone := l.Addr().String() // no process listens there
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -49,15 +49,25 @@ func TestWitnessAsksForCertificate(t *testing.T) {
 		{ID: "w2", Endpoint: "10.0.0.8:5022", KeyPin: second.Pin, AvailabilityMode: ag.ConfigurationOnly},
 		{ID: "n1", KeyPin: replica.Pin, AvailabilityMode: ag.SynchronousCommit},
 	}}
-	n := &node{self: "n1", members: membership.New("n1", config.Layout{}, slog.New(slog.DiscardHandler)), cfg: config.Config{Kind: "replica"}, log: slog.New(slog.DiscardHandler)}
+	log := slog.New(slog.DiscardHandler)
+	n := &Service{Config: Config{Self: "n1", Logger: log, Members: membership.New("n1", config.Layout{}, log)}}
 	n.ca.Store(ca)
-	group.Replicas[3].Endpoint = serving(t, replica, n.members.Authorize, nil, func(e *endpoint.Endpoint) {
-		rpc.Handle(endpoint.NewControl(e), rpc.Renew, n.renewFor)
+	group.Replicas[3].Endpoint = serving(t, replica, n.Members.Authorize, func(e *endpoint.Endpoint) {
+		rpc.Handle(endpoint.NewControl(e), rpc.Renew, n.RenewFor)
 	})
-	w := &node{self: "w1", members: membership.New("w1", config.Layout{}, slog.New(slog.DiscardHandler)), control: endpoint.NewControl(endpoint.New(endpoint.Config{Node: witness}))}
-	w.members.Set(*group)
-	n.members.Set(*group)
-	defer w.control.Close()
+	control := endpoint.NewControl(endpoint.New(endpoint.Config{Node: witness}))
+	defer control.Close()
+	w := &Service{Config: Config{
+		Self: "w1", Members: membership.New("w1", config.Layout{}, log),
+		AskCertificate: func(ctx context.Context, r ag.Replica, csr []byte) ([]byte, error) {
+			return rpc.Call(ctx, control, r, rpc.Renew, csr)
+		},
+	}}
+	if _, err := w.askForCertificate(t.Context(), nil); err == nil {
+		t.Error("a certificate without a group")
+	}
+	w.Members.Set(*group)
+	n.Members.Set(*group)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	chain, err := w.askForCertificate(ctx, requestOf(t, dirs["w1"]))
@@ -75,9 +85,45 @@ func TestWitnessAsksForCertificate(t *testing.T) {
 	if _, err := w.askForCertificate(ctx, requestOf(t, dirs["w2"])); err == nil || !strings.Contains(err.Error(), "not for the key") {
 		t.Errorf("another member's key was signed: %v", err)
 	}
-	if _, err := (&node{members: membership.New("n1", config.Layout{}, nil)}).renewFor(ctx, witness.Identity, nil); err == nil {
-		t.Error("a witness signs")
+	if _, err := w.RenewFor(ctx, replica.Identity, nil); err == nil || !strings.Contains(err.Error(), "a witness does not hold") {
+		t.Errorf("a witness signs: %v", err)
 	}
+	if _, err := n.RenewFor(ctx, certs.Identity{Group: ca.Group, ID: "n9"}, nil); err == nil || !strings.Contains(err.Error(), "not a member") {
+		t.Errorf("a stranger's request was signed: %v", err)
+	}
+	w.Members.Set(ag.Group{ID: ca.Group, Replicas: []ag.Replica{{ID: "w1", AvailabilityMode: ag.ConfigurationOnly}}})
+	if _, err := w.askForCertificate(ctx, nil); err == nil || !strings.Contains(err.Error(), "no other replica") {
+		t.Errorf("without another replica: %v", err)
+	}
+}
+
+func authority(t *testing.T, group ag.GroupID) *certs.CA {
+	t.Helper()
+	ca, err := certs.NewCA(group, "sales")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+// serving runs an endpoint and returns its address.
+func serving(t *testing.T, self *certs.Node, authorize func(certs.Identity, string, endpoint.Class) error, prepare func(*endpoint.Endpoint)) string {
+	t.Helper()
+	e := endpoint.New(endpoint.Config{Node: self, Listen: "127.0.0.1:0", Authorize: authorize, Logger: slog.New(slog.DiscardHandler)})
+	prepare(e)
+	if err := e.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- e.Serve(ctx) }() // ends with ctx
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return e.Addr().String()
 }
 
 // requestOf makes a certificate request for a node's key.
