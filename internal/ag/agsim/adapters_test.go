@@ -17,7 +17,7 @@ import (
 type slip struct {
 	name string
 	file string   // below internal/
-	edit []string // what is there, and what is put in its place, in turn
+	edit []string // the present text and its replacement, in turn
 	test string   // in that package, or "folder:test"
 }
 
@@ -107,7 +107,7 @@ func (s slip) apply() (path string, text []byte, err error) {
 	return path, text, nil
 }
 
-// hunt runs the test with the mistake built in, and tells whether it fails.
+// hunt runs the test with the mistake built in, and reports whether it fails.
 func (s slip) hunt(t *testing.T) bool {
 	t.Helper()
 	path, text, err := s.apply()
@@ -141,8 +141,8 @@ func (s slip) hunt(t *testing.T) bool {
 	return true
 }
 
-// TestSlipsApply fails when an adapter has changed so that a mistake cannot be made in it any more as it is written down: whoever changed it
-// writes the mistake anew, or the table of make mutants would claim what nobody can repeat.
+// TestSlipsApply fails when an adapter has changed so that a recorded mistake no longer applies to it. The author of
+// such a change updates the mistake; otherwise the table of make mutants would not be repeatable.
 func TestSlipsApply(t *testing.T) {
 	for _, s := range slips {
 		if _, _, err := s.apply(); err != nil {

@@ -11,7 +11,7 @@ import (
 // Bounds keep an exploration finite: how far the record may go, and how many faults of each kind one history may
 // contain.
 type Bounds struct {
-	Epochs uint16 // highest epoch
+	Epochs uint16 // the highest epoch
 	Writes uint8  // commits
 	Faults uint8  // crashes of nodes and servers, expired leases
 	Ops    uint8  // planned and forced failovers
@@ -20,13 +20,13 @@ type Bounds struct {
 	States int    // give up after this many worlds; 0: never
 	Born   bool   // begin with the founding of the group instead of a healthy group
 	Forced bool   // let Ops be forced failovers as well
-	Deaths uint8  // how often a member may see the leader die, or believe that it does; 0: there are no votes
+	Deaths uint8  // the number of times that a member may see the leader die, or believe it; 0: there are no votes
 	Ills   uint8  // servers that fall ill, storages that lose a write, settings changed by others, second walsenders
 	// Restarts are those of a primary's agent while its server keeps running.
 	Restarts uint8
 }
 
-// spareCopies is how many copies may be made anew in one history.
+// spareCopies is the number of copies that may be made anew in one history.
 const spareCopies = 3
 
 // Report is the result of an exploration.
@@ -48,8 +48,8 @@ type event struct {
 type what uint8
 
 const (
-	doTurn    what = iota // node i decides; j is what its clocks and network say
-	doPerform             // what node i decided takes effect
+	doTurn    what = iota // node i decides; j is the information from its clocks and network
+	doPerform             // the decision of node i takes effect
 	doSeal                // node j gives its seal to candidate i
 	doStream              // one record, or the opening of the stream, from i to j
 	doWrite
@@ -62,10 +62,10 @@ const (
 	doPlanned // an operator asks for j
 	doForced
 	doLose // node i gives up waiting for its transaction
-	doLate // which then takes effect
+	doLate // that transaction then takes effect
 	doBeat // j acknowledges a heartbeat of primary i
 
-	doIll     // j: 1 where a new start cures it
+	doIll     // j: 1 if a restart cures it
 	doRecover // without a person
 	doDistrust
 	doResume // by an operator; j: 1 if he trusts the copy as it is
@@ -78,7 +78,7 @@ const (
 	doGiveUp // of a hand-over
 )
 
-// What a turn may see of the world, as bits of event.j.
+// The part of the world that a turn sees, as bits of event.j.
 const (
 	sawSilence = 1 << iota // of the leader, and of the members whose streams are closed
 	sawNobody              // no other node answers
@@ -193,7 +193,7 @@ func (m *Model) try(w *World, ev event) (flaw string) {
 	return ""
 }
 
-// tidy removes what no node can see any more, so that worlds that differ in nothing else become equal.
+// tidy removes state that no node can see any more, so that worlds that differ in nothing else become equal.
 func (m *Model) tidy(w *World) {
 	for i := range m.n {
 		n := &w.nodes[i]
@@ -371,7 +371,7 @@ func (m *Model) odd(w *World, ev event) {
 	}
 }
 
-// env is what node i's turn sees, as the bits say.
+// env returns the information for node i's turn, as the bits define it.
 func (m *Model) env(w *World, i int, saw uint8) env {
 	e := env{epoch: w.epoch, state: w.state, released: w.released, sealed: time.Hour, votes: w.votes, against: w.against, evidence: saw&sawDeath != 0}
 	e.restarting, e.incarnation = w.restarting, w.incarnation

@@ -7,11 +7,11 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// quick bounds an exploration that is one test among many, but for three replicas through two epochs, which are walked whole each time;
-// make explore lifts it.
+// quick bounds an exploration that is one test among many, except three replicas through two epochs, which are explored
+// completely each time. make explore lifts the bound.
 const quick = 32_000
 
-// TestExplore walks what small groups can do. COTERIE_EXPLORE=1 walks it all, DEEP=1 goes further.
+// TestExplore explores the histories of small groups. COTERIE_EXPLORE=1 explores them completely, DEEP=1 goes further.
 func TestExplore(t *testing.T) {
 	deep := os.Getenv("DEEP") != ""
 	for _, tt := range []struct {
@@ -53,7 +53,7 @@ func TestExplore(t *testing.T) {
 		{"four replicas and witness", NewGroup(4, true, ag.RuleQuorum), Bounds{Epochs: 1, Writes: 1, States: 20_000}, Bounds{Epochs: 2, Writes: 1, States: 2_000_000}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if !deep { // which takes some gigabytes of memory each
+			if !deep { // they take some gigabytes of memory each
 				t.Parallel()
 			}
 			b := tt.bounds

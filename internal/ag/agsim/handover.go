@@ -46,8 +46,8 @@ func (m *Model) successor(w *World, i int) pending {
 }
 
 // giveUp ends a hand-over before its transaction was sent. A server that was stopped starts again where it stopped, in
-// the same epoch, if the record still names this node as leader and its lease holds. Clients are let in again AFTER
-// what it has is replicated.
+// the same epoch, if the record still names this node as leader and its lease holds. Clients are admitted again AFTER
+// its WAL is replicated.
 func (m *Model) giveUp(w *World, i int) {
 	n := &w.nodes[i]
 	b := n.busy

@@ -15,8 +15,8 @@ const tick = 100 * time.Millisecond
 
 // Times of a run, in ticks.
 const (
-	troubled = 1500 // how long there are faults
-	patience = 1500 // how long a healed group may take to be well again
+	troubled = 1500 // the duration of the faults
+	patience = 1500 // the time within which a healed group must have recovered
 )
 
 func ticks(d time.Duration) int { return int(d / tick) }
@@ -36,7 +36,7 @@ type Sim struct {
 
 	nodes     [maxMembers]simNode
 	rate      [maxMembers]float64 // of the members' clocks
-	cut       [maxMembers]set     // links between members that carry nothing
+	cut       [maxMembers]set     // links between members that carry no traffic
 	reject    [maxMembers]set     // links on which connections are ended and refused, which looks like a death
 	cutStore  set
 	storeDown int // until
@@ -47,7 +47,7 @@ type Sim struct {
 	seen      [maxMembers]mark // durable
 }
 
-// simNode is what clocks and timers know of a node.
+// simNode is the clocks' and timers' state of a node.
 type simNode struct {
 	downUntil, pausedUntil int
 	seenAt                 int
@@ -55,14 +55,14 @@ type simNode struct {
 	last                   env
 	want                   uint16 // the epoch whose lease is being renewed
 	renewAt, renewed       int    // the next renewal, and the last that succeeded
-	progress, lastProgress int    // of a candidate or promotion: renewed when it has changed, as Agent.progressOf in package agent says
-	hung                   bool   // its promotion makes none
+	progress, lastProgress int    // of a candidate or promotion: renewed when it has changed, as by Agent.progressOf in package agent
+	hung                   bool   // its promotion makes no progress
 	sealedAt               int
 	heard                  [maxMembers]int // last feedback of a member's stream
 	quietAt                int             // its last acknowledgement of a heartbeat, or its start
 	acked                  [maxMembers]int // as a primary: when the newest heartbeat was sent that each voter acknowledged
 	beatEp                 uint16          // the epoch of the last heartbeats heard
-	deathAt                int             // since when the member it heard them from looks dead; 0: it does not
+	deathAt                int             // since when the member that sent them looks dead; 0: it does not
 	deathLead              int             // revision of /lead when that was found
 	performAt              int
 	line                   string
@@ -72,7 +72,7 @@ type simNode struct {
 	backAt, fenceAt        int // of an agent that restarts: when it is back, and for how long the keeper waits
 }
 
-// lateCommit is a transaction whose answer its author has given up on.
+// lateCommit is a transaction whose author no longer waits for the answer.
 type lateCommit struct {
 	who                         int
 	at                          int
@@ -80,7 +80,7 @@ type lateCommit struct {
 	epochRev, stateRev, leadRev int
 }
 
-// Run plays one history and returns what went wrong, nil if nothing did. Equal seeds are equal histories.
+// Run plays one history and returns the broken invariant, or nil. Equal seeds are equal histories.
 func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 	s := &Sim{m: m, rng: rand.New(rand.NewPCG(seed, 0)), trace: trace}
 	m.votes, m.timed = true, true
@@ -179,12 +179,12 @@ func (s *Sim) linked(i, j int) bool {
 	return i == j || s.w.nodes[i].up && s.w.nodes[j].up && !s.cut[i].has(j) && !s.reject[i].has(j)
 }
 
-// elapsed is what node i's clock has measured since a moment.
+// elapsed returns the time that node i's clock has measured since a moment.
 func (s *Sim) elapsed(i, since int) time.Duration {
 	return time.Duration(float64(time.Duration(s.now-since)*tick) * s.rate[i])
 }
 
-// beats are the heartbeats of node i that are acknowledged in this tick, and the end of those that were.
+// beats sends the heartbeats of node i that are acknowledged in this tick, and ends those that were.
 func (s *Sim) beats(i int) {
 	n, t, m := &s.w.nodes[i], &s.nodes[i], s.m
 	if n.answerEp != n.armed {
@@ -205,8 +205,8 @@ func (s *Sim) beats(i int) {
 	}
 }
 
-// death reports whether node i has evidence against the leader of the epoch: it heard its heartbeats, and its connections are ended and
-// refused, twice, without a renewal since.
+// death reports whether node i has evidence against the leader of the epoch. It has if it heard the leader's heartbeats,
+// and its connections were ended and refused, twice, without a renewal since.
 func (s *Sim) death(i int, e env) bool {
 	t, p := &s.nodes[i], int(e.epoch.leader)-1
 	dead := t.beatEp == e.epoch.epoch && p != i && !s.cut[i].has(p) && (!s.w.nodes[p].up || s.reject[i].has(p))
@@ -219,7 +219,7 @@ func (s *Sim) death(i int, e env) bool {
 	return dead && t.deathAt < s.now
 }
 
-// timers are the keeper's deadline, the lease, and its renewal, which goes on beside the loop.
+// timers are the keeper's deadline, the lease, and its renewal, which continues beside the loop.
 func (s *Sim) timers(i int) {
 	n, t := &s.w.nodes[i], &s.nodes[i]
 	p := ag.Profiles["default"]
@@ -259,14 +259,14 @@ func (s *Sim) timers(i int) {
 
 func (s *Sim) quorum(i int) bool { return !s.cutStore.has(i) && s.storeDown <= s.now }
 
-// agent is what the agent of node i does in this tick, if anything.
+// agent performs the step of node i's agent in this tick, if any.
 func (s *Sim) agent(i int) {
 	n, t := &s.w.nodes[i], &s.nodes[i]
 	switch {
-	case s.w.epoch.phase == seal: // a candidate that waits for a better answer makes none
+	case s.w.epoch.phase == seal: // a candidate that waits for a better answer makes no progress
 		t.progress = bits.OnesCount8(uint8(n.seals))
 	case !t.hung:
-		t.progress = maxMembers + 1 + s.now // whatever it does goes on
+		t.progress = maxMembers + 1 + s.now // any other activity continues
 	}
 	if n.busy.kind != idle && t.performAt <= s.now {
 		s.perform(i)
@@ -306,7 +306,7 @@ func (s *Sim) agent(i int) {
 	}
 }
 
-// perform ends what node i is in the middle of, unless the network prevents it or the agent has seen the epoch end.
+// perform ends the pending action of node i, unless the network prevents it or the agent has seen the epoch end.
 func (s *Sim) perform(i int) {
 	n := &s.w.nodes[i]
 	b := n.busy
@@ -351,8 +351,8 @@ func (s *Sim) commit(i int, b pending) {
 	}
 }
 
-// void drops the votes of node i that are still on their way once one was taken back: the store makes one change of a node after the
-// other, and a later one makes void what is under way of an earlier.
+// void drops the votes of node i that are still on their way once one was withdrawn. The store makes the changes of a
+// node one after the other, and a later one voids an earlier one that is under way.
 func (s *Sim) void(i int, b pending) {
 	if b.unvote && s.w.votes[i] == 0 && s.m.flaw != flawLateVote {
 		s.late = slices.DeleteFunc(s.late, func(l lateCommit) bool { return l.who == i && l.b.vote })
@@ -369,7 +369,7 @@ func (s *Sim) bump(e epochRec, st stateRec) {
 	}
 }
 
-// lease wishes for what the agent's renewer should hold.
+// lease sets the epoch whose lease the agent's renewer should hold.
 func (s *Sim) lease(i int, e env) {
 	n, t := &s.w.nodes[i], &s.nodes[i]
 	if e.noQuorum {
@@ -386,7 +386,7 @@ func (s *Sim) lease(i int, e env) {
 	}
 }
 
-// env is what node i sees.
+// env returns the information that node i has.
 func (s *Sim) env(i int) env {
 	n, t := &s.w.nodes[i], &s.nodes[i]
 	e := t.last
@@ -404,7 +404,7 @@ func (s *Sim) env(i int) env {
 				t.seenAt -= troubled
 			}
 		}
-	case e.epoch.epoch == 0: // nothing read yet since it started
+	case e.epoch.epoch == 0: // nothing was read yet since its start
 		e = env{epoch: epochRec{leader: 1}, state: stateRec{leader: 1}, untrusted: e.untrusted}
 	}
 	e.noQuorum = !s.quorum(i) || e.untrusted
@@ -431,7 +431,7 @@ func (s *Sim) env(i int) env {
 	return e
 }
 
-// clients write to a server that is open, and are told.
+// clients write to an open server, and receive answers.
 func (s *Sim) clients(i int) {
 	n := &s.w.nodes[i]
 	if s.nodes[i].open && s.chance(3000) {
@@ -444,7 +444,8 @@ func (s *Sim) clients(i int) {
 	}
 }
 
-// exclusive: two servers never both take writes under a lease they believe in, unless an operator forced it (S3).
+// exclusive checks that two servers never both accept writes under a lease that they consider valid, unless an operator
+// forced it (S3).
 func (s *Sim) exclusive() {
 	if s.w.epoch.forced {
 		return
@@ -462,7 +463,7 @@ func (s *Sim) exclusive() {
 	}
 }
 
-// atRest says what is missing until the group is well, "" if nothing is.
+// atRest returns the reason why the group has not recovered yet, or "".
 func (s *Sim) atRest() string {
 	w := &s.w
 	if w.epoch.phase != lead {

@@ -61,7 +61,7 @@ func TestSim(t *testing.T) {
 	t.Logf("%d histories in %v, %.0f a second of processor time", seeds, time.Since(begin).Round(time.Second), float64(seeds)/(processorTime(t)-worked).Seconds())
 }
 
-// TestSimHistories plays histories again that ended badly once, beside those whose odds are drawn.
+// TestSimHistories replays histories that ended badly once; the odds of others are drawn.
 func TestSimHistories(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -81,7 +81,8 @@ func TestSimHistories(t *testing.T) {
 	}
 }
 
-// TestSimOf plays COTERIE_SEEDS histories of few faults that are frequent, from which a group recovers only if nothing waits for ever.
+// TestSimOf plays COTERIE_SEEDS histories of few but frequent faults, from which a group recovers only if nothing waits
+// for ever.
 func TestSimOf(t *testing.T) {
 	seeds := uint64(40)
 	if n, err := strconv.ParseUint(os.Getenv("COTERIE_SEEDS"), 10, 64); err == nil {
@@ -105,7 +106,8 @@ func TestSimOf(t *testing.T) {
 	}
 }
 
-// processorTime is what this process has used: on a machine that has other work, too, the time of day says little.
+// processorTime returns the processor time used by this process: on a machine with other work the time of day is no
+// measure.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u syscall.Rusage

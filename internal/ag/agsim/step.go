@@ -8,9 +8,10 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// This file is what the agent, the server and the store do. Where package agent does something with a plan, it is done here.
+// This file is the behaviour of the agent, the server and the store. Where package agent acts on a plan, it is done
+// here.
 
-// look is the part of an agent's turn before the decision: it takes up what the record says of this node.
+// look is the part of an agent's turn before the decision: it adopts the record's statements about this node.
 func (m *Model) look(w *World, i int, e env) {
 	n := &w.nodes[i]
 	if e.noQuorum {
@@ -30,7 +31,7 @@ func (m *Model) look(w *World, i int, e env) {
 	}
 }
 
-// turn decides for node i and begins what the plan says. Short actions are done at once; commits and long actions become pending.
+// turn decides for node i and begins the plan. Short actions are done at once; commits and long actions become pending.
 func (m *Model) turn(w *World, i int, e env) ag.Plan {
 	m.look(w, i, e)
 	v := m.view(w, i, e)
@@ -96,7 +97,7 @@ func (m *Model) begin(w *World, i int, e env, p ag.Plan) {
 			b.kind, b.other = rewinding, uint8(index(a.Source)+1)
 		case ag.Seed:
 			b.kind, b.other = seeding, uint8(index(a.Source)+1)
-		case ag.Prepare: // the view says that it is done
+		case ag.Prepare: // the view reports it as done
 		case ag.HandOver:
 			b.kind, b.other, b.sync = handing, uint8(index(a.Op.To)+1), n.sync
 		}

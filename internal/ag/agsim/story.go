@@ -7,7 +7,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// story tells a history the way an incident is told.
+// story tells a history in the way in which an incident is reported.
 func (m *Model) story(b Bounds, path []event) string {
 	var s strings.Builder
 	w := m.first(b)
@@ -18,7 +18,7 @@ func (m *Model) story(b Bounds, path []event) string {
 	return s.String()
 }
 
-// tell makes the event happen and says what it was.
+// tell makes the event happen and returns its description.
 func (m *Model) tell(w *World, ev event) (line string) {
 	i, j := names[ev.i], names[ev.j%maxMembers]
 	before := *w
@@ -80,7 +80,7 @@ func (m *Model) tell(w *World, ev event) (line string) {
 		} else {
 			line = fmt.Sprintf("%s  ends its %s: %s", i, kinds[busy.kind], m.nodeLine(w, int(ev.i)))
 		}
-	default: // said above, before it happened
+	default: // described above, before it happened
 	}
 	m.tidy(w)
 	m.check(w)

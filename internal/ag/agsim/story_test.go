@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write what the stories in ag/testdata c
 
 const line = "----\n"
 
-// TestStory replays the stories that are kept with the core, and compares what the nodes made of them.
+// TestStory replays the stories that are kept with the core, and compares the nodes' decisions.
 func TestStory(t *testing.T) {
 	files, err := filepath.Glob("../testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -84,7 +84,7 @@ func replay(t *testing.T, script string) string {
 	return s.out.String()
 }
 
-// tell makes an event happen, and writes it down unless it changes nothing.
+// tell makes an event happen, and records it unless it changes nothing.
 func (s *teller) tell(ev event) bool {
 	before := s.w
 	said := s.m.tell(&s.w, ev)
@@ -100,7 +100,8 @@ func (s *teller) stream(j uint8) bool {
 	return ok && s.tell(event{doStream, uint8(src), j})
 }
 
-// settle lets these nodes decide, act, seal and stream until nothing changes. A leader finds the closed streams silent for long.
+// settle lets these nodes decide, act, seal and stream until nothing changes. A leader has found the closed streams
+// silent for long.
 func (s *teller) settle(who []uint8) {
 	for again := true; again; {
 		again = false

@@ -6,8 +6,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// odds are the chances per tick, in 1/10000, of what may go wrong. Each run draws its own, most of them zero: histories of few
-// kinds of faults go further than histories of all (swarm testing).
+// odds are the chances of faults per tick, in 1/10000. Each run draws its own, most of them zero: histories with few
+// kinds of faults reach further than histories with all kinds (swarm testing).
 type odds struct {
 	crash, serverCrash, pause, cutStore, cutPeer, reject, storeDown, wipe, planned, forced, suspend, lostAnswer, badRewind, hang int
 	ill, distrust, foreign, twice, restart, giveUp, back                                                                         int
@@ -106,7 +106,7 @@ func (s *Sim) trouble() {
 	}
 }
 
-// incident draws what may go wrong inside of node i, and what its agent may be told to do.
+// incident draws the faults inside node i, and the orders to its agent.
 func (s *Sim) incident(i, j int) {
 	m, o := s.m, s.odds
 	n, t := &s.w.nodes[i], &s.nodes[i]
@@ -136,22 +136,22 @@ func (s *Sim) incident(i, j int) {
 	}
 }
 
-// moment is what the store held.
+// moment is the contents of the store at one time.
 type moment struct {
 	epoch epochRec
 	state stateRec
 	seq   int
 }
 
-// remember keeps some of what the store holds, for a day on which it is restored.
+// remember keeps some of the store's contents for a later restore.
 func (s *Sim) remember() {
 	if s.odds.back > 0 && s.chance(300) {
 		s.past = append(s.past, moment{s.w.epoch, s.w.state, s.seq})
 	}
 }
 
-// goBack restores the store to an earlier moment, of a record that every node has since seen a later one of: whoever knows no better
-// believes what the store says. From then on no person helps, and the group need not come to rest.
+// goBack restores the store to an earlier moment, before a record that every node has since seen. A node without that
+// knowledge believes the store. From then on no person helps, and the group need not come to rest.
 func (s *Sim) goBack() {
 	then := s.past[s.rng.IntN(len(s.past))]
 	for i := range s.m.n {
@@ -188,7 +188,7 @@ func (s *Sim) judge(i int) (trusted bool) {
 	return true
 }
 
-// person ends quarantines, and illnesses end by themselves. Where a leader is needed he trusts a copy as it is.
+// person ends quarantines, and illnesses end without help. Where a leader is needed, the person trusts a copy as it is.
 func (s *Sim) person(i int) {
 	n, t := &s.w.nodes[i], &s.nodes[i]
 	if n.ill != healthy && t.illUntil <= s.now {
@@ -214,7 +214,7 @@ func (s *Sim) person(i int) {
 	}
 }
 
-// inPlace is what becomes of the server of node i while its agent restarts.
+// inPlace performs the events of node i's server while its agent restarts.
 func (s *Sim) inPlace(i int) {
 	n, t := &s.w.nodes[i], &s.nodes[i]
 	switch {
@@ -241,7 +241,7 @@ func (s *Sim) inPlace(i int) {
 	}
 }
 
-// mayLeave reports whether the agent of node i, which has said that it restarts, can go: nothing has happened since.
+// mayLeave reports whether the agent of node i, which has announced its restart, may end: nothing has happened since.
 func (s *Sim) mayLeave(i int) bool {
 	n := &s.w.nodes[i]
 	if n.server == writable && n.lease == n.armed && n.busy.kind == idle && s.w.epoch.epoch == n.armed && s.w.epoch.phase == lead && s.nodes[i].pausedUntil <= s.now {
@@ -251,7 +251,7 @@ func (s *Sim) mayLeave(i int) bool {
 	return false
 }
 
-// mistake lets a firewall end and refuse connections: between two members, or all of one.
+// mistake makes a firewall end and refuse connections: between two members, or all of one.
 func (s *Sim) mistake(i, j int) {
 	all := set(1<<s.m.n - 1)
 	switch {
@@ -274,8 +274,8 @@ func (s *Sim) mistake(i, j int) {
 	}
 }
 
-// spare reports whether the group can do without the disk of node i and without a person. It cannot while the record names its copy
-// alone, which it does from the moment of a promotion until others have caught up.
+// spare reports whether the group can do without the disk of node i and without a person. It cannot while the record
+// names its copy alone: from a promotion until others have caught up.
 func (s *Sim) spare(i int) bool {
 	w := &s.w
 	return int(w.state.leader) != i+1 && (int(w.epoch.leader) != i+1 || w.epoch.phase == promote && w.nodes[i].server != writable)

@@ -17,33 +17,33 @@ type Model struct {
 	fired  map[ag.Rule]int
 	flaw   flaw
 	only   odds // if any is set: the faults of a run, in place of those it would draw
-	votes  bool // there are heartbeats and votes
+	votes  bool // the model has heartbeats and votes
 	answer ag.Answer
 	voters set
 	timed  bool // silence is measured by clocks, not chosen by an adversary
-	astray bool // the store has gone back in time, and what it says of V is not true any more
-	loose  bool // what REQUIRED is changes while the group runs: not checked
+	astray bool // the store has gone back in time, and its account of V is no longer true
+	loose  bool // the meaning of REQUIRED changes while the group runs: not checked
 }
 
-// flaw is a deliberate mistake in what performs the plans. Mistakes in the decisions are made by wrapping Decide.
+// flaw is a deliberate mistake in the execution of plans. Mistakes in the decisions are made by wrapping Decide.
 type flaw uint8
 
 const (
 	noFlaw            flaw = iota
 	flawPromise            // WAL of an epoch older than the promise is taken
-	flawNoFence            // a seal does not fence the old leader it is asked of
+	flawNoFence            // a seal does not fence the old leader that gives it
 	flawSealOpen           // a seal leaves older streams open
-	flawLongLease          // a lease is counted from when its answer came and does not end
-	flawLateVote           // a vote that was on its way when it was taken back takes effect after all
-	flawKeepAcking         // a voter that votes acknowledges on
+	flawLongLease          // a lease is counted from the arrival of its answer and does not end
+	flawLateVote           // a vote that was on its way when it was withdrawn takes effect nevertheless
+	flawKeepAcking         // a voter that has voted continues to acknowledge
 	flawAckOld             // heartbeats of an epoch that is known to be over are acknowledged
 	flawForget             // an agent that was started again acknowledges at once
 	flawForgetPromise      // a promise is not on disk when it is given
 	flawHandLag            // a planned failover does not wait for the target
 	flawEarlyWatch         // an observer's stopwatch runs before its first read
-	flawNoAnswers          // a primary passes answers on whatever its voters say
+	flawNoAnswers          // a primary passes answers on whatever its voters report
 	flawDoubled            // a second walsender of a member is admitted, and counted
-	flawDetached           // a keeper whose agent restarts in place minds no deadline
+	flawDetached           // a keeper whose agent restarts in place ignores every deadline
 	flawResume             // a hand-over whose answer was lost is given up like any other
 	flawBelieve            // a record that is older than one seen before is believed
 	flawDistrusted         // a candidate is not told that a copy is under quarantine
@@ -145,7 +145,7 @@ func (m *Model) groupWith(suspended set) ag.Group {
 	return g
 }
 
-// env is what a node's clocks and network tell it: in the explorer an adversary's choice, in the simulator true.
+// env is the information from a node's clocks and network: in the explorer an adversary's choice, in the simulator true.
 type env struct {
 	noQuorum bool
 	epoch    epochRec // the record as last read
@@ -162,11 +162,11 @@ type env struct {
 
 	restarting  bool
 	incarnation uint8
-	untrusted   bool // the record read last is older than one seen before
+	untrusted   bool // the record that was read last is older than one seen before
 	quiet       time.Duration
 }
 
-// view is what node i sees.
+// view returns the view of node i.
 func (m *Model) view(w *World, i int, e env) ag.View {
 	n := &w.nodes[i]
 	v := ag.View{
@@ -195,7 +195,7 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 		v.Busy = kinds[n.busy.kind]
 	}
 	if w.op != "" {
-		v.Ready = "op" // a preparation changes nothing, so that it may be taken for done
+		v.Ready = "op" // a preparation changes nothing, so that it may count as done
 		v.Op = ag.Op{ID: "op", Kind: w.op, To: names[w.opTo-1], Epoch: ag.Epoch(w.opEpoch)}
 	}
 	if n.server == writable {
@@ -238,7 +238,8 @@ func (m *Model) addStreams(v *ag.View, w *World, n *node, e env) {
 	}
 }
 
-// incarnation names the agents that led one epoch, one after the other. Only one that is restarted in place leads on.
+// incarnation names the agents that led one epoch, one after the other. Only an agent that is restarted in place
+// continues to lead.
 func incarnation(n uint8) string { return incarnations[min(int(n), len(incarnations)-1)] }
 
 var incarnations = [...]string{"first", "second", "third", "later"}
@@ -253,7 +254,8 @@ func members(v [maxMembers]copyID) []ag.Member {
 	return ms
 }
 
-// record is the record as the node read it. The revisions are all 1: what became of a key since the view is in the pending plan.
+// record returns the record as the node read it. The revisions are all 1: changes of a key since the view are in the
+// pending plan.
 func (m *Model) record(e env) ag.Record {
 	r := ag.Record{Revs: ag.Revisions{Epoch: 1, State: 1, Lead: 1}}
 	r.Epoch = ag.EpochRecord{

@@ -168,7 +168,7 @@ const (
 
 var serverStates = [...]ag.ServerState{ag.ServerDown, ag.ServerRecovery, ag.ServerWritable}
 
-// kind is what a node is in the middle of: a plan between its decision and its effect.
+// kind is the kind of a node's pending action: a plan between its decision and its effect.
 type kind uint8
 
 const (
@@ -184,21 +184,21 @@ const (
 
 var kinds = [...]string{"", "commit", "promote", "sync", "sync", "seed", "rewind", "hand-over"}
 
-// illness is what a node's probes say of its server.
+// illness is the result of a node's probes of its server.
 type illness uint8
 
 const (
 	healthy illness = iota
-	ill             // and no new start cures it
-	curable         // by a new start
+	ill             // a restart does not cure it
+	curable         // by a restart
 )
 
-// inPlace is how far the restart of an agent has come whose server goes on.
+// inPlace is the progress of an agent's restart while its server keeps running.
 type inPlace uint8
 
 const (
 	settled   inPlace = iota
-	announced         // /lead says so, and no client is there any more
+	announced         // /lead announces it, and no client is connected any more
 	away              // the keeper waits for the successor
 )
 
@@ -212,12 +212,12 @@ type pending struct {
 	staleLead          bool
 	hasEpoch, hasState bool
 	release            bool
-	votes              set   // compared, by whose they are
+	votes              set   // compared, by their voters
 	staleVotes         bool  // one of them was changed since the view
 	vote, unvote       bool  // this node's own
 	against            uint8 // the incarnation that the vote is against
 	resumes            bool  // acknowledges again once it is made
-	standsDown         bool  // gives the leadership up for its health or a crash
+	standsDown         bool  // gives up the leadership because of its health or a crash
 	silent             bool  // claims from a leader that was silent for O
 	hasty              bool  // claims from a leader that was not silent for long
 	epoch              epochRec
@@ -245,9 +245,9 @@ type node struct {
 	noRewind bool
 	busy     pending
 
-	leading  uint16 // the epoch in which its downstream takes members
+	leading  uint16 // the epoch in which its downstream admits members
 	sync     setting
-	older    [3]setting // settings that a backend or walsender may still work by
+	older    [3]setting // older settings that a backend or walsender may still use
 	olders   uint8
 	proven   bool
 	barrier  uint16
@@ -260,33 +260,33 @@ type node struct {
 
 	// Fast takeover. Only models with votes use it.
 	withheld uint16 // the epoch whose heartbeats it does not acknowledge
-	fresh    bool   // it acknowledges nothing yet: what it voted before it was restarted is not undone
+	fresh    bool   // it acknowledges nothing yet: its vote from before the restart is not withdrawn
 	known    uint16 // the latest epoch it has read
 	answerEp uint16 // as a primary: the epoch in which
-	answer   set    // these acknowledged a heartbeat that its answers may still rest on
+	answer   set    // these acknowledged a heartbeat that its answers may still rely on
 
-	// Health, and what was left by the agent before (ill.go, handover.go).
+	// Health, and the state left by the previous agent (trouble.go, handover.go).
 	ill        illness
-	stood      bool // it gave up the leadership for its health or a crash, and that counts still
+	stood      bool // it gave up the leadership because of its health or a crash, and that still counts
 	quarantine bool // its storage lost a write
 	renew      bool // and an operator has resumed it since
 	foreign    bool // a reserved setting of its server was changed behind the agent's back
 	doubled    set  // members for which two walsenders run here
 	inPlace    inPlace
-	attached   bool   // the server was left running by the agent before, and its setting is not proven yet
-	restart    uint16 // the server was started again within its epoch: how far its log went then
+	attached   bool   // the previous agent left the server running, and its setting is not proven yet
+	restart    uint16 // the server was restarted within its epoch: the end of its log at that time
 	feeds      uint16 // the epoch in which it lets its candidate stream from here, without leading; 0: none
 	feedTo     uint8
-	gone       copyID // the copy that it has last said to have no more, or to wait for V to drop; 0: none
+	gone       copyID // the copy that it last reported as lost, or as waiting for V to drop; 0: none
 
-	seals   set // who answered, as a candidate of the epoch in sealEp
+	seals   set // the members that answered it, as a candidate of the epoch in sealEp
 	unfit   set // of them, those that may not be promoted
 	sealEp  uint16
 	sealLog [maxMembers]wal
 	sealCpy [maxMembers]copyID
 }
 
-// World is everything at one moment.
+// World is the whole state at one moment.
 type World struct {
 	epoch    epochRec
 	state    stateRec
@@ -304,16 +304,16 @@ type World struct {
 	suspended set
 	copies    copyID
 
-	late   pending // a transaction whose author gave up waiting for the answer: it may still take effect
+	late   pending // a transaction whose author no longer waits for the answer: it may still take effect
 	lateBy uint8
 
-	// Ghosts: what the checks remember and no node knows.
+	// Ghosts: the memory of the checks, which no node has.
 	acked    wal    // the last acknowledged commit; every earlier one is on its path
 	ackEpoch uint16 // forced epochs forgive acknowledgements of epochs before
 	used     uint64 // timeline ids promoted onto
 	byVotes  uint16 // the latest epoch that was claimed by votes
 
-	// What is left of the faults and events the explorer may spend.
+	// The remaining faults and events that the explorer may spend.
 	faults, writes, ops, wipes, losses, deaths, ills, restarts uint8
 }
 
@@ -324,7 +324,7 @@ type record struct {
 	parent wal
 	depth  uint16
 	tli    uint16
-	writer uint32 // who wrote it and in which epoch: tells records apart that carry the same position
+	writer uint32 // its author and epoch: distinguishes records that carry the same position
 }
 
 // logs is the tree of all logs. Equal logs are equal numbers.
@@ -365,7 +365,7 @@ func (l *logs) at(w wal, depth uint16) wal {
 	return w
 }
 
-// common returns the longest log both begin with.
+// common returns the longest common beginning of two logs.
 func (l *logs) common(x, y wal) wal {
 	x, y = l.at(x, l.depth(y)), l.at(y, l.depth(x))
 	for x != y {
@@ -374,7 +374,7 @@ func (l *logs) common(x, y wal) wal {
 	return x
 }
 
-// timelines returns the history a log's path tells, oldest first. The result is shared.
+// timelines returns the history of a log's path, oldest first. The result is shared.
 func (l *logs) timelines(w wal) []ag.TimelineEntry {
 	if h, ok := l.history[w]; ok {
 		return h
