@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,4 +115,76 @@ func TestReadersAreJudgedByThePrimary(t *testing.T) {
 	if !g.srv.primarySilent() {
 		t.Error("the next reader waits for the silent primary, too")
 	}
+}
+
+// promoting returns routes of node b before and during its promotion.
+func promoting() (before, during *ag.Routes) {
+	r := *fullRoutes(1)
+	r.Self, r.ReadList = "b", [][]ag.ReplicaID{{"b"}}
+	r.Targets[0].Local, r.Targets[1].Local = false, true
+	d := *fullRoutes(2)
+	d.Self, d.Primary, d.WriteOpen, d.Promoting, d.ReadList = "b", "", false, true, r.ReadList
+	d.Targets[0].Local, d.Targets[1].Local, d.Targets[1].Readable = false, true, false
+	return &r, &d
+}
+
+// A reader whose server is promoted is ended. What it had under way may be executed after the promotion, as a write:
+// it is not told that nothing was committed.
+func TestReaderOfAPromotedServer(t *testing.T) {
+	g := newGroup(t, func(c *Config) { c.Rules, c.ConnectWait = trustAll, 200*time.Millisecond })
+	g.servers["b"].sql(t, "create table if not exists heard(a int)")
+	defer g.servers["b"].sql(t, "drop table heard")
+	defer g.servers["b"].sql(t, "select pg_terminate_backend(pid) from pg_stat_activity where query like '%pg_sleep(60)%' and pid <> pg_backend_pid()")
+	before, during := promoting()
+	g.publish(before)
+	idle, busy := g.mustDial(g.ro, "user=postgres"), g.mustDial(g.ro, "user=postgres")
+	heard := make(chan error, 1)
+	go func() {
+		_, err := busy.Exec(context.Background(), "insert into heard select 1 from pg_sleep(60)")
+		heard <- err
+	}()
+	waitFor(t, "it runs", func() bool {
+		return slices.ContainsFunc(g.srv.Sessions(), func(x SessionInfo) bool { return x.State == "active" })
+	})
+	g.publish(during)
+	if n := g.srv.CloseReplica("b", ag.ReadOnly, "this replica is being promoted"); n != 2 {
+		t.Errorf("%d ended", n)
+	}
+	if err := <-heard; sqlstate(err) != "08007" {
+		t.Errorf("a write under way: %v", err)
+	}
+	if _, err := idle.Exec(t.Context(), "select 1"); sqlstate(err) != "57P01" {
+		t.Errorf("idle: %v", err)
+	}
+	if _, err := g.dial(g.ro, "user=postgres"); sqlstate(err) != "57P03" {
+		t.Errorf("a login during the promotion: %v", err)
+	}
+}
+
+// A reader is placed by the role of its server, which may change until the session is registered. Then it is not
+// opened: nothing would end it, and its answers would not be confirmed.
+func TestRoleIsLookedAtOnceMore(t *testing.T) {
+	g := newGroup(t, nil)
+	before, during := promoting()
+	after := *during
+	after.Primary, after.WriteOpen, after.Promoting = "b", true, false
+	for name, r := range map[string]*ag.Routes{"promoting": during, "primary": &after} {
+		for _, relayed := range []bool{true, false} {
+			g.publish(before)
+			x := &session{srv: g.srv, relayed: relayed, intent: ag.ReadOnly, cut: make(chan struct{})}
+			x.drained.local = true
+			if bad := x.place(); bad != nil {
+				t.Fatal(bad)
+			}
+			g.publish(r)
+			if g.srv.activate(nil, x) {
+				t.Errorf("%s, relayed %t: a session of a secondary was opened", name, relayed)
+				x.forget()
+			}
+			if bad := x.place(); (bad == nil) == r.Promoting {
+				t.Errorf("%s: %v", name, bad)
+			}
+		}
+	}
+	g.publish(before)
 }

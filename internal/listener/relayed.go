@@ -224,7 +224,7 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 // place checks the session against this node's own routes: those of the other node may be older.
 func (x *session) place() *pgwire.Error {
 	routes := x.srv.cfg.Routes()
-	if routes == nil {
+	if routes == nil || routes.Promoting {
 		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica takes no sessions yet")
 	}
 	x.replica, x.epoch = routes.Self, routes.Epoch

@@ -33,7 +33,7 @@ type session struct {
 	since          time.Time
 	relayed        bool // the client is at another node's listener
 	replicates     bool // a session of logical replication
-	onPrimary      bool // its backend is the primary
+	onPrimary      bool // its backend is the primary; a session of a secondary is ended before that is promoted
 	fellBack       bool
 	entry          int // place in the routing list; 0: the list was not used
 	pid            uint32
@@ -116,11 +116,21 @@ func (x *session) setGate(gate bool, done <-chan struct{}) {
 	x.guarded = gate && x.srv.cfg.Durable != nil && (x.onPrimary || x.reads == startup.ReadsDurable)
 }
 
+// roleHolds reports whether the local server still has the role for which the session was opened. The caller holds
+// s.mu: a change of the role is published before the sessions are ended, so a session either sees it here or is ended.
+func (s *Server) roleHolds(x *session) bool {
+	if !x.drained.local {
+		return true
+	}
+	r := s.cfg.Routes()
+	return r != nil && !r.Promoting && x.onPrimary == (r.Primary == x.replica)
+}
+
 // activate registers the session for CloseEpoch and the like. It reports false if its attempt was overtaken.
 func (s *Server) activate(a *attempt, x *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing || x.intent == ag.ReadWrite && x.epoch < s.minEpoch {
+	if s.closing || x.intent == ag.ReadWrite && x.epoch < s.minEpoch || !s.roleHolds(x) {
 		return false
 	}
 	if a != nil {
@@ -212,6 +222,20 @@ func (x *session) idle() bool {
 	return x.owed.Load() <= 0 && !x.unsynced.Load() && x.status.Load() == 'I'
 }
 
+// promoted reports whether the server of a session that was opened on a secondary may have become a primary since. A
+// request that was forwarded may then have been executed as a write. Without a primary in another epoch than that of
+// the session, any replica of another node may be the one that is being promoted.
+func (x *session) promoted() bool {
+	r := x.srv.cfg.Routes()
+	switch {
+	case r == nil:
+		return true
+	case x.drained.local:
+		return r.Promoting || r.Primary == x.replica
+	}
+	return r.Primary == x.replica || r.Primary == "" && r.Epoch != x.epoch
+}
+
 // judge returns the outcome of the client's last request. After it nothing is forwarded.
 func (x *session) judge() (v stmt.Verdict, neverBegun bool) {
 	x.drained.mu.Lock()
@@ -220,7 +244,7 @@ func (x *session) judge() (v stmt.Verdict, neverBegun bool) {
 	if v = x.requests.Verdict(); v == stmt.Idle && x.drained.midway {
 		v = stmt.Aborted
 	}
-	if !x.onPrimary {
+	if !x.onPrimary && !x.promoted() {
 		v = stmt.Idle
 	}
 	return v, x.drained.held && x.idle()
