@@ -26,7 +26,7 @@ func ReachableExe(uid int) (string, error) {
 			to, err := copyExe(exe)
 			if err != nil {
 				return "", fail.Refusedf("user %s cannot enter %s, where this program is, and no copy could be made (%w): install it with: install -m 755 %s /usr/local/bin/coterie",
-					ServerUser, p, err, exe)
+					ServerUserName, p, err, exe)
 			}
 			return to, nil
 		}

@@ -15,46 +15,72 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// ServerUser runs agent, keeper and servers where the administrator is root: PostgreSQL refuses to run as root.
-const ServerUser = "postgres"
+// ServerUserName is the name of the user that runs agent, keeper and servers if the administrator is root. PostgreSQL refuses to run as
+// root.
+const ServerUserName = "postgres"
 
-// BecomeServerUser gives the node directory to the user that runs servers and becomes that user, if this process is root. It does
-// not return then: the program is executed again, which also makes its own files in /proc readable to itself.
+// User is a user of this host.
+type User struct {
+	UID, GID int
+	Home     string
+	account  *user.User
+}
+
+// ServerUser looks up the user ServerUserName. Call it if this process is root.
+func ServerUser() (User, error) {
+	u, err := user.Lookup(ServerUserName)
+	if err != nil {
+		return User{}, fmt.Errorf("there is no user %s, and PostgreSQL refuses to run as root: install PostgreSQL, or run this as an ordinary user", ServerUserName)
+	}
+	uid, err1 := strconv.Atoi(u.Uid)
+	gid, err2 := strconv.Atoi(u.Gid)
+	return User{UID: uid, GID: gid, Home: u.HomeDir, account: u}, errors.Join(err1, err2)
+}
+
+// Groups returns the ids of all groups of the user.
+func (u User) Groups() ([]int, error) {
+	ids, err := u.account.GroupIds()
+	if err != nil {
+		return nil, err
+	}
+	var out []int
+	for _, g := range ids {
+		if id, err := strconv.Atoi(g); err == nil {
+			out = append(out, id)
+		}
+	}
+	return out, nil
+}
+
+// BecomeServerUser gives the node directory to ServerUser and becomes that user, if this process is root. It does not return then, except
+// with an error: it executes the program again, which also makes the program's own files in /proc readable to it.
 func BecomeServerUser(dir string) error {
 	if os.Getuid() != 0 {
 		return nil
 	}
-	u, err := user.Lookup(ServerUser)
-	if err != nil {
-		return fmt.Errorf("there is no user %s, and PostgreSQL refuses to run as root: install PostgreSQL, or run this as an ordinary user", ServerUser)
-	}
-	uid, _ := strconv.Atoi(u.Uid)
-	gid, _ := strconv.Atoi(u.Gid)
-	if err := prepareFor(dir, uid, gid); err != nil {
-		return err
-	}
-	exe, err := ReachableExe(uid)
+	u, err := ServerUser()
 	if err != nil {
 		return err
 	}
-	groups, err := u.GroupIds()
+	if err := prepareFor(dir, u.UID, u.GID); err != nil {
+		return err
+	}
+	exe, err := ReachableExe(u.UID)
 	if err != nil {
 		return err
 	}
-	var gids []int
-	for _, g := range groups {
-		if id, err := strconv.Atoi(g); err == nil {
-			gids = append(gids, id)
-		}
+	groups, err := u.Groups()
+	if err != nil {
+		return err
 	}
-	runtime.LockOSThread() // capabilities are a thread's: what executes the program below has to be the one that kept them
+	runtime.LockOSThread() // capabilities belong to a thread: the thread that keeps them must also execute the program below
 	defer runtime.UnlockOSThread()
 	raise, err := keepNetworkCapabilities()
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(syscall.Setgroups(gids), syscall.Setgid(gid), syscall.Setuid(uid), raise()); err != nil {
-		return fmt.Errorf("become user %s: %w", ServerUser, err)
+	if err := errors.Join(syscall.Setgroups(groups), syscall.Setgid(u.GID), syscall.Setuid(u.UID), raise()); err != nil {
+		return fmt.Errorf("become user %s: %w", ServerUserName, err)
 	}
 	var env []string
 	for _, e := range os.Environ() {
@@ -62,8 +88,8 @@ func BecomeServerUser(dir string) error {
 			env = append(env, e)
 		}
 	}
-	env = append(env, "HOME="+u.HomeDir, "USER="+ServerUser)
-	if _, err := os.ReadDir("."); err != nil { // where the administrator stands may be closed to the server's user
+	env = append(env, "HOME="+u.Home, "USER="+ServerUserName)
+	if _, err := os.ReadDir("."); err != nil { // the server's user may be unable to read the administrator's working directory
 		if err := os.Chdir("/"); err != nil {
 			return err
 		}
@@ -72,12 +98,11 @@ func BecomeServerUser(dir string) error {
 	if err != nil {
 		return err
 	}
-	argv := append(slices.Clone(os.Args), "--node", abs) // the last one wins, and it means the same from anywhere
-	return fmt.Errorf("as user %s: %w", ServerUser, reexec(exe, argv, env))
+	argv := append(slices.Clone(os.Args), "--node", abs) // the last --node wins; an absolute path does not depend on the working directory
+	return fmt.Errorf("as user %s: %w", ServerUserName, reexec(exe, argv, env))
 }
 
-// prepareFor makes the node directory and the parent of run directories the user's own, and refuses a path that the user could not
-// enter.
+// prepareFor gives the node directory and the parent of the run directories to the user. A path that the user cannot enter is refused.
 func prepareFor(dir string, uid, gid int) error {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -86,28 +111,29 @@ func prepareFor(dir string, uid, gid int) error {
 	for parent := filepath.Dir(abs); ; parent = filepath.Dir(parent) {
 		st, err := os.Stat(parent)
 		if err == nil && !mayEnter(st, uid, gid) {
-			return fail.Refusedf("user %s cannot enter %s, which %s is in: run chmod o+x %s, or choose another --node directory", ServerUser, parent, abs, parent)
+			return fail.Refusedf("user %s cannot enter %s, which %s is in: run chmod o+x %s, or choose another --node directory", ServerUserName, parent, abs, parent)
 		}
 		if parent == "/" {
 			break
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(abs), 0o755); err != nil { //nolint:gosec // the user must get through it
+	if err := os.MkdirAll(filepath.Dir(abs), 0o755); err != nil { //nolint:gosec // the user must be able to enter it
 		return err
 	}
 	if err := os.MkdirAll(abs, 0o700); err != nil {
 		return err
 	}
 	if err := os.Lchown(abs, uid, gid); err != nil {
-		return fmt.Errorf("give %s to user %s: %w", abs, ServerUser, err)
+		return fmt.Errorf("give %s to user %s: %w", abs, ServerUserName, err)
 	}
 	run := "/run/coterie"
-	if err := os.MkdirAll(run, 0o755); err != nil { //nolint:gosec // what is private lies in directories below it
-		return nil //nolint:nilerr // no /run: the run directory goes to /tmp
+	if err := os.MkdirAll(run, 0o755); err != nil { //nolint:gosec // private files are in directories below it
+		return nil //nolint:nilerr // without /run, the run directory is in /tmp
 	}
 	return os.Lchown(run, uid, gid)
 }
 
+// mayEnter reports whether the user with that uid and gid may enter a directory. A gid of -1 means that no group is considered.
 func mayEnter(st os.FileInfo, uid, gid int) bool {
 	owner := st.Sys().(*syscall.Stat_t)
 	mode := st.Mode().Perm()

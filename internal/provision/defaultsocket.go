@@ -3,10 +3,8 @@ package provision
 import (
 	"net"
 	"os"
-	"os/user"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -33,8 +31,8 @@ func DefaultSocket(listen config.Address, dir, clusters string) string {
 		return ""
 	}
 	uid := os.Getuid()
-	if u, err := user.Lookup(daemon.ServerUser); uid == 0 && err == nil {
-		uid, _ = strconv.Atoi(u.Uid)
+	if u, err := daemon.ServerUser(); uid == 0 && err == nil {
+		uid = u.UID
 	}
 	info, err := os.Stat(dir)
 	if err != nil || !info.IsDir() || int(info.Sys().(*syscall.Stat_t).Uid) != uid {

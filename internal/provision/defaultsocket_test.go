@@ -2,9 +2,7 @@ package provision
 
 import (
 	"os"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/config"
@@ -14,12 +12,11 @@ import (
 func TestDefaultSocket(t *testing.T) {
 	dir, clusters := t.TempDir(), t.TempDir()
 	if os.Getuid() == 0 {
-		u, err := user.Lookup(daemon.ServerUser)
+		u, err := daemon.ServerUser()
 		if err != nil {
-			t.Skipf("SKIPPED: there is no user %s", daemon.ServerUser)
+			t.Skipf("SKIPPED: %v", err)
 		}
-		uid, _ := strconv.Atoi(u.Uid)
-		if err := os.Chown(dir, uid, -1); err != nil {
+		if err := os.Chown(dir, u.UID, -1); err != nil {
 			t.Fatal(err)
 		}
 	}

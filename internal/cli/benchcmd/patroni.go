@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/user"
 	"path/filepath"
-	"strconv"
 
 	"github.com/coteriedb/coterie/internal/bench/outage"
 	"github.com/coteriedb/coterie/internal/bench/patroni"
@@ -31,16 +29,11 @@ func withPeers(ctx context.Context, o *outage.Options, dir, bin string) {
 func startPatroni(ctx context.Context, programs patroni.Programs, dir, bin string) ([]outage.Peer, func() error, error) {
 	uid, gid := os.Getuid(), os.Getgid()
 	if uid == 0 {
-		u, err := user.Lookup(daemon.ServerUser)
+		u, err := daemon.ServerUser()
 		if err != nil {
 			return nil, nil, err
 		}
-		var err1, err2 error
-		uid, err1 = strconv.Atoi(u.Uid)
-		gid, err2 = strconv.Atoi(u.Gid)
-		if err := errors.Join(err1, err2); err != nil {
-			return nil, nil, err
-		}
+		uid, gid = u.UID, u.GID
 	}
 	// The last run's directory is there only if that run was killed: then so may be what it started.
 	if err := errors.Join(patroni.Sweep(dir), os.RemoveAll(dir), os.MkdirAll(filepath.Dir(dir), 0o755), os.Mkdir(dir, 0o700)); err != nil { //nolint:gosec // the servers' user passes through

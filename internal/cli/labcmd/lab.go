@@ -29,7 +29,7 @@ directory and on ports of its own. Everything a node does elsewhere it does here
 With --net netns (as root) every node has a network and an address of its own, and links that link, cut and heal make slow, lossy or
 dead while everything runs.
 
-As root the lab is in /var/tmp/coterie-lab and its servers run as user ` + daemon.ServerUser + `, else it is in ~/.local/state/coterie-lab.`,
+As root the lab is in /var/tmp/coterie-lab and its servers run as user ` + daemon.ServerUserName + `, else it is in ~/.local/state/coterie-lab.`,
 		Example: `  coterie lab up
   psql "$(coterie lab status --json | jq -r .listener.read_write)"
   coterie lab kill n1 && coterie lab status

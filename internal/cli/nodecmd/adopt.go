@@ -10,9 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -297,38 +295,33 @@ func adoptAsRoot(c *cobra.Command, dir string, a *adoptFlags) (done bool, err er
 
 // findAs finds the cluster as root: its owner, checked already by a process of that user, is another one.
 func findAs(a *adoptFlags) (adopt.Cluster, error) {
-	u, err := user.Lookup(daemon.ServerUser)
+	u, err := daemon.ServerUser()
 	if err != nil {
 		return adopt.Cluster{}, err
 	}
-	uid, _ := strconv.Atoi(u.Uid)
-	return adopt.FindOwned(a.root, a.target, a.configFile, uid)
+	return adopt.FindOwned(a.root, a.target, a.configFile, u.UID)
 }
 
 // asServerUser runs this program as the user that runs servers, and passes its exit code on.
 func asServerUser(ctx context.Context, out, errOut io.Writer, args []string) error {
-	u, err := user.Lookup(daemon.ServerUser)
+	u, err := daemon.ServerUser()
 	if err != nil {
-		return fmt.Errorf("there is no user %s: install PostgreSQL, or run this as an ordinary user", daemon.ServerUser)
+		return err
 	}
-	uid, _ := strconv.Atoi(u.Uid)
-	gid, _ := strconv.Atoi(u.Gid)
-	exe, err := daemon.ReachableExe(uid)
+	exe, err := daemon.ReachableExe(u.UID)
 	if err != nil {
 		return err
 	}
 	var groups []uint32
-	if ids, err := u.GroupIds(); err == nil {
-		for _, g := range ids {
-			if id, err := strconv.ParseUint(g, 10, 32); err == nil {
-				groups = append(groups, uint32(id))
-			}
+	if ids, err := u.Groups(); err == nil {
+		for _, id := range ids {
+			groups = append(groups, uint32(id))
 		}
 	}
 	cmd := exec.CommandContext(ctx, exe, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", out, errOut
-	cmd.Env = append(os.Environ(), "HOME="+u.HomeDir, "USER="+daemon.ServerUser)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid), Groups: groups}}
+	cmd.Env = append(os.Environ(), "HOME="+u.Home, "USER="+daemon.ServerUserName)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(u.UID), Gid: uint32(u.GID), Groups: groups}}
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

@@ -21,7 +21,7 @@ func Agent() *cobra.Command {
 		Short:   "Run this node (what a service unit starts)",
 		Long: `Runs the node of a node directory made by coterie init, join or witness: its part of the quorum, its PostgreSQL, its ports.
 It logs to DIR/log/agent.log and, on a terminal, to the screen. SIGTERM or Ctrl-C stops the server in order, releases the leadership
-and ends. Started as root it becomes user ` + daemon.ServerUser + ` first.`,
+and ends. Started as root it becomes user ` + daemon.ServerUserName + ` first.`,
 		Args: cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir, _ := c.Flags().GetString("node")
