@@ -18,7 +18,7 @@ import (
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
-// pageCommands are the commands in the blocks of docs/bench.md, each as the words after coterie.
+// pageCommands returns the commands in the blocks of docs/bench.md, each as the words after coterie.
 func pageCommands(t *testing.T) (all [][]string) {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "bench.md"))
@@ -39,7 +39,7 @@ func pageCommands(t *testing.T) (all [][]string) {
 	return all
 }
 
-// words splits a command as a shell does that knows of nothing but single quotes.
+// words splits a command like a shell, but supports single quotes only.
 func words(line string) (all []string) {
 	for i, part := range strings.Split(line, "'") {
 		if i%2 == 1 {
@@ -51,7 +51,7 @@ func words(line string) (all []string) {
 	return all
 }
 
-// TestBenchPage runs the commands of docs/bench.md, but for the one that makes a lab, which TestBenchAllQuick runs.
+// TestBenchPage runs the commands of docs/bench.md, except the one that makes a lab, which TestBenchAllQuick runs.
 func TestBenchPage(t *testing.T) {
 	commands := pageCommands(t)
 	t.Chdir(t.TempDir())
@@ -88,7 +88,8 @@ func TestBenchPage(t *testing.T) {
 	}
 }
 
-// TestBenchAllQuick runs the first command of docs/bench.md: it makes labs, measures, and removes them; its report answers the four questions.
+// TestBenchAllQuick runs the first command of docs/bench.md, which makes labs, measures and removes the labs. Its report answers the four
+// questions.
 func TestBenchAllQuick(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("takes some ten minutes; make test-long runs it (COTERIE_LONG=1)")
@@ -106,13 +107,13 @@ func TestBenchAllQuick(t *testing.T) {
 	if text, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute) // on a machine with other work; alone it is less than ten
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute) // on a busy machine; on an idle one it takes less than ten minutes
 	defer cancel()
 	lab := filepath.Join("/var/tmp", "coterie-quick-"+filepath.Base(filepath.Dir(dir)))
 	c := exec.CommandContext(ctx, program, append(all[0], "--dir", lab)...)
 	c.Dir, c.Cancel, c.WaitDelay = dir, func() error { return c.Process.Signal(os.Interrupt) }, 2*time.Minute
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // tests that are killed have it take its lab down
-	runtime.LockOSThread()                                           // the thread that starts it has to live as long
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // if the test is killed, the command removes its lab
+	runtime.LockOSThread()                                           // the starting thread must live as long as the command
 	defer runtime.UnlockOSThread()
 	start := time.Now()
 	text, err := c.CombinedOutput()

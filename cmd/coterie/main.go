@@ -25,7 +25,7 @@ import (
 )
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "keeper" { // before anything else: the keeper links nothing it does not need to run
+	if len(os.Args) > 1 && os.Args[1] == "keeper" { // first, because the keeper needs none of the rest
 		os.Exit(keeper.Main(os.Args[2:]))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -37,7 +37,7 @@ func main() {
 	os.Exit(cli.Report(err))
 }
 
-// helpers are the processes that the program starts for itself.
+// helpers returns the functions that child processes of this program run.
 func helpers() reexec.Helpers {
 	h := reexec.Helpers{}
 	for _, add := range []func() (string, reexec.Helper){outage.ForwarderHelper, linkbench.Network} {
@@ -47,6 +47,7 @@ func helpers() reexec.Helpers {
 	return h
 }
 
+// newRoot returns the command coterie with all commands below it.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "coterie",

@@ -89,7 +89,7 @@ func FindGroup(ctx context.Context, dir string) ([]Finding, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(l.Dir, config.File)); err != nil {
-		return noNode(l.Dir), nil //nolint:nilerr // it is what was looked for
+		return noNode(l.Dir), nil //nolint:nilerr // the absence of a node is the finding
 	}
 	cl := api.NewClient(l.AgentSock())
 	policies, err := rowsOf(ctx, cl, "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok")

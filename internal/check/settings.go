@@ -31,7 +31,7 @@ func FindSettings(ctx context.Context, dir string) ([]Finding, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(l.Dir, config.File)); err != nil {
-		return noNode(l.Dir), nil //nolint:nilerr // it is what was looked for
+		return noNode(l.Dir), nil //nolint:nilerr // the absence of a node is the finding
 	}
 	cl := api.NewClient(l.AgentSock())
 	rows, err := rowsOf(ctx, cl, settingsThatDiffer)

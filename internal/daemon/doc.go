@@ -1,7 +1,7 @@
-// Package daemon makes a process what it must be before it runs a node: its user, its capabilities, its timer slack, a program file that this
-// user can execute, and a log that never blocks.
+// Package daemon prepares a process for running a node: its user, its capabilities, its timer slack, a program file that this user can
+// execute, and a log that never blocks.
 //
-// It knows nothing of groups.
+// It does not depend on groups.
 //
 // Start reading at BecomeServerUser.
 package daemon

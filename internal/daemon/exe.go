@@ -12,10 +12,10 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// exeCache is where root keeps copies of this program for the server's user, when it lies where that user cannot go.
+// exeCache is the directory of root's copies of this program for the server's user, if that user cannot enter the program's directory.
 const exeCache = "/var/cache/coterie"
 
-// ReachableExe returns a path at which the user can execute this program: its own, or a copy that root makes where everybody may read.
+// ReachableExe returns a path at which the user with that uid can execute this program: its own path, or that of a copy in exeCache.
 func ReachableExe(uid int) (string, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -34,10 +34,10 @@ func ReachableExe(uid int) (string, error) {
 	return exe, nil
 }
 
-// copyLife is how long a copy of the program that nothing runs is kept after it was last asked for: a lab that is down names one.
+// copyLife is the time for which an unused copy of the program is kept after its last request. A stopped lab still refers to one.
 const copyLife = 24 * time.Hour
 
-// pruneExes removes the copies that nobody asked for since, and that no process runs. What cannot be removed stays.
+// pruneExes removes the copies that were last requested before since and that no process runs. Removal is best-effort.
 func pruneExes(cache string, since time.Time) {
 	copies, err := os.ReadDir(cache)
 	if err != nil {
@@ -58,7 +58,7 @@ func pruneExes(cache string, since time.Time) {
 	}
 }
 
-// copyExe copies the program to exeCache under a name that only this very file has, and returns the copy's path.
+// copyExe copies the program to exeCache and returns the path of the copy. The path is unique to this file's inode and modification time.
 func copyExe(exe string) (string, error) {
 	in, err := os.Open(exe)
 	if err != nil {
@@ -73,10 +73,10 @@ func copyExe(exe string) (string, error) {
 	to := filepath.Join(dir, "coterie")
 	if have, err := os.Stat(to); err == nil && have.Size() == st.Size() {
 		now := time.Now()
-		return to, os.Chtimes(dir, now, now) // in use: it is not pruned
+		return to, os.Chtimes(dir, now, now) // marks the copy as requested, so that it is not pruned
 	}
 	pruneExes(exeCache, time.Now().Add(-copyLife))
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the server's user reads here
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the server's user must be able to read it
 		return "", err
 	}
 	out, err := os.CreateTemp(dir, "new")

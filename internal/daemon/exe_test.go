@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Of the copies of the program stay those that were asked for lately and those that run.
+// TestPruneExes checks that pruning keeps the copies that were requested recently and those that run.
 func TestPruneExes(t *testing.T) {
 	cache := t.TempDir()
 	sleep, err := exec.LookPath("sleep")

@@ -12,11 +12,12 @@ import (
 	"github.com/coteriedb/coterie/internal/daemon"
 )
 
-// DefaultSocketDir is where distributions have PostgreSQL's socket, and clients on the host look for it.
+// DefaultSocketDir is the directory in which distributions put PostgreSQL's socket, and in which clients on the host look for it.
 const DefaultSocketDir = "/var/run/postgresql"
 
-// DefaultSocket returns the path of the socket that programs on the host expect of a server at that port, "" where it is not for this
-// node: it listens at chosen addresses only, the directory is not that of its user, or a cluster of the distribution has the port.
+// DefaultSocket returns the path of the socket that programs on the host expect for a server at the port of listen. It returns "" if this
+// node must not have the socket: the node listens at chosen addresses only, the directory dir does not belong to its user, or a cluster of
+// the distribution, with its configuration below clusters, has the port.
 func DefaultSocket(listen config.Address, dir, clusters string) string {
 	addresses, _ := listen.Places()
 	port := ""
@@ -44,7 +45,7 @@ func DefaultSocket(listen config.Address, dir, clusters string) string {
 			return ""
 		}
 	}
-	files, _ := filepath.Glob(filepath.Join(clusters, "*", "*", "postgresql.conf")) // the pattern is a good one
+	files, _ := filepath.Glob(filepath.Join(clusters, "*", "*", "postgresql.conf")) // the pattern is well-formed
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil || portOfCluster(string(b)) == port {
@@ -56,7 +57,7 @@ func DefaultSocket(listen config.Address, dir, clusters string) string {
 
 var portLine = regexp.MustCompile(`(?m)^[ \t]*port[ \t]*=?[ \t]*'?([0-9]+)`)
 
-// portOfCluster is the port that a postgresql.conf sets, the last line counting.
+// portOfCluster returns the port that a postgresql.conf sets. The last line that sets it takes precedence.
 func portOfCluster(text string) string {
 	port := "5432"
 	for _, m := range portLine.FindAllStringSubmatch(text, -1) {

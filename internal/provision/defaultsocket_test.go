@@ -44,7 +44,7 @@ func TestDefaultSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(":5432", five)
-	want(":5433", "") // a cluster of the distribution has it, if it runs or not
+	want(":5433", "") // a cluster of the distribution has the port, running or not
 	if err := os.WriteFile(conf, []byte("#port = 5433\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -55,5 +55,5 @@ func TestDefaultSocket(t *testing.T) {
 	if err := os.WriteFile(six+".lock", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(":5433", "") // somebody runs there
+	want(":5433", "") // a server runs there
 }

@@ -24,16 +24,16 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
 
-// StoppedNode is a node whose agent does not run, and cannot be started until it is released.
+// StoppedNode is a node whose agent does not run. The agent cannot start until Release is called.
 type StoppedNode struct {
 	cfg     config.Config
 	Layout  config.Layout
 	Self    ag.ReplicaID
-	Group   ag.Group // as the node last saw it
+	Group   ag.Group // as this node last saw it
 	Release func()
 }
 
-// LockStopped keeps the agent of the node in dir from starting until release, and makes sure that neither agent nor server runs.
+// LockStopped prevents the start of the node's agent until Release. It is refused if the agent or the server of the node runs.
 func LockStopped(ctx context.Context, dir string) (*StoppedNode, error) {
 	layout, err := config.NewLayout(dir)
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *StoppedNode) check(ctx context.Context) (err error) {
 	defer cancel()
 	k, _, err := keeper.Dial(ctx, s.Layout.KeeperSock(), "")
 	if err != nil {
-		return nil //nolint:nilerr // no keeper: then no server either, since it dies with its parent
+		return nil //nolint:nilerr // without a keeper there is no server either, since it dies with its parent
 	}
 	defer func() { _ = k.Close() }()
 	st, err := k.Status(ctx)
@@ -85,7 +85,8 @@ func (s *StoppedNode) check(ctx context.Context) (err error) {
 	return nil
 }
 
-// Account reads what this member knows from its disk.
+// Account reads this member's account from its disk: its promises, the last record that it saw, and the end of its copy. history is that of
+// the copy's timeline.
 func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history []ag.TimelineEntry, err error) {
 	a = recovery.Account{Group: ag.GroupID(s.cfg.Group), ID: s.Self}
 	own := marks.Open(s.Layout.State())
@@ -129,7 +130,7 @@ func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history 
 	return a, history, err
 }
 
-// accountPrefix begins what coterie recover account prints, with the version of what follows.
+// accountPrefix begins the output of coterie recover account. It has the version of the format.
 const accountPrefix = "account1."
 
 // EncodeAccount returns an account as one line of text, which Plan reads on another member.
@@ -152,7 +153,7 @@ func decodeAccount(text string) (a recovery.Account, err error) {
 	return a, nil
 }
 
-// RecoveryPlan is what a recovery would make of the group, and the accounts it rests on.
+// RecoveryPlan is the group that a recovery would make, and the accounts from which it was decided.
 type RecoveryPlan struct {
 	Recovery recovery.Recovery
 	Accounts []recovery.Account
@@ -171,7 +172,7 @@ func (s *StoppedNode) Plan(ctx context.Context, texts, lost []string) (p Recover
 		if err != nil {
 			return p, err
 		}
-		if a.ID != s.Self { // of this one the disk has just been read
+		if a.ID != s.Self { // this member's own account was read from its disk
 			p.Accounts = append(p.Accounts, a)
 		}
 	}
@@ -184,7 +185,7 @@ func (s *StoppedNode) Plan(ctx context.Context, texts, lost []string) (p Recover
 	return p, s.noneAnswers(ctx)
 }
 
-// noneAnswers refuses while any other member's port is open: its agent runs, so the quorum may not be lost at all.
+// noneAnswers refuses while the port of any other member is open. Its agent runs, so the quorum may not be lost at all.
 func (s *StoppedNode) noneAnswers(ctx context.Context) error {
 	for _, r := range s.Group.Replicas {
 		if r.ID == s.Self {
@@ -202,13 +203,13 @@ func (s *StoppedNode) noneAnswers(ctx context.Context) error {
 	return nil
 }
 
-// Refound puts the old quorum member aside and leaves, for the next start, what the new one is founded with. It may run again after a
-// crash at any point.
+// Refound puts the old quorum member aside and writes the founding record, from which the next start founds the new quorum. After a crash
+// at any point it can be run again.
 func (s *StoppedNode) Refound(r recovery.Recovery) error {
 	if err := errors.Join(s.putMemberAside(), s.forgetStore()); err != nil {
 		return err
 	}
-	// The new quorum must not be the old one's twin: founded by the same member at the same address, it would be.
+	// Without a token of its own the new quorum would have the identity of the old one: the same member founds it at the same address.
 	f := membership.Founding{Group: r.Group, Epoch: r.Epoch, State: r.State, Token: fmt.Sprintf("%s-%d", s.cfg.Group, r.Epoch.Epoch)}
 	return errors.Join(membership.SaveGroup(s.Layout, f.Group), durable.ReplaceJSON(s.Layout.FoundingFile(), f))
 }
@@ -221,7 +222,7 @@ func (s *StoppedNode) Follow() error {
 	return errors.Join(s.putMemberAside(), s.forgetStore(), durable.Replace(s.Layout.ComebackFile(), nil, 0o600))
 }
 
-// putMemberAside keeps the old member's directory, under another name, out of the way of a new one.
+// putMemberAside renames the directory of the old quorum member, so that a new one can be made. The old directory is kept.
 func (s *StoppedNode) putMemberAside() error {
 	aside := s.Layout.Etcd() + ".lost-" + time.Now().UTC().Format("20060102T150405Z")
 	err := durable.Rename(s.Layout.Etcd(), aside)
@@ -234,7 +235,8 @@ func (s *StoppedNode) putMemberAside() error {
 	return durable.Remove(s.Layout.MemberMark())
 }
 
-// forgetStore lets this member believe another store than the one it knew; how late a record it has seen it goes on knowing.
+// forgetStore makes this member accept another store than the one that it knows. It keeps the epoch and
+// number of the last record that it saw.
 func (s *StoppedNode) forgetStore() error {
 	own := marks.Open(s.Layout.State())
 	seen, err := own.Seen()

@@ -54,6 +54,7 @@ choose now, 3 on the others.`,
 	return c
 }
 
+// routingVerdict returns an unhealthy error for the first route without a target.
 func routingVerdict(r console.Result) error {
 	for _, row := range r.Rows {
 		if row[2] == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli"
 )
 
-// checkLinkTime bounds the question, which another member may have to be asked, by way of a third one.
+// checkLinkTime bounds the request. Another member may have to answer it, perhaps through a third one.
 const checkLinkTime = 10 * time.Second
 
 func checkLink() *cobra.Command {

@@ -22,15 +22,15 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// login is one way of saying what a session is for, tried through one node.
+// login is the result of one login: one carrier of an intent, tried through one node.
 type login struct {
 	Node     string   `json:"node"`
 	Carrier  string   `json:"carrier"`
-	Intent   string   `json:"intent"`                // that it asks for
+	Intent   string   `json:"intent"`                // that the session asks for
 	Answered string   `json:"answered_by,omitempty"` // the replica that ran the session
-	Primary  bool     `json:"primary"`               // it was the primary
-	Entry    int      `json:"list_entry,omitempty"`  // of the routing list that won
-	Passed   []string `json:"passed_over,omitempty"` // entries before it, each with the reason
+	Primary  bool     `json:"primary"`               // that replica was the primary
+	Entry    int      `json:"list_entry,omitempty"`  // number of the chosen entry of the routing list
+	Passed   []string `json:"passed_over,omitempty"` // earlier entries, each with the reason
 	Took     float64  `json:"took_ms"`
 	Error    string   `json:"error,omitempty"`
 }
@@ -55,7 +55,7 @@ var carriers = []carrier{
 	{name: "database@ro", intent: ag.ReadOnly, suffix: "@ro"},
 }
 
-// loginLimit bounds one login: a client would not wait longer for its first answer either.
+// loginLimit bounds one login. Clients do not wait longer for their first answer either.
 const loginLimit = 10 * time.Second
 
 func checkRoutingCommand() *cobra.Command {
@@ -195,6 +195,7 @@ func (x routingTest) try(l *login, address string, k carrier) error {
 	return nil
 }
 
+// withHost sets the host of all fallbacks.
 func withHost(list []*pgconn.FallbackConfig, host string) []*pgconn.FallbackConfig {
 	for _, f := range list {
 		f.Host = host
@@ -202,7 +203,7 @@ func withHost(list []*pgconn.FallbackConfig, host string) []*pgconn.FallbackConf
 	return list
 }
 
-// judge adds what the routes of the node say, and finds fault with a session at the wrong place.
+// judge adds the list entry and the entries passed over from the node's routes. It sets Error if the session ran on the wrong replica.
 func (l *login) judge(primary ag.ReplicaID, routes console.Result) {
 	l.Primary = l.Answered != "" && l.Answered == string(primary)
 	for _, row := range routes.Rows { // node, intent, target, list entry, passed over
@@ -224,6 +225,7 @@ func (l *login) judge(primary ag.ReplicaID, routes console.Result) {
 	}
 }
 
+// printLogins prints the logins. It returns an unhealthy error if one of them failed.
 func printLogins(c *cobra.Command, found []login, asJSON bool) error {
 	bad := 0
 	for _, l := range found {

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// Clauses are the statements of the language as commands for scripts: each makes the statement's text and runs it.
+// Clauses returns the commands for scripts that write and run statements: group, replica, listener and routing.
 func Clauses() []*cobra.Command {
 	return []*cobra.Command{groupCommand(), replicaCommand(), listenerCommand(), routingCommand()}
 }
@@ -50,7 +50,7 @@ func alter(u usage, n int, clauseOf func([]string) (string, error)) *cobra.Comma
 	return c
 }
 
-// runClause runs a clause on the group of the node.
+// runClause runs a clause of ALTER AVAILABILITY GROUP on the node's group.
 func runClause(c *cobra.Command, clause string, noWait, asJSON bool) error {
 	cl, err := cli.Client(c)
 	if err != nil {
@@ -75,7 +75,7 @@ func runText(c *cobra.Command, cl *api.Client, text string, asJSON bool) error {
 	return sqlrun.Printer{C: c, JSON: asJSON}.Print(r)
 }
 
-// show returns a command that prints the answers of a query, or of several.
+// show returns a command that prints the results of one or more queries.
 func show(short, query string) *cobra.Command {
 	var asJSON, asScript bool
 	c := &cobra.Command{
@@ -98,7 +98,7 @@ func show(short, query string) *cobra.Command {
 	return c
 }
 
-// assignments turns OPTION=VALUE arguments into an option list; the grammar judges names and values.
+// assignments turns OPTION=VALUE arguments into an option list. The parser checks the names and values later.
 func assignments(list []string) (string, error) {
 	var out []string
 	for _, a := range list {
@@ -117,7 +117,7 @@ func assignments(list []string) (string, error) {
 	return strings.Join(out, ", "), nil
 }
 
-// placed sorts assignments of a replica into its own and those of its roles: secondary.X=…, primary.X=….
+// placed sorts assignments into options of the replica and of its roles: secondary.X=… and primary.X=….
 func placed(list []string) (string, error) {
 	var own, secondary, primary []string
 	for _, a := range list {

@@ -72,7 +72,7 @@ func epochsOf(changes []decisions.Change) string {
 	return strings.Join(s, ", ")
 }
 
-// explain asks the agent, or reads what one that does not run has left.
+// explain asks the agent. If no agent runs, it reads the decisions on disk.
 func explain(c *cobra.Command) (*decisions.Explanation, error) {
 	cl, err := cli.Client(c)
 	if err != nil {
@@ -122,7 +122,7 @@ func printExplanation(w io.Writer, e *decisions.Explanation, all bool) error {
 	return nil
 }
 
-// lastWords are the rules by which a primary itself ends its leadership.
+// lastWords are the rules by which a primary ends its own leadership.
 var lastWords = []ag.Rule{
 	ag.RuleStepDown, ag.RuleRelease, ag.RuleFenceDeposed, ag.RuleFenceExpired, ag.RuleFenceForeign, ag.RuleRestart, ag.RuleQuarantined,
 }
@@ -139,7 +139,7 @@ func printChange(w io.Writer, c decisions.Change) {
 	}
 	_, _ = fmt.Fprintf(w, "%s: %s -> %s, epoch %d -> %d\n", kind, c.From, c.To, c.Before, c.Epoch)
 	_, _ = fmt.Fprintf(w, "  why      %s\n", c.Reason)
-	for _, d := range c.Decision { // what the old primary itself said last, which is the cause behind the cause
+	for _, d := range c.Decision { // the old primary's last decision, which caused the others
 		if d.Node == c.From && d.Epoch == c.Before && slices.Contains(lastWords, d.Rule) {
 			_, _ = fmt.Fprintf(w, "  %-8s %s: %s\n", d.Node, d.Rule.Meaning(), d.Because)
 		}
@@ -161,7 +161,7 @@ func printSteps(w io.Writer, ds []decisions.Decision) error {
 	return t.Flush()
 }
 
-// took measures a failover on the clock of the node that led it: from its first decision about it to the open gate.
+// took returns the duration of a failover on the clock of the new primary: from its first decision about it to the open gate.
 func took(c decisions.Change) string {
 	var began, led, opened time.Time
 	for _, d := range c.Decision {
@@ -187,7 +187,7 @@ func took(c decisions.Change) string {
 	return s + " (by " + string(c.To) + "'s clock)"
 }
 
-// saw puts a view into a line.
+// saw returns a view as one line.
 func saw(v ag.View) string {
 	s := []string{fmt.Sprintf("server %s at %s", v.Local.Server, v.Local.Position)}
 	if !v.Quorum {
@@ -218,7 +218,7 @@ func printForecast(w io.Writer, now []decisions.Forecast) {
 	for _, o := range now {
 		var not []string
 		for i, c := range o.Checks {
-			if !c.Holds && (o.Leads || i != 2) { // that the leader is alive is no obstacle to what happens once it is not
+			if !c.Holds && (o.Leads || i != 2) { // a forecast is about the time after the leader's death, so a living leader is not an obstacle
 				not = append(not, fmt.Sprintf("%s (%s)", c.Condition, c.Seen))
 			}
 		}

@@ -8,7 +8,8 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 )
 
-// A node that is cut off tells what it remembers, and that others may know better; one that misses a minority does not.
+// TestExplanationOfACutOffNode checks that a node without a majority prints its own decisions and a hint to ask another node. A node that
+// misses only a minority prints no hint.
 func TestExplanationOfACutOffNode(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

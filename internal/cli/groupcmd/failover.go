@@ -77,7 +77,7 @@ as they are, suspended, until coterie resume brings each back; what they had bey
 	return c
 }
 
-// goesAway reports whether there is a leadership here to move away.
+// goesAway reports whether this node has the leadership, so that it can be moved to another one.
 func goesAway(c *cobra.Command, cl *api.Client, req api.FailoverRequest) (bool, error) {
 	if req.To != "" || req.AllowDataLoss {
 		return false, fail.Usagef("--away chooses a synchronized replica by itself: leave --to and --allow-data-loss away")
@@ -109,7 +109,7 @@ func checkFailover(c *cobra.Command, cl *api.Client, req api.FailoverRequest, ye
 	return nil
 }
 
-// showSteps prints what the nodes say that they are doing, until the returned function is called.
+// showSteps prints the steps that the nodes report, until stop is called.
 func showSteps(c *cobra.Command, cl *api.Client) (stop func()) {
 	ctx, cancel := context.WithCancel(c.Context())
 	start, said := time.Now(), map[ag.ReplicaID]string{}
@@ -118,7 +118,7 @@ func showSteps(c *cobra.Command, cl *api.Client) (stop func()) {
 		defer done()
 		s, err := cl.Status(ask)
 		if err != nil {
-			return // the answer to the request will say it
+			return // the answer to the request has the error
 		}
 		for _, r := range s.Replicas {
 			if r.Progress != "" && said[r.Name] != r.Progress {
@@ -127,7 +127,7 @@ func showSteps(c *cobra.Command, cl *api.Client) (stop func()) {
 			said[r.Name] = r.Progress
 		}
 	}
-	look() // what is under way already is not of this failover, but explains what happens to it
+	look() // an operation that is already running is not part of this failover, but explains delays
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -146,7 +146,7 @@ func showSteps(c *cobra.Command, cl *api.Client) (stop func()) {
 	}
 }
 
-// confirmLoss has the group's name typed: a person must mean it.
+// confirmLoss asks the user to type the name of the group, as a confirmation that commits may be lost.
 func confirmLoss(c *cobra.Command, cl *api.Client) error {
 	s, err := cl.Status(c.Context())
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// listenerShown are the listener, if there is one, and everything on which nodes serve clients and each other.
+// listenerShown selects the listener, if one exists, and all addresses at which nodes serve clients and each other.
 const listenerShown = `SELECT dns_name AS listener, port, ip_configuration_string_from_cluster AS addresses FROM sys.availability_group_listeners;
 SELECT node, address, 'clients of the group' AS serves, state, device, problem FROM coterie.addresses
 UNION ALL
@@ -41,7 +41,7 @@ func listenerCommand() *cobra.Command {
 	return c
 }
 
-// listenerAdded is the clause that adds a listener, given its name and perhaps its port.
+// listenerAdded returns the clause that adds a listener. a has its name and optionally its port.
 func listenerAdded(a, addresses []string) (string, error) {
 	var parts []string
 	if len(addresses) > 0 {
@@ -57,7 +57,7 @@ func listenerAdded(a, addresses []string) (string, error) {
 	return "ADD LISTENER " + ddl.Literal(a[0]) + " (" + strings.Join(parts, ", ") + ")", nil
 }
 
-// listenerChanged is the clause that changes one thing of a listener, as the language has it.
+// listenerChanged returns the clause that changes one property of a listener. A clause changes one of them.
 func listenerChanged(a, addresses []string) (string, error) {
 	switch list, err := listenerAddresses(addresses); {
 	case err != nil:
@@ -71,7 +71,7 @@ func listenerChanged(a, addresses []string) (string, error) {
 	}
 }
 
-// listenerAddresses writes addresses with their prefix lengths as the language has them: with a mask, or, for IPv6, without.
+// listenerAddresses converts addresses with prefix lengths to the syntax of the language: with a mask, or without one for IPv6.
 func listenerAddresses(list []string) (out []string, err error) {
 	for _, text := range list {
 		p, err := netip.ParsePrefix(text)

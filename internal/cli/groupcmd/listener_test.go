@@ -17,13 +17,13 @@ func TestListenerClauses(t *testing.T) {
 	for _, c := range []struct {
 		clause func(...string) (string, error)
 		ips    []string
-		want   string // empty: refused
+		want   string // empty: the arguments are refused
 	}{
 		{add("l"), nil, "ADD LISTENER N'l' ()"},
 		{add("o'l", "1433"), nil, "ADD LISTENER N'o''l' (PORT = 1433)"},
 		{add("l", "1433"), []string{"10.0.1.99/20", "fd00::9"}, "ADD LISTENER N'l' (WITH IP ((N'10.0.1.99', N'255.255.240.0'), (N'fd00::9')), PORT = 1433)"},
 		{add("l"), []string{"fd00::9/64"}, "ADD LISTENER N'l' (WITH IP ((N'fd00::9')))"},
-		{add("l"), []string{"10.0.1.99"}, ""}, // of what subnet?
+		{add("l"), []string{"10.0.1.99"}, ""}, // the prefix length is missing
 		{add("l"), []string{"fd00::9/48"}, ""},
 		{add("l"), []string{"N'10.0.0.9')"}, ""},
 		{set("l", "1433"), nil, "MODIFY LISTENER N'l' (PORT = 1433)"},
@@ -45,7 +45,7 @@ func TestListenerClauses(t *testing.T) {
 	}
 }
 
-// A command of the language takes what it names and no more.
+// TestClauseArguments checks that a command accepts the arguments that its usage line names, and no more.
 func TestClauseArguments(t *testing.T) {
 	for _, c := range []struct {
 		use   string

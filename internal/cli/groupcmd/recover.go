@@ -38,7 +38,7 @@ Automatic failover is off afterwards; ALTER AVAILABILITY GROUP … MODIFY REPLIC
 	return c
 }
 
-// openStopped opens the node directory that a command names, as the user that owns it.
+// openStopped opens the node directory of a command as the user that owns it. The caller releases the node.
 func openStopped(c *cobra.Command) (*provision.StoppedNode, error) {
 	dir, err := c.Flags().GetString("node")
 	if err != nil {
@@ -129,6 +129,7 @@ func recoverLead(c *cobra.Command, s *provision.StoppedNode, plan provision.Reco
 	return nil
 }
 
+// confirmRecovery prints the plan. Unless yes is set, the user must type the name of the group.
 func confirmRecovery(c *cobra.Command, s *provision.StoppedNode, p provision.RecoveryPlan, yes bool) error {
 	w := tabwriter.NewWriter(c.ErrOrStderr(), 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprintln(w, "MEMBER\tCOPY ENDS AT\tLAST RECORD SEEN\tPROMISED\tAFTERWARDS")

@@ -52,7 +52,7 @@ lets a replica that gave up the leadership for its health, or because its server
 	return c
 }
 
-// printHealth says below a status who is not well, and what to do about it.
+// printHealth prints the replicas with problems below a status, each with the command that helps.
 func printHealth(w io.Writer, s api.Status) {
 	for _, r := range s.Replicas {
 		switch {

@@ -55,7 +55,7 @@ them what coterie ca prints then, which is both authorities, and run the command
 	return c
 }
 
-// watchRotation says how the rotation gets on until it is over.
+// watchRotation prints the progress of the rotation until it ends.
 func watchRotation(ctx context.Context, c *cobra.Command, cl *api.Client, r api.Rotation) error {
 	said := ""
 	for last := r; ; {

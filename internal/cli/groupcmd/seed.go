@@ -93,7 +93,7 @@ func (o *seedFlags) run(c *cobra.Command, cl *api.Client) error {
 	return o.outcome(c, op)
 }
 
-// begin asks for what is wanted. To watch, it is enough that there was an operation.
+// begin requests the operation. With --watch, an earlier operation is enough if the request is refused.
 func (o *seedFlags) begin(c *cobra.Command, cl *api.Client) (op seeding.Operation, err error) {
 	if o.cancel {
 		return op, cl.CancelSeeding(c.Context(), o.req.Replica, &op)
@@ -103,7 +103,7 @@ func (o *seedFlags) begin(c *cobra.Command, cl *api.Client) (op seeding.Operatio
 	if errors.As(err, &failed) && o.watch && !o.req.Full && !o.req.Verify && o.req.From == "" {
 		var ops []seeding.Operation
 		if cl.Seedings(c.Context(), o.req.Replica, &ops) == nil && len(ops) > 0 {
-			// A refused request shows how the last operation ended; one that does not reach the replica, an operation that continues.
+			// After a refused request the last operation is shown. If the replica was not reached, only an operation that continues is.
 			if last := ops[len(ops)-1]; failed.Kind == fail.Refused || !last.State.Ended() {
 				return last, nil
 			}
@@ -112,7 +112,7 @@ func (o *seedFlags) begin(c *cobra.Command, cl *api.Client) (op seeding.Operatio
 	return op, err
 }
 
-// follow shows progress until the operation has ended.
+// follow prints the progress until the operation ends. On a terminal it updates one line.
 func (o *seedFlags) follow(c *cobra.Command, cl *api.Client, op seeding.Operation) (seeding.Operation, error) {
 	out, _ := c.OutOrStdout().(*os.File)
 	bar := out != nil && term.IsTerminal(int(out.Fd()))
@@ -166,7 +166,7 @@ func (o *seedFlags) look(ctx context.Context, cl *api.Client, id string) (seedin
 	return seeding.Operation{}, fail.Unhealthyf("%s does not remember the operation any more", o.req.Replica)
 }
 
-// seedLine is one operation on one line: a bar, bytes, ratio, rate, what is left.
+// seedLine describes an operation in one line: a bar, bytes, ratio, rate and remaining time.
 func seedLine(op seeding.Operation) string {
 	p := op.Progress
 	p.Waiting = cmp.Or(op.Absent, p.Waiting)
@@ -207,11 +207,11 @@ func seedLine(op seeding.Operation) string {
 	return line
 }
 
-// ratioFrom is how many bytes of files must have travelled for their ratio to those on the wire to say anything: questions and hashes travel
-// beside them.
+// ratioFrom is the number of transferred bytes of files from which a compression ratio is shown. Below it, requests and hashes, which are
+// part of the bytes on the network, distort the ratio.
 const ratioFrom = 1 << 20
 
-// wireText is what the network carried, with the ratio of what became of it.
+// wireText returns the bytes on the network, with the ratio of file bytes to them.
 func wireText(p progress.Progress) string {
 	if p.Done-p.Same < ratioFrom {
 		return units.Bytes(p.Wire)
@@ -219,7 +219,7 @@ func wireText(p progress.Progress) string {
 	return fmt.Sprintf("%s (%.1fx)", units.Bytes(p.Wire), p.Ratio())
 }
 
-// outcome says how it stands in the end, with the exit code for it.
+// outcome prints the final state of the operation and returns the error with its exit code.
 func (o *seedFlags) outcome(c *cobra.Command, op seeding.Operation) error {
 	name, p := o.req.Replica, op.Progress
 	took := op.Ended.Sub(op.Started).Round(100 * time.Millisecond)

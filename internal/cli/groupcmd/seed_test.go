@@ -9,7 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
 
-// TestSeedLine shows how far a copy is, and no time left while its source is gone.
+// TestSeedLine checks the progress line. It has no remaining time while the source is unreachable.
 func TestSeedLine(t *testing.T) {
 	t.Parallel()
 	p := progress.Progress{Phase: progress.PhaseCopy, Done: 50 << 20, Total: 100 << 20, Wire: 25 << 20, Rate: 10 << 20, Pace: 10 << 20}

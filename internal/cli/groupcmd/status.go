@@ -46,16 +46,16 @@ when a node hangs. Exit code 3 when the group has no primary that takes writes.`
 	return c
 }
 
-// dashboard is what coterie status shows: what the agent knows from memory, and what the views add to it.
+// dashboard is the output of coterie status: the status from the agent's memory, and the rows of the views.
 type dashboard struct {
 	api.Status
 	Health    []replicaHealth  `json:"health,omitempty"`
 	Databases []databaseHealth `json:"databases,omitempty"`
 	Issues    []issue          `json:"issues,omitempty"`
-	Unknown   string           `json:"views,omitempty"` // why there is nothing of the views
+	Unknown   string           `json:"views,omitempty"` // why the views did not answer
 }
 
-// replicaHealth is a replica's failover readiness, and what a failover to it would cost, in seconds; nil: not known.
+// replicaHealth is a replica's failover readiness and the estimated cost of a failover to it, in seconds. nil means unknown.
 type replicaHealth struct {
 	Replica  string   `json:"replica"`
 	Ready    bool     `json:"no_data_loss"`
@@ -77,7 +77,7 @@ type issue struct {
 	Finding  string `json:"finding"`
 }
 
-// The queries behind a dashboard; their columns are those of the structs above.
+// The queries of a dashboard. Their columns are the fields of the structs above.
 const (
 	healthQuery   = "SELECT name, failover_ready, estimated_data_loss, estimated_recovery FROM coterie.replicas WHERE availability_mode <> 'CONFIGURATION_ONLY'"
 	databaseQuery = `SELECT c.database_name, r.replica_server_name, s.synchronization_state_desc, c.is_failover_ready
@@ -86,9 +86,10 @@ JOIN sys.availability_replicas r USING (replica_id) ORDER BY 1, 2 LIMIT 200`
 	issueQuery = "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok ORDER BY severity, level, target LIMIT 50"
 )
 
-// viewsLimit bounds the wait for the views: the status itself answers from memory, whatever else is dead.
+// viewsLimit bounds the wait for the views. The status itself comes from memory and does not depend on other nodes.
 const viewsLimit = 3 * time.Second
 
+// look returns the dashboard of now. It fails only if the agent does not answer.
 func look(c *cobra.Command, cl *api.Client) (dashboard, error) {
 	ctx, cancel := context.WithTimeout(c.Context(), 2*time.Second)
 	defer cancel()
@@ -155,7 +156,7 @@ func showStatus(c *cobra.Command, cl *api.Client, asJSON bool) error {
 	return err
 }
 
-// watchStatus prints the status again and again, each over the last.
+// watchStatus prints the status every second in place of the last one, until the context ends.
 func watchStatus(c *cobra.Command, cl *api.Client) error {
 	for c.Context().Err() == nil {
 		var page bytes.Buffer
@@ -167,7 +168,7 @@ func watchStatus(c *cobra.Command, cl *api.Client) error {
 			_, _ = fmt.Fprintln(&page, err)
 		}
 		_, _ = fmt.Fprintf(&page, "\n%s; every second until Ctrl-C", time.Now().Format("15:04:05"))
-		// Each line is cleared to its end, and what is below the last: nothing flickers.
+		// The end of each line and the rest of the screen are cleared, instead of the whole screen, which would flicker.
 		text := strings.ReplaceAll(page.String(), "\n", "\x1b[K\r\n")
 		if _, err := fmt.Fprint(c.OutOrStdout(), "\x1b[H"+text+"\x1b[K\x1b[J"); err != nil {
 			return err
@@ -218,7 +219,7 @@ func (d dashboard) render(w io.Writer) error {
 	return nil
 }
 
-// printReplicas prints the group, and a line for each node.
+// printReplicas prints the group and a line for each node.
 func (d dashboard) printReplicas(w io.Writer) error {
 	s := d.Status
 	primary := string(s.Primary)
@@ -279,7 +280,7 @@ func (d dashboard) printReplicas(w io.Writer) error {
 	return t.Flush()
 }
 
-// estimates are a replica's readiness, data loss and recovery, as texts.
+// estimates returns a replica's readiness, data loss and recovery time as texts; "-" for unknown.
 func (d dashboard) estimates(name string) (ready, loss, recovery string) {
 	text := func(s *float64) string {
 		if s == nil {

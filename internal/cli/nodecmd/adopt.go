@@ -31,10 +31,10 @@ import (
 	"github.com/coteriedb/coterie/internal/provision"
 )
 
-// maskedEnv tells the program that root started, and that became the server's user, which unit root has masked for it.
+// maskedEnv names the environment variable in which root passes the unit that it has masked to the process of the server's user.
 const maskedEnv = "COTERIE_MASKED_UNIT"
 
-// adoptFlags are the flags of init that take over a cluster instead of making one.
+// adoptFlags are the flags of init that take over an existing cluster.
 type adoptFlags struct {
 	target, configFile, root  string
 	yes, dryRun, dropStandbys bool
@@ -51,7 +51,7 @@ func (a *adoptFlags) add(c *cobra.Command) {
 	_ = fl.MarkHidden("adopt-root")
 }
 
-// given reports whether a flag was given that means nothing without --adopt.
+// given reports whether a flag was given that has no meaning without --adopt.
 func (a *adoptFlags) given() bool {
 	return a.configFile != "" || a.yes || a.dryRun || a.dropStandbys
 }
@@ -98,7 +98,7 @@ func adoptNode(c *cobra.Command, f *NodeFlags, a *adoptFlags, g newGroup) error 
 	return startOrSay(c, g.dir, f.noStart)
 }
 
-// inspect finds the cluster and looks at it, and settles the configuration of the node to be. It writes nothing.
+// inspect finds and examines the cluster, and decides the configuration of the new node. It writes nothing.
 func (x *adoption) inspect(c *cobra.Command, group string) error {
 	ctx := c.Context()
 	cluster, err := adopt.Find(x.root, x.target, x.configFile)
@@ -118,7 +118,7 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 	takeOver := !c.Flags().Changed("read-write")
 	readWrite := x.node.ReadWrite
 	if takeOver {
-		x.node.ReadWrite = "" // settled when the cluster's own port is known
+		x.node.ReadWrite = "" // decided when the port of the cluster is known
 	}
 	if x.cfg, err = x.node.config(ctx, "replica"); err != nil {
 		return err
@@ -151,7 +151,8 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 	return x.settleSuperuser()
 }
 
-// settleSuperuser makes the instance again once the name of the bootstrap superuser is known: it is on the server's command line.
+// settleSuperuser makes the instance again when the name of the bootstrap superuser is known, because that name is on the server's command
+// line.
 func (x *adoption) settleSuperuser() error {
 	if x.node.superuser == "" {
 		x.cfg.PostgreSQL.Superuser = "postgres"
@@ -166,6 +167,7 @@ func (x *adoption) settleSuperuser() error {
 	return err
 }
 
+// asRefusal gives a refusal of package adopt the exit code of a refusal. It returns other errors unchanged.
 func asRefusal(err error) error {
 	var r adopt.RefusedError
 	if errors.As(err, &r) {
@@ -185,7 +187,7 @@ func commandLine(args []string) map[string]string {
 	return set
 }
 
-// takenOverPort is where the clients are used to finding the cluster.
+// takenOverPort returns the address and port at which the clients reach the cluster today.
 func takenOverPort(r *adopt.Report) string {
 	var hosts []string
 	for h := range strings.SplitSeq(r.Addresses, ",") {
@@ -202,7 +204,7 @@ func takenOverPort(r *adopt.Report) string {
 	return ":" + r.Port
 }
 
-// clientAddress adds the cluster's local sockets to a port.
+// clientAddress returns the address for clients: listen and the local sockets of the cluster.
 func (x *adoption) clientAddress(ctx context.Context, listen string) config.Address {
 	host, port, _ := net.SplitHostPort(listen)
 	if host == "" || host == "0.0.0.0" || host == "::" {
@@ -220,7 +222,7 @@ func (x *adoption) clientAddress(ctx context.Context, listen string) config.Addr
 	return a
 }
 
-// take does what the report announced, and takes it back if it cannot be completed.
+// take adopts the cluster as the report announced. If a step fails, it undoes the earlier ones.
 func (x *adoption) take(c *cobra.Command, profile string) (err error) {
 	l, err := provision.FreshDir(x.layout.Dir)
 	if err != nil {
@@ -264,8 +266,8 @@ func (x *adoption) take(c *cobra.Command, profile string) (err error) {
 
 func (x *adoption) cleanAutoConf() error { return x.pg.WriteAutoConf(nil) }
 
-// adoptAsRoot does what needs root around the adoption, which itself is done by the server's user: it checks first in a process
-// of that user, since nothing may be written before every check has passed, and masks the unit. It is done when that was all.
+// adoptAsRoot does the part of the adoption that needs root; the server's user does the rest. It first checks in a process of that user,
+// because nothing may be written before every check has passed. Then it masks the unit. done reports whether no work remains.
 func adoptAsRoot(c *cobra.Command, dir string, a *adoptFlags) (done bool, err error) {
 	if !filepath.IsAbs(dir) {
 		return true, fail.Usagef("--node %s: give an absolute path", dir)
@@ -293,7 +295,7 @@ func adoptAsRoot(c *cobra.Command, dir string, a *adoptFlags) (done bool, err er
 	return false, nil
 }
 
-// findAs finds the cluster as root: its owner, checked already by a process of that user, is another one.
+// findAs finds the cluster as root. Its owner is the server's user; a process of that user has checked this already.
 func findAs(a *adoptFlags) (adopt.Cluster, error) {
 	u, err := daemon.ServerUser()
 	if err != nil {
@@ -302,7 +304,7 @@ func findAs(a *adoptFlags) (adopt.Cluster, error) {
 	return adopt.FindOwned(a.root, a.target, a.configFile, u.UID)
 }
 
-// asServerUser runs this program as the user that runs servers, and passes its exit code on.
+// asServerUser runs this program with args as daemon.ServerUser. An exit code of that process becomes a cli.ExitError.
 func asServerUser(ctx context.Context, out, errOut io.Writer, args []string) error {
 	u, err := daemon.ServerUser()
 	if err != nil {
@@ -325,7 +327,7 @@ func asServerUser(ctx context.Context, out, errOut io.Writer, args []string) err
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return cli.ExitError{Code: exit.ExitCode()} // it has said why itself
+		return cli.ExitError{Code: exit.ExitCode()} // the process has printed the reason
 	}
 	return err
 }
@@ -346,8 +348,8 @@ directory is kept, with its configuration renamed, so that no agent can start it
 	return c
 }
 
-// lastOfGroup refuses to give the data back while other replicas hold it too: they would go on as a group, and there would be two
-// primaries with one past.
+// lastOfGroup refuses to give the data back while other replicas hold it too. They would continue as a group, and there would be two
+// primaries with a common history.
 func lastOfGroup(l config.Layout, self string) error {
 	b, err := os.ReadFile(l.GroupFile())
 	if err != nil {
@@ -365,6 +367,7 @@ func lastOfGroup(l config.Layout, self string) error {
 	return nil
 }
 
+// release undoes the adoption of the node in dir, whose agent must be stopped.
 func release(c *cobra.Command, dir string) error {
 	l, err := config.NewLayout(dir)
 	if err != nil {

@@ -25,7 +25,7 @@ and ends. Started as root it becomes user ` + daemon.ServerUserName + ` first.`,
 		Args: cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir, _ := c.Flags().GetString("node")
-			if _, err := config.Load(dir); err != nil { // before the directory changes hands
+			if _, err := config.Load(dir); err != nil { // before the directory gets another owner
 				return fail.Error{Kind: fail.Usage, Err: err}
 			}
 			if err := daemon.BecomeServerUser(dir); err != nil {
@@ -41,6 +41,7 @@ and ends. Started as root it becomes user ` + daemon.ServerUserName + ` first.`,
 	return c
 }
 
+// runAgent runs the node until the context ends or the node fails.
 func runAgent(c *cobra.Command, dir string, verbose bool) error {
 	if _, err := config.Load(dir); err != nil {
 		return err
@@ -50,7 +51,7 @@ func runAgent(c *cobra.Command, dir string, verbose bool) error {
 		return err
 	}
 	defer closeLog()
-	// A quiet agent holds some 20 MB; letting the heap grow fourfold, within a limit, halves what it spends on collecting garbage.
+	// A quiet agent uses about 20 MB. Fourfold growth of the heap, within a limit, halves the time for garbage collection.
 	debug.SetGCPercent(400)
 	debug.SetMemoryLimit(100 << 20)
 	err = node.Run(c.Context(), dir, log)

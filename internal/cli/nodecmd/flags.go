@@ -7,7 +7,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// NodeFlags are what init, join and witness have in common.
+// NodeFlags are the common flags of init, join and witness.
 type NodeFlags struct {
 	name, address, Endpoint, ReadWrite, ReadOnly, HTTP, binDir string
 	superuser                                                  string
@@ -16,6 +16,7 @@ type NodeFlags struct {
 	quorum                                                     quorumFlags
 }
 
+// sanitizeName makes a valid node name from a host name.
 func sanitizeName(host string) string {
 	host, _, _ = strings.Cut(strings.ToLower(host), ".")
 	name := strings.Map(func(r rune) rune {
@@ -31,7 +32,7 @@ func sanitizeName(host string) string {
 	return name[:min(len(name), 30)]
 }
 
-// PortNumbers are those of a node's four ports, the one between nodes first.
+// PortNumbers returns the numbers of the node's ports that are not empty, at most four. The port between nodes is the first.
 func (f *NodeFlags) PortNumbers() ([]string, error) {
 	var out []string
 	for _, a := range []string{f.Endpoint, f.ReadWrite, f.ReadOnly, f.HTTP} {

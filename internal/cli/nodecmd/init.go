@@ -21,7 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/provision"
 )
 
-// add registers the flags, of a node that founds a group or of one that joins it.
+// add registers the flags of a node. founds reports whether the node founds a group; otherwise it joins one.
 func (f *NodeFlags) add(c *cobra.Command, founds bool) {
 	f.quorum.add(c, founds)
 	host, _ := os.Hostname()
@@ -38,7 +38,7 @@ func (f *NodeFlags) add(c *cobra.Command, founds bool) {
 	fl.BoolVar(&f.noStart, "no-start", false, "make the node directory only; start it later with coterie agent")
 }
 
-// config fills a node's configuration from the flags.
+// config returns the configuration of a node of that kind from the flags. It fails if a port is in use.
 func (f *NodeFlags) config(ctx context.Context, kind string) (config.Config, error) {
 	c := config.Config{Node: f.name, Kind: kind}
 	if err := config.CheckName(f.name); err != nil {
@@ -78,7 +78,7 @@ func (f *NodeFlags) config(ctx context.Context, kind string) (config.Config, err
 	return c, nil
 }
 
-// Install finds the PostgreSQL to use.
+// Install finds the PostgreSQL installation that the flags select: by default the newest one.
 func (f *NodeFlags) Install(ctx context.Context) (programs.Install, error) {
 	if f.binDir != "" {
 		return programs.Inspect(ctx, f.binDir)
@@ -162,10 +162,10 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 	return c
 }
 
-// check finds what is wrong with a node to be before root makes its directory and gives it away: a refusal leaves no trace. The user
-// that runs the node looks again, with its own eyes.
+// check looks for problems of a new node before root makes its directory and gives it to another user. A refusal therefore leaves no
+// trace. The user that runs the node checks again, with its own permissions.
 //
-// group is the one to join, "" for a group to be.
+// group is the group to join; "" if the node founds one.
 func (f *NodeFlags) check(ctx context.Context, kind, dir string, group ag.GroupID) error {
 	cfg, err := f.config(ctx, kind)
 	if err != nil {

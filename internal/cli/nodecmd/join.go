@@ -121,6 +121,7 @@ func joinNode(c *cobra.Command, dir string, f *NodeFlags, t endpoint.Token) (err
 	return provision.WriteJoined(l, cfg, grant, func() (*certs.Node, error) { return certs.InstallNode(l.PKI(), grant.Grant, key) })
 }
 
+// readToken parses a join token, which must admit a node of that kind.
 func readToken(kind, text string) (endpoint.Token, error) {
 	t, err := endpoint.ParseToken(strings.TrimSpace(text))
 	if err != nil {
@@ -132,7 +133,7 @@ func readToken(kind, text string) (endpoint.Token, error) {
 	return t, nil
 }
 
-// joinRefused gives the group's answer its exit code.
+// joinRefused gives an answer of the group its exit code.
 func joinRefused(err error) error {
 	if errors.Is(err, endpoint.ErrWrongGroup) {
 		return fail.Error{Kind: fail.Usage, Err: err}

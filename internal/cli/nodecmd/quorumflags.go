@@ -11,7 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// quorumFlags name an etcd that an administrator runs, for a group that is not to have an embedded quorum.
+// quorumFlags name an etcd of the administrator's, for a group without an embedded quorum.
 type quorumFlags struct {
 	endpoints     []string
 	ca, cert, key string
@@ -29,7 +29,7 @@ func (f *quorumFlags) add(c *cobra.Command, founds bool) {
 	fl.StringVar(&f.key, "quorum-key", "", "file of that certificate's key; only the node's user may read it"+files)
 }
 
-// fromToken fills in what was not said on the command line.
+// fromToken completes the flags from the token. A flag of the command line takes precedence.
 func (f *quorumFlags) fromToken(q endpoint.TokenQuorum) error {
 	if len(q.Endpoints) == 0 {
 		if f.given() {
@@ -51,14 +51,15 @@ func (f *quorumFlags) fromToken(q endpoint.TokenQuorum) error {
 	return nil
 }
 
+// given reports whether any of the flags was given.
 func (f *quorumFlags) given() bool {
 	return len(f.endpoints) > 0 || f.ca != "" || f.cert != "" || f.key != ""
 }
 
-// config is what the flags say; nil: the quorum is embedded.
+// config returns the configuration of the external quorum; nil if the quorum is embedded.
 func (f *quorumFlags) config() (*config.Quorum, error) {
 	if !f.given() {
-		return nil, nil //nolint:nilnil // an absent setting is no error
+		return nil, nil //nolint:nilnil // an absent setting is not an error
 	}
 	q := &config.Quorum{Endpoints: f.endpoints, CA: f.ca, Cert: f.cert, Key: f.key}
 	if err := (etcd.External{Endpoints: q.Endpoints, CAFile: q.CA, CertFile: q.Cert, KeyFile: q.Key}).Check(); err != nil {

@@ -41,9 +41,10 @@ replica the primary first: coterie failover.`,
 	return c
 }
 
-// successorBudget is how long a new agent may take to answer.
+// successorBudget is the time in which the new agent must answer.
 const successorBudget = 30 * time.Second
 
+// restart asks the agent to restart and waits until the new agent answers. A moved leadership is an unhealthy error.
 func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest) error {
 	was, err := cl.Status(c.Context())
 	if err != nil {
@@ -54,7 +55,7 @@ func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest) error {
 		if errors.As(err, &answered) || errors.Is(err, api.ErrNoAgent) || c.Context().Err() != nil {
 			return cli.NoAgent(c, err)
 		}
-		// The agent was gone before its answer was read.
+		// The agent ended before its answer was read.
 	}
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(c.Context(), successorBudget)

@@ -19,12 +19,12 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 )
 
-// startOrSay ends init and join: with the agent in the foreground, or with the command that starts it.
+// startOrSay runs the agent in the foreground at the end of init and join. With noStart it prints the command that starts the agent.
 func startOrSay(c *cobra.Command, dir string, noStart bool) error {
 	return startAnd(c, dir, noStart, awaitNext)
 }
 
-// startAnd does so, and meanwhile what is to be done once the agent runs.
+// startAnd is startOrSay with another function than awaitNext to run beside the agent. The context of then ends with the agent.
 func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.Context, c *cobra.Command, abs string) error) error {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -52,8 +52,8 @@ func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.
 	return err
 }
 
-// throughUnit makes the node by running this command again with --no-start, starts it through its service unit, and ends as the
-// foreground would. It reports false where no unit is installed for this node directory, or root is not here to start it.
+// throughUnit makes the node by running this command again with --no-start, starts its service unit, and prints the command for the next
+// node. It reports false if no unit is installed for this node directory, or this process is not root.
 func throughUnit(c *cobra.Command, dir string) (bool, error) {
 	if os.Geteuid() != 0 || !unitInstalled(c.Context(), dir) {
 		return false, nil
@@ -67,7 +67,7 @@ func throughUnit(c *cobra.Command, dir string) (bool, error) {
 	if err := made.Run(); err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			return true, cli.ExitError{Code: exit.ExitCode()} // it has said why
+			return true, cli.ExitError{Code: exit.ExitCode()} // the process has printed the reason
 		}
 		return true, err
 	}
@@ -78,7 +78,7 @@ func throughUnit(c *cobra.Command, dir string) (bool, error) {
 	return true, awaitNext(c.Context(), c, dir)
 }
 
-// unitInstalled reports whether systemd runs here and has a unit for this node directory.
+// unitInstalled reports whether systemd runs on this host and has a unit for the node directory dir.
 func unitInstalled(ctx context.Context, dir string) bool {
 	if _, err := os.Stat("/run/systemd/system"); err != nil || dir != cli.DefaultNode {
 		return false
@@ -86,7 +86,7 @@ func unitInstalled(ctx context.Context, dir string) bool {
 	return exec.CommandContext(ctx, "systemctl", "cat", "coterie.service").Run() == nil
 }
 
-// awaitNext waits until the agent serves a group that takes writes and prints the command with which the next node joins it.
+// awaitNext waits until the group accepts writes. Then it prints the command with which the next node joins.
 func awaitNext(ctx context.Context, c *cobra.Command, abs string) error {
 	l, err := config.NewLayout(abs)
 	if err != nil {
@@ -113,7 +113,7 @@ func awaitNext(ctx context.Context, c *cobra.Command, abs string) error {
 	r, err := cl.CreateToken(ctx, api.TokenRequest{Role: "replica", TTL: 15 * time.Minute})
 	if err != nil {
 		cli.Say(c, "to admit the next node, run on a replica: coterie token create")
-		return nil //nolint:nilerr // a witness cannot make tokens, and says where to
+		return nil //nolint:nilerr // a witness cannot make tokens; the message names the place that can
 	}
 	cli.Say(c, "the next node joins, until %s, with:", r.Expires.Local().Format("15:04"))
 	_, err = fmt.Fprintln(c.OutOrStdout(), r.Command)

@@ -28,7 +28,7 @@ import (
 	"github.com/coteriedb/coterie/internal/provision/preflight"
 )
 
-// plan is the group that the wizard is told about.
+// plan is the group that the answers describe.
 type plan struct {
 	group        string
 	level        int
@@ -44,12 +44,12 @@ type plannedReplica struct {
 	name, host string
 	mode       ag.AvailabilityMode
 	failover   ag.FailoverMode
-	manual     bool // it is not seeded by itself
+	manual     bool // the administrator brings its copy of the data
 }
 
 func (r plannedReplica) witness() bool { return r.mode == ag.ConfigurationOnly }
 
-// wizard asks a person, one line each. Its answers end with the input.
+// wizard asks the user questions, each answered with one line. The end of the input ends it.
 type wizard struct {
 	in  *bufio.Scanner
 	out io.Writer
@@ -58,7 +58,7 @@ type wizard struct {
 
 var errNoAnswer = errors.New("the answers ended before the questions; nothing was made")
 
-// ask asks until the answer is accepted; an empty one means the default.
+// ask repeats the question until accept takes the answer. An empty answer means the default.
 func (w *wizard) ask(question, otherwise string, accept func(string) error) (string, error) {
 	for {
 		_, _ = fmt.Fprintf(w.out, "%s [%s]: ", question, otherwise)
@@ -103,10 +103,10 @@ func inRange(least, most int) func(string) error {
 	}
 }
 
-// page prints a heading.
+// page prints the heading of a page.
 func (w *wizard) page(n int, title string) { _, _ = fmt.Fprintf(w.out, "\n%d. %s\n", n, title) }
 
-// plan asks for everything.
+// plan asks all questions and returns the plan. self is the name of this node.
 func (w *wizard) plan(self string) (p plan, err error) {
 	number := func(question string, otherwise, least, most int) int {
 		if err != nil {
@@ -114,7 +114,7 @@ func (w *wizard) plan(self string) (p plan, err error) {
 		}
 		var a string
 		a, err = w.ask(question, strconv.Itoa(otherwise), inRange(least, most))
-		n, _ := strconv.Atoi(a) // looked at
+		n, _ := strconv.Atoi(a) // inRange has checked it
 		return n
 	}
 	text := func(question, otherwise string, accept func(string) error) string {
@@ -169,6 +169,7 @@ func nonEmpty(a string) error {
 
 func yes(a string) bool { return strings.EqualFold(a, "yes") }
 
+// replica asks for the name and the role of the node on host.
 func (w *wizard) replica(host string, text func(question, otherwise string, accept func(string) error) string) plannedReplica {
 	r := plannedReplica{host: host, name: sanitizeName(host), mode: ag.AsynchronousCommit, failover: ag.Manual}
 	r.name = text("  its name as a node", r.name, config.CheckName)
@@ -184,7 +185,7 @@ func (w *wizard) replica(host string, text func(question, otherwise string, acce
 	return r
 }
 
-// statements are what makes the group of nodes that have joined.
+// statements returns the statements that make the group after all nodes have joined.
 func (p plan) statements() []ddl.Statement {
 	word := func(name, v string) ddl.Setting {
 		return ddl.Setting{Name: name, Value: ddl.Value{Form: ddl.Word, Text: v}}
@@ -217,7 +218,7 @@ func (p plan) statements() []ddl.Statement {
 	return out
 }
 
-// script is the statements as a file, with what must go before them.
+// script returns the statements as a file, with comments that name the commands to run before.
 func (p plan) script() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "-- The availability group %s. First, on %s:  coterie init --no-group\n", p.group, p.replicas[0].name)
@@ -235,7 +236,7 @@ func (p plan) script() string {
 	return b.String()
 }
 
-// check tries the statements on a configuration as it will be: what they refuse is found before anything is made.
+// check applies the statements to the configuration that the group will have. A refusal is thus found before anything is made.
 func (p plan) check() []check.Finding {
 	g := ag.Group{Draft: true, Name: "none", CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second}
 	for i, r := range p.replicas {
@@ -270,7 +271,7 @@ func (p plan) check() []check.Finding {
 	return out
 }
 
-// validate is the validation page; it reports whether nothing stands in the way.
+// validate prints the validation page and reports whether it found no problem.
 func (w *wizard) validate(ctx context.Context, dir string, p plan, ports []string) (bool, error) {
 	w.page(7, "Validation")
 	own, err := preflight.DescribeMachine(ctx, dir)
@@ -302,7 +303,7 @@ func (w *wizard) validate(ctx context.Context, dir string, p plan, ports []strin
 	return !check.Worst(found).Worse(check.Warning), nil
 }
 
-// initInteractive asks, and makes the node and then the group, or writes the script.
+// initInteractive runs the wizard. It then makes the node and the group, or writes the script.
 func initInteractive(c *cobra.Command, dir string, f *NodeFlags, profile string) error {
 	if err := f.check(c.Context(), "replica", dir, ""); err != nil {
 		return err
@@ -342,7 +343,7 @@ func initInteractive(c *cobra.Command, dir string, f *NodeFlags, profile string)
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(path, []byte(p.script()), 0o644); err != nil { //nolint:gosec // statements hold nothing secret
+		if err := os.WriteFile(path, []byte(p.script()), 0o644); err != nil { //nolint:gosec // statements contain no secrets
 			return fmt.Errorf("%w; this runs as the server's user: name a directory that it may write to", err)
 		}
 		cli.Say(c, "wrote %s", path)
@@ -365,7 +366,7 @@ func initInteractive(c *cobra.Command, dir string, f *NodeFlags, profile string)
 	return startAnd(c, dir, f.noStart, p.form)
 }
 
-// form admits the planned nodes, waits for them, and makes the group.
+// form admits the planned nodes, waits until all have joined, and makes the group.
 func (p plan) form(ctx context.Context, c *cobra.Command, abs string) error {
 	l, err := config.NewLayout(abs)
 	if err != nil {
@@ -423,7 +424,7 @@ func (p plan) admit(ctx context.Context, c *cobra.Command, cl *api.Client, r pla
 	return err
 }
 
-// missing lists the planned nodes that have not joined and answered.
+// missing returns the planned nodes that have not joined or are not connected.
 func (p plan) missing(s api.Status) []string {
 	var out []string
 	for _, r := range p.replicas {
@@ -435,7 +436,7 @@ func (p plan) missing(s api.Status) []string {
 	return out
 }
 
-// await asks for the status until nothing is missing.
+// await polls the status until missing returns nothing. It passes every other result to tell.
 func (p plan) await(ctx context.Context, cl *api.Client, missing func(api.Status) []string, tell func([]string)) error {
 	for {
 		s, err := cl.Status(ctx)

@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/check"
 )
 
+// asked runs the wizard with those answers. It returns the plan and the wizard's output.
 func asked(t *testing.T, answers ...string) (plan, string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -23,7 +24,7 @@ func asked(t *testing.T, answers ...string) (plan, string, error) {
 
 func TestWizard(t *testing.T) {
 	p, said, err := asked(
-		t, "Sales", "9", "4", "20000", "no", "shop, orders", // name; a level there is not; level, timeout, DB_FAILOVER, databases
+		t, "Sales", "9", "4", "20000", "no", "shop, orders", // name; an invalid level; level, timeout, DB_FAILOVER, databases
 		"db2.contoso.com", "", "sync", "yes", "db3", "db_3", "async", "wit", "", "witness", "none", // replicas
 		"Sales-L", "1433", "manual",
 	)

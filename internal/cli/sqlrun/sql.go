@@ -21,7 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// maxScript bounds a file of statements.
+// maxScript is the largest script, in bytes.
 const maxScript = ddl.MaxText
 
 // SQL returns the command sql, which runs statements on the console of this node.
@@ -68,6 +68,7 @@ Statements are separated by semicolons, or by lines that hold GO alone. The firs
 	return c
 }
 
+// readScript reads the file, or standard input if file is empty or "-".
 func readScript(c *cobra.Command, file string) (string, error) {
 	in := c.InOrStdin()
 	if file != "" && file != "-" {
@@ -85,13 +86,13 @@ func readScript(c *cobra.Command, file string) (string, error) {
 	return string(b), err
 }
 
-// Printer runs statements and prints what they answer.
+// Printer runs statements and prints their results.
 type Printer struct {
 	C         *cobra.Command
 	JSON, csv bool
 }
 
-// Run executes every statement of a text.
+// Run executes the statements of a text and prints their results. It stops at the first error.
 func (p Printer) Run(ctx context.Context, cl *api.Client, text string) error {
 	parts, err := ddl.Split(text)
 	if err != nil {
@@ -174,7 +175,7 @@ func (p Printer) Print(r console.Result) error {
 	return t.Flush()
 }
 
-// printJSON prints rows as objects.
+// printJSON prints the rows as objects.
 func (p Printer) printJSON(r console.Result) error {
 	if r.Columns == nil {
 		return cli.PrintJSON(p.C, map[string]any{"statement": r.Tag, "notices": r.Notices})

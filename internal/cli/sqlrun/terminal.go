@@ -19,23 +19,24 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
 
-// Keys as a terminal in raw mode passes them on.
+// Keys as the bytes that a terminal in raw mode sends.
 const (
 	ctrlC     = 0x03
 	eraseLine = "\x05\x15\r" // to the end of the line, erase it, and enter
 )
 
-// keyboard hands on what is typed. Ctrl-C, which comes as a byte, ends the statement that runs, else it takes back what was typed.
+// keyboard passes the typed bytes to the line editor. Ctrl-C, which arrives as a byte, cancels the running statement, or else discards the
+// typed line.
 type keyboard struct {
 	typed chan []byte // closed at the end of input
 	rest  []byte
 
 	mu    sync.Mutex         // guards the fields below
-	stop  context.CancelFunc // ends the statement that runs; nil: none does
-	taken bool               // what was typed was taken back, and nobody has asked yet
+	stop  context.CancelFunc // cancels the running statement; nil if none runs
+	taken bool               // the typed line was discarded since the last call of tookBack
 }
 
-// newKeyboard begins to read. What reads ends with the input, or with the program.
+// newKeyboard starts a goroutine that reads in. It ends with the input or with the program.
 func newKeyboard(in io.Reader) *keyboard {
 	k := &keyboard{typed: make(chan []byte, 64)}
 	go func() {
@@ -54,7 +55,7 @@ func newKeyboard(in io.Reader) *keyboard {
 	return k
 }
 
-// heard acts on Ctrl-C and returns the keys that are left.
+// heard handles Ctrl-C and returns the remaining keys.
 func (k *keyboard) heard(keys []byte) []byte {
 	at := bytes.LastIndexByte(keys, ctrlC)
 	if at < 0 {
@@ -84,14 +85,14 @@ func (k *keyboard) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// running tells what Ctrl-C ends from now on; nil: the line.
+// running sets the function that Ctrl-C calls. With nil, Ctrl-C discards the typed line.
 func (k *keyboard) running(stop context.CancelFunc) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.stop = stop
 }
 
-// tookBack reports whether what was typed was taken back since the last time.
+// tookBack reports whether the typed line was discarded since the last call.
 func (k *keyboard) tookBack() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -100,7 +101,7 @@ func (k *keyboard) tookBack() bool {
 	return was
 }
 
-// whole reports whether what was typed can be run: it ends with a semicolon, or a line with GO, that is not inside of something unclosed.
+// whole reports whether the text can be run. It must end with a semicolon, or a line with GO, outside of quotes and comments.
 func whole(text string) bool {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -116,7 +117,7 @@ func whole(text string) bool {
 	return !unclosed
 }
 
-// interactive reads statements from a terminal, with history and completion of the views' names.
+// interactive reads and runs statements from a terminal, with a history and completion of view names, until the input ends.
 func (p Printer) interactive(cl *api.Client) error {
 	fd := int(os.Stdin.Fd())
 	old, err := term.MakeRaw(fd)
@@ -129,7 +130,7 @@ func (p Printer) interactive(cl *api.Client) error {
 		io.Reader
 		io.Writer
 	}{k, os.Stdout}, "coterie=> ")
-	if w, h, err := term.GetSize(fd); err == nil && w > 0 && h > 0 { // a terminal that does not know its size says 0
+	if w, h, err := term.GetSize(fd); err == nil && w > 0 && h > 0 { // a terminal of unknown size reports 0
 		_ = t.SetSize(w, h)
 	}
 	t.History = loadHistory()
@@ -160,7 +161,7 @@ func (p Printer) interactive(cl *api.Client) error {
 	}
 }
 
-// runInterruptibly runs what was typed until Ctrl-C, and prints its error.
+// runInterruptibly runs the text and prints its error. Ctrl-C cancels it.
 func (p Printer) runInterruptibly(k *keyboard, cl *api.Client, text string) {
 	ctx, cancel := context.WithCancel(p.C.Context())
 	defer cancel()
@@ -175,7 +176,7 @@ func (p Printer) runInterruptibly(k *keyboard, cl *api.Client, text string) {
 	}
 }
 
-// completions are the words that Tab completes: the language's and the views' names.
+// completions returns the words that Tab completes: keywords, options and names of views.
 func completions(c *cobra.Command, cl *api.Client) []string {
 	words := []string{"SELECT", "FROM", "WHERE", "ALTER AVAILABILITY GROUP", "EXPLAIN FAILOVER;", "VERIFY ROUTING;", "SCRIPT;", "FAILOVER", "MODIFY REPLICA ON"}
 	for _, o := range ddl.Options() {
@@ -217,7 +218,7 @@ func complete(words []string, line string, pos int, key rune) (string, int, bool
 	return line[:from] + found + line[pos:], from + len(found), true
 }
 
-// history keeps what was typed in a file of the user's, the last thousand lines.
+// history keeps the last historyKept lines in a file in the user's home directory. It implements term.History.
 type history struct {
 	path  string
 	lines []string // oldest first
@@ -238,7 +239,7 @@ func loadHistory() *history {
 	return h
 }
 
-// Add keeps a line.
+// Add appends a line, unless it is blank or equal to the last one.
 func (h *history) Add(entry string) {
 	if strings.TrimSpace(entry) == "" || len(h.lines) > 0 && h.lines[len(h.lines)-1] == entry {
 		return
@@ -246,12 +247,12 @@ func (h *history) Add(entry string) {
 	h.lines = append(h.lines, entry)
 	h.lines = h.lines[max(0, len(h.lines)-historyKept):]
 	if h.path != "" {
-		_ = os.WriteFile(h.path, []byte(strings.Join(h.lines, "\n")+"\n"), 0o600) // a convenience
+		_ = os.WriteFile(h.path, []byte(strings.Join(h.lines, "\n")+"\n"), 0o600) // best-effort
 	}
 }
 
-// Len returns how many lines are kept.
+// Len returns the number of lines.
 func (h *history) Len() int { return len(h.lines) }
 
-// At returns a line, 0 being the newest.
+// At returns line i; 0 is the newest.
 func (h *history) At(i int) string { return h.lines[len(h.lines)-1-i] }

@@ -31,7 +31,7 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// keys is a terminal that types when it is told to.
+// keys is a terminal on which a test types.
 type keys chan string
 
 func (k keys) Read(b []byte) (int, error) {

@@ -1,2 +1,2 @@
-// Package buildinfo says which build this program is.
+// Package buildinfo has the version of this program.
 package buildinfo

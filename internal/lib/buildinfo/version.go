@@ -1,4 +1,4 @@
 package buildinfo
 
-// Version is set by the build.
+// Version is the version of the program. The build sets it with -ldflags -X.
 var Version = "development"

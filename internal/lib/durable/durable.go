@@ -1,7 +1,7 @@
 // Package durable changes files so that the change survives a power loss once the function has returned.
 //
-// It owns the order of the system calls: write, fsync of the file, rename, fsync of the directory. It knows nothing of what the
-// files mean. Start reading at Replace.
+// It owns the order of the system calls: write, fsync of the file, rename, fsync of the directory. It does not depend on the
+// contents of the files. Start reading at Replace.
 package durable
 
 import (
@@ -20,7 +20,7 @@ const Suffix = ".coterie-tmp"
 // Replace replaces the file at path, or creates it, with exactly that mode. After a crash the file has either its old or its new content.
 //
 // When Replace returns nil, the new content is on disk. When it fails before the rename, the old file is untouched and no temporary file
-// is left; when the directory cannot be synced, the new content is in place but may be lost with the power. Two calls for one path must
+// remains; when the directory cannot be synced, the new content is in place but may be lost with the power. Two calls for one path must
 // not overlap.
 func Replace(path string, data []byte, mode fs.FileMode) error {
 	return replace(disk{}, path, data, mode)
@@ -35,13 +35,13 @@ func ReplaceJSON(path string, v any) error {
 	return Replace(path, append(b, '\n'), 0o600)
 }
 
-// Remove removes the file at path, which may be absent, and syncs its directory, which may not.
+// Remove removes the file at path and syncs its directory. The file may be absent; the directory must exist.
 func Remove(path string) error { return remove(disk{}, path) }
 
 // Rename gives a file or directory another name and syncs the directories of both names.
 func Rename(from, to string) error { return rename(disk{}, from, to) }
 
-// SyncDir flushes a directory: the names that were created, renamed and removed in it.
+// SyncDir flushes a directory, so that created, renamed and removed names in it survive a power loss.
 func SyncDir(dir string) error { return syncDir(disk{}, dir) }
 
 func replace(d files, path string, data []byte, mode fs.FileMode) error {
@@ -63,7 +63,7 @@ func replace(d files, path string, data []byte, mode fs.FileMode) error {
 func write(f file, data []byte, mode fs.FileMode) error {
 	_, err := f.Write(data)
 	if err == nil {
-		err = f.Chmod(mode) // of a file that a crash left behind, and whatever the umask
+		err = f.Chmod(mode) // the file may be left over from a crash, and the umask may have changed the mode
 	}
 	if err == nil {
 		err = f.Sync()
@@ -118,7 +118,7 @@ type file interface {
 	Sync() error
 }
 
-// disk is the operating system's.
+// disk is the file system of the operating system.
 type disk struct{}
 
 func (disk) create(path string, mode fs.FileMode) (file, error) {
@@ -131,7 +131,7 @@ func (disk) rename(from, to string) error { return os.Rename(from, to) }
 
 func (disk) remove(path string) error { return os.Remove(path) }
 
-// opened keeps a nil *os.File from becoming a file that is not nil.
+// opened converts the result of opening a file. A nil *os.File becomes a nil file.
 func opened(f *os.File, err error) (file, error) {
 	if err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 
 var errInjected = errors.New("injected")
 
-// faulty is the operating system's file system. It records the operations and fails the one with the number at, from 1.
+// faulty is the file system of the operating system. It records the operations and fails operation number at, counted from 1.
 type faulty struct {
 	disk
 	at   int
@@ -79,7 +79,7 @@ func (f *faultyFile) Chmod(mode fs.FileMode) error {
 func (f *faultyFile) Sync() error  { return errors.Join(f.d.step("sync", f.path), f.file.Sync()) }
 func (f *faultyFile) Close() error { return errors.Join(f.file.Close(), f.d.step("close", f.path)) }
 
-// TestReplaceSyncsInOrder holds that the content is on disk before the name is, and that the name is before Replace returns.
+// TestReplaceSyncsInOrder checks that the content is on disk before the name, and the name before Replace returns.
 func TestReplaceSyncsInOrder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -95,7 +95,7 @@ func TestReplaceSyncsInOrder(t *testing.T) {
 	}
 }
 
-// TestReplaceFailsWhole fails every operation of a replacement in turn: the file is the old or the new one, and nothing else is left.
+// TestReplaceFailsWhole fails every operation of a replacement in turn. The file is the old or the new one, and no other file remains.
 func TestReplaceFailsWhole(t *testing.T) {
 	t.Parallel()
 	for at := 1; ; at++ {
@@ -128,7 +128,7 @@ func TestReplaceFailsWhole(t *testing.T) {
 	}
 }
 
-// TestReplaceOverLeftover holds that what a crash left behind neither disturbs nor lends its mode.
+// TestReplaceOverLeftover checks that a temporary file from a crash is overwritten, and that its mode is not kept.
 func TestReplaceOverLeftover(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -164,7 +164,7 @@ func TestReplaceJSON(t *testing.T) {
 	}
 }
 
-// TestRemove holds that a file that is gone is no error, and that the directory is synced in either case.
+// TestRemove checks that an absent file is not an error, and that the directory is synced in either case.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -188,7 +188,7 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestRename holds that both directories are synced after the rename.
+// TestRename checks that both directories are synced after the rename.
 func TestRename(t *testing.T) {
 	t.Parallel()
 	from, to := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")

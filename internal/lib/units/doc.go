@@ -1,2 +1,2 @@
-// Package units writes sizes for people and reads them.
+// Package units formats and parses sizes in bytes.
 package units

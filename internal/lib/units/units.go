@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Bytes writes a size for people.
+// Bytes formats a number of bytes in B, KiB, MiB or GiB, as in 1.5 GiB.
 func Bytes(n int64) string {
 	switch {
 	case n < 1<<10:
@@ -19,7 +19,7 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
 
-// ParseBytes reads 512MiB, 512MB and plain bytes. Less than least, in bytes, is an error.
+// ParseBytes parses sizes such as 512MiB, 512MB and 4096, which is in bytes. A size below least, in bytes, is an error.
 func ParseBytes(s string, least int64) (int64, error) {
 	digits := strings.TrimRight(s, "KMGTiBkb ")
 	n, err := strconv.ParseFloat(digits, 64)

@@ -1,7 +1,7 @@
 // Package preflight examines a host and its neighbours before a group exists: names, ports both ways, round trips, clocks, software, flushes
 // and space.
 //
-// It knows nothing of a group or of a running node.
+// It does not depend on a group or a running node.
 //
 // Start reading at DescribeMachine.
 package preflight

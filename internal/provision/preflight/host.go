@@ -37,11 +37,11 @@ type HostFacts struct {
 	Now   time.Time     `json:"now"`
 	Flush time.Duration `json:"flush_ns"`
 	Free  uint64        `json:"free_bytes"`
-	Back  []string      `json:"back,omitempty"` // the asker's ports that could not be reached from there
+	Back  []string      `json:"back,omitempty"` // ports of the asking host that this host could not reach
 	software
 }
 
-// DescribeMachine looks at this host; dir is where a node would be, or its nearest parent that exists.
+// DescribeMachine describes this host. Flushes and space are measured in dir, the planned node directory, or in its nearest existing parent.
 func DescribeMachine(ctx context.Context, dir string) (HostFacts, error) {
 	m := HostFacts{Now: time.Now()}
 	m.Host, _ = os.Hostname()
@@ -65,7 +65,7 @@ func DescribeMachine(ctx context.Context, dir string) (HostFacts, error) {
 	return m, err
 }
 
-// flushLatency is the median time that a write of a page and its flush take in dir.
+// flushLatency returns the median time of a write of a page and its flush in dir.
 func flushLatency(dir string) (time.Duration, error) {
 	f, err := os.CreateTemp(dir, ".coterie-preflight")
 	if err != nil {
@@ -88,7 +88,7 @@ func flushLatency(dir string) (time.Duration, error) {
 	return all[len(all)/2], nil
 }
 
-// Listen opens the ports that are free, of all addresses. Those that are taken answer by themselves.
+// Listen opens the free ports on all addresses. A port in use is skipped, because its program answers, but the first port must be free.
 func (a *Answerer) Listen(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/preflight", a.tell)
@@ -128,7 +128,7 @@ func (a *Answerer) Listen(ctx context.Context) error {
 			if err != nil {
 				return
 			}
-			_, _ = u.WriteTo(b[:n], from) // not more than was sent
+			_, _ = u.WriteTo(b[:n], from) // never more bytes than were received
 		}
 	})
 	return nil
@@ -146,7 +146,7 @@ func (a *Answerer) Close() {
 	a.wg.Wait()
 }
 
-// tell describes this machine, having dialled the asker's ports.
+// tell serves the description of this host. It first dials the ports of the asking host.
 func (a *Answerer) tell(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), 25*time.Second)
 	defer cancel()
@@ -201,6 +201,7 @@ func JudgeMachine(m HostFacts, dir string) []check.Finding {
 	return out
 }
 
+// fetchMachine asks the Answerer on host for its description, and to dial ports in return.
 func fetchMachine(ctx context.Context, host string, ports []string) (HostFacts, error) {
 	var m HostFacts
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, ports[0])+"/preflight?back="+strings.Join(ports, ","), nil)
@@ -222,7 +223,7 @@ func fetchMachine(ctx context.Context, host string, ports []string) (HostFacts, 
 	return m, json.Unmarshal(b, &m)
 }
 
-// ping sends datagrams one by one and returns the median round trip and how many did not come back.
+// ping sends datagrams one after another. It returns the median round trip and the number of lost datagrams.
 func ping(ctx context.Context, host, port string) (rtt time.Duration, lost int) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "udp", net.JoinHostPort(host, port))
 	if err != nil {
@@ -235,7 +236,7 @@ func ping(ctx context.Context, host, port string) (rtt time.Duration, lost int) 
 		start := time.Now()
 		_ = c.SetDeadline(start.Add(500 * time.Millisecond))
 		_, err := c.Write([]byte{byte(i)})
-		for n := 0; err == nil; { // an answer that comes late is not this one's
+		for n := 0; err == nil; { // skips late answers to earlier datagrams
 			if n, err = c.Read(b); err == nil && n == 1 && b[0] == byte(i) {
 				break
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/check"
 )
 
-// loopbackPorts returns the numbers of ports that were free a moment ago.
+// loopbackPorts returns the numbers of n ports that were free just now.
 func loopbackPorts(t *testing.T, n int) []string {
 	t.Helper()
 	var out []string
@@ -65,7 +65,7 @@ func TestPreflight(t *testing.T) {
 	if f := finding(found, "glibc 1.0 here"); f.Level != check.Problem || f.Run == "" {
 		t.Errorf("another C library: %+v", f)
 	}
-	found, err = Other(t.Context(), own, "127.0.0.1", loopbackPorts(t, 2)) // closed by now
+	found, err = Other(t.Context(), own, "127.0.0.1", loopbackPorts(t, 2)) // nothing listens on them
 	if f := finding(found, "nobody answers"); err != nil || f.Level != check.Warning || !strings.Contains(f.Run, "--answer") {
 		t.Errorf("nobody there: %+v, %v", found, err)
 	}

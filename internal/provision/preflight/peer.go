@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/check"
 )
 
-// Answerer opens a node's ports and tells a preflight of another machine what it asks. It holds no secret, and changes nothing.
+// Answerer opens a node's ports and answers the preflights of other hosts. It has no secrets and changes nothing.
 type Answerer struct {
 	Dir   string
 	Ports []string
@@ -24,13 +24,14 @@ type Answerer struct {
 	wg    sync.WaitGroup
 }
 
-// What becomes of a connection to a port.
+// The results of a connection to a port.
 const (
 	opened   = "open"
-	refusing = "refused" // the host was reached, and nothing listens there
+	refusing = "refused" // the host answered, and nothing listens there
 	filtered = "no answer"
 )
 
+// reach reports whether a port of another host accepts connections: opened, refusing or filtered.
 func reach(ctx context.Context, host, port string) string {
 	ctx, cancel := context.WithTimeout(ctx, preflightDial)
 	defer cancel()
@@ -45,7 +46,7 @@ func reach(ctx context.Context, host, port string) string {
 	return filtered
 }
 
-// Other looks at another host from here, and has it look back.
+// Other examines another host from this one. The other host, which runs an Answerer, tries the way back.
 func Other(ctx context.Context, own HostFacts, host string, ports []string) ([]check.Finding, error) {
 	var out []check.Finding
 	find := func(level check.Level, why, run, format string, args ...any) {

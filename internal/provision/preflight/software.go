@@ -13,19 +13,19 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
 
-// maxSoftware bounds the names of a kind that a host tells.
+// maxSoftware is the maximum number of names in each list of a host.
 const maxSoftware = 1200
 
-// software is what must be alike on the hosts of a group, for a copy made on one to work on the other.
+// software is the software that must be equal on the hosts of a group, so that a copy from one host works on another.
 type software struct {
 	Arch      string   `json:"arch"`
 	Majors    []int    `json:"majors"`
-	Libc      string   `json:"libc"`      // whose collation versions text indexes depend on
+	Libc      string   `json:"libc"`      // indexes on text depend on its collation versions
 	Locales   []string `json:"locales"`   // as locale -a lists them
-	Libraries []string `json:"libraries"` // that servers of the newest major may load
+	Libraries []string `json:"libraries"` // libraries that servers of the newest major version can load
 }
 
-// describeSoftware looks at this host. What cannot be found out stays empty, and is not compared.
+// describeSoftware describes this host. Unknown values stay empty and are not compared.
 func describeSoftware(ctx context.Context, found []programs.Install) software {
 	s := software{Arch: runtime.GOARCH}
 	for _, in := range found {
@@ -54,7 +54,7 @@ func describeSoftware(ctx context.Context, found []programs.Install) software {
 
 func bounded(list []string) []string { return list[:min(len(list), maxSoftware)] }
 
-// compare says what of there is not as here.
+// compare returns a finding for each difference between this host and the host of there.
 func (s software) compare(there software) []check.Finding {
 	var out []check.Finding
 	find := func(level check.Level, why, run, format string, args ...any) {
@@ -80,7 +80,7 @@ func (s software) compare(there software) []check.Finding {
 	return out
 }
 
-// missingFrom names what is here and not there, the first few; "" where nothing is, or one of the two is not known.
+// missingFrom names the first few values that here has and there lacks; "" if there are none, or if a list is unknown.
 func missingFrom(here, there []string) string {
 	const few = 5
 	if len(there) == 0 {
