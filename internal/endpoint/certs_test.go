@@ -110,8 +110,8 @@ func openly(t *testing.T, from, to *rotatingNode) *dialling {
 	return d
 }
 
-// Two replicas and a witness go through a rotation, one after the other in each phase, while each of them dials the next one: no
-// stream ends and none is refused. What the old authority signs is believed no more then.
+// Two replicas and a witness go through a rotation, one after the other in each phase, while each of them dials the next
+// one. No stream ends and none is refused. Afterwards, signatures of the old authority are no longer accepted.
 func TestRotateAuthority(t *testing.T) {
 	t.Parallel()
 	ca, next := newTestCA(t, groupA), newTestCA(t, groupA)
@@ -226,7 +226,7 @@ func TestShortLivesUnderLoad(t *testing.T) {
 	}
 }
 
-// Streams that are open go on with the certificate they were made with; those made later show the new one.
+// Open streams continue with the certificate that they were made with; later streams show the new one.
 func TestReloadUnderStreams(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	dir := t.TempDir()

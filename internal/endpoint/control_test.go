@@ -133,7 +133,7 @@ func TestCallDeadline(t *testing.T) {
 	waitFor(t, "the method to end at the other node", func() bool { return len(a.Peers()) == 0 })
 }
 
-// TestServeEndsRunningCalls: the end of Serve cancels a method under way and waits for it (start checks that).
+// TestServeEndsRunningCalls holds that the end of Serve cancels a method under way and waits for it (start checks that).
 func TestServeEndsRunningCalls(t *testing.T) {
 	b, to, a := controlPair(t, new(allow))
 	failed := make(chan error, 1)
@@ -146,7 +146,7 @@ func TestServeEndsRunningCalls(t *testing.T) {
 	}
 }
 
-// TestServeWaitsForMethods: a method that is slow to end has ended when Serve returns.
+// TestServeWaitsForMethods holds that Serve returns only after a slow method has ended.
 func TestServeWaitsForMethods(t *testing.T) {
 	noLeaks(t)
 	ca := newTestCA(t, groupA)

@@ -15,7 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/link/linktest"
 )
 
-// damaging is a way on which bytes are flipped, left out, repeated or put in another order, once each time it is told to, after the handshake.
+// damaging is a way on which bytes are flipped, left out, repeated or reordered, once for each request, after the
+// handshake.
 type damaging struct {
 	to   string
 	due  atomic.Int32
@@ -85,7 +86,7 @@ func (d *damaging) pass(from, to net.Conn) {
 	}
 }
 
-// TestDamagedWay flips bits, leaves bytes out, repeats and reorders them while both sides write: what arrives is what was written.
+// TestDamagedWay flips, drops, repeats and reorders bytes while both sides write: the data arrives as it was written.
 func TestDamagedWay(t *testing.T) {
 	t.Parallel()
 	d := &damaging{}

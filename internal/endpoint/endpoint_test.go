@@ -137,7 +137,8 @@ func TestRemovalCutsLiveStreams(t *testing.T) {
 	}
 }
 
-// TestStrangersLearnNothing: without a certificate no protocol but join leads anywhere, and nothing but TLS is answered.
+// TestStrangersLearnNothing holds that without a certificate no protocol but join leads anywhere, and that only TLS is
+// answered.
 func TestStrangersLearnNothing(t *testing.T) {
 	never := func(context.Context, certs.Identity, net.Conn) { t.Error("the handler was called") }
 	ca := newTestCA(t, groupA)
@@ -204,7 +205,8 @@ func TestMemberMeetsUnknownProtocol(t *testing.T) {
 	}
 }
 
-// TestEtcdPeerTraffic: an HTTP client that knows only the certificate files, as etcd is, reaches what serves the class.
+// TestEtcdPeerTraffic holds that an HTTP client that knows only the certificate files, as etcd is, reaches the handler
+// of the class.
 func TestEtcdPeerTraffic(t *testing.T) {
 	ca, dir := newTestCA(t, groupA), t.TempDir()
 	if _, err := certs.CreateNode(dir, ca, certs.Identity{Group: groupA, Kind: certs.KindReplica, ID: "b"}, nil); err != nil {
@@ -294,7 +296,7 @@ func TestSlowHandshakeIsCut(t *testing.T) {
 	waitFor(t, "the place to be free", func() bool { return e.handshakes.len() == 0 })
 }
 
-// TestHandshakeFlood: silent connections hold a bounded number of places and do not keep members out.
+// TestHandshakeFlood holds that silent connections occupy a bounded number of places and do not keep members out.
 func TestHandshakeFlood(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	const limit = 4
@@ -416,7 +418,7 @@ func TestEndOfServe(t *testing.T) {
 	}
 }
 
-// TestDialWantsItsProtocol: a member that negotiates nothing is not taken for one that serves the class.
+// TestDialWantsItsProtocol holds that a member that negotiates no protocol is not taken for one that serves the class.
 func TestDialWantsItsProtocol(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	a, b := newTestNode(t, ca, "a"), client(newTestNode(t, ca, "b"))
@@ -439,7 +441,7 @@ func TestDialWantsItsProtocol(t *testing.T) {
 	<-served
 }
 
-// TestDialKeepsItsTime: a peer that shakes hands and then says nothing, and one that says nothing at all.
+// TestDialKeepsItsTime dials a peer that is silent after the handshake, and one that is silent from the start.
 func TestDialKeepsItsTime(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	a, b := newTestNode(t, ca, "a"), client(newTestNode(t, ca, "b"))

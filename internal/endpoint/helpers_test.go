@@ -20,7 +20,7 @@ const (
 	groupB = ag.GroupID("0b7e4c62-9f0d-4f6e-8a3c-1d2e3f405162")
 )
 
-// patience is for what happens at once on an idle machine.
+// patience bounds waits for events that are immediate on an idle machine.
 const patience = 60 * time.Second
 
 func newTestCA(t *testing.T, group ag.GroupID) *certs.CA {
@@ -71,7 +71,7 @@ func (a *allow) pardon(id ag.ReplicaID) {
 	delete(a.refused, id)
 }
 
-// start serves an endpoint until the test ends; the test fails if anything of it is left then.
+// start serves an endpoint until the test ends; the test fails if any part of it still runs then.
 func start(t *testing.T, c Config, prepare ...func(*Endpoint)) *Endpoint {
 	t.Helper()
 	noLeaks(t)
@@ -119,8 +119,8 @@ func client(n *certs.Node) *Endpoint { return New(Config{Node: n}) }
 // watched are the tests that noLeaks has been called in.
 var watched sync.Map
 
-// noLeaks fails the test if more goroutines run at its end than at the first call: at a later one those of an endpoint that was
-// started before may not all have begun.
+// noLeaks fails the test if more goroutines run at its end than at the first call. At a later call, some goroutines of
+// an endpoint that was started before may not have begun yet.
 func noLeaks(t *testing.T) {
 	t.Helper()
 	if _, again := watched.LoadOrStore(t, true); again {
@@ -193,7 +193,7 @@ func cutPeer(e *Endpoint, id ag.ReplicaID) int {
 	return n
 }
 
-// roundTrip shows that an echoing stream lives.
+// roundTrip checks that an echoing stream lives.
 func roundTrip(t *testing.T, conn net.Conn) {
 	t.Helper()
 	if _, err := conn.Write([]byte("ping")); err != nil {

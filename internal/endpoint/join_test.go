@@ -109,7 +109,7 @@ func TestJoin(t *testing.T) {
 	}
 	roundTrip(t, mustDial(t, client(n), e, ClassWAL, "a"))
 
-	// The answer may get lost: the same key may ask again, no other.
+	// The answer may be lost: the same key may ask again, no other.
 	if _, err := Join(within(t), tok, request("b", certs.KindReplica), key); err != nil {
 		t.Errorf("asking again: %v", err)
 	}
@@ -185,7 +185,7 @@ func rawJoin(t *testing.T, tok Token, request, proof []byte) joinReply {
 	return rep
 }
 
-// TestProofIsBound: a proof that was good in one session, or for one request, is good for nothing else.
+// TestProofIsBound holds that a proof of one session or request is not accepted in another.
 func TestProofIsBound(t *testing.T) {
 	e, r := joinable(t)
 	tok := r.token(t, certs.KindReplica, time.Hour, e.Addr().String())
@@ -246,7 +246,8 @@ func TestJoinPinsTheAuthority(t *testing.T) {
 	}
 }
 
-// TestStrangersAreToldNothing: whatever the callback answers, one who proved nothing learns only that the token is unknown.
+// TestStrangersAreToldNothing holds that a joiner without a proof learns only that the token is unknown, whatever the
+// callback answers.
 func TestStrangersAreToldNothing(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	var answer func() (JoinGrant, error)
@@ -276,7 +277,7 @@ func TestStrangersAreToldNothing(t *testing.T) {
 	}
 }
 
-// TestGrantIsChecked: a grant that is not what was asked for installs nothing.
+// TestGrantIsChecked holds that a grant that differs from the request installs nothing.
 func TestGrantIsChecked(t *testing.T) {
 	ca, other := newTestCA(t, groupA), newTestCA(t, groupA)
 	var spoil func(*JoinGrant, JoinRequest)

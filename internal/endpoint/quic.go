@@ -22,17 +22,17 @@ const (
 	KindQUIC = "quic"
 )
 
-// quicClasses are those served by QUIC. Its price in processor time is paid where loss makes TCP wait.
+// quicClasses are the classes served by QUIC. Its price in processor time is paid where loss makes TCP wait.
 var quicClasses = []Class{ClassWAL}
 
-// ErrNoUDP means that this endpoint has no UDP socket: it does not serve WAL, or the port was taken.
+// ErrNoUDP is returned by an endpoint without a UDP socket: it does not serve WAL, or the port was taken.
 var ErrNoUDP = errors.New("this node does not use UDP")
 
 const (
 	quicIdle      = 10 * time.Second
 	quicKeepAlive = 3 * time.Second
 	quicLinger    = 500 * time.Millisecond // for the peer to read the end of a stream
-	quicGreeting  = 1                      // the dialling side's first byte: a stream is seen when something is sent on it
+	quicGreeting  = 1                      // the dialling side's first byte: a stream becomes visible when something is sent on it
 )
 
 // quicPort is the UDP socket with the number of the TCP port. Accepted and dialled connections share it.
@@ -58,7 +58,7 @@ func quicConfig(handshake time.Duration) *quic.Config {
 }
 
 func (e *Endpoint) listenQUIC(tcp net.Addr) (*quicPort, error) {
-	// The library would print to standard error that the kernel's limit of a socket's buffer is low.
+	// Otherwise the library prints to standard error that the kernel's limit of a socket's buffer is low.
 	_ = os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true")
 	at, ok := tcp.(*net.TCPAddr)
 	if !ok {
@@ -68,7 +68,7 @@ func (e *Endpoint) listenQUIC(tcp net.Addr) (*quicPort, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A source address is believed only after an answer from it: nobody can have this node flood another one.
+	// A source address counts only after an answer from it, so that this node cannot be made to flood another one.
 	t := &quic.Transport{Conn: socket, VerifySourceAddress: func(net.Addr) bool { return true }}
 	l, err := t.Listen(e.memberTLS(quicClasses), quicConfig(e.cfg.HandshakeTimeout))
 	if err != nil {
@@ -183,7 +183,7 @@ func (s *quicStream) accept(ctx context.Context, patience time.Duration) (err er
 	return nil
 }
 
-// quicError makes errors mean what they mean with TCP: net.ErrClosed is this side's doing.
+// quicError gives errors the same meaning as with TCP: net.ErrClosed means that this side closed the connection.
 func quicError(err error) error {
 	var app *quic.ApplicationError
 	switch {
@@ -212,7 +212,7 @@ func (s *quicStream) Write(p []byte) (int, error) {
 // CloseWrite ends this direction.
 func (s *quicStream) CloseWrite() error { return s.stream.Close() }
 
-// Close ends the stream and gives the peer a moment to read what is under way.
+// Close ends the stream and gives the peer a moment to read the data under way.
 func (s *quicStream) Close() error {
 	if s.stream != nil && s.stream.Close() == nil {
 		t := time.NewTimer(quicLinger)
@@ -234,7 +234,7 @@ func (s *quicStream) SetDeadline(t time.Time) error      { return s.stream.SetDe
 func (s *quicStream) SetReadDeadline(t time.Time) error  { return s.stream.SetReadDeadline(t) }
 func (s *quicStream) SetWriteDeadline(t time.Time) error { return s.stream.SetWriteDeadline(t) }
 
-// quicRaw is the connection under a stream: closing it cuts.
+// quicRaw is the connection under a stream; closing it cuts the stream.
 type quicRaw struct{ *quicStream }
 
 func (r quicRaw) Close() error {

@@ -16,14 +16,14 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
-// street stands between a node and another one's port: it accepts, and passes bytes on while it is open. Closed, it is a network that says
-// nothing.
+// street stands between a node and another one's port: it accepts, and passes bytes on while it is open. Closed, it is a
+// network that drops everything.
 type street struct {
 	l    net.Listener
 	open atomic.Bool
 
 	mu   sync.Mutex
-	seen bytes.Buffer // what went towards the port
+	seen bytes.Buffer // bytes towards the port
 }
 
 func newStreet(t *testing.T, to net.Addr, open bool) *street {
@@ -86,7 +86,7 @@ func (w *street) saw(b []byte) bool {
 	return bytes.Contains(w.seen.Bytes(), b)
 }
 
-// triangle is two nodes that do not see each other, and a witness that sees both.
+// triangle is two nodes that cannot reach each other, and a witness that reaches both.
 type triangle struct {
 	a, b, w     *Endpoint
 	direct      *street // as a sees b
@@ -136,8 +136,8 @@ func (x *triangle) dial(t *testing.T, class Class) (*Conn, error) {
 	return c, err
 }
 
-// Two nodes that do not see each other talk by way of the witness, which sees their addresses and nothing they say. When the direct way
-// is back, what is relayed ends as a lost connection does, and the next one is direct.
+// Two nodes that cannot reach each other talk by way of the witness, which sees their addresses and none of their data.
+// When the direct way is back, a relayed connection ends as a lost one does, and the next one is direct.
 func TestRelay(t *testing.T) {
 	t.Parallel()
 	x := newTriangle(t)
@@ -174,7 +174,7 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// A member that leaves loses what is relayed to it, and what is relayed for it.
+// A member that leaves loses the connections relayed to it and for it.
 func TestRelayIsRevoked(t *testing.T) {
 	t.Parallel()
 	for what, revoke := range map[string]func(*triangle){
@@ -199,7 +199,7 @@ func TestRelayIsRevoked(t *testing.T) {
 	}
 }
 
-// A node that nobody can dial, and that no relay reaches, is reached by what it dials itself once it has been told that it is wanted.
+// A node that cannot be dialled, nor reached by a relay, is reached by its own dialling once it has been asked to dial.
 func TestReverse(t *testing.T) {
 	t.Parallel()
 	ca := newTestCA(t, groupA)
@@ -259,7 +259,8 @@ func TestReverse(t *testing.T) {
 	}
 }
 
-// What is not relayed: heartbeats; strangers and the caller itself as targets; a member that refuses connections; without a relay nothing.
+// Not relayed are heartbeats, and connections to strangers, to the caller itself and to a member that refuses them.
+// Without a relay nothing is relayed.
 func TestRelayRefusals(t *testing.T) {
 	t.Parallel()
 	x := newTriangle(t)

@@ -101,7 +101,7 @@ func scattering(t *testing.T) linktest.Net {
 	return n
 }
 
-// TestScatteredLink runs the suite where datagrams are lost, doubled and overtaken.
+// TestScatteredLink runs the suite on a way where datagrams are lost, doubled and overtaken.
 func TestScatteredLink(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("takes a quarter of a minute: set COTERIE_LONG=1")
@@ -110,7 +110,8 @@ func TestScatteredLink(t *testing.T) {
 	linktest.Run(t, scattering)
 }
 
-// TestScatteredFrames waits until a link sends shards, and writes what is cut into them: some of it is made again from the others.
+// TestScatteredFrames waits until a link sends shards, and writes frames that are cut into them. Some frames are rebuilt
+// from the parities.
 func TestScatteredFrames(t *testing.T) {
 	t.Parallel()
 	p := linktest.Open(t, scattering(t), linktest.Config("OFF"))

@@ -68,8 +68,8 @@ func TestTokenErrors(t *testing.T) {
 	}
 }
 
-// FuzzParseToken: no text makes it panic, and every token it takes is the one text of that token.
-// A token of a group with an external quorum says where it is, and holds no more than paths of what opens it.
+// TestTokenOfExternalQuorum holds that the token of a group with an external quorum names its address, and only the
+// paths of the files that open it.
 func TestTokenOfExternalQuorum(t *testing.T) {
 	ca, err := certs.NewCA(groupA, "sales")
 	if err != nil {
@@ -90,6 +90,7 @@ func TestTokenOfExternalQuorum(t *testing.T) {
 	}
 }
 
+// FuzzParseToken holds that no text makes ParseToken panic, and that every accepted text is the only one of its token.
 func FuzzParseToken(f *testing.F) {
 	ca, err := certs.NewCA(groupA, "sales")
 	if err != nil {

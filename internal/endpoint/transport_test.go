@@ -28,7 +28,7 @@ func way(t *testing.T, prefer link.Preference) linktest.Net {
 	return wayOf(t, prefer, func(c *Conn) link.Transport { return c })
 }
 
-// wayOf is way with what is made of accepted connections.
+// wayOf is way with a wrapper of accepted connections.
 func wayOf(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transport) linktest.Net {
 	return wayBy(t, prefer, accept, func(addr string) string { return addr })
 }
@@ -60,7 +60,7 @@ func wayBy(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transpo
 		Open: func(ctx context.Context, kind string) (link.Transport, error) {
 			return near.DialBy(ctx, kind, addr, ClassWAL, "far")
 		},
-		Cut: func() { // as a network does: behind the back of both
+		Cut: func() { // as a network does: without notice to either end
 			for _, c := range server.live() {
 				if s, ok := c.Conn.(*quicStream); ok {
 					_ = s.conn.CloseWithError(7, "cut")
@@ -86,7 +86,8 @@ func TestLinkOverQUIC(t *testing.T) {
 	})
 }
 
-// lossyCubic is a connection over a far way whose controller takes each loss for congestion, and which says that it loses much.
+// lossyCubic is a connection over a far way whose controller takes each loss for congestion, and which reports many
+// losses.
 type lossyCubic struct {
 	*Conn
 	asked atomic.Uint64
@@ -106,7 +107,7 @@ func (c *lossyCubic) Counters() (time.Duration, uint64, uint64) {
 	return 60 * time.Millisecond, 1000 * n, 20 * n
 }
 
-// TestStripedLink has what is much travel by several connections, which are cut all the while.
+// TestStripedLink sends large data over several connections, which are cut all the while.
 func TestStripedLink(t *testing.T) {
 	t.Parallel()
 	striped := func(t *testing.T) linktest.Net {
@@ -160,7 +161,7 @@ func TestRevokedLink(t *testing.T) {
 		ca, members := newTestCA(t, groupA), new(allow)
 		far := make(chan *link.Conn, 1)
 		cfg := linktest.Config("OFF")
-		cfg.Grace = 4 * patience // so that an end within one is no want of legs
+		cfg.Grace = 4 * patience // so that an end within it is not due to a lack of legs
 		hub := &link.Hub{
 			Configure: func(string) link.Config { return cfg },
 			Serve:     func(ctx context.Context, c *link.Conn) { far <- c; <-ctx.Done() },
@@ -276,7 +277,8 @@ func openSockets(t *testing.T) []string {
 	return all
 }
 
-// TestNearStreamsNap has both ends of a stream of WAL over a short way read without Go's poller, and those of no other class.
+// TestNearStreamsNap holds that both ends of a stream of WAL over a short way are read without Go's poller, and those of
+// no other class.
 func TestNearStreamsNap(t *testing.T) {
 	t.Parallel()
 	ca := newTestCA(t, groupA)
@@ -303,7 +305,8 @@ func TestNearStreamsNap(t *testing.T) {
 	}
 }
 
-// TestFreshen: a connection whose controller begins anew keeps it, and goes on; one with another controller is left alone.
+// TestFreshen holds that a connection whose controller begins anew keeps the controller and continues. A connection with
+// another controller is left alone.
 func TestFreshen(t *testing.T) {
 	t.Parallel()
 	ca := newTestCA(t, groupA)

@@ -82,8 +82,8 @@ func TestUnreachableIsNotMade(t *testing.T) {
 	}
 }
 
-// A change that is still under way when it is given up must never come true: neither beside its own copy, nor after it was
-// said not to be made, nor after a later change of the same store.
+// A change that is still under way when it is given up must never take effect: neither beside its own copy, nor after it
+// was reported as not made, nor after a later change of the same store.
 func TestNothingIsAppliedLate(t *testing.T) {
 	t.Run("the copy was applied", func(t *testing.T) {
 		m, r := begunMemory(t)
@@ -204,7 +204,7 @@ func TestOvertakenChangeIsAConflict(t *testing.T) {
 		snap, err := m.Read(testContext(t))
 		return err == nil && snap.Record.State.Seq == 2
 	})
-	// Another member takes over; its own answers are lost as well, so it is told by reading.
+	// Another member takes over; its own answers are lost as well, so it learns the outcome by reading.
 	m.back.set(func() {
 		b, err := json.Marshal(ag.EpochRecord{Epoch: 2, Phase: ag.PhaseSeal, Leader: "n2"})
 		if err != nil {
@@ -232,8 +232,8 @@ func unchanged(t *testing.T, m *Memory, r ag.Record) {
 	}
 }
 
-// TestOutcomesAreTrue makes changes over a store that loses, delays and refuses at random, and checks each reported outcome
-// against what is there in the end: /state's Seq counts the changes that were made.
+// TestOutcomesAreTrue makes changes over a store that loses, delays and refuses at random. It checks each reported
+// outcome against the final contents: /state's Seq counts the changes that were made.
 func TestOutcomesAreTrue(t *testing.T) {
 	seed := time.Now().UnixNano()
 	rng := rand.New(rand.NewPCG(uint64(seed), 1))
@@ -275,7 +275,7 @@ func TestOutcomesAreTrue(t *testing.T) {
 	}
 }
 
-// TestTokenIsConsumedOnce lets many try for each of many tokens at once.
+// TestTokenIsConsumedOnce has many callers try for each of many tokens at once.
 func TestTokenIsConsumedOnce(t *testing.T) {
 	m, _ := begunMemory(t)
 	var stores []*Store
@@ -330,7 +330,7 @@ func (c *mutedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// TestLostAnswerOverTheWire: the same with etcd, where a connection dies between request and answer.
+// TestLostAnswerOverTheWire is the same with etcd, where a connection dies between request and answer.
 func TestLostAnswerOverTheWire(t *testing.T) {
 	c := newCluster(t, "n1")
 	var muted atomic.Bool

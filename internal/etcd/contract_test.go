@@ -19,7 +19,7 @@ import (
 // world opens Stores of one fresh group.
 type world struct {
 	open func(t *testing.T, group ag.GroupID, replica ag.ReplicaID, attempt string) *Store
-	put  func(t *testing.T, key string, value string) // past all guards, below the prefix of testGroup
+	put  func(t *testing.T, key string, value string) // without any guard, below the prefix of testGroup
 }
 
 // TestContract runs the same suite against etcd and against Memory, so that tests with Memory mean something.
@@ -287,7 +287,7 @@ func testVotes(t *testing.T, w world) {
 	if len(votes) != 2 || votes[0].Member != "n2" || votes[0].Rev == 0 || votes[1].Member != "n3" || votes[1].Waited != time.Second {
 		t.Fatalf("votes: %+v", votes)
 	}
-	// a vote that was taken back, and one that was given again, are not the ones that were read
+	// a vote that was withdrawn, and one that was given again, differ from those that were read
 	_, err = three.Commit(ctx, only, Change{Unvote: "n3"})
 	ok(t, err)
 	next := ag.EpochRecord{Epoch: 2, Phase: ag.PhaseSeal, Leader: "n2"}
@@ -301,7 +301,7 @@ func testVotes(t *testing.T, w world) {
 	ok(t, err)
 	_, err = two.Commit(ctx, snap.Record.Revs, Change{Epoch: &next, Votes: snap.Record.Votes})
 	ok(t, err)
-	// no vote is given or taken back in an epoch that is over
+	// no vote is given or withdrawn in an epoch that is over
 	_, err = three.Commit(ctx, only, Change{Vote: vote("n3")})
 	want(t, err, ErrConflict)
 	_, err = three.Commit(ctx, only, Change{Unvote: "n3"})
@@ -341,7 +341,7 @@ func testRenew(t *testing.T, w world) {
 	want(t, err, ErrConflict)
 }
 
-// A holder's release of its epoch is final: a renewal that was on its way when it was made finds it and fails, and so do those after it.
+// A holder's release of its epoch is final: a renewal that was under way at that time fails on it, and so do later ones.
 // Others may have begun to claim by then.
 func testRelease(byRenewal bool) func(t *testing.T, w world) {
 	return func(t *testing.T, w world) {
@@ -367,7 +367,7 @@ func testRelease(byRenewal bool) func(t *testing.T, w world) {
 		if !snap.Record.Lead.Released {
 			t.Fatalf("a renewal took a release back: %+v", snap.Record.Lead)
 		}
-		_, err = s.Renew(ctx, r.Revs.Epoch, released) // saying it again takes nothing back
+		_, err = s.Renew(ctx, r.Revs.Epoch, released) // repeating it takes nothing back
 		ok(t, err)
 		next := lead
 		next.Epoch++
@@ -524,7 +524,7 @@ func testCorrupt(t *testing.T, w world) {
 	w.put(t, "epoch", strings.Repeat(" ", maxRecordBytes)+`{"epoch":1,"phase":"LEAD"}`)
 	_, err := s.Read(ctx)
 	want(t, err, ErrCorrupt)
-	// a field of a later version is none of our business
+	// a field of a later version is ignored
 	w.put(t, "epoch", `{"epoch":1,"phase":"LEAD","leader":"n1","color":"blue"}`)
 	_, err = s.Read(ctx)
 	ok(t, err)
@@ -599,7 +599,7 @@ func testWatch(t *testing.T, w world) {
 	}
 }
 
-// await takes events until all of want were seen, and returns what was.
+// await takes events until all of want were seen, and returns the events seen.
 func await(t *testing.T, events <-chan Event, want Event) (seen Event) {
 	t.Helper()
 	for {

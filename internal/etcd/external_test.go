@@ -45,7 +45,7 @@ func TestExternalSettings(t *testing.T) {
 	}
 }
 
-// TestExternalIsReached: what a probe says of an etcd with mutual TLS, and of one that is reached wrongly.
+// TestExternalIsReached checks a probe's result for an etcd with mutual TLS, and for one that is reached wrongly.
 func TestExternalIsReached(t *testing.T) {
 	s := standalone.New(t, filepath.Join(shortDir(t), "etcd"))
 	good := external(s)
@@ -88,7 +88,7 @@ func TestExternalIsReached(t *testing.T) {
 	refused(External{Endpoints: good.Endpoints, CertFile: good.CertFile, KeyFile: good.KeyFile}, "certificate")
 	refused(External{Endpoints: good.Endpoints, CAFile: loose.KeyFile}, "no certificate in PEM")
 
-	// A store that stops answers nobody; one made anew at the same address is another store.
+	// A stopped store answers no request; one made anew at the same address is another store.
 	s.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()

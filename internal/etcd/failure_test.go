@@ -14,8 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
 )
 
-// TestMemberOnFullDisk: a member whose disk is full gives up, and nothing else does: not this process, and not the others, which go on
-// without it.
+// TestMemberOnFullDisk holds that only a member whose disk is full gives up: this process continues, and so do the other
+// members without it.
 func TestMemberOnFullDisk(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("mounts a file system, which takes root")
@@ -57,7 +57,7 @@ func TestMemberOnFullDisk(t *testing.T) {
 	report, err := json.Marshal(strings.Repeat("x", 30<<10))
 	ok(t, err)
 	eventually(t, "the member gives up", func() bool {
-		_ = s.PutStatus(testContext(t), ag.ReplicaID("n1"), report) // while the lead moves it may have to be said again
+		_ = s.PutStatus(testContext(t), ag.ReplicaID("n1"), report) // while the lead moves it may have to be repeated
 		return full.Err() != nil
 	})
 	if err := full.Err(); !errors.Is(err, embedded.ErrFailed) || !errors.Is(err, embedded.ErrNoSpace) {

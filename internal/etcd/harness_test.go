@@ -108,7 +108,7 @@ type relay struct {
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
 	offers map[string]int // the ALPN protocols that were offered
-	cut    bool           // refuse, and drop what is open
+	cut    bool           // refuse, and drop open connections
 }
 
 func newRelay(t testing.TB, p pki, address string, member func() *embedded.Member) *relay {
@@ -159,7 +159,7 @@ func (r *relay) pass(c net.Conn) {
 	r.mu.Unlock()
 }
 
-// setCut cuts the node's incoming peer traffic off, or lets it pass again.
+// setCut cuts off the node's incoming peer traffic, or lets it pass again.
 func (r *relay) setCut(cut bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -257,7 +257,7 @@ func (n *node) ready() {
 	}
 }
 
-// stop ends the node as its death would for the others: connections are cut, then the member ends without a farewell.
+// stop ends the node as its death looks to the others: connections are cut, then the member ends without notice.
 func (n *node) stop() {
 	n.t.Helper()
 	n.relay.setCut(true)

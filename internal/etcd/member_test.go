@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
 )
 
-// commitWithin makes one change, asking again until it is made, as an agent would.
+// commitWithin makes one change, and repeats it until it is made, as an agent would.
 func commitWithin(t *testing.T, s *Store, limit time.Duration) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -161,7 +161,8 @@ func joinAndLeave(t *testing.T, c *cluster, s *Store) {
 	commitWithin(t, s, patience)
 }
 
-// TestBlackHoleCostsLittle: an endpoint that takes connections and never answers must not cost a call its deadline.
+// TestBlackHoleCostsLittle holds that an endpoint that accepts connections and never answers does not cost a call its
+// deadline.
 func TestBlackHoleCostsLittle(t *testing.T) {
 	c := newCluster(t, "n1")
 	dial := func(ctx context.Context, endpoint string) (net.Conn, error) {
@@ -267,7 +268,7 @@ func TestMemberConfigIsChecked(t *testing.T) {
 	}
 }
 
-// TestCloseBeforeReady: a member that has never found a quorum can be closed, and started again.
+// TestCloseBeforeReady holds that a member that has never found a quorum can be closed, and started again.
 func TestCloseBeforeReady(t *testing.T) {
 	c := &cluster{t: t, dir: shortDir(t), nodes: map[string]*node{}}
 	c.pki = newPKI(t, c.dir)

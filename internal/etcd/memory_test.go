@@ -57,7 +57,8 @@ func (m *Memory) Deliver() {
 	})
 }
 
-// Put overwrites a key below the group's prefix, such as "epoch", past all guards: to test what unreadable values do.
+// Put overwrites a key below the group's prefix, such as "epoch", without any guard: to test the effect of unreadable
+// values.
 func (m *Memory) Put(key string, value []byte) {
 	m.back.set(func() { m.back.apply(txn{Then: []op{put(m.keys.prefix+key, value)}}) })
 }

@@ -34,8 +34,8 @@ func (s *server) streams(from *server) {
 	})
 }
 
-// TestFailover is the life of a group of three in small: a secondary is promoted to a chosen timeline, the third follows it,
-// the old primary has diverged and is rewound.
+// TestFailover is the life of a small group of three. A secondary is promoted to a chosen timeline and the third follows
+// it; the old primary has diverged and is rewound.
 func TestFailover(t *testing.T) {
 	ctx := t.Context()
 	p := newPrimary(t, true)
@@ -89,7 +89,7 @@ func TestFailover(t *testing.T) {
 	sub(t, "rewind", func(t *testing.T) { testRewind(t, p, s, h[0].Switch) }, p, s)
 }
 
-// interruptPromotion leaves what an agent leaves that died between marking skipped timelines and promoting.
+// interruptPromotion leaves the state of an agent that died between marking skipped timelines and promoting.
 func interruptPromotion(t *testing.T, s *server) {
 	t.Helper()
 	if err := s.skipTo(1, 9); err != nil {
@@ -126,8 +126,9 @@ func testSecondary(t *testing.T, p, s *server) {
 	testSlotAdvances(t, p, s)
 	p.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE application_name = 'coterie'")
 	s.streams(p)
-	// What a secondary has received is found again after a crash, when its own functions no longer know. What is streamed may end within
-	// a record, what is found ends with one: so it is judged where a record ends.
+	// WAL that a secondary has received is found again after a crash, when its own functions no longer know it. Streamed
+	// WAL may end within a record; the end that is found is the end of a record. The two are therefore compared at the
+	// end of a record.
 	var before ag.Position
 	var inserted ag.LSN
 	s.waitFor("the secondary to have received whole records", func(ctx context.Context) (err error) {
@@ -148,7 +149,7 @@ func testSecondary(t *testing.T, p, s *server) {
 	s.start(false)
 }
 
-// testSlotAdvances: a slot of a secondary follows its member, but not beyond the secondary's own restartpoint.
+// testSlotAdvances holds that a slot of a secondary follows its member, but not beyond the secondary's own restartpoint.
 func testSlotAdvances(t *testing.T, p, s *server) {
 	p.sql("SELECT txid_current()", "CHECKPOINT", "SELECT txid_current()")
 	s.streams(p)
@@ -174,7 +175,7 @@ func testSlotAdvances(t *testing.T, p, s *server) {
 	}
 }
 
-// testConflicts: a long read on the secondary holds up replay, until it does not.
+// testConflicts holds that a long read on the secondary delays replay until PauseConflicts cancels it.
 func testConflicts(t *testing.T, p, s *server) {
 	ctx := t.Context()
 	s.sql("ALTER SYSTEM SET max_standby_streaming_delay = '-1'", "SELECT pg_reload_conf()")
@@ -219,7 +220,8 @@ func testConflicts(t *testing.T, p, s *server) {
 	}
 }
 
-// testIdleWalsenders: what asks for the timeline is a walsender, which every commit would wake; it is there only while the answer may be new.
+// testIdleWalsenders holds that the walsender that asks for the timeline exists only while the answer may be new,
+// because every commit would wake it.
 func testIdleWalsenders(t *testing.T, p, s *server) {
 	for _, x := range []*server{p, s} {
 		want := x.observe().Timeline
@@ -238,7 +240,7 @@ func testIdleWalsenders(t *testing.T, p, s *server) {
 	}
 }
 
-// wantSameEnd compares what lies behind replay with what reading everything from the last checkpoint finds, while nothing comes.
+// wantSameEnd compares the WAL beyond replay with a full read from the last checkpoint, while nothing arrives.
 func wantSameEnd(t *testing.T, s *server) (all ag.Position) {
 	t.Helper()
 	s.waitFor("both to find one end of WAL", func(ctx context.Context) error {
@@ -273,7 +275,7 @@ func (s *server) disconnected() {
 	})
 }
 
-// testReplayBehind: what was received and is not replayed counts.
+// testReplayBehind holds that WAL that was received and not replayed counts.
 func testReplayBehind(t *testing.T, p, s *server) {
 	wantSameEnd(t, s)
 	s.sql("SELECT pg_wal_replay_pause()")
@@ -301,7 +303,8 @@ func testReplayBehind(t *testing.T, p, s *server) {
 	s.streams(p)
 }
 
-// testTorn: a primary that dies while it writes leaves the secondary with the beginning of a record, which can never be replayed.
+// testTorn holds that a primary that dies while it writes leaves the secondary with the beginning of a record, which can
+// never be replayed.
 func testTorn(t *testing.T, p, s *server) {
 	from, ended := p.observe().Flush, make(chan struct{})
 	go func() {

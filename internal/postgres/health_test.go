@@ -12,10 +12,10 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/diagnose"
 )
 
-// Sessions that wait for a lock are an illness only when they are all there can be, and none of them can go on.
+// Sessions that wait for a lock are an illness only when they fill all places and none of them can continue.
 func TestEverySessionIsBlocked(t *testing.T) {
 	p := newPrimary(t, false)
-	p.kill(syscall.SIGINT) // it is up already, with more places
+	p.kill(syscall.SIGINT) // it is running already, with more places
 	p.Config().Extra["max_connections"] = "16"
 	p.start(true)
 	ctx := t.Context()

@@ -67,7 +67,7 @@ func TestPrimary(t *testing.T) {
 	sub(t, "foreign ALTER SYSTEM", func(t *testing.T) { testForeignSettings(t, p) }, p)
 }
 
-// A segment that has just begun is gone on with, any other is left for the next.
+// A segment that has just begun is continued; any other is left for the next.
 func testFreshSegment(t *testing.T, p *server) {
 	const segment = 16 << 20
 	p.sql("CREATE TABLE filler AS SELECT md5(g::text) FROM generate_series(1, 30000) g")
@@ -159,7 +159,7 @@ func testSync(t *testing.T, p *server) {
 		t.Error("a session that ended waits")
 	}
 
-	// A cancelled wait is no confirmation, although the server reports the commit as done.
+	// A cancelled wait is not a confirmation, although the server reports the commit as done.
 	if err := p.SetSync(ctx, want); err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,8 @@ func testRoles(t *testing.T, p *server) {
 	}
 }
 
-// testEndOfWAL crashes the server at several kinds of ends and compares what the files say with what it had flushed.
+// testEndOfWAL crashes the server at several kinds of ends and compares the end that the files show with the flushed
+// one.
 func testEndOfWAL(t *testing.T, p *server) {
 	for _, c := range []struct{ name, sql string }{
 		{"rows", "CREATE TABLE t AS SELECT g, repeat('x', 300) AS pad FROM generate_series(1, 3000) g"},
@@ -249,7 +250,7 @@ func testEndOfWAL(t *testing.T, p *server) {
 		var flushed ag.LSN
 		p.waitFor("WAL to be flushed", func(context.Context) error {
 			o := p.observe()
-			// Behind an ended segment the server counts the next page's header as inserted already.
+			// After an ended segment the server counts the next page's header as inserted already.
 			if flushed = o.Flush; o.Insert > o.Flush+pgfiles.LongPageHeader {
 				return fmt.Errorf("%s inserted, %s flushed", o.Insert, o.Flush)
 			}
@@ -294,7 +295,7 @@ func testForeignSettings(t *testing.T, p *server) {
 			t.Errorf("postgresql.auto.conf still has %s:\n%s", gone, b)
 		}
 	}
-	// What the agent itself wrote is kept over a restart.
+	// Settings that the agent itself wrote are kept over a restart.
 	own := settings.Sync{Names: []string{settings.Application("n2", 9)}, Num: 1}
 	if err := p.SetSync(t.Context(), own); err != nil {
 		t.Fatal(err)
@@ -306,7 +307,7 @@ func testForeignSettings(t *testing.T, p *server) {
 	}
 }
 
-// testSettings looks at what other replicas are compared with, on a server whose work_mem was changed.
+// testSettings checks the settings that are compared with other replicas, on a server whose work_mem was changed.
 func testSettings(t *testing.T, p *server) {
 	found, err := p.Settings(t.Context())
 	if err != nil {
@@ -323,8 +324,8 @@ func testSettings(t *testing.T, p *server) {
 		"work_mem":                 {"work_mem", "7MB", "configuration file", false},
 		"statement_timeout":        {"statement_timeout", "0", "default", false}, // the agent's session has its own
 		"shared_preload_libraries": {"shared_preload_libraries", "", "default", false},
-		"primary_slot_name":        {}, // differs by nature
-		"ssl_passphrase_command":   {}, // is for superusers
+		"primary_slot_name":        {}, // differs between nodes by nature
+		"ssl_passphrase_command":   {}, // visible to superusers only
 		"data_directory":           {},
 	} {
 		if got[name] != want {

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	code, err := runAsPostgres()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "run the tests as user postgres:", err)
-		os.Exit(m.Run()) // those that need a server skip themselves
+		os.Exit(m.Run()) // tests that need a server skip themselves
 	}
 	os.Exit(code)
 }
@@ -252,7 +252,7 @@ func (s *server) waitFor(what string, f func(context.Context) error) {
 		if err == nil {
 			return
 		}
-		if last == nil || ctx.Err() == nil { // that its time was over says nothing
+		if last == nil || ctx.Err() == nil { // an error at the end of the time means nothing
 			last = err
 		}
 		if sleep(ctx, 20*time.Millisecond) != nil {

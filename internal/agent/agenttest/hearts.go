@@ -12,7 +12,8 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/liveness"
 )
 
-// wire is a stream of heartbeats between two nodes. While the link is cut, frames vanish; when a node dies, both ends are told.
+// wire is a stream of heartbeats between two nodes. While the link is cut, frames vanish; when a node dies, both ends
+// learn of it.
 type wire struct {
 	w      *World
 	a, b   ag.ReplicaID
@@ -50,7 +51,7 @@ func (h heart) Send(b liveness.Heartbeat) error {
 	}
 	select {
 	case h.frames[1-h.side] <- b:
-	default: // nobody reads: it waits in vain
+	default: // no reader: the sender waits in vain
 	}
 	return nil
 }
@@ -67,7 +68,7 @@ func (h heart) Receive() (liveness.Heartbeat, error) {
 		return b, nil
 	case <-h.closed:
 		select {
-		case b := <-h.frames[h.side]: // what was sent before the end
+		case b := <-h.frames[h.side]: // frames sent before the end
 			return b, nil
 		default:
 			return liveness.Heartbeat{}, io.EOF
@@ -139,7 +140,8 @@ func (w *World) Reset(x, y ag.ReplicaID) {
 	}
 }
 
-// Reject makes a node's attempts to connect to another be refused, as a firewall's rule does, or lets them through again.
+// Reject makes a node's attempts to connect to another be refused, as a firewall's rule does, or lets them through
+// again.
 func (w *World) Reject(from, to ag.ReplicaID, on bool) {
 	w.mu.Lock()
 	w.refuses[[2]ag.ReplicaID{from, to}] = on
@@ -158,8 +160,8 @@ func (w *World) hangUp(id ag.ReplicaID) {
 	}
 }
 
-// Kill ends everything of a node at one instant: its agent, which is told nothing and reaches nobody any more, and its server. The
-// agent's goroutines must be ended all the same.
+// Kill ends everything of a node at one instant: its server, and its agent, which gets no notice and reaches no node any
+// more. The caller must nevertheless end the agent's goroutines.
 func (n *Node) Kill() {
 	n.Store.Kill(true)
 	n.locked(func() {

@@ -37,7 +37,7 @@ type Node struct {
 	hung      bool // answers nothing, but lives
 	lingering bool // its walreceiver does not go away
 	streamed  bool // it has received something since its start
-	torn      bool // what it has received last is not replayed
+	torn      bool // the last record that it received is not replayed
 	syncP     []ag.ReplicaID
 	syncN     int
 	syncEpoch ag.Epoch
@@ -164,19 +164,19 @@ func (n *Node) Crash() { n.locked(func() { n.stopped("killed by signal 9") }) }
 // Hang makes the server answer nothing, or answer again.
 func (n *Node) Hang(on bool) { n.locked(func() { n.hung = on }) }
 
-// Busy makes that many sessions of the server be in the middle of something.
+// Busy gives the server that many sessions in the middle of a transaction.
 func (n *Node) Busy(sessions int) { n.locked(func() { n.busy = sessions }) }
 
-// Linger keeps the walreceiver alive after its source has gone, or lets it go.
+// Linger keeps the walreceiver alive after its source has gone, or ends it.
 func (n *Node) Linger(on bool) { n.locked(func() { n.lingering = on }) }
 
-// Torn has the last record received be one that nobody has whole: it cannot be replayed.
+// Torn makes the last record received one that no node has whole: it cannot be replayed.
 func (n *Node) Torn(on bool) { n.locked(func() { n.torn = on }) }
 
 // SetSyncByHand changes the synchronous setting as a superuser would.
 func (n *Node) SetSyncByHand(p []ag.ReplicaID, k int) { n.locked(func() { n.syncP, n.syncN = p, k }) }
 
-// State is what a test may look at.
+// State is the part of a node that a test may inspect.
 type State struct {
 	Running, Recovery, Receiving bool
 	Data                         ag.DataState
@@ -270,7 +270,7 @@ func (n *Node) streamers() []*Node {
 	return out
 }
 
-// commit writes a commit and returns where its acknowledgement will come.
+// commit writes a commit and returns the channel of its acknowledgement.
 func (n *Node) commit() (Entry, <-chan error) {
 	c := n.w.append(n)
 	x := &waiting{at: c.LSN, done: make(chan error, 1)}
@@ -302,7 +302,7 @@ func (n *Node) acknowledge() {
 
 var errServerEnded = errors.New("the server ended")
 
-// stopped ends the server: nothing of it is left alive.
+// stopped ends the server completely.
 func (n *Node) stopped(how string) {
 	if n.pid == 0 {
 		return
@@ -326,7 +326,7 @@ func (n *Node) Double(member ag.ReplicaID) {
 	n.locked(func() { n.doubled = append(n.doubled, member) })
 }
 
-// copyFrom makes this copy what the source is.
+// copyFrom makes this copy equal to the source's.
 func (n *Node) copyFrom(ctx context.Context, source ag.ReplicaID) (err error) {
 	if _, err := n.w.reach(ctx, n.ID, source); err != nil {
 		return err

@@ -29,7 +29,7 @@ func NewRecord(g ag.Group, rec ag.Record) *Record {
 	return r
 }
 
-// Store returns one member's way to the record.
+// Store returns one member's access to the record.
 func (r *Record) Store(id ag.ReplicaID) *Store {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,7 +38,7 @@ func (r *Record) Store(id ag.ReplicaID) *Store {
 	return s
 }
 
-// Snapshot returns what the record holds.
+// Snapshot returns the record's contents.
 func (r *Record) Snapshot() agent.Snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +48,7 @@ func (r *Record) Snapshot() agent.Snapshot {
 	return s
 }
 
-// Past returns every record there has been, oldest first, but for the renewals of /lead.
+// Past returns all former records, oldest first, without the renewals of /lead.
 func (r *Record) Past() []ag.Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,7 +74,7 @@ func (r *Record) SetGroup(change func(*ag.Group)) {
 	r.changed()
 }
 
-// SetOp puts an operator's request there and returns its revision.
+// SetOp stores an operator's request and returns its revision.
 func (r *Record) SetOp(op ag.Op) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +88,7 @@ func (r *Record) changed() {
 	r.hint(agent.Hint{Changed: true})
 }
 
-// hint adds to what each store has not taken yet.
+// hint adds to the hints that each store has not taken yet.
 func (r *Record) hint(h agent.Hint) {
 	for _, s := range r.stores {
 		s.mu.Lock()
@@ -148,7 +148,7 @@ func (r *Record) commit(c ag.Commit) error {
 	return nil
 }
 
-// voteOf returns whose vote a commit changes.
+// voteOf returns the member whose vote a commit changes.
 func voteOf(c ag.Commit) ag.ReplicaID {
 	if c.Vote != nil {
 		return c.Vote.Member
@@ -168,17 +168,17 @@ func (r *Record) renew(epochRev int64, l ag.Lead) error {
 	return nil
 }
 
-// ErrUnreachable is what a cut store answers.
+// ErrUnreachable is the answer of a cut store.
 var ErrUnreachable = errors.New("no member of the quorum answers")
 
-// Fault is what may happen to one call of a store.
+// Fault is a fault of one call of a store.
 type Fault struct {
 	Late      time.Duration // the call takes effect after this
-	LoseReply bool          // it takes effect and nobody hears of it
+	LoseReply bool          // it takes effect and its answer is lost
 	Err       error         // it has no effect and ends in this error
 }
 
-// Store is one member's way to a Record. It implements agent.Store.
+// Store is one member's access to a Record. It implements agent.Store.
 type Store struct {
 	id     ag.ReplicaID
 	record *Record
@@ -200,7 +200,7 @@ func (s *Store) Cut(on bool) {
 	s.cut = on
 }
 
-// Deafen makes the watch of this store tell nothing, or go on.
+// Deafen makes the watch of this store silent, or active again.
 func (s *Store) Deafen(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +214,7 @@ func (s *Store) Kill(on bool) {
 	s.killed = on
 }
 
-// Inject makes the next calls of that name ("read", "commit", "renew", "status", "close") meet the faults, one each.
+// Inject gives the next calls of that name ("read", "commit", "renew", "status", "close") these faults, one each.
 func (s *Store) Inject(call string, f ...Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -91,7 +91,7 @@ func (n *Node) Peers() agent.Peers { return (*peers)(n) }
 
 type peers Node
 
-// rtt is what a call between two nodes takes.
+// rtt is the duration of a call between two nodes.
 const rtt = time.Millisecond
 
 func (p *peers) reach(ctx context.Context, r ag.Replica) (Agent, error) {
@@ -134,7 +134,7 @@ func (p *peers) PrepareTakeover(ctx context.Context, r ag.Replica, req agent.Tak
 	return a.PrepareTakeover(ctx, req)
 }
 
-// Sessions returns the node's agent.Sessions, which records what it is told.
+// Sessions returns the node's agent.Sessions, which records its calls.
 func (n *Node) Sessions() agent.Sessions { return (*sessions)(n) }
 
 type sessions Node
@@ -152,7 +152,7 @@ func (s *sessions) Hold(on bool)                      { s.note("hold %v", on) }
 func (s *sessions) Drain(on bool)          { s.note("drain %v", on) }
 func (s *sessions) CloseServer(why string) { s.note("close server: %s", why) }
 
-// GateMoved: nothing here remembers the gate.
+// GateMoved does nothing, because nothing here remembers the gate.
 func (s *sessions) GateMoved() {}
 
 func (s *sessions) Busy() (k int) {

@@ -10,8 +10,8 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 )
 
-// StoreSuite is the contract of agent.Store, for the fake and for the real one. open returns two members' ways to one record
-// whose three keys exist.
+// StoreSuite is the contract of agent.Store, for the fake and for the real one. open returns two members' stores of one
+// record whose three keys exist.
 func StoreSuite(t *testing.T, open func(t *testing.T) (x, y agent.Store)) {
 	t.Helper()
 	read := func(t *testing.T, s agent.Store) agent.Snapshot {

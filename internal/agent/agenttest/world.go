@@ -83,7 +83,8 @@ func (w *World) Acked() []int {
 	return append([]int{}, w.acked...)
 }
 
-// Stale tells of every commit that was acknowledged by a node while the record named another as leader with all rights.
+// Stale returns a line for every commit that a node acknowledged while the record named another as leader with all
+// rights.
 func (w *World) Stale() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,7 +116,7 @@ func (w *World) append(n *Node) Entry {
 	return e
 }
 
-// settle lets everything that can flow flow: WAL to the standbys, acknowledgements to those who wait.
+// settle completes every possible transfer: WAL to the standbys, acknowledgements to the waiting commits.
 func (w *World) settle() {
 	for range len(w.nodes) {
 		for _, n := range w.nodes {
@@ -135,10 +136,10 @@ func (w *World) settle() {
 	}
 }
 
-// ErrNoAnswer is what a client is told when the outcome of its commit is unknown.
+// ErrNoAnswer is a client's error when the outcome of its commit is unknown.
 var ErrNoAnswer = errors.New("no answer")
 
-// Write commits on a node as a client of it: it succeeds when the server acknowledges and the gate lets the answer out.
+// Write commits on a node as a client of it. It succeeds when the server acknowledges and the gate lets the answer pass.
 func (w *World) Write(ctx context.Context, id ag.ReplicaID) (int, error) {
 	n := w.nodes[id]
 	w.mu.Lock()
@@ -199,7 +200,7 @@ func (w *World) WriteWithin(id ag.ReplicaID, d time.Duration) error {
 	return err
 }
 
-// Agent is what the world needs of a node's agent.
+// Agent is the part of a node's agent that the world needs.
 type Agent interface {
 	Gate() time.Duration
 	Seal(ctx context.Context, req agent.SealRequest) (ag.SealReport, error)
@@ -219,7 +220,7 @@ func (w *World) Attach(id ag.ReplicaID, a Agent) {
 	w.settle()
 }
 
-// reach returns the agent of a node as another one sees it: an error when it refuses, a wait when the link is cut.
+// reach returns the agent of a node as another one sees it: an error if it refuses, a wait if the link is cut.
 func (w *World) reach(ctx context.Context, from, to ag.ReplicaID) (Agent, error) {
 	w.mu.Lock()
 	cut, a, dead := w.cuts[[2]ag.ReplicaID{from, to}], w.nodes[to].agent, w.nodes[from].agent == nil

@@ -46,8 +46,8 @@ func leafIn(t *testing.T, dir, name string) *x509.Certificate {
 	return leafOf(t, data)
 }
 
-// A replica and a witness run for a year; on no day does a certificate of theirs come near its end, nor does a key change. Who is told
-// of a renewal and cannot use it is told again.
+// A replica and a witness run for a year. On no day does one of their certificates come near its end, nor does a key
+// change. A renewal that its receiver could not use is announced again.
 func TestRenewerOverAYear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newTestCA(t, groupA)
@@ -145,7 +145,7 @@ func TestRenewerReloadsWhatIsThere(t *testing.T) {
 	}
 }
 
-// What has expired while the node was down is renewed before it is looked at, by a node with the authority's key.
+// A certificate that expired while the node was down is renewed before its use, by a node with the authority's key.
 func TestRenewOwnExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newTestCA(t, groupA)
@@ -231,7 +231,8 @@ func TestRenewalRefusals(t *testing.T) {
 	})
 }
 
-// The listener's certificate follows the listener's names: same key, same authority, and nothing of what another authority has signed.
+// The listener's certificate follows the listener's names: same key, same authority. Certificates of another authority
+// are left alone.
 func TestNameListener(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	dir, _ := aNodeDir(t, ca, KindReplica)

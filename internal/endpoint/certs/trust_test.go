@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// A crash leaves any of a step's files replaced and the others not: the node starts from that, and the step can be made again.
+// A crash leaves any of a step's files replaced and the others not. The node starts from that state, and the step can be
+// repeated.
 func TestRotationSurvivesCrashes(t *testing.T) {
 	t.Parallel()
 	ca, next := newTestCA(t, groupA), newTestCA(t, groupA)
@@ -80,7 +81,7 @@ func filesIn(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// What must not be believed or preferred; and a rotation that was given up makes room for another one.
+// Bundles that must not be believed or preferred; and an abandoned rotation makes room for another one.
 func TestAuthorityRefusals(t *testing.T) {
 	ca, next, other := newTestCA(t, groupA), newTestCA(t, groupA), newTestCA(t, groupB)
 	dir, _ := aNodeDir(t, ca, KindReplica)

@@ -203,7 +203,7 @@ func TestWavering(t *testing.T) {
 	}
 }
 
-// FuzzHeader reads headers that nobody wrote: what is accepted is bounded, and written the same way again.
+// FuzzHeader reads random headers: an accepted header is bounded, and encodes to the same bytes.
 func FuzzHeader(f *testing.F) {
 	f.Add(header{kind: typeData, codec: codec.Zstd, first: true, length: 10, number: 5, ack: 6, size: 600, crc: 1}.append(nil))
 	f.Add(header{kind: typePing, length: pingLen}.append(nil))
@@ -224,7 +224,8 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// FuzzLeg plays a peer that sends anything on a leg: nothing of it may panic, block or be passed on unless it is a whole frame.
+// FuzzLeg plays a peer that sends anything on a leg. None of it may panic, block or be passed on unless it is a whole
+// frame.
 func FuzzLeg(f *testing.F) {
 	ok := header{kind: typeData, length: 3, size: 3}.append(nil)
 	f.Add(append(ok, "abc"...))

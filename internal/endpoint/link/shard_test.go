@@ -16,8 +16,8 @@ func framed(number uint64, body []byte) *frame {
 	return f
 }
 
-// TestShards loses shards of frames of all lengths: while as many are left as there are pieces, the frame is made exactly, whichever they
-// are and in whatever order they come; with fewer, or with one that is not what was sent, nothing is.
+// TestShards loses shards of frames of all lengths. While as many shards remain as there are pieces, the frame is
+// rebuilt exactly, from any of them in any order. With fewer shards, or with an altered one, no frame is rebuilt.
 func TestShards(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(5, 5))
@@ -67,7 +67,8 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// TestShardsOnTheWire pins what a parity is: both sides must agree, whatever version of the library they were built with.
+// TestShardsOnTheWire pins the bytes of a parity: both sides must agree, whatever version of the library they were built
+// with.
 func TestShardsOnTheWire(t *testing.T) {
 	t.Parallel()
 	body := make([]byte, 4000)
@@ -144,8 +145,8 @@ func TestShardsFlood(t *testing.T) {
 	}
 }
 
-// FuzzShards plays a peer that sends any datagrams, each with its length before it: nothing of it may panic, keep more than it may, or be
-// passed on unless it is a whole frame.
+// FuzzShards plays a peer that sends any datagrams, each with its length before it. None of them may panic, exceed the
+// memory bound, or be passed on unless it is a whole frame.
 func FuzzShards(f *testing.F) {
 	var seed []byte
 	list, err := shards(framed(0, bytes.Repeat([]byte("row "), 1000)), 2, 0)

@@ -48,8 +48,9 @@ func (i *idleWay) until(armed bool, loss float64, most int) (beats int) {
 	return beats
 }
 
-// TestWatch: what an idle way is like is known when traffic comes, at the cost of a few datagrams a second: it is found lossy soon after it
-// is opened, stays so for as long as it loses packets, and a way that turns lossy while nothing travels is found so, too.
+// TestWatch holds that the state of an idle way is known when traffic comes, at the cost of a few datagrams a second. A
+// lossy way is recognised soon after it is opened, and stays so for as long as it loses packets. A way that turns lossy
+// while nothing travels is recognised, too.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	const minutes = 10 * 60

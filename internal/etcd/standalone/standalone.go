@@ -1,5 +1,5 @@
-// Package standalone is an etcd as an administrator runs one: a server of its own on a TCP port, with mutual TLS. Tests start it, to
-// have a group whose quorum is not embedded. It must not know the product: nothing but etcd's own server is in it.
+// Package standalone is an etcd as an administrator runs one: a server of its own on a TCP port, with mutual TLS. Tests
+// start it for groups whose quorum is not embedded. It must not know the product: it contains only etcd's own server.
 //
 // Start reading at New.
 package standalone
@@ -41,7 +41,7 @@ type Server struct {
 	CA, Cert, Key string
 }
 
-// New makes the keys and starts the server in dir, which must not be there yet. It ends with the test.
+// New makes the keys and starts the server in dir, which must not exist yet. The server ends with the test.
 func New(t testing.TB, dir string) *Server {
 	t.Helper()
 	s := &Server{t: t, dir: dir, CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "client.crt"), Key: filepath.Join(dir, "client.key")}
@@ -56,7 +56,7 @@ func New(t testing.TB, dir string) *Server {
 // Endpoint is the server's client URL. It stays the same.
 func (s *Server) Endpoint() string { return s.client.String() }
 
-// Start starts the server that was stopped, with what it held, and returns when it answers.
+// Start starts the stopped server with its former contents, and returns when it answers.
 func (s *Server) Start() {
 	s.t.Helper()
 	c := embed.NewConfig()
@@ -86,7 +86,7 @@ func (s *Server) Stop() {
 	}
 }
 
-// Forget throws away what the stopped server held: the next Start makes another store at the same address.
+// Forget discards the stopped server's contents: the next Start makes another store at the same address.
 func (s *Server) Forget() {
 	s.t.Helper()
 	s.must(os.RemoveAll(filepath.Join(s.dir, "data")))
@@ -99,7 +99,7 @@ func (s *Server) must(err error) {
 	}
 }
 
-// free finds a port that nobody uses.
+// free finds an unused port.
 func (s *Server) free(scheme string) url.URL {
 	s.t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(s.t.Context(), "tcp", "127.0.0.1:0")
@@ -127,7 +127,7 @@ func (s *Server) makeKeys() error {
 		}
 		leaf := valid
 		leaf.SerialNumber, leaf.Subject, leaf.KeyUsage = big.NewInt(int64(i)+2), pkix.Name{CommonName: name}, x509.KeyUsageDigitalSignature
-		leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} // etcd's gateway is a client of its own
+		leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} // etcd's gateway is its own client
 		leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 		if err := s.issue(filepath.Join(s.dir, name+".crt"), filepath.Join(s.dir, name+".key"), &leaf, &ca, key, caKey); err != nil {
 			return err

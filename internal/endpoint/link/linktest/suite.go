@@ -1,4 +1,4 @@
-// Package linktest is what every transport of a link must be able to do, as tests that run on each of them.
+// Package linktest is the contract of every transport of a link, as tests that run on each of them.
 //
 // It owns the suite and nothing else. Start reading at Run.
 package linktest
@@ -24,11 +24,12 @@ import (
 type Net struct {
 	// Open opens a leg of a kind; its other end is given to the hub.
 	Open func(ctx context.Context, kind string) (link.Transport, error)
-	// Attach tells the way which hub takes what Open opens.
+	// Attach sets the hub that receives the other ends of Open's legs.
 	Attach func(h *link.Hub)
-	// Cut breaks every leg that is open now; nil: the way cannot.
+	// Cut breaks every leg that is open now; nil if the way does not support it.
 	Cut func()
-	// Silence makes every leg that is open now go silent both ways, while new ones are heard; nil: the way cannot.
+	// Silence makes every leg that is open now silent both ways, while new ones work; nil if the way does not support
+	// it.
 	Silence func()
 	// Kinds are the transports it has.
 	Prefer link.Preference
@@ -41,7 +42,7 @@ type Pair struct {
 	stop      chan struct{}
 }
 
-// Config is a Config whose heart beats fast.
+// Config is a configuration with a fast heartbeat.
 func Config(compression string) link.Config {
 	w, err := codec.Parse("LOG_COMPRESSION", compression)
 	if err != nil {
@@ -122,7 +123,8 @@ func Run(t *testing.T, make func(t *testing.T) Net) {
 	})
 }
 
-// silent: a leg by which nothing comes is replaced by another one, long before it counts as dead, and nothing of the stream is lost.
+// silent holds that a leg by which nothing arrives is replaced long before it counts as dead, and that no part of the
+// stream is lost.
 func silent(t *testing.T, n Net, p *Pair) {
 	t.Helper()
 	for range 2 {
@@ -200,7 +202,7 @@ func bothWays(t *testing.T, p *Pair, size int) {
 	wg.Wait()
 }
 
-// ends closes one side: the other reads what was written before, and then an error.
+// ends closes one side: the other reads the data written before, and then an error.
 func ends(t *testing.T, p *Pair) {
 	if _, err := p.Near.Write([]byte("last words")); err != nil {
 		t.Fatal(err)
