@@ -8,10 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/node/fencetime"
-
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/node/fencetime"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
 
