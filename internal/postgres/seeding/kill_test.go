@@ -28,10 +28,10 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// childEnv makes this test binary a target that is told to stop itself somewhere, for tests that kill it there.
+// childEnv makes this test binary a target that stops itself at a given point, for tests that kill it there.
 const childEnv = "COTERIE_SEEDING_CHILD"
 
-// child is what such a target is told.
+// child is the instruction of such a target.
 type child struct {
 	Addr     string
 	Target   string
@@ -114,8 +114,8 @@ func (c child) run(t *testing.T) (killed bool) {
 	return true
 }
 
-// TestTargetKilled kills the target's process at points of the way, the commit point among them, and runs it again: what is there in
-// between either cannot be started or is whole, and the second run brings what is missing.
+// TestTargetKilled kills the target's process at several points, the commit point among them, and runs it again. In
+// between, the directory either cannot be started or is whole; the second run fetches the missing rest.
 func TestTargetKilled(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -161,7 +161,8 @@ func TestTargetKilled(t *testing.T) {
 	}
 }
 
-// TestSourceKilled kills the source's server, crashing it, at points of the way; it comes back and the next run fetches the rest.
+// TestSourceKilled kills the source's server, crashing it, at several points. The server is restarted and the next run
+// fetches the rest.
 func TestSourceKilled(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("NOT RUN: set COTERIE_LONG=1; TestSourceServerDies has one point of these")
@@ -244,7 +245,7 @@ func TestThreeFailovers(t *testing.T) {
 	b.mustStream(t, sock, o)
 }
 
-// TestCorruptedStream flips bits of what arrives now and then: nothing of that is stored, it is asked for again.
+// TestCorruptedStream flips bits of the received data at intervals: none of it is stored, and it is requested again.
 func TestCorruptedStream(t *testing.T) {
 	t.Parallel()
 	b, sock, s, o := begin(t)

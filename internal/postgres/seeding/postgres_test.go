@@ -44,7 +44,7 @@ func serverDir(t *testing.T) string {
 	return filepath.Dir(found[0])
 }
 
-// serverUser is whom servers run as: PostgreSQL refuses root. Nil: ourselves.
+// serverUser returns the user that servers run as: PostgreSQL refuses root. Nil: the user of the test.
 func serverUser(t *testing.T) *syscall.Credential {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -601,7 +601,8 @@ func flip(t *testing.T, path string, at int64) {
 	}
 }
 
-// TestCutLinksGoOn cuts every connection again and again: the same window goes on, and what arrived is not sent again.
+// TestCutLinksGoOn cuts every connection again and again: the same window continues, and data that arrived is not sent
+// again.
 func TestCutLinksGoOn(t *testing.T) {
 	t.Parallel()
 	b, sock, s, o := begin(t)
@@ -702,7 +703,8 @@ func TestRefusesADamagedSource(t *testing.T) {
 	}
 }
 
-// TestSourceLosesItsRole ends in words, and the copy cannot be started; the next source brings only what is missing.
+// TestSourceLosesItsRole ends with a clear reason, and the copy cannot be started; the next source sends only the
+// missing rest.
 func TestSourceLosesItsRole(t *testing.T) {
 	t.Parallel()
 	b, sock, s, o := begin(t)

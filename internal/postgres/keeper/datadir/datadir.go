@@ -27,11 +27,13 @@ func PutStandbySignal(pgdata string) error {
 	return nil
 }
 
+// HasStandbySignal reports whether standby.signal exists.
 func HasStandbySignal(pgdata string) bool {
 	_, err := os.Lstat(filepath.Join(pgdata, "standby.signal"))
 	return err == nil
 }
 
+// DropStandbySignal removes standby.signal, if it exists.
 func DropStandbySignal(pgdata string) error {
 	if err := os.Remove(filepath.Join(pgdata, "standby.signal")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove standby.signal: %w", err)
@@ -49,6 +51,7 @@ type PIDFile struct {
 	mtime  int64
 }
 
+// ReadPIDFile reads postmaster.pid. It returns the zero value if the file cannot be read.
 func ReadPIDFile(pgdata string) PIDFile {
 	f, err := os.Open(filepath.Join(pgdata, "postmaster.pid"))
 	if err != nil {

@@ -168,6 +168,7 @@ type Stat struct {
 	Start  uint64 // in ticks since boot: with the pid, the identity of a process
 }
 
+// ReadStat reads /proc/<pid>/stat.
 func ReadStat(pid int) (Stat, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

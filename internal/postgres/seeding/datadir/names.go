@@ -25,6 +25,7 @@ const controlLen = 8192
 // VersionPrefix begins the name of a tablespace's directory for a major version of PostgreSQL.
 func VersionPrefix(major int) string { return "PG_" + strconv.Itoa(major) + "_" }
 
+// LostFound is a directory that a file system has at its mount point.
 const LostFound = "lost+found" // of the file system whose mount point the directory is
 
 // RelationFile reports whether a name and its place are those of a file of pages, as PostgreSQL names them: a number, a

@@ -27,7 +27,7 @@ func (h *LastOpen) Open(of Entry, flags int, open func() (*os.File, error)) (*os
 	return f, nil
 }
 
-// Close says what became of the last writes, where a file system tells that late.
+// Close closes the file and returns the result of the last writes, which some file systems report late.
 func (h *LastOpen) Close() error {
 	if h.f == nil {
 		return nil

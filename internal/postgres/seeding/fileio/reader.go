@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reader reads chunks of files in a row, for one goroutine.
+// Reader reads consecutive chunks of files, for one goroutine.
 type Reader struct {
 	cached LastOpen // open through the page cache
 	direct LastOpen // and past it
@@ -47,6 +47,7 @@ func (r *Reader) Read(of Entry, open func(flags int) (*os.File, error), buf []by
 // Last returns the file that was read last, open through the page cache.
 func (r *Reader) Last() *os.File { return r.cached.f }
 
+// Close closes the files that the reader holds open.
 func (r *Reader) Close() error { return errors.Join(r.cached.Close(), r.direct.Close()) }
 
 // mostlyCached reports whether at least half of the range is in the page cache. It is true if the kernel cannot tell, as
@@ -77,6 +78,7 @@ func readDirect(in *os.File, buf []byte, off int64) (int, error) {
 	}
 }
 
+// ReadAt reads as in.ReadAt does, except that the end of the file is not an error.
 func ReadAt(in io.ReaderAt, buf []byte, off int64) (int, error) {
 	n, err := in.ReadAt(buf, off)
 	if errors.Is(err, io.EOF) {
@@ -109,6 +111,7 @@ func IgnoreMissing(err error) error {
 	return err
 }
 
+// Exists reports whether path exists; a symbolic link counts, whatever its target.
 func Exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
@@ -120,6 +123,7 @@ func Within(path, dir string) bool {
 	return err == nil && (rel == "." || filepath.IsLocal(rel))
 }
 
+// Skip is the result of a walk's function for an entry that is not visited: a directory is skipped with its contents.
 func Skip(d fs.DirEntry) error {
 	if d.IsDir() {
 		return fs.SkipDir

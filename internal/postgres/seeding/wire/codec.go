@@ -14,7 +14,7 @@ import (
 	compression "github.com/coteriedb/coterie/internal/lib/codec"
 )
 
-// Kind is how the bytes of a chunk travel.
+// Kind is the form in which the bytes of a chunk travel.
 type Kind uint8
 
 // The kinds. MinLZ is the cheapest and is chosen by AUTO alone.
@@ -96,8 +96,8 @@ var decoder = sync.OnceValue(func() *zstd.Decoder {
 	return d
 })
 
-// Compress appends src in the codec to dst. What does not become a sixteenth smaller travels as it is: the codec that was
-// really used is returned.
+// Compress appends src in the codec to dst. Data that does not become a sixteenth smaller travels unchanged: the codec
+// actually used is returned.
 func (c Codec) Compress(dst, src []byte) ([]byte, Kind) {
 	if c.Kind == CodecNone || len(src) < 64 || !worth(src) {
 		return append(dst, src...), CodecNone

@@ -37,16 +37,16 @@ const (
 	FrameZero    = 'Z' // source: all bytes are zero
 	FrameData    = 'D' // source: dataAnswer
 	FramePatch   = 'x' // source: the pages that differ
-	FrameGone    = 'G' // source: the file is no more
+	FrameGone    = 'G' // source: the file no longer exists
 	FrameEnd     = 'e' // target: nothing more to ask; source: ending
-	FrameDone    = 'F' // target: the copy is installed; nobody answers
+	FrameDone    = 'F' // target: the copy is installed; there is no answer
 )
 
 // Sizes. A chunk is the unit of comparison and of transfer.
 const (
 	ChunkSize  = 1 << 20
 	TagSize    = 8                  // of a page's hash in a question: which pages are sent follows from it, what is taken for equal from whole hashes
-	maxFrame   = ChunkSize + 64<<10 // an incompressible chunk and what is said of it
+	maxFrame   = ChunkSize + 64<<10 // an incompressible chunk and its description
 	MaxList    = 2_000_000          // files in a data directory
 	MaxStreams = 8                  // data connections of one window
 	Pipeline   = 64                 // questions under way on one data connection: a comparison waits for little but the way there and back
@@ -80,15 +80,16 @@ type Hello struct {
 	After    *Anchor      `json:"after,omitempty"`     // to a secondary: what the primary keeps
 }
 
-// Anchor is what a primary keeps for a copy that is made from a secondary: WAL from Since on, in its slot. A checkpoint that ends
-// before After was made since, so a secondary that has replayed After can begin a backup whose redo position is not before Since.
+// Anchor is the WAL that a primary keeps for a copy that is made from a secondary: from Since on, in its slot. A
+// checkpoint that ends before After was made since. A secondary that has replayed After can therefore begin a backup
+// whose redo position is not before Since.
 type Anchor struct {
 	Since   ag.LSN `json:"since"`
 	After   ag.LSN `json:"after"`
 	Catalog string `json:"catalog"` // databases and their tablespaces before that checkpoint
 }
 
-// Window says what the copy is of.
+// Window describes the source of the copy.
 type Window struct {
 	ID        string      `json:"id"`
 	SystemID  string      `json:"system_id"`
@@ -142,15 +143,16 @@ type File struct {
 	Size  int64  `json:"z,omitempty"`
 }
 
+// Chunks returns the number of chunks of the file according to the list.
 func (f File) Chunks() int { return int((f.Size + ChunkSize - 1) / ChunkSize) }
 
-// Span returns where chunk i begins, and its length by the list.
+// Span returns the offset of chunk i, and its length according to the list.
 func (f File) Span(i int) (off int64, n int) {
 	off = int64(i) * ChunkSize
 	return off, int(min(ChunkSize, f.Size-off))
 }
 
-// Refusal is why the source does not answer.
+// Refusal is the reason why the source does not answer.
 type Refusal struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -165,7 +167,7 @@ const (
 	CodeCorrupt = "CORRUPT" // the source's data is damaged
 )
 
-// RefusedError is what the source answered instead of a copy.
+// RefusedError is the source's answer instead of a copy.
 type RefusedError struct {
 	Code, Message string
 }
@@ -198,6 +200,7 @@ type Question struct {
 
 const questionHead = 1 + 4 + 4 + 2 + pagesum.Size
 
+// Encode returns the question as the body of a frame.
 func (q Question) Encode() []byte {
 	b := make([]byte, 0, questionHead+len(q.Tags))
 	b = append(b, q.Slot)
@@ -223,8 +226,8 @@ func DecodeQuestion(b []byte) (q Question, err error) {
 	return q, q.Codec.check()
 }
 
-// Answer is what the source says of a chunk: Len bytes are at the source, which are less than the list said if the file
-// was cut. Hash is of these bytes. Codec and Body are of a data answer; Pages, a bitmap, of a patch.
+// Answer is the source's answer about a chunk. Len is the number of its bytes at the source, which is less than in the
+// list if the file was cut. Hash is of these bytes. Codec and Body belong to a data answer; Pages, a bitmap, to a patch.
 type Answer struct {
 	Kind  byte
 	Slot  uint8
@@ -237,6 +240,7 @@ type Answer struct {
 
 const answerHead = 1 + 4 + pagesum.Size + 1 + 2
 
+// Head returns the answer without its Body, as the beginning of a frame's body.
 func (a Answer) Head() []byte {
 	b := make([]byte, 0, answerHead+len(a.Pages))
 	b = append(b, a.Slot)
@@ -247,6 +251,7 @@ func (a Answer) Head() []byte {
 	return append(b, a.Pages...)
 }
 
+// DecodeAnswer decodes the body of a frame of that type.
 func DecodeAnswer(kind byte, b []byte) (a Answer, err error) {
 	if len(b) < answerHead {
 		return a, fmt.Errorf("an answer of %d bytes", len(b))
@@ -264,7 +269,7 @@ func DecodeAnswer(kind byte, b []byte) (a Answer, err error) {
 	return a, nil
 }
 
-// Conn is a connection that carries frames. Reading and writing may go on at the same time, each by one goroutine.
+// Conn is a connection that carries frames. One goroutine may read while another writes.
 type Conn struct {
 	conn  net.Conn
 	in    *bufio.Reader
@@ -273,6 +278,7 @@ type Conn struct {
 	Count func(n int) // bytes read and written, as they pass; may be nil
 }
 
+// NewConn returns a Conn over conn.
 func NewConn(conn net.Conn) *Conn {
 	return &Conn{conn: conn, in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10)}
 }
@@ -332,6 +338,7 @@ func (f *Conn) Write(kind byte, parts ...[]byte) error {
 // More reports whether a part of another frame has been received.
 func (f *Conn) More() bool { return f.in.Buffered() > 0 }
 
+// Flush sends the buffered frames.
 func (f *Conn) Flush() error { return f.out.Flush() }
 
 // WriteJSON sends a frame that holds v, at once.
@@ -367,6 +374,7 @@ func (f *Conn) Expect(kind byte, limit time.Duration, v any) error {
 	return nil
 }
 
+// DecodeRefusal returns the refusal in the body of a frame as an error.
 func DecodeRefusal(body []byte) error {
 	var r Refusal
 	if err := json.Unmarshal(body, &r); err != nil {
@@ -375,6 +383,7 @@ func DecodeRefusal(body []byte) error {
 	return &RefusedError{Code: r.Code, Message: r.Message}
 }
 
+// UnexpectedEOF turns io.EOF into io.ErrUnexpectedEOF.
 func UnexpectedEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
