@@ -8,12 +8,12 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/report"
 )
 
-// interval is a comparison's, in words.
+// interval returns the interval of a comparison in words.
 func interval(c method.Comparison) string {
 	return fmt.Sprintf("%s to %s", report.Number(c.Low), report.Number(c.High))
 }
 
-// verdict is the result of a comparison, for a cell of a table.
+// verdict returns the result of a comparison for a cell of a table.
 func verdict(c method.Comparison) string {
 	if c.ClientBound() {
 		return "client-bound"
@@ -21,7 +21,7 @@ func verdict(c method.Comparison) string {
 	return string(c.Verdict)
 }
 
-// inWords is a ratio for an answer.
+// inWords returns the ratio of a comparison for an answer.
 func inWords(c method.Comparison) string {
 	switch c.Verdict {
 	case method.Withheld:
@@ -33,7 +33,7 @@ func inWords(c method.Comparison) string {
 	return fmt.Sprintf("%s (%s)", report.Number(c.Ratio), interval(c))
 }
 
-// share is a ratio for an answer, in percent.
+// share returns the ratio of a comparison for an answer, in percent.
 func share(c method.Comparison) string {
 	percent := func(v float64) string { return report.Number(100 * v) }
 	text := fmt.Sprintf("%s %% of the time", percent(c.Ratio))
@@ -47,7 +47,7 @@ func share(c method.Comparison) string {
 	return fmt.Sprintf("%s (%s to %s)", text, percent(c.Low), percent(c.High))
 }
 
-// thousands writes a number with separators: 20,000.
+// thousands formats a number with separators: 20,000.
 func thousands(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -56,7 +56,7 @@ func thousands(n int) string {
 	return s
 }
 
-// rowsWord counts rows.
+// rowsWord returns a number of rows in words.
 func rowsWord(n int) string {
 	if n == 1 {
 		return "one row"
@@ -64,7 +64,7 @@ func rowsWord(n int) string {
 	return thousands(n) + " rows"
 }
 
-// ratioOf is one published figure over another.
+// ratioOf returns the ratio of two published figures.
 func ratioOf(f report.Figures, key, over, under string) (float64, bool) {
 	o, ok1 := f.Value(key, over).(float64)
 	u, ok2 := f.Value(key, under).(float64)
@@ -74,7 +74,7 @@ func ratioOf(f report.Figures, key, over, under string) (float64, bool) {
 	return o / u, true
 }
 
-// rangeOf is the smallest and the largest value of a published column.
+// rangeOf returns the smallest and the largest value of a published column.
 func rangeOf(f report.Figures, column string) (low, high float64) {
 	for i, row := range f.Rows {
 		v, _ := f.Value(row[0], column).(float64)
@@ -86,7 +86,7 @@ func rangeOf(f report.Figures, column string) (low, high float64) {
 	return low, high
 }
 
-// averageOf is the mean of a published column.
+// averageOf returns the mean of a published column.
 func averageOf(f report.Figures, column string) float64 {
 	sum := 0.0
 	for _, row := range f.Rows {

@@ -19,51 +19,51 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// Group is the availability group that is measured.
+// Group is the availability group to measure.
 type Group interface {
 	Name() string
-	Members(ctx context.Context) ([]string, error) // replicas, the primary among them
+	Members(ctx context.Context) ([]string, error) // names of the replicas, the primary included
 	Primary(ctx context.Context) (string, error)
 	ReadWrite() string                               // connection string of the listeners
-	ReadOnly() string                                // the same with read intent
+	ReadOnly() string                                // the same listeners with read intent
 	Own(member string) string                        // connection string of the member's own server; empty: it cannot be reached
 	Statement(ctx context.Context, sql string) error // an availability-group statement
 }
 
 // Faults are the faults that a lab can give its nodes.
 type Faults interface {
-	Do(ctx context.Context, action Action) error   // to the primary
-	Mend(ctx context.Context, action Action) error // undoes it, and waits until every replica is synchronized
+	Do(ctx context.Context, action Action) error   // does the action to the primary
+	Mend(ctx context.Context, action Action) error // undoes the action, and waits until every replica is synchronized
 }
 
 // Links are the network of a lab.
 type Links interface {
-	Shape(ctx context.Context, shape string) error                             // of every link between nodes
-	RoundTrip(ctx context.Context, from, to string) (time.Duration, error)     // of a connection's first packets
-	Reconnected(ctx context.Context, patience time.Duration) error             // every replica is synchronized again
-	SyncTime(ctx context.Context, member string, n int) (time.Duration, error) // of a small write to the disk of a member
+	Shape(ctx context.Context, shape string) error                             // changes every link between nodes
+	RoundTrip(ctx context.Context, from, to string) (time.Duration, error)     // measures the first packets of a connection
+	Reconnected(ctx context.Context, patience time.Duration) error             // waits until every replica is synchronized again
+	SyncTime(ctx context.Context, member string, n int) (time.Duration, error) // measures n small writes to the disk of a member, each synced
 }
 
-// Bed is the system on which the experiments run: a group, or two connection strings that are compared.
+// Bed is the system on which the experiments run: a group, or two connection strings to compare.
 type Bed struct {
 	Group  Group  // nil: a pair
-	Faults Faults // nil: nothing can be broken
+	Faults Faults // nil: faults are not possible
 	Links  Links  // nil: links cannot be shaped
-	A, B   string // of a pair
-	Capped string // what each node may use of its machine; empty: not limited
-	Small  bool   // the memory of each node is limited, too
+	A, B   string // connection strings of a pair
+	Capped string // the limit of each node on its machine, in words; empty: not limited
+	Small  bool   // the memory of each node is limited
 	Apart  bool   // every node is a machine of its own
 
-	Patience      time.Duration // with replicas that replay what was loaded; 0: replayPatience
+	Patience      time.Duration // how long replicas may take to replay the loaded data; 0: replayPatience
 	Seed          uint64
 	Blocks        int
-	Published     bool // published sizes; else scaled
+	Published     bool // the published sizes instead of scaled ones
 	Progress      *report.Progress
-	Dial          pgconn.DialFunc                    // where the client is; nil: here
+	Dial          pgconn.DialFunc                    // connects from where the client runs; nil: from this host
 	ClientAt      string                             // in words
-	Near          string                             // the member at which the client is; empty: at none
-	ReadBytes     func() map[string]map[string]int64 // that each process of each member's server had its disk read so far; nil: unknown
-	DropPageCache func(ctx context.Context) error    // drops the servers' files from their machines' page caches; nil: not possible
+	Near          string                             // the member at which the client runs; empty: none
+	ReadBytes     func() map[string]map[string]int64 // bytes that each process of each member's server has read from the disk so far; nil: unknown
+	DropPageCache func(ctx context.Context) error    // drops the servers' files from the page caches of their machines; nil: not possible
 }
 
 // Pair names the arms of a pair of connection strings.
@@ -72,17 +72,18 @@ const (
 	armB = "b"
 )
 
-// arm is one of the things that are compared.
+// arm is one alternative of a comparison.
 type arm struct {
 	name    string
 	dsn     string
-	prepare func(context.Context) error // puts it in force; nil: nothing to do
+	prepare func(context.Context) error // puts the arm in force; nil: it always is
 }
 
-// errNoGroup is the error of an experiment that needs more than two connection strings.
+// errNoGroup is the error of an experiment that two connection strings do not suffice for.
 var errNoGroup = errors.New("it needs a group: a lab (no target), or --group with the listeners' connection string")
 
-// turns runs each arm once in each block, in balanced order. run measures every point of the arm in turn and keeps the results.
+// turns runs each arm once in each block, in balanced order. run measures every point of the arm in turn and keeps the
+// results.
 func (b *Bed) turns(ctx context.Context, what string, arms []arm, run func(ctx context.Context, block int, a arm) error) error {
 	for i, order := range method.Blocks(b.Seed, len(arms), b.Blocks) {
 		for _, k := range order {
@@ -106,7 +107,7 @@ func (b *Bed) turns(ctx context.Context, what string, arms []arm, run func(ctx c
 // sample is one arm at one point, over all blocks.
 type sample struct {
 	results []method.Result
-	values  []float64 // what is compared, a value per block
+	values  []float64 // the compared values, one per block
 }
 
 func (s *sample) add(r method.Result, value float64) {
@@ -114,7 +115,7 @@ func (s *sample) add(r method.Result, value float64) {
 	s.values = append(s.values, value)
 }
 
-// latency merges the blocks' distributions.
+// latency returns the merged distributions of the blocks.
 func (s *sample) latency() *hdrhistogram.Histogram {
 	h := method.NewHistogram()
 	for _, r := range s.results {
@@ -129,7 +130,7 @@ func (s *sample) ms(q float64) float64 {
 	return float64(method.Quantile(s.latency(), q).Microseconds()) / 1000
 }
 
-// mean of a figure over the blocks.
+// mean returns the mean of a figure over the blocks.
 func (s *sample) mean(f func(method.Result) float64) float64 {
 	sum := 0.0
 	for _, r := range s.results {
@@ -163,13 +164,13 @@ func (s *sample) account(e *report.Experiment) {
 	}
 }
 
-// rate is the sample as a metric of the report, with its interval.
+// metric returns the sample as a metric of the report, with its interval.
 func (s *sample) metric(name, unit string, better method.Better) report.Metric {
 	low, high := method.MedianInterval(s.values)
 	return report.Metric{Name: name, Unit: unit, Better: better, Value: method.Median(s.values), Low: low, High: high}
 }
 
-// p99 is a metric of the blocks' 99th percentiles.
+// p99 returns the blocks' 99th percentiles as a metric of the report.
 func (s *sample) p99(name string) report.Metric {
 	var v []float64
 	for _, r := range s.results {
@@ -179,7 +180,7 @@ func (s *sample) p99(name string) report.Metric {
 	return report.Metric{Name: name, Unit: "ms", Better: method.LowerIsBetter, Value: method.Median(v), Low: low, High: high}
 }
 
-// compare judges b beside a, and withholds the verdict where a client was the limit.
+// compare compares b with a, and gives no verdict where a client was the limit.
 func compare(a, b *sample, better method.Better) method.Comparison {
 	c := method.Compare(a.values, b.values, better)
 	why := a.bound()
@@ -189,7 +190,7 @@ func compare(a, b *sample, better method.Better) method.Comparison {
 	return c.Withhold(why)
 }
 
-// finite is v for a report, which cannot hold NaN or infinities.
+// finite returns v for a report, or nothing if v is NaN or infinite, which a report cannot hold.
 func finite(v float64) any {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return nil
@@ -197,7 +198,7 @@ func finite(v float64) any {
 	return v
 }
 
-// conditions are what every experiment tells of its bed.
+// conditions returns the properties of the bed that every experiment reports.
 func (b *Bed) conditions(more ...string) []string {
 	out := slices.Clone(more)
 	switch {
@@ -212,7 +213,7 @@ func (b *Bed) conditions(more ...string) []string {
 	return append(out, fmt.Sprintf("%d blocks", b.Blocks))
 }
 
-// published returns a published table's source for a report, or none if the experiment was scaled.
+// published returns the source of a published table for a report, or none if the experiment was scaled.
 func (b *Bed) published(files ...string) (all []report.Figures, sources []report.Source, err error) {
 	for _, name := range files {
 		f, err := report.Published(name)
@@ -225,7 +226,7 @@ func (b *Bed) published(files ...string) (all []report.Figures, sources []report
 	return all, sources, nil
 }
 
-// figure is a published cell; nothing in a scaled run.
+// figure returns a published cell, or nothing in a scaled run.
 func (b *Bed) figure(f report.Figures, key, column string) any {
 	if !b.Published {
 		return nil
@@ -233,7 +234,7 @@ func (b *Bed) figure(f report.Figures, key, column string) any {
 	return f.Value(key, column)
 }
 
-// publishedRatio is one published figure over another.
+// publishedRatio returns the ratio of two published figures.
 func (b *Bed) publishedRatio(f report.Figures, key, over, under string) *float64 {
 	r, ok := ratioOf(f, key, over, under)
 	if !b.Published || !ok {
@@ -242,12 +243,12 @@ func (b *Bed) publishedRatio(f report.Figures, key, over, under string) *float64
 	return &r
 }
 
-// number asks a server for one number.
+// number returns the number that a query of one row returns.
 func number(ctx context.Context, dsn, sql string) (float64, error) {
 	return ask[float64](ctx, dsn, sql)
 }
 
-// text asks a server for one text.
+// text returns the text that a query of one row returns.
 func text(ctx context.Context, dsn, sql string) (string, error) { return ask[string](ctx, dsn, sql) }
 
 func ask[T any](ctx context.Context, dsn, sql string) (v T, err error) {
@@ -270,7 +271,7 @@ func closeConn(c *pgx.Conn) {
 	_ = c.Close(ctx) // the connection is not used again
 }
 
-// until waits for a condition.
+// until waits until f returns true, at most for patience. what names the condition in the error.
 func until(ctx context.Context, patience time.Duration, what string, f func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("waited %v for %s", patience, what))
 	defer cancel()
@@ -280,7 +281,7 @@ func until(ctx context.Context, patience time.Duration, what string, f func(cont
 		if ok && err == nil {
 			return nil
 		}
-		if ctx.Err() == nil || last == nil { // the last error is more useful than that the time is over
+		if ctx.Err() == nil || last == nil { // the last error is more useful than the end of the time
 			last = err
 		}
 		select {
@@ -291,17 +292,19 @@ func until(ctx context.Context, patience time.Duration, what string, f func(cont
 	}
 }
 
-// Follower is a group whose members' servers cannot be reached, but which reports how far they have replayed.
+// Follower is a group that reports how far its members have replayed, for a group whose servers cannot be reached.
 type Follower interface {
-	// Behind names the secondaries that readers may be sent to and that have not replayed as much as that, each with how far it is.
+	// Behind returns the secondaries that may get readers and have not replayed up to lsn, each with its position.
 	Behind(ctx context.Context, lsn string) ([]string, error)
 }
 
-// replayPatience is how long replicas may take to replay what was loaded, unless the bed has its own bound: a load can be many gigabytes.
+// replayPatience is how long replicas may take to replay the loaded data, unless the bed has its own bound. A load can
+// be many gigabytes.
 const replayPatience = 10 * time.Minute
 
-// replayed waits until every server that may get readers can see what was loaded: until every member, or the second of a pair, answers a
-// query with at least that value. Where the members cannot be reached, it waits until the group reports that they have replayed all WAL of now.
+// replayed waits until every server that may get readers can see the loaded data: until every member, or the second of a
+// pair, answers a query with at least that value. Where the members cannot be reached, it waits until the group reports
+// that they have replayed all WAL written until now.
 func (b *Bed) replayed(ctx context.Context, sql string, least float64) error {
 	servers := map[string]string{}
 	if b.Group == nil {
@@ -331,8 +334,8 @@ func (b *Bed) replayed(ctx context.Context, sql string, least float64) error {
 	return nil
 }
 
-// followed waits until no server that takes readers is behind a record that is written now: one of its own, since the end of what is written
-// may lie within a record.
+// followed waits until every server that takes readers has replayed a record that is written now. It writes a record of
+// its own, because the end of the WAL may be inside a record.
 func (b *Bed) followed(ctx context.Context, f Follower) error {
 	lsn, err := text(ctx, b.Group.ReadWrite(), "select pg_logical_emit_message(true, 'coterie bench', '')::text")
 	if err != nil {
@@ -352,11 +355,11 @@ func (b *Bed) followed(ctx context.Context, f Follower) error {
 	})
 }
 
-// loading is Progress.Loading for loads of one table.
+// loading returns Progress.Loading for a load of one table.
 func (b *Bed) loading(what string) func(done, total int) {
 	tell, begun := b.Progress.Loading(what), false
 	return func(done, total int) {
-		if !begun { // such a load first reports progress when its first part is done
+		if !begun { // such a load reports progress for the first time when its first part is done
 			tell(0, int64(total))
 		}
 		begun = true

@@ -16,23 +16,24 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// Cell is one shape of the insert matrix: a number of transactions, each of a number of rows.
+// Cell is one cell of the insert matrix: a number of transactions with a number of rows each.
 type Cell struct{ Inserts, Rows int }
 
 func (c Cell) String() string { return fmt.Sprintf("%d × %d", c.Inserts, c.Rows) }
 
-// PublishedCells are those of the published matrix.
+// PublishedCells are the cells of the published matrix.
 var PublishedCells = []Cell{{1, 1_000_000}, {10, 100_000}, {100, 10_000}, {1_000, 1_000}, {10_000, 100}, {100_000, 10}, {1_000_000, 1}}
 
-// CommitOptions describes what Commit inserts.
+// CommitOptions says what Commit inserts, and over which links.
 type CommitOptions struct {
 	Cells       []Cell
-	Compression []string                             // LOG_COMPRESSION of every secondary, each in turn; empty: as it is
+	Compression []string                             // values of LOG_COMPRESSION for every secondary, each in turn; empty: unchanged
 	Link        string                               // shape of the links, in words
 	Floor       func(context.Context) (Floor, error) // measures the floor, in every block; nil: Bed.Floor where links are known
 }
 
-// Commit asks what a synchronous commit costs: the same inserts, waited for on the primary alone and on the secondaries, too.
+// Commit measures what a synchronous commit costs: the same inserts, once with a wait for the primary alone and once
+// with a wait for the secondaries, too.
 func (b *Bed) Commit(ctx context.Context, o CommitOptions) (report.Experiment, error) {
 	e := report.Experiment{
 		Name: "commit", Title: "The insert matrix", Question: "What does a synchronous commit cost?", Scaled: !b.Published,
@@ -52,7 +53,7 @@ func (b *Bed) Commit(ctx context.Context, o CommitOptions) (report.Experiment, e
 		o.Floor = b.Floor
 	}
 	if o.Cells[len(o.Cells)-1].Rows != 1 {
-		o.Floor = nil // it is that of one small commit
+		o.Floor = nil // the floor is that of one small commit
 	}
 	m := newMatrix(o)
 	each := time.Duration(len(o.Cells)) * 2 * time.Second
@@ -110,7 +111,7 @@ func (b *Bed) commitData(ctx context.Context, write string, o CommitOptions) err
 	return err
 }
 
-// compressionArms set LOG_COMPRESSION on every secondary.
+// compressionArms returns arms that set LOG_COMPRESSION on every secondary.
 func (b *Bed) compressionArms(kinds []string) []arm {
 	var arms []arm
 	for _, kind := range kinds {
@@ -131,7 +132,7 @@ func (b *Bed) compress(ctx context.Context, kind string) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range members { // on all: the option is of a replica's link, whichever replica leads
+	for _, m := range members { // on all: the option belongs to a replica's link, whichever replica leads
 		sql := fmt.Sprintf("ALTER AVAILABILITY GROUP [%s] MODIFY REPLICA ON N'%s' WITH (LOG_COMPRESSION = %s)", b.Group.Name(), m, kind)
 		if err := b.Group.Statement(ctx, sql); err != nil {
 			return err
@@ -143,7 +144,7 @@ func (b *Bed) compress(ctx context.Context, kind string) error {
 	return nil
 }
 
-// cell does the inserts of one cell once.
+// cell runs the inserts of one cell once.
 func (b *Bed) cell(ctx context.Context, c Cell, wait string) (method.Result, error) {
 	dsn, setup := b.A, ""
 	if b.Group != nil {
@@ -173,7 +174,8 @@ func (b *Bed) cell(ctx context.Context, c Cell, wait string) (method.Result, err
 	return r, err
 }
 
-// Floor is the least that a synchronous commit can take longer, now: a round trip to the nearest secondary, and its disk.
+// Floor is the minimum time that a synchronous commit can add now: a round trip to the nearest secondary, and a sync of
+// its disk.
 type Floor struct {
 	RoundTrip, Disk time.Duration
 	Member          string
@@ -181,8 +183,8 @@ type Floor struct {
 
 func (f Floor) ms() float64 { return milli(f.RoundTrip + f.Disk) }
 
-// Floor measures it. The secondaries sync at the same time, as they do at a commit: where they share a disk, one alone would be faster than
-// any commit finds it.
+// Floor measures the floor. The secondaries sync at the same time, as they do at a commit: where they share a disk, one
+// alone would be faster than in any commit.
 func (b *Bed) Floor(ctx context.Context) (best Floor, err error) {
 	primary, err := b.Group.Primary(ctx)
 	if err != nil {
@@ -239,7 +241,7 @@ func (m *matrix) at(kind, wait string, c Cell) *sample {
 	return m.cells[k]
 }
 
-// publishedMatrix is the published table that is nearest to a kind of compression.
+// publishedMatrix returns the name of the published table that is nearest to a kind of compression.
 func publishedMatrix(kind string) string {
 	if kind == "" || strings.EqualFold(kind, "OFF") {
 		return "insert_matrix_2016.csv"
@@ -279,7 +281,7 @@ func (b *Bed) commitReport(e *report.Experiment, o CommitOptions, m *matrix) err
 	return b.commitBeside(e)
 }
 
-// latencyTable is of one synchronous insert, in every cell.
+// latencyTable shows the latency of one synchronous insert in every cell.
 func latencyTable(o CommitOptions, m *matrix) report.Table {
 	t := report.Table{Title: "Latency of one insert", Columns: []report.Column{
 		{Name: "cell"}, {Name: "compression"}, {Name: "async p50", Unit: "ms"}, {Name: "sync p50", Unit: "ms"}, {Name: "sync p95", Unit: "ms"}, {Name: "sync p99", Unit: "ms"},
@@ -293,10 +295,10 @@ func latencyTable(o CommitOptions, m *matrix) report.Table {
 	return t
 }
 
-// PenaltyTable is the title of the table that sets the penalty of one commit beside what physics asks for.
+// PenaltyTable is the title of the table that shows the penalty of one commit beside its floor.
 const PenaltyTable = "What waiting adds to one commit, beside the floor"
 
-// penalty is what waiting adds to the median insert of a cell, in ms, block by block.
+// penalty returns how many ms the wait adds to the median insert of a cell, block by block.
 func (m *matrix) penalty(kind string, c Cell) *sample {
 	x, y, p := m.at(kind, async, c), m.at(kind, synchronous, c), &sample{}
 	for i := range min(len(x.results), len(y.results)) {
@@ -305,7 +307,7 @@ func (m *matrix) penalty(kind string, c Cell) *sample {
 	return p
 }
 
-// floor is the median of the blocks' floors.
+// floor returns the median of the blocks' floors.
 func (m *matrix) floor() report.Metric {
 	s := &sample{}
 	for _, f := range m.floors {
@@ -314,7 +316,8 @@ func (m *matrix) floor() report.Metric {
 	return s.metric("floor/ms", "ms", method.LowerIsBetter)
 }
 
-// penaltyTable compares medians with medians, since the floor is one, too. It has a row for each kind of compression.
+// penaltyTable compares medians with medians, because the floor is a median, too. It has a row for each kind of
+// compression.
 func penaltyTable(e *report.Experiment, o CommitOptions, m *matrix) report.Table {
 	t := report.Table{Title: PenaltyTable, Columns: []report.Column{
 		{Name: "compression"},
@@ -381,7 +384,7 @@ func (b *Bed) commitAnswer(e *report.Experiment, o CommitOptions, m *matrix) {
 	}
 }
 
-// commitBeside is the penalty that was published, in three versions.
+// commitBeside adds the published penalty, in three versions.
 func (b *Bed) commitBeside(e *report.Experiment) error {
 	tables, _, err := b.published("insert_matrix_2014.csv", "insert_matrix_2016.csv", "insert_matrix_2016_compressed.csv")
 	if err != nil {
@@ -419,7 +422,7 @@ func matrixColumns() []report.Column {
 	return append(columns, report.Column{Name: "sync / async", Unit: "x"}, report.Column{Name: "interval"}, report.Column{Name: "verdict"})
 }
 
-// cellSamples are those of one cell without and with waiting for a synchronous secondary.
+// cellSamples are the samples of one cell, without and with the wait for a synchronous secondary.
 type cellSamples struct {
 	cell        Cell
 	async, sync *sample

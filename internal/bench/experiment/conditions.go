@@ -9,7 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
-// conditionsHold checks the twelve conditions on every reachable server, and returns in words where they held.
+// conditionsHold checks the twelve conditions on every reachable server. It returns in words on which servers they held.
 func (b *Bed) conditionsHold(ctx context.Context, write string) (held string, err error) {
 	var n, of int
 	if b.Group == nil {
@@ -28,7 +28,8 @@ func (b *Bed) conditionsHold(ctx context.Context, write string) (held string, er
 	return fmt.Sprintf("All twelve consistency conditions held afterwards on every server (%d).", n), nil
 }
 
-// conditionsOfGroup checks n servers of all members.
+// conditionsOfGroup checks the servers of all members that can be reached. It returns their number and that of all
+// members.
 func (b *Bed) conditionsOfGroup(ctx context.Context, write string) (n, of int, err error) {
 	members, err := b.Group.Members(ctx)
 	if err != nil {
@@ -48,8 +49,9 @@ func (b *Bed) conditionsOfGroup(ctx context.Context, write string) (n, of int, e
 	return n, len(members), err
 }
 
-// conditionsByListener checks the primary, and the secondaries as the listeners send readers to them, which is in turn: so it connects more
-// often than the group has members, and checks each server once. It returns the number of servers checked.
+// conditionsByListener checks the primary, and the secondaries to which the listeners send readers. The listeners choose
+// in turn, so it connects more often than the group has members and checks each server once. It returns the number of
+// servers checked.
 func (b *Bed) conditionsByListener(ctx context.Context, write string, members int) (int, error) {
 	seen := map[string]bool{}
 	if err := conditionsAt(ctx, "the primary", write, seen); err != nil {
@@ -66,8 +68,8 @@ func (b *Bed) conditionsByListener(ctx context.Context, write string, members in
 	return len(seen), nil
 }
 
-// conditionsAt checks the server behind a connection string unless it was seen, and adds it to those. Without a name it has the name that it
-// reports itself.
+// conditionsAt checks the server behind a connection string unless seen has it, and adds it to seen. Without a name it
+// uses the name that the server reports.
 func conditionsAt(ctx context.Context, name, dsn string, seen map[string]bool) error {
 	server, found, err := tpcc.CheckUnseen(ctx, dsn, func(server string) bool { return seen[server] })
 	name = cmp.Or(name, server, "a server")

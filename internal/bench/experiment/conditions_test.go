@@ -13,7 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// byListener is a group of two that is reached by its listeners alone: readers are sent to one replica after the other.
+// byListener is a group of two that is reachable only by its listeners. They send readers to one replica after the
+// other.
 type byListener struct {
 	Group
 	readers []string
@@ -52,7 +53,7 @@ func conditionsEverywhere(t *testing.T, b *Bed) {
 			t.Errorf("%s: %q, %v; want %q", name, held, err, c.want)
 		}
 	}
-	// The replica keeps a warehouse that the primary has no more.
+	// The replica keeps a warehouse that the primary no longer has.
 	execute(t, b.A, "insert into tpcc.warehouse values (1, 'w', 's', 's', 'c', 'st', 'zip', 0, 1)")
 	replayed(t, b)
 	execute(t, b.B, "select pg_wal_replay_pause()")
@@ -72,7 +73,7 @@ func conditionsEverywhere(t *testing.T, b *Bed) {
 	execute(t, b.A, "drop schema tpcc cascade")
 }
 
-// replayed waits until the replica has all that the primary wrote.
+// replayed waits until the replica has replayed everything that the primary wrote.
 func replayed(t *testing.T, b *Bed) {
 	t.Helper()
 	end, err := text(t.Context(), b.A, "select pg_current_wal_insert_lsn()::text")

@@ -15,7 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// pair is a primary and a replica, as two connection strings that are compared.
+// pair returns a primary and a replica, as a bed that compares two connection strings.
 func pair(t *testing.T) *Bed {
 	t.Helper()
 	s, err := pgtest.New()
@@ -135,7 +135,7 @@ func TestOnAPair(t *testing.T) {
 	t.Run("replayed", func(t *testing.T) { waitsForReaders(t, b) })
 	t.Run("workloads", func(t *testing.T) {
 		list := []*Workload{QueryWorkload("select 1", 2)}
-		if os.Getenv("COTERIE_LONG") != "" { // the load takes seconds
+		if os.Getenv("COTERIE_LONG") != "" { // the load takes seconds, so it runs only on request
 			list = append(list, TproccWorkload(2, 1))
 		}
 		for _, w := range list {
@@ -154,7 +154,7 @@ func TestOnAPair(t *testing.T) {
 				t.Errorf("%s: %d of %d points are drawn", w.Name, len(s.Points), len(did.points))
 			}
 			if w.Check != nil {
-				replayed(t, b) // also of the load, whose parts come one by one
+				replayed(t, b) // the load arrives in parts
 				if err := w.Check(t.Context(), b, b.A); err != nil {
 					t.Error(err)
 				}
@@ -175,7 +175,8 @@ func TestOnAPair(t *testing.T) {
 // onlyGroup is a group without limits.
 type onlyGroup struct{ Group }
 
-// TestUncappedIsRefused: where nothing limits the nodes, an experiment that rests on that is refused before it touches anything.
+// TestUncappedIsRefused: an experiment that needs limited nodes is refused before it changes anything if the nodes have
+// no limits.
 func TestUncappedIsRefused(t *testing.T) {
 	b := &Bed{Group: onlyGroup{}, Blocks: 6}
 	if _, err := b.Routing(t.Context(), RoutingOptions{Threads: []int{1}}); err == nil || !strings.Contains(err.Error(), "limits") {

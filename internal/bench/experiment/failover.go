@@ -15,41 +15,41 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/report"
 )
 
-// Action is what is done to the primary.
+// Action is an event that happens to the primary.
 type Action string
 
 // The actions.
 const (
 	Kill    Action = "kill"    // every process of its node, at one instant
-	Pause   Action = "pause"   // the same, stopped
+	Pause   Action = "pause"   // every process of its node, stopped
 	Cut     Action = "cut"     // its links to the other nodes let nothing through
 	Planned Action = "planned" // a planned failover
 )
 
-// Actions are all of them.
+// Actions lists every action.
 var Actions = []Action{Kill, Pause, Cut, Planned}
 
-// FailoverOptions describes what happens, and which clients notice.
+// FailoverOptions says what happens to the primary, and how the clients write.
 type FailoverOptions struct {
 	Actions []Action
 	Runs    int           // of each action
 	Clients int           // writers
-	Every   time.Duration // from a writer's row to its next
+	Every   time.Duration // between two rows of a writer
 	Before  time.Duration // of writing before the action
-	After   time.Duration // after writes have come back
-	Dir     string        // of the ledgers
-	Beside  *Workload     // what else runs; nil: nothing
+	After   time.Duration // of writing after the outage
+	Dir     string        // directory of the ledgers
+	Beside  *Workload     // a further workload; nil: none
 }
 
-// said is what happened, for an answer.
+// said names an action in an answer.
 var said = map[Action]string{Kill: "Killed node", Pause: "Stopped node", Cut: "Node cut off", Planned: "Planned failover"}
 
 func seconds(ms float64) string { return report.Number(ms / 1000) }
 
-// step of the chart.
+// step is the resolution of the chart.
 const step = 100 * time.Millisecond
 
-// Failover asks how long an outage is, for each client, and which acknowledged rows are still present.
+// Failover measures the outage of each client, and which acknowledged rows are still present.
 func (b *Bed) Failover(ctx context.Context, o FailoverOptions) (report.Experiment, error) {
 	e := report.Experiment{
 		Name: "failover", Title: "The outage", Question: "How long is an outage?",
@@ -104,7 +104,7 @@ func (b *Bed) Failover(ctx context.Context, o FailoverOptions) (report.Experimen
 	return e, nil
 }
 
-// prepareBeside loads what the workload beside the writers needs.
+// prepareBeside loads the data of the workload beside the writers.
 func (b *Bed) prepareBeside(ctx context.Context, e *report.Experiment, w *Workload) error {
 	if w == nil {
 		return nil
@@ -185,7 +185,7 @@ func (b *Bed) outage(ctx context.Context, o FailoverOptions, action Action, dir 
 	}
 	res.Outage = l.OutageBetween(at, ended)
 	begin, counts := l.Timeline(step)
-	if whole := int(ended.Sub(begin) / step); whole < len(counts) { // afterwards the writers were told to end
+	if whole := int(ended.Sub(begin) / step); whole < len(counts) { // the writers ended in the last, incomplete step
 		counts = counts[:max(whole, 0)]
 	}
 	for _, n := range counts {
@@ -207,7 +207,7 @@ func (b *Bed) outage(ctx context.Context, o FailoverOptions, action Action, dir 
 	return res, err
 }
 
-// strike lets the writers write, acts, and waits until rows are acknowledged again.
+// strike lets the writers write, does the action, and waits until rows are acknowledged again.
 func (b *Bed) strike(ctx context.Context, l *ledger.Ledger, o FailoverOptions, action Action) (old string, at time.Time, err error) {
 	if err := until(ctx, time.Minute, "the writers to begin", func(context.Context) (bool, error) { return l.Progress().Acknowledged > 0, nil }); err != nil {
 		return "", at, err
@@ -256,10 +256,10 @@ func (t told) row(action Action, run int) []any {
 	}
 }
 
-// Seconds around the action that are drawn.
+// drawnFrom and drawnTo bound the chart, in seconds from the action.
 const drawnFrom, drawnTo = -3.0, 15.0
 
-// draw adds the run to the charts, with the action at 0 s.
+// draw adds the run to the charts. The action is at 0 s.
 func (t told) draw(e *report.Experiment, action Action, beside *Workload) {
 	s := report.Series{Name: strings.ToLower(said[action]), Unit: "acknowledged rows/s", Points: [][2]float64{}}
 	for i, v := range t.series {

@@ -12,7 +12,7 @@ type wire struct {
 	Group
 	Links
 	trips, disks map[string]time.Duration
-	all          sync.WaitGroup // that sync
+	all          sync.WaitGroup // of the disks that sync
 }
 
 func (w *wire) Members(context.Context) ([]string, error) { return []string{"a", "b", "c"}, nil }
@@ -24,11 +24,11 @@ func (w *wire) RoundTrip(_ context.Context, _, to string) (time.Duration, error)
 
 func (w *wire) SyncTime(_ context.Context, member string, _ int) (time.Duration, error) {
 	w.all.Done()
-	w.all.Wait() // for ever, if they took turns
+	w.all.Wait() // blocks for ever if they sync in turn
 	return w.disks[member], nil
 }
 
-// TestFloor is that of the secondary which is nearest with its disk, and all of them sync at once.
+// TestFloor: the floor is that of the nearest secondary with its disk, and all of them sync at the same time.
 func TestFloor(t *testing.T) {
 	const ms = time.Millisecond
 	w := &wire{trips: map[string]time.Duration{"a": 5 * ms, "c": 2 * ms}, disks: map[string]time.Duration{"a": 1 * ms, "c": 3 * ms}}

@@ -12,11 +12,12 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// diskReads counts what each server asked its kernel for, what of that came from the disk, and which of the servers answered.
+// diskReads counts the bytes that each server requested from its kernel, the bytes that came from the disk, and how
+// often each server answered.
 type diskReads struct {
 	servers map[string]string                  // connection strings, by name
-	names   map[string]string                  // of replicas, by what their servers call themselves
-	mb      map[string]float64                 // MB asked for, by arm, threads and server
+	names   map[string]string                  // of replicas, by the names that their servers report
+	mb      map[string]float64                 // MB requested, by arm, threads and server
 	disk    map[string]float64                 // MB from the disk, the same
 	seconds map[string]float64                 // by arm and threads
 	bytes   func() map[string]map[string]int64 // Bed.ReadBytes
@@ -40,7 +41,7 @@ func newDiskReads(ctx context.Context, b *Bed) *diskReads {
 	return d
 }
 
-// names are those of the replicas, by what their servers call themselves. Unreachable servers are left out.
+// names returns the names of the replicas, by the names that their servers report. Unreachable servers are left out.
 func (b *Bed) names(ctx context.Context) map[string]string {
 	names := map[string]string{}
 	members, err := b.Group.Members(ctx)
@@ -57,7 +58,7 @@ func (b *Bed) names(ctx context.Context) map[string]string {
 	return names
 }
 
-// answered is how often each replica answered.
+// answered returns how often each replica answered.
 func (d *diskReads) answered(r method.Result) map[string]int64 {
 	by := map[string]int64{}
 	for server, n := range r.Servers {
@@ -66,7 +67,7 @@ func (d *diskReads) answered(r method.Result) map[string]int64 {
 	return by
 }
 
-// now is the megabytes read so far, by server. Unreachable servers are left out.
+// now returns the megabytes read so far, by server. Unreachable servers are left out.
 func (d *diskReads) now(ctx context.Context) map[string]float64 {
 	mb := map[string]float64{}
 	for name, dsn := range d.servers {
@@ -78,8 +79,8 @@ func (d *diskReads) now(ctx context.Context) map[string]float64 {
 	return mb
 }
 
-// follow counts, from now until the function that it returns is called, the bytes that the disks read. It must be called before the clients leave: the reads of a
-// server's process are known as long as the process lives.
+// follow counts the bytes that the disks read until end is called. Call end before the clients disconnect: the reads of
+// a server's process are known only as long as the process lives.
 func (d *diskReads) follow(arm string, threads int) (end func()) {
 	if d.bytes == nil {
 		return nil
@@ -94,7 +95,7 @@ func (d *diskReads) follow(arm string, threads int) (end func()) {
 	}
 }
 
-// note adds what the servers read in a run of k, an arm and its threads.
+// note adds the reads of the servers in a run of k, an arm and its threads.
 func (d *diskReads) note(k string, before, after map[string]float64, r method.Result) {
 	d.seconds[k] += r.Elapsed.Seconds()
 	for name, v := range after {
@@ -104,7 +105,7 @@ func (d *diskReads) note(k string, before, after map[string]float64, r method.Re
 	}
 }
 
-// table shows what each replica answered and read.
+// table shows the answers and the reads of each replica.
 func (d *diskReads) table(o RoutingOptions, arms []arm, samples [2]map[int]*sample) report.Table {
 	t := report.Table{Title: "By replica", Columns: []report.Column{{Name: "threads"}, {Name: "arm"}}}
 	names := map[string]bool{}

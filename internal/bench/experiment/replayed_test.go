@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// byConsole is a group of two whose console shows how far the second has replayed.
+// byConsole is a group of two whose console shows how far the second replica has replayed.
 type byConsole struct {
 	byListener
 	primary, second string
@@ -23,8 +23,8 @@ func (g *byConsole) Behind(ctx context.Context, lsn string) ([]string, error) {
 	return []string{"n2 (at its place)"}, nil
 }
 
-// waitsForReaders: on a group that is known by its listeners alone, nothing is measured before the readable secondaries have what was
-// loaded; and one that does not get there is named in the error.
+// waitsForReaders: on a group that is known only by its listeners, the measurement waits until the readable secondaries
+// have replayed the loaded data. The error names a secondary that does not.
 func waitsForReaders(t *testing.T, b *Bed) {
 	group := &Bed{Group: &byConsole{primary: b.A, second: b.B}, Patience: time.Second}
 	execute(t, b.B, "select pg_wal_replay_pause()")

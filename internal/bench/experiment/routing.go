@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// RoutingOptions describes what Routing asks, and how often.
+// RoutingOptions says what Routing queries, and how often.
 type RoutingOptions struct {
 	Threads    []int
 	SQL        string // default: an aggregate over 2,000 rows of our own table
@@ -22,20 +22,20 @@ type RoutingOptions struct {
 	Format     workload.Format
 	Connect    bool          // a connection for every operation
 	Duration   time.Duration // of one run
-	Iterations int64         // of each thread, instead
+	Iterations int64         // of each thread, instead of Duration
 	WarmUp     time.Duration
 	Rate       float64
 	Rows       int // of our own table
 }
 
-// PublishedThreads are those of the published table.
+// PublishedThreads are the numbers of threads in the published table.
 var PublishedThreads = []int{1, 2, 4, 8, 10, 12}
 
-// ownQuery is the default query: work for a server, and little for a client.
+// ownQuery is the default query: much work for the server, and little for the client.
 const ownQuery = `select count(*), sum(amount), max(pad) from coterie_bench.rows where id between $1 and $1 + 1999`
 
-// Routing asks whether read-only routing pays: read intent is declared in both arms, and served by the primary alone in one, by every
-// replica in turn in the other.
+// Routing measures whether read-only routing pays. Clients declare read intent in both arms: the primary alone serves
+// them in one, every replica in turn in the other.
 func (b *Bed) Routing(ctx context.Context, o RoutingOptions) (report.Experiment, error) {
 	e := report.Experiment{
 		Name: "routing", Title: "Read-only routing", Question: "Does read-only routing pay?", Scaled: !b.Published,
@@ -107,7 +107,7 @@ func (b *Bed) load(o RoutingOptions, threads int) method.Load {
 	}
 }
 
-// runTime is about how long one run takes. The number of queries is fixed, so more threads take longer.
+// runTime returns roughly how long one run takes. With a fixed number of queries, more threads take longer.
 func (o RoutingOptions) runTime(threads int) time.Duration {
 	if o.Iterations > 0 {
 		return o.WarmUp + time.Duration(int64(threads)*o.Iterations)*5*time.Millisecond
@@ -115,7 +115,8 @@ func (o RoutingOptions) runTime(threads int) time.Duration {
 	return o.WarmUp + o.Duration
 }
 
-// readArms are the primary alone and all replicas, or all but the primary (to a client at a node: that one and the others), or the two of a pair. end puts the group's own routing back.
+// readArms returns the arms for readers: the primary alone and all replicas; or all but the primary, which for a client
+// at a node are that node and the others; or the two of a pair. end restores the group's own routing.
 func (b *Bed) readArms(ctx context.Context, all bool) (arms []arm, end func(), err error) {
 	if b.Group == nil {
 		return []arm{{name: armA, dsn: b.A}, {name: armB, dsn: b.B}}, func() {}, nil
@@ -138,7 +139,7 @@ func (b *Bed) readArms(ctx context.Context, all bool) (arms []arm, end func(), e
 	return []arm{b.routed("primary", "NONE", alone), b.routed("routed", routed, secondary)}, b.unroute(ctx), nil
 }
 
-// nearArms are the member at which the client is, and the others in turn.
+// nearArms returns two arms: the member at which the client runs, and the others in turn.
 func (b *Bed) nearArms(ctx context.Context) (arms []arm, end func(), err error) {
 	members, err := b.Group.Members(ctx)
 	if err != nil {
@@ -153,7 +154,7 @@ func (b *Bed) nearArms(ctx context.Context) (arms []arm, end func(), err error) 
 	return []arm{b.routed("local", "('"+b.Near+"')", all(true)), b.routed("remote", "(('"+strings.Join(far, "','")+"'))", all(false))}, b.unroute(ctx), nil
 }
 
-// unroute puts the group's own routing back.
+// unroute returns a function that restores the group's own routing.
 func (b *Bed) unroute(ctx context.Context) func() {
 	return func() {
 		c, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
@@ -164,7 +165,8 @@ func (b *Bed) unroute(ctx context.Context) func() {
 	}
 }
 
-// routed is an arm with read intent and a routing list. It is in force when new readers get the answers that follow from it.
+// routed returns an arm with read intent and a routing list. The list is in force when new readers are answered by the
+// servers that follow from it.
 func (b *Bed) routed(name, list string, follows func(answered []string, primary string) bool) arm {
 	return arm{name: name, dsn: b.Group.ReadOnly(), prepare: func(ctx context.Context) error {
 		names := b.names(ctx)
@@ -197,7 +199,7 @@ func (b *Bed) setRoute(ctx context.Context, list string) error {
 	return b.Group.Statement(ctx, fmt.Sprintf("ALTER AVAILABILITY GROUP [%s] MODIFY REPLICA ON N'%s' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = %s))", b.Group.Name(), primary, list))
 }
 
-// routingData makes our own table if nothing else is asked, and waits until every reader can see it.
+// routingData makes our own table unless o has a query, and waits until every reader can see it.
 func (b *Bed) routingData(ctx context.Context, o *RoutingOptions) error {
 	if o.SQL != "" {
 		return nil
@@ -221,7 +223,7 @@ func (b *Bed) routingData(ctx context.Context, o *RoutingOptions) error {
 	return b.replayed(ctx, "select count(*)::float8 from coterie_bench.rows", float64(o.Rows))
 }
 
-// routingSamples are the measurements of Routing: those of each arm by threads, and what the disks read.
+// routingSamples are the measurements of Routing: each arm by threads, and the reads from the disks.
 type routingSamples struct {
 	arms  []arm
 	side  [2]map[int]*sample
@@ -278,7 +280,7 @@ func (b *Bed) routingReport(e *report.Experiment, o RoutingOptions, r routingSam
 	return nil
 }
 
-// routingAnswer is of the most threads, and of the fewest.
+// routingAnswer answers with the largest and with the smallest number of threads.
 func (b *Bed) routingAnswer(e *report.Experiment, pub report.Figures) {
 	last := e.Comparisons[len(e.Comparisons)-1]
 	if b.Group == nil {
@@ -296,7 +298,7 @@ func (b *Bed) routingAnswer(e *report.Experiment, pub report.Figures) {
 	e.Beside = fmt.Sprintf("%s times at 12 threads, %s at one (MB/s from disk, SQL Server 2016).", report.Number(twelve), report.Number(one))
 }
 
-// costTable is what the runs took besides time.
+// costTable shows what the runs cost besides time.
 func costTable(o RoutingOptions, arms []arm, samples [2]map[int]*sample) report.Table {
 	one, two := arms[0].name, arms[1].name
 	t := report.Table{Title: "Latency, bytes and the client", Columns: []report.Column{

@@ -10,25 +10,25 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// ReadOptions describes how much Read reads, and how.
+// ReadOptions says how many rows Read reads, and how.
 type ReadOptions struct {
 	Rows    int
 	Formats []workload.Format
 }
 
-// PublishedRows are read in the published experiment.
+// PublishedRows is the number of rows of the published experiment.
 const PublishedRows = 1_000_000
 
-// temperature is whether the rows are in the memory of the machine that reads them.
+// temperature says whether the rows are in the memory of the machine that reads them.
 type temperature string
 
 const (
-	cold temperature = "cold" // the page cache was emptied before
-	warm temperature = "warm" // the same was read just before
+	cold temperature = "cold" // the page cache was emptied before the read
+	warm temperature = "warm" // the same rows were read just before
 )
 
-// Read asks how long one client takes to read many rows, in each format, cold where that can be had and warm. A client that is at a node
-// reads from that node and from the others.
+// Read measures how long one client takes to read many rows, in each format, cold where that is possible and warm. A
+// client that runs at a node reads from that node and from the others.
 func (b *Bed) Read(ctx context.Context, o ReadOptions) (report.Experiment, error) {
 	e := report.Experiment{
 		Name: "read", Title: "Reading rows", Question: fmt.Sprintf("How long does one client take to read %s rows?", thousands(o.Rows)), Scaled: !b.Published,
@@ -78,7 +78,7 @@ func (b *Bed) Read(ctx context.Context, o ReadOptions) (report.Experiment, error
 	return e, b.readReport(&e, o, readSamples{arms, temperatures, samples})
 }
 
-// customers makes the table that is read, and waits until every reader can see it.
+// customers makes the table to read, and waits until every reader can see it.
 func (b *Bed) customers(ctx context.Context, rows int) error {
 	write := b.A
 	if b.Group != nil {
@@ -105,7 +105,8 @@ func (b *Bed) readOnce(ctx context.Context, o ReadOptions, a arm, f workload.For
 	return r, err
 }
 
-// temperatures returns those that are possible: a table of less than a quarter of the server's own cache stays there, also when the files are dropped from memory.
+// temperatures returns the possible temperatures. A table smaller than a quarter of the server's own cache stays there,
+// even when its files are dropped from the page cache.
 func (b *Bed) temperatures(ctx context.Context) (all []temperature, note string, err error) {
 	if b.DropPageCache == nil {
 		return []temperature{warm}, "", nil
@@ -121,7 +122,7 @@ func (b *Bed) temperatures(ctx context.Context) (all []temperature, note string,
 	return []temperature{cold, warm}, "cold: the files of every server were dropped from the page cache before. warm: the same rows were read just before.", nil
 }
 
-// readSamples are the measurements of Read, by the arm, the format and the temperature together.
+// readSamples are the measurements of Read, by arm, format and temperature together.
 type readSamples struct {
 	arms         []arm
 	temperatures []temperature
@@ -177,14 +178,14 @@ func (b *Bed) readReport(e *report.Experiment, o ReadOptions, r readSamples) err
 	return nil
 }
 
-// ConnectOptions describes the clients that log in.
+// ConnectOptions says how clients log in, and how many.
 type ConnectOptions struct {
 	Clients  []int
 	Duration time.Duration
 	WarmUp   time.Duration
 }
 
-// Connect asks how many logins a second are possible: connect, ask which server answers, leave.
+// Connect measures how many logins per second are possible: connect, ask for the server's name, disconnect.
 func (b *Bed) Connect(ctx context.Context, o ConnectOptions) (report.Experiment, error) {
 	e := report.Experiment{
 		Name: "connect", Title: "Logging in", Question: "How many logins per second?",

@@ -13,19 +13,19 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
-// TproccOptions describes how much of the TPC-C-derived mix runs.
+// TproccOptions are the sizes of a run of the TPC-C-derived mix.
 type TproccOptions struct {
 	Users        []int
 	Warehouses   int
 	Duration     time.Duration // of one run
 	WarmUp       time.Duration // before each run, not counted
-	Transactions int64         // of each user, instead
+	Transactions int64         // of each user, instead of Duration
 	Mode         tpcc.Mode     // default tpcc.Functions
 	KeyAndThink  bool          // users wait as people do, by tpcc.KeyAndThink
 }
 
-// Tprocc asks whether the mix is faster when its read-only transactions are routed to the secondaries, and checks the twelve
-// consistency conditions on every replica afterwards.
+// Tprocc measures whether the mix is faster when its read-only transactions are routed to the secondaries. Then it
+// checks the twelve consistency conditions on every replica.
 func (b *Bed) Tprocc(ctx context.Context, o TproccOptions) (report.Experiment, error) {
 	waits := "no keying or thinking time"
 	if o.KeyAndThink {
@@ -66,7 +66,7 @@ func (b *Bed) Tprocc(ctx context.Context, o TproccOptions) (report.Experiment, e
 	return e, b.tproccReport(&e, o, users)
 }
 
-// runTime is about how long one run takes. The number of transactions is fixed, so more users take longer.
+// runTime returns roughly how long one run takes. With a fixed number of transactions, more users take longer.
 func (o TproccOptions) runTime(users int) time.Duration {
 	if o.Transactions > 0 {
 		return o.WarmUp + time.Duration(int64(users)*o.Transactions)*2*time.Millisecond
@@ -74,7 +74,7 @@ func (o TproccOptions) runTime(users int) time.Duration {
 	return o.WarmUp + o.Duration + time.Second
 }
 
-// tproccTurns measures every number of users in both arms, and returns the samples by arm and number of users.
+// tproccTurns measures every number of users in both arms. It returns the samples by arm and number of users.
 func (b *Bed) tproccTurns(ctx context.Context, o TproccOptions, write, primary string, arms []arm) (users map[string]map[int]*userSample, err error) {
 	for _, n := range o.Users {
 		b.Progress.Plan(time.Duration(b.Blocks*2) * o.runTime(n))
@@ -91,7 +91,7 @@ func (b *Bed) tproccTurns(ctx context.Context, o TproccOptions, write, primary s
 			users[a.name][n] = &userSample{}
 		}
 	}
-	for _, n := range o.Users { // the arms of one number of users follow each other: that the tables grow touches both alike
+	for _, n := range o.Users { // the arms of one number of users follow each other, so that the growth of the tables affects both alike
 		err := b.turns(ctx, "tprocc", arms, func(ctx context.Context, block int, a arm) error {
 			b.Progress.Step(o.runTime(n), "tprocc, %s, block %d of %d: %s", usersWord(n), block+1, b.Blocks, a.name)
 			if err := tpcc.Vacuum(ctx, write); err != nil {
@@ -118,8 +118,8 @@ type userSample struct {
 	minutes []float64
 	routed  []float64 // percent of the read-only transactions
 	p95     []float64 // of New-Order, ms
-	counted []float64 // NOPM by the database's own order numbers
-	client  []float64 // of this machine's processors, by this process
+	counted []float64 // NOPM according to the order numbers in the database
+	client  []float64 // share of this machine's processors that this process used
 }
 
 func (s *userSample) add(r tpcc.Result, counted, client float64, primary string) {
@@ -140,7 +140,8 @@ func (s *userSample) add(r tpcc.Result, counted, client float64, primary string)
 	s.routed = append(s.routed, 100*float64(away)/float64(max(all, 1)))
 }
 
-// mix runs the mix once, counts the orders that the database itself numbered, and what the client used of its machine.
+// mix runs the mix once. counted is the number of orders that the database numbered, client the share of its machine
+// that the client used.
 func (b *Bed) mix(ctx context.Context, o TproccOptions, write, read string, users int) (r tpcc.Result, counted, client float64, err error) {
 	did := 0.0
 	run := tpcc.RunOptions{

@@ -11,16 +11,16 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// TunnelOptions describes what goes through the tunnel.
+// TunnelOptions says what is inserted through the tunnel.
 type TunnelOptions struct {
 	Tunnel   workload.Tunnel
-	Payloads []workload.Payload                                                           // each is measured; the tunnel's own is not looked at
+	Payloads []workload.Payload                                                           // each is measured; Tunnel.Payload is ignored
 	Link     string                                                                       // shape of the links, in words
-	CSV      func(at time.Time, took time.Duration, payload workload.Payload, arm string) // is called after every run, with what the published script logs; may be nil
+	CSV      func(at time.Time, took time.Duration, payload workload.Payload, arm string) // called after every run with the values that the published script logs; may be nil
 }
 
-// Tunnel asks what the compression of the link gives: rows with one long column, a commit after a number of rows, to synchronous secondaries over
-// a narrow link.
+// Tunnel measures what compression of the link gives. It inserts rows with one long column, with a commit after a number
+// of rows, while synchronous secondaries are behind a narrow link.
 func (b *Bed) Tunnel(ctx context.Context, o TunnelOptions) (report.Experiment, error) {
 	e := report.Experiment{
 		Name: "tunnel", Title: "The tunnel", Question: "What does compression give?", Scaled: !b.Published,
@@ -68,7 +68,7 @@ func (b *Bed) Tunnel(ctx context.Context, o TunnelOptions) (report.Experiment, e
 }
 
 func tunnelOnce(ctx context.Context, dsn string, w workload.Tunnel) (time.Duration, error) {
-	conn, err := workload.Open(ctx, dsn) // with nothing but our schema in its path: what Prepare drops is ours
+	conn, err := workload.Open(ctx, dsn) // only our schema is in its search_path, so Prepare drops only our table
 	if err != nil {
 		return 0, err
 	}
@@ -109,7 +109,7 @@ func (b *Bed) tunnelReport(e *report.Experiment, arms []arm, payloads []workload
 	return nil
 }
 
-// tunnelTable is every run of one payload. The published runs were of constant rows.
+// tunnelTable shows every run of one payload. The published runs had constant rows.
 func (b *Bed) tunnelTable(p workload.Payload, arms []arm, samples [2]*sample, pub report.Figures) report.Table {
 	x, y := samples[0], samples[1]
 	unit, per := "s", 1.0

@@ -12,19 +12,20 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// Workload is the load of a group, beside the ledger's writers, while its primary fails. The outage is always measured by the ledger's writers.
+// Workload is a load beside the ledger's writers while the primary fails. The ledger's writers alone measure the outage.
 type Workload struct {
 	Name string // in words
-	Unit string // of its rate
-	// Prepare loads what it needs; nil: nothing.
+	Unit string // unit of its rate
+	// Prepare loads the data of the workload; nil if it has none.
 	Prepare func(ctx context.Context, dsn string) error
-	// Run works until ctx ends, which is not an error, and reports its rate for every step. It returns the number of failed operations by SQLSTATE.
+	// Run works until ctx ends, which is not an error, and calls tick with the rate of every step. It returns the number
+	// of failed operations by SQLSTATE.
 	Run func(ctx context.Context, dsn string, tick func(at, length time.Duration, rate float64)) (map[string]int64, error)
-	// Check looks afterwards, on every replica, whether what it wrote is whole; nil: there is nothing to look at.
+	// Check checks the written data on every replica after the run; nil: no check exists.
 	Check func(ctx context.Context, b *Bed, write string) error
 }
 
-// QueryWorkload asks one query by that many clients.
+// QueryWorkload returns a workload of that many clients that send one query.
 func QueryWorkload(sql string, clients int) *Workload {
 	return &Workload{
 		Name: fmt.Sprintf("%d clients asking %q", clients, sql), Unit: "queries/s",
@@ -38,7 +39,7 @@ func QueryWorkload(sql string, clients int) *Workload {
 	}
 }
 
-// TproccWorkload runs the TPC-C-derived mix by that many users on one warehouse.
+// TproccWorkload returns a workload of that many users that run the TPC-C-derived mix on one warehouse.
 func TproccWorkload(users int, seed uint64) *Workload {
 	return &Workload{
 		Name: fmt.Sprintf("%d users of the TPC-C-derived mix", users), Unit: "transactions/s",
@@ -57,7 +58,7 @@ func TproccWorkload(users int, seed uint64) *Workload {
 	}
 }
 
-// worked is the result of a workload in one run.
+// worked is what a workload did in one run.
 type worked struct {
 	began  time.Time
 	points [][2]float64 // seconds after began, and rate
@@ -65,7 +66,7 @@ type worked struct {
 	err    error
 }
 
-// start runs the workload until the function that it returns is called; without a workload that function returns nothing.
+// start runs the workload until end is called. Without a workload, end returns an empty result.
 func (w *Workload) start(ctx context.Context, dsn string) (end func() worked) {
 	if w == nil {
 		return func() worked { return worked{} }
@@ -85,7 +86,7 @@ func (w *Workload) start(ctx context.Context, dsn string) (end func() worked) {
 	}
 }
 
-// series is what was done in the span around the event, in seconds from it.
+// series returns the rate in the span around the event, in seconds from the event.
 func (w worked) series(name, unit string, event time.Time, span [2]float64) report.Series {
 	s := report.Series{Name: name, Unit: unit, Points: [][2]float64{}}
 	shift := w.began.Sub(event).Seconds()

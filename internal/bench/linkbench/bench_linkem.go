@@ -30,7 +30,7 @@ func (b *linkBench) keep(name string, f flowSet) {
 	b.Flows[name] = f
 }
 
-// counters keeps what the links counted.
+// counters records the counters of the links.
 func (b *linkBench) counters() (err error) {
 	if b.Links, err = b.Stats(); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (b *linkBench) counters() (err error) {
 	return err
 }
 
-// notRun gives the reason unless there is a figure.
+// notRun adds a figure with the reason why it was not measured, unless the figure exists.
 func (b *linkBench) notRun(name string, err error) {
 	for _, f := range b.Figures {
 		if f.Name == name {
@@ -98,7 +98,8 @@ func (b *linkBench) loss(context.Context) error {
 	return nil
 }
 
-// mathis runs cubic over 30 ms from n1 to n2 and over 60 ms from n1 to n3 at once: they do not share a link, and need little.
+// mathis runs cubic over 30 ms from n1 to n2 and over 60 ms from n1 to n3 at the same time. The two do not share a link,
+// and need little bandwidth.
 func (b *linkBench) mathis(ctx context.Context) error {
 	const flows, loss, mss = 12, 0.01, 1448 // of 1500 bytes, with timestamps
 	var wait sync.WaitGroup
@@ -157,7 +158,7 @@ func (b *linkBench) throughput(ctx context.Context) error {
 	return nil
 }
 
-// flow measures TCP from n1 to n2, with links of that shape both ways.
+// flow measures TCP from n1 to n2 over links of that shape in both directions.
 func (b *linkBench) flow(ctx context.Context, s linkem.Shape, o probe.TCP) ([]float64, error) {
 	if err := errors.Join(b.Set("n1", "n2", s), b.Set("n2", "n1", s)); err != nil {
 		return nil, err

@@ -7,7 +7,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
-// TestBenchNetworksBeside: two benches that want a network at the same time each get one.
+// TestBenchNetworksBeside: two benches that need a network at the same time get one each.
 func TestBenchNetworksBeside(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("waits for three seconds; make test-long runs it (COTERIE_LONG=1)")

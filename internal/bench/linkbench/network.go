@@ -13,15 +13,16 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/reexec"
 )
 
-// networkName is the helper that Network is.
+// networkName is the name under which this program runs Network.
 const networkName = "bench-network"
 
-// networkConfig has the seed of the links' randomness.
+// networkConfig is the configuration of Network: the seed of the links' randomness.
 type networkConfig struct {
 	Seed uint64 `json:"seed"`
 }
 
-// Network returns the name and the helper of the process that passes the packets of a network, as that of a lab does. It ends with its input.
+// Network returns the name and the helper of the process that passes the packets of a network, like that of a lab. The
+// process ends when its input ends.
 func Network() (name string, h reexec.Helper) {
 	return networkName, reexec.Typed(func(_ context.Context, c networkConfig, s reexec.Streams) error {
 		signal.Ignore(os.Interrupt) // the end of the pipe is the end
@@ -39,8 +40,8 @@ func Network() (name string, h reexec.Helper) {
 
 var benchNodes = []string{"n1", "n2", "n3"}
 
-// startBeside makes a network under the first name that no other bench's has. The names are few and fixed, so that what a killed one left
-// is removed by the next that takes its name.
+// startBeside makes a network under the first name that no other bench uses. The names are few and fixed: the next bench
+// that takes a name removes what a killed bench left under it.
 func startBeside(o linkem.Options) (*linkem.Network, error) {
 	const most = 9
 	for i := 1; ; i++ {
@@ -60,12 +61,12 @@ type pipe struct {
 	io.Writer
 }
 
-// StartBenchNetwork starts that process; stop ends it and returns what went wrong in it.
+// StartBenchNetwork starts the process of Network. stop ends it and returns its errors.
 func StartBenchNetwork(seed uint64) (r *linkem.Remote, stop func() error, err error) {
 	if os.Geteuid() != 0 {
 		return nil, nil, linkem.ErrNotRoot
 	}
-	child, err := reexec.Start(context.Background(), reexec.Spec{Name: networkName, Config: networkConfig{seed}}) // ends with its pipe
+	child, err := reexec.Start(context.Background(), reexec.Spec{Name: networkName, Config: networkConfig{seed}}) // the process ends with its pipe
 	if err != nil {
 		return nil, nil, err
 	}

@@ -31,7 +31,7 @@ type Lab interface {
 	Down(ctx context.Context, keepFiles bool) error
 }
 
-// Agent is the management interface of one node; api.Client is one.
+// Agent is the management interface of one node. api.Client implements it.
 type Agent interface {
 	Status(ctx context.Context) (api.Status, error)
 	Decisions(ctx context.Context) ([]api.Decision, error)

@@ -18,11 +18,11 @@ type Screen struct {
 	ending chan struct{}
 	done   chan struct{}
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	doing   func() string
 	drawn   bool
 	spoken  time.Time
-	started time.Time // of the load: times of events count from it
+	started time.Time // start of the load, from which At counts
 }
 
 // NewScreen returns a screen on out; live is true for a terminal. Close ends it.
@@ -32,7 +32,7 @@ func NewScreen(out io.Writer, live bool) *Screen {
 	return s
 }
 
-// NewScreenless returns a screen that shows nothing; it needs no Close.
+// NewScreenless returns a screen that shows nothing. It needs no Close.
 func NewScreenless() *Screen { return &Screen{out: io.Discard, started: time.Now()} }
 
 // Close ends the changing line.
@@ -103,10 +103,10 @@ func (s *Screen) line(text string) {
 	s.spoken = time.Now()
 }
 
-// Line prints a line at the margin, which begins a stage of a story.
+// Line prints a line at the margin. It begins a section of the output.
 func (s *Screen) Line(format string, a ...any) { s.line(fmt.Sprintf(format, a...)) }
 
-// Say prints a line below a stage's.
+// Say prints an indented line, below one of Line.
 func (s *Screen) Say(format string, a ...any) { s.line("      " + fmt.Sprintf(format, a...)) }
 
 // At prints what happened at t, counted from the start of the load.
@@ -124,14 +124,14 @@ func (s *Screen) Begin() {
 	s.started = time.Now()
 }
 
-// Since is how long the load has run.
+// Since returns how long the load has run.
 func (s *Screen) Since() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Since(s.started)
 }
 
-// Doing sets what is said while nothing else is; f must be fast.
+// Doing sets the text that is shown while no other line is printed. f must return at once.
 func (s *Screen) Doing(f func() string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,13 +141,13 @@ func (s *Screen) Doing(f func() string) {
 	}
 }
 
-// Busy is Doing with a text and the time it takes.
+// Busy is Doing with a text and the time since the call.
 func (s *Screen) Busy(format string, a ...any) {
 	text, since := fmt.Sprintf(format, a...), time.Now()
 	s.Doing(func() string { return fmt.Sprintf("%s … %.0f s", text, time.Since(since).Seconds()) })
 }
 
-// Clock prints a duration as mm:ss.mmm.
+// Clock formats a duration as mm:ss.mmm.
 func Clock(d time.Duration) string {
 	sign := ""
 	if d < 0 {
@@ -157,7 +157,7 @@ func Clock(d time.Duration) string {
 	return fmt.Sprintf("%s%02d:%02d.%03d", sign, ms/60_000, ms/1000%60, ms%1000)
 }
 
-// Thousands prints a count with separators.
+// Thousands formats a count with separators.
 func Thousands(n int64) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -166,7 +166,7 @@ func Thousands(n int64) string {
 	return s
 }
 
-// Millis prints a duration as people read an outage: 870 ms, 6.52 s.
+// Millis formats the duration of an outage for people: 870 ms, 6.52 s.
 func Millis(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%d ms", d.Milliseconds())

@@ -14,7 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// PollEvery is how often each agent is asked; what it decided in between it tells with its own times.
+// PollEvery is the interval between two requests to an agent. Decisions between them are not lost: each has its own
+// time.
 const PollEvery = 100 * time.Millisecond
 
 // Watcher shows what the agents decide while the group changes.
@@ -25,16 +26,16 @@ type Watcher struct {
 	wg     sync.WaitGroup
 
 	mu   sync.Mutex
-	seen map[string][]decision // by node, all that was shown
+	seen map[string][]decision // the decisions that were shown, by node
 }
 
-// decision is one of a node.
+// decision is one decision of a node.
 type decision struct {
 	api.Decision
 	node string
 }
 
-// Watch shows decisions from now until stop is called.
+// Watch shows the decisions of the agents from now until Stop is called.
 func Watch(ctx context.Context, l Lab, s *Screen) *Watcher {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &Watcher{lab: l, screen: s, quit: cancel, seen: map[string][]decision{}}
@@ -52,7 +53,7 @@ func (w *Watcher) Stop() {
 	w.wg.Wait()
 }
 
-// run asks all nodes at the same time and shows what is new in the order in which it was decided.
+// run asks all nodes at the same time, and shows new decisions in the order in which they were made.
 func (w *Watcher) run(ctx context.Context, since map[string]time.Time) {
 	t := time.NewTicker(PollEvery)
 	defer t.Stop()
@@ -83,7 +84,7 @@ func (w *Watcher) run(ctx context.Context, since map[string]time.Time) {
 // change returns the parts of a status that change with every decision.
 func change(s api.Status) string { return fmt.Sprint(s.Epoch, s.Phase, s.Rule, s.WriteOpen) }
 
-// look returns what the node decided after since, if its status is another than last.
+// look returns the decisions of the node after since, if its status differs from last.
 func (w *Watcher) look(ctx context.Context, node, last string, since time.Time) (key string, news []decision) {
 	st, err := Status(ctx, w.lab, node)
 	if err != nil {
@@ -133,7 +134,7 @@ func (w *Watcher) Rules(node string) map[ag.Rule]int {
 	return m
 }
 
-// told explains decisions to a person who watches a failover. Everyday decisions are not in it.
+// told explains decisions to a person who watches a failover. Routine decisions are not in it.
 var told = map[ag.Rule]string{
 	ag.RuleClaim:        "claims epoch NEXT: WHY",
 	ag.RuleRetake:       "claims epoch NEXT again: WHY",
@@ -162,7 +163,7 @@ func (d decision) tell() string {
 // Rejoin describes how the old primary came back.
 type Rejoin struct {
 	How     string  `json:"how"`              // rewound, reseeded, or followed
-	Forked  string  `json:"forked,omitempty"` // where its diverged tail is kept
+	Forked  string  `json:"forked,omitempty"` // the directory with its diverged WAL
 	Seconds float64 `json:"seconds"`          // from its start to SYNCHRONIZED
 }
 

@@ -36,7 +36,7 @@ type Options struct {
 	PeersWhy string                                                                // why not
 	Relay    func(ctx context.Context, to string) (Relay, error)                   // starts a process that copies bytes, for the arm cost
 	Screen   *observe.Screen
-	Dir      string // of the ledgers
+	Dir      string // directory of the ledgers
 	Runs     int    // repetitions of every arm
 	Only     []Arm  // those to run; none: all
 	Version  string

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestCluster makes the real thing, kills its primary, and starts it again; nothing stays behind.
+// TestCluster makes a real cluster, kills its primary and starts it again. No process and no file remains.
 func TestCluster(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("takes two minutes; COTERIE_LONG=1 runs it")

@@ -16,7 +16,7 @@ type Programs struct {
 	Versions               map[string]string // by program
 }
 
-// Find finds the programs, or names the packages that are missing.
+// Find returns the installed programs. Its error names the missing packages.
 func Find(ctx context.Context) (Programs, error) {
 	p := Programs{Versions: map[string]string{}}
 	var missing []string
