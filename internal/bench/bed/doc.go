@@ -1,2 +1,2 @@
-// Package bed has what an experiment runs on: a lab made for it, or a group that you name.
+// Package bed makes or opens the system that an experiment runs on: a lab made for it, or a group that you name.
 package bed

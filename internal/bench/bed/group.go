@@ -8,13 +8,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ConsoleGroup is a group that is known by its listeners' connection string: the console behind it takes statements and shows views.
+// ConsoleGroup is a group known by its listeners' connection string. The console behind them takes statements and has
+// views.
 type ConsoleGroup struct {
 	dsn  string
 	name string
 }
 
-// OpenGroup asks the group for its name.
+// OpenGroup connects to the group to read its name.
 func OpenGroup(ctx context.Context, dsn string) (*ConsoleGroup, error) {
 	g := &ConsoleGroup{dsn: dsn}
 	err := g.console(ctx, func(c *pgx.Conn) error {
@@ -26,7 +27,7 @@ func OpenGroup(ctx context.Context, dsn string) (*ConsoleGroup, error) {
 	return g, nil
 }
 
-// withIntent declares read intent in a connection string of either form.
+// withIntent adds read intent to a connection string of either form.
 func withIntent(dsn string) string {
 	for _, scheme := range []string{"postgres://", "postgresql://"} {
 		if len(dsn) > len(scheme) && dsn[:len(scheme)] == scheme {

@@ -128,7 +128,7 @@ type LabBed struct {
 	at  string // the node at which the client runs; empty: this host
 }
 
-// raiseBed makes a lab.
+// raiseBed makes a lab as a bed.
 func raiseBed(ctx context.Context, o lab.Options, clientAt string) (*LabBed, error) {
 	l, err := UpLab(ctx, o, o.Progress)
 	if err != nil {
@@ -154,13 +154,14 @@ func raiseBed(ctx context.Context, o lab.Options, clientAt string) (*LabBed, err
 	return b, nil
 }
 
-// Remove ends the lab and all that it made.
+// Remove ends the lab and removes its files.
 func (b *LabBed) Remove(ctx context.Context) error {
 	c, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer cancel()
 	return b.lab.Down(c, false)
 }
 
+// ReadOnly returns the connection string of the listeners with read intent.
 func (b *LabBed) ReadOnly() string {
 	if b.at != "" {
 		return withIntent(b.dsn)
@@ -168,8 +169,10 @@ func (b *LabBed) ReadOnly() string {
 	return b.lab.ReadOnly()
 }
 
+// Own returns the connection string of the member's own server.
 func (b *LabBed) Own(member string) string { return b.lab.DSN(member) }
 
+// Members returns the names of the nodes of the lab.
 func (b *LabBed) Members(context.Context) ([]string, error) {
 	var names []string
 	for _, n := range b.lab.Lab.Nodes() {
@@ -180,6 +183,7 @@ func (b *LabBed) Members(context.Context) ([]string, error) {
 	return names, nil
 }
 
+// Primary returns the name of the primary.
 func (b *LabBed) Primary(ctx context.Context) (string, error) {
 	s, err := b.lab.Status(ctx)
 	if err != nil {
@@ -191,7 +195,7 @@ func (b *LabBed) Primary(ctx context.Context) (string, error) {
 	return *s.Primary, nil
 }
 
-// Do hits the primary.
+// Do does the action to the primary.
 func (b *LabBed) Do(ctx context.Context, action experiment.Action) error {
 	primary, err := b.Primary(ctx)
 	if err != nil {
@@ -221,7 +225,7 @@ func (b *LabBed) Do(ctx context.Context, action experiment.Action) error {
 	return fmt.Errorf("no such action: %s", action)
 }
 
-// Mend undoes what was done.
+// Mend undoes the action, and waits until every replica is synchronized.
 func (b *LabBed) Mend(ctx context.Context, action experiment.Action) error {
 	var err error
 	switch action {
@@ -272,7 +276,7 @@ func (l labLinks) Shape(ctx context.Context, shape string) error {
 	return err
 }
 
-// RoundTrip is the median time that connecting from one node to the other's endpoint takes.
+// RoundTrip returns the median time to connect from one node to the other's endpoint.
 func (l labLinks) RoundTrip(ctx context.Context, from, to string) (time.Duration, error) {
 	s, err := l.lab.Status(ctx)
 	if err != nil {
@@ -298,7 +302,7 @@ func (l labLinks) RoundTrip(ctx context.Context, from, to string) (time.Duration
 	return all[len(all)/2], nil
 }
 
-// SyncTime measures the disk below a node.
+// SyncTime measures n small synced writes to the disk of a node.
 func (l labLinks) SyncTime(_ context.Context, member string, n int) (time.Duration, error) {
 	return benchreport.SyncTime(l.lab.Dir(member), n)
 }
@@ -449,7 +453,7 @@ func (g *labGroup) Agent(node string) observe.Agent {
 	return api.NewClient(l.AgentSock())
 }
 
-// DSN returns the connection string of the node's own server, by its private socket and whatever its role.
+// DSN returns the connection string of the node's own server through its private socket, whatever the role of the node.
 func (g *labGroup) DSN(node string) string {
 	return fmt.Sprintf("host=%s port=5432 user=postgres dbname=postgres sslmode=disable", g.sockets.Dir(node))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// RaiseLab is lab.Up with a program that the servers' user can execute, wherever this one lies.
+// RaiseLab is lab.Up with a copy of this program that the servers' user can execute, wherever this one is installed.
 func RaiseLab(ctx context.Context, o lab.Options) (*lab.Lab, error) {
 	if os.Geteuid() == 0 {
 		u, err := daemon.ServerUser()

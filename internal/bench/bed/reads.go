@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// readBytes is what each process of each node's server had its disk read so far. Who cannot be asked is not in it.
+// readBytes returns the bytes that each process of each node's server has read from the disk so far. Unreachable servers
+// are left out.
 func (b *LabBed) readBytes() map[string]map[string]int64 {
 	all := map[string]map[string]int64{}
 	for _, n := range b.lab.Lab.Nodes() {
@@ -18,7 +19,7 @@ func (b *LabBed) readBytes() map[string]map[string]int64 {
 	return all
 }
 
-// serverReads is of the children of a server's first process: that is what works for clients.
+// serverReads returns the reads of the children of a server's first process, which work for clients.
 func serverReads(pgdata string) map[string]int64 {
 	reads := map[string]int64{}
 	text, err := os.ReadFile(filepath.Join(pgdata, "postmaster.pid"))
@@ -43,7 +44,8 @@ func serverReads(pgdata string) map[string]int64 {
 	return reads
 }
 
-// processReads is what a process had the disk read: read_bytes in proc(5), which leaves out what was in the page cache.
+// processReads returns the bytes that a process has read from the disk: read_bytes in proc(5), which does not count the
+// page cache.
 func processReads(pid string) (n int64, ok bool) {
 	text, err := os.ReadFile(filepath.Join("/proc", pid, "io")) //nolint:gosec // of a process of ours
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestServerReads: what a process reads from the disk is told, and of a server its children are asked.
+// TestServerReads: a process reports its reads from the disk, and for a server its children are counted.
 func TestServerReads(t *testing.T) {
 	dir, err := os.MkdirTemp("/var/tmp", "coterie-reads-") // on a disk, as /tmp need not be
 	if err != nil {

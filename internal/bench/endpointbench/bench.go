@@ -20,8 +20,8 @@ type EndpointOptions struct {
 	Port   int      // first of four ports on this host, for the part lan
 }
 
-// endpointSamples are the raw measurements of a run.
-type endpointSamples struct {
+// Samples are the raw measurements of a run.
+type Samples struct {
 	Version    string                  `json:"version"`
 	Kernel     string                  `json:"kernel"`
 	Congestion string                  `json:"congestion_controls"`
@@ -43,7 +43,7 @@ type tunnelRun struct {
 
 // EndpointBench measures the link between replicas beside other ways to replicate.
 type EndpointBench struct {
-	endpointSamples
+	Samples
 	O        EndpointOptions
 	Progress io.Writer
 	net      *linkem.Remote

@@ -23,8 +23,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// Table prints the published workload: the published figures, and ours.
-func (s *endpointSamples) Table(w io.Writer) error {
+// Table prints the published workload: the published figures and ours.
+func (s *Samples) Table(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "%-10s %-24s %8s %10s\n%-10s %-24s %8s %10s\n%-10s %-24s %8s %10s\n",
 		"link", "way", "seconds", "rows", "a VPN", "published: standard", "142.5", "10000", "a VPN", "published: tunnel", "82.2", "10000")
 	for _, r := range s.Runs {
@@ -45,7 +45,7 @@ func (b *EndpointBench) say(format string, a ...any) {
 func (b *EndpointBench) figure(f goals.Figure) { b.Figures = append(b.Figures, f) }
 
 // Run measures the chosen parts. A figure that could not be measured is in the samples with its reason, so Run returns no error.
-func (b *EndpointBench) Run(ctx context.Context) *endpointSamples {
+func (b *EndpointBench) Run(ctx context.Context) *Samples {
 	b.Version, b.Cores, b.Seed = buildinfo.Version, runtime.NumCPU(), b.O.Seed
 	b.Kernel, b.Congestion = report.KernelText("kernel/osrelease"), report.KernelText("net/ipv4/tcp_available_congestion_control")
 	b.Times, b.Links = map[string][]float64{}, map[string]*link.Status{}
@@ -69,7 +69,7 @@ func (b *EndpointBench) Run(ctx context.Context) *endpointSamples {
 		{"lan", []string{"lan-commit-added", "lan-throughput-8"}, b.lan},
 		{"zstd", []string{"zstd-rate", "zstd-ratio"}, b.zstd},
 	}, b.openHost)
-	return &b.endpointSamples
+	return &b.Samples
 }
 
 // parts runs some parts on one pair of servers. The figures of a part that fails are reported as not run.
@@ -131,7 +131,7 @@ func (b *EndpointBench) openHost(ctx context.Context) (func() error, error) {
 	return func() error { return s.Close(context.WithoutCancel(ctx)) }, nil
 }
 
-// shape sets the link between the two places. Joining is done on a link without faults.
+// shape sets the link between the two sites. Joining needs a link without faults.
 func (b *EndpointBench) shape(name string) error {
 	return errors.Join(b.net.Set("n1", "n2", linkem.Profiles[name]), b.net.Set("n2", "n1", linkem.Profiles[name]))
 }
@@ -160,7 +160,7 @@ func (b *EndpointBench) tunnel(ctx context.Context, profile string, a arm, w wor
 	if err := b.pair.settle(ctx); err != nil {
 		return tunnelRun{}, err
 	}
-	if !method.Pause(ctx, 2*time.Second) { // each arm may measure its way
+	if !method.Pause(ctx, 2*time.Second) { // each arm may measure its path first
 		return tunnelRun{}, ctx.Err()
 	}
 	lctx, cancel := context.WithTimeout(ctx, limit)
@@ -173,14 +173,14 @@ func (b *EndpointBench) tunnel(ctx context.Context, profile string, a arm, w wor
 	b.Runs = append(b.Runs, r)
 	b.say("  %-24s %6.1f s, %d rows", a.name, r.Seconds, r.Rows)
 	b.keep(profile + " " + a.name)
-	if rows < w.Rows { // what is still under way would disturb the next
+	if rows < w.Rows { // WAL in flight would disturb the next run
 		err = errors.Join(b.shape("lan"), b.pair.settle(ctx))
 		return r, err
 	}
 	return r, nil
 }
 
-// keep remembers what ours said about its link.
+// keep stores the status that our link reported.
 func (b *EndpointBench) keep(name string) {
 	if len(b.pair.ends) == 0 {
 		return
@@ -198,7 +198,7 @@ func (b *EndpointBench) rounds(ctx context.Context, profile string, w workload.T
 	for i := range b.O.Rounds {
 		for _, a := range arms {
 			if i > 0 && times[a.name][0] > 60 {
-				continue // once is enough for what takes minutes
+				continue // one run is enough for an arm that takes minutes
 			}
 			r, err := b.tunnel(ctx, profile, a, w, limit)
 			if err != nil {
@@ -236,8 +236,8 @@ func (b *EndpointBench) published(ctx context.Context, profile string, limit tim
 	return nil
 }
 
-// floor states how much less than plain TCP with BBR the workload can take at most: its inserts while no commit waits for the secondary, which
-// gets them nevertheless, and a round trip for each commit.
+// floor adds how much less time than plain TCP with BBR the workload can take at best: its inserts while no commit waits
+// for the secondary, which receives them nevertheless, and a round trip for each commit.
 func (b *EndpointBench) floor(ctx context.Context, profile string, w workload.Tunnel, bbr []float64) error {
 	alone := wayOurs
 	alone.name, alone.local = "ours, waited for by nobody", true

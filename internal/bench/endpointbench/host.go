@@ -19,7 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/method"
 )
 
-// lan compares with direct replication, all on this machine: commits of one client, then of eight.
+// lan compares our link with direct replication, all on this machine: commits of one client, then of eight.
 func (b *EndpointBench) lan(ctx context.Context) error {
 	direct := arm{name: "direct"}
 	if _, err := b.pair.admin.Exec(ctx, "CREATE TABLE IF NOT EXISTS lan (i int)"); err != nil {

@@ -39,7 +39,7 @@ type benchNode struct {
 	Cubic   bool              `json:"cubic,omitempty"` // do without BBR
 }
 
-// cubicConn is a connection of a system that does not have BBR.
+// cubicConn is a connection on a system without BBR.
 type cubicConn struct{ *endpoint.Conn }
 
 // Steer refuses BBR.
@@ -56,15 +56,15 @@ const (
 	benchSecondary = ag.ReplicaID("s")
 )
 
-// What the secondary's end may be told: to begin a copy of nothing in particular, and to end it.
+// Commands to the secondary's end: begin a copy of random bytes, and end it.
 const (
 	benchCopy    = "copy"
 	benchCopyEnd = "end"
 	benchCopies  = 4 // connections, as many as a seeding has
 )
 
-// BenchEndpointNode is that end as a process. It answers each line of its input with the links' status, or the bytes that copies have
-// received, and ends with its input.
+// BenchEndpointNode returns the hidden command that runs a benchNode. It answers each line of its input with the links'
+// status, or with the bytes that copies have received, and ends when its input ends.
 func BenchEndpointNode() *cobra.Command {
 	return &cobra.Command{
 		Use: "node SETTINGS", Hidden: true, Args: cobra.ExactArgs(1),
@@ -85,7 +85,7 @@ func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder
 	if err != nil {
 		return err
 	}
-	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.MaxBlocked()) // as the agent does
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.MaxBlocked()) // like the agent
 	down := replication.NewDownstream(replication.DownstreamConfig{
 		SocketDir: n.Socket, Superuser: func() string { return "postgres" }, Logger: log,
 		Self: func() replication.PrimaryFacts { return replication.PrimaryFacts{Leading: true, Epoch: 1, TLI: 1} },
@@ -145,7 +145,7 @@ func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder
 	return in.Err()
 }
 
-// serveNoise sends what does not compress until the other side has enough.
+// serveNoise sends random bytes, which do not compress, until the other side closes the connection.
 func serveNoise(_ context.Context, _ certs.Identity, conn net.Conn) {
 	b := make([]byte, 1<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(b)
@@ -192,7 +192,7 @@ func (c *benchCopying) end() {
 	c.wg.Wait()
 }
 
-// openToAll lets the server's user connect, which is another one than that of the measurement.
+// openToAll lets the server's user, which is not the user of the measurement, connect to the socket.
 func openToAll(socket string) error {
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		err := os.Chmod(socket, 0o777) //nolint:gosec // a throw-away server behind it
@@ -220,7 +220,7 @@ func benchPKI(dir string) error {
 	return nil
 }
 
-// benchEnd is a benchNode that runs.
+// benchEnd is a running benchNode.
 type benchEnd struct {
 	mu   sync.Mutex
 	do   *bufio.Scanner
@@ -228,10 +228,10 @@ type benchEnd struct {
 	stop func() error
 }
 
-// Status asks for the links of that end.
+// status requests the links of that end.
 func (e *benchEnd) status() (s []link.Status, err error) { return s, e.tell("", &s) }
 
-// tell says a line to that end and decodes its answer.
+// tell sends a line to that end and decodes its answer.
 func (e *benchEnd) tell(line string, answer any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -26,14 +26,14 @@ import (
 type Site struct {
 	In   func(func() error) error
 	Addr netip.Addr
-	Port int // of its server
-	End  int // of its endpoint
+	Port int // port of its server
+	End  int // port of its endpoint
 }
 
 // Pair is a primary and a secondary at two sites, and the ways to join them.
 type Pair struct {
 	dir        string
-	near, far  Site // of the primary, of the secondary
+	near, far  Site // sites of the primary and of the secondary
 	Primary    *pgtest.Server
 	secondary  *pgtest.Server
 	admin      *pgx.Conn // on the primary
@@ -46,9 +46,9 @@ type Pair struct {
 // arm is one way to replicate.
 type arm struct {
 	name       string
-	congestion string             // plain TCP with it by route
-	options    *ag.ReplicaOptions // ours
-	cubic      bool               // ours, without BBR
+	congestion string             // plain TCP with this congestion controller by route
+	options    *ag.ReplicaOptions // our link with these options; nil: not our link
+	cubic      bool               // our link without BBR
 	ssh        bool               // through a port that ssh forwards
 	local      bool               // no commit waits for the secondary
 }
@@ -98,7 +98,7 @@ func NewPair(ctx context.Context, near, far Site, further ...string) (s *Pair, e
 	if s.secondary, err = s.Primary.ReplicaWith(pgtest.Options{In: far.In, Settings: settings(far), Port: far.Port}); err != nil {
 		return nil, fmt.Errorf("secondary: %w", err)
 	}
-	// The link finds the server's socket by the port that servers have within a group.
+	// The link finds the server's socket by the port 5432, which servers have within a group.
 	server := filepath.Join(s.dir, "server")
 	err = errors.Join(os.Mkdir(server, 0o700), os.Symlink(filepath.Join(s.Primary.Dir(), fmt.Sprintf(".s.PGSQL.%d", near.Port)), filepath.Join(server, ".s.PGSQL.5432")))
 	if err != nil {
@@ -108,6 +108,7 @@ func NewPair(ctx context.Context, near, far Site, further ...string) (s *Pair, e
 	return s, err
 }
 
+// Close ends both servers and everything that joins them, and removes their files.
 func (s *Pair) Close(ctx context.Context) error {
 	err := s.disconnect()
 	if s.admin != nil {
@@ -121,7 +122,7 @@ func (s *Pair) Close(ctx context.Context) error {
 	return errors.Join(err, s.log.Close(), os.RemoveAll(s.dir))
 }
 
-// disconnect ends what ours is made of.
+// disconnect ends the processes of our link, and the tunnels.
 func (s *Pair) disconnect() (err error) {
 	for _, e := range s.ends {
 		err = errors.Join(err, e.stop())
@@ -134,7 +135,8 @@ func (s *Pair) disconnect() (err error) {
 	return err
 }
 
-// Join has the secondary stream by that arm, and commits wait for it. It returns when the secondary has caught up.
+// Join makes the secondary stream by that arm, and makes commits wait for it unless the arm is local. It returns when
+// the secondary has caught up.
 func (s *Pair) Join(ctx context.Context, a arm) error {
 	if err := s.disconnect(); err != nil {
 		return err
@@ -167,7 +169,8 @@ func (s *Pair) Join(ctx context.Context, a arm) error {
 	if _, err := c.Exec(ctx, "SELECT pg_reload_conf()"); err != nil {
 		return err
 	}
-	// A walreceiver of the same address would stay: end it, so that each run has a connection of its own.
+	// A walreceiver with the same address would keep its connection. It is ended, so that each run has a connection of
+	// its own.
 	if _, err := s.admin.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_replication"); err != nil {
 		return err
 	}
@@ -180,7 +183,7 @@ func (s *Pair) Join(ctx context.Context, a arm) error {
 	return s.settle(ctx)
 }
 
-// settle waits until the secondary has all.
+// settle waits until the secondary has received all WAL.
 func (s *Pair) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -196,7 +199,7 @@ func (s *Pair) settle(ctx context.Context) error {
 	}
 }
 
-// route has what the primary's place sends to the secondary's use a congestion controller.
+// route sets the congestion controller for the packets from the primary's site to the secondary's.
 func (s *Pair) route(congestion string) error {
 	if s.near.Addr == s.far.Addr || congestion == s.controlled {
 		return nil
@@ -224,7 +227,7 @@ func (s *Pair) route(congestion string) error {
 	return nil
 }
 
-// start runs both ends of ours.
+// start runs both ends of our link.
 func (s *Pair) start(a arm) error {
 	at := fmt.Sprintf("%s:%d", s.near.Addr, s.near.End)
 	p, err := s.spawn(s.near, benchNode{
@@ -279,7 +282,7 @@ func (s *Pair) spawn(at Site, n benchNode) (*benchEnd, error) {
 		}
 		return err
 	}
-	_, err = e.status() // it runs
+	_, err = e.status() // the answer shows that it runs
 	return e, err
 }
 

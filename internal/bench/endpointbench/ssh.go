@@ -16,17 +16,18 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/method"
 )
 
-// waySSH is what an administrator without a tunnel product does: plain replication through a forwarded port, compressed.
+// waySSH is the way of an administrator without a tunnel product: plain replication through a forwarded, compressed
+// port.
 var waySSH = arm{name: "ssh -C", congestion: "cubic", ssh: true}
 
-// sshPrograms are what waySSH is made of.
+// sshPrograms are the paths of the programs that waySSH needs.
 type sshPrograms struct{ sshd, ssh, keygen string }
 
-// findSSH says which of them is missing.
+// findSSH returns the programs, or an error that names a missing one.
 func findSSH() (p sshPrograms, err error) {
 	for name, path := range map[string]*string{"sshd": &p.sshd, "ssh": &p.ssh, "ssh-keygen": &p.keygen} {
 		found, lerr := exec.LookPath(name)
-		for _, dir := range []string{"/usr/sbin", "/sbin"} { // where sshd is, and PATH often is not
+		for _, dir := range []string{"/usr/sbin", "/sbin"} { // sshd is here, and PATH often leaves it out
 			if lerr != nil {
 				found, lerr = exec.LookPath(filepath.Join(dir, name))
 			}
@@ -39,7 +40,7 @@ func findSSH() (p sshPrograms, err error) {
 	return p, nil
 }
 
-// lessThanSSH compares with waySSH, if it was run.
+// lessThanSSH compares our link with waySSH, if waySSH was run.
 func (b *EndpointBench) lessThanSSH(less func(string, arm), reason error) {
 	if reason != nil {
 		b.figure(goals.Figure{Name: "wan-good-less-than-ssh", NotRun: reason.Error()})
@@ -48,8 +49,8 @@ func (b *EndpointBench) lessThanSSH(less func(string, arm), reason error) {
 	less("wan-good-less-than-ssh", waySSH)
 }
 
-// tunnel forwards the port far.end of the secondary's own host to the primary's server, by an sshd of its own on the port near.end: as
-// the user of the servers, who may log in with one key, to there alone.
+// tunnel forwards the port far.End of the secondary's host to the primary's server. It runs an sshd of its own on the
+// port near.End as the servers' user. One key may log in, and only to that server.
 func (s *Pair) tunnel(ctx context.Context) error {
 	p, err := findSSH()
 	if err != nil {
@@ -102,7 +103,7 @@ func (s *Pair) tunnel(ctx context.Context) error {
 	return s.forwarded(ctx)
 }
 
-// forwarded waits until the port is forwarded, which it is once the key was accepted.
+// forwarded waits until the port is forwarded, which happens once the key is accepted.
 func (s *Pair) forwarded(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -124,7 +125,7 @@ func (s *Pair) forwarded(ctx context.Context) error {
 	}
 }
 
-// serverUser is the user that the servers run as, and how to become that user.
+// serverUser returns the user of the servers, and the process attributes to become that user.
 func (s *Pair) serverUser() (name string, attr *syscall.SysProcAttr, err error) {
 	c, err := s.Primary.Command("postgres")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// prepared joins the secondary over a link, and gives ours the time to find out what it is like.
+// prepared joins the secondary over a link, and gives our link the time to measure it.
 func (b *EndpointBench) prepared(ctx context.Context, profile string, a arm) (*pgx.Conn, error) {
 	if err := b.shape(profile); err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func (b *EndpointBench) prepared(ctx context.Context, profile string, a arm) (*p
 func (b *EndpointBench) commits(ctx context.Context) error {
 	w := workload.Commits{Bytes: 8000, Count: 400, Pause: 20 * time.Millisecond}
 	floor := wayBBR
-	floor.name = "plain TCP BBR, without loss" // what this machine does to any commit over such a way
+	floor.name = "plain TCP BBR, without loss" // the delay that this machine adds to any commit over such a link
 	for _, a := range []arm{floor, wayBBR, wayOurs} {
 		c, err := b.prepared(ctx, "wan-bad", a)
 		if err != nil {
@@ -126,7 +126,7 @@ func (b *EndpointBench) bulk(ctx context.Context) error {
 	return nil
 }
 
-// beside commits alone and beside a copy that takes what it gets of the same way.
+// beside measures commits alone, and commits beside a copy that takes all the bandwidth it can get.
 func (b *EndpointBench) beside(ctx context.Context) error {
 	c, err := b.prepared(ctx, "wan-good", wayOurs)
 	if err != nil {
@@ -159,8 +159,8 @@ func (b *EndpointBench) beside(ctx context.Context) error {
 	return nil
 }
 
-// change turns a local network into a lossy long way and back while rows are written, and counts the walsenders that did not live to see
-// the end.
+// change turns a local network into a lossy long link and back while rows are written. It counts the walsenders that
+// ended before the run did.
 func (b *EndpointBench) change(ctx context.Context) error {
 	c, err := b.prepared(ctx, "lan", wayOurs)
 	if err != nil {
@@ -209,7 +209,7 @@ func (b *EndpointBench) change(ctx context.Context) error {
 	return b.pair.settle(ctx)
 }
 
-// awaitLink waits until the link has found out what its way is like now: far and lossy, or near.
+// awaitLink waits until the link has detected its present path: far and lossy, or near.
 func (b *EndpointBench) awaitLink(ctx context.Context, lossy bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
@@ -234,7 +234,7 @@ func (b *EndpointBench) latency(name string, times []time.Duration) {
 	b.say("  %-42s p50 %.1f  p95 %.1f  p99 %.1f  max %.1f ms", name, method.Percentile(times, 50), method.Percentile(times, 95), method.Percentile(times, 99), method.Percentile(times, 100))
 }
 
-// idle counts what a link without traffic puts on the way.
+// idle counts the bytes that a link without traffic sends.
 func (b *EndpointBench) idle(ctx context.Context) error {
 	for _, profile := range []string{"wan-good", "wan-bad"} {
 		c, err := b.prepared(ctx, profile, wayOurs)

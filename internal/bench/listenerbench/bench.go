@@ -30,8 +30,8 @@ type ListenerOptions struct {
 // ListenerParts are the parts of the measurement, in the order in which they run.
 var ListenerParts = []string{"data", "tls", "connect", "login", "idle"}
 
-// listenerSamples are the raw measurements of a run.
-type listenerSamples struct {
+// Samples are the raw measurements of a run.
+type Samples struct {
 	Version  string               `json:"version"`
 	Date     time.Time            `json:"date"`
 	Kernel   string               `json:"kernel"`
@@ -112,7 +112,7 @@ var (
 	}
 )
 
-func (s *listenerSamples) Print(w io.Writer) error {
+func (s *Samples) Print(w io.Writer) error {
 	for _, name := range slices.Sorted(maps.Keys(s.Programs)) {
 		if _, err := fmt.Fprintf(w, "%s: %s\n", name, s.Programs[name]); err != nil {
 			return err
@@ -151,7 +151,7 @@ func (s *listenerSamples) Print(w io.Writer) error {
 	return err
 }
 
-func (s *listenerSamples) of(work, way string, value func(listenerRun) float64) map[int]float64 {
+func (s *Samples) of(work, way string, value func(listenerRun) float64) map[int]float64 {
 	out := map[int]float64{}
 	for _, r := range s.Runs {
 		if r.Work == work && r.Arm == way {
@@ -161,7 +161,7 @@ func (s *listenerSamples) of(work, way string, value func(listenerRun) float64) 
 	return out
 }
 
-func (s *listenerSamples) tps(work, way string) []float64 {
+func (s *Samples) tps(work, way string) []float64 {
 	return slices.Collect(maps.Values(s.of(work, way, func(r listenerRun) float64 { return r.TPS })))
 }
 
@@ -170,12 +170,12 @@ func cpu(r listenerRun) float64 { return r.CPU }
 func workers(r listenerRun) float64 { return r.Workers }
 
 // median is that of a value of the runs of a work in a way.
-func (s *listenerSamples) median(work, way string, value func(listenerRun) float64) float64 {
+func (s *Samples) median(work, way string, value func(listenerRun) float64) float64 {
 	return method.Median(slices.Collect(maps.Values(s.of(work, way, value))))
 }
 
 // ratios are of runs of the same round.
-func (s *listenerSamples) ratios(work, way, to string) []float64 {
+func (s *Samples) ratios(work, way, to string) []float64 {
 	return over(s.of(work, way, func(r listenerRun) float64 { return r.TPS }), s.of(work, to, func(r listenerRun) float64 { return r.TPS }))
 }
 
@@ -188,7 +188,7 @@ func over(a, b map[int]float64) (out []float64) {
 	return out
 }
 
-func (s *listenerSamples) figure(name string, values []float64, missing string) {
+func (s *Samples) figure(name string, values []float64, missing string) {
 	f := goals.Figure{Name: name}
 	if len(values) == 0 {
 		if f.NotRun = missing; missing == "" {
@@ -202,7 +202,7 @@ func (s *listenerSamples) figure(name string, values []float64, missing string) 
 }
 
 // judge makes the figures of the samples.
-func (s *listenerSamples) judge() {
+func (s *Samples) judge() {
 	for _, w := range dataWorks {
 		s.figure("listener-"+w.name, s.ratios(w.name, wayListener, wayDirect), s.Failed["data"])
 	}
@@ -241,7 +241,7 @@ func (s *listenerSamples) judge() {
 }
 
 // reason is why a comparison was not made.
-func (s *listenerSamples) reason(part string, peers ...string) string {
+func (s *Samples) reason(part string, peers ...string) string {
 	if why := s.Failed[part]; why != "" {
 		return why
 	}
@@ -254,7 +254,7 @@ func (s *listenerSamples) reason(part string, peers ...string) string {
 }
 
 // toPeers returns our rate over that of the faster peer, round by round.
-func (s *listenerSamples) toPeers(work string) []float64 {
+func (s *Samples) toPeers(work string) []float64 {
 	tps := func(r listenerRun) float64 { return r.TPS }
 	best := s.of(work, wayHAProxy, tps)
 	for round, v := range s.of(work, wayPgBouncer, tps) {
@@ -265,7 +265,7 @@ func (s *listenerSamples) toPeers(work string) []float64 {
 
 // ListenerBench measures the listener beside a direct connection, HAProxy and PgBouncer.
 type ListenerBench struct {
-	listenerSamples
+	Samples
 	O        ListenerOptions
 	Progress io.Writer
 }
@@ -275,7 +275,7 @@ func (b *ListenerBench) say(format string, a ...any) {
 }
 
 // Run measures the chosen parts. The samples have the reason of each part that failed, so Run returns no error.
-func (b *ListenerBench) Run(ctx context.Context) *listenerSamples {
+func (b *ListenerBench) Run(ctx context.Context) *Samples {
 	b.Version, b.Date, b.Cores = buildinfo.Version, time.Now().UTC(), runtime.NumCPU()
 	b.Kernel = report.KernelText("kernel/osrelease")
 	b.Programs, b.Settings, b.Missing, b.Failed = map[string]string{}, map[string]string{}, map[string]string{}, map[string]string{}
@@ -286,7 +286,7 @@ func (b *ListenerBench) Run(ctx context.Context) *listenerSamples {
 			b.Failed[p] = err.Error()
 		}
 		b.judge()
-		return &b.listenerSamples
+		return &b.Samples
 	}
 	defer bed.close()
 	for _, p := range ListenerParts {
@@ -312,7 +312,7 @@ func (b *ListenerBench) Run(ctx context.Context) *listenerSamples {
 		}
 	}
 	b.judge()
-	return &b.listenerSamples
+	return &b.Samples
 }
 
 // data runs the works of the data path, and measures how late the listener's process ran a timer during them.

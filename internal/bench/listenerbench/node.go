@@ -70,7 +70,7 @@ func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner,
 	loops := -1
 	if !n.NoLoops {
 		loops = listener.Loops()
-		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + loops) // as the agent does
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + loops) // like the agent
 	}
 	lease := boottime.Now() + 24*time.Hour
 	srv, err := listener.New(listener.Config{

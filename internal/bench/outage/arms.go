@@ -17,8 +17,8 @@ import (
 // Arm is one kind of fault that Measure repeats.
 type Arm string
 
-// The arms: the primary's node dies, it falls silent (every process is stopped, the network shows nothing), the leadership is moved
-// as planned, a synchronous secondary's node dies and returns, and the witness dies.
+// The arms. The primary's node dies; it falls silent (every process stops, and the network shows nothing); the
+// leadership moves as planned; a synchronous secondary's node dies and returns; the witness dies.
 const (
 	ArmDeath     Arm = "death"
 	ArmSilent    Arm = "silent"
@@ -34,11 +34,11 @@ const (
 // Arms lists them in the order in which they run.
 var Arms = []Arm{ArmDeath, ArmPlanned, ArmSilent, ArmSecondary, ArmWitness, ArmLast, ArmCost, ArmSilentFast}
 
-// gapFor is how long writes are watched after a fault that should not be noticed.
+// gapFor is how long writes are watched after a fault that clients should not notice.
 const gapFor = 3 * time.Second
 
-// impatience is how long the writer gives a statement, and an attempt to reach one listener, while a primary is silent. A client of the
-// silent node's own listener gets no answer at all: it sees the group's outage plus its own patience.
+// impatience is how long the writer waits for a statement, and for one listener, while a primary is silent. A client of
+// the silent node's own listener gets no answer at all: it sees the outage of the group and its own patience on top.
 const impatience = time.Second
 
 func (m *measurement) wants(a Arm) bool { return len(m.Only) == 0 || slices.Contains(m.Only, a) }
@@ -82,7 +82,7 @@ func (m *measurement) round(ctx context.Context, i int, s *Samples) error {
 	return nil
 }
 
-// silent stops every process of the primary's node and continues them when another leads.
+// silent stops every process of the primary's node, and continues them when another node leads.
 func (m *measurement) silent(ctx context.Context, run int, a Arm) (Sample, error) {
 	m.Screen.Busy("run %d of %d: the primary falls silent", run, m.Runs)
 	o := ledger.WriterOptions{DSN: m.lab.ReadWrite(), Timeout: impatience, PerHost: impatience}
@@ -105,7 +105,7 @@ func (m *measurement) silent(ctx context.Context, run int, a Arm) (Sample, error
 	return s, m.all(ctx)
 }
 
-// fast repeats silent in a group at the profile fast.
+// fast repeats silent in a group with the lease profile fast.
 func (m *measurement) fast(ctx context.Context, s *Samples) (err error) {
 	m.Screen.Busy("lab up at the profile fast")
 	m.lab, err = m.Fast(ctx, func(string) {})
@@ -124,8 +124,8 @@ func (m *measurement) fast(ctx context.Context, s *Samples) (err error) {
 	return nil
 }
 
-// secondary kills a synchronous secondary's node and has it come back: the longest gap between two acknowledged writes of either. So many
-// replicas are synchronized at the end.
+// secondary kills a synchronous secondary's node and starts it again. Both results are the longest gap between two
+// acknowledged writes. replicas is the number of synchronized replicas at the end.
 func (m *measurement) secondary(ctx context.Context, run int, a Arm, replicas int) (dies, returns Sample, err error) {
 	m.Screen.Busy("run %d of %d: a secondary dies", run, m.Runs)
 	st, err := observe.Primary(ctx, m.lab)
@@ -155,7 +155,7 @@ func (m *measurement) secondary(ctx context.Context, run int, a Arm, replicas in
 	return dies, returns, m.allOf(ctx, replicas)
 }
 
-// lastSecondary kills the only secondary of a group, which then degrades on the record, several times.
+// lastSecondary kills the only secondary of a group several times. The group then degrades and records it.
 func (m *measurement) lastSecondary(ctx context.Context, s *Samples) error {
 	if !m.wants(ArmLast) {
 		return nil
@@ -231,7 +231,7 @@ func (s Samples) armFigures(why string) []goals.Figure {
 	}
 }
 
-// high is the figure of the 95th percentile, most that of the largest value.
+// high returns the figure of the 95th percentile, most that of the largest value.
 func high(name string, v []float64, why string) goals.Figure { return at(name, v, why, 95) }
 func most(name string, v []float64, why string) goals.Figure { return at(name, v, why, 100) }
 
@@ -242,7 +242,7 @@ func at(name string, v []float64, why string, percent int) goals.Figure {
 	return goals.Figure{Name: name, Measured: method.Nearest(v, percent)}
 }
 
-// witnessName returns the member without data.
+// witnessName returns the name of the member without data.
 func witnessName(ctx context.Context, l observe.Lab) (string, error) {
 	for _, n := range l.Nodes() {
 		st, err := observe.Status(ctx, l, n)

@@ -20,21 +20,23 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/goals"
 )
 
-// Relay copies the bytes of connections to somewhere else.
+// Relay is a process that copies the bytes of connections to another address.
 type Relay interface {
-	Port() int // of 127.0.0.1, where it accepts
+	Port() int // port of 127.0.0.1 at which it accepts
 	Close() error
 }
 
-// What the group costs: commits per second of a number of clients, each sending the next when the last was acknowledged.
+// The cost of the group is measured in commits per second. Each client sends its next commit when the last one was
+// acknowledged.
 const (
 	costClients = 8
 	costWarmUp  = 2 * time.Second
 	costFor     = 10 * time.Second
 )
 
-// CostRound is commits per second with one synchronous secondary, four times after one another on one machine: plain PostgreSQL; the same with
-// clients and replication through processes that do nothing but copy bytes, one where the group has an agent; the group's primary past its listener; and through its listener.
+// CostRound has the commits per second with one synchronous secondary, of four runs in turn on one machine: plain
+// PostgreSQL; the same with clients and replication through processes that only copy bytes, one for each agent of the
+// group; the group's primary directly; and through its listener.
 type CostRound struct {
 	Plain    float64 `json:"plain"`
 	Relayed  float64 `json:"relayed"`
@@ -42,7 +44,7 @@ type CostRound struct {
 	Listener float64 `json:"listener"`
 }
 
-// cost measures two replicas and a witness beside a plain primary and its secondary.
+// cost compares two replicas and a witness with a plain primary and its secondary.
 func (m *measurement) cost(ctx context.Context, s *Samples) (err error) {
 	if !m.wants(ArmCost) || m.Runs == 0 {
 		return nil
@@ -94,10 +96,10 @@ func (m *measurement) cost(ctx context.Context, s *Samples) (err error) {
 	return nil
 }
 
-// less returns by how many percent v is less than than.
+// less returns by how many percent v is less than the other value.
 func less(v, than float64) float64 { return 100 * (1 - v/than) }
 
-// costFigures are the cost of the relays, and that of the group beyond it.
+// costFigures returns the cost of the relays, and the cost of the group beyond it.
 func (s Samples) costFigures(why string) []goals.Figure {
 	var relay, beyond []float64
 	for _, r := range s.Cost {
@@ -106,7 +108,7 @@ func (s Samples) costFigures(why string) []goals.Figure {
 	return []goals.Figure{median("cost-of-a-relay", relay, why), median("cost-beyond-a-relay", beyond, why)}
 }
 
-// ownListener is the listener of that node, without TLS, which the relays do without, too.
+// ownListener returns the configuration for the listener of that node. It is without TLS, as the relays are.
 func (m *measurement) ownListener(node string) (*pgx.ConnConfig, error) {
 	c, err := pgx.ParseConfig(m.lab.ReadWrite())
 	if err != nil {
@@ -177,10 +179,11 @@ func insertUntil(ctx context.Context, c *pgx.ConnConfig, client int, n *atomic.I
 	return nil
 }
 
-// plainPair is a PostgreSQL primary and its synchronous secondary, with the settings that matter here as a group has them.
+// plainPair is a PostgreSQL primary and its synchronous secondary. The settings that matter for the comparison are those
+// of a group.
 type plainPair struct {
 	primary, secondary *pgtest.Server
-	relay, far         Relay // of the primary's node, for clients and the other; of the secondary's
+	relay, far         Relay // relay of the primary's node, for clients and for the secondary; relay of the secondary's node
 }
 
 func newPlainPair(ctx context.Context, relay func(ctx context.Context, to string) (Relay, error)) (p *plainPair, err error) {
@@ -233,7 +236,7 @@ func (p *plainPair) relayed(ctx context.Context) (*pgx.ConnConfig, error) {
 	return pgx.ParseConfig(fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", p.relay.Port()))
 }
 
-// follow makes the secondary stream from that address, and waits until it does.
+// follow makes the secondary stream from that address, and returns when it does.
 func (p *plainPair) follow(ctx context.Context, host string, port int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -255,7 +258,7 @@ func (p *plainPair) follow(ctx context.Context, host string, port int) error {
 	})
 }
 
-// Forwarder is a relay that copies bytes, each read written before the next: as any relay in user space does.
+// Forwarder is a relay that copies bytes. It writes each read before the next one, like any relay in user space.
 type Forwarder struct {
 	in    net.Listener
 	to    string
@@ -276,7 +279,7 @@ func NewForwarder(to string) (*Forwarder, error) {
 	return c, nil
 }
 
-// Port is where it accepts.
+// Port returns the port at which it accepts.
 func (c *Forwarder) Port() int { return c.in.Addr().(*net.TCPAddr).Port }
 
 func (c *Forwarder) accept() {
@@ -300,7 +303,7 @@ func (c *Forwarder) accept() {
 	}
 }
 
-// keep registers a pair, so that Close ends it. It returns false once the forwarder is closed.
+// keep registers a pair of connections, so that Close ends it. It returns false once the forwarder is closed.
 func (c *Forwarder) keep(client, server net.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -312,7 +315,8 @@ func (c *Forwarder) keep(client, server net.Conn) bool {
 	return true
 }
 
-// pass copies through a buffer; without the wrappers the kernel would copy, which a relay that inspects its data cannot use.
+// pass copies through a buffer. Without the wrappers the kernel would copy, which a relay that inspects its data cannot
+// use.
 func (c *Forwarder) pass(to, from net.Conn) {
 	_, _ = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 32<<10))
 	_, _ = to.Close(), from.Close()
@@ -322,7 +326,7 @@ func (c *Forwarder) pass(to, from net.Conn) {
 	delete(c.conns, from)
 }
 
-// Close ends its connections, and returns when they have ended.
+// Close ends the connections, and returns when they have ended.
 func (c *Forwarder) Close() error {
 	err := c.in.Close()
 	<-c.done

@@ -43,7 +43,7 @@ func TestForwarderCopiesAndEnds(t *testing.T) {
 	if _, err := io.ReadFull(conn, b); err != nil || string(b) != "hello" {
 		t.Fatalf("%q, %v", b, err)
 	}
-	if err := c.Close(); err != nil { // with a connection open: it must not wait for its end
+	if err := c.Close(); err != nil { // a connection is open: Close must not wait for its end
 		t.Error(err)
 	}
 	if _, err := conn.Read(b); err == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/bench/observe"
 )
 
-// idle measures idle processes.
+// idle measures the memory and the processor time of idle processes.
 func (m *measurement) idle(ctx context.Context, pids map[string]int) ([]Idle, error) {
 	m.Screen.Busy("idle agents, %v", settleIn+idleFor)
 	if err := observe.Pause(ctx, settleIn); err != nil {

@@ -24,7 +24,7 @@ const (
 	coolDown   = time.Second     // of writing after it
 	idleFor    = 20 * time.Second
 	settleIn   = 5 * time.Second // before idle is measured
-	peerBudget = 3 * time.Minute // for a peer to have another primary; its own default settings take half a minute
+	peerBudget = 3 * time.Minute // for a peer to elect another primary; its default settings take half a minute
 )
 
 // Options describes what Measure measures.
@@ -32,18 +32,18 @@ type Options struct {
 	Up       func(ctx context.Context, progress func(string)) (observe.Lab, error) // three replicas
 	Witness  func(ctx context.Context, progress func(string)) (observe.Lab, error) // two replicas and a witness; nil: not measured
 	Fast     func(ctx context.Context, progress func(string)) (observe.Lab, error) // three replicas at the profile fast; nil: not measured
-	Peers    func(ctx context.Context) ([]Peer, func() error, error)               // what else is measured, and its end; nil: nothing
-	PeersWhy string                                                                // why not
-	Relay    func(ctx context.Context, to string) (Relay, error)                   // starts a process that copies bytes, for the arm cost
+	Peers    func(ctx context.Context) ([]Peer, func() error, error)               // starts the other systems to measure, and returns a function that ends them; nil: none
+	PeersWhy string                                                                // why Peers is nil
+	Relay    func(ctx context.Context, to string) (Relay, error)                   // starts a process that copies bytes, for ArmCost
 	Screen   *observe.Screen
 	Dir      string // directory of the ledgers
 	Runs     int    // repetitions of every arm
-	Only     []Arm  // those to run; none: all
+	Only     []Arm  // arms to run; none: all
 	Version  string
 	Server   string
 }
 
-// Samples are the raw measurements, as kept in the JSON file.
+// Samples are the raw measurements, as saved in the JSON file.
 type Samples struct {
 	At         time.Time     `json:"at"`
 	Version    string        `json:"version"`
@@ -69,13 +69,13 @@ type Samples struct {
 	Cost []CostRound `json:"cost"`
 }
 
-// Peer is another system, with one set of settings, that is measured beside ours: the same writer, the same kind of death.
+// Peer is another system with one set of settings, measured beside ours with the same writer and the same kind of death.
 type Peer interface {
-	Name() string                     // of a goal, after "node-death-outage-to-"
+	Name() string                     // the last part of its goal's name, after "node-death-outage-to-"
 	About() map[string]string         // versions and settings
-	Settle(ctx context.Context) error // has the settings put in force, and waits until every replica is back
-	ReadWrite() string                // connection string of the primary, as clients have it
-	DSN(node string) string           // the node's own server
+	Settle(ctx context.Context) error // puts the settings in force, and waits until every replica is back
+	ReadWrite() string                // connection string with which clients reach the primary
+	DSN(node string) string           // connection string of the node's own server
 	Primary(ctx context.Context) (string, error)
 	Kill(node string) error
 	Start(node string) error
@@ -98,7 +98,7 @@ type Sample struct {
 	Rejoin   *observe.Rejoin  `json:"rejoin,omitempty"`
 }
 
-// Idle is what an agent needs without clients.
+// Idle is the memory and the processor time of an agent without clients.
 type Idle struct {
 	Node      string  `json:"node"`
 	Seconds   float64 `json:"seconds"`
@@ -106,8 +106,8 @@ type Idle struct {
 	RssAnonMB float64 `json:"rss_anon_mb"`
 }
 
-// Measure repeats failovers under one writer that sends a row every 5 ms, and measures what an idle agent needs. What was measured
-// before an error is returned with it.
+// Measure repeats failovers under one writer that sends a row every 5 ms, and measures what an idle agent uses. With an
+// error it returns the measurements before it.
 func Measure(ctx context.Context, o Options) (s Samples, err error) {
 	s = Samples{
 		At: time.Now(), Version: o.Version, PostgreSQL: o.Server, CPUs: runtime.NumCPU(),
@@ -147,7 +147,7 @@ func (m *measurement) down(l observe.Lab, err error) error {
 	return err
 }
 
-// group measures all that needs the three replicas.
+// group runs all measurements that use the three replicas.
 func (m *measurement) group(ctx context.Context, s *Samples) (err error) {
 	start := time.Now()
 	m.Screen.Busy("lab up")
@@ -188,12 +188,13 @@ func (m *measurement) group(ctx context.Context, s *Samples) (err error) {
 	return nil
 }
 
-// writer runs one ledger's writer on our group around fault and judges what it was promised.
+// writer runs one ledger's writer on our group around fault, and checks that no acknowledged row was lost.
 func (m *measurement) writer(ctx context.Context, name string, fault func(context.Context, *ledger.Ledger) (Sample, error)) (Sample, error) {
 	return m.writerOn(ctx, name, ledger.WriterOptions{DSN: m.lab.ReadWrite()}, m.lab.DSN, fault)
 }
 
-// writerOn is writer for any system and any patience: o describes where and how it writes, server returns where a node's rows are read.
+// writerOn is writer for any system and any patience. o says where and how it writes; server returns the connection
+// string at which a node's rows are read.
 func (m *measurement) writerOn(ctx context.Context, name string, o ledger.WriterOptions, server func(node string) string, fault func(context.Context, *ledger.Ledger) (Sample, error)) (s Sample, err error) {
 	l, err := ledger.Open(filepath.Join(m.Dir, name))
 	if err != nil {
@@ -275,7 +276,7 @@ func (m *measurement) allOf(ctx context.Context, replicas int) error {
 	})
 }
 
-// writesGoOn waits for another primary and for a row that it acknowledged.
+// writesGoOn waits for another primary, and for a row that it acknowledged.
 func (m *measurement) writesGoOn(ctx context.Context, l *ledger.Ledger, old string) (leader string, err error) {
 	var since time.Time
 	err = observe.Await(ctx, observe.FailoverBudget, "another replica to take writes", func(ctx context.Context) (bool, error) {
@@ -319,10 +320,10 @@ func (m *measurement) planned(ctx context.Context, run int) (Sample, error) {
 	return s, m.all(ctx)
 }
 
-// ticks is the unit of processor times in /proc, which Linux fixes for programs.
+// ticks is the number of clock ticks per second in /proc, which Linux fixes for programs.
 const ticks = 100
 
-// Save writes the raw samples.
+// Save writes the raw samples as JSON.
 func (s Samples) Save(path string) error {
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -331,7 +332,7 @@ func (s Samples) Save(path string) error {
 	return os.WriteFile(path, append(b, '\n'), 0o600)
 }
 
-// Figures are the samples as figures of the two benches; why is the reason of missing ones.
+// Figures returns the figures of the two benches, failover and footprint. why is the reason for missing ones.
 func (s Samples) Figures(why string) (failover, footprint []goals.Figure) {
 	lost := func(list []Sample) (n float64) {
 		for _, one := range list {

@@ -61,7 +61,7 @@ func TestProcessFiguresAreRead(t *testing.T) {
 	t.Parallel()
 	var cpu time.Duration
 	var err error
-	for end := time.Now().Add(time.Minute); err == nil && cpu <= 0 && time.Now().Before(end); { // a loaded machine gives it no tick for a while
+	for end := time.Now().Add(time.Minute); err == nil && cpu <= 0 && time.Now().Before(end); { // on a loaded machine it may use no tick for a while
 		cpu, err = cpuTime(os.Getpid())
 	}
 	if err != nil || cpu <= 0 || cpu > time.Hour {

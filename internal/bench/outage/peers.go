@@ -10,10 +10,11 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
 
-// peerGoals are the names under which peers have goals.
+// peerGoals are the names of the peers that have goals.
 var peerGoals = []string{"patroni", "patroni-floor"}
 
-// startPeers starts what is measured beside us. It is not an error if it is not installed: the figures then have the reason.
+// startPeers starts the systems that are measured beside ours. A system that is not installed is not an error: its
+// figures have the reason.
 func (m *measurement) startPeers(ctx context.Context, s *Samples) ([]Peer, func() error, error) {
 	none := func() error { return nil }
 	switch {
@@ -36,7 +37,7 @@ func (m *measurement) startPeers(ctx context.Context, s *Samples) ([]Peer, func(
 	return peers, end, nil
 }
 
-// peerDeath is like death, for a peer: the primary's node is killed under the same writer, and comes back.
+// peerDeath is death for a peer: it kills the primary's node under the same writer and starts it again.
 func (m *measurement) peerDeath(ctx context.Context, run int, p Peer) (Sample, error) {
 	m.Screen.Busy("run %d of %d: %s: every replica back", run, m.Runs, p.Name())
 	if err := p.Settle(ctx); err != nil {
@@ -59,7 +60,7 @@ func (m *measurement) peerDeath(ctx context.Context, run int, p Peer) (Sample, e
 				return false, err
 			}
 			s.To = to
-			return l.Progress().LastAck.After(before.Add(coolDown)), nil // later than what was under way when it was killed
+			return l.Progress().LastAck.After(before.Add(coolDown)), nil // later than any statement that was in flight at the kill
 		}); err != nil {
 			return s, err
 		}
@@ -74,7 +75,7 @@ func (m *measurement) peerDeath(ctx context.Context, run int, p Peer) (Sample, e
 	return s, p.Settle(ctx)
 }
 
-// peerFigures are our median outage over each peer's.
+// peerFigures returns the ratio of our median outage to that of each peer.
 func (s Samples) peerFigures(ours []float64, why string) []goals.Figure {
 	if s.PeersWhy != "" {
 		why = s.PeersWhy

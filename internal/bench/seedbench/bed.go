@@ -35,7 +35,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
 )
 
-// seedBench is a server, a network of two nodes, and what passes between them.
+// seedBench is a server, a network of two nodes, and the bytes that pass between them.
 type seedBench struct {
 	o       SeedingOptions
 	say     func(string, ...any)
@@ -102,7 +102,7 @@ func (b *seedBench) close() {
 	}
 }
 
-// identity makes a certificate for the TLS that our own transfer runs over, as it does between nodes.
+// identity makes a certificate for TLS, which our own transfer uses between nodes.
 func (b *seedBench) identity() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -120,7 +120,7 @@ func (b *seedBench) identity() error {
 	return nil
 }
 
-// serve listens inside a node's namespace.
+// serve listens inside a node's namespace and returns its address.
 func (b *seedBench) serve(node string, handle func(net.Conn)) (addr string, err error) {
 	var l net.Listener
 	err = linkem.Enter(b.net.Namespace(node), func() (err error) {
@@ -151,7 +151,7 @@ func (b *seedBench) serve(node string, handle func(net.Conn)) (addr string, err 
 
 func (b *seedBench) serveSource(c net.Conn) { b.source.Serve(b.ctx, "n2", tls.Server(c, b.tls)) }
 
-// relay gives pg_basebackup the server, which has no TCP port.
+// relay connects pg_basebackup to the server, which has no TCP port.
 func (b *seedBench) relay(c net.Conn) {
 	s, err := net.Dial("unix", filepath.Join(b.server.Dir(), ".s.PGSQL.5432")) //nolint:noctx // local
 	if err != nil {
@@ -165,7 +165,7 @@ func (b *seedBench) relay(c net.Conn) {
 	up.Wait()
 }
 
-// counted counts what is written to a connection.
+// counted counts the bytes that are written to a connection.
 type counted struct {
 	io.Writer
 	n *atomic.Int64
@@ -191,7 +191,7 @@ func (b *seedBench) identify(ctx context.Context) error {
 	return errors.Join(conn.QueryRow(ctx, "SHOW server_version").Scan(&b.samples.Server), conn.Close(ctx))
 }
 
-// load fills the server: pgbench's tables.
+// load fills the server with pgbench's tables.
 func (b *seedBench) load(ctx context.Context) error {
 	b.say("loading %d MB", b.o.SizeMB)
 	cmd, err := b.server.Command("pgbench", "-i", "-q", "-I", "dtgvp", "-s", strconv.Itoa(max(1, b.o.SizeMB/15)), "-h", b.server.Dir(), "-U", "postgres", "postgres")
@@ -213,7 +213,7 @@ func (b *seedBench) checkpoint(ctx context.Context) error {
 	return errors.Join(err, conn.Close(ctx))
 }
 
-// emptied is the directory of a copy of ours that is about to be made. Those that are there go first: there is room for one.
+// emptied returns the directory for our next copy. It removes earlier copies first, because the disk has space for one.
 func (b *seedBench) emptied(name string) (string, error) {
 	if err := b.forget(); err != nil {
 		return "", err
@@ -226,7 +226,7 @@ func (b *seedBench) forget() error {
 	return errors.Join(os.RemoveAll(filepath.Join(b.dir, "ours")), os.RemoveAll(filepath.Join(b.dir, "throttled")))
 }
 
-// seedOnce makes a copy from nothing.
+// seedOnce makes a copy into an empty directory.
 func (b *seedBench) seedOnce(ctx context.Context, arm, compression, profile string) copySample {
 	target, err := b.emptied("ours")
 	if err != nil {
@@ -239,7 +239,8 @@ func (b *seedBench) seedInto(ctx context.Context, arm string, s seedTarget) copy
 	began := time.Now()
 	phases := phaseTimes{at: began}
 	var wire, pid atomic.Int64
-	// The source's part is done by this process and the server, the target's by its own. The server counts for every arm.
+	// This process and the server do the source's part, and the target has a process of its own. The server counts for
+	// every arm.
 	source := func() float64 { return ownTime() + b.serverTime() }
 	before, spent := source(), 0.0
 	filling := func() float64 { return processTime(int(pid.Load())) }
@@ -261,7 +262,7 @@ func (b *seedBench) seedInto(ctx context.Context, arm string, s seedTarget) copy
 	}
 }
 
-// phaseTimes is how long each phase took.
+// phaseTimes is the duration of each phase.
 type phaseTimes struct {
 	now   string
 	at    time.Time
@@ -280,7 +281,7 @@ func (t *phaseTimes) note(p progress.Progress) {
 
 func (t *phaseTimes) String() string { return strings.Join(t.spent, ", ") }
 
-// resumed kills a target half way, as half tells, and runs it again, which is what is measured.
+// resumed kills a target when half returns true and runs it again. The second run is measured.
 func (b *seedBench) resumed(ctx context.Context, arm string, half func(progress.Progress) bool) copySample {
 	target, err := b.emptied("ours")
 	if err != nil {
@@ -294,13 +295,13 @@ func (b *seedBench) resumed(ctx context.Context, arm string, half func(progress.
 	return b.seedInto(ctx, arm, s)
 }
 
-// halfOfTheWire tells when half of what the whole copy of this round had on the wire has come.
+// halfOfTheWire returns a function that reports whether half of the bytes of this round's whole copy have arrived.
 func (b *seedBench) halfOfTheWire() func(progress.Progress) bool {
 	half := b.wholeWire() / 2
 	return func(p progress.Progress) bool { return float64(p.Wire) >= half }
 }
 
-// wholeWire is how many bytes the last whole copy over the slow link had on the wire; 0: there was none.
+// wholeWire returns how many bytes the last whole copy over the slow link sent; 0 if there was none.
 func (b *seedBench) wholeWire() float64 {
 	for _, c := range slices.Backward(b.samples.Copies) {
 		if c.Link == "wan-good" && c.Arm == armOurs && c.Err == "" {
@@ -310,8 +311,8 @@ func (b *seedBench) wholeWire() float64 {
 	return 0
 }
 
-// damaged flips a byte in 1 % of the pages of the copy that is there, and has it mended: from memory, where a server that has just stopped
-// leaves what it used, or from the disk, which then bounds it.
+// damaged flips a byte in 1 % of the pages of the existing copy and repairs the copy. It reads the copy from memory,
+// where a server that has just stopped leaves its pages, or from the disk, which then bounds it.
 func (b *seedBench) damaged(ctx context.Context, arm, profile string) copySample {
 	target := filepath.Join(b.dir, "ours")
 	const page = 8192
@@ -341,8 +342,8 @@ func (b *seedBench) damaged(ctx context.Context, arm, profile string) copySample
 			_, err = io.Copy(io.Discard, f)
 			return err
 		}
-		// A copy that was not used lately has nothing in memory, and nothing there that the disk lacks: reads past the page cache would first
-		// wait for that to be written.
+		// A copy that was not used lately has no pages in memory, and no page that the disk lacks. With dirty pages,
+		// reads past the page cache would first wait for their write.
 		return errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED))
 	})
 	if err != nil {
@@ -380,7 +381,7 @@ func (b *seedBench) baseBackup(_ context.Context, arm, compress string) copySamp
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	before, server, began := b.passed.Load(), b.serverTime(), time.Now()
-	cmd.SysProcAttr.Pdeathsig = 0 // the thread that starts it ends before it does
+	cmd.SysProcAttr.Pdeathsig = 0 // the thread that starts it ends first
 	if err := linkem.Enter(b.net.Namespace("n2"), cmd.Start); err != nil {
 		return copySample{Arm: arm, Err: err.Error()}
 	}
@@ -425,7 +426,7 @@ func (b *seedBench) tpcbOnce(ctx context.Context, with bool) (float64, error) {
 	if with {
 		target, err := b.emptied("throttled")
 		if err == nil {
-			err = b.checkpoint(ctx) // else that of the copy, which is spread under a limit, lasts minutes
+			err = b.checkpoint(ctx) // otherwise the checkpoint of the copy, which is spread under a limit, lasts minutes
 		}
 		if err != nil {
 			return 0, err

@@ -21,7 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
 
-// publishedSeedMB is the size of the database whose copy was published; seedMB is what is copied unless told otherwise.
+// PublishedSeedMB is the size, in MB, of the database whose copy was published. SeedMB is the default size.
 const (
 	PublishedSeedMB = 32 << 10
 	SeedMB          = 2 << 10
@@ -52,14 +52,14 @@ type Samples struct {
 	TPCB    []tpcbSample `json:"tpcb"`
 }
 
-// copySample is one copy that was made.
+// copySample is one copy.
 type copySample struct {
 	Arm     string  `json:"arm"`
 	Link    string  `json:"link"`
 	Seconds float64 `json:"seconds"`
 	Wire    int64   `json:"wire_bytes"`
 	Bytes   int64   `json:"file_bytes"`
-	// Processor time. The source's is the server's and, for ours, that of the process that serves the copy.
+	// Processor time. That of the source is the server's and, for our arms, that of the process that serves the copy.
 	SourceCPU float64 `json:"source_cpu_seconds"`
 	TargetCPU float64 `json:"target_cpu_seconds"`
 
@@ -75,6 +75,7 @@ type tpcbSample struct {
 	TPS     float64 `json:"tps"`
 }
 
+// Print prints the copies and the runs of pgbench as tables.
 func (s *Samples) Print(w io.Writer) {
 	if s.Scaled {
 		_, _ = fmt.Fprintf(w, "scaled run: %d MB instead of the published %d\n", s.SizeMB, PublishedSeedMB)
@@ -89,7 +90,7 @@ func (s *Samples) Print(w io.Writer) {
 	}
 }
 
-// SeedingParts are what a run is made of, in their order.
+// SeedingParts are the parts of a run, in order.
 var SeedingParts = []struct {
 	Name string
 	run  func(*seedBench, context.Context) error
@@ -97,17 +98,18 @@ var SeedingParts = []struct {
 	{"metro", (*seedBench).metro}, {"wan", (*seedBench).wan}, {"mend", (*seedBench).mend}, {"tpcb", (*seedBench).tpcb}, {"others", (*seedBench).others},
 }
 
-// asked tells whether the part is to be run.
+// asked reports whether the part is to run.
 func (o SeedingOptions) asked(part string) bool {
 	return len(o.Only) == 0 || slices.Contains(o.Only, part)
 }
 
-// seedingNeeds is what a database of so many MB, its WAL and one copy take, in bytes: a tenth more than two of them, and 2 GiB.
+// seedingNeeds returns the bytes of disk that a database of that many MB, its WAL and one copy need: twice the size and
+// a tenth of it, and 2 GiB.
 func seedingNeeds(sizeMB int) uint64 { return uint64(max(sizeMB, 0))<<20*21/10 + 2<<30 }
 
-// room refuses sizes for which the disks have none.
+// room refuses a size for which the disks have no space.
 func (o SeedingOptions) room() error {
-	for _, dir := range []string{os.TempDir(), cmp.Or(o.Dir, "/var/tmp")} { // of the server, and of its copies
+	for _, dir := range []string{os.TempDir(), cmp.Or(o.Dir, "/var/tmp")} { // directories of the server and of its copies
 		if err := bed.EnoughDisk(dir, seedingNeeds(o.SizeMB)); err != nil {
 			return err
 		}
@@ -115,7 +117,8 @@ func (o SeedingOptions) room() error {
 	return nil
 }
 
-// Fit takes the other size where there is no room for the one that is wanted, and says why.
+// Fit changes SizeMB to OtherwiseMB if the disks have no space for SizeMB, and returns the reason in words. The result
+// is empty if it changes nothing.
 func (o *SeedingOptions) Fit() (why string) {
 	no := o.room()
 	if no == nil || o.OtherwiseMB == 0 {
@@ -139,7 +142,7 @@ func MeasureSeeding(ctx context.Context, o SeedingOptions, say func(string, ...a
 	if err := b.identify(ctx); err != nil {
 		return nil, nil, err
 	}
-	if !slices.Equal(o.Only, []string{"others"}) { // which has databases of its own
+	if !slices.Equal(o.Only, []string{"others"}) { // the part others has databases of its own
 		if err := b.load(ctx); err != nil {
 			return nil, nil, err
 		}
@@ -170,7 +173,7 @@ var baseBackups = []struct{ name, compress string }{
 	{"pg_basebackup none", "none"}, {"pg_basebackup server-lz4", "server-lz4"}, {"pg_basebackup server-zstd:1,workers=2", "server-zstd:level=1,workers=2"},
 }
 
-// metro compares with pg_basebackup over a fast link.
+// metro compares our transfer with pg_basebackup over a fast link.
 func (b *seedBench) metro(ctx context.Context) error {
 	if err := b.link("metro"); err != nil {
 		return err
@@ -183,7 +186,7 @@ func (b *seedBench) metro(ctx context.Context) error {
 		for _, p := range baseBackups {
 			arms = append(arms, func(ctx context.Context) copySample { return b.baseBackup(ctx, p.name, p.compress) })
 		}
-		for i := range arms { // each round begins with another arm, and none finds what others have not written to the disk yet
+		for i := range arms { // each round begins with another arm, and no arm finds dirty pages of another
 			unix.Sync()
 			b.add("metro", arms[(i+round)%len(arms)](ctx))
 			if err := ctx.Err(); err != nil {
@@ -194,7 +197,7 @@ func (b *seedBench) metro(ctx context.Context) error {
 	return nil
 }
 
-// profile writes where the source's processor time goes until the returned function is called.
+// profile writes a processor profile of the source until stop is called.
 func (b *seedBench) profile(round int) (stop func()) {
 	if b.o.Prof == "" {
 		return func() {}
@@ -217,7 +220,7 @@ func (b *seedBench) profileOf(round int, side string) string {
 	return fmt.Sprintf("%s.%d.%s", b.o.Prof, round, side)
 }
 
-// wan shows what compression gives over a slow link.
+// wan measures what compression gives over a slow link.
 func (b *seedBench) wan(ctx context.Context) error {
 	return b.slowly(ctx, func(round int) {
 		b.add("wan-good", b.seedOnce(ctx, armOurs, "AUTO", b.profileOf(round, "wan")))
@@ -225,8 +228,8 @@ func (b *seedBench) wan(ctx context.Context) error {
 	})
 }
 
-// mend resumes a killed seeding and repairs a damaged copy, still over the slow link. Both are measured by a whole copy, which is made
-// here if no other part makes it.
+// mend resumes a killed seeding and repairs a damaged copy, both over the slow link. Both are compared with a whole
+// copy, which mend makes if no other part does.
 func (b *seedBench) mend(ctx context.Context) error {
 	return b.slowly(ctx, func(round int) {
 		if !b.o.asked("wan") {
@@ -285,7 +288,7 @@ func (b *seedBench) figures() []goals.Figure {
 	rate := linkem.Profiles["wan-good"].RateBits / 8
 	figure("wan-good-over-wire-time", ok1, func() float64 { return 100 * (auto/(autoWire/float64(rate)) - 1) }, "wan", "mend")
 	figure("wan-good-compression-gain", ok1 && ok2, func() float64 { return plain / auto }, "wan")
-	again, ok3 := median("wan-good", armResumed, wire) // half way by either reading of it; the worse one counts
+	again, ok3 := median("wan-good", armResumed, wire) // two definitions of half way; the worse result counts
 	halfway, ok3files := median("wan-good", armHalfway, wire)
 	figure("resumed-at-half-wire", ok1 && ok3 && ok3files, func() float64 { return 100 * max(again, halfway) / autoWire }, "mend")
 	mended, ok4 := median("wan-good", armMended, wire)
@@ -297,7 +300,7 @@ func (b *seedBench) figures() []goals.Figure {
 	return append(out, b.tpcbFigure())
 }
 
-// notRun is why a figure is missing to which any of these parts leads.
+// notRun returns the reason why a figure of these parts is missing.
 func (o SeedingOptions) notRun(parts ...string) string {
 	if slices.ContainsFunc(parts, o.asked) {
 		return "an arm failed"
@@ -305,7 +308,7 @@ func (o SeedingOptions) notRun(parts ...string) string {
 	return "not asked for: it is of " + strings.Join(parts, " or ")
 }
 
-// toBest is our time over that of the best peer of the same round.
+// toBest returns our time over that of the best peer of the same round.
 func (b *seedBench) toBest() goals.Figure {
 	ours, best := []float64{}, map[string][]float64{}
 	for _, c := range b.samples.Copies {

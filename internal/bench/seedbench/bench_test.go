@@ -35,7 +35,7 @@ func TestSeedingReport(t *testing.T) {
 	}
 }
 
-// TestSeedingWithoutRoom is refused before anything is made.
+// TestSeedingWithoutRoom: a size without disk space is refused before anything is made.
 func TestSeedingWithoutRoom(t *testing.T) {
 	t.Parallel()
 	if _, _, err := MeasureSeeding(t.Context(), SeedingOptions{SizeMB: 1 << 40}, nil); err == nil || !strings.Contains(err.Error(), "make room") {
@@ -43,7 +43,7 @@ func TestSeedingWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestFiguresNobodyAskedFor are told apart from those whose copy failed.
+// TestFiguresNobodyAskedFor: figures that were not requested have another reason than those whose copy failed.
 func TestFiguresNobodyAskedFor(t *testing.T) {
 	t.Parallel()
 	b := &seedBench{o: SeedingOptions{Only: []string{"mend"}}, samples: &Samples{}}

@@ -12,10 +12,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// contents are what a database may hold beside pgbench's rows: words, which shrink to a third or so, and noise, which does not shrink.
+// contents are kinds of data beside pgbench's rows: words, which compress to about a third, and noise, which does not
+// compress.
 var contents = []struct {
 	name, column string
-	row          func(r *rand.Rand, z *rand.Zipf) string // as COPY reads it
+	row          func(r *rand.Rand, z *rand.Zipf) string // one row in the text format of COPY
 }{
 	{"text", "text", func(_ *rand.Rand, z *rand.Zipf) string {
 		words := make([]string, 60)
@@ -33,7 +34,7 @@ var contents = []struct {
 	}},
 }
 
-// word is the n-th of a language in which frequent words are short.
+// word returns the n-th word of a language in which frequent words are short.
 func word(n uint64) string {
 	const letters = "etaoinshrdlucmfwypvbgk"
 	var b []byte
@@ -43,7 +44,7 @@ func word(n uint64) string {
 	return string(b)
 }
 
-// others copies databases with other contents over the fast link, a round of every arm each.
+// others copies databases with other contents over the fast link, every arm once in each round.
 func (b *seedBench) others(ctx context.Context) error {
 	if err := b.link("metro"); err != nil {
 		return err
@@ -60,7 +61,7 @@ func (b *seedBench) others(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// refill replaces what is in the database by rows of another kind.
+// refill replaces the rows of the database by rows of another kind.
 func (b *seedBench) refill(ctx context.Context, kind int) error {
 	c := contents[kind]
 	b.say("loading %d MB of %s", b.o.SizeMB, c.name)
@@ -90,7 +91,7 @@ func (b *seedBench) refill(ctx context.Context, kind int) error {
 			}
 			_, err = io.WriteString(out, row+"\n")
 		}
-		_ = out.CloseWithError(err) // its reader has ended, or nothing
+		_ = out.CloseWithError(err) // the error is for the reader, which may have ended
 	}()
 	_, err = conn.PgConn().CopyFrom(ctx, in, "COPY contents FROM STDIN")
 	_ = in.Close()

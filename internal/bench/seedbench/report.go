@@ -10,7 +10,7 @@ import (
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
-// trackEvery is how often processor and network are looked at while a copy is made.
+// trackEvery is the interval at which processor and network are sampled during a copy.
 const trackEvery = 200 * time.Millisecond
 
 // track samples what a copy costs over time.
@@ -23,15 +23,15 @@ type track struct {
 
 // curve is a rate over time: how fast a counter rises.
 type curve struct {
-	side   string  // whose it is; empty: of both
-	says   string  // its unit
-	unit   float64 // what a rise of one in a second is drawn as
+	side   string  // the side that it belongs to; empty: both
+	says   string  // the unit in words
+	unit   float64 // the value that a rise of one per second is drawn as
 	count  func() float64
 	was    float64
 	points [][2]float64 // seconds and value
 }
 
-// startTrack begins to sample processor seconds of both sides and bytes on the wire so far.
+// startTrack begins to sample the processor seconds of both sides and the bytes on the wire.
 func startTrack(source, target func() float64, wire func() int64) *track {
 	t := &track{began: time.Now(), quit: make(chan struct{}), done: make(chan struct{}), curves: []*curve{
 		{side: ": source", says: "% of a processor", unit: 100, count: source},
@@ -57,7 +57,7 @@ func (t *track) run() {
 		case now := <-tick.C:
 			for _, c := range t.curves {
 				n := c.count()
-				c.points = append(c.points, [2]float64{now.Sub(t.began).Seconds(), max(0, c.unit*(n-c.was)/now.Sub(was).Seconds())}) // who has ended counts nothing
+				c.points = append(c.points, [2]float64{now.Sub(t.began).Seconds(), max(0, c.unit*(n-c.was)/now.Sub(was).Seconds())}) // a process that has ended counts nothing
 				c.was = n
 			}
 			was = now
@@ -70,7 +70,7 @@ func (t *track) stop() {
 	<-t.done
 }
 
-// SeedingExperiment is what a run found, the published table first.
+// SeedingExperiment returns the results of a run as an experiment, the published table first.
 func SeedingExperiment(s *Samples) (benchreport.Experiment, error) {
 	pub, err := benchreport.Published("seeding.csv")
 	if err != nil {
@@ -126,7 +126,7 @@ func SeedingExperiment(s *Samples) (benchreport.Experiment, error) {
 	return e, nil
 }
 
-// SeedingReport makes the page of a run.
+// SeedingReport returns the report of a run.
 func SeedingReport(s *Samples) (*benchreport.Report, error) {
 	e, err := SeedingExperiment(s)
 	if err != nil {
@@ -138,7 +138,7 @@ func SeedingReport(s *Samples) (*benchreport.Report, error) {
 	}, nil
 }
 
-// overTime are the curves of two copies over one link, the uncompressed one first as in the published picture.
+// overTime returns the curves of two copies over one link, the uncompressed one first, as in the published picture.
 func (s *Samples) overTime() (out []benchreport.Series) {
 	for _, link := range []string{"wan-good", "metro"} {
 		for _, arm := range []struct{ arm, name string }{{armPlain, "OFF"}, {armOurs, "AUTO"}} {

@@ -25,7 +25,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
 
-// seedTarget is the side that is filled, as a process of its own in its node's network: what it costs can be told from what the source does.
+// seedTarget is the receiving side, as a process of its own in its node's network. Its cost is thus separate from that
+// of the source.
 type seedTarget struct {
 	Addr        string `json:"addr"` // of the source
 	Dir         string `json:"dir"`
@@ -34,7 +35,7 @@ type seedTarget struct {
 	Profile     string `json:"profile,omitempty"`
 }
 
-// seedTargetLine is what it says: how far it is, and in the end how it went.
+// seedTargetLine is a line of its output: its progress, and at its end the result.
 type seedTargetLine struct {
 	Progress progress.Progress `json:"progress"`
 	Ended    bool              `json:"ended,omitempty"`
@@ -77,7 +78,7 @@ func (s seedTarget) run(ctx context.Context, out *json.Encoder) error {
 		},
 		Member: "n2", Epoch: 1, Compression: s.Compression, Target: filepath.Join(s.Dir, "pgdata"), StateDir: filepath.Join(s.Dir, "state"),
 		MaxRate: func() int64 { return s.MaxRate }, Spread: s.MaxRate > 0,
-		Progress: func(p progress.Progress) { _ = out.Encode(seedTargetLine{Progress: p}) }, // who does not listen has ended this
+		Progress: func(p progress.Progress) { _ = out.Encode(seedTargetLine{Progress: p}) }, // a reader that does not read has ended this process
 	}
 	r, err := seeding.Run(ctx, o)
 	end := seedTargetLine{Progress: r.Progress, Ended: true}
@@ -87,10 +88,11 @@ func (s seedTarget) run(ctx context.Context, out *json.Encoder) error {
 	return out.Encode(end)
 }
 
-// errKilled is of a target that was ended on purpose.
+// errKilled is the error of a target that was ended on purpose.
 var errKilled = errors.New("killed")
 
-// fill runs a target until its end. each is told its process and every line; when it says no, the target is killed.
+// fill runs a target until its end. It calls each with the target's process id and every progress report; when each
+// returns false, it kills the target.
 func (b *seedBench) fill(ctx context.Context, s seedTarget, each func(pid int, p progress.Progress) bool) (progress.Progress, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -119,7 +121,7 @@ func (b *seedBench) fill(ctx context.Context, s seedTarget, each func(pid int, p
 			_ = cmd.Process.Kill()
 		}
 	}
-	_, _ = io.Copy(io.Discard, out) // what is no JSON
+	_, _ = io.Copy(io.Discard, out) // output that is not JSON
 	err = cmd.Wait()
 	switch {
 	case killed:
@@ -134,7 +136,7 @@ func (b *seedBench) fill(ctx context.Context, s seedTarget, each func(pid int, p
 	return last.Progress, nil
 }
 
-// serverTime is the processor time that the server and all its processes have used so far, in seconds.
+// serverTime returns the processor time that the server and all its processes have used so far, in seconds.
 func (b *seedBench) serverTime() float64 {
 	text, err := os.ReadFile(filepath.Join(b.server.Data(), "postmaster.pid"))
 	if err != nil {
@@ -155,14 +157,15 @@ func (b *seedBench) serverTime() float64 {
 	return total
 }
 
-// processTime is what a process and its children that have ended used so far, in seconds (proc_pid_stat(5), fields 14 to 17).
+// processTime returns the processor time that a process and its ended children have used so far, in seconds
+// (proc_pid_stat(5), fields 14 to 17).
 func processTime(pid int) (seconds float64) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	const ticks = 100 // a second, in every build of Linux
+	const ticks = 100 // per second, in every build of Linux
 	for _, f := range fields[min(11, len(fields)):min(15, len(fields))] {
 		n, err := strconv.ParseFloat(f, 64)
 		if err != nil {
@@ -173,7 +176,7 @@ func processTime(pid int) (seconds float64) {
 	return seconds
 }
 
-// ownTime is what this process used so far, in seconds.
+// ownTime returns the processor time that this process has used so far, in seconds.
 func ownTime() float64 {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -7,7 +7,8 @@ import (
 	"github.com/coteriedb/coterie/internal/bench/seedbench"
 )
 
-// TestSeedingOfAllIsPublishedOrScaled: where the disk has no room for the published size, a smaller copy is made, and called scaled.
+// TestSeedingOfAllIsPublishedOrScaled: without disk space for the published size, a smaller copy is made and labelled as
+// scaled.
 func TestSeedingOfAllIsPublishedOrScaled(t *testing.T) {
 	last := func(quick, published bool) Experiment {
 		runs := AllBedRuns(quick, published)

@@ -11,7 +11,7 @@ import (
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
-// ExperimentFigures are the figures of a report that have goals.
+// ExperimentFigures returns the figures of a report that have goals.
 func ExperimentFigures(r *benchreport.Report) []goals.Figure {
 	f := figures{r: r}
 	f.ratio("routing-12-threads", "routing", "12 threads", false)
@@ -32,7 +32,7 @@ type figures struct {
 	all []goals.Figure
 }
 
-// experiment finds one, or says why its figure was not measured.
+// experiment returns the experiment of that name, or adds the figure with the reason why it was not measured.
 func (f *figures) experiment(figure, name string) (*benchreport.Experiment, bool) {
 	why := "the experiment " + name + " was not part of this run"
 	for i := range f.r.Experiments {
@@ -47,7 +47,7 @@ func (f *figures) experiment(figure, name string) (*benchreport.Experiment, bool
 	return nil, false
 }
 
-// ratio takes a comparison's, or its inverse.
+// ratio adds the ratio of a comparison, or its inverse.
 func (f *figures) ratio(figure, name, comparison string, inverse bool) {
 	e, ok := f.experiment(figure, name)
 	if !ok {
@@ -70,7 +70,7 @@ func (f *figures) ratio(figure, name, comparison string, inverse bool) {
 	f.all = append(f.all, goals.Figure{Name: figure, NotRun: "this run had no " + comparison})
 }
 
-// worst is the highest of the metrics whose names end so: of the group, or of plain PostgreSQL beside it.
+// worst adds the highest of the metrics whose names have that end: of the group, or of plain PostgreSQL beside it.
 func (f *figures) worst(figure, name, end string, plain bool) {
 	e, ok := f.experiment(figure, name)
 	if !ok {
@@ -85,8 +85,9 @@ func (f *figures) worst(figure, name, end string, plain bool) {
 	f.all = append(f.all, found)
 }
 
-// bulk is the largest penalty of the three published bulk cells, with compression. Smaller ones tell something else: the server sends a
-// transaction's log when it writes it, so one that is over in milliseconds waits for the whole transfer.
+// bulk adds the largest penalty of the three published bulk cells, with compression. Smaller cells measure something
+// else: the server sends a transaction's log when it writes it, so a transaction of a few milliseconds waits for the
+// whole transfer.
 func (f *figures) bulk() {
 	const figure = "commit-bulk-penalty"
 	e, ok := f.experiment(figure, "commit")

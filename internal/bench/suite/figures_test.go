@@ -9,7 +9,7 @@ import (
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
-// TestFiguresOfExperimentsHaveGoals: whatever a run had or had not, its figures are those of the goals, each once.
+// TestFiguresOfExperimentsHaveGoals: for any result of a run, its figures are those of the goals, each once.
 func TestFiguresOfExperimentsHaveGoals(t *testing.T) {
 	lines := func(r *benchreport.Report) string {
 		t.Helper()

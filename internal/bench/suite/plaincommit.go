@@ -13,7 +13,7 @@ import (
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
-// plainCommit does the same inserts on plain PostgreSQL with one synchronous standby behind the same kind of link.
+// plainCommit runs the same inserts on plain PostgreSQL with one synchronous standby behind the same kind of link.
 func plainCommit(ctx context.Context, b *experiment.Bed, e *benchreport.Experiment, o experiment.CommitOptions) (err error) {
 	shape, err := linkem.ParseShape(o.Link)
 	if err != nil {
@@ -39,7 +39,7 @@ func plainCommit(ctx context.Context, b *experiment.Bed, e *benchreport.Experime
 	plain.Group, plain.Faults, plain.Links, plain.Dial, plain.Published = nil, nil, nil, nil, false
 	plain.A, plain.B = s.Primary.DSN()+"&synchronous_commit=local", s.Primary.DSN()+"&synchronous_commit=on"
 	o.Compression = nil
-	o.Floor = b.Floor // the links of the lab are as these
+	o.Floor = b.Floor // the links of the lab have the same shape
 	b.Progress.Say("the same on plain PostgreSQL with one synchronous standby")
 	p, err := plain.Commit(ctx, o)
 	if err != nil {

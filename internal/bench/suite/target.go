@@ -13,8 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// answers tells whether a target lets us in now. Clients of an experiment look for a server until the end, so a wrong string has to show
-// before they begin.
+// answers returns an error if a target does not accept a connection now. Clients of an experiment retry until its end,
+// so a wrong string must fail before they begin.
 func answers(ctx context.Context, flag, dsn string) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -22,7 +22,7 @@ func answers(ctx context.Context, flag, dsn string) error {
 	if err != nil {
 		return fail.Usagef("%s: %w", flag, err)
 	}
-	cfg.RuntimeParams["application_name"] = "coterie bench" // it may still be there when others are looked for
+	cfg.RuntimeParams["application_name"] = "coterie bench" // this session may still exist when mayUse looks for others
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("%s: %w; see whether psql gets in with the same string", flag, err)
@@ -30,7 +30,7 @@ func answers(ctx context.Context, flag, dsn string) error {
 	return conn.Close(ctx)
 }
 
-// mayUse refuses a target that somebody seems to need: any of its servers.
+// mayUse refuses a target if any of its servers seems to be in use.
 func (f *Options) mayUse(ctx context.Context, bed *experiment.Bed) error {
 	if f.Yes {
 		return nil
@@ -53,7 +53,7 @@ func (f *Options) mayUse(ctx context.Context, bed *experiment.Bed) error {
 		why, err := workload.LooksUsed(short, bed.Group.ReadOnly())
 		cancel()
 		if err != nil {
-			return context.Cause(ctx) // where nobody takes readers, nobody is disturbed
+			return context.Cause(ctx) // no server takes readers, so no other client is disturbed
 		}
 		if why != "" {
 			return looksUsed("a readable secondary of the group", why)
@@ -62,7 +62,7 @@ func (f *Options) mayUse(ctx context.Context, bed *experiment.Bed) error {
 	return nil
 }
 
-// unused refuses one server that somebody seems to need.
+// unused refuses one server that seems to be in use.
 func unused(ctx context.Context, what, dsn string) error {
 	why, err := workload.LooksUsed(ctx, dsn)
 	if err != nil || why == "" {
@@ -75,7 +75,7 @@ func looksUsed(what, why string) error {
 	return fail.Refusedf("%s looks as if somebody needed it: %s. A benchmark takes all it can get of a server; use one of its own, or say --yes", what, why)
 }
 
-// noteServer writes down which server it is, and what of its settings is not as shipped.
+// noteServer adds the version of the server, and its changed settings, to the report.
 func noteServer(ctx context.Context, r *benchreport.Report, dsn string) error {
 	conn, err := workload.Open(ctx, dsn)
 	if err != nil {

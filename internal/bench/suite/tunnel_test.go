@@ -8,12 +8,12 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// TestMinutes: every run has its line, as the published script writes it, and averages and the difference follow.
+// TestMinutes: every run has a line like that of the published script. The averages and the difference follow.
 func TestMinutes(t *testing.T) {
 	var out strings.Builder
 	m := &Minutes{W: &out, Took: map[workload.Payload]map[string][]float64{}}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for i, arm := range []string{"AUTO", "OFF", "OFF", "AUTO"} { // as blocks are drawn
+	for i, arm := range []string{"AUTO", "OFF", "OFF", "AUTO"} { // the order of a drawn block
 		m.Run(at.Add(time.Duration(i)*time.Second), map[string]time.Duration{"AUTO": time.Minute, "OFF": 2 * time.Minute}[arm], workload.PayloadConstant, arm)
 	}
 	if err := m.Averages(); err != nil {

@@ -215,11 +215,12 @@ lab's links are of 1 Gbit/s and 0.5 ms. With --target-a and --target-b the first
 	return c
 }
 
-// checkCompression writes the list in capitals and refuses, before anything is made, what a group would refuse as LOG_COMPRESSION.
+// checkCompression converts the list to capitals. It refuses values that a group would refuse as LOG_COMPRESSION before
+// anything is made.
 func checkCompression(list []string) error {
 	for i, kind := range list {
 		list[i] = strings.ToUpper(kind)
-		if kind == "" { // as it is
+		if kind == "" { // unchanged
 			continue
 		}
 		_, err := ddl.Parse("ALTER AVAILABILITY GROUP [bench] MODIFY REPLICA ON N'n1' WITH (LOG_COMPRESSION = " + kind + ")")
@@ -230,7 +231,7 @@ func checkCompression(list []string) error {
 	return nil
 }
 
-// atLeastOne refuses sizes of nothing.
+// atLeastOne refuses flags below 1.
 func atLeastOne(c *cobra.Command, flags ...string) error {
 	for _, name := range flags {
 		if n, err := c.Flags().GetInt(name); err != nil {
@@ -242,7 +243,7 @@ func atLeastOne(c *cobra.Command, flags ...string) error {
 	return nil
 }
 
-// checkOnly refuses a part of an experiment that there is not: measuring nothing would look like success.
+// checkOnly refuses a part of an experiment that does not exist: a run without measurements would look like success.
 func checkOnly(only, parts []string) error {
 	for _, p := range only {
 		if !slices.Contains(parts, p) {
@@ -252,7 +253,7 @@ func checkOnly(only, parts []string) error {
 	return nil
 }
 
-// parseCells reads shapes such as 10x100000.
+// parseCells parses cells such as 10x100000.
 func parseCells(list []string) (cells []experiment.Cell, err error) {
 	for _, one := range list {
 		inserts, rows, ok := strings.Cut(one, "x")

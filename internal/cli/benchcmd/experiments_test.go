@@ -7,7 +7,7 @@ import (
 	"github.com/coteriedb/coterie/internal/bench/suite"
 )
 
-// TestPublishedSizes: with the published sizes no flag may say other ones, and shapes have to be published ones.
+// TestPublishedSizes: with the published sizes, flags for other sizes are refused, and shapes must be published ones.
 func TestPublishedSizes(t *testing.T) {
 	for _, args := range [][]string{
 		{"routing", "--rows", "10"},
@@ -29,7 +29,7 @@ func TestPublishedSizes(t *testing.T) {
 	} {
 		c := Bench()
 		args = append(args, "--preset", "published")
-		if args[0] != "seeding" { // which has a server of its own
+		if args[0] != "seeding" { // seeding has a server of its own
 			args = append(args, "--target-a", "x", "--target-b", "x")
 		}
 		c.SetArgs(args)
@@ -40,8 +40,8 @@ func TestPublishedSizes(t *testing.T) {
 	}
 }
 
-// TestEveryExperimentHasAPresetOrSaysWhyNot: those of published conditions take --preset; the others refuse it with the reason, and say in
-// their help that there is none.
+// TestEveryExperimentHasAPresetOrSaysWhyNot: experiments with published conditions take --preset. The others refuse it
+// with the reason, and their help says that it does not exist.
 func TestEveryExperimentHasAPresetOrSaysWhyNot(t *testing.T) {
 	for _, one := range catalogue {
 		c := Bench()
@@ -68,10 +68,10 @@ func TestEveryExperimentHasAPresetOrSaysWhyNot(t *testing.T) {
 	}
 }
 
-// nowhere leads to a socket in a directory that is not there.
+// nowhere is a connection string to a socket in a directory that does not exist.
 const nowhere = "postgresql://app:hush@/shop?host=/nonexistent"
 
-// TestFailoverFlagsOfTheOther: bench failover is two things, and a flag of the one is not dropped by the other without a word.
+// TestFailoverFlagsOfTheOther: bench failover has two modes, and refuses a flag of the other mode.
 func TestFailoverFlagsOfTheOther(t *testing.T) {
 	for _, args := range [][]string{{"--actions", "kill"}, {"--workload", "tprocc"}, {"--clients", "2"}, {"--report", "x", "--only", "death"}, {"--report", "x", "--with-peers"}} {
 		c := Bench()

@@ -24,7 +24,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/goals"
 )
 
-// ofTheOther refuses flags of bench failover that mean nothing with --report, or without: what runs otherwise takes hours.
+// ofTheOther refuses flags of bench failover that have no effect with --report, or without it. Otherwise a mistake would
+// start a run of hours.
 func ofTheOther(c *cobra.Command, report bool) error {
 	flags, hint := []string{"actions", "at", "clients", "workload", "query"}, "it is of the report: give --report DIR as well"
 	if report {
@@ -111,7 +112,7 @@ Nobody published an outage, so there are no published conditions to take, and no
 	return c
 }
 
-// besideOutage is the workload of that name.
+// besideOutage returns the workload of that name; nil for the empty name.
 func besideOutage(name, query string, clients int) (*experiment.Workload, error) {
 	switch name {
 	case "":
@@ -178,7 +179,7 @@ func measure(c *cobra.Command, o outage.Options, lo lab.Options, peers bool) (s 
 	return outage.Measure(c.Context(), o)
 }
 
-// reportFigures prints both benches that these samples serve.
+// reportFigures prints the figures of both benches that use these samples.
 func reportFigures(c *cobra.Command, s outage.Samples, failed error, out string) error {
 	why := "--runs 0"
 	if failed != nil {

@@ -21,7 +21,7 @@ import (
 	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
-// experimentFlags are common to all experiments.
+// experimentFlags are the flags of all experiments.
 type experimentFlags struct{ suite.Options }
 
 func (f *experimentFlags) add(c *cobra.Command) {
@@ -30,7 +30,7 @@ func (f *experimentFlags) add(c *cobra.Command) {
 	f.addOthers(c)
 }
 
-// addOthers adds all but --preset, which an experiment has only if somebody published its conditions.
+// addOthers adds all flags but --preset, which only experiments with published conditions have.
 func (f *experimentFlags) addOthers(c *cobra.Command) {
 	fs := c.Flags()
 	fs.StringVar(&f.Report, "report", "", "write result.json, summary.csv, series.csv and report.html into this directory")
@@ -51,7 +51,7 @@ func (f *experimentFlags) addOthers(c *cobra.Command) {
 	fs.StringVar(&f.Lab.Dir, "dir", "", "the lab's directory (default "+lab.DefaultDir()+"-bench)")
 }
 
-// sizes refuses, of a run with the published sizes, flags that say other ones: its columns would stand beside figures of something else.
+// sizes refuses flags that change the published sizes. The published figures would stand beside figures of other sizes.
 func (f *experimentFlags) sizes(c *cobra.Command, flags ...string) error {
 	if f.Preset != suite.PresetPublished {
 		return nil
@@ -64,7 +64,7 @@ func (f *experimentFlags) sizes(c *cobra.Command, flags ...string) error {
 	return nil
 }
 
-// measureAll runs the stages one after the other and leaves a report. What fails does not keep the others from running.
+// measureAll runs the beds' experiments in turn and leaves a report. A failure does not stop the others.
 func measureAll(c *cobra.Command, f *suite.Options, title string, stages []suite.BedRun) error {
 	if err := f.Check(); err != nil {
 		return err
@@ -112,7 +112,7 @@ func measureAll(c *cobra.Command, f *suite.Options, title string, stages []suite
 	return failed
 }
 
-// list reads numbers separated by commas.
+// positive refuses an empty list, and numbers below 1.
 func positive(flag string, list []int) error {
 	for _, n := range list {
 		if n < 1 || n > 10_000 {
@@ -125,7 +125,8 @@ func positive(flag string, list []int) error {
 	return nil
 }
 
-// withoutPreset has an experiment refuse --preset, and say why: the others have it, and a name that is only unknown would read as a slip.
+// withoutPreset makes an experiment refuse --preset with the reason. Without it, the error of an unknown flag would look
+// like a misspelling.
 func withoutPreset(c *cobra.Command, why string) {
 	c.Flags().Var(noPreset(why), "preset", "")
 	if err := c.Flags().MarkHidden("preset"); err != nil {
@@ -133,7 +134,7 @@ func withoutPreset(c *cobra.Command, why string) {
 	}
 }
 
-// noPreset is a flag that takes no value, and the reason.
+// noPreset is a flag that refuses every value. Its text is the reason.
 type noPreset string
 
 func (p noPreset) String() string { return "" }
@@ -144,7 +145,7 @@ func (p noPreset) Set(string) error {
 	return fmt.Errorf("%s: there are no sizes to choose; leave it out", string(p))
 }
 
-// presets are the values that an experiment's --preset takes; none: it has no such choice.
+// presets returns the values of an experiment's --preset; none if it does not have the flag.
 func presets(command string) []string {
 	c, _, err := Bench().Find([]string{command})
 	if err != nil {

@@ -42,7 +42,8 @@ func TestParseCells(t *testing.T) {
 	}
 }
 
-// TestUnknownSeedingPart is refused before anything is made: measuring nothing would look like success.
+// TestUnknownSeedingPart: an unknown part is refused before anything is made, because a run without measurements would
+// look like success.
 func TestUnknownSeedingPart(t *testing.T) {
 	if err := checkSeedingParts(seedbench.SeedingOptions{Only: []string{"mends"}}); err == nil || !strings.Contains(err.Error(), "choose among metro, wan, mend") {
 		t.Errorf("an unknown part: %v", err)

@@ -13,8 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/daemon"
 )
 
-// withPeers has Patroni measured beside us, twice: with its default settings and with the shortest times that it accepts. Where it
-// is not installed, the figures will say so.
+// withPeers adds Patroni to the measurement twice: with its default settings and with the shortest times that it
+// accepts. If it is not installed, its figures have the reason.
 func withPeers(ctx context.Context, o *outage.Options, dir, bin string) {
 	programs, err := patroni.Find(ctx)
 	if err != nil {
@@ -35,7 +35,7 @@ func startPatroni(ctx context.Context, programs patroni.Programs, dir, bin strin
 		}
 		uid, gid = u.UID, u.GID
 	}
-	// The last run's directory is there only if that run was killed: then so may be what it started.
+	// The last run's directory exists only if that run was killed. Its processes may then still run.
 	if err := errors.Join(patroni.Sweep(dir), os.RemoveAll(dir), os.MkdirAll(filepath.Dir(dir), 0o755), os.Mkdir(dir, 0o700)); err != nil { //nolint:gosec // the servers' user passes through
 		return nil, nil, err
 	}

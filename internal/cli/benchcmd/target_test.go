@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestTargetThatDoesNotAnswer: clients look for a server for as long as a run lasts, so a string that leads nowhere is refused before.
+// TestTargetThatDoesNotAnswer: clients retry for the whole run, so a wrong connection string is refused before it.
 func TestTargetThatDoesNotAnswer(t *testing.T) {
 	for _, args := range [][]string{{"--target-a", nowhere, "--target-b", nowhere}, {"--group", nowhere}} {
 		c := Bench()

@@ -28,7 +28,7 @@ AUTO, with constant rows, with text and with random ones in turns. The links of 
 			if err := errors.Join(atLeastOne(c, "rows", "bytes", "commit-every"), f.sizes(c, "rows", "bytes", "commit-every")); err != nil {
 				return err
 			}
-			n := bed.Need{Network: true, Links: "lan"} // the lab is made on a fast one
+			n := bed.Need{Network: true, Links: "lan"} // the lab is made with fast links
 			o.Tunnel.Pipelined = true
 			o.Payloads = nil
 			for _, p := range payloads {
