@@ -26,6 +26,7 @@ import (
 //	a cancel request for it was forwarded       until it is idle after the delivery
 //	PostgreSQL warned that a wait was cancelled until the answer that follows is confirmed
 //	its warnings may be switched off            for good
+//	a CALL or DO ended outside a block          until it is idle again
 //	COMMIT_BARRIER = STRICT                     always
 //	coterie.reads = durable                     always
 //
@@ -41,6 +42,7 @@ type cancelState struct {
 type confirmState struct {
 	cleared uint64      // cancel requests that can no longer have an effect
 	warned  bool        // PostgreSQL warned that a wait was cancelled
+	called  bool        // a CALL or DO ended outside a block since the last ReadyForQuery
 	block   bool        // inside a transaction block, by the answers so far
 	failed  bool        // an error came since the last ReadyForQuery
 	effect  stmt.Effect // of the commands answered since the last ReadyForQuery
@@ -63,12 +65,18 @@ func (x *session) waitCancelled() bool {
 
 // needsConfirmation reports whether a commit that PostgreSQL reports as done may not be replicated.
 func (x *session) needsConfirmation() bool {
-	return x.waitCancelled() || x.cancels.warningsHidden.Load() || x.reads == startup.ReadsDurable || x.srv.cfg.Strict != nil && x.srv.cfg.Strict()
+	return x.waitCancelled() || x.confirmation.called || x.cancels.warningsHidden.Load() || x.reads == startup.ReadsDurable || x.srv.cfg.Strict != nil && x.srv.cfg.Strict()
 }
 
 // effectAtStake returns the effect that could be lost if an answer is sent before it is confirmed.
 func (x *session) effectAtStake(typ byte, body []byte) stmt.Effect {
-	if !x.guarded || typ != 'C' && typ != 'Z' || x.reads != startup.ReadsConfirmed && !x.needsConfirmation() {
+	if !x.guarded || typ != 'C' && typ != 'Z' {
+		return stmt.NoEffect
+	}
+	if typ == 'C' && !x.confirmation.block && stmt.CommitsInside(body) {
+		x.confirmation.called, x.calls = true, true
+	}
+	if x.reads != startup.ReadsConfirmed && !x.needsConfirmation() {
 		return stmt.NoEffect
 	}
 	if typ == 'Z' { // commits by Sync; after an error nothing was committed
@@ -103,7 +111,7 @@ func (x *session) commandEnded(body []byte) {
 // cycleEnded is called at ReadyForQuery.
 func (x *session) cycleEnded() {
 	d := &x.confirmation
-	d.block, d.failed, d.warned, d.effect = x.status.Load() != 'I', false, false, stmt.NoEffect
+	d.block, d.failed, d.warned, d.called, d.effect = x.status.Load() != 'I', false, false, false, stmt.NoEffect
 	// A cancel request that was delivered while nothing ran has no effect: PostgreSQL forgets it at the next command.
 	// owed is read last, so nothing ran at some moment after all counted requests had been delivered.
 	delivered := x.cancels.delivered.Load()
@@ -122,13 +130,40 @@ func (x *session) observeNotice(tail []byte) {
 	}
 }
 
-// observeText looks for the one setting that hides the warning. It does not parse: a mention is enough. A function
-// that sets it is found by COMMIT_BARRIER = STRICT only, as docs/guarantees.md says.
-func (x *session) observeText(text []byte) {
-	if bytes.Contains(text, []byte("client_min_messages")) || bytes.Contains(text, []byte("CLIENT_MIN_MESSAGES")) {
-		if !stmt.ShowsWarningsOnly(text) {
+// textEnd is the end of what a message has brought so far: a name may arrive in two pieces.
+type textEnd struct {
+	b [len(warningsSetting) - 1]byte
+	n int
+}
+
+// add appends a piece.
+func (t *textEnd) add(piece []byte) {
+	piece = piece[max(0, len(piece)-len(t.b)):]
+	if over := t.n + len(piece) - len(t.b); over > 0 {
+		t.n = copy(t.b[:], t.b[over:t.n])
+	}
+	t.n += copy(t.b[t.n:], piece)
+}
+
+// observeText looks for the one setting that hides the warning, in a piece of a message that may bring it: a Query, a
+// Parse, a Bind or a FunctionCall. It does not parse: a mention is enough, except in a whole Query or Parse that only
+// switches warnings on. A function that sets it is found by COMMIT_BARRIER = STRICT only, as docs/guarantees.md says.
+func (x *session) observeText(typ byte, piece []byte, begins, whole bool) {
+	if begins {
+		x.text.n = 0
+	}
+	var seam [2 * (len(warningsSetting) - 1)]byte
+	n := copy(seam[:], x.text.b[:x.text.n])
+	n += copy(seam[n:n+min(len(piece), len(x.text.b))], piece)
+	split := x.text.n > 0 && stmt.Mentions(seam[:n], warningsSetting)
+	if split || stmt.Mentions(piece, warningsSetting) {
+		one := begins && whole && (typ == 'Q' || typ == 'P')
+		if !one || !stmt.ShowsWarningsOnly(piece) {
 			x.cancels.warningsHidden.Store(true)
 		}
+	}
+	if !whole {
+		x.text.add(piece)
 	}
 }
 

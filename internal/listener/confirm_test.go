@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // cut is a way to cancel a commit's wait for the secondaries before they have flushed it.
@@ -55,6 +56,11 @@ var cuts = []cut{
 	{
 		name: "pg_cancel_backend, warnings off by set_config", prepare: []string{"select set_config('client_min_messages', 'error', false)"},
 		sql: insert, do: superuserCancel,
+	},
+	{name: "pg_cancel_backend, warnings off in other capitals", prepare: []string{"set Client_Min_Messages = error"}, sql: insert, do: superuserCancel},
+	{
+		name: "statement_timeout inside CALL, warnings off by a function", prepare: []string{"set statement_timeout = '600ms'", "select set_config('client_min' || '_messages', 'error', false)"},
+		sql: "call insert_and_commit()", alone: true,
 	},
 	{
 		name: "statement_timeout inside CALL", prepare: []string{"set statement_timeout = '600ms'"},
@@ -493,5 +499,30 @@ func TestConfirmedReads(t *testing.T) {
 	leads <- ag.ErrNotLeading
 	if err := <-heard; sqlstate(err) != "08007" {
 		t.Errorf("another leads: %v", err)
+	}
+}
+
+// The name of the setting is found in any message that can bring it, in any case, and across any cut.
+func TestMentionsAcrossPieces(t *testing.T) {
+	for text, hides := range map[string]bool{
+		"Qset Client_Min_Messages = error\x00": true, "Pp\x00select set_config('CLIENT_MIN_MESSAGEs', 'error', false)\x00\x00\x00": true,
+		"B\x00s\x00\x00\x00\x00\x01\x00\x00\x00\x13client_min_messages\x00\x00": true, "F____client_min_messages": true,
+		"Qselect client_min_message_s, _\x00": false, "Qset client_min_messages = notice\x00": false,
+	} {
+		wire := pgwire.AppendMessage(nil, text[0], []byte(text[1:]))
+		wire = pgwire.AppendMessage(wire, 'Q', []byte("select a_b_c\x00"))
+		for cut := range len(wire) {
+			x, f := &session{srv: &Server{}, guarded: true}, pgwire.Framer{}
+			for _, piece := range [][]byte{wire[:cut], wire[cut:]} {
+				for len(piece) > 0 {
+					used, err := x.follow(&f, piece)
+					must(t, err)
+					piece = piece[used:]
+				}
+			}
+			if got := x.cancels.warningsHidden.Load(); got != hides && (hides || cut == 0) {
+				t.Errorf("%q cut at %d: hidden %t", text, cut, got)
+			}
+		}
 	}
 }

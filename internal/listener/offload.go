@@ -44,7 +44,7 @@ func (p *loopSession) canOffload() bool {
 // checked again when the session is offloaded.
 func (x *session) mayOffload() bool {
 	return x.ended.Load() == nil && !x.terminated.Load() && !x.fatalSent.Load() && x.srv.drain.Load() == nil &&
-		x.reads != startup.ReadsConfirmed && !x.confirmation.warned && (!x.guarded || !x.needsConfirmation())
+		x.reads != startup.ReadsConfirmed && !x.confirmation.warned && (!x.guarded || !x.calls && !x.needsConfirmation())
 }
 
 // beforeAnswer registers the sockets with the eBPF program just before the last response is written. A client does

@@ -314,10 +314,10 @@ func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 	if err != nil {
 		return used, err
 	}
-	if typ := f.Type(); typ == 'Q' || typ == 'P' {
-		text := b[min(head, used):used]
-		if x.guarded {
-			x.observeText(text)
+	switch typ, text := f.Type(), b[min(head, used):used]; typ {
+	case 'Q', 'P', 'B', 'F':
+		if x.guarded && used >= head {
+			x.observeText(typ, text, head > 0, whole)
 		}
 		if typ == 'Q' {
 			x.requests.QueryText(text)

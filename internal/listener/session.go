@@ -54,6 +54,8 @@ type session struct {
 	backendFrom string
 	reusable    *backend // how its backend may be offered to another client; nil: it may not
 
+	text textEnd // of upstream: what observeText has seen of the current message
+
 	// Fields of downstream:
 	answers      pgwire.Framer
 	starting     bool // the session holds a turn to start, and its backend is not ready yet
@@ -75,6 +77,7 @@ type session struct {
 	registered, closed atomic.Bool
 	tainted            atomic.Bool // its backend may not serve another client
 	offloaded          atomic.Bool // the kernel relays it
+	calls              bool        // it has executed a CALL or DO; downstream's own
 	copies             bool        // it has prepared a statement that may be a COPY; upstream's own
 	keepsBackend       atomic.Bool // the client sent Terminate, and its backend is kept
 	drained            draining

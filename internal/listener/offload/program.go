@@ -216,8 +216,8 @@ func (p *assembly) request() {
 		asm.Add.Reg(asm.R1, asm.R0),
 		asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
 		asm.HostTo(asm.BE, asm.R1, asm.Word),
-		asm.JEq.Imm32(asm.R1, 0x5f6d696e, p.back(whyText)), // _min
-		asm.JEq.Imm32(asm.R1, 0x5f4d494e, p.back(whyText)), // _MIN
+		asm.Or.Imm(asm.R1, 0x20202020),
+		asm.JEq.Imm32(asm.R1, 0x7f6d696e, p.back(whyText)), // _min, in any case
 		asm.Add.Imm(asm.R0, 1),
 		asm.JGE.Imm(asm.R0, longestRequest, "forward"),
 		asm.JLT.Reg(asm.R0, rLen, "scan"),
@@ -308,6 +308,7 @@ func (p *assembly) ofDatabases() {
 		asm.JEq.Imm32(asm.R1, 0x64726f70, p.back(whyText)), // drop
 		asm.JEq.Imm32(asm.R1, 0x63726561, p.back(whyText)), // create
 		asm.JEq.Imm32(asm.R1, 0x616c7465, p.back(whyText)), // alter
+		asm.JEq.Imm32(asm.R1, 0x63616c6c, p.back(whyText)), // call: its answer may have to be confirmed
 	)
 }
 

@@ -2,6 +2,7 @@ package stmt
 
 import (
 	"bytes"
+	"strings"
 )
 
 // Effect is what a failover could undo of a command.
@@ -26,6 +27,40 @@ func EndsBlock(tag []byte) bool {
 }
 
 // EffectOf returns what a statement with this tag may have committed.
+// CommitsInside reports whether a CommandComplete is of a statement that may have committed while it ran: its wait can
+// then be cut by the session's own statement_timeout.
+func CommitsInside(body []byte) bool {
+	return len(body) > 2 && (string(body[:3]) == "DO\x00" || len(body) > 4 && string(body[:5]) == "CALL\x00")
+}
+
+// Mentions reports whether the text contains a name of PostgreSQL, in whatever case. The name has an underscore.
+func Mentions(text []byte, name string) bool {
+	before := strings.IndexByte(name, '_')
+	for at := 0; ; at++ {
+		i := bytes.IndexByte(text[at:], '_')
+		if i < 0 {
+			return false
+		}
+		at += i
+		if begin := at - before; begin >= 0 && begin+len(name) <= len(text) && equalFold(text[begin:begin+len(name)], name) {
+			return true
+		}
+	}
+}
+
+// equalFold compares with a name in lower case, as PostgreSQL compares the names of its settings: by ASCII letters.
+func equalFold(text []byte, name string) bool {
+	for i, c := range text {
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if c != name[i] {
+			return false
+		}
+	}
+	return true
+}
+
 func EffectOf(tag []byte) Effect {
 	switch string(tag) {
 	case "BEGIN", "START TRANSACTION", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET", "SHOW", "RESET", "PREPARE", "DEALLOCATE",
