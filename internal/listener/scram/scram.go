@@ -72,7 +72,8 @@ func MockVerifier(secret []byte, user string) Verifier {
 var (
 	// ErrMalformed is the error of a message that is not SCRAM.
 	ErrMalformed = errors.New("malformed SCRAM message")
-	ErrBadProof  = errors.New("the proof does not match")
+	// ErrBadProof is the error of a client that does not know the password.
+	ErrBadProof = errors.New("the proof does not match")
 )
 
 // Exchange is the server's side of one exchange (RFC 5802, 7677). The user name in the messages is ignored, as in

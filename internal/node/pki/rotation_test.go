@@ -38,7 +38,8 @@ func newBed(t *testing.T) *bed {
 	b := &bed{next: next, trusts: true, group: ag.Group{
 		ID: old.Group, Rotation: &ag.Rotation{Pin: next.Pin(), Certificate: string(next.CertPEM), Phase: ag.RotationTrust},
 		Replicas: []ag.Replica{
-			{ID: "n1", AvailabilityMode: ag.SynchronousCommit}, {ID: "n2", AvailabilityMode: ag.SynchronousCommit},
+			{ID: "n1", AvailabilityMode: ag.SynchronousCommit},
+			{ID: "n2", AvailabilityMode: ag.SynchronousCommit},
 			{ID: "w1", AvailabilityMode: ag.ConfigurationOnly},
 		},
 	}}

@@ -63,7 +63,8 @@ func (e *fakeEtcd) UpdateGroup(_ context.Context, rev int64, g ag.Group) (int64,
 }
 
 func (e *fakeEtcd) Bootstrap(context.Context, ag.Group, ag.EpochRecord, ag.State) error { return nil }
-func (e *fakeEtcd) Replace(context.Context, ag.Group, ag.EpochRecord, ag.State) error   { return nil }
+
+func (e *fakeEtcd) Replace(context.Context, ag.Group, ag.EpochRecord, ag.State) error { return nil }
 
 func (e *fakeEtcd) AddLearner(context.Context, string) (uint64, map[string]string, error) {
 	e.learners++
