@@ -26,7 +26,6 @@ func EndsBlock(tag []byte) bool {
 	return string(tag) == "COMMIT" || string(tag) == "PREPARE TRANSACTION"
 }
 
-// EffectOf returns what a statement with this tag may have committed.
 // CommitsInside reports whether a CommandComplete is of a statement that may have committed while it ran: its wait can
 // then be cut by the session's own statement_timeout.
 func CommitsInside(body []byte) bool {
@@ -61,6 +60,7 @@ func equalFold(text []byte, name string) bool {
 	return true
 }
 
+// EffectOf returns what a statement with this tag may have committed.
 func EffectOf(tag []byte) Effect {
 	switch string(tag) {
 	case "BEGIN", "START TRANSACTION", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET", "SHOW", "RESET", "PREPARE", "DEALLOCATE",
