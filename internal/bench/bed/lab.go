@@ -172,7 +172,7 @@ func (b *LabBed) ReadOnly() string {
 // Own returns the connection string of the member's own server.
 func (b *LabBed) Own(member string) string { return b.lab.DSN(member) }
 
-// Members returns the names of the nodes of the lab.
+// Members returns the names of the nodes of the lab that hold data.
 func (b *LabBed) Members(context.Context) ([]string, error) {
 	var names []string
 	for _, n := range b.lab.Lab.Nodes() {

@@ -112,7 +112,7 @@ var (
 	}
 )
 
-// Print writes the programs, and then a line for each figure.
+// Print writes the programs, the transactions per second of each work by way, and the figures with their goals.
 func (s *Samples) Print(w io.Writer) error {
 	for _, name := range slices.Sorted(maps.Keys(s.Programs)) {
 		if _, err := fmt.Fprintf(w, "%s: %s\n", name, s.Programs[name]); err != nil {

@@ -112,7 +112,7 @@ func measureAll(c *cobra.Command, f *suite.Options, title string, stages []suite
 	return failed
 }
 
-// positive refuses an empty list, and numbers below 1.
+// positive refuses an empty list, and numbers outside 1 to 10000.
 func positive(flag string, list []int) error {
 	for _, n := range list {
 		if n < 1 || n > 10_000 {
