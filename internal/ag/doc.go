@@ -1,7 +1,7 @@
 // Package ag defines what an availability group is, and decides what should happen to it next.
 //
-// It owns the vocabulary (Group, Replica, Record, Epoch, Position, ...), the arithmetic of who must acknowledge a commit
-// and who may lead (quorum.go), the routing of clients (routes.go), and Decide, which maps what one node can see (View) to
+// It owns the vocabulary (Group, Replica, Record, Epoch, Position, ...), the rule by which a replica may lead
+// (takeover.go, promotion.go), the arithmetic of the members that must acknowledge a commit (quorum.go), the routing of clients (routes.go), and Decide, which maps what one node can see (View) to
 // what that node should do (Plan).
 //
 // It must not know how anything is done: no clock, no I/O, no logging, no goroutine; the standard library only. Adapters

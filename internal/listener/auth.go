@@ -31,7 +31,8 @@ const (
 	authSASLFinal = 12
 )
 
-// passwordFailure returns the one answer to every failed login. Which part failed goes to the log only.
+// passwordFailure returns the one answer to every login whose user or password is wrong. The log has which. A login that no rule admits
+// is answered by noRule.
 func passwordFailure(user string) *pgwire.Error {
 	return pgwire.Fatal("password", pgwire.StateInvalidPassword, "password authentication failed for user %q", user)
 }

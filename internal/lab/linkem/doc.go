@@ -8,5 +8,5 @@
 // It must not know what runs in the namespaces: no node, agent or server; the lab starts those.
 //
 // Start reading at Shape, what a link is like; then path in path.go, which decides a packet's fate and has no clock and no
-// device; then burst in burst.go, what a device passes at a time; then port in port.go, the thread that moves packets; then Network.
+// device; then burst in batch.go, what a device passes at a time; then port in port.go, the thread that moves packets; then Network.
 package linkem
