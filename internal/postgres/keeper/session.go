@@ -117,7 +117,7 @@ func (k *keeper) read(c *conn) {
 		select {
 		case c.answers <- struct{}{}:
 		case <-c.broken:
-		case <-k.gone: // nothing is answered any more; what is written already decides whether the end of the connection is read
+		case <-k.gone: // the loop has ended: the request is read and dropped, so that the end of the connection is seen
 		}
 		var r request
 		if err := in.next(&r); err != nil {
