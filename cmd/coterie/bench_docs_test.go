@@ -88,8 +88,8 @@ func TestBenchPage(t *testing.T) {
 	}
 }
 
-// TestBenchAllQuick runs the first command of docs/bench.md, which makes labs, measures and removes the labs. Its report answers the four
-// questions.
+// TestBenchAllQuick runs the first command of docs/bench.md, which makes labs, measures and removes the labs. Its
+// report answers the four questions.
 func TestBenchAllQuick(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("takes some ten minutes; make test-long runs it (COTERIE_LONG=1)")

@@ -1,4 +1,5 @@
-// Command coterie runs and administers availability groups of PostgreSQL servers. The commands are in the packages below internal/cli.
+// Command coterie runs and administers availability groups of PostgreSQL servers. The commands are in the packages
+// below internal/cli.
 package main
 
 import (

@@ -69,8 +69,8 @@ var Rules = []Rule{
 
 // Decide returns what replica v.Self should do next. It is a pure function of v, the same for every node.
 //
-// The order matters: what could lose or contradict data comes first. A failover reads claim → seal → choose → promote → lead;
-// its safety argument is in quorum.go and in docs/internals/safety.md, "Takeover".
+// The order matters: what could lose or contradict data comes first. A failover reads claim → seal → choose → promote →
+// lead; its safety argument is in quorum.go and in docs/internals/safety.md, "Takeover".
 func Decide(v View) Plan {
 	switch {
 	case v.Local.Server == ServerWritable && v.deposed():

@@ -66,8 +66,8 @@ func promoting() View {
 	return v
 }
 
-// TestCandidateThatWaitsStartsItsServer: with its server down who led last cannot outbid itself, and would go by the seals of this epoch
-// for ever.
+// TestCandidateThatWaitsStartsItsServer: with its server down who led last cannot outbid itself, and would go by the
+// seals of this epoch for ever.
 func TestCandidateThatWaitsStartsItsServer(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -26,12 +26,14 @@ type EnlistError struct {
 
 func (e *EnlistError) Error() string { return e.Message }
 
-// Enlist adds a member to the group's configuration and assigns the votes anew. Of r it takes the name, the addresses, the key pin,
-// the PostgreSQL major version, and whether it is a witness (CONFIGURATION_ONLY); the settings of a new member it makes itself. A
-// replica of a draft stays detached and suspended until CREATE and JOIN make it one of the group's.
+// Enlist adds a member to the group's configuration and assigns the votes anew. Of r it takes the name, the addresses,
+// the key pin, the PostgreSQL major version, and whether it is a witness (CONFIGURATION_ONLY); the settings of a new
+// member it makes itself. A replica of a draft stays detached and suspended until CREATE and JOIN make it one of the
+// group's.
 //
-// A member whose name and key pin the group has already is not changed, so that a request can be repeated after its answer got lost.
-// Every refusal is an *EnlistError, and leaves the group as it was. The caller checks that the name is well formed.
+// A member whose name and key pin the group has already is not changed, so that a request can be repeated after its
+// answer got lost. Every refusal is an *EnlistError, and leaves the group as it was. The caller checks that the name is
+// well formed.
 func (g *Group) Enlist(r Replica) error {
 	if old, ok := g.Replica(r.ID); ok {
 		if old.KeyPin == r.KeyPin {

@@ -141,8 +141,8 @@ func TestEnlistUntilFull(t *testing.T) {
 	}
 }
 
-// AssignVotes gives an odd number of votes, keeps those in use, and prefers a witness to a replica. In a case, upper case marks a member
-// that votes by now; w begins the name of a witness.
+// AssignVotes gives an odd number of votes, keeps those in use, and prefers a witness to a replica. In a case, upper
+// case marks a member that votes by now; w begins the name of a witness.
 func TestAssignVotes(t *testing.T) {
 	for name, c := range map[string]struct {
 		members  string

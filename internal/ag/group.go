@@ -290,7 +290,8 @@ type ReplicaOptions struct {
 	Transport       string        `json:"transport,omitempty"`                   // AUTO (""), TCP, QUIC
 }
 
-// PrimaryAllow is which intents a replica takes as the primary: ALL (also for "") or READ_WRITE, which refuses read intent.
+// PrimaryAllow is which intents a replica takes as the primary: ALL (also for "") or READ_WRITE, which refuses read
+// intent.
 type PrimaryAllow string
 
 // The values of ALLOW_CONNECTIONS of a primary role.

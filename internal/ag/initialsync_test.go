@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestInitialSyncSet: the epoch starts with the sealed members whose log is a beginning of the chosen one, and knows how many have all that counts.
+// TestInitialSyncSet: the epoch starts with the sealed members whose log is a beginning of the chosen one, and knows
+// how many have all that counts.
 func TestInitialSyncSet(t *testing.T) {
 	both := []Member{{"c", "C"}}
 	for _, tt := range []struct {
@@ -46,7 +47,8 @@ func TestInitialSyncSet(t *testing.T) {
 	}
 }
 
-// TestFirstSyncSet: (V, k) of LEAD is what the choice knew, as far as the setting keeps it true; and then the members of V may lead.
+// TestFirstSyncSet: (V, k) of LEAD is what the choice knew, as far as the setting keeps it true; and then the members
+// of V may lead.
 func TestFirstSyncSet(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// changes runs a holder whose profile is changed at random moments, on clocks of random rates, with renewals whose answers are lost, and
-// returns a moment at which another may claim while the holder, or the server it has to fence, may still act; 0: there is none.
+// changes runs a holder whose profile is changed at random moments, on clocks of random rates, with renewals whose
+// answers are lost, and returns a moment at which another may claim while the holder, or the server it has to fence,
+// may still act; 0: there is none.
 func changes(r *rand.Rand, declare func(p Profile, left time.Duration) time.Duration) (early time.Duration) {
 	names := []string{"default", "fast", "wan"}
 	p := Profiles[names[r.IntN(3)]]

@@ -104,8 +104,9 @@ func ids(set uint) (out []ReplicaID) {
 	return out
 }
 
-// TestNextSyncStepsAreTrue takes random situations and checks each step against its meaning: a setting is given only when the record
-// covers it; a record written while a setting is unproven follows from the old record alone; a published one has flushed the barrier.
+// TestNextSyncStepsAreTrue takes random situations and checks each step against its meaning: a setting is given only
+// when the record covers it; a record written while a setting is unproven follows from the old record alone; a
+// published one has flushed the barrier.
 func TestNextSyncStepsAreTrue(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200_000 {
@@ -132,7 +133,8 @@ func TestNextSyncStepsAreTrue(t *testing.T) {
 	}
 }
 
-// follows reports whether the new (V, k) is a consequence of the old: k less one for every copy that is no longer counted.
+// follows reports whether the new (V, k) is a consequence of the old: k less one for every copy that is no longer
+// counted.
 func follows(old, next State) bool {
 	shed := 0
 	for _, m := range old.V {

@@ -16,7 +16,8 @@ type Epoch uint64
 // (docs/internals/safety.md, "Epochs and phases").
 type Phase string
 
-// The phases of an epoch: SEAL (a candidate gathers seals), PROMOTE (the best copy is being promoted), LEAD (writes open).
+// The phases of an epoch: SEAL (a candidate gathers seals), PROMOTE (the best copy is being promoted), LEAD (writes
+// open).
 const (
 	PhaseSeal    Phase = "SEAL"
 	PhasePromote Phase = "PROMOTE"

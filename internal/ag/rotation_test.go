@@ -13,7 +13,8 @@ func rotating(ids ...ReplicaID) *Group {
 	return g
 }
 
-// Each phase waits for every member, and only for members; what is said twice, too late or of another rotation changes nothing.
+// Each phase waits for every member, and only for members; what is said twice, too late or of another rotation changes
+// nothing.
 func TestRotationPhases(t *testing.T) {
 	g := rotating("a", "b", "c")
 	for _, phase := range []RotationPhase{RotationTrust, RotationIssue, RotationDrop} {

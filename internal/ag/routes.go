@@ -41,9 +41,9 @@ func (r *Routes) Target(id ReplicaID) (Target, bool) {
 	return Target{}, false
 }
 
-// ReadList returns where read-only sessions go while that replica is the primary: its READ_ONLY_ROUTING_LIST, or by default all other
-// replicas in turn and then the primary. The list NONE switches routing off: readers go to the primary. A primary with
-// ALLOW_CONNECTIONS = READ_WRITE takes none.
+// ReadList returns where read-only sessions go while that replica is the primary: its READ_ONLY_ROUTING_LIST, or by
+// default all other replicas in turn and then the primary. The list NONE switches routing off: readers go to the
+// primary. A primary with ALLOW_CONNECTIONS = READ_WRITE takes none.
 func (g Group) ReadList(primary ReplicaID) [][]ReplicaID {
 	p, _ := g.Replica(primary)
 	var others []ReplicaID
@@ -75,9 +75,10 @@ func (g Group) ReadList(primary ReplicaID) [][]ReplicaID {
 	return without
 }
 
-// Pick chooses the target for a session of that intent. n is a counter the caller advances per session, for round robin.
-// fellBack reports that a read-only session was sent to the primary, which only the list can ask for. ok is false while
-// nothing can serve the intent: the caller waits, bounded. Replicas that were passed over are not chosen for a reader.
+// Pick chooses the target for a session of that intent. n is a counter the caller advances per session, for round
+// robin. fellBack reports that a read-only session was sent to the primary, which only the list can ask for. ok is
+// false while nothing can serve the intent: the caller waits, bounded. Replicas that were passed over are not chosen
+// for a reader.
 func (r *Routes) Pick(intent Intent, n uint64, passed ...ReplicaID) (t Target, fellBack, ok bool) {
 	if r == nil {
 		return Target{}, false, false

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// manual is what b sees as the candidate of the fourth epoch when c has a longer log and is not to be promoted without a person.
+// manual is what b sees as the candidate of the fourth epoch when c has a longer log and is not to be promoted without
+// a person.
 func manual() View {
 	v := sealing()
 	v.Group.Replicas = slices.Clone(v.Group.Replicas)
@@ -61,7 +62,8 @@ func TestFetchTail(t *testing.T) {
 	}
 }
 
-// TestFetchTailActs: the candidate streams in the epoch that is being sealed, from who has the longest log, with its server running.
+// TestFetchTailActs: the candidate streams in the epoch that is being sealed, from who has the longest log, with its
+// server running.
 func TestFetchTailActs(t *testing.T) {
 	v := manual()
 	if got := Decide(v).Actions; !slices.Contains(got, Action(Follow{Leader: "c", Epoch: 4})) || slices.Contains(got, Action(Start{})) {

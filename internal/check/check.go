@@ -69,7 +69,8 @@ func (r *Registry) Areas() []string {
 	return out
 }
 
-// Run runs the probes of those areas concurrently, or all if no area is given. It returns the findings by area, the worst first.
+// Run runs the probes of those areas concurrently, or all if no area is given. It returns the findings by area, the
+// worst first.
 func (r *Registry) Run(ctx context.Context, areas ...string) []Finding {
 	var mu sync.Mutex // guards out
 	var out []Finding

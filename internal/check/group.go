@@ -131,8 +131,8 @@ WHERE availability_mode = 'SYNCHRONOUS_COMMIT' AND join_state = 'JOINED' AND rol
 	return out, nil
 }
 
-// judgeNames returns findings for the URLs whose host has no address. The URLs are rows of replica, option and value. Coterie itself
-// connects to none of them.
+// judgeNames returns findings for the URLs whose host has no address. The URLs are rows of replica, option and value.
+// Coterie itself connects to none of them.
 func judgeNames(ctx context.Context, urls [][]any, lookup func(context.Context, string) ([]string, error)) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
 	defer cancel()

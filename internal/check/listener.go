@@ -9,7 +9,8 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 )
 
-// findListener compares the group's named listener with the addresses that the nodes hold, and with DNS, which Coterie does not change.
+// findListener compares the group's named listener with the addresses that the nodes hold, and with DNS, which Coterie
+// does not change.
 func findListener(ctx context.Context, cl *api.Client, lookup func(context.Context, string) ([]string, error)) ([]Finding, error) {
 	names, err := rowsOf(ctx, cl, "SELECT dns_name FROM sys.availability_group_listeners")
 	if err != nil {
@@ -41,8 +42,8 @@ func column(rows [][]any) (out []string) {
 	return out
 }
 
-// judgePlaces returns findings for the addresses and ports that a node should serve and does not. They are rows of node, address and
-// problem.
+// judgePlaces returns findings for the addresses and ports that a node should serve and does not. They are rows of
+// node, address and problem.
 func judgePlaces(rows [][]any) (out []Finding) {
 	for _, r := range rows {
 		what, run, _ := strings.Cut(fmt.Sprint(r[2]), "; ")
@@ -54,8 +55,8 @@ func judgePlaces(rows [][]any) (out []Finding) {
 	return out
 }
 
-// judgeOffline returns a finding if none of the listener's addresses, as rows of address and state, is up on any node, although no node
-// failed. It is normal that some are not up if the nodes are in different subnets.
+// judgeOffline returns a finding if none of the listener's addresses, as rows of address and state, is up on any node,
+// although no node failed. It is normal that some are not up if the nodes are in different subnets.
 func judgeOffline(held [][]any, why []string) []Finding {
 	for _, r := range held {
 		if r[1] != "OFFLINE" {

@@ -69,7 +69,8 @@ WHERE availability_mode <> 'CONFIGURATION_ONLY' AND join_state = 'JOINED' ORDER 
 // isTrue reports whether a value of the console is true. Expressions have no boolean type there, so they are numbers.
 func isTrue(v any) bool { s := fmt.Sprint(v); return s == "true" || s == "1" }
 
-// atLeastPrimarys are the settings whose value on a standby must be at least the primary's. Otherwise the standby stops replaying.
+// atLeastPrimarys are the settings whose value on a standby must be at least the primary's. Otherwise the standby stops
+// replaying.
 var atLeastPrimarys = []string{"max_connections", "max_locks_per_transaction", "max_prepared_transactions", "max_wal_senders", "max_worker_processes"}
 
 // judgeSettings returns a finding for each setting that differs or waits for a restart. The list is sorted by name.

@@ -15,7 +15,8 @@ const DefaultNode = "/var/lib/coterie"
 // MaxDrain is the longest --drain of a planned failover or restart.
 const MaxDrain = time.Hour
 
-// NeedCommand makes every group of commands below c refuse an unknown command with a usage error. A group without a command shows its help.
+// NeedCommand makes every group of commands below c refuse an unknown command with a usage error. A group without a
+// command shows its help.
 func NeedCommand(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		NeedCommand(sub)

@@ -24,7 +24,8 @@ func Client(c *cobra.Command) (*api.Client, error) {
 	return api.NewClient(l.AgentSock()), nil
 }
 
-// NoAgent replaces api.ErrNoAgent by an unhealthy error with the command that starts the agent. It returns other errors unchanged.
+// NoAgent replaces api.ErrNoAgent by an unhealthy error with the command that starts the agent. It returns other errors
+// unchanged.
 func NoAgent(c *cobra.Command, err error) error {
 	if errors.Is(err, api.ErrNoAgent) {
 		dir, _ := c.Flags().GetString("node")

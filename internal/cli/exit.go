@@ -9,12 +9,14 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// ExitError is the error of a command whose child process has printed the reason of its failure. Code is the exit code of that process.
+// ExitError is the error of a command whose child process has printed the reason of its failure. Code is the exit code
+// of that process.
 type ExitError struct{ Code int }
 
 func (e ExitError) Error() string { return "" }
 
-// ErrUnhealthy ends a command with the exit code of an unhealthy group. Its text is empty, because the command has printed the problem.
+// ErrUnhealthy ends a command with the exit code of an unhealthy group. Its text is empty, because the command has
+// printed the problem.
 var ErrUnhealthy = fail.Error{Kind: fail.Unhealthy, Err: errors.New("")}
 
 // Report prints the error of a command on standard error and returns the exit code of the process.

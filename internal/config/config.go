@@ -1,8 +1,8 @@
-// Package config is a node's own file, coterie.yaml: the node's name, the addresses on which it listens, the PostgreSQL that it runs. It also
-// has the layout of a node directory.
+// Package config is a node's own file, coterie.yaml: the node's name, the addresses on which it listens, the PostgreSQL
+// that it runs. It also has the layout of a node directory.
 //
-// It owns the file's format and its checks. The file contains nothing about the group, which is in the record, and nothing secret: keys are
-// files of their own. Start reading at Config.
+// It owns the file's format and its checks. The file contains nothing about the group, which is in the record, and
+// nothing secret: keys are files of their own. Start reading at Config.
 package config
 
 import (
@@ -45,27 +45,32 @@ type Config struct {
 	PostgreSQL *PostgreSQL `yaml:"postgresql,omitempty"`
 	// HBA is the file with the listener's rules in pg_hba.conf syntax; empty: scram-sha-256 for every client.
 	HBA string `yaml:"hba,omitempty"`
-	// ClientCA is the file with the authorities, in PEM, that issue client certificates; empty: rules that require one refuse every client.
+	// ClientCA is the file with the authorities, in PEM, that issue client certificates; empty: rules that require one
+	// refuse every client.
 	ClientCA string `yaml:"client_ca,omitempty"`
 	// TLSOnly refuses clients without TLS.
 	TLSOnly bool `yaml:"tls_only,omitempty"`
-	// NameClients appends the client's address to the application_name of every session, in pg_stat_activity and the server's log.
+	// NameClients appends the client's address to the application_name of every session, in pg_stat_activity and the
+	// server's log.
 	NameClients bool `yaml:"application_name_add_host,omitempty"`
-	// NoKernelPath makes the listener relay every request itself, even if the kernel could pass simple ones from socket to socket.
+	// NoKernelPath makes the listener relay every request itself, even if the kernel could pass simple ones from socket
+	// to socket.
 	NoKernelPath bool `yaml:"no_kernel_path,omitempty"`
 	// Limits are the limits of this node's listener.
 	Limits Limits `yaml:"limits,omitempty"`
-	// AuthStaleness is the maximum age of a copy whose roles may decide about a reader's login while the primary does not answer, such
-	// as 10s or 1h; 0: 60s.
+	// AuthStaleness is the maximum age of a copy whose roles may decide about a reader's login while the primary does
+	// not answer, such as 10s or 1h; 0: 60s.
 	AuthStaleness time.Duration `yaml:"auth_staleness,omitempty"`
-	// Tablespaces maps the location of a tablespace on another node to its location on this one; others are at the same path.
+	// Tablespaces maps the location of a tablespace on another node to its location on this one; others are at the same
+	// path.
 	Tablespaces map[string]string `yaml:"tablespaces,omitempty"`
-	// SeedingsAtOnce is the number of large copies that may be made from this node at a time; 0: one. Others wait for their turn.
+	// SeedingsAtOnce is the number of large copies that may be made from this node at a time; 0: one. Others wait for
+	// their turn.
 	SeedingsAtOnce int `yaml:"seedings_at_once,omitempty"`
 }
 
-// Quorum describes an etcd that an administrator runs, and how this node reaches it. Whether a group uses one is decided when the group
-// is founded.
+// Quorum describes an etcd that an administrator runs, and how this node reaches it. Whether a group uses one is
+// decided when the group is founded.
 type Quorum struct {
 	Endpoints []string `yaml:"endpoints"`      // client URLs, https://host:2379, the preferred ones first
 	CA        string   `yaml:"ca,omitempty"`   // file of the authorities that issue the servers' certificates; "": the system's

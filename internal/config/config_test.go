@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestListenAddresses holds that a client port binds several IPv4 and IPv6 addresses and sockets, and the other ports one address.
+// TestListenAddresses holds that a client port binds several IPv4 and IPv6 addresses and sockets, and the other ports
+// one address.
 func TestListenAddresses(t *testing.T) {
 	const both, socket = "127.0.0.1:5432,[::1]:5432", "/var/run/postgresql/.s.PGSQL.5432"
 	for _, c := range []struct{ endpoint, readWrite, readOnly, http, want string }{
@@ -35,7 +36,8 @@ func TestListenAddresses(t *testing.T) {
 	}
 }
 
-// TestLimits holds that an invalid limit is refused with its key, and that limits which are not given have their defaults.
+// TestLimits holds that an invalid limit is refused with its key, and that limits which are not given have their
+// defaults.
 func TestLimits(t *testing.T) {
 	const node = "node: n1\nkind: witness\ngroup: g\nendpoint:\n  listen: :5022\n"
 	for text, want := range map[string]string{
@@ -57,7 +59,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSaveReplacesWhole holds that a configuration that is saved can be loaded again, and that nothing else stays in the directory.
+// TestSaveReplacesWhole holds that a configuration that is saved can be loaded again, and that nothing else stays in
+// the directory.
 func TestSaveReplacesWhole(t *testing.T) {
 	dir := t.TempDir()
 	want := Config{Node: "n1", Kind: "witness", Group: "g", Endpoint: Address{Listen: ":5022"}}

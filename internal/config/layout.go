@@ -20,8 +20,8 @@ type Layout struct {
 	Run string // private directory of its sockets; short, because the path of a socket has at most 107 bytes
 }
 
-// NewLayout returns the layout for a node directory. The name of the run directory is derived from the path of the node directory, so that
-// every command finds the agent's socket.
+// NewLayout returns the layout for a node directory. The name of the run directory is derived from the path of the node
+// directory, so that every command finds the agent's socket.
 func NewLayout(dir string) (Layout, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -74,8 +74,9 @@ const ownerFile = "node"
 // runLife is how long a run directory that does not name its node is kept: the node may be about to start.
 const runLife = time.Hour
 
-// pruneRuns removes run directories whose node directories do not exist, as after a forced removal. It also removes those from before
-// since that contain no file and do not name their node. A directory in which a process listens stays, and so does one of another user.
+// pruneRuns removes run directories whose node directories do not exist, as after a forced removal. It also removes
+// those from before since that contain no file and do not name their node. A directory in which a process listens
+// stays, and so does one of another user.
 func pruneRuns(parent string, since time.Time) {
 	runs, err := os.ReadDir(parent)
 	if err != nil {
@@ -166,7 +167,8 @@ func (l Layout) KeeperSock() string { return filepath.Join(l.Run, "keeper.sock")
 // EtcdClient is the socket on which the quorum's member serves etcdctl. The nodes do not use it.
 func (l Layout) EtcdClient() string { return filepath.Join(l.Run, "etcd-client.sock") }
 
-// GroupFile holds the group's configuration as this node last saw it, so that a starting node knows its peers and trusts them.
+// GroupFile holds the group's configuration as this node last saw it, so that a starting node knows its peers and
+// trusts them.
 func (l Layout) GroupFile() string { return filepath.Join(l.State(), "group.json") }
 
 // FoundingFile holds the record that the first start of a new group's first node creates.
@@ -175,5 +177,6 @@ func (l Layout) FoundingFile() string { return filepath.Join(l.State(), "foundin
 // MemberMark exists if this node was a member of the embedded quorum.
 func (l Layout) MemberMark() string { return filepath.Join(l.State(), "quorum.json") }
 
-// ComebackFile exists if this member's quorum was lost and another one founded. Votes are assigned anew when the member joins it.
+// ComebackFile exists if this member's quorum was lost and another one founded. Votes are assigned anew when the member
+// joins it.
 func (l Layout) ComebackFile() string { return filepath.Join(l.State(), "comeback") }

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// networkCapabilities are the capabilities for virtual addresses (changing the addresses of devices and announcing them to neighbours) and
-// for the kernel path, on which the kernel forwards simple requests of a session.
+// networkCapabilities are the capabilities for virtual addresses (changing the addresses of devices and announcing them
+// to neighbours) and for the kernel path, on which the kernel forwards simple requests of a session.
 var networkCapabilities = []uint{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_BPF, unix.CAP_PERFMON}
 
-// keepNetworkCapabilities makes this thread keep the network capabilities when it gives up root. The thread must be locked. raise gives
-// these capabilities, and no others, to the program that the thread executes next. Root may lack them, as in a container. Then they are
-// not kept, and only virtual addresses and the kernel path are unavailable.
+// keepNetworkCapabilities makes this thread keep the network capabilities when it gives up root. The thread must be
+// locked. raise gives these capabilities, and no others, to the program that the thread executes next. Root may lack
+// them, as in a container. Then they are not kept, and only virtual addresses and the kernel path are unavailable.
 func keepNetworkCapabilities() (raise func() error, err error) {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var now [2]unix.CapUserData

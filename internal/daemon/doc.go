@@ -1,5 +1,5 @@
-// Package daemon prepares a process for running a node: its user, its capabilities, its timer slack, a program file that this user can
-// execute, and a log that never blocks.
+// Package daemon prepares a process for running a node: its user, its capabilities, its timer slack, a program file
+// that this user can execute, and a log that never blocks.
 //
 // It does not depend on groups.
 //

@@ -12,10 +12,12 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// exeCache is the directory of root's copies of this program for the server's user, if that user cannot enter the program's directory.
+// exeCache is the directory of root's copies of this program for the server's user, if that user cannot enter the
+// program's directory.
 const exeCache = "/var/cache/coterie"
 
-// ReachableExe returns a path at which the user with that uid can execute this program: its own path, or that of a copy in exeCache.
+// ReachableExe returns a path at which the user with that uid can execute this program: its own path, or that of a copy
+// in exeCache.
 func ReachableExe(uid int) (string, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -34,7 +36,8 @@ func ReachableExe(uid int) (string, error) {
 	return exe, nil
 }
 
-// copyLife is the time for which an unused copy of the program is kept after its last request. A stopped lab still refers to one.
+// copyLife is the time for which an unused copy of the program is kept after its last request. A stopped lab still
+// refers to one.
 const copyLife = 24 * time.Hour
 
 // pruneExes removes the copies that were last requested before since and that no process runs. Removal is best-effort.
@@ -58,7 +61,8 @@ func pruneExes(cache string, since time.Time) {
 	}
 }
 
-// copyExe copies the program to exeCache and returns the path of the copy. The path is unique to this file's inode and modification time.
+// copyExe copies the program to exeCache and returns the path of the copy. The path is unique to this file's inode and
+// modification time.
 func copyExe(exe string) (string, error) {
 	in, err := os.Open(exe)
 	if err != nil {

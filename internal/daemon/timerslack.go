@@ -11,16 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timerSlack is the delay that the kernel may add to a timer of the agent (prctl(2), PR_SET_TIMERSLACK). An idle agent wakes a hundred times
-// a second. Each time Go's monitor thread, which no program can control, also wakes and sleeps in steps of 20 µs until the other threads
-// sleep again. That is a fifth of the agent's processor time. With a millisecond of slack the thread wakes once. No deadline of the agent is
-// that short: the shortest interval is that of the heartbeats, 50 ms. The keeper, which fences, runs without slack (keeper.Spawn).
+// timerSlack is the delay that the kernel may add to a timer of the agent (prctl(2), PR_SET_TIMERSLACK). An idle agent
+// wakes a hundred times a second. Each time Go's monitor thread, which no program can control, also wakes and sleeps in
+// steps of 20 µs until the other threads sleep again. That is a fifth of the agent's processor time. With a millisecond
+// of slack the thread wakes once. No deadline of the agent is that short: the shortest interval is that of the
+// heartbeats, 50 ms. The keeper, which fences, runs without slack (keeper.Spawn).
 const timerSlack = time.Millisecond
 
 // slackEnv is the environment variable that marks a process which was executed again for its slack.
 const slackEnv = "COTERIE_SLACK_ASKED"
 
-// reexec replaces this process, as syscall.Exec does, by one with timer slack. Only a new program has the slack in all of its threads.
+// reexec replaces this process, as syscall.Exec does, by one with timer slack. Only a new program has the slack in all
+// of its threads.
 func reexec(exe string, argv, env []string) error {
 	runtime.LockOSThread() // the new program inherits the slack of the calling thread
 	defer runtime.UnlockOSThread()
@@ -28,7 +30,8 @@ func reexec(exe string, argv, env []string) error {
 	return fmt.Errorf("run %s again: %w", exe, syscall.Exec(exe, argv, env))
 }
 
-// EnsureTimerSlack executes this process again if it lacks the timer slack. It returns if the process has the slack or cannot get it.
+// EnsureTimerSlack executes this process again if it lacks the timer slack. It returns if the process has the slack or
+// cannot get it.
 func EnsureTimerSlack() error {
 	asked := os.Getenv(slackEnv) != ""
 	now, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)

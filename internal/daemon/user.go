@@ -15,8 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// ServerUserName is the name of the user that runs agent, keeper and servers if the administrator is root. PostgreSQL refuses to run as
-// root.
+// ServerUserName is the name of the user that runs agent, keeper and servers if the administrator is root. PostgreSQL
+// refuses to run as root.
 const ServerUserName = "postgres"
 
 // User is a user of this host.
@@ -52,8 +52,9 @@ func (u User) Groups() ([]int, error) {
 	return out, nil
 }
 
-// BecomeServerUser gives the node directory to ServerUser and becomes that user, if this process is root. It does not return then, except
-// with an error: it executes the program again, which also makes the program's own files in /proc readable to it.
+// BecomeServerUser gives the node directory to ServerUser and becomes that user, if this process is root. It does not
+// return then, except with an error: it executes the program again, which also makes the program's own files in /proc
+// readable to it.
 func BecomeServerUser(dir string) error {
 	if os.Getuid() != 0 {
 		return nil
@@ -102,7 +103,8 @@ func BecomeServerUser(dir string) error {
 	return fmt.Errorf("as user %s: %w", ServerUserName, reexec(exe, argv, env))
 }
 
-// prepareFor gives the node directory and the parent of the run directories to the user. A path that the user cannot enter is refused.
+// prepareFor gives the node directory and the parent of the run directories to the user. A path that the user cannot
+// enter is refused.
 func prepareFor(dir string, uid, gid int) error {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -133,7 +135,8 @@ func prepareFor(dir string, uid, gid int) error {
 	return os.Lchown(run, uid, gid)
 }
 
-// mayEnter reports whether the user with that uid and gid may enter a directory. A gid of -1 means that no group is considered.
+// mayEnter reports whether the user with that uid and gid may enter a directory. A gid of -1 means that no group is
+// considered.
 func mayEnter(st os.FileInfo, uid, gid int) bool {
 	owner := st.Sys().(*syscall.Stat_t)
 	mode := st.Mode().Perm()

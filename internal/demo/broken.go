@@ -21,10 +21,11 @@ const (
 	brokenRows = 20
 )
 
-// breakProtection takes the protection from the primary that makes its acknowledgements true: its walsenders are stopped, so that nothing leaves
-// it any more, and synchronous_standby_names is emptied behind the agent's back, so that commits wait for no secondary. It returns as
-// soon as some rows were acknowledged that only this node has. The agent finds the foreign value at its next look and fences;
-// that takes part of a second, long enough for false acknowledgements.
+// breakProtection takes the protection from the primary that makes its acknowledgements true: its walsenders are
+// stopped, so that nothing leaves it any more, and synchronous_standby_names is emptied behind the agent's back, so
+// that commits wait for no secondary. It returns as soon as some rows were acknowledged that only this node has. The
+// agent finds the foreign value at its next look and fences; that takes part of a second, long enough for false
+// acknowledgements.
 func breakProtection(ctx context.Context, dsn string, postmaster int, ledger *ledger.Ledger) (rows int64, err error) {
 	conn, err := session.Open(ctx, dsn, "coterie demo")
 	if err != nil {
@@ -35,7 +36,8 @@ func breakProtection(ctx context.Context, dsn string, postmaster int, ledger *le
 		defer cancel()
 		_ = conn.Close(c)
 	}()
-	// The checkpointer tells the server's processes that commits wait for no secondary; one that is at a checkpoint does so too late.
+	// The checkpointer tells the server's processes that commits wait for no secondary; one that is at a checkpoint
+	// does so too late.
 	if _, err := conn.Exec(ctx, "checkpoint"); err != nil {
 		return 0, fmt.Errorf("break the protection: checkpoint: %w", err)
 	}

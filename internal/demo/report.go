@@ -50,7 +50,8 @@ type Replica struct {
 	Ledger     ledger.Verdict `json:"ledger"`
 }
 
-// Connections describes how the clients' connections fared in one part of the story. A client has one session to write and one to read.
+// Connections describes how the clients' connections fared in one part of the story. A client has one session to write
+// and one to read.
 type Connections struct {
 	Sessions    int   `json:"sessions"`
 	Reconnected int   `json:"reconnections"`

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// A change whose answer is lost has an unknown outcome, and worse: it may still be under way and be applied later. So every
-// change carries an attempt id and is guarded by the revision of the replica's attempt key, which it also overwrites. Hence
+// A change whose answer is lost has an unknown outcome, and worse: it may still be under way and be applied later. So
+// every change carries an attempt id and is guarded by the revision of the replica's attempt key, which it also
+// overwrites. Hence
 //
 //   - the same transaction may be sent again, to any endpoint: at most one of the copies is applied, and each answer tells
 //     whether one was;
@@ -30,8 +31,8 @@ type write struct {
 	reads  []op
 }
 
-// outcome is the result of a change. If made, rev is the revision that made it. late means that the reads were made later than
-// the change, because its own answer was lost.
+// outcome is the result of a change. If made, rev is the revision that made it. late means that the reads were made
+// later than the change, because its own answer was lost.
 type outcome struct {
 	made  bool
 	rev   int64
@@ -39,12 +40,12 @@ type outcome struct {
 	reads txnResult // without the attempt key
 }
 
-// adoptions bounds how often one change starts over because its attempt key was not at the expected revision: once for a new
-// Store of a known replica, once more for a change of its own that came through late.
+// adoptions bounds how often one change starts over because its attempt key was not at the expected revision: once for
+// a new Store of a known replica, once more for a change of its own that came through late.
 const adoptions = 4
 
-// change makes w. It returns made; or not made, because a guard failed; or an error. An error other than ErrUnknown means that
-// the change was not made and will not be.
+// change makes w. It returns made; or not made, because a guard failed; or an error. An error other than ErrUnknown
+// means that the change was not made and will not be.
 func (s *Store) change(ctx context.Context, w write) (outcome, error) {
 	ctx, cancel := s.bounded(ctx, s.cfg.CallTimeout)
 	defer cancel()
@@ -65,8 +66,8 @@ func (s *Store) change(ctx context.Context, w write) (outcome, error) {
 	return outcome{}, fmt.Errorf("%w: another process writes as replica %q", ErrNoQuorum, s.cfg.Replica)
 }
 
-// attempt sends w once, to one endpoint after the other until one answers. again requests another attempt with the attempt
-// key's revision that was found.
+// attempt sends w once, to one endpoint after the other until one answers. again requests another attempt with the
+// attempt key's revision that was found.
 func (s *Store) attempt(ctx context.Context, id string, w write) (out outcome, again bool, err error) {
 	expected := s.attempts.rev
 	key := s.keys.attempt

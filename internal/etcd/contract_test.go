@@ -341,8 +341,8 @@ func testRenew(t *testing.T, w world) {
 	want(t, err, ErrConflict)
 }
 
-// A holder's release of its epoch is final: a renewal that was under way at that time fails on it, and so do later ones.
-// Others may have begun to claim by then.
+// A holder's release of its epoch is final: a renewal that was under way at that time fails on it, and so do later
+// ones. Others may have begun to claim by then.
 func testRelease(byRenewal bool) func(t *testing.T, w world) {
 	return func(t *testing.T, w world) {
 		ctx := testContext(t)

@@ -16,9 +16,11 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// External is an etcd that an administrator runs in place of a member in every node: its endpoints and the client's files.
+// External is an etcd that an administrator runs in place of a member in every node: its endpoints and the client's
+// files.
 type External struct {
-	// Endpoints are client URLs as in https://host:2379, the preferred ones first. http is for this machine's own addresses only.
+	// Endpoints are client URLs as in https://host:2379, the preferred ones first. http is for this machine's own
+	// addresses only.
 	Endpoints []string
 	// CAFile holds the authorities of the servers' certificates; empty: those of the system.
 	CAFile string
@@ -59,8 +61,8 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && a.IsLoopback()
 }
 
-// Dial connects to one of the endpoints. It is meant for StoreConfig.Dial: the files are read again each time, so that certificates can
-// be renewed under a running agent.
+// Dial connects to one of the endpoints. It is meant for StoreConfig.Dial: the files are read again each time, so that
+// certificates can be renewed under a running agent.
 func (x External) Dial(ctx context.Context, endpoint string) (net.Conn, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil {
@@ -109,7 +111,8 @@ func (x External) tls(host string) (*tls.Config, error) {
 	return c, nil
 }
 
-// private refuses a key that others can read. A key of the node's own user must be mode 0600; one of root may be readable by a group.
+// private refuses a key that others can read. A key of the node's own user must be mode 0600; one of root may be
+// readable by a group.
 func private(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -174,7 +177,8 @@ func (x External) probe(ctx context.Context, group ag.GroupID, endpoint string) 
 	return r
 }
 
-// greetTime is how long a server has to refuse a certificate: with TLS 1.3 a client learns of it only after its handshake.
+// greetTime is how long a server has to refuse a certificate: with TLS 1.3 a client learns of it only after its
+// handshake.
 const greetTime = 500 * time.Millisecond
 
 // greet connects without gRPC, which would retry and hide the reason of a failure.

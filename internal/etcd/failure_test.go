@@ -14,8 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
 )
 
-// TestMemberOnFullDisk holds that only a member whose disk is full gives up: this process continues, and so do the other
-// members without it.
+// TestMemberOnFullDisk holds that only a member whose disk is full gives up: this process continues, and so do the
+// other members without it.
 func TestMemberOnFullDisk(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("mounts a file system, which takes root")

@@ -26,8 +26,8 @@ func (s *Store) UpdateGroup(ctx context.Context, rev int64, g ag.Group) (int64, 
 	return newRev, nil
 }
 
-// PutOp writes the operator's request if it is at revision rev (0: absent, -1: not compared) and the epoch is at epochRev
-// (-1: not compared). It returns the request's new revision.
+// PutOp writes the operator's request if it is at revision rev (0: absent, -1: not compared) and the epoch is at
+// epochRev (-1: not compared). It returns the request's new revision.
 func (s *Store) PutOp(ctx context.Context, rev, epochRev int64, request json.RawMessage) (int64, error) {
 	if err := raw(request, maxOpBytes); err != nil {
 		return 0, fmt.Errorf("write the operator's request: %w", err)
@@ -70,8 +70,8 @@ func (s *Store) swap(ctx context.Context, guards []guard, o op) (int64, error) {
 	return out.rev, nil
 }
 
-// PutStatus publishes a replica's status report. It is not guarded: reports are for people and for hints, and a delayed one may
-// briefly replace a newer one.
+// PutStatus publishes a replica's status report. It is not guarded: reports are for people and for hints, and a delayed
+// one may briefly replace a newer one.
 func (s *Store) PutStatus(ctx context.Context, id ag.ReplicaID, status json.RawMessage) error {
 	if err := errors.Join(checkID(id, false), raw(status, maxStatusBytes)); err != nil {
 		return fmt.Errorf("publish the status: %w", err)
@@ -145,8 +145,8 @@ func (s *Store) pruneTokens(ctx context.Context) error {
 	return nil
 }
 
-// Token returns a join token that can still be used: ErrTokenUnknown, ErrTokenUsed or ErrTokenExpired otherwise (the last
-// two with the token).
+// Token returns a join token that can still be used: ErrTokenUnknown, ErrTokenUsed or ErrTokenExpired otherwise (the
+// last two with the token).
 func (s *Store) Token(ctx context.Context, id string) (Token, error) {
 	t, _, err := s.token(ctx, id)
 	if err != nil {

@@ -99,7 +99,8 @@ func newPKI(t testing.TB, dir string) pki {
 	return p
 }
 
-// relay is a small stand-in for the endpoint: it ends TLS with a client certificate and gives the connection to the member.
+// relay is a small stand-in for the endpoint: it ends TLS with a client certificate and gives the connection to the
+// member.
 type relay struct {
 	listener net.Listener
 	member   func() *embedded.Member // nil: none runs

@@ -32,8 +32,8 @@ const membershipTimeout = 30 * time.Second
 // reconfigurePause separates two tries of a membership change that was not possible yet.
 const reconfigurePause = 100 * time.Millisecond
 
-// reconfigure repeats a change of the quorum's members until it is made, refused, or ctx ends. again reports whether an error
-// is temporary: for example, etcd refuses changes until all members have been connected for 5 seconds.
+// reconfigure repeats a change of the quorum's members until it is made, refused, or ctx ends. again reports whether an
+// error is temporary: for example, etcd refuses changes until all members have been connected for 5 seconds.
 func (s *Store) reconfigure(ctx context.Context, again func(error) bool, try func(ctx context.Context, endpoint string) error) error {
 	ctx, cancel := s.bounded(ctx, membershipTimeout)
 	defer cancel()
@@ -55,8 +55,8 @@ func (s *Store) reconfigure(ctx context.Context, again func(error) bool, try fun
 func notYet(err error) bool { return errors.Is(err, errUnhealthy) || errors.Is(err, ErrNoQuorum) }
 
 // AddLearner adds a non-voting member that is about to start at peerURL. initial holds the members that it must know
-// (embedded.Config.Initial; it adds itself). Calling it again for the same URL returns the existing learner. After another
-// member has come or gone it can take some seconds, and waits for that until ctx ends, 30 s at most.
+// (embedded.Config.Initial; it adds itself). Calling it again for the same URL returns the existing learner. After
+// another member has come or gone it can take some seconds, and waits for that until ctx ends, 30 s at most.
 func (s *Store) AddLearner(ctx context.Context, peerURL string) (id uint64, initial map[string]string, err error) {
 	if err := checkPeerURL(peerURL); err != nil {
 		return 0, nil, fmt.Errorf("add a quorum member: %w", err)
@@ -99,8 +99,8 @@ func (s *Store) addLearner(ctx context.Context, peerURL string) (id uint64, err 
 	return id, err
 }
 
-// PromoteLearner makes a learner a voter, waiting until it has caught up or ctx ends (30 s at most): then ErrNotReady. It is
-// idempotent.
+// PromoteLearner makes a learner a voter, waiting until it has caught up or ctx ends (30 s at most): then ErrNotReady.
+// It is idempotent.
 func (s *Store) PromoteLearner(ctx context.Context, id uint64) error {
 	again := func(err error) bool { return errors.Is(err, errLearnerNotReady) || notYet(err) }
 	err := s.reconfigure(ctx, again, func(ctx context.Context, endpoint string) error { return s.back.promote(ctx, endpoint, id) })

@@ -12,9 +12,9 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Memory is a quorum store without etcd, for tests of the store's users: a Store (with the same code down to the transaction)
-// over a map, with switches that make calls fail, lose their answers or arrive late. Open gives further members a Store of
-// their own over the same keys.
+// Memory is a quorum store without etcd, for tests of the store's users: a Store (with the same code down to the
+// transaction) over a map, with switches that make calls fail, lose their answers or arrive late. Open gives further
+// members a Store of their own over the same keys.
 type Memory struct {
 	*Store
 	back *memory
@@ -122,8 +122,8 @@ func (m *memory) txn(ctx context.Context, _ string, t txn) (txnResult, error) {
 	return res, nil
 }
 
-// apply runs a transaction as etcd does: all guards against the state before, then one revision for all its changes, seen by
-// the reads that follow them.
+// apply runs a transaction as etcd does: all guards against the state before, then one revision for all its changes,
+// seen by the reads that follow them.
 func (m *memory) apply(t txn) txnResult {
 	res := txnResult{ok: true}
 	for _, g := range t.If {

@@ -8,8 +8,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Read returns everything that the group's members act on, as of one revision, by one linearizable transaction. It fails with
-// ErrNoRecord when the group does not exist in this store, and with ErrCorrupt when it exists in part.
+// Read returns everything that the group's members act on, as of one revision, by one linearizable transaction. It
+// fails with ErrNoRecord when the group does not exist in this store, and with ErrCorrupt when it exists in part.
 func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 	res, err := s.read(ctx, get(s.keys.epoch), get(s.keys.state), get(s.keys.lead), get(s.keys.config), get(s.keys.op),
 		list(s.keys.status, maxStatuses), list(s.keys.vote, maxReplicas))
@@ -52,8 +52,8 @@ func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 // not compared. The epoch is always compared. It returns the record as its own transaction left it, which is all that a
 // takeover may act on (docs/internals/safety.md, "Takeover").
 //
-// ErrConflict comes with the record as it is now. Any other error except ErrUnknown means that the change was not made and
-// will not be; ErrUnknown means that this could not be found out in time.
+// ErrConflict comes with the record as it is now. Any other error except ErrUnknown means that the change was not made
+// and will not be; ErrUnknown means that this could not be found out in time.
 func (s *Store) Commit(ctx context.Context, guards ag.Revisions, c Change) (ag.Record, error) {
 	w, err := s.recordWrite(guards, c)
 	if err != nil {
@@ -153,12 +153,14 @@ func (r *renewal) overRelease(lead ag.Lead) bool {
 // renewals bounds how often one renewal starts over because /lead was not at the expected revision.
 const renewals = 4
 
-// Renew writes /lead if /epoch is still at epochRev, and returns the revision of /lead. Success means that a transaction
-// sent after the call began was applied: a caller that took its clock before the call may count its lease from there.
+// Renew writes /lead if /epoch is still at epochRev, and returns the revision of /lead. Success means that a
+// transaction sent after the call began was applied: a caller that took its clock before the call may count its lease
+// from there.
 //
-// It does not wait for changes under way. It compares /lead with the last revision it saw, so that a renewal whose answer was
-// lost can never be applied after a later one: a released lease must not come back, nor may an echo release one in force. A renewal
-// that meets the release of its epoch by its own holder fails with ErrConflict: a release is final.
+// It does not wait for changes under way. It compares /lead with the last revision it saw, so that a renewal whose
+// answer was lost can never be applied after a later one: a released lease must not come back, nor may an echo release
+// one in force. A renewal that meets the release of its epoch by its own holder fails with ErrConflict: a release is
+// final.
 func (s *Store) Renew(ctx context.Context, epochRev int64, lead ag.Lead) (int64, error) {
 	b, err := encode(lead, maxRecordBytes)
 	if err = errors.Join(checkLead(lead), err); err != nil {
@@ -203,8 +205,8 @@ func (s *Store) Renew(ctx context.Context, epochRev int64, lead ag.Lead) (int64,
 	return 0, fmt.Errorf("renew the lease: %w: /lead keeps changing", ErrConflict)
 }
 
-// Replace overwrites a group's configuration and record after the loss of its quorum. It fails with ErrConflict if the store already holds
-// an epoch as late as e. Calling it again after it was made changes nothing.
+// Replace overwrites a group's configuration and record after the loss of its quorum. It fails with ErrConflict if the
+// store already holds an epoch as late as e. Calling it again after it was made changes nothing.
 func (s *Store) Replace(ctx context.Context, g ag.Group, e ag.EpochRecord, st ag.State) error {
 	config, err1 := encode(g, maxConfigBytes)
 	epoch, err2 := encode(e, maxRecordBytes)

@@ -26,8 +26,8 @@ var (
 	namePattern  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 )
 
-// Store reads and changes the record of one group. Reads are linearizable. All methods may be called concurrently; changes
-// of one Store are made one after the other, except Renew, which never waits for them.
+// Store reads and changes the record of one group. Reads are linearizable. All methods may be called concurrently;
+// changes of one Store are made one after the other, except Renew, which never waits for them.
 type Store struct {
 	cfg  StoreConfig
 	keys keys
@@ -90,8 +90,8 @@ func openStore(c StoreConfig, back backend) (*Store, error) {
 	return s, nil
 }
 
-// SetEndpoints replaces the endpoints and their order of preference. A PRIMARY puts its own member last: its disk is the
-// one that is busy.
+// SetEndpoints replaces the endpoints and their order of preference. A PRIMARY puts its own member last: its disk is
+// the one that is busy.
 func (s *Store) SetEndpoints(endpoints []string) {
 	if len(endpoints) == 0 {
 		return
@@ -165,9 +165,9 @@ func (s *Store) bounded(ctx context.Context, limit time.Duration) (context.Conte
 	return ctx, func() { stop(); cancel() }
 }
 
-// each tries one endpoint after the other until one answers, the answer is final, or ctx ends. ctx must have a deadline.
-// Every endpoint but the last gets half of the remaining time, so that a dead one costs little. maySent reports whether a failed
-// try could have reached a member: then the outcome of a change is unknown.
+// each tries one endpoint after the other until one answers, the answer is final, or ctx ends. ctx must have a
+// deadline. Every endpoint but the last gets half of the remaining time, so that a dead one costs little. maySent
+// reports whether a failed try could have reached a member: then the outcome of a change is unknown.
 func (s *Store) each(ctx context.Context, try func(ctx context.Context, endpoint string) error) (maySent bool, err error) {
 	var tried []error
 	for {

@@ -16,8 +16,8 @@ import (
 var (
 	// ErrNoRecord: the store answered, and holds no record of this group.
 	ErrNoRecord = errors.New("the quorum store holds no record of this group")
-	// ErrConflict: another writer changed a guarded key. The change was not made; or, as the text of Commit's error says, it was made
-	// and has already been overtaken by a later epoch.
+	// ErrConflict: another writer changed a guarded key. The change was not made; or, as the text of Commit's error
+	// says, it was made and has already been overtaken by a later epoch.
 	ErrConflict = errors.New("the record was changed by another member")
 	// ErrUnknown: the call ended before its outcome was known. The change may or may not have been made: read again.
 	ErrUnknown = errors.New("the outcome of the change is unknown")
@@ -51,8 +51,8 @@ type StoreConfig struct {
 	Endpoints []string
 	// CallTimeout bounds every call, whatever the caller's context allows. Default one second.
 	CallTimeout time.Duration
-	// Replica owns the attempt key of this store. There is one per replica, so that the first change of a new incarnation voids the
-	// changes that an older one still has under way. Default: Attempt.
+	// Replica owns the attempt key of this store. There is one per replica, so that the first change of a new
+	// incarnation voids the changes that an older one still has under way. Default: Attempt.
 	Replica ag.ReplicaID
 	// Attempt is the incarnation of the writer; it is part of every attempt id.
 	Attempt string
@@ -85,8 +85,8 @@ type Change struct {
 	Unvote ag.ReplicaID // whose vote is removed, if there is one; removing it makes void any write of it still under way
 }
 
-// Event tells which kinds of key changed. It is a hint to read again, never a fact to act on. Keys that are written often come with
-// their values, so that a receiver can ignore a write that changes nothing of interest.
+// Event tells which kinds of key changed. It is a hint to read again, never a fact to act on. Keys that are written
+// often come with their values, so that a receiver can ignore a write that changes nothing of interest.
 type Event struct {
 	Record  bool // epoch, state or a vote; lead, if it was deleted or cannot be read
 	Group   bool // the configuration

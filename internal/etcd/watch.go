@@ -22,9 +22,9 @@ const (
 	watchSteady = 5 * time.Second
 )
 
-// Watch sends an Event when something below the group's prefix may have changed: merged while the receiver is busy, and with
-// everything set after each (re)connection. It is a hint only: events can be late, repeated, and missing for as long as a
-// dead connection stays unnoticed. The channel closes when ctx ends or the Store is closed.
+// Watch sends an Event when something below the group's prefix may have changed: merged while the receiver is busy, and
+// with everything set after each (re)connection. It is a hint only: events can be late, repeated, and missing for as
+// long as a dead connection stays unnoticed. The channel closes when ctx ends or the Store is closed.
 func (s *Store) Watch(ctx context.Context) <-chan Event {
 	out := make(chan Event)
 	s.mu.Lock()
@@ -52,8 +52,8 @@ func (s *Store) Watch(ctx context.Context) <-chan Event {
 	return out
 }
 
-// merge forwards hints, one Event at a time, and merges those that come while the receiver is busy. It reads hints until they
-// are closed, so that the sender never blocks.
+// merge forwards hints, one Event at a time, and merges those that come while the receiver is busy. It reads hints
+// until they are closed, so that the sender never blocks.
 func merge(ctx context.Context, hints <-chan Event, out chan<- Event) {
 	var pending Event
 	for {

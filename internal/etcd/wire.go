@@ -22,7 +22,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// backend reaches the store's keys: etcd over gRPC (wire), or memory in tests. It makes exactly one try at one endpoint.
+// backend reaches the store's keys: etcd over gRPC (wire), or memory in tests. It makes exactly one try at one
+// endpoint.
 type backend interface {
 	txn(ctx context.Context, endpoint string, t txn) (txnResult, error)
 	// watch calls connected once, then seen with every change below prefix, until ctx or the stream ends.
@@ -77,8 +78,8 @@ type kv struct {
 	rev   int64
 }
 
-// txnResult holds which branch ran, the store's identity and its revision after it, and what each get and range of the branch returned, in
-// order (puts and deletes have no entry).
+// txnResult holds which branch ran, the store's identity and its revision after it, and what each get and range of the
+// branch returned, in order (puts and deletes have no entry).
 type txnResult struct {
 	ok    bool
 	rev   int64
@@ -119,13 +120,13 @@ const (
 	maxAnswerBytes = 8 << 20
 	maxDialTime    = 2 * time.Second
 
-	// windowBytes is the flow-control window on both sides. One of fixed size keeps gRPC from measuring the bandwidth, for which
-	// it answers every event of a watch with a ping: two more packets, each of which wakes both processes.
+	// windowBytes is the flow-control window on both sides. One of fixed size keeps gRPC from measuring the bandwidth,
+	// for which it answers every event of a watch with a ping: two more packets, each of which wakes both processes.
 	windowBytes = 1 << 20
 )
 
-// wire is the backend that speaks gRPC to etcd. It keeps one connection per endpoint, and leaves the choice of endpoint to
-// the Store: a gRPC balancer does not know the preferred endpoint, and waits for one that drops packets.
+// wire is the backend that speaks gRPC to etcd. It keeps one connection per endpoint, and leaves the choice of endpoint
+// to the Store: a gRPC balancer does not know the preferred endpoint, and waits for one that drops packets.
 type wire struct {
 	dial func(ctx context.Context, endpoint string) (net.Conn, error)
 
@@ -186,8 +187,8 @@ func (w *wire) close() {
 	w.mu.Unlock()
 }
 
-// call runs one unary request and classifies its error. Require-leader makes an isolated member answer at once instead of
-// holding the request until its deadline.
+// call runs one unary request and classifies its error. Require-leader makes an isolated member answer at once instead
+// of holding the request until its deadline.
 func (w *wire) call(ctx context.Context, endpoint string, do func(ctx context.Context, c *grpc.ClientConn, opt grpc.CallOption) error) error {
 	c, err := w.conn(endpoint)
 	if err != nil {

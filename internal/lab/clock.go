@@ -16,8 +16,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/faketime"
 )
 
-// ClockCommand is the hidden command that gives the programs that nodes start the clock of their node: `coterie lab ClockCommand --dir
-// DIR`. It ends when no clock is wrong any more.
+// ClockCommand is the hidden command that gives the programs that nodes start the clock of their node: `coterie lab
+// ClockCommand --dir DIR`. It ends when no clock is wrong any more.
 const ClockCommand = "keep-clocks"
 
 // clockTurn is how long a new program has the true time at most, on an idle machine.
@@ -30,7 +30,8 @@ type ClockStatus struct {
 	Shifted   int           `json:"shifted"`   // of these, how many have that offset
 }
 
-// Clock shifts what the processes of a node, and those that they start, believe the time of day to be; zero gives the true time back.
+// Clock shifts what the processes of a node, and those that they start, believe the time of day to be; zero gives the
+// true time back.
 func (l *Lab) Clock(node string, offset time.Duration) (ClockStatus, error) {
 	n, err := l.node(node)
 	if err != nil {
@@ -68,7 +69,8 @@ func (l *Lab) Clock(node string, offset time.Duration) (ClockStatus, error) {
 
 func (l *Lab) clocksFile() string { return filepath.Join(l.dir, "clocks.json") }
 
-// clocks reads the offsets by node. A node whose clock was put right again is in it with zero: its processes may still be shifted.
+// clocks reads the offsets by node. A node whose clock was put right again is in it with zero: its processes may still
+// be shifted.
 func (l *Lab) clocks() (map[string]time.Duration, error) {
 	b, err := os.ReadFile(l.clocksFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -113,7 +115,8 @@ func (l *Lab) setClocks(n Node, offset time.Duration) error {
 	return nil
 }
 
-// setClock stops the process for a moment and shifts its clock. A process that has the offset, or has ended, is left as it is.
+// setClock stops the process for a moment and shifts its clock. A process that has the offset, or has ended, is left as
+// it is.
 func (p process) setClock(offset time.Duration) error {
 	if is, err := faketime.Offset(p.pid); err == nil && is == offset {
 		return nil
@@ -209,8 +212,8 @@ func (l *Lab) endClocks() error {
 	return errors.Join(p.signal(syscall.SIGTERM), awaitGone([]process{*p}, 10*time.Second))
 }
 
-// KeepClocks is the hidden command: until no clock is wrong any more, the lab is gone or ctx is done, it looks for programs
-// of the nodes that have another time than their node.
+// KeepClocks is the hidden command: until no clock is wrong any more, the lab is gone or ctx is done, it looks for
+// programs of the nodes that have another time than their node.
 func KeepClocks(ctx context.Context, dir string) error {
 	l, err := Open(dir)
 	if err != nil {

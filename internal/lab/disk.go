@@ -16,8 +16,9 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/faultfs"
 )
 
-// DiskCommand is the hidden command that serves the disk of one node: `coterie lab DiskCommand --below DIR --mount DIR --socket FILE
-// --uid N --gid N`. It is a process of its own, as a device is: nothing that befalls the node or the lab's commands ends it.
+// DiskCommand is the hidden command that serves the disk of one node: `coterie lab DiskCommand --below DIR --mount DIR
+// --socket FILE --uid N --gid N`. It is a process of its own, as a device is: nothing that befalls the node or the
+// lab's commands ends it.
 const DiskCommand = "serve-disk"
 
 // DiskStatus is the disk of a node as its server tells it.
@@ -97,7 +98,8 @@ func (l *Lab) mountDisks(ctx context.Context) error {
 	return nil
 }
 
-// mountDisk mounts the node's disk unless it is mounted and alive. Processes on a dead one are killed: they get nothing but errors.
+// mountDisk mounts the node's disk unless it is mounted and alive. Processes on a dead one are killed: they get nothing
+// but errors.
 func (l *Lab) mountDisk(ctx context.Context, n Node) error {
 	if !l.d.DiskFaults {
 		return nil
@@ -137,7 +139,8 @@ func (l *Lab) serveDisk(ctx context.Context, n Node) error {
 			return err
 		}
 	}
-	// Below as well as where it is shown: the owner of a node directory decides where its sockets are, also while the disk is away.
+	// Below as well as where it is shown: the owner of a node directory decides where its sockets are, also while the
+	// disk is away.
 	if err := errors.Join(os.Lchown(n.disk, uid, gid), os.Lchown(n.Dir, uid, gid)); err != nil {
 		return err
 	}
@@ -174,8 +177,8 @@ func (l *Lab) serveDisk(ctx context.Context, n Node) error {
 	}
 }
 
-// healDisks releases the operations that the disks hold up, so that the processes on them can end. A server that does not answer is killed: then the
-// kernel lets go.
+// healDisks releases the operations that the disks hold up, so that the processes on them can end. A server that does
+// not answer is killed: then the kernel lets go.
 func (l *Lab) healDisks(ctx context.Context) error {
 	if !l.d.DiskFaults {
 		return nil

@@ -24,8 +24,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
-// Exec becomes the command, in the network of a node or of the Client: it does not return but with an error. In a node's network
-// the names of all nodes resolve.
+// Exec becomes the command, in the network of a node or of the Client: it does not return but with an error. In a
+// node's network the names of all nodes resolve.
 func (l *Lab) Exec(node string, argv []string) error {
 	if err := l.needNamespaces(); err != nil {
 		return err
@@ -97,8 +97,9 @@ func overHosts(path string) error {
 	return nil
 }
 
-// RoleCommand is the hidden command that makes the lab's role: `coterie lab RoleCommand SOCKETDIR`, the password on standard input.
-// It is a process of its own because only the user of the servers may open their private socket as their superuser.
+// RoleCommand is the hidden command that makes the lab's role: `coterie lab RoleCommand SOCKETDIR`, the password on
+// standard input. It is a process of its own because only the user of the servers may open their private socket as
+// their superuser.
 const RoleCommand = "make-role"
 
 // makeRole makes the superuser of the lab's connection strings on the primary. It may be repeated.

@@ -219,7 +219,8 @@ func (w *writer) verify(t *testing.T, l *Lab) {
 	t.Logf("%d rows acknowledged, %d lost", len(acked), lost)
 }
 
-// TestFaultyNetwork breaks the network of three replicas over lossy links in several ways, and at last kills all of the lab.
+// TestFaultyNetwork breaks the network of three replicas over lossy links in several ways, and at last kills all of the
+// lab.
 func TestFaultyNetwork(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("breaks a lab's network for minutes; COTERIE_LONG=1 runs it")

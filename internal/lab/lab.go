@@ -42,7 +42,8 @@ const defaultPort = 6432
 // maxReplicas is a primary and eight secondaries.
 const maxReplicas = 9
 
-// connectTimeout lets a client turn to the next address when a node is paused: such a node accepts connections and sends nothing.
+// connectTimeout lets a client turn to the next address when a node is paused: such a node accepts connections and
+// sends nothing.
 const connectTimeout = 5
 
 // Options describe a lab. The zero value is a lab of three replicas in the default place.
@@ -258,8 +259,8 @@ func usage(format string, a ...any) error {
 	return fail.Usagef(format, a...)
 }
 
-// makeDir makes dir so that the user of the servers can enter it, whatever the umask. It belongs to the lab's user: root trusts
-// the contents of lab.json, so no other user may write it.
+// makeDir makes dir so that the user of the servers can enter it, whatever the umask. It belongs to the lab's user:
+// root trusts the contents of lab.json, so no other user may write it.
 func makeDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return ownedByUs(dir)
@@ -346,7 +347,8 @@ func (l *Lab) node(name string) (Node, error) {
 	return Node{}, usage("the lab has no node %s; it has %s", name, strings.Join(names, ", "))
 }
 
-// made reports whether the node's directory has been made by init, join or witness. It asks below the node's disk, which may be away.
+// made reports whether the node's directory has been made by init, join or witness. It asks below the node's disk,
+// which may be away.
 func (n Node) made() bool {
 	_, err := os.Stat(filepath.Join(n.files(), config.File))
 	return err == nil
@@ -410,7 +412,8 @@ func DemoDir(dir, what string) (string, error) {
 	return "", fail.Refusedf("%s holds a lab of an earlier command; see it with: coterie lab status --dir %[1]s, end and remove it with: coterie lab down --dir %[1]s", dir)
 }
 
-// orPort is what a second lab beside the one in dir needs besides a directory: those on the loopback interface share its ports.
+// orPort is what a second lab beside the one in dir needs besides a directory: those on the loopback interface share
+// its ports.
 func orPort(dir string) string {
 	if l, err := Open(dir); err == nil && !l.Namespaced() {
 		return ", and ports with --port"

@@ -171,8 +171,9 @@ func (l *Lab) between(a, b string, oneWay bool) ([]Direction, error) {
 	return out, nil
 }
 
-// Link makes the links between a and b as described, whatever they were before; with oneWay only the direction from a to b. The
-// names are those of nodes, several with commas between them, Client, AllNodes or AllEnds. It returns what is now in force.
+// Link makes the links between a and b as described, whatever they were before; with oneWay only the direction from a
+// to b. The names are those of nodes, several with commas between them, Client, AllNodes or AllEnds. It returns what is
+// now in force.
 func (l *Lab) Link(ctx context.Context, a, b string, s linkem.Shape, oneWay bool) ([]linkem.Stats, error) {
 	return l.change(ctx, a, b, oneWay, func(Direction, linkem.Shape) linkem.Shape { return s })
 }
@@ -185,8 +186,9 @@ func (l *Lab) Cut(ctx context.Context, a, b string, reject, oneWay bool) ([]link
 	})
 }
 
-// Forget lets a stateful firewall between a and b lose its table: of TCP connections that began before nothing gets through any more, in
-// either direction, without a notice to their ends; new ones pass. Each call is one more loss. Heal takes the firewall away.
+// Forget lets a stateful firewall between a and b lose its table: of TCP connections that began before nothing gets
+// through any more, in either direction, without a notice to their ends; new ones pass. Each call is one more loss.
+// Heal takes the firewall away.
 func (l *Lab) Forget(ctx context.Context, a, b string) ([]linkem.Stats, error) {
 	return l.change(ctx, a, b, false, func(_ Direction, now linkem.Shape) linkem.Shape {
 		now.Forgot++
@@ -194,8 +196,8 @@ func (l *Lab) Forget(ctx context.Context, a, b string) ([]linkem.Stats, error) {
 	})
 }
 
-// Heal makes the links between a and b as they were when the lab was made. With cutsOnly it only ends cuts; a link that was slow
-// or lossy still is.
+// Heal makes the links between a and b as they were when the lab was made. With cutsOnly it only ends cuts; a link that
+// was slow or lossy still is.
 func (l *Lab) Heal(ctx context.Context, a, b string, cutsOnly bool) ([]linkem.Stats, error) {
 	return l.change(ctx, a, b, false, func(d Direction, now linkem.Shape) linkem.Shape {
 		if cutsOnly {
@@ -305,7 +307,8 @@ func (l *Lab) networkStatus() (Network, []linkem.Stats) {
 	return n, l.plannedStats()
 }
 
-// lostNamespaces names nodes whose namespace was removed by hand. The nodes continue to run in it, and cannot be started there again.
+// lostNamespaces names nodes whose namespace was removed by hand. The nodes continue to run in it, and cannot be
+// started there again.
 func (l *Lab) lostNamespaces() string {
 	var lost []string
 	for _, n := range l.Nodes() {

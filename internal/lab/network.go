@@ -31,8 +31,9 @@ const (
 	NetNamespaces = "netns"    // every node in a network namespace of its own, on the same ports, with links that can be shaped and cut
 )
 
-// NetworkCommand is the hidden command that passes the packets of a lab with NetNamespaces: `coterie lab NetworkCommand --dir DIR`.
-// It is a process of its own, because a network that waits for a processor is slower than its links are set to be.
+// NetworkCommand is the hidden command that passes the packets of a lab with NetNamespaces: `coterie lab NetworkCommand
+// --dir DIR`. It is a process of its own, because a network that waits for a processor is slower than its links are set
+// to be.
 const NetworkCommand = "network"
 
 // Client is the name of this host on the lab's links: what connects to the nodes from outside of them.
@@ -148,8 +149,8 @@ func socketIn(dir *os.File) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), networkSocket)
 }
 
-// network connects to the network process and starts it when it does not run: at first, after a reboot, or after its death. The
-// namespaces outlive it, with the nodes in them, and its links are then as they were.
+// network connects to the network process and starts it when it does not run: at first, after a reboot, or after its
+// death. The namespaces outlive it, with the nodes in them, and its links are then as they were.
 func (l *Lab) network(ctx context.Context) (*links, error) {
 	if k, err := l.dialNetwork(networkTimeout); err == nil {
 		return k, nil
@@ -211,7 +212,8 @@ func (l *Lab) ensureNetwork(ctx context.Context) error {
 	return err
 }
 
-// startNetwork starts the network process in a session of its own, as it outlives this process, and waits until it answers.
+// startNetwork starts the network process in a session of its own, as it outlives this process, and waits until it
+// answers.
 func (l *Lab) startNetwork(ctx context.Context) (*links, error) {
 	log := filepath.Join(l.dir, networkLog)
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
@@ -278,7 +280,8 @@ func isNetwork(p process, dir string) bool {
 	return p.uid == os.Getuid() && len(p.argv) > 2 && p.argv[1] == "lab" && p.argv[2] == NetworkCommand && hasOption(p.argv, "--dir", dir)
 }
 
-// endNetwork ends the network process, every process that is still in the namespaces, and removes these. It is the last step of taking a lab down.
+// endNetwork ends the network process, every process that is still in the namespaces, and removes these. It is the last
+// step of taking a lab down.
 func (l *Lab) endNetwork() error {
 	if !l.Namespaced() {
 		return nil
@@ -294,8 +297,8 @@ func (l *Lab) endNetwork() error {
 	return errors.Join(append(errs, err, linkem.Sweep(networkOf(l.dir)))...)
 }
 
-// killStrays kills what still runs in the namespaces once the nodes have ended, such as what coterie lab exec left there; without
-// that, they would not end. It spares this process and those that wait for it.
+// killStrays kills what still runs in the namespaces once the nodes have ended, such as what coterie lab exec left
+// there; without that, they would not end. It spares this process and those that wait for it.
 func (l *Lab) killStrays() error {
 	spared := map[int]bool{}
 	for pid := os.Getpid(); pid > 1 && !spared[pid]; {
@@ -401,7 +404,8 @@ func ServeNetwork(ctx context.Context, dir string, log *slog.Logger) (err error)
 	return serveLinks(ctx, s, network, log)
 }
 
-// listen makes the socket. A killed process may have left one behind, which is removed: the caller owns the lab's device and so is the only one.
+// listen makes the socket. A killed process may have left one behind, which is removed: the caller owns the lab's
+// device and so is the only one.
 func (l *Lab) listen(home *os.File) (net.Listener, error) {
 	if err := os.Remove(filepath.Join(l.dir, networkSocket)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err

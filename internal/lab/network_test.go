@@ -314,7 +314,8 @@ func TestWithoutRoot(t *testing.T) {
 	}
 }
 
-// TestNetworkKilled kills the network's process, and then all there is: the network comes back as it was, and down leaves nothing.
+// TestNetworkKilled kills the network's process, and then all there is: the network comes back as it was, and down
+// leaves nothing.
 func TestNetworkKilled(t *testing.T) {
 	l := upNamespaced(t, Options{Empty: true, Links: linkem.Shape{Delay: time.Millisecond}})
 	n1 := echo(t, l, "n1")

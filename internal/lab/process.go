@@ -125,7 +125,8 @@ func allStopped(ps []process) bool {
 	return !slices.ContainsFunc(ps, func(p process) bool { return !p.stopped() })
 }
 
-// part returns the processes that what names: every one of the node, its agent, its keeper, or its server with all that it forked.
+// part returns the processes that what names: every one of the node, its agent, its keeper, or its server with all that
+// it forked.
 func (t tree) part(what string) []process {
 	switch {
 	case what == WhatAgent && t.agent != nil:
@@ -140,8 +141,9 @@ func (t tree) part(what string) []process {
 	return nil
 }
 
-// treeOf finds the processes of a node: its agent and its keeper by what they were started with, its servers by their data directory,
-// and everything these started. Processes of other users do not count, whatever their command lines are.
+// treeOf finds the processes of a node: its agent and its keeper by what they were started with, its servers by their
+// data directory, and everything these started. Processes of other users do not count, whatever their command lines
+// are.
 func treeOf(ps []process, n Node, uid int) tree {
 	var t tree
 	in := map[int]bool{}
@@ -181,7 +183,8 @@ func treeOf(ps []process, n Node, uid int) tree {
 	return t
 }
 
-// isAgent recognizes what runs an agent of the node directory: coterie agent, or a coterie init or join that went on as one.
+// isAgent recognizes what runs an agent of the node directory: coterie agent, or a coterie init or join that went on as
+// one.
 func isAgent(p process, dir string) bool {
 	return isCommand(p.argv, dir, "agent", "init", "join", "witness") && !slices.Contains(p.argv, "--no-start")
 }
@@ -223,8 +226,8 @@ func (l *Lab) find(n Node) (tree, error) {
 	return treeOf(ps, n, uid), nil
 }
 
-// freeze stops what is named of a node and returns it. It is over when two looks in a row found the same processes, all of them
-// stopped: then none of them can have started another unseen.
+// freeze stops what is named of a node and returns it. It is over when two looks in a row found the same processes, all
+// of them stopped: then none of them can have started another unseen.
 func (l *Lab) freeze(n Node, what string) ([]process, error) {
 	deadline := time.Now().Add(5 * time.Second)
 	still := 0
@@ -317,7 +320,8 @@ func listening(port int) (sockets []string) {
 	return sockets
 }
 
-// holders describes the processes that have such sockets, as far as this user may see: the first few, and how many more.
+// holders describes the processes that have such sockets, as far as this user may see: the first few, and how many
+// more.
 func holders(sockets []string) (who []string) {
 	const most = 3
 	all, err := processes()

@@ -16,9 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReaperCommand is the hidden command of the reaper, the process that removes a bound lab when the lab's maker has ended: `coterie lab
-// ReaperCommand --dir DIR`. The reaper reads a pipe that only the maker writes to. So it notices any end of the maker, SIGKILL included.
-// The word itself is older than the name: a reaper of another version is found by it.
+// ReaperCommand is the hidden command of the reaper, the process that removes a bound lab when the lab's maker has
+// ended: `coterie lab ReaperCommand --dir DIR`. The reaper reads a pipe that only the maker writes to. So it notices
+// any end of the maker, SIGKILL included. The word itself is older than the name: a reaper of another version is found
+// by it.
 const ReaperCommand = "undertake"
 
 // leave is what the maker writes to keep its lab.
@@ -94,8 +95,8 @@ func reaperOf(dir string) (process, bool, error) {
 	return all[i], true, nil
 }
 
-// Reap reads from until it ends, and then takes the lab in dir down and removes it. It does nothing if it read leave, or if the lab no
-// longer exists.
+// Reap reads from until it ends, and then takes the lab in dir down and removes it. It does nothing if it read leave,
+// or if the lab no longer exists.
 func Reap(ctx context.Context, dir string, from io.Reader) error {
 	mine, err := Open(dir)
 	if err != nil {

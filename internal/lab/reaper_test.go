@@ -42,8 +42,8 @@ func left(t *testing.T, dir string) (all []string) {
 	return all
 }
 
-// TestMakerDies kills a command that makes a lab for itself, with SIGKILL, while its nodes start: no part of the lab stays behind. Before that,
-// another command that wants the same place gets an error that names the maker.
+// TestMakerDies kills a command that makes a lab for itself, with SIGKILL, while its nodes start: no part of the lab
+// stays behind. Before that, another command that wants the same place gets an error that names the maker.
 func TestMakerDies(t *testing.T) {
 	exe, dir := program(t), newDir(t)
 	port := freePort(t)

@@ -184,8 +184,8 @@ func (l *Lab) Status(ctx context.Context) (Status, error) {
 // leads reports whether the answer is that of a primary that takes writes.
 func leads(s *api.Status) bool { return s.WriteOpen && s.Primary == s.Node }
 
-// bestAnswer is whom to believe about the group: the primary's answer if there is one, else that of a node with a quorum, and of
-// several the one with the highest epoch.
+// bestAnswer is whom to believe about the group: the primary's answer if there is one, else that of a node with a
+// quorum, and of several the one with the highest epoch.
 func bestAnswer(answers []*api.Status) *api.Status {
 	rank := func(s *api.Status) int {
 		switch {
@@ -279,8 +279,8 @@ type LogLine struct {
 	Line string `json:"line"`
 }
 
-// Logs gives the last lines of every log of a node, or of all nodes if none is named; with follow, also what comes, until ctx
-// is done.
+// Logs gives the last lines of every log of a node, or of all nodes if none is named; with follow, also what comes,
+// until ctx is done.
 func (l *Lab) Logs(ctx context.Context, node string, last int, follow bool, to func(LogLine)) error {
 	nodes := l.Nodes()
 	if node != "" {

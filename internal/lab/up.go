@@ -20,8 +20,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Up makes the lab, or starts the nodes of an existing one that are down, and returns when every replica is SYNCHRONIZED. If that
-// fails, it takes everything down again, unless Options.Keep.
+// Up makes the lab, or starts the nodes of an existing one that are down, and returns when every replica is
+// SYNCHRONIZED. If that fails, it takes everything down again, unless Options.Keep.
 func Up(ctx context.Context, o Options) (*Lab, error) {
 	o.setDefaults()
 	l, fresh, err := openOrCreate(o)
@@ -115,7 +115,8 @@ func (l *Lab) lock() (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// form makes and starts what is missing, in the order in which a group is formed by hand: found it, then have the others join.
+// form makes and starts what is missing, in the order in which a group is formed by hand: found it, then have the
+// others join.
 func (l *Lab) form(ctx context.Context) error {
 	nodes := l.Nodes()
 	if !nodes[0].made() {
@@ -329,7 +330,8 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// ByHand are the commands that form the group of an empty lab, for a reader to type: each node's in a terminal of its own.
+// ByHand are the commands that form the group of an empty lab, for a reader to type: each node's in a terminal of its
+// own.
 func (l *Lab) ByHand() []string {
 	quote := func(args []string) string {
 		for i, a := range args {

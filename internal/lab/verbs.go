@@ -34,8 +34,8 @@ func notRunning(node, what string) error {
 	return api.Unhealthy(fmt.Sprintf("%s has no running %s; coterie lab status shows what runs", node, what))
 }
 
-// Kill ends a node, or one of its processes, by SIGKILL. All processes of a node are stopped first, so that they die at one instant
-// and none sees another's death.
+// Kill ends a node, or one of its processes, by SIGKILL. All processes of a node are stopped first, so that they die at
+// one instant and none sees another's death.
 func (l *Lab) Kill(node, what string) error {
 	n, err := l.node(node)
 	if err != nil {
@@ -118,7 +118,8 @@ func thaw(t tree) error {
 	return errors.Join(errs...)
 }
 
-// Start starts the agent of a node, which starts the rest, and returns when it answers. A running node is left as it is.
+// Start starts the agent of a node, which starts the rest, and returns when it answers. A running node is left as it
+// is.
 func (l *Lab) Start(node string) error {
 	n, err := l.node(node)
 	if err != nil {
@@ -179,8 +180,8 @@ func (l *Lab) startAgent(n Node) (<-chan error, error) {
 	return ended, nil
 }
 
-// withoutNetwork starts an agent that cannot change this host's own network, also if root starts it: a virtual address of a lab is for nodes
-// with a network of their own.
+// withoutNetwork starts an agent that cannot change this host's own network, also if root starts it: a virtual address
+// of a lab is for nodes with a network of their own.
 func withoutNetwork(start func() error) error {
 	done := make(chan error)
 	go func() {
@@ -193,8 +194,8 @@ func withoutNetwork(start func() error) error {
 	return <-done
 }
 
-// agentOut opens the file for an agent's output outside its log. The directory belongs to another user when this is root, which must not
-// be led out of it by a link.
+// agentOut opens the file for an agent's output outside its log. The directory belongs to another user when this is
+// root, which must not be led out of it by a link.
 func agentOut(n Node) (*os.File, error) {
 	uid, gid, err := nodeUser()
 	if err != nil {

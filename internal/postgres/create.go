@@ -19,10 +19,10 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
 
-// Init creates a new cluster in PGData, with data checksums, UTF-8, and the locale C.UTF-8 if the system has it, else C.
-// The directory must be absent or empty. initdb flushes everything it writes. Only superusers and pg_signal_backend may
-// cancel sessions by SQL. standby.signal exists afterwards, as in every state (docs/internals/postgresql.md, "Standby
-// signal"): the first primary is a promoted standby, too.
+// Init creates a new cluster in PGData, with data checksums, UTF-8, and the locale C.UTF-8 if the system has it, else
+// C. The directory must be absent or empty. initdb flushes everything it writes. Only superusers and pg_signal_backend
+// may cancel sessions by SQL. standby.signal exists afterwards, as in every state (docs/internals/postgresql.md,
+// "Standby signal"): the first primary is a promoted standby, too.
 func (i *Instance) Init(ctx context.Context) error {
 	entries, err := os.ReadDir(i.cfg.PGData)
 	switch {
@@ -58,9 +58,9 @@ func (i *Instance) initdb(ctx context.Context, locale string) ([]byte, error) {
 }
 
 // restrictCancel revokes pg_cancel_backend and pg_terminate_backend from all but superusers and members of
-// pg_signal_backend, in initdb's databases and so in all that are copied from them. Otherwise a role could cut short the
-// wait of its own other sessions for the secondaries, past the listener. It runs in single-user mode, before the first
-// start: only that mode can open template0.
+// pg_signal_backend, in initdb's databases and so in all that are copied from them. Otherwise a role could cut short
+// the wait of its own other sessions for the secondaries, past the listener. It runs in single-user mode, before the
+// first start: only that mode can open template0.
 func (i *Instance) restrictCancel(ctx context.Context) error {
 	var sql bytes.Buffer
 	for _, f := range []string{"pg_cancel_backend(integer)", "pg_terminate_backend(integer, bigint)"} {

@@ -75,8 +75,8 @@ func (i *Instance) RestoreConflicts(ctx context.Context) error {
 
 func (i *Instance) conflictsFile() string { return filepath.Join(i.cfg.StateDir, "conflicts.json") }
 
-// rememberConflicts saves the settings' values in postgresql.auto.conf. A file that exists already still holds the right
-// values.
+// rememberConflicts saves the settings' values in postgresql.auto.conf. A file that exists already still holds the
+// right values.
 func (i *Instance) rememberConflicts() error {
 	if exists(i.conflictsFile()) {
 		return nil

@@ -129,8 +129,8 @@ func collectSettings(ctx context.Context, tx pgx.Tx) ([]Setting, error) {
 			return nil, err
 		}
 		out = append(out, found...)
-		// From here on, read only what any role may see: this role exists on every server and sees no more settings than
-		// others.
+		// From here on, read only what any role may see: this role exists on every server and sees no more settings
+		// than others.
 		if _, err := tx.Exec(ctx, "SET LOCAL ROLE pg_read_all_stats"); err != nil {
 			return nil, err
 		}

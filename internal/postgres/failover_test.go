@@ -34,8 +34,8 @@ func (s *server) streams(from *server) {
 	})
 }
 
-// TestFailover is the life of a small group of three. A secondary is promoted to a chosen timeline and the third follows
-// it; the old primary has diverged and is rewound.
+// TestFailover is the life of a small group of three. A secondary is promoted to a chosen timeline and the third
+// follows it; the old primary has diverged and is rewound.
 func TestFailover(t *testing.T) {
 	ctx := t.Context()
 	p := newPrimary(t, true)
@@ -126,9 +126,9 @@ func testSecondary(t *testing.T, p, s *server) {
 	testSlotAdvances(t, p, s)
 	p.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE application_name = 'coterie'")
 	s.streams(p)
-	// WAL that a secondary has received is found again after a crash, when its own functions no longer know it. Streamed
-	// WAL may end within a record; the end that is found is the end of a record. The two are therefore compared at the
-	// end of a record.
+	// WAL that a secondary has received is found again after a crash, when its own functions no longer know it.
+	// Streamed WAL may end within a record; the end that is found is the end of a record. The two are therefore
+	// compared at the end of a record.
 	var before ag.Position
 	var inserted ag.LSN
 	s.waitFor("the secondary to have received whole records", func(ctx context.Context) (err error) {
@@ -149,7 +149,8 @@ func testSecondary(t *testing.T, p, s *server) {
 	s.start(false)
 }
 
-// testSlotAdvances holds that a slot of a secondary follows its member, but not beyond the secondary's own restartpoint.
+// testSlotAdvances holds that a slot of a secondary follows its member, but not beyond the secondary's own
+// restartpoint.
 func testSlotAdvances(t *testing.T, p, s *server) {
 	p.sql("SELECT txid_current()", "CHECKPOINT", "SELECT txid_current()")
 	s.streams(p)
@@ -303,8 +304,8 @@ func testReplayBehind(t *testing.T, p, s *server) {
 	s.streams(p)
 }
 
-// testTorn holds that a primary that dies while it writes leaves the secondary with the beginning of a record, which can
-// never be replayed.
+// testTorn holds that a primary that dies while it writes leaves the secondary with the beginning of a record, which
+// can never be replayed.
 func testTorn(t *testing.T, p, s *server) {
 	from, ended := p.observe().Flush, make(chan struct{})
 	go func() {

@@ -20,7 +20,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
-// newPrimary makes a cluster and starts it. With configApart its postgresql.conf is not in the data directory, as Debian's.
+// newPrimary makes a cluster and starts it. With configApart its postgresql.conf is not in the data directory, as
+// Debian's.
 func newPrimary(t *testing.T, configApart bool) *server {
 	t.Helper()
 	p := newServer(t, nil, "")

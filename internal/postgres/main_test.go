@@ -23,7 +23,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
-// PostgreSQL refuses root, and in production this package never runs as root: so as root, the tests run as user postgres.
+// PostgreSQL refuses root, and in production this package never runs as root: so as root, the tests run as user
+// postgres.
 func TestMain(m *testing.M) {
 	if os.Geteuid() != 0 {
 		os.Exit(m.Run())

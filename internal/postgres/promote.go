@@ -21,8 +21,8 @@ var ErrTimeline = errors.New("timeline id not available")
 const maxSkip = 100_000
 
 // Promote ends recovery on exactly the timeline tli and returns how far WAL is flushed then: at or just beyond the end
-// of recovery. A copy that has flushed that much has the whole change of timeline (docs/internals/safety.md, "Timelines"
-// and "Promotion").
+// of recovery. A copy that has flushed that much has the whole change of timeline (docs/internals/safety.md,
+// "Timelines" and "Promotion").
 //
 // PostgreSQL takes the id after the newest timeline of which it has a history file. So an empty history file is
 // created for every skipped id. They stay, because secondaries ask for the file of every id below the newest.

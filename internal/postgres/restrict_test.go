@@ -47,8 +47,8 @@ func testCurrentFlush(t *testing.T, p *server) {
 	}
 }
 
-// The mark of a role in a database differs after each change of the settings its sessions begin with, and after no other
-// change.
+// The mark of a role in a database differs after each change of the settings its sessions begin with, and after no
+// other change.
 func testMark(t *testing.T, p *server) {
 	p.sql("create role marked login", "create role granting", "create role beyond", "create database shop")
 	mark := func() login.Fingerprint {

@@ -337,8 +337,8 @@ type ForkSummary struct {
 }
 
 // KeepFork copies the diverged tail of a stopped copy, its WAL beyond the position from, into dir before a rewind or
-// reseed destroys it (S5). The tail is the WAL segments from the fork to the end, all timeline history files, pg_control
-// and, written last, summary.json. A directory with a summary is complete and not changed.
+// reseed destroys it (S5). The tail is the WAL segments from the fork to the end, all timeline history files,
+// pg_control and, written last, summary.json. A directory with a summary is complete and not changed.
 func (i *Instance) KeepFork(ctx context.Context, from ag.Position, dir string) error {
 	if exists(filepath.Join(dir, "summary.json")) {
 		return nil

@@ -58,7 +58,8 @@ func (i *Instance) SyncInForce(ctx context.Context) (s settings.Sync, sourcefile
 	return s, sourcefile, nil
 }
 
-// alterSystem writes one setting into postgresql.auto.conf. ALTER SYSTEM takes no parameters; both parts are quoted here.
+// alterSystem writes one setting into postgresql.auto.conf. ALTER SYSTEM takes no parameters; both parts are quoted
+// here.
 func (i *Instance) alterSystem(ctx context.Context, name, value string) error {
 	if strings.ContainsAny(value, "\x00\n\r") {
 		return fmt.Errorf("%s: a value is one line", name)

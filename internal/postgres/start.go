@@ -12,10 +12,10 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
-// PrepareStart prepares the files of the stopped server for a start in either role. It writes the private authentication
-// files and standby.signal, removes reserved settings from postgresql.auto.conf, and removes timeline files of an
-// interrupted promotion, which would make the server take the skipped id for the newest timeline and refuse to start. It
-// fails while a rewind is unfinished. The keeper removes standby.signal while it starts a primary.
+// PrepareStart prepares the files of the stopped server for a start in either role. It writes the private
+// authentication files and standby.signal, removes reserved settings from postgresql.auto.conf, and removes timeline
+// files of an interrupted promotion, which would make the server take the skipped id for the newest timeline and refuse
+// to start. It fails while a rewind is unfinished. The keeper removes standby.signal while it starts a primary.
 func (i *Instance) PrepareStart(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("start PostgreSQL: %w", err)
@@ -92,8 +92,8 @@ func (i *Instance) ownSync() (map[string]*string, error) {
 }
 
 // WriteAutoConf edits postgresql.auto.conf of a stopped server. It sets the settings of set (nil removes one), removes
-// reserved ones that set does not name, and keeps every other line. A running server would overwrite the file: use ALTER
-// SYSTEM there.
+// reserved ones that set does not name, and keeps every other line. A running server would overwrite the file: use
+// ALTER SYSTEM there.
 func (i *Instance) WriteAutoConf(set map[string]*string) error {
 	old, err := os.ReadFile(i.autoConf())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

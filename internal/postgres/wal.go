@@ -253,9 +253,10 @@ func (i *Instance) lineagesThrough(ctx context.Context, pos ag.Position) ([]pgfi
 // pollInterval is the pause between two looks for a change that the server does not announce.
 const pollInterval = 5 * time.Millisecond
 
-// History returns the ancestry of a timeline from its pg_wal/<tli>.history: one entry per timeline, from the oldest that
-// left its parent to tli itself, each with its parent and the LSN where it leaves it. Timeline 1 has no file and an
-// empty history. PostgreSQL does not know epochs: Epoch is zero. The error wraps os.ErrNotExist if the file is not here.
+// History returns the ancestry of a timeline from its pg_wal/<tli>.history: one entry per timeline, from the oldest
+// that left its parent to tli itself, each with its parent and the LSN where it leaves it. Timeline 1 has no file and
+// an empty history. PostgreSQL does not know epochs: Epoch is zero. The error wraps os.ErrNotExist if the file is not
+// here.
 func (i *Instance) History(ctx context.Context, tli ag.Timeline) ([]ag.TimelineEntry, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read the history of timeline %d: %w", tli, err)
@@ -310,8 +311,8 @@ func (i *Instance) historyFiles() (map[ag.Timeline]int64, error) {
 	return files, nil
 }
 
-// Keeps reports whether the WAL after a position is still here, as a standby would request it; if not, from is where the
-// WAL here begins.
+// Keeps reports whether the WAL after a position is still here, as a standby would request it; if not, from is where
+// the WAL here begins.
 func (i *Instance) Keeps(ctx context.Context, at ag.LSN) (keeps bool, from ag.LSN, err error) {
 	c, err := i.Control(ctx)
 	if err != nil {

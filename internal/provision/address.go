@@ -15,8 +15,8 @@ func PortFree(ctx context.Context, addr string) error {
 	return l.Close()
 }
 
-// OwnAddress guesses the address at which other hosts reach this one. It is the source address of a packet to an outside host, or else the
-// host name.
+// OwnAddress guesses the address at which other hosts reach this one. It is the source address of a packet to an
+// outside host, or else the host name.
 func OwnAddress(ctx context.Context) string {
 	if c, err := (&net.Dialer{}).DialContext(ctx, "udp", "192.0.2.1:9"); err == nil { // no packet is sent
 		defer func() { _ = c.Close() }()

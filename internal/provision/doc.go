@@ -1,5 +1,5 @@
-// Package provision makes and repairs node directories while no agent runs: it founds a group, writes the files of a joined node, and
-// recovers a group whose quorum is lost.
+// Package provision makes and repairs node directories while no agent runs: it founds a group, writes the files of a
+// joined node, and recovers a group whose quorum is lost.
 //
 // It does not depend on the command line or on a running agent.
 //

@@ -58,8 +58,8 @@ type FirstNode struct {
 	Draft      bool   // there is no group yet: CREATE AVAILABILITY GROUP makes it
 }
 
-// FoundGroup writes the files that the first node needs to start: its certificates, its configuration, and the founding record of the
-// group.
+// FoundGroup writes the files that the first node needs to start: its certificates, its configuration, and the founding
+// record of the group.
 func FoundGroup(ctx context.Context, n FirstNode) error {
 	l, cfg, pg := n.Layout, n.Config, n.PostgreSQL
 	members, err := ReachQuorum(ctx, cfg, ag.GroupID(cfg.Group), true)
@@ -126,8 +126,8 @@ func FoundGroup(ctx context.Context, n FirstNode) error {
 	return cfg.Save(l.Dir)
 }
 
-// ownRules returns the listener rules of an adopted cluster. They become the rules of the group, so that no node that joins later admits more
-// clients.
+// ownRules returns the listener rules of an adopted cluster. They become the rules of the group, so that no node that
+// joins later admits more clients.
 func ownRules(cfg config.Config) (string, error) {
 	if cfg.HBA == "" {
 		return "", nil
@@ -145,7 +145,8 @@ func issueListener(l config.Layout, ca *certs.CA, hosts []string) error {
 	return certs.SaveListener(l.PKI(), cert, key)
 }
 
-// Rollback removes the files of a failed init or join. It keeps the node directory itself, whose parent may belong to another user.
+// Rollback removes the files of a failed init or join. It keeps the node directory itself, whose parent may belong to
+// another user.
 func Rollback(l config.Layout) {
 	_ = os.RemoveAll(l.Run)
 	entries, _ := os.ReadDir(l.Dir)

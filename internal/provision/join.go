@@ -7,8 +7,8 @@ import (
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
-// WriteJoined writes the files that an admitted node needs to start: certificates, the group as granted, and the configuration. install
-// writes the node's own certificate.
+// WriteJoined writes the files that an admitted node needs to start: certificates, the group as granted, and the
+// configuration. install writes the node's own certificate.
 func WriteJoined(l config.Layout, cfg config.Config, grant endpoint.JoinGrant, install func() (*certs.Node, error)) error {
 	if _, err := install(); err != nil {
 		return err

@@ -11,8 +11,9 @@ import (
 	"github.com/coteriedb/coterie/internal/node/quorum"
 )
 
-// ReachQuorum checks that an external quorum answers, before anything is made. It returns the number of its voting members; 0 if the quorum
-// is embedded. It is refused if a founder finds a record of its group there, or a joiner finds none.
+// ReachQuorum checks that an external quorum answers, before anything is made. It returns the number of its voting
+// members; 0 if the quorum is embedded. It is refused if a founder finds a record of its group there, or a joiner finds
+// none.
 func ReachQuorum(ctx context.Context, cfg config.Config, group ag.GroupID, founds bool) (members int, err error) {
 	if cfg.Quorum == nil {
 		return 0, nil

@@ -33,7 +33,8 @@ type StoppedNode struct {
 	Release func()
 }
 
-// LockStopped prevents the start of the node's agent until Release. It is refused if the agent or the server of the node runs.
+// LockStopped prevents the start of the node's agent until Release. It is refused if the agent or the server of the
+// node runs.
 func LockStopped(ctx context.Context, dir string) (*StoppedNode, error) {
 	layout, err := config.NewLayout(dir)
 	if err != nil {
@@ -85,8 +86,8 @@ func (s *StoppedNode) check(ctx context.Context) (err error) {
 	return nil
 }
 
-// Account reads this member's account from its disk: its promises, the last record that it saw, and the end of its copy. history is that of
-// the copy's timeline.
+// Account reads this member's account from its disk: its promises, the last record that it saw, and the end of its
+// copy. history is that of the copy's timeline.
 func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history []ag.TimelineEntry, err error) {
 	a = recovery.Account{Group: ag.GroupID(s.cfg.Group), ID: s.Self}
 	own := marks.Open(s.Layout.State())
@@ -160,7 +161,8 @@ type RecoveryPlan struct {
 	Gone     []ag.ReplicaID
 }
 
-// Plan decides the recovery from this node's disk and the accounts of the others. It is refused while any other member answers.
+// Plan decides the recovery from this node's disk and the accounts of the others. It is refused while any other member
+// answers.
 func (s *StoppedNode) Plan(ctx context.Context, texts, lost []string) (p RecoveryPlan, err error) {
 	own, history, err := s.Account(ctx)
 	if err != nil {
@@ -203,13 +205,14 @@ func (s *StoppedNode) noneAnswers(ctx context.Context) error {
 	return nil
 }
 
-// Refound puts the old quorum member aside and writes the founding record, from which the next start founds the new quorum. After a crash
-// at any point it can be run again.
+// Refound puts the old quorum member aside and writes the founding record, from which the next start founds the new
+// quorum. After a crash at any point it can be run again.
 func (s *StoppedNode) Refound(r recovery.Recovery) error {
 	if err := errors.Join(s.putMemberAside(), s.forgetStore()); err != nil {
 		return err
 	}
-	// Without a token of its own the new quorum would have the identity of the old one: the same member founds it at the same address.
+	// Without a token of its own the new quorum would have the identity of the old one: the same member founds it at
+	// the same address.
 	f := membership.Founding{Group: r.Group, Epoch: r.Epoch, State: r.State, Token: fmt.Sprintf("%s-%d", s.cfg.Group, r.Epoch.Epoch)}
 	return errors.Join(membership.SaveGroup(s.Layout, f.Group), durable.ReplaceJSON(s.Layout.FoundingFile(), f))
 }
@@ -222,7 +225,8 @@ func (s *StoppedNode) Follow() error {
 	return errors.Join(s.putMemberAside(), s.forgetStore(), durable.Replace(s.Layout.ComebackFile(), nil, 0o600))
 }
 
-// putMemberAside renames the directory of the old quorum member, so that a new one can be made. The old directory is kept.
+// putMemberAside renames the directory of the old quorum member, so that a new one can be made. The old directory is
+// kept.
 func (s *StoppedNode) putMemberAside() error {
 	aside := s.Layout.Etcd() + ".lost-" + time.Now().UTC().Format("20060102T150405Z")
 	err := durable.Rename(s.Layout.Etcd(), aside)

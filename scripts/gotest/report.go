@@ -140,8 +140,8 @@ func (r *report) dump(o *running) {
 	}
 }
 
-// reason returns the message with which a test skipped itself: its last message with a place in the source, without that place. Lines without
-// a place are other logs of the test or its cleanups, and go test's own lines.
+// reason returns the message with which a test skipped itself: its last message with a place in the source, without
+// that place. Lines without a place are other logs of the test or its cleanups, and go test's own lines.
 func reason(o *running) string {
 	if o == nil {
 		return "no reason given"

@@ -1,8 +1,8 @@
-// Package api is the management interface of an agent: HTTP with JSON on the node's private socket for administration, and on the node's
-// HTTP port for health checks and reading.
+// Package api is the management interface of an agent: HTTP with JSON on the node's private socket for administration,
+// and on the node's HTTP port for health checks and reading.
 //
-// It owns the paths, the documents and their limits. It decides nothing and knows no other adapter: everything it serves comes from a
-// Node. Start reading at Node, then Server and Client.
+// It owns the paths, the documents and their limits. It decides nothing and knows no other adapter: everything it
+// serves comes from a Node. Start reading at Node, then Server and Client.
 package api
 
 import (
@@ -21,7 +21,8 @@ type Node interface {
 	Status() Status
 	// Decisions returns this node's recent decisions, oldest first.
 	Decisions() []Decision
-	// Explain asks every reachable member, and returns the changes of leadership that they remember, with their reasons.
+	// Explain asks every reachable member, and returns the changes of leadership that they remember, with their
+	// reasons.
 	Explain() any
 	// Failover makes another replica the primary: planned, or forced with the loss accepted.
 	Failover(ctx context.Context, req FailoverRequest) (FailoverResult, error)
@@ -35,20 +36,23 @@ type Node interface {
 	Remove(ctx context.Context, id ag.ReplicaID) error
 	// Resume continues the data movement of a suspended replica. A copy under quarantine is replaced by a new one.
 	Resume(ctx context.Context, id ag.ReplicaID) error
-	// Trust ends the quarantine of a replica's copy without replacing it, and returns the reason of the quarantine; "" if there was none.
+	// Trust ends the quarantine of a replica's copy without replacing it, and returns the reason of the quarantine; ""
+	// if there was none.
 	Trust(ctx context.Context, id ag.ReplicaID) (was string, err error)
-	// Seed replaces a replica's copy by a new one, or verifies it in place. It returns the state of the operation without waiting for its
-	// end.
+	// Seed replaces a replica's copy by a new one, or verifies it in place. It returns the state of the operation
+	// without waiting for its end.
 	Seed(ctx context.Context, req SeedRequest) (any, error)
 	// CancelSeeding ends an operation of Seed, or one that the replica began on its own.
 	CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error)
 	// Seedings lists a replica's copies and verifications, oldest first.
 	Seedings(ctx context.Context, id ag.ReplicaID) (any, error)
-	// Link returns the measurements of the path between two members and the transport of WAL on it, as the first member sees them.
+	// Link returns the measurements of the path between two members and the transport of WAL on it, as the first member
+	// sees them.
 	Link(ctx context.Context, req LinkRequest) (Link, error)
 	// Set changes settings of the group.
 	Set(ctx context.Context, req SettingsRequest) error
-	// SQL runs one statement of the console as an administrator, and returns its result. Its errors are those of the console.
+	// SQL runs one statement of the console as an administrator, and returns its result. Its errors are those of the
+	// console.
 	SQL(ctx context.Context, text string) (any, error)
 	// Metrics returns the values of the metrics by their Prometheus names.
 	Metrics() map[string]float64
@@ -86,8 +90,8 @@ func Unhealthy(message string) error {
 type FailoverRequest struct {
 	To            ag.ReplicaID `json:"to"`
 	AllowDataLoss bool         `json:"allow_data_loss,omitempty"`
-	// Drain is how long running transactions may take to end before a planned failover is abandoned; 0: 10 s. With Cut they are
-	// terminated instead.
+	// Drain is how long running transactions may take to end before a planned failover is abandoned; 0: 10 s. With Cut
+	// they are terminated instead.
 	Drain time.Duration `json:"drain_ns,omitempty"`
 	Cut   bool          `json:"cut,omitempty"`
 	// NoWait makes the call return as soon as the request is accepted.
@@ -103,7 +107,8 @@ type RestartRequest struct {
 // SeedRequest asks for a copy of the data on a replica.
 type SeedRequest struct {
 	Replica ag.ReplicaID `json:"replica"`
-	// Full allows the replacement of a complete copy: every byte is compared with the source, and the differences are fetched.
+	// Full allows the replacement of a complete copy: every byte is compared with the source, and the differences are
+	// fetched.
 	Full bool `json:"full,omitempty"`
 	// From is a directory on the replica's machine with another copy. Data found there is not fetched from the source.
 	From string `json:"from,omitempty"`

@@ -26,8 +26,8 @@ const (
 	maxAnswer = 30 * time.Minute
 )
 
-// maxHTTPConns bounds the connections of the HTTP port, which takes requests from anybody. Others wait in the kernel's backlog until one
-// ends; a connection that sends nothing ends after idleHTTP.
+// maxHTTPConns bounds the connections of the HTTP port, which takes requests from anybody. Others wait in the kernel's
+// backlog until one ends; a connection that sends nothing ends after idleHTTP.
 const (
 	maxHTTPConns = 256
 	idleHTTP     = 10 * time.Second
@@ -42,8 +42,8 @@ type Server struct {
 // NewServer returns a server; ServeAdmin and ServeHTTP run it.
 func NewServer(m Node, log *slog.Logger) *Server { return &Server{m, log} }
 
-// ServeAdmin serves everything on a private Unix socket until ctx is done. A user who can open the socket may administer: the socket has
-// mode 0600, and the peer must run as this process's user or as root.
+// ServeAdmin serves everything on a private Unix socket until ctx is done. A user who can open the socket may
+// administer: the socket has mode 0600, and the peer must run as this process's user or as root.
 func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -116,7 +116,8 @@ func (s *Server) readPaths(mux *http.ServeMux) {
 	}
 }
 
-// checks are the health checks that load balancers and orchestrators know from Patroni. /primary succeeds only while writes are open.
+// checks are the health checks that load balancers and orchestrators know from Patroni. /primary succeeds only while
+// writes are open.
 var checks = map[string]func(Status, Replica) bool{
 	"/primary":      func(s Status, r Replica) bool { return s.Primary == r.Name && s.WriteOpen },
 	"/read-write":   func(s Status, r Replica) bool { return s.Primary == r.Name && s.WriteOpen },
@@ -154,7 +155,8 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 
 func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T) (any, error)) {
 	mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		// A request of an administrator may take as long as a checkpoint. The socket is private, so slow clients are no attack.
+		// A request of an administrator may take as long as a checkpoint. The socket is private, so slow clients are no
+		// attack.
 		rc := http.NewResponseController(w)
 		if err := errors.Join(rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Now().Add(maxAnswer))); err != nil {
 			write(w, http.StatusInternalServerError, failure{fail.Ordinary, err.Error()})
@@ -175,7 +177,8 @@ func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T
 	})
 }
 
-// refusal returns the HTTP status and the document of an error. The document of an error with a kind has the text of that error, without the errors that wrap it.
+// refusal returns the HTTP status and the document of an error. The document of an error with a kind has the text of
+// that error, without the errors that wrap it.
 func refusal(err error) (int, failure) {
 	var known fail.Error
 	if errors.As(err, &known) {

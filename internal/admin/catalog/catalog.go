@@ -227,8 +227,9 @@ func (c *Catalog) use(ctx context.Context, user string, t []token, f func(contex
 	return err
 }
 
-// watchMemory stops the query when the process has grown by maxGrowth since it began. The engine's own heap limit does not work: the library
-// is built without SQLite's memory statistics. Growth that other parts of the process cause counts, too.
+// watchMemory stops the query when the process has grown by maxGrowth since it began. The engine's own heap limit does
+// not work: the library is built without SQLite's memory statistics. Growth that other parts of the process cause
+// counts, too.
 func watchMemory(ctx context.Context, stop context.CancelCauseFunc) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -300,8 +301,8 @@ func numbered(t []token) (string, int) {
 // maxParams is the maximum number of parameters of a query.
 const maxParams = 100
 
-// Describe returns a query's columns and the types of its parameters, without its rows. The types in given are the client's; 0: the client
-// left it open.
+// Describe returns a query's columns and the types of its parameters, without its rows. The types in given are the
+// client's; 0: the client left it open.
 func (c *Catalog) Describe(ctx context.Context, query string, given []uint32) (columns []Column, params []uint32, err error) {
 	t, err := rewrite(query)
 	if err != nil {
@@ -345,10 +346,11 @@ func (c *Catalog) Query(ctx context.Context, user, query string, args []any) (co
 // pumpName is the function of the engine that executes the query of a client.
 const pumpName = "coterie_pump"
 
-// run executes the query and returns at most that many rows. The text must be one statement, and the authorizer lets it read the views only.
+// run executes the query and returns at most that many rows. The text must be one statement, and the authorizer lets it
+// read the views only.
 //
-// The driver interrupts a statement up to its first row only. So the query runs inside a function of another statement, whose first row
-// comes when the query has ended: the end of ctx ends it at any row.
+// The driver interrupts a statement up to its first row only. So the query runs inside a function of another statement,
+// whose first row comes when the query has ended: the end of ctx ends it at any row.
 func (e *engine) run(ctx context.Context, query string, args []any, most int) ([]Column, [][]any, error) {
 	if !oneStatement(query) {
 		return nil, nil, &Error{State: "42601", Message: "the text is more than one statement"}

@@ -138,8 +138,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// FuzzOneStatement holds the lexer of Split, that of scan and that of the engine against each other: a part of a text that is handed to the
-// engine is one statement there.
+// FuzzOneStatement holds the lexer of Split, that of scan and that of the engine against each other: a part of a text
+// that is handed to the engine is one statement there.
 func FuzzOneStatement(f *testing.F) {
 	for _, s := range smuggled {
 		f.Add(s)

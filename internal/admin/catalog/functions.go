@@ -365,8 +365,8 @@ func quoteIdent(a []driver.Value) (driver.Value, error) {
 	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`, nil
 }
 
-// builtIn are the functions of the engine itself that a query may call. The others reach beyond the query's values: they load extensions,
-// read tables by their names, write the log or belong to other kinds of tables.
+// builtIn are the functions of the engine itself that a query may call. The others reach beyond the query's values:
+// they load extensions, read tables by their names, write the log or belong to other kinds of tables.
 var builtIn = strings.Fields(`-> ->> abs acos acosh asin asinh atan atan2 atanh avg ceil ceiling char coalesce concat concat_ws cos cosh count
 	cume_dist current_date current_time current_timestamp date datetime degrees dense_rank exp first_value floor format glob group_concat hex if
 	ifnull iif instr json json_array json_array_length json_extract json_group_array json_group_object json_insert json_object json_patch
@@ -399,7 +399,8 @@ var readable = sync.OnceValue(func() map[string]bool {
 	return out
 })
 
-// authorize is the engine's answer whether it may compile an operation. Whatever is refused marks the engine, which is then not used again.
+// authorize is the engine's answer whether it may compile an operation. Whatever is refused marks the engine, which is
+// then not used again.
 func (e *engine) authorize(action sqlite.AuthorizerActionCode, arg1, arg2, database string) sqlite.AuthorizerReturnCode {
 	if !e.trusted && !reading(action, arg1, arg2, database) {
 		e.denied = true
@@ -408,8 +409,9 @@ func (e *engine) authorize(action sqlite.AuthorizerActionCode, arg1, arg2, datab
 	return sqlite.AuthorizerOK
 }
 
-// reading reports whether an operation only reads the views or calls a function of the console. A client's query may do nothing else: PRAGMA,
-// ATTACH, transactions and every kind of write are refused, and so is whatever a later version of the engine adds.
+// reading reports whether an operation only reads the views or calls a function of the console. A client's query may do
+// nothing else: PRAGMA, ATTACH, transactions and every kind of write are refused, and so is whatever a later version of
+// the engine adds.
 func reading(action sqlite.AuthorizerActionCode, arg1, arg2, database string) bool {
 	switch action {
 	case sqlite.AuthSelect, sqlite.AuthRecursive:

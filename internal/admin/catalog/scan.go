@@ -107,8 +107,8 @@ func commentEnd(s string) int {
 	return len(s)
 }
 
-// bracketName reports whether a [ begins a name, as in SQL Server, rather than an array or a subscript, as in PostgreSQL. A name is
-// separated from the text before it, and has the form of a name.
+// bracketName reports whether a [ begins a name, as in SQL Server, rather than an array or a subscript, as in
+// PostgreSQL. A name is separated from the text before it, and has the form of a name.
 func bracketName(sql string, i int, before []token) bool {
 	content, _, closed := strings.Cut(sql[i+1:], "]")
 	if !closed || len(before) > 0 && before[len(before)-1].is("ARRAY") {
@@ -233,13 +233,14 @@ func join(tokens []token) string {
 	return b.String()
 }
 
-// engineSigns are the signs that the engine gets. None of them begins or ends a statement, a quotation, a comment or a parameter there.
+// engineSigns are the signs that the engine gets. None of them begins or ends a statement, a quotation, a comment or a
+// parameter there.
 var engineSigns = []string{
 	"(", ")", ",", ".", "+", "-", "*", "/", "%", "=", "<", ">", "<>", "!=", "<=", ">=", "||", "->", "->>", "&", "|", "~",
 }
 
-// check refuses tokens that the engine could read otherwise than scan did. It is the last step of the translation, so that no pass can
-// bring one back. A ; is one of them: the engine gets one statement.
+// check refuses tokens that the engine could read otherwise than scan did. It is the last step of the translation, so
+// that no pass can bring one back. A ; is one of them: the engine gets one statement.
 func check(t []token) error {
 	if first := at(t, 0); !first.is("SELECT") && !first.is("WITH") && !first.is("VALUES") && !first.sign("(") {
 		return &Error{State: "42601", Message: fmt.Sprintf("a query begins with SELECT, WITH, VALUES or TABLE, not with %.40q", first.text)}
@@ -289,8 +290,8 @@ func endOfQuote(s string, mark byte) int {
 	return 0
 }
 
-// oneStatement reports whether a text for the engine is one statement by the rules of the engine's own lexer. It does not rely on scan.
-// Quotations and comments that scan never writes count as more than one.
+// oneStatement reports whether a text for the engine is one statement by the rules of the engine's own lexer. It does
+// not rely on scan. Quotations and comments that scan never writes count as more than one.
 func oneStatement(sql string) bool {
 	for i := 0; i < len(sql); {
 		switch c := sql[i]; {

@@ -52,7 +52,8 @@ func backupPreference(g ag.Group) ag.BackupPreference {
 	return g.Options.BackupPreference
 }
 
-// Health is a level of health. That of a group is the worst of its replicas, that of a replica the worst of its databases.
+// Health is a level of health. That of a group is the worst of its replicas, that of a replica the worst of its
+// databases.
 type Health int64
 
 // The levels of health, with the numbers of the views.
@@ -77,7 +78,8 @@ func DatabaseHealth(mode ag.AvailabilityMode, s ag.SyncState) Health {
 	return NotHealthy
 }
 
-// replicaHealth returns the worst health of the replica's databases, which are in one instance and so in one state. A witness has none.
+// replicaHealth returns the worst health of the replica's databases, which are in one instance and so in one state. A
+// witness has none.
 func (f Facts) replicaHealth(r ag.Replica) Health {
 	switch {
 	case !r.HasData():
@@ -112,7 +114,8 @@ func (f Facts) role(r ag.Replica) ag.Role {
 	return n.Role
 }
 
-// syncState returns the state of a copy. The primary is SYNCHRONIZED if a secondary is, or if commits wait for no secondary.
+// syncState returns the state of a copy. The primary is SYNCHRONIZED if a secondary is, or if commits wait for no
+// secondary.
 func (f Facts) syncState(r ag.Replica) ag.SyncState {
 	n := f.Nodes[r.ID]
 	_, counted := f.Record.State.InV(r.ID)
@@ -201,7 +204,8 @@ type Candidate struct {
 	Because string
 }
 
-// ExplainFailover returns for every replica whether an automatic failover to it is possible now without loss, with the reason.
+// ExplainFailover returns for every replica whether an automatic failover to it is possible now without loss, with the
+// reason.
 func (f Facts) ExplainFailover() []Candidate {
 	var out []Candidate
 	for _, r := range f.members() {
@@ -250,7 +254,8 @@ type Routed struct {
 	Passed []string     // entries that were skipped, with the reasons
 }
 
-// VerifyRouting returns the routes of sessions of each intent at the listener of every node that answers, by the routes in force there.
+// VerifyRouting returns the routes of sessions of each intent at the listener of every node that answers, by the routes
+// in force there.
 func (f Facts) VerifyRouting() []Routed {
 	var out []Routed
 	for _, r := range f.Group.Replicas {

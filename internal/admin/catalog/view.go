@@ -60,7 +60,8 @@ func (v view) statements() (empty, insert string) {
 	return "DELETE FROM " + v.full(), "INSERT INTO " + v.full() + " VALUES (?" + strings.Repeat(", ?", len(v.columns)-1) + ")"
 }
 
-// cols parses "name type, name type" with the types b i8 i4 t o f ts u; a ! after the type marks a column that is always NULL.
+// cols parses "name type, name type" with the types b i8 i4 t o f ts u; a ! after the type marks a column that is
+// always NULL.
 func cols(spec string) []column {
 	types := map[string]columnType{"b": typeBool, "i8": typeInt8, "i4": typeInt4, "t": typeText, "o": typeOID, "f": typeFloat, "ts": typeTime, "u": typeUUID}
 	var out []column
@@ -120,7 +121,8 @@ func bit(b bool) int64 {
 	return 0
 }
 
-// absences are the columns that are always NULL, with the reasons. They exist so that queries written for SQL Server run.
+// absences are the columns that are always NULL, with the reasons. They exist so that queries written for SQL Server
+// run.
 var absences = func() map[string]string {
 	out := map[string]string{}
 	for line := range strings.Lines(absenceText) {
@@ -168,8 +170,8 @@ var functionTypes = map[string]uint32{
 	"extract_field": typeFloat.oid, "avg": typeFloat.oid, "backup_is_preferred_replica": typeInt8.oid, "fn_hadr_backup_is_preferred_replica": typeInt8.oid,
 }
 
-// expressionColumn returns name and type of a column that is an expression. The name is PostgreSQL's; the type follows from the first value
-// or, without values, from the function.
+// expressionColumn returns name and type of a column that is an expression. The name is PostgreSQL's; the type follows
+// from the first value or, without values, from the function.
 func expressionColumn(name string, rows [][]any, i int) Column {
 	c := Column{name, inferred(rows, i)}
 	call := aCall.FindStringSubmatch(name)

@@ -75,8 +75,8 @@ type positions struct {
 	known                        bool
 }
 
-// positionsOf returns the positions of a copy. Those of a secondary come from the primary's stream, which is more recent than the
-// secondary's own report.
+// positionsOf returns the positions of a copy. Those of a secondary come from the primary's stream, which is more
+// recent than the secondary's own report.
 func (f Facts) positionsOf(r ag.Replica) positions {
 	n := f.Nodes[r.ID]
 	p := positions{flushed: n.Position.LSN, replayed: n.Replay, end: n.Position.LSN, sent: n.Position.LSN, known: n.Position.LSN != 0}
@@ -186,8 +186,8 @@ func databaseState(n Node, role ag.Role) code {
 	return code{0, "ONLINE"}
 }
 
-// lastCommit returns the time of the primary's last commit, by its clock. The primary knows it with track_commit_timestamp only. As commits
-// carry their time, it is otherwise taken from the copy with the latest commit.
+// lastCommit returns the time of the primary's last commit, by its clock. The primary knows it with
+// track_commit_timestamp only. As commits carry their time, it is otherwise taken from the copy with the latest commit.
 func (f Facts) lastCommit() *time.Time {
 	last := f.Nodes[f.Record.Epoch.Leader].Commit
 	if last != nil {
@@ -210,7 +210,8 @@ func (f Facts) lag(n Node) any {
 	return max(int64(at.Sub(*n.Commit).Seconds()), 0)
 }
 
-// dataLoss returns the estimated data loss of a failover in seconds: 0 if the copy is ready, otherwise the difference of the last commits.
+// dataLoss returns the estimated data loss of a failover in seconds: 0 if the copy is ready, otherwise the difference
+// of the last commits.
 func (f Facts) dataLoss(r ag.Replica) any {
 	if f.failoverReady(r) {
 		return float64(0)
@@ -222,7 +223,8 @@ func (f Facts) dataLoss(r ag.Replica) any {
 	return at.Sub(*here).Seconds()
 }
 
-// dataLossByRate returns the same estimate in seconds by another formula: the WAL that the copy lacks, divided by the rate of its generation.
+// dataLossByRate returns the same estimate in seconds by another formula: the WAL that the copy lacks, divided by the
+// rate of its generation.
 func (f Facts) dataLossByRate(r ag.Replica) any {
 	p, rate := f.positionsOf(r), f.Nodes[f.Record.Epoch.Leader].LogRate
 	queue := behind(f.head(), p.flushed)
@@ -266,7 +268,8 @@ func (f Facts) perSeeding(row func(r ag.Replica, s Seeding, newest bool) []any) 
 	return out
 }
 
-// asSource reports whether the rows of a copy to r are from the view of the source. They are on every node but r itself.
+// asSource reports whether the rows of a copy to r are from the view of the source. They are on every node but r
+// itself.
 func (f Facts) asSource(r ag.Replica) bool { return f.Self != r.ID }
 
 // remote returns the other side of the copy.

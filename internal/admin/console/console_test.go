@@ -265,8 +265,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// sessions lists the statements that clients send at their start, in order and on one session, with the answers: the tag, the SQLSTATE of
-// an error, or the first value.
+// sessions lists the statements that clients send at their start, in order and on one session, with the answers: the
+// tag, the SQLSTATE of an error, or the first value.
 var sessions = map[string][][2]string{
 	"pgjdbc": {
 		{"SET extra_float_digits = 3", "SET"},
@@ -399,7 +399,8 @@ func FuzzWire(f *testing.F) {
 	})
 }
 
-// TestSmuggledStatements holds that a viewer's query cannot bring further statements into the engine of the views, by either protocol.
+// TestSmuggledStatements holds that a viewer's query cannot bring further statements into the engine of the views, by
+// either protocol.
 func TestSmuggledStatements(t *testing.T) {
 	w := newWorld(t)
 	conn, err := pgx.Connect(t.Context(), dsn(serve(t, w, Principal{"monitor", ddl.MayLook})))

@@ -113,8 +113,8 @@ type Principal struct {
 type Backend interface {
 	// Execute runs a statement of the availability-group language for the principal, whose privilege has been checked.
 	Execute(ctx context.Context, who Principal, s ddl.Statement) (Result, error)
-	// Describe returns the columns and the parameters' types of a query without running it. The types in given are the client's; 0: the
-	// client left it open.
+	// Describe returns the columns and the parameters' types of a query without running it. The types in given are the
+	// client's; 0: the client left it open.
 	Describe(ctx context.Context, sql string, given []Type) (columns []Column, params []Type, err error)
 	// Query runs a query on the views.
 	Query(ctx context.Context, who Principal, sql string, args []any) (Result, error)

@@ -34,8 +34,8 @@ type Hello struct {
 	Logger   *slog.Logger
 }
 
-// Serve serves an authenticated client, which has received AuthenticationOk, until it disconnects or ctx is done. It does not close the
-// connection.
+// Serve serves an authenticated client, which has received AuthenticationOk, until it disconnects or ctx is done. It
+// does not close the connection.
 func Serve(ctx context.Context, conn net.Conn, b Backend, hello Hello) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -38,7 +38,8 @@ type Session struct {
 
 var errInterrupted = errors.New("canceling statement due to user request")
 
-// interruptible returns a context that ends when the client cancels the running statement. The caller calls stop after the statement.
+// interruptible returns a context that ends when the client cancels the running statement. The caller calls stop after
+// the statement.
 func (s *Session) interruptible(ctx context.Context) (out context.Context, stop func()) {
 	if s.interrupt == nil {
 		return ctx, func() {}

@@ -39,8 +39,8 @@ func versionNumber(v string) string {
 	return major + strings.Repeat("0", 4-len(minor)) + minor
 }
 
-// set executes SET name = value, SET name TO value, RESET name and the forms of standard SQL. Any name is accepted, and its last value
-// is kept.
+// set executes SET name = value, SET name TO value, RESET name and the forms of standard SQL. Any name is accepted, and
+// its last value is kept.
 func (s *Session) set(text string) (Result, error) {
 	text = strings.TrimRight(strings.TrimSpace(stripComments(text)), ";")
 	verb, rest, _ := strings.Cut(text, " ")

@@ -28,8 +28,8 @@ func (c *change) notice(format string, a ...any) {
 	*c.notices = append(*c.notices, Notice{Message: fmt.Sprintf(format, a...)})
 }
 
-// ReplicaID returns the member's name for a server's name as typed. Host names are folded as coterie init folds them, so that
-// N'SRV153.contoso.com' and N'SRV153' are the node srv153.
+// ReplicaID returns the member's name for a server's name as typed. Host names are folded as coterie init folds them,
+// so that N'SRV153.contoso.com' and N'SRV153' are the node srv153.
 func ReplicaID(server string) ag.ReplicaID {
 	host, _, _ := strings.Cut(strings.ToLower(server), ".")
 	name := strings.Map(func(r rune) rune {
@@ -96,8 +96,9 @@ func Clone(g ag.Group) ag.Group {
 	return g
 }
 
-// Change returns the configuration after the statement, and the notices for the client. It is a pure function, and its result shares no
-// memory with g. An error is an *Error; the caller then writes nothing. A statement that is not a change (Kind) returns g.
+// Change returns the configuration after the statement, and the notices for the client. It is a pure function, and its
+// result shares no memory with g. An error is an *Error; the caller then writes nothing. A statement that is not a
+// change (Kind) returns g.
 func (s Statement) Change(g ag.Group, where Context) (ag.Group, []Notice, error) {
 	next := Clone(g)
 	if bad := s.check(g, where); bad != nil {
@@ -112,8 +113,9 @@ func (s Statement) Change(g ag.Group, where Context) (ag.Group, []Notice, error)
 	return next, notices, nil
 }
 
-// Check returns an *Error if the statement may not run on this node: the group does not exist, the statement names another one, or WITH
-// STRICT forbids it. Change calls Check itself; the caller does so before an operation or a report.
+// Check returns an *Error if the statement may not run on this node: the group does not exist, the statement names
+// another one, or WITH STRICT forbids it. Change calls Check itself; the caller does so before an operation or a
+// report.
 func (s Statement) Check(g ag.Group, where Context) error {
 	if bad := s.check(g, where); bad != nil {
 		return bad
@@ -198,8 +200,8 @@ func (c *change) apply(s Statement) *Error {
 	}
 }
 
-// settings applies options to the group, or to one replica. Modes are applied before the options that depend on them, in whatever order
-// they were typed.
+// settings applies options to the group, or to one replica. Modes are applied before the options that depend on them,
+// in whatever order they were typed.
 func (c *change) settings(list []Setting, place func(Setting) Place) *Error {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b Setting) int { return order(a) - order(b) })

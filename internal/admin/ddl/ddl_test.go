@@ -417,7 +417,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// TestSplitEscapes holds that a backslash in E'text' takes the quote behind it into the text, as it does where the statement is executed.
+// TestSplitEscapes holds that a backslash in E'text' takes the quote behind it into the text, as it does where the
+// statement is executed.
 func TestSplitEscapes(t *testing.T) {
 	for text, want := range map[string]int{
 		`select E'\'' ; select 1 -- '`: 2, `select E'\' ; select 1'`: 1, `select e'\\' ; select 1`: 2, `select E''';'; x`: 2, `select nameE'\' ; x`: 2, `select '\' ; x`: 2,

@@ -250,8 +250,8 @@ type Part struct {
 	Offset int // characters of the file before Text
 }
 
-// Split divides a text into statements at semicolons and at lines that contain only GO. It interprets nothing but quotes and comments, so
-// it divides SQL of any kind. An unclosed quote or comment is an *Error.
+// Split divides a text into statements at semicolons and at lines that contain only GO. It interprets nothing but
+// quotes and comments, so it divides SQL of any kind. An unclosed quote or comment is an *Error.
 func Split(text string) ([]Part, error) {
 	tokens, bad := lex(text)
 	if bad != nil {

@@ -23,8 +23,9 @@ const (
 // Verdict is the way in which an option is treated.
 type Verdict string
 
-// The verdicts. An option that is NotYet in effect is recorded, and has no effect until the feature exists. One of NoEffect is accepted
-// because it is common, and has no meaning here. One that is Refused is an error. The last two come with a reason (Option.Why).
+// The verdicts. An option that is NotYet in effect is recorded, and has no effect until the feature exists. One of
+// NoEffect is accepted because it is common, and has no meaning here. One that is Refused is an error. The last two
+// come with a reason (Option.Why).
 const (
 	InEffect Verdict = "in effect"
 	NotYet   Verdict = "recorded, not yet in effect"

@@ -12,7 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write docs/language.md")
 
-// example is a statement of the reference. The examples run one after the other, each on its node, beginning without a group.
+// example is a statement of the reference. The examples run one after the other, each on its node, beginning without a
+// group.
 type example struct{ on, text string }
 
 // chapters are the statements of the reference, in the order in which they are read and run.

@@ -6,8 +6,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// ScriptOf returns the statements that create the group on nodes without one: CREATE, to be run on the node with the data, and JOIN for
-// each other replica. Executing them gives the same configuration.
+// ScriptOf returns the statements that create the group on nodes without one: CREATE, to be run on the node with the
+// data, and JOIN for each other replica. Executing them gives the same configuration.
 func ScriptOf(g ag.Group) []Statement {
 	c := Create{Databases: g.Options.Databases}
 	for _, o := range options {

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// slip is a deliberate mistake in an adapter: a rule that no model of the decisions can hold. The test that it names must fail with it.
+// slip is a deliberate mistake in an adapter: a rule that no model of the decisions can hold. The test that it names
+// must fail with it.
 type slip struct {
 	name string
 	file string   // below internal/

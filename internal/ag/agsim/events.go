@@ -61,7 +61,8 @@ func (m *Model) events(w *World, b Bounds, evs []event) []event {
 	return evs
 }
 
-// oddities lists what may be wrong with the server of node i, and how far what its agent does of its own accord may come.
+// oddities lists what may be wrong with the server of node i, and how far what its agent does of its own accord may
+// come.
 func (m *Model) oddities(w *World, i int, evs []event) []event {
 	n, x := &w.nodes[i], uint8(i)
 	switch {

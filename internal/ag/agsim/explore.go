@@ -86,7 +86,8 @@ const (
 	sawQuiet               // this node has acknowledged nothing for longer than any answer lease lasts
 )
 
-// Explore walks every history within the bounds, breadth first, and stops at the first world or event that breaks an invariant.
+// Explore walks every history within the bounds, breadth first, and stops at the first world or event that breaks an
+// invariant.
 func (m *Model) Explore(b Bounds) (r Report) {
 	begin := time.Now()
 	m.votes = b.Deaths > 0

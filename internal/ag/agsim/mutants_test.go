@@ -11,7 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// mutant is a deliberate mistake. Each must be found, which shows that the invariants and the histories can find such mistakes.
+// mutant is a deliberate mistake. Each must be found, which shows that the invariants and the histories can find such
+// mistakes.
 type mutant struct {
 	name   string
 	group  ag.Group
@@ -374,7 +375,8 @@ func staleFollow(v ag.View) ag.Plan {
 	return p
 }
 
-// TestMutants hunts every mistake. With -update it writes what was found, and how, into the documentation (make mutants).
+// TestMutants hunts every mistake. With -update it writes what was found, and how, into the documentation (make
+// mutants).
 func TestMutants(t *testing.T) {
 	rows := make([]string, len(mutants))
 	t.Run("each", func(t *testing.T) {

@@ -205,8 +205,8 @@ func (s *Sim) beats(i int) {
 	}
 }
 
-// death reports whether node i has evidence against the leader of the epoch. It has if it heard the leader's heartbeats,
-// and its connections were ended and refused, twice, without a renewal since.
+// death reports whether node i has evidence against the leader of the epoch. It has if it heard the leader's
+// heartbeats, and its connections were ended and refused, twice, without a renewal since.
 func (s *Sim) death(i int, e env) bool {
 	t, p := &s.nodes[i], int(e.epoch.leader)-1
 	dead := t.beatEp == e.epoch.epoch && p != i && !s.cut[i].has(p) && (!s.w.nodes[p].up || s.reject[i].has(p))

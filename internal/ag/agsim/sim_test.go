@@ -117,7 +117,8 @@ func processorTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// unseen are the rules that neither explorer nor simulator fires, with the reason. The tables of package ag fire every rule.
+// unseen are the rules that neither explorer nor simulator fires, with the reason. The tables of package ag fire every
+// rule.
 var unseen = map[ag.Rule]string{
 	ag.RuleReread: "every log can be read in this world; TestEndToEndReread damages a real one",
 }

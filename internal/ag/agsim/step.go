@@ -414,7 +414,8 @@ func (m *Model) seal(w *World, i, j int) {
 	c.sealLog[j], c.sealCpy[j] = n.log, n.copy
 }
 
-// mayAck returns the furthest commit that a server could report to its client as committed now, and the setting that allows it.
+// mayAck returns the furthest commit that a server could report to its client as committed now, and the setting that
+// allows it.
 func (m *Model) mayAck(w *World, i int) (c wal, by setting, ok bool) {
 	n := &w.nodes[i]
 	if !n.isOpen() {

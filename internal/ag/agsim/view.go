@@ -57,7 +57,8 @@ func NewModel(g ag.Group) *Model {
 	return m
 }
 
-// NewGroup returns a group of synchronous replicas that fail over automatically, the last one a witness if that is wanted.
+// NewGroup returns a group of synchronous replicas that fail over automatically, the last one a witness if that is
+// wanted.
 func NewGroup(replicas int, witness bool, rule ag.CommitRule) ag.Group {
 	g := ag.Group{CommitRule: rule, SessionTimeout: 10 * time.Second, Profile: "default"}
 	for i := range replicas {
@@ -145,7 +146,8 @@ func (m *Model) groupWith(suspended set) ag.Group {
 	return g
 }
 
-// env is the information from a node's clocks and network: in the explorer an adversary's choice, in the simulator true.
+// env is the information from a node's clocks and network: in the explorer an adversary's choice, in the simulator
+// true.
 type env struct {
 	noQuorum bool
 	epoch    epochRec // the record as last read

@@ -10,8 +10,9 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Account is what a stopped member reports about itself when the quorum's store is lost. It is enough for a person to choose the next
-// leader, and for the new record to take back nothing that the member promised or saw (docs/internals/safety.md, "Untrusted store").
+// Account is what a stopped member reports about itself when the quorum's store is lost. It is enough for a person to
+// choose the next leader, and for the new record to take back nothing that the member promised or saw
+// (docs/internals/safety.md, "Untrusted store").
 type Account struct {
 	Group    ag.GroupID   `json:"group"`
 	ID       ag.ReplicaID `json:"member"`
@@ -25,7 +26,8 @@ type Account struct {
 	Unfit string `json:"unfit,omitempty"`
 }
 
-// Newer orders accounts by how much of the group's history their copies hold: by the later record seen, then by position.
+// Newer orders accounts by how much of the group's history their copies hold: by the later record seen, then by
+// position.
 func (a Account) Newer(b Account) int {
 	if c := cmp.Compare(a.Seq, b.Seq); c != 0 {
 		return c
@@ -47,16 +49,18 @@ type Recovery struct {
 	Group ag.Group
 	Epoch ag.EpochRecord
 	State ag.State
-	// Ahead lists the members whose copies may hold commits that the chosen copy lacks. They are suspended until a person resumes them.
+	// Ahead lists the members whose copies may hold commits that the chosen copy lacks. They are suspended until a
+	// person resumes them.
 	Ahead []ag.ReplicaID
 }
 
 // ErrUnsafe means that the recovery may not be made as requested.
 var ErrUnsafe = errors.New("this recovery would not be safe")
 
-// Recover makes the record of a group whose quorum's store is lost or cannot be trusted. The new epoch is above every epoch that an
-// account has promised or seen. The chosen member leads it, V is empty, and automatic failover is off. A member that is declared lost
-// leaves the group, so that it is not admitted when it comes back. Every refusal wraps ErrUnsafe.
+// Recover makes the record of a group whose quorum's store is lost or cannot be trusted. The new epoch is above every
+// epoch that an account has promised or seen. The chosen member leads it, V is empty, and automatic failover is off. A
+// member that is declared lost leaves the group, so that it is not admitted when it comes back. Every refusal wraps
+// ErrUnsafe.
 func Recover(q Request) (Recovery, error) {
 	mine, err := q.check()
 	if err != nil {

@@ -9,11 +9,12 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// LabNeeds is the disk space, in bytes, of three replicas of a lab before anything is loaded: their clusters and the WAL that they keep.
+// LabNeeds is the disk space, in bytes, of three replicas of a lab before anything is loaded: their clusters and the
+// WAL that they keep.
 const LabNeeds = 4 << 30
 
-// EnoughDisk refuses to continue if the file system of dir has fewer free bytes than that. dir need not exist yet. A file system that
-// does not report its free space passes.
+// EnoughDisk refuses to continue if the file system of dir has fewer free bytes than that. dir need not exist yet. A
+// file system that does not report its free space passes.
 func EnoughDisk(dir string, bytes uint64) error {
 	for dir != "/" {
 		if _, err := os.Stat(dir); err == nil {

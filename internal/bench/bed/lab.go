@@ -96,8 +96,8 @@ func (g *ConsoleGroup) Primary(ctx context.Context) (string, error) {
 	return names[0], nil
 }
 
-// Behind returns the readable secondaries that have not replayed up to lsn, each with its position. The console shows positions a
-// moment late, so a secondary is at worst further ahead than Behind reports.
+// Behind returns the readable secondaries that have not replayed up to lsn, each with its position. The console shows
+// positions a moment late, so a secondary is at worst further ahead than Behind reports.
 func (g *ConsoleGroup) Behind(ctx context.Context, lsn string) (behind []string, err error) {
 	least, err := ag.ParseLSN(lsn)
 	if err != nil {
@@ -307,7 +307,8 @@ func (l labLinks) SyncTime(_ context.Context, member string, n int) (time.Durati
 	return benchreport.SyncTime(l.lab.Dir(member), n)
 }
 
-// dropPageCache drops the data files of every node from the page cache. It leaves the shared_buffers of the servers as they are.
+// dropPageCache drops the data files of every node from the page cache. It leaves the shared_buffers of the servers as
+// they are.
 func (b *LabBed) dropPageCache(ctx context.Context) error {
 	members, err := b.Members(ctx)
 	if err != nil {
@@ -330,7 +331,8 @@ func (b *LabBed) dropPageCache(ctx context.Context) error {
 	return nil
 }
 
-// dropFile writes the dirty pages of a file to disk and drops the file from the page cache. A file that does not exist is not an error.
+// dropFile writes the dirty pages of a file to disk and drops the file from the page cache. A file that does not exist
+// is not an error.
 func dropFile(path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -367,11 +369,13 @@ type Need struct {
 	Bytes   uint64  // of disk that all replicas together need for the loaded data
 }
 
-// Loaded returns the bytes of disk that the three replicas of a lab need for data of that size: the data and as much WAL, each three times.
+// Loaded returns the bytes of disk that the three replicas of a lab need for data of that size: the data and as much
+// WAL, each three times.
 func Loaded(bytes int) uint64 { return uint64(bytes) * 6 }
 
-// LabFor makes a lab that meets n, and returns it as a bed as well. Without root the lab has no limits and no network of its own.
-// clientAt is the node at which the client runs; empty: this host. The caller removes the lab with LabBed.Remove.
+// LabFor makes a lab that meets n, and returns it as a bed as well. Without root the lab has no limits and no network
+// of its own. clientAt is the node at which the client runs; empty: this host. The caller removes the lab with
+// LabBed.Remove.
 func LabFor(ctx context.Context, n Need, o lab.Options, clientAt string) (*LabBed, *experiment.Bed, error) {
 	root := os.Geteuid() == 0
 	bed := &experiment.Bed{}
@@ -421,7 +425,8 @@ type labGroup struct {
 	sockets *adminsocket.Sockets
 }
 
-// UpLab makes a lab that ends with this process, and opens the administrators' sockets of its servers. The caller ends it with Down or Leave.
+// UpLab makes a lab that ends with this process, and opens the administrators' sockets of its servers. The caller ends
+// it with Down or Leave.
 func UpLab(ctx context.Context, o lab.Options, progress func(string)) (observe.Lab, error) {
 	o.Progress, o.Bound = progress, true
 	l, err := RaiseLab(ctx, o)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// readBytes returns the bytes that each process of each node's server has read from the disk so far. Unreachable servers
-// are left out.
+// readBytes returns the bytes that each process of each node's server has read from the disk so far. Unreachable
+// servers are left out.
 func (b *LabBed) readBytes() map[string]map[string]int64 {
 	all := map[string]map[string]int64{}
 	for _, n := range b.lab.Lab.Nodes() {

@@ -44,7 +44,8 @@ func (b *EndpointBench) say(format string, a ...any) {
 
 func (b *EndpointBench) figure(f goals.Figure) { b.Figures = append(b.Figures, f) }
 
-// Run measures the chosen parts. A figure that could not be measured is in the samples with its reason, so Run returns no error.
+// Run measures the chosen parts. A figure that could not be measured is in the samples with its reason, so Run returns
+// no error.
 func (b *EndpointBench) Run(ctx context.Context) *Samples {
 	b.Version, b.Cores, b.Seed = buildinfo.Version, runtime.NumCPU(), b.O.Seed
 	b.Kernel, b.Congestion = report.KernelText("kernel/osrelease"), report.KernelText("net/ipv4/tcp_available_congestion_control")
@@ -236,8 +237,8 @@ func (b *EndpointBench) published(ctx context.Context, profile string, limit tim
 	return nil
 }
 
-// floor adds how much less time than plain TCP with BBR the workload can take at best: its inserts while no commit waits
-// for the secondary, which receives them nevertheless, and a round trip for each commit.
+// floor adds how much less time than plain TCP with BBR the workload can take at best: its inserts while no commit
+// waits for the secondary, which receives them nevertheless, and a round trip for each commit.
 func (b *EndpointBench) floor(ctx context.Context, profile string, w workload.Tunnel, bbr []float64) error {
 	alone := wayOurs
 	alone.name, alone.local = "ours, waited for by nobody", true

@@ -63,7 +63,8 @@ var (
 	wayNoUDP   = arm{name: "ours, without BBR and UDP", options: &ag.ReplicaOptions{Transport: string(link.PreferTCP)}, cubic: true}
 )
 
-// NewPair makes the two servers with further settings, each "name=value". They are not joined yet. The caller ends them with Close.
+// NewPair makes the two servers with further settings, each "name=value". They are not joined yet. The caller ends them
+// with Close.
 func NewPair(ctx context.Context, near, far Site, further ...string) (s *Pair, err error) {
 	s = &Pair{near: near, far: far}
 	if s.dir, err = os.MkdirTemp("/tmp", "ce"); err != nil {

@@ -302,9 +302,9 @@ type Follower interface {
 // be many gigabytes.
 const replayPatience = 10 * time.Minute
 
-// replayed waits until every server that may get readers can see the loaded data: until every member, or the second of a
-// pair, answers a query with at least that value. Where the members cannot be reached, it waits until the group reports
-// that they have replayed all WAL written until now.
+// replayed waits until every server that may get readers can see the loaded data: until every member, or the second of
+// a pair, answers a query with at least that value. Where the members cannot be reached, it waits until the group
+// reports that they have replayed all WAL written until now.
 func (b *Bed) replayed(ctx context.Context, sql string, least float64) error {
 	servers := map[string]string{}
 	if b.Group == nil {

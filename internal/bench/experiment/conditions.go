@@ -9,7 +9,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
 
-// conditionsHold checks the twelve conditions on every reachable server. It returns in words on which servers they held.
+// conditionsHold checks the twelve conditions on every reachable server. It returns in words on which servers they
+// held.
 func (b *Bed) conditionsHold(ctx context.Context, write string) (held string, err error) {
 	var n, of int
 	if b.Group == nil {
@@ -49,9 +50,9 @@ func (b *Bed) conditionsOfGroup(ctx context.Context, write string) (n, of int, e
 	return n, len(members), err
 }
 
-// conditionsByListener checks the primary, and the secondaries to which the listeners send readers. The listeners choose
-// in turn, so it connects more often than the group has members and checks each server once. It returns the number of
-// servers checked.
+// conditionsByListener checks the primary, and the secondaries to which the listeners send readers. The listeners
+// choose in turn, so it connects more often than the group has members and checks each server once. It returns the
+// number of servers checked.
 func (b *Bed) conditionsByListener(ctx context.Context, write string, members int) (int, error) {
 	seen := map[string]bool{}
 	if err := conditionsAt(ctx, "the primary", write, seen); err != nil {

@@ -19,8 +19,8 @@ type TunnelOptions struct {
 	CSV      func(at time.Time, took time.Duration, payload workload.Payload, arm string) // called after every run with the values that the published script logs; may be nil
 }
 
-// Tunnel measures what compression of the link gives. It inserts rows with one long column, with a commit after a number
-// of rows, while synchronous secondaries are behind a narrow link.
+// Tunnel measures what compression of the link gives. It inserts rows with one long column, with a commit after a
+// number of rows, while synchronous secondaries are behind a narrow link.
 func (b *Bed) Tunnel(ctx context.Context, o TunnelOptions) (report.Experiment, error) {
 	e := report.Experiment{
 		Name: "tunnel", Title: "The tunnel", Question: "What does compression give?", Scaled: !b.Published,

@@ -12,14 +12,15 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// Workload is a load beside the ledger's writers while the primary fails. The ledger's writers alone measure the outage.
+// Workload is a load beside the ledger's writers while the primary fails. The ledger's writers alone measure the
+// outage.
 type Workload struct {
 	Name string // in words
 	Unit string // unit of its rate
 	// Prepare loads the data of the workload; nil if it has none.
 	Prepare func(ctx context.Context, dsn string) error
-	// Run works until ctx ends, which is not an error, and calls tick with the rate of every step. It returns the number
-	// of failed operations by SQLSTATE.
+	// Run works until ctx ends, which is not an error, and calls tick with the rate of every step. It returns the
+	// number of failed operations by SQLSTATE.
 	Run func(ctx context.Context, dsn string, tick func(at, length time.Duration, rate float64)) (map[string]int64, error)
 	// Check checks the written data on every replica after the run; nil: no check exists.
 	Check func(ctx context.Context, b *Bed, write string) error

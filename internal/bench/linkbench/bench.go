@@ -57,8 +57,8 @@ type linkBench struct {
 	mu sync.Mutex // guards Flows and Figures
 }
 
-// MeasureLinks makes a network with that seed, runs every measurement in turn and prints what it does to progress. The figures of a
-// measurement that fails are in the samples as not run, with the reason.
+// MeasureLinks makes a network with that seed, runs every measurement in turn and prints what it does to progress. The
+// figures of a measurement that fails are in the samples as not run, with the reason.
 func MeasureLinks(ctx context.Context, seed uint64, progress io.Writer) Samples {
 	b := &linkBench{Samples: Samples{Version: buildinfo.Version, Cores: runtime.NumCPU(), Seed: seed, Flows: map[string]flowSet{}}}
 	b.Kernel, b.Congestion = report.KernelText("kernel/osrelease"), report.KernelText("net/ipv4/tcp_available_congestion_control")
@@ -101,7 +101,8 @@ func MeasureLinks(ctx context.Context, seed uint64, progress io.Writer) Samples 
 	return b.Samples
 }
 
-// deviation returns the figure of a ratio that ought to be 1: its distance from 1 in percent. half is half the width of its interval.
+// deviation returns the figure of a ratio that ought to be 1: its distance from 1 in percent. half is half the width of
+// its interval.
 func deviation(name string, ratio, half float64) goals.Figure {
 	off := math.Abs(ratio-1) * 100
 	return goals.Figure{Name: name, Measured: off, Low: max(0, off-half), High: off + half, HasInterval: true}

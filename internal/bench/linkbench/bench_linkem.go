@@ -98,8 +98,8 @@ func (b *linkBench) loss(context.Context) error {
 	return nil
 }
 
-// mathis runs cubic over 30 ms from n1 to n2 and over 60 ms from n1 to n3 at the same time. The two do not share a link,
-// and need little bandwidth.
+// mathis runs cubic over 30 ms from n1 to n2 and over 60 ms from n1 to n3 at the same time. The two do not share a
+// link, and need little bandwidth.
 func (b *linkBench) mathis(ctx context.Context) error {
 	const flows, loss, mss = 12, 0.01, 1448 // of 1500 bytes, with timestamps
 	var wait sync.WaitGroup

@@ -40,8 +40,8 @@ func Network() (name string, h reexec.Helper) {
 
 var benchNodes = []string{"n1", "n2", "n3"}
 
-// startBeside makes a network under the first name that no other bench uses. The names are few and fixed: the next bench
-// that takes a name removes what a killed bench left under it.
+// startBeside makes a network under the first name that no other bench uses. The names are few and fixed: the next
+// bench that takes a name removes what a killed bench left under it.
 func startBeside(o linkem.Options) (*linkem.Network, error) {
 	const most = 9
 	for i := 1; ; i++ {

@@ -21,7 +21,8 @@ import (
 // spareFiles are open in a listener, or in the process of clients and backends, beside two for each session.
 const spareFiles = 100
 
-// idle opens sessions that do nothing, over backends that do nothing, and looks how much memory the listener's process then has.
+// idle opens sessions that do nothing, over backends that do nothing, and looks how much memory the listener's process
+// then has.
 func (b *ListenerBench) idle(ctx context.Context, bed *listenerBed, kind string) (err error) {
 	files, err := moreFiles()
 	if err != nil {

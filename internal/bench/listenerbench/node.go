@@ -41,7 +41,8 @@ type listenerNode struct {
 	Profile string `json:"profile,omitempty"`
 }
 
-// BenchListenerNode is that listener as a process. It answers each line of its input with how late it was, and ends with its input.
+// BenchListenerNode is that listener as a process. It answers each line of its input with how late it was, and ends
+// with its input.
 func BenchListenerNode() *cobra.Command {
 	return &cobra.Command{
 		Use: "node SETTINGS", Hidden: true, Args: cobra.ExactArgs(1),

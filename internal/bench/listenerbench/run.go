@@ -53,8 +53,9 @@ func (l *listenerBed) pgbench(ctx context.Context, w listenerWork, way string, s
 	return tps, n, errors.Join(err1, err2)
 }
 
-// connects is pgbench -S -C by as many clients of pgx: a session with a password for each transaction. libpq has the proof of a password in
-// 2 to 3 ms of a processor, which is more than the server takes; pgx in a quarter of that, so that more of what is measured is the way.
+// connects is pgbench -S -C by as many clients of pgx: a session with a password for each transaction. libpq has the
+// proof of a password in 2 to 3 ms of a processor, which is more than the server takes; pgx in a quarter of that, so
+// that more of what is measured is the way.
 func (l *listenerBed) connects(ctx context.Context, w listenerWork, way string, seconds int) (tps float64, n int, err error) {
 	c, err := l.secret(way)
 	if err != nil {
@@ -103,8 +104,9 @@ func (l *listenerBed) processorTime(way string) time.Duration {
 	return spent
 }
 
-// workersTime is what each of the kernel's worker threads has had of the processors. One of them writes what the kernel passes on from a
-// session to its server and back; which one, and for whom, nobody says: so they are all counted, in every way.
+// workersTime is what each of the kernel's worker threads has had of the processors. One of them writes what the kernel
+// passes on from a session to its server and back; which one, and for whom, nobody says: so they are all counted, in
+// every way.
 func workersTime() map[string]time.Duration {
 	all := make(map[string]time.Duration)
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -138,7 +140,8 @@ func statOf(file string) (name string, spent time.Duration, ok bool) {
 	return name, time.Duration(user+system) * 10 * time.Millisecond, true
 }
 
-// logins measures how long it takes to get a session with a password, directly and through the listener in turns, one every so often.
+// logins measures how long it takes to get a session with a password, directly and through the listener in turns, one
+// every so often.
 func (l *listenerBed) logins(ctx context.Context, n int, every time.Duration) (map[string][]float64, error) {
 	ways := []string{wayDirect, wayListener}
 	ms := make(map[string][]float64)

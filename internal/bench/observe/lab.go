@@ -72,8 +72,8 @@ func Primary(ctx context.Context, l Lab) (api.Status, error) {
 	return api.Status{}, fmt.Errorf("find the primary: %w", last)
 }
 
-// Await calls ok every 50 ms until it returns true. After budget it fails with an error that names the condition, what, and the last
-// error of ok.
+// Await calls ok every 50 ms until it returns true. After budget it fails with an error that names the condition, what,
+// and the last error of ok.
 func Await(ctx context.Context, budget time.Duration, what string, ok func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, fmt.Errorf("waited %v for %s", budget, what))
 	defer cancel()
@@ -97,8 +97,8 @@ func Await(ctx context.Context, budget time.Duration, what string, ok func(conte
 	}
 }
 
-// Synchronized reports whether the primary counts at least n replicas as synchronized, itself included, and whether node is one of them
-// unless it is empty. Otherwise the error names the replicas that are not synchronized.
+// Synchronized reports whether the primary counts at least n replicas as synchronized, itself included, and whether
+// node is one of them unless it is empty. Otherwise the error names the replicas that are not synchronized.
 func Synchronized(ctx context.Context, l Lab, n int, node string) (bool, error) {
 	s, err := Primary(ctx, l)
 	if err != nil {
@@ -133,7 +133,8 @@ func Own(s api.Status) api.Replica {
 	return s.Replicas[i]
 }
 
-// Target returns a synchronized secondary: one other than avoid if there is one, and the empty string if none is synchronized.
+// Target returns a synchronized secondary: one other than avoid if there is one, and the empty string if none is
+// synchronized.
 func Target(s api.Status, avoid string) ag.ReplicaID {
 	var to ag.ReplicaID
 	for _, r := range s.Replicas {

@@ -10,8 +10,8 @@ import (
 // quiet is how long a screen that is not a terminal prints nothing before it prints the current step.
 const quiet = 2 * time.Second
 
-// Screen prints lines, and below them on a terminal one line that changes. It is never silent for three seconds. Its methods are
-// safe for concurrent use.
+// Screen prints lines, and below them on a terminal one line that changes. It is never silent for three seconds. Its
+// methods are safe for concurrent use.
 type Screen struct {
 	out    io.Writer
 	live   bool

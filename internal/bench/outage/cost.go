@@ -179,8 +179,8 @@ func insertUntil(ctx context.Context, c *pgx.ConnConfig, client int, n *atomic.I
 	return nil
 }
 
-// plainPair is a PostgreSQL primary and its synchronous secondary. The settings that matter for the comparison are those
-// of a group.
+// plainPair is a PostgreSQL primary and its synchronous secondary. The settings that matter for the comparison are
+// those of a group.
 type plainPair struct {
 	primary, secondary *pgtest.Server
 	relay, far         Relay // relay of the primary's node, for clients and for the secondary; relay of the secondary's node

@@ -18,8 +18,8 @@ type forwarderConfig struct {
 	To string `json:"to"`
 }
 
-// ForwarderHelper returns the name and the helper of a Forwarder in a process of its own, as real relays have. The process prints
-// its port and ends when its input ends.
+// ForwarderHelper returns the name and the helper of a Forwarder in a process of its own, as real relays have. The
+// process prints its port and ends when its input ends.
 func ForwarderHelper() (name string, h reexec.Helper) {
 	return forwarderName, reexec.Typed(func(_ context.Context, c forwarderConfig, s reexec.Streams) error {
 		r, err := NewForwarder(c.To)
@@ -38,7 +38,8 @@ type forwarderProcess struct {
 	port int
 }
 
-// StartForwarder starts a ForwarderHelper process that copies to a TCP address or to the path of a Unix socket. Close stops it.
+// StartForwarder starts a ForwarderHelper process that copies to a TCP address or to the path of a Unix socket. Close
+// stops it.
 func StartForwarder(ctx context.Context, to string) (Relay, error) {
 	helper, err := reexec.Start(ctx, reexec.Spec{Name: forwarderName, Config: forwarderConfig{to}}, reexec.Stderr(os.Stderr))
 	if err != nil {

@@ -69,7 +69,8 @@ type Samples struct {
 	Cost []CostRound `json:"cost"`
 }
 
-// Peer is another system with one set of settings, measured beside ours with the same writer and the same kind of death.
+// Peer is another system with one set of settings, measured beside ours with the same writer and the same kind of
+// death.
 type Peer interface {
 	Name() string                     // the last part of its goal's name, after "node-death-outage-to-"
 	About() map[string]string         // versions and settings
@@ -383,7 +384,8 @@ func (s Samples) Figures(why string) (failover, footprint []goals.Figure) {
 
 func round(v float64) float64 { return math.Round(v*100) / 100 }
 
-// median returns the lower median with its 95 % interval by order statistics, or with the range for fewer than six samples.
+// median returns the lower median with its 95 % interval by order statistics, or with the range for fewer than six
+// samples.
 func median(name string, v []float64, why string) goals.Figure {
 	n := len(v)
 	if n == 0 {

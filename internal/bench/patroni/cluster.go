@@ -36,7 +36,8 @@ type Cluster struct {
 	settings Settings
 }
 
-// Start makes the cluster and returns when every replica streams and one is synchronous. Stop ends it, also after an error.
+// Start makes the cluster and returns when every replica streams and one is synchronous. Stop ends it, also after an
+// error.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	l, err := newLayout(o.Dir, o.Bin)
 	if err != nil {
@@ -179,7 +180,8 @@ func (c *Cluster) Use(ctx context.Context, s Settings) error {
 	}
 }
 
-// Ready waits until two replicas stream, one of them synchronously, and HAProxy has found the primary for either settings.
+// Ready waits until two replicas stream, one of them synchronously, and HAProxy has found the primary for either
+// settings.
 func (c *Cluster) Ready(ctx context.Context) error {
 	return c.await(ctx, "every replica to stream and HAProxy to find the primary", func(ctx context.Context) error {
 		primary, err := c.Primary(ctx)

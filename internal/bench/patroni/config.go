@@ -69,7 +69,8 @@ func newLayout(dir, bin string) (*layout, error) {
 	return l, nil
 }
 
-// freePorts finds ports of 127.0.0.1 that nothing listens on. All are held until the last is found, so that no two are the same.
+// freePorts finds ports of 127.0.0.1 that nothing listens on. All are held until the last is found, so that no two are
+// the same.
 func freePorts(n int) ([]int, error) {
 	var out []int
 	for range n {
@@ -116,7 +117,8 @@ func (l *layout) patroni(n *node) ([]byte, error) {
 	}, "", "  ")
 }
 
-// haproxy has a port for each of the settings: both send to the primary, and look for it as often as the settings demand.
+// haproxy has a port for each of the settings: both send to the primary, and look for it as often as the settings
+// demand.
 func (l *layout) haproxy() []byte {
 	var b strings.Builder
 	b.WriteString("global\n  maxconn 200\ndefaults\n  mode tcp\n  maxconn 100\n  retries 2\n  timeout client 30m\n  timeout connect 4s\n  timeout server 30m\n  timeout check 5s\n")

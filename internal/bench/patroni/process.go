@@ -41,8 +41,8 @@ func (c *Cluster) start(name, log, program string, args ...string) (*process, er
 	return p, nil
 }
 
-// kill ends programs and everything that they started, and waits for the end: all of it is stopped first, so that none sees another's
-// death.
+// kill ends programs and everything that they started, and waits for the end: all of it is stopped first, so that none
+// sees another's death.
 func kill(roots ...int) error {
 	var all []int
 	for still := 0; still < 2; { // until nothing new is found twice
@@ -69,7 +69,8 @@ func kill(roots ...int) error {
 	return errors.Join(append(errs, vanish(all))...)
 }
 
-// vanish waits until none of the killed processes runs: a signal that was sent takes effect later, on a loaded machine much later.
+// vanish waits until none of the killed processes runs: a signal that was sent takes effect later, on a loaded machine
+// much later.
 func vanish(killed []int) error {
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		left, err := descendants(killed)
@@ -124,7 +125,8 @@ func descendants(roots []int) ([]int, error) {
 	return out, nil
 }
 
-// Sweep ends every process that works in dir, such as those of a killed benchmark. The directory must be the caller's own.
+// Sweep ends every process that works in dir, such as those of a killed benchmark. The directory must be the caller's
+// own.
 func Sweep(dir string) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

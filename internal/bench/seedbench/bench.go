@@ -128,8 +128,8 @@ func (o *SeedingOptions) Fit() (why string) {
 	return fmt.Sprintf("Scaled to %d MB: %v.", o.SizeMB, no)
 }
 
-// MeasureSeeding runs the parts that o names and reports with say what it does. The disk must have room for the copies, and only root
-// may make the emulated links.
+// MeasureSeeding runs the parts that o names and reports with say what it does. The disk must have room for the copies,
+// and only root may make the emulated links.
 func MeasureSeeding(ctx context.Context, o SeedingOptions, say func(string, ...any)) (*Samples, []goals.Figure, error) {
 	if err := o.room(); err != nil {
 		return nil, nil, err

@@ -42,8 +42,8 @@ type seedTargetLine struct {
 	Err      string            `json:"error,omitempty"`
 }
 
-// BenchSeedingTarget returns the hidden command that runs a seedTarget. Its argument is the target as JSON; it prints a seedTargetLine
-// for each progress report and one at its end.
+// BenchSeedingTarget returns the hidden command that runs a seedTarget. Its argument is the target as JSON; it prints a
+// seedTargetLine for each progress report and one at its end.
 func BenchSeedingTarget() *cobra.Command {
 	return &cobra.Command{
 		Use: "target SETTINGS", Hidden: true, Args: cobra.ExactArgs(1),

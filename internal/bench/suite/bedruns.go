@@ -9,8 +9,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// AllBedRuns returns the runs of coterie bench all: experiments that need limits on the nodes, and those that need links. quick chooses
-// sizes for less than ten minutes, published those of the published experiments.
+// AllBedRuns returns the runs of coterie bench all: experiments that need limits on the nodes, and those that need
+// links. quick chooses sizes for less than ten minutes, published those of the published experiments.
 func AllBedRuns(quick, published bool) []BedRun {
 	routing := experiment.RoutingOptions{Threads: experiment.PublishedThreads, Duration: 3 * time.Second, WarmUp: 300 * time.Millisecond, Rows: 200_000}
 	mix := experiment.TproccOptions{Users: []int{1, 4, 12}, Warehouses: 2, Duration: 5 * time.Second, WarmUp: 500 * time.Millisecond}

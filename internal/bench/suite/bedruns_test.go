@@ -7,8 +7,8 @@ import (
 	"github.com/coteriedb/coterie/internal/bench/seedbench"
 )
 
-// TestSeedingOfAllIsPublishedOrScaled: without disk space for the published size, a smaller copy is made and labelled as
-// scaled.
+// TestSeedingOfAllIsPublishedOrScaled: without disk space for the published size, a smaller copy is made and labelled
+// as scaled.
 func TestSeedingOfAllIsPublishedOrScaled(t *testing.T) {
 	last := func(quick, published bool) Experiment {
 		runs := AllBedRuns(quick, published)

@@ -12,8 +12,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// RoutingExperiment returns the experiment of read-only routing. The parameters of its query come from the CSV file paramFile or from
-// the rows of the query params; if both are empty, o has them.
+// RoutingExperiment returns the experiment of read-only routing. The parameters of its query come from the CSV file
+// paramFile or from the rows of the query params; if both are empty, o has them.
 func RoutingExperiment(o experiment.RoutingOptions, params, paramFile string) Experiment {
 	return Experiment{"routing", "Read-only routing", "Does read-only routing pay?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
 		var err error
@@ -50,7 +50,8 @@ func Largest(cells []experiment.Cell) (rows int) {
 	return rows
 }
 
-// MatrixCells returns the cells of the insert matrix for a total number of rows: from all rows in one transaction down to one row each.
+// MatrixCells returns the cells of the insert matrix for a total number of rows: from all rows in one transaction down
+// to one row each.
 func MatrixCells(total int) []experiment.Cell {
 	var out []experiment.Cell
 	for _, rows := range []int{total, total / 10, 1000, 10, 1} {
@@ -64,7 +65,8 @@ func MatrixCells(total int) []experiment.Cell {
 	return out
 }
 
-// CommitExperiment returns the insert matrix on links of the shape link, with plain PostgreSQL beside it where the bed has links.
+// CommitExperiment returns the insert matrix on links of the shape link, with plain PostgreSQL beside it where the bed
+// has links.
 func CommitExperiment(o experiment.CommitOptions, link string) Experiment {
 	return Experiment{"commit", "The insert matrix", "What does a synchronous commit cost?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
 		if b.Links != nil {
@@ -99,7 +101,8 @@ func OutageExperiment(o experiment.FailoverOptions, link string) Experiment {
 	}}
 }
 
-// seedingExperiment returns the experiment of seeding. It copies a server of its own over a link of its own, and uses nothing of the lab.
+// seedingExperiment returns the experiment of seeding. It copies a server of its own over a link of its own, and uses
+// nothing of the lab.
 func seedingExperiment(o seedbench.SeedingOptions) Experiment {
 	return Experiment{"seeding", "Seeding", "How fast is a copy?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
 		why := o.Fit()

@@ -69,8 +69,8 @@ type BedRun struct {
 	Experiments []Experiment
 }
 
-// RunOn makes one bed, runs the experiments of run on it, and appends their results to r. An experiment that fails is in the report with
-// its error as the reason, and the next one runs.
+// RunOn makes one bed, runs the experiments of run on it, and appends their results to r. An experiment that fails is
+// in the report with its error as the reason, and the next one runs.
 func (f *Options) RunOn(ctx context.Context, r *benchreport.Report, p *benchreport.Progress, run BedRun) (failed error) {
 	on, end, err := f.bed(ctx, r, p, run.Need)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// Minutes logs the runs of the tunnel as the published script does: a line timestamp,minutes for each run, with the arm and the payload
-// after them. At the end it logs the averages and the difference of the second arm.
+// Minutes logs the runs of the tunnel as the published script does: a line timestamp,minutes for each run, with the arm
+// and the payload after them. At the end it logs the averages and the difference of the second arm.
 type Minutes struct {
 	W    io.Writer
 	arms []string
@@ -40,8 +40,8 @@ func (m *Minutes) line(what string, v float64, arm string, payload workload.Payl
 	m.err = errors.Join(m.err, err)
 }
 
-// Averages logs the average of each arm by payload, and the difference of two arms in percent of the first. It returns the errors of
-// all writes so far.
+// Averages logs the average of each arm by payload, and the difference of two arms in percent of the first. It returns
+// the errors of all writes so far.
 func (m *Minutes) Averages() error {
 	slices.Sort(m.arms)
 	if i := slices.Index(m.arms, "OFF"); i > 0 {
@@ -67,7 +67,8 @@ func (m *Minutes) Averages() error {
 	return m.err
 }
 
-// TunnelExperiment returns the experiment of compression on links of the shape link. A group whose links cannot be shaped is refused.
+// TunnelExperiment returns the experiment of compression on links of the shape link. A group whose links cannot be
+// shaped is refused.
 func TunnelExperiment(o experiment.TunnelOptions, link string) Experiment {
 	return Experiment{"tunnel", "The tunnel", "What does compression give?", func(ctx context.Context, b *experiment.Bed) (benchreport.Experiment, error) {
 		if b.Group != nil {

@@ -134,7 +134,8 @@ type sampleOutput struct {
 	asJSON bool   // print the samples instead of the figures
 }
 
-// saveSamples writes the samples to the file. Then it prints the samples as JSON, or calls printFigures and prints the name of the file.
+// saveSamples writes the samples to the file. Then it prints the samples as JSON, or calls printFigures and prints the
+// name of the file.
 func saveSamples(c *cobra.Command, samples any, o sampleOutput, printFigures func(io.Writer) error) error {
 	text, err := json.MarshalIndent(samples, "", "  ")
 	if err != nil {

@@ -24,8 +24,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/goals"
 )
 
-// ofTheOther refuses flags of bench failover that have no effect with --report, or without it. Otherwise a mistake would
-// start a run of hours.
+// ofTheOther refuses flags of bench failover that have no effect with --report, or without it. Otherwise a mistake
+// would start a run of hours.
 func ofTheOther(c *cobra.Command, report bool) error {
 	flags, hint := []string{"actions", "at", "clients", "workload", "query"}, "it is of the report: give --report DIR as well"
 	if report {
@@ -125,7 +125,8 @@ func besideOutage(name, query string, clients int) (*experiment.Workload, error)
 	return nil, fail.Usagef("--workload %s: choose query or tprocc", name)
 }
 
-// reportOutages measures the outages of each action and leaves a report. Without --runs each action is repeated 5 times.
+// reportOutages measures the outages of each action and leaves a report. Without --runs each action is repeated 5
+// times.
 func reportOutages(c *cobra.Command, e experiment.FailoverOptions, actions []string, f suite.Options) error {
 	if e.Runs < 1 || e.Clients < 1 {
 		return fail.Usagef("--runs %d, --clients %d: choose 1 or more", e.Runs, e.Clients)

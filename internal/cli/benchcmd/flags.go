@@ -125,8 +125,8 @@ func positive(flag string, list []int) error {
 	return nil
 }
 
-// withoutPreset makes an experiment refuse --preset with the reason. Without it, the error of an unknown flag would look
-// like a misspelling.
+// withoutPreset makes an experiment refuse --preset with the reason. Without it, the error of an unknown flag would
+// look like a misspelling.
 func withoutPreset(c *cobra.Command, why string) {
 	c.Flags().Var(noPreset(why), "preset", "")
 	if err := c.Flags().MarkHidden("preset"); err != nil {

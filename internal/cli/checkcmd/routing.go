@@ -44,7 +44,8 @@ type carrier struct {
 	suffix   string            // of the database name
 }
 
-// carriers are the carriers that the listener supports. A default of the role or the database is another one; it is set in the database.
+// carriers are the carriers that the listener supports. A default of the role or the database is another one; it is set
+// in the database.
 var carriers = []carrier{
 	{name: "read-write port", intent: ag.ReadWrite},
 	{name: "read-only port", intent: ag.ReadOnly, readOnly: true},
@@ -116,8 +117,8 @@ type routingTest struct {
 	user, database string
 }
 
-// logins tries every carrier through every node that has a listener. It returns an error if the role is not allowed to log in, or the
-// database does not exist.
+// logins tries every carrier through every node that has a listener. It returns an error if the role is not allowed to
+// log in, or the database does not exist.
 func (x routingTest) logins() ([]login, error) {
 	var out []login
 	for _, r := range x.status.Replicas {
@@ -148,8 +149,8 @@ func (x routingTest) logins() ([]login, error) {
 	return out, nil
 }
 
-// try logs in at address and finds the replica that runs the session. The console of this node lists every session with its client's
-// address.
+// try logs in at address and finds the replica that runs the session. The console of this node lists every session with
+// its client's address.
 func (x routingTest) try(l *login, address string, k carrier) error {
 	cfg, err := pgx.ParseConfig("sslmode=prefer")
 	if err != nil {
@@ -203,7 +204,8 @@ func withHost(list []*pgconn.FallbackConfig, host string) []*pgconn.FallbackConf
 	return list
 }
 
-// judge adds the list entry and the entries passed over from the node's routes. It sets Error if the session ran on the wrong replica.
+// judge adds the list entry and the entries passed over from the node's routes. It sets Error if the session ran on the
+// wrong replica.
 func (l *login) judge(primary ag.ReplicaID, routes console.Result) {
 	l.Primary = l.Answered != "" && l.Answered == string(primary)
 	for _, row := range routes.Rows { // node, intent, target, list entry, passed over

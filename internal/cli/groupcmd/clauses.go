@@ -23,8 +23,9 @@ type usage struct {
 	line, short, example string
 }
 
-// alter returns the command that runs one clause of ALTER AVAILABILITY GROUP, written by clauseOf from the arguments. The command takes at
-// least n arguments. It takes no more than the usage line names, except that a line ending with … has no upper limit.
+// alter returns the command that runs one clause of ALTER AVAILABILITY GROUP, written by clauseOf from the arguments.
+// The command takes at least n arguments. It takes no more than the usage line names, except that a line ending with …
+// has no upper limit.
 func alter(u usage, n int, clauseOf func([]string) (string, error)) *cobra.Command {
 	var asJSON, noWait bool
 	_, what, some := strings.Cut(u.line, " ")

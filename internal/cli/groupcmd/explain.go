@@ -161,7 +161,8 @@ func printSteps(w io.Writer, ds []decisions.Decision) error {
 	return t.Flush()
 }
 
-// took returns the duration of a failover on the clock of the new primary: from its first decision about it to the open gate.
+// took returns the duration of a failover on the clock of the new primary: from its first decision about it to the open
+// gate.
 func took(c decisions.Change) string {
 	var began, led, opened time.Time
 	for _, d := range c.Decision {

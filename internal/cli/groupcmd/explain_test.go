@@ -8,8 +8,8 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 )
 
-// TestExplanationOfACutOffNode checks that a node without a majority prints its own decisions and a hint to ask another node. A node that
-// misses only a minority prints no hint.
+// TestExplanationOfACutOffNode checks that a node without a majority prints its own decisions and a hint to ask another
+// node. A node that misses only a minority prints no hint.
 func TestExplanationOfACutOffNode(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -71,7 +71,8 @@ func listenerChanged(a, addresses []string) (string, error) {
 	}
 }
 
-// listenerAddresses converts addresses with prefix lengths to the syntax of the language: with a mask, or without one for IPv6.
+// listenerAddresses converts addresses with prefix lengths to the syntax of the language: with a mask, or without one
+// for IPv6.
 func listenerAddresses(list []string) (out []string, err error) {
 	for _, text := range list {
 		p, err := netip.ParsePrefix(text)

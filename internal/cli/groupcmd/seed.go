@@ -103,7 +103,8 @@ func (o *seedFlags) begin(c *cobra.Command, cl *api.Client) (op seeding.Operatio
 	if errors.As(err, &failed) && o.watch && !o.req.Full && !o.req.Verify && o.req.From == "" {
 		var ops []seeding.Operation
 		if cl.Seedings(c.Context(), o.req.Replica, &ops) == nil && len(ops) > 0 {
-			// After a refused request the last operation is shown. If the replica was not reached, only an operation that continues is.
+			// After a refused request the last operation is shown. If the replica was not reached, only an operation
+			// that continues is.
 			if last := ops[len(ops)-1]; failed.Kind == fail.Refused || !last.State.Ended() {
 				return last, nil
 			}
@@ -207,8 +208,8 @@ func seedLine(op seeding.Operation) string {
 	return line
 }
 
-// ratioFrom is the number of transferred bytes of files from which a compression ratio is shown. Below it, requests and hashes, which are
-// part of the bytes on the network, distort the ratio.
+// ratioFrom is the number of transferred bytes of files from which a compression ratio is shown. Below it, requests and
+// hashes, which are part of the bytes on the network, distort the ratio.
 const ratioFrom = 1 << 20
 
 // wireText returns the bytes on the network, with the ratio of file bytes to them.

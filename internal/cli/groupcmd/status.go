@@ -55,7 +55,8 @@ type dashboard struct {
 	Unknown   string           `json:"views,omitempty"` // why the views did not answer
 }
 
-// replicaHealth is a replica's failover readiness and the estimated cost of a failover to it, in seconds. nil means unknown.
+// replicaHealth is a replica's failover readiness and the estimated cost of a failover to it, in seconds. nil means
+// unknown.
 type replicaHealth struct {
 	Replica  string   `json:"replica"`
 	Ready    bool     `json:"no_data_loss"`
@@ -168,7 +169,8 @@ func watchStatus(c *cobra.Command, cl *api.Client) error {
 			_, _ = fmt.Fprintln(&page, err)
 		}
 		_, _ = fmt.Fprintf(&page, "\n%s; every second until Ctrl-C", time.Now().Format("15:04:05"))
-		// The end of each line and the rest of the screen are cleared, instead of the whole screen, which would flicker.
+		// The end of each line and the rest of the screen are cleared, instead of the whole screen, which would
+		// flicker.
 		text := strings.ReplaceAll(page.String(), "\n", "\x1b[K\r\n")
 		if _, err := fmt.Fprint(c.OutOrStdout(), "\x1b[H"+text+"\x1b[K\x1b[J"); err != nil {
 			return err

@@ -31,7 +31,8 @@ import (
 	"github.com/coteriedb/coterie/internal/provision"
 )
 
-// maskedEnv names the environment variable in which root passes the unit that it has masked to the process of the server's user.
+// maskedEnv names the environment variable in which root passes the unit that it has masked to the process of the
+// server's user.
 const maskedEnv = "COTERIE_MASKED_UNIT"
 
 // adoptFlags are the flags of init that take over an existing cluster.
@@ -151,8 +152,8 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 	return x.settleSuperuser()
 }
 
-// settleSuperuser makes the instance again when the name of the bootstrap superuser is known, because that name is on the server's command
-// line.
+// settleSuperuser makes the instance again when the name of the bootstrap superuser is known, because that name is on
+// the server's command line.
 func (x *adoption) settleSuperuser() error {
 	if x.node.superuser == "" {
 		x.cfg.PostgreSQL.Superuser = "postgres"
@@ -266,8 +267,9 @@ func (x *adoption) take(c *cobra.Command, profile string) (err error) {
 
 func (x *adoption) cleanAutoConf() error { return x.pg.WriteAutoConf(nil) }
 
-// adoptAsRoot does the part of the adoption that needs root; the server's user does the rest. It first checks in a process of that user,
-// because nothing may be written before every check has passed. Then it masks the unit. done reports whether no work remains.
+// adoptAsRoot does the part of the adoption that needs root; the server's user does the rest. It first checks in a
+// process of that user, because nothing may be written before every check has passed. Then it masks the unit. done
+// reports whether no work remains.
 func adoptAsRoot(c *cobra.Command, dir string, a *adoptFlags) (done bool, err error) {
 	if !filepath.IsAbs(dir) {
 		return true, fail.Usagef("--node %s: give an absolute path", dir)
@@ -348,8 +350,8 @@ directory is kept, with its configuration renamed, so that no agent can start it
 	return c
 }
 
-// lastOfGroup refuses to give the data back while other replicas hold it too. They would continue as a group, and there would be two
-// primaries with a common history.
+// lastOfGroup refuses to give the data back while other replicas hold it too. They would continue as a group, and there
+// would be two primaries with a common history.
 func lastOfGroup(l config.Layout, self string) error {
 	b, err := os.ReadFile(l.GroupFile())
 	if err != nil {

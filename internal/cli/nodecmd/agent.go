@@ -51,7 +51,8 @@ func runAgent(c *cobra.Command, dir string, verbose bool) error {
 		return err
 	}
 	defer closeLog()
-	// A quiet agent uses about 20 MB. Fourfold growth of the heap, within a limit, halves the time for garbage collection.
+	// A quiet agent uses about 20 MB. Fourfold growth of the heap, within a limit, halves the time for garbage
+	// collection.
 	debug.SetGCPercent(400)
 	debug.SetMemoryLimit(100 << 20)
 	err = node.Run(c.Context(), dir, log)

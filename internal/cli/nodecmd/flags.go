@@ -32,7 +32,8 @@ func sanitizeName(host string) string {
 	return name[:min(len(name), 30)]
 }
 
-// PortNumbers returns the numbers of the node's ports that are not empty, at most four. The port between nodes is the first.
+// PortNumbers returns the numbers of the node's ports that are not empty, at most four. The port between nodes is the
+// first.
 func (f *NodeFlags) PortNumbers() ([]string, error) {
 	var out []string
 	for _, a := range []string{f.Endpoint, f.ReadWrite, f.ReadOnly, f.HTTP} {

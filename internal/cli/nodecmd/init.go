@@ -162,8 +162,8 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 	return c
 }
 
-// check looks for problems of a new node before root makes its directory and gives it to another user. A refusal therefore leaves no
-// trace. The user that runs the node checks again, with its own permissions.
+// check looks for problems of a new node before root makes its directory and gives it to another user. A refusal
+// therefore leaves no trace. The user that runs the node checks again, with its own permissions.
 //
 // group is the group to join; "" if the node founds one.
 func (f *NodeFlags) check(ctx context.Context, kind, dir string, group ag.GroupID) error {

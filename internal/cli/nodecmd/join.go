@@ -64,7 +64,8 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 	return c
 }
 
-// joinNode asks the group of the token to admit this node, and makes the node directory. If it fails, it removes the directory.
+// joinNode asks the group of the token to admit this node, and makes the node directory. If it fails, it removes the
+// directory.
 func joinNode(c *cobra.Command, dir string, f *NodeFlags, t endpoint.Token) (err error) {
 	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 	defer cancel()

@@ -19,12 +19,14 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 )
 
-// startOrSay runs the agent in the foreground at the end of init and join. With noStart it prints the command that starts the agent.
+// startOrSay runs the agent in the foreground at the end of init and join. With noStart it prints the command that
+// starts the agent.
 func startOrSay(c *cobra.Command, dir string, noStart bool) error {
 	return startAnd(c, dir, noStart, awaitNext)
 }
 
-// startAnd is startOrSay with another function than awaitNext to run beside the agent. The context of then ends with the agent.
+// startAnd is startOrSay with another function than awaitNext to run beside the agent. The context of then ends with
+// the agent.
 func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.Context, c *cobra.Command, abs string) error) error {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -52,8 +54,9 @@ func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.
 	return err
 }
 
-// throughUnit makes the node by running this command again with --no-start, starts its service unit, and prints the command for the next
-// node. It reports false if no unit is installed for this node directory, or this process is not root.
+// throughUnit makes the node by running this command again with --no-start, starts its service unit, and prints the
+// command for the next node. It reports false if no unit is installed for this node directory, or this process is not
+// root.
 func throughUnit(c *cobra.Command, dir string) (bool, error) {
 	if os.Geteuid() != 0 || !unitInstalled(c.Context(), dir) {
 		return false, nil

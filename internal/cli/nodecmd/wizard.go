@@ -236,7 +236,8 @@ func (p plan) script() string {
 	return b.String()
 }
 
-// check applies the statements to the configuration that the group will have. A refusal is thus found before anything is made.
+// check applies the statements to the configuration that the group will have. A refusal is thus found before anything
+// is made.
 func (p plan) check() []check.Finding {
 	g := ag.Group{Draft: true, Name: "none", CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second}
 	for i, r := range p.replicas {

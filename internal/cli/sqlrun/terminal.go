@@ -25,8 +25,8 @@ const (
 	eraseLine = "\x05\x15\r" // to the end of the line, erase it, and enter
 )
 
-// keyboard passes the typed bytes to the line editor. Ctrl-C, which arrives as a byte, cancels the running statement, or else discards the
-// typed line.
+// keyboard passes the typed bytes to the line editor. Ctrl-C, which arrives as a byte, cancels the running statement,
+// or else discards the typed line.
 type keyboard struct {
 	typed chan []byte // closed at the end of input
 	rest  []byte
@@ -101,7 +101,8 @@ func (k *keyboard) tookBack() bool {
 	return was
 }
 
-// whole reports whether the text can be run. It must end with a semicolon, or a line with GO, outside of quotes and comments.
+// whole reports whether the text can be run. It must end with a semicolon, or a line with GO, outside of quotes and
+// comments.
 func whole(text string) bool {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -117,7 +118,8 @@ func whole(text string) bool {
 	return !unclosed
 }
 
-// interactive reads and runs statements from a terminal, with a history and completion of view names, until the input ends.
+// interactive reads and runs statements from a terminal, with a history and completion of view names, until the input
+// ends.
 func (p Printer) interactive(cl *api.Client) error {
 	fd := int(os.Stdin.Fd())
 	old, err := term.MakeRaw(fd)

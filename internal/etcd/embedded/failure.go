@@ -10,13 +10,14 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// ErrFailed means that etcd gave up because its disk is full or failed. Its remains in this process do not answer and hold its files locked,
-// so only a new process can start the member again.
+// ErrFailed means that etcd gave up because its disk is full or failed. Its remains in this process do not answer and
+// hold its files locked, so only a new process can start the member again.
 var ErrFailed = errors.New("the quorum member gave up")
 
-// failure keeps etcd from ending the process when it gives up. When etcd logs a fatal error, failure blocks the goroutine that met it for
-// ever. Nothing after that point happens, as if the process had ended there, so nothing is acknowledged that was not written; but the node's
-// server keeps its agent. It can be neither undone nor cleaned up, since etcd holds locks there.
+// failure keeps etcd from ending the process when it gives up. When etcd logs a fatal error, failure blocks the
+// goroutine that met it for ever. Nothing after that point happens, as if the process had ended there, so nothing is
+// acknowledged that was not written; but the node's server keeps its agent. It can be neither undone nor cleaned up,
+// since etcd holds locks there.
 type failure struct {
 	once sync.Once
 	why  error
@@ -56,8 +57,8 @@ func (f *failure) err() error {
 	}
 }
 
-// seclude takes a failed member off the network: its raft may still hold the lead of the quorum, although nothing applies its entries any
-// more. If the member does not fail, seclude ends with it.
+// seclude takes a failed member off the network: its raft may still hold the lead of the quorum, although nothing
+// applies its entries any more. If the member does not fail, seclude ends with it.
 func (m *Member) seclude() {
 	select {
 	case <-m.failure.done:

@@ -24,8 +24,8 @@ import (
 
 // Errors of a member. Test with errors.Is; the text around them names the member or the directory.
 var (
-	// ErrLost: the member's directory is empty although the member was started before. Under its old id it could vote again, and
-	// differently.
+	// ErrLost: the member's directory is empty although the member was started before. Under its old id it could vote
+	// again, and differently.
 	ErrLost = errors.New("the quorum member has lost its directory")
 	// ErrRemoved: the quorum has removed this member.
 	ErrRemoved = errors.New("the quorum member was removed from the group")
@@ -45,22 +45,24 @@ type Config struct {
 	Name string
 	// Dir is etcd's directory. It may be on a device of its own.
 	Dir string
-	// ClientSocket is the unix socket that etcd listens on; other users should not be able to open it. The node itself uses
-	// ServePeer, ServeClient and DialClient.
+	// ClientSocket is the unix socket that etcd listens on; other users should not be able to open it. The node itself
+	// uses ServePeer, ServeClient and DialClient.
 	ClientSocket string
-	// AdvertisePeer is the address at which the other members reach this one, as in https://host:5022. etcd dials it itself,
-	// with CertFile, verifies the server by CAFile and ServerName, and sends no ALPN.
+	// AdvertisePeer is the address at which the other members reach this one, as in https://host:5022. etcd dials it
+	// itself, with CertFile, verifies the server by CAFile and ServerName, and sends no ALPN.
 	AdvertisePeer string
-	// Initial maps the names of the first members (New) or of the present ones (join) to their peer URLs. Needed for the
-	// first start only. The member adds itself.
+	// Initial maps the names of the first members (New) or of the present ones (join) to their peer URLs. Needed for
+	// the first start only. The member adds itself.
 	Initial map[string]string
-	// New means that the members of Initial found the quorum together; otherwise this member joins one that has added it.
+	// New means that the members of Initial found the quorum together; otherwise this member joins one that has added
+	// it.
 	New bool
 	// Token keeps quorums apart that were founded with the same names and addresses: the group's id.
 	Token string
 	// CertFile, KeyFile and CAFile are read again for each new connection (CAFile at start only).
 	CertFile, KeyFile, CAFile string
-	// ServerName is the DNS name that every member's certificate carries. Empty: the host of its peer URL must be in it.
+	// ServerName is the DNS name that every member's certificate carries. Empty: the host of its peer URL must be in
+	// it.
 	ServerName string
 	// IdentityFile remembers, outside Dir, that this member was started.
 	IdentityFile string
@@ -70,8 +72,8 @@ type Config struct {
 	HeartbeatMS, ElectionMS int
 }
 
-// Sizes of the embedded member. A group's record is a few kilobytes and changes a few times per second: etcd's defaults are
-// for a store a thousand times as large.
+// Sizes of the embedded member. A group's record is a few kilobytes and changes a few times per second: etcd's defaults
+// are for a store a thousand times as large.
 const (
 	walSegmentBytes  = 4 << 20   // preallocated, two of them at any time
 	quotaBytes       = 256 << 20 // reaching it stops the group, so it is far above what a minute's history takes
@@ -84,11 +86,12 @@ const (
 	maxSocketPath    = 107
 	closeTimeout     = 10 * time.Second
 
-	// windowBytes is the fixed flow-control window. It has to be as on the client's side (package etcd, wire.go), which says why.
+	// windowBytes is the fixed flow-control window. It has to be as on the client's side (package etcd, wire.go), which
+	// says why.
 	windowBytes = 1 << 20
 
-	// applyEvery is how often applied changes are written to etcd's database file. Nothing depends on it: the log is synced
-	// before any answer, and the next start applies the missing changes from the log again.
+	// applyEvery is how often applied changes are written to etcd's database file. Nothing depends on it: the log is
+	// synced before any answer, and the next start applies the missing changes from the log again.
 	applyEvery = time.Second
 )
 
@@ -132,8 +135,8 @@ func Start(ctx context.Context, c Config) (*Member, error) {
 		err = fmt.Errorf("%w: %s holds member %x, %s says that this node is member %x; %s",
 			ErrLost, c.Dir, m.ID(), c.IdentityFile, was.MemberID, lostFix)
 	} else if was != (identity{MemberID: m.ID(), Started: true}) {
-		// After the start, so that a start that failed can be repeated. What is lost by a crash in between is the mark, not
-		// the directory; losing both at once is beyond us.
+		// After the start, so that a start that failed can be repeated. What is lost by a crash in between is the mark,
+		// not the directory; losing both at once is beyond us.
 		err = durable.ReplaceJSON(c.IdentityFile, identity{MemberID: m.ID(), Started: true})
 	}
 	if err != nil {
@@ -208,8 +211,8 @@ func (m *Member) config(c Config) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// prepareProcess makes the two settings that etcd takes from the process: a variable of its package, and the proxy from the
-// environment. Nothing between nodes goes through a web proxy.
+// prepareProcess makes the two settings that etcd takes from the process: a variable of its package, and the proxy from
+// the environment. Nothing between nodes goes through a web proxy.
 var prepareProcess = sync.OnceFunc(func() {
 	wal.SegmentSizeBytes = walSegmentBytes
 	for _, name := range []string{"HTTPS_PROXY", "https_proxy"} {
@@ -307,8 +310,8 @@ func (m *Member) MoveLeader(ctx context.Context, to uint64) error {
 	return nil
 }
 
-// Yield hands the lead of the quorum, if this member has it, to the voter that has been connected longest. It fails if none is
-// connected. It takes milliseconds, and at most 5 seconds and two elections.
+// Yield hands the lead of the quorum, if this member has it, to the voter that has been connected longest. It fails if
+// none is connected. It takes milliseconds, and at most 5 seconds and two elections.
 func (m *Member) Yield() error {
 	if err := m.server.TryTransferLeadershipOnShutdown(); err != nil {
 		return fmt.Errorf("move the quorum's lead: %w", err)
@@ -333,8 +336,8 @@ func (m *Member) Ready(ctx context.Context) error {
 // Done is closed when the member has stopped, by Close or because the quorum removed it. A failed member does not stop.
 func (m *Member) Done() <-chan struct{} { return m.server.StopNotify() }
 
-// Err says why the member does not serve any more: ErrFailed, also ErrNoSpace if that was for want of room; ErrRemoved if the
-// quorum removed it, else ErrClosed; nil while it runs.
+// Err says why the member does not serve any more: ErrFailed, also ErrNoSpace if that was for want of room; ErrRemoved
+// if the quorum removed it, else ErrClosed; nil while it runs.
 func (m *Member) Err() error {
 	if err := m.failure.err(); err != nil {
 		return err
@@ -350,8 +353,8 @@ func (m *Member) Err() error {
 	return ErrClosed
 }
 
-// Close stops the member, handing the lead of the quorum to another voter first if it has it. It returns after 10 seconds at
-// the latest. A member that failed, or fails meanwhile, cannot be stopped: then Close returns ErrFailed.
+// Close stops the member, handing the lead of the quorum to another voter first if it has it. It returns after 10
+// seconds at the latest. A member that failed, or fails meanwhile, cannot be stopped: then Close returns ErrFailed.
 func (m *Member) Close() error {
 	m.closeOnce.Do(func() {
 		if m.closeErr = m.failure.err(); m.closeErr != nil {
@@ -381,8 +384,8 @@ func (m *Member) Kill() {
 	m.server.HardStop()
 }
 
-// stop avoids two endless waits of etcd's own Close: for clients' watches to end, and, in a member that was never ready, for its
-// serving goroutines, which wait until it is ready.
+// stop avoids two endless waits of etcd's own Close: for clients' watches to end, and, in a member that was never
+// ready, for its serving goroutines, which wait until it is ready.
 func (m *Member) stop() {
 	if g := m.grpc.Load(); g != nil {
 		g.Stop()

@@ -23,8 +23,8 @@ const (
 	localDial       = 5 * time.Second // a client waits as long for a member that has not found a quorum yet
 )
 
-// services serves peers and clients on connections that are handed over, instead of on sockets of its own: a socket in between would cost
-// two more wake-ups of the process for every message of an idle quorum.
+// services serves peers and clients on connections that are handed over, instead of on sockets of its own: a socket in
+// between would cost two more wake-ups of the process for every message of an idle quorum.
 type services struct {
 	peers, clients *handover
 	http           *http.Server
@@ -67,7 +67,8 @@ func (m *Member) ServePeer(ctx context.Context, conn net.Conn) {
 	m.services.peers.serve(ctx, writeLimit{conn})
 }
 
-// ServeClient serves a client of the store on a connection that is authenticated already, and returns when it is closed.
+// ServeClient serves a client of the store on a connection that is authenticated already, and returns when it is
+// closed.
 func (m *Member) ServeClient(ctx context.Context, conn net.Conn) {
 	if m.waitServing(ctx) != nil {
 		_ = conn.Close()
@@ -104,8 +105,8 @@ func (m *Member) waitServing(ctx context.Context) error {
 	return errNotServing
 }
 
-// writeLimit bounds each write to another member, as etcd's own listener does: its streams do not notice otherwise that a peer reads
-// nothing.
+// writeLimit bounds each write to another member, as etcd's own listener does: its streams do not notice otherwise that
+// a peer reads nothing.
 type writeLimit struct{ net.Conn }
 
 func (c writeLimit) Write(b []byte) (int, error) {

@@ -18,8 +18,8 @@ type zapToSlog struct {
 	removed *atomic.Bool // set when etcd logs that this member was removed, which it reports nowhere else
 }
 
-// newZap returns etcd's logger. Each message is forwarded at most 3 times in 10 minutes: etcd reports an unreachable peer several
-// times per second, and the agent reports it better. gaveUp handles etcd's fatal errors and panics.
+// newZap returns etcd's logger. Each message is forwarded at most 3 times in 10 minutes: etcd reports an unreachable
+// peer several times per second, and the agent reports it better. gaveUp handles etcd's fatal errors and panics.
 func newZap(log *slog.Logger, removed *atomic.Bool, gaveUp zapcore.CheckWriteHook) *zap.Logger {
 	core := zapcore.NewSamplerWithOptions(&zapToSlog{log: log, removed: removed}, 10*time.Minute, 3, 0)
 	return zap.New(core, zap.WithFatalHook(gaveUp), zap.WithPanicHook(gaveUp))

@@ -20,9 +20,9 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// Sockets are the administrators' sockets of a lab. A server's private socket accepts the user that runs it and, from PostgreSQL 16
-// on, no other user. Root therefore has a socket of its own for each server, behind which a thread connects as that user. Any other user
-// is given the server's own socket.
+// Sockets are the administrators' sockets of a lab. A server's private socket accepts the user that runs it and, from
+// PostgreSQL 16 on, no other user. Root therefore has a socket of its own for each server, behind which a thread
+// connects as that user. Any other user is given the server's own socket.
 type Sockets struct {
 	root      string // directory of the sockets; empty: none are needed
 	lab       *lab.Lab
@@ -55,12 +55,12 @@ func Open(l *lab.Lab) (*Sockets, error) {
 	return d, nil
 }
 
-// longestSocket is the longest directory of sockets. The kernel bounds the path of a socket (sun_path in linux/un.h, with its final zero),
-// which also holds the names of the node and of the socket.
+// longestSocket is the longest directory of sockets. The kernel bounds the path of a socket (sun_path in linux/un.h,
+// with its final zero), which also holds the names of the node and of the socket.
 const longestSocket = 107 - 32 - len(socketName)
 
-// socketsDir makes the directory of the sockets. It is in the directory of the lab and is removed with it, unless its name would be too
-// long for a socket.
+// socketsDir makes the directory of the sockets. It is in the directory of the lab and is removed with it, unless its
+// name would be too long for a socket.
 func socketsDir(home string) (string, error) {
 	dir := filepath.Join(home, "doors")
 	if len(dir) > longestSocket {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The sockets are in the directory of the lab, so that they are removed with it, unless the path of a socket would be too long for the kernel.
+// The sockets are in the directory of the lab, so that they are removed with it, unless the path of a socket would be
+// too long for the kernel.
 func TestSocketsAreInTheLab(t *testing.T) {
 	lab := t.TempDir()
 	short, err := os.MkdirTemp("", "d")

@@ -26,8 +26,8 @@ const (
 	MinMemory = 4 << 20
 )
 
-// period is over how long the use of processors is counted, in µs: the kernel's own default. A group that has used its share stands
-// still for the rest of it.
+// period is over how long the use of processors is counted, in µs: the kernel's own default. A group that has used its
+// share stands still for the rest of it.
 const period = 100_000
 
 // Check returns what is wrong with the limits.
@@ -131,8 +131,8 @@ func set(path, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Start starts the command in the group: it and everything it starts are in it from their first instruction. It does so on the
-// caller's thread, which may be in a namespace of its own.
+// Start starts the command in the group: it and everything it starts are in it from their first instruction. It does so
+// on the caller's thread, which may be in a namespace of its own.
 func (g *Group) Start(cmd *exec.Cmd) error {
 	runtime.LockOSThread() // this thread joins the group, its child inherits that, and it returns; if it cannot, no other goroutine uses it
 	err := g.startHere(cmd)
@@ -175,7 +175,8 @@ func (g *Group) startHere(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// Remove removes the group of a name wherever it is. It must have no members. A group that does not exist is not an error.
+// Remove removes the group of a name wherever it is. It must have no members. A group that does not exist is not an
+// error.
 func Remove(name string) error {
 	all, err := find()
 	if err != nil {

@@ -58,8 +58,8 @@ func find() (map[string]place, error) {
 	}), nil
 }
 
-// places understands mountinfo(5) and cgroups(7). A group of version 1 is made below our own, so that what limits us limits it, too.
-// In version 2 no group may have both members and children with limits, so there it is made at the top.
+// places understands mountinfo(5) and cgroups(7). A group of version 1 is made below our own, so that what limits us
+// limits it, too. In version 2 no group may have both members and children with limits, so there it is made at the top.
 func places(mounts, self string, controllers func(dir string) string) map[string]place {
 	own := map[string]string{}
 	for line := range strings.Lines(self) {
@@ -97,7 +97,8 @@ func below(dir, root, path string) string {
 	return dir
 }
 
-// needed gives the places of the controllers that the limits need, or returns an error that names what this machine lacks.
+// needed gives the places of the controllers that the limits need, or returns an error that names what this machine
+// lacks.
 func needed(all map[string]place, l Limits) (map[string]place, error) {
 	out := map[string]place{}
 	for c, wanted := range map[string]bool{cpu: l.CPU > 0, memory: l.Memory > 0} {

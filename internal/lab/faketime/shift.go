@@ -17,8 +17,8 @@ import (
 // MaxOffset is the largest offset, in either direction.
 const MaxOffset = 10 * 365 * 24 * time.Hour
 
-// ErrBusy is returned when a thread of the process is not stopped yet, or stopped at the very instructions that would be changed: let it run
-// for a moment and try again.
+// ErrBusy is returned when a thread of the process is not stopped yet, or stopped at the very instructions that would
+// be changed: let it run for a moment and try again.
 var ErrBusy = errors.New("a thread is asking for the time just now")
 
 // room is where the code lies, counted from the end of the vDSO.
@@ -74,8 +74,9 @@ func Offset(pid int) (time.Duration, error) {
 	return time.Duration(s) * time.Second, nil
 }
 
-// Shift sets the offset of a process from the true time, in whole seconds; zero gives the true time back. The process must be stopped
-// (SIGSTOP, every thread in state T): its code is changed. A user other than root needs the right to trace it.
+// Shift sets the offset of a process from the true time, in whole seconds; zero gives the true time back. The process
+// must be stopped (SIGSTOP, every thread in state T): its code is changed. A user other than root needs the right to
+// trace it.
 func Shift(pid int, offset time.Duration) error {
 	if err := errors.Join(Possible(), Check(offset)); err != nil {
 		return err

@@ -169,7 +169,8 @@ func TestForkAndExec(t *testing.T) {
 	}
 }
 
-// The durations that a program measures do not change, and it survives being changed again and again while its threads ask.
+// The durations that a program measures do not change, and it survives being changed again and again while its threads
+// ask.
 func TestMonotonicStays(t *testing.T) {
 	self := exec.Command(os.Args[0])
 	self.Env = append(os.Environ(), "WALLCLOCK_TEST_TELL=1")

@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// A log that is written page by page, each page several times, reads everywhere as it was written up to what was synced. A server's
-// write-ahead log is such a file: walsenders read it right behind the writers. Where the kernel drops cached pages because it sees a new
-// modification time, it can fill them again with what stood below before a write that is still under way. It takes seconds to meet
-// that: the long run does, the quick one shows that the test itself works.
+// A log that is written page by page, each page several times, reads everywhere as it was written up to what was
+// synced. A server's write-ahead log is such a file: walsenders read it right behind the writers. Where the kernel
+// drops cached pages because it sees a new modification time, it can fill them again with what stood below before a
+// write that is still under way. It takes seconds to meet that: the long run does, the quick one shows that the test
+// itself works.
 func TestLogReadsAsWritten(t *testing.T) {
 	d := newDisk(t)
 	const page, size = 8192, 4 << 20

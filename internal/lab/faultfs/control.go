@@ -66,7 +66,8 @@ func call(ctx context.Context, socket string, r request) (State, error) {
 	return a.State, nil
 }
 
-// short calls do with a name of the socket that is short whatever its directory is: names of sockets have at most 107 bytes.
+// short calls do with a name of the socket that is short whatever its directory is: names of sockets have at most 107
+// bytes.
 func short(socket string, do func(path string) error) error {
 	d, err := os.Open(filepath.Dir(socket))
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 // Kind is what is wrong with a disk.
 type Kind string
 
-// The kinds of fault. Reading is never refused or held up: what a server reads again and again is in memory, as it is above any disk.
+// The kinds of fault. Reading is never refused or held up: what a server reads again and again is in memory, as it is
+// above any disk.
 const (
 	Healthy Kind = ""      // nothing
 	Full    Kind = "full"  // what needs another block ends in ENOSPC; blocks that a file has can be overwritten, and removing makes no room
@@ -95,7 +96,8 @@ func (g *gate) now() (Fault, <-chan struct{}) {
 	return *g.fault.Load(), g.change
 }
 
-// pass holds up one change or sync for as long as the fault in force demands. It is not interruptible, as a disk is not.
+// pass holds up one change or sync for as long as the fault in force demands. It is not interruptible, as a disk is
+// not.
 func (g *gate) pass() {
 	if k := g.fault.Load().Kind; k != Slow && k != Stalled {
 		return

@@ -153,8 +153,8 @@ func (f *file) Allocate(ctx context.Context, off, size uint64, mode uint32) sysc
 	return f.LoopbackFile.Allocate(ctx, off, size, mode)
 }
 
-// allocated reports whether the file has blocks up to end. While the disk is not full it is not called, and costs nothing. A file with
-// holes counts as having none.
+// allocated reports whether the file has blocks up to end. While the disk is not full it is not called, and costs
+// nothing. A file with holes counts as having none.
 func (f *file) allocated(ctx context.Context, end uint64) bool {
 	if f.gate.fault.Load().Kind != Full {
 		return true

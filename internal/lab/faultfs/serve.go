@@ -47,8 +47,9 @@ func Possible() error {
 	return nil
 }
 
-// Serve shows the disk until it is unmounted or ctx is done; then held operations continue, and the mount, if it still exists, is dead
-// until Unmount is called. As root it becomes the owner of the files once they are shown, for good: it wants a process of its own.
+// Serve shows the disk until it is unmounted or ctx is done; then held operations continue, and the mount, if it still
+// exists, is dead until Unmount is called. As root it becomes the owner of the files once they are shown, for good: it
+// wants a process of its own.
 func Serve(ctx context.Context, o Options) error {
 	syscall.Umask(0) // the kernel has applied the caller's
 	g := newGate()
@@ -92,8 +93,9 @@ func mount(o Options, g *gate) (*fuse.Server, error) {
 			DirectMountStrict: os.Geteuid() == 0, AllowOther: os.Geteuid() == 0,
 			DisabledCapabilities: fuse.CAP_PASSTHROUGH, // it would go round the gate
 			DisableXAttrs:        true,
-			// No other process changes the files below, so the kernel need not drop what it has cached when the modification time is a new
-			// one. It would do so beside a write that is under way, and read back what stood there before.
+			// No other process changes the files below, so the kernel need not drop what it has cached when the
+			// modification time is a new one. It would do so beside a write that is under way, and read back what stood
+			// there before.
 			ExplicitDataCacheControl: true,
 		},
 	})
@@ -103,7 +105,8 @@ func mount(o Options, g *gate) (*fuse.Server, error) {
 	return server, nil
 }
 
-// become gives up root for the owner of the files: then what they own, and only that, is theirs to change through the disk as well.
+// become gives up root for the owner of the files: then what they own, and only that, is theirs to change through the
+// disk as well.
 func become(uid, gid int) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -134,8 +137,8 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// Unmount takes away every disk with faults that is mounted at dir, also a dead one and one in use: processes that have it open get errors. No
-// other mount is touched. It is not an error if nothing is mounted.
+// Unmount takes away every disk with faults that is mounted at dir, also a dead one and one in use: processes that have
+// it open get errors. No other mount is touched. It is not an error if nothing is mounted.
 func Unmount(dir string) error {
 	for range 100 {
 		if is, err := Mounted(dir); err != nil || !is {

@@ -6,10 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A TUN device passes what a network card with offloads would: up to 64 kB of a TCP connection at a time, with one header, to be
-// cut into packets by the sender to the wire, and checksums that are still to be completed. In front of each stands the
-// kernel's struct virtio_net_hdr, which describes it: flags, kind, length of the headers, payload of each packet, where the checksum
-// begins and where in that it is kept (section 5.1.6 of the Virtio specification, in the machine's byte order).
+// A TUN device passes what a network card with offloads would: up to 64 kB of a TCP connection at a time, with one
+// header, to be cut into packets by the sender to the wire, and checksums that are still to be completed. In front of
+// each stands the kernel's struct virtio_net_hdr, which describes it: flags, kind, length of the headers, payload of
+// each packet, where the checksum begins and where in that it is kept (section 5.1.6 of the Virtio specification, in
+// the machine's byte order).
 const vnetHeader = 10
 
 // maxBurst is the largest that a device passes, with the header in front.
@@ -73,7 +74,8 @@ func (u *burst) payload(first, count int) int {
 	return min((first+count)*u.each, len(u.packet())-u.headers) - first*u.each
 }
 
-// cut returns count packets of the burst from first on, with the header in front, in dst, which is large enough; all of it is not copied.
+// cut returns count packets of the burst from first on, with the header in front, in dst, which is large enough; all of
+// it is not copied.
 func (u *burst) cut(dst []byte, first, count int) []byte {
 	if count == u.packets {
 		return u.b
@@ -105,7 +107,8 @@ func (u *burst) cut(dst []byte, first, count int) []byte {
 	return dst
 }
 
-// complete puts the checksum into a single packet whose sender left it to its device, and the header in front is nothing any more.
+// complete puts the checksum into a single packet whose sender left it to its device, and the header in front is
+// nothing any more.
 func complete(b []byte) {
 	if b[vnetFlags]&unix.VIRTIO_NET_HDR_F_NEEDS_CSUM != 0 {
 		from, at := int(binary.NativeEndian.Uint16(b[vnetCSumFrom:])), int(binary.NativeEndian.Uint16(b[vnetCSumAt:]))

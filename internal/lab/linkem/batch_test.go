@@ -36,7 +36,8 @@ func testBurst(t *testing.T, payload []byte, each int, flags byte) burst {
 	return u
 }
 
-// TestCutsMakeTheWhole: in whatever way a burst is cut, the pieces are packets of the same connection that follow each other.
+// TestCutsMakeTheWhole: in whatever way a burst is cut, the pieces are packets of the same connection that follow each
+// other.
 func TestCutsMakeTheWhole(t *testing.T) {
 	t.Parallel()
 	payload := make([]byte, 10_001)

@@ -10,7 +10,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/linkem/probe"
 )
 
-// BenchmarkStream measures what a stream of TCP over one link costs this machine's processors, sender and receiver included.
+// BenchmarkStream measures what a stream of TCP over one link costs this machine's processors, sender and receiver
+// included.
 func BenchmarkStream(b *testing.B) {
 	needRoot(b)
 	for _, c := range []struct {

@@ -18,8 +18,8 @@ func (q *packet) before(r *packet) bool {
 	return q.due < r.due || q.due == r.due && q.order < r.order
 }
 
-// agenda holds packets by due time, in a binary heap. It is written out since this is the one structure that every packet of a
-// delayed link goes through; most arrive in order, which makes push cheap.
+// agenda holds packets by due time, in a binary heap. It is written out since this is the one structure that every
+// packet of a delayed link goes through; most arrive in order, which makes push cheap.
 type agenda []*packet
 
 func (a *agenda) push(q *packet) {

@@ -24,8 +24,8 @@ func runs(m *lossModel, r *rand.Rand, n int) (lost int, byLength map[int]int) {
 	return lost, byLength
 }
 
-// TestLossComesAsAsked compares share lost, mean run, and the distribution of runs, which is geometric, with what was asked
-// for, each within five standard deviations.
+// TestLossComesAsAsked compares share lost, mean run, and the distribution of runs, which is geometric, with what was
+// asked for, each within five standard deviations.
 func TestLossComesAsAsked(t *testing.T) {
 	t.Parallel()
 	const n = 2_000_000

@@ -18,8 +18,8 @@ import (
 // namespaces is where ip netns keeps its names: a file each, over which the namespace is mounted.
 const namespaces = "/run/netns"
 
-// Enter calls f on a thread inside the named network namespace. Sockets that f makes stay there, also if other threads use them later; so do
-// processes that f starts. Goroutines that f starts do not.
+// Enter calls f on a thread inside the named network namespace. Sockets that f makes stay there, also if other threads
+// use them later; so do processes that f starts. Goroutines that f starts do not.
 func Enter(namespace string, f func() error) error {
 	ns, err := os.Open(filepath.Join(namespaces, namespace))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,8 +134,8 @@ func remove(name string) error {
 	return nil
 }
 
-// lock prepares the folder of names as ip netns does, shared with other mount namespaces so that a name removed here is removed
-// everywhere, and keeps other labs from choosing addresses at the same time.
+// lock prepares the folder of names as ip netns does, shared with other mount namespaces so that a name removed here is
+// removed everywhere, and keeps other labs from choosing addresses at the same time.
 func lock() (unlock func(), err error) {
 	if err := os.MkdirAll(namespaces, 0o755); err != nil { //nolint:gosec // what ip netns makes
 		return nil, err
@@ -177,9 +177,9 @@ func flock(f *os.File, patience time.Duration) error {
 // ErrRunning is returned when the process that runs the lab's network is alive.
 var ErrRunning = errors.New("the lab's network is running")
 
-// Sweep removes what the network of a lab left behind when its process was killed: the namespaces' names, and what Guard made. The
-// devices are gone with the process. Namespaces in which processes still run end when those do. It returns ErrRunning if the
-// network's process lives, and nil when there is nothing to remove.
+// Sweep removes what the network of a lab left behind when its process was killed: the namespaces' names, and what
+// Guard made. The devices are gone with the process. Namespaces in which processes still run end when those do. It
+// returns ErrRunning if the network's process lives, and nil when there is nothing to remove.
 func Sweep(lab string) error {
 	if err := checkName("lab", lab, maxLab); err != nil {
 		return err

@@ -33,12 +33,12 @@ type Options struct {
 	Shape Shape    // of every link at first
 	Seed  uint64   // of everything random
 
-	// Subnet is the lab's addresses, a /24 that must be free; the zero value takes one that is. A lab whose nodes remember their
-	// addresses asks for the same again.
+	// Subnet is the lab's addresses, a /24 that must be free; the zero value takes one that is. A lab whose nodes
+	// remember their addresses asks for the same again.
 	Subnet netip.Prefix
 
-	// KeepNamespaces leaves the namespaces when the network ends, and finds them when it starts, with what runs in them: only the
-	// devices and links go and come. Sweep removes them.
+	// KeepNamespaces leaves the namespaces when the network ends, and finds them when it starts, with what runs in
+	// them: only the devices and links go and come. Sweep removes them.
 	KeepNamespaces bool
 
 	MTU int // 0: 1500
@@ -83,9 +83,9 @@ type Network struct {
 	closed  bool
 }
 
-// Start makes the namespaces, devices and links of a lab. What a killed process of the same lab left behind is removed first, but
-// for namespaces that Options.KeepNamespaces keeps.
-// It raises GOMAXPROCS: the thread of a port keeps a processor of Go's also while it sleeps.
+// Start makes the namespaces, devices and links of a lab. What a killed process of the same lab left behind is removed
+// first, but for namespaces that Options.KeepNamespaces keeps. It raises GOMAXPROCS: the thread of a port keeps a
+// processor of Go's also while it sleeps.
 func Start(o Options) (*Network, error) {
 	o.MTU = cmp.Or(o.MTU, 1500)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
@@ -263,8 +263,8 @@ func (n *Network) close() (err error) {
 	return err
 }
 
-// Set changes links while they run: the direction from one node to another, and with Any on a side, all from or to it. The
-// other direction keeps its shape. When Set returns, no packet is sent any more by the old shape.
+// Set changes links while they run: the direction from one node to another, and with Any on a side, all from or to it.
+// The other direction keeps its shape. When Set returns, no packet is sent any more by the old shape.
 func (n *Network) Set(from, to string, s Shape) error {
 	if err := s.Validate(); err != nil {
 		return fmt.Errorf("link %s to %s: %w", from, to, err)
@@ -344,8 +344,8 @@ func (n *Network) Stats() []Stats {
 	return all
 }
 
-// Overruns returns how many packets of a node were lost before any link saw them, since it sent faster than this machine can
-// pass them on. A measurement during which it grows is one of the machine.
+// Overruns returns how many packets of a node were lost before any link saw them, since it sent faster than this
+// machine can pass them on. A measurement during which it grows is one of the machine.
 func (n *Network) Overruns(node string) (lost uint64, err error) { return overruns(n.o.Lab, node) }
 
 func overruns(lab, node string) (lost uint64, err error) {
@@ -379,7 +379,8 @@ func (n *Network) Addr(node string) netip.Addr {
 	return netip.Addr{}
 }
 
-// Namespace returns the name of a node's network namespace, for Enter and ip netns exec; "" for Client, which is the host.
+// Namespace returns the name of a node's network namespace, for Enter and ip netns exec; "" for Client, which is the
+// host.
 func (n *Network) Namespace(node string) string { return Namespace(n.o.Lab, node) }
 
 // Do calls f on a thread that is in the node's network; see Enter.

@@ -107,8 +107,8 @@ func stats(n *Network, from, to string) Stats {
 	return Stats{}
 }
 
-// roundTrip fails unless the fastest of some pings is within tolerance of want. The fastest: a link is never faster than its shape,
-// and on a busy machine the others are those of the machine.
+// roundTrip fails unless the fastest of some pings is within tolerance of want. The fastest: a link is never faster
+// than its shape, and on a busy machine the others are those of the machine.
 func roundTrip(t *testing.T, n *Network, from, to string, want, tolerance time.Duration) {
 	t.Helper()
 	var got time.Duration
@@ -310,8 +310,8 @@ func TestCutAndReject(t *testing.T) {
 	_ = healed.Close()
 }
 
-// TestForget: connections that began before are dropped in silence, both ways, at every loss of the table; new ones, datagrams and other
-// links live.
+// TestForget: connections that began before are dropped in silence, both ways, at every loss of the table; new ones,
+// datagrams and other links live.
 func TestForget(t *testing.T) {
 	n := start(t, Shape{Delay: time.Millisecond}, "n1", "n2", "n3")
 	l := listen(t, n, "n2")

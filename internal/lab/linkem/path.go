@@ -14,8 +14,8 @@ type nanos int64
 // maxUnderWay bounds the packets that one direction holds, whatever its shape.
 const maxUnderWay = 1 << 16
 
-// path is one direction of a link: the model of what happens to its packets. Only the thread of the sending port uses it;
-// want and the counters are for everybody.
+// path is one direction of a link: the model of what happens to its packets. Only the thread of the sending port uses
+// it; want and the counters are for everybody.
 type path struct {
 	to   *port
 	want atomic.Pointer[Shape] // what was asked for last
@@ -31,8 +31,8 @@ type path struct {
 	count counters
 }
 
-// newPath returns a path with randomness of its own, so that the fate of the n-th packet from one node to another depends on
-// the seed alone.
+// newPath returns a path with randomness of its own, so that the fate of the n-th packet from one node to another
+// depends on the seed alone.
 func newPath(seed uint64, from, to string, s Shape) *path {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(from + ">" + to))                  // never fails
@@ -76,8 +76,8 @@ type fate struct {
 	ordered bool
 }
 
-// admit decides what becomes of some packets that were sent now, size bytes in all: of one, or of as many as Shape.together allows.
-// Later calls have later times.
+// admit decides what becomes of some packets that were sent now, size bytes in all: of one, or of as many as
+// Shape.together allows. Later calls have later times.
 func (p *path) admit(now nanos, packets, size int) fate {
 	s := p.used
 	switch {
@@ -141,12 +141,12 @@ func (s *Shape) sending(size int) nanos {
 	return nanos(int64(size) * 8e9 / s.RateBits)
 }
 
-// gathering is for how long a network card collects what arrives before it interrupts its machine: drivers choose 50 to 250 µs
-// when much does.
+// gathering is for how long a network card collects what arrives before it interrupts its machine: drivers choose 50 to
+// 250 µs when much does.
 const gathering = nanos(100 * time.Microsecond)
 
-// together returns how many packets of size bytes that were sent at once also arrive at once: those that a card would gather. Where
-// dice are thrown for each, it is one.
+// together returns how many packets of size bytes that were sent at once also arrive at once: those that a card would
+// gather. Where dice are thrown for each, it is one.
 func (s *Shape) together(size int) int {
 	switch {
 	case s.Loss > 0 || s.Jitter > 0 || s.Reorder > 0 || s.Duplicate > 0 || s.Corrupt > 0:
@@ -160,9 +160,9 @@ func (s *Shape) together(size int) int {
 // hold is for how long a reordered packet is kept back.
 func (s *Shape) hold() nanos { return nanos(max(2*time.Millisecond, s.Delay/4)) }
 
-// reshape puts want into force at now. Of under, the packets that are under way on this path in the order in which they were
-// sent, those that still waited are sent at the new rate and delayed by the new delay; what is on the wire arrives as it would
-// have. It returns false when none of them arrives at all.
+// reshape puts want into force at now. Of under, the packets that are under way on this path in the order in which they
+// were sent, those that still waited are sent at the new rate and delayed by the new delay; what is on the wire arrives
+// as it would have. It returns false when none of them arrives at all.
 func (p *path) reshape(now nanos, under []*packet) bool {
 	p.adopt()
 	s := p.used
@@ -193,8 +193,9 @@ func (p *path) reshape(now nanos, under []*packet) bool {
 	return true
 }
 
-// lossModel decides which packets of one direction are lost. In bursts it is a Gilbert-Elliott chain that loses everything in
-// its bad state and nothing in its good one, so that runs of losses are geometric with the mean that was asked for.
+// lossModel decides which packets of one direction are lost. In bursts it is a Gilbert-Elliott chain that loses
+// everything in its bad state and nothing in its good one, so that runs of losses are geometric with the mean that was
+// asked for.
 type lossModel struct {
 	enter float64 // probability of the next packet being lost after one that was not
 	stay  float64 // and after one that was
@@ -228,12 +229,12 @@ const maxFlows = 1 << 16
 // flow names a TCP connection in one direction of a link: addresses and ports of both ends.
 type flow [12]byte
 
-// flows is what a stateful firewall that has lost its table has learnt since: the connections that began in this direction, or were
-// accepted in it. nil knows everything: nothing was lost.
+// flows is what a stateful firewall that has lost its table has learnt since: the connections that began in this
+// direction, or were accepted in it. nil knows everything: nothing was lost.
 type flows map[flow]struct{}
 
-// knows reports whether the firewall lets a packet pass, and learns from it. Of TCP it drops what belongs to no connection whose beginning
-// it saw. Anything else passes: an unknown datagram begins a flow, as does a ping.
+// knows reports whether the firewall lets a packet pass, and learns from it. Of TCP it drops what belongs to no
+// connection whose beginning it saw. Anything else passes: an unknown datagram begins a flow, as does a ping.
 func (f flows) knows(packet []byte) bool {
 	header := int(packet[0]&0xf) * 4
 	switch {

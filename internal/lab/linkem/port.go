@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// port is one node's end of all its links: its TUN device, and the thread that reads what the node sends and writes it to the
-// devices of the others when its time has come. Everything about a packet happens on the thread of the port that sent it.
+// port is one node's end of all its links: its TUN device, and the thread that reads what the node sends and writes it
+// to the devices of the others when its time has come. Everything about a packet happens on the thread of the port that
+// sent it.
 type port struct {
 	node  string
 	octet byte // last of its address
@@ -45,8 +46,9 @@ type port struct {
 // batch is how many packets are read before those that are due are looked after.
 const batch = 32
 
-// A thread that sleeps takes a while to wake up. How long is measured at every timer, and taken off both ends: timers are set
-// that much earlier, and a packet that woke the thread is stamped as that much older. Round trips are right on average then.
+// A thread that sleeps takes a while to wake up. How long is measured at every timer, and taken off both ends: timers
+// are set that much earlier, and a packet that woke the thread is stamped as that much older. Round trips are right on
+// average then.
 const (
 	firstWaking = nanos(20 * time.Microsecond)
 	mostWaking  = nanos(60 * time.Microsecond) // more is a busy machine, which is not the rule
@@ -67,8 +69,8 @@ func (p *port) prepare(mtu int) {
 	p.read, p.cut = make([]byte, maxBurst), make([]byte, p.gathers.size)
 }
 
-// run moves packets until quit. It keeps its thread, at real-time priority where that is allowed: a network that waits for a
-// processor is slower than its links are set to be.
+// run moves packets until quit. It keeps its thread, at real-time priority where that is allowed: a network that waits
+// for a processor is slower than its links are set to be.
 func (p *port) run() {
 	runtime.LockOSThread() // and never unlocked: the thread ends with its priority
 	if err := urgent(); err != nil {
@@ -199,7 +201,8 @@ func (p *port) send(path *path, u part, now nanos) {
 	}
 }
 
-// damage flips a bit of the packet behind the header in front, if that is its fate. The receiver has a checksum to find it by.
+// damage flips a bit of the packet behind the header in front, if that is its fate. The receiver has a checksum to find
+// it by.
 func (f *fate) damage(b []byte) []byte {
 	if f.flip >= 0 {
 		complete(b)

@@ -26,8 +26,8 @@ func begins(packet []byte) bool {
 	return false
 }
 
-// refusal returns the answer of a host that refuses packet: a TCP reset, or ICMP port unreachable for all else. It returns
-// nil where none is due, as for a reset, an ICMP error, or a later fragment. It appends to buf.
+// refusal returns the answer of a host that refuses packet: a TCP reset, or ICMP port unreachable for all else. It
+// returns nil where none is due, as for a reset, an ICMP error, or a later fragment. It appends to buf.
 func refusal(buf, packet []byte) []byte {
 	if len(packet) < ipHeader || packet[0]>>4 != 4 {
 		return nil

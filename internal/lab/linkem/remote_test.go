@@ -167,7 +167,8 @@ func startOwner(t *testing.T, lab string) (*exec.Cmd, stdio) {
 	return c, stdio{r, stdin}
 }
 
-// TestNamespacesKept: a network that comes back finds its namespaces, with what runs and listens in them, at the same addresses.
+// TestNamespacesKept: a network that comes back finds its namespaces, with what runs and listens in them, at the same
+// addresses.
 func TestNamespacesKept(t *testing.T) {
 	needRoot(t)
 	lab := labName("p")

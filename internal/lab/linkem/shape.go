@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Shape is what one direction of a link is like. The zero value is a perfect link. Probabilities are per packet, 0 to 1.
+// Shape is what one direction of a link is like. The zero value is a perfect link. Probabilities are per packet, 0 to
+// 1.
 type Shape struct {
 	Delay     time.Duration `json:"delay,omitempty"`     // one way; a round trip has it twice
 	Jitter    time.Duration `json:"jitter,omitempty"`    // uniform, around Delay; packets stay in order
@@ -26,8 +27,9 @@ type Shape struct {
 	Reject    bool          `json:"reject,omitempty"`    // like Cut, with a notice to the sender: TCP is reset, all else gets ICMP port unreachable
 	Closed    bool          `json:"closed,omitempty"`    // as by a firewall that accepts no connection: TCP connections cannot begin in this direction, and UDP does not get through
 
-	// Forgot counts how often a stateful firewall on the way has lost its table: TCP connections that began before the last time are
-	// dropped without a word, new ones pass, and all else does. 0: there is none. Set in both directions, as one firewall sees both.
+	// Forgot counts how often a stateful firewall on the way has lost its table: TCP connections that began before the
+	// last time are dropped without a word, new ones pass, and all else does. 0: there is none. Set in both directions,
+	// as one firewall sees both.
 	Forgot int `json:"forgot,omitempty"`
 }
 
@@ -89,8 +91,9 @@ func (s Shape) queue() int64 {
 	return max(s.RateBits/8/20, 32*1024)
 }
 
-// Set changes what key names to value, both as the command line spells them: rtt, delay and jitter (60ms), loss, reorder,
-// duplicate and corrupt (1%), burst (5), rate (20mbit), queue (256kb), forgot (1). rtt sets the delay of one direction: half of it.
+// Set changes what key names to value, both as the command line spells them: rtt, delay and jitter (60ms), loss,
+// reorder, duplicate and corrupt (1%), burst (5), rate (20mbit), queue (256kb), forgot (1). rtt sets the delay of one
+// direction: half of it.
 func (s *Shape) Set(key, value string) (err error) {
 	switch key {
 	case "rtt":
@@ -127,8 +130,8 @@ func (s *Shape) Set(key, value string) (err error) {
 	return nil
 }
 
-// ParseShape reads a profile's name, or key=value pairs with commas, or both: "wan-bad,loss=2%". See Set for the keys; cut,
-// reject and closed stand alone.
+// ParseShape reads a profile's name, or key=value pairs with commas, or both: "wan-bad,loss=2%". See Set for the keys;
+// cut, reject and closed stand alone.
 func ParseShape(text string) (Shape, error) {
 	var s Shape
 	for i, word := range strings.Split(text, ",") {
@@ -197,7 +200,8 @@ func parseTime(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// ParseShare reads "1%", "0.5 %" or "0.01" as a share between 0 and 1. A plain 1 could mean either 1% or 100%, and is an error.
+// ParseShare reads "1%", "0.5 %" or "0.01" as a share between 0 and 1. A plain 1 could mean either 1% or 100%, and is
+// an error.
 func ParseShare(text string) (float64, error) {
 	number, isPercent := strings.CutSuffix(strings.TrimSpace(text), "%")
 	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)

@@ -1,7 +1,7 @@
 // Package pgtest runs a throw-away PostgreSQL server for the tests of the instruments.
 //
-// It owns one data directory under /tmp, its private socket and its postmaster, and leaves none of them behind. It must not
-// know anything of Coterie: the instruments are proven against a plain server. Start reading at New.
+// It owns one data directory under /tmp, its private socket and its postmaster, and leaves none of them behind. It must
+// not know anything of Coterie: the instruments are proven against a plain server. Start reading at New.
 package pgtest
 
 import (
@@ -193,8 +193,8 @@ func (s *Server) Start() error {
 	return s.await()
 }
 
-// lasting runs f on a thread that lives as long as the process: the kernel sends the signal of a parent's death when the thread that
-// started the child ends.
+// lasting runs f on a thread that lives as long as the process: the kernel sends the signal of a parent's death when
+// the thread that started the child ends.
 func lasting(f func() error) error {
 	err := make(chan error)
 	thread() <- func() { err <- f() }

@@ -1,8 +1,8 @@
-// Package asyncwriter performs best-effort writes off the goroutine that asks for them: a write to a hung disk does not return, and the
-// goroutine that decides must not wait for it.
+// Package asyncwriter performs best-effort writes off the goroutine that asks for them: a write to a hung disk does not
+// return, and the goroutine that decides must not wait for it.
 //
-// It owns bounded queues. What does not fit is dropped, and the caller is told or the loss is counted. Start reading at Queue; Writer is
-// an io.Writer on the same principle.
+// It owns bounded queues. What does not fit is dropped, and the caller is told or the loss is counted. Start reading at
+// Queue; Writer is an io.Writer on the same principle.
 package asyncwriter
 
 import (
@@ -71,8 +71,8 @@ func (q *Queue) Close() {
 // room reports whether the queue is at most half full.
 func (q *Queue) room() bool { return len(q.jobs) <= cap(q.jobs)/2 }
 
-// Writer is an io.Writer of lines that never blocks and never fails. Lines that do not fit into its queue are counted, and the count is
-// written when there is room again.
+// Writer is an io.Writer of lines that never blocks and never fails. Lines that do not fit into its queue are counted,
+// and the count is written when there is room again.
 type Writer struct {
 	to    io.Writer
 	lost  func(n int) string
@@ -82,8 +82,8 @@ type Writer struct {
 	count int
 }
 
-// NewWriter returns a writer to to, whose queue holds that many lines. The text of lost says, as a line of the same log, that n lines are
-// missing. The caller closes the writer.
+// NewWriter returns a writer to to, whose queue holds that many lines. The text of lost says, as a line of the same
+// log, that n lines are missing. The caller closes the writer.
 func NewWriter(to io.Writer, size int, lost func(n int) string) *Writer {
 	w := &Writer{to: to, lost: lost, queue: NewQueue(size)}
 	w.queue.Start()

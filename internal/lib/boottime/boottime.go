@@ -1,7 +1,8 @@
 // Package boottime reads CLOCK_BOOTTIME, the clock on which every lease and fence deadline of Coterie is counted.
 //
-// Go's monotonic clock is CLOCK_MONOTONIC, which stands still while the machine is suspended; a primary that slept through
-// its lease would still take it for valid. CLOCK_BOOTTIME continues (clock_gettime(2)). Wall time never decides anything here.
+// Go's monotonic clock is CLOCK_MONOTONIC, which stands still while the machine is suspended; a primary that slept
+// through its lease would still take it for valid. CLOCK_BOOTTIME continues (clock_gettime(2)). Wall time never decides
+// anything here.
 package boottime
 
 import (
@@ -19,7 +20,8 @@ func Now() time.Duration {
 		return (*now)()
 	}
 	var ts unix.Timespec
-	// Raw: the call never blocks, and a regular system call of an idle process wakes the runtime's monitor thread, a hundred times a second.
+	// Raw: the call never blocks, and a regular system call of an idle process wakes the runtime's monitor thread, a
+	// hundred times a second.
 	_, _, errno := unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_BOOTTIME, uintptr(unsafe.Pointer(&ts)), 0) //nolint:gosec // ts outlives the call
 	if errno != 0 {
 		panic(fmt.Sprintf("read CLOCK_BOOTTIME: %v", errno))

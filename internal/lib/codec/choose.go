@@ -29,8 +29,8 @@ type Setting struct {
 	Encoding Encoding // if not Auto
 }
 
-// Parse reads the value of an option of a replica, whose name errors carry: AUTO (also ""), OFF, LZ4, ZSTD, which is ZSTD:1, or
-// ZSTD:level, in any case.
+// Parse reads the value of an option of a replica, whose name errors carry: AUTO (also ""), OFF, LZ4, ZSTD, which is
+// ZSTD:1, or ZSTD:level, in any case.
 func Parse(option, text string) (Setting, error) {
 	name, level, leveled := strings.Cut(strings.ToUpper(strings.TrimSpace(text)), ":")
 	w := Setting{Auto: name == "" || name == "AUTO"}
@@ -70,8 +70,8 @@ type Path struct {
 	Rate int64 // bits per second
 }
 
-// Choose returns the encoding to use: the one set, or for AUTO the one that suits the path and what is in use now. It never returns a
-// codec that is not in known, which are those of the other side.
+// Choose returns the encoding to use: the one set, or for AUTO the one that suits the path and what is in use now. It
+// never returns a codec that is not in known, which are those of the other side.
 func Choose(w Setting, known []ID, now Encoding, p Path) Encoding {
 	s := w.Encoding
 	if w.Auto {

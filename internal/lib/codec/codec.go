@@ -112,7 +112,8 @@ func (e *Encoder) Encoding() Encoding { return e.now }
 // Stats returns the counters so far.
 func (e *Encoder) Stats() Stats { return e.stats }
 
-// Encode encodes at most MaxRaw bytes. The body of the block is src itself or memory of the encoder, good until the next call.
+// Encode encodes at most MaxRaw bytes. The body of the block is src itself or memory of the encoder, good until the
+// next call.
 func (e *Encoder) Encode(src []byte) (Block, error) {
 	if len(src) > MaxRaw {
 		return Block{}, fmt.Errorf("a block of %d bytes is longer than %d", len(src), MaxRaw)
@@ -183,8 +184,8 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Decode returns the bytes that were encoded: the body itself or memory of the decoder, good until the next call. An error is an
-// ErrCorrupt, and final.
+// Decode returns the bytes that were encoded: the body itself or memory of the decoder, good until the next call. An
+// error is an ErrCorrupt, and final.
 func (d *Decoder) Decode(b Block) ([]byte, error) {
 	if b.Size < 0 || b.Size > MaxRaw || len(b.Body) > MaxBody {
 		return nil, fmt.Errorf("%w: %d bytes in %d", ErrCorrupt, b.Size, len(b.Body))

@@ -1,7 +1,7 @@
 // Package durable changes files so that the change survives a power loss once the function has returned.
 //
-// It owns the order of the system calls: write, fsync of the file, rename, fsync of the directory. It does not depend on the
-// contents of the files. Start reading at Replace.
+// It owns the order of the system calls: write, fsync of the file, rename, fsync of the directory. It does not depend
+// on the contents of the files. Start reading at Replace.
 package durable
 
 import (
@@ -13,15 +13,17 @@ import (
 	"path/filepath"
 )
 
-// Suffix is appended to the name of a file for the one that is written before it takes its place. A crash may leave such a file behind;
-// the next Replace of the same path overwrites it. It is not ".tmp", which PostgreSQL uses for its own files in a data directory.
+// Suffix is appended to the name of a file for the one that is written before it takes its place. A crash may leave
+// such a file behind; the next Replace of the same path overwrites it. It is not ".tmp", which PostgreSQL uses for its
+// own files in a data directory.
 const Suffix = ".coterie-tmp"
 
-// Replace replaces the file at path, or creates it, with exactly that mode. After a crash the file has either its old or its new content.
+// Replace replaces the file at path, or creates it, with exactly that mode. After a crash the file has either its old
+// or its new content.
 //
-// When Replace returns nil, the new content is on disk. When it fails before the rename, the old file is untouched and no temporary file
-// remains; when the directory cannot be synced, the new content is in place but may be lost with the power. Two calls for one path must
-// not overlap.
+// When Replace returns nil, the new content is on disk. When it fails before the rename, the old file is untouched and
+// no temporary file remains; when the directory cannot be synced, the new content is in place but may be lost with the
+// power. Two calls for one path must not overlap.
 func Replace(path string, data []byte, mode fs.FileMode) error {
 	return replace(disk{}, path, data, mode)
 }

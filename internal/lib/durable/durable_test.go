@@ -13,7 +13,8 @@ import (
 
 var errInjected = errors.New("injected")
 
-// faulty is the file system of the operating system. It records the operations and fails operation number at, counted from 1.
+// faulty is the file system of the operating system. It records the operations and fails operation number at, counted
+// from 1.
 type faulty struct {
 	disk
 	at   int
@@ -95,7 +96,8 @@ func TestReplaceSyncsInOrder(t *testing.T) {
 	}
 }
 
-// TestReplaceFailsWhole fails every operation of a replacement in turn. The file is the old or the new one, and no other file remains.
+// TestReplaceFailsWhole fails every operation of a replacement in turn. The file is the old or the new one, and no
+// other file remains.
 func TestReplaceFailsWhole(t *testing.T) {
 	t.Parallel()
 	for at := 1; ; at++ {

@@ -1,5 +1,5 @@
-// Package fail has the kinds of failure that a command, a call between nodes and a statement tell apart, with the exit code and the
-// SQLSTATE of each.
+// Package fail has the kinds of failure that a command, a call between nodes and a statement tell apart, with the exit
+// code and the SQLSTATE of each.
 //
 // Start reading at Error.
 package fail
@@ -21,7 +21,8 @@ const (
 	Refused   Kind = "refused"   // the request could lose data or interrupt service
 )
 
-// ExitCode returns the exit code of a command that fails in this way. A kind that this release does not know is an ordinary error.
+// ExitCode returns the exit code of a command that fails in this way. A kind that this release does not know is an
+// ordinary error.
 func (k Kind) ExitCode() int {
 	switch k {
 	case Usage:

@@ -56,8 +56,8 @@ func AsError(err error) (*Error, bool) {
 	return e, ok
 }
 
-// ErrorField returns a field of an ErrorResponse body. A field is empty if it is missing; truncated or malformed bodies are
-// accepted.
+// ErrorField returns a field of an ErrorResponse body. A field is empty if it is missing; truncated or malformed bodies
+// are accepted.
 func ErrorField(body []byte, field byte) string {
 	for len(body) > 0 && body[0] != 0 {
 		code, rest := body[0], body[1:]

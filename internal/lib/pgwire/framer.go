@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// Framer follows message boundaries through a stream that is relayed in chunks, so that large messages are never held. It
-// keeps the first bytes of a body, of a notice the last, because the few messages that matter to a relay are decided by them.
+// Framer follows message boundaries through a stream that is relayed in chunks, so that large messages are never held.
+// It keeps the first bytes of a body, of a notice the last, because the few messages that matter to a relay are decided
+// by them.
 type Framer struct {
 	head  [5]byte
 	nhead int
@@ -34,7 +35,8 @@ func (f *Framer) HoldsBack() bool {
 	return f.nhead > 0 && short && (f.head[0] == 'C' || f.head[0] == 'Z')
 }
 
-// Next takes bytes of chunk up to the end of the current message. It returns how many, and whether the message has ended.
+// Next takes bytes of chunk up to the end of the current message. It returns how many, and whether the message has
+// ended.
 func (f *Framer) Next(chunk []byte) (used int, whole bool, err error) {
 	if f.nhead < len(f.head) {
 		used = copy(f.head[f.nhead:], chunk)
@@ -70,8 +72,8 @@ func (f *Framer) note(body []byte) {
 	f.nkeep += copy(f.keep[f.nkeep:], body)
 }
 
-// Scan passes chunk through the framer. It calls done with the type and the kept part of the body of each message that ends in
-// the chunk.
+// Scan passes chunk through the framer. It calls done with the type and the kept part of the body of each message that
+// ends in the chunk.
 func (f *Framer) Scan(chunk []byte, done func(typ byte, body []byte)) error {
 	for len(chunk) > 0 {
 		used, err := f.ScanOne(chunk, done)

@@ -17,7 +17,8 @@ const (
 // Protocol3 is version 3.0 of the protocol, as a startup packet says it.
 const Protocol3 = 3 << 16
 
-// FirstTLSByte is the first byte of a TLS ClientHello. A startup packet within its limit of length cannot begin with it.
+// FirstTLSByte is the first byte of a TLS ClientHello. A startup packet within its limit of length cannot begin with
+// it.
 const FirstTLSByte = 0x16
 
 // Limits of message bodies, in bytes.
@@ -29,8 +30,8 @@ const (
 // ErrProtocol is a violation of the protocol by the peer.
 var ErrProtocol = errors.New("protocol violation")
 
-// ReadPacket reads one packet without a type byte and returns it without its length. The length may be at most limit bytes.
-// Nothing behind the packet is read.
+// ReadPacket reads one packet without a type byte and returns it without its length. The length may be at most limit
+// bytes. Nothing behind the packet is read.
 func ReadPacket(r io.Reader, limit int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -90,8 +91,8 @@ func StartupMessage(params ...Parameter) []byte {
 	return b
 }
 
-// NegotiateVersion returns the message that tells a client of a newer protocol which minor version is spoken, and which of
-// its protocol options are not known.
+// NegotiateVersion returns the message that tells a client of a newer protocol which minor version is spoken, and which
+// of its protocol options are not known.
 func NegotiateVersion(minor uint16, unknown []string) []byte {
 	b := binary.BigEndian.AppendUint32(nil, Protocol3|uint32(minor))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(unknown)))

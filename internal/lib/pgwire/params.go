@@ -49,7 +49,8 @@ func SplitParameters(body []byte) ([]Parameter, *Error) {
 	}
 }
 
-// ParseBool reads a boolean as PostgreSQL does: unique prefixes of true, false, yes, no, on and off in any case, 1 and 0.
+// ParseBool reads a boolean as PostgreSQL does: unique prefixes of true, false, yes, no, on and off in any case, 1 and
+// 0.
 func ParseBool(value string) (on, ok bool) {
 	v := strings.ToLower(value)
 	switch {

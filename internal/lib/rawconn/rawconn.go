@@ -1,8 +1,9 @@
 // Package rawconn makes waiting for the next message of a busy connection cheap.
 //
-// Go parks a goroutine that waits for a socket; the poller finds it and often wakes it on another thread. If forwarding a message takes a few
-// microseconds, that is most of the processor time. A Conn is not in Go's poller. While messages follow each other closely, its reader
-// blocks in the system call itself, without telling the scheduler (docs/adr/0070).
+// Go parks a goroutine that waits for a socket; the poller finds it and often wakes it on another thread. If forwarding
+// a message takes a few microseconds, that is most of the processor time. A Conn is not in Go's poller. While messages
+// follow each other closely, its reader blocks in the system call itself, without telling the scheduler
+// (docs/adr/0070).
 package rawconn
 
 import (
@@ -27,8 +28,8 @@ const (
 	maxBlocked = 4                    // readers that nap at a time
 )
 
-// MaxBlocked returns how many readers may block at a time. Each holds a place of GOMAXPROCS meanwhile, so a program adds as many: its other
-// goroutines then do not wait.
+// MaxBlocked returns how many readers may block at a time. Each holds a place of GOMAXPROCS meanwhile, so a program
+// adds as many: its other goroutines then do not wait.
 func MaxBlocked() int { return maxBlocked }
 
 var blocked atomic.Int32 // readers that block now

@@ -82,7 +82,8 @@ func TestReaderWakesFromEachKindOfWait(t *testing.T) {
 	})
 }
 
-// TestCloseEndsWaits closes while a goroutine reads, in a nap and in a long wait, and while one writes what nobody reads.
+// TestCloseEndsWaits closes while a goroutine reads, in a nap and in a long wait, and while one writes what nobody
+// reads.
 func TestCloseEndsWaits(t *testing.T) {
 	for _, after := range []time.Duration{blockFor / 5, 4 * blockFor} {
 		pairs(t, func(t *testing.T, c *Conn, other net.Conn) {

@@ -34,7 +34,8 @@ type start struct {
 // Stderr also passes on what the helper writes to its standard error.
 func Stderr(to io.Writer) Option { return func(s *start) { s.err = to } }
 
-// Within has in call the function that starts the process: from a thread that is in another network namespace, as an example.
+// Within has in call the function that starts the process: from a thread that is in another network namespace, as an
+// example.
 func Within(in func(func() error) error) Option { return func(s *start) { s.in = in } }
 
 // Start starts a helper, which is killed when ctx ends. The caller ends it by Stop, or by Kill and Wait.

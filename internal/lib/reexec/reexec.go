@@ -1,7 +1,8 @@
 // Package reexec starts helper processes: this very program again, as a named helper with a configuration.
 //
-// It owns their command line, their pipes and what they say when they fail. It does not know which helpers there are: main has the table
-// (Helpers), and asks it before it looks at its command line. Start reading at Helpers.Run and Start.
+// It owns their command line, their pipes and what they say when they fail. It does not know which helpers there are:
+// main has the table (Helpers), and asks it before it looks at its command line. Start reading at Helpers.Run and
+// Start.
 package reexec
 
 import (
@@ -25,11 +26,12 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// Helper runs in a process of its own. It should end when its input does: then it ends with the process that started it.
+// Helper runs in a process of its own. It should end when its input does: then it ends with the process that started
+// it.
 type Helper func(ctx context.Context, config []byte, s Streams) error
 
-// Typed returns a helper that reads its configuration as JSON. Unknown fields are ignored: the program may have been replaced on disk
-// since its parent was started.
+// Typed returns a helper that reads its configuration as JSON. Unknown fields are ignored: the program may have been
+// replaced on disk since its parent was started.
 func Typed[T any](run func(ctx context.Context, config T, s Streams) error) Helper {
 	return func(ctx context.Context, text []byte, s Streams) error {
 		var config T
@@ -43,7 +45,8 @@ func Typed[T any](run func(ctx context.Context, config T, s Streams) error) Help
 // Helpers are the helpers of a program by their names.
 type Helpers map[string]Helper
 
-// Run runs the helper that args, the command line without the program, ask for. It reports false where they do not ask for one.
+// Run runs the helper that args, the command line without the program, ask for. It reports false where they do not ask
+// for one.
 func (h Helpers) Run(ctx context.Context, args []string, s Streams) (bool, error) {
 	if len(args) == 0 || args[0] != Verb {
 		return false, nil
@@ -58,8 +61,8 @@ func (h Helpers) Run(ctx context.Context, args []string, s Streams) (bool, error
 	return true, run(ctx, []byte(args[2]), s)
 }
 
-// Parse reads the command line of a process, its program included. It reports false where that is not a helper of that name, or its
-// configuration is not a T.
+// Parse reads the command line of a process, its program included. It reports false where that is not a helper of that
+// name, or its configuration is not a T.
 func Parse[T any](argv []string, name string) (config T, ok bool) {
 	if len(argv) != 4 || argv[1] != Verb || argv[2] != name {
 		return config, false
@@ -74,7 +77,8 @@ type Spec struct {
 	Config any // becomes JSON on the command line, which every user can read: no secrets
 }
 
-// Command returns the command of a helper that ends with ctx, for those who arrange its streams or its session themselves.
+// Command returns the command of a helper that ends with ctx, for those who arrange its streams or its session
+// themselves.
 func (s Spec) Command(ctx context.Context) (*exec.Cmd, error) {
 	text, err := json.Marshal(s.Config)
 	if err != nil {

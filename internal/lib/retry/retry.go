@@ -1,6 +1,7 @@
 // Package retry waits: for a condition, for the next turn, for a while. Every wait ends with its context.
 //
-// It is for conditions that can only be polled. Where a channel or a watch tells of a change, wait for that. Start reading at Until.
+// It is for conditions that can only be polled. Where a channel or a watch tells of a change, wait for that. Start
+// reading at Until.
 package retry
 
 import (
@@ -8,8 +9,8 @@ import (
 	"time"
 )
 
-// Until calls done at once and then after each pause, until it reports true (Until returns nil), fails (Until returns its error), or ctx
-// ends (Until returns the cause). Done is called at least once. The caller bounds the wait by ctx.
+// Until calls done at once and then after each pause, until it reports true (Until returns nil), fails (Until returns
+// its error), or ctx ends (Until returns the cause). Done is called at least once. The caller bounds the wait by ctx.
 func Until(ctx context.Context, pause time.Duration, done func() (bool, error)) error {
 	for {
 		ok, err := done()
@@ -22,7 +23,8 @@ func Until(ctx context.Context, pause time.Duration, done func() (bool, error)) 
 	}
 }
 
-// Every calls turn at once and then after each pause, until ctx ends. The time that a turn takes comes on top of the pause.
+// Every calls turn at once and then after each pause, until ctx ends. The time that a turn takes comes on top of the
+// pause.
 func Every(ctx context.Context, pause time.Duration, turn func()) {
 	for {
 		turn()

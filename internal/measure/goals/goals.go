@@ -15,7 +15,8 @@ import (
 //go:embed goals.json
 var goalsJSON []byte
 
-// Goal is the value that one figure is meant to reach. A goal is checked in and is never changed together with the code that it measures.
+// Goal is the value that one figure is meant to reach. A goal is checked in and is never changed together with the code
+// that it measures.
 type Goal struct {
 	Bench  string  `json:"bench"` // the command that measures it: make bench-<bench>
 	Name   string  `json:"name"`
@@ -54,8 +55,8 @@ func parseGoals(text []byte) ([]Goal, error) {
 	return goals, nil
 }
 
-// met judges a figure by its median. Where the goal is not to be slower than something else, it takes the better side of the interval for
-// it, since that is refuted only by an interval that excludes it.
+// met judges a figure by its median. Where the goal is not to be slower than something else, it takes the better side
+// of the interval for it, since that is refuted only by an interval that excludes it.
 func (g Goal) met(f Figure) bool {
 	v := f.Measured
 	lower := g.Better == "lower"
@@ -88,8 +89,9 @@ type Figure struct {
 	NotRun      string // why it was not measured
 }
 
-// Report prints the figures of one bench against its goals, a line each: NAME measured [interval] goal → verdict; and a last
-// line that sums up. A goal without a figure is printed as not run. It returns whether every goal was measured and met.
+// Report prints the figures of one bench against its goals, a line each: NAME measured [interval] goal → verdict; and a
+// last line that sums up. A goal without a figure is printed as not run. It returns whether every goal was measured and
+// met.
 func Report(w io.Writer, bench string, figures []Figure) (met bool, err error) {
 	goals, err := Goals()
 	if err != nil {

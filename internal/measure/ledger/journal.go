@@ -16,8 +16,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// journal is an append-only file of lines. A line is handed to the kernel before add returns, so the writer's own death loses
-// none; sync returns when the disk has it too. Writers that wait at the same time share one fsync.
+// journal is an append-only file of lines. A line is handed to the kernel before add returns, so the writer's own death
+// loses none; sync returns when the disk has it too. Writers that wait at the same time share one fsync.
 type journal struct {
 	mu  sync.Mutex // guards what follows; held while a line is written, never while waiting for the disk
 	f   *os.File
@@ -28,7 +28,8 @@ type journal struct {
 	synced int64
 }
 
-// openJournal opens or creates path and hands every line in it to each. A last line that was cut short by a crash is removed.
+// openJournal opens or creates path and hands every line in it to each. A last line that was cut short by a crash is
+// removed.
 func openJournal(path string, each func(line string) error) (*journal, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 // Ledger is the client-side account of every row that writers sent and of the server's answer to each. An
 // acknowledgement counts once it is on the client's own disk; exactly those rows are asked for afterwards.
 //
-// Times inside are those of CLOCK_BOOTTIME: one clock for all writers of a machine. Its methods are safe for concurrent use.
+// Times inside are those of CLOCK_BOOTTIME: one clock for all writers of a machine. Its methods are safe for concurrent
+// use.
 type Ledger struct {
 	run     string // names this ledger's rows in the table
 	epoch   clock
@@ -64,8 +65,8 @@ type server struct {
 // segment is the time during which one Write ran. end is zero while it runs, or if its process died.
 type segment struct{ start, end time.Duration }
 
-// clock relates CLOCK_BOOTTIME to the wall clock, once, so that a step of the latter moves no entry. wall has no monotonic
-// reading.
+// clock relates CLOCK_BOOTTIME to the wall clock, once, so that a step of the latter moves no entry. wall has no
+// monotonic reading.
 type clock struct {
 	boot time.Duration
 	wall time.Time

@@ -31,8 +31,8 @@ func (l *Ledger) Outage() Outage {
 	return l.outage(0, math.MaxInt64)
 }
 
-// OutageBetween is Outage for the interruptions that overlap the time from one instant to another: those of one fault among
-// several in a run.
+// OutageBetween is Outage for the interruptions that overlap the time from one instant to another: those of one fault
+// among several in a run.
 func (l *Ledger) OutageBetween(from, to time.Time) Outage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,7 +153,8 @@ func (a *account) errors(from, to time.Duration, into map[string]int64) {
 	}
 }
 
-// recovery returns how long after g's start a second began in which the rate was 90 % of that in the five seconds before g.
+// recovery returns how long after g's start a second began in which the rate was 90 % of that in the five seconds
+// before g.
 func (s series) recovery(g gap) time.Duration {
 	const before, window = 5 * time.Second, time.Second
 	since := max(s.acks[0], g.start-before)

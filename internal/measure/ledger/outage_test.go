@@ -34,7 +34,8 @@ func TestOutage(t *testing.T) {
 	old, now := server{1, 1}, server{2, 2}
 	mark(t, l, record{op: opBegin, at: base},
 		record{op: opConnect, at: base + ms, client: 0, host: "a"}, record{op: opConnect, at: base + ms, client: 1, host: "b"})
-	// The server dies at 2 s: client 1 is heard last, at 1.998 s, and client 0 first, at 3 s. It is slow for a second more.
+	// The server dies at 2 s: client 1 is heard last, at 1.998 s, and client 0 first, at 3 s. It is slow for a second
+	// more.
 	steady(t, l, 0, base+10*ms, base+2000*ms, old)
 	steady(t, l, 1, base+18*ms, base+2000*ms, old)
 	put(t, l, 1, base+2000*ms, base+2100*ms, opUnknown, server{})

@@ -32,8 +32,8 @@ type Verdict struct {
 // lostIDs bounds Verdict.LostIDs.
 const lostIDs = 20
 
-// Sound reports whether the server kept every promise: no row lost, none present that was rolled back, none present twice, and
-// one server at a time.
+// Sound reports whether the server kept every promise: no row lost, none present that was rolled back, none present
+// twice, and one server at a time.
 func (v Verdict) Sound() bool {
 	return v.Lost == 0 && v.FailedPresent == 0 && v.Duplicates == 0 && v.Unrecorded == 0 && !v.TwoServers
 }
@@ -60,8 +60,8 @@ type rowKey struct {
 	seq    int64
 }
 
-// Verify compares the ledger, row by row, with what the server at dsn has: a primary, or a replica at its own position. A
-// server without the ledger's table has lost everything.
+// Verify compares the ledger, row by row, with what the server at dsn has: a primary, or a replica at its own position.
+// A server without the ledger's table has lost everything.
 func (l *Ledger) Verify(ctx context.Context, dsn string) (Verdict, error) {
 	found, err := l.read(ctx, dsn)
 	if err != nil {
@@ -199,8 +199,8 @@ func (l *Ledger) readOnce(ctx context.Context, conn *pgx.Conn) (map[rowKey]*sigh
 	return found, err
 }
 
-// twoServers looks for proof that two servers acknowledged rows at the same time. An answer may be on its way for long, so
-// only rows that were sent after another's answer had come prove anything about order.
+// twoServers looks for proof that two servers acknowledged rows at the same time. An answer may be on its way for long,
+// so only rows that were sent after another's answer had come prove anything about order.
 func twoServers(clients map[int]*account) bool {
 	type window struct{ firstDone, lastSent time.Duration }
 	seen := map[server]*window{}

@@ -28,8 +28,8 @@ type WriterOptions struct {
 
 const appName = "coterie ledger"
 
-// Prepare creates the ledger's table, unless it exists. Several ledgers share it; a row belongs to the one it names. It has
-// no unique key: a row that is present twice must show, not fail.
+// Prepare creates the ledger's table, unless it exists. Several ledgers share it; a row belongs to the one it names. It
+// has no unique key: a row that is present twice must show, not fail.
 func (l *Ledger) Prepare(ctx context.Context, dsn string) error {
 	conn, err := session.Open(ctx, dsn, appName)
 	if err != nil {
@@ -52,8 +52,8 @@ func closeConn(c *pgx.Conn) {
 	_ = c.Close(ctx) // the connection is not used again
 }
 
-// Write runs the writers until ctx ends; that is not an error. A row that is under way then is completed. Nothing is ever
-// sent twice: a row that a lost connection leaves in doubt stays so until Verify.
+// Write runs the writers until ctx ends; that is not an error. A row that is under way then is completed. Nothing is
+// ever sent twice: a row that a lost connection leaves in doubt stays so until Verify.
 func (l *Ledger) Write(ctx context.Context, o WriterOptions) error {
 	o.Clients = max(o.Clients, 1)
 	if o.Every <= 0 {
@@ -171,9 +171,9 @@ func (w *writer) connect(ctx context.Context) error {
 	return w.ledger.note(record{op: opConnect, at: boottime.Now(), client: w.client, host: w.session.Host()})
 }
 
-// insert is one transaction of one round trip. What it returns says which server on which timeline answered this very row,
-// and not which one answered when the connection was made: a listener may move a session to another server. The position is
-// that of the row, which is no later than its commit.
+// insert is one transaction of one round trip. What it returns says which server on which timeline answered this very
+// row, and not which one answered when the connection was made: a listener may move a session to another server. The
+// position is that of the row, which is no later than its commit.
 const insert = `insert into coterie_ledger.entry (run, client, seq, payload) values ($1, $2, $3, $4)
 	returning left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), pg_current_wal_insert_lsn()::text,
 	(extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint`

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// MinBlocks is the fewest blocks that support a verdict. With five, even five wins out of five happen by chance in one of sixteen
-// comparisons of a thing with itself (two-sided); with six, in one of 32.
+// MinBlocks is the fewest blocks that support a verdict. With five, even five wins out of five happen by chance in one
+// of sixteen comparisons of a thing with itself (two-sided); with six, in one of 32.
 const MinBlocks = 6
 
 // Confidence of every interval.
@@ -75,10 +75,10 @@ func (c Comparison) ClientBound() bool {
 	return c.Verdict == Withheld && strings.HasPrefix(c.Why, clientBound)
 }
 
-// Compare judges b beside a: a[i] and b[i] were measured in block i. The ratio is that of the medians. Its interval is wide enough
-// for two methods that fail in different ways: the bootstrap over blocks, which is too narrow for few blocks, and the exact
-// signed-rank interval of the blocks' own ratios, which a drift of the machine from block to block does not touch. There is no
-// verdict without MinBlocks, nor where a value is not positive.
+// Compare judges b beside a: a[i] and b[i] were measured in block i. The ratio is that of the medians. Its interval is
+// wide enough for two methods that fail in different ways: the bootstrap over blocks, which is too narrow for few
+// blocks, and the exact signed-rank interval of the blocks' own ratios, which a drift of the machine from block to
+// block does not touch. There is no verdict without MinBlocks, nor where a value is not positive.
 func Compare(a, b []float64, better Better) Comparison {
 	n := min(len(a), len(b))
 	a, b = a[:n], b[:n]
@@ -120,7 +120,8 @@ func sortedMedian(s []float64) float64 {
 	return (s[m-1] + s[m]) / 2
 }
 
-// bootstrap is the percentile interval of the ratio of medians, blocks being drawn with replacement. The draws are always the same.
+// bootstrap is the percentile interval of the ratio of medians, blocks being drawn with replacement. The draws are
+// always the same.
 func bootstrap(a, b []float64) (low, high float64) {
 	r := rand.New(rand.NewPCG(uint64(len(a)), 1)) //nolint:gosec // guards nothing
 	ratios := make([]float64, resamples)
@@ -139,8 +140,8 @@ func bootstrap(a, b []float64) (low, high float64) {
 	return ratios[int(tail*resamples)], ratios[int((1-tail)*resamples)-1]
 }
 
-// signedRank is the interval that belongs to Wilcoxon's signed-rank test: order statistics of the means of all pairs (Hodges and
-// Lehmann 1963), here of the logarithms of the blocks' ratios. There is none for fewer than MinBlocks.
+// signedRank is the interval that belongs to Wilcoxon's signed-rank test: order statistics of the means of all pairs
+// (Hodges and Lehmann 1963), here of the logarithms of the blocks' ratios. There is none for fewer than MinBlocks.
 func signedRank(a, b []float64) (low, high float64, ok bool) {
 	n := len(a)
 	k := signedRankIndex(n)
@@ -157,8 +158,8 @@ func signedRank(a, b []float64) (low, high float64, ok bool) {
 	return math.Exp(means[k-1]), math.Exp(means[len(means)-k]), true
 }
 
-// signedRankIndex is the largest k with P(W < k) at most half of what Confidence leaves, W being the rank sum of n pairs; 0: there
-// is none. The distribution is counted exactly.
+// signedRankIndex is the largest k with P(W < k) at most half of what Confidence leaves, W being the rank sum of n
+// pairs; 0: there is none. The distribution is counted exactly.
 func signedRankIndex(n int) int {
 	ways := make([]float64, n*(n+1)/2+1) // ways[w] subsets of 1..n add up to w, of 2^n
 	ways[0] = 1
@@ -187,8 +188,8 @@ func MedianInterval(v []float64) (low, high float64) {
 	return bootstrap(ones, v)
 }
 
-// Blocks returns the order of the arms 0 to arms-1 in each of n blocks. Every block has every arm once, in an order that is drawn
-// for one block and reversed in the next: a machine that slows down evenly slows every arm alike.
+// Blocks returns the order of the arms 0 to arms-1 in each of n blocks. Every block has every arm once, in an order
+// that is drawn for one block and reversed in the next: a machine that slows down evenly slows every arm alike.
 func Blocks(seed uint64, arms, n int) [][]int {
 	r := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // guards nothing
 	out := make([][]int, n)

@@ -123,7 +123,8 @@ func TestDirection(t *testing.T) {
 	}
 }
 
-// TestSignedRankIndex compares with the printed tables of the test (two-sided 5 %): the largest rank sum that rejects is k - 1.
+// TestSignedRankIndex compares with the printed tables of the test (two-sided 5 %): the largest rank sum that rejects
+// is k - 1.
 func TestSignedRankIndex(t *testing.T) {
 	for n, critical := range map[int]int{5: -1, 6: 0, 7: 2, 8: 3, 9: 5, 10: 8, 12: 13, 15: 25, 20: 52} {
 		if k := signedRankIndex(n); k != critical+1 {

@@ -23,8 +23,9 @@ type Event struct {
 	Bytes   int64
 }
 
-// Worker is one client. Do runs one operation; it connects where it has to, and a worker whose server is gone looks for it again
-// in its next Do: it never leaves the run. An error of Do ends the whole run and is for what no waiting can mend.
+// Worker is one client. Do runs one operation; it connects where it has to, and a worker whose server is gone looks for
+// it again in its next Do: it never leaves the run. An error of Do ends the whole run and is for what no waiting can
+// mend.
 type Worker interface {
 	Do(ctx context.Context) (Event, error)
 	Close()
@@ -52,7 +53,8 @@ type Load struct {
 // ErrLoad means that a Load asks for nothing.
 var ErrLoad = errors.New("say how long, or how many operations: a load needs Duration or Iterations")
 
-// Run asks for operations until the load is done or ctx ends; the end of ctx is not an error. Every operation that began is completed.
+// Run asks for operations until the load is done or ctx ends; the end of ctx is not an error. Every operation that
+// began is completed.
 func Run(ctx context.Context, l Load, worker func(client int) (Worker, error)) (Result, error) {
 	l.Clients = max(l.Clients, 1)
 	if l.Every <= 0 {

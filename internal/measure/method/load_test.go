@@ -21,8 +21,8 @@ func all(f workerFunc) func(int) (Worker, error) {
 	return func(int) (Worker, error) { return f, nil }
 }
 
-// TestOpenLoopSeesTheStall: a server that stalls once makes every operation that was meant for that time late, and only the latency
-// from the intended start shows it.
+// TestOpenLoopSeesTheStall: a server that stalls once makes every operation that was meant for that time late, and only
+// the latency from the intended start shows it.
 func TestOpenLoopSeesTheStall(t *testing.T) {
 	const stall = 400 * time.Millisecond
 	var n atomic.Int64

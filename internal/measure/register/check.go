@@ -84,7 +84,8 @@ type Violation struct {
 	History []Op // of that register, by the time of the call
 }
 
-// Check looks for histories that are not linearizable, within the limit. undecided counts the registers for which it was too short.
+// Check looks for histories that are not linearizable, within the limit. undecided counts the registers for which it
+// was too short.
 func Check(ops []Op, limit time.Duration) (bad []Violation, undecided int) {
 	seen := map[int64]bool{} // values somebody read, or expected
 	missed := map[int]bool{} // registers in which a swap did not find what it expected: any write may be why
@@ -144,7 +145,8 @@ type Sighting struct {
 	At      time.Duration
 }
 
-// Backwards returns the first sighting of each session that saw less than the one before it. Sightings of a session are in order.
+// Backwards returns the first sighting of each session that saw less than the one before it. Sightings of a session are
+// in order.
 func Backwards(seen []Sighting) (back []Sighting) {
 	last := map[int]int64{}
 	for _, s := range seen {

@@ -14,8 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// Bounds of a register's history: the search of the judge grows fast with operations in doubt, so such a register is left alone and
-// a fresh one takes its place.
+// Bounds of a register's history: the search of the judge grows fast with operations in doubt, so such a register is
+// left alone and a fresh one takes its place.
 const (
 	registers = 20_000 // in the table
 	inUse     = 4

@@ -130,8 +130,8 @@ func ParseLimit(s string) (Limit, error) {
 	return l, nil
 }
 
-// Broken returns the changes that the limit forbids. What the intervals of both results explain is not among them; known is false
-// if the limit names no metric at all.
+// Broken returns the changes that the limit forbids. What the intervals of both results explain is not among them;
+// known is false if the limit names no metric at all.
 func (l Limit) Broken(changes []Change) (broken []Change, known bool) {
 	for _, c := range changes {
 		full := c.Experiment + "/" + c.Name

@@ -71,7 +71,8 @@ func TestPageWithoutAnything(t *testing.T) {
 	}
 }
 
-// TestPageInChromium renders the page in a browser whose every request would go to a proxy of ours, and checks what is drawn.
+// TestPageInChromium renders the page in a browser whose every request would go to a proxy of ours, and checks what is
+// drawn.
 func TestPageInChromium(t *testing.T) {
 	browser := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {

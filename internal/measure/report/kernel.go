@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// KernelText returns the value of a kernel parameter, the file of that name below /proc/sys, without white space around it. If it cannot
-// be read, KernelText returns the text of the error.
+// KernelText returns the value of a kernel parameter, the file of that name below /proc/sys, without white space around
+// it. If it cannot be read, KernelText returns the text of the error.
 func KernelText(name string) string {
 	text, err := os.ReadFile(filepath.Join("/proc/sys", name))
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Progress shows a waiting person the current step and the remaining time. On a terminal it rewrites one line; elsewhere it
-// writes a line for each step. Its methods may be called by several goroutines; a nil Progress prints nothing.
+// Progress shows a waiting person the current step and the remaining time. On a terminal it rewrites one line;
+// elsewhere it writes a line for each step. Its methods may be called by several goroutines; a nil Progress prints
+// nothing.
 type Progress struct {
 	w        io.Writer
 	terminal bool
@@ -73,8 +74,8 @@ func (p *Progress) Live(format string, a ...any) {
 	p.show(fmt.Sprintf(format, a...))
 }
 
-// Within tells how much of the step that runs is done, from 0 to 1. Steps of so much work take as long as they take, and the first of them
-// can take hours.
+// Within tells how much of the step that runs is done, from 0 to 1. Steps of so much work take as long as they take,
+// and the first of them can take hours.
 func (p *Progress) Within(share float64) {
 	if p == nil {
 		return
@@ -84,8 +85,8 @@ func (p *Progress) Within(share float64) {
 	p.share = min(max(share, 0), 1)
 }
 
-// Loading returns the function that a load calls with its progress. It prints every tenth of a load that takes longer than a few seconds, with how long
-// the rest will take. What was there at the first call was made by an earlier load.
+// Loading returns the function that a load calls with its progress. It prints every tenth of a load that takes longer
+// than a few seconds, with how long the rest will take. What was there at the first call was made by an earlier load.
 func (p *Progress) Loading(what string) func(done, total int64) {
 	start, from, next := time.Now(), int64(-1), 0.1
 	return func(done, total int64) {

@@ -144,7 +144,8 @@ func Distribution(name string, h *hdrhistogram.Histogram) Percentiles {
 	return p
 }
 
-// Save writes the four files of a report into dir, which is made if it is not there; files of an earlier report are replaced.
+// Save writes the four files of a report into dir, which is made if it is not there; files of an earlier report are
+// replaced.
 func (r *Report) Save(dir string) error {
 	r.complete()
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // a report is for reading

@@ -246,7 +246,8 @@ func TestDiffAndLimits(t *testing.T) {
 	}
 }
 
-// TestChangeFromNothing: lost rows are worse than none, by more than any percent; and a penalty may be less than nothing.
+// TestChangeFromNothing: lost rows are worse than none, by more than any percent; and a penalty may be less than
+// nothing.
 func TestChangeFromNothing(t *testing.T) {
 	result := func(lost, penalty float64) *Report {
 		return &Report{Experiments: []Experiment{{Name: "failover", Metrics: []Metric{

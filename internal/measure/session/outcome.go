@@ -34,13 +34,13 @@ func (o Outcome) String() string {
 	return "outcome?"
 }
 
-// Classify returns what err means for a statement that is a transaction of its own, and the SQLSTATE, or for an error that did
-// not come from a server a word in its place (timeout, reset, eof, refused, not-sent, client).
+// Classify returns what err means for a statement that is a transaction of its own, and the SQLSTATE, or for an error
+// that did not come from a server a word in its place (timeout, reset, eof, refused, not-sent, client).
 //
-// An ERROR proves a rollback, and so does class 40 at any severity, whose name is "transaction rollback": a listener that gives a
-// session up says 40001 only of what was not committed. Other FATALs do not: a backend that is told to end while its commit
-// waits for a synchronous secondary has already committed locally. Nor do class 08 and 40003, which say in so many words that the
-// fate is not known. (PostgreSQL manual, Appendix A, Error Codes.)
+// An ERROR proves a rollback, and so does class 40 at any severity, whose name is "transaction rollback": a listener
+// that gives a session up says 40001 only of what was not committed. Other FATALs do not: a backend that is told to end
+// while its commit waits for a synchronous secondary has already committed locally. Nor do class 08 and 40003, which
+// say in so many words that the fate is not known. (PostgreSQL manual, Appendix A, Error Codes.)
 func Classify(err error) (Outcome, string) {
 	if err == nil {
 		return OK, "00000"
@@ -61,8 +61,8 @@ func Classify(err error) (Outcome, string) {
 	return Unknown, word(err)
 }
 
-// Retryable reports for the SQLSTATE of a failed transaction whether the same transaction may succeed when it is tried again: others were in
-// its way (40001, serialization failure; 40P01, deadlock).
+// Retryable reports for the SQLSTATE of a failed transaction whether the same transaction may succeed when it is tried
+// again: others were in its way (40001, serialization failure; 40P01, deadlock).
 func Retryable(state string) bool { return state == "40001" || state == "40P01" }
 
 func severity(e *pgconn.PgError) string {

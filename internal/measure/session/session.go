@@ -105,8 +105,9 @@ func (s *Session) Host() string {
 	return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
 }
 
-// Connect connects to the first host that accepts the client, until ctx ends. It returns an error only if every host gives an answer
-// that waiting cannot change, and only while the session never had a connection: a wrong password, a database that is not there.
+// Connect connects to the first host that accepts the client, until ctx ends. It returns an error only if every host
+// gives an answer that waiting cannot change, and only while the session never had a connection: a wrong password, a
+// database that is not there.
 func (s *Session) Connect(ctx context.Context) error {
 	pause := firstPause
 	for {
@@ -158,9 +159,10 @@ func hopeless(err error) bool {
 	return strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000" || pg.Code == "42501"
 }
 
-// Do runs op with the session's deadline and returns its outcome. op must be one transaction. The deadline is of what op waits for on
-// the connection, the context that op gets has none, and ending ctx does not cut op short: that would only turn an answer that is on its way into a doubt.
-// After any doubt the connection is given up; the caller calls Connect again.
+// Do runs op with the session's deadline and returns its outcome. op must be one transaction. The deadline is of what
+// op waits for on the connection, the context that op gets has none, and ending ctx does not cut op short: that would
+// only turn an answer that is on its way into a doubt. After any doubt the connection is given up; the caller calls
+// Connect again.
 func (s *Session) Do(ctx context.Context, op func(context.Context, *pgx.Conn) error) (Outcome, string, error) {
 	if s.conn == nil {
 		return Fail, "not-sent", errors.New("no connection")

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// watch ends operations whose time is up, each at its own deadline. A deadline of a context would set up and tear down a timer, and what
-// waits for it, for every operation: a sixth of what a small one costs its client. A watch has one timer, which goes off no later than the
-// operation that is under way has to end, and is then set to when it has to.
+// watch ends operations whose time is up, each at its own deadline. A deadline of a context would set up and tear down
+// a timer, and what waits for it, for every operation: a sixth of what a small one costs its client. A watch has one
+// timer, which goes off no later than the operation that is under way has to end, and is then set to when it has to.
 type watch struct {
 	limit  time.Duration
 	expire func()
@@ -34,7 +34,8 @@ func (w *watch) begin() { w.began.Store(int64(time.Since(w.origin))) }
 // end reports whether the operation had not run out of time.
 func (w *watch) end() bool { return w.began.Swap(idle) != expired }
 
-// look ends the operation if it is due, and else looks again when it will be. One that begins from now on is not due before that.
+// look ends the operation if it is due, and else looks again when it will be. One that begins from now on is not due
+// before that.
 func (w *watch) look() {
 	began := w.began.Load()
 	if began == expired {

@@ -27,8 +27,8 @@ func Check(ctx context.Context, dsn string) ([]Condition, error) {
 	return found, err
 }
 
-// CheckUnseen is Check for an address that leads to one server or another: it also names the server that answered, as tpcc.server()
-// does, and evaluates nothing there if that one was seen.
+// CheckUnseen is Check for an address that leads to one server or another: it also names the server that answered, as
+// tpcc.server() does, and evaluates nothing there if that one was seen.
 func CheckUnseen(ctx context.Context, dsn string, seen func(server string) bool) (server string, found []Condition, err error) {
 	err = snapshot(ctx, dsn, func(tx pgx.Tx) error {
 		found = found[:0]
@@ -81,9 +81,9 @@ func snapshot(ctx context.Context, dsn string, f func(tx pgx.Tx) error) error {
 	}
 }
 
-// Digest returns a digest of what every user table of the database holds, whatever the physical order of its rows: two servers
-// that replayed to the same position have the same. (Two loads of one seed differ in when they were made, as marked in
-// tpcc.coterie_bench, and in nothing else.)
+// Digest returns a digest of what every user table of the database holds, whatever the physical order of its rows: two
+// servers that replayed to the same position have the same. (Two loads of one seed differ in when they were made, as
+// marked in tpcc.coterie_bench, and in nothing else.)
 func Digest(ctx context.Context, dsn string) (string, error) {
 	h := sha256.New()
 	err := snapshot(ctx, dsn, func(tx pgx.Tx) error {
@@ -114,7 +114,8 @@ func Digest(ctx context.Context, dsn string) (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)), nil
 }
 
-// userTables returns the quoted names of all permanent tables outside the catalogues. An unlogged table is empty on a replica.
+// userTables returns the quoted names of all permanent tables outside the catalogues. An unlogged table is empty on a
+// replica.
 func userTables(ctx context.Context, tx pgx.Tx) ([]string, error) {
 	rows, err := tx.Query(ctx, `
 		select format('%I.%I', nspname, relname) from pg_class c join pg_namespace n on n.oid = relnamespace

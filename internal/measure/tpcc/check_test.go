@@ -139,8 +139,8 @@ func vacuumInTurns(t *testing.T, dsn string) {
 	}
 }
 
-// warmUpIsNotCounted: after a warm-up every terminal has all of its transactions counted, and the database has numbered at least as many
-// orders since counting began as are counted.
+// warmUpIsNotCounted: after a warm-up every terminal has all of its transactions counted, and the database has numbered
+// at least as many orders since counting began as are counted.
 func warmUpIsNotCounted(t *testing.T, dsn string) {
 	t.Helper()
 	var atBegin int64
@@ -323,7 +323,8 @@ func TestLoadLeavesForeignSchemasAlone(t *testing.T) {
 	}
 }
 
-// TestReloadGivesTheSameDigest loads over an earlier load that did not end, with another number of connections, and in two goes.
+// TestReloadGivesTheSameDigest loads over an earlier load that did not end, with another number of connections, and in
+// two goes.
 func TestReloadGivesTheSameDigest(t *testing.T) {
 	loaded(t)
 	if _, err := connect(t, shared.server.DSN()).Exec(t.Context(), "create database reload"); err != nil {

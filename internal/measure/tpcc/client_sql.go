@@ -11,8 +11,8 @@ import (
 // Mode is how a transaction reaches the server.
 type Mode string
 
-// The modes. They answer different questions: a function pays the way to the server once per transaction, client SQL once per
-// statement.
+// The modes. They answer different questions: a function pays the way to the server once per transaction, client SQL
+// once per statement.
 const (
 	Functions Mode = "functions" // one call of a server-side function
 	ClientSQL Mode = "sql"       // BEGIN, one statement after another, COMMIT

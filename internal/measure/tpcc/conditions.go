@@ -64,8 +64,8 @@ var conditions = []condition{
 		left join (select h_c_w_id as w, h_c_d_id as d, h_c_id as c, sum(h_amount) as amount from tpcc.history group by 1, 2, 3) h
 			on h.w = c_w_id and h.d = c_d_id and h.c = c_id
 		where c_balance <> coalesce(l.amount, 0) - coalesce(h.amount, 0)`},
-	// The clause demands 2100, which is true until the first Delivery. Each Delivery raises C_DELIVERY_CNT of one customer of the
-	// district, so this holds for ever.
+	// The clause demands 2100, which is true until the first Delivery. Each Delivery raises C_DELIVERY_CNT of one
+	// customer of the district, so this holds for ever.
 	{11, "count(ORDER) - count(NEW_ORDER) = 2100 + sum(C_DELIVERY_CNT)", `
 		select format('district %s/%s: %s orders, %s new, %s delivered', d_w_id, d_id, o.n, n.n, c.n) as what
 		from tpcc.district

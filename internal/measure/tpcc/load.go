@@ -59,8 +59,8 @@ type LoadOptions struct {
 	Resume     bool                    // continue an earlier Load of the same rows, which may have been interrupted, instead of replacing it
 }
 
-// Load creates schema tpcc and fills it, and returns how many rows that took. A schema tpcc that an earlier Load made is
-// replaced, or, with Resume and the same rows, completed; any other is refused with ErrNotOurs.
+// Load creates schema tpcc and fills it, and returns how many rows that took. A schema tpcc that an earlier Load made
+// is replaced, or, with Resume and the same rows, completed; any other is refused with ErrNotOurs.
 func Load(ctx context.Context, dsn string, o LoadOptions) (rows int64, err error) {
 	o.Warehouses = max(o.Warehouses, 1)
 	if o.Parallel <= 0 {

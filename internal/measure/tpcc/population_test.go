@@ -21,7 +21,8 @@ func copyPopulation(tb testing.TB, to io.Writer) int64 {
 	return n
 }
 
-// A seed gives the same bytes for ever: results of different versions are compared, and a load of an older one is completed.
+// A seed gives the same bytes for ever: results of different versions are compared, and a load of an older one is
+// completed.
 func TestPopulationStaysTheSame(t *testing.T) {
 	h := sha256.New()
 	copyPopulation(t, h)

@@ -293,7 +293,8 @@ func CustomerTable() string {
 	return columns
 }
 
-// Customers returns the rows of a part of table customer, counted from 0, the same for the same seed, as COPY reads them into such columns.
+// Customers returns the rows of a part of table customer, counted from 0, the same for the same seed, as COPY reads
+// them into such columns.
 func Customers(seed uint64, part int) (columns string, rows io.Reader) {
 	c := customers(seed, part/districts+1, part%districts+1)
 	_, columns, _ = strings.Cut(c.table, " ")

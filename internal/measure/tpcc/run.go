@@ -73,9 +73,10 @@ type ClientResult struct {
 	LongestGap time.Duration // between two acknowledged read-write transactions
 }
 
-// Run connects every terminal and runs the mix until Duration is over, every terminal has had its Transactions, or ctx ends, which is not
-// an error. A transaction that is under way then is completed. What failed with a serialization failure or a deadlock, and nothing else,
-// is sent again, with the same inputs. A terminal that loses its server looks for another until the end.
+// Run connects every terminal and runs the mix until Duration is over, every terminal has had its Transactions, or ctx
+// ends, which is not an error. A transaction that is under way then is completed. What failed with a serialization
+// failure or a deadlock, and nothing else, is sent again, with the same inputs. A terminal that loses its server looks
+// for another until the end.
 func Run(ctx context.Context, o RunOptions) (Result, error) {
 	if o.Clients <= 0 {
 		o.Clients = 8
@@ -132,8 +133,8 @@ func Run(ctx context.Context, o RunOptions) (Result, error) {
 // errDone ends a run whose time is up.
 var errDone = errors.New("the measured time is over")
 
-// time begins to count after the warm-up, at once where there is none, and ends the run after its Duration. The function that it returns
-// waits until all of that has ended; the context must have ended by then.
+// time begins to count after the warm-up, at once where there is none, and ends the run after its Duration. The
+// function that it returns waits until all of that has ended; the context must have ended by then.
 func (o RunOptions) time(ctx context.Context, cancel context.CancelCauseFunc, rec *recorder) (wait func()) {
 	begin := func() {
 		if o.Begin != nil {

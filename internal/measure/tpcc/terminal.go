@@ -160,7 +160,8 @@ func (t *terminal) wrote(at time.Time) {
 	t.lastWrite = at
 }
 
-// again runs a transaction, and runs it again, with the same inputs, where the server reports a conflict with other transactions.
+// again runs a transaction, and runs it again, with the same inputs, where the server reports a conflict with other
+// transactions.
 func (e *event) again(ctx context.Context, s *session.Session, op func(context.Context, *pgx.Conn) error) {
 	for {
 		e.outcome, e.state, _ = s.Do(ctx, op) // the state says what the error was

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Waits is how long a terminal keys in each transaction before it is sent, always as long, and how long on average it thinks of the
-// answer. The zero value sends one transaction right after the other.
+// Waits is how long a terminal keys in each transaction before it is sent, always as long, and how long on average it
+// thinks of the answer. The zero value sends one transaction right after the other.
 type Waits struct{ Keying, Thinking [kinds]time.Duration }
 
-// KeyAndThink are the waits of clauses 5.2.5.2 and 5.2.5.4, for which a warehouse with its ten terminals yields 12.86 New-Orders a minute at
-// most.
+// KeyAndThink are the waits of clauses 5.2.5.2 and 5.2.5.4, for which a warehouse with its ten terminals yields 12.86
+// New-Orders a minute at most.
 var KeyAndThink = Waits{
 	Keying:   [kinds]time.Duration{newOrder: 18 * time.Second, payment: 3 * time.Second, orderStatus: 2 * time.Second, delivery: 2 * time.Second, stockLevel: 2 * time.Second},
 	Thinking: [kinds]time.Duration{newOrder: 12 * time.Second, payment: 12 * time.Second, orderStatus: 10 * time.Second, delivery: 5 * time.Second, stockLevel: 5 * time.Second},

@@ -6,7 +6,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// rule is one of clause 4.3.3.1: a query that holds for the rows of a right generator, and a change that a wrong one would make.
+// rule is one of clause 4.3.3.1: a query that holds for the rows of a right generator, and a change that a wrong one
+// would make.
 type rule struct {
 	name  string
 	holds string
@@ -54,7 +55,8 @@ var rules = []rule{
 	},
 }
 
-// wrongGeneratorIsCaught: what was just loaded keeps the rules of the population, and each rule notices the mistake that it is made for.
+// wrongGeneratorIsCaught: what was just loaded keeps the rules of the population, and each rule notices the mistake
+// that it is made for.
 func wrongGeneratorIsCaught(t *testing.T, dsn string) {
 	conn := connect(t, dsn)
 	ask := func(tx pgx.Tx, r rule) bool {

@@ -10,7 +10,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/method"
 )
 
-// TestCostOfTheDriver measures what asking 5,000 times a second costs the client: the driver must not become what is measured.
+// TestCostOfTheDriver measures what asking 5,000 times a second costs the client: the driver must not become what is
+// measured.
 func TestCostOfTheDriver(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("longer than the quick proof allows; make test-long runs it (COTERIE_LONG=1)")

@@ -12,8 +12,8 @@ import (
 // CustomerBytes is about what one row of the table customer needs on disk.
 const CustomerBytes = 700
 
-// LoadCustomers fills the table customer, as TPC-C has it, with n rows or a few more, part by part: an interrupted load continues
-// where it was. It returns how many it had to make.
+// LoadCustomers fills the table customer, as TPC-C has it, with n rows or a few more, part by part: an interrupted load
+// continues where it was. It returns how many it had to make.
 func LoadCustomers(ctx context.Context, dsn string, n int, progress func(done, total int)) (made int, err error) {
 	conn, err := Open(ctx, dsn)
 	if err != nil {

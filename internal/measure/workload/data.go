@@ -62,8 +62,8 @@ func own(ctx context.Context, conn *pgx.Conn) error {
 // part is how many rows one transaction of a load makes.
 const part = 10_000
 
-// LoadRows fills the table rows up to n of them, the same for the same n, part by part: an interrupted load continues where it
-// was. It returns how many it had to make.
+// LoadRows fills the table rows up to n of them, the same for the same n, part by part: an interrupted load continues
+// where it was. It returns how many it had to make.
 func LoadRows(ctx context.Context, dsn string, n int, progress func(done, total int)) (made int, err error) {
 	conn, err := Open(ctx, dsn)
 	if err != nil {

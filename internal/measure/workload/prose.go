@@ -2,7 +2,8 @@ package workload
 
 import "math/rand/v2"
 
-// words are drawn by rank, the first twice as often as the second, as in any text (Zipf): such rows shrink as real ones do.
+// words are drawn by rank, the first twice as often as the second, as in any text (Zipf): such rows shrink as real ones
+// do.
 var words = [...]string{
 	"the", "of", "and", "to", "in", "is", "for", "on", "that", "was", "with", "order", "customer", "at", "by", "from", "invoice", "item", "not", "are", "delivery",
 	"account", "were", "payment", "address", "which", "please", "before", "warehouse", "district", "amount", "shipped", "confirmed", "street", "number", "after",

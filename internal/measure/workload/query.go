@@ -51,8 +51,8 @@ func (q Query) Worker(client int) (method.Worker, error) {
 	return &querier{client: asker{session: s, again: q.Connect}, Query: q}, nil
 }
 
-// Try asks once, with the first parameters. It finds what would fail each time, such as a parameter that is not there: the clients of
-// an experiment count failures and continue.
+// Try asks once, with the first parameters. It finds what would fail each time, such as a parameter that is not there:
+// the clients of an experiment count failures and continue.
 func (q Query) Try(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(q.Timeout, session.DefaultTimeout))
 	defer cancel()
@@ -214,8 +214,8 @@ func (q *querier) ask(ctx context.Context, conn *pgx.Conn, args []any, e *method
 	return rows.Err()
 }
 
-// askPrepared asks by a prepared statement, and looks at no more of the answer than its size: what pgx does on top of that for a caller
-// who wants the values is a tenth of what a small query costs its client.
+// askPrepared asks by a prepared statement, and looks at no more of the answer than its size: what pgx does on top of
+// that for a caller who wants the values is a tenth of what a small query costs its client.
 func (q *querier) askPrepared(ctx context.Context, conn *pgx.Conn, args []any, e *method.Event) (err error) {
 	if q.prepared == nil || q.preparedOn != conn {
 		if q.prepared, err = conn.Prepare(ctx, "coterie_bench_query", q.SQL); err != nil {

@@ -8,8 +8,9 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/method"
 )
 
-// TestIdenticalRuns measures a real server beside itself, in turns, again and again: identical runs have to differ by less than the
-// interval that they state. Of 20 such experiments chance makes one differ by more; five would be chance in one of a thousand tests.
+// TestIdenticalRuns measures a real server beside itself, in turns, again and again: identical runs have to differ by
+// less than the interval that they state. Of 20 such experiments chance makes one differ by more; five would be chance
+// in one of a thousand tests.
 func TestIdenticalRuns(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("longer than the quick proof allows; make test-long runs it (COTERIE_LONG=1)")

@@ -14,7 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/method"
 )
 
-// Tunnel is the published workload of a replication link: rows with one long column, a commit after a number of rows, one session.
+// Tunnel is the published workload of a replication link: rows with one long column, a commit after a number of rows,
+// one session.
 type Tunnel struct {
 	Rows    int     // published: 10,000
 	Bytes   int     // of the column; published: 4,000
@@ -27,7 +28,8 @@ type Tunnel struct {
 // Payload is what is in the long column.
 type Payload string
 
-// The payloads, from the best case of any compression to the worst. PayloadText and PayloadRandom have another value in each row.
+// The payloads, from the best case of any compression to the worst. PayloadText and PayloadRandom have another value in
+// each row.
 const (
 	PayloadConstant Payload = "constant" // one letter, as published
 	PayloadZeros    Payload = "zeros"    // bytes of zero
@@ -49,7 +51,8 @@ func (p Payload) Rows() string {
 // PublishedTunnel is the workload as published.
 var PublishedTunnel = Tunnel{Rows: 10_000, Bytes: 4_000, Every: 250}
 
-// Prepare makes the empty table. The column is stored as it is: PostgreSQL's own compression of long values would hide the link.
+// Prepare makes the empty table. The column is stored as it is: PostgreSQL's own compression of long values would hide
+// the link.
 func (w Tunnel) Prepare(ctx context.Context, c *pgx.Conn) error {
 	kind := fmt.Sprintf("char(%d)", w.Bytes)
 	if w.Payload == PayloadZeros || w.Payload == PayloadRandom {
@@ -65,7 +68,8 @@ func (w Tunnel) Prepare(ctx context.Context, c *pgx.Conn) error {
 	return nil
 }
 
-// Run inserts the rows and returns how long it took and how many were committed. With an error of ctx both count up to there.
+// Run inserts the rows and returns how long it took and how many were committed. With an error of ctx both count up to
+// there.
 func (w Tunnel) Run(ctx context.Context, c *pgx.Conn) (took time.Duration, committed int, err error) {
 	next, err := w.values()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// LooksUsed returns why the server at dsn may be in use; empty: no sign of it. A benchmark that takes all of a server's processors
-// is felt in all of its databases, so clients of the others count, too; tables can only be seen in this one.
+// LooksUsed returns why the server at dsn may be in use; empty: no sign of it. A benchmark that takes all of a server's
+// processors is felt in all of its databases, so clients of the others count, too; tables can only be seen in this one.
 func LooksUsed(ctx context.Context, dsn string) (string, error) {
 	conn, err := session.Open(ctx, dsn, appName)
 	if err != nil {
@@ -31,8 +31,8 @@ func LooksUsed(ctx context.Context, dsn string) (string, error) {
 	return strings.Join(reasons, ", and "), nil
 }
 
-// othersConnected counts clients of the server that are not of this program. A user without the right to see what others do (pg_read_all_stats) is not shown
-// of what kind their sessions are, but it sees their users and databases.
+// othersConnected counts clients of the server that are not of this program. A user without the right to see what
+// others do (pg_read_all_stats) is not shown of what kind their sessions are, but it sees their users and databases.
 func othersConnected(ctx context.Context, conn *pgx.Conn) (string, error) {
 	var clients, elsewhere int
 	var example string

@@ -301,8 +301,8 @@ func fakeSystemd(t *testing.T, b *bench, dir string) (calls string) {
 	return calls
 }
 
-// checkJoin adds a second node. It receives the data and also the settings, although postgresql.conf is outside the data
-// directory.
+// checkJoin adds a second node. It receives the data and also the settings, although postgresql.conf is outside the
+// data directory.
 func checkJoin(t *testing.T, b *bench, dir string) {
 	t.Helper()
 	out, code := b.run(false, "token", "create", "--node", filepath.Join(dir, "node"))

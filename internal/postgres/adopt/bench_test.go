@@ -110,8 +110,8 @@ func (b *bench) server(name string, args ...string) (string, int) {
 	return b.as(true, filepath.Join(b.in.BinDir, name), args...)
 }
 
-// run runs coterie as the user that runs the tests. With ordinary it runs as the server's user, which differs only under
-// root.
+// run runs coterie as the user that runs the tests. With ordinary it runs as the server's user, which differs only
+// under root.
 func (b *bench) run(ordinary bool, args ...string) (string, int) {
 	return b.as(ordinary, b.coterie, args...)
 }

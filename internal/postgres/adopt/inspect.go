@@ -262,7 +262,8 @@ func (x *inspection) listTablespaces() {
 	}
 }
 
-// The place of a slot's database in pg_replslot/NAME/state: magic, checksum, version and length, then the name (NAMEDATALEN).
+// The place of a slot's database in pg_replslot/NAME/state: magic, checksum, version and length, then the name
+// (NAMEDATALEN).
 const slotDatabase = 16 + 64
 
 func (x *inspection) checkSlots() {

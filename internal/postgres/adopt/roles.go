@@ -43,8 +43,8 @@ const rolesQuery = `SELECT jsonb_build_object(
 var factsLine = regexp.MustCompile(`(?m)^\s*1: facts = "(.*)"\t\(typeid`)
 
 // readRoles queries a copy of the shared catalogs and of template1: a few megabytes, in a private directory that is
-// removed. The cluster itself is not opened, since even a single-user server writes WAL and pg_control. The cluster must
-// be cleanly shut down.
+// removed. The cluster itself is not opened, since even a single-user server writes WAL and pg_control. The cluster
+// must be cleanly shut down.
 func (x *inspection) readRoles(ctx context.Context) (Roles, error) {
 	tmp, err := os.MkdirTemp("", "coterie-adopt")
 	if err != nil {

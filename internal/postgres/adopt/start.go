@@ -59,7 +59,8 @@ func FindStart(c Cluster) Start {
 	return s
 }
 
-// findUnit returns systemd's unit of the cluster: an instance of Debian's template, or the one that names the data directory.
+// findUnit returns systemd's unit of the cluster: an instance of Debian's template, or the one that names the data
+// directory.
 func findUnit(c Cluster) string {
 	for _, dir := range []string{"/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system"} {
 		dir = filepath.Join(c.Root, dir)

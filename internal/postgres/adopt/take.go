@@ -13,8 +13,8 @@ import (
 // RecordFile is the name of the adoption's record in the node's state directory.
 const RecordFile = "adopted.json"
 
-// Adopted is the record of an adoption: the changes outside the node directory, and the cluster's former state. It is on
-// disk before the first change, so that Undo works after an adoption that was interrupted at any point.
+// Adopted is the record of an adoption: the changes outside the node directory, and the cluster's former state. It is
+// on disk before the first change, so that Undo works after an adoption that was interrupted at any point.
 type Adopted struct {
 	Cluster
 	SystemID  string    `json:"system_id"`
@@ -136,9 +136,9 @@ func generatedConf(settings []Setting, autoConf string) string {
 // agentSettings are the settings that the agent itself writes with ALTER SYSTEM in a running server.
 var agentSettings = []string{"synchronous_standby_names", "max_standby_streaming_delay", "max_standby_archive_delay", "hot_standby_feedback"}
 
-// Undo restores the cluster as it was before the adoption, wherever it differs. The server must be stopped. clean is the
-// same function as for Take. Settings that the administrator made with ALTER SYSTEM in the meantime stay; dropped slots
-// do not come back.
+// Undo restores the cluster as it was before the adoption, wherever it differs. The server must be stopped. clean is
+// the same function as for Take. Settings that the administrator made with ALTER SYSTEM in the meantime stay; dropped
+// slots do not come back.
 func (a *Adopted) Undo(clean func() error) error {
 	var errs []error
 	step := func(what string, err error) {

@@ -59,12 +59,12 @@ func (k *Checks) Answer(ctx context.Context) error {
 	return err
 }
 
-// ErrBlocked means that no work is possible: no ordinary connection is left, and every session waits for a lock or holds
-// some in an idle transaction. Waiting for synchronous replication does not count.
+// ErrBlocked means that no work is possible: no ordinary connection is left, and every session waits for a lock or
+// holds some in an idle transaction. Waiting for synchronous replication does not count.
 var ErrBlocked = errors.New("no connection is left and every session is blocked")
 
-// blocked returns the number of sessions if all are blocked and were so two seconds ago: a working session would release
-// others in between. The agent's sessions are left out.
+// blocked returns the number of sessions if all are blocked and were so two seconds ago: a working session would
+// release others in between. The agent's sessions are left out.
 const blocked = `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
 	HAVING count(*) >= current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
 			- coalesce(current_setting('reserved_connections', true)::int, 0)
@@ -98,8 +98,9 @@ type Fault struct {
 	Err      string
 }
 
-// Databases checks the named databases, or all that allow connections: a connection, a read of the catalog, on a primary
-// a tiny write, and the directory and the file of pg_class on the disk. A failure of the server as a whole is an error.
+// Databases checks the named databases, or all that allow connections: a connection, a read of the catalog, on a
+// primary a tiny write, and the directory and the file of pg_class on the disk. A failure of the server as a whole is
+// an error.
 func (k *Checks) Databases(ctx context.Context, names []string) ([]Fault, error) {
 	type row struct {
 		Name string

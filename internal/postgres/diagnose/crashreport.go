@@ -21,8 +21,8 @@ type CrashReport struct {
 // maxLog bounds how much of the end of a log is read.
 const maxLog = 512 << 10
 
-// CrashReport reads the log since the server's last start: serverLog, to which its standard error goes, and the files of
-// its log collector if it has one. Only messages in English are understood; probes detect failures of the storage as
+// CrashReport reads the log since the server's last start: serverLog, to which its standard error goes, and the files
+// of its log collector if it has one. Only messages in English are understood; probes detect failures of the storage as
 // well.
 func (k *Checks) CrashReport(ctx context.Context, serverLog string) (CrashReport, error) {
 	var c CrashReport

@@ -1,5 +1,5 @@
-// Package health watches one node's PostgreSQL and the disks under it, and reports from which FAILURE_CONDITION_LEVEL on
-// its findings count as a failure.
+// Package health watches one node's PostgreSQL and the disks under it, and reports from which FAILURE_CONDITION_LEVEL
+// on its findings count as a failure.
 //
 // It owns the probes, their deadlines, and the hysteresis between a failed probe and a finding. The probes are a new
 // connection, a tiny commit, a write, fsync and read in every directory with data, free space, and each database.
@@ -7,6 +7,6 @@
 // with the group's options.
 //
 // It must not know the record, other nodes, or SQL: Server asks the server. Each probe runs in a goroutine of its own,
-// because a system call on a dead disk never returns. A probe has at most one attempt under way, so that attempts do not
-// pile up. Start reading at Monitor.Run, then judge.
+// because a system call on a dead disk never returns. A probe has at most one attempt under way, so that attempts do
+// not pile up. Start reading at Monitor.Run, then judge.
 package health

@@ -26,8 +26,8 @@ type Server interface {
 	Places(ctx context.Context) ([]Place, error)
 }
 
-// ErrExhausted is returned by Answer if the server is up and has no connection, process or memory left, not even for its
-// superuser.
+// ErrExhausted is returned by Answer if the server is up and has no connection, process or memory left, not even for
+// its superuser.
 var ErrExhausted = errors.New("no connection left")
 
 // ErrBlocked is returned by Commit if no connection is left and every session waits for a lock.
@@ -123,9 +123,9 @@ func (m *Monitor) Report() Report {
 	return r
 }
 
-// Forget drops the finding of a lost write, because the copy was replaced or an administrator trusts it. It takes effect
-// before it returns: the agent looks again before the next probe does, and would otherwise discard the new copy for a
-// fault of the old one.
+// Forget drops the finding of a lost write, because the copy was replaced or an administrator trusts it. It takes
+// effect before it returns: the agent looks again before the next probe does, and would otherwise discard the new copy
+// for a fault of the old one.
 func (m *Monitor) Forget() { m.forgets.Add(1) }
 
 // How often probes are made, by HEALTH_CHECK_TIMEOUT, and how often the results are looked at.

@@ -339,8 +339,8 @@ func TestReadingTheMachine(t *testing.T) {
 	}
 }
 
-// A lost write is forgotten at once, not with the next look; a look that began before comes too late to bring it back; one that a probe
-// finds afterwards counts.
+// A lost write is forgotten at once, not with the next look; a look that began before comes too late to bring it back;
+// one that a probe finds afterwards counts.
 func TestForgetHoldsAtOnce(t *testing.T) {
 	m := New(Config{Logger: slog.New(slog.DiscardHandler), Found: func() {}})
 	lost := func() {

@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeFile is written, synced and read in every place. Its blocks are reused, so a full file system does not matter to it.
+// probeFile is written, synced and read in every place. Its blocks are reused, so a full file system does not matter to
+// it.
 const probeFile = "coterie.probe"
 
 // maxPlaces bounds the directories that are probed. Further tablespaces are not.

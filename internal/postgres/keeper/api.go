@@ -7,8 +7,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Version is the protocol version this package speaks. The protocol is additive: unknown fields are ignored, and a keeper
-// serves agents of later versions, so that an agent can be upgraded under a running server.
+// Version is the protocol version this package speaks. The protocol is additive: unknown fields are ignored, and a
+// keeper serves agents of later versions, so that an agent can be upgraded under a running server.
 const Version = 1
 
 // MaxLease bounds how far in the future a deadline may lie: no lease profile is longer.

@@ -92,15 +92,15 @@ func (c *Client) Fence(ctx context.Context, reason string) error {
 	return wrap("fence", err)
 }
 
-// Stop stops the server; mode is "smart", "fast" or "immediate". After budget, what is still alive is ended as by Fence.
-// clean reports whether the server wrote its shutdown checkpoint; if none runs, whether the last one did.
+// Stop stops the server; mode is "smart", "fast" or "immediate". After budget, what is still alive is ended as by
+// Fence. clean reports whether the server wrote its shutdown checkpoint; if none runs, whether the last one did.
 func (c *Client) Stop(ctx context.Context, mode string, budget time.Duration) (clean bool, err error) {
 	m, err := c.call(ctx, max(budget, 0)+slowly, request{Op: opStop, Mode: mode, Budget: budget})
 	return m.Clean, wrap("stop PostgreSQL", err)
 }
 
-// Detach announces that this connection will end and that a new one will Extend before until, which may not lie beyond the
-// deadline. The keeper fences at until instead of at the end of the connection.
+// Detach announces that this connection will end and that a new one will Extend before until, which may not lie beyond
+// the deadline. The keeper fences at until instead of at the end of the connection.
 func (c *Client) Detach(ctx context.Context, epoch ag.Epoch, until time.Duration) error {
 	_, err := c.call(ctx, quickly, request{Op: opDetach, Epoch: epoch, Deadline: until})
 	return wrap("detach from the keeper", err)

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A caller whose time is over before it asks says nothing about the keeper: the connection, and with it a primary, lives on.
+// A caller whose time is over before it asks says nothing about the keeper: the connection, and with it a primary,
+// lives on.
 func TestLateCallerKeepsTheConnection(t *testing.T) {
 	n := newNode(t)
 	n.spawn()

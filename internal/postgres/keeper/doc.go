@@ -1,8 +1,8 @@
-// Package keeper is the parent of the postmaster: a tiny process that ends PostgreSQL, with everything it ever forked, when
-// the agent that leads the group dies, stops, or lets its lease run out.
+// Package keeper is the parent of the postmaster: a tiny process that ends PostgreSQL, with everything it ever forked,
+// when the agent that leads the group dies, stops, or lets its lease run out.
 //
-// It owns the postmaster process, the fence deadline, standby.signal in the data directory, and the keeper folder of the
-// node directory (lock, state, fenced). It serves one agent over a Unix socket, in lines of JSON.
+// It owns the postmaster process, the fence deadline, standby.signal in the data directory, and the keeper folder of
+// the node directory (lock, state, fenced). It serves one agent over a Unix socket, in lines of JSON.
 //
 // It must not know SQL, TLS, the quorum store or the group. It uses no network beyond that socket, and nothing slow or
 // likely to fail: its one duty is to be on time. The binary dispatches Main before anything else.

@@ -406,8 +406,8 @@ func TestForeignPidIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestFloodOfQuestionsFencesNothing sends an armed agent's connection far more requests than the keeper may leave unanswered, first from
-// many callers and then from a peer that reads no answer for a while.
+// TestFloodOfQuestionsFencesNothing sends an armed agent's connection far more requests than the keeper may leave
+// unanswered, first from many callers and then from a peer that reads no answer for a while.
 func TestFloodOfQuestionsFencesNothing(t *testing.T) {
 	n := newNode(t)
 	c, _ := n.dial("a1")

@@ -28,9 +28,9 @@ type leftover struct {
 }
 
 // endLeftovers ends every PostgreSQL process that works in pgdata, and returns when none is alive. A process is one of
-// them if its executable is postgres (or the binary about to be started) and its working directory is pgdata. That holds
-// for the postmaster and all it forks, and also for backends whose postmaster is dead. The pid in postmaster.pid is only
-// a hint which process to signal first; an unrelated process with that pid is not touched.
+// them if its executable is postgres (or the binary about to be started) and its working directory is pgdata. That
+// holds for the postmaster and all it forks, and also for backends whose postmaster is dead. The pid in postmaster.pid
+// is only a hint which process to signal first; an unrelated process with that pid is not touched.
 func endLeftovers(ctx context.Context, log *slog.Logger, pgdata, binary string) error {
 	lock := datadir.ReadPIDFile(pgdata)
 	quit := time.Time{}

@@ -171,7 +171,8 @@ func settleIn(log *slog.Logger) error {
 	// A hangup or a broken log pipe must not end the parent of the postmaster.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGPIPE)
 	adjustOOM(os.Getpid(), -1000)
-	// Without a privilege or an unlimited allowance, MCL_FUTURE would make a later allocation fail, which ends the process.
+	// Without a privilege or an unlimited allowance, MCL_FUTURE would make a later allocation fail, which ends the
+	// process.
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || (os.Geteuid() != 0 && limit.Cur != unix.RLIM_INFINITY) {
 		log.Warn("memory is not locked: a host short of memory can delay a fence; allow it with LimitMEMLOCK=infinity", "err", err)

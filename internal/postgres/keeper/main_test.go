@@ -21,8 +21,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
-// The test binary plays every part: the tests, their supervisor (which runs them as an ordinary user and kills what they
-// leave behind, however they end), the keeper, a stand-in for the postmaster and its backends, and an agent.
+// The test binary plays every part: the tests, their supervisor (which runs them as an ordinary user and kills what
+// they leave behind, however they end), the keeper, a stand-in for the postmaster and its backends, and an agent.
 //
 // Parts are chosen by the first argument, never by the environment, which children inherit: a part that ran the tests
 // again would start more parts, without end. The tests themselves run only as a direct child of their supervisor.
@@ -139,9 +139,9 @@ func sourceDir() string {
 	return dir
 }
 
-// playPostmaster is a stand-in for PostgreSQL: it works in its data directory, writes postmaster.pid and pg_control, has
-// backends in sessions of their own, is promoted by SIGUSR1 and stops by SIGINT. Arguments: data directory, number of
-// backends, then any of: deaf (to SIGQUIT, with its backends), slow (to stop).
+// playPostmaster is a stand-in for PostgreSQL: it works in its data directory, writes postmaster.pid and pg_control,
+// has backends in sessions of their own, is promoted by SIGUSR1 and stops by SIGINT. Arguments: data directory, number
+// of backends, then any of: deaf (to SIGQUIT, with its backends), slow (to stop).
 func playPostmaster(args []string) {
 	pgdata, backends, traits := args[0], args[1], strings.Join(args[2:], " ")
 	if err := os.Chdir(pgdata); err != nil {

@@ -19,7 +19,8 @@ import (
 // maxConns bounds the connections at a time: one agent, its successor, a few observers.
 const maxConns = 16
 
-// maxAnswers bounds the requests of a connection that are not answered yet; maxUnsent has room for as many exits beside them.
+// maxAnswers bounds the requests of a connection that are not answered yet; maxUnsent has room for as many exits beside
+// them.
 const (
 	maxAnswers = 48
 	maxUnsent  = maxAnswers + 16
@@ -29,8 +30,8 @@ const (
 type conn struct {
 	nc  *net.UnixConn
 	out chan message
-	// answers has a place for each request whose answer is not written yet: a request is read only once it has one. Together with the
-	// places for exits this is what out holds, so that an answer always finds room.
+	// answers has a place for each request whose answer is not written yet: a request is read only once it has one.
+	// Together with the places for exits this is what out holds, so that an answer always finds room.
 	answers chan struct{}
 	broken  chan struct{} // closed when nothing can be written any more
 
@@ -135,8 +136,8 @@ func (k *keeper) read(c *conn) {
 	}
 }
 
-// write sends the loop's messages. A peer that reads nothing for five seconds loses its connection; one that only reads slowly is asked
-// for no more, and neither delays the loop.
+// write sends the loop's messages. A peer that reads nothing for five seconds loses its connection; one that only reads
+// slowly is asked for no more, and neither delays the loop.
 func (c *conn) write() {
 	defer func() { _ = c.nc.Close() }()
 	broken := false
@@ -157,9 +158,9 @@ func (c *conn) write() {
 	}
 }
 
-// send queues a message for the peer. An answer always finds room, since a request is read only once its answer has a place. An exit for
-// which there is none is dropped, which State.ExitCount shows: the connection of an agent is never closed for want of room, because its
-// end means the agent's death.
+// send queues a message for the peer. An answer always finds room, since a request is read only once its answer has a
+// place. An exit for which there is none is dropped, which State.ExitCount shows: the connection of an agent is never
+// closed for want of room, because its end means the agent's death.
 func (c *conn) send(m message) {
 	if c.gone {
 		return

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSpawnedProcessKeepsItsTimersPunctual: the agent lets its own timers run over; the keeper it starts must not inherit that.
+// TestSpawnedProcessKeepsItsTimersPunctual: the agent lets its own timers run over; the keeper it starts must not
+// inherit that.
 func TestSpawnedProcessKeepsItsTimersPunctual(t *testing.T) {
 	runtime.LockOSThread() // for good: this thread, with its slack, ends with the test
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(time.Millisecond), 0, 0, 0); err != nil {
@@ -40,7 +41,8 @@ func TestSpawnedProcessKeepsItsTimersPunctual(t *testing.T) {
 	}
 }
 
-// TestKillsBecomeRarer: a process that the kernel holds cannot die, and asking it two hundred times a second costs a core's worth of /proc.
+// TestKillsBecomeRarer: a process that the kernel holds cannot die, and asking it two hundred times a second costs a
+// core's worth of /proc.
 func TestKillsBecomeRarer(t *testing.T) {
 	for lasted, want := range map[time.Duration]time.Duration{
 		0: 5 * time.Millisecond, 40 * time.Millisecond: 5 * time.Millisecond, 2 * time.Second: 200 * time.Millisecond, time.Hour: time.Second,

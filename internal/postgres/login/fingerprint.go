@@ -52,9 +52,9 @@ func (r *Roles) FingerprintSession(ctx context.Context, statement string) (net.C
 	return PrepareFingerprints(ctx, c, statement)
 }
 
-// PrepareFingerprints prepares a statement of that name in a superuser's session. Its parameters are the names of a role
-// and of a database; its result is the fields of their Fingerprint, or no row if either does not exist. The caller owns
-// the returned connection, and c must not be used any more.
+// PrepareFingerprints prepares a statement of that name in a superuser's session. Its parameters are the names of a
+// role and of a database; its result is the fields of their Fingerprint, or no row if either does not exist. The caller
+// owns the returned connection, and c must not be used any more.
 func PrepareFingerprints(ctx context.Context, c *pgx.Conn, statement string) (net.Conn, error) {
 	_, err := c.Prepare(ctx, statement, fingerprintQuery)
 	if err != nil {

@@ -28,8 +28,8 @@ func (s Checksum) Of(from, to ag.LSN) (crc uint32, err error) {
 	return crc, nil
 }
 
-// segment adds the bytes from..to, which lie in one segment, to the CRC. Any file of the lineage serves whose timeline holds them: the
-// parts that two of its files have in common are equal.
+// segment adds the bytes from..to, which lie in one segment, to the CRC. Any file of the lineage serves whose timeline
+// holds them: the parts that two of its files have in common are equal.
 func (s Checksum) segment(from, to ag.LSN, crc uint32) (uint32, error) {
 	for _, p := range slices.Backward(s.Along) {
 		if to > p.end {

@@ -39,8 +39,8 @@ type DownstreamConfig struct {
 	SocketDir string              // PostgreSQL's private socket directory
 	Superuser func() string       // the role that connects to it
 	Self      func() PrimaryFacts // for the Answer; a stream is refused while Leading is false or the epoch is another
-	// Verify compares the copy, the history and the WAL of a Hello of kind wal with this node's, and answers; only OK, Code
-	// and Message of the answer are used. A nil Verify accepts. It may take 10 s.
+	// Verify compares the copy, the history and the WAL of a Hello of kind wal with this node's, and answers; only OK,
+	// Code and Message of the answer are used. A nil Verify accepts. It may take 10 s.
 	Verify func(context.Context, Hello) Answer
 	// OldRowGone returns when pg_stat_replication has no row left for any epoch's name of the member, or with an error
 	// when ctx is done first. It is called before each WAL stream of the member is joined to the server. If it is nil,
@@ -49,8 +49,8 @@ type DownstreamConfig struct {
 	Penalty    *Penalty     // measures the waits of commits; nil: they are not measured
 	Logger     *slog.Logger // nil: none
 
-	// ProbeAfter is the silence, in either direction, after which a WAL stream in streaming mode gets a keepalive that wants
-	// a reply; default 3 s. DeadAfter is the silence of the peer after that which ends the stream; default 10 s.
+	// ProbeAfter is the silence, in either direction, after which a WAL stream in streaming mode gets a keepalive that
+	// wants a reply; default 3 s. DeadAfter is the silence of the peer after that which ends the stream; default 10 s.
 	ProbeAfter, DeadAfter time.Duration
 }
 
@@ -73,8 +73,8 @@ type Stream struct {
 	Proven       uint64        // proofs given to Prove
 }
 
-// Downstream joins the streams of other replicas to this node's PostgreSQL. There is at most one WAL stream of a member,
-// and none of an epoch other than the one SetEpoch named last.
+// Downstream joins the streams of other replicas to this node's PostgreSQL. There is at most one WAL stream of a
+// member, and none of an epoch other than the one SetEpoch named last.
 type Downstream struct {
 	cfg     DownstreamConfig
 	log     *slog.Logger
@@ -277,8 +277,8 @@ func (d *Downstream) admit(st *stream, h Hello) (old *stream, a Answer) {
 	return old, Answer{OK: true}
 }
 
-// succeed ends the member's old WAL stream and returns when its walsender's row has vanished: two rows of one name could
-// make one copy count twice (docs/internals/safety.md, "Streams").
+// succeed ends the member's old WAL stream and returns when its walsender's row has vanished: two rows of one name
+// could make one copy count twice (docs/internals/safety.md, "Streams").
 func (d *Downstream) succeed(ctx context.Context, st, old *stream) error {
 	if old != nil {
 		old.close(fmt.Errorf("replaced by session %d of the same member", st.session))
@@ -332,8 +332,8 @@ func (d *Downstream) answer(st *stream, a Answer) error {
 	return st.peer.SetWriteDeadline(time.Time{})
 }
 
-// SetEpoch sets the epoch and whether this node leads it. It closes every stream of an older epoch, or all of them if it
-// does not lead, and returns when nothing of them runs any more. An epoch lower than an earlier one is ignored.
+// SetEpoch sets the epoch and whether this node leads it. It closes every stream of an older epoch, or all of them if
+// it does not lead, and returns when nothing of them runs any more. An epoch lower than an earlier one is ignored.
 func (d *Downstream) SetEpoch(e ag.Epoch, leading bool) {
 	if d.enterEpoch(e, leading, "") {
 		d.end(fmt.Errorf("epoch %d began", e), func(st *stream) bool {
@@ -342,9 +342,9 @@ func (d *Downstream) SetEpoch(e ag.Epoch, leading bool) {
 	}
 }
 
-// Feed admits the WAL stream of one member in epoch e although this node does not lead it: its server is in recovery and
-// takes no WAL itself. Feed closes every other stream and returns when nothing of them runs any more. SetEpoch ends it.
-// An epoch lower than an earlier one is ignored.
+// Feed admits the WAL stream of one member in epoch e although this node does not lead it: its server is in recovery
+// and takes no WAL itself. Feed closes every other stream and returns when nothing of them runs any more. SetEpoch ends
+// it. An epoch lower than an earlier one is ignored.
 func (d *Downstream) Feed(e ag.Epoch, only ag.ReplicaID) {
 	if d.enterEpoch(e, false, only) {
 		d.end(fmt.Errorf("epoch %d is being sealed", e), func(st *stream) bool {
@@ -421,8 +421,9 @@ func (d *Downstream) Moved() <-chan struct{} {
 }
 
 // Prove returns when the walsender of each member has shown that it works with every setting whose reload was signalled
-// to the server's processes before the call (docs/internals/safety.md, "Proof of a setting"; see stream.prove). It works
-// while feedback is held. It fails if a member has no WAL stream in streaming mode, or if its stream ends meanwhile.
+// to the server's processes before the call (docs/internals/safety.md, "Proof of a setting"; see stream.prove). It
+// works while feedback is held. It fails if a member has no WAL stream in streaming mode, or if its stream ends
+// meanwhile.
 func (d *Downstream) Prove(ctx context.Context, members []ag.ReplicaID) error {
 	errs := make([]error, len(members))
 	var wg sync.WaitGroup

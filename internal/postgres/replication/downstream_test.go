@@ -66,7 +66,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestFeed: while an epoch is being sealed its candidate may stream WAL from a node that does not lead, and nobody may do anything else.
+// TestFeed: while an epoch is being sealed its candidate may stream WAL from a node that does not lead, and nobody may
+// do anything else.
 func TestFeed(t *testing.T) {
 	t.Parallel()
 	var leads atomic.Bool

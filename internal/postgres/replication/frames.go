@@ -16,7 +16,8 @@ const (
 	statusLen    = headerLen + 1 + 8 + 8 + 8 + 8 + 1 // 'r': write, flush, apply, time, reply wanted
 	walHeadLen   = headerLen + 1 + 8 + 8 + 8         // 'w': start, end of WAL, time; the WAL follows
 
-	// wholeLen is the size up to which the splitter waits for a whole frame; longer frames are forwarded as they arrive.
+	// wholeLen is the size up to which the splitter waits for a whole frame; longer frames are forwarded as they
+	// arrive.
 	wholeLen = 64
 )
 
@@ -42,8 +43,8 @@ func (f frame) sub() byte {
 // replyWanted returns the last byte of a keepalive or a status update.
 func (f frame) replyWanted() bool { return f.head[len(f.head)-1] != 0 }
 
-// isKeepalive reports whether the frame is a primary's keepalive, isStatus a secondary's status update, isHotStandby its
-// xmin feedback.
+// isKeepalive reports whether the frame is a primary's keepalive, isStatus a secondary's status update, isHotStandby
+// its xmin feedback.
 func (f frame) isKeepalive() bool  { return f.sub() == 'k' && f.whole() && f.size == keepaliveLen }
 func (f frame) isStatus() bool     { return f.sub() == 'r' && f.whole() && f.size == statusLen }
 func (f frame) isHotStandby() bool { return f.sub() == 'h' && f.whole() }

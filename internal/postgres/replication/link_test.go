@@ -120,8 +120,8 @@ func ends(t *testing.T, down *Downstream, wish codec.Setting) (near, far *endpoi
 	}
 }
 
-// TestServersOverLinks streams between two real servers over links of each transport and codec, which are cut at random: the data is
-// the same at the end. COTERIE_LONG makes it minutes.
+// TestServersOverLinks streams between two real servers over links of each transport and codec, which are cut at
+// random: the data is the same at the end. COTERIE_LONG makes it minutes.
 func TestServersOverLinks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("real servers")

@@ -16,9 +16,9 @@ const (
 	penaltyWindow = time.Minute // what percentiles cover, and up to as much again
 )
 
-// Penalty measures the cost of synchronous commits: for each block of WAL, the time from its sending to the first stream
-// until as many members had flushed it as a commit waits for. The wait of a commit is that of the block that ends with
-// it. The methods may be called from several goroutines.
+// Penalty measures the cost of synchronous commits: for each block of WAL, the time from its sending to the first
+// stream until as many members had flushed it as a commit waits for. The wait of a commit is that of the block that
+// ends with it. The methods may be called from several goroutines.
 type Penalty struct {
 	inForce func() (members []ag.ReplicaID, k int)
 

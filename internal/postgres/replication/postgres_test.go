@@ -23,7 +23,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// pgBin returns the first that COTERIE_PG_BINDIRS lists, else the newest PostgreSQL's directory of programs, or skips the test.
+// pgBin returns the first that COTERIE_PG_BINDIRS lists, else the newest PostgreSQL's directory of programs, or skips
+// the test.
 func pgBin(t *testing.T) string {
 	t.Helper()
 	if dirs := filepath.SplitList(os.Getenv("COTERIE_PG_BINDIRS")); len(dirs) > 0 { // the first listed is the one to test on

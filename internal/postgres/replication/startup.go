@@ -24,8 +24,8 @@ type startup struct {
 	params map[string]string // canonical: of a duplicate the last one
 }
 
-// readStartup reads the first packet, declining encryption on the way. It never reads past the packet, so that bytes sent
-// before an answer cannot be mistaken for part of what follows.
+// readStartup reads the first packet, declining encryption on the way. It never reads past the packet, so that bytes
+// sent before an answer cannot be mistaken for part of what follows.
 func readStartup(rw io.ReadWriter) (startup, error) {
 	for range 3 { // one SSLRequest, one GSSENCRequest, one startup packet
 		var head [8]byte
@@ -82,8 +82,9 @@ func parseParams(b []byte) (map[string]string, error) {
 	}
 }
 
-// kind tells a walreceiver, an ordinary session and a base backup apart. replication=database is taken as a backup, since
-// a walreceiver never asks for it and tools that copy a cluster do; pg_basebackup is known by the name it gives itself.
+// kind tells a walreceiver, an ordinary session and a base backup apart. replication=database is taken as a backup,
+// since a walreceiver never asks for it and tools that copy a cluster do; pg_basebackup is known by the name it gives
+// itself.
 func (s startup) kind() (string, error) {
 	value, ok := s.params["replication"]
 	if !ok {
@@ -104,8 +105,8 @@ func (s startup) kind() (string, error) {
 	return KindWAL, nil
 }
 
-// negotiation returns the message that tells a client of a newer protocol that it gets version 3.0 without extensions, or
-// nil if it asked for nothing more. The real server cannot say so: it only sees the packet of the other agent.
+// negotiation returns the message that tells a client of a newer protocol that it gets version 3.0 without extensions,
+// or nil if it asked for nothing more. The real server cannot say so: it only sees the packet of the other agent.
 func (s startup) negotiation() []byte {
 	var extensions []string
 	for name := range s.params {
@@ -119,8 +120,9 @@ func (s startup) negotiation() []byte {
 	return pgwire.NegotiateVersion(0, extensions)
 }
 
-// startupPacket builds the packet that the primary's agent sends to its server for a stream: nothing of it is the peer's
-// wish. The name of a WAL stream carries the epoch, so that a walsender of an older epoch satisfies no commit of this one.
+// startupPacket builds the packet that the primary's agent sends to its server for a stream: nothing of it is the
+// peer's wish. The name of a WAL stream carries the epoch, so that a walsender of an older epoch satisfies no commit of
+// this one.
 func startupPacket(h Hello, user string) []byte {
 	params := []pgwire.Parameter{{Name: "user", Value: user}}
 	add := func(name, value string) { params = append(params, pgwire.Parameter{Name: name, Value: value}) }

@@ -29,8 +29,8 @@ var (
 	errNotStreaming = errors.New("the walsender is not in streaming mode")
 )
 
-// turn is a lock whose wait can be abandoned. Its holder may write to a connection and its waiters have deadlines, so it
-// cannot be a mutex.
+// turn is a lock whose wait can be abandoned. Its holder may write to a connection and its waiters have deadlines, so
+// it cannot be a mutex.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }
@@ -219,8 +219,8 @@ func (st *stream) downWAL() error {
 	}
 }
 
-// passDown writes the frames in b to the peer, except the replies to injected status updates. It moves incomplete frames
-// to the front of b.
+// passDown writes the frames in b to the peer, except the replies to injected status updates. It moves incomplete
+// frames to the front of b.
 func (st *stream) passDown(b []byte) (kept int, err error) {
 	if err := st.toPeer.take(context.Background(), st.closing); err != nil {
 		return 0, err

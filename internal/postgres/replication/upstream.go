@@ -73,8 +73,8 @@ type UpstreamStatus struct {
 }
 
 // Upstream serves the Unix socket to which the local walreceiver, pg_rewind and slot synchronization connect, and joins
-// each connection to the present source. While no source exists, or it cannot be reached or refuses, a walreceiver waits
-// in silence: PostgreSQL logs nothing, and continues at once when a source exists.
+// each connection to the present source. While no source exists, or it cannot be reached or refuses, a walreceiver
+// waits in silence: PostgreSQL logs nothing, and continues at once when a source exists.
 type Upstream struct {
 	cfg            UpstreamConfig
 	log            *slog.Logger
@@ -313,8 +313,8 @@ func (c *localConn) listen() (gone <-chan struct{}, stop func()) {
 	}
 }
 
-// try makes one attempt to join c to src. joined means that the client has, or could have, received bytes of the source:
-// the connection cannot be used again.
+// try makes one attempt to join c to src. joined means that the client has, or could have, received bytes of the
+// source: the connection cannot be used again.
 func (u *Upstream) try(ctx context.Context, c *localConn, src *Source) (joined bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -9,10 +9,11 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// chooser picks the codec of the next chunk. With a codec set by hand it is that one. AUTO tries each candidate for a while
-// and keeps the one by which most bytes of files arrive per second, which is what the operator waits for: it takes link, CPU of
-// both sides and data into account without a model of any. The trial is repeated, since links, data and the limit change. No codec
-// brings more than the limit allows, so the first that brings nearly as much is kept: it is the cheapest.
+// chooser picks the codec of the next chunk. With a codec set by hand it is that one. AUTO tries each candidate for a
+// while and keeps the one by which most bytes of files arrive per second, which is what the operator waits for: it
+// takes link, CPU of both sides and data into account without a model of any. The trial is repeated, since links, data
+// and the limit change. No codec brings more than the limit allows, so the first that brings nearly as much is kept: it
+// is the cheapest.
 type chooser struct {
 	limit func() int64 // bytes of files per second; 0: none
 
@@ -35,9 +36,9 @@ type chooser struct {
 	older   int    // and of rounds before
 }
 
-// candidates are tried in this order. The first two tell which side is the limit: if the tighter one is faster it is the link,
-// and one tighter still is tried; else it is the processors, and none at all is tried, unless the data shrink so well that to encrypt
-// and send the rest of them costs more than to pack them, on any machine.
+// candidates are tried in this order. The first two tell which side is the limit: if the tighter one is faster it is
+// the link, and one tighter still is tried; else it is the processors, and none at all is tried, unless the data shrink
+// so well that to encrypt and send the rest of them costs more than to pack them, on any machine.
 var candidates = []wire.Codec{{Kind: wire.CodecMinLZ}, {Kind: wire.CodecZstd, Level: 1}, {Kind: wire.CodecZstd, Level: 2}, {Kind: wire.CodecNone, Level: 0}}
 
 const (
@@ -69,8 +70,9 @@ func (c *chooser) begin() {
 	c.use(candidates[0])
 }
 
-// resume begins with what an interrupted attempt has learned: to find it out again would cost a slow link as much as some hundred MB of
-// files. It is tried anew as ever. What was learned without a limit is nothing to begin with under one.
+// resume begins with what an interrupted attempt has learned: to find it out again would cost a slow link as much as
+// some hundred MB of files. It is tried anew as ever. What was learned without a limit is nothing to begin with under
+// one.
 func (c *chooser) resume(learned string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,8 +140,8 @@ func (c *chooser) shown() (use string, packed bool) {
 	return c.choice(), c.current().Kind != wire.CodecNone
 }
 
-// arrived notes n bytes of files that came, as that many on the wire, with data that was asked for in that round. It tells whether
-// there is another lesson.
+// arrived notes n bytes of files that came, as that many on the wire, with data that was asked for in that round. It
+// tells whether there is another lesson.
 func (c *chooser) arrived(n, sent, round int, now time.Time) (learned bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -167,8 +167,8 @@ func TestAutoRemembers(t *testing.T) {
 	}
 }
 
-// TestAutoCountsWhatItAskedFor has many questions under way: answers that were requested with one codec do not count for
-// the next.
+// TestAutoCountsWhatItAskedFor has many questions under way: answers that were requested with one codec do not count
+// for the next.
 func TestAutoCountsWhatItAskedFor(t *testing.T) {
 	t.Parallel()
 	ch, err := newChooser("AUTO", unlimited)

@@ -15,8 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// control is the connection for the whole copy, to the source or to the primary beside it. It is opened again when it is
-// lost.
+// control is the connection for the whole copy, to the source or to the primary beside it. It is opened again when it
+// is lost.
 type control struct {
 	s    *seeder
 	how  func(context.Context) (net.Conn, error)

@@ -18,8 +18,8 @@ import (
 )
 
 // TestTargetDiskFills makes the target's disk run full half way. The seeding ends with a clear reason, and the partial
-// copy cannot be started. The next seeding, once there is room, fetches only the rest. A disk that is too small from the
-// start is refused before anything is copied.
+// copy cannot be started. The next seeding, once there is room, fetches only the rest. A disk that is too small from
+// the start is refused before anything is copied.
 func TestTargetDiskFills(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("NOT RUN: mounting a small file system needs root")

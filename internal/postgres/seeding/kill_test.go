@@ -316,8 +316,8 @@ func TestMendsPagesOfATablespace(t *testing.T) {
 	}
 }
 
-// mustEqual starts the copy and compares it with its source: by dump, by pg_amcheck, and page by page when both have stopped at one
-// position.
+// mustEqual starts the copy and compares it with its source: by dump, by pg_amcheck, and page by page when both have
+// stopped at one position.
 func (b *bed) mustEqual(t *testing.T, sock string, o Options) {
 	t.Helper()
 	b.mustBeEqual(t, sock, b.mustStream(t, sock, o), o)
@@ -379,7 +379,8 @@ func (b *bed) dump(t *testing.T, sock string) []byte {
 // tokens are of one dump, at random.
 var tokens = regexp.MustCompile(`(?m)^\\(un)?restrict .*$`)
 
-// samePages compares the main forks of all relations of both directories and of their tablespaces, but for hints and checksums.
+// samePages compares the main forks of all relations of both directories and of their tablespaces, but for hints and
+// checksums.
 func (b *bed) samePages(t *testing.T, source, target string) {
 	t.Helper()
 	c := &comparison{t: t}
@@ -473,8 +474,8 @@ func offsetsOf(x, y []byte) (out []string) {
 	return out
 }
 
-// masked is a page without what PostgreSQL changes or leaves unlogged: its checksum, the flags of the page and of its line pointers, what
-// lies between rows, and in rows their hints and the number of the command within its transaction.
+// masked is a page without what PostgreSQL changes or leaves unlogged: its checksum, the flags of the page and of its
+// line pointers, what lies between rows, and in rows their hints and the number of the command within its transaction.
 func masked(page []byte) []byte {
 	le := func(at int) int { return int(page[at]) | int(page[at+1])<<8 }
 	lower, special := le(12), le(16)

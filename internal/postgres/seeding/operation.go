@@ -21,7 +21,8 @@ import (
 // State is the state of an operation.
 type State string
 
-// The states. A failed attempt that is going to be repeated leaves its operation in RETRYING; a cancelled one waits for an operator.
+// The states. A failed attempt that is going to be repeated leaves its operation in RETRYING; a cancelled one waits for
+// an operator.
 const (
 	Pending   State = "PENDING" // requested: the copy has not been released yet
 	Seeding   State = "SEEDING" // an attempt is under way

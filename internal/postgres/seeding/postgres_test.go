@@ -318,8 +318,8 @@ func (s *station) serve(t *testing.T, c source.Config) {
 	})
 }
 
-// impatient serves copies anew, by a source that waits for databases being created only a little longer than between two looks at the
-// progress.
+// impatient serves copies anew, by a source that waits for databases being created only a little longer than between
+// two looks at the progress.
 func (s *station) impatient(t *testing.T) {
 	t.Helper()
 	c := s.config
@@ -390,7 +390,8 @@ func TestSeedsARunningServer(t *testing.T) {
 	b.mustStream(t, sock, o)
 }
 
-// TestSeedsWhileTheServerChanges copies while tables and databases come, go and change, and compares every row in the end.
+// TestSeedsWhileTheServerChanges copies while tables and databases come, go and change, and compares every row in the
+// end.
 func TestSeedsWhileTheServerChanges(t *testing.T) {
 	t.Parallel()
 	b, sock, _, o := begin(t)
@@ -445,8 +446,8 @@ func TestSeesADatabaseThatIsBeingCreated(t *testing.T) {
 	}
 }
 
-// TestSeesACreationOlderThanTheWindow begins with a database that is created by copying files, has its directory and its WAL, and is not
-// committed before the window ends: its commit waits for a standby that nobody has.
+// TestSeesACreationOlderThanTheWindow begins with a database that is created by copying files, has its directory and
+// its WAL, and is not committed before the window ends: its commit waits for a standby that nobody has.
 func TestSeesACreationOlderThanTheWindow(t *testing.T) {
 	t.Parallel()
 	b, sock, s, o := begin(t)

@@ -22,9 +22,9 @@ type stretch struct {
 }
 
 // queue hands out the chunks of all files so that they advance together, each in proportion to its size, the biggest
-// first. Tables that compress well travel beside indexes that do not until the end: neither link nor processors wait for
-// the other. When a copy is interrupted, the settled share of the bytes of files is also about the share of the network
-// traffic.
+// first. Tables that compress well travel beside indexes that do not until the end: neither link nor processors wait
+// for the other. When a copy is interrupted, the settled share of the bytes of files is also about the share of the
+// network traffic.
 type queue struct {
 	mu      sync.Mutex
 	files   []wire.File

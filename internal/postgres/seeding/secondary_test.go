@@ -113,7 +113,8 @@ func TestPrimaryTellsOfWhatIsUnderWay(t *testing.T) {
 	b.mustStream(t, sock, o)
 }
 
-// TestSecondaryRefusesOutOfEpoch asks a secondary for a copy in an epoch that it does not follow, and without the primary's help.
+// TestSecondaryRefusesOutOfEpoch asks a secondary for a copy in an epoch that it does not follow, and without the
+// primary's help.
 func TestSecondaryRefusesOutOfEpoch(t *testing.T) {
 	t.Parallel()
 	source := source.New(source.Config{

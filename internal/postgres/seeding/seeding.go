@@ -33,12 +33,12 @@ type Options struct {
 	// TablespaceMap returns the place of a source's tablespace on this node: an absolute path outside Target. Nil
 	// refuses a source that has tablespaces.
 	TablespaceMap func(oid uint32, location string) (string, error)
-	// NodeFiles returns files of this node, by path relative to Target, that must be in the copy from the moment it can be
-	// started. They replace the source's files of the same name. Nil: none.
+	// NodeFiles returns files of this node, by path relative to Target, that must be in the copy from the moment it can
+	// be started. They replace the source's files of the same name. Nil: none.
 	NodeFiles func(ag.CopyID) map[string][]byte
-	// From is a directory with another copy of the same cluster, such as a restored backup or a snapshot. Parts that the
-	// target lacks are taken from there, instead of over the network, where they equal the source's. It is only read.
-	// "": none.
+	// From is a directory with another copy of the same cluster, such as a restored backup or a snapshot. Parts that
+	// the target lacks are taken from there, instead of over the network, where they equal the source's. It is only
+	// read. "": none.
 	From        string
 	Compression string                  // SEED_COMPRESSION; "" is AUTO
 	MaxRate     func() int64            // bytes of the source's files per second, called repeatedly; nil or 0: unlimited

@@ -44,7 +44,8 @@ type fetcher struct {
 	out   fileio.LastOpen // for storing
 }
 
-// stream settles chunks over one connection until none remains, and closes it. Questions without an answer are put back.
+// stream settles chunks over one connection until none remains, and closes it. Questions without an answer are put
+// back.
 func (s *seeder) stream(ctx context.Context, l line) error {
 	stop := context.AfterFunc(ctx, l.end)
 	defer stop()
@@ -332,8 +333,8 @@ func (c *fetcher) data(f wire.File, q *asked, a wire.Answer) error {
 	return c.store(tree.Chunk{File: f, Off: q.off, Data: b, Runs: [][2]int{{0, len(b)}}})
 }
 
-// patch puts the differing pages into the present contents, and accepts the result only if its hash is right. It returns
-// the number of bytes that were right.
+// patch puts the differing pages into the present contents, and accepts the result only if its hash is right. It
+// returns the number of bytes that were right.
 func (c *fetcher) patch(f wire.File, q *asked, a wire.Answer) (same int, err error) {
 	size, n := c.s.info.Page, int(a.Len)
 	count := (n + size - 1) / size

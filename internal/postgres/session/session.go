@@ -98,7 +98,8 @@ func Close(conn *pgx.Conn) {
 	_ = conn.Close(ctx) // the session ends either way
 }
 
-// Session is a permanent session. It is opened at first use and again after it was lost. It serves one caller at a time.
+// Session is a permanent session. It is opened at first use and again after it was lost. It serves one caller at a
+// time.
 type Session struct {
 	turn chan struct{} // holds one token; a channel, so that waiting for a turn ends with the caller's context
 	open func(context.Context) (*pgx.Conn, error)
@@ -111,8 +112,8 @@ func New(v Server) *Session {
 }
 
 // NewReplication returns a session for IDENTIFY_SYSTEM, the only command that tells the timeline a standby replays. The
-// session is a walsender, which the server wakes at each commit, whenever it has flushed or replayed WAL. Rest closes it
-// while it has nothing new to tell.
+// session is a walsender, which the server wakes at each commit, whenever it has flushed or replayed WAL. Rest closes
+// it while it has nothing new to tell.
 func NewReplication(v Server) *Session {
 	return &Session{turn: make(chan struct{}, 1), open: func(ctx context.Context) (*pgx.Conn, error) {
 		return v.Connect(ctx, func(c *pgx.ConnConfig) {

@@ -163,7 +163,8 @@ func quotedName(s string) (name string, n int, ok bool) {
 // ApplicationPrefix begins the application_name of every member's walreceiver.
 const ApplicationPrefix = "cot_"
 
-// Application is the application_name that the primary's agent gives a member's walsender in an epoch: cot_<member>_<epoch>.
+// Application is the application_name that the primary's agent gives a member's walsender in an epoch:
+// cot_<member>_<epoch>.
 func Application(member ag.ReplicaID, epoch ag.Epoch) string {
 	return fmt.Sprintf("%s%s_%d", ApplicationPrefix, member, epoch)
 }

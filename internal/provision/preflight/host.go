@@ -41,7 +41,8 @@ type HostFacts struct {
 	software
 }
 
-// DescribeMachine describes this host. Flushes and space are measured in dir, the planned node directory, or in its nearest existing parent.
+// DescribeMachine describes this host. Flushes and space are measured in dir, the planned node directory, or in its
+// nearest existing parent.
 func DescribeMachine(ctx context.Context, dir string) (HostFacts, error) {
 	m := HostFacts{Now: time.Now()}
 	m.Host, _ = os.Hostname()
@@ -88,7 +89,8 @@ func flushLatency(dir string) (time.Duration, error) {
 	return all[len(all)/2], nil
 }
 
-// Listen opens the free ports on all addresses. A port in use is skipped, because its program answers, but the first port must be free.
+// Listen opens the free ports on all addresses. A port in use is skipped, because its program answers, but the first
+// port must be free.
 func (a *Answerer) Listen(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/preflight", a.tell)
@@ -170,7 +172,8 @@ func (a *Answerer) tell(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(m)
 }
 
-// JudgeMachine returns findings for the software, the flush latency and the free space of a host. The findings name dir.
+// JudgeMachine returns findings for the software, the flush latency and the free space of a host. The findings name
+// dir.
 func JudgeMachine(m HostFacts, dir string) []check.Finding {
 	find := func(level check.Level, why, run, format string, args ...any) check.Finding {
 		return check.Finding{Level: level, What: fmt.Sprintf(format, args...), Why: why, Run: run}

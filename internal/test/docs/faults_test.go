@@ -36,7 +36,8 @@ func TestLabFaultsCanBeRead(t *testing.T) {
 	}
 }
 
-// TestLabFaults runs the commands of the page on disks, clocks and small machines, and checks that nothing stays behind.
+// TestLabFaults runs the commands of the page on disks, clocks and small machines, and checks that nothing stays
+// behind.
 func TestLabFaults(t *testing.T) {
 	switch {
 	case os.Getenv("COTERIE_LONG") == "":

@@ -43,8 +43,8 @@ func tests(t *testing.T) map[string]bool {
 	return found
 }
 
-// TestGuaranteesAreHeld: every test that a document names exists, and every mistake that the guarantees name is in the table of those
-// that were made and found.
+// TestGuaranteesAreHeld: every test that a document names exists, and every mistake that the guarantees name is in the
+// table of those that were made and found.
 func TestGuaranteesAreHeld(t *testing.T) {
 	all, there := pages(t), tests(t)
 	for page, text := range all {

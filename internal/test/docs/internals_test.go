@@ -47,8 +47,8 @@ func rules(text string) map[string][]string {
 	return found
 }
 
-// TestNamesInInternalsExist checks that every rule of the pages about the program's inside names code and tests that exist, or is marked
-// as untested.
+// TestNamesInInternalsExist checks that every rule of the pages about the program's inside names code and tests that
+// exist, or is marked as untested.
 func TestNamesInInternalsExist(t *testing.T) {
 	all, there := pages(t), tests(t)
 	known := map[string]map[string]bool{}
@@ -116,8 +116,8 @@ func sources(t *testing.T) map[string]string {
 	return found
 }
 
-// TestNamesOfSectionsInComments checks that a comment which cites a section of a page about the program's inside cites one that exists,
-// and that none cites a specification that is not in the repository.
+// TestNamesOfSectionsInComments checks that a comment which cites a section of a page about the program's inside cites
+// one that exists, and that none cites a specification that is not in the repository.
 func TestNamesOfSectionsInComments(t *testing.T) {
 	all := pages(t)
 	for file, text := range sources(t) {
@@ -141,7 +141,8 @@ var (
 	registered = regexp.MustCompile(`\bMethod\[.*\]\{"([a-z]+(?:-[a-z]+)*)"\}|\bn\.handle\("([a-z]+(?:-[a-z]+)*)",`)
 )
 
-// TestInternalsListEveryMethod checks that the page about the protocol lists the remote calls that the program answers, and no others.
+// TestInternalsListEveryMethod checks that the page about the protocol lists the remote calls that the program answers,
+// and no others.
 func TestInternalsListEveryMethod(t *testing.T) {
 	_, text, _ := strings.Cut(pages(t)["docs/internals/protocol.md"], "\n## Methods\n")
 	text, _, _ = strings.Cut(text, "\n## ")
@@ -212,8 +213,8 @@ func TestInternalsListEveryRequestToTheKeeper(t *testing.T) {
 
 var decision = regexp.MustCompile(`\b(?:ADR|decision) ([1-9]\d*)\b`)
 
-// TestDecisionsAreIndexed checks that each decision and each note is in its index, and that a decision which is cited by its number can be
-// found there.
+// TestDecisionsAreIndexed checks that each decision and each note is in its index, and that a decision which is cited
+// by its number can be found there.
 func TestDecisionsAreIndexed(t *testing.T) {
 	all := pages(t)
 	for _, dir := range []string{"docs/adr", "docs/internals/notes"} {

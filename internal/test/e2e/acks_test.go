@@ -16,9 +16,10 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndCancelledWait has commits whose wait for the secondaries is cut short on a primary whose walsenders are stopped, and
-// then kills that primary. Through the listener none of them may be acknowledged. A session on the server's private socket, which
-// no listener sees, gets an acknowledgement and loses its row: the control that shows what would happen.
+// TestEndToEndCancelledWait has commits whose wait for the secondaries is cut short on a primary whose walsenders are
+// stopped, and then kills that primary. Through the listener none of them may be acknowledged. A session on the
+// server's private socket, which no listener sees, gets an acknowledgement and loses its row: the control that shows
+// what would happen.
 func TestEndToEndCancelledWait(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})

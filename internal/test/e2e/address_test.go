@@ -173,8 +173,8 @@ const (
 	onPort              = 6000
 )
 
-// TestVirtualAddresses has the listener's addresses follow the primary through two subnets, its port and its name take effect while
-// everything runs, and nothing of them stay behind.
+// TestVirtualAddresses has the listener's addresses follow the primary through two subnets, its port and its name take
+// effect while everything runs, and nothing of them stay behind.
 func TestVirtualAddresses(t *testing.T) {
 	long(t)
 	if os.Getuid() != 0 {

@@ -105,8 +105,8 @@ func (d *desk) make(t *testing.T, m mistake) {
 	}
 }
 
-// picture lists everything in dir with owner, mode and content, but for empty directories: root makes one for the user that is to run
-// the node, and that user cannot remove it from another user's directory.
+// picture lists everything in dir with owner, mode and content, but for empty directories: root makes one for the user
+// that is to run the node, and that user cannot remove it from another user's directory.
 func picture(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder

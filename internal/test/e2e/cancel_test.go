@@ -14,8 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// cancelsAcrossNodes cancels the statement of a client of one listener through another one, as a client does behind a name with several addresses:
-// on each data path, for a session of the listener's own server and one that it carries to another node's.
+// cancelsAcrossNodes cancels the statement of a client of one listener through another one, as a client does behind a
+// name with several addresses: on each data path, for a session of the listener's own server and one that it carries to
+// another node's.
 func cancelsAcrossNodes(t *testing.T, g *group) {
 	g.ready(t)
 	u, err := url.Parse(g.ReadWrite())
@@ -51,7 +52,8 @@ func cancelsAcrossNodes(t *testing.T, g *group) {
 	}
 }
 
-// cancelUntil repeats the request until the statement has ended: a request that arrives before the statement has nothing to cancel.
+// cancelUntil repeats the request until the statement has ended: a request that arrives before the statement has
+// nothing to cancel.
 func cancelUntil(address string, request *pgproto3.CancelRequest, ended <-chan error) error {
 	packet, err := request.Encode(nil)
 	if err != nil {

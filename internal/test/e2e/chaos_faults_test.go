@@ -76,7 +76,8 @@ func (c *chaos) whole(t *testing.T) lab.Status {
 	})
 }
 
-// hold is how long a fault lasts that has no end of its own: sometimes shorter than any lease, sometimes longer than them all.
+// hold is how long a fault lasts that has no end of its own: sometimes shorter than any lease, sometimes longer than
+// them all.
 func (c *chaos) hold() {
 	time.Sleep(time.Duration(300+c.rng.IntN(9000)) * time.Millisecond)
 }
@@ -105,8 +106,8 @@ func (c *chaos) mend(t *testing.T) {
 	}
 }
 
-// reset ends every connection between the primary and the others by a reset, as a router does that has lost its state, and lets them
-// reconnect at once.
+// reset ends every connection between the primary and the others by a reset, as a router does that has lost its state,
+// and lets them reconnect at once.
 func (c *chaos) reset(t *testing.T, _ lab.Status, primary string) {
 	for range 3 {
 		if _, err := c.Cut(t.Context(), primary, lab.AllNodes, true, false); err != nil {
@@ -118,12 +119,12 @@ func (c *chaos) reset(t *testing.T, _ lab.Status, primary string) {
 	}
 }
 
-// forgotten bounds the outage after a firewall lost its table: ten seconds of silence end a connection, two end one that commits wait for;
-// the rest is for this machine. A connection that only TCP ends lives for a quarter of an hour.
+// forgotten bounds the outage after a firewall lost its table: ten seconds of silence end a connection, two end one
+// that commits wait for; the rest is for this machine. A connection that only TCP ends lives for a quarter of an hour.
 const forgotten = 2 * time.Minute
 
-// forget lets the connections between the primary and others vanish without a notice, while new ones pass: the group must detect that
-// without help, and be whole before they pass again.
+// forget lets the connections between the primary and others vanish without a notice, while new ones pass: the group
+// must detect that without help, and be whole before they pass again.
 func (c *chaos) forget(t *testing.T, primary, others string) {
 	t.Helper()
 	began := time.Now()
@@ -139,8 +140,8 @@ func (c *chaos) forget(t *testing.T, primary, others string) {
 	c.mend(t)
 }
 
-// cancelAndKill lets commits wait for secondaries that receive nothing, while their client cancels them, and then kills the node: PostgreSQL
-// has reported them as committed.
+// cancelAndKill lets commits wait for secondaries that receive nothing, while their client cancels them, and then kills
+// the node: PostgreSQL has reported them as committed.
 func (c *chaos) cancelAndKill(t *testing.T, was lab.Status, primary string) {
 	for _, p := range c.walsenders(primary) {
 		if err := syscall.Kill(p, syscall.SIGSTOP); err != nil {

@@ -24,14 +24,15 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/register"
 )
 
-// chaosMinutes is how long the faults of the long proof last. make chaos goes through all of them, for each of its seeds.
+// chaosMinutes is how long the faults of the long proof last. make chaos goes through all of them, for each of its
+// seeds.
 const chaosMinutes = 2
 
 // judging bounds the search of the linearizability check.
 const judging = time.Minute
 
-// chaos is a group in networks of its own under everything that is checked: the ledger, registers, watchers of a count, and a client whose
-// commits are cancelled.
+// chaos is a group in networks of its own under everything that is checked: the ledger, registers, watchers of a count,
+// and a client whose commits are cancelled.
 type chaos struct {
 	*group
 	rng     *rand.Rand
@@ -65,8 +66,8 @@ func record(t *testing.T, command, variable, told string) {
 	}
 }
 
-// TestEndToEndChaos kills, stops, cuts and cancels, one fault after the other in the order of the seed, and judges the answers that all clients got.
-// First the judges must find a known loss: a primary whose protection is switched off.
+// TestEndToEndChaos kills, stops, cuts and cancels, one fault after the other in the order of the seed, and judges the
+// answers that all clients got. First the judges must find a known loss: a primary whose protection is switched off.
 func TestEndToEndChaos(t *testing.T) {
 	long(t)
 	if os.Getuid() != 0 {
@@ -85,7 +86,8 @@ func TestEndToEndChaos(t *testing.T) {
 	record(t, "make chaos SEED='"+strings.Join(seeds, " ")+"'", "COTERIE_CHAOS_RECORD", told.String())
 }
 
-// play plays one order of the faults: each at least once if minutes is 0, else as many as fit into that time. It returns which faults were applied.
+// play plays one order of the faults: each at least once if minutes is 0, else as many as fit into that time. It
+// returns which faults were applied.
 func play(t *testing.T, seed uint64, minutes int) string {
 	c := &chaos{group: newGroup(t, lab.Options{Net: lab.NetNamespaces}), rng: rand.New(rand.NewPCG(seed, 0))}
 	c.say(t, "seed %d", seed)
@@ -161,8 +163,9 @@ func (c *chaos) progress(t *testing.T, n int) {
 	c.await(t, "operations succeed", func(lab.Status) bool { return c.load.Done() >= want })
 }
 
-// seesBrokenProtection checks that the ledger and the registers detect the loss of a primary without protection: else they prove nothing. On a busy
-// machine the agent may be faster than the clients, and fence the primary before anything was acknowledged wrongly.
+// seesBrokenProtection checks that the ledger and the registers detect the loss of a primary without protection: else
+// they prove nothing. On a busy machine the agent may be faster than the clients, and fence the primary before anything
+// was acknowledged wrongly.
 func (c *chaos) seesBrokenProtection(t *testing.T, seed uint64) {
 	const tries = 5
 	for try := range uint64(tries) {
@@ -173,8 +176,8 @@ func (c *chaos) seesBrokenProtection(t *testing.T, seed uint64) {
 	t.Fatalf("protection was off %d times, and the judges saw nothing: they prove nothing", tries)
 }
 
-// breakProtection takes the protection from a primary that makes its acknowledgements true, as demo-broken does, and kills it. It reports whether rows were
-// lost and registers violated.
+// breakProtection takes the protection from a primary that makes its acknowledgements true, as demo-broken does, and
+// kills it. It reports whether rows were lost and registers violated.
 func (c *chaos) breakProtection(t *testing.T, seed, try uint64) (seen bool) {
 	c.begin(t, seed+try)
 	was := c.ready(t)
@@ -280,7 +283,8 @@ func (g *group) askPrivately(t *testing.T, node, query string) string {
 	return sql(t, fmt.Sprintf("host=%s user=postgres dbname=postgres sslmode=disable", l.Sockets()), query)
 }
 
-// canceller inserts rows and cancels half of the statements, most of them while the commit waits. Acknowledged rows must exist.
+// canceller inserts rows and cancels half of the statements, most of them while the commit waits. Acknowledged rows
+// must exist.
 type canceller struct {
 	dsn       string
 	rng       *rand.Rand

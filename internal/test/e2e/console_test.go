@@ -20,8 +20,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestConsole uses the console of a real group: with the installed drivers, with bad input, from several sessions at once, and
-// checks with real reads where the published routing statements send them.
+// TestConsole uses the console of a real group: with the installed drivers, with bad input, from several sessions at
+// once, and checks with real reads where the published routing statements send them.
 func TestConsole(t *testing.T) {
 	long(t)
 	g := raise(t, lab.Options{})
@@ -47,7 +47,8 @@ func (g *group) console(t *testing.T, node string) *url.URL {
 	return u
 }
 
-// publishedRouting runs the two statements with which routing is set up in the literature, except for the names, and reads by them.
+// publishedRouting runs the two statements with which routing is set up in the literature, except for the names, and
+// reads by them.
 func (g *group) publishedRouting(t *testing.T) {
 	names := strings.NewReplacer("DemoAG", "lab", "SRV153", "N1", "SRV154", "N2", "SRV155", "N3")
 	for _, s := range []string{
@@ -216,7 +217,8 @@ func (g *group) nonsense(t *testing.T) {
 	g.says(t, "n3", "SELECT 1")
 }
 
-// statementsAtOnce has every node change the same replica at the same time: each statement takes effect, and none undoes another's.
+// statementsAtOnce has every node change the same replica at the same time: each statement takes effect, and none
+// undoes another's.
 func (g *group) statementsAtOnce(t *testing.T) {
 	options := []string{"BACKUP_PRIORITY = 11", "SESSION_TIMEOUT = 17", "SEED_MAX_RATE = 5 MB", "LOG_COMPRESSION = LZ4", "SEED_COMPRESSION = ZSTD:3", "SECONDARY_ROLE (READ_ONLY_ROUTING_URL = N'TCP://x:1')"}
 	var wg sync.WaitGroup

@@ -15,8 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// smallDisk is a file system of its own, of a given size, for the WAL of one node. It is in a file in memory, so that it can be made to
-// fail: when the memory is full, the disk refuses writes.
+// smallDisk is a file system of its own, of a given size, for the WAL of one node. It is in a file in memory, so that
+// it can be made to fail: when the memory is full, the disk refuses writes.
 type smallDisk struct {
 	t      *testing.T
 	memory string
@@ -85,7 +85,8 @@ func (d *smallDisk) fill(leave int64) {
 
 func (d *smallDisk) clear() { _ = os.Remove(filepath.Join(d.mount, "ballast")) }
 
-// breakDown takes the memory away under the disk: writes are accepted and lost, and a sync fails with an input/output error.
+// breakDown takes the memory away under the disk: writes are accepted and lost, and a sync fails with an input/output
+// error.
 func (d *smallDisk) breakDown() {
 	_ = exec.Command("dd", "if=/dev/zero", "of="+filepath.Join(d.memory, "ballast"), "bs=1M").Run() // ends when the memory is full
 }
@@ -163,7 +164,8 @@ func onSmallDisk(t *testing.T, megabytes int) (*group, *smallDisk) {
 	return g, d
 }
 
-// walFull: PostgreSQL stops, another replica leads, no role flaps, and the full one is back when its disk has free space.
+// walFull: PostgreSQL stops, another replica leads, no role flaps, and the full one is back when its disk has free
+// space.
 func walFull(t *testing.T, g *group, d *smallDisk) {
 	was := g.ready(t)
 	mark := len(g.log("n2", "agent.log"))
@@ -193,8 +195,8 @@ func walFull(t *testing.T, g *group, d *smallDisk) {
 	g.judgeAndGoOn(t)
 }
 
-// awayTooLong: the WAL that slots keep for an absent secondary is bounded, so that the primary's disk does not fill; the secondary is made
-// anew when it comes back.
+// awayTooLong: the WAL that slots keep for an absent secondary is bounded, so that the primary's disk does not fill;
+// the secondary is made anew when it comes back.
 func awayTooLong(t *testing.T, g *group, d *smallDisk) {
 	time.Sleep(6 * time.Second) // until the others know that n2 may lead
 	g.failover(t, "n2")
@@ -223,7 +225,8 @@ func awayTooLong(t *testing.T, g *group, d *smallDisk) {
 	g.judgeAndGoOn(t)
 }
 
-// lostWrite: a copy on a disk that lost a write no longer leads, is not started again, and is made anew on a sound disk.
+// lostWrite: a copy on a disk that lost a write no longer leads, is not started again, and is made anew on a sound
+// disk.
 func lostWrite(t *testing.T, g *group, d *smallDisk) {
 	was := g.ready(t)
 	if *was.Primary != "n2" {

@@ -64,8 +64,8 @@ func (g *group) leads(t *testing.T, was lab.Status) (node string, k int) {
 	return "", 0
 }
 
-// TestEndToEndGone takes a secondary's data away while the primary lives: it is dropped at its own report, long before SESSION_TIMEOUT, so that the
-// other one may lead when the primary dies.
+// TestEndToEndGone takes a secondary's data away while the primary lives: it is dropped at its own report, long before
+// SESSION_TIMEOUT, so that the other one may lead when the primary dies.
 func TestEndToEndGone(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})

@@ -13,7 +13,8 @@ import (
 
 var example = regexp.MustCompile(`(?s)(.*?);    -- on (\w+)\n`)
 
-// TestLanguageExamples runs every example of docs/language.md on a lab, with its servers' names, one after the other, each on the node it names.
+// TestLanguageExamples runs every example of docs/language.md on a lab, with its servers' names, one after the other,
+// each on the node it names.
 func TestLanguageExamples(t *testing.T) {
 	long(t)
 	b, err := os.ReadFile("../../../docs/language.md")
@@ -56,7 +57,8 @@ func TestLanguageExamples(t *testing.T) {
 	g.down(t)
 }
 
-// followed waits until the group has a primary, which is not to, and a secondary is synchronized: a statement WITH NOWAIT has taken effect.
+// followed waits until the group has a primary, which is not to, and a secondary is synchronized: a statement WITH
+// NOWAIT has taken effect.
 func (g *group) followed(t *testing.T, to string) {
 	t.Helper()
 	g.await(t, "a primary other than "+to+", and a secondary that is synchronized", func(s lab.Status) bool {

@@ -38,8 +38,9 @@ func outside(t *testing.T) (s *standalone.Server, flags []string) {
 	return s, []string{"--quorum-endpoints", s.Endpoint(), "--quorum-ca", s.CA, "--quorum-cert", s.Cert, "--quorum-key", s.Key}
 }
 
-// TestExternalQuorum: three replicas whose quorum is an administrator's etcd survive the death of their primary without help, do nothing
-// without the etcd, and come back with it. When it is lost for good, a person has one of them lead in a new one.
+// TestExternalQuorum: three replicas whose quorum is an administrator's etcd survive the death of their primary without
+// help, do nothing without the etcd, and come back with it. When it is lost for good, a person has one of them lead in
+// a new one.
 func TestExternalQuorum(t *testing.T) {
 	long(t)
 	etcd, flags := outside(t)

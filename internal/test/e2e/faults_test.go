@@ -62,7 +62,8 @@ func (g *group) stopOne(t *testing.T, on, what string) {
 		if on == "primary" && (what == lab.WhatAgent || what == lab.WhatNode) {
 			g.newPrimary(t, was)
 		}
-		// A node whose keeper or postmaster alone is stopped may still lead: its sessions live. That takes longer than its lease.
+		// A node whose keeper or postmaster alone is stopped may still lead: its sessions live. That takes longer than
+		// its lease.
 		g.acknowledged(t, 1500)
 	})
 	now := g.revive(t, victim)

@@ -53,8 +53,8 @@ func twoFailovers(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
-// yieldsTo gives the primary the quorum's leadership, and waits until the member has handed it to the other live one: else the primary's death
-// would cost an election there, too.
+// yieldsTo gives the primary the quorum's leadership, and waits until the member has handed it to the other live one:
+// else the primary's death would cost an election there, too.
 func (g *group) yieldsTo(t *testing.T, primary, other string) {
 	t.Helper()
 	this, that := g.quorum(t, primary), g.quorum(t, other)

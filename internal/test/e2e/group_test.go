@@ -26,7 +26,8 @@ import (
 	"github.com/coteriedb/coterie/internal/test/ports"
 )
 
-// patience is how long a state may take that takes seconds on an idle machine, and minutes where forty processes compete for its two processors.
+// patience is how long a state may take that takes seconds on an idle machine, and minutes where forty processes
+// compete for its two processors.
 const patience = 5 * time.Minute
 
 // group is a lab with a writer.
@@ -282,8 +283,8 @@ func (g *group) newPrimary(t *testing.T, old lab.Status) lab.Status {
 	return s
 }
 
-// nextEpoch waits for any primary in a later epoch: a node whose server alone died has the longest log and may be back in time to
-// be chosen for it.
+// nextEpoch waits for any primary in a later epoch: a node whose server alone died has the longest log and may be back
+// in time to be chosen for it.
 func (g *group) nextEpoch(t *testing.T, old lab.Status) lab.Status {
 	t.Helper()
 	return g.await(t, "a primary in a later epoch", func(s lab.Status) bool { return s.Primary != nil && s.Epoch > old.Epoch })
@@ -405,7 +406,8 @@ func must(t *testing.T, args ...string) answer {
 	return a
 }
 
-// failover moves the leadership to a replica as an operator would: a replica that has just come back may need a second attempt.
+// failover moves the leadership to a replica as an operator would: a replica that has just come back may need a second
+// attempt.
 func (g *group) failover(t *testing.T, to string) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(500 * time.Millisecond) {

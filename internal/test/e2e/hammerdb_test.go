@@ -12,7 +12,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndHammerDB runs the scripts of docs/how-to/hammerdb.md, with one warehouse and for a minute, where HammerDB is installed.
+// TestEndToEndHammerDB runs the scripts of docs/how-to/hammerdb.md, with one warehouse and for a minute, where HammerDB
+// is installed.
 func TestEndToEndHammerDB(t *testing.T) {
 	program, err := exec.LookPath("hammerdbcli")
 	if err != nil {

@@ -27,8 +27,8 @@ func TestEndToEndHealth(t *testing.T) {
 	}
 }
 
-// postmasterHangs stops the postmaster alone, so that sessions live but none can begin, until another replica leads, and checks that the
-// failover is explained.
+// postmasterHangs stops the postmaster alone, so that sessions live but none can begin, until another replica leads,
+// and checks that the failover is explained.
 func postmasterHangs(t *testing.T, g *group) {
 	was := g.ready(t)
 	victim := *was.Primary
@@ -56,8 +56,8 @@ func postmasterHangs(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
-// reopens crashes a primary that must not be replaced, while nothing of it is replicated: rows that were written and never acknowledged must not
-// be readable before it is on a secondary (S6).
+// reopens crashes a primary that must not be replaced, while nothing of it is replicated: rows that were written and
+// never acknowledged must not be readable before it is on a secondary (S6).
 func reopens(t *testing.T, g *group) {
 	was := g.ready(t)
 	sql(t, g.ReadWrite(), "create table if not exists unseen (id int)")
@@ -161,7 +161,8 @@ func failoverWhileSeeding(t *testing.T, g *group) {
 	if err := g.Kill(*was.Primary, lab.WhatNode); err != nil {
 		t.Fatal(err)
 	}
-	// The group asks for a synchronized secondary, so no replica takes writes before the copy is made, which is not throttled then.
+	// The group asks for a synchronized secondary, so no replica takes writes before the copy is made, which is not
+	// throttled then.
 	now := g.newPrimary(t, was)
 	if *now.Primary == victim {
 		t.Fatal("a half-made copy leads")

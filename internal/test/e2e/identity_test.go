@@ -98,8 +98,8 @@ func swapped(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
-// restored puts the data directory and the marks of a secondary back to an earlier state, as restoring a snapshot of the
-// machine would. The quorum's own directory stays: another test checks it.
+// restored puts the data directory and the marks of a secondary back to an earlier state, as restoring a snapshot of
+// the machine would. The quorum's own directory stays: another test checks it.
 func restored(t *testing.T, g *group) {
 	was := g.ready(t)
 	x := secondaries(was)[0]

@@ -21,8 +21,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestScript runs the life of a group with psql, on nodes that have no group: it is made, joined, changed, failed over, forced, resumed,
-// dropped and made again.
+// TestScript runs the life of a group with psql, on nodes that have no group: it is made, joined, changed, failed over,
+// forced, resumed, dropped and made again.
 func TestScript(t *testing.T) {
 	g := raise(t, lab.Options{NoGroup: true})
 	if s := g.ready(t); !s.Draft || s.Primary == nil || *s.Primary != "n1" {
@@ -57,7 +57,8 @@ func port(t *testing.T, uri string) string {
 	return p
 }
 
-// psql runs a script in the console of n1 and returns what it printed; the script knows the nodes' ports as n1, ro1 and so on.
+// psql runs a script in the console of n1 and returns what it printed; the script knows the nodes' ports as n1, ro1 and
+// so on.
 func (g *group) psql(t *testing.T, script string) string {
 	t.Helper()
 	bin := filepath.Join(server(t).BinDir, "psql")

@@ -21,7 +21,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
 
-// machine is a system of its own: booted by systemd, on an overlay of this machine's files, with its own network, processes and users.
+// machine is a system of its own: booted by systemd, on an overlay of this machine's files, with its own network,
+// processes and users.
 type machine struct {
 	t                  *testing.T
 	number             int
@@ -174,7 +175,8 @@ func (m *machine) unit(property string) string {
 	return m.run("systemctl", "show", "coterie.service", "--value", "--property", property)
 }
 
-// processes lists the processes of the service. Copies of other services of this machine run too, some of them as the same user.
+// processes lists the processes of the service. Copies of other services of this machine run too, some of them as the
+// same user.
 func (m *machine) processes() string {
 	m.t.Helper()
 	return m.run("sh", "-c", `for p in $(pgrep .); do grep -qs /coterie.service "/proc/$p/cgroup" && ps -o pid=,user=,args= -p "$p"; done; true`)
@@ -212,7 +214,8 @@ func (ms site) status() (api.Status, bool) {
 	return api.Status{}, false
 }
 
-// whole waits until a primary leads an epoch later than that and every replica is synchronized, and returns the primary.
+// whole waits until a primary leads an epoch later than that and every replica is synchronized, and returns the
+// primary.
 func (ms site) whole(t *testing.T, after ag.Epoch) (*machine, ag.Epoch) {
 	t.Helper()
 	var at *machine
@@ -278,7 +281,8 @@ func (ms site) login(t *testing.T) string {
 	return "postgres://app:" + url.PathEscape("not a secret") + "@" + strings.Join(hosts, ",") + "/postgres?sslmode=verify-full&sslrootcert=" + url.QueryEscape(ca)
 }
 
-// TestThreeMachines forms a group on three machines that systemd runs, by one command each, and applies the faults of machines to it.
+// TestThreeMachines forms a group on three machines that systemd runs, by one command each, and applies the faults of
+// machines to it.
 func TestThreeMachines(t *testing.T) {
 	long(t)
 	wire := bridge(t)

@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int, err error) {
-	// Not the test's own directory for temporary files: another user's servers must be able to enter it, and its name be short.
+	// Not the test's own directory for temporary files: another user's servers must be able to enter it, and its name
+	// be short.
 	if root, err = os.MkdirTemp("/tmp", "cote2e"); err != nil {
 		return 1, err
 	}
@@ -59,7 +60,8 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// startReaper starts a process that outlives this one by a moment: a test run that panics or is killed takes no lab down.
+// startReaper starts a process that outlives this one by a moment: a test run that panics or is killed takes no lab
+// down.
 func startReaper(dir string) (end func(), err error) {
 	self, err := os.Executable()
 	if err != nil {

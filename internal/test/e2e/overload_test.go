@@ -22,8 +22,8 @@ const overloadMinutes = 2
 // burnersPerCPU is how many busy processes run for each processor, beside those of the group.
 const burnersPerCPU = 2
 
-// TestEndToEndOverload keeps more processes than processors busy and checks that this causes neither a failover nor answers that a
-// primary holds back because its voters are too slow.
+// TestEndToEndOverload keeps more processes than processors busy and checks that this causes neither a failover nor
+// answers that a primary holds back because its voters are too slow.
 func TestEndToEndOverload(t *testing.T) {
 	long(t)
 	during := time.Duration(setting(t, "COTERIE_OVERLOAD_MINUTES", overloadMinutes)) * time.Minute
@@ -91,7 +91,8 @@ func burn(t *testing.T, n int) (end func()) {
 	return end
 }
 
-// processorPressure is how long any process has waited for a processor since the system was started; 0 where the kernel does not measure it.
+// processorPressure is how long any process has waited for a processor since the system was started; 0 where the kernel
+// does not measure it.
 func processorPressure(t *testing.T) time.Duration {
 	t.Helper()
 	b, _ := os.ReadFile("/proc/pressure/cpu")

@@ -15,7 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndPlanned runs an administrator's operations on a healthy group, under a writer, with the faults that can interrupt them.
+// TestEndToEndPlanned runs an administrator's operations on a healthy group, under a writer, with the faults that can
+// interrupt them.
 func TestEndToEndPlanned(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})

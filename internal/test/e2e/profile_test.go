@@ -13,8 +13,8 @@ import (
 
 var silentFor = regexp.MustCompile(` has been silent for ([0-9.ms]+)`)
 
-// TestEndToEndLeaseProfile changes the lease profile by a statement while clients write, and silences the primary: the others wait
-// for as long as the profile that is in force then demands.
+// TestEndToEndLeaseProfile changes the lease profile by a statement while clients write, and silences the primary: the
+// others wait for as long as the profile that is in force then demands.
 func TestEndToEndLeaseProfile(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})

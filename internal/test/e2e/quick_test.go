@@ -51,8 +51,8 @@ func primaryNodeDies(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
-// cameBack looks at how a replica that led became a secondary: by nothing if it had not diverged, else by a rewind, with its
-// diverged tail kept. mark is where its log was and forks how many tails it had before.
+// cameBack looks at how a replica that led became a secondary: by nothing if it had not diverged, else by a rewind,
+// with its diverged tail kept. mark is where its log was and forks how many tails it had before.
 func (g *group) cameBack(t *testing.T, node string, mark, forks int) {
 	t.Helper()
 	log := g.log(node, "agent.log")[mark:]
@@ -64,8 +64,8 @@ func (g *group) cameBack(t *testing.T, node string, mark, forks int) {
 		t.Logf("%s: no pg_rewind here; made anew %v, tail kept %v", node, done(log, "seed"), kept)
 		return
 	}
-	// pg_rewind cannot bring back a copy whose server was killed before the first checkpoint of its timeline: then, and only after
-	// it has said so, the copy is made anew.
+	// pg_rewind cannot bring back a copy whose server was killed before the first checkpoint of its timeline: then, and
+	// only after it has said so, the copy is made anew.
 	if strings.Contains(log, "could not find previous WAL record") || strings.Contains(log, "no rewind required") {
 		if !done(log, "seed") || !kept {
 			t.Errorf("%s could not be rewound: made anew %v, tail kept %v", node, done(log, "seed"), kept)

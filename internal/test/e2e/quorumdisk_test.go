@@ -11,8 +11,9 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestQuorumDiskIsFull: the disk below a primary's etcd/ fills up, first slowly, then at once. It costs the node its vote, and nothing
-// else: the same agent or its successor still leads in the same epoch, commits continue, and the vote comes back with the free space.
+// TestQuorumDiskIsFull: the disk below a primary's etcd/ fills up, first slowly, then at once. It costs the node its
+// vote, and nothing else: the same agent or its successor still leads in the same epoch, commits continue, and the vote
+// comes back with the free space.
 func TestQuorumDiskIsFull(t *testing.T) {
 	long(t)
 	if os.Getuid() != 0 {

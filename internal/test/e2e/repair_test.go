@@ -17,8 +17,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndRepair brings back a primary that wrote rows that no other replica has: by a rewind where pg_rewind exists, else by a new
-// copy, and its diverged tail is kept in both cases.
+// TestEndToEndRepair brings back a primary that wrote rows that no other replica has: by a rewind where pg_rewind
+// exists, else by a new copy, and its diverged tail is kept in both cases.
 func TestEndToEndRepair(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})
@@ -50,7 +50,8 @@ func TestEndToEndRepair(t *testing.T) {
 	}
 }
 
-// diverge makes the primary commit rows that no secondary gets, because its walsenders are stopped, and kills it. It returns when another leads.
+// diverge makes the primary commit rows that no secondary gets, because its walsenders are stopped, and kills it. It
+// returns when another leads.
 func (g *group) diverge(t *testing.T) (old string, mark int) {
 	t.Helper()
 	was := g.ready(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndReread has a secondary receive WAL that it cannot read, as if its memory or disk had changed the bytes: PostgreSQL alone
-// would read them again for ever. The agent starts the server again, which requests them again.
+// TestEndToEndReread has a secondary receive WAL that it cannot read, as if its memory or disk had changed the bytes:
+// PostgreSQL alone would read them again for ever. The agent starts the server again, which requests them again.
 func TestEndToEndReread(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})
@@ -45,7 +45,8 @@ func TestEndToEndReread(t *testing.T) {
 	g.down(t)
 }
 
-// damage zeroes 64 KiB of a node's log, from the second page after an address on. The page of the address itself has been read.
+// damage zeroes 64 KiB of a node's log, from the second page after an address on. The page of the address itself has
+// been read.
 func damage(t *testing.T, g *group, node, after string) {
 	t.Helper()
 	high, low, _ := strings.Cut(after, "/")

@@ -9,8 +9,9 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 )
 
-// TestEndToEndReverse has a firewall in front of a node that accepts no connection: the others reach it by connections that it dials
-// itself. It is fed, takes over on request, feeds the other replica, dies, is taken over from, comes back and takes over from a dead one.
+// TestEndToEndReverse has a firewall in front of a node that accepts no connection: the others reach it by connections
+// that it dials itself. It is fed, takes over on request, feeds the other replica, dies, is taken over from, comes back
+// and takes over from a dead one.
 func TestEndToEndReverse(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{Replicas: 2, Witness: true, Net: lab.NetNamespaces})

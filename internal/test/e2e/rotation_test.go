@@ -19,7 +19,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndRotation replaces the certificate authority of a group under a writer: undisturbed, then with a death in every phase.
+// TestEndToEndRotation replaces the certificate authority of a group under a writer: undisturbed, then with a death in
+// every phase.
 func TestEndToEndRotation(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{Replicas: 2, Witness: true})
@@ -186,8 +187,8 @@ func rotateAndAbandon(t *testing.T, g *group) {
 	}
 }
 
-// rotateUnderKills kills each node's agent during the rotation, also that of the node where it was asked for. A phase waits for
-// absent nodes, and the members of the quorum do not start again meanwhile.
+// rotateUnderKills kills each node's agent during the rotation, also that of the node where it was asked for. A phase
+// waits for absent nodes, and the members of the quorum do not start again meanwhile.
 func rotateUnderKills(t *testing.T, g *group) {
 	old, _ := g.authorityFile(t, "n1")
 	must(t, "ca", "rotate", "--hold", "--node", g.node("n1"))

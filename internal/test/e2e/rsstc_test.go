@@ -19,8 +19,8 @@ const (
 	waits  = "commits wait" // no row is committed before what was lost is back
 )
 
-// outcome is a cell of the table that is published for REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT: what was lost, what SQL Server's
-// group does then, and what this one does, which is that or better.
+// outcome is a cell of the table that is published for REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT: what was lost, what
+// SQL Server's group does then, and what this one does, which is that or better.
 type outcome struct{ lost, published, here, want string }
 
 // layout is a group of that table, with its outcomes by how many are required.
@@ -101,8 +101,8 @@ func (g *group) lose(t *testing.T, required int, c outcome) {
 	g.says(t, "n1", fmt.Sprintf("ALTER AVAILABILITY GROUP lab SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = %d)", required))
 	was := g.ready(t)
 	if len(was.Replicas) == 2 && len(was.Witnesses) == 0 && *was.Primary != "n1" {
-		// The one vote of such a group is n1's, wherever the primary is: without it no lease can be renewed. The table is for a primary
-		// that has it (README, limits).
+		// The one vote of such a group is n1's, wherever the primary is: without it no lease can be renewed. The table
+		// is for a primary that has it (README, limits).
 		g.says(t, "n1", "ALTER AVAILABILITY GROUP lab FAILOVER")
 		was = g.ready(t)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndSeed gives a secondary a new copy by hand: one that is repaired after a page of it was damaged, one that dies in the middle of a
-// copy, and one that begins with a directory.
+// TestEndToEndSeed gives a secondary a new copy by hand: one that is repaired after a page of it was damaged, one that
+// dies in the middle of a copy, and one that begins with a directory.
 func TestEndToEndSeed(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})
@@ -62,7 +62,8 @@ func mendsDamage(t *testing.T, g *group) {
 	}
 }
 
-// tellsOfADeadTarget kills a secondary while its copy is made: the others still show it, and a watching command sees its end once it is back.
+// tellsOfADeadTarget kills a secondary while its copy is made: the others still show it, and a watching command sees
+// its end once it is back.
 func tellsOfADeadTarget(t *testing.T, g *group) {
 	was := g.ready(t)
 	victim := secondaries(was)[0]

@@ -12,8 +12,8 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 )
 
-// onlyItsPorts checks that each node listens on its endpoint by TCP and UDP, on its client ports and for HTTP, and nowhere else: neither
-// its agent, nor its keeper, nor PostgreSQL.
+// onlyItsPorts checks that each node listens on its endpoint by TCP and UDP, on its client ports and for HTTP, and
+// nowhere else: neither its agent, nor its keeper, nor PostgreSQL.
 func onlyItsPorts(t *testing.T, g *group) {
 	for _, r := range g.ready(t).Replicas {
 		c, err := config.Load(g.node(r.Name))

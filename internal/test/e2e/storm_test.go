@@ -17,9 +17,10 @@ import (
 // stormMinutes is how long the storm of the long proof lasts.
 const stormMinutes = 1
 
-// TestEndToEndStorm lets several faults overlap, on any nodes, the majority among them: kills, pauses, cuts, slow links, full, slow and
-// stalled disks, wrong clocks. After each squall every fault is ended, the group must become whole without a person, and the judges of
-// chaos, which is proved there to see a loss, compare the answers that clients got with the rows that exist.
+// TestEndToEndStorm lets several faults overlap, on any nodes, the majority among them: kills, pauses, cuts, slow
+// links, full, slow and stalled disks, wrong clocks. After each squall every fault is ended, the group must become
+// whole without a person, and the judges of chaos, which is proved there to see a loss, compare the answers that
+// clients got with the rows that exist.
 func TestEndToEndStorm(t *testing.T) {
 	long(t)
 	if os.Getuid() != 0 {
@@ -44,7 +45,8 @@ func TestEndToEndStorm(t *testing.T) {
 
 type storm struct{ chaos }
 
-// squall applies some faults, each while the earlier ones are in force, ends them all, and waits until the group is whole and serves.
+// squall applies some faults, each while the earlier ones are in force, ends them all, and waits until the group is
+// whole and serves.
 func (s *storm) squall(t *testing.T, n int) {
 	t.Helper()
 	was := s.whole(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndTail kills a primary while the longest log is on a secondary that only a person may promote: the other one, which lacks
-// acknowledged commits, gets them from there, and leads.
+// TestEndToEndTail kills a primary while the longest log is on a secondary that only a person may promote: the other
+// one, which lacks acknowledged commits, gets them from there, and leads.
 func TestEndToEndTail(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})

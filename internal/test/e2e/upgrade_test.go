@@ -14,11 +14,13 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
 
-// earlier is the commit whose program made the labs that TestUpgrade starts. It is the last one before the packages were moved.
+// earlier is the commit whose program made the labs that TestUpgrade starts. It is the last one before the packages
+// were moved.
 const earlier = "61b08b8"
 
-// TestUpgrade starts a lab that an earlier program has made. The directory of a node stays valid, a group of both programs replicates
-// and fails over in both directions, and every acknowledged row is still present when the last node has been upgraded.
+// TestUpgrade starts a lab that an earlier program has made. The directory of a node stays valid, a group of both
+// programs replicates and fails over in both directions, and every acknowledged row is still present when the last node
+// has been upgraded.
 func TestUpgrade(t *testing.T) {
 	long(t)
 	old := buildEarlier(t)
@@ -109,7 +111,8 @@ func newUpgrade(t *testing.T, program string) *upgrade {
 	return &upgrade{dir: filepath.Join(home, "lab"), exe: filepath.Join(home, "coterie")}
 }
 
-// use replaces the lab's program as a package manager does: by renaming a new file over it. Running processes keep the earlier one.
+// use replaces the lab's program as a package manager does: by renaming a new file over it. Running processes keep the
+// earlier one.
 func (u *upgrade) use(t *testing.T, program string) {
 	t.Helper()
 	b, err := os.ReadFile(program)
@@ -166,7 +169,8 @@ func (u *upgrade) moveTo(t *testing.T, node string) {
 	u.acknowledged(t, 20)
 }
 
-// buildEarlier builds the program of the earlier commit. The test is skipped where the repository does not have that commit.
+// buildEarlier builds the program of the earlier commit. The test is skipped where the repository does not have that
+// commit.
 func buildEarlier(t *testing.T) (program string) {
 	t.Helper()
 	top, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--show-toplevel").Output()

@@ -123,8 +123,8 @@ func (r *running) says(t *testing.T, text string) string {
 	}
 }
 
-// TestWizard makes a group of three machines with the wizard, and a second one of the same machines with the wizard's script: the
-// configurations are the same. The preflight checks the machines first.
+// TestWizard makes a group of three machines with the wizard, and a second one of the same machines with the wizard's
+// script: the configurations are the same. The preflight checks the machines first.
 func TestWizard(t *testing.T) {
 	long(t)
 	if os.Geteuid() != 0 {

@@ -158,7 +158,8 @@ func body(set *token.FileSet, f *ast.File, fn *ast.FuncDecl) int {
 	return n
 }
 
-// indent is a bound for the column of a comment that has a line of its own: code never starts further right than it nests.
+// indent is a bound for the column of a comment that has a line of its own: code never starts further right than it
+// nests.
 func indent(set *token.FileSet, fn *ast.FuncDecl, c *ast.CommentGroup) int {
 	depth := 0
 	ast.Inspect(fn.Body, func(n ast.Node) bool {

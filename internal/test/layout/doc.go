@@ -1,7 +1,7 @@
-// Package layout holds the tests that keep the tree in the shape ARCHITECTURE.md describes: which folder may import which, how many
-// files a package has, and how long files, functions and parameter lists are.
+// Package layout holds the tests that keep the tree in the shape ARCHITECTURE.md describes: which folder may import
+// which, how many files a package has, and how long files, functions and parameter lists are.
 //
 // The rules are by folder, so that a new package is covered on the day it is made. Today's exceptions are listed in
-// testdata/exceptions.txt. That list may only shrink: "go test ./internal/test/layout -update" lowers numbers and removes lines, and
-// never raises or adds one.
+// testdata/exceptions.txt. That list may only shrink: "go test ./internal/test/layout -update" lowers numbers and
+// removes lines, and never raises or adds one.
 package layout

@@ -1,9 +1,10 @@
 // Package ports gives tests TCP ports that no other process takes before they are used. Only tests import it.
 //
-// A port that was free when a test looked, and that a program opens later, can be taken in between: by a connection that goes out, if
-// the port is one of those that the kernel gives to them; by another test process that looked at the same moment; by the same test,
-// which drew it twice. So ports are drawn here from blocks below the kernel's range, a block belongs to one process of the machine as
-// long as that lives, and a process is given none twice before it has been given all.
+// A port that was free when a test looked, and that a program opens later, can be taken in between: by a connection
+// that goes out, if the port is one of those that the kernel gives to them; by another test process that looked at the
+// same moment; by the same test, which drew it twice. So ports are drawn here from blocks below the kernel's range, a
+// block belongs to one process of the machine as long as that lives, and a process is given none twice before it has
+// been given all.
 package ports
 
 import (
@@ -14,7 +15,8 @@ import (
 	"testing"
 )
 
-// Blocks of ports, all below 32768, where Linux begins to take those of outgoing connections (ip_local_port_range in ip(7)).
+// Blocks of ports, all below 32768, where Linux begins to take those of outgoing connections (ip_local_port_range in
+// ip(7)).
 const (
 	first     = 10000
 	blockSize = 100
@@ -42,7 +44,8 @@ func Address(t testing.TB) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(One(t)))
 }
 
-// Range returns the first of n ports that follow each other, at most as many as a block has. It fails the test if there are none.
+// Range returns the first of n ports that follow each other, at most as many as a block has. It fails the test if there
+// are none.
 func Range(t testing.TB, n int) int {
 	t.Helper()
 	if n > blockSize {
@@ -70,7 +73,8 @@ func nextBlock(t testing.TB) {
 	drawn.used = 0
 	for b := range blocks {
 		port := first + b*blockSize
-		// A name in the abstract namespace is the claim: it goes with its process, however that ends, and leaves no file (unix(7)).
+		// A name in the abstract namespace is the claim: it goes with its process, however that ends, and leaves no
+		// file (unix(7)).
 		claim, err := net.Listen("unix", fmt.Sprintf("@coterie-test-ports-%d", port)) //nolint:noctx // it does not wait
 		if err != nil {
 			continue

@@ -32,8 +32,8 @@ type Echoes struct {
 	Wait     time.Duration // at most, for the last answer
 }
 
-// Ping sends the echo requests and returns when all are answered or the wait is over. The kernel stamps the arrivals, as it does
-// for ping.
+// Ping sends the echo requests and returns when all are answered or the wait is over. The kernel stamps the arrivals,
+// as it does for ping.
 func Ping(in In, to netip.Addr, e Echoes) (p Pings, err error) {
 	err = in(func() (err error) {
 		p, err = ping(to, e)
@@ -86,8 +86,8 @@ func ping(to netip.Addr, e Echoes) (p Pings, err error) {
 	return p, nil
 }
 
-// onTime gives this thread real-time priority until the returned function is called, where that is allowed: on a busy machine
-// it would otherwise be its own waiting for a processor that is measured.
+// onTime gives this thread real-time priority until the returned function is called, where that is allowed: on a busy
+// machine it would otherwise be its own waiting for a processor that is measured.
 func onTime() (back func()) {
 	runtime.LockOSThread()
 	priority := func(policy, priority uint32) error {
@@ -174,7 +174,8 @@ func (h Heard) Received() (n int) {
 	return n
 }
 
-// Datagrams sends b from one network to an address in another, and returns when all were sent and none has arrived for b.Wait.
+// Datagrams sends b from one network to an address in another, and returns when all were sent and none has arrived for
+// b.Wait.
 func Datagrams(from, to In, addr netip.Addr, b Burst) (h Heard, err error) {
 	var r, w *net.UDPConn
 	err = to(func() (err error) {
@@ -348,7 +349,8 @@ func Rates(ctx context.Context, from, to In, addr netip.Addr, o TCP) ([]float64,
 	return rates, err
 }
 
-// flow runs one connection. It may measure one that another flow dialled, so none is closed before all are done measuring.
+// flow runs one connection. It may measure one that another flow dialled, so none is closed before all are done
+// measuring.
 func flow(ctx context.Context, from In, l net.Listener, o TCP, measuring *sync.WaitGroup) (float64, error) {
 	done := sync.OnceFunc(measuring.Done)
 	defer done()

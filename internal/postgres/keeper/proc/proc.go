@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BecomeReaper makes orphaned descendants children of this process instead of init's. Backends call setsid, so neither a
-// process group nor the postmaster's own children cover them all once the postmaster is dead.
+// BecomeReaper makes orphaned descendants children of this process instead of init's. Backends call setsid, so neither
+// a process group nor the postmaster's own children cover them all once the postmaster is dead.
 func BecomeReaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become subreaper: %w", err)
@@ -23,8 +23,9 @@ func BecomeReaper() error {
 	return nil
 }
 
-// Forker starts processes from one thread that never ends. The parent-death signal belongs to the forking thread, not to
-// the process (golang/go#27505): from an ordinary goroutine the postmaster would be killed when the runtime drops a thread.
+// Forker starts processes from one thread that never ends. The parent-death signal belongs to the forking thread, not
+// to the process (golang/go#27505): from an ordinary goroutine the postmaster would be killed when the runtime drops a
+// thread.
 type Forker chan forkRequest
 
 type forkRequest struct {
@@ -39,7 +40,8 @@ type forkReply struct {
 	err error
 }
 
-// StartForker starts the thread. It is never stopped: its end is the end of the process, and the signal to the postmaster.
+// StartForker starts the thread. It is never stopped: its end is the end of the process, and the signal to the
+// postmaster.
 func StartForker() Forker {
 	f := make(Forker)
 	go func() {

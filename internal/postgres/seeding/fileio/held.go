@@ -2,9 +2,9 @@ package fileio
 
 import "os"
 
-// LastOpen keeps the last file of one goroutine open. The chunks of a file are requested in a row, and opening a file on
-// a path that must not lead out of a directory takes several calls. The name may come to mean another file meanwhile;
-// the open one existed inside the window, as the invariant requires.
+// LastOpen keeps the last file of one goroutine open. The chunks of a file are requested in a row, and opening a file
+// on a path that must not lead out of a directory takes several calls. The name may come to mean another file
+// meanwhile; the open one existed inside the window, as the invariant requires.
 type LastOpen struct {
 	of    Entry
 	flags int

@@ -18,9 +18,10 @@ type Reader struct {
 	refuse bool     // a file system does not do direct reads
 }
 
-// Read fills buf from off on, from a file of that place, which open opens with more flags of open(2). It returns how much the file has there.
-// What the page cache has comes from there. What it lacks is read past it: to fill it costs ten times the processor time of the read
-// itself, and it belongs to the server's own reads. The kernel writes down what it holds of such a range before it is read.
+// Read fills buf from off on, from a file of that place, which open opens with more flags of open(2). It returns how
+// much the file has there. What the page cache has comes from there. What it lacks is read past it: to fill it costs
+// ten times the processor time of the read itself, and it belongs to the server's own reads. The kernel writes down
+// what it holds of such a range before it is read.
 func (r *Reader) Read(of Entry, open func(flags int) (*os.File, error), buf []byte, off int64) (int, error) {
 	in, err := r.cached.Open(of, 0, func() (*os.File, error) { return open(0) })
 	if err != nil {
@@ -50,15 +51,16 @@ func (r *Reader) Last() *os.File { return r.cached.f }
 // Close closes the files that the reader holds open.
 func (r *Reader) Close() error { return errors.Join(r.cached.Close(), r.direct.Close()) }
 
-// mostlyCached reports whether at least half of the range is in the page cache. It is true if the kernel cannot tell, as
-// before Linux 6.5.
+// mostlyCached reports whether at least half of the range is in the page cache. It is true if the kernel cannot tell,
+// as before Linux 6.5.
 func mostlyCached(in *os.File, off int64, n int) bool {
 	var st unix.Cachestat_t
 	err := unix.Cachestat(uint(in.Fd()), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &st, 0)
 	return err != nil || st.Cache*uint64(os.Getpagesize()) >= uint64(n)/2
 }
 
-// readDirect is readAt past the page cache, and may end early. Whole blocks are read, the last into the room behind buf, which must be there.
+// readDirect is readAt past the page cache, and may end early. Whole blocks are read, the last into the room behind
+// buf, which must be there.
 func readDirect(in *os.File, buf []byte, off int64) (int, error) {
 	whole := (len(buf) + DirectBlock - 1) / DirectBlock * DirectBlock
 	if whole > cap(buf) {
@@ -87,8 +89,8 @@ func ReadAt(in io.ReaderAt, buf []byte, off int64) (int, error) {
 	return n, err
 }
 
-// Direct writes begin and end at blocks, which are a multiple of the sectors of all disks, and are long enough to be worth the wait
-// for the disk.
+// Direct writes begin and end at blocks, which are a multiple of the sectors of all disks, and are long enough to be
+// worth the wait for the disk.
 const (
 	DirectBlock = 4 << 10
 	DirectLeast = 64 << 10

@@ -12,8 +12,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// TestReadsPastTheCacheOrNot reads chunks of a file that is in the page cache and of one that is not, whole ones and the last: all hold what
-// was written, also lately, and what was not in the cache is not there afterwards.
+// TestReadsPastTheCacheOrNot reads chunks of a file that is in the page cache and of one that is not, whole ones and
+// the last: all hold what was written, also lately, and what was not in the cache is not there afterwards.
 func TestReadsPastTheCacheOrNot(t *testing.T) {
 	t.Parallel()
 	content := make([]byte, 2*wire.ChunkSize+100_001)

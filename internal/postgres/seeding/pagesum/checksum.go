@@ -51,8 +51,8 @@ const (
 	rowSize = 4 * lanes
 )
 
-// Checksum is PostgreSQL's page checksum: FNV-1a over 32 interleaved lanes with an extra mix, the block number folded in
-// (described in checksum_impl.h). The checksum field itself counts as zero.
+// Checksum is PostgreSQL's page checksum: FNV-1a over 32 interleaved lanes with an extra mix, the block number folded
+// in (described in checksum_impl.h). The checksum field itself counts as zero.
 func Checksum(page []byte, block uint32) uint16 {
 	var first [rowSize]byte
 	copy(first[:], page)

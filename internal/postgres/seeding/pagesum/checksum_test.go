@@ -28,8 +28,8 @@ func plainChecksum(page []byte, block uint32) uint16 {
 	return uint16((all^block)%65535 + 1)
 }
 
-// TestChecksumsAreThoseOfPostgreSQL compares pages of every size, with the instructions of this processor and with those
-// that all processors have.
+// TestChecksumsAreThoseOfPostgreSQL compares pages of every size, with the instructions of this processor and with
+// those that all processors have.
 func TestChecksumsAreThoseOfPostgreSQL(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -56,8 +56,8 @@ func TestChecksumsAreThoseOfPostgreSQL(t *testing.T) {
 	}
 }
 
-// TestSumOfPages holds that the hash of a chunk changes with any byte of it and with its length, also when the last page
-// is short.
+// TestSumOfPages holds that the hash of a chunk changes with any byte of it and with its length, also when the last
+// page is short.
 func TestSumOfPages(t *testing.T) {
 	t.Parallel()
 	h, err := NewHash([]byte("0123456789abcdef"))

@@ -21,10 +21,10 @@ func Sum(b []byte) (h [Size]byte) {
 	return h
 }
 
-// Hash distinguishes pages by AES-GMAC under a random key that the source creates for each window. It is not a hash that
-// others can compute. For two different pages that were written without knowledge of the key, at most one key in 2^116
-// makes them equal. That bound is proved (the bound of a polynomial hash), not assumed, and the hash takes a fifth of
-// the time of SHA-256. The key travels between the two nodes as the hashes do.
+// Hash distinguishes pages by AES-GMAC under a random key that the source creates for each window. It is not a hash
+// that others can compute. For two different pages that were written without knowledge of the key, at most one key in
+// 2^116 makes them equal. That bound is proved (the bound of a polynomial hash), not assumed, and the hash takes a
+// fifth of the time of SHA-256. The key travels between the two nodes as the hashes do.
 type Hash struct{ mac cipher.AEAD }
 
 // KeyLen is the length of the key of a Hash, in bytes.
@@ -55,7 +55,8 @@ func (h Hash) Sums(dst, b []byte, size int) []byte {
 }
 
 // Guard is a checksum for bytes that are sent: they are not compared, but must arrive as they were read. The connection
-// protects them from changes by others, so Guard detects accidents such as faulty memory, in a tenth of the time of Sum.
+// protects them from changes by others, so Guard detects accidents such as faulty memory, in a tenth of the time of
+// Sum.
 func Guard(b []byte) (h [Size]byte) {
 	binary.BigEndian.PutUint64(h[:], xxhash.Sum64(b))
 	return h

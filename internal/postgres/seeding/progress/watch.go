@@ -11,8 +11,8 @@ const showEvery = 250 * time.Millisecond
 
 // rateWindow is the period over which the displayed rate is measured; paceWindow is that of the rate behind the ETA.
 // Existing data is settled in bursts, and an estimate that jumps with each burst is useless. But a copy that continues
-// after an interruption comes to the end of its existing data. The pace up to there does not predict the rest: the share
-// of existing data has changed, and the longer window begins anew.
+// after an interruption comes to the end of its existing data. The pace up to there does not predict the rest: the
+// share of existing data has changed, and the longer window begins anew.
 const (
 	rateWindow = 5 * time.Second
 	paceWindow = 30 * time.Second

@@ -49,8 +49,8 @@ func TestEstimateWhileTheSourceIsGone(t *testing.T) {
 	})
 }
 
-// TestEstimateAfterWhatIsThere continues a copy of which half exists already. That half is found a hundred times as fast
-// as the other half arrives. A few seconds later the estimate is that of the other half.
+// TestEstimateAfterWhatIsThere continues a copy of which half exists already. That half is found a hundred times as
+// fast as the other half arrives. A few seconds later the estimate is that of the other half.
 func TestEstimateAfterWhatIsThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

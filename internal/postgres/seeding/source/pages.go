@@ -43,8 +43,8 @@ type pagePosition struct {
 	block uint32
 }
 
-// read fills buf from the position on and returns the number of bytes that the file has there. For a file that no longer
-// exists it returns os.ErrNotExist. in belongs to the caller and is kept from one call to the next.
+// read fills buf from the position on and returns the number of bytes that the file has there. For a file that no
+// longer exists it returns os.ErrNotExist. in belongs to the caller and is kept from one call to the next.
 func (r *pageReader) read(ctx context.Context, in *fileio.Reader, at position, buf []byte) (int, error) {
 	f, off := at.file, at.off
 	n, err := in.Read(fileio.Entry{Space: f.Space, Name: f.Name}, func(flags int) (*os.File, error) { return os.OpenFile(at.path, os.O_RDONLY|flags, 0) }, buf, off)

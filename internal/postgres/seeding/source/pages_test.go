@@ -16,8 +16,8 @@ import (
 )
 
 // TestTornPagesAreReadAgain reads a page of a later segment that the server has half written. The page is read again
-// until it is whole, and is accepted torn where WAL of the window repairs it. A page that stays wrong is reported by its
-// number within the whole relation.
+// until it is whole, and is accepted torn where WAL of the window repairs it. A page that stays wrong is reported by
+// its number within the whole relation.
 func TestTornPagesAreReadAgain(t *testing.T) {
 	t.Parallel()
 	const size, block = 8192, 1<<30/8192 + 1 // the second page of the segment .1

@@ -27,9 +27,9 @@ type VerifyOptions struct {
 	Progress func(progress.Progress)                  // called at intervals, from one goroutine; may be nil
 }
 
-// Verify reads every page of a running server's files and checks its checksum. It changes nothing and delays no session.
-// A page that the server is writing is read again; only a page that stays wrong is reported. It finds damage on disk
-// even while the server has a good page in memory.
+// Verify reads every page of a running server's files and checks its checksum. It changes nothing and delays no
+// session. A page that the server is writing is read again; only a page that stays wrong is reported. It finds damage
+// on disk even while the server has a good page in memory.
 func Verify(ctx context.Context, o VerifyOptions) (pagesum.Report, error) {
 	w := &window{data: o.Data}
 	var err error

@@ -19,8 +19,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// window is one backup window of the source: the time between pg_backup_start and pg_backup_stop, in one session that it
-// keeps. It survives the connections of the target.
+// window is one backup window of the source: the time between pg_backup_start and pg_backup_stop, in one session that
+// it keeps. It survives the connections of the target.
 type window struct {
 	info    wire.Window
 	member  ag.ReplicaID
@@ -160,8 +160,8 @@ func (w *window) catchUp(ctx context.Context, lsn ag.LSN) error {
 	}
 }
 
-// identify reads the properties that both copies must have in common, and refuses a source that cannot give a consistent
-// copy.
+// identify reads the properties that both copies must have in common, and refuses a source that cannot give a
+// consistent copy.
 func (w *window) identify(ctx context.Context) error {
 	var walLevel, fpw string
 	var recovery bool
@@ -289,8 +289,8 @@ func (w *window) quiet(ctx context.Context) error {
 	}
 }
 
-// changed returns the reason why a change of databases makes one more window necessary, or "". A creation whose WAL lies
-// before the end of the backup is committed by now and shows in the catalog, or is still in progress. An abandoned
+// changed returns the reason why a change of databases makes one more window necessary, or "". A creation whose WAL
+// lies before the end of the backup is committed by now and shows in the catalog, or is still in progress. An abandoned
 // creation has removed its directory, as replay will.
 func (w *window) changed(ctx context.Context) (string, error) {
 	busy, err := w.underWay(ctx) // first: a creation that ends in between shows in the catalog
@@ -314,8 +314,8 @@ func (w *window) changed(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// directories lists the directories of databases. An uncommitted creation, whose WAL may nevertheless be replayed, shows
-// nowhere else.
+// directories lists the directories of databases. An uncommitted creation, whose WAL may nevertheless be replayed,
+// shows nowhere else.
 func (w *window) directories() string {
 	found, _ := filepath.Glob(filepath.Join(w.data, "base", "[0-9]*")) // the patterns are well formed
 	for _, location := range w.spaces {

@@ -70,9 +70,9 @@ func CheckPlaces(target, stateDir string) (string, error) {
 
 // Prepare makes a checked target ready to be filled, and reports whether it holds nothing of an older copy. An older
 // copy cannot be started from the first step on; its files stay, to be compared. A missing or empty directory is
-// accepted; a directory with other contents than a PostgreSQL cluster is refused untouched. The caller must have stopped
-// the server, and saved the files of the old copy that are still needed. spaces are the places beside the target that
-// are going to be filled.
+// accepted; a directory with other contents than a PostgreSQL cluster is refused untouched. The caller must have
+// stopped the server, and saved the files of the old copy that are still needed. spaces are the places beside the
+// target that are going to be filled.
 func Prepare(target, stateDir string, spaces map[uint32]string, major int) (fresh bool, err error) {
 	if err := makeDir(target); err != nil {
 		return false, err
@@ -295,7 +295,8 @@ func WriteUnfinished(stateDir string, m Unfinished) error {
 	return durable.ReplaceJSON(filepath.Join(stateDir, unfinishedName), m)
 }
 
-// RemoveUnfinished forgets a finished seeding. It need not be durable: with pg_control installed the mark means nothing.
+// RemoveUnfinished forgets a finished seeding. It need not be durable: with pg_control installed the mark means
+// nothing.
 func RemoveUnfinished(stateDir string) error {
 	return fileio.IgnoreMissing(os.Remove(filepath.Join(stateDir, unfinishedName)))
 }

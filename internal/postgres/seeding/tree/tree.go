@@ -19,8 +19,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// Tree is the directory being filled and the tablespaces beside it. Files are opened through os.Root, so that nothing the
-// source names can lead out of them.
+// Tree is the directory being filled and the tablespaces beside it. Files are opened through os.Root, so that nothing
+// the source names can lead out of them.
 type Tree struct {
 	target  string
 	version string // prefix of what a tablespace holds: PG_<major>_
@@ -134,8 +134,8 @@ func (t *Tree) write(name string, content []byte) error {
 }
 
 // WriteNodeFiles stores the files that do not come from the source unchanged. These are the label of the backup and
-// standby.signal, which makes any start that of a standby. They are also this node's tablespace places, the ALTER SYSTEM
-// settings without those that belong to one node, and the caller's files.
+// standby.signal, which makes any start that of a standby. They are also this node's tablespace places, the ALTER
+// SYSTEM settings without those that belong to one node, and the caller's files.
 func (t *Tree) WriteNodeFiles(label []byte, files map[string][]byte) error {
 	autoConf, err := t.main.ReadFile(datadir.AutoConf)
 	if err = fileio.IgnoreMissing(err); err != nil {
@@ -173,8 +173,8 @@ var mapEscapes = strings.NewReplacer("\\", "\\\\", "\n", "\\\n", "\r", "\\\r")
 
 var nodeSetting = regexp.MustCompile(`(?i)^\s*(primary_conninfo|primary_slot_name|restore_command|synchronous_standby_names|recovery_\w+)\s*[=\s]`)
 
-// stripAutoConf drops the settings that name the source's upstream and its standbys. ALTER SYSTEM writes one setting per
-// line.
+// stripAutoConf drops the settings that name the source's upstream and its standbys. ALTER SYSTEM writes one setting
+// per line.
 func stripAutoConf(text []byte) []byte {
 	var out strings.Builder
 	for line := range strings.Lines(string(text)) {
@@ -205,8 +205,8 @@ func (t *Tree) Install(control []byte) error {
 // Sync makes everything written so far durable.
 func (t *Tree) Sync() error { return t.disks.sync() }
 
-// disks are the file systems a copy lies on, each held open from before the first write: syncfs reports only the write errors
-// that happened since its descriptor was opened (Linux 5.8; older kernels report none).
+// disks are the file systems a copy lies on, each held open from before the first write: syncfs reports only the write
+// errors that happened since its descriptor was opened (Linux 5.8; older kernels report none).
 type disks struct {
 	open map[uint64]*os.File
 }

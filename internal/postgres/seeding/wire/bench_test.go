@@ -24,8 +24,8 @@ func pgbenchChunk() []byte {
 	return b
 }
 
-// BenchmarkChunk measures what is done to each chunk: on the source its pages' checksums, its hash and its compression, on the target the
-// decompression and the hash.
+// BenchmarkChunk measures what is done to each chunk: on the source its pages' checksums, its hash and its compression,
+// on the target the decompression and the hash.
 func BenchmarkChunk(b *testing.B) {
 	chunk := pgbenchChunk()
 	pages, err := pagesum.NewHash(make([]byte, pagesum.KeyLen))

@@ -45,7 +45,8 @@ func TestCodecsGiveBackWhatTheyTook(t *testing.T) {
 	}
 }
 
-// FuzzDecompress: whatever arrives, unpacking ends within its room, with an error or with just as many bytes as were said.
+// FuzzDecompress: whatever arrives, unpacking ends within its room, with an error or with just as many bytes as were
+// said.
 func FuzzDecompress(f *testing.F) {
 	src := samples()["odd"]
 	for kind := CodecNone; kind <= CodecZstd; kind++ {

@@ -19,10 +19,10 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
 )
 
-// The protocol between the node that is filled (the target, which asks) and the node it is filled from (the source, which
-// answers). A connection carries frames: one byte of type, four bytes of length, the body. The first frame of a connection is
-// a hello; the answer is a window or a refusal. A control connection then carries the list of files and later the end; data
-// connections carry chunks. Questions are pipelined: each has a slot, and its answer names it.
+// The protocol between the node that is filled (the target, which asks) and the node it is filled from (the source,
+// which answers). A connection carries frames: one byte of type, four bytes of length, the body. The first frame of a
+// connection is a hello; the answer is a window or a refusal. A control connection then carries the list of files and
+// later the end; data connections carry chunks. Questions are pipelined: each has a slot, and its answer names it.
 const (
 	ProtocolVersion = 5
 
@@ -104,8 +104,8 @@ type Window struct {
 	Anchor    *Anchor     `json:"anchor,omitempty"` // of a window that only keeps WAL
 }
 
-// Space is a tablespace of the source. Machine, Device and Inode say which directory it is, so that a target on the same machine does
-// not take the source's own for its place.
+// Space is a tablespace of the source. Machine, Device and Inode say which directory it is, so that a target on the
+// same machine does not take the source's own for its place.
 type Space struct {
 	OID      uint32 `json:"oid"`
 	Location string `json:"location"`
@@ -187,8 +187,8 @@ type Ending struct {
 	Again   string `json:"again,omitempty"` // why one more window is needed
 }
 
-// Question asks for one chunk. Hash is of the hashes of the pages that the target has there, and Tags is how each of these begins;
-// if it has nothing, there are none.
+// Question asks for one chunk. Hash is of the hashes of the pages that the target has there, and Tags is how each of
+// these begins; if it has nothing, there are none.
 type Question struct {
 	Slot  uint8
 	File  uint32
@@ -227,7 +227,8 @@ func DecodeQuestion(b []byte) (q Question, err error) {
 }
 
 // Answer is the source's answer about a chunk. Len is the number of its bytes at the source, which is less than in the
-// list if the file was cut. Hash is of these bytes. Codec and Body belong to a data answer; Pages, a bitmap, to a patch.
+// list if the file was cut. Hash is of these bytes. Codec and Body belong to a data answer; Pages, a bitmap, to a
+// patch.
 type Answer struct {
 	Kind  byte
 	Slot  uint8

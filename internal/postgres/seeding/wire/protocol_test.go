@@ -24,7 +24,8 @@ func TestQuestionAndAnswerKeepTheirFields(t *testing.T) {
 	}
 }
 
-// FuzzFrames: no bytes from the other side, whatever they say, make a reader take more than a frame or leave its arrays.
+// FuzzFrames: no bytes from the other side, whatever they say, make a reader take more than a frame or leave its
+// arrays.
 func FuzzFrames(f *testing.F) {
 	q := Question{Slot: 1, Codec: Codec{CodecMinLZ, 0}}
 	f.Add(q.Encode())
