@@ -76,7 +76,7 @@ func (n *node) serveControl() {
 	rpc.Handle(gate, rpc.Link, func(ctx context.Context, _ certs.Identity, to ag.ReplicaID) (api.Link, error) {
 		return n.paths().Describe(ctx, to)
 	})
-	n.language.serveControl(gate)
+	n.executor.serveControl(gate)
 }
 
 // serveClientPort offers what the client ports of other nodes ask.

@@ -64,7 +64,7 @@ type node struct {
 	fence    time.Duration // how long this host takes to fence a server
 	probes   *pgserver.Probes
 	links    *walstream.Links // nil on a witness
-	language *language
+	executor *executor
 	agent    *agent.Agent
 	ready    chan struct{} // closed once there is an agent
 }
@@ -135,8 +135,8 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 		return err
 	}
 	defer unlock()
-	n.language = newLanguage(n)
-	defer n.language.close() // last: nothing may ask it any more
+	n.executor = newExecutor(n)
+	defer n.executor.close() // last: nothing may ask it any more
 	life, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var running sync.WaitGroup

@@ -41,7 +41,7 @@ func (n *node) newClientPort() *clientport.Port {
 			return n.endpoint.Dial(ctx, to.Endpoint, endpoint.ClassSQL, to.ID)
 		},
 		Peers:   clientPeers{n},
-		Console: func() console.Backend { return n.language },
+		Console: func() console.Backend { return n.executor },
 	})
 }
 

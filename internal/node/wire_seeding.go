@@ -116,8 +116,8 @@ func seedings(ops []seeding.Operation) []catalog.Seeding {
 }
 
 // seed runs SEED REPLICA: a present copy is compared as a whole and replaced where it differs. It returns once the copy is asked for.
-func (l *language) seed(ctx context.Context, s ddl.Statement, req api.SeedRequest) (console.Result, error) {
-	op, err := l.n.seedOps.Seed(ctx, req)
+func (e *executor) seed(ctx context.Context, s ddl.Statement, req api.SeedRequest) (console.Result, error) {
+	op, err := e.n.seedOps.Seed(ctx, req)
 	return seedResult(s, op, err)
 }
 

@@ -20,12 +20,12 @@ const effectLimit = 90 * time.Second
 
 // await waits until every node that answers acts on the configuration, and until each replica that the change touched is where it was
 // told to be. What is still to come is told.
-func (l *language) await(ctx context.Context, was, is ag.Group, rev int64) []console.Notice {
+func (e *executor) await(ctx context.Context, was, is ag.Group, rev int64) []console.Notice {
 	ctx, cancel := context.WithTimeout(ctx, effectLimit)
 	defer cancel()
 	var waiting []string
 	for {
-		waiting = l.missing(was, is, rev)
+		waiting = e.missing(was, is, rev)
 		if len(waiting) == 0 {
 			return nil
 		}
@@ -38,15 +38,15 @@ func (l *language) await(ctx context.Context, was, is ag.Group, rev int64) []con
 }
 
 // missing lists what of a change has not had its effect.
-func (l *language) missing(was, is ag.Group, rev int64) []string {
-	snap, v := l.n.agent.Snapshot(), l.n.agent.View()
+func (e *executor) missing(was, is ag.Group, rev int64) []string {
+	snap, v := e.n.agent.Snapshot(), e.n.agent.View()
 	if snap == nil || v == nil || snap.GroupRev < rev {
 		return []string{"this node has not read it"}
 	}
 	var out []string
 	for _, r := range is.Replicas {
 		st := snap.Statuses[r.ID]
-		if (r.ID == l.n.self || slices.Contains(v.Reach, r.ID)) && st.Config < rev {
+		if (r.ID == e.n.self || slices.Contains(v.Reach, r.ID)) && st.Config < rev {
 			out = append(out, fmt.Sprintf("%s has not read it", r.ID))
 		}
 		old, _ := was.Replica(r.ID)
@@ -56,21 +56,21 @@ func (l *language) missing(was, is ag.Group, rev int64) []string {
 		case !r.HasData() || leads:
 		case counted && (r.Suspended || r.AvailabilityMode != ag.SynchronousCommit):
 			out = append(out, fmt.Sprintf("%s still counts for commits", r.ID))
-		case old.Suspended && !r.Suspended && (!st.Stream || r.AvailabilityMode == ag.SynchronousCommit && !counted) && (r.ID == l.n.self || slices.Contains(v.Reach, r.ID)):
+		case old.Suspended && !r.Suspended && (!st.Stream || r.AvailabilityMode == ag.SynchronousCommit && !counted) && (r.ID == e.n.self || slices.Contains(v.Reach, r.ID)):
 			out = append(out, strings.TrimSuffix(fmt.Sprintf("%s does not follow yet: %s", r.ID, st.Progress), ": "))
 		case old.AvailabilityMode == ag.AsynchronousCommit && r.AvailabilityMode == ag.SynchronousCommit && !r.Suspended && !counted && st.Stream:
 			out = append(out, fmt.Sprintf("%s does not count for commits yet", r.ID))
 		}
 	}
 	if len(out) == 0 {
-		out = l.unrouted(was, is, snap.Record.Epoch.Leader)
+		out = e.unrouted(was, is, snap.Record.Epoch.Leader)
 	}
 	return out
 }
 
 // unrouted lists what this node's listener does not do yet of a change that is in effect otherwise.
-func (l *language) unrouted(was, is ag.Group, leader ag.ReplicaID) []string {
-	routes := l.n.clients.Routes()
+func (e *executor) unrouted(was, is ag.Group, leader ag.ReplicaID) []string {
+	routes := e.n.clients.Routes()
 	if routes == nil || routes.Primary != leader {
 		return nil // whom to route to is another question
 	}
@@ -88,23 +88,23 @@ func (l *language) unrouted(was, is ag.Group, leader ag.ReplicaID) []string {
 	return out
 }
 
-func (l *language) operate(ctx context.Context, s ddl.Statement) (console.Result, error) {
-	x, err := l.n.store.Read(ctx)
+func (e *executor) operate(ctx context.Context, s ddl.Statement) (console.Result, error) {
+	x, err := e.n.store.Read(ctx)
 	if err != nil {
 		return console.Result{}, err
 	}
-	if err := s.Check(x.Group, l.where(x.Record)); err != nil {
+	if err := s.Check(x.Group, e.where(x.Record)); err != nil {
 		return console.Result{}, err
 	}
 	switch a := s.Action.(type) {
 	case ddl.Failover:
-		return l.failover(ctx, s, a, x)
+		return e.failover(ctx, s, a, x)
 	case ddl.RestartListener:
-		return l.restartListeners(ctx, s, a, x.Group)
+		return e.restartListeners(ctx, s, a, x.Group)
 	case ddl.Seed:
-		return l.seed(ctx, s, api.SeedRequest{Replica: ddl.ReplicaID(a.Server), Full: true})
+		return e.seed(ctx, s, api.SeedRequest{Replica: ddl.ReplicaID(a.Server), Full: true})
 	case ddl.CancelSeeding:
-		op, err := l.n.seedOps.Cancel(ctx, ddl.ReplicaID(a.Server))
+		op, err := e.n.seedOps.Cancel(ctx, ddl.ReplicaID(a.Server))
 		return seedResult(s, op, err)
 	default:
 		return console.Result{}, console.Errorf("0A000", "%s is not there yet", s.Verb())
@@ -112,18 +112,18 @@ func (l *language) operate(ctx context.Context, s ddl.Statement) (console.Result
 }
 
 // restartListeners has every node read its listener's certificate and rules again. A node that does not answer does so when it starts.
-func (l *language) restartListeners(ctx context.Context, s ddl.Statement, a ddl.RestartListener, g ag.Group) (console.Result, error) {
+func (e *executor) restartListeners(ctx context.Context, s ddl.Statement, a ddl.RestartListener, g ag.Group) (console.Result, error) {
 	r := console.Result{Tag: s.Verb()}
 	if !slices.ContainsFunc(g.Options.Listeners, func(x ag.Listener) bool { return strings.EqualFold(x.Name, a.Name) }) {
 		return r, console.Errorf("42704", "availability group %s has no listener %s", g.Name, a.Name).WithHint("SELECT dns_name FROM sys.availability_group_listeners")
 	}
 	for _, m := range g.Replicas {
 		var err error
-		if m.ID == l.n.self {
-			err = l.n.clients.Restart()
+		if m.ID == e.n.self {
+			err = e.n.clients.Restart()
 		} else {
 			c, cancel := context.WithTimeout(ctx, 5*time.Second)
-			_, err = rpc.Call(c, l.n.control, m, rpc.RestartListener, rpc.Nothing{})
+			_, err = rpc.Call(c, e.n.control, m, rpc.RestartListener, rpc.Nothing{})
 			cancel()
 		}
 		if err != nil {
@@ -133,15 +133,15 @@ func (l *language) restartListeners(ctx context.Context, s ddl.Statement, a ddl.
 	return r, nil
 }
 
-func (l *language) failover(ctx context.Context, s ddl.Statement, f ddl.Failover, x etcd.Snapshot) (console.Result, error) {
-	to := l.n.self
+func (e *executor) failover(ctx context.Context, s ddl.Statement, f ddl.Failover, x etcd.Snapshot) (console.Result, error) {
+	to := e.n.self
 	if f.To != "" {
 		to = ddl.ReplicaID(f.To)
 	}
 	if err := failoverRefusal(x, f, to); err != nil {
 		return console.Result{}, err
 	}
-	r, err := (&admin{l.n}).Failover(ctx, api.FailoverRequest{To: to, AllowDataLoss: f.Force, NoWait: s.NoWait})
+	r, err := (&admin{e.n}).Failover(ctx, api.FailoverRequest{To: to, AllowDataLoss: f.Force, NoWait: s.NoWait})
 	if err != nil {
 		return console.Result{}, err
 	}
@@ -150,7 +150,7 @@ func (l *language) failover(ctx context.Context, s ddl.Statement, f ddl.Failover
 		out.Notices = []console.Notice{{Severity: "NOTICE", Message: fmt.Sprintf("%s accepts: see coterie.record", r.To)}}
 		return out, nil
 	}
-	l.awaitOpen(ctx, r.To)
+	e.awaitOpen(ctx, r.To)
 	out.Notices = []console.Notice{{
 		Severity: "NOTICE", Message: fmt.Sprintf("%s is the primary in epoch %d after %v (was %s)", r.To, r.Epoch, r.Took.Round(time.Millisecond), r.From),
 	}}
@@ -163,11 +163,11 @@ func (l *language) failover(ctx context.Context, s ddl.Statement, f ddl.Failover
 }
 
 // awaitOpen waits, for a while, until this node's listener knows that the new primary takes writes.
-func (l *language) awaitOpen(ctx context.Context, primary ag.ReplicaID) {
+func (e *executor) awaitOpen(ctx context.Context, primary ag.ReplicaID) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for {
-		if r := l.n.clients.Routes(); r != nil && r.Primary == primary && r.WriteOpen {
+		if r := e.n.clients.Routes(); r != nil && r.Primary == primary && r.WriteOpen {
 			return
 		}
 		select {
@@ -205,10 +205,10 @@ func failoverRefusal(x etcd.Snapshot, f ddl.Failover, to ag.ReplicaID) error {
 	return nil
 }
 
-// report1 answers the statements that change nothing.
-func (l *language) report1(ctx context.Context, s ddl.Statement) (console.Result, error) {
-	f := l.facts(ctx)
-	if err := s.Check(f.Group, l.where(f.Record)); err != nil {
+// runReport answers the statements that change nothing.
+func (e *executor) runReport(ctx context.Context, s ddl.Statement) (console.Result, error) {
+	f := e.facts(ctx)
+	if err := s.Check(f.Group, e.where(f.Record)); err != nil {
 		return console.Result{}, err
 	}
 	r := console.Result{Columns: console.Columns(s), Rows: [][]any{}, Tag: "SELECT"}

@@ -47,27 +47,27 @@ func (r rated) step(at ag.LSN, d time.Duration) rated {
 }
 
 // serveControl offers what other nodes ask for when a statement is run there.
-func (l *language) serveControl(gate rpc.Gate) {
+func (e *executor) serveControl(gate rpc.Gate) {
 	rpc.Handle(gate, rpc.Report, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) (catalog.Node, error) {
-		return l.report(ctx), nil
+		return e.report(ctx), nil
 	})
 	rpc.Handle(gate, rpc.RestartListener, func(context.Context, certs.Identity, rpc.Nothing) (rpc.Nothing, error) {
-		return rpc.Nothing{}, l.n.clients.Restart()
+		return rpc.Nothing{}, e.n.clients.Restart()
 	})
 	rpc.Handle(gate, rpc.Journal, func(context.Context, certs.Identity, rpc.Nothing) (catalog.Journal, error) {
-		return l.journal(), nil
+		return e.journal(), nil
 	})
 	rpc.Handle(gate, rpc.Settings, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) ([]catalog.Setting, error) {
-		return l.settingsHere(ctx)
+		return e.settingsHere(ctx)
 	})
 	rpc.Handle(gate, rpc.CreateDatabase, func(ctx context.Context, _ certs.Identity, name string) (bool, error) {
-		return l.createHere(ctx, name)
+		return e.createHere(ctx, name)
 	})
 }
 
 // report says how this node is, at this moment.
-func (l *language) report(ctx context.Context) catalog.Node {
-	n := l.n
+func (e *executor) report(ctx context.Context) catalog.Node {
+	n := e.n
 	out := catalog.Node{Connected: true}
 	<-n.ready
 	out.Uptime = n.agent.Uptime()
@@ -93,26 +93,26 @@ func (l *language) report(ctx context.Context) catalog.Node {
 		out.Lease = max(boottime.Until(n.agent.LeaseUntil()), 0)
 	}
 	if n.pg != nil {
-		l.reportServer(ctx, &out, v)
-		l.reportLinks(&out)
+		e.reportServer(ctx, &out, v)
+		e.reportLinks(&out)
 	}
-	l.reportSessions(&out)
+	e.reportSessions(&out)
 	return out
 }
 
-func (l *language) reportServer(ctx context.Context, out *catalog.Node, v *ag.View) {
+func (e *executor) reportServer(ctx context.Context, out *catalog.Node, v *ag.View) {
 	ctx, cancel := context.WithTimeout(ctx, reportLimit/2)
 	defer cancel()
 	out.Position = v.Local.Position
-	out.Streaming = out.Server == ag.ServerRecovery && l.n.up.Status().Connected
-	facts, err := l.n.pg.ServerFacts(ctx)
+	out.Streaming = out.Server == ag.ServerRecovery && e.n.up.Status().Connected
+	facts, err := e.n.pg.ServerFacts(ctx)
 	if err == nil {
 		out.Position.LSN, out.Replay, out.Commit = max(facts.Flush, out.Position.LSN), facts.Replay, facts.Commit
 		for _, d := range facts.Databases {
 			out.Databases = append(out.Databases, catalog.Database{OID: d.OID, Name: d.Name})
 		}
 	}
-	for _, s := range l.n.down.Streams() {
+	for _, s := range e.n.down.Streams() {
 		for i := range out.Streams {
 			if out.Streams[i].Member == s.Member && s.Streaming {
 				x := &out.Streams[i]
@@ -127,7 +127,7 @@ func (l *language) reportServer(ctx context.Context, out *catalog.Node, v *ag.Vi
 	if out.Server == ag.ServerWritable {
 		at = out.Position.LSN
 	}
-	s := &l.last
+	s := &e.last
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if d := time.Since(s.at); d > time.Second {
@@ -147,28 +147,28 @@ func (l *language) reportServer(ctx context.Context, out *catalog.Node, v *ag.Vi
 }
 
 // reportLinks adds what carries the log, and what commits pay for it.
-func (l *language) reportLinks(out *catalog.Node) {
-	if l.n.links != nil {
-		for _, k := range l.n.links.Describe() {
+func (e *executor) reportLinks(out *catalog.Node) {
+	if e.n.links != nil {
+		for _, k := range e.n.links.Describe() {
 			out.Links = append(out.Links, catalog.Link{
 				Peer: k.Peer, Transport: k.Transport, Codec: k.Codec, RTT: k.RTT, Sent: k.Sent, Encoded: k.SentEncoded, Received: k.Received, Resent: k.Resent,
 				Carried: k.Carried, Via: k.Via,
 			})
 		}
 	}
-	if p := l.n.penalty; p != nil {
+	if p := e.n.penalty; p != nil {
 		t := p.Totals()
 		out.Commits = &catalog.Commits{Waits: t.Blocks, Waited: t.Waited, Max: t.Max, Mean: t.Mean, P50: t.P50, P95: t.P95, P99: t.P99}
 	}
 }
 
-func (l *language) reportSessions(out *catalog.Node) {
-	out.Routes = l.n.clients.Routes()
-	server := l.n.clients.Server()
+func (e *executor) reportSessions(out *catalog.Node) {
+	out.Routes = e.n.clients.Routes()
+	server := e.n.clients.Server()
 	if server == nil {
 		return
 	}
-	out.Places = l.n.clients.Places()
+	out.Places = e.n.clients.Places()
 	stats := server.Stats()
 	out.FellBack, out.Lagged = stats.FellBack, stats.Lagged
 	for _, s := range stats.LastMinute {
@@ -186,9 +186,9 @@ func (l *language) reportSessions(out *catalog.Node) {
 }
 
 // facts gathers what the whole group says of itself: from each node that answers, at this moment, and from the record.
-func (l *language) facts(ctx context.Context) catalog.Facts {
-	n := l.n
-	f := catalog.Facts{Now: time.Now(), Self: n.self, Nodes: map[ag.ReplicaID]catalog.Node{}, Version: l.version()}
+func (e *executor) facts(ctx context.Context) catalog.Facts {
+	n := e.n
+	f := catalog.Facts{Now: time.Now(), Self: n.self, Nodes: map[ag.ReplicaID]catalog.Node{}, Version: e.version()}
 	v, snap := n.agent.View(), n.agent.Snapshot()
 	if v == nil || snap == nil {
 		v, snap = &ag.View{Self: n.self}, &agent.Snapshot{}
@@ -205,8 +205,8 @@ func (l *language) facts(ctx context.Context) catalog.Facts {
 			f.Primary = ""
 		}
 	}
-	f.Journals = sync.OnceValue(func() map[ag.ReplicaID]catalog.Journal { return l.journals(ctx, f.Group, v.Reach) })
-	f.Settings = sync.OnceValue(func() map[ag.ReplicaID][]catalog.Setting { return l.settings(ctx, f.Group, v.Reach) })
+	f.Journals = sync.OnceValue(func() map[ag.ReplicaID]catalog.Journal { return e.journals(ctx, f.Group, v.Reach) })
+	f.Settings = sync.OnceValue(func() map[ag.ReplicaID][]catalog.Setting { return e.settings(ctx, f.Group, v.Reach) })
 	var reached []ag.Replica
 	for _, r := range f.Group.Replicas {
 		if r.ID != n.self && slices.Contains(v.Reach, r.ID) {
@@ -215,7 +215,7 @@ func (l *language) facts(ctx context.Context) catalog.Facts {
 		f.Nodes[r.ID] = n.published(r.ID, snap.Statuses[r.ID])
 	}
 	own := make(chan catalog.Node, 1)
-	go func() { own <- l.report(ctx) }()
+	go func() { own <- e.report(ctx) }()
 	answers, _ := rpc.Each(ctx, reached, func(ctx context.Context, r ag.Replica) (catalog.Node, error) {
 		ctx, cancel := context.WithTimeout(ctx, reportLimit)
 		defer cancel()
@@ -237,11 +237,11 @@ func (n *node) published(id ag.ReplicaID, s agent.Status) catalog.Node {
 }
 
 // version is PostgreSQL's, of this node or, on a witness, of a replica's major.
-func (l *language) version() string {
-	if l.n.pg != nil {
-		return l.n.pg.Version()
+func (e *executor) version() string {
+	if e.n.pg != nil {
+		return e.n.pg.Version()
 	}
-	if g := l.n.members.Group(); g != nil {
+	if g := e.n.members.Group(); g != nil {
 		for _, r := range g.Replicas {
 			if r.Major != 0 {
 				return fmt.Sprintf("%d.0", r.Major)

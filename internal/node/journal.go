@@ -58,53 +58,53 @@ var eventKinds = map[ag.Rule]string{
 }
 
 // journal is what this node remembers of late.
-func (l *language) journal() catalog.Journal {
+func (e *executor) journal() catalog.Journal {
 	var j catalog.Journal
-	for _, d := range l.n.agent.Decisions() {
+	for _, d := range e.n.agent.Decisions() {
 		j.Decisions = append(j.Decisions, catalog.Decision{At: d.At, Rule: string(d.Rule), Because: clipText(d.Because), Epoch: d.Epoch, Revision: d.Revision()})
 		if kind, ok := eventKinds[d.Rule]; ok {
 			j.Events = append(j.Events, catalog.Event{At: d.At, Epoch: d.Epoch, Kind: kind, What: d.Rule.Meaning(), Because: clipText(d.Because)})
 		}
 	}
-	if l.n.links != nil {
-		for _, k := range l.n.links.Describe() {
+	if e.n.links != nil {
+		for _, k := range e.n.links.Describe() {
 			for _, e := range k.Events {
 				j.Events = append(j.Events, catalog.Event{At: e.At, Kind: "link", What: "link with " + string(k.Peer) + ": " + clipText(e.What), Because: clipText(e.Reason)})
 			}
 		}
 	}
-	j.Events = append(j.Events, l.said.all()...)
+	j.Events = append(j.Events, e.executed.all()...)
 	slices.SortStableFunc(j.Events, func(a, b catalog.Event) int { return a.At.Compare(b.At) })
 	j.Decisions, j.Events = j.Decisions[max(0, len(j.Decisions)-journalDecisions):], j.Events[max(0, len(j.Events)-journalEvents):]
 	return j
 }
 
 // journals asks every node in reach for its own. What a node that does not answer remembers is told by the node itself: coterie explain.
-func (l *language) journals(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID]catalog.Journal {
-	return ofNodes(ctx, l.membersIn(g, reach), func(ctx context.Context, r ag.Replica) (catalog.Journal, error) {
-		if r.ID == l.n.self {
-			return l.journal(), nil
+func (e *executor) journals(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID]catalog.Journal {
+	return ofNodes(ctx, e.membersIn(g, reach), func(ctx context.Context, r ag.Replica) (catalog.Journal, error) {
+		if r.ID == e.n.self {
+			return e.journal(), nil
 		}
-		return rpc.Call(ctx, l.n.control, r, rpc.Journal, rpc.Nothing{})
+		return rpc.Call(ctx, e.n.control, r, rpc.Journal, rpc.Nothing{})
 	})
 }
 
 // settings asks every node in reach for those of its server.
-func (l *language) settings(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID][]catalog.Setting {
-	return ofNodes(ctx, l.membersIn(g, reach), func(ctx context.Context, r ag.Replica) ([]catalog.Setting, error) {
-		if r.ID == l.n.self {
-			return l.settingsHere(ctx)
+func (e *executor) settings(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID][]catalog.Setting {
+	return ofNodes(ctx, e.membersIn(g, reach), func(ctx context.Context, r ag.Replica) ([]catalog.Setting, error) {
+		if r.ID == e.n.self {
+			return e.settingsHere(ctx)
 		}
-		return rpc.Call(ctx, l.n.control, r, rpc.Settings, rpc.Nothing{})
+		return rpc.Call(ctx, e.n.control, r, rpc.Settings, rpc.Nothing{})
 	})
 }
 
 // settingsHere are those of this node's server; none where there is no server.
-func (l *language) settingsHere(ctx context.Context) ([]catalog.Setting, error) {
-	if l.n.pg == nil {
+func (e *executor) settingsHere(ctx context.Context) ([]catalog.Setting, error) {
+	if e.n.pg == nil {
 		return nil, nil
 	}
-	found, err := l.n.pg.Settings(ctx)
+	found, err := e.n.pg.Settings(ctx)
 	out := make([]catalog.Setting, len(found))
 	for i, s := range found {
 		out[i] = catalog.Setting(s)
@@ -113,8 +113,8 @@ func (l *language) settingsHere(ctx context.Context) ([]catalog.Setting, error) 
 }
 
 // membersIn returns this node and the others that are in reach.
-func (l *language) membersIn(g ag.Group, reach []ag.ReplicaID) []ag.Replica {
-	return slices.DeleteFunc(slices.Clone(g.Replicas), func(r ag.Replica) bool { return r.ID != l.n.self && !slices.Contains(reach, r.ID) })
+func (e *executor) membersIn(g ag.Group, reach []ag.ReplicaID) []ag.Replica {
+	return slices.DeleteFunc(slices.Clone(g.Replicas), func(r ag.Replica) bool { return r.ID != e.n.self && !slices.Contains(reach, r.ID) })
 }
 
 // ofNodes asks the members at the same time. A member that does not answer is left out.

@@ -67,7 +67,7 @@ func TestFailoverRefusals(t *testing.T) {
 		}
 	}
 	var known *console.Error
-	if !errors.As(explained(etcd.ErrNoQuorum), &known) || known.Number != 988 || known.State != "57P03" {
+	if !errors.As(withSQLState(etcd.ErrNoQuorum), &known) || known.Number != 988 || known.State != "57P03" {
 		t.Errorf("no quorum: %+v", known)
 	}
 }

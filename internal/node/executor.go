@@ -18,32 +18,32 @@ import (
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
-// language runs statements of administrators on this node: those that change the configuration, operations, and queries on the views.
-type language struct {
-	n       *node
-	catalog *catalog.Catalog
-	last    sample
-	said    statements
+// executor runs statements of administrators on this node: those that change the configuration, operations, and queries on the views.
+type executor struct {
+	n        *node
+	catalog  *catalog.Catalog
+	last     sample
+	executed statements
 }
 
-func newLanguage(n *node) *language {
-	l := &language{n: n}
-	l.catalog = catalog.New(l.facts)
-	return l
+func newExecutor(n *node) *executor {
+	e := &executor{n: n}
+	e.catalog = catalog.New(e.facts)
+	return e
 }
 
-func (l *language) close() { l.catalog.Close() }
+func (e *executor) close() { e.catalog.Close() }
 
 // Version is PostgreSQL's.
-func (l *language) Version() string { return l.version() }
+func (e *executor) Version() string { return e.version() }
 
 // Describe returns what a query will answer.
-func (l *language) Describe(ctx context.Context, query string, given []console.Type) ([]console.Column, []console.Type, error) {
+func (e *executor) Describe(ctx context.Context, query string, given []console.Type) ([]console.Column, []console.Type, error) {
 	oids := make([]uint32, len(given))
 	for i, t := range given {
 		oids[i] = uint32(t)
 	}
-	columns, params, err := l.catalog.Describe(ctx, query, oids)
+	columns, params, err := e.catalog.Describe(ctx, query, oids)
 	types := make([]console.Type, len(params))
 	for i, p := range params {
 		types[i] = console.Type(p)
@@ -52,8 +52,8 @@ func (l *language) Describe(ctx context.Context, query string, given []console.T
 }
 
 // Query runs a query on the views.
-func (l *language) Query(ctx context.Context, who console.Principal, query string, args []any) (console.Result, error) {
-	columns, rows, err := l.catalog.Query(ctx, who.User, query, args)
+func (e *executor) Query(ctx context.Context, who console.Principal, query string, args []any) (console.Result, error) {
+	columns, rows, err := e.catalog.Query(ctx, who.User, query, args)
 	if err != nil {
 		return console.Result{}, queryFailed(err)
 	}
@@ -77,23 +77,23 @@ func queryFailed(err error) error {
 }
 
 // Execute runs a statement of the language, here or through the record wherever it must, and waits for its effect.
-func (l *language) Execute(ctx context.Context, who console.Principal, s ddl.Statement) (console.Result, error) {
+func (e *executor) Execute(ctx context.Context, who console.Principal, s ddl.Statement) (console.Result, error) {
 	start := time.Now()
-	r, err := l.execute(ctx, s)
-	log := l.n.log.With("user", who.User, "statement", s.String(), "took", time.Since(start).Round(time.Millisecond).String())
+	r, err := e.execute(ctx, s)
+	log := e.n.log.With("user", who.User, "statement", s.String(), "took", time.Since(start).Round(time.Millisecond).String())
 	switch {
 	case err != nil:
 		log.Info("statement failed", "err", err)
-		return r, explained(err)
+		return r, withSQLState(err)
 	case s.Kind() != ddl.KindReport:
 		log.Info("statement executed")
-		l.said.add(who.User, s.String())
+		e.executed.add(who.User, s.String())
 	}
 	return r, nil
 }
 
-// explained gives the errors of the management paths a state.
-func explained(err error) error {
+// withSQLState gives the errors of the management paths a state.
+func withSQLState(err error) error {
 	var known fail.Error
 	switch {
 	case errors.As(err, &known):
@@ -104,20 +104,20 @@ func explained(err error) error {
 	return err
 }
 
-func (l *language) execute(ctx context.Context, s ddl.Statement) (console.Result, error) {
+func (e *executor) execute(ctx context.Context, s ddl.Statement) (console.Result, error) {
 	switch s.Kind() {
 	case ddl.KindReport:
-		return l.report1(ctx, s)
+		return e.runReport(ctx, s)
 	case ddl.KindOperation:
-		return l.operate(ctx, s)
+		return e.operate(ctx, s)
 	default:
-		return l.change(ctx, s)
+		return e.change(ctx, s)
 	}
 }
 
 // where is the place of a statement that runs here.
-func (l *language) where(r ag.Record) ddl.Context {
-	c := ddl.Context{Self: l.n.self}
+func (e *executor) where(r ag.Record) ddl.Context {
+	c := ddl.Context{Self: e.n.self}
 	if r.Epoch.Phase == ag.PhaseLead {
 		c.Primary = r.Epoch.Leader
 	}
@@ -125,21 +125,21 @@ func (l *language) where(r ag.Record) ddl.Context {
 }
 
 // change makes one compare-and-swap of the configuration, again from the start where somebody else was quicker.
-func (l *language) change(ctx context.Context, s ddl.Statement) (console.Result, error) {
+func (e *executor) change(ctx context.Context, s ddl.Statement) (console.Result, error) {
 	r := console.Result{Tag: s.Verb()}
 	for {
-		x, err := l.n.store.Read(ctx)
+		x, err := e.n.store.Read(ctx)
 		if err != nil {
 			return r, err
 		}
-		next, notices, err := s.Change(x.Group, l.where(x.Record))
+		next, notices, err := s.Change(x.Group, e.where(x.Record))
 		if err != nil {
 			return r, err
 		}
-		if err := l.n.holdsEverywhere(x.Group.Profile, next.Profile); err != nil {
+		if err := e.n.holdsEverywhere(x.Group.Profile, next.Profile); err != nil {
 			return r, err
 		}
-		made, err := l.createDatabases(ctx, x, next)
+		made, err := e.createDatabases(ctx, x, next)
 		if err != nil {
 			return r, err
 		}
@@ -153,23 +153,23 @@ func (l *language) change(ctx context.Context, s ddl.Statement) (console.Result,
 		if reflect.DeepEqual(next, x.Group) {
 			return r, nil // it is so already
 		}
-		rev, err := l.n.store.UpdateGroup(ctx, x.GroupRev, next)
+		rev, err := e.n.store.UpdateGroup(ctx, x.GroupRev, next)
 		if errors.Is(err, etcd.ErrConflict) {
 			continue
 		}
 		if err != nil {
 			return r, err
 		}
-		l.n.agent.Wake()
+		e.n.agent.Wake()
 		if !s.NoWait {
-			r.Notices = append(r.Notices, l.await(ctx, x.Group, next, rev)...)
+			r.Notices = append(r.Notices, e.await(ctx, x.Group, next, rev)...)
 		}
 		return r, nil
 	}
 }
 
 // createDatabases creates the databases that the change registers and that are absent, on the primary, before anything is written.
-func (l *language) createDatabases(ctx context.Context, x etcd.Snapshot, next ag.Group) (made []string, err error) {
+func (e *executor) createDatabases(ctx context.Context, x etcd.Snapshot, next ag.Group) (made []string, err error) {
 	for _, name := range next.Options.Databases {
 		if contains(x.Group.Options.Databases, name) {
 			continue
@@ -179,10 +179,10 @@ func (l *language) createDatabases(ctx context.Context, x etcd.Snapshot, next ag
 			return made, console.Errorf("57P03", "the group has no primary at present, on which database %q could be looked for", name)
 		}
 		var created bool
-		if leader.ID == l.n.self {
-			created, err = l.createHere(ctx, name)
+		if leader.ID == e.n.self {
+			created, err = e.createHere(ctx, name)
 		} else {
-			created, err = rpc.Call(ctx, l.n.control, leader, rpc.CreateDatabase, name)
+			created, err = rpc.Call(ctx, e.n.control, leader, rpc.CreateDatabase, name)
 		}
 		if err != nil {
 			return made, fmt.Errorf("on the primary %s: %w", leader.ID, err)
@@ -204,19 +204,19 @@ func contains(list []string, s string) bool {
 }
 
 // createHere creates a database unless it is there.
-func (l *language) createHere(ctx context.Context, name string) (bool, error) {
-	<-l.n.ready
-	if v := l.n.agent.View(); l.n.pg == nil || v == nil || v.Role() != ag.RolePrimary {
+func (e *executor) createHere(ctx context.Context, name string) (bool, error) {
+	<-e.n.ready
+	if v := e.n.agent.View(); e.n.pg == nil || v == nil || v.Role() != ag.RolePrimary {
 		return false, errors.New("this node is not the primary")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 25*time.Second) // within the time of a control call
 	defer cancel()
-	return l.n.pg.CreateDatabase(ctx, name)
+	return e.n.pg.CreateDatabase(ctx, name)
 }
 
 // SQL runs one statement for whoever may open the management socket: an administrator.
 func (m *admin) SQL(ctx context.Context, text string) (any, error) {
-	s := console.NewSession(m.n.language, console.Principal{User: "coterie", May: ddl.MayAdminister})
+	s := console.NewSession(m.n.executor, console.Principal{User: "coterie", May: ddl.MayAdminister})
 	r, err := s.Run(ctx, text)
 	if err != nil {
 		b, marshalErr := json.Marshal(err)
