@@ -6,6 +6,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/node/status"
 )
 
 // RotateAuthority begins a rotation, the key of which is on this node's disk before the record names the authority, or holds or lets go the
@@ -34,7 +35,7 @@ func (m *admin) RotateAuthority(ctx context.Context, req api.RotateRequest) (api
 		}
 		next := *g.Rotation
 		next.Hold = req.Hold
-		g.Rotation, out = &next, *rotationOf(*g)
+		g.Rotation, out = &next, *status.RotationOf(*g)
 		return nil
 	})
 }
@@ -52,7 +53,7 @@ func (n *node) beginRotation(ctx context.Context, name string, hold bool) (out a
 		if g.Rotation == nil {
 			g.Rotation = &ag.Rotation{Pin: ca.Pin(), Certificate: string(ca.CertPEM), Phase: ag.RotationTrust, Hold: hold}
 		}
-		out = *rotationOf(*g)
+		out = *status.RotationOf(*g)
 		return nil
 	})
 }
@@ -68,12 +69,4 @@ func (n *node) abandonRotation(ctx context.Context) error {
 		g.Rotation = nil
 		return nil
 	})
-}
-
-// rotationOf is the group's rotation as administrators see it; nil: there is none.
-func rotationOf(g ag.Group) *api.Rotation {
-	if g.Rotation == nil {
-		return nil
-	}
-	return &api.Rotation{Pin: g.Rotation.Pin, Phase: g.Rotation.Phase, Held: g.Rotation.Held(), WaitsFor: g.RotationWaits()}
 }

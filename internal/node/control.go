@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
@@ -53,7 +54,7 @@ func (n *node) serveControl() {
 		return none, n.agent.PrepareTakeover(ctx, req)
 	})
 	rpc.Handle(gate, rpc.Decisions, func(context.Context, certs.Identity, rpc.Nothing) (decisions.Report, error) {
-		return n.decisionReport(), nil
+		return n.status.DecisionReport(), nil
 	})
 	rpc.Handle(gate, rpc.Renew, n.pki.RenewFor)
 	rpc.Handle(gate, rpc.AuthorityKey, n.pki.AuthorityKey)
@@ -76,7 +77,7 @@ func (n *node) serveControl() {
 	rpc.Handle(gate, rpc.Link, func(ctx context.Context, _ certs.Identity, to ag.ReplicaID) (api.Link, error) {
 		return n.paths().Describe(ctx, to)
 	})
-	n.executor.serveControl(gate)
+	n.serveStatements(gate)
 }
 
 // serveClientPort offers what the client ports of other nodes ask.
@@ -96,6 +97,25 @@ func (n *node) serveClientPort(gate rpc.Gate) {
 	})
 	rpc.Handle(gate, rpc.Cancel, func(ctx context.Context, _ certs.Identity, key listener.CancelKey) (none rpc.Nothing, err error) {
 		return none, n.clients.Cancel(ctx, key)
+	})
+}
+
+// serveStatements offers what other nodes ask for when a statement is run there.
+func (n *node) serveStatements(gate rpc.Gate) {
+	rpc.Handle(gate, rpc.Report, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) (catalog.Node, error) {
+		return n.status.Report(ctx), nil
+	})
+	rpc.Handle(gate, rpc.RestartListener, func(context.Context, certs.Identity, rpc.Nothing) (rpc.Nothing, error) {
+		return rpc.Nothing{}, n.clients.Restart()
+	})
+	rpc.Handle(gate, rpc.Journal, func(context.Context, certs.Identity, rpc.Nothing) (catalog.Journal, error) {
+		return n.status.Journal(), nil
+	})
+	rpc.Handle(gate, rpc.Settings, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) ([]catalog.Setting, error) {
+		return n.status.Settings(ctx)
+	})
+	rpc.Handle(gate, rpc.CreateDatabase, func(ctx context.Context, _ certs.Identity, name string) (bool, error) {
+		return n.executor.createHere(ctx, name)
 	})
 }
 

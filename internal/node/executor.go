@@ -20,22 +20,20 @@ import (
 
 // executor runs statements of administrators on this node: those that change the configuration, operations, and queries on the views.
 type executor struct {
-	n        *node
-	catalog  *catalog.Catalog
-	last     sample
-	executed statements
+	n       *node
+	catalog *catalog.Catalog
 }
 
 func newExecutor(n *node) *executor {
 	e := &executor{n: n}
-	e.catalog = catalog.New(e.facts)
+	e.catalog = catalog.New(func(ctx context.Context) catalog.Facts { return n.status.Facts(ctx) })
 	return e
 }
 
 func (e *executor) close() { e.catalog.Close() }
 
 // Version is PostgreSQL's.
-func (e *executor) Version() string { return e.version() }
+func (e *executor) Version() string { return e.n.status.Version() }
 
 // Describe returns what a query will answer.
 func (e *executor) Describe(ctx context.Context, query string, given []console.Type) ([]console.Column, []console.Type, error) {
@@ -87,7 +85,7 @@ func (e *executor) Execute(ctx context.Context, who console.Principal, s ddl.Sta
 		return r, withSQLState(err)
 	case s.Kind() != ddl.KindReport:
 		log.Info("statement executed")
-		e.executed.add(who.User, s.String())
+		e.n.status.NoteStatement(who.User, s.String())
 	}
 	return r, nil
 }
@@ -205,7 +203,6 @@ func contains(list []string, s string) bool {
 
 // createHere creates a database unless it is there.
 func (e *executor) createHere(ctx context.Context, name string) (bool, error) {
-	<-e.n.ready
 	if v := e.n.agent.View(); e.n.pg == nil || v == nil || v.Role() != ag.RolePrimary {
 		return false, errors.New("this node is not the primary")
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node/quorum"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/node/seedjobs"
+	"github.com/coteriedb/coterie/internal/node/status"
 	"github.com/coteriedb/coterie/internal/node/walstream"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/health"
@@ -65,6 +66,7 @@ type node struct {
 	probes   *pgserver.Probes
 	links    *walstream.Links // nil on a witness
 	executor *executor
+	status   *status.Service
 	agent    *agent.Agent
 	ready    chan struct{} // closed once there is an agent
 }
@@ -308,10 +310,12 @@ func (n *node) openAgent() error {
 		c.Probes, c.Suspend, c.Fence = n.probes, n.suspendSelf, n.fence
 	}
 	var err error
-	if n.agent, err = agent.New(c); err == nil {
-		close(n.ready)
+	if n.agent, err = agent.New(c); err != nil {
+		return err
 	}
-	return err
+	n.status = n.newStatus()
+	close(n.ready)
+	return nil
 }
 
 // openPorts opens the client ports, the management socket and HTTP.
@@ -319,7 +323,7 @@ func (n *node) openPorts(run func(string, func(context.Context) error)) error {
 	if err := n.clients.Open(run); err != nil {
 		return err
 	}
-	server := api.NewServer(&admin{n}, n.log.With("part", "api"))
+	server := api.NewServer(&admin{n.status, n}, n.log.With("part", "api"))
 	run("management socket", func(ctx context.Context) error { return server.ServeAdmin(ctx, n.layout.AgentSock()) })
 	if n.cfg.HTTP.Listen != "" {
 		run("http", func(ctx context.Context) error { return server.ServeHTTP(ctx, n.cfg.HTTP.Listen) })

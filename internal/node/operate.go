@@ -141,7 +141,7 @@ func (e *executor) failover(ctx context.Context, s ddl.Statement, f ddl.Failover
 	if err := failoverRefusal(x, f, to); err != nil {
 		return console.Result{}, err
 	}
-	r, err := (&admin{e.n}).Failover(ctx, api.FailoverRequest{To: to, AllowDataLoss: f.Force, NoWait: s.NoWait})
+	r, err := (&admin{e.n.status, e.n}).Failover(ctx, api.FailoverRequest{To: to, AllowDataLoss: f.Force, NoWait: s.NoWait})
 	if err != nil {
 		return console.Result{}, err
 	}
@@ -207,7 +207,7 @@ func failoverRefusal(x etcd.Snapshot, f ddl.Failover, to ag.ReplicaID) error {
 
 // runReport answers the statements that change nothing.
 func (e *executor) runReport(ctx context.Context, s ddl.Statement) (console.Result, error) {
-	f := e.facts(ctx)
+	f := e.n.status.Facts(ctx)
 	if err := s.Check(f.Group, e.where(f.Record)); err != nil {
 		return console.Result{}, err
 	}

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
-	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -89,30 +87,6 @@ func (m *admin) CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error)
 // Seedings lists a replica's copies and verifications.
 func (m *admin) Seedings(ctx context.Context, id ag.ReplicaID) (any, error) {
 	return m.n.seedOps.List(ctx, id)
-}
-
-// seedings returns the copies among operations as the views show them.
-func seedings(ops []seeding.Operation) []catalog.Seeding {
-	var out []catalog.Seeding
-	for _, op := range ops {
-		if op.Report != nil {
-			continue // a verification copies nothing
-		}
-		p := op.Progress
-		p.Waiting = cmp.Or(op.Absent, p.Waiting)
-		s := catalog.Seeding{
-			ID: op.ID, Source: op.Source, State: string(op.State), Started: op.Started, Ended: op.Ended, Attempts: op.Attempts, FailedAt: op.FailedAt,
-			Text: seedjobs.Line(p), Done: p.Done, Total: p.Total, Wire: p.Wire, Rate: p.Rate, Disk: p.DiskWait, Net: p.NetWait, Packed: p.Packed,
-		}
-		if op.State == seeding.Seeding {
-			s.Left = p.ETA()
-		}
-		if op.Failure != nil {
-			s.Code, s.Failure, s.Errno = op.Failure.Code, op.Failure.Text, op.Failure.Errno
-		}
-		out = append(out, s)
-	}
-	return out
 }
 
 // seed runs SEED REPLICA: a present copy is compared as a whole and replaced where it differs. It returns once the copy is asked for.

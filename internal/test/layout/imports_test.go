@@ -117,6 +117,14 @@ var rules = []rule{
 		"a service of a node gets what is above it as functions, and knows no other service",
 	},
 	{
+		"node/status",
+		[]string{
+			"node/membership", "node/rpc", "node/seedjobs", "agent", "agent/decisions", "admin/api", "admin/catalog", "endpoint", "listener",
+			"postgres", "postgres/keeper", "postgres/replication", "postgres/seeding", "ag", "config", "lib/",
+		},
+		"it shows what the services below it know, and changes nothing",
+	},
+	{
 		"provision",
 		[]string{"node", "node/", "agent", "agent/", "ag/recovery", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "endpoint/certs", "daemon", "ag", "config", "lib/"},
 		"makes with the adapters what node opens",

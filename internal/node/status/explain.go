@@ -1,4 +1,4 @@
-package node
+package status
 
 import (
 	"context"
@@ -11,14 +11,14 @@ import (
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
-// decisionReport returns this node's newest decisions, as many as fit.
-func (n *node) decisionReport() decisions.Report {
+// DecisionReport returns this node's newest decisions, as many as fit.
+func (s *Service) DecisionReport() decisions.Report {
 	var t decisions.Report
-	if v := n.agent.View(); v != nil {
+	if v := s.Agent.View(); v != nil {
 		slim := v.Slim()
 		t.View = &slim
 	}
-	all := n.agent.Decisions()
+	all := s.Agent.Decisions()
 	size := 0
 	for i, d := range slices.Backward(all) {
 		b, err := json.Marshal(d)
@@ -33,8 +33,8 @@ func (n *node) decisionReport() decisions.Report {
 }
 
 // Decisions answers from memory.
-func (m *admin) Decisions() []api.Decision {
-	kept := m.n.agent.Decisions()
+func (s *Service) Decisions() []api.Decision {
+	kept := s.Agent.Decisions()
 	all := make([]api.Decision, len(kept))
 	for i, d := range kept {
 		all[i] = api.Decision{At: d.At, Rule: d.Rule, Because: d.Because, Epoch: d.Epoch}
@@ -43,23 +43,22 @@ func (m *admin) Decisions() []api.Decision {
 }
 
 // Explain gathers what all members in reach decided.
-func (m *admin) Explain() any {
-	n := m.n
-	own := n.decisionReport()
-	e := decisions.Explanation{Node: n.self, Missing: map[ag.ReplicaID]string{}}
+func (s *Service) Explain() any {
+	own := s.DecisionReport()
+	e := decisions.Explanation{Node: s.Self, Missing: map[ag.ReplicaID]string{}}
 	ctx, cancel := context.WithTimeout(context.Background(), decisions.ReportWait)
 	defer cancel()
 	var others []ag.Replica
-	if g := n.members.Group(); g != nil {
-		others = slices.DeleteFunc(slices.Clone(g.Replicas), func(r ag.Replica) bool { return r.ID == n.self })
+	if g := s.Members.Group(); g != nil {
+		others = slices.DeleteFunc(slices.Clone(g.Replicas), func(r ag.Replica) bool { return r.ID == s.Self })
 	}
 	told, failed := rpc.Each(ctx, others, func(ctx context.Context, r ag.Replica) (decisions.Report, error) {
-		return rpc.Call(ctx, n.control, r, rpc.Decisions, rpc.Nothing{})
+		return rpc.Call(ctx, s.Calls, r, rpc.Decisions, rpc.Nothing{})
 	})
 	for id, err := range failed {
 		e.Missing[id] = err.Error()
 	}
-	told[n.self] = own
+	told[s.Self] = own
 	e.Tell(told)
 	return e
 }

@@ -1,4 +1,4 @@
-package node
+package status
 
 import (
 	"context"
@@ -57,54 +57,57 @@ var eventKinds = map[ag.Rule]string{
 	ag.RuleQuarantined: "copy", ag.RuleSuspended: "copy", ag.RuleSeed: "copy", ag.RuleReseed: "copy", ag.RuleRewind: "copy", ag.RuleAwaitDrop: "copy",
 }
 
-// journal is what this node remembers of late.
-func (e *executor) journal() catalog.Journal {
+// Journal returns what this node remembers of late.
+func (s *Service) Journal() catalog.Journal {
 	var j catalog.Journal
-	for _, d := range e.n.agent.Decisions() {
+	for _, d := range s.Agent.Decisions() {
 		j.Decisions = append(j.Decisions, catalog.Decision{At: d.At, Rule: string(d.Rule), Because: clipText(d.Because), Epoch: d.Epoch, Revision: d.Revision()})
 		if kind, ok := eventKinds[d.Rule]; ok {
 			j.Events = append(j.Events, catalog.Event{At: d.At, Epoch: d.Epoch, Kind: kind, What: d.Rule.Meaning(), Because: clipText(d.Because)})
 		}
 	}
-	if e.n.links != nil {
-		for _, k := range e.n.links.Describe() {
+	if s.Links != nil {
+		for _, k := range s.Links.Describe() {
 			for _, e := range k.Events {
 				j.Events = append(j.Events, catalog.Event{At: e.At, Kind: "link", What: "link with " + string(k.Peer) + ": " + clipText(e.What), Because: clipText(e.Reason)})
 			}
 		}
 	}
-	j.Events = append(j.Events, e.executed.all()...)
+	j.Events = append(j.Events, s.executed.all()...)
 	slices.SortStableFunc(j.Events, func(a, b catalog.Event) int { return a.At.Compare(b.At) })
 	j.Decisions, j.Events = j.Decisions[max(0, len(j.Decisions)-journalDecisions):], j.Events[max(0, len(j.Events)-journalEvents):]
 	return j
 }
 
+// NoteStatement keeps a statement that was executed on this node for the journal.
+func (s *Service) NoteStatement(user, text string) { s.executed.add(user, text) }
+
 // journals asks every node in reach for its own. What a node that does not answer remembers is told by the node itself: coterie explain.
-func (e *executor) journals(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID]catalog.Journal {
-	return ofNodes(ctx, e.membersIn(g, reach), func(ctx context.Context, r ag.Replica) (catalog.Journal, error) {
-		if r.ID == e.n.self {
-			return e.journal(), nil
+func (s *Service) journals(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID]catalog.Journal {
+	return ofNodes(ctx, s.membersIn(g, reach), func(ctx context.Context, r ag.Replica) (catalog.Journal, error) {
+		if r.ID == s.Self {
+			return s.Journal(), nil
 		}
-		return rpc.Call(ctx, e.n.control, r, rpc.Journal, rpc.Nothing{})
+		return rpc.Call(ctx, s.Calls, r, rpc.Journal, rpc.Nothing{})
 	})
 }
 
 // settings asks every node in reach for those of its server.
-func (e *executor) settings(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID][]catalog.Setting {
-	return ofNodes(ctx, e.membersIn(g, reach), func(ctx context.Context, r ag.Replica) ([]catalog.Setting, error) {
-		if r.ID == e.n.self {
-			return e.settingsHere(ctx)
+func (s *Service) settings(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID][]catalog.Setting {
+	return ofNodes(ctx, s.membersIn(g, reach), func(ctx context.Context, r ag.Replica) ([]catalog.Setting, error) {
+		if r.ID == s.Self {
+			return s.Settings(ctx)
 		}
-		return rpc.Call(ctx, e.n.control, r, rpc.Settings, rpc.Nothing{})
+		return rpc.Call(ctx, s.Calls, r, rpc.Settings, rpc.Nothing{})
 	})
 }
 
-// settingsHere are those of this node's server; none where there is no server.
-func (e *executor) settingsHere(ctx context.Context) ([]catalog.Setting, error) {
-	if e.n.pg == nil {
+// Settings returns the settings of this node's server; none where there is no server.
+func (s *Service) Settings(ctx context.Context) ([]catalog.Setting, error) {
+	if s.Server == nil {
 		return nil, nil
 	}
-	found, err := e.n.pg.Settings(ctx)
+	found, err := s.Server.Settings(ctx)
 	out := make([]catalog.Setting, len(found))
 	for i, s := range found {
 		out[i] = catalog.Setting(s)
@@ -113,8 +116,8 @@ func (e *executor) settingsHere(ctx context.Context) ([]catalog.Setting, error) 
 }
 
 // membersIn returns this node and the others that are in reach.
-func (e *executor) membersIn(g ag.Group, reach []ag.ReplicaID) []ag.Replica {
-	return slices.DeleteFunc(slices.Clone(g.Replicas), func(r ag.Replica) bool { return r.ID != e.n.self && !slices.Contains(reach, r.ID) })
+func (s *Service) membersIn(g ag.Group, reach []ag.ReplicaID) []ag.Replica {
+	return slices.DeleteFunc(slices.Clone(g.Replicas), func(r ag.Replica) bool { return r.ID != s.Self && !slices.Contains(reach, r.ID) })
 }
 
 // ofNodes asks the members at the same time. A member that does not answer is left out.

@@ -1,0 +1,7 @@
+// Package status has all that this node says of itself and of the group: the status and the metrics, the facts behind the views, the
+// journal of what happened, and the explanation of past decisions. It answers from memory, or asks every member in reach within a bound.
+//
+// It must not change anything: package operations does.
+//
+// Start reading at Service.
+package status

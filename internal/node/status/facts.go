@@ -1,0 +1,83 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/node/seedjobs"
+)
+
+// reportLimit is how long another node may take to say how it is; then what it published last is shown.
+const reportLimit = 700 * time.Millisecond
+
+// Facts gathers what the whole group says of itself: from each node that answers, at this moment, and from the record.
+func (s *Service) Facts(ctx context.Context) catalog.Facts {
+	f := catalog.Facts{Now: time.Now(), Self: s.Self, Nodes: map[ag.ReplicaID]catalog.Node{}, Version: s.Version()}
+	v, snap := s.Agent.View(), s.Agent.Snapshot()
+	if v == nil || snap == nil {
+		v, snap = &ag.View{Self: s.Self}, &agent.Snapshot{}
+	}
+	f.Group, f.Record, f.Quorum = snap.Group, snap.Record, v.Quorum
+	if g := s.Members.Group(); f.Group.ID == "" && g != nil {
+		f.Group = *g
+	}
+	f.Profile = f.Group.Profile
+	if r := s.Clients.Routes(); r != nil {
+		f.Primary = r.Primary
+		f.WriteOpen = r.WriteOpen && (r.Primary == s.Self || slices.Contains(v.Reach, r.Primary))
+		if !f.WriteOpen && r.Primary != s.Self && !slices.Contains(v.Reach, r.Primary) {
+			f.Primary = ""
+		}
+	}
+	f.Journals = sync.OnceValue(func() map[ag.ReplicaID]catalog.Journal { return s.journals(ctx, f.Group, v.Reach) })
+	f.Settings = sync.OnceValue(func() map[ag.ReplicaID][]catalog.Setting { return s.settings(ctx, f.Group, v.Reach) })
+	var reached []ag.Replica
+	for _, r := range f.Group.Replicas {
+		if r.ID != s.Self && slices.Contains(v.Reach, r.ID) {
+			reached = append(reached, r)
+		}
+		f.Nodes[r.ID] = s.published(r.ID, snap.Statuses[r.ID])
+	}
+	own := make(chan catalog.Node, 1)
+	go func() { own <- s.Report(ctx) }()
+	answers, _ := rpc.Each(ctx, reached, func(ctx context.Context, r ag.Replica) (catalog.Node, error) {
+		ctx, cancel := context.WithTimeout(ctx, reportLimit)
+		defer cancel()
+		return rpc.Call(ctx, s.Calls, r, rpc.Report, rpc.Nothing{})
+	})
+	for id, node := range answers {
+		node.Connected = true
+		f.Nodes[id] = node
+	}
+	f.Nodes[s.Self] = <-own
+	return f
+}
+
+// published is what a node that does not answer said of itself last.
+func (s *Service) published(id ag.ReplicaID, st agent.Status) catalog.Node {
+	return catalog.Node{
+		Role: ag.RoleResolving, Data: st.Data, Position: st.Position, Because: "does not answer", Seedings: seedings(seedjobs.LastKnown(id, st, s.Agent.Heard(id))),
+	}
+}
+
+// Version returns PostgreSQL's, of this node or, on a witness, of a replica's major.
+func (s *Service) Version() string {
+	if s.Server != nil {
+		return s.Server.Version()
+	}
+	if g := s.Members.Group(); g != nil {
+		for _, r := range g.Replicas {
+			if r.Major != 0 {
+				return fmt.Sprintf("%d.0", r.Major)
+			}
+		}
+	}
+	return "15.0"
+}

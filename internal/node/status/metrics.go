@@ -1,0 +1,62 @@
+package status
+
+import (
+	"fmt"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// Metrics are few until the metrics issue names them all.
+func (s *Service) Metrics() map[string]float64 {
+	out := map[string]float64{"coterie_uptime_seconds": s.Agent.Uptime().Seconds()}
+	for rule, k := range s.Agent.Fired() {
+		out[fmt.Sprintf("coterie_rule_fired_total{rule=%q}", rule)] = float64(k)
+	}
+	if v := s.Agent.View(); v != nil {
+		out["coterie_epoch"] = float64(v.Record.Epoch.Epoch)
+		out["coterie_quorum"] = truth(v.Quorum)
+		out["coterie_primary"] = truth(v.Role() == ag.RolePrimary)
+	}
+	if l := s.Listener(); l != nil {
+		st := l.Stats()
+		out["coterie_sessions_accepted_total"] = float64(st.Accepted)
+		out["coterie_sessions_open"] = float64(st.Open)
+		out["coterie_answers_held_total"] = float64(st.Gated)
+		out["coterie_answers_held_seconds_total"] = st.GatedTime.Seconds()
+		out["coterie_logins_by_loops_total"] = float64(st.LoopLogins)
+		out["coterie_writes_together_total"] = float64(st.BatchedWrites)
+		out["coterie_sessions_lent_to_kernel_total"] = float64(st.Offloaded)
+		out["coterie_requests_by_kernel_total"] = float64(st.RelayedByKernel)
+		for why, k := range st.KernelPath {
+			out[fmt.Sprintf("coterie_sessions_back_from_kernel_total{reason=%q}", why)] = float64(k)
+		}
+		out["coterie_backends_waiting"] = float64(st.Pool.Waiting)
+		out[`coterie_backends_taken_total{from="ahead"}`] = float64(st.Pool.Ahead)
+		out[`coterie_backends_taken_total{from="reused"}`] = float64(st.Pool.Reused)
+		for why, k := range st.Pool.Dropped {
+			out[fmt.Sprintf("coterie_backends_dropped_total{reason=%q}", why)] = float64(k)
+		}
+		out["coterie_routing_fallbacks_total"] = float64(st.FellBack)
+		out["coterie_logins_queued_total"] = float64(st.Queued)
+		out["coterie_routing_lagged_total"] = float64(st.Lagged)
+		for k, count := range st.Routed {
+			out[fmt.Sprintf("coterie_sessions_routed_total{intent=%q,replica=%q}", k.Intent, k.Replica)] = float64(count)
+		}
+		if last := st.LastMinute; len(last) > 0 {
+			out["coterie_routed_pct"] = last[len(last)-1].RoutedPct()
+		}
+	}
+	if s.Links != nil {
+		s.Links.Metrics(out)
+	}
+	r := s.Endpoint.Relayed()
+	out["coterie_relays_open"], out["coterie_relays_total"], out["coterie_relayed_bytes_total"] = float64(r.Open), float64(r.Total), float64(r.Bytes)
+	return out
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

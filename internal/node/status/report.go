@@ -1,0 +1,156 @@
+package status
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+)
+
+// maxShown bounds the sessions a node reports.
+const maxShown = 500
+
+// sample is what is remembered from one report to the next.
+type sample struct {
+	mu   sync.Mutex // guards the fields below
+	at   time.Time
+	lsn  ag.LSN
+	rate float64
+	sent map[ag.ReplicaID]rated // to each member
+}
+
+// rated is a position and how fast it moved lately, in bytes per second.
+type rated struct {
+	lsn  ag.LSN
+	rate float64
+}
+
+// step notes where a position is d after the last time. A rate is that of the last time it moved.
+func (r rated) step(at ag.LSN, d time.Duration) rated {
+	if r.lsn != 0 && at > r.lsn && d < time.Minute {
+		r.rate = float64(at-r.lsn) / d.Seconds()
+	}
+	r.lsn = at
+	return r
+}
+
+// Report returns how this node is, at this moment.
+func (s *Service) Report(ctx context.Context) catalog.Node {
+	out := catalog.Node{Connected: true}
+	out.Uptime = s.Agent.Uptime()
+	v := s.Agent.View()
+	if v == nil {
+		return out
+	}
+	out.Role, out.Data, out.Server, out.Busy = v.Role(), v.Local.Data, v.Local.Server, v.Busy
+	if p := s.Agent.Plan(); p != nil {
+		out.Because, out.Open = p.Because, p.Open
+	}
+	if snap := s.Agent.Snapshot(); snap != nil {
+		st := snap.Statuses[s.Self]
+		out.Progress, out.Streaming = st.Progress, st.Stream
+	}
+	if s.Seedings != nil {
+		out.Seedings = seedings(s.Seedings())
+	}
+	for _, x := range v.Streams {
+		out.Streams = append(out.Streams, catalog.Stream{Member: x.Member, Open: x.Open, Flush: x.Flush, Silent: x.Silent})
+	}
+	if out.Role == ag.RolePrimary {
+		out.Lease = max(boottime.Until(s.Agent.LeaseUntil()), 0)
+	}
+	if s.Server != nil {
+		s.reportServer(ctx, &out, v)
+		s.reportLinks(&out)
+	}
+	s.reportSessions(&out)
+	return out
+}
+
+func (s *Service) reportServer(ctx context.Context, out *catalog.Node, v *ag.View) {
+	ctx, cancel := context.WithTimeout(ctx, reportLimit/2)
+	defer cancel()
+	out.Position = v.Local.Position
+	out.Streaming = out.Server == ag.ServerRecovery && s.Upstream.Status().Connected
+	facts, err := s.Server.ServerFacts(ctx)
+	if err == nil {
+		out.Position.LSN, out.Replay, out.Commit = max(facts.Flush, out.Position.LSN), facts.Replay, facts.Commit
+		for _, d := range facts.Databases {
+			out.Databases = append(out.Databases, catalog.Database{OID: d.OID, Name: d.Name})
+		}
+	}
+	for _, d := range s.Downstream.Streams() {
+		for i := range out.Streams {
+			if out.Streams[i].Member == d.Member && d.Streaming {
+				x := &out.Streams[i]
+				x.Flush, x.Apply, x.Sent = max(x.Flush, d.Flush), d.Apply, d.Sent
+				if d.LastSent != 0 {
+					x.Idle = max(boottime.Now()-d.LastSent, 1)
+				}
+			}
+		}
+	}
+	at := out.Replay
+	if out.Server == ag.ServerWritable {
+		at = out.Position.LSN
+	}
+	last := &s.last
+	last.mu.Lock()
+	defer last.mu.Unlock()
+	if d := time.Since(last.at); d > time.Second {
+		if last.lsn != 0 && at > last.lsn && d < time.Minute {
+			last.rate = float64(at-last.lsn) / d.Seconds()
+		}
+		sent := map[ag.ReplicaID]rated{}
+		for _, x := range out.Streams {
+			sent[x.Member] = last.sent[x.Member].step(x.Sent, d)
+		}
+		last.at, last.lsn, last.sent = time.Now(), at, sent
+	}
+	out.LogRate = last.rate
+	for i := range out.Streams {
+		out.Streams[i].Rate = last.sent[out.Streams[i].Member].rate
+	}
+}
+
+// reportLinks adds what carries the log, and what commits pay for it.
+func (s *Service) reportLinks(out *catalog.Node) {
+	if s.Links != nil {
+		for _, k := range s.Links.Describe() {
+			out.Links = append(out.Links, catalog.Link{
+				Peer: k.Peer, Transport: k.Transport, Codec: k.Codec, RTT: k.RTT, Sent: k.Sent, Encoded: k.SentEncoded, Received: k.Received, Resent: k.Resent,
+				Carried: k.Carried, Via: k.Via,
+			})
+		}
+	}
+	if p := s.Commits; p != nil {
+		t := p.Totals()
+		out.Commits = &catalog.Commits{Waits: t.Blocks, Waited: t.Waited, Max: t.Max, Mean: t.Mean, P50: t.P50, P95: t.P95, P99: t.P99}
+	}
+}
+
+func (s *Service) reportSessions(out *catalog.Node) {
+	out.Routes = s.Clients.Routes()
+	server := s.Listener()
+	if server == nil {
+		return
+	}
+	out.Places = s.Clients.Places()
+	stats := server.Stats()
+	out.FellBack, out.Lagged = stats.FellBack, stats.Lagged
+	for _, m := range stats.LastMinute {
+		out.Readers = append(out.Readers, catalog.Second{At: m.At, Readers: m.Readers, Routed: m.Routed, Pct: m.RoutedPct()})
+	}
+	for _, x := range server.Sessions() {
+		if x.Relayed || len(out.Sessions) == maxShown { // the client is at another node, which shows it
+			continue
+		}
+		out.Sessions = append(out.Sessions, catalog.Session{
+			ID: x.ID, User: x.User, Database: x.Database, Client: x.ClientAddr, TLS: x.TLS, TLSName: x.TLSName, Identity: x.Identity, Intent: x.Intent, Entry: x.Entry, Replica: x.Replica,
+			State: x.State, Since: x.Since, In: x.BytesIn, Out: x.BytesOut, PID: x.PID, Path: x.Path, Backend: x.Backend,
+		})
+	}
+}

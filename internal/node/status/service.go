@@ -1,0 +1,119 @@
+package status
+
+import (
+	"context"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/decisions"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/node/membership"
+	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/postgres"
+	"github.com/coteriedb/coterie/internal/postgres/keeper"
+	"github.com/coteriedb/coterie/internal/postgres/replication"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
+)
+
+// Config is what a Service shows, and what it asks. The parts that only a replica has are nil on a witness: Links, Server,
+// Upstream, Downstream, Commits, Keeper and Seedings. No other field may be nil.
+type Config struct {
+	Self    ag.ReplicaID
+	Node    config.Config
+	Layout  config.Layout
+	Members *membership.Members
+	Agent   Agent
+	Clients Clients
+	Calls   rpc.Caller // asks the other nodes
+
+	Listener  func() Listener // nil where this node serves no clients, or not yet
+	Endpoint  Endpoint
+	Authority func() string // the pin of the authority that issued this node's certificate
+	NoVote    func() string // why this node's member of the quorum does not run; "": it does, or there is none
+
+	Links      Links
+	Server     Server
+	Upstream   Upstream
+	Downstream Downstream
+	Commits    Commits
+	Keeper     Keeper
+	Seedings   func() []seeding.Operation // the copies to this node, and the verifications
+}
+
+// Agent is the part of *agent.Agent that a Service shows. View, Plan and Snapshot are nil before its first turn.
+type Agent interface {
+	View() *ag.View
+	Plan() *ag.Plan
+	Snapshot() *agent.Snapshot
+	Decisions() []decisions.Decision
+	Fired() map[ag.Rule]uint64
+	Heard(id ag.ReplicaID) time.Time
+	LeaseUntil() time.Duration
+	Uptime() time.Duration
+}
+
+// Clients is the part of *clientport.Port that a Service shows.
+type Clients interface {
+	Routes() *ag.Routes
+	Places() []catalog.Place
+}
+
+// Listener is the part of *listener.Server that a Service shows.
+type Listener interface {
+	Sessions() []listener.SessionInfo
+	Stats() listener.Stats
+}
+
+// Endpoint is the part of *endpoint.Endpoint that a Service shows.
+type Endpoint interface {
+	Peers() []endpoint.Peer
+	Relayed() endpoint.RelayStatus
+}
+
+// Links is the part of *walstream.Links that a Service shows.
+type Links interface {
+	Describe() []api.Link
+	Metrics(out map[string]float64)
+}
+
+// Server is the part of *postgres.Instance that a Service shows.
+type Server interface {
+	ServerFacts(ctx context.Context) (postgres.ServerFacts, error)
+	Settings(ctx context.Context) ([]postgres.Setting, error)
+	Version() string
+}
+
+// Upstream is the part of *replication.Upstream that a Service shows: the stream from the primary.
+type Upstream interface {
+	Status() replication.UpstreamStatus
+}
+
+// Downstream is the part of *replication.Downstream that a Service shows: the streams to the members.
+type Downstream interface {
+	Streams() []replication.Stream
+}
+
+// Commits is the part of *replication.Penalty that a Service shows.
+type Commits interface {
+	Totals() replication.PenaltyTotals
+}
+
+// Keeper is the part of *pgserver.Server that a Service shows.
+type Keeper interface {
+	Seen() (keeper.State, error)
+}
+
+// Service answers what this node, and the group as this node sees it, is like. Any goroutine may call its methods.
+type Service struct {
+	Config
+	last     sample
+	executed statements
+}
+
+// New returns the service of a node whose parts all exist.
+func New(c Config) *Service { return &Service{Config: c} }
