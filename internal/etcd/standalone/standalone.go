@@ -117,7 +117,8 @@ func (s *Server) makeKeys() error {
 	valid := x509.Certificate{NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), BasicConstraintsValid: true}
 	ca := valid
 	ca.SerialNumber, ca.Subject, ca.IsCA, ca.KeyUsage = big.NewInt(1), pkix.Name{CommonName: "authority of the etcd"}, true, x509.KeyUsageCertSign
-	if err := s.issue(s.CA, "", &ca, &ca, caKey, caKey); err != nil {
+	own := certificate{file: s.CA, template: &ca, key: caKey}
+	if err := own.issue(&ca, caKey); err != nil {
 		return err
 	}
 	for i, name := range []string{"server", "client"} {
@@ -129,22 +130,31 @@ func (s *Server) makeKeys() error {
 		leaf.SerialNumber, leaf.Subject, leaf.KeyUsage = big.NewInt(int64(i)+2), pkix.Name{CommonName: name}, x509.KeyUsageDigitalSignature
 		leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} // etcd's gateway is its own client
 		leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
-		if err := s.issue(filepath.Join(s.dir, name+".crt"), filepath.Join(s.dir, name+".key"), &leaf, &ca, key, caKey); err != nil {
+		c := certificate{filepath.Join(s.dir, name+".crt"), filepath.Join(s.dir, name+".key"), &leaf, key}
+		if err := c.issue(&ca, caKey); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Server) issue(certFile, keyFile string, cert, ca *x509.Certificate, key, caKey *ecdsa.PrivateKey) error {
-	der, err := x509.CreateCertificate(rand.Reader, cert, ca, key.Public(), caKey)
+// certificate is one to be issued: where it is written, its contents and its key.
+type certificate struct {
+	file, keyFile string // keyFile "": the key is not written
+	template      *x509.Certificate
+	key           *ecdsa.PrivateKey
+}
+
+// issue signs the certificate with an authority's key and writes its files.
+func (c certificate) issue(ca *x509.Certificate, caKey *ecdsa.PrivateKey) error {
+	der, err := x509.CreateCertificate(rand.Reader, c.template, ca, c.key.Public(), caKey)
 	if err != nil {
-		return fmt.Errorf("%s: %w", certFile, err)
+		return fmt.Errorf("%s: %w", c.file, err)
 	}
-	err = os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644) //nolint:gosec // a certificate is public
-	if err != nil || keyFile == "" {
+	err = os.WriteFile(c.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644) //nolint:gosec // a certificate is public
+	if err != nil || c.keyFile == "" {
 		return err
 	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	return errors.Join(err, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600))
+	keyDER, err := x509.MarshalPKCS8PrivateKey(c.key)
+	return errors.Join(err, os.WriteFile(c.keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), 0o600))
 }
