@@ -19,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli/labcmd"
 	"github.com/coteriedb/coterie/internal/cli/nodecmd"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
+	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/buildinfo"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/reexec"
@@ -28,6 +29,9 @@ import (
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "keeper" { // first, because the keeper needs none of the rest
 		os.Exit(keeper.Main(os.Args[2:]))
+	}
+	if err := daemon.WithholdCapabilities(); err != nil {
+		os.Exit(cli.Report(err))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ran, err := helpers().Run(ctx, os.Args[1:], reexec.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})

@@ -2,10 +2,8 @@ package daemon
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"runtime"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,13 +19,13 @@ const timerSlack = time.Millisecond
 // slackEnv is the environment variable that marks a process which was executed again for its slack.
 const slackEnv = "COTERIE_SLACK_ASKED"
 
-// reexec replaces this process, as syscall.Exec does, by one with timer slack. Only a new program has the slack in all
-// of its threads.
+// reexec replaces this process, as Exec does, by one with timer slack. Only a new program has the slack in all of its
+// threads.
 func reexec(exe string, argv, env []string) error {
 	runtime.LockOSThread() // the new program inherits the slack of the calling thread
 	defer runtime.UnlockOSThread()
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack), 0, 0, 0) // a refusal costs only processor time
-	return fmt.Errorf("run %s again: %w", exe, syscall.Exec(exe, argv, env))
+	return Exec(exe, argv, env)
 }
 
 // EnsureTimerSlack executes this process again if it lacks the timer slack. It returns if the process has the slack or

@@ -2,14 +2,13 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/daemon"
 )
 
 // partsBudget is how long what this agent serves may take to say goodbye before it gives way to its successor: a primary's keeper
@@ -34,7 +33,7 @@ func (n *node) succeed() error {
 		return err
 	}
 	n.log.Info("agent restarts in place", "program", exe)
-	return fmt.Errorf("run %s again: %w", exe, syscall.Exec(exe, os.Args, os.Environ()))
+	return daemon.Exec(exe, os.Args, os.Environ())
 }
 
 // Restart has the agent replace itself.
