@@ -91,7 +91,7 @@ func FindGroup(ctx context.Context, dir string) ([]Finding, error) {
 	if _, err := os.Stat(filepath.Join(l.Dir, config.File)); err != nil {
 		return noNode(l.Dir), nil //nolint:nilerr // the absence of a node is the finding
 	}
-	cl := api.NewClient(l.AgentSock())
+	cl := api.NewClient(l.AgentSock(), l.Owner())
 	policies, err := rowsOf(ctx, cl, "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok")
 	if err != nil {
 		return nil, err

@@ -33,7 +33,7 @@ func FindSettings(ctx context.Context, dir string) ([]Finding, error) {
 	if _, err := os.Stat(filepath.Join(l.Dir, config.File)); err != nil {
 		return noNode(l.Dir), nil //nolint:nilerr // the absence of a node is the finding
 	}
-	cl := api.NewClient(l.AgentSock())
+	cl := api.NewClient(l.AgentSock(), l.Owner())
 	rows, err := rowsOf(ctx, cl, settingsThatDiffer)
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ func Client(c *cobra.Command) (*api.Client, error) {
 	if _, err := os.Stat(l.Dir); err != nil {
 		return nil, fail.Usagef("there is no node directory %s; name one with --node DIR, or make one with coterie init", l.Dir)
 	}
-	return api.NewClient(l.AgentSock()), nil
+	return api.NewClient(l.AgentSock(), l.Owner()), nil
 }
 
 // NoAgent replaces api.ErrNoAgent by an unhealthy error with the command that starts the agent. It returns other errors

@@ -32,11 +32,17 @@ func NewLayout(dir string) (Layout, error) {
 	}
 	sum := sha256.Sum256([]byte(abs))
 	id := hex.EncodeToString(sum[:4])
-	uid := os.Getuid()
-	if st, err := os.Stat(abs); err == nil { // root may ask about a node of another user
-		uid = int(st.Sys().(*syscall.Stat_t).Uid)
+	l := Layout{Dir: abs}
+	l.Run = filepath.Join(runParent(l.Owner()), id)
+	return l, nil
+}
+
+// Owner returns the id of the user that owns the node directory, and so runs the node. It is this process's user if there is no directory.
+func (l Layout) Owner() int {
+	if st, err := os.Stat(l.Dir); err == nil { // root may ask about a node of another user
+		return int(st.Sys().(*syscall.Stat_t).Uid)
 	}
-	return Layout{Dir: abs, Run: filepath.Join(runParent(uid), id)}, nil
+	return os.Getuid()
 }
 
 // runParent returns the directory of a user's run directories.

@@ -117,7 +117,7 @@ func ask(ctx context.Context, n Node) (api.Status, error) {
 	if err != nil {
 		return api.Status{}, err
 	}
-	return api.NewClient(l.AgentSock()).Status(ctx)
+	return api.NewClient(l.AgentSock(), l.Owner()).Status(ctx)
 }
 
 // Status asks every node at once and answers within a second, even if nodes are dead.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ func TestKindTravels(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	c := NewClient(socket)
+	c := NewClient(socket, os.Getuid())
 	for end := time.Now().Add(10 * time.Second); ; {
 		if err := c.Remove(ctx, "a"); !errors.Is(err, ErrNoAgent) || time.Now().After(end) {
 			break

@@ -21,14 +21,37 @@ var ErrNoAgent = errors.New("no agent is running")
 // Client talks to the agent of one node through its private socket.
 type Client struct{ http http.Client }
 
-// NewClient returns a client of the socket. It opens nothing until the first call.
-func NewClient(socket string) *Client {
+// NewClient returns a client of the agent that listens at the socket. The agent must run as the user owner, or as root: the socket may lie
+// below /tmp, where another user could have made it first. A call to any other process fails before anything is sent.
+func NewClient(socket string, owner int) *Client {
 	return &Client{http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			if err != nil {
+				return nil, err
+			}
+			err = checkAgent(c, owner)
+			if err != nil {
+				_ = c.Close()
+				return nil, err
+			}
+			return c, nil
 		},
 	}}}
+}
+
+// checkAgent returns an error unless the process at the other end of a connection runs as the user owner or as root.
+func checkAgent(c net.Conn, owner int) error {
+	uid, err := peerUser(c)
+	if err != nil {
+		return err
+	}
+	if uid != owner && uid != 0 {
+		return fmt.Errorf("%s belongs to user %d, and the node to user %d: it is not this node's agent, and nothing was sent to it; "+
+			"remove the directory that the socket is in, then start the agent", c.RemoteAddr(), uid, owner)
+	}
+	return nil
 }
 
 // Status asks for the group's status as this node knows it.

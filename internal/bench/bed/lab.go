@@ -453,9 +453,9 @@ func (g *labGroup) Dir(node string) string { return filepath.Join(g.Lab.Dir(), n
 func (g *labGroup) Agent(node string) observe.Agent {
 	l, err := config.NewLayout(g.Dir(node))
 	if err != nil {
-		return api.NewClient(filepath.Join(g.Dir(node), "no-such-socket"))
+		return api.NewClient(filepath.Join(g.Dir(node), "no-such-socket"), 0)
 	}
-	return api.NewClient(l.AgentSock())
+	return api.NewClient(l.AgentSock(), l.Owner())
 }
 
 // DSN returns the connection string of the node's own server through its private socket, whatever the role of the node.

@@ -95,7 +95,7 @@ func awaitNext(ctx context.Context, c *cobra.Command, abs string) error {
 	if err != nil {
 		return err
 	}
-	cl := api.NewClient(l.AgentSock())
+	cl := api.NewClient(l.AgentSock(), l.Owner())
 	said := time.Now()
 	for {
 		st, err := cl.Status(ctx)

@@ -373,7 +373,7 @@ func (p plan) form(ctx context.Context, c *cobra.Command, abs string) error {
 	if err != nil {
 		return err
 	}
-	cl := api.NewClient(l.AgentSock())
+	cl := api.NewClient(l.AgentSock(), l.Owner())
 	if err := p.await(ctx, cl, func(s api.Status) []string {
 		if s.WriteOpen {
 			return nil

@@ -94,7 +94,7 @@ func (g *group) answered(t *testing.T, node, text string) (console.Result, error
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	a, err := api.NewClient(l.AgentSock()).SQL(ctx, text)
+	a, err := api.NewClient(l.AgentSock(), l.Owner()).SQL(ctx, text)
 	if err != nil {
 		return console.Result{}, err
 	}

@@ -342,7 +342,7 @@ func (g *group) agent(t *testing.T, node string) *api.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return api.NewClient(l.AgentSock())
+	return api.NewClient(l.AgentSock(), l.Owner())
 }
 
 // member is what a node reports of a member.
