@@ -1,9 +1,12 @@
 package daemon
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -44,5 +47,23 @@ func TestPruneExes(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(cache, name)); (err == nil) != stays {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestPrepareForForeignDirectory checks that a directory of something else keeps its owner.
+func TestPrepareForForeignDirectory(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "passwd"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := prepareFor(dir, os.Getuid()+1, os.Getgid()+1); !strings.Contains(fmt.Sprint(err), "not a node directory") {
+		t.Fatalf("error %v", err)
+	}
+	st, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if owner := int(st.Sys().(*syscall.Stat_t).Uid); owner != os.Getuid() {
+		t.Fatalf("the directory was given to user %d", owner)
 	}
 }

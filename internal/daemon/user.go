@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
@@ -109,6 +110,11 @@ func prepareFor(dir string, uid, gid int) error {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return err
+	}
+	if entries, err := os.ReadDir(abs); err == nil && len(entries) > 0 {
+		if _, err := os.Stat(filepath.Join(abs, config.File)); err != nil {
+			return fail.Refusedf("%s is not a node directory and not empty: it is not given to user %s; choose another --node directory", abs, ServerUserName)
+		}
 	}
 	for parent := filepath.Dir(abs); ; parent = filepath.Dir(parent) {
 		st, err := os.Stat(parent)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/provision"
@@ -43,6 +44,9 @@ func openStopped(c *cobra.Command) (*provision.StoppedNode, error) {
 	dir, err := c.Flags().GetString("node")
 	if err != nil {
 		return nil, err
+	}
+	if _, err := config.Load(dir); err != nil { // before the directory gets another owner
+		return nil, fail.Error{Kind: fail.Usage, Err: err}
 	}
 	if err := daemon.BecomeServerUser(dir); err != nil {
 		return nil, err
