@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"time"
 
@@ -23,20 +24,28 @@ import (
 // Join returns the command join, or the command witness.
 func Join(witness bool) *cobra.Command {
 	var f NodeFlags
+	var tokenFile string
 	kind, use, short := "replica", "join TOKEN", "Join a group: make a replica here"
 	long := `Makes this machine a replica of the group whose token is given: its identity, its part in the quorum, and a copy of the data, seeded from
 the primary. It ends with the agent running in the foreground (--no-start: ready to be started). A token works once and expires; make one
-on any replica with: coterie token create`
+on any replica with: coterie token create
+
+Other users of this machine see a command's arguments for a moment, and a shell may keep them. "coterie join -" reads the token from standard
+input, --token-file from a file; COTERIE_JOIN_TOKEN may hold it, too.`
 	if witness {
 		kind, use, short = "witness", "witness TOKEN", "Join a group as a witness: a vote without data"
 		long = `Makes this machine a witness of the group whose token is given: it votes in the quorum and holds no data, so that two replicas can tell
 which of them may lead. It needs no PostgreSQL. Make the token on a replica with: coterie token create --role witness`
 	}
 	c := &cobra.Command{
-		Use: use, GroupID: "node", Short: short, Long: long, Args: cli.Args(1, "a join token"),
+		Use: use, GroupID: "node", Short: short, Long: long, Args: cli.ArgsBetween(0, 1, "a join token"),
 		RunE: func(c *cobra.Command, a []string) error {
 			dir, _ := c.Flags().GetString("node")
-			t, err := readToken(kind, a[0])
+			text, err := tokenText(c, a, tokenFile)
+			if err != nil {
+				return err
+			}
+			t, err := readToken(kind, text)
 			if err != nil {
 				return err
 			}
@@ -54,6 +63,9 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 			if err := daemon.BecomeServerUser(dir); err != nil {
 				return err
 			}
+			if err := os.Unsetenv(tokenEnv); err != nil { // the server, which this process may start, does not get it
+				return err
+			}
 			if err := joinNode(c, dir, &f, t); err != nil {
 				return err
 			}
@@ -61,6 +73,7 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 		},
 	}
 	f.add(c, false)
+	c.Flags().StringVar(&tokenFile, "token-file", "", "read the token from this file")
 	return c
 }
 
