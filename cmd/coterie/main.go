@@ -19,8 +19,8 @@ import (
 	"github.com/coteriedb/coterie/internal/cli/labcmd"
 	"github.com/coteriedb/coterie/internal/cli/nodecmd"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
-	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/buildinfo"
+	"github.com/coteriedb/coterie/internal/lib/capabilities"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/reexec"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
@@ -30,7 +30,7 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "keeper" { // first, because the keeper needs none of the rest
 		os.Exit(keeper.Main(os.Args[2:]))
 	}
-	if err := daemon.WithholdCapabilities(); err != nil {
+	if err := capabilities.Withhold(); err != nil {
 		os.Exit(cli.Report(err))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

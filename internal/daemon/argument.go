@@ -5,9 +5,9 @@ import (
 	"unsafe"
 )
 
-// HideArgument overwrites a command-line argument of this process, which every user of the machine can read in /proc, and replaces it in
-// os.Args by a dash. Other strings that share the argument's memory change too: copy what is still needed before. It does nothing if there
-// is no such argument.
+// HideArgument overwrites a command-line argument of this process, which every user of the machine can read in /proc,
+// and replaces it in os.Args by a dash. Other strings that share the argument's memory change too: copy what is still
+// needed before. It does nothing if there is no such argument.
 func HideArgument(secret string) {
 	for i, a := range os.Args {
 		if a != secret || a == "" || a == "-" {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/capabilities"
 )
 
 // timerSlack is the delay that the kernel may add to a timer of the agent (prctl(2), PR_SET_TIMERSLACK). An idle agent
@@ -19,13 +21,13 @@ const timerSlack = time.Millisecond
 // slackEnv is the environment variable that marks a process which was executed again for its slack.
 const slackEnv = "COTERIE_SLACK_ASKED"
 
-// reexec replaces this process, as Exec does, by one with timer slack. Only a new program has the slack in all of its
+// reexec replaces this process, as capabilities.Exec does, by one with timer slack. Only a new program has the slack in all of its
 // threads.
 func reexec(exe string, argv, env []string) error {
 	runtime.LockOSThread() // the new program inherits the slack of the calling thread
 	defer runtime.UnlockOSThread()
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack), 0, 0, 0) // a refusal costs only processor time
-	return Exec(exe, argv, env)
+	return capabilities.Exec(exe, argv, env)
 }
 
 // EnsureTimerSlack executes this process again if it lacks the timer slack. It returns if the process has the slack or

@@ -3,12 +3,13 @@ package node
 import (
 	"context"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/daemon"
+	"github.com/coteriedb/coterie/internal/lib/capabilities"
 )
 
 // partsBudget is how long what this agent serves may take to say goodbye before it gives way to its successor: a primary's keeper
@@ -24,16 +25,25 @@ func awaitBriefly(running *sync.WaitGroup) {
 	}
 }
 
-// succeed replaces this process by a new one of the program as it is on disk now: the same process id, so that whoever started it
-// notices nothing, and nothing inherited but the standard streams. The quorum member is not stopped in order, which its log is made
-// for. It returns only if that fails.
+// succeed replaces this process by a new one of the program as it is on disk now. The process id stays, so its parent
+// notices nothing; only the standard streams are inherited. The quorum member is not stopped in order; its log is made for
+// that. succeed returns only if it fails.
 func (n *node) succeed() error {
 	exe, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	n.log.Info("agent restarts in place", "program", exe)
-	return daemon.Exec(exe, os.Args, os.Environ())
+	return capabilities.Exec(exe, successorArgs(os.Args, n.layout.Dir), os.Environ())
+}
+
+// successorArgs returns the command line of the agent's successor. An agent that init or join started in the foreground is
+// followed by coterie agent: the node directory exists already.
+func successorArgs(args []string, dir string) []string {
+	if len(args) < 2 || slices.Contains(args[1:], "agent") {
+		return args
+	}
+	return []string{args[0], "agent", "--node", dir}
 }
 
 // Restart has the agent replace itself.

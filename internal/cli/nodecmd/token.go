@@ -12,15 +12,16 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// tokenEnv is the environment variable that may hold a join token. It is readable to the user of the process only, unlike its arguments.
+// tokenEnv is the environment variable that may hold a join token. Only the user of the process can read it, and
+// everybody the arguments.
 const tokenEnv = "COTERIE_JOIN_TOKEN" //nolint:gosec // the name, not a token
 
 // maxToken is the largest text, in bytes, that is read as a token.
 const maxToken = 64 << 10
 
-// tokenText returns the join token of a command: its argument, the file, standard input where the argument is "-", or the environment. An
-// argument is hidden from other users of the machine from then on. What a process of this command needs to read it again is in its
-// environment.
+// tokenText returns the join token of a command: its argument, the file, standard input where the argument is "-", or
+// the environment. An argument is hidden from other users of the machine from then on. The environment holds the token
+// afterwards, for this command if it is executed again as another user.
 func tokenText(c *cobra.Command, args []string, file string) (string, error) {
 	given := ""
 	if len(args) > 0 {

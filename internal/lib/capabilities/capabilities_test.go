@@ -1,4 +1,4 @@
-package daemon
+package capabilities
 
 import (
 	"fmt"
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 
 // playInheritance prints the capabilities of a program that it runs, and then those of one that replaces it.
 func playInheritance() {
-	err := WithholdCapabilities()
+	err := Withhold()
 	out, catErr := exec.Command("cat", "/proc/self/status").Output()
 	fmt.Printf("withhold: %v, run: %v\n%s\n-- exec --\n", err, catErr, out)
 	cat, _ := exec.LookPath("cat")
@@ -64,12 +64,12 @@ func TestNoProgramInheritsCapabilities(t *testing.T) {
 // withoutC builds this package's test binary without C, as released binaries are built, where every user may execute it.
 func withoutC(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "coterie-daemon-test")
+	dir, err := os.MkdirTemp("/tmp", "coterie-capabilities-test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	exe := filepath.Join(dir, "daemon.test")
+	exe := filepath.Join(dir, "capabilities.test")
 	build := exec.Command("go", "test", "-c", "-o", exe, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

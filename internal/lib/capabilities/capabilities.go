@@ -1,4 +1,4 @@
-package daemon
+package capabilities
 
 import (
 	"errors"
@@ -15,17 +15,18 @@ import (
 // capabilitySet is a process's set of capabilities as capget(2) returns it.
 type capabilitySet [2]unix.CapUserData
 
-// withheld is the set that WithholdCapabilities took from the programs that this process executes. It is nil before.
+// withheld is the set that Withhold took from the programs that this process executes. It is nil before.
 var withheld atomic.Pointer[[2]uint32]
 
-// WithholdCapabilities takes this process's inheritable and ambient capabilities away, on all of its threads. The process itself keeps
-// its permitted and effective capabilities. No program that it executes gets any, except one that Exec executes. Without this call each
-// program that a node runs, from postgres to pg_rewind, would get the agent's capabilities, and a role that may run programs on the server
-// could choose such a program.
+// Withhold takes this process's inheritable and ambient capabilities away, on all of its threads. The process itself
+// keeps its permitted and effective capabilities. No program that it executes gets any, except one that Exec executes.
+// Without this call each program that a node runs, from postgres to pg_rewind, would get the agent's capabilities, and
+// a role that may run programs on the server could choose such a program.
 //
-// main calls it once, before anything is executed. Root's programs have root's capabilities, so nothing is done there. In a binary that is
-// linked with C, as one with the race detector is, Go cannot change all threads: a note on standard error says so. Released binaries are not.
-func WithholdCapabilities() error {
+// main calls it once, before anything is executed. Root's programs have root's capabilities, so nothing is done there.
+// In a binary that is linked with C, as one with the race detector is, Go cannot change all threads: a note on standard
+// error says so. Released binaries are not linked with C.
+func Withhold() error {
 	if os.Getuid() == 0 {
 		return nil
 	}
@@ -43,7 +44,7 @@ func WithholdCapabilities() error {
 	runtime.KeepAlive(&hdr)
 	runtime.KeepAlive(&set)
 	if errno == unix.ENOTSUP {
-		fmt.Fprintln(os.Stderr, "coterie: this binary is linked with C: programs that it runs inherit its capabilities")
+		fmt.Fprintln(os.Stderr, "this binary is linked with C: programs that it runs inherit its capabilities")
 		return nil
 	}
 	if errno != 0 {
@@ -53,8 +54,8 @@ func WithholdCapabilities() error {
 	return nil
 }
 
-// Exec replaces this process by the program, as syscall.Exec does, and gives it the capabilities that WithholdCapabilities took away. Only
-// Coterie itself may be executed so. Exec returns only with an error.
+// Exec replaces this process by the program, as syscall.Exec does, and gives it the capabilities that Withhold took
+// away. Only the same program may be executed so. Exec returns only with an error.
 func Exec(exe string, argv, env []string) error {
 	if had := withheld.Load(); had != nil {
 		runtime.LockOSThread() // the new program gets the capabilities of the thread that executes it
