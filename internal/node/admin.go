@@ -1,16 +1,46 @@
 package node
 
 import (
-	"time"
-
+	"github.com/coteriedb/coterie/internal/node/operations"
 	"github.com/coteriedb/coterie/internal/node/status"
 )
 
-// admin is the node as administrators see it.
+// admin is the node as administrators see it. It implements api.Node.
 type admin struct {
 	*status.Service
-	n *node
+	*operate
 }
 
-// failoverBudget bounds the wait for a failover beside its drain: a checkpoint may take most of it.
-const failoverBudget = 12 * time.Minute
+// operate is another name of the service, so that admin can embed two types called Service.
+type operate = operations.Service
+
+// newStatus returns what this node says of itself and of the group. Every part of the node exists.
+func (n *node) newStatus() *status.Service {
+	c := status.Config{
+		Self: n.self, Node: n.cfg, Layout: n.layout, Members: n.members, Agent: n.agent, Clients: n.clients, Calls: n.control, Endpoint: n.endpoint,
+		Authority: func() string { return n.pki.Identity().Authority() },
+		NoVote:    n.quorum.NoVote,
+		Listener: func() status.Listener {
+			if s := n.clients.Server(); s != nil {
+				return s
+			}
+			return nil
+		},
+	}
+	if n.pg != nil {
+		c.Links, c.Server, c.Upstream, c.Downstream, c.Commits, c.Keeper, c.Seedings = n.links, n.pg, n.up, n.down, n.penalty, n.server, n.seedJobs.Operations
+	}
+	return status.New(c)
+}
+
+// newOperations returns what carries out the requests of administrators. Every part of the node exists.
+func (n *node) newOperations() *operations.Service {
+	c := operations.Config{
+		Self: n.self, Node: n.cfg, Layout: n.layout, Logger: n.log, Members: n.members, Store: n.store, Update: n.quorum.UpdateGroup, Agent: n.agent, PKI: n.pki,
+		Clients: n.clients, Seeds: n.seedOps, Calls: n.control, Status: n.status, Views: n.views, Path: n.paths().Describe, GroupChanged: n.groupChanged,
+	}
+	if n.pg != nil {
+		c.Server = n.pg
+	}
+	return operations.New(c)
+}

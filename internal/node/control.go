@@ -115,7 +115,7 @@ func (n *node) serveStatements(gate rpc.Gate) {
 		return n.status.Settings(ctx)
 	})
 	rpc.Handle(gate, rpc.CreateDatabase, func(ctx context.Context, _ certs.Identity, name string) (bool, error) {
-		return n.executor.createHere(ctx, name)
+		return n.operate.CreateDatabase(ctx, name)
 	})
 }
 
@@ -129,11 +129,6 @@ func (n *node) probeTarget() health.Target {
 		Data: t.Data, Running: t.Running, PID: t.PID, Writable: t.Writable, Wait: t.Options.HealthWait(), Level: t.Options.Level(),
 		Databases: t.Databases, DBOff: t.Options.NoDBFailover,
 	}
-}
-
-// suspendSelf suspends this node in the group's configuration: its copy is not to be counted on.
-func (n *node) suspendSelf(ctx context.Context) error {
-	return n.updateGroup(ctx, func(g *ag.Group) error { return setSuspended(g, n.self, true) })
 }
 
 func (n *node) paths() *walstream.Paths {

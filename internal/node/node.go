@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/marks"
@@ -23,6 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node/clientport"
 	"github.com/coteriedb/coterie/internal/node/fencetime"
 	"github.com/coteriedb/coterie/internal/node/membership"
+	"github.com/coteriedb/coterie/internal/node/operations"
 	"github.com/coteriedb/coterie/internal/node/pgserver"
 	"github.com/coteriedb/coterie/internal/node/pki"
 	"github.com/coteriedb/coterie/internal/node/quorum"
@@ -65,8 +67,9 @@ type node struct {
 	fence    time.Duration // how long this host takes to fence a server
 	probes   *pgserver.Probes
 	links    *walstream.Links // nil on a witness
-	executor *executor
+	views    *catalog.Catalog
 	status   *status.Service
+	operate  *operations.Service
 	agent    *agent.Agent
 	ready    chan struct{} // closed once there is an agent
 }
@@ -137,8 +140,8 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 		return err
 	}
 	defer unlock()
-	n.executor = newExecutor(n)
-	defer n.executor.close() // last: nothing may ask it any more
+	n.views = catalog.New(func(ctx context.Context) catalog.Facts { return n.status.Facts(ctx) })
+	defer n.views.Close() // last: nothing may ask it any more
 	life, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var running sync.WaitGroup
@@ -226,7 +229,9 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 		},
 	}
 	if n.pki.CA() != nil {
-		c.Join = n.admit
+		c.Join = func(ctx context.Context, tokenID string, verify func([]byte) bool, req endpoint.JoinRequest) (endpoint.JoinGrant, error) {
+			return n.operate.Admit(ctx, tokenID, verify, req)
+		}
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.MaxBlocked()) // readers that nap keep them
 		n.links = walstream.NewLinks(n.self, n.members.Options, n.log.With("part", "link"), n.serveLink)
 		c.Handlers[endpoint.ClassWAL] = n.links.Serve
@@ -307,13 +312,14 @@ func (n *node) openAgent() error {
 		c.Downstream = &walstream.Downstream{Downstream: n.down}
 		c.Seeder, c.SeedRequests, c.Copying = n.seedJobs, n.seedJobs, n.seedJobs.Copying
 		n.probes = pgserver.NewProbes(n.pg, n.serverLog(), health.Config{Target: n.probeTarget, Logger: n.log.With("part", "health"), Found: func() { n.agent.Wake() }})
-		c.Probes, c.Suspend, c.Fence = n.probes, n.suspendSelf, n.fence
+		c.Probes, c.Suspend, c.Fence = n.probes, func(ctx context.Context) error { return n.operate.SuspendSelf(ctx) }, n.fence
 	}
 	var err error
 	if n.agent, err = agent.New(c); err != nil {
 		return err
 	}
 	n.status = n.newStatus()
+	n.operate = n.newOperations()
 	close(n.ready)
 	return nil
 }
@@ -323,7 +329,7 @@ func (n *node) openPorts(run func(string, func(context.Context) error)) error {
 	if err := n.clients.Open(run); err != nil {
 		return err
 	}
-	server := api.NewServer(&admin{n.status, n}, n.log.With("part", "api"))
+	server := api.NewServer(&admin{n.status, n.operate}, n.log.With("part", "api"))
 	run("management socket", func(ctx context.Context) error { return server.ServeAdmin(ctx, n.layout.AgentSock()) })
 	if n.cfg.HTTP.Listen != "" {
 		run("http", func(ctx context.Context) error { return server.ServeHTTP(ctx, n.cfg.HTTP.Listen) })

@@ -1,14 +1,11 @@
 package node
 
 import (
-	"context"
 	"os"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
-	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/lib/capabilities"
 )
 
@@ -44,15 +41,4 @@ func successorArgs(args []string, dir string) []string {
 		return args
 	}
 	return []string{args[0], "agent", "--node", dir}
-}
-
-// Restart has the agent replace itself.
-func (m *admin) Restart(ctx context.Context, req api.RestartRequest) error {
-	if m.n.pg == nil {
-		return api.Refused("a witness has no server to keep running; restart it with its service unit")
-	}
-	if err := m.n.agent.Restart(ctx, agent.RestartOptions{Drain: req.Drain, Cut: req.Cut}); err != nil {
-		return api.Unhealthy("not restarted, everything goes on as before: " + err.Error())
-	}
-	return nil
 }

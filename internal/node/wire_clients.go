@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/node/clientport"
+	"github.com/coteriedb/coterie/internal/node/operations"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/node/walstream"
 	"github.com/coteriedb/coterie/internal/postgres/login"
@@ -41,7 +42,7 @@ func (n *node) newClientPort() *clientport.Port {
 			return n.endpoint.Dial(ctx, to.Endpoint, endpoint.ClassSQL, to.ID)
 		},
 		Peers:   clientPeers{n},
-		Console: func() console.Backend { return n.executor },
+		Console: func() console.Backend { return operations.Executor{Service: n.operate} },
 	})
 }
 

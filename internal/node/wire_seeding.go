@@ -2,14 +2,10 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
-	"github.com/coteriedb/coterie/internal/admin/console"
-	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/endpoint"
@@ -72,36 +68,4 @@ func (n *node) serveSeed(ctx context.Context, peer certs.Identity, conn net.Conn
 	if n.awaitReady(ctx) && n.seeds != nil {
 		n.seeds.Serve(ctx, peer.ID, conn)
 	}
-}
-
-// Seed has a replica's copy made anew, or verified.
-func (m *admin) Seed(ctx context.Context, req api.SeedRequest) (any, error) {
-	return m.n.seedOps.Seed(ctx, req)
-}
-
-// CancelSeeding ends the copy or the verification that is under way at a replica.
-func (m *admin) CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error) {
-	return m.n.seedOps.Cancel(ctx, id)
-}
-
-// Seedings lists a replica's copies and verifications.
-func (m *admin) Seedings(ctx context.Context, id ag.ReplicaID) (any, error) {
-	return m.n.seedOps.List(ctx, id)
-}
-
-// seed runs SEED REPLICA: a present copy is compared as a whole and replaced where it differs. It returns once the copy is asked for.
-func (e *executor) seed(ctx context.Context, s ddl.Statement, req api.SeedRequest) (console.Result, error) {
-	op, err := e.n.seedOps.Seed(ctx, req)
-	return seedResult(s, op, err)
-}
-
-// seedResult returns the result of a statement that began or ended op.
-func seedResult(s ddl.Statement, op seeding.Operation, err error) (console.Result, error) {
-	r := console.Result{Tag: s.Verb()}
-	if err == nil {
-		r.Notices = []console.Notice{{
-			Severity: "NOTICE", Message: fmt.Sprintf("%s: %s (operation %s); see sys.dm_hadr_physical_seeding_stats", op.Target, strings.ToLower(string(op.State)), op.ID),
-		}}
-	}
-	return r, err
 }

@@ -101,6 +101,21 @@ var rules = []rule{
 		[]string{"agent", "admin/catalog", "admin/console", "endpoint", "endpoint/certs", "listener", "listener/hba", "listener/vip", "postgres/login", "ag", "config", "lib/"},
 		"a service of a node gets what is above it as functions, and knows no other service",
 	},
+	{"node/fencetime", []string{"postgres/keeper", "ag", "config", "lib/"}, "measures this host, and knows no other service"},
+	{"node/membership", []string{"endpoint", "endpoint/certs", "ag", "config", "lib/"}, "looks members up, and knows no other service"},
+	{
+		"node/operations",
+		[]string{
+			"node/fencetime", "node/membership", "node/rpc", "node/status", "node/walstream", "agent", "admin/", "endpoint", "endpoint/certs", "etcd",
+			"postgres/seeding", "ag", "config", "lib/",
+		},
+		"administrators stand above everything else on a node: no service below knows it",
+	},
+	{
+		"node/pgserver",
+		[]string{"agent", "postgres", "postgres/", "ag", "config", "lib/"},
+		"a service of a node gets what is above it as functions, and knows no other service",
+	},
 	{
 		"node/pki",
 		[]string{"node/membership", "node/rpc", "agent", "endpoint/certs", "ag", "lib/"},
@@ -110,6 +125,14 @@ var rules = []rule{
 		"node/quorum",
 		[]string{"node/membership", "agent", "endpoint/certs", "etcd", "etcd/embedded", "ag", "config", "lib/"},
 		"a service of a node gets what is above it as functions, and knows no other service",
+	},
+	{
+		"node/rpc",
+		[]string{
+			"agent", "agent/decisions", "agent/liveness", "agent/marks", "admin/api", "admin/catalog", "endpoint", "endpoint/certs", "listener",
+			"postgres/login", "postgres/seeding", "ag", "lib/",
+		},
+		"names what travels between nodes, and knows no service",
 	},
 	{
 		"node/seedjobs",
@@ -123,6 +146,11 @@ var rules = []rule{
 			"postgres", "postgres/keeper", "postgres/replication", "postgres/seeding", "ag", "config", "lib/",
 		},
 		"it shows what the services below it know, and changes nothing",
+	},
+	{
+		"node/walstream",
+		[]string{"node/membership", "node/rpc", "agent", "admin/api", "endpoint", "endpoint/", "postgres/replication", "ag", "lib/"},
+		"a service of a node gets what is above it as functions, and knows no other service but the calls between nodes",
 	},
 	{
 		"provision",

@@ -1,4 +1,4 @@
-package node
+package operations
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -18,30 +19,20 @@ import (
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
-// executor runs statements of administrators on this node: those that change the configuration, operations, and queries on the views.
-type executor struct {
-	n       *node
-	catalog *catalog.Catalog
-}
-
-func newExecutor(n *node) *executor {
-	e := &executor{n: n}
-	e.catalog = catalog.New(func(ctx context.Context) catalog.Facts { return n.status.Facts(ctx) })
-	return e
-}
-
-func (e *executor) close() { e.catalog.Close() }
+// Executor runs statements of administrators on this node: those that change the configuration, operations, and queries on the views. It
+// implements console.Backend.
+type Executor struct{ *Service }
 
 // Version is PostgreSQL's.
-func (e *executor) Version() string { return e.n.status.Version() }
+func (e Executor) Version() string { return e.Status.Version() }
 
 // Describe returns what a query will answer.
-func (e *executor) Describe(ctx context.Context, query string, given []console.Type) ([]console.Column, []console.Type, error) {
+func (e Executor) Describe(ctx context.Context, query string, given []console.Type) ([]console.Column, []console.Type, error) {
 	oids := make([]uint32, len(given))
 	for i, t := range given {
 		oids[i] = uint32(t)
 	}
-	columns, params, err := e.catalog.Describe(ctx, query, oids)
+	columns, params, err := e.Views.Describe(ctx, query, oids)
 	types := make([]console.Type, len(params))
 	for i, p := range params {
 		types[i] = console.Type(p)
@@ -50,8 +41,8 @@ func (e *executor) Describe(ctx context.Context, query string, given []console.T
 }
 
 // Query runs a query on the views.
-func (e *executor) Query(ctx context.Context, who console.Principal, query string, args []any) (console.Result, error) {
-	columns, rows, err := e.catalog.Query(ctx, who.User, query, args)
+func (e Executor) Query(ctx context.Context, who console.Principal, query string, args []any) (console.Result, error) {
+	columns, rows, err := e.Views.Query(ctx, who.User, query, args)
 	if err != nil {
 		return console.Result{}, queryFailed(err)
 	}
@@ -75,17 +66,17 @@ func queryFailed(err error) error {
 }
 
 // Execute runs a statement of the language, here or through the record wherever it must, and waits for its effect.
-func (e *executor) Execute(ctx context.Context, who console.Principal, s ddl.Statement) (console.Result, error) {
+func (e Executor) Execute(ctx context.Context, who console.Principal, s ddl.Statement) (console.Result, error) {
 	start := time.Now()
 	r, err := e.execute(ctx, s)
-	log := e.n.log.With("user", who.User, "statement", s.String(), "took", time.Since(start).Round(time.Millisecond).String())
+	log := e.Logger.With("user", who.User, "statement", s.String(), "took", time.Since(start).Round(time.Millisecond).String())
 	switch {
 	case err != nil:
 		log.Info("statement failed", "err", err)
 		return r, withSQLState(err)
 	case s.Kind() != ddl.KindReport:
 		log.Info("statement executed")
-		e.n.status.NoteStatement(who.User, s.String())
+		e.Status.NoteStatement(who.User, s.String())
 	}
 	return r, nil
 }
@@ -102,7 +93,7 @@ func withSQLState(err error) error {
 	return err
 }
 
-func (e *executor) execute(ctx context.Context, s ddl.Statement) (console.Result, error) {
+func (e Executor) execute(ctx context.Context, s ddl.Statement) (console.Result, error) {
 	switch s.Kind() {
 	case ddl.KindReport:
 		return e.runReport(ctx, s)
@@ -114,8 +105,8 @@ func (e *executor) execute(ctx context.Context, s ddl.Statement) (console.Result
 }
 
 // where is the place of a statement that runs here.
-func (e *executor) where(r ag.Record) ddl.Context {
-	c := ddl.Context{Self: e.n.self}
+func (e Executor) where(r ag.Record) ddl.Context {
+	c := ddl.Context{Self: e.Self}
 	if r.Epoch.Phase == ag.PhaseLead {
 		c.Primary = r.Epoch.Leader
 	}
@@ -123,10 +114,10 @@ func (e *executor) where(r ag.Record) ddl.Context {
 }
 
 // change makes one compare-and-swap of the configuration, again from the start where somebody else was quicker.
-func (e *executor) change(ctx context.Context, s ddl.Statement) (console.Result, error) {
+func (e Executor) change(ctx context.Context, s ddl.Statement) (console.Result, error) {
 	r := console.Result{Tag: s.Verb()}
 	for {
-		x, err := e.n.store.Read(ctx)
+		x, err := e.Store.Read(ctx)
 		if err != nil {
 			return r, err
 		}
@@ -134,7 +125,7 @@ func (e *executor) change(ctx context.Context, s ddl.Statement) (console.Result,
 		if err != nil {
 			return r, err
 		}
-		if err := e.n.holdsEverywhere(x.Group.Profile, next.Profile); err != nil {
+		if err := e.holdsEverywhere(x.Group.Profile, next.Profile); err != nil {
 			return r, err
 		}
 		made, err := e.createDatabases(ctx, x, next)
@@ -151,14 +142,14 @@ func (e *executor) change(ctx context.Context, s ddl.Statement) (console.Result,
 		if reflect.DeepEqual(next, x.Group) {
 			return r, nil // it is so already
 		}
-		rev, err := e.n.store.UpdateGroup(ctx, x.GroupRev, next)
+		rev, err := e.Store.UpdateGroup(ctx, x.GroupRev, next)
 		if errors.Is(err, etcd.ErrConflict) {
 			continue
 		}
 		if err != nil {
 			return r, err
 		}
-		e.n.agent.Wake()
+		e.Agent.Wake()
 		if !s.NoWait {
 			r.Notices = append(r.Notices, e.await(ctx, x.Group, next, rev)...)
 		}
@@ -167,9 +158,9 @@ func (e *executor) change(ctx context.Context, s ddl.Statement) (console.Result,
 }
 
 // createDatabases creates the databases that the change registers and that are absent, on the primary, before anything is written.
-func (e *executor) createDatabases(ctx context.Context, x etcd.Snapshot, next ag.Group) (made []string, err error) {
+func (e Executor) createDatabases(ctx context.Context, x etcd.Snapshot, next ag.Group) (made []string, err error) {
 	for _, name := range next.Options.Databases {
-		if contains(x.Group.Options.Databases, name) {
+		if slices.Contains(x.Group.Options.Databases, name) {
 			continue
 		}
 		leader, ok := x.Group.Replica(x.Record.Epoch.Leader)
@@ -177,10 +168,10 @@ func (e *executor) createDatabases(ctx context.Context, x etcd.Snapshot, next ag
 			return made, console.Errorf("57P03", "the group has no primary at present, on which database %q could be looked for", name)
 		}
 		var created bool
-		if leader.ID == e.n.self {
-			created, err = e.createHere(ctx, name)
+		if leader.ID == e.Self {
+			created, err = e.CreateDatabase(ctx, name)
 		} else {
-			created, err = rpc.Call(ctx, e.n.control, leader, rpc.CreateDatabase, name)
+			created, err = rpc.Call(ctx, e.Calls, leader, rpc.CreateDatabase, name)
 		}
 		if err != nil {
 			return made, fmt.Errorf("on the primary %s: %w", leader.ID, err)
@@ -192,29 +183,20 @@ func (e *executor) createDatabases(ctx context.Context, x etcd.Snapshot, next ag
 	return made, nil
 }
 
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
-}
-
-// createHere creates a database unless it is there.
-func (e *executor) createHere(ctx context.Context, name string) (bool, error) {
-	if v := e.n.agent.View(); e.n.pg == nil || v == nil || v.Role() != ag.RolePrimary {
+// CreateDatabase creates a database on this node, which must be the primary, unless it is there.
+func (s *Service) CreateDatabase(ctx context.Context, name string) (bool, error) {
+	if v := s.Agent.View(); s.Server == nil || v == nil || v.Role() != ag.RolePrimary {
 		return false, errors.New("this node is not the primary")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 25*time.Second) // within the time of a control call
 	defer cancel()
-	return e.n.pg.CreateDatabase(ctx, name)
+	return s.Server.CreateDatabase(ctx, name)
 }
 
 // SQL runs one statement for whoever may open the management socket: an administrator.
-func (m *admin) SQL(ctx context.Context, text string) (any, error) {
-	s := console.NewSession(m.n.executor, console.Principal{User: "coterie", May: ddl.MayAdminister})
-	r, err := s.Run(ctx, text)
+func (s *Service) SQL(ctx context.Context, text string) (any, error) {
+	session := console.NewSession(Executor{s}, console.Principal{User: "coterie", May: ddl.MayAdminister})
+	r, err := session.Run(ctx, text)
 	if err != nil {
 		b, marshalErr := json.Marshal(err)
 		return api.SQLAnswer{Error: b}, marshalErr

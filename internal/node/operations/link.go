@@ -1,4 +1,4 @@
-package node
+package operations
 
 import (
 	"context"
@@ -11,20 +11,20 @@ import (
 )
 
 // Link says what the way between two members is like: the first one is asked.
-func (m *admin) Link(ctx context.Context, req api.LinkRequest) (a api.Link, err error) {
+func (s *Service) Link(ctx context.Context, req api.LinkRequest) (a api.Link, err error) {
 	for _, id := range []ag.ReplicaID{req.From, req.To} {
-		if _, known := m.n.members.Replica(id); !known {
+		if _, known := s.Members.Replica(id); !known {
 			return a, fail.Usagef("%s is not a member of this group", id)
 		}
 	}
 	if req.From == req.To {
 		return a, fail.Usagef("name two members")
 	}
-	if req.From == m.n.self {
-		return m.n.paths().Describe(ctx, req.To)
+	if req.From == s.Self {
+		return s.Path(ctx, req.To)
 	}
 	ctx, cancel := context.WithTimeout(ctx, walstream.PathLimit)
 	defer cancel()
-	from, _ := m.n.members.Replica(req.From)
-	return rpc.Call(ctx, m.n.control, from, rpc.Link, req.To)
+	from, _ := s.Members.Replica(req.From)
+	return rpc.Call(ctx, s.Calls, from, rpc.Link, req.To)
 }

@@ -1,4 +1,4 @@
-package node
+package operations
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
 // effectLimit is how long a statement waits for its effect before it says that it is still to come.
@@ -20,7 +21,7 @@ const effectLimit = 90 * time.Second
 
 // await waits until every node that answers acts on the configuration, and until each replica that the change touched is where it was
 // told to be. What is still to come is told.
-func (e *executor) await(ctx context.Context, was, is ag.Group, rev int64) []console.Notice {
+func (e Executor) await(ctx context.Context, was, is ag.Group, rev int64) []console.Notice {
 	ctx, cancel := context.WithTimeout(ctx, effectLimit)
 	defer cancel()
 	var waiting []string
@@ -38,15 +39,15 @@ func (e *executor) await(ctx context.Context, was, is ag.Group, rev int64) []con
 }
 
 // missing lists what of a change has not had its effect.
-func (e *executor) missing(was, is ag.Group, rev int64) []string {
-	snap, v := e.n.agent.Snapshot(), e.n.agent.View()
+func (e Executor) missing(was, is ag.Group, rev int64) []string {
+	snap, v := e.Agent.Snapshot(), e.Agent.View()
 	if snap == nil || v == nil || snap.GroupRev < rev {
 		return []string{"this node has not read it"}
 	}
 	var out []string
 	for _, r := range is.Replicas {
 		st := snap.Statuses[r.ID]
-		if (r.ID == e.n.self || slices.Contains(v.Reach, r.ID)) && st.Config < rev {
+		if (r.ID == e.Self || slices.Contains(v.Reach, r.ID)) && st.Config < rev {
 			out = append(out, fmt.Sprintf("%s has not read it", r.ID))
 		}
 		old, _ := was.Replica(r.ID)
@@ -56,7 +57,7 @@ func (e *executor) missing(was, is ag.Group, rev int64) []string {
 		case !r.HasData() || leads:
 		case counted && (r.Suspended || r.AvailabilityMode != ag.SynchronousCommit):
 			out = append(out, fmt.Sprintf("%s still counts for commits", r.ID))
-		case old.Suspended && !r.Suspended && (!st.Stream || r.AvailabilityMode == ag.SynchronousCommit && !counted) && (r.ID == e.n.self || slices.Contains(v.Reach, r.ID)):
+		case old.Suspended && !r.Suspended && (!st.Stream || r.AvailabilityMode == ag.SynchronousCommit && !counted) && (r.ID == e.Self || slices.Contains(v.Reach, r.ID)):
 			out = append(out, strings.TrimSuffix(fmt.Sprintf("%s does not follow yet: %s", r.ID, st.Progress), ": "))
 		case old.AvailabilityMode == ag.AsynchronousCommit && r.AvailabilityMode == ag.SynchronousCommit && !r.Suspended && !counted && st.Stream:
 			out = append(out, fmt.Sprintf("%s does not count for commits yet", r.ID))
@@ -69,8 +70,8 @@ func (e *executor) missing(was, is ag.Group, rev int64) []string {
 }
 
 // unrouted lists what this node's listener does not do yet of a change that is in effect otherwise.
-func (e *executor) unrouted(was, is ag.Group, leader ag.ReplicaID) []string {
-	routes := e.n.clients.Routes()
+func (e Executor) unrouted(was, is ag.Group, leader ag.ReplicaID) []string {
+	routes := e.Clients.Routes()
 	if routes == nil || routes.Primary != leader {
 		return nil // whom to route to is another question
 	}
@@ -88,8 +89,8 @@ func (e *executor) unrouted(was, is ag.Group, leader ag.ReplicaID) []string {
 	return out
 }
 
-func (e *executor) operate(ctx context.Context, s ddl.Statement) (console.Result, error) {
-	x, err := e.n.store.Read(ctx)
+func (e Executor) operate(ctx context.Context, s ddl.Statement) (console.Result, error) {
+	x, err := e.Store.Read(ctx)
 	if err != nil {
 		return console.Result{}, err
 	}
@@ -104,7 +105,7 @@ func (e *executor) operate(ctx context.Context, s ddl.Statement) (console.Result
 	case ddl.Seed:
 		return e.seed(ctx, s, api.SeedRequest{Replica: ddl.ReplicaID(a.Server), Full: true})
 	case ddl.CancelSeeding:
-		op, err := e.n.seedOps.Cancel(ctx, ddl.ReplicaID(a.Server))
+		op, err := e.Seeds.Cancel(ctx, ddl.ReplicaID(a.Server))
 		return seedResult(s, op, err)
 	default:
 		return console.Result{}, console.Errorf("0A000", "%s is not there yet", s.Verb())
@@ -112,18 +113,18 @@ func (e *executor) operate(ctx context.Context, s ddl.Statement) (console.Result
 }
 
 // restartListeners has every node read its listener's certificate and rules again. A node that does not answer does so when it starts.
-func (e *executor) restartListeners(ctx context.Context, s ddl.Statement, a ddl.RestartListener, g ag.Group) (console.Result, error) {
+func (e Executor) restartListeners(ctx context.Context, s ddl.Statement, a ddl.RestartListener, g ag.Group) (console.Result, error) {
 	r := console.Result{Tag: s.Verb()}
 	if !slices.ContainsFunc(g.Options.Listeners, func(x ag.Listener) bool { return strings.EqualFold(x.Name, a.Name) }) {
 		return r, console.Errorf("42704", "availability group %s has no listener %s", g.Name, a.Name).WithHint("SELECT dns_name FROM sys.availability_group_listeners")
 	}
 	for _, m := range g.Replicas {
 		var err error
-		if m.ID == e.n.self {
-			err = e.n.clients.Restart()
+		if m.ID == e.Self {
+			err = e.Clients.Restart()
 		} else {
 			c, cancel := context.WithTimeout(ctx, 5*time.Second)
-			_, err = rpc.Call(c, e.n.control, m, rpc.RestartListener, rpc.Nothing{})
+			_, err = rpc.Call(c, e.Calls, m, rpc.RestartListener, rpc.Nothing{})
 			cancel()
 		}
 		if err != nil {
@@ -133,15 +134,15 @@ func (e *executor) restartListeners(ctx context.Context, s ddl.Statement, a ddl.
 	return r, nil
 }
 
-func (e *executor) failover(ctx context.Context, s ddl.Statement, f ddl.Failover, x etcd.Snapshot) (console.Result, error) {
-	to := e.n.self
+func (e Executor) failover(ctx context.Context, s ddl.Statement, f ddl.Failover, x etcd.Snapshot) (console.Result, error) {
+	to := e.Self
 	if f.To != "" {
 		to = ddl.ReplicaID(f.To)
 	}
 	if err := failoverRefusal(x, f, to); err != nil {
 		return console.Result{}, err
 	}
-	r, err := (&admin{e.n.status, e.n}).Failover(ctx, api.FailoverRequest{To: to, AllowDataLoss: f.Force, NoWait: s.NoWait})
+	r, err := e.Failover(ctx, api.FailoverRequest{To: to, AllowDataLoss: f.Force, NoWait: s.NoWait})
 	if err != nil {
 		return console.Result{}, err
 	}
@@ -163,11 +164,11 @@ func (e *executor) failover(ctx context.Context, s ddl.Statement, f ddl.Failover
 }
 
 // awaitOpen waits, for a while, until this node's listener knows that the new primary takes writes.
-func (e *executor) awaitOpen(ctx context.Context, primary ag.ReplicaID) {
+func (e Executor) awaitOpen(ctx context.Context, primary ag.ReplicaID) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for {
-		if r := e.n.clients.Routes(); r != nil && r.Primary == primary && r.WriteOpen {
+		if r := e.Clients.Routes(); r != nil && r.Primary == primary && r.WriteOpen {
 			return
 		}
 		select {
@@ -206,8 +207,8 @@ func failoverRefusal(x etcd.Snapshot, f ddl.Failover, to ag.ReplicaID) error {
 }
 
 // runReport answers the statements that change nothing.
-func (e *executor) runReport(ctx context.Context, s ddl.Statement) (console.Result, error) {
-	f := e.n.status.Facts(ctx)
+func (e Executor) runReport(ctx context.Context, s ddl.Statement) (console.Result, error) {
+	f := e.Status.Facts(ctx)
 	if err := s.Check(f.Group, e.where(f.Record)); err != nil {
 		return console.Result{}, err
 	}
@@ -242,4 +243,21 @@ func (e *executor) runReport(ctx context.Context, s ddl.Statement) (console.Resu
 	default:
 	}
 	return r, nil
+}
+
+// seed runs SEED REPLICA: a present copy is compared as a whole and replaced where it differs. It returns once the copy is asked for.
+func (e Executor) seed(ctx context.Context, s ddl.Statement, req api.SeedRequest) (console.Result, error) {
+	op, err := e.Seeds.Seed(ctx, req)
+	return seedResult(s, op, err)
+}
+
+// seedResult returns the result of a statement that began or ended op.
+func seedResult(s ddl.Statement, op seeding.Operation, err error) (console.Result, error) {
+	r := console.Result{Tag: s.Verb()}
+	if err == nil {
+		r.Notices = []console.Notice{{
+			Severity: "NOTICE", Message: fmt.Sprintf("%s: %s (operation %s); see sys.dm_hadr_physical_seeding_stats", op.Target, strings.ToLower(string(op.State)), op.ID),
+		}}
+	}
+	return r, err
 }

@@ -1,4 +1,4 @@
-package node
+package operations
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package node
+package operations
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 )
 
 // Failover asks for a failover through the store, so that it is carried out by whoever must, and waits for its end.
-func (m *admin) Failover(ctx context.Context, req api.FailoverRequest) (api.FailoverResult, error) {
+func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.FailoverResult, error) {
 	start := time.Now()
-	x, err := m.n.store.Read(ctx)
+	x, err := s.Store.Read(ctx)
 	if err != nil {
 		return api.FailoverResult{}, api.Unhealthy("no majority of the quorum answers, and nobody may be promoted without it: " + err.Error())
 	}
@@ -32,7 +32,7 @@ func (m *admin) Failover(ctx context.Context, req api.FailoverRequest) (api.Fail
 	}
 	if req.AllowDataLoss {
 		op.Kind = ag.OpForced
-		if err := m.suspendOthers(ctx, to); err != nil {
+		if err := s.suspendOthers(ctx, to); err != nil {
 			return api.FailoverResult{}, err
 		}
 	}
@@ -40,18 +40,18 @@ func (m *admin) Failover(ctx context.Context, req api.FailoverRequest) (api.Fail
 	if err != nil {
 		return api.FailoverResult{}, err
 	}
-	_, err = m.n.store.PutOp(ctx, x.OpRev, x.Record.Revs.Epoch, b)
+	_, err = s.Store.PutOp(ctx, x.OpRev, x.Record.Revs.Epoch, b)
 	switch {
 	case errors.Is(err, etcd.ErrConflict):
 		return api.FailoverResult{}, api.Unhealthy("somebody else has asked for a failover, or one has happened, at this very moment; see coterie status")
 	case err != nil:
 		return api.FailoverResult{}, fmt.Errorf("ask for the failover: %w", err)
 	}
-	m.n.agent.Wake()
+	s.Agent.Wake()
 	if req.NoWait {
 		return api.FailoverResult{From: x.Record.Epoch.Leader, To: to, Epoch: x.Record.Epoch.Epoch}, nil
 	}
-	return m.awaitFailover(ctx, start, x, op)
+	return s.awaitFailover(ctx, start, x, op)
 }
 
 func opEpoch(raw json.RawMessage) ag.Epoch {
@@ -91,8 +91,8 @@ func failoverTarget(x etcd.Snapshot, req api.FailoverRequest) (ag.ReplicaID, err
 }
 
 // suspendOthers keeps every other copy as it is after a forced failover, until a person has looked and resumes it.
-func (m *admin) suspendOthers(ctx context.Context, to ag.ReplicaID) error {
-	return m.n.updateGroup(ctx, func(g *ag.Group) error {
+func (s *Service) suspendOthers(ctx context.Context, to ag.ReplicaID) error {
+	return s.Update(ctx, func(g *ag.Group) error {
 		for i := range g.Replicas {
 			if g.Replicas[i].HasData() {
 				r := &g.Replicas[i]
@@ -107,7 +107,7 @@ func (m *admin) suspendOthers(ctx context.Context, to ag.ReplicaID) error {
 }
 
 // awaitFailover waits until the target leads, or the request was given up.
-func (m *admin) awaitFailover(ctx context.Context, start time.Time, was etcd.Snapshot, op ag.Op) (api.FailoverResult, error) {
+func (s *Service) awaitFailover(ctx context.Context, start time.Time, was etcd.Snapshot, op ag.Op) (api.FailoverResult, error) {
 	budget := failoverBudget + op.Drain
 	if op.Kind == ag.OpForced {
 		budget = time.Minute
@@ -115,13 +115,13 @@ func (m *admin) awaitFailover(ctx context.Context, start time.Time, was etcd.Sna
 	ctx, cancel := context.WithTimeout(ctx, budget)
 	defer cancel()
 	for {
-		x, err := m.n.store.Read(ctx)
+		x, err := s.Store.Read(ctx)
 		e := x.Record.Epoch
 		switch {
 		case err == nil && e.Leader == op.To && e.Phase == ag.PhaseLead && e.Epoch > was.Record.Epoch.Epoch:
 			return api.FailoverResult{From: was.Record.Epoch.Leader, To: op.To, Epoch: e.Epoch, Took: time.Since(start)}, nil
 		case err == nil && e.Phase == ag.PhaseLead && (e.Epoch > was.Record.Epoch.Epoch || x.Op == nil):
-			return api.FailoverResult{}, m.givenUp(ctx, was.Record.Epoch.Leader, e.Leader, op)
+			return api.FailoverResult{}, s.givenUp(ctx, was.Record.Epoch.Leader, e.Leader, op)
 		}
 		select {
 		case <-ctx.Done():
@@ -132,9 +132,9 @@ func (m *admin) awaitFailover(ctx context.Context, start time.Time, was etcd.Sna
 }
 
 // givenUp says why a failover did not take place: the primary that was to carry it out publishes that.
-func (m *admin) givenUp(ctx context.Context, primary, leader ag.ReplicaID, op ag.Op) error {
+func (s *Service) givenUp(ctx context.Context, primary, leader ag.ReplicaID, op ag.Op) error {
 	for range 40 {
-		x, err := m.n.store.Read(ctx)
+		x, err := s.Store.Read(ctx)
 		var st agent.Status
 		if err == nil && json.Unmarshal(x.Statuses[primary], &st) == nil && st.HandOver != nil && st.HandOver.Op == op.ID {
 			text := fmt.Sprintf("planned failover to %s: %s", op.To, st.HandOver.Error)

@@ -1,4 +1,4 @@
-package node
+package operations
 
 import (
 	"context"
@@ -14,16 +14,11 @@ import (
 	"github.com/coteriedb/coterie/internal/node/fencetime"
 )
 
-// updateGroup changes the group's configuration by compare-and-swap.
-func (n *node) updateGroup(ctx context.Context, change func(*ag.Group) error) error {
-	return n.quorum.UpdateGroup(ctx, change)
-}
-
-// admit is the group's side of coterie join: the token is checked and consumed, the member written into the configuration, its
+// Admit is the group's side of coterie join: the token is checked and consumed, the member written into the configuration, its
 // certificate issued. Repeating it with the same key after a lost answer gives the same answer.
-func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bool, req endpoint.JoinRequest) (endpoint.JoinGrant, error) {
+func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte) bool, req endpoint.JoinRequest) (endpoint.JoinGrant, error) {
 	var none endpoint.JoinGrant
-	stored, err := n.store.Token(ctx, tokenID)
+	stored, err := s.Store.Token(ctx, tokenID)
 	known := err == nil || errors.Is(err, etcd.ErrTokenUsed) || errors.Is(err, etcd.ErrTokenExpired)
 	if !known && !errors.Is(err, etcd.ErrTokenUnknown) {
 		return none, &endpoint.RemoteError{Code: "unavailable", Message: "the quorum does not answer; try again"}
@@ -41,12 +36,12 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 	if err := t.Check(verify, req.Kind, pin, time.Now()); err != nil {
 		return none, err
 	}
-	ca := n.pki.CA()
+	ca := s.PKI.CA()
 	grant, err := endpoint.Admit(ca, req)
 	if err != nil {
 		return none, err
 	}
-	x, err := n.store.Read(ctx)
+	x, err := s.Store.Read(ctx)
 	if err != nil {
 		return none, err
 	}
@@ -62,12 +57,12 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 		return none, &endpoint.RemoteError{Code: endpoint.CodeRefused, Message: err.Error()}
 	}
 	if !stored.Used {
-		if _, err := n.store.ConsumeToken(ctx, tokenID); err != nil {
+		if _, err := s.Store.ConsumeToken(ctx, tokenID); err != nil {
 			return none, &endpoint.RemoteError{Code: "token_used", Message: err.Error()}
 		}
 	}
-	err = n.updateGroup(ctx, func(g *ag.Group) error {
-		if n.pki.CA() != ca { // the joiner would not know what the others have come to believe meanwhile
+	err = s.Update(ctx, func(g *ag.Group) error {
+		if s.PKI.CA() != ca { // the joiner would not know what the others have come to believe meanwhile
 			return &endpoint.RemoteError{Code: endpoint.CodeUnavailable, Message: "the certificate authority is being rotated; try again"}
 		}
 		return enlist(g, req, pin)
@@ -75,12 +70,12 @@ func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bo
 	if err != nil {
 		return none, err
 	}
-	if x, err = n.store.Read(ctx); err != nil {
+	if x, err = s.Store.Read(ctx); err != nil {
 		return none, err
 	}
 	grant.Group = x.Group
-	n.groupChanged(x.Group)
-	n.log.Info("member admitted", "member", req.ID, "kind", req.Kind, "endpoint", req.Endpoint)
+	s.GroupChanged(x.Group)
+	s.Logger.Info("member admitted", "member", req.ID, "kind", req.Kind, "endpoint", req.Endpoint)
 	return grant, nil
 }
 

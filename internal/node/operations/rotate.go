@@ -1,4 +1,4 @@
-package node
+package operations
 
 import (
 	"context"
@@ -11,25 +11,24 @@ import (
 
 // RotateAuthority begins a rotation, the key of which is on this node's disk before the record names the authority, or holds or lets go the
 // one under way.
-func (m *admin) RotateAuthority(ctx context.Context, req api.RotateRequest) (api.Rotation, error) {
-	n := m.n
-	if n.pki.CA() == nil {
+func (s *Service) RotateAuthority(ctx context.Context, req api.RotateRequest) (api.Rotation, error) {
+	if s.PKI.CA() == nil {
 		return api.Rotation{}, api.Refused("a witness does not hold the authority's key; run this on a replica")
 	}
-	n.pki.Lock()
-	defer n.pki.Unlock()
+	s.PKI.Lock()
+	defer s.PKI.Unlock()
 	if req.Abandon {
-		return api.Rotation{}, n.abandonRotation(ctx)
+		return api.Rotation{}, s.abandonRotation(ctx)
 	}
-	x, err := n.store.Read(ctx)
+	x, err := s.Store.Read(ctx)
 	if err != nil {
 		return api.Rotation{}, err
 	}
 	if x.Group.Rotation == nil {
-		return n.beginRotation(ctx, x.Group.Name, req.Hold)
+		return s.beginRotation(ctx, x.Group.Name, req.Hold)
 	}
 	var out api.Rotation
-	return out, n.updateGroup(ctx, func(g *ag.Group) error {
+	return out, s.Update(ctx, func(g *ag.Group) error {
 		if g.Rotation == nil {
 			return api.Unhealthy("the rotation ended in this moment; see coterie status")
 		}
@@ -40,16 +39,16 @@ func (m *admin) RotateAuthority(ctx context.Context, req api.RotateRequest) (api
 	})
 }
 
-func (n *node) beginRotation(ctx context.Context, name string, hold bool) (out api.Rotation, err error) {
-	ca, err := certs.NewCA(ag.GroupID(n.cfg.Group), name)
+func (s *Service) beginRotation(ctx context.Context, name string, hold bool) (out api.Rotation, err error) {
+	ca, err := certs.NewCA(ag.GroupID(s.Node.Group), name)
 	if err != nil {
 		return out, err
 	}
-	if err := certs.SaveAuthorityKey(n.layout.PKI(), ca.KeyPEM()); err != nil {
+	if err := certs.SaveAuthorityKey(s.Layout.PKI(), ca.KeyPEM()); err != nil {
 		return out, err
 	}
-	n.log.Info("the certificate authority is rotated", "from", n.pki.Identity().Authority(), "to", ca.Pin())
-	return out, n.updateGroup(ctx, func(g *ag.Group) error {
+	s.Logger.Info("the certificate authority is rotated", "from", s.PKI.Identity().Authority(), "to", ca.Pin())
+	return out, s.Update(ctx, func(g *ag.Group) error {
 		if g.Rotation == nil {
 			g.Rotation = &ag.Rotation{Pin: ca.Pin(), Certificate: string(ca.CertPEM), Phase: ag.RotationTrust, Hold: hold}
 		}
@@ -58,8 +57,8 @@ func (n *node) beginRotation(ctx context.Context, name string, hold bool) (out a
 	})
 }
 
-func (n *node) abandonRotation(ctx context.Context) error {
-	return n.updateGroup(ctx, func(g *ag.Group) error {
+func (s *Service) abandonRotation(ctx context.Context) error {
+	return s.Update(ctx, func(g *ag.Group) error {
 		switch {
 		case g.Rotation == nil:
 			return api.Refused("no rotation of the certificate authority is under way")

@@ -1,0 +1,78 @@
+package operations
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/node/rpc"
+)
+
+// Trust ends the quarantine of a replica's copy as it is.
+func (s *Service) Trust(ctx context.Context, id ag.ReplicaID) (string, error) {
+	r, ok := s.Members.Replica(id)
+	switch {
+	case !ok:
+		return "", api.Refused(fmt.Sprintf("the group has no member %s", id))
+	case !r.HasData():
+		return "", api.Refused(fmt.Sprintf("%s is a witness and holds no data", id))
+	case id == s.Self:
+		return s.Agent.Trust(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	was, err := rpc.Call(ctx, s.Calls, r, rpc.Trust, rpc.Nothing{})
+	if err != nil {
+		return "", fmt.Errorf("tell %s that its copy is trusted: %w", id, err)
+	}
+	return was, nil
+}
+
+// Resume continues data movement.
+func (s *Service) Resume(ctx context.Context, id ag.ReplicaID) error {
+	if snap := s.Agent.Snapshot(); snap != nil && snap.Record.Epoch.Leader == id {
+		if st, ok := snap.Statuses[id]; ok && st.Quarantine != "" {
+			return api.Refused(fmt.Sprintf("%s led last, its copy is under quarantine, and there is no primary to make it anew from: check its storage and run coterie resume %s --trust, or coterie failover --to another --allow-data-loss", id, id))
+		}
+	}
+	return s.Update(ctx, func(g *ag.Group) error { return setSuspended(g, id, false) })
+}
+
+// SuspendSelf suspends this node in the group's configuration: its copy is not to be counted on.
+func (s *Service) SuspendSelf(ctx context.Context) error {
+	return s.Update(ctx, func(g *ag.Group) error { return setSuspended(g, s.Self, true) })
+}
+
+func setSuspended(g *ag.Group, id ag.ReplicaID, on bool) error {
+	for i := range g.Replicas {
+		if g.Replicas[i].ID == id {
+			if !on && g.Replicas[i].Join != "" {
+				return api.Refused(fmt.Sprintf("%s is no replica of the group; on it run: coterie sql -c 'ALTER AVAILABILITY GROUP %s JOIN'", id, ddl.Brackets(g.Name)))
+			}
+			g.Replicas[i].Suspended, g.Replicas[i].SuspendedBy = on, ""
+			if on {
+				g.Replicas[i].SuspendedBy = ag.SuspendUser
+			}
+			return nil
+		}
+	}
+	return api.Refused(fmt.Sprintf("the group has no member %s", id))
+}
+
+// Seed has a replica's copy made anew, or verified.
+func (s *Service) Seed(ctx context.Context, req api.SeedRequest) (any, error) {
+	return s.Seeds.Seed(ctx, req)
+}
+
+// CancelSeeding ends the copy or the verification that is under way at a replica.
+func (s *Service) CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error) {
+	return s.Seeds.Cancel(ctx, id)
+}
+
+// Seedings lists a replica's copies and verifications.
+func (s *Service) Seedings(ctx context.Context, id ag.ReplicaID) (any, error) {
+	return s.Seeds.List(ctx, id)
+}

@@ -1,0 +1,19 @@
+package operations
+
+import (
+	"context"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/agent"
+)
+
+// Restart has the agent replace itself.
+func (s *Service) Restart(ctx context.Context, req api.RestartRequest) error {
+	if s.Server == nil {
+		return api.Refused("a witness has no server to keep running; restart it with its service unit")
+	}
+	if err := s.Agent.Restart(ctx, agent.RestartOptions{Drain: req.Drain, Cut: req.Cut}); err != nil {
+		return api.Unhealthy("not restarted, everything goes on as before: " + err.Error())
+	}
+	return nil
+}
